@@ -1,0 +1,314 @@
+# Runs one unit of Redis' test suite and writes down what became of each test.
+#
+# The suite's own runner stops at the first exception: one command that the server does not have, in the set-up
+# code between two tests, and the rest of the unit is never run. A server that grows command by command needs the
+# opposite, so this file takes the runner's place. The suite stays as it was unpacked: while its files are read,
+# `proc` is a stand-in that puts the few procedures of REPLACED aside under the name `suite_...`, and the versions
+# below, which mostly wrap those, hold instead. From them follow:
+#
+#   - a body of start_server or tags runs statement by statement; one that throws is recorded as the failure of a
+#     test called "(setup) <its first line>", and the next one runs;
+#   - an exception inside a test is that test's failure, and the connection is made anew behind the same handle
+#     (a half-read reply or an open MULTI must not fail the tests that follow); a dead server is started again;
+#   - a server that ends while it starts is noticed at once instead of after two minutes;
+#   - the names in the skip list are left out, or with `try` run and reported when they pass.
+#
+# A read from the server blocks without limit in Tcl. Whoever runs this file watches the modification time of
+# PROGRESS and kills the servers listed in PIDS when it stands still: the read then fails, and so does the test.
+#
+# Run in the suite's directory:  tclsh driver.tcl UNIT SKIPS OUT skip|try BASEPORT PORTCOUNT [ONLY...]
+# Writes OUT (one line per test: status, milliseconds, name, detail; tab-separated), OUT.pids and OUT.progress.
+
+lassign $argv unit skips_file out mode base_port port_count
+set only [lrange $argv 6 end]
+
+# --- The list of tests to leave out ---------------------------------------------------------------------------
+
+# Returns the names that SKIPS lists for `unit`; a line is "unit: name — reason".
+proc listed_names {file unit} {
+    set names {}
+    set channel [open $file]
+    fconfigure $channel -encoding utf-8
+    foreach line [split [read $channel] "\n"] {
+        if {$line eq "" || [string index $line 0] eq "#"} continue
+        set end [string last " \u2014 " $line]
+        if {![string match "unit/*: *" $line] || $end < 0} { error "$file: not 'unit: name \u2014 reason': $line" }
+        set colon [string first ": " $line]
+        if {[string range $line 0 $colon-1] ne $unit} continue
+        dict set names [string range $line $colon+2 $end-1] 0
+    }
+    close $channel
+    return $names
+}
+
+# `listed` maps a listed name to how often the unit came by it.
+set listed [listed_names $skips_file $unit]
+
+# True when `name` is not to be run; remembers that the list's entry has its test.
+proc left_out {name} {
+    global listed only mode
+    if {[llength $only] > 0 && $name ni $only} { return 1 }
+    if {![dict exists $listed $name]} { return 0 }
+    dict incr listed $name
+    if {$mode eq "try"} { return 0 }
+    record skipped 0 $name
+    return 1
+}
+
+# --- The record -----------------------------------------------------------------------------------------------
+
+set out_channel [open $out w]
+fconfigure $out_channel -buffering line -encoding utf-8
+set pids_channel [open $out.pids w]
+fconfigure $pids_channel -buffering line
+
+proc progress {what} {
+    set channel [open $::out.progress w]
+    puts $channel $what
+    close $channel
+}
+
+# One line of OUT. A failure of a listed test, which only `try` runs, is what the list says: skipped.
+proc record {status elapsed name {detail ""}} {
+    if {[dict exists $::listed $name]} {
+        if {$status eq "passed"} { set status unneeded }
+        if {$status eq "failed"} { set status skipped }
+    }
+    set one_line [string map {\t " " \r "" \n " | "} [string range $detail 0 1500]]
+    puts $::out_channel [join [list $status $elapsed [string map {\n " "} $name] $one_line] \t]
+    progress "$status: $name"
+}
+
+# --- Wrappers around the suite's procedures -------------------------------------------------------------------
+
+set REPLACED {test start_server tags send_data_packet wait_server_started test_client_main get_nonloopback_addr}
+
+set complete 1     ;# until a statement fails that may have held tests
+set test_depth 0   ;# above 0 inside a test, where an exception belongs to the test
+set packets {}     ;# what the suite reported since the test began: {status data} ...
+
+proc test {name code args} {
+    global test_depth packets
+    if {[left_out $name]} { return [flush_instead $code] }
+    progress "running: $name"
+    set before [list [llength $::servers] $::tags $::cur_test]
+    set packets {}
+    set start [clock milliseconds]
+    incr test_depth
+    set thrown [catch {uplevel 1 [list suite_test $name $code {*}$args]} message]
+    incr test_depth -1
+    if {$thrown} { unwind {*}$before }
+    set complaint [complaint_of $thrown $message]
+    set elapsed [expr {[clock milliseconds] - $start}]
+    if {$complaint eq ""} {
+        record passed $elapsed $name
+    } else {
+        record failed $elapsed $name $complaint
+        recover
+    }
+}
+
+# A test that is left out still empties the database where it would have: later tests count keys.
+proc flush_instead {code} {
+    if {[regexp {\n\s*r (flushdb|flushall)\s*\n} $code]} { catch { r flushdb } }
+}
+
+# Puts the suite's stacks back where an exception left them; entries that stay may have changed (a reconnect).
+proc unwind {depth tags cur_test} {
+    set ::servers [lrange $::servers 0 $depth-1]
+    set ::tags $tags
+    set ::cur_test $cur_test
+}
+
+# An exception in a few words: its text, and the statement of the unit that threw it.
+proc exception {message} {
+    set where ""
+    foreach {all frame} [regexp -all -inline {invoked from within\n"([^\n]*)} $::errorInfo] {
+        if {![string match {uplevel *} $frame] && ![string match {suite_*} $frame]} { set where $frame; break }
+    }
+    set where [string trim $where " \{\""]
+    if {$where ne ""} { set where " (in: $where)" }
+    return "exception: $message$where"
+}
+
+# Why the test that just ran did not pass; "" when it did.
+proc complaint_of {thrown message} {
+    if {$thrown} { return [exception $message] }
+    set passed 0
+    foreach packet $::packets {
+        lassign $packet status data
+        switch $status {
+            ok     { set passed 1 }
+            err    { return [join [lrange [split $data "\n"] 1 end] "\n"] }
+            ignore { return "left out by the suite: $data" }
+        }
+    }
+    if {!$passed} { return "the suite did not report it" }
+    return ""
+}
+
+# What the suite's test clients tell its runner over a socket stays in this process.
+proc send_data_packet {channel status data {elapsed 0}} {
+    switch $status {
+        server-spawned { puts $::pids_channel $data }
+        exception      { record failed 0 "(suite)" $data }
+        err - ok - ignore {
+            if {$::test_depth > 0} {
+                lappend ::packets [list $status $data]
+            } elseif {$status ne "ok"} {
+                record failed 0 "(suite) [lindex [split $data "\n"] 0]" $data
+            }
+        }
+    }
+}
+
+proc start_server {options {code undefined}} {
+    if {$code ne "undefined" && $::test_depth == 0} { set code [list run_statements $code] }
+    uplevel 1 [list suite_start_server $options $code]
+}
+
+proc tags {tags code} {
+    if {$::test_depth == 0} { set code [list run_statements $code] }
+    uplevel 1 [list suite_tags $tags $code]
+}
+
+# Runs a body in the caller's frame, each statement on its own.
+proc run_statements {code} {
+    foreach statement [statements $code] {
+        set name "(setup) [string trim [lindex [split [string trim $statement] "\n"] 0]]"
+        if {[dict exists $::listed $name] && [left_out $name]} continue
+        set before [list [llength $::servers] $::tags $::cur_test]
+        set start [clock milliseconds]
+        if {[catch {uplevel 1 $statement} message]} {
+            unwind {*}$before
+            set ::complete 0
+            record failed [expr {[clock milliseconds] - $start}] $name [exception $message]
+            recover
+        } elseif {[dict exists $::listed $name]} {
+            record passed [expr {[clock milliseconds] - $start}] $name
+        }
+    }
+}
+
+# Splits a script into its statements, by lines: a statement ends where Tcl finds it complete.
+proc statements {code} {
+    set all {}
+    set statement ""
+    foreach line [split $code "\n"] {
+        if {$statement eq "" && [regexp {^\s*(#|$)} $line]} continue
+        append statement $line "\n"
+        if {[info complete $statement] && ![string match {*\\} $line]} {
+            lappend all $statement
+            set statement ""
+        }
+    }
+    if {$statement ne ""} { lappend all $statement }
+    return $all
+}
+
+# --- Servers --------------------------------------------------------------------------------------------------
+
+# Waits until the log of the server shows its process id; returns 1 when its port was taken.
+proc wait_server_started {config_file stdout pid} {
+    for {set waited 0} {$waited < 60000} {incr waited 20} {
+        set alive [expr {![catch {exec kill -0 $pid}]}]
+        set log [exec cat $stdout]
+        if {[string match "* PID: $pid*" $log]} { return 0 }
+        if {[string match "*Failed listening on port*" $log]} { return 1 }
+        if {!$alive} { error "the server ended at its start: [start_errors $stdout]" }
+        after 20
+    }
+    error "the server did not log its PID: [start_errors $stdout]"
+}
+
+# The last lines that a server said, on either channel.
+proc start_errors {stdout} {
+    set stderr [file join [file dirname $stdout] stderr]
+    string trim "[exec tail -n 3 $stdout]\n[exec tail -n 3 $stderr]"
+}
+
+# After a failure: every server on the stack alive, its connection fresh.
+proc recover {} {
+    for {set level 0} {$level > -[llength $::servers]} {incr level -1} {
+        catch {
+            if {![is_alive [lindex $::servers end+$level]]} {
+                restart_server $level true false
+            } else {
+                renew_connection $level
+            }
+        }
+    }
+}
+
+# A new connection behind the handle that the unit holds, in the suite's database.
+proc renew_connection {level} {
+    set server [lindex $::servers end+$level]
+    if {![dict exists $server client]} { return [reconnect $level] }
+    set handle [dict get $server client]
+    regexp {\d+$} $handle id
+    catch { close $::redis::fd($id) }
+    set ::redis::fd($id) [socket [dict get $server host] [dict get $server port]]
+    fconfigure $::redis::fd($id) -translation binary
+    foreach {setting value} {blocking 1 deferred 0 readraw 0} { set ::redis::${setting}($id) $value }
+    ::redis::redis_reset_state $id
+    if {[dict exists $server config requirepass]} return
+    $handle select 9
+    $handle client unpause ;# a pause left behind would hold up every test that follows
+}
+
+# The host's own address is not for tests: connections go over loopback, unless the caller runs this in a network
+# of its own and names the address there. Without one the suite leaves those assertions out.
+proc get_nonloopback_addr {} {
+    if {[info exists ::env(CONFORMANCE_ADDRESS)]} { return $::env(CONFORMANCE_ADDRESS) }
+    return ""
+}
+
+# --- Reading the suite and running the unit -------------------------------------------------------------------
+
+# The suite's main program, started as a test client, calls this once it is read: nothing to do yet.
+proc test_client_main {port} {}
+
+# Reads the suite with our procedures in place of its own. A socket that listens stands in for its runner: one test
+# needs a port that is taken.
+proc read_suite {} {
+    global argv
+    set runner [socket -server {apply {{channel args} {close $channel}}} -myaddr 127.0.0.1 0]
+    set port [lindex [fconfigure $runner -sockname] 2]
+    set argv [list --client $port --clients 1 --large-memory --baseport $::base_port --portcount $::port_count]
+    rename proc define
+    define proc {name arguments body} {
+        if {$name in $::REPLACED} { set name suite_$name }
+        uplevel 1 [list define $name $arguments $body]
+    }
+    uplevel #0 source tests/test_helper.tcl
+    rename proc ""
+    rename define proc
+    set ::test_server_fd none
+}
+
+# The unit's variables live in this frame, as they do in the suite's own runner.
+proc run_unit {unit} {
+    set ::curfile tests/$unit.tcl
+    set channel [open $::curfile]
+    set code [read $channel]
+    close $channel
+    run_statements $code
+}
+
+# A panic that a server caught is a defect all the same, and so is a list entry without its test, where all tests of
+# the unit were come by.
+proc check_afterwards {} {
+    foreach log [glob -nocomplain tests/tmp/server.[pid].*/stderr tests/tmp/server.[pid].*/stdout] {
+        if {![catch {exec grep -m1 -A1 "panicked at" $log} panic]} { record failed 0 "(panic) $log" $panic }
+    }
+    if {[llength $::only] > 0 || !$::complete} return
+    dict for {name met} $::listed {
+        if {$met} continue
+        puts $::out_channel "stale\t0\t$name\tthe unit has no such test"
+    }
+}
+
+read_suite
+run_unit $unit
+check_afterwards
+puts $out_channel "end\t0\t$unit\t"

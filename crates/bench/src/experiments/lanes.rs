@@ -1,0 +1,120 @@
+//! Servers that run side by side for an experiment, and the rounds over them.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+
+use super::series::{Sample, Series};
+use super::{Session, WARM_UP};
+use crate::interrupt;
+use crate::load::keys::{Distribution, KeyRange};
+use crate::load::requests::Command;
+use crate::load::{self, Plan, Until};
+use crate::peers::{Kind, Launch, Peer, Server, ask};
+
+/// Size of keys everywhere: 16 bytes, as other load generators have it.
+pub(super) const KEY_SIZE: usize = 16;
+/// What a server may need per key beside key and value: the dearest that was measured, rounded up.
+const OVERHEAD_PER_KEY: u64 = 120;
+
+/// A running server with its place in the table.
+pub(super) struct Lane {
+    pub(super) name: String,
+    pub(super) kind: Kind,
+    pub(super) is_control: bool,
+    pub(super) server: Server,
+}
+
+impl Lane {
+    pub(super) fn start(peer: &Peer, name: &str, launch: &Launch) -> Result<Self> {
+        let server = Server::start(peer, launch)?;
+        Ok(Self { name: name.to_owned(), kind: peer.kind, is_control: false, server })
+    }
+
+    /// Writes the keys and looks whether they are there. The floor has none.
+    pub(super) fn fill(&self, keys: KeyRange, value_size: usize) -> Result<()> {
+        if self.kind == Kind::Floor {
+            return Ok(());
+        }
+        let outcome = load::run(&Plan::fill(self.server.address, keys, KEY_SIZE, value_size), None)
+            .with_context(|| format!("cannot fill {}", self.name))?;
+        let held = ask(self.server.address, &["DBSIZE"])?;
+        let expected = format!(":{}\r\n", keys.first + keys.count);
+        if outcome.errors > 0 || held != expected {
+            let error = outcome.error_text.unwrap_or_default();
+            bail!("{} holds {:?} keys instead of {:?}; {error}", self.name, held.trim(), expected.trim());
+        }
+        Ok(())
+    }
+}
+
+/// The bytes that a server may need for so many keys.
+pub(super) fn memory_for(keys: u64, value_size: usize) -> u64 {
+    keys * (value_size as u64 + KEY_SIZE as u64 + OVERHEAD_PER_KEY)
+}
+
+/// What is sent to each server of an experiment.
+#[derive(Clone, Debug)]
+pub(super) struct Traffic {
+    pub(super) command: Command,
+    pub(super) pipeline: usize,
+    pub(super) clients: usize,
+    pub(super) keys: u64,
+    pub(super) value_size: usize,
+    pub(super) short: bool,
+    pub(super) load_threads: usize,
+    /// CPUs of the load; empty: anywhere.
+    pub(super) load_cpus: Vec<usize>,
+}
+
+impl Traffic {
+    fn plan(&self, lane: &Lane, measured: Duration) -> Plan {
+        Plan {
+            server: lane.server.address,
+            clients: self.clients,
+            threads: self.load_threads,
+            pipeline: self.pipeline,
+            command: self.command.clone(),
+            key_size: KEY_SIZE,
+            keys: KeyRange { first: 0, count: self.keys },
+            distribution: Distribution::Uniform,
+            value_size: self.value_size,
+            until: Until::Time { warm_up: WARM_UP, measured },
+            short: self.short,
+            cpus: self.load_cpus.clone(),
+        }
+    }
+}
+
+/// Measures each lane once per round; every round begins with another lane.
+pub(super) fn rounds(session: &Session, lanes: &[Lane], traffic: &Traffic) -> Result<Vec<Series>> {
+    let empty = |lane: &Lane| Series {
+        name: lane.name.clone(),
+        kind: lane.kind,
+        is_control: lane.is_control,
+        samples: Vec::new(),
+    };
+    let mut all: Vec<Series> = lanes.iter().map(empty).collect();
+    for round in 0..session.rounds {
+        for step in 0..lanes.len() {
+            let index = (round + step) % lanes.len();
+            all[index].samples.push(measure(session, &lanes[index], traffic)?);
+        }
+    }
+    Ok(all)
+}
+
+/// One measurement of one lane.
+pub(super) fn measure(session: &Session, lane: &Lane, traffic: &Traffic) -> Result<Sample> {
+    interrupt::check()?;
+    let plan = traffic.plan(lane, session.measured);
+    let outcome = load::run(&plan, Some(lane.server.pid()))
+        .with_context(|| format!("{}: {}, pipeline {}", lane.name, traffic.command, traffic.pipeline))?;
+    if outcome.errors > 0 && !traffic.short {
+        bail!("{}: {} error replies, such as {:?}", lane.name, outcome.errors, outcome.error_text);
+    }
+    if outcome.misses > 0 {
+        bail!("{}: {} replies were null: the keys are not all there", lane.name, outcome.misses);
+    }
+    Ok(Sample::from(&outcome))
+}

@@ -1,0 +1,131 @@
+//! `memory`: what a key costs, from the growth of the resident set while 16-byte keys with 16-byte values are written.
+//!
+//! Taken after each fifth of the keys, since tables grow in steps: a single figure depends on whether a table has just
+//! doubled. The goal is held against the last one.
+
+use std::time::Duration;
+
+use anyhow::Result;
+
+use super::Session;
+use super::lanes::Lane;
+use crate::json::Json;
+use crate::load::keys::KeyRange;
+use crate::peers::{Kind, Launch};
+use crate::stats::Goal;
+use crate::table::{Table, thousands};
+use crate::{interrupt, proc};
+
+const VALUE_SIZE: usize = 16;
+const STEPS: u64 = 5;
+/// What lies in memory of a key and its value, whatever holds them.
+const PAYLOAD: usize = super::lanes::KEY_SIZE + VALUE_SIZE;
+const GOAL: Goal = Goal::AtMost(56.0);
+/// Background work (rehashing, freeing) may go on for a moment after the last write.
+const SETTLE: Duration = Duration::from_secs(1);
+/// For the estimate of the time.
+const FILL_RATE: u64 = 300_000;
+
+#[derive(clap::Args, Clone, Debug)]
+pub(crate) struct MemoryArgs {
+    /// Number of keys
+    #[arg(short, long, default_value_t = 5_000_000, value_parser = clap::value_parser!(u64).range(STEPS..))]
+    keys: u64,
+}
+
+impl Default for MemoryArgs {
+    fn default() -> Self {
+        Self { keys: 5_000_000 }
+    }
+}
+
+impl MemoryArgs {
+    pub(super) fn estimate(&self, session: &Session) -> Duration {
+        let each = Duration::from_secs(self.keys / FILL_RATE) + SETTLE * STEPS as u32;
+        each * session.peers.iter().filter(|peer| peer.kind != Kind::Floor).count() as u32
+    }
+}
+
+/// Bytes per key after each step.
+struct Growth {
+    kind: Kind,
+    empty_bytes: u64,
+    per_key: Vec<f64>,
+}
+
+pub(crate) fn memory(session: &mut Session, args: &MemoryArgs) -> Result<()> {
+    let kinds = [Kind::Valkey, Kind::Redis, Kind::Evenkeel];
+    let found = kinds.into_iter().filter(|kind| session.peer(*kind).is_some());
+    let all = found.map(|kind| grow(session, kind, args.keys)).collect::<Result<Vec<Growth>>>()?;
+    let steps: Vec<String> =
+        (1..=STEPS).map(|step| at_step(step, args.keys)).map(|keys| thousands(keys as f64)).collect();
+    let mut head = vec!["", "empty"];
+    head.extend(steps.iter().map(String::as_str));
+    head.extend(["to valkey's", "goal", ""]);
+    let mut table = Table::new(&head);
+    for growth in &all {
+        let row = row(session, &all, growth);
+        table.row(row);
+    }
+    let title = format!("Resident bytes per key of {PAYLOAD} B (16 B key, 16 B value), after so many keys");
+    let figures = vec![("servers", Json::List(all.iter().map(Growth::to_json).collect()))];
+    session.report("memory", &title, &table, figures);
+    Ok(())
+}
+
+fn at_step(step: u64, keys: u64) -> u64 {
+    keys / STEPS * step + if step == STEPS { keys % STEPS } else { 0 }
+}
+
+fn grow(session: &Session, kind: Kind, keys: u64) -> Result<Growth> {
+    let peer = session.peer(kind).expect("only what was found");
+    let lane = Lane::start(peer, kind.name(), &Launch { cpus: Vec::new(), threads: 1 })?;
+    interrupt::sleep(SETTLE)?;
+    let empty_bytes = proc::usage(lane.server.pid())?.rss_bytes;
+    let mut per_key = Vec::new();
+    for step in 1..=STEPS {
+        let (first, end) = (at_step(step - 1, keys), at_step(step, keys));
+        lane.fill(KeyRange { first, count: end - first }, VALUE_SIZE)?;
+        interrupt::sleep(SETTLE)?;
+        let grown = proc::usage(lane.server.pid())?.rss_bytes.saturating_sub(empty_bytes);
+        per_key.push(grown as f64 / end as f64);
+    }
+    Ok(Growth { kind, empty_bytes, per_key })
+}
+
+fn row(session: &mut Session, all: &[Growth], growth: &Growth) -> Vec<String> {
+    let mut cells = vec![growth.kind.name().to_owned(), format!("{:.1} MB", growth.empty_bytes as f64 / 1e6)];
+    cells.extend(growth.per_key.iter().map(|bytes| format!("{bytes:.1}")));
+    let valkey = all.iter().find(|other| other.kind == Kind::Valkey && growth.kind != Kind::Valkey);
+    cells.push(valkey.map(|valkey| format!("{:.2}", growth.last() / valkey.last())).unwrap_or_default());
+    if growth.kind == Kind::Evenkeel {
+        cells.push(GOAL.to_string());
+        cells.push(session.judge("resident bytes per key of 32 B".to_owned(), GOAL, growth.last()));
+    }
+    cells
+}
+
+impl Growth {
+    fn last(&self) -> f64 {
+        self.per_key.last().copied().unwrap_or(f64::NAN)
+    }
+
+    fn to_json(&self) -> Json {
+        Json::Object(vec![
+            ("server", self.kind.name().into()),
+            ("empty_bytes", self.empty_bytes.into()),
+            ("bytes_per_key", self.per_key.clone().into()),
+        ])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn steps_end_with_the_last_key() {
+        let steps: Vec<u64> = (0..=STEPS).map(|step| at_step(step, 13)).collect();
+        assert_eq!(steps, [0, 2, 4, 6, 8, 13]);
+    }
+}

@@ -1,0 +1,210 @@
+//! The experiments: each starts the servers that it compares, measures them in alternating rounds, and ends them.
+//!
+//! A round measures every server once, briefly, one after the other; the next round starts with another one. So whatever
+//! the machine does meanwhile (other tenants, temperature, page cache) meets all of them alike, and ratios are taken
+//! within a round (see `stats`).
+
+mod connections;
+mod lanes;
+mod memory;
+mod series;
+mod throughput;
+mod workers;
+
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+
+use crate::json::Json;
+use crate::peers::{Kind, Peer, Where};
+use crate::stats::Goal;
+use crate::table::Table;
+use crate::{proc, sys};
+
+pub(crate) use connections::connections;
+pub(crate) use memory::{MemoryArgs, memory};
+pub(crate) use throughput::{ThroughputArgs, throughput};
+pub(crate) use workers::workers;
+
+/// Rounds and seconds per measurement, when not said otherwise: thorough and quick.
+const THOROUGH: (usize, f64) = (5, 2.0);
+const QUICK: (usize, f64) = (3, 1.0);
+/// Warm-up before each measurement: connections are open, buffers and caches have their size.
+const WARM_UP: Duration = Duration::from_millis(200);
+/// Opening connections and coming to rest between two measurements, for the estimate of the time.
+const CHANGEOVER: Duration = Duration::from_millis(100);
+const SECONDS_MAX: f64 = 3_600.0;
+/// Keys of the large run in `all`.
+const MANY_KEYS: u64 = 10_000_000;
+
+/// What all experiments take from the command line.
+#[derive(clap::Args, Clone, Debug)]
+pub(crate) struct Options {
+    #[command(flatten)]
+    places: Where,
+    /// 3 rounds of 1 s instead of 5 of 2 s
+    #[arg(long)]
+    quick: bool,
+    /// Rounds in which each server is measured once
+    #[arg(long)]
+    rounds: Option<usize>,
+    /// Seconds of each measurement
+    #[arg(long)]
+    seconds: Option<f64>,
+    /// CPUs of the server in pinned runs
+    #[arg(long, value_name = "LIST", default_value = "0")]
+    server_cpus: String,
+    /// CPUs of the load in pinned runs [default: 1, or 0 where there is only one]
+    #[arg(long, value_name = "LIST")]
+    load_cpus: Option<String>,
+    /// Write all figures to this file as JSON
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+}
+
+/// A promise with what became of it, for the summary at the end.
+struct Verdict {
+    what: String,
+    value: f64,
+    goal: Goal,
+}
+
+/// One run of the program over one or more experiments.
+pub(crate) struct Session {
+    peers: Vec<Peer>,
+    rounds: usize,
+    measured: Duration,
+    server_cpus: Vec<usize>,
+    load_cpus: Vec<usize>,
+    json: Option<PathBuf>,
+    records: Vec<Json>,
+    verdicts: Vec<Verdict>,
+    started: Instant,
+}
+
+impl Session {
+    pub(crate) fn new(options: &Options) -> Result<Self> {
+        let (rounds, seconds) = if options.quick { QUICK } else { THOROUGH };
+        let (rounds, seconds) = (options.rounds.unwrap_or(rounds), options.seconds.unwrap_or(seconds));
+        if rounds == 0 || !(0.01..=SECONDS_MAX).contains(&seconds) {
+            bail!("at least one round, and 0.01 to {SECONDS_MAX} seconds");
+        }
+        let last_cpu = if sys::cores() > 1 { "1" } else { "0" };
+        let session = Self {
+            peers: options.places.find()?,
+            rounds,
+            measured: Duration::from_secs_f64(seconds),
+            server_cpus: sys::parse_cpus(&options.server_cpus)?,
+            load_cpus: sys::parse_cpus(options.load_cpus.as_deref().unwrap_or(last_cpu))?,
+            json: options.json.clone(),
+            records: Vec::new(),
+            verdicts: Vec::new(),
+            started: Instant::now(),
+        };
+        session.print_machine();
+        Ok(session)
+    }
+
+    fn print_machine(&self) {
+        let memory = proc::memory_total() >> 30;
+        println!(
+            "machine: {}, {} cores, {memory} GiB, Linux {}",
+            proc::cpu_model(),
+            sys::cores(),
+            proc::kernel()
+        );
+        for peer in &self.peers {
+            println!("{:>8}: {}", peer.kind.name(), peer.version);
+        }
+    }
+
+    fn peer(&self, kind: Kind) -> Option<&Peer> {
+        self.peers.iter().find(|peer| peer.kind == kind)
+    }
+
+    /// How long so many measurements take.
+    fn time_for(&self, measurements: usize) -> Duration {
+        (self.measured + WARM_UP + CHANGEOVER) * measurements as u32
+    }
+
+    /// Prints a table and keeps its figures.
+    fn report(
+        &mut self,
+        experiment: &'static str,
+        title: &str,
+        table: &Table,
+        figures: Vec<(&'static str, Json)>,
+    ) {
+        print!("\n{title}\n{table}");
+        let mut record = vec![("experiment", Json::from(experiment)), ("title", title.into())];
+        record.extend(figures);
+        self.records.push(Json::Object(record));
+    }
+
+    /// Notes what became of a promise, and returns the words for its row.
+    fn judge(&mut self, what: String, goal: Goal, value: f64) -> String {
+        self.verdicts.push(Verdict { what, value, goal });
+        goal.verdict(value)
+    }
+
+    /// The promises in one table, and the JSON file.
+    pub(crate) fn finish(mut self) -> Result<()> {
+        if !self.verdicts.is_empty() {
+            let mut table = Table::new(&["goal", "bound", "reached", ""]);
+            for Verdict { what, value, goal } in &self.verdicts {
+                table.row(vec![what.clone(), goal.to_string(), format!("{value:.2}"), goal.verdict(*value)]);
+            }
+            print!("\nEvenkeel's goals, after {:.0} s\n{table}", self.started.elapsed().as_secs_f64());
+        }
+        let Some(path) = self.json.take() else { return Ok(()) };
+        std::fs::write(&path, format!("{}\n", self.to_json()))
+            .with_context(|| format!("cannot write {}", path.display()))
+    }
+
+    fn to_json(&self) -> Json {
+        let peer = |peer: &Peer| {
+            Json::Object(vec![("name", peer.kind.name().into()), ("version", peer.version.as_str().into())])
+        };
+        let verdict = |verdict: &Verdict| {
+            Json::Object(vec![
+                ("goal", verdict.what.as_str().into()),
+                ("bound", verdict.goal.to_string().into()),
+                ("reached", verdict.value.into()),
+                ("met", verdict.goal.is_met(verdict.value).into()),
+            ])
+        };
+        Json::Object(vec![
+            ("cpu", proc::cpu_model().into()),
+            ("cores", sys::cores().into()),
+            ("memory_bytes", proc::memory_total().into()),
+            ("kernel", proc::kernel().into()),
+            ("rounds", self.rounds.into()),
+            ("seconds", self.measured.as_secs_f64().into()),
+            ("peers", Json::List(self.peers.iter().map(peer).collect())),
+            ("experiments", Json::List(self.records.clone())),
+            ("goals", Json::List(self.verdicts.iter().map(verdict).collect())),
+        ])
+    }
+}
+
+/// All experiments, one after the other.
+pub(crate) fn all(session: &mut Session) -> Result<()> {
+    let pinned = ThroughputArgs::default();
+    let unpinned = ThroughputArgs { unpinned: true, ..pinned.clone() };
+    let many = ThroughputArgs { keys: MANY_KEYS, ..pinned.clone() };
+    let memory_args = MemoryArgs::default();
+    let estimate = pinned.estimate(session)
+        + unpinned.estimate(session)
+        + many.estimate(session)
+        + memory_args.estimate(session)
+        + connections::estimate(session)
+        + workers::estimate(session);
+    println!("this takes about {} minutes", estimate.as_secs().div_ceil(60));
+    throughput(session, &pinned)?;
+    throughput(session, &many)?;
+    throughput(session, &unpinned)?;
+    workers(session)?;
+    connections(session)?;
+    memory(session, &memory_args)
+}

@@ -1,0 +1,253 @@
+//! The floor: a server that does nothing but the system calls.
+//!
+//! One thread, one epoll loop: read, find where the requests end, answer each with a fixed reply, write once. What it
+//! costs is what the kernel costs; no server that reads and writes sockets like this can be cheaper. `*2` is taken for a
+//! GET and answered with a value of fixed size, `*1` for a PING, all else for a SET.
+//!
+//! Requests are measured once: the first of its kind is read byte by byte, and later ones that begin alike are taken to
+//! be as long, if a request (or nothing) begins where they would end. So the floor does not pay for a parser.
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::{Ipv4Addr, SocketAddr};
+
+use anyhow::{Context, Result};
+use socket2::{Domain, Socket, Type};
+
+use crate::load::replies::Skipper;
+use crate::sys::{self, Poller};
+
+const READ_SIZE: usize = 64 * 1024;
+const LISTENER: usize = usize::MAX;
+/// Most connections that one turn accepts, so that those that are open are served meanwhile.
+const ACCEPT_MAX: usize = 1_024;
+
+#[derive(clap::Args, Debug)]
+pub(crate) struct Args {
+    /// Port to listen on, at 127.0.0.1
+    #[arg(long)]
+    port: u16,
+    /// Bytes of the value that each GET is answered with
+    #[arg(long, default_value_t = 500)]
+    value_size: usize,
+    /// Length of the queue of connections that wait to be accepted
+    #[arg(long, default_value_t = 511)]
+    tcp_backlog: i32,
+}
+
+struct Client {
+    socket: Socket,
+    /// The beginning of a request whose end has not come yet.
+    part: Vec<u8>,
+    unsent: Vec<u8>,
+}
+
+struct Floor {
+    poller: Poller,
+    listener: Socket,
+    clients: Vec<Option<Client>>,
+    vacant: Vec<usize>,
+    lengths: Lengths,
+    value: Vec<u8>,
+    inbox: Vec<u8>,
+    outbox: Vec<u8>,
+}
+
+/// Serves until the process is ended.
+pub(crate) fn serve(args: &Args) -> Result<()> {
+    let mut floor = Floor::listen(args)?;
+    loop {
+        floor.turn()?;
+    }
+}
+
+impl Floor {
+    fn listen(args: &Args) -> Result<Self> {
+        let listener = Socket::new(Domain::IPV4, Type::STREAM.nonblocking().cloexec(), None)?;
+        listener.set_reuse_address(true)?;
+        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, args.port));
+        listener.bind(&address.into()).with_context(|| format!("cannot listen on {address}"))?;
+        listener.listen(args.tcp_backlog)?;
+        let poller = Poller::new()?;
+        poller.add(&listener, LISTENER, sys::READABLE)?;
+        let value =
+            [format!("${}\r\n", args.value_size).as_bytes(), &vec![b'x'; args.value_size], b"\r\n"].concat();
+        Ok(Self {
+            poller,
+            listener,
+            clients: Vec::new(),
+            vacant: Vec::new(),
+            lengths: Lengths::default(),
+            value,
+            inbox: vec![0; READ_SIZE],
+            outbox: Vec::new(),
+        })
+    }
+
+    fn turn(&mut self) -> Result<()> {
+        for index in 0..self.poller.wait(-1)? {
+            let event = self.poller.event(index);
+            if event.token == LISTENER {
+                self.accept()?;
+                continue;
+            }
+            let Some(mut client) = self.clients[event.token].take() else { continue };
+            if self.serve_client(&mut client, event).is_some() {
+                self.clients[event.token] = Some(client);
+            } else {
+                self.vacant.push(event.token);
+            }
+        }
+        Ok(())
+    }
+
+    /// Accepts what waits. Failing accepts (too many open files, a connection reset in the queue) are left for later.
+    fn accept(&mut self) -> Result<()> {
+        for _ in 0..ACCEPT_MAX {
+            let Ok((socket, _)) = self.listener.accept() else { return Ok(()) };
+            socket.set_nonblocking(true)?;
+            socket.set_tcp_nodelay(true)?;
+            let token = self.vacant.pop().unwrap_or_else(|| {
+                self.clients.push(None);
+                self.clients.len() - 1
+            });
+            self.poller.add(&socket, token, sys::BOTH_EDGES)?;
+            self.clients[token] = Some(Client { socket, part: Vec::new(), unsent: Vec::new() });
+        }
+        Ok(())
+    }
+
+    /// None when the connection is over.
+    fn serve_client(&mut self, client: &mut Client, event: sys::Event) -> Option<()> {
+        if event.is_writable() && !client.unsent.is_empty() {
+            let rest = std::mem::take(&mut client.unsent);
+            client.send(&rest)?;
+        }
+        while event.is_readable() {
+            let kept = client.part.len();
+            if self.inbox.len() < kept + READ_SIZE {
+                self.inbox.resize(kept + READ_SIZE, 0);
+            }
+            self.inbox[..kept].copy_from_slice(&client.part);
+            let size = match client.socket.read(&mut self.inbox[kept..kept + READ_SIZE]) {
+                Ok(0) => return None,
+                Ok(size) => size,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => break,
+                Err(_) => return None,
+            };
+            let rest = self.answer(kept + size)?;
+            client.part.clear();
+            client.part.extend_from_slice(&self.inbox[rest..kept + size]);
+            client.send(&self.outbox)?;
+            if size < READ_SIZE {
+                break;
+            }
+        }
+        Some(())
+    }
+
+    /// Puts the replies to all whole requests of `inbox[..size]` into the outbox; returns where the unfinished rest begins.
+    fn answer(&mut self, size: usize) -> Option<usize> {
+        self.outbox.clear();
+        let mut at = 0;
+        while let Some(length) = self.lengths.next(&self.inbox[at..size])? {
+            let reply: &[u8] = match self.inbox[at + 1] {
+                b'1' => b"+PONG\r\n",
+                b'2' => &self.value,
+                _ => b"+OK\r\n",
+            };
+            self.outbox.extend_from_slice(reply);
+            at += length;
+        }
+        Some(at)
+    }
+}
+
+impl Client {
+    fn send(&mut self, mut bytes: &[u8]) -> Option<()> {
+        while !bytes.is_empty() {
+            match self.socket.write(bytes) {
+                Ok(size) => bytes = &bytes[size..],
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                    self.unsent.extend_from_slice(bytes);
+                    return Some(());
+                }
+                Err(_) => return None,
+            }
+        }
+        Some(())
+    }
+}
+
+/// How long requests are, by their number of words (below ten).
+#[derive(Default)]
+struct Lengths([usize; 10]);
+
+impl Lengths {
+    /// Length of the request at the start of `bytes`; `Some(None)` when it is not complete, None when it is not a request.
+    fn next(&mut self, bytes: &[u8]) -> Option<Option<usize>> {
+        let [first, words, ..] = *bytes else { return Some(None) };
+        if first != b'*' || !words.is_ascii_digit() {
+            return None;
+        }
+        let known = &mut self.0[usize::from(words - b'0')];
+        let fits = *known >= 2 && bytes.len() >= *known && bytes[*known - 2..*known] == *b"\r\n";
+        if fits && bytes.get(*known).is_none_or(|&next| next == b'*') {
+            return Some(Some(*known));
+        }
+        let length = measure(bytes)?;
+        *known = length.unwrap_or(*known);
+        Some(length)
+    }
+}
+
+/// The same, byte by byte.
+fn measure(bytes: &[u8]) -> Option<Option<usize>> {
+    let mut request = Skipper::new();
+    for end in 0..bytes.len() {
+        if request.feed(&bytes[end..=end]).ok()?.replies > 0 {
+            return Some(Some(end + 1));
+        }
+    }
+    Some(None)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GET: &[u8] = b"*2\r\n$3\r\nGET\r\n$3\r\nabc\r\n";
+    const SET: &[u8] = b"*3\r\n$3\r\nSET\r\n$3\r\nabc\r\n$2\r\nvv\r\n";
+    const LONGER: &[u8] = b"*3\r\n$3\r\nSET\r\n$3\r\nabc\r\n$5\r\nvvvvv\r\n";
+
+    #[test]
+    fn lengths_are_found_whatever_came_before() {
+        let mut lengths = Lengths::default();
+        let stream = [GET, SET, GET, LONGER, LONGER, SET, SET, GET].concat();
+        let (mut at, mut found) = (0, Vec::new());
+        while let Some(length) = lengths.next(&stream[at..]).expect("requests") {
+            found.push(length);
+            at += length;
+        }
+        assert_eq!(found, [GET, SET, GET, LONGER, LONGER, SET, SET, GET].map(<[u8]>::len));
+        assert_eq!(at, stream.len());
+    }
+
+    #[test]
+    fn a_request_cut_anywhere_waits_for_its_end() {
+        let mut lengths = Lengths::default();
+        assert_eq!(lengths.next(SET), Some(Some(SET.len())));
+        for cut in 0..SET.len() {
+            assert_eq!(lengths.next(&SET[..cut]), Some(None), "cut at {cut}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_request_ends_the_connection() {
+        assert_eq!(Lengths::default().next(b"GET / HTTP/1.1"), None);
+        assert_eq!(Lengths::default().next(b"*x\r\n"), None);
+        let mut lengths = Lengths::default();
+        assert_eq!(lengths.next(GET), Some(Some(GET.len())));
+        let odd = [b"?", &GET[1..]].concat();
+        assert_eq!(lengths.next(&odd), None);
+    }
+}

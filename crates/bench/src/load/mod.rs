@@ -1,0 +1,317 @@
+//! The load generator: closed loop, over kept connections or short ones.
+//!
+//! It has to be cheaper per request than any server that it measures, or it measures itself. So each thread is one
+//! epoll loop over its share of the connections, with one write and one read per batch and connection, buffers that are
+//! reused, and replies that are counted but not looked at. Nothing is shared between the threads but a phase that the
+//! main thread writes and, per thread, a count of commands that the main thread reads.
+//!
+//! The main thread moves all of them from warm-up to measuring to the end, and takes the server's measures from `/proc`
+//! at the same two instants as the counts: CPU per command is one difference divided by the other.
+
+mod keepalive;
+pub(crate) mod keys;
+pub(crate) mod replies;
+pub(crate) mod requests;
+mod short;
+mod tally;
+
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::thread::{Scope, ScopedJoinHandle};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+
+use crate::proc::{self, Usage};
+use crate::{interrupt, sys};
+use keys::{Distribution, KeyRange, KeyStream};
+use requests::{Command, Composer};
+pub(crate) use tally::{Outcome, Tally};
+
+/// Longest that the server may leave all connections of a thread without an answer.
+const SILENCE_MAX: Duration = Duration::from_secs(60);
+/// A loop turn ends at the latest after this time, to look at the phase.
+const TURN_MS_MAX: i32 = 50;
+/// Most requests of one batch: a bound for mistakes on the command line.
+const PIPELINE_MAX: usize = 10_000;
+/// Connections of a fill: enough that the server always has a batch waiting, few enough that batches stay large.
+const FILL_CLIENTS: usize = 4;
+const FILL_PIPELINE: usize = 64;
+
+/// When a run ends.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Until {
+    /// Measured for a time, after a warm-up that does not count.
+    Time { warm_up: Duration, measured: Duration },
+    /// When so many requests have been answered.
+    Requests(u64),
+}
+
+/// Everything that decides what a run does.
+#[derive(Clone, Debug)]
+pub(crate) struct Plan {
+    pub(crate) server: SocketAddr,
+    pub(crate) clients: usize,
+    pub(crate) threads: usize,
+    pub(crate) pipeline: usize,
+    pub(crate) command: Command,
+    pub(crate) key_size: usize,
+    pub(crate) keys: KeyRange,
+    pub(crate) distribution: Distribution,
+    pub(crate) value_size: usize,
+    pub(crate) until: Until,
+    /// A connection per request instead of kept ones.
+    pub(crate) short: bool,
+    /// CPUs for the threads; empty: anywhere.
+    pub(crate) cpus: Vec<usize>,
+}
+
+impl Plan {
+    /// SET of each key of the range, once, as fast as the server takes it.
+    pub(crate) fn fill(server: SocketAddr, keys: KeyRange, key_size: usize, value_size: usize) -> Self {
+        Self {
+            server,
+            clients: FILL_CLIENTS,
+            threads: 1,
+            pipeline: FILL_PIPELINE,
+            command: Command::Set,
+            key_size,
+            keys,
+            distribution: Distribution::Sequential,
+            value_size,
+            until: Until::Requests(keys.count),
+            short: false,
+            cpus: Vec::new(),
+        }
+    }
+
+    fn check(&self) -> Result<()> {
+        keys::check(self.key_size, self.keys)?;
+        if self.clients == 0 || self.threads == 0 || self.pipeline == 0 {
+            bail!("clients, threads and pipeline must be at least 1");
+        }
+        if self.pipeline > PIPELINE_MAX {
+            bail!("a pipeline of more than {PIPELINE_MAX} is not supported");
+        }
+        if self.short && self.pipeline > 1 {
+            bail!("short connections send one request each: no pipeline");
+        }
+        Ok(())
+    }
+
+    /// What thread `index` of `self.threads` does: its share of clients, requests and, where they come in order, keys.
+    fn share(&self, index: usize) -> Self {
+        let (index, threads) = (index as u64, self.threads as u64);
+        let part = |whole: u64, index: u64| whole / threads + u64::from(index < whole % threads);
+        let mut share = self.clone();
+        share.clients = part(self.clients as u64, index) as usize;
+        if let Until::Requests(requests) = self.until {
+            share.until = Until::Requests(part(requests, index));
+        }
+        if self.distribution == Distribution::Sequential && self.keys.count >= threads {
+            share.keys.first += (0..index).map(|before| part(self.keys.count, before)).sum::<u64>();
+            share.keys.count = part(self.keys.count, index);
+        }
+        share
+    }
+
+    fn composer(&self, index: usize) -> Composer {
+        let keys = KeyStream::new(self.keys, self.distribution, 0xc0ffee + index as u64);
+        Composer::new(&self.command, self.key_size, self.value_size, keys)
+    }
+}
+
+/// The phases of a run, in order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    WarmUp,
+    Measure,
+    Stop,
+}
+
+/// What the threads and the main thread share.
+struct Control {
+    phase: AtomicU8,
+    counters: Vec<Counter>,
+}
+
+/// Commands that a thread has had answered since its start. On a cache line of its own.
+#[repr(align(64))]
+#[derive(Default)]
+struct Counter(AtomicU64);
+
+impl Control {
+    fn enter(&self, phase: Phase) {
+        self.phase.store(phase as u8, Ordering::Relaxed);
+    }
+
+    fn phase(&self) -> Phase {
+        match self.phase.load(Ordering::Relaxed) {
+            0 => Phase::WarmUp,
+            1 => Phase::Measure,
+            _ => Phase::Stop,
+        }
+    }
+
+    fn commands(&self) -> u64 {
+        self.counters.iter().map(|counter| counter.0.load(Ordering::Relaxed)).sum()
+    }
+}
+
+/// A loop over connections, kept or short.
+trait Driver: Send {
+    /// Sends the first requests.
+    fn begin(&mut self) -> Result<()>;
+    /// Handles what is ready. False when all requests that were asked for have been answered.
+    fn turn(&mut self) -> Result<bool>;
+    fn tally(&mut self) -> &mut Tally;
+    /// How long the connection has waited that waits longest.
+    fn longest_wait(&self) -> Duration;
+}
+
+/// Runs `plan`; measures the process `server` along with it when its number is given.
+pub(crate) fn run(plan: &Plan, server: Option<u32>) -> Result<Outcome> {
+    plan.check()?;
+    let threads = plan.threads.min(plan.clients);
+    let plan = Plan { threads, ..plan.clone() };
+    let mut drivers: Vec<Box<dyn Driver>> = Vec::new();
+    for index in 0..threads {
+        let share = plan.share(index);
+        let composer = share.composer(index);
+        drivers.push(match plan.short {
+            true => Box::new(short::ShortConnections::new(&share, composer)?),
+            false => Box::new(keepalive::KeptConnections::new(&share, composer)?),
+        });
+    }
+    let counters = (0..threads).map(|_| Counter::default()).collect();
+    let control = Control { phase: AtomicU8::new(0), counters };
+    std::thread::scope(|scope| {
+        let workers = spawn(scope, drivers, &control, &plan.cpus)?;
+        let window = conduct(&plan, &control, &workers, server);
+        control.enter(Phase::Stop);
+        let tallies = workers.into_iter().map(|worker| worker.join().expect("the loops do not panic"));
+        let tallies = tallies.collect::<Result<Vec<Tally>>>()?;
+        Ok(Outcome::new(window?, tallies))
+    })
+}
+
+type Worker<'scope> = ScopedJoinHandle<'scope, Result<Tally>>;
+
+fn spawn<'scope, 'env>(
+    scope: &'scope Scope<'scope, 'env>,
+    drivers: Vec<Box<dyn Driver + 'env>>,
+    control: &'env Control,
+    cpus: &'env [usize],
+) -> Result<Vec<Worker<'scope>>> {
+    let mut workers = Vec::new();
+    for (index, mut driver) in drivers.into_iter().enumerate() {
+        let counter = &control.counters[index].0;
+        let worker = move || {
+            sys::pin(cpus).context("cannot pin the load to its cpus")?;
+            drive(driver.as_mut(), control, counter)
+        };
+        let builder = std::thread::Builder::new().name(format!("load-{index}"));
+        workers.push(builder.spawn_scoped(scope, worker).context("cannot start a thread")?);
+    }
+    Ok(workers)
+}
+
+/// The life of one thread.
+fn drive(driver: &mut dyn Driver, control: &Control, counter: &AtomicU64) -> Result<Tally> {
+    let mut seen = Phase::WarmUp;
+    let mut cpu_at_start = sys::thread_cpu_ns();
+    driver.begin()?;
+    let (mut last_count, mut last_progress) = (0, Instant::now());
+    while seen != Phase::Stop && driver.turn()? {
+        let count = driver.tally().commands;
+        counter.store(count, Ordering::Relaxed);
+        if count != last_count {
+            (last_count, last_progress) = (count, Instant::now());
+        } else if last_progress.elapsed() > SILENCE_MAX {
+            bail!("the server has answered nothing for {} s", SILENCE_MAX.as_secs());
+        }
+        let phase = control.phase();
+        if phase == Phase::Measure && seen == Phase::WarmUp {
+            driver.tally().forget_warm_up();
+            cpu_at_start = sys::thread_cpu_ns();
+        }
+        seen = phase;
+    }
+    counter.store(driver.tally().commands, Ordering::Relaxed);
+    let waiting = driver.longest_wait();
+    let mut tally = std::mem::take(driver.tally());
+    tally.cpu_ns = sys::thread_cpu_ns() - cpu_at_start;
+    tally.note_unanswered(waiting);
+    tally.ended = Some(Instant::now());
+    Ok(tally)
+}
+
+/// What the main thread saw between the two ends of the measured time.
+pub(crate) struct Window {
+    pub(crate) started: Instant,
+    pub(crate) ended: Instant,
+    pub(crate) commands: u64,
+    pub(crate) usage: Option<(Usage, Usage)>,
+    pub(crate) threads: usize,
+    pub(crate) listen_overflows: u64,
+}
+
+/// Leads the threads through the phases.
+fn conduct(plan: &Plan, control: &Control, workers: &[Worker<'_>], server: Option<u32>) -> Result<Window> {
+    let one_ended = || workers.iter().any(|worker| worker.is_finished());
+    let all_ended = || workers.iter().all(|worker| worker.is_finished());
+    if let Until::Time { warm_up, .. } = plan.until {
+        interrupt::sleep_until(Instant::now() + warm_up, one_ended)?;
+    }
+    let (usage, overflows) = (server.map(proc::usage).transpose()?, proc::listen_overflows());
+    let (started, before) = (Instant::now(), control.commands());
+    control.enter(Phase::Measure);
+    match plan.until {
+        Until::Time { measured, .. } => interrupt::sleep_until(started + measured, one_ended)?,
+        Until::Requests(_) => wait_for(all_ended)?,
+    }
+    let (ended, commands) = (Instant::now(), control.commands() - before);
+    let usage = usage.zip(server.map(proc::usage).transpose()?);
+    let listen_overflows = proc::listen_overflows().saturating_sub(overflows);
+    Ok(Window { started, ended, commands, usage, threads: plan.threads, listen_overflows })
+}
+
+fn wait_for(done: impl Fn() -> bool) -> Result<()> {
+    while !done() {
+        interrupt::check()?;
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shares_add_up_and_do_not_overlap() {
+        let server = SocketAddr::from(([127, 0, 0, 1], 1));
+        let mut plan = Plan::fill(server, KeyRange { first: 5, count: 1_001 }, 16, 1);
+        (plan.threads, plan.clients) = (3, 7);
+        let shares: Vec<Plan> = (0..3).map(|index| plan.share(index)).collect();
+        assert_eq!(shares.iter().map(|share| share.clients).sum::<usize>(), 7);
+        let mut next = 5;
+        for share in &shares {
+            assert_eq!(share.keys.first, next);
+            assert!(matches!(share.until, Until::Requests(requests) if requests == share.keys.count));
+            next += share.keys.count;
+        }
+        assert_eq!(next, 5 + 1_001);
+    }
+
+    #[test]
+    fn plans_that_make_no_sense_are_refused() {
+        let server = SocketAddr::from(([127, 0, 0, 1], 1));
+        let good = Plan::fill(server, KeyRange { first: 0, count: 10 }, 16, 1);
+        assert!(good.check().is_ok());
+        assert!(Plan { clients: 0, ..good.clone() }.check().is_err());
+        assert!(Plan { pipeline: 0, ..good.clone() }.check().is_err());
+        assert!(Plan { short: true, ..good.clone() }.check().is_err());
+        assert!(Plan { key_size: 4, ..good }.check().is_err());
+    }
+}

@@ -1,0 +1,236 @@
+//! Short connections: connect, one request, its reply, close; and the same again, on so many connections at a time.
+//!
+//! The connecting side closes first, as real clients do, so each connection leaves a port in TIME_WAIT for a minute. A
+//! loop-back address has 28,000 ports by default, gone in two seconds. Therefore connections to a loop-back address come
+//! from `SOURCES` addresses in turn, 127.0.0.1 and upwards: all of them are this machine, and no setting is touched.
+//!
+//! A connection that is refused, reset, closed without an answer or not answered within `PATIENCE` is counted and
+//! replaced by a new one.
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::os::fd::AsRawFd;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use socket2::{Domain, Protocol, SockAddr, Socket, Type};
+
+use super::replies::Skipper;
+use super::requests::Composer;
+use super::tally::Tally;
+use super::{Driver, Plan, TURN_MS_MAX, Until};
+use crate::sys::{self, Poller};
+
+/// Source addresses: 64 x 28,000 ports outlast the minute of TIME_WAIT up to 30,000 connections a second.
+const SOURCES: u8 = 64;
+/// A client that has waited so long gives up. The kernel's second try after a lost SYN comes at 1 s, the third at 3 s.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// How often all connections are looked at for that.
+const LOOK_AROUND: Duration = Duration::from_millis(250);
+const READ_SIZE: usize = 16 * 1024;
+
+struct Client {
+    socket: Socket,
+    replies: Skipper,
+    request: Vec<u8>,
+    started: Instant,
+}
+
+pub(super) struct ShortConnections {
+    poller: Poller,
+    server: SocketAddr,
+    clients: Vec<Option<Client>>,
+    /// Places in `clients` that need a new connection.
+    vacant: Vec<usize>,
+    composer: Composer,
+    budget: u64,
+    source: u8,
+    looked_around: Instant,
+    inbox: Box<[u8]>,
+    tally: Tally,
+}
+
+/// How a step left its connection.
+enum Step {
+    Waiting,
+    Answered,
+    Refused,
+    Failed,
+}
+
+impl ShortConnections {
+    pub(super) fn new(share: &Plan, composer: Composer) -> Result<Self> {
+        Ok(Self {
+            poller: Poller::new().context("epoll")?,
+            server: share.server,
+            clients: (0..share.clients).map(|_| None).collect(),
+            vacant: (0..share.clients).rev().collect(),
+            composer,
+            budget: if let Until::Requests(requests) = share.until { requests } else { u64::MAX },
+            source: 0,
+            looked_around: Instant::now(),
+            inbox: vec![0; READ_SIZE].into_boxed_slice(),
+            tally: Tally::default(),
+        })
+    }
+
+    /// Opens a connection in each vacant place. One that fails at once stays vacant until the next turn, so that a server
+    /// that refuses everything does not hold the loop here.
+    fn fill_vacancies(&mut self) -> Result<()> {
+        for token in std::mem::take(&mut self.vacant) {
+            if self.budget == 0 {
+                return Ok(());
+            }
+            self.budget -= 1;
+            let step = self.open(token)?;
+            self.settle(token, step);
+        }
+        Ok(())
+    }
+
+    /// Connects and, since over loop-back the handshake is done by then, sends the request in the same breath.
+    fn open(&mut self, token: usize) -> Result<Step> {
+        let started = Instant::now();
+        let socket = self.socket()?;
+        let connected = socket.connect(&SockAddr::from(self.server));
+        let mut request = Vec::new();
+        self.composer.append(&mut request);
+        match connected {
+            Err(error) if !is_in_progress(&error) => return Ok(step_of(&error)),
+            _ => self.poller.add(&socket, token, sys::BOTH_EDGES).context("epoll")?,
+        }
+        let client = Client { socket, replies: Skipper::new(), request, started };
+        Ok(self.clients[token].insert(client).send())
+    }
+
+    fn socket(&mut self) -> Result<Socket> {
+        let domain = Domain::for_address(self.server);
+        let kind = Type::STREAM.nonblocking().cloexec();
+        let socket = Socket::new(domain, kind, Some(Protocol::TCP)).context("cannot open a socket")?;
+        if self.server.ip().is_loopback() && self.server.is_ipv4() {
+            self.source = (self.source + 1) % SOURCES;
+            let source = IpAddr::V4(Ipv4Addr::new(127, 0, 0, 1 + self.source));
+            bind_without_port(&socket)?;
+            socket.bind(&SockAddr::from(SocketAddr::new(source, 0))).context("cannot bind")?;
+        }
+        Ok(socket)
+    }
+
+    fn settle(&mut self, token: usize, step: Step) {
+        match step {
+            Step::Waiting => return,
+            Step::Answered => {}
+            Step::Refused => self.tally.refused += 1,
+            Step::Failed => self.tally.failed += 1,
+        }
+        self.clients[token] = None; // closes it
+        self.vacant.push(token);
+    }
+
+    fn receive(&mut self, token: usize) -> Result<Step> {
+        let Some(client) = &mut self.clients[token] else { return Ok(Step::Waiting) };
+        loop {
+            let size = match client.socket.read(&mut self.inbox) {
+                Ok(0) => return Ok(Step::Failed),
+                Ok(size) => size,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(Step::Waiting),
+                Err(error) => return Ok(step_of(&error)),
+            };
+            let counts = client.replies.feed(&self.inbox[..size])?;
+            if counts.errors > 0 {
+                self.tally.note_error(|| client.replies.error_text());
+                return Ok(Step::Refused); // such as: max number of clients reached
+            }
+            self.tally.answered(counts);
+            if counts.replies > 0 {
+                self.tally.took(client.started.elapsed());
+                return Ok(Step::Answered);
+            }
+        }
+    }
+
+    fn give_up_on_the_slow(&mut self) {
+        if self.looked_around.elapsed() < LOOK_AROUND {
+            return;
+        }
+        self.looked_around = Instant::now();
+        for token in 0..self.clients.len() {
+            let is_slow = |client: &Client| client.started.elapsed() > PATIENCE;
+            if self.clients[token].as_ref().is_some_and(is_slow) {
+                self.settle(token, Step::Failed);
+            }
+        }
+    }
+}
+
+impl Driver for ShortConnections {
+    fn begin(&mut self) -> Result<()> {
+        self.fill_vacancies()
+    }
+
+    fn turn(&mut self) -> Result<bool> {
+        // What failed at once is tried again soon, but not in a tight loop.
+        let timeout_ms = if self.vacant.is_empty() || self.budget == 0 { TURN_MS_MAX } else { 1 };
+        for index in 0..self.poller.wait(timeout_ms).context("epoll")? {
+            let event = self.poller.event(index);
+            let mut step = Step::Waiting;
+            if event.is_writable()
+                && let Some(client) = &mut self.clients[event.token]
+            {
+                step = client.send();
+            }
+            if event.is_readable() && matches!(step, Step::Waiting) {
+                step = self.receive(event.token)?;
+            }
+            self.settle(event.token, step);
+        }
+        self.give_up_on_the_slow();
+        self.fill_vacancies()?;
+        Ok(self.budget > 0 || self.clients.iter().any(Option::is_some))
+    }
+
+    fn tally(&mut self) -> &mut Tally {
+        &mut self.tally
+    }
+
+    fn longest_wait(&self) -> Duration {
+        self.clients.iter().flatten().map(|client| client.started.elapsed()).max().unwrap_or_default()
+    }
+}
+
+impl Client {
+    fn send(&mut self) -> Step {
+        while !self.request.is_empty() {
+            match self.socket.write(&self.request) {
+                Ok(size) => drop(self.request.drain(..size)),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return Step::Waiting,
+                Err(error) => return step_of(&error),
+            }
+        }
+        Step::Waiting
+    }
+}
+
+/// Lets the kernel choose the port at connect, per destination: chosen at bind, it would have to be free for all.
+fn bind_without_port(socket: &Socket) -> Result<()> {
+    let on: libc::c_int = 1;
+    // SAFETY: the descriptor is open, and the option's value is the integer whose size is given.
+    let rc = unsafe {
+        libc::setsockopt(
+            socket.as_raw_fd(),
+            libc::IPPROTO_IP,
+            libc::IP_BIND_ADDRESS_NO_PORT,
+            (&raw const on).cast(),
+            size_of::<libc::c_int>() as libc::socklen_t,
+        )
+    };
+    if rc < 0 { Err(std::io::Error::last_os_error()).context("cannot bind") } else { Ok(()) }
+}
+
+fn is_in_progress(error: &std::io::Error) -> bool {
+    error.raw_os_error() == Some(libc::EINPROGRESS)
+}
+
+fn step_of(error: &std::io::Error) -> Step {
+    if error.kind() == ErrorKind::ConnectionRefused { Step::Refused } else { Step::Failed }
+}

@@ -1,0 +1,157 @@
+//! What one thread counts while it runs, and what a run amounts to.
+
+use std::time::{Duration, Instant};
+
+use hdrhistogram::Histogram;
+
+use super::Window;
+use super::replies::Counts;
+use crate::proc::Spent;
+
+/// Latencies are kept in nanoseconds, to three digits, from 64 ns to ten minutes.
+const LATENCY_NS_MIN: u64 = 64;
+const LATENCY_NS_MAX: u64 = 600_000_000_000;
+
+fn latencies() -> Histogram<u64> {
+    Histogram::new_with_bounds(LATENCY_NS_MIN, LATENCY_NS_MAX, 3).expect("the bounds are in order")
+}
+
+/// One thread's counts.
+pub(crate) struct Tally {
+    /// Answered since the thread's start, warm-up included: the main thread takes differences.
+    pub(crate) commands: u64,
+    /// From write to the whole answer; with short connections from connect. One value per batch.
+    latency: Histogram<u64>,
+    errors: u64,
+    misses: u64,
+    error_text: Option<String>,
+    /// Connections that the server refused, and those that ended or timed out without an answer.
+    pub(crate) refused: u64,
+    pub(crate) failed: u64,
+    pub(crate) cpu_ns: u64,
+    pub(crate) ended: Option<Instant>,
+}
+
+impl Default for Tally {
+    fn default() -> Self {
+        Self {
+            commands: 0,
+            latency: latencies(),
+            errors: 0,
+            misses: 0,
+            error_text: None,
+            refused: 0,
+            failed: 0,
+            cpu_ns: 0,
+            ended: None,
+        }
+    }
+}
+
+impl Tally {
+    #[inline]
+    pub(crate) fn answered(&mut self, counts: Counts) {
+        self.commands += counts.replies;
+        self.errors += counts.errors;
+        self.misses += counts.misses;
+    }
+
+    #[inline]
+    pub(crate) fn took(&mut self, latency: Duration) {
+        self.latency.saturating_record(latency.as_nanos() as u64);
+    }
+
+    /// Keeps the first error's text; for the rare path.
+    pub(crate) fn note_error(&mut self, text: impl FnOnce() -> String) {
+        self.error_text.get_or_insert_with(text);
+    }
+
+    pub(crate) fn forget_warm_up(&mut self) {
+        self.latency.reset();
+        (self.errors, self.misses, self.refused, self.failed) = (0, 0, 0, 0);
+    }
+
+    /// A connection that still waits at the end has waited at least so long: without this, one that the server forgot
+    /// would not show at all.
+    pub(crate) fn note_unanswered(&mut self, waited: Duration) {
+        if waited.as_nanos() as u64 > self.latency.max() {
+            self.took(waited);
+        }
+    }
+}
+
+/// The result of a run.
+pub(crate) struct Outcome {
+    pub(crate) commands: u64,
+    pub(crate) elapsed: Duration,
+    pub(crate) latency: Histogram<u64>,
+    pub(crate) errors: u64,
+    pub(crate) error_text: Option<String>,
+    pub(crate) misses: u64,
+    pub(crate) refused: u64,
+    pub(crate) failed: u64,
+    /// Connections that the kernel dropped because a listener's queue was full, anywhere on this machine.
+    pub(crate) listen_overflows: u64,
+    /// CPU time of the generator's threads, and how many they were.
+    pub(crate) load_cpu: Duration,
+    pub(crate) load_threads: usize,
+    pub(crate) server: Option<Spent>,
+}
+
+impl Outcome {
+    pub(super) fn new(window: Window, tallies: Vec<Tally>) -> Self {
+        let ended = tallies.iter().filter_map(|tally| tally.ended).max().unwrap_or(window.ended);
+        let mut outcome = Self {
+            commands: window.commands,
+            elapsed: ended.min(window.ended) - window.started,
+            latency: latencies(),
+            errors: 0,
+            error_text: None,
+            misses: 0,
+            refused: 0,
+            failed: 0,
+            listen_overflows: window.listen_overflows,
+            load_cpu: Duration::ZERO,
+            load_threads: window.threads,
+            server: window.usage.map(|(before, after)| after.since(&before)),
+        };
+        tallies.into_iter().for_each(|tally| outcome.add(tally));
+        outcome
+    }
+
+    fn add(&mut self, tally: Tally) {
+        self.latency.add(&tally.latency).expect("all histograms have the same bounds");
+        self.errors += tally.errors;
+        self.misses += tally.misses;
+        self.refused += tally.refused;
+        self.failed += tally.failed;
+        self.load_cpu += Duration::from_nanos(tally.cpu_ns);
+        self.error_text = self.error_text.take().or(tally.error_text);
+    }
+
+    /// Commands per second.
+    pub(crate) fn rate(&self) -> f64 {
+        self.commands as f64 / self.elapsed.as_secs_f64().max(1e-9)
+    }
+
+    /// CPU microseconds of the server process per command.
+    pub(crate) fn server_us(&self) -> Option<f64> {
+        let spent = self.server.as_ref()?;
+        Some(spent.cpu.as_secs_f64() * 1e6 / self.commands.max(1) as f64)
+    }
+
+    /// CPU microseconds of the generator per command.
+    pub(crate) fn load_us(&self) -> f64 {
+        self.load_cpu.as_secs_f64() * 1e6 / self.commands.max(1) as f64
+    }
+
+    /// Share of the time that the generator's threads were running: near 1, it is the generator that limits the rate.
+    pub(crate) fn load_busy(&self) -> f64 {
+        self.load_cpu.as_secs_f64() / self.elapsed.as_secs_f64().max(1e-9) / self.load_threads as f64
+    }
+
+    /// Latency in microseconds below which `quantile` of the batches stayed.
+    pub(crate) fn latency_us(&self, quantile: f64) -> f64 {
+        self.latency.value_at_quantile(quantile) as f64 / 1e3
+    }
+}

@@ -1,0 +1,204 @@
+//! `load` and `fill`: the generator as a tool of its own, against any server that speaks the Redis protocol.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Result, bail};
+
+use crate::json::Json;
+use crate::load::keys::{Distribution, KeyRange};
+use crate::load::requests::Command;
+use crate::load::{self, Outcome, Plan, Until};
+use crate::table::{Table, thousands, time_us};
+use crate::{peers, sys};
+
+#[derive(clap::Args, Debug)]
+struct Target {
+    #[arg(long, default_value = "127.0.0.1")]
+    host: String,
+    #[arg(short, long, default_value_t = 6379)]
+    port: u16,
+    /// Bytes of a key
+    #[arg(long, default_value_t = 16, value_name = "BYTES")]
+    key_size: usize,
+    /// Bytes of a value
+    #[arg(short = 'd', long, default_value_t = 500, value_name = "BYTES")]
+    value_size: usize,
+    /// CPUs for the generator's threads, such as 1 or 2-3
+    #[arg(long, value_name = "LIST", default_value = "", hide_default_value = true)]
+    cpus: String,
+}
+
+/// Put load on a server and report rate, latencies and CPU.
+#[derive(clap::Args, Debug)]
+pub(crate) struct LoadArgs {
+    #[command(flatten)]
+    target: Target,
+    /// Connections at a time
+    #[arg(short, long, default_value_t = 50)]
+    clients: usize,
+    /// Threads that share the connections
+    #[arg(short, long, default_value_t = 1)]
+    threads: usize,
+    /// Requests that a connection sends in one batch
+    #[arg(short = 'P', long, default_value_t = 1, value_name = "REQUESTS")]
+    pipeline: usize,
+    /// get, set, mixed (10% set), mixed:PERCENT, or a command with {key} and {value}, such as "INCR {key}"
+    #[arg(long, default_value = "get")]
+    command: Command,
+    /// Number of different keys
+    #[arg(short, long, default_value_t = 300_000)]
+    keys: u64,
+    #[arg(long, value_enum, default_value_t = Distribution::Uniform)]
+    distribution: Distribution,
+    /// Time to measure
+    #[arg(short, long, default_value_t = 5.0)]
+    seconds: f64,
+    /// Time before that, which does not count
+    #[arg(long, default_value_t = 0.5, value_name = "SECONDS")]
+    warm_up: f64,
+    /// Send so many requests instead, without warm-up
+    #[arg(short = 'n', long, conflicts_with_all = ["seconds", "warm_up"])]
+    requests: Option<u64>,
+    /// A connection for each request: connect, ask, read, close. To this machine they come from 127.0.0.1 to
+    /// 127.0.0.64, which an older Redis in protected mode denies
+    #[arg(long)]
+    short: bool,
+    /// Also measure this process: the server, when it runs on this machine
+    #[arg(long)]
+    pid: Option<u32>,
+    /// Write the result to this file as JSON
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+}
+
+/// Write each of a number of keys once, as fast as the server takes them.
+#[derive(clap::Args, Debug)]
+pub(crate) struct FillArgs {
+    #[command(flatten)]
+    target: Target,
+    /// Number of keys
+    #[arg(short, long, default_value_t = 300_000)]
+    keys: u64,
+    /// Number of the first key
+    #[arg(long, default_value_t = 0)]
+    first: u64,
+}
+
+/// Longest run: a bound for mistakes on the command line, and what a `Duration` surely holds.
+const SECONDS_MAX: f64 = 1e6;
+
+pub(crate) fn load(args: &LoadArgs) -> Result<()> {
+    for seconds in [args.seconds, args.warm_up] {
+        if !(0.0..=SECONDS_MAX).contains(&seconds) {
+            bail!("times must be from 0 to {SECONDS_MAX} seconds");
+        }
+    }
+    let time = Until::Time {
+        warm_up: Duration::from_secs_f64(args.warm_up),
+        measured: Duration::from_secs_f64(args.seconds),
+    };
+    let plan = Plan {
+        server: peers::resolve(&args.target.host, args.target.port)?,
+        clients: args.clients,
+        threads: args.threads,
+        pipeline: args.pipeline,
+        command: args.command.clone(),
+        key_size: args.target.key_size,
+        keys: KeyRange { first: 0, count: args.keys },
+        distribution: args.distribution,
+        value_size: args.target.value_size,
+        until: args.requests.map_or(time, Until::Requests),
+        short: args.short,
+        cpus: sys::parse_cpus(&args.target.cpus)?,
+    };
+    let outcome = load::run(&plan, args.pid)?;
+    print!("{}", table(&outcome));
+    if let Some(path) = &args.json {
+        std::fs::write(path, format!("{}\n", json(&plan, &outcome)))?;
+    }
+    Ok(())
+}
+
+pub(crate) fn fill(args: &FillArgs) -> Result<()> {
+    let target = &args.target;
+    let server = peers::resolve(&target.host, target.port)?;
+    let range = KeyRange { first: args.first, count: args.keys };
+    let mut plan = Plan::fill(server, range, target.key_size, target.value_size);
+    plan.cpus = sys::parse_cpus(&target.cpus)?;
+    let outcome = load::run(&plan, None)?;
+    if outcome.errors > 0 {
+        bail!("{} of the writes failed: {}", outcome.errors, outcome.error_text.unwrap_or_default());
+    }
+    let seconds = outcome.elapsed.as_secs_f64();
+    println!(
+        "{} keys in {seconds:.1} s: {} per second",
+        thousands(args.keys as f64),
+        thousands(outcome.rate())
+    );
+    Ok(())
+}
+
+fn table(outcome: &Outcome) -> Table {
+    let mut table = Table::new(&["", ""]);
+    let mut line = |name: &str, value: String| table.row(vec![name.to_owned(), value]);
+    line("requests", thousands(outcome.commands as f64));
+    line("seconds", format!("{:.2}", outcome.elapsed.as_secs_f64()));
+    line("requests per second", thousands(outcome.rate()));
+    for (name, quantile) in [("p50", 0.5), ("p99", 0.99), ("p99.9", 0.999), ("max", 1.0)] {
+        line(&format!("latency of a batch, {name}"), time_us(outcome.latency_us(quantile)));
+    }
+    let counts = [
+        ("error replies", outcome.errors),
+        ("misses", outcome.misses),
+        ("connections refused", outcome.refused),
+        ("connections failed", outcome.failed),
+        ("listen queue overflows", outcome.listen_overflows),
+    ];
+    for (name, count) in counts.into_iter().filter(|(_, count)| *count > 0) {
+        line(name, thousands(count as f64));
+    }
+    if let Some(text) = &outcome.error_text {
+        line("first error", text.clone());
+    }
+    line("generator's CPU per request", format!("{:.2} us", outcome.load_us()));
+    line("generator's threads busy", format!("{:.0}%", outcome.load_busy() * 100.0));
+    if let (Some(us), Some(spent)) = (outcome.server_us(), &outcome.server) {
+        line("server's CPU per request", format!("{us:.2} us"));
+        line("server's CPU in the kernel", format!("{:.0}%", spent.system_share * 100.0));
+        line("server's memory (RSS)", format!("{:.1} MB", spent.rss_bytes as f64 / 1e6));
+        line(
+            "server's context switches",
+            thousands((spent.voluntary_switches + spent.involuntary_switches) as f64),
+        );
+    }
+    table
+}
+
+fn json(plan: &Plan, outcome: &Outcome) -> Json {
+    Json::Object(vec![
+        ("command", plan.command.to_string().into()),
+        ("clients", plan.clients.into()),
+        ("threads", plan.threads.into()),
+        ("pipeline", plan.pipeline.into()),
+        ("short", plan.short.into()),
+        ("keys", plan.keys.count.into()),
+        ("key_size", plan.key_size.into()),
+        ("value_size", plan.value_size.into()),
+        ("requests", outcome.commands.into()),
+        ("seconds", outcome.elapsed.as_secs_f64().into()),
+        ("requests_per_s", outcome.rate().into()),
+        ("latency_us_p50", outcome.latency_us(0.5).into()),
+        ("latency_us_p99", outcome.latency_us(0.99).into()),
+        ("latency_us_p999", outcome.latency_us(0.999).into()),
+        ("latency_us_max", outcome.latency_us(1.0).into()),
+        ("errors", outcome.errors.into()),
+        ("misses", outcome.misses.into()),
+        ("refused", outcome.refused.into()),
+        ("failed", outcome.failed.into()),
+        ("listen_overflows", outcome.listen_overflows.into()),
+        ("load_cpu_us_per_request", outcome.load_us().into()),
+        ("load_busy", outcome.load_busy().into()),
+        ("server_cpu_us_per_request", outcome.server_us().into()),
+    ])
+}

@@ -1,0 +1,94 @@
+//! `evenkeel-bench`: load, measures, and the experiments that compare Evenkeel with its peers.
+
+mod experiments;
+mod floor;
+mod interrupt;
+mod json;
+mod load;
+mod load_command;
+mod peers;
+mod proc;
+mod stats;
+mod sys;
+mod table;
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::{Parser, Subcommand};
+
+use experiments::{MemoryArgs, Options, Session, ThroughputArgs};
+
+#[derive(Parser)]
+#[command(
+    name = "evenkeel-bench",
+    version,
+    about = "Measures servers that speak the Redis protocol, side by side"
+)]
+struct Cli {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Subcommand)]
+enum Verb {
+    Load(load_command::LoadArgs),
+    Fill(load_command::FillArgs),
+    /// Serve fixed replies: what the kernel alone costs
+    Floor(floor::Args),
+    /// Cost of SET and GET, with and without a pipeline
+    Throughput {
+        #[command(flatten)]
+        args: ThroughputArgs,
+        #[command(flatten)]
+        options: Options,
+    },
+    /// Resident bytes per key
+    Memory {
+        #[command(flatten)]
+        args: MemoryArgs,
+        #[command(flatten)]
+        options: Options,
+    },
+    /// Rates with few and many connections, kept and short
+    Connections(Options),
+    /// One worker against one per core
+    Workers(Options),
+    /// All experiments
+    All(Options),
+}
+
+fn main() -> ExitCode {
+    match obey(Cli::parse()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("evenkeel-bench: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn obey(cli: Cli) -> Result<()> {
+    sys::raise_open_files()?;
+    if !matches!(cli.verb, Verb::Floor(_)) {
+        interrupt::install()?; // the floor waits for ever and has nothing to clean up
+    }
+    match cli.verb {
+        Verb::Load(args) => load_command::load(&args),
+        Verb::Fill(args) => load_command::fill(&args),
+        Verb::Floor(args) => floor::serve(&args),
+        Verb::Throughput { args, options } => {
+            run(&options, |session| experiments::throughput(session, &args))
+        }
+        Verb::Memory { args, options } => run(&options, |session| experiments::memory(session, &args)),
+        Verb::Connections(options) => run(&options, experiments::connections),
+        Verb::Workers(options) => run(&options, experiments::workers),
+        Verb::All(options) => run(&options, experiments::all),
+    }
+}
+
+fn run(options: &Options, experiment: impl FnOnce(&mut Session) -> Result<()>) -> Result<()> {
+    let mut session = Session::new(options)?;
+    experiment(&mut session)?;
+    session.finish()
+}

@@ -1,0 +1,213 @@
+//! The servers that are compared: where their programs are, and how each is told the same things.
+
+mod server;
+
+use std::env;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, bail};
+
+pub(crate) use server::{Launch, Server, ask, resolve};
+
+/// Connections that each server must be able to take, and its queue of those not accepted yet.
+const CLIENTS_MAX: &str = "10000";
+const BACKLOG: &str = "511";
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Evenkeel,
+    Valkey,
+    Redis,
+    Floor,
+}
+
+impl Kind {
+    pub(crate) const ALL: [Self; 4] = [Self::Evenkeel, Self::Valkey, Self::Redis, Self::Floor];
+
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Evenkeel => "evenkeel",
+            Self::Valkey => "valkey",
+            Self::Redis => "redis",
+            Self::Floor => "floor",
+        }
+    }
+
+    fn arguments(self, port: u16, threads: usize) -> Vec<String> {
+        let port = port.to_string();
+        let threads = threads.to_string();
+        let mut words = match self {
+            Self::Floor => vec!["floor", "--port", &port, "--tcp-backlog", BACKLOG],
+            _ => vec![
+                "--port",
+                &port,
+                "--bind",
+                "127.0.0.1",
+                "--save",
+                "",
+                "--appendonly",
+                "no",
+                "--maxclients",
+                CLIENTS_MAX,
+                "--tcp-backlog",
+                BACKLOG,
+                "--protected-mode",
+                "no", // Redis 7.0 takes 127.0.0.2, from where short connections come, for a stranger
+            ],
+        };
+        match self {
+            Self::Evenkeel => words.extend(["--threads", &threads]),
+            Self::Valkey if threads != "1" => words.extend(["--io-threads", &threads]),
+            _ => {}
+        }
+        words.into_iter().map(str::to_owned).collect()
+    }
+}
+
+/// A server that can be started.
+#[derive(Clone, Debug)]
+pub(crate) struct Peer {
+    pub(crate) kind: Kind,
+    program: PathBuf,
+    /// The line that it prints for `--version`.
+    pub(crate) version: String,
+}
+
+/// Where to look for the servers.
+#[derive(clap::Args, Clone, Debug, Default)]
+pub(crate) struct Where {
+    /// Evenkeel's program [default: target/measured/evenkeel, else target/release/evenkeel]
+    #[arg(long, value_name = "PATH", help_heading = "Servers")]
+    evenkeel: Option<PathBuf>,
+    /// Valkey's program [default: $VALKEY_SERVER, else build/peers/valkey-server, else valkey-server of the PATH]
+    #[arg(long, value_name = "PATH", help_heading = "Servers")]
+    valkey: Option<PathBuf>,
+    /// Redis' program [default: $REDIS_SERVER, else redis-server of the PATH]
+    #[arg(long, value_name = "PATH", help_heading = "Servers")]
+    redis: Option<PathBuf>,
+    /// Leave these servers out, such as redis,floor
+    #[arg(long, value_name = "NAMES", value_delimiter = ',', help_heading = "Servers")]
+    without: Vec<String>,
+}
+
+impl Where {
+    /// Finds what is there; says on stderr what is not.
+    pub(crate) fn find(&self) -> Result<Vec<Peer>> {
+        let names = Kind::ALL.map(Kind::name);
+        if let Some(odd) = self.without.iter().find(|name| !names.contains(&name.as_str())) {
+            bail!("--without {odd}: the servers are {}", names.join(", "));
+        }
+        let mut peers = Vec::new();
+        for kind in Kind::ALL.into_iter().filter(|kind| !self.without.iter().any(|name| name == kind.name()))
+        {
+            match self.find_one(kind)? {
+                Some(peer) => peers.push(peer),
+                None => eprintln!("{}: skipped, {}", kind.name(), how_to_get(kind)),
+            }
+        }
+        Ok(peers)
+    }
+
+    fn find_one(&self, kind: Kind) -> Result<Option<Peer>> {
+        let (asked, tried) = match kind {
+            Kind::Evenkeel => {
+                (&self.evenkeel, built(&["target/measured/evenkeel", "target/release/evenkeel"]))
+            }
+            Kind::Valkey => {
+                let unpacked = built(&["build/peers/valkey-server"]);
+                (&self.valkey, from_env("VALKEY_SERVER").or(unpacked).or_else(|| on_path("valkey-server")))
+            }
+            Kind::Redis => (&self.redis, from_env("REDIS_SERVER").or_else(|| on_path("redis-server"))),
+            Kind::Floor => (&None, Some(env::current_exe().context("cannot find own program")?)),
+        };
+        if let Some(path) = asked
+            && !path.is_file()
+        {
+            bail!("{}: there is no program {}", kind.name(), path.display());
+        }
+        let Some(program) = asked.clone().or(tried) else { return Ok(None) };
+        // Absolute, but not resolved: redis-server is a link to a program that goes by the name it is called.
+        let program = std::path::absolute(&program).with_context(|| program.display().to_string())?;
+        let version = version(kind, &program)?;
+        Ok(Some(Peer { kind, program, version }))
+    }
+}
+
+fn how_to_get(kind: Kind) -> &'static str {
+    match kind {
+        Kind::Evenkeel => {
+            "no target/measured/evenkeel or target/release/evenkeel: cargo build --release -p evenkeel"
+        }
+        Kind::Valkey => {
+            "no --valkey, $VALKEY_SERVER, build/peers/valkey-server, or valkey-server on the PATH"
+        }
+        Kind::Redis => "no --redis, $REDIS_SERVER, or redis-server on the PATH: apt-get install redis-server",
+        Kind::Floor => "it is built in",
+    }
+}
+
+/// A file that a `make` or `cargo` put below the workspace's root.
+fn built(candidates: &[&str]) -> Option<PathBuf> {
+    let root = workspace_root()?;
+    candidates.iter().map(|candidate| root.join(candidate)).find(|path| path.is_file())
+}
+
+/// The directory above this program or the current directory that holds the workspace.
+fn workspace_root() -> Option<PathBuf> {
+    let starts = [env::current_exe().ok(), env::current_dir().ok()];
+    let is_root =
+        |directory: &&Path| directory.join("Cargo.lock").is_file() && directory.join("crates").is_dir();
+    starts.iter().flatten().find_map(|start| start.ancestors().find(is_root)).map(Path::to_owned)
+}
+
+fn from_env(name: &str) -> Option<PathBuf> {
+    env::var_os(name).map(PathBuf::from)
+}
+
+fn on_path(program: &str) -> Option<PathBuf> {
+    let path = env::var_os("PATH")?;
+    env::split_paths(&path).map(|directory| directory.join(program)).find(|path| path.is_file())
+}
+
+/// `7.0.15` of `Redis server v=7.0.15 sha=00000000:0 malloc=...`, or the whole line where there is no `v=`.
+fn version(kind: Kind, program: &Path) -> Result<String> {
+    if kind == Kind::Floor {
+        return Ok("built in".to_owned());
+    }
+    let run = Command::new(program).arg("--version").output();
+    let run = run.with_context(|| format!("cannot run {}", program.display()))?;
+    let text = String::from_utf8_lossy(&run.stdout);
+    let line = text.lines().next().unwrap_or("unknown").trim();
+    let short = line.split_ascii_whitespace().find_map(|word| word.strip_prefix("v="));
+    Ok(short.unwrap_or(line).to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_server_is_told_the_same() {
+        for kind in [Kind::Evenkeel, Kind::Valkey, Kind::Redis] {
+            let words = kind.arguments(7000, 2).join(" ");
+            assert!(words.starts_with("--port 7000 --bind 127.0.0.1 --save  --appendonly no"), "{words}");
+        }
+        assert!(Kind::Evenkeel.arguments(1, 2).join(" ").ends_with("--threads 2"));
+        assert!(Kind::Valkey.arguments(1, 2).join(" ").ends_with("--io-threads 2"));
+        assert!(!Kind::Valkey.arguments(1, 1).join(" ").contains("threads"));
+    }
+
+    #[test]
+    fn unknown_names_are_refused() {
+        let places = Where { without: vec!["memcached".into()], ..Where::default() };
+        assert!(places.find().is_err());
+    }
+
+    #[test]
+    fn the_floor_is_always_there() {
+        let without = ["redis", "valkey", "evenkeel"].map(str::to_owned).to_vec();
+        let peers = Where { without, ..Where::default() }.find().expect("the floor");
+        assert_eq!(peers.iter().map(|peer| peer.kind).collect::<Vec<_>>(), [Kind::Floor]);
+    }
+}

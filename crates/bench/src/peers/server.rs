@@ -1,0 +1,207 @@
+//! A server that was started for a measurement, and ends with it.
+//!
+//! It runs in a directory of its own under the system's temporary one, on a port that was free, pinned before its first
+//! instruction, in a process group of its own (so that Ctrl-C reaches it through us, in order). It is ended by its number
+//! when the value is dropped; if this process is killed outright, the kernel ends it (`die_with_parent`).
+
+use std::fs::{self, File};
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+
+use super::Peer;
+use crate::load::replies::Skipper;
+use crate::{interrupt, sys};
+
+/// Longest from start to the first PONG.
+const START_TIME_MAX: Duration = Duration::from_secs(20);
+/// Longest that a server may take to end by itself after SIGTERM.
+const END_TIME_MAX: Duration = Duration::from_secs(10);
+const POLL: Duration = Duration::from_millis(5);
+const ANSWER_TIME_MAX: Duration = Duration::from_secs(60);
+/// Starts are tried again so often when another process takes the port in between.
+const START_TRIES: u32 = 3;
+/// How much of a failed server's log is shown.
+const LOG_LINES: usize = 5;
+
+/// How to start it.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Launch {
+    /// CPUs for all of its threads; empty: anywhere.
+    pub(crate) cpus: Vec<usize>,
+    /// Worker threads (evenkeel) or I/O threads (valkey).
+    pub(crate) threads: usize,
+}
+
+#[derive(Debug)]
+pub(crate) struct Server {
+    child: Child,
+    directory: PathBuf,
+    pub(crate) address: SocketAddr,
+}
+
+impl Server {
+    /// Starts `peer` and waits until it answers.
+    pub(crate) fn start(peer: &Peer, launch: &Launch) -> Result<Self> {
+        let mut tries = 1;
+        loop {
+            match Self::try_start(peer, launch) {
+                Err(error) if tries == START_TRIES => return Err(error),
+                Err(error) => eprintln!("{error:#}; trying again"),
+                started => return started,
+            }
+            interrupt::check()?;
+            tries += 1;
+        }
+    }
+
+    fn try_start(peer: &Peer, launch: &Launch) -> Result<Self> {
+        let port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port();
+        let directory = new_directory()?;
+        let child =
+            spawn(peer, launch, port, &directory).inspect_err(|_| drop(fs::remove_dir_all(&directory)))?;
+        let mut server = Self { child, directory, address: SocketAddr::from((Ipv4Addr::LOCALHOST, port)) };
+        server.wait_until_it_answers().with_context(|| format!("{} does not start", peer.kind.name()))?;
+        Ok(server)
+    }
+
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    fn wait_until_it_answers(&mut self) -> Result<()> {
+        let deadline = Instant::now() + START_TIME_MAX;
+        while Instant::now() < deadline {
+            interrupt::sleep(POLL)?;
+            if let Some(status) = self.child.try_wait()? {
+                bail!("it ended with {status}: {}", self.log_tail());
+            }
+            if ask(self.address, &["PING"]).is_ok_and(|answer| answer.starts_with("+PONG")) {
+                return Ok(());
+            }
+        }
+        bail!("no answer to PING within {} s: {}", START_TIME_MAX.as_secs(), self.log_tail())
+    }
+
+    fn log_tail(&self) -> String {
+        let log = fs::read_to_string(self.directory.join("log")).unwrap_or_default();
+        let lines: Vec<&str> = log.lines().filter(|line| !line.trim().is_empty()).collect();
+        lines[lines.len().saturating_sub(LOG_LINES)..].join(" | ")
+    }
+
+    fn end(&mut self) {
+        sys::signal_child(self.child.id(), libc::SIGTERM);
+        let deadline = Instant::now() + END_TIME_MAX;
+        while Instant::now() < deadline {
+            if !matches!(self.child.try_wait(), Ok(None)) {
+                return;
+            }
+            std::thread::sleep(POLL);
+        }
+        drop(self.child.kill()); // fails only when it has ended meanwhile
+        drop(self.child.wait());
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.end();
+        drop(fs::remove_dir_all(&self.directory)); // what is left of it is the temporary directory's to clean up
+    }
+}
+
+fn spawn(peer: &Peer, launch: &Launch, port: u16, directory: &Path) -> Result<Child> {
+    let log = File::create(directory.join("log")).context("cannot write the server's log")?;
+    let mut command = Command::new(&peer.program);
+    command
+        .args(peer.kind.arguments(port, launch.threads.max(1)))
+        .current_dir(directory)
+        .stdin(Stdio::null())
+        .stdout(log.try_clone().context("cannot share the log")?)
+        .stderr(log)
+        .process_group(0);
+    let cpus = launch.cpus.clone();
+    let prepare = move || {
+        sys::die_with_parent()?;
+        sys::pin(&cpus)
+    };
+    // SAFETY: both calls are allowed between fork and exec: no allocation, no locks.
+    unsafe { command.pre_exec(prepare) };
+    command
+        .spawn()
+        .with_context(|| format!("cannot start {} on cpus {:?}", peer.program.display(), launch.cpus))
+}
+
+fn new_directory() -> Result<PathBuf> {
+    static NUMBER: AtomicU32 = AtomicU32::new(0);
+    let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+    let directory = std::env::temp_dir().join(format!("evenkeel-bench-{}-{number}", std::process::id()));
+    fs::create_dir(&directory).with_context(|| format!("cannot create {}", directory.display()))?;
+    Ok(directory)
+}
+
+/// Sends one command on a connection of its own and returns the bytes of the reply.
+pub(crate) fn ask(server: SocketAddr, words: &[&str]) -> Result<String> {
+    let mut stream = TcpStream::connect_timeout(&server, ANSWER_TIME_MAX)?;
+    stream.set_read_timeout(Some(ANSWER_TIME_MAX))?;
+    let mut request = format!("*{}\r\n", words.len());
+    words.iter().for_each(|word| request += &format!("${}\r\n{word}\r\n", word.len()));
+    stream.write_all(request.as_bytes())?;
+    let (mut replies, mut answer, mut piece) = (Skipper::new(), Vec::new(), [0; 4096]);
+    loop {
+        let size = stream.read(&mut piece)?;
+        if size == 0 {
+            bail!("the server closed the connection");
+        }
+        answer.extend_from_slice(&piece[..size]);
+        if replies.feed(&piece[..size])?.replies > 0 {
+            return Ok(String::from_utf8_lossy(&answer).into_owned());
+        }
+    }
+}
+
+/// The first address of `host`.
+pub(crate) fn resolve(host: &str, port: u16) -> Result<SocketAddr> {
+    let mut addresses = (host, port).to_socket_addrs().with_context(|| format!("unknown host {host:?}"))?;
+    addresses.next().with_context(|| format!("host {host:?} has no address"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A listener that answers one connection with `answer`, in pieces.
+    fn answering(answer: &'static [u8]) -> SocketAddr {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
+        let address = listener.local_addr().expect("bound");
+        std::thread::spawn(move || {
+            let (mut stream, _) = listener.accept().expect("a connection");
+            stream.set_nodelay(true).expect("a TCP socket");
+            for byte in answer.chunks(3) {
+                stream.write_all(byte).expect("the other side reads");
+            }
+        });
+        address
+    }
+
+    #[test]
+    fn a_question_gets_its_whole_answer() {
+        assert_eq!(ask(answering(b"$5\r\nhello\r\n"), &["GET", "k"]).expect("answered"), "$5\r\nhello\r\n");
+        assert!(ask(answering(b"$5\r\nhel"), &["GET", "k"]).is_err());
+    }
+
+    #[test]
+    fn directories_are_distinct() {
+        let (one, two) = (new_directory().expect("created"), new_directory().expect("created"));
+        assert_ne!(one, two);
+        for directory in [one, two] {
+            fs::remove_dir(directory).expect("empty");
+        }
+    }
+}

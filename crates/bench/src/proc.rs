@@ -1,0 +1,165 @@
+//! What a process has used, from the scheduler's clock and `/proc`.
+//!
+//! CPU time comes from the process' CPU clock: nanoseconds, all threads, those that ended included. `/proc/PID/stat` only
+//! tells how it divides into user and system, since it counts in ticks of 10 ms. Context switches are summed over the
+//! threads that live: the kernel keeps no sum for the process.
+
+use std::fs;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+
+use crate::sys;
+
+/// A process' use of the machine up to now.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Usage {
+    pub(crate) pid: u32,
+    cpu_ns: u64,
+    user_ticks: u64,
+    system_ticks: u64,
+    pub(crate) rss_bytes: u64,
+    voluntary_switches: u64,
+    involuntary_switches: u64,
+}
+
+/// What it used between two looks.
+#[derive(Clone, Debug)]
+pub(crate) struct Spent {
+    pub(crate) cpu: Duration,
+    /// Share of the CPU time that was spent in the kernel, 0 to 1.
+    pub(crate) system_share: f64,
+    pub(crate) rss_bytes: u64,
+    pub(crate) voluntary_switches: u64,
+    pub(crate) involuntary_switches: u64,
+}
+
+impl Usage {
+    pub(crate) fn since(&self, before: &Self) -> Spent {
+        let user = self.user_ticks - before.user_ticks;
+        let system = self.system_ticks - before.system_ticks;
+        Spent {
+            cpu: Duration::from_nanos(self.cpu_ns - before.cpu_ns),
+            system_share: system as f64 / (user + system).max(1) as f64,
+            rss_bytes: self.rss_bytes,
+            voluntary_switches: self.voluntary_switches.saturating_sub(before.voluntary_switches),
+            involuntary_switches: self.involuntary_switches.saturating_sub(before.involuntary_switches),
+        }
+    }
+}
+
+/// Measures process `pid`.
+pub(crate) fn usage(pid: u32) -> Result<Usage> {
+    let read = |file: &str| {
+        let path = format!("/proc/{pid}/{file}");
+        fs::read_to_string(&path).with_context(|| format!("cannot read {path}: has the server ended?"))
+    };
+    let (user_ticks, system_ticks) = ticks(&read("stat")?).context("unknown form of /proc/PID/stat")?;
+    let rss_kb = field(&read("status")?, "VmRSS:").context("no VmRSS in /proc/PID/status")?;
+    let (voluntary_switches, involuntary_switches) = switches(pid)?;
+    let cpu_ns = sys::process_cpu_ns(pid).context("cannot read the server's CPU clock")?;
+    let rss_bytes = rss_kb * 1024;
+    Ok(Usage { pid, cpu_ns, user_ticks, system_ticks, rss_bytes, voluntary_switches, involuntary_switches })
+}
+
+fn switches(pid: u32) -> Result<(u64, u64)> {
+    let (mut voluntary, mut involuntary) = (0, 0);
+    for thread in fs::read_dir(format!("/proc/{pid}/task")).context("the server has no threads")? {
+        let Ok(status) = fs::read_to_string(thread?.path().join("status")) else { continue }; // it just ended
+        voluntary += field(&status, "voluntary_ctxt_switches:").unwrap_or(0);
+        involuntary += field(&status, "nonvoluntary_ctxt_switches:").unwrap_or(0);
+    }
+    Ok((voluntary, involuntary))
+}
+
+/// User and system ticks of a `/proc/PID/stat` line. The command's name, second, may hold spaces and parentheses.
+fn ticks(stat: &str) -> Option<(u64, u64)> {
+    let after_name = &stat[stat.rfind(')')? + 1..];
+    let mut fields = after_name.split_ascii_whitespace().skip(11); // utime is the 14th of all
+    Some((fields.next()?.parse().ok()?, fields.next()?.parse().ok()?))
+}
+
+/// The first number of the line that begins with `name`.
+fn field(text: &str, name: &str) -> Option<u64> {
+    let rest = text.lines().find_map(|line| line.strip_prefix(name))?;
+    rest.split_ascii_whitespace().next()?.parse().ok()
+}
+
+/// Connections that this machine's kernel dropped because a listener's queue was full; 0 where it does not say.
+pub(crate) fn listen_overflows() -> u64 {
+    let text = fs::read_to_string("/proc/net/netstat").unwrap_or_default();
+    netstat(&text, "TcpExt:", "ListenOverflows").unwrap_or(0)
+}
+
+/// `/proc/net/netstat` has a line of names and a line of numbers for each `group`.
+fn netstat(text: &str, group: &str, name: &str) -> Option<u64> {
+    let mut lines = text.lines().filter_map(|line| line.strip_prefix(group));
+    let (names, numbers) = (lines.next()?, lines.next()?);
+    let column = names.split_ascii_whitespace().position(|this| this == name)?;
+    numbers.split_ascii_whitespace().nth(column)?.parse().ok()
+}
+
+/// Memory that could be used without swapping, in bytes.
+pub(crate) fn memory_available() -> u64 {
+    let text = fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    field(&text, "MemAvailable:").unwrap_or(0) * 1024
+}
+
+pub(crate) fn memory_total() -> u64 {
+    let text = fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    field(&text, "MemTotal:").unwrap_or(0) * 1024
+}
+
+/// The processor's name, as the kernel prints it.
+pub(crate) fn cpu_model() -> String {
+    let text = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let line = text.lines().find(|line| line.starts_with("model name"));
+    line.and_then(|line| line.split_once(':')).map_or("unknown".into(), |(_, model)| model.trim().to_owned())
+}
+
+pub(crate) fn kernel() -> String {
+    fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default().trim().to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ticks_survive_odd_names() {
+        let numbers = "S 1 2 3 4 5 6 7 8 9 10 700 42 0 0 20 0 1 0";
+        for name in ["redis-server", "a b", "x) R 1", ""] {
+            assert_eq!(ticks(&format!("77 ({name}) {numbers}")), Some((700, 42)), "{name}");
+        }
+        assert_eq!(ticks("77 (x) S 1 2"), None);
+        assert_eq!(ticks(""), None);
+    }
+
+    #[test]
+    fn fields_are_found_by_their_whole_name() {
+        let status =
+            "Name:\tx\nVmRSS:\t   1234 kB\nnonvoluntary_ctxt_switches:\t6\nvoluntary_ctxt_switches:\t5\n";
+        assert_eq!(field(status, "VmRSS:"), Some(1234));
+        assert_eq!(field(status, "voluntary_ctxt_switches:"), Some(5));
+        assert_eq!(field(status, "nonvoluntary_ctxt_switches:"), Some(6));
+        assert_eq!(field(status, "VmHWM:"), None);
+    }
+
+    #[test]
+    fn netstat_pairs_names_with_numbers() {
+        let text = "TcpExt: SyncookiesSent ListenOverflows ListenDrops\nTcpExt: 1 22 333\nIpExt: ListenOverflows\nIpExt: 9\n";
+        assert_eq!(netstat(text, "TcpExt:", "ListenOverflows"), Some(22));
+        assert_eq!(netstat(text, "TcpExt:", "Nothing"), None);
+        assert_eq!(netstat("", "TcpExt:", "ListenOverflows"), None);
+    }
+
+    #[test]
+    fn a_busy_loop_shows_in_the_cpu_time() {
+        let before = usage(std::process::id()).expect("own process");
+        let until = sys::thread_cpu_ns() + 30_000_000;
+        while sys::thread_cpu_ns() < until {}
+        let spent = usage(std::process::id()).expect("own process").since(&before);
+        assert!(spent.cpu >= Duration::from_millis(30), "{spent:?}");
+        assert!(spent.rss_bytes > 0);
+    }
+}

@@ -1,0 +1,68 @@
+//! Background work of a worker: expired keys, in slices.
+//!
+//! Each worker sweeps its own share of the slots. A sweep begins with every tick and goes on in slices of at most half
+//! a millisecond, between which clients are served; every slice is booked under its name.
+
+use std::sync::atomic::Ordering::Relaxed;
+
+use evenkeel_store::SLOTS;
+
+use crate::clock;
+use crate::dispatch::Executor;
+use crate::observe::stats::Stage;
+
+/// The longest slice of background work, in microseconds.
+pub const SLICE_US_MAX: u64 = 500;
+
+/// See the module's text.
+pub struct Background {
+    from: usize,
+    to: usize,
+    /// Where the sweep goes on: database and slot.
+    sweep: Option<(usize, usize)>,
+}
+
+impl Background {
+    /// For worker `index` of `workers`.
+    pub fn new(index: usize, workers: usize) -> Background {
+        let share = |index: usize| SLOTS * index / workers;
+        Background { from: share(index), to: share(index + 1), sweep: None }
+    }
+
+    /// Whether there is work left over from the last slice.
+    pub fn is_pending(&self) -> bool {
+        self.sweep.is_some()
+    }
+
+    /// Begins what is due with every tick.
+    pub fn tick(&mut self, executor: &Executor) {
+        let may_expire = executor.server.active_expire.load(Relaxed) && !executor.seat.keep_expired;
+        if self.sweep.is_none() && may_expire {
+            self.sweep = Some((0, self.from));
+        }
+    }
+
+    /// Works for at most `SLICE_US_MAX`.
+    pub fn slice(&mut self, executor: &mut Executor) {
+        let Some((mut db, mut slot)) = self.sweep else { return };
+        let started = clock::ticks();
+        let until = started + SLICE_US_MAX * clock::ticks_per_us();
+        let server = executor.server.clone();
+        server.keyspace.enter(&mut executor.seat);
+        self.sweep = loop {
+            if db == server.keyspace.databases() {
+                break None;
+            }
+            let mut held = server.keyspace.hold_none(&mut executor.seat);
+            match held.sweep(db, slot, self.to, || clock::ticks() >= until).next {
+                Some(next) => break Some((db, next)),
+                None => (db, slot) = (db + 1, self.from),
+            }
+        };
+        server.keyspace.leave(&mut executor.seat);
+        let elapsed = clock::ticks().saturating_sub(started);
+        let stats = executor.stats();
+        stats.book(Stage::Expire, elapsed);
+        stats.slice_max.fetch_max(elapsed, Relaxed);
+    }
+}

@@ -1,0 +1,137 @@
+//! The registry of clients: what CLIENT LIST shows and CLIENT KILL acts on, for all workers.
+//!
+//! The registry itself is locked only when a client comes or goes or somebody lists them. Each client's entry is
+//! written by its worker with relaxed stores; others read it as it stands.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{
+    AtomicBool, AtomicI32, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed,
+};
+
+use parking_lot::Mutex;
+
+/// One client, as others see it.
+pub struct ClientInfo {
+    pub id: u64,
+    pub address: String,
+    pub local_address: String,
+    pub fd: i32,
+    pub is_unix: bool,
+    pub created_ms: u64,
+    /// The worker that serves it now.
+    pub worker: AtomicU32,
+    pub db: AtomicU32,
+    /// When its last command came.
+    pub active_ms: AtomicU64,
+    /// Its last command's number, `u32::MAX` before the first.
+    pub command: AtomicU32,
+    /// Commands queued in MULTI, -1 outside.
+    pub multi_len: AtomicI32,
+    pub multi_memory: AtomicUsize,
+    pub watched: AtomicU32,
+    pub resp: AtomicU8,
+    /// Bytes of the query buffer: used, and allocated.
+    pub query_used: AtomicUsize,
+    pub query_size: AtomicUsize,
+    /// Bytes and stretches waiting to be sent.
+    pub out_bytes: AtomicUsize,
+    pub out_stretches: AtomicUsize,
+    pub net_in: AtomicU64,
+    pub net_out: AtomicU64,
+    pub commands: AtomicU64,
+    pub no_evict: AtomicBool,
+    pub no_touch: AtomicBool,
+    /// Waiting, for a pause to end.
+    pub blocked: AtomicBool,
+    pub closing: AtomicBool,
+    /// To be closed by its worker.
+    pub killed: AtomicBool,
+    pub name: Mutex<Vec<u8>>,
+    pub lib_name: Mutex<Vec<u8>>,
+    pub lib_version: Mutex<Vec<u8>>,
+    pub user: Mutex<String>,
+}
+
+impl ClientInfo {
+    pub fn new(
+        id: u64,
+        address: String,
+        local_address: String,
+        fd: i32,
+        is_unix: bool,
+        now_ms: u64,
+    ) -> ClientInfo {
+        ClientInfo {
+            id,
+            address,
+            local_address,
+            fd,
+            is_unix,
+            created_ms: now_ms,
+            worker: AtomicU32::new(0),
+            db: AtomicU32::new(0),
+            active_ms: AtomicU64::new(now_ms),
+            command: AtomicU32::new(u32::MAX),
+            multi_len: AtomicI32::new(-1),
+            multi_memory: AtomicUsize::new(0),
+            watched: AtomicU32::new(0),
+            resp: AtomicU8::new(2),
+            query_used: AtomicUsize::new(0),
+            query_size: AtomicUsize::new(0),
+            out_bytes: AtomicUsize::new(0),
+            out_stretches: AtomicUsize::new(0),
+            net_in: AtomicU64::new(0),
+            net_out: AtomicU64::new(0),
+            commands: AtomicU64::new(0),
+            no_evict: AtomicBool::new(false),
+            no_touch: AtomicBool::new(false),
+            blocked: AtomicBool::new(false),
+            closing: AtomicBool::new(false),
+            killed: AtomicBool::new(false),
+            name: Mutex::default(),
+            lib_name: Mutex::default(),
+            lib_version: Mutex::default(),
+            user: Mutex::new("default".into()),
+        }
+    }
+}
+
+/// See the module's text.
+#[derive(Default)]
+pub struct Clients {
+    by_id: Mutex<BTreeMap<u64, Arc<ClientInfo>>>,
+    last_id: AtomicU64,
+    count: AtomicUsize,
+}
+
+impl Clients {
+    /// A number that no client has had.
+    pub fn next_id(&self) -> u64 {
+        self.last_id.fetch_add(1, Relaxed) + 1
+    }
+
+    pub fn add(&self, client: Arc<ClientInfo>) {
+        self.count.fetch_add(1, Relaxed);
+        self.by_id.lock().insert(client.id, client);
+    }
+
+    pub fn remove(&self, id: u64) {
+        if self.by_id.lock().remove(&id).is_some() {
+            self.count.fetch_sub(1, Relaxed);
+        }
+    }
+
+    pub fn count(&self) -> usize {
+        self.count.load(Relaxed)
+    }
+
+    pub fn find(&self, id: u64) -> Option<Arc<ClientInfo>> {
+        self.by_id.lock().get(&id).cloned()
+    }
+
+    /// All clients, in the order of their ids.
+    pub fn list(&self) -> Vec<Arc<ClientInfo>> {
+        self.by_id.lock().values().cloned().collect()
+    }
+}

@@ -1,0 +1,130 @@
+//! The arguments of a call, and the ways to read them.
+
+use evenkeel_resp::number::parse_i64;
+use evenkeel_resp::request::Span;
+
+use crate::error::Error;
+
+/// Arguments where they arrived: a buffer and where in it each lies. The first is the command's name.
+#[derive(Clone, Copy)]
+pub struct Args<'a> {
+    buf: &'a [u8],
+    spans: &'a [Span],
+}
+
+impl<'a> Args<'a> {
+    #[inline]
+    pub fn new(buf: &'a [u8], spans: &'a [Span]) -> Args<'a> {
+        Args { buf, spans }
+    }
+
+    #[inline]
+    pub fn len(&self) -> usize {
+        self.spans.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.spans.is_empty()
+    }
+
+    /// The argument at `index`, which is there by the row's arity or the caller's check. Panics otherwise.
+    #[inline]
+    pub fn at(&self, index: usize) -> &'a [u8] {
+        self.spans[index].of(self.buf)
+    }
+
+    #[inline]
+    pub fn get(&self, index: usize) -> Option<&'a [u8]> {
+        self.spans.get(index).map(|span| span.of(self.buf))
+    }
+
+    /// All from `index` on.
+    pub fn from(&self, index: usize) -> impl ExactSizeIterator<Item = &'a [u8]> + use<'a> {
+        let buf = self.buf;
+        self.spans[index.min(self.spans.len())..].iter().map(move |span| span.of(buf))
+    }
+
+    /// An integer.
+    pub fn int(&self, index: usize) -> Result<i64, Error> {
+        parse_i64(self.at(index)).ok_or(Error::NotInteger)
+    }
+
+    /// Whether the argument is this word, in any case.
+    pub fn is(&self, index: usize, word: &str) -> bool {
+        self.get(index).is_some_and(|arg| arg.eq_ignore_ascii_case(word.as_bytes()))
+    }
+
+    /// The argument in upper case, for matching options; long ones, which are none, are cut.
+    pub fn word(&self, index: usize) -> Word {
+        Word::new(self.get(index).unwrap_or(b""))
+    }
+
+    /// The argument as text, where other bytes become the replacement character: for names and messages.
+    pub fn text(&self, index: usize) -> String {
+        String::from_utf8_lossy(self.at(index)).into_owned()
+    }
+
+    /// A copy that owns its bytes.
+    pub fn to_owned(&self) -> OwnedArgs {
+        let mut buf = Vec::with_capacity(self.spans.iter().map(|span| span.of(self.buf).len()).sum());
+        let mut lens = Vec::with_capacity(self.spans.len());
+        for arg in self.from(0) {
+            buf.extend_from_slice(arg);
+            lens.push(arg.len());
+        }
+        OwnedArgs::from_lens(buf, &lens)
+    }
+}
+
+/// Arguments kept for later, as MULTI keeps them.
+#[derive(Clone, Debug)]
+pub struct OwnedArgs {
+    buf: Vec<u8>,
+    spans: Vec<Span>,
+}
+
+impl OwnedArgs {
+    fn from_lens(buf: Vec<u8>, lens: &[usize]) -> OwnedArgs {
+        let mut at = 0;
+        let spans = lens
+            .iter()
+            .map(|len| {
+                at += len;
+                Span::new(at - len, *len)
+            })
+            .collect();
+        OwnedArgs { buf, spans }
+    }
+
+    pub fn as_args(&self) -> Args<'_> {
+        Args { buf: &self.buf, spans: &self.spans }
+    }
+
+    /// Bytes of memory held.
+    pub fn memory(&self) -> usize {
+        self.buf.capacity() + self.spans.capacity() * size_of::<Span>()
+    }
+}
+
+/// An option's name in upper case.
+#[derive(Clone, Copy)]
+pub struct Word {
+    bytes: [u8; 24],
+    len: usize,
+}
+
+impl Word {
+    fn new(arg: &[u8]) -> Word {
+        let mut bytes = [0; 24];
+        // No option is as long as this; a longer argument must not look like one.
+        let len = if arg.len() > bytes.len() { 0 } else { arg.len() };
+        bytes[..len].copy_from_slice(&arg[..len]);
+        bytes.make_ascii_uppercase();
+        Word { bytes, len }
+    }
+
+    /// To be matched against byte strings: `b"EX"`.
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.bytes[..self.len]
+    }
+}

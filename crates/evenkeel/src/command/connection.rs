@@ -1,0 +1,198 @@
+//! Commands on the connection itself.
+
+use std::sync::atomic::Ordering::Relaxed;
+
+use evenkeel_resp::number::parse_i64;
+
+use super::{Call, Command, Flags, Group, at_least, exactly, session, walk};
+use crate::error::{Done, Error};
+use crate::session::ReplyMode;
+use crate::startup::VERSION;
+
+const ALWAYS: Flags = Flags::NO_AUTH.with(Flags::NOT_QUEUED).with(Flags::OPERATOR);
+
+#[rustfmt::skip]
+pub const COMMANDS: &[Command] = &[
+    session("PING",   at_least(1), Group::Connection, ping  ).fast().flag(Flags::OPERATOR),
+    session("ECHO",   exactly(2),  Group::Connection, echo  ).fast(),
+    // Changes the database for the commands after it, so it is not `NO_DATA`.
+    walk   ("SELECT", exactly(2),  Group::Connection, select).fast().flag(Flags::OPERATOR),
+    session("QUIT",   at_least(1), Group::Connection, quit  ).fast().flag(ALWAYS),
+    session("RESET",  exactly(1),  Group::Connection, reset ).fast().flag(ALWAYS),
+    session("HELLO",  at_least(1), Group::Connection, hello ).fast().flag(Flags::NO_AUTH.with(Flags::OPERATOR)),
+    session("AUTH",   at_least(2), Group::Connection, auth  ).fast().flag(Flags::NO_AUTH.with(Flags::OPERATOR)),
+];
+
+/// PING [message]
+fn ping(call: &mut Call<'_, '_>) -> Done {
+    match call.args.len() {
+        1 => call.reply.simple("PONG"),
+        2 => call.reply.bulk(call.args.at(1)),
+        _ => return Err(Error::Arity("ping")),
+    }
+    Ok(())
+}
+
+/// ECHO message
+fn echo(call: &mut Call<'_, '_>) -> Done {
+    call.reply.bulk(call.args.at(1));
+    Ok(())
+}
+
+/// SELECT index
+fn select(call: &mut Call<'_, '_>) -> Done {
+    let index = parse_i64(call.args.at(1)).ok_or(Error::NotInteger)?;
+    let db = u32::try_from(index).ok().filter(|db| (*db as usize) < call.server.keyspace.databases());
+    call.session.select(db.ok_or(Error::InvalidDb)?);
+    call.reply.ok();
+    Ok(())
+}
+
+/// QUIT
+fn quit(call: &mut Call<'_, '_>) -> Done {
+    call.session.closing = true;
+    call.reply.ok();
+    Ok(())
+}
+
+/// RESET: as if the client had just connected.
+fn reset(call: &mut Call<'_, '_>) -> Done {
+    call.session.discard();
+    call.session.unwatch(call.held);
+    call.session.select(0);
+    call.session.reply_mode = ReplyMode::On;
+    call.session.no_touch = false;
+    call.session.authenticated = call.settings.requirepass.is_empty();
+    let client = &call.session.client;
+    client.no_touch.store(false, Relaxed);
+    client.no_evict.store(false, Relaxed);
+    client.name.lock().clear();
+    set_protocol(call, 2);
+    call.reply.simple("RESET");
+    Ok(())
+}
+
+fn set_protocol(call: &mut Call<'_, '_>, version: u8) {
+    call.reply.resp3 = version == 3;
+    call.session.client.resp.store(version, Relaxed);
+}
+
+/// HELLO [protover [AUTH username password] [SETNAME clientname]]
+fn hello(call: &mut Call<'_, '_>) -> Done {
+    let args = call.args;
+    let mut version = None;
+    if args.len() > 1 {
+        let asked = parse_i64(args.at(1))
+            .ok_or(Error::text("ERR Protocol version is not an integer or out of range"))?;
+        if !(2..=3).contains(&asked) {
+            return Err(Error::text("NOPROTO unsupported protocol version"));
+        }
+        version = Some(asked as u8);
+    }
+    let (mut credentials, mut name, mut at) = (None, None, 2);
+    while at < args.len() {
+        match args.word(at).as_bytes() {
+            b"AUTH" if at + 2 < args.len() => {
+                credentials = Some((args.at(at + 1), args.at(at + 2)));
+                at += 3;
+            }
+            b"SETNAME" if at + 1 < args.len() => {
+                name = Some(args.at(at + 1));
+                at += 2;
+            }
+            _ => {
+                let mut text = b"ERR Syntax error in HELLO option '".to_vec();
+                text.extend_from_slice(args.at(at));
+                text.push(b'\'');
+                return Err(Error::Bytes(text));
+            }
+        }
+    }
+    if let Some((user, password)) = credentials {
+        log_in(call, user, password)?;
+    }
+    if !call.session.authenticated {
+        return Err(Error::text(
+            "NOAUTH HELLO must be called with the client already authenticated, otherwise the HELLO <proto> AUTH <user> <pass> \
+             option can be used to authenticate the client and select the RESP protocol version at the same time",
+        ));
+    }
+    if let Some(name) = name {
+        set_name(call, name)?;
+    }
+    if let Some(version) = version {
+        set_protocol(call, version);
+    }
+    greet(call);
+    Ok(())
+}
+
+fn greet(call: &mut Call<'_, '_>) {
+    let resp3 = call.reply.resp3;
+    let reply = &mut *call.reply;
+    reply.map(7);
+    for (name, value) in [("server", "redis"), ("version", REDIS_VERSION)] {
+        reply.bulk(name.as_bytes());
+        reply.bulk(value.as_bytes());
+    }
+    reply.bulk(b"proto");
+    reply.int(if resp3 { 3 } else { 2 });
+    reply.bulk(b"id");
+    reply.int(call.session.client.id as i64);
+    for (name, value) in [("mode", "standalone"), ("role", "master")] {
+        reply.bulk(name.as_bytes());
+        reply.bulk(value.as_bytes());
+    }
+    reply.bulk(b"modules");
+    reply.array(0);
+}
+
+/// The version of Redis whose behaviour is ours; client libraries decide by it what they may use.
+pub const REDIS_VERSION: &str = "7.2.4";
+
+/// The product's own version.
+pub const EVENKEEL_VERSION: &str = VERSION;
+
+/// AUTH [username] password
+fn auth(call: &mut Call<'_, '_>) -> Done {
+    let args = call.args;
+    match args.len() {
+        2 if call.settings.requirepass.is_empty() => {
+            return Err(Error::text(
+                "ERR AUTH <password> called without any password configured for the default user. Are you sure your configuration is correct?",
+            ));
+        }
+        2 => log_in(call, b"default", args.at(1))?,
+        3 => log_in(call, args.at(1), args.at(2))?,
+        _ => return Err(Error::Syntax),
+    }
+    call.reply.ok();
+    Ok(())
+}
+
+fn log_in(call: &mut Call<'_, '_>, user: &[u8], password: &[u8]) -> Done {
+    let wanted = &call.settings.requirepass;
+    if user == b"default" && (wanted.is_empty() || same(wanted, password)) {
+        call.session.authenticated = true;
+        return Ok(());
+    }
+    Err(Error::text("WRONGPASS invalid username-password pair or user is disabled."))
+}
+
+/// Compares without telling by its time where two differ.
+fn same(a: &[u8], b: &[u8]) -> bool {
+    let mut difference = a.len() ^ b.len();
+    for (index, byte) in b.iter().enumerate() {
+        difference |= usize::from(byte ^ a.get(index).copied().unwrap_or(0));
+    }
+    std::hint::black_box(difference) == 0
+}
+
+/// Names the connection; the name may hold no spaces or control characters.
+pub fn set_name(call: &mut Call<'_, '_>, name: &[u8]) -> Done {
+    if !name.iter().all(|byte| (b'!'..=b'~').contains(byte)) {
+        return Err(Error::text("ERR Client names cannot contain spaces, newlines or special characters."));
+    }
+    *call.session.client.name.lock() = name.to_vec();
+    Ok(())
+}

@@ -1,0 +1,1055 @@
+//! The documentation of every command: what COMMAND DOCS, HELP and the hints of redis-cli are made of.
+//!
+//! A row gives the arguments as one line in the notation that users know from manuals; `arguments` turns it
+//! into the tree that COMMAND DOCS sends, so what a reader sees and what a client library generates code from
+//! cannot drift apart. The other road, the tree written out as constants, takes ten lines where this takes
+//! one, and nobody reads it. Nothing here is on the path of a command: a line is parsed when somebody asks,
+//! in a few microseconds.
+//!
+//! ```text
+//! key                a value; its name decides the type (`kind_of_name`), or says it: `increment:double`
+//! destkey#0          a key of the key specification 0; without `#`, keys count up from 0
+//! addr=ip:port       named `addr` in the tree, shown as `ip:port`
+//! NX                 a token: a word without small letters
+//! EX seconds         a token takes the values that follow it: one, or several as a block
+//! [x]                may be left out
+//! <a | b>  [a | b]   one of them; `how=[a | b]` names it, else its members' names are joined
+//! x [x ...]          x once or more; x is what precedes, word by word: `key value [key value ...]`
+//! <a | b> ...        once or more;  [<a | b> ...]  any number of times, also none
+//! ```
+//!
+//! COMMAND DOCS sends of each argument, in this order: name, type, display_text, key_spec_index, token, flags
+//! (a set of simple strings) and arguments; what is absent here is left out there.
+
+/// What is known about one command or, with a name such as `CLIENT|KILL`, about one subcommand.
+#[derive(Debug)]
+pub struct Doc {
+    pub name: &'static str,
+    /// Redis' own: string, bitmap, generic, transactions, connection, server.
+    pub group: &'static str,
+    /// The version of Redis (up to 7.2) or Valkey (later) that brought the command.
+    pub since: &'static str,
+    pub complexity: &'static str,
+    pub syntax: &'static str,
+    pub summary: &'static str,
+    pub deprecated: Option<Deprecated>,
+    /// For operators and tests rather than for applications: `syscmd` among the flags.
+    pub system: bool,
+    /// Nothing but a name that subcommands share; cannot be called alone.
+    pub container: bool,
+}
+
+#[derive(Debug)]
+pub struct Deprecated {
+    pub since: &'static str,
+    pub replaced_by: &'static str,
+}
+
+/// The documentation of a command; `name` in any case, subcommands as `client|kill`.
+pub fn find(name: &str) -> Option<&'static Doc> {
+    let upper = || name.bytes().map(|byte| byte.to_ascii_uppercase());
+    let at = DOCS.binary_search_by(|doc| doc.name.bytes().cmp(upper())).ok()?;
+    Some(&DOCS[at])
+}
+
+/// The subcommands of `container`, whose name comes in any case; none for a command that has none.
+pub fn subcommands(container: &str) -> impl Iterator<Item = &'static Doc> {
+    DOCS.iter().filter(move |doc| {
+        doc.name.split_once('|').is_some_and(|(parent, _)| parent.eq_ignore_ascii_case(container))
+    })
+}
+
+/// The lines that `<CONTAINER> HELP` answers with; none if there is no such container.
+pub fn help(container: &str) -> Vec<String> {
+    let Some(parent) = find(container) else { return Vec::new() };
+    let mut topics: Vec<(String, &str)> = subcommands(parent.name)
+        .map(|doc| (doc.usage(), doc.summary))
+        .filter(|(usage, _)| usage != "HELP")
+        .collect();
+    if parent.name == "DEBUG" {
+        topics.extend(DEBUG_TOPICS.iter().map(|(usage, summary)| (usage.to_string(), *summary)));
+    }
+    if topics.is_empty() {
+        return Vec::new();
+    }
+    if !parent.container {
+        topics.insert(0, ("(no subcommand)".to_string(), parent.summary));
+    }
+    topics.push(("HELP".to_string(), "Print this help."));
+    let title = format!("{} <subcommand> [<arg> [value] [opt] ...]. Subcommands are:", parent.name);
+    let lines = topics.into_iter().flat_map(|(usage, summary)| [usage, format!("    {summary}")]);
+    std::iter::once(title).chain(lines).collect()
+}
+
+impl Doc {
+    /// The tree that COMMAND DOCS sends under `arguments`.
+    pub fn arguments(&self) -> Vec<Argument> {
+        arguments(self.syntax).expect("a test parses the syntax of every row")
+    }
+
+    /// What COMMAND DOCS sends under `doc_flags`, which is left out when empty.
+    pub fn doc_flags(&self) -> &'static [&'static str] {
+        match (&self.deprecated, self.system) {
+            (Some(_), true) => &["deprecated", "syscmd"],
+            (Some(_), false) => &["deprecated"],
+            (None, true) => &["syscmd"],
+            (None, false) => &[],
+        }
+    }
+
+    /// The call as a line for people, without the container: `LIST [TYPE ..]`, `SET key value [NX | XX] ..`.
+    pub fn usage(&self) -> String {
+        let name = self.name.rsplit('|').next().unwrap_or(self.name);
+        let mut line = name.to_string();
+        for argument in self.arguments() {
+            line.push(' ');
+            line += &argument.usage();
+        }
+        line
+    }
+
+    const fn deprecated(mut self, since: &'static str, replaced_by: &'static str) -> Doc {
+        self.deprecated = Some(Deprecated { since, replaced_by });
+        self
+    }
+
+    const fn system(mut self) -> Doc {
+        self.system = true;
+        self
+    }
+}
+
+const fn doc(
+    name: &'static str,
+    group: &'static str,
+    since: &'static str,
+    complexity: &'static str,
+    syntax: &'static str,
+    summary: &'static str,
+) -> Doc {
+    Doc { name, group, since, complexity, syntax, summary, deprecated: None, system: false, container: false }
+}
+
+const fn container(
+    name: &'static str,
+    group: &'static str,
+    since: &'static str,
+    summary: &'static str,
+) -> Doc {
+    Doc { container: true, ..doc(name, group, since, "Depends on the subcommand", "", summary) }
+}
+
+/// `<CONTAINER>|HELP`, the same in every container.
+const fn help_doc(name: &'static str, group: &'static str, since: &'static str) -> Doc {
+    doc(name, group, since, "O(1)", "", "Lists the subcommands with a line about each.")
+}
+
+/// All documentation, sorted by the bytes of the name.
+#[rustfmt::skip]
+pub const DOCS: &[Doc] = &[
+    doc("APPEND", "string", "2.0.0", "O(1), amortized", "key value",
+        "Adds bytes at the end of a string, which is created if it is absent."),
+    doc("AUTH", "connection", "1.0.0", "O(N) with N passwords of the user", "[username] password",
+        "Proves who the client is."),
+    doc("BITCOUNT", "bitmap", "2.6.0", "O(N) with N bytes counted", "key range=[start end unit=[BYTE | BIT]]",
+        "Says how many bits of a string, or of a part of it, are one."),
+    doc("BITFIELD", "bitmap", "3.2.0", "O(1) for each operation",
+        "key operation=[<GET encoding offset | [OVERFLOW overflow=<WRAP | SAT | FAIL>] \
+         write=<SET encoding offset value:integer | INCRBY encoding offset increment>> ...]",
+        "Reads, writes and increments integers of any width within a string."),
+    doc("BITFIELD_RO", "bitmap", "6.0.0", "O(1) for each operation",
+        "key [GET encoding offset [GET encoding offset ...]]",
+        "Reads integers of any width within a string, and never writes."),
+    doc("BITOP", "bitmap", "2.6.0", "O(N) with N bytes of the longest string",
+        "operation=<AND | OR | XOR | NOT> destkey key [key ...]",
+        "Combines strings bit by bit and stores the outcome."),
+    doc("BITPOS", "bitmap", "2.8.7", "O(N) with N bytes searched",
+        "key bit range=[start end-unit=[end unit=[BYTE | BIT]]]",
+        "Finds the place of the first one or the first zero in a string."),
+    container("CLIENT", "connection", "2.4.0", "Commands about client connections."),
+    doc("CLIENT|CACHING", "connection", "6.0.0", "O(1)", "mode=<YES | NO>",
+        "Tells whether the keys that the next command reads are to be tracked."),
+    doc("CLIENT|GETNAME", "connection", "2.6.9", "O(1)", "",
+        "Gives the name that this connection has set."),
+    doc("CLIENT|GETREDIR", "connection", "6.0.0", "O(1)", "",
+        "Gives the id of the client that receives this connection's invalidations."),
+    help_doc("CLIENT|HELP", "connection", "5.0.0"),
+    doc("CLIENT|ID", "connection", "5.0.0", "O(1)", "",
+        "Gives the number of this connection, which no other ever gets."),
+    doc("CLIENT|INFO", "connection", "6.2.0", "O(1)", "",
+        "Describes this connection in one line."),
+    doc("CLIENT|KILL", "connection", "2.4.0", "O(N) with N connections",
+        "filter=<old-format=ip:port | new-format=<[ID client-id] | \
+         [TYPE client-type=<NORMAL | MASTER | SLAVE | REPLICA | PUBSUB>] | [USER username] | \
+         [ADDR addr=ip:port] | [LADDR laddr=ip:port] | [SKIPME skipme=<YES | NO>]> ...>",
+        "Closes the connections that fit every filter."),
+    doc("CLIENT|LIST", "connection", "2.4.0", "O(N) with N connections",
+        "[TYPE client-type=<NORMAL | MASTER | REPLICA | PUBSUB>] [ID client-id [client-id ...]]",
+        "Describes the connections, a line each."),
+    doc("CLIENT|NO-EVICT", "connection", "7.0.0", "O(1)", "enabled=<ON | OFF>",
+        "Spares this connection, or not, when clients take more memory than they may."),
+    doc("CLIENT|NO-TOUCH", "connection", "7.2.0", "O(1)", "enabled=<ON | OFF>",
+        "Lets this connection's commands leave no trace in the keys' last use, or leave it again."),
+    doc("CLIENT|PAUSE", "connection", "3.0.0", "O(1)", "timeout mode=[WRITE | ALL]",
+        "Holds back all commands, or only the writing ones, for a number of milliseconds."),
+    doc("CLIENT|REPLY", "connection", "3.2.0", "O(1)", "action=<ON | OFF | SKIP>",
+        "Turns the replies on this connection on or off, or off for the next command."),
+    doc("CLIENT|SETINFO", "connection", "7.2.0", "O(1)", "attr=<LIB-NAME libname | LIB-VER libver>",
+        "Notes which client library, in which version, uses this connection."),
+    doc("CLIENT|SETNAME", "connection", "2.6.9", "O(1)", "connection-name",
+        "Gives this connection a name."),
+    doc("CLIENT|TRACKING", "connection", "6.0.0", "O(1), O(N) with N prefixes",
+        "status=<ON | OFF> [REDIRECT client-id] [PREFIX prefix [PREFIX prefix ...]] [BCAST] \
+         [OPTIN] [OPTOUT] [NOLOOP]",
+        "Starts or stops telling this connection which keys in its cache have changed."),
+    doc("CLIENT|TRACKINGINFO", "connection", "6.2.0", "O(1)", "",
+        "Describes how tracking is set up on this connection."),
+    doc("CLIENT|UNBLOCK", "connection", "5.0.0", "O(log N) with N connections",
+        "client-id unblock-type=[TIMEOUT | ERROR]",
+        "Wakes a client that waits in a blocking command."),
+    doc("CLIENT|UNPAUSE", "connection", "6.2.0", "O(N) with N paused clients", "",
+        "Ends a pause and lets the commands that were held back run."),
+    doc("COMMAND", "server", "2.8.13", "O(N) with N commands", "",
+        "Describes all commands as client libraries need it: arity, flags, keys."),
+    doc("COMMAND|COUNT", "server", "2.8.13", "O(1)", "",
+        "Says how many commands there are."),
+    doc("COMMAND|DOCS", "server", "7.0.0", "O(N) with N commands asked for",
+        "[command-name [command-name ...]]",
+        "Gives the documentation of the named commands, or of all."),
+    doc("COMMAND|GETKEYS", "server", "2.8.13", "O(N) with N arguments", "command [arg [arg ...]]",
+        "Names the keys that a complete command would use."),
+    doc("COMMAND|GETKEYSANDFLAGS", "server", "7.0.0", "O(N) with N arguments", "command [arg [arg ...]]",
+        "Names the keys that a complete command would use, and what it would do with each."),
+    help_doc("COMMAND|HELP", "server", "5.0.0"),
+    doc("COMMAND|INFO", "server", "2.8.13", "O(N) with N commands asked for",
+        "[command-name [command-name ...]]",
+        "Describes the named commands, or all, as COMMAND does."),
+    doc("COMMAND|LIST", "server", "7.0.0", "O(N) with N commands",
+        "[FILTERBY filterby=<MODULE module-name | ACLCAT category | PATTERN pattern>]",
+        "Names all commands, or those that pass a filter."),
+    container("CONFIG", "server", "2.0.0", "Commands about the server's configuration."),
+    doc("CONFIG|GET", "server", "2.0.0", "O(N) with N patterns", "parameter [parameter ...]",
+        "Gives the settings whose names match one of the patterns, with their values."),
+    help_doc("CONFIG|HELP", "server", "5.0.0"),
+    doc("CONFIG|RESETSTAT", "server", "2.0.0", "O(1)", "",
+        "Starts the counters that INFO shows from zero."),
+    doc("CONFIG|REWRITE", "server", "2.8.0", "O(N) with N lines of the file", "",
+        "Writes the settings in force into the configuration file, whose comments stay."),
+    doc("CONFIG|SET", "server", "2.0.0", "O(N) with N settings", "parameter value [parameter value ...]",
+        "Changes settings while the server runs, all of them or, if one is refused, none."),
+    doc("COPY", "generic", "6.2.0", "O(N) with N elements, O(1) for a string",
+        "source destination [DB destination-db] [REPLACE]",
+        "Stores a copy of a value under another key."),
+    doc("DBSIZE", "server", "1.0.0", "O(1)", "",
+        "Says how many keys the selected database holds."),
+    container("DEBUG", "server", "1.0.0", "Commands for testing the server itself.").system(),
+    doc("DECR", "string", "1.0.0", "O(1)", "key",
+        "Takes one from an integer; an absent key counts as 0."),
+    doc("DECRBY", "string", "1.0.0", "O(1)", "key decrement",
+        "Takes a number from an integer; an absent key counts as 0."),
+    doc("DEL", "generic", "1.0.0", "O(N) with N keys", "key [key ...]",
+        "Removes keys with their values."),
+    doc("DELIFEQ", "string", "9.0.0", "O(1)", "key value",
+        "Removes a key, but only while it holds the given string."),
+    doc("DISCARD", "transactions", "2.0.0", "O(N) with N queued commands", "",
+        "Forgets the queued commands and ends the transaction."),
+    doc("ECHO", "connection", "1.0.0", "O(1)", "message",
+        "Sends the message back."),
+    doc("EXEC", "transactions", "1.2.0", "The sum of the queued commands", "",
+        "Runs the queued commands as one, unless a watched key has changed."),
+    doc("EXISTS", "generic", "1.0.0", "O(N) with N keys", "key [key ...]",
+        "Says how many of the keys are there, and counts a repeated one each time."),
+    doc("EXPIRE", "generic", "1.0.0", "O(1)", "key seconds condition=[NX | XX | GT | LT]",
+        "Lets a key vanish after a number of seconds."),
+    doc("EXPIREAT", "generic", "1.2.0", "O(1)", "key unix-time-seconds condition=[NX | XX | GT | LT]",
+        "Lets a key vanish at a point in time, given in seconds."),
+    doc("EXPIRETIME", "generic", "7.0.0", "O(1)", "key",
+        "Gives the point in time at which a key vanishes, in seconds."),
+    doc("FLUSHALL", "server", "1.0.0", "O(N) with N keys in all databases", "flush-type=[ASYNC | SYNC]",
+        "Empties every database."),
+    doc("FLUSHDB", "server", "1.0.0", "O(N) with N keys in the database", "flush-type=[ASYNC | SYNC]",
+        "Empties the selected database."),
+    doc("GET", "string", "1.0.0", "O(1)", "key",
+        "Gives the string under a key."),
+    doc("GETBIT", "bitmap", "2.2.0", "O(1)", "key offset",
+        "Gives one bit of a string; past its end all bits are zero."),
+    doc("GETDEL", "string", "6.2.0", "O(1)", "key",
+        "Gives the string under a key and removes the key."),
+    doc("GETEX", "string", "6.2.0", "O(1)",
+        "key expiration=[EX seconds | PX milliseconds | EXAT unix-time-seconds | \
+         PXAT unix-time-milliseconds | PERSIST]",
+        "Gives the string under a key and changes when the key vanishes."),
+    doc("GETRANGE", "string", "2.4.0", "O(N) with N bytes returned", "key start end",
+        "Gives a part of a string; negative places count from its end."),
+    doc("GETSET", "string", "1.0.0", "O(1)", "key value",
+        "Stores a string and gives the one that was there before.")
+        .deprecated("6.2.0", "`SET` with the `!GET` argument"),
+    doc("HELLO", "connection", "6.0.0", "O(1)",
+        "arguments=[protover [AUTH username password] [SETNAME clientname]]",
+        "Agrees on the protocol's version and introduces client and server to each other."),
+    doc("INCR", "string", "1.0.0", "O(1)", "key",
+        "Adds one to an integer; an absent key counts as 0."),
+    doc("INCRBY", "string", "1.0.0", "O(1)", "key increment",
+        "Adds a number to an integer; an absent key counts as 0."),
+    doc("INCRBYFLOAT", "string", "2.6.0", "O(1)", "key increment:double",
+        "Adds a number with a fraction to a number; an absent key counts as 0."),
+    doc("INFO", "server", "1.0.0", "O(1)", "[section [section ...]]",
+        "Gives facts and counters about the server, by section."),
+    doc("KEYS", "generic", "1.0.0", "O(N) with N keys in the database", "pattern",
+        "Lists all keys that match a pattern, at once; SCAN does it in steps."),
+    doc("LASTSAVE", "server", "1.0.0", "O(1)", "",
+        "Says when the data was last saved to disk with success, in Unix time."),
+    container("LATENCY", "server", "2.8.13", "Commands about delays that the server has seen."),
+    doc("LATENCY|DOCTOR", "server", "2.8.13", "O(1)", "",
+        "Explains the delays on record and what may help against them."),
+    doc("LATENCY|GRAPH", "server", "2.8.13", "O(1)", "event",
+        "Draws the delays of an event over time with plain characters."),
+    help_doc("LATENCY|HELP", "server", "2.8.13"),
+    doc("LATENCY|HISTOGRAM", "server", "7.0.0", "O(N) with N commands shown", "[command [command ...]]",
+        "Gives, by command, how many calls took up to how many microseconds."),
+    doc("LATENCY|HISTORY", "server", "2.8.13", "O(1)", "event",
+        "Gives the delays of an event, each with its time."),
+    doc("LATENCY|LATEST", "server", "2.8.13", "O(1)", "",
+        "Gives the newest and the longest delay of every event."),
+    doc("LATENCY|RESET", "server", "2.8.13", "O(1)", "[event [event ...]]",
+        "Forgets the delays of the named events, or of all."),
+    doc("LCS", "string", "7.0.0", "O(N*M) with strings of N and M bytes",
+        "key1 key2#0 [LEN] [IDX] [MINMATCHLEN min-match-len] [WITHMATCHLEN]",
+        "Finds the longest sequence of bytes that two strings share in the same order."),
+    container("MEMORY", "server", "4.0.0", "Commands about the memory that the server uses."),
+    doc("MEMORY|DOCTOR", "server", "4.0.0", "O(1)", "",
+        "Says whether anything is odd about the use of memory."),
+    help_doc("MEMORY|HELP", "server", "4.0.0"),
+    doc("MEMORY|MALLOC-STATS", "server", "4.0.0", "O(N) with N arenas of the allocator", "",
+        "Gives the allocator's own report."),
+    doc("MEMORY|PURGE", "server", "4.0.0", "O(N) with N free pages", "",
+        "Gives unused pages back to the operating system."),
+    doc("MEMORY|STATS", "server", "4.0.0", "O(1)", "",
+        "Says what the memory is used for, by purpose."),
+    doc("MEMORY|USAGE", "server", "4.0.0", "O(N) with N samples", "key [SAMPLES count]",
+        "Says how many bytes a key and its value take; a large value is estimated from samples."),
+    doc("MGET", "string", "1.0.0", "O(N) with N keys", "key [key ...]",
+        "Gives the strings under several keys as of one moment."),
+    doc("MOVE", "generic", "1.0.0", "O(1)", "key db",
+        "Takes a key into another database, unless it is there already."),
+    doc("MSET", "string", "1.0.1", "O(N) with N keys", "key value [key value ...]",
+        "Stores several strings as one."),
+    doc("MSETEX", "string", "9.1.0", "O(N) with N keys",
+        "numkeys key value [key value ...] condition=[NX | XX] expiration=[EX seconds | PX milliseconds | \
+         EXAT unix-time-seconds | PXAT unix-time-milliseconds | KEEPTTL]",
+        "Stores several strings as one, under a condition and for a time if so asked."),
+    doc("MSETNX", "string", "1.0.1", "O(N) with N keys", "key value [key value ...]",
+        "Stores several strings, or none if one of the keys exists."),
+    doc("MULTI", "transactions", "1.2.0", "O(1)", "",
+        "Begins a transaction: commands are queued until EXEC runs them."),
+    container("OBJECT", "generic", "2.2.3", "Commands that look at how a value is kept."),
+    doc("OBJECT|ENCODING", "generic", "2.2.3", "O(1)", "key",
+        "Names the form in which a value is kept in memory."),
+    doc("OBJECT|FREQ", "generic", "4.0.0", "O(1)", "key",
+        "Says how often a key is used, on a logarithmic scale."),
+    help_doc("OBJECT|HELP", "generic", "6.2.0"),
+    doc("OBJECT|IDLETIME", "generic", "2.2.3", "O(1)", "key",
+        "Says for how many seconds a key has not been used."),
+    doc("OBJECT|REFCOUNT", "generic", "2.2.3", "O(1)", "key",
+        "Says how many owners share a value."),
+    doc("PERSIST", "generic", "2.2.0", "O(1)", "key",
+        "Lets a key stay that was to vanish."),
+    doc("PEXPIRE", "generic", "2.6.0", "O(1)", "key milliseconds condition=[NX | XX | GT | LT]",
+        "Lets a key vanish after a number of milliseconds."),
+    doc("PEXPIREAT", "generic", "2.6.0", "O(1)", "key unix-time-milliseconds condition=[NX | XX | GT | LT]",
+        "Lets a key vanish at a point in time, given in milliseconds."),
+    doc("PEXPIRETIME", "generic", "7.0.0", "O(1)", "key",
+        "Gives the point in time at which a key vanishes, in milliseconds."),
+    doc("PING", "connection", "1.0.0", "O(1)", "[message]",
+        "Answers PONG, or with the message."),
+    doc("PSETEX", "string", "2.6.0", "O(1)", "key milliseconds value",
+        "Stores a string that vanishes after a number of milliseconds."),
+    doc("PTTL", "generic", "2.6.0", "O(1)", "key",
+        "Says in how many milliseconds a key vanishes."),
+    doc("QUIT", "connection", "1.0.0", "O(1)", "",
+        "Ends the connection once the replies are sent."),
+    doc("RANDOMKEY", "generic", "1.0.0", "O(1)", "",
+        "Gives a key of the selected database, chosen by chance."),
+    doc("RENAME", "generic", "1.0.0", "O(1)", "key newkey",
+        "Moves a value to another key, in place of what was there."),
+    doc("RENAMENX", "generic", "1.0.0", "O(1)", "key newkey",
+        "Moves a value to another key, unless that one exists."),
+    doc("RESET", "connection", "6.2.0", "O(1)", "",
+        "Puts the connection into the state of a new one."),
+    doc("ROLE", "server", "2.8.12", "O(1)", "",
+        "Says whether the server is a primary or a replica, and of whom."),
+    doc("SCAN", "generic", "2.8.0", "O(1) for a call, O(N) for all N keys",
+        "cursor [MATCH pattern] [COUNT count] [TYPE type]",
+        "Goes through the keys of the selected database in steps."),
+    doc("SELECT", "connection", "1.0.0", "O(1)", "index",
+        "Chooses the database that this connection works on."),
+    doc("SET", "string", "1.0.0", "O(1)",
+        "key value condition=[NX | XX | IFEQ comparison-value] [GET] expiration=[EX seconds | \
+         PX milliseconds | EXAT unix-time-seconds | PXAT unix-time-milliseconds | KEEPTTL]",
+        "Stores a string, in place of whatever the key held."),
+    doc("SETBIT", "bitmap", "2.2.0", "O(1)", "key offset value:integer",
+        "Sets one bit of a string, which grows as needed, and gives the bit that was there."),
+    doc("SETEX", "string", "2.0.0", "O(1)", "key seconds value",
+        "Stores a string that vanishes after a number of seconds."),
+    doc("SETNX", "string", "1.0.0", "O(1)", "key value",
+        "Stores a string, unless the key exists."),
+    doc("SETRANGE", "string", "2.2.0", "O(N) with N bytes written", "key offset value",
+        "Writes over a part of a string, which grows as needed."),
+    doc("SHUTDOWN", "server", "1.0.0", "O(N) with N keys when saving, else O(1)",
+        "how=[save=[NOSAVE | SAVE] [NOW] [FORCE] | ABORT]",
+        "Saves the data if so configured or asked, and ends the server."),
+    container("SLOWLOG", "server", "2.2.12", "Commands about the log of slow commands."),
+    doc("SLOWLOG|GET", "server", "2.2.12", "O(N) with N entries returned", "[count]",
+        "Gives the newest entries of the slow log, 10 if not said otherwise, all for -1."),
+    help_doc("SLOWLOG|HELP", "server", "6.2.0"),
+    doc("SLOWLOG|LEN", "server", "2.2.12", "O(1)", "",
+        "Says how many entries the slow log has."),
+    doc("SLOWLOG|RESET", "server", "2.2.12", "O(N) with N entries", "",
+        "Empties the slow log."),
+    doc("STRLEN", "string", "2.2.0", "O(1)", "key",
+        "Says how many bytes a string has."),
+    doc("SUBSTR", "string", "1.0.0", "O(N) with N bytes returned", "key start end",
+        "Gives a part of a string, as GETRANGE does.")
+        .deprecated("2.0.0", "`GETRANGE`"),
+    doc("SWAPDB", "server", "4.0.0", "O(N) with N clients that watch or wait for keys of either",
+        "index1 index2",
+        "Lets two databases trade places, for all clients at once."),
+    doc("TIME", "server", "2.6.0", "O(1)", "",
+        "Gives the server's clock: seconds of Unix time and microseconds."),
+    doc("TOUCH", "generic", "3.2.1", "O(N) with N keys", "key [key ...]",
+        "Marks keys as used now and says how many there are."),
+    doc("TTL", "generic", "1.0.0", "O(1)", "key",
+        "Says in how many seconds a key vanishes."),
+    doc("TYPE", "generic", "1.0.0", "O(1)", "key",
+        "Names the type of the value under a key."),
+    doc("UNLINK", "generic", "4.0.0", "O(1) for each key, then O(N) with N elements in the background",
+        "key [key ...]",
+        "Removes keys at once and frees their values in the background."),
+    doc("UNWATCH", "transactions", "2.2.0", "O(1)", "",
+        "Stops watching all keys."),
+    doc("WATCH", "transactions", "2.2.0", "O(1) for each key", "key [key ...]",
+        "Lets the next EXEC do nothing if one of the keys changes before it."),
+];
+
+/// DEBUG is one command to COMMAND, as in Redis: its subcommands are no rows above but stand in HELP alone.
+#[rustfmt::skip]
+const DEBUG_TOPICS: &[(&str, &str)] = &[
+    ("CONFIG-REWRITE-FORCE-ALL", "Writes every setting to the configuration file, defaults too."),
+    ("DIGEST", "Gives a checksum of all data."),
+    ("DIGEST-VALUE key [key ...]", "Gives a checksum of each value."),
+    ("ERROR message", "Answers with an error of that text."),
+    ("HTSTATS db", "Describes the tables of a database."),
+    ("LOG message", "Writes a line into the server's log."),
+    ("OBJECT key", "Describes how a value is kept."),
+    ("POPULATE count [prefix] [size]", "Makes keys with values, up to a count."),
+    ("PROTOCOL type", "Answers with an example of a type of the protocol."),
+    ("SET-ACTIVE-EXPIRE <0 | 1>", "Stops or starts the removal of expired keys that nobody asks for."),
+    ("SLEEP seconds", "Keeps the server from answering for a time."),
+];
+
+/// One argument of a command, or a group of them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Argument {
+    pub name: String,
+    pub kind: Kind,
+    /// How it is shown to people; groups have none.
+    pub display_text: Option<String>,
+    /// The word that announces it, or that it consists of.
+    pub token: Option<String>,
+    /// Which key specification of the command finds it.
+    pub key_spec_index: Option<usize>,
+    pub optional: bool,
+    pub multiple: bool,
+    /// The token comes again with each repetition.
+    pub multiple_token: bool,
+    /// Of a block the members, of a choice the alternatives.
+    pub arguments: Vec<Argument>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    Key,
+    String,
+    Integer,
+    Double,
+    Pattern,
+    UnixTime,
+    PureToken,
+    OneOf,
+    Block,
+}
+
+impl Kind {
+    /// The word that COMMAND DOCS has for it under `type`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Kind::Key => "key",
+            Kind::String => "string",
+            Kind::Integer => "integer",
+            Kind::Double => "double",
+            Kind::Pattern => "pattern",
+            Kind::UnixTime => "unix-time",
+            Kind::PureToken => "pure-token",
+            Kind::OneOf => "oneof",
+            Kind::Block => "block",
+        }
+    }
+}
+
+/// What kind of value a name stands for unless the syntax says it: names mean the same in all commands.
+#[rustfmt::skip]
+fn kind_of_name(name: &str) -> Kind {
+    match name {
+        "key" | "key1" | "key2" | "newkey" | "destkey" | "source" | "destination" => Kind::Key,
+        "pattern" => Kind::Pattern,
+        "unix-time-seconds" | "unix-time-milliseconds" => Kind::UnixTime,
+        "bit" | "client-id" | "count" | "cursor" | "db" | "decrement" | "destination-db" | "end" | "increment"
+        | "index" | "index1" | "index2" | "milliseconds" | "min-match-len" | "numkeys" | "offset" | "protover"
+        | "seconds" | "start" | "timeout" => Kind::Integer,
+        _ => Kind::String,
+    }
+}
+
+impl Argument {
+    /// The argument in the notation of the header, without what only serves the tree: names of groups, types.
+    pub fn usage(&self) -> String {
+        let listed =
+            |separator| self.arguments.iter().map(Argument::usage).collect::<Vec<_>>().join(separator);
+        let bare_choice = self.optional && !self.multiple && self.token.is_none();
+        let body = match self.kind {
+            Kind::PureToken => String::new(),
+            Kind::OneOf if bare_choice => listed(" | "),
+            Kind::OneOf => format!("<{}>", listed(" | ")),
+            Kind::Block => listed(" "),
+            _ => self.display_text.clone().unwrap_or_else(|| self.name.clone()),
+        };
+        let announced = |body: &str| match &self.token {
+            Some(token) if body.is_empty() => token.clone(),
+            Some(token) => format!("{token} {body}"),
+            None => body.to_string(),
+        };
+        let line = match (self.multiple, self.kind) {
+            (false, _) => announced(&body),
+            (true, Kind::OneOf) => announced(&body) + " ...",
+            (true, _) if self.multiple_token => format!("{0} [{0} ...]", announced(&body)),
+            (true, _) => announced(&format!("{body} [{body} ...]")),
+        };
+        if self.optional { format!("[{line}]") } else { line }
+    }
+
+    fn value(name: &str, kind: Kind, shown: &str) -> Argument {
+        Argument {
+            display_text: Some(shown.to_string()),
+            ..Argument::group(kind, name.to_string(), Vec::new())
+        }
+    }
+
+    fn pure_token(word: &str) -> Argument {
+        let name = word.to_ascii_lowercase();
+        Argument { token: Some(word.to_string()), ..Argument::value(&name, Kind::PureToken, &name) }
+    }
+
+    fn group(kind: Kind, name: String, arguments: Vec<Argument>) -> Argument {
+        Argument {
+            name,
+            kind,
+            display_text: None,
+            token: None,
+            key_spec_index: None,
+            optional: false,
+            multiple: false,
+            multiple_token: false,
+            arguments,
+        }
+    }
+
+    /// A single member stands for itself; more become a group that is named after them.
+    fn grouped(kind: Kind, mut members: Vec<Argument>) -> Argument {
+        if members.len() == 1 {
+            return members.remove(0);
+        }
+        let names: Vec<&str> = members.iter().map(|member| member.name.as_str()).collect();
+        Argument::group(kind, names.join("-"), members)
+    }
+}
+
+/// Why a syntax line means nothing.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum SyntaxError {
+    /// A bracket is still open at the end.
+    Unclosed,
+    /// This stands where it cannot.
+    Unexpected(String),
+    /// An alternative without anything in it.
+    Empty,
+    /// What an ellipsis repeats is not what precedes.
+    NothingToRepeat,
+    /// More brackets in each other than `DEPTH_MAX`.
+    TooDeep,
+}
+
+impl std::fmt::Display for SyntaxError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            SyntaxError::Unclosed => f.write_str("a bracket is not closed"),
+            SyntaxError::Unexpected(text) => write!(f, "'{text}' cannot stand here"),
+            SyntaxError::Empty => f.write_str("an alternative is empty"),
+            SyntaxError::NothingToRepeat => {
+                f.write_str("'...' repeats something other than what precedes it")
+            }
+            SyntaxError::TooDeep => f.write_str("too many brackets in each other"),
+        }
+    }
+}
+
+impl std::error::Error for SyntaxError {}
+
+/// Brackets in each other; the deepest row has four. A bound, so that no line can exhaust the stack.
+const DEPTH_MAX: usize = 16;
+
+/// Reads a line in the notation of the header.
+pub fn arguments(syntax: &str) -> Result<Vec<Argument>, SyntaxError> {
+    let mut parser = Parser { rest: syntax, depth: 0 };
+    let (pieces, end) = parser.pieces()?;
+    let mut tree = match end {
+        End::Line => assemble(pieces),
+        End::At(text) => return Err(unexpected(text)),
+    };
+    number_keys(&mut tree, &mut 0);
+    Ok(tree)
+}
+
+/// What a line consists of before tokens have taken their values; repetitions are seen here, by equality.
+#[derive(PartialEq)]
+enum Piece<'a> {
+    Token(&'a str),
+    Value(Argument),
+    Optional(Argument),
+    Repeated(Vec<Piece<'a>>),
+}
+
+/// What ended a row of pieces.
+enum End<'a> {
+    Line,
+    /// A closing bracket, a bar, or the ellipsis and the bracket of `... ]`.
+    At(&'a str),
+}
+
+const LAST_OF_REPETITION: &str = "... ]";
+
+struct Parser<'a> {
+    rest: &'a str,
+    depth: usize,
+}
+
+impl<'a> Parser<'a> {
+    /// The next bracket, bar or word.
+    fn next(&mut self) -> Option<&'a str> {
+        let special = |c: char| matches!(c, '[' | ']' | '<' | '>' | '|');
+        let text = self.rest.trim_start();
+        let first = text.chars().next()?;
+        let ends_word = |c: char| special(c) || c.is_whitespace();
+        let length = if special(first) { 1 } else { text.find(ends_word).unwrap_or(text.len()) };
+        let (word, rest) = text.split_at(length);
+        self.rest = rest;
+        Some(word)
+    }
+
+    fn pieces(&mut self) -> Result<(Vec<Piece<'a>>, End<'a>), SyntaxError> {
+        let mut pieces = Vec::new();
+        let mut label = None;
+        loop {
+            let Some(word) = self.next() else {
+                return label.map_or(Ok((pieces, End::Line)), |label| Err(unexpected(label)));
+            };
+            match word {
+                "[" => self.optional(&mut pieces, label.take())?,
+                "<" => pieces.push(Piece::Value(self.required(label.take())?)),
+                _ if label.is_some() => return Err(unexpected(word)),
+                "]" | ">" | "|" => return Ok((pieces, End::At(word))),
+                "..." if self.rest.trim_start().starts_with(']') => {
+                    self.next();
+                    return Ok((pieces, End::At(LAST_OF_REPETITION)));
+                }
+                "..." => match pieces.last_mut() {
+                    Some(Piece::Value(choice)) if choice.kind == Kind::OneOf => choice.multiple = true,
+                    _ => return Err(SyntaxError::NothingToRepeat),
+                },
+                _ if word.len() > 1 && word.ends_with('=') => label = word.strip_suffix('='),
+                _ if word.bytes().any(|byte| byte.is_ascii_lowercase()) => {
+                    pieces.push(Piece::Value(value(word)?))
+                }
+                _ => pieces.push(Piece::Token(word)),
+            }
+        }
+    }
+
+    /// All that stands between a bracket and its `closer`: its alternatives, and whether `...` ends them.
+    fn bracket(&mut self, closer: &str) -> Result<(Vec<Vec<Piece<'a>>>, bool), SyntaxError> {
+        if self.depth == DEPTH_MAX {
+            return Err(SyntaxError::TooDeep);
+        }
+        self.depth += 1;
+        let mut alternatives = Vec::new();
+        loop {
+            let (pieces, end) = self.pieces()?;
+            let End::At(end) = end else { return Err(SyntaxError::Unclosed) };
+            if pieces.is_empty() {
+                return Err(SyntaxError::Empty);
+            }
+            alternatives.push(pieces);
+            let repeats = end == LAST_OF_REPETITION && closer == "]";
+            if repeats || end == closer {
+                self.depth -= 1;
+                return Ok((alternatives, repeats));
+            }
+            if end != "|" {
+                return Err(unexpected(end));
+            }
+        }
+    }
+
+    /// `<..>`: always a choice, since without alternatives the brackets would say nothing.
+    fn required(&mut self, label: Option<&str>) -> Result<Argument, SyntaxError> {
+        let (alternatives, _) = self.bracket(">")?;
+        if alternatives.len() == 1 {
+            return Err(unexpected("<"));
+        }
+        Ok(labelled(choice(alternatives), label))
+    }
+
+    /// `[..]`: adds an argument that may be left out, or declares the last of `pieces` repeated.
+    fn optional(&mut self, pieces: &mut Vec<Piece<'a>>, label: Option<&str>) -> Result<(), SyntaxError> {
+        let (mut alternatives, repeats) = self.bracket("]")?;
+        if repeats && label.is_none() && alternatives.len() == 1 && pieces.ends_with(&alternatives[0]) {
+            pieces.truncate(pieces.len() - alternatives[0].len());
+            pieces.push(Piece::Repeated(alternatives.remove(0)));
+            return Ok(());
+        }
+        let brackets_in_brackets =
+            matches!(&alternatives[..], [only] if matches!(only[..], [Piece::Value(_)]));
+        let mut argument = labelled(choice(alternatives), label);
+        if repeats && !(brackets_in_brackets && argument.kind == Kind::OneOf) {
+            return Err(SyntaxError::NothingToRepeat);
+        }
+        argument.multiple |= repeats;
+        argument.optional = true;
+        pieces.push(Piece::Optional(argument));
+        Ok(())
+    }
+}
+
+fn unexpected(text: &str) -> SyntaxError {
+    SyntaxError::Unexpected(text.to_string())
+}
+
+/// A word for a value: `name`, `name:kind`, `name#keyspec`, `name=shown`.
+fn value(whole: &str) -> Result<Argument, SyntaxError> {
+    let kinds = [Kind::String, Kind::Integer, Kind::Double, Kind::Key, Kind::Pattern, Kind::UnixTime];
+    let kind_named = |name: &str| kinds.iter().copied().find(|kind| kind.name() == name);
+    let typed = whole.rsplit_once(':').and_then(|(word, kind)| Some((word, kind_named(kind)?)));
+    let (word, kind) = typed.map_or((whole, None), |(word, kind)| (word, Some(kind)));
+    let specified = word.rsplit_once('#').and_then(|(word, spec)| Some((word, spec.parse().ok()?)));
+    let (word, key_spec_index) = specified.map_or((word, None), |(word, spec)| (word, Some(spec)));
+    let (name, shown) = word.split_once('=').unwrap_or((word, word));
+    if name.is_empty() || shown.is_empty() {
+        return Err(unexpected(whole));
+    }
+    let value = Argument::value(name, kind.unwrap_or_else(|| kind_of_name(shown)), shown);
+    Ok(Argument { key_spec_index, ..value })
+}
+
+fn labelled(argument: Argument, label: Option<&str>) -> Argument {
+    let name = label.map_or_else(|| argument.name.clone(), str::to_string);
+    Argument { name, ..argument }
+}
+
+fn choice(alternatives: Vec<Vec<Piece<'_>>>) -> Argument {
+    let members = alternatives.into_iter().map(|pieces| Argument::grouped(Kind::Block, assemble(pieces)));
+    Argument::grouped(Kind::OneOf, members.collect())
+}
+
+/// Gives each token the values that follow it.
+fn assemble(pieces: Vec<Piece<'_>>) -> Vec<Argument> {
+    let mut out = Vec::new();
+    let mut pieces = pieces.into_iter().peekable();
+    while let Some(piece) = pieces.next() {
+        match piece {
+            Piece::Value(argument) | Piece::Optional(argument) => out.push(argument),
+            Piece::Repeated(pieces) => out.push(repeated(pieces)),
+            Piece::Token(word) => {
+                let mut values = Vec::new();
+                while let Some(piece) = pieces.next_if(belongs_to_token) {
+                    values.extend(assemble(vec![piece]));
+                }
+                out.push(announced(word, values));
+            }
+        }
+    }
+    out
+}
+
+fn belongs_to_token(piece: &Piece<'_>) -> bool {
+    match piece {
+        Piece::Value(_) => true,
+        Piece::Repeated(pieces) => !matches!(pieces[..], [Piece::Token(_), ..]),
+        Piece::Token(_) | Piece::Optional(_) => false,
+    }
+}
+
+fn repeated(pieces: Vec<Piece<'_>>) -> Argument {
+    let multiple_token = matches!(pieces[..], [Piece::Token(_), ..]);
+    let argument = Argument::grouped(Kind::Block, assemble(pieces));
+    Argument { multiple: true, multiple_token: multiple_token && argument.token.is_some(), ..argument }
+}
+
+fn announced(word: &str, values: Vec<Argument>) -> Argument {
+    if values.is_empty() {
+        return Argument::pure_token(word);
+    }
+    Argument { token: Some(word.to_string()), ..Argument::grouped(Kind::Block, values) }
+}
+
+/// Keys that say nothing else belong each to its own key specification, in the order of the line.
+fn number_keys(arguments: &mut [Argument], next: &mut usize) {
+    for argument in arguments {
+        if argument.kind == Kind::Key && argument.key_spec_index.is_none() {
+            argument.key_spec_index = Some(*next);
+            *next += 1;
+        }
+        number_keys(&mut argument.arguments, next);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A tree on one line: `token name:kind#keyspec`, groups in parentheses, then `+` for multiple, `*` for
+    /// multiple with its token, `?` for optional.
+    fn drawn(arguments: &[Argument]) -> String {
+        let one = |argument: &Argument| {
+            let token = argument.token.as_ref().map_or(String::new(), |token| format!("{token} "));
+            let spec = argument.key_spec_index.map_or(String::new(), |spec| format!("#{spec}"));
+            let group = match argument.kind {
+                Kind::OneOf | Kind::Block => format!("({})", drawn(&argument.arguments)),
+                _ => String::new(),
+            };
+            let multiple = match (argument.multiple, argument.multiple_token) {
+                (true, true) => "*",
+                (true, false) => "+",
+                (false, _) => "",
+            };
+            let optional = if argument.optional { "?" } else { "" };
+            format!("{token}{}:{}{spec}{group}{multiple}{optional}", argument.name, argument.kind.name())
+        };
+        arguments.iter().map(one).collect::<Vec<_>>().join(" ")
+    }
+
+    #[track_caller]
+    fn check(syntax: &str, expected: &str) {
+        assert_eq!(drawn(&arguments(syntax).expect(syntax)), expected, "{syntax}");
+    }
+
+    #[track_caller]
+    fn refused(syntax: &str, expected: SyntaxError) {
+        assert_eq!(arguments(syntax), Err(expected), "{syntax}");
+    }
+
+    #[test]
+    fn values_know_their_kind_and_keys_their_specification() {
+        check("", "");
+        check("key offset value:integer", "key:key#0 offset:integer value:integer");
+        check("source destination", "source:key#0 destination:key#1");
+        check("key1 key2#0 [LEN]", "key1:key#0 key2:key#0 LEN len:pure-token?");
+        check("key increment:double", "key:key#0 increment:double");
+        check("key unix-time-seconds", "key:key#0 unix-time-seconds:unix-time");
+        check("pattern", "pattern:pattern");
+        check("ip:port", "ip:port:string");
+    }
+
+    #[test]
+    fn a_shown_text_may_differ_from_the_name() {
+        let tree = arguments("[ADDR addr=ip:port]").expect("parses");
+        assert_eq!((tree[0].name.as_str(), tree[0].display_text.as_deref()), ("addr", Some("ip:port")));
+        assert_eq!(tree[0].usage(), "[ADDR ip:port]");
+    }
+
+    #[test]
+    fn repetitions() {
+        check("key [key ...]", "key:key#0+");
+        check(
+            "numkeys key value [key value ...]",
+            "numkeys:integer key-value:block(key:key#0 value:string)+",
+        );
+        check("[section [section ...]]", "section:string+?");
+        check("[ID client-id [client-id ...]]", "ID client-id:integer+?");
+        check("[PREFIX prefix [PREFIX prefix ...]]", "PREFIX prefix:string*?");
+        check("WEIGHTS weight [weight ...]", "WEIGHTS weight:string+");
+        check(
+            "[GET type offset [GET type offset ...]] x",
+            "GET type-offset:block(type:string offset:integer)*? x:string",
+        );
+        check("STREAMS key [key ...] id [id ...]", "STREAMS key-id:block(key:key#0+ id:string+)");
+    }
+
+    #[test]
+    fn choices() {
+        check("mode=[WRITE | ALL]", "mode:oneof(WRITE write:pure-token ALL all:pure-token)?");
+        check("<YES | NO>", "yes-no:oneof(YES yes:pure-token NO no:pure-token)");
+        check("A [x]", "A a:pure-token x:string?");
+        check("<a | B b> ...", "a-b:oneof(a:string B b:string)+");
+        check("x=[<a | b> ...]", "x:oneof(a:string b:string)+?");
+        check(
+            "[TYPE type=<A | B>] [x [y]]",
+            "TYPE type:oneof(A a:pure-token B b:pure-token)? x-y:block(x:string y:string?)?",
+        );
+        check(
+            "how=[save=[NOSAVE | SAVE] [NOW] | ABORT]",
+            "how:oneof(save-now:block(save:oneof(NOSAVE nosave:pure-token SAVE save:pure-token)? \
+             NOW now:pure-token?) ABORT abort:pure-token)?",
+        );
+    }
+
+    #[test]
+    fn a_whole_command() {
+        let tree = find("bitfield").expect("a row").arguments();
+        assert_eq!(
+            drawn(&tree),
+            "key:key#0 operation:oneof(\
+             GET encoding-offset:block(encoding:string offset:integer) \
+             overflow-write:block(\
+             OVERFLOW overflow:oneof(WRAP wrap:pure-token SAT sat:pure-token FAIL fail:pure-token)? \
+             write:oneof(\
+             SET encoding-offset-value:block(encoding:string offset:integer value:integer) \
+             INCRBY encoding-offset-increment:block(encoding:string offset:integer increment:integer))))+?"
+        );
+    }
+
+    #[test]
+    fn malformed_lines_are_refused() {
+        let unexpected = |text: &str| SyntaxError::Unexpected(text.to_string());
+        refused("[key", SyntaxError::Unclosed);
+        refused("<a | b", SyntaxError::Unclosed);
+        refused("key]", unexpected("]"));
+        refused("[a>", unexpected(">"));
+        refused("a | b", unexpected("|"));
+        refused("<a>", unexpected("<"));
+        refused("a how=", unexpected("how"));
+        refused("how= key", unexpected("key"));
+        refused("=key", unexpected("=key"));
+        refused("a=", unexpected("a"));
+        refused(":double", unexpected(":double"));
+        refused("[]", SyntaxError::Empty);
+        refused("<a | >", SyntaxError::Empty);
+        refused("...", SyntaxError::NothingToRepeat);
+        refused("key ...", SyntaxError::NothingToRepeat);
+        refused("key [kez ...]", SyntaxError::NothingToRepeat);
+        refused("key value [key ...]", SyntaxError::NothingToRepeat);
+        refused("[a | b ...]", SyntaxError::NothingToRepeat);
+        refused("[TYPE <a | b> ...]", SyntaxError::NothingToRepeat);
+        refused("<a | b ... ]", unexpected(LAST_OF_REPETITION));
+        refused(&"[".repeat(100_000), SyntaxError::TooDeep);
+    }
+
+    /// Five of these in any order are a line or an error; and what is a line is shown as one.
+    #[test]
+    fn no_line_panics() {
+        let words = ["[", "]", "<", ">", "|", "...", "NX", "key", "x=", "y#1", "z:integer"];
+        for number in 0..words.len().pow(5) {
+            let mut rest = number;
+            let mut line = String::new();
+            while rest > 0 {
+                line = format!("{line} {}", words[rest % words.len()]);
+                rest /= words.len();
+            }
+            if let Ok(tree) = arguments(&line) {
+                let shown = tree.iter().map(Argument::usage).collect::<Vec<_>>().join(" ");
+                assert!(arguments(&shown).is_ok(), "{line} is shown as {shown}");
+            }
+        }
+    }
+
+    #[test]
+    fn the_table_is_sorted_and_unique() {
+        for pair in DOCS.windows(2) {
+            assert!(pair[0].name < pair[1].name, "{} before {}", pair[0].name, pair[1].name);
+        }
+    }
+
+    #[test]
+    fn names_are_found_in_any_case() {
+        for doc in DOCS {
+            assert_eq!(find(doc.name).map(|found| found.name), Some(doc.name));
+            assert_eq!(find(&doc.name.to_lowercase()).map(|found| found.name), Some(doc.name));
+        }
+        for absent in ["", "SE", "SETT", "CLIENT|", "CLIENT|KIL", "|", "zz", "\u{fe}"] {
+            assert!(find(absent).is_none(), "{absent}");
+        }
+    }
+
+    /// Every line is shown to users as it is written, but for what only the tree needs.
+    #[test]
+    fn every_row_parses_and_is_shown_as_written() {
+        for doc in DOCS {
+            let plain = |word: &str| {
+                let parts = word.split_inclusive(['[', '<']);
+                let shown: String =
+                    parts.map(|part| part.split_once('=').map_or(part, |(_, shown)| shown)).collect();
+                shown.replace(":integer", "").replace(":double", "").replace("#0", "")
+            };
+            let name = doc.name.rsplit('|').next().expect("split gives at least one part");
+            let expected = [name].into_iter().chain(doc.syntax.split_whitespace()).map(plain);
+            assert_eq!(doc.usage(), expected.collect::<Vec<_>>().join(" "));
+        }
+    }
+
+    #[test]
+    fn every_row_is_complete() {
+        for doc in DOCS {
+            let groups = ["string", "bitmap", "generic", "transactions", "connection", "server"];
+            assert!(groups.contains(&doc.group), "{}", doc.name);
+            assert!(doc.summary.ends_with('.') && doc.summary.len() <= 100, "{}", doc.name);
+            assert!(doc.since.split('.').count() == 3, "{}", doc.name);
+            assert!(!doc.complexity.is_empty() && !doc.complexity.ends_with('.'), "{}", doc.name);
+            assert!(!doc.container || doc.syntax.is_empty(), "{}", doc.name);
+            let parent = doc.name.split_once('|').map(|(parent, _)| find(parent).map(|found| found.group));
+            assert!(parent.is_none_or(|group| group == Some(doc.group)), "{}", doc.name);
+        }
+    }
+
+    #[test]
+    fn help_lists_the_subcommands() {
+        let lines = help("object");
+        assert_eq!(lines[0], "OBJECT <subcommand> [<arg> [value] [opt] ...]. Subcommands are:");
+        assert_eq!(lines[1..3], ["ENCODING key", "    Names the form in which a value is kept in memory."]);
+        assert_eq!(lines[lines.len() - 2..], ["HELP", "    Print this help."]);
+        assert_eq!(lines.iter().filter(|line| *line == "HELP").count(), 1);
+        assert_eq!(help("COMMAND")[1], "(no subcommand)");
+        assert!(help("DEBUG").contains(&"SLEEP seconds".to_string()));
+        assert!(help("GET").is_empty() && help("CLIENT|KILL").is_empty() && help("nothing").is_empty());
+        for container in DOCS.iter().filter(|doc| doc.container) {
+            let lines = help(container.name);
+            assert!(lines.len() >= 5 && lines.len() % 2 == 1, "{}", container.name);
+            assert!(
+                lines[1..].chunks(2).all(|pair| !pair[0].starts_with(' ') && pair[1].starts_with("    "))
+            );
+        }
+    }
+
+    #[test]
+    fn flags_of_the_old_and_the_internal() {
+        let flags = |name| find(name).expect("a row").doc_flags();
+        assert_eq!((flags("GETSET"), flags("DEBUG")), (&["deprecated"][..], &["syscmd"][..]));
+        assert!(flags("GET").is_empty());
+    }
+
+    /// DEBUG's lines are in the same notation, though nothing parses them in the server.
+    #[test]
+    fn the_topics_of_debug_are_sorted_and_parse() {
+        assert!(DEBUG_TOPICS.is_sorted_by(|a, b| a.0 < b.0));
+        for (usage, summary) in DEBUG_TOPICS {
+            assert!(arguments(usage).is_ok() && summary.ends_with('.'), "{usage}");
+        }
+    }
+}

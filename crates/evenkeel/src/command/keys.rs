@@ -1,0 +1,74 @@
+//! Where a command's keys stand among its arguments.
+
+use super::Args;
+
+/// A rule that finds keys.
+#[derive(Clone, Copy)]
+pub enum Keys {
+    /// From argument `first` to `last` (negative: from the end), every `step`th.
+    Range { first: i16, last: i16, step: i16 },
+    /// A count at argument `at`, then as many groups of `step` arguments, the key first in each.
+    Counted { at: usize, step: usize },
+    /// Keys in more than one database: calls back with the index of each key and its database.
+    Across(fn(args: &Args<'_>, db: u32, databases: u32, key: &mut dyn FnMut(usize, u32))),
+}
+
+impl Keys {
+    pub const NONE: Keys = Keys::Range { first: 0, last: 0, step: 0 };
+    /// The first argument.
+    pub const FIRST: Keys = Keys::Range { first: 1, last: 1, step: 1 };
+    /// The first two arguments.
+    pub const FIRST_TWO: Keys = Keys::Range { first: 1, last: 2, step: 1 };
+    /// The second argument.
+    pub const SECOND: Keys = Keys::Range { first: 2, last: 2, step: 1 };
+    /// All arguments.
+    pub const REST: Keys = Keys::Range { first: 1, last: -1, step: 1 };
+    /// All arguments from the second on.
+    pub const REST_FROM_SECOND: Keys = Keys::Range { first: 2, last: -1, step: 1 };
+    /// Every other argument: keys and values by turns.
+    pub const PAIRS: Keys = Keys::Range { first: 1, last: -1, step: 2 };
+
+    /// Whether it is exactly the first argument, which has a fast path.
+    #[inline]
+    pub fn is_first(&self) -> bool {
+        matches!(self, Keys::Range { first: 1, last: 1, .. })
+    }
+
+    pub fn is_none(&self) -> bool {
+        matches!(self, Keys::Range { step: 0, .. })
+    }
+
+    /// Redis' `first key, last key, step`; zeros when they cannot be told without the arguments.
+    pub fn range(&self) -> (i16, i16, i16) {
+        match *self {
+            Keys::Range { first, last, step } => (first, last, step),
+            Keys::Counted { .. } => (0, 0, 0),
+            Keys::Across(_) => (1, 1, 1),
+        }
+    }
+
+    /// Calls `key` with the index and database of each key of a call, in order. A call whose count is no number or
+    /// too large has none: its handler finds that out and says so.
+    pub fn for_each(&self, args: &Args<'_>, db: u32, databases: u32, mut key: impl FnMut(usize, u32)) {
+        match *self {
+            Keys::Range { step: 0, .. } => {}
+            Keys::Range { first, last, step } => {
+                let last = if last < 0 { args.len() as i64 + i64::from(last) } else { i64::from(last) };
+                let last = last.min(args.len() as i64 - 1);
+                let mut at = i64::from(first);
+                while at <= last {
+                    key(at as usize, db);
+                    at += i64::from(step);
+                }
+            }
+            Keys::Counted { at, step } => {
+                let count = if at < args.len() { args.int(at).unwrap_or(0) } else { 0 };
+                let room = (args.len().saturating_sub(at + 1)) / step;
+                if (1..=room as i64).contains(&count) {
+                    (0..count as usize).for_each(|group| key(at + 1 + group * step, db));
+                }
+            }
+            Keys::Across(find) => find(args, db, databases, &mut key),
+        }
+    }
+}

@@ -1,0 +1,167 @@
+//! The table of all commands, and the look-up by name that every request makes.
+
+use std::collections::HashMap;
+use std::sync::OnceLock;
+
+use super::Command;
+
+/// A command's number: its index in [`Table::rows`] and in every worker's statistics.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Id(u16);
+
+impl Id {
+    #[inline]
+    pub fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
+/// Names of up to this many bytes are found by one comparison.
+const SHORT: usize = 16;
+const BUCKETS: usize = 2048;
+const _: () = assert!(BUCKETS.is_power_of_two());
+
+/// All commands and subcommands.
+pub struct Table {
+    rows: Vec<&'static Command>,
+    /// Open addressing over short names of commands, not subcommands.
+    short: Box<[(u128, u16); BUCKETS]>,
+    /// Long names, and subcommands as `CONTAINER|SUB`.
+    long: HashMap<&'static str, u16>,
+}
+
+/// The one table of the program.
+pub fn table() -> &'static Table {
+    static TABLE: OnceLock<Table> = OnceLock::new();
+    TABLE.get_or_init(|| Table::new(super::FAMILIES))
+}
+
+impl Table {
+    fn new(families: &[&'static [Command]]) -> Table {
+        let mut table = Table {
+            rows: Vec::new(),
+            short: vec![(0, 0); BUCKETS].try_into().expect("as many"),
+            long: HashMap::new(),
+        };
+        for command in families.iter().flat_map(|family| family.iter()) {
+            table.add(command);
+            command.subcommands.iter().for_each(|sub| table.add(sub));
+        }
+        assert!(table.rows.len() < BUCKETS / 2, "the table of names is at most half full");
+        table
+    }
+
+    fn add(&mut self, command: &'static Command) {
+        let id = self.rows.len() as u16;
+        self.rows.push(command);
+        match pack(command.name.as_bytes()) {
+            Some(packed) if !command.name.contains('|') => {
+                let mut bucket = bucket_of(packed);
+                while self.short[bucket].0 != 0 {
+                    assert!(self.short[bucket].0 != packed, "two commands named {}", command.name);
+                    bucket = (bucket + 1) % BUCKETS;
+                }
+                self.short[bucket] = (packed, id);
+            }
+            _ => {
+                let before = self.long.insert(command.name, id);
+                assert!(before.is_none(), "two commands named {}", command.name);
+            }
+        }
+    }
+
+    /// All rows, by their numbers.
+    pub fn rows(&self) -> &[&'static Command] {
+        &self.rows
+    }
+
+    #[inline]
+    pub fn row(&self, id: Id) -> &'static Command {
+        self.rows[id.index()]
+    }
+
+    /// The command of this name, in any case.
+    #[inline]
+    pub fn find(&self, name: &[u8]) -> Option<Id> {
+        let Some(packed) = pack(name) else { return self.find_long(name) };
+        let mut bucket = bucket_of(packed);
+        loop {
+            let (found, id) = self.short[bucket];
+            if found == packed {
+                return Some(Id(id));
+            }
+            if found == 0 {
+                return None;
+            }
+            bucket = (bucket + 1) % BUCKETS;
+        }
+    }
+
+    #[cold]
+    fn find_long(&self, name: &[u8]) -> Option<Id> {
+        if name.contains(&b'|') {
+            return None;
+        }
+        let name = std::str::from_utf8(name).ok()?.to_ascii_uppercase();
+        self.long.get(name.as_str()).map(|id| Id(*id))
+    }
+
+    /// The subcommand of a container, in any case.
+    pub fn find_sub(&self, container: &Command, name: &[u8]) -> Option<Id> {
+        let name = std::str::from_utf8(name).ok()?.to_ascii_uppercase();
+        self.long.get(format!("{}|{name}", container.name).as_str()).map(|id| Id(*id))
+    }
+
+    /// A command or, as `container|sub`, a subcommand.
+    pub fn find_full(&self, name: &[u8]) -> Option<Id> {
+        match name.iter().position(|byte| *byte == b'|') {
+            None => self.find(name),
+            Some(bar) => self.find_sub(self.row(self.find(&name[..bar])?), &name[bar + 1..]),
+        }
+    }
+}
+
+/// A short name in upper case as a number; zero is no name.
+#[inline]
+fn pack(name: &[u8]) -> Option<u128> {
+    if name.len() > SHORT {
+        return None;
+    }
+    let mut bytes = [0; SHORT];
+    bytes[..name.len()].copy_from_slice(name);
+    bytes.make_ascii_uppercase();
+    Some(u128::from_le_bytes(bytes))
+}
+
+#[inline]
+fn bucket_of(packed: u128) -> usize {
+    let folded = (packed as u64) ^ ((packed >> 64) as u64).rotate_left(29);
+    (folded.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (64 - BUCKETS.trailing_zeros())) as usize
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_name_finds_its_row_in_any_case() {
+        let table = table();
+        for (index, row) in table.rows().iter().enumerate() {
+            for name in [row.name.to_string(), row.lower_name()] {
+                assert_eq!(table.find_full(name.as_bytes()).map(Id::index), Some(index), "{name}");
+            }
+        }
+        for unknown in ["", "GETX", "CLIENT|", "|", "CLIENT|NOPE", "averyveryveryverylongname", "\u{0}"] {
+            assert_eq!(table.find_full(unknown.as_bytes()), None, "{unknown:?}");
+        }
+    }
+
+    #[test]
+    fn rows_are_consistent() {
+        for row in table().rows() {
+            assert_eq!(row.name, row.name.to_ascii_uppercase());
+            assert_eq!(row.keys.is_none(), row.reach != super::super::Reach::Keys, "{}", row.name);
+            assert!(row.subcommands.iter().all(|sub| sub.name.starts_with(&format!("{}|", row.name))));
+        }
+    }
+}

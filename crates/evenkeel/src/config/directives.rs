@@ -1,0 +1,451 @@
+//! Every directive that Redis 7 and Valkey 9 know, and our own: the one place where a name is written.
+//!
+//! A row says how its words are read, what it is without them (the default of Redis 7.2), whether CONFIG SET may change
+//! it, and what it does: `live` rows have a field that the server reads; `inert` ones are accepted, checked, remembered
+//! and written back, and a start that sets one says why that changes nothing; `later` ones have their field already, but
+//! nothing reads it yet; `line` rows are instructions to the reader of the file, unknown to CONFIG.
+//!
+//! A new directive is one row, at its place in the alphabet, and one field in `fields.rs` if it takes effect.
+
+use super::fields::Fields;
+use super::file::{self, Handler};
+use super::lists::*;
+use super::typed::{Fsync, LogLevel, Permit, Policy, Typed};
+use super::value::{Before, Kind, Range, Reason, Value, Word};
+
+pub(super) struct Directive {
+    pub(super) name: &'static str,
+    /// Another name for it; empty: none.
+    pub(super) alias: &'static str,
+    pub(super) kind: Kind,
+    pub(super) default: &'static str,
+    pub(super) change: Change,
+    /// Patterns of CONFIG GET pass it over; its full name finds it.
+    pub(super) hidden: bool,
+    pub(super) effect: Effect,
+}
+
+/// Who may change it when the server runs.
+#[derive(Clone, Copy, PartialEq)]
+pub(super) enum Change {
+    Anybody,
+    /// Those whom `enable-protected-configs` names.
+    Permitted,
+    Nobody,
+}
+
+pub(super) enum Effect {
+    Live(Field),
+    Later(Field, &'static str),
+    Inert(&'static str),
+    Line(Handler),
+}
+
+/// The way from the table to a field of `Fields` and back.
+#[derive(Clone, Copy)]
+pub(super) struct Field {
+    pub(super) load: fn(&Fields) -> Value,
+    pub(super) store: fn(&mut Fields, &Value),
+}
+
+macro_rules! field {
+    ($field:ident) => {
+        Field {
+            load: |fields| fields.$field.value(),
+            store: |fields, value| fields.$field = Typed::of(value),
+        }
+    };
+}
+
+const fn row(name: &'static str, kind: Kind, default: &'static str, effect: Effect) -> Directive {
+    Directive { name, alias: "", kind, default, change: Change::Anybody, hidden: false, effect }
+}
+
+const fn live(name: &'static str, kind: Kind, default: &'static str, field: Field) -> Directive {
+    row(name, kind, default, Effect::Live(field))
+}
+
+const fn later(
+    name: &'static str,
+    kind: Kind,
+    default: &'static str,
+    field: Field,
+    why: &'static str,
+) -> Directive {
+    row(name, kind, default, Effect::Later(field, why))
+}
+
+const fn inert(name: &'static str, kind: Kind, default: &'static str, why: &'static str) -> Directive {
+    row(name, kind, default, Effect::Inert(why))
+}
+
+const fn line(name: &'static str, handler: Handler) -> Directive {
+    row(name, Text, "", Effect::Line(handler))
+}
+
+impl Directive {
+    const fn alias(self, alias: &'static str) -> Self {
+        Directive { alias, ..self }
+    }
+
+    /// Fixed once the server has started.
+    const fn at_start(self) -> Self {
+        Directive { change: Change::Nobody, ..self }
+    }
+
+    const fn protected(self) -> Self {
+        Directive { change: Change::Permitted, ..self }
+    }
+
+    const fn hidden(self) -> Self {
+        Directive { hidden: true, ..self }
+    }
+
+    pub(super) fn is_named(&self, name: &[u8]) -> bool {
+        let same = |own: &str| own.as_bytes().eq_ignore_ascii_case(name);
+        same(self.name) || (!self.alias.is_empty() && same(self.alias))
+    }
+
+    /// The name and, where there is one, the alias.
+    pub(super) fn names(&self) -> impl Iterator<Item = &'static str> {
+        [self.name, self.alias].into_iter().filter(|name| !name.is_empty())
+    }
+
+    pub(super) fn parse(&self, words: &[Word], before: Before<'_>) -> Result<Value, Reason> {
+        self.kind.parse(words, before)
+    }
+
+    pub(super) fn default_value(&self) -> Value {
+        let word = self.default.as_bytes().to_vec();
+        if let Kind::Directory = self.kind {
+            return Value::Text(word); // no look at the disk before there is something to read
+        }
+        self.parse(&[word], Before { value: None, repeated: false }).expect("a test reads every default")
+    }
+
+    pub(super) fn field(&self) -> Option<Field> {
+        match self.effect {
+            Effect::Live(field) | Effect::Later(field, _) => Some(field),
+            Effect::Inert(_) | Effect::Line(_) => None,
+        }
+    }
+
+    /// Why it changes nothing, if so.
+    pub(super) fn why_no_effect(&self) -> Option<&'static str> {
+        match self.effect {
+            Effect::Inert(why) | Effect::Later(_, why) => Some(why),
+            Effect::Live(_) | Effect::Line(_) => None,
+        }
+    }
+
+    /// False for instructions to the reader of the file, which CONFIG does not know.
+    pub(super) fn is_setting(&self) -> bool {
+        !matches!(self.effect, Effect::Line(_))
+    }
+}
+
+/// The row of a name or an alias, in any case.
+pub(super) fn find(name: &[u8]) -> Option<&'static Directive> {
+    DIRECTIVES.iter().find(|row| row.is_named(name))
+}
+
+/// The row of something that CONFIG GET and SET know.
+pub(super) fn find_setting(name: &[u8]) -> Option<&'static Directive> {
+    find(name).filter(|row| row.is_setting())
+}
+
+pub(super) fn settings() -> impl Iterator<Item = &'static Directive> {
+    DIRECTIVES.iter().filter(|row| row.is_setting())
+}
+
+use Kind::{Checked, Choice, Choices, Clamped, Directory, Flag, List, MemoryOrPercent, Octal, Text};
+
+const INT_MAX: i128 = i32::MAX as i128;
+const LONG_MAX: i128 = i64::MAX as i128;
+const MB: i128 = 1 << 20;
+
+const fn integer(least: i128, most: i128) -> Kind {
+    Kind::Integer(Range { least, most })
+}
+
+const fn memory(least: i128, most: i128) -> Kind {
+    Kind::Memory(Range { least, most })
+}
+
+/// How many of something that an `int` counts in Redis.
+const COUNT: Kind = integer(0, INT_MAX);
+/// How many of something that may be more than that.
+const LONG: Kind = integer(0, LONG_MAX);
+const SIZE: Kind = memory(0, LONG_MAX);
+const PORT: Kind = integer(0, 65_535);
+const DELAY: Kind = integer(i32::MIN as i128, INT_MAX);
+const HZ: Kind = Clamped(Range { least: 0, most: INT_MAX }, Range { least: 1, most: 500 });
+const MODE: Kind = Octal(Range { least: 0, most: 0o777 });
+const SIGNAL: Kind = Choices(&["default", "save", "nosave", "now", "force", "safe", "failover"]);
+
+const NO_DISK: &str = "nothing is written to disk yet";
+const NO_REPLICATION: &str = "there is no replication yet";
+const NO_CLUSTER: &str = "there is no cluster mode yet";
+const NO_TLS: &str = "there is no TLS yet";
+const NO_USERS: &str = "there are no users and access lists yet";
+const NO_SCRIPTS: &str = "there are no scripts yet";
+const NO_TRACKING: &str = "there is no client-side caching yet";
+const NO_EVENTS: &str = "keyspace events are not sent yet";
+const NO_LARGE_LOG: &str = "large requests and replies are not logged yet";
+const NO_CLIENT_EVICTION: &str = "clients are not evicted for their memory yet";
+const NO_TITLE: &str = "the process keeps its name";
+const NO_SYSLOG: &str = "the log goes to a file or to the standard output";
+const NO_FORK: &str = "no process is forked";
+const NO_DEFRAG: &str = "the allocator is not asked to move memory";
+const NO_RDMA: &str = "there is no RDMA";
+const NO_JEMALLOC: &str = "the allocator is another one";
+const OWN_LOOP: &str = "every worker serves its own connections, see threads";
+const ACCEPT_ALL: &str = "all waiting connections are accepted at once";
+const OWN_BATCH: &str = "a pipeline is taken in batches of a fixed size";
+const SEE_AFFINITY: &str = "see thread-affinity";
+const OOM_KILLER: &str = "the score of the kernel's out-of-memory killer is left alone";
+const FOR_TESTS: &str = "it serves the tests of another server";
+
+#[rustfmt::skip]
+pub(super) static DIRECTIVES: &[Directive] = &[
+    inert("acl-pubsub-default",                   Choice(&["allchannels", "resetchannels"]), "resetchannels", NO_USERS),
+    inert("aclfile",                              Text,                "",                NO_USERS).at_start(),
+    inert("acllog-max-len",                       LONG,                "128",             NO_USERS),
+    inert("active-defrag-cycle-max",              integer(1, 99),      "25",              NO_DEFRAG),
+    inert("active-defrag-cycle-min",              integer(1, 99),      "1",               NO_DEFRAG),
+    inert("active-defrag-cycle-us",               integer(0, 100_000), "500",             NO_DEFRAG),
+    inert("active-defrag-ignore-bytes",           memory(1, LONG_MAX), "100mb",           NO_DEFRAG),
+    inert("active-defrag-max-scan-fields",        integer(1, LONG_MAX), "1000",           NO_DEFRAG),
+    inert("active-defrag-threshold-lower",        integer(0, 1_000),   "10",              NO_DEFRAG),
+    inert("active-defrag-threshold-upper",        integer(0, 1_000),   "100",             NO_DEFRAG),
+    live ("active-expire-effort",                 integer(1, 10),      "1",               field!(active_expire_effort)),
+    inert("activedefrag",                         Flag,                "no",              NO_DEFRAG),
+    inert("activerehashing",                      Flag,                "yes",             "tables grow in small steps of their own"),
+    live ("always-show-logo",                     Flag,                "no",              field!(always_show_logo)).at_start(),
+    inert("aof-disable-auto-gc",                  Flag,                "no",              NO_DISK),
+    inert("aof-load-truncated",                   Flag,                "yes",             NO_DISK),
+    inert("aof-rewrite-incremental-fsync",        Flag,                "yes",             NO_DISK),
+    inert("aof-timestamp-enabled",                Flag,                "no",              NO_DISK),
+    inert("aof-use-rdb-preamble",                 Flag,                "yes",             NO_DISK),
+    inert("aof_rewrite_cpulist",                  Text,                "",                NO_FORK).at_start().alias("aof-rewrite-cpulist"),
+    later("appenddirname",                        Checked(append_directory_name), "appendonlydir", field!(appenddirname), NO_DISK).at_start(),
+    later("appendfilename",                       Checked(append_file_name), "appendonly.aof", field!(appendfilename), NO_DISK).at_start(),
+    later("appendfsync",                          Choice(Fsync::NAMES), "everysec",       field!(appendfsync), NO_DISK),
+    later("appendonly",                           Flag,                "no",              field!(appendonly), NO_DISK),
+    inert("auto-aof-rewrite-min-size",            SIZE,                "64mb",            NO_DISK),
+    inert("auto-aof-rewrite-percentage",          COUNT,               "100",             NO_DISK),
+    inert("availability-zone",                    Text,                "",                NO_CLUSTER),
+    inert("bgsave_cpulist",                       Text,                "",                NO_FORK).at_start().alias("bgsave-cpulist"),
+    live ("bind",                                 List(&ADDRESSES),    "* -::*",          field!(bind)),
+    inert("bind-source-addr",                     Text,                "",                NO_REPLICATION),
+    inert("bio_cpulist",                          Text,                "",                SEE_AFFINITY).at_start().alias("bio-cpulist"),
+    inert("busy-reply-threshold",                 LONG,                "5000",            NO_SCRIPTS).alias("lua-time-limit"),
+    live ("client-output-buffer-limit",           List(&OUTPUT_LIMITS), "normal 0 0 0 slave 256mb 64mb 60 pubsub 32mb 8mb 60", field!(client_output_buffer_limit)),
+    live ("client-query-buffer-limit",            memory(MB, LONG_MAX), "1gb",            field!(client_query_buffer_limit)),
+    inert("cluster-allow-pubsubshard-when-down",  Flag,                "yes",             NO_CLUSTER),
+    inert("cluster-allow-reads-when-down",        Flag,                "no",              NO_CLUSTER),
+    inert("cluster-allow-replica-migration",      Flag,                "yes",             NO_CLUSTER),
+    inert("cluster-announce-bus-port",            PORT,                "0",               NO_CLUSTER),
+    inert("cluster-announce-client-ipv4",         Checked(ipv4),       "",                NO_CLUSTER),
+    inert("cluster-announce-client-ipv6",         Checked(ipv6),       "",                NO_CLUSTER),
+    inert("cluster-announce-client-port",         PORT,                "0",               NO_CLUSTER),
+    inert("cluster-announce-client-tls-port",     PORT,                "0",               NO_CLUSTER),
+    inert("cluster-announce-hostname",            Checked(host_name),  "",                NO_CLUSTER),
+    inert("cluster-announce-human-nodename",      Checked(node_name),  "",                NO_CLUSTER),
+    inert("cluster-announce-ip",                  Checked(announced_ip), "",              NO_CLUSTER),
+    inert("cluster-announce-port",                PORT,                "0",               NO_CLUSTER),
+    inert("cluster-announce-tls-port",            PORT,                "0",               NO_CLUSTER),
+    inert("cluster-blacklist-ttl",                LONG,                "60",              NO_CLUSTER),
+    inert("cluster-config-file",                  Text,                "nodes.conf",      NO_CLUSTER).at_start(),
+    inert("cluster-config-save-behavior",         Choice(&["sync", "best-effort"]), "sync", NO_CLUSTER),
+    inert("cluster-databases",                    integer(1, INT_MAX), "1",               NO_CLUSTER).at_start(),
+    inert("cluster-enabled",                      Flag,                "no",              NO_CLUSTER).at_start(),
+    inert("cluster-link-sendbuf-limit",           memory(0, u64::MAX as i128), "0",       NO_CLUSTER),
+    inert("cluster-manual-failover-timeout",      integer(1, INT_MAX), "5000",            NO_CLUSTER),
+    inert("cluster-message-gossip-perc",          integer(1, 100),     "10",              NO_CLUSTER).hidden(),
+    inert("cluster-migration-barrier",            COUNT,               "1",               NO_CLUSTER),
+    inert("cluster-node-timeout",                 LONG,                "15000",           NO_CLUSTER),
+    inert("cluster-ping-interval",                LONG,                "0",               NO_CLUSTER).hidden(),
+    inert("cluster-port",                         PORT,                "0",               NO_CLUSTER).at_start(),
+    inert("cluster-preferred-endpoint-type",      Choice(&["ip", "hostname", "unknown-endpoint"]), "ip", NO_CLUSTER),
+    inert("cluster-replica-no-failover",          Flag,                "no",              NO_CLUSTER).alias("cluster-slave-no-failover"),
+    inert("cluster-replica-validity-factor",      COUNT,               "10",              NO_CLUSTER).alias("cluster-slave-validity-factor"),
+    inert("cluster-require-full-coverage",        Flag,                "yes",             NO_CLUSTER),
+    inert("cluster-slot-migration-log-max-len",   LONG,                "1000",            NO_CLUSTER),
+    inert("cluster-slot-stats-enabled",           Flag,                "no",              NO_CLUSTER),
+    inert("commandlog-large-reply-max-len",       LONG,                "128",             NO_LARGE_LOG),
+    inert("commandlog-large-request-max-len",     LONG,                "128",             NO_LARGE_LOG),
+    inert("commandlog-reply-larger-than",         integer(-1, LONG_MAX), "1048576",       NO_LARGE_LOG),
+    inert("commandlog-request-larger-than",       integer(-1, LONG_MAX), "1048576",       NO_LARGE_LOG),
+    live ("crash-log-enabled",                    Flag,                "yes",             field!(crash_log_enabled)),
+    inert("crash-memcheck-enabled",               Flag,                "yes",             "memory is not tested after a crash"),
+    inert("daemonize",                            Flag,                "no",              "the server stays in the foreground, where a service manager wants it").at_start(),
+    live ("databases",                            integer(1, INT_MAX), "16",              field!(databases)).at_start(),
+    later("dbfilename",                           Checked(db_file_name), "dump.rdb",      field!(dbfilename), NO_DISK).protected(),
+    inert("debug-context",                        Text,                "",                FOR_TESTS).hidden(),
+    live ("dir",                                  Directory,           ".",               field!(dir)).protected(),
+    inert("disable-thp",                          Flag,                "yes",             "see huge-pages").at_start(),
+    inert("dual-channel-replication-enabled",     Flag,                "no",              NO_REPLICATION),
+    inert("dynamic-hz",                           Flag,                "yes",             "background work has one clock"),
+    inert("enable-debug-assert",                  Flag,                "no",              FOR_TESTS).at_start().hidden(),
+    live ("enable-debug-command",                 Choice(Permit::NAMES), "no",            field!(enable_debug_command)).at_start(),
+    inert("enable-module-command",                Choice(Permit::NAMES), "no",            "there are no modules").at_start(),
+    live ("enable-protected-configs",             Choice(Permit::NAMES), "no",            field!(enable_protected_configs)).at_start(),
+    inert("extended-redis-compatibility",         Flag,                "no",              "replies are Redis' own already"),
+    live ("hash-max-listpack-entries",            LONG,                "512",             field!(hash_max_listpack_entries)).alias("hash-max-ziplist-entries"),
+    live ("hash-max-listpack-value",              SIZE,                "64",              field!(hash_max_listpack_value)).alias("hash-max-ziplist-value"),
+    inert("hash-seed",                            Text,                "",                "the seed is new at every start").at_start(),
+    inert("hide-user-data-from-log",              Flag,                "yes",             "the log never holds user data"),
+    inert("hll-sparse-max-bytes",                 SIZE,                "3000",            "there are no HyperLogLogs yet"),
+    live ("huge-pages",                           Flag,                "yes",             field!(huge_pages)).at_start(),
+    live ("hz",                                   HZ,                  "10",              field!(hz)),
+    inert("ignore-warnings",                      Text,                "",                "there is no warning to ignore"),
+    inert("import-mode",                          Flag,                "no",              NO_REPLICATION),
+    line ("include",                              file::include),
+    inert("io-threads",                           integer(1, 256),     "1",               OWN_LOOP).at_start(),
+    inert("io-threads-always-active",             Flag,                "no",              OWN_LOOP).hidden(),
+    inert("io-threads-do-reads",                  Flag,                "no",              OWN_LOOP).at_start(),
+    inert("jemalloc-bg-thread",                   Flag,                "yes",             NO_JEMALLOC),
+    inert("key-load-delay",                       DELAY,               "0",               FOR_TESTS).hidden(),
+    live ("latency-monitor-threshold",            LONG,                "0",               field!(latency_monitor_threshold)),
+    live ("latency-tracking",                     Flag,                "yes",             field!(latency_tracking)),
+    live ("latency-tracking-info-percentiles",    List(&PERCENTILES),  "50 99 99.9",      field!(latency_tracking_info_percentiles)),
+    live ("lazyfree-lazy-eviction",               Flag,                "no",              field!(lazyfree_lazy_eviction)),
+    live ("lazyfree-lazy-expire",                 Flag,                "no",              field!(lazyfree_lazy_expire)),
+    live ("lazyfree-lazy-server-del",             Flag,                "no",              field!(lazyfree_lazy_server_del)),
+    live ("lazyfree-lazy-user-del",               Flag,                "no",              field!(lazyfree_lazy_user_del)),
+    live ("lazyfree-lazy-user-flush",             Flag,                "no",              field!(lazyfree_lazy_user_flush)),
+    live ("lfu-decay-time",                       COUNT,               "1",               field!(lfu_decay_time)),
+    live ("lfu-log-factor",                       COUNT,               "10",              field!(lfu_log_factor)),
+    live ("list-compress-depth",                  COUNT,               "0",               field!(list_compress_depth)),
+    live ("list-max-listpack-size",               DELAY,               "-2",              field!(list_max_listpack_size)).alias("list-max-ziplist-size"),
+    line ("list-max-ziplist-entries",             file::outdated),
+    line ("list-max-ziplist-value",               file::outdated),
+    inert("loading-process-events-interval-bytes", integer(1024, INT_MAX), "2097152",     NO_DISK).hidden(),
+    line ("loadmodule",                           file::load_module),
+    inert("locale-collate",                       Text,                "",                "SORT is not there yet"),
+    inert("log-format",                           Choice(&["legacy", "logfmt", "json"]), "legacy", "log lines have Redis' own form"),
+    inert("log-timestamp-format",                 Choice(&["legacy", "iso8601", "milliseconds"]), "legacy", "log lines have Redis' own form"),
+    live ("logfile",                              Text,                "",                field!(logfile)).at_start(),
+    live ("loglevel",                             Choice(LogLevel::NAMES), "notice",      field!(loglevel)),
+    inert("lua-enable-deprecated-api",            Flag,                "no",              NO_SCRIPTS).at_start().hidden(),
+    inert("lua-enable-insecure-api",              Flag,                "no",              NO_SCRIPTS).protected().hidden(),
+    line ("lua-replicate-commands",               file::outdated),
+    inert("masterauth",                           Text,                "",                NO_REPLICATION).alias("primaryauth"),
+    inert("masteruser",                           Text,                "",                NO_REPLICATION).alias("primaryuser"),
+    inert("max-new-connections-per-cycle",        integer(1, 1_000),   "10",              ACCEPT_ALL),
+    inert("max-new-tls-connections-per-cycle",    integer(1, 1_000),   "1",               ACCEPT_ALL),
+    live ("maxclients",                           integer(1, u32::MAX as i128), "10000",  field!(maxclients)),
+    live ("maxmemory",                            memory(0, u64::MAX as i128), "0",       field!(maxmemory)),
+    inert("maxmemory-clients",                    MemoryOrPercent,     "0",               NO_CLIENT_EVICTION),
+    live ("maxmemory-eviction-tenacity",          integer(0, 100),     "10",              field!(maxmemory_eviction_tenacity)),
+    live ("maxmemory-policy",                     Choice(Policy::NAMES), "noeviction",    field!(maxmemory_policy)),
+    live ("maxmemory-samples",                    integer(1, INT_MAX), "5",               field!(maxmemory_samples)),
+    inert("min-io-threads-avoid-copy-reply",      COUNT,               "7",               OWN_LOOP).hidden(),
+    inert("min-replicas-max-lag",                 COUNT,               "10",              NO_REPLICATION).alias("min-slaves-max-lag"),
+    inert("min-replicas-to-write",                COUNT,               "0",               NO_REPLICATION).alias("min-slaves-to-write"),
+    inert("min-string-size-avoid-copy-reply",     COUNT,               "16384",           OWN_LOOP).hidden(),
+    inert("min-string-size-avoid-copy-reply-threaded", COUNT,          "65536",           OWN_LOOP).hidden(),
+    inert("mptcp",                                Flag,                "no",              "connections are plain TCP").at_start(),
+    inert("no-appendfsync-on-rewrite",            Flag,                "no",              NO_DISK),
+    inert("notify-keyspace-events",               Checked(keyspace_events), "",           NO_EVENTS),
+    inert("oom-score-adj",                        Choice(&["no", "yes", "relative", "absolute"]), "no", OOM_KILLER),
+    inert("oom-score-adj-values",                 List(&OOM_SCORES),   "0 200 800",       OOM_KILLER),
+    live ("pidfile",                              Text,                "",                field!(pidfile)).at_start(),
+    live ("port",                                 PORT,                "6379",            field!(port)),
+    inert("prefetch-batch-max-size",              integer(0, 128),     "16",              OWN_BATCH),
+    inert("proc-title-template",                  Checked(title_template), "{title} {listen-addr} {server-mode}", NO_TITLE),
+    inert("propagation-error-behavior",           Choice(&["ignore", "panic", "panic-on-replicas"]), "ignore", NO_REPLICATION),
+    live ("protected-mode",                       Flag,                "yes",             field!(protected_mode)),
+    live ("proto-max-bulk-len",                   memory(MB, LONG_MAX), "512mb",          field!(proto_max_bulk_len)),
+    inert("rdb-del-sync-files",                   Flag,                "no",              NO_DISK),
+    inert("rdb-key-save-delay",                   DELAY,               "0",               FOR_TESTS).hidden(),
+    inert("rdb-save-incremental-fsync",           Flag,                "yes",             NO_DISK),
+    inert("rdb-version-check",                    Choice(&["strict", "relaxed"]), "strict", NO_DISK),
+    inert("rdbchecksum",                          Flag,                "yes",             NO_DISK).at_start(),
+    inert("rdbcompression",                       Flag,                "yes",             NO_DISK),
+    inert("rdma-bind",                            List(&ADDRESSES),    "",                NO_RDMA),
+    inert("rdma-completion-vector",               integer(-1, 1_024),  "-1",              NO_RDMA).at_start(),
+    inert("rdma-port",                            PORT,                "0",               NO_RDMA),
+    inert("rdma-rx-size",                         integer(65_536, 16 * MB), "1048576",    NO_RDMA).at_start(),
+    line ("rename-command",                       file::rename_command),
+    inert("repl-backlog-size",                    memory(1, LONG_MAX), "1mb",             NO_REPLICATION),
+    inert("repl-backlog-ttl",                     LONG,                "3600",            NO_REPLICATION),
+    inert("repl-disable-tcp-nodelay",             Flag,                "no",              NO_REPLICATION),
+    inert("repl-diskless-load",                   Choice(&["disabled", "on-empty-db", "swapdb", "flush-before-load"]), "disabled", NO_REPLICATION),
+    inert("repl-diskless-sync",                   Flag,                "yes",             NO_REPLICATION),
+    inert("repl-diskless-sync-delay",             COUNT,               "5",               NO_REPLICATION),
+    inert("repl-diskless-sync-max-replicas",      COUNT,               "0",               NO_REPLICATION),
+    inert("repl-mptcp",                           Flag,                "no",              NO_REPLICATION).at_start(),
+    inert("repl-ping-replica-period",             integer(1, INT_MAX), "10",              NO_REPLICATION).alias("repl-ping-slave-period"),
+    inert("repl-timeout",                         integer(1, INT_MAX), "60",              NO_REPLICATION),
+    inert("replica-announce-ip",                  Text,                "",                NO_REPLICATION).alias("slave-announce-ip"),
+    inert("replica-announce-port",                PORT,                "0",               NO_REPLICATION).alias("slave-announce-port"),
+    inert("replica-announced",                    Flag,                "yes",             NO_REPLICATION),
+    inert("replica-ignore-disk-write-errors",     Flag,                "no",              NO_REPLICATION),
+    inert("replica-ignore-maxmemory",             Flag,                "yes",             NO_REPLICATION).alias("slave-ignore-maxmemory"),
+    inert("replica-lazy-flush",                   Flag,                "no",              NO_REPLICATION).alias("slave-lazy-flush"),
+    inert("replica-priority",                     COUNT,               "100",             NO_REPLICATION).alias("slave-priority"),
+    inert("replica-read-only",                    Flag,                "yes",             NO_REPLICATION).alias("slave-read-only"),
+    inert("replica-serve-stale-data",             Flag,                "yes",             NO_REPLICATION).alias("slave-serve-stale-data"),
+    inert("replicaof",                            List(&PRIMARY),      "",                NO_REPLICATION).at_start().alias("slaveof"),
+    live ("requirepass",                          Text,                "",                field!(requirepass)),
+    inert("sanitize-dump-payload",                Choice(&["no", "yes", "clients"]), "no", NO_DISK),
+    later("save",                                 List(&SAVE_POINTS),  "3600 1 300 100 60 10000", field!(save), NO_DISK),
+    line ("sentinel",                             file::sentinel),
+    inert("server_cpulist",                       Text,                "",                SEE_AFFINITY).at_start().alias("server-cpulist"),
+    live ("set-max-intset-entries",               LONG,                "512",             field!(set_max_intset_entries)),
+    live ("set-max-listpack-entries",             LONG,                "128",             field!(set_max_listpack_entries)),
+    live ("set-max-listpack-value",               LONG,                "64",              field!(set_max_listpack_value)),
+    inert("set-proc-title",                       Flag,                "yes",             NO_TITLE).at_start(),
+    inert("shutdown-on-sigint",                   SIGNAL,              "default",         NO_DISK),
+    inert("shutdown-on-sigterm",                  SIGNAL,              "default",         NO_DISK),
+    live ("shutdown-timeout",                     COUNT,               "10",              field!(shutdown_timeout)),
+    inert("slot-migration-max-failover-repl-bytes", memory(-1, LONG_MAX), "0",            NO_CLUSTER),
+    live ("slowlog-log-slower-than",              integer(-1, LONG_MAX), "10000",         field!(slowlog_log_slower_than)).alias("commandlog-execution-slower-than"),
+    live ("slowlog-max-len",                      LONG,                "128",             field!(slowlog_max_len)).alias("commandlog-slow-execution-max-len"),
+    inert("socket-mark-id",                       integer(0, u32::MAX as i128), "0",      "sockets are not marked").at_start(),
+    later("stop-writes-on-bgsave-error",          Flag,                "yes",             field!(stop_writes_on_bgsave_error), NO_DISK),
+    live ("stream-node-max-bytes",                SIZE,                "4096",            field!(stream_node_max_bytes)),
+    live ("stream-node-max-entries",              LONG,                "100",             field!(stream_node_max_entries)),
+    inert("supervised",                           Choice(&["upstart", "systemd", "auto", "no"]), "no", "the service manager is not told about the start").at_start(),
+    inert("syslog-enabled",                       Flag,                "no",              NO_SYSLOG).at_start(),
+    inert("syslog-facility",                      Choice(&["user", "local0", "local1", "local2", "local3", "local4", "local5", "local6", "local7"]), "local0", NO_SYSLOG).at_start(),
+    inert("syslog-ident",                         Text,                "redis",           NO_SYSLOG).at_start(),
+    live ("tcp-backlog",                          COUNT,               "511",             field!(tcp_backlog)).at_start(),
+    live ("tcp-keepalive",                        COUNT,               "300",             field!(tcp_keepalive)),
+    live ("thread-affinity",                      Checked(cpu_list),   "",                field!(thread_affinity)).at_start(),
+    live ("threads",                              integer(0, 256),     "0",               field!(threads)).at_start(),
+    live ("timeout",                              COUNT,               "0",               field!(timeout)),
+    inert("tls-auth-clients",                     Choice(&["no", "yes", "optional"]), "yes", NO_TLS),
+    inert("tls-auth-clients-user",                Choice(&["CN", "URI", "off"]), "off",   NO_TLS),
+    inert("tls-auto-reload-interval",             COUNT,               "0",               NO_TLS),
+    inert("tls-ca-cert-dir",                      Text,                "",                NO_TLS),
+    inert("tls-ca-cert-file",                     Text,                "",                NO_TLS),
+    inert("tls-cert-file",                        Text,                "",                NO_TLS),
+    inert("tls-ciphers",                          Text,                "",                NO_TLS),
+    inert("tls-ciphersuites",                     Text,                "",                NO_TLS),
+    inert("tls-client-cert-file",                 Text,                "",                NO_TLS),
+    inert("tls-client-key-file",                  Text,                "",                NO_TLS),
+    inert("tls-client-key-file-pass",             Text,                "",                NO_TLS),
+    inert("tls-cluster",                          Flag,                "no",              NO_TLS),
+    inert("tls-dh-params-file",                   Text,                "",                NO_TLS),
+    inert("tls-key-file",                         Text,                "",                NO_TLS),
+    inert("tls-key-file-pass",                    Text,                "",                NO_TLS),
+    inert("tls-port",                             PORT,                "0",               NO_TLS),
+    inert("tls-prefer-server-ciphers",            Flag,                "no",              NO_TLS),
+    inert("tls-protocols",                        Text,                "",                NO_TLS),
+    inert("tls-replication",                      Flag,                "no",              NO_TLS),
+    inert("tls-session-cache-size",               COUNT,               "20480",           NO_TLS),
+    inert("tls-session-cache-timeout",            COUNT,               "300",             NO_TLS),
+    inert("tls-session-caching",                  Flag,                "yes",             NO_TLS),
+    inert("tracking-table-max-keys",              LONG,                "1000000",         NO_TRACKING),
+    live ("unixsocket",                           Text,                "",                field!(unixsocket)).at_start(),
+    inert("unixsocketgroup",                      Text,                "",                "the socket keeps the group of the process").at_start(),
+    live ("unixsocketperm",                       MODE,                "0",               field!(unixsocketperm)).at_start(),
+    inert("use-exit-on-panic",                    Flag,                "no",              FOR_TESTS).hidden(),
+    line ("user",                                 file::user),
+    inert("watchdog-period",                      COUNT,               "0",               "the stages of every command are timed anyway").hidden(),
+    live ("zset-max-listpack-entries",            LONG,                "128",             field!(zset_max_listpack_entries)).alias("zset-max-ziplist-entries"),
+    live ("zset-max-listpack-value",              SIZE,                "64",              field!(zset_max_listpack_value)).alias("zset-max-ziplist-value"),
+];

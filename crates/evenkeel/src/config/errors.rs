@@ -1,0 +1,91 @@
+//! What can be wrong with a configuration, in the words that Redis uses, because operators and test harnesses look for
+//! them.
+
+use super::value::{Reason, Word};
+use std::fmt;
+use std::io;
+use std::path::PathBuf;
+
+/// Why the server cannot start. Its text is ready for the standard error stream; the exit status is the caller's.
+#[derive(Debug)]
+pub(crate) enum ConfigError {
+    Open { path: PathBuf, error: io::Error },
+    Line { place: Place, text: Word, reason: Reason },
+}
+
+/// Where a line stands; lines and options count from one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Place {
+    File { path: PathBuf, line: usize },
+    Stdin { line: usize },
+    Option { number: usize },
+}
+
+impl fmt::Display for ConfigError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ConfigError::Open { path, error } => {
+                write!(f, "Fatal error, can't open config file '{}': {}", path.display(), cause(error))
+            }
+            ConfigError::Line { place, text, reason } => {
+                let version = env!("CARGO_PKG_VERSION");
+                writeln!(f, "\n*** FATAL CONFIG FILE ERROR (Evenkeel {version}) ***")?;
+                writeln!(f, "Reading the {place}")?;
+                writeln!(f, ">>> '{}'", String::from_utf8_lossy(text))?;
+                write!(f, "{reason}")
+            }
+        }
+    }
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Place::File { path, line } => {
+                write!(f, "configuration file, at line {line} of {}", path.display())
+            }
+            Place::Stdin { line } => write!(f, "configuration file, at line {line} of the standard input"),
+            Place::Option { number } => write!(f, "command line, at option {number}"),
+        }
+    }
+}
+
+impl std::error::Error for ConfigError {}
+
+/// The system's words alone, without the error number that the standard library adds.
+pub(super) fn cause(error: &io::Error) -> String {
+    let text = match error.kind() {
+        io::ErrorKind::NotFound => "No such file or directory".to_owned(),
+        _ => error.to_string(),
+    };
+    text.split(" (os error").next().unwrap_or_default().to_owned()
+}
+
+/// Why CONFIG SET changed nothing. The text follows `ERR ` in the reply.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum SetError {
+    Unknown { name: String },
+    Failed { name: String, reason: Reason },
+}
+
+impl SetError {
+    /// A value that is well formed, but could not be put into effect: `Failed to bind to specified addresses.`
+    pub(crate) fn failed(name: &str, reason: impl Into<Reason>) -> Self {
+        SetError::Failed { name: name.to_owned(), reason: reason.into() }
+    }
+}
+
+impl fmt::Display for SetError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            SetError::Unknown { name } => {
+                write!(f, "Unknown option or number of arguments for CONFIG SET - '{name}'")
+            }
+            SetError::Failed { name, reason } => {
+                write!(f, "CONFIG SET failed (possibly related to argument '{name}') - {reason}")
+            }
+        }
+    }
+}
+
+impl std::error::Error for SetError {}

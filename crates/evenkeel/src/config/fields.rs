@@ -1,0 +1,105 @@
+//! The settings that the server reads: one field for each directive that takes effect, named after it.
+//!
+//! Numbers are in the directive's own unit. An empty `Fields` is not a configuration: `Settings::default()` fills one
+//! from the table.
+
+use super::typed::{Bind, Cpus, Fsync, LogLevel, OutputLimits, Permit, Policy, SavePoint};
+use super::value::Word;
+use std::path::PathBuf;
+
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Fields {
+    // Network
+    pub(crate) bind: Vec<Bind>,
+    /// Zero: no TCP.
+    pub(crate) port: u16,
+    pub(crate) unixsocket: Option<PathBuf>,
+    /// File mode; zero leaves it to the umask.
+    pub(crate) unixsocketperm: u32,
+    pub(crate) tcp_backlog: u32,
+    /// Seconds; zero: off.
+    pub(crate) tcp_keepalive: u32,
+    /// Seconds after which an idle client is dropped; zero: never.
+    pub(crate) timeout: u32,
+    pub(crate) protected_mode: bool,
+    pub(crate) maxclients: u32,
+    pub(crate) proto_max_bulk_len: usize,
+    pub(crate) client_query_buffer_limit: usize,
+    pub(crate) client_output_buffer_limit: OutputLimits,
+
+    // Process
+    /// Worker threads; zero: one for each core.
+    pub(crate) threads: usize,
+    pub(crate) thread_affinity: Cpus,
+    /// Transparent huge pages for the heap.
+    pub(crate) huge_pages: bool,
+    /// Absolute after a start; `.` in `Settings::default()`.
+    pub(crate) dir: PathBuf,
+    pub(crate) pidfile: Option<PathBuf>,
+    /// None: standard output.
+    pub(crate) logfile: Option<PathBuf>,
+    pub(crate) loglevel: LogLevel,
+    pub(crate) always_show_logo: bool,
+    pub(crate) crash_log_enabled: bool,
+    /// Seconds to wait for replicas.
+    pub(crate) shutdown_timeout: u32,
+    /// Rounds of background work a second.
+    pub(crate) hz: u32,
+
+    // Access
+    /// Empty: none.
+    pub(crate) requirepass: Word,
+    pub(crate) enable_debug_command: Permit,
+    pub(crate) enable_protected_configs: Permit,
+    /// Commands and their new names, in the order of the file; an empty name takes the command away.
+    pub(crate) rename_command: Vec<(Word, Word)>,
+
+    // Keyspace and memory
+    pub(crate) databases: usize,
+    /// Bytes; zero: no limit.
+    pub(crate) maxmemory: u64,
+    pub(crate) maxmemory_policy: Policy,
+    pub(crate) maxmemory_samples: usize,
+    pub(crate) maxmemory_eviction_tenacity: u32,
+    pub(crate) lfu_log_factor: u32,
+    /// Minutes.
+    pub(crate) lfu_decay_time: u32,
+    pub(crate) active_expire_effort: u32,
+    pub(crate) lazyfree_lazy_eviction: bool,
+    pub(crate) lazyfree_lazy_expire: bool,
+    pub(crate) lazyfree_lazy_server_del: bool,
+    pub(crate) lazyfree_lazy_user_del: bool,
+    pub(crate) lazyfree_lazy_user_flush: bool,
+
+    // Encodings
+    pub(crate) hash_max_listpack_entries: usize,
+    pub(crate) hash_max_listpack_value: usize,
+    /// Entries, or below zero a class of sizes: -1 is 4 kb, -5 is 64 kb.
+    pub(crate) list_max_listpack_size: i32,
+    pub(crate) list_compress_depth: u32,
+    pub(crate) set_max_intset_entries: usize,
+    pub(crate) set_max_listpack_entries: usize,
+    pub(crate) set_max_listpack_value: usize,
+    pub(crate) zset_max_listpack_entries: usize,
+    pub(crate) zset_max_listpack_value: usize,
+    pub(crate) stream_node_max_bytes: usize,
+    pub(crate) stream_node_max_entries: usize,
+
+    // Observation
+    /// Microseconds; zero: every command; below zero: none.
+    pub(crate) slowlog_log_slower_than: i64,
+    pub(crate) slowlog_max_len: usize,
+    /// Milliseconds; zero: off.
+    pub(crate) latency_monitor_threshold: u64,
+    pub(crate) latency_tracking: bool,
+    pub(crate) latency_tracking_info_percentiles: Vec<f64>,
+
+    // Persistence
+    pub(crate) save: Vec<SavePoint>,
+    pub(crate) dbfilename: PathBuf,
+    pub(crate) stop_writes_on_bgsave_error: bool,
+    pub(crate) appendonly: bool,
+    pub(crate) appendfsync: Fsync,
+    pub(crate) appendfilename: PathBuf,
+    pub(crate) appenddirname: PathBuf,
+}

@@ -1,0 +1,284 @@
+//! Reading configuration: lines to words, words to rows of the table, and the directives that steer the reading itself.
+//!
+//! A `Loader` holds the settings as they are after the lines so far. Options of the command line go through it as lines,
+//! too, so that they mean the same as in a file. It looks at the disk for `include` and `dir` only.
+
+use super::directives::{Directive, Effect, find};
+use super::errors::{ConfigError, Place};
+use super::value::{Before, Reason, Word};
+use super::{Settings, line, paths};
+use std::collections::BTreeSet;
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+/// Files inside files; enough for any arrangement, and the end of a file that includes itself.
+const INCLUDE_DEPTH_MAX: usize = 16;
+
+/// What a `line` row does with the words after its name.
+pub(super) type Handler = fn(&mut Loader<'_>, &[Word]) -> Result<(), Trouble>;
+
+/// Whether a name is a command's.
+pub(super) type Commands<'a> = &'a dyn Fn(&[u8]) -> bool;
+
+pub(super) enum Trouble {
+    /// The line itself is wrong.
+    Here(Reason),
+    /// The line is right, but what it includes is wrong.
+    Elsewhere(ConfigError),
+}
+
+impl<R: Into<Reason>> From<R> for Trouble {
+    fn from(reason: R) -> Self {
+        Trouble::Here(reason.into())
+    }
+}
+
+pub(super) struct Loader<'a> {
+    pub(super) settings: Settings,
+    /// Said to the operator at start.
+    pub(super) notices: Vec<String>,
+    /// Without it, renaming is not checked.
+    commands: Option<Commands<'a>>,
+    /// Directives that a line has set.
+    set: BTreeSet<&'static str>,
+    depth: usize,
+}
+
+const BAD: &str = "Bad directive or wrong number of arguments";
+
+impl<'a> Loader<'a> {
+    pub(super) fn new(commands: Option<Commands<'a>>) -> Self {
+        let settings = Settings::default();
+        Loader { settings, notices: Vec::new(), commands, set: BTreeSet::new(), depth: 0 }
+    }
+
+    pub(super) fn file(&mut self, path: &Path) -> Result<(), ConfigError> {
+        let text = std::fs::read(path).map_err(|error| ConfigError::Open { path: path.to_owned(), error })?;
+        self.text(&text, |line| Place::File { path: path.to_owned(), line })
+    }
+
+    /// Reads lines until one is wrong; `place` names the line of a number, from one.
+    pub(super) fn text(&mut self, text: &[u8], place: impl Fn(usize) -> Place) -> Result<(), ConfigError> {
+        for (index, line) in text.split(|byte| *byte == b'\n').enumerate() {
+            self.line(line).map_err(|trouble| trouble.at(place(index + 1), line))?;
+        }
+        Ok(())
+    }
+
+    /// Reads one line; blank ones and comments say nothing.
+    pub(super) fn line(&mut self, line: &[u8]) -> Result<(), Trouble> {
+        let Some(words) = words(line).ok_or("Unbalanced quotes in configuration line")? else {
+            return Ok(());
+        };
+        let (name, words) = words.split_first().ok_or(BAD)?;
+        let row = find(name).ok_or(BAD)?;
+        match row.effect {
+            Effect::Line(handler) => handler(self, words),
+            _ => self.assign(row, words),
+        }
+    }
+
+    fn assign(&mut self, row: &'static Directive, words: &[Word]) -> Result<(), Trouble> {
+        let value = self.settings.value(row);
+        let repeated = !self.set.insert(row.name);
+        let value = row.parse(words, Before { value: Some(&value), repeated })?;
+        self.settings.put(row, value);
+        Ok(())
+    }
+
+    /// Whether a name means a command after the renamings so far.
+    fn is_command(&self, name: &[u8]) -> Option<bool> {
+        let mut known = self.commands?(name);
+        for (from, to) in &self.settings.rename_command {
+            if from.eq_ignore_ascii_case(name) {
+                known = false;
+            }
+            if !to.is_empty() && to.eq_ignore_ascii_case(name) {
+                known = true;
+            }
+        }
+        Some(known)
+    }
+}
+
+impl Trouble {
+    pub(super) fn at(self, place: Place, line: &[u8]) -> ConfigError {
+        match self {
+            Trouble::Here(reason) => ConfigError::Line { place, text: line.trim_ascii().to_vec(), reason },
+            Trouble::Elsewhere(error) => error,
+        }
+    }
+}
+
+/// The words of a line: None where quotes are wrong, an inner None where there is nothing to read.
+pub(super) fn words(line: &[u8]) -> Option<Option<Vec<Word>>> {
+    let line = line.trim_ascii();
+    if line.is_empty() || line[0] == b'#' { Some(None) } else { line::split(line).map(Some) }
+}
+
+/// `include path`: a path without wildcards must exist, a pattern may fit nothing. Relative ones begin at `dir`.
+pub(super) fn include(loader: &mut Loader<'_>, words: &[Word]) -> Result<(), Trouble> {
+    let [path] = words else { return Err(BAD.into()) };
+    if loader.depth == INCLUDE_DEPTH_MAX {
+        return Err("Files include each other too deeply".into());
+    }
+    let path = OsStr::from_bytes(path);
+    let at_start = loader.settings.dir == Path::new(".");
+    let path = if at_start { path.into() } else { loader.settings.dir.join(path) };
+    loader.depth += 1;
+    let read = paths::expand(&path).iter().try_for_each(|file| loader.file(file));
+    loader.depth -= 1;
+    read.map_err(Trouble::Elsewhere)
+}
+
+/// `rename-command old new`; an empty new name takes the command away.
+pub(super) fn rename_command(loader: &mut Loader<'_>, words: &[Word]) -> Result<(), Trouble> {
+    let [from, to] = words else { return Err(BAD.into()) };
+    if loader.is_command(from) == Some(false) {
+        return Err("No such command in rename-command".into());
+    }
+    if !to.is_empty() && loader.is_command(to) == Some(true) {
+        return Err("Target command name already exists".into());
+    }
+    loader.settings.fields.rename_command.push((from.clone(), to.clone()));
+    Ok(())
+}
+
+pub(super) fn user(loader: &mut Loader<'_>, words: &[Word]) -> Result<(), Trouble> {
+    let [name, ..] = words else { return Err(BAD.into()) };
+    let name = String::from_utf8_lossy(name);
+    loader.notices.push(format!("'user {name}' has no effect: there are no users and access lists yet"));
+    Ok(())
+}
+
+pub(super) fn load_module(loader: &mut Loader<'_>, words: &[Word]) -> Result<(), Trouble> {
+    let [path, ..] = words else { return Err(BAD.into()) };
+    let path = String::from_utf8_lossy(path);
+    loader.notices.push(format!("'loadmodule {path}' has no effect: there are no modules"));
+    Ok(())
+}
+
+/// Names that Redis has let go of, but still reads.
+pub(super) fn outdated(_: &mut Loader<'_>, words: &[Word]) -> Result<(), Trouble> {
+    if words.len() == 1 { Ok(()) } else { Err(BAD.into()) }
+}
+
+pub(super) fn sentinel(_: &mut Loader<'_>, _: &[Word]) -> Result<(), Trouble> {
+    Err("sentinel directive while not in sentinel mode".into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::testing::{Scratch, shown};
+
+    fn known(name: &[u8]) -> bool {
+        name.eq_ignore_ascii_case(b"get") || name.eq_ignore_ascii_case(b"set")
+    }
+
+    fn load(text: &str) -> Result<Settings, String> {
+        let mut loader = Loader::new(Some(&known));
+        let read = loader.text(text.as_bytes(), |line| Place::Stdin { line });
+        read.map(|()| loader.settings).map_err(|error| error.to_string())
+    }
+
+    /// The number of the wrong line, the line as it is repeated, and the reason.
+    #[track_caller]
+    fn refused(text: &str, number: usize, line: &str, reason: &str) {
+        let version = env!("CARGO_PKG_VERSION");
+        let expected = format!(
+            "\n*** FATAL CONFIG FILE ERROR (Evenkeel {version}) ***\nReading the configuration file, at line \
+             {number} of the standard input\n>>> '{line}'\n{reason}"
+        );
+        assert_eq!(load(text).map(|_| ()), Err(expected), "{text}");
+    }
+
+    #[test]
+    fn lines_comments_and_quotes() {
+        let text = "# comment\n\n  port 7000 \r\n\t# more\nMAXMEMORY \"1gb\"\nslave-priority 7\nlogfile 'a b'\ntimeout 5";
+        let settings = load(text).expect("all lines are right");
+        assert_eq!(settings.port, 7000);
+        assert_eq!(settings.maxmemory, 1 << 30);
+        assert_eq!(settings.logfile.as_deref(), Some(Path::new("a b")));
+        assert_eq!(settings.timeout, 5);
+        assert_eq!(shown(&settings, "replica-priority"), "7");
+    }
+
+    #[test]
+    fn repeated_lines_replace_or_add_up() {
+        let settings = load("timeout 1\ntimeout 2\nsave 1 1\nsave 2 2\n").expect("right");
+        assert_eq!(settings.timeout, 2);
+        assert_eq!(shown(&settings, "save"), "1 1 2 2");
+        assert_eq!(shown(&load("save \"\"").expect("right"), "save"), "");
+        assert_eq!(shown(&load("save\nsave 3 4").expect("right"), "save"), "3 4");
+        let limits = load("client-output-buffer-limit replica 1kb 2 3\n").expect("right");
+        assert_eq!(limits.client_output_buffer_limit.replica.hard_bytes, 1024);
+        assert_eq!(limits.client_output_buffer_limit.pubsub.soft_seconds, 60);
+    }
+
+    #[test]
+    fn wrong_lines_are_named() {
+        refused(
+            "port 0\n\n# c\n  maxmemory   abc  \n",
+            4,
+            "maxmemory   abc",
+            "argument must be a memory value",
+        );
+        refused("port 0\nmaxmemory 1 2\n", 2, "maxmemory 1 2", "wrong number of arguments");
+        refused("maxmemory", 1, "maxmemory", "wrong number of arguments");
+        refused("zzz 1", 1, "zzz 1", BAD);
+        refused("\"\" 1", 1, "\"\" 1", BAD);
+        refused("zzz \"a", 1, "zzz \"a", "Unbalanced quotes in configuration line");
+        refused("port 65536", 1, "port 65536", "argument must be between 0 and 65535 inclusive");
+        refused("activedefrag maybe", 1, "activedefrag maybe", "argument must be 'yes' or 'no'");
+        refused("dir /no/such/place", 1, "dir /no/such/place", "No such file or directory");
+        refused("threads 257", 1, "threads 257", "argument must be between 0 and 256 inclusive");
+        refused("include", 1, "include", BAD);
+        refused("user", 1, "user", BAD);
+        refused(
+            "sentinel monitor a",
+            1,
+            "sentinel monitor a",
+            "sentinel directive while not in sentinel mode",
+        );
+    }
+
+    #[test]
+    fn renaming_is_checked_against_the_names_so_far() {
+        let renamed = load("rename-command GET fetch\nrename-command SET get\nrename-command fetch \"\"")
+            .expect("right");
+        assert_eq!(renamed.rename_command.len(), 3);
+        refused("rename-command NO x", 1, "rename-command NO x", "No such command in rename-command");
+        refused("rename-command GET set", 1, "rename-command GET set", "Target command name already exists");
+        let twice = "rename-command GET \"\"\nrename-command get x";
+        refused(twice, 2, "rename-command get x", "No such command in rename-command");
+    }
+
+    #[test]
+    fn includes_begin_at_dir_and_may_be_patterns() {
+        let scratch = Scratch::new();
+        scratch.write("b.part", "timeout 2\nmaxmemory 2\n");
+        scratch.write("a.part", "timeout 1\n");
+        scratch.write("wrong", "\nport x\n");
+        let dir = scratch.path.display();
+        let settings = load(&format!("dir {dir}\ninclude *.part\ninclude none*\n")).expect("right");
+        assert_eq!((settings.timeout, settings.maxmemory), (2, 2));
+
+        let missing = load(&format!("include {dir}/missing")).map(|_| ()).expect_err("no such file");
+        assert_eq!(
+            missing,
+            format!("Fatal error, can't open config file '{dir}/missing': No such file or directory")
+        );
+        let wrong = load(&format!("include {dir}/wrong")).map(|_| ()).expect_err("a wrong line inside");
+        assert!(wrong.contains(&format!("at line 2 of {dir}/wrong\n>>> 'port x'\n")), "{wrong}");
+    }
+
+    #[test]
+    fn a_file_that_includes_itself_comes_to_an_end() {
+        let scratch = Scratch::new();
+        let path = scratch.write("self", &format!("include {}/self\n", scratch.path.display()));
+        let error = Loader::new(None).file(&path).expect_err("endless").to_string();
+        assert!(error.ends_with("Files include each other too deeply"), "{error}");
+    }
+}

@@ -1,0 +1,330 @@
+//! The command line, with redis-server's meaning:
+//! `evenkeel [file] [--directive value ...]... [-]`, `-` for more configuration on the standard input.
+//!
+//! Each `--directive` and the words up to the next one make a line, read after the file's lines, so that an option
+//! overrides the file. A word right after a `--directive` is its value even when it begins with `--`, since a value
+//! may; only `save`, which can stand alone, takes none then.
+
+use super::directives;
+use super::errors::{ConfigError, Place};
+use super::file::{Commands, Loader};
+use super::value::{Kind, Value, Word};
+use super::{Settings, line};
+use std::ffi::OsString;
+use std::io::{self, Read};
+use std::os::unix::ffi::OsStringExt;
+use std::path::{Path, PathBuf};
+
+/// What the command line asks for, read and checked.
+#[derive(Debug)]
+pub(crate) struct Launch {
+    pub(crate) action: Action,
+    pub(crate) settings: Settings,
+    /// Absolute; CONFIG REWRITE writes it.
+    pub(crate) config_file: Option<PathBuf>,
+    /// For the log at start, one line each: what was set and has no effect.
+    pub(crate) notices: Vec<String>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Action {
+    Run,
+    Version,
+    Help,
+    /// Getting here means that the configuration is right.
+    CheckConfig,
+}
+
+pub(crate) const USAGE: &str = "\
+Usage: evenkeel [/path/to/redis.conf] [options] [-]
+       evenkeel -                 reads the configuration from the standard input
+       evenkeel --check-config    reads the configuration, reports what is wrong with it, and ends
+       evenkeel -v | --version
+       evenkeel -h | --help
+
+Every directive of redis.conf is an option:
+       evenkeel --port 7777 --save \"\" --maxmemory 2gb --maxmemory-policy allkeys-lfu
+       evenkeel /etc/evenkeel.conf --loglevel verbose --threads 4
+       echo 'maxmemory 128mb' | evenkeel - --port 7777
+";
+
+impl Launch {
+    /// Reads `args`, which do not hold the program's name, and the files that they lead to.
+    ///
+    /// `commands` tells whether a name is a command's, for `rename-command`.
+    pub(crate) fn from_args(
+        args: impl Iterator<Item = OsString>,
+        commands: impl Fn(&[u8]) -> bool,
+    ) -> Result<Launch, ConfigError> {
+        let here = std::env::current_dir().map_err(|error| ConfigError::Open { path: ".".into(), error })?;
+        let args: Vec<Word> = args.map(OsStringExt::into_vec).collect();
+        launch(&args, &here, &mut io::stdin(), &commands)
+    }
+}
+
+fn launch(
+    args: &[Word],
+    here: &Path,
+    stdin: &mut dyn Read,
+    commands: Commands<'_>,
+) -> Result<Launch, ConfigError> {
+    let request = Request::from(args);
+    let mut loader = Loader::new(Some(commands));
+    let config_file = request.file.map(|file| here.join(file));
+    if let Some(path) = &config_file {
+        loader.file(path)?;
+    }
+    if request.stdin {
+        let mut text = Vec::new();
+        stdin.read_to_end(&mut text).map_err(|error| ConfigError::Open { path: "-".into(), error })?;
+        loader.text(&text, |line| Place::Stdin { line })?;
+    }
+    for (index, option) in request.options.iter().enumerate() {
+        let place = Place::Option { number: index + 1 };
+        loader.line(option).map_err(|trouble| trouble.at(place, option))?;
+    }
+    let mut settings = loader.settings;
+    if settings.dir.is_relative() {
+        settings.fields.dir = here.to_owned();
+    }
+    let mut notices = loader.notices;
+    notices.extend(without_effect(&settings));
+    Ok(Launch { action: request.action, settings, config_file, notices })
+}
+
+/// A line for each directive that asks for something in vain. One that only switches something off is granted.
+fn without_effect(settings: &Settings) -> impl Iterator<Item = String> {
+    directives::settings().filter_map(|row| {
+        let (value, why) = (settings.value(row), row.why_no_effect()?);
+        let notice = format!("'{}' has no effect: {why}", row.name);
+        (value != row.default_value() && !is_off(&value)).then_some(notice)
+    })
+}
+
+fn is_off(value: &Value) -> bool {
+    match value {
+        Value::Flag(on) => !on,
+        Value::Text(text) => text.is_empty(),
+        Value::Words(words) => words.is_empty(),
+        Value::Numbers(numbers) => numbers.is_empty(),
+        Value::Number(_) | Value::Choice(_) | Value::Decimals(_) => false,
+    }
+}
+
+/// The command line taken apart.
+#[derive(Debug, PartialEq)]
+struct Request {
+    action: Action,
+    file: Option<PathBuf>,
+    stdin: bool,
+    /// Lines as a file would have them.
+    options: Vec<Word>,
+}
+
+impl Request {
+    fn from(args: &[Word]) -> Request {
+        let mut request = Request { action: Action::Run, file: None, stdin: false, options: Vec::new() };
+        let rest = request.take_action(args);
+        let rest = request.take_file(rest);
+        let rest = request.take_stdin(rest);
+        request.options = options(rest);
+        request
+    }
+
+    /// What is to be done stands first; `--check-config` may stand last, too.
+    fn take_action<'a>(&mut self, args: &'a [Word]) -> &'a [Word] {
+        let (action, rest) = match args {
+            [only] if only == b"-v" || only == b"--version" => (Action::Version, &args[1..]),
+            [only] if only == b"-h" || only == b"--help" => (Action::Help, &args[1..]),
+            [first, rest @ ..] if first == b"--check-config" => (Action::CheckConfig, rest),
+            [rest @ .., last] if last == b"--check-config" => (Action::CheckConfig, rest),
+            _ => (Action::Run, args),
+        };
+        self.action = action;
+        rest
+    }
+
+    fn take_file<'a>(&mut self, args: &'a [Word]) -> &'a [Word] {
+        match args {
+            [first, rest @ ..] if !first.starts_with(b"-") => {
+                let path = PathBuf::from(OsString::from_vec(first.clone()));
+                self.file = Some(path).filter(|path| !path.as_os_str().is_empty());
+                rest
+            }
+            _ => args,
+        }
+    }
+
+    /// `-` stands first, after the file, or last.
+    fn take_stdin<'a>(&mut self, args: &'a [Word]) -> &'a [Word] {
+        let (stdin, rest) = match args {
+            [first, rest @ ..] if first == b"-" => (true, rest),
+            [rest @ .., last] if last == b"-" => (true, rest),
+            _ => (false, args),
+        };
+        self.stdin = stdin;
+        rest
+    }
+}
+
+/// A line for each option: its name as it is, so that `"--port 7777"` in one word works, its values in quotes.
+fn options(args: &[Word]) -> Vec<Word> {
+    let mut options: Vec<Word> = Vec::new();
+    // Whether the last line is an option that has no value yet.
+    let mut bare = false;
+    for arg in args {
+        let alone = options.last().is_some_and(|last| may_stand_alone(last));
+        match arg.strip_prefix(b"--") {
+            Some(name) if !bare || alone => {
+                options.push(name.to_vec());
+                bare = true;
+            }
+            _ => {
+                add_value(&mut options, arg);
+                bare = false;
+            }
+        }
+    }
+    options
+}
+
+/// A directive whose empty line says something.
+fn may_stand_alone(name: &[u8]) -> bool {
+    directives::find(name).is_some_and(|row| matches!(row.kind, Kind::List(list) if list.adds_up))
+}
+
+fn add_value(options: &mut Vec<Word>, value: &[u8]) {
+    if options.is_empty() {
+        options.push(Word::new());
+    }
+    let last = options.last_mut().expect("one at least");
+    if !last.is_empty() {
+        last.push(b' ');
+    }
+    last.extend(line::quoted(value));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::testing::{Scratch, shown};
+
+    fn words(args: &[&str]) -> Vec<Word> {
+        args.iter().map(|arg| arg.as_bytes().to_vec()).collect()
+    }
+
+    fn start_with(args: &[&str], stdin: &str) -> Result<Launch, String> {
+        let launch = launch(&words(args), Path::new("/"), &mut stdin.as_bytes(), &|_| true);
+        launch.map_err(|error| error.to_string())
+    }
+
+    fn start(args: &[&str]) -> Launch {
+        start_with(args, "").unwrap_or_else(|error| panic!("{args:?}: {error}"))
+    }
+
+    #[track_caller]
+    fn check(args: &[&str], name: &str, value: &str) {
+        assert_eq!(shown(&start(args).settings, name), value, "{args:?}");
+    }
+
+    #[track_caller]
+    fn refused(args: &[&str], number: usize, line: &str, reason: &str) {
+        let error = start_with(args, "").map(|_| ()).expect_err(line);
+        let expected = format!("Reading the command line, at option {number}\n>>> '{line}'\n{reason}");
+        assert!(error.ends_with(&expected), "{error}");
+    }
+
+    #[test]
+    fn actions() {
+        for (args, action) in [
+            (&["-v"][..], Action::Version),
+            (&["--version"], Action::Version),
+            (&["--help"], Action::Help),
+            (&["-h"], Action::Help),
+            (&["--check-config", "--port", "1"], Action::CheckConfig),
+            (&["--port", "1", "--check-config"], Action::CheckConfig),
+            (&[], Action::Run),
+            (&["--port", "1"], Action::Run),
+        ] {
+            assert_eq!(start(args).action, action, "{args:?}");
+        }
+        refused(&["--port", "1", "--help"], 2, "help", "Bad directive or wrong number of arguments");
+    }
+
+    #[test]
+    fn options_as_lines() {
+        check(&["--port", "7000", "--maxmemory", "1gb"], "port", "7000");
+        check(&["--PORT", "7000"], "port", "7000");
+        check(&["--port 7000"], "port", "7000");
+        check(&["--save", "3600", "1", "--save", "60 1000"], "save", "3600 1 60 1000");
+        check(&["--save", "3600 1", "--save", "", "--save", "1", "2"], "save", "1 2");
+        check(&["--save"], "save", "");
+        check(&["--save", "--port", "7000"], "save", "");
+        check(&["--save", "--port", "7000"], "port", "7000");
+        check(&["--replicaof", "--host", "6379"], "replicaof", "--host 6379");
+        check(&["--list-max-listpack-size", "-1", "--port", "1"], "list-max-listpack-size", "-1");
+        check(&["--bind", "127.0.0.1", "-::1"], "bind", "127.0.0.1 -::1");
+        check(&["--shutdown-on-sigterm", "force", "now"], "shutdown-on-sigterm", "now force");
+        check(&["--requirepass", "a b\"\n"], "requirepass", "a b\"\n");
+        check(&["--logfile", "", "--port", "1"], "logfile", "");
+    }
+
+    #[test]
+    fn wrong_options() {
+        refused(&["--port", "abc"], 1, "port \"abc\"", "argument couldn't be parsed into an integer");
+        refused(&["--timeout", "1", "--port"], 2, "port", "wrong number of arguments");
+        refused(&["--port", "--save"], 1, "port \"--save\"", "argument couldn't be parsed into an integer");
+        refused(&["--port", "1", "2"], 1, "port \"1\" \"2\"", "wrong number of arguments");
+        let unknown = "Bad directive or wrong number of arguments";
+        refused(&["--zzz", "1"], 1, "zzz \"1\"", unknown);
+        refused(&["--maxmemory=1gb"], 1, "maxmemory=1gb", unknown);
+        refused(&["--", "--port", "1"], 1, "\"--port\" \"1\"", unknown);
+        refused(&["-x"], 1, "\"-x\"", unknown);
+        refused(&["--bind", "::1", "--::1"], 2, "::1", unknown);
+        let missing = start_with(&["missing.conf"], "").map(|_| ()).expect_err("no such file");
+        assert_eq!(missing, "Fatal error, can't open config file '/missing.conf': No such file or directory");
+    }
+
+    #[test]
+    fn file_then_standard_input_then_options() {
+        let scratch = Scratch::new();
+        let path = scratch.write("x.conf", "port 1\ntimeout 1\nmaxmemory 1\nsave 1 1\n");
+        let path = path.to_str().expect("text");
+        let args = [path, "--maxmemory", "3", "--save", "7", "7", "-"];
+        let launch = start_with(&args, "timeout 2\nmaxmemory 2\n").expect("right");
+        let settings = &launch.settings;
+        assert_eq!((settings.port, settings.timeout, settings.maxmemory), (1, 2, 3));
+        assert_eq!(shown(settings, "save"), "1 1 7 7");
+        assert_eq!(launch.config_file.as_deref(), Some(Path::new(path)));
+
+        let piped = start_with(&["-", "--port", "5"], "port 4\ntimeout 4").expect("right");
+        assert_eq!((piped.settings.port, piped.settings.timeout, piped.config_file), (5, 4, None));
+        let unread = start_with(&["--port", "5"], "port 4").expect("right");
+        assert_eq!(unread.settings.port, 5);
+    }
+
+    #[test]
+    fn dir_is_absolute() {
+        assert_eq!(start(&[]).settings.dir, Path::new("/"));
+        let scratch = Scratch::new();
+        scratch.write("inner/file", "");
+        let path = scratch.path.to_str().expect("text");
+        assert_eq!(start(&["--dir", path, "--dir", "inner"]).settings.dir, scratch.path.join("inner"));
+    }
+
+    #[test]
+    fn notices_name_what_was_asked_for_in_vain() {
+        assert_eq!(start(&[]).notices, Vec::<String>::new());
+        assert_eq!(start(&["--port", "7", "--appendonly", "no"]).notices, Vec::<String>::new());
+        assert_eq!(start(&["--io-threads", "1", "--save", ""]).notices, Vec::<String>::new());
+        let notices = start(&["--io-threads", "4", "--masterauth", "secret", "--user", "ann", ">pw"]).notices;
+        assert_eq!(
+            notices,
+            [
+                "'user ann' has no effect: there are no users and access lists yet",
+                "'io-threads' has no effect: every worker serves its own connections, see threads",
+                "'masterauth' has no effect: there is no replication yet",
+            ]
+        );
+    }
+}

@@ -1,0 +1,173 @@
+//! The configuration: redis.conf, redis-server's command line, and CONFIG GET, SET and REWRITE.
+//!
+//! One table, `directives.rs`, holds everything that is known about a directive; reading, checking, showing and
+//! rewriting follow from its row. `Settings` is a value: nobody changes one in place. CONFIG SET makes a new one, so a
+//! change of several directives is seen whole or not at all, and readers hold theirs without a lock.
+//!
+//! | file | |
+//! |---|---|
+//! | `directives.rs` | the table |
+//! | `fields.rs`, `typed.rs` | what the server reads, and its types |
+//! | `value.rs`, `lists.rs` | words to values and back, with Redis' reasons for a refusal |
+//! | `line.rs`, `file.rs`, `paths.rs` | lines, files, includes |
+//! | `launch.rs` | the command line |
+//! | `rewrite.rs` | CONFIG REWRITE |
+//! | `errors.rs` | the texts |
+//!
+//! What a directive does is not here: this module knows names and values, and depends on no other but the patterns of
+//! `glob.rs`. Nor does it put a change into effect: the caller of `set` does, and drops the new settings if it cannot.
+
+mod directives;
+mod errors;
+mod fields;
+mod file;
+mod launch;
+mod line;
+mod lists;
+mod paths;
+mod rewrite;
+#[cfg(test)]
+mod testing;
+mod typed;
+mod value;
+
+pub(crate) use errors::{ConfigError, SetError};
+pub(crate) use launch::{Action, Launch, USAGE};
+pub(crate) use rewrite::Extent;
+#[allow(unused_imports, reason = "the fields' types, for those who pass one on")]
+pub(crate) use typed::{Bind, Cpus, Fsync, LogLevel, OutputLimit, OutputLimits, Permit, Policy, SavePoint};
+pub(crate) use value::Word;
+
+use crate::glob;
+use directives::{Change, Directive, find_setting, settings};
+use fields::Fields;
+use std::collections::BTreeMap;
+use std::ops::Deref;
+use std::path::Path;
+use value::{Before, Reason, Value};
+
+/// Every directive's value: `settings.port` for those with a field, `get` for all.
+#[derive(Clone, Debug)]
+pub(crate) struct Settings {
+    fields: Fields,
+    /// Directives without a field that are not at their default.
+    inert: BTreeMap<&'static str, Value>,
+}
+
+impl Deref for Settings {
+    type Target = Fields;
+
+    fn deref(&self) -> &Fields {
+        &self.fields
+    }
+}
+
+/// Everything at its default; `dir` is `.` until a start makes it absolute.
+impl Default for Settings {
+    fn default() -> Self {
+        let mut new = Settings { fields: Fields::default(), inert: BTreeMap::new() };
+        for row in settings().filter(|row| row.field().is_some()) {
+            new.put(row, row.default_value());
+        }
+        new
+    }
+}
+
+impl Settings {
+    /// CONFIG GET: names and values that fit any of the patterns, sorted by name, each name once.
+    ///
+    /// A full name is shown as it was asked for, and finds hidden directives too. An alias is a name of its own.
+    pub(crate) fn get(&self, patterns: &[&[u8]]) -> Vec<(Word, Word)> {
+        let mut found: BTreeMap<Word, (Word, Word)> = BTreeMap::new();
+        for pattern in patterns {
+            if !glob::is_pattern(pattern) {
+                if let Some(row) = find_setting(pattern) {
+                    found.insert(pattern.to_ascii_lowercase(), (pattern.to_vec(), self.show(row)));
+                }
+                continue;
+            }
+            for row in settings().filter(|row| !row.hidden) {
+                for name in row.names().map(str::as_bytes).filter(|name| glob::matches(pattern, name, true)) {
+                    found.entry(name.to_vec()).or_insert_with(|| (name.to_vec(), self.show(row)));
+                }
+            }
+        }
+        found.into_values().collect()
+    }
+
+    /// CONFIG SET of all pairs or none: the new settings, and the directives that differ from now.
+    ///
+    /// Nothing takes effect by this alone. If the caller cannot make a change true, it answers with
+    /// `SetError::failed` and keeps the settings that it has. `local`: whether the client is on this machine, which
+    /// `enable-protected-configs local` asks for.
+    pub(crate) fn set(
+        &self,
+        pairs: &[(&[u8], &[u8])],
+        local: bool,
+    ) -> Result<(Settings, Vec<&'static str>), SetError> {
+        for (index, (name, _)) in pairs.iter().enumerate() {
+            let again = pairs[..index].iter().any(|(earlier, _)| earlier.eq_ignore_ascii_case(name));
+            self.check_change(name, again, local)?;
+        }
+        let mut new = self.clone();
+        for (name, word) in pairs {
+            let row = find_setting(name).expect("checked above");
+            let before = new.value(row);
+            let value = row.parse(&[word.to_vec()], Before { value: Some(&before), repeated: false });
+            let failed = |reason| failed(&name.to_ascii_lowercase(), reason);
+            new.put(row, value.map_err(failed)?);
+        }
+        let changed =
+            settings().filter(|row| new.value(row) != self.value(row)).map(|row| row.name).collect();
+        Ok((new, changed))
+    }
+
+    /// CONFIG REWRITE: makes the file say what these settings are, and touches nothing else in it.
+    ///
+    /// The file is replaced as a whole, and on disk when this returns.
+    pub(crate) fn rewrite(&self, path: &Path, extent: Extent) -> std::io::Result<()> {
+        rewrite::rewrite(self, path, extent)
+    }
+
+    fn check_change(&self, name: &[u8], again: bool, local: bool) -> Result<(), SetError> {
+        let unknown = || SetError::Unknown { name: String::from_utf8_lossy(name).into_owned() };
+        let row = find_setting(name).ok_or_else(unknown)?;
+        let permitted = match self.enable_protected_configs {
+            Permit::Everybody => true,
+            Permit::Local => local,
+            Permit::Nobody => false,
+        };
+        match row.change {
+            Change::Nobody => Err(failed(name, "can't set immutable config".into())),
+            Change::Permitted if !permitted => Err(failed(name, "can't set protected config".into())),
+            _ if again => Err(failed(name, "duplicate parameter".into())),
+            _ => Ok(()),
+        }
+    }
+
+    fn show(&self, row: &Directive) -> Word {
+        row.kind.show(&self.value(row))
+    }
+
+    fn value(&self, row: &Directive) -> Value {
+        match row.field() {
+            Some(field) => (field.load)(&self.fields),
+            None => self.inert.get(row.name).cloned().unwrap_or_else(|| row.default_value()),
+        }
+    }
+
+    fn put(&mut self, row: &'static Directive, value: Value) {
+        match row.field() {
+            Some(field) => (field.store)(&mut self.fields, &value),
+            None if value == row.default_value() => drop(self.inert.remove(row.name)),
+            None => drop(self.inert.insert(row.name, value)),
+        }
+    }
+}
+
+fn failed(name: &[u8], reason: Reason) -> SetError {
+    SetError::failed(&String::from_utf8_lossy(name), reason)
+}
+
+#[cfg(test)]
+mod tests;

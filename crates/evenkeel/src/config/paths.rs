@@ -1,0 +1,56 @@
+//! File names with wildcards, for `include`.
+
+use crate::glob;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Component, Path, PathBuf};
+
+/// The files that a path with wildcards names, in the order of their names; one without is returned as it is, there or
+/// not. As in a shell, a name that begins with a dot is fitted by a pattern that does so only.
+pub(super) fn expand(path: &Path) -> Vec<PathBuf> {
+    let mut found = vec![PathBuf::new()];
+    for component in path.components() {
+        found = found.into_iter().flat_map(|base| step(&base, component)).collect();
+    }
+    found
+}
+
+/// The paths that one more component makes of `base`.
+fn step(base: &Path, component: Component<'_>) -> Vec<PathBuf> {
+    let pattern = component.as_os_str().as_bytes();
+    if !glob::is_pattern(pattern) {
+        return vec![base.join(component)];
+    }
+    let directory = if base.as_os_str().is_empty() { Path::new(".") } else { base };
+    let fits = |name: &[u8]| {
+        glob::matches(pattern, name, false) && (!name.starts_with(b".") || pattern.starts_with(b"."))
+    };
+    let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
+    let mut names: Vec<_> =
+        entries.map(|entry| entry.file_name()).filter(|name| fits(name.as_bytes())).collect();
+    names.sort();
+    names.into_iter().map(|name| base.join(name)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::testing::Scratch;
+
+    #[test]
+    fn wildcards_in_any_component() {
+        let scratch = Scratch::new();
+        for name in ["x1/b.conf", "x1/a.conf", "x2/c.conf", "x2/.hidden.conf", "y/d.conf"] {
+            scratch.write(name, "");
+        }
+        let expand = |pattern: &str| -> Vec<String> {
+            let found = expand(&scratch.path.join(pattern));
+            let inside =
+                |path: PathBuf| path.strip_prefix(&scratch.path).expect("inside").display().to_string();
+            found.into_iter().map(inside).collect()
+        };
+        assert_eq!(expand("x?/*.conf"), ["x1/a.conf", "x1/b.conf", "x2/c.conf"]);
+        assert_eq!(expand("x2/.*"), ["x2/.hidden.conf"]);
+        assert_eq!(expand("x1/none"), ["x1/none"]);
+        assert_eq!(expand("none*/a"), Vec::<String>::new());
+    }
+}

@@ -1,0 +1,289 @@
+//! Between the table's values and the types of the fields: a type that a field may have, and how it looks in the table.
+//!
+//! A row and its field are written by the same hand, so a type that does not fit is a slip in the table and stops the
+//! first test that touches it; no input reaches that panic.
+
+use super::lists::cpus;
+use super::value::{Value, Word};
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::PathBuf;
+
+pub(super) trait Typed: Sized {
+    fn of(value: &Value) -> Self;
+    fn value(&self) -> Value;
+}
+
+#[track_caller]
+fn misfit(value: &Value, wanted: &str) -> ! {
+    panic!("the row holds {value:?}, but its field wants {wanted}")
+}
+
+impl Typed for bool {
+    fn of(value: &Value) -> Self {
+        match value {
+            Value::Flag(on) => *on,
+            other => misfit(other, "a flag"),
+        }
+    }
+
+    fn value(&self) -> Value {
+        Value::Flag(*self)
+    }
+}
+
+macro_rules! numbers {
+    ($($number:ty),*) => {$(
+        impl Typed for $number {
+            fn of(value: &Value) -> Self {
+                match value {
+                    Value::Number(number) => (*number).try_into().expect("the row's range fits the field's type"),
+                    other => misfit(other, "a number"),
+                }
+            }
+
+            fn value(&self) -> Value {
+                Value::Number(i128::try_from(*self).expect("i128 holds every type in this list"))
+            }
+        }
+    )*};
+}
+numbers!(u16, u32, u64, usize, i32, i64);
+
+impl Typed for Word {
+    fn of(value: &Value) -> Self {
+        match value {
+            Value::Text(word) => word.clone(),
+            other => misfit(other, "a text"),
+        }
+    }
+
+    fn value(&self) -> Value {
+        Value::Text(self.clone())
+    }
+}
+
+impl Typed for PathBuf {
+    fn of(value: &Value) -> Self {
+        PathBuf::from(OsString::from_vec(Word::of(value)))
+    }
+
+    fn value(&self) -> Value {
+        Value::Text(self.as_os_str().as_bytes().to_vec())
+    }
+}
+
+/// The empty text stands for none.
+impl Typed for Option<PathBuf> {
+    fn of(value: &Value) -> Self {
+        Some(PathBuf::of(value)).filter(|path| !path.as_os_str().is_empty())
+    }
+
+    fn value(&self) -> Value {
+        Value::Text(self.as_deref().map_or(OsStr::new(""), |path| path.as_os_str()).as_bytes().to_vec())
+    }
+}
+
+impl Typed for Vec<f64> {
+    fn of(value: &Value) -> Self {
+        match value {
+            Value::Decimals(decimals) => decimals.clone(),
+            other => misfit(other, "decimals"),
+        }
+    }
+
+    fn value(&self) -> Value {
+        Value::Decimals(self.clone())
+    }
+}
+
+/// An address to listen on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Bind {
+    /// A name or number; `*` is every IPv4 address, `::*` every IPv6 one.
+    pub(crate) address: String,
+    /// Written with a `-` before it: not having this address is no error.
+    pub(crate) optional: bool,
+}
+
+impl Typed for Vec<Bind> {
+    fn of(value: &Value) -> Self {
+        let Value::Words(words) = value else { misfit(value, "words") };
+        let bind = |word: &Word| {
+            let word = String::from_utf8_lossy(word);
+            match word.strip_prefix('-') {
+                Some(address) => Bind { address: address.to_owned(), optional: true },
+                None => Bind { address: word.into_owned(), optional: false },
+            }
+        };
+        words.iter().map(bind).collect()
+    }
+
+    fn value(&self) -> Value {
+        let word =
+            |bind: &Bind| format!("{}{}", if bind.optional { "-" } else { "" }, bind.address).into_bytes();
+        Value::Words(self.iter().map(word).collect())
+    }
+}
+
+/// A snapshot is due when this many keys have changed and this many seconds have passed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct SavePoint {
+    pub(crate) seconds: u64,
+    pub(crate) changes: u64,
+}
+
+impl Typed for Vec<SavePoint> {
+    fn of(value: &Value) -> Self {
+        let Value::Numbers(numbers) = value else { misfit(value, "numbers") };
+        let point =
+            |pair: &[i64]| SavePoint { seconds: pair[0].unsigned_abs(), changes: pair[1].unsigned_abs() };
+        numbers.chunks_exact(2).map(point).collect()
+    }
+
+    fn value(&self) -> Value {
+        let numbers = self.iter().flat_map(|point| [point.seconds, point.changes]);
+        Value::Numbers(numbers.map(|n| n.try_into().expect("read from an i64")).collect())
+    }
+}
+
+/// How much may wait to be sent to a client before it is dropped; zero is no limit.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct OutputLimit {
+    pub(crate) hard_bytes: u64,
+    /// Dropped when above this for longer than `soft_seconds`.
+    pub(crate) soft_bytes: u64,
+    pub(crate) soft_seconds: u64,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct OutputLimits {
+    pub(crate) normal: OutputLimit,
+    pub(crate) replica: OutputLimit,
+    pub(crate) pubsub: OutputLimit,
+}
+
+impl Typed for OutputLimits {
+    fn of(value: &Value) -> Self {
+        let Value::Words(words) = value else { misfit(value, "words") };
+        let number = |word: &Word| -> u64 {
+            let text = std::str::from_utf8(word).ok();
+            text.and_then(|text| text.parse().ok()).expect("the list holds numbers that were checked")
+        };
+        let limit = |group: &[Word]| OutputLimit {
+            hard_bytes: number(&group[1]),
+            soft_bytes: number(&group[2]),
+            soft_seconds: number(&group[3]),
+        };
+        OutputLimits { normal: limit(&words[..4]), replica: limit(&words[4..8]), pubsub: limit(&words[8..]) }
+    }
+
+    fn value(&self) -> Value {
+        let classes = [("normal", self.normal), ("slave", self.replica), ("pubsub", self.pubsub)];
+        let words = classes.iter().flat_map(|(class, limit)| {
+            let numbers = [limit.hard_bytes, limit.soft_bytes, limit.soft_seconds];
+            std::iter::once((*class).to_owned()).chain(numbers.map(|number| number.to_string()))
+        });
+        Value::Words(words.map(String::into_bytes).collect())
+    }
+}
+
+/// Processors for the threads to stay on, in the order in which workers take them; empty leaves them to the kernel.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Cpus {
+    pub(crate) list: Vec<usize>,
+    written: Word,
+}
+
+impl Typed for Cpus {
+    fn of(value: &Value) -> Self {
+        let written = Word::of(value);
+        Cpus { list: cpus(&written).expect("the row's check has read it"), written }
+    }
+
+    fn value(&self) -> Value {
+        Value::Text(self.written.clone())
+    }
+}
+
+/// An enum whose variants are the words of a choice; the first is what an empty `Fields` begins with.
+macro_rules! choices {
+    ($(#[$doc:meta])* $name:ident { $first:ident = $first_word:literal, $($variant:ident = $word:literal,)* }) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+        pub(crate) enum $name {
+            #[default]
+            $first,
+            $($variant,)*
+        }
+
+        impl $name {
+            pub(super) const NAMES: &'static [&'static str] = &[$first_word, $($word,)*];
+
+            /// As the directive writes it.
+            pub(crate) fn name(self) -> &'static str {
+                match self {
+                    $name::$first => $first_word,
+                    $($name::$variant => $word,)*
+                }
+            }
+        }
+
+        impl Typed for $name {
+            fn of(value: &Value) -> Self {
+                match value {
+                    Value::Choice($first_word) => $name::$first,
+                    $(Value::Choice($word) => $name::$variant,)*
+                    other => misfit(other, stringify!($name)),
+                }
+            }
+
+            fn value(&self) -> Value {
+                Value::Choice(self.name())
+            }
+        }
+    };
+}
+
+choices! {
+    /// Which keys are given up when memory is full.
+    Policy {
+        VolatileLru = "volatile-lru",
+        VolatileLfu = "volatile-lfu",
+        VolatileRandom = "volatile-random",
+        VolatileTtl = "volatile-ttl",
+        AllkeysLru = "allkeys-lru",
+        AllkeysLfu = "allkeys-lfu",
+        AllkeysRandom = "allkeys-random",
+        NoEviction = "noeviction",
+    }
+}
+
+choices! {
+    /// From the most lines to none.
+    LogLevel {
+        Debug = "debug",
+        Verbose = "verbose",
+        Notice = "notice",
+        Warning = "warning",
+        Nothing = "nothing",
+    }
+}
+
+choices! {
+    /// When the append-only file is made durable.
+    Fsync {
+        EverySecond = "everysec",
+        Always = "always",
+        Never = "no",
+    }
+}
+
+choices! {
+    /// Who may use a command that could do harm.
+    Permit {
+        Nobody = "no",
+        Everybody = "yes",
+        Local = "local",
+    }
+}

@@ -1,0 +1,469 @@
+//! The road that every command takes.
+//!
+//! ```text
+//! look up > arity > may this session? > queue it (MULTI) > paused? > memory > lock the keys' slots > handler > unlock
+//! ```
+//!
+//! What happens on the way is decided by the command's row alone. An [`Executor`] is all that a worker needs for it,
+//! and knows nothing of sockets; tests drive one directly.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+
+use evenkeel_store::evict::{self, Order, Pool};
+use evenkeel_store::memory;
+use evenkeel_store::{Access, Held, Key, Place, Seat};
+
+use crate::background::SLICE_US_MAX;
+use crate::clock::{self, Ticks};
+use crate::command::table::{Table, table};
+use crate::command::{Args, Call, Command, Flags, Id, Reach};
+use crate::config::{Policy, Settings};
+use crate::error::{Done, Error};
+use crate::observe::stats::{Stage, Stats, add};
+use crate::reply::Reply;
+use crate::server::Server;
+use crate::session::{Queued, ReplyMode, Session};
+
+/// What became of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    Replied,
+    /// CLIENT PAUSE: to be tried again when the pause is over.
+    Paused,
+}
+
+/// One worker's means of running commands.
+pub struct Executor {
+    pub server: Arc<Server>,
+    pub seat: Seat,
+    pub settings: Arc<Settings>,
+    settings_version: u64,
+    pub worker: usize,
+    table: &'static Table,
+    places: Vec<Place>,
+    pub pool: Pool,
+    /// Memory is short, and evicting did not help.
+    pub out_of_memory: bool,
+    /// When the command at hand began: the end of the one before.
+    pub last_ticks: Ticks,
+}
+
+/// A request whose command is known.
+#[derive(Clone, Copy)]
+pub struct Request<'a> {
+    pub command: Option<Id>,
+    pub args: Args<'a>,
+    /// The hash and place of the first argument, when that is the only key and both have been computed.
+    pub key: Option<(u64, Place)>,
+}
+
+impl Executor {
+    pub fn new(server: Arc<Server>, worker: usize) -> Executor {
+        let mut seat = server.keyspace.seat();
+        seat.ticks = clock::ticks;
+        let mut executor = Executor {
+            settings: server.settings(),
+            settings_version: u64::MAX,
+            table: table(),
+            server,
+            seat,
+            worker,
+            places: Vec::new(),
+            pool: Pool::default(),
+            out_of_memory: false,
+            last_ticks: clock::ticks(),
+        };
+        executor.refresh(clock::unix_ms());
+        executor
+    }
+
+    pub fn stats(&self) -> &Stats {
+        &self.server.stats[self.worker]
+    }
+
+    /// Takes note of the time and of changed settings. To be called once per loop turn.
+    pub fn refresh(&mut self, now_ms: u64) {
+        self.seat.now_ms = now_ms;
+        let version = self.server.settings_version();
+        if version != self.settings_version {
+            self.settings_version = version;
+            self.settings = self.server.settings();
+            self.seat.access = access_of(&self.settings);
+        }
+        self.seat.keep_expired = self.server.pause.is_active(now_ms);
+    }
+
+    /// The command that a request names, and its key, for prefetching.
+    #[inline]
+    pub fn resolve<'a>(&self, args: Args<'a>, db: u32) -> Request<'a> {
+        let command = self.table.find(args.at(0));
+        let mut key = None;
+        if let Some(id) = command
+            && self.table.row(id).keys.is_first()
+            && let Some(bytes) = args.get(1)
+        {
+            let resolved = self.server.keyspace.key(db, bytes);
+            key = Some((resolved.hash, resolved.place));
+        }
+        Request { command, args, key }
+    }
+
+    /// Runs a request and writes its reply. The seat is inside the gate.
+    #[inline]
+    pub fn run(&mut self, session: &mut Session, request: Request<'_>, reply: &mut Reply) -> Outcome {
+        let (mark, errors) = (reply.mark(), reply.errors);
+        let outcome = match self.admit(session, &request) {
+            Ok(Admitted::Run(id)) => {
+                let done = self.run_admitted(session, id, &request, reply);
+                self.finish(id, done, reply, errors)
+            }
+            Ok(Admitted::Queued) => {
+                reply.simple("QUEUED");
+                Outcome::Replied
+            }
+            Ok(Admitted::Paused) => Outcome::Paused,
+            Err(error) => {
+                self.reject(session, request.command, &error, reply);
+                Outcome::Replied
+            }
+        };
+        if session.reply_mode != ReplyMode::On {
+            silence(session, reply, mark);
+        }
+        outcome
+    }
+
+    /// Everything that may keep a command from being run.
+    #[inline]
+    fn admit(&mut self, session: &mut Session, request: &Request<'_>) -> Result<Admitted, Error> {
+        let Some(id) = request.command else { return Err(unknown_command(&request.args)) };
+        let mut id = id;
+        let mut row = self.table.row(id);
+        if !row.subcommands.is_empty() && request.args.len() > 1 {
+            let sub = self.table.find_sub(row, request.args.at(1));
+            id = sub.ok_or_else(|| unknown_subcommand(row, &request.args))?;
+            row = self.table.row(id);
+        }
+        if !row.arity.admits(request.args.len()) {
+            return Err(Error::Arity(row.name));
+        }
+        if !session.authenticated && !row.flags.has(Flags::NO_AUTH) {
+            return Err(Error::NoAuth);
+        }
+        if session.on_probation && !row.flags.has(Flags::OPERATOR) {
+            session.closing = true;
+            return Err(Error::text("ERR max number of clients reached"));
+        }
+        if row.flags.has(Flags::DENYOOM) && self.out_of_memory {
+            return Err(Error::OutOfMemory);
+        }
+        if self.server.pause.delays(row, session, self.seat.now_ms) {
+            return Ok(Admitted::Paused);
+        }
+        if let Some(multi) = &mut session.multi
+            && !row.flags.has(Flags::NOT_QUEUED)
+        {
+            if row.flags.has(Flags::NO_MULTI) {
+                return Err(Error::text("ERR Command not allowed inside a transaction"));
+            }
+            let args = request.args.to_owned();
+            multi.memory += args.memory() + size_of::<Queued>();
+            multi.queue.push(Queued { id, args });
+            session.client.multi_len.store(multi.queue.len() as i32, Relaxed);
+            session.client.multi_memory.store(multi.memory, Relaxed);
+            return Ok(Admitted::Queued);
+        }
+        Ok(Admitted::Run(id))
+    }
+
+    /// Locks what the row's reach says and calls the handler.
+    #[inline]
+    fn run_admitted(
+        &mut self,
+        session: &mut Session,
+        id: Id,
+        request: &Request<'_>,
+        reply: &mut Reply,
+    ) -> Done {
+        let row = self.table.row(id);
+        session.client.command.store(id.index() as u32, Relaxed);
+        self.seat.no_touch = session.no_touch;
+        let server = &self.server;
+        let keyspace = &server.keyspace;
+        let mut parts = Parts { id, reply, session, server, settings: &self.settings, worker: self.worker };
+        if row.keys.is_first() {
+            let bytes = request.args.at(1);
+            let key = match request.key {
+                Some((hash, place)) if place.db() == parts.session.db as usize => Key { bytes, place, hash },
+                _ => keyspace.key(parts.session.db, bytes),
+            };
+            let mut held = keyspace.hold_one(&mut self.seat, key.place);
+            return parts.call(row, request.args, std::slice::from_ref(&key), &mut held);
+        }
+        let mut held = match row.reach {
+            Reach::Walk => keyspace.hold_none(&mut self.seat),
+            Reach::Whole => keyspace.hold_all(&mut self.seat),
+            Reach::Keys => {
+                let keys = keys_of(row, &request.args, parts.session.db, server);
+                self.places.clear();
+                self.places.extend(keys.iter().map(|key| key.place));
+                let mut held = keyspace.hold(&mut self.seat, &mut self.places);
+                return parts.call(row, request.args, &keys, &mut held);
+            }
+            Reach::Queue => {
+                if queue_places(parts.session, server, &mut self.places) {
+                    keyspace.hold(&mut self.seat, &mut self.places)
+                } else {
+                    keyspace.hold_all(&mut self.seat)
+                }
+            }
+        };
+        parts.call(row, request.args, &[], &mut held)
+    }
+
+    #[inline]
+    fn finish(&mut self, id: Id, done: Done, reply: &mut Reply, errors_before: u64) -> Outcome {
+        if let Err(error) = &done {
+            reply.fail(error);
+            self.stats().error(&error.line());
+        }
+        let now = clock::ticks();
+        let elapsed = now.saturating_sub(self.last_ticks);
+        self.last_ticks = now;
+        let failed = reply.errors != errors_before;
+        self.stats().ran(id, elapsed, failed, self.settings.latency_tracking);
+        Outcome::Replied
+    }
+
+    #[cold]
+    fn reject(&mut self, session: &mut Session, id: Option<Id>, error: &Error, reply: &mut Reply) {
+        reply.fail(error);
+        self.stats().error(&error.line());
+        if let Some(id) = id {
+            add(&self.stats().commands[id.index()].rejected, 1);
+        }
+        if let Some(multi) = &mut session.multi {
+            multi.failed = true;
+        }
+        self.last_ticks = clock::ticks();
+    }
+
+    /// Gives up keys if more memory is used than `maxmemory` allows. The seat is inside the gate, and holds nothing.
+    #[inline]
+    pub fn make_room(&mut self) {
+        self.out_of_memory = false;
+        let limit = self.settings.maxmemory as usize;
+        if limit > 0 && memory::used() > limit {
+            self.evict(limit);
+        }
+    }
+
+    /// Works for at most one slice: what is still too much then is the next batch's to remove.
+    #[cold]
+    fn evict(&mut self, limit: usize) {
+        let Some(policy) = eviction(self.settings.maxmemory_policy) else {
+            self.out_of_memory = true;
+            return;
+        };
+        if self.seat.keep_expired {
+            return; // paused: the data must not change
+        }
+        let started = clock::ticks();
+        let until = started + SLICE_US_MAX * clock::ticks_per_us();
+        let (samples, decay) = (self.settings.maxmemory_samples, self.settings.lfu_decay_time);
+        let server = self.server.clone();
+        while memory::used() > limit && clock::ticks() < until {
+            let mut held = server.keyspace.hold_none(&mut self.seat);
+            if !held.evict(policy, samples, decay, &mut self.pool) {
+                self.out_of_memory = true;
+                break;
+            }
+            // Freed here: memory is needed now.
+            held.seat.trash.clear();
+        }
+        let elapsed = clock::ticks().saturating_sub(started);
+        self.stats().book(Stage::Evict, elapsed);
+        self.stats().slice_max.fetch_max(elapsed, Relaxed);
+    }
+
+    /// Runs `f`; a panic in it becomes an error reply, its locks having been released on the way out.
+    pub fn shielded<R>(
+        &mut self,
+        reply: &mut Reply,
+        f: impl FnOnce(&mut Self, &mut Reply) -> R,
+    ) -> Option<R> {
+        let mark = reply.mark();
+        let result = catch_unwind(AssertUnwindSafe(|| f(self, reply)));
+        result.ok().or_else(|| {
+            add(&self.stats().panics, 1);
+            reply.rewind(mark);
+            reply.fail(&Error::text("ERR internal error: the command was abandoned, see the server's log"));
+            None
+        })
+    }
+}
+
+enum Admitted {
+    Run(Id),
+    Queued,
+    Paused,
+}
+
+/// What a call is made of beside its arguments and what it holds.
+struct Parts<'a> {
+    id: Id,
+    reply: &'a mut Reply,
+    session: &'a mut Session,
+    server: &'a Arc<Server>,
+    settings: &'a Arc<Settings>,
+    worker: usize,
+}
+
+impl Parts<'_> {
+    #[inline]
+    fn call(&mut self, row: &Command, args: Args<'_>, keys: &[Key<'_>], held: &mut Held<'_>) -> Done {
+        (row.handler)(&mut Call {
+            id: self.id,
+            args,
+            keys,
+            held,
+            reply: self.reply,
+            session: self.session,
+            server: self.server,
+            settings: self.settings,
+            worker: self.worker,
+        })
+    }
+}
+
+/// Runs a queued command inside EXEC's call, which holds the slots it needs.
+pub fn run_nested(call: &mut Call<'_, '_>, queued: &Queued) {
+    let row = table().row(queued.id);
+    let (args, before, errors) = (queued.args.as_args(), clock::ticks(), call.reply.errors);
+    let keys = keys_of(row, &args, call.session.db, call.server);
+    let server = call.server;
+    let mut parts = Parts {
+        id: queued.id,
+        reply: call.reply,
+        session: call.session,
+        server,
+        settings: call.settings,
+        worker: call.worker,
+    };
+    let done = parts.call(row, args, &keys, call.held);
+    let stats = &server.stats[call.worker];
+    if let Err(error) = done {
+        call.reply.fail(&error);
+        stats.error(&error.line());
+    }
+    let failed = call.reply.errors != errors;
+    stats.ran(queued.id, clock::ticks() - before, failed, call.settings.latency_tracking);
+}
+
+fn keys_of<'a>(row: &Command, args: &Args<'a>, db: u32, server: &Server) -> Vec<Key<'a>> {
+    let mut keys = Vec::new();
+    row.keys.for_each(args, db, server.keyspace.databases() as u32, |index, db| {
+        keys.push(server.keyspace.key(db, args.at(index)));
+    });
+    keys
+}
+
+/// The places of all keys that EXEC needs: those of the queued commands and those watched. `false`: it cannot be told
+/// beforehand, and everything has to be held.
+fn queue_places(session: &Session, server: &Server, places: &mut Vec<Place>) -> bool {
+    places.clear();
+    let databases = server.keyspace.databases() as u32;
+    for queued in session.multi.iter().flat_map(|multi| &multi.queue) {
+        let row = table().row(queued.id);
+        if row.reach != Reach::Keys && !row.flags.has(Flags::NO_DATA) {
+            return false;
+        }
+        let args = queued.args.as_args();
+        row.keys.for_each(&args, session.db, databases, |index, db| {
+            places.push(server.keyspace.key(db, args.at(index)).place);
+        });
+    }
+    let watched = session.watching.iter().flat_map(|watching| &watching.keys);
+    places.extend(watched.map(|(db, key)| server.keyspace.key(*db, key).place));
+    true
+}
+
+/// Takes back what CLIENT REPLY says must not be sent.
+#[cold]
+fn silence(session: &mut Session, reply: &mut Reply, mark: crate::reply::Mark) {
+    match session.reply_mode {
+        ReplyMode::On => {}
+        ReplyMode::Off => reply.rewind(mark),
+        ReplyMode::SkipNext => {
+            reply.rewind(mark);
+            session.reply_mode = ReplyMode::SkipThis;
+        }
+        ReplyMode::SkipThis => {
+            reply.rewind(mark);
+            session.reply_mode = ReplyMode::On;
+        }
+    }
+}
+
+#[cold]
+fn unknown_command(args: &Args<'_>) -> Error {
+    const SHOWN: usize = 128;
+    let mut text = b"ERR unknown command '".to_vec();
+    text.extend(args.at(0).iter().take(SHOWN));
+    text.extend_from_slice(b"', with args beginning with: ");
+    let mut shown = 0;
+    for arg in args.from(1) {
+        if shown >= SHOWN {
+            break;
+        }
+        let take = arg.len().min(SHOWN - shown);
+        text.push(b'\'');
+        text.extend_from_slice(&arg[..take]);
+        text.extend_from_slice(b"' ");
+        shown += take + 3;
+    }
+    Error::Bytes(text)
+}
+
+#[cold]
+fn unknown_subcommand(row: &Command, args: &Args<'_>) -> Error {
+    const SHOWN: usize = 128;
+    let mut text = b"ERR unknown subcommand '".to_vec();
+    text.extend(args.at(1).iter().take(SHOWN));
+    text.extend_from_slice(format!("'. Try {} HELP.", row.name).as_bytes());
+    Error::Bytes(text)
+}
+
+/// How reads mark entries under the configured policy.
+fn access_of(settings: &Settings) -> Access {
+    if matches!(settings.maxmemory_policy, Policy::AllkeysLfu | Policy::VolatileLfu) {
+        Access::Lfu { log_factor: settings.lfu_log_factor, decay_minutes: settings.lfu_decay_time }
+    } else {
+        Access::Lru
+    }
+}
+
+/// The store's words for a policy; `None` evicts nothing.
+fn eviction(policy: Policy) -> Option<evict::Policy> {
+    let (volatile_only, order) = match policy {
+        Policy::VolatileLru => (true, Order::Lru),
+        Policy::VolatileLfu => (true, Order::Lfu),
+        Policy::VolatileRandom => (true, Order::Random),
+        Policy::VolatileTtl => (true, Order::Ttl),
+        Policy::AllkeysLru => (false, Order::Lru),
+        Policy::AllkeysLfu => (false, Order::Lfu),
+        Policy::AllkeysRandom => (false, Order::Random),
+        Policy::NoEviction => return None,
+    };
+    Some(evict::Policy { volatile_only, order })
+}
+
+/// Books a stage that began at `from`; returns the present.
+#[inline]
+pub fn book(stats: &Stats, stage: Stage, from: Ticks) -> Ticks {
+    let now = clock::ticks();
+    stats.book(stage, now.saturating_sub(from));
+    now
+}

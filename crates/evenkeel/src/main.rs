@@ -1,0 +1,32 @@
+//! Evenkeel: a Redis-compatible, multi-core, in-memory data store whose latency stays even.
+//!
+//! This file starts and stops the process; the road of a command begins in `net/worker.rs` and goes through
+//! `pipeline.rs` and `dispatch.rs`.
+
+mod background;
+mod clients;
+mod clock;
+mod command;
+mod config;
+mod dispatch;
+mod error;
+mod glob;
+mod log;
+mod net;
+mod observe;
+mod pipeline;
+mod reply;
+mod rubbish;
+mod server;
+mod session;
+mod startup;
+
+use std::process::ExitCode;
+
+#[global_allocator]
+static ALLOCATOR: evenkeel_store::memory::Counting<mimalloc::MiMalloc> =
+    evenkeel_store::memory::Counting(mimalloc::MiMalloc);
+
+fn main() -> ExitCode {
+    startup::run(std::env::args_os())
+}

@@ -1,0 +1,202 @@
+//! A connection: a socket, what has arrived and was not yet understood, and what could not yet be sent.
+//!
+//! It is a value without ties to the thread that serves it, so it can be handed to another worker.
+
+use std::collections::VecDeque;
+use std::io::{self, IoSlice};
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+
+use evenkeel_resp::request::{Span, State};
+
+use crate::clients::ClientInfo;
+use crate::reply::{Reply, Stretch};
+use crate::session::Session;
+
+/// Stretches given to one system call (the kernel takes 1,024).
+const GATHER_MAX: usize = 512;
+
+/// See the module's text.
+pub struct Connection {
+    socket: OwnedFd,
+    pub session: Session,
+    pub resp3: bool,
+    /// Bytes that have arrived and not been used up; empty nearly always.
+    pub input: Vec<u8>,
+    /// How far the request at the start of `input` has been read, and its arguments so far.
+    pub state: State,
+    pub args: Vec<Span>,
+    /// How many bytes that request still lacks at least.
+    pub missing: usize,
+    /// Not yet sent; `sent` bytes of the first stretch are.
+    backlog: VecDeque<Stretch>,
+    sent: usize,
+    backlog_len: usize,
+    /// There may be more to read.
+    pub readable: bool,
+    /// Waiting for the end of a pause.
+    pub parked: bool,
+    /// Since when the backlog has been above the soft limit, in milliseconds since the Unix epoch.
+    pub soft_since_ms: Option<u64>,
+    /// Batches run since the worker last looked, for moving busy connections.
+    pub activity: u32,
+}
+
+/// What came of sending.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sent {
+    All,
+    /// The socket is full; the rest waits in the backlog.
+    Part,
+}
+
+impl Connection {
+    pub fn new(socket: OwnedFd, session: Session) -> Connection {
+        Connection {
+            socket,
+            session,
+            resp3: false,
+            input: Vec::new(),
+            state: State::start(0),
+            args: Vec::new(),
+            missing: 0,
+            backlog: VecDeque::new(),
+            sent: 0,
+            backlog_len: 0,
+            readable: true,
+            parked: false,
+            soft_since_ms: None,
+            activity: 0,
+        }
+    }
+
+    pub fn fd(&self) -> RawFd {
+        self.socket.as_raw_fd()
+    }
+
+    pub fn client(&self) -> &Arc<ClientInfo> {
+        &self.session.client
+    }
+
+    /// Reads into `buf`; 0 is the end of the stream, `WouldBlock` that there is nothing now.
+    #[inline]
+    pub fn read(&self, buf: &mut [u8]) -> io::Result<usize> {
+        // SAFETY: pointer and length are those of `buf`.
+        let got = unsafe { libc::recv(self.fd(), buf.as_mut_ptr().cast(), buf.len(), 0) };
+        if got < 0 { Err(io::Error::last_os_error()) } else { Ok(got as usize) }
+    }
+
+    /// Reads up to `room` bytes behind what is in `input`.
+    pub fn read_more(&mut self, room: usize) -> io::Result<usize> {
+        let len = self.input.len();
+        self.input.resize(len + room, 0);
+        let mut input = std::mem::take(&mut self.input);
+        let got = self.read(&mut input[len..]);
+        input.truncate(len + got.as_ref().map_or(0, |got| *got));
+        self.input = input;
+        got
+    }
+
+    /// Sends a reply, or as much of it as the socket takes; the reply is empty afterwards.
+    pub fn send(&mut self, reply: &mut Reply) -> io::Result<Sent> {
+        if !self.backlog.is_empty() {
+            self.queue(reply.take_rest(0));
+            return Ok(Sent::Part);
+        }
+        let total = reply.len();
+        let sent = match reply.plain() {
+            Some(bytes) => self.write(bytes)?,
+            None => {
+                let slices = reply.slices();
+                self.write_gathered(&slices[..slices.len().min(GATHER_MAX)])?
+            }
+        };
+        if sent == total {
+            reply.clear();
+            return Ok(Sent::All);
+        }
+        self.queue(reply.take_rest(sent));
+        // A gathering write may have been cut short by its own bound rather than by the socket.
+        self.send_backlog()
+    }
+
+    fn queue(&mut self, stretches: Vec<Stretch>) {
+        self.backlog_len += stretches.iter().map(|stretch| stretch.as_slice().len()).sum::<usize>();
+        self.backlog.extend(stretches);
+        self.note_backlog();
+    }
+
+    /// Sends what waits, as far as the socket takes it.
+    pub fn send_backlog(&mut self) -> io::Result<Sent> {
+        while !self.backlog.is_empty() {
+            let mut slices = Vec::with_capacity(self.backlog.len().min(GATHER_MAX));
+            for (index, stretch) in self.backlog.iter().take(GATHER_MAX).enumerate() {
+                let from = if index == 0 { self.sent } else { 0 };
+                slices.push(IoSlice::new(&stretch.as_slice()[from..]));
+            }
+            let wanted: usize = slices.iter().map(|slice| slice.len()).sum();
+            let sent = self.write_gathered(&slices)?;
+            self.forget(sent);
+            if sent < wanted {
+                self.note_backlog();
+                return Ok(Sent::Part);
+            }
+        }
+        self.note_backlog();
+        Ok(Sent::All)
+    }
+
+    /// Drops the first `bytes` of the backlog.
+    fn forget(&mut self, bytes: usize) {
+        self.backlog_len -= bytes;
+        self.sent += bytes;
+        while let Some(first) = self.backlog.front() {
+            let len = first.as_slice().len();
+            if self.sent < len {
+                break;
+            }
+            self.sent -= len;
+            self.backlog.pop_front();
+        }
+    }
+
+    fn note_backlog(&self) {
+        self.client().out_bytes.store(self.backlog_len, Relaxed);
+        self.client().out_stretches.store(self.backlog.len(), Relaxed);
+    }
+
+    /// Bytes waiting to be sent.
+    pub fn backlog_len(&self) -> usize {
+        self.backlog_len
+    }
+
+    /// Writes, and takes a full socket for zero bytes.
+    fn write(&self, bytes: &[u8]) -> io::Result<usize> {
+        // SAFETY: pointer and length are those of `bytes`. No SIGPIPE: the error is enough.
+        let sent = unsafe { libc::send(self.fd(), bytes.as_ptr().cast(), bytes.len(), libc::MSG_NOSIGNAL) };
+        would_block_is_zero(sent)
+    }
+
+    fn write_gathered(&self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
+        // SAFETY: zeros are a valid `msghdr`; `IoSlice` has the layout of `iovec`, and the slices outlive the call.
+        let sent = unsafe {
+            let mut message: libc::msghdr = std::mem::zeroed();
+            message.msg_iov = slices.as_ptr().cast_mut().cast();
+            message.msg_iovlen = slices.len() as _;
+            libc::sendmsg(self.fd(), &message, libc::MSG_NOSIGNAL)
+        };
+        would_block_is_zero(sent)
+    }
+}
+
+fn would_block_is_zero(sent: isize) -> io::Result<usize> {
+    if sent >= 0 {
+        return Ok(sent as usize);
+    }
+    match io::Error::last_os_error() {
+        error if error.kind() == io::ErrorKind::WouldBlock => Ok(0),
+        error if error.kind() == io::ErrorKind::Interrupted => Ok(0),
+        error => Err(error),
+    }
+}

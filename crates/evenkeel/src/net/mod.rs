@@ -1,0 +1,7 @@
+//! Sockets, and the threads that serve them.
+
+pub mod connection;
+pub mod inbox;
+pub mod listener;
+pub mod poll;
+pub mod worker;

@@ -1,0 +1,106 @@
+//! Waiting for readiness: `epoll`, as it is.
+//!
+//! Our own few lines instead of `mio`, for two things that it hides: connections are edge-triggered, which saves a
+//! system call per request, while listeners are level-triggered and exclusive, so that no connection is forgotten
+//! and one worker wakes up for it, not all.
+
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+
+/// What happened, and to whom.
+#[derive(Clone, Copy)]
+pub struct Event {
+    pub token: u64,
+    bits: u32,
+}
+
+impl Event {
+    pub fn is_readable(self) -> bool {
+        self.bits & libc::EPOLLIN as u32 != 0
+    }
+
+    pub fn is_writable(self) -> bool {
+        self.bits & libc::EPOLLOUT as u32 != 0
+    }
+
+    /// The peer has closed its side, or the connection broke.
+    pub fn is_hangup(self) -> bool {
+        self.bits & (libc::EPOLLRDHUP | libc::EPOLLHUP | libc::EPOLLERR) as u32 != 0
+    }
+}
+
+pub struct Poll {
+    epoll: OwnedFd,
+    events: Vec<libc::epoll_event>,
+}
+
+/// Most events taken at once: a turn serves at most so many connections before it looks at its inbox and timers.
+const EVENTS_MAX: usize = 256;
+
+impl Poll {
+    pub fn new() -> io::Result<Poll> {
+        // SAFETY: no pointers; the result is checked.
+        let fd = check(unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) })?;
+        // SAFETY: the descriptor was just made and has no other owner.
+        let epoll = unsafe { OwnedFd::from_raw_fd(fd) };
+        Ok(Poll { epoll, events: vec![libc::epoll_event { events: 0, u64: 0 }; EVENTS_MAX] })
+    }
+
+    /// Reports each time that `fd` becomes readable or writable, once.
+    pub fn add_connection(&self, fd: RawFd, token: u64) -> io::Result<()> {
+        self.add(fd, token, libc::EPOLLIN | libc::EPOLLOUT | libc::EPOLLRDHUP | libc::EPOLLET)
+    }
+
+    /// Reports `fd` as long as it is readable, to one of the threads that wait for it.
+    pub fn add_listener(&self, fd: RawFd, token: u64) -> io::Result<()> {
+        self.add(fd, token, libc::EPOLLIN | libc::EPOLLEXCLUSIVE)
+    }
+
+    /// Reports `fd` as long as it is readable.
+    pub fn add_wakeup(&self, fd: RawFd, token: u64) -> io::Result<()> {
+        self.add(fd, token, libc::EPOLLIN)
+    }
+
+    fn add(&self, fd: RawFd, token: u64, events: i32) -> io::Result<()> {
+        let mut event = libc::epoll_event { events: events as u32, u64: token };
+        // SAFETY: the event outlives the call, which copies it.
+        check(unsafe { libc::epoll_ctl(self.epoll.as_raw_fd(), libc::EPOLL_CTL_ADD, fd, &mut event) })
+            .map(drop)
+    }
+
+    pub fn remove(&self, fd: RawFd) -> io::Result<()> {
+        // SAFETY: removing takes no event.
+        let done =
+            unsafe { libc::epoll_ctl(self.epoll.as_raw_fd(), libc::EPOLL_CTL_DEL, fd, std::ptr::null_mut()) };
+        check(done).map(drop)
+    }
+
+    /// Waits for `timeout_ms` at most (-1: without end) and returns how many events there are; see [`Poll::event`].
+    pub fn wait(&mut self, timeout_ms: i32) -> io::Result<usize> {
+        // SAFETY: the pointer and length are those of the vector.
+        let got = unsafe {
+            libc::epoll_wait(
+                self.epoll.as_raw_fd(),
+                self.events.as_mut_ptr(),
+                self.events.len() as i32,
+                timeout_ms,
+            )
+        };
+        match check(got) {
+            Ok(count) => Ok(count as usize),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(0),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The event at `index`, below what the last wait returned.
+    pub fn event(&self, index: usize) -> Event {
+        let event = self.events[index];
+        Event { token: event.u64, bits: event.events }
+    }
+}
+
+/// The result of a system call that says -1 for an error.
+pub fn check(result: i32) -> io::Result<i32> {
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
+}

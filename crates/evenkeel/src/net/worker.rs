@@ -1,0 +1,669 @@
+//! A worker: one thread, one event loop, the connections that it serves.
+//!
+//! A turn: wait for events; accept; for each readable connection read once, run what has arrived as batches, answer
+//! with one write; look into the inbox; timers; a slice of background work, if there is any. A connection that keeps
+//! sending is served again in the next turn, so it cannot keep the others waiting.
+
+use std::collections::VecDeque;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::{Acquire, Relaxed};
+
+use super::connection::{Connection, Sent};
+use super::inbox::{Inbox, Message};
+use super::listener::{Accepted, Listener};
+use super::poll::{Event, Poll};
+use crate::background::Background;
+use crate::clients::ClientInfo;
+use crate::clock::{self, Ticks};
+use crate::dispatch::{Executor, book};
+use crate::log::Level;
+use crate::observe::stats::{Stage, add};
+use crate::pipeline::{Ended, Pipeline};
+use crate::reply::Reply;
+use crate::server::Server;
+use crate::session::Session;
+
+/// Bytes read at once into the worker's buffer; what a pipeline of 100 requests of 500 bytes needs.
+const READ_BUFFER: usize = 64 * 1024;
+
+/// Reads of one connection per turn.
+const READS_PER_TURN: usize = 4;
+
+/// Connections accepted per turn and listener; the rest wait for the next turn.
+const ACCEPTS_PER_TURN: usize = 64;
+
+/// Milliseconds between two looks at timers.
+const TICK_MS: u64 = 100;
+
+/// Connections accepted beyond `maxclients` to see whether an operator is among them.
+const OPERATORS_MAX: usize = 8;
+
+const WAKEUP_TOKEN: u64 = u64::MAX;
+/// Listeners have the tokens just below.
+const LISTENER_TOKENS: u64 = u64::MAX - 1024;
+
+/// See the module's text.
+pub struct Worker {
+    index: usize,
+    server: Arc<Server>,
+    listeners: Arc<Vec<Listener>>,
+    poll: Poll,
+    executor: Executor,
+    pipeline: Pipeline,
+    background: Background,
+    /// By the lower half of their tokens; the upper half tells a connection from its predecessors in the place.
+    connections: Vec<Option<Box<Connection>>>,
+    generations: Vec<u32>,
+    vacant: Vec<usize>,
+    /// Connections that have more to read, or whose pause has ended.
+    ready: VecDeque<u64>,
+    parked: Vec<u64>,
+    buffer: Box<[u8]>,
+    reply: Reply,
+    /// The time as of the start of this turn.
+    now_ms: u64,
+    turn_ticks: Ticks,
+    next_tick_ms: u64,
+    /// Where the walk over all connections goes on.
+    patrol: usize,
+    busy_ticks: Ticks,
+    busy_since: Ticks,
+}
+
+impl Worker {
+    pub fn new(server: Arc<Server>, index: usize, listeners: Arc<Vec<Listener>>) -> io::Result<Worker> {
+        let poll = Poll::new()?;
+        poll.add_wakeup(server.inboxes[index].fd(), WAKEUP_TOKEN)?;
+        for (at, listener) in listeners.iter().enumerate() {
+            poll.add_listener(listener.fd(), LISTENER_TOKENS + at as u64)?;
+        }
+        Ok(Worker {
+            index,
+            listeners,
+            poll,
+            executor: Executor::new(server.clone(), index),
+            pipeline: Pipeline::default(),
+            background: Background::new(index, server.workers()),
+            connections: Vec::new(),
+            generations: Vec::new(),
+            vacant: Vec::new(),
+            ready: VecDeque::new(),
+            parked: Vec::new(),
+            buffer: vec![0; READ_BUFFER].into(),
+            reply: Reply::default(),
+            now_ms: clock::unix_ms(),
+            turn_ticks: clock::ticks(),
+            next_tick_ms: 0,
+            patrol: 0,
+            busy_ticks: 0,
+            busy_since: clock::ticks(),
+            server,
+        })
+    }
+
+    /// Serves until the server stops.
+    pub fn run(mut self) {
+        evenkeel_store::memory::register_thread();
+        while !self.server.stopping.load(Acquire) {
+            if let Err(error) = self.turn() {
+                // Only a broken epoll descriptor gets here, and nothing can be served without one.
+                self.server.log.warning(format!("worker {} ends: {error}", self.index));
+                self.server.stop();
+            }
+        }
+        for index in 0..self.connections.len() {
+            if let Some(connection) = self.connections[index].take() {
+                self.forget(connection);
+            }
+        }
+    }
+
+    fn inbox(&self) -> &Inbox {
+        &self.server.inboxes[self.index]
+    }
+
+    fn turn(&mut self) -> io::Result<()> {
+        let timeout = self.timeout_ms();
+        let before = clock::ticks();
+        self.busy_ticks += before.saturating_sub(self.turn_ticks);
+        let events = self.poll.wait(timeout)?;
+        self.inbox().awake();
+        self.turn_ticks = book(self.executor.stats(), Stage::Idle, before);
+        self.executor.last_ticks = self.turn_ticks;
+        add(&self.executor.stats().turns, 1);
+        self.now_ms = clock::unix_ms();
+        self.executor.refresh(self.now_ms);
+        for index in 0..events {
+            let event = self.poll.event(index);
+            self.on_event(event);
+        }
+        self.serve_ready();
+        self.read_inbox();
+        if self.now_ms >= self.next_tick_ms {
+            self.next_tick_ms = self.now_ms + TICK_MS;
+            self.tick();
+        }
+        self.background.slice(&mut self.executor);
+        Ok(())
+    }
+
+    /// How long to wait: not at all when there is work, else until the next tick.
+    fn timeout_ms(&mut self) -> i32 {
+        if !self.ready.is_empty() || self.background.is_pending() || !self.inbox().may_sleep() {
+            return 0;
+        }
+        let mut until = self.next_tick_ms;
+        if !self.parked.is_empty() {
+            until = until.min(self.server.pause.until_ms());
+        }
+        let now = clock::unix_ms();
+        until.saturating_sub(now).min(TICK_MS) as i32
+    }
+
+    fn on_event(&mut self, event: Event) {
+        if event.token == WAKEUP_TOKEN {
+            add(&self.executor.stats().wakeups, 1);
+            return self.inbox().drain_wakeup();
+        }
+        if event.token >= LISTENER_TOKENS {
+            return self.accept((event.token - LISTENER_TOKENS) as usize);
+        }
+        let Some(mut connection) = self.take(event.token) else { return };
+        if event.is_writable() && connection.backlog_len() > 0 && !self.flush_backlog(&mut connection) {
+            return self.close(event.token, connection);
+        }
+        if event.is_readable() || event.is_hangup() {
+            connection.readable = true;
+            return self.serve(event.token, connection, event.is_hangup());
+        }
+        self.put_back(event.token, connection);
+    }
+
+    /// Connections that were left with something to do.
+    fn serve_ready(&mut self) {
+        for _ in 0..self.ready.len() {
+            let Some(token) = self.ready.pop_front() else { return };
+            if let Some(connection) = self.take(token) {
+                self.serve(token, connection, false);
+            }
+        }
+    }
+
+    /// Reads, runs and answers; then puts the connection back or closes it.
+    fn serve(&mut self, token: u64, mut connection: Box<Connection>, hangup: bool) {
+        match self.read_and_run(&mut connection, hangup) {
+            Next::Wait => self.put_back(token, connection),
+            Next::Again => {
+                self.ready.push_back(token);
+                self.put_back(token, connection);
+            }
+            Next::Park => {
+                connection.parked = true;
+                connection.client().blocked.store(true, Relaxed);
+                self.parked.push(token);
+                self.put_back(token, connection);
+            }
+            Next::Close => self.close(token, connection),
+        }
+    }
+
+    fn read_and_run(&mut self, connection: &mut Connection, hangup: bool) -> Next {
+        if connection.parked {
+            return Next::Wait;
+        }
+        if connection.session.closing {
+            return if connection.backlog_len() == 0 { Next::Close } else { Next::Wait };
+        }
+        // What was left behind by a pause is run before anything new is read.
+        if !connection.input.is_empty() && connection.missing == 0 {
+            match self.run_input(connection) {
+                Next::Wait => {}
+                other => return other,
+            }
+        }
+        for _ in 0..READS_PER_TURN {
+            if !connection.readable {
+                return Next::Wait;
+            }
+            let before = clock::ticks();
+            let use_buffer = connection.input.is_empty();
+            let (result, room) = if use_buffer {
+                (connection.read(&mut self.buffer), self.buffer.len())
+            } else {
+                let room = connection.missing.clamp(16 * 1024, 1 << 20);
+                (connection.read_more(room), room)
+            };
+            let got = match result {
+                Ok(0) => return Next::Close,
+                Ok(got) => got,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    connection.readable = false;
+                    return Next::Wait;
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                Err(_) => return Next::Close,
+            };
+            let stats = self.executor.stats();
+            let after = book(stats, Stage::Read, before);
+            self.executor.last_ticks = after;
+            let stats = self.executor.stats();
+            add(&stats.reads, 1);
+            add(&stats.net_in, got as u64);
+            add(&connection.client().net_in, got as u64);
+            if got < room && !hangup {
+                connection.readable = false; // edge-triggered: the next byte will be announced
+            }
+            let next = if use_buffer { self.run_buffer(connection, got) } else { self.run_input(connection) };
+            if next != Next::Wait {
+                return next;
+            }
+        }
+        Next::Again
+    }
+
+    /// Runs the requests in the worker's buffer; what is left of them moves into the connection.
+    fn run_buffer(&mut self, connection: &mut Connection, len: usize) -> Next {
+        let mut buffer = std::mem::take(&mut self.buffer);
+        let (next, used) = self.run_bytes(connection, &mut buffer[..len]);
+        if used < len && next != Next::Close {
+            connection.input.extend_from_slice(&buffer[used..len]);
+        }
+        self.buffer = buffer;
+        self.note_input(connection);
+        next
+    }
+
+    /// Runs the requests that start in the connection's own buffer.
+    fn run_input(&mut self, connection: &mut Connection) -> Next {
+        let mut input = std::mem::take(&mut connection.input);
+        let (next, used) = self.run_bytes(connection, &mut input);
+        if used == input.len() {
+            input = Vec::new();
+        } else if used > 0 {
+            input.drain(..used);
+        }
+        connection.input = input;
+        self.note_input(connection);
+        let limit = self.executor.settings.client_query_buffer_limit;
+        if connection.input.len() > limit && next != Next::Close {
+            self.server.closed_for_input.fetch_add(1, Relaxed);
+            self.server.log.warning(format!(
+                "Closing client that reached max query buffer length: id={} addr={}",
+                connection.client().id,
+                connection.client().address
+            ));
+            return Next::Close;
+        }
+        next
+    }
+
+    fn note_input(&self, connection: &Connection) {
+        let client = connection.client();
+        if !connection.input.is_empty() || client.query_size.load(Relaxed) != 0 {
+            client.query_used.store(connection.input.len(), Relaxed);
+            client.query_size.store(connection.input.capacity(), Relaxed);
+        }
+    }
+
+    /// Runs what can be run of `bytes`, batch by batch, and sends the replies; returns how many bytes are used up.
+    fn run_bytes(&mut self, connection: &mut Connection, bytes: &mut [u8]) -> (Next, usize) {
+        connection.activity = connection.activity.saturating_add(1);
+        connection.client().active_ms.store(self.now_ms, Relaxed);
+        self.reply.resp3 = connection.resp3;
+        let mut used = 0;
+        loop {
+            let pipeline = &mut self.pipeline;
+            let ended = pipeline.run(&mut self.executor, connection, bytes, &mut used, &mut self.reply);
+            connection.resp3 = self.reply.resp3;
+            if !self.reply.is_empty() && !self.flush(connection) {
+                return (Next::Close, used);
+            }
+            match ended {
+                Ended::Full => {}
+                Ended::Empty if connection.session.closing => return (self.after_closing(connection), used),
+                Ended::Empty => return (Next::Wait, used),
+                Ended::Paused => return (Next::Park, used),
+            }
+        }
+    }
+
+    fn after_closing(&self, connection: &Connection) -> Next {
+        if connection.backlog_len() == 0 { Next::Close } else { Next::Wait }
+    }
+
+    /// Sends the reply; `false` when the connection is to be closed.
+    fn flush(&mut self, connection: &mut Connection) -> bool {
+        let before = clock::ticks();
+        let len = self.reply.len();
+        let sent = connection.send(&mut self.reply);
+        let stats = self.executor.stats();
+        self.executor.last_ticks = book(stats, Stage::Write, before);
+        let stats = self.executor.stats();
+        add(&stats.writes, 1);
+        add(&stats.net_out, len as u64);
+        add(&connection.client().net_out, len as u64);
+        match sent {
+            Ok(Sent::All) => true,
+            Ok(Sent::Part) => self.within_limits(connection),
+            Err(_) => {
+                self.reply.clear();
+                false
+            }
+        }
+    }
+
+    fn flush_backlog(&mut self, connection: &mut Connection) -> bool {
+        let before = clock::ticks();
+        let sent = connection.send_backlog();
+        book(self.executor.stats(), Stage::Write, before);
+        match sent {
+            Ok(Sent::All) => !connection.session.closing,
+            Ok(Sent::Part) => self.within_limits(connection),
+            Err(_) => false,
+        }
+    }
+
+    /// Whether the backlog keeps to `client-output-buffer-limit`.
+    fn within_limits(&mut self, connection: &mut Connection) -> bool {
+        let limit = self.executor.settings.client_output_buffer_limit.normal;
+        let len = connection.backlog_len() as u64;
+        let over_soft = limit.soft_bytes > 0 && len > limit.soft_bytes;
+        connection.soft_since_ms = over_soft.then(|| connection.soft_since_ms.unwrap_or(self.now_ms));
+        let too_long = connection
+            .soft_since_ms
+            .is_some_and(|since| self.now_ms.saturating_sub(since) > limit.soft_seconds * 1000);
+        if (limit.hard_bytes > 0 && len > limit.hard_bytes) || too_long {
+            self.server.closed_for_output.fetch_add(1, Relaxed);
+            self.server.log.warning(format!(
+                "Client id={} addr={} closed for overcoming of output buffer limits ({len} bytes waiting).",
+                connection.client().id,
+                connection.client().address
+            ));
+            return false;
+        }
+        true
+    }
+
+    // Where connections come from and go.
+
+    fn accept(&mut self, listener: usize) {
+        for _ in 0..ACCEPTS_PER_TURN {
+            let before = clock::ticks();
+            match self.listeners[listener].accept(self.executor.settings.tcp_keepalive) {
+                Ok(accepted) => self.welcome(accepted),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
+                Err(error) => {
+                    self.server.log.line(Level::Verbose, format!("Accepting client connection: {error}"));
+                    return;
+                }
+            }
+            book(self.executor.stats(), Stage::Accept, before);
+        }
+    }
+
+    fn welcome(&mut self, accepted: Accepted) {
+        let settings = &self.executor.settings;
+        let over = (self.server.clients.count() + 1).saturating_sub(settings.maxclients as usize);
+        let refusal = if over > OPERATORS_MAX {
+            Some("-ERR max number of clients reached\r\n")
+        } else if settings.protected_mode && settings.requirepass.is_empty() && !accepted.is_loopback {
+            Some(PROTECTED)
+        } else {
+            None
+        };
+        if let Some(text) = refusal {
+            self.server.rejected_connections.fetch_add(1, Relaxed);
+            // SAFETY: pointer and length are those of the text. Whether it arrives makes no difference.
+            unsafe {
+                let fd = std::os::fd::AsRawFd::as_raw_fd(&accepted.socket);
+                libc::send(fd, text.as_ptr().cast(), text.len(), libc::MSG_NOSIGNAL);
+            }
+            return;
+        }
+        add(&self.executor.stats().connections, 1);
+        let fd = std::os::fd::AsRawFd::as_raw_fd(&accepted.socket);
+        let id = self.server.clients.next_id();
+        let info =
+            ClientInfo::new(id, accepted.address, accepted.local_address, fd, accepted.is_unix, self.now_ms);
+        let info = Arc::new(info);
+        self.server.clients.add(info.clone());
+        let mut session = Session::new(info, settings.requirepass.is_empty());
+        session.on_probation = over > 0;
+        self.deal(Box::new(Connection::new(accepted.socket, session)));
+    }
+
+    /// Gives a connection to the worker that has the fewest.
+    fn deal(&mut self, connection: Box<Connection>) {
+        let count = |inbox: &Inbox| inbox.connections.load(Relaxed);
+        let mine = count(self.inbox());
+        let (least, fewest) = self
+            .server
+            .inboxes
+            .iter()
+            .map(count)
+            .enumerate()
+            .min_by_key(|(_, count)| *count)
+            .expect("there is at least one worker");
+        if fewest >= mine {
+            self.inbox().connections.fetch_add(1, Relaxed);
+            return self.adopt(connection);
+        }
+        self.send_to(least, connection);
+    }
+
+    fn send_to(&self, worker: usize, connection: Box<Connection>) {
+        let inbox = &self.server.inboxes[worker];
+        inbox.connections.fetch_add(1, Relaxed);
+        inbox.post(Message::Adopt(connection));
+    }
+
+    /// Serves a connection from now on. It has been counted already.
+    fn adopt(&mut self, connection: Box<Connection>) {
+        let index = self.vacant.pop().unwrap_or_else(|| {
+            self.connections.push(None);
+            self.generations.push(0);
+            self.connections.len() - 1
+        });
+        self.generations[index] = self.generations[index].wrapping_add(1) & 0x7fff_ffff;
+        let token = u64::from(self.generations[index]) << 32 | index as u64;
+        connection.client().worker.store(self.index as u32, Relaxed);
+        if let Err(error) = self.poll.add_connection(connection.fd(), token) {
+            self.server
+                .log
+                .warning(format!("Cannot wait for client {}: {error}", connection.client().address));
+            self.vacant.push(index);
+            self.inbox().connections.fetch_sub(1, Relaxed);
+            return self.forget(connection);
+        }
+        if connection.parked {
+            self.parked.push(token);
+        }
+        self.connections[index] = Some(connection);
+    }
+
+    fn take(&mut self, token: u64) -> Option<Box<Connection>> {
+        let index = token as u32 as usize;
+        if self.generations.get(index).copied() != Some((token >> 32) as u32) {
+            return None;
+        }
+        self.connections[index].take()
+    }
+
+    fn put_back(&mut self, token: u64, connection: Box<Connection>) {
+        self.connections[token as u32 as usize] = Some(connection);
+    }
+
+    fn close(&mut self, token: u64, connection: Box<Connection>) {
+        self.vacate(token, &connection);
+        self.forget(connection);
+    }
+
+    /// Takes a connection out of this worker's books.
+    fn vacate(&mut self, token: u64, connection: &Connection) {
+        // Closing the descriptor would do, but a connection that moves keeps it.
+        let _ = self.poll.remove(connection.fd());
+        let index = token as u32 as usize;
+        self.generations[index] = self.generations[index].wrapping_add(1) & 0x7fff_ffff;
+        self.vacant.push(index);
+        self.inbox().connections.fetch_sub(1, Relaxed);
+    }
+
+    /// Ends a session: its watches and its entry in the registry.
+    fn forget(&mut self, mut connection: Box<Connection>) {
+        let server = &self.server;
+        let seat = &mut self.executor.seat;
+        if connection.session.watching.is_some() {
+            server.keyspace.enter(seat);
+            connection.session.unwatch(&mut server.keyspace.hold_none(seat));
+            server.keyspace.leave(seat);
+        }
+        server.clients.remove(connection.client().id);
+    }
+
+    fn read_inbox(&mut self) {
+        for message in self.inbox().take() {
+            match message {
+                Message::Wake => {}
+                Message::Adopt(connection) => {
+                    self.adopt(connection);
+                }
+                Message::Kill(id) => self.kill(id),
+            }
+        }
+        if !self.parked.is_empty() && !self.server.pause.is_active(self.now_ms) {
+            self.unpark();
+        }
+    }
+
+    fn kill(&mut self, id: u64) {
+        let found = self.tokens().into_iter().find(|token| {
+            let connection = self.connections[*token as u32 as usize].as_ref();
+            connection.is_some_and(|connection| connection.client().id == id)
+        });
+        match found.and_then(|token| Some((token, self.take(token)?))) {
+            Some((token, connection)) => self.close(token, connection),
+            // It has moved on to another worker; the message follows it.
+            None => {
+                if let Some(client) = self.server.clients.find(id) {
+                    let worker = client.worker.load(Relaxed) as usize;
+                    if worker != self.index {
+                        self.server.inboxes[worker].post(Message::Kill(id));
+                    }
+                }
+            }
+        }
+    }
+
+    fn unpark(&mut self) {
+        for token in std::mem::take(&mut self.parked) {
+            if let Some(mut connection) = self.take(token) {
+                connection.parked = false;
+                connection.client().blocked.store(false, Relaxed);
+                self.ready.push_back(token);
+                self.put_back(token, connection);
+            }
+        }
+    }
+
+    fn tokens(&self) -> Vec<u64> {
+        let token = |index: usize| u64::from(self.generations[index]) << 32 | index as u64;
+        (0..self.connections.len()).filter(|index| self.connections[*index].is_some()).map(token).collect()
+    }
+
+    // Timers.
+
+    fn tick(&mut self) {
+        let before = clock::ticks();
+        self.patrol();
+        self.balance();
+        self.server.keyspace.tidy(&mut self.executor.seat);
+        for rope in self.executor.seat.trash.drain(..) {
+            self.server.rubbish.free(rope);
+        }
+        self.background.tick(&self.executor);
+        book(self.executor.stats(), Stage::Other, before);
+    }
+
+    /// Looks at a tenth of the connections: idle ones, ones that do not read, memory that can be given back.
+    fn patrol(&mut self) {
+        let count = self.connections.len().div_ceil(10);
+        for _ in 0..count {
+            self.patrol = if self.patrol + 1 >= self.connections.len() { 0 } else { self.patrol + 1 };
+            let index = self.patrol;
+            let Some(mut connection) = self.connections[index].take() else { continue };
+            let token = u64::from(self.generations[index]) << 32 | index as u64;
+            if self.is_idle(&connection) {
+                self.server.log.verbose("Closing idle client");
+                self.close(token, connection);
+                continue;
+            }
+            if connection.backlog_len() > 0 && !self.within_limits(&mut connection) {
+                self.close(token, connection);
+                continue;
+            }
+            if connection.input.capacity() > 64 * 1024
+                && connection.input.len() * 4 < connection.input.capacity()
+            {
+                connection.input.shrink_to_fit();
+            }
+            self.put_back(token, connection);
+        }
+    }
+
+    fn is_idle(&self, connection: &Connection) -> bool {
+        let timeout = self.executor.settings.timeout;
+        let idle_ms = self.now_ms.saturating_sub(connection.client().active_ms.load(Relaxed));
+        timeout > 0 && !connection.parked && idle_ms > u64::from(timeout) * 1000
+    }
+
+    /// Publishes how busy this worker is, and gives a busy connection away if another worker has time for it.
+    fn balance(&mut self) {
+        let now = clock::ticks();
+        let elapsed = now.saturating_sub(self.busy_since).max(1);
+        let busy = (self.busy_ticks * 1000 / elapsed).min(1000);
+        (self.busy_ticks, self.busy_since) = (0, now);
+        self.inbox().busy.store(busy, Relaxed);
+        let others = self.server.inboxes.iter().enumerate().filter(|(index, _)| *index != self.index);
+        let idlest = others.map(|(index, inbox)| (inbox.busy.load(Relaxed), index)).min();
+        let mut active: Vec<(u32, u64)> = Vec::new();
+        for token in self.tokens() {
+            let connection =
+                self.connections[token as u32 as usize].as_mut().expect("a token of one that is there");
+            if connection.activity > 0 && !connection.parked {
+                active.push((connection.activity, token));
+            }
+            connection.activity = 0;
+        }
+        let Some((their_busy, worker)) = idlest else { return };
+        // Moving the only busy connection would only move the load.
+        if busy < 800 || their_busy + 300 > busy || active.len() < 2 {
+            return;
+        }
+        active.sort_unstable();
+        // One of middling activity: with many alike, one at a time evens out within a second.
+        let moving = active.len().div_ceil(8);
+        for (_, token) in active.into_iter().take(moving) {
+            if let Some(connection) = self.take(token) {
+                self.vacate(token, &connection);
+                self.send_to(worker, connection);
+            }
+        }
+    }
+}
+
+/// What to do with a connection that has been served.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Next {
+    /// Until something happens.
+    Wait,
+    /// There may be more to read: once more in the next turn.
+    Again,
+    Park,
+    Close,
+}
+
+const PROTECTED: &str = "-DENIED Evenkeel is running in protected mode because protected mode is enabled and no password \
+is set for the default user. In this mode connections are only accepted from the loopback interface. To connect from \
+other computers, set a password with 'requirepass', or, if the network is trusted, turn the mode off with \
+'CONFIG SET protected-mode no' sent from this computer.\r\n";

@@ -1,0 +1,4 @@
+//! What the server knows about itself.
+
+pub mod rates;
+pub mod stats;

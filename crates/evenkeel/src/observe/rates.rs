@@ -1,0 +1,64 @@
+//! Rates: operations and bytes per second over the last second and a half, as INFO shows them.
+
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use super::stats::Stats;
+
+/// Samples kept; one is taken every 100 ms.
+const SAMPLES: usize = 16;
+
+/// A counter's rate.
+#[derive(Default)]
+struct Rate {
+    last: u64,
+    last_ms: u64,
+    samples: [u64; SAMPLES],
+    next: usize,
+}
+
+impl Rate {
+    fn sample(&mut self, total: u64, now_ms: u64) {
+        let elapsed = now_ms.saturating_sub(self.last_ms);
+        if self.last_ms > 0 && elapsed > 0 {
+            self.samples[self.next] = total.saturating_sub(self.last) * 1000 / elapsed;
+            self.next = (self.next + 1) % SAMPLES;
+        }
+        (self.last, self.last_ms) = (total, now_ms);
+    }
+
+    fn per_second(&self) -> u64 {
+        self.samples.iter().sum::<u64>() / SAMPLES as u64
+    }
+}
+
+/// See the module's text. Sampled by the control thread.
+#[derive(Default)]
+pub struct Rates {
+    commands: Rate,
+    net_in: Rate,
+    net_out: Rate,
+}
+
+impl Rates {
+    pub fn sample(&mut self, stats: &[Stats], now_ms: u64) {
+        let sum =
+            |counter: fn(&Stats) -> &AtomicU64| stats.iter().map(|one| counter(one).load(Relaxed)).sum();
+        self.commands.sample(sum(|stats| &stats.commands_run), now_ms);
+        self.net_in.sample(sum(|stats| &stats.net_in), now_ms);
+        self.net_out.sample(sum(|stats| &stats.net_out), now_ms);
+    }
+
+    pub fn commands_per_second(&self) -> u64 {
+        self.commands.per_second()
+    }
+
+    /// Bytes per second.
+    pub fn net_in_per_second(&self) -> u64 {
+        self.net_in.per_second()
+    }
+
+    /// Bytes per second.
+    pub fn net_out_per_second(&self) -> u64 {
+        self.net_out.per_second()
+    }
+}

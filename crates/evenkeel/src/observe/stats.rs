@@ -1,0 +1,318 @@
+//! Counters and stage clocks, one set per worker.
+//!
+//! Only the owning worker writes its set, with plain loads and stores on its own cache lines; whoever reads adds all
+//! sets up. A command costs one reading of the time-stamp counter and a handful of increments.
+
+use std::collections::BTreeMap;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use parking_lot::Mutex;
+
+use crate::clock::{self, Ticks};
+use crate::command::Id;
+
+/// What a worker spends its time on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stage {
+    Accept,
+    Read,
+    Parse,
+    LockWait,
+    Execute,
+    Write,
+    /// Removing expired keys in the background.
+    Expire,
+    /// Making room.
+    Evict,
+    /// Everything else between two waits: timers, the inbox.
+    Other,
+    /// Waiting for events.
+    Idle,
+}
+
+impl Stage {
+    pub const ALL: [Stage; 10] = [
+        Stage::Accept,
+        Stage::Read,
+        Stage::Parse,
+        Stage::LockWait,
+        Stage::Execute,
+        Stage::Write,
+        Stage::Expire,
+        Stage::Evict,
+        Stage::Other,
+        Stage::Idle,
+    ];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Stage::Accept => "accept",
+            Stage::Read => "read",
+            Stage::Parse => "parse",
+            Stage::LockWait => "lock_wait",
+            Stage::Execute => "execute",
+            Stage::Write => "write",
+            Stage::Expire => "expire",
+            Stage::Evict => "evict",
+            Stage::Other => "other",
+            Stage::Idle => "idle",
+        }
+    }
+}
+
+/// One worker's counters.
+#[repr(align(128))]
+pub struct Stats {
+    stages: [AtomicU64; Stage::ALL.len()],
+    pub commands_run: AtomicU64,
+    pub connections: AtomicU64,
+    pub net_in: AtomicU64,
+    pub net_out: AtomicU64,
+    pub reads: AtomicU64,
+    pub writes: AtomicU64,
+    pub turns: AtomicU64,
+    pub wakeups: AtomicU64,
+    pub errors: AtomicU64,
+    pub panics: AtomicU64,
+    /// The longest background slice, in ticks.
+    pub slice_max: AtomicU64,
+    pub commands: Box<[CommandStats]>,
+    /// Error replies by their first word. Locked only when an error is replied.
+    pub by_error: Mutex<BTreeMap<String, u64>>,
+}
+
+/// One command's counters on one worker.
+#[derive(Default)]
+pub struct CommandStats {
+    pub calls: AtomicU64,
+    pub ticks: AtomicU64,
+    /// Not run: wrong arity, out of memory, not allowed.
+    pub rejected: AtomicU64,
+    /// Run, and replied an error.
+    pub failed: AtomicU64,
+    histogram: OnceLock<Box<Histogram>>,
+}
+
+/// Adds to a counter that only this thread writes.
+#[inline]
+pub fn add(counter: &AtomicU64, by: u64) {
+    counter.store(counter.load(Relaxed).wrapping_add(by), Relaxed);
+}
+
+impl Stats {
+    pub fn new(commands: usize) -> Stats {
+        Stats {
+            stages: Default::default(),
+            commands_run: AtomicU64::new(0),
+            connections: AtomicU64::new(0),
+            net_in: AtomicU64::new(0),
+            net_out: AtomicU64::new(0),
+            reads: AtomicU64::new(0),
+            writes: AtomicU64::new(0),
+            turns: AtomicU64::new(0),
+            wakeups: AtomicU64::new(0),
+            errors: AtomicU64::new(0),
+            panics: AtomicU64::new(0),
+            slice_max: AtomicU64::new(0),
+            commands: (0..commands).map(|_| CommandStats::default()).collect(),
+            by_error: Mutex::default(),
+        }
+    }
+
+    #[inline]
+    pub fn book(&self, stage: Stage, ticks: Ticks) {
+        add(&self.stages[stage as usize], ticks);
+    }
+
+    /// Ticks spent in a stage.
+    pub fn stage(&self, stage: Stage) -> Ticks {
+        self.stages[stage as usize].load(Relaxed)
+    }
+
+    /// A command was run and took so long.
+    #[inline]
+    pub fn ran(&self, id: Id, ticks: Ticks, failed: bool, histogram: bool) {
+        let stats = &self.commands[id.index()];
+        add(&stats.calls, 1);
+        add(&stats.ticks, ticks);
+        add(&self.commands_run, 1);
+        if failed {
+            add(&stats.failed, 1);
+        }
+        if histogram {
+            stats.histogram.get_or_init(Box::default).record(clock::ns(ticks));
+        }
+    }
+
+    /// An error was replied; `line` starts with its code.
+    #[cold]
+    pub fn error(&self, line: &[u8]) {
+        /// Distinct codes kept; a client cannot invent more than this.
+        const CODES_MAX: usize = 128;
+        add(&self.errors, 1);
+        let code = line.split(|byte| *byte == b' ').next().unwrap_or(b"ERR");
+        let code = String::from_utf8_lossy(code).into_owned();
+        let mut by_error = self.by_error.lock();
+        if by_error.len() < CODES_MAX || by_error.contains_key(&code) {
+            *by_error.entry(code).or_default() += 1;
+        }
+    }
+
+    /// CONFIG RESETSTAT. Counts made by the owner at this very moment may survive.
+    pub fn reset(&self) {
+        for counter in [
+            &self.commands_run,
+            &self.connections,
+            &self.net_in,
+            &self.net_out,
+            &self.reads,
+            &self.writes,
+            &self.errors,
+            &self.slice_max,
+        ] {
+            counter.store(0, Relaxed);
+        }
+        for stats in &self.commands {
+            stats.reset();
+        }
+        self.by_error.lock().clear();
+    }
+}
+
+impl CommandStats {
+    fn reset(&self) {
+        for counter in [&self.calls, &self.ticks, &self.rejected, &self.failed] {
+            counter.store(0, Relaxed);
+        }
+        self.reset_histogram();
+    }
+
+    /// LATENCY RESET and CONFIG RESETSTAT.
+    pub fn reset_histogram(&self) {
+        if let Some(histogram) = self.histogram.get() {
+            histogram.0.iter().for_each(|bucket| bucket.store(0, Relaxed));
+        }
+    }
+
+    /// Adds this worker's latencies to `sum`.
+    pub fn add_latencies(&self, sum: &mut Latencies) {
+        if let Some(histogram) = self.histogram.get() {
+            for (bucket, count) in histogram.0.iter().enumerate() {
+                sum.0[bucket] += count.load(Relaxed);
+            }
+        }
+    }
+}
+
+/// Latencies in nanoseconds: powers of two, each cut in eight, so a percentile is right to an eighth.
+const CUTS_LOG2: u32 = 3;
+const BUCKETS: usize = 40 << CUTS_LOG2;
+
+struct Histogram([AtomicU64; BUCKETS]);
+
+impl Default for Histogram {
+    fn default() -> Histogram {
+        Histogram([const { AtomicU64::new(0) }; BUCKETS])
+    }
+}
+
+impl Histogram {
+    #[inline]
+    fn record(&self, ns: u64) {
+        add(&self.0[bucket_of(ns)], 1);
+    }
+}
+
+#[inline]
+fn bucket_of(ns: u64) -> usize {
+    let ns = ns.max(1 << CUTS_LOG2);
+    let power = 63 - ns.leading_zeros();
+    let cut = ns >> (power - CUTS_LOG2) & ((1 << CUTS_LOG2) - 1);
+    (((power - CUTS_LOG2) << CUTS_LOG2) as usize + cut as usize).min(BUCKETS - 1)
+}
+
+/// The largest value of a bucket, in nanoseconds.
+fn bucket_end(bucket: usize) -> u64 {
+    let power = (bucket >> CUTS_LOG2) as u32;
+    let cut = (bucket & ((1 << CUTS_LOG2) - 1)) as u64;
+    (((1 << CUTS_LOG2) + cut + 1) << power) - 1
+}
+
+/// A command's latencies over all workers.
+#[derive(Clone)]
+pub struct Latencies([u64; BUCKETS]);
+
+impl Default for Latencies {
+    fn default() -> Latencies {
+        Latencies([0; BUCKETS])
+    }
+}
+
+impl Latencies {
+    pub fn count(&self) -> u64 {
+        self.0.iter().sum()
+    }
+
+    /// The latency below which `percent` of the calls stay, in microseconds.
+    pub fn percentile_us(&self, percent: f64) -> f64 {
+        let rank = (self.count() as f64 * percent / 100.0).ceil().max(1.0) as u64;
+        let mut seen = 0;
+        for (bucket, count) in self.0.iter().enumerate() {
+            seen += count;
+            if seen >= rank {
+                return bucket_end(bucket) as f64 / 1000.0;
+            }
+        }
+        0.0
+    }
+
+    /// Calls that took at most so many microseconds, for each power of two up to the longest (LATENCY HISTOGRAM).
+    pub fn cumulative_by_power_us(&self) -> Vec<(u64, u64)> {
+        let (total, mut seen, mut bucket, mut result) = (self.count(), 0, 0, Vec::new());
+        let mut limit_us = 1;
+        while seen < total {
+            while bucket < BUCKETS && bucket_end(bucket) < limit_us * 1000 + 1000 {
+                seen += self.0[bucket];
+                bucket += 1;
+            }
+            if seen > 0 {
+                result.push((limit_us, seen));
+            }
+            if bucket == BUCKETS {
+                break;
+            }
+            limit_us *= 2;
+        }
+        result
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn buckets_are_an_eighth_wide() {
+        for ns in [8, 9, 100, 1_000, 123_456, 10_000_000, 1 << 40] {
+            let end = bucket_end(bucket_of(ns));
+            assert!(end >= ns && end as f64 <= ns as f64 * 1.126, "{ns} {end}");
+        }
+        assert_eq!(bucket_of(u64::MAX), BUCKETS - 1);
+    }
+
+    #[test]
+    fn percentiles() {
+        let histogram = Histogram::default();
+        (0..99).for_each(|_| histogram.record(1_000));
+        histogram.record(1_000_000);
+        let stats = CommandStats::default();
+        let _ = stats.histogram.set(Box::new(histogram));
+        let mut sum = Latencies::default();
+        stats.add_latencies(&mut sum);
+        assert_eq!(sum.count(), 100);
+        assert!((1.0..1.2).contains(&sum.percentile_us(50.0)));
+        assert!((1.0..1.2).contains(&sum.percentile_us(99.0)));
+        assert!((1000.0..1130.0).contains(&sum.percentile_us(99.9)));
+    }
+}

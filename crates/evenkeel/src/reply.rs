@@ -1,0 +1,215 @@
+//! Replies on their way to the socket: bytes, and references to large values that are sent from where they lie.
+
+use std::ops::{Deref, DerefMut, Range};
+
+use evenkeel_resp::reply::Encoder;
+use evenkeel_store::Str;
+use evenkeel_store::rope::{Chunk, Piece, ZEROS};
+
+use crate::error::Error;
+
+/// A reply being written. Everything but large values goes into the encoder's bytes.
+#[derive(Default)]
+pub struct Reply {
+    encoder: Encoder,
+    /// In order of `at`: after so many bytes of the encoder comes this stretch.
+    shared: Vec<Shared>,
+    shared_len: usize,
+    /// Errors written so far; the dispatcher compares before and after a command.
+    pub errors: u64,
+}
+
+struct Shared {
+    at: usize,
+    stretch: Stretch,
+}
+
+/// A stretch of memory to be sent.
+pub enum Stretch {
+    Bytes(Vec<u8>),
+    Chunk(Chunk, Range<usize>),
+    Zeros(usize),
+}
+
+impl Stretch {
+    pub fn as_slice(&self) -> &[u8] {
+        match self {
+            Stretch::Bytes(bytes) => bytes,
+            Stretch::Chunk(chunk, range) => &chunk[range.clone()],
+            Stretch::Zeros(len) => &ZEROS[..*len],
+        }
+    }
+
+    /// What is left after `skip` bytes, which are counted down; `None` when nothing is.
+    fn after(self, skip: &mut usize) -> Option<Stretch> {
+        let len = self.as_slice().len();
+        let drop = len.min(*skip);
+        *skip -= drop;
+        if drop == len {
+            return None;
+        }
+        Some(match self {
+            Stretch::Bytes(mut bytes) => {
+                bytes.drain(..drop);
+                Stretch::Bytes(bytes)
+            }
+            Stretch::Chunk(chunk, range) => Stretch::Chunk(chunk, range.start + drop..range.end),
+            Stretch::Zeros(len) => Stretch::Zeros(len - drop),
+        })
+    }
+}
+
+/// A point to which a reply can be taken back.
+#[derive(Clone, Copy)]
+pub struct Mark {
+    bytes: usize,
+    shared: usize,
+    shared_len: usize,
+}
+
+impl Deref for Reply {
+    type Target = Encoder;
+
+    fn deref(&self) -> &Encoder {
+        &self.encoder
+    }
+}
+
+impl DerefMut for Reply {
+    fn deref_mut(&mut self) -> &mut Encoder {
+        &mut self.encoder
+    }
+}
+
+impl Reply {
+    /// A string value; a large one is referred to, not copied.
+    #[inline]
+    pub fn string(&mut self, value: Str<'_>) {
+        match value {
+            Str::Flat(bytes) => self.bulk(bytes),
+            Str::Rope(rope) => self.string_range(Str::Rope(rope), 0..rope.len()),
+        }
+    }
+
+    /// A part of a string value; the range lies inside it.
+    pub fn string_range(&mut self, value: Str<'_>, range: Range<usize>) {
+        match value {
+            Str::Flat(bytes) => self.bulk(&bytes[range]),
+            Str::Rope(rope) => {
+                self.bulk_start(range.len());
+                for piece in rope.pieces(range) {
+                    let stretch = match piece {
+                        Piece::Bytes(chunk, range) => Stretch::Chunk(chunk.clone(), range),
+                        Piece::Zeros(len) => Stretch::Zeros(len),
+                    };
+                    self.push_shared(stretch);
+                }
+                self.bulk_end();
+            }
+        }
+    }
+
+    fn push_shared(&mut self, stretch: Stretch) {
+        self.shared_len += stretch.as_slice().len();
+        self.shared.push(Shared { at: self.encoder.bytes.len(), stretch });
+    }
+
+    /// An error line.
+    #[cold]
+    pub fn fail(&mut self, error: &Error) {
+        self.errors += 1;
+        self.encoder.error(&error.line());
+    }
+
+    /// Bytes to be sent.
+    pub fn len(&self) -> usize {
+        self.encoder.bytes.len() + self.shared_len
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.encoder.bytes.is_empty() && self.shared.is_empty()
+    }
+
+    pub fn mark(&self) -> Mark {
+        Mark { bytes: self.encoder.bytes.len(), shared: self.shared.len(), shared_len: self.shared_len }
+    }
+
+    /// Forgets everything written since the mark.
+    pub fn rewind(&mut self, mark: Mark) {
+        self.encoder.bytes.truncate(mark.bytes);
+        self.shared.truncate(mark.shared);
+        self.shared_len = mark.shared_len;
+    }
+
+    /// The bytes, when nothing is shared: the usual case.
+    pub fn plain(&self) -> Option<&[u8]> {
+        self.shared.is_empty().then_some(&self.encoder.bytes)
+    }
+
+    /// Forgets everything, and gives memory back after an unusually large reply.
+    pub fn clear(&mut self) {
+        const KEEP: usize = 256 * 1024;
+        self.encoder.bytes.clear();
+        if self.encoder.bytes.capacity() > KEEP {
+            self.encoder.bytes.shrink_to(KEEP);
+        }
+        self.shared.clear();
+        self.shared_len = 0;
+    }
+
+    /// What is left to send after the first `sent` bytes; the reply is empty then.
+    pub fn take_rest(&mut self, sent: usize) -> Vec<Stretch> {
+        let (mut rest, mut skip, mut at) = (Vec::new(), sent, 0);
+        for Shared { at: end, stretch } in std::mem::take(&mut self.shared) {
+            rest.extend(Stretch::Bytes(self.encoder.bytes[at..end].to_vec()).after(&mut skip));
+            rest.extend(stretch.after(&mut skip));
+            at = end;
+        }
+        rest.extend(Stretch::Bytes(self.encoder.bytes[at..].to_vec()).after(&mut skip));
+        self.clear();
+        rest
+    }
+
+    /// Everything as slices, for one gathering write.
+    pub fn slices(&self) -> Vec<std::io::IoSlice<'_>> {
+        let (mut slices, mut at) = (Vec::with_capacity(2 * self.shared.len() + 1), 0);
+        for Shared { at: end, stretch } in &self.shared {
+            slices.push(std::io::IoSlice::new(&self.encoder.bytes[at..*end]));
+            slices.push(std::io::IoSlice::new(stretch.as_slice()));
+            at = *end;
+        }
+        slices.push(std::io::IoSlice::new(&self.encoder.bytes[at..]));
+        slices
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use evenkeel_store::rope::Rope;
+
+    #[test]
+    fn the_rest_after_any_cut_is_the_rest() {
+        let mut value = Rope::new(&[b'x'; 100]);
+        value.write(150_000, b"end");
+        let fill = |reply: &mut Reply| {
+            reply.ok();
+            reply.string(Str::Rope(&value));
+            reply.string_range(Str::Rope(&value), 10..20);
+            reply.int(7);
+        };
+        let mut whole = Vec::new();
+        let mut reply = Reply::default();
+        fill(&mut reply);
+        assert!(reply.plain().is_none());
+        reply.slices().iter().for_each(|slice| whole.extend_from_slice(slice));
+        assert_eq!(whole.len(), reply.len());
+        for sent in [0, 1, 5, 13, 14, 15, 1000, 65_550, 150_000, whole.len() - 1, whole.len()] {
+            let mut reply = Reply::default();
+            fill(&mut reply);
+            let rest: Vec<u8> = reply.take_rest(sent).iter().flat_map(|s| s.as_slice().to_vec()).collect();
+            assert!(rest == whole[sent..], "after {sent}");
+            assert!(reply.is_empty());
+        }
+    }
+}

@@ -1,0 +1,54 @@
+//! The thread that frees what would take long: flushed databases, huge values.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::mpsc::{Sender, channel};
+
+/// Things to be dropped on another thread.
+pub struct Rubbish {
+    sender: Sender<Box<dyn Send>>,
+    counts: Arc<Counts>,
+}
+
+#[derive(Default)]
+struct Counts {
+    given: AtomicU64,
+    freed: AtomicU64,
+}
+
+impl Rubbish {
+    /// Starts the thread; it ends when the last sender is gone.
+    pub fn start() -> Rubbish {
+        let (sender, receiver) = channel::<Box<dyn Send>>();
+        let counts = Arc::new(Counts::default());
+        let freed = counts.clone();
+        std::thread::Builder::new()
+            .name("free".into())
+            .spawn(move || {
+                evenkeel_store::memory::register_thread();
+                for thing in receiver {
+                    drop(thing);
+                    freed.freed.fetch_add(1, Relaxed);
+                }
+            })
+            .expect("a thread can be started");
+        Rubbish { sender, counts }
+    }
+
+    /// Drops `thing` soon.
+    pub fn free(&self, thing: impl Send + 'static) {
+        self.counts.given.fetch_add(1, Relaxed);
+        // The receiver lives as long as the sender; were it gone, the thing would be dropped here.
+        drop(self.sender.send(Box::new(thing)));
+    }
+
+    /// Things given and not yet freed.
+    pub fn pending(&self) -> u64 {
+        self.counts.given.load(Relaxed).saturating_sub(self.counts.freed.load(Relaxed))
+    }
+
+    /// Things freed since the start.
+    pub fn freed(&self) -> u64 {
+        self.counts.freed.load(Relaxed)
+    }
+}

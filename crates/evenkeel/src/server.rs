@@ -1,0 +1,207 @@
+//! The server: what all threads share.
+//!
+//! Nothing here is written on the path of a command. Settings are an immutable value that is replaced as a whole;
+//! workers look at its version once per loop turn.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering::*};
+
+use evenkeel_store::Keyspace;
+use parking_lot::{Mutex, RwLock};
+
+use crate::clients::Clients;
+use crate::clock;
+use crate::command::table::table;
+use crate::command::{Command, Flags};
+use crate::config::Settings;
+use crate::log::Log;
+use crate::net::inbox::{Inbox, Message};
+use crate::observe::stats::Stats;
+use crate::session::Session;
+
+/// See the module's text.
+pub struct Server {
+    pub keyspace: Keyspace,
+    settings: RwLock<Arc<Settings>>,
+    settings_version: AtomicU64,
+    pub config_file: Option<PathBuf>,
+    pub clients: Clients,
+    /// One set per worker.
+    pub stats: Box<[Stats]>,
+    pub inboxes: Box<[Inbox]>,
+    pub pause: Pause,
+    pub log: Log,
+    pub rubbish: crate::rubbish::Rubbish,
+    pub started_ms: u64,
+    pub run_id: String,
+    /// Set once; workers then end.
+    pub stopping: AtomicBool,
+    pub rates: Mutex<crate::observe::rates::Rates>,
+    pub rejected_connections: AtomicU64,
+    pub closed_for_output: AtomicU64,
+    pub closed_for_input: AtomicU64,
+    /// DEBUG SET-ACTIVE-EXPIRE.
+    pub active_expire: AtomicBool,
+    /// Sweeps do not evict and do not end for DEBUG; see `observe::info`.
+    pub port: AtomicU64,
+}
+
+impl Server {
+    /// A server with `workers` workers, which are not running yet.
+    pub fn new(
+        settings: Settings,
+        config_file: Option<PathBuf>,
+        workers: usize,
+        log: Log,
+    ) -> std::io::Result<Server> {
+        let now = clock::unix_ms();
+        // Workers, the control thread, and one more for tests and tools.
+        let keyspace = Keyspace::new(settings.databases, workers + 2, now, random_seed());
+        let inboxes = (0..workers).map(|_| Inbox::new()).collect::<std::io::Result<_>>()?;
+        let commands = table().rows().len();
+        Ok(Server {
+            keyspace,
+            settings: RwLock::new(Arc::new(settings)),
+            settings_version: AtomicU64::new(0),
+            config_file,
+            clients: Clients::default(),
+            stats: (0..workers + 1).map(|_| Stats::new(commands)).collect(),
+            inboxes,
+            pause: Pause::default(),
+            log,
+            rubbish: crate::rubbish::Rubbish::start(),
+            started_ms: now,
+            run_id: random_hex(),
+            stopping: AtomicBool::new(false),
+            rates: Mutex::default(),
+            rejected_connections: AtomicU64::new(0),
+            closed_for_output: AtomicU64::new(0),
+            closed_for_input: AtomicU64::new(0),
+            active_expire: AtomicBool::new(true),
+            port: AtomicU64::new(0),
+        })
+    }
+
+    pub fn settings(&self) -> Arc<Settings> {
+        self.settings.read().clone()
+    }
+
+    #[inline]
+    pub fn settings_version(&self) -> u64 {
+        self.settings_version.load(Acquire)
+    }
+
+    /// Replaces the settings by what `change` makes of them, unless that fails. One change at a time.
+    pub fn change_settings<E>(&self, change: impl FnOnce(&Settings) -> Result<Settings, E>) -> Result<(), E> {
+        let mut settings = self.settings.write();
+        *settings = Arc::new(change(&settings)?);
+        self.settings_version.fetch_add(1, Release);
+        drop(settings);
+        self.wake_all();
+        Ok(())
+    }
+
+    pub fn workers(&self) -> usize {
+        self.inboxes.len()
+    }
+
+    /// Makes every worker go round once, so that it sees what has changed.
+    pub fn wake_all(&self) {
+        self.inboxes.iter().for_each(|inbox| inbox.post(Message::Wake));
+    }
+
+    /// Tells everyone to end.
+    pub fn stop(&self) {
+        self.stopping.store(true, Release);
+        self.wake_all();
+    }
+
+    pub fn uptime_ms(&self) -> u64 {
+        clock::unix_ms().saturating_sub(self.started_ms)
+    }
+}
+
+/// CLIENT PAUSE.
+#[derive(Default)]
+pub struct Pause {
+    /// 0: none, 1: writes, 2: all commands.
+    mode: AtomicU8,
+    until_ms: AtomicU64,
+}
+
+impl Pause {
+    /// Pauses until `until_ms`. Of two pauses the stricter mode and the later end hold.
+    pub fn begin(&self, all: bool, until_ms: u64, now_ms: u64) {
+        let (mode, until) = if self.is_active(now_ms) {
+            (self.mode.load(Relaxed), self.until_ms.load(Relaxed))
+        } else {
+            (0, 0)
+        };
+        self.until_ms.store(until.max(until_ms), Release);
+        self.mode.store(mode.max(1 + u8::from(all)), Release);
+    }
+
+    pub fn end(&self) {
+        self.mode.store(0, Release);
+    }
+
+    /// Whether any pause holds: expired keys stay and nothing is evicted meanwhile.
+    #[inline]
+    pub fn is_active(&self, now_ms: u64) -> bool {
+        self.mode.load(Acquire) != 0 && now_ms < self.until_ms.load(Acquire)
+    }
+
+    /// When the pause ends by itself, in milliseconds since the Unix epoch.
+    pub fn until_ms(&self) -> u64 {
+        self.until_ms.load(Acquire)
+    }
+
+    /// What is paused, for INFO: `none`, `write` or `all`.
+    pub fn name(&self, now_ms: u64) -> &'static str {
+        match (self.is_active(now_ms), self.mode.load(Acquire)) {
+            (false, _) => "none",
+            (true, 1) => "write",
+            (true, _) => "all",
+        }
+    }
+
+    /// Whether a command has to wait.
+    #[inline]
+    pub fn delays(&self, row: &Command, session: &Session, now_ms: u64) -> bool {
+        match self.mode.load(Relaxed) {
+            0 => false,
+            _ if !self.is_active(now_ms) || row.flags.has(Flags::EVEN_PAUSED) => false,
+            1 => writes(row, session),
+            _ => true,
+        }
+    }
+}
+
+#[cold]
+fn writes(row: &Command, session: &Session) -> bool {
+    let queue_writes = || {
+        let mut queued = session.multi.iter().flat_map(|multi| &multi.queue);
+        queued.any(|queued| table().row(queued.id).flags.has(Flags::WRITE))
+    };
+    row.flags.has(Flags::WRITE) || row.flags.has(Flags::MAY_WRITE) && queue_writes()
+}
+
+fn random_seed() -> u64 {
+    let mut bytes = [0; 8];
+    fill_random(&mut bytes);
+    u64::from_le_bytes(bytes)
+}
+
+/// Forty random hexadecimal digits, as Redis names runs.
+pub fn random_hex() -> String {
+    let mut bytes = [0; 20];
+    fill_random(&mut bytes);
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn fill_random(bytes: &mut [u8]) {
+    // SAFETY: the pointer and length are those of `bytes`.
+    let got = unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), bytes.len(), 0) };
+    assert_eq!(got, bytes.len() as isize, "the kernel gives up to 256 random bytes at once");
+}

@@ -1,0 +1,102 @@
+//! A session: what the server remembers about a client between two of its commands.
+//!
+//! Absent: sockets and buffers, which are the connection's. A session can move to another worker with its connection.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+
+use evenkeel_store::{Held, Watch};
+
+use crate::clients::ClientInfo;
+use crate::command::Id;
+use crate::command::args::OwnedArgs;
+
+/// See the module's text.
+pub struct Session {
+    pub db: u32,
+    /// The client's entry in the registry, shared with whoever lists or kills clients.
+    pub client: Arc<ClientInfo>,
+    pub authenticated: bool,
+    pub multi: Option<Multi>,
+    pub watching: Option<Watching>,
+    pub reply_mode: ReplyMode,
+    pub no_touch: bool,
+    /// The connection is closed once the reply is out.
+    pub closing: bool,
+    /// Accepted beyond `maxclients`, to see whether it is an operator.
+    pub on_probation: bool,
+}
+
+/// CLIENT REPLY.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ReplyMode {
+    On,
+    Off,
+    /// The next command's reply is dropped.
+    SkipNext,
+    /// This command's reply is dropped.
+    SkipThis,
+}
+
+/// Commands queued since MULTI.
+#[derive(Default)]
+pub struct Multi {
+    pub queue: Vec<Queued>,
+    /// A command could not be queued: EXEC will be refused.
+    pub failed: bool,
+    pub memory: usize,
+}
+
+pub struct Queued {
+    pub id: Id,
+    pub args: OwnedArgs,
+}
+
+/// Keys under WATCH.
+pub struct Watching {
+    pub watch: Arc<Watch>,
+    /// Database and key.
+    pub keys: Vec<(u32, Box<[u8]>)>,
+}
+
+impl Session {
+    pub fn new(client: Arc<ClientInfo>, authenticated: bool) -> Session {
+        Session {
+            db: 0,
+            client,
+            authenticated,
+            multi: None,
+            watching: None,
+            reply_mode: ReplyMode::On,
+            no_touch: false,
+            closing: false,
+            on_probation: false,
+        }
+    }
+
+    pub fn select(&mut self, db: u32) {
+        self.db = db;
+        self.client.db.store(db, Relaxed);
+    }
+
+    /// Ends all watches. `held` holds nothing, everything, or the slots of the watched keys.
+    pub fn unwatch(&mut self, held: &mut Held<'_>) {
+        let Some(watching) = self.watching.take() else { return };
+        self.client.watched.store(0, Relaxed);
+        for (db, key) in &watching.keys {
+            let key = held.keyspace().key(*db, key);
+            if held.holds(key.place) {
+                held.unwatch(&key, &watching.watch);
+            } else {
+                held.visit(key.place, |held| held.unwatch(&key, &watching.watch));
+            }
+        }
+    }
+
+    /// Leaves MULTI, if in it.
+    pub fn discard(&mut self) -> Option<Multi> {
+        let multi = self.multi.take();
+        self.client.multi_len.store(-1, Relaxed);
+        multi
+    }
+}

@@ -1,0 +1,254 @@
+//! From the command line to a running server, and to its end.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Acquire;
+use std::time::Duration;
+
+use signal_hook::consts::{SIGHUP, SIGINT, SIGPIPE, SIGTERM};
+
+use crate::clock;
+use crate::command::table::table;
+use crate::config::{Action, Launch, LogLevel, Settings};
+use crate::log::{Level, Log};
+use crate::net::listener;
+use crate::net::worker::Worker;
+use crate::server::Server;
+
+pub const VERSION: &str = env!("CARGO_PKG_VERSION");
+
+/// Milliseconds between two rounds of the control thread.
+const ROUND_MS: u64 = 100;
+
+/// Runs the program; returns how it ended.
+pub fn run(args: impl Iterator<Item = OsString>) -> ExitCode {
+    let known = |name: &[u8]| table().find(name).is_some();
+    let launch = match Launch::from_args(args.skip(1), known) {
+        Ok(launch) => launch,
+        Err(error) => {
+            eprintln!("{error}");
+            return ExitCode::FAILURE;
+        }
+    };
+    match launch.action {
+        Action::Version => {
+            println!("Evenkeel server v={VERSION} bits={}", usize::BITS);
+            ExitCode::SUCCESS
+        }
+        Action::Help => {
+            print!("{}", crate::config::USAGE);
+            ExitCode::SUCCESS
+        }
+        Action::CheckConfig => {
+            launch.notices.iter().for_each(|notice| println!("{notice}"));
+            println!("The configuration is fine.");
+            ExitCode::SUCCESS
+        }
+        Action::Run => serve(launch),
+    }
+}
+
+fn serve(launch: Launch) -> ExitCode {
+    let Launch { settings, config_file, notices, .. } = launch;
+    if settings.huge_pages {
+        use_huge_pages();
+    }
+    if let Err(error) = std::env::set_current_dir(&settings.dir) {
+        eprintln!("Can't chdir to '{}': {error}", settings.dir.display());
+        return ExitCode::FAILURE;
+    }
+    let workers = worker_count(&settings);
+    let log = Log::start(level_of(settings.loglevel), settings.logfile.clone());
+    raise_file_limit(&settings, &log);
+    let listeners = match listener::open(&settings) {
+        Ok(listeners) => Arc::new(listeners),
+        Err(reason) => return fail(&log, reason),
+    };
+    let pidfile = settings.pidfile.clone();
+    let server = match Server::new(settings, config_file, workers, log.clone()) {
+        Ok(server) => Arc::new(server),
+        Err(error) => return fail(&log, format!("The server cannot be set up: {error}")),
+    };
+    log_panics(log.clone());
+    if let Some(path) = &pidfile
+        && let Err(error) = std::fs::write(path, format!("{}\n", std::process::id()))
+    {
+        log.warning(format!("Cannot write the pidfile {}: {error}", path.display()));
+    }
+    announce(&server, &notices);
+    let threads = match start_workers(&server, &listeners) {
+        Ok(threads) => threads,
+        Err(error) => return fail(&log, format!("A worker cannot be started: {error}")),
+    };
+    watch_signals(server.clone());
+    log.notice("Ready to accept connections");
+    control(&server);
+    for thread in threads {
+        // A worker that panicked has been logged by the hook.
+        let _ = thread.join();
+    }
+    if let Some(path) = pidfile {
+        let _ = std::fs::remove_file(path);
+    }
+    drop(listeners);
+    log.warning("Evenkeel is now ready to exit, bye bye...");
+    log.flush();
+    ExitCode::SUCCESS
+}
+
+fn fail(log: &Log, reason: String) -> ExitCode {
+    log.warning(reason);
+    log.flush();
+    ExitCode::FAILURE
+}
+
+fn worker_count(settings: &Settings) -> usize {
+    match settings.threads {
+        0 => std::thread::available_parallelism().map_or(1, |cores| cores.get()).min(256),
+        threads => threads,
+    }
+}
+
+fn level_of(level: LogLevel) -> Level {
+    match level {
+        LogLevel::Debug => Level::Debug,
+        LogLevel::Verbose => Level::Verbose,
+        LogLevel::Notice => Level::Notice,
+        LogLevel::Warning => Level::Warning,
+        LogLevel::Nothing => Level::Nothing,
+    }
+}
+
+/// Lets the allocator use huge pages. Nothing in this program forks, so a page of 2 MiB is never copied for one byte.
+fn use_huge_pages() {
+    // SAFETY: sets a number that the allocator reads when it next asks the system for memory.
+    unsafe { libmimalloc_sys::mi_option_set(libmimalloc_sys::mi_option_large_os_pages, 1) }
+}
+
+/// Asks for as many descriptors as `maxclients` needs, and says so when they are not to be had.
+fn raise_file_limit(settings: &Settings, log: &Log) {
+    const OTHERS: u64 = 64; // listeners, the log, one epoll and one eventfd per worker, operators
+    let wanted = u64::from(settings.maxclients) + OTHERS + 2 * settings.threads as u64;
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: the pointer is to a valid `rlimit`.
+    let known = unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) } == 0;
+    if !known || limit.rlim_cur >= wanted {
+        return;
+    }
+    let raised = libc::rlimit { rlim_cur: wanted, rlim_max: limit.rlim_max.max(wanted) };
+    let reachable = libc::rlimit { rlim_cur: limit.rlim_max.min(wanted), rlim_max: limit.rlim_max };
+    // SAFETY: the pointers are to valid `rlimit`s.
+    unsafe {
+        if libc::setrlimit(libc::RLIMIT_NOFILE, &raised) != 0
+            && (libc::setrlimit(libc::RLIMIT_NOFILE, &reachable) != 0 || reachable.rlim_cur < wanted)
+        {
+            log.warning(format!(
+                "maxclients {} needs {wanted} open files, but the limit is {}: raise it with 'ulimit -n'",
+                settings.maxclients, limit.rlim_max
+            ));
+        }
+    }
+}
+
+fn announce(server: &Server, notices: &[String]) {
+    let settings = server.settings();
+    let log = &server.log;
+    let pid = std::process::id();
+    log.notice(format!(
+        "Evenkeel version={VERSION}, bits={}, pid={pid}, PID: {pid}, just started",
+        usize::BITS
+    ));
+    match &server.config_file {
+        Some(path) => log.notice(format!("Configuration loaded from {}", path.display())),
+        None => log.notice("No config file specified, using the defaults"),
+    }
+    notices.iter().for_each(|notice| log.warning(notice.as_str()));
+    let addresses: Vec<&str> = settings.bind.iter().map(|bind| bind.address.as_str()).collect();
+    if settings.port != 0 {
+        let host = if addresses.iter().any(|host| *host == "*") { "127.0.0.1" } else { addresses[0] };
+        log.notice(format!("Listening on port {} of {}", settings.port, addresses.join(" ")));
+        log.notice(format!("Connect with: redis-cli -h {host} -p {}   Stop with Ctrl-C, or: redis-cli -h {host} -p {0} shutdown", settings.port));
+    }
+    if let Some(path) = &settings.unixsocket {
+        log.notice(format!("The server is now ready to accept connections at {}", path.display()));
+    }
+    let here = std::env::current_dir().unwrap_or_else(|_| PathBuf::from("."));
+    log.notice(format!(
+        "{} worker threads; data stays in memory, files go to {}",
+        server.workers(),
+        here.display()
+    ));
+    log.notice("Server initialized");
+}
+
+fn start_workers(
+    server: &Arc<Server>,
+    listeners: &Arc<Vec<listener::Listener>>,
+) -> std::io::Result<Vec<std::thread::JoinHandle<()>>> {
+    let cpus = server.settings().thread_affinity.list.clone();
+    (0..server.workers())
+        .map(|index| {
+            let worker = Worker::new(server.clone(), index, listeners.clone())?;
+            let cpu = cpus.get(index % cpus.len().max(1)).copied();
+            std::thread::Builder::new().name(format!("worker-{index}")).spawn(move || {
+                if let Some(cpu) = cpu {
+                    pin_to(cpu);
+                }
+                worker.run();
+            })
+        })
+        .collect()
+}
+
+fn pin_to(cpu: usize) {
+    // SAFETY: zeros are an empty set; `CPU_SET` writes inside it, since the configuration allows no larger number.
+    unsafe {
+        let mut set: libc::cpu_set_t = std::mem::zeroed();
+        libc::CPU_SET(cpu, &mut set);
+        libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &set);
+    }
+}
+
+/// One thread receives all signals. The second request to stop ends the process at once.
+fn watch_signals(server: Arc<Server>) {
+    let mut signals = signal_hook::iterator::Signals::new([SIGTERM, SIGINT, SIGHUP, SIGPIPE])
+        .expect("these signals can be handled");
+    std::thread::Builder::new()
+        .name("signals".into())
+        .spawn(move || {
+            for signal in signals.forever() {
+                let name = match signal {
+                    SIGTERM => "SIGTERM",
+                    SIGINT => "SIGINT",
+                    _ => continue,
+                };
+                if server.stopping.load(Acquire) {
+                    std::process::exit(1);
+                }
+                server.log.warning(format!("Received {name} scheduling shutdown..."));
+                server.stop();
+            }
+        })
+        .expect("a thread can be started");
+}
+
+/// Panics go to the log with where they happened.
+fn log_panics(log: Log) {
+    std::panic::set_hook(Box::new(move |panic| {
+        let backtrace = std::backtrace::Backtrace::force_capture();
+        let thread = std::thread::current();
+        log.warning(format!("Panic in thread '{}': {panic}\n{backtrace}", thread.name().unwrap_or("?")));
+    }));
+}
+
+/// What is done now and then, beside the workers, until the server stops.
+fn control(server: &Server) {
+    while !server.stopping.load(Acquire) {
+        let now = clock::unix_ms();
+        server.rates.lock().sample(&server.stats, now);
+        evenkeel_store::memory::peak();
+        std::thread::park_timeout(Duration::from_millis(ROUND_MS));
+    }
+}

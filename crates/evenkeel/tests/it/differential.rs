@@ -1,0 +1,43 @@
+//! The same random commands into Evenkeel and into a peer: every reply byte must be the same.
+
+use evenkeel_testkit::differential::{Plan, compare};
+use evenkeel_testkit::random::fresh_seed;
+use evenkeel_testkit::{Peer, Program, Server};
+
+use crate::{program, start};
+
+/// A run that is the same every time: a change of behaviour shows in the commit that made it.
+const FIXED_SEED: u64 = 20_260_101;
+
+fn same_as(peer: Peer, seed: u64, commands: usize) {
+    let Some(oracle) = Program::oracle(peer) else { return };
+    let oracle = Server::start(&oracle, &[]);
+    let mut subject = start(&[]);
+    // The tests themselves may be tested with redis-server in Evenkeel's place.
+    let except: &[&str] = if program().peer() == Some(Peer::Redis) { &["strings-valkey"] } else { &[] };
+    match compare(&subject, &oracle, Plan { seed, commands, oracle: peer, except }) {
+        Ok(summary) => println!("{summary}"),
+        Err(finding) => panic!("{finding}"),
+    }
+    subject.assert_healthy();
+}
+
+#[test]
+fn redis_answers_the_same_to_a_fixed_seed() {
+    same_as(Peer::Redis, FIXED_SEED, 30_000);
+}
+
+#[test]
+fn redis_answers_the_same_to_a_fresh_seed() {
+    same_as(Peer::Redis, fresh_seed(), 30_000);
+}
+
+#[test]
+fn valkey_answers_the_same_to_a_fixed_seed() {
+    same_as(Peer::Valkey, FIXED_SEED, 15_000);
+}
+
+#[test]
+fn valkey_answers_the_same_to_a_fresh_seed() {
+    same_as(Peer::Valkey, fresh_seed(), 15_000);
+}

@@ -1,0 +1,143 @@
+//! Much announced, much sent, nothing read: what is configured bounds it, and what is not there costs nothing.
+
+use std::net::TcpStream;
+use std::time::Duration;
+
+use evenkeel_testkit::{Client, Server};
+use socket2::{Domain, Socket, Type};
+
+use super::witness::while_serving_others;
+use super::{MIB, eventually, used_memory};
+use crate::start;
+
+#[test]
+fn what_is_announced_and_never_sent_takes_no_memory() {
+    let mut server = start(&["--proto-max-bulk-len", "2gb"]);
+    let before = server.rss();
+    let mut waiting: Vec<Client> = Vec::new();
+    while_serving_others(&mut server, |server| {
+        let requests = [
+            "*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$1073741824\r\nthe first bytes of a gigabyte",
+            "*1000000\r\n$4\r\nMGET\r\n$1\r\nk\r\n",
+            "*2147483647\r\n",
+        ];
+        for request in requests {
+            for _ in 0..6 {
+                let mut client = server.connect();
+                client.send_raw(request.as_bytes()).expect("connected");
+                waiting.push(client);
+            }
+        }
+        std::thread::sleep(Duration::from_millis(200));
+    });
+    let more = server.rss().saturating_sub(before);
+    assert!(more < 32 * MIB, "{} MiB for requests of a few bytes", more / MIB);
+    drop(waiting);
+    eventually("the connections are gone", || server.info("connected_clients") == "1");
+}
+
+#[test]
+fn a_gigabyte_is_refused_where_the_limit_is_half_of_it() {
+    let server = start(&[]);
+    let mut client = server.connect();
+    client.send_raw(b"*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$1073741824\r\n").expect("connected");
+    let answer = client.read_to_end().expect("the server hangs up");
+    assert_eq!(answer, b"-ERR Protocol error: invalid bulk length\r\n");
+}
+
+/// A client whose own receive buffer is small, so that the server's output has nowhere to go.
+fn deaf(server: &Server) -> Client {
+    let socket = Socket::new(Domain::IPV4, Type::STREAM, None).expect("a socket");
+    socket.set_recv_buffer_size(4 * 1024).expect("a small buffer");
+    socket.connect(&server.address().into()).expect("connected");
+    let mut client = Client::from_tcp(TcpStream::from(socket));
+    client.set_wait(Duration::from_secs(5));
+    client
+}
+
+/// Asks for a megabyte a thousand times and reads nothing. The server may hang up before all is sent.
+fn ask_for_a_gigabyte(client: &mut Client) {
+    let _ = client.send_raw(&b"GET big\r\n".repeat(1_000));
+}
+
+fn store_a_megabyte(server: &Server) {
+    let big = vec![b'x'; MIB as usize];
+    assert_eq!(server.connect().call(&[b"SET", &b"big"[..], &big]).to_string(), "OK");
+}
+
+#[test]
+fn clients_that_never_read_are_hung_up_on_at_the_hard_limit() {
+    let mut server = start(&["--client-output-buffer-limit", "normal", "8mb", "0", "0"]);
+    store_a_megabyte(&server);
+    let before = server.rss();
+    while_serving_others(&mut server, |server| {
+        let mut sleepers: Vec<Client> = (0..4).map(|_| deaf(server)).collect();
+        sleepers.iter_mut().for_each(ask_for_a_gigabyte);
+        eventually("only the witness and the one who asks are connected", || server.info("connected_clients") == "2");
+    });
+    let more = server.rss().saturating_sub(before);
+    assert!(more < 96 * MIB, "four limits of 8 MiB, and {} MiB were taken", more / MIB);
+    eventually("the buffers are freed", || used_memory(&server) < 8 * MIB);
+}
+
+#[test]
+fn clients_over_the_soft_limit_are_hung_up_on_when_its_time_is_over() {
+    let mut server = start(&["--client-output-buffer-limit", "normal", "0", "1mb", "1"]);
+    store_a_megabyte(&server);
+    let mut slow = deaf(&server);
+    slow.send_raw(&b"GET big\r\n".repeat(8)).expect("connected");
+    std::thread::sleep(Duration::from_millis(300));
+    assert_eq!(server.info("connected_clients"), "2", "it has a second");
+    eventually("the slow client is gone", || server.info("connected_clients") == "1");
+    server.assert_healthy();
+}
+
+#[test]
+fn a_client_below_its_limits_may_take_its_time() {
+    let mut server = start(&["--client-output-buffer-limit", "normal", "32mb", "0", "0"]);
+    store_a_megabyte(&server);
+    let mut slow = deaf(&server);
+    slow.send_raw(&b"GET big\r\n".repeat(8)).expect("connected");
+    std::thread::sleep(Duration::from_millis(200));
+    for _ in 0..8 {
+        assert_eq!(slow.read().as_bytes().map(<[u8]>::len), Some(MIB as usize));
+    }
+    server.assert_healthy();
+}
+
+#[test]
+fn a_request_over_the_query_buffer_limit_is_hung_up_on() {
+    let mut server = start(&["--client-query-buffer-limit", "1mb"]);
+    let before = server.rss();
+    while_serving_others(&mut server, |server| {
+        for _ in 0..4 {
+            let mut client = server.connect();
+            client.send_raw(b"*2\r\n$4\r\nECHO\r\n$100000000\r\n").expect("connected");
+            let megabyte = vec![b'x'; MIB as usize];
+            let sent = (0..100).take_while(|_| client.send_raw(&megabyte).is_ok()).count();
+            assert!(sent < 100, "the server must stop reading and hang up");
+            assert_eq!(client.read_to_end().ok(), Some(Vec::new()), "it says nothing");
+        }
+    });
+    assert!(server.rss() < before + 32 * MIB);
+    assert_eq!(server.connect().run("PING").to_string(), "PONG");
+}
+
+#[test]
+fn memory_of_clients_that_left_is_given_back() {
+    let mut server = start(&[]);
+    let before = used_memory(&server);
+    let part = [b"*2\r\n$4\r\nECHO\r\n$60000\r\n".to_vec(), vec![b'x'; 50_000]].concat();
+    let clients: Vec<Client> = (0..400)
+        .map(|_| {
+            let mut client = server.connect();
+            client.send_raw(&part).expect("connected");
+            client
+        })
+        .collect();
+    eventually("what was sent is counted", || used_memory(&server) > before + 400 * 50_000);
+    drop(clients);
+    eventually("the connections are gone", || server.info("connected_clients") == "1");
+    eventually("what they held is freed", || used_memory(&server) < before + 2 * MIB);
+    server.assert_healthy();
+}

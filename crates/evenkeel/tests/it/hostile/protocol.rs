@@ -1,0 +1,153 @@
+//! Bytes that are cut, wrong, or random.
+
+use std::time::Duration;
+
+use evenkeel_testkit::random::{Random, fresh_seed};
+
+use super::witness::while_serving_others;
+use super::{MIB, eventually};
+use crate::start;
+
+const REQUESTS: &[&[u8]] = &[
+    b"*3\r\n$3\r\nSET\r\n$3\r\ncut\r\n$5\r\n\x00\xff\r\n!\r\n",
+    b"*2\r\n$3\r\nGET\r\n$0\r\n\r\n",
+    b"SET cut \"quoted \\x41 'text'\" EX 1000\r\n",
+    b"*1\r\n$4\r\nPING\r\n*0\r\n\r\n*-1\r\nPING\r\n",
+    b"*4\r\n$8\r\nBITFIELD\r\n$3\r\ncut\r\n$3\r\nGET\r\n$2\r\nu8\r\n",
+];
+
+#[test]
+fn a_request_cut_at_any_byte_waits_for_its_rest() {
+    let mut server = start(&[]);
+    let mut client = server.connect();
+    for request in REQUESTS {
+        let answers = |client: &mut evenkeel_testkit::Client| {
+            client.send(&["ECHO", "end"]).expect("connected");
+            let mut replies = Vec::new();
+            loop {
+                match client.read().to_string() {
+                    end if end == "\"end\"" => return replies,
+                    reply => replies.push(reply),
+                }
+            }
+        };
+        client.run("FLUSHALL");
+        client.send_raw(request).expect("connected");
+        let whole = answers(&mut client);
+        for cut in 1..request.len() {
+            client.run("FLUSHALL");
+            client.send_raw(&request[..cut]).expect("connected");
+            std::thread::sleep(Duration::from_micros(300)); // so that the server reads the first part alone
+            client.send_raw(&request[cut..]).expect("connected");
+            assert_eq!(answers(&mut client), whole, "cut at byte {cut} of {}", request.escape_ascii());
+        }
+    }
+    server.assert_healthy();
+}
+
+#[test]
+fn a_request_that_is_cut_off_for_good_does_nothing() {
+    let mut server = start(&[]);
+    for request in [REQUESTS[0], REQUESTS[2]] {
+        for cut in 0..request.len() {
+            let mut client = server.connect();
+            client.send_raw(&request[..cut]).expect("connected");
+        }
+    }
+    eventually("the connections are gone", || server.info("connected_clients") == "1");
+    assert_eq!(server.connect().run("EXISTS cut").to_string(), ":0");
+    server.assert_healthy();
+}
+
+#[test]
+fn requests_that_are_none_get_the_protocols_error_and_are_hung_up_on() {
+    let mut server = start(&[]);
+    let long = |start: &str, byte: &str| [start, &byte.repeat(70_000)].concat();
+    let cases: Vec<(String, &str)> = vec![
+        ("*2147483648\r\n".into(), "invalid multibulk length"),
+        ("*9223372036854775808\r\n".into(), "invalid multibulk length"),
+        ("*99999999999999999999999\r\n".into(), "invalid multibulk length"),
+        ("*abc\r\n".into(), "invalid multibulk length"),
+        ("*1\r\n:1\r\n".into(), "expected '$', got ':'"),
+        ("*1\r\nPING\r\n".into(), "expected '$', got 'P'"),
+        ("*1\r\n$-1\r\n".into(), "invalid bulk length"),
+        ("*1\r\n$abc\r\n".into(), "invalid bulk length"),
+        ("*1\r\n$536870913\r\n".into(), "invalid bulk length"),
+        ("*1\r\n$9223372036854775807\r\n".into(), "invalid bulk length"),
+        ("*1\r\n$18446744073709551615\r\n".into(), "invalid bulk length"),
+        ("SET k \"unbalanced\r\n".into(), "unbalanced quotes in request"),
+        (long("", "x"), "too big inline request"),
+        (long("*", "1"), "too big mbulk count string"),
+        (long("*1\r\n$", "1"), "too big bulk count string"),
+    ];
+    for (bytes, error) in cases {
+        let mut client = server.connect();
+        // What comes before the rubbish is answered first.
+        client.send_raw(&[b"PING\r\n", bytes.as_bytes()].concat()).expect("connected");
+        let answer = client.read_to_end().expect("the server hangs up");
+        let expected = format!("+PONG\r\n-ERR Protocol error: {error}\r\n");
+        assert_eq!(String::from_utf8_lossy(&answer), expected, "after {:.40}", bytes.escape_debug());
+    }
+    server.assert_healthy();
+}
+
+#[test]
+fn a_million_empty_requests_cost_nothing() {
+    let mut server = start(&[]);
+    for empty in ["*0\r\n", "*-1\r\n", "\r\n"] {
+        let before = server.rss();
+        while_serving_others(&mut server, |server| {
+            let mut client = server.connect();
+            client.send_raw(empty.repeat(1_000_000).as_bytes()).expect("they are read");
+            assert_eq!(client.run("PING").to_string(), "PONG");
+        });
+        assert!(server.rss() < before + 16 * MIB, "{} MiB more for nothing", (server.rss() - before) / MIB);
+    }
+}
+
+#[test]
+fn clients_that_leave_without_reading_are_forgotten() {
+    let mut server = start(&[]);
+    while_serving_others(&mut server, |server| {
+        for _ in 0..200 {
+            let mut client = server.connect();
+            client.send_raw(&b"PING\r\n".repeat(2_000)).expect("connected");
+        }
+    });
+    eventually("the connections are gone", || server.info("connected_clients") == "1");
+}
+
+/// Random changes to valid requests, on many connections: answered, refused or hung up on, but survived.
+#[test]
+fn mutated_requests_are_survived() {
+    let seed = fresh_seed();
+    println!("EVENKEEL_SEED={seed}");
+    let mut random = Random::new(seed);
+    let mut server = start(&[]);
+    while_serving_others(&mut server, |server| {
+        for _ in 0..1_500 {
+            let mut client = server.connect();
+            client.send_raw(&mutated(&mut random)).expect("connected");
+            let _ = client.finish_sending(); // it may have been hung up on already
+            client.read_to_end().expect("an end, one way or the other");
+        }
+    });
+    eventually("the connections are gone", || server.info("connected_clients") == "1");
+}
+
+fn mutated(random: &mut Random) -> Vec<u8> {
+    let mut bytes: Vec<u8> = (0..=random.below(4)).flat_map(|_| REQUESTS[random.below(REQUESTS.len())].to_vec()).collect();
+    for _ in 0..=random.below(6) {
+        let at = random.below(bytes.len());
+        match random.below(4) {
+            0 => bytes[at] = random.draw() as u8,
+            1 => drop(bytes.remove(at)),
+            2 => drop(bytes.splice(at..at, random.bytes(8))),
+            _ => drop(bytes.splice(at..at, random.pick(&["\r\n", "*1\r\n", "$9\r\n", "*-5", "$-"]).bytes())),
+        }
+        if bytes.is_empty() {
+            bytes.push(b'*');
+        }
+    }
+    bytes
+}

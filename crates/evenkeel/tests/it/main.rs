@@ -1,0 +1,21 @@
+//! The server as its clients see it, over sockets. One module per concern; what only concerns one family of commands
+//! is tested beside that family.
+//!
+//! `EVENKEEL_BIN` runs the same tests against another binary. All of them hold for redis-server too, but for the few
+//! that say otherwise: a test that a peer fails is more likely to be wrong than the peer.
+
+mod differential;
+mod hostile;
+mod network;
+mod stress;
+
+use evenkeel_testkit::{Program, Server};
+
+fn program() -> Program {
+    Program::under_test(env!("CARGO_BIN_EXE_evenkeel"))
+}
+
+#[track_caller]
+fn start(args: &[&str]) -> Server {
+    Server::start(&program(), args)
+}

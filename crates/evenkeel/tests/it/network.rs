@@ -1,0 +1,230 @@
+//! Where the server listens, whom it lets in, and when it lets go of a connection.
+
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::os::unix::fs::PermissionsExt;
+use std::time::{Duration, Instant};
+
+use evenkeel_testkit::server::free_port;
+use evenkeel_testkit::{Client, Server};
+use socket2::{Domain, Socket, Type};
+
+use crate::{program, start};
+
+fn ping(client: &mut Client) -> String {
+    client.run("PING").to_string()
+}
+
+#[test]
+fn a_unix_socket_beside_tcp() {
+    let server = start(&["--unixsocket", "{dir}/socket", "--unixsocketperm", "700"]);
+    let path = server.folder().join("socket");
+    let mut local = Client::connect_unix(&path).expect("it listens there");
+    assert_eq!(local.run("SET k v").to_string(), "OK");
+    assert_eq!(server.connect().run("GET k").to_string(), "\"v\"");
+    let mode = std::fs::metadata(&path).expect("the socket is a file").permissions().mode();
+    assert_eq!(mode & 0o777, 0o700);
+}
+
+#[test]
+fn a_unix_socket_alone() {
+    let mut server = start(&["--port", "0", "--unixsocket", "{dir}/socket"]);
+    assert_eq!(ping(&mut server.connect()), "PONG");
+    assert!(TcpStream::connect(server.address()).is_err(), "port 0 means no TCP");
+    assert!(server.stop().success());
+    server.start_again(); // over the file that the first life may have left
+    assert_eq!(ping(&mut server.connect()), "PONG");
+}
+
+#[test]
+fn several_addresses() {
+    let server = start(&["--bind", "127.0.0.1", "127.0.0.3", "--protected-mode", "no"]);
+    for address in [[127, 0, 0, 1], [127, 0, 0, 3]] {
+        let mut client = Client::connect(SocketAddr::from((address, server.port()))).expect("it listens there");
+        assert_eq!(ping(&mut client), "PONG");
+    }
+    assert!(TcpStream::connect((Ipv4Addr::new(127, 0, 0, 2), server.port())).is_err());
+}
+
+#[test]
+fn ipv6_where_the_machine_has_it() {
+    if TcpListener::bind("[::1]:0").is_err() {
+        eprintln!("SKIPPED: no IPv6 on this machine");
+        return;
+    }
+    let server = start(&["--bind", "127.0.0.1", "::1"]);
+    let mut client = Client::connect(SocketAddr::from(([0, 0, 0, 0, 0, 0, 0, 1], server.port()))).expect("it listens");
+    assert_eq!(ping(&mut client), "PONG");
+    let info = client.run("CLIENT LIST").to_string();
+    assert!(info.contains("addr=[::1]:"), "{info}");
+}
+
+#[test]
+fn an_address_that_the_machine_lacks() {
+    let problem = Server::try_start(&program(), &["--bind", "127.0.0.1", "192.0.2.1"]);
+    assert!(problem.is_err(), "an address that was asked for is missing");
+    let server = start(&["--bind", "127.0.0.1", "-192.0.2.1"]); // one that may be missing
+    assert_eq!(ping(&mut server.connect()), "PONG");
+}
+
+#[test]
+fn a_port_that_is_taken_is_an_error() {
+    let server = start(&[]);
+    let problem = Server::try_start(&program(), &["--port", &server.port().to_string()]);
+    // Either the second process ends, or it was mistaken for ready because the first one answers on its port.
+    if let Ok(mut second) = problem {
+        std::thread::sleep(Duration::from_millis(500));
+        assert!(!second.is_alive() && second.log().contains("in use"), "{}", second.log());
+    }
+}
+
+#[test]
+fn more_clients_than_allowed_are_told_and_hung_up_on() {
+    let server = start(&["--maxclients", "5"]);
+    let mut clients: Vec<Client> = (0..5).map(|_| server.connect()).collect();
+    clients.iter_mut().for_each(|client| assert_eq!(ping(client), "PONG"));
+    let mut refused = server.connect();
+    let answer = refused.read_to_end().expect("the server hangs up");
+    assert_eq!(answer, b"-ERR max number of clients reached\r\n");
+    assert_eq!(clients[0].run("CONFIG SET maxclients 6").to_string(), "OK");
+    assert_eq!(ping(&mut server.connect()), "PONG");
+    let stats = clients[0].run("INFO stats").to_string();
+    assert!(stats.contains("rejected_connections:1\\r"), "{stats}");
+    clients.truncate(1);
+    let deadline = Instant::now() + Duration::from_secs(5);
+    while !server.connect().try_call(&["PING"]).is_ok_and(|reply| !reply.is_error()) {
+        assert!(Instant::now() < deadline, "places that were left are free again");
+    }
+}
+
+#[test]
+fn idle_clients_are_hung_up_on_and_busy_ones_are_not() {
+    let server = start(&["--timeout", "1"]);
+    let (mut idle, mut busy) = (server.connect(), server.connect());
+    let started = Instant::now();
+    while started.elapsed() < Duration::from_millis(2_500) {
+        assert_eq!(ping(&mut busy), "PONG");
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    idle.set_wait(Duration::from_secs(3));
+    assert_eq!(idle.read_to_end().expect("hung up on"), b"");
+    assert_eq!(ping(&mut busy), "PONG");
+}
+
+/// A client of this machine that does not look like one: another address of the loopback network.
+fn stranger(server: &Server) -> Client {
+    let socket = Socket::new(Domain::IPV4, Type::STREAM, None).expect("a socket");
+    socket.bind(&SocketAddr::from(([127, 0, 0, 2], 0)).into()).expect("all of 127.0.0.0/8 is ours");
+    socket.connect(&server.address().into()).expect("connected");
+    Client::from_tcp(TcpStream::from(socket))
+}
+
+#[test]
+fn protected_mode_lets_nobody_in_from_elsewhere() {
+    let server = start(&["--protected-mode", "yes"]);
+    let answer = stranger(&server).read_to_end().expect("the server hangs up");
+    assert!(answer.starts_with(b"-DENIED "), "{}", answer.escape_ascii());
+    assert_eq!(ping(&mut server.connect()), "PONG");
+    assert_eq!(server.connect().run("CONFIG SET protected-mode no").to_string(), "OK");
+    assert_eq!(ping(&mut stranger(&server)), "PONG");
+}
+
+#[test]
+fn a_restart_on_the_same_port_is_immediate() {
+    let mut server = start(&[]);
+    for _ in 0..3 {
+        let mut clients: Vec<Client> = (0..20).map(|_| server.connect()).collect();
+        clients.iter_mut().for_each(|client| assert_eq!(ping(client), "PONG"));
+        let status = server.stop(); // it closes first, so its side of the connections waits in the kernel
+        assert!(status.success(), "SIGTERM ends with {status}");
+        for mut client in clients {
+            assert_eq!(client.read_to_end().expect("hung up on"), b"");
+        }
+        server.start_again();
+        assert_eq!(ping(&mut server.connect()), "PONG");
+    }
+    server.assert_healthy();
+}
+
+#[test]
+fn the_ways_to_end_it() {
+    for way in ["SHUTDOWN", "SHUTDOWN NOSAVE", "SIGINT", "SIGTERM"] {
+        let mut server = start(&[]);
+        let mut client = server.connect();
+        match way {
+            "SIGINT" => server.signal(libc::SIGINT),
+            "SIGTERM" => server.signal(libc::SIGTERM),
+            command => client.send(&command.split(' ').collect::<Vec<_>>()).expect("connected"),
+        }
+        assert_eq!(client.read_to_end().expect("hung up on"), b"", "{way} is not answered");
+        let deadline = Instant::now() + Duration::from_secs(10);
+        while server.is_alive() {
+            assert!(Instant::now() < deadline, "{way} must end the process");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        assert!(server.stop().success(), "{way} ends it cleanly");
+    }
+}
+
+#[test]
+fn a_thousand_connections_at_once() {
+    let server = start(&[]);
+    let mut clients: Vec<Client> = (0..1_000).map(|_| server.connect()).collect();
+    for client in &mut clients {
+        client.send(&["PING"]).expect("connected");
+    }
+    for client in &mut clients {
+        assert_eq!(client.read().to_string(), "PONG");
+    }
+    assert_eq!(clients[0].run("INFO clients").to_string().matches("connected_clients:1000\\r").count(), 1);
+}
+
+#[test]
+fn what_was_asked_before_the_end_is_answered() {
+    let server = start(&[]);
+    let mut quitter = server.connect();
+    quitter.send_raw(b"PING\r\nQUIT\r\nPING\r\n").expect("connected");
+    assert_eq!(quitter.read_to_end().expect("hung up on"), b"+PONG\r\n+OK\r\n");
+    let mut leaver = server.connect();
+    leaver.send_raw(&b"PING\r\n".repeat(1_000)).and_then(|()| leaver.finish_sending()).expect("connected");
+    assert_eq!(leaver.read_to_end().expect("hung up on"), b"+PONG\r\n".repeat(1_000));
+}
+
+#[test]
+fn a_pipeline_in_pieces_is_answered_in_order() {
+    let server = start(&[]);
+    let mut client = server.connect();
+    let requests: String = (0..20_000).map(|i| format!("ECHO {i}\r\n*2\r\n$4\r\nECHO\r\n$1\r\n{}\r\n", i % 10)).collect();
+    let mut writer = server.connect();
+    std::mem::swap(&mut client, &mut writer);
+    for piece in requests.as_bytes().chunks(777) {
+        writer.send_raw(piece).expect("connected");
+    }
+    for i in 0..20_000 {
+        assert_eq!(writer.read().to_string(), format!("\"{i}\""));
+        assert_eq!(writer.read().to_string(), format!("\"{}\"", i % 10));
+    }
+    assert!(writer.unread().is_empty());
+    assert_eq!(ping(&mut client), "PONG");
+}
+
+#[test]
+fn large_values_arrive_whole_in_both_directions() {
+    let server = start(&[]);
+    let mut client = server.connect();
+    let large: Vec<u8> = (0..64u32 << 20).map(|i| (i / 1_000) as u8).collect();
+    assert_eq!(client.call(&[b"SET", &b"large"[..], &large]).to_string(), "OK");
+    // A write to the value while it is on its way must not show in it.
+    client.send_raw(b"GET large\r\nSETRANGE large 60000000 overwritten\r\nSTRLEN large\r\n").expect("connected");
+    std::thread::sleep(Duration::from_millis(50));
+    assert!(client.read().as_bytes() == Some(&large[..]), "the value as it was when it was asked for");
+    assert_eq!(client.read().to_string(), format!(":{}", large.len()));
+    assert_eq!(client.read().to_string(), format!(":{}", large.len()));
+}
+
+#[test]
+fn ports_are_free_to_choose() {
+    let port = free_port();
+    let mut server = start(&["--port", &port.to_string()]);
+    assert_eq!(ping(&mut Client::connect(SocketAddr::from(([127, 0, 0, 1], port))).expect("it listens there")), "PONG");
+    server.assert_healthy();
+}

@@ -1,0 +1,205 @@
+//! Replies: values to bytes, in the protocol that the connection has chosen with HELLO.
+
+use crate::number;
+
+/// Appends replies to `bytes`. Types that RESP2 lacks become what Redis sends in their place.
+#[derive(Debug, Default)]
+pub struct Encoder {
+    pub bytes: Vec<u8>,
+    pub resp3: bool,
+}
+
+impl Encoder {
+    /// `+text`. The text holds no CR or LF.
+    #[inline]
+    pub fn simple(&mut self, text: &str) {
+        self.line(b'+', text.as_bytes());
+    }
+
+    #[inline]
+    pub fn ok(&mut self) {
+        self.bytes.extend_from_slice(b"+OK\r\n");
+    }
+
+    /// `-text`; line breaks inside become spaces, so that user data in an error cannot end it.
+    #[cold]
+    pub fn error(&mut self, text: &[u8]) {
+        self.bytes.push(b'-');
+        self.bytes.extend(text.iter().map(|byte| if matches!(byte, b'\r' | b'\n') { b' ' } else { *byte }));
+        self.bytes.extend_from_slice(b"\r\n");
+    }
+
+    #[inline]
+    pub fn int(&mut self, value: i64) {
+        self.header(b':', value);
+    }
+
+    /// `$len`, the bytes, CR LF.
+    #[inline]
+    pub fn bulk(&mut self, value: &[u8]) {
+        self.bytes.reserve(value.len() + 16);
+        self.bulk_start(value.len());
+        self.bytes.extend_from_slice(value);
+        self.bulk_end();
+    }
+
+    /// The line before a bulk's `len` bytes, for callers that send the bytes themselves.
+    #[inline]
+    pub fn bulk_start(&mut self, len: usize) {
+        self.header(b'$', len as i64);
+    }
+
+    #[inline]
+    pub fn bulk_end(&mut self) {
+        self.bytes.extend_from_slice(b"\r\n");
+    }
+
+    /// An integer as a bulk string.
+    pub fn bulk_int(&mut self, value: i64) {
+        let mut digits = itoa(value);
+        self.bulk(digits.text());
+    }
+
+    #[inline]
+    pub fn null(&mut self) {
+        self.bytes.extend_from_slice(if self.resp3 { b"_\r\n" } else { b"$-1\r\n" });
+    }
+
+    /// The null that stands for an array.
+    pub fn null_array(&mut self) {
+        self.bytes.extend_from_slice(if self.resp3 { b"_\r\n" } else { b"*-1\r\n" });
+    }
+
+    /// Opens an array; `len` replies follow.
+    #[inline]
+    pub fn array(&mut self, len: usize) {
+        self.header(b'*', len as i64);
+    }
+
+    /// Opens a map; `len` pairs follow.
+    pub fn map(&mut self, len: usize) {
+        if self.resp3 { self.header(b'%', len as i64) } else { self.header(b'*', 2 * len as i64) }
+    }
+
+    /// Opens a set; `len` replies follow.
+    pub fn set(&mut self, len: usize) {
+        self.header(if self.resp3 { b'~' } else { b'*' }, len as i64);
+    }
+
+    /// Opens an out-of-band message; `len` replies follow.
+    pub fn push(&mut self, len: usize) {
+        self.header(if self.resp3 { b'>' } else { b'*' }, len as i64);
+    }
+
+    pub fn bool(&mut self, value: bool) {
+        match (self.resp3, value) {
+            (true, true) => self.bytes.extend_from_slice(b"#t\r\n"),
+            (true, false) => self.bytes.extend_from_slice(b"#f\r\n"),
+            (false, value) => self.int(i64::from(value)),
+        }
+    }
+
+    /// A double: `,1.5` in RESP3, a bulk in RESP2; shortest digits that read back to the same value.
+    pub fn double(&mut self, value: f64) {
+        let text = number::format_f64(value);
+        if self.resp3 { self.line(b',', text.as_bytes()) } else { self.bulk(text.as_bytes()) }
+    }
+
+    pub fn big_number(&mut self, digits: &str) {
+        if self.resp3 { self.line(b'(', digits.as_bytes()) } else { self.bulk(digits.as_bytes()) }
+    }
+
+    /// Text with a three-letter format such as `txt`.
+    pub fn verbatim(&mut self, text: &str, format: &[u8; 3]) {
+        if !self.resp3 {
+            return self.bulk(text.as_bytes());
+        }
+        self.header(b'=', text.len() as i64 + 4);
+        self.bytes.extend_from_slice(format);
+        self.bytes.push(b':');
+        self.bytes.extend_from_slice(text.as_bytes());
+        self.bytes.extend_from_slice(b"\r\n");
+    }
+
+    fn line(&mut self, kind: u8, text: &[u8]) {
+        self.bytes.reserve(text.len() + 3);
+        self.bytes.push(kind);
+        self.bytes.extend_from_slice(text);
+        self.bytes.extend_from_slice(b"\r\n");
+    }
+
+    #[inline]
+    fn header(&mut self, kind: u8, value: i64) {
+        if let 0..=9 = value {
+            return self.bytes.extend_from_slice(&[kind, b'0' + value as u8, b'\r', b'\n']);
+        }
+        if let 100..=999 = value {
+            let value = value as u16;
+            let (a, b, c) = ((value / 100) as u8, (value / 10 % 10) as u8, (value % 10) as u8);
+            return self.bytes.extend_from_slice(&[kind, b'0' + a, b'0' + b, b'0' + c, b'\r', b'\n']);
+        }
+        let mut digits = itoa(value);
+        self.line(kind, digits.text());
+    }
+}
+
+/// An integer's decimal digits.
+pub fn itoa(value: i64) -> Digits {
+    Digits { buffer: itoa::Buffer::new(), value }
+}
+
+/// See [`itoa`].
+#[derive(Clone)]
+pub struct Digits {
+    buffer: itoa::Buffer,
+    value: i64,
+}
+
+impl Digits {
+    pub fn text(&mut self) -> &[u8] {
+        self.buffer.format(self.value).as_bytes()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn both(write: impl Fn(&mut Encoder)) -> (String, String) {
+        let encode = |resp3| {
+            let mut encoder = Encoder { bytes: Vec::new(), resp3 };
+            write(&mut encoder);
+            String::from_utf8(encoder.bytes).expect("ASCII")
+        };
+        (encode(false), encode(true))
+    }
+
+    #[track_caller]
+    fn check(write: impl Fn(&mut Encoder), resp2: &str, resp3: &str) {
+        assert_eq!(both(write), (resp2.into(), resp3.into()));
+    }
+
+    #[test]
+    fn each_type_in_both_protocols() {
+        check(|r| r.simple("PONG"), "+PONG\r\n", "+PONG\r\n");
+        check(|r| r.error(b"ERR a\r\nb"), "-ERR a  b\r\n", "-ERR a  b\r\n");
+        check(|r| r.bulk(b"ab"), "$2\r\nab\r\n", "$2\r\nab\r\n");
+        check(|r| r.bulk_int(-7), "$2\r\n-7\r\n", "$2\r\n-7\r\n");
+        check(|r| r.null(), "$-1\r\n", "_\r\n");
+        check(|r| r.null_array(), "*-1\r\n", "_\r\n");
+        check(|r| r.map(2), "*4\r\n", "%2\r\n");
+        check(|r| r.set(2), "*2\r\n", "~2\r\n");
+        check(|r| r.push(3), "*3\r\n", ">3\r\n");
+        check(|r| r.bool(true), ":1\r\n", "#t\r\n");
+        check(|r| r.double(1.5), "$3\r\n1.5\r\n", ",1.5\r\n");
+        check(|r| r.big_number("12"), "$2\r\n12\r\n", "(12\r\n");
+        check(|r| r.verbatim("hi", b"txt"), "$2\r\nhi\r\n", "=6\r\ntxt:hi\r\n");
+    }
+
+    #[test]
+    fn integers_of_every_length() {
+        for value in [0, 9, 10, 99, 100, 999, 1000, -1, -999, i64::MAX, i64::MIN] {
+            check(|r| r.int(value), &format!(":{value}\r\n"), &format!(":{value}\r\n"));
+        }
+    }
+}

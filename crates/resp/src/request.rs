@@ -1,0 +1,339 @@
+//! Requests: `*3\r\n$3\r\nSET\r\n...` or an inline line, found in a buffer without copying a byte.
+//!
+//! [`parse`] is a function from a buffer and a [`State`] to a new state; it keeps nothing. A request that has not
+//! arrived whole gives back the state to go on from, so that one of a million arguments that trickles in is read
+//! once, not once per packet. Arguments are [`Span`]s into the buffer.
+//!
+//! What Redis tolerates is tolerated: the two bytes after a bulk are skipped unread, empty arrays and blank lines
+//! are requests without arguments.
+
+use crate::inline;
+use crate::number::parse_i64;
+
+/// Longest line that announces a length, and longest inline command, in bytes (Redis' `PROTO_INLINE_MAX_SIZE`).
+pub const LINE_LEN_MAX: usize = 64 * 1024;
+
+/// Most arguments of one request (Redis: `INT_MAX`).
+pub const ARGS_MAX: i64 = i32::MAX as i64;
+
+/// Where one argument lies in the buffer. Offsets are 32-bit: a request is at most 4 GiB, see [`ProtocolError::TooBig`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Span {
+    start: u32,
+    len: u32,
+}
+
+impl Span {
+    /// `len` bytes from `start` on; together at most 4 GiB.
+    pub fn new(start: usize, len: usize) -> Span {
+        debug_assert!(start + len <= u32::MAX as usize);
+        Span { start: start as u32, len: len as u32 }
+    }
+
+    /// The argument's bytes. Panics when `buf` is not the buffer that was parsed.
+    #[inline]
+    pub fn of<'a>(&self, buf: &'a [u8]) -> &'a [u8] {
+        &buf[self.start as usize..self.start as usize + self.len as usize]
+    }
+
+    /// The same bytes after the buffer's first `by` bytes have been dropped.
+    pub fn shifted_down(self, by: usize) -> Span {
+        Span { start: self.start - by as u32, len: self.len }
+    }
+}
+
+/// How far the request at hand has been read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct State {
+    /// The next byte to read.
+    pub at: usize,
+    /// Arguments still to come; `None` before the first line is complete.
+    pub remaining: Option<u32>,
+}
+
+impl State {
+    /// Before the first byte of the request that starts at `at`.
+    pub fn start(at: usize) -> State {
+        State { at, remaining: None }
+    }
+}
+
+/// What [`parse`] found.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Parsed {
+    /// A whole request, which ends before this offset. Its arguments (perhaps none) have been appended.
+    Ready(usize),
+    /// The rest has not arrived. `missing` is how many bytes the argument at hand still lacks at least.
+    More { state: State, missing: usize },
+}
+
+/// A request that cannot be understood: the connection is answered with the text and closed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ProtocolError {
+    InlineTooBig,
+    ArrayLineTooBig,
+    BulkLineTooBig,
+    ArrayLength,
+    BulkLength,
+    ExpectedBulk(u8),
+    UnbalancedQuotes,
+    /// More than 4 GiB in one request.
+    TooBig,
+}
+
+impl ProtocolError {
+    /// The error as Redis words it, to be sent as `-ERR Protocol error: ...`.
+    pub fn text(&self) -> String {
+        match self {
+            ProtocolError::InlineTooBig => "too big inline request".into(),
+            ProtocolError::ArrayLineTooBig => "too big mbulk count string".into(),
+            ProtocolError::BulkLineTooBig => "too big bulk count string".into(),
+            ProtocolError::ArrayLength => "invalid multibulk length".into(),
+            ProtocolError::BulkLength => "invalid bulk length".into(),
+            ProtocolError::ExpectedBulk(0) => "expected '$', got ' '".into(),
+            ProtocolError::ExpectedBulk(got) => format!("expected '$', got '{}'", *got as char),
+            ProtocolError::UnbalancedQuotes => "unbalanced quotes in request".into(),
+            ProtocolError::TooBig => "request too big".into(),
+        }
+    }
+}
+
+/// Reads one request from `buf[state.at..]` on, appending its arguments to `args`.
+///
+/// `bulk_len_max` is the longest argument accepted, in bytes. Inline words are unescaped in place.
+#[inline]
+pub fn parse(
+    buf: &mut [u8],
+    state: State,
+    args: &mut Vec<Span>,
+    bulk_len_max: usize,
+) -> Result<Parsed, ProtocolError> {
+    let (mut at, mut remaining) = match state.remaining {
+        Some(remaining) => (state.at, remaining),
+        None => match buf.get(state.at) {
+            None => return Ok(Parsed::More { state, missing: 1 }),
+            Some(b'*') => match length_line(buf, state.at + 1, ProtocolError::ArrayLineTooBig)? {
+                None => return Ok(Parsed::More { state, missing: 1 }),
+                Some((count, after)) => {
+                    let count = count.filter(|count| *count <= ARGS_MAX).ok_or(ProtocolError::ArrayLength)?;
+                    (after, count.max(0) as u32)
+                }
+            },
+            Some(_) => return parse_inline(buf, state, args),
+        },
+    };
+    while remaining > 0 {
+        let here = State { at, remaining: Some(remaining) };
+        match buf.get(at) {
+            None => return Ok(Parsed::More { state: here, missing: 1 }),
+            Some(b'$') => {}
+            Some(other) => return Err(ProtocolError::ExpectedBulk(*other)),
+        }
+        let Some((len, start)) = length_line(buf, at + 1, ProtocolError::BulkLineTooBig)? else {
+            return Ok(Parsed::More { state: here, missing: 1 });
+        };
+        let len = len
+            .filter(|len| (0..=bulk_len_max as i64).contains(len))
+            .ok_or(ProtocolError::BulkLength)? as usize;
+        let end = start + len + 2;
+        if end > u32::MAX as usize {
+            return Err(ProtocolError::TooBig);
+        }
+        if buf.len() < end {
+            return Ok(Parsed::More { state: here, missing: end - buf.len() });
+        }
+        args.push(Span::new(start, len));
+        at = end;
+        remaining -= 1;
+    }
+    Ok(Parsed::Ready(at))
+}
+
+/// A number up to CR and the byte after it: `Some((number, offset after the line))`, the number `None` when it is none.
+#[inline]
+fn length_line(
+    buf: &[u8],
+    at: usize,
+    too_big: ProtocolError,
+) -> Result<Option<(Option<i64>, usize)>, ProtocolError> {
+    // Nearly every length has one to three digits.
+    if let Some(&[a, b, c, d, _]) = buf.get(at..at + 5).and_then(|head| <&[u8; 5]>::try_from(head).ok()) {
+        let digit = |byte: u8| i64::from(byte.wrapping_sub(b'0'));
+        let (x, y, z) = (digit(a), digit(b), digit(c));
+        if b == b'\r' && x <= 9 {
+            return Ok(Some((Some(x), at + 3)));
+        }
+        if c == b'\r' && (1..=9).contains(&x) && y <= 9 {
+            return Ok(Some((Some(x * 10 + y), at + 4)));
+        }
+        if d == b'\r' && (1..=9).contains(&x) && y <= 9 && z <= 9 {
+            return Ok(Some((Some(x * 100 + y * 10 + z), at + 5)));
+        }
+    }
+    length_line_long(buf, at, too_big)
+}
+
+#[cold]
+fn length_line_long(
+    buf: &[u8],
+    at: usize,
+    too_big: ProtocolError,
+) -> Result<Option<(Option<i64>, usize)>, ProtocolError> {
+    let rest = &buf[at..];
+    let line = &rest[..rest.len().min(LINE_LEN_MAX)];
+    match line.iter().position(|byte| *byte == b'\r') {
+        None if rest.len() > LINE_LEN_MAX => Err(too_big),
+        None => Ok(None),
+        Some(cr) if cr + 2 > rest.len() => Ok(None),
+        Some(cr) => Ok(Some((parse_i64(&rest[..cr]), at + cr + 2))),
+    }
+}
+
+#[cold]
+fn parse_inline(buf: &mut [u8], state: State, args: &mut Vec<Span>) -> Result<Parsed, ProtocolError> {
+    let rest = &buf[state.at..];
+    let Some(newline) = rest.iter().position(|byte| *byte == b'\n') else {
+        return if rest.len() > LINE_LEN_MAX {
+            Err(ProtocolError::InlineTooBig)
+        } else {
+            Ok(Parsed::More { state, missing: 1 })
+        };
+    };
+    if state.at + newline >= u32::MAX as usize {
+        return Err(ProtocolError::TooBig);
+    }
+    let end = state.at + newline;
+    let line_end = if newline > 0 && buf[end - 1] == b'\r' { end - 1 } else { end };
+    inline::split(buf, state.at, line_end, args)?;
+    Ok(Parsed::Ready(end + 1))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BULK_MAX: usize = 512 << 20;
+
+    fn words(buf: &[u8], args: &[Span]) -> Vec<Vec<u8>> {
+        args.iter().map(|span| span.of(buf).to_vec()).collect()
+    }
+
+    /// All requests of a stream that arrives cut into pieces at `cuts`.
+    fn feed(stream: &[u8], cuts: &[usize]) -> Result<Vec<Vec<Vec<u8>>>, ProtocolError> {
+        let (mut requests, mut args, mut buf) = (Vec::new(), Vec::new(), Vec::new());
+        let mut state = State::start(0);
+        let mut ends: Vec<usize> = cuts.to_vec();
+        ends.push(stream.len());
+        let mut arrived = 0;
+        for end in ends {
+            buf.extend_from_slice(&stream[arrived..end]);
+            arrived = end;
+            loop {
+                match parse(&mut buf, state, &mut args, BULK_MAX)? {
+                    Parsed::Ready(after) => {
+                        requests.push(words(&buf, &args));
+                        args.clear();
+                        state = State::start(after);
+                        if after == buf.len() {
+                            break;
+                        }
+                    }
+                    Parsed::More { state: later, .. } => {
+                        state = later;
+                        break;
+                    }
+                }
+            }
+        }
+        Ok(requests)
+    }
+
+    fn many() -> Vec<u8> {
+        let mut stream = Vec::new();
+        stream.extend_from_slice(
+            b"*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$0\r\n\r\n*0\r\n*-1\r\nPING \"a\\x41\"\r\n\r\n",
+        );
+        stream.extend_from_slice(b"*1\r\n$4\r\nPING\r\nGET k\n*2\r\n$4\r\nECHO\r\n$12\r\n");
+        stream.extend_from_slice(b"a\r\nb*2\r\n$1\r\n\r\n");
+        stream.extend_from_slice(b"*2\r\n$4\r\nECHO\r\n$1200\r\n");
+        stream.extend_from_slice(&[b'x'; 1200]);
+        stream.extend_from_slice(b"\r\n");
+        stream
+    }
+
+    #[test]
+    fn any_two_cuts_give_the_same_requests() {
+        let stream = many();
+        let whole = feed(&stream, &[]).expect("valid");
+        assert_eq!(whole.len(), 9);
+        for cut in 0..stream.len() {
+            assert_eq!(feed(&stream, &[cut]).as_ref(), Ok(&whole), "cut at {cut}");
+            let second = cut + (stream.len() - cut) / 2;
+            assert_eq!(feed(&stream, &[cut, second]).as_ref(), Ok(&whole), "cuts at {cut}, {second}");
+        }
+        let every: Vec<usize> = (0..stream.len()).collect();
+        assert_eq!(feed(&stream, &every), Ok(whole));
+    }
+
+    #[test]
+    fn errors_are_those_of_redis() {
+        let error = |stream: &[u8]| feed(stream, &[]).expect_err("must be refused").text();
+        assert_eq!(error(b"*abc\r\n"), "invalid multibulk length");
+        assert_eq!(error(b"*3000000000\r\n"), "invalid multibulk length");
+        assert_eq!(error(b"*1\r\nfoo\r\n"), "expected '$', got 'f'");
+        assert_eq!(error(b"*1\r\n$-1\r\n"), "invalid bulk length");
+        assert_eq!(error(b"*1\r\n$600000000000\r\n"), "invalid bulk length");
+        assert_eq!(error(b"*1\r\n$99999999999999999999\r\n"), "invalid bulk length");
+        assert_eq!(error(b"*1\r\n$abc\r\n"), "invalid bulk length");
+        assert_eq!(error(b"SET \"a\r\n"), "unbalanced quotes in request");
+        assert_eq!(error(&[b'a'; LINE_LEN_MAX + 1]), "too big inline request");
+        assert_eq!(error(&[&b"*"[..], &[b'1'; LINE_LEN_MAX + 1]].concat()), "too big mbulk count string");
+        assert_eq!(
+            error(&[&b"*1\r\n$"[..], &[b'1'; LINE_LEN_MAX + 1]].concat()),
+            "too big bulk count string"
+        );
+    }
+
+    #[test]
+    fn a_long_request_is_read_once() {
+        let mut buf = b"*100000\r\n".to_vec();
+        let (mut args, mut state) = (Vec::new(), State::start(0));
+        for done in 0..100_000 {
+            let parsed = parse(&mut buf, state, &mut args, BULK_MAX).expect("valid");
+            let Parsed::More { state: later, .. } = parsed else { panic!("not all has arrived") };
+            assert!(later.at + 16 >= buf.len() && args.len() == done, "goes on where it stopped");
+            state = later;
+            buf.extend_from_slice(b"$1\r\nx\r\n");
+        }
+        assert_eq!(parse(&mut buf, state, &mut args, BULK_MAX), Ok(Parsed::Ready(buf.len())));
+        assert_eq!(args.len(), 100_000);
+    }
+
+    /// Mutated streams: whatever comes, an answer and no panic, and spans lie inside the buffer.
+    #[test]
+    fn mutations_never_panic() {
+        let mut seed = 0x9e37_79b9_7f4a_7c15_u64;
+        let mut random = move || {
+            seed ^= seed << 13;
+            seed ^= seed >> 7;
+            seed ^= seed << 17;
+            seed as usize
+        };
+        let stream = many();
+        for _ in 0..20_000 {
+            let mut mutated = stream[..random() % (stream.len() + 1)].to_vec();
+            for _ in 0..random() % 6 {
+                if mutated.is_empty() {
+                    break;
+                }
+                let at = random() % mutated.len();
+                match random() % 3 {
+                    0 => mutated[at] = random() as u8,
+                    1 => mutated[at] = b"*$\r\n-0123456789\"'\\"[random() % 18],
+                    _ => drop(mutated.remove(at)),
+                }
+            }
+            let _ = feed(&mutated, &[mutated.len() / 2]);
+        }
+    }
+}

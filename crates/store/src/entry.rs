@@ -1,0 +1,449 @@
+//! An entry: header, deadline, key and value in one allocation.
+//!
+//! ```text
+//!  0        4        6        8          16             16+8            ..
+//!  | meta   | keylen | vallen | deadline | long key len | key bytes ... | value bytes or 8-byte pointer |
+//!    u32      u16      u16      if TTL     if LONG_KEY
+//!  meta: kind 3 bits | OUTSIDE | TTL | LONG_KEY | RAW | spare | access 24 bits
+//! ```
+//!
+//! A key of 16 bytes with a value of 16 bytes takes 40 bytes, which the allocator serves without rounding. A second
+//! allocation per entry would cost 16 bytes more and, worse, a cache miss more.
+
+use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
+use std::mem::ManuallyDrop;
+use std::ptr::NonNull;
+
+use crate::Millis;
+use crate::rope::{FLAT_MAX, Rope, Spine, Str};
+
+const _: () = assert!(FLAT_MAX < u16::MAX as usize, "a flat value's length fits the header");
+
+/// What type of value an entry holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    String = 0,
+}
+
+impl Kind {
+    /// The name that TYPE replies.
+    pub fn name(self) -> &'static str {
+        match self {
+            Kind::String => "string",
+        }
+    }
+}
+
+const OUTSIDE: u32 = 1 << 3;
+const TTL: u32 = 1 << 4;
+const LONG_KEY: u32 = 1 << 5;
+const RAW: u32 = 1 << 6;
+const ACCESS_SHIFT: u32 = 8;
+const FLAGS: u32 = (1 << ACCESS_SHIFT) - 1;
+
+#[derive(Clone, Copy)]
+struct Header {
+    meta: u32,
+    key_len: u16,
+    value_len: u16,
+}
+const HEADER: usize = size_of::<Header>();
+const _: () = assert!(HEADER == 8);
+
+/// A value on its way into or out of an entry.
+#[derive(Debug)]
+pub(crate) enum Value<'a> {
+    /// At most `FLAT_MAX` bytes. `raw`: it has been edited in place, so OBJECT ENCODING says `raw`.
+    Flat {
+        bytes: &'a [u8],
+        raw: bool,
+    },
+    Rope(Rope),
+}
+
+impl<'a> Value<'a> {
+    /// A string as given by a client.
+    #[inline]
+    pub(crate) fn string(bytes: &'a [u8]) -> Value<'a> {
+        if bytes.len() <= FLAT_MAX {
+            Value::Flat { bytes, raw: false }
+        } else {
+            Value::Rope(Rope::new(bytes))
+        }
+    }
+}
+
+/// The address of an entry. Whoever holds the slot may read and change it; the table owns it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct EntryPtr(NonNull<u8>);
+
+// All methods that read through the pointer are sound only while the slot that owns the entry is held and the entry
+// has not been freed. The crate keeps that promise in one place: `Held` hands out views that borrow it.
+impl EntryPtr {
+    /// # Safety
+    /// `address` is that of an entry.
+    #[inline]
+    pub(crate) unsafe fn from_address(address: usize) -> EntryPtr {
+        // SAFETY: entries are allocated, so their address is not null.
+        EntryPtr(unsafe { NonNull::new_unchecked(address as *mut u8) })
+    }
+
+    #[inline]
+    pub(crate) fn address(self) -> usize {
+        self.0.as_ptr() as usize
+    }
+
+    /// Allocates an entry.
+    pub(crate) fn new(key: &[u8], value: Value<'_>, deadline: Option<Millis>, access: u32) -> EntryPtr {
+        let long = key.len() >= u16::MAX as usize;
+        let (value_len, value_flags) = match &value {
+            Value::Flat { bytes, raw } => (bytes.len(), if *raw { RAW } else { 0 }),
+            Value::Rope(_) => (0, OUTSIDE | RAW),
+        };
+        debug_assert!(value_len <= FLAT_MAX);
+        let flags = value_flags | if deadline.is_some() { TTL } else { 0 } | if long { LONG_KEY } else { 0 };
+        let header = Header {
+            meta: flags | Kind::String as u32 | access << ACCESS_SHIFT,
+            key_len: if long { u16::MAX } else { key.len() as u16 },
+            value_len: value_len as u16,
+        };
+        let outside = if flags & OUTSIDE != 0 { size_of::<usize>() } else { 0 };
+        let size = header.key_offset() + key.len() + value_len + outside;
+        let layout = layout(size);
+        // SAFETY: the layout's size is at least that of the header.
+        let Some(block) = NonNull::new(unsafe { alloc(layout) }) else { handle_alloc_error(layout) };
+        let entry = EntryPtr(block);
+        // SAFETY: all writes lie inside the `size` bytes just allocated: header, deadline, length, key, value follow
+        // each other as `key_offset` says.
+        unsafe {
+            block.cast::<Header>().write(header);
+            if let Some(deadline) = deadline {
+                block.add(HEADER).cast::<u64>().write(deadline);
+            }
+            if long {
+                block.add(header.key_offset() - 8).cast::<u64>().write(key.len() as u64);
+            }
+            let at = block.add(header.key_offset());
+            at.copy_from_nonoverlapping(NonNull::from(key).cast(), key.len());
+            let at = at.add(key.len());
+            match value {
+                Value::Flat { bytes, .. } => {
+                    at.copy_from_nonoverlapping(NonNull::from(bytes).cast(), bytes.len())
+                }
+                Value::Rope(rope) => at.cast::<usize>().write_unaligned(rope.into_raw() as usize),
+            }
+        }
+        entry
+    }
+
+    #[inline]
+    fn header(self) -> Header {
+        // SAFETY: see the note above the `impl`.
+        unsafe { self.0.cast::<Header>().read() }
+    }
+
+    #[inline]
+    fn set_meta(self, meta: u32) {
+        // SAFETY: see the note above the `impl`; `meta` is the first field.
+        unsafe { self.0.cast::<u32>().write(meta) }
+    }
+
+    #[inline]
+    fn slice<'a>(self, offset: usize, len: usize) -> &'a [u8] {
+        // SAFETY: see the note above the `impl`; callers pass a range inside the entry.
+        unsafe { std::slice::from_raw_parts(self.0.as_ptr().add(offset), len) }
+    }
+
+    #[inline]
+    fn key_range(self, header: Header) -> (usize, usize) {
+        let offset = header.key_offset();
+        if header.meta & LONG_KEY == 0 {
+            (offset, header.key_len as usize)
+        } else {
+            // SAFETY: LONG_KEY says that the eight bytes before the key hold its length.
+            (offset, unsafe { self.0.add(offset - 8).cast::<u64>().read() } as usize)
+        }
+    }
+
+    #[inline]
+    pub(crate) fn key<'a>(self) -> &'a [u8] {
+        let (offset, len) = self.key_range(self.header());
+        self.slice(offset, len)
+    }
+
+    #[inline]
+    pub(crate) fn has_key(self, key: &[u8]) -> bool {
+        let header = self.header();
+        let (offset, len) = self.key_range(header);
+        len == key.len() && self.slice(offset, len) == key
+    }
+
+    #[inline]
+    pub(crate) fn deadline(self) -> Option<Millis> {
+        // SAFETY: TTL says that a deadline follows the header.
+        (self.header().meta & TTL != 0).then(|| unsafe { self.0.add(HEADER).cast::<u64>().read() })
+    }
+
+    /// Changes the deadline of an entry that has one.
+    pub(crate) fn set_deadline(self, deadline: Millis) {
+        assert!(self.header().meta & TTL != 0, "the entry has room for a deadline");
+        // SAFETY: as checked, eight bytes after the header hold the deadline.
+        unsafe { self.0.add(HEADER).cast::<u64>().write(deadline) }
+    }
+
+    #[inline]
+    pub(crate) fn string<'a>(self) -> Str<'a> {
+        let header = self.header();
+        let (key, len) = self.key_range(header);
+        if header.meta & OUTSIDE == 0 {
+            Str::Flat(self.slice(key + len, header.value_len as usize))
+        } else {
+            // SAFETY: OUTSIDE says that a rope's address follows the key; the entry owns a reference to it.
+            Str::Rope(unsafe { &*self.outside() })
+        }
+    }
+
+    fn outside(self) -> *const Spine {
+        let (key, len) = self.key_range(self.header());
+        // SAFETY: callers have seen OUTSIDE, so the eight bytes after the key are a rope's address.
+        unsafe { self.0.add(key + len).cast::<usize>().read_unaligned() as *const Spine }
+    }
+
+    /// Overwrites a flat value by one of the same length; `false` (and nothing done) when that does not fit.
+    #[inline]
+    pub(crate) fn overwrite(self, bytes: &[u8], raw: bool) -> bool {
+        let header = self.header();
+        if header.meta & OUTSIDE != 0 || header.value_len as usize != bytes.len() {
+            return false;
+        }
+        let (key, len) = self.key_range(header);
+        self.set_meta(if raw { header.meta | RAW } else { header.meta & !RAW });
+        // SAFETY: the flat value's bytes follow the key and are as many as `bytes`.
+        unsafe { self.0.add(key + len).copy_from_nonoverlapping(NonNull::from(bytes).cast(), bytes.len()) }
+        true
+    }
+
+    /// Writes into a flat value in place. The range lies inside the value.
+    pub(crate) fn patch(self, offset: usize, bytes: &[u8]) {
+        let header = self.header();
+        assert!(
+            header.meta & OUTSIDE == 0 && offset + bytes.len() <= header.value_len as usize,
+            "inside a flat value"
+        );
+        let (key, len) = self.key_range(header);
+        self.set_meta(header.meta | RAW);
+        // SAFETY: the range lies inside the value, as just checked.
+        unsafe {
+            self.0.add(key + len + offset).copy_from_nonoverlapping(NonNull::from(bytes).cast(), bytes.len())
+        }
+    }
+
+    /// The rope; `None` for a flat value. The entry must then be freed or get a rope back.
+    fn take_rope(self) -> Option<Rope> {
+        // SAFETY: the entry owns one reference, which moves to the caller.
+        (self.header().meta & OUTSIDE != 0).then(|| unsafe { Rope::from_raw(self.outside()) })
+    }
+
+    /// The rope, to be written to; `None` for a flat value. It goes back into the entry when the guard is dropped,
+    /// also when the writing panics.
+    pub(crate) fn rope_mut(self) -> Option<RopeMut> {
+        self.take_rope().map(|rope| RopeMut { entry: self, rope: ManuallyDrop::new(rope) })
+    }
+
+    /// Another reference to the rope.
+    pub(crate) fn rope(self) -> Option<Rope> {
+        self.rope_mut().map(|rope| Rope::clone(&rope.rope))
+    }
+
+    #[inline]
+    pub(crate) fn access(self) -> u32 {
+        self.header().meta >> ACCESS_SHIFT
+    }
+
+    #[inline]
+    pub(crate) fn set_access(self, access: u32) {
+        self.set_meta(self.header().meta & FLAGS | access << ACCESS_SHIFT);
+    }
+
+    pub(crate) fn is_raw(self) -> bool {
+        self.header().meta & RAW != 0
+    }
+
+    pub(crate) fn kind(self) -> Kind {
+        Kind::String
+    }
+
+    fn size(self) -> usize {
+        let header = self.header();
+        let (key, len) = self.key_range(header);
+        key + len + if header.meta & OUTSIDE != 0 { size_of::<usize>() } else { header.value_len as usize }
+    }
+
+    /// Frees the entry and gives back its rope, whose freeing may be long work.
+    #[inline]
+    pub(crate) fn free(self) -> Option<Rope> {
+        let rope = self.take_rope();
+        self.free_block();
+        rope
+    }
+
+    #[inline]
+    fn free_block(self) {
+        // SAFETY: `size` is what `new` computed; the table has let go of the address.
+        unsafe { dealloc(self.0.as_ptr(), layout(self.size())) };
+    }
+
+    /// The same value in a new entry, with another deadline or key; the old one is freed.
+    pub(crate) fn rebuild(self, key: &[u8], deadline: Option<Millis>) -> EntryPtr {
+        let value = match self.take_rope() {
+            Some(rope) => Value::Rope(rope),
+            None => self.flat_value(),
+        };
+        let new = EntryPtr::new(key, value, deadline, self.access());
+        self.free_block();
+        new
+    }
+
+    /// The same value under another key; a rope is shared.
+    pub(crate) fn copy(self, key: &[u8], deadline: Option<Millis>, access: u32) -> EntryPtr {
+        let value = self.rope().map_or_else(|| self.flat_value(), Value::Rope);
+        EntryPtr::new(key, value, deadline, access)
+    }
+
+    fn flat_value<'a>(self) -> Value<'a> {
+        match self.string() {
+            Str::Flat(bytes) => Value::Flat { bytes, raw: self.is_raw() },
+            Str::Rope(_) => unreachable!("the caller has looked for a rope"),
+        }
+    }
+
+    /// Bytes of memory: the block, and its rope.
+    pub(crate) fn memory(self) -> usize {
+        let rope = match self.string() {
+            Str::Flat(_) => 0,
+            Str::Rope(rope) => rope.memory(),
+        };
+        self.size() + rope
+    }
+}
+
+/// A rope that is out of its entry for as long as it is written to.
+pub(crate) struct RopeMut {
+    entry: EntryPtr,
+    rope: ManuallyDrop<Rope>,
+}
+
+impl std::ops::Deref for RopeMut {
+    type Target = Rope;
+
+    fn deref(&self) -> &Rope {
+        &self.rope
+    }
+}
+
+impl std::ops::DerefMut for RopeMut {
+    fn deref_mut(&mut self) -> &mut Rope {
+        &mut self.rope
+    }
+}
+
+impl Drop for RopeMut {
+    fn drop(&mut self) {
+        let (key, len) = self.entry.key_range(self.entry.header());
+        // SAFETY: the rope is taken out once, here, and not used again. `take_rope` saw OUTSIDE: eight bytes after the
+        // key hold the address, and the reference moves back to the entry.
+        unsafe {
+            let rope = ManuallyDrop::take(&mut self.rope).into_raw() as usize;
+            self.entry.0.add(key + len).cast::<usize>().write_unaligned(rope);
+        }
+    }
+}
+
+impl Header {
+    #[inline]
+    fn key_offset(self) -> usize {
+        HEADER + if self.meta & TTL != 0 { 8 } else { 0 } + if self.meta & LONG_KEY != 0 { 8 } else { 0 }
+    }
+}
+
+#[inline]
+fn layout(size: usize) -> Layout {
+    Layout::from_size_align(size, 8).expect("a key and a flat value are far below isize::MAX")
+}
+
+/// An entry as a command may see it, for as long as it holds the slot.
+#[derive(Clone, Copy)]
+pub struct View<'a> {
+    entry: EntryPtr,
+    held: std::marker::PhantomData<&'a ()>,
+}
+
+impl<'a> View<'a> {
+    pub(crate) fn new(entry: EntryPtr) -> View<'a> {
+        View { entry, held: std::marker::PhantomData }
+    }
+
+    pub fn kind(&self) -> Kind {
+        self.entry.kind()
+    }
+
+    pub fn key(&self) -> &'a [u8] {
+        self.entry.key()
+    }
+
+    pub fn string(&self) -> Str<'a> {
+        self.entry.string()
+    }
+
+    /// When it expires, if ever.
+    pub fn deadline(&self) -> Option<Millis> {
+        self.entry.deadline()
+    }
+
+    /// The 24 bits of access history; what they mean depends on the policy, see [`crate::evict`].
+    pub fn access(&self) -> u32 {
+        self.entry.access()
+    }
+
+    /// Bytes of memory that the entry takes.
+    pub fn memory(&self) -> usize {
+        self.entry.memory()
+    }
+
+    /// Whether the string has been edited in place (APPEND, SETRANGE, SETBIT).
+    pub fn is_raw(&self) -> bool {
+        self.entry.is_raw()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_shape_reads_back() {
+        let long = vec![b'k'; 70_000];
+        for key in [&b""[..], b"k", b"sixteen bytes..", &long] {
+            for value in [&b""[..], b"v", &vec![b'x'; FLAT_MAX], &vec![b'y'; FLAT_MAX + 1]] {
+                for deadline in [None, Some(1), Some(u64::MAX)] {
+                    let entry = EntryPtr::new(key, Value::string(value), deadline, 0xab_cdef);
+                    assert!(entry.has_key(key) && entry.key() == key);
+                    assert!(!entry.has_key(b"another"));
+                    assert_eq!(&*entry.string().bytes(), value);
+                    assert_eq!(entry.deadline(), deadline);
+                    entry.set_access(7);
+                    assert_eq!(entry.access(), 7);
+                    assert_eq!(&*entry.string().bytes(), value);
+                    drop(entry.free());
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_small_pair_takes_forty_bytes() {
+        let entry = EntryPtr::new(&[b'k'; 16], Value::string(&[b'v'; 16]), None, 0);
+        assert_eq!(entry.memory(), 40);
+        entry.free();
+    }
+}

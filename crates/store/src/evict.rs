@@ -1,0 +1,228 @@
+//! Eviction: which key to give up when memory is short.
+//!
+//! As in Redis, keys are sampled, and the best candidates are kept in a small pool from one time to the next, which
+//! comes close to exact LRU or LFU at five samples. What differs: a candidate is remembered by its bucket's word,
+//! not by a copy of its key, and samples come from one slot each, locked for a moment.
+
+use crate::entry::EntryPtr;
+use crate::held::Held;
+use crate::key::Place;
+use crate::seat::add;
+use crate::segment::{Segment, Word};
+use crate::slot::NEVER;
+use crate::{Millis, SLOTS};
+
+/// Which keys may go, and which of them first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Policy {
+    /// Only keys with a deadline.
+    pub volatile_only: bool,
+    pub order: Order,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Order {
+    /// Least recently used first.
+    Lru,
+    /// Least frequently used first.
+    Lfu,
+    /// Nearest deadline first.
+    Ttl,
+    Random,
+}
+
+/// Candidates kept from one time to the next.
+const POOL: usize = 16;
+
+/// Slots asked for a sample before a database is taken to have no candidates there.
+const TRIES: usize = 8;
+
+/// The best candidates seen so far. One per thread that evicts.
+#[derive(Default)]
+pub struct Pool {
+    /// Whose scores these are; scores of another policy say nothing.
+    policy: Option<Policy>,
+    /// Ascending by score.
+    best: Vec<Candidate>,
+}
+
+struct Candidate {
+    place: Place,
+    hash: u64,
+    word: Word,
+    /// The higher, the sooner it goes.
+    score: u64,
+}
+
+impl Held<'_> {
+    /// Removes one key by `policy`, having looked at about `samples` keys of each database; `false` when no key
+    /// qualifies. Only for who holds nothing or everything.
+    pub fn evict(&mut self, policy: Policy, samples: usize, decay_minutes: u32, pool: &mut Pool) -> bool {
+        if pool.policy != Some(policy) || policy.order == Order::Random {
+            *pool = Pool { policy: Some(policy), best: Vec::new() };
+        }
+        for _ in 0..TRIES {
+            for db in 0..self.keyspace().databases() {
+                self.sample(db, policy, samples.max(1), decay_minutes, pool);
+            }
+            while let Some(candidate) = pool.best.pop() {
+                if self.evict_candidate(&candidate, policy, decay_minutes) {
+                    add(&self.seat.tally.evicted, 1);
+                    return true;
+                }
+            }
+        }
+        false
+    }
+
+    /// Removes a candidate if it is still there and has not been used since it was chosen.
+    fn evict_candidate(&mut self, candidate: &Candidate, policy: Policy, decay_minutes: u32) -> bool {
+        let place = candidate.place;
+        if self.keyspace().db_if_used(place.db()).is_none() {
+            return false;
+        }
+        self.visit(place, |held| {
+            let slot = held.slot_of_place(place);
+            let Some(found) = slot.find_word(candidate.hash, candidate.word) else { return false };
+            let entry = found.entry();
+            let unused = policy.order == Order::Random
+                || score(entry, policy.order, held.seat.now_ms, decay_minutes) >= candidate.score;
+            let goes = unused && (entry.deadline().is_some() || !policy.volatile_only);
+            if goes {
+                held.remove_found(place, found);
+            }
+            goes
+        })
+    }
+
+    fn sample(&mut self, db: usize, policy: Policy, samples: usize, decay_minutes: u32, pool: &mut Pool) {
+        let mut seen = 0;
+        for _ in 0..samples {
+            let random = self.seat.random();
+            let Some(database) = self.keyspace().db_if_used(db) else { return };
+            let bits = if policy.volatile_only { &database.timed } else { &database.occupied };
+            let Some(slot) = bits.next_round(random as usize % SLOTS) else { return };
+            let place = Place::new(db as u32, slot as u16);
+            seen += self
+                .visit(place, |held| held.sample_slot(place, policy, samples - seen, decay_minutes, pool));
+            if seen >= samples {
+                return;
+            }
+        }
+    }
+
+    /// Looks at up to `samples` neighbouring keys of one segment: neighbours have nothing in common but their hash.
+    /// Returns how many it has seen.
+    fn sample_slot(
+        &mut self,
+        place: Place,
+        policy: Policy,
+        samples: usize,
+        decay_minutes: u32,
+        pool: &mut Pool,
+    ) -> usize {
+        let (random, now) = (self.seat.random(), self.seat.now_ms);
+        let slot = self.slot_of_place(place);
+        for (branch, segment) in slot.segments_from(random) {
+            if policy.volatile_only && slot.due_of(branch) == NEVER {
+                continue;
+            }
+            let mut seen = 0;
+            for word in words_from(segment, random as usize, policy.volatile_only).take(samples) {
+                let score = match policy.order {
+                    Order::Random => self.seat.random(),
+                    order => score(word.entry(), order, now, decay_minutes),
+                };
+                pool.offer(score, word, || (place, self.keyspace().hasher.hash(word.entry().key())));
+                seen += 1;
+            }
+            if seen > 0 {
+                return seen;
+            }
+            if policy.volatile_only {
+                // Its keys with a deadline are gone. Next time, and for sweeps, that is known without a search.
+                slot.set_due_of(branch, NEVER);
+            }
+        }
+        0
+    }
+}
+
+impl Pool {
+    /// Keeps the candidate if it is among the best; the best is last.
+    fn offer(&mut self, score: u64, word: Word, origin: impl FnOnce() -> (Place, u64)) {
+        let at = self.best.partition_point(|other| other.score < score);
+        let full = self.best.len() == POOL;
+        if full && at == 0 || self.best.iter().any(|other| other.word == word) {
+            return;
+        }
+        let (place, hash) = origin();
+        self.best.insert(at, Candidate { place, hash, word, score });
+        if full {
+            self.best.remove(0);
+        }
+    }
+}
+
+fn words_from(segment: Segment, random: usize, timed_only: bool) -> impl Iterator<Item = Word> {
+    segment
+        .occupied_from(random)
+        .filter(move |bucket| !timed_only || segment.deadline(*bucket) != 0)
+        .map(move |bucket| segment.word(bucket))
+}
+
+fn score(entry: EntryPtr, order: Order, now: Millis, decay_minutes: u32) -> u64 {
+    match order {
+        Order::Lru => idle_ms(entry.access(), now),
+        Order::Lfu => 255 - u64::from(lfu_counter(entry.access(), now, decay_minutes)),
+        Order::Ttl => u64::MAX - entry.deadline().unwrap_or(u64::MAX),
+        Order::Random => 0,
+    }
+}
+
+const CLOCK_BITS: u32 = 24;
+const CLOCK_MASK: u32 = (1 << CLOCK_BITS) - 1;
+
+/// Seconds, 24 bits: goes round every 194 days.
+#[inline]
+pub fn lru_clock(now: Millis) -> u32 {
+    (now / 1000) as u32 & CLOCK_MASK
+}
+
+/// How much later than the present an access may seem to be, in seconds. Threads read the clock at different times,
+/// and it may be set back; such an access was just now, and not one turn of the counter ago.
+const LEAD_MAX: u32 = 3600;
+
+/// How long ago an access was, in milliseconds, to the second.
+pub fn idle_ms(access: u32, now: Millis) -> u64 {
+    let idle = lru_clock(now).wrapping_sub(access) & CLOCK_MASK;
+    if idle > CLOCK_MASK - LEAD_MAX { 0 } else { u64::from(idle) * 1000 }
+}
+
+/// The counter that a new key starts with: above zero, so that it is not the first to go.
+const LFU_INITIAL: u32 = 5;
+
+fn lfu_minutes(now: Millis) -> u32 {
+    (now / 60_000) as u32 & 0xffff
+}
+
+/// Access bits of a new key under an LFU policy: minutes in the upper 16 bits, counter in the lower 8.
+pub fn lfu_new(now: Millis) -> u32 {
+    lfu_minutes(now) << 8 | LFU_INITIAL
+}
+
+/// The counter, less one per `decay_minutes` since it was last written (0: never decays).
+pub fn lfu_counter(access: u32, now: Millis, decay_minutes: u32) -> u32 {
+    let elapsed = lfu_minutes(now).wrapping_sub(access >> 8) & 0xffff;
+    let elapsed = if elapsed > 0xffff - LEAD_MAX / 60 { 0 } else { elapsed };
+    let periods = elapsed.checked_div(decay_minutes).unwrap_or(0);
+    (access & 0xff).saturating_sub(periods)
+}
+
+/// Access bits after one more access: the counter grows with probability 1 / ((counter - 5) * log_factor + 1).
+pub fn lfu_touched(access: u32, now: Millis, log_factor: u32, decay_minutes: u32, random: u64) -> u32 {
+    let counter = lfu_counter(access, now, decay_minutes);
+    let odds = u64::from(counter.saturating_sub(LFU_INITIAL)) * u64::from(log_factor) + 1;
+    let grows = counter < 255 && random.is_multiple_of(odds);
+    lfu_minutes(now) << 8 | (counter + u32::from(grows))
+}

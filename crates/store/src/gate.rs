@@ -1,0 +1,129 @@
+//! The barrier: lets one thread see the whole keyspace at rest.
+//!
+//! Every thread that touches the keyspace does so from inside the gate. Going in and out writes only a cache line
+//! of its own, so it costs a command next to nothing; whoever needs everything at rest (FLUSHALL, SWAPDB, a
+//! snapshot's start) closes the gate and waits until all others are out.
+//!
+//! A seat's count is odd while its thread is inside. The bad interleaving is the one of Dekker's algorithm: a thread
+//! marks itself inside and then reads `closed`; the closer sets `closed` and then reads the marks. Without a full
+//! fence between each pair, both could read the old value and both go on. Hence two `SeqCst` fences, and the model
+//! in `tests/it/gate.rs`, which compiles this very file against loom's primitives.
+//!
+//! The counts serve a second purpose: a table that has been replaced may still be read by a prefetch on another
+//! thread. It is freed when every seat has been seen outside, or has moved, since the table was replaced
+//! ([`Gate::glance`], [`Gate::all_passed`]). Marks are stored with `Release` on the way in as well: a glance may read
+//! the mark of the next visit, and has to see that the reads of the one before are over.
+
+use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering::*, fence};
+use crate::sync::{Condvar, Mutex, MutexGuard, spin_loop, yield_now};
+
+/// Threads that may use one keyspace at the same time: 256 workers and a few in the background.
+pub const SEATS_MAX: usize = 272;
+
+#[repr(align(128))]
+struct Seat {
+    /// Odd: inside. Even: outside. Grows with each way in and out.
+    count: AtomicU64,
+}
+
+/// See the module's text.
+pub struct Gate {
+    seats: Box<[Seat]>,
+    closed: AtomicBool,
+    /// Held by the one thread that has closed the gate.
+    closer: Mutex<()>,
+    opened: (Mutex<()>, Condvar),
+}
+
+impl Gate {
+    pub fn new(seats: usize) -> Gate {
+        assert!((1..=SEATS_MAX).contains(&seats), "a keyspace has 1 to {SEATS_MAX} seats");
+        Gate {
+            seats: (0..seats).map(|_| Seat { count: AtomicU64::new(0) }).collect(),
+            closed: AtomicBool::new(false),
+            closer: Mutex::new(()),
+            opened: (Mutex::new(()), Condvar::new()),
+        }
+    }
+
+    /// Goes inside; waits while the gate is closed. `seat` is the caller's alone, and outside.
+    #[inline]
+    pub fn enter(&self, seat: usize) {
+        loop {
+            self.step(seat);
+            fence(SeqCst);
+            if !self.closed.load(Acquire) {
+                return;
+            }
+            self.step(seat);
+            self.wait_until_open();
+        }
+    }
+
+    /// Goes outside.
+    #[inline]
+    pub fn leave(&self, seat: usize) {
+        self.step(seat);
+    }
+
+    /// One step over the threshold, in or out.
+    #[inline]
+    fn step(&self, seat: usize) {
+        let count = &self.seats[seat].count;
+        count.store(count.load(Relaxed).wrapping_add(1), Release);
+    }
+
+    #[cold]
+    fn wait_until_open(&self) {
+        let mut guard = self.opened.0.lock();
+        while self.closed.load(Relaxed) {
+            self.opened.1.wait(&mut guard);
+        }
+    }
+
+    /// Closes the gate and waits until nobody but the caller is inside. `seat` is the caller's, inside before, and
+    /// inside afterwards; in between it is outside for as long as others have the gate closed.
+    pub fn close(&self, seat: usize) -> Closed<'_> {
+        // Two threads that both wait inside for each other to come out would wait forever, so go out first.
+        self.step(seat);
+        let closer = self.closer.lock();
+        self.closed.store(true, Relaxed);
+        fence(SeqCst);
+        for other in &self.seats {
+            let mut spins = 0;
+            while other.count.load(Acquire) % 2 == 1 {
+                spins += 1;
+                if spins < 200 { spin_loop() } else { yield_now() }
+            }
+        }
+        self.step(seat);
+        Closed { gate: self, _closer: closer }
+    }
+
+    /// All counts at this moment, to be held against [`Gate::all_passed`] later.
+    pub(crate) fn glance(&self, into: &mut Vec<u64>) {
+        fence(SeqCst);
+        into.clear();
+        into.extend(self.seats.iter().map(|seat| seat.count.load(Acquire)));
+    }
+
+    /// Whether every seat was outside at the glance or has gone outside since.
+    pub(crate) fn all_passed(&self, glance: &[u64]) -> bool {
+        let passed = |(seat, then): (&Seat, &u64)| then % 2 == 0 || seat.count.load(Acquire) != *then;
+        self.seats.iter().zip(glance).all(passed)
+    }
+}
+
+/// Nobody else is inside while this lives.
+pub struct Closed<'a> {
+    gate: &'a Gate,
+    _closer: MutexGuard<'a, ()>,
+}
+
+impl Drop for Closed<'_> {
+    fn drop(&mut self) {
+        let _guard = self.gate.opened.0.lock();
+        self.gate.closed.store(false, Release);
+        self.gate.opened.1.notify_all();
+    }
+}

@@ -1,0 +1,555 @@
+//! What a command holds: the locked slots of its keys, and all that can be done with the keys in them.
+//!
+//! Locks are taken here and nowhere else, in ascending order of places, so two commands can never wait for each
+//! other. A key outside the held slots is a mistake of the caller and panics: a command reaches what it declared.
+
+use std::sync::atomic::Ordering::Relaxed;
+
+use crate::Millis;
+use crate::entry::{EntryPtr, Kind, Value, View};
+use crate::evict;
+use crate::gate::Closed;
+use crate::key::{Key, Place};
+use crate::keyspace::{Db, Flushed, Keyspace};
+use crate::rope::{FLAT_MAX, Rope, Str};
+use crate::seat::{Access, Seat, add, add_signed};
+use crate::slot::{Found, Slot};
+use crate::watch::{Change, Watch, Watchers};
+
+/// The key holds another type of value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WrongType;
+
+/// What becomes of a key's deadline when its value is set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Expire {
+    Keep,
+    Clear,
+    At(Millis),
+}
+
+enum Scope<'a> {
+    None,
+    One(Place),
+    /// Ascending, without repetitions.
+    Many(&'a [Place]),
+    All(#[expect(dead_code, reason = "opens the gate when dropped")] Closed<'a>),
+}
+
+/// See the module's text. Dropping it unlocks.
+pub struct Held<'a> {
+    keyspace: &'a Keyspace,
+    pub seat: &'a mut Seat,
+    scope: Scope<'a>,
+}
+
+impl<'a> Held<'a> {
+    #[inline]
+    pub(crate) fn one(keyspace: &'a Keyspace, seat: &'a mut Seat, place: Place) -> Held<'a> {
+        keyspace.assert_inside(seat);
+        lock(keyspace, seat, place);
+        Held { keyspace, seat, scope: Scope::One(place) }
+    }
+
+    /// `places` are ascending and without repetitions.
+    pub(crate) fn many(keyspace: &'a Keyspace, seat: &'a mut Seat, places: &'a [Place]) -> Held<'a> {
+        keyspace.assert_inside(seat);
+        // Checked before the first lock is taken: a panic between two would leave the first one locked.
+        assert!(places.last().is_none_or(|place| place.db() < keyspace.databases()), "no such database");
+        for place in places {
+            lock(keyspace, seat, *place);
+        }
+        Held { keyspace, seat, scope: Scope::Many(places) }
+    }
+
+    pub(crate) fn all(keyspace: &'a Keyspace, seat: &'a mut Seat) -> Held<'a> {
+        let closed = keyspace.close(seat);
+        Held { keyspace, seat, scope: Scope::All(closed) }
+    }
+
+    pub(crate) fn none(keyspace: &'a Keyspace, seat: &'a mut Seat) -> Held<'a> {
+        keyspace.assert_inside(seat);
+        Held { keyspace, seat, scope: Scope::None }
+    }
+
+    pub fn keyspace(&self) -> &'a Keyspace {
+        self.keyspace
+    }
+
+    /// Whether this slot is held.
+    #[inline]
+    pub fn holds(&self, place: Place) -> bool {
+        match &self.scope {
+            Scope::One(one) => *one == place,
+            Scope::Many(places) => places.binary_search(&place).is_ok(),
+            Scope::All(_) => true,
+            Scope::None => false,
+        }
+    }
+
+    /// Whether everything is held.
+    pub fn holds_all(&self) -> bool {
+        matches!(self.scope, Scope::All(_))
+    }
+
+    /// Locks a slot for the time of `f`. Only for who holds nothing, or everything.
+    pub fn visit<R>(&mut self, place: Place, f: impl FnOnce(&mut Self) -> R) -> R {
+        match self.scope {
+            Scope::All(_) => f(self),
+            Scope::None => {
+                lock(self.keyspace, self.seat, place);
+                self.scope = Scope::One(place);
+                let result = f(self);
+                self.unlock();
+                self.scope = Scope::None;
+                result
+            }
+            _ => panic!("one slot at a time: a second lock could wait for this thread"),
+        }
+    }
+
+    fn unlock(&mut self) {
+        let places = match &self.scope {
+            Scope::One(place) => std::slice::from_ref(place),
+            Scope::Many(places) => places,
+            Scope::None | Scope::All(_) => &[],
+        };
+        for place in places {
+            // SAFETY: the scope says that this thread has locked the slot.
+            unsafe { self.keyspace.db(place.db()).slots[place.slot()].unlock() }
+        }
+    }
+
+    #[inline]
+    fn slot_at(&self, place: Place) -> (&'a Db, &'a Slot) {
+        assert!(self.holds(place), "a key outside the slots that its command holds");
+        let db = self.keyspace.db(place.db());
+        (db, &db.slots[place.slot()])
+    }
+
+    #[inline]
+    fn slot(&self, key: &Key<'_>) -> (&'a Db, &'a Slot) {
+        self.slot_at(key.place)
+    }
+
+    pub(crate) fn slot_of_place(&self, place: Place) -> &'a Slot {
+        self.slot_at(place).1
+    }
+
+    /// The key's entry unless it has expired; an expired one is removed, where the seat may.
+    #[inline]
+    fn live(&mut self, key: &Key<'_>) -> Option<Found> {
+        let found = self.slot(key).1.find(key.hash, key.bytes)?;
+        match found.entry().deadline() {
+            Some(deadline) if deadline <= self.seat.now_ms => self.expire(key, found, self.seat.keep_expired),
+            _ => Some(found),
+        }
+    }
+
+    /// The same for who adds an entry where there is none: an expired one is removed even where the seat only hides
+    /// such, since a table must never hold a key twice.
+    #[inline]
+    fn live_or_gone(&mut self, key: &Key<'_>) -> Option<Found> {
+        let found = self.slot(key).1.find(key.hash, key.bytes)?;
+        match found.entry().deadline() {
+            Some(deadline) if deadline <= self.seat.now_ms => self.expire(key, found, false),
+            _ => Some(found),
+        }
+    }
+
+    #[cold]
+    fn expire(&mut self, key: &Key<'_>, found: Found, keep: bool) -> Option<Found> {
+        if !keep {
+            self.remove_found(key.place, found);
+            add(&self.seat.tally.expired, 1);
+        }
+        None
+    }
+
+    // Reading.
+
+    /// The key's entry; counts neither as a hit nor as an access.
+    #[inline]
+    pub fn peek(&mut self, key: &Key<'_>) -> Option<View<'_>> {
+        self.live(key).map(|found| View::new(found.entry()))
+    }
+
+    /// The key's entry; counts as a hit or miss but not as an access (EXISTS, TTL, TYPE).
+    pub fn look(&mut self, key: &Key<'_>) -> Option<View<'_>> {
+        let found = self.live(key);
+        add(if found.is_some() { &self.seat.tally.hits } else { &self.seat.tally.misses }, 1);
+        found.map(|found| View::new(found.entry()))
+    }
+
+    /// The key's entry; counts as a hit or miss, and as an access.
+    #[inline]
+    pub fn read(&mut self, key: &Key<'_>) -> Option<View<'_>> {
+        match self.live(key) {
+            Some(found) => {
+                add(&self.seat.tally.hits, 1);
+                self.mark(found.entry());
+                Some(View::new(found.entry()))
+            }
+            None => {
+                add(&self.seat.tally.misses, 1);
+                None
+            }
+        }
+    }
+
+    /// The string at the key, as [`Held::read`].
+    #[inline]
+    pub fn string(&mut self, key: &Key<'_>) -> Result<Option<Str<'_>>, WrongType> {
+        match self.read(key) {
+            None => Ok(None),
+            Some(view) if view.kind() == Kind::String => Ok(Some(view.string())),
+            Some(_) => Err(WrongType),
+        }
+    }
+
+    /// Leaves the mark of an access on an entry.
+    #[inline]
+    fn mark(&mut self, entry: EntryPtr) {
+        if self.seat.no_touch {
+            return;
+        }
+        match self.seat.access {
+            Access::Lru => {
+                let now = evict::lru_clock(self.seat.now_ms);
+                // Reading does not dirty the cache line more than once a second.
+                if entry.access() != now {
+                    entry.set_access(now);
+                }
+            }
+            Access::Lfu { log_factor, decay_minutes } => {
+                let random = self.seat.random();
+                let access = entry.access();
+                entry.set_access(evict::lfu_touched(
+                    access,
+                    self.seat.now_ms,
+                    log_factor,
+                    decay_minutes,
+                    random,
+                ));
+            }
+        }
+    }
+
+    fn new_access(&self) -> u32 {
+        match self.seat.access {
+            Access::Lru => evict::lru_clock(self.seat.now_ms),
+            Access::Lfu { .. } => evict::lfu_new(self.seat.now_ms),
+        }
+    }
+
+    // Writing.
+
+    /// Sets the key to a string.
+    #[inline]
+    pub fn set_string(&mut self, key: &Key<'_>, bytes: &[u8], expire: Expire) {
+        let Some(found) = self.live_or_gone(key) else {
+            let deadline = if let Expire::At(deadline) = expire { Some(deadline) } else { None };
+            let entry = EntryPtr::new(key.bytes, Value::string(bytes), deadline, self.new_access());
+            self.add_entry(key, entry);
+            return self.changed(key, Change::Written);
+        };
+        let old = found.entry();
+        let before = old.deadline();
+        let deadline = match expire {
+            Expire::Keep => before,
+            Expire::Clear => None,
+            Expire::At(deadline) => Some(deadline),
+        };
+        // A new value was used just now; how often the key was used stays with the key.
+        if self.seat.access == Access::Lru {
+            old.set_access(self.new_access());
+        } else {
+            self.mark(old);
+        }
+        if before != deadline || old.kind() != Kind::String || !old.overwrite(bytes, false) {
+            let entry = EntryPtr::new(key.bytes, Value::string(bytes), deadline, old.access());
+            self.replace(key, found, entry);
+        }
+        self.changed(key, Change::Written);
+    }
+
+    /// Appends to the string at the key, which is set where there is none; returns its new length.
+    pub fn append(&mut self, key: &Key<'_>, bytes: &[u8]) -> Result<usize, WrongType> {
+        match self.peek(key) {
+            None => {
+                self.set_string(key, bytes, Expire::Clear);
+                Ok(bytes.len())
+            }
+            Some(view) if view.kind() == Kind::String => {
+                let len = view.string().len();
+                self.write_range(key, len, bytes)
+            }
+            Some(_) => Err(WrongType),
+        }
+    }
+
+    /// Writes into the string at the key from `offset` on, filling a gap with zeros; returns its new length. A
+    /// missing key is made, unless there is nothing to write. The caller limits `offset`: each 64 KiB of gap takes
+    /// 8 bytes.
+    pub fn write_range(&mut self, key: &Key<'_>, offset: usize, bytes: &[u8]) -> Result<usize, WrongType> {
+        let end = offset.checked_add(bytes.len()).expect("the caller limits the offset");
+        let Some(found) = self.live_or_gone(key) else {
+            if bytes.is_empty() {
+                return Ok(0);
+            }
+            let fresh = edited(Str::Flat(b""), offset, bytes);
+            let entry = EntryPtr::new(key.bytes, fresh.value(), None, self.new_access());
+            self.add_entry(key, entry);
+            self.changed(key, Change::Written);
+            return Ok(end);
+        };
+        let entry = found.entry();
+        if entry.kind() != Kind::String {
+            return Err(WrongType);
+        }
+        self.mark(entry);
+        let len = entry.string().len();
+        if bytes.is_empty() {
+            return Ok(len);
+        }
+        if let Some(mut rope) = entry.rope_mut() {
+            rope.write(offset, bytes);
+        } else if end <= len {
+            entry.patch(offset, bytes);
+        } else {
+            let grown = edited(entry.string(), offset, bytes);
+            let new = EntryPtr::new(key.bytes, grown.value(), entry.deadline(), entry.access());
+            self.replace(key, found, new);
+        }
+        self.changed(key, Change::Written);
+        Ok(len.max(end))
+    }
+
+    /// Removes the key; `false` when it was not there.
+    #[inline]
+    pub fn remove(&mut self, key: &Key<'_>) -> bool {
+        let Some(found) = self.live(key) else { return false };
+        self.remove_found(key.place, found);
+        true
+    }
+
+    /// Sets or clears the key's deadline; `false` when the key is not there. A deadline in the past hides the key;
+    /// callers that want it removed remove it.
+    pub fn set_deadline(&mut self, key: &Key<'_>, deadline: Option<Millis>) -> bool {
+        let Some(found) = self.live(key) else { return false };
+        let entry = found.entry();
+        match deadline {
+            Some(deadline) if entry.deadline().is_some() => {
+                entry.set_deadline(deadline);
+                self.set_coarse(key.place, found, Some(deadline));
+            }
+            _ if entry.deadline() != deadline => {
+                let new = entry.rebuild(key.bytes, deadline);
+                self.put_in_place(key.place, found, new);
+            }
+            _ => {}
+        }
+        self.changed(key, Change::Written);
+        true
+    }
+
+    /// Moves the value and deadline of `from`, which is there, to `to`, replacing what was there.
+    pub fn rename(&mut self, from: &Key<'_>, to: &Key<'_>) {
+        let found = self.live(from).expect("the caller has seen the key");
+        let entry = self.detach(from.place, found);
+        self.changed(from, Change::Removed);
+        if let Some(found) = self.live_or_gone(to) {
+            let old = self.detach(to.place, found);
+            self.free(old);
+        }
+        let new = entry.rebuild(to.bytes, entry.deadline());
+        self.add_entry(to, new);
+        self.changed(to, Change::Written);
+    }
+
+    /// Copies the value and deadline of `from`, which is there, to `to`, replacing what was there. Large values
+    /// share their memory until one of the two is written to.
+    pub fn copy(&mut self, from: &Key<'_>, to: &Key<'_>) {
+        let found = self.live(from).expect("the caller has seen the key");
+        let new = found.entry().copy(to.bytes, found.entry().deadline(), self.new_access());
+        if let Some(found) = self.live_or_gone(to) {
+            let old = self.detach(to.place, found);
+            self.free(old);
+        }
+        self.add_entry(to, new);
+        self.changed(to, Change::Written);
+    }
+
+    /// Empties a database; everything is held. What is returned is to be dropped where time does not matter.
+    pub fn flush(&mut self, db: usize) -> Option<Flushed> {
+        assert!(self.holds_all(), "flushing needs everything");
+        add(&self.seat.tally.dirty, 1);
+        self.keyspace.flush(db)
+    }
+
+    /// Exchanges two databases; everything is held.
+    pub fn swap(&mut self, a: usize, b: usize) {
+        assert!(self.holds_all(), "swapping needs everything");
+        add(&self.seat.tally.dirty, 1);
+        self.keyspace.swap(a, b, self.seat.now_ms);
+    }
+
+    // Watching.
+
+    /// `watch` is touched when the key changes from now on. Watching a key twice is watching it once.
+    pub fn watch(&mut self, key: &Key<'_>, watch: &std::sync::Arc<Watch>) {
+        let slot = self.slot(key).1;
+        let now = self.seat.now_ms;
+        let found = slot.find(key.hash, key.bytes);
+        let stale =
+            found.is_some_and(|found| found.entry().deadline().is_some_and(|deadline| deadline <= now));
+        if Watchers::add(&slot.watchers, key.bytes, watch, stale) {
+            self.keyspace.watches.fetch_add(1, Relaxed);
+        }
+    }
+
+    /// Ends what [`Held::watch`] began, for one key.
+    pub fn unwatch(&mut self, key: &Key<'_>, watch: &std::sync::Arc<Watch>) {
+        if Watchers::remove(&self.slot(key).1.watchers, key.bytes, watch) {
+            self.keyspace.watches.fetch_sub(1, Relaxed);
+        }
+    }
+
+    // The rest is how entries get into and out of tables.
+
+    /// Tells who wants to know that the key has changed.
+    #[inline]
+    fn changed(&mut self, key: &Key<'_>, change: Change) {
+        add(&self.seat.tally.dirty, 1);
+        let slot = self.slot(key).1;
+        if !slot.watchers.load(Relaxed).is_null() {
+            Watchers::touch(&slot.watchers, key.bytes, change);
+        }
+    }
+
+    #[inline]
+    fn add_entry(&mut self, key: &Key<'_>, entry: EntryPtr) {
+        let (db, slot) = self.slot(key);
+        debug_assert!(slot.find(key.hash, key.bytes).is_none(), "a table never holds a key twice");
+        if slot.len() == 0 {
+            db.occupied.set(key.place.slot());
+        }
+        let deadline = entry.deadline().map_or(0, |deadline| self.keyspace.coarse(deadline));
+        if deadline != 0 {
+            self.count_timed(db, slot, key.place, 1);
+        }
+        slot.insert(key.hash, entry, deadline, &self.keyspace.hasher, self.seat);
+        add_signed(&self.seat.tally.dbs[db.id].keys, 1);
+    }
+
+    /// Puts another entry of the same key in place of the one found, and frees that.
+    fn replace(&mut self, key: &Key<'_>, found: Found, entry: EntryPtr) {
+        let old = found.entry();
+        self.put_in_place(key.place, found, entry);
+        self.free(old);
+    }
+
+    fn put_in_place(&mut self, place: Place, found: Found, entry: EntryPtr) {
+        self.slot_at(place).1.replace(found, entry);
+        self.set_coarse(place, found, entry.deadline());
+    }
+
+    /// Notes the deadline of the entry found in the slot's column of coarse deadlines.
+    fn set_coarse(&mut self, place: Place, found: Found, deadline: Option<Millis>) {
+        let (db, slot) = self.slot_at(place);
+        let before = found.segment.deadline(found.bucket);
+        let coarse = deadline.map_or(0, |deadline| self.keyspace.coarse(deadline));
+        let change = i64::from(coarse != 0) - i64::from(before != 0);
+        if change != 0 {
+            self.count_timed(db, slot, place, change);
+        }
+        let found = if coarse != 0 { slot.make_timed(found, self.seat) } else { found };
+        slot.set_deadline(found, coarse);
+    }
+
+    /// Counts a deadline that is about to come or go.
+    fn count_timed(&mut self, db: &Db, slot: &Slot, place: Place, change: i64) {
+        add_signed(&self.seat.tally.dbs[db.id].timed, change);
+        match slot.timed_len() as i64 + change {
+            0 => db.timed.clear(place.slot()),
+            1 if change > 0 => db.timed.set(place.slot()),
+            _ => {}
+        }
+    }
+
+    /// Takes an entry out of its table.
+    fn detach(&mut self, place: Place, found: Found) -> EntryPtr {
+        let (db, slot) = self.slot_at(place);
+        if found.segment.deadline(found.bucket) != 0 {
+            self.count_timed(db, slot, place, -1);
+        }
+        let entry = slot.remove(found, self.seat);
+        add_signed(&self.seat.tally.dbs[db.id].keys, -1);
+        if slot.len() == 0 {
+            db.occupied.clear(place.slot());
+        }
+        entry
+    }
+
+    /// Removes and frees an entry, and tells watchers.
+    pub(crate) fn remove_found(&mut self, place: Place, found: Found) {
+        let entry = self.detach(place, found);
+        add(&self.seat.tally.dirty, 1);
+        let slot = self.slot_at(place).1;
+        if !slot.watchers.load(Relaxed).is_null() {
+            Watchers::touch(&slot.watchers, entry.key(), Change::Removed);
+        }
+        self.free(entry);
+    }
+
+    fn free(&mut self, entry: EntryPtr) {
+        let rope = entry.free();
+        self.seat.discard(rope);
+    }
+}
+
+impl Drop for Held<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        self.unlock();
+    }
+}
+
+/// Locks a slot, and books the time if another thread has it.
+#[inline]
+fn lock(keyspace: &Keyspace, seat: &mut Seat, place: Place) {
+    let slot = &keyspace.db(place.db()).slots[place.slot()];
+    if !slot.try_lock() {
+        let before = (seat.ticks)();
+        slot.lock();
+        seat.lock_wait += (seat.ticks)().saturating_sub(before);
+    }
+}
+
+/// A string after a write that made it longer or new.
+enum Edited {
+    Flat(Vec<u8>),
+    Rope(Rope),
+}
+
+impl Edited {
+    fn value(&self) -> Value<'_> {
+        match self {
+            Edited::Flat(bytes) => Value::Flat { bytes, raw: true },
+            Edited::Rope(rope) => Value::Rope(rope.clone()),
+        }
+    }
+}
+
+fn edited(old: Str<'_>, offset: usize, bytes: &[u8]) -> Edited {
+    let len = old.len().max(offset + bytes.len());
+    if len <= FLAT_MAX {
+        let mut flat = old.bytes().into_owned();
+        flat.resize(len, 0);
+        flat[offset..offset + bytes.len()].copy_from_slice(bytes);
+        return Edited::Flat(flat);
+    }
+    let mut rope = Rope::new(&old.bytes());
+    rope.write(offset, bytes);
+    Edited::Rope(rope)
+}

@@ -1,0 +1,133 @@
+//! From a key's bytes to its slot and hash.
+//!
+//! The slot is Redis Cluster's: CRC16 (XMODEM) of the key, or of the first non-empty `{tag}` in it, modulo 16,384.
+//! The hash is keyed per process, so that nobody can choose keys that collide.
+
+use std::hash::{BuildHasher, Hasher as _};
+
+use crc::{CRC_16_XMODEM, Crc, Table};
+
+/// Slots per database; a power of two, since places pack the slot into the low bits.
+pub const SLOTS: usize = 16_384;
+pub(crate) const SLOT_BITS: u32 = SLOTS.trailing_zeros();
+const _: () = assert!(SLOTS.is_power_of_two());
+
+/// Sixteen tables: a key of 16 bytes takes one step instead of sixteen dependent ones.
+static CRC16: Crc<u16, Table<16>> = Crc::<u16, Table<16>>::new(&CRC_16_XMODEM);
+
+/// A slot of a database: `db * 16,384 + slot`. Locks are taken in ascending order of places.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Place(u32);
+
+impl Place {
+    #[inline]
+    pub fn new(db: u32, slot: u16) -> Place {
+        debug_assert!((slot as usize) < SLOTS);
+        Place(db << SLOT_BITS | u32::from(slot))
+    }
+
+    #[inline]
+    pub fn db(self) -> usize {
+        (self.0 >> SLOT_BITS) as usize
+    }
+
+    #[inline]
+    pub fn slot(self) -> usize {
+        self.0 as usize & (SLOTS - 1)
+    }
+}
+
+/// A key of a command: its bytes, its place and its hash, computed once.
+#[derive(Clone, Copy, Debug)]
+pub struct Key<'a> {
+    pub bytes: &'a [u8],
+    pub place: Place,
+    pub hash: u64,
+}
+
+/// The process' keyed hash function.
+#[derive(Clone, Default)]
+pub struct Hasher(foldhash::quality::RandomState);
+
+impl Hasher {
+    #[inline]
+    pub fn hash(&self, bytes: &[u8]) -> u64 {
+        let mut state = self.0.build_hasher();
+        state.write(bytes);
+        state.finish()
+    }
+
+    #[inline]
+    pub fn key<'a>(&self, db: u32, bytes: &'a [u8]) -> Key<'a> {
+        Key { bytes, place: Place::new(db, slot_of(bytes)), hash: self.hash(bytes) }
+    }
+}
+
+/// The slot of a key, 0..16,384.
+///
+/// ```
+/// assert_eq!(evenkeel_store::key::slot_of(b"foo"), 12182);
+/// assert_eq!(evenkeel_store::key::slot_of(b"{foo}.bar"), 12182);
+/// ```
+#[inline]
+pub fn slot_of(key: &[u8]) -> u16 {
+    let hashed = if has_brace(key) { tag_of(key) } else { key };
+    CRC16.checksum(hashed) & (SLOTS as u16 - 1)
+}
+
+/// Whether there is a `{`: eight bytes at a time, since nearly no key has one.
+#[inline]
+fn has_brace(key: &[u8]) -> bool {
+    const LOW: u64 = 0x0101_0101_0101_0101;
+    const HIGH: u64 = 0x8080_8080_8080_8080;
+    let mut words = key.chunks_exact(8);
+    let found = words.any(|word| {
+        let word = u64::from_le_bytes(word.try_into().expect("chunks of eight")) ^ (LOW * b'{' as u64);
+        word.wrapping_sub(LOW) & !word & HIGH != 0
+    });
+    found || words.remainder().contains(&b'{')
+}
+
+#[cold]
+fn tag_of(key: &[u8]) -> &[u8] {
+    let open = key.iter().position(|byte| *byte == b'{').expect("the caller saw one");
+    match key[open + 1..].iter().position(|byte| *byte == b'}') {
+        None | Some(0) => key,
+        Some(len) => &key[open + 1..open + 1 + len],
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slots_are_those_of_redis_cluster() {
+        // From CLUSTER KEYSLOT of a Redis server.
+        for (key, slot) in [
+            (&b"123456789"[..], 12739),
+            (b"foo", 12182),
+            (b"{user1000}.following", 3443),
+            (b"{user1000}.followers", 3443),
+            (b"foo{}{bar}", 8363),
+            (b"foo{{bar}}zap", 4015),
+            (b"foo{bar}{zap}", 5061),
+            (b"", 0),
+        ] {
+            assert_eq!(slot_of(key), slot, "{}", key.escape_ascii());
+        }
+    }
+
+    #[test]
+    fn braces_are_seen_at_every_place() {
+        for len in 1..40 {
+            assert!(!has_brace(&vec![b'z'; len]));
+            assert!(!has_brace(&vec![0xfb; len]));
+            for at in 0..len {
+                let mut key = vec![b'|'; len];
+                key[at] = b'{';
+                assert!(has_brace(&key), "{len} {at}");
+            }
+        }
+    }
+}

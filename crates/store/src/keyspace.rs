@@ -1,0 +1,386 @@
+//! The keyspace: databases, the gate around them, and the sums over all seats.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering::*};
+
+use parking_lot::Mutex;
+
+use crate::bits::SlotBits;
+use crate::gate::{Closed, Gate};
+use crate::held::Held;
+use crate::key::{Hasher, Key, Place};
+use crate::seat::{DbTally, LeftBehind, Seat, Tally, Total};
+use crate::slot::{Slot, Slots};
+use crate::watch::{After, Change, Watchers};
+use crate::{Millis, SLOTS};
+
+/// Milliseconds per unit of coarse deadlines: 32 bits of them last 17 years from the server's start.
+const COARSE_MS: u64 = 128;
+
+/// How far the clock may be set back below the time of the start before sweeps pause until it has caught up.
+const SET_BACK_MS: u64 = 24 * 60 * 60 * 1000;
+
+/// One database.
+pub(crate) struct Db {
+    /// Its counters' index in each tally; stays with the data when databases are swapped.
+    pub(crate) id: usize,
+    pub(crate) slots: Slots,
+    pub(crate) occupied: SlotBits,
+    pub(crate) timed: SlotBits,
+}
+
+impl Db {
+    fn new(id: usize) -> Db {
+        Db { id, slots: Slots::new(), occupied: SlotBits::new(), timed: SlotBits::new() }
+    }
+}
+
+impl Drop for Db {
+    fn drop(&mut self) {
+        let mut from = 0;
+        while let Some(slot) = self.occupied.next(from) {
+            self.slots[slot].drain(|entry| drop(entry.free()));
+            from = slot + 1;
+        }
+        for slot in self.slots.iter() {
+            drop(Watchers::take(&slot.watchers));
+        }
+    }
+}
+
+/// A database that has been flushed: dropping it frees its keys, which may take long.
+pub struct Flushed(#[expect(dead_code, reason = "kept to be dropped")] Box<Db>);
+
+/// See the module's text.
+pub struct Keyspace {
+    pub hasher: Hasher,
+    pub(crate) gate: Gate,
+    /// Null until first used.
+    dbs: Box<[AtomicPtr<Db>]>,
+    /// Indices of counters that no database uses.
+    free_ids: Mutex<Vec<usize>>,
+    tallies: Mutex<Vec<Arc<Tally>>>,
+    seats: usize,
+    seats_taken: AtomicUsize,
+    /// The time from which coarse deadlines count.
+    start_ms: Millis,
+    /// Watches that exist; FLUSHALL and SWAPDB look for watchers only if there are any.
+    pub(crate) watches: AtomicUsize,
+    random: AtomicU64,
+    /// Also what seats are told from those of another keyspace by.
+    left_behind: Arc<LeftBehind>,
+}
+
+impl Keyspace {
+    /// `databases` empty databases for at most `seats` threads. `now_ms` is the time of the start.
+    pub fn new(databases: usize, seats: usize, now_ms: Millis, random: u64) -> Keyspace {
+        assert!((1..=1 << 18).contains(&databases), "1 to 262,144 databases");
+        Keyspace {
+            hasher: Hasher::default(),
+            gate: Gate::new(seats),
+            dbs: (0..databases).map(|_| AtomicPtr::default()).collect(),
+            free_ids: Mutex::new((0..databases).rev().collect()),
+            tallies: Mutex::default(),
+            seats,
+            seats_taken: AtomicUsize::new(0),
+            start_ms: now_ms.saturating_sub(SET_BACK_MS),
+            watches: AtomicUsize::new(0),
+            random: AtomicU64::new(random | 1),
+            left_behind: Arc::default(),
+        }
+    }
+
+    /// A seat for one more thread. Panics when all are taken.
+    pub fn seat(&self) -> Seat {
+        let index = self.seats_taken.fetch_add(1, Relaxed);
+        assert!(index < self.seats, "all {} seats are taken", self.seats);
+        let dbs = (0..self.dbs.len()).map(|_| DbTally::default()).collect();
+        let tally = Arc::new(Tally { dbs, ..Tally::default() });
+        self.tallies.lock().push(tally.clone());
+        let random =
+            self.random.fetch_add(0x9e37_79b9_7f4a_7c15, Relaxed).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        Seat::new(index, tally, self.left_behind.clone(), random)
+    }
+
+    pub fn databases(&self) -> usize {
+        self.dbs.len()
+    }
+
+    #[inline]
+    pub fn key<'a>(&self, db: u32, bytes: &'a [u8]) -> Key<'a> {
+        self.hasher.key(db, bytes)
+    }
+
+    /// Goes inside the gate; see [`Gate`]. To be left soon: whoever needs everything at rest waits for it.
+    #[inline]
+    pub fn enter(&self, seat: &mut Seat) {
+        assert!(!seat.inside, "a seat enters once");
+        assert!(Arc::ptr_eq(&seat.left_behind, &self.left_behind), "a seat is used with its own keyspace");
+        self.gate.enter(seat.index);
+        seat.inside = true;
+    }
+
+    #[inline]
+    pub fn leave(&self, seat: &mut Seat) {
+        self.assert_inside(seat);
+        self.gate.leave(seat.index);
+        seat.inside = false;
+        if seat.has_much_retired() {
+            seat.free_retired(&self.gate);
+        }
+    }
+
+    /// Databases are looked up, slots locked and tables read from inside the gate only.
+    #[inline]
+    pub(crate) fn assert_inside(&self, seat: &Seat) {
+        let own = Arc::ptr_eq(&seat.left_behind, &self.left_behind);
+        assert!(seat.inside && own, "the seat is inside the gate of its keyspace");
+    }
+
+    /// Frees the tables that were replaced. To be called now and then, from outside the gate.
+    pub fn tidy(&self, seat: &mut Seat) {
+        seat.free_retired(&self.gate);
+    }
+
+    /// Locks the slots of a command's keys. `places` is sorted here and may hold repetitions.
+    pub fn hold<'a>(&'a self, seat: &'a mut Seat, places: &'a mut Vec<Place>) -> Held<'a> {
+        places.sort_unstable();
+        places.dedup();
+        Held::many(self, seat, places)
+    }
+
+    /// Locks the slot of a command's only key.
+    #[inline]
+    pub fn hold_one<'a>(&'a self, seat: &'a mut Seat, place: Place) -> Held<'a> {
+        Held::one(self, seat, place)
+    }
+
+    /// Holds nothing yet: for what walks from slot to slot, see [`Held::visit`].
+    #[inline]
+    pub fn hold_none<'a>(&'a self, seat: &'a mut Seat) -> Held<'a> {
+        Held::none(self, seat)
+    }
+
+    /// Waits until no other thread is inside, and holds everything. The seat is inside before and afterwards.
+    pub fn hold_all<'a>(&'a self, seat: &'a mut Seat) -> Held<'a> {
+        Held::all(self, seat)
+    }
+
+    pub(crate) fn close(&self, seat: &Seat) -> Closed<'_> {
+        self.assert_inside(seat);
+        self.gate.close(seat.index)
+    }
+
+    /// Asks the memory system for the slot of a key. A hint: nothing is read.
+    #[inline]
+    pub fn prefetch_slot(&self, seat: &Seat, place: Place) {
+        self.assert_inside(seat);
+        if let Some(db) = self.db_if_used(place.db()) {
+            prefetch((&raw const db.slots[place.slot()]).cast());
+        }
+    }
+
+    /// Asks for the bucket of a key, once its slot is there.
+    #[inline]
+    pub fn prefetch_bucket(&self, seat: &Seat, place: Place, hash: u64) {
+        self.assert_inside(seat);
+        if let Some(db) = self.db_if_used(place.db()) {
+            prefetch(db.slots[place.slot()].bucket_hint(hash));
+        }
+    }
+
+    /// Asks for the entry of a key, once its bucket is there. The seat must be inside.
+    #[inline]
+    pub fn prefetch_entry(&self, seat: &Seat, place: Place, hash: u64) {
+        self.assert_inside(seat);
+        if let Some(db) = self.db_if_used(place.db()) {
+            let entry = db.slots[place.slot()].entry_hint(hash);
+            prefetch(entry);
+            prefetch(entry.wrapping_add(64));
+        }
+    }
+
+    #[inline]
+    pub(crate) fn db_if_used(&self, db: usize) -> Option<&Db> {
+        // SAFETY: a database's address changes only behind the closed gate, and callers are inside it.
+        unsafe { self.dbs[db].load(Acquire).as_ref() }
+    }
+
+    #[inline]
+    pub(crate) fn db(&self, db: usize) -> &Db {
+        match self.db_if_used(db) {
+            Some(db) => db,
+            None => self.open_db(db),
+        }
+    }
+
+    #[cold]
+    fn open_db(&self, db: usize) -> &Db {
+        let mut ids = self.free_ids.lock();
+        if self.dbs[db].load(Acquire).is_null() {
+            let id = ids.pop().expect("as many counters as databases");
+            self.dbs[db].store(Box::into_raw(Box::new(Db::new(id))), Release);
+        }
+        drop(ids);
+        self.db_if_used(db).expect("just made, and flushed only while everything is held")
+    }
+
+    /// Empties a database. Everything is held; what is returned is to be dropped where time does not matter.
+    pub(crate) fn flush(&self, db: usize) -> Option<Flushed> {
+        let old = self.dbs[db].swap(std::ptr::null_mut(), AcqRel);
+        if old.is_null() {
+            return None;
+        }
+        // SAFETY: the pointer came from `Box::into_raw`, everything is held, and nobody can reach it any more.
+        let old = unsafe { Box::from_raw(old) };
+        for tally in self.tallies.lock().iter() {
+            tally.dbs[old.id].keys.store(0, Relaxed);
+            tally.dbs[old.id].timed.store(0, Relaxed);
+        }
+        self.free_ids.lock().push(old.id);
+        if self.watches.load(Relaxed) > 0 {
+            let new = self.db(db);
+            for (slot, new) in old.slots.iter().zip(new.slots.iter()) {
+                Watchers::touch_all(&slot.watchers, |key| {
+                    let before = slot.find(self.hasher.hash(key), key).is_some();
+                    Change::Replaced { before, after: After::Nothing }
+                });
+                Watchers::put(&new.watchers, Watchers::take(&slot.watchers));
+            }
+        }
+        Some(Flushed(old))
+    }
+
+    /// Exchanges two databases. Everything is held.
+    pub(crate) fn swap(&self, a: usize, b: usize, now_ms: Millis) {
+        if a == b {
+            return;
+        }
+        if self.watches.load(Relaxed) > 0 {
+            let (first, second) = (self.db(a), self.db(b));
+            for (one, other) in first.slots.iter().zip(second.slots.iter()) {
+                Watchers::touch_all(&one.watchers, |key| self.replaced(one, other, key, now_ms));
+                Watchers::touch_all(&other.watchers, |key| self.replaced(other, one, key, now_ms));
+                let (ones, others) = (Watchers::take(&one.watchers), Watchers::take(&other.watchers));
+                Watchers::put(&one.watchers, others);
+                Watchers::put(&other.watchers, ones);
+            }
+        }
+        let first = self.dbs[a].load(Acquire);
+        self.dbs[a].store(self.dbs[b].load(Acquire), Release);
+        self.dbs[b].store(first, Release);
+    }
+
+    /// What happens to a key when one slot takes the place of another.
+    fn replaced(&self, before: &Slot, after: &Slot, key: &[u8], now_ms: Millis) -> Change {
+        let hash = self.hasher.hash(key);
+        let after = match after.find(hash, key).map(|found| found.entry().deadline()) {
+            None => After::Nothing,
+            Some(Some(deadline)) if deadline <= now_ms => After::Expired,
+            Some(_) => After::Live,
+        };
+        Change::Replaced { before: before.find(hash, key).is_some(), after }
+    }
+
+    /// Keys of a database, those included that have expired and are still there. The seat must be inside.
+    pub fn len(&self, seat: &Seat, db: usize) -> usize {
+        self.sum(seat, db, |tally| tally.keys.load(Relaxed))
+    }
+
+    /// Whether a database has no keys.
+    pub fn is_empty(&self, seat: &Seat, db: usize) -> bool {
+        self.len(seat, db) == 0
+    }
+
+    /// Keys of a database that have a deadline. The seat must be inside.
+    pub fn timed_len(&self, seat: &Seat, db: usize) -> usize {
+        self.sum(seat, db, |tally| tally.timed.load(Relaxed))
+    }
+
+    fn sum(&self, seat: &Seat, db: usize, count: impl Fn(&DbTally) -> i64) -> usize {
+        self.assert_inside(seat);
+        let Some(db) = self.db_if_used(db) else { return 0 };
+        let sum: i64 = self.tallies.lock().iter().map(|tally| count(&tally.dbs[db.id])).sum();
+        sum.max(0) as usize
+    }
+
+    /// The counters of all seats together.
+    pub fn total(&self) -> Total {
+        let mut total = Total::default();
+        for tally in self.tallies.lock().iter() {
+            total.hits += tally.hits.load(Relaxed);
+            total.misses += tally.misses.load(Relaxed);
+            total.expired += tally.expired.load(Relaxed);
+            total.expired_in_sweeps += tally.expired_in_sweeps.load(Relaxed);
+            total.evicted += tally.evicted.load(Relaxed);
+            total.dirty += tally.dirty.load(Relaxed);
+        }
+        total
+    }
+
+    /// CONFIG RESETSTAT: all counters to zero but that of writes. A count made at this very moment may survive.
+    pub fn reset_totals(&self) {
+        for tally in self.tallies.lock().iter() {
+            for counter in
+                [&tally.hits, &tally.misses, &tally.expired, &tally.expired_in_sweeps, &tally.evicted]
+            {
+                counter.store(0, Relaxed);
+            }
+        }
+    }
+
+    /// Memory of the tables of a database, in bytes: slots and segments. The seat must be inside.
+    pub fn table_memory(&self, seat: &Seat, db: usize) -> usize {
+        self.assert_inside(seat);
+        let Some(db) = self.db_if_used(db) else { return 0 };
+        let mut bytes = size_of::<[crate::slot::Slot; SLOTS]>();
+        let mut from = 0;
+        while let Some(slot) = db.occupied.next(from) {
+            // Counting walks the segments, so it needs the lock.
+            let slot_ref = &db.slots[slot];
+            slot_ref.lock();
+            bytes += slot_ref.memory();
+            // SAFETY: locked two lines above.
+            unsafe { slot_ref.unlock() };
+            from = slot + 1;
+        }
+        bytes
+    }
+
+    /// A deadline in coarse units, rounded up: whoever is due coarsely is due.
+    #[inline]
+    pub(crate) fn coarse(&self, deadline: Millis) -> u32 {
+        let units = deadline.saturating_sub(self.start_ms).div_ceil(COARSE_MS) + 1;
+        units.min(u64::from(crate::slot::NEVER) - 1) as u32
+    }
+
+    /// The present in coarse units, rounded down; zero, when nothing is due, before time began.
+    #[inline]
+    pub(crate) fn coarse_now(&self, now: Millis) -> u32 {
+        let units = now.checked_sub(self.start_ms).map_or(0, |elapsed| elapsed / COARSE_MS + 1);
+        units.min(u64::from(crate::slot::NEVER) - 2) as u32
+    }
+}
+
+impl Drop for Keyspace {
+    fn drop(&mut self) {
+        for db in &self.dbs {
+            let db = db.swap(std::ptr::null_mut(), AcqRel);
+            if !db.is_null() {
+                // SAFETY: the pointer came from `Box::into_raw`, and nobody else can reach it.
+                drop(unsafe { Box::from_raw(db) });
+            }
+        }
+    }
+}
+
+#[inline]
+fn prefetch(address: *const u8) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: prefetching is a hint that reads nothing; any address will do.
+    unsafe {
+        std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(address.cast());
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = address;
+}

@@ -1,0 +1,45 @@
+//! The keyspace: databases of 16,384 slots, each a small table behind its own lock; entries, values, expiry,
+//! eviction and memory.
+//!
+//! What is absent: sockets, files, threads, the protocol, clocks. Time and randomness are arguments (they come with
+//! the [`Seat`] that a thread takes), so that every test decides what time it is.
+//!
+//! How a thread gets at data, from the outside in:
+//!
+//! ```text
+//! Keyspace ── enter ──> gate (read side, own cache line) ── hold ──> Held: the slots of one command, locked
+//!     │                                                        │
+//!     └─ Db (x databases) ── Slot (x 16,384) ── Segment ── Entry: header, deadline, key, value in one block
+//! ```
+
+mod bits;
+mod directory;
+pub mod entry;
+pub mod evict;
+mod expiry;
+pub mod gate;
+mod held;
+pub mod key;
+mod keyspace;
+pub mod memory;
+pub mod rope;
+mod scan;
+mod seat;
+mod segment;
+mod slot;
+mod sync;
+mod verify;
+mod watch;
+
+pub use entry::{Kind, View};
+pub use expiry::Swept;
+pub use held::{Expire, Held, WrongType};
+pub use key::{Hasher, Key, Place, SLOTS};
+pub use keyspace::Keyspace;
+pub use rope::Str;
+pub use scan::Cursor;
+pub use seat::{Access, Seat, Tally, Total};
+pub use watch::Watch;
+
+/// Milliseconds since the Unix epoch.
+pub type Millis = u64;

@@ -1,0 +1,106 @@
+//! The count of all bytes that the process holds: an allocator that adds up what it hands out.
+//!
+//! `used_memory` decides when to evict, so it has to be true and cheap. Each registered thread has a counter on its
+//! own cache line, written with a plain load and store; reading the total adds them up. A block may be freed by
+//! another thread than the one that allocated it, so a single counter may be negative; the sum is exact.
+//! Counted are the sizes asked for; what the allocator adds by rounding up shows in the resident set size.
+
+use std::alloc::{GlobalAlloc, Layout};
+use std::cell::Cell;
+use std::sync::atomic::{AtomicIsize, AtomicUsize, Ordering::Relaxed};
+
+/// Threads with a counter of their own; all others share the first.
+const THREADS_MAX: usize = 512;
+
+#[repr(align(128))] // two lines: adjacent-line prefetching makes pairs of lines travel together
+struct Counter(AtomicIsize);
+
+static COUNTERS: [Counter; THREADS_MAX] = [const { Counter(AtomicIsize::new(0)) }; THREADS_MAX];
+static REGISTERED: AtomicUsize = AtomicUsize::new(1);
+static PEAK: AtomicUsize = AtomicUsize::new(0);
+
+thread_local! {
+    static MINE: Cell<usize> = const { Cell::new(0) };
+}
+
+/// Wraps the allocator `A` and counts.
+pub struct Counting<A>(pub A);
+
+// SAFETY: every call is passed on unchanged to `A`, which keeps the contract; counting neither allocates nor panics.
+// What fails is not counted.
+unsafe impl<A: GlobalAlloc> GlobalAlloc for Counting<A> {
+    #[inline]
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        // SAFETY: the caller's promises are those that `A` asks for.
+        counted(unsafe { self.0.alloc(layout) }, layout.size() as isize)
+    }
+
+    #[inline]
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        // SAFETY: as above.
+        counted(unsafe { self.0.alloc_zeroed(layout) }, layout.size() as isize)
+    }
+
+    #[inline]
+    unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
+        add(-(layout.size() as isize));
+        // SAFETY: as above.
+        unsafe { self.0.dealloc(block, layout) }
+    }
+
+    #[inline]
+    unsafe fn realloc(&self, block: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        // SAFETY: as above.
+        counted(unsafe { self.0.realloc(block, layout, size) }, size as isize - layout.size() as isize)
+    }
+}
+
+#[inline]
+fn counted(block: *mut u8, bytes: isize) -> *mut u8 {
+    if !block.is_null() {
+        add(bytes);
+    }
+    block
+}
+
+#[inline]
+fn add(bytes: isize) {
+    // A thread that is being torn down has lost its index and counts on the shared line.
+    let mine = MINE.try_with(Cell::get).unwrap_or(0);
+    let counter = &COUNTERS[mine].0;
+    if mine == 0 {
+        counter.fetch_add(bytes, Relaxed);
+    } else {
+        // Only this thread writes this counter.
+        counter.store(counter.load(Relaxed) + bytes, Relaxed);
+    }
+}
+
+/// Gives the calling thread a counter of its own. Worth it for threads that serve clients; at most 511 get one.
+pub fn register_thread() {
+    let index = REGISTERED.fetch_add(1, Relaxed);
+    if index < THREADS_MAX {
+        MINE.set(index);
+    }
+}
+
+/// Bytes held by the process now.
+pub fn used() -> usize {
+    let last = REGISTERED.load(Relaxed).min(THREADS_MAX);
+    let sum: isize = COUNTERS[..last].iter().map(|counter| counter.0.load(Relaxed)).sum();
+    let used = sum.max(0) as usize;
+    if used > PEAK.load(Relaxed) {
+        PEAK.fetch_max(used, Relaxed);
+    }
+    used
+}
+
+/// The largest amount that [`used`] has ever seen; call that regularly.
+pub fn peak() -> usize {
+    PEAK.load(Relaxed).max(used())
+}
+
+/// Forgets the peak.
+pub fn reset_peak() {
+    PEAK.store(0, Relaxed);
+}

@@ -1,0 +1,275 @@
+//! Large strings: a spine of reference-counted chunks of 64 KiB, where a chunk that was never written is a hole.
+//!
+//! A string up to [`FLAT_MAX`] bytes lies in its entry. A longer one is a [`Rope`]: cloning is O(1), writing to a
+//! shared one copies the spine (8 bytes per 64 KiB) and the chunks written, APPEND never moves what is there, SETBIT
+//! far beyond the end allocates one chunk, and replies are sent from the chunks themselves.
+
+use std::borrow::Cow;
+use std::ops::Range;
+use std::sync::Arc;
+
+/// Longest string kept in its entry, in bytes: copying it takes about a microsecond.
+pub const FLAT_MAX: usize = 16 * 1024;
+
+/// Bytes per chunk: copying one takes about 5 us, and 512 MB have a spine of 64 KiB.
+pub const CHUNK: usize = 64 * 1024;
+
+/// A reference to a chunk's bytes, which keeps them alive while a reply is being sent.
+pub type Chunk = Arc<Vec<u8>>;
+
+/// What a hole reads as.
+pub static ZEROS: [u8; CHUNK] = [0; CHUNK];
+
+/// A long string. Clones share their chunks.
+#[derive(Clone, Debug)]
+pub struct Rope(Arc<Spine>);
+
+impl std::ops::Deref for Rope {
+    type Target = Spine;
+
+    fn deref(&self) -> &Spine {
+        &self.0
+    }
+}
+
+/// What a rope reads as.
+#[derive(Clone, Debug)]
+pub struct Spine {
+    len: usize,
+    /// `len.div_ceil(CHUNK)` of them; a chunk holds `CHUNK` bytes, the last one what remains; `None` is all zeros.
+    chunks: Vec<Option<Chunk>>,
+}
+
+/// A stretch of a rope.
+pub enum Piece<'a> {
+    Bytes(&'a Chunk, Range<usize>),
+    Zeros(usize),
+}
+
+impl<'a> Piece<'a> {
+    pub fn as_slice(&self) -> &'a [u8] {
+        match self {
+            Piece::Bytes(chunk, range) => &chunk[range.clone()],
+            Piece::Zeros(len) => &ZEROS[..*len],
+        }
+    }
+}
+
+impl Rope {
+    pub fn new(bytes: &[u8]) -> Rope {
+        let chunks = bytes.chunks(CHUNK).map(|chunk| Some(Arc::new(chunk.to_vec()))).collect();
+        Rope(Arc::new(Spine { len: bytes.len(), chunks }))
+    }
+
+    /// Writes `bytes` at `offset`, making the string longer where they end beyond it; a gap reads as zeros.
+    pub fn write(&mut self, offset: usize, bytes: &[u8]) {
+        if bytes.is_empty() {
+            return;
+        }
+        let end = offset + bytes.len();
+        let spine = Arc::make_mut(&mut self.0);
+        spine.grow(end);
+        let (mut at, mut rest) = (offset, bytes);
+        while !rest.is_empty() {
+            let from = at % CHUNK;
+            let (now, later) = rest.split_at(rest.len().min(CHUNK - from));
+            spine.chunk_mut(at / CHUNK)[from..from + now.len()].copy_from_slice(now);
+            at += now.len();
+            rest = later;
+        }
+    }
+}
+
+impl Spine {
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// How many chunks there are, holes included: the work of freeing it.
+    pub fn chunks(&self) -> usize {
+        self.chunks.len()
+    }
+
+    /// Bytes of memory that its chunks and spine take, shared or not.
+    pub fn memory(&self) -> usize {
+        let chunks: usize = self.chunks.iter().flatten().map(|chunk| chunk.capacity() + 40).sum();
+        size_of::<Spine>() + 16 + self.chunks.capacity() * size_of::<Option<Chunk>>() + chunks
+    }
+
+    /// The stretches that make up `range`, in order. `range` lies inside the string.
+    pub fn pieces(&self, range: Range<usize>) -> impl Iterator<Item = Piece<'_>> {
+        assert!(range.start <= range.end && range.end <= self.len(), "a range inside the string");
+        let mut at = range.start;
+        std::iter::from_fn(move || {
+            if at == range.end {
+                return None;
+            }
+            let (index, from) = (at / CHUNK, at % CHUNK);
+            let to = CHUNK.min(from + range.end - at);
+            at += to - from;
+            Some(match &self.chunks[index] {
+                Some(chunk) => Piece::Bytes(chunk, from..to),
+                None => Piece::Zeros(to - from),
+            })
+        })
+    }
+
+    pub fn byte(&self, at: usize) -> u8 {
+        assert!(at < self.len(), "an offset inside the string");
+        self.chunks[at / CHUNK].as_ref().map_or(0, |chunk| chunk[at % CHUNK])
+    }
+
+    /// Makes the string at least `len` bytes long, without touching what is beyond the last chunk.
+    fn grow(&mut self, len: usize) {
+        if len <= self.len {
+            return;
+        }
+        let old_last = self.len / CHUNK;
+        self.len = len;
+        self.chunks.resize(len.div_ceil(CHUNK), None);
+        // The chunk that used to be the last may be short.
+        if let Some(Some(chunk)) = self.chunks.get_mut(old_last) {
+            let full = CHUNK.min(len - old_last * CHUNK);
+            if chunk.len() < full {
+                let chunk = Arc::make_mut(chunk);
+                if full > chunk.capacity() {
+                    let room = full.max(chunk.capacity() * 2).min(CHUNK);
+                    chunk.reserve_exact(room - chunk.len());
+                }
+                chunk.resize(full, 0);
+            }
+        }
+    }
+
+    fn chunk_mut(&mut self, index: usize) -> &mut [u8] {
+        let len = CHUNK.min(self.len - index * CHUNK);
+        let chunk = self.chunks[index].get_or_insert_with(|| Arc::new(vec![0; len]));
+        Arc::make_mut(chunk).as_mut_slice()
+    }
+}
+
+impl Rope {
+    pub(crate) fn into_raw(self) -> *const Spine {
+        Arc::into_raw(self.0)
+    }
+
+    /// # Safety
+    /// `raw` comes from `into_raw`, once.
+    pub(crate) unsafe fn from_raw(raw: *const Spine) -> Rope {
+        // SAFETY: by the caller's promise.
+        Rope(unsafe { Arc::from_raw(raw) })
+    }
+}
+
+/// A string value where it lies.
+#[derive(Clone, Copy, Debug)]
+pub enum Str<'a> {
+    Flat(&'a [u8]),
+    Rope(&'a Spine),
+}
+
+impl<'a> Str<'a> {
+    pub fn len(&self) -> usize {
+        match self {
+            Str::Flat(bytes) => bytes.len(),
+            Str::Rope(rope) => rope.len(),
+        }
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The byte at `at`; zero beyond the end, as bitmaps read it.
+    pub fn byte(&self, at: usize) -> u8 {
+        match self {
+            Str::Flat(bytes) => bytes.get(at).copied().unwrap_or(0),
+            Str::Rope(rope) if at < rope.len() => rope.byte(at),
+            Str::Rope(_) => 0,
+        }
+    }
+
+    /// Calls `f` with each stretch of `range` in order. `range` lies inside the string.
+    pub fn for_each(&self, range: Range<usize>, mut f: impl FnMut(&'a [u8])) {
+        match self {
+            Str::Flat(bytes) => f(&bytes[range]),
+            Str::Rope(rope) => rope.pieces(range).for_each(|piece| f(piece.as_slice())),
+        }
+    }
+
+    /// All bytes in one stretch; a rope is copied.
+    pub fn bytes(&self) -> Cow<'a, [u8]> {
+        match self {
+            Str::Flat(bytes) => Cow::Borrowed(bytes),
+            Str::Rope(rope) => {
+                let mut bytes = Vec::with_capacity(rope.len());
+                self.for_each(0..rope.len(), |piece| bytes.extend_from_slice(piece));
+                Cow::Owned(bytes)
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(rope: &Rope) -> Vec<u8> {
+        Str::Rope(rope).bytes().into_owned()
+    }
+
+    /// Random writes and clones against plain vectors; every clone still reads what it was.
+    #[test]
+    fn random_writes_against_a_plain_vector() {
+        let seed = std::process::id() as u64 * 0x9e37_79b9_7f4a_7c15;
+        println!("seed {seed}");
+        let mut state = seed | 1;
+        let mut random = move |below: usize| {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            state as usize % below
+        };
+        let (mut rope, mut plain) = (Rope::new(b"seed"), b"seed".to_vec());
+        let mut clones = Vec::new();
+        for _ in 0..400 {
+            let offset = if random(3) == 0 { plain.len() } else { random(plain.len() + 2 * CHUNK) };
+            let most = if random(4) == 0 { 3 * CHUNK } else { 100 };
+            let bytes = vec![random(256) as u8; random(most)];
+            rope.write(offset, &bytes);
+            if !bytes.is_empty() {
+                plain.resize(plain.len().max(offset + bytes.len()), 0);
+                plain[offset..offset + bytes.len()].copy_from_slice(&bytes);
+            }
+            assert_eq!(rope.len(), plain.len());
+            let at = random(plain.len());
+            assert_eq!(rope.byte(at), plain[at]);
+            let to = at + random(plain.len() - at + 1);
+            assert_eq!(
+                rope.pieces(at..to).flat_map(|piece| piece.as_slice().to_vec()).collect::<Vec<_>>(),
+                plain[at..to]
+            );
+            if random(20) == 0 && clones.len() < 8 {
+                clones.push((rope.clone(), plain.clone()));
+            }
+            if plain.len() > 40 * CHUNK {
+                (rope, plain) = (Rope::new(&plain[..100]), plain[..100].to_vec());
+            }
+        }
+        assert!(read(&rope) == plain);
+        assert!(clones.iter().all(|(rope, plain)| read(rope) == *plain));
+    }
+
+    #[test]
+    fn far_writes_leave_holes() {
+        let mut rope = Rope::new(b"x");
+        rope.write(512 << 20, b"y");
+        assert_eq!(rope.len(), (512 << 20) + 1);
+        assert!(rope.memory() < 400 * 1024, "{}", rope.memory());
+        assert_eq!((rope.byte(0), rope.byte(1 << 20), rope.byte(512 << 20)), (b'x', 0, b'y'));
+    }
+}

@@ -1,0 +1,148 @@
+//! SCAN: walks a database in the order of slot, directory bits and tag, which no growth or shrinking changes.
+//!
+//! A cursor is a place in that order, so a scan keeps no state in the server. Every key that is there from the first
+//! call to the last is returned: keys never change their place in the order, and a directory never gets coarser while
+//! its slot holds a key. Keys may come twice when a segment splits between two calls.
+
+use crate::SLOTS;
+use crate::directory::DEPTH_MAX;
+use crate::entry::View;
+use crate::held::Held;
+use crate::key::{Place, SLOT_BITS};
+use crate::segment::TAG_BITS;
+
+/// Where a scan goes on; zero is both the start and the end.
+///
+/// ```text
+/// bits 63..58 unused | 57..34 directory bits | 33..14 tag | 13..0 slot
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Cursor(pub u64);
+
+const TAGS: u64 = 1 << TAG_BITS;
+const _: () = assert!(SLOT_BITS + TAG_BITS + DEPTH_MAX <= 64);
+
+/// Slots asked for a random key before any key will do.
+const RANDOM_TRIES: usize = 100;
+
+impl Cursor {
+    fn new(slot: usize, prefix: u64, tag: u64) -> Cursor {
+        Cursor((prefix << TAG_BITS | tag) << SLOT_BITS | slot as u64)
+    }
+
+    fn slot(self) -> usize {
+        self.0 as usize & (SLOTS - 1)
+    }
+
+    fn tag(self) -> u64 {
+        self.0 >> SLOT_BITS & (TAGS - 1)
+    }
+
+    fn prefix(self) -> u64 {
+        self.0 >> (SLOT_BITS + TAG_BITS) & ((1 << DEPTH_MAX) - 1)
+    }
+}
+
+impl Held<'_> {
+    /// Calls `f` with about `count` keys of the database from `cursor` on; returns where to go on.
+    ///
+    /// Keys that have expired are passed over. Only for who holds nothing or everything.
+    pub fn scan(&mut self, db: usize, cursor: Cursor, count: usize, mut f: impl FnMut(View<'_>)) -> Cursor {
+        let (mut cursor, mut seen) = (cursor, 0);
+        // Each slot that has its bit set yields a key or has just lost its last one, so this goes on for about `count`
+        // slots at most.
+        loop {
+            let Some(slot) = self.keyspace().db_if_used(db).and_then(|db| db.occupied.next(cursor.slot()))
+            else {
+                return Cursor(0);
+            };
+            if slot != cursor.slot() {
+                cursor = Cursor::new(slot, 0, 0);
+            }
+            let place = Place::new(db as u32, slot as u16);
+            cursor = self.visit(place, |held| held.scan_slot(place, cursor, count, &mut seen, &mut f));
+            if cursor.0 == 0 || seen >= count {
+                return cursor;
+            }
+        }
+    }
+
+    fn scan_slot(
+        &mut self,
+        place: Place,
+        cursor: Cursor,
+        count: usize,
+        seen: &mut usize,
+        f: &mut impl FnMut(View<'_>),
+    ) -> Cursor {
+        let slot = self.slot_of_place(place);
+        let (mut prefix, mut tag) = (cursor.prefix(), cursor.tag());
+        while prefix < 1 << DEPTH_MAX {
+            let (segment, next_prefix) = slot.segment_at(prefix);
+            // Keys are spread evenly over the tags, so a share of the tags is that share of the keys.
+            let want = (count - (*seen).min(count)).max(1) as u64;
+            let width = TAGS.saturating_mul(want).div_ceil(segment.buckets().max(1) as u64);
+            let until = if segment.buckets() <= 64 { TAGS } else { tag.saturating_add(width).min(TAGS) };
+            let now = self.seat.now_ms;
+            for word in segment.occupied().map(|bucket| segment.word(bucket)) {
+                if (tag..until).contains(&u64::from(word.tag())) {
+                    let entry = word.entry();
+                    if entry.deadline().is_none_or(|deadline| deadline > now) {
+                        f(View::new(entry));
+                    }
+                    *seen += 1;
+                }
+            }
+            (prefix, tag) = if until < TAGS { (prefix, until) } else { (next_prefix, 0) };
+            if *seen >= count && prefix < 1 << DEPTH_MAX {
+                return Cursor::new(place.slot(), prefix, tag);
+            }
+        }
+        let next = place.slot() + 1;
+        if next == SLOTS { Cursor(0) } else { Cursor::new(next, 0, 0) }
+    }
+
+    /// Calls `f` with every live key of a database, slot by slot. Only for who holds nothing or everything.
+    pub fn for_each_key(&mut self, db: usize, mut f: impl FnMut(View<'_>)) {
+        let mut cursor = Cursor(0);
+        loop {
+            cursor = self.scan(db, cursor, usize::MAX, &mut f);
+            if cursor.0 == 0 {
+                return;
+            }
+        }
+    }
+
+    /// A key of the database, at random; nearly uniform where keys are spread over the slots. Only for who holds
+    /// nothing or everything.
+    pub fn random_key(&mut self, db: usize) -> Option<Vec<u8>> {
+        for _ in 0..RANDOM_TRIES {
+            let random = self.seat.random();
+            let slot = self.keyspace().db_if_used(db)?.occupied.next_round(random as usize % SLOTS)?;
+            let place = Place::new(db as u32, slot as u16);
+            let key = self.visit(place, |held| held.random_in_slot(place));
+            if key.is_some() {
+                return key;
+            }
+        }
+        // Nearly all keys have expired and have not been swept yet: any that is alive will do.
+        let (mut key, mut cursor) = (None, Cursor(0));
+        loop {
+            cursor = self.scan(db, cursor, 1000, |view| key = Some(view.key().to_vec()));
+            if key.is_some() || cursor.0 == 0 {
+                return key;
+            }
+        }
+    }
+
+    fn random_in_slot(&mut self, place: Place) -> Option<Vec<u8>> {
+        let (random, now) = (self.seat.random(), self.seat.now_ms);
+        let mut segments = self.slot_of_place(place).segments_from(random);
+        segments.find_map(|(_, segment)| {
+            let mut entries =
+                segment.occupied_from(random as usize).map(|bucket| segment.word(bucket).entry());
+            let live = entries.find(|entry| entry.deadline().is_none_or(|deadline| deadline > now));
+            live.map(|entry| entry.key().to_vec())
+        })
+    }
+}

@@ -1,0 +1,194 @@
+//! A seat: what one thread brings along to use the keyspace. Its time, its randomness, its counters, its rubbish.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::Relaxed};
+
+use parking_lot::Mutex;
+
+use crate::Millis;
+use crate::gate::Gate;
+use crate::rope::Rope;
+use crate::segment::Retired;
+
+/// How reads leave their mark on an entry, for eviction and OBJECT IDLETIME or FREQ.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// Seconds, 24 bits.
+    Lru,
+    /// Minutes in 16 bits, and a logarithmic counter in 8.
+    Lfu { log_factor: u32, decay_minutes: u32 },
+}
+
+/// Ropes of more chunks than this are given to [`Seat::trash`]: freeing one chunk takes about 0.3 us.
+const FREE_CHUNKS_MAX: usize = 64;
+
+/// Bytes of replaced tables that may wait to be freed before each batch tries.
+const RETIRED_BYTES: usize = 256 * 1024;
+
+/// See the module's text. Made by [`crate::Keyspace::seat`].
+pub struct Seat {
+    /// The time by which keys are expired. Whoever drives the seat keeps it current.
+    pub now_ms: Millis,
+    pub access: Access,
+    /// CLIENT NO-TOUCH: reads leave no mark.
+    pub no_touch: bool,
+    /// DEBUG SET-ACTIVE-EXPIRE and paused writes: expired keys are hidden but not removed.
+    pub keep_expired: bool,
+    pub tally: Arc<Tally>,
+    /// A clock for `lock_wait`.
+    pub ticks: fn() -> u64,
+    /// Ticks spent waiting for slots that other threads held. Whoever drives the seat reads and resets it.
+    pub lock_wait: u64,
+    /// Values whose freeing would take long; whoever drives the seat hands them to a thread that has time.
+    pub trash: Vec<Rope>,
+    pub(crate) index: usize,
+    pub(crate) inside: bool,
+    pub(crate) left_behind: Arc<LeftBehind>,
+    random: u64,
+    retired: VecDeque<Retired>,
+    retired_bytes: usize,
+    /// The first so many of `retired` were replaced before the glance.
+    glanced: usize,
+    glance: Vec<u64>,
+}
+
+/// Counters of one seat. Only its thread writes them; anyone may read and add up.
+#[repr(align(128))]
+#[derive(Default)]
+pub struct Tally {
+    pub hits: AtomicU64,
+    pub misses: AtomicU64,
+    pub expired: AtomicU64,
+    /// Removed by the sweeps rather than on access.
+    pub expired_in_sweeps: AtomicU64,
+    pub evicted: AtomicU64,
+    /// Writes since the start.
+    pub dirty: AtomicU64,
+    pub(crate) dbs: Box<[DbTally]>,
+}
+
+#[derive(Default)]
+pub(crate) struct DbTally {
+    /// Keys this thread has added less those that it has removed.
+    pub(crate) keys: AtomicI64,
+    pub(crate) timed: AtomicI64,
+}
+
+/// The sum over all seats.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Total {
+    pub hits: u64,
+    pub misses: u64,
+    pub expired: u64,
+    pub expired_in_sweeps: u64,
+    pub evicted: u64,
+    pub dirty: u64,
+}
+
+/// Adds to a counter that only this thread writes.
+#[inline]
+pub(crate) fn add(counter: &AtomicU64, by: u64) {
+    counter.store(counter.load(Relaxed).wrapping_add(by), Relaxed);
+}
+
+#[inline]
+pub(crate) fn add_signed(counter: &AtomicI64, by: i64) {
+    counter.store(counter.load(Relaxed).wrapping_add(by), Relaxed);
+}
+
+impl Seat {
+    pub(crate) fn new(index: usize, tally: Arc<Tally>, left_behind: Arc<LeftBehind>, random: u64) -> Seat {
+        Seat {
+            now_ms: 0,
+            access: Access::Lru,
+            no_touch: false,
+            keep_expired: false,
+            tally,
+            ticks: || 0,
+            lock_wait: 0,
+            trash: Vec::new(),
+            index,
+            inside: false,
+            left_behind,
+            random: random | 1,
+            retired: VecDeque::new(),
+            retired_bytes: 0,
+            glanced: 0,
+            glance: Vec::new(),
+        }
+    }
+
+    /// A random number (xorshift: for sampling, not for secrets).
+    #[inline]
+    pub fn random(&mut self) -> u64 {
+        self.random ^= self.random << 13;
+        self.random ^= self.random >> 7;
+        self.random ^= self.random << 17;
+        self.random.wrapping_mul(0x2545_f491_4f6c_dd1d)
+    }
+
+    /// Frees a rope now, or puts it aside when that would take long.
+    pub(crate) fn discard(&mut self, rope: Option<Rope>) {
+        if let Some(rope) = rope
+            && rope.chunks() > FREE_CHUNKS_MAX
+        {
+            self.trash.push(rope);
+        }
+    }
+
+    /// Keeps memory that a prefetch on another thread may still be reading.
+    pub(crate) fn retire(&mut self, retired: Option<Retired>) {
+        if let Some(retired) = retired {
+            self.retired_bytes += retired.layout.size();
+            self.retired.push_back(retired);
+        }
+    }
+
+    /// Whether enough memory waits that it is worth trying to free it now.
+    #[inline]
+    pub(crate) fn has_much_retired(&self) -> bool {
+        self.retired_bytes > RETIRED_BYTES
+    }
+
+    /// Frees what no prefetch can be reading any more: what was retired before a glance that all seats have passed.
+    pub(crate) fn free_retired(&mut self, gate: &Gate) {
+        if self.retired.is_empty() {
+            return;
+        }
+        if self.glanced > 0 && gate.all_passed(&self.glance) {
+            for retired in self.retired.drain(..self.glanced) {
+                self.retired_bytes -= retired.layout.size();
+                // SAFETY: every thread has been outside the gate since this memory was replaced, so none can have
+                // kept its address.
+                unsafe { retired.free() }
+            }
+            self.glanced = 0;
+        }
+        if self.glanced == 0 && !self.retired.is_empty() {
+            gate.glance(&mut self.glance);
+            self.glanced = self.retired.len();
+        }
+    }
+}
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        self.left_behind.0.lock().extend(self.retired.drain(..));
+        debug_assert!(!self.inside || std::thread::panicking(), "a seat is dropped outside the gate");
+    }
+}
+
+/// Replaced tables of seats that are gone. Each seat and the keyspace share it, so it is dropped when no thread can
+/// be inside any more.
+#[derive(Default)]
+pub(crate) struct LeftBehind(Mutex<Vec<Retired>>);
+
+impl Drop for LeftBehind {
+    fn drop(&mut self) {
+        for retired in self.0.get_mut().drain(..) {
+            // SAFETY: reading a table needs the keyspace and a seat, and neither exists any more.
+            unsafe { retired.free() }
+        }
+    }
+}

@@ -1,0 +1,341 @@
+//! A segment: an open-addressing table of 8-byte words, each a 20-bit tag and the address of an entry.
+//!
+//! The tag is a part of the key's hash, and it alone decides where a word wants to lie, so the table can grow, shrink
+//! and close gaps without looking at a single entry. A look-up reads one cache line of words and, for the word whose
+//! tag fits, the entry; with 1,024 buckets a wrong tag fits once in a thousand.
+//!
+//! Beside the words of a segment that holds keys with a TTL lies a column of coarse deadlines, 4 bytes a bucket, so
+//! that finding what is due reads 4 KiB instead of a thousand entries.
+//!
+//! Linear probing, at most 13/16 full, growing by about a quarter: eleven bytes a key. `hashbrown` was measured: a
+//! cache miss more per look-up, and no way to prefetch.
+//!
+//! Words are atomic because other threads read them unlocked to prefetch entries, without following them. Everything
+//! else happens under the slot's lock.
+
+use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+
+use crate::entry::EntryPtr;
+
+/// Bits of the hash in a word.
+pub(crate) const TAG_BITS: u32 = 20;
+const ADDRESS_BITS: u32 = 64 - TAG_BITS;
+const ADDRESS_MASK: u64 = (1 << ADDRESS_BITS) - 1;
+
+/// Buckets beyond which a segment is split rather than grown: moving so many words takes about 3 us, and splitting,
+/// which reads each entry, about 30 us.
+pub(crate) const BUCKETS_SPLIT: usize = 1024;
+
+/// Capacities, in buckets.
+const LADDER: [u16; 28] = [
+    8, 16, 24, 32, 40, 48, 64, 80, 96, 128, 160, 192, 256, 320, 384, 512, 640, 768, 1024, 1280, 1536, 2048,
+    2560, 4096, 8192, 16384, 24576, 32752,
+];
+const _: () = assert!(LADDER[LADDER.len() - 1] as usize / 8 < 1 << CAP_BITS);
+
+/// Buckets looked at to prefetch an entry: at 13/16 full, most words lie nearer to their home.
+const HINT_BUCKETS: usize = 8;
+
+/// Keys that fit `buckets` buckets: 13/16 of them, and at least one stays empty, so that probing ends.
+const fn room(buckets: usize) -> usize {
+    buckets * 13 / 16
+}
+
+const _: () = assert!(room(LADDER[0] as usize) < LADDER[0] as usize);
+
+/// Most keys in one segment.
+pub(crate) const KEYS_MAX: usize = room(LADDER[LADDER.len() - 1] as usize);
+
+/// The tag of a hash.
+#[inline]
+pub(crate) fn tag(hash: u64) -> u32 {
+    (hash >> ADDRESS_BITS) as u32
+}
+
+/// A bucket's content.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Word(pub(crate) u64);
+
+impl Word {
+    #[inline]
+    pub(crate) fn new(tag: u32, entry: EntryPtr) -> Word {
+        let address = entry.address() as u64;
+        debug_assert!(
+            address.is_multiple_of(8) && address >> 47 == 0,
+            "a user-space address on x86-64 or AArch64"
+        );
+        Word((tag as u64) << ADDRESS_BITS | address >> 3)
+    }
+
+    #[inline]
+    pub(crate) fn tag(self) -> u32 {
+        (self.0 >> ADDRESS_BITS) as u32
+    }
+
+    #[inline]
+    pub(crate) fn address(self) -> usize {
+        ((self.0 & ADDRESS_MASK) << 3) as usize
+    }
+
+    #[inline]
+    pub(crate) fn entry(self) -> EntryPtr {
+        // SAFETY: words other than zero are made by `Word::new`, and callers check for zero.
+        unsafe { EntryPtr::from_address(self.address()) }
+    }
+}
+
+const CAP_BITS: u32 = 12;
+const DEADLINES: u64 = 1 << (44 + CAP_BITS);
+/// Set in a slot's root when it is a directory instead; its depth is where the capacity would be.
+pub(crate) const DIRECTORY: u64 = 1 << (45 + CAP_BITS);
+
+/// A segment's address, capacity and shape in one word, so that they can be read together without the lock.
+/// Zero is the empty segment, without memory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Segment(pub(crate) u64);
+
+/// Memory to be freed once no prefetch can be reading it.
+#[derive(Debug)]
+pub(crate) struct Retired {
+    pub(crate) address: usize,
+    pub(crate) layout: Layout,
+}
+
+impl Retired {
+    /// # Safety
+    /// No other thread reads the memory any more.
+    pub(crate) unsafe fn free(self) {
+        // SAFETY: address and layout are those of the allocation; the caller promises that it is the last user.
+        unsafe { dealloc(self.address as *mut u8, self.layout) }
+    }
+}
+
+impl Segment {
+    pub(crate) const EMPTY: Segment = Segment(0);
+
+    fn allocate(buckets: usize, deadlines: bool) -> Segment {
+        let layout = layout(buckets, deadlines);
+        // SAFETY: the layout is not empty.
+        let block = unsafe { alloc_zeroed(layout) };
+        if block.is_null() {
+            handle_alloc_error(layout);
+        }
+        let flag = if deadlines { DEADLINES } else { 0 };
+        Segment(pack_address(block as usize) | ((buckets / 8) as u64) << 44 | flag)
+    }
+
+    #[inline]
+    pub(crate) fn buckets(self) -> usize {
+        (self.0 >> 44 & ((1 << CAP_BITS) - 1)) as usize * 8
+    }
+
+    #[inline]
+    pub(crate) fn has_deadlines(self) -> bool {
+        self.0 & DEADLINES != 0
+    }
+
+    #[inline]
+    pub(crate) fn address(self) -> usize {
+        unpack_address(self.0)
+    }
+
+    #[inline]
+    pub(crate) fn words<'a>(self) -> &'a [AtomicU64] {
+        if self.0 == 0 {
+            return &[];
+        }
+        // SAFETY: the segment's memory starts with its words; it lives while the slot is held or, for prefetching,
+        // while the reader is inside the gate.
+        unsafe { std::slice::from_raw_parts(self.address() as *const AtomicU64, self.buckets()) }
+    }
+
+    #[inline]
+    fn deadlines<'a>(self) -> Option<&'a [AtomicU32]> {
+        // SAFETY: the flag says that the column follows the words.
+        self.has_deadlines().then(|| unsafe {
+            let column = (self.address() as *const AtomicU64).add(self.buckets());
+            std::slice::from_raw_parts(column.cast(), self.buckets())
+        })
+    }
+
+    #[inline]
+    pub(crate) fn word(self, bucket: usize) -> Word {
+        Word(self.words()[bucket].load(Relaxed))
+    }
+
+    #[inline]
+    pub(crate) fn set_word(self, bucket: usize, word: Word) {
+        self.words()[bucket].store(word.0, Relaxed);
+    }
+
+    /// The coarse deadline of a bucket; zero without one.
+    #[inline]
+    pub(crate) fn deadline(self, bucket: usize) -> u32 {
+        self.deadlines().map_or(0, |column| column[bucket].load(Relaxed))
+    }
+
+    /// Sets it. Setting one needs a segment with the column.
+    #[inline]
+    pub(crate) fn set_deadline(self, bucket: usize, deadline: u32) {
+        match self.deadlines() {
+            Some(column) => column[bucket].store(deadline, Relaxed),
+            None => assert!(deadline == 0, "a segment without deadlines"),
+        }
+    }
+
+    /// Where a word with this tag would like to lie.
+    #[inline]
+    pub(crate) fn home(self, tag: u32) -> usize {
+        ((tag as u64 * self.buckets() as u64) >> TAG_BITS) as usize
+    }
+
+    #[inline]
+    fn after(self, bucket: usize) -> usize {
+        if bucket + 1 == self.buckets() { 0 } else { bucket + 1 }
+    }
+
+    /// The bucket that holds `key`.
+    #[inline]
+    pub(crate) fn find(self, hash: u64, key: &[u8]) -> Option<usize> {
+        self.find_by(tag(hash), |word| word.entry().has_key(key))
+    }
+
+    /// The first bucket on the tag's way whose tag fits and which `is` the one.
+    #[inline]
+    pub(crate) fn find_by(self, tag: u32, is: impl Fn(Word) -> bool) -> Option<usize> {
+        if self.0 == 0 {
+            return None;
+        }
+        let words = self.words();
+        let mut bucket = self.home(tag);
+        loop {
+            let word = Word(words[bucket].load(Relaxed));
+            if word.tag() == tag && word.0 != 0 && is(word) {
+                return Some(bucket);
+            }
+            if word.0 == 0 {
+                return None;
+            }
+            bucket = self.after(bucket);
+        }
+    }
+
+    /// The address of the bucket where a word with this tag would like to lie; null for the empty segment. Reads
+    /// nothing.
+    #[inline]
+    pub(crate) fn home_hint(self, tag: u32) -> *const u8 {
+        if self.0 == 0 {
+            return std::ptr::null();
+        }
+        (self.address() + size_of::<u64>() * self.home(tag)) as *const u8
+    }
+
+    /// The address of the first entry whose tag fits, if it lies within a few buckets of its home. Others may be
+    /// writing the words meanwhile, and the way to an empty one may be long, so it looks no further.
+    #[inline]
+    pub(crate) fn entry_hint(self, tag: u32) -> *const u8 {
+        if self.0 == 0 {
+            return std::ptr::null();
+        }
+        let near = self.words()[self.home(tag)..].iter().take(HINT_BUCKETS);
+        let mut near = near.map(|word| Word(word.load(Relaxed))).take_while(|word| word.0 != 0);
+        near.find(|word| word.tag() == tag).map_or(std::ptr::null(), |word| word.address() as *const u8)
+    }
+
+    /// The buckets that hold a word.
+    pub(crate) fn occupied(self) -> impl Iterator<Item = usize> {
+        self.occupied_from(0)
+    }
+
+    /// The buckets that hold a word, going round from one chosen by `random`.
+    pub(crate) fn occupied_from(self, random: usize) -> impl Iterator<Item = usize> {
+        let buckets = self.buckets();
+        let first = random.checked_rem(buckets).unwrap_or(0);
+        (first..buckets).chain(0..first).filter(move |bucket| self.word(*bucket).0 != 0)
+    }
+
+    /// Whether another key fits.
+    #[inline]
+    pub(crate) fn has_room(self, keys: usize) -> bool {
+        keys < room(self.buckets())
+    }
+
+    /// Puts a word whose key is not there into a segment that has room; returns its bucket.
+    #[inline]
+    pub(crate) fn insert(self, word: Word, deadline: u32) -> usize {
+        let mut bucket = self.home(word.tag());
+        while self.word(bucket).0 != 0 {
+            bucket = self.after(bucket);
+        }
+        self.set_word(bucket, word);
+        self.set_deadline(bucket, deadline);
+        bucket
+    }
+
+    /// Empties a bucket and moves later words into the gap, so that no look-up stops early.
+    pub(crate) fn remove(self, bucket: usize) {
+        let buckets = self.buckets();
+        let distance = |from: usize, to: usize| if to >= from { to - from } else { to + buckets - from };
+        let (mut gap, mut next) = (bucket, self.after(bucket));
+        loop {
+            let word = self.word(next);
+            if word.0 == 0 {
+                break;
+            }
+            // A word may move back to the gap unless its home lies between the gap and itself.
+            if distance(self.home(word.tag()), next) >= distance(gap, next) {
+                self.set_word(gap, word);
+                self.set_deadline(gap, self.deadline(next));
+                gap = next;
+            }
+            next = self.after(next);
+        }
+        self.set_word(gap, Word(0));
+        self.set_deadline(gap, 0);
+    }
+
+    /// A copy with room for `keys` keys and, if asked, the column of deadlines. The old memory is the caller's to
+    /// retire.
+    pub(crate) fn resized(self, keys: usize, deadlines: bool) -> Segment {
+        let step = LADDER.iter().find(|step| room(**step as usize) >= keys).expect("at most KEYS_MAX keys");
+        let new = Segment::allocate(*step as usize, deadlines);
+        for bucket in self.occupied() {
+            new.insert(self.word(bucket), if deadlines { self.deadline(bucket) } else { 0 });
+        }
+        new
+    }
+
+    /// Room to shrink to when `keys` are left, if that is worth it.
+    pub(crate) fn shrinks(self, keys: usize) -> bool {
+        self.buckets() > LADDER[0] as usize && keys * 4 < self.buckets()
+    }
+
+    /// Its memory, to be freed once it is out of the table; `None` for the empty segment.
+    pub(crate) fn retire(self) -> Option<Retired> {
+        (self.0 != 0).then(|| Retired {
+            address: self.address(),
+            layout: layout(self.buckets(), self.has_deadlines()),
+        })
+    }
+
+    pub(crate) fn memory(self) -> usize {
+        self.retire().map_or(0, |retired| retired.layout.size())
+    }
+}
+
+/// An address in 44 bits: all blocks are aligned to 8 bytes and lie below 2^47.
+pub(crate) fn pack_address(address: usize) -> u64 {
+    assert!(address.is_multiple_of(8) && address >> 47 == 0, "a user-space address on x86-64 or AArch64");
+    address as u64 >> 3
+}
+
+#[inline]
+pub(crate) fn unpack_address(packed: u64) -> usize {
+    ((packed & ADDRESS_MASK) << 3) as usize
+}
+
+fn layout(buckets: usize, deadlines: bool) -> Layout {
+    let size = buckets * (size_of::<AtomicU64>() + if deadlines { size_of::<AtomicU32>() } else { 0 });
+    Layout::from_size_align(size, 8).expect("a segment is at most half a megabyte")
+}

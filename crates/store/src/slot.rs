@@ -1,0 +1,450 @@
+//! A slot: a lock, and a table that grows without ever pausing.
+//!
+//! Up to about 830 keys a slot is one [`Segment`]. Beyond, it is a [`Directory`] of segments that split one at a time
+//! (extendible hashing), so the slot of a hash tag with ten million keys grows as evenly as any other. The directory
+//! is indexed by the leading bits of the hash below the tag; a split therefore never changes the order of keys by
+//! (directory bits, tag), and that order is what a SCAN cursor means.
+//!
+//! All fields are atomic, read and written relaxed: the lock orders them. Unlocked, only `root`, `len` and `due` are
+//! read, as hints; since prefetches follow `root`, a new table is published with `Release`.
+
+use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
+use std::ops::Range;
+use std::sync::atomic::{AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering::*};
+
+use lock_api::RawMutex as _;
+use parking_lot::RawMutex;
+
+use crate::directory::{DEPTH_MAX, Directory, Part, prefix};
+use crate::entry::EntryPtr;
+use crate::key::Hasher;
+use crate::seat::Seat;
+use crate::segment::{BUCKETS_SPLIT, KEYS_MAX, Segment, Word, tag};
+use crate::watch::Watchers;
+
+/// `due` when no key of the slot has a deadline.
+pub(crate) const NEVER: u32 = u32::MAX;
+
+/// Half a cache line; all zeros is an empty slot, so a database is born from zeroed pages that cost nothing until
+/// they are used.
+#[repr(C, align(32))]
+pub(crate) struct Slot {
+    lock: RawMutex,
+    /// Whether `due` means anything.
+    timed: AtomicU8,
+    /// No key is due before this coarse time.
+    due: AtomicU32,
+    /// A `Segment`, or a `Directory`.
+    root: AtomicU64,
+    len: AtomicU32,
+    /// Keys with a deadline.
+    timed_len: AtomicU32,
+    /// Who wants to know about writes; null nearly always.
+    pub(crate) watchers: AtomicPtr<Watchers>,
+}
+const _: () = assert!(size_of::<Slot>() == 32);
+
+/// Where a key lies: which place of the directory (0 without one), and which bucket.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Found {
+    branch: usize,
+    pub(crate) segment: Segment,
+    pub(crate) bucket: usize,
+}
+
+impl Found {
+    #[inline]
+    pub(crate) fn entry(&self) -> EntryPtr {
+        self.segment.word(self.bucket).entry()
+    }
+}
+
+/// What may be read without the lock.
+impl Slot {
+    /// Keys.
+    pub(crate) fn len(&self) -> usize {
+        self.len.load(Relaxed) as usize
+    }
+
+    /// Keys with a deadline.
+    pub(crate) fn timed_len(&self) -> usize {
+        self.timed_len.load(Relaxed) as usize
+    }
+
+    /// No key is due before this coarse time.
+    pub(crate) fn due(&self) -> u32 {
+        if self.timed.load(Relaxed) == 0 { NEVER } else { self.due.load(Relaxed) }
+    }
+
+    /// Where the word of `hash` would lie, or the directory that knows, for prefetching; null when there is no table.
+    #[inline]
+    pub(crate) fn bucket_hint(&self, hash: u64) -> *const u8 {
+        let root = self.root.load(Relaxed);
+        match Directory::of(root) {
+            None => Segment(root).home_hint(tag(hash)),
+            Some(directory) => directory.address_hint(hash),
+        }
+    }
+
+    /// The address of the entry that `hash` probably has, for prefetching; null when that is not plain to see. The
+    /// caller is inside the gate, so the tables that are read here live on, if changing.
+    #[inline]
+    pub(crate) fn entry_hint(&self, hash: u64) -> *const u8 {
+        let root = self.root.load(Acquire);
+        let segment = Directory::of(root).map_or(Segment(root), |directory| directory.hint(hash));
+        segment.entry_hint(tag(hash))
+    }
+}
+
+/// The caller holds the lock for all of these.
+impl Slot {
+    #[inline]
+    fn directory(&self) -> Option<Directory> {
+        Directory::of(self.root.load(Relaxed))
+    }
+
+    #[inline]
+    fn segment_of(&self, hash: u64) -> (usize, Segment) {
+        let root = self.root.load(Relaxed);
+        let Some(directory) = Directory::of(root) else { return (0, Segment(root)) };
+        let branch = directory.place(prefix(hash));
+        (branch, directory.branches()[branch].segment())
+    }
+
+    #[inline]
+    pub(crate) fn find(&self, hash: u64, key: &[u8]) -> Option<Found> {
+        let (branch, segment) = self.segment_of(hash);
+        segment.find(hash, key).map(|bucket| Found { branch, segment, bucket })
+    }
+
+    /// Finds the word of a key with this hash that was seen earlier, if it is still there.
+    pub(crate) fn find_word(&self, hash: u64, word: Word) -> Option<Found> {
+        let (branch, segment) = self.segment_of(hash);
+        segment.find_by(word.tag(), |other| other == word).map(|bucket| Found { branch, segment, bucket })
+    }
+
+    /// Adds an entry whose key is not there.
+    pub(crate) fn insert(&self, hash: u64, entry: EntryPtr, deadline: u32, hasher: &Hasher, seat: &mut Seat) {
+        let (branch, segment) = self.segment_for_one_more(hash, deadline != 0, hasher, seat);
+        segment.insert(Word::new(tag(hash), entry), deadline);
+        self.count_len(branch, 1);
+        if deadline != 0 {
+            self.timed_len.store(self.timed_len.load(Relaxed) + 1, Relaxed);
+            self.lower_due(branch, deadline);
+        }
+    }
+
+    /// Takes an entry out of the table.
+    pub(crate) fn remove(&self, found: Found, seat: &mut Seat) -> EntryPtr {
+        let entry = found.entry();
+        self.set_deadline(found, 0);
+        found.segment.remove(found.bucket);
+        self.count_len(found.branch, -1);
+        if self.len() == 0 {
+            self.reset(seat);
+        } else {
+            self.shrink(found.branch, found.segment, seat);
+        }
+        entry
+    }
+
+    /// Puts another entry with the same key in an entry's place.
+    #[inline]
+    pub(crate) fn replace(&self, found: Found, entry: EntryPtr) {
+        found.segment.set_word(found.bucket, Word::new(found.segment.word(found.bucket).tag(), entry));
+    }
+
+    /// Sets the coarse deadline of a bucket whose segment has room for it (see [`Slot::make_timed`]), or clears it.
+    pub(crate) fn set_deadline(&self, found: Found, deadline: u32) {
+        let before = found.segment.deadline(found.bucket);
+        if before == deadline {
+            return;
+        }
+        found.segment.set_deadline(found.bucket, deadline);
+        let change = i32::from(deadline != 0) - i32::from(before != 0);
+        self.timed_len.store(self.timed_len.load(Relaxed).wrapping_add_signed(change), Relaxed);
+        if deadline != 0 {
+            self.lower_due(found.branch, deadline);
+        }
+    }
+
+    /// Gives the segment of a key the column of deadlines; returns where the key is then.
+    pub(crate) fn make_timed(&self, found: Found, seat: &mut Seat) -> Found {
+        if found.segment.has_deadlines() {
+            return found;
+        }
+        let word = found.segment.word(found.bucket);
+        let segment = found.segment.resized(self.segment_len(found.branch), true);
+        self.exchange(found.branch, segment, seat);
+        let bucket = segment.find_by(word.tag(), |other| other == word).expect("all words were moved");
+        Found { branch: found.branch, segment, bucket }
+    }
+
+    pub(crate) fn set_due(&self, due: u32) {
+        self.timed.store(u8::from(due != NEVER), Relaxed);
+        self.due.store(due, Relaxed);
+    }
+
+    /// No key of the segment at `branch` is due before this coarse time.
+    pub(crate) fn due_of(&self, branch: usize) -> u32 {
+        self.directory().map_or_else(|| self.due(), |directory| directory.first(branch).due.load(Relaxed))
+    }
+
+    pub(crate) fn set_due_of(&self, branch: usize, due: u32) {
+        match self.directory() {
+            None => self.set_due(due),
+            Some(directory) => directory.first(branch).due.store(due, Relaxed),
+        }
+    }
+
+    fn lower_due(&self, branch: usize, deadline: u32) {
+        if deadline < self.due() {
+            self.set_due(deadline);
+        }
+        if deadline < self.due_of(branch) {
+            self.set_due_of(branch, deadline);
+        }
+    }
+
+    /// Each segment once, with its place in the directory.
+    pub(crate) fn segments(&self) -> impl Iterator<Item = (usize, Segment)> + use<> {
+        self.segments_in(0..usize::MAX)
+    }
+
+    /// Each segment once, going round from one chosen by `random`.
+    pub(crate) fn segments_from(&self, random: u64) -> impl Iterator<Item = (usize, Segment)> + use<> {
+        let (branch, _) = self.segment_of(random);
+        let first = self.directory().map_or(0, |directory| directory.places(branch).start);
+        self.segments_in(first..usize::MAX).chain(self.segments_in(0..first))
+    }
+
+    /// The segments whose first place is in the range, which starts with one.
+    fn segments_in(&self, mut range: Range<usize>) -> impl Iterator<Item = (usize, Segment)> + use<> {
+        let root = self.root.load(Relaxed);
+        let directory = Directory::of(root);
+        range.end = range.end.min(directory.map_or(1, |directory| directory.branches().len()));
+        std::iter::from_fn(move || {
+            let at = range.next()?;
+            let Some(directory) = directory else { return Some((at, Segment(root))) };
+            range.start = directory.places(at).end;
+            Some((at, directory.branches()[at].segment()))
+        })
+    }
+
+    /// The segment that covers `prefix`, and the first prefix after it (`1 << DEPTH_MAX` at the end).
+    pub(crate) fn segment_at(&self, prefix: u64) -> (Segment, u64) {
+        let root = self.root.load(Relaxed);
+        let Some(directory) = Directory::of(root) else { return (Segment(root), 1 << DEPTH_MAX) };
+        let branch = &directory.branches()[directory.place(prefix)];
+        let width = DEPTH_MAX - branch.depth();
+        (branch.segment(), ((prefix >> width) + 1) << width)
+    }
+
+    /// Empties the slot and calls `f` with each entry, which is then the caller's to free.
+    pub(crate) fn drain(&self, mut f: impl FnMut(EntryPtr)) {
+        for (_, segment) in self.segments() {
+            segment.occupied().for_each(|bucket| f(segment.word(bucket).entry()));
+        }
+        self.free_tables(|retired| {
+            // SAFETY: the caller has the slot to itself: no other thread can reach it any more.
+            unsafe { retired.free() }
+        });
+    }
+
+    /// Bytes of memory of the tables.
+    pub(crate) fn memory(&self) -> usize {
+        let directory = self.directory().map_or(0, |directory| directory.retire().layout.size());
+        directory + self.segments().map(|(_, segment)| segment.memory()).sum::<usize>()
+    }
+
+    pub(crate) fn segment_len(&self, branch: usize) -> usize {
+        self.directory().map_or_else(|| self.len(), |directory| directory.first(branch).len())
+    }
+
+    #[inline]
+    fn count_len(&self, branch: usize, change: i16) {
+        self.len.store(self.len.load(Relaxed).wrapping_add_signed(change.into()), Relaxed);
+        if let Some(directory) = self.directory() {
+            let len = &directory.first(branch).len;
+            len.store(len.load(Relaxed).wrapping_add_signed(change), Relaxed);
+        }
+    }
+
+    /// The segment for `hash`, grown or split so that one more key fits.
+    #[inline]
+    fn segment_for_one_more(
+        &self,
+        hash: u64,
+        timed: bool,
+        hasher: &Hasher,
+        seat: &mut Seat,
+    ) -> (usize, Segment) {
+        let (branch, segment) = self.segment_of(hash);
+        if segment.has_room(self.segment_len(branch)) && (segment.has_deadlines() || !timed) {
+            return (branch, segment);
+        }
+        self.make_room(hash, timed, hasher, seat)
+    }
+
+    #[cold]
+    fn make_room(&self, hash: u64, timed: bool, hasher: &Hasher, seat: &mut Seat) -> (usize, Segment) {
+        loop {
+            let (branch, segment) = self.segment_of(hash);
+            let len = self.segment_len(branch);
+            if !segment.has_room(len)
+                && segment.buckets() >= BUCKETS_SPLIT
+                && self.split(branch, segment, len, hasher, seat)
+            {
+                continue; // the half that this key belongs to may be full again, if unlikely
+            }
+            assert!(len < KEYS_MAX, "a segment that can neither grow nor split: the hash is broken");
+            let segment = segment.resized(len + 1, timed || segment.has_deadlines());
+            self.exchange(branch, segment, seat);
+            return (branch, segment);
+        }
+    }
+
+    /// Puts `segment` in all places of the one at `branch`, whose memory is retired.
+    fn exchange(&self, branch: usize, segment: Segment, seat: &mut Seat) {
+        let old = match self.directory() {
+            None => {
+                let old = Segment(self.root.load(Relaxed));
+                self.root.store(segment.0, Release);
+                old
+            }
+            Some(directory) => directory.exchange(branch, segment),
+        };
+        seat.retire(old.retire());
+    }
+
+    /// Splits the segment at `branch` in two by the next bit of its keys' hashes. `false`: there are no more bits.
+    fn split(&self, branch: usize, old: Segment, len: usize, hasher: &Hasher, seat: &mut Seat) -> bool {
+        let before = self.directory();
+        let local = before.map_or(0, |directory| directory.branches()[branch].depth());
+        if local == DEPTH_MAX {
+            return false;
+        }
+        let halves = split_words(old, local, hasher);
+        let (directory, branch) = match before {
+            None => (Directory::new(Part { segment: old, len, due: self.due() }), 0),
+            Some(directory) if directory.depth() == local => (directory.doubled(), branch * 2),
+            Some(directory) => (directory, branch),
+        };
+        directory.split(branch, halves);
+        if before.is_none_or(|before| before.root() != directory.root()) {
+            self.root.store(directory.root(), Release);
+            seat.retire(before.map(Directory::retire));
+        }
+        seat.retire(old.retire());
+        true
+    }
+
+    fn shrink(&self, branch: usize, segment: Segment, seat: &mut Seat) {
+        let len = self.segment_len(branch);
+        if segment.shrinks(len) {
+            let timed = segment.has_deadlines() && self.timed_len() > 0;
+            self.exchange(branch, segment.resized((len * 3 / 2).max(1), timed), seat);
+        }
+    }
+
+    /// Back to the state of a slot that never held a key.
+    fn reset(&self, seat: &mut Seat) {
+        self.free_tables(|retired| seat.retire(Some(retired)));
+        self.timed_len.store(0, Relaxed);
+        self.set_due(NEVER);
+    }
+
+    fn free_tables(&self, mut free: impl FnMut(crate::segment::Retired)) {
+        let (segments, directory) = (self.segments(), self.directory());
+        self.root.store(0, Relaxed);
+        segments.filter_map(|(_, segment)| segment.retire()).for_each(&mut free);
+        if let Some(directory) = directory {
+            free(directory.retire());
+        }
+    }
+
+    /// Takes the lock.
+    #[inline]
+    pub(crate) fn lock(&self) {
+        self.lock.lock();
+    }
+
+    /// Takes the lock if it is free.
+    #[inline]
+    pub(crate) fn try_lock(&self) -> bool {
+        self.lock.try_lock()
+    }
+
+    /// # Safety
+    /// The caller holds the lock.
+    #[inline]
+    pub(crate) unsafe fn unlock(&self) {
+        // SAFETY: by the caller's promise.
+        unsafe { self.lock.unlock() }
+    }
+}
+
+/// The words of `old` in two segments, by bit `local` of their keys' prefixes.
+fn split_words(old: Segment, local: u32, hasher: &Hasher) -> [Part; 2] {
+    let words: Vec<(Word, u32, bool)> = old
+        .occupied()
+        .map(|bucket| {
+            let word = old.word(bucket);
+            let upper = prefix(hasher.hash(word.entry().key())) >> (DEPTH_MAX - 1 - local) & 1 == 1;
+            (word, old.deadline(bucket), upper)
+        })
+        .collect();
+    let upper = words.iter().filter(|(.., upper)| *upper).count();
+    let mut halves = [words.len() - upper, upper].map(|len| {
+        let segment = Segment::EMPTY.resized((len + len / 8).max(1), old.has_deadlines());
+        Part { segment, len, due: NEVER }
+    });
+    for (word, deadline, upper) in words {
+        let half = &mut halves[usize::from(upper)];
+        half.segment.insert(word, deadline);
+        if deadline != 0 {
+            half.due = half.due.min(deadline);
+        }
+    }
+    halves
+}
+
+/// The slots of one database.
+pub(crate) struct Slots {
+    first: *mut Slot,
+}
+
+// SAFETY: slots are made of atomics and a lock.
+unsafe impl Send for Slots {}
+// SAFETY: as above.
+unsafe impl Sync for Slots {}
+
+impl Slots {
+    const LAYOUT: Layout = Layout::new::<[Slot; crate::SLOTS]>();
+
+    pub(crate) fn new() -> Slots {
+        // SAFETY: the layout is not empty.
+        let first = unsafe { alloc_zeroed(Slots::LAYOUT) }.cast::<Slot>();
+        if first.is_null() {
+            handle_alloc_error(Slots::LAYOUT);
+        }
+        Slots { first }
+    }
+}
+
+impl std::ops::Deref for Slots {
+    type Target = [Slot; crate::SLOTS];
+
+    #[inline]
+    fn deref(&self) -> &[Slot; crate::SLOTS] {
+        // SAFETY: `first` points to as many slots, and all zeros is a valid slot: an unlocked `RawMutex` is zero.
+        unsafe { &*self.first.cast() }
+    }
+}
+
+impl Drop for Slots {
+    fn drop(&mut self) {
+        // SAFETY: allocated in `new` with the same layout. Tables and entries have been drained by `Db::drop`.
+        unsafe { dealloc(self.first.cast(), Slots::LAYOUT) }
+    }
+}

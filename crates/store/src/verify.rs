@@ -1,0 +1,86 @@
+//! A walk over everything that asserts what must hold between the parts. For tests, whatever they have done before.
+
+use std::collections::HashSet;
+use std::sync::atomic::Ordering::Relaxed;
+
+use crate::SLOTS;
+use crate::directory::{DEPTH_MAX, prefix};
+use crate::held::Held;
+use crate::key::{Place, slot_of};
+use crate::keyspace::Db;
+use crate::segment::{Segment, tag};
+use crate::slot::Slot;
+use crate::watch::Watchers;
+
+impl Held<'_> {
+    /// Panics if an invariant is broken: counters, bits, due times, every word's place. Takes everything held, and
+    /// time in proportion to it.
+    pub fn verify(&self) {
+        assert!(self.holds_all(), "verifying needs everything");
+        let keyspace = self.keyspace();
+        let mut watches = 0;
+        for (number, db) in
+            (0..keyspace.databases()).filter_map(|at| keyspace.db_if_used(at).map(|db| (at, db)))
+        {
+            let (mut keys, mut timed) = (0, 0);
+            for slot in 0..SLOTS {
+                self.verify_slot(db, Place::new(number as u32, slot as u16));
+                keys += db.slots[slot].len();
+                timed += db.slots[slot].timed_len();
+                watches += Watchers::count(&db.slots[slot].watchers);
+            }
+            assert_eq!(keyspace.len(self.seat, number), keys, "keys of database {number}");
+            assert_eq!(keyspace.timed_len(self.seat, number), timed, "timed keys of database {number}");
+        }
+        assert_eq!(keyspace.watches.load(Relaxed), watches, "watches");
+    }
+
+    fn verify_slot(&self, db: &Db, place: Place) {
+        let (number, slot) = (place.slot(), &db.slots[place.slot()]);
+        assert_eq!(db.occupied.next(number) == Some(number), slot.len() > 0, "the bit of a slot with keys");
+        assert_eq!(
+            db.timed.next(number) == Some(number),
+            slot.timed_len() > 0,
+            "the bit of a slot with deadlines"
+        );
+        assert!(slot.len() > 0 || slot.memory() == 0, "an empty slot has no tables");
+        let (mut keys, mut timed, mut from) = (0, 0, 0);
+        let mut seen = HashSet::new();
+        for (branch, segment) in slot.segments() {
+            let (found, next) = slot.segment_at(from);
+            assert_eq!(found, segment, "segments follow each other");
+            assert!(slot.due() <= slot.due_of(branch), "no segment is due before its slot");
+            let in_segment = segment.occupied().count();
+            assert_eq!(in_segment, slot.segment_len(branch), "keys of a segment");
+            assert!(in_segment == 0 || in_segment < segment.buckets(), "probing ends at an empty bucket");
+            keys += in_segment;
+            timed += (0..segment.buckets()).filter(|bucket| segment.deadline(*bucket) != 0).count();
+            for bucket in segment.occupied() {
+                self.verify_word(slot, place, from..next, (branch, segment, bucket));
+                assert!(seen.insert(segment.word(bucket).entry().key()), "a key is there once");
+            }
+            from = next;
+        }
+        assert_eq!(from, 1 << DEPTH_MAX, "segments cover all prefixes");
+        assert_eq!((keys, timed), (slot.len(), slot.timed_len()), "keys and timed keys of slot {number}");
+    }
+
+    fn verify_word(
+        &self,
+        slot: &Slot,
+        place: Place,
+        prefixes: std::ops::Range<u64>,
+        (branch, segment, bucket): (usize, Segment, usize),
+    ) {
+        let (word, deadline) = (segment.word(bucket), segment.deadline(bucket));
+        let key = word.entry().key();
+        let hash = self.keyspace().hasher.hash(key);
+        assert_eq!(slot_of(key) as usize, place.slot(), "a key lies in its slot");
+        assert_eq!(word.tag(), tag(hash), "the tag is that of the key");
+        assert!(prefixes.contains(&prefix(hash)), "the segment is that of the key");
+        assert!(slot.find(hash, key).is_some_and(|found| found.entry() == word.entry()), "the key is found");
+        let coarse = word.entry().deadline().map_or(0, |deadline| self.keyspace().coarse(deadline));
+        assert_eq!(deadline, coarse, "the column repeats the entry's deadline");
+        assert!(deadline == 0 || slot.due_of(branch) <= deadline, "no key is due before its segment");
+    }
+}

@@ -1,0 +1,242 @@
+//! The same random commands into two servers, and their replies compared byte by byte.
+//!
+//! Commands come from a table of families; a family is one file and one line in [`FAMILIES`]. They are run in episodes
+//! of a few hundred: each starts from empty servers and new connections, so that an episode which finds a difference can
+//! be run again and again with steps left out, until a handful of commands shows it ([`shrink`]). Everything follows
+//! from one seed, which is printed before the first command.
+//!
+//! What two correct servers may answer differently (the order of KEYS, an idle time) is listed by name in [`same`];
+//! anything else that differs is a finding. Times that matter to replies are far away or absolute, since two servers
+//! never execute at the same instant.
+
+mod bitmaps;
+mod connection;
+mod drive;
+mod expiry;
+mod keyspace;
+mod make;
+mod same;
+mod shrink;
+mod strings;
+mod strings_valkey;
+mod transactions;
+mod wire;
+
+use std::fmt;
+
+use crate::program::Peer;
+use crate::random::Random;
+use crate::server::Server;
+use crate::words;
+use make::Maker;
+
+type Args = Vec<Vec<u8>>;
+
+/// How often a thing is drawn relative to its neighbours, and the thing.
+type Weighted<T> = (usize, T);
+type MakeCommand = fn(&mut Maker) -> Args;
+type MakeScene = fn(&mut Maker);
+
+/// Two connections: enough for a WATCH that fails, and few enough to read a finding.
+const CONNECTIONS: usize = 2;
+
+/// Long enough for state to build up, short enough to shrink and to end before any second passes.
+const EPISODE_STEPS: usize = 300;
+
+/// Commands that belong together, in one file.
+struct Family {
+    name: &'static str,
+    /// How often it is drawn, relative to the others.
+    weight: usize,
+    /// The only peer that has these commands, where not all do.
+    only: Option<Peer>,
+    /// One command each: these are also what transactions and protocol tests are filled with.
+    commands: &'static [Weighted<MakeCommand>],
+    /// Several steps that only make sense together.
+    scenes: &'static [Weighted<MakeScene>],
+}
+
+#[rustfmt::skip]
+const FAMILIES: &[&Family] = &[
+    &strings::FAMILY,
+    &strings_valkey::FAMILY,
+    &bitmaps::FAMILY,
+    &keyspace::FAMILY,
+    &expiry::FAMILY,
+    &connection::FAMILY,
+    &transactions::FAMILY,
+    &wire::FAMILY,
+];
+
+/// What to run.
+#[derive(Debug, Clone, Copy)]
+pub struct Plan {
+    pub seed: u64,
+    /// Steps, nearly all of which are one command.
+    pub commands: usize,
+    /// The server whose replies count as right: it decides which families take part.
+    pub oracle: Peer,
+    /// Families to leave out, by name.
+    pub except: &'static [&'static str],
+}
+
+/// What a run without a finding did.
+#[derive(Debug, Clone, Default)]
+pub struct Summary {
+    pub commands: usize,
+    /// Replies that were the same byte for byte.
+    pub identical: usize,
+    /// Replies that were different and that the list of allowed differences explains.
+    pub allowed: usize,
+    /// Replies that were errors: most of what is drawn should be taken.
+    pub refused: usize,
+    /// How many steps each family gave.
+    pub families: Vec<(&'static str, usize)>,
+}
+
+/// The shortest list of commands that two servers were found to answer differently.
+#[derive(Debug)]
+pub struct Finding {
+    seed: u64,
+    episode: usize,
+    steps_before: usize,
+    shrunk: Episode,
+    difference: Difference,
+}
+
+/// One reply that differs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Difference {
+    /// Which step of the episode.
+    step: usize,
+    subject: String,
+    oracle: String,
+}
+
+/// Commands that start from nothing and can be run again.
+#[derive(Debug, Clone)]
+struct Episode {
+    oracle: Peer,
+    /// 2 or 3, per connection.
+    protocols: [u8; CONNECTIONS],
+    steps: Vec<Step>,
+}
+
+#[derive(Debug, Clone)]
+struct Step {
+    connection: usize,
+    action: Action,
+    /// Wait for the replies before anything else is sent; else it goes out together with the next step.
+    flush: bool,
+    family: &'static str,
+}
+
+#[derive(Debug, Clone)]
+enum Action {
+    Command(Args),
+    /// The same, typed as a line.
+    Inline(Args),
+    /// Bytes that may be no command and may make the server hang up.
+    Raw(Vec<u8>),
+    /// Bytes on a connection of their own, which is then closed from this side.
+    Burst(Vec<u8>),
+    /// A SCAN with these options from cursor 0 to the end.
+    Walk(Args),
+    PauseMs(u64),
+}
+
+/// Runs random commands on both servers. Both lose all their data.
+pub fn compare(subject: &Server, oracle: &Server, plan: Plan) -> Result<Summary, Box<Finding>> {
+    println!("differential: EVENKEEL_SEED={} repeats these {} commands", plan.seed, plan.commands);
+    let mut summary = Summary::default();
+    let mut seeds = Random::new(plan.seed);
+    let mut number = 0;
+    while summary.commands < plan.commands {
+        let length = EPISODE_STEPS.min(plan.commands - summary.commands);
+        let episode = make::episode(seeds.draw(), length, plan);
+        if let Err(difference) = drive::run(subject, oracle, &episode, &mut summary) {
+            let steps_before = episode.steps.len();
+            let (shrunk, difference) = shrink::shrink(subject, oracle, episode, difference);
+            return Err(Box::new(Finding {
+                seed: plan.seed,
+                episode: number,
+                steps_before,
+                shrunk,
+                difference,
+            }));
+        }
+        summary.count(&episode);
+        number += 1;
+    }
+    Ok(summary)
+}
+
+impl Summary {
+    fn count(&mut self, episode: &Episode) {
+        self.commands += episode.steps.len();
+        for step in &episode.steps {
+            match self.families.iter_mut().find(|(name, _)| *name == step.family) {
+                Some((_, count)) => *count += 1,
+                None => self.families.push((step.family, 1)),
+            }
+        }
+    }
+}
+
+impl fmt::Display for Summary {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Summary { commands, identical, allowed, refused, families } = self;
+        write!(
+            f,
+            "{commands} commands, {identical} replies identical, {allowed} allowed to differ, {refused} errors;"
+        )?;
+        families.iter().try_for_each(|(name, count)| write!(f, " {name} {count}"))
+    }
+}
+
+impl fmt::Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (kept, before) = (self.shrunk.steps.len(), self.steps_before);
+        writeln!(
+            f,
+            "two servers differ; seed {}, episode {}, {kept} of {before} steps:",
+            self.seed, self.episode
+        )?;
+        write!(f, "{}", self.shrunk)?;
+        writeln!(f, "at step {}", self.difference.step + 1)?;
+        writeln!(f, "  subject: {}", self.difference.subject)?;
+        writeln!(f, "  oracle:  {}", self.difference.oracle)
+    }
+}
+
+impl fmt::Display for Episode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (connection, protocol) in self.protocols.iter().enumerate() {
+            writeln!(f, "     {}> HELLO {protocol}", connection_name(connection))?;
+        }
+        for (index, step) in self.steps.iter().enumerate() {
+            let batch = if step.flush { "" } else { "   (sent with the next)" };
+            writeln!(f, "{:4} {}> {}{batch}", index + 1, connection_name(step.connection), step.action)?;
+        }
+        Ok(())
+    }
+}
+
+fn connection_name(connection: usize) -> char {
+    char::from(b'a' + connection as u8)
+}
+
+impl fmt::Display for Action {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Action::Command(args) => f.write_str(&words::join(args)),
+            Action::Inline(args) => write!(f, "{}   (typed)", words::join(args)),
+            Action::Raw(bytes) => write!(f, "bytes {}", words::join(&[bytes])),
+            Action::Burst(bytes) => {
+                write!(f, "bytes {}   (new connection, then closed)", words::join(&[bytes]))
+            }
+            Action::Walk(args) => write!(f, "SCAN 0.. {}   (to the end)", words::join(args)),
+            Action::PauseMs(ms) => write!(f, "~ {ms}ms"),
+        }
+    }
+}

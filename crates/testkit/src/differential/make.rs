@@ -1,0 +1,293 @@
+//! Draws episodes: which family, which command, which connection, and now and then a command that is spoilt.
+//!
+//! Few keys and a few values that servers treat specially, over and over: most bugs are in how one command leaves a key
+//! for the next. Spoiling is done here for all families at once (an argument too few or too many, swapped, doubled,
+//! replaced), so a family only describes what its commands should look like.
+
+use super::{Action, Args, CONNECTIONS, Episode, FAMILIES, Family, Plan, Step, Weighted, same};
+use crate::program::Peer;
+use crate::random::Random;
+
+/// Arguments of mixed kinds: text, numbers as text, drawn bytes.
+macro_rules! args {
+    ($($arg:expr),* $(,)?) => { vec![$(Vec::<u8>::from($arg)),*] };
+}
+pub(super) use args;
+
+/// Ten keys. Two share a hash tag, two are awkward; all fit in one line of a finding.
+const KEYS: &[&str] =
+    &["k1", "k2", "k3", "k4", "counter", "{tag}a", "{tag}b", "", "a\r\n\0b", "k:long:long:long:long"];
+
+/// Where integers go wrong. None lies between 2^20 and 2^32, where it would be a legal and huge offset.
+#[rustfmt::skip]
+const EDGES: &[&str] = &[
+    "0", "1", "-1", "2", "7", "8", "9", "10", "15", "16", "100", "-100", "9999", "10000", "65535",
+    "9223372036854775807", "-9223372036854775808", "9223372036854775806", "9223372036854775808",
+    "-9223372036854775809", "18446744073709551615", "4611686018427387904", "9223372036854776",
+    "4294967296", "8589934592", "99999999999999999999999",
+];
+
+/// What looks like a number and is none, or is one only for some commands.
+#[rustfmt::skip]
+const NEARLY_NUMBERS: &[&str] = &[
+    "", " 1", "1 ", "+1", "-0", "01", "1.0", "1e3", "0x10", "abc", "--1", "-", "inf", "-inf", "+inf", "nan", "1_000",
+    "1e400", ".5", "5.", "1.5e-3", "- 1", "1\0", "1\n",
+];
+
+/// Takes the place of any argument. No small positive number: as a time to live it would end within the test.
+#[rustfmt::skip]
+const JUNK: &[&str] = &[
+    "", "abc", "-1", "0", "nx", "XX", "GET", "EX", "PX", "KEEPTTL", "*", "[", "(1", "1.5", "9223372036854775807",
+    "-9223372036854775808", "9223372036854775808", "\r\n", "k1", "4294967296", "u64", "i65", "<", "count",
+];
+
+/// The year 2100: a moment that is ahead whenever a seed is repeated.
+const FAR_S: i64 = 4_102_444_800;
+
+const SPOILT_PERCENT: usize = 8;
+const SWITCH_PERCENT: usize = 12;
+const FLUSH_PERCENT: usize = 20;
+
+/// Builds an episode step by step.
+pub(super) struct Maker {
+    pub(super) random: Random,
+    pub(super) oracle: Peer,
+    steps: Vec<Step>,
+    connection: usize,
+    families: Vec<&'static Family>,
+    family: &'static str,
+}
+
+/// An episode of at least `length` steps that a seed decides.
+pub(super) fn episode(seed: u64, length: usize, plan: Plan) -> Episode {
+    let oracle = plan.oracle;
+    let fits = |family: &&Family| {
+        family.only.is_none_or(|peer| peer == oracle) && !plan.except.contains(&family.name)
+    };
+    let families = FAMILIES.iter().copied().filter(fits);
+    let mut random = Random::new(seed);
+    let protocols = std::array::from_fn(|_| if random.chance(50) { 2 } else { 3 });
+    let mut maker =
+        Maker { random, oracle, steps: Vec::new(), connection: 0, families: families.collect(), family: "" };
+    while maker.steps.len() < length {
+        maker.draw();
+    }
+    Episode { oracle, protocols, steps: maker.steps }
+}
+
+impl Maker {
+    fn draw(&mut self) {
+        if self.random.chance(SWITCH_PERCENT) {
+            self.connection = self.random.below(CONNECTIONS);
+        }
+        let family = self.family_by_weight(|family| family.weight);
+        self.family = family.name;
+        let (commands, scenes) = (total(family.commands), total(family.scenes));
+        if self.random.below(commands + scenes) < commands {
+            let args = self.command_of(family);
+            self.command(args);
+        } else {
+            let scene = weighted(&mut self.random, family.scenes);
+            scene(self);
+        }
+    }
+
+    fn family_by_weight(&mut self, weight: fn(&Family) -> usize) -> &'static Family {
+        let mut left = self.random.below(self.families.iter().map(|family| weight(family)).sum());
+        for family in &self.families {
+            match left.checked_sub(weight(family)) {
+                None => return family,
+                Some(rest) => left = rest,
+            }
+        }
+        unreachable!("the number drawn is below the sum of the weights")
+    }
+
+    fn command_of(&mut self, family: &'static Family) -> Args {
+        let make = weighted(&mut self.random, family.commands);
+        let args = make(self);
+        self.perhaps_spoilt(args)
+    }
+
+    // ---- for scenes ----
+
+    /// A command of any family: what to put into a transaction or a stream of bytes.
+    pub(super) fn any_command(&mut self) -> Args {
+        let family =
+            self.family_by_weight(|family| if family.commands.is_empty() { 0 } else { family.weight });
+        self.command_of(family)
+    }
+
+    pub(super) fn command(&mut self, args: Args) {
+        self.step(Action::Command(args));
+    }
+
+    pub(super) fn step(&mut self, action: Action) {
+        let alone = !matches!(action, Action::Command(_) | Action::Inline(_));
+        let flush = alone || self.random.chance(FLUSH_PERCENT);
+        self.steps.push(Step { connection: self.connection, action, flush, family: self.family });
+    }
+
+    /// Goes on with the other connection; returns the one before.
+    pub(super) fn switch(&mut self) -> usize {
+        let before = self.connection;
+        self.connection = (before + 1) % CONNECTIONS;
+        before
+    }
+
+    pub(super) fn go_on_with(&mut self, connection: usize) {
+        self.connection = connection;
+    }
+
+    /// A command to which all servers must give the same bytes: where a reply cannot be told from the next.
+    pub(super) fn any_strict_command(&mut self) -> Args {
+        loop {
+            let args = self.any_command();
+            if !same::is_loose(&args) {
+                return args;
+            }
+        }
+    }
+
+    // ---- arguments ----
+
+    pub(super) fn chance(&mut self, percent: usize) -> bool {
+        self.random.chance(percent)
+    }
+
+    pub(super) fn word(&mut self, words: &[&str]) -> Vec<u8> {
+        let word = self.random.pick(words);
+        if self.chance(15) { word.to_ascii_lowercase().into() } else { word.into() }
+    }
+
+    pub(super) fn key(&mut self) -> Vec<u8> {
+        // Half of the time one of three: commands must meet.
+        let bound = if self.chance(50) { 3 } else { KEYS.len() };
+        KEYS[self.random.below(bound)].into()
+    }
+
+    pub(super) fn keys(&mut self, count_max: usize) -> Args {
+        (0..=self.random.below(count_max)).map(|_| self.key()).collect()
+    }
+
+    /// Keys with values, one after the other.
+    pub(super) fn pairs(&mut self, count_max: usize) -> Args {
+        (0..=self.random.below(count_max)).flat_map(|_| [self.key(), self.value()]).collect()
+    }
+
+    pub(super) fn value(&mut self) -> Vec<u8> {
+        match self.random.below(100) {
+            0..30 => self.small_int(),
+            30..45 => self.int(),
+            45..55 => self.float(),
+            55..60 => Vec::new(),
+            60..70 => self.random.bytes(12),
+            70..95 => (0..self.random.below(60)).map(|_| b"abcdab "[self.random.below(7)]).collect(),
+            95..99 => self.random.bytes(600),
+            _ => self.random.bytes(40_000),
+        }
+    }
+
+    /// An integer, most of the time one that every command takes.
+    pub(super) fn int(&mut self) -> Vec<u8> {
+        match self.random.below(100) {
+            0..60 => self.small_int(),
+            60..90 => self.random.pick(EDGES).into(),
+            _ => self.random.pick(NEARLY_NUMBERS).into(),
+        }
+    }
+
+    pub(super) fn small_int(&mut self) -> Vec<u8> {
+        self.random.between(-20, 200).to_string().into()
+    }
+
+    pub(super) fn float(&mut self) -> Vec<u8> {
+        match self.random.below(10) {
+            0..4 => format!("{}.{}", self.random.between(-50, 50), self.random.below(1_000)).into(),
+            4..7 => {
+                self.word(&["0.1", "1.5", "3.0e3", "-2.75", "1e17", "5.0e-3", "200.0e-1", "1e-10", "-1e5"])
+            }
+            _ => self.int(),
+        }
+    }
+
+    /// Seconds to live: so many that no two are drawn alike, and far from ending while the test runs.
+    pub(super) fn seconds_to_live(&mut self) -> Vec<u8> {
+        match self.random.below(20) {
+            0 => self.word(&["0", "-1", "-5", "abc", "1.5", "9223372036854775807", "9223372036854776", ""]),
+            _ => self.random.between(1_000, 100_000_000).to_string().into(),
+        }
+    }
+
+    pub(super) fn ms_to_live(&mut self) -> Vec<u8> {
+        match self.random.below(20) {
+            0 => self.word(&["0", "-1", "abc", "9223372036854775807", "-9223372036854775808", " 1"]),
+            _ => self.random.between(1_000_000, 100_000_000_000).to_string().into(),
+        }
+    }
+
+    /// A second since 1970: far ahead, or long past.
+    pub(super) fn moment_s(&mut self) -> Vec<u8> {
+        match self.random.below(20) {
+            0 => self.word(&["0", "-1", "abc", "9223372036854775807", "9223372036854775", "1e10"]),
+            1..3 if self.likes_the_past() => self.random.between(1, 1_000_000_000).to_string().into(),
+            _ => (FAR_S + self.random.between(0, 100_000_000)).to_string().into(),
+        }
+    }
+
+    pub(super) fn moment_ms(&mut self) -> Vec<u8> {
+        match self.random.below(20) {
+            0 => self.word(&["0", "-1", "abc", "9223372036854775807", "-9223372036854775808"]),
+            1..3 if self.likes_the_past() => self.random.between(1, 1_000_000_000_000).to_string().into(),
+            _ => (FAR_S * 1_000 + self.random.between(0, 100_000_000_000)).to_string().into(),
+        }
+    }
+
+    /// A SET that is over at once is a write to Redis 7.0; to Valkey it is one only if the key was there, as WATCH shows.
+    fn likes_the_past(&self) -> bool {
+        self.oracle == Peer::Redis
+    }
+
+    // ---- spoiling ----
+
+    fn perhaps_spoilt(&mut self, mut args: Args) -> Args {
+        if self.chance(10) {
+            args[0].make_ascii_lowercase();
+        }
+        if !self.random.chance(SPOILT_PERCENT) {
+            return args;
+        }
+        // An argument out of place could become a life of milliseconds, and its end a matter of luck.
+        let kinds = if counts_milliseconds(&args) { 3 } else { 6 };
+        let (at, other) = (self.random.below(args.len()), self.random.below(args.len()));
+        match self.random.below(kinds) {
+            0 => drop(args.pop()),
+            1 => args.push(self.random.pick(JUNK).into()),
+            2 => args[0] = self.word(&["NOSUCH", "GETX", "", "SE", "a\r\nb", "OBJECTS"]),
+            3 if at > 0 => args[at] = self.random.pick(JUNK).into(),
+            4 if at > 0 && other > 0 => args.swap(at, other),
+            _ => args.push(args[at].clone()),
+        }
+        if args.is_empty() { args!["PING"] } else { args }
+    }
+}
+
+fn counts_milliseconds(args: &Args) -> bool {
+    let names: [&[u8]; 3] = [b"PX", b"PSETEX", b"PEXPIRE"];
+    args.iter().any(|arg| names.iter().any(|name| arg.eq_ignore_ascii_case(name)))
+}
+
+fn total<T>(rows: &[Weighted<T>]) -> usize {
+    rows.iter().map(|(weight, _)| weight).sum()
+}
+
+fn weighted<T: Copy>(random: &mut Random, rows: &[Weighted<T>]) -> T {
+    let mut left = random.below(total(rows));
+    for (weight, row) in rows {
+        match left.checked_sub(*weight) {
+            None => return *row,
+            Some(rest) => left = rest,
+        }
+    }
+    unreachable!("the number drawn is below the sum of the weights")
+}

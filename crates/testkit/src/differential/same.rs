@@ -1,0 +1,223 @@
+//! What two correct servers may answer differently, by name. Everything else must be the same byte for byte.
+
+use evenkeel_resp::value::{Value, decode};
+
+use super::Args;
+use crate::program::Peer;
+use crate::transcript::matches;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Verdict {
+    Identical,
+    /// Different, for a reason in the list below.
+    Allowed,
+    Different,
+}
+
+struct Rule {
+    /// The command, with its subcommand where it has one.
+    command: &'static str,
+    same: fn(&Value, &Value) -> bool,
+}
+
+/// Seconds that a time may differ by: the servers execute one after the other, and seconds are rounded.
+const SECONDS_APART: i64 = 2;
+
+#[rustfmt::skip]
+const RULES: &[Rule] = &[
+    Rule { command: "KEYS", same: same_items }, // a hash table has no order
+    Rule { command: "SCAN", same: both_pages }, // a hash table has no order; whole walks are compared instead
+    Rule { command: "RANDOMKEY", same: same_kind }, // it is random
+    Rule { command: "TTL", same: seconds_close }, // time passes
+    Rule { command: "PTTL", same: milliseconds_close }, // time passes
+    Rule { command: "EXPIRETIME", same: seconds_close }, // a relative time was set at another moment
+    Rule { command: "PEXPIRETIME", same: milliseconds_close }, // a relative time was set at another moment
+    Rule { command: "TIME", same: same_kind }, // time passes
+    Rule { command: "OBJECT IDLETIME", same: same_kind }, // clocks of this purpose are coarse
+    Rule { command: "CLIENT LIST", same: same_kind }, // ports, ages and sizes
+    Rule { command: "OBJECT REFCOUNT", same: both_positive }, // who shares small integers is nobody's business
+    Rule { command: "MEMORY USAGE", same: both_positive }, // layouts differ, and shall
+    Rule { command: "CLIENT ID", same: both_positive }, // connections are numbered from the server's start
+    Rule { command: "HELLO", same: same_greeting }, // a server says its own name, version and modules
+];
+
+/// Where the peers themselves answer differently, and Evenkeel with the one that is not this oracle.
+struct Quarrel {
+    oracle: Peer,
+    command: &'static str,
+    /// Both as in transcripts.
+    subject_says: &'static str,
+    oracle_says: &'static str,
+}
+
+#[rustfmt::skip]
+const QUARRELS: &[Quarrel] = &[
+    // Redis 7.0 reads an empty cursor as 0, takes any type name, and looks at the cursor last.
+    Quarrel { oracle: Peer::Valkey, command: "SCAN", subject_says: "[*", oracle_says: "-ERR *" },
+    Quarrel { oracle: Peer::Valkey, command: "SCAN", subject_says: "-ERR *", oracle_says: "*" },
+    // Redis 7.0 looks at the key before the other arguments, and wants both ends of a range.
+    Quarrel { oracle: Peer::Valkey, command: "GETEX", subject_says: "(n*)", oracle_says: "-ERR *" },
+    Quarrel { oracle: Peer::Valkey, command: "BITPOS", subject_says: ":*", oracle_says: "-ERR *" },
+    Quarrel { oracle: Peer::Valkey, command: "BITCOUNT", subject_says: ":0", oracle_says: "-ERR *" },
+    Quarrel { oracle: Peer::Valkey, command: "BITCOUNT", subject_says: "-ERR *", oracle_says: "*" },
+    // Redis embeds up to 44 bytes, Valkey more.
+    Quarrel { oracle: Peer::Valkey, command: "OBJECT ENCODING", subject_says: "\"raw\"", oracle_says: "\"embstr\"" },
+];
+
+/// Compares the replies to one command; `queued` are the commands that it executes if it is an EXEC.
+pub(super) fn replies(peer: Peer, args: &Args, queued: &[Args], subject: &[u8], oracle: &[u8]) -> Verdict {
+    if subject == oracle {
+        return Verdict::Identical;
+    }
+    let (Some(subject), Some(oracle)) = (whole(subject), whole(oracle)) else { return Verdict::Different };
+    // Equal values from different bytes: one of them has an odd way to write a length or a number.
+    let allowed = subject != oracle && same_values(peer, args, queued, &subject, &oracle);
+    if allowed { Verdict::Allowed } else { Verdict::Different }
+}
+
+/// Whether the replies to this command are allowed to differ in some way.
+pub(super) fn is_loose(args: &Args) -> bool {
+    rule_for(args).is_some()
+}
+
+fn same_values(peer: Peer, args: &Args, queued: &[Args], subject: &Value, oracle: &Value) -> bool {
+    if subject == oracle {
+        return true;
+    }
+    match (subject, oracle) {
+        (Value::Array(subject), Value::Array(oracle)) if names("EXEC", args) => {
+            let lengths = [subject.len(), oracle.len()];
+            let mut each = queued.iter().zip(subject).zip(oracle);
+            lengths == [queued.len(); 2] && each.all(|((args, a), b)| same_values(peer, args, &[], a, b))
+        }
+        _ => {
+            let allowed = rule_for(args).is_some_and(|rule| (rule.same)(subject, oracle));
+            allowed || quarrel(peer, args, subject, oracle)
+        }
+    }
+}
+
+fn quarrel(peer: Peer, args: &Args, subject: &Value, oracle: &Value) -> bool {
+    QUARRELS.iter().any(|quarrel| {
+        quarrel.oracle == peer
+            && names(quarrel.command, args)
+            && matches(quarrel.subject_says, &subject.to_string())
+            && matches(quarrel.oracle_says, &oracle.to_string())
+    })
+}
+
+fn rule_for(args: &Args) -> Option<&'static Rule> {
+    RULES.iter().find(|rule| names(rule.command, args))
+}
+
+fn names(command: &str, args: &Args) -> bool {
+    let mut words = command.split(' ');
+    words.clone().count() <= args.len()
+        && words.by_ref().zip(args).all(|(word, arg)| arg.eq_ignore_ascii_case(word.as_bytes()))
+}
+
+fn whole(bytes: &[u8]) -> Option<Value> {
+    match decode(bytes) {
+        Ok(Some((value, used))) if used == bytes.len() => Some(value),
+        _ => None,
+    }
+}
+
+fn same_items(a: &Value, b: &Value) -> bool {
+    sorted(a).is_some_and(|items| sorted(b) == Some(items))
+}
+
+fn sorted(value: &Value) -> Option<Vec<String>> {
+    let Value::Array(items) = value else { return None };
+    let mut items: Vec<String> = items.iter().map(Value::to_string).collect();
+    items.sort_unstable();
+    Some(items)
+}
+
+fn both_pages(a: &Value, b: &Value) -> bool {
+    let is_page = |value: &Value| matches!(value.as_items(), Some([Value::Bulk(_), Value::Array(_)]));
+    is_page(a) && is_page(b)
+}
+
+fn same_kind(a: &Value, b: &Value) -> bool {
+    std::mem::discriminant(a) == std::mem::discriminant(b) && !a.is_error()
+}
+
+fn close(a: &Value, b: &Value, apart: i64) -> bool {
+    match (a.as_int(), b.as_int()) {
+        // -1 and -2 are no times.
+        (Some(a), Some(b)) => a >= 0 && b >= 0 && a.abs_diff(b) <= apart.unsigned_abs(),
+        _ => false,
+    }
+}
+
+fn seconds_close(a: &Value, b: &Value) -> bool {
+    close(a, b, SECONDS_APART)
+}
+
+fn milliseconds_close(a: &Value, b: &Value) -> bool {
+    close(a, b, SECONDS_APART * 1_000)
+}
+
+fn both_positive(a: &Value, b: &Value) -> bool {
+    a.as_int().is_some_and(|a| a > 0) && b.as_int().is_some_and(|b| b > 0)
+}
+
+/// The same protocol, mode and role, in the same type of reply.
+fn same_greeting(a: &Value, b: &Value) -> bool {
+    let fields = ["proto", "mode", "role"];
+    same_kind(a, b) && fields.iter().all(|name| field(a, name).is_some() && field(a, name) == field(b, name))
+}
+
+fn field<'a>(greeting: &'a Value, name: &str) -> Option<&'a Value> {
+    match greeting {
+        Value::Map(pairs) => {
+            pairs.iter().find(|(key, _)| key.as_bytes() == Some(name.as_bytes())).map(|(_, value)| value)
+        }
+        Value::Array(items) => {
+            let at = items.iter().position(|item| item.as_bytes() == Some(name.as_bytes()))?;
+            items.get(at + 1)
+        }
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn verdict(command: &str, queued: &[&str], subject: &str, oracle: &str) -> Verdict {
+        let args = |line: &str| crate::words::split(line).expect("a command line");
+        let queued: Vec<Args> = queued.iter().map(|line| args(line)).collect();
+        replies(Peer::Redis, &args(command), &queued, subject.as_bytes(), oracle.as_bytes())
+    }
+
+    #[test]
+    fn equal_bytes_need_no_rule_and_unequal_ones_do() {
+        assert_eq!(verdict("GET k", &[], "$1\r\na\r\n", "$1\r\na\r\n"), Verdict::Identical);
+        assert_eq!(verdict("GET k", &[], "$1\r\na\r\n", "$1\r\nb\r\n"), Verdict::Different);
+        assert_eq!(verdict("GET k", &[], "$-1\r\n", "_\r\n"), Verdict::Different);
+        assert_eq!(verdict("GET k", &[], "$1\r\na\r\n", "$01\r\na\r\n"), Verdict::Different);
+    }
+
+    #[test]
+    fn rules_apply_to_their_command_only() {
+        let (ab, ba) = ("*2\r\n$1\r\na\r\n$1\r\nb\r\n", "*2\r\n$1\r\nb\r\n$1\r\na\r\n");
+        assert_eq!(verdict("keys *", &[], ab, ba), Verdict::Allowed);
+        assert_eq!(verdict("MGET a b", &[], ab, ba), Verdict::Different);
+        assert_eq!(verdict("TTL k", &[], ":100\r\n", ":99\r\n"), Verdict::Allowed);
+        assert_eq!(verdict("TTL k", &[], ":100\r\n", ":90\r\n"), Verdict::Different);
+        assert_eq!(verdict("TTL k", &[], ":0\r\n", ":-1\r\n"), Verdict::Different);
+        assert_eq!(verdict("OBJECT REFCOUNT k", &[], ":1\r\n", ":2147483647\r\n"), Verdict::Allowed);
+        assert_eq!(verdict("OBJECT ENCODING k", &[], "$3\r\nraw\r\n", "$3\r\nint\r\n"), Verdict::Different);
+        assert_eq!(verdict("OBJECT", &[], ":1\r\n", ":2\r\n"), Verdict::Different);
+    }
+
+    #[test]
+    fn an_exec_is_compared_command_by_command() {
+        let (subject, oracle) = ("*2\r\n:5\r\n:100\r\n", "*2\r\n:5\r\n:99\r\n");
+        assert_eq!(verdict("EXEC", &["INCR n", "TTL k"], subject, oracle), Verdict::Allowed);
+        assert_eq!(verdict("EXEC", &["INCR n", "STRLEN k"], subject, oracle), Verdict::Different);
+        assert_eq!(verdict("EXEC", &["INCR n"], subject, oracle), Verdict::Different);
+    }
+}

@@ -1,0 +1,19 @@
+//! What tests need around a server: start one, talk to it, say in a transcript what it must answer, and compare it with
+//! another server under random commands.
+//!
+//! Nothing here depends on the server's own crates: a test sees what a client sees. So the same test runs against
+//! `evenkeel`, against redis-server and against Valkey, and a test that a peer fails says something about the test.
+
+pub mod client;
+pub mod differential;
+pub mod program;
+pub mod random;
+pub mod server;
+pub mod transcript;
+pub mod words;
+
+pub use client::Client;
+pub use program::{Peer, Program};
+pub use random::Random;
+pub use server::Server;
+pub use transcript::{Target, check, check_on};

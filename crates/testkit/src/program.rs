@@ -1,0 +1,87 @@
+//! Which server binaries there are: the one under test, and the peers that serve as oracles.
+//!
+//! A peer may be missing on a developer's machine; then its tests say so loudly and pass. On CI they fail instead: a
+//! comparison that silently did not happen is worse than none.
+
+use std::path::{Path, PathBuf};
+
+/// Chooses another binary than the one that was built: a release build, or a peer to test the tests with.
+const UNDER_TEST_VARIABLE: &str = "EVENKEEL_BIN";
+const VALKEY_VARIABLE: &str = "VALKEY_SERVER";
+
+/// Where `crates/testkit/fetch-valkey` puts the binary, under the workspace's root.
+const VALKEY_UNPACKED: &str = "build/peers/valkey-server";
+
+/// Servers that an answer can be compared with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Peer {
+    /// redis-server 7.0, as Debian 12 has it
+    Redis,
+    /// Valkey 9.1
+    Valkey,
+}
+
+#[derive(Debug, Clone)]
+pub struct Program {
+    path: PathBuf,
+    /// The peer that this binary is; `None`: Evenkeel.
+    peer: Option<Peer>,
+}
+
+impl Program {
+    /// The server under test: `EVENKEEL_BIN`, else `built`, the binary that cargo has just built for the test.
+    pub fn under_test(built: &str) -> Program {
+        let path = std::env::var_os(UNDER_TEST_VARIABLE).map_or_else(|| PathBuf::from(built), PathBuf::from);
+        let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+        let peer = match name {
+            _ if name.starts_with("redis") => Some(Peer::Redis),
+            _ if name.starts_with("valkey") => Some(Peer::Valkey),
+            _ => None,
+        };
+        Program { path, peer }
+    }
+
+    /// The peer's binary, where it is installed.
+    pub fn find(peer: Peer) -> Option<Program> {
+        let path = match peer {
+            Peer::Redis => on_path("redis-server"),
+            Peer::Valkey => std::env::var_os(VALKEY_VARIABLE)
+                .map(PathBuf::from)
+                .or_else(|| existing(workspace_root().join(VALKEY_UNPACKED))),
+        }?;
+        Some(Program { path, peer: Some(peer) })
+    }
+
+    /// The peer's binary; where there is none, a line in the test's output, and on CI a failure.
+    pub fn oracle(peer: Peer) -> Option<Program> {
+        let found = Program::find(peer);
+        if found.is_none() {
+            let line = format!("SKIPPED: no {peer:?} server on this machine to compare with");
+            assert!(std::env::var_os("CI").is_none(), "{line}; CI must have one");
+            // Past the test harness' capture, which would swallow the line of a test that passes.
+            let _ = std::io::Write::write_all(&mut std::io::stderr(), format!("{line}\n").as_bytes());
+        }
+        found
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The peer that this program is, or `None` for Evenkeel: for what only one of them promises.
+    pub fn peer(&self) -> Option<Peer> {
+        self.peer
+    }
+}
+
+fn workspace_root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+fn on_path(name: &str) -> Option<PathBuf> {
+    std::env::split_paths(&std::env::var_os("PATH")?).find_map(|folder| existing(folder.join(name)))
+}
+
+fn existing(path: PathBuf) -> Option<PathBuf> {
+    path.is_file().then_some(path)
+}

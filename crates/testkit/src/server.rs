@@ -1,0 +1,311 @@
+//! A server process of one's own: a free port, a private folder, its log kept, and gone with the test.
+//!
+//! Ports are chosen by asking the kernel for a free one and letting go of it, so another process can take it before the
+//! server does; such a start is tried again on another port.
+//!
+//! A server that is kept in a `static` is never dropped, and a test run that is interrupted drops nothing. So the
+//! kernel is asked to kill each server when its parent is gone. That signal follows the *thread* that started the
+//! process, not the process, and threads of tests come and go: hence one thread that lives as long as the test binary
+//! and starts all servers.
+
+use std::fs::File;
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Mutex, OnceLock, mpsc};
+use std::time::{Duration, Instant};
+
+use evenkeel_resp::value::Value;
+
+use crate::client::Client;
+use crate::program::Program;
+
+const START_WAIT: Duration = Duration::from_secs(30);
+const STOP_WAIT: Duration = Duration::from_secs(30);
+const PORTS_TRIED: u32 = 5;
+const LOG_LINES_SHOWN: usize = 40;
+
+pub struct Server {
+    program: Program,
+    args: Vec<String>,
+    port: u16,
+    folder: Folder,
+    process: Child,
+}
+
+impl Server {
+    /// Starts the program with persistence off on a free port of 127.0.0.1 and waits until it answers.
+    ///
+    /// `args` come last, so they win over the defaults; `{dir}` and `{port}` in them become the private folder and the
+    /// port. With `--unixsocket` and `--port 0` the server is reached over that socket.
+    #[track_caller]
+    pub fn start(program: &Program, args: &[&str]) -> Server {
+        match Server::try_start(program, args) {
+            Ok(server) => server,
+            Err(problem) => panic!("{} did not start: {problem}", program.path().display()),
+        }
+    }
+
+    /// As `start`, for a command line that the server may refuse: the error is what it said.
+    pub fn try_start(program: &Program, args: &[&str]) -> Result<Server, String> {
+        let mut problem = String::new();
+        for _ in 0..PORTS_TRIED {
+            let folder = Folder::create().map_err(|error| format!("no private folder: {error}"))?;
+            let port = free_port();
+            let args = command_line(port, folder.path(), args);
+            let process = launch(program, &args, folder.path())?;
+            let mut server = Server { program: program.clone(), args, port, folder, process };
+            match server.wait_until_ready() {
+                Ok(()) => return Ok(server),
+                Err(why) => problem = format!("{why}\n{}", server.log()),
+            }
+            if !problem.contains("in use") {
+                break;
+            }
+        }
+        Err(problem)
+    }
+
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    pub fn address(&self) -> SocketAddr {
+        SocketAddr::from((Ipv4Addr::LOCALHOST, self.port))
+    }
+
+    pub fn pid(&self) -> u32 {
+        self.process.id()
+    }
+
+    pub fn program(&self) -> &Program {
+        &self.program
+    }
+
+    /// The private folder: the server's working directory, and removed with it.
+    pub fn folder(&self) -> &Path {
+        self.folder.path()
+    }
+
+    /// All that the server wrote to its standard output and error, over restarts.
+    pub fn log(&self) -> String {
+        let bytes = std::fs::read(log_path(self.folder.path())).unwrap_or_default();
+        String::from_utf8_lossy(&bytes).into_owned()
+    }
+
+    #[track_caller]
+    pub fn connect(&self) -> Client {
+        match self.try_connect() {
+            Ok(client) => client,
+            Err(error) => panic!("no connection to port {}: {error}", self.port),
+        }
+    }
+
+    pub fn try_connect(&self) -> io::Result<Client> {
+        match self.option("--unixsocket") {
+            Some(path) if self.option("--port") == Some("0") => Client::connect_unix(Path::new(path)),
+            _ => Client::connect(self.address()),
+        }
+    }
+
+    /// A connection that speaks RESP3.
+    #[track_caller]
+    pub fn connect3(&self) -> Client {
+        let mut client = self.connect();
+        let greeting = client.run("HELLO 3");
+        assert!(matches!(greeting, Value::Map(_)), "HELLO 3 says {greeting}");
+        client
+    }
+
+    /// Resident memory of the process now, in bytes.
+    #[track_caller]
+    pub fn rss(&self) -> u64 {
+        let status =
+            std::fs::read_to_string(format!("/proc/{}/status", self.pid())).expect("the process lives");
+        let line =
+            status.lines().find(|line| line.starts_with("VmRSS:")).expect("a process has a VmRSS line");
+        let kilobytes = line.split_whitespace().nth(1).and_then(|word| word.parse::<u64>().ok());
+        kilobytes.expect("VmRSS is a number of kB") * 1024
+    }
+
+    /// A field of INFO, over a connection of its own.
+    #[track_caller]
+    pub fn info(&self, field: &str) -> String {
+        let reply = self.connect().run("INFO everything");
+        let text = String::from_utf8_lossy(reply.as_bytes().expect("INFO is a text")).into_owned();
+        let value = text.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix(':'));
+        value.unwrap_or_else(|| panic!("INFO has no field {field}")).to_owned()
+    }
+
+    /// True while the process runs.
+    pub fn is_alive(&mut self) -> bool {
+        matches!(self.process.try_wait(), Ok(None))
+    }
+
+    /// Fails unless the process runs and its log tells of no panic and no crash.
+    #[track_caller]
+    pub fn assert_healthy(&mut self) {
+        assert!(self.is_alive(), "the server has died:\n{}", self.log_tail());
+        let log = self.log();
+        for sign in ["panicked at", "REDIS BUG REPORT", "BUG REPORT START", "AddressSanitizer"] {
+            assert!(!log.contains(sign), "the log holds `{sign}`:\n{}", self.log_tail());
+        }
+    }
+
+    /// Asks the process to end, as an init system does, and waits for it.
+    #[track_caller]
+    pub fn stop(&mut self) -> ExitStatus {
+        self.signal(libc::SIGTERM);
+        let deadline = Instant::now() + STOP_WAIT;
+        loop {
+            if let Some(status) = self.process.try_wait().expect("the child is ours to wait for") {
+                return status;
+            }
+            assert!(
+                Instant::now() < deadline,
+                "no end within {STOP_WAIT:?} of SIGTERM:\n{}",
+                self.log_tail()
+            );
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    }
+
+    /// Ends the process as a power cut does.
+    pub fn kill(&mut self) {
+        let _ = self.process.kill(); // it may have ended by itself
+        let _ = self.process.wait();
+    }
+
+    /// Starts again what was stopped or killed, with the same arguments, port and folder.
+    #[track_caller]
+    pub fn start_again(&mut self) {
+        assert!(!self.is_alive(), "stop the server first");
+        self.process = launch(&self.program, &self.args, self.folder.path()).expect("it started before");
+        if let Err(why) = self.wait_until_ready() {
+            panic!("no second start: {why}\n{}", self.log_tail());
+        }
+    }
+
+    pub fn signal(&self, signal: i32) {
+        // SAFETY: a plain system call. The pid is of a child that has not been waited for, so it names no other process.
+        unsafe { libc::kill(self.pid() as i32, signal) };
+    }
+
+    fn wait_until_ready(&mut self) -> Result<(), String> {
+        let deadline = Instant::now() + START_WAIT;
+        while Instant::now() < deadline {
+            if let Ok(Some(status)) = self.process.try_wait() {
+                return Err(format!("it ended with {status}"));
+            }
+            // Any answer but "loading" will do: a server may ask for a password, or refuse this client.
+            let answer = self.try_connect().and_then(|mut client| client.try_call(&["PING"]));
+            if answer.is_ok_and(|reply| !reply.to_string().starts_with("-LOADING")) {
+                return Ok(());
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        Err(format!("no answer within {START_WAIT:?}"))
+    }
+
+    /// The value of an option on the command line; the last one counts.
+    fn option(&self, name: &str) -> Option<&str> {
+        let at = self.args.iter().rposition(|arg| arg == name)?;
+        self.args.get(at + 1).map(String::as_str)
+    }
+
+    fn log_tail(&self) -> String {
+        let log = self.log();
+        let lines: Vec<&str> = log.lines().collect();
+        lines[lines.len().saturating_sub(LOG_LINES_SHOWN)..].join("\n")
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.kill();
+        if std::thread::panicking() {
+            eprintln!("--- log of {} ---\n{}", self.program.path().display(), self.log_tail());
+        }
+    }
+}
+
+fn command_line(port: u16, folder: &Path, args: &[&str]) -> Vec<String> {
+    let (port, folder) = (port.to_string(), folder.display().to_string());
+    let defaults =
+        ["--port", "{port}", "--bind", "127.0.0.1", "--dir", "{dir}", "--save", "", "--appendonly", "no"];
+    let fill_in = |arg: &&str| arg.replace("{dir}", &folder).replace("{port}", &port);
+    defaults.iter().chain(args).map(fill_in).collect()
+}
+
+fn log_path(folder: &Path) -> PathBuf {
+    folder.join("log")
+}
+
+/// A port that nobody listens on at the moment.
+pub fn free_port() -> u16 {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("the loopback has a free port");
+    listener.local_addr().expect("a bound socket has an address").port()
+}
+
+fn launch(program: &Program, args: &[String], folder: &Path) -> Result<Child, String> {
+    let log = File::options().create(true).append(true).open(log_path(folder));
+    let log = log.map_err(|error| format!("no log file: {error}"))?;
+    let mut command = Command::new(program.path());
+    let second = log.try_clone().map_err(|error| format!("no second handle of the log: {error}"))?;
+    command.args(args).current_dir(folder).stdin(Stdio::null()).stdout(log).stderr(second);
+    // SAFETY: between fork and exec the closure makes one system call and touches no memory of the parent.
+    unsafe { command.pre_exec(die_with_parent) };
+    spawn_on_lasting_thread(command).map_err(|error| error.to_string())
+}
+
+fn die_with_parent() -> io::Result<()> {
+    // SAFETY: this prctl takes a number and changes only the calling process.
+    match unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// See the head of this file: the kernel ends a server with the thread that started it.
+fn spawn_on_lasting_thread(command: Command) -> io::Result<Child> {
+    type Order = (Command, mpsc::Sender<io::Result<Child>>);
+    static ORDERS: OnceLock<Mutex<mpsc::Sender<Order>>> = OnceLock::new();
+    let orders = ORDERS.get_or_init(|| {
+        let (sender, receiver) = mpsc::channel::<Order>();
+        std::thread::spawn(move || {
+            for (mut command, answer) in receiver {
+                let _ = answer.send(command.spawn()); // a caller that is gone wants no child
+            }
+        });
+        Mutex::new(sender)
+    });
+    let (answer, outcome) = mpsc::channel();
+    orders.lock().expect("no holder panics").send((command, answer)).expect("the thread never ends");
+    outcome.recv().expect("every order is answered")
+}
+
+/// A folder that is removed with its owner.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn create() -> io::Result<Folder> {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let name = format!("evenkeel-test-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+        let path = std::env::temp_dir().join(name);
+        std::fs::create_dir_all(&path)?;
+        Ok(Folder(path))
+    }
+
+    fn path(&self) -> &Path {
+        &self.0
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0); // a folder left behind is no failure of the test
+    }
+}

@@ -1,0 +1,54 @@
+//! Two servers of one kind do not differ; two of different kinds do, and the finding is short.
+
+use evenkeel_testkit::differential::{Plan, compare};
+use evenkeel_testkit::random::fresh_seed;
+use evenkeel_testkit::{Peer, Program, Server};
+
+fn twins(peer: Peer, commands: usize) {
+    let Some(program) = Program::oracle(peer) else { return };
+    let (one, other) = (Server::start(&program, &[]), Server::start(&program, &[]));
+    match compare(&one, &other, Plan { seed: fresh_seed(), commands, oracle: peer, except: &[] }) {
+        Ok(summary) => println!("{summary}"),
+        Err(finding) => panic!("{finding}"),
+    }
+}
+
+#[test]
+fn redis_does_not_differ_from_redis() {
+    twins(Peer::Redis, 30_000);
+}
+
+#[test]
+fn valkey_does_not_differ_from_valkey() {
+    twins(Peer::Valkey, 30_000);
+}
+
+#[test]
+fn a_difference_is_found_and_shrunk_to_a_few_commands() {
+    let Some(program) = Program::oracle(Peer::Redis) else { return };
+    let oracle = Server::start(&program, &[]);
+    // APPEND is a command that this one does not have.
+    let subject = Server::start(&program, &["--rename-command", "APPEND", ""]);
+    let plan = Plan { seed: 1, commands: 10_000, oracle: Peer::Redis, except: &[] };
+    let finding = compare(&subject, &oracle, plan).expect_err("one of them has no APPEND").to_string();
+    println!("{finding}");
+    assert!(
+        finding.contains(", 1 of ") && finding.contains("unknown command"),
+        "one command shows it:\n{finding}"
+    );
+}
+
+/// What is allowed to differ between the peers is listed by name; this holds the list to be complete.
+#[test]
+fn redis_and_valkey_differ_only_as_listed() {
+    let (Some(redis), Some(valkey)) = (Program::oracle(Peer::Redis), Program::oracle(Peer::Valkey)) else {
+        return;
+    };
+    let (redis, valkey) = (Server::start(&redis, &[]), Server::start(&valkey, &[]));
+    let plan =
+        Plan { seed: fresh_seed(), commands: 30_000, oracle: Peer::Valkey, except: &["strings-valkey"] };
+    match compare(&redis, &valkey, plan) {
+        Ok(summary) => println!("{summary}"),
+        Err(finding) => panic!("{finding}"),
+    }
+}

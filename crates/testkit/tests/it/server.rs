@@ -1,0 +1,79 @@
+//! Starting, stopping and talking to a real server.
+
+use std::time::Duration;
+
+use evenkeel_resp::value::Value;
+use evenkeel_testkit::{Peer, Program, Server, check};
+
+fn redis(args: &[&str]) -> Option<Server> {
+    Program::oracle(Peer::Redis).map(|program| Server::start(&program, args))
+}
+
+#[test]
+fn a_transcript_runs_over_connections_and_real_time() {
+    let Some(server) = redis(&[]) else { return };
+    check(
+        &server,
+        r#"
+        > SET k v PX 30        < OK
+        a> SELECT 1            < OK
+        a> GET k               < (nil)
+        > GET k                < "v"
+        ~ 50ms
+        > GET k                < (nil)
+        b> BLPOP list 0
+        > RPUSH list x         < :1
+        b< ["list", "x"]
+        c> HELLO 3             < {*"proto": :3*}
+        c> GET k               < (null)
+        > INCR k extra         < -ERR wrong number of arguments for 'incr' command
+    "#,
+    );
+}
+
+#[test]
+fn a_server_restarts_on_its_port_and_keeps_its_folder() {
+    let Some(mut server) = redis(&["--appendonly", "yes"]) else { return };
+    assert_eq!(server.connect().run("SET k v").to_string(), "OK");
+    assert!(server.stop().success());
+    assert!(!server.is_alive() && server.try_connect().is_err());
+    server.start_again();
+    assert_eq!(server.connect().run("GET k"), Value::bulk("v"));
+    server.kill();
+    server.start_again();
+    assert_eq!(server.connect().run("GET k"), Value::bulk("v"));
+    server.assert_healthy();
+    assert!(server.log().matches("Ready to accept connections").count() == 3, "one log for all three lives");
+    let (folder, pid) = (server.folder().to_owned(), server.pid());
+    drop(server);
+    assert!(!folder.exists() && !std::path::Path::new(&format!("/proc/{pid}")).exists());
+}
+
+#[test]
+fn a_server_on_a_unix_socket_alone_is_reached() {
+    let Some(server) = redis(&["--port", "0", "--unixsocket", "{dir}/socket"]) else { return };
+    assert_eq!(server.connect().run("PING").to_string(), "PONG");
+}
+
+#[test]
+fn a_command_line_that_is_refused_is_an_error_with_the_servers_words() {
+    let Some(program) = Program::oracle(Peer::Redis) else { return };
+    let problem = Server::try_start(&program, &["--no-such-option", "1"]).err().expect("refused");
+    assert!(problem.contains("Bad directive"), "{problem}");
+}
+
+#[test]
+fn replies_are_read_whole_and_late_ones_time_out() {
+    let Some(server) = redis(&[]) else { return };
+    let mut client = server.connect();
+    let long = vec![b'x'; 3_000_000];
+    assert_eq!(client.call(&[b"SET", &b"long"[..], &long]).to_string(), "OK");
+    assert_eq!(client.call(&["GET", "long"]).as_bytes(), Some(&long[..]));
+    let commands: Vec<Vec<String>> = (0..10_000).map(|i| vec!["ECHO".to_owned(), i.to_string()]).collect();
+    let replies = client.pipeline(&commands);
+    assert!(replies.iter().enumerate().all(|(i, reply)| *reply == Value::bulk(i.to_string())));
+    assert!(client.unread().is_empty());
+    client.set_wait(Duration::from_millis(30));
+    let error = client.try_call(&["BLPOP", "nothing", "0"]).expect_err("nobody pushes");
+    assert_eq!(error.kind(), std::io::ErrorKind::TimedOut);
+}
