@@ -37,7 +37,7 @@ pub struct Server {
 }
 
 impl Server {
-    /// Starts the program with persistence off on a free port of 127.0.0.1 and waits until it answers.
+    /// Starts the program with persistence off on a free port of 127.0.0.1 and waits until somebody answers there.
     ///
     /// `args` come last, so they win over the defaults; `{dir}` and `{port}` in them become the private folder and the
     /// port. With `--unixsocket` and `--port 0` the server is reached over that socket.
@@ -54,8 +54,9 @@ impl Server {
         let mut problem = String::new();
         for _ in 0..PORTS_TRIED {
             let folder = Folder::create().map_err(|error| format!("no private folder: {error}"))?;
-            let port = free_port();
-            let args = command_line(port, folder.path(), args);
+            let args = command_line(free_port(), folder.path(), args);
+            let port =
+                option(&args, "--port").and_then(|port| port.parse().ok()).ok_or("`--port` is no number")?;
             let process = launch(program, &args, folder.path())?;
             let mut server = Server { program: program.clone(), args, port, folder, process };
             match server.wait_until_ready() {
@@ -105,8 +106,8 @@ impl Server {
     }
 
     pub fn try_connect(&self) -> io::Result<Client> {
-        match self.option("--unixsocket") {
-            Some(path) if self.option("--port") == Some("0") => Client::connect_unix(Path::new(path)),
+        match option(&self.args, "--unixsocket") {
+            Some(path) if self.port == 0 => Client::connect_unix(Path::new(path)),
             _ => Client::connect(self.address()),
         }
     }
@@ -210,12 +211,6 @@ impl Server {
         Err(format!("no answer within {START_WAIT:?}"))
     }
 
-    /// The value of an option on the command line; the last one counts.
-    fn option(&self, name: &str) -> Option<&str> {
-        let at = self.args.iter().rposition(|arg| arg == name)?;
-        self.args.get(at + 1).map(String::as_str)
-    }
-
     fn log_tail(&self) -> String {
         let log = self.log();
         let lines: Vec<&str> = log.lines().collect();
@@ -238,6 +233,12 @@ fn command_line(port: u16, folder: &Path, args: &[&str]) -> Vec<String> {
         ["--port", "{port}", "--bind", "127.0.0.1", "--dir", "{dir}", "--save", "", "--appendonly", "no"];
     let fill_in = |arg: &&str| arg.replace("{dir}", &folder).replace("{port}", &port);
     defaults.iter().chain(args).map(fill_in).collect()
+}
+
+/// The value of an option on a command line; the last one counts.
+fn option<'a>(args: &'a [String], name: &str) -> Option<&'a str> {
+    let at = args.iter().rposition(|arg| arg == name)?;
+    args.get(at + 1).map(String::as_str)
 }
 
 fn log_path(folder: &Path) -> PathBuf {

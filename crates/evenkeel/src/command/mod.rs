@@ -5,12 +5,20 @@
 //! known by its name anywhere else.
 
 pub mod args;
+pub mod bitmap;
 pub mod call;
+pub mod client;
+pub mod config_command;
 pub mod connection;
 pub mod docs;
+pub mod expire;
+pub mod introspect;
 pub mod keys;
+pub mod keyspace;
+pub mod server;
 pub mod string;
 pub mod table;
+pub mod transaction;
 
 pub use args::Args;
 pub use call::Call;
@@ -20,7 +28,18 @@ pub use table::{Id, Table};
 use crate::error::Done;
 
 /// All families.
-pub const FAMILIES: &[&[Command]] = &[connection::COMMANDS, string::COMMANDS];
+pub const FAMILIES: &[&[Command]] = &[
+    bitmap::COMMANDS,
+    client::COMMANDS,
+    config_command::COMMANDS,
+    connection::COMMANDS,
+    expire::COMMANDS,
+    introspect::COMMANDS,
+    keyspace::COMMANDS,
+    server::COMMANDS,
+    string::COMMANDS,
+    transaction::COMMANDS,
+];
 
 /// What a handler gets to hold, beside its session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -98,7 +98,7 @@ fn set_aside_unreadable(lines: &mut [Line]) {
     for line in lines {
         if let Err(Trouble::Here(_)) = loader.line(&line.text) {
             line.text.splice(..0, UNREADABLE.iter().copied());
-            line.row = None; line.text.clear();
+            line.row = None;
         }
     }
 }

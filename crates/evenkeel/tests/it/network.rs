@@ -4,7 +4,6 @@ use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt;
 use std::time::{Duration, Instant};
 
-use evenkeel_testkit::server::free_port;
 use evenkeel_testkit::{Client, Server};
 use socket2::{Domain, Socket, Type};
 
@@ -39,7 +38,8 @@ fn a_unix_socket_alone() {
 fn several_addresses() {
     let server = start(&["--bind", "127.0.0.1", "127.0.0.3", "--protected-mode", "no"]);
     for address in [[127, 0, 0, 1], [127, 0, 0, 3]] {
-        let mut client = Client::connect(SocketAddr::from((address, server.port()))).expect("it listens there");
+        let mut client =
+            Client::connect(SocketAddr::from((address, server.port()))).expect("it listens there");
         assert_eq!(ping(&mut client), "PONG");
     }
     assert!(TcpStream::connect((Ipv4Addr::new(127, 0, 0, 2), server.port())).is_err());
@@ -52,7 +52,8 @@ fn ipv6_where_the_machine_has_it() {
         return;
     }
     let server = start(&["--bind", "127.0.0.1", "::1"]);
-    let mut client = Client::connect(SocketAddr::from(([0, 0, 0, 0, 0, 0, 0, 1], server.port()))).expect("it listens");
+    let mut client =
+        Client::connect(SocketAddr::from(([0, 0, 0, 0, 0, 0, 0, 1], server.port()))).expect("it listens");
     assert_eq!(ping(&mut client), "PONG");
     let info = client.run("CLIENT LIST").to_string();
     assert!(info.contains("addr=[::1]:"), "{info}");
@@ -192,10 +193,9 @@ fn what_was_asked_before_the_end_is_answered() {
 #[test]
 fn a_pipeline_in_pieces_is_answered_in_order() {
     let server = start(&[]);
-    let mut client = server.connect();
-    let requests: String = (0..20_000).map(|i| format!("ECHO {i}\r\n*2\r\n$4\r\nECHO\r\n$1\r\n{}\r\n", i % 10)).collect();
-    let mut writer = server.connect();
-    std::mem::swap(&mut client, &mut writer);
+    let (mut client, mut writer) = (server.connect(), server.connect());
+    let requests: String =
+        (0..20_000).map(|i| format!("ECHO {i}\r\n*2\r\n$4\r\nECHO\r\n$1\r\n{}\r\n", i % 10)).collect();
     for piece in requests.as_bytes().chunks(777) {
         writer.send_raw(piece).expect("connected");
     }
@@ -214,17 +214,11 @@ fn large_values_arrive_whole_in_both_directions() {
     let large: Vec<u8> = (0..64u32 << 20).map(|i| (i / 1_000) as u8).collect();
     assert_eq!(client.call(&[b"SET", &b"large"[..], &large]).to_string(), "OK");
     // A write to the value while it is on its way must not show in it.
-    client.send_raw(b"GET large\r\nSETRANGE large 60000000 overwritten\r\nSTRLEN large\r\n").expect("connected");
+    client
+        .send_raw(b"GET large\r\nSETRANGE large 60000000 overwritten\r\nSTRLEN large\r\n")
+        .expect("connected");
     std::thread::sleep(Duration::from_millis(50));
     assert!(client.read().as_bytes() == Some(&large[..]), "the value as it was when it was asked for");
     assert_eq!(client.read().to_string(), format!(":{}", large.len()));
     assert_eq!(client.read().to_string(), format!(":{}", large.len()));
-}
-
-#[test]
-fn ports_are_free_to_choose() {
-    let port = free_port();
-    let mut server = start(&["--port", &port.to_string()]);
-    assert_eq!(ping(&mut Client::connect(SocketAddr::from(([127, 0, 0, 1], port))).expect("it listens there")), "PONG");
-    server.assert_healthy();
 }

@@ -73,7 +73,9 @@ fn clients_that_never_read_are_hung_up_on_at_the_hard_limit() {
     while_serving_others(&mut server, |server| {
         let mut sleepers: Vec<Client> = (0..4).map(|_| deaf(server)).collect();
         sleepers.iter_mut().for_each(ask_for_a_gigabyte);
-        eventually("only the witness and the one who asks are connected", || server.info("connected_clients") == "2");
+        eventually("only the witness and the one who asks are connected", || {
+            server.info("connected_clients") == "2"
+        });
     });
     let more = server.rss().saturating_sub(before);
     assert!(more < 96 * MIB, "four limits of 8 MiB, and {} MiB were taken", more / MIB);

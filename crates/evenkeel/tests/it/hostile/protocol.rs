@@ -136,7 +136,8 @@ fn mutated_requests_are_survived() {
 }
 
 fn mutated(random: &mut Random) -> Vec<u8> {
-    let mut bytes: Vec<u8> = (0..=random.below(4)).flat_map(|_| REQUESTS[random.below(REQUESTS.len())].to_vec()).collect();
+    let mut bytes: Vec<u8> =
+        (0..=random.below(4)).flat_map(|_| REQUESTS[random.below(REQUESTS.len())].to_vec()).collect();
     for _ in 0..=random.below(6) {
         let at = random.below(bytes.len());
         match random.below(4) {

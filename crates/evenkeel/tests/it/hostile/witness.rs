@@ -25,7 +25,10 @@ pub(super) fn while_serving_others(server: &mut Server, attack: impl FnOnce(&Ser
     server.assert_healthy();
     let median = waits[waits.len() / 2];
     let worst = waits[waits.len() - 1];
-    assert!(median < MEDIAN_MAX && worst < WAIT_MAX, "others waited {median:?} in the middle and {worst:?} at worst");
+    assert!(
+        median < MEDIAN_MAX && worst < WAIT_MAX,
+        "others waited {median:?} in the middle and {worst:?} at worst"
+    );
 }
 
 struct EndOnDrop<'a>(&'a AtomicBool);

@@ -1,0 +1,6 @@
+//! Bitmaps: strings seen as bits.
+
+use super::Command;
+
+#[rustfmt::skip]
+pub const COMMANDS: &[Command] = &[];

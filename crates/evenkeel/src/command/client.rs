@@ -1,0 +1,6 @@
+//! Clients.
+
+use super::Command;
+
+#[rustfmt::skip]
+pub const COMMANDS: &[Command] = &[];

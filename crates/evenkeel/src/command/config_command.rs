@@ -1,0 +1,6 @@
+//! CONFIG.
+
+use super::Command;
+
+#[rustfmt::skip]
+pub const COMMANDS: &[Command] = &[];

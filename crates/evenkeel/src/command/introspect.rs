@@ -1,0 +1,6 @@
+//! COMMAND.
+
+use super::Command;
+
+#[rustfmt::skip]
+pub const COMMANDS: &[Command] = &[];

@@ -1,0 +1,6 @@
+//! The server itself.
+
+use super::Command;
+
+#[rustfmt::skip]
+pub const COMMANDS: &[Command] = &[];

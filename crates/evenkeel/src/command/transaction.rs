@@ -1,0 +1,6 @@
+//! Transactions.
+
+use super::Command;
+
+#[rustfmt::skip]
+pub const COMMANDS: &[Command] = &[];
