@@ -27,7 +27,15 @@ const REPLY_LEN_MAX: usize = 128 * 1024;
 pub struct Pipeline {
     spans: Vec<Span>,
     batch: Vec<Parts>,
+    /// Cache lines that an entry of the last batch took, by the bytes that its commands brought or fetched.
+    entry_lines: usize,
 }
+
+/// Most cache lines fetched ahead per entry; what lies behind, the processor's own prefetching finds.
+const ENTRY_LINES_MAX: usize = 10;
+
+/// Bytes of an entry beside its value, about.
+const ENTRY_OVERHEAD: usize = 32;
 
 /// A request found in the buffer.
 #[derive(Clone, Copy)]
@@ -163,6 +171,7 @@ impl Pipeline {
         }
         executor.make_room();
         let mut paused = None;
+        let reply_len = reply.len();
         for (index, parts) in self.batch.iter().enumerate() {
             let args = Args::new(bytes, &self.spans[parts.first_span..parts.end_span]);
             let request = Request { command: parts.command, args, key: parts.key };
@@ -176,6 +185,7 @@ impl Pipeline {
             }
         }
         server.keyspace.leave(&mut executor.seat);
+        self.note_size(reply.len().saturating_sub(reply_len));
         let waited = std::mem::take(&mut executor.seat.lock_wait);
         let stats = executor.stats();
         let all = clock::ticks().saturating_sub(from);
@@ -187,12 +197,19 @@ impl Pipeline {
         paused
     }
 
+    /// Estimates from this batch how much of each entry the next one will touch.
+    fn note_size(&mut self, replied: usize) {
+        let arrived = self.batch[self.batch.len() - 1].end - self.batch[0].start;
+        let bytes = arrived.max(replied) / self.batch.len() + ENTRY_OVERHEAD;
+        self.entry_lines = bytes.div_ceil(64).min(ENTRY_LINES_MAX);
+    }
+
     fn prefetch(&self, executor: &Executor) {
         let (keyspace, seat) = (&executor.server.keyspace, &executor.seat);
         let keys = || self.batch.iter().filter_map(|parts| parts.key);
         keys().for_each(|(_, place)| keyspace.prefetch_slot(seat, place));
         keys().for_each(|(hash, place)| keyspace.prefetch_bucket(seat, place, hash));
-        keys().for_each(|(hash, place)| keyspace.prefetch_entry(seat, place, hash));
+        keys().for_each(|(hash, place)| keyspace.prefetch_entry(seat, place, hash, self.entry_lines));
     }
 }
 

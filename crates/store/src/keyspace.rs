@@ -189,14 +189,15 @@ impl Keyspace {
         }
     }
 
-    /// Asks for the entry of a key, once its bucket is there. The seat must be inside.
+    /// Asks for the first `lines` cache lines of a key's entry, once its bucket is there. The seat must be inside.
     #[inline]
-    pub fn prefetch_entry(&self, seat: &Seat, place: Place, hash: u64) {
-        self.assert_inside(seat);
+    pub fn prefetch_entry(&self, seat: &Seat, place: Place, hash: u64, lines: usize) {
+        assert!(seat.inside, "tables are read only inside the gate");
         if let Some(db) = self.db_if_used(place.db()) {
             let entry = db.slots[place.slot()].entry_hint(hash);
-            prefetch(entry);
-            prefetch(entry.wrapping_add(64));
+            if !entry.is_null() {
+                (0..lines).for_each(|line| prefetch(entry.wrapping_add(64 * line)));
+            }
         }
     }
 
