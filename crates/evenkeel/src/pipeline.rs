@@ -7,7 +7,6 @@
 use evenkeel_resp::request::{Parsed, ProtocolError, Span, State, parse};
 use evenkeel_store::Place;
 
-use crate::clock;
 use crate::command::{Args, Id};
 use crate::dispatch::{Executor, Outcome, Request, book};
 use crate::error::Error;
@@ -112,6 +111,27 @@ impl Pipeline {
         }
     }
 
+    /// The key of the first request in `bytes`, if that has one key and is alone: a pipeline prefetches by itself.
+    pub fn first_key(
+        &mut self,
+        executor: &Executor,
+        session: &Session,
+        bytes: &mut [u8],
+    ) -> Option<(u64, Place)> {
+        self.spans.clear();
+        match parse(bytes, State::start(0), &mut self.spans, executor.settings.proto_max_bulk_len) {
+            Ok(Parsed::Ready(end)) if end == bytes.len() && !self.spans.is_empty() => {
+                executor.resolve(Args::new(bytes, &self.spans), session.db).key
+            }
+            _ => None,
+        }
+    }
+
+    /// How many cache lines to fetch ahead per entry.
+    pub fn entry_lines(&self) -> usize {
+        self.entry_lines
+    }
+
     fn parse_batch(
         &mut self,
         executor: &mut Executor,
@@ -164,8 +184,7 @@ impl Pipeline {
             return None;
         }
         let from = executor.last_ticks;
-        let server = executor.server.clone();
-        server.keyspace.enter(&mut executor.seat);
+        executor.server.keyspace.enter(&mut executor.seat);
         if self.batch.len() > 1 {
             self.prefetch(executor);
         }
@@ -184,11 +203,11 @@ impl Pipeline {
                 break;
             }
         }
-        server.keyspace.leave(&mut executor.seat);
+        executor.server.keyspace.leave(&mut executor.seat);
         self.note_size(reply.len().saturating_sub(reply_len));
         let waited = std::mem::take(&mut executor.seat.lock_wait);
         let stats = executor.stats();
-        let all = clock::ticks().saturating_sub(from);
+        let all = executor.last_ticks.saturating_sub(from);
         stats.book(Stage::Execute, all.saturating_sub(waited));
         if waited > 0 {
             stats.book(Stage::LockWait, waited);

@@ -4,13 +4,13 @@
 //! comes close to exact LRU or LFU at five samples. What differs: a candidate is remembered by its bucket's word,
 //! not by a copy of its key, and samples come from one slot each, locked for a moment.
 
+use crate::Millis;
 use crate::entry::EntryPtr;
 use crate::held::Held;
 use crate::key::Place;
 use crate::seat::add;
 use crate::segment::{Segment, Word};
 use crate::slot::NEVER;
-use crate::{Millis, SLOTS};
 
 /// Which keys may go, and which of them first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -101,7 +101,7 @@ impl Held<'_> {
             let random = self.seat.random();
             let Some(database) = self.keyspace().db_if_used(db) else { return };
             let bits = if policy.volatile_only { &database.timed } else { &database.occupied };
-            let Some(slot) = bits.next_round(random as usize % SLOTS) else { return };
+            let Some(slot) = bits.any(random) else { return };
             let place = Place::new(db as u32, slot as u16);
             seen += self
                 .visit(place, |held| held.sample_slot(place, policy, samples - seen, decay_minutes, pool));

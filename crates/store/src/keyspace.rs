@@ -192,7 +192,7 @@ impl Keyspace {
     /// Asks for the first `lines` cache lines of a key's entry, once its bucket is there. The seat must be inside.
     #[inline]
     pub fn prefetch_entry(&self, seat: &Seat, place: Place, hash: u64, lines: usize) {
-        assert!(seat.inside, "tables are read only inside the gate");
+        self.assert_inside(seat);
         if let Some(db) = self.db_if_used(place.db()) {
             let entry = db.slots[place.slot()].entry_hint(hash);
             if !entry.is_null() {

@@ -166,7 +166,7 @@ fn candidates_may_vanish() {
         match random.below(4) {
             0 => drop(world.all(|held| held.flush(random.below(3)))),
             1 => world.all(|held| held.swap(0, 2)),
-            2 => (0..300).for_each(|at| drop(world.one(0, &name(at), |held, key| held.remove(key)))),
+            2 => (0..300).for_each(|at| _ = world.one(0, &name(at), |held, key| held.remove(key))),
             _ => world.seat.now_ms += 1000,
         }
     }

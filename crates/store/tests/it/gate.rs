@@ -2,7 +2,7 @@
 //! every value that a relaxed load may return.
 
 #[path = "../../src/gate.rs"]
-#[allow(dead_code)]
+#[allow(dead_code, unreachable_pub)]
 mod model;
 
 use loom::cell::UnsafeCell;
@@ -73,7 +73,7 @@ fn two_close_the_gate_from_inside() {
         let others: Vec<_> = [0, 1]
             .map(|seat| {
                 let shared = shared.clone();
-                thread::spawn(move || if seat == 0 { shared.write(seat) } else { drop(shared.read(seat)) })
+                thread::spawn(move || if seat == 0 { shared.write(seat) } else { _ = shared.read(seat) })
             })
             .into();
         shared.write(2);

@@ -39,40 +39,39 @@ fn no_operation_on_a_large_slot_is_long() {
     let mut random = random("large_slot");
     let keys = scaled(1500, 150_000, 1_000_000);
     let names: Vec<Vec<u8>> = (0..keys).map(|at| format!("{{tag}}{at:09}").into_bytes()).collect();
+    let [mut inserts, mut reads, mut deadlines, mut removals] =
+        [0; 4].map(|_| Times(Vec::with_capacity(keys)));
     let before = held_memory();
     let mut world = World::new(1);
-    let mut inserts = Times(Vec::with_capacity(keys));
     for (at, name) in names.iter().enumerate() {
         let expire = if at % 3 == 0 { Expire::At(u64::MAX) } else { Expire::Clear };
         inserts.time(|| world.set(0, name, b"sixteen byte val", expire));
     }
-    inserts.print("inserts");
     assert_eq!((world.len(0), world.timed_len(0)), (keys, keys.div_ceil(3)));
     world.verify();
     let (entries, tables) = (keys * 50, world.none(|held| held.keyspace().table_memory(held.seat, 0)));
-    println!("tables: {:.1} bytes a key", (tables as f64 - 524_288.0) / keys as f64);
     assert!(held_memory() - before > (entries / 2) as isize);
 
-    let mut reads = Times(Vec::with_capacity(keys));
     for _ in 0..keys {
         let name = &names[random.below(keys)];
         reads.time(|| assert!(world.one(0, name, |held, key| held.read(key).is_some())));
     }
-    reads.print("reads");
 
-    let mut deadlines = Times(Vec::with_capacity(keys));
     for name in &names {
         deadlines.time(|| assert!(world.one(0, name, |held, key| held.set_deadline(key, Some(u64::MAX)))));
     }
-    deadlines.print("deadlines");
 
-    let mut removals = Times(Vec::with_capacity(keys));
     for name in &names {
         removals.time(|| assert!(world.one(0, name, |held, key| held.remove(key))));
     }
-    removals.print("removals");
     assert_eq!((world.len(0), world.timed_len(0)), (0, 0));
     world.verify();
     drop(world);
     assert_eq!(held_memory(), before);
+
+    println!("tables: {:.1} bytes a key", (tables as f64 - 524_288.0) / keys as f64);
+    inserts.print("inserts");
+    reads.print("reads");
+    deadlines.print("deadlines");
+    removals.print("removals");
 }

@@ -18,7 +18,7 @@ thread_local! {
 }
 
 /// Bytes that this thread has allocated less those that it has freed.
-pub fn held() -> isize {
+pub(crate) fn held() -> isize {
     HELD.get()
 }
 

@@ -248,7 +248,7 @@ impl Model {
         let removed = self.world.sweep(db);
         let before = self.databases[db].len();
         // Sweeps know time to 128 ms.
-        self.databases[db].retain(|_, entry| entry.deadline.is_none_or(|deadline| deadline + 128 > now));
+        self.databases[db].retain(|_, entry| entry.deadline.is_none_or(|deadline| deadline > now - 128));
         let physical = self.physical(db);
         let late = self.forget(db, &physical);
         assert!(

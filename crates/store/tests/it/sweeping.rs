@@ -52,6 +52,7 @@ fn due_keys_go_and_no_others() {
             assert_eq!(world.len(0), world.timed_len(0));
             world.seat.now_ms += random.below(15_000) as u64;
         }
+        sweep_stepwise(&mut world, 0);
         let forever = deadlines.iter().filter(|deadline| **deadline > 1 << 59).count();
         assert_eq!(world.len(0), forever);
         world.verify();

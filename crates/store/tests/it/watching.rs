@@ -27,8 +27,8 @@ fn changes_touch() {
     let world = &mut World::new(2);
     world.set(0, b"k", b"value", Expire::Clear);
     assert!(touched(world, 0, b"k", |world| world.set(0, b"k", b"other", Expire::Keep)));
-    assert!(touched(world, 0, b"k", on(b"k", |held, key| drop(held.append(key, b"more")))));
-    assert!(touched(world, 0, b"k", on(b"k", |held, key| drop(held.write_range(key, 0, b"x")))));
+    assert!(touched(world, 0, b"k", on(b"k", |held, key| _ = held.append(key, b"more"))));
+    assert!(touched(world, 0, b"k", on(b"k", |held, key| _ = held.write_range(key, 0, b"x"))));
     assert!(touched(world, 0, b"k", on(b"k", |held, key| assert!(held.set_deadline(key, Some(u64::MAX))))));
     assert!(touched(world, 0, b"k", on(b"k", |held, key| assert!(held.remove(key)))));
     assert!(touched(world, 0, b"k", |world| world.set(0, b"k", b"value", Expire::Clear)), "it was not there");

@@ -4,10 +4,10 @@ use evenkeel_store::{Cursor, Held, Key, Keyspace, SLOTS, Seat};
 use evenkeel_testkit::random::{Random, fresh_seed};
 
 /// 2023-11-14: any time will do that is long after 1970.
-pub const START_MS: u64 = 1_700_000_000_000;
+pub(crate) const START_MS: u64 = 1_700_000_000_000;
 
 /// How much a test does: little under Miri, which is slow, and much where the code is fast.
-pub const fn scaled(miri: usize, dev: usize, release: usize) -> usize {
+pub(crate) const fn scaled(miri: usize, dev: usize, release: usize) -> usize {
     if cfg!(miri) {
         miri
     } else if cfg!(debug_assertions) {
@@ -17,20 +17,20 @@ pub const fn scaled(miri: usize, dev: usize, release: usize) -> usize {
     }
 }
 
-pub struct World {
-    pub keyspace: Keyspace,
-    pub seat: Seat,
+pub(crate) struct World {
+    pub(crate) keyspace: Keyspace,
+    pub(crate) seat: Seat,
 }
 
 /// Randomness for a test, whose seed is printed if it fails.
-pub fn random(test: &str) -> Random {
+pub(crate) fn random(test: &str) -> Random {
     let seed = fresh_seed();
     println!("{test}: EVENKEEL_SEED={seed}");
     Random::new(seed)
 }
 
 impl World {
-    pub fn new(databases: usize) -> World {
+    pub(crate) fn new(databases: usize) -> World {
         let keyspace = Keyspace::new(databases, 2, START_MS, 12345);
         let mut seat = keyspace.seat();
         seat.now_ms = START_MS;
@@ -38,7 +38,7 @@ impl World {
     }
 
     /// Inside the gate, with the slot of one key locked.
-    pub fn one<R>(&mut self, db: u32, key: &[u8], f: impl FnOnce(&mut Held<'_>, &Key<'_>) -> R) -> R {
+    pub(crate) fn one<R>(&mut self, db: u32, key: &[u8], f: impl FnOnce(&mut Held<'_>, &Key<'_>) -> R) -> R {
         let key = self.keyspace.key(db, key);
         self.keyspace.enter(&mut self.seat);
         let result = f(&mut self.keyspace.hold_one(&mut self.seat, key.place), &key);
@@ -47,7 +47,7 @@ impl World {
     }
 
     /// With the slots of two keys locked.
-    pub fn two<R>(
+    pub(crate) fn two<R>(
         &mut self,
         one: (u32, &[u8]),
         other: (u32, &[u8]),
@@ -62,7 +62,7 @@ impl World {
     }
 
     /// With nothing locked.
-    pub fn none<R>(&mut self, f: impl FnOnce(&mut Held<'_>) -> R) -> R {
+    pub(crate) fn none<R>(&mut self, f: impl FnOnce(&mut Held<'_>) -> R) -> R {
         self.keyspace.enter(&mut self.seat);
         let result = f(&mut self.keyspace.hold_none(&mut self.seat));
         self.keyspace.leave(&mut self.seat);
@@ -70,42 +70,42 @@ impl World {
     }
 
     /// With everything held.
-    pub fn all<R>(&mut self, f: impl FnOnce(&mut Held<'_>) -> R) -> R {
+    pub(crate) fn all<R>(&mut self, f: impl FnOnce(&mut Held<'_>) -> R) -> R {
         self.keyspace.enter(&mut self.seat);
         let result = f(&mut self.keyspace.hold_all(&mut self.seat));
         self.keyspace.leave(&mut self.seat);
         result
     }
 
-    pub fn verify(&mut self) {
+    pub(crate) fn verify(&mut self) {
         self.all(|held| held.verify());
     }
 
-    pub fn len(&mut self, db: usize) -> usize {
+    pub(crate) fn len(&mut self, db: usize) -> usize {
         self.none(|held| held.keyspace().len(held.seat, db))
     }
 
-    pub fn timed_len(&mut self, db: usize) -> usize {
+    pub(crate) fn timed_len(&mut self, db: usize) -> usize {
         self.none(|held| held.keyspace().timed_len(held.seat, db))
     }
 
-    pub fn set(&mut self, db: u32, key: &[u8], value: &[u8], expire: evenkeel_store::Expire) {
+    pub(crate) fn set(&mut self, db: u32, key: &[u8], value: &[u8], expire: evenkeel_store::Expire) {
         self.one(db, key, |held, key| held.set_string(key, value, expire));
     }
 
-    pub fn get(&mut self, db: u32, key: &[u8]) -> Option<Vec<u8>> {
+    pub(crate) fn get(&mut self, db: u32, key: &[u8]) -> Option<Vec<u8>> {
         self.one(db, key, |held, key| held.read(key).map(|view| view.string().bytes().into_owned()))
     }
 
     /// The keys that one call of SCAN returns, and where the next goes on.
-    pub fn scan(&mut self, db: usize, cursor: Cursor, count: usize) -> (Vec<Vec<u8>>, Cursor) {
+    pub(crate) fn scan(&mut self, db: usize, cursor: Cursor, count: usize) -> (Vec<Vec<u8>>, Cursor) {
         let mut keys = Vec::new();
         let next = self.none(|held| held.scan(db, cursor, count, |view| keys.push(view.key().to_vec())));
         (keys, next)
     }
 
     /// Sweeps the whole database once; returns how many keys went.
-    pub fn sweep(&mut self, db: usize) -> usize {
+    pub(crate) fn sweep(&mut self, db: usize) -> usize {
         self.none(|held| held.sweep(db, 0, SLOTS, || false).removed)
     }
 }
