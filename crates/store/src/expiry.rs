@@ -62,7 +62,7 @@ impl Held<'_> {
     fn sweep_slot(&mut self, place: Place, now: u32) -> (usize, bool) {
         let slot = self.slot_of_place(place);
         let mut due = Vec::new();
-        let complete = collect_due(slot, now, &mut due);
+        let complete = collect_due(slot, self.seat.random(), now, &mut due);
         for word in prefetching(&due) {
             let entry = word.entry();
             let deadline = entry.deadline().expect("the column has a deadline, so the entry has one");
@@ -77,10 +77,11 @@ impl Held<'_> {
     }
 }
 
-/// Collects words that are due, for the caller to remove them all; `false` when there may be more.
-fn collect_due(slot: &Slot, now: u32, due: &mut Vec<Word>) -> bool {
+/// Collects words that are due, for the caller to remove them all; `false` when there may be more. It begins with any
+/// segment: always with the first one, each visit would walk past all those that earlier ones are done with.
+fn collect_due(slot: &Slot, random: u64, now: u32, due: &mut Vec<Word>) -> bool {
     let (mut looked_at, mut earliest) = (0, NEVER);
-    for (branch, segment) in slot.segments() {
+    for (branch, segment) in slot.segments_from(random) {
         if slot.due_of(branch) <= now {
             if looked_at == SWEEP_SEGMENTS_MAX
                 || !collect_due_in(segment, now, due, |later| slot.set_due_of(branch, later))

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 const UNDER_TEST_VARIABLE: &str = "EVENKEEL_BIN";
 const VALKEY_VARIABLE: &str = "VALKEY_SERVER";
 
-/// Where `crates/testkit/fetch-valkey` puts the binary, under the workspace's root.
+/// Where `scripts/setup peers` puts the binary, under the workspace's root.
 const VALKEY_UNPACKED: &str = "build/peers/valkey-server";
 
 /// Servers that an answer can be compared with.

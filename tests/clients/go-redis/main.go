@@ -53,7 +53,7 @@ func speaksTheProtocolAndKeepsBytes(client *redis.Client, protocol int) {
 
 func pipelines(client *redis.Client) {
 	replies := must(client.Pipelined(ctx, func(pipe redis.Pipeliner) error {
-		for range pipelined {
+		for turn := 0; turn < pipelined; turn++ {
 			pipe.Incr(ctx, "pipelined")
 		}
 		return nil
