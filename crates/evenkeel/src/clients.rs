@@ -97,6 +97,14 @@ impl ClientInfo {
     }
 }
 
+impl ClientInfo {
+    /// Whether the client is on this machine: over a Unix socket or the loopback interface.
+    pub fn is_local(&self) -> bool {
+        let ip = self.address.parse::<std::net::SocketAddr>().map(|address| address.ip().to_canonical());
+        self.is_unix || ip.is_ok_and(|ip| ip.is_loopback())
+    }
+}
+
 /// See the module's text.
 #[derive(Default)]
 pub struct Clients {
