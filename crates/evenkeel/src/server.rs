@@ -18,6 +18,7 @@ use crate::config::Settings;
 use crate::log::Log;
 use crate::net::inbox::{Inbox, Message};
 use crate::net::listener::Listeners;
+use crate::observe::census::Census;
 use crate::observe::rates::Rates;
 use crate::observe::stats::Stats;
 use crate::session::Session;
@@ -40,16 +41,17 @@ pub struct Server {
     pub rubbish: crate::rubbish::Rubbish,
     pub started_ms: u64,
     pub run_id: String,
+    pub replication_id: String,
     /// Set once; workers then end.
     pub stopping: AtomicBool,
     pub rates: Mutex<Rates>,
     pub rejected_connections: AtomicU64,
     pub closed_for_output: AtomicU64,
     pub closed_for_input: AtomicU64,
+    pub evicted_clients: AtomicU64,
     /// DEBUG SET-ACTIVE-EXPIRE.
     pub active_expire: AtomicBool,
-    /// Sweeps do not evict and do not end for DEBUG; see `observe::info`.
-    pub port: AtomicU64,
+    pub census: Census,
 }
 
 impl Server {
@@ -62,6 +64,7 @@ impl Server {
     ) -> std::io::Result<Server> {
         let now = clock::unix_ms();
         // Workers, the control thread, and one more for tests and tools.
+        let census = Census::new(settings.databases);
         let keyspace = Keyspace::new(settings.databases, workers + 2, now, random_seed());
         let inboxes = (0..workers).map(|_| Inbox::new()).collect::<std::io::Result<_>>()?;
         let commands = table().rows().len();
@@ -80,13 +83,15 @@ impl Server {
             rubbish: crate::rubbish::Rubbish::start(),
             started_ms: now,
             run_id: random_hex(),
+            replication_id: random_hex(),
             stopping: AtomicBool::new(false),
             rates: Mutex::default(),
             rejected_connections: AtomicU64::new(0),
             closed_for_output: AtomicU64::new(0),
             closed_for_input: AtomicU64::new(0),
+            evicted_clients: AtomicU64::new(0),
             active_expire: AtomicBool::new(true),
-            port: AtomicU64::new(0),
+            census,
         })
     }
 
@@ -132,7 +137,13 @@ impl Server {
         self.stats.iter().for_each(Stats::reset);
         self.keyspace.reset_totals();
         *self.rates.lock() = Rates::default();
-        for counter in [&self.rejected_connections, &self.closed_for_output, &self.closed_for_input] {
+        self.census.reset(clock::unix_ms());
+        for counter in [
+            &self.rejected_connections,
+            &self.closed_for_output,
+            &self.closed_for_input,
+            &self.evicted_clients,
+        ] {
             counter.store(0, Relaxed);
         }
     }

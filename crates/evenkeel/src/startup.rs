@@ -257,10 +257,13 @@ fn log_panics(log: Log) {
 
 /// What is done now and then, beside the workers, until the server stops.
 fn control(server: &Server) {
+    let mut seat = server.keyspace.seat();
+    server.census.note_startup();
     while !server.stopping.load(Acquire) {
-        let now = clock::unix_ms();
-        server.rates.lock().sample(&server.stats, now);
+        seat.now_ms = clock::unix_ms();
+        server.rates.lock().sample(&server.stats, seat.now_ms);
         evenkeel_store::memory::peak();
+        server.census.round(&server.keyspace, &mut seat, server.settings().maxmemory);
         std::thread::park_timeout(Duration::from_millis(ROUND_MS));
     }
 }

@@ -1,5 +1,6 @@
 //! Listening sockets, accepting from them, and changing them while the server runs.
 
+use std::fmt;
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, Shutdown, SocketAddr};
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
@@ -177,6 +178,16 @@ fn open_unix(path: &PathBuf, mode: u32, backlog: u32) -> io::Result<Socket> {
     socket.listen(backlog.min(i32::MAX as u32) as i32)?;
     socket.set_nonblocking(true)?;
     Ok(socket)
+}
+
+/// As INFO shows it.
+impl fmt::Display for Listener {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.endpoint {
+            Endpoint::Tcp { address, port } => write!(f, "name=tcp,bind={address},port={port}"),
+            Endpoint::Unix(path) => write!(f, "name=unix,bind={}", path.display()),
+        }
+    }
 }
 
 impl Listener {
