@@ -1,5 +1,5 @@
-//! Patterns as KEYS, SCAN, PSUBSCRIBE, CONFIG GET and access lists take them: `*`, `?`, `[a-z]`, `[^a]` and `\` before a
-//! character that is meant as itself. Bytes, not characters, as in Redis.
+//! Patterns as KEYS, SCAN, PSUBSCRIBE, CONFIG GET and access lists take them: `*`, `?`, `[a-z]`, `[^a]` and `\` before
+//! a character that is meant as itself. Bytes, not characters, as in Redis.
 //!
 //! One loop and one place to go back to: when a byte does not fit, only the last `*` can help, by taking one byte more.
 //! An earlier star need never be tried again, because the last one can take whatever the earlier would have taken. So

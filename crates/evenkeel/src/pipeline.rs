@@ -7,7 +7,6 @@
 use evenkeel_resp::request::{Parsed, ProtocolError, Span, State, parse};
 use evenkeel_store::Place;
 
-use crate::clock;
 use crate::command::{Args, Id};
 use crate::dispatch::{Executor, Outcome, Request, book};
 use crate::error::Error;
@@ -27,7 +26,15 @@ const REPLY_LEN_MAX: usize = 128 * 1024;
 pub struct Pipeline {
     spans: Vec<Span>,
     batch: Vec<Parts>,
+    /// Cache lines that an entry of the last batch took, by the bytes that its commands brought or fetched.
+    entry_lines: usize,
 }
+
+/// Most cache lines fetched ahead per entry; what lies behind, the processor's own prefetching finds.
+const ENTRY_LINES_MAX: usize = 10;
+
+/// Bytes of an entry beside its value, about.
+const ENTRY_OVERHEAD: usize = 32;
 
 /// A request found in the buffer.
 #[derive(Clone, Copy)]
@@ -104,6 +111,27 @@ impl Pipeline {
         }
     }
 
+    /// The key of the first request in `bytes`, if that has one key and is alone: a pipeline prefetches by itself.
+    pub fn first_key(
+        &mut self,
+        executor: &Executor,
+        session: &Session,
+        bytes: &mut [u8],
+    ) -> Option<(u64, Place)> {
+        self.spans.clear();
+        match parse(bytes, State::start(0), &mut self.spans, executor.settings.proto_max_bulk_len) {
+            Ok(Parsed::Ready(end)) if end == bytes.len() && !self.spans.is_empty() => {
+                executor.resolve(Args::new(bytes, &self.spans), session.db).key
+            }
+            _ => None,
+        }
+    }
+
+    /// How many cache lines to fetch ahead per entry.
+    pub fn entry_lines(&self) -> usize {
+        self.entry_lines
+    }
+
     fn parse_batch(
         &mut self,
         executor: &mut Executor,
@@ -156,13 +184,13 @@ impl Pipeline {
             return None;
         }
         let from = executor.last_ticks;
-        let server = executor.server.clone();
-        server.keyspace.enter(&mut executor.seat);
+        executor.server.keyspace.enter(&mut executor.seat);
         if self.batch.len() > 1 {
             self.prefetch(executor);
         }
         executor.make_room();
         let mut paused = None;
+        let reply_len = reply.len();
         for (index, parts) in self.batch.iter().enumerate() {
             let args = Args::new(bytes, &self.spans[parts.first_span..parts.end_span]);
             let request = Request { command: parts.command, args, key: parts.key };
@@ -175,10 +203,11 @@ impl Pipeline {
                 break;
             }
         }
-        server.keyspace.leave(&mut executor.seat);
+        executor.server.keyspace.leave(&mut executor.seat);
+        self.note_size(reply.len().saturating_sub(reply_len));
         let waited = std::mem::take(&mut executor.seat.lock_wait);
         let stats = executor.stats();
-        let all = clock::ticks().saturating_sub(from);
+        let all = executor.last_ticks.saturating_sub(from);
         stats.book(Stage::Execute, all.saturating_sub(waited));
         if waited > 0 {
             stats.book(Stage::LockWait, waited);
@@ -187,12 +216,19 @@ impl Pipeline {
         paused
     }
 
+    /// Estimates from this batch how much of each entry the next one will touch.
+    fn note_size(&mut self, replied: usize) {
+        let arrived = self.batch[self.batch.len() - 1].end - self.batch[0].start;
+        let bytes = arrived.max(replied) / self.batch.len() + ENTRY_OVERHEAD;
+        self.entry_lines = bytes.div_ceil(64).min(ENTRY_LINES_MAX);
+    }
+
     fn prefetch(&self, executor: &Executor) {
         let (keyspace, seat) = (&executor.server.keyspace, &executor.seat);
         let keys = || self.batch.iter().filter_map(|parts| parts.key);
         keys().for_each(|(_, place)| keyspace.prefetch_slot(seat, place));
         keys().for_each(|(hash, place)| keyspace.prefetch_bucket(seat, place, hash));
-        keys().for_each(|(hash, place)| keyspace.prefetch_entry(seat, place, hash));
+        keys().for_each(|(hash, place)| keyspace.prefetch_entry(seat, place, hash, self.entry_lines));
     }
 }
 

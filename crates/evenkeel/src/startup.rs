@@ -51,9 +51,7 @@ pub fn run(args: impl Iterator<Item = OsString>) -> ExitCode {
 
 fn serve(launch: Launch) -> ExitCode {
     let Launch { settings, config_file, notices, .. } = launch;
-    if settings.huge_pages {
-        use_huge_pages();
-    }
+    set_huge_pages(settings.huge_pages);
     if let Err(error) = std::env::set_current_dir(&settings.dir) {
         eprintln!("Can't chdir to '{}': {error}", settings.dir.display());
         return ExitCode::FAILURE;
@@ -138,10 +136,21 @@ pub fn level_of(level: LogLevel) -> Level {
     }
 }
 
-/// Lets the allocator use huge pages. Nothing in this program forks, so a page of 2 MiB is never copied for one byte.
-fn use_huge_pages() {
-    // SAFETY: sets a number that the allocator reads when it next asks the system for memory.
-    unsafe { libmimalloc_sys::mi_option_set(libmimalloc_sys::mi_option_large_os_pages, 1) }
+/// Tells the allocator whether to ask for huge pages. Nothing in this program forks, so a page of 2 MiB is never
+/// copied for one byte.
+///
+/// Freed memory is given back to the system a second later instead of at once: tables that grow free and take memory
+/// all the time, and every piece given back in between breaks a huge page up (measured while 5 million keys were set:
+/// 28% of the memory in huge pages after 10 ms, 99% after 1 s).
+fn set_huge_pages(on: bool) {
+    const PURGE_DELAY: libmimalloc_sys::mi_option_t = 15;
+    const PURGE_DELAY_MS: std::ffi::c_long = 1000;
+    const ALLOW_THP: libmimalloc_sys::mi_option_t = 37;
+    // SAFETY: sets numbers that the allocator reads when it next asks the system for memory, or gives some back.
+    unsafe {
+        libmimalloc_sys::mi_option_set(PURGE_DELAY, PURGE_DELAY_MS);
+        libmimalloc_sys::mi_option_set(ALLOW_THP, on.into());
+    }
 }
 
 /// Asks for as many descriptors as `maxclients` needs; says how many clients the limit admits when it is too low.

@@ -37,9 +37,18 @@ impl SlotBits {
         Some(word * 64 + bits.trailing_zeros() as usize)
     }
 
-    /// The first set bit at or after `from`, going round.
-    pub(crate) fn next_round(&self, from: usize) -> Option<usize> {
-        self.next(from).or_else(|| self.next(0))
+    /// A set bit, chosen by `random` among those of one word. The first one after a random place would be chosen the
+    /// more often the longer the gap before it is, and the keys in crowded places would hardly ever be sampled.
+    pub(crate) fn any(&self, random: u64) -> Option<usize> {
+        let from = random as usize % WORDS * 64;
+        let word = self.next(from).or_else(|| self.next(0))? / 64;
+        let mut bits = self.0[word].load(Relaxed);
+        let skip = (random >> 32) % u64::from(bits.count_ones().max(1));
+        for _ in 0..skip {
+            bits &= bits - 1;
+        }
+        // Another thread may just have cleared the word.
+        (bits != 0).then(|| word * 64 + bits.trailing_zeros() as usize)
     }
 }
 
@@ -61,10 +70,27 @@ mod tests {
             at = slot + 1;
         }
         assert_eq!(seen, [0, 63, 64, 5000, SLOTS - 1]);
-        bits.clear(0);
-        assert_eq!(bits.next_round(SLOTS - 1), Some(SLOTS - 1));
-        assert_eq!(bits.next_round(5001), Some(SLOTS - 1));
+        bits.clear(64);
+        assert_eq!(
+            (bits.next(64), bits.next(SLOTS - 1), bits.next(SLOTS)),
+            (Some(5000), Some(SLOTS - 1), None)
+        );
+    }
+
+    #[test]
+    fn any_finds_every_bit() {
+        let bits = SlotBits::new();
+        assert_eq!(bits.any(7), None);
+        let set = [0, 1, 2, 63, 64, 5000, SLOTS - 1];
+        set.iter().for_each(|slot| bits.set(*slot));
+        let mut times = [0_u32; 7];
+        for random in 0..50_000_u64 {
+            let slot = bits.any(random.wrapping_mul(0x9e37_79b9_7f4a_7c15)).expect("bits are set");
+            times[set.iter().position(|other| *other == slot).expect("a bit that is set")] += 1;
+        }
+        assert!(times.iter().all(|times| *times > 20), "{times:?}");
+        assert!(times[..4].iter().all(|share| share.abs_diff(times[0]) < times[0] / 2), "{times:?}");
         bits.clear(SLOTS - 1);
-        assert_eq!(bits.next_round(5001), Some(63));
+        assert!(bits.any(u64::MAX).is_some(), "it goes round");
     }
 }

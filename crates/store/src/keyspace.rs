@@ -10,6 +10,7 @@ use crate::gate::{Closed, Gate};
 use crate::held::Held;
 use crate::key::{Hasher, Key, Place};
 use crate::seat::{DbTally, LeftBehind, Seat, Tally, Total};
+use crate::segment::Word;
 use crate::slot::{Slot, Slots};
 use crate::watch::{After, Change, Watchers};
 use crate::{Millis, SLOTS};
@@ -189,14 +190,15 @@ impl Keyspace {
         }
     }
 
-    /// Asks for the entry of a key, once its bucket is there. The seat must be inside.
+    /// Asks for the first `lines` cache lines of a key's entry, once its bucket is there. The seat must be inside.
     #[inline]
-    pub fn prefetch_entry(&self, seat: &Seat, place: Place, hash: u64) {
+    pub fn prefetch_entry(&self, seat: &Seat, place: Place, hash: u64, lines: usize) {
         self.assert_inside(seat);
         if let Some(db) = self.db_if_used(place.db()) {
             let entry = db.slots[place.slot()].entry_hint(hash);
-            prefetch(entry);
-            prefetch(entry.wrapping_add(64));
+            if !entry.is_null() {
+                (0..lines).for_each(|line| prefetch(entry.wrapping_add(64 * line)));
+            }
         }
     }
 
@@ -374,13 +376,26 @@ impl Drop for Keyspace {
     }
 }
 
+/// Entries asked for ahead of a walk over them: enough to have as many on their way as the memory system can.
+const AHEAD: usize = 16;
+
+/// The words of a list, with their entries asked for ahead of time.
+pub(crate) fn prefetching(words: &[Word]) -> impl Iterator<Item = Word> {
+    words.iter().enumerate().map(|(at, word)| {
+        if let Some(ahead) = words.get(at + AHEAD) {
+            prefetch(ahead.address() as *const u8);
+        }
+        *word
+    })
+}
+
 #[inline]
 fn prefetch(address: *const u8) {
-    #[cfg(target_arch = "x86_64")]
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
     // SAFETY: prefetching is a hint that reads nothing; any address will do.
     unsafe {
         std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(address.cast());
     }
-    #[cfg(not(target_arch = "x86_64"))]
+    #[cfg(not(all(target_arch = "x86_64", not(miri))))]
     let _ = address;
 }

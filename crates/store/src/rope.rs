@@ -217,6 +217,7 @@ impl<'a> Str<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use evenkeel_testkit::random::{Random, fresh_seed};
 
     fn read(rope: &Rope) -> Vec<u8> {
         Str::Rope(rope).bytes().into_owned()
@@ -225,18 +226,13 @@ mod tests {
     /// Random writes and clones against plain vectors; every clone still reads what it was.
     #[test]
     fn random_writes_against_a_plain_vector() {
-        let seed = std::process::id() as u64 * 0x9e37_79b9_7f4a_7c15;
-        println!("seed {seed}");
-        let mut state = seed | 1;
-        let mut random = move |below: usize| {
-            state ^= state << 13;
-            state ^= state >> 7;
-            state ^= state << 17;
-            state as usize % below
-        };
+        let seed = fresh_seed();
+        println!("EVENKEEL_SEED={seed}");
+        let mut random = Random::new(seed);
+        let mut random = |below| random.below(below);
         let (mut rope, mut plain) = (Rope::new(b"seed"), b"seed".to_vec());
         let mut clones = Vec::new();
-        for _ in 0..400 {
+        for _ in 0..if cfg!(miri) { 20 } else { 400 } {
             let offset = if random(3) == 0 { plain.len() } else { random(plain.len() + 2 * CHUNK) };
             let most = if random(4) == 0 { 3 * CHUNK } else { 100 };
             let bytes = vec![random(256) as u8; random(most)];

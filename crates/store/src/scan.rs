@@ -118,7 +118,7 @@ impl Held<'_> {
     pub fn random_key(&mut self, db: usize) -> Option<Vec<u8>> {
         for _ in 0..RANDOM_TRIES {
             let random = self.seat.random();
-            let slot = self.keyspace().db_if_used(db)?.occupied.next_round(random as usize % SLOTS)?;
+            let slot = self.keyspace().db_if_used(db)?.occupied.any(random)?;
             let place = Place::new(db as u32, slot as u16);
             let key = self.visit(place, |held| held.random_in_slot(place));
             if key.is_some() {

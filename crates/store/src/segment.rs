@@ -339,3 +339,6 @@ fn layout(buckets: usize, deadlines: bool) -> Layout {
     let size = buckets * (size_of::<AtomicU64>() + if deadlines { size_of::<AtomicU32>() } else { 0 });
     Layout::from_size_align(size, 8).expect("a segment is at most half a megabyte")
 }
+
+#[cfg(test)]
+mod tests;

@@ -23,6 +23,9 @@ use crate::{proc, sys};
 /// The goals: CPU per command of one worker on one core, as a ratio to Valkey.
 const GOALS: [(Command, usize, f64); 4] =
     [(Command::Set, 16, 0.40), (Command::Get, 16, 0.45), (Command::Set, 1, 0.75), (Command::Get, 1, 0.75)];
+/// Valkey with I/O threads is shown from so many cores on. Its threads wait by spinning: with fewer cores they only take
+/// them from the main thread and the load.
+const IO_THREADS_FROM: usize = 4;
 /// Share of the free memory that the servers of one experiment may take.
 const MEMORY_SHARE: f64 = 0.85;
 /// Keys that a fill writes per second, at the slowest, for the estimate of the time.
@@ -83,7 +86,7 @@ impl ThroughputArgs {
             lane(ours, " again", if ours == Kind::Evenkeel { threads } else { 1 }, true),
             lane(Kind::Redis, "", 1, false),
         ];
-        if threads > 1 {
+        if threads >= IO_THREADS_FROM {
             lanes.push(lane(Kind::Valkey, &several, threads, false));
         }
         let budget = (proc::memory_available() as f64 * MEMORY_SHARE) as u64;
@@ -121,7 +124,7 @@ impl ThroughputArgs {
         let (rounds, seconds) = (session.rounds, session.measured.as_secs_f64());
         format!(
             "{command}, pipeline {pipeline}: {size} B values, {clients} clients, {keys} keys; {place}; \
-             {rounds} rounds of {seconds} s"
+             {rounds} x {seconds} s"
         )
     }
 }
@@ -133,6 +136,9 @@ pub(crate) fn throughput(session: &mut Session, args: &ThroughputArgs) -> Result
         let gigabytes = lanes::memory_for(args.keys, args.value_size) as f64 / 1e9;
         println!("{}: left out, {gigabytes:.1} GB more do not fit into the memory", peer.kind.name());
     }
+    println!(
+        "\nCPU ratio: to valkey in the same round; of a server that is measured again: to itself, which is the noise"
+    );
     let lanes = plans.iter().map(|plan| args.start(session, plan)).collect::<Result<Vec<Lane>>>()?;
     for (command, pipeline, goal) in GOALS {
         let traffic = args.traffic(session, command.clone(), pipeline);
@@ -164,7 +170,7 @@ fn table(session: &mut Session, all: &[Series], goal: Option<Goal>, what: &str) 
         "requests/s",
         "CPU us/command",
         "kernel",
-        "CPU to valkey's",
+        "CPU ratio",
         "goal",
         "",
         "p50",

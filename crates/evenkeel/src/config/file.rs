@@ -1,7 +1,7 @@
 //! Reading configuration: lines to words, words to rows of the table, and the directives that steer the reading itself.
 //!
-//! A `Loader` holds the settings as they are after the lines so far. Options of the command line go through it as lines,
-//! too, so that they mean the same as in a file. It looks at the disk for `include` and `dir` only.
+//! A `Loader` holds the settings as they are after the lines so far. Options of the command line go through it as
+//! lines, too, so that they mean the same as in a file. It looks at the disk for `include` and `dir` only.
 
 use super::directives::{Directive, Effect, find};
 use super::errors::{ConfigError, Place};
@@ -196,7 +196,8 @@ mod tests {
 
     #[test]
     fn lines_comments_and_quotes() {
-        let text = "# comment\n\n  port 7000 \r\n\t# more\nMAXMEMORY \"1gb\"\nslave-priority 7\nlogfile 'a b'\ntimeout 5";
+        let text = "# comment\n\n  port 7000 \r\n\t# more\nMAXMEMORY \"1gb\"\nslave-priority 7\n\
+                    logfile 'a b'\ntimeout 5";
         let settings = load(text).expect("all lines are right");
         assert_eq!(settings.port, 7000);
         assert_eq!(settings.maxmemory, 1 << 30);

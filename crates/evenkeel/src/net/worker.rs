@@ -9,6 +9,8 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
 
+use evenkeel_store::Place;
+
 use super::connection::{Connection, Sent};
 use super::inbox::{Inbox, Message};
 use super::listener::{Accepted, Listener};
@@ -24,8 +26,11 @@ use crate::reply::Reply;
 use crate::server::Server;
 use crate::session::Session;
 
-/// Bytes read at once into the worker's buffer; what a pipeline of 100 requests of 500 bytes needs.
-const READ_BUFFER: usize = 64 * 1024;
+/// Bytes read at once from a connection: what a pipeline of 100 requests of 500 bytes needs.
+const READ_LEN: usize = 64 * 1024;
+
+/// Connections that are read before the first of them is run, so that the memory can be asked for all their keys.
+const GROUP: usize = 16;
 
 /// Reads of one connection per turn.
 const READS_PER_TURN: usize = 4;
@@ -59,7 +64,11 @@ pub struct Worker {
     /// Connections that have more to read, or whose pause has ended.
     ready: VecDeque<u64>,
     parked: Vec<u64>,
+    /// `GROUP` regions of `READ_LEN` bytes.
     buffer: Box<[u8]>,
+    /// Connections with something to read in this turn; whether the peer has hung up.
+    readable: Vec<(u64, bool)>,
+    arrivals: Vec<Arrival>,
     reply: Reply,
     /// The time as of the start of this turn.
     now_ms: u64,
@@ -91,7 +100,9 @@ impl Worker {
             vacant: Vec::new(),
             ready: VecDeque::new(),
             parked: Vec::new(),
-            buffer: vec![0; READ_BUFFER].into(),
+            buffer: vec![0; GROUP * READ_LEN].into(),
+            readable: Vec::new(),
+            arrivals: Vec::new(),
             reply: Reply::default(),
             now_ms: clock::unix_ms(),
             turn_ticks: clock::ticks(),
@@ -139,6 +150,7 @@ impl Worker {
             let event = self.poll.event(index);
             self.on_event(event);
         }
+        self.serve_readable();
         self.serve_ready();
         self.read_inbox();
         if self.now_ms >= self.next_tick_ms {
@@ -176,9 +188,74 @@ impl Worker {
         }
         if event.is_readable() || event.is_hangup() {
             connection.readable = true;
-            return self.serve(event.token, connection, event.is_hangup());
+            self.readable.push((event.token, event.is_hangup()));
         }
         self.put_back(event.token, connection);
+    }
+
+    /// Serves the connections of this turn's events, group by group.
+    fn serve_readable(&mut self) {
+        let mut readable = std::mem::take(&mut self.readable);
+        for group in readable.chunks(GROUP) {
+            self.read_group(group);
+            if self.arrivals.len() > 1 {
+                self.prefetch_first();
+            }
+            let mut arrivals = std::mem::take(&mut self.arrivals);
+            for arrival in arrivals.drain(..) {
+                self.serve_arrival(arrival);
+            }
+            self.arrivals = arrivals;
+        }
+        readable.clear();
+        self.readable = readable;
+    }
+
+    /// Reads once from each connection of a group. Those with unfinished business are served as they are.
+    fn read_group(&mut self, group: &[(u64, bool)]) {
+        for (token, hangup) in group {
+            let Some(connection) = self.take(*token) else { continue };
+            if connection.parked || connection.session.closing || !connection.input.is_empty() {
+                self.serve(*token, connection, *hangup);
+                continue;
+            }
+            let region = self.arrivals.len() * READ_LEN;
+            let result = connection.read(&mut self.buffer[region..region + READ_LEN]);
+            let got = result.as_ref().map_or(0, |got| *got);
+            self.book_read(&connection, got);
+            self.arrivals.push(Arrival { token: *token, connection, result, region, hangup: *hangup, key: None });
+        }
+    }
+
+    /// Asks the memory for the keys of the group's first requests, all slots first, then all buckets, then all
+    /// entries. A pipeline asks for its own keys when it is run.
+    fn prefetch_first(&mut self) {
+        let executor = &mut self.executor;
+        let keyspace = &executor.server.keyspace;
+        keyspace.enter(&mut executor.seat);
+        for arrival in &mut self.arrivals {
+            let len = arrival.result.as_ref().map_or(0, |got| *got);
+            let bytes = &mut self.buffer[arrival.region..arrival.region + len];
+            arrival.key = self.pipeline.first_key(executor, &arrival.connection.session, bytes);
+        }
+        let (keyspace, seat, lines) = (&executor.server.keyspace, &executor.seat, self.pipeline.entry_lines());
+        let keys = || self.arrivals.iter().filter_map(|arrival| arrival.key);
+        keys().for_each(|(_, place)| keyspace.prefetch_slot(seat, place));
+        keys().for_each(|(hash, place)| keyspace.prefetch_bucket(seat, place, hash));
+        keys().for_each(|(hash, place)| keyspace.prefetch_entry(seat, place, hash, lines));
+        executor.server.keyspace.leave(&mut executor.seat);
+    }
+
+    fn serve_arrival(&mut self, arrival: Arrival) {
+        let Arrival { token, mut connection, result, region, hangup, .. } = arrival;
+        let next = match self.after_read(&mut connection, result, READ_LEN, hangup) {
+            Ok(got) => match self.run_region(&mut connection, region, got) {
+                Next::Wait if connection.readable => self.read_and_run(&mut connection, hangup),
+                next => next,
+            },
+            Err(next) => next,
+        };
+        self.settle(token, connection, next);
     }
 
     /// Connections that were left with something to do.
@@ -193,7 +270,12 @@ impl Worker {
 
     /// Reads, runs and answers; then puts the connection back or closes it.
     fn serve(&mut self, token: u64, mut connection: Box<Connection>, hangup: bool) {
-        match self.read_and_run(&mut connection, hangup) {
+        let next = self.read_and_run(&mut connection, hangup);
+        self.settle(token, connection, next);
+    }
+
+    fn settle(&mut self, token: u64, mut connection: Box<Connection>, next: Next) {
+        match next {
             Next::Wait => self.put_back(token, connection),
             Next::Again => {
                 self.ready.push_back(token);
@@ -227,35 +309,20 @@ impl Worker {
             if !connection.readable {
                 return Next::Wait;
             }
-            let before = clock::ticks();
             let use_buffer = connection.input.is_empty();
             let (result, room) = if use_buffer {
-                (connection.read(&mut self.buffer), self.buffer.len())
+                (connection.read(&mut self.buffer[..READ_LEN]), READ_LEN)
             } else {
                 let room = connection.missing.clamp(16 * 1024, 1 << 20);
                 (connection.read_more(room), room)
             };
-            let got = match result {
-                Ok(0) => return Next::Close,
+            self.book_read(connection, result.as_ref().map_or(0, |got| *got));
+            let got = match self.after_read(connection, result, room, hangup) {
+                Ok(0) => continue,
                 Ok(got) => got,
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    connection.readable = false;
-                    return Next::Wait;
-                }
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-                Err(_) => return Next::Close,
+                Err(next) => return next,
             };
-            let stats = self.executor.stats();
-            let after = book(stats, Stage::Read, before);
-            self.executor.last_ticks = after;
-            let stats = self.executor.stats();
-            add(&stats.reads, 1);
-            add(&stats.net_in, got as u64);
-            add(&connection.client().net_in, got as u64);
-            if got < room && !hangup {
-                connection.readable = false; // edge-triggered: the next byte will be announced
-            }
-            let next = if use_buffer { self.run_buffer(connection, got) } else { self.run_input(connection) };
+            let next = if use_buffer { self.run_region(connection, 0, got) } else { self.run_input(connection) };
             if next != Next::Wait {
                 return next;
             }
@@ -263,12 +330,49 @@ impl Worker {
         Next::Again
     }
 
-    /// Runs the requests in the worker's buffer; what is left of them moves into the connection.
-    fn run_buffer(&mut self, connection: &mut Connection, len: usize) -> Next {
+    fn book_read(&mut self, connection: &Connection, got: usize) {
+        let from = self.executor.last_ticks;
+        let stats = self.executor.stats();
+        add(&stats.reads, 1);
+        add(&stats.net_in, got as u64);
+        add(&connection.client().net_in, got as u64);
+        self.executor.last_ticks = book(stats, Stage::Read, from);
+    }
+
+    /// What a read means: so many bytes, or what is to be done with the connection. `Ok(0)`: read again.
+    fn after_read(
+        &self,
+        connection: &mut Connection,
+        result: io::Result<usize>,
+        room: usize,
+        hangup: bool,
+    ) -> Result<usize, Next> {
+        match result {
+            Ok(0) => Err(Next::Close),
+            Ok(got) => {
+                // Edge-triggered: after a short read, the next byte will be announced. So will the end of the
+                // stream, unless that has been announced already.
+                if got < room && !hangup {
+                    connection.readable = false;
+                }
+                Ok(got)
+            }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                connection.readable = false;
+                Err(Next::Wait)
+            }
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(0),
+            Err(_) => Err(Next::Close),
+        }
+    }
+
+    /// Runs the requests in a region of the worker's buffer; what is left of them moves into the connection.
+    fn run_region(&mut self, connection: &mut Connection, region: usize, len: usize) -> Next {
         let mut buffer = std::mem::take(&mut self.buffer);
-        let (next, used) = self.run_bytes(connection, &mut buffer[..len]);
+        let bytes = &mut buffer[region..region + len];
+        let (next, used) = self.run_bytes(connection, bytes);
         if used < len && next != Next::Close {
-            connection.input.extend_from_slice(&buffer[used..len]);
+            connection.input.extend_from_slice(&bytes[used..]);
         }
         self.buffer = buffer;
         self.note_input(connection);
@@ -335,7 +439,7 @@ impl Worker {
 
     /// Sends the reply; `false` when the connection is to be closed.
     fn flush(&mut self, connection: &mut Connection) -> bool {
-        let before = clock::ticks();
+        let before = self.executor.last_ticks;
         let len = self.reply.len();
         let sent = connection.send(&mut self.reply);
         let stats = self.executor.stats();
@@ -671,6 +775,18 @@ impl Worker {
             }
         }
     }
+}
+
+/// A connection that has been read from and not yet run.
+pub struct Arrival {
+    token: u64,
+    connection: Box<Connection>,
+    result: io::Result<usize>,
+    /// Where in the worker's buffer its bytes are.
+    region: usize,
+    hangup: bool,
+    /// The hash and place of its first request's key.
+    key: Option<(u64, Place)>,
 }
 
 /// What to do with a connection that has been served.

@@ -176,11 +176,10 @@ fn blob_end(bytes: &[u8], start: usize, length: u64) -> Result<Option<usize>, De
     }
 }
 
+/// Digits alone: Rust's parser would also take a plus.
 fn length(content: &[u8]) -> Result<u64, DecodeError> {
-    let digits = !content.is_empty() && content.iter().all(u8::is_ascii_digit);
-    let number =
-        if digits { std::str::from_utf8(content).ok().and_then(|text| text.parse().ok()) } else { None };
-    number.filter(|&number| number <= LENGTH_MAX).ok_or(DecodeError::BadLength)
+    let digits = content.iter().all(u8::is_ascii_digit);
+    number(content).ok().filter(|&number| digits && number <= LENGTH_MAX).ok_or(DecodeError::BadLength)
 }
 
 /// Reads values out of bytes that a scanner has accepted as one whole reply.

@@ -38,6 +38,21 @@ fn a_difference_is_found_and_shrunk_to_a_few_commands() {
     );
 }
 
+#[test]
+fn a_difference_that_needs_preparation_keeps_it() {
+    let Some(program) = Program::oracle(Peer::Redis) else { return };
+    let oracle = Server::start(&program, &[]);
+    // One of them counts how often a key is used, the other when: it shows as soon as there is a key to ask about.
+    let subject = Server::start(&program, &["--maxmemory-policy", "allkeys-lfu"]);
+    let plan = Plan { seed: 2, commands: 10_000, oracle: Peer::Redis, except: &[] };
+    let finding = compare(&subject, &oracle, plan).expect_err("one of them knows no idle times").to_string();
+    println!("{finding}");
+    assert!(
+        finding.contains(", 2 of ") && finding.contains("policy"),
+        "a key, and a question about it:\n{finding}"
+    );
+}
+
 /// What is allowed to differ between the peers is listed by name; this holds the list to be complete.
 #[test]
 fn redis_and_valkey_differ_only_as_listed() {

@@ -1,6 +1,7 @@
 //! Starting, stopping and talking to a real server.
 
-use std::time::Duration;
+use std::process::Command;
+use std::time::{Duration, Instant};
 
 use evenkeel_resp::value::Value;
 use evenkeel_testkit::{Peer, Program, Server, check};
@@ -74,6 +75,41 @@ fn replies_are_read_whole_and_late_ones_time_out() {
     assert!(replies.iter().enumerate().all(|(i, reply)| *reply == Value::bulk(i.to_string())));
     assert!(client.unread().is_empty());
     client.set_wait(Duration::from_millis(30));
+    let asked = Instant::now();
     let error = client.try_call(&["BLPOP", "nothing", "0"]).expect_err("nobody pushes");
     assert_eq!(error.kind(), std::io::ErrorKind::TimedOut);
+    assert!(asked.elapsed() < Duration::from_secs(10));
+}
+
+/// Not a test: what the next one runs as a process of its own.
+#[test]
+#[ignore = "leaves a server behind on purpose"]
+fn end_without_stopping_the_server() {
+    let Some(server) = redis(&[]) else { std::process::exit(1) };
+    println!("\nPID {}", server.pid());
+    std::process::exit(0);
+}
+
+#[test]
+fn a_test_run_that_is_cut_short_leaves_no_server() {
+    if Program::oracle(Peer::Redis).is_none() {
+        return;
+    }
+    let itself = std::env::current_exe().expect("a test binary has a path");
+    let name = "server::end_without_stopping_the_server";
+    let run =
+        Command::new(itself).args(["--ignored", "--exact", name, "--nocapture"]).output().expect("it runs");
+    let output = String::from_utf8_lossy(&run.stdout).into_owned();
+    let pid = output.lines().find_map(|line| line.strip_prefix("PID ")).expect("it started a server");
+    let deadline = Instant::now() + Duration::from_secs(10);
+    while runs(pid) {
+        assert!(Instant::now() < deadline, "server {pid} outlives its test");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// A process that has ended may stay as a zombie for as long as its new parent pleases.
+fn runs(pid: &str) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit_once(") ").is_some_and(|(_, fields)| !fields.starts_with(['Z', 'X']))
 }

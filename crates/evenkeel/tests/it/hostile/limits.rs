@@ -30,6 +30,7 @@ fn what_is_announced_and_never_sent_takes_no_memory() {
         }
         std::thread::sleep(Duration::from_millis(200));
     });
+    assert_eq!(server.info("connected_clients"), "19", "each is waited for");
     let more = server.rss().saturating_sub(before);
     assert!(more < 32 * MIB, "{} MiB for requests of a few bytes", more / MIB);
     drop(waiting);

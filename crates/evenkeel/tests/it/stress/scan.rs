@@ -101,7 +101,7 @@ fn keys_end_on_time_under_load() {
             let set_by = Instant::now();
             let early = member.client.call(&["EXISTS", &key]);
             assert!(asked.elapsed() >= Duration::from_millis(14) || early == Value::Int(1), "gone too early");
-            if own % 8 == 0 {
+            if own.is_multiple_of(8) {
                 std::thread::sleep(Duration::from_millis(17).saturating_sub(set_by.elapsed()));
                 assert_eq!(member.client.call(&["GET", &key]), Value::NullBulk, "still there after its time");
             }

@@ -1,0 +1,154 @@
+//! The gate, in every order in which its threads can go: its file is compiled against loom, which tries them all, and
+//! every value that a relaxed load may return.
+
+#[path = "../../src/gate.rs"]
+#[allow(dead_code, unreachable_pub)]
+mod model;
+
+use loom::cell::UnsafeCell;
+use loom::sync::Arc;
+use loom::thread;
+
+use model::Gate;
+
+/// Tries all orders with at most so many forced switches of threads; without a bound a model takes hours.
+fn explore(preemptions: usize, model: impl Fn() + Sync + Send + 'static) {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = Some(preemptions);
+    builder.check(model);
+}
+
+/// What lies behind the gate: loom complains about a read that is not ordered with every write.
+struct Shared {
+    gate: Gate,
+    data: UnsafeCell<u64>,
+}
+
+fn shared(seats: usize) -> Arc<Shared> {
+    Arc::new(Shared { gate: Gate::new(seats), data: UnsafeCell::new(0) })
+}
+
+impl Shared {
+    /// Reads inside the gate; twice, since nothing may change meanwhile.
+    fn read(&self, seat: usize) -> u64 {
+        self.gate.enter(seat);
+        // SAFETY: the model checks that nobody writes meanwhile.
+        let (first, second) = self.data.with(|data| unsafe { (*data, *data) });
+        self.gate.leave(seat);
+        assert_eq!(first, second);
+        first
+    }
+
+    /// Writes with the gate closed, from inside.
+    fn write(&self, seat: usize) {
+        self.gate.enter(seat);
+        let closed = self.gate.close(seat);
+        // SAFETY: the model checks that nobody else reads or writes meanwhile.
+        self.data.with_mut(|data| unsafe { *data += 1 });
+        drop(closed);
+        self.gate.leave(seat);
+    }
+}
+
+#[test]
+fn nobody_is_inside_a_closed_gate() {
+    explore(3, || {
+        let shared = shared(2);
+        let reader = thread::spawn({
+            let shared = shared.clone();
+            move || {
+                let first = shared.read(0);
+                assert!(first <= shared.read(0));
+            }
+        });
+        shared.write(1);
+        reader.join().expect("no panic");
+    });
+}
+
+#[test]
+fn two_close_the_gate_from_inside() {
+    explore(2, || {
+        let shared = shared(3);
+        let others: Vec<_> = [0, 1]
+            .map(|seat| {
+                let shared = shared.clone();
+                thread::spawn(move || if seat == 0 { shared.write(seat) } else { _ = shared.read(seat) })
+            })
+            .into();
+        shared.write(2);
+        others.into_iter().for_each(|other| other.join().expect("no panic"));
+        assert_eq!(shared.read(0), 2);
+    });
+}
+
+/// A replaced table is freed only when nobody can be reading it: here the table is a cell, which is written to instead
+/// of being freed.
+#[test]
+fn what_was_replaced_is_read_by_nobody_after_a_glance() {
+    use loom::sync::atomic::{AtomicUsize, Ordering::*};
+    explore(3, || {
+        let shared = Arc::new((Gate::new(2), [UnsafeCell::new(1), UnsafeCell::new(2)], AtomicUsize::new(0)));
+        let reader = thread::spawn({
+            let shared = shared.clone();
+            move || {
+                let (gate, tables, current) = &*shared;
+                for _ in 0..2 {
+                    gate.enter(0);
+                    // SAFETY: the model checks that nobody writes meanwhile.
+                    let value = tables[current.load(Acquire)].with(|table| unsafe { *table });
+                    assert!(value > 0, "a table that was freed");
+                    gate.leave(0);
+                }
+            }
+        });
+        let (gate, tables, current) = &*shared;
+        let mut glance = Vec::new();
+        gate.enter(1);
+        current.store(1, Release);
+        gate.leave(1);
+        gate.glance(&mut glance);
+        if gate.all_passed(&glance) {
+            // SAFETY: the model checks that nobody else reads or writes meanwhile.
+            tables[0].with_mut(|table| unsafe { *table = 0 });
+        }
+        reader.join().expect("no panic");
+    });
+}
+
+/// Real threads and real time: four go in and out, two close.
+#[test]
+fn threads_go_in_and_out() {
+    use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+    let gate = evenkeel_store::gate::Gate::new(6);
+    let (inside, closed) = (AtomicUsize::new(0), AtomicUsize::new(0));
+    let rounds = crate::world::scaled(20, 10_000, 50_000);
+    std::thread::scope(|scope| {
+        for seat in 0..4 {
+            let (gate, inside, closed) = (&gate, &inside, &closed);
+            scope.spawn(move || {
+                for _ in 0..rounds {
+                    gate.enter(seat);
+                    inside.fetch_add(1, SeqCst);
+                    assert_eq!(closed.load(SeqCst), 0);
+                    inside.fetch_sub(1, SeqCst);
+                    gate.leave(seat);
+                }
+            });
+        }
+        for seat in 4..6 {
+            let (gate, inside, closed) = (&gate, &inside, &closed);
+            scope.spawn(move || {
+                for _ in 0..rounds / 20 {
+                    gate.enter(seat);
+                    let guard = gate.close(seat);
+                    assert_eq!(closed.fetch_add(1, SeqCst), 0, "one closer at a time");
+                    assert_eq!(inside.load(SeqCst), 0);
+                    closed.fetch_sub(1, SeqCst);
+                    drop(guard);
+                    gate.leave(seat);
+                }
+            });
+        }
+    });
+}

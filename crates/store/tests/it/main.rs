@@ -1,0 +1,16 @@
+//! Tests of the keyspace from the outside. A module per subject; `world` holds what they share.
+//!
+//! Random tests print their seed; `EVENKEEL_SEED=<seed>` repeats one.
+
+mod eviction;
+mod gate;
+mod large_slot;
+mod memory;
+mod model;
+mod scanning;
+mod strings;
+mod sweeping;
+mod sync;
+mod threads;
+mod watching;
+mod world;

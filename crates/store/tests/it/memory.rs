@@ -1,0 +1,109 @@
+//! What the process holds, and that everything is given back.
+//!
+//! The allocator of this binary is the one of the server around the system's. Beside it each thread counts what it
+//! allocates itself, since the process' count moves with whatever test runs at the same time.
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+
+use evenkeel_store::memory::{self, Counting};
+
+struct PerThread(Counting<System>);
+
+#[global_allocator]
+static MEMORY: PerThread = PerThread(Counting(System));
+
+thread_local! {
+    static HELD: Cell<isize> = const { Cell::new(0) };
+}
+
+/// Bytes that this thread has allocated less those that it has freed.
+pub(crate) fn held() -> isize {
+    HELD.get()
+}
+
+fn add(bytes: isize) {
+    // A thread that is being torn down has no counter any more.
+    let _ = HELD.try_with(|held| held.set(held.get() + bytes));
+}
+
+// SAFETY: every call is passed on unchanged.
+unsafe impl GlobalAlloc for PerThread {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        add(layout.size() as isize);
+        // SAFETY: the caller's promises are those that are asked for.
+        unsafe { self.0.alloc(layout) }
+    }
+
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        add(layout.size() as isize);
+        // SAFETY: as above.
+        unsafe { self.0.alloc_zeroed(layout) }
+    }
+
+    unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
+        add(-(layout.size() as isize));
+        // SAFETY: as above.
+        unsafe { self.0.dealloc(block, layout) }
+    }
+
+    unsafe fn realloc(&self, block: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        add(size as isize - layout.size() as isize);
+        // SAFETY: as above.
+        unsafe { self.0.realloc(block, layout, size) }
+    }
+}
+
+/// More than all other tests of the binary move while this one looks: blocks are this large, and then some.
+const BLOCK: usize = 1 << 40;
+
+/// The counts go through the trait, so that the blocks need not exist.
+struct Pretend;
+
+// SAFETY: nobody uses what it hands out.
+unsafe impl GlobalAlloc for Pretend {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        if layout.align() > 8 { std::ptr::null_mut() } else { std::ptr::dangling_mut() }
+    }
+
+    unsafe fn dealloc(&self, _: *mut u8, _: Layout) {}
+
+    unsafe fn realloc(&self, _: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        // SAFETY: `alloc` here asks for nothing.
+        unsafe { self.alloc(Layout::from_size_align(size, layout.align()).expect("a valid layout")) }
+    }
+}
+
+fn terabytes() -> usize {
+    (memory::used() + BLOCK / 2) / BLOCK
+}
+
+#[test]
+fn blocks_are_counted_across_threads_and_failures_are_not() {
+    let pretend = Counting(Pretend);
+    let layout =
+        |blocks: usize, align| Layout::from_size_align(blocks * BLOCK, align).expect("below isize::MAX");
+    // SAFETY: `Pretend` may be asked for anything.
+    unsafe {
+        pretend.alloc(layout(3, 8));
+        assert_eq!(terabytes(), 3);
+        pretend.realloc(std::ptr::dangling_mut(), layout(3, 8), 5 * BLOCK);
+        assert_eq!(terabytes(), 5);
+        assert!(pretend.alloc(layout(1, 16)).is_null());
+        assert!(pretend.realloc(std::ptr::dangling_mut(), layout(5, 16), BLOCK).is_null());
+        assert_eq!(terabytes(), 5);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                memory::register_thread();
+                pretend.dealloc(std::ptr::dangling_mut(), layout(4, 8));
+                pretend.alloc(layout(1, 8));
+            });
+        });
+        assert_eq!(terabytes(), 2);
+        assert!(memory::peak() >= 5 * BLOCK - BLOCK / 2);
+        memory::reset_peak();
+        assert!(memory::peak() < 3 * BLOCK);
+        pretend.dealloc(std::ptr::dangling_mut(), layout(2, 8));
+    }
+    assert_eq!(terabytes(), 0);
+}

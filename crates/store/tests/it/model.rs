@@ -1,0 +1,380 @@
+//! Random commands against plain maps.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use evenkeel_store::evict::{Order, Policy, Pool};
+use evenkeel_store::rope::{CHUNK, FLAT_MAX};
+use evenkeel_store::{Expire, SLOTS};
+use evenkeel_testkit::Random;
+
+use crate::memory::held as held_memory;
+use crate::world::{START_MS, World, random, scaled};
+
+const DATABASES: usize = 3;
+
+#[derive(Clone, Debug, PartialEq)]
+struct Entry {
+    value: Vec<u8>,
+    deadline: Option<u64>,
+}
+
+/// The world, and what should be in it. Keys that have expired are in the model for as long as they are in the
+/// world: until somebody comes across them.
+struct Model {
+    world: World,
+    random: Random,
+    /// Makes the names of keys.
+    name: fn(&mut Random) -> Vec<u8>,
+    databases: Vec<BTreeMap<Vec<u8>, Entry>>,
+    pools: Vec<(Policy, Pool)>,
+    expired: u64,
+}
+
+impl Model {
+    fn new(name: fn(&mut Random) -> Vec<u8>, random: Random) -> Model {
+        let orders = [Order::Lru, Order::Lfu, Order::Ttl, Order::Random];
+        let policies = orders.iter().flat_map(|order| {
+            [true, false].map(|volatile_only| (Policy { volatile_only, order: *order }, Pool::default()))
+        });
+        let world = World::new(DATABASES);
+        Model {
+            world,
+            random,
+            name,
+            databases: vec![BTreeMap::new(); DATABASES],
+            pools: policies.collect(),
+            expired: 0,
+        }
+    }
+
+    /// A key, and where: more often than not one that is there.
+    fn key(&mut self) -> (u32, Vec<u8>) {
+        let db = self.random.below(DATABASES);
+        if self.random.chance(50) {
+            let from = (self.name)(&mut self.random);
+            if let Some((key, _)) = self.databases[db].range(from..).next() {
+                return (db as u32, key.clone());
+            }
+        }
+        (db as u32, (self.name)(&mut self.random))
+    }
+
+    fn value(&mut self) -> Vec<u8> {
+        let len = match self.random.below(400) {
+            0 => CHUNK - 1 + self.random.below(3),
+            1 => self.random.below(5 * CHUNK),
+            2..10 => FLAT_MAX - 1 + self.random.below(3),
+            10..30 => 0,
+            _ => self.random.below(48),
+        };
+        let byte = self.random.draw() as u8;
+        let mut value = vec![byte; len];
+        if let Some(last) = value.last_mut() {
+            *last = self.random.draw() as u8;
+        }
+        value
+    }
+
+    fn deadline(&mut self) -> u64 {
+        let now = self.world.seat.now_ms;
+        match self.random.below(20) {
+            0 => u64::MAX,
+            1 => 1,
+            2 => now,
+            3 => now + 1,
+            4 => now.saturating_add(1 << 45),
+            _ => now + self.random.below(20_000) as u64,
+        }
+    }
+
+    /// The model's side of a look at a key: an expired one is removed, unless the seat keeps such.
+    fn live(&mut self, db: u32, key: &[u8], keep: bool) -> Option<&mut Entry> {
+        let (now, map) = (self.world.seat.now_ms, &mut self.databases[db as usize]);
+        if map.get(key)?.deadline.is_some_and(|deadline| deadline <= now) {
+            if !keep {
+                map.remove(key);
+                self.expired += 1;
+            }
+            return None;
+        }
+        map.get_mut(key)
+    }
+
+    fn keeps(&self) -> bool {
+        self.world.seat.keep_expired
+    }
+
+    fn step(&mut self) {
+        match self.random.below(1000) {
+            0..3 => self.flush_or_swap(),
+            3..6 => self.sweep(),
+            6..60 => self.evict(),
+            60..80 => self.world.seat.now_ms += self.random.below(2000) as u64,
+            80..85 => self.world.seat.keep_expired = self.random.chance(30),
+            85..100 => self.random_key(),
+            100..400 => self.set(),
+            400..470 => self.append(),
+            470..540 => self.write_range(),
+            540..650 => self.remove(),
+            650..750 => self.set_deadline(),
+            750..850 => self.rename_or_copy(),
+            _ => self.read(),
+        }
+    }
+
+    fn set(&mut self) {
+        let ((db, key), value) = (self.key(), self.value());
+        let expire = match self.random.below(5) {
+            0 => Expire::Keep,
+            1 | 2 => Expire::Clear,
+            _ => Expire::At(self.deadline()),
+        };
+        self.world.set(db, &key, &value, expire);
+        let before = self.live(db, &key, false).and_then(|entry| entry.deadline);
+        let deadline = match expire {
+            Expire::Keep => before,
+            Expire::Clear => None,
+            Expire::At(deadline) => Some(deadline),
+        };
+        self.databases[db as usize].insert(key, Entry { value, deadline });
+    }
+
+    fn append(&mut self) {
+        let ((db, key), value) = (self.key(), self.value());
+        let len = self.world.one(db, &key, |held, key| held.append(key, &value)).expect("a string");
+        match self.live(db, &key, false) {
+            Some(entry) => entry.value.extend_from_slice(&value),
+            None => drop(self.databases[db as usize].insert(key.clone(), Entry { value, deadline: None })),
+        }
+        assert_eq!(len, self.databases[db as usize][&key].value.len());
+    }
+
+    fn write_range(&mut self) {
+        let ((db, key), value) = (self.key(), self.value());
+        let offset = if self.random.chance(5) { self.random.below(6 * CHUNK) } else { self.random.below(60) };
+        let len =
+            self.world.one(db, &key, |held, key| held.write_range(key, offset, &value)).expect("a string");
+        if self.live(db, &key, false).is_none() {
+            if value.is_empty() {
+                return assert_eq!(len, 0);
+            }
+            self.databases[db as usize].insert(key.clone(), Entry { value: Vec::new(), deadline: None });
+        }
+        let entry = self.live(db, &key, false).expect("just made");
+        if !value.is_empty() {
+            let end = offset + value.len();
+            entry.value.resize(entry.value.len().max(end), 0);
+            entry.value[offset..end].copy_from_slice(&value);
+        }
+        assert_eq!(len, entry.value.len());
+    }
+
+    fn remove(&mut self) {
+        let (db, key) = self.key();
+        let removed = self.world.one(db, &key, |held, key| held.remove(key));
+        assert_eq!(removed, self.live(db, &key, self.keeps()).is_some());
+        if removed {
+            self.databases[db as usize].remove(&key);
+        }
+    }
+
+    fn set_deadline(&mut self) {
+        let (db, key) = self.key();
+        let deadline = self.random.chance(70).then(|| self.deadline());
+        let done = self.world.one(db, &key, |held, key| held.set_deadline(key, deadline));
+        let entry = self.live(db, &key, self.keeps());
+        assert_eq!(done, entry.is_some());
+        if let Some(entry) = entry {
+            entry.deadline = deadline;
+        }
+    }
+
+    fn rename_or_copy(&mut self) {
+        let ((from_db, from), (to_db, to)) = (self.key(), self.key());
+        let rename = self.random.chance(50);
+        let there = self.world.two((from_db, &from), (to_db, &to), |held, from, to| {
+            let there = held.look(from).is_some();
+            match there {
+                true if rename => held.rename(from, to),
+                true => held.copy(from, to),
+                false => {}
+            }
+            there
+        });
+        let entry = self.live(from_db, &from, self.keeps()).cloned();
+        assert_eq!(there, entry.is_some());
+        let Some(entry) = entry else { return };
+        if rename {
+            self.databases[from_db as usize].remove(&from);
+        }
+        self.live(to_db, &to, false);
+        self.databases[to_db as usize].insert(to, entry);
+    }
+
+    fn read(&mut self) {
+        let (db, key) = self.key();
+        let found = self.world.one(db, &key, |held, key| {
+            held.read(key)
+                .map(|view| Entry { value: view.string().bytes().into_owned(), deadline: view.deadline() })
+        });
+        let keep = self.keeps();
+        assert_eq!(found.as_ref(), self.live(db, &key, keep).map(|entry| &*entry));
+    }
+
+    fn random_key(&mut self) {
+        let db = self.random.below(DATABASES);
+        let found = self.world.none(|held| held.random_key(db));
+        let now = self.world.seat.now_ms;
+        let live = |entry: &Entry| entry.deadline.is_none_or(|deadline| deadline > now);
+        match found {
+            Some(key) => assert!(live(&self.databases[db][&key])),
+            None => assert!(!self.databases[db].values().any(live), "there was one"),
+        }
+    }
+
+    fn flush_or_swap(&mut self) {
+        let (one, other) = (self.random.below(DATABASES), self.random.below(DATABASES));
+        if self.random.chance(70) {
+            self.world.all(|held| held.swap(one, other));
+            self.databases.swap(one, other);
+        } else {
+            drop(self.world.all(|held| held.flush(one)));
+            self.databases[one].clear();
+        }
+    }
+
+    fn sweep(&mut self) {
+        let (db, now) = (self.random.below(DATABASES), self.world.seat.now_ms);
+        let removed = self.world.sweep(db);
+        let before = self.databases[db].len();
+        // Sweeps know time to 128 ms.
+        self.databases[db].retain(|_, entry| entry.deadline.is_none_or(|deadline| deadline > now - 128));
+        let physical = self.physical(db);
+        let late = self.forget(db, &physical);
+        assert!(
+            late.iter().all(|(_, entry)| entry.deadline.is_some_and(|deadline| deadline <= now)),
+            "{late:?}"
+        );
+        assert_eq!(removed, before - self.databases[db].len());
+        self.expired += removed as u64;
+    }
+
+    fn evict(&mut self) {
+        let at = self.random.below(self.pools.len());
+        let (policy, pool) = &mut self.pools[at];
+        let policy = *policy;
+        let evicted = self.world.none(|held| held.evict(policy, 5, 1, pool));
+        let goes = |entry: &Entry| !policy.volatile_only || entry.deadline.is_some();
+        assert_eq!(evicted, self.databases.iter().flat_map(BTreeMap::values).any(goes));
+        if !evicted {
+            return;
+        }
+        let db =
+            (0..DATABASES).find(|db| self.world.len(*db) != self.databases[*db].len()).expect("one key less");
+        let physical = self.physical(db);
+        let gone = self.forget(db, &physical);
+        assert_eq!(gone.len(), 1);
+        assert!(!policy.volatile_only || gone[0].1.deadline.is_some(), "it had a deadline");
+    }
+
+    /// Takes the keys out of the model that are not there any more.
+    fn forget(&mut self, db: usize, there: &BTreeSet<Vec<u8>>) -> Vec<(Vec<u8>, Entry)> {
+        let map = &mut self.databases[db];
+        let gone: Vec<Vec<u8>> = map.keys().filter(|key| !there.contains(*key)).cloned().collect();
+        gone.into_iter().filter_map(|key| map.remove_entry(&key)).collect()
+    }
+
+    /// All keys that are there, expired or not.
+    fn physical(&mut self, db: usize) -> BTreeSet<Vec<u8>> {
+        let now = std::mem::replace(&mut self.world.seat.now_ms, 0);
+        let mut keys = BTreeSet::new();
+        self.world.none(|held| {
+            held.for_each_key(db, |view| assert!(keys.insert(view.key().to_vec()), "each key once"));
+        });
+        self.world.seat.now_ms = now;
+        keys
+    }
+
+    fn check_counts(&mut self) {
+        for db in 0..DATABASES {
+            assert_eq!(self.world.len(db), self.databases[db].len());
+            let timed = self.databases[db].values().filter(|entry| entry.deadline.is_some()).count();
+            assert_eq!(self.world.timed_len(db), timed);
+        }
+        assert_eq!(self.world.keyspace.total().expired, self.expired);
+    }
+
+    fn check_everything(&mut self) {
+        self.check_counts();
+        self.world.verify();
+        let now = std::mem::replace(&mut self.world.seat.now_ms, 0);
+        for db in 0..DATABASES {
+            let mut there = BTreeMap::new();
+            self.world.none(|held| {
+                held.for_each_key(db, |view| {
+                    let value = view.string().bytes().into_owned();
+                    there.insert(view.key().to_vec(), Entry { value, deadline: view.deadline() });
+                });
+            });
+            assert!(there == self.databases[db], "database {db} differs from its model");
+        }
+        self.world.seat.now_ms = now;
+    }
+}
+
+fn run(name: fn(&mut Random) -> Vec<u8>, steps: usize, test: &str) {
+    let random = random(test);
+    let before = held_memory();
+    let mut model = Model::new(name, random);
+    for step in 0..steps {
+        model.step();
+        if step % 64 == 0 {
+            model.check_counts();
+        }
+        if step % (steps / 8) == 0 {
+            model.check_everything();
+        }
+    }
+    model.check_everything();
+    assert!(model.world.seat.now_ms > START_MS);
+    // All keys that can expire do, and are swept.
+    model.world.seat.now_ms += 1 << 30;
+    for db in 0..DATABASES {
+        let removed = model.world.none(|held| held.sweep(db, 0, SLOTS, || false).removed);
+        let now = model.world.seat.now_ms;
+        let due = |entry: &Entry| entry.deadline.is_some_and(|deadline| deadline <= now);
+        assert_eq!(removed, model.databases[db].values().filter(|entry| due(entry)).count());
+    }
+    model.world.verify();
+    drop(model);
+    assert_eq!(held_memory(), before, "everything is freed");
+}
+
+#[test]
+fn keys_over_all_slots() {
+    let name = |random: &mut Random| format!("key:{}", random.below(3000)).into_bytes();
+    run(name, scaled(300, 20_000, 200_000), "keys_over_all_slots");
+}
+
+#[test]
+fn few_keys() {
+    run(|random| vec![b'k'; random.below(8)], scaled(600, 20_000, 200_000), "few_keys");
+}
+
+#[test]
+fn keys_of_one_slot() {
+    let name = |random: &mut Random| format!("{{tag}}{}", random.below(6000)).into_bytes();
+    run(name, scaled(300, 20_000, 200_000), "keys_of_one_slot");
+}
+
+/// Around 65,535 bytes the header has no room for the length any more.
+#[test]
+fn long_keys() {
+    let name = |random: &mut Random| {
+        let len = [1, 65_534, 65_535, 65_536, 100_000][random.below(5)];
+        let mut key = vec![b'l'; len];
+        key[len / 2] = random.below(20) as u8;
+        key
+    };
+    run(name, scaled(30, 2_000, 20_000), "long_keys");
+}

@@ -1,0 +1,119 @@
+//! Strings: where their bytes lie, and what is shared.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use evenkeel_store::rope::{CHUNK, FLAT_MAX};
+use evenkeel_store::{Expire, Str};
+
+use crate::memory::held as held_memory;
+use crate::world::World;
+
+fn is_raw(world: &mut World, key: &[u8]) -> bool {
+    world.one(0, key, |held, key| held.peek(key).expect("there").is_raw())
+}
+
+fn append(world: &mut World, key: &[u8], bytes: &[u8]) -> usize {
+    world.one(0, key, |held, key| held.append(key, bytes)).expect("a string")
+}
+
+/// OBJECT ENCODING tells edited values from others; so does a Redis server, and these are its answers.
+#[test]
+fn edited_values_are_raw() {
+    let mut world = World::new(1);
+    assert_eq!(append(&mut world, b"appended", b"12"), 2);
+    assert!(!is_raw(&mut world, b"appended"), "APPEND to nothing is SET");
+    assert_eq!(append(&mut world, b"appended", b"3"), 3);
+    assert!(is_raw(&mut world, b"appended"));
+    world.set(0, b"appended", b"456", Expire::Clear);
+    assert!(!is_raw(&mut world, b"appended"));
+    let len = world.one(0, b"range", |held, key| held.write_range(key, 3, b"abc"));
+    assert_eq!(len, Ok(6));
+    assert!(is_raw(&mut world, b"range"));
+    assert_eq!(world.get(0, b"range"), Some(b"\0\0\0abc".to_vec()));
+}
+
+#[test]
+fn writing_nothing_makes_a_key_only_by_append() {
+    let mut world = World::new(1);
+    assert_eq!(append(&mut world, b"appended", b""), 0);
+    assert_eq!(world.get(0, b"appended"), Some(Vec::new()));
+    assert_eq!(world.one(0, b"range", |held, key| held.write_range(key, 1 << 40, b"")), Ok(0));
+    assert_eq!(world.get(0, b"range"), None);
+}
+
+/// A command that panics in the middle of a write leaves the value, and no lock.
+#[test]
+fn a_panic_in_a_write_leaves_the_key_alone() {
+    let mut world = World::new(1);
+    for len in [10, FLAT_MAX + 1] {
+        let value = vec![b'v'; len];
+        world.set(0, b"key", &value, Expire::Clear);
+        world.keyspace.enter(&mut world.seat);
+        let key = world.keyspace.key(0, b"key");
+        let panicked = catch_unwind(AssertUnwindSafe(|| {
+            let mut held = world.keyspace.hold_one(&mut world.seat, key.place);
+            let _ = held.write_range(&key, usize::MAX - 1, b"two bytes too many");
+        }));
+        assert!(panicked.is_err());
+        world.keyspace.leave(&mut world.seat);
+        assert_eq!(world.get(0, b"key"), Some(value));
+        world.verify();
+    }
+}
+
+/// COPY of a large value takes next to no memory, and writing to one of the two does not show in the other.
+#[test]
+fn copies_share_memory_until_written_to() {
+    let before = held_memory();
+    let mut world = World::new(2);
+    let value = vec![b'v'; 100 * CHUNK];
+    world.set(0, b"one", &value, Expire::At(u64::MAX));
+    let alone = held_memory();
+    world.two((0, b"one"), (1, b"other"), |held, one, other| held.copy(one, other));
+    assert!(held_memory() - alone < (600 << 10), "a database is half a megabyte, and the value is shared");
+    let shared = held_memory();
+    world.one(1, b"other", |held, key| held.write_range(key, 50 * CHUNK, b"w").expect("a string"));
+    let copied = held_memory() - shared;
+    assert!(copied < 2 * CHUNK as isize, "{copied} bytes for one chunk and a spine");
+    assert_eq!(world.get(0, b"one"), Some(value));
+    let byte = |at| world.one(1, b"other", |held, key| held.peek(key).expect("there").string().byte(at));
+    assert_eq!([50 * CHUNK - 1, 50 * CHUNK, 50 * CHUNK + 1].map(byte), *b"vwv");
+    world.one(0, b"one", |held, key| held.remove(key));
+    world.one(1, b"other", |held, key| held.remove(key));
+    assert_eq!(world.seat.trash.len(), 2, "values of many chunks are freed elsewhere");
+    drop(world);
+    assert_eq!(held_memory(), before);
+}
+
+/// What a reply holds on to stays as it was.
+#[test]
+fn a_chunk_being_sent_is_not_written_to() {
+    let mut world = World::new(1);
+    world.set(0, b"key", &vec![b'v'; 3 * CHUNK], Expire::Clear);
+    let sent = world.one(0, b"key", |held, key| {
+        let Some(Str::Rope(rope)) = held.string(key).expect("a string") else { panic!("a rope") };
+        rope.pieces(CHUNK..2 * CHUNK)
+            .map(|piece| match piece {
+                evenkeel_store::rope::Piece::Bytes(chunk, _) => chunk.clone(),
+                evenkeel_store::rope::Piece::Zeros(_) => panic!("it has no holes"),
+            })
+            .next()
+            .expect("one piece")
+    });
+    world.one(0, b"key", |held, key| held.write_range(key, CHUNK, b"written").expect("a string"));
+    assert!(sent.iter().all(|byte| *byte == b'v'));
+    assert_eq!(&world.get(0, b"key").expect("there")[CHUNK..CHUNK + 7], b"written");
+}
+
+/// Growing byte by byte does not copy what is there each time: 64 KiB chunks grow by doubling.
+#[test]
+fn appending_bytes_is_cheap() {
+    let mut world = World::new(1);
+    let bytes = crate::world::scaled(100, 200_000, 1_000_000);
+    let start = std::time::Instant::now();
+    (0..bytes).for_each(|_| _ = append(&mut world, b"key", b"x"));
+    println!("{bytes} appends of one byte: {:?}", start.elapsed());
+    assert_eq!(world.get(0, b"key").expect("there").len(), bytes);
+    let memory = world.one(0, b"key", |held, key| held.peek(key).expect("there").memory());
+    assert!(memory < bytes + 3 * CHUNK / 2, "{memory}");
+}

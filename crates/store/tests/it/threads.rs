@@ -1,0 +1,238 @@
+//! Threads that do everything at once: transfers between accounts, sums over all of them, watches, tables that grow
+//! and shrink under prefetches, scans, sweeps, evictions, flushes and swaps.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+use evenkeel_store::evict::{Order, Policy, Pool};
+use evenkeel_store::{Cursor, Expire, Held, Key, Keyspace, SLOTS, Seat, Watch};
+use evenkeel_testkit::Random;
+use evenkeel_testkit::random::fresh_seed;
+
+use crate::world::{START_MS, scaled};
+
+const ACCOUNTS: usize = 24;
+const OPENING: i64 = 1000;
+const THREADS: usize = 4;
+
+/// Accounts lie in these two databases, side by side with keys that come and go; the others are flushed and swapped.
+const ACCOUNT_DBS: u32 = 2;
+const SCRATCH_DBS: [usize; 2] = [2, 3];
+
+fn account(at: usize) -> (u32, Vec<u8>) {
+    // Some share a slot with each other and with the keys that come and go.
+    let name = if at.is_multiple_of(3) { format!("{{tag}}account{at}") } else { format!("account{at}") };
+    (at as u32 % ACCOUNT_DBS, name.into_bytes())
+}
+
+fn passer_by(at: usize) -> Vec<u8> {
+    if at.is_multiple_of(2) { format!("{{tag}}{at}") } else { format!("passer-by{}", at % 64) }.into_bytes()
+}
+
+/// Balances are written in different lengths, so that entries are replaced as well as overwritten.
+fn write_balance(held: &mut Held<'_>, key: &Key<'_>, balance: i64, width: usize) {
+    held.set_string(key, format!("{balance:width$}").as_bytes(), Expire::Keep);
+}
+
+fn balance(held: &mut Held<'_>, key: &Key<'_>) -> i64 {
+    let value = held.string(key).expect("a string").expect("accounts stay").bytes().into_owned();
+    String::from_utf8(value).expect("digits").trim().parse().expect("digits")
+}
+
+/// One thread's side of it.
+struct Actor<'a> {
+    keyspace: &'a Keyspace,
+    seat: Seat,
+    random: Random,
+    transfers: &'a AtomicUsize,
+    pool: Pool,
+    cursor: Cursor,
+}
+
+impl Actor<'_> {
+    fn act(&mut self) {
+        self.keyspace.enter(&mut self.seat);
+        match self.random.below(100) {
+            0..30 => self.transfer(),
+            30..32 => self.audit(),
+            32..33 => self.scratch(),
+            33..45 => self.walk(),
+            45..60 => self.batch(),
+            _ => self.come_and_go(),
+        }
+        self.keyspace.leave(&mut self.seat);
+        match self.random.below(50) {
+            0 => self.keyspace.tidy(&mut self.seat),
+            1 => self.watch(),
+            _ => {}
+        }
+    }
+
+    fn transfer(&mut self) {
+        let (from, to) = (account(self.random.below(ACCOUNTS)), account(self.random.below(ACCOUNTS)));
+        let (from, to) = (self.keyspace.key(from.0, &from.1), self.keyspace.key(to.0, &to.1));
+        let (amount, width) = (self.random.below(10) as i64, self.random.below(12));
+        let mut places = vec![from.place, to.place];
+        let mut held = self.keyspace.hold(&mut self.seat, &mut places);
+        let before = balance(&mut held, &from);
+        write_balance(&mut held, &from, before - amount, width);
+        let before = balance(&mut held, &to);
+        write_balance(&mut held, &to, before + amount, width);
+        self.transfers.fetch_add(1, Relaxed);
+    }
+
+    fn audit(&mut self) {
+        let keyspace = self.keyspace;
+        if self.random.chance(50) {
+            let mut held = keyspace.hold_all(&mut self.seat);
+            assert_eq!(sum(&mut held, keyspace), ACCOUNTS as i64 * OPENING);
+        } else {
+            let names: Vec<_> = (0..ACCOUNTS).map(account).collect();
+            let mut places = names.iter().map(|(db, name)| keyspace.key(*db, name).place).collect();
+            let mut held = keyspace.hold(&mut self.seat, &mut places);
+            assert_eq!(sum(&mut held, keyspace), ACCOUNTS as i64 * OPENING);
+        }
+    }
+
+    /// Flushes and swaps databases that others are using.
+    fn scratch(&mut self) {
+        let mut held = self.keyspace.hold_all(&mut self.seat);
+        let [one, other] = SCRATCH_DBS;
+        match self.random.below(4) {
+            0 => held.swap(one, other),
+            1 => held.verify(),
+            _ => drop(held.flush(one)),
+        }
+    }
+
+    fn walk(&mut self) {
+        let db = self.random.below(4);
+        let mut held = self.keyspace.hold_none(&mut self.seat);
+        match self.random.below(5) {
+            0 => self.cursor = held.scan(db, self.cursor, 100, |view| assert!(!view.key().is_empty())),
+            1 => drop(held.random_key(db)),
+            2 => {
+                let from = self.random.below(SLOTS);
+                held.sweep(db, from, SLOTS, || self.random.chance(20));
+            }
+            3 => {
+                let order = [Order::Lru, Order::Lfu, Order::Ttl, Order::Random][self.random.below(4)];
+                // Accounts have no deadline, so they stay.
+                held.evict(Policy { volatile_only: true, order }, 5, 1, &mut self.pool);
+            }
+            _ => {
+                let keyspace = held.keyspace();
+                assert!(keyspace.timed_len(held.seat, db) < 1 << 30 && keyspace.len(held.seat, db) < 1 << 30);
+                keyspace.table_memory(held.seat, db);
+            }
+        }
+    }
+
+    /// A batch as a worker takes it: all slots are prefetched, then all buckets, then all entries.
+    fn batch(&mut self) {
+        let names: Vec<Vec<u8>> = (0..8).map(|_| passer_by(self.random.below(4000))).collect();
+        let db = self.random.below(4) as u32;
+        let keys: Vec<Key<'_>> = names.iter().map(|name| self.keyspace.key(db, name)).collect();
+        keys.iter().for_each(|key| self.keyspace.prefetch_slot(&self.seat, key.place));
+        keys.iter().for_each(|key| self.keyspace.prefetch_bucket(&self.seat, key.place, key.hash));
+        keys.iter().for_each(|key| self.keyspace.prefetch_entry(&self.seat, key.place, key.hash, 2));
+        for key in &keys {
+            let mut held = self.keyspace.hold_one(&mut self.seat, key.place);
+            if let Some(view) = held.read(key) {
+                assert!(view.key() == key.bytes && view.string().len() < 40_000);
+            }
+        }
+    }
+
+    /// Makes and removes keys, many of them in one slot, with and without deadlines.
+    fn come_and_go(&mut self) {
+        let db = self.random.below(4) as u32;
+        let remove = self.random.chance(50);
+        for _ in 0..self.random.below(12) {
+            let name = passer_by(self.random.below(4000));
+            let key = self.keyspace.key(db, &name);
+            let mut held = self.keyspace.hold_one(&mut self.seat, key.place);
+            let deadline = START_MS + self.random.below(2000) as u64;
+            match self.random.below(4) {
+                _ if remove => drop(held.remove(&key)),
+                0 => held.set_string(&key, b"value", Expire::Clear),
+                1 => held.set_string(&key, &vec![b'v'; self.random.below(40_000)], Expire::At(deadline)),
+                2 => drop(held.set_deadline(&key, Some(deadline))),
+                _ => held.set_string(&key, b"VALUE", Expire::Keep),
+            }
+        }
+    }
+
+    /// WATCH, let others act, EXEC: if the flag is not set, the account is as it was.
+    fn watch(&mut self) {
+        let (db, name) = account(self.random.below(ACCOUNTS));
+        let key = self.keyspace.key(db, &name);
+        let watch = Arc::new(Watch::default());
+        self.keyspace.enter(&mut self.seat);
+        let before = {
+            let mut held = self.keyspace.hold_one(&mut self.seat, key.place);
+            held.watch(&key, &watch);
+            balance(&mut held, &key)
+        };
+        self.keyspace.leave(&mut self.seat);
+        std::thread::yield_now();
+        self.keyspace.enter(&mut self.seat);
+        {
+            let mut held = self.keyspace.hold_one(&mut self.seat, key.place);
+            let after = balance(&mut held, &key);
+            assert!(watch.is_touched() || before == after, "{before} became {after}");
+            held.unwatch(&key, &watch);
+        }
+        self.keyspace.leave(&mut self.seat);
+    }
+}
+
+fn sum(held: &mut Held<'_>, keyspace: &Keyspace) -> i64 {
+    (0..ACCOUNTS)
+        .map(|at| {
+            let (db, name) = account(at);
+            balance(held, &keyspace.key(db, &name))
+        })
+        .sum()
+}
+
+#[test]
+fn everything_at_once() {
+    let seed = fresh_seed();
+    println!("threads: EVENKEEL_SEED={seed} (the order of threads is not repeated)");
+    let keyspace = Keyspace::new(4, THREADS + 1, START_MS, seed);
+    let transfers = AtomicUsize::new(0);
+    let mut seat = keyspace.seat();
+    seat.now_ms = START_MS;
+    keyspace.enter(&mut seat);
+    for (db, name) in (0..ACCOUNTS).map(account) {
+        let key = keyspace.key(db, &name);
+        write_balance(&mut keyspace.hold_one(&mut seat, key.place), &key, OPENING, 0);
+    }
+    keyspace.leave(&mut seat);
+    std::thread::scope(|scope| {
+        for thread in 0..THREADS {
+            let (keyspace, transfers) = (&keyspace, &transfers);
+            let mut seat = keyspace.seat();
+            seat.now_ms = START_MS;
+            let random = Random::new(seed.wrapping_add(thread as u64));
+            scope.spawn(move || {
+                let pool = Pool::default();
+                let mut actor = Actor { keyspace, seat, random, transfers, pool, cursor: Cursor(0) };
+                for step in 0..scaled(60, 25_000, 200_000) {
+                    actor.act();
+                    // Clocks of threads differ a little.
+                    actor.seat.now_ms = START_MS + step as u64 / 16 + thread as u64;
+                }
+            });
+        }
+    });
+    assert!(transfers.load(Relaxed) > 0);
+    keyspace.enter(&mut seat);
+    {
+        let mut held = keyspace.hold_all(&mut seat);
+        assert_eq!(sum(&mut held, &keyspace), ACCOUNTS as i64 * OPENING);
+        held.verify();
+    }
+    keyspace.leave(&mut seat);
+}

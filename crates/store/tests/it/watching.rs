@@ -1,0 +1,132 @@
+//! WATCH: flags are set by changes of the watched key, and by nothing else.
+
+use std::sync::Arc;
+
+use evenkeel_store::{Expire, Held, Key, Watch};
+
+use crate::memory::held as held_memory;
+use crate::world::{START_MS, World};
+
+/// Watches a key, does something, and says whether the flag is set.
+fn touched(world: &mut World, db: u32, key: &[u8], action: impl FnOnce(&mut World)) -> bool {
+    let watch = Arc::new(Watch::default());
+    world.one(db, key, |held, key| held.watch(key, &watch));
+    world.verify();
+    action(world);
+    world.one(db, key, |held, key| held.unwatch(key, &watch));
+    world.verify();
+    watch.is_touched()
+}
+
+fn on(key: &'static [u8], f: impl FnOnce(&mut Held<'_>, &Key<'_>)) -> impl FnOnce(&mut World) {
+    move |world| world.one(0, key, f)
+}
+
+#[test]
+fn changes_touch() {
+    let world = &mut World::new(2);
+    world.set(0, b"k", b"value", Expire::Clear);
+    assert!(touched(world, 0, b"k", |world| world.set(0, b"k", b"other", Expire::Keep)));
+    assert!(touched(world, 0, b"k", on(b"k", |held, key| _ = held.append(key, b"more"))));
+    assert!(touched(world, 0, b"k", on(b"k", |held, key| _ = held.write_range(key, 0, b"x"))));
+    assert!(touched(world, 0, b"k", on(b"k", |held, key| assert!(held.set_deadline(key, Some(u64::MAX))))));
+    assert!(touched(world, 0, b"k", on(b"k", |held, key| assert!(held.remove(key)))));
+    assert!(touched(world, 0, b"k", |world| world.set(0, b"k", b"value", Expire::Clear)), "it was not there");
+    let rename = |world: &mut World| world.two((0, b"k"), (0, b"l"), |held, from, to| held.rename(from, to));
+    assert!(touched(world, 0, b"k", rename));
+    let copy = |world: &mut World| world.two((0, b"l"), (0, b"k"), |held, from, to| held.copy(from, to));
+    assert!(touched(world, 0, b"k", copy));
+    assert!(!touched(world, 0, b"l", copy), "the origin of a copy is as it was");
+    assert!(touched(world, 0, b"k", |world| drop(world.all(|held| held.flush(0)))));
+}
+
+#[test]
+fn nothing_else_touches() {
+    let world = &mut World::new(2);
+    world.set(0, b"{t}k", b"value", Expire::Clear);
+    assert!(!touched(world, 0, b"{t}k", |world| drop(world.get(0, b"{t}k"))));
+    assert!(
+        !touched(world, 0, b"{t}k", |world| world.set(0, b"{t}l", b"value", Expire::Clear)),
+        "another key"
+    );
+    assert!(
+        !touched(world, 0, b"{t}k", |world| world.set(1, b"{t}k", b"value", Expire::Clear)),
+        "another database"
+    );
+    assert!(!touched(world, 0, b"{t}k", |world| drop(world.all(|held| held.flush(1)))));
+    assert!(!touched(world, 0, b"none", |world| drop(world.all(|held| held.flush(0)))), "it was not there");
+    assert!(!touched(world, 0, b"none", on(b"none", |held, key| assert!(!held.remove(key)))));
+}
+
+/// One session watches two keys of a slot, one of them twice; giving up one leaves the other.
+#[test]
+fn a_watch_may_have_several_keys() {
+    let before = held_memory();
+    let mut world = World::new(1);
+    let watch = Arc::new(Watch::default());
+    for key in [b"{t}k", b"{t}l", b"{t}k"] {
+        world.one(0, key, |held, key| held.watch(key, &watch));
+    }
+    world.verify();
+    world.one(0, b"{t}k", |held, key| held.unwatch(key, &watch));
+    world.one(0, b"{t}k", |held, key| held.unwatch(key, &watch));
+    world.verify();
+    world.set(0, b"{t}k", b"value", Expire::Clear);
+    assert!(!watch.is_touched());
+    world.set(0, b"{t}l", b"value", Expire::Clear);
+    assert!(watch.is_touched());
+    // The watch on the other key is given back with the keyspace.
+    drop((world, watch));
+    assert_eq!(held_memory(), before);
+}
+
+/// A key that expires while it is watched changes; one that had expired before does not.
+#[test]
+fn expiry_touches_once() {
+    let world = &mut World::new(1);
+    let read = |world: &mut World| drop(world.get(0, b"k"));
+    world.set(0, b"k", b"value", Expire::At(START_MS + 10));
+    let expire = |world: &mut World| {
+        world.seat.now_ms += 10;
+        read(world);
+    };
+    assert!(touched(world, 0, b"k", expire));
+    world.set(0, b"k", b"value", Expire::At(START_MS));
+    assert!(!touched(world, 0, b"k", read), "it was as good as gone");
+    world.set(0, b"k", b"value", Expire::At(START_MS));
+    assert!(!touched(world, 0, b"k", |world| drop(world.all(|held| held.flush(0)))));
+    world.set(0, b"k", b"value", Expire::At(START_MS));
+    assert!(touched(world, 0, b"k", |world| world.set(0, b"k", b"new", Expire::Clear)));
+}
+
+/// SWAPDB touches the keys that are in either database; watchers stay with the number of theirs.
+#[test]
+fn swapping_touches_what_it_changes() {
+    let world = &mut World::new(3);
+    let swap = |world: &mut World| world.all(|held| held.swap(0, 1));
+    world.set(0, b"here", b"value", Expire::Clear);
+    world.set(1, b"there", b"value", Expire::Clear);
+    assert!(touched(world, 0, b"here", swap));
+    assert!(touched(world, 0, b"here", swap));
+    assert!(!touched(world, 0, b"nowhere", swap));
+    assert!(!touched(world, 2, b"here", swap), "another database");
+    assert!(touched(world, 1, b"here", |world| {
+        swap(world);
+        swap(world);
+    }));
+    // Whoever watches database 0 hears of the keys that have come there.
+    assert!(touched(world, 0, b"later", |world| {
+        swap(world);
+        world.set(0, b"later", b"value", Expire::Clear);
+    }));
+    // Expired keys are as good as none, before and afterwards.
+    let world = &mut World::new(2);
+    world.set(1, b"dead", b"value", Expire::At(START_MS));
+    assert!(!touched(world, 0, b"dead", swap), "none has become a dead one");
+    assert!(!touched(world, 0, b"dead", swap), "a dead one has become none");
+    world.set(0, b"dead", b"value", Expire::At(START_MS));
+    assert!(!touched(world, 0, b"dead", swap), "a dead one has become another");
+    drop(world.all(|held| held.flush(0)));
+    world.set(0, b"dead", b"alive", Expire::Clear);
+    assert!(touched(world, 1, b"dead", swap), "a dead one has come alive");
+}

@@ -1,0 +1,125 @@
+//! A keyspace with one seat and a clock that stands still until it is moved.
+
+use std::time::Duration;
+
+use evenkeel_store::{Cursor, Held, Key, Keyspace, SLOTS, Seat};
+use evenkeel_testkit::random::{Random, fresh_seed};
+
+/// 2023-11-14: any time will do that is long after 1970.
+pub(crate) const START_MS: u64 = 1_700_000_000_000;
+
+/// How much a test does: little under Miri, which is slow, and much where the code is fast.
+pub(crate) const fn scaled(miri: usize, dev: usize, release: usize) -> usize {
+    if cfg!(miri) {
+        miri
+    } else if cfg!(debug_assertions) {
+        dev
+    } else {
+        release
+    }
+}
+
+pub(crate) struct World {
+    pub(crate) keyspace: Keyspace,
+    pub(crate) seat: Seat,
+}
+
+/// Processor time that this thread has used: unlike a clock on the wall, it does not count what other threads do.
+pub(crate) fn thread_time() -> Duration {
+    if cfg!(miri) {
+        return Duration::ZERO;
+    }
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: `time` is where the time is to be written.
+    let result = unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut time) };
+    assert_eq!(result, 0, "every thread has such a clock");
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+}
+
+/// Randomness for a test, whose seed is printed if it fails.
+pub(crate) fn random(test: &str) -> Random {
+    let seed = fresh_seed();
+    println!("{test}: EVENKEEL_SEED={seed}");
+    Random::new(seed)
+}
+
+impl World {
+    pub(crate) fn new(databases: usize) -> World {
+        let keyspace = Keyspace::new(databases, 2, START_MS, 12345);
+        let mut seat = keyspace.seat();
+        seat.now_ms = START_MS;
+        World { keyspace, seat }
+    }
+
+    /// Inside the gate, with the slot of one key locked.
+    pub(crate) fn one<R>(&mut self, db: u32, key: &[u8], f: impl FnOnce(&mut Held<'_>, &Key<'_>) -> R) -> R {
+        let key = self.keyspace.key(db, key);
+        self.keyspace.enter(&mut self.seat);
+        let result = f(&mut self.keyspace.hold_one(&mut self.seat, key.place), &key);
+        self.keyspace.leave(&mut self.seat);
+        result
+    }
+
+    /// With the slots of two keys locked.
+    pub(crate) fn two<R>(
+        &mut self,
+        one: (u32, &[u8]),
+        other: (u32, &[u8]),
+        f: impl FnOnce(&mut Held<'_>, &Key<'_>, &Key<'_>) -> R,
+    ) -> R {
+        let (one, other) = (self.keyspace.key(one.0, one.1), self.keyspace.key(other.0, other.1));
+        let mut places = vec![one.place, other.place];
+        self.keyspace.enter(&mut self.seat);
+        let result = f(&mut self.keyspace.hold(&mut self.seat, &mut places), &one, &other);
+        self.keyspace.leave(&mut self.seat);
+        result
+    }
+
+    /// With nothing locked.
+    pub(crate) fn none<R>(&mut self, f: impl FnOnce(&mut Held<'_>) -> R) -> R {
+        self.keyspace.enter(&mut self.seat);
+        let result = f(&mut self.keyspace.hold_none(&mut self.seat));
+        self.keyspace.leave(&mut self.seat);
+        result
+    }
+
+    /// With everything held.
+    pub(crate) fn all<R>(&mut self, f: impl FnOnce(&mut Held<'_>) -> R) -> R {
+        self.keyspace.enter(&mut self.seat);
+        let result = f(&mut self.keyspace.hold_all(&mut self.seat));
+        self.keyspace.leave(&mut self.seat);
+        result
+    }
+
+    pub(crate) fn verify(&mut self) {
+        self.all(|held| held.verify());
+    }
+
+    pub(crate) fn len(&mut self, db: usize) -> usize {
+        self.none(|held| held.keyspace().len(held.seat, db))
+    }
+
+    pub(crate) fn timed_len(&mut self, db: usize) -> usize {
+        self.none(|held| held.keyspace().timed_len(held.seat, db))
+    }
+
+    pub(crate) fn set(&mut self, db: u32, key: &[u8], value: &[u8], expire: evenkeel_store::Expire) {
+        self.one(db, key, |held, key| held.set_string(key, value, expire));
+    }
+
+    pub(crate) fn get(&mut self, db: u32, key: &[u8]) -> Option<Vec<u8>> {
+        self.one(db, key, |held, key| held.read(key).map(|view| view.string().bytes().into_owned()))
+    }
+
+    /// The keys that one call of SCAN returns, and where the next goes on.
+    pub(crate) fn scan(&mut self, db: usize, cursor: Cursor, count: usize) -> (Vec<Vec<u8>>, Cursor) {
+        let mut keys = Vec::new();
+        let next = self.none(|held| held.scan(db, cursor, count, |view| keys.push(view.key().to_vec())));
+        (keys, next)
+    }
+
+    /// Sweeps the whole database once; returns how many keys went.
+    pub(crate) fn sweep(&mut self, db: usize) -> usize {
+        self.none(|held| held.sweep(db, 0, SLOTS, || false).removed)
+    }
+}
