@@ -13,7 +13,6 @@ use crate::clock;
 use crate::command::table::table;
 use crate::config::{Action, Launch, LogLevel, Settings};
 use crate::log::{Level, Log};
-use crate::net::listener;
 use crate::net::worker::Worker;
 use crate::server::Server;
 
@@ -59,16 +58,21 @@ fn serve(launch: Launch) -> ExitCode {
     }
     let workers = worker_count(&settings);
     let log = Log::start(level_of(settings.loglevel), settings.logfile.clone());
-    raise_file_limit(&settings, &log);
-    let listeners = match listener::open(&settings) {
-        Ok(listeners) => Arc::new(listeners),
-        Err(reason) => return fail(&log, reason),
-    };
+    if let Err(clients) = raise_file_limit(&settings) {
+        log.warning(format!(
+            "maxclients {} needs more open files than this process may have, which is enough for {clients}: raise \
+             the limit with 'ulimit -n'",
+            settings.maxclients
+        ));
+    }
     let pidfile = settings.pidfile.clone();
     let server = match Server::new(settings, config_file, workers, log.clone()) {
         Ok(server) => Arc::new(server),
         Err(error) => return fail(&log, format!("The server cannot be set up: {error}")),
     };
+    if let Err(reason) = listen(&server) {
+        return fail(&log, reason);
+    }
     log_panics(log.clone());
     if let Some(path) = &pidfile
         && let Err(error) = std::fs::write(path, format!("{}\n", std::process::id()))
@@ -76,7 +80,7 @@ fn serve(launch: Launch) -> ExitCode {
         log.warning(format!("Cannot write the pidfile {}: {error}", path.display()));
     }
     announce(&server, &notices);
-    let threads = match start_workers(&server, &listeners) {
+    let threads = match start_workers(&server) {
         Ok(threads) => threads,
         Err(error) => return fail(&log, format!("A worker cannot be started: {error}")),
     };
@@ -90,10 +94,22 @@ fn serve(launch: Launch) -> ExitCode {
     if let Some(path) = pidfile {
         let _ = std::fs::remove_file(path);
     }
-    drop(listeners);
+    server.listeners.close();
     log.warning("Evenkeel is now ready to exit, bye bye...");
     log.flush();
     ExitCode::SUCCESS
+}
+
+fn listen(server: &Server) -> Result<(), String> {
+    let settings = server.settings();
+    server.listen(&settings).map_err(|reason| {
+        server.log.warning(reason);
+        format!("Failed listening on port {}, aborting.", settings.port)
+    })?;
+    if server.listeners.all().is_empty() {
+        return Err("Configured to not listen anywhere, exiting.".into());
+    }
+    Ok(())
 }
 
 fn fail(log: &Log, reason: String) -> ExitCode {
@@ -109,7 +125,8 @@ fn worker_count(settings: &Settings) -> usize {
     }
 }
 
-fn level_of(level: LogLevel) -> Level {
+/// The log's word for a directive's value.
+pub fn level_of(level: LogLevel) -> Level {
     match level {
         LogLevel::Debug => Level::Debug,
         LogLevel::Verbose => Level::Verbose,
@@ -136,29 +153,25 @@ fn set_huge_pages(on: bool) {
     }
 }
 
-/// Asks for as many descriptors as `maxclients` needs, and says so when they are not to be had.
-fn raise_file_limit(settings: &Settings, log: &Log) {
+/// Asks for as many descriptors as `maxclients` needs; says how many clients the limit admits when it is too low.
+pub fn raise_file_limit(settings: &Settings) -> Result<(), u64> {
     const OTHERS: u64 = 64; // listeners, the log, one epoll and one eventfd per worker, operators
-    let wanted = u64::from(settings.maxclients) + OTHERS + 2 * settings.threads as u64;
+    let others = OTHERS + 2 * worker_count(settings) as u64;
+    let wanted = u64::from(settings.maxclients) + others;
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: the pointer is to a valid `rlimit`.
     let known = unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) } == 0;
     if !known || limit.rlim_cur >= wanted {
-        return;
+        return Ok(());
     }
     let raised = libc::rlimit { rlim_cur: wanted, rlim_max: limit.rlim_max.max(wanted) };
     let reachable = libc::rlimit { rlim_cur: limit.rlim_max.min(wanted), rlim_max: limit.rlim_max };
     // SAFETY: the pointers are to valid `rlimit`s.
-    unsafe {
-        if libc::setrlimit(libc::RLIMIT_NOFILE, &raised) != 0
-            && (libc::setrlimit(libc::RLIMIT_NOFILE, &reachable) != 0 || reachable.rlim_cur < wanted)
-        {
-            log.warning(format!(
-                "maxclients {} needs {wanted} open files, but the limit is {}: raise it with 'ulimit -n'",
-                settings.maxclients, limit.rlim_max
-            ));
-        }
-    }
+    let done = unsafe {
+        libc::setrlimit(libc::RLIMIT_NOFILE, &raised) == 0
+            || libc::setrlimit(libc::RLIMIT_NOFILE, &reachable) == 0 && reachable.rlim_cur == wanted
+    };
+    if done { Ok(()) } else { Err(limit.rlim_max.saturating_sub(others)) }
 }
 
 fn announce(server: &Server, notices: &[String]) {
@@ -175,8 +188,10 @@ fn announce(server: &Server, notices: &[String]) {
     }
     notices.iter().for_each(|notice| log.warning(notice.as_str()));
     let addresses: Vec<&str> = settings.bind.iter().map(|bind| bind.address.as_str()).collect();
-    if settings.port != 0 {
-        let host = if addresses.iter().any(|host| *host == "*") { "127.0.0.1" } else { addresses[0] };
+    if settings.port != 0
+        && let Some(first) = addresses.first()
+    {
+        let host = if addresses.contains(&"*") { "127.0.0.1" } else { first };
         log.notice(format!("Listening on port {} of {}", settings.port, addresses.join(" ")));
         log.notice(format!("Connect with: redis-cli -h {host} -p {}   Stop with Ctrl-C, or: redis-cli -h {host} -p {0} shutdown", settings.port));
     }
@@ -192,14 +207,11 @@ fn announce(server: &Server, notices: &[String]) {
     log.notice("Server initialized");
 }
 
-fn start_workers(
-    server: &Arc<Server>,
-    listeners: &Arc<Vec<listener::Listener>>,
-) -> std::io::Result<Vec<std::thread::JoinHandle<()>>> {
+fn start_workers(server: &Arc<Server>) -> std::io::Result<Vec<std::thread::JoinHandle<()>>> {
     let cpus = server.settings().thread_affinity.list.clone();
     (0..server.workers())
         .map(|index| {
-            let worker = Worker::new(server.clone(), index, listeners.clone())?;
+            let worker = Worker::new(server.clone(), index)?;
             let cpu = cpus.get(index % cpus.len().max(1)).copied();
             std::thread::Builder::new().name(format!("worker-{index}")).spawn(move || {
                 if let Some(cpu) = cpu {
@@ -254,10 +266,13 @@ fn log_panics(log: Log) {
 
 /// What is done now and then, beside the workers, until the server stops.
 fn control(server: &Server) {
+    let mut seat = server.keyspace.seat();
+    server.census.note_startup();
     while !server.stopping.load(Acquire) {
-        let now = clock::unix_ms();
-        server.rates.lock().sample(&server.stats, now);
+        seat.now_ms = clock::unix_ms();
+        server.rates.lock().sample(&server.stats, seat.now_ms);
         evenkeel_store::memory::peak();
+        server.census.round(&server.keyspace, &mut seat, server.settings().maxmemory);
         std::thread::park_timeout(Duration::from_millis(ROUND_MS));
     }
 }

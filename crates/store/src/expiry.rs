@@ -8,13 +8,13 @@
 //! A slot of many segments knows such a time for each of them, and one visit looks at a few segments only, so the
 //! millions of keys of one hash tag expire in as small steps as all others.
 
-use crate::SLOTS;
 use crate::held::Held;
 use crate::key::Place;
 use crate::keyspace::prefetching;
 use crate::seat::add;
 use crate::segment::{Segment, Word};
 use crate::slot::{NEVER, Slot};
+use crate::{Millis, SLOTS};
 
 /// Most keys that one visit of a slot removes: at up to 400 ns each, when nothing is in the cache, the slot is locked
 /// for 100 us.
@@ -56,6 +56,45 @@ impl Held<'_> {
             }
         }
         Swept { removed, next: None }
+    }
+
+    /// How long keys with a deadline have left on average, by about `samples` of them; `None` where there are none. Only
+    /// for who holds nothing or everything.
+    pub fn mean_ttl(&mut self, db: usize, samples: usize) -> Option<Millis> {
+        let (mut sum, mut seen) = (0, 0);
+        for _ in 0..samples {
+            let random = self.seat.random();
+            let timed = &self.keyspace().db_if_used(db)?.timed;
+            let slot = timed.next_round(random as usize % SLOTS)?;
+            let place = Place::new(db as u32, slot as u16);
+            let (left, count) = self.visit(place, |held| held.ttl_of_some(place, random, samples - seen));
+            (sum, seen) = (sum + left, seen + count);
+            if seen >= samples {
+                break;
+            }
+        }
+        sum.checked_div(seen as u128).map(|mean| mean as Millis)
+    }
+
+    /// The time that up to `samples` neighbouring keys of a slot have left, in all, and how many those are.
+    fn ttl_of_some(&mut self, place: Place, random: u64, samples: usize) -> (u128, usize) {
+        let (slot, now) = (self.slot_of_place(place), self.seat.now_ms);
+        let left = |segment: Segment, bucket| {
+            let deadline = segment.word(bucket).entry().deadline()?;
+            Some(u128::from(deadline.saturating_sub(now)))
+        };
+        for (_, segment) in slot.segments_from(random) {
+            let found: Vec<u128> = segment
+                .occupied_from(random as usize)
+                .filter(|bucket| segment.deadline(*bucket) != 0)
+                .filter_map(|bucket| left(segment, bucket))
+                .take(samples)
+                .collect();
+            if !found.is_empty() {
+                return (found.iter().sum(), found.len());
+            }
+        }
+        (0, 0)
     }
 
     /// Removes due keys of a slot; returns how many, and whether those were all.
