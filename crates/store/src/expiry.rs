@@ -102,17 +102,23 @@ impl Held<'_> {
         let slot = self.slot_of_place(place);
         let mut due = Vec::new();
         let complete = collect_due(slot, self.seat.random(), now, &mut due);
-        for word in prefetching(&due) {
+        self.remove_expired(place, &due);
+        add(&self.seat.tally.expired_in_sweeps, due.len() as u64);
+        (due.len(), complete)
+    }
+
+    /// Removes keys whose time has passed; they were seen in the slot under the lock that is still held.
+    pub(crate) fn remove_expired(&mut self, place: Place, expired: &[Word]) {
+        let slot = self.slot_of_place(place);
+        for word in prefetching(expired) {
             let entry = word.entry();
-            let deadline = entry.deadline().expect("the column has a deadline, so the entry has one");
+            let deadline = entry.deadline().expect("whoever saw it expired saw a deadline");
             assert!(deadline <= self.seat.now_ms, "deadlines are rounded up in the column");
             let hash = self.keyspace().hasher.hash(entry.key());
             let found = slot.find_word(hash, word).expect("it was seen under the same lock");
             self.remove_found(place, found);
         }
-        add(&self.seat.tally.expired, due.len() as u64);
-        add(&self.seat.tally.expired_in_sweeps, due.len() as u64);
-        (due.len(), complete)
+        add(&self.seat.tally.expired, expired.len() as u64);
     }
 }
 

@@ -100,6 +100,11 @@ impl Gate {
         Closed { gate: self, _closer: closer }
     }
 
+    /// Whether somebody waits for all others to come out. A hint for who has been inside for long.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.closed.load(Relaxed)
+    }
+
     /// All counts at this moment, to be held against [`Gate::all_passed`] later.
     pub(crate) fn glance(&self, into: &mut Vec<u64>) {
         fence(SeqCst);

@@ -108,6 +108,15 @@ impl<'a> Held<'a> {
         }
     }
 
+    /// Lets a thread that waits for everything to come to rest go first. For who holds nothing and works long; whatever
+    /// was read before may have changed afterwards. Does nothing for who holds something.
+    pub fn give_way(&mut self) {
+        if matches!(self.scope, Scope::None) && self.keyspace.gate.is_closed() {
+            self.keyspace.leave(self.seat);
+            self.keyspace.enter(self.seat);
+        }
+    }
+
     fn unlock(&mut self) {
         let places = match &self.scope {
             Scope::One(place) => std::slice::from_ref(place),
@@ -195,6 +204,13 @@ impl<'a> Held<'a> {
                 None
             }
         }
+    }
+
+    /// The key's entry; counts as an access but neither as a hit nor as a miss: for who is about to change it.
+    pub fn touch(&mut self, key: &Key<'_>) -> Option<View<'_>> {
+        let found = self.live(key)?;
+        self.mark(found.entry());
+        Some(View::new(found.entry()))
     }
 
     /// The string at the key, as [`Held::read`].
@@ -396,16 +412,25 @@ impl<'a> Held<'a> {
 
     // Watching.
 
-    /// `watch` is touched when the key changes from now on. Watching a key twice is watching it once.
-    pub fn watch(&mut self, key: &Key<'_>, watch: &std::sync::Arc<Watch>) {
-        let slot = self.slot(key).1;
-        let now = self.seat.now_ms;
-        let found = slot.find(key.hash, key.bytes);
-        let stale =
-            found.is_some_and(|found| found.entry().deadline().is_some_and(|deadline| deadline <= now));
-        if Watchers::add(&slot.watchers, key.bytes, watch, stale) {
+    /// `watch` is touched when the key changes from now on; `false` when it was watching the key already.
+    pub fn watch(&mut self, key: &Key<'_>, watch: &std::sync::Arc<Watch>) -> bool {
+        let stale = self.has_expired(key);
+        let new = Watchers::add(&self.slot(key).1.watchers, key.bytes, watch, stale);
+        if new {
             self.keyspace.watches.fetch_add(1, Relaxed);
         }
+        new
+    }
+
+    /// Whether a key under `watch` has expired since, although it has not been removed yet and so has touched nobody.
+    pub fn lapsed(&self, key: &Key<'_>, watch: &std::sync::Arc<Watch>) -> bool {
+        self.has_expired(key) && !Watchers::is_stale(&self.slot(key).1.watchers, key.bytes, watch)
+    }
+
+    /// Whether the key is there although its time has passed.
+    fn has_expired(&self, key: &Key<'_>) -> bool {
+        let deadline = self.slot(key).1.find(key.hash, key.bytes).and_then(|found| found.entry().deadline());
+        deadline.is_some_and(|deadline| deadline <= self.seat.now_ms)
     }
 
     /// Ends what [`Held::watch`] began, for one key.

@@ -5,7 +5,7 @@
 //! its slot holds a key. Keys may come twice when a segment splits between two calls.
 
 use crate::SLOTS;
-use crate::directory::DEPTH_MAX;
+use crate::directory::{self, DEPTH_MAX};
 use crate::entry::View;
 use crate::held::Held;
 use crate::key::{Place, SLOT_BITS};
@@ -46,7 +46,7 @@ impl Cursor {
 impl Held<'_> {
     /// Calls `f` with about `count` keys of the database from `cursor` on; returns where to go on.
     ///
-    /// Keys that have expired are passed over. Only for who holds nothing or everything.
+    /// Keys that have expired are removed, where the seat may, or passed over. Only for who holds nothing or everything.
     pub fn scan(&mut self, db: usize, cursor: Cursor, count: usize, mut f: impl FnMut(View<'_>)) -> Cursor {
         let (mut cursor, mut seen) = (cursor, 0);
         // Each slot that has its bit set yields a key or has just lost its last one, so this goes on for about `count`
@@ -83,15 +83,19 @@ impl Held<'_> {
             let want = (count - (*seen).min(count)).max(1) as u64;
             let width = TAGS.saturating_mul(want).div_ceil(segment.buckets().max(1) as u64);
             let until = if segment.buckets() <= 64 { TAGS } else { tag.saturating_add(width).min(TAGS) };
-            let now = self.seat.now_ms;
+            let (now, mut expired) = (self.seat.now_ms, Vec::new());
             for word in segment.occupied().map(|bucket| segment.word(bucket)) {
                 if (tag..until).contains(&u64::from(word.tag())) {
                     let entry = word.entry();
-                    if entry.deadline().is_none_or(|deadline| deadline > now) {
-                        f(View::new(entry));
+                    match entry.deadline() {
+                        Some(deadline) if deadline <= now => expired.push(word),
+                        _ => f(View::new(entry)),
                     }
                     *seen += 1;
                 }
+            }
+            if !self.seat.keep_expired {
+                self.remove_expired(place, &expired);
             }
             (prefix, tag) = if until < TAGS { (prefix, until) } else { (next_prefix, 0) };
             if *seen >= count && prefix < 1 << DEPTH_MAX {
@@ -102,15 +106,34 @@ impl Held<'_> {
         if next == SLOTS { Cursor(0) } else { Cursor::new(next, 0, 0) }
     }
 
-    /// Calls `f` with every live key of a database, slot by slot. Only for who holds nothing or everything.
+    /// Calls `f` with every live key of a database. Only for who holds nothing or everything.
+    ///
+    /// One segment at a time is locked, and between two of them whoever waits for everything may go first. So what is
+    /// seen is no moment of the database; but a key that stays there throughout is seen once, however its slot grows.
     pub fn for_each_key(&mut self, db: usize, mut f: impl FnMut(View<'_>)) {
-        let mut cursor = Cursor(0);
-        loop {
-            cursor = self.scan(db, cursor, usize::MAX, &mut f);
-            if cursor.0 == 0 {
-                return;
+        let mut from = 0;
+        while let Some(slot) = self.keyspace().db_if_used(db).and_then(|db| db.occupied.next(from)) {
+            let (place, mut prefix) = (Place::new(db as u32, slot as u16), 0);
+            while prefix < 1 << DEPTH_MAX {
+                prefix = self.visit(place, |held| held.keys_of_segment(place, prefix, &mut f));
+                self.give_way();
+            }
+            from = slot + 1;
+        }
+    }
+
+    /// Calls `f` with the live keys of the segment that covers `prefix`, from there on; returns what comes after it.
+    fn keys_of_segment(&mut self, place: Place, prefix: u64, f: &mut impl FnMut(View<'_>)) -> u64 {
+        let (segment, next) = self.slot_of_place(place).segment_at(prefix);
+        let (now, hasher) = (self.seat.now_ms, &self.keyspace().hasher);
+        for entry in segment.occupied().map(|bucket| segment.word(bucket).entry()) {
+            // A slot that was emptied since the last segment begins anew with one that covers all prefixes.
+            let is_new = prefix == 0 || directory::prefix(hasher.hash(entry.key())) >= prefix;
+            if is_new && entry.deadline().is_none_or(|deadline| deadline > now) {
+                f(View::new(entry));
             }
         }
+        next
     }
 
     /// A key of the database, at random; nearly uniform where keys are spread over the slots. Only for who holds

@@ -77,6 +77,15 @@ impl Watchers {
         at.is_some()
     }
 
+    /// Whether the watch began when the key had expired already.
+    pub(crate) fn is_stale(slot: &AtomicPtr<Watchers>, key: &[u8], watch: &Arc<Watch>) -> bool {
+        let watchers = Watchers::take(slot);
+        let stale =
+            watchers.iter().flat_map(|watchers| &watchers.0).any(|one| one.stale && one.is(key, watch));
+        Watchers::put(slot, watchers);
+        stale
+    }
+
     #[cold]
     pub(crate) fn touch(slot: &AtomicPtr<Watchers>, key: &[u8], change: Change) {
         if let Some(mut watchers) = Watchers::take(slot) {

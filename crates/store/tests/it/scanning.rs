@@ -1,8 +1,11 @@
 //! SCAN: every key that is there all along is returned, and nothing is returned that was not there.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::mpsc::channel;
+use std::time::Duration;
 
-use evenkeel_store::{Cursor, Expire};
+use evenkeel_store::{Cursor, Expire, Held};
 use evenkeel_testkit::Random;
 
 use crate::world::{World, random, scaled};
@@ -156,15 +159,119 @@ fn any_cursor_is_answered() {
     }
 }
 
+/// As in Redis, so that DBSIZE after a whole scan is the number of keys that it returned.
 #[test]
-fn expired_keys_are_passed_over() {
-    let (mut world, _) = filled(50, 0);
-    let now = world.seat.now_ms;
-    world.set(0, b"gone", b"", Expire::At(now));
+fn expired_keys_are_removed_on_the_way() {
+    let (mut world, _) = filled(50, scaled(100, 2000, 2000));
+    let (now, live) = (world.seat.now_ms, world.len(0));
+    for at in 0..300 {
+        world.set(0, format!("gone:{at}").as_bytes(), b"", Expire::At(now));
+        world.set(0, format!("{{tag}}gone:{at}").as_bytes(), b"", Expire::At(now));
+    }
     world.set(0, b"there", b"", Expire::At(now + 1));
+    world.seat.keep_expired = true;
+    assert_eq!((scan_all(&mut world, 0, 10).len(), world.len(0)), (live + 1, live + 601), "only hidden");
+    world.seat.keep_expired = false;
     let keys = scan_all(&mut world, 0, 10);
-    assert!(keys.contains_key(&b"there"[..]) && !keys.contains_key(&b"gone"[..]));
-    assert_eq!((keys.len(), world.len(0)), (51, 52), "SCAN removes nothing");
+    assert!(keys.contains_key(&b"there"[..]) && keys.values().all(|times| *times == 1));
+    assert_eq!((keys.len(), world.len(0)), (live + 1, live + 1));
+    assert_eq!(world.keyspace.total().expired, 600);
+    world.verify();
+}
+
+/// While a walk goes through a slot, that slot grows and shrinks; keys that stay are seen once all the same.
+#[test]
+fn a_walk_sees_each_key_once_while_others_come_and_go() {
+    let (world, keys) = filled(0, scaled(100, 5000, 20_000));
+    let (keyspace, done) = (&world.keyspace, AtomicBool::new(false));
+    let mut seat = keyspace.seat();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for round in (0..2).cycle().take_while(|_| !done.load(Relaxed)) {
+                for at in 0..scaled(50, 5000, 20_000) {
+                    let bytes = format!("{{tag}}other:{at}");
+                    let key = keyspace.key(0, bytes.as_bytes());
+                    keyspace.enter(&mut seat);
+                    let mut held = keyspace.hold_one(&mut seat, key.place);
+                    if round == 0 {
+                        held.set_string(&key, b"", Expire::Clear)
+                    } else {
+                        _ = held.remove(&key)
+                    }
+                    drop(held);
+                    keyspace.leave(&mut seat);
+                }
+            }
+        });
+        let mut walker = world.seat;
+        for _ in 0..scaled(5, 30, 100) {
+            let mut times: BTreeMap<Vec<u8>, usize> = BTreeMap::new();
+            keyspace.enter(&mut walker);
+            keyspace
+                .hold_none(&mut walker)
+                .for_each_key(0, |view| *times.entry(view.key().to_vec()).or_default() += 1);
+            keyspace.leave(&mut walker);
+            assert!(keys.iter().all(|key| times.get(key) == Some(&1)));
+        }
+        done.store(true, Relaxed);
+    });
+}
+
+/// Walks database 0, and holds everything for a moment on another thread while the first segment is walked. Returns
+/// how often each key was seen.
+fn walk_interrupted(world: World, f: impl FnOnce(&mut Held<'_>) + Send) -> BTreeMap<Vec<u8>, usize> {
+    let (keyspace, (tell, told), about_to) = (&world.keyspace, channel(), &AtomicBool::new(false));
+    let (mut walker, mut other, mut times) = (world.seat, keyspace.seat(), BTreeMap::<Vec<u8>, usize>::new());
+    other.now_ms = walker.now_ms;
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            let () = told.recv().expect("the walk tells when it has begun");
+            keyspace.enter(&mut other);
+            about_to.store(true, Relaxed);
+            f(&mut keyspace.hold_all(&mut other));
+            keyspace.leave(&mut other);
+        });
+        keyspace.enter(&mut walker);
+        keyspace.hold_none(&mut walker).for_each_key(0, |view| {
+            if times.is_empty() {
+                tell.send(()).expect("the other thread waits for it");
+                while !about_to.load(Relaxed) {
+                    std::thread::yield_now();
+                }
+                std::thread::sleep(Duration::from_millis(50)); // by then the gate is closed
+            }
+            *times.entry(view.key().to_vec()).or_default() += 1;
+        });
+        keyspace.leave(&mut walker);
+    });
+    times
+}
+
+/// Who needs everything at rest does not wait for the end of a long walk, and so keeps nobody else waiting for it.
+#[test]
+fn a_long_walk_gives_way() {
+    for (spread, tagged) in [(200, 0), (0, 2000)] {
+        let (world, keys) = filled(spread, tagged);
+        let times = walk_interrupted(world, |held| drop(held.flush(0)));
+        assert!((1..keys.len()).contains(&times.len()), "the walk saw {} of {}", times.len(), keys.len());
+    }
+}
+
+/// A slot that is emptied and filled again in the middle of a walk begins with one segment that covers everything.
+#[test]
+fn a_walk_sees_no_key_twice_whatever_becomes_of_its_slot() {
+    let (world, keys) = filled(0, 1500);
+    let times = walk_interrupted(world, |held| {
+        for bytes in &keys {
+            let key = held.keyspace().key(0, bytes);
+            assert!(held.remove(&key));
+        }
+        for bytes in keys.iter().take(500) {
+            let key = held.keyspace().key(0, bytes);
+            held.set_string(&key, b"", Expire::Clear);
+        }
+    });
+    assert!(times.values().all(|times| *times == 1) && times.len() > 500, "some before and some after");
 }
 
 #[test]

@@ -99,6 +99,26 @@ fn expiry_touches_once() {
     assert!(touched(world, 0, b"k", |world| world.set(0, b"k", b"new", Expire::Clear)));
 }
 
+/// EXEC asks for keys that have expired and that nobody has met since; one that had expired before does not count.
+#[test]
+fn an_expired_key_that_is_still_there_has_lapsed() {
+    let world = &mut World::new(1);
+    let watch = Arc::new(Watch::default());
+    let lapsed = |world: &mut World| world.one(0, b"k", |held, key| held.lapsed(key, &watch));
+    assert!(!lapsed(world), "no key");
+    world.set(0, b"k", b"value", Expire::At(START_MS + 10));
+    assert!(world.one(0, b"k", |held, key| held.watch(key, &watch)));
+    assert!(!world.one(0, b"k", |held, key| held.watch(key, &watch)), "watched already");
+    assert!(!lapsed(world), "it lives");
+    world.seat.now_ms += 10;
+    assert!(lapsed(world) && !watch.is_touched());
+    assert_eq!(world.len(0), 1, "asking removes nothing");
+    world.one(0, b"k", |held, key| held.unwatch(key, &watch));
+    world.one(0, b"k", |held, key| held.watch(key, &watch));
+    assert!(!lapsed(world), "it had expired when the watch began");
+    world.one(0, b"k", |held, key| held.unwatch(key, &watch));
+}
+
 /// SWAPDB touches the keys that are in either database; watchers stay with the number of theirs.
 #[test]
 fn swapping_touches_what_it_changes() {
