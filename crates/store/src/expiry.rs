@@ -65,7 +65,7 @@ impl Held<'_> {
         for _ in 0..samples {
             let random = self.seat.random();
             let timed = &self.keyspace().db_if_used(db)?.timed;
-            let slot = timed.next_round(random as usize % SLOTS)?;
+            let Some(slot) = timed.any(random) else { break };
             let place = Place::new(db as u32, slot as u16);
             let (left, count) = self.visit(place, |held| held.ttl_of_some(place, random, samples - seen));
             (sum, seen) = (sum + left, seen + count);
