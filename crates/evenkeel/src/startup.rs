@@ -212,15 +212,26 @@ fn start_workers(server: &Arc<Server>) -> std::io::Result<Vec<std::thread::JoinH
     (0..server.workers())
         .map(|index| {
             let worker = Worker::new(server.clone(), index)?;
+            let server = server.clone();
             let cpu = cpus.get(index % cpus.len().max(1)).copied();
             std::thread::Builder::new().name(format!("worker-{index}")).spawn(move || {
                 if let Some(cpu) = cpu {
                     pin_to(cpu);
                 }
-                worker.run();
+                run_worker(worker, &server);
             })
         })
         .collect()
+}
+
+/// A panic in a command is caught where commands are run. One anywhere else leaves the worker's connections in an
+/// unknown state, and clients waiting for ever: better that the process ends, and is started again.
+fn run_worker(worker: Worker, server: &Server) {
+    if std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| worker.run())).is_err() {
+        server.log.warning("A worker failed outside a command; the process ends");
+        server.log.flush();
+        std::process::exit(70);
+    }
 }
 
 fn pin_to(cpu: usize) {
