@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering::*};
 use evenkeel_store::Keyspace;
 use parking_lot::{Mutex, RwLock};
 
-use crate::clients::Clients;
+use crate::clients::{ClientInfo, Clients};
 use crate::clock;
 use crate::command::table::table;
 use crate::command::{Command, Flags};
@@ -125,6 +125,14 @@ impl Server {
 
     pub fn workers(&self) -> usize {
         self.inboxes.len()
+    }
+
+    /// Closes the connections of these clients, which count no longer when this returns; how many there were.
+    pub fn kill(&self, clients: &[Arc<ClientInfo>]) -> usize {
+        let killed = self.clients.kill(clients);
+        // All workers, since a connection may be on its way from one to another.
+        self.inboxes.iter().for_each(|inbox| inbox.post(Message::CloseKilled));
+        killed
     }
 
     /// Makes every worker go round once, so that it sees what has changed.

@@ -131,6 +131,15 @@ impl Settings {
         rewrite::rewrite(self, path, extent)
     }
 
+    /// Bytes that all clients together may take; zero: no limit.
+    pub(crate) fn client_memory_max(&self) -> usize {
+        let bytes = match self.maxmemory_clients {
+            percent @ ..0 => i128::from(self.maxmemory) * -percent / 100,
+            bytes => bytes,
+        };
+        usize::try_from(bytes).unwrap_or(usize::MAX)
+    }
+
     fn check_change(&self, name: &[u8], again: bool, local: bool) -> Result<(), SetError> {
         let unknown = || SetError::Unknown { name: String::from_utf8_lossy(name).into_owned() };
         let row = find_setting(name).ok_or_else(unknown)?;
