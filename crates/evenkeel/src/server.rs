@@ -12,8 +12,8 @@ use parking_lot::{Mutex, RwLock};
 
 use crate::clients::{ClientInfo, Clients};
 use crate::clock;
-use crate::command::table::table;
-use crate::command::{Command, Flags};
+use crate::command::table::{renamed, table};
+use crate::command::{Command, Flags, Table};
 use crate::config::Settings;
 use crate::log::Log;
 use crate::net::inbox::{Inbox, Message};
@@ -32,6 +32,8 @@ pub struct Server {
     changing: Mutex<()>,
     pub listeners: Listeners,
     pub config_file: Option<PathBuf>,
+    /// The commands under the names that the configuration gives them.
+    pub table: &'static Table,
     pub clients: Clients,
     /// One set per worker.
     pub stats: Box<[Stats]>,
@@ -68,8 +70,10 @@ impl Server {
         let keyspace = Keyspace::new(settings.databases, workers + 2, now, random_seed());
         let inboxes = (0..workers).map(|_| Inbox::new()).collect::<std::io::Result<_>>()?;
         let commands = table().rows().len();
+        let table = renamed(&settings.rename_command);
         Ok(Server {
             keyspace,
+            table,
             settings: RwLock::new(Arc::new(settings)),
             settings_version: AtomicU64::new(0),
             changing: Mutex::default(),
