@@ -59,6 +59,13 @@ pub fn subcommands(container: &str) -> impl Iterator<Item = &'static Doc> {
     })
 }
 
+/// Replies to `<CONTAINER> HELP`.
+pub fn reply_help(call: &mut super::Call<'_, '_>, container: &str) {
+    let lines = help(container);
+    call.reply.array(lines.len());
+    lines.iter().for_each(|line| call.reply.simple(line));
+}
+
 /// The lines that `<CONTAINER> HELP` answers with; none if there is no such container.
 pub fn help(container: &str) -> Vec<String> {
     let Some(parent) = find(container) else { return Vec::new() };
