@@ -9,7 +9,7 @@ use evenkeel_store::SLOTS;
 
 use crate::clock;
 use crate::dispatch::Executor;
-use crate::observe::stats::Stage;
+use crate::observe::stats::{Stage, add};
 
 /// The longest slice of background work, in microseconds.
 pub const SLICE_US_MAX: u64 = 500;
@@ -63,6 +63,9 @@ impl Background {
         let elapsed = clock::ticks().saturating_sub(started);
         let stats = executor.stats();
         stats.book(Stage::Expire, elapsed);
+        if self.sweep.is_some() {
+            add(&stats.slices_cut, 1);
+        }
         stats.slice_max.fetch_max(elapsed, Relaxed);
     }
 }

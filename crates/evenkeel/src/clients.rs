@@ -11,6 +11,8 @@ use std::sync::atomic::{
 
 use parking_lot::Mutex;
 
+use crate::net::connection::Connection;
+
 /// One client, as others see it.
 pub struct ClientInfo {
     pub id: u64,
@@ -97,6 +99,38 @@ impl ClientInfo {
     }
 }
 
+impl ClientInfo {
+    /// Bytes of memory that the client takes: its buffers, its queued commands, its name, itself.
+    pub fn memory(&self) -> usize {
+        let names = self.name.lock().capacity() + self.lib_name.lock().capacity();
+        let buffers = self.query_size.load(Relaxed) + self.out_bytes.load(Relaxed);
+        BASE + names + buffers + self.multi_memory.load(Relaxed)
+    }
+
+    /// Whether the client is on this machine: over a Unix socket or the loopback interface.
+    pub fn is_local(&self) -> bool {
+        let ip = self.address.parse::<std::net::SocketAddr>().map(|address| address.ip().to_canonical());
+        self.is_unix || ip.is_ok_and(|ip| ip.is_loopback())
+    }
+}
+
+/// Bytes of an idle client: its entry here, and its connection.
+const BASE: usize = size_of::<ClientInfo>() + size_of::<Connection>();
+
+/// Figures over all clients.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Totals {
+    pub count: usize,
+    /// In bytes.
+    pub memory: usize,
+    /// The largest query buffer and the largest backlog, in bytes.
+    pub input_max: usize,
+    pub output_max: usize,
+    pub blocked: usize,
+    pub watching: usize,
+    pub watched_keys: usize,
+}
+
 /// See the module's text.
 #[derive(Default)]
 pub struct Clients {
@@ -128,6 +162,22 @@ impl Clients {
 
     pub fn find(&self, id: u64) -> Option<Arc<ClientInfo>> {
         self.by_id.lock().get(&id).cloned()
+    }
+
+    /// Figures over all clients.
+    pub fn totals(&self) -> Totals {
+        let mut totals = Totals::default();
+        for client in self.by_id.lock().values() {
+            totals.count += 1;
+            totals.memory += client.memory();
+            totals.input_max = totals.input_max.max(client.query_size.load(Relaxed));
+            totals.output_max = totals.output_max.max(client.out_bytes.load(Relaxed));
+            totals.blocked += usize::from(client.blocked.load(Relaxed));
+            let watched = client.watched.load(Relaxed) as usize;
+            totals.watching += usize::from(watched > 0);
+            totals.watched_keys += watched;
+        }
+        totals
     }
 
     /// All clients, in the order of their ids.

@@ -55,6 +55,15 @@ pub fn ticks_per_us() -> u64 {
     ((1000_u128 << 32) / u128::from(scale().ns_q32.max(1))).max(1) as u64
 }
 
+/// Where ticks come from, for INFO.
+pub fn source() -> String {
+    if scale().counter {
+        format!("X86 TSC @ {} ticks/us", ticks_per_us())
+    } else {
+        "POSIX clock_gettime".into()
+    }
+}
+
 /// Milliseconds since the Unix epoch.
 pub fn unix_ms() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64)
@@ -95,10 +104,13 @@ mod tests {
 
     #[test]
     fn ticks_keep_pace_with_the_clock() {
-        let (start, before) = (Instant::now(), ticks());
-        std::thread::sleep(Duration::from_millis(50));
-        let (by_ticks, by_clock) = (ns(ticks() - before), start.elapsed().as_nanos() as u64);
-        assert!(by_ticks.abs_diff(by_clock) < by_clock / 20, "{by_ticks} {by_clock}");
-        assert!(ticks_per_us() >= 1);
+        // The thread may have to wait for a processor between the two readings, so that one good try is enough.
+        let good = (0..10).any(|_| {
+            let (start, before) = (Instant::now(), ticks());
+            std::thread::sleep(Duration::from_millis(20));
+            let (by_ticks, by_clock) = (ns(ticks() - before), start.elapsed().as_nanos() as u64);
+            by_ticks.abs_diff(by_clock) < by_clock / 20
+        });
+        assert!(good && ticks_per_us() >= 1);
     }
 }

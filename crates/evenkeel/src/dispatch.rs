@@ -148,7 +148,8 @@ impl Executor {
         if !row.arity.admits(request.args.len()) {
             return Err(Error::Arity(row.name));
         }
-        if !session.authenticated && !row.flags.has(Flags::NO_AUTH) {
+        // A password that has been taken away is asked of nobody.
+        if !session.authenticated && !row.flags.has(Flags::NO_AUTH) && !self.settings.requirepass.is_empty() {
             return Err(Error::NoAuth);
         }
         if session.on_probation && !row.flags.has(Flags::OPERATOR) {
@@ -219,7 +220,14 @@ impl Executor {
                 }
             }
         };
-        parts.call(row, request.args, &[], &mut held)
+        let done = parts.call(row, request.args, &[], &mut held);
+        drop(held);
+        if server.settings_version() != self.settings_version {
+            // CONFIG SET holds for the next command of the same batch, too.
+            self.refresh(self.seat.now_ms);
+            self.make_room();
+        }
+        done
     }
 
     #[inline]

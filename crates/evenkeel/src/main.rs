@@ -32,3 +32,12 @@ static ALLOCATOR: evenkeel_store::memory::Counting<mimalloc::MiMalloc> =
 fn main() -> ExitCode {
     startup::run(std::env::args_os())
 }
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn a_small_entry_is_not_rounded_up() {
+        // SAFETY: computes a size class.
+        assert_eq!(unsafe { libmimalloc_sys::mi_good_size(40) }, 40, "see .cargo/config.toml");
+    }
+}

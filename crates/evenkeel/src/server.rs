@@ -17,6 +17,9 @@ use crate::command::{Command, Flags};
 use crate::config::Settings;
 use crate::log::Log;
 use crate::net::inbox::{Inbox, Message};
+use crate::net::listener::Listeners;
+use crate::observe::census::Census;
+use crate::observe::rates::Rates;
 use crate::observe::stats::Stats;
 use crate::session::Session;
 
@@ -25,6 +28,9 @@ pub struct Server {
     pub keyspace: Keyspace,
     settings: RwLock<Arc<Settings>>,
     settings_version: AtomicU64,
+    /// Held by who changes the settings.
+    changing: Mutex<()>,
+    pub listeners: Listeners,
     pub config_file: Option<PathBuf>,
     pub clients: Clients,
     /// One set per worker.
@@ -35,16 +41,17 @@ pub struct Server {
     pub rubbish: crate::rubbish::Rubbish,
     pub started_ms: u64,
     pub run_id: String,
+    pub replication_id: String,
     /// Set once; workers then end.
     pub stopping: AtomicBool,
-    pub rates: Mutex<crate::observe::rates::Rates>,
+    pub rates: Mutex<Rates>,
     pub rejected_connections: AtomicU64,
     pub closed_for_output: AtomicU64,
     pub closed_for_input: AtomicU64,
+    pub evicted_clients: AtomicU64,
     /// DEBUG SET-ACTIVE-EXPIRE.
     pub active_expire: AtomicBool,
-    /// Sweeps do not evict and do not end for DEBUG; see `observe::info`.
-    pub port: AtomicU64,
+    pub census: Census,
 }
 
 impl Server {
@@ -57,6 +64,7 @@ impl Server {
     ) -> std::io::Result<Server> {
         let now = clock::unix_ms();
         // Workers, the control thread, and one more for tests and tools.
+        let census = Census::new(settings.databases);
         let keyspace = Keyspace::new(settings.databases, workers + 2, now, random_seed());
         let inboxes = (0..workers).map(|_| Inbox::new()).collect::<std::io::Result<_>>()?;
         let commands = table().rows().len();
@@ -64,6 +72,8 @@ impl Server {
             keyspace,
             settings: RwLock::new(Arc::new(settings)),
             settings_version: AtomicU64::new(0),
+            changing: Mutex::default(),
+            listeners: Listeners::default(),
             config_file,
             clients: Clients::default(),
             stats: (0..workers + 1).map(|_| Stats::new(commands)).collect(),
@@ -73,13 +83,15 @@ impl Server {
             rubbish: crate::rubbish::Rubbish::start(),
             started_ms: now,
             run_id: random_hex(),
+            replication_id: random_hex(),
             stopping: AtomicBool::new(false),
             rates: Mutex::default(),
             rejected_connections: AtomicU64::new(0),
             closed_for_output: AtomicU64::new(0),
             closed_for_input: AtomicU64::new(0),
+            evicted_clients: AtomicU64::new(0),
             active_expire: AtomicBool::new(true),
-            port: AtomicU64::new(0),
+            census,
         })
     }
 
@@ -92,14 +104,23 @@ impl Server {
         self.settings_version.load(Acquire)
     }
 
-    /// Replaces the settings by what `change` makes of them, unless that fails. One change at a time.
+    /// Replaces the settings by what `change` makes of them, unless that fails. One change at a time; whoever reads
+    /// does not wait for it.
     pub fn change_settings<E>(&self, change: impl FnOnce(&Settings) -> Result<Settings, E>) -> Result<(), E> {
-        let mut settings = self.settings.write();
-        *settings = Arc::new(change(&settings)?);
+        let _one_at_a_time = self.changing.lock();
+        let new = Arc::new(change(&self.settings())?);
+        *self.settings.write() = new;
         self.settings_version.fetch_add(1, Release);
-        drop(settings);
         self.wake_all();
         Ok(())
+    }
+
+    /// Listens where `settings` say from now on; see [`Listeners::follow`].
+    pub fn listen(&self, settings: &Settings) -> Result<(), String> {
+        let result = self.listeners.follow(settings);
+        // Also after a failure: sockets may have been closed and opened again.
+        self.inboxes.iter().for_each(|inbox| inbox.post(Message::Listen));
+        result
     }
 
     pub fn workers(&self) -> usize {
@@ -109,6 +130,22 @@ impl Server {
     /// Makes every worker go round once, so that it sees what has changed.
     pub fn wake_all(&self) {
         self.inboxes.iter().for_each(|inbox| inbox.post(Message::Wake));
+    }
+
+    /// CONFIG RESETSTAT.
+    pub fn reset_stats(&self) {
+        self.stats.iter().for_each(Stats::reset);
+        self.keyspace.reset_totals();
+        *self.rates.lock() = Rates::default();
+        self.census.reset(clock::unix_ms());
+        for counter in [
+            &self.rejected_connections,
+            &self.closed_for_output,
+            &self.closed_for_input,
+            &self.evicted_clients,
+        ] {
+            counter.store(0, Relaxed);
+        }
     }
 
     /// Tells everyone to end.

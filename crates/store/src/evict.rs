@@ -103,8 +103,9 @@ impl Held<'_> {
             let bits = if policy.volatile_only { &database.timed } else { &database.occupied };
             let Some(slot) = bits.any(random) else { return };
             let place = Place::new(db as u32, slot as u16);
-            seen += self
-                .visit(place, |held| held.sample_slot(place, policy, samples - seen, decay_minutes, pool));
+            seen += self.visit(place, |held| {
+                held.sample_slot(place, policy, samples.saturating_sub(seen), decay_minutes, pool)
+            });
             if seen >= samples {
                 return;
             }
@@ -128,7 +129,7 @@ impl Held<'_> {
                 continue;
             }
             let mut seen = 0;
-            for word in words_from(segment, random as usize, policy.volatile_only).take(samples) {
+            for word in neighbours(segment, random as usize, policy.volatile_only, samples) {
                 let score = match policy.order {
                     Order::Random => self.seat.random(),
                     order => score(word.entry(), order, now, decay_minutes),
@@ -164,11 +165,21 @@ impl Pool {
     }
 }
 
-fn words_from(segment: Segment, random: usize, timed_only: bool) -> impl Iterator<Item = Word> {
-    segment
-        .occupied_from(random)
-        .filter(move |bucket| !timed_only || segment.deadline(*bucket) != 0)
-        .map(move |bucket| segment.word(bucket))
+/// Some words of a segment, near a bucket chosen by `random`. As many as lie in a cache line, if any do: to go on to
+/// the next ones would choose those after a gap more often than others, and eviction makes gaps.
+fn neighbours(
+    segment: Segment,
+    random: usize,
+    timed_only: bool,
+    samples: usize,
+) -> impl Iterator<Item = Word> {
+    let buckets = segment.buckets();
+    let qualifies =
+        move |bucket: &usize| segment.word(*bucket).0 != 0 && (!timed_only || segment.deadline(*bucket) != 0);
+    let near = (0..buckets.min(8)).map(move |step| (random % buckets + step) % buckets).filter(qualifies);
+    let far = segment.occupied_from(random).filter(qualifies);
+    let far_needed = if near.clone().next().is_none() { samples } else { 0 };
+    near.chain(far.take(far_needed)).map(move |bucket| segment.word(bucket))
 }
 
 fn score(entry: EntryPtr, order: Order, now: Millis, decay_minutes: u32) -> u64 {

@@ -18,6 +18,7 @@ use parking_lot::RawMutex;
 use crate::directory::{DEPTH_MAX, Directory, Part, prefix};
 use crate::entry::EntryPtr;
 use crate::key::Hasher;
+use crate::keyspace::prefetching;
 use crate::seat::Seat;
 use crate::segment::{BUCKETS_SPLIT, KEYS_MAX, Segment, Word, tag};
 use crate::watch::Watchers;
@@ -386,21 +387,17 @@ impl Slot {
 
 /// The words of `old` in two segments, by bit `local` of their keys' prefixes.
 fn split_words(old: Segment, local: u32, hasher: &Hasher) -> [Part; 2] {
-    let words: Vec<(Word, u32, bool)> = old
-        .occupied()
-        .map(|bucket| {
-            let word = old.word(bucket);
-            let upper = prefix(hasher.hash(word.entry().key())) >> (DEPTH_MAX - 1 - local) & 1 == 1;
-            (word, old.deadline(bucket), upper)
-        })
-        .collect();
-    let upper = words.iter().filter(|(.., upper)| *upper).count();
+    let buckets: Vec<usize> = old.occupied().collect();
+    let words: Vec<Word> = buckets.iter().map(|bucket| old.word(*bucket)).collect();
+    let is_upper = |word: Word| prefix(hasher.hash(word.entry().key())) >> (DEPTH_MAX - 1 - local) & 1 == 1;
+    let uppers: Vec<bool> = prefetching(&words).map(is_upper).collect();
+    let upper = uppers.iter().filter(|upper| **upper).count();
     let mut halves = [words.len() - upper, upper].map(|len| {
         let segment = Segment::EMPTY.resized((len + len / 8).max(1), old.has_deadlines());
         Part { segment, len, due: NEVER }
     });
-    for (word, deadline, upper) in words {
-        let half = &mut halves[usize::from(upper)];
+    for ((bucket, word), upper) in buckets.into_iter().zip(words).zip(uppers) {
+        let (half, deadline) = (&mut halves[usize::from(upper)], old.deadline(bucket));
         half.segment.insert(word, deadline);
         if deadline != 0 {
             half.due = half.due.min(deadline);

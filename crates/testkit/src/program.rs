@@ -4,12 +4,13 @@
 //! comparison that silently did not happen is worse than none.
 
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 /// Chooses another binary than the one that was built: a release build, or a peer to test the tests with.
 const UNDER_TEST_VARIABLE: &str = "EVENKEEL_BIN";
 const VALKEY_VARIABLE: &str = "VALKEY_SERVER";
 
-/// Where `crates/testkit/fetch-valkey` puts the binary, under the workspace's root.
+/// Where `scripts/setup peers` puts the binary, under the workspace's root.
 const VALKEY_UNPACKED: &str = "build/peers/valkey-server";
 
 /// Servers that an answer can be compared with.
@@ -24,6 +25,8 @@ pub enum Peer {
 #[derive(Debug, Clone)]
 pub struct Program {
     path: PathBuf,
+    /// A command that starts it, with its arguments; empty: none.
+    prefix: Vec<String>,
     /// The peer that this binary is; `None`: Evenkeel.
     peer: Option<Peer>,
 }
@@ -38,7 +41,7 @@ impl Program {
             _ if name.starts_with("valkey") => Some(Peer::Valkey),
             _ => None,
         };
-        Program { path, peer }
+        Program { path, prefix: Vec::new(), peer }
     }
 
     /// The peer's binary, where it is installed.
@@ -49,7 +52,7 @@ impl Program {
                 .map(PathBuf::from)
                 .or_else(|| existing(workspace_root().join(VALKEY_UNPACKED))),
         }?;
-        Some(Program { path, peer: Some(peer) })
+        Some(Program { path, prefix: Vec::new(), peer: Some(peer) })
     }
 
     /// The peer's binary; where there is none, a line in the test's output, and on CI a failure.
@@ -62,6 +65,22 @@ impl Program {
             let _ = std::io::Write::write_all(&mut std::io::stderr(), format!("{line}\n").as_bytes());
         }
         found
+    }
+
+    /// The same program, started by another command that becomes it in the end: `nsenter`, `taskset`, `prlimit`.
+    pub fn started_by(self, prefix: &[&str]) -> Program {
+        Program { prefix: prefix.iter().map(|word| (*word).to_owned()).collect(), ..self }
+    }
+
+    pub(crate) fn command(&self) -> Command {
+        match self.prefix.split_first() {
+            None => Command::new(&self.path),
+            Some((first, rest)) => {
+                let mut command = Command::new(first);
+                command.args(rest).arg(&self.path);
+                command
+            }
+        }
     }
 
     pub fn path(&self) -> &Path {

@@ -136,7 +136,8 @@ impl Server {
     #[track_caller]
     pub fn info(&self, field: &str) -> String {
         let reply = self.connect().run("INFO everything");
-        let text = String::from_utf8_lossy(reply.as_bytes().expect("INFO is a text")).into_owned();
+        let text = reply.as_bytes().unwrap_or_else(|| panic!("INFO says {reply}"));
+        let text = String::from_utf8_lossy(text).into_owned();
         let value = text.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix(':'));
         value.unwrap_or_else(|| panic!("INFO has no field {field}")).to_owned()
     }
@@ -254,7 +255,7 @@ pub fn free_port() -> u16 {
 fn launch(program: &Program, args: &[String], folder: &Path) -> Result<Child, String> {
     let log = File::options().create(true).append(true).open(log_path(folder));
     let log = log.map_err(|error| format!("no log file: {error}"))?;
-    let mut command = Command::new(program.path());
+    let mut command = program.command();
     let second = log.try_clone().map_err(|error| format!("no second handle of the log: {error}"))?;
     command.args(args).current_dir(folder).stdin(Stdio::null()).stdout(log).stderr(second);
     // SAFETY: between fork and exec the closure makes one system call and touches no memory of the parent.

@@ -1,6 +1,118 @@
-//! CONFIG.
+//! CONFIG: the settings of the running server.
+//!
+//! What a directive is, and whether its value is right, is the business of `config`. Here a change is put into effect:
+//! most directives are read where they matter and need nothing more than new settings, but sockets have to be opened
+//! before it can be said that the server listens there.
 
-use super::Command;
+use super::{Call, Command, Group, at_least, container, docs, exactly, session};
+use crate::config::{Extent, SetError, Settings};
+use crate::error::{Done, Error};
+use crate::server::Server;
+use crate::startup::{level_of, raise_file_limit};
 
 #[rustfmt::skip]
-pub const COMMANDS: &[Command] = &[];
+pub const COMMANDS: &[Command] = &[
+    container("CONFIG", Group::Server, &[
+        session("CONFIG|GET",       at_least(3), Group::Server, get       ).admin(),
+        session("CONFIG|HELP",      exactly(2),  Group::Server, help      ),
+        session("CONFIG|RESETSTAT", exactly(2),  Group::Server, reset_stat).admin(),
+        session("CONFIG|REWRITE",   exactly(2),  Group::Server, rewrite   ).admin(),
+        session("CONFIG|SET",       at_least(4), Group::Server, set       ).admin(),
+    ]),
+];
+
+/// CONFIG HELP
+fn help(call: &mut Call<'_, '_>) -> Done {
+    docs::reply_help(call, "CONFIG");
+    Ok(())
+}
+
+/// CONFIG GET parameter [parameter ...]
+fn get(call: &mut Call<'_, '_>) -> Done {
+    let patterns: Vec<&[u8]> = call.args.from(2).collect();
+    // Not those of the call, which an earlier command of the same batch may have changed.
+    let found = call.server.settings().get(&patterns);
+    call.reply.map(found.len());
+    for (name, value) in found {
+        call.reply.bulk(&name);
+        call.reply.bulk(&value);
+    }
+    Ok(())
+}
+
+/// CONFIG SET parameter value [parameter value ...]
+fn set(call: &mut Call<'_, '_>) -> Done {
+    let words: Vec<&[u8]> = call.args.from(2).collect();
+    if words.len() % 2 != 0 {
+        return Err(Error::Syntax);
+    }
+    let pairs: Vec<(&[u8], &[u8])> = words.chunks_exact(2).map(|pair| (pair[0], pair[1])).collect();
+    let (server, local) = (call.server, call.session.client.is_local());
+    let changed = server.change_settings(|settings| {
+        let (new, changed) = settings.set(&pairs, local)?;
+        put_into_effect(server, &new, &changed)?;
+        Ok(new)
+    });
+    changed.map_err(|error: SetError| Error::text(format!("ERR {error}")))?;
+    call.reply.ok();
+    Ok(())
+}
+
+/// Does what cannot be left to those who read the settings. What may fail comes first, and sockets last of it, since
+/// they alone would have to be put back.
+fn put_into_effect(server: &Server, new: &Settings, changed: &[&'static str]) -> Result<(), SetError> {
+    let has = |name: &str| changed.contains(&name);
+    if has("maxclients") {
+        raise_file_limit(new).map_err(|clients| {
+            let reason =
+                "The operating system is not able to handle the specified number of clients, try with";
+            SetError::failed("maxclients", format!("{reason} {clients}"))
+        })?;
+    }
+    if has("port") || has("bind") {
+        server.listen(new).map_err(|reason| {
+            server.log.warning(reason);
+            if has("port") {
+                SetError::failed("port", "Unable to listen on this port. Check server logs.")
+            } else {
+                SetError::failed("bind", "Failed to bind to specified addresses.")
+            }
+        })?;
+    }
+    server.log.set_level(level_of(new.loglevel));
+    Ok(())
+}
+
+/// CONFIG REWRITE
+///
+/// The file is written, and made durable, before the reply. That is a matter of milliseconds, of an operator's choosing,
+/// and only this worker's clients wait.
+fn rewrite(call: &mut Call<'_, '_>) -> Done {
+    rewrite_file(call.server, Extent::Changes)?;
+    call.reply.ok();
+    Ok(())
+}
+
+/// Writes the settings into the configuration file.
+pub fn rewrite_file(server: &Server, extent: Extent) -> Done {
+    let Some(path) = &server.config_file else {
+        return Err(Error::text("ERR The server is running without a config file"));
+    };
+    match server.settings().rewrite(path, extent) {
+        Ok(()) => {
+            server.log.notice("CONFIG REWRITE executed with success.");
+            Ok(())
+        }
+        Err(error) => {
+            server.log.warning(format!("CONFIG REWRITE failed: {error}"));
+            Err(Error::text(format!("ERR Rewriting config file: {error}")))
+        }
+    }
+}
+
+/// CONFIG RESETSTAT
+fn reset_stat(call: &mut Call<'_, '_>) -> Done {
+    call.server.reset_stats();
+    call.reply.ok();
+    Ok(())
+}

@@ -442,12 +442,11 @@ pub const DOCS: &[Doc] = &[
 #[rustfmt::skip]
 const DEBUG_TOPICS: &[(&str, &str)] = &[
     ("CONFIG-REWRITE-FORCE-ALL", "Writes every setting to the configuration file, defaults too."),
-    ("DIGEST", "Gives a checksum of all data."),
-    ("DIGEST-VALUE key [key ...]", "Gives a checksum of each value."),
     ("ERROR message", "Answers with an error of that text."),
     ("HTSTATS db", "Describes the tables of a database."),
     ("LOG message", "Writes a line into the server's log."),
     ("OBJECT key", "Describes how a value is kept."),
+    ("PANIC", "Breaks off in the middle, as a fault in a command would."),
     ("POPULATE count [prefix] [size]", "Makes keys with values, up to a count."),
     ("PROTOCOL type", "Answers with an example of a type of the protocol."),
     ("SET-ACTIVE-EXPIRE <0 | 1>", "Stops or starts the removal of expired keys that nobody asks for."),

@@ -10,6 +10,7 @@ pub mod call;
 pub mod client;
 pub mod config_command;
 pub mod connection;
+pub mod debug;
 pub mod docs;
 pub mod expire;
 pub mod introspect;
@@ -35,6 +36,7 @@ pub const FAMILIES: &[&[Command]] = &[
     client::COMMANDS,
     config_command::COMMANDS,
     connection::COMMANDS,
+    debug::COMMANDS,
     expire::COMMANDS,
     introspect::COMMANDS,
     keyspace::COMMANDS,

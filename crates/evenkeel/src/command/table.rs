@@ -87,11 +87,12 @@ impl Table {
         let mut bucket = bucket_of(packed);
         loop {
             let (found, id) = self.short[bucket];
-            if found == packed {
-                return Some(Id(id));
-            }
+            // Asked first: the empty name looks like an empty bucket.
             if found == 0 {
                 return None;
+            }
+            if found == packed {
+                return Some(Id(id));
             }
             bucket = (bucket + 1) % BUCKETS;
         }

@@ -21,6 +21,8 @@ pub enum Message {
     Kill(u64),
     /// Go round once.
     Wake,
+    /// The server listens elsewhere.
+    Listen,
 }
 
 pub struct Inbox {

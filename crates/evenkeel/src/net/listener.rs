@@ -1,21 +1,37 @@
-//! Listening sockets, and accepting from them.
+//! Listening sockets, accepting from them, and changing them while the server runs.
 
+use std::fmt;
 use std::io;
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{Ipv4Addr, Ipv6Addr, Shutdown, SocketAddr};
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use socket2::{Domain, SockAddr, Socket, TcpKeepalive, Type};
 
 use crate::config::Settings;
 
-/// One listening socket.
+/// One listening socket. Dropping it closes it.
 pub struct Listener {
+    /// Tells it from all others of this process, closed ones included.
+    pub id: u64,
     socket: Socket,
-    /// The path of a Unix socket, removed at the end.
-    path: Option<PathBuf>,
+    endpoint: Endpoint,
+}
+
+/// Where to listen.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Endpoint {
+    Tcp {
+        address: String,
+        port: u16,
+    },
+    /// The file is removed at the end.
+    Unix(PathBuf),
 }
 
 /// A connection that has just come in.
@@ -27,29 +43,97 @@ pub struct Accepted {
     pub is_loopback: bool,
 }
 
-/// Opens all sockets that the settings name. Errors name the address.
-pub fn open(settings: &Settings) -> Result<Vec<Listener>, String> {
-    let mut listeners = Vec::new();
-    if settings.port != 0 {
-        for bind in &settings.bind {
-            match open_tcp(&bind.address, settings.port, settings.tcp_backlog) {
-                Ok(listener) => listeners.push(listener),
-                Err(error) if bind.optional && is_unavailable(&error) => {}
-                Err(error) => {
-                    return Err(format!(
-                        "Could not create server TCP listening socket {}:{}: {error}",
-                        bind.address, settings.port
-                    ));
-                }
+/// The listening sockets of the server. They change with CONFIG SET.
+#[derive(Default)]
+pub struct Listeners(Mutex<Vec<Arc<Listener>>>);
+
+impl Listeners {
+    pub fn all(&self) -> Vec<Arc<Listener>> {
+        self.0.lock().clone()
+    }
+
+    /// Closes all, once the workers have let go of them.
+    pub fn close(&self) {
+        self.0.lock().clear();
+    }
+
+    /// Opens what the settings name and is not open yet, and closes what they no longer name; what stays loses no
+    /// connection that waits. Says what could not be opened; everything is as before then.
+    pub fn follow(&self, settings: &Settings) -> Result<(), String> {
+        let wanted = endpoints(settings);
+        let is_wanted = |listener: &Arc<Listener>| wanted.iter().any(|(one, _)| *one == listener.endpoint);
+        let mut open = self.0.lock();
+        let (mut kept, leaving): (Vec<_>, Vec<_>) = open.drain(..).partition(is_wanted);
+        let has = |one: &Endpoint| kept.iter().any(|listener: &Arc<Listener>| listener.endpoint == *one);
+        let missing: Vec<_> = wanted.iter().filter(|(one, _)| !has(one)).cloned().collect();
+        let mut opened = open_all(&missing, settings);
+        // `*` and an address of this machine cannot be open on one port at a time, not even for a moment.
+        let in_the_way =
+            |listener: &Arc<Listener>| missing.iter().any(|(one, _)| one.meets(&listener.endpoint));
+        if opened.is_err() && leaving.iter().any(in_the_way) {
+            leaving.iter().for_each(|listener| listener.stop());
+            opened = open_all(&missing, settings);
+            if opened.is_err() {
+                let back: Vec<_> = leaving.iter().map(|listener| (listener.endpoint.clone(), true)).collect();
+                kept.extend(open_all(&back, settings).unwrap_or_default());
             }
+        } else if opened.is_err() {
+            kept.extend(leaving);
+        } else {
+            leaving.iter().for_each(|listener| listener.stop());
         }
-        if listeners.is_empty() {
-            return Err(format!("no address of 'bind' is there to listen on port {}", settings.port));
+        let result = opened.map(|opened| kept.extend(opened));
+        *open = kept;
+        result
+    }
+}
+
+impl Endpoint {
+    /// Whether the two may want the same port.
+    fn meets(&self, other: &Endpoint) -> bool {
+        match (self, other) {
+            (Endpoint::Tcp { port, .. }, Endpoint::Tcp { port: other, .. }) => port == other,
+            _ => false,
         }
     }
-    if let Some(path) = &settings.unixsocket {
-        let opened = open_unix(path, settings.unixsocketperm, settings.tcp_backlog);
-        listeners.push(opened.map_err(|error| format!("Opening Unix socket {}: {error}", path.display()))?);
+}
+
+/// What the settings name, and whether it may be missing.
+fn endpoints(settings: &Settings) -> Vec<(Endpoint, bool)> {
+    let port = settings.port;
+    let bind = if port == 0 { &[][..] } else { &settings.bind };
+    let tcp = bind.iter().map(|bind| (Endpoint::Tcp { address: bind.address.clone(), port }, bind.optional));
+    let unix = settings.unixsocket.iter().map(|path| (Endpoint::Unix(path.clone()), false));
+    tcp.chain(unix).collect()
+}
+
+/// Opens all, but for those that may be missing and are. Errors name the address.
+fn open_all(endpoints: &[(Endpoint, bool)], settings: &Settings) -> Result<Vec<Arc<Listener>>, String> {
+    static NEXT_ID: AtomicU64 = AtomicU64::new(0);
+    let (mut listeners, mut missing) = (Vec::new(), 0);
+    for (endpoint, optional) in endpoints {
+        let opened = match endpoint {
+            Endpoint::Tcp { address, port } => open_tcp(address, *port, settings.tcp_backlog),
+            Endpoint::Unix(path) => open_unix(path, settings.unixsocketperm, settings.tcp_backlog),
+        };
+        match (opened, endpoint) {
+            (Ok(socket), _) => {
+                let id = NEXT_ID.fetch_add(1, Relaxed);
+                listeners.push(Arc::new(Listener { id, socket, endpoint: endpoint.clone() }));
+            }
+            (Err(error), Endpoint::Tcp { .. }) if *optional && is_unavailable(&error) => missing += 1,
+            (Err(error), Endpoint::Tcp { address, port }) => {
+                return Err(format!(
+                    "Could not create server TCP listening socket {address}:{port}: {error}"
+                ));
+            }
+            (Err(error), Endpoint::Unix(path)) => {
+                return Err(format!("Opening Unix socket {}: {error}", path.display()));
+            }
+        }
+    }
+    if missing > 0 && missing == endpoints.len() {
+        return Err("none of the addresses of 'bind' is there to listen on".into());
     }
     Ok(listeners)
 }
@@ -61,7 +145,7 @@ fn is_unavailable(error: &io::Error) -> bool {
     )
 }
 
-fn open_tcp(address: &str, port: u16, backlog: u32) -> io::Result<Listener> {
+fn open_tcp(address: &str, port: u16, backlog: u32) -> io::Result<Socket> {
     let address: SocketAddr = match address {
         "*" => (Ipv4Addr::UNSPECIFIED, port).into(),
         "::*" => (Ipv6Addr::UNSPECIFIED, port).into(),
@@ -77,10 +161,10 @@ fn open_tcp(address: &str, port: u16, backlog: u32) -> io::Result<Listener> {
     socket.bind(&address.into())?;
     socket.listen(backlog.min(i32::MAX as u32) as i32)?;
     socket.set_nonblocking(true)?;
-    Ok(Listener { socket, path: None })
+    Ok(socket)
 }
 
-fn open_unix(path: &PathBuf, mode: u32, backlog: u32) -> io::Result<Listener> {
+fn open_unix(path: &PathBuf, mode: u32, backlog: u32) -> io::Result<Socket> {
     // A socket left behind by a server that was killed would be in the way.
     match std::fs::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
@@ -93,7 +177,17 @@ fn open_unix(path: &PathBuf, mode: u32, backlog: u32) -> io::Result<Listener> {
     }
     socket.listen(backlog.min(i32::MAX as u32) as i32)?;
     socket.set_nonblocking(true)?;
-    Ok(Listener { socket, path: Some(path.clone()) })
+    Ok(socket)
+}
+
+/// As INFO shows it.
+impl fmt::Display for Listener {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.endpoint {
+            Endpoint::Tcp { address, port } => write!(f, "name=tcp,bind={address},port={port}"),
+            Endpoint::Unix(path) => write!(f, "name=unix,bind={}", path.display()),
+        }
+    }
 }
 
 impl Listener {
@@ -101,11 +195,17 @@ impl Listener {
         self.socket.as_raw_fd()
     }
 
+    /// Refuses connections from now on, although workers may hold on to the descriptor for a moment.
+    fn stop(&self) {
+        // It fails only where there is nothing left to stop.
+        let _ = self.socket.shutdown(Shutdown::Both);
+    }
+
     /// Takes one waiting connection; `WouldBlock` when there is none. `keepalive_s` 0 leaves keep-alive off.
     pub fn accept(&self, keepalive_s: u32) -> io::Result<Accepted> {
         let (socket, peer) = self.socket.accept()?;
         socket.set_nonblocking(true)?;
-        if let Some(path) = &self.path {
+        if let Endpoint::Unix(path) = &self.endpoint {
             let name = format!("{}:0", path.display());
             return Ok(Accepted {
                 socket: socket.into(),
@@ -139,7 +239,7 @@ impl Listener {
 
 impl Drop for Listener {
     fn drop(&mut self) {
-        if let Some(path) = &self.path {
+        if let Endpoint::Unix(path) = &self.endpoint {
             // Nothing depends on it being gone.
             let _ = std::fs::remove_file(path);
         }

@@ -45,14 +45,14 @@ const TICK_MS: u64 = 100;
 const OPERATORS_MAX: usize = 8;
 
 const WAKEUP_TOKEN: u64 = u64::MAX;
-/// Listeners have the tokens just below.
-const LISTENER_TOKENS: u64 = u64::MAX - 1024;
+/// Listeners' tokens are their ids from here on; those of connections are below.
+const LISTENER_TOKENS: u64 = 1 << 63;
 
 /// See the module's text.
 pub struct Worker {
     index: usize,
     server: Arc<Server>,
-    listeners: Arc<Vec<Listener>>,
+    listeners: Vec<Arc<Listener>>,
     poll: Poll,
     executor: Executor,
     pipeline: Pipeline,
@@ -81,11 +81,12 @@ pub struct Worker {
 }
 
 impl Worker {
-    pub fn new(server: Arc<Server>, index: usize, listeners: Arc<Vec<Listener>>) -> io::Result<Worker> {
+    pub fn new(server: Arc<Server>, index: usize) -> io::Result<Worker> {
         let poll = Poll::new()?;
         poll.add_wakeup(server.inboxes[index].fd(), WAKEUP_TOKEN)?;
-        for (at, listener) in listeners.iter().enumerate() {
-            poll.add_listener(listener.fd(), LISTENER_TOKENS + at as u64)?;
+        let listeners = server.listeners.all();
+        for listener in &listeners {
+            poll.add_listener(listener.fd(), LISTENER_TOKENS + listener.id)?;
         }
         Ok(Worker {
             index,
@@ -179,7 +180,7 @@ impl Worker {
             return self.inbox().drain_wakeup();
         }
         if event.token >= LISTENER_TOKENS {
-            return self.accept((event.token - LISTENER_TOKENS) as usize);
+            return self.accept(event.token - LISTENER_TOKENS);
         }
         let Some(mut connection) = self.take(event.token) else { return };
         if event.is_writable() && connection.backlog_len() > 0 && !self.flush_backlog(&mut connection) {
@@ -491,10 +492,13 @@ impl Worker {
 
     // Where connections come from and go.
 
-    fn accept(&mut self, listener: usize) {
+    fn accept(&mut self, id: u64) {
+        let Some(listener) = self.listeners.iter().find(|listener| listener.id == id).cloned() else {
+            return;
+        };
         for _ in 0..ACCEPTS_PER_TURN {
             let before = clock::ticks();
-            match self.listeners[listener].accept(self.executor.settings.tcp_keepalive) {
+            match listener.accept(self.executor.settings.tcp_keepalive) {
                 Ok(accepted) => self.welcome(accepted),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
                 Err(error) => {
@@ -504,6 +508,22 @@ impl Worker {
             }
             book(self.executor.stats(), Stage::Accept, before);
         }
+    }
+
+    /// Waits for connections where the server listens now.
+    fn follow_listeners(&mut self) {
+        let now = self.server.listeners.all();
+        let is_in = |list: &[Arc<Listener>], one: &Listener| list.iter().any(|other| other.id == one.id);
+        for old in self.listeners.iter().filter(|old| !is_in(&now, old)) {
+            // The other workers may still hold the descriptor, so closing it here would not remove it.
+            let _ = self.poll.remove(old.fd());
+        }
+        for new in now.iter().filter(|new| !is_in(&self.listeners, new)) {
+            if let Err(error) = self.poll.add_listener(new.fd(), LISTENER_TOKENS + new.id) {
+                self.server.log.warning(format!("worker {} cannot listen: {error}", self.index));
+            }
+        }
+        self.listeners = now;
     }
 
     fn welcome(&mut self, accepted: Accepted) {
@@ -633,6 +653,7 @@ impl Worker {
                     self.adopt(connection);
                 }
                 Message::Kill(id) => self.kill(id),
+                Message::Listen => self.follow_listeners(),
             }
         }
         if !self.parked.is_empty() && !self.server.pause.is_active(self.now_ms) {

@@ -1,4 +1,7 @@
 //! What the server knows about itself.
 
+pub mod census;
+pub mod info;
+pub mod process;
 pub mod rates;
 pub mod stats;

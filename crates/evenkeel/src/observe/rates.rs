@@ -37,6 +37,7 @@ pub struct Rates {
     commands: Rate,
     net_in: Rate,
     net_out: Rate,
+    turns: Rate,
 }
 
 impl Rates {
@@ -46,10 +47,16 @@ impl Rates {
         self.commands.sample(sum(|stats| &stats.commands_run), now_ms);
         self.net_in.sample(sum(|stats| &stats.net_in), now_ms);
         self.net_out.sample(sum(|stats| &stats.net_out), now_ms);
+        self.turns.sample(sum(|stats| &stats.turns), now_ms);
     }
 
     pub fn commands_per_second(&self) -> u64 {
         self.commands.per_second()
+    }
+
+    /// Turns of all workers' loops.
+    pub fn turns_per_second(&self) -> u64 {
+        self.turns.per_second()
     }
 
     /// Bytes per second.

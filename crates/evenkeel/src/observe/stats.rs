@@ -77,6 +77,8 @@ pub struct Stats {
     pub panics: AtomicU64,
     /// The longest background slice, in ticks.
     pub slice_max: AtomicU64,
+    /// Slices of expiry that ended for want of time.
+    pub slices_cut: AtomicU64,
     pub commands: Box<[CommandStats]>,
     /// Error replies by their first word. Locked only when an error is replied.
     pub by_error: Mutex<BTreeMap<String, u64>>,
@@ -115,6 +117,7 @@ impl Stats {
             errors: AtomicU64::new(0),
             panics: AtomicU64::new(0),
             slice_max: AtomicU64::new(0),
+            slices_cut: AtomicU64::new(0),
             commands: (0..commands).map(|_| CommandStats::default()).collect(),
             by_error: Mutex::default(),
         }
@@ -161,6 +164,7 @@ impl Stats {
 
     /// CONFIG RESETSTAT. Counts made by the owner at this very moment may survive.
     pub fn reset(&self) {
+        self.stages.iter().for_each(|stage| stage.store(0, Relaxed));
         for counter in [
             &self.commands_run,
             &self.connections,
@@ -168,8 +172,12 @@ impl Stats {
             &self.net_out,
             &self.reads,
             &self.writes,
+            &self.turns,
+            &self.wakeups,
             &self.errors,
+            &self.panics,
             &self.slice_max,
+            &self.slices_cut,
         ] {
             counter.store(0, Relaxed);
         }

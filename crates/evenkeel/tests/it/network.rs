@@ -1,11 +1,12 @@
 //! Where the server listens, whom it lets in, and when it lets go of a connection.
 
+mod strangers;
+
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt;
 use std::time::{Duration, Instant};
 
 use evenkeel_testkit::{Client, Server};
-use socket2::{Domain, Socket, Type};
 
 use crate::{program, start};
 
@@ -109,24 +110,6 @@ fn idle_clients_are_hung_up_on_and_busy_ones_are_not() {
     idle.set_wait(Duration::from_secs(3));
     assert_eq!(idle.read_to_end().expect("hung up on"), b"");
     assert_eq!(ping(&mut busy), "PONG");
-}
-
-/// A client of this machine that does not look like one: another address of the loopback network.
-fn stranger(server: &Server) -> Client {
-    let socket = Socket::new(Domain::IPV4, Type::STREAM, None).expect("a socket");
-    socket.bind(&SocketAddr::from(([127, 0, 0, 2], 0)).into()).expect("all of 127.0.0.0/8 is ours");
-    socket.connect(&server.address().into()).expect("connected");
-    Client::from_tcp(TcpStream::from(socket))
-}
-
-#[test]
-fn protected_mode_lets_nobody_in_from_elsewhere() {
-    let server = start(&["--protected-mode", "yes"]);
-    let answer = stranger(&server).read_to_end().expect("the server hangs up");
-    assert!(answer.starts_with(b"-DENIED "), "{}", answer.escape_ascii());
-    assert_eq!(ping(&mut server.connect()), "PONG");
-    assert_eq!(server.connect().run("CONFIG SET protected-mode no").to_string(), "OK");
-    assert_eq!(ping(&mut stranger(&server)), "PONG");
 }
 
 #[test]

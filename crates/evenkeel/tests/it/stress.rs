@@ -84,7 +84,7 @@ fn exec(client: &mut Client, commands: &[Vec<String>]) -> Option<Vec<Value>> {
     match replies.pop() {
         Some(Value::Array(results)) if results.len() == commands.len() => Some(results),
         Some(Value::NullArray | Value::Null) => None,
-        other => panic!("EXEC says {other:?}"),
+        other => panic!("EXEC says {}", other.unwrap_or(Value::Null)),
     }
 }
 

@@ -1,11 +1,11 @@
 //! A hash tag with a million keys: no single operation on its slot takes long.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use evenkeel_store::Expire;
 
 use crate::memory::held as held_memory;
-use crate::world::{World, random, scaled};
+use crate::world::{World, random, scaled, thread_time};
 
 /// Times of single operations: the longest say whether anything ever pauses.
 #[derive(Default)]
@@ -13,9 +13,9 @@ struct Times(Vec<Duration>);
 
 impl Times {
     fn time(&mut self, operation: impl FnOnce()) {
-        let start = Instant::now();
+        let start = thread_time();
         operation();
-        self.0.push(start.elapsed());
+        self.0.push(thread_time() - start);
     }
 
     fn print(mut self, what: &str) {

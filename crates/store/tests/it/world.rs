@@ -1,5 +1,7 @@
 //! A keyspace with one seat and a clock that stands still until it is moved.
 
+use std::time::Duration;
+
 use evenkeel_store::{Cursor, Held, Key, Keyspace, SLOTS, Seat};
 use evenkeel_testkit::random::{Random, fresh_seed};
 
@@ -20,6 +22,18 @@ pub(crate) const fn scaled(miri: usize, dev: usize, release: usize) -> usize {
 pub(crate) struct World {
     pub(crate) keyspace: Keyspace,
     pub(crate) seat: Seat,
+}
+
+/// Processor time that this thread has used: unlike a clock on the wall, it does not count what other threads do.
+pub(crate) fn thread_time() -> Duration {
+    if cfg!(miri) {
+        return Duration::ZERO;
+    }
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: `time` is where the time is to be written.
+    let result = unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut time) };
+    assert_eq!(result, 0, "every thread has such a clock");
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
 /// Randomness for a test, whose seed is printed if it fails.

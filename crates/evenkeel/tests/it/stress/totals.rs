@@ -2,6 +2,8 @@
 
 use std::sync::atomic::{AtomicI64, Ordering};
 
+use evenkeel_resp::value::Value;
+
 use super::{Member, command, crowd, exec, number};
 use crate::start;
 
@@ -58,7 +60,12 @@ fn read_in_transaction(member: &mut Member<'_>) {
     while member.goes_on() {
         let held = exec(&mut member.client, &gets).expect("nothing is watched");
         let sum: i64 = held.iter().map(number).sum();
-        assert_eq!(sum, BALANCE * ACCOUNTS as i64, "a transaction saw half of another: {held:?}");
+        assert_eq!(
+            sum,
+            BALANCE * ACCOUNTS as i64,
+            "a transaction saw half of another: {}",
+            Value::Array(held)
+        );
     }
 }
 

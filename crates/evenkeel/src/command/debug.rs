@@ -1,0 +1,281 @@
+//! DEBUG: for tests of the server itself. One command with topics, as in Redis, so that COMMAND shows no subcommands.
+//!
+//! What is here serves tests against a running server; what would only tell of the inside of Redis is absent.
+
+use std::time::{Duration, Instant};
+
+use evenkeel_store::{Expire, Key, Str};
+
+use super::config_command::rewrite_file;
+use super::{Arity, Call, Command, Flags, Group, Handler, at_least, docs, exactly, session};
+use crate::clock;
+use crate::config::{Extent, Permit};
+use crate::error::{Done, Error};
+
+/// Not `NO_DATA`: some topics look at keys, so EXEC holds everything for them.
+const FLAGS: Flags = Flags::ADMIN.with(Flags::NOSCRIPT).with(Flags::LOADING).with(Flags::STALE);
+
+#[rustfmt::skip]
+pub const COMMANDS: &[Command] = &[
+    Command { flags: FLAGS, ..session("DEBUG", at_least(2), Group::Server, debug) },
+];
+
+#[rustfmt::skip]
+const TOPICS: &[(&str, Arity, Handler)] = &[
+    ("CONFIG-REWRITE-FORCE-ALL", exactly(2),  rewrite_all      ),
+    ("ERROR",                    exactly(3),  error            ),
+    ("HELP",                     exactly(2),  help             ),
+    ("HTSTATS",                  at_least(3), table_stats      ),
+    ("LOG",                      exactly(3),  log              ),
+    ("OBJECT",                   at_least(3), object           ),
+    ("PANIC",                    exactly(2),  panic            ),
+    ("POPULATE",                 at_least(3), populate         ),
+    ("PROTOCOL",                 exactly(3),  protocol         ),
+    ("SET-ACTIVE-EXPIRE",        exactly(3),  set_active_expire),
+    ("SLEEP",                    exactly(3),  sleep            ),
+];
+
+/// DEBUG topic [arg ...]
+fn debug(call: &mut Call<'_, '_>) -> Done {
+    let permitted = match call.settings.enable_debug_command {
+        Permit::Everybody => true,
+        Permit::Local => call.session.client.is_local(),
+        Permit::Nobody => false,
+    };
+    if !permitted {
+        return Err(Error::text(
+            "ERR DEBUG command not allowed. If the enable-debug-command option is set to \"local\", you can run it from \
+             a local connection, otherwise you need to set this option in the configuration file, and then restart the \
+             server.",
+        ));
+    }
+    let named = |name: &str| call.args.is(1, name);
+    let found = TOPICS.iter().find(|(name, arity, _)| named(name) && arity.admits(call.args.len()));
+    match found {
+        Some((.., handler)) => handler(call),
+        None => Err(unknown(call.args.at(1))),
+    }
+}
+
+fn unknown(topic: &[u8]) -> Error {
+    const SHOWN: usize = 128;
+    let mut text = b"ERR unknown subcommand or wrong number of arguments for '".to_vec();
+    text.extend(topic.iter().take(SHOWN));
+    text.extend_from_slice(b"'. Try DEBUG HELP.");
+    Error::Bytes(text)
+}
+
+/// DEBUG HELP
+fn help(call: &mut Call<'_, '_>) -> Done {
+    docs::reply_help(call, "DEBUG");
+    Ok(())
+}
+
+/// DEBUG CONFIG-REWRITE-FORCE-ALL
+fn rewrite_all(call: &mut Call<'_, '_>) -> Done {
+    rewrite_file(call.server, Extent::All)?;
+    call.reply.ok();
+    Ok(())
+}
+
+/// DEBUG ERROR message
+fn error(call: &mut Call<'_, '_>) -> Done {
+    Err(Error::Bytes(call.args.at(2).to_vec()))
+}
+
+/// DEBUG LOG message
+fn log(call: &mut Call<'_, '_>) -> Done {
+    call.server.log.warning(format!("DEBUG LOG: {}", call.args.text(2)));
+    call.reply.ok();
+    Ok(())
+}
+
+/// DEBUG PANIC: a command that is broken. The client gets an error, and the server goes on.
+fn panic(_: &mut Call<'_, '_>) -> Done {
+    panic!("DEBUG PANIC");
+}
+
+/// DEBUG SET-ACTIVE-EXPIRE 0 | 1
+fn set_active_expire(call: &mut Call<'_, '_>) -> Done {
+    let on = call.args.int(2).unwrap_or(0) != 0;
+    call.server.active_expire.store(on, std::sync::atomic::Ordering::Relaxed);
+    call.reply.ok();
+    Ok(())
+}
+
+/// DEBUG SLEEP seconds: this worker does nothing else meanwhile. What is no number is zero.
+fn sleep(call: &mut Call<'_, '_>) -> Done {
+    /// How long an end of the server may have to wait for this.
+    const NAP: Duration = Duration::from_millis(20);
+    let seconds = call.args.text(2).parse().unwrap_or(0.0);
+    let span = Duration::try_from_secs_f64(seconds).unwrap_or_default();
+    let started = Instant::now();
+    while let Some(left) = span.checked_sub(started.elapsed())
+        && !left.is_zero()
+        && !call.server.stopping.load(std::sync::atomic::Ordering::Acquire)
+    {
+        std::thread::sleep(left.min(NAP));
+    }
+    call.reply.ok();
+    Ok(())
+}
+
+/// DEBUG PROTOCOL type: an example of it.
+fn protocol(call: &mut Call<'_, '_>) -> Done {
+    let reply = &mut *call.reply;
+    match call.args.word(2).as_bytes() {
+        b"STRING" => reply.bulk(b"Hello World"),
+        b"INTEGER" => reply.int(12345),
+        b"DOUBLE" => reply.double(3.141),
+        b"NULL" => reply.null(),
+        b"ARRAY" => {
+            reply.array(3);
+            (0..3).for_each(|value| reply.int(value));
+        }
+        b"SET" => {
+            reply.set(3);
+            (0..3).for_each(|value| reply.int(value));
+        }
+        b"MAP" => {
+            reply.map(3);
+            for value in 0..3 {
+                reply.int(value);
+                reply.bool(value == 1);
+            }
+        }
+        b"ATTRIB" => {
+            if reply.resp3 {
+                reply.bytes.extend_from_slice(b"|1\r\n");
+                reply.bulk(b"key-popularity");
+                reply.array(2);
+                reply.bulk(b"key:123");
+                reply.int(90);
+            }
+            reply.bulk(b"Some real reply following the attribute");
+        }
+        b"PUSH" if !reply.resp3 => return Err(Error::text("ERR RESP2 is not supported by this command")),
+        b"PUSH" => {
+            reply.push(2);
+            reply.bulk(b"server-cpu-usage");
+            reply.int(42);
+            reply.bulk(b"Some real reply following the push reply");
+        }
+        b"VERBATIM" => reply.verbatim("This is a verbatim\nstring", b"txt"),
+        b"TRUE" => reply.bool(true),
+        b"FALSE" => reply.bool(false),
+        b"BIGNUM" => reply.big_number("1234567999999999999999999999999999999"),
+        _ => {
+            return Err(Error::text(
+                "ERR Wrong protocol type name. Please use one of the following: string|integer|double|bignum|null|array|\
+                 set|map|attrib|push|verbatim|true|false",
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// DEBUG OBJECT key
+///
+/// The address is that of the key's bytes; the length is that of the value in a snapshot that is not compressed.
+fn object(call: &mut Call<'_, '_>) -> Done {
+    let key = call.server.keyspace.key(call.session.db, call.args.at(2));
+    let line = call.held.visit(key.place, |held| {
+        let now = held.seat.now_ms;
+        let view = held.peek(&key)?;
+        let value = view.string();
+        let idle = evenkeel_store::evict::idle_ms(view.access(), now) / 1000;
+        Some(format!(
+            "Value at:{:p} refcount:1 encoding:{} serializedlength:{} lru:{} lru_seconds_idle:{idle}",
+            view.key().as_ptr(),
+            encoding(value, view.is_raw()),
+            serialized_len(value),
+            view.access(),
+        ))
+    });
+    call.reply.simple(&line.ok_or(Error::NoSuchKey)?);
+    Ok(())
+}
+
+/// As OBJECT ENCODING names it.
+fn encoding(value: Str<'_>, is_raw: bool) -> &'static str {
+    const EMBEDDED_LEN_MAX: usize = 44;
+    match value {
+        Str::Flat(bytes) if !is_raw && integer(bytes).is_some() => "int",
+        Str::Flat(bytes) if !is_raw && bytes.len() <= EMBEDDED_LEN_MAX => "embstr",
+        _ => "raw",
+    }
+}
+
+fn integer(bytes: &[u8]) -> Option<i64> {
+    evenkeel_resp::number::parse_i64(bytes)
+}
+
+/// Bytes of a string in an RDB file.
+fn serialized_len(value: Str<'_>) -> usize {
+    let number = match value {
+        Str::Flat(bytes) => integer(bytes),
+        Str::Rope(_) => None,
+    };
+    match (number, value.len()) {
+        (Some(-0x80..=0x7f), _) => 2,
+        (Some(-0x8000..=0x7fff), _) => 3,
+        (Some(-0x8000_0000..=0x7fff_ffff), _) => 5,
+        (_, len @ 0..=0x3f) => 1 + len,
+        (_, len @ 0x40..=0x3fff) => 2 + len,
+        (_, len) => 5 + len,
+    }
+}
+
+/// DEBUG POPULATE count [prefix] [size]
+///
+/// Keys that are there already keep their values. The server may stop meanwhile.
+fn populate(call: &mut Call<'_, '_>) -> Done {
+    let args = call.args;
+    let positive = |at: usize| {
+        let number = args.int(at).ok().and_then(|number| usize::try_from(number).ok());
+        number.ok_or(Error::text("ERR value is out of range, must be positive"))
+    };
+    let count = positive(2)?;
+    let prefix = args.get(3).unwrap_or(b"key");
+    let size = if args.len() > 4 { positive(4)? } else { 0 };
+    if size > call.settings.proto_max_bulk_len {
+        return Err(Error::StringTooLong);
+    }
+    for number in 0..count {
+        if call.server.stopping.load(std::sync::atomic::Ordering::Relaxed) {
+            break;
+        }
+        let name = [prefix, format!(":{number}").as_bytes()].concat();
+        let mut value = format!("value:{number}").into_bytes();
+        if size > 0 {
+            value.resize(size, 0);
+        }
+        let key: Key<'_> = call.server.keyspace.key(call.session.db, &name);
+        call.held.visit(key.place, |held| {
+            if held.peek(&key).is_none() {
+                held.set_string(&key, &value, Expire::Clear);
+            }
+        });
+    }
+    call.reply.ok();
+    Ok(())
+}
+
+/// DEBUG HTSTATS db [FULL]
+fn table_stats(call: &mut Call<'_, '_>) -> Done {
+    let db = usize::try_from(call.args.int(2)?).ok().filter(|db| *db < call.server.keyspace.databases());
+    let db = db.ok_or(Error::text("ERR Out of range database"))?;
+    let (keyspace, seat) = (&call.server.keyspace, &call.held.seat);
+    let before = clock::ticks();
+    let memory = keyspace.table_memory(seat, db);
+    let text = format!(
+        "[Slots]\n number of slots: {}\n number of elements: {}\n elements with a deadline: {}\n bytes of tables: {memory}\n \
+         microseconds to count them: {}\n",
+        evenkeel_store::SLOTS,
+        keyspace.len(seat, db),
+        keyspace.timed_len(seat, db),
+        clock::us(clock::ticks() - before),
+    );
+    call.reply.verbatim(&text, b"txt");
+    Ok(())
+}

@@ -1,0 +1,119 @@
+//! Figures that take a walk to find out: the control thread takes it now and then, and INFO shows what it found.
+//!
+//! So a monitor that asks every second costs the clients nothing, and the figures are at most a few seconds old.
+
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use evenkeel_store::{Keyspace, Seat, memory};
+
+/// Milliseconds between two walks over all tables: at 16,384 slots a database, a walk takes about a millisecond each.
+const TABLES_EVERY_MS: u64 = 5_000;
+
+/// Milliseconds between two estimates of the mean TTL, and how many keys of a database each looks at.
+const TTL_EVERY_MS: u64 = 1_000;
+const TTL_SAMPLES: usize = 64;
+
+/// See the module's text. Written by the control thread alone.
+pub struct Census {
+    startup_bytes: AtomicU64,
+    table_bytes: AtomicU64,
+    /// By database, in milliseconds.
+    mean_ttl: Box<[AtomicU64]>,
+    /// Milliseconds for which more memory was used than `maxmemory` allows, but for the present stretch of them.
+    over_limit_ms: AtomicU64,
+    /// When the present stretch began; zero: there is none.
+    over_since_ms: AtomicU64,
+    tables_at_ms: AtomicU64,
+    ttl_at_ms: AtomicU64,
+}
+
+impl Census {
+    pub fn new(databases: usize) -> Census {
+        Census {
+            startup_bytes: AtomicU64::new(0),
+            table_bytes: AtomicU64::new(0),
+            mean_ttl: (0..databases).map(|_| AtomicU64::new(0)).collect(),
+            over_limit_ms: AtomicU64::new(0),
+            over_since_ms: AtomicU64::new(0),
+            tables_at_ms: AtomicU64::new(0),
+            ttl_at_ms: AtomicU64::new(0),
+        }
+    }
+
+    /// Takes what is used now for what an empty server uses.
+    pub fn note_startup(&self) {
+        self.startup_bytes.store(memory::used() as u64, Relaxed);
+    }
+
+    pub fn startup_bytes(&self) -> u64 {
+        self.startup_bytes.load(Relaxed)
+    }
+
+    /// Bytes of the tables of all databases.
+    pub fn table_bytes(&self) -> u64 {
+        self.table_bytes.load(Relaxed)
+    }
+
+    /// How long keys with a TTL have left on average, estimated.
+    pub fn mean_ttl_ms(&self, db: usize) -> u64 {
+        self.mean_ttl[db].load(Relaxed)
+    }
+
+    /// Milliseconds above the memory limit: in all, and since when it was last kept to.
+    pub fn over_limit_ms(&self, now_ms: u64) -> (u64, u64) {
+        let since = self.over_since_ms.load(Relaxed);
+        let current = if since == 0 { 0 } else { now_ms.saturating_sub(since) };
+        (self.over_limit_ms.load(Relaxed) + current, current)
+    }
+
+    /// CONFIG RESETSTAT.
+    pub fn reset(&self, now_ms: u64) {
+        self.over_limit_ms.store(0, Relaxed);
+        if self.over_since_ms.load(Relaxed) != 0 {
+            self.over_since_ms.store(now_ms, Relaxed);
+        }
+    }
+
+    /// Does what is due. `limit` is `maxmemory`; the seat is outside the gate.
+    pub fn round(&self, keyspace: &Keyspace, seat: &mut Seat, limit: u64) {
+        let now = seat.now_ms;
+        self.note_limit(limit, now);
+        if is_due(&self.ttl_at_ms, TTL_EVERY_MS, now) {
+            for (db, mean) in self.mean_ttl.iter().enumerate() {
+                keyspace.enter(seat);
+                let found = keyspace.hold_none(seat).mean_ttl(db, TTL_SAMPLES);
+                keyspace.leave(seat);
+                mean.store(found.unwrap_or(0), Relaxed);
+            }
+        }
+        if is_due(&self.tables_at_ms, TABLES_EVERY_MS, now) {
+            let mut sum = 0;
+            for db in 0..keyspace.databases() {
+                // Inside for one database at a time: whoever needs everything at rest waits.
+                keyspace.enter(seat);
+                sum += keyspace.table_memory(seat, db);
+                keyspace.leave(seat);
+            }
+            self.table_bytes.store(sum as u64, Relaxed);
+        }
+    }
+
+    fn note_limit(&self, limit: u64, now: u64) {
+        let is_over = limit > 0 && memory::used() as u64 > limit;
+        let since = self.over_since_ms.load(Relaxed);
+        if is_over && since == 0 {
+            self.over_since_ms.store(now, Relaxed);
+        } else if !is_over && since != 0 {
+            self.over_limit_ms.fetch_add(now.saturating_sub(since), Relaxed);
+            self.over_since_ms.store(0, Relaxed);
+        }
+    }
+}
+
+fn is_due(last: &AtomicU64, every_ms: u64, now: u64) -> bool {
+    let due = now.saturating_sub(last.load(Relaxed)) >= every_ms;
+    if due {
+        last.store(now, Relaxed);
+    }
+    due
+}

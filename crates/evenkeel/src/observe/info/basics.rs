@@ -1,0 +1,133 @@
+//! What the server is, who is connected, and what it holds.
+
+use super::{Facts, Text};
+use crate::clock;
+use crate::command::connection::{EVENKEEL_VERSION, REDIS_VERSION};
+use crate::observe::process;
+use evenkeel_store::evict::lru_clock;
+
+const DAY_S: u64 = 24 * 60 * 60;
+
+pub(super) fn server(facts: &Facts<'_>, text: &mut Text) {
+    let (server, settings) = (facts.server, &facts.settings);
+    let uptime_s = server.uptime_ms() / 1000;
+    text.field("redis_version", REDIS_VERSION);
+    text.field("server_name", "evenkeel");
+    text.field("evenkeel_version", EVENKEEL_VERSION);
+    text.field("redis_git_sha1", "00000000");
+    text.field("redis_git_dirty", 0);
+    text.field("redis_mode", "standalone");
+    text.field("server_mode", "standalone");
+    text.field("os", process::system_name());
+    text.field("arch_bits", usize::BITS);
+    text.field("monotonic_clock", clock::source());
+    text.field("multiplexing_api", "epoll");
+    text.field("process_id", std::process::id());
+    text.field("process_supervised", "no");
+    text.field("run_id", &server.run_id);
+    text.field("tcp_port", settings.port);
+    text.field("server_time_usec", clock::unix_us());
+    text.field("uptime_in_seconds", uptime_s);
+    text.field("uptime_in_days", uptime_s / DAY_S);
+    text.field("hz", settings.hz);
+    text.field("configured_hz", settings.hz);
+    text.field("lru_clock", lru_clock(facts.now_ms));
+    let executable = std::env::current_exe().unwrap_or_default();
+    text.field("executable", executable.display());
+    let config_file = server.config_file.as_deref().unwrap_or(std::path::Path::new(""));
+    text.field("config_file", config_file.display());
+    text.field("worker_threads", server.workers());
+    text.field("io_threads_active", 0);
+    for (index, listener) in server.listeners.all().iter().enumerate() {
+        text.field(format_args!("listener{index}"), listener);
+    }
+}
+
+pub(super) fn clients(facts: &Facts<'_>, text: &mut Text) {
+    let (server, clients, now) = (facts.server, &facts.clients, facts.now_ms);
+    text.field("connected_clients", clients.count);
+    text.field("cluster_connections", 0);
+    text.field("maxclients", facts.settings.maxclients);
+    text.field("client_recent_max_input_buffer", clients.input_max);
+    text.field("client_recent_max_output_buffer", clients.output_max);
+    text.field("blocked_clients", clients.blocked);
+    text.zeros(&["tracking_clients", "pubsub_clients"]);
+    text.field("watching_clients", clients.watching);
+    text.field("clients_in_timeout_table", 0);
+    text.field("total_watched_keys", clients.watched_keys);
+    text.zeros(&["total_blocking_keys", "total_blocking_keys_on_nokey"]);
+    let paused = server.pause.is_active(now);
+    text.field("paused_reason", if paused { "client_pause" } else { "none" });
+    text.field("paused_actions", server.pause.name(now));
+    let left_ms = if paused { server.pause.until_ms().saturating_sub(now) } else { 0 };
+    text.field("paused_timeout_milliseconds", left_ms);
+}
+
+pub(super) fn persistence(facts: &Facts<'_>, text: &mut Text) {
+    text.zeros(&["loading", "async_loading", "current_cow_peak", "current_cow_size", "current_cow_size_age"]);
+    text.field("current_fork_perc", "0.00");
+    text.zeros(&["current_save_keys_processed", "current_save_keys_total"]);
+    text.field("rdb_changes_since_last_save", facts.server.keyspace.total().dirty);
+    text.field("rdb_bgsave_in_progress", 0);
+    text.field("rdb_last_save_time", facts.server.started_ms / 1000);
+    text.field("rdb_last_bgsave_status", "ok");
+    text.field("rdb_last_bgsave_time_sec", -1);
+    text.field("rdb_current_bgsave_time_sec", -1);
+    text.zeros(&[
+        "rdb_saves",
+        "rdb_last_cow_size",
+        "rdb_last_load_keys_expired",
+        "rdb_last_load_keys_loaded",
+    ]);
+    text.zeros(&["aof_enabled", "aof_rewrite_in_progress", "aof_rewrite_scheduled"]);
+    text.field("aof_last_rewrite_time_sec", -1);
+    text.field("aof_current_rewrite_time_sec", -1);
+    text.field("aof_last_bgrewrite_status", "ok");
+    text.zeros(&["aof_rewrites", "aof_rewrites_consecutive_failures"]);
+    text.field("aof_last_write_status", "ok");
+    text.zeros(&["aof_last_cow_size", "module_fork_in_progress", "module_fork_last_cow_size"]);
+}
+
+pub(super) fn replication(facts: &Facts<'_>, text: &mut Text) {
+    text.field("role", "master");
+    text.zeros(&["connected_slaves", "replicas_waiting_psync"]);
+    text.field("master_failover_state", "no-failover");
+    text.field("master_replid", &facts.server.replication_id);
+    text.field("master_replid2", "0".repeat(facts.server.replication_id.len()));
+    text.field("master_repl_offset", 0);
+    text.field("second_repl_offset", -1);
+    text.zeros(&[
+        "repl_backlog_active",
+        "repl_backlog_size",
+        "repl_backlog_first_byte_offset",
+        "repl_backlog_histlen",
+    ]);
+}
+
+pub(super) fn cpu(_: &Facts<'_>, text: &mut Text) {
+    for (suffix, children) in [("", false), ("_children", true)] {
+        let time = process::cpu_time(children);
+        text.field(format_args!("used_cpu_sys{suffix}"), format_args!("{:.6}", time.system.as_secs_f64()));
+        text.field(format_args!("used_cpu_user{suffix}"), format_args!("{:.6}", time.user.as_secs_f64()));
+    }
+}
+
+pub(super) fn cluster(_: &Facts<'_>, text: &mut Text) {
+    text.field("cluster_enabled", 0);
+}
+
+pub(super) fn keyspace(facts: &Facts<'_>, text: &mut Text) {
+    let (keyspace, seat) = (&facts.server.keyspace, &facts.held.seat);
+    for db in 0..keyspace.databases() {
+        let keys = keyspace.len(seat, db);
+        if keys > 0 {
+            let expires = keyspace.timed_len(seat, db);
+            let mean_ttl = facts.server.census.mean_ttl_ms(db);
+            let mean_ttl = if expires == 0 { 0 } else { mean_ttl };
+            text.field(
+                format_args!("db{db}"),
+                format_args!("keys={keys},expires={expires},avg_ttl={mean_ttl}"),
+            );
+        }
+    }
+}

@@ -1,0 +1,161 @@
+//! INFO: sections of `field:value` lines, in the order and under the names that Redis and Valkey print.
+//!
+//! A field is here if it has a true value. Of what the server does not have (replication, scripts, forks) the fields
+//! say so by a zero or `no`; what tells of another program's inside is left out.
+
+mod basics;
+mod commands;
+mod memory;
+mod stats;
+mod workers;
+
+use std::fmt::{Display, Write as _};
+use std::sync::Arc;
+
+use evenkeel_store::Held;
+
+use crate::clients::Totals;
+use crate::clock;
+use crate::config::Settings;
+use crate::server::Server;
+
+/// A section: its name, its title, and who prints it.
+struct Section {
+    name: &'static str,
+    title: &'static str,
+    /// Printed without being asked for.
+    default: bool,
+    print: fn(&Facts<'_>, &mut Text),
+}
+
+const fn section(name: &'static str, title: &'static str, print: fn(&Facts<'_>, &mut Text)) -> Section {
+    Section { name, title, default: true, print }
+}
+
+/// Printed by its name, or by `all`.
+const fn extra(name: &'static str, title: &'static str, print: fn(&Facts<'_>, &mut Text)) -> Section {
+    Section { name, title, default: false, print }
+}
+
+#[rustfmt::skip]
+const SECTIONS: &[Section] = &[
+    section("server",       "Server",       basics::server        ),
+    section("clients",      "Clients",      basics::clients       ),
+    section("memory",       "Memory",       memory::memory        ),
+    section("persistence",  "Persistence",  basics::persistence   ),
+    section("stats",        "Stats",        stats::stats          ),
+    section("replication",  "Replication",  basics::replication   ),
+    section("cpu",          "CPU",          basics::cpu           ),
+    section("modules",      "Modules",      |_, _| {}             ),
+    extra  ("commandstats", "Commandstats", commands::calls       ),
+    section("errorstats",   "Errorstats",   commands::errors      ),
+    extra  ("latencystats", "Latencystats", commands::latencies   ),
+    extra  ("stages",       "Stages",       workers::stages       ),
+    extra  ("workers",      "Workers",      workers::workers      ),
+    section("cluster",      "Cluster",      basics::cluster       ),
+    section("keyspace",     "Keyspace",     basics::keyspace      ),
+];
+
+/// What the sections are made from.
+struct Facts<'a> {
+    server: &'a Arc<Server>,
+    settings: Arc<Settings>,
+    held: &'a Held<'a>,
+    now_ms: u64,
+    clients: Totals,
+}
+
+/// The text of the sections `wanted`, given in lower case; without any, of those that are the default.
+pub fn text(server: &Arc<Server>, held: &Held<'_>, wanted: &[Vec<u8>]) -> String {
+    let asked = |name: &str| wanted.iter().any(|one| one == name.as_bytes());
+    let all = asked("all") || asked("everything");
+    let default = wanted.is_empty() || asked("default");
+    let facts = Facts {
+        server,
+        settings: server.settings(),
+        held,
+        now_ms: clock::unix_ms(),
+        clients: server.clients.totals(),
+    };
+    let mut text = Text::default();
+    for section in SECTIONS {
+        if all || default && section.default || asked(section.name) {
+            text.begin(section.title);
+            (section.print)(&facts, &mut text);
+        }
+    }
+    text.0
+}
+
+/// The reply in the making.
+#[derive(Default)]
+struct Text(String);
+
+impl Text {
+    fn begin(&mut self, title: &str) {
+        let gap = if self.0.is_empty() { "" } else { "\r\n" };
+        let _ = write!(self.0, "{gap}# {title}\r\n"); // a `String` takes everything
+    }
+
+    fn field(&mut self, name: impl Display, value: impl Display) {
+        let _ = write!(self.0, "{name}:{value}\r\n");
+    }
+
+    /// Several fields whose values are zero: things that this server does not have.
+    fn zeros(&mut self, names: &[&str]) {
+        names.iter().for_each(|name| self.field(name, 0));
+    }
+
+    /// Bytes, once as a number and once for people.
+    fn bytes(&mut self, name: &str, bytes: u64) {
+        self.field(name, bytes);
+        self.field(format_args!("{name}_human"), human(bytes));
+    }
+}
+
+/// `0B`, `1.50K`, `23.59G`.
+fn human(bytes: u64) -> String {
+    const UNITS: [char; 5] = ['K', 'M', 'G', 'T', 'P'];
+    if bytes < 1024 {
+        return format!("{bytes}B");
+    }
+    let mut amount = bytes as f64 / 1024.0;
+    let mut unit = 0;
+    while amount >= 1024.0 && unit + 1 < UNITS.len() {
+        amount /= 1024.0;
+        unit += 1;
+    }
+    format!("{amount:.2}{}", UNITS[unit])
+}
+
+/// `part` of `whole`, where nothing of nothing is nothing.
+fn ratio(part: u64, whole: u64) -> f64 {
+    if whole == 0 { 0.0 } else { part as f64 / whole as f64 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_for_people() {
+        for (bytes, text) in [
+            (0, "0B"),
+            (1023, "1023B"),
+            (1024, "1.00K"),
+            (990_680, "967.46K"),
+            (25_325_268_992, "23.59G"),
+            (u64::MAX, "16384.00P"),
+        ] {
+            assert_eq!(human(bytes), text);
+        }
+    }
+
+    #[test]
+    fn sections_have_different_names() {
+        let mut names: Vec<&str> = SECTIONS.iter().map(|section| section.name).collect();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), SECTIONS.len());
+    }
+}

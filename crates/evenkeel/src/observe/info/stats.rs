@@ -1,0 +1,63 @@
+//! Counters since the start or the last CONFIG RESETSTAT.
+
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use super::{Facts, Text};
+use crate::clock;
+use crate::observe::stats::{Stage, Stats};
+
+pub(super) fn stats(facts: &Facts<'_>, text: &mut Text) {
+    let server = facts.server;
+    let sum = |counter: fn(&Stats) -> &AtomicU64| -> u64 {
+        server.stats.iter().map(|one| counter(one).load(Relaxed)).sum()
+    };
+    let stage_us = |stage: Stage| clock::us(server.stats.iter().map(|one| one.stage(stage)).sum());
+    let keys = server.keyspace.total();
+    let rates = server.rates.lock();
+    let kilobytes = |bytes: u64| format!("{:.2}", bytes as f64 / 1024.0);
+
+    text.field("total_connections_received", sum(|stats| &stats.connections));
+    text.field("total_commands_processed", sum(|stats| &stats.commands_run));
+    text.field("instantaneous_ops_per_sec", rates.commands_per_second());
+    text.field("total_net_input_bytes", sum(|stats| &stats.net_in));
+    text.field("total_net_output_bytes", sum(|stats| &stats.net_out));
+    text.zeros(&["total_net_repl_input_bytes", "total_net_repl_output_bytes"]);
+    text.field("instantaneous_input_kbps", kilobytes(rates.net_in_per_second()));
+    text.field("instantaneous_output_kbps", kilobytes(rates.net_out_per_second()));
+    text.field("instantaneous_input_repl_kbps", kilobytes(0));
+    text.field("instantaneous_output_repl_kbps", kilobytes(0));
+    text.field("rejected_connections", server.rejected_connections.load(Relaxed));
+    text.zeros(&["sync_full", "sync_partial_ok", "sync_partial_err"]);
+    text.field("expired_keys", keys.expired);
+    text.field("expired_keys_active", keys.expired_in_sweeps);
+    text.field("expired_stale_perc", "0.00"); // a sweep goes by the deadlines themselves, and leaves none behind
+    text.field("expired_time_cap_reached_count", sum(|stats| &stats.slices_cut));
+    text.field("expire_cycle_cpu_milliseconds", stage_us(Stage::Expire) / 1000);
+    text.field("evicted_keys", keys.evicted);
+    text.field("evicted_clients", server.evicted_clients.load(Relaxed));
+    let (total, current) = server.census.over_limit_ms(facts.now_ms);
+    text.field("total_eviction_exceeded_time", total);
+    text.field("current_eviction_exceeded_time", current);
+    text.field("keyspace_hits", keys.hits);
+    text.field("keyspace_misses", keys.misses);
+    text.zeros(&["pubsub_channels", "pubsub_patterns", "pubsubshard_channels"]);
+    text.zeros(&["latest_fork_usec", "total_forks", "migrate_cached_sockets", "slave_expires_tracked_keys"]);
+    text.zeros(&["active_defrag_hits", "active_defrag_misses"]);
+    text.zeros(&["active_defrag_key_hits", "active_defrag_key_misses"]);
+    text.zeros(&["total_active_defrag_time", "current_active_defrag_time"]);
+    text.zeros(&["tracking_total_keys", "tracking_total_items", "tracking_total_prefixes"]);
+    text.field("unexpected_error_replies", sum(|stats| &stats.panics));
+    text.field("total_error_replies", sum(|stats| &stats.errors));
+    text.field("total_reads_processed", sum(|stats| &stats.reads));
+    text.field("total_writes_processed", sum(|stats| &stats.writes));
+    text.zeros(&["io_threaded_reads_processed", "io_threaded_writes_processed"]);
+    text.field("client_query_buffer_limit_disconnections", server.closed_for_input.load(Relaxed));
+    text.field("client_output_buffer_limit_disconnections", server.closed_for_output.load(Relaxed));
+    let busy_us: u64 = Stage::ALL.into_iter().filter(|stage| *stage != Stage::Idle).map(stage_us).sum();
+    text.field("instantaneous_eventloop_cycles_per_sec", rates.turns_per_second());
+    text.field("eventloop_cycles", sum(|stats| &stats.turns));
+    text.field("eventloop_duration_sum", busy_us);
+    text.field("eventloop_duration_cmd_sum", stage_us(Stage::Execute));
+    text.field("acl_access_denied_auth", super::commands::errors_with_code(server, "WRONGPASS"));
+    text.zeros(&["acl_access_denied_cmd", "acl_access_denied_key", "acl_access_denied_channel"]);
+}

@@ -1,0 +1,47 @@
+//! What the threads do with their time.
+
+use std::sync::atomic::Ordering::Relaxed;
+
+use super::{Facts, Text};
+use crate::clock;
+use crate::observe::stats::{Stage, Stats};
+
+/// Microseconds of each stage, over all workers, and the longest slice of background work.
+pub(super) fn stages(facts: &Facts<'_>, text: &mut Text) {
+    let all = &facts.server.stats;
+    for stage in Stage::ALL {
+        let us = clock::us(all.iter().map(|stats| stats.stage(stage)).sum());
+        text.field(format_args!("stage_{}_usec", stage.name()), us);
+    }
+    let longest = all.iter().map(|stats| stats.slice_max.load(Relaxed)).max().unwrap_or(0);
+    text.field("background_slice_max_usec", clock::us(longest));
+}
+
+/// A line for each worker; `busy` is its share of the last tenth of a second, the rest counts from the start.
+pub(super) fn workers(facts: &Facts<'_>, text: &mut Text) {
+    let server = facts.server;
+    for (index, (stats, inbox)) in server.stats.iter().zip(&server.inboxes).enumerate() {
+        let counts = [
+            ("commands", &stats.commands_run),
+            ("reads", &stats.reads),
+            ("writes", &stats.writes),
+            ("turns", &stats.turns),
+            ("wakeups", &stats.wakeups),
+            ("panics", &stats.panics),
+        ];
+        let counts = counts.map(|(name, count)| format!(",{name}={}", count.load(Relaxed))).concat();
+        text.field(
+            format_args!("worker{index}"),
+            format_args!(
+                "connections={},busy={:.3}{counts}{}",
+                inbox.connections.load(Relaxed),
+                inbox.busy.load(Relaxed) as f64 / 1000.0,
+                stage_fields(stats)
+            ),
+        );
+    }
+}
+
+fn stage_fields(stats: &Stats) -> String {
+    Stage::ALL.map(|stage| format!(",{}_usec={}", stage.name(), clock::us(stats.stage(stage)))).concat()
+}

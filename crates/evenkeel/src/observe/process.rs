@@ -1,0 +1,67 @@
+//! What the operating system and the allocator say about this process.
+
+use std::time::Duration;
+
+/// Processor time used.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct CpuTime {
+    pub user: Duration,
+    pub system: Duration,
+}
+
+/// Of all threads, or of child processes that have ended.
+pub fn cpu_time(children: bool) -> CpuTime {
+    let whose = if children { libc::RUSAGE_CHILDREN } else { libc::RUSAGE_SELF };
+    // SAFETY: zeros are a valid `rusage`, which the call fills; `whose` is one of those it knows, so it cannot fail.
+    let usage = unsafe {
+        let mut usage: libc::rusage = std::mem::zeroed();
+        libc::getrusage(whose, &mut usage);
+        usage
+    };
+    let span = |time: libc::timeval| Duration::new(time.tv_sec as u64, time.tv_usec as u32 * 1000);
+    CpuTime { user: span(usage.ru_utime), system: span(usage.ru_stime) }
+}
+
+/// Bytes of physical memory in use.
+pub fn resident_bytes() -> u64 {
+    let statm = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
+    let pages = statm.split(' ').nth(1).and_then(|pages| pages.parse::<u64>().ok());
+    pages.unwrap_or(0) * page_bytes()
+}
+
+fn page_bytes() -> u64 {
+    // SAFETY: asks for a number.
+    unsafe { libc::sysconf(libc::_SC_PAGESIZE) as u64 }
+}
+
+/// Bytes of physical memory of this machine.
+pub fn machine_bytes() -> u64 {
+    // SAFETY: asks for a number.
+    let pages = unsafe { libc::sysconf(libc::_SC_PHYS_PAGES) };
+    u64::try_from(pages).unwrap_or(0) * page_bytes()
+}
+
+/// Bytes that the allocator has from the system for use, in use or not.
+pub fn committed_bytes() -> u64 {
+    let mut numbers = [0_usize; 8];
+    let [elapsed, user, system, rss, peak_rss, commit, peak_commit, faults] = &mut numbers;
+    // SAFETY: the pointers are to numbers that outlive the call.
+    unsafe {
+        libmimalloc_sys::mi_process_info(elapsed, user, system, rss, peak_rss, commit, peak_commit, faults);
+    }
+    numbers[5] as u64
+}
+
+/// The system's name, release and kind of processor.
+pub fn system_name() -> String {
+    // SAFETY: zeros are a valid `utsname`, which the call fills with text that ends in zeros.
+    let name = unsafe {
+        let mut name: libc::utsname = std::mem::zeroed();
+        libc::uname(&mut name);
+        name
+    };
+    let text = |chars: &[libc::c_char]| -> String {
+        chars.iter().take_while(|char| **char != 0).map(|char| *char as u8 as char).collect()
+    };
+    format!("{} {} {}", text(&name.sysname), text(&name.release), text(&name.machine))
+}
