@@ -41,9 +41,8 @@ fn echo(call: &mut Call<'_, '_>) -> Done {
 
 /// SELECT index
 fn select(call: &mut Call<'_, '_>) -> Done {
-    let index = parse_i64(call.args.at(1)).ok_or(Error::NotInteger)?;
-    let db = u32::try_from(index).ok().filter(|db| (*db as usize) < call.server.keyspace.databases());
-    call.session.select(db.ok_or(Error::InvalidDb)?);
+    let db = call.args.database(1, call.server.keyspace.databases() as u32)?;
+    call.session.select(db);
     call.reply.ok();
     Ok(())
 }
