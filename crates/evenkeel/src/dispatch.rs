@@ -112,9 +112,9 @@ impl Executor {
 
     /// Runs a request and writes its reply. The seat is inside the gate.
     #[inline]
-    pub fn run(&mut self, session: &mut Session, request: Request<'_>, reply: &mut Reply) -> Outcome {
+    pub fn run(&mut self, session: &mut Session, mut request: Request<'_>, reply: &mut Reply) -> Outcome {
         let (mark, errors) = (reply.mark(), reply.errors);
-        let outcome = match self.admit(session, &request) {
+        let outcome = match self.admit(session, &mut request) {
             Ok(Admitted::Run(id)) => {
                 let done = self.run_admitted(session, id, &request, reply);
                 self.finish(id, done, reply, errors)
@@ -135,15 +135,14 @@ impl Executor {
         outcome
     }
 
-    /// Everything that may keep a command from being run.
+    /// Everything that may keep a command from being run. From a container the request goes on to its subcommand.
     #[inline]
-    fn admit(&mut self, session: &mut Session, request: &Request<'_>) -> Result<Admitted, Error> {
-        let Some(id) = request.command else { return Err(unknown_command(&request.args)) };
-        let mut id = id;
+    fn admit(&mut self, session: &mut Session, request: &mut Request<'_>) -> Result<Admitted, Error> {
+        let Some(mut id) = request.command else { return Err(unknown_command(&request.args)) };
         let mut row = self.table.row(id);
         if !row.subcommands.is_empty() && request.args.len() > 1 {
-            let sub = self.table.find_sub(row, request.args.at(1));
-            id = sub.ok_or_else(|| unknown_subcommand(row, &request.args))?;
+            request.command = self.table.find_sub(row, request.args.at(1));
+            id = request.command.ok_or_else(|| unknown_subcommand(row, &request.args))?;
             row = self.table.row(id);
         }
         if !row.arity.admits(request.args.len()) {
@@ -155,9 +154,10 @@ impl Executor {
         }
         if session.on_probation && !row.flags.has(Flags::OPERATOR) {
             session.closing = true;
+            self.server.rejected_connections.fetch_add(1, Relaxed);
             return Err(Error::text("ERR max number of clients reached"));
         }
-        if row.flags.has(Flags::DENYOOM) && self.out_of_memory {
+        if self.out_of_memory && needs_memory(row, session) {
             return Err(Error::OutOfMemory);
         }
         if self.server.pause.delays(row, session, self.seat.now_ms) {
@@ -247,6 +247,9 @@ impl Executor {
 
     #[cold]
     fn reject(&mut self, session: &mut Session, id: Option<Id>, error: &Error, reply: &mut Reply) {
+        let ends_multi = id.is_some_and(|id| self.table.row(id).reach == Reach::Queue);
+        let aborted = ends_multi.then(|| self.abort(session, error));
+        let error = aborted.as_ref().unwrap_or(error);
         reply.fail(error);
         self.stats().error(&error.line());
         if let Some(id) = id {
@@ -256,6 +259,15 @@ impl Executor {
             multi.failed = true;
         }
         self.last_ticks = clock::ticks();
+    }
+
+    /// EXEC has been refused: that ends the transaction, and the reply says so.
+    fn abort(&mut self, session: &mut Session, cause: &Error) -> Error {
+        session.discard();
+        session.unwatch(&mut self.server.keyspace.hold_none(&mut self.seat));
+        let line = cause.line();
+        let cause = line.strip_prefix(b"ERR ").unwrap_or(&line);
+        Error::Bytes([b"EXECABORT Transaction discarded because of: ", cause].concat())
     }
 
     /// Gives up keys if more memory is used than `maxmemory` allows. The seat is inside the gate, and holds nothing.
@@ -350,6 +362,7 @@ impl Parts<'_> {
 pub fn run_nested(call: &mut Call<'_, '_>, queued: &Queued) {
     let row = table().row(queued.id);
     let (args, before, errors) = (queued.args.as_args(), clock::ticks(), call.reply.errors);
+    call.held.seat.no_touch = call.session.no_touch;
     let keys = keys_of(row, &args, call.session.db, call.server);
     let server = call.server;
     let mut parts = Parts {
@@ -367,7 +380,19 @@ pub fn run_nested(call: &mut Call<'_, '_>, queued: &Queued) {
         stats.error(&error.line());
     }
     let failed = call.reply.errors != errors;
+    call.reply.errors = errors; // EXEC itself has not failed
     stats.ran(queued.id, clock::ticks() - before, failed, call.settings.latency_tracking);
+}
+
+/// Whether a command is refused when there is no memory left: one that may grow the data, an EXEC of such, and all
+/// that would be queued, since a queue may grow without end.
+#[cold]
+fn needs_memory(row: &Command, session: &Session) -> bool {
+    let queue = || session.multi.iter().flat_map(|multi| &multi.queue);
+    match row.reach {
+        Reach::Queue => queue().any(|queued| table().row(queued.id).flags.has(Flags::DENYOOM)),
+        _ => row.flags.has(Flags::DENYOOM) || session.multi.is_some() && !row.flags.has(Flags::NOT_QUEUED),
+    }
 }
 
 fn keys_of<'a>(row: &Command, args: &Args<'a>, db: u32, server: &Server) -> Vec<Key<'a>> {

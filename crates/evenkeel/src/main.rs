@@ -20,6 +20,8 @@ mod rubbish;
 mod server;
 mod session;
 mod startup;
+#[cfg(test)]
+mod testing;
 
 use std::process::ExitCode;
 

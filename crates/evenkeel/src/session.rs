@@ -97,6 +97,7 @@ impl Session {
     pub fn discard(&mut self) -> Option<Multi> {
         let multi = self.multi.take();
         self.client.multi_len.store(-1, Relaxed);
+        self.client.multi_memory.store(0, Relaxed);
         multi
     }
 }

@@ -49,6 +49,18 @@ impl<'a> Args<'a> {
         parse_i64(self.at(index)).ok_or(Error::NotInteger)
     }
 
+    /// An integer of 32 bits, for which Redis has a text of its own.
+    pub fn int32(&self, index: usize) -> Result<i32, Error> {
+        const TEXT: &str = "ERR value is out of range, value must between -2147483648 and 2147483647";
+        i32::try_from(self.int(index)?).map_err(|_| Error::text(TEXT))
+    }
+
+    /// The number of a database, of which there are so many.
+    pub fn database(&self, index: usize, databases: u32) -> Result<u32, Error> {
+        let number = u32::try_from(self.int32(index)?).ok();
+        number.filter(|db| *db < databases).ok_or(Error::InvalidDb)
+    }
+
     /// Whether the argument is this word, in any case.
     pub fn is(&self, index: usize, word: &str) -> bool {
         self.get(index).is_some_and(|arg| arg.eq_ignore_ascii_case(word.as_bytes()))

@@ -13,7 +13,7 @@ const ALWAYS: Flags = Flags::NO_AUTH.with(Flags::NOT_QUEUED).with(Flags::OPERATO
 
 #[rustfmt::skip]
 pub const COMMANDS: &[Command] = &[
-    session("PING",   at_least(1), Group::Connection, ping  ).fast().flag(Flags::OPERATOR),
+    session("PING",   at_least(1), Group::Connection, ping  ).fast(),
     session("ECHO",   exactly(2),  Group::Connection, echo  ).fast(),
     // Changes the database for the commands after it, so it is not `NO_DATA`.
     walk   ("SELECT", exactly(2),  Group::Connection, select).fast().flag(Flags::OPERATOR),
@@ -41,9 +41,8 @@ fn echo(call: &mut Call<'_, '_>) -> Done {
 
 /// SELECT index
 fn select(call: &mut Call<'_, '_>) -> Done {
-    let index = parse_i64(call.args.at(1)).ok_or(Error::NotInteger)?;
-    let db = u32::try_from(index).ok().filter(|db| (*db as usize) < call.server.keyspace.databases());
-    call.session.select(db.ok_or(Error::InvalidDb)?);
+    let db = call.args.database(1, call.server.keyspace.databases() as u32)?;
+    call.session.select(db);
     call.reply.ok();
     Ok(())
 }

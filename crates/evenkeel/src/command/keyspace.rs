@@ -1,6 +1,344 @@
-//! Commands on keys of any type.
+//! Commands on keys of any type, and on databases as wholes.
+//!
+//! FLUSHDB and FLUSHALL take a database away behind the closed gate, in microseconds, and leave the freeing of its keys
+//! to a thread that has time. SYNC, by which Redis replies when the memory is free again, is accepted and changes
+//! nothing: no key is to be found any more when the reply goes out, and nobody has to wait for an allocator.
 
-use super::Command;
+use evenkeel_store::Kind;
+
+use super::{Args, Call, Command, Group, Keys, at_least, exactly, read, walk, whole, write};
+use crate::error::{Done, Error};
+
+const GROUP: Group = Group::Keyspace;
 
 #[rustfmt::skip]
-pub const COMMANDS: &[Command] = &[];
+pub const COMMANDS: &[Command] = &[
+    write("DEL",       at_least(2), Keys::REST,      GROUP, del),
+    write("UNLINK",    at_least(2), Keys::REST,      GROUP, del      ).fast(),
+    read ("EXISTS",    at_least(2), Keys::REST,      GROUP, exists   ).fast(),
+    read ("TOUCH",     at_least(2), Keys::REST,      GROUP, touch    ).fast(),
+    read ("TYPE",      exactly(2),  Keys::FIRST,     GROUP, type_of  ).fast(),
+    write("RENAME",    exactly(3),  Keys::FIRST_TWO, GROUP, rename),
+    write("RENAMENX",  exactly(3),  Keys::FIRST_TWO, GROUP, renamenx ).fast(),
+    write("COPY",      at_least(3), Keys::Across(keys_of_copy), GROUP, copy    ).grows(),
+    write("MOVE",      exactly(3),  Keys::Across(keys_of_move), GROUP, move_key).fast(),
+    walk ("DBSIZE",    exactly(1),  GROUP, dbsize   ).fast(),
+    whole("SWAPDB",    exactly(3),  GROUP, swapdb   ).fast(),
+    whole("FLUSHDB",   at_least(1), GROUP, flushdb),
+    whole("FLUSHALL",  at_least(1), GROUP, flushall),
+];
+
+/// DEL key [key ...], UNLINK key [key ...]: large values are freed by another thread for both.
+fn del(call: &mut Call<'_, '_>) -> Done {
+    let removed = call.keys.iter().filter(|key| call.held.remove(key)).count();
+    call.reply.int(removed as i64);
+    Ok(())
+}
+
+/// EXISTS key [key ...]
+fn exists(call: &mut Call<'_, '_>) -> Done {
+    let there = call.keys.iter().filter(|key| call.held.look(key).is_some()).count();
+    call.reply.int(there as i64);
+    Ok(())
+}
+
+/// TOUCH key [key ...]
+fn touch(call: &mut Call<'_, '_>) -> Done {
+    // CLIENT NO-TOUCH is about keys that are touched by the way, not about those that are to be touched.
+    let no_touch = std::mem::replace(&mut call.held.seat.no_touch, false);
+    let there = call.keys.iter().filter(|key| call.held.read(key).is_some()).count();
+    call.held.seat.no_touch = no_touch;
+    call.reply.int(there as i64);
+    Ok(())
+}
+
+/// TYPE key
+fn type_of(call: &mut Call<'_, '_>) -> Done {
+    let kind = call.held.look(&call.keys[0]).map(|view| view.kind());
+    call.reply.simple(kind.map_or("none", Kind::name));
+    Ok(())
+}
+
+/// RENAME key newkey
+fn rename(call: &mut Call<'_, '_>) -> Done {
+    let (from, to) = (&call.keys[0], &call.keys[1]);
+    call.held.touch(from).ok_or(Error::NoSuchKey)?;
+    if from.bytes != to.bytes {
+        call.held.rename(from, to);
+    }
+    call.reply.ok();
+    Ok(())
+}
+
+/// RENAMENX key newkey
+fn renamenx(call: &mut Call<'_, '_>) -> Done {
+    let (from, to) = (&call.keys[0], &call.keys[1]);
+    call.held.touch(from).ok_or(Error::NoSuchKey)?;
+    let free = call.held.touch(to).is_none();
+    if free {
+        call.held.rename(from, to);
+    }
+    call.reply.int(i64::from(free));
+    Ok(())
+}
+
+/// Where COPY and MOVE go to, and whether they replace what is there.
+struct Destination {
+    db: u32,
+    replace: bool,
+}
+
+const SAME_OBJECTS: &str = "ERR source and destination objects are the same";
+
+/// COPY source destination [DB destination-db] [REPLACE]
+fn copy(call: &mut Call<'_, '_>) -> Done {
+    let databases = call.server.keyspace.databases() as u32;
+    let Destination { db, replace } = destination_of_copy(&call.args, call.session.db, databases)?;
+    let (from, to) = (&call.keys[0], &call.keys[1]);
+    if db == call.session.db && from.bytes == to.bytes {
+        return Err(Error::text(SAME_OBJECTS));
+    }
+    let copied = call.held.read(from).is_some() && (call.held.touch(to).is_none() || replace);
+    if copied {
+        call.held.copy(from, to);
+    }
+    call.reply.int(i64::from(copied));
+    Ok(())
+}
+
+fn destination_of_copy(args: &Args<'_>, db: u32, databases: u32) -> Result<Destination, Error> {
+    let (mut destination, mut at) = (Destination { db, replace: false }, 3);
+    while at < args.len() {
+        match args.word(at).as_bytes() {
+            b"REPLACE" => destination.replace = true,
+            b"DB" if at + 1 < args.len() => {
+                at += 1;
+                destination.db = args.database(at, databases)?;
+            }
+            _ => return Err(Error::Syntax),
+        }
+        at += 1;
+    }
+    Ok(destination)
+}
+
+/// A call that the handler refuses has keys all the same: COMMAND GETKEYS tells them.
+fn keys_of_copy(args: &Args<'_>, db: u32, databases: u32, key: &mut dyn FnMut(usize, u32)) {
+    key(1, db);
+    key(2, destination_of_copy(args, db, databases).map_or(db, |destination| destination.db));
+}
+
+/// MOVE key db
+fn move_key(call: &mut Call<'_, '_>) -> Done {
+    let db = call.args.database(2, call.server.keyspace.databases() as u32)?;
+    if db == call.session.db {
+        return Err(Error::text(SAME_OBJECTS));
+    }
+    let (from, to) = (&call.keys[0], &call.keys[1]);
+    let moved = call.held.touch(from).is_some() && call.held.touch(to).is_none();
+    if moved {
+        call.held.rename(from, to);
+    }
+    call.reply.int(i64::from(moved));
+    Ok(())
+}
+
+fn keys_of_move(args: &Args<'_>, db: u32, databases: u32, key: &mut dyn FnMut(usize, u32)) {
+    key(1, db);
+    if let Ok(to) = args.database(2, databases) {
+        key(1, to);
+    }
+}
+
+/// DBSIZE
+fn dbsize(call: &mut Call<'_, '_>) -> Done {
+    let len = call.held.keyspace().len(call.held.seat, call.session.db as usize);
+    call.reply.int(len as i64);
+    Ok(())
+}
+
+/// SWAPDB index1 index2
+fn swapdb(call: &mut Call<'_, '_>) -> Done {
+    let databases = call.server.keyspace.databases() as u32;
+    let one = call.args.int32(1).map_err(|_| Error::text("ERR invalid first DB index"))?;
+    let other = call.args.int32(2).map_err(|_| Error::text("ERR invalid second DB index"))?;
+    let valid = |index: i32| u32::try_from(index).ok().filter(|db| *db < databases).ok_or(Error::InvalidDb);
+    call.held.swap(valid(one)? as usize, valid(other)? as usize);
+    call.reply.ok();
+    Ok(())
+}
+
+/// FLUSHDB [ASYNC | SYNC]
+fn flushdb(call: &mut Call<'_, '_>) -> Done {
+    let db = call.session.db as usize;
+    flush(call, db..db + 1)
+}
+
+/// FLUSHALL [ASYNC | SYNC]
+fn flushall(call: &mut Call<'_, '_>) -> Done {
+    let databases = call.server.keyspace.databases();
+    flush(call, 0..databases)
+}
+
+fn flush(call: &mut Call<'_, '_>, databases: std::ops::Range<usize>) -> Done {
+    let known = call.args.is(1, "SYNC") || call.args.is(1, "ASYNC");
+    if call.args.len() > 2 || call.args.len() == 2 && !known {
+        return Err(Error::Syntax);
+    }
+    let flushed: Vec<_> = databases.filter_map(|db| call.held.flush(db)).collect();
+    if !flushed.is_empty() {
+        call.server.rubbish.free(flushed);
+    }
+    call.reply.ok();
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::testing::{World, check};
+
+    #[test]
+    fn keys_are_counted_one_by_one() {
+        check(
+            "
+            > SET a 1
+            > SET b 2
+            > EXISTS a b c a           < :3
+            > TOUCH a c b              < :2
+            > TYPE a                   < string
+            > TYPE c                   < none
+            > DEL a c a                < :1
+            > UNLINK b b               < :1
+            > DEL                      < -ERR wrong number of arguments for 'del' command
+            > DBSIZE                   < :0
+        ",
+        );
+    }
+
+    #[test]
+    fn renaming_takes_the_deadline_along() {
+        check(
+            "
+            > RENAME a b               < -ERR no such key
+            > RENAME a a               < -ERR no such key
+            > RENAMENX a b             < -ERR no such key
+            > SET a 1
+            > RENAME a a               < OK
+            > RENAMENX a a             < :0
+            > EXPIRE a 100
+            > SET b 2
+            > RENAMENX a b             < :0
+            > RENAME a b               < OK
+            > GET b                    < \"1\"
+            > TTL b                    < :100
+            > EXISTS a                 < :0
+            > RENAMENX b a             < :1
+            > DBSIZE                   < :1
+            > SET b 2
+            > RENAME b a
+            > TTL a                    < :-1
+        ",
+        );
+    }
+
+    #[test]
+    fn copies_go_to_another_key_or_database() {
+        check(
+            "
+            > COPY a b                 < :0
+            > COPY a a                 < -ERR source and destination objects are the same
+            > SET a 1
+            > EXPIRE a 100
+            > COPY a b                 < :1
+            > COPY a b                 < :0
+            > TTL b                    < :100
+            > SET a 2
+            > COPY a b REPLACE         < :1
+            > GET b                    < \"2\"
+            > TTL b                    < :-1
+            > COPY a a DB 0            < -ERR source and destination objects are the same
+            > COPY a a db 1            < :1
+            > COPY a a DB 1            < :0
+            > COPY a a replace DB 2 DB 1 < :1
+            > COPY a b DB              < -ERR syntax error
+            > COPY a b NX              < -ERR syntax error
+            > COPY a b DB x            < -ERR value is not an integer or out of range
+            > COPY a b DB -1           < -ERR DB index is out of range
+            > COPY a b DB 16 NX        < -ERR DB index is out of range
+            > COPY a b DB 2147483648   < -ERR value is out of range, value must between -2147483648 and 2147483647
+            > SELECT 1
+            > GET a                    < \"2\"
+            > DBSIZE                   < :1
+        ",
+        );
+    }
+
+    #[test]
+    fn moves_go_to_another_database() {
+        check(
+            "
+            > MOVE a 1                 < :0
+            > MOVE a 0                 < -ERR source and destination objects are the same
+            > MOVE a x                 < -ERR value is not an integer or out of range
+            > MOVE a 16                < -ERR DB index is out of range
+            > SET a 1
+            > EXPIRE a 100
+            > MOVE a 1                 < :1
+            > EXISTS a                 < :0
+            > SET a 2
+            > MOVE a 1                 < :0
+            > GET a                    < \"2\"
+            > SELECT 1                 < OK
+            > GET a                    < \"1\"
+            > TTL a                    < :100
+            > SELECT 2147483648        < -ERR value is out of range, value must between -2147483648 and 2147483647
+            > SELECT 16                < -ERR DB index is out of range
+        ",
+        );
+    }
+
+    #[test]
+    fn databases_are_swapped_and_flushed() {
+        check(
+            "
+            > SET a 0
+            > SWAPDB 0 1               < OK
+            > DBSIZE                   < :0
+            > SWAPDB 0 0               < OK
+            > SELECT 1
+            > GET a                    < \"0\"
+            > SWAPDB x 0               < -ERR invalid first DB index
+            > SWAPDB 16 x              < -ERR invalid second DB index
+            > SWAPDB 0 16              < -ERR DB index is out of range
+            > SWAPDB -1 0              < -ERR DB index is out of range
+            > FLUSHDB NOW              < -ERR syntax error
+            > FLUSHALL ASYNC SYNC      < -ERR syntax error
+            > DBSIZE                   < :1
+            > FLUSHDB sync             < OK
+            > DBSIZE                   < :0
+            > SET a 1
+            > SELECT 0
+            > SET a 0
+            > FLUSHALL async           < OK
+            > DBSIZE                   < :0
+            > SELECT 1
+            > DBSIZE                   < :0
+        ",
+        );
+    }
+
+    /// Flushed keys cannot be seen, and a thread frees them.
+    #[test]
+    fn flushed_memory_is_given_back() {
+        let mut world = World::new();
+        (0..100).for_each(|at| drop(world.run(&format!("SET key:{at} value"))));
+        assert_eq!(world.run("FLUSHALL"), "OK");
+        let started = std::time::Instant::now();
+        while world.server.rubbish.freed() == 0 {
+            assert!(started.elapsed().as_secs() < 20, "nothing is freed");
+            std::thread::yield_now();
+        }
+        assert_eq!(world.run("FLUSHALL"), "OK");
+        assert_eq!(world.server.rubbish.pending(), 0, "there was nothing to free");
+    }
+}

@@ -16,6 +16,8 @@ pub mod expire;
 pub mod introspect;
 pub mod keys;
 pub mod keyspace;
+pub mod object;
+pub mod scan;
 pub mod server;
 pub mod string;
 pub mod table;
@@ -38,9 +40,13 @@ pub const FAMILIES: &[&[Command]] = &[
     expire::COMMANDS,
     introspect::COMMANDS,
     keyspace::COMMANDS,
+    object::COMMANDS,
+    scan::COMMANDS,
     server::COMMANDS,
     string::COMMANDS,
     transaction::COMMANDS,
+    #[cfg(test)]
+    crate::testing::COMMANDS,
 ];
 
 /// What a handler gets to hold, beside its session.

@@ -1,6 +1,104 @@
 //! Transactions.
+//!
+//! The dispatcher queues what a session sends between MULTI and EXEC. For EXEC it locks the slots of all keys of the
+//! queue and of all keys watched, in one ascending order, so transactions on different keys run at the same time on
+//! different workers. Where the keys cannot be told beforehand (SELECT changes what the names after it mean, SCAN and
+//! FLUSHALL concern all keys) it closes the gate, and everyone else waits.
+//!
+//! A write to a watched key marks the watch under the key's slot lock, and EXEC reads the mark while it holds that
+//! lock, so between the look and the last command of the queue nothing can come.
 
-use super::Command;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+
+use evenkeel_store::Watch;
+
+use super::{Arity, Call, Command, Flags, Group, Handler, Keys, Reach, at_least, exactly, session};
+use crate::dispatch::run_nested;
+use crate::error::{Done, Error};
+use crate::session::{Multi, Session, Watching};
+
+/// A command that MULTI does not queue.
+const fn control(name: &'static str, arity: Arity, handler: Handler) -> Command {
+    let flags = Flags::NOSCRIPT.with(Flags::LOADING).with(Flags::STALE).with(Flags::NOT_QUEUED);
+    Command { flags, ..session(name, arity, Group::Transaction, handler) }
+}
 
 #[rustfmt::skip]
-pub const COMMANDS: &[Command] = &[];
+pub const COMMANDS: &[Command] = &[
+    control("MULTI",   exactly(1), multi  ).fast(),
+    control("DISCARD", exactly(1), discard).fast(),
+    Command { reach: Reach::Queue, ..control("EXEC", exactly(1), exec).flag(Flags::MAY_WRITE) },
+    Command { reach: Reach::Keys, keys: Keys::REST, ..control("WATCH", at_least(2), watch).fast() },
+    session("UNWATCH", exactly(1), Group::Transaction, unwatch).fast(),
+];
+
+/// MULTI
+fn multi(call: &mut Call<'_, '_>) -> Done {
+    if call.session.multi.is_some() {
+        return Err(Error::text("ERR MULTI calls can not be nested"));
+    }
+    call.session.multi = Some(Multi::default());
+    call.session.client.multi_len.store(0, Relaxed);
+    call.reply.ok();
+    Ok(())
+}
+
+/// DISCARD
+fn discard(call: &mut Call<'_, '_>) -> Done {
+    if call.session.discard().is_none() {
+        return Err(Error::text("ERR DISCARD without MULTI"));
+    }
+    call.session.unwatch(call.held);
+    call.reply.ok();
+    Ok(())
+}
+
+/// EXEC
+fn exec(call: &mut Call<'_, '_>) -> Done {
+    let Some(multi) = call.session.discard() else { return Err(Error::text("ERR EXEC without MULTI")) };
+    let changed = watched_has_changed(call);
+    call.session.unwatch(call.held);
+    if multi.failed {
+        return Err(Error::ExecAborted);
+    }
+    if changed {
+        call.reply.null_array();
+        return Ok(());
+    }
+    call.reply.array(multi.queue.len());
+    multi.queue.iter().for_each(|queued| run_nested(call, queued));
+    Ok(())
+}
+
+/// Whether a watched key was written to, or has expired without anybody having met it.
+fn watched_has_changed(call: &Call<'_, '_>) -> bool {
+    let Some(Watching { watch, keys }) = &call.session.watching else { return false };
+    let lapsed = |(db, key): &(u32, Box<[u8]>)| call.held.lapsed(&call.server.keyspace.key(*db, key), watch);
+    watch.is_touched() || keys.iter().any(lapsed)
+}
+
+/// WATCH key [key ...]
+fn watch(call: &mut Call<'_, '_>) -> Done {
+    if call.session.multi.is_some() {
+        return Err(Error::text("ERR WATCH inside MULTI is not allowed"));
+    }
+    let Session { watching, client, .. } = &mut *call.session;
+    let watching =
+        watching.get_or_insert_with(|| Watching { watch: Arc::new(Watch::default()), keys: Vec::new() });
+    for key in call.keys {
+        if call.held.watch(key, &watching.watch) {
+            watching.keys.push((key.place.db() as u32, key.bytes.into()));
+        }
+    }
+    client.watched.store(watching.keys.len() as u32, Relaxed);
+    call.reply.ok();
+    Ok(())
+}
+
+/// UNWATCH
+fn unwatch(call: &mut Call<'_, '_>) -> Done {
+    call.session.unwatch(call.held);
+    call.reply.ok();
+    Ok(())
+}

@@ -1,0 +1,171 @@
+//! OBJECT: how a value is kept.
+//!
+//! Values are kept in other forms than in Redis. Clients and tests ask all the same, so the answers are those that Redis
+//! would give for the same value with the same history.
+
+use evenkeel_resp::number::parse_i64;
+use evenkeel_store::{Access, Str, View, evict};
+
+use super::{Call, Command, Flags, Group, Handler, Keys, container, docs, exactly, read, session};
+use crate::config::Policy;
+use crate::error::{Done, Error};
+
+const GROUP: Group = Group::Keyspace;
+
+#[rustfmt::skip]
+pub const COMMANDS: &[Command] = &[
+    Command { flags: Flags::NONE, ..container("OBJECT", GROUP, &[
+        object ("OBJECT|ENCODING", encoding),
+        object ("OBJECT|FREQ",     freq),
+        session("OBJECT|HELP",     exactly(2), GROUP, help),
+        object ("OBJECT|IDLETIME", idletime),
+        object ("OBJECT|REFCOUNT", refcount),
+    ]) },
+];
+
+const fn object(name: &'static str, handler: Handler) -> Command {
+    read(name, exactly(3), Keys::SECOND, GROUP, handler)
+}
+
+/// OBJECT HELP
+fn help(call: &mut Call<'_, '_>) -> Done {
+    docs::reply_help(call, "OBJECT");
+    Ok(())
+}
+
+/// OBJECT ENCODING key
+fn encoding(call: &mut Call<'_, '_>) -> Done {
+    match call.held.look(&call.keys[0]).map(encoding_of) {
+        Some(encoding) => call.reply.bulk(encoding.as_bytes()),
+        None => call.reply.null(),
+    }
+    Ok(())
+}
+
+/// The form that Redis would keep a value in, as OBJECT ENCODING names it.
+pub fn encoding_of(view: View<'_>) -> &'static str {
+    /// Longest string that Redis allocates together with its header.
+    const EMBEDDED_MAX: usize = 44;
+    match view.string() {
+        _ if view.is_raw() => "raw",
+        Str::Flat(bytes) if parse_i64(bytes).is_some() => "int",
+        Str::Flat(bytes) if bytes.len() <= EMBEDDED_MAX => "embstr",
+        _ => "raw",
+    }
+}
+
+/// OBJECT FREQ key
+fn freq(call: &mut Call<'_, '_>) -> Done {
+    let (now, access) = (call.now_ms(), call.held.seat.access);
+    match (call.held.look(&call.keys[0]), access) {
+        (None, _) => call.reply.null(),
+        (Some(view), Access::Lfu { decay_minutes, .. }) => {
+            call.reply.int(i64::from(evict::lfu_counter(view.access(), now, decay_minutes)));
+        }
+        (Some(_), Access::Lru) => return Err(Error::text(NO_FREQUENCY)),
+    }
+    Ok(())
+}
+
+const NO_FREQUENCY: &str = "ERR An LFU maxmemory policy is not selected, access frequency not tracked. Please note that \
+                            when switching between policies at runtime LRU and LFU data will take some time to adjust.";
+
+/// OBJECT IDLETIME key
+fn idletime(call: &mut Call<'_, '_>) -> Done {
+    let (now, access) = (call.now_ms(), call.held.seat.access);
+    match (call.held.look(&call.keys[0]), access) {
+        (None, _) => call.reply.null(),
+        (Some(view), Access::Lru) => call.reply.int((evict::idle_ms(view.access(), now) / 1000) as i64),
+        (Some(_), Access::Lfu { .. }) => return Err(Error::text(NO_IDLE_TIME)),
+    }
+    Ok(())
+}
+
+const NO_IDLE_TIME: &str = "ERR An LFU maxmemory policy is selected, idle time not tracked. Please note that when switching \
+                            between policies at runtime LRU and LFU data will take some time to adjust.";
+
+/// OBJECT REFCOUNT key
+fn refcount(call: &mut Call<'_, '_>) -> Done {
+    let sharing = call.settings.maxmemory == 0 || !tracks_access(call.settings.maxmemory_policy);
+    match call.held.look(&call.keys[0]) {
+        Some(view) if sharing && is_small_int(view) => call.reply.int(i64::from(i32::MAX)),
+        Some(_) => call.reply.int(1),
+        None => call.reply.null(),
+    }
+    Ok(())
+}
+
+/// Redis shares one value among all keys with the same small integer, and then shows no true count of its owners.
+fn is_small_int(view: View<'_>) -> bool {
+    let Str::Flat(bytes) = view.string() else { return false };
+    !view.is_raw() && parse_i64(bytes).is_some_and(|value| (0..10_000).contains(&value))
+}
+
+/// Policies that look at each key's own history, for which Redis does without shared integers.
+fn tracks_access(policy: Policy) -> bool {
+    matches!(policy, Policy::AllkeysLru | Policy::AllkeysLfu | Policy::VolatileLru | Policy::VolatileLfu)
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::testing::{World, check};
+
+    #[test]
+    fn encodings_are_those_of_redis() {
+        let embedded = "x".repeat(44);
+        check(&format!(
+            r#"
+            > OBJECT ENCODING k        < (nil)
+            > OBJECT REFCOUNT k        < (nil)
+            > OBJECT IDLETIME k        < (nil)
+            > OBJECT FREQ k            < (nil)
+            > SET k -9223372036854775808
+            > OBJECT ENCODING k        < "int"
+            > OBJECT REFCOUNT k        < :1
+            > SET k 9999
+            > OBJECT REFCOUNT k        < :2147483647
+            > SET k 10000
+            > OBJECT REFCOUNT k        < :1
+            > SET k 9223372036854775808
+            > OBJECT ENCODING k        < "embstr"
+            > SET k 007
+            > OBJECT ENCODING k        < "embstr"
+            > SET k ""
+            > OBJECT ENCODING k        < "embstr"
+            > SET k {embedded}
+            > OBJECT ENCODING k        < "embstr"
+            > SET k {embedded}x
+            > OBJECT ENCODING k        < "raw"
+            > OBJECT REFCOUNT k        < :1
+            > OBJECT IDLETIME k        < :0
+            > OBJECT FREQ k            < -ERR An LFU maxmemory policy is not selected, access frequency not tracked. *
+            > object nosuch k          < -ERR unknown subcommand 'nosuch'. Try OBJECT HELP.
+            > OBJECT ENCODING          < -ERR wrong number of arguments for 'object|encoding' command
+            > OBJECT                   < -ERR wrong number of arguments for 'object' command
+            > OBJECT HELP k            < -ERR wrong number of arguments for 'object|help' command
+            > OBJECT HELP              < [OBJECT <subcommand> *
+        "#
+        ));
+    }
+
+    #[test]
+    fn what_is_told_depends_on_the_policy() {
+        let mut world = World::new();
+        world.check(
+            "> SET k 5\n > SET l 5\n ~ 100s\n > OBJECT IDLETIME k < :100\n > TYPE k\n > EXISTS k\n > TTL k",
+        );
+        world.check(
+            "> OBJECT IDLETIME k < :100\n > TOUCH k\n > OBJECT IDLETIME k < :0\n > OBJECT IDLETIME l < :100",
+        );
+        world.check(
+            "> EXPIRE l 1000\n > OBJECT IDLETIME l < :0\n ~ 10s\n > RENAME l m\n > OBJECT IDLETIME m < :0",
+        );
+        world.configure("maxmemory", "100gb");
+        world.check("> OBJECT REFCOUNT k < :2147483647");
+        world.configure("maxmemory-policy", "allkeys-lfu");
+        world.check("> OBJECT REFCOUNT k < :1\n > OBJECT IDLETIME k < -ERR An LFU maxmemory policy is selected, idle *");
+        world.check("> SET new 1\n > OBJECT FREQ new < :5\n > GET new\n > OBJECT FREQ new < :6");
+        world.configure("maxmemory-policy", "allkeys-random");
+        world.check("> OBJECT REFCOUNT k < :2147483647");
+    }
+}

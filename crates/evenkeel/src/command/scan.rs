@@ -1,0 +1,201 @@
+//! Walks over the keys of a database: KEYS, SCAN, RANDOMKEY.
+//!
+//! Nothing is locked but the part of a slot that is being read, and who waits for all others to come to rest goes first.
+//! So a walk over ten million keys keeps its own worker busy, as in Redis, and nobody else.
+
+use evenkeel_resp::reply::Encoder;
+use evenkeel_store::{Cursor, View};
+
+use super::{Args, Call, Command, Group, at_least, exactly, walk};
+use crate::error::{Done, Error};
+use crate::glob;
+
+#[rustfmt::skip]
+pub const COMMANDS: &[Command] = &[
+    walk("KEYS",      exactly(2),  Group::Keyspace, keys),
+    walk("SCAN",      at_least(2), Group::Keyspace, scan),
+    walk("RANDOMKEY", exactly(1),  Group::Keyspace, randomkey),
+];
+
+/// KEYS pattern
+///
+/// Keys that have expired are left for others to remove, as in Redis.
+fn keys(call: &mut Call<'_, '_>) -> Done {
+    let (db, pattern) = (call.session.db as usize, call.args.at(1));
+    let (mut found, mut count) = (Encoder::default(), 0);
+    call.held.for_each_key(db, |view| {
+        if glob::matches(pattern, view.key(), false) {
+            found.bulk(view.key());
+            count += 1;
+        }
+    });
+    call.reply.array(count);
+    call.reply.bytes.extend_from_slice(&found.bytes);
+    Ok(())
+}
+
+/// Most keys that SCAN looks at under one lock: at about 100 ns each, a slot is locked for 0.1 ms.
+const SCAN_STEP: usize = 1000;
+
+/// SCAN cursor [MATCH pattern] [COUNT count] [TYPE type]
+fn scan(call: &mut Call<'_, '_>) -> Done {
+    let mut cursor = cursor_of(call.args.at(1)).ok_or(Error::text("ERR invalid cursor"))?;
+    let filter = Filter::parse(&call.args)?;
+    let (mut found, mut count, mut left) = (Encoder::default(), 0, filter.count);
+    loop {
+        let step = left.min(SCAN_STEP);
+        cursor = call.held.scan(call.session.db as usize, cursor, step, |view| {
+            if filter.passes(view) {
+                found.bulk(view.key());
+                count += 1;
+            }
+        });
+        left -= step;
+        if cursor.0 == 0 || left == 0 {
+            break;
+        }
+        call.held.give_way();
+    }
+    call.reply.array(2);
+    call.reply.bulk(cursor.0.to_string().as_bytes());
+    call.reply.array(count);
+    call.reply.bytes.extend_from_slice(&found.bytes);
+    Ok(())
+}
+
+/// Reads a cursor as `strtoul` does, after which Redis' leniency goes: a sign is taken, and nothing is zero.
+fn cursor_of(text: &[u8]) -> Option<Cursor> {
+    let (negative, digits) = match text {
+        [] => return Some(Cursor(0)),
+        [b'-', digits @ ..] => (true, digits),
+        [b'+', digits @ ..] => (false, digits),
+        digits => (false, digits),
+    };
+    if digits.is_empty() || !digits.iter().all(u8::is_ascii_digit) {
+        return None;
+    }
+    let number = std::str::from_utf8(digits).ok()?.parse::<u64>().ok()?;
+    Some(Cursor(if negative { number.wrapping_neg() } else { number }))
+}
+
+/// Which of the keys that SCAN comes by it returns, and how many it looks at.
+struct Filter<'a> {
+    pattern: Option<&'a [u8]>,
+    kind: Option<&'a [u8]>,
+    count: usize,
+}
+
+impl<'a> Filter<'a> {
+    fn parse(args: &Args<'a>) -> Result<Filter<'a>, Error> {
+        let mut filter = Filter { pattern: None, kind: None, count: 10 };
+        for at in (2..args.len()).step_by(2) {
+            let value = args.get(at + 1).ok_or(Error::Syntax)?;
+            match args.word(at).as_bytes() {
+                b"MATCH" => filter.pattern = Some(value),
+                b"TYPE" => filter.kind = Some(value),
+                b"COUNT" => {
+                    let count = usize::try_from(args.int(at + 1)?).map_err(|_| Error::Syntax)?;
+                    filter.count = if count == 0 { return Err(Error::Syntax) } else { count };
+                }
+                _ => return Err(Error::Syntax),
+            }
+        }
+        Ok(filter)
+    }
+
+    fn passes(&self, view: View<'_>) -> bool {
+        self.pattern.is_none_or(|pattern| glob::matches(pattern, view.key(), false))
+            && self.kind.is_none_or(|kind| kind.eq_ignore_ascii_case(view.kind().name().as_bytes()))
+    }
+}
+
+/// RANDOMKEY
+fn randomkey(call: &mut Call<'_, '_>) -> Done {
+    match call.held.random_key(call.session.db as usize) {
+        Some(key) => call.reply.bulk(&key),
+        None => call.reply.null(),
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{World, check};
+
+    #[test]
+    fn walks_see_the_selected_database() {
+        check(
+            r#"
+            > RANDOMKEY                < (nil)
+            > KEYS *                   < []
+            > SCAN 0                   < ["0", []]
+            > SET {t}1 a
+            > KEYS *                   < ["{t}1"]
+            > KEYS {t}?                < ["{t}1"]
+            > KEYS ?                   < []
+            > RANDOMKEY                < "{t}1"
+            > SCAN 0                   < ["0", ["{t}1"]]
+            > SCAN 0 MATCH x MATCH * COUNT 1000 TYPE STRING < ["0", ["{t}1"]]
+            > SCAN 0 type list         < ["0", []]
+            > SCAN 0 COUNT 9223372036854775807 < ["0", ["{t}1"]]
+            > SELECT 1
+            > RANDOMKEY                < (nil)
+            > SCAN 0                   < ["0", []]
+            > KEYS *                   < []
+        "#,
+        );
+    }
+
+    #[test]
+    fn what_scan_refuses() {
+        check(
+            "
+            > SCAN x                   < -ERR invalid cursor
+            > SCAN x NOSUCH            < -ERR invalid cursor
+            > SCAN 0 COUNT             < -ERR syntax error
+            > SCAN 0 COUNT 0           < -ERR syntax error
+            > SCAN 0 COUNT -1          < -ERR syntax error
+            > SCAN 0 COUNT x           < -ERR value is not an integer or out of range
+            > SCAN 0 NOSUCH 1          < -ERR syntax error
+            > SCAN                     < -ERR wrong number of arguments for 'scan' command
+        ",
+        );
+    }
+
+    #[test]
+    fn cursors_are_read_as_redis_reads_them() {
+        for (text, cursor) in [("", 0), ("0", 0), ("00", 0), ("+7", 7), ("-1", u64::MAX)] {
+            assert_eq!(cursor_of(text.as_bytes()), Some(Cursor(cursor)), "{text}");
+        }
+        assert_eq!(cursor_of(b"18446744073709551615"), Some(Cursor(u64::MAX)));
+        for text in ["18446744073709551616", "-18446744073709551616", " 1", "1 ", "0x1", "+", "-", "--1", "a"]
+        {
+            assert_eq!(cursor_of(text.as_bytes()), None, "{text}");
+        }
+    }
+
+    /// One call may go on for many steps, and gets no further than it was asked to.
+    #[test]
+    fn a_large_count_is_kept_to() {
+        let mut world = World::new();
+        (0..5000).for_each(|at| drop(world.run(&format!("SET {{t}}{at} v"))));
+        let (mut cursor, mut seen) = ("0".to_string(), Vec::new());
+        loop {
+            let args = ["SCAN", cursor.as_str(), "COUNT", "2500"].map(|arg| arg.as_bytes().to_vec());
+            let page = evenkeel_testkit::Target::call(&mut world, &args).expect("a page");
+            let [next, keys] = page.as_items().expect("a cursor and keys") else { panic!("{page}") };
+            let keys = keys.as_items().expect("keys");
+            assert!(keys.len() < 4000, "{} keys at once", keys.len());
+            seen.extend(keys.iter().map(ToString::to_string));
+            cursor = String::from_utf8_lossy(next.as_bytes().expect("a cursor")).into_owned();
+            if cursor == "0" {
+                break;
+            }
+        }
+        seen.sort();
+        seen.dedup();
+        assert_eq!(seen.len(), 5000);
+        assert_eq!(world.run("KEYS *").matches("{t}").count(), 5000);
+    }
+}
