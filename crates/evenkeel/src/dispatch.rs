@@ -66,7 +66,7 @@ impl Executor {
         let mut executor = Executor {
             settings: server.settings(),
             settings_version: u64::MAX,
-            table: table(),
+            table: server.table,
             server,
             seat,
             worker,
