@@ -33,9 +33,12 @@ pub struct ClientInfo {
     pub multi_memory: AtomicUsize,
     pub watched: AtomicU32,
     pub resp: AtomicU8,
-    /// Bytes of the query buffer: used, and allocated.
+    /// Bytes of its requests that are at hand, and of the buffer that it has of its own for them.
     pub query_used: AtomicUsize,
     pub query_size: AtomicUsize,
+    /// The most bytes of requests at hand at once, and when that was; the last half second counts.
+    query_peak: AtomicUsize,
+    query_peak_ms: AtomicU64,
     /// Bytes and stretches waiting to be sent.
     pub out_bytes: AtomicUsize,
     pub out_stretches: AtomicUsize,
@@ -46,7 +49,6 @@ pub struct ClientInfo {
     pub no_touch: AtomicBool,
     /// Waiting, for a pause to end.
     pub blocked: AtomicBool,
-    pub closing: AtomicBool,
     /// To be closed by its worker.
     pub killed: AtomicBool,
     pub name: Mutex<Vec<u8>>,
@@ -81,6 +83,8 @@ impl ClientInfo {
             resp: AtomicU8::new(2),
             query_used: AtomicUsize::new(0),
             query_size: AtomicUsize::new(0),
+            query_peak: AtomicUsize::new(0),
+            query_peak_ms: AtomicU64::new(0),
             out_bytes: AtomicUsize::new(0),
             out_stretches: AtomicUsize::new(0),
             net_in: AtomicU64::new(0),
@@ -89,7 +93,6 @@ impl ClientInfo {
             no_evict: AtomicBool::new(false),
             no_touch: AtomicBool::new(false),
             blocked: AtomicBool::new(false),
-            closing: AtomicBool::new(false),
             killed: AtomicBool::new(false),
             name: Mutex::default(),
             lib_name: Mutex::default(),
@@ -100,6 +103,32 @@ impl ClientInfo {
 }
 
 impl ClientInfo {
+    /// So many bytes of requests are at hand, to be run now.
+    #[inline]
+    pub fn note_query(&self, len: usize, now_ms: u64) {
+        self.active_ms.store(now_ms, Relaxed);
+        self.query_used.store(len, Relaxed);
+        let peak = self.query_peak.load(Relaxed);
+        if len >= peak || now_ms.saturating_sub(self.query_peak_ms.load(Relaxed)) > QUERY_PEAK_MS {
+            self.query_peak.store(len, Relaxed);
+            self.query_peak_ms.store(now_ms, Relaxed);
+        }
+    }
+
+    /// Bytes of room for requests. A client with nothing unfinished has no buffer of its own: it reads into its
+    /// worker's, of which it is given what it needed lately, and nothing once it is idle.
+    pub fn query_room(&self, now_ms: u64) -> usize {
+        /// Peers give a client that much at least, and their tools look for it.
+        const ROOM_MIN: usize = 16 * 1024;
+        const IDLE_MS: u64 = 2_000;
+        let own = self.query_size.load(Relaxed);
+        let idle_ms = now_ms.saturating_sub(self.active_ms.load(Relaxed));
+        if own > 0 || idle_ms >= IDLE_MS || self.net_in.load(Relaxed) == 0 {
+            return own;
+        }
+        self.query_peak.load(Relaxed).max(ROOM_MIN)
+    }
+
     /// Bytes of memory that the client takes: its buffers, its queued commands, its name, itself.
     pub fn memory(&self) -> usize {
         let names = self.name.lock().capacity() + self.lib_name.lock().capacity();
@@ -113,6 +142,9 @@ impl ClientInfo {
         self.is_unix || ip.is_ok_and(|ip| ip.is_loopback())
     }
 }
+
+/// How long the largest request of a client is remembered, in milliseconds.
+const QUERY_PEAK_MS: u64 = 500;
 
 /// Bytes of an idle client: its entry here, and its connection.
 const BASE: usize = size_of::<ClientInfo>() + size_of::<Connection>();
@@ -154,6 +186,19 @@ impl Clients {
         if self.by_id.lock().remove(&id).is_some() {
             self.count.fetch_sub(1, Relaxed);
         }
+    }
+
+    /// Takes clients out of the registry and marks them for their workers to close; returns how many were still there.
+    pub fn kill(&self, clients: &[Arc<ClientInfo>]) -> usize {
+        let mut killed = 0;
+        for client in clients {
+            client.killed.store(true, Relaxed);
+            if self.by_id.lock().remove(&client.id).is_some() {
+                self.count.fetch_sub(1, Relaxed);
+                killed += 1;
+            }
+        }
+        killed
     }
 
     pub fn count(&self) -> usize {

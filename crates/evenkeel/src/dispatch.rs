@@ -66,7 +66,7 @@ impl Executor {
         let mut executor = Executor {
             settings: server.settings(),
             settings_version: u64::MAX,
-            table: table(),
+            table: server.table,
             server,
             seat,
             worker,
@@ -154,6 +154,7 @@ impl Executor {
         }
         if session.on_probation && !row.flags.has(Flags::OPERATOR) {
             session.closing = true;
+            self.server.rejected_connections.fetch_add(1, Relaxed);
             return Err(Error::text("ERR max number of clients reached"));
         }
         if self.out_of_memory && needs_memory(row, session) {

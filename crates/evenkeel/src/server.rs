@@ -10,10 +10,10 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering::*};
 use evenkeel_store::Keyspace;
 use parking_lot::{Mutex, RwLock};
 
-use crate::clients::Clients;
+use crate::clients::{ClientInfo, Clients};
 use crate::clock;
-use crate::command::table::table;
-use crate::command::{Command, Flags};
+use crate::command::table::{renamed, table};
+use crate::command::{Command, Flags, Table};
 use crate::config::Settings;
 use crate::log::Log;
 use crate::net::inbox::{Inbox, Message};
@@ -32,6 +32,8 @@ pub struct Server {
     changing: Mutex<()>,
     pub listeners: Listeners,
     pub config_file: Option<PathBuf>,
+    /// The commands under the names that the configuration gives them.
+    pub table: &'static Table,
     pub clients: Clients,
     /// One set per worker.
     pub stats: Box<[Stats]>,
@@ -68,8 +70,10 @@ impl Server {
         let keyspace = Keyspace::new(settings.databases, workers + 2, now, random_seed());
         let inboxes = (0..workers).map(|_| Inbox::new()).collect::<std::io::Result<_>>()?;
         let commands = table().rows().len();
+        let table = renamed(&settings.rename_command);
         Ok(Server {
             keyspace,
+            table,
             settings: RwLock::new(Arc::new(settings)),
             settings_version: AtomicU64::new(0),
             changing: Mutex::default(),
@@ -125,6 +129,14 @@ impl Server {
 
     pub fn workers(&self) -> usize {
         self.inboxes.len()
+    }
+
+    /// Closes the connections of these clients, which count no longer when this returns; how many there were.
+    pub fn kill(&self, clients: &[Arc<ClientInfo>]) -> usize {
+        let killed = self.clients.kill(clients);
+        // All workers, since a connection may be on its way from one to another.
+        self.inboxes.iter().for_each(|inbox| inbox.post(Message::CloseKilled));
+        killed
     }
 
     /// Makes every worker go round once, so that it sees what has changed.

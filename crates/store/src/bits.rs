@@ -84,12 +84,16 @@ mod tests {
         let set = [0, 1, 2, 63, 64, 5000, SLOTS - 1];
         set.iter().for_each(|slot| bits.set(*slot));
         let mut times = [0_u32; 7];
-        for random in 0..50_000_u64 {
+        let (rounds, least) = if cfg!(miri) { (1000, 0) } else { (50_000_u64, 20) };
+        for random in 0..rounds {
             let slot = bits.any(random.wrapping_mul(0x9e37_79b9_7f4a_7c15)).expect("bits are set");
             times[set.iter().position(|other| *other == slot).expect("a bit that is set")] += 1;
         }
-        assert!(times.iter().all(|times| *times > 20), "{times:?}");
-        assert!(times[..4].iter().all(|share| share.abs_diff(times[0]) < times[0] / 2), "{times:?}");
+        assert!(times.iter().all(|times| *times > least), "{times:?}");
+        assert!(
+            cfg!(miri) || times[..4].iter().all(|share| share.abs_diff(times[0]) < times[0] / 2),
+            "{times:?}"
+        );
         bits.clear(SLOTS - 1);
         assert!(bits.any(u64::MAX).is_some(), "it goes round");
     }

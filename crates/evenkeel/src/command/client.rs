@@ -1,6 +1,448 @@
-//! Clients.
+//! CLIENT: who is connected, and what can be done to them.
 
-use super::Command;
+use std::fmt::Write as _;
+use std::sync::atomic::Ordering::Relaxed;
+
+use evenkeel_resp::number::parse_i64;
+
+use super::connection::set_name;
+use super::table::table;
+use super::{Args, Call, Command, Flags, Group, at_least, container, docs, exactly, session};
+use crate::clients::ClientInfo;
+use crate::error::{Done, Error};
+use crate::session::ReplyMode;
 
 #[rustfmt::skip]
-pub const COMMANDS: &[Command] = &[];
+pub const COMMANDS: &[Command] = &[
+    container("CLIENT", Group::Connection, &[
+        session("CLIENT|CACHING",      exactly(3),  Group::Connection, caching      ),
+        session("CLIENT|GETNAME",      exactly(2),  Group::Connection, get_name     ),
+        session("CLIENT|GETREDIR",     exactly(2),  Group::Connection, get_redir    ),
+        session("CLIENT|HELP",         exactly(2),  Group::Connection, help         ),
+        session("CLIENT|ID",           exactly(2),  Group::Connection, id           ),
+        session("CLIENT|INFO",         exactly(2),  Group::Connection, info         ),
+        session("CLIENT|KILL",         at_least(3), Group::Connection, kill         ).admin(),
+        session("CLIENT|LIST",         at_least(2), Group::Connection, list         ).admin(),
+        session("CLIENT|NO-EVICT",     exactly(3),  Group::Connection, no_evict     ).admin(),
+        session("CLIENT|NO-TOUCH",     exactly(3),  Group::Connection, no_touch     ),
+        session("CLIENT|PAUSE",        at_least(3), Group::Connection, pause        ).admin(),
+        session("CLIENT|REPLY",        exactly(3),  Group::Connection, reply        ),
+        session("CLIENT|SETINFO",      exactly(4),  Group::Connection, set_info     ),
+        session("CLIENT|SETNAME",      exactly(3),  Group::Connection, set_name_of  ),
+        session("CLIENT|TRACKING",     at_least(3), Group::Connection, tracking     ),
+        session("CLIENT|TRACKINGINFO", exactly(2),  Group::Connection, tracking_info),
+        session("CLIENT|UNBLOCK",      at_least(3), Group::Connection, unblock      ).admin(),
+        // Else nobody could end a pause of all commands.
+        session("CLIENT|UNPAUSE",      exactly(2),  Group::Connection, unpause      ).admin().flag(Flags::EVEN_PAUSED),
+    ]),
+];
+
+/// CLIENT HELP
+fn help(call: &mut Call<'_, '_>) -> Done {
+    docs::reply_help(call, "CLIENT");
+    Ok(())
+}
+
+/// CLIENT ID
+fn id(call: &mut Call<'_, '_>) -> Done {
+    call.reply.int(call.session.client.id as i64);
+    Ok(())
+}
+
+/// CLIENT INFO
+fn info(call: &mut Call<'_, '_>) -> Done {
+    let line = describe(call, &call.session.client);
+    reply_text(call, &line);
+    Ok(())
+}
+
+/// CLIENT LIST [TYPE type] [ID client-id ...]
+fn list(call: &mut Call<'_, '_>) -> Done {
+    let filter = Filter::parse(call.args, 2, Purpose::List)?;
+    let mut text = Vec::new();
+    for client in call.server.clients.list().iter().filter(|client| filter.admits(call, client)) {
+        text.extend(describe(call, client));
+    }
+    reply_text(call, &text);
+    Ok(())
+}
+
+/// A verbatim text, which names of clients need not be valid UTF-8 for.
+fn reply_text(call: &mut Call<'_, '_>, text: &[u8]) {
+    if !call.reply.resp3 {
+        return call.reply.bulk(text);
+    }
+    let header = format!("={}\r\ntxt:", text.len() + 4);
+    call.reply.bytes.extend_from_slice(header.as_bytes());
+    call.reply.bytes.extend_from_slice(text);
+    call.reply.bytes.extend_from_slice(b"\r\n");
+}
+
+/// The line about a client. What this server does not have (subscriptions, redirection, fixed reply buffers) is zero.
+fn describe(call: &Call<'_, '_>, client: &ClientInfo) -> Vec<u8> {
+    let now = call.now_ms();
+    let itself = client.id == call.session.client.id;
+    let arg_bytes: usize = if itself { call.args.from(0).map(<[u8]>::len).sum() } else { 0 };
+    let seconds = |since: u64| now.saturating_sub(since) / 1000;
+    let used = client.query_used.load(Relaxed);
+    let waiting = client.out_bytes.load(Relaxed);
+    let command = table().rows().get(client.command.load(Relaxed) as usize);
+    let command = command.map_or("NULL".to_owned(), |row| row.lower_name());
+    let mut line = format!("id={} addr={} laddr={}", client.id, client.address, client.local_address);
+    // Writing to a string cannot fail, here and below.
+    let _ = write!(line, " fd={} name=", client.fd);
+    let mut line = line.into_bytes();
+    line.extend_from_slice(&client.name.lock());
+    let mut rest = String::new();
+    let _ = write!(
+        rest,
+        " age={} idle={} flags={} db={} sub=0 psub=0 ssub=0 multi={} qbuf={used} qbuf-free={} argv-mem={arg_bytes} \
+         multi-mem={} rbs=0 rbp=0 obl=0 oll={} omem={waiting} tot-mem={} events={} cmd={command} user={} redir=-1 \
+         resp={} lib-name=",
+        seconds(client.created_ms),
+        if itself { 0 } else { seconds(client.active_ms.load(Relaxed)) },
+        flags_of(client),
+        client.db.load(Relaxed),
+        client.multi_len.load(Relaxed),
+        client.query_room(now).saturating_sub(used),
+        client.multi_memory.load(Relaxed),
+        client.out_stretches.load(Relaxed),
+        client.memory() + arg_bytes,
+        if waiting > 0 { "rw" } else { "r" },
+        client.user.lock(),
+        client.resp.load(Relaxed),
+    );
+    line.extend_from_slice(rest.as_bytes());
+    line.extend_from_slice(&client.lib_name.lock());
+    line.extend_from_slice(b" lib-ver=");
+    line.extend_from_slice(&client.lib_version.lock());
+    let (net_in, net_out) = (client.net_in.load(Relaxed), client.net_out.load(Relaxed));
+    let commands = client.commands.load(Relaxed);
+    line.extend_from_slice(
+        format!(" tot-net-in={net_in} tot-net-out={net_out} tot-cmds={commands}\n").as_bytes(),
+    );
+    line
+}
+
+fn flags_of(client: &ClientInfo) -> String {
+    let flags = [
+        (client.multi_len.load(Relaxed) >= 0, 'x'),
+        (client.blocked.load(Relaxed), 'b'),
+        (client.killed.load(Relaxed), 'A'),
+        (client.is_unix, 'U'),
+        (client.no_evict.load(Relaxed), 'e'),
+        (client.no_touch.load(Relaxed), 'T'),
+    ];
+    let set: String = flags.iter().filter(|(is_set, _)| *is_set).map(|(_, flag)| *flag).collect();
+    if set.is_empty() { "N".into() } else { set }
+}
+
+/// CLIENT KILL ip:port
+/// CLIENT KILL filter value [filter value ...]
+fn kill(call: &mut Call<'_, '_>) -> Done {
+    let own_id = call.session.client.id;
+    if call.args.len() == 3 {
+        let address = call.args.at(2);
+        let all = call.server.clients.list();
+        let Some(client) = all.iter().find(|client| client.address.as_bytes() == address) else {
+            return Err(Error::text("ERR No such client"));
+        };
+        if client.id == own_id {
+            call.session.closing = true;
+        } else {
+            call.server.kill(std::slice::from_ref(client));
+        }
+        call.reply.ok();
+        return Ok(());
+    }
+    let filter = Filter::parse(call.args, 2, Purpose::Kill)?;
+    let mut found = call.server.clients.list();
+    found.retain(|client| filter.admits(call, client));
+    let others = found.len();
+    // This connection lives until its reply is out.
+    found.retain(|client| client.id != own_id);
+    let itself = others != found.len();
+    let killed = if found.is_empty() { 0 } else { call.server.kill(&found) };
+    call.session.closing |= itself;
+    call.reply.int((killed + usize::from(itself)) as i64);
+    Ok(())
+}
+
+/// What a filter is for: listing spares nobody, killing spares its caller unless told otherwise.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Purpose {
+    List,
+    Kill,
+}
+
+/// Which clients are meant. What is not given admits all.
+#[derive(Default)]
+struct Filter {
+    ids: Vec<u64>,
+    /// Whether the type asked for is that of ordinary clients, which all are.
+    normal: Option<bool>,
+    user: Option<Vec<u8>>,
+    address: Option<Vec<u8>>,
+    local_address: Option<Vec<u8>>,
+    /// In seconds.
+    age_min: Option<u64>,
+    skip_caller: bool,
+}
+
+impl Filter {
+    fn parse(args: Args<'_>, first: usize, purpose: Purpose) -> Result<Filter, Error> {
+        let is_kill = purpose == Purpose::Kill;
+        let mut filter = Filter { skip_caller: is_kill, ..Filter::default() };
+        let mut at = first;
+        while at < args.len() {
+            let value = args.get(at + 1).ok_or(Error::Syntax)?;
+            let mut used = 2;
+            match args.word(at).as_bytes() {
+                b"ID" => used = 1 + filter.parse_ids(args, at + 1, purpose)?,
+                b"TYPE" => filter.normal = Some(is_normal(value)?),
+                b"USER" if is_kill => filter.user = Some(known_user(value)?),
+                b"ADDR" if is_kill => filter.address = Some(value.to_vec()),
+                b"LADDR" if is_kill => filter.local_address = Some(value.to_vec()),
+                b"MAXAGE" if is_kill => filter.age_min = Some(age(value)?),
+                b"SKIPME" if is_kill => filter.skip_caller = yes_or_no(args, at + 1)?,
+                _ => return Err(Error::Syntax),
+            }
+            at += used;
+        }
+        Ok(filter)
+    }
+
+    /// Reads ids from `first` on, as many as there are; returns how many.
+    fn parse_ids(&mut self, args: Args<'_>, first: usize, purpose: Purpose) -> Result<usize, Error> {
+        let too_small = || Error::text("ERR client-id should be greater than 0");
+        let ids: Vec<i64> = args.from(first).map_while(parse_i64).collect();
+        match purpose {
+            Purpose::List if ids.is_empty() => return Err(Error::text("ERR Invalid client ID")),
+            Purpose::Kill if ids.is_empty() || ids.iter().any(|id| *id <= 0) => return Err(too_small()),
+            _ => {}
+        }
+        self.ids.extend(ids.iter().filter_map(|id| u64::try_from(*id).ok()));
+        if self.ids.is_empty() {
+            self.ids.push(0); // ids were asked for, and no client has this one
+        }
+        Ok(ids.len())
+    }
+
+    fn admits(&self, call: &Call<'_, '_>, client: &ClientInfo) -> bool {
+        let is = |wanted: &Option<Vec<u8>>, value: &str| {
+            wanted.as_ref().is_none_or(|wanted| wanted == value.as_bytes())
+        };
+        let age_s = call.now_ms().saturating_sub(client.created_ms) / 1000;
+        (self.ids.is_empty() || self.ids.contains(&client.id))
+            && self.normal != Some(false)
+            && is(&self.user, &client.user.lock())
+            && is(&self.address, &client.address)
+            && is(&self.local_address, &client.local_address)
+            && self.age_min.is_none_or(|least| age_s >= least)
+            && !(self.skip_caller && client.id == call.session.client.id)
+    }
+}
+
+/// Whether a name of a type is that of ordinary clients.
+fn is_normal(kind: &[u8]) -> Result<bool, Error> {
+    const OTHERS: [&[u8]; 4] = [b"master", b"replica", b"slave", b"pubsub"];
+    if kind.eq_ignore_ascii_case(b"normal") {
+        return Ok(true);
+    }
+    if OTHERS.iter().any(|other| kind.eq_ignore_ascii_case(other)) {
+        return Ok(false);
+    }
+    Err(Error::Bytes([b"ERR Unknown client type '", kind, b"'"].concat()))
+}
+
+fn known_user(name: &[u8]) -> Result<Vec<u8>, Error> {
+    if name != b"default" {
+        return Err(Error::Bytes([b"ERR No such user '", name, b"'"].concat()));
+    }
+    Ok(name.to_vec())
+}
+
+fn age(seconds: &[u8]) -> Result<u64, Error> {
+    let seconds = parse_i64(seconds).ok_or(Error::text("ERR maxage is not an integer or out of range"))?;
+    let positive = u64::try_from(seconds).ok().filter(|seconds| *seconds > 0);
+    positive.ok_or(Error::text("ERR maxage should be greater than 0"))
+}
+
+fn yes_or_no(args: Args<'_>, at: usize) -> Result<bool, Error> {
+    one_of(args, at, "YES", "NO")
+}
+
+fn on_or_off(args: Args<'_>, at: usize) -> Result<bool, Error> {
+    one_of(args, at, "ON", "OFF")
+}
+
+fn one_of(args: Args<'_>, at: usize, yes: &str, no: &str) -> Result<bool, Error> {
+    match (args.is(at, yes), args.is(at, no)) {
+        (true, _) => Ok(true),
+        (_, true) => Ok(false),
+        _ => Err(Error::Syntax),
+    }
+}
+
+/// CLIENT GETNAME
+fn get_name(call: &mut Call<'_, '_>) -> Done {
+    let name = call.session.client.name.lock();
+    if name.is_empty() {
+        call.reply.null()
+    } else {
+        call.reply.bulk(&name)
+    }
+    Ok(())
+}
+
+/// CLIENT SETNAME connection-name
+fn set_name_of(call: &mut Call<'_, '_>) -> Done {
+    let name = call.args.at(2);
+    set_name(call, name)?;
+    call.reply.ok();
+    Ok(())
+}
+
+/// CLIENT SETINFO LIB-NAME libname | LIB-VER libver
+fn set_info(call: &mut Call<'_, '_>) -> Done {
+    let (client, value) = (&call.session.client, call.args.at(3));
+    let (field, name) = match call.args.word(2).as_bytes() {
+        b"LIB-NAME" => (&client.lib_name, "lib-name"),
+        b"LIB-VER" => (&client.lib_version, "lib-ver"),
+        _ => return Err(Error::Bytes([b"ERR Unrecognized option '", call.args.at(2), b"'"].concat())),
+    };
+    if !value.iter().all(|byte| (b'!'..=b'~').contains(byte)) {
+        let reason = format!("ERR {name} cannot contain spaces, newlines or special characters.");
+        return Err(Error::text(reason));
+    }
+    *field.lock() = value.to_vec();
+    call.reply.ok();
+    Ok(())
+}
+
+/// CLIENT NO-EVICT ON | OFF
+fn no_evict(call: &mut Call<'_, '_>) -> Done {
+    let on = on_or_off(call.args, 2)?;
+    call.session.client.no_evict.store(on, Relaxed);
+    call.reply.ok();
+    Ok(())
+}
+
+/// CLIENT NO-TOUCH ON | OFF
+fn no_touch(call: &mut Call<'_, '_>) -> Done {
+    let on = on_or_off(call.args, 2)?;
+    call.session.no_touch = on;
+    call.session.client.no_touch.store(on, Relaxed);
+    call.reply.ok();
+    Ok(())
+}
+
+/// CLIENT REPLY ON | OFF | SKIP
+///
+/// The dispatcher drops this command's own reply as well, unless replies are on.
+fn reply(call: &mut Call<'_, '_>) -> Done {
+    let session = &mut *call.session;
+    match call.args.word(2).as_bytes() {
+        b"ON" => {
+            session.reply_mode = ReplyMode::On;
+            call.reply.ok();
+        }
+        b"OFF" => session.reply_mode = ReplyMode::Off,
+        b"SKIP" if session.reply_mode == ReplyMode::Off => {}
+        b"SKIP" => session.reply_mode = ReplyMode::SkipNext,
+        _ => return Err(Error::Syntax),
+    }
+    Ok(())
+}
+
+/// CLIENT PAUSE timeout [WRITE | ALL]
+fn pause(call: &mut Call<'_, '_>) -> Done {
+    let args = call.args;
+    if args.len() > 4 {
+        return Err(wrong_number(args));
+    }
+    let all = args.len() < 4 || args.is(3, "ALL");
+    if !all && !args.is(3, "WRITE") {
+        return Err(Error::text("ERR CLIENT PAUSE mode must be WRITE or ALL"));
+    }
+    let timeout = args.int(2).map_err(|_| Error::text("ERR timeout is not an integer or out of range"))?;
+    let timeout = u64::try_from(timeout).map_err(|_| Error::text("ERR timeout is negative"))?;
+    let now = call.now_ms();
+    let until = now.checked_add(timeout).filter(|until| i64::try_from(*until).is_ok());
+    let until = until.ok_or(Error::text("ERR timeout is out of range"))?;
+    call.server.pause.begin(all, until, now);
+    // From the next command on; the others take note with their next turn, which begins now.
+    call.held.seat.keep_expired = call.server.pause.is_active(now);
+    call.server.wake_all();
+    call.reply.ok();
+    Ok(())
+}
+
+/// CLIENT UNPAUSE
+fn unpause(call: &mut Call<'_, '_>) -> Done {
+    call.server.pause.end();
+    call.held.seat.keep_expired = false;
+    call.server.wake_all();
+    call.reply.ok();
+    Ok(())
+}
+
+/// CLIENT UNBLOCK client-id [TIMEOUT | ERROR]
+///
+/// Only a pause makes clients wait, and that is not ended one by one.
+fn unblock(call: &mut Call<'_, '_>) -> Done {
+    let args = call.args;
+    if args.len() > 4 {
+        return Err(wrong_number(args));
+    }
+    if args.len() == 4 && one_of(args, 3, "TIMEOUT", "ERROR").is_err() {
+        return Err(Error::text("ERR CLIENT UNBLOCK reason should be TIMEOUT or ERROR"));
+    }
+    args.int(2)?;
+    call.reply.int(0);
+    Ok(())
+}
+
+fn wrong_number(args: Args<'_>) -> Error {
+    let text = b"ERR unknown subcommand or wrong number of arguments for '";
+    Error::Bytes([text, args.at(1), b"'. Try CLIENT HELP."].concat())
+}
+
+/// CLIENT GETREDIR: none, since nothing is tracked.
+fn get_redir(call: &mut Call<'_, '_>) -> Done {
+    call.reply.int(-1);
+    Ok(())
+}
+
+/// CLIENT TRACKING ON | OFF [option ...]
+fn tracking(call: &mut Call<'_, '_>) -> Done {
+    if on_or_off(call.args, 2)? {
+        return Err(Error::text("ERR Client-side caching is not supported"));
+    }
+    if call.args.len() > 3 {
+        return Err(Error::Syntax);
+    }
+    call.reply.ok();
+    Ok(())
+}
+
+/// CLIENT TRACKINGINFO
+fn tracking_info(call: &mut Call<'_, '_>) -> Done {
+    let reply = &mut *call.reply;
+    reply.map(3);
+    reply.bulk(b"flags");
+    reply.set(1);
+    reply.bulk(b"off");
+    reply.bulk(b"redirect");
+    reply.int(-1);
+    reply.bulk(b"prefixes");
+    reply.array(0);
+    Ok(())
+}
+
+/// CLIENT CACHING YES | NO
+fn caching(_: &mut Call<'_, '_>) -> Done {
+    Err(Error::text(
+        "ERR CLIENT CACHING can be called only when the client is in tracking mode with OPTIN or OPTOUT mode enabled",
+    ))
+}

@@ -13,7 +13,7 @@ const ALWAYS: Flags = Flags::NO_AUTH.with(Flags::NOT_QUEUED).with(Flags::OPERATO
 
 #[rustfmt::skip]
 pub const COMMANDS: &[Command] = &[
-    session("PING",   at_least(1), Group::Connection, ping  ).fast().flag(Flags::OPERATOR),
+    session("PING",   at_least(1), Group::Connection, ping  ).fast(),
     session("ECHO",   exactly(2),  Group::Connection, echo  ).fast(),
     // Changes the database for the commands after it, so it is not `NO_DATA`.
     walk   ("SELECT", exactly(2),  Group::Connection, select).fast().flag(Flags::OPERATOR),

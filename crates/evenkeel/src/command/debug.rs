@@ -1,13 +1,14 @@
 //! DEBUG: for tests of the server itself. One command with topics, as in Redis, so that COMMAND shows no subcommands.
 //!
-//! What is here serves tests against a running server; what would only tell of the inside of Redis is absent.
+//! It holds everything while it runs: SLEEP is to stop the whole server, not one worker of many, and nobody who calls
+//! it minds. What is here serves tests against a running server; what would only tell of the inside of Redis is absent.
 
 use std::time::{Duration, Instant};
 
 use evenkeel_store::{Expire, Key, Str};
 
 use super::config_command::rewrite_file;
-use super::{Arity, Call, Command, Flags, Group, Handler, at_least, docs, exactly, session};
+use super::{Arity, Call, Command, Flags, Group, Handler, Reach, at_least, docs, exactly, session};
 use crate::clock;
 use crate::config::{Extent, Permit};
 use crate::error::{Done, Error};
@@ -17,7 +18,7 @@ const FLAGS: Flags = Flags::ADMIN.with(Flags::NOSCRIPT).with(Flags::LOADING).wit
 
 #[rustfmt::skip]
 pub const COMMANDS: &[Command] = &[
-    Command { flags: FLAGS, ..session("DEBUG", at_least(2), Group::Server, debug) },
+    Command { flags: FLAGS, reach: Reach::Whole, ..session("DEBUG", at_least(2), Group::Server, debug) },
 ];
 
 #[rustfmt::skip]
@@ -103,7 +104,7 @@ fn set_active_expire(call: &mut Call<'_, '_>) -> Done {
     Ok(())
 }
 
-/// DEBUG SLEEP seconds: this worker does nothing else meanwhile. What is no number is zero.
+/// DEBUG SLEEP seconds: no command is run meanwhile. What is no number is zero.
 fn sleep(call: &mut Call<'_, '_>) -> Done {
     /// How long an end of the server may have to wait for this.
     const NAP: Duration = Duration::from_millis(20);

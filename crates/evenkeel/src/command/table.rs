@@ -1,6 +1,6 @@
 //! The table of all commands, and the look-up by name that every request makes.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::OnceLock;
 
 use super::Command;
@@ -27,47 +27,64 @@ pub struct Table {
     /// Open addressing over short names of commands, not subcommands.
     short: Box<[(u128, u16); BUCKETS]>,
     /// Long names, and subcommands as `CONTAINER|SUB`.
-    long: HashMap<&'static str, u16>,
+    long: HashMap<Vec<u8>, u16>,
 }
 
 /// The one table of the program.
 pub fn table() -> &'static Table {
     static TABLE: OnceLock<Table> = OnceLock::new();
-    TABLE.get_or_init(|| Table::new(super::FAMILIES))
+    TABLE.get_or_init(|| Table::new(super::FAMILIES, &[]))
+}
+
+/// The same rows under the names that `rename-command` gives them: pairs of a name and the one in its place, which may
+/// be empty. To be called once per process: it lives as long as that.
+pub fn renamed(renames: &[(Vec<u8>, Vec<u8>)]) -> &'static Table {
+    if renames.is_empty() { table() } else { Box::leak(Box::new(Table::new(super::FAMILIES, renames))) }
 }
 
 impl Table {
-    fn new(families: &[&'static [Command]]) -> Table {
+    fn new(families: &[&'static [Command]], renames: &[(Vec<u8>, Vec<u8>)]) -> Table {
         let mut table = Table {
             rows: Vec::new(),
             short: vec![(0, 0); BUCKETS].try_into().expect("as many"),
             long: HashMap::new(),
         };
+        let mut names: BTreeMap<Vec<u8>, u16> = BTreeMap::new();
         for command in families.iter().flat_map(|family| family.iter()) {
-            table.add(command);
-            command.subcommands.iter().for_each(|sub| table.add(sub));
+            let before = names.insert(command.name.as_bytes().to_vec(), table.rows.len() as u16);
+            assert!(before.is_none(), "two commands named {}", command.name);
+            table.rows.push(command);
+            for sub in command.subcommands {
+                let before = table.long.insert(sub.name.as_bytes().to_vec(), table.rows.len() as u16);
+                assert!(before.is_none(), "two commands named {}", sub.name);
+                table.rows.push(sub);
+            }
         }
-        assert!(table.rows.len() < BUCKETS / 2, "the table of names is at most half full");
+        for (old, new) in renames {
+            // In the order of the file: a later line may rename what an earlier one has renamed.
+            if let Some(id) = names.remove(&old.to_ascii_uppercase())
+                && !new.is_empty()
+            {
+                names.insert(new.to_ascii_uppercase(), id);
+            }
+        }
+        assert!(names.len() < BUCKETS / 2, "the table of names is at most half full");
+        for (name, id) in names {
+            table.add_name(name, id);
+        }
         table
     }
 
-    fn add(&mut self, command: &'static Command) {
-        let id = self.rows.len() as u16;
-        self.rows.push(command);
-        match pack(command.name.as_bytes()) {
-            Some(packed) if !command.name.contains('|') => {
-                let mut bucket = bucket_of(packed);
-                while self.short[bucket].0 != 0 {
-                    assert!(self.short[bucket].0 != packed, "two commands named {}", command.name);
-                    bucket = (bucket + 1) % BUCKETS;
-                }
-                self.short[bucket] = (packed, id);
-            }
-            _ => {
-                let before = self.long.insert(command.name, id);
-                assert!(before.is_none(), "two commands named {}", command.name);
-            }
+    fn add_name(&mut self, name: Vec<u8>, id: u16) {
+        let Some(packed) = pack(&name) else {
+            self.long.insert(name, id);
+            return;
+        };
+        let mut bucket = bucket_of(packed);
+        while self.short[bucket].0 != 0 {
+            bucket = (bucket + 1) % BUCKETS;
         }
+        self.short[bucket] = (packed, id);
     }
 
     /// All rows, by their numbers.
@@ -103,14 +120,13 @@ impl Table {
         if name.contains(&b'|') {
             return None;
         }
-        let name = std::str::from_utf8(name).ok()?.to_ascii_uppercase();
-        self.long.get(name.as_str()).map(|id| Id(*id))
+        self.long.get(&name.to_ascii_uppercase()).map(|id| Id(*id))
     }
 
     /// The subcommand of a container, in any case.
     pub fn find_sub(&self, container: &Command, name: &[u8]) -> Option<Id> {
-        let name = std::str::from_utf8(name).ok()?.to_ascii_uppercase();
-        self.long.get(format!("{}|{name}", container.name).as_str()).map(|id| Id(*id))
+        let name = [container.name.as_bytes(), b"|", name].concat().to_ascii_uppercase();
+        self.long.get(&name).map(|id| Id(*id))
     }
 
     /// A command or, as `container|sub`, a subcommand.
@@ -155,6 +171,23 @@ mod tests {
         for unknown in ["", "GETX", "CLIENT|", "|", "CLIENT|NOPE", "averyveryveryverylongname", "\u{0}"] {
             assert_eq!(table.find_full(unknown.as_bytes()), None, "{unknown:?}");
         }
+    }
+
+    #[test]
+    fn names_can_be_changed_and_taken_away() {
+        let pair = |old: &str, new: &str| (old.as_bytes().to_vec(), new.as_bytes().to_vec());
+        let long = "a_name_that_is_longer_than_sixteen";
+        let renames = [pair("get", "Fetch"), pair("ping", ""), pair("CONFIG", "tune"), pair("tune", long)];
+        let (before, after) = (table(), renamed(&renames));
+        let id = |table: &Table, name: &str| table.find(name.as_bytes());
+        for name in ["get", "ping", "config", "tune", ""] {
+            assert_eq!(id(after, name), None, "{name}");
+        }
+        assert_eq!(id(after, "FETCH"), id(before, "get"));
+        assert_eq!(id(after, "echo"), id(before, "echo"));
+        let config = id(after, &long.to_uppercase()).expect("renamed twice");
+        assert_eq!(after.row(config).name, "CONFIG");
+        assert!(after.find_sub(after.row(config), b"get").is_some());
     }
 
     #[test]

@@ -192,7 +192,6 @@ const NO_SCRIPTS: &str = "there are no scripts yet";
 const NO_TRACKING: &str = "there is no client-side caching yet";
 const NO_EVENTS: &str = "keyspace events are not sent yet";
 const NO_LARGE_LOG: &str = "large requests and replies are not logged yet";
-const NO_CLIENT_EVICTION: &str = "clients are not evicted for their memory yet";
 const NO_TITLE: &str = "the process keeps its name";
 const NO_SYSLOG: &str = "the log goes to a file or to the standard output";
 const NO_FORK: &str = "no process is forked";
@@ -337,7 +336,7 @@ pub(super) static DIRECTIVES: &[Directive] = &[
     inert("max-new-tls-connections-per-cycle",    integer(1, 1_000),   "1",               ACCEPT_ALL),
     live ("maxclients",                           integer(1, u32::MAX as i128), "10000",  field!(maxclients)),
     live ("maxmemory",                            memory(0, u64::MAX as i128), "0",       field!(maxmemory)),
-    inert("maxmemory-clients",                    MemoryOrPercent,     "0",               NO_CLIENT_EVICTION),
+    live ("maxmemory-clients",                    MemoryOrPercent,     "0",               field!(maxmemory_clients)),
     live ("maxmemory-eviction-tenacity",          integer(0, 100),     "10",              field!(maxmemory_eviction_tenacity)),
     live ("maxmemory-policy",                     Choice(Policy::NAMES), "noeviction",    field!(maxmemory_policy)),
     live ("maxmemory-samples",                    integer(1, INT_MAX), "5",               field!(maxmemory_samples)),

@@ -59,6 +59,8 @@ pub(crate) struct Fields {
     /// Bytes; zero: no limit.
     pub(crate) maxmemory: u64,
     pub(crate) maxmemory_policy: Policy,
+    /// Bytes for all clients together; zero: no limit; below zero: a percentage of `maxmemory`.
+    pub(crate) maxmemory_clients: i128,
     pub(crate) maxmemory_samples: usize,
     pub(crate) maxmemory_eviction_tenacity: u32,
     pub(crate) lfu_log_factor: u32,

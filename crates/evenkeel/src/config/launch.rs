@@ -177,7 +177,8 @@ fn options(args: &[Word]) -> Vec<Word> {
         match arg.strip_prefix(b"--") {
             Some(name) if !bare || alone => {
                 options.push(name.to_vec());
-                bare = true;
+                // Name and value may come as one word of the command line: then the value is there.
+                bare = line::split(name).is_none_or(|words| words.len() <= 1);
             }
             _ => {
                 add_value(&mut options, arg);
@@ -256,6 +257,8 @@ mod tests {
         check(&["--port", "7000", "--maxmemory", "1gb"], "port", "7000");
         check(&["--PORT", "7000"], "port", "7000");
         check(&["--port 7000"], "port", "7000");
+        check(&["--maxmemory 700mb", "--maxmemory-policy volatile-lru"], "maxmemory-policy", "volatile-lru");
+        check(&["--maxmemory '700mb'", "--port", "7000"], "port", "7000");
         check(&["--save", "3600", "1", "--save", "60 1000"], "save", "3600 1 60 1000");
         check(&["--save", "3600 1", "--save", "", "--save", "1", "2"], "save", "1 2");
         check(&["--save"], "save", "");

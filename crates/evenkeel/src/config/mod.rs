@@ -107,9 +107,9 @@ impl Settings {
         pairs: &[(&[u8], &[u8])],
         local: bool,
     ) -> Result<(Settings, Vec<&'static str>), SetError> {
-        for (index, (name, _)) in pairs.iter().enumerate() {
+        for (index, (name, word)) in pairs.iter().enumerate() {
             let again = pairs[..index].iter().any(|(earlier, _)| earlier.eq_ignore_ascii_case(name));
-            self.check_change(name, again, local)?;
+            self.check_change(name, word, again, local)?;
         }
         let mut new = self.clone();
         for (name, word) in pairs {
@@ -131,7 +131,16 @@ impl Settings {
         rewrite::rewrite(self, path, extent)
     }
 
-    fn check_change(&self, name: &[u8], again: bool, local: bool) -> Result<(), SetError> {
+    /// Bytes that all clients together may take; zero: no limit.
+    pub(crate) fn client_memory_max(&self) -> usize {
+        let bytes = match self.maxmemory_clients {
+            percent @ ..0 => i128::from(self.maxmemory) * -percent / 100,
+            bytes => bytes,
+        };
+        usize::try_from(bytes).unwrap_or(usize::MAX)
+    }
+
+    fn check_change(&self, name: &[u8], word: &[u8], again: bool, local: bool) -> Result<(), SetError> {
         let unknown = || SetError::Unknown { name: String::from_utf8_lossy(name).into_owned() };
         let row = find_setting(name).ok_or_else(unknown)?;
         let permitted = match self.enable_protected_configs {
@@ -140,6 +149,8 @@ impl Settings {
             Permit::Nobody => false,
         };
         match row.change {
+            // To what it is, so that all that CONFIG GET shows can be set again.
+            Change::Nobody if !again && self.show(row) == word => Ok(()),
             Change::Nobody => Err(failed(name, "can't set immutable config".into())),
             Change::Permitted if !permitted => Err(failed(name, "can't set protected config".into())),
             _ if again => Err(failed(name, "duplicate parameter".into())),

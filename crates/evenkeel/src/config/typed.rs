@@ -48,7 +48,7 @@ macro_rules! numbers {
         }
     )*};
 }
-numbers!(u16, u32, u64, usize, i32, i64);
+numbers!(u16, u32, u64, usize, i32, i64, i128);
 
 impl Typed for Word {
     fn of(value: &Value) -> Self {

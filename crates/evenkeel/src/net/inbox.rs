@@ -17,8 +17,8 @@ use super::poll::check;
 pub enum Message {
     /// Serve this connection from now on.
     Adopt(Box<Connection>),
-    /// Close the connection of this client.
-    Kill(u64),
+    /// Close the connections whose clients have been killed.
+    CloseKilled,
     /// Go round once.
     Wake,
     /// The server listens elsewhere.
@@ -34,6 +34,10 @@ pub struct Inbox {
     pub connections: AtomicUsize,
     /// The share of its time that the worker was busy lately, in thousandths.
     pub busy: AtomicU64,
+    /// Bytes that the worker's clients take, and the most that one of them takes which may be evicted. Kept current
+    /// only where there is a limit to it.
+    pub client_bytes: AtomicUsize,
+    pub client_bytes_max: AtomicUsize,
 }
 
 impl Inbox {
@@ -47,6 +51,8 @@ impl Inbox {
             wakeup: unsafe { OwnedFd::from_raw_fd(fd) },
             connections: AtomicUsize::new(0),
             busy: AtomicU64::new(0),
+            client_bytes: AtomicUsize::new(0),
+            client_bytes_max: AtomicUsize::new(0),
         })
     }
 

@@ -41,7 +41,7 @@ const ACCEPTS_PER_TURN: usize = 64;
 /// Milliseconds between two looks at timers.
 const TICK_MS: u64 = 100;
 
-/// Connections accepted beyond `maxclients` to see whether an operator is among them.
+/// Connections accepted beyond `maxclients` over the Unix socket, so that an operator can see and mend a full server.
 const OPERATORS_MAX: usize = 8;
 
 const WAKEUP_TOKEN: u64 = u64::MAX;
@@ -215,7 +215,8 @@ impl Worker {
     fn read_group(&mut self, group: &[(u64, bool)]) {
         for (token, hangup) in group {
             let Some(connection) = self.take(*token) else { continue };
-            if connection.parked || connection.session.closing || !connection.input.is_empty() {
+            let killed = connection.client().killed.load(Relaxed);
+            if connection.parked || connection.session.closing || killed || !connection.input.is_empty() {
                 self.serve(*token, connection, *hangup);
                 continue;
             }
@@ -223,7 +224,14 @@ impl Worker {
             let result = connection.read(&mut self.buffer[region..region + READ_LEN]);
             let got = result.as_ref().map_or(0, |got| *got);
             self.book_read(&connection, got);
-            self.arrivals.push(Arrival { token: *token, connection, result, region, hangup: *hangup, key: None });
+            self.arrivals.push(Arrival {
+                token: *token,
+                connection,
+                result,
+                region,
+                hangup: *hangup,
+                key: None,
+            });
         }
     }
 
@@ -238,7 +246,8 @@ impl Worker {
             let bytes = &mut self.buffer[arrival.region..arrival.region + len];
             arrival.key = self.pipeline.first_key(executor, &arrival.connection.session, bytes);
         }
-        let (keyspace, seat, lines) = (&executor.server.keyspace, &executor.seat, self.pipeline.entry_lines());
+        let (keyspace, seat, lines) =
+            (&executor.server.keyspace, &executor.seat, self.pipeline.entry_lines());
         let keys = || self.arrivals.iter().filter_map(|arrival| arrival.key);
         keys().for_each(|(_, place)| keyspace.prefetch_slot(seat, place));
         keys().for_each(|(hash, place)| keyspace.prefetch_bucket(seat, place, hash));
@@ -292,6 +301,9 @@ impl Worker {
     }
 
     fn read_and_run(&mut self, connection: &mut Connection, hangup: bool) -> Next {
+        if connection.client().killed.load(Relaxed) {
+            return Next::Close;
+        }
         if connection.parked {
             return Next::Wait;
         }
@@ -322,7 +334,8 @@ impl Worker {
                 Ok(got) => got,
                 Err(next) => return next,
             };
-            let next = if use_buffer { self.run_region(connection, 0, got) } else { self.run_input(connection) };
+            let next =
+                if use_buffer { self.run_region(connection, 0, got) } else { self.run_input(connection) };
             if next != Next::Wait {
                 return next;
             }
@@ -405,16 +418,14 @@ impl Worker {
 
     fn note_input(&self, connection: &Connection) {
         let client = connection.client();
-        if !connection.input.is_empty() || client.query_size.load(Relaxed) != 0 {
-            client.query_used.store(connection.input.len(), Relaxed);
-            client.query_size.store(connection.input.capacity(), Relaxed);
-        }
+        client.query_used.store(connection.input.len(), Relaxed);
+        client.query_size.store(connection.input.capacity(), Relaxed);
     }
 
     /// Runs what can be run of `bytes`, batch by batch, and sends the replies; returns how many bytes are used up.
     fn run_bytes(&mut self, connection: &mut Connection, bytes: &mut [u8]) -> (Next, usize) {
         connection.activity = connection.activity.saturating_add(1);
-        connection.client().active_ms.store(self.now_ms, Relaxed);
+        connection.client().note_query(bytes.len(), self.now_ms);
         self.reply.resp3 = connection.resp3;
         let mut used = 0;
         loop {
@@ -441,6 +452,14 @@ impl Worker {
     fn flush(&mut self, connection: &mut Connection) -> bool {
         let before = self.executor.last_ticks;
         let len = self.reply.len();
+        let limit = self.executor.settings.client_output_buffer_limit.normal.hard_bytes;
+        let waiting = (connection.backlog_len() + len) as u64;
+        if limit > 0 && waiting > limit {
+            // Nothing of it is sent: a client must not take the beginning for the whole.
+            self.reply.clear();
+            self.note_output_limit(connection, waiting);
+            return false;
+        }
         let sent = connection.send(&mut self.reply);
         let stats = self.executor.stats();
         self.executor.last_ticks = book(stats, Stage::Write, before);
@@ -479,15 +498,19 @@ impl Worker {
             .soft_since_ms
             .is_some_and(|since| self.now_ms.saturating_sub(since) > limit.soft_seconds * 1000);
         if (limit.hard_bytes > 0 && len > limit.hard_bytes) || too_long {
-            self.server.closed_for_output.fetch_add(1, Relaxed);
-            self.server.log.warning(format!(
-                "Client id={} addr={} closed for overcoming of output buffer limits ({len} bytes waiting).",
-                connection.client().id,
-                connection.client().address
-            ));
+            self.note_output_limit(connection, len);
             return false;
         }
         true
+    }
+
+    fn note_output_limit(&self, connection: &Connection, waiting: u64) {
+        self.server.closed_for_output.fetch_add(1, Relaxed);
+        self.server.log.warning(format!(
+            "Client id={} addr={} closed for overcoming of output buffer limits ({waiting} bytes waiting).",
+            connection.client().id,
+            connection.client().address
+        ));
     }
 
     // Where connections come from and go.
@@ -529,7 +552,8 @@ impl Worker {
     fn welcome(&mut self, accepted: Accepted) {
         let settings = &self.executor.settings;
         let over = (self.server.clients.count() + 1).saturating_sub(settings.maxclients as usize);
-        let refusal = if over > OPERATORS_MAX {
+        let places = if accepted.is_unix { OPERATORS_MAX } else { 0 };
+        let refusal = if over > places {
             Some("-ERR max number of clients reached\r\n")
         } else if settings.protected_mode && settings.requirepass.is_empty() && !accepted.is_loopback {
             Some(PROTECTED)
@@ -603,6 +627,10 @@ impl Worker {
         if connection.parked {
             self.parked.push(token);
         }
+        if connection.client().killed.load(Relaxed) {
+            // Killed on its way here, after its former worker had looked for such.
+            return self.close(token, connection);
+        }
         self.connections[index] = Some(connection);
     }
 
@@ -652,7 +680,7 @@ impl Worker {
                 Message::Adopt(connection) => {
                     self.adopt(connection);
                 }
-                Message::Kill(id) => self.kill(id),
+                Message::CloseKilled => self.close_killed(),
                 Message::Listen => self.follow_listeners(),
             }
         }
@@ -661,21 +689,13 @@ impl Worker {
         }
     }
 
-    fn kill(&mut self, id: u64) {
-        let found = self.tokens().into_iter().find(|token| {
-            let connection = self.connections[*token as u32 as usize].as_ref();
-            connection.is_some_and(|connection| connection.client().id == id)
-        });
-        match found.and_then(|token| Some((token, self.take(token)?))) {
-            Some((token, connection)) => self.close(token, connection),
-            // It has moved on to another worker; the message follows it.
-            None => {
-                if let Some(client) = self.server.clients.find(id) {
-                    let worker = client.worker.load(Relaxed) as usize;
-                    if worker != self.index {
-                        self.server.inboxes[worker].post(Message::Kill(id));
-                    }
-                }
+    fn close_killed(&mut self) {
+        for token in self.tokens() {
+            let connection = self.connections[token as u32 as usize].as_ref();
+            if connection.is_some_and(|connection| connection.client().killed.load(Relaxed))
+                && let Some(connection) = self.take(token)
+            {
+                self.close(token, connection);
             }
         }
     }
@@ -701,6 +721,7 @@ impl Worker {
     fn tick(&mut self) {
         let before = clock::ticks();
         self.patrol();
+        self.evict_clients();
         self.balance();
         self.server.keyspace.tidy(&mut self.executor.seat);
         for rope in self.executor.seat.trash.drain(..) {
@@ -740,6 +761,45 @@ impl Worker {
         let timeout = self.executor.settings.timeout;
         let idle_ms = self.now_ms.saturating_sub(connection.client().active_ms.load(Relaxed));
         timeout > 0 && !connection.parked && idle_ms > u64::from(timeout) * 1000
+    }
+
+    /// Closes the clients that take most memory, as long as all of them together take more than `maxmemory-clients`.
+    ///
+    /// Each worker closes its own, and only while it has the largest of all, so that none suffers for another's.
+    fn evict_clients(&mut self) {
+        let limit = self.executor.settings.client_memory_max();
+        if limit == 0 {
+            return;
+        }
+        let mut sum = 0;
+        let mut mine: Vec<(usize, u64)> = Vec::new();
+        for token in self.tokens() {
+            let connection =
+                self.connections[token as u32 as usize].as_ref().expect("a token of one that is there");
+            let client = connection.client();
+            let bytes = client.memory();
+            sum += bytes;
+            if !client.no_evict.load(Relaxed) {
+                mine.push((bytes, token));
+            }
+        }
+        mine.sort_unstable();
+        loop {
+            let largest = mine.last().map_or(0, |(bytes, _)| *bytes);
+            self.inbox().client_bytes.store(sum, Relaxed);
+            self.inbox().client_bytes_max.store(largest, Relaxed);
+            let inboxes = &self.server.inboxes;
+            let all: usize = inboxes.iter().map(|inbox| inbox.client_bytes.load(Relaxed)).sum();
+            let is_largest = inboxes.iter().all(|inbox| inbox.client_bytes_max.load(Relaxed) <= largest);
+            let Some((bytes, token)) = mine.pop().filter(|_| all > limit && is_largest) else { return };
+            sum -= bytes;
+            if let Some(connection) = self.take(token) {
+                self.server.evicted_clients.fetch_add(1, Relaxed);
+                let client = connection.client();
+                self.server.log.notice(format!("Evicting client: id={} addr={}", client.id, client.address));
+                self.close(token, connection);
+            }
+        }
     }
 
     /// Publishes how busy this worker is, and gives a busy connection away if another worker has time for it.

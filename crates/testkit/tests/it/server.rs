@@ -86,7 +86,7 @@ fn replies_are_read_whole_and_late_ones_time_out() {
 #[ignore = "leaves a server behind on purpose"]
 fn end_without_stopping_the_server() {
     let Some(server) = redis(&[]) else { std::process::exit(1) };
-    println!("\nPID {}", server.pid());
+    println!("\nPID {}\nFOLDER {}", server.pid(), server.folder().display());
     std::process::exit(0);
 }
 
@@ -100,12 +100,15 @@ fn a_test_run_that_is_cut_short_leaves_no_server() {
     let run =
         Command::new(itself).args(["--ignored", "--exact", name, "--nocapture"]).output().expect("it runs");
     let output = String::from_utf8_lossy(&run.stdout).into_owned();
-    let pid = output.lines().find_map(|line| line.strip_prefix("PID ")).expect("it started a server");
+    let told =
+        |name: &str| output.lines().find_map(|line| line.strip_prefix(name)).expect("it started a server");
+    let pid = told("PID ");
     let deadline = Instant::now() + Duration::from_secs(10);
     while runs(pid) {
         assert!(Instant::now() < deadline, "server {pid} outlives its test");
         std::thread::sleep(Duration::from_millis(10));
     }
+    let _ = std::fs::remove_dir_all(told("FOLDER ")); // the kernel ends processes, and leaves their files
 }
 
 /// A process that has ended may stay as a zombie for as long as its new parent pleases.

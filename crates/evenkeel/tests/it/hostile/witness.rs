@@ -5,9 +5,9 @@ use std::time::{Duration, Instant};
 
 use evenkeel_testkit::Server;
 
-/// Worst wait of the witness: on two cores that also run the attack, tens of milliseconds are the scheduler's.
+/// What the witness may wait: on two cores that also run the attack, tens of milliseconds are the scheduler's.
 const WAIT_MAX: Duration = Duration::from_millis(1_000);
-const MEDIAN_MAX: Duration = Duration::from_millis(20);
+const MEDIAN_MAX: Duration = Duration::from_millis(100);
 
 /// Runs the attack while another client sets and gets a key of its own, and judges what that client saw.
 #[track_caller]

@@ -1,0 +1,67 @@
+//! Clients from other machines, which protected mode keeps out.
+//!
+//! They are played in a network namespace of the test's own: there the loopback device also has an address that is none
+//! of the loopback's, and nothing outside can reach the server. A namespace belongs to a thread, so the whole test
+//! runs on one, and `nsenter` puts the server beside it. That takes root; elsewhere the test says so and passes.
+
+use std::fs::File;
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::AsRawFd;
+use std::process::Command;
+
+use evenkeel_testkit::{Client, Server};
+
+use super::ping;
+use crate::program;
+
+/// Of the block that documentation uses (RFC 5737): nobody's.
+const ADDRESS: [u8; 4] = [192, 0, 2, 7];
+
+/// Runs the test on a thread with a network of its own; gives it the command that starts a program there.
+fn in_a_network_of_its_own(test: impl FnOnce(&[&str]) + Send) {
+    let outcome = std::thread::scope(|scope| {
+        let thread = scope.spawn(|| match enter_new_network() {
+            Err(error) => eprintln!("SKIPPED: no network namespace: {error}"),
+            Ok(network) => {
+                let path = format!("--net=/proc/{}/fd/{}", std::process::id(), network.as_raw_fd());
+                test(&["nsenter", &path]);
+            }
+        });
+        thread.join()
+    });
+    outcome.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+}
+
+fn enter_new_network() -> io::Result<File> {
+    // SAFETY: takes a number, and changes only which network the calling thread sees.
+    if unsafe { libc::unshare(libc::CLONE_NEWNET) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    ip("link set lo up")?;
+    ip("addr add 192.0.2.7/32 dev lo")?;
+    File::open("/proc/thread-self/ns/net")
+}
+
+fn ip(command: &str) -> io::Result<()> {
+    let status = Command::new("ip").args(command.split(' ')).status()?;
+    if status.success() { Ok(()) } else { Err(io::Error::other(format!("ip {command}: {status}"))) }
+}
+
+fn stranger(server: &Server) -> Client {
+    Client::connect(SocketAddr::from((ADDRESS, server.port()))).expect("it listens there")
+}
+
+#[test]
+fn protected_mode_lets_nobody_in_from_elsewhere() {
+    in_a_network_of_its_own(|prefix| {
+        let program = program().started_by(prefix);
+        let server =
+            Server::start(&program, &["--bind", "127.0.0.1", "192.0.2.7", "--protected-mode", "yes"]);
+        let answer = stranger(&server).read_to_end().expect("the server hangs up");
+        assert!(answer.starts_with(b"-DENIED "), "{}", answer.escape_ascii());
+        assert_eq!(ping(&mut server.connect()), "PONG");
+        assert_eq!(server.connect().run("CONFIG SET protected-mode no").to_string(), "OK");
+        assert_eq!(ping(&mut stranger(&server)), "PONG");
+    });
+}
