@@ -169,11 +169,11 @@ impl Executor {
             if row.flags.has(Flags::NO_MULTI) {
                 return Err(Error::text("ERR Command not allowed inside a transaction"));
             }
-            let args = request.args.to_owned();
-            multi.memory += args.memory() + size_of::<Queued>();
-            multi.queue.push(Queued { id, args });
-            session.client.multi_len.store(multi.queue.len() as i32, Relaxed);
-            session.client.multi_memory.store(multi.memory, Relaxed);
+            let touched = session.watching.as_ref().is_some_and(|watching| watching.watch.is_touched());
+            // What will not be run need not be kept, as long as the queue may become.
+            if !multi.failed && !touched {
+                multi.push(id, request.args.to_owned(), &session.client);
+            }
             return Ok(Admitted::Queued);
         }
         Ok(Admitted::Run(id))

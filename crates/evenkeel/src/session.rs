@@ -59,6 +59,16 @@ pub struct Watching {
     pub keys: Vec<(u32, Box<[u8]>)>,
 }
 
+impl Multi {
+    /// Queues a command of this client.
+    pub fn push(&mut self, id: Id, args: OwnedArgs, client: &ClientInfo) {
+        self.memory += args.memory() + size_of::<Queued>();
+        self.queue.push(Queued { id, args });
+        client.multi_len.store(self.queue.len() as i32, Relaxed);
+        client.multi_memory.store(self.memory, Relaxed);
+    }
+}
+
 impl Session {
     pub fn new(client: Arc<ClientInfo>, authenticated: bool) -> Session {
         Session {

@@ -3,6 +3,7 @@
 //! Transcripts run on it as they do over TCP. All is done on the test's own thread, one request at a time.
 
 use std::collections::HashMap;
+use std::ffi::OsString;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,7 +14,7 @@ use evenkeel_testkit::{Peer, Program, Target, transcript};
 use crate::clients::ClientInfo;
 use crate::clock;
 use crate::command::{Args, Call, Command, Group, Keys, at_least, write};
-use crate::config::Settings;
+use crate::config::Launch;
 use crate::dispatch::{Executor, Outcome};
 use crate::error::Done;
 use crate::log::{Level, Log};
@@ -51,19 +52,24 @@ struct Connection {
 
 const WORKERS: usize = 2;
 
+/// What all servers of these tests are started with.
+const START: [&str; 2] = ["--enable-debug-command", "yes"];
+
 /// Runs a transcript in process, and on redis-server where there is one: what it says holds for both.
 #[track_caller]
 pub fn check(text: &str) {
     transcript::check_on(&mut World::new(), text);
     if let Some(oracle) = Program::oracle(Peer::Redis) {
-        transcript::check(&evenkeel_testkit::Server::start(&oracle, &[]), text);
+        transcript::check(&evenkeel_testkit::Server::start(&oracle, &START), text);
     }
 }
 
 impl World {
     pub fn new() -> World {
         let log = Log::start(Level::Nothing, None);
-        let server = Server::new(Settings::default(), None, WORKERS, log);
+        let launch =
+            Launch::from_args(START.map(OsString::from).into_iter(), |_| true).expect("good arguments");
+        let server = Server::new(launch.settings, None, WORKERS, log);
         let server = Arc::new(server.expect("a few descriptors are free"));
         let workers = (0..WORKERS).map(|worker| Executor::new(server.clone(), worker)).collect();
         World { server, workers, connections: HashMap::new(), now_ms: clock::unix_ms() }

@@ -28,6 +28,13 @@ pub enum Expire {
     At(Millis),
 }
 
+/// A string that a command has made.
+#[derive(Debug)]
+pub enum Made {
+    Flat(Vec<u8>),
+    Rope(Rope),
+}
+
 enum Scope<'a> {
     None,
     One(Place),
@@ -289,6 +296,30 @@ impl<'a> Held<'a> {
         self.changed(key, Change::Written);
     }
 
+    /// Sets the key to a string that a command has made of others, as BITOP does: `raw`, and without a deadline.
+    pub fn set_made(&mut self, key: &Key<'_>, made: Made) {
+        let entry = EntryPtr::new(key.bytes, made.value(), None, self.new_access());
+        match self.live_or_gone(key) {
+            Some(found) => self.replace(key, found, entry),
+            None => self.add_entry(key, entry),
+        }
+        self.changed(key, Change::Written);
+    }
+
+    /// For a write that finds what it writes there already: an access, and an edit to OBJECT ENCODING, but no change.
+    pub fn write_same(&mut self, key: &Key<'_>) -> Result<(), WrongType> {
+        let Some(found) = self.live(key) else { return Ok(()) };
+        let entry = found.entry();
+        if entry.kind() != Kind::String {
+            return Err(WrongType);
+        }
+        self.mark(entry);
+        if let Str::Flat(_) = entry.string() {
+            entry.patch(0, b"");
+        }
+        Ok(())
+    }
+
     /// Appends to the string at the key, which is set where there is none; returns its new length.
     pub fn append(&mut self, key: &Key<'_>, bytes: &[u8]) -> Result<usize, WrongType> {
         match self.peek(key) {
@@ -298,6 +329,12 @@ impl<'a> Held<'a> {
             }
             Some(view) if view.kind() == Kind::String => {
                 let len = view.string().len();
+                if bytes.is_empty() {
+                    // Counts as a change, unlike an empty SETRANGE.
+                    self.write_same(key)?;
+                    self.changed(key, Change::Written);
+                    return Ok(len);
+                }
                 self.write_range(key, len, bytes)
             }
             Some(_) => Err(WrongType),
@@ -560,30 +597,27 @@ fn lock(keyspace: &Keyspace, seat: &mut Seat, place: Place) {
     }
 }
 
-/// A string after a write that made it longer or new.
-enum Edited {
-    Flat(Vec<u8>),
-    Rope(Rope),
-}
-
-impl Edited {
+impl Made {
+    /// The value, which is `raw`.
     fn value(&self) -> Value<'_> {
         match self {
-            Edited::Flat(bytes) => Value::Flat { bytes, raw: true },
-            Edited::Rope(rope) => Value::Rope(rope.clone()),
+            Made::Flat(bytes) if bytes.len() <= FLAT_MAX => Value::Flat { bytes, raw: true },
+            Made::Flat(bytes) => Value::string(bytes),
+            Made::Rope(rope) => Value::Rope(rope.clone()),
         }
     }
 }
 
-fn edited(old: Str<'_>, offset: usize, bytes: &[u8]) -> Edited {
+/// A string after a write that made it longer or new.
+fn edited(old: Str<'_>, offset: usize, bytes: &[u8]) -> Made {
     let len = old.len().max(offset + bytes.len());
     if len <= FLAT_MAX {
         let mut flat = old.bytes().into_owned();
         flat.resize(len, 0);
         flat[offset..offset + bytes.len()].copy_from_slice(bytes);
-        return Edited::Flat(flat);
+        return Made::Flat(flat);
     }
     let mut rope = Rope::new(&old.bytes());
     rope.write(offset, bytes);
-    Edited::Rope(rope)
+    Made::Rope(rope)
 }

@@ -61,6 +61,17 @@ impl Rope {
         Rope(Arc::new(Spine { len: bytes.len(), chunks }))
     }
 
+    /// A string of `len` bytes: `len.div_ceil(CHUNK)` chunks of [`CHUNK`] bytes each, the last one of what remains.
+    pub fn from_chunks(len: usize, chunks: Vec<Option<Chunk>>) -> Rope {
+        let len_of = |index: usize| CHUNK.min(len - index * CHUNK);
+        assert_eq!(chunks.len(), len.div_ceil(CHUNK), "as many chunks as the length says");
+        let fits = |(index, chunk): (usize, &Option<Chunk>)| {
+            chunk.as_ref().is_none_or(|chunk| chunk.len() == len_of(index))
+        };
+        assert!(chunks.iter().enumerate().all(fits), "chunks as long as the length says");
+        Rope(Arc::new(Spine { len, chunks }))
+    }
+
     /// Writes `bytes` at `offset`, making the string longer where they end beyond it; a gap reads as zeros.
     pub fn write(&mut self, offset: usize, bytes: &[u8]) {
         if bytes.is_empty() {

@@ -102,3 +102,6 @@ fn unwatch(call: &mut Call<'_, '_>) -> Done {
     call.reply.ok();
     Ok(())
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,9 +1,10 @@
 //! Strings: where their bytes lie, and what is shared.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
 
-use evenkeel_store::rope::{CHUNK, FLAT_MAX};
-use evenkeel_store::{Expire, Str};
+use evenkeel_store::rope::{CHUNK, FLAT_MAX, Rope};
+use evenkeel_store::{Expire, Made, Str};
 
 use crate::memory::held as held_memory;
 use crate::world::World;
@@ -30,6 +31,46 @@ fn edited_values_are_raw() {
     assert_eq!(len, Ok(6));
     assert!(is_raw(&mut world, b"range"));
     assert_eq!(world.get(0, b"range"), Some(b"\0\0\0abc".to_vec()));
+}
+
+/// BITOP sets what it has made; SETBIT of a bit that is set already edits, but changes nothing; APPEND of nothing does.
+#[test]
+fn made_and_unchanged_values_are_raw() {
+    let mut world = World::new(1);
+    let dirty = |world: &World| world.keyspace.total().dirty;
+    world.set(0, b"key", b"12", Expire::At(u64::MAX));
+    world.one(0, b"key", |held, key| held.set_made(key, Made::Flat(b"34".to_vec())));
+    assert!(is_raw(&mut world, b"key"));
+    assert_eq!(world.get(0, b"key"), Some(b"34".to_vec()));
+    assert_eq!(world.one(0, b"key", |held, key| held.peek(key).expect("there").deadline()), None);
+
+    world.set(0, b"key", b"12", Expire::At(u64::MAX));
+    let before = dirty(&world);
+    assert_eq!(world.one(0, b"key", |held, key| held.write_same(key)), Ok(()));
+    assert!(is_raw(&mut world, b"key"));
+    assert_eq!(dirty(&world), before);
+
+    world.set(0, b"key", b"12", Expire::At(u64::MAX));
+    let before = dirty(&world);
+    assert_eq!(append(&mut world, b"key", b""), 2);
+    assert!(is_raw(&mut world, b"key"));
+    assert_eq!(dirty(&world), before + 1);
+    world.verify();
+}
+
+#[test]
+fn a_made_rope_is_stored_as_it_is() {
+    let mut world = World::new(1);
+    let chunk = Arc::new(vec![b'c'; CHUNK]);
+    let rope =
+        Rope::from_chunks(2 * CHUNK + 3, vec![None, Some(chunk.clone()), Some(Arc::new(b"end".to_vec()))]);
+    world.one(0, b"new", |held, key| held.set_made(key, Made::Rope(rope.clone())));
+    world.set(0, b"old", &vec![b'o'; CHUNK], Expire::At(u64::MAX));
+    world.one(0, b"old", |held, key| held.set_made(key, Made::Rope(rope)));
+    assert_eq!(Arc::strong_count(&chunk), 2, "one here, one in the rope");
+    let expected = [vec![0; CHUNK], vec![b'c'; CHUNK], b"end".to_vec()].concat();
+    assert!(world.get(0, b"new").as_deref() == Some(&expected) && world.get(0, b"old") == Some(expected));
+    world.verify();
 }
 
 #[test]

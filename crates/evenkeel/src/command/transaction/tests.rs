@@ -1,0 +1,396 @@
+//! Transactions as sessions; each transcript also holds for redis-server.
+
+use crate::testing::{World, check};
+
+#[test]
+fn a_queue_is_run_at_once_and_in_order() {
+    check(
+        r#"
+        > MULTI                    < OK
+        > SET a 1                  < QUEUED
+        > SET b 2                  < QUEUED
+        > RENAME a c               < QUEUED
+        > RENAME nothing c         < QUEUED
+        > EXISTS a b c             < QUEUED
+        > GET c                    < QUEUED
+        > UNWATCH                  < QUEUED
+        other> DBSIZE              < :0
+        > EXEC                     < [OK, OK, OK, -ERR no such key, :2, "1", OK]
+        other> DBSIZE              < :2
+        > MULTI
+        > EXEC                     < []
+    "#,
+    );
+}
+
+#[test]
+fn nothing_is_run_that_was_given_up() {
+    check(
+        "
+        > MULTI
+        > SET a 1                  < QUEUED
+        > DISCARD                  < OK
+        > EXISTS a                 < :0
+        > EXEC                     < -ERR EXEC without MULTI
+        > DISCARD                  < -ERR DISCARD without MULTI
+        > MULTI
+        > SET a 1                  < QUEUED
+        > RESET                    < RESET
+        > EXEC                     < -ERR EXEC without MULTI
+        > EXISTS a                 < :0
+    ",
+    );
+}
+
+/// What cannot be queued spoils the transaction; MULTI and WATCH, which need not be, only fail.
+#[test]
+fn mistakes_while_queueing() {
+    for (mistake, reply) in [
+        ("NOSUCH", "-ERR unknown command 'NOSUCH', with args beginning with: *"),
+        ("GET", "-ERR wrong number of arguments for 'get' command"),
+        ("OBJECT NOSUCH", "-ERR unknown subcommand 'NOSUCH'. Try OBJECT HELP."),
+        ("WATCH", "-ERR wrong number of arguments for 'watch' command"),
+        ("DISCARD x", "-ERR wrong number of arguments for 'discard' command"),
+        ("SHUTDOWN", "-ERR Command not allowed inside a transaction"),
+    ] {
+        check(&format!(
+            "
+            > MULTI
+            > SET a 1              < QUEUED
+            > {mistake}            < {reply}
+            > SET b 1              < QUEUED
+            > EXEC                 < -EXECABORT Transaction discarded because of previous errors.
+            > EXISTS a b           < :0
+            > EXEC                 < -ERR EXEC without MULTI
+        "
+        ));
+    }
+    check(
+        "
+        > MULTI
+        > MULTI                    < -ERR MULTI calls can not be nested
+        > WATCH k                  < -ERR WATCH inside MULTI is not allowed
+        > PING                     < QUEUED
+        > EXEC                     < [PONG]
+    ",
+    );
+}
+
+#[test]
+fn an_exec_that_is_refused_ends_the_transaction() {
+    let aborted = "-EXECABORT Transaction discarded because of: wrong number of arguments for 'exec' command";
+    check(&format!(
+        "
+        > WATCH k
+        > MULTI
+        > SET k v
+        > EXEC now                 < {aborted}
+        > EXEC                     < -ERR EXEC without MULTI
+        > EXISTS k                 < :0
+        > EXEC now                 < {aborted}
+        > SET k v
+        > MULTI
+        > EXEC                     < []
+    "
+    ));
+}
+
+#[test]
+fn watched_keys_that_change_stop_exec() {
+    for change in
+        ["SET {t}k w", "DEL {t}k", "RENAME {t}k l", "RENAME l {t}k", "COPY l {t}k REPLACE", "MOVE {t}k 1"]
+    {
+        for who in ["", "other"] {
+            check(&format!(
+                "
+                > SET {{t}}k v
+                > SET l v
+                > WATCH x {{t}}y {{t}}k {{t}}z < *
+                {who}> {change}            < *
+                > MULTI
+                > SET m 1          < QUEUED
+                > EXEC             < (nil array)
+                > EXISTS m         < :0
+                > MULTI
+                > SET m 1
+                > EXEC             < [OK]
+            "
+            ));
+        }
+    }
+    for change in ["EXPIRE k 100", "FLUSHALL", "FLUSHDB", "SWAPDB 0 1", "SWAPDB 1 0"] {
+        check(&format!(
+            "> SET k v\n > WATCH k < *\n o> {change} < *\n > MULTI\n > PING\n > EXEC < (nil array)"
+        ));
+    }
+}
+
+#[test]
+fn what_changes_no_watched_key_does_not_stop_exec() {
+    for harmless in [
+        "GET k",
+        "SET l w",
+        "COPY k l",
+        "DEL none",
+        "PERSIST k",
+        "EXPIRE k 100 XX",
+        "RENAMENX l k",
+        "SWAPDB 1 2",
+        "TOUCH k",
+        "SCAN 0",
+        "MOVE none 1",
+        "RENAME k k",
+    ] {
+        check(&format!(
+            "> SET k v\n > SET l v\n > WATCH k none < *\n other> {harmless} < *\n > MULTI\n > PING\n > EXEC < [PONG]"
+        ));
+    }
+    check(
+        "> WATCH k < *\n o> FLUSHALL < *\n o> SWAPDB 0 1 < *\n o> FLUSHDB < *\n > MULTI\n > PING\n > EXEC < [PONG]",
+    );
+}
+
+#[test]
+fn watching_ends_with_unwatch_discard_and_exec() {
+    for end in ["UNWATCH", "MULTI\n > DISCARD", "MULTI\n > EXEC", "RESET"] {
+        check(&format!("> WATCH k\n > {end}\n > SET k v\n > MULTI\n > PING\n > EXEC < [PONG]"));
+        check(&format!("> WATCH k\n > SET k v\n > {end}\n > MULTI\n > PING\n > EXEC < [PONG]"));
+    }
+    check(
+        "> WATCH k\n > SET k v\n > EXEC < -ERR EXEC without MULTI\n > MULTI\n > PING\n > EXEC < (nil array)",
+    );
+    // The commands of the queue itself do not count.
+    check("> WATCH k\n > MULTI\n > SET k v\n > UNWATCH\n > EXEC < [OK, OK]\n > MULTI\n > EXEC < []");
+}
+
+#[test]
+fn a_watched_key_belongs_to_its_database() {
+    check(
+        "
+        > SELECT 5
+        > WATCH k
+        > SELECT 1
+        > SET k v
+        > MULTI
+        > PING
+        > EXEC                     < [PONG]
+        > WATCH k
+        > SELECT 5                 < *
+        other> SELECT 1            < *
+        other> SET k w             < *
+        > MULTI
+        > PING
+        > EXEC                     < (nil array)
+    ",
+    );
+}
+
+/// Whether or not anybody has met the key since.
+#[test]
+fn a_watched_key_that_expires_stops_exec() {
+    for meet in ["PING", "EXISTS k", "SCAN 0"] {
+        check(&format!(
+            "
+            > DEBUG SET-ACTIVE-EXPIRE 0
+            > SET k v
+            > PEXPIRE k 20
+            > WATCH k
+            ~ 40ms
+            other> {meet}              < *
+            > MULTI
+            > PING
+            > EXEC                 < (nil array)
+        "
+        ));
+    }
+}
+
+/// A key that had expired when the watch began is as good as none.
+#[test]
+fn stale_keys_come_and_go_unnoticed() {
+    for goes in ["EXISTS k", "FLUSHDB", "SCAN 0", "SWAPDB 0 1", "PING"] {
+        check(&format!(
+            "
+            > DEBUG SET-ACTIVE-EXPIRE 0
+            > SET k v
+            > PEXPIRE k 1
+            ~ 5ms
+            > WATCH k
+            > {goes}
+            > MULTI
+            > PING
+            > EXEC                 < [PONG]
+        "
+        ));
+    }
+    check(
+        "
+        > DEBUG SET-ACTIVE-EXPIRE 0
+        > SET k v
+        > PEXPIRE k 1
+        ~ 5ms
+        > WATCH k
+        > SET k new
+        > MULTI
+        > EXEC                     < (nil array)
+    ",
+    );
+}
+
+/// Nothing is removed in a pause, and the watched key has expired all the same.
+#[test]
+fn a_watched_key_expires_in_a_pause() {
+    let mut world = World::new();
+    world.check("> SET k v\n > PEXPIRE k 10\n > WATCH k");
+    world.server.pause.begin(false, world.now_ms + 100, world.now_ms);
+    world.check("~ 20ms\n > EXISTS k < :0\n > MULTI\n > PING\n > EXEC < (nil array)");
+    world.server.pause.end();
+    world.check("> DBSIZE < :1\n > EXISTS k < :0\n > DBSIZE < :0");
+}
+
+/// SELECT in a queue changes what the names after it mean; walks see what the queue has done so far.
+#[test]
+fn a_queue_may_go_from_database_to_database() {
+    check(
+        r#"
+        > MULTI
+        > SET k 0
+        > SELECT 3
+        > EXISTS k
+        > SET k 3
+        > SCAN 0
+        > KEYS *
+        > DBSIZE
+        > RANDOMKEY
+        > OBJECT ENCODING k
+        > COPY k k DB 4
+        > MOVE k 5
+        > SELECT 4
+        > GET k
+        > SWAPDB 4 5
+        > DEL k
+        > SELECT 5
+        > GET k
+        > FLUSHDB
+        > EXISTS k
+        > EXEC < [OK, OK, :0, OK, ["0", ["k"]], ["k"], :1, "k", "int", :1, :1, OK, "3", OK, :1, OK, "3", OK, :0]
+        > SELECT 0
+        > GET k                    < "0"
+        > MULTI
+        > FLUSHALL
+        > SET k 1
+        > DBSIZE
+        > EXEC                     < [OK, OK, :1]
+    "#,
+    );
+}
+
+#[test]
+fn the_protocol_may_change_in_a_queue() {
+    check(
+        "
+        > MULTI
+        > GET k
+        > HELLO 3
+        > GET k
+        > EXEC                     < [(nil), {*}, (null)]
+        > WATCH k
+        > SET k v
+        > MULTI
+        > EXEC                     < (null)
+    ",
+    );
+}
+
+#[test]
+fn no_memory_no_transaction() {
+    let oom = "OOM command not allowed when used memory > 'maxmemory'.";
+    check(&format!(
+        "
+        > MULTI
+        > SET k v                  < QUEUED
+        other> CONFIG SET maxmemory 1 < *
+        > GET k                    < -{oom}
+        > EXEC                     < -EXECABORT Transaction discarded because of: {oom}
+        > MULTI
+        > GET k                    < -{oom}
+        > SET k v                  < -{oom}
+        > EXEC                     < -EXECABORT Transaction discarded because of previous errors.
+        > WATCH k                  < *
+        other> SET k v             < -{oom}
+        other> CONFIG SET maxmemory 0 < *
+        other> SET k v             < *
+        > MULTI
+        > SET k w                  < QUEUED
+        other> CONFIG SET maxmemory 1 < *
+        > EXEC                     < (nil array)
+        other> DEL k               < *
+        > MULTI
+        > DISCARD                  < OK
+        > MULTI
+        > EXEC                     < []
+        other> CONFIG SET maxmemory 0 < *
+        > MULTI
+        > SET k v                  < QUEUED
+        other> CONFIG SET maxmemory 1 < *
+        > EXEC                     < -EXECABORT Transaction discarded because of: {oom}
+        > EXEC                     < -ERR EXEC without MULTI
+        other> CONFIG SET maxmemory 0 < *
+        > MULTI
+        > GET k                    < QUEUED
+        > DEL k                    < QUEUED
+        other> CONFIG SET maxmemory 1 < *
+        > EXEC                     < [(nil), :0]
+    "
+    ));
+}
+
+#[test]
+fn what_is_counted() {
+    check(
+        r#"
+        > CONFIG RESETSTAT
+        > MULTI
+        > RENAME none k
+        > EXEC                     < [-ERR no such key]
+        > MULTI
+        > OBJECT ENCODING          < -ERR *
+        > EXEC                     < -EXECABORT *
+        > EXEC x                   < -EXECABORT *
+        > INFO errorstats          < *errorstat_ERR:count=2\r\nerrorstat_EXECABORT:count=2\r\n*
+        > INFO commandstats        < *cmdstat_exec:calls=2,*,rejected_calls=1,failed_calls=1\r\n*
+        > INFO commandstats        < *cmdstat_rename:calls=1,*,rejected_calls=0,failed_calls=1\r\n*
+        > INFO commandstats        < *cmdstat_object|encoding:calls=0,*,rejected_calls=1,failed_calls=0\r\n*
+    "#,
+    );
+}
+
+/// A command that breaks down, alone or in a transaction: its client is told, and nothing stays locked.
+#[test]
+fn a_panic_leaves_nothing_locked() {
+    let mut world = World::new();
+    let abandoned = "-ERR internal error: the command was abandoned, see the server's log";
+    world.check(&format!(
+        "> TEST.PANIC a b c < {abandoned}\n other> SET b 2 < *\n other> GET a < \"half done\""
+    ));
+    world.check("> SET a 1\n > SET c 3 < *\n other> FLUSHALL < OK\n > DBSIZE < :0");
+    for queue in ["SET c 1", "SELECT 1"] {
+        world.check(&format!(
+            "
+            > WATCH a b
+            > MULTI
+            > {queue}              < QUEUED
+            > TEST.PANIC a b       < QUEUED
+            > EXEC                 < {abandoned}
+            > EXEC                 < -ERR EXEC without MULTI
+            other> SET a 2             < *
+            other> SET b 2             < *
+            other> SET c 2             < *
+            other> FLUSHALL            < *
+            > MULTI
+            > EXEC                 < []
+        "
+        ));
+    }
+    assert_eq!(world.workers[0].stats().panics.load(std::sync::atomic::Ordering::Relaxed), 3);
+}
