@@ -155,6 +155,10 @@ impl Executor {
         if !session.authenticated && !row.flags.has(Flags::NO_AUTH) && !self.settings.requirepass.is_empty() {
             return Err(Error::NoAuth);
         }
+        // Another worker may not yet have known, when this client came, that others had gone.
+        if session.on_probation {
+            session.on_probation = self.server.clients.count() > self.settings.maxclients as usize;
+        }
         if session.on_probation && !row.flags.has(Flags::OPERATOR) {
             session.closing = true;
             self.server.rejected_connections.fetch_add(1, Relaxed);
