@@ -5,7 +5,9 @@
 //! known by its name anywhere else.
 
 pub mod args;
+mod bitfield;
 pub mod bitmap;
+mod bitop;
 pub mod call;
 pub mod client;
 pub mod config_command;
@@ -13,12 +15,16 @@ pub mod connection;
 pub mod debug;
 pub mod docs;
 pub mod expire;
+mod extended;
 pub mod introspect;
 pub mod keys;
 pub mod keyspace;
+mod lcs;
+mod natural;
 pub mod object;
 pub mod scan;
 pub mod server;
+mod set_options;
 pub mod string;
 pub mod table;
 pub mod transaction;

@@ -1,13 +1,46 @@
 //! Strings.
+//!
+//! A value may be a rope of half a gigabyte: it is replied from where it lies, and written to where it changes; nothing
+//! here makes a flat copy of one.
 
+use evenkeel_resp::number::parse_i64;
+use evenkeel_resp::reply::itoa;
+use evenkeel_store::{Expire, Kind, Str};
+
+use super::extended::Extended;
+use super::lcs::lcs;
+use super::set_options::{Condition, Of, Options, Time};
 use super::{Call, Command, Group, Keys, at_least, exactly, read, write};
-use crate::error::Done;
-use evenkeel_store::Expire;
+use crate::error::{Done, Error};
+
+const MSETEX_KEYS: Keys = Keys::Counted { at: 1, step: 2 };
 
 #[rustfmt::skip]
 pub const COMMANDS: &[Command] = &[
-    read ("GET", exactly(2),  Keys::FIRST, Group::String, get).fast(),
-    write("SET", at_least(3), Keys::FIRST, Group::String, set).grows(),
+    read ("GET",         exactly(2),  Keys::FIRST,     Group::String, get        ).fast(),
+    write("SET",         at_least(3), Keys::FIRST,     Group::String, set        ).grows(),
+    write("SETNX",       exactly(3),  Keys::FIRST,     Group::String, setnx      ).grows().fast(),
+    write("SETEX",       exactly(4),  Keys::FIRST,     Group::String, setex      ).grows(),
+    write("PSETEX",      exactly(4),  Keys::FIRST,     Group::String, psetex     ).grows(),
+    write("GETSET",      exactly(3),  Keys::FIRST,     Group::String, getset     ).grows().fast(),
+    write("GETDEL",      exactly(2),  Keys::FIRST,     Group::String, getdel     ).fast(),
+    write("GETEX",       at_least(2), Keys::FIRST,     Group::String, getex      ).fast(),
+    write("DELIFEQ",     exactly(3),  Keys::FIRST,     Group::String, delifeq    ).fast(),
+    read ("MGET",        at_least(2), Keys::REST,      Group::String, mget       ).fast(),
+    write("MSET",        at_least(3), Keys::PAIRS,     Group::String, mset       ).grows(),
+    write("MSETNX",      at_least(3), Keys::PAIRS,     Group::String, msetnx     ).grows(),
+    write("MSETEX",      at_least(4), MSETEX_KEYS,     Group::String, msetex     ).grows(),
+    write("INCR",        exactly(2),  Keys::FIRST,     Group::String, incr       ).grows().fast(),
+    write("DECR",        exactly(2),  Keys::FIRST,     Group::String, decr       ).grows().fast(),
+    write("INCRBY",      exactly(3),  Keys::FIRST,     Group::String, incrby     ).grows().fast(),
+    write("DECRBY",      exactly(3),  Keys::FIRST,     Group::String, decrby     ).grows().fast(),
+    write("INCRBYFLOAT", exactly(3),  Keys::FIRST,     Group::String, incrbyfloat).grows().fast(),
+    write("APPEND",      exactly(3),  Keys::FIRST,     Group::String, append     ).grows().fast(),
+    read ("STRLEN",      exactly(2),  Keys::FIRST,     Group::String, strlen     ).fast(),
+    write("SETRANGE",    exactly(4),  Keys::FIRST,     Group::String, setrange   ).grows(),
+    read ("GETRANGE",    exactly(4),  Keys::FIRST,     Group::String, getrange   ),
+    read ("SUBSTR",      exactly(4),  Keys::FIRST,     Group::String, getrange   ),
+    read ("LCS",         at_least(3), Keys::FIRST_TWO, Group::String, lcs        ),
 ];
 
 /// GET key
@@ -19,9 +52,330 @@ fn get(call: &mut Call<'_, '_>) -> Done {
     Ok(())
 }
 
-/// SET key value
+/// SET key value [NX | XX | IFEQ comparison] [GET] [EX seconds | PX ms | EXAT unix-seconds | PXAT unix-ms | KEEPTTL]
 fn set(call: &mut Call<'_, '_>) -> Done {
-    call.held.set_string(&call.keys[0], call.args.at(2), Expire::Clear);
+    if call.args.len() == 3 {
+        call.held.set_string(&call.keys[0], call.args.at(2), Expire::Clear);
+        call.reply.ok();
+        return Ok(());
+    }
+    set_with_options(call)
+}
+
+fn set_with_options(call: &mut Call<'_, '_>) -> Done {
+    let options = Options::parse(&call.args, 3, Of::Set)?;
+    let expire = options.expire(call.now_ms(), "set")?;
+    let key = &call.keys[0];
+    if options.get {
+        get(call)?;
+    }
+    let sets = match options.condition {
+        Condition::Always => true,
+        Condition::IfAbsent => call.held.touch(key).is_none(),
+        Condition::IfPresent => call.held.peek(key).is_some(),
+        Condition::IfEqual(bytes) => holds(call, bytes)?,
+    };
+    if sets {
+        call.held.set_string(key, call.args.at(2), expire);
+    }
+    match (options.get, sets) {
+        (true, _) => {}
+        (false, true) => call.reply.ok(),
+        (false, false) => call.reply.null(),
+    }
+    Ok(())
+}
+
+/// Whether the command's key is there and holds just these bytes.
+fn holds(call: &mut Call<'_, '_>, bytes: &[u8]) -> Result<bool, Error> {
+    let Some(value) = string_to_change(call, 0)? else { return Ok(false) };
+    let (mut rest, mut same) = (bytes, value.len() == bytes.len());
+    if same {
+        value.for_each(0..bytes.len(), |piece| {
+            let (now, later) = rest.split_at(piece.len());
+            same = same && now == piece;
+            rest = later;
+        });
+    }
+    Ok(same)
+}
+
+/// The string at the command's key of this number, for who may write it: neither a hit nor a miss.
+pub fn string_to_change<'c>(call: &'c mut Call<'_, '_>, key: usize) -> Result<Option<Str<'c>>, Error> {
+    match call.held.peek(&call.keys[key]) {
+        None => Ok(None),
+        Some(view) if view.kind() == Kind::String => Ok(Some(view.string())),
+        Some(_) => Err(Error::WrongType),
+    }
+}
+
+/// SETNX key value
+fn setnx(call: &mut Call<'_, '_>) -> Done {
+    let key = &call.keys[0];
+    let sets = call.held.touch(key).is_none();
+    if sets {
+        call.held.set_string(key, call.args.at(2), Expire::Clear);
+    }
+    call.reply.int(i64::from(sets));
+    Ok(())
+}
+
+/// SETEX key seconds value
+fn setex(call: &mut Call<'_, '_>) -> Done {
+    set_for(call, true, "setex")
+}
+
+/// PSETEX key milliseconds value
+fn psetex(call: &mut Call<'_, '_>) -> Done {
+    set_for(call, false, "psetex")
+}
+
+fn set_for(call: &mut Call<'_, '_>, seconds: bool, name: &'static str) -> Done {
+    let time = Time { text: call.args.at(2), seconds, relative: true };
+    let deadline = time.deadline(call.now_ms(), name)?;
+    call.held.set_string(&call.keys[0], call.args.at(3), Expire::At(deadline));
     call.reply.ok();
     Ok(())
 }
+
+/// GETSET key value
+fn getset(call: &mut Call<'_, '_>) -> Done {
+    get(call)?;
+    call.held.set_string(&call.keys[0], call.args.at(2), Expire::Clear);
+    Ok(())
+}
+
+/// GETDEL key
+fn getdel(call: &mut Call<'_, '_>) -> Done {
+    get(call)?;
+    call.held.remove(&call.keys[0]);
+    Ok(())
+}
+
+/// GETEX key [EX seconds | PX ms | EXAT unix-seconds | PXAT unix-ms | PERSIST]
+fn getex(call: &mut Call<'_, '_>) -> Done {
+    let options = Options::parse(&call.args, 2, Of::GetEx)?;
+    let (key, now) = (&call.keys[0], call.now_ms());
+    // A time that is none is only looked at where there is a key.
+    let (had_deadline, expire) = match call.held.read(key) {
+        None => {
+            call.reply.null();
+            return Ok(());
+        }
+        Some(view) if view.kind() == Kind::String => {
+            let expire = options.expire(now, "getex")?;
+            call.reply.string(view.string());
+            (view.deadline().is_some(), expire)
+        }
+        Some(_) => return Err(Error::WrongType),
+    };
+    match expire {
+        _ if options.leaves_deadline() => {}
+        Expire::At(deadline) if deadline <= now => _ = call.held.remove(key),
+        Expire::At(deadline) => _ = call.held.set_deadline(key, Some(deadline)),
+        Expire::Clear | Expire::Keep if had_deadline => _ = call.held.set_deadline(key, None),
+        Expire::Clear | Expire::Keep => {}
+    }
+    Ok(())
+}
+
+/// DELIFEQ key comparison
+fn delifeq(call: &mut Call<'_, '_>) -> Done {
+    let key = &call.keys[0];
+    let removed = holds(call, call.args.at(2))? && call.held.remove(key);
+    call.reply.int(i64::from(removed));
+    Ok(())
+}
+
+/// MGET key [key ...]
+fn mget(call: &mut Call<'_, '_>) -> Done {
+    call.reply.array(call.keys.len());
+    for key in call.keys {
+        match call.held.string(key) {
+            Ok(Some(value)) => call.reply.string(value),
+            // A key of another type is none, too.
+            Ok(None) | Err(_) => call.reply.null(),
+        }
+    }
+    Ok(())
+}
+
+/// MSET key value [key value ...]
+fn mset(call: &mut Call<'_, '_>) -> Done {
+    whole_pairs(call, "mset")?;
+    set_pairs(call, 2, Expire::Clear);
+    call.reply.ok();
+    Ok(())
+}
+
+/// MSETNX key value [key value ...]
+fn msetnx(call: &mut Call<'_, '_>) -> Done {
+    whole_pairs(call, "msetnx")?;
+    let sets = !any_key(call);
+    if sets {
+        set_pairs(call, 2, Expire::Clear);
+    }
+    call.reply.int(i64::from(sets));
+    Ok(())
+}
+
+fn whole_pairs(call: &Call<'_, '_>, name: &'static str) -> Done {
+    if call.args.len() % 2 == 1 { Ok(()) } else { Err(Error::Arity(name)) }
+}
+
+fn any_key(call: &mut Call<'_, '_>) -> bool {
+    call.keys.iter().any(|key| call.held.peek(key).is_some())
+}
+
+/// Sets all keys to the arguments that follow them, the first of which stands at `first_value`.
+fn set_pairs(call: &mut Call<'_, '_>, first_value: usize, expire: Expire) {
+    for (index, key) in call.keys.iter().enumerate() {
+        call.held.set_string(key, call.args.at(first_value + 2 * index), expire);
+    }
+}
+
+/// MSETEX numkeys key value [key value ...] [NX | XX] [EX seconds | PX ms | EXAT unix-seconds | PXAT unix-ms | KEEPTTL]
+fn msetex(call: &mut Call<'_, '_>) -> Done {
+    let count = parse_i64(call.args.at(1)).filter(|count| (1..=i64::from(i32::MAX)).contains(count));
+    let count = count.ok_or(Error::text("ERR invalid numkeys value or out of range"))? as usize;
+    if count != call.keys.len() {
+        return Err(Error::Syntax); // the arguments are too few
+    }
+    let options = Options::parse(&call.args, 2 + 2 * count, Of::MSetEx)?;
+    let expire = options.expire(call.now_ms(), "msetex")?;
+    let sets = match options.condition {
+        Condition::IfAbsent => !any_key(call),
+        Condition::IfPresent => call.keys.iter().all(|key| call.held.peek(key).is_some()),
+        Condition::Always | Condition::IfEqual(_) => true,
+    };
+    if sets {
+        set_pairs(call, 3, expire);
+    }
+    call.reply.int(i64::from(sets));
+    Ok(())
+}
+
+/// INCR key
+fn incr(call: &mut Call<'_, '_>) -> Done {
+    add(call, 1)
+}
+
+/// DECR key
+fn decr(call: &mut Call<'_, '_>) -> Done {
+    add(call, -1)
+}
+
+/// INCRBY key increment
+fn incrby(call: &mut Call<'_, '_>) -> Done {
+    let increment = call.args.int(2)?;
+    add(call, increment)
+}
+
+/// DECRBY key decrement
+fn decrby(call: &mut Call<'_, '_>) -> Done {
+    let decrement = call.args.int(2)?;
+    let increment = decrement.checked_neg().ok_or(Error::text("ERR decrement would overflow"))?;
+    add(call, increment)
+}
+
+fn add(call: &mut Call<'_, '_>, increment: i64) -> Done {
+    let key = &call.keys[0];
+    let value = match string_to_change(call, 0)? {
+        None => 0,
+        Some(Str::Flat(bytes)) => parse_i64(bytes).ok_or(Error::NotInteger)?,
+        Some(Str::Rope(_)) => return Err(Error::NotInteger),
+    };
+    let value = value.checked_add(increment).ok_or(Error::Overflow)?;
+    call.held.set_string(key, itoa(value).text(), Expire::Keep);
+    call.reply.int(value);
+    Ok(())
+}
+
+/// INCRBYFLOAT key increment
+fn incrbyfloat(call: &mut Call<'_, '_>) -> Done {
+    let key = &call.keys[0];
+    let value = match string_to_change(call, 0)? {
+        None => Extended::parse(b"0"),
+        Some(Str::Flat(bytes)) => Extended::parse(bytes),
+        Some(Str::Rope(_)) => None,
+    };
+    let value = value.ok_or(Error::NotFloat)?;
+    let increment = Extended::parse(call.args.at(2)).ok_or(Error::NotFloat)?;
+    let text = value.plus(increment).ok_or(Error::NotFinite)?.print();
+    call.held.set_text(key, text.as_bytes());
+    call.reply.bulk(text.as_bytes());
+    Ok(())
+}
+
+/// APPEND key value
+fn append(call: &mut Call<'_, '_>) -> Done {
+    let (key, bytes) = (&call.keys[0], call.args.at(2));
+    let len = string_to_change(call, 0)?.map_or(0, |value| value.len());
+    check_len(call, len, bytes.len())?;
+    let len = call.held.append(key, bytes)?;
+    call.reply.int(len as i64);
+    Ok(())
+}
+
+/// Refuses a string that would end `len` bytes after `offset`, if that is too far.
+fn check_len(call: &Call<'_, '_>, offset: usize, len: usize) -> Done {
+    let fits = offset.checked_add(len).is_some_and(|end| end <= call.settings.proto_max_bulk_len);
+    if fits { Ok(()) } else { Err(Error::StringTooLong) }
+}
+
+/// STRLEN key
+fn strlen(call: &mut Call<'_, '_>) -> Done {
+    let len = call.held.string(&call.keys[0])?.map_or(0, |value| value.len());
+    call.reply.int(len as i64);
+    Ok(())
+}
+
+/// SETRANGE key offset value
+fn setrange(call: &mut Call<'_, '_>) -> Done {
+    let (offset, bytes) = (call.args.int(2)?, call.args.at(3));
+    let offset = usize::try_from(offset).map_err(|_| Error::text("ERR offset is out of range"))?;
+    if bytes.is_empty() {
+        let len = string_to_change(call, 0)?.map_or(0, |value| value.len());
+        call.reply.int(len as i64);
+        return Ok(());
+    }
+    check_len(call, offset, bytes.len())?;
+    let len = call.held.write_range(&call.keys[0], offset, bytes)?;
+    call.reply.int(len as i64);
+    Ok(())
+}
+
+/// GETRANGE key start end
+fn getrange(call: &mut Call<'_, '_>) -> Done {
+    let (start, end) = (call.args.int(2)?, call.args.int(3)?);
+    match call.held.string(&call.keys[0])? {
+        Some(value) => match clamp(start, end, value.len()) {
+            Some((first, last)) => call.reply.string_range(value, first..last + 1),
+            None => call.reply.bulk(b""),
+        },
+        None => call.reply.bulk(b""),
+    }
+    Ok(())
+}
+
+/// The first and last of `len` places from `start` to `end`, which count from the end where they are negative. `None`
+/// when there are none.
+pub fn clamp(start: i64, end: i64, len: usize) -> Option<(usize, usize)> {
+    if is_backward(start, end) { None } else { clamp_each(start, end, len) }
+}
+
+/// Whether both count from the end, and the end comes first.
+pub fn is_backward(start: i64, end: i64) -> bool {
+    start < 0 && end < 0 && start > end
+}
+
+/// The same for BITPOS, where a place before the first one is the first one whatever the other is.
+pub fn clamp_each(start: i64, end: i64, len: usize) -> Option<(usize, usize)> {
+    let len = i64::try_from(len).expect("memory is smaller than that");
+    let from_end = |at: i64| if at < 0 { (at + len).max(0) } else { at };
+    let (first, last) = (from_end(start), from_end(end).min(len - 1));
+    (first <= last).then_some((first as usize, last as usize))
+}
+
+#[cfg(test)]
+mod tests;

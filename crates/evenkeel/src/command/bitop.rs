@@ -1,0 +1,270 @@
+//! BITOP: strings combined bit by bit.
+//!
+//! The result is built up in chunks, as ropes have them, from one source after the other. Where a chunk of the result is
+//! the same as a source's, the two share it; holes cost nothing; so OR of two sparse bitmaps of half a gigabyte touches
+//! only what is set in both.
+
+use std::sync::Arc;
+
+use evenkeel_store::rope::{CHUNK, Chunk, FLAT_MAX, Piece, Rope};
+use evenkeel_store::{Made, Str};
+
+use super::Call;
+use crate::error::{Done, Error};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Operation {
+    And,
+    Or,
+    Xor,
+    Not,
+}
+
+/// BITOP AND | OR | XOR | NOT destkey key [key ...]
+pub fn bitop(call: &mut Call<'_, '_>) -> Done {
+    let operation = match call.args.word(1).as_bytes() {
+        b"AND" => Operation::And,
+        b"OR" => Operation::Or,
+        b"XOR" => Operation::Xor,
+        b"NOT" => Operation::Not,
+        _ => return Err(Error::Syntax),
+    };
+    let (target, sources) = call.keys.split_first().expect("the row declares it, and the arity three more");
+    if operation == Operation::Not && sources.len() != 1 {
+        return Err(Error::text("ERR BITOP NOT must be called with a single source key."));
+    }
+    let mut result = None::<Bits>;
+    for source in sources {
+        let value = call.held.string(source)?.unwrap_or(Str::Flat(b""));
+        match &mut result {
+            None => result = Some(Bits::of(value)),
+            Some(result) => result.combine(operation, value),
+        }
+    }
+    let mut result = result.expect("there is at least one source");
+    if operation == Operation::Not {
+        result.invert();
+    }
+    let len = result.len;
+    if len == 0 {
+        call.held.remove(target);
+    } else {
+        call.held.set_made(target, result.made());
+    }
+    call.reply.int(len as i64);
+    Ok(())
+}
+
+/// A string being made: chunks as in a rope, each of [`CHUNK`] bytes but the last one; `None` is all zeros.
+#[derive(Debug)]
+struct Bits {
+    len: usize,
+    chunks: Vec<Option<Chunk>>,
+}
+
+/// A chunk of a source: its bytes, and itself where the source is a rope.
+#[derive(Clone, Copy)]
+struct Source<'a> {
+    bytes: &'a [u8],
+    chunk: Option<&'a Chunk>,
+}
+
+impl Source<'_> {
+    /// The chunk, filled up with zeros to `len` bytes.
+    fn share(self, len: usize) -> Chunk {
+        match self.chunk {
+            Some(chunk) if chunk.len() == len => chunk.clone(),
+            _ => {
+                let mut bytes = Vec::with_capacity(len);
+                bytes.extend_from_slice(self.bytes);
+                bytes.resize(len, 0);
+                Arc::new(bytes)
+            }
+        }
+    }
+}
+
+/// The chunks of a string; `None` is a hole.
+fn chunks_of(value: Str<'_>) -> impl Iterator<Item = Option<Source<'_>>> {
+    let (flat, rope) = match value {
+        Str::Flat(bytes) => ((!bytes.is_empty()).then_some(Some(Source { bytes, chunk: None })), None),
+        Str::Rope(rope) => (None, Some(rope)),
+    };
+    let pieces = rope.into_iter().flat_map(|rope| rope.pieces(0..rope.len()));
+    flat.into_iter().chain(pieces.map(|piece| match piece {
+        Piece::Bytes(chunk, range) => Some(Source { bytes: &chunk[range], chunk: Some(chunk) }),
+        Piece::Zeros(_) => None,
+    }))
+}
+
+impl Bits {
+    fn of(value: Str<'_>) -> Bits {
+        let mut bits = Bits { len: 0, chunks: Vec::new() };
+        bits.combine(Operation::Or, value);
+        bits
+    }
+
+    /// How long the chunk at `index` is.
+    fn chunk_len(&self, index: usize) -> usize {
+        CHUNK.min(self.len - index * CHUNK)
+    }
+
+    /// Makes it at least `len` bytes long, filled up with zeros.
+    fn grow(&mut self, len: usize) {
+        if len <= self.len {
+            return;
+        }
+        let last = self.chunks.len().checked_sub(1);
+        self.len = len;
+        self.chunks.resize(len.div_ceil(CHUNK), None);
+        if let Some(last) = last {
+            let len = self.chunk_len(last);
+            if let Some(chunk) = &mut self.chunks[last]
+                && chunk.len() < len
+            {
+                Arc::make_mut(chunk).resize(len, 0);
+            }
+        }
+    }
+
+    /// Combines it with a string; the shorter one is filled up with zeros.
+    fn combine(&mut self, operation: Operation, value: Str<'_>) {
+        self.grow(value.len());
+        let mut sources = chunks_of(value);
+        for index in 0..self.chunks.len() {
+            let (len, source) = (self.chunk_len(index), sources.next().flatten());
+            let mine = &mut self.chunks[index];
+            match (operation, &mut *mine, source) {
+                (Operation::And, Some(chunk), Some(source)) => {
+                    merge(chunk, source.bytes, |byte, with| byte & with);
+                    if source.bytes.len() < len {
+                        Arc::make_mut(chunk)[source.bytes.len()..].fill(0);
+                    }
+                }
+                (Operation::And, ..) => *mine = None,
+                (_, _, None) => {}
+                (_, None, Some(source)) => *mine = Some(source.share(len)),
+                (Operation::Xor, Some(chunk), Some(source)) => {
+                    merge(chunk, source.bytes, |byte, with| byte ^ with);
+                }
+                (_, Some(chunk), Some(source)) => merge(chunk, source.bytes, |byte, with| byte | with),
+            }
+        }
+    }
+
+    fn invert(&mut self) {
+        let mut ones = None;
+        for index in 0..self.chunks.len() {
+            let len = self.chunk_len(index);
+            let chunk = &mut self.chunks[index];
+            *chunk = Some(match chunk {
+                Some(chunk) => Arc::new(chunk.iter().map(|byte| !byte).collect()),
+                // All former holes share one chunk.
+                None if len == CHUNK => ones.get_or_insert_with(|| Arc::new(vec![0xff; CHUNK])).clone(),
+                None => Arc::new(vec![0xff; len]),
+            });
+        }
+    }
+
+    fn made(self) -> Made {
+        if self.len > FLAT_MAX {
+            return Made::Rope(Rope::from_chunks(self.len, self.chunks));
+        }
+        let bytes =
+            self.chunks.into_iter().next().flatten().map_or_else(|| vec![0; self.len], Arc::unwrap_or_clone);
+        Made::Flat(bytes)
+    }
+}
+
+/// Combines the first bytes of a chunk with others, of which there are at most as many. A chunk that is shared is not
+/// copied first, which would be one more pass over memory.
+#[inline]
+fn merge(chunk: &mut Chunk, with: &[u8], operation: impl Fn(u8, u8) -> u8) {
+    match Arc::get_mut(chunk) {
+        Some(bytes) => bytes.iter_mut().zip(with).for_each(|(byte, with)| *byte = operation(*byte, *with)),
+        None => {
+            let mut bytes = Vec::with_capacity(chunk.len());
+            bytes.extend(chunk.iter().zip(with).map(|(byte, with)| operation(*byte, *with)));
+            bytes.extend_from_slice(&chunk[with.len()..]);
+            *chunk = Arc::new(bytes);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::random;
+    use evenkeel_testkit::Random;
+
+    fn random_string(random: &mut Random) -> (Made, Vec<u8>) {
+        let bytes: Vec<u8> = (0..random.below(300)).map(|_| random.below(256) as u8).collect();
+        if random.chance(40) {
+            return (Made::Flat(bytes.clone()), bytes);
+        }
+        let mut rope = Rope::new(&bytes);
+        for _ in 0..random.below(4) {
+            rope.write(random.below(5 * CHUNK), &vec![random.below(256) as u8; random.below(CHUNK)]);
+        }
+        let plain = Str::Rope(&rope).bytes().into_owned();
+        (Made::Rope(rope), plain)
+    }
+
+    fn as_str(made: &Made) -> Str<'_> {
+        match made {
+            Made::Flat(bytes) => Str::Flat(bytes),
+            Made::Rope(rope) => Str::Rope(rope),
+        }
+    }
+
+    #[test]
+    fn random_strings_combined_byte_by_byte() {
+        let mut random = random();
+        for round in 0..300 {
+            let operation = [Operation::And, Operation::Or, Operation::Xor, Operation::Not][round % 4];
+            let sources: Vec<_> = (0..random.between(1, 4)).map(|_| random_string(&mut random)).collect();
+            let (first, rest) = sources.split_first().expect("one at least");
+            let mut bits = Bits::of(as_str(&first.0));
+            let mut plain = first.1.clone();
+            for (source, with) in rest {
+                bits.combine(operation, as_str(source));
+                plain.resize(plain.len().max(with.len()), 0);
+                for (at, byte) in plain.iter_mut().enumerate() {
+                    let with = with.get(at).copied().unwrap_or(0);
+                    *byte = match operation {
+                        Operation::And => *byte & with,
+                        Operation::Xor => *byte ^ with,
+                        Operation::Or | Operation::Not => *byte | with,
+                    };
+                }
+            }
+            if operation == Operation::Not {
+                bits.invert();
+                plain.iter_mut().for_each(|byte| *byte = !*byte);
+            }
+            assert_eq!(bits.len, plain.len());
+            assert!(
+                plain.is_empty() || *as_str(&bits.made()).bytes() == plain,
+                "{operation:?} of {}",
+                sources.len()
+            );
+            // The sources share chunks with the result, and are what they were.
+            assert!(sources.iter().all(|(source, plain)| *as_str(source).bytes() == *plain));
+        }
+    }
+
+    #[test]
+    fn holes_take_no_memory() {
+        let (mut one, mut other) = (Rope::new(b"x"), Rope::new(b"y"));
+        one.write(400 << 20, b"1");
+        other.write(500 << 20, b"2");
+        let mut bits = Bits::of(Str::Rope(&one));
+        bits.combine(Operation::Or, Str::Rope(&other));
+        assert_eq!(bits.chunks.iter().flatten().count(), 3);
+        bits.combine(Operation::And, Str::Rope(&one));
+        assert_eq!(bits.chunks.iter().flatten().count(), 2);
+        bits.invert();
+        let chunks: std::collections::HashSet<_> = bits.chunks.iter().flatten().map(Arc::as_ptr).collect();
+        assert_eq!((bits.chunks.len(), chunks.len()), ((500 << 20) / CHUNK + 1, 4));
+    }
+}

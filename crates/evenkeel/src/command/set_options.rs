@@ -1,0 +1,147 @@
+//! The options that SET, GETEX and MSETEX share, in any order.
+//!
+//! Parsed as they stand first and made ready for use afterwards: a word that does not belong is reported before a bad
+//! time, whichever comes first, as Redis has it.
+
+use evenkeel_store::{Expire, Millis};
+
+use super::Args;
+use crate::error::Error;
+
+/// Whose options are read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Of {
+    Set,
+    GetEx,
+    MSetEx,
+}
+
+/// Which keys are set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Condition<'a> {
+    Always,
+    /// NX
+    IfAbsent,
+    /// XX
+    IfPresent,
+    /// IFEQ
+    IfEqual(&'a [u8]),
+}
+
+/// A time as given.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Time<'a> {
+    pub text: &'a [u8],
+    pub seconds: bool,
+    /// Counted from now, not from the Unix epoch.
+    pub relative: bool,
+}
+
+/// What becomes of the deadline.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Ttl<'a> {
+    Unsaid,
+    /// KEEPTTL
+    Keep,
+    /// PERSIST
+    Persist,
+    /// EX, PX, EXAT, PXAT
+    At(Time<'a>),
+}
+
+/// Options as given.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Options<'a> {
+    pub condition: Condition<'a>,
+    /// GET
+    pub get: bool,
+    ttl: Ttl<'a>,
+}
+
+impl<'a> Options<'a> {
+    /// Reads the arguments from `at` on.
+    pub fn parse(args: &Args<'a>, mut at: usize, of: Of) -> Result<Options<'a>, Error> {
+        let mut options = Options { condition: Condition::Always, get: false, ttl: Ttl::Unsaid };
+        while at < args.len() {
+            let used = options.take(args, at, of).ok_or(Error::Syntax)?;
+            at += used;
+        }
+        Ok(options)
+    }
+
+    /// Takes the option at `at`, and returns how many arguments it has used. `None` where it is none, or does not go
+    /// with an option before it.
+    fn take(&mut self, args: &Args<'a>, at: usize, of: Of) -> Option<usize> {
+        let sets = of != Of::GetEx;
+        match args.word(at).as_bytes() {
+            b"NX" if sets => self.demand(Condition::IfAbsent)?,
+            b"XX" if sets => self.demand(Condition::IfPresent)?,
+            b"IFEQ" if of == Of::Set && self.condition == Condition::Always => {
+                self.condition = Condition::IfEqual(args.get(at + 1)?);
+                return Some(2);
+            }
+            b"GET" if of == Of::Set => self.get = true,
+            b"KEEPTTL" if sets => self.settle(Ttl::Keep)?,
+            b"PERSIST" if of == Of::GetEx => self.settle(Ttl::Persist)?,
+            name => {
+                let (seconds, relative) = match name {
+                    b"EX" => (true, true),
+                    b"PX" => (false, true),
+                    b"EXAT" => (true, false),
+                    b"PXAT" => (false, false),
+                    _ => return None,
+                };
+                self.settle(Ttl::At(Time { text: args.get(at + 1)?, seconds, relative }))?;
+                return Some(2);
+            }
+        }
+        Some(1)
+    }
+
+    /// An option may be repeated; its opposite may not follow.
+    fn demand(&mut self, condition: Condition<'a>) -> Option<()> {
+        let fits = self.condition == Condition::Always || self.condition == condition;
+        self.condition = condition;
+        fits.then_some(())
+    }
+
+    /// Likewise: of two times in the same unit the later one holds.
+    fn settle(&mut self, ttl: Ttl<'a>) -> Option<()> {
+        let fits = match (self.ttl, ttl) {
+            (Ttl::Unsaid, _) | (Ttl::Keep, Ttl::Keep) | (Ttl::Persist, Ttl::Persist) => true,
+            (Ttl::At(a), Ttl::At(b)) => (a.seconds, a.relative) == (b.seconds, b.relative),
+            _ => false,
+        };
+        self.ttl = ttl;
+        fits.then_some(())
+    }
+
+    /// What a key's deadline becomes when the key is set by the command of this name.
+    pub fn expire(&self, now_ms: Millis, command: &'static str) -> Result<Expire, Error> {
+        Ok(match self.ttl {
+            Ttl::Unsaid | Ttl::Persist => Expire::Clear,
+            Ttl::Keep => Expire::Keep,
+            Ttl::At(time) => Expire::At(time.deadline(now_ms, command)?),
+        })
+    }
+
+    /// Whether nothing was said about the deadline.
+    pub fn leaves_deadline(&self) -> bool {
+        self.ttl == Ttl::Unsaid
+    }
+}
+
+impl Time<'_> {
+    /// Milliseconds since the Unix epoch. `command` is for the error's text.
+    pub fn deadline(&self, now_ms: Millis, command: &'static str) -> Result<Millis, Error> {
+        let given = evenkeel_resp::number::parse_i64(self.text).ok_or(Error::NotInteger)?;
+        let invalid = Error::InvalidExpire(command);
+        if given <= 0 {
+            return Err(invalid);
+        }
+        let given = if self.seconds { given.checked_mul(1000) } else { Some(given) };
+        let base = if self.relative { now_ms as i64 } else { 0 };
+        let deadline = given.and_then(|given| given.checked_add(base)).ok_or(invalid)?;
+        Ok(deadline as Millis)
+    }
+}
