@@ -19,6 +19,8 @@ mod extended;
 pub mod introspect;
 pub mod keys;
 pub mod keyspace;
+mod lcs;
+mod natural;
 pub mod object;
 pub mod scan;
 mod lcs;
