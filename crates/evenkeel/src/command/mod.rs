@@ -23,8 +23,6 @@ mod lcs;
 mod natural;
 pub mod object;
 pub mod scan;
-mod lcs;
-mod natural;
 pub mod server;
 mod set_options;
 pub mod string;
