@@ -13,6 +13,7 @@ use crate::key::{Key, Place};
 use crate::keyspace::{Db, Flushed, Keyspace};
 use crate::rope::{FLAT_MAX, Rope, Str};
 use crate::seat::{Access, Seat, add, add_signed};
+use crate::segment::Word;
 use crate::slot::{Found, Slot};
 use crate::watch::{Change, Watch, Watchers};
 
@@ -556,7 +557,7 @@ impl<'a> Held<'a> {
     }
 
     /// Takes an entry out of its table.
-    fn detach(&mut self, place: Place, found: Found) -> EntryPtr {
+    pub(crate) fn detach(&mut self, place: Place, found: Found) -> EntryPtr {
         let (db, slot) = self.slot_at(place);
         if found.segment.deadline(found.bucket) != 0 {
             self.count_timed(db, slot, place, -1);
@@ -571,16 +572,35 @@ impl<'a> Held<'a> {
 
     /// Removes and frees an entry, and tells watchers.
     pub(crate) fn remove_found(&mut self, place: Place, found: Found) {
+        let word = found.segment.word(found.bucket);
         let entry = self.detach(place, found);
-        add(&self.seat.tally.dirty, 1);
-        let slot = self.slot_at(place).1;
-        if !slot.watchers.load(Relaxed).is_null() {
-            Watchers::touch(&slot.watchers, entry.key(), Change::Removed);
-        }
+        self.tell_removed(place, &[word]);
         self.free(entry);
     }
 
-    fn free(&mut self, entry: EntryPtr) {
+    /// Counts keys that have been removed, and tells those who watch them.
+    pub(crate) fn tell_removed(&mut self, place: Place, removed: &[Word]) {
+        add(&self.seat.tally.dirty, removed.len() as u64);
+        let slot = self.slot_at(place).1;
+        if !slot.watchers.load(Relaxed).is_null() {
+            removed.iter().for_each(|word| Watchers::touch(&slot.watchers, word.entry().key(), Change::Removed));
+        }
+    }
+
+    /// Counts keys with deadlines that have just been taken out of a slot.
+    pub(crate) fn count_removed(&mut self, place: Place, keys: usize) {
+        let (db, slot) = self.slot_at(place);
+        add_signed(&self.seat.tally.dbs[db.id].keys, -(keys as i64));
+        add_signed(&self.seat.tally.dbs[db.id].timed, -(keys as i64));
+        if slot.timed_len() == 0 {
+            db.timed.clear(place.slot());
+        }
+        if slot.len() == 0 {
+            db.occupied.clear(place.slot());
+        }
+    }
+
+    pub(crate) fn free(&mut self, entry: EntryPtr) {
         let rope = entry.free();
         self.seat.discard(rope);
     }
