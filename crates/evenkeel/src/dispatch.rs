@@ -50,6 +50,9 @@ pub struct Executor {
     pub last_ticks: Ticks,
 }
 
+/// Keys evicted between two looks at the memory that tables no longer need.
+const EVICT_AT_ONCE: usize = 16;
+
 /// A request whose command is known.
 #[derive(Clone, Copy)]
 pub struct Request<'a> {
@@ -151,6 +154,10 @@ impl Executor {
         // A password that has been taken away is asked of nobody.
         if !session.authenticated && !row.flags.has(Flags::NO_AUTH) && !self.settings.requirepass.is_empty() {
             return Err(Error::NoAuth);
+        }
+        // Another worker may not yet have known, when this client came, that others had gone.
+        if session.on_probation {
+            session.on_probation = self.server.clients.count() > self.settings.maxclients as usize;
         }
         if session.on_probation && !row.flags.has(Flags::OPERATOR) {
             session.closing = true;
@@ -294,14 +301,23 @@ impl Executor {
         let until = started + SLICE_US_MAX * clock::ticks_per_us();
         let (samples, decay) = (self.settings.maxmemory_samples, self.settings.lfu_decay_time);
         let server = self.server.clone();
-        while memory::used() > limit && clock::ticks() < until {
-            let mut held = server.keyspace.hold_none(&mut self.seat);
-            if !held.evict(policy, samples, decay, &mut self.pool) {
-                self.out_of_memory = true;
+        loop {
+            // Tables that shrink with every key removed are freed only when no thread can be reading them.
+            server.keyspace.step_out(&mut self.seat);
+            if memory::used() <= limit || clock::ticks() >= until {
                 break;
             }
+            let mut held = server.keyspace.hold_none(&mut self.seat);
+            let evicted = (0..EVICT_AT_ONCE).take_while(|_| {
+                memory::used() > limit && held.evict(policy, samples, decay, &mut self.pool)
+            });
+            let evicted = evicted.count();
             // Freed here: memory is needed now.
             held.seat.trash.clear();
+            if evicted == 0 {
+                self.out_of_memory = held.seat.retired_bytes() == 0;
+                break;
+            }
         }
         let elapsed = clock::ticks().saturating_sub(started);
         self.stats().book(Stage::Evict, elapsed);

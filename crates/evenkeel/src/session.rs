@@ -23,7 +23,7 @@ pub struct Session {
     pub no_touch: bool,
     /// The connection is closed once the reply is out.
     pub closing: bool,
-    /// Accepted beyond `maxclients`: an operator's, who may look and mend but no more.
+    /// Accepted beyond `maxclients`, to see whether it is an operator.
     pub on_probation: bool,
 }
 

@@ -437,7 +437,16 @@ impl<'a> Held<'a> {
     pub fn flush(&mut self, db: usize) -> Option<Flushed> {
         assert!(self.holds_all(), "flushing needs everything");
         add(&self.seat.tally.dirty, 1);
+        if self.keyspace.is_empty(self.seat, db) {
+            return None; // and it need not be made again
+        }
         self.keyspace.flush(db)
+    }
+
+    /// Makes a database ready for its first key, which would do that itself: half a megabyte more at that moment could
+    /// be more than `maxmemory` admits.
+    pub fn open(&mut self, db: usize) {
+        self.keyspace.db(db);
     }
 
     /// Exchanges two databases; everything is held.

@@ -188,6 +188,8 @@ fn flush(call: &mut Call<'_, '_>, databases: std::ops::Range<usize>) -> Done {
     let flushed: Vec<_> = databases.filter_map(|db| call.held.flush(db)).collect();
     if !flushed.is_empty() {
         call.server.rubbish.free(flushed);
+        // Where the next keys are likely to go.
+        call.held.open(call.session.db as usize);
     }
     call.reply.ok();
     Ok(())

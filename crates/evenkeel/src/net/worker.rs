@@ -41,7 +41,7 @@ const ACCEPTS_PER_TURN: usize = 64;
 /// Milliseconds between two looks at timers.
 const TICK_MS: u64 = 100;
 
-/// Connections accepted beyond `maxclients` over the Unix socket, so that an operator can see and mend a full server.
+/// Connections accepted beyond `maxclients` to see whether an operator is among them.
 const OPERATORS_MAX: usize = 8;
 
 const WAKEUP_TOKEN: u64 = u64::MAX;
@@ -552,8 +552,7 @@ impl Worker {
     fn welcome(&mut self, accepted: Accepted) {
         let settings = &self.executor.settings;
         let over = (self.server.clients.count() + 1).saturating_sub(settings.maxclients as usize);
-        let places = if accepted.is_unix { OPERATORS_MAX } else { 0 };
-        let refusal = if over > places {
+        let refusal = if over > OPERATORS_MAX {
             Some("-ERR max number of clients reached\r\n")
         } else if settings.protected_mode && settings.requirepass.is_empty() && !accepted.is_loopback {
             Some(PROTECTED)
