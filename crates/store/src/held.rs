@@ -296,6 +296,13 @@ impl<'a> Held<'a> {
         self.changed(key, Change::Written);
     }
 
+    /// Sets the key to a string that a command has computed and that is no integer to OBJECT ENCODING, even if it reads
+    /// as one: INCRBYFLOAT leaves such. The deadline is kept.
+    pub fn set_text(&mut self, key: &Key<'_>, bytes: &[u8]) {
+        self.set_string(key, bytes, Expire::Keep);
+        self.live(key).expect("just set").entry().set_text();
+    }
+
     /// Sets the key to a string that a command has made of others, as BITOP does: `raw`, and without a deadline.
     pub fn set_made(&mut self, key: &Key<'_>, made: Made) {
         let entry = EntryPtr::new(key.bytes, made.value(), None, self.new_access());

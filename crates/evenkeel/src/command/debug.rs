@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use evenkeel_store::{Expire, Key, Str};
 
 use super::config_command::rewrite_file;
+use super::object::encoding_of;
 use super::{Arity, Call, Command, Flags, Group, Handler, Reach, at_least, docs, exactly, session};
 use crate::clock;
 use crate::config::{Extent, Permit};
@@ -188,23 +189,13 @@ fn object(call: &mut Call<'_, '_>) -> Done {
         Some(format!(
             "Value at:{:p} refcount:1 encoding:{} serializedlength:{} lru:{} lru_seconds_idle:{idle}",
             view.key().as_ptr(),
-            encoding(value, view.is_raw()),
+            encoding_of(view),
             serialized_len(value),
             view.access(),
         ))
     });
     call.reply.simple(&line.ok_or(Error::NoSuchKey)?);
     Ok(())
-}
-
-/// As OBJECT ENCODING names it.
-fn encoding(value: Str<'_>, is_raw: bool) -> &'static str {
-    const EMBEDDED_LEN_MAX: usize = 44;
-    match value {
-        Str::Flat(bytes) if !is_raw && integer(bytes).is_some() => "int",
-        Str::Flat(bytes) if !is_raw && bytes.len() <= EMBEDDED_LEN_MAX => "embstr",
-        _ => "raw",
-    }
 }
 
 fn integer(bytes: &[u8]) -> Option<i64> {
