@@ -290,6 +290,9 @@ impl Executor {
     /// Works for at most one slice: what is still too much then is the next batch's to remove.
     #[cold]
     fn evict(&mut self, limit: usize) {
+        if self.server.rubbish.is_flushing() {
+            return; // more is about to come back than could be evicted meanwhile
+        }
         let Some(policy) = eviction(self.settings.maxmemory_policy) else {
             self.out_of_memory = true;
             return;
