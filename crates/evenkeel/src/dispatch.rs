@@ -290,6 +290,9 @@ impl Executor {
     /// Works for at most one slice: what is still too much then is the next batch's to remove.
     #[cold]
     fn evict(&mut self, limit: usize) {
+        if self.server.rubbish.is_flushing() {
+            return; // more is about to come back than could be evicted meanwhile
+        }
         let Some(policy) = eviction(self.settings.maxmemory_policy) else {
             self.out_of_memory = true;
             return;
@@ -460,18 +463,14 @@ fn silence(session: &mut Session, reply: &mut Reply, mark: crate::reply::Mark) {
 fn unknown_command(args: &Args<'_>) -> Error {
     const SHOWN: usize = 128;
     let mut text = b"ERR unknown command '".to_vec();
-    text.extend(args.at(0).iter().take(SHOWN));
+    text.extend_from_slice(args.quoted(0, SHOWN));
     text.extend_from_slice(b"', with args beginning with: ");
-    let mut shown = 0;
-    for arg in args.from(1) {
-        if shown >= SHOWN {
-            break;
-        }
-        let take = arg.len().min(SHOWN - shown);
-        text.push(b'\'');
-        text.extend_from_slice(&arg[..take]);
-        text.extend_from_slice(b"' ");
-        shown += take + 3;
+    let (mut shown, mut index) = (0, 1);
+    while index < args.len() && shown < SHOWN {
+        let arg = args.quoted(index, SHOWN - shown);
+        text.extend_from_slice(&[b"'", arg, b"' "].concat());
+        shown += arg.len() + 3;
+        index += 1;
     }
     Error::Bytes(text)
 }
@@ -480,7 +479,7 @@ fn unknown_command(args: &Args<'_>) -> Error {
 fn unknown_subcommand(row: &Command, args: &Args<'_>) -> Error {
     const SHOWN: usize = 128;
     let mut text = b"ERR unknown subcommand '".to_vec();
-    text.extend(args.at(1).iter().take(SHOWN));
+    text.extend_from_slice(args.quoted(1, SHOWN));
     text.extend_from_slice(format!("'. Try {} HELP.", row.name).as_bytes());
     Error::Bytes(text)
 }
