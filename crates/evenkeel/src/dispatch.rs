@@ -51,6 +51,9 @@ pub struct Executor {
     pub last_ticks: Ticks,
 }
 
+/// Keys evicted between two looks at the memory that tables no longer need.
+const EVICT_AT_ONCE: usize = 16;
+
 /// A request whose command is known.
 #[derive(Clone, Copy)]
 pub struct Request<'a> {
@@ -157,6 +160,10 @@ impl Executor {
         // A password that has been taken away is asked of nobody.
         if !session.authenticated && !row.flags.has(Flags::NO_AUTH) && !self.settings.requirepass.is_empty() {
             return Err(Error::NoAuth);
+        }
+        // Another worker may not yet have known, when this client came, that others had gone.
+        if session.on_probation {
+            session.on_probation = self.server.clients.count() > self.settings.maxclients as usize;
         }
         if session.on_probation && !row.flags.has(Flags::OPERATOR) {
             session.closing = true;
@@ -289,6 +296,9 @@ impl Executor {
     /// Works for at most one slice: what is still too much then is the next batch's to remove.
     #[cold]
     fn evict(&mut self, limit: usize) {
+        if self.server.rubbish.is_flushing() {
+            return; // more is about to come back than could be evicted meanwhile
+        }
         let Some(policy) = eviction(self.settings.maxmemory_policy) else {
             self.out_of_memory = true;
             return;
@@ -300,14 +310,23 @@ impl Executor {
         let until = started + SLICE_US_MAX * clock::ticks_per_us();
         let (samples, decay) = (self.settings.maxmemory_samples, self.settings.lfu_decay_time);
         let server = self.server.clone();
-        while memory::used() > limit && clock::ticks() < until {
-            let mut held = server.keyspace.hold_none(&mut self.seat);
-            if !held.evict(policy, samples, decay, &mut self.pool) {
-                self.out_of_memory = true;
+        loop {
+            // Tables that shrink with every key removed are freed only when no thread can be reading them.
+            server.keyspace.step_out(&mut self.seat);
+            if memory::used() <= limit || clock::ticks() >= until {
                 break;
             }
+            let mut held = server.keyspace.hold_none(&mut self.seat);
+            let evicted = (0..EVICT_AT_ONCE).take_while(|_| {
+                memory::used() > limit && held.evict(policy, samples, decay, &mut self.pool)
+            });
+            let evicted = evicted.count();
             // Freed here: memory is needed now.
             held.seat.trash.clear();
+            if evicted == 0 {
+                self.out_of_memory = held.seat.retired_bytes() == 0;
+                break;
+            }
         }
         // The command that comes next did not take this time.
         self.last_ticks = clock::ticks();
@@ -458,18 +477,14 @@ fn silence(session: &mut Session, reply: &mut Reply, mark: crate::reply::Mark) {
 fn unknown_command(args: &Args<'_>) -> Error {
     const SHOWN: usize = 128;
     let mut text = b"ERR unknown command '".to_vec();
-    text.extend(args.at(0).iter().take(SHOWN));
+    text.extend_from_slice(args.quoted(0, SHOWN));
     text.extend_from_slice(b"', with args beginning with: ");
-    let mut shown = 0;
-    for arg in args.from(1) {
-        if shown >= SHOWN {
-            break;
-        }
-        let take = arg.len().min(SHOWN - shown);
-        text.push(b'\'');
-        text.extend_from_slice(&arg[..take]);
-        text.extend_from_slice(b"' ");
-        shown += take + 3;
+    let (mut shown, mut index) = (0, 1);
+    while index < args.len() && shown < SHOWN {
+        let arg = args.quoted(index, SHOWN - shown);
+        text.extend_from_slice(&[b"'", arg, b"' "].concat());
+        shown += arg.len() + 3;
+        index += 1;
     }
     Error::Bytes(text)
 }
@@ -478,7 +493,7 @@ fn unknown_command(args: &Args<'_>) -> Error {
 fn unknown_subcommand(row: &Command, args: &Args<'_>) -> Error {
     const SHOWN: usize = 128;
     let mut text = b"ERR unknown subcommand '".to_vec();
-    text.extend(args.at(1).iter().take(SHOWN));
+    text.extend_from_slice(args.quoted(1, SHOWN));
     text.extend_from_slice(format!("'. Try {} HELP.", row.name).as_bytes());
     Error::Bytes(text)
 }

@@ -94,7 +94,7 @@ impl Pipeline {
                 }
                 BatchEnd::Broken(error) => {
                     if !connection.session.closing {
-                        reply.fail(&Error::text(format!("ERR Protocol error: {}", error.text())));
+                        reply.fail(&Error::Bytes([b"ERR Protocol error: ", &error.text()[..]].concat()));
                         executor.stats().error(b"ERR");
                     }
                     connection.session.closing = true;

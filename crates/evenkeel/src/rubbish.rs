@@ -14,6 +14,8 @@ pub struct Rubbish {
 struct Counts {
     given: AtomicU64,
     freed: AtomicU64,
+    /// FLUSHDBs and FLUSHALLs whose memory has not come back yet.
+    flushes: AtomicU64,
 }
 
 impl Rubbish {
@@ -42,6 +44,18 @@ impl Rubbish {
         drop(self.sender.send(Box::new(thing)));
     }
 
+    /// Drops flushed databases soon; until then, [`Rubbish::is_flushing`].
+    pub fn free_flushed(&self, databases: impl Send + 'static) {
+        self.counts.flushes.fetch_add(1, Relaxed);
+        // Dropped in this order.
+        self.free((databases, Flush(self.counts.clone())));
+    }
+
+    /// Whether the memory of flushed databases is about to come back.
+    pub fn is_flushing(&self) -> bool {
+        self.counts.flushes.load(Relaxed) > 0
+    }
+
     /// Things given and not yet freed.
     pub fn pending(&self) -> u64 {
         self.counts.given.load(Relaxed).saturating_sub(self.counts.freed.load(Relaxed))
@@ -50,5 +64,14 @@ impl Rubbish {
     /// Things freed since the start.
     pub fn freed(&self) -> u64 {
         self.counts.freed.load(Relaxed)
+    }
+}
+
+/// Ends a flush when dropped.
+struct Flush(Arc<Counts>);
+
+impl Drop for Flush {
+    fn drop(&mut self) {
+        self.0.flushes.fetch_sub(1, Relaxed);
     }
 }

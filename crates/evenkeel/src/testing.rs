@@ -9,7 +9,8 @@ use std::time::Duration;
 
 use evenkeel_resp::request::{Parsed, State, parse};
 use evenkeel_resp::value::{Value, decode, encode_command};
-use evenkeel_testkit::{Peer, Program, Target, transcript};
+use evenkeel_testkit::random::fresh_seed;
+use evenkeel_testkit::{Peer, Program, Random, Target, transcript};
 
 use crate::clients::ClientInfo;
 use crate::clock;
@@ -62,6 +63,13 @@ pub fn check(text: &str) {
     if let Some(oracle) = Program::oracle(Peer::Redis) {
         transcript::check(&evenkeel_testkit::Server::start(&oracle, &START), text);
     }
+}
+
+/// Randomness for a test; `EVENKEEL_SEED`, which a failing test prints, repeats it.
+pub fn random() -> Random {
+    let seed = fresh_seed();
+    println!("EVENKEEL_SEED={seed}");
+    Random::new(seed)
 }
 
 impl World {

@@ -29,7 +29,7 @@ pub(crate) fn split(
 
 /// Reads one word from `at`, writing its bytes from `*to` on; returns where the word ended.
 fn word_into(buf: &mut [u8], mut at: usize, end: usize, to: &mut usize) -> Option<usize> {
-    while at < end && !is_space(buf[at]) && buf[at] != 0 {
+    while at < end && !ends_word(buf[at]) {
         match buf[at] {
             b'"' => at = double_quoted(buf, at + 1, end, to)?,
             b'\'' => at = single_quoted(buf, at + 1, end, to)?,
@@ -106,6 +106,11 @@ fn is_space(byte: u8) -> bool {
     matches!(byte, b' ' | b'\t' | b'\n' | b'\r' | 0x0b | 0x0c)
 }
 
+/// Two of the spaces do not end a bare word.
+fn ends_word(byte: u8) -> bool {
+    matches!(byte, b' ' | b'\t' | b'\n' | b'\r' | 0)
+}
+
 fn hex(digit: u8) -> u8 {
     match digit {
         b'0'..=b'9' => digit - b'0',
@@ -133,6 +138,7 @@ mod tests {
     fn words_and_quotes() {
         check("", &[]);
         check("  \t ", &[]);
+        check("\x0b\x0ca\x0bb\x0c \"c\"\x0c", &[b"a\x0bb\x0c", b"c"]);
         check("SET a b", &[b"SET", b"a", b"b"]);
         check(r#"SET "a b" 'c d'"#, &[b"SET", b"a b", b"c d"]);
         check(r#""\x41\n\r\t\a\b\\\"" x"#, &[b"A\n\r\t\x07\x08\\\"", b"x"]);

@@ -21,11 +21,14 @@ impl Encoder {
         self.bytes.extend_from_slice(b"+OK\r\n");
     }
 
-    /// `-text`; line breaks inside become spaces, so that user data in an error cannot end it.
+    /// `-text`; line breaks inside become spaces, so that user data in an error cannot end it, and those at its end
+    /// are left out.
     #[cold]
     pub fn error(&mut self, text: &[u8]) {
+        let len = text.iter().rposition(|byte| !matches!(byte, b'\r' | b'\n')).map_or(0, |last| last + 1);
         self.bytes.push(b'-');
-        self.bytes.extend(text.iter().map(|byte| if matches!(byte, b'\r' | b'\n') { b' ' } else { *byte }));
+        self.bytes
+            .extend(text[..len].iter().map(|byte| if matches!(byte, b'\r' | b'\n') { b' ' } else { *byte }));
         self.bytes.extend_from_slice(b"\r\n");
     }
 
@@ -183,6 +186,7 @@ mod tests {
     fn each_type_in_both_protocols() {
         check(|r| r.simple("PONG"), "+PONG\r\n", "+PONG\r\n");
         check(|r| r.error(b"ERR a\r\nb"), "-ERR a  b\r\n", "-ERR a  b\r\n");
+        check(|r| r.error(b"ERR a \r\n"), "-ERR a \r\n", "-ERR a \r\n");
         check(|r| r.bulk(b"ab"), "$2\r\nab\r\n", "$2\r\nab\r\n");
         check(|r| r.bulk_int(-7), "$2\r\n-7\r\n", "$2\r\n-7\r\n");
         check(|r| r.null(), "$-1\r\n", "_\r\n");

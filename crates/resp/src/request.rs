@@ -7,6 +7,8 @@
 //! What Redis tolerates is tolerated: the two bytes after a bulk are skipped unread, empty arrays and blank lines
 //! are requests without arguments.
 
+use std::borrow::Cow;
+
 use crate::inline;
 use crate::number::parse_i64;
 
@@ -82,19 +84,21 @@ pub enum ProtocolError {
 }
 
 impl ProtocolError {
-    /// The error as Redis words it, to be sent as `-ERR Protocol error: ...`.
-    pub fn text(&self) -> String {
-        match self {
-            ProtocolError::InlineTooBig => "too big inline request".into(),
-            ProtocolError::ArrayLineTooBig => "too big mbulk count string".into(),
-            ProtocolError::BulkLineTooBig => "too big bulk count string".into(),
-            ProtocolError::ArrayLength => "invalid multibulk length".into(),
-            ProtocolError::BulkLength => "invalid bulk length".into(),
-            ProtocolError::ExpectedBulk(0) => "expected '$', got ' '".into(),
-            ProtocolError::ExpectedBulk(got) => format!("expected '$', got '{}'", *got as char),
-            ProtocolError::UnbalancedQuotes => "unbalanced quotes in request".into(),
-            ProtocolError::TooBig => "request too big".into(),
-        }
+    /// The error as Redis words it, to be sent as `-ERR Protocol error: ...`. It may quote a byte that is no text.
+    pub fn text(&self) -> Cow<'static, [u8]> {
+        Cow::Borrowed(match self {
+            ProtocolError::InlineTooBig => b"too big inline request",
+            ProtocolError::ArrayLineTooBig => b"too big mbulk count string",
+            ProtocolError::BulkLineTooBig => b"too big bulk count string",
+            ProtocolError::ArrayLength => b"invalid multibulk length",
+            ProtocolError::BulkLength => b"invalid bulk length",
+            ProtocolError::ExpectedBulk(0) => b"expected '$', got ' '",
+            ProtocolError::ExpectedBulk(got) => {
+                return Cow::Owned([b"expected '$', got '", &[*got][..], b"'"].concat());
+            }
+            ProtocolError::UnbalancedQuotes => b"unbalanced quotes in request",
+            ProtocolError::TooBig => b"request too big",
+        })
     }
 }
 
@@ -127,7 +131,11 @@ pub fn parse(
         match buf.get(at) {
             None => return Ok(Parsed::More { state: here, missing: 1 }),
             Some(b'$') => {}
-            Some(other) => return Err(ProtocolError::ExpectedBulk(*other)),
+            // As in Redis, only when the whole line has come.
+            Some(other) => match length_line_long(buf, at, ProtocolError::BulkLineTooBig)? {
+                None => return Ok(Parsed::More { state: here, missing: 1 }),
+                Some(_) => return Err(ProtocolError::ExpectedBulk(*other)),
+            },
         }
         let Some((len, start)) = length_line(buf, at + 1, ProtocolError::BulkLineTooBig)? else {
             return Ok(Parsed::More { state: here, missing: 1 });
@@ -277,10 +285,13 @@ mod tests {
 
     #[test]
     fn errors_are_those_of_redis() {
-        let error = |stream: &[u8]| feed(stream, &[]).expect_err("must be refused").text();
+        let text = |stream: &[u8]| feed(stream, &[]).expect_err("must be refused").text();
+        let error = |stream: &[u8]| String::from_utf8_lossy(&text(stream)).into_owned();
         assert_eq!(error(b"*abc\r\n"), "invalid multibulk length");
         assert_eq!(error(b"*3000000000\r\n"), "invalid multibulk length");
         assert_eq!(error(b"*1\r\nfoo\r\n"), "expected '$', got 'f'");
+        assert_eq!(*text(b"*1\r\n\xa4\r\n"), *b"expected '$', got '\xa4'");
+        assert_eq!(feed(b"*1\r\nfoo\r", &[]), Ok(Vec::new()), "the line may go on");
         assert_eq!(error(b"*1\r\n$-1\r\n"), "invalid bulk length");
         assert_eq!(error(b"*1\r\n$600000000000\r\n"), "invalid bulk length");
         assert_eq!(error(b"*1\r\n$99999999999999999999\r\n"), "invalid bulk length");

@@ -23,6 +23,11 @@ impl SlotBits {
         self.0[slot / 64].fetch_and(!(1 << (slot % 64)), Relaxed);
     }
 
+    /// Whether the slot's bit is set.
+    pub(crate) fn has(&self, slot: usize) -> bool {
+        self.0[slot / 64].load(Relaxed) >> (slot % 64) & 1 == 1
+    }
+
     /// The first slot at or after `from` whose bit is set.
     pub(crate) fn next(&self, from: usize) -> Option<usize> {
         let mut word = from / 64;
@@ -71,6 +76,7 @@ mod tests {
         }
         assert_eq!(seen, [0, 63, 64, 5000, SLOTS - 1]);
         bits.clear(64);
+        assert!(bits.has(63) && !bits.has(64) && bits.has(5000));
         assert_eq!(
             (bits.next(64), bits.next(SLOTS - 1), bits.next(SLOTS)),
             (Some(5000), Some(SLOTS - 1), None)

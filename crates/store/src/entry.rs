@@ -4,7 +4,7 @@
 //!  0        4        6        8          16             16+8            ..
 //!  | meta   | keylen | vallen | deadline | long key len | key bytes ... | value bytes or 8-byte pointer |
 //!    u32      u16      u16      if TTL     if LONG_KEY
-//!  meta: kind 3 bits | OUTSIDE | TTL | LONG_KEY | RAW | spare | access 24 bits
+//!  meta: kind 3 bits | OUTSIDE | TTL | LONG_KEY | RAW | TEXT | access 24 bits
 //! ```
 //!
 //! A key of 16 bytes with a value of 16 bytes takes 40 bytes, which the allocator serves without rounding. A second
@@ -38,6 +38,8 @@ const OUTSIDE: u32 = 1 << 3;
 const TTL: u32 = 1 << 4;
 const LONG_KEY: u32 = 1 << 5;
 const RAW: u32 = 1 << 6;
+/// OBJECT ENCODING calls it a text even if it reads as an integer.
+const TEXT: u32 = 1 << 7;
 const ACCESS_SHIFT: u32 = 8;
 const FLAGS: u32 = (1 << ACCESS_SHIFT) - 1;
 
@@ -217,7 +219,8 @@ impl EntryPtr {
             return false;
         }
         let (key, len) = self.key_range(header);
-        self.set_meta(if raw { header.meta | RAW } else { header.meta & !RAW });
+        let form = if raw { RAW } else { 0 };
+        self.set_meta(header.meta & !(RAW | TEXT) | form);
         // SAFETY: the flat value's bytes follow the key and are as many as `bytes`.
         unsafe { self.0.add(key + len).copy_from_nonoverlapping(NonNull::from(bytes).cast(), bytes.len()) }
         true
@@ -269,6 +272,20 @@ impl EntryPtr {
         self.header().meta & RAW != 0
     }
 
+    pub(crate) fn is_text(self) -> bool {
+        self.header().meta & TEXT != 0
+    }
+
+    pub(crate) fn set_text(self) {
+        self.set_meta(self.header().meta | TEXT);
+    }
+
+    /// Makes this a text if `other` is one.
+    fn take_text(self, other: EntryPtr) -> EntryPtr {
+        self.set_meta(self.header().meta | other.header().meta & TEXT);
+        self
+    }
+
     pub(crate) fn kind(self) -> Kind {
         Kind::String
     }
@@ -299,7 +316,7 @@ impl EntryPtr {
             Some(rope) => Value::Rope(rope),
             None => self.flat_value(),
         };
-        let new = EntryPtr::new(key, value, deadline, self.access());
+        let new = EntryPtr::new(key, value, deadline, self.access()).take_text(self);
         self.free_block();
         new
     }
@@ -307,7 +324,7 @@ impl EntryPtr {
     /// The same value under another key; a rope is shared.
     pub(crate) fn copy(self, key: &[u8], deadline: Option<Millis>, access: u32) -> EntryPtr {
         let value = self.rope().map_or_else(|| self.flat_value(), Value::Rope);
-        EntryPtr::new(key, value, deadline, access)
+        EntryPtr::new(key, value, deadline, access).take_text(self)
     }
 
     fn flat_value<'a>(self) -> Value<'a> {
@@ -413,6 +430,11 @@ impl<'a> View<'a> {
     /// Whether the string has been edited in place (APPEND, SETRANGE, SETBIT).
     pub fn is_raw(&self) -> bool {
         self.entry.is_raw()
+    }
+
+    /// Whether the string was computed as a text (INCRBYFLOAT), and is no integer even if it reads as one.
+    pub fn is_text(&self) -> bool {
+        self.entry.is_text()
     }
 }
 

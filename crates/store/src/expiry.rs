@@ -13,12 +13,15 @@ use crate::key::Place;
 use crate::keyspace::prefetching;
 use crate::seat::add;
 use crate::segment::{Segment, Word};
-use crate::slot::{NEVER, Slot};
+use crate::slot::NEVER;
 use crate::{Millis, SLOTS};
 
-/// Most keys that one visit of a slot removes: at up to 400 ns each, when nothing is in the cache, the slot is locked
-/// for 100 us.
+/// Keys after which a visit of a slot ends. A segment's due keys leave together, so a visit may end with up to 832 more.
+/// The slot is locked while its tables change, for some 10 us; freeing the entries comes after.
 const SWEEP_KEYS_MAX: usize = 256;
+
+/// Where fewer than one key in so many is due, keys are removed one by one.
+const FEW: usize = 4;
 
 /// Most segments that one visit looks at: at about 2 us each, for 64 us.
 const SWEEP_SEGMENTS_MAX: usize = 32;
@@ -48,8 +51,9 @@ impl Held<'_> {
                 continue;
             }
             let place = Place::new(db as u32, slot as u16);
-            let (here, complete) = self.visit(place, |held| held.sweep_slot(place, now));
-            removed += here;
+            let (due, complete) = self.visit(place, |held| held.sweep_slot(place, now));
+            removed += due.len();
+            self.free_expired(&due);
             at = if complete { slot + 1 } else { slot };
             if stop() {
                 return Swept { removed, next: Some(at) };
@@ -97,61 +101,81 @@ impl Held<'_> {
         (0, 0)
     }
 
-    /// Removes due keys of a slot; returns how many, and whether those were all.
-    fn sweep_slot(&mut self, place: Place, now: u32) -> (usize, bool) {
+    /// Takes due keys out of a slot; returns them, to be freed when the slot is unlocked, and whether those were all. It
+    /// begins with any segment: always with the first one, each visit would walk past all those that earlier ones are
+    /// done with.
+    fn sweep_slot(&mut self, place: Place, now: u32) -> (Vec<Word>, bool) {
         let slot = self.slot_of_place(place);
-        let mut due = Vec::new();
-        let complete = collect_due(slot, self.seat.random(), now, &mut due);
-        self.remove_expired(place, &due);
+        let (mut removed, mut looked_at, mut earliest) = (Vec::new(), 0, NEVER);
+        for (branch, segment) in slot.segments_from(self.seat.random()) {
+            if slot.due_of(branch) <= now {
+                if looked_at == SWEEP_SEGMENTS_MAX || removed.len() >= SWEEP_KEYS_MAX {
+                    return (removed, false);
+                }
+                looked_at += 1;
+                self.sweep_segment(place, branch, segment, now, &mut removed);
+                if slot.len() == 0 {
+                    return (removed, true);
+                }
+            }
+            earliest = earliest.min(slot.due_of(branch));
+        }
+        slot.set_due(earliest);
+        (removed, true)
+    }
+
+    fn sweep_segment(
+        &mut self,
+        place: Place,
+        branch: usize,
+        segment: Segment,
+        now: u32,
+        removed: &mut Vec<Word>,
+    ) {
+        let (slot, first, mut earliest) = (self.slot_of_place(place), removed.len(), NEVER);
+        for bucket in segment.occupied() {
+            match segment.deadline(bucket) {
+                0 => {}
+                deadline if deadline <= now => removed.push(segment.word(bucket)),
+                later => earliest = earliest.min(later),
+            }
+        }
+        slot.set_due_of(branch, earliest);
+        let due = &removed[first..];
+        if due.len() * FEW < slot.segment_len(branch) {
+            self.take_out(place, due);
+        } else {
+            // A table of the others is built: no gap is closed, and nothing shrinks step by step.
+            slot.remove_due(branch, segment, now, due.len(), self.seat);
+            self.count_removed(place, due.len());
+        }
+        self.tell_removed(place, due);
         add(&self.seat.tally.expired_in_sweeps, due.len() as u64);
-        (due.len(), complete)
     }
 
     /// Removes keys whose time has passed; they were seen in the slot under the lock that is still held.
     pub(crate) fn remove_expired(&mut self, place: Place, expired: &[Word]) {
+        self.take_out(place, expired);
+        self.tell_removed(place, expired);
+        self.free_expired(expired);
+    }
+
+    fn take_out(&mut self, place: Place, expired: &[Word]) {
         let slot = self.slot_of_place(place);
         for word in prefetching(expired) {
-            let entry = word.entry();
-            let deadline = entry.deadline().expect("whoever saw it expired saw a deadline");
-            assert!(deadline <= self.seat.now_ms, "deadlines are rounded up in the column");
-            let hash = self.keyspace().hasher.hash(entry.key());
+            let hash = self.keyspace().hasher.hash(word.entry().key());
             let found = slot.find_word(hash, word).expect("it was seen under the same lock");
-            self.remove_found(place, found);
+            self.detach(place, found);
+        }
+    }
+
+    /// Frees entries that are out of their tables.
+    fn free_expired(&mut self, expired: &[Word]) {
+        for word in prefetching(expired) {
+            let deadline = word.entry().deadline().expect("whoever saw it expired saw a deadline");
+            assert!(deadline <= self.seat.now_ms, "deadlines are rounded up in the column");
+            self.free(word.entry());
         }
         add(&self.seat.tally.expired, expired.len() as u64);
     }
-}
-
-/// Collects words that are due, for the caller to remove them all; `false` when there may be more. It begins with any
-/// segment: always with the first one, each visit would walk past all those that earlier ones are done with.
-fn collect_due(slot: &Slot, random: u64, now: u32, due: &mut Vec<Word>) -> bool {
-    let (mut looked_at, mut earliest) = (0, NEVER);
-    for (branch, segment) in slot.segments_from(random) {
-        if slot.due_of(branch) <= now {
-            if looked_at == SWEEP_SEGMENTS_MAX
-                || !collect_due_in(segment, now, due, |later| slot.set_due_of(branch, later))
-            {
-                return false;
-            }
-            looked_at += 1;
-        }
-        earliest = earliest.min(slot.due_of(branch));
-    }
-    slot.set_due(earliest);
-    true
-}
-
-/// The same for a segment; `set_due` is told the earliest deadline of those that are not collected.
-fn collect_due_in(segment: Segment, now: u32, due: &mut Vec<Word>, set_due: impl FnOnce(u32)) -> bool {
-    let mut earliest = NEVER;
-    for bucket in 0..segment.buckets() {
-        match segment.deadline(bucket) {
-            0 => {}
-            deadline if deadline > now => earliest = earliest.min(deadline),
-            _ if due.len() == SWEEP_KEYS_MAX => return false,
-            _ => due.push(segment.word(bucket)),
-        }
-    }
-    set_due(earliest);
-    true
 }

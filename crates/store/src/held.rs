@@ -13,6 +13,7 @@ use crate::key::{Key, Place};
 use crate::keyspace::{Db, Flushed, Keyspace};
 use crate::rope::{FLAT_MAX, Rope, Str};
 use crate::seat::{Access, Seat, add, add_signed};
+use crate::segment::Word;
 use crate::slot::{Found, Slot};
 use crate::watch::{Change, Watch, Watchers};
 
@@ -296,6 +297,13 @@ impl<'a> Held<'a> {
         self.changed(key, Change::Written);
     }
 
+    /// Sets the key to a string that a command has computed and that is no integer to OBJECT ENCODING, even if it reads
+    /// as one: INCRBYFLOAT leaves such. The deadline is kept.
+    pub fn set_text(&mut self, key: &Key<'_>, bytes: &[u8]) {
+        self.set_string(key, bytes, Expire::Keep);
+        self.live(key).expect("just set").entry().set_text();
+    }
+
     /// Sets the key to a string that a command has made of others, as BITOP does: `raw`, and without a deadline.
     pub fn set_made(&mut self, key: &Key<'_>, made: Made) {
         let entry = EntryPtr::new(key.bytes, made.value(), None, self.new_access());
@@ -549,7 +557,7 @@ impl<'a> Held<'a> {
     }
 
     /// Takes an entry out of its table.
-    fn detach(&mut self, place: Place, found: Found) -> EntryPtr {
+    pub(crate) fn detach(&mut self, place: Place, found: Found) -> EntryPtr {
         let (db, slot) = self.slot_at(place);
         if found.segment.deadline(found.bucket) != 0 {
             self.count_timed(db, slot, place, -1);
@@ -564,16 +572,35 @@ impl<'a> Held<'a> {
 
     /// Removes and frees an entry, and tells watchers.
     pub(crate) fn remove_found(&mut self, place: Place, found: Found) {
+        let word = found.segment.word(found.bucket);
         let entry = self.detach(place, found);
-        add(&self.seat.tally.dirty, 1);
-        let slot = self.slot_at(place).1;
-        if !slot.watchers.load(Relaxed).is_null() {
-            Watchers::touch(&slot.watchers, entry.key(), Change::Removed);
-        }
+        self.tell_removed(place, &[word]);
         self.free(entry);
     }
 
-    fn free(&mut self, entry: EntryPtr) {
+    /// Counts keys that have been removed, and tells those who watch them.
+    pub(crate) fn tell_removed(&mut self, place: Place, removed: &[Word]) {
+        add(&self.seat.tally.dirty, removed.len() as u64);
+        let slot = self.slot_at(place).1;
+        if !slot.watchers.load(Relaxed).is_null() {
+            removed.iter().for_each(|word| Watchers::touch(&slot.watchers, word.entry().key(), Change::Removed));
+        }
+    }
+
+    /// Counts keys with deadlines that have just been taken out of a slot.
+    pub(crate) fn count_removed(&mut self, place: Place, keys: usize) {
+        let (db, slot) = self.slot_at(place);
+        add_signed(&self.seat.tally.dbs[db.id].keys, -(keys as i64));
+        add_signed(&self.seat.tally.dbs[db.id].timed, -(keys as i64));
+        if slot.timed_len() == 0 {
+            db.timed.clear(place.slot());
+        }
+        if slot.len() == 0 {
+            db.occupied.clear(place.slot());
+        }
+    }
+
+    pub(crate) fn free(&mut self, entry: EntryPtr) {
         let rope = entry.free();
         self.seat.discard(rope);
     }

@@ -143,6 +143,16 @@ impl Keyspace {
         seat.free_retired(&self.gate);
     }
 
+    /// Goes outside and in again, and frees the tables that were replaced if no other thread can be reading them: for
+    /// who is inside and needs memory now.
+    pub fn step_out(&self, seat: &mut Seat) {
+        self.leave(seat);
+        // Once for what waits for threads that have passed by now, and once for what has been replaced since.
+        self.tidy(seat);
+        self.tidy(seat);
+        self.enter(seat);
+    }
+
     /// Locks the slots of a command's keys. `places` is sorted here and may hold repetitions.
     pub fn hold<'a>(&'a self, seat: &'a mut Seat, places: &'a mut Vec<Place>) -> Held<'a> {
         places.sort_unstable();
@@ -240,8 +250,9 @@ impl Keyspace {
             tally.dbs[old.id].timed.store(0, Relaxed);
         }
         self.free_ids.lock().push(old.id);
+        // Made now rather than with the next key, which would seem to cost half a megabyte.
+        let new = self.db(db);
         if self.watches.load(Relaxed) > 0 {
-            let new = self.db(db);
             for (slot, new) in old.slots.iter().zip(new.slots.iter()) {
                 Watchers::touch_all(&slot.watchers, |key| {
                     let before = slot.find(self.hasher.hash(key), key).is_some();

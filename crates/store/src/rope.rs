@@ -243,7 +243,7 @@ mod tests {
         let mut random = |below| random.below(below);
         let (mut rope, mut plain) = (Rope::new(b"seed"), b"seed".to_vec());
         let mut clones = Vec::new();
-        for _ in 0..if cfg!(miri) { 20 } else { 400 } {
+        for _ in 0..if cfg!(miri) { 3 } else { 400 } {
             let offset = if random(3) == 0 { plain.len() } else { random(plain.len() + 2 * CHUNK) };
             let most = if random(4) == 0 { 3 * CHUNK } else { 100 };
             let bytes = vec![random(256) as u8; random(most)];

@@ -145,6 +145,11 @@ impl Seat {
         }
     }
 
+    /// Bytes of replaced tables that could not be freed yet.
+    pub fn retired_bytes(&self) -> usize {
+        self.retired_bytes
+    }
+
     /// Whether enough memory waits that it is worth trying to free it now.
     #[inline]
     pub(crate) fn has_much_retired(&self) -> bool {

@@ -306,6 +306,21 @@ impl Segment {
         new
     }
 
+    /// A copy, with room for `keys` keys, of what is not due.
+    pub(crate) fn without_due(self, now: u32, keys: usize) -> Segment {
+        let new = Segment::EMPTY.resized(keys, true);
+        for bucket in self.occupied().filter(|bucket| !self.is_due(*bucket, now)) {
+            new.insert(self.word(bucket), self.deadline(bucket));
+        }
+        new
+    }
+
+    /// Whether a bucket's key has a deadline that has come.
+    #[inline]
+    pub(crate) fn is_due(self, bucket: usize, now: u32) -> bool {
+        (1..=now).contains(&self.deadline(bucket))
+    }
+
     /// Room to shrink to when `keys` are left, if that is worth it.
     pub(crate) fn shrinks(self, keys: usize) -> bool {
         self.buckets() > LADDER[0] as usize && keys * 4 < self.buckets()

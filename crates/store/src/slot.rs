@@ -149,6 +149,18 @@ impl Slot {
         entry
     }
 
+    /// Takes the `due` keys that are due out of the segment at `branch`, all at once; their entries are the caller's to
+    /// free.
+    pub(crate) fn remove_due(&self, branch: usize, segment: Segment, now: u32, due: usize, seat: &mut Seat) {
+        let left = self.segment_len(branch) - due;
+        self.exchange(branch, segment.without_due(now, (left + left / 8).max(1)), seat);
+        self.count_len(branch, -i16::try_from(due).expect("a segment has fewer keys"));
+        self.timed_len.store(self.timed_len.load(Relaxed) - due as u32, Relaxed);
+        if self.len() == 0 {
+            self.reset(seat);
+        }
+    }
+
     /// Puts another entry with the same key in an entry's place.
     #[inline]
     pub(crate) fn replace(&self, found: Found, entry: EntryPtr) {

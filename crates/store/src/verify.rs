@@ -37,12 +37,8 @@ impl Held<'_> {
 
     fn verify_slot(&self, db: &Db, place: Place) {
         let (number, slot) = (place.slot(), &db.slots[place.slot()]);
-        assert_eq!(db.occupied.next(number) == Some(number), slot.len() > 0, "the bit of a slot with keys");
-        assert_eq!(
-            db.timed.next(number) == Some(number),
-            slot.timed_len() > 0,
-            "the bit of a slot with deadlines"
-        );
+        assert_eq!(db.occupied.has(number), slot.len() > 0, "the bit of a slot with keys");
+        assert_eq!(db.timed.has(number), slot.timed_len() > 0, "the bit of a slot with deadlines");
         if slot.len() == 0 {
             return assert_eq!(slot.memory(), 0, "an empty slot has no tables");
         }

@@ -81,6 +81,13 @@ impl<'a> Args<'a> {
         String::from_utf8_lossy(self.at(index)).into_owned()
     }
 
+    /// The argument as Redis quotes it in an error: at most `max` bytes, and none from a zero byte on.
+    pub fn quoted(&self, index: usize, max: usize) -> &'a [u8] {
+        let arg = self.at(index);
+        let len = arg.iter().position(|byte| *byte == 0).unwrap_or(arg.len());
+        &arg[..len.min(max)]
+    }
+
     /// A copy that owns its bytes.
     pub fn to_owned(&self) -> OwnedArgs {
         let mut buf = Vec::with_capacity(self.spans.iter().map(|span| span.of(self.buf).len()).sum());

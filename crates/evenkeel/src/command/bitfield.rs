@@ -6,7 +6,8 @@
 use evenkeel_store::Str;
 
 use super::Call;
-use super::bitmap::{bit_offset, string_to_change, write_if_new};
+use super::bitmap::bit_offset;
+use super::string::string_to_change;
 use crate::error::{Done, Error};
 
 /// Bytes that a field can touch.
@@ -51,17 +52,20 @@ pub fn bitfield(call: &mut Call<'_, '_>) -> Done {
     if steps.iter().all(|step| step.action == Action::Get) {
         return read_all(call, &steps);
     }
-    string_to_change(call)?;
+    string_to_change(call, 0)?;
     call.reply.array(steps.len());
     for step in &steps {
         run(call, step)?;
     }
-    // A value that did not fit has grown the string all the same.
     let writes = steps.iter().filter(|step| step.action != Action::Get);
     let end = writes.map(|step| step.field.last_byte() + 1).max().unwrap_or(0);
-    let len = string_to_change(call)?.map_or(0, |value| value.len());
+    let len = string_to_change(call, 0)?.map_or(0, |value| value.len());
     if len < end {
+        // A value that did not fit makes the string longer all the same.
         call.held.write_range(&call.keys[0], end - 1, &[0])?;
+    } else {
+        // And it is being written to even if everything was there already.
+        call.held.write_same(&call.keys[0])?;
     }
     Ok(())
 }
@@ -135,7 +139,7 @@ fn parse_type(text: &[u8]) -> Result<(bool, u32), Error> {
 /// Does one step, and replies what it says: the old value of SET, the new one of INCRBY, null where it failed.
 fn run(call: &mut Call<'_, '_>, step: &Step) -> Done {
     let field = step.field;
-    let value = string_to_change(call)?.unwrap_or(Str::Flat(b""));
+    let value = string_to_change(call, 0)?.unwrap_or(Str::Flat(b""));
     let (window, len) = (field.window(value), value.len());
     let old = field.decode(&window);
     let Some(new) = (match step.action {
@@ -148,10 +152,12 @@ fn run(call: &mut Call<'_, '_>, step: &Step) -> Done {
     };
     if step.action != Action::Get {
         let (first, last) = (field.first_byte(), field.last_byte());
-        let used = last + 1 - first;
+        let encoded = field.encode(window, new);
+        let bytes = &encoded[..=last - first];
         // Where the string ends before the field does, writing makes it longer.
-        let there = used.min(len.saturating_sub(first));
-        write_if_new(call, first, &window[..there], &field.encode(window, new)[..used])?;
+        if last >= len || *bytes != window[..=last - first] {
+            call.held.write_range(&call.keys[0], first, bytes)?;
+        }
     }
     call.reply.int(if let Action::Set(_) = step.action { old } else { new });
     Ok(())
@@ -231,4 +237,115 @@ impl Field {
 
 fn number(window: &[u8; WINDOW]) -> u128 {
     window.iter().fold(0, |number, byte| number << 8 | u128::from(*byte))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{World, check, random};
+
+    #[test]
+    fn fields_of_any_width_anywhere() {
+        let mut random = random();
+        for _ in 0..20_000 {
+            let signed = random.chance(50);
+            let bits = random.between(1, if signed { 64 } else { 63 }) as u32;
+            let field = Field { signed, bits, offset: random.below(64) as u64 };
+            let first = field.first_byte();
+            let plain: Vec<u8> = (0..first + random.below(12)).map(|_| random.below(256) as u8).collect();
+            let window = field.window(Str::Flat(&plain));
+            let bit = |at: u64| plain.get((at / 8) as usize).map_or(0, |byte| byte >> (7 - at % 8) & 1);
+            let raw = (field.offset..field.offset + u64::from(bits))
+                .fold(0_i128, |raw, at| raw << 1 | i128::from(bit(at)));
+            let value = if signed && raw >> (bits - 1) == 1 { raw - (1 << bits) } else { raw };
+            assert_eq!(i128::from(field.decode(&window)), value, "{field:?}");
+            let new = field.fit(i128::from(random.draw()), Overflow::Wrap).expect("it wraps");
+            let changed = field.encode(window, new);
+            assert_eq!(field.decode(&changed), new, "{field:?}");
+            assert_eq!(field.encode(changed, value as i64), window, "only the field has changed");
+        }
+    }
+
+    #[test]
+    fn overflows() {
+        let field = |signed, bits| Field { signed, bits, offset: 0 };
+        for (field, value, wrapped, saturated) in [
+            (field(true, 8), 128, -128, 127),
+            (field(true, 8), -129, 127, -128),
+            (field(false, 8), 256, 0, 255),
+            (field(false, 8), -1, 255, 0),
+            (field(true, 64), i128::from(i64::MAX) + 1, i64::MIN, i64::MAX),
+            (field(true, 64), i128::from(i64::MIN) - 1, i64::MAX, i64::MIN),
+            (field(false, 63), 1 << 63, 0, i64::MAX),
+            (field(true, 1), 1, -1, 0),
+        ] {
+            assert_eq!(field.fit(value, Overflow::Wrap), Some(wrapped), "{field:?} {value}");
+            assert_eq!(field.fit(value, Overflow::Saturate), Some(saturated), "{field:?} {value}");
+            assert_eq!(field.fit(value, Overflow::Fail), None, "{field:?} {value}");
+        }
+    }
+
+    #[test]
+    fn steps_and_their_replies() {
+        check(
+            r#"
+            > BITFIELD k                                            < []
+            > BITFIELD k OVERFLOW FAIL                              < []
+            > BITFIELD k GET u8 0 GET i64 #3                        < [:0, :0]
+            > EXISTS k                                              < :0
+            > bitfield k set u8 0 300 get u8 0 set i5 100 11        < [:0, :44, :0]
+            > STRLEN k                                              < :14
+            > BITFIELD k SET u8 0 -1 OVERFLOW SAT SET u8 0 -1       < [:44, :255]
+            > BITFIELD k OVERFLOW SAT INCRBY u8 0 5 OVERFLOW FAIL INCRBY u8 0 5 INCRBY u8 0 -5 < [:255, (nil), :250]
+            > BITFIELD k OVERFLOW SAT SET i8 0 -1000 GET i8 0       < [:-6, :-128]
+            > BITFIELD k OVERFLOW SAT SET i31 0 -9223372036854775808 GET i31 0 < [:-1073741824, :1073741823]
+            > BITFIELD new OVERFLOW FAIL INCRBY u2 100 5            < [(nil)]
+            > STRLEN new                                            < :13
+            > SET n 13
+            > BITFIELD n SET u8 0 49 OVERFLOW FAIL SET i2 0 7       < [:49, (nil)]
+            > OBJECT ENCODING n                                     < "raw"
+            > BITFIELD_RO k GET u8 0 GET u1 4294967295              < [:127, :0]
+            > BITFIELD_RO none GET i64 7                            < [:0]
+            > BITFIELD_RO k GET u8 0 SET u8 0 1                     < -ERR BITFIELD_RO only supports the GET subcommand
+            > BITFIELD k GET u8                                     < -ERR syntax error
+            > BITFIELD k SET u8 0                                   < -ERR syntax error
+            > BITFIELD k OVERFLOW                                   < -ERR syntax error
+            > BITFIELD k SET u8 0 1 OVERFLOW UP                     < -ERR Invalid OVERFLOW type specified
+            > BITFIELD k SET u64 0 1                                < -ERR Invalid bitfield type. Use something like i16 u8. *
+            > BITFIELD k SET u0 0 1                                 < -ERR Invalid bitfield type. *
+            > BITFIELD k SET U8 0 1                                 < -ERR Invalid bitfield type. *
+            > BITFIELD k SET u8 #-1 1                               < -ERR bit offset is not an integer or out of range
+            > BITFIELD k SET u8 4294967296 1                        < -ERR bit offset is not an integer or out of range
+            > BITFIELD k SET u3 #9223372036854775807 1              < -ERR bit offset is not an integer or out of range
+            > BITFIELD k SET u8 0 one                               < -ERR value is not an integer or out of range
+            > BITFIELD k GET u8 0                                   < [:127]
+        "#,
+        );
+    }
+
+    /// A step that changes nothing is no write, to WATCH and to who counts writes.
+    #[test]
+    fn what_is_there_already_is_no_change() {
+        let mut world = World::new();
+        let dirty = |world: &World| world.server.keyspace.total().dirty;
+        for (line, changes) in [
+            ("SETBIT b 0 0", 1),
+            ("SETBIT b 0 0", 0),
+            ("SETBIT b 0 1", 1),
+            ("SETBIT b 0 1", 0),
+            ("SETBIT b 8 0", 1),
+            ("BITFIELD f SET u8 0 0", 1),
+            ("BITFIELD f SET u8 0 0 INCRBY u4 0 0", 0),
+            ("BITFIELD f SET u8 0 1 SET u8 0 2 SET u8 0 2", 2),
+            ("BITFIELD f OVERFLOW FAIL INCRBY u2 0 5", 0),
+        ] {
+            let before = dirty(&world);
+            world.run(line);
+            assert_eq!(dirty(&world) - before, changes, "{line}");
+        }
+        world.check(
+            "w> WATCH b f\n > SETBIT b 0 1\n > BITFIELD f SET u8 0 2\n w> MULTI\n w> EXEC < []
+             w> WATCH b f\n > SETBIT b 0 0\n w> MULTI\n w> EXEC < (nil array)",
+        );
+    }
 }

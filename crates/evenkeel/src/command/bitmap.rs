@@ -4,12 +4,12 @@
 
 use std::ops::Range;
 
+use evenkeel_store::Str;
 use evenkeel_store::rope::{Piece, Spine};
-use evenkeel_store::{Kind, Str};
 
 use super::bitfield::{bitfield, bitfield_ro};
 use super::bitop::bitop;
-use super::string::{clamp, clamp_each, is_backward};
+use super::string::{clamp, clamp_each, is_backward, string_to_change};
 use super::{Call, Command, Group, Keys, at_least, exactly, read, write};
 use crate::error::{Done, Error};
 
@@ -33,34 +33,19 @@ fn setbit(call: &mut Call<'_, '_>) -> Done {
         _ => return Err(Error::BitValue),
     };
     let (at, mask) = ((offset / 8) as usize, 0x80 >> (offset % 8));
-    let (byte, there) = match string_to_change(call)? {
+    let (byte, there) = match string_to_change(call, 0)? {
         Some(value) => (value.byte(at), at < value.len()),
         None => (0, false),
     };
     let new = if on { byte | mask } else { byte & !mask };
-    write_if_new(call, at, &[byte][..usize::from(there)], &[new])?;
+    // A bit that is so already is no change, for WATCH and for who counts writes.
+    if there && new == byte {
+        call.held.write_same(&call.keys[0])?;
+    } else {
+        call.held.write_range(&call.keys[0], at, &[new])?;
+    }
     call.reply.int(i64::from(byte & mask != 0));
     Ok(())
-}
-
-/// The string at the command's key, neither as a hit nor as a miss.
-pub fn string_to_change<'c>(call: &'c mut Call<'_, '_>) -> Result<Option<Str<'c>>, Error> {
-    match call.held.peek(&call.keys[0]) {
-        None => Ok(None),
-        Some(view) if view.kind() == Kind::String => Ok(Some(view.string())),
-        Some(_) => Err(Error::WrongType),
-    }
-}
-
-/// Writes `new` at `offset` unless `old`, what is there, is the same: then nothing has changed, for WATCH and for
-/// whoever counts writes. Returns whether it has.
-pub fn write_if_new(call: &mut Call<'_, '_>, offset: usize, old: &[u8], new: &[u8]) -> Result<bool, Error> {
-    if old == new {
-        call.held.write_same(&call.keys[0])?;
-        return Ok(false);
-    }
-    call.held.write_range(&call.keys[0], offset, new)?;
-    Ok(true)
 }
 
 /// A bit's offset, as long as it lies in a string of the allowed length. For a field of `bits` bits it may be given
@@ -243,47 +228,4 @@ fn first_in(bytes: &[u8], bit: bool) -> Option<usize> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use evenkeel_store::rope::{CHUNK, Rope};
-
-    /// Counts and finds bit by bit.
-    fn check(value: Str<'_>, plain: &[u8], first: usize, last: usize) {
-        let is_set = |at: usize| plain[at / 8] >> (7 - at % 8) & 1 == 1;
-        let ones = (first..=last).filter(|at| is_set(*at)).count();
-        assert_eq!(count_ones_between(value, first, last), ones, "{first} to {last}");
-        for bit in [false, true] {
-            let found = (first..=last).find(|at| is_set(*at) == bit);
-            assert_eq!(find(value, bit, first, last), found, "{bit} from {first} to {last}");
-        }
-    }
-
-    #[test]
-    fn every_range_of_a_short_string() {
-        for plain in
-            [&[0x00, 0xff, 0x10, 0xff][..], &[0xff; 10], &[0; 11], &[1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0x80]]
-        {
-            let len = plain.len() * 8;
-            for first in 0..len {
-                (first..len).for_each(|last| check(Str::Flat(plain), plain, first, last));
-            }
-        }
-    }
-
-    #[test]
-    fn ranges_across_the_pieces_of_a_rope() {
-        let mut rope = Rope::new(&[0xff; 100]);
-        rope.write(3 * CHUNK - 1, &[0x01, 0x80]);
-        rope.write(4 * CHUNK, &vec![0xff; CHUNK]);
-        let value = Str::Rope(&rope);
-        let plain = value.bytes();
-        let edges: Vec<usize> = (0..=5)
-            .flat_map(|chunk| [-9, -1, 0, 1, 9].map(|by| chunk * CHUNK as i64 * 8 + by))
-            .filter_map(|at| usize::try_from(at).ok())
-            .filter(|at| *at < plain.len() * 8)
-            .collect();
-        for first in &edges {
-            edges.iter().filter(|last| *last >= first).for_each(|last| check(value, &plain, *first, *last));
-        }
-    }
-}
+mod tests;

@@ -190,3 +190,81 @@ fn merge(chunk: &mut Chunk, with: &[u8], operation: impl Fn(u8, u8) -> u8) {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::random;
+    use evenkeel_testkit::Random;
+
+    fn random_string(random: &mut Random) -> (Made, Vec<u8>) {
+        let bytes: Vec<u8> = (0..random.below(300)).map(|_| random.below(256) as u8).collect();
+        if random.chance(40) {
+            return (Made::Flat(bytes.clone()), bytes);
+        }
+        let mut rope = Rope::new(&bytes);
+        for _ in 0..random.below(4) {
+            rope.write(random.below(5 * CHUNK), &vec![random.below(256) as u8; random.below(CHUNK)]);
+        }
+        let plain = Str::Rope(&rope).bytes().into_owned();
+        (Made::Rope(rope), plain)
+    }
+
+    fn as_str(made: &Made) -> Str<'_> {
+        match made {
+            Made::Flat(bytes) => Str::Flat(bytes),
+            Made::Rope(rope) => Str::Rope(rope),
+        }
+    }
+
+    #[test]
+    fn random_strings_combined_byte_by_byte() {
+        let mut random = random();
+        for round in 0..300 {
+            let operation = [Operation::And, Operation::Or, Operation::Xor, Operation::Not][round % 4];
+            let sources: Vec<_> = (0..random.between(1, 4)).map(|_| random_string(&mut random)).collect();
+            let (first, rest) = sources.split_first().expect("one at least");
+            let mut bits = Bits::of(as_str(&first.0));
+            let mut plain = first.1.clone();
+            for (source, with) in rest {
+                bits.combine(operation, as_str(source));
+                plain.resize(plain.len().max(with.len()), 0);
+                for (at, byte) in plain.iter_mut().enumerate() {
+                    let with = with.get(at).copied().unwrap_or(0);
+                    *byte = match operation {
+                        Operation::And => *byte & with,
+                        Operation::Xor => *byte ^ with,
+                        Operation::Or | Operation::Not => *byte | with,
+                    };
+                }
+            }
+            if operation == Operation::Not {
+                bits.invert();
+                plain.iter_mut().for_each(|byte| *byte = !*byte);
+            }
+            assert_eq!(bits.len, plain.len());
+            assert!(
+                plain.is_empty() || *as_str(&bits.made()).bytes() == plain,
+                "{operation:?} of {}",
+                sources.len()
+            );
+            // The sources share chunks with the result, and are what they were.
+            assert!(sources.iter().all(|(source, plain)| *as_str(source).bytes() == *plain));
+        }
+    }
+
+    #[test]
+    fn holes_take_no_memory() {
+        let (mut one, mut other) = (Rope::new(b"x"), Rope::new(b"y"));
+        one.write(400 << 20, b"1");
+        other.write(500 << 20, b"2");
+        let mut bits = Bits::of(Str::Rope(&one));
+        bits.combine(Operation::Or, Str::Rope(&other));
+        assert_eq!(bits.chunks.iter().flatten().count(), 3);
+        bits.combine(Operation::And, Str::Rope(&one));
+        assert_eq!(bits.chunks.iter().flatten().count(), 2);
+        bits.invert();
+        let chunks: std::collections::HashSet<_> = bits.chunks.iter().flatten().map(Arc::as_ptr).collect();
+        assert_eq!((bits.chunks.len(), chunks.len()), ((500 << 20) / CHUNK + 1, 4));
+    }
+}

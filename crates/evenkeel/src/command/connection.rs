@@ -97,21 +97,19 @@ fn hello(call: &mut Call<'_, '_>) -> Done {
                 at += 3;
             }
             b"SETNAME" if at + 1 < args.len() => {
-                name = Some(args.at(at + 1));
+                name = Some(checked_name(args.at(at + 1))?);
                 at += 2;
             }
             _ => {
-                let mut text = b"ERR Syntax error in HELLO option '".to_vec();
-                text.extend_from_slice(args.at(at));
-                text.push(b'\'');
-                return Err(Error::Bytes(text));
+                let option = args.quoted(at, usize::MAX);
+                return Err(Error::Bytes([b"ERR Syntax error in HELLO option '", option, b"'"].concat()));
             }
         }
     }
     if let Some((user, password)) = credentials {
         log_in(call, user, password)?;
     }
-    if !call.session.authenticated {
+    if !call.session.authenticated && !call.settings.requirepass.is_empty() {
         return Err(Error::text(
             "NOAUTH HELLO must be called with the client already authenticated, otherwise the HELLO <proto> AUTH <user> <pass> \
              option can be used to authenticate the client and select the RESP protocol version at the same time",
@@ -188,11 +186,16 @@ fn same(a: &[u8], b: &[u8]) -> bool {
     std::hint::black_box(difference) == 0
 }
 
-/// Names the connection; the name may hold no spaces or control characters.
+/// Names the connection.
 pub fn set_name(call: &mut Call<'_, '_>, name: &[u8]) -> Done {
-    if !name.iter().all(|byte| (b'!'..=b'~').contains(byte)) {
-        return Err(Error::text("ERR Client names cannot contain spaces, newlines or special characters."));
-    }
-    *call.session.client.name.lock() = name.to_vec();
+    *call.session.client.name.lock() = checked_name(name)?.to_vec();
     Ok(())
+}
+
+/// A connection's name may hold no spaces or control characters.
+fn checked_name(name: &[u8]) -> Result<&[u8], Error> {
+    if name.iter().all(|byte| (b'!'..=b'~').contains(byte)) {
+        return Ok(name);
+    }
+    Err(Error::text("ERR Client names cannot contain spaces, newlines or special characters."))
 }

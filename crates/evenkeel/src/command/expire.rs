@@ -79,7 +79,11 @@ impl Conditions {
                 b"XX" => conditions.if_any = true,
                 b"GT" => conditions.if_later = true,
                 b"LT" => conditions.if_earlier = true,
-                _ => return Err(Error::Bytes([b"ERR Unsupported option ", args.at(index)].concat())),
+                _ => {
+                    return Err(Error::Bytes(
+                        [b"ERR Unsupported option ", args.quoted(index, usize::MAX)].concat(),
+                    ));
+                }
             }
         }
         let Conditions { if_none, if_any, if_later, if_earlier } = conditions;
@@ -255,6 +259,7 @@ mod tests {
             > EXPIRE k \"\"            < -ERR value is not an integer or out of range
             > EXPIRE k 1.5             < -ERR value is not an integer or out of range
             > EXPIRE k x no            < -ERR Unsupported option no
+            > EXPIRE k x \"n\\x00o\"   < -ERR Unsupported option n
             > EXPIRE k 1 NX XX         < -ERR NX and XX, GT or LT options at the same time are not compatible
             > EXPIRE k 1 NX LT         < -ERR NX and XX, GT or LT options at the same time are not compatible
             > EXPIRE k 1 NX XX no      < -ERR Unsupported option no

@@ -226,6 +226,11 @@ impl Literal {
             let digits = digits << shift;
             return round(negative, digits / power, -i64::from(shift), digits % power != 0);
         }
+        self.decimal_by_naturals(negative)
+    }
+
+    /// The same for any number of digits and any exponent within the magnitudes that there are.
+    fn decimal_by_naturals(&self, negative: bool) -> Option<Extended> {
         let digits = Natural::from_digits(&self.digits);
         let power = ten_to(self.exponent.unsigned_abs() as usize);
         let (bits, exponent, sticky) =
@@ -251,4 +256,124 @@ fn parse_exponent(text: &[u8], letter: u8) -> Option<i64> {
     }
     let value = digits.iter().fold(0, |value, digit| (value * 10 + i64::from(digit - b'0')).min(FAR));
     Some(if negative { -value } else { value })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::random;
+
+    fn sum(a: &str, b: &str) -> Option<String> {
+        Some(Extended::parse(a.as_bytes())?.plus(Extended::parse(b.as_bytes())?)?.print())
+    }
+
+    /// As redis-server 7.0.15 answers INCRBYFLOAT on x86-64.
+    #[test]
+    fn sums_are_those_of_redis() {
+        for (a, b, expected) in [
+            ("10.5", "0.1", "10.6"),
+            ("3000", "0.1", "3000.10000000000000009"),
+            ("3000.10000000000000009", "0.1", "3000.20000000000000018"),
+            ("5.0e3", "2.0e2", "5200"),
+            ("1", "-1.0", "0"),
+            ("0", "-0.000000000000000001", "0"),
+            ("-0", "-0", "0"),
+            ("0.1", "0.2", "0.3"),
+            ("3.0e-10", "0", "0.0000000003"),
+            ("17179869184", "1.5", "17179869185.5"),
+            ("18446744073709551615", "1", "18446744073709551616"),
+            ("18446744073709551616", "1", "18446744073709551616"),
+            ("18446744073709551616", "3", "18446744073709551620"),
+            ("0x1p-2", "0x.8P4", "8.25"),
+            ("+.5", "5.", "5.5"),
+            ("1e-4940", "1e-4940", "0"),
+            ("12345678901234567890123", "0.5", "12345678901234567889920"),
+        ] {
+            assert_eq!(sum(a, b).as_deref(), Some(expected), "{a} + {b}");
+        }
+        let largest = "1.18973149535723176502e4932";
+        assert!(
+            sum(largest, "0")
+                .is_some_and(|text| text.len() == 4933 && text.starts_with("11897314953572317650212638"))
+        );
+        assert_eq!(sum(largest, largest), None);
+        assert_eq!(sum("inf", "1"), None);
+    }
+
+    #[test]
+    fn what_is_no_number_is_refused() {
+        for text in [
+            "",
+            ".",
+            "-",
+            "+",
+            "e5",
+            "1e",
+            "1e+",
+            "0x",
+            "0x.",
+            "0x1p",
+            "1..2",
+            "--1",
+            "+-1",
+            " 1",
+            "1 ",
+            "1\0",
+            "nan",
+            "1_0",
+            "infi",
+            "abc",
+            "1e5000",
+            "1e-5000",
+            "1e99999999999999999999",
+            "0x1p16384",
+            "0x1p-16446",
+            "1.18973149535723176509e4932",
+            "1e-4951",
+        ] {
+            assert_eq!(Extended::parse(text.as_bytes()), None, "{text:?}");
+        }
+        for text in
+            ["0e99999999999999999999", "0x1p-16445", "0x1.8p-16446", "INF", "-Infinity", "00012", "2e-4951"]
+        {
+            assert!(Extended::parse(text.as_bytes()).is_some(), "{text:?}");
+        }
+        assert_eq!(Extended::parse(&[b'5'; TEXT_LEN_MAX + 1]), None);
+        // The longest text that is read: 5,119 digits, most of them after the point.
+        let long = [b"0.", &[b'0'; 4000][..], &[b'7'; TEXT_LEN_MAX - 4002]].concat();
+        assert!(Extended::parse(&long).is_some());
+    }
+
+    /// Short numbers take another way than long ones, to the same result.
+    #[test]
+    fn both_ways_of_reading_agree() {
+        let mut random = random();
+        for _ in 0..20_000 {
+            let digits = random.between(1, 19) as usize;
+            let first = random.between(1, 9).to_string();
+            let text: String = (1..digits).map(|_| random.between(0, 9).to_string()).collect();
+            let text = format!("{first}{text}e{}", random.between(-18, 18));
+            let literal = Literal::parse(text.as_bytes(), 10).expect("a number");
+            let long = literal.decimal_by_naturals(false);
+            assert_eq!(Extended::parse(text.as_bytes()), long, "{text}");
+        }
+    }
+
+    /// A double is an extended float with eleven zero bits at the end.
+    #[test]
+    fn exact_doubles_are_read_exactly() {
+        let mut random = random();
+        for _ in 0..2_000 {
+            let value = f64::from_bits(random.draw() >> 1);
+            if !value.is_normal() {
+                continue;
+            }
+            let text = format!("{value:.1074}");
+            let bits = value.to_bits();
+            let mantissa = (1 << 52 | bits & ((1 << 52) - 1)) << 11;
+            let exponent = (bits >> 52) as i64 - 1023 - 63;
+            let expected = Extended::Finite { negative: false, mantissa, exponent };
+            assert_eq!(Extended::parse(text.as_bytes()), Some(expected), "{value:e}");
+        }
+    }
 }

@@ -222,3 +222,56 @@ impl Table {
         self.rows[i * self.row_len + j / 8] >> (j % 8) & 1 == 0
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::random;
+
+    /// The textbook's table, walked back from the end as Redis walks.
+    fn slow(a: &[u8], b: &[u8]) -> Vec<Match> {
+        let mut table = vec![vec![0_u32; b.len() + 1]; a.len() + 1];
+        for i in 1..=a.len() {
+            for j in 1..=b.len() {
+                table[i][j] = if a[i - 1] == b[j - 1] {
+                    table[i - 1][j - 1] + 1
+                } else {
+                    table[i - 1][j].max(table[i][j - 1])
+                };
+            }
+        }
+        let (mut i, mut j, mut run, mut found) = (a.len(), b.len(), 0, Vec::new());
+        while i > 0 && j > 0 && table[i][j] > 0 {
+            let equal = a[i - 1] == b[j - 1];
+            if !equal && run > 0 {
+                found.push(Match { a: i, b: j, len: run });
+                run = 0;
+            }
+            match equal {
+                true => (i, j, run) = (i - 1, j - 1, run + 1),
+                false if table[i - 1][j] > table[i][j - 1] => i -= 1,
+                false => j -= 1,
+            }
+        }
+        if run > 0 {
+            found.push(Match { a: i, b: j, len: run });
+        }
+        found
+    }
+
+    #[test]
+    fn random_strings_against_the_textbook() {
+        let mut random = random();
+        for _ in 0..400 {
+            let letters = random.between(1, 5);
+            let mut string = |longest: usize| -> Vec<u8> {
+                (0..random.below(longest)).map(|_| b'a' + random.below(letters as usize) as u8).collect()
+            };
+            let (a, b) = (string(150), string(200));
+            let expected = slow(&a, &b);
+            assert_eq!(matches(&a, &b), expected, "{a:?} {b:?}");
+            let len = expected.iter().map(|found| found.len).sum::<usize>();
+            assert_eq!((length(&a, &b), length(&b, &a)), (len, len));
+        }
+    }
+}

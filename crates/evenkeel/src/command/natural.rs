@@ -151,3 +151,38 @@ impl Natural {
         text
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_print_as_they_were_read() {
+        let text = "9".repeat(5_000);
+        let digits: Vec<u8> = text.bytes().map(|byte| byte - b'0').collect();
+        let nines = Natural::from_digits(&digits);
+        assert!(nines.clone().print() == text);
+        // 99..9 * 10^40 + 0, and 2^k by shifting and by multiplying.
+        assert!(nines.times(&ten_to(40)).print() == text + &"0".repeat(40));
+        assert_eq!(
+            Natural::from(3).shifted_left(200).print(),
+            (0..200).fold(Natural::from(3), |n, _| n.times(&Natural::from(2))).print()
+        );
+        assert_eq!(Natural::from(0).print(), "0");
+    }
+
+    #[test]
+    fn quotients_are_exact_or_say_that_they_are_not() {
+        let value =
+            |(bits, exponent, rest): (u128, i64, bool)| (bits as f64 * (exponent as f64).exp2(), rest);
+        assert_eq!(value(Natural::from(6).quotient_bits(&Natural::from(3))), (2.0, false));
+        assert_eq!(
+            value(Natural::from(1).quotient_bits(&Natural::from(1 << 100))),
+            ((-100_f64).exp2(), false)
+        );
+        assert_eq!(value(ten_to(30).quotient_bits(&ten_to(29))), (10.0, false));
+        assert_eq!(value(Natural::from(1).quotient_bits(&Natural::from(3))), (1.0 / 3.0, true));
+        assert!(ten_to(5_000).top_bits().2);
+        assert_eq!(Natural::from(5).top_bits(), (5, 0, false));
+    }
+}

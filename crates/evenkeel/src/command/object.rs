@@ -48,7 +48,7 @@ pub fn encoding_of(view: View<'_>) -> &'static str {
     const EMBEDDED_MAX: usize = 44;
     match view.string() {
         _ if view.is_raw() => "raw",
-        Str::Flat(bytes) if parse_i64(bytes).is_some() => "int",
+        Str::Flat(bytes) if !view.is_text() && parse_i64(bytes).is_some() => "int",
         Str::Flat(bytes) if bytes.len() <= EMBEDDED_MAX => "embstr",
         _ => "raw",
     }
@@ -98,7 +98,7 @@ fn refcount(call: &mut Call<'_, '_>) -> Done {
 /// Redis shares one value among all keys with the same small integer, and then shows no true count of its owners.
 fn is_small_int(view: View<'_>) -> bool {
     let Str::Flat(bytes) = view.string() else { return false };
-    !view.is_raw() && parse_i64(bytes).is_some_and(|value| (0..10_000).contains(&value))
+    !view.is_raw() && !view.is_text() && parse_i64(bytes).is_some_and(|value| (0..10_000).contains(&value))
 }
 
 /// Policies that look at each key's own history, for which Redis does without shared integers.

@@ -5,7 +5,7 @@
 
 use evenkeel_resp::number::parse_i64;
 use evenkeel_resp::reply::itoa;
-use evenkeel_store::{Expire, Key, Kind, Str};
+use evenkeel_store::{Expire, Kind, Str};
 
 use super::extended::Extended;
 use super::lcs::lcs;
@@ -71,9 +71,9 @@ fn set_with_options(call: &mut Call<'_, '_>) -> Done {
     }
     let sets = match options.condition {
         Condition::Always => true,
-        Condition::IfAbsent => call.held.peek(key).is_none(),
+        Condition::IfAbsent => call.held.touch(key).is_none(),
         Condition::IfPresent => call.held.peek(key).is_some(),
-        Condition::IfEqual(bytes) => holds(call, key, bytes)?,
+        Condition::IfEqual(bytes) => holds(call, bytes)?,
     };
     if sets {
         call.held.set_string(key, call.args.at(2), expire);
@@ -86,9 +86,9 @@ fn set_with_options(call: &mut Call<'_, '_>) -> Done {
     Ok(())
 }
 
-/// Whether the key is there and holds just these bytes.
-fn holds(call: &mut Call<'_, '_>, key: &Key<'_>, bytes: &[u8]) -> Result<bool, Error> {
-    let Some(value) = string_to_change(call, key)? else { return Ok(false) };
+/// Whether the command's key is there and holds just these bytes.
+fn holds(call: &mut Call<'_, '_>, bytes: &[u8]) -> Result<bool, Error> {
+    let Some(value) = string_to_change(call, 0)? else { return Ok(false) };
     let (mut rest, mut same) = (bytes, value.len() == bytes.len());
     if same {
         value.for_each(0..bytes.len(), |piece| {
@@ -100,9 +100,9 @@ fn holds(call: &mut Call<'_, '_>, key: &Key<'_>, bytes: &[u8]) -> Result<bool, E
     Ok(same)
 }
 
-/// The string at the key for a command that may write it: neither a hit nor a miss.
-fn string_to_change<'c>(call: &'c mut Call<'_, '_>, key: &Key<'_>) -> Result<Option<Str<'c>>, Error> {
-    match call.held.peek(key) {
+/// The string at the command's key of this number, for who may write it: neither a hit nor a miss.
+pub fn string_to_change<'c>(call: &'c mut Call<'_, '_>, key: usize) -> Result<Option<Str<'c>>, Error> {
+    match call.held.peek(&call.keys[key]) {
         None => Ok(None),
         Some(view) if view.kind() == Kind::String => Ok(Some(view.string())),
         Some(_) => Err(Error::WrongType),
@@ -112,7 +112,7 @@ fn string_to_change<'c>(call: &'c mut Call<'_, '_>, key: &Key<'_>) -> Result<Opt
 /// SETNX key value
 fn setnx(call: &mut Call<'_, '_>) -> Done {
     let key = &call.keys[0];
-    let sets = call.held.peek(key).is_none();
+    let sets = call.held.touch(key).is_none();
     if sets {
         call.held.set_string(key, call.args.at(2), Expire::Clear);
     }
@@ -182,7 +182,7 @@ fn getex(call: &mut Call<'_, '_>) -> Done {
 /// DELIFEQ key comparison
 fn delifeq(call: &mut Call<'_, '_>) -> Done {
     let key = &call.keys[0];
-    let removed = holds(call, key, call.args.at(2))? && call.held.remove(key);
+    let removed = holds(call, call.args.at(2))? && call.held.remove(key);
     call.reply.int(i64::from(removed));
     Ok(())
 }
@@ -280,7 +280,7 @@ fn decrby(call: &mut Call<'_, '_>) -> Done {
 
 fn add(call: &mut Call<'_, '_>, increment: i64) -> Done {
     let key = &call.keys[0];
-    let value = match string_to_change(call, key)? {
+    let value = match string_to_change(call, 0)? {
         None => 0,
         Some(Str::Flat(bytes)) => parse_i64(bytes).ok_or(Error::NotInteger)?,
         Some(Str::Rope(_)) => return Err(Error::NotInteger),
@@ -294,7 +294,7 @@ fn add(call: &mut Call<'_, '_>, increment: i64) -> Done {
 /// INCRBYFLOAT key increment
 fn incrbyfloat(call: &mut Call<'_, '_>) -> Done {
     let key = &call.keys[0];
-    let value = match string_to_change(call, key)? {
+    let value = match string_to_change(call, 0)? {
         None => Extended::parse(b"0"),
         Some(Str::Flat(bytes)) => Extended::parse(bytes),
         Some(Str::Rope(_)) => None,
@@ -302,7 +302,7 @@ fn incrbyfloat(call: &mut Call<'_, '_>) -> Done {
     let value = value.ok_or(Error::NotFloat)?;
     let increment = Extended::parse(call.args.at(2)).ok_or(Error::NotFloat)?;
     let text = value.plus(increment).ok_or(Error::NotFinite)?.print();
-    call.held.set_string(key, text.as_bytes(), Expire::Keep);
+    call.held.set_text(key, text.as_bytes());
     call.reply.bulk(text.as_bytes());
     Ok(())
 }
@@ -310,7 +310,7 @@ fn incrbyfloat(call: &mut Call<'_, '_>) -> Done {
 /// APPEND key value
 fn append(call: &mut Call<'_, '_>) -> Done {
     let (key, bytes) = (&call.keys[0], call.args.at(2));
-    let len = string_to_change(call, key)?.map_or(0, |value| value.len());
+    let len = string_to_change(call, 0)?.map_or(0, |value| value.len());
     check_len(call, len, bytes.len())?;
     let len = call.held.append(key, bytes)?;
     call.reply.int(len as i64);
@@ -335,7 +335,7 @@ fn setrange(call: &mut Call<'_, '_>) -> Done {
     let (offset, bytes) = (call.args.int(2)?, call.args.at(3));
     let offset = usize::try_from(offset).map_err(|_| Error::text("ERR offset is out of range"))?;
     if bytes.is_empty() {
-        let len = string_to_change(call, &call.keys[0])?.map_or(0, |value| value.len());
+        let len = string_to_change(call, 0)?.map_or(0, |value| value.len());
         call.reply.int(len as i64);
         return Ok(());
     }
@@ -378,25 +378,4 @@ pub fn clamp_each(start: i64, end: i64, len: usize) -> Option<(usize, usize)> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::clamp;
-
-    #[test]
-    fn ranges_are_cut_to_what_is_there() {
-        for (start, end, expected) in [
-            (0, -1, Some((0, 4))),
-            (1, 2, Some((1, 2))),
-            (-2, 100, Some((3, 4))),
-            (-100, -100, Some((0, 0))),
-            (0, -100, Some((0, 0))),
-            (-100, -101, None),
-            (3, 2, None),
-            (5, 9, None),
-            (i64::MIN, i64::MAX, Some((0, 4))),
-            (i64::MAX, i64::MIN, None),
-        ] {
-            assert_eq!(clamp(start, end, 5), expected, "{start} {end}");
-        }
-        assert_eq!(clamp(0, -1, 0), None);
-    }
-}
+mod tests;

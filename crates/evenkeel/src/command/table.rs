@@ -17,7 +17,7 @@ impl Id {
 }
 
 /// Names of up to this many bytes are found by one comparison.
-const SHORT: usize = 16;
+const SHORT: usize = 15;
 const BUCKETS: usize = 2048;
 const _: () = assert!(BUCKETS.is_power_of_two());
 
@@ -138,15 +138,17 @@ impl Table {
     }
 }
 
-/// A short name in upper case as a number; zero is no name.
+/// A short name in upper case and its length as a number; zero is the empty name. Without the length, a name with zero
+/// bytes at its end would be the same.
 #[inline]
 fn pack(name: &[u8]) -> Option<u128> {
     if name.len() > SHORT {
         return None;
     }
-    let mut bytes = [0; SHORT];
+    let mut bytes = [0; SHORT + 1];
     bytes[..name.len()].copy_from_slice(name);
     bytes.make_ascii_uppercase();
+    bytes[SHORT] = name.len() as u8;
     Some(u128::from_le_bytes(bytes))
 }
 
@@ -168,7 +170,9 @@ mod tests {
                 assert_eq!(table.find_full(name.as_bytes()).map(Id::index), Some(index), "{name}");
             }
         }
-        for unknown in ["", "GETX", "CLIENT|", "|", "CLIENT|NOPE", "averyveryveryverylongname", "\u{0}"] {
+        for unknown in
+            ["", "GETX", "CLIENT|", "|", "CLIENT|NOPE", "averyveryveryverylongname", "\u{0}", "GET\u{0}"]
+        {
             assert_eq!(table.find_full(unknown.as_bytes()), None, "{unknown:?}");
         }
     }

@@ -45,6 +45,10 @@ const TICK_MS: u64 = 100;
 /// Connections accepted beyond `maxclients` to see whether an operator is among them.
 const OPERATORS_MAX: usize = 8;
 
+/// How long a connection beyond `maxclients` waits for a place, in milliseconds, and how many may wait.
+const DOORSTEP_MS: u64 = 20;
+const DOORSTEP_MAX: usize = 64;
+
 const WAKEUP_TOKEN: u64 = u64::MAX;
 /// Listeners' tokens are their ids from here on; those of connections are below.
 const LISTENER_TOKENS: u64 = 1 << 63;
@@ -65,6 +69,10 @@ pub struct Worker {
     /// Connections that have more to read, or whose pause has ended.
     ready: VecDeque<u64>,
     parked: Vec<u64>,
+    /// Listeners with connections to accept in this turn.
+    knocking: Vec<u64>,
+    /// Connections beyond `maxclients`, and since when they wait for a place.
+    doorstep: VecDeque<(u64, Accepted)>,
     /// `GROUP` regions of `READ_LEN` bytes.
     buffer: Box<[u8]>,
     /// Connections with something to read in this turn; whether the peer has hung up.
@@ -101,6 +109,8 @@ impl Worker {
             vacant: Vec::new(),
             ready: VecDeque::new(),
             parked: Vec::new(),
+            knocking: Vec::new(),
+            doorstep: VecDeque::new(),
             buffer: vec![0; GROUP * READ_LEN].into(),
             readable: Vec::new(),
             arrivals: Vec::new(),
@@ -153,6 +163,7 @@ impl Worker {
         }
         self.serve_readable();
         self.serve_ready();
+        self.answer_the_door();
         self.read_inbox();
         if self.now_ms >= self.next_tick_ms {
             self.next_tick_ms = self.now_ms + TICK_MS;
@@ -171,6 +182,9 @@ impl Worker {
         if !self.parked.is_empty() {
             until = until.min(self.server.pause.until_ms());
         }
+        if let Some((since_ms, _)) = self.doorstep.front() {
+            until = until.min(since_ms + DOORSTEP_MS);
+        }
         let now = clock::unix_ms();
         until.saturating_sub(now).min(TICK_MS) as i32
     }
@@ -181,7 +195,7 @@ impl Worker {
             return self.inbox().drain_wakeup();
         }
         if event.token >= LISTENER_TOKENS {
-            return self.accept(event.token - LISTENER_TOKENS);
+            return self.knocking.push(event.token - LISTENER_TOKENS);
         }
         let Some(mut connection) = self.take(event.token) else { return };
         if event.is_writable() && connection.backlog_len() > 0 && !self.flush_backlog(&mut connection) {
@@ -523,7 +537,7 @@ impl Worker {
         for _ in 0..ACCEPTS_PER_TURN {
             let before = clock::ticks();
             match listener.accept(self.executor.settings.tcp_keepalive) {
-                Ok(accepted) => self.welcome(accepted),
+                Ok(accepted) => self.admit(accepted),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
                 Err(error) => {
                     self.server.log.line(Level::Verbose, format!("Accepting client connection: {error}"));
@@ -550,10 +564,38 @@ impl Worker {
         self.listeners = now;
     }
 
+    /// Accepts what has come in, after the connections that have ended in this turn are gone.
+    fn answer_the_door(&mut self) {
+        while let Some((since_ms, accepted)) = self.doorstep.pop_front() {
+            if self.over(&accepted) > 0 && self.now_ms < since_ms + DOORSTEP_MS {
+                self.doorstep.push_front((since_ms, accepted));
+                break;
+            }
+            self.welcome(accepted);
+        }
+        for listener in std::mem::take(&mut self.knocking) {
+            self.accept(listener);
+        }
+    }
+
+    /// By how many a connection would exceed `maxclients`, those that are kept for operators not counted.
+    fn over(&self, accepted: &Accepted) -> usize {
+        let over = (self.server.clients.count() + 1).saturating_sub(self.executor.settings.maxclients as usize);
+        over.saturating_sub(if accepted.is_unix { OPERATORS_MAX } else { 0 })
+    }
+
+    /// Lets a connection wait a moment for a place when there is none: the end of another one may be on its way
+    /// through another worker, and a client that reconnects counts on being let in.
+    fn admit(&mut self, accepted: Accepted) {
+        if self.over(&accepted) > 0 && self.doorstep.len() < DOORSTEP_MAX {
+            return self.doorstep.push_back((self.now_ms, accepted));
+        }
+        self.welcome(accepted);
+    }
+
     fn welcome(&mut self, accepted: Accepted) {
         let settings = &self.executor.settings;
-        let over = (self.server.clients.count() + 1).saturating_sub(settings.maxclients as usize);
-        let refusal = if over > OPERATORS_MAX {
+        let refusal = if self.over(&accepted) > 0 {
             Some("-ERR max number of clients reached\r\n")
         } else if settings.protected_mode && settings.requirepass.is_empty() && !accepted.is_loopback {
             Some(PROTECTED)
@@ -577,7 +619,7 @@ impl Worker {
         let info = Arc::new(info);
         self.server.clients.add(info.clone());
         let mut session = Session::new(info, settings.requirepass.is_empty());
-        session.on_probation = over > 0;
+        session.on_probation = self.server.clients.count() > settings.maxclients as usize;
         self.deal(Box::new(Connection::new(accepted.socket, session)));
     }
 

@@ -97,9 +97,9 @@ fn random_changes_against_a_map() {
     let seed = fresh_seed();
     println!("EVENKEEL_SEED={seed}");
     let mut random = Random::new(seed);
-    let steps = if cfg!(miri) { 150 } else { 6000 };
+    let (steps, sizes) = if cfg!(miri) { (60, 5..=5) } else { (6000, 5..=900) };
     for tags in TAGS {
-        for most in [5, 40, 900] {
+        for most in [5, 40, 900].into_iter().filter(|most| sizes.contains(most)) {
             let (mut model, mut growing) = (Model::new(), true);
             for step in 0..steps {
                 growing = if growing { model.words.len() < most } else { random.below(most) == 0 };
@@ -125,7 +125,7 @@ fn random_changes_against_a_map() {
 #[test]
 fn segments_grow_to_their_limit() {
     let mut model = Model::new();
-    let most = if cfg!(miri) { 300 } else { KEYS_MAX };
+    let most = if cfg!(miri) { 60 } else { KEYS_MAX };
     for key in 0..most {
         model.insert((key as u32).wrapping_mul(0x9_e377) & TAG_MAX, key as u32 % 3);
         assert!(model.words.len() < model.segment.buckets());
@@ -136,7 +136,7 @@ fn segments_grow_to_their_limit() {
 /// Room for one more is room for one more, with and without the column of deadlines.
 #[test]
 fn resizing_leaves_the_room_that_was_asked_for() {
-    for keys in 1..2000 {
+    for keys in 1..if cfg!(miri) { 20 } else { 2000 } {
         let segment = Segment::EMPTY.resized(keys, keys % 2 == 0);
         assert!(segment.has_room(keys - 1), "{keys}");
         // SAFETY: this thread alone has it.
@@ -149,7 +149,8 @@ fn hints_lead_to_the_entry_or_nowhere() {
     let mut random = Random::new(7);
     let mut model = Model::new();
     assert!(model.segment.entry_hint(1).is_null() && model.segment.home_hint(1).is_null());
-    for _ in 0..800 {
+    let keys = if cfg!(miri) { 50 } else { 800 };
+    for _ in 0..keys {
         model.insert(random.draw() as u32 & TAG_MAX, 0);
     }
     let mut led = 0;
@@ -160,5 +161,5 @@ fn hints_lead_to_the_entry_or_nowhere() {
         let home = model.segment.home_hint(*tag) as usize - model.segment.address();
         assert_eq!(home, 8 * model.segment.home(*tag));
     }
-    assert!(led > 500, "{led} of 800 entries are prefetched");
+    assert!(led * 8 > keys * 5, "{led} of {keys} entries are prefetched");
 }

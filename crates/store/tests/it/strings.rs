@@ -58,6 +58,27 @@ fn made_and_unchanged_values_are_raw() {
     world.verify();
 }
 
+/// What INCRBYFLOAT has left is a text under any name and deadline, until it is written to.
+#[test]
+fn texts_stay_texts_until_written_to() {
+    let mut world = World::new(1);
+    let is_text = |world: &mut World, key: &[u8]| {
+        world.one(0, key, |held, key| held.peek(key).expect("there").is_text())
+    };
+    world.set(0, b"key", b"1", Expire::At(u64::MAX));
+    world.one(0, b"key", |held, key| held.set_text(key, b"3"));
+    assert!(is_text(&mut world, b"key"));
+    assert!(world.one(0, b"key", |held, key| held.set_deadline(key, None)));
+    world.two((0, b"key"), (0, b"copy"), |held, key, copy| held.copy(key, copy));
+    world.two((0, b"key"), (0, b"name"), |held, key, name| held.rename(key, name));
+    assert!(is_text(&mut world, b"copy") && is_text(&mut world, b"name"));
+    world.set(0, b"copy", b"4", Expire::Clear);
+    assert!(!is_text(&mut world, b"copy"));
+    world.set(0, b"name", b"55", Expire::Clear);
+    assert!(!is_text(&mut world, b"name"));
+    world.verify();
+}
+
 #[test]
 fn a_made_rope_is_stored_as_it_is() {
     let mut world = World::new(1);

@@ -8,8 +8,8 @@ use crate::world::{START_MS, World, random, scaled, thread_time};
 
 const DAY_MS: u64 = 24 * 60 * 60 * 1000;
 
-/// Most keys that one visit removes.
-const STEP_MAX: usize = 256;
+/// Most keys that one visit removes: it ends after 256, and the due keys of a segment, 832 at most, leave together.
+const STEP_MAX: usize = 255 + 832;
 
 /// Sweeps in the smallest steps there are; returns how many keys went, and the longest step.
 fn sweep_stepwise(world: &mut World, db: usize) -> (usize, Duration) {

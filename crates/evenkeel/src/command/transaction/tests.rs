@@ -47,6 +47,7 @@ fn nothing_is_run_that_was_given_up() {
 fn mistakes_while_queueing() {
     for (mistake, reply) in [
         ("NOSUCH", "-ERR unknown command 'NOSUCH', with args beginning with: *"),
+        ("\"no\\x00such\" a \"b\\x00c\"", "-ERR unknown command 'no', with args beginning with: 'a' 'b' *"),
         ("GET", "-ERR wrong number of arguments for 'get' command"),
         ("OBJECT NOSUCH", "-ERR unknown subcommand 'NOSUCH'. Try OBJECT HELP."),
         ("WATCH", "-ERR wrong number of arguments for 'watch' command"),
