@@ -209,6 +209,31 @@ impl Clients {
         self.by_id.lock().get(&id).cloned()
     }
 
+    /// The clients that take most memory, as many as have to go for the others to take at most `limit` bytes; those
+    /// that may not be evicted are counted and stay.
+    pub fn beyond(&self, limit: usize) -> Vec<Arc<ClientInfo>> {
+        let clients = self.list();
+        let mut sum: usize = clients.iter().map(|client| client.memory()).sum();
+        if sum <= limit {
+            return Vec::new();
+        }
+        let mut candidates: Vec<_> = clients
+            .into_iter()
+            .filter(|client| !client.no_evict.load(Relaxed))
+            .map(|client| (client.memory(), client))
+            .collect();
+        candidates.sort_unstable_by_key(|(bytes, _)| std::cmp::Reverse(*bytes));
+        let mut beyond = Vec::new();
+        for (bytes, client) in candidates {
+            if sum <= limit {
+                break;
+            }
+            sum = sum.saturating_sub(bytes);
+            beyond.push(client);
+        }
+        beyond
+    }
+
     /// Figures over all clients.
     pub fn totals(&self) -> Totals {
         let mut totals = Totals::default();
@@ -228,5 +253,49 @@ impl Clients {
     /// All clients, in the order of their ids.
     pub fn list(&self) -> Vec<Arc<ClientInfo>> {
         self.by_id.lock().values().cloned().collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn client(clients: &Clients, bytes: usize) -> Arc<ClientInfo> {
+        let address = "127.0.0.1:1".to_owned();
+        let client = Arc::new(ClientInfo::new(clients.next_id(), address.clone(), address, 1, false, 0));
+        client.out_bytes.store(bytes, Relaxed);
+        clients.add(client.clone());
+        client
+    }
+
+    #[test]
+    fn the_largest_go_until_the_rest_fits() {
+        let clients = Clients::default();
+        let all: Vec<_> = [10, 500_000, 300_000, 700_000, 20].map(|bytes| client(&clients, bytes)).into();
+        all[3].no_evict.store(true, Relaxed);
+        let ids = |limit| clients.beyond(limit).iter().map(|client| client.id).collect::<Vec<_>>();
+        assert!(ids(2_000_000).is_empty());
+        assert_eq!(ids(1_100_000), [2]);
+        assert_eq!(ids(800_000), [2, 3]);
+        assert_eq!(ids(0).len(), 4, "the one that may not be evicted stays");
+        assert_eq!(clients.kill(&clients.beyond(800_000)), 2);
+        assert_eq!((clients.count(), clients.kill(&all[1..2])), (3, 0), "each counts once");
+        assert!(all[1].killed.load(Relaxed) && !all[0].killed.load(Relaxed));
+    }
+
+    #[test]
+    fn a_client_is_given_room_while_it_is_active() {
+        let client = client(&Clients::default(), 0);
+        assert_eq!(client.query_room(0), 0, "nothing has come yet");
+        client.net_in.store(1, Relaxed);
+        client.note_query(400_000, 1_000);
+        assert_eq!(client.query_room(1_001), 400_000);
+        client.note_query(100, 1_100);
+        assert_eq!(client.query_room(1_101), 400_000);
+        client.note_query(100, 1_600);
+        assert_eq!(client.query_room(1_601), 16 * 1024);
+        assert_eq!(client.query_room(3_600), 0);
+        client.query_size.store(777, Relaxed);
+        assert_eq!(client.query_room(9_999), 777);
     }
 }

@@ -317,9 +317,8 @@ impl Executor {
                 break;
             }
             let mut held = server.keyspace.hold_none(&mut self.seat);
-            let evicted = (0..EVICT_AT_ONCE).take_while(|_| {
-                memory::used() > limit && held.evict(policy, samples, decay, &mut self.pool)
-            });
+            let evicted = (0..EVICT_AT_ONCE)
+                .take_while(|_| memory::used() > limit && held.evict(policy, samples, decay, &mut self.pool));
             let evicted = evicted.count();
             // Freed here: memory is needed now.
             held.seat.trash.clear();

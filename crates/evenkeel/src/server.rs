@@ -148,6 +148,20 @@ impl Server {
         killed
     }
 
+    /// Closes the clients that take most memory, until all of them together take at most `limit` bytes.
+    pub fn evict_clients(&self, limit: usize) {
+        let beyond = self.clients.beyond(limit);
+        if beyond.is_empty() {
+            return;
+        }
+        for client in &beyond {
+            let (id, address, bytes) = (client.id, &client.address, client.memory());
+            self.log.notice(format!("Evicting client: id={id} addr={address} tot-mem={bytes}"));
+        }
+        let evicted = self.kill(&beyond);
+        self.evicted_clients.fetch_add(evicted as u64, Relaxed);
+    }
+
     /// Makes every worker go round once, so that it sees what has changed.
     pub fn wake_all(&self) {
         self.inboxes.iter().for_each(|inbox| inbox.post(Message::Wake));

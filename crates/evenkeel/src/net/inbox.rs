@@ -36,10 +36,6 @@ pub struct Inbox {
     pub connections: AtomicUsize,
     /// The share of its time that the worker was busy lately, in thousandths.
     pub busy: AtomicU64,
-    /// Bytes that the worker's clients take, and the most that one of them takes which may be evicted. Kept current
-    /// only where there is a limit to it.
-    pub client_bytes: AtomicUsize,
-    pub client_bytes_max: AtomicUsize,
 }
 
 impl Inbox {
@@ -53,8 +49,6 @@ impl Inbox {
             wakeup: unsafe { OwnedFd::from_raw_fd(fd) },
             connections: AtomicUsize::new(0),
             busy: AtomicU64::new(0),
-            client_bytes: AtomicUsize::new(0),
-            client_bytes_max: AtomicUsize::new(0),
         })
     }
 

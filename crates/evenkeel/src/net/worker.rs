@@ -42,6 +42,9 @@ const ACCEPTS_PER_TURN: usize = 64;
 /// Milliseconds between two looks at timers.
 const TICK_MS: u64 = 100;
 
+/// Bytes kept for clients after which it is time to look for those that take too much.
+const KEPT_FOR_CLIENTS_MAX: usize = 256 * 1024;
+
 /// Connections accepted beyond `maxclients` to see whether an operator is among them.
 const OPERATORS_MAX: usize = 8;
 
@@ -87,6 +90,8 @@ pub struct Worker {
     patrol: usize,
     busy_ticks: Ticks,
     busy_since: Ticks,
+    /// Bytes of requests and replies that had to be kept since somebody last looked for clients that take too much.
+    kept_for_clients: usize,
 }
 
 impl Worker {
@@ -121,6 +126,7 @@ impl Worker {
             patrol: 0,
             busy_ticks: 0,
             busy_since: clock::ticks(),
+            kept_for_clients: 0,
             server,
         })
     }
@@ -431,7 +437,8 @@ impl Worker {
         next
     }
 
-    fn note_input(&self, connection: &Connection) {
+    fn note_input(&mut self, connection: &Connection) {
+        self.kept_for_clients += connection.input.len();
         let client = connection.client();
         client.query_used.store(connection.input.len(), Relaxed);
         client.query_size.store(connection.input.capacity(), Relaxed);
@@ -484,7 +491,10 @@ impl Worker {
         add(&connection.client().net_out, len as u64);
         match sent {
             Ok(Sent::All) => true,
-            Ok(Sent::Part) => self.within_limits(connection),
+            Ok(Sent::Part) => {
+                self.kept_for_clients += len;
+                self.within_limits(connection)
+            }
             Err(_) => {
                 self.reply.clear();
                 false
@@ -580,7 +590,8 @@ impl Worker {
 
     /// By how many a connection would exceed `maxclients`, those that are kept for operators not counted.
     fn over(&self, accepted: &Accepted) -> usize {
-        let over = (self.server.clients.count() + 1).saturating_sub(self.executor.settings.maxclients as usize);
+        let over =
+            (self.server.clients.count() + 1).saturating_sub(self.executor.settings.maxclients as usize);
         over.saturating_sub(if accepted.is_unix { OPERATORS_MAX } else { 0 })
     }
 
@@ -806,42 +817,12 @@ impl Worker {
         timeout > 0 && !connection.parked && idle_ms > u64::from(timeout) * 1000
     }
 
-    /// Closes the clients that take most memory, as long as all of them together take more than `maxmemory-clients`.
-    ///
-    /// Each worker closes its own, and only while it has the largest of all, so that none suffers for another's.
+    /// Looks for clients that take more memory than `maxmemory-clients` allows all of them together.
     fn evict_clients(&mut self) {
+        self.kept_for_clients = 0;
         let limit = self.executor.settings.client_memory_max();
-        if limit == 0 {
-            return;
-        }
-        let mut sum = 0;
-        let mut mine: Vec<(usize, u64)> = Vec::new();
-        for token in self.tokens() {
-            let connection =
-                self.connections[token as u32 as usize].as_ref().expect("a token of one that is there");
-            let client = connection.client();
-            let bytes = client.memory();
-            sum += bytes;
-            if !client.no_evict.load(Relaxed) {
-                mine.push((bytes, token));
-            }
-        }
-        mine.sort_unstable();
-        loop {
-            let largest = mine.last().map_or(0, |(bytes, _)| *bytes);
-            self.inbox().client_bytes.store(sum, Relaxed);
-            self.inbox().client_bytes_max.store(largest, Relaxed);
-            let inboxes = &self.server.inboxes;
-            let all: usize = inboxes.iter().map(|inbox| inbox.client_bytes.load(Relaxed)).sum();
-            let is_largest = inboxes.iter().all(|inbox| inbox.client_bytes_max.load(Relaxed) <= largest);
-            let Some((bytes, token)) = mine.pop().filter(|_| all > limit && is_largest) else { return };
-            sum -= bytes;
-            if let Some(connection) = self.take(token) {
-                self.server.evicted_clients.fetch_add(1, Relaxed);
-                let client = connection.client();
-                self.server.log.notice(format!("Evicting client: id={} addr={}", client.id, client.address));
-                self.close(token, connection);
-            }
+        if limit > 0 {
+            self.server.evict_clients(limit);
         }
     }
 
