@@ -63,6 +63,7 @@ impl Background {
         let elapsed = clock::ticks().saturating_sub(started);
         let stats = executor.stats();
         stats.book(Stage::Expire, elapsed);
+        server.latency.note("expire-cycle", clock::us(elapsed), executor.settings.latency_monitor_threshold);
         if self.sweep.is_some() {
             add(&stats.slices_cut, 1);
         }

@@ -21,6 +21,7 @@ use crate::command::table::{Table, table};
 use crate::command::{Args, Call, Command, Flags, Id, Reach};
 use crate::config::{Policy, Settings};
 use crate::error::{Done, Error};
+use crate::observe::slowlog;
 use crate::observe::stats::{Stage, Stats, add};
 use crate::reply::Reply;
 use crate::server::Server;
@@ -120,7 +121,12 @@ impl Executor {
         let outcome = match self.admit(session, &mut request) {
             Ok(Admitted::Run(id)) => {
                 let done = self.run_admitted(session, id, &request, reply);
-                self.finish(id, done, reply, errors)
+                let elapsed = self.finish(id, done, reply, errors);
+                if elapsed >= self.server.slowlog.threshold() {
+                    let command = (self.table.row(id), request.args, elapsed);
+                    slowlog::note(&self.server, &self.settings, self.worker, &session.client, command);
+                }
+                Outcome::Replied
             }
             Ok(Admitted::Queued) => {
                 reply.simple("QUEUED");
@@ -239,7 +245,7 @@ impl Executor {
     }
 
     #[inline]
-    fn finish(&mut self, id: Id, done: Done, reply: &mut Reply, errors_before: u64) -> Outcome {
+    fn finish(&mut self, id: Id, done: Done, reply: &mut Reply, errors_before: u64) -> Ticks {
         if let Err(error) = &done {
             reply.fail(error);
             self.stats().error(&error.line());
@@ -249,7 +255,7 @@ impl Executor {
         self.last_ticks = now;
         let failed = reply.errors != errors_before;
         self.stats().ran(id, elapsed, failed, self.settings.latency_tracking);
-        Outcome::Replied
+        elapsed
     }
 
     #[cold]
@@ -322,8 +328,12 @@ impl Executor {
                 break;
             }
         }
-        let elapsed = clock::ticks().saturating_sub(started);
+        // The command that comes next did not take this time.
+        self.last_ticks = clock::ticks();
+        let elapsed = self.last_ticks.saturating_sub(started);
         self.stats().book(Stage::Evict, elapsed);
+        let threshold_ms = self.settings.latency_monitor_threshold;
+        server.latency.note("eviction-cycle", clock::us(elapsed), threshold_ms);
         self.stats().slice_max.fetch_max(elapsed, Relaxed);
     }
 
@@ -400,7 +410,11 @@ pub fn run_nested(call: &mut Call<'_, '_>, queued: &Queued) {
     }
     let failed = call.reply.errors != errors;
     call.reply.errors = errors; // EXEC itself has not failed
-    stats.ran(queued.id, clock::ticks() - before, failed, call.settings.latency_tracking);
+    let elapsed = clock::ticks().saturating_sub(before);
+    stats.ran(queued.id, elapsed, failed, call.settings.latency_tracking);
+    if elapsed >= server.slowlog.threshold() {
+        slowlog::note(server, call.settings, call.worker, &call.session.client, (row, args, elapsed));
+    }
 }
 
 /// Whether a command is refused when there is no memory left: one that may grow the data, an EXEC of such, and all

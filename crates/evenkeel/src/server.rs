@@ -19,7 +19,9 @@ use crate::log::Log;
 use crate::net::inbox::{Inbox, Message};
 use crate::net::listener::Listeners;
 use crate::observe::census::Census;
+use crate::observe::latency::Monitor;
 use crate::observe::rates::Rates;
+use crate::observe::slowlog::SlowLog;
 use crate::observe::stats::Stats;
 use crate::session::Session;
 
@@ -54,6 +56,8 @@ pub struct Server {
     /// DEBUG SET-ACTIVE-EXPIRE.
     pub active_expire: AtomicBool,
     pub census: Census,
+    pub slowlog: SlowLog,
+    pub latency: Monitor,
 }
 
 impl Server {
@@ -71,6 +75,8 @@ impl Server {
         let inboxes = (0..workers).map(|_| Inbox::new()).collect::<std::io::Result<_>>()?;
         let commands = table().rows().len();
         let table = renamed(&settings.rename_command);
+        let slowlog = SlowLog::new(workers + 1);
+        slowlog.configure(&settings);
         Ok(Server {
             keyspace,
             table,
@@ -96,6 +102,8 @@ impl Server {
             evicted_clients: AtomicU64::new(0),
             active_expire: AtomicBool::new(true),
             census,
+            slowlog,
+            latency: Monitor::default(),
         })
     }
 
@@ -113,6 +121,7 @@ impl Server {
     pub fn change_settings<E>(&self, change: impl FnOnce(&Settings) -> Result<Settings, E>) -> Result<(), E> {
         let _one_at_a_time = self.changing.lock();
         let new = Arc::new(change(&self.settings())?);
+        self.slowlog.configure(&new);
         *self.settings.write() = new;
         self.settings_version.fetch_add(1, Release);
         self.wake_all();

@@ -44,6 +44,11 @@ impl<'a> Args<'a> {
         self.spans[index.min(self.spans.len())..].iter().map(move |span| span.of(buf))
     }
 
+    /// The arguments from `first` on, which is at most their number, as a call of their own.
+    pub fn skip(&self, first: usize) -> Args<'a> {
+        Args { buf: self.buf, spans: &self.spans[first..] }
+    }
+
     /// An integer.
     pub fn int(&self, index: usize) -> Result<i64, Error> {
         parse_i64(self.at(index)).ok_or(Error::NotInteger)

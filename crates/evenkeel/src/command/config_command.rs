@@ -14,7 +14,7 @@ use crate::startup::{level_of, raise_file_limit};
 pub const COMMANDS: &[Command] = &[
     container("CONFIG", Group::Server, &[
         session("CONFIG|GET",       at_least(3), Group::Server, get       ).admin(),
-        session("CONFIG|HELP",      exactly(2),  Group::Server, help      ),
+        session("CONFIG|HELP",      exactly(2),  Group::Server, help      ).scriptable(),
         session("CONFIG|RESETSTAT", exactly(2),  Group::Server, reset_stat).admin(),
         session("CONFIG|REWRITE",   exactly(2),  Group::Server, rewrite   ).admin(),
         session("CONFIG|SET",       at_least(4), Group::Server, set       ).admin(),

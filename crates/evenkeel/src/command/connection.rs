@@ -4,23 +4,24 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use evenkeel_resp::number::parse_i64;
 
-use super::{Call, Command, Flags, Group, at_least, exactly, session, walk};
+use super::{Call, Command, Flags, Group, at_least, exactly, session};
 use crate::error::{Done, Error};
 use crate::session::ReplyMode;
 use crate::startup::VERSION;
 
-const ALWAYS: Flags = Flags::NO_AUTH.with(Flags::NOT_QUEUED).with(Flags::OPERATOR);
+const BEFORE_AUTH: Flags = Flags::NO_AUTH.with(Flags::ALLOW_BUSY).with(Flags::OPERATOR);
+const ALWAYS: Flags = BEFORE_AUTH.with(Flags::NOT_QUEUED);
 
 #[rustfmt::skip]
 pub const COMMANDS: &[Command] = &[
-    session("PING",   at_least(1), Group::Connection, ping  ).fast(),
-    session("ECHO",   exactly(2),  Group::Connection, echo  ).fast(),
-    // Changes the database for the commands after it, so it is not `NO_DATA`.
-    walk   ("SELECT", exactly(2),  Group::Connection, select).fast().flag(Flags::OPERATOR),
+    session("PING",   at_least(1), Group::Connection, ping  ).fast().scriptable().without(Flags::LOADING.with(Flags::STALE)),
+    session("ECHO",   exactly(2),  Group::Connection, echo  ).fast().scriptable(),
+    // Changes the database for the commands after it.
+    session("SELECT", exactly(2),  Group::Connection, select).fast().scriptable().without(Flags::NO_DATA).flag(Flags::OPERATOR),
     session("QUIT",   at_least(1), Group::Connection, quit  ).fast().flag(ALWAYS),
     session("RESET",  exactly(1),  Group::Connection, reset ).fast().flag(ALWAYS),
-    session("HELLO",  at_least(1), Group::Connection, hello ).fast().flag(Flags::NO_AUTH.with(Flags::OPERATOR)),
-    session("AUTH",   at_least(2), Group::Connection, auth  ).fast().flag(Flags::NO_AUTH.with(Flags::OPERATOR)),
+    session("HELLO",  at_least(1), Group::Connection, hello ).fast().flag(BEFORE_AUTH),
+    session("AUTH",   at_least(2), Group::Connection, auth  ).fast().flag(BEFORE_AUTH),
 ];
 
 /// PING [message]

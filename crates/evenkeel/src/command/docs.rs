@@ -188,7 +188,7 @@ pub const DOCS: &[Doc] = &[
     doc("CLIENT|KILL", "connection", "2.4.0", "O(N) with N connections",
         "filter=<old-format=ip:port | new-format=<[ID client-id] | \
          [TYPE client-type=<NORMAL | MASTER | SLAVE | REPLICA | PUBSUB>] | [USER username] | \
-         [ADDR addr=ip:port] | [LADDR laddr=ip:port] | [SKIPME skipme=<YES | NO>]> ...>",
+         [ADDR addr=ip:port] | [LADDR laddr=ip:port] | [SKIPME skipme=<YES | NO>] | [MAXAGE maxage:integer]> ...>",
         "Closes the connections that fit every filter."),
     doc("CLIENT|LIST", "connection", "2.4.0", "O(N) with N connections",
         "[TYPE client-type=<NORMAL | MASTER | REPLICA | PUBSUB>] [ID client-id [client-id ...]]",

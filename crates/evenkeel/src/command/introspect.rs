@@ -1,6 +1,310 @@
-//! COMMAND.
+//! COMMAND: the server's commands, described for clients.
 
-use super::Command;
+use super::docs::{self, Argument, Doc};
+use super::specs::{self, Find, KeySpec};
+use super::table::table;
+use super::{Args, Call, Command, Group, Reach, at_least, exactly, session};
+use crate::error::{Done, Error};
+use crate::glob;
+use crate::reply::Reply;
+
+const GROUP: Group = Group::Connection;
 
 #[rustfmt::skip]
-pub const COMMANDS: &[Command] = &[];
+pub const COMMANDS: &[Command] = &[
+    Command {
+        subcommands: &[
+            session("COMMAND|COUNT",           exactly(2),  GROUP, count             ).scriptable(),
+            session("COMMAND|DOCS",            at_least(2), GROUP, docs_of           ).scriptable(),
+            session("COMMAND|GETKEYS",         at_least(3), GROUP, get_keys          ).scriptable(),
+            session("COMMAND|GETKEYSANDFLAGS", at_least(3), GROUP, get_keys_and_flags).scriptable(),
+            session("COMMAND|HELP",            exactly(2),  GROUP, help              ).scriptable(),
+            session("COMMAND|INFO",            at_least(2), GROUP, info              ).scriptable(),
+            session("COMMAND|LIST",            at_least(2), GROUP, list              ).scriptable(),
+        ],
+        ..session("COMMAND", at_least(1), GROUP, all).scriptable()
+    },
+];
+
+/// Commands in the order of the table, without subcommands.
+fn commands() -> impl Iterator<Item = &'static Command> + Clone {
+    super::FAMILIES.iter().flat_map(|family| family.iter())
+}
+
+fn find(call: &Call<'_, '_>, name: &[u8]) -> Option<&'static Command> {
+    call.server.table.find_full(name).map(|id| table().row(id))
+}
+
+/// COMMAND
+fn all(call: &mut Call<'_, '_>) -> Done {
+    call.reply.array(commands().count());
+    commands().for_each(|row| describe(call.reply, row));
+    Ok(())
+}
+
+/// COMMAND COUNT
+fn count(call: &mut Call<'_, '_>) -> Done {
+    call.reply.int(commands().count() as i64);
+    Ok(())
+}
+
+/// COMMAND HELP
+fn help(call: &mut Call<'_, '_>) -> Done {
+    docs::reply_help(call, "COMMAND");
+    Ok(())
+}
+
+/// COMMAND INFO [command-name ...]
+fn info(call: &mut Call<'_, '_>) -> Done {
+    let names = call.args.from(2);
+    if names.len() == 0 {
+        return all(call);
+    }
+    call.reply.array(names.len());
+    for name in names {
+        match find(call, name) {
+            Some(row) => describe(call.reply, row),
+            None => call.reply.null(),
+        }
+    }
+    Ok(())
+}
+
+fn describe(reply: &mut Reply, row: &'static Command) {
+    let specs = specs::key_specs(row);
+    let (first, last, step) = specs::key_range(&specs);
+    reply.array(10);
+    reply.bulk(row.lower_name().as_bytes());
+    reply.int(row.arity.as_i32().into());
+    set_of_words(reply, &specs::flags(row, &specs));
+    [first, last, step].iter().for_each(|number| reply.int(i64::from(*number)));
+    set_of_words(reply, &specs::categories(row));
+    let tips = specs::tips(row);
+    reply.set(tips.len());
+    tips.iter().for_each(|tip| reply.bulk(tip.as_bytes()));
+    reply.set(specs.len());
+    specs.iter().for_each(|spec| key_spec(reply, spec));
+    reply.array(row.subcommands.len());
+    row.subcommands.iter().for_each(|sub| describe(reply, sub));
+}
+
+fn set_of_words(reply: &mut Reply, words: &[&str]) {
+    reply.set(words.len());
+    words.iter().for_each(|word| reply.simple(word));
+}
+
+fn key_spec(reply: &mut Reply, spec: &KeySpec) {
+    reply.map(3 + usize::from(!spec.notes.is_empty()));
+    if !spec.notes.is_empty() {
+        reply.bulk(b"notes");
+        reply.bulk(spec.notes.as_bytes());
+    }
+    reply.bulk(b"flags");
+    set_of_words(reply, &spec.flags.split(' ').collect::<Vec<_>>());
+    step(reply, "begin_search", "index", &[("index", spec.first)]);
+    match spec.find {
+        Find::Range { last, step: every } => {
+            step(reply, "find_keys", "range", &[("lastkey", last), ("keystep", every), ("limit", 0)]);
+        }
+        Find::Counted { step: every } => {
+            step(reply, "find_keys", "keynum", &[("keynumidx", 0), ("firstkey", 1), ("keystep", every)]);
+        }
+    }
+}
+
+/// One of the two steps by which a client finds keys.
+fn step(reply: &mut Reply, name: &str, kind: &str, spec: &[(&str, i16)]) {
+    reply.bulk(name.as_bytes());
+    reply.map(2);
+    reply.bulk(b"type");
+    reply.bulk(kind.as_bytes());
+    reply.bulk(b"spec");
+    reply.map(spec.len());
+    for (name, value) in spec {
+        reply.bulk(name.as_bytes());
+        reply.int((*value).into());
+    }
+}
+
+/// COMMAND LIST [FILTERBY MODULE module-name | ACLCAT category | PATTERN pattern]
+fn list(call: &mut Call<'_, '_>) -> Done {
+    let args = call.args;
+    let every = || commands().flat_map(|row| std::iter::once(row).chain(row.subcommands));
+    let chosen: Vec<&Command> = match args.len() {
+        2 => every().collect(),
+        5 if args.is(2, "FILTERBY") => {
+            let wanted = args.at(4);
+            match args.word(3).as_bytes() {
+                b"MODULE" => Vec::new(),
+                b"ACLCAT" => every().filter(|row| is_in_category(row, wanted)).collect(),
+                b"PATTERN" => {
+                    every().filter(|row| glob::matches(wanted, row.lower_name().as_bytes(), true)).collect()
+                }
+                _ => return Err(Error::Syntax),
+            }
+        }
+        _ => return Err(Error::Syntax),
+    };
+    call.reply.array(chosen.len());
+    chosen.iter().for_each(|row| call.reply.bulk(row.lower_name().as_bytes()));
+    Ok(())
+}
+
+/// Categories are asked for without their `@`. A container is in none: only its subcommands can be called.
+fn is_in_category(row: &Command, wanted: &[u8]) -> bool {
+    !specs::is_container(row)
+        && specs::categories(row).iter().any(|category| category.as_bytes()[1..].eq_ignore_ascii_case(wanted))
+}
+
+/// COMMAND GETKEYS command [arg ...]
+fn get_keys(call: &mut Call<'_, '_>) -> Done {
+    let found = keys_of_call(call)?;
+    call.reply.array(found.len());
+    found.iter().for_each(|(key, _)| call.reply.bulk(key));
+    Ok(())
+}
+
+/// COMMAND GETKEYSANDFLAGS command [arg ...]
+fn get_keys_and_flags(call: &mut Call<'_, '_>) -> Done {
+    let found = keys_of_call(call)?;
+    call.reply.array(found.len());
+    for (key, flags) in found {
+        call.reply.array(2);
+        call.reply.bulk(key);
+        set_of_words(
+            call.reply,
+            &flags.split(' ').filter(|flag| *flag != "variable_flags").collect::<Vec<_>>(),
+        );
+    }
+    Ok(())
+}
+
+/// The keys of the call that follows the subcommand's name, and what it does with each.
+fn keys_of_call<'a>(call: &Call<'a, '_>) -> Result<Vec<(&'a [u8], &'static str)>, Error> {
+    let args: Args<'a> = call.args.skip(2);
+    let row = row_of_call(call, &args).ok_or(Error::text("ERR Invalid command specified"))?;
+    if row.reach != Reach::Keys {
+        return Err(Error::text("ERR The command has no key arguments"));
+    }
+    if !row.arity.admits(args.len()) {
+        return Err(Error::text("ERR Invalid number of arguments specified for command"));
+    }
+    let mut found = Vec::new();
+    if !specs::for_each_key(row, &args, |index, flags| found.push((args.at(index), flags))) {
+        return Err(Error::text("ERR Invalid arguments specified for command"));
+    }
+    Ok(found)
+}
+
+fn row_of_call(call: &Call<'_, '_>, args: &Args<'_>) -> Option<&'static Command> {
+    let names = call.server.table;
+    let row = names.row(names.find(args.at(0))?);
+    match args.get(1) {
+        Some(sub) if !row.subcommands.is_empty() => Some(names.row(names.find_sub(row, sub)?)),
+        _ => Some(row),
+    }
+}
+
+/// COMMAND DOCS [command-name ...]: what is not known is left out.
+fn docs_of(call: &mut Call<'_, '_>) -> Done {
+    let names = call.args.from(2);
+    let found: Vec<(&'static Command, &'static Doc)> = if names.len() == 0 {
+        commands().filter_map(with_doc).collect()
+    } else {
+        names.filter_map(|name| find(call, name)).filter_map(with_doc).collect()
+    };
+    call.reply.map(found.len());
+    for (row, doc) in found {
+        call.reply.bulk(row.lower_name().as_bytes());
+        describe_doc(call.reply, row, doc);
+    }
+    Ok(())
+}
+
+fn with_doc(row: &'static Command) -> Option<(&'static Command, &'static Doc)> {
+    docs::find(row.name).map(|doc| (row, doc))
+}
+
+fn describe_doc(reply: &mut Reply, row: &'static Command, doc: &Doc) {
+    let (flags, arguments) = (doc.doc_flags(), doc.arguments());
+    let subcommands: Vec<_> = row.subcommands.iter().filter_map(with_doc).collect();
+    let lines = [
+        ("summary", doc.summary),
+        ("since", doc.since),
+        ("group", doc.group),
+        ("complexity", doc.complexity),
+    ];
+    let optional = [!flags.is_empty(), !arguments.is_empty(), !subcommands.is_empty()];
+    let deprecated = if doc.deprecated.is_some() { 2 } else { 0 };
+    reply.map(lines.len() + deprecated + optional.iter().filter(|is_there| **is_there).count());
+    lines.iter().for_each(|(name, text)| pair(reply, name, text));
+    if !flags.is_empty() {
+        reply.bulk(b"doc_flags");
+        set_of_words(reply, flags);
+    }
+    if let Some(deprecated) = &doc.deprecated {
+        pair(reply, "deprecated_since", deprecated.since);
+        pair(reply, "replaced_by", deprecated.replaced_by);
+    }
+    if !arguments.is_empty() {
+        reply.bulk(b"arguments");
+        describe_arguments(reply, &arguments);
+    }
+    if !subcommands.is_empty() {
+        reply.bulk(b"subcommands");
+        reply.map(subcommands.len());
+        for (row, doc) in subcommands {
+            reply.bulk(row.lower_name().as_bytes());
+            describe_doc(reply, row, doc);
+        }
+    }
+}
+
+fn pair(reply: &mut Reply, name: &str, value: &str) {
+    reply.bulk(name.as_bytes());
+    reply.bulk(value.as_bytes());
+}
+
+fn describe_arguments(reply: &mut Reply, arguments: &[Argument]) {
+    reply.array(arguments.len());
+    for argument in arguments {
+        describe_argument(reply, argument);
+    }
+}
+
+fn describe_argument(reply: &mut Reply, argument: &Argument) {
+    let flags = [
+        (argument.optional, "optional"),
+        (argument.multiple, "multiple"),
+        (argument.multiple_token, "multiple_token"),
+    ];
+    let flags: Vec<&str> = flags.iter().filter(|(is_set, _)| *is_set).map(|(_, name)| *name).collect();
+    let there = [
+        argument.display_text.is_some(),
+        argument.key_spec_index.is_some(),
+        argument.token.is_some(),
+        !flags.is_empty(),
+        !argument.arguments.is_empty(),
+    ];
+    reply.map(2 + there.iter().filter(|is_there| **is_there).count());
+    pair(reply, "name", &argument.name);
+    pair(reply, "type", argument.kind.name());
+    if let Some(text) = &argument.display_text {
+        pair(reply, "display_text", text);
+    }
+    if let Some(index) = argument.key_spec_index {
+        reply.bulk(b"key_spec_index");
+        reply.int(index as i64);
+    }
+    if let Some(token) = &argument.token {
+        pair(reply, "token", token);
+    }
+    if !flags.is_empty() {
+        reply.bulk(b"flags");
+        set_of_words(reply, &flags);
+    }
+    if !argument.arguments.is_empty() {
+        reply.bulk(b"arguments");
+        describe_arguments(reply, &argument.arguments);
+    }
+}

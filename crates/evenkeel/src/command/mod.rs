@@ -19,12 +19,16 @@ mod extended;
 pub mod introspect;
 pub mod keys;
 pub mod keyspace;
+pub mod latency;
 mod lcs;
+pub mod memory;
 mod natural;
 pub mod object;
 pub mod scan;
 pub mod server;
 mod set_options;
+pub mod slowlog;
+pub mod specs;
 pub mod string;
 pub mod table;
 pub mod transaction;
@@ -46,9 +50,12 @@ pub const FAMILIES: &[&[Command]] = &[
     expire::COMMANDS,
     introspect::COMMANDS,
     keyspace::COMMANDS,
+    latency::COMMANDS,
+    memory::COMMANDS,
     object::COMMANDS,
     scan::COMMANDS,
     server::COMMANDS,
+    slowlog::COMMANDS,
     string::COMMANDS,
     transaction::COMMANDS,
     #[cfg(test)]
@@ -99,9 +106,17 @@ impl Flags {
     pub const OPERATOR: Flags = Flags(1 << 14);
     /// Touches no key and does not change the database selected, so that EXEC need hold nothing for it.
     pub const NO_DATA: Flags = Flags(1 << 15);
+    /// Allowed while a script runs for too long.
+    pub const ALLOW_BUSY: Flags = Flags(1 << 16);
+    /// Its time is that of the commands that it runs, which are in the slow log for themselves.
+    pub const SKIP_SLOWLOG: Flags = Flags(1 << 17);
 
     pub const fn with(self, other: Flags) -> Flags {
         Flags(self.0 | other.0)
+    }
+
+    pub const fn without(self, other: Flags) -> Flags {
+        Flags(self.0 & !other.0)
     }
 
     #[inline]
@@ -223,6 +238,16 @@ impl Command {
     pub const fn flag(mut self, flag: Flags) -> Command {
         self.flags = self.flags.with(flag);
         self
+    }
+
+    pub const fn without(mut self, flag: Flags) -> Command {
+        self.flags = self.flags.without(flag);
+        self
+    }
+
+    /// A script may call it.
+    pub const fn scriptable(self) -> Command {
+        self.without(Flags::NOSCRIPT)
     }
 
     /// Takes constant or logarithmic time.

@@ -17,7 +17,7 @@ pub const COMMANDS: &[Command] = &[
     Command { flags: Flags::NONE, ..container("OBJECT", GROUP, &[
         object ("OBJECT|ENCODING", encoding),
         object ("OBJECT|FREQ",     freq),
-        session("OBJECT|HELP",     exactly(2), GROUP, help),
+        session("OBJECT|HELP",     exactly(2), GROUP, help).scriptable(),
         object ("OBJECT|IDLETIME", idletime),
         object ("OBJECT|REFCOUNT", refcount),
     ]) },

@@ -9,11 +9,11 @@ use crate::observe::info;
 
 #[rustfmt::skip]
 pub const COMMANDS: &[Command] = &[
-    session("INFO",     at_least(1), Group::Server, info     ).flag(Flags::OPERATOR),
-    session("LASTSAVE", exactly(1),  Group::Server, last_save).fast(),
+    session("INFO",     at_least(1), Group::Server, info     ).scriptable().flag(Flags::OPERATOR),
+    session("LASTSAVE", exactly(1),  Group::Server, last_save).fast().scriptable(),
     session("ROLE",     exactly(1),  Group::Server, role     ).fast(),
-    session("SHUTDOWN", at_least(1), Group::Server, shutdown ).admin().flag(Flags::NO_MULTI),
-    session("TIME",     exactly(1),  Group::Server, time     ).fast(),
+    session("SHUTDOWN", at_least(1), Group::Server, shutdown ).admin().flag(Flags::NO_MULTI.with(Flags::ALLOW_BUSY)),
+    session("TIME",     exactly(1),  Group::Server, time     ).fast().scriptable(),
 ];
 
 /// INFO [section [section ...]]

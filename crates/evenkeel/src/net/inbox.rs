@@ -20,6 +20,8 @@ pub enum Message {
     Wake,
     /// The server listens elsewhere.
     Listen,
+    /// Give unused memory back.
+    Purge,
 }
 
 pub struct Inbox {

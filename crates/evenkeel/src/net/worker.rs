@@ -20,6 +20,7 @@ use crate::clients::ClientInfo;
 use crate::clock::{self, Ticks};
 use crate::dispatch::{Executor, book};
 use crate::log::Level;
+use crate::observe::process;
 use crate::observe::stats::{Stage, add};
 use crate::pipeline::{Ended, Pipeline};
 use crate::reply::Reply;
@@ -723,6 +724,7 @@ impl Worker {
                 }
                 Message::CloseKilled => self.close_killed(),
                 Message::Listen => self.follow_listeners(),
+                Message::Purge => process::purge(),
             }
         }
         if !self.parked.is_empty() && !self.server.pause.is_active(self.now_ms) {

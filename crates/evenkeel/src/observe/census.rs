@@ -16,7 +16,8 @@ const TTL_SAMPLES: usize = 64;
 /// See the module's text. Written by the control thread alone.
 pub struct Census {
     startup_bytes: AtomicU64,
-    table_bytes: AtomicU64,
+    /// By database.
+    table_bytes: Box<[AtomicU64]>,
     /// By database, in milliseconds.
     mean_ttl: Box<[AtomicU64]>,
     /// Milliseconds for which more memory was used than `maxmemory` allows, but for the present stretch of them.
@@ -31,7 +32,7 @@ impl Census {
     pub fn new(databases: usize) -> Census {
         Census {
             startup_bytes: AtomicU64::new(0),
-            table_bytes: AtomicU64::new(0),
+            table_bytes: (0..databases).map(|_| AtomicU64::new(0)).collect(),
             mean_ttl: (0..databases).map(|_| AtomicU64::new(0)).collect(),
             over_limit_ms: AtomicU64::new(0),
             over_since_ms: AtomicU64::new(0),
@@ -51,7 +52,11 @@ impl Census {
 
     /// Bytes of the tables of all databases.
     pub fn table_bytes(&self) -> u64 {
-        self.table_bytes.load(Relaxed)
+        self.table_bytes.iter().map(|bytes| bytes.load(Relaxed)).sum()
+    }
+
+    pub fn table_bytes_of(&self, db: usize) -> u64 {
+        self.table_bytes[db].load(Relaxed)
     }
 
     /// How long keys with a TTL have left on average, estimated.
@@ -87,14 +92,12 @@ impl Census {
             }
         }
         if is_due(&self.tables_at_ms, TABLES_EVERY_MS, now) {
-            let mut sum = 0;
-            for db in 0..keyspace.databases() {
+            for (db, bytes) in self.table_bytes.iter().enumerate() {
                 // Inside for one database at a time: whoever needs everything at rest waits.
                 keyspace.enter(seat);
-                sum += keyspace.table_memory(seat, db);
+                bytes.store(keyspace.table_memory(seat, db) as u64, Relaxed);
                 keyspace.leave(seat);
             }
-            self.table_bytes.store(sum as u64, Relaxed);
         }
     }
 

@@ -2,6 +2,8 @@
 
 pub mod census;
 pub mod info;
+pub mod latency;
 pub mod process;
 pub mod rates;
+pub mod slowlog;
 pub mod stats;

@@ -41,17 +41,6 @@ pub fn machine_bytes() -> u64 {
     u64::try_from(pages).unwrap_or(0) * page_bytes()
 }
 
-/// Bytes that the allocator has from the system for use, in use or not.
-pub fn committed_bytes() -> u64 {
-    let mut numbers = [0_usize; 8];
-    let [elapsed, user, system, rss, peak_rss, commit, peak_commit, faults] = &mut numbers;
-    // SAFETY: the pointers are to numbers that outlive the call.
-    unsafe {
-        libmimalloc_sys::mi_process_info(elapsed, user, system, rss, peak_rss, commit, peak_commit, faults);
-    }
-    numbers[5] as u64
-}
-
 /// The system's name, release and kind of processor.
 pub fn system_name() -> String {
     // SAFETY: zeros are a valid `utsname`, which the call fills with text that ends in zeros.
@@ -64,4 +53,23 @@ pub fn system_name() -> String {
         chars.iter().take_while(|char| **char != 0).map(|char| *char as u8 as char).collect()
     };
     format!("{} {} {}", text(&name.sysname), text(&name.release), text(&name.machine))
+}
+
+/// The allocator's own report about its memory.
+pub fn allocator_report() -> String {
+    unsafe extern "C" fn append(line: *const libc::c_char, text: *mut libc::c_void) {
+        // SAFETY: the allocator passes a text that ends in a zero, and the address that it was given.
+        let (line, text) = unsafe { (std::ffi::CStr::from_ptr(line), &mut *text.cast::<String>()) };
+        text.push_str(&line.to_string_lossy());
+    }
+    let mut text = String::new();
+    // SAFETY: the function and the text outlive the call.
+    unsafe { libmimalloc_sys::mi_stats_print_out(Some(append), (&raw mut text).cast()) };
+    text
+}
+
+/// Gives memory that this thread has and does not use back to the system.
+pub fn purge() {
+    // SAFETY: works on the allocator's own structures.
+    unsafe { libmimalloc_sys::mi_collect(true) }
 }

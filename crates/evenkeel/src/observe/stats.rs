@@ -275,17 +275,18 @@ impl Latencies {
         0.0
     }
 
-    /// Calls that took at most so many microseconds, for each power of two up to the longest (LATENCY HISTOGRAM).
+    /// Calls that took at most so many microseconds, for each power of two that adds some (LATENCY HISTOGRAM).
     pub fn cumulative_by_power_us(&self) -> Vec<(u64, u64)> {
         let (total, mut seen, mut bucket, mut result) = (self.count(), 0, 0, Vec::new());
-        let mut limit_us = 1;
+        let (mut limit_us, mut last) = (1, 0);
         while seen < total {
             while bucket < BUCKETS && bucket_end(bucket) < limit_us * 1000 + 1000 {
                 seen += self.0[bucket];
                 bucket += 1;
             }
-            if seen > 0 {
+            if seen > last {
                 result.push((limit_us, seen));
+                last = seen;
             }
             if bucket == BUCKETS {
                 break;

@@ -9,6 +9,8 @@ mod memory;
 mod stats;
 mod workers;
 
+pub use commands::latencies_of;
+
 use std::fmt::{Display, Write as _};
 use std::sync::Arc;
 

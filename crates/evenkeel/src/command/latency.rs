@@ -1,0 +1,121 @@
+//! LATENCY: what took long, and how long commands take.
+
+use std::collections::BTreeSet;
+
+use super::table::table;
+use super::{Call, Command, Group, at_least, container, docs, exactly, session};
+use crate::clock;
+use crate::error::{Done, Error};
+use crate::observe::info::latencies_of;
+use crate::observe::latency::report;
+
+const GROUP: Group = Group::Server;
+
+#[rustfmt::skip]
+pub const COMMANDS: &[Command] = &[
+    container("LATENCY", GROUP, &[
+        session("LATENCY|DOCTOR",    exactly(2),  GROUP, doctor   ).admin(),
+        session("LATENCY|GRAPH",     exactly(3),  GROUP, graph    ).admin(),
+        session("LATENCY|HELP",      exactly(2),  GROUP, help     ).scriptable(),
+        session("LATENCY|HISTOGRAM", at_least(2), GROUP, histogram).admin(),
+        session("LATENCY|HISTORY",   exactly(3),  GROUP, history  ).admin(),
+        session("LATENCY|LATEST",    exactly(2),  GROUP, latest   ).admin(),
+        session("LATENCY|RESET",     at_least(2), GROUP, reset    ).admin(),
+    ]),
+];
+
+/// LATENCY HELP
+fn help(call: &mut Call<'_, '_>) -> Done {
+    docs::reply_help(call, "LATENCY");
+    Ok(())
+}
+
+/// LATENCY LATEST
+fn latest(call: &mut Call<'_, '_>) -> Done {
+    let events = call.server.latency.all();
+    call.reply.array(events.len());
+    for (event, series) in events {
+        let (at, ms) = series.samples.back().copied().unwrap_or_default();
+        call.reply.array(4);
+        call.reply.bulk(event.as_bytes());
+        [at, ms, series.longest_ms].iter().for_each(|number| call.reply.int(*number as i64));
+    }
+    Ok(())
+}
+
+/// LATENCY HISTORY event
+fn history(call: &mut Call<'_, '_>) -> Done {
+    let samples =
+        call.server.latency.find(call.args.at(2)).map(|(_, series)| series.samples).unwrap_or_default();
+    call.reply.array(samples.len());
+    for (at, ms) in samples {
+        call.reply.array(2);
+        call.reply.int(at as i64);
+        call.reply.int(ms as i64);
+    }
+    Ok(())
+}
+
+/// LATENCY RESET [event ...]
+fn reset(call: &mut Call<'_, '_>) -> Done {
+    let args = call.args;
+    let asked = |event: &str| args.from(2).any(|name| name.eq_ignore_ascii_case(event.as_bytes()));
+    let count = call.server.latency.reset(|event| args.len() == 2 || asked(event));
+    call.reply.int(count as i64);
+    Ok(())
+}
+
+/// LATENCY GRAPH event
+fn graph(call: &mut Call<'_, '_>) -> Done {
+    let event = call.args.at(2);
+    let Some((event, series)) = call.server.latency.find(event) else {
+        return Err(Error::Bytes([b"ERR No samples available for event '", event, b"'"].concat()));
+    };
+    call.reply.verbatim(&series.graph(event, clock::unix_ms() / 1000), b"txt");
+    Ok(())
+}
+
+/// LATENCY DOCTOR
+fn doctor(call: &mut Call<'_, '_>) -> Done {
+    let (threshold, slow) = (call.settings.latency_monitor_threshold, call.settings.slowlog_log_slower_than);
+    let text = report(&call.server.latency.all(), threshold, slow);
+    call.reply.verbatim(&text, b"txt");
+    Ok(())
+}
+
+/// LATENCY HISTOGRAM [command ...]
+fn histogram(call: &mut Call<'_, '_>) -> Done {
+    let rows = table().rows();
+    let chosen: Vec<usize> = if call.args.len() == 2 { (0..rows.len()).collect() } else { asked_for(call) };
+    let found: Vec<_> = chosen
+        .into_iter()
+        .map(|index| (rows[index], latencies_of(call.server, index)))
+        .filter(|(_, latencies)| latencies.count() > 0)
+        .collect();
+    call.reply.map(found.len());
+    for (row, latencies) in found {
+        let buckets = latencies.cumulative_by_power_us();
+        call.reply.bulk(row.lower_name().as_bytes());
+        call.reply.map(2);
+        call.reply.bulk(b"calls");
+        call.reply.int(latencies.count() as i64);
+        call.reply.bulk(b"histogram_usec");
+        call.reply.map(buckets.len());
+        for (us, count) in buckets {
+            call.reply.int(us as i64);
+            call.reply.int(count as i64);
+        }
+    }
+    Ok(())
+}
+
+/// The numbers of the commands named, each once; a container stands for its subcommands.
+fn asked_for(call: &Call<'_, '_>) -> Vec<usize> {
+    let mut seen = BTreeSet::new();
+    let found = call.args.from(2).filter_map(|name| call.server.table.find_full(name));
+    let with_subcommands = found.flat_map(|id| {
+        let first = id.index();
+        first..=first + table().row(id).subcommands.len()
+    });
+    with_subcommands.filter(|index| seen.insert(*index)).collect()
+}

@@ -1,0 +1,237 @@
+//! MEMORY: what takes it.
+
+use evenkeel_store::memory as counted;
+
+use super::{Call, Command, Flags, Group, Keys, at_least, container, docs, exactly, read, session};
+use crate::error::{Done, Error};
+use crate::net::inbox::Message;
+use crate::observe::process;
+
+const GROUP: Group = Group::Server;
+
+/// Allowed whenever other commands are: none of the properties of commands on the session.
+const fn plain(command: Command) -> Command {
+    command.without(Flags::NOSCRIPT.with(Flags::LOADING).with(Flags::STALE))
+}
+
+#[rustfmt::skip]
+pub const COMMANDS: &[Command] = &[
+    container("MEMORY", GROUP, &[
+        plain(session("MEMORY|DOCTOR",       exactly(2),  GROUP, doctor      )),
+        session      ("MEMORY|HELP",         exactly(2),  GROUP, help        ).scriptable(),
+        plain(session("MEMORY|MALLOC-STATS", exactly(2),  GROUP, malloc_stats)),
+        plain(session("MEMORY|PURGE",        exactly(2),  GROUP, purge       )),
+        plain(session("MEMORY|STATS",        exactly(2),  GROUP, stats       )),
+        read         ("MEMORY|USAGE",        at_least(3), Keys::SECOND, GROUP, usage),
+    ]),
+];
+
+/// MEMORY HELP
+fn help(call: &mut Call<'_, '_>) -> Done {
+    docs::reply_help(call, "MEMORY");
+    Ok(())
+}
+
+/// MEMORY USAGE key [SAMPLES count]
+///
+/// The entry, and its share of a table: a word of eight bytes in one that is about two thirds full.
+fn usage(call: &mut Call<'_, '_>) -> Done {
+    const TABLE_SHARE: usize = 12;
+    let args = call.args;
+    for at in (3..args.len()).step_by(2) {
+        if !args.is(at, "SAMPLES") || args.len() == at + 1 {
+            return Err(Error::Syntax);
+        }
+        // A string needs no samples: its size is known.
+        if args.int(at + 1)? < 0 {
+            return Err(Error::Syntax);
+        }
+    }
+    match call.held.peek(&call.keys[0]) {
+        Some(view) => call.reply.int((view.memory() + TABLE_SHARE) as i64),
+        None => call.reply.null(),
+    }
+    Ok(())
+}
+
+/// Where memory goes, in bytes.
+struct Figures {
+    used: u64,
+    peak: u64,
+    startup: u64,
+    clients: u64,
+    overhead: u64,
+    resident: u64,
+    keys: u64,
+}
+
+impl Figures {
+    fn gather(call: &Call<'_, '_>) -> Figures {
+        let (server, seat) = (call.server, &call.held.seat);
+        let clients = server.clients.totals().memory as u64;
+        let startup = server.census.startup_bytes();
+        Figures {
+            used: counted::used() as u64,
+            peak: counted::peak() as u64,
+            startup,
+            clients,
+            overhead: startup + clients + server.census.table_bytes(),
+            resident: process::resident_bytes(),
+            keys: (0..server.keyspace.databases()).map(|db| server.keyspace.len(seat, db) as u64).sum(),
+        }
+    }
+
+    fn net_used(&self) -> u64 {
+        self.used.saturating_sub(self.startup)
+    }
+
+    fn dataset(&self) -> u64 {
+        self.used.saturating_sub(self.overhead)
+    }
+}
+
+fn ratio(part: u64, whole: u64) -> f64 {
+    part as f64 / whole.max(1) as f64
+}
+
+/// MEMORY STATS
+fn stats(call: &mut Call<'_, '_>) -> Done {
+    let figures = Figures::gather(call);
+    let Figures { used, peak, startup, clients, overhead, resident, keys } = figures;
+    let databases: Vec<(usize, u64)> = (0..call.server.keyspace.databases())
+        .filter(|db| call.server.keyspace.len(&call.held.seat, *db) > 0)
+        .map(|db| (db, call.server.census.table_bytes_of(db)))
+        .collect();
+    let reply = &mut *call.reply;
+    let before: &[(&str, u64)] = &[
+        ("peak.allocated", peak),
+        ("total.allocated", used),
+        ("startup.allocated", startup),
+        ("replication.backlog", 0),
+        ("clients.slaves", 0),
+        ("clients.normal", clients),
+        ("cluster.links", 0),
+        ("aof.buffer", 0),
+        ("lua.caches", 0),
+        ("functions.caches", 0),
+    ];
+    let after: &[(&str, u64)] = &[
+        ("overhead.total", overhead),
+        ("keys.count", keys),
+        ("keys.bytes-per-key", figures.net_used().checked_div(keys).unwrap_or(0)),
+        ("dataset.bytes", figures.dataset()),
+        ("allocator.allocated", used),
+        ("allocator.active", resident),
+        ("allocator.resident", resident),
+    ];
+    let ratios: &[(&str, f64)] = &[
+        ("dataset.percentage", 100.0 * ratio(figures.dataset(), figures.net_used())),
+        ("peak.percentage", 100.0 * ratio(used, peak)),
+        ("allocator-fragmentation.ratio", ratio(resident, used)),
+        ("allocator-rss.ratio", 1.0),
+        ("fragmentation", ratio(resident, used)),
+    ];
+    reply.map(before.len() + databases.len() + after.len() + ratios.len() + 1);
+    let mut number = |(name, value): &(&str, u64)| {
+        reply.bulk(name.as_bytes());
+        reply.int(*value as i64);
+    };
+    before.iter().for_each(&mut number);
+    after.iter().for_each(&mut number);
+    for (db, bytes) in databases {
+        reply.bulk(format!("db.{db}").as_bytes());
+        reply.map(2);
+        reply.bulk(b"overhead.hashtable.main");
+        reply.int(bytes as i64);
+        reply.bulk(b"overhead.hashtable.expires"); // deadlines stand in the same tables
+        reply.int(0);
+    }
+    for (name, value) in ratios {
+        reply.bulk(name.as_bytes());
+        reply.double(*value);
+    }
+    reply.bulk(b"fragmentation.bytes");
+    reply.int(resident as i64 - used as i64);
+    Ok(())
+}
+
+/// MEMORY DOCTOR
+fn doctor(call: &mut Call<'_, '_>) -> Done {
+    let figures = Figures::gather(call);
+    let clients = call.server.clients.count() as u64;
+    call.reply.verbatim(&diagnosis(&figures, clients), b"txt");
+    Ok(())
+}
+
+fn diagnosis(figures: &Figures, clients: u64) -> String {
+    const MB: u64 = 1 << 20;
+    if figures.used < 5 * MB {
+        return "There is too little in memory to tell anything from it.\n".into();
+    }
+    let mut found = Vec::new();
+    if figures.peak * 2 > figures.used * 3 {
+        found.push(format!(
+            "Peak: {} MB are used now, but it has been {} MB. What was freed since is kept for reuse and shows as \
+             resident memory; MEMORY PURGE gives it back to the system.",
+            figures.used / MB,
+            figures.peak / MB
+        ));
+    }
+    if figures.resident * 5 > figures.used * 7 && figures.resident > figures.used + 10 * MB {
+        found.push(format!(
+            "Fragmentation: {} MB are resident for {} MB in use. If that lasts, values of many different sizes are \
+             written and removed by turns.",
+            figures.resident / MB,
+            figures.used / MB
+        ));
+    }
+    if clients > 0 && figures.clients / clients > 200 * 1024 {
+        found.push(format!(
+            "Clients: they take {} KB each on average. Some send large requests or do not read their replies; CLIENT LIST \
+             shows qbuf and omem, client-output-buffer-limit and maxmemory-clients set bounds.",
+            figures.clients / clients / 1024
+        ));
+    }
+    if found.is_empty() {
+        return "Nothing is odd about the use of memory.\n".into();
+    }
+    found.iter().map(|line| format!("- {line}\n")).collect()
+}
+
+/// MEMORY MALLOC-STATS
+fn malloc_stats(call: &mut Call<'_, '_>) -> Done {
+    let text = process::allocator_report();
+    call.reply.verbatim(&text, b"txt");
+    Ok(())
+}
+
+/// MEMORY PURGE: each thread gives back what it has, soon.
+fn purge(call: &mut Call<'_, '_>) -> Done {
+    call.server.inboxes.iter().for_each(|inbox| inbox.post(Message::Purge));
+    call.reply.ok();
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_diagnosis_names_what_is_odd() {
+        const MB: u64 = 1 << 20;
+        let figures = |used: u64, peak: u64, resident: u64, clients: u64| Figures {
+            used: used * MB,
+            peak: peak * MB,
+            resident: resident * MB,
+            clients: clients * MB,
+            startup: 0,
+            overhead: 0,
+            keys: 0,
+        };
+        assert!(diagnosis(&figures(1, 100, 100, 0), 1).contains("too little"));
+        assert!(diagnosis(&figures(100, 100, 110, 1), 100).contains("Nothing is odd"));
+        assert!(diagnosis(&figures(100, 200, 110, 1), 100).starts_with("- Peak: 100 MB"));
+        assert!(diagnosis(&figures(100, 100, 200, 1), 100).starts_with("- Fragmentation: 200 MB"));
+        assert!(diagnosis(&figures(100, 100, 110, 50), 10).starts_with("- Clients: they take 5120 KB"));
+    }
+}

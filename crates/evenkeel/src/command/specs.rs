@@ -1,0 +1,398 @@
+//! What COMMAND tells clients beyond a row's own properties: what is done with each key, hints for proxies and cluster
+//! clients, further ACL categories.
+//!
+//! Nothing in the server goes by it. Where a row is not listed, what is said follows from its keys: a reading command
+//! reads and accesses them, a writing one reads, accesses and updates them.
+
+use super::{Args, Command, Flags, Keys};
+
+/// Where keys stand, and what is done with them.
+#[derive(Clone, Copy)]
+pub struct KeySpec {
+    /// In the words of COMMAND: `RW access update`.
+    pub flags: &'static str,
+    pub notes: &'static str,
+    pub first: i16,
+    pub find: Find,
+    /// What is done in a certain call, where that depends on its arguments.
+    pub in_call: Option<fn(&Args<'_>) -> &'static str>,
+}
+
+#[derive(Clone, Copy)]
+pub enum Find {
+    /// `last` counts from `first`, or below zero from the end.
+    Range { last: i16, step: i16 },
+    /// At `first` is a count of keys, which stand behind it, each with `step - 1` other arguments.
+    Counted { step: i16 },
+}
+
+/// See the module's text.
+struct Extra {
+    name: &'static str,
+    categories: &'static [&'static str],
+    tips: &'static [&'static str],
+    keys: &'static [KeySpec],
+    /// Whether the argument of this index is to be kept out of logs.
+    secret: fn(&Args<'_>, usize) -> bool,
+}
+
+const fn extra(name: &'static str) -> Extra {
+    Extra { name, categories: &[], tips: &[], keys: &[], secret: |_, _| false }
+}
+
+impl Extra {
+    const fn categories(self, categories: &'static [&'static str]) -> Extra {
+        Extra { categories, ..self }
+    }
+
+    const fn tips(self, tips: &'static [&'static str]) -> Extra {
+        Extra { tips, ..self }
+    }
+
+    const fn keys(self, keys: &'static [KeySpec]) -> Extra {
+        Extra { keys, ..self }
+    }
+
+    const fn secret(self, secret: fn(&Args<'_>, usize) -> bool) -> Extra {
+        Extra { secret, ..self }
+    }
+}
+
+const fn range(first: i16, last: i16, step: i16, flags: &'static str) -> KeySpec {
+    KeySpec { flags, notes: "", first, find: Find::Range { last, step }, in_call: None }
+}
+
+/// A single key.
+const fn key(at: i16, flags: &'static str) -> KeySpec {
+    range(at, 0, 1, flags)
+}
+
+/// All arguments from `first` on.
+const fn rest(first: i16, flags: &'static str) -> KeySpec {
+    range(first, -1, 1, flags)
+}
+
+const EACH_SHARD_SUM: &[&str] = &["request_policy:multi_shard", "response_policy:agg_sum"];
+const ALL_NODES_OK: &[&str] = &["request_policy:all_nodes", "response_policy:all_succeeded"];
+const ALL_SHARDS_OK: &[&str] = &["request_policy:all_shards", "response_policy:all_succeeded"];
+const CHANGES: &[&str] = &["nondeterministic_output"];
+const CHANGES_ORDER: &[&str] = &["nondeterministic_output_order"];
+const ALL_SHARDS_SPECIAL: &[&str] =
+    &["nondeterministic_output", "request_policy:all_shards", "response_policy:special"];
+const ALL_NODES_SPECIAL: &[&str] =
+    &["nondeterministic_output", "request_policy:all_nodes", "response_policy:special"];
+
+const DANGEROUS: &[&str] = &["@dangerous"];
+const FOR_OPERATORS: &[&str] = &["@admin", "@dangerous"];
+
+const SET_KEY: KeySpec = KeySpec {
+    notes: "reads the key's value when asked to with GET",
+    in_call: Some(|args| if has(args, 3, b"GET") { "RW access update" } else { "OW update" }),
+    ..key(1, "RW access update variable_flags")
+};
+
+const BITFIELD_KEY: KeySpec = KeySpec {
+    notes: "only reads the key when nothing but GET is asked for",
+    in_call: Some(|args| {
+        let writes = has(args, 2, b"SET") || has(args, 2, b"INCRBY");
+        if writes { "RW access update" } else { "RO access" }
+    }),
+    ..key(1, "RW access update variable_flags")
+};
+
+const GETEX_KEY: KeySpec = KeySpec { notes: "may change the key's deadline", ..key(1, "RW access update") };
+
+fn has(args: &Args<'_>, first: usize, word: &[u8]) -> bool {
+    args.from(first).any(|arg| arg.eq_ignore_ascii_case(word))
+}
+
+/// By name.
+#[rustfmt::skip]
+const EXTRAS: &[Extra] = &[
+    extra("APPEND").keys(&[key(1, "RW insert")]),
+    extra("AUTH").secret(|_, at| at >= 1),
+    extra("BITFIELD").keys(&[BITFIELD_KEY]),
+    extra("BITOP").keys(&[key(2, "OW update"), rest(3, "RO access")]),
+    extra("CLIENT|INFO").tips(CHANGES),
+    extra("CLIENT|LIST").tips(CHANGES),
+    extra("CLIENT|SETINFO").tips(ALL_NODES_OK),
+    extra("COMMAND").tips(CHANGES_ORDER),
+    extra("COMMAND|DOCS").tips(CHANGES_ORDER),
+    extra("COMMAND|INFO").tips(CHANGES_ORDER),
+    extra("COMMAND|LIST").tips(CHANGES_ORDER),
+    extra("CONFIG|RESETSTAT").tips(ALL_NODES_OK),
+    extra("CONFIG|REWRITE").tips(ALL_NODES_OK),
+    extra("CONFIG|SET").tips(ALL_NODES_OK).secret(is_value_of_a_secret),
+    extra("COPY").keys(&[key(1, "RO access"), key(2, "OW update")]),
+    extra("DBSIZE").tips(&["request_policy:all_shards", "response_policy:agg_sum"]),
+    extra("DEL").tips(EACH_SHARD_SUM).keys(&[rest(1, "RM delete")]),
+    extra("DELIFEQ").keys(&[key(1, "RM delete")]),
+    extra("EXISTS").tips(EACH_SHARD_SUM).keys(&[rest(1, "RO")]),
+    extra("EXPIRE").keys(&[key(1, "RW update")]),
+    extra("EXPIREAT").keys(&[key(1, "RW update")]),
+    extra("FLUSHALL").categories(DANGEROUS).tips(ALL_SHARDS_OK),
+    extra("FLUSHDB").categories(DANGEROUS).tips(ALL_SHARDS_OK),
+    extra("GETDEL").keys(&[key(1, "RW access delete")]),
+    extra("GETEX").keys(&[GETEX_KEY]),
+    extra("HELLO").secret(|args, at| at >= 3 && (args.is(at - 1, "AUTH") || args.is(at - 2, "AUTH"))),
+    extra("INFO").categories(DANGEROUS).tips(ALL_SHARDS_SPECIAL),
+    extra("KEYS").categories(DANGEROUS).tips(&["request_policy:all_shards", "nondeterministic_output_order"]),
+    extra("LASTSAVE").categories(FOR_OPERATORS).tips(CHANGES),
+    extra("LATENCY|DOCTOR").tips(ALL_NODES_SPECIAL),
+    extra("LATENCY|GRAPH").tips(ALL_NODES_SPECIAL),
+    extra("LATENCY|HISTOGRAM").tips(ALL_NODES_SPECIAL),
+    extra("LATENCY|HISTORY").tips(ALL_NODES_SPECIAL),
+    extra("LATENCY|LATEST").tips(ALL_NODES_SPECIAL),
+    extra("LATENCY|RESET").tips(ALL_NODES_OK),
+    extra("MEMORY|DOCTOR").tips(ALL_SHARDS_SPECIAL),
+    extra("MEMORY|MALLOC-STATS").tips(ALL_SHARDS_SPECIAL),
+    extra("MEMORY|PURGE").tips(ALL_SHARDS_OK),
+    extra("MEMORY|STATS").tips(ALL_SHARDS_SPECIAL),
+    extra("MEMORY|USAGE").keys(&[key(2, "RO")]),
+    extra("MGET").tips(&["request_policy:multi_shard"]),
+    extra("MSET").tips(&["request_policy:multi_shard", "response_policy:all_succeeded"]).keys(&[range(1, -1, 2, "OW update")]),
+    extra("MSETEX").tips(&["request_policy:multi_shard", "response_policy:all_succeeded"]).keys(&[KeySpec { find: Find::Counted { step: 2 }, ..key(1, "OW update") }]),
+    extra("MSETNX").tips(&["request_policy:multi_shard", "response_policy:agg_min"]).keys(&[range(1, -1, 2, "OW insert")]),
+    extra("OBJECT|ENCODING").tips(CHANGES).keys(&[key(2, "RO")]),
+    extra("OBJECT|FREQ").tips(CHANGES).keys(&[key(2, "RO")]),
+    extra("OBJECT|IDLETIME").tips(CHANGES).keys(&[key(2, "RO")]),
+    extra("OBJECT|REFCOUNT").tips(CHANGES).keys(&[key(2, "RO")]),
+    extra("PERSIST").keys(&[key(1, "RW update")]),
+    extra("PEXPIRE").keys(&[key(1, "RW update")]),
+    extra("PEXPIREAT").keys(&[key(1, "RW update")]),
+    extra("PING").tips(ALL_SHARDS_OK),
+    extra("PSETEX").keys(&[key(1, "OW update")]),
+    extra("PTTL").tips(CHANGES),
+    extra("RANDOMKEY").tips(&["request_policy:all_shards", "nondeterministic_output"]),
+    extra("RENAME").keys(&[key(1, "RW access delete"), key(2, "OW update")]),
+    extra("RENAMENX").keys(&[key(1, "RW access delete"), key(2, "OW insert")]),
+    extra("ROLE").categories(FOR_OPERATORS),
+    extra("SCAN").tips(&["nondeterministic_output", "request_policy:special"]),
+    extra("SET").keys(&[SET_KEY]),
+    extra("SETEX").keys(&[key(1, "OW update")]),
+    extra("SETNX").keys(&[key(1, "OW insert")]),
+    extra("SETRANGE").keys(&[key(1, "RW update")]),
+    extra("SLOWLOG|GET").tips(&["request_policy:all_nodes", "nondeterministic_output"]),
+    extra("SLOWLOG|LEN").tips(&["request_policy:all_nodes", "response_policy:agg_sum", "nondeterministic_output"]),
+    extra("SLOWLOG|RESET").tips(ALL_NODES_OK),
+    extra("STRLEN").keys(&[key(1, "RO")]),
+    extra("SWAPDB").categories(DANGEROUS),
+    extra("TIME").tips(CHANGES),
+    extra("TOUCH").tips(EACH_SHARD_SUM).keys(&[rest(1, "RO")]),
+    extra("TTL").tips(CHANGES),
+    extra("TYPE").keys(&[key(1, "RO")]),
+    extra("UNLINK").tips(EACH_SHARD_SUM).keys(&[rest(1, "RM delete")]),
+    extra("WATCH").keys(&[rest(1, "RO")]),
+];
+
+/// CONFIG SET with a password.
+fn is_value_of_a_secret(args: &Args<'_>, at: usize) -> bool {
+    const SECRETS: [&str; 7] = [
+        "requirepass",
+        "masterauth",
+        "primaryauth",
+        "masteruser",
+        "primaryuser",
+        "tls-key-file-pass",
+        "tls-client-key-file-pass",
+    ];
+    at >= 3 && at % 2 == 1 && SECRETS.iter().any(|name| args.is(at - 1, name))
+}
+
+/// Whether an argument is to be kept out of logs.
+pub fn is_secret(row: &Command, args: &Args<'_>, at: usize) -> bool {
+    find(row.name).is_some_and(|extra| (extra.secret)(args, at))
+}
+
+fn find(name: &str) -> Option<&'static Extra> {
+    EXTRAS.binary_search_by(|extra| extra.name.cmp(name)).ok().map(|at| &EXTRAS[at])
+}
+
+/// Whether the row only holds subcommands. COMMAND says next to nothing about such.
+pub fn is_container(row: &Command) -> bool {
+    !row.subcommands.is_empty() && row.arity.as_i32() == -2
+}
+
+/// Hints in the words of COMMAND.
+pub fn tips(row: &Command) -> &'static [&'static str] {
+    find(row.name).map_or(&[], |extra| extra.tips)
+}
+
+/// Where the row's keys stand.
+pub fn key_specs(row: &Command) -> Vec<KeySpec> {
+    match find(row.name) {
+        Some(extra) if !extra.keys.is_empty() => extra.keys.to_vec(),
+        _ => usual_key_spec(row).into_iter().collect(),
+    }
+}
+
+fn usual_key_spec(row: &Command) -> Option<KeySpec> {
+    let flags = if row.flags.has(Flags::WRITE) { "RW access update" } else { "RO access" };
+    match row.keys {
+        _ if row.keys.is_none() => None,
+        Keys::Range { first, last, step } => {
+            Some(range(first, if last < 0 { last } else { last - first }, step, flags))
+        }
+        Keys::Counted { at, step } => {
+            Some(KeySpec { find: Find::Counted { step: step as i16 }, ..key(at as i16, flags) })
+        }
+        Keys::Across(_) => Some(key(1, flags)),
+    }
+}
+
+/// The older way to say it: first key, last key, step; zeros when that cannot be told without the arguments.
+pub fn key_range(specs: &[KeySpec]) -> (i16, i16, i16) {
+    let mut all: Option<(i16, i16, i16)> = None;
+    for spec in specs {
+        let Find::Range { last, step } = spec.find else { return (0, 0, 0) };
+        let last = if last < 0 { last } else { spec.first + last };
+        all = Some(match all {
+            None => (spec.first, last, step),
+            Some((first, other, step)) if other < 0 || last < 0 => (first, other.min(last), step),
+            Some((first, other, step)) => (first, other.max(last), step),
+        });
+    }
+    all.unwrap_or_default()
+}
+
+/// The row's properties in the words of COMMAND, in its order.
+pub fn flags(row: &Command, specs: &[KeySpec]) -> Vec<&'static str> {
+    #[rustfmt::skip]
+    const NAMES: &[(Flags, &str)] = &[
+        (Flags::WRITE,        "write"),
+        (Flags::READONLY,     "readonly"),
+        (Flags::DENYOOM,      "denyoom"),
+        (Flags::ADMIN,        "admin"),
+        (Flags::NOSCRIPT,     "noscript"),
+        (Flags::LOADING,      "loading"),
+        (Flags::STALE,        "stale"),
+        (Flags::SKIP_SLOWLOG, "skip_slowlog"),
+        (Flags::FAST,         "fast"),
+        (Flags::NO_AUTH,      "no_auth"),
+        (Flags::NO_MULTI,     "no_multi"),
+    ];
+    if is_container(row) {
+        return Vec::new();
+    }
+    let mut flags: Vec<&str> =
+        NAMES.iter().filter(|(flag, _)| row.flags.has(*flag)).map(|(_, name)| *name).collect();
+    if specs.iter().any(|spec| matches!(spec.find, Find::Counted { .. })) {
+        flags.push("movablekeys");
+    }
+    if row.flags.has(Flags::ALLOW_BUSY) {
+        flags.push("allow_busy");
+    }
+    flags
+}
+
+/// The row's ACL categories, in the order that COMMAND has them.
+pub fn categories(row: &Command) -> Vec<&'static str> {
+    const ORDER: &[&str] = &[
+        "@keyspace",
+        "@read",
+        "@write",
+        "@string",
+        "@bitmap",
+        "@admin",
+        "@fast",
+        "@slow",
+        "@dangerous",
+        "@connection",
+        "@transaction",
+    ];
+    if is_container(row) {
+        return vec!["@slow"];
+    }
+    let mut found: Vec<&str> = find(row.name).map_or(Vec::new(), |extra| extra.categories.to_vec());
+    found.extend(row.group.acl_category());
+    found.extend(row.flags.has(Flags::WRITE).then_some("@write"));
+    found.extend(row.flags.has(Flags::READONLY).then_some("@read"));
+    found.push(if row.flags.has(Flags::FAST) { "@fast" } else { "@slow" });
+    if row.flags.has(Flags::ADMIN) {
+        found.extend(FOR_OPERATORS);
+    }
+    ORDER.iter().copied().filter(|category| found.contains(category)).collect()
+}
+
+/// Calls back with the index of each key of a call and what is done with it; `false`: the call has a count that is no
+/// number or too large.
+pub fn for_each_key(row: &Command, args: &Args<'_>, mut key: impl FnMut(usize, &'static str)) -> bool {
+    for spec in key_specs(row) {
+        let flags = spec.in_call.map_or(spec.flags, |in_call| in_call(args));
+        let rule = match spec.find {
+            Find::Range { last, step } if last < 0 => Keys::Range { first: spec.first, last, step },
+            Find::Range { last, step } => Keys::Range { first: spec.first, last: spec.first + last, step },
+            Find::Counted { step } => Keys::Counted { at: spec.first as usize, step: step as usize },
+        };
+        let mut count = 0;
+        rule.for_each(args, 0, 1, |index, _| {
+            count += 1;
+            key(index, flags);
+        });
+        if matches!(spec.find, Find::Counted { .. }) && count == 0 && args.int(spec.first as usize) != Ok(0) {
+            return false;
+        }
+    }
+    true
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::table::table;
+    use super::*;
+    use evenkeel_resp::request::Span;
+
+    #[test]
+    fn extras_are_of_commands_and_sorted() {
+        assert!(EXTRAS.is_sorted_by(|a, b| a.name < b.name));
+        for extra in EXTRAS {
+            assert!(table().find_full(extra.name.as_bytes()).is_some(), "{} is no command", extra.name);
+        }
+    }
+
+    #[test]
+    fn categories_are_known() {
+        for row in table().rows() {
+            let found = categories(row);
+            assert!(found.iter().any(|one| *one == "@fast" || *one == "@slow"), "{}", row.name);
+            for group in row.group.acl_category().filter(|_| !is_container(row)) {
+                assert!(found.contains(&group), "{}: {group} is not in the order", row.name);
+            }
+        }
+    }
+
+    /// What COMMAND says of keys and what is locked must be the same keys.
+    #[test]
+    fn specs_find_the_keys_that_are_locked() {
+        for line in [
+            "GET k",
+            "MSET a 1 b 2",
+            "MSETEX 2 a 1 b 2 NX",
+            "COPY a b",
+            "MOVE k 1",
+            "BITOP AND a b c d",
+            "RENAME a b",
+            "LCS a b LEN",
+            "DEL a b c",
+            "OBJECT|FREQ FREQ k",
+            "WATCH a b",
+        ] {
+            let mut at = 0;
+            let spans: Vec<Span> = line
+                .split(' ')
+                .map(|word| {
+                    at += word.len() + 1;
+                    Span::new(at - word.len() - 1, word.len())
+                })
+                .collect();
+            let args = Args::new(line.as_bytes(), &spans);
+            let id = table().find_full(args.at(0)).expect("a command");
+            let row = table().row(id);
+            let (mut locked, mut said) = (Vec::new(), Vec::new());
+            row.keys.for_each(&args, 0, 16, |index, _| locked.push(index));
+            locked.dedup(); // MOVE locks its key in two databases
+            assert!(for_each_key(row, &args, |index, _| said.push(index)));
+            assert_eq!(locked, said, "{line}");
+        }
+    }
+}

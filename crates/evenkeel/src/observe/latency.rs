@@ -1,0 +1,208 @@
+//! The latency monitor: when something took longer than `latency-monitor-threshold`, and what it was.
+//!
+//! | event | |
+//! |---|---|
+//! | `command`, `fast-command` | a command; the slow log says which |
+//! | `expire-cycle` | a slice of the sweep for expired keys |
+//! | `eviction-cycle` | a slice of making room |
+//!
+//! Slices of background work are meant to take at most half a millisecond, so an event of theirs tells of a fault or of
+//! a machine that has other things to do.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::fmt::Write as _;
+
+use parking_lot::Mutex;
+
+use crate::clock;
+
+/// Samples kept of each event; one per second at most.
+const SAMPLES_MAX: usize = 160;
+
+/// Columns and rows of a graph.
+const COLUMNS: usize = 80;
+const ROWS: u64 = 4;
+
+/// See the module's text. Locked only when there is something to note, and by who asks.
+#[derive(Default)]
+pub struct Monitor {
+    events: Mutex<BTreeMap<&'static str, Series>>,
+}
+
+/// What is known of one event.
+#[derive(Clone, Debug, Default)]
+pub struct Series {
+    /// When, in Unix time, and how many milliseconds; oldest first.
+    pub samples: VecDeque<(u64, u64)>,
+    pub longest_ms: u64,
+}
+
+impl Monitor {
+    /// `event` took `us` microseconds. Of less than `threshold_ms`, and with a threshold of zero, no note is taken.
+    #[inline]
+    pub fn note(&self, event: &'static str, us: u64, threshold_ms: u64) {
+        if threshold_ms > 0 && us / 1000 >= threshold_ms {
+            self.add(event, clock::unix_ms() / 1000, us / 1000);
+        }
+    }
+
+    #[cold]
+    fn add(&self, event: &'static str, now_s: u64, ms: u64) {
+        let mut events = self.events.lock();
+        let series = events.entry(event).or_default();
+        series.longest_ms = series.longest_ms.max(ms);
+        match series.samples.back_mut() {
+            Some((at, before)) if *at == now_s => *before = ms.max(*before),
+            _ => series.samples.push_back((now_s, ms)),
+        }
+        if series.samples.len() > SAMPLES_MAX {
+            series.samples.pop_front();
+        }
+    }
+
+    /// All events that were noted.
+    pub fn all(&self) -> Vec<(&'static str, Series)> {
+        self.events.lock().iter().map(|(event, series)| (*event, series.clone())).collect()
+    }
+
+    pub fn find(&self, event: &[u8]) -> Option<(&'static str, Series)> {
+        self.all().into_iter().find(|(name, _)| name.as_bytes() == event)
+    }
+
+    /// Forgets the events that `wanted` chooses; returns how many.
+    pub fn reset(&self, wanted: impl Fn(&str) -> bool) -> usize {
+        let mut events = self.events.lock();
+        let before = events.len();
+        events.retain(|event, _| !wanted(event));
+        before - events.len()
+    }
+}
+
+impl Series {
+    /// The graph of LATENCY GRAPH: a column per sample, and under it how long ago that was.
+    pub fn graph(&self, event: &str, now_s: u64) -> String {
+        let shown: Vec<_> = self.samples.iter().rev().take(COLUMNS).rev().collect();
+        let high = shown.iter().map(|(_, ms)| *ms).max().unwrap_or(0);
+        let low = shown.iter().map(|(_, ms)| *ms).min().unwrap_or(0);
+        let mut text =
+            format!("{event} - high {high} ms, low {low} ms (all time high {} ms)\n", self.longest_ms);
+        text += &"-".repeat(COLUMNS);
+        text.push('\n');
+        let height = |ms: u64| (ms * ROWS).div_ceil(high.max(1)).max(1);
+        for row in (1..=ROWS).rev() {
+            let line: String =
+                shown.iter().map(|(_, ms)| if height(*ms) >= row { '#' } else { ' ' }).collect();
+            text += line.trim_end();
+            text.push('\n');
+        }
+        text.push('\n');
+        let ages: Vec<Vec<char>> =
+            shown.iter().map(|(at, _)| age(now_s.saturating_sub(*at)).chars().collect()).collect();
+        for row in 0..ages.iter().map(Vec::len).max().unwrap_or(0) {
+            let line: String = ages.iter().map(|age| age.get(row).copied().unwrap_or(' ')).collect();
+            text += line.trim_end();
+            text.push('\n');
+        }
+        text
+    }
+
+    /// Mean and mean deviation, in milliseconds.
+    fn mean(&self) -> (u64, u64) {
+        let count = self.samples.len().max(1) as u64;
+        let mean = self.samples.iter().map(|(_, ms)| ms).sum::<u64>() / count;
+        (mean, self.samples.iter().map(|(_, ms)| ms.abs_diff(mean)).sum::<u64>() / count)
+    }
+}
+
+/// A time span in as few characters as it takes to read it: `7s`, `12m`, `3h`, `2d`.
+fn age(seconds: u64) -> String {
+    match seconds {
+        0..60 => format!("{seconds}s"),
+        60..3600 => format!("{}m", seconds / 60),
+        3600..86_400 => format!("{}h", seconds / 3600),
+        _ => format!("{}d", seconds / 86_400),
+    }
+}
+
+/// The report of LATENCY DOCTOR.
+pub fn report(events: &[(&'static str, Series)], threshold_ms: u64, slow_us: i64) -> String {
+    if threshold_ms == 0 {
+        return "Latency is not monitored. To start, say how many milliseconds are too long: CONFIG SET \
+                latency-monitor-threshold <milliseconds>\n"
+            .into();
+    }
+    if events.is_empty() {
+        return format!(
+            "Nothing took {threshold_ms} ms or longer since the start or the last LATENCY RESET.\n"
+        );
+    }
+    let mut text = format!("What took {threshold_ms} ms or longer:\n\n");
+    for (event, series) in events {
+        let (mean, deviation) = series.mean();
+        let _ = writeln!(
+            text,
+            "- {event}: {} samples, {mean} ms on average (mean deviation {deviation} ms), {} ms at most",
+            series.samples.len(),
+            series.longest_ms
+        );
+    }
+    text += "\nWhat may help:\n\n";
+    let has = |name: &str| events.iter().any(|(event, _)| *event == name);
+    if has("command") || has("fast-command") {
+        text +=
+            "- See which commands are slow: SLOWLOG GET, and LATENCY HISTOGRAM <command> for how often.\n";
+        if slow_us < 0 || slow_us as u64 / 1000 > threshold_ms {
+            text += "- Let the slow log see them: CONFIG SET slowlog-log-slower-than <microseconds>\n";
+        }
+    }
+    if has("fast-command") {
+        text += "- A command that takes constant time was slow: the thread did not get a processor, or waited for a \
+                 slot that another command held. INFO stages tells lock_wait from execute.\n";
+    }
+    if has("expire-cycle") || has("eviction-cycle") {
+        text += "- Background work is done in slices of half a millisecond. One that takes longer did not get a \
+                 processor: look for other processes, and for a limit on this one's share.\n";
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_sample_a_second_the_longest() {
+        let monitor = Monitor::default();
+        for (now, ms) in [(100, 5), (100, 9), (100, 7), (101, 3)] {
+            monitor.add("command", now, ms);
+        }
+        let (_, series) = monitor.find(b"command").expect("noted");
+        assert_eq!(series.samples, [(100, 9), (101, 3)]);
+        assert_eq!(series.longest_ms, 9);
+        (0..1000).for_each(|now| monitor.add("command", 200 + now, 1));
+        assert_eq!(monitor.find(b"command").expect("noted").1.samples.len(), SAMPLES_MAX);
+        assert_eq!(monitor.reset(|event| event == "other"), 0);
+        assert_eq!(monitor.reset(|event| event == "command"), 1);
+        assert!(monitor.find(b"command").is_none());
+    }
+
+    #[test]
+    fn only_what_reaches_the_threshold_is_noted() {
+        let monitor = Monitor::default();
+        monitor.note("command", 4_999, 5);
+        monitor.note("command", 1_000_000, 0);
+        assert!(monitor.all().is_empty());
+        monitor.note("command", 5_000, 5);
+        assert_eq!(monitor.all().len(), 1);
+    }
+
+    #[test]
+    fn a_graph() {
+        let series = Series { samples: [(100, 10), (160, 40), (220, 20)].into(), longest_ms: 50 };
+        let expected = format!(
+            "command - high 40 ms, low 10 ms (all time high 50 ms)\n{}\n #\n #\n ##\n###\n\n211\nmms\n0\n",
+            "-".repeat(80)
+        );
+        assert_eq!(series.graph("command", 230), expected.replace("211\nmms\n0\n", "211\nmm0\n  s\n"));
+    }
+}
