@@ -2,7 +2,8 @@
 //!
 //! The bad interleaving: the owner finds its mailbox empty and goes to sleep while a sender puts a message in and finds it
 //! still awake. So the owner first says that it is about to sleep and then looks once more; the sender first puts the
-//! message in and then asks. With full fences between, at least one of the two sees the other.
+//! message in and then asks. With full fences between, at least one of the two sees the other. All writes of the flag
+//! exchange it, so that they follow one another in the order in which they were made.
 
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, Ordering::*, fence};
@@ -28,18 +29,20 @@ impl<T> Mailbox<T> {
 
     /// The owner says that it is about to wait; `false` when there are messages, and it must not.
     pub(crate) fn may_sleep(&self) -> bool {
-        self.sleeping.store(true, Relaxed);
+        self.sleeping.swap(true, AcqRel);
         fence(SeqCst);
         if self.messages.lock().is_empty() {
             return true;
         }
-        self.sleeping.store(false, Relaxed);
+        self.awake();
         false
     }
 
     /// The owner is awake.
     pub(crate) fn awake(&self) {
-        self.sleeping.store(false, Relaxed);
+        if self.sleeping.load(Relaxed) {
+            self.sleeping.swap(false, AcqRel);
+        }
     }
 
     /// Takes all messages.

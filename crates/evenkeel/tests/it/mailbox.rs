@@ -20,7 +20,8 @@ impl Inbox {
     fn post(&self, message: u32) -> u32 {
         let asleep = self.mailbox.put(message);
         if asleep {
-            *self.bell.lock().expect("no thread panics") += 1;
+            let mut bell = self.bell.lock().expect("no thread panics");
+            *bell += 1;
             self.rung.notify_one();
         }
         u32::from(asleep)
