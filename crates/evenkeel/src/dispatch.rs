@@ -133,6 +133,7 @@ impl Executor {
                 Outcome::Replied
             }
             Ok(Admitted::Paused) => Outcome::Paused,
+            Ok(Admitted::HungUp) => Outcome::Replied,
             Err(error) => {
                 self.reject(session, request.command, &error, reply);
                 Outcome::Replied
@@ -147,7 +148,7 @@ impl Executor {
     /// Everything that may keep a command from being run. From a container the request goes on to its subcommand.
     #[inline]
     fn admit(&mut self, session: &mut Session, request: &mut Request<'_>) -> Result<Admitted, Error> {
-        let Some(mut id) = request.command else { return Err(unknown_command(&request.args)) };
+        let Some(mut id) = request.command else { return self.unknown(session, &request.args) };
         let mut row = self.table.row(id);
         if !row.subcommands.is_empty() && request.args.len() > 1 {
             request.command = self.table.find_sub(row, request.args.at(1));
@@ -190,6 +191,22 @@ impl Executor {
             return Ok(Admitted::Queued);
         }
         Ok(Admitted::Run(id))
+    }
+
+    /// No command has this name. If it is how an HTTP request begins, a browser has been made to talk to us, and what
+    /// follows may be commands that its user knows nothing of.
+    #[cold]
+    fn unknown(&self, session: &mut Session, args: &Args<'_>) -> Result<Admitted, Error> {
+        if !args.is(0, "POST") && !args.is(0, "Host:") {
+            return Err(unknown_command(args));
+        }
+        session.closing = true;
+        let address = &session.client.address;
+        self.server.log.warning(format!(
+            "Possible SECURITY ATTACK detected: client {address} sent an HTTP request, and was hung up on. It may come \
+             from a page in a browser that makes its user's computer send commands here."
+        ));
+        Ok(Admitted::HungUp)
     }
 
     /// Locks what the row's reach says and calls the handler.
@@ -357,6 +374,7 @@ enum Admitted {
     Run(Id),
     Queued,
     Paused,
+    HungUp,
 }
 
 /// What a call is made of beside its arguments and what it holds.

@@ -20,6 +20,7 @@ mod rubbish;
 mod server;
 mod session;
 mod startup;
+mod sync;
 #[cfg(test)]
 mod testing;
 

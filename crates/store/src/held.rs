@@ -583,7 +583,9 @@ impl<'a> Held<'a> {
         add(&self.seat.tally.dirty, removed.len() as u64);
         let slot = self.slot_at(place).1;
         if !slot.watchers.load(Relaxed).is_null() {
-            removed.iter().for_each(|word| Watchers::touch(&slot.watchers, word.entry().key(), Change::Removed));
+            removed
+                .iter()
+                .for_each(|word| Watchers::touch(&slot.watchers, word.entry().key(), Change::Removed));
         }
     }
 

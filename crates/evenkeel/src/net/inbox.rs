@@ -1,16 +1,13 @@
 //! A worker's inbox: how other threads hand it things, without waking it when it is awake.
 //!
-//! The bad interleaving: the worker finds its inbox empty and goes to sleep while a sender puts a message in and
-//! finds it still awake. So the worker first says that it is about to sleep and then looks once more; the sender
-//! first puts the message in and then asks. With full fences between, at least one of the two sees the other.
+//! A [`Mailbox`] decides who must be woken; an event counter of the kernel, readable in the worker's `epoll`, wakes.
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::*, fence};
-
-use parking_lot::Mutex;
+use std::sync::atomic::{AtomicU64, AtomicUsize};
 
 use super::connection::Connection;
+use super::mailbox::Mailbox;
 use super::poll::check;
 
 /// What a worker can be told.
@@ -28,9 +25,7 @@ pub enum Message {
 }
 
 pub struct Inbox {
-    messages: Mutex<Vec<Message>>,
-    /// The worker is about to wait, or waits.
-    sleeping: AtomicBool,
+    mailbox: Mailbox<Message>,
     wakeup: OwnedFd,
     /// Connections that the worker serves, those on their way to it included.
     pub connections: AtomicUsize,
@@ -43,8 +38,7 @@ impl Inbox {
         // SAFETY: no pointers; the result is checked.
         let fd = check(unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) })?;
         Ok(Inbox {
-            messages: Mutex::default(),
-            sleeping: AtomicBool::new(false),
+            mailbox: Mailbox::new(),
             // SAFETY: the descriptor was just made and has no other owner.
             wakeup: unsafe { OwnedFd::from_raw_fd(fd) },
             connections: AtomicUsize::new(0),
@@ -54,9 +48,7 @@ impl Inbox {
 
     /// Puts a message in, and wakes the worker if it sleeps.
     pub fn post(&self, message: Message) {
-        self.messages.lock().push(message);
-        fence(SeqCst);
-        if self.sleeping.load(Relaxed) && self.sleeping.swap(false, AcqRel) {
+        if self.mailbox.put(message) {
             let one = 1_u64;
             // A full counter, the only way to fail, wakes the worker as well.
             // SAFETY: eight bytes are read from `one`.
@@ -66,23 +58,17 @@ impl Inbox {
 
     /// Says that the worker is about to wait; `false` when there are messages, and it must not.
     pub fn may_sleep(&self) -> bool {
-        self.sleeping.store(true, Relaxed);
-        fence(SeqCst);
-        if self.messages.lock().is_empty() {
-            return true;
-        }
-        self.sleeping.store(false, Relaxed);
-        false
+        self.mailbox.may_sleep()
     }
 
     /// The worker is awake.
     pub fn awake(&self) {
-        self.sleeping.store(false, Relaxed);
+        self.mailbox.awake();
     }
 
     /// Takes all messages.
     pub fn take(&self) -> Vec<Message> {
-        std::mem::take(&mut self.messages.lock())
+        self.mailbox.take()
     }
 
     pub fn fd(&self) -> RawFd {

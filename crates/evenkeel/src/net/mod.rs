@@ -3,5 +3,6 @@
 pub mod connection;
 pub mod inbox;
 pub mod listener;
+mod mailbox;
 pub mod poll;
 pub mod worker;

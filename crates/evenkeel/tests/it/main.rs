@@ -6,8 +6,10 @@
 
 mod differential;
 mod hostile;
+mod mailbox;
 mod network;
 mod stress;
+mod sync;
 
 use evenkeel_testkit::{Program, Server};
 

@@ -147,6 +147,25 @@ fn a_slot_splits_under_a_scan() {
     assert!(keys.is_subset(&seen));
 }
 
+/// A scan in the middle of a slot that is emptied goes on at the beginning of the next one.
+#[test]
+fn an_emptied_slot_is_left_behind() {
+    let mut world = World::new(1);
+    let name = |tag: &str, at: usize| format!("{{{tag}}}{at}").into_bytes();
+    let keys = scaled(300, 5000, 5000);
+    for at in 0..keys {
+        world.set(0, &name("b", at), b"", Expire::Clear);
+        world.set(0, &name("user1000", at), b"", Expire::Clear);
+    }
+    let low = if world.scan(0, Cursor(0), 1).0[0].starts_with(b"{b}") { "b" } else { "user1000" };
+    let high = if low == "b" { "user1000" } else { "b" };
+    let (_, cursor) = world.scan(0, Cursor(0), keys / 2);
+    (0..keys).for_each(|at| assert!(world.one(0, &name(low, at), |held, key| held.remove(key))));
+    let (rest, next) = world.scan(0, cursor, usize::MAX);
+    assert_eq!((rest.len(), next), (keys, Cursor(0)));
+    assert!(rest.iter().all(|key| key.starts_with(format!("{{{high}}}").as_bytes())));
+}
+
 #[test]
 fn any_cursor_is_answered() {
     let mut random = random("any_cursor");

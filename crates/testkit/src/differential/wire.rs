@@ -24,7 +24,7 @@ const ODD: &[&str] = &[
     "SET k1 \"a\"b\r\n", "GET \"\"\r\n", "\"\"\r\n", "*1\r\n:4\r\n", "*1\r\n$-1\r\n", "*1\r\n$abc\r\n", "*abc\r\n",
     "*1x\r\n", "*\r\n", "*1\r\n$\r\n", "*2147483648\r\n", "*99999999999999999999\r\n", "*1\r\n$9999999999\r\n",
     "*1\r\n$-2\r\n", "*+1\r\n$4\r\nPING\r\n", "*01\r\n$4\r\nPING\r\n", "*1\r\n$04\r\nPING\r\n", "*1\r\n$4\r\nPINGxx",
-    "*1\r\n$0\r\n\r\n", "$5\r\nhello\r\n", "+OK\r\n", ":1\r\n", "-ERR\r\n", "_\r\n", "%1\r\n",
+    "*1\r\n$0\r\n\r\n", "$4\r\nping\r\n", "+OK\r\n", ":1\r\n", "-ERR\r\n", "_\r\n", "%1\r\n",
     "QUIT\r\n", "quit now\r\n", "*1\r\n$4\r\nQUIT\r\n", "POST / HTTP/1.1\r\n", "Host: here\r\n", "GET / HTTP/1.1\r\n",
     "*1\r\n+PING\r\n", "*1\n$4\nPING\n", "*1\r\n*1\r\n$4\r\nPING\r\n", "PING\r\nPING\r\n", "*1\r\n$4\r\nPING\r\nPING\r\n",
 ];

@@ -31,6 +31,7 @@ fn ranges_across_the_pieces_of_a_rope() {
     let mut rope = Rope::new(&[0xff; 100]);
     rope.write(3 * CHUNK - 1, &[0x01, 0x80]);
     rope.write(4 * CHUNK, &vec![0xff; CHUNK]);
+    rope.write(6 * CHUNK, &[0x10]);
     let value = Str::Rope(&rope);
     let plain = value.bytes();
     let edges: Vec<usize> = (0..=5)

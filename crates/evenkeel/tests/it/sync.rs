@@ -1,0 +1,15 @@
+//! What the mailbox's file finds as `crate::sync` when it is compiled here: loom's primitives, in `parking_lot`'s shape.
+
+pub(crate) use loom::sync::atomic;
+
+pub(crate) struct Mutex<T>(loom::sync::Mutex<T>);
+
+impl<T> Mutex<T> {
+    pub(crate) fn new(value: T) -> Mutex<T> {
+        Mutex(loom::sync::Mutex::new(value))
+    }
+
+    pub(crate) fn lock(&self) -> loom::sync::MutexGuard<'_, T> {
+        self.0.lock().expect("no thread panics while it holds a lock")
+    }
+}
