@@ -47,6 +47,8 @@ pub struct Executor {
     pub pool: Pool,
     /// Memory is short, and evicting did not help.
     pub out_of_memory: bool,
+    /// Ticks spent on evicting. Whoever books the batch reads and resets it.
+    pub evict_ticks: Ticks,
     /// When the command at hand began: the end of the one before.
     pub last_ticks: Ticks,
 }
@@ -77,6 +79,7 @@ impl Executor {
             places: Vec::new(),
             pool: Pool::default(),
             out_of_memory: false,
+            evict_ticks: 0,
             last_ticks: clock::ticks(),
         };
         executor.refresh(clock::unix_ms());

@@ -206,9 +206,10 @@ impl Pipeline {
         executor.server.keyspace.leave(&mut executor.seat);
         self.note_size(reply.len().saturating_sub(reply_len));
         let waited = std::mem::take(&mut executor.seat.lock_wait);
+        let evicted = std::mem::take(&mut executor.evict_ticks);
         let stats = executor.stats();
         let all = executor.last_ticks.saturating_sub(from);
-        stats.book(Stage::Execute, all.saturating_sub(waited));
+        stats.book(Stage::Execute, all.saturating_sub(waited + evicted));
         if waited > 0 {
             stats.book(Stage::LockWait, waited);
         }
