@@ -6,15 +6,13 @@ use evenkeel_store::WrongType;
 
 /// What a command replies instead of a result.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Error {
+pub(crate) enum Error {
     WrongType,
     NotInteger,
     NotFloat,
     NotFinite,
     Syntax,
     NoSuchKey,
-    OutOfRange,
-    IndexOutOfRange,
     Overflow,
     StringTooLong,
     InvalidDb,
@@ -32,16 +30,16 @@ pub enum Error {
 }
 
 /// What a handler returns: its reply has been written, or an error is to be.
-pub type Done = Result<(), Error>;
+pub(crate) type Done = Result<(), Error>;
 
 impl Error {
     /// `ERR` and the text.
-    pub fn text(text: impl Into<Cow<'static, str>>) -> Error {
+    pub(crate) fn text(text: impl Into<Cow<'static, str>>) -> Error {
         Error::Text(text.into())
     }
 
     /// The reply's line without the leading minus.
-    pub fn line(&self) -> Cow<'_, [u8]> {
+    pub(crate) fn line(&self) -> Cow<'_, [u8]> {
         let text: Cow<'_, str> = match self {
             Error::WrongType => "WRONGTYPE Operation against a key holding the wrong kind of value".into(),
             Error::NotInteger => "ERR value is not an integer or out of range".into(),
@@ -49,8 +47,6 @@ impl Error {
             Error::NotFinite => "ERR increment would produce NaN or Infinity".into(),
             Error::Syntax => "ERR syntax error".into(),
             Error::NoSuchKey => "ERR no such key".into(),
-            Error::OutOfRange => "ERR value is out of range".into(),
-            Error::IndexOutOfRange => "ERR index out of range".into(),
             Error::Overflow => "ERR increment or decrement would overflow".into(),
             Error::StringTooLong => "ERR string exceeds maximum allowed size (proto-max-bulk-len)".into(),
             Error::InvalidDb => "ERR DB index is out of range".into(),

@@ -18,7 +18,7 @@ use crate::error::{Done, Error};
 const FLAGS: Flags = Flags::ADMIN.with(Flags::NOSCRIPT).with(Flags::LOADING).with(Flags::STALE);
 
 #[rustfmt::skip]
-pub const COMMANDS: &[Command] = &[
+pub(crate) const COMMANDS: &[Command] = &[
     Command { flags: FLAGS, reach: Reach::Whole, ..session("DEBUG", at_least(2), Group::Server, debug) },
 ];
 
@@ -128,6 +128,7 @@ fn protocol(call: &mut Call<'_, '_>) -> Done {
     match call.args.word(2).as_bytes() {
         b"STRING" => reply.bulk(b"Hello World"),
         b"INTEGER" => reply.int(12345),
+        #[expect(clippy::approx_constant, reason = "what Redis replies, digit for digit")]
         b"DOUBLE" => reply.double(3.141),
         b"NULL" => reply.null(),
         b"ARRAY" => {

@@ -15,7 +15,7 @@ const fn plain(command: Command) -> Command {
 }
 
 #[rustfmt::skip]
-pub const COMMANDS: &[Command] = &[
+pub(crate) const COMMANDS: &[Command] = &[
     container("MEMORY", GROUP, &[
         plain(session("MEMORY|DOCTOR",       exactly(2),  GROUP, doctor      )),
         session      ("MEMORY|HELP",         exactly(2),  GROUP, help        ).scriptable(),
@@ -99,7 +99,7 @@ fn stats(call: &mut Call<'_, '_>) -> Done {
     let figures = Figures::gather(call);
     let Figures { used, peak, startup, clients, overhead, resident, keys } = figures;
     let databases: Vec<(usize, u64)> = (0..call.server.keyspace.databases())
-        .filter(|db| call.server.keyspace.len(&call.held.seat, *db) > 0)
+        .filter(|db| call.server.keyspace.len(call.held.seat, *db) > 0)
         .map(|db| (db, call.server.census.table_bytes_of(db)))
         .collect();
     let reply = &mut *call.reply;

@@ -13,7 +13,7 @@ use crate::error::{Done, Error};
 const GROUP: Group = Group::Keyspace;
 
 #[rustfmt::skip]
-pub const COMMANDS: &[Command] = &[
+pub(crate) const COMMANDS: &[Command] = &[
     Command { flags: Flags::NONE, ..container("OBJECT", GROUP, &[
         object ("OBJECT|ENCODING", encoding),
         object ("OBJECT|FREQ",     freq),
@@ -43,7 +43,7 @@ fn encoding(call: &mut Call<'_, '_>) -> Done {
 }
 
 /// The form that Redis would keep a value in, as OBJECT ENCODING names it.
-pub fn encoding_of(view: View<'_>) -> &'static str {
+pub(crate) fn encoding_of(view: View<'_>) -> &'static str {
     /// Longest string that Redis allocates together with its header.
     const EMBEDDED_MAX: usize = 44;
     match view.string() {

@@ -42,9 +42,6 @@ const ACCEPTS_PER_TURN: usize = 64;
 /// Milliseconds between two looks at timers.
 const TICK_MS: u64 = 100;
 
-/// Bytes kept for clients after which it is time to look for those that take too much.
-const KEPT_FOR_CLIENTS_MAX: usize = 256 * 1024;
-
 /// Connections accepted beyond `maxclients` to see whether an operator is among them.
 const OPERATORS_MAX: usize = 8;
 
@@ -57,7 +54,7 @@ const WAKEUP_TOKEN: u64 = u64::MAX;
 const LISTENER_TOKENS: u64 = 1 << 63;
 
 /// See the module's text.
-pub struct Worker {
+pub(crate) struct Worker {
     index: usize,
     server: Arc<Server>,
     listeners: Vec<Arc<Listener>>,
@@ -95,7 +92,7 @@ pub struct Worker {
 }
 
 impl Worker {
-    pub fn new(server: Arc<Server>, index: usize) -> io::Result<Worker> {
+    pub(crate) fn new(server: Arc<Server>, index: usize) -> io::Result<Worker> {
         let poll = Poll::new()?;
         poll.add_wakeup(server.inboxes[index].fd(), WAKEUP_TOKEN)?;
         let listeners = server.listeners.all();
@@ -132,7 +129,7 @@ impl Worker {
     }
 
     /// Serves until the server stops.
-    pub fn run(mut self) {
+    pub(crate) fn run(mut self) {
         evenkeel_store::memory::register_thread();
         while !self.server.stopping.load(Acquire) {
             if let Err(error) = self.turn() {
@@ -862,7 +859,7 @@ impl Worker {
 }
 
 /// A connection that has been read from and not yet run.
-pub struct Arrival {
+pub(crate) struct Arrival {
     token: u64,
     connection: Box<Connection>,
     result: io::Result<usize>,
