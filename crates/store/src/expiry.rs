@@ -87,7 +87,8 @@ impl Held<'_> {
             let deadline = segment.word(bucket).entry().deadline()?;
             Some(u128::from(deadline.saturating_sub(now)))
         };
-        for (_, segment) in slot.segments_from(random) {
+        let timed = slot.segments_from(random).filter(|(branch, _)| slot.due_of(*branch) != NEVER);
+        for (_, segment) in timed {
             let found: Vec<u128> = segment
                 .occupied_from(random as usize)
                 .filter(|bucket| segment.deadline(*bucket) != 0)

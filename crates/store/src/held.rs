@@ -54,29 +54,33 @@ pub struct Held<'a> {
 impl<'a> Held<'a> {
     #[inline]
     pub(crate) fn one(keyspace: &'a Keyspace, seat: &'a mut Seat, place: Place) -> Held<'a> {
-        keyspace.assert_inside(seat);
+        keyspace.assert_free(seat);
         lock(keyspace, seat, place);
+        seat.holding = true;
         Held { keyspace, seat, scope: Scope::One(place) }
     }
 
     /// `places` are ascending and without repetitions.
     pub(crate) fn many(keyspace: &'a Keyspace, seat: &'a mut Seat, places: &'a [Place]) -> Held<'a> {
-        keyspace.assert_inside(seat);
+        keyspace.assert_free(seat);
         // Checked before the first lock is taken: a panic between two would leave the first one locked.
         assert!(places.last().is_none_or(|place| place.db() < keyspace.databases()), "no such database");
         for place in places {
             lock(keyspace, seat, *place);
         }
+        seat.holding = true;
         Held { keyspace, seat, scope: Scope::Many(places) }
     }
 
     pub(crate) fn all(keyspace: &'a Keyspace, seat: &'a mut Seat) -> Held<'a> {
+        keyspace.assert_free(seat);
         let closed = keyspace.close(seat);
+        seat.holding = true;
         Held { keyspace, seat, scope: Scope::All(closed) }
     }
 
     pub(crate) fn none(keyspace: &'a Keyspace, seat: &'a mut Seat) -> Held<'a> {
-        keyspace.assert_inside(seat);
+        keyspace.assert_free(seat);
         Held { keyspace, seat, scope: Scope::None }
     }
 
@@ -107,6 +111,7 @@ impl<'a> Held<'a> {
             Scope::None => {
                 lock(self.keyspace, self.seat, place);
                 self.scope = Scope::One(place);
+                self.seat.holding = true;
                 let result = f(self);
                 self.unlock();
                 self.scope = Scope::None;
@@ -135,6 +140,7 @@ impl<'a> Held<'a> {
             // SAFETY: the scope says that this thread has locked the slot.
             unsafe { self.keyspace.db(place.db()).slots[place.slot()].unlock() }
         }
+        self.seat.holding = false;
     }
 
     #[inline]

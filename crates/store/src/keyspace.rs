@@ -124,6 +124,7 @@ impl Keyspace {
     #[inline]
     pub fn leave(&self, seat: &mut Seat) {
         self.assert_inside(seat);
+        assert!(!seat.holding, "a seat leaves with nothing held");
         self.gate.leave(seat.index);
         seat.inside = false;
         if seat.has_much_retired() {
@@ -136,6 +137,13 @@ impl Keyspace {
     pub(crate) fn assert_inside(&self, seat: &Seat) {
         let own = Arc::ptr_eq(&seat.left_behind, &self.left_behind);
         assert!(seat.inside && own, "the seat is inside the gate of its keyspace");
+    }
+
+    /// The same for who is about to hold something: a second lock could wait for this very thread.
+    #[inline]
+    pub(crate) fn assert_free(&self, seat: &Seat) {
+        self.assert_inside(seat);
+        assert!(!seat.holding, "a seat holds one thing at a time");
     }
 
     /// Frees the tables that were replaced. To be called now and then, from outside the gate.
@@ -178,7 +186,6 @@ impl Keyspace {
     }
 
     pub(crate) fn close(&self, seat: &Seat) -> Closed<'_> {
-        self.assert_inside(seat);
         self.gate.close(seat.index)
     }
 

@@ -44,6 +44,8 @@ pub struct Seat {
     pub trash: Vec<Rope>,
     pub(crate) index: usize,
     pub(crate) inside: bool,
+    /// Something is held with this seat: it must not leave, and not hold a second thing.
+    pub(crate) holding: bool,
     pub(crate) left_behind: Arc<LeftBehind>,
     random: u64,
     retired: VecDeque<Retired>,
@@ -110,6 +112,7 @@ impl Seat {
             trash: Vec::new(),
             index,
             inside: false,
+            holding: false,
             left_behind,
             random: random | 1,
             retired: VecDeque::new(),

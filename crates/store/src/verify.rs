@@ -50,7 +50,10 @@ impl Held<'_> {
             assert!(slot.due() <= slot.due_of(branch), "no segment is due before its slot");
             let in_segment = segment.occupied().count();
             assert_eq!(in_segment, slot.segment_len(branch), "keys of a segment");
-            assert!(in_segment == 0 || in_segment < segment.buckets(), "probing ends at an empty bucket");
+            assert!(
+                in_segment == 0 || segment.has_room(in_segment - 1),
+                "probing ends at an empty bucket soon"
+            );
             keys += in_segment;
             timed += (0..segment.buckets()).filter(|bucket| segment.deadline(*bucket) != 0).count();
             for bucket in segment.occupied() {

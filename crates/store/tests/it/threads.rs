@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use evenkeel_store::evict::{Order, Policy, Pool};
-use evenkeel_store::{Cursor, Expire, Held, Key, Keyspace, SLOTS, Seat, Watch};
+use evenkeel_store::{Cursor, Expire, Held, Key, Keyspace, Place, SLOTS, Seat, Watch};
 use evenkeel_testkit::Random;
 use evenkeel_testkit::random::fresh_seed;
 
@@ -75,6 +75,9 @@ impl Actor<'_> {
         let mut places = vec![from.place, to.place];
         let mut held = self.keyspace.hold(&mut self.seat, &mut places);
         let before = balance(&mut held, &from);
+        if self.random.chance(20) {
+            std::thread::yield_now(); // on few cores, threads hardly ever meet by themselves
+        }
         write_balance(&mut held, &from, before - amount, width);
         let before = balance(&mut held, &to);
         write_balance(&mut held, &to, before + amount, width);
@@ -234,5 +237,39 @@ fn everything_at_once() {
         assert_eq!(sum(&mut held, &keyspace), ACCOUNTS as i64 * OPENING);
         held.verify();
     }
+    keyspace.leave(&mut seat);
+}
+
+/// Mistakes of callers that would undo what the gate and the locks promise are caught where they are made.
+#[test]
+fn misuse_is_caught() {
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+    let keyspace = Keyspace::new(1, 2, START_MS, 1);
+    let other = Keyspace::new(1, 1, START_MS, 1);
+    let key = keyspace.key(0, b"key");
+    let mut seat = keyspace.seat();
+    let caught = |seat: &mut Seat, mistake: fn(&Keyspace, &mut Seat, Key<'_>)| {
+        catch_unwind(AssertUnwindSafe(|| mistake(&keyspace, seat, key))).is_err()
+    };
+    assert!(
+        caught(&mut seat, |keyspace, seat, key| drop(keyspace.hold_one(seat, key.place))),
+        "from outside"
+    );
+    assert!(caught(&mut seat, |keyspace, seat, _| keyspace.leave(seat)), "twice out");
+    assert!(catch_unwind(AssertUnwindSafe(|| other.enter(&mut seat))).is_err(), "another keyspace's seat");
+    keyspace.enter(&mut seat);
+    let mistakes: [fn(&Keyspace, &mut Seat, Key<'_>); 6] = [
+        |keyspace, seat, _| keyspace.enter(seat),
+        |keyspace, seat, key| keyspace.leave(keyspace.hold_one(seat, key.place).seat),
+        |keyspace, seat, _| keyspace.leave(keyspace.hold_all(seat).seat),
+        |keyspace, seat, key| drop(keyspace.hold_all(keyspace.hold_one(seat, key.place).seat)),
+        |keyspace, seat, key| drop(keyspace.hold_one(keyspace.hold_one(seat, key.place).seat, key.place)),
+        |keyspace, seat, _| drop(keyspace.hold(seat, &mut vec![Place::new(0, 1), Place::new(7, 0)])),
+    ];
+    assert!(mistakes.iter().all(|mistake| caught(&mut seat, *mistake)));
+    assert!(catch_unwind(AssertUnwindSafe(|| drop(other.hold_one(&mut seat, key.place)))).is_err());
+    // Nothing is left locked, and the gate works.
+    drop(keyspace.hold(&mut seat, &mut vec![key.place, Place::new(0, 1)]));
+    keyspace.hold_all(&mut seat).verify();
     keyspace.leave(&mut seat);
 }
