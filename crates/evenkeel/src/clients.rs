@@ -205,10 +205,6 @@ impl Clients {
         self.count.load(Relaxed)
     }
 
-    pub fn find(&self, id: u64) -> Option<Arc<ClientInfo>> {
-        self.by_id.lock().get(&id).cloned()
-    }
-
     /// The clients that take most memory, as many as have to go for the others to take at most `limit` bytes; those
     /// that may not be evicted are counted and stay.
     pub fn beyond(&self, limit: usize) -> Vec<Arc<ClientInfo>> {

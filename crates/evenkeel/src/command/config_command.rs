@@ -43,7 +43,7 @@ fn get(call: &mut Call<'_, '_>) -> Done {
 /// CONFIG SET parameter value [parameter value ...]
 fn set(call: &mut Call<'_, '_>) -> Done {
     let words: Vec<&[u8]> = call.args.from(2).collect();
-    if words.len() % 2 != 0 {
+    if !words.len().is_multiple_of(2) {
         return Err(Error::Syntax);
     }
     let pairs: Vec<(&[u8], &[u8])> = words.chunks_exact(2).map(|pair| (pair[0], pair[1])).collect();

@@ -38,15 +38,6 @@ impl Keys {
         matches!(self, Keys::Range { step: 0, .. })
     }
 
-    /// Redis' `first key, last key, step`; zeros when they cannot be told without the arguments.
-    pub fn range(&self) -> (i16, i16, i16) {
-        match *self {
-            Keys::Range { first, last, step } => (first, last, step),
-            Keys::Counted { .. } => (0, 0, 0),
-            Keys::Across(_) => (1, 1, 1),
-        }
-    }
-
     /// Calls `key` with the index and database of each key of a call, in order. A call whose count is no number or
     /// too large has none: its handler finds that out and says so.
     pub fn for_each(&self, args: &Args<'_>, db: u32, databases: u32, mut key: impl FnMut(usize, u32)) {

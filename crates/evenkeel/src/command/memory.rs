@@ -67,7 +67,7 @@ struct Figures {
 
 impl Figures {
     fn gather(call: &Call<'_, '_>) -> Figures {
-        let (server, seat) = (call.server, &call.held.seat);
+        let (server, seat) = (call.server, &*call.held.seat);
         let clients = server.clients.totals().memory as u64;
         let startup = server.census.startup_bytes();
         Figures {
@@ -99,7 +99,7 @@ fn stats(call: &mut Call<'_, '_>) -> Done {
     let figures = Figures::gather(call);
     let Figures { used, peak, startup, clients, overhead, resident, keys } = figures;
     let databases: Vec<(usize, u64)> = (0..call.server.keyspace.databases())
-        .filter(|db| call.server.keyspace.len(&call.held.seat, *db) > 0)
+        .filter(|db| call.server.keyspace.len(call.held.seat, *db) > 0)
         .map(|db| (db, call.server.census.table_bytes_of(db)))
         .collect();
     let reply = &mut *call.reply;

@@ -269,9 +269,4 @@ impl Command {
     pub fn lower_name(&self) -> String {
         self.name.to_ascii_lowercase()
     }
-
-    /// The part of the name after the bar, or the whole of it.
-    pub fn short_name(&self) -> &'static str {
-        self.name.rsplit('|').next().unwrap_or(self.name)
-    }
 }

@@ -169,6 +169,9 @@ impl Worker {
         }
         self.serve_readable();
         self.serve_ready();
+        if self.kept_for_clients > KEPT_FOR_CLIENTS_MAX {
+            self.evict_clients();
+        }
         self.answer_the_door();
         self.read_inbox();
         if self.now_ms >= self.next_tick_ms {
