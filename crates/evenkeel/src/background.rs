@@ -12,10 +12,10 @@ use crate::dispatch::Executor;
 use crate::observe::stats::{Stage, add};
 
 /// The longest slice of background work, in microseconds.
-pub const SLICE_US_MAX: u64 = 500;
+pub(crate) const SLICE_US_MAX: u64 = 500;
 
 /// See the module's text.
-pub struct Background {
+pub(crate) struct Background {
     from: usize,
     to: usize,
     /// Where the sweep goes on: database and slot.
@@ -24,18 +24,18 @@ pub struct Background {
 
 impl Background {
     /// For worker `index` of `workers`.
-    pub fn new(index: usize, workers: usize) -> Background {
+    pub(crate) fn new(index: usize, workers: usize) -> Background {
         let share = |index: usize| SLOTS * index / workers;
         Background { from: share(index), to: share(index + 1), sweep: None }
     }
 
     /// Whether there is work left over from the last slice.
-    pub fn is_pending(&self) -> bool {
+    pub(crate) fn is_pending(&self) -> bool {
         self.sweep.is_some()
     }
 
     /// Begins what is due with every tick.
-    pub fn tick(&mut self, executor: &Executor) {
+    pub(crate) fn tick(&mut self, executor: &Executor) {
         let may_expire = executor.server.active_expire.load(Relaxed) && !executor.seat.keep_expired;
         if self.sweep.is_none() && may_expire {
             self.sweep = Some((0, self.from));
@@ -43,7 +43,7 @@ impl Background {
     }
 
     /// Works for at most `SLICE_US_MAX`.
-    pub fn slice(&mut self, executor: &mut Executor) {
+    pub(crate) fn slice(&mut self, executor: &mut Executor) {
         let Some((mut db, mut slot)) = self.sweep else { return };
         let started = clock::ticks();
         let until = started + SLICE_US_MAX * clock::ticks_per_us();

@@ -14,51 +14,51 @@ use parking_lot::Mutex;
 use crate::net::connection::Connection;
 
 /// One client, as others see it.
-pub struct ClientInfo {
-    pub id: u64,
-    pub address: String,
-    pub local_address: String,
-    pub fd: i32,
-    pub is_unix: bool,
-    pub created_ms: u64,
+pub(crate) struct ClientInfo {
+    pub(crate) id: u64,
+    pub(crate) address: String,
+    pub(crate) local_address: String,
+    pub(crate) fd: i32,
+    pub(crate) is_unix: bool,
+    pub(crate) created_ms: u64,
     /// The worker that serves it now.
-    pub worker: AtomicU32,
-    pub db: AtomicU32,
+    pub(crate) worker: AtomicU32,
+    pub(crate) db: AtomicU32,
     /// When its last command came.
-    pub active_ms: AtomicU64,
+    pub(crate) active_ms: AtomicU64,
     /// Its last command's number, `u32::MAX` before the first.
-    pub command: AtomicU32,
+    pub(crate) command: AtomicU32,
     /// Commands queued in MULTI, -1 outside.
-    pub multi_len: AtomicI32,
-    pub multi_memory: AtomicUsize,
-    pub watched: AtomicU32,
-    pub resp: AtomicU8,
+    pub(crate) multi_len: AtomicI32,
+    pub(crate) multi_memory: AtomicUsize,
+    pub(crate) watched: AtomicU32,
+    pub(crate) resp: AtomicU8,
     /// Bytes of its requests that are at hand, and of the buffer that it has of its own for them.
-    pub query_used: AtomicUsize,
-    pub query_size: AtomicUsize,
+    pub(crate) query_used: AtomicUsize,
+    pub(crate) query_size: AtomicUsize,
     /// The most bytes of requests at hand at once, and when that was; the last half second counts.
     query_peak: AtomicUsize,
     query_peak_ms: AtomicU64,
     /// Bytes and stretches waiting to be sent.
-    pub out_bytes: AtomicUsize,
-    pub out_stretches: AtomicUsize,
-    pub net_in: AtomicU64,
-    pub net_out: AtomicU64,
-    pub commands: AtomicU64,
-    pub no_evict: AtomicBool,
-    pub no_touch: AtomicBool,
+    pub(crate) out_bytes: AtomicUsize,
+    pub(crate) out_stretches: AtomicUsize,
+    pub(crate) net_in: AtomicU64,
+    pub(crate) net_out: AtomicU64,
+    pub(crate) commands: AtomicU64,
+    pub(crate) no_evict: AtomicBool,
+    pub(crate) no_touch: AtomicBool,
     /// Waiting, for a pause to end.
-    pub blocked: AtomicBool,
+    pub(crate) blocked: AtomicBool,
     /// To be closed by its worker.
-    pub killed: AtomicBool,
-    pub name: Mutex<Vec<u8>>,
-    pub lib_name: Mutex<Vec<u8>>,
-    pub lib_version: Mutex<Vec<u8>>,
-    pub user: Mutex<String>,
+    pub(crate) killed: AtomicBool,
+    pub(crate) name: Mutex<Vec<u8>>,
+    pub(crate) lib_name: Mutex<Vec<u8>>,
+    pub(crate) lib_version: Mutex<Vec<u8>>,
+    pub(crate) user: Mutex<String>,
 }
 
 impl ClientInfo {
-    pub fn new(
+    pub(crate) fn new(
         id: u64,
         address: String,
         local_address: String,
@@ -105,7 +105,7 @@ impl ClientInfo {
 impl ClientInfo {
     /// So many bytes of requests are at hand, to be run now.
     #[inline]
-    pub fn note_query(&self, len: usize, now_ms: u64) {
+    pub(crate) fn note_query(&self, len: usize, now_ms: u64) {
         self.active_ms.store(now_ms, Relaxed);
         self.query_used.store(len, Relaxed);
         let peak = self.query_peak.load(Relaxed);
@@ -117,7 +117,7 @@ impl ClientInfo {
 
     /// Bytes of room for requests. A client with nothing unfinished has no buffer of its own: it reads into its
     /// worker's, of which it is given what it needed lately, and nothing once it is idle.
-    pub fn query_room(&self, now_ms: u64) -> usize {
+    pub(crate) fn query_room(&self, now_ms: u64) -> usize {
         /// Peers give a client that much at least, and their tools look for it.
         const ROOM_MIN: usize = 16 * 1024;
         const IDLE_MS: u64 = 2_000;
@@ -130,14 +130,14 @@ impl ClientInfo {
     }
 
     /// Bytes of memory that the client takes: its buffers, its queued commands, its name, itself.
-    pub fn memory(&self) -> usize {
+    pub(crate) fn memory(&self) -> usize {
         let names = self.name.lock().capacity() + self.lib_name.lock().capacity();
         let buffers = self.query_size.load(Relaxed) + self.out_bytes.load(Relaxed);
         BASE + names + buffers + self.multi_memory.load(Relaxed)
     }
 
     /// Whether the client is on this machine: over a Unix socket or the loopback interface.
-    pub fn is_local(&self) -> bool {
+    pub(crate) fn is_local(&self) -> bool {
         let ip = self.address.parse::<std::net::SocketAddr>().map(|address| address.ip().to_canonical());
         self.is_unix || ip.is_ok_and(|ip| ip.is_loopback())
     }
@@ -151,21 +151,21 @@ const BASE: usize = size_of::<ClientInfo>() + size_of::<Connection>();
 
 /// Figures over all clients.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Totals {
-    pub count: usize,
+pub(crate) struct Totals {
+    pub(crate) count: usize,
     /// In bytes.
-    pub memory: usize,
+    pub(crate) memory: usize,
     /// The largest query buffer and the largest backlog, in bytes.
-    pub input_max: usize,
-    pub output_max: usize,
-    pub blocked: usize,
-    pub watching: usize,
-    pub watched_keys: usize,
+    pub(crate) input_max: usize,
+    pub(crate) output_max: usize,
+    pub(crate) blocked: usize,
+    pub(crate) watching: usize,
+    pub(crate) watched_keys: usize,
 }
 
 /// See the module's text.
 #[derive(Default)]
-pub struct Clients {
+pub(crate) struct Clients {
     by_id: Mutex<BTreeMap<u64, Arc<ClientInfo>>>,
     last_id: AtomicU64,
     count: AtomicUsize,
@@ -173,23 +173,23 @@ pub struct Clients {
 
 impl Clients {
     /// A number that no client has had.
-    pub fn next_id(&self) -> u64 {
+    pub(crate) fn next_id(&self) -> u64 {
         self.last_id.fetch_add(1, Relaxed) + 1
     }
 
-    pub fn add(&self, client: Arc<ClientInfo>) {
+    pub(crate) fn add(&self, client: Arc<ClientInfo>) {
         self.count.fetch_add(1, Relaxed);
         self.by_id.lock().insert(client.id, client);
     }
 
-    pub fn remove(&self, id: u64) {
+    pub(crate) fn remove(&self, id: u64) {
         if self.by_id.lock().remove(&id).is_some() {
             self.count.fetch_sub(1, Relaxed);
         }
     }
 
     /// Takes clients out of the registry and marks them for their workers to close; returns how many were still there.
-    pub fn kill(&self, clients: &[Arc<ClientInfo>]) -> usize {
+    pub(crate) fn kill(&self, clients: &[Arc<ClientInfo>]) -> usize {
         let mut killed = 0;
         for client in clients {
             client.killed.store(true, Relaxed);
@@ -201,13 +201,13 @@ impl Clients {
         killed
     }
 
-    pub fn count(&self) -> usize {
+    pub(crate) fn count(&self) -> usize {
         self.count.load(Relaxed)
     }
 
     /// The clients that take most memory, as many as have to go for the others to take at most `limit` bytes; those
     /// that may not be evicted are counted and stay.
-    pub fn beyond(&self, limit: usize) -> Vec<Arc<ClientInfo>> {
+    pub(crate) fn beyond(&self, limit: usize) -> Vec<Arc<ClientInfo>> {
         let clients = self.list();
         let mut sum: usize = clients.iter().map(|client| client.memory()).sum();
         if sum <= limit {
@@ -231,7 +231,7 @@ impl Clients {
     }
 
     /// Figures over all clients.
-    pub fn totals(&self) -> Totals {
+    pub(crate) fn totals(&self) -> Totals {
         let mut totals = Totals::default();
         for client in self.by_id.lock().values() {
             totals.count += 1;
@@ -247,7 +247,7 @@ impl Clients {
     }
 
     /// All clients, in the order of their ids.
-    pub fn list(&self) -> Vec<Arc<ClientInfo>> {
+    pub(crate) fn list(&self) -> Vec<Arc<ClientInfo>> {
         self.by_id.lock().values().cloned().collect()
     }
 }

@@ -7,7 +7,7 @@ use std::sync::OnceLock;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// A count that grows evenly; see [`ns`].
-pub type Ticks = u64;
+pub(crate) type Ticks = u64;
 
 #[derive(Clone, Copy)]
 struct Scale {
@@ -34,29 +34,29 @@ fn scale() -> &'static Scale {
 
 /// The present, in ticks. Comes from one counter for all threads.
 #[inline]
-pub fn ticks() -> Ticks {
+pub(crate) fn ticks() -> Ticks {
     let scale = scale();
     if scale.counter { counter() } else { scale.base.elapsed().as_nanos() as u64 }
 }
 
 /// A span of ticks in nanoseconds.
 #[inline]
-pub fn ns(ticks: Ticks) -> u64 {
+pub(crate) fn ns(ticks: Ticks) -> u64 {
     ((u128::from(ticks) * u128::from(scale().ns_q32)) >> 32) as u64
 }
 
 /// A span of ticks in microseconds.
-pub fn us(ticks: Ticks) -> u64 {
+pub(crate) fn us(ticks: Ticks) -> u64 {
     ns(ticks) / 1000
 }
 
 /// How many ticks a microsecond has, at least one.
-pub fn ticks_per_us() -> u64 {
+pub(crate) fn ticks_per_us() -> u64 {
     ((1000_u128 << 32) / u128::from(scale().ns_q32.max(1))).max(1) as u64
 }
 
 /// Where ticks come from, for INFO.
-pub fn source() -> String {
+pub(crate) fn source() -> String {
     if scale().counter {
         format!("X86 TSC @ {} ticks/us", ticks_per_us())
     } else {
@@ -65,12 +65,12 @@ pub fn source() -> String {
 }
 
 /// Milliseconds since the Unix epoch.
-pub fn unix_ms() -> u64 {
+pub(crate) fn unix_ms() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64)
 }
 
 /// Microseconds since the Unix epoch.
-pub fn unix_us() -> u64 {
+pub(crate) fn unix_us() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_micros() as u64)
 }
 

@@ -29,26 +29,26 @@ use crate::session::{Queued, ReplyMode, Session};
 
 /// What became of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Outcome {
+pub(crate) enum Outcome {
     Replied,
     /// CLIENT PAUSE: to be tried again when the pause is over.
     Paused,
 }
 
 /// One worker's means of running commands.
-pub struct Executor {
-    pub server: Arc<Server>,
-    pub seat: Seat,
-    pub settings: Arc<Settings>,
+pub(crate) struct Executor {
+    pub(crate) server: Arc<Server>,
+    pub(crate) seat: Seat,
+    pub(crate) settings: Arc<Settings>,
     settings_version: u64,
-    pub worker: usize,
+    pub(crate) worker: usize,
     table: &'static Table,
     places: Vec<Place>,
-    pub pool: Pool,
+    pub(crate) pool: Pool,
     /// Memory is short, and evicting did not help.
-    pub out_of_memory: bool,
+    pub(crate) out_of_memory: bool,
     /// When the command at hand began: the end of the one before.
-    pub last_ticks: Ticks,
+    pub(crate) last_ticks: Ticks,
 }
 
 /// Keys evicted between two looks at the memory that tables no longer need.
@@ -56,15 +56,15 @@ const EVICT_AT_ONCE: usize = 16;
 
 /// A request whose command is known.
 #[derive(Clone, Copy)]
-pub struct Request<'a> {
-    pub command: Option<Id>,
-    pub args: Args<'a>,
+pub(crate) struct Request<'a> {
+    pub(crate) command: Option<Id>,
+    pub(crate) args: Args<'a>,
     /// The hash and place of the first argument, when that is the only key and both have been computed.
-    pub key: Option<(u64, Place)>,
+    pub(crate) key: Option<(u64, Place)>,
 }
 
 impl Executor {
-    pub fn new(server: Arc<Server>, worker: usize) -> Executor {
+    pub(crate) fn new(server: Arc<Server>, worker: usize) -> Executor {
         let mut seat = server.keyspace.seat();
         seat.ticks = clock::ticks;
         let mut executor = Executor {
@@ -83,12 +83,12 @@ impl Executor {
         executor
     }
 
-    pub fn stats(&self) -> &Stats {
+    pub(crate) fn stats(&self) -> &Stats {
         &self.server.stats[self.worker]
     }
 
     /// Takes note of the time and of changed settings. To be called once per loop turn.
-    pub fn refresh(&mut self, now_ms: u64) {
+    pub(crate) fn refresh(&mut self, now_ms: u64) {
         self.seat.now_ms = now_ms;
         let version = self.server.settings_version();
         if version != self.settings_version {
@@ -101,7 +101,7 @@ impl Executor {
 
     /// The command that a request names, and its key, for prefetching.
     #[inline]
-    pub fn resolve<'a>(&self, args: Args<'a>, db: u32) -> Request<'a> {
+    pub(crate) fn resolve<'a>(&self, args: Args<'a>, db: u32) -> Request<'a> {
         let command = self.table.find(args.at(0));
         let mut key = None;
         if let Some(id) = command
@@ -116,7 +116,12 @@ impl Executor {
 
     /// Runs a request and writes its reply. The seat is inside the gate.
     #[inline]
-    pub fn run(&mut self, session: &mut Session, mut request: Request<'_>, reply: &mut Reply) -> Outcome {
+    pub(crate) fn run(
+        &mut self,
+        session: &mut Session,
+        mut request: Request<'_>,
+        reply: &mut Reply,
+    ) -> Outcome {
         let (mark, errors) = (reply.mark(), reply.errors);
         let outcome = match self.admit(session, &mut request) {
             Ok(Admitted::Run(id)) => {
@@ -302,7 +307,7 @@ impl Executor {
 
     /// Gives up keys if more memory is used than `maxmemory` allows. The seat is inside the gate, and holds nothing.
     #[inline]
-    pub fn make_room(&mut self) {
+    pub(crate) fn make_room(&mut self) {
         self.out_of_memory = false;
         let limit = self.settings.maxmemory as usize;
         if limit > 0 && memory::used() > limit {
@@ -354,7 +359,7 @@ impl Executor {
     }
 
     /// Runs `f`; a panic in it becomes an error reply, its locks having been released on the way out.
-    pub fn shielded<R>(
+    pub(crate) fn shielded<R>(
         &mut self,
         reply: &mut Reply,
         f: impl FnOnce(&mut Self, &mut Reply) -> R,
@@ -405,7 +410,7 @@ impl Parts<'_> {
 }
 
 /// Runs a queued command inside EXEC's call, which holds the slots it needs.
-pub fn run_nested(call: &mut Call<'_, '_>, queued: &Queued) {
+pub(crate) fn run_nested(call: &mut Call<'_, '_>, queued: &Queued) {
     let row = table().row(queued.id);
     let (args, before, errors) = (queued.args.as_args(), clock::ticks(), call.reply.errors);
     call.held.seat.no_touch = call.session.no_touch;
@@ -541,7 +546,7 @@ fn eviction(policy: Policy) -> Option<evict::Policy> {
 
 /// Books a stage that began at `from`; returns the present.
 #[inline]
-pub fn book(stats: &Stats, stage: Stage, from: Ticks) -> Ticks {
+pub(crate) fn book(stats: &Stats, stage: Stage, from: Ticks) -> Ticks {
     let now = clock::ticks();
     stats.book(stage, now.saturating_sub(from));
     now

@@ -6,7 +6,7 @@ use evenkeel_store::WrongType;
 
 /// What a command replies instead of a result.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Error {
+pub(crate) enum Error {
     WrongType,
     NotInteger,
     NotFloat,
@@ -32,16 +32,16 @@ pub enum Error {
 }
 
 /// What a handler returns: its reply has been written, or an error is to be.
-pub type Done = Result<(), Error>;
+pub(crate) type Done = Result<(), Error>;
 
 impl Error {
     /// `ERR` and the text.
-    pub fn text(text: impl Into<Cow<'static, str>>) -> Error {
+    pub(crate) fn text(text: impl Into<Cow<'static, str>>) -> Error {
         Error::Text(text.into())
     }
 
     /// The reply's line without the leading minus.
-    pub fn line(&self) -> Cow<'_, [u8]> {
+    pub(crate) fn line(&self) -> Cow<'_, [u8]> {
         let text: Cow<'_, str> = match self {
             Error::WrongType => "WRONGTYPE Operation against a key holding the wrong kind of value".into(),
             Error::NotInteger => "ERR value is not an integer or out of range".into(),

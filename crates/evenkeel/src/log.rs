@@ -18,7 +18,7 @@ const QUEUE: usize = 4096;
 
 /// How much a line matters, as in Redis' `loglevel`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Level {
+pub(crate) enum Level {
     Debug,
     Verbose,
     Notice,
@@ -45,7 +45,7 @@ enum Order {
 
 /// See the module's text. Cloning gives another handle on the same log.
 #[derive(Clone)]
-pub struct Log {
+pub(crate) struct Log {
     queue: SyncSender<Order>,
     shared: Arc<Shared>,
 }
@@ -57,7 +57,7 @@ struct Shared {
 
 impl Log {
     /// Starts the thread; `file` is appended to, `None` is standard output.
-    pub fn start(level: Level, file: Option<PathBuf>) -> Log {
+    pub(crate) fn start(level: Level, file: Option<PathBuf>) -> Log {
         let (queue, orders) = sync_channel(QUEUE);
         let shared = Arc::new(Shared { level: AtomicU8::new(level as u8), dropped: AtomicU64::new(0) });
         let of_thread = shared.clone();
@@ -68,15 +68,15 @@ impl Log {
         Log { queue, shared }
     }
 
-    pub fn set_level(&self, level: Level) {
+    pub(crate) fn set_level(&self, level: Level) {
         self.shared.level.store(level as u8, Relaxed);
     }
 
-    pub fn is_enabled(&self, level: Level) -> bool {
+    pub(crate) fn is_enabled(&self, level: Level) -> bool {
         level as u8 >= self.shared.level.load(Relaxed)
     }
 
-    pub fn line(&self, level: Level, text: impl Into<String>) {
+    pub(crate) fn line(&self, level: Level, text: impl Into<String>) {
         if self.is_enabled(level)
             && self.queue.try_send(Order::Line(level, clock::unix_ms(), text.into())).is_err()
         {
@@ -84,20 +84,20 @@ impl Log {
         }
     }
 
-    pub fn notice(&self, text: impl Into<String>) {
+    pub(crate) fn notice(&self, text: impl Into<String>) {
         self.line(Level::Notice, text);
     }
 
-    pub fn warning(&self, text: impl Into<String>) {
+    pub(crate) fn warning(&self, text: impl Into<String>) {
         self.line(Level::Warning, text);
     }
 
-    pub fn verbose(&self, text: impl Into<String>) {
+    pub(crate) fn verbose(&self, text: impl Into<String>) {
         self.line(Level::Verbose, text);
     }
 
     /// Waits until all lines so far are written, for two seconds at most. Not for workers.
-    pub fn flush(&self) {
+    pub(crate) fn flush(&self) {
         let (done, wait) = sync_channel(1);
         if self.queue.send(Order::Flush(done)).is_ok() {
             let _ = wait.recv_timeout(Duration::from_secs(2));

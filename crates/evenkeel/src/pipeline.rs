@@ -23,7 +23,7 @@ const REPLY_LEN_MAX: usize = 128 * 1024;
 
 /// What a worker reuses from batch to batch.
 #[derive(Default)]
-pub struct Pipeline {
+pub(crate) struct Pipeline {
     spans: Vec<Span>,
     batch: Vec<Parts>,
     /// Cache lines that an entry of the last batch took, by the bytes that its commands brought or fetched.
@@ -50,7 +50,7 @@ struct Parts {
 
 /// Why a run ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Ended {
+pub(crate) enum Ended {
     /// Nothing more can be run: the rest has not arrived, or the session is closing.
     Empty,
     /// The reply is large enough to be sent; there is more.
@@ -62,7 +62,7 @@ pub enum Ended {
 impl Pipeline {
     /// Runs requests of `bytes[*used..]` until there are no more or the reply is large. `*used` moves on to the first
     /// byte of the first request that was not run; how far that one was read is kept in the connection.
-    pub fn run(
+    pub(crate) fn run(
         &mut self,
         executor: &mut Executor,
         connection: &mut Connection,
@@ -112,7 +112,7 @@ impl Pipeline {
     }
 
     /// The key of the first request in `bytes`, if that has one key and is alone: a pipeline prefetches by itself.
-    pub fn first_key(
+    pub(crate) fn first_key(
         &mut self,
         executor: &Executor,
         session: &Session,
@@ -128,7 +128,7 @@ impl Pipeline {
     }
 
     /// How many cache lines to fetch ahead per entry.
-    pub fn entry_lines(&self) -> usize {
+    pub(crate) fn entry_lines(&self) -> usize {
         self.entry_lines
     }
 

@@ -10,13 +10,13 @@ use crate::error::Error;
 
 /// A reply being written. Everything but large values goes into the encoder's bytes.
 #[derive(Default)]
-pub struct Reply {
+pub(crate) struct Reply {
     encoder: Encoder,
     /// In order of `at`: after so many bytes of the encoder comes this stretch.
     shared: Vec<Shared>,
     shared_len: usize,
     /// Errors written so far; the dispatcher compares before and after a command.
-    pub errors: u64,
+    pub(crate) errors: u64,
 }
 
 struct Shared {
@@ -25,14 +25,14 @@ struct Shared {
 }
 
 /// A stretch of memory to be sent.
-pub enum Stretch {
+pub(crate) enum Stretch {
     Bytes(Vec<u8>),
     Chunk(Chunk, Range<usize>),
     Zeros(usize),
 }
 
 impl Stretch {
-    pub fn as_slice(&self) -> &[u8] {
+    pub(crate) fn as_slice(&self) -> &[u8] {
         match self {
             Stretch::Bytes(bytes) => bytes,
             Stretch::Chunk(chunk, range) => &chunk[range.clone()],
@@ -61,7 +61,7 @@ impl Stretch {
 
 /// A point to which a reply can be taken back.
 #[derive(Clone, Copy)]
-pub struct Mark {
+pub(crate) struct Mark {
     bytes: usize,
     shared: usize,
     shared_len: usize,
@@ -84,7 +84,7 @@ impl DerefMut for Reply {
 impl Reply {
     /// A string value; a large one is referred to, not copied.
     #[inline]
-    pub fn string(&mut self, value: Str<'_>) {
+    pub(crate) fn string(&mut self, value: Str<'_>) {
         match value {
             Str::Flat(bytes) => self.bulk(bytes),
             Str::Rope(rope) => self.string_range(Str::Rope(rope), 0..rope.len()),
@@ -92,7 +92,7 @@ impl Reply {
     }
 
     /// A part of a string value; the range lies inside it.
-    pub fn string_range(&mut self, value: Str<'_>, range: Range<usize>) {
+    pub(crate) fn string_range(&mut self, value: Str<'_>, range: Range<usize>) {
         match value {
             Str::Flat(bytes) => self.bulk(&bytes[range]),
             Str::Rope(rope) => {
@@ -116,38 +116,38 @@ impl Reply {
 
     /// An error line.
     #[cold]
-    pub fn fail(&mut self, error: &Error) {
+    pub(crate) fn fail(&mut self, error: &Error) {
         self.errors += 1;
         self.encoder.error(&error.line());
     }
 
     /// Bytes to be sent.
-    pub fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.encoder.bytes.len() + self.shared_len
     }
 
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.encoder.bytes.is_empty() && self.shared.is_empty()
     }
 
-    pub fn mark(&self) -> Mark {
+    pub(crate) fn mark(&self) -> Mark {
         Mark { bytes: self.encoder.bytes.len(), shared: self.shared.len(), shared_len: self.shared_len }
     }
 
     /// Forgets everything written since the mark.
-    pub fn rewind(&mut self, mark: Mark) {
+    pub(crate) fn rewind(&mut self, mark: Mark) {
         self.encoder.bytes.truncate(mark.bytes);
         self.shared.truncate(mark.shared);
         self.shared_len = mark.shared_len;
     }
 
     /// The bytes, when nothing is shared: the usual case.
-    pub fn plain(&self) -> Option<&[u8]> {
+    pub(crate) fn plain(&self) -> Option<&[u8]> {
         self.shared.is_empty().then_some(&self.encoder.bytes)
     }
 
     /// Forgets everything, and gives memory back after an unusually large reply.
-    pub fn clear(&mut self) {
+    pub(crate) fn clear(&mut self) {
         const KEEP: usize = 256 * 1024;
         self.encoder.bytes.clear();
         if self.encoder.bytes.capacity() > KEEP {
@@ -158,7 +158,7 @@ impl Reply {
     }
 
     /// What is left to send after the first `sent` bytes; the reply is empty then.
-    pub fn take_rest(&mut self, sent: usize) -> Vec<Stretch> {
+    pub(crate) fn take_rest(&mut self, sent: usize) -> Vec<Stretch> {
         let (mut rest, mut skip, mut at) = (Vec::new(), sent, 0);
         for Shared { at: end, stretch } in std::mem::take(&mut self.shared) {
             rest.extend(Stretch::Bytes(self.encoder.bytes[at..end].to_vec()).after(&mut skip));
@@ -171,7 +171,7 @@ impl Reply {
     }
 
     /// Everything as slices, for one gathering write.
-    pub fn slices(&self) -> Vec<std::io::IoSlice<'_>> {
+    pub(crate) fn slices(&self) -> Vec<std::io::IoSlice<'_>> {
         let (mut slices, mut at) = (Vec::with_capacity(2 * self.shared.len() + 1), 0);
         for Shared { at: end, stretch } in &self.shared {
             slices.push(std::io::IoSlice::new(&self.encoder.bytes[at..*end]));

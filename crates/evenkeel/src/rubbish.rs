@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::mpsc::{Sender, channel};
 
 /// Things to be dropped on another thread.
-pub struct Rubbish {
+pub(crate) struct Rubbish {
     sender: Sender<Box<dyn Send>>,
     counts: Arc<Counts>,
 }
@@ -20,7 +20,7 @@ struct Counts {
 
 impl Rubbish {
     /// Starts the thread; it ends when the last sender is gone.
-    pub fn start() -> Rubbish {
+    pub(crate) fn start() -> Rubbish {
         let (sender, receiver) = channel::<Box<dyn Send>>();
         let counts = Arc::new(Counts::default());
         let freed = counts.clone();
@@ -38,31 +38,31 @@ impl Rubbish {
     }
 
     /// Drops `thing` soon.
-    pub fn free(&self, thing: impl Send + 'static) {
+    pub(crate) fn free(&self, thing: impl Send + 'static) {
         self.counts.given.fetch_add(1, Relaxed);
         // The receiver lives as long as the sender; were it gone, the thing would be dropped here.
         drop(self.sender.send(Box::new(thing)));
     }
 
     /// Drops flushed databases soon; until then, [`Rubbish::is_flushing`].
-    pub fn free_flushed(&self, databases: impl Send + 'static) {
+    pub(crate) fn free_flushed(&self, databases: impl Send + 'static) {
         self.counts.flushes.fetch_add(1, Relaxed);
         // Dropped in this order.
         self.free((databases, Flush(self.counts.clone())));
     }
 
     /// Whether the memory of flushed databases is about to come back.
-    pub fn is_flushing(&self) -> bool {
+    pub(crate) fn is_flushing(&self) -> bool {
         self.counts.flushes.load(Relaxed) > 0
     }
 
     /// Things given and not yet freed.
-    pub fn pending(&self) -> u64 {
+    pub(crate) fn pending(&self) -> u64 {
         self.counts.given.load(Relaxed).saturating_sub(self.counts.freed.load(Relaxed))
     }
 
     /// Things freed since the start.
-    pub fn freed(&self) -> u64 {
+    pub(crate) fn freed(&self) -> u64 {
         self.counts.freed.load(Relaxed)
     }
 }

@@ -26,43 +26,43 @@ use crate::observe::stats::Stats;
 use crate::session::Session;
 
 /// See the module's text.
-pub struct Server {
-    pub keyspace: Keyspace,
+pub(crate) struct Server {
+    pub(crate) keyspace: Keyspace,
     settings: RwLock<Arc<Settings>>,
     settings_version: AtomicU64,
     /// Held by who changes the settings.
     changing: Mutex<()>,
-    pub listeners: Listeners,
-    pub config_file: Option<PathBuf>,
+    pub(crate) listeners: Listeners,
+    pub(crate) config_file: Option<PathBuf>,
     /// The commands under the names that the configuration gives them.
-    pub table: &'static Table,
-    pub clients: Clients,
+    pub(crate) table: &'static Table,
+    pub(crate) clients: Clients,
     /// One set per worker.
-    pub stats: Box<[Stats]>,
-    pub inboxes: Box<[Inbox]>,
-    pub pause: Pause,
-    pub log: Log,
-    pub rubbish: crate::rubbish::Rubbish,
-    pub started_ms: u64,
-    pub run_id: String,
-    pub replication_id: String,
+    pub(crate) stats: Box<[Stats]>,
+    pub(crate) inboxes: Box<[Inbox]>,
+    pub(crate) pause: Pause,
+    pub(crate) log: Log,
+    pub(crate) rubbish: crate::rubbish::Rubbish,
+    pub(crate) started_ms: u64,
+    pub(crate) run_id: String,
+    pub(crate) replication_id: String,
     /// Set once; workers then end.
-    pub stopping: AtomicBool,
-    pub rates: Mutex<Rates>,
-    pub rejected_connections: AtomicU64,
-    pub closed_for_output: AtomicU64,
-    pub closed_for_input: AtomicU64,
-    pub evicted_clients: AtomicU64,
+    pub(crate) stopping: AtomicBool,
+    pub(crate) rates: Mutex<Rates>,
+    pub(crate) rejected_connections: AtomicU64,
+    pub(crate) closed_for_output: AtomicU64,
+    pub(crate) closed_for_input: AtomicU64,
+    pub(crate) evicted_clients: AtomicU64,
     /// DEBUG SET-ACTIVE-EXPIRE.
-    pub active_expire: AtomicBool,
-    pub census: Census,
-    pub slowlog: SlowLog,
-    pub latency: Monitor,
+    pub(crate) active_expire: AtomicBool,
+    pub(crate) census: Census,
+    pub(crate) slowlog: SlowLog,
+    pub(crate) latency: Monitor,
 }
 
 impl Server {
     /// A server with `workers` workers, which are not running yet.
-    pub fn new(
+    pub(crate) fn new(
         settings: Settings,
         config_file: Option<PathBuf>,
         workers: usize,
@@ -107,18 +107,21 @@ impl Server {
         })
     }
 
-    pub fn settings(&self) -> Arc<Settings> {
+    pub(crate) fn settings(&self) -> Arc<Settings> {
         self.settings.read().clone()
     }
 
     #[inline]
-    pub fn settings_version(&self) -> u64 {
+    pub(crate) fn settings_version(&self) -> u64 {
         self.settings_version.load(Acquire)
     }
 
     /// Replaces the settings by what `change` makes of them, unless that fails. One change at a time; whoever reads
     /// does not wait for it.
-    pub fn change_settings<E>(&self, change: impl FnOnce(&Settings) -> Result<Settings, E>) -> Result<(), E> {
+    pub(crate) fn change_settings<E>(
+        &self,
+        change: impl FnOnce(&Settings) -> Result<Settings, E>,
+    ) -> Result<(), E> {
         let _one_at_a_time = self.changing.lock();
         let new = Arc::new(change(&self.settings())?);
         self.slowlog.configure(&new);
@@ -129,19 +132,19 @@ impl Server {
     }
 
     /// Listens where `settings` say from now on; see [`Listeners::follow`].
-    pub fn listen(&self, settings: &Settings) -> Result<(), String> {
+    pub(crate) fn listen(&self, settings: &Settings) -> Result<(), String> {
         let result = self.listeners.follow(settings);
         // Also after a failure: sockets may have been closed and opened again.
         self.inboxes.iter().for_each(|inbox| inbox.post(Message::Listen));
         result
     }
 
-    pub fn workers(&self) -> usize {
+    pub(crate) fn workers(&self) -> usize {
         self.inboxes.len()
     }
 
     /// Closes the connections of these clients, which count no longer when this returns; how many there were.
-    pub fn kill(&self, clients: &[Arc<ClientInfo>]) -> usize {
+    pub(crate) fn kill(&self, clients: &[Arc<ClientInfo>]) -> usize {
         let killed = self.clients.kill(clients);
         // All workers, since a connection may be on its way from one to another.
         self.inboxes.iter().for_each(|inbox| inbox.post(Message::CloseKilled));
@@ -149,7 +152,7 @@ impl Server {
     }
 
     /// Closes the clients that take most memory, until all of them together take at most `limit` bytes.
-    pub fn evict_clients(&self, limit: usize) {
+    pub(crate) fn evict_clients(&self, limit: usize) {
         let beyond = self.clients.beyond(limit);
         if beyond.is_empty() {
             return;
@@ -163,12 +166,12 @@ impl Server {
     }
 
     /// Makes every worker go round once, so that it sees what has changed.
-    pub fn wake_all(&self) {
+    pub(crate) fn wake_all(&self) {
         self.inboxes.iter().for_each(|inbox| inbox.post(Message::Wake));
     }
 
     /// CONFIG RESETSTAT.
-    pub fn reset_stats(&self) {
+    pub(crate) fn reset_stats(&self) {
         self.stats.iter().for_each(Stats::reset);
         self.keyspace.reset_totals();
         *self.rates.lock() = Rates::default();
@@ -184,19 +187,19 @@ impl Server {
     }
 
     /// Tells everyone to end.
-    pub fn stop(&self) {
+    pub(crate) fn stop(&self) {
         self.stopping.store(true, Release);
         self.wake_all();
     }
 
-    pub fn uptime_ms(&self) -> u64 {
+    pub(crate) fn uptime_ms(&self) -> u64 {
         clock::unix_ms().saturating_sub(self.started_ms)
     }
 }
 
 /// CLIENT PAUSE.
 #[derive(Default)]
-pub struct Pause {
+pub(crate) struct Pause {
     /// 0: none, 1: writes, 2: all commands.
     mode: AtomicU8,
     until_ms: AtomicU64,
@@ -204,7 +207,7 @@ pub struct Pause {
 
 impl Pause {
     /// Pauses until `until_ms`. Of two pauses the stricter mode and the later end hold.
-    pub fn begin(&self, all: bool, until_ms: u64, now_ms: u64) {
+    pub(crate) fn begin(&self, all: bool, until_ms: u64, now_ms: u64) {
         let (mode, until) = if self.is_active(now_ms) {
             (self.mode.load(Relaxed), self.until_ms.load(Relaxed))
         } else {
@@ -214,23 +217,23 @@ impl Pause {
         self.mode.store(mode.max(1 + u8::from(all)), Release);
     }
 
-    pub fn end(&self) {
+    pub(crate) fn end(&self) {
         self.mode.store(0, Release);
     }
 
     /// Whether any pause holds: expired keys stay and nothing is evicted meanwhile.
     #[inline]
-    pub fn is_active(&self, now_ms: u64) -> bool {
+    pub(crate) fn is_active(&self, now_ms: u64) -> bool {
         self.mode.load(Acquire) != 0 && now_ms < self.until_ms.load(Acquire)
     }
 
     /// When the pause ends by itself, in milliseconds since the Unix epoch.
-    pub fn until_ms(&self) -> u64 {
+    pub(crate) fn until_ms(&self) -> u64 {
         self.until_ms.load(Acquire)
     }
 
     /// What is paused, for INFO: `none`, `write` or `all`.
-    pub fn name(&self, now_ms: u64) -> &'static str {
+    pub(crate) fn name(&self, now_ms: u64) -> &'static str {
         match (self.is_active(now_ms), self.mode.load(Acquire)) {
             (false, _) => "none",
             (true, 1) => "write",
@@ -240,7 +243,7 @@ impl Pause {
 
     /// Whether a command has to wait.
     #[inline]
-    pub fn delays(&self, row: &Command, session: &Session, now_ms: u64) -> bool {
+    pub(crate) fn delays(&self, row: &Command, session: &Session, now_ms: u64) -> bool {
         match self.mode.load(Relaxed) {
             0 => false,
             _ if !self.is_active(now_ms) || row.flags.has(Flags::EVEN_PAUSED) => false,
@@ -266,7 +269,7 @@ fn random_seed() -> u64 {
 }
 
 /// Forty random hexadecimal digits, as Redis names runs.
-pub fn random_hex() -> String {
+pub(crate) fn random_hex() -> String {
     let mut bytes = [0; 20];
     fill_random(&mut bytes);
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()

@@ -12,24 +12,24 @@ use crate::command::Id;
 use crate::command::args::OwnedArgs;
 
 /// See the module's text.
-pub struct Session {
-    pub db: u32,
+pub(crate) struct Session {
+    pub(crate) db: u32,
     /// The client's entry in the registry, shared with whoever lists or kills clients.
-    pub client: Arc<ClientInfo>,
-    pub authenticated: bool,
-    pub multi: Option<Multi>,
-    pub watching: Option<Watching>,
-    pub reply_mode: ReplyMode,
-    pub no_touch: bool,
+    pub(crate) client: Arc<ClientInfo>,
+    pub(crate) authenticated: bool,
+    pub(crate) multi: Option<Multi>,
+    pub(crate) watching: Option<Watching>,
+    pub(crate) reply_mode: ReplyMode,
+    pub(crate) no_touch: bool,
     /// The connection is closed once the reply is out.
-    pub closing: bool,
+    pub(crate) closing: bool,
     /// Accepted beyond `maxclients`, to see whether it is an operator.
-    pub on_probation: bool,
+    pub(crate) on_probation: bool,
 }
 
 /// CLIENT REPLY.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ReplyMode {
+pub(crate) enum ReplyMode {
     On,
     Off,
     /// The next command's reply is dropped.
@@ -40,28 +40,28 @@ pub enum ReplyMode {
 
 /// Commands queued since MULTI.
 #[derive(Default)]
-pub struct Multi {
-    pub queue: Vec<Queued>,
+pub(crate) struct Multi {
+    pub(crate) queue: Vec<Queued>,
     /// A command could not be queued: EXEC will be refused.
-    pub failed: bool,
-    pub memory: usize,
+    pub(crate) failed: bool,
+    pub(crate) memory: usize,
 }
 
-pub struct Queued {
-    pub id: Id,
-    pub args: OwnedArgs,
+pub(crate) struct Queued {
+    pub(crate) id: Id,
+    pub(crate) args: OwnedArgs,
 }
 
 /// Keys under WATCH.
-pub struct Watching {
-    pub watch: Arc<Watch>,
+pub(crate) struct Watching {
+    pub(crate) watch: Arc<Watch>,
     /// Database and key.
-    pub keys: Vec<(u32, Box<[u8]>)>,
+    pub(crate) keys: Vec<(u32, Box<[u8]>)>,
 }
 
 impl Multi {
     /// Queues a command of this client.
-    pub fn push(&mut self, id: Id, args: OwnedArgs, client: &ClientInfo) {
+    pub(crate) fn push(&mut self, id: Id, args: OwnedArgs, client: &ClientInfo) {
         self.memory += args.memory() + size_of::<Queued>();
         self.queue.push(Queued { id, args });
         client.multi_len.store(self.queue.len() as i32, Relaxed);
@@ -70,7 +70,7 @@ impl Multi {
 }
 
 impl Session {
-    pub fn new(client: Arc<ClientInfo>, authenticated: bool) -> Session {
+    pub(crate) fn new(client: Arc<ClientInfo>, authenticated: bool) -> Session {
         Session {
             db: 0,
             client,
@@ -84,13 +84,13 @@ impl Session {
         }
     }
 
-    pub fn select(&mut self, db: u32) {
+    pub(crate) fn select(&mut self, db: u32) {
         self.db = db;
         self.client.db.store(db, Relaxed);
     }
 
     /// Ends all watches. `held` holds nothing, everything, or the slots of the watched keys.
-    pub fn unwatch(&mut self, held: &mut Held<'_>) {
+    pub(crate) fn unwatch(&mut self, held: &mut Held<'_>) {
         let Some(watching) = self.watching.take() else { return };
         self.client.watched.store(0, Relaxed);
         for (db, key) in &watching.keys {
@@ -104,7 +104,7 @@ impl Session {
     }
 
     /// Leaves MULTI, if in it.
-    pub fn discard(&mut self) -> Option<Multi> {
+    pub(crate) fn discard(&mut self) -> Option<Multi> {
         let multi = self.multi.take();
         self.client.multi_len.store(-1, Relaxed);
         self.client.multi_memory.store(0, Relaxed);

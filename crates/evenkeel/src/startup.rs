@@ -16,13 +16,13 @@ use crate::log::{Level, Log};
 use crate::net::worker::Worker;
 use crate::server::Server;
 
-pub const VERSION: &str = env!("CARGO_PKG_VERSION");
+pub(crate) const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 /// Milliseconds between two rounds of the control thread.
 const ROUND_MS: u64 = 100;
 
 /// Runs the program; returns how it ended.
-pub fn run(args: impl Iterator<Item = OsString>) -> ExitCode {
+pub(crate) fn run(args: impl Iterator<Item = OsString>) -> ExitCode {
     let known = |name: &[u8]| table().find(name).is_some();
     let launch = match Launch::from_args(args.skip(1), known) {
         Ok(launch) => launch,
@@ -126,7 +126,7 @@ fn worker_count(settings: &Settings) -> usize {
 }
 
 /// The log's word for a directive's value.
-pub fn level_of(level: LogLevel) -> Level {
+pub(crate) fn level_of(level: LogLevel) -> Level {
     match level {
         LogLevel::Debug => Level::Debug,
         LogLevel::Verbose => Level::Verbose,
@@ -154,7 +154,7 @@ fn set_huge_pages(on: bool) {
 }
 
 /// Asks for as many descriptors as `maxclients` needs; says how many clients the limit admits when it is too low.
-pub fn raise_file_limit(settings: &Settings) -> Result<(), u64> {
+pub(crate) fn raise_file_limit(settings: &Settings) -> Result<(), u64> {
     const OTHERS: u64 = 64; // listeners, the log, one epoll and one eventfd per worker, operators
     let others = OTHERS + 2 * worker_count(settings) as u64;
     let wanted = u64::from(settings.maxclients) + others;

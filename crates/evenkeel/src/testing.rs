@@ -24,7 +24,7 @@ use crate::server::Server;
 use crate::session::Session;
 
 /// Commands that only tests have.
-pub const COMMANDS: &[Command] =
+pub(crate) const COMMANDS: &[Command] =
     &[write("TEST.PANIC", at_least(2), Keys::REST, Group::Server, set_and_panic)];
 
 /// TEST.PANIC key [key ...]: sets the first key, then breaks down with the locks of all of them held.
@@ -35,11 +35,11 @@ fn set_and_panic(call: &mut Call<'_, '_>) -> Done {
 }
 
 /// See the module's text.
-pub struct World {
-    pub server: Arc<Server>,
-    pub workers: Vec<Executor>,
+pub(crate) struct World {
+    pub(crate) server: Arc<Server>,
+    pub(crate) workers: Vec<Executor>,
     connections: HashMap<String, Connection>,
-    pub now_ms: u64,
+    pub(crate) now_ms: u64,
 }
 
 /// A session, served by one of the workers.
@@ -58,7 +58,7 @@ const START: [&str; 2] = ["--enable-debug-command", "yes"];
 
 /// Runs a transcript in process, and on redis-server where there is one: what it says holds for both.
 #[track_caller]
-pub fn check(text: &str) {
+pub(crate) fn check(text: &str) {
     transcript::check_on(&mut World::new(), text);
     if let Some(oracle) = Program::oracle(Peer::Redis) {
         transcript::check(&evenkeel_testkit::Server::start(&oracle, &START), text);
@@ -66,14 +66,14 @@ pub fn check(text: &str) {
 }
 
 /// Randomness for a test; `EVENKEEL_SEED`, which a failing test prints, repeats it.
-pub fn random() -> Random {
+pub(crate) fn random() -> Random {
     let seed = fresh_seed();
     println!("EVENKEEL_SEED={seed}");
     Random::new(seed)
 }
 
 impl World {
-    pub fn new() -> World {
+    pub(crate) fn new() -> World {
         let log = Log::start(Level::Nothing, None);
         let launch =
             Launch::from_args(START.map(OsString::from).into_iter(), |_| true).expect("good arguments");
@@ -84,20 +84,20 @@ impl World {
     }
 
     /// As CONFIG SET does.
-    pub fn configure(&self, name: &str, value: &str) {
+    pub(crate) fn configure(&self, name: &str, value: &str) {
         let pairs = [(name.as_bytes(), value.as_bytes())];
         let changed = self.server.change_settings(|settings| settings.set(&pairs, true).map(|(new, _)| new));
         assert!(changed.is_ok(), "{name} {value}");
     }
 
     #[track_caller]
-    pub fn check(&mut self, text: &str) {
+    pub(crate) fn check(&mut self, text: &str) {
         transcript::check_on(self, text);
     }
 
     /// One command and its reply, as transcripts show it.
     #[track_caller]
-    pub fn run(&mut self, line: &str) -> String {
+    pub(crate) fn run(&mut self, line: &str) -> String {
         let args = evenkeel_testkit::words::split(line).expect("a command line");
         self.call(&args).expect("a reply").to_string()
     }

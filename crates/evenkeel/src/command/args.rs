@@ -7,89 +7,89 @@ use crate::error::Error;
 
 /// Arguments where they arrived: a buffer and where in it each lies. The first is the command's name.
 #[derive(Clone, Copy)]
-pub struct Args<'a> {
+pub(crate) struct Args<'a> {
     buf: &'a [u8],
     spans: &'a [Span],
 }
 
 impl<'a> Args<'a> {
     #[inline]
-    pub fn new(buf: &'a [u8], spans: &'a [Span]) -> Args<'a> {
+    pub(crate) fn new(buf: &'a [u8], spans: &'a [Span]) -> Args<'a> {
         Args { buf, spans }
     }
 
     #[inline]
-    pub fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.spans.len()
     }
 
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.spans.is_empty()
     }
 
     /// The argument at `index`, which is there by the row's arity or the caller's check. Panics otherwise.
     #[inline]
-    pub fn at(&self, index: usize) -> &'a [u8] {
+    pub(crate) fn at(&self, index: usize) -> &'a [u8] {
         self.spans[index].of(self.buf)
     }
 
     #[inline]
-    pub fn get(&self, index: usize) -> Option<&'a [u8]> {
+    pub(crate) fn get(&self, index: usize) -> Option<&'a [u8]> {
         self.spans.get(index).map(|span| span.of(self.buf))
     }
 
     /// All from `index` on.
-    pub fn from(&self, index: usize) -> impl ExactSizeIterator<Item = &'a [u8]> + use<'a> {
+    pub(crate) fn from(&self, index: usize) -> impl ExactSizeIterator<Item = &'a [u8]> + use<'a> {
         let buf = self.buf;
         self.spans[index.min(self.spans.len())..].iter().map(move |span| span.of(buf))
     }
 
     /// The arguments from `first` on, which is at most their number, as a call of their own.
-    pub fn skip(&self, first: usize) -> Args<'a> {
+    pub(crate) fn skip(&self, first: usize) -> Args<'a> {
         Args { buf: self.buf, spans: &self.spans[first..] }
     }
 
     /// An integer.
-    pub fn int(&self, index: usize) -> Result<i64, Error> {
+    pub(crate) fn int(&self, index: usize) -> Result<i64, Error> {
         parse_i64(self.at(index)).ok_or(Error::NotInteger)
     }
 
     /// An integer of 32 bits, for which Redis has a text of its own.
-    pub fn int32(&self, index: usize) -> Result<i32, Error> {
+    pub(crate) fn int32(&self, index: usize) -> Result<i32, Error> {
         const TEXT: &str = "ERR value is out of range, value must between -2147483648 and 2147483647";
         i32::try_from(self.int(index)?).map_err(|_| Error::text(TEXT))
     }
 
     /// The number of a database, of which there are so many.
-    pub fn database(&self, index: usize, databases: u32) -> Result<u32, Error> {
+    pub(crate) fn database(&self, index: usize, databases: u32) -> Result<u32, Error> {
         let number = u32::try_from(self.int32(index)?).ok();
         number.filter(|db| *db < databases).ok_or(Error::InvalidDb)
     }
 
     /// Whether the argument is this word, in any case.
-    pub fn is(&self, index: usize, word: &str) -> bool {
+    pub(crate) fn is(&self, index: usize, word: &str) -> bool {
         self.get(index).is_some_and(|arg| arg.eq_ignore_ascii_case(word.as_bytes()))
     }
 
     /// The argument in upper case, for matching options; long ones, which are none, are cut.
-    pub fn word(&self, index: usize) -> Word {
+    pub(crate) fn word(&self, index: usize) -> Word {
         Word::new(self.get(index).unwrap_or(b""))
     }
 
     /// The argument as text, where other bytes become the replacement character: for names and messages.
-    pub fn text(&self, index: usize) -> String {
+    pub(crate) fn text(&self, index: usize) -> String {
         String::from_utf8_lossy(self.at(index)).into_owned()
     }
 
     /// The argument as Redis quotes it in an error: at most `max` bytes, and none from a zero byte on.
-    pub fn quoted(&self, index: usize, max: usize) -> &'a [u8] {
+    pub(crate) fn quoted(&self, index: usize, max: usize) -> &'a [u8] {
         let arg = self.at(index);
         let len = arg.iter().position(|byte| *byte == 0).unwrap_or(arg.len());
         &arg[..len.min(max)]
     }
 
     /// A copy that owns its bytes.
-    pub fn to_owned(&self) -> OwnedArgs {
+    pub(crate) fn to_owned(&self) -> OwnedArgs {
         let mut buf = Vec::with_capacity(self.spans.iter().map(|span| span.of(self.buf).len()).sum());
         let mut lens = Vec::with_capacity(self.spans.len());
         for arg in self.from(0) {
@@ -102,7 +102,7 @@ impl<'a> Args<'a> {
 
 /// Arguments kept for later, as MULTI keeps them.
 #[derive(Clone, Debug)]
-pub struct OwnedArgs {
+pub(crate) struct OwnedArgs {
     buf: Vec<u8>,
     spans: Vec<Span>,
 }
@@ -120,19 +120,19 @@ impl OwnedArgs {
         OwnedArgs { buf, spans }
     }
 
-    pub fn as_args(&self) -> Args<'_> {
+    pub(crate) fn as_args(&self) -> Args<'_> {
         Args { buf: &self.buf, spans: &self.spans }
     }
 
     /// Bytes of memory held.
-    pub fn memory(&self) -> usize {
+    pub(crate) fn memory(&self) -> usize {
         self.buf.capacity() + self.spans.capacity() * size_of::<Span>()
     }
 }
 
 /// An option's name in upper case.
 #[derive(Clone, Copy)]
-pub struct Word {
+pub(crate) struct Word {
     bytes: [u8; 24],
     len: usize,
 }
@@ -148,7 +148,7 @@ impl Word {
     }
 
     /// To be matched against byte strings: `b"EX"`.
-    pub fn as_bytes(&self) -> &[u8] {
+    pub(crate) fn as_bytes(&self) -> &[u8] {
         &self.bytes[..self.len]
     }
 }

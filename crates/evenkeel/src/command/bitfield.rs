@@ -47,7 +47,7 @@ struct Step {
 
 /// BITFIELD key [GET encoding offset | [OVERFLOW WRAP | SAT | FAIL] SET encoding offset value | INCRBY encoding offset
 /// increment ...]
-pub fn bitfield(call: &mut Call<'_, '_>) -> Done {
+pub(crate) fn bitfield(call: &mut Call<'_, '_>) -> Done {
     let steps = parse(call)?;
     if steps.iter().all(|step| step.action == Action::Get) {
         return read_all(call, &steps);
@@ -71,7 +71,7 @@ pub fn bitfield(call: &mut Call<'_, '_>) -> Done {
 }
 
 /// BITFIELD_RO key [GET encoding offset ...]
-pub fn bitfield_ro(call: &mut Call<'_, '_>) -> Done {
+pub(crate) fn bitfield_ro(call: &mut Call<'_, '_>) -> Done {
     let steps = parse(call)?;
     if steps.iter().any(|step| step.action != Action::Get) {
         return Err(Error::text("ERR BITFIELD_RO only supports the GET subcommand"));

@@ -14,7 +14,7 @@ use super::{Call, Command, Group, Keys, at_least, exactly, read, write};
 use crate::error::{Done, Error};
 
 #[rustfmt::skip]
-pub const COMMANDS: &[Command] = &[
+pub(crate) const COMMANDS: &[Command] = &[
     write("SETBIT",      exactly(4),  Keys::FIRST,            Group::Bitmap, setbit     ).grows(),
     read ("GETBIT",      exactly(3),  Keys::FIRST,            Group::Bitmap, getbit     ).fast(),
     read ("BITCOUNT",    at_least(2), Keys::FIRST,            Group::Bitmap, bitcount   ),
@@ -50,7 +50,7 @@ fn setbit(call: &mut Call<'_, '_>) -> Done {
 
 /// A bit's offset, as long as it lies in a string of the allowed length. For a field of `bits` bits it may be given
 /// in fields, after a `#`.
-pub fn bit_offset(call: &Call<'_, '_>, text: &[u8], bits: Option<u32>) -> Result<u64, Error> {
+pub(crate) fn bit_offset(call: &Call<'_, '_>, text: &[u8], bits: Option<u32>) -> Result<u64, Error> {
     let (text, unit) = match (text, bits) {
         ([b'#', rest @ ..], Some(bits)) => (rest, i64::from(bits)),
         _ => (text, 1),
@@ -127,13 +127,13 @@ fn bitpos(call: &mut Call<'_, '_>) -> Done {
 }
 
 /// A part of a string.
-pub enum Stretch<'a> {
+pub(crate) enum Stretch<'a> {
     Bytes(&'a [u8]),
     Zeros(usize),
 }
 
 /// The parts that make up `range`, in order. `range` lies inside the string.
-pub fn stretches(value: Str<'_>, range: Range<usize>) -> impl Iterator<Item = Stretch<'_>> {
+pub(crate) fn stretches(value: Str<'_>, range: Range<usize>) -> impl Iterator<Item = Stretch<'_>> {
     let (flat, rope): (_, Option<&Spine>) = match value {
         Str::Flat(bytes) => (Some(Stretch::Bytes(&bytes[range.clone()])), None),
         Str::Rope(rope) => (None, Some(rope)),

@@ -21,7 +21,7 @@ enum Operation {
 }
 
 /// BITOP AND | OR | XOR | NOT destkey key [key ...]
-pub fn bitop(call: &mut Call<'_, '_>) -> Done {
+pub(crate) fn bitop(call: &mut Call<'_, '_>) -> Done {
     let operation = match call.args.word(1).as_bytes() {
         b"AND" => Operation::And,
         b"OR" => Operation::Or,

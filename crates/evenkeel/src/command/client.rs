@@ -13,7 +13,7 @@ use crate::error::{Done, Error};
 use crate::session::ReplyMode;
 
 #[rustfmt::skip]
-pub const COMMANDS: &[Command] = &[
+pub(crate) const COMMANDS: &[Command] = &[
     container("CLIENT", Group::Connection, &[
         session("CLIENT|CACHING",      exactly(3),  Group::Connection, caching      ),
         session("CLIENT|GETNAME",      exactly(2),  Group::Connection, get_name     ),

@@ -11,7 +11,7 @@ use crate::server::Server;
 use crate::startup::{level_of, raise_file_limit};
 
 #[rustfmt::skip]
-pub const COMMANDS: &[Command] = &[
+pub(crate) const COMMANDS: &[Command] = &[
     container("CONFIG", Group::Server, &[
         session("CONFIG|GET",       at_least(3), Group::Server, get       ).admin(),
         session("CONFIG|HELP",      exactly(2),  Group::Server, help      ).scriptable(),
@@ -94,7 +94,7 @@ fn rewrite(call: &mut Call<'_, '_>) -> Done {
 }
 
 /// Writes the settings into the configuration file.
-pub fn rewrite_file(server: &Server, extent: Extent) -> Done {
+pub(crate) fn rewrite_file(server: &Server, extent: Extent) -> Done {
     let Some(path) = &server.config_file else {
         return Err(Error::text("ERR The server is running without a config file"));
     };

@@ -13,7 +13,7 @@ const BEFORE_AUTH: Flags = Flags::NO_AUTH.with(Flags::ALLOW_BUSY).with(Flags::OP
 const ALWAYS: Flags = BEFORE_AUTH.with(Flags::NOT_QUEUED);
 
 #[rustfmt::skip]
-pub const COMMANDS: &[Command] = &[
+pub(crate) const COMMANDS: &[Command] = &[
     session("PING",   at_least(1), Group::Connection, ping  ).fast().scriptable().without(Flags::LOADING.with(Flags::STALE)),
     session("ECHO",   exactly(2),  Group::Connection, echo  ).fast().scriptable(),
     // Changes the database for the commands after it.
@@ -146,10 +146,10 @@ fn greet(call: &mut Call<'_, '_>) {
 }
 
 /// The version of Redis whose behaviour is ours; client libraries decide by it what they may use.
-pub const REDIS_VERSION: &str = "7.2.4";
+pub(crate) const REDIS_VERSION: &str = "7.2.4";
 
 /// The product's own version.
-pub const EVENKEEL_VERSION: &str = VERSION;
+pub(crate) const EVENKEEL_VERSION: &str = VERSION;
 
 /// AUTH [username] password
 fn auth(call: &mut Call<'_, '_>) -> Done {
@@ -187,7 +187,7 @@ fn same(a: &[u8], b: &[u8]) -> bool {
 }
 
 /// Names the connection.
-pub fn set_name(call: &mut Call<'_, '_>, name: &[u8]) -> Done {
+pub(crate) fn set_name(call: &mut Call<'_, '_>, name: &[u8]) -> Done {
     *call.session.client.name.lock() = checked_name(name)?.to_vec();
     Ok(())
 }

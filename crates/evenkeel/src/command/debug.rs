@@ -18,7 +18,7 @@ use crate::error::{Done, Error};
 const FLAGS: Flags = Flags::ADMIN.with(Flags::NOSCRIPT).with(Flags::LOADING).with(Flags::STALE);
 
 #[rustfmt::skip]
-pub const COMMANDS: &[Command] = &[
+pub(crate) const COMMANDS: &[Command] = &[
     Command { flags: FLAGS, reach: Reach::Whole, ..session("DEBUG", at_least(2), Group::Server, debug) },
 ];
 

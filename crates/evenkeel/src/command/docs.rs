@@ -23,51 +23,51 @@
 
 /// What is known about one command or, with a name such as `CLIENT|KILL`, about one subcommand.
 #[derive(Debug)]
-pub struct Doc {
-    pub name: &'static str,
+pub(crate) struct Doc {
+    pub(crate) name: &'static str,
     /// Redis' own: string, bitmap, generic, transactions, connection, server.
-    pub group: &'static str,
+    pub(crate) group: &'static str,
     /// The version of Redis (up to 7.2) or Valkey (later) that brought the command.
-    pub since: &'static str,
-    pub complexity: &'static str,
-    pub syntax: &'static str,
-    pub summary: &'static str,
-    pub deprecated: Option<Deprecated>,
+    pub(crate) since: &'static str,
+    pub(crate) complexity: &'static str,
+    pub(crate) syntax: &'static str,
+    pub(crate) summary: &'static str,
+    pub(crate) deprecated: Option<Deprecated>,
     /// For operators and tests rather than for applications: `syscmd` among the flags.
-    pub system: bool,
+    pub(crate) system: bool,
     /// Nothing but a name that subcommands share; cannot be called alone.
-    pub container: bool,
+    pub(crate) container: bool,
 }
 
 #[derive(Debug)]
-pub struct Deprecated {
-    pub since: &'static str,
-    pub replaced_by: &'static str,
+pub(crate) struct Deprecated {
+    pub(crate) since: &'static str,
+    pub(crate) replaced_by: &'static str,
 }
 
 /// The documentation of a command; `name` in any case, subcommands as `client|kill`.
-pub fn find(name: &str) -> Option<&'static Doc> {
+pub(crate) fn find(name: &str) -> Option<&'static Doc> {
     let upper = || name.bytes().map(|byte| byte.to_ascii_uppercase());
     let at = DOCS.binary_search_by(|doc| doc.name.bytes().cmp(upper())).ok()?;
     Some(&DOCS[at])
 }
 
 /// The subcommands of `container`, whose name comes in any case; none for a command that has none.
-pub fn subcommands(container: &str) -> impl Iterator<Item = &'static Doc> {
+pub(crate) fn subcommands(container: &str) -> impl Iterator<Item = &'static Doc> {
     DOCS.iter().filter(move |doc| {
         doc.name.split_once('|').is_some_and(|(parent, _)| parent.eq_ignore_ascii_case(container))
     })
 }
 
 /// Replies to `<CONTAINER> HELP`.
-pub fn reply_help(call: &mut super::Call<'_, '_>, container: &str) {
+pub(crate) fn reply_help(call: &mut super::Call<'_, '_>, container: &str) {
     let lines = help(container);
     call.reply.array(lines.len());
     lines.iter().for_each(|line| call.reply.simple(line));
 }
 
 /// The lines that `<CONTAINER> HELP` answers with; none if there is no such container.
-pub fn help(container: &str) -> Vec<String> {
+pub(crate) fn help(container: &str) -> Vec<String> {
     let Some(parent) = find(container) else { return Vec::new() };
     let mut topics: Vec<(String, &str)> = subcommands(parent.name)
         .map(|doc| (doc.usage(), doc.summary))
@@ -90,12 +90,12 @@ pub fn help(container: &str) -> Vec<String> {
 
 impl Doc {
     /// The tree that COMMAND DOCS sends under `arguments`.
-    pub fn arguments(&self) -> Vec<Argument> {
+    pub(crate) fn arguments(&self) -> Vec<Argument> {
         arguments(self.syntax).expect("a test parses the syntax of every row")
     }
 
     /// What COMMAND DOCS sends under `doc_flags`, which is left out when empty.
-    pub fn doc_flags(&self) -> &'static [&'static str] {
+    pub(crate) fn doc_flags(&self) -> &'static [&'static str] {
         match (&self.deprecated, self.system) {
             (Some(_), true) => &["deprecated", "syscmd"],
             (Some(_), false) => &["deprecated"],
@@ -105,7 +105,7 @@ impl Doc {
     }
 
     /// The call as a line for people, without the container: `LIST [TYPE ..]`, `SET key value [NX | XX] ..`.
-    pub fn usage(&self) -> String {
+    pub(crate) fn usage(&self) -> String {
         let name = self.name.rsplit('|').next().unwrap_or(self.name);
         let mut line = name.to_string();
         for argument in self.arguments() {
@@ -153,7 +153,7 @@ const fn help_doc(name: &'static str, group: &'static str, since: &'static str) 
 
 /// All documentation, sorted by the bytes of the name.
 #[rustfmt::skip]
-pub const DOCS: &[Doc] = &[
+pub(crate) const DOCS: &[Doc] = &[
     doc("APPEND", "string", "2.0.0", "O(1), amortized", "key value",
         "Adds bytes at the end of a string, which is created if it is absent."),
     doc("AUTH", "connection", "1.0.0", "O(N) with N passwords of the user", "[username] password",
@@ -455,25 +455,25 @@ const DEBUG_TOPICS: &[(&str, &str)] = &[
 
 /// One argument of a command, or a group of them.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Argument {
-    pub name: String,
-    pub kind: Kind,
+pub(crate) struct Argument {
+    pub(crate) name: String,
+    pub(crate) kind: Kind,
     /// How it is shown to people; groups have none.
-    pub display_text: Option<String>,
+    pub(crate) display_text: Option<String>,
     /// The word that announces it, or that it consists of.
-    pub token: Option<String>,
+    pub(crate) token: Option<String>,
     /// Which key specification of the command finds it.
-    pub key_spec_index: Option<usize>,
-    pub optional: bool,
-    pub multiple: bool,
+    pub(crate) key_spec_index: Option<usize>,
+    pub(crate) optional: bool,
+    pub(crate) multiple: bool,
     /// The token comes again with each repetition.
-    pub multiple_token: bool,
+    pub(crate) multiple_token: bool,
     /// Of a block the members, of a choice the alternatives.
-    pub arguments: Vec<Argument>,
+    pub(crate) arguments: Vec<Argument>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
+pub(crate) enum Kind {
     Key,
     String,
     Integer,
@@ -487,7 +487,7 @@ pub enum Kind {
 
 impl Kind {
     /// The word that COMMAND DOCS has for it under `type`.
-    pub fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Kind::Key => "key",
             Kind::String => "string",
@@ -518,7 +518,7 @@ fn kind_of_name(name: &str) -> Kind {
 
 impl Argument {
     /// The argument in the notation of the header, without what only serves the tree: names of groups, types.
-    pub fn usage(&self) -> String {
+    pub(crate) fn usage(&self) -> String {
         let listed =
             |separator| self.arguments.iter().map(Argument::usage).collect::<Vec<_>>().join(separator);
         let bare_choice = self.optional && !self.multiple && self.token.is_none();
@@ -581,7 +581,7 @@ impl Argument {
 
 /// Why a syntax line means nothing.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum SyntaxError {
+pub(crate) enum SyntaxError {
     /// A bracket is still open at the end.
     Unclosed,
     /// This stands where it cannot.
@@ -614,7 +614,7 @@ impl std::error::Error for SyntaxError {}
 const DEPTH_MAX: usize = 16;
 
 /// Reads a line in the notation of the header.
-pub fn arguments(syntax: &str) -> Result<Vec<Argument>, SyntaxError> {
+pub(crate) fn arguments(syntax: &str) -> Result<Vec<Argument>, SyntaxError> {
     let mut parser = Parser { rest: syntax, depth: 0 };
     let (pieces, end) = parser.pieces()?;
     let mut tree = match end {

@@ -10,7 +10,7 @@ use evenkeel_store::Millis;
 const GROUP: Group = Group::Keyspace;
 
 #[rustfmt::skip]
-pub const COMMANDS: &[Command] = &[
+pub(crate) const COMMANDS: &[Command] = &[
     write("EXPIRE",      at_least(3), Keys::FIRST, GROUP, expire     ).fast(),
     write("EXPIREAT",    at_least(3), Keys::FIRST, GROUP, expireat   ).fast(),
     write("PEXPIRE",     at_least(3), Keys::FIRST, GROUP, pexpire    ).fast(),

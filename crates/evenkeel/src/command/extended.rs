@@ -23,7 +23,7 @@ const TEN_TO_DECIMALS: u128 = 10_u128.pow(DECIMALS as u32);
 
 /// A float: `mantissa * 2^exponent`, negated or not, or infinite.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Extended {
+pub(crate) enum Extended {
     /// The mantissa's highest bit is set, unless it is zero.
     Finite {
         negative: bool,
@@ -40,7 +40,7 @@ const ZERO: Extended = Extended::Finite { negative: false, mantissa: 0, exponent
 impl Extended {
     /// Reads what C's `strtold` reads to its end: decimal, hexadecimal or infinite. `None` for anything else, for a NaN,
     /// and for what is too large or too close to zero.
-    pub fn parse(text: &[u8]) -> Option<Extended> {
+    pub(crate) fn parse(text: &[u8]) -> Option<Extended> {
         if text.len() > TEXT_LEN_MAX {
             return None;
         }
@@ -60,7 +60,7 @@ impl Extended {
     }
 
     /// The sum; `None` when it is infinite or no number.
-    pub fn plus(self, other: Extended) -> Option<Extended> {
+    pub(crate) fn plus(self, other: Extended) -> Option<Extended> {
         use Extended::Finite;
         let (Finite { negative, mantissa, exponent }, Finite { negative: n, mantissa: m, exponent: e }) =
             (self, other)
@@ -87,7 +87,7 @@ impl Extended {
     }
 
     /// The number as Redis prints it: 17 decimals, without zeros at their end; never an exponent.
-    pub fn print(self) -> String {
+    pub(crate) fn print(self) -> String {
         let (negative, mantissa, exponent) = match self {
             Extended::Infinite { negative: false } => return "inf".into(),
             Extended::Infinite { negative: true } => return "-inf".into(),

@@ -11,7 +11,7 @@ use crate::reply::Reply;
 const GROUP: Group = Group::Connection;
 
 #[rustfmt::skip]
-pub const COMMANDS: &[Command] = &[
+pub(crate) const COMMANDS: &[Command] = &[
     Command {
         subcommands: &[
             session("COMMAND|COUNT",           exactly(2),  GROUP, count             ).scriptable(),

@@ -4,7 +4,7 @@ use super::Args;
 
 /// A rule that finds keys.
 #[derive(Clone, Copy)]
-pub enum Keys {
+pub(crate) enum Keys {
     /// From argument `first` to `last` (negative: from the end), every `step`th.
     Range { first: i16, last: i16, step: i16 },
     /// A count at argument `at`, then as many groups of `step` arguments, the key first in each.
@@ -14,33 +14,33 @@ pub enum Keys {
 }
 
 impl Keys {
-    pub const NONE: Keys = Keys::Range { first: 0, last: 0, step: 0 };
+    pub(crate) const NONE: Keys = Keys::Range { first: 0, last: 0, step: 0 };
     /// The first argument.
-    pub const FIRST: Keys = Keys::Range { first: 1, last: 1, step: 1 };
+    pub(crate) const FIRST: Keys = Keys::Range { first: 1, last: 1, step: 1 };
     /// The first two arguments.
-    pub const FIRST_TWO: Keys = Keys::Range { first: 1, last: 2, step: 1 };
+    pub(crate) const FIRST_TWO: Keys = Keys::Range { first: 1, last: 2, step: 1 };
     /// The second argument.
-    pub const SECOND: Keys = Keys::Range { first: 2, last: 2, step: 1 };
+    pub(crate) const SECOND: Keys = Keys::Range { first: 2, last: 2, step: 1 };
     /// All arguments.
-    pub const REST: Keys = Keys::Range { first: 1, last: -1, step: 1 };
+    pub(crate) const REST: Keys = Keys::Range { first: 1, last: -1, step: 1 };
     /// All arguments from the second on.
-    pub const REST_FROM_SECOND: Keys = Keys::Range { first: 2, last: -1, step: 1 };
+    pub(crate) const REST_FROM_SECOND: Keys = Keys::Range { first: 2, last: -1, step: 1 };
     /// Every other argument: keys and values by turns.
-    pub const PAIRS: Keys = Keys::Range { first: 1, last: -1, step: 2 };
+    pub(crate) const PAIRS: Keys = Keys::Range { first: 1, last: -1, step: 2 };
 
     /// Whether it is exactly the first argument, which has a fast path.
     #[inline]
-    pub fn is_first(&self) -> bool {
+    pub(crate) fn is_first(&self) -> bool {
         matches!(self, Keys::Range { first: 1, last: 1, .. })
     }
 
-    pub fn is_none(&self) -> bool {
+    pub(crate) fn is_none(&self) -> bool {
         matches!(self, Keys::Range { step: 0, .. })
     }
 
     /// Calls `key` with the index and database of each key of a call, in order. A call whose count is no number or
     /// too large has none: its handler finds that out and says so.
-    pub fn for_each(&self, args: &Args<'_>, db: u32, databases: u32, mut key: impl FnMut(usize, u32)) {
+    pub(crate) fn for_each(&self, args: &Args<'_>, db: u32, databases: u32, mut key: impl FnMut(usize, u32)) {
         match *self {
             Keys::Range { step: 0, .. } => {}
             Keys::Range { first, last, step } => {

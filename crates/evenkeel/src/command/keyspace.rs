@@ -12,7 +12,7 @@ use crate::error::{Done, Error};
 const GROUP: Group = Group::Keyspace;
 
 #[rustfmt::skip]
-pub const COMMANDS: &[Command] = &[
+pub(crate) const COMMANDS: &[Command] = &[
     write("DEL",       at_least(2), Keys::REST,      GROUP, del),
     write("UNLINK",    at_least(2), Keys::REST,      GROUP, del      ).fast(),
     read ("EXISTS",    at_least(2), Keys::REST,      GROUP, exists   ).fast(),

@@ -12,7 +12,7 @@ use crate::observe::latency::report;
 const GROUP: Group = Group::Server;
 
 #[rustfmt::skip]
-pub const COMMANDS: &[Command] = &[
+pub(crate) const COMMANDS: &[Command] = &[
     container("LATENCY", GROUP, &[
         session("LATENCY|DOCTOR",    exactly(2),  GROUP, doctor   ).admin(),
         session("LATENCY|GRAPH",     exactly(3),  GROUP, graph    ).admin(),

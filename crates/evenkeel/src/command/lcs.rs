@@ -29,7 +29,7 @@ struct Match {
 }
 
 /// LCS key1 key2 [LEN] [IDX] [MINMATCHLEN length] [WITHMATCHLEN]
-pub fn lcs(call: &mut Call<'_, '_>) -> Done {
+pub(crate) fn lcs(call: &mut Call<'_, '_>) -> Done {
     let lens = [string_len(call, 0)?, string_len(call, 1)?];
     let options = parse(call)?;
     let cells = (lens[0] as u128 + 1) * (lens[1] as u128 + 1);

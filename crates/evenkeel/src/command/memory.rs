@@ -15,7 +15,7 @@ const fn plain(command: Command) -> Command {
 }
 
 #[rustfmt::skip]
-pub const COMMANDS: &[Command] = &[
+pub(crate) const COMMANDS: &[Command] = &[
     container("MEMORY", GROUP, &[
         plain(session("MEMORY|DOCTOR",       exactly(2),  GROUP, doctor      )),
         session      ("MEMORY|HELP",         exactly(2),  GROUP, help        ).scriptable(),

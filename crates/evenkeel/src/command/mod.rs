@@ -4,44 +4,44 @@
 //! keys and hence the slots to lock, the memory check, what is allowed in MULTI, statistics, COMMAND. No command is
 //! known by its name anywhere else.
 
-pub mod args;
+pub(crate) mod args;
 mod bitfield;
-pub mod bitmap;
+pub(crate) mod bitmap;
 mod bitop;
-pub mod call;
-pub mod client;
-pub mod config_command;
-pub mod connection;
-pub mod debug;
-pub mod docs;
-pub mod expire;
+pub(crate) mod call;
+pub(crate) mod client;
+pub(crate) mod config_command;
+pub(crate) mod connection;
+pub(crate) mod debug;
+pub(crate) mod docs;
+pub(crate) mod expire;
 mod extended;
-pub mod introspect;
-pub mod keys;
-pub mod keyspace;
-pub mod latency;
+pub(crate) mod introspect;
+pub(crate) mod keys;
+pub(crate) mod keyspace;
+pub(crate) mod latency;
 mod lcs;
-pub mod memory;
+pub(crate) mod memory;
 mod natural;
-pub mod object;
-pub mod scan;
-pub mod server;
+pub(crate) mod object;
+pub(crate) mod scan;
+pub(crate) mod server;
 mod set_options;
-pub mod slowlog;
-pub mod specs;
-pub mod string;
-pub mod table;
-pub mod transaction;
+pub(crate) mod slowlog;
+pub(crate) mod specs;
+pub(crate) mod string;
+pub(crate) mod table;
+pub(crate) mod transaction;
 
-pub use args::Args;
-pub use call::Call;
-pub use keys::Keys;
-pub use table::{Id, Table};
+pub(crate) use args::Args;
+pub(crate) use call::Call;
+pub(crate) use keys::Keys;
+pub(crate) use table::{Id, Table};
 
 use crate::error::Done;
 
 /// All families.
-pub const FAMILIES: &[&[Command]] = &[
+pub(crate) const FAMILIES: &[&[Command]] = &[
     bitmap::COMMANDS,
     client::COMMANDS,
     config_command::COMMANDS,
@@ -64,7 +64,7 @@ pub const FAMILIES: &[&[Command]] = &[
 
 /// What a handler gets to hold, beside its session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Reach {
+pub(crate) enum Reach {
     /// The slots of the row's keys, locked.
     Keys,
     /// Nothing; it walks from slot to slot (SCAN, KEYS) or needs no data at all.
@@ -77,57 +77,57 @@ pub enum Reach {
 
 /// Properties of a command, as bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Flags(u32);
+pub(crate) struct Flags(u32);
 
 impl Flags {
-    pub const NONE: Flags = Flags(0);
-    pub const WRITE: Flags = Flags(1 << 0);
-    pub const READONLY: Flags = Flags(1 << 1);
+    pub(crate) const NONE: Flags = Flags(0);
+    pub(crate) const WRITE: Flags = Flags(1 << 0);
+    pub(crate) const READONLY: Flags = Flags(1 << 1);
     /// May need memory: refused when there is none left.
-    pub const DENYOOM: Flags = Flags(1 << 2);
-    pub const ADMIN: Flags = Flags(1 << 3);
-    pub const NOSCRIPT: Flags = Flags(1 << 4);
-    pub const FAST: Flags = Flags(1 << 5);
+    pub(crate) const DENYOOM: Flags = Flags(1 << 2);
+    pub(crate) const ADMIN: Flags = Flags(1 << 3);
+    pub(crate) const NOSCRIPT: Flags = Flags(1 << 4);
+    pub(crate) const FAST: Flags = Flags(1 << 5);
     /// Allowed while data is being loaded.
-    pub const LOADING: Flags = Flags(1 << 6);
+    pub(crate) const LOADING: Flags = Flags(1 << 6);
     /// Allowed on a replica whose data is stale.
-    pub const STALE: Flags = Flags(1 << 7);
+    pub(crate) const STALE: Flags = Flags(1 << 7);
     /// Run at once inside MULTI, not queued.
-    pub const NOT_QUEUED: Flags = Flags(1 << 8);
+    pub(crate) const NOT_QUEUED: Flags = Flags(1 << 8);
     /// Refused inside MULTI.
-    pub const NO_MULTI: Flags = Flags(1 << 9);
+    pub(crate) const NO_MULTI: Flags = Flags(1 << 9);
     /// Allowed before AUTH.
-    pub const NO_AUTH: Flags = Flags(1 << 10);
+    pub(crate) const NO_AUTH: Flags = Flags(1 << 10);
     /// Not delayed by CLIENT PAUSE.
-    pub const EVEN_PAUSED: Flags = Flags(1 << 11);
+    pub(crate) const EVEN_PAUSED: Flags = Flags(1 << 11);
     /// Delayed by CLIENT PAUSE WRITE although it need not write (EXEC).
-    pub const MAY_WRITE: Flags = Flags(1 << 12);
+    pub(crate) const MAY_WRITE: Flags = Flags(1 << 12);
     /// Allowed to a client beyond `maxclients`: what an operator needs to see and mend a full server.
-    pub const OPERATOR: Flags = Flags(1 << 14);
+    pub(crate) const OPERATOR: Flags = Flags(1 << 14);
     /// Touches no key and does not change the database selected, so that EXEC need hold nothing for it.
-    pub const NO_DATA: Flags = Flags(1 << 15);
+    pub(crate) const NO_DATA: Flags = Flags(1 << 15);
     /// Allowed while a script runs for too long.
-    pub const ALLOW_BUSY: Flags = Flags(1 << 16);
+    pub(crate) const ALLOW_BUSY: Flags = Flags(1 << 16);
     /// Its time is that of the commands that it runs, which are in the slow log for themselves.
-    pub const SKIP_SLOWLOG: Flags = Flags(1 << 17);
+    pub(crate) const SKIP_SLOWLOG: Flags = Flags(1 << 17);
 
-    pub const fn with(self, other: Flags) -> Flags {
+    pub(crate) const fn with(self, other: Flags) -> Flags {
         Flags(self.0 | other.0)
     }
 
-    pub const fn without(self, other: Flags) -> Flags {
+    pub(crate) const fn without(self, other: Flags) -> Flags {
         Flags(self.0 & !other.0)
     }
 
     #[inline]
-    pub const fn has(self, other: Flags) -> bool {
+    pub(crate) const fn has(self, other: Flags) -> bool {
         self.0 & other.0 != 0
     }
 }
 
 /// ACL categories beyond those that flags imply (write, read, admin, dangerous, fast, slow).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Group {
+pub(crate) enum Group {
     Keyspace,
     String,
     Bitmap,
@@ -137,7 +137,7 @@ pub enum Group {
 }
 
 impl Group {
-    pub fn acl_category(self) -> Option<&'static str> {
+    pub(crate) fn acl_category(self) -> Option<&'static str> {
         match self {
             Group::Keyspace => Some("@keyspace"),
             Group::String => Some("@string"),
@@ -151,44 +151,44 @@ impl Group {
 
 /// How many arguments, the command's name included.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Arity(i32);
+pub(crate) struct Arity(i32);
 
 /// Exactly `n` arguments.
-pub const fn exactly(n: i32) -> Arity {
+pub(crate) const fn exactly(n: i32) -> Arity {
     Arity(n)
 }
 
 /// `n` arguments or more.
-pub const fn at_least(n: i32) -> Arity {
+pub(crate) const fn at_least(n: i32) -> Arity {
     Arity(-n)
 }
 
 impl Arity {
     #[inline]
-    pub fn admits(self, args: usize) -> bool {
+    pub(crate) fn admits(self, args: usize) -> bool {
         if self.0 >= 0 { args == self.0 as usize } else { args >= -self.0 as usize }
     }
 
     /// Redis' notation: negative for "or more".
-    pub fn as_i32(self) -> i32 {
+    pub(crate) fn as_i32(self) -> i32 {
         self.0
     }
 }
 
 /// What runs a command.
-pub type Handler = fn(&mut Call<'_, '_>) -> Done;
+pub(crate) type Handler = fn(&mut Call<'_, '_>) -> Done;
 
 /// A row.
-pub struct Command {
+pub(crate) struct Command {
     /// Upper case; a subcommand carries its container's name before a bar: `CLIENT|LIST`.
-    pub name: &'static str,
-    pub arity: Arity,
-    pub keys: Keys,
-    pub reach: Reach,
-    pub flags: Flags,
-    pub group: Group,
-    pub handler: Handler,
-    pub subcommands: &'static [Command],
+    pub(crate) name: &'static str,
+    pub(crate) arity: Arity,
+    pub(crate) keys: Keys,
+    pub(crate) reach: Reach,
+    pub(crate) flags: Flags,
+    pub(crate) group: Group,
+    pub(crate) handler: Handler,
+    pub(crate) subcommands: &'static [Command],
 }
 
 const fn row(name: &'static str, arity: Arity, group: Group, handler: Handler) -> Command {
@@ -197,27 +197,39 @@ const fn row(name: &'static str, arity: Arity, group: Group, handler: Handler) -
 }
 
 /// A command that reads its keys.
-pub const fn read(name: &'static str, arity: Arity, keys: Keys, group: Group, handler: Handler) -> Command {
+pub(crate) const fn read(
+    name: &'static str,
+    arity: Arity,
+    keys: Keys,
+    group: Group,
+    handler: Handler,
+) -> Command {
     Command { keys, reach: Reach::Keys, flags: Flags::READONLY, ..row(name, arity, group, handler) }
 }
 
 /// A command that may change its keys.
-pub const fn write(name: &'static str, arity: Arity, keys: Keys, group: Group, handler: Handler) -> Command {
+pub(crate) const fn write(
+    name: &'static str,
+    arity: Arity,
+    keys: Keys,
+    group: Group,
+    handler: Handler,
+) -> Command {
     Command { keys, reach: Reach::Keys, flags: Flags::WRITE, ..row(name, arity, group, handler) }
 }
 
 /// A command that reads the keyspace slot by slot.
-pub const fn walk(name: &'static str, arity: Arity, group: Group, handler: Handler) -> Command {
+pub(crate) const fn walk(name: &'static str, arity: Arity, group: Group, handler: Handler) -> Command {
     Command { flags: Flags::READONLY, ..row(name, arity, group, handler) }
 }
 
 /// A command that changes the keyspace as a whole.
-pub const fn whole(name: &'static str, arity: Arity, group: Group, handler: Handler) -> Command {
+pub(crate) const fn whole(name: &'static str, arity: Arity, group: Group, handler: Handler) -> Command {
     Command { reach: Reach::Whole, flags: Flags::WRITE, ..row(name, arity, group, handler) }
 }
 
 /// A command on the session or the server, which touches no key.
-pub const fn session(name: &'static str, arity: Arity, group: Group, handler: Handler) -> Command {
+pub(crate) const fn session(name: &'static str, arity: Arity, group: Group, handler: Handler) -> Command {
     Command {
         flags: Flags::NOSCRIPT.with(Flags::LOADING).with(Flags::STALE).with(Flags::NO_DATA),
         ..row(name, arity, group, handler)
@@ -225,7 +237,7 @@ pub const fn session(name: &'static str, arity: Arity, group: Group, handler: Ha
 }
 
 /// A command that only has subcommands.
-pub const fn container(name: &'static str, group: Group, subcommands: &'static [Command]) -> Command {
+pub(crate) const fn container(name: &'static str, group: Group, subcommands: &'static [Command]) -> Command {
     Command { subcommands, ..session(name, at_least(2), group, no_such_subcommand) }
 }
 
@@ -235,38 +247,38 @@ fn no_such_subcommand(_: &mut Call<'_, '_>) -> Done {
 }
 
 impl Command {
-    pub const fn flag(mut self, flag: Flags) -> Command {
+    pub(crate) const fn flag(mut self, flag: Flags) -> Command {
         self.flags = self.flags.with(flag);
         self
     }
 
-    pub const fn without(mut self, flag: Flags) -> Command {
+    pub(crate) const fn without(mut self, flag: Flags) -> Command {
         self.flags = self.flags.without(flag);
         self
     }
 
     /// A script may call it.
-    pub const fn scriptable(self) -> Command {
+    pub(crate) const fn scriptable(self) -> Command {
         self.without(Flags::NOSCRIPT)
     }
 
     /// Takes constant or logarithmic time.
-    pub const fn fast(self) -> Command {
+    pub(crate) const fn fast(self) -> Command {
         self.flag(Flags::FAST)
     }
 
     /// May need memory.
-    pub const fn grows(self) -> Command {
+    pub(crate) const fn grows(self) -> Command {
         self.flag(Flags::DENYOOM)
     }
 
     /// For operators.
-    pub const fn admin(self) -> Command {
+    pub(crate) const fn admin(self) -> Command {
         self.flag(Flags::ADMIN.with(Flags::OPERATOR))
     }
 
     /// The name as statistics and COMMAND print it.
-    pub fn lower_name(&self) -> String {
+    pub(crate) fn lower_name(&self) -> String {
         self.name.to_ascii_lowercase()
     }
 }

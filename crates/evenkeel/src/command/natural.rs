@@ -8,7 +8,7 @@ const CHUNK_DIGITS: usize = 19;
 
 /// See the module's text. Least significant word first; the last word is not zero.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Natural(Vec<u64>);
+pub(crate) struct Natural(Vec<u64>);
 
 impl From<u128> for Natural {
     fn from(value: u128) -> Natural {
@@ -17,7 +17,7 @@ impl From<u128> for Natural {
 }
 
 /// `10^exponent`.
-pub fn ten_to(exponent: usize) -> Natural {
+pub(crate) fn ten_to(exponent: usize) -> Natural {
     let mut power = Natural(vec![1]);
     for _ in 0..exponent / CHUNK_DIGITS {
         power.multiply_add(CHUNK, 0);
@@ -35,7 +35,7 @@ impl Natural {
     }
 
     /// From decimal digits, most significant first, as values.
-    pub fn from_digits(digits: &[u8]) -> Natural {
+    pub(crate) fn from_digits(digits: &[u8]) -> Natural {
         let mut number = Natural(Vec::new());
         for chunk in digits.chunks(CHUNK_DIGITS) {
             let value = chunk.iter().fold(0, |value, digit| value * 10 + u64::from(*digit));
@@ -55,7 +55,7 @@ impl Natural {
         }
     }
 
-    pub fn times(&self, other: &Natural) -> Natural {
+    pub(crate) fn times(&self, other: &Natural) -> Natural {
         let mut product = Natural(vec![0; self.0.len() + other.0.len()]);
         for (at, factor) in other.0.iter().enumerate() {
             let mut carry = 0;
@@ -72,7 +72,7 @@ impl Natural {
         self.0.last().map_or(0, |last| 64 * self.0.len() - last.leading_zeros() as usize)
     }
 
-    pub fn shifted_left(&self, by: usize) -> Natural {
+    pub(crate) fn shifted_left(&self, by: usize) -> Natural {
         let (words, bits) = (by / 64, by % 64);
         let mut shifted = vec![0; words];
         let mut carry = 0;
@@ -87,14 +87,14 @@ impl Natural {
 
     /// The highest 128 bits (or all), the exponent of two that they are to be multiplied by, and whether any bit
     /// below them is set.
-    pub fn top_bits(&self) -> (u128, i64, bool) {
+    pub(crate) fn top_bits(&self) -> (u128, i64, bool) {
         let bits = self.0.iter().rev().take(2).fold(0, |bits, word| bits << 64 | u128::from(*word));
         let below = self.0.len().saturating_sub(2);
         (bits, 64 * below as i64, self.0[..below].iter().any(|word| *word != 0))
     }
 
     /// The same of `self / divisor`, but 66 or 67 bits. Neither is zero.
-    pub fn quotient_bits(&self, divisor: &Natural) -> (u128, i64, bool) {
+    pub(crate) fn quotient_bits(&self, divisor: &Natural) -> (u128, i64, bool) {
         const STEPS: usize = 67;
         // Shifted so that their quotient is below one and above a quarter.
         let apart = divisor.bits() as i64 - self.bits() as i64 - 1;
@@ -134,7 +134,7 @@ impl Natural {
     }
 
     /// Decimal digits.
-    pub fn print(mut self) -> String {
+    pub(crate) fn print(mut self) -> String {
         let mut chunks = Vec::new();
         while !self.0.is_empty() {
             let mut rest = 0;

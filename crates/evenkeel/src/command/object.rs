@@ -13,7 +13,7 @@ use crate::error::{Done, Error};
 const GROUP: Group = Group::Keyspace;
 
 #[rustfmt::skip]
-pub const COMMANDS: &[Command] = &[
+pub(crate) const COMMANDS: &[Command] = &[
     Command { flags: Flags::NONE, ..container("OBJECT", GROUP, &[
         object ("OBJECT|ENCODING", encoding),
         object ("OBJECT|FREQ",     freq),
@@ -43,7 +43,7 @@ fn encoding(call: &mut Call<'_, '_>) -> Done {
 }
 
 /// The form that Redis would keep a value in, as OBJECT ENCODING names it.
-pub fn encoding_of(view: View<'_>) -> &'static str {
+pub(crate) fn encoding_of(view: View<'_>) -> &'static str {
     /// Longest string that Redis allocates together with its header.
     const EMBEDDED_MAX: usize = 44;
     match view.string() {
@@ -94,7 +94,7 @@ fn refcount(call: &mut Call<'_, '_>) -> Done {
 }
 
 /// As OBJECT REFCOUNT shows it.
-pub fn refcount_of(view: View<'_>, settings: &Settings) -> i64 {
+pub(crate) fn refcount_of(view: View<'_>, settings: &Settings) -> i64 {
     let sharing = settings.maxmemory == 0 || !tracks_access(settings.maxmemory_policy);
     if sharing && is_small_int(view) { i32::MAX.into() } else { 1 }
 }

@@ -11,7 +11,7 @@ use crate::error::{Done, Error};
 use crate::glob;
 
 #[rustfmt::skip]
-pub const COMMANDS: &[Command] = &[
+pub(crate) const COMMANDS: &[Command] = &[
     walk("KEYS",      exactly(2),  Group::Keyspace, keys),
     walk("SCAN",      at_least(2), Group::Keyspace, scan),
     walk("RANDOMKEY", exactly(1),  Group::Keyspace, randomkey),

@@ -8,7 +8,7 @@ use crate::error::{Done, Error};
 use crate::observe::info;
 
 #[rustfmt::skip]
-pub const COMMANDS: &[Command] = &[
+pub(crate) const COMMANDS: &[Command] = &[
     session("INFO",     at_least(1), Group::Server, info     ).scriptable().flag(Flags::OPERATOR),
     session("LASTSAVE", exactly(1),  Group::Server, last_save).fast().scriptable(),
     session("ROLE",     exactly(1),  Group::Server, role     ).fast(),

@@ -10,7 +10,7 @@ use crate::error::Error;
 
 /// Whose options are read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Of {
+pub(crate) enum Of {
     Set,
     GetEx,
     MSetEx,
@@ -18,7 +18,7 @@ pub enum Of {
 
 /// Which keys are set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Condition<'a> {
+pub(crate) enum Condition<'a> {
     Always,
     /// NX
     IfAbsent,
@@ -30,11 +30,11 @@ pub enum Condition<'a> {
 
 /// A time as given.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Time<'a> {
-    pub text: &'a [u8],
-    pub seconds: bool,
+pub(crate) struct Time<'a> {
+    pub(crate) text: &'a [u8],
+    pub(crate) seconds: bool,
     /// Counted from now, not from the Unix epoch.
-    pub relative: bool,
+    pub(crate) relative: bool,
 }
 
 /// What becomes of the deadline.
@@ -51,16 +51,16 @@ enum Ttl<'a> {
 
 /// Options as given.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Options<'a> {
-    pub condition: Condition<'a>,
+pub(crate) struct Options<'a> {
+    pub(crate) condition: Condition<'a>,
     /// GET
-    pub get: bool,
+    pub(crate) get: bool,
     ttl: Ttl<'a>,
 }
 
 impl<'a> Options<'a> {
     /// Reads the arguments from `at` on.
-    pub fn parse(args: &Args<'a>, mut at: usize, of: Of) -> Result<Options<'a>, Error> {
+    pub(crate) fn parse(args: &Args<'a>, mut at: usize, of: Of) -> Result<Options<'a>, Error> {
         let mut options = Options { condition: Condition::Always, get: false, ttl: Ttl::Unsaid };
         while at < args.len() {
             let used = options.take(args, at, of).ok_or(Error::Syntax)?;
@@ -117,7 +117,7 @@ impl<'a> Options<'a> {
     }
 
     /// What a key's deadline becomes when the key is set by the command of this name.
-    pub fn expire(&self, now_ms: Millis, command: &'static str) -> Result<Expire, Error> {
+    pub(crate) fn expire(&self, now_ms: Millis, command: &'static str) -> Result<Expire, Error> {
         Ok(match self.ttl {
             Ttl::Unsaid | Ttl::Persist => Expire::Clear,
             Ttl::Keep => Expire::Keep,
@@ -126,14 +126,14 @@ impl<'a> Options<'a> {
     }
 
     /// Whether nothing was said about the deadline.
-    pub fn leaves_deadline(&self) -> bool {
+    pub(crate) fn leaves_deadline(&self) -> bool {
         self.ttl == Ttl::Unsaid
     }
 }
 
 impl Time<'_> {
     /// Milliseconds since the Unix epoch. `command` is for the error's text.
-    pub fn deadline(&self, now_ms: Millis, command: &'static str) -> Result<Millis, Error> {
+    pub(crate) fn deadline(&self, now_ms: Millis, command: &'static str) -> Result<Millis, Error> {
         let given = evenkeel_resp::number::parse_i64(self.text).ok_or(Error::NotInteger)?;
         let invalid = Error::InvalidExpire(command);
         if given <= 0 {

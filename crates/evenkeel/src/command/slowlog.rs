@@ -6,7 +6,7 @@ use crate::error::{Done, Error};
 const GROUP: Group = Group::Server;
 
 #[rustfmt::skip]
-pub const COMMANDS: &[Command] = &[
+pub(crate) const COMMANDS: &[Command] = &[
     container("SLOWLOG", GROUP, &[
         session("SLOWLOG|GET",   at_least(2), GROUP, get  ).admin().scriptable(),
         session("SLOWLOG|HELP",  exactly(2),  GROUP, help ).scriptable(),

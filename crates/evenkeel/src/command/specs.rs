@@ -8,18 +8,18 @@ use super::{Args, Command, Flags, Keys};
 
 /// Where keys stand, and what is done with them.
 #[derive(Clone, Copy)]
-pub struct KeySpec {
+pub(crate) struct KeySpec {
     /// In the words of COMMAND: `RW access update`.
-    pub flags: &'static str,
-    pub notes: &'static str,
-    pub first: i16,
-    pub find: Find,
+    pub(crate) flags: &'static str,
+    pub(crate) notes: &'static str,
+    pub(crate) first: i16,
+    pub(crate) find: Find,
     /// What is done in a certain call, where that depends on its arguments.
-    pub in_call: Option<fn(&Args<'_>) -> &'static str>,
+    pub(crate) in_call: Option<fn(&Args<'_>) -> &'static str>,
 }
 
 #[derive(Clone, Copy)]
-pub enum Find {
+pub(crate) enum Find {
     /// `last` counts from `first`, or below zero from the end.
     Range { last: i16, step: i16 },
     /// At `first` is a count of keys, which stand behind it, each with `step - 1` other arguments.
@@ -200,7 +200,7 @@ fn is_value_of_a_secret(args: &Args<'_>, at: usize) -> bool {
 }
 
 /// Whether an argument is to be kept out of logs.
-pub fn is_secret(row: &Command, args: &Args<'_>, at: usize) -> bool {
+pub(crate) fn is_secret(row: &Command, args: &Args<'_>, at: usize) -> bool {
     find(row.name).is_some_and(|extra| (extra.secret)(args, at))
 }
 
@@ -209,17 +209,17 @@ fn find(name: &str) -> Option<&'static Extra> {
 }
 
 /// Whether the row only holds subcommands. COMMAND says next to nothing about such.
-pub fn is_container(row: &Command) -> bool {
+pub(crate) fn is_container(row: &Command) -> bool {
     !row.subcommands.is_empty() && row.arity.as_i32() == -2
 }
 
 /// Hints in the words of COMMAND.
-pub fn tips(row: &Command) -> &'static [&'static str] {
+pub(crate) fn tips(row: &Command) -> &'static [&'static str] {
     find(row.name).map_or(&[], |extra| extra.tips)
 }
 
 /// Where the row's keys stand.
-pub fn key_specs(row: &Command) -> Vec<KeySpec> {
+pub(crate) fn key_specs(row: &Command) -> Vec<KeySpec> {
     match find(row.name) {
         Some(extra) if !extra.keys.is_empty() => extra.keys.to_vec(),
         _ => usual_key_spec(row).into_iter().collect(),
@@ -241,7 +241,7 @@ fn usual_key_spec(row: &Command) -> Option<KeySpec> {
 }
 
 /// The older way to say it: first key, last key, step; zeros when that cannot be told without the arguments.
-pub fn key_range(specs: &[KeySpec]) -> (i16, i16, i16) {
+pub(crate) fn key_range(specs: &[KeySpec]) -> (i16, i16, i16) {
     let mut all: Option<(i16, i16, i16)> = None;
     for spec in specs {
         let Find::Range { last, step } = spec.find else { return (0, 0, 0) };
@@ -256,7 +256,7 @@ pub fn key_range(specs: &[KeySpec]) -> (i16, i16, i16) {
 }
 
 /// The row's properties in the words of COMMAND, in its order.
-pub fn flags(row: &Command, specs: &[KeySpec]) -> Vec<&'static str> {
+pub(crate) fn flags(row: &Command, specs: &[KeySpec]) -> Vec<&'static str> {
     #[rustfmt::skip]
     const NAMES: &[(Flags, &str)] = &[
         (Flags::WRITE,        "write"),
@@ -286,7 +286,7 @@ pub fn flags(row: &Command, specs: &[KeySpec]) -> Vec<&'static str> {
 }
 
 /// The row's ACL categories, in the order that COMMAND has them.
-pub fn categories(row: &Command) -> Vec<&'static str> {
+pub(crate) fn categories(row: &Command) -> Vec<&'static str> {
     const ORDER: &[&str] = &[
         "@keyspace",
         "@read",
@@ -316,7 +316,7 @@ pub fn categories(row: &Command) -> Vec<&'static str> {
 
 /// Calls back with the index of each key of a call and what is done with it; `false`: the call has a count that is no
 /// number or too large.
-pub fn for_each_key(row: &Command, args: &Args<'_>, mut key: impl FnMut(usize, &'static str)) -> bool {
+pub(crate) fn for_each_key(row: &Command, args: &Args<'_>, mut key: impl FnMut(usize, &'static str)) -> bool {
     for spec in key_specs(row) {
         let flags = spec.in_call.map_or(spec.flags, |in_call| in_call(args));
         let rule = match spec.find {

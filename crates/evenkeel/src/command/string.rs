@@ -16,7 +16,7 @@ use crate::error::{Done, Error};
 const MSETEX_KEYS: Keys = Keys::Counted { at: 1, step: 2 };
 
 #[rustfmt::skip]
-pub const COMMANDS: &[Command] = &[
+pub(crate) const COMMANDS: &[Command] = &[
     read ("GET",         exactly(2),  Keys::FIRST,     Group::String, get        ).fast(),
     write("SET",         at_least(3), Keys::FIRST,     Group::String, set        ).grows(),
     write("SETNX",       exactly(3),  Keys::FIRST,     Group::String, setnx      ).grows().fast(),
@@ -101,7 +101,7 @@ fn holds(call: &mut Call<'_, '_>, bytes: &[u8]) -> Result<bool, Error> {
 }
 
 /// The string at the command's key of this number, for who may write it: neither a hit nor a miss.
-pub fn string_to_change<'c>(call: &'c mut Call<'_, '_>, key: usize) -> Result<Option<Str<'c>>, Error> {
+pub(crate) fn string_to_change<'c>(call: &'c mut Call<'_, '_>, key: usize) -> Result<Option<Str<'c>>, Error> {
     match call.held.peek(&call.keys[key]) {
         None => Ok(None),
         Some(view) if view.kind() == Kind::String => Ok(Some(view.string())),
@@ -360,17 +360,17 @@ fn getrange(call: &mut Call<'_, '_>) -> Done {
 
 /// The first and last of `len` places from `start` to `end`, which count from the end where they are negative. `None`
 /// when there are none.
-pub fn clamp(start: i64, end: i64, len: usize) -> Option<(usize, usize)> {
+pub(crate) fn clamp(start: i64, end: i64, len: usize) -> Option<(usize, usize)> {
     if is_backward(start, end) { None } else { clamp_each(start, end, len) }
 }
 
 /// Whether both count from the end, and the end comes first.
-pub fn is_backward(start: i64, end: i64) -> bool {
+pub(crate) fn is_backward(start: i64, end: i64) -> bool {
     start < 0 && end < 0 && start > end
 }
 
 /// The same for BITPOS, where a place before the first one is the first one whatever the other is.
-pub fn clamp_each(start: i64, end: i64, len: usize) -> Option<(usize, usize)> {
+pub(crate) fn clamp_each(start: i64, end: i64, len: usize) -> Option<(usize, usize)> {
     let len = i64::try_from(len).expect("memory is smaller than that");
     let from_end = |at: i64| if at < 0 { (at + len).max(0) } else { at };
     let (first, last) = (from_end(start), from_end(end).min(len - 1));

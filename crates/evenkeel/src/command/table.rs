@@ -7,11 +7,11 @@ use super::Command;
 
 /// A command's number: its index in [`Table::rows`] and in every worker's statistics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Id(u16);
+pub(crate) struct Id(u16);
 
 impl Id {
     #[inline]
-    pub fn index(self) -> usize {
+    pub(crate) fn index(self) -> usize {
         self.0 as usize
     }
 }
@@ -22,7 +22,7 @@ const BUCKETS: usize = 2048;
 const _: () = assert!(BUCKETS.is_power_of_two());
 
 /// All commands and subcommands.
-pub struct Table {
+pub(crate) struct Table {
     rows: Vec<&'static Command>,
     /// Open addressing over short names of commands, not subcommands.
     short: Box<[(u128, u16); BUCKETS]>,
@@ -31,14 +31,14 @@ pub struct Table {
 }
 
 /// The one table of the program.
-pub fn table() -> &'static Table {
+pub(crate) fn table() -> &'static Table {
     static TABLE: OnceLock<Table> = OnceLock::new();
     TABLE.get_or_init(|| Table::new(super::FAMILIES, &[]))
 }
 
 /// The same rows under the names that `rename-command` gives them: pairs of a name and the one in its place, which may
 /// be empty. To be called once per process: it lives as long as that.
-pub fn renamed(renames: &[(Vec<u8>, Vec<u8>)]) -> &'static Table {
+pub(crate) fn renamed(renames: &[(Vec<u8>, Vec<u8>)]) -> &'static Table {
     if renames.is_empty() { table() } else { Box::leak(Box::new(Table::new(super::FAMILIES, renames))) }
 }
 
@@ -88,18 +88,18 @@ impl Table {
     }
 
     /// All rows, by their numbers.
-    pub fn rows(&self) -> &[&'static Command] {
+    pub(crate) fn rows(&self) -> &[&'static Command] {
         &self.rows
     }
 
     #[inline]
-    pub fn row(&self, id: Id) -> &'static Command {
+    pub(crate) fn row(&self, id: Id) -> &'static Command {
         self.rows[id.index()]
     }
 
     /// The command of this name, in any case.
     #[inline]
-    pub fn find(&self, name: &[u8]) -> Option<Id> {
+    pub(crate) fn find(&self, name: &[u8]) -> Option<Id> {
         let Some(packed) = pack(name) else { return self.find_long(name) };
         let mut bucket = bucket_of(packed);
         loop {
@@ -124,13 +124,13 @@ impl Table {
     }
 
     /// The subcommand of a container, in any case.
-    pub fn find_sub(&self, container: &Command, name: &[u8]) -> Option<Id> {
+    pub(crate) fn find_sub(&self, container: &Command, name: &[u8]) -> Option<Id> {
         let name = [container.name.as_bytes(), b"|", name].concat().to_ascii_uppercase();
         self.long.get(&name).map(|id| Id(*id))
     }
 
     /// A command or, as `container|sub`, a subcommand.
-    pub fn find_full(&self, name: &[u8]) -> Option<Id> {
+    pub(crate) fn find_full(&self, name: &[u8]) -> Option<Id> {
         match name.iter().position(|byte| *byte == b'|') {
             None => self.find(name),
             Some(bar) => self.find_sub(self.row(self.find(&name[..bar])?), &name[bar + 1..]),

@@ -25,7 +25,7 @@ const fn control(name: &'static str, arity: Arity, handler: Handler) -> Command 
 }
 
 #[rustfmt::skip]
-pub const COMMANDS: &[Command] = &[
+pub(crate) const COMMANDS: &[Command] = &[
     control("MULTI",   exactly(1), multi  ).fast().flag(Flags::ALLOW_BUSY),
     control("DISCARD", exactly(1), discard).fast().flag(Flags::ALLOW_BUSY),
     Command { reach: Reach::Queue, ..control("EXEC", exactly(1), exec).flag(Flags::MAY_WRITE.with(Flags::SKIP_SLOWLOG)) },

@@ -18,41 +18,41 @@ use crate::session::Session;
 const GATHER_MAX: usize = 512;
 
 /// See the module's text.
-pub struct Connection {
+pub(crate) struct Connection {
     socket: OwnedFd,
-    pub session: Session,
-    pub resp3: bool,
+    pub(crate) session: Session,
+    pub(crate) resp3: bool,
     /// Bytes that have arrived and not been used up; empty nearly always.
-    pub input: Vec<u8>,
+    pub(crate) input: Vec<u8>,
     /// How far the request at the start of `input` has been read, and its arguments so far.
-    pub state: State,
-    pub args: Vec<Span>,
+    pub(crate) state: State,
+    pub(crate) args: Vec<Span>,
     /// How many bytes that request still lacks at least.
-    pub missing: usize,
+    pub(crate) missing: usize,
     /// Not yet sent; `sent` bytes of the first stretch are.
     backlog: VecDeque<Stretch>,
     sent: usize,
     backlog_len: usize,
     /// There may be more to read.
-    pub readable: bool,
+    pub(crate) readable: bool,
     /// Waiting for the end of a pause.
-    pub parked: bool,
+    pub(crate) parked: bool,
     /// Since when the backlog has been above the soft limit, in milliseconds since the Unix epoch.
-    pub soft_since_ms: Option<u64>,
+    pub(crate) soft_since_ms: Option<u64>,
     /// Batches run since the worker last looked, for moving busy connections.
-    pub activity: u32,
+    pub(crate) activity: u32,
 }
 
 /// What came of sending.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Sent {
+pub(crate) enum Sent {
     All,
     /// The socket is full; the rest waits in the backlog.
     Part,
 }
 
 impl Connection {
-    pub fn new(socket: OwnedFd, session: Session) -> Connection {
+    pub(crate) fn new(socket: OwnedFd, session: Session) -> Connection {
         Connection {
             socket,
             session,
@@ -71,24 +71,24 @@ impl Connection {
         }
     }
 
-    pub fn fd(&self) -> RawFd {
+    pub(crate) fn fd(&self) -> RawFd {
         self.socket.as_raw_fd()
     }
 
-    pub fn client(&self) -> &Arc<ClientInfo> {
+    pub(crate) fn client(&self) -> &Arc<ClientInfo> {
         &self.session.client
     }
 
     /// Reads into `buf`; 0 is the end of the stream, `WouldBlock` that there is nothing now.
     #[inline]
-    pub fn read(&self, buf: &mut [u8]) -> io::Result<usize> {
+    pub(crate) fn read(&self, buf: &mut [u8]) -> io::Result<usize> {
         // SAFETY: pointer and length are those of `buf`.
         let got = unsafe { libc::recv(self.fd(), buf.as_mut_ptr().cast(), buf.len(), 0) };
         if got < 0 { Err(io::Error::last_os_error()) } else { Ok(got as usize) }
     }
 
     /// Reads up to `room` bytes behind what is in `input`.
-    pub fn read_more(&mut self, room: usize) -> io::Result<usize> {
+    pub(crate) fn read_more(&mut self, room: usize) -> io::Result<usize> {
         let len = self.input.len();
         self.input.resize(len + room, 0);
         let mut input = std::mem::take(&mut self.input);
@@ -99,7 +99,7 @@ impl Connection {
     }
 
     /// Sends a reply, or as much of it as the socket takes; the reply is empty afterwards.
-    pub fn send(&mut self, reply: &mut Reply) -> io::Result<Sent> {
+    pub(crate) fn send(&mut self, reply: &mut Reply) -> io::Result<Sent> {
         if !self.backlog.is_empty() {
             self.queue(reply.take_rest(0));
             return Ok(Sent::Part);
@@ -128,7 +128,7 @@ impl Connection {
     }
 
     /// Sends what waits, as far as the socket takes it.
-    pub fn send_backlog(&mut self) -> io::Result<Sent> {
+    pub(crate) fn send_backlog(&mut self) -> io::Result<Sent> {
         while !self.backlog.is_empty() {
             let mut slices = Vec::with_capacity(self.backlog.len().min(GATHER_MAX));
             for (index, stretch) in self.backlog.iter().take(GATHER_MAX).enumerate() {
@@ -167,7 +167,7 @@ impl Connection {
     }
 
     /// Bytes waiting to be sent.
-    pub fn backlog_len(&self) -> usize {
+    pub(crate) fn backlog_len(&self) -> usize {
         self.backlog_len
     }
 

@@ -11,7 +11,7 @@ use super::mailbox::Mailbox;
 use super::poll::check;
 
 /// What a worker can be told.
-pub enum Message {
+pub(crate) enum Message {
     /// Serve this connection from now on.
     Adopt(Box<Connection>),
     /// Close the connections whose clients have been killed.
@@ -24,17 +24,17 @@ pub enum Message {
     Purge,
 }
 
-pub struct Inbox {
+pub(crate) struct Inbox {
     mailbox: Mailbox<Message>,
     wakeup: OwnedFd,
     /// Connections that the worker serves, those on their way to it included.
-    pub connections: AtomicUsize,
+    pub(crate) connections: AtomicUsize,
     /// The share of its time that the worker was busy lately, in thousandths.
-    pub busy: AtomicU64,
+    pub(crate) busy: AtomicU64,
 }
 
 impl Inbox {
-    pub fn new() -> io::Result<Inbox> {
+    pub(crate) fn new() -> io::Result<Inbox> {
         // SAFETY: no pointers; the result is checked.
         let fd = check(unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) })?;
         Ok(Inbox {
@@ -47,7 +47,7 @@ impl Inbox {
     }
 
     /// Puts a message in, and wakes the worker if it sleeps.
-    pub fn post(&self, message: Message) {
+    pub(crate) fn post(&self, message: Message) {
         if self.mailbox.put(message) {
             let one = 1_u64;
             // A full counter, the only way to fail, wakes the worker as well.
@@ -57,26 +57,26 @@ impl Inbox {
     }
 
     /// Says that the worker is about to wait; `false` when there are messages, and it must not.
-    pub fn may_sleep(&self) -> bool {
+    pub(crate) fn may_sleep(&self) -> bool {
         self.mailbox.may_sleep()
     }
 
     /// The worker is awake.
-    pub fn awake(&self) {
+    pub(crate) fn awake(&self) {
         self.mailbox.awake();
     }
 
     /// Takes all messages.
-    pub fn take(&self) -> Vec<Message> {
+    pub(crate) fn take(&self) -> Vec<Message> {
         self.mailbox.take()
     }
 
-    pub fn fd(&self) -> RawFd {
+    pub(crate) fn fd(&self) -> RawFd {
         self.wakeup.as_raw_fd()
     }
 
     /// Makes the wake-up unreadable again.
-    pub fn drain_wakeup(&self) {
+    pub(crate) fn drain_wakeup(&self) {
         let mut count = 0_u64;
         // SAFETY: eight bytes are written to `count`.
         unsafe { libc::read(self.wakeup.as_raw_fd(), (&raw mut count).cast(), 8) };

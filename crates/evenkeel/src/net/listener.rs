@@ -16,9 +16,9 @@ use socket2::{Domain, SockAddr, Socket, TcpKeepalive, Type};
 use crate::config::Settings;
 
 /// One listening socket. Dropping it closes it.
-pub struct Listener {
+pub(crate) struct Listener {
     /// Tells it from all others of this process, closed ones included.
-    pub id: u64,
+    pub(crate) id: u64,
     socket: Socket,
     endpoint: Endpoint,
 }
@@ -35,31 +35,31 @@ enum Endpoint {
 }
 
 /// A connection that has just come in.
-pub struct Accepted {
-    pub socket: OwnedFd,
-    pub address: String,
-    pub local_address: String,
-    pub is_unix: bool,
-    pub is_loopback: bool,
+pub(crate) struct Accepted {
+    pub(crate) socket: OwnedFd,
+    pub(crate) address: String,
+    pub(crate) local_address: String,
+    pub(crate) is_unix: bool,
+    pub(crate) is_loopback: bool,
 }
 
 /// The listening sockets of the server. They change with CONFIG SET.
 #[derive(Default)]
-pub struct Listeners(Mutex<Vec<Arc<Listener>>>);
+pub(crate) struct Listeners(Mutex<Vec<Arc<Listener>>>);
 
 impl Listeners {
-    pub fn all(&self) -> Vec<Arc<Listener>> {
+    pub(crate) fn all(&self) -> Vec<Arc<Listener>> {
         self.0.lock().clone()
     }
 
     /// Closes all, once the workers have let go of them.
-    pub fn close(&self) {
+    pub(crate) fn close(&self) {
         self.0.lock().clear();
     }
 
     /// Opens what the settings name and is not open yet, and closes what they no longer name; what stays loses no
     /// connection that waits. Says what could not be opened; everything is as before then.
-    pub fn follow(&self, settings: &Settings) -> Result<(), String> {
+    pub(crate) fn follow(&self, settings: &Settings) -> Result<(), String> {
         let wanted = endpoints(settings);
         let is_wanted = |listener: &Arc<Listener>| wanted.iter().any(|(one, _)| *one == listener.endpoint);
         let mut open = self.0.lock();
@@ -191,7 +191,7 @@ impl fmt::Display for Listener {
 }
 
 impl Listener {
-    pub fn fd(&self) -> RawFd {
+    pub(crate) fn fd(&self) -> RawFd {
         self.socket.as_raw_fd()
     }
 
@@ -202,7 +202,7 @@ impl Listener {
     }
 
     /// Takes one waiting connection; `WouldBlock` when there is none. `keepalive_s` 0 leaves keep-alive off.
-    pub fn accept(&self, keepalive_s: u32) -> io::Result<Accepted> {
+    pub(crate) fn accept(&self, keepalive_s: u32) -> io::Result<Accepted> {
         let (socket, peer) = self.socket.accept()?;
         socket.set_nonblocking(true)?;
         if let Endpoint::Unix(path) = &self.endpoint {

@@ -1,8 +1,8 @@
 //! Sockets, and the threads that serve them.
 
-pub mod connection;
-pub mod inbox;
-pub mod listener;
+pub(crate) mod connection;
+pub(crate) mod inbox;
+pub(crate) mod listener;
 mod mailbox;
-pub mod poll;
-pub mod worker;
+pub(crate) mod poll;
+pub(crate) mod worker;

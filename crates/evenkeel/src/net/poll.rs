@@ -9,27 +9,27 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 
 /// What happened, and to whom.
 #[derive(Clone, Copy)]
-pub struct Event {
-    pub token: u64,
+pub(crate) struct Event {
+    pub(crate) token: u64,
     bits: u32,
 }
 
 impl Event {
-    pub fn is_readable(self) -> bool {
+    pub(crate) fn is_readable(self) -> bool {
         self.bits & libc::EPOLLIN as u32 != 0
     }
 
-    pub fn is_writable(self) -> bool {
+    pub(crate) fn is_writable(self) -> bool {
         self.bits & libc::EPOLLOUT as u32 != 0
     }
 
     /// The peer has closed its side, or the connection broke.
-    pub fn is_hangup(self) -> bool {
+    pub(crate) fn is_hangup(self) -> bool {
         self.bits & (libc::EPOLLRDHUP | libc::EPOLLHUP | libc::EPOLLERR) as u32 != 0
     }
 }
 
-pub struct Poll {
+pub(crate) struct Poll {
     epoll: OwnedFd,
     events: Vec<libc::epoll_event>,
 }
@@ -38,7 +38,7 @@ pub struct Poll {
 const EVENTS_MAX: usize = 256;
 
 impl Poll {
-    pub fn new() -> io::Result<Poll> {
+    pub(crate) fn new() -> io::Result<Poll> {
         // SAFETY: no pointers; the result is checked.
         let fd = check(unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) })?;
         // SAFETY: the descriptor was just made and has no other owner.
@@ -47,17 +47,17 @@ impl Poll {
     }
 
     /// Reports each time that `fd` becomes readable or writable, once.
-    pub fn add_connection(&self, fd: RawFd, token: u64) -> io::Result<()> {
+    pub(crate) fn add_connection(&self, fd: RawFd, token: u64) -> io::Result<()> {
         self.add(fd, token, libc::EPOLLIN | libc::EPOLLOUT | libc::EPOLLRDHUP | libc::EPOLLET)
     }
 
     /// Reports `fd` as long as it is readable, to one of the threads that wait for it.
-    pub fn add_listener(&self, fd: RawFd, token: u64) -> io::Result<()> {
+    pub(crate) fn add_listener(&self, fd: RawFd, token: u64) -> io::Result<()> {
         self.add(fd, token, libc::EPOLLIN | libc::EPOLLEXCLUSIVE)
     }
 
     /// Reports `fd` as long as it is readable.
-    pub fn add_wakeup(&self, fd: RawFd, token: u64) -> io::Result<()> {
+    pub(crate) fn add_wakeup(&self, fd: RawFd, token: u64) -> io::Result<()> {
         self.add(fd, token, libc::EPOLLIN)
     }
 
@@ -68,7 +68,7 @@ impl Poll {
             .map(drop)
     }
 
-    pub fn remove(&self, fd: RawFd) -> io::Result<()> {
+    pub(crate) fn remove(&self, fd: RawFd) -> io::Result<()> {
         // SAFETY: removing takes no event.
         let done =
             unsafe { libc::epoll_ctl(self.epoll.as_raw_fd(), libc::EPOLL_CTL_DEL, fd, std::ptr::null_mut()) };
@@ -76,7 +76,7 @@ impl Poll {
     }
 
     /// Waits for `timeout_ms` at most (-1: without end) and returns how many events there are; see [`Poll::event`].
-    pub fn wait(&mut self, timeout_ms: i32) -> io::Result<usize> {
+    pub(crate) fn wait(&mut self, timeout_ms: i32) -> io::Result<usize> {
         // SAFETY: the pointer and length are those of the vector.
         let got = unsafe {
             libc::epoll_wait(
@@ -94,13 +94,13 @@ impl Poll {
     }
 
     /// The event at `index`, below what the last wait returned.
-    pub fn event(&self, index: usize) -> Event {
+    pub(crate) fn event(&self, index: usize) -> Event {
         let event = self.events[index];
         Event { token: event.u64, bits: event.events }
     }
 }
 
 /// The result of a system call that says -1 for an error.
-pub fn check(result: i32) -> io::Result<i32> {
+pub(crate) fn check(result: i32) -> io::Result<i32> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
 }

@@ -57,7 +57,7 @@ const WAKEUP_TOKEN: u64 = u64::MAX;
 const LISTENER_TOKENS: u64 = 1 << 63;
 
 /// See the module's text.
-pub struct Worker {
+pub(crate) struct Worker {
     index: usize,
     server: Arc<Server>,
     listeners: Vec<Arc<Listener>>,
@@ -95,7 +95,7 @@ pub struct Worker {
 }
 
 impl Worker {
-    pub fn new(server: Arc<Server>, index: usize) -> io::Result<Worker> {
+    pub(crate) fn new(server: Arc<Server>, index: usize) -> io::Result<Worker> {
         let poll = Poll::new()?;
         poll.add_wakeup(server.inboxes[index].fd(), WAKEUP_TOKEN)?;
         let listeners = server.listeners.all();
@@ -132,7 +132,7 @@ impl Worker {
     }
 
     /// Serves until the server stops.
-    pub fn run(mut self) {
+    pub(crate) fn run(mut self) {
         evenkeel_store::memory::register_thread();
         while !self.server.stopping.load(Acquire) {
             if let Err(error) = self.turn() {
@@ -865,7 +865,7 @@ impl Worker {
 }
 
 /// A connection that has been read from and not yet run.
-pub struct Arrival {
+pub(crate) struct Arrival {
     token: u64,
     connection: Box<Connection>,
     result: io::Result<usize>,

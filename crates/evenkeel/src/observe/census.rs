@@ -14,7 +14,7 @@ const TTL_EVERY_MS: u64 = 1_000;
 const TTL_SAMPLES: usize = 64;
 
 /// See the module's text. Written by the control thread alone.
-pub struct Census {
+pub(crate) struct Census {
     startup_bytes: AtomicU64,
     /// By database.
     table_bytes: Box<[AtomicU64]>,
@@ -29,7 +29,7 @@ pub struct Census {
 }
 
 impl Census {
-    pub fn new(databases: usize) -> Census {
+    pub(crate) fn new(databases: usize) -> Census {
         Census {
             startup_bytes: AtomicU64::new(0),
             table_bytes: (0..databases).map(|_| AtomicU64::new(0)).collect(),
@@ -42,37 +42,37 @@ impl Census {
     }
 
     /// Takes what is used now for what an empty server uses.
-    pub fn note_startup(&self) {
+    pub(crate) fn note_startup(&self) {
         self.startup_bytes.store(memory::used() as u64, Relaxed);
     }
 
-    pub fn startup_bytes(&self) -> u64 {
+    pub(crate) fn startup_bytes(&self) -> u64 {
         self.startup_bytes.load(Relaxed)
     }
 
     /// Bytes of the tables of all databases.
-    pub fn table_bytes(&self) -> u64 {
+    pub(crate) fn table_bytes(&self) -> u64 {
         self.table_bytes.iter().map(|bytes| bytes.load(Relaxed)).sum()
     }
 
-    pub fn table_bytes_of(&self, db: usize) -> u64 {
+    pub(crate) fn table_bytes_of(&self, db: usize) -> u64 {
         self.table_bytes[db].load(Relaxed)
     }
 
     /// How long keys with a TTL have left on average, estimated.
-    pub fn mean_ttl_ms(&self, db: usize) -> u64 {
+    pub(crate) fn mean_ttl_ms(&self, db: usize) -> u64 {
         self.mean_ttl[db].load(Relaxed)
     }
 
     /// Milliseconds above the memory limit: in all, and since when it was last kept to.
-    pub fn over_limit_ms(&self, now_ms: u64) -> (u64, u64) {
+    pub(crate) fn over_limit_ms(&self, now_ms: u64) -> (u64, u64) {
         let since = self.over_since_ms.load(Relaxed);
         let current = if since == 0 { 0 } else { now_ms.saturating_sub(since) };
         (self.over_limit_ms.load(Relaxed) + current, current)
     }
 
     /// CONFIG RESETSTAT.
-    pub fn reset(&self, now_ms: u64) {
+    pub(crate) fn reset(&self, now_ms: u64) {
         self.over_limit_ms.store(0, Relaxed);
         if self.over_since_ms.load(Relaxed) != 0 {
             self.over_since_ms.store(now_ms, Relaxed);
@@ -80,7 +80,7 @@ impl Census {
     }
 
     /// Does what is due. `limit` is `maxmemory`; the seat is outside the gate.
-    pub fn round(&self, keyspace: &Keyspace, seat: &mut Seat, limit: u64) {
+    pub(crate) fn round(&self, keyspace: &Keyspace, seat: &mut Seat, limit: u64) {
         let now = seat.now_ms;
         self.note_limit(limit, now);
         if is_due(&self.ttl_at_ms, TTL_EVERY_MS, now) {

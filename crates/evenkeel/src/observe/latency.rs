@@ -25,22 +25,22 @@ const ROWS: u64 = 4;
 
 /// See the module's text. Locked only when there is something to note, and by who asks.
 #[derive(Default)]
-pub struct Monitor {
+pub(crate) struct Monitor {
     events: Mutex<BTreeMap<&'static str, Series>>,
 }
 
 /// What is known of one event.
 #[derive(Clone, Debug, Default)]
-pub struct Series {
+pub(crate) struct Series {
     /// When, in Unix time, and how many milliseconds; oldest first.
-    pub samples: VecDeque<(u64, u64)>,
-    pub longest_ms: u64,
+    pub(crate) samples: VecDeque<(u64, u64)>,
+    pub(crate) longest_ms: u64,
 }
 
 impl Monitor {
     /// `event` took `us` microseconds. Of less than `threshold_ms`, and with a threshold of zero, no note is taken.
     #[inline]
-    pub fn note(&self, event: &'static str, us: u64, threshold_ms: u64) {
+    pub(crate) fn note(&self, event: &'static str, us: u64, threshold_ms: u64) {
         if threshold_ms > 0 && us / 1000 >= threshold_ms {
             self.add(event, clock::unix_ms() / 1000, us / 1000);
         }
@@ -61,16 +61,16 @@ impl Monitor {
     }
 
     /// All events that were noted.
-    pub fn all(&self) -> Vec<(&'static str, Series)> {
+    pub(crate) fn all(&self) -> Vec<(&'static str, Series)> {
         self.events.lock().iter().map(|(event, series)| (*event, series.clone())).collect()
     }
 
-    pub fn find(&self, event: &[u8]) -> Option<(&'static str, Series)> {
+    pub(crate) fn find(&self, event: &[u8]) -> Option<(&'static str, Series)> {
         self.all().into_iter().find(|(name, _)| name.as_bytes() == event)
     }
 
     /// Forgets the events that `wanted` chooses; returns how many.
-    pub fn reset(&self, wanted: impl Fn(&str) -> bool) -> usize {
+    pub(crate) fn reset(&self, wanted: impl Fn(&str) -> bool) -> usize {
         let mut events = self.events.lock();
         let before = events.len();
         events.retain(|event, _| !wanted(event));
@@ -80,7 +80,7 @@ impl Monitor {
 
 impl Series {
     /// The graph of LATENCY GRAPH: a column per sample, and under it how long ago that was.
-    pub fn graph(&self, event: &str, now_s: u64) -> String {
+    pub(crate) fn graph(&self, event: &str, now_s: u64) -> String {
         let shown: Vec<_> = self.samples.iter().rev().take(COLUMNS).rev().collect();
         let high = shown.iter().map(|(_, ms)| *ms).max().unwrap_or(0);
         let low = shown.iter().map(|(_, ms)| *ms).min().unwrap_or(0);
@@ -125,7 +125,7 @@ fn age(seconds: u64) -> String {
 }
 
 /// The report of LATENCY DOCTOR.
-pub fn report(events: &[(&'static str, Series)], threshold_ms: u64, slow_us: i64) -> String {
+pub(crate) fn report(events: &[(&'static str, Series)], threshold_ms: u64, slow_us: i64) -> String {
     if threshold_ms == 0 {
         return "Latency is not monitored. To start, say how many milliseconds are too long: CONFIG SET \
                 latency-monitor-threshold <milliseconds>\n"

@@ -1,9 +1,9 @@
 //! What the server knows about itself.
 
-pub mod census;
-pub mod info;
-pub mod latency;
-pub mod process;
-pub mod rates;
-pub mod slowlog;
-pub mod stats;
+pub(crate) mod census;
+pub(crate) mod info;
+pub(crate) mod latency;
+pub(crate) mod process;
+pub(crate) mod rates;
+pub(crate) mod slowlog;
+pub(crate) mod stats;

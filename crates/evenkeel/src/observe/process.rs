@@ -4,13 +4,13 @@ use std::time::Duration;
 
 /// Processor time used.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct CpuTime {
-    pub user: Duration,
-    pub system: Duration,
+pub(crate) struct CpuTime {
+    pub(crate) user: Duration,
+    pub(crate) system: Duration,
 }
 
 /// Of all threads, or of child processes that have ended.
-pub fn cpu_time(children: bool) -> CpuTime {
+pub(crate) fn cpu_time(children: bool) -> CpuTime {
     let whose = if children { libc::RUSAGE_CHILDREN } else { libc::RUSAGE_SELF };
     // SAFETY: zeros are a valid `rusage`, which the call fills; `whose` is one of those it knows, so it cannot fail.
     let usage = unsafe {
@@ -23,7 +23,7 @@ pub fn cpu_time(children: bool) -> CpuTime {
 }
 
 /// Bytes of physical memory in use.
-pub fn resident_bytes() -> u64 {
+pub(crate) fn resident_bytes() -> u64 {
     let statm = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
     let pages = statm.split(' ').nth(1).and_then(|pages| pages.parse::<u64>().ok());
     pages.unwrap_or(0) * page_bytes()
@@ -35,14 +35,14 @@ fn page_bytes() -> u64 {
 }
 
 /// Bytes of physical memory of this machine.
-pub fn machine_bytes() -> u64 {
+pub(crate) fn machine_bytes() -> u64 {
     // SAFETY: asks for a number.
     let pages = unsafe { libc::sysconf(libc::_SC_PHYS_PAGES) };
     u64::try_from(pages).unwrap_or(0) * page_bytes()
 }
 
 /// The system's name, release and kind of processor.
-pub fn system_name() -> String {
+pub(crate) fn system_name() -> String {
     // SAFETY: zeros are a valid `utsname`, which the call fills with text that ends in zeros.
     let name = unsafe {
         let mut name: libc::utsname = std::mem::zeroed();
@@ -56,7 +56,7 @@ pub fn system_name() -> String {
 }
 
 /// The allocator's own report about its memory.
-pub fn allocator_report() -> String {
+pub(crate) fn allocator_report() -> String {
     unsafe extern "C" fn append(line: *const libc::c_char, text: *mut libc::c_void) {
         // SAFETY: the allocator passes a text that ends in a zero, and the address that it was given.
         let (line, text) = unsafe { (std::ffi::CStr::from_ptr(line), &mut *text.cast::<String>()) };
@@ -69,7 +69,7 @@ pub fn allocator_report() -> String {
 }
 
 /// Gives memory that this thread has and does not use back to the system.
-pub fn purge() {
+pub(crate) fn purge() {
     // SAFETY: works on the allocator's own structures.
     unsafe { libmimalloc_sys::mi_collect(true) }
 }

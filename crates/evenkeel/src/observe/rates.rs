@@ -33,7 +33,7 @@ impl Rate {
 
 /// See the module's text. Sampled by the control thread.
 #[derive(Default)]
-pub struct Rates {
+pub(crate) struct Rates {
     commands: Rate,
     net_in: Rate,
     net_out: Rate,
@@ -41,7 +41,7 @@ pub struct Rates {
 }
 
 impl Rates {
-    pub fn sample(&mut self, stats: &[Stats], now_ms: u64) {
+    pub(crate) fn sample(&mut self, stats: &[Stats], now_ms: u64) {
         let sum =
             |counter: fn(&Stats) -> &AtomicU64| stats.iter().map(|one| counter(one).load(Relaxed)).sum();
         self.commands.sample(sum(|stats| &stats.commands_run), now_ms);
@@ -50,22 +50,22 @@ impl Rates {
         self.turns.sample(sum(|stats| &stats.turns), now_ms);
     }
 
-    pub fn commands_per_second(&self) -> u64 {
+    pub(crate) fn commands_per_second(&self) -> u64 {
         self.commands.per_second()
     }
 
     /// Turns of all workers' loops.
-    pub fn turns_per_second(&self) -> u64 {
+    pub(crate) fn turns_per_second(&self) -> u64 {
         self.turns.per_second()
     }
 
     /// Bytes per second.
-    pub fn net_in_per_second(&self) -> u64 {
+    pub(crate) fn net_in_per_second(&self) -> u64 {
         self.net_in.per_second()
     }
 
     /// Bytes per second.
-    pub fn net_out_per_second(&self) -> u64 {
+    pub(crate) fn net_out_per_second(&self) -> u64 {
         self.net_out.per_second()
     }
 }

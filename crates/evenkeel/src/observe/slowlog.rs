@@ -20,17 +20,17 @@ const ARG_LEN_MAX: usize = 128;
 
 /// A command that was slow.
 #[derive(Clone, Debug)]
-pub struct Entry {
-    pub id: u64,
-    pub unix_s: u64,
-    pub us: u64,
-    pub args: Vec<Vec<u8>>,
-    pub address: String,
-    pub name: Vec<u8>,
+pub(crate) struct Entry {
+    pub(crate) id: u64,
+    pub(crate) unix_s: u64,
+    pub(crate) us: u64,
+    pub(crate) args: Vec<Vec<u8>>,
+    pub(crate) address: String,
+    pub(crate) name: Vec<u8>,
 }
 
 /// See the module's text.
-pub struct SlowLog {
+pub(crate) struct SlowLog {
     /// Commands that take so many ticks are looked at; `Ticks::MAX`: none.
     threshold: AtomicU64,
     next_id: AtomicU64,
@@ -39,7 +39,7 @@ pub struct SlowLog {
 }
 
 impl SlowLog {
-    pub fn new(workers: usize) -> SlowLog {
+    pub(crate) fn new(workers: usize) -> SlowLog {
         SlowLog {
             threshold: AtomicU64::new(Ticks::MAX),
             next_id: AtomicU64::new(0),
@@ -48,7 +48,7 @@ impl SlowLog {
     }
 
     /// Follows changed settings. The latency monitor shares the threshold.
-    pub fn configure(&self, settings: &Settings) {
+    pub(crate) fn configure(&self, settings: &Settings) {
         let slow_us =
             u64::try_from(settings.slowlog_log_slower_than).ok().filter(|_| settings.slowlog_max_len > 0);
         let monitored_us = Some(settings.latency_monitor_threshold.saturating_mul(1000)).filter(|us| *us > 0);
@@ -59,7 +59,7 @@ impl SlowLog {
 
     /// Commands that take so many ticks go to [`note`].
     #[inline]
-    pub fn threshold(&self) -> Ticks {
+    pub(crate) fn threshold(&self) -> Ticks {
         self.threshold.load(Relaxed)
     }
 
@@ -72,7 +72,7 @@ impl SlowLog {
     }
 
     /// At most `count` entries, the newest first.
-    pub fn newest(&self, count: usize) -> Vec<Entry> {
+    pub(crate) fn newest(&self, count: usize) -> Vec<Entry> {
         let mut all: Vec<Entry> = self
             .logs
             .iter()
@@ -83,18 +83,18 @@ impl SlowLog {
         all
     }
 
-    pub fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.logs.iter().map(|log| log.lock().len()).sum()
     }
 
-    pub fn reset(&self) {
+    pub(crate) fn reset(&self) {
         self.logs.iter().for_each(|log| log.lock().clear());
     }
 }
 
 /// A command took at least the threshold: it goes into the slow log, and to the latency monitor.
 #[cold]
-pub fn note(
+pub(crate) fn note(
     server: &Server,
     settings: &Settings,
     worker: usize,

@@ -14,7 +14,7 @@ use crate::command::Id;
 
 /// What a worker spends its time on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Stage {
+pub(crate) enum Stage {
     Accept,
     Read,
     Parse,
@@ -32,7 +32,7 @@ pub enum Stage {
 }
 
 impl Stage {
-    pub const ALL: [Stage; 10] = [
+    pub(crate) const ALL: [Stage; 10] = [
         Stage::Accept,
         Stage::Read,
         Stage::Parse,
@@ -45,7 +45,7 @@ impl Stage {
         Stage::Idle,
     ];
 
-    pub fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Stage::Accept => "accept",
             Stage::Read => "read",
@@ -63,47 +63,47 @@ impl Stage {
 
 /// One worker's counters.
 #[repr(align(128))]
-pub struct Stats {
+pub(crate) struct Stats {
     stages: [AtomicU64; Stage::ALL.len()],
-    pub commands_run: AtomicU64,
-    pub connections: AtomicU64,
-    pub net_in: AtomicU64,
-    pub net_out: AtomicU64,
-    pub reads: AtomicU64,
-    pub writes: AtomicU64,
-    pub turns: AtomicU64,
-    pub wakeups: AtomicU64,
-    pub errors: AtomicU64,
-    pub panics: AtomicU64,
+    pub(crate) commands_run: AtomicU64,
+    pub(crate) connections: AtomicU64,
+    pub(crate) net_in: AtomicU64,
+    pub(crate) net_out: AtomicU64,
+    pub(crate) reads: AtomicU64,
+    pub(crate) writes: AtomicU64,
+    pub(crate) turns: AtomicU64,
+    pub(crate) wakeups: AtomicU64,
+    pub(crate) errors: AtomicU64,
+    pub(crate) panics: AtomicU64,
     /// The longest background slice, in ticks.
-    pub slice_max: AtomicU64,
+    pub(crate) slice_max: AtomicU64,
     /// Slices of expiry that ended for want of time.
-    pub slices_cut: AtomicU64,
-    pub commands: Box<[CommandStats]>,
+    pub(crate) slices_cut: AtomicU64,
+    pub(crate) commands: Box<[CommandStats]>,
     /// Error replies by their first word. Locked only when an error is replied.
-    pub by_error: Mutex<BTreeMap<String, u64>>,
+    pub(crate) by_error: Mutex<BTreeMap<String, u64>>,
 }
 
 /// One command's counters on one worker.
 #[derive(Default)]
-pub struct CommandStats {
-    pub calls: AtomicU64,
-    pub ticks: AtomicU64,
+pub(crate) struct CommandStats {
+    pub(crate) calls: AtomicU64,
+    pub(crate) ticks: AtomicU64,
     /// Not run: wrong arity, out of memory, not allowed.
-    pub rejected: AtomicU64,
+    pub(crate) rejected: AtomicU64,
     /// Run, and replied an error.
-    pub failed: AtomicU64,
+    pub(crate) failed: AtomicU64,
     histogram: OnceLock<Box<Histogram>>,
 }
 
 /// Adds to a counter that only this thread writes.
 #[inline]
-pub fn add(counter: &AtomicU64, by: u64) {
+pub(crate) fn add(counter: &AtomicU64, by: u64) {
     counter.store(counter.load(Relaxed).wrapping_add(by), Relaxed);
 }
 
 impl Stats {
-    pub fn new(commands: usize) -> Stats {
+    pub(crate) fn new(commands: usize) -> Stats {
         Stats {
             stages: Default::default(),
             commands_run: AtomicU64::new(0),
@@ -124,18 +124,18 @@ impl Stats {
     }
 
     #[inline]
-    pub fn book(&self, stage: Stage, ticks: Ticks) {
+    pub(crate) fn book(&self, stage: Stage, ticks: Ticks) {
         add(&self.stages[stage as usize], ticks);
     }
 
     /// Ticks spent in a stage.
-    pub fn stage(&self, stage: Stage) -> Ticks {
+    pub(crate) fn stage(&self, stage: Stage) -> Ticks {
         self.stages[stage as usize].load(Relaxed)
     }
 
     /// A command was run and took so long.
     #[inline]
-    pub fn ran(&self, id: Id, ticks: Ticks, failed: bool, histogram: bool) {
+    pub(crate) fn ran(&self, id: Id, ticks: Ticks, failed: bool, histogram: bool) {
         let stats = &self.commands[id.index()];
         add(&stats.calls, 1);
         add(&stats.ticks, ticks);
@@ -150,7 +150,7 @@ impl Stats {
 
     /// An error was replied; `line` starts with its code.
     #[cold]
-    pub fn error(&self, line: &[u8]) {
+    pub(crate) fn error(&self, line: &[u8]) {
         /// Distinct codes kept; a client cannot invent more than this.
         const CODES_MAX: usize = 128;
         add(&self.errors, 1);
@@ -163,7 +163,7 @@ impl Stats {
     }
 
     /// CONFIG RESETSTAT. Counts made by the owner at this very moment may survive.
-    pub fn reset(&self) {
+    pub(crate) fn reset(&self) {
         self.stages.iter().for_each(|stage| stage.store(0, Relaxed));
         for counter in [
             &self.commands_run,
@@ -197,14 +197,14 @@ impl CommandStats {
     }
 
     /// LATENCY RESET and CONFIG RESETSTAT.
-    pub fn reset_histogram(&self) {
+    pub(crate) fn reset_histogram(&self) {
         if let Some(histogram) = self.histogram.get() {
             histogram.0.iter().for_each(|bucket| bucket.store(0, Relaxed));
         }
     }
 
     /// Adds this worker's latencies to `sum`.
-    pub fn add_latencies(&self, sum: &mut Latencies) {
+    pub(crate) fn add_latencies(&self, sum: &mut Latencies) {
         if let Some(histogram) = self.histogram.get() {
             for (bucket, count) in histogram.0.iter().enumerate() {
                 sum.0[bucket] += count.load(Relaxed);
@@ -249,7 +249,7 @@ fn bucket_end(bucket: usize) -> u64 {
 
 /// A command's latencies over all workers.
 #[derive(Clone)]
-pub struct Latencies([u64; BUCKETS]);
+pub(crate) struct Latencies([u64; BUCKETS]);
 
 impl Default for Latencies {
     fn default() -> Latencies {
@@ -258,12 +258,12 @@ impl Default for Latencies {
 }
 
 impl Latencies {
-    pub fn count(&self) -> u64 {
+    pub(crate) fn count(&self) -> u64 {
         self.0.iter().sum()
     }
 
     /// The latency below which `percent` of the calls stay, in microseconds.
-    pub fn percentile_us(&self, percent: f64) -> f64 {
+    pub(crate) fn percentile_us(&self, percent: f64) -> f64 {
         let rank = (self.count() as f64 * percent / 100.0).ceil().max(1.0) as u64;
         let mut seen = 0;
         for (bucket, count) in self.0.iter().enumerate() {
@@ -276,7 +276,7 @@ impl Latencies {
     }
 
     /// Calls that took at most so many microseconds, for each power of two that adds some (LATENCY HISTOGRAM).
-    pub fn cumulative_by_power_us(&self) -> Vec<(u64, u64)> {
+    pub(crate) fn cumulative_by_power_us(&self) -> Vec<(u64, u64)> {
         let (total, mut seen, mut bucket, mut result) = (self.count(), 0, 0, Vec::new());
         let (mut limit_us, mut last) = (1, 0);
         while seen < total {

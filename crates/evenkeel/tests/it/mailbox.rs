@@ -56,7 +56,9 @@ fn explore(senders: u32, messages: u32) {
         let threads: Vec<_> = (0..senders)
             .map(|sender| {
                 let inbox = inbox.clone();
-                thread::spawn(move || (0..messages).map(|message| inbox.post(sender * 10 + message)).sum::<u32>())
+                thread::spawn(move || {
+                    (0..messages).map(|message| inbox.post(sender * 10 + message)).sum::<u32>()
+                })
             })
             .collect();
         let (mut received, sleeps) = inbox.receive((senders * messages) as usize);

@@ -63,7 +63,7 @@ pub(super) fn latencies(facts: &Facts<'_>, text: &mut Text) {
 }
 
 /// The latencies of the command of this number, over all workers.
-pub fn latencies_of(server: &Server, index: usize) -> Latencies {
+pub(crate) fn latencies_of(server: &Server, index: usize) -> Latencies {
     let mut sum = Latencies::default();
     server.stats.iter().for_each(|stats| stats.commands[index].add_latencies(&mut sum));
     sum

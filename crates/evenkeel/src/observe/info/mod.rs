@@ -9,7 +9,7 @@ mod memory;
 mod stats;
 mod workers;
 
-pub use commands::latencies_of;
+pub(crate) use commands::latencies_of;
 
 use std::fmt::{Display, Write as _};
 use std::sync::Arc;
@@ -68,7 +68,7 @@ struct Facts<'a> {
 }
 
 /// The text of the sections `wanted`, given in lower case; without any, of those that are the default.
-pub fn text(server: &Arc<Server>, held: &Held<'_>, wanted: &[Vec<u8>]) -> String {
+pub(crate) fn text(server: &Arc<Server>, held: &Held<'_>, wanted: &[Vec<u8>]) -> String {
     let asked = |name: &str| wanted.iter().any(|one| one == name.as_bytes());
     let all = asked("all") || asked("everything");
     let default = wanted.is_empty() || asked("default");
