@@ -105,10 +105,13 @@ impl World {
     /// Connections are dealt to the workers by turns.
     fn connection(&mut self, name: &str) -> &mut Connection {
         let number = self.connections.len();
+        let clients = &self.server.clients;
         self.connections.entry(name.to_string()).or_insert_with(|| {
-            let id = number as u64 + 1;
+            let id = clients.next_id();
             let client = ClientInfo::new(id, "test:1".into(), "test:2".into(), -1, false, self.now_ms);
-            let session = Session::new(Arc::new(client), true);
+            let client = Arc::new(client);
+            clients.add(client.clone());
+            let session = Session::new(client, true);
             Connection { worker: number % WORKERS, session, resp3: false, out: Vec::new() }
         })
     }

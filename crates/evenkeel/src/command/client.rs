@@ -446,3 +446,172 @@ fn caching(_: &mut Call<'_, '_>) -> Done {
         "ERR CLIENT CACHING can be called only when the client is in tracking mode with OPTIN or OPTOUT mode enabled",
     ))
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::testing::{World, check};
+
+    #[test]
+    fn names_are_printable_words() {
+        check(
+            "
+            > CLIENT GETNAME                  < (nil)
+            > CLIENT SETNAME \"a b\"          < -ERR Client names cannot contain spaces, newlines or special characters.
+            > CLIENT SETNAME me               < OK
+            > CLIENT GETNAME                  < \"me\"
+            > CLIENT SETNAME \"\"             < OK
+            > CLIENT GETNAME                  < (nil)
+            > CLIENT SETNAME                  < -ERR wrong number of arguments for 'client|setname' command
+            > CLIENT NOSUCH                   < -ERR unknown subcommand 'NOSUCH'. Try CLIENT HELP.
+        ",
+        );
+    }
+
+    #[test]
+    fn filters_that_make_no_sense() {
+        check(
+            "
+            > CLIENT KILL                     < -ERR wrong number of arguments for 'client|kill' command
+            > CLIENT KILL 1.1.1.1:1           < -ERR No such client
+            > CLIENT KILL ID 10 wrong         < -ERR syntax error
+            > CLIENT KILL ID str x y          < -ERR client-id should be greater than 0
+            > CLIENT KILL ID 0 SKIPME yes     < -ERR client-id should be greater than 0
+            > CLIENT KILL TYPE strange        < -ERR Unknown client type 'strange'
+            > CLIENT KILL USER strange        < -ERR No such user 'strange'
+            > CLIENT KILL SKIPME perhaps      < -ERR syntax error
+            > CLIENT KILL ADDR 1:1            < :0
+            > CLIENT KILL TYPE pubsub         < :0
+            > CLIENT LIST TYPE strange        < -ERR Unknown client type 'strange'
+            > CLIENT LIST TYPE replica        < \"\"
+            > CLIENT LIST TYPE                < -ERR syntax error
+            > CLIENT LIST ID                  < -ERR syntax error
+            > CLIENT LIST ID x                < -ERR Invalid client ID
+            > CLIENT LIST ID 99999            < \"\"
+        ",
+        );
+    }
+
+    #[test]
+    fn a_line_has_the_fields_of_redis_in_its_order() {
+        let line = "id=* addr=*:* laddr=*:* fd=* name=me age=* idle=0 flags=* db=9 sub=0 psub=0 ssub=0 multi=-1 qbuf=* \
+                    qbuf-free=* argv-mem=* multi-mem=0 rbs=* rbp=* obl=0 oll=0 omem=0 tot-mem=* events=r cmd=client|*";
+        check(&format!(
+            "
+            > SELECT 9
+            > CLIENT SETNAME me
+            > CLIENT NO-EVICT on              < OK
+            > CLIENT INFO                     < \"{line}info user=default redir=-1 resp=2*\\n\"
+            > CLIENT LIST TYPE normal         < \"*{line}list user=default redir=-1 resp=2*\\n\"
+        "
+        ));
+    }
+
+    #[test]
+    fn flags_and_libraries_are_shown() {
+        World::new().check(
+            "
+            > CLIENT SETINFO LIB-NAME my-lib  < OK
+            > CLIENT SETINFO lib-ver 1.2      < OK
+            > CLIENT SETINFO lib-ver \"1 2\"  < -ERR lib-ver cannot contain spaces, newlines or special characters.
+            > CLIENT SETINFO colour blue      < -ERR Unrecognized option 'colour'
+            > CLIENT NO-TOUCH on              < OK
+            > CLIENT NO-EVICT on              < OK
+            > CLIENT INFO                     < \"* flags=eT * lib-name=my-lib lib-ver=1.2 *\"
+            > CLIENT NO-TOUCH off             < OK
+            > CLIENT NO-EVICT off             < OK
+            > CLIENT INFO                     < \"* flags=N *\"
+            > CLIENT NO-TOUCH perhaps         < -ERR syntax error
+            > CLIENT NO-EVICT perhaps         < -ERR syntax error
+        ",
+        );
+    }
+
+    #[test]
+    fn who_is_killed_counts_no_longer() {
+        let mut world = World::new();
+        world.check(
+            "
+            a> PING                           < PONG
+            b> CLIENT SETNAME me
+            c> PING                           < PONG
+            c> CLIENT KILL ID 1 3             < :1
+            c> CLIENT KILL ID 1 SKIPME no     < :0
+            c> CLIENT LIST ID 1               < \"\"
+            c> INFO clients                   < \"*connected_clients:2\\r*\"
+            c> CLIENT KILL MAXAGE 1000        < :0
+            c> CLIENT KILL MAXAGE -1          < -ERR maxage should be greater than 0
+            c> CLIENT KILL SKIPME no          < :2
+        ",
+        );
+        assert_eq!(world.server.clients.count(), 1, "the killer stays until its reply is out");
+    }
+
+    #[test]
+    fn replies_can_be_turned_off() {
+        check(
+            "
+            > CLIENT REPLY perhaps            < -ERR syntax error
+            > CLIENT REPLY ON                 < OK
+        ",
+        );
+        let mut world = World::new();
+        // What is not answered leaves nothing behind that could be taken for the answer to the next.
+        for silent in ["CLIENT REPLY OFF", "SET k v", "CLIENT REPLY SKIP", "NOSUCH"] {
+            evenkeel_testkit::Target::send(
+                &mut world,
+                "",
+                &evenkeel_testkit::words::split(silent).expect("words"),
+            );
+        }
+        world.check("> CLIENT REPLY ON < OK");
+        for silent in ["CLIENT REPLY SKIP", "ECHO unheard"] {
+            evenkeel_testkit::Target::send(
+                &mut world,
+                "",
+                &evenkeel_testkit::words::split(silent).expect("words"),
+            );
+        }
+        world.check("> ECHO heard < \"heard\"");
+    }
+
+    #[test]
+    fn pauses_have_an_end_and_a_kind() {
+        check(
+            "
+            > CLIENT PAUSE x                  < -ERR timeout is not an integer or out of range
+            > CLIENT PAUSE -1                 < -ERR timeout is negative
+            > CLIENT PAUSE 0 perhaps          < -ERR CLIENT PAUSE mode must be WRITE or ALL
+            > CLIENT PAUSE 0 WRITE x          < -ERR unknown subcommand or wrong number of arguments for 'PAUSE'. Try CLIENT HELP.
+            > CLIENT PAUSE 100000 WRITE       < OK
+            > GET k                           < (nil)
+            > CLIENT UNPAUSE                  < OK
+            > SET k v                         < OK
+            > CLIENT UNBLOCK x                < -ERR value is not an integer or out of range
+            > CLIENT UNBLOCK 9999             < :0
+            > CLIENT UNBLOCK 9999 perhaps     < -ERR CLIENT UNBLOCK reason should be TIMEOUT or ERROR
+        ",
+        );
+        World::new().check(
+            "
+            > CLIENT PAUSE 9223372036854775807 < -ERR timeout is out of range
+            > CLIENT PAUSE 100000 ALL          < OK
+            > CLIENT UNPAUSE                   < OK
+            > SET k v                          < OK
+        ",
+        );
+    }
+
+    #[test]
+    fn nothing_is_tracked() {
+        check(
+            "
+            > CLIENT GETREDIR                 < :-1
+            > CLIENT TRACKINGINFO             < [\"flags\", [\"off\"], \"redirect\", :-1, \"prefixes\", []]
+            > CLIENT TRACKING off             < OK
+            > CLIENT TRACKING perhaps         < -ERR syntax error
+            > CLIENT CACHING yes              < -ERR CLIENT CACHING can be called only when the client is in tracking mode with OPTIN or OPTOUT mode enabled
+        ",
+        );
+        World::new().check("> CLIENT TRACKING on < -ERR Client-side caching is not supported");
+    }
+}

@@ -116,3 +116,73 @@ fn reset_stat(call: &mut Call<'_, '_>) -> Done {
     call.reply.ok();
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::testing::{World, check};
+
+    #[test]
+    fn all_are_set_or_none() {
+        check(
+            "
+            > CONFIG SET maxmemory 100mb timeout 7       < OK
+            > CONFIG GET maxmemory                       < [\"maxmemory\", \"104857600\"]
+            > CONFIG SET maxmemory 1 timeout x           < -ERR CONFIG SET failed (possibly related to argument 'timeout') - argument couldn't be parsed into an integer
+            > CONFIG SET maxmemory 1 maxmemory 2         < -ERR CONFIG SET failed (possibly related to argument 'maxmemory') - duplicate parameter
+            > CONFIG SET maxmemory 1 daemonize yes       < -ERR CONFIG SET failed (possibly related to argument 'daemonize') - can't set immutable config
+            > CONFIG SET maxmemory 1 timeout             < -ERR syntax error
+            > CONFIG SET maxmemory 1 nosuch 1            < -ERR Unknown option or number of arguments for CONFIG SET - 'nosuch'
+            > CONFIG GET maxmemory                       < [\"maxmemory\", \"104857600\"]
+            > CONFIG GET timeout                         < [\"timeout\", \"7\"]
+            > CONFIG GET nosuch                          < []
+        ",
+        );
+    }
+
+    #[test]
+    fn a_change_holds_from_the_next_command_on() {
+        check(
+            "
+            > MULTI
+            > CONFIG SET timeout 9
+            > CONFIG GET timeout
+            > EXEC                                       < [OK, [\"timeout\", \"9\"]]
+            > CONFIG SET maxmemory 1                     < OK
+            > SET k v                                    < -OOM *
+            > CONFIG SET maxmemory 0                     < OK
+            > SET k v                                    < OK
+        ",
+        );
+    }
+
+    #[test]
+    fn a_password_is_asked_of_those_who_come_later() {
+        check(
+            "
+            > CONFIG SET requirepass secret              < OK
+            > PING                                       < PONG
+            > CONFIG SET requirepass \"\"                 < OK
+        ",
+        );
+    }
+
+    #[test]
+    fn statistics_start_again() {
+        check(
+            "
+            > NOSUCH                                     < -ERR unknown command 'NOSUCH', with args beginning with: *
+            > INFO errorstats                            < \"*errorstat_ERR:count=*\"
+            > CONFIG RESETSTAT                           < OK
+            > INFO errorstats                            < \"# Errorstats\\r\\n\"
+            > INFO commandstats                          < \"# Commandstats\\r\\ncmdstat_*:calls=1,usec=*\"
+        ",
+        );
+    }
+
+    #[test]
+    fn there_is_no_file_to_write() {
+        check("> CONFIG REWRITE < -ERR The server is running without a config file");
+        World::new()
+            .check("> DEBUG CONFIG-REWRITE-FORCE-ALL < -ERR The server is running without a config file");
+    }
+}

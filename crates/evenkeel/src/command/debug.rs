@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use evenkeel_store::{Expire, Key, Str};
 
 use super::config_command::rewrite_file;
-use super::object::encoding_of;
+use super::object::{encoding_of, refcount_of};
 use super::{Arity, Call, Command, Flags, Group, Handler, Reach, at_least, docs, exactly, session};
 use crate::clock;
 use crate::config::{Extent, Permit};
@@ -182,14 +182,16 @@ fn protocol(call: &mut Call<'_, '_>) -> Done {
 /// The address is that of the key's bytes; the length is that of the value in a snapshot that is not compressed.
 fn object(call: &mut Call<'_, '_>) -> Done {
     let key = call.server.keyspace.key(call.session.db, call.args.at(2));
+    let settings = call.settings;
     let line = call.held.visit(key.place, |held| {
         let now = held.seat.now_ms;
         let view = held.peek(&key)?;
         let value = view.string();
         let idle = evenkeel_store::evict::idle_ms(view.access(), now) / 1000;
         Some(format!(
-            "Value at:{:p} refcount:1 encoding:{} serializedlength:{} lru:{} lru_seconds_idle:{idle}",
+            "Value at:{:p} refcount:{} encoding:{} serializedlength:{} lru:{} lru_seconds_idle:{idle}",
             view.key().as_ptr(),
+            refcount_of(view, settings),
             encoding_of(view),
             serialized_len(value),
             view.access(),
@@ -271,4 +273,71 @@ fn table_stats(call: &mut Call<'_, '_>) -> Done {
     );
     call.reply.verbatim(&text, b"txt");
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::testing::{World, check};
+
+    #[test]
+    fn topics_and_their_arguments() {
+        check(
+            "
+            > DEBUG                            < -ERR wrong number of arguments for 'debug' command
+            > DEBUG NOSUCH                     < -ERR unknown subcommand or wrong number of arguments for 'NOSUCH'. Try DEBUG HELP.
+            > DEBUG SLEEP                      < -ERR unknown subcommand or wrong number of arguments for 'SLEEP'. Try DEBUG HELP.
+            > DEBUG SLEEP 0.001                < OK
+            > DEBUG SET-ACTIVE-EXPIRE 1        < OK
+            > DEBUG ERROR \"TEST of an error\"  < -TEST of an error
+            > DEBUG OBJECT k                   < -ERR no such key
+            > SET k 1234
+            > DEBUG OBJECT k                   < Value at:* refcount:2147483647 encoding:int serializedlength:3 lru:* lru_seconds_idle:0
+            > DEBUG POPULATE 3 key 10          < OK
+            > GET key:2                        < \"value:2\\x00\\x00\\x00\"
+            > DEBUG POPULATE x                 < -ERR value is out of range, must be positive
+            > DEBUG HTSTATS 99                 < -ERR Out of range database
+        ",
+        );
+    }
+
+    #[test]
+    fn examples_of_types() {
+        check(
+            "
+            > DEBUG PROTOCOL double            < \"3.141\"
+            > DEBUG PROTOCOL map               < [:0, :0, :1, :1, :2, :0]
+            > DEBUG PROTOCOL push              < -ERR RESP2 is not supported by this command
+            > DEBUG PROTOCOL true              < :1
+            > DEBUG PROTOCOL nosuch            < -ERR Wrong protocol type name. *
+            > DEBUG PROTOCOL verbatim          < \"This is a verbatim\\nstring\"
+        ",
+        );
+    }
+
+    #[test]
+    fn a_command_that_breaks_off_lets_go_of_everything() {
+        World::new().check(
+            "
+            > SET k v
+            > DEBUG PANIC                      < -ERR internal error: the command was abandoned, see the server's log
+            a> FLUSHALL                        < OK
+            b> SET k w                         < OK
+            > GET k                            < \"w\"
+            > INFO stats                       < \"*unexpected_error_replies:1\\r*\"
+        ",
+        );
+    }
+
+    #[test]
+    fn lengths_in_a_snapshot() {
+        use super::serialized_len;
+        use evenkeel_store::Str;
+        for (value, len) in
+            [(&b"12"[..], 2), (b"-200", 3), (b"70000", 5), (b"5000000000", 11), (b"", 1), (b"x", 2)]
+        {
+            assert_eq!(serialized_len(Str::Flat(value)), len, "{}", value.escape_ascii());
+        }
+        assert_eq!(serialized_len(Str::Flat(&[b'x'; 100])), 102);
+        assert_eq!(serialized_len(Str::Flat(&[b'x'; 16_384])), 16_389);
+    }
 }

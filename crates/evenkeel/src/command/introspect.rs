@@ -308,3 +308,75 @@ fn describe_argument(reply: &mut Reply, argument: &Argument) {
         describe_arguments(reply, &argument.arguments);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::testing::{World, check};
+
+    #[test]
+    fn a_command_is_described_as_redis_does() {
+        let key = "\"begin_search\", [\"type\", \"index\", \"spec\", [\"index\", :1]], \"find_keys\", [\"type\", \"range\", \
+                   \"spec\", [\"lastkey\", :0, \"keystep\", :1, \"limit\", :0]]";
+        check(&format!(
+            "
+            > COMMAND INFO get          < [[\"get\", :2, [readonly, fast], :1, :1, :1, [@read, @string, @fast], [], [[\"flags\", [RO, access], {key}]], []]]
+            > COMMAND INFO rename       < [[\"rename\", :3, [write], :1, :2, :1, [@keyspace, @write, @slow], [], [*], []]]
+            > COMMAND INFO bitop        < [[\"bitop\", :-4, [write, denyoom], :2, :-1, :1, [@write, @bitmap, @slow], [], [*], []]]
+            > COMMAND INFO config|get   < [[\"config|get\", :-3, [admin, noscript, loading, stale], :0, :0, :0, [@admin, @slow, @dangerous], [], [], []]]
+            > COMMAND INFO get|x nosuch < [(nil), (nil)]
+            > COMMAND INFO memory       < [[\"memory\", :-2, [], :0, :0, :0, [@slow], [], [], [*]]]
+        "
+        ));
+    }
+
+    #[test]
+    fn lists_are_filtered() {
+        check(
+            "
+            > COMMAND LIST FILTERBY ACLCAT nosuch    < []
+            > COMMAND LIST FILTERBY MODULE nosuch    < []
+            > COMMAND LIST FILTERBY PATTERN mse*nx   < [\"msetnx\"]
+            > COMMAND LIST FILTERBY PATTERN *|usage  < [\"memory|usage\"]
+            > COMMAND LIST FILTERBY COLOUR blue      < -ERR syntax error
+            > COMMAND LIST blue                      < -ERR syntax error
+            > COMMAND COUNT x                        < -ERR wrong number of arguments for 'command|count' command
+        ",
+        );
+    }
+
+    #[test]
+    fn keys_of_a_call() {
+        check(
+            "
+            > COMMAND GETKEYS mset a 1 b 2           < [\"a\", \"b\"]
+            > COMMAND GETKEYS copy a b db 3          < [\"a\", \"b\"]
+            > COMMAND GETKEYS memory usage k         < [\"k\"]
+            > COMMAND GETKEYS nosuch a               < -ERR Invalid command specified
+            > COMMAND GETKEYS set k                  < -ERR Invalid number of arguments specified for command
+            > COMMAND GETKEYS config get x           < -ERR The command has no key arguments
+            > COMMAND GETKEYSANDFLAGS set k v        < [[\"k\", [OW, update]]]
+            > COMMAND GETKEYSANDFLAGS set k v GET    < [[\"k\", [RW, access, update]]]
+            > COMMAND GETKEYSANDFLAGS bitfield k GET u8 0    < [[\"k\", [RO, access]]]
+            > COMMAND GETKEYSANDFLAGS bitfield k SET u8 0 1  < [[\"k\", [RW, access, update]]]
+            > COMMAND GETKEYSANDFLAGS rename a b     < [[\"a\", [RW, access, delete]], [\"b\", [OW, update]]]
+        ",
+        );
+        World::new().check(
+            "
+            > COMMAND GETKEYS msetex 2 a 1 b 2 NX    < [\"a\", \"b\"]
+            > COMMAND GETKEYS msetex 9 a 1 b 2       < -ERR Invalid arguments specified for command
+            > COMMAND GETKEYS msetex x a 1           < -ERR Invalid arguments specified for command
+        ",
+        );
+    }
+
+    #[test]
+    fn every_command_has_its_documentation() {
+        let mut world = World::new();
+        for row in super::commands().filter(|row| !row.name.starts_with("TEST.")) {
+            let reply = world.run(&format!("COMMAND DOCS {}", row.lower_name()));
+            assert!(reply.contains("\"summary\""), "{}: {reply}", row.name);
+        }
+        world.check("> COMMAND DOCS nosuch < []");
+    }
+}

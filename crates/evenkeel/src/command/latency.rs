@@ -119,3 +119,44 @@ fn asked_for(call: &Call<'_, '_>) -> Vec<usize> {
     });
     with_subcommands.filter(|index| seen.insert(*index)).collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::testing::check;
+
+    #[test]
+    fn slow_commands_are_events() {
+        check(
+            "
+            > LATENCY LATEST                      < []
+            > DEBUG SLEEP 0.02                    < OK
+            > LATENCY LATEST                      < []
+            > CONFIG SET latency-monitor-threshold 10
+            > DEBUG SLEEP 0.02                    < OK
+            > LATENCY LATEST                      < [[\"command\", :*, :*, :*]]
+            > LATENCY HISTORY command             < [[:*, :*]]
+            > LATENCY HISTORY nosuch              < []
+            > LATENCY GRAPH command               < \"command - high * ms, low * ms (all time high * ms)*\"
+            > LATENCY GRAPH nosuch                < -ERR No samples available for event 'nosuch'
+            > LATENCY RESET nosuch                < :0
+            > LATENCY RESET command               < :1
+            > LATENCY LATEST                      < []
+        ",
+        );
+    }
+
+    #[test]
+    fn latencies_are_counted_by_command() {
+        check(
+            "
+            > CONFIG RESETSTAT
+            > GET k
+            > GET k
+            > LATENCY HISTOGRAM get nosuch        < [\"get\", [\"calls\", :2, \"histogram_usec\", [:*]]]
+            > LATENCY HISTOGRAM config            < [\"config|resetstat\", [\"calls\", :1, \"histogram_usec\", [:*, :1]]]
+            > CONFIG RESETSTAT
+            > LATENCY HISTOGRAM get               < []
+        ",
+        );
+    }
+}

@@ -67,7 +67,7 @@ struct Figures {
 
 impl Figures {
     fn gather(call: &Call<'_, '_>) -> Figures {
-        let (server, seat) = (call.server, &call.held.seat);
+        let (server, seat) = (call.server, &*call.held.seat);
         let clients = server.clients.totals().memory as u64;
         let startup = server.census.startup_bytes();
         Figures {
@@ -215,6 +215,38 @@ fn purge(call: &mut Call<'_, '_>) -> Done {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::testing::{World, check};
+
+    #[test]
+    fn usage_of_a_key() {
+        check(
+            "
+            > SET k v
+            > MEMORY USAGE nosuch                 < (nil)
+            > MEMORY USAGE k                      < :*
+            > MEMORY USAGE k SAMPLES 0            < :*
+            > MEMORY USAGE k SAMPLES              < -ERR syntax error
+            > MEMORY USAGE k SAMPLES -1           < -ERR syntax error
+            > MEMORY USAGE k SAMPLES x            < -ERR value is not an integer or out of range
+            > MEMORY USAGE k COLOURS 5            < -ERR syntax error
+            > MEMORY PURGE                        < OK
+            > MEMORY STATS                        < [\"peak.allocated\", :*, \"total.allocated\", :*, \"startup.allocated\", *]
+        ",
+        );
+    }
+
+    #[test]
+    fn a_large_value_is_counted_whole() {
+        let mut world = World::new();
+        world.run("SETRANGE k 999999 x");
+        let bytes = |reply: String| reply.trim_start_matches(':').parse::<usize>().expect("a number");
+        let sparse = bytes(world.run("MEMORY USAGE k"));
+        assert!(sparse < 100_000, "a hole takes no memory: {sparse}");
+        world.run(&format!("SET k {}", "x".repeat(1_000_000)));
+        let full = bytes(world.run("MEMORY USAGE k"));
+        assert!((1_000_000..1_100_000).contains(&full), "{full}");
+        world.check("> MEMORY MALLOC-STATS < \"*heap*\"");
+    }
 
     #[test]
     fn the_diagnosis_names_what_is_odd() {

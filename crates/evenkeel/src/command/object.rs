@@ -7,7 +7,7 @@ use evenkeel_resp::number::parse_i64;
 use evenkeel_store::{Access, Str, View, evict};
 
 use super::{Call, Command, Flags, Group, Handler, Keys, container, docs, exactly, read, session};
-use crate::config::Policy;
+use crate::config::{Policy, Settings};
 use crate::error::{Done, Error};
 
 const GROUP: Group = Group::Keyspace;
@@ -86,13 +86,17 @@ const NO_IDLE_TIME: &str = "ERR An LFU maxmemory policy is selected, idle time n
 
 /// OBJECT REFCOUNT key
 fn refcount(call: &mut Call<'_, '_>) -> Done {
-    let sharing = call.settings.maxmemory == 0 || !tracks_access(call.settings.maxmemory_policy);
     match call.held.look(&call.keys[0]) {
-        Some(view) if sharing && is_small_int(view) => call.reply.int(i64::from(i32::MAX)),
-        Some(_) => call.reply.int(1),
+        Some(view) => call.reply.int(refcount_of(view, call.settings)),
         None => call.reply.null(),
     }
     Ok(())
+}
+
+/// As OBJECT REFCOUNT shows it.
+pub(crate) fn refcount_of(view: View<'_>, settings: &Settings) -> i64 {
+    let sharing = settings.maxmemory == 0 || !tracks_access(settings.maxmemory_policy);
+    if sharing && is_small_int(view) { i32::MAX.into() } else { 1 }
 }
 
 /// Redis shares one value among all keys with the same small integer, and then shows no true count of its owners.

@@ -81,3 +81,82 @@ fn shutdown(call: &mut Call<'_, '_>) -> Done {
     call.session.closing = true;
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::testing::{World, check};
+
+    #[test]
+    fn what_the_server_is() {
+        check(
+            "
+            > ROLE                     < [\"master\", :0, []]
+            > TIME                     < [\"*\", \"*\"]
+            > TIME x                   < -ERR wrong number of arguments for 'time' command
+            > LASTSAVE                 < :*
+            > SHUTDOWN nosuch          < -ERR syntax error
+            > SHUTDOWN SAVE NOSAVE     < -ERR syntax error
+            > SHUTDOWN ABORT           < -ERR No shutdown in progress.
+            > SHUTDOWN ABORT NOW       < -ERR syntax error
+            > MULTI
+            > SHUTDOWN                 < -ERR Command not allowed inside a transaction
+            > EXEC                     < -EXECABORT *
+        ",
+        );
+    }
+
+    #[test]
+    fn a_save_that_cannot_be_made_is_not_pretended() {
+        let mut world = World::new();
+        world.check("> SHUTDOWN SAVE < -ERR Errors trying to SHUTDOWN. *");
+        assert!(!world.server.stopping.load(std::sync::atomic::Ordering::Relaxed));
+    }
+
+    #[test]
+    fn sections_are_asked_for_by_name() {
+        check(
+            "
+            > INFO cluster             < \"# Cluster\\r\\ncluster_enabled:0\\r\\n\"
+            > INFO CLUSTER nosuch      < \"# Cluster\\r\\ncluster_enabled:0\\r\\n\"
+            > INFO nosuch              < \"\"
+            > INFO cpu modules         < \"# CPU\\r\\n*\\r\\n\\r\\n# Modules\\r\\n\"
+            > SET k v EX 100
+            > INFO keyspace            < \"# Keyspace\\r\\ndb0:keys=1,expires=1,avg_ttl=*\"
+        ",
+        );
+    }
+
+    /// Each field stands once, and what peers print of things that this server has is there.
+    #[test]
+    fn everything_is_there_once() {
+        let mut world = World::new();
+        let text = world.run("INFO everything");
+        let fields: Vec<&str> =
+            text.split("\\r\\n").filter_map(|line| line.split_once(':')).map(|(name, _)| name).collect();
+        for name in [
+            "redis_version",
+            "process_id",
+            "connected_clients",
+            "blocked_clients",
+            "used_memory",
+            "used_memory_peak",
+            "mem_allocator",
+            "rdb_changes_since_last_save",
+            "expired_keys",
+            "evicted_keys",
+            "evicted_clients",
+            "total_error_replies",
+            "master_repl_offset",
+            "used_cpu_user_children",
+            "stage_execute_usec",
+            "worker0",
+            "worker1",
+        ] {
+            assert_eq!(fields.iter().filter(|field| **field == name).count(), 1, "{name}: {text}");
+        }
+        let mut once = fields.clone();
+        once.sort_unstable();
+        once.dedup();
+        assert_eq!(once.len(), fields.len());
+    }
+}

@@ -65,3 +65,63 @@ fn reset(call: &mut Call<'_, '_>) -> Done {
     call.reply.ok();
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::testing::{World, check};
+
+    #[test]
+    fn slow_commands_are_kept_newest_first() {
+        let long = "x".repeat(150);
+        let many: String = (0..40).map(|at| format!(" key:{at}")).collect();
+        check(&format!(
+            "
+            > CONFIG SET slowlog-log-slower-than 0 slowlog-max-len 3
+            > SLOWLOG RESET                       < OK
+            > SET k {long}
+            > EXISTS{many}
+            > SLOWLOG GET 2                       < [[:*, :*, :*, [\"EXISTS\", *, \"... (10 more arguments)\"], \"*\", \"\"], [:*, :*, :*, [\"SET\", \"k\", \"*x... (22 more bytes)\"], \"*\", \"\"]]
+            > AUTH secret                         < -ERR *
+            > CONFIG SET masterauth secret timeout 0
+            > SLOWLOG GET 2                       < [[*, [\"CONFIG\", \"SET\", \"masterauth\", \"(redacted)\", \"timeout\", \"0\"], *], [*, [\"AUTH\", \"(redacted)\"], *]]
+            > SLOWLOG LEN                         < :3
+            > CONFIG SET slowlog-log-slower-than -1
+            > SLOWLOG RESET                       < OK
+            > PING                                < PONG
+            > SLOWLOG LEN                         < :0
+            > SLOWLOG GET -2                      < -ERR count should be greater than or equal to -1
+            > SLOWLOG GET x                       < -ERR count should be greater than or equal to -1
+            > SLOWLOG GET 1 2                     < -ERR unknown subcommand or wrong number of arguments for 'GET'. Try SLOWLOG HELP.
+        "
+        ));
+    }
+
+    #[test]
+    fn a_transaction_is_in_it_by_its_commands() {
+        check(
+            "
+            > CONFIG SET slowlog-log-slower-than 0
+            > MULTI
+            > SET k v
+            > GET k
+            > EXEC                                < [OK, \"v\"]
+            > SLOWLOG GET 3                       < [[*, [\"GET\", \"k\"], *], [*, [\"SET\", \"k\", \"v\"], *], [*, [\"MULTI\"], *]]
+        ",
+        );
+    }
+
+    #[test]
+    fn workers_have_one_log_together() {
+        World::new().check(
+            "
+            > CONFIG SET slowlog-log-slower-than 0 slowlog-max-len 2
+            a> ECHO 1
+            b> ECHO 2
+            a> ECHO 3
+            a> CONFIG SET slowlog-log-slower-than -1
+            b> SLOWLOG GET -1                     < [[*, [\"ECHO\", \"3\"], *], [*, [\"ECHO\", \"2\"], *]]
+            b> SLOWLOG LEN                        < :2
+        ",
+        );
+    }
+}

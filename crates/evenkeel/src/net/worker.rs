@@ -42,6 +42,9 @@ const ACCEPTS_PER_TURN: usize = 64;
 /// Milliseconds between two looks at timers.
 const TICK_MS: u64 = 100;
 
+/// Bytes kept for clients after which it is time to look for those that take too much.
+const KEPT_FOR_CLIENTS_MAX: usize = 256 * 1024;
+
 /// Connections accepted beyond `maxclients` to see whether an operator is among them.
 const OPERATORS_MAX: usize = 8;
 
@@ -166,6 +169,9 @@ impl Worker {
         }
         self.serve_readable();
         self.serve_ready();
+        if self.kept_for_clients > KEPT_FOR_CLIENTS_MAX {
+            self.evict_clients();
+        }
         self.answer_the_door();
         self.read_inbox();
         if self.now_ms >= self.next_tick_ms {
