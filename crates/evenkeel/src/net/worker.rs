@@ -45,7 +45,7 @@ const TICK_MS: u64 = 100;
 /// Bytes kept for clients after which it is time to look for those that take too much.
 const KEPT_FOR_CLIENTS_MAX: usize = 256 * 1024;
 
-/// Connections accepted beyond `maxclients` to see whether an operator is among them.
+/// Connections accepted beyond `maxclients` over the Unix socket, so that an operator can see and mend a full server.
 const OPERATORS_MAX: usize = 8;
 
 /// How long a connection beyond `maxclients` waits for a place, in milliseconds, and how many may wait.

@@ -190,6 +190,15 @@ impl Actor<'_> {
     }
 }
 
+impl Drop for Actor<'_> {
+    /// A thread that fails inside would leave the others waiting for it at the gate.
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.keyspace.leave(&mut self.seat);
+        }
+    }
+}
+
 fn sum(held: &mut Held<'_>, keyspace: &Keyspace) -> i64 {
     (0..ACCOUNTS)
         .map(|at| {
