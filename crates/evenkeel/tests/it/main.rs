@@ -8,6 +8,7 @@ mod differential;
 mod hostile;
 mod mailbox;
 mod network;
+mod operator;
 mod stress;
 mod sync;
 

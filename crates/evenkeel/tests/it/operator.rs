@@ -1,0 +1,214 @@
+//! What an operator does to a server that others use: settings changed, clients closed, the file rewritten.
+
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::time::{Duration, Instant};
+
+use evenkeel_testkit::Client;
+
+use crate::{program, start};
+
+fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(10);
+    while !holds() {
+        assert!(Instant::now() < deadline, "not within ten seconds: {what}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+fn free_port() -> u16 {
+    let listener = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
+    listener.local_addr().expect("bound").port()
+}
+
+fn at(port: u16) -> SocketAddr {
+    (Ipv4Addr::LOCALHOST, port).into()
+}
+
+#[test]
+fn the_port_moves_and_connections_stay() {
+    let server = start(&[]);
+    let mut old = server.connect();
+    let port = free_port();
+    assert_eq!(old.run(&format!("CONFIG SET port {port}")).to_string(), "OK");
+    assert_eq!(Client::connect(at(port)).expect("listens there").run("PING").to_string(), "PONG");
+    assert!(TcpStream::connect(server.address()).is_err(), "nobody listens here any more");
+    assert_eq!(old.run("PING").to_string(), "PONG");
+    let (shown, wanted) = (old.run("CONFIG GET port").to_string(), format!("[\"port\", \"{port}\"]"));
+    assert_eq!(shown, wanted);
+}
+
+#[test]
+fn a_port_that_is_taken_changes_nothing() {
+    let (server, other) = (start(&[]), start(&[]));
+    let mut client = server.connect();
+    let reply = client.run(&format!("CONFIG SET maxmemory 100mb port {}", other.port())).to_string();
+    let reason = "argument 'port') - Unable to listen on this port. Check server logs.";
+    assert!(reply.ends_with(reason), "{reply}");
+    assert_eq!(client.run("CONFIG GET maxmemory").to_string(), "[\"maxmemory\", \"0\"]");
+    assert_eq!(server.connect().run("PING").to_string(), "PONG");
+    let reply = client.run("CONFIG SET bind 999.999.999.999").to_string();
+    assert!(reply.ends_with("argument 'bind') - Failed to bind to specified addresses."), "{reply}");
+    assert_eq!(server.connect().run("PING").to_string(), "PONG");
+}
+
+/// `*` and an address are in each other's way on one port, so one must be closed before the other is opened.
+#[test]
+fn addresses_are_exchanged_on_the_same_port() {
+    let server = start(&["--bind", "127.0.0.1", "--protected-mode", "no"]);
+    let mut client = server.connect();
+    let elsewhere: SocketAddr = ([127, 0, 0, 4], server.port()).into();
+    for (bind, there) in
+        [("*", true), ("127.0.0.1", false), ("\"127.0.0.1 127.0.0.4\"", true), ("127.0.0.1", false)]
+    {
+        assert_eq!(client.run(&format!("CONFIG SET bind {bind}")).to_string(), "OK");
+        assert_eq!(TcpStream::connect(elsewhere).is_ok(), there, "{bind}");
+        assert_eq!(server.connect().run("PING").to_string(), "PONG", "{bind}");
+    }
+}
+
+#[test]
+fn a_change_holds_for_the_rest_of_a_pipeline() {
+    let server = start(&[]);
+    let mut client = server.connect();
+    let pipeline = b"SET k v\r\nCONFIG SET maxmemory 1\r\nSET k w\r\nCONFIG SET maxmemory 0\r\nSET k x\r\n";
+    client.send_raw(pipeline).expect("connected");
+    let replies: Vec<String> = (0..5).map(|_| client.read().to_string()).collect();
+    assert_eq!(replies[..2], ["OK", "OK"]);
+    assert!(replies[2].starts_with("-OOM"), "{}", replies[2]);
+    assert_eq!(replies[3..], ["OK", "OK"]);
+}
+
+/// The number of clients is exact for who has closed them, whichever threads serve them.
+#[test]
+fn killed_clients_are_gone_at_once() {
+    let server = start(&["--threads", "3"]);
+    let mut operator = server.connect();
+    for _ in 0..10 {
+        let mut others: Vec<Client> = (0..12).map(|_| server.connect()).collect();
+        others.iter_mut().for_each(|client| assert_eq!(client.run("PING").to_string(), "PONG"));
+        assert_eq!(operator.run("CLIENT KILL SKIPME yes").to_string(), ":12");
+        let info = operator.run("INFO clients").to_string();
+        assert!(info.contains("connected_clients:1\\r"), "{info}");
+        for mut client in others {
+            assert_eq!(client.read_to_end().expect("hung up on"), b"");
+        }
+    }
+    assert_eq!(operator.run("CLIENT KILL SKIPME no").to_string(), ":1");
+    assert_eq!(operator.read_to_end().expect("hung up on"), b"");
+}
+
+#[test]
+fn a_client_is_killed_by_its_address() {
+    let server = start(&[]);
+    let (mut operator, mut victim) = (server.connect(), server.connect());
+    victim.run("CLIENT SETNAME victim");
+    let list = operator.run("CLIENT LIST").to_string();
+    let line = list.split("\\n").find(|line| line.contains("name=victim")).expect("it is listed");
+    let address = line.split(' ').find_map(|field| field.strip_prefix("addr=")).expect("an address");
+    assert_eq!(operator.run(&format!("CLIENT KILL {address}")).to_string(), "OK");
+    assert_eq!(operator.run(&format!("CLIENT KILL {address}")).to_string(), "-ERR No such client");
+    assert_eq!(victim.read_to_end().expect("hung up on"), b"");
+}
+
+#[test]
+fn the_largest_clients_go_when_all_take_too_much() {
+    let server = start(&["--maxmemory-clients", "3mb"]);
+    let mut operator = server.connect();
+    assert_eq!(operator.run("CLIENT NO-EVICT on").to_string(), "OK");
+    let mut small = server.connect();
+    assert_eq!(small.run("PING").to_string(), "PONG");
+    // Requests that never end.
+    let mut large: Vec<Client> = (0..8).map(|_| server.connect()).collect();
+    for client in &mut large {
+        let _ = client.send_raw(b"*2\r\n$4\r\nECHO\r\n$10000000\r\n");
+        let _ = client.send_raw(&vec![b'x'; 1 << 20]);
+    }
+    eventually("some of the large ones are gone", || server.info("evicted_clients") != "0");
+    eventually("the others fit", || {
+        let bytes: usize = server.info("mem_clients_normal").parse().expect("a number");
+        bytes <= 3 << 20
+    });
+    assert_eq!(small.run("PING").to_string(), "PONG");
+    assert_eq!(operator.run("PING").to_string(), "PONG");
+}
+
+#[test]
+fn a_reply_over_the_hard_limit_is_not_begun() {
+    let server = start(&["--client-output-buffer-limit", "normal", "100000", "0", "0"]);
+    let mut client = server.connect();
+    assert_eq!(client.run("SETRANGE k 99999 x").to_string(), ":100000");
+    client.send(&["GET", "k"]).expect("connected");
+    assert_eq!(client.read_to_end().expect("hung up on"), b"");
+    assert_eq!(server.info("client_output_buffer_limit_disconnections"), "1");
+}
+
+#[test]
+fn commands_have_the_names_that_the_configuration_gives_them() {
+    let server = start(&["--rename-command", "FLUSHALL", "wipe", "--rename-command", "debug", ""]);
+    let mut client = server.connect();
+    assert_eq!(client.run("WIPE").to_string(), "OK");
+    for gone in ["FLUSHALL", "DEBUG SLEEP 0"] {
+        assert!(client.run(gone).to_string().starts_with("-ERR unknown command"), "{gone}");
+    }
+}
+
+/// A server that has a configuration file, and its end when the test is over.
+struct WithFile {
+    process: std::process::Child,
+    port: u16,
+}
+
+impl WithFile {
+    fn start(file: &std::path::Path) -> WithFile {
+        let port = free_port();
+        let mut command = std::process::Command::new(program().path());
+        command.arg(file).args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", ""]);
+        let process = command.stdout(std::process::Stdio::null()).spawn().expect("it starts");
+        let server = WithFile { process, port };
+        eventually("it listens", || TcpStream::connect(at(port)).is_ok());
+        server
+    }
+
+    fn connect(&self) -> Client {
+        Client::connect(at(self.port)).expect("it listens")
+    }
+}
+
+impl Drop for WithFile {
+    fn drop(&mut self) {
+        let _ = self.process.kill(); // it may have ended by itself
+        let _ = self.process.wait();
+    }
+}
+
+#[test]
+fn settings_are_written_into_the_file_and_read_again() {
+    let holder = start(&[]); // for its folder, which goes with it
+    let file = holder.folder().join("own.conf");
+    std::fs::write(&file, "# mine\ntimeout 5\n").expect("written");
+    let server = WithFile::start(&file);
+    let mut client = server.connect();
+    assert_eq!(client.run("CONFIG SET timeout 7 maxmemory 100mb").to_string(), "OK");
+    assert_eq!(client.run("CONFIG REWRITE").to_string(), "OK");
+    drop(server);
+    let text = std::fs::read_to_string(&file).expect("it is there");
+    assert!(text.starts_with("# mine\ntimeout 7\n") && text.contains("maxmemory 100mb\n"), "{text}");
+    let again = WithFile::start(&file);
+    assert_eq!(again.connect().run("CONFIG GET timeout").to_string(), "[\"timeout\", \"7\"]");
+}
+
+#[test]
+fn a_sleeping_server_answers_nobody_and_ends_when_told() {
+    let mut server = start(&["--enable-debug-command", "local"]);
+    let (mut sleeper, mut other) = (server.connect(), server.connect());
+    assert_eq!(other.run("PING").to_string(), "PONG");
+    sleeper.send(&["DEBUG", "SLEEP", "0.5"]).expect("connected");
+    std::thread::sleep(Duration::from_millis(100));
+    let asked = Instant::now();
+    assert_eq!(other.run("GET k").to_string(), "(nil)");
+    assert!(asked.elapsed() > Duration::from_millis(200), "it was asleep");
+    assert_eq!(sleeper.read().to_string(), "OK");
+    sleeper.send(&["DEBUG", "SLEEP", "1000"]).expect("connected");
+    std::thread::sleep(Duration::from_millis(100));
+    assert!(server.stop().success());
+}
