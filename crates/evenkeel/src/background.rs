@@ -14,6 +14,9 @@ use crate::observe::stats::{Stage, add};
 /// The longest slice of background work, in microseconds.
 pub(crate) const SLICE_US_MAX: u64 = 500;
 
+/// Microseconds after which a sweep visits no further slot: a visit takes up to 200 more when a segment is due as a whole.
+const SWEEP_US_MAX: u64 = SLICE_US_MAX - 200;
+
 /// See the module's text.
 pub(crate) struct Background {
     from: usize,
@@ -46,7 +49,7 @@ impl Background {
     pub(crate) fn slice(&mut self, executor: &mut Executor) {
         let Some((mut db, mut slot)) = self.sweep else { return };
         let started = clock::ticks();
-        let until = started + SLICE_US_MAX * clock::ticks_per_us();
+        let until = started + SWEEP_US_MAX * clock::ticks_per_us();
         let server = executor.server.clone();
         server.keyspace.enter(&mut executor.seat);
         self.sweep = loop {

@@ -264,6 +264,10 @@ impl Slot {
         });
     }
 
+    pub(crate) fn has_tables(&self) -> bool {
+        self.root.load(Relaxed) != 0
+    }
+
     /// Bytes of memory of the tables.
     pub(crate) fn memory(&self) -> usize {
         let directory = self.directory().map_or(0, |directory| directory.retire().layout.size());

@@ -103,6 +103,9 @@ impl Watchers {
     }
 
     pub(crate) fn count(slot: &AtomicPtr<Watchers>) -> usize {
+        if slot.load(Relaxed).is_null() {
+            return 0;
+        }
         let watchers = Watchers::take(slot);
         let count = watchers.as_ref().map_or(0, |watchers| watchers.0.len());
         Watchers::put(slot, watchers);

@@ -360,18 +360,18 @@ fn run(name: fn(&mut Random) -> Vec<u8>, steps: usize, test: &str) {
 #[test]
 fn keys_over_all_slots() {
     let name = |random: &mut Random| format!("key:{}", random.below(3000)).into_bytes();
-    run(name, scaled(300, 20_000, 200_000), "keys_over_all_slots");
+    run(name, scaled(300, 20_000, 100_000), "keys_over_all_slots");
 }
 
 #[test]
 fn few_keys() {
-    run(|random| vec![b'k'; random.below(8)], scaled(600, 20_000, 200_000), "few_keys");
+    run(|random| vec![b'k'; random.below(8)], scaled(600, 20_000, 100_000), "few_keys");
 }
 
 #[test]
 fn keys_of_one_slot() {
     let name = |random: &mut Random| format!("{{tag}}{}", random.below(6000)).into_bytes();
-    run(name, scaled(300, 20_000, 200_000), "keys_of_one_slot");
+    run(name, scaled(300, 20_000, 100_000), "keys_of_one_slot");
 }
 
 /// Around 65,535 bytes the header has no room for the length any more.
