@@ -1,6 +1,6 @@
 //! Active expiry: removes keys whose time has passed although nobody asked for them.
 //!
-//! A slot knows a time before which none of its keys is due, and has a column of coarse deadlines (units of 128 ms,
+//! A slot knows a time before which none of its keys is due, and has a column of coarse deadlines (units of 64 ms,
 //! rounded up) beside its buckets. A sweep looks at slots that have keys with a deadline, skips those that are not
 //! due, and in the others reads the column, not the entries. Ten million keys with a TTL cost a sweep that finds
 //! nothing 16,384 words read; sampling, as Redis does, finds keys that expire together only slowly and never all.

@@ -15,8 +15,8 @@ use crate::slot::{Slot, Slots};
 use crate::watch::{After, Change, Watchers};
 use crate::{Millis, SLOTS};
 
-/// Milliseconds per unit of coarse deadlines: 32 bits of them last 17 years from the server's start.
-const COARSE_MS: u64 = 128;
+/// Milliseconds per unit of coarse deadlines: 32 bits of them last 8.7 years from the server's start.
+const COARSE_MS: u64 = 64;
 
 /// How far the clock may be set back below the time of the start before sweeps pause until it has caught up.
 const SET_BACK_MS: u64 = 24 * 60 * 60 * 1000;
