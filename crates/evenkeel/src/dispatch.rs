@@ -345,8 +345,12 @@ impl Executor {
             let evicted = (0..EVICT_AT_ONCE)
                 .take_while(|_| memory::used() > limit && held.evict(policy, samples, decay, &mut self.pool));
             let evicted = evicted.count();
-            // Freed here: memory is needed now.
-            held.seat.trash.clear();
+            // Memory is needed now: what takes long to free is waited for, not evicted for once more.
+            let trash = std::mem::take(&mut held.seat.trash);
+            if !trash.is_empty() {
+                server.rubbish.free_flushed(trash);
+                break;
+            }
             if evicted == 0 {
                 self.out_of_memory = held.seat.retired_bytes() == 0;
                 break;

@@ -3,14 +3,17 @@
 //! Locks are taken here and nowhere else, in ascending order of places, so two commands can never wait for each
 //! other. A key outside the held slots is a mistake of the caller and panics: a command reaches what it declared.
 
+use std::ops::{Deref, DerefMut};
 use std::sync::atomic::Ordering::Relaxed;
 
 use crate::Millis;
-use crate::entry::{EntryPtr, Kind, Value, View};
+use crate::collection::{Collection, Cut};
+use crate::entry::{EntryPtr, Kind, Ref, Value, View};
 use crate::evict;
 use crate::gate::Closed;
 use crate::key::{Key, Place};
 use crate::keyspace::{Db, Flushed, Keyspace};
+use crate::outside::Outside;
 use crate::rope::{FLAT_MAX, Rope, Str};
 use crate::seat::{Access, Seat, add, add_signed};
 use crate::segment::Word;
@@ -34,6 +37,41 @@ pub enum Expire {
 pub enum Made {
     Flat(Vec<u8>),
     Rope(Rope),
+}
+
+/// A collection being changed.
+pub struct Edit<'v, T> {
+    value: &'v mut T,
+    /// What counts as so many changes; none: nobody is told, and the form stays.
+    pub changes: u64,
+    /// What OBJECT ENCODING calls it, zero for the most compact one, at most three.
+    pub form: u8,
+    cut: Vec<Cut>,
+}
+
+impl<'v, T> Edit<'v, T> {
+    fn new(value: &'v mut T, form: u8) -> Edit<'v, T> {
+        Edit { value, changes: 0, form, cut: Vec::new() }
+    }
+
+    /// Frees what was cut off the collection, elsewhere if that takes long.
+    pub fn discard(&mut self, cut: Cut) {
+        self.cut.push(cut);
+    }
+}
+
+impl<T> Deref for Edit<'_, T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        self.value
+    }
+}
+
+impl<T> DerefMut for Edit<'_, T> {
+    fn deref_mut(&mut self) -> &mut T {
+        self.value
+    }
 }
 
 enum Scope<'a> {
@@ -272,7 +310,108 @@ impl<'a> Held<'a> {
         }
     }
 
+    /// The collection at the key, as [`Held::read`].
+    #[inline]
+    pub fn collection<T: Collection>(&mut self, key: &Key<'_>) -> Result<Option<Ref<'_, T>>, WrongType> {
+        match self.read(key) {
+            None => Ok(None),
+            Some(view) if view.kind() == T::KIND => Ok(Some(view.collection())),
+            Some(_) => Err(WrongType),
+        }
+    }
+
+    /// The collection at the key, as [`Held::peek`]: for who is about to change it.
+    pub fn peek_collection<T: Collection>(&mut self, key: &Key<'_>) -> Result<Option<Ref<'_, T>>, WrongType> {
+        match self.peek(key) {
+            None => Ok(None),
+            Some(view) if view.kind() == T::KIND => Ok(Some(view.collection())),
+            Some(_) => Err(WrongType),
+        }
+    }
+
     // Writing.
+
+    /// Changes the collection at the key with `change`, which notes in the [`Edit`] how much it has changed. Where there
+    /// is none, it gets an empty one, which becomes the key's value if it is not empty afterwards; where it leaves an
+    /// empty one, the key is removed.
+    pub fn edit<T: Collection, R>(
+        &mut self,
+        key: &Key<'_>,
+        change: impl FnOnce(&mut Edit<'_, T>) -> R,
+    ) -> Result<R, WrongType> {
+        let Some(found) = self.live_or_gone(key) else {
+            let mut value = T::new();
+            let mut edit = Edit::new(&mut value, 0);
+            let result = change(&mut edit);
+            let Edit { changes, form, cut, .. } = edit;
+            cut.into_iter().for_each(|cut| self.seat.discard_cut(cut));
+            if !value.is_empty() {
+                self.add_collection(key, value, form, None);
+                self.changed_times(key, Change::Written, changes);
+            }
+            return Ok(result);
+        };
+        let entry = found.entry();
+        if entry.kind() != T::KIND {
+            return Err(WrongType);
+        }
+        self.mark(entry);
+        let mut value = entry.collection_mut::<T>();
+        let mut edit = Edit::new(&mut *value, entry.form());
+        let result = change(&mut edit);
+        let Edit { changes, form, cut, .. } = edit;
+        let is_empty = value.is_empty();
+        drop(value);
+        cut.into_iter().for_each(|cut| self.seat.discard_cut(cut));
+        if is_empty {
+            self.remove_found(key.place, found);
+            add(&self.seat.tally.dirty, changes.saturating_sub(1));
+        } else if changes > 0 {
+            entry.set_form(form);
+            self.changed_times(key, Change::Written, changes);
+        }
+        Ok(result)
+    }
+
+    /// The same, where there is a collection already; `None` where there is none.
+    pub fn edit_if_there<T: Collection, R>(
+        &mut self,
+        key: &Key<'_>,
+        change: impl FnOnce(&mut Edit<'_, T>) -> R,
+    ) -> Result<Option<R>, WrongType> {
+        if self.live(key).is_none() {
+            return Ok(None);
+        }
+        self.edit(key, change).map(Some)
+    }
+
+    /// Sets the key to a collection of this form, whatever was there; an empty one removes it.
+    pub fn set_collection<T: Collection>(
+        &mut self,
+        key: &Key<'_>,
+        value: T,
+        form: u8,
+        deadline: Option<Millis>,
+    ) {
+        if value.is_empty() {
+            self.remove(key);
+            return;
+        }
+        if let Some(found) = self.live_or_gone(key) {
+            let old = self.detach(key.place, found);
+            self.free(old);
+        }
+        self.add_collection(key, value, form, deadline);
+        self.changed(key, Change::Written);
+    }
+
+    fn add_collection<T: Collection>(&mut self, key: &Key<'_>, value: T, form: u8, deadline: Option<Millis>) {
+        let raw = value.into_raw();
+        // SAFETY: the raw value is one of this kind, and its reference moves on.
+        let outside = unsafe { Outside::from_raw(T::KIND, raw.as_ptr()) };
+        let entry = EntryPtr::new(key.bytes, Value::Outside(outside, form), deadline, self.new_access());
+        self.add_entry(key, entry);
+    }
 
     /// Sets the key to a string.
     #[inline]
@@ -505,7 +644,13 @@ impl<'a> Held<'a> {
     /// Tells who wants to know that the key has changed.
     #[inline]
     fn changed(&mut self, key: &Key<'_>, change: Change) {
-        add(&self.seat.tally.dirty, 1);
+        self.changed_times(key, change, 1);
+    }
+
+    /// The same for a command that makes so many changes at once.
+    #[inline]
+    fn changed_times(&mut self, key: &Key<'_>, change: Change, times: u64) {
+        add(&self.seat.tally.dirty, times);
         let slot = self.slot(key).1;
         if !slot.watchers.load(Relaxed).is_null() {
             Watchers::touch(&slot.watchers, key.bytes, change);
@@ -609,8 +754,8 @@ impl<'a> Held<'a> {
     }
 
     pub(crate) fn free(&mut self, entry: EntryPtr) {
-        let rope = entry.free();
-        self.seat.discard(rope);
+        let outside = entry.free();
+        self.seat.discard(outside);
     }
 }
 
@@ -638,7 +783,7 @@ impl Made {
         match self {
             Made::Flat(bytes) if bytes.len() <= FLAT_MAX => Value::Flat { bytes, raw: true },
             Made::Flat(bytes) => Value::string(bytes),
-            Made::Rope(rope) => Value::Rope(rope.clone()),
+            Made::Rope(rope) => Value::rope(rope.clone()),
         }
     }
 }

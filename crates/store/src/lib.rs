@@ -13,6 +13,7 @@
 //! ```
 
 mod bits;
+pub mod collection;
 mod directory;
 pub mod entry;
 pub mod evict;
@@ -22,6 +23,7 @@ mod held;
 pub mod key;
 mod keyspace;
 pub mod memory;
+mod outside;
 pub mod rope;
 mod scan;
 mod seat;
@@ -31,11 +33,12 @@ mod sync;
 mod verify;
 mod watch;
 
-pub use entry::{Kind, View};
+pub use entry::{Kind, Ref, View};
 pub use expiry::Swept;
-pub use held::{Expire, Held, Made, WrongType};
+pub use held::{Edit, Expire, Held, Made, WrongType};
 pub use key::{Hasher, Key, Place, SLOTS};
 pub use keyspace::Keyspace;
+pub use outside::Trash;
 pub use rope::Str;
 pub use scan::Cursor;
 pub use seat::{Access, Seat, Tally, Total};
