@@ -12,6 +12,7 @@
 //!     └─ Db (x databases) ── Slot (x 16,384) ── Segment ── Entry: header, deadline, key, value in one block
 //! ```
 
+mod audience;
 mod bits;
 mod directory;
 pub mod entry;
@@ -29,6 +30,7 @@ mod segment;
 mod slot;
 mod sync;
 mod verify;
+mod wait;
 mod watch;
 
 pub use entry::{Kind, View};
@@ -39,6 +41,7 @@ pub use keyspace::Keyspace;
 pub use rope::Str;
 pub use scan::Cursor;
 pub use seat::{Access, Seat, Tally, Total};
+pub use wait::{Waiter, Wants, Woken};
 pub use watch::Watch;
 
 /// Milliseconds since the Unix epoch.

@@ -8,8 +8,10 @@ use parking_lot::Mutex;
 
 use crate::Millis;
 use crate::gate::Gate;
+use crate::key::Place;
 use crate::rope::Rope;
 use crate::segment::Retired;
+use crate::wait::Woken;
 
 /// How reads leave their mark on an entry, for eviction and OBJECT IDLETIME or FREQ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,6 +44,9 @@ pub struct Seat {
     pub lock_wait: u64,
     /// Values whose freeing would take long; whoever drives the seat hands them to a thread that has time.
     pub trash: Vec<Rope>,
+    /// Keys that were written to and have waiters, in the order of the writes. Whoever drives the seat serves them; see
+    /// [`crate::Held::next_woken`].
+    pub(crate) woken: VecDeque<Woken>,
     pub(crate) index: usize,
     pub(crate) inside: bool,
     /// Something is held with this seat: it must not leave, and not hold a second thing.
@@ -110,6 +115,7 @@ impl Seat {
             ticks: || 0,
             lock_wait: 0,
             trash: Vec::new(),
+            woken: VecDeque::new(),
             index,
             inside: false,
             holding: false,
@@ -129,6 +135,17 @@ impl Seat {
         self.random ^= self.random >> 7;
         self.random ^= self.random << 17;
         self.random.wrapping_mul(0x2545_f491_4f6c_dd1d)
+    }
+
+    /// The seat's number, from 1 on.
+    pub(crate) fn number(&self) -> usize {
+        self.index + 1
+    }
+
+    /// Where the next key lies whose waiters are to be served.
+    #[inline]
+    pub fn first_woken(&self) -> Option<Place> {
+        self.woken.front().map(|woken| woken.place)
     }
 
     /// Frees a rope now, or puts it aside when that would take long.
