@@ -85,6 +85,30 @@ fn nothing_is_taken_for_who_has_hung_up() {
     live.stop();
 }
 
+/// What was taken for a client before it hung up is sent, since it may still be reading.
+#[test]
+fn what_was_taken_is_sent() {
+    let live = Live::start(2, &[]);
+    let (mut pusher, mut sent) = (live.connect(), 0);
+    for round in 0..2_000 {
+        let mut client = live.connect();
+        say(&mut client, "TEST.BGET k 0");
+        live.await_blocked(1);
+        say(&mut pusher, "SET k v");
+        // One of them comes first, or both at once.
+        (0..round % 64).for_each(|_| std::hint::spin_loop());
+        client.finish_sending().expect("an open connection");
+        let reply = client.read_to_end().expect("the server hangs up");
+        assert_eq!(pusher.read(), ok());
+        let stays = pusher.run("DEL k") == Value::Int(1);
+        assert_eq!(reply.is_empty(), stays, "round {round}");
+        sent += u32::from(!stays);
+    }
+    println!("{sent} of 2000 were sent");
+    live.verify();
+    live.stop();
+}
+
 #[test]
 fn a_command_and_the_end_of_the_stream_may_come_together() {
     let live = Live::start(1, &[]);
