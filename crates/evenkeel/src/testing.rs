@@ -1,6 +1,9 @@
 //! A server in process: two workers, any number of sessions, a clock that moves when told to, and no sockets.
 //!
-//! Transcripts run on it as they do over TCP. All is done on the test's own thread, one request at a time.
+//! Transcripts run on it as they do over TCP. All is done on the test's own thread, one request at a time. Where threads
+//! and sockets matter, there is [`live`].
+
+pub(crate) mod live;
 
 use std::collections::{HashMap, VecDeque};
 use std::ffi::OsString;
