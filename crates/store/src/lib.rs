@@ -33,7 +33,7 @@ mod watch;
 
 pub use entry::{Kind, View};
 pub use expiry::Swept;
-pub use held::{Expire, Held, Made, WrongType};
+pub use held::{Edited, Expire, Held, Made, WrongType};
 pub use key::{Hasher, Key, Place, SLOTS};
 pub use keyspace::Keyspace;
 pub use rope::Str;
