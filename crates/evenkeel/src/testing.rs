@@ -179,6 +179,13 @@ impl World {
         self.call(&args).expect("a reply").to_string()
     }
 
+    /// Whether CLIENT PAUSE holds the command back now.
+    pub(crate) fn is_paused(&mut self, name: &str) -> bool {
+        let row = self.server.table.row(self.server.table.find(name.as_bytes()).expect("a command"));
+        let (server, now_ms) = (self.server.clone(), self.now_ms);
+        server.pause.delays(row, &self.connection("").session, now_ms)
+    }
+
     /// Connections are dealt to the workers by turns.
     fn connection(&mut self, name: &str) -> &mut Connection {
         let number = self.connections.len();

@@ -13,6 +13,7 @@ mod bitmaps;
 mod connection;
 mod drive;
 mod expiry;
+mod hyperloglog;
 mod keyspace;
 mod make;
 mod same;
@@ -61,6 +62,7 @@ const FAMILIES: &[&Family] = &[
     &strings::FAMILY,
     &strings_valkey::FAMILY,
     &bitmaps::FAMILY,
+    &hyperloglog::FAMILY,
     &keyspace::FAMILY,
     &expiry::FAMILY,
     &connection::FAMILY,

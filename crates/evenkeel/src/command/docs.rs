@@ -25,7 +25,7 @@
 #[derive(Debug)]
 pub(crate) struct Doc {
     pub(crate) name: &'static str,
-    /// Redis' own: string, bitmap, generic, transactions, connection, server.
+    /// Redis' own: string, bitmap, hyperloglog, generic, transactions, connection, server.
     pub(crate) group: &'static str,
     /// The version of Redis (up to 7.2) or Valkey (later) that brought the command.
     pub(crate) since: &'static str,
@@ -367,6 +367,18 @@ pub(crate) const DOCS: &[Doc] = &[
         "Lets a key vanish at a point in time, given in milliseconds."),
     doc("PEXPIRETIME", "generic", "7.0.0", "O(1)", "key",
         "Gives the point in time at which a key vanishes, in milliseconds."),
+    doc("PFADD", "hyperloglog", "2.8.9", "O(1) for each element", "key [element [element ...]]",
+        "Counts elements in; the key then knows about how many different ones it has seen."),
+    doc("PFCOUNT", "hyperloglog", "2.8.9", "O(1) for one key, O(N) with N keys", "key [key ...]",
+        "Says about how many different elements a key, or several together, have seen."),
+    doc("PFDEBUG", "hyperloglog", "2.8.9", "N/A", "subcommand key",
+        "Shows how a HyperLogLog is encoded, or its registers, or makes it dense.")
+        .system(),
+    doc("PFMERGE", "hyperloglog", "2.8.9", "O(N) with N keys", "destkey [sourcekey [sourcekey ...]]",
+        "Stores a HyperLogLog that has seen what any of several has seen."),
+    doc("PFSELFTEST", "hyperloglog", "2.8.9", "N/A", "",
+        "Tests the counting of elements with elements of its own.")
+        .system(),
     doc("PING", "connection", "1.0.0", "O(1)", "[message]",
         "Answers PONG, or with the message."),
     doc("PSETEX", "string", "2.6.0", "O(1)", "key milliseconds value",
@@ -506,7 +518,9 @@ impl Kind {
 #[rustfmt::skip]
 fn kind_of_name(name: &str) -> Kind {
     match name {
-        "key" | "key1" | "key2" | "newkey" | "destkey" | "source" | "destination" => Kind::Key,
+        "key" | "key1" | "key2" | "newkey" | "destkey" | "sourcekey" | "source" | "destination" => {
+            Kind::Key
+        },
         "pattern" => Kind::Pattern,
         "unix-time-seconds" | "unix-time-milliseconds" => Kind::UnixTime,
         "bit" | "client-id" | "count" | "cursor" | "db" | "decrement" | "destination-db" | "end" | "increment"
@@ -1013,7 +1027,8 @@ mod tests {
     #[test]
     fn every_row_is_complete() {
         for doc in DOCS {
-            let groups = ["string", "bitmap", "generic", "transactions", "connection", "server"];
+            let groups =
+                ["string", "bitmap", "hyperloglog", "generic", "transactions", "connection", "server"];
             assert!(groups.contains(&doc.group), "{}", doc.name);
             assert!(doc.summary.ends_with('.') && doc.summary.len() <= 100, "{}", doc.name);
             assert!(doc.since.split('.').count() == 3, "{}", doc.name);

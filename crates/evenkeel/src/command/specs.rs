@@ -102,6 +102,8 @@ const BITFIELD_KEY: KeySpec = KeySpec {
 
 const GETEX_KEY: KeySpec = KeySpec { notes: "may change the key's deadline", ..key(1, "RW access update") };
 
+const PFCOUNT_KEYS: KeySpec = KeySpec { notes: "keeps the count in the value", ..rest(1, "RW access") };
+
 fn has(args: &Args<'_>, first: usize, word: &[u8]) -> bool {
     args.from(first).any(|arg| arg.eq_ignore_ascii_case(word))
 }
@@ -160,6 +162,10 @@ const EXTRAS: &[Extra] = &[
     extra("PERSIST").keys(&[key(1, "RW update")]),
     extra("PEXPIRE").keys(&[key(1, "RW update")]),
     extra("PEXPIREAT").keys(&[key(1, "RW update")]),
+    extra("PFADD").keys(&[key(1, "RW insert")]),
+    extra("PFCOUNT").keys(&[PFCOUNT_KEYS]),
+    extra("PFDEBUG").keys(&[key(2, "RW access")]),
+    extra("PFMERGE").keys(&[key(1, "RW access insert"), rest(2, "RO access")]),
     extra("PING").tips(ALL_SHARDS_OK),
     extra("PSETEX").keys(&[key(1, "OW update")]),
     extra("PTTL").tips(CHANGES),
@@ -294,6 +300,7 @@ pub(crate) fn categories(row: &Command) -> Vec<&'static str> {
         "@write",
         "@string",
         "@bitmap",
+        "@hyperloglog",
         "@admin",
         "@fast",
         "@slow",
@@ -376,6 +383,9 @@ mod tests {
             "BITOP AND a b c d",
             "RENAME a b",
             "LCS a b LEN",
+            "PFCOUNT a b c",
+            "PFDEBUG GETREG k",
+            "PFMERGE a b c",
             "DEL a b c",
             "OBJECT|FREQ FREQ k",
             "WATCH a b",
