@@ -60,7 +60,13 @@ const QUARRELS: &[Quarrel] = &[
     // Redis 7.0 reads an empty cursor as 0, takes any type name, and looks at the cursor last.
     Quarrel { oracle: Peer::Valkey, command: "SCAN", subject_says: "[*", oracle_says: "-ERR *" },
     Quarrel { oracle: Peer::Valkey, command: "SCAN", subject_says: "-ERR *", oracle_says: "*" },
+    Quarrel { oracle: Peer::Valkey, command: "HSCAN", subject_says: "[*", oracle_says: "-ERR *" },
+    Quarrel { oracle: Peer::Valkey, command: "HSCAN", subject_says: "-ERR *", oracle_says: "*" },
     // Redis 7.0 looks at the key before the other arguments, and wants both ends of a range.
+    Quarrel { oracle: Peer::Valkey, command: "HSCAN", subject_says: "-WRONGTYPE *", oracle_says: "-ERR *" },
+    Quarrel { oracle: Peer::Valkey, command: "GETEX", subject_says: "-WRONGTYPE *", oracle_says: "-ERR *" },
+    Quarrel { oracle: Peer::Valkey, command: "BITPOS", subject_says: "-WRONGTYPE *", oracle_says: "-ERR *" },
+    Quarrel { oracle: Peer::Valkey, command: "BITCOUNT", subject_says: "-WRONGTYPE *", oracle_says: "-ERR *" },
     Quarrel { oracle: Peer::Valkey, command: "GETEX", subject_says: "(n*)", oracle_says: "-ERR *" },
     Quarrel { oracle: Peer::Valkey, command: "BITPOS", subject_says: ":*", oracle_says: "-ERR *" },
     Quarrel { oracle: Peer::Valkey, command: "BITCOUNT", subject_says: ":0", oracle_says: "-ERR *" },
