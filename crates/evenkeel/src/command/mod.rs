@@ -16,6 +16,7 @@ pub(crate) mod debug;
 pub(crate) mod docs;
 pub(crate) mod expire;
 pub(crate) mod extended;
+pub(crate) mod hash;
 mod hll;
 mod hyperloglog;
 pub(crate) mod introspect;
@@ -51,6 +52,7 @@ pub(crate) const FAMILIES: &[&[Command]] = &[
     debug::COMMANDS,
     expire::COMMANDS,
     hyperloglog::COMMANDS,
+    hash::COMMANDS,
     introspect::COMMANDS,
     keyspace::COMMANDS,
     latency::COMMANDS,
