@@ -22,7 +22,7 @@ struct PlainGroup {
     pending: BTreeMap<StreamId, (Vec<u8>, Delivery)>,
 }
 
-fn texts<'a>(fields: &'a Texts) -> impl ExactSizeIterator<Item = &'a [u8]> + Clone {
+fn texts(fields: &Texts) -> impl ExactSizeIterator<Item = &[u8]> + Clone {
     fields.iter().map(|text| &text[..])
 }
 
@@ -270,7 +270,7 @@ fn nothing_takes_long_in_a_long_stream() {
     stream.add_group(b"group", Group::new(StreamId::MIN, None));
     let ids: Vec<StreamId> = stream.entries().range(0..COUNT).map(|entry| entry.id).collect();
     let (group, _) = stream.group_mut(b"group").expect("just added");
-    (group.add_consumer(b"a", 0), group.add_consumer(b"b", 0));
+    assert!(group.add_consumer(b"a", 0) && group.add_consumer(b"b", 0));
     group.deliver(b"a", ids.iter().copied(), 1);
     let snapshot = stream.clone();
     let started = std::time::Instant::now();
