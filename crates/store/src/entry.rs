@@ -33,6 +33,7 @@ pub enum Kind {
     Set = 2,
     ZSet = 3,
     Hash = 4,
+    Stream = 5,
 }
 
 impl Kind {
@@ -44,6 +45,7 @@ impl Kind {
             Kind::Set => "set",
             Kind::ZSet => "zset",
             Kind::Hash => "hash",
+            Kind::Stream => "stream",
         }
     }
 }
@@ -512,6 +514,7 @@ impl Kind {
             2 => Kind::Set,
             3 => Kind::ZSet,
             4 => Kind::Hash,
+            5 => Kind::Stream,
             _ => unreachable!("the header holds a kind"),
         }
     }

@@ -1,4 +1,4 @@
-//! Collections: lists, sets, hashes, sorted sets, on trees of shared pages.
+//! Collections: lists, sets, hashes, sorted sets, streams, on trees of shared pages.
 //!
 //! ```text
 //! Entry ── 8 bytes ──> Root ─┬─ Tree: one Page, or Inner nodes over Pages
@@ -11,10 +11,12 @@
 mod hash;
 mod hashed;
 mod list;
+mod named;
 mod page;
 mod root;
 mod set;
 mod shared;
+pub mod stream;
 mod tree;
 mod varint;
 mod zset;
@@ -23,6 +25,7 @@ pub use hash::Hash;
 pub use list::List;
 pub use page::ITEM_MAX;
 pub use set::Set;
+pub use stream::Stream;
 pub use zset::{Lex, ZSet};
 
 use std::ptr::NonNull;
