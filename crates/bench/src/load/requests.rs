@@ -126,10 +126,7 @@ impl Template {
                     keys::write(*last, self.key_size, out);
                 }
                 Piece::Same => keys::write(*last, self.key_size, out),
-                Piece::Number => {
-                    *last = keys.next();
-                    keys::write_digits(*last, self.key_size - keys::PREFIX.len(), out);
-                }
+                Piece::Number => keys::write_digits(keys.next(), self.key_size - keys::PREFIX.len(), out),
             }
         }
     }
@@ -232,7 +229,7 @@ mod tests {
         assert_eq!(
             requests("SADD s{key} a{number}b ; SPOP s{same}", 3),
             "*3\r\n$4\r\nSADD\r\n$9\r\nskey:0007\r\n$6\r\na0008b\r\n\
-             *2\r\n$4\r\nSPOP\r\n$9\r\nskey:0008\r\n\
+             *2\r\n$4\r\nSPOP\r\n$9\r\nskey:0007\r\n\
              *3\r\n$4\r\nSADD\r\n$9\r\nskey:0009\r\n$6\r\na0010b\r\n"
         );
     }

@@ -202,3 +202,48 @@ fn a_scan_meets_what_stays() {
         assert!(staying.iter().all(|member| met.contains(member)), "after {calls} calls");
     }
 }
+
+/// One thread writes; others read clones, clone those again and drop them, all at the same time.
+#[test]
+fn clones_are_read_on_other_threads_while_one_writes() {
+    const READERS: usize = 3;
+    let hasher = Hasher::default();
+    let seed = fresh_seed();
+    println!("EVENKEEL_SEED={seed}");
+    let digest = |set: &ZSet| {
+        set.range(0..set.len())
+            .fold(0_u64, |sum, (member, score)| sum.rotate_left(5) ^ hasher.hash(member) ^ score.to_bits())
+    };
+    std::thread::scope(|scope| {
+        let readers: Vec<_> = (0..READERS)
+            .map(|_| {
+                let (sender, receiver) = std::sync::mpsc::sync_channel::<(ZSet, u64)>(4);
+                let digest = &digest;
+                scope.spawn(move || {
+                    let mut kept = Vec::new();
+                    for (set, expected) in receiver {
+                        assert_eq!(digest(&set), expected);
+                        kept.push((set.clone(), expected));
+                        if kept.len() > 3 {
+                            let (set, expected) = kept.swap_remove(1);
+                            assert_eq!(digest(&set), expected, "after more writes");
+                        }
+                    }
+                });
+                sender
+            })
+            .collect();
+        let (mut random, mut set) = (Random::new(seed), ZSet::new());
+        for _ in 0..if cfg!(miri) { 4 } else { 400 } {
+            for _ in 0..50 {
+                let member = format!("member {}", random.below(3000));
+                match random.below(3) {
+                    0 => _ = set.remove(&hasher, member.as_bytes()),
+                    _ => _ = set.insert(&hasher, member.as_bytes(), random.below(100) as f64),
+                }
+            }
+            let expected = digest(&set);
+            readers.iter().for_each(|reader| reader.send((set.clone(), expected)).expect("it reads"));
+        }
+    });
+}
