@@ -25,7 +25,7 @@
 #[derive(Debug)]
 pub(crate) struct Doc {
     pub(crate) name: &'static str,
-    /// Redis' own: string, bitmap, generic, transactions, connection, server.
+    /// Redis' own: string, bitmap, hash, generic, transactions, connection, server.
     pub(crate) group: &'static str,
     /// The version of Redis (up to 7.2) or Valkey (later) that brought the command.
     pub(crate) since: &'static str,
@@ -291,9 +291,43 @@ pub(crate) const DOCS: &[Doc] = &[
     doc("GETSET", "string", "1.0.0", "O(1)", "key value",
         "Stores a string and gives the one that was there before.")
         .deprecated("6.2.0", "`SET` with the `!GET` argument"),
+    doc("HDEL", "hash", "2.0.0", "O(N) with N fields", "key field [field ...]",
+        "Removes fields of a hash, and the hash with its last field."),
     doc("HELLO", "connection", "6.0.0", "O(1)",
         "arguments=[protover [AUTH username password] [SETNAME clientname]]",
         "Agrees on the protocol's version and introduces client and server to each other."),
+    doc("HEXISTS", "hash", "2.0.0", "O(1)", "key field",
+        "Says whether a hash has a field."),
+    doc("HGET", "hash", "2.0.0", "O(1)", "key field",
+        "Gives the value of a field."),
+    doc("HGETALL", "hash", "2.0.0", "O(N) with N fields of the hash", "key",
+        "Gives all fields of a hash with their values."),
+    doc("HINCRBY", "hash", "2.0.0", "O(1)", "key field increment",
+        "Adds a number to an integer in a field; an absent field counts as 0."),
+    doc("HINCRBYFLOAT", "hash", "2.6.0", "O(1)", "key field increment:double",
+        "Adds a number with a fraction to a number in a field; an absent field counts as 0."),
+    doc("HKEYS", "hash", "2.0.0", "O(N) with N fields of the hash", "key",
+        "Names all fields of a hash."),
+    doc("HLEN", "hash", "2.0.0", "O(1)", "key",
+        "Says how many fields a hash has."),
+    doc("HMGET", "hash", "2.0.0", "O(N) with N fields asked for", "key field [field ...]",
+        "Gives the values of several fields."),
+    doc("HMSET", "hash", "2.0.0", "O(N) with N fields", "key field value [field value ...]",
+        "Sets several fields of a hash, as HSET does.")
+        .deprecated("4.0.0", "`HSET` with multiple field-value pairs"),
+    doc("HRANDFIELD", "hash", "6.2.0", "O(N) with N fields returned", "key options=[count [WITHVALUES]]",
+        "Gives fields chosen at random: different ones, or for a negative count any."),
+    doc("HSCAN", "hash", "2.8.0", "O(1) for a call, O(N) for all N fields of the hash",
+        "key cursor [MATCH pattern] [COUNT count] [NOVALUES]",
+        "Gives some fields of a hash with their values, and where to go on."),
+    doc("HSET", "hash", "2.0.0", "O(N) with N fields", "key field value [field value ...]",
+        "Sets fields of a hash, which is created if it is absent."),
+    doc("HSETNX", "hash", "2.0.0", "O(1)", "key field value",
+        "Sets a field of a hash, unless the field exists."),
+    doc("HSTRLEN", "hash", "3.2.0", "O(1)", "key field",
+        "Says how many bytes the value of a field has."),
+    doc("HVALS", "hash", "2.0.0", "O(N) with N fields of the hash", "key",
+        "Gives the values of all fields of a hash."),
     doc("INCR", "string", "1.0.0", "O(1)", "key",
         "Adds one to an integer; an absent key counts as 0."),
     doc("INCRBY", "string", "1.0.0", "O(1)", "key increment",
@@ -1013,7 +1047,7 @@ mod tests {
     #[test]
     fn every_row_is_complete() {
         for doc in DOCS {
-            let groups = ["string", "bitmap", "generic", "transactions", "connection", "server"];
+            let groups = ["string", "bitmap", "hash", "generic", "transactions", "connection", "server"];
             assert!(groups.contains(&doc.group), "{}", doc.name);
             assert!(doc.summary.ends_with('.') && doc.summary.len() <= 100, "{}", doc.name);
             assert!(doc.since.split('.').count() == 3, "{}", doc.name);

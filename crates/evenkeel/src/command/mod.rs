@@ -16,6 +16,7 @@ pub(crate) mod debug;
 pub(crate) mod docs;
 pub(crate) mod expire;
 pub(crate) mod extended;
+pub(crate) mod hash;
 pub(crate) mod introspect;
 pub(crate) mod keys;
 pub(crate) mod keyspace;
@@ -50,6 +51,7 @@ pub(crate) const FAMILIES: &[&[Command]] = &[
     connection::COMMANDS,
     debug::COMMANDS,
     expire::COMMANDS,
+    hash::COMMANDS,
     introspect::COMMANDS,
     keyspace::COMMANDS,
     latency::COMMANDS,
