@@ -35,6 +35,8 @@ pub(crate) mod specs;
 pub(crate) mod string;
 pub(crate) mod table;
 pub(crate) mod transaction;
+pub(crate) mod zset;
+mod zset_range;
 
 pub(crate) use args::Args;
 pub(crate) use call::Call;
@@ -63,6 +65,7 @@ pub(crate) const FAMILIES: &[&[Command]] = &[
     slowlog::COMMANDS,
     string::COMMANDS,
     transaction::COMMANDS,
+    zset::COMMANDS,
     #[cfg(test)]
     crate::testing::COMMANDS,
 ];

@@ -31,7 +31,7 @@ pub use zset::{Lex, ZSet};
 use std::ptr::NonNull;
 
 use crate::entry::Kind;
-use root::Root;
+use root::{Root, View};
 use tree::Tree;
 
 /// What can be the value of a key beside a string.
@@ -94,6 +94,13 @@ collection!(ZSet, Kind::ZSet, Root, Tree::new().into());
 pub struct Cut(Vec<Tree>);
 
 impl Cut {
+    fn of(root: Root) -> Cut {
+        match root.view() {
+            View::One(tree) => Cut(vec![tree.clone()]),
+            View::Two(twin) => Cut(vec![twin.main.clone(), twin.side.clone()]),
+        }
+    }
+
     /// Nodes that dropping it would visit at most, about.
     pub(crate) fn weight(&self) -> usize {
         self.0.iter().map(Tree::weight).fold(0, usize::saturating_add)

@@ -114,7 +114,7 @@ fn sorted_sets_against_a_plain_one() {
             }
             if random.below(4) < if shrinking { 1 } else { 3 } {
                 assert_eq!(set.insert(&hasher, &member, score), old);
-                order.insert((place(score), member.clone()));
+                order.insert((place(score + 0.0), member.clone()));
                 members.insert(member, score);
             } else {
                 assert_eq!(set.remove(&hasher, &member), old);
@@ -164,10 +164,14 @@ fn check_order(
     if members.values().all(|score| *score == 0.0) {
         let less = order.iter().filter(|(_, other)| other[..] < *member).count() as u64;
         let there = u64::from(members.contains_key(member));
-        assert_eq!(set.count_below_lex(Lex::Including(member), false), less);
-        assert_eq!(set.count_below_lex(Lex::Excluding(member), false), less + there);
-        assert_eq!(set.count_below_lex(Lex::Including(member), true), less + there);
-        assert_eq!(set.count_below_lex(Lex::Excluding(member), true), less);
+        let ends = [Lex::Min, Lex::Including(member), Lex::Excluding(member), Lex::Max];
+        let starts = [0, less, less + there, set.len()];
+        let stops = [0, less + there, less, set.len()];
+        for (from, start) in ends.into_iter().zip(starts) {
+            for (to, stop) in ends.into_iter().zip(stops) {
+                assert_eq!(set.lex_range(from, to, false), start..stop.max(start), "{from:?} to {to:?}");
+            }
+        }
     }
 }
 
