@@ -53,7 +53,10 @@ pub(crate) struct Limits {
 
 impl Limits {
     pub(crate) fn of(settings: &Settings) -> Limits {
-        Limits { members: settings.zset_max_listpack_entries as u64, member_len: settings.zset_max_listpack_value }
+        Limits {
+            members: settings.zset_max_listpack_entries as u64,
+            member_len: settings.zset_max_listpack_value,
+        }
     }
 
     /// The form of a set that has been made at once, whose longest member has this length.

@@ -43,7 +43,8 @@ impl<'a> Ends<'a> {
             By::Rank => Ok(Ends::Rank(args.int(from)?, args.int(to)?)),
             By::Score => {
                 let ends = Limit::parse(args.at(from)).zip(Limit::parse(args.at(to)));
-                ends.map(|(from, to)| Ends::Score(from, to)).ok_or(Error::text("ERR min or max is not a float"))
+                ends.map(|(from, to)| Ends::Score(from, to))
+                    .ok_or(Error::text("ERR min or max is not a float"))
             }
             By::Lex => {
                 let ends = parse_lex(args.at(from)).zip(parse_lex(args.at(to)));
@@ -125,7 +126,8 @@ impl<'a> Query<'a> {
         reverse: Option<bool>,
         stores: bool,
     ) -> Result<Query<'a>, Error> {
-        let (mut chosen_by, mut chosen_reverse, mut offset, mut limit, mut with_scores) = (by, reverse, 0, -1, false);
+        let (mut chosen_by, mut chosen_reverse, mut offset, mut limit, mut with_scores) =
+            (by, reverse, 0, -1, false);
         let mut at = source + 3;
         while at < args.len() {
             match args.word(at).as_bytes() {
