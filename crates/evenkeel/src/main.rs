@@ -4,6 +4,7 @@
 //! `pipeline.rs` and `dispatch.rs`.
 
 mod background;
+mod blocking;
 mod clients;
 mod clock;
 mod command;

@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering::*};
 use evenkeel_store::Keyspace;
 use parking_lot::{Mutex, RwLock};
 
+use crate::blocking::Served;
 use crate::clients::{ClientInfo, Clients};
 use crate::clock;
 use crate::command::table::{renamed, table};
@@ -163,6 +164,12 @@ impl Server {
         }
         let evicted = self.kill(&beyond);
         self.evicted_clients.fetch_add(evicted as u64, Relaxed);
+    }
+
+    /// Tells a client's worker that its command waits no more.
+    pub(crate) fn resume(&self, served: Served) {
+        let worker = served.blocked.client.worker.load(Relaxed);
+        self.inboxes[worker as usize].post(Message::Resume(served));
     }
 
     /// Makes every worker go round once, so that it sees what has changed.

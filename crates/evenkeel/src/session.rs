@@ -7,6 +7,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use evenkeel_store::{Held, Watch};
 
+use crate::blocking::Waiting;
 use crate::clients::ClientInfo;
 use crate::command::Id;
 use crate::command::args::OwnedArgs;
@@ -19,6 +20,8 @@ pub(crate) struct Session {
     pub(crate) authenticated: bool,
     pub(crate) multi: Option<Multi>,
     pub(crate) watching: Option<Watching>,
+    /// Its last command waits.
+    pub(crate) waiting: Option<Box<Waiting>>,
     pub(crate) reply_mode: ReplyMode,
     pub(crate) no_touch: bool,
     /// The connection is closed once the reply is out.
@@ -77,6 +80,7 @@ impl Session {
             authenticated,
             multi: None,
             watching: None,
+            waiting: None,
             reply_mode: ReplyMode::On,
             no_touch: false,
             closing: false,

@@ -7,6 +7,7 @@ use std::ops::{Deref, DerefMut};
 use std::sync::atomic::Ordering::Relaxed;
 
 use crate::Millis;
+use crate::audience::Audience;
 use crate::collection::{Collection, Cut};
 use crate::entry::{EntryPtr, Kind, Ref, Value, View};
 use crate::evict;
@@ -18,7 +19,7 @@ use crate::rope::{FLAT_MAX, Rope, Str};
 use crate::seat::{Access, Seat, add, add_signed};
 use crate::segment::Word;
 use crate::slot::{Found, Slot};
-use crate::watch::{Change, Watch, Watchers};
+use crate::watch::{Change, Watch};
 
 /// The key holds another type of value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -87,39 +88,68 @@ pub struct Held<'a> {
     keyspace: &'a Keyspace,
     pub seat: &'a mut Seat,
     scope: Scope<'a>,
+    /// Somebody watches or waits for keys of the one slot that is held.
+    heard: bool,
 }
 
 impl<'a> Held<'a> {
     #[inline]
     pub(crate) fn one(keyspace: &'a Keyspace, seat: &'a mut Seat, place: Place) -> Held<'a> {
         keyspace.assert_free(seat);
-        lock(keyspace, seat, place);
+        let heard = Audience::is_there(&lock(keyspace, seat, place).audience);
         seat.holding = true;
-        Held { keyspace, seat, scope: Scope::One(place) }
+        Held { keyspace, seat, scope: Scope::One(place), heard }
     }
 
     /// `places` are ascending and without repetitions.
     pub(crate) fn many(keyspace: &'a Keyspace, seat: &'a mut Seat, places: &'a [Place]) -> Held<'a> {
         keyspace.assert_free(seat);
-        // Checked before the first lock is taken: a panic between two would leave the first one locked.
-        assert!(places.last().is_none_or(|place| place.db() < keyspace.databases()), "no such database");
-        for place in places {
-            lock(keyspace, seat, *place);
-        }
+        lock_all(keyspace, seat, places);
         seat.holding = true;
-        Held { keyspace, seat, scope: Scope::Many(places) }
+        Held { keyspace, seat, scope: Scope::Many(places), heard: false }
+    }
+
+    /// Holds `places`, sorted here, and what serving waiters may take: those in these slots, then those in the slots
+    /// that serving them takes, and so on. What is found missing is locked in ascending order with the rest, anew.
+    pub(crate) fn to_write(
+        keyspace: &'a Keyspace,
+        seat: &'a mut Seat,
+        places: &'a mut Vec<Place>,
+    ) -> Held<'a> {
+        /// More rounds than waiters are ever linked; if others come faster than that, everything is held.
+        const ROUNDS_MAX: usize = 64;
+        keyspace.assert_free(seat);
+        for _ in 0..ROUNDS_MAX {
+            places.sort_unstable();
+            places.dedup();
+            lock_all(keyspace, seat, places);
+            let more = keyspace.beyond(places);
+            if more.is_empty() {
+                seat.holding = true;
+                return Held { keyspace, seat, scope: Scope::Many(places), heard: false };
+            }
+            unlock_all(keyspace, places);
+            places.extend(more);
+        }
+        Held::all(keyspace, seat)
     }
 
     pub(crate) fn all(keyspace: &'a Keyspace, seat: &'a mut Seat) -> Held<'a> {
         keyspace.assert_free(seat);
         let closed = keyspace.close(seat);
         seat.holding = true;
-        Held { keyspace, seat, scope: Scope::All(closed) }
+        Held { keyspace, seat, scope: Scope::All(closed), heard: false }
     }
 
     pub(crate) fn none(keyspace: &'a Keyspace, seat: &'a mut Seat) -> Held<'a> {
         keyspace.assert_free(seat);
-        Held { keyspace, seat, scope: Scope::None }
+        Held { keyspace, seat, scope: Scope::None, heard: false }
+    }
+
+    /// Whether somebody watches or waits for keys of the one slot that is held. Says nothing where more is held.
+    #[inline]
+    pub fn is_heard(&self) -> bool {
+        self.heard
     }
 
     pub fn keyspace(&self) -> &'a Keyspace {
@@ -174,10 +204,7 @@ impl<'a> Held<'a> {
             Scope::Many(places) => places,
             Scope::None | Scope::All(_) => &[],
         };
-        for place in places {
-            // SAFETY: the scope says that this thread has locked the slot.
-            unsafe { self.keyspace.db(place.db()).slots[place.slot()].unlock() }
-        }
+        unlock_all(self.keyspace, places);
         self.seat.holding = false;
     }
 
@@ -593,7 +620,7 @@ impl<'a> Held<'a> {
         if self.keyspace.is_empty(self.seat, db) {
             return None; // and it need not be made again
         }
-        self.keyspace.flush(db)
+        self.keyspace.flush(db, self.seat)
     }
 
     /// Makes a database ready for its first key, which would do that itself: half a megabyte more at that moment could
@@ -606,7 +633,7 @@ impl<'a> Held<'a> {
     pub fn swap(&mut self, a: usize, b: usize) {
         assert!(self.holds_all(), "swapping needs everything");
         add(&self.seat.tally.dirty, 1);
-        self.keyspace.swap(a, b, self.seat.now_ms);
+        self.keyspace.swap(a, b, self.seat);
     }
 
     // Watching.
@@ -614,7 +641,8 @@ impl<'a> Held<'a> {
     /// `watch` is touched when the key changes from now on; `false` when it was watching the key already.
     pub fn watch(&mut self, key: &Key<'_>, watch: &std::sync::Arc<Watch>) -> bool {
         let stale = self.has_expired(key);
-        let new = Watchers::add(&self.slot(key).1.watchers, key.bytes, watch, stale);
+        let audience = &self.slot(key).1.audience;
+        let new = Audience::with(audience, |audience| audience.watchers.add(key.bytes, watch, stale));
         if new {
             self.keyspace.watches.fetch_add(1, Relaxed);
         }
@@ -623,7 +651,9 @@ impl<'a> Held<'a> {
 
     /// Whether a key under `watch` has expired since, although it has not been removed yet and so has touched nobody.
     pub fn lapsed(&self, key: &Key<'_>, watch: &std::sync::Arc<Watch>) -> bool {
-        self.has_expired(key) && !Watchers::is_stale(&self.slot(key).1.watchers, key.bytes, watch)
+        let audience = &self.slot(key).1.audience;
+        let is_stale = |audience: &mut Audience| audience.watchers.is_stale(key.bytes, watch);
+        self.has_expired(key) && !Audience::if_any(audience, is_stale).unwrap_or(false)
     }
 
     /// Whether the key is there although its time has passed.
@@ -634,7 +664,9 @@ impl<'a> Held<'a> {
 
     /// Ends what [`Held::watch`] began, for one key.
     pub fn unwatch(&mut self, key: &Key<'_>, watch: &std::sync::Arc<Watch>) {
-        if Watchers::remove(&self.slot(key).1.watchers, key.bytes, watch) {
+        let audience = &self.slot(key).1.audience;
+        let removed = Audience::if_any(audience, |audience| audience.watchers.remove(key.bytes, watch));
+        if removed == Some(true) {
             self.keyspace.watches.fetch_sub(1, Relaxed);
         }
     }
@@ -652,9 +684,17 @@ impl<'a> Held<'a> {
     fn changed_times(&mut self, key: &Key<'_>, change: Change, times: u64) {
         add(&self.seat.tally.dirty, times);
         let slot = self.slot(key).1;
-        if !slot.watchers.load(Relaxed).is_null() {
-            Watchers::touch(&slot.watchers, key.bytes, change);
+        if Audience::is_there(&slot.audience) {
+            self.tell(slot, key.place, key.bytes, change);
         }
+    }
+
+    #[cold]
+    fn tell(&mut self, slot: &Slot, place: Place, key: &[u8], change: Change) {
+        Audience::with(&slot.audience, |audience| {
+            audience.watchers.touch(key, change);
+            audience.waiters.note(key, place, self.seat);
+        });
     }
 
     #[inline]
@@ -721,7 +761,7 @@ impl<'a> Held<'a> {
         entry
     }
 
-    /// Removes and frees an entry, and tells watchers.
+    /// Removes and frees an entry, and tells who wants to know.
     pub(crate) fn remove_found(&mut self, place: Place, found: Found) {
         let word = found.segment.word(found.bucket);
         let entry = self.detach(place, found);
@@ -729,14 +769,12 @@ impl<'a> Held<'a> {
         self.free(entry);
     }
 
-    /// Counts keys that have been removed, and tells those who watch them.
+    /// Counts keys that have been removed, and tells those who watch them or wait for them.
     pub(crate) fn tell_removed(&mut self, place: Place, removed: &[Word]) {
         add(&self.seat.tally.dirty, removed.len() as u64);
         let slot = self.slot_at(place).1;
-        if !slot.watchers.load(Relaxed).is_null() {
-            removed
-                .iter()
-                .for_each(|word| Watchers::touch(&slot.watchers, word.entry().key(), Change::Removed));
+        if Audience::is_there(&slot.audience) {
+            removed.iter().for_each(|word| self.tell(slot, place, word.entry().key(), Change::Removed));
         }
     }
 
@@ -766,15 +804,34 @@ impl Drop for Held<'_> {
     }
 }
 
+/// Locks slots, given in ascending order.
+fn lock_all(keyspace: &Keyspace, seat: &mut Seat, places: &[Place]) {
+    // Checked before the first lock is taken: a panic between two would leave the first one locked.
+    assert!(places.last().is_none_or(|place| place.db() < keyspace.databases()), "no such database");
+    for place in places {
+        lock(keyspace, seat, *place);
+    }
+}
+
+/// Unlocks slots that this thread has locked.
+#[inline]
+fn unlock_all(keyspace: &Keyspace, places: &[Place]) {
+    for place in places {
+        // SAFETY: the callers have locked these slots and not unlocked them since.
+        unsafe { keyspace.db(place.db()).slots[place.slot()].unlock() }
+    }
+}
+
 /// Locks a slot, and books the time if another thread has it.
 #[inline]
-fn lock(keyspace: &Keyspace, seat: &mut Seat, place: Place) {
+fn lock<'a>(keyspace: &'a Keyspace, seat: &mut Seat, place: Place) -> &'a Slot {
     let slot = &keyspace.db(place.db()).slots[place.slot()];
     if !slot.try_lock() {
         let before = (seat.ticks)();
         slot.lock();
         seat.lock_wait += (seat.ticks)().saturating_sub(before);
     }
+    slot
 }
 
 impl Made {

@@ -12,6 +12,7 @@
 //!     └─ Db (x databases) ── Slot (x 16,384) ── Segment ── Entry: header, deadline, key, value in one block
 //! ```
 
+mod audience;
 mod bits;
 pub mod collection;
 mod directory;
@@ -31,6 +32,7 @@ mod segment;
 mod slot;
 mod sync;
 mod verify;
+mod wait;
 mod watch;
 
 pub use entry::{Kind, Ref, View};
@@ -42,6 +44,7 @@ pub use outside::Trash;
 pub use rope::Str;
 pub use scan::Cursor;
 pub use seat::{Access, Seat, Tally, Total};
+pub use wait::{Waiter, Wants, Woken};
 pub use watch::Watch;
 
 /// Milliseconds since the Unix epoch.

@@ -86,6 +86,32 @@ impl Extended {
         sum.filter(|sum| matches!(sum, Finite { .. }))
     }
 
+    pub(crate) fn is_negative_infinity(self) -> bool {
+        self == Extended::Infinite { negative: true }
+    }
+
+    /// A thousand times the number, rounded to a number and then up to an integer, as Redis makes milliseconds of
+    /// seconds; `None` when that is beyond 64 bits.
+    pub(crate) fn thousandfold_up(self) -> Option<i64> {
+        let Extended::Finite { negative, mantissa, exponent } = self else { return None };
+        let Some(Extended::Finite { mantissa, exponent, .. }) =
+            round(negative, u128::from(mantissa) * 1000, exponent, false)
+        else {
+            return if exponent < 0 { Some(0) } else { None };
+        };
+        let whole = match exponent {
+            _ if mantissa == 0 => 0,
+            0.. => return None, // the highest of the 64 bits is set
+            -63..=-1 => {
+                let (whole, rest) = (mantissa >> -exponent, mantissa & ((1 << -exponent) - 1));
+                whole + u64::from(rest > 0 && !negative)
+            }
+            _ => u64::from(!negative),
+        };
+        let whole = i64::try_from(whole).ok()?;
+        Some(if negative { -whole } else { whole })
+    }
+
     /// The number as Redis prints it: 17 decimals, without zeros at their end; never an exponent.
     pub(crate) fn print(self) -> String {
         let (negative, mantissa, exponent) = match self {

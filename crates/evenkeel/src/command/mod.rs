@@ -15,7 +15,7 @@ pub(crate) mod connection;
 pub(crate) mod debug;
 pub(crate) mod docs;
 pub(crate) mod expire;
-mod extended;
+pub(crate) mod extended;
 pub(crate) mod introspect;
 pub(crate) mod keys;
 pub(crate) mod keyspace;
@@ -102,6 +102,8 @@ impl Flags {
     pub(crate) const EVEN_PAUSED: Flags = Flags(1 << 11);
     /// Delayed by CLIENT PAUSE WRITE although it need not write (EXEC).
     pub(crate) const MAY_WRITE: Flags = Flags(1 << 12);
+    /// May wait; see [`crate::blocking`].
+    pub(crate) const BLOCKING: Flags = Flags(1 << 13);
     /// Allowed to a client beyond `maxclients`: what an operator needs to see and mend a full server.
     pub(crate) const OPERATOR: Flags = Flags(1 << 14);
     /// Touches no key and does not change the database selected, so that EXEC need hold nothing for it.
@@ -282,6 +284,12 @@ impl Command {
     /// May need memory.
     pub(crate) const fn grows(self) -> Command {
         self.flag(Flags::DENYOOM)
+    }
+
+    /// May wait.
+    #[cfg_attr(not(test), expect(dead_code, reason = "no command of the table waits yet"))]
+    pub(crate) const fn blocks(self) -> Command {
+        self.flag(Flags::BLOCKING)
     }
 
     /// For operators.

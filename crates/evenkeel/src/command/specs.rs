@@ -264,6 +264,7 @@ pub(crate) fn flags(row: &Command, specs: &[KeySpec]) -> Vec<&'static str> {
         (Flags::DENYOOM,      "denyoom"),
         (Flags::ADMIN,        "admin"),
         (Flags::NOSCRIPT,     "noscript"),
+        (Flags::BLOCKING,     "blocking"),
         (Flags::LOADING,      "loading"),
         (Flags::STALE,        "stale"),
         (Flags::SKIP_SLOWLOG, "skip_slowlog"),
@@ -296,6 +297,7 @@ pub(crate) fn categories(row: &Command) -> Vec<&'static str> {
         "@admin",
         "@fast",
         "@slow",
+        "@blocking",
         "@dangerous",
         "@connection",
         "@transaction",
@@ -308,6 +310,7 @@ pub(crate) fn categories(row: &Command) -> Vec<&'static str> {
     found.extend(row.flags.has(Flags::WRITE).then_some("@write"));
     found.extend(row.flags.has(Flags::READONLY).then_some("@read"));
     found.push(if row.flags.has(Flags::FAST) { "@fast" } else { "@slow" });
+    found.extend(row.flags.has(Flags::BLOCKING).then_some("@blocking"));
     if row.flags.has(Flags::ADMIN) {
         found.extend(FOR_OPERATORS);
     }

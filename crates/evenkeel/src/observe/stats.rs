@@ -148,6 +148,24 @@ impl Stats {
         }
     }
 
+    /// A command has begun to wait, having taken so long: it is counted now, and what comes of it is when it is known.
+    #[cold]
+    pub(crate) fn suspended(&self, id: Id, ticks: Ticks) {
+        add(&self.commands[id.index()].calls, 1);
+        add(&self.commands[id.index()].ticks, ticks);
+        add(&self.commands_run, 1);
+    }
+
+    /// A command that waited has been replied to, which took so long.
+    pub(crate) fn resumed(&self, id: Id, ticks: Ticks, failed: bool, histogram: bool) {
+        let stats = &self.commands[id.index()];
+        add(&stats.ticks, ticks);
+        add(&stats.failed, u64::from(failed));
+        if histogram {
+            stats.histogram.get_or_init(Box::default).record(clock::ns(ticks));
+        }
+    }
+
     /// An error was replied; `line` starts with its code.
     #[cold]
     pub(crate) fn error(&self, line: &[u8]) {
