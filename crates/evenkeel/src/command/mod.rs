@@ -21,6 +21,7 @@ pub(crate) mod keys;
 pub(crate) mod keyspace;
 pub(crate) mod latency;
 mod lcs;
+pub(crate) mod list;
 pub(crate) mod memory;
 mod natural;
 pub(crate) mod object;
@@ -51,6 +52,7 @@ pub(crate) const FAMILIES: &[&[Command]] = &[
     introspect::COMMANDS,
     keyspace::COMMANDS,
     latency::COMMANDS,
+    list::COMMANDS,
     memory::COMMANDS,
     object::COMMANDS,
     scan::COMMANDS,
@@ -287,7 +289,6 @@ impl Command {
     }
 
     /// May wait.
-    #[cfg_attr(not(test), expect(dead_code, reason = "no command of the table waits yet"))]
     pub(crate) const fn blocks(self) -> Command {
         self.flag(Flags::BLOCKING)
     }
