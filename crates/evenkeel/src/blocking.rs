@@ -283,4 +283,6 @@ pub(crate) fn has_hung_up(fd: RawFd) -> bool {
 }
 
 #[cfg(test)]
+mod live_tests;
+#[cfg(test)]
 mod tests;

@@ -324,6 +324,7 @@ impl Executor {
             host.serve(&mut held, &mut self.served);
             drop(held);
             self.tell_served();
+            assert_ne!(self.seat.first_woken(), Some(place), "all that serving takes was held");
         }
     }
 

@@ -14,7 +14,7 @@ use crate::blocking::Served;
 use crate::clients::{ClientInfo, Clients};
 use crate::clock;
 use crate::command::table::{renamed, table};
-use crate::command::{Command, Flags, Table};
+use crate::command::{Command, Flags, Reach, Table};
 use crate::config::Settings;
 use crate::log::Log;
 use crate::net::inbox::{Inbox, Message};
@@ -262,11 +262,12 @@ impl Pause {
 
 #[cold]
 fn writes(row: &Command, session: &Session) -> bool {
-    let queue_writes = || {
-        let mut queued = session.multi.iter().flat_map(|multi| &multi.queue);
-        queued.any(|queued| table().row(queued.id).flags.has(Flags::WRITE))
-    };
-    row.flags.has(Flags::WRITE) || row.flags.has(Flags::MAY_WRITE) && queue_writes()
+    const WRITES: Flags = Flags::WRITE.with(Flags::MAY_WRITE);
+    if row.reach != Reach::Queue {
+        return row.flags.has(WRITES);
+    }
+    let mut queued = session.multi.iter().flat_map(|multi| &multi.queue);
+    queued.any(|queued| table().row(queued.id).flags.has(WRITES))
 }
 
 fn random_seed() -> u64 {

@@ -1,6 +1,9 @@
 //! A server in process: two workers, any number of sessions, a clock that moves when told to, and no sockets.
 //!
-//! Transcripts run on it as they do over TCP. All is done on the test's own thread, one request at a time.
+//! Transcripts run on it as they do over TCP. All is done on the test's own thread, one request at a time. Where threads
+//! and sockets matter, there is [`live`].
+
+pub(crate) mod live;
 
 use std::collections::{HashMap, VecDeque};
 use std::ffi::OsString;
@@ -174,6 +177,13 @@ impl World {
     pub(crate) fn run(&mut self, line: &str) -> String {
         let args = evenkeel_testkit::words::split(line).expect("a command line");
         self.call(&args).expect("a reply").to_string()
+    }
+
+    /// Whether CLIENT PAUSE holds the command back now.
+    pub(crate) fn is_paused(&mut self, name: &str) -> bool {
+        let row = self.server.table.row(self.server.table.find(name.as_bytes()).expect("a command"));
+        let (server, now_ms) = (self.server.clone(), self.now_ms);
+        server.pause.delays(row, &self.connection("").session, now_ms)
     }
 
     /// Connections are dealt to the workers by turns.

@@ -2,59 +2,53 @@
 //!
 //! All of them may come at the same moment on different threads, and one alone must win: an element that has been taken
 //! for a client must be that client's reply, and nobody may take one for a client that has been told of its timeout. So
-//! a wait has a state that is changed by exchanging it:
+//! the wait is claimed while somebody serves it, and everybody else has to hold back until it is clear what came of it:
 //!
 //! ```text
 //!                    take                    finish
-//!     WAITING  ───────────────>  CLAIMED  ───────────────>  DONE
+//!     waiting  ───────────────>  claimed  ───────────────>  over
 //!        │  ^                       │                         ^
-//!        │  └───── give_back ───────┘                         │
+//!        │  └──── Claimed dropped ──┘                         │
 //!        └──────────────────────── end ───────────────────────┘
 //! ```
 //!
-//! Whoever serves looks at the client's socket while the state is CLAIMED. The bad interleaving: the owner closes the
-//! socket between the claim and the look, another connection gets its number, and the look tells of a stranger. So
-//! [`Claim::end`], which goes before every close, waits while the state is CLAIMED. That is as long as one handler runs,
-//! which has all the locks that it needs and waits for nothing.
+//! Two bad interleavings are the reason for the holding back. The one who serves looks at the client's socket, whose
+//! owner could close it meanwhile; another connection would get its number, and the look would tell of a stranger. So
+//! [`Claim::end`] goes before every close. And a wait for two keys may be served for both at once: if the second one
+//! passed over what is claimed, and the first one then found nothing for it, it would be left waiting for a key that has
+//! what it wants.
+//!
+//! A wait is claimed as long as one handler runs; whoever runs it has all the locks that it needs, and claims nothing
+//! else meanwhile. So nobody holds back for long, and never in a circle.
 
-use crate::sync::atomic::{AtomicU8, Ordering::*};
-use crate::sync::yield_now;
+use crate::sync::{Mutex, MutexGuard};
 
-const WAITING: u8 = 0;
-const CLAIMED: u8 = 1;
-const DONE: u8 = 2;
+/// See the module's text. Whether the wait is over.
+pub(crate) struct Claim(Mutex<bool>);
 
-/// See the module's text.
-pub(crate) struct Claim(AtomicU8);
+/// A wait that is being served; dropping it lets it go on waiting.
+pub(crate) struct Claimed<'a>(MutexGuard<'a, bool>);
 
 impl Claim {
     pub(crate) fn new() -> Claim {
-        Claim(AtomicU8::new(WAITING))
+        Claim(Mutex::new(false))
     }
 
-    /// Claims the wait in order to serve it; `false`: it has ended, or another thread is serving it.
-    pub(crate) fn take(&self) -> bool {
-        self.0.compare_exchange(WAITING, CLAIMED, Acquire, Relaxed).is_ok()
+    /// Claims the wait in order to serve it; `None`: it is over.
+    pub(crate) fn take(&self) -> Option<Claimed<'_>> {
+        let is_over = self.0.lock();
+        (!*is_over).then_some(Claimed(is_over))
     }
 
-    /// There was nothing for it: it goes on waiting. For who has claimed it.
-    pub(crate) fn give_back(&self) {
-        self.0.store(WAITING, Release);
-    }
-
-    /// It has been served. For who has claimed it.
-    pub(crate) fn finish(&self) {
-        self.0.store(DONE, Release);
-    }
-
-    /// Ends the wait without serving it; `false`: it has been served, or somebody else has ended it.
+    /// Ends the wait without serving it; `false`: it was over.
     pub(crate) fn end(&self) -> bool {
-        loop {
-            match self.0.compare_exchange(WAITING, DONE, AcqRel, Acquire) {
-                Ok(_) => return true,
-                Err(DONE) => return false,
-                Err(_) => yield_now(),
-            }
-        }
+        !std::mem::replace(&mut *self.0.lock(), true)
+    }
+}
+
+impl Claimed<'_> {
+    /// The wait has been served.
+    pub(crate) fn finish(mut self) {
+        *self.0 = true;
     }
 }

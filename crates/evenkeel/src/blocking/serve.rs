@@ -49,11 +49,8 @@ impl Host<'_> {
 
     /// The reply to a waiter; `None`: it has ended, its client is gone, or there is nothing for it.
     fn serve_one(&self, held: &mut Held<'_>, key: &Key<'_>, blocked: &Arc<Blocked>) -> Option<Reply> {
-        if !blocked.claim.take() {
-            return None;
-        }
+        let claimed = blocked.claim.take()?;
         if blocked.is_gone() {
-            blocked.claim.give_back();
             return None;
         }
         let (mut reply, before) = (blocked.empty_reply(), clock::ticks());
@@ -64,10 +61,9 @@ impl Host<'_> {
             Err(Error::abandoned())
         });
         if done == Err(Error::Suspended) {
-            blocked.claim.give_back();
             return None;
         }
-        blocked.claim.finish();
+        claimed.finish();
         self.book(blocked, done, before, &mut reply);
         Some(reply)
     }

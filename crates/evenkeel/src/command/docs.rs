@@ -25,7 +25,7 @@
 #[derive(Debug)]
 pub(crate) struct Doc {
     pub(crate) name: &'static str,
-    /// Redis' own: string, bitmap, generic, transactions, connection, server.
+    /// Redis' own: string, hash, sorted-set, generic, transactions, ...
     pub(crate) group: &'static str,
     /// The version of Redis (up to 7.2) or Valkey (later) that brought the command.
     pub(crate) since: &'static str,
@@ -304,9 +304,43 @@ pub(crate) const DOCS: &[Doc] = &[
     doc("GETSET", "string", "1.0.0", "O(1)", "key value",
         "Stores a string and gives the one that was there before.")
         .deprecated("6.2.0", "`SET` with the `!GET` argument"),
+    doc("HDEL", "hash", "2.0.0", "O(N) with N fields", "key field [field ...]",
+        "Removes fields of a hash, and the hash with its last field."),
     doc("HELLO", "connection", "6.0.0", "O(1)",
         "arguments=[protover [AUTH username password] [SETNAME clientname]]",
         "Agrees on the protocol's version and introduces client and server to each other."),
+    doc("HEXISTS", "hash", "2.0.0", "O(1)", "key field",
+        "Says whether a hash has a field."),
+    doc("HGET", "hash", "2.0.0", "O(1)", "key field",
+        "Gives the value of a field."),
+    doc("HGETALL", "hash", "2.0.0", "O(N) with N fields of the hash", "key",
+        "Gives all fields of a hash with their values."),
+    doc("HINCRBY", "hash", "2.0.0", "O(1)", "key field increment",
+        "Adds a number to an integer in a field; an absent field counts as 0."),
+    doc("HINCRBYFLOAT", "hash", "2.6.0", "O(1)", "key field increment:double",
+        "Adds a number with a fraction to a number in a field; an absent field counts as 0."),
+    doc("HKEYS", "hash", "2.0.0", "O(N) with N fields of the hash", "key",
+        "Names all fields of a hash."),
+    doc("HLEN", "hash", "2.0.0", "O(1)", "key",
+        "Says how many fields a hash has."),
+    doc("HMGET", "hash", "2.0.0", "O(N) with N fields asked for", "key field [field ...]",
+        "Gives the values of several fields."),
+    doc("HMSET", "hash", "2.0.0", "O(N) with N fields", "key field value [field value ...]",
+        "Sets several fields of a hash, as HSET does.")
+        .deprecated("4.0.0", "`HSET` with multiple field-value pairs"),
+    doc("HRANDFIELD", "hash", "6.2.0", "O(N) with N fields returned", "key options=[count [WITHVALUES]]",
+        "Gives fields chosen at random: different ones, or for a negative count any."),
+    doc("HSCAN", "hash", "2.8.0", "O(1) for a call, O(N) for all N fields of the hash",
+        "key cursor [MATCH pattern] [COUNT count] [NOVALUES]",
+        "Gives some fields of a hash with their values, and where to go on."),
+    doc("HSET", "hash", "2.0.0", "O(N) with N fields", "key field value [field value ...]",
+        "Sets fields of a hash, which is created if it is absent."),
+    doc("HSETNX", "hash", "2.0.0", "O(1)", "key field value",
+        "Sets a field of a hash, unless the field exists."),
+    doc("HSTRLEN", "hash", "3.2.0", "O(1)", "key field",
+        "Says how many bytes the value of a field has."),
+    doc("HVALS", "hash", "2.0.0", "O(N) with N fields of the hash", "key",
+        "Gives the values of all fields of a hash."),
     doc("INCR", "string", "1.0.0", "O(1)", "key",
         "Adds one to an integer; an absent key counts as 0."),
     doc("INCRBY", "string", "1.0.0", "O(1)", "key increment",
@@ -408,6 +442,18 @@ pub(crate) const DOCS: &[Doc] = &[
         "Lets a key vanish at a point in time, given in milliseconds."),
     doc("PEXPIRETIME", "generic", "7.0.0", "O(1)", "key",
         "Gives the point in time at which a key vanishes, in milliseconds."),
+    doc("PFADD", "hyperloglog", "2.8.9", "O(1) for each element", "key [element [element ...]]",
+        "Counts elements in; the key then knows about how many different ones it has seen."),
+    doc("PFCOUNT", "hyperloglog", "2.8.9", "O(1) for one key, O(N) with N keys", "key [key ...]",
+        "Says about how many different elements a key, or several together, have seen."),
+    doc("PFDEBUG", "hyperloglog", "2.8.9", "N/A", "subcommand key",
+        "Shows how a HyperLogLog is encoded, or its registers, or makes it dense.")
+        .system(),
+    doc("PFMERGE", "hyperloglog", "2.8.9", "O(N) with N keys", "destkey [sourcekey [sourcekey ...]]",
+        "Stores a HyperLogLog that has seen what any of several has seen."),
+    doc("PFSELFTEST", "hyperloglog", "2.8.9", "N/A", "",
+        "Tests the counting of elements with elements of its own.")
+        .system(),
     doc("PING", "connection", "1.0.0", "O(1)", "[message]",
         "Answers PONG, or with the message."),
     doc("PSETEX", "string", "2.6.0", "O(1)", "key milliseconds value",
@@ -556,7 +602,9 @@ impl Kind {
 #[rustfmt::skip]
 fn kind_of_name(name: &str) -> Kind {
     match name {
-        "key" | "key1" | "key2" | "newkey" | "destkey" | "source" | "destination" => Kind::Key,
+        "key" | "key1" | "key2" | "newkey" | "destkey" | "sourcekey" | "source" | "destination" => {
+            Kind::Key
+        },
         "pattern" => Kind::Pattern,
         "unix-time-seconds" | "unix-time-milliseconds" => Kind::UnixTime,
         "bit" | "client-id" | "count" | "cursor" | "db" | "decrement" | "destination-db" | "end" | "increment"
@@ -1063,7 +1111,21 @@ mod tests {
     #[test]
     fn every_row_is_complete() {
         for doc in DOCS {
-            let groups = ["string", "bitmap", "generic", "transactions", "connection", "server"];
+            let groups = [
+                "string",
+                "bitmap",
+                "hyperloglog",
+                "geo",
+                "hash",
+                "list",
+                "set",
+                "sorted-set",
+                "stream",
+                "generic",
+                "transactions",
+                "connection",
+                "server",
+            ];
             assert!(groups.contains(&doc.group), "{}", doc.name);
             assert!(doc.summary.ends_with('.') && doc.summary.len() <= 100, "{}", doc.name);
             assert!(doc.since.split('.').count() == 3, "{}", doc.name);

@@ -16,6 +16,9 @@ pub(crate) mod debug;
 pub(crate) mod docs;
 pub(crate) mod expire;
 pub(crate) mod extended;
+pub(crate) mod hash;
+mod hll;
+mod hyperloglog;
 pub(crate) mod introspect;
 pub(crate) mod keys;
 pub(crate) mod keyspace;
@@ -33,6 +36,8 @@ pub(crate) mod specs;
 pub(crate) mod string;
 pub(crate) mod table;
 pub(crate) mod transaction;
+pub(crate) mod zset;
+mod zset_range;
 
 pub(crate) use args::Args;
 pub(crate) use call::Call;
@@ -49,6 +54,8 @@ pub(crate) const FAMILIES: &[&[Command]] = &[
     connection::COMMANDS,
     debug::COMMANDS,
     expire::COMMANDS,
+    hyperloglog::COMMANDS,
+    hash::COMMANDS,
     introspect::COMMANDS,
     keyspace::COMMANDS,
     latency::COMMANDS,
@@ -60,6 +67,7 @@ pub(crate) const FAMILIES: &[&[Command]] = &[
     slowlog::COMMANDS,
     string::COMMANDS,
     transaction::COMMANDS,
+    zset::COMMANDS,
     #[cfg(test)]
     crate::testing::COMMANDS,
 ];
@@ -102,7 +110,7 @@ impl Flags {
     pub(crate) const NO_AUTH: Flags = Flags(1 << 10);
     /// Not delayed by CLIENT PAUSE.
     pub(crate) const EVEN_PAUSED: Flags = Flags(1 << 11);
-    /// Delayed by CLIENT PAUSE WRITE although it need not write (EXEC).
+    /// A reading command that may write all the same (PFCOUNT): CLIENT PAUSE WRITE delays it.
     pub(crate) const MAY_WRITE: Flags = Flags(1 << 12);
     /// May wait; see [`crate::blocking`].
     pub(crate) const BLOCKING: Flags = Flags(1 << 13);
@@ -141,6 +149,7 @@ pub(crate) enum Group {
     SortedSet,
     Stream,
     Geo,
+    HyperLogLog,
     Transaction,
     Connection,
     Server,
@@ -158,6 +167,7 @@ impl Group {
             Group::SortedSet => Some("@sortedset"),
             Group::Stream => Some("@stream"),
             Group::Geo => Some("@geo"),
+            Group::HyperLogLog => Some("@hyperloglog"),
             Group::Transaction => Some("@transaction"),
             Group::Connection => Some("@connection"),
             Group::Server => None,

@@ -107,6 +107,8 @@ const BITFIELD_KEY: KeySpec = KeySpec {
 
 const GETEX_KEY: KeySpec = KeySpec { notes: "may change the key's deadline", ..key(1, "RW access update") };
 
+const PFCOUNT_KEYS: KeySpec = KeySpec { notes: "keeps the count in the value", ..rest(1, "RW access") };
+
 fn has(args: &Args<'_>, first: usize, word: &[u8]) -> bool {
     args.from(first).any(|arg| arg.eq_ignore_ascii_case(word))
 }
@@ -144,7 +146,19 @@ const EXTRAS: &[Extra] = &[
     extra("FLUSHDB").categories(DANGEROUS).tips(ALL_SHARDS_OK),
     extra("GETDEL").keys(&[key(1, "RW access delete")]),
     extra("GETEX").keys(&[GETEX_KEY]),
+    extra("HDEL").keys(&[key(1, "RW delete")]),
     extra("HELLO").secret(|args, at| at >= 3 && (args.is(at - 1, "AUTH") || args.is(at - 2, "AUTH"))),
+    extra("HEXISTS").keys(&[key(1, "RO")]),
+    extra("HGETALL").tips(CHANGES_ORDER),
+    extra("HKEYS").tips(CHANGES_ORDER),
+    extra("HLEN").keys(&[key(1, "RO")]),
+    extra("HMSET").keys(&[key(1, "RW update")]),
+    extra("HRANDFIELD").tips(CHANGES),
+    extra("HSCAN").tips(CHANGES),
+    extra("HSET").keys(&[key(1, "RW update")]),
+    extra("HSETNX").keys(&[key(1, "RW insert")]),
+    extra("HSTRLEN").keys(&[key(1, "RO")]),
+    extra("HVALS").tips(CHANGES_ORDER),
     extra("INFO").categories(DANGEROUS).tips(ALL_SHARDS_SPECIAL),
     extra("KEYS").categories(DANGEROUS).tips(&["request_policy:all_shards", "nondeterministic_output_order"]),
     extra("LASTSAVE").categories(FOR_OPERATORS).tips(CHANGES),
@@ -180,6 +194,10 @@ const EXTRAS: &[Extra] = &[
     extra("PERSIST").keys(&[key(1, "RW update")]),
     extra("PEXPIRE").keys(&[key(1, "RW update")]),
     extra("PEXPIREAT").keys(&[key(1, "RW update")]),
+    extra("PFADD").keys(&[key(1, "RW insert")]),
+    extra("PFCOUNT").keys(&[PFCOUNT_KEYS]),
+    extra("PFDEBUG").keys(&[key(2, "RW access")]),
+    extra("PFMERGE").keys(&[key(1, "RW access insert"), rest(2, "RO access")]),
     extra("PING").tips(ALL_SHARDS_OK),
     extra("PSETEX").keys(&[key(1, "OW update")]),
     extra("PTTL").tips(CHANGES),
@@ -407,6 +425,9 @@ mod tests {
             "BITOP AND a b c d",
             "RENAME a b",
             "LCS a b LEN",
+            "PFCOUNT a b c",
+            "PFDEBUG GETREG k",
+            "PFMERGE a b c",
             "DEL a b c",
             "OBJECT|FREQ FREQ k",
             "WATCH a b",

@@ -341,8 +341,9 @@ impl Worker {
         if connection.parked {
             return Next::Wait;
         }
-        if connection.session.waiting.is_some() {
-            return if hangup { Next::Close } else { Next::Wait };
+        if let Some(waiting) = &connection.session.waiting {
+            // What has been taken for the client is sent before the end of its stream is read.
+            return if hangup && waiting.blocked.claim.end() { Next::Close } else { Next::Wait };
         }
         if connection.session.closing {
             return if connection.backlog_len() == 0 { Next::Close } else { Next::Wait };

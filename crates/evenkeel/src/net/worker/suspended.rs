@@ -11,13 +11,14 @@ use crate::net::connection::Connection;
 impl Worker {
     /// The connection's command waits. What comes meanwhile stays in the kernel.
     pub(super) fn suspend(&mut self, token: u64, mut connection: Box<Connection>) {
+        let hung_up = has_hung_up(connection.fd());
+        let Some(waiting) = &mut connection.session.waiting else { return self.put_back(token, connection) };
         // A hang-up announced together with the command is not announced again.
-        if has_hung_up(connection.fd()) {
+        if hung_up && waiting.blocked.claim.end() {
             return self.close(token, connection);
         }
-        if let Some(waiting) = &mut connection.session.waiting
-            && let Some(ms) = waiting.timeout.0
-        {
+        connection.readable |= hung_up;
+        if let Some(ms) = waiting.timeout.0 {
             // Beyond what the clock can tell is as good as for ever.
             waiting.deadline = Instant::now().checked_add(Duration::from_millis(ms));
             self.deadlines.extend(waiting.deadline.map(|deadline| (deadline, token)));
