@@ -421,6 +421,11 @@ impl<'a> Held<'a> {
         self.edit(key, change).map(Some)
     }
 
+    /// Tells who watches the key that it was written to, although nothing has changed: LTRIM does so in Redis.
+    pub fn announce(&mut self, key: &Key<'_>) {
+        self.changed_times(key, Change::Written, 0);
+    }
+
     /// Sets the key to a collection of this form, whatever was there; an empty one removes it.
     pub fn set_collection<T: Collection>(
         &mut self,

@@ -24,6 +24,7 @@ pub(crate) mod keys;
 pub(crate) mod keyspace;
 pub(crate) mod latency;
 mod lcs;
+pub(crate) mod list;
 pub(crate) mod memory;
 mod natural;
 pub(crate) mod object;
@@ -58,6 +59,7 @@ pub(crate) const FAMILIES: &[&[Command]] = &[
     introspect::COMMANDS,
     keyspace::COMMANDS,
     latency::COMMANDS,
+    list::COMMANDS,
     memory::COMMANDS,
     object::COMMANDS,
     scan::COMMANDS,
@@ -297,7 +299,6 @@ impl Command {
     }
 
     /// May wait.
-    #[cfg_attr(not(test), expect(dead_code, reason = "no command of the table waits yet"))]
     pub(crate) const fn blocks(self) -> Command {
         self.flag(Flags::BLOCKING)
     }

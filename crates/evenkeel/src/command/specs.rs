@@ -72,6 +72,11 @@ const fn rest(first: i16, flags: &'static str) -> KeySpec {
     range(first, -1, 1, flags)
 }
 
+/// As many keys as the argument at `at` says, behind that.
+const fn counted(at: i16, flags: &'static str) -> KeySpec {
+    KeySpec { find: Find::Counted { step: 1 }, ..key(at, flags) }
+}
+
 const EACH_SHARD_SUM: &[&str] = &["request_policy:multi_shard", "response_policy:agg_sum"];
 const ALL_NODES_OK: &[&str] = &["request_policy:all_nodes", "response_policy:all_succeeded"];
 const ALL_SHARDS_OK: &[&str] = &["request_policy:all_shards", "response_policy:all_succeeded"];
@@ -115,6 +120,11 @@ const EXTRAS: &[Extra] = &[
     extra("AUTH").secret(|_, at| at >= 1),
     extra("BITFIELD").keys(&[BITFIELD_KEY]),
     extra("BITOP").keys(&[key(2, "OW update"), rest(3, "RO access")]),
+    extra("BLMOVE").keys(&[key(1, "RW access delete"), key(2, "RW insert")]),
+    extra("BLMPOP").keys(&[counted(2, "RW access delete")]),
+    extra("BLPOP").keys(&[range(1, -2, 1, "RW access delete")]),
+    extra("BRPOP").keys(&[range(1, -2, 1, "RW access delete")]),
+    extra("BRPOPLPUSH").keys(&[key(1, "RW access delete"), key(2, "RW insert")]),
     extra("CLIENT|INFO").tips(CHANGES),
     extra("CLIENT|LIST").tips(CHANGES),
     extra("CLIENT|SETINFO").tips(ALL_NODES_OK),
@@ -158,6 +168,16 @@ const EXTRAS: &[Extra] = &[
     extra("LATENCY|HISTORY").tips(ALL_NODES_SPECIAL),
     extra("LATENCY|LATEST").tips(ALL_NODES_SPECIAL),
     extra("LATENCY|RESET").tips(ALL_NODES_OK),
+    extra("LINSERT").keys(&[key(1, "RW insert")]),
+    extra("LLEN").keys(&[key(1, "RO")]),
+    extra("LMOVE").keys(&[key(1, "RW access delete"), key(2, "RW insert")]),
+    extra("LMPOP").keys(&[counted(1, "RW access delete")]),
+    extra("LPOP").keys(&[key(1, "RW access delete")]),
+    extra("LPUSH").keys(&[key(1, "RW insert")]),
+    extra("LPUSHX").keys(&[key(1, "RW insert")]),
+    extra("LREM").keys(&[key(1, "RW delete")]),
+    extra("LSET").keys(&[key(1, "RW update")]),
+    extra("LTRIM").keys(&[key(1, "RW delete")]),
     extra("MEMORY|DOCTOR").tips(ALL_SHARDS_SPECIAL),
     extra("MEMORY|MALLOC-STATS").tips(ALL_SHARDS_SPECIAL),
     extra("MEMORY|PURGE").tips(ALL_SHARDS_OK),
@@ -185,6 +205,10 @@ const EXTRAS: &[Extra] = &[
     extra("RENAME").keys(&[key(1, "RW access delete"), key(2, "OW update")]),
     extra("RENAMENX").keys(&[key(1, "RW access delete"), key(2, "OW insert")]),
     extra("ROLE").categories(FOR_OPERATORS),
+    extra("RPOP").keys(&[key(1, "RW access delete")]),
+    extra("RPOPLPUSH").keys(&[key(1, "RW access delete"), key(2, "RW insert")]),
+    extra("RPUSH").keys(&[key(1, "RW insert")]),
+    extra("RPUSHX").keys(&[key(1, "RW insert")]),
     extra("SCAN").tips(&["nondeterministic_output", "request_policy:special"]),
     extra("SET").keys(&[SET_KEY]),
     extra("SETEX").keys(&[key(1, "OW update")]),
