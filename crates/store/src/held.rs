@@ -40,11 +40,22 @@ pub enum Made {
     Rope(Rope),
 }
 
+/// Who is told of a change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Concerns {
+    Everybody,
+    /// Those who wait for the key, not those who watch it.
+    Waiters,
+    Nobody,
+}
+
 /// A collection being changed.
 pub struct Edit<'v, T> {
     value: &'v mut T,
     /// What counts as so many changes; none: nobody is told, and the form stays.
     pub changes: u64,
+    /// Everybody, unless what has changed is only what the collection remembers of its readers.
+    pub concerns: Concerns,
     /// What OBJECT ENCODING calls it, zero for the most compact one, at most three.
     pub form: u8,
     cut: Vec<Cut>,
@@ -52,7 +63,7 @@ pub struct Edit<'v, T> {
 
 impl<'v, T> Edit<'v, T> {
     fn new(value: &'v mut T, form: u8) -> Edit<'v, T> {
-        Edit { value, changes: 0, form, cut: Vec::new() }
+        Edit { value, changes: 0, concerns: Concerns::Everybody, form, cut: Vec::new() }
     }
 
     /// Frees what was cut off the collection, elsewhere if that takes long.
@@ -395,7 +406,7 @@ impl<'a> Held<'a> {
         let mut value = entry.collection_mut::<T>();
         let mut edit = Edit::new(&mut *value, entry.form());
         let result = change(&mut edit);
-        let Edit { changes, form, cut, .. } = edit;
+        let Edit { changes, concerns, form, cut, .. } = edit;
         let is_empty = value.is_empty();
         drop(value);
         cut.into_iter().for_each(|cut| self.seat.discard_cut(cut));
@@ -404,7 +415,7 @@ impl<'a> Held<'a> {
             add(&self.seat.tally.dirty, changes.saturating_sub(1));
         } else if changes > 0 {
             entry.set_form(form);
-            self.changed_times(key, Change::Written, changes);
+            self.changed_for(key, Change::Written, changes, concerns);
         }
         Ok(result)
     }
@@ -737,18 +748,28 @@ impl<'a> Held<'a> {
     /// The same for a command that makes so many changes at once.
     #[inline]
     fn changed_times(&mut self, key: &Key<'_>, change: Change, times: u64) {
+        self.changed_for(key, change, times, Concerns::Everybody);
+    }
+
+    /// The same where not everybody is to be told.
+    #[inline]
+    fn changed_for(&mut self, key: &Key<'_>, change: Change, times: u64, concerns: Concerns) {
         add(&self.seat.tally.dirty, times);
         let slot = self.slot(key).1;
         if Audience::is_there(&slot.audience) {
-            self.tell(slot, key.place, key.bytes, change);
+            self.tell(slot, key.place, key.bytes, change, concerns);
         }
     }
 
     #[cold]
-    fn tell(&mut self, slot: &Slot, place: Place, key: &[u8], change: Change) {
+    fn tell(&mut self, slot: &Slot, place: Place, key: &[u8], change: Change, concerns: Concerns) {
         Audience::with(&slot.audience, |audience| {
-            audience.watchers.touch(key, change);
-            audience.waiters.note(key, place, self.seat);
+            if concerns == Concerns::Everybody {
+                audience.watchers.touch(key, change);
+            }
+            if concerns != Concerns::Nobody {
+                audience.waiters.note(key, place, self.seat);
+            }
         });
     }
 
@@ -829,7 +850,9 @@ impl<'a> Held<'a> {
         add(&self.seat.tally.dirty, removed.len() as u64);
         let slot = self.slot_at(place).1;
         if Audience::is_there(&slot.audience) {
-            removed.iter().for_each(|word| self.tell(slot, place, word.entry().key(), Change::Removed));
+            removed.iter().for_each(|word| {
+                self.tell(slot, place, word.entry().key(), Change::Removed, Concerns::Everybody)
+            });
         }
     }
 
