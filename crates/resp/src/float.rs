@@ -243,7 +243,8 @@ impl Text {
 fn digits_of(value: f64) -> ([u8; DIGITS], i32) {
     let mut text = [0; 32];
     let mut rest = &mut text[..];
-    write!(rest, "{value:.16e}").expect("a digit, a point, 16 digits, and an exponent of five letters at most");
+    write!(rest, "{value:.16e}")
+        .expect("a digit, a point, 16 digits, and an exponent of five letters at most");
     let len = 32 - rest.len();
     let mut digits = [0; DIGITS];
     digits[0] = text[0];

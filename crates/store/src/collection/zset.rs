@@ -10,8 +10,8 @@
 use std::cmp::Ordering;
 use std::ops::Range;
 
-use super::hashed::{self, ByHash};
 use super::Cut;
+use super::hashed::{self, ByHash};
 use super::page::Page;
 use super::root::{Root, Twin, View, ViewMut};
 use super::tree::{self, Bound, Inner, Seek, Tree};
@@ -166,8 +166,20 @@ impl Lex<'_> {
         match *self {
             Lex::Min => false,
             Lex::Max => true,
-            Lex::Including(end) => if upper { member <= end } else { member < end },
-            Lex::Excluding(end) => if upper { member < end } else { member <= end },
+            Lex::Including(end) => {
+                if upper {
+                    member <= end
+                } else {
+                    member < end
+                }
+            }
+            Lex::Excluding(end) => {
+                if upper {
+                    member < end
+                } else {
+                    member <= end
+                }
+            }
         }
     }
 }

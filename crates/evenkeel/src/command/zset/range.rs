@@ -9,8 +9,8 @@ use evenkeel_resp::float;
 use evenkeel_store::Edit;
 use evenkeel_store::collection::{Collection, Lex, ZSet};
 
-use super::zset::Limits;
-use super::{Args, Call};
+use super::Limits;
+use crate::command::{Args, Call};
 use crate::error::{Done, Error};
 use crate::reply::Reply;
 
@@ -43,7 +43,8 @@ impl<'a> Ends<'a> {
             By::Rank => Ok(Ends::Rank(args.int(from)?, args.int(to)?)),
             By::Score => {
                 let ends = Limit::parse(args.at(from)).zip(Limit::parse(args.at(to)));
-                ends.map(|(from, to)| Ends::Score(from, to)).ok_or(Error::text("ERR min or max is not a float"))
+                ends.map(|(from, to)| Ends::Score(from, to))
+                    .ok_or(Error::text("ERR min or max is not a float"))
             }
             By::Lex => {
                 let ends = parse_lex(args.at(from)).zip(parse_lex(args.at(to)));
@@ -125,7 +126,8 @@ impl<'a> Query<'a> {
         reverse: Option<bool>,
         stores: bool,
     ) -> Result<Query<'a>, Error> {
-        let (mut chosen_by, mut chosen_reverse, mut offset, mut limit, mut with_scores) = (by, reverse, 0, -1, false);
+        let (mut chosen_by, mut chosen_reverse, mut offset, mut limit, mut with_scores) =
+            (by, reverse, 0, -1, false);
         let mut at = source + 3;
         while at < args.len() {
             match args.word(at).as_bytes() {
@@ -187,32 +189,32 @@ const LIMIT_WITHOUT_BY: &str =
     "ERR syntax error, LIMIT is only supported in combination with either BYSCORE or BYLEX";
 
 /// ZRANGE key start stop [BYSCORE | BYLEX] [REV] [LIMIT offset count] [WITHSCORES]
-pub(crate) fn zrange(call: &mut Call<'_, '_>) -> Done {
+pub(super) fn zrange(call: &mut Call<'_, '_>) -> Done {
     range(call, None, None)
 }
 
 /// ZREVRANGE key start stop [WITHSCORES]
-pub(crate) fn zrevrange(call: &mut Call<'_, '_>) -> Done {
+pub(super) fn zrevrange(call: &mut Call<'_, '_>) -> Done {
     range(call, Some(By::Rank), Some(true))
 }
 
 /// ZRANGEBYSCORE key min max [WITHSCORES] [LIMIT offset count]
-pub(crate) fn zrangebyscore(call: &mut Call<'_, '_>) -> Done {
+pub(super) fn zrangebyscore(call: &mut Call<'_, '_>) -> Done {
     range(call, Some(By::Score), Some(false))
 }
 
 /// ZREVRANGEBYSCORE key max min [WITHSCORES] [LIMIT offset count]
-pub(crate) fn zrevrangebyscore(call: &mut Call<'_, '_>) -> Done {
+pub(super) fn zrevrangebyscore(call: &mut Call<'_, '_>) -> Done {
     range(call, Some(By::Score), Some(true))
 }
 
 /// ZRANGEBYLEX key min max [LIMIT offset count]
-pub(crate) fn zrangebylex(call: &mut Call<'_, '_>) -> Done {
+pub(super) fn zrangebylex(call: &mut Call<'_, '_>) -> Done {
     range(call, Some(By::Lex), Some(false))
 }
 
 /// ZREVRANGEBYLEX key max min [LIMIT offset count]
-pub(crate) fn zrevrangebylex(call: &mut Call<'_, '_>) -> Done {
+pub(super) fn zrevrangebylex(call: &mut Call<'_, '_>) -> Done {
     range(call, Some(By::Lex), Some(true))
 }
 
@@ -226,7 +228,7 @@ fn range(call: &mut Call<'_, '_>, by: Option<By>, reverse: Option<bool>) -> Done
 }
 
 /// ZRANGESTORE dst src min max [BYSCORE | BYLEX] [REV] [LIMIT offset count]
-pub(crate) fn zrangestore(call: &mut Call<'_, '_>) -> Done {
+pub(super) fn zrangestore(call: &mut Call<'_, '_>) -> Done {
     let query = Query::parse(&call.args, 2, None, None, true)?;
     let hasher = &call.held.keyspace().hasher;
     let mut result = ZSet::new();
@@ -245,12 +247,12 @@ pub(crate) fn zrangestore(call: &mut Call<'_, '_>) -> Done {
 }
 
 /// ZCOUNT key min max
-pub(crate) fn zcount(call: &mut Call<'_, '_>) -> Done {
+pub(super) fn zcount(call: &mut Call<'_, '_>) -> Done {
     count(call, By::Score)
 }
 
 /// ZLEXCOUNT key min max
-pub(crate) fn zlexcount(call: &mut Call<'_, '_>) -> Done {
+pub(super) fn zlexcount(call: &mut Call<'_, '_>) -> Done {
     count(call, By::Lex)
 }
 
@@ -263,17 +265,17 @@ fn count(call: &mut Call<'_, '_>, by: By) -> Done {
 }
 
 /// ZREMRANGEBYRANK key start stop
-pub(crate) fn zremrangebyrank(call: &mut Call<'_, '_>) -> Done {
+pub(super) fn zremrangebyrank(call: &mut Call<'_, '_>) -> Done {
     remove(call, By::Rank)
 }
 
 /// ZREMRANGEBYSCORE key min max
-pub(crate) fn zremrangebyscore(call: &mut Call<'_, '_>) -> Done {
+pub(super) fn zremrangebyscore(call: &mut Call<'_, '_>) -> Done {
     remove(call, By::Score)
 }
 
 /// ZREMRANGEBYLEX key min max
-pub(crate) fn zremrangebylex(call: &mut Call<'_, '_>) -> Done {
+pub(super) fn zremrangebylex(call: &mut Call<'_, '_>) -> Done {
     remove(call, By::Lex)
 }
 
