@@ -532,6 +532,62 @@ pub(crate) const DOCS: &[Doc] = &[
         "Stops watching all keys."),
     doc("WATCH", "transactions", "2.2.0", "O(1) for each key", "key [key ...]",
         "Lets the next EXEC do nothing if one of the keys changes before it."),
+    doc("ZADD", "sorted-set", "1.2.0", "O(log N) for each member, with N members of the set",
+        "key condition=[NX | XX] comparison=[GT | LT] [CH] [INCR] score:double member [score:double member ...]",
+        "Adds members with scores, or changes the scores of members that are there."),
+    doc("ZCARD", "sorted-set", "1.2.0", "O(1)", "key",
+        "Says how many members a sorted set has."),
+    doc("ZCOUNT", "sorted-set", "2.0.0", "O(log N) with N members", "key min:double max:double",
+        "Counts the members with scores in a range."),
+    doc("ZINCRBY", "sorted-set", "1.2.0", "O(log N) with N members", "key increment member",
+        "Adds a number to the score of a member; an absent member counts as 0."),
+    doc("ZLEXCOUNT", "sorted-set", "2.8.9", "O(log N) with N members", "key min max",
+        "Counts the members within a range of names, where all have the same score."),
+    doc("ZMSCORE", "sorted-set", "6.2.0", "O(log N) for each member asked for", "key member [member ...]",
+        "Gives the scores of several members."),
+    doc("ZRANGE", "sorted-set", "1.2.0", "O(log N + M) with N members, M of which are returned",
+        "key start:string stop sortby=[BYSCORE | BYLEX] [REV] [LIMIT offset count] [WITHSCORES]",
+        "Gives the members in a range of positions, scores or names."),
+    doc("ZRANGEBYLEX", "sorted-set", "2.8.9", "O(log N + M) with N members, M of which are returned",
+        "key min max [LIMIT offset count]",
+        "Gives the members within a range of names, where all have the same score.")
+        .deprecated("6.2.0", "`ZRANGE` with the `BYLEX` argument"),
+    doc("ZRANGEBYSCORE", "sorted-set", "1.0.5", "O(log N + M) with N members, M of which are returned",
+        "key min:double max:double [WITHSCORES] [LIMIT offset count]",
+        "Gives the members with scores in a range.")
+        .deprecated("6.2.0", "`ZRANGE` with the `BYSCORE` argument"),
+    doc("ZRANGESTORE", "sorted-set", "6.2.0", "O(log N + M) with N members, M of which are stored",
+        "dst src min max sortby=[BYSCORE | BYLEX] [REV] [LIMIT offset count]",
+        "Stores the members in a range of positions, scores or names under another key."),
+    doc("ZRANK", "sorted-set", "2.0.0", "O(log N) with N members", "key member [WITHSCORE]",
+        "Says how many members come before one in ascending order."),
+    doc("ZREM", "sorted-set", "1.2.0", "O(log N) for each member, with N members of the set",
+        "key member [member ...]",
+        "Removes members of a sorted set, and the set with its last member."),
+    doc("ZREMRANGEBYLEX", "sorted-set", "2.8.9", "O(log N) for each member removed, with N members", "key min max",
+        "Removes the members within a range of names, where all have the same score."),
+    doc("ZREMRANGEBYRANK", "sorted-set", "2.0.0", "O(log N) for each member removed, with N members",
+        "key start stop:integer",
+        "Removes the members in a range of positions."),
+    doc("ZREMRANGEBYSCORE", "sorted-set", "1.2.0", "O(log N) for each member removed, with N members",
+        "key min:double max:double",
+        "Removes the members with scores in a range."),
+    doc("ZREVRANGE", "sorted-set", "1.2.0", "O(log N + M) with N members, M of which are returned",
+        "key start stop:integer [WITHSCORES]",
+        "Gives the members in a range of positions, counted from the last one.")
+        .deprecated("6.2.0", "`ZRANGE` with the `REV` argument"),
+    doc("ZREVRANGEBYLEX", "sorted-set", "2.8.9", "O(log N + M) with N members, M of which are returned",
+        "key max min [LIMIT offset count]",
+        "Gives the members within a range of names in descending order.")
+        .deprecated("6.2.0", "`ZRANGE` with the `REV` and `BYLEX` arguments"),
+    doc("ZREVRANGEBYSCORE", "sorted-set", "2.2.0", "O(log N + M) with N members, M of which are returned",
+        "key max:double min:double [WITHSCORES] [LIMIT offset count]",
+        "Gives the members with scores in a range in descending order.")
+        .deprecated("6.2.0", "`ZRANGE` with the `REV` and `BYSCORE` arguments"),
+    doc("ZREVRANK", "sorted-set", "2.0.0", "O(log N) with N members", "key member [WITHSCORE]",
+        "Says how many members come before one in descending order."),
+    doc("ZSCORE", "sorted-set", "1.2.0", "O(log N) with N members", "key member",
+        "Gives the score of a member."),
 ];
 
 /// DEBUG is one command to COMMAND, as in Redis: its subcommands are no rows above but stand in HELP alone.
@@ -605,6 +661,7 @@ fn kind_of_name(name: &str) -> Kind {
         "key" | "key1" | "key2" | "newkey" | "destkey" | "sourcekey" | "source" | "destination" => {
             Kind::Key
         },
+        "key" | "key1" | "key2" | "newkey" | "destkey" | "source" | "destination" | "src" | "dst" => Kind::Key,
         "pattern" => Kind::Pattern,
         "unix-time-seconds" | "unix-time-milliseconds" => Kind::UnixTime,
         "bit" | "client-id" | "count" | "cursor" | "db" | "decrement" | "destination-db" | "end" | "increment"
@@ -1100,7 +1157,7 @@ mod tests {
                 let parts = word.split_inclusive(['[', '<']);
                 let shown: String =
                     parts.map(|part| part.split_once('=').map_or(part, |(_, shown)| shown)).collect();
-                shown.replace(":integer", "").replace(":double", "").replace("#0", "")
+                shown.replace(":integer", "").replace(":double", "").replace(":string", "").replace("#0", "")
             };
             let name = doc.name.rsplit('|').next().expect("split gives at least one part");
             let expected = [name].into_iter().chain(doc.syntax.split_whitespace()).map(plain);

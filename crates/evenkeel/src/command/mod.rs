@@ -37,7 +37,6 @@ pub(crate) mod string;
 pub(crate) mod table;
 pub(crate) mod transaction;
 pub(crate) mod zset;
-mod zset_range;
 
 pub(crate) use args::Args;
 pub(crate) use call::Call;

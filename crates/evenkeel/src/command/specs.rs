@@ -225,6 +225,13 @@ const EXTRAS: &[Extra] = &[
     extra("TYPE").keys(&[key(1, "RO")]),
     extra("UNLINK").tips(EACH_SHARD_SUM).keys(&[rest(1, "RM delete")]),
     extra("WATCH").keys(&[rest(1, "RO")]),
+    extra("ZADD").keys(&[key(1, "RW update")]),
+    extra("ZCARD").keys(&[key(1, "RO")]),
+    extra("ZRANGESTORE").keys(&[key(1, "OW update"), key(2, "RO access")]),
+    extra("ZREM").keys(&[key(1, "RW delete")]),
+    extra("ZREMRANGEBYLEX").keys(&[key(1, "RW delete")]),
+    extra("ZREMRANGEBYRANK").keys(&[key(1, "RW delete")]),
+    extra("ZREMRANGEBYSCORE").keys(&[key(1, "RW delete")]),
 ];
 
 /// CONFIG SET with a password.
@@ -286,7 +293,7 @@ fn usual_key_spec(row: &Command) -> Option<KeySpec> {
 pub(crate) fn key_range(specs: &[KeySpec]) -> (i16, i16, i16) {
     let mut all: Option<(i16, i16, i16)> = None;
     for spec in specs {
-        let Find::Range { last, step } = spec.find else { return (0, 0, 0) };
+        let Find::Range { last, step } = spec.find else { continue };
         let last = if last < 0 { last } else { spec.first + last };
         all = Some(match all {
             None => (spec.first, last, step),
@@ -431,6 +438,7 @@ mod tests {
             "DEL a b c",
             "OBJECT|FREQ FREQ k",
             "WATCH a b",
+            "ZRANGESTORE a b 0 -1",
         ] {
             let mut at = 0;
             let spans: Vec<Span> = line

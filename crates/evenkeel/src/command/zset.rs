@@ -1,15 +1,14 @@
 //! Sorted sets: members one by one.
 //!
-//! Ranges are in `zset_range`, what pops in `zset_pop`, what combines several sets in `zset_combine`.
+//! What a sorted set is called (OBJECT ENCODING) follows Redis: a `listpack` until a member is longer than
+//! `zset-max-listpack-value`, or there are more than `zset-max-listpack-entries` of them, and a `skiplist` ever after.
+
+mod range;
 
 use evenkeel_resp::float;
 use evenkeel_store::Edit;
 use evenkeel_store::collection::ZSet;
 
-use super::zset_range::{
-    zcount, zlexcount, zrange, zrangebylex, zrangebyscore, zrangestore, zremrangebylex, zremrangebyrank,
-    zremrangebyscore, zrevrange, zrevrangebylex, zrevrangebyscore,
-};
 use super::{Args, Call, Command, Group, Keys, at_least, exactly, read, write};
 use crate::config::Settings;
 use crate::error::{Done, Error};
@@ -26,18 +25,18 @@ pub(crate) const COMMANDS: &[Command] = &[
     read ("ZMSCORE",          at_least(3), Keys::FIRST,     GROUP, zmscore         ).fast(),
     read ("ZRANK",            at_least(3), Keys::FIRST,     GROUP, zrank           ).fast(),
     read ("ZREVRANK",         at_least(3), Keys::FIRST,     GROUP, zrevrank        ).fast(),
-    read ("ZCOUNT",           exactly(4),  Keys::FIRST,     GROUP, zcount          ).fast(),
-    read ("ZLEXCOUNT",        exactly(4),  Keys::FIRST,     GROUP, zlexcount       ).fast(),
-    read ("ZRANGE",           at_least(4), Keys::FIRST,     GROUP, zrange          ),
-    read ("ZREVRANGE",        at_least(4), Keys::FIRST,     GROUP, zrevrange       ),
-    read ("ZRANGEBYSCORE",    at_least(4), Keys::FIRST,     GROUP, zrangebyscore   ),
-    read ("ZREVRANGEBYSCORE", at_least(4), Keys::FIRST,     GROUP, zrevrangebyscore),
-    read ("ZRANGEBYLEX",      at_least(4), Keys::FIRST,     GROUP, zrangebylex     ),
-    read ("ZREVRANGEBYLEX",   at_least(4), Keys::FIRST,     GROUP, zrevrangebylex  ),
-    write("ZRANGESTORE",      at_least(5), Keys::FIRST_TWO, GROUP, zrangestore     ).grows(),
-    write("ZREMRANGEBYRANK",  exactly(4),  Keys::FIRST,     GROUP, zremrangebyrank ),
-    write("ZREMRANGEBYSCORE", exactly(4),  Keys::FIRST,     GROUP, zremrangebyscore),
-    write("ZREMRANGEBYLEX",   exactly(4),  Keys::FIRST,     GROUP, zremrangebylex  ),
+    read ("ZCOUNT",           exactly(4),  Keys::FIRST,     GROUP, range::zcount          ).fast(),
+    read ("ZLEXCOUNT",        exactly(4),  Keys::FIRST,     GROUP, range::zlexcount       ).fast(),
+    read ("ZRANGE",           at_least(4), Keys::FIRST,     GROUP, range::zrange          ),
+    read ("ZREVRANGE",        at_least(4), Keys::FIRST,     GROUP, range::zrevrange       ),
+    read ("ZRANGEBYSCORE",    at_least(4), Keys::FIRST,     GROUP, range::zrangebyscore   ),
+    read ("ZREVRANGEBYSCORE", at_least(4), Keys::FIRST,     GROUP, range::zrevrangebyscore),
+    read ("ZRANGEBYLEX",      at_least(4), Keys::FIRST,     GROUP, range::zrangebylex     ),
+    read ("ZREVRANGEBYLEX",   at_least(4), Keys::FIRST,     GROUP, range::zrevrangebylex  ),
+    write("ZRANGESTORE",      at_least(5), Keys::FIRST_TWO, GROUP, range::zrangestore     ).grows(),
+    write("ZREMRANGEBYRANK",  exactly(4),  Keys::FIRST,     GROUP, range::zremrangebyrank ),
+    write("ZREMRANGEBYSCORE", exactly(4),  Keys::FIRST,     GROUP, range::zremrangebyscore),
+    write("ZREMRANGEBYLEX",   exactly(4),  Keys::FIRST,     GROUP, range::zremrangebylex  ),
 ];
 
 /// What OBJECT ENCODING tells of a sorted set: `LISTPACK` until it has become too large for that once.

@@ -9,8 +9,8 @@ use evenkeel_resp::float;
 use evenkeel_store::Edit;
 use evenkeel_store::collection::{Collection, Lex, ZSet};
 
-use super::zset::Limits;
-use super::{Args, Call};
+use super::Limits;
+use crate::command::{Args, Call};
 use crate::error::{Done, Error};
 use crate::reply::Reply;
 
@@ -189,32 +189,32 @@ const LIMIT_WITHOUT_BY: &str =
     "ERR syntax error, LIMIT is only supported in combination with either BYSCORE or BYLEX";
 
 /// ZRANGE key start stop [BYSCORE | BYLEX] [REV] [LIMIT offset count] [WITHSCORES]
-pub(crate) fn zrange(call: &mut Call<'_, '_>) -> Done {
+pub(super) fn zrange(call: &mut Call<'_, '_>) -> Done {
     range(call, None, None)
 }
 
 /// ZREVRANGE key start stop [WITHSCORES]
-pub(crate) fn zrevrange(call: &mut Call<'_, '_>) -> Done {
+pub(super) fn zrevrange(call: &mut Call<'_, '_>) -> Done {
     range(call, Some(By::Rank), Some(true))
 }
 
 /// ZRANGEBYSCORE key min max [WITHSCORES] [LIMIT offset count]
-pub(crate) fn zrangebyscore(call: &mut Call<'_, '_>) -> Done {
+pub(super) fn zrangebyscore(call: &mut Call<'_, '_>) -> Done {
     range(call, Some(By::Score), Some(false))
 }
 
 /// ZREVRANGEBYSCORE key max min [WITHSCORES] [LIMIT offset count]
-pub(crate) fn zrevrangebyscore(call: &mut Call<'_, '_>) -> Done {
+pub(super) fn zrevrangebyscore(call: &mut Call<'_, '_>) -> Done {
     range(call, Some(By::Score), Some(true))
 }
 
 /// ZRANGEBYLEX key min max [LIMIT offset count]
-pub(crate) fn zrangebylex(call: &mut Call<'_, '_>) -> Done {
+pub(super) fn zrangebylex(call: &mut Call<'_, '_>) -> Done {
     range(call, Some(By::Lex), Some(false))
 }
 
 /// ZREVRANGEBYLEX key max min [LIMIT offset count]
-pub(crate) fn zrevrangebylex(call: &mut Call<'_, '_>) -> Done {
+pub(super) fn zrevrangebylex(call: &mut Call<'_, '_>) -> Done {
     range(call, Some(By::Lex), Some(true))
 }
 
@@ -228,7 +228,7 @@ fn range(call: &mut Call<'_, '_>, by: Option<By>, reverse: Option<bool>) -> Done
 }
 
 /// ZRANGESTORE dst src min max [BYSCORE | BYLEX] [REV] [LIMIT offset count]
-pub(crate) fn zrangestore(call: &mut Call<'_, '_>) -> Done {
+pub(super) fn zrangestore(call: &mut Call<'_, '_>) -> Done {
     let query = Query::parse(&call.args, 2, None, None, true)?;
     let hasher = &call.held.keyspace().hasher;
     let mut result = ZSet::new();
@@ -247,12 +247,12 @@ pub(crate) fn zrangestore(call: &mut Call<'_, '_>) -> Done {
 }
 
 /// ZCOUNT key min max
-pub(crate) fn zcount(call: &mut Call<'_, '_>) -> Done {
+pub(super) fn zcount(call: &mut Call<'_, '_>) -> Done {
     count(call, By::Score)
 }
 
 /// ZLEXCOUNT key min max
-pub(crate) fn zlexcount(call: &mut Call<'_, '_>) -> Done {
+pub(super) fn zlexcount(call: &mut Call<'_, '_>) -> Done {
     count(call, By::Lex)
 }
 
@@ -265,17 +265,17 @@ fn count(call: &mut Call<'_, '_>, by: By) -> Done {
 }
 
 /// ZREMRANGEBYRANK key start stop
-pub(crate) fn zremrangebyrank(call: &mut Call<'_, '_>) -> Done {
+pub(super) fn zremrangebyrank(call: &mut Call<'_, '_>) -> Done {
     remove(call, By::Rank)
 }
 
 /// ZREMRANGEBYSCORE key min max
-pub(crate) fn zremrangebyscore(call: &mut Call<'_, '_>) -> Done {
+pub(super) fn zremrangebyscore(call: &mut Call<'_, '_>) -> Done {
     remove(call, By::Score)
 }
 
 /// ZREMRANGEBYLEX key min max
-pub(crate) fn zremrangebylex(call: &mut Call<'_, '_>) -> Done {
+pub(super) fn zremrangebylex(call: &mut Call<'_, '_>) -> Done {
     remove(call, By::Lex)
 }
 
