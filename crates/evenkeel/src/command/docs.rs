@@ -658,10 +658,7 @@ impl Kind {
 #[rustfmt::skip]
 fn kind_of_name(name: &str) -> Kind {
     match name {
-        "key" | "key1" | "key2" | "newkey" | "destkey" | "sourcekey" | "source" | "destination" => {
-            Kind::Key
-        },
-        "key" | "key1" | "key2" | "newkey" | "destkey" | "source" | "destination" | "src" | "dst" => Kind::Key,
+        "key" | "key1" | "key2" | "newkey" | "destkey" | "sourcekey" | "source" | "destination" | "src" | "dst" => Kind::Key,
         "pattern" => Kind::Pattern,
         "unix-time-seconds" | "unix-time-milliseconds" => Kind::UnixTime,
         "bit" | "client-id" | "count" | "cursor" | "db" | "decrement" | "destination-db" | "end" | "increment"
