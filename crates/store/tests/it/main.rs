@@ -14,5 +14,6 @@ mod strings;
 mod sweeping;
 mod sync;
 mod threads;
+mod waiting;
 mod watching;
 mod world;
