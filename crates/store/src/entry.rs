@@ -4,25 +4,36 @@
 //!  0        4        6        8          16             16+8            ..
 //!  | meta   | keylen | vallen | deadline | long key len | key bytes ... | value bytes or 8-byte pointer |
 //!    u32      u16      u16      if TTL     if LONG_KEY
-//!  meta: kind 3 bits | OUTSIDE | TTL | LONG_KEY | RAW | TEXT | access 24 bits
+//!  meta: kind 3 bits | OUTSIDE | TTL | LONG_KEY | form 2 bits | access 24 bits
 //! ```
+//!
+//! The form of a string is RAW or TEXT; that of a collection is what OBJECT ENCODING calls it.
 //!
 //! A key of 16 bytes with a value of 16 bytes takes 40 bytes, which the allocator serves without rounding. A second
 //! allocation per entry would cost 16 bytes more and, worse, a cache miss more.
 
 use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
+use std::marker::PhantomData;
 use std::mem::ManuallyDrop;
+use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
 
 use crate::Millis;
+use crate::collection::Collection;
+use crate::outside::Outside;
 use crate::rope::{FLAT_MAX, Rope, Spine, Str};
 
 const _: () = assert!(FLAT_MAX < u16::MAX as usize, "a flat value's length fits the header");
 
 /// What type of value an entry holds.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Kind {
     String = 0,
+    List = 1,
+    Set = 2,
+    ZSet = 3,
+    Hash = 4,
+    Stream = 5,
 }
 
 impl Kind {
@@ -30,16 +41,26 @@ impl Kind {
     pub fn name(self) -> &'static str {
         match self {
             Kind::String => "string",
+            Kind::List => "list",
+            Kind::Set => "set",
+            Kind::ZSet => "zset",
+            Kind::Hash => "hash",
+            Kind::Stream => "stream",
         }
     }
 }
 
+const KIND: u32 = 7;
 const OUTSIDE: u32 = 1 << 3;
 const TTL: u32 = 1 << 4;
 const LONG_KEY: u32 = 1 << 5;
 const RAW: u32 = 1 << 6;
 /// OBJECT ENCODING calls it a text even if it reads as an integer.
 const TEXT: u32 = 1 << 7;
+/// The bits of a value's form.
+const FORM: u32 = RAW | TEXT;
+const FORM_SHIFT: u32 = 6;
+const _: () = assert!(FORM == 3 << FORM_SHIFT);
 const ACCESS_SHIFT: u32 = 8;
 const FLAGS: u32 = (1 << ACCESS_SHIFT) - 1;
 
@@ -53,14 +74,11 @@ const HEADER: usize = size_of::<Header>();
 const _: () = assert!(HEADER == 8);
 
 /// A value on its way into or out of an entry.
-#[derive(Debug)]
 pub(crate) enum Value<'a> {
     /// At most `FLAT_MAX` bytes. `raw`: it has been edited in place, so OBJECT ENCODING says `raw`.
-    Flat {
-        bytes: &'a [u8],
-        raw: bool,
-    },
-    Rope(Rope),
+    Flat { bytes: &'a [u8], raw: bool },
+    /// A rope, or a collection of this form.
+    Outside(Outside, u8),
 }
 
 impl<'a> Value<'a> {
@@ -70,7 +88,20 @@ impl<'a> Value<'a> {
         if bytes.len() <= FLAT_MAX {
             Value::Flat { bytes, raw: false }
         } else {
-            Value::Rope(Rope::new(bytes))
+            Value::rope(Rope::new(bytes))
+        }
+    }
+}
+
+impl Value<'_> {
+    pub(crate) fn rope(rope: Rope) -> Value<'static> {
+        Value::Outside(Outside::Rope(rope), (RAW >> FORM_SHIFT) as u8)
+    }
+
+    fn kind(&self) -> Kind {
+        match self {
+            Value::Flat { .. } => Kind::String,
+            Value::Outside(outside, _) => outside.kind(),
         }
     }
 }
@@ -100,12 +131,12 @@ impl EntryPtr {
         let long = key.len() >= u16::MAX as usize;
         let (value_len, value_flags) = match &value {
             Value::Flat { bytes, raw } => (bytes.len(), if *raw { RAW } else { 0 }),
-            Value::Rope(_) => (0, OUTSIDE | RAW),
+            Value::Outside(_, form) => (0, OUTSIDE | u32::from(*form) << FORM_SHIFT),
         };
         debug_assert!(value_len <= FLAT_MAX);
         let flags = value_flags | if deadline.is_some() { TTL } else { 0 } | if long { LONG_KEY } else { 0 };
         let header = Header {
-            meta: flags | Kind::String as u32 | access << ACCESS_SHIFT,
+            meta: flags | value.kind() as u32 | access << ACCESS_SHIFT,
             key_len: if long { u16::MAX } else { key.len() as u16 },
             value_len: value_len as u16,
         };
@@ -132,7 +163,7 @@ impl EntryPtr {
                 Value::Flat { bytes, .. } => {
                     at.copy_from_nonoverlapping(NonNull::from(bytes).cast(), bytes.len())
                 }
-                Value::Rope(rope) => at.cast::<usize>().write_unaligned(rope.into_raw() as usize),
+                Value::Outside(outside, _) => at.cast::<*const u8>().write_unaligned(outside.into_raw()),
             }
         }
         entry
@@ -200,15 +231,26 @@ impl EntryPtr {
         if header.meta & OUTSIDE == 0 {
             Str::Flat(self.slice(key + len, header.value_len as usize))
         } else {
-            // SAFETY: OUTSIDE says that a rope's address follows the key; the entry owns a reference to it.
-            Str::Rope(unsafe { &*self.outside() })
+            // SAFETY: OUTSIDE says that the address of a rope, since this is a string, follows the key; the entry owns a
+            // reference to it.
+            Str::Rope(unsafe { &*self.outside().cast::<Spine>() })
         }
     }
 
-    fn outside(self) -> *const Spine {
+    /// The eight bytes after the key, which hold an address. The caller has seen OUTSIDE.
+    fn outside_at(self) -> *mut *const u8 {
         let (key, len) = self.key_range(self.header());
-        // SAFETY: callers have seen OUTSIDE, so the eight bytes after the key are a rope's address.
-        unsafe { self.0.add(key + len).cast::<usize>().read_unaligned() as *const Spine }
+        // SAFETY: this is inside the entry.
+        unsafe { self.0.add(key + len).as_ptr().cast() }
+    }
+
+    fn outside(self) -> *const u8 {
+        // SAFETY: the entry has OUTSIDE, so these eight bytes are an address.
+        unsafe { self.outside_at().read_unaligned() }
+    }
+
+    fn is_outside(self) -> bool {
+        self.header().meta & OUTSIDE != 0
     }
 
     /// Overwrites a flat value by one of the same length; `false` (and nothing done) when that does not fit.
@@ -261,21 +303,54 @@ impl EntryPtr {
         })
     }
 
-    /// The rope; `None` for a flat value. The entry must then be freed or get a rope back.
-    fn take_rope(self) -> Option<Rope> {
-        // SAFETY: the entry owns one reference, which moves to the caller.
-        (self.header().meta & OUTSIDE != 0).then(|| unsafe { Rope::from_raw(self.outside()) })
+    /// What is not in the entry itself; `None` for a flat value. The entry must then be freed or get something back.
+    fn take_outside(self) -> Option<Outside> {
+        // SAFETY: the entry owns one reference to a value of its kind, which moves to the caller.
+        self.is_outside().then(|| unsafe { Outside::from_raw(self.kind(), self.outside()) })
     }
 
-    /// The rope, to be written to; `None` for a flat value. It goes back into the entry when the guard is dropped,
-    /// also when the writing panics.
-    pub(crate) fn rope_mut(self) -> Option<RopeMut> {
-        self.take_rope().map(|rope| RopeMut { entry: self, rope: ManuallyDrop::new(rope) })
+    /// Another reference to what is not in the entry itself.
+    pub(crate) fn share_outside(self) -> Option<Outside> {
+        let outside = ManuallyDrop::new(self.take_outside()?);
+        Some(Outside::clone(&outside))
     }
 
-    /// Another reference to the rope.
-    pub(crate) fn rope(self) -> Option<Rope> {
-        self.rope_mut().map(|rope| Rope::clone(&rope.rope))
+    /// The rope, to be written to; `None` for a flat value. This is a string.
+    pub(crate) fn rope_mut(self) -> Option<OutsideMut<Rope>> {
+        assert!(self.kind() == Kind::String, "a rope is a string's");
+        // SAFETY: a string outside is a rope, and the entry owns a reference to it.
+        self.is_outside().then(|| unsafe {
+            OutsideMut { entry: self, value: ManuallyDrop::new(Rope::from_raw(self.outside().cast())) }
+        })
+    }
+
+    /// The collection, to be written to. This is one of that kind.
+    pub(crate) fn collection_mut<T: Collection>(self) -> OutsideMut<T> {
+        OutsideMut { entry: self, value: self.collection_copy() }
+    }
+
+    /// The collection. This is one of that kind.
+    #[inline]
+    pub(crate) fn collection<'a, T: Collection>(self) -> Ref<'a, T> {
+        Ref { value: self.collection_copy(), held: PhantomData }
+    }
+
+    #[inline]
+    fn collection_copy<T: Collection>(self) -> ManuallyDrop<T> {
+        assert!(self.kind() == T::KIND, "a collection of the kind that the caller has seen");
+        let raw = NonNull::new(self.outside().cast_mut()).expect("the address of a collection is not null");
+        // SAFETY: collections are always outside, so the address is that of one of this kind. The copy is not dropped.
+        ManuallyDrop::new(unsafe { T::from_raw(raw) })
+    }
+
+    /// Which of its kind's forms the value has; see [`View::form`].
+    pub(crate) fn form(self) -> u8 {
+        ((self.header().meta & FORM) >> FORM_SHIFT) as u8
+    }
+
+    pub(crate) fn set_form(self, form: u8) {
+        assert!(form < 4, "a form is two bits");
+        self.set_meta(self.header().meta & !FORM | u32::from(form) << FORM_SHIFT);
     }
 
     #[inline]
@@ -300,14 +375,9 @@ impl EntryPtr {
         self.set_meta(self.header().meta | TEXT);
     }
 
-    /// Makes this a text if `other` is one.
-    fn take_text(self, other: EntryPtr) -> EntryPtr {
-        self.set_meta(self.header().meta | other.header().meta & TEXT);
-        self
-    }
-
+    #[inline]
     pub(crate) fn kind(self) -> Kind {
-        Kind::String
+        Kind::of_bits(self.header().meta & KIND)
     }
 
     fn size(self) -> usize {
@@ -316,12 +386,12 @@ impl EntryPtr {
         key + len + if header.meta & OUTSIDE != 0 { size_of::<usize>() } else { header.value_len as usize }
     }
 
-    /// Frees the entry and gives back its rope, whose freeing may be long work.
+    /// Frees the entry and gives back what was not in it, whose freeing may be long work.
     #[inline]
-    pub(crate) fn free(self) -> Option<Rope> {
-        let rope = self.take_rope();
+    pub(crate) fn free(self) -> Option<Outside> {
+        let outside = self.take_outside();
         self.free_block();
-        rope
+        outside
     }
 
     #[inline]
@@ -332,66 +402,120 @@ impl EntryPtr {
 
     /// The same value in a new entry, with another deadline or key; the old one is freed.
     pub(crate) fn rebuild(self, key: &[u8], deadline: Option<Millis>) -> EntryPtr {
-        let value = match self.take_rope() {
-            Some(rope) => Value::Rope(rope),
-            None => self.flat_value(),
-        };
-        let new = EntryPtr::new(key, value, deadline, self.access()).take_text(self);
+        let new = self.with_value(self.take_outside(), key, deadline, self.access());
         self.free_block();
         new
     }
 
-    /// The same value under another key; a rope is shared.
+    /// The same value under another key; what is not in the entry itself is shared.
     pub(crate) fn copy(self, key: &[u8], deadline: Option<Millis>, access: u32) -> EntryPtr {
-        let value = self.rope().map_or_else(|| self.flat_value(), Value::Rope);
-        EntryPtr::new(key, value, deadline, access).take_text(self)
+        self.with_value(self.share_outside(), key, deadline, access)
+    }
+
+    /// An entry like this one, with what is not in it given.
+    fn with_value(
+        self,
+        outside: Option<Outside>,
+        key: &[u8],
+        deadline: Option<Millis>,
+        access: u32,
+    ) -> EntryPtr {
+        let value = match outside {
+            Some(outside) => Value::Outside(outside, self.form()),
+            None => self.flat_value(),
+        };
+        let new = EntryPtr::new(key, value, deadline, access);
+        new.set_form(self.form());
+        new
     }
 
     fn flat_value<'a>(self) -> Value<'a> {
         match self.string() {
             Str::Flat(bytes) => Value::Flat { bytes, raw: self.is_raw() },
-            Str::Rope(_) => unreachable!("the caller has looked for a rope"),
+            Str::Rope(_) => unreachable!("the caller has looked outside"),
         }
     }
 
-    /// Bytes of memory: the block, and its rope.
+    /// Bytes of memory: the block, and what is not in it.
     pub(crate) fn memory(self) -> usize {
-        let rope = match self.string() {
-            Str::Flat(_) => 0,
-            Str::Rope(rope) => rope.memory(),
-        };
-        self.size() + rope
+        let outside = self.take_outside().map(ManuallyDrop::new);
+        self.size() + outside.map_or(0, |outside| outside.memory())
     }
 }
 
-/// A rope that is out of its entry for as long as it is written to.
-pub(crate) struct RopeMut {
+/// A value that is out of its entry for as long as it is written to; it goes back when this is dropped, also when the
+/// writing panics.
+pub(crate) struct OutsideMut<T: IntoOutside> {
     entry: EntryPtr,
-    rope: ManuallyDrop<Rope>,
+    value: ManuallyDrop<T>,
 }
 
-impl std::ops::Deref for RopeMut {
-    type Target = Rope;
+/// What entries keep the address of.
+pub(crate) trait IntoOutside {
+    fn into_outside(self) -> *const u8;
+}
 
-    fn deref(&self) -> &Rope {
-        &self.rope
+impl IntoOutside for Rope {
+    fn into_outside(self) -> *const u8 {
+        self.into_raw().cast()
     }
 }
 
-impl std::ops::DerefMut for RopeMut {
-    fn deref_mut(&mut self) -> &mut Rope {
-        &mut self.rope
+impl<T: Collection> IntoOutside for T {
+    fn into_outside(self) -> *const u8 {
+        self.into_raw().as_ptr()
     }
 }
 
-impl Drop for RopeMut {
+impl<T: IntoOutside> Deref for OutsideMut<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        &self.value
+    }
+}
+
+impl<T: IntoOutside> DerefMut for OutsideMut<T> {
+    fn deref_mut(&mut self) -> &mut T {
+        &mut self.value
+    }
+}
+
+impl<T: IntoOutside> Drop for OutsideMut<T> {
     fn drop(&mut self) {
-        let (key, len) = self.entry.key_range(self.entry.header());
-        // SAFETY: the rope is taken out once, here, and not used again. `take_rope` saw OUTSIDE: eight bytes after the
-        // key hold the address, and the reference moves back to the entry.
+        // SAFETY: the value is taken out once, here, and not used again. The entry has OUTSIDE, since the value came
+        // from there, and its reference moves back.
         unsafe {
-            let rope = ManuallyDrop::take(&mut self.rope).into_raw() as usize;
-            self.entry.0.add(key + len).cast::<usize>().write_unaligned(rope);
+            let raw = ManuallyDrop::take(&mut self.value).into_outside();
+            self.entry.outside_at().write_unaligned(raw);
+        }
+    }
+}
+
+/// A collection where it is.
+pub struct Ref<'a, T> {
+    value: ManuallyDrop<T>,
+    held: PhantomData<&'a T>,
+}
+
+impl<T> Deref for Ref<'_, T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        &self.value
+    }
+}
+
+impl Kind {
+    fn of_bits(bits: u32) -> Kind {
+        match bits {
+            0 => Kind::String,
+            1 => Kind::List,
+            2 => Kind::Set,
+            3 => Kind::ZSet,
+            4 => Kind::Hash,
+            5 => Kind::Stream,
+            _ => unreachable!("the header holds a kind"),
         }
     }
 }
@@ -428,8 +552,21 @@ impl<'a> View<'a> {
         self.entry.key()
     }
 
+    /// The value of a string; panics for other kinds.
     pub fn string(&self) -> Str<'a> {
+        assert!(self.kind() == Kind::String, "the caller has looked at the kind");
         self.entry.string()
+    }
+
+    /// The value of a collection; panics for other kinds.
+    pub fn collection<T: Collection>(&self) -> Ref<'a, T> {
+        self.entry.collection()
+    }
+
+    /// What the last command that changed a collection has noted of its form, for OBJECT ENCODING: zero for the most
+    /// compact one.
+    pub fn form(&self) -> u8 {
+        self.entry.form()
     }
 
     /// When it expires, if ever.

@@ -12,7 +12,9 @@
 //!     └─ Db (x databases) ── Slot (x 16,384) ── Segment ── Entry: header, deadline, key, value in one block
 //! ```
 
+mod audience;
 mod bits;
+pub mod collection;
 mod directory;
 pub mod entry;
 pub mod evict;
@@ -22,6 +24,7 @@ mod held;
 pub mod key;
 mod keyspace;
 pub mod memory;
+mod outside;
 pub mod rope;
 mod scan;
 mod seat;
@@ -29,16 +32,20 @@ mod segment;
 mod slot;
 mod sync;
 mod verify;
+mod wait;
 mod watch;
 
-pub use entry::{Kind, View};
+pub use entry::{Kind, Ref, View};
 pub use expiry::Swept;
-pub use held::{Edited, Expire, Held, Made, WrongType};
+pub use held::{Concerns, Edit, Expire, Held, Made, WrongType};
+pub use held::{Edit, Edited, Expire, Held, Made, WrongType};
 pub use key::{Hasher, Key, Place, SLOTS};
 pub use keyspace::Keyspace;
+pub use outside::Trash;
 pub use rope::Str;
 pub use scan::Cursor;
 pub use seat::{Access, Seat, Tally, Total};
+pub use wait::{Waiter, Wants, Woken};
 pub use watch::Watch;
 
 /// Milliseconds since the Unix epoch.

@@ -101,7 +101,7 @@ impl Spine {
     }
 
     /// How many chunks there are, holes included: the work of freeing it.
-    pub fn chunks(&self) -> usize {
+    pub(crate) fn weight(&self) -> usize {
         self.chunks.len()
     }
 

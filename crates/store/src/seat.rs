@@ -7,9 +7,12 @@ use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::Relaxed};
 use parking_lot::Mutex;
 
 use crate::Millis;
+use crate::collection::Cut;
 use crate::gate::Gate;
-use crate::rope::Rope;
+use crate::key::Place;
+use crate::outside::{Outside, Trash};
 use crate::segment::Retired;
+use crate::wait::Woken;
 
 /// How reads leave their mark on an entry, for eviction and OBJECT IDLETIME or FREQ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,8 +23,8 @@ pub enum Access {
     Lfu { log_factor: u32, decay_minutes: u32 },
 }
 
-/// Ropes of more chunks than this are given to [`Seat::trash`]: freeing one chunk takes about 0.3 us.
-const FREE_CHUNKS_MAX: usize = 64;
+/// Values of more blocks than this are given to [`Seat::trash`]: freeing one takes about 0.3 us.
+const FREE_BLOCKS_MAX: usize = 64;
 
 /// Bytes of replaced tables that may wait to be freed before each batch tries.
 const RETIRED_BYTES: usize = 256 * 1024;
@@ -41,7 +44,10 @@ pub struct Seat {
     /// Ticks spent waiting for slots that other threads held. Whoever drives the seat reads and resets it.
     pub lock_wait: u64,
     /// Values whose freeing would take long; whoever drives the seat hands them to a thread that has time.
-    pub trash: Vec<Rope>,
+    pub trash: Vec<Trash>,
+    /// Keys that were written to and have waiters, in the order of the writes. Whoever drives the seat serves them; see
+    /// [`crate::Held::next_woken`].
+    pub(crate) woken: VecDeque<Woken>,
     pub(crate) index: usize,
     pub(crate) inside: bool,
     /// Something is held with this seat: it must not leave, and not hold a second thing.
@@ -110,6 +116,7 @@ impl Seat {
             ticks: || 0,
             lock_wait: 0,
             trash: Vec::new(),
+            woken: VecDeque::new(),
             index,
             inside: false,
             holding: false,
@@ -131,13 +138,25 @@ impl Seat {
         self.random.wrapping_mul(0x2545_f491_4f6c_dd1d)
     }
 
-    /// Frees a rope now, or puts it aside when that would take long.
-    pub(crate) fn discard(&mut self, rope: Option<Rope>) {
-        if let Some(rope) = rope
-            && rope.chunks() > FREE_CHUNKS_MAX
-        {
-            self.trash.push(rope);
-        }
+    /// Frees a value now, or puts it aside when that would take long.
+    pub(crate) fn discard(&mut self, outside: Option<Outside>) {
+        self.trash.extend(outside.and_then(|outside| Trash::of_outside(outside, FREE_BLOCKS_MAX)));
+    }
+
+    /// The same for what was cut off a collection.
+    pub(crate) fn discard_cut(&mut self, cut: Cut) {
+        self.trash.extend(Trash::of_cut(cut, FREE_BLOCKS_MAX));
+    }
+
+    /// The seat's number, from 1 on.
+    pub(crate) fn number(&self) -> usize {
+        self.index + 1
+    }
+
+    /// Where the next key lies whose waiters are to be served.
+    #[inline]
+    pub fn first_woken(&self) -> Option<Place> {
+        self.woken.front().map(|woken| woken.place)
     }
 
     /// Keeps memory that a prefetch on another thread may still be reading.

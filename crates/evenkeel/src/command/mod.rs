@@ -15,7 +15,8 @@ pub(crate) mod connection;
 pub(crate) mod debug;
 pub(crate) mod docs;
 pub(crate) mod expire;
-mod extended;
+pub(crate) mod extended;
+pub(crate) mod hash;
 mod hll;
 mod hyperloglog;
 pub(crate) mod introspect;
@@ -23,6 +24,7 @@ pub(crate) mod keys;
 pub(crate) mod keyspace;
 pub(crate) mod latency;
 mod lcs;
+pub(crate) mod list;
 pub(crate) mod memory;
 mod natural;
 pub(crate) mod object;
@@ -34,6 +36,7 @@ pub(crate) mod specs;
 pub(crate) mod string;
 pub(crate) mod table;
 pub(crate) mod transaction;
+pub(crate) mod zset;
 
 pub(crate) use args::Args;
 pub(crate) use call::Call;
@@ -51,9 +54,11 @@ pub(crate) const FAMILIES: &[&[Command]] = &[
     debug::COMMANDS,
     expire::COMMANDS,
     hyperloglog::COMMANDS,
+    hash::COMMANDS,
     introspect::COMMANDS,
     keyspace::COMMANDS,
     latency::COMMANDS,
+    list::COMMANDS,
     memory::COMMANDS,
     object::COMMANDS,
     scan::COMMANDS,
@@ -61,6 +66,7 @@ pub(crate) const FAMILIES: &[&[Command]] = &[
     slowlog::COMMANDS,
     string::COMMANDS,
     transaction::COMMANDS,
+    zset::COMMANDS,
     #[cfg(test)]
     crate::testing::COMMANDS,
 ];
@@ -105,6 +111,8 @@ impl Flags {
     pub(crate) const EVEN_PAUSED: Flags = Flags(1 << 11);
     /// A reading command that may write all the same (PFCOUNT): CLIENT PAUSE WRITE delays it.
     pub(crate) const MAY_WRITE: Flags = Flags(1 << 12);
+    /// May wait; see [`crate::blocking`].
+    pub(crate) const BLOCKING: Flags = Flags(1 << 13);
     /// Allowed to a client beyond `maxclients`: what an operator needs to see and mend a full server.
     pub(crate) const OPERATOR: Flags = Flags(1 << 14);
     /// Touches no key and does not change the database selected, so that EXEC need hold nothing for it.
@@ -134,6 +142,12 @@ pub(crate) enum Group {
     Keyspace,
     String,
     Bitmap,
+    Hash,
+    List,
+    Set,
+    SortedSet,
+    Stream,
+    Geo,
     HyperLogLog,
     Transaction,
     Connection,
@@ -146,6 +160,12 @@ impl Group {
             Group::Keyspace => Some("@keyspace"),
             Group::String => Some("@string"),
             Group::Bitmap => Some("@bitmap"),
+            Group::Hash => Some("@hash"),
+            Group::List => Some("@list"),
+            Group::Set => Some("@set"),
+            Group::SortedSet => Some("@sortedset"),
+            Group::Stream => Some("@stream"),
+            Group::Geo => Some("@geo"),
             Group::HyperLogLog => Some("@hyperloglog"),
             Group::Transaction => Some("@transaction"),
             Group::Connection => Some("@connection"),
@@ -275,6 +295,11 @@ impl Command {
     /// May need memory.
     pub(crate) const fn grows(self) -> Command {
         self.flag(Flags::DENYOOM)
+    }
+
+    /// May wait.
+    pub(crate) const fn blocks(self) -> Command {
+        self.flag(Flags::BLOCKING)
     }
 
     /// For operators.

@@ -2,9 +2,11 @@
 //!
 //! Random tests print their seed; `EVENKEEL_SEED=<seed>` repeats one.
 
+mod collections;
 mod eviction;
 mod gate;
 mod large_slot;
+mod lists;
 mod memory;
 mod model;
 mod scanning;

@@ -1,0 +1,143 @@
+//! Items in the order of their hashes: how sets, hashes and the members of sorted sets find theirs.
+//!
+//! Which page an item is in follows from its hash; inside a page items stay in the order in which they came, so a small
+//! collection reads as it was written, and a new item is appended. A page of more than a few items has a tag of 16 bits
+//! for each, which are compared many at a time. A page that is full is divided at the middle hash: no other moves, and
+//! an iteration that remembers a hash goes on where it was, whatever has been split or merged meanwhile.
+
+use super::page::Page;
+use super::tree::{Inner, Seek, Siblings, Tree};
+
+/// Pages of fewer items are searched by comparing these themselves.
+const TAGS_FROM: usize = 16;
+
+/// Seeks the item of this hash for which `is` holds.
+pub(crate) struct ByHash<F> {
+    pub(crate) hash: u64,
+    pub(crate) is: F,
+}
+
+impl<F: Fn(&[u8]) -> bool> Seek for ByHash<F> {
+    #[inline]
+    fn branch(&mut self, inner: &Inner) -> usize {
+        inner.seek(|bound| bound[0].cmp(&self.hash))
+    }
+
+    /// The position of an item that is not there is the page's end.
+    #[inline]
+    fn within(&mut self, page: &Page) -> (usize, bool) {
+        let found = if page.is_tagged() {
+            let mut found = page.find_tag(tag(self.hash), 0);
+            while let Some(at) = found
+                && !(self.is)(page.get(at))
+            {
+                found = page.find_tag(tag(self.hash), at + 1);
+            }
+            found
+        } else {
+            (0..page.len()).find(|at| (self.is)(page.get(*at)))
+        };
+        found.map_or((page.len(), false), |at| (at, true))
+    }
+}
+
+fn tag(hash: u64) -> u16 {
+    hash as u16
+}
+
+/// Appends an item, which is not there, to the page that its hash belongs to. `hash_of` tells the hashes of others.
+pub(crate) fn insert(
+    page: &mut Page,
+    parts: &[&[u8]],
+    hash: u64,
+    hash_of: impl Fn(&[u8]) -> u64 + Copy,
+) -> Siblings<Page> {
+    if page.len() >= TAGS_FROM && !page.is_tagged() {
+        *page = page.with_tags(|item| tag(hash_of(item)));
+    }
+    if page.len() == 0 || page.has_room(parts) {
+        page.insert(page.len(), parts, tag(hash));
+        return Vec::new();
+    }
+    if !page.is_tagged() {
+        *page = page.with_tags(|item| tag(hash_of(item)));
+    }
+    let hashes: Vec<u64> = (0..page.len()).map(|at| hash_of(page.get(at))).collect();
+    let Some(bound) = dividing(&hashes, hash) else {
+        // All hashes are alike, which chance does not bring about while 64 KiB are not full.
+        page.insert(page.len(), parts, tag(hash));
+        return Vec::new();
+    };
+    let goes: Vec<bool> = hashes.iter().map(|hash| *hash >= bound).collect();
+    let mut right = page.take_out(&goes);
+    let side = if hash >= bound { &mut right } else { &mut *page };
+    let more = insert(side, parts, hash, hash_of);
+    let mut siblings = vec![([bound, 0], right)];
+    // Those of the left page come before the right one.
+    siblings.splice(if hash >= bound { 1..1 } else { 0..0 }, more);
+    siblings
+}
+
+/// A hash that divides those of a page and a new one: some are less, and some are not.
+fn dividing(hashes: &[u64], new: u64) -> Option<u64> {
+    let mut sorted: Vec<u64> = hashes.iter().copied().chain([new]).collect();
+    sorted.sort_unstable();
+    let middle = sorted[sorted.len() / 2];
+    sorted
+        .into_iter()
+        .filter(|hash| *hash > *hashes.iter().min().unwrap_or(&new).min(&new))
+        .min_by_key(|hash| hash.abs_diff(middle))
+}
+
+/// Puts another item of the same hash in the place of one.
+pub(crate) fn replace(
+    page: &mut Page,
+    at: usize,
+    parts: &[&[u8]],
+    hash: u64,
+    hash_of: impl Fn(&[u8]) -> u64 + Copy,
+) -> Siblings<Page> {
+    if page.len() == 1 || page.has_room(parts) || super::page::len_of(parts) <= page.get(at).len() {
+        page.replace(at, parts);
+        return Vec::new();
+    }
+    page.remove(at, at + 1);
+    insert(page, parts, hash, hash_of)
+}
+
+/// Walks over items by ascending hashes: calls `each` with items until there have been `count` or more, beginning with
+/// those of hash `cursor`; returns where to go on, zero at the end.
+///
+/// What is there from the first call of a walk to the last one is met, however much is added and removed meanwhile.
+/// A tree of one page is walked in one go, in the order of its items.
+pub(crate) fn scan<'a>(
+    tree: &'a Tree,
+    cursor: u64,
+    count: usize,
+    hash_of: impl Fn(&[u8]) -> u64,
+    mut each: impl FnMut(&'a [u8]),
+) -> u64 {
+    if let (Some(page), 0) = (tree.page(), cursor) {
+        (0..page.len()).for_each(|at| each(page.get(at)));
+        return 0;
+    }
+    let mut seen = 0;
+    let mut last = cursor;
+    for page in tree.pages_from(ByHash { hash: cursor, is: |_: &[u8]| false }) {
+        let mut items: Vec<(u64, &[u8])> = (0..page.len())
+            .map(|at| (hash_of(page.get(at)), page.get(at)))
+            .filter(|(hash, _)| *hash >= cursor)
+            .collect();
+        items.sort_unstable_by_key(|(hash, _)| *hash);
+        for (hash, item) in items {
+            // Items of one hash are met together: the cursor cannot stand between them.
+            if seen >= count.max(1) && hash > last {
+                return hash;
+            }
+            each(item);
+            last = hash;
+            seen += 1;
+        }
+    }
+    0
+}

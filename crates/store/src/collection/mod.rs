@@ -1,0 +1,108 @@
+//! Collections: lists, sets, hashes, sorted sets, streams, on trees of shared pages.
+//!
+//! ```text
+//! Entry ── 8 bytes ──> Root ─┬─ Tree: one Page, or Inner nodes over Pages
+//!                            └─ Twin: two Trees that belong together
+//! ```
+//!
+//! A clone of any of them is O(1) and reads for ever what it was: what is written to afterwards is copied, page by page.
+//! Items are byte strings; what they hold is the business of the collection's own file. See docs/values.md.
+
+mod hash;
+mod hashed;
+mod list;
+mod named;
+mod page;
+mod root;
+mod set;
+mod shared;
+pub mod stream;
+mod tree;
+mod varint;
+mod zset;
+
+pub use hash::Hash;
+pub use list::List;
+pub use page::ITEM_MAX;
+pub use set::Set;
+pub use stream::Stream;
+pub use zset::{Lex, ZSet};
+
+use std::ptr::NonNull;
+
+use crate::entry::Kind;
+use root::{Root, View};
+use tree::Tree;
+
+/// What can be the value of a key beside a string.
+pub trait Collection: Sized + Send + Sync + Clone + raw::Raw + 'static {
+    const KIND: Kind;
+
+    fn new() -> Self;
+
+    fn is_empty(&self) -> bool;
+}
+
+/// How collections get into and out of entries; for this crate alone.
+pub(crate) mod raw {
+    use super::*;
+
+    pub trait Raw {
+        fn into_raw(self) -> NonNull<u8>;
+
+        /// # Safety
+        /// `raw` comes from `into_raw` of the same type, and stands for one reference.
+        unsafe fn from_raw(raw: NonNull<u8>) -> Self;
+    }
+}
+
+/// Makes a collection of a type that has one field, which has `into_raw` and `from_raw`.
+macro_rules! collection {
+    ($type:ident, $kind:expr, $inner:ty, $new:expr) => {
+        impl Collection for $type {
+            const KIND: Kind = $kind;
+
+            fn new() -> $type {
+                $type($new)
+            }
+
+            fn is_empty(&self) -> bool {
+                self.len() == 0
+            }
+        }
+
+        impl raw::Raw for $type {
+            fn into_raw(self) -> NonNull<u8> {
+                self.0.into_raw()
+            }
+
+            unsafe fn from_raw(raw: NonNull<u8>) -> $type {
+                // SAFETY: by the caller's promise.
+                $type(unsafe { <$inner>::from_raw(raw) })
+            }
+        }
+    };
+}
+
+collection!(List, Kind::List, Tree, Tree::new());
+collection!(Set, Kind::Set, Tree, Tree::new());
+collection!(Hash, Kind::Hash, Root, Tree::new().into());
+collection!(ZSet, Kind::ZSet, Root, Tree::new().into());
+
+/// What has been cut off a collection, and may be much: to be dropped where time does not matter.
+#[derive(Default)]
+pub struct Cut(Vec<Tree>);
+
+impl Cut {
+    fn of(root: Root) -> Cut {
+        match root.view() {
+            View::One(tree) => Cut(vec![tree.clone()]),
+            View::Two(twin) => Cut(vec![twin.main.clone(), twin.side.clone()]),
+        }
+    }
+
+    /// Nodes that dropping it would visit at most, about.
+    pub(crate) fn weight(&self) -> usize {
+        self.0.iter().map(Tree::weight).fold(0, usize::saturating_add)
+    }
+}

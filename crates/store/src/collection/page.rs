@@ -1,0 +1,680 @@
+//! A page: a few KiB of items in one reference-counted block, the leaf of every collection.
+//!
+//! ```text
+//!  0      4      8       10      11      12
+//!  | refs | used | count | class | flags | item 0 | item 1 | ..  free  .. | offsets | tags (if any) |
+//!    u32    u32    u16     u8      u8                            u8 or u16    u16, each from the end downwards
+//! ```
+//!
+//! Items lie one behind the other in the order of their positions, so an item's length is the distance to the next
+//! offset, and a member of 16 bytes costs 18 (20 with a tag, 17 in a page of less than 256 bytes). Clones share the
+//! block; whoever writes to a shared one gets a copy. A page of several items is at most [`PAGE_MAX`] bytes long, which
+//! is what copying, inserting in the middle and looking for a tag cost at most; an item too long for that has a page of
+//! its own, of any length, which is replaced but never copied for a neighbour's sake.
+//!
+//! A page may have a head: bytes before the first item that all of its items refer to. Such pages are not split or put
+//! together, since items mean nothing without their head.
+
+use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
+use std::marker::PhantomData;
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU32, Ordering::*};
+
+/// Bytes of a page with several items. Inserting in the middle moves half of it, about 40 ns.
+pub(crate) const PAGE_MAX: usize = 4096;
+
+/// Longest item, in bytes.
+pub const ITEM_MAX: usize = 3 << 30;
+
+/// Bytes of items up to which offsets take one byte.
+const NARROW_MAX: usize = u8::MAX as usize;
+
+const HEADER: usize = size_of::<Header>();
+const TAG: usize = size_of::<u16>();
+const ALIGN: usize = 8;
+
+/// A tag for each item follows the offsets.
+const TAGGED: u8 = 1;
+/// Offsets take one byte, not two.
+const NARROW: u8 = 2;
+/// The first item does not lie first: what lies before it is the head.
+const HEADED: u8 = 4;
+
+#[repr(C)]
+struct Header {
+    refs: AtomicU32,
+    /// Bytes of items, and of the head.
+    used: u32,
+    /// Items.
+    count: u16,
+    /// The size of the block, see [`size_of_class`].
+    class: u8,
+    flags: u8,
+}
+const _: () = assert!(HEADER == 12);
+
+/// See the module's text. Cloning shares the block.
+#[repr(transparent)]
+pub(crate) struct Page(NonNull<Header>);
+
+// SAFETY: the count of references is atomic, and a block is changed only by who holds the only reference, exclusively.
+unsafe impl Send for Page {}
+// SAFETY: as above: through `&Page` a block is only read.
+unsafe impl Sync for Page {}
+
+impl Clone for Page {
+    fn clone(&self) -> Page {
+        let refs = self.header().refs.fetch_add(1, Relaxed);
+        assert!(refs < u32::MAX / 2, "fewer clones than would overflow their count");
+        Page(self.0)
+    }
+}
+
+impl Drop for Page {
+    #[inline]
+    fn drop(&mut self) {
+        if self.header().refs.fetch_sub(1, Release) == 1 {
+            // What others did with their clones before they dropped them comes before the block is freed.
+            self.header().refs.load(Acquire);
+            // SAFETY: the block was allocated with this layout, and the last reference to it is gone.
+            unsafe { dealloc(self.0.as_ptr().cast(), layout(self.memory())) }
+        }
+    }
+}
+
+/// Sizes of blocks are the allocator's own steps, four to a doubling, so that nothing is wasted by rounding.
+fn size_of_class(class: u8) -> usize {
+    let (doubling, quarter) = (class / 4, class as usize % 4);
+    (4 + quarter) << doubling << 2
+}
+
+/// The smallest class of at least so many bytes, of which there are 16 at least.
+fn class_of_size(bytes: usize) -> u8 {
+    let doubling = bytes.max(16).ilog2() - 4;
+    let quarter = (bytes.max(16) >> (doubling + 2)) - 4;
+    let class = (4 * doubling) as u8 + quarter as u8;
+    class + u8::from(size_of_class(class) < bytes)
+}
+
+fn layout(size: usize) -> Layout {
+    Layout::from_size_align(size, ALIGN).expect("a block is hardly longer than an item can be")
+}
+
+impl Page {
+    /// An empty page with room for `items` items of `bytes` bytes in all.
+    pub(crate) fn new(tagged: bool, items: usize, bytes: usize) -> Page {
+        let flags = if tagged { TAGGED } else { 0 } | if bytes <= NARROW_MAX { NARROW } else { 0 };
+        let class = class_of_size(HEADER + bytes + items * stride(flags));
+        let layout = layout(size_of_class(class));
+        // SAFETY: the layout's size is at least that of the header.
+        let Some(block) = NonNull::new(unsafe { alloc(layout) }) else { handle_alloc_error(layout) };
+        let header = Header { refs: AtomicU32::new(1), used: 0, count: 0, class, flags };
+        let block = block.cast::<Header>();
+        // SAFETY: the block was just allocated, is aligned, and long enough for the header.
+        unsafe { block.write(header) };
+        Page(block)
+    }
+
+    /// An empty page with a head, and with room for `items` items of `bytes` bytes in all.
+    pub(crate) fn with_head(head: &[u8], items: usize, bytes: usize) -> Page {
+        assert!(head.len() <= PAGE_MAX, "the first item's offset fits");
+        let mut page = Page::new(false, items, head.len() + bytes);
+        page.write(0, &[head]);
+        // SAFETY: nobody else has the block.
+        let header = unsafe { page.0.as_mut() };
+        header.used = head.len() as u32;
+        header.flags |= HEADED;
+        page
+    }
+
+    #[inline]
+    fn header(&self) -> &Header {
+        // SAFETY: the block lives as long as a reference to it, and nobody changes it while it is shared.
+        unsafe { self.0.as_ref() }
+    }
+
+    #[inline]
+    fn base(&self) -> *mut u8 {
+        self.0.as_ptr().cast()
+    }
+
+    /// The end of the block, aligned to eight bytes.
+    #[inline]
+    fn tail(&self) -> *mut u8 {
+        // SAFETY: so long is the block.
+        unsafe { self.base().add(self.memory()) }
+    }
+
+    /// Items.
+    #[inline]
+    pub(crate) fn len(&self) -> usize {
+        self.header().count as usize
+    }
+
+    #[inline]
+    pub(crate) fn is_tagged(&self) -> bool {
+        self.header().flags & TAGGED != 0
+    }
+
+    #[inline]
+    pub(crate) fn is_headed(&self) -> bool {
+        self.header().flags & HEADED != 0
+    }
+
+    /// The bytes before the first item.
+    #[inline]
+    pub(crate) fn head(&self) -> &[u8] {
+        let len = if self.len() == 0 { self.used() } else { self.start(0) };
+        debug_assert!(len <= self.used(), "offsets rise");
+        // SAFETY: so many bytes were written before the first item.
+        unsafe { std::slice::from_raw_parts(self.base().add(HEADER), len) }
+    }
+
+    #[inline]
+    fn is_narrow(&self) -> bool {
+        self.header().flags & NARROW != 0
+    }
+
+    /// Bytes that each item takes beside its own.
+    #[inline]
+    fn stride(&self) -> usize {
+        stride(self.header().flags)
+    }
+
+    /// Bytes per tag; zero where there are none.
+    #[inline]
+    fn tag_width(&self) -> usize {
+        if self.is_tagged() { TAG } else { 0 }
+    }
+
+    /// Bytes that the items take, and the head.
+    #[inline]
+    pub(crate) fn used(&self) -> usize {
+        self.header().used as usize
+    }
+
+    /// Bytes that the items, tags, offsets and header take.
+    #[inline]
+    pub(crate) fn bytes(&self) -> usize {
+        HEADER + self.used() + self.len() * self.stride()
+    }
+
+    /// Bytes of memory.
+    #[inline]
+    pub(crate) fn memory(&self) -> usize {
+        size_of_class(self.header().class)
+    }
+
+    /// Whether `parts`, put together, fit as one more item into a page of ordinary size.
+    #[inline]
+    pub(crate) fn has_room(&self, parts: &[&[u8]]) -> bool {
+        self.bytes_with(len_of(parts)) <= PAGE_MAX
+    }
+
+    /// Bytes that the items, tags, offsets and header would take with an item of `len` bytes more, in a wide page.
+    #[inline]
+    pub(crate) fn bytes_with(&self, len: usize) -> usize {
+        HEADER + self.used() + len + (self.len() + 1) * stride(self.header().flags & !NARROW)
+    }
+
+    /// Whether nobody shares the block.
+    #[inline]
+    pub(crate) fn is_own(&self) -> bool {
+        self.header().refs.load(Acquire) == 1
+    }
+
+    /// The tags, last item first; empty where there are none.
+    #[inline]
+    pub(crate) fn tags(&self) -> &[u16] {
+        if !self.is_tagged() {
+            return &[];
+        }
+        // SAFETY: `count` tags end the block, whose end is aligned.
+        unsafe { std::slice::from_raw_parts(self.tail().cast::<u16>().sub(self.len()), self.len()) }
+    }
+
+    #[inline]
+    pub(crate) fn tag(&self, at: usize) -> u16 {
+        self.tags()[self.len() - 1 - at]
+    }
+
+    #[inline]
+    fn start(&self, at: usize) -> usize {
+        assert!(at < self.len(), "a position inside");
+        // SAFETY: `count` offsets lie before the tags, the first one last; two bytes wide ones are aligned, since tags
+        // are as wide.
+        unsafe {
+            let end = self.tail().sub(self.len() * self.tag_width());
+            if self.is_narrow() { *end.sub(at + 1) as usize } else { *end.cast::<u16>().sub(at + 1) as usize }
+        }
+    }
+
+    #[inline]
+    fn end(&self, at: usize) -> usize {
+        if at + 1 == self.len() { self.used() } else { self.start(at + 1) }
+    }
+
+    /// The item at a position, which is there. Panics otherwise.
+    #[inline]
+    pub(crate) fn get(&self, at: usize) -> &[u8] {
+        let (start, end) = (self.start(at), self.end(at));
+        debug_assert!(start <= end && end <= self.used(), "offsets rise");
+        // SAFETY: offsets rise and end at `used`, which lies inside the block.
+        unsafe { std::slice::from_raw_parts(self.base().add(HEADER + start), end - start) }
+    }
+
+    /// The first position from `from` on whose tag is `tag`.
+    #[inline]
+    pub(crate) fn find_tag(&self, tag: u16, from: usize) -> Option<usize> {
+        const LANES: usize = 16;
+        let tags = self.tags();
+        let mut rest = &tags[..tags.len() - from];
+        // From the back, where the first positions are, many at a time.
+        while let Some((head, lanes)) = rest.split_last_chunk::<LANES>() {
+            let hit = lanes.iter().fold(false, |hit, one| hit | (*one == tag));
+            if hit {
+                break;
+            }
+            rest = head;
+        }
+        rest.iter().rposition(|one| *one == tag).map(|index| tags.len() - 1 - index)
+    }
+
+    // Writing. All of these make the block this reference's own first.
+
+    /// Makes the block this reference's own, with room for so many more items and bytes; it may be copied for either.
+    fn own(&mut self, items: usize, bytes: usize) {
+        let used = self.used() + bytes;
+        let too_wide = self.is_narrow() && used > NARROW_MAX && self.len() + items > 1;
+        let needed = self.bytes() + bytes + items * self.stride();
+        if !self.is_own() || too_wide || needed > self.memory() {
+            *self = self.copied(self.len() + items, used);
+        }
+    }
+
+    /// A copy with room for so many items and bytes of them in all.
+    fn copied(&self, items: usize, bytes: usize) -> Page {
+        let mut copy = Page::new(self.is_tagged(), items, bytes);
+        let (used, count) = (self.used(), self.len());
+        // SAFETY: both blocks hold `used` bytes behind the header, and tags at their ends; the copy has room for as many
+        // of both, and nobody else has it.
+        unsafe {
+            copy.base().add(HEADER).copy_from_nonoverlapping(self.base().add(HEADER), used);
+            let tags = count * self.tag_width();
+            copy.tail().sub(tags).copy_from_nonoverlapping(self.tail().sub(tags), tags);
+            let header = copy.0.as_mut();
+            header.count = count as u16;
+            header.used = used as u32;
+            header.flags |= self.header().flags & HEADED;
+        }
+        (0..count).for_each(|at| copy.set_start(at, self.start(at)));
+        copy
+    }
+
+    /// Sets an offset in a block that is ours.
+    fn set_start(&mut self, at: usize, start: usize) {
+        assert!(at < self.len(), "a position inside");
+        // SAFETY: as in `start`.
+        unsafe {
+            let end = self.tail().sub(self.len() * self.tag_width());
+            if self.is_narrow() {
+                *end.sub(at + 1) = start as u8;
+            } else {
+                *end.cast::<u16>().sub(at + 1) = start as u16;
+            }
+        }
+    }
+
+    /// Gives memory back after much has been removed.
+    fn shrink(&mut self) {
+        if self.bytes() * 2 < self.memory() {
+            *self = self.copied(self.len(), self.used());
+        }
+    }
+
+    /// Makes room for `len` bytes in place of those from `start` to `end`, and moves the offsets from position `from` on.
+    /// The block is this reference's own, and large enough.
+    fn shift(&mut self, start: usize, end: usize, len: usize, from: usize) {
+        let used = self.used();
+        debug_assert!(start <= end && end <= used);
+        if end - start == len {
+            return;
+        }
+        let count = self.len();
+        let change = len.wrapping_sub(end - start);
+        // SAFETY: the block is ours and large enough for `used - (end - start) + len` bytes of items. Offsets lie as
+        // `start` says, those from `from` on lowest.
+        unsafe {
+            let base = self.base().add(HEADER);
+            base.add(start + len).copy_from(base.add(end), used - end);
+            let offsets = self.tail().sub(count * self.stride());
+            if self.is_narrow() {
+                let offsets = std::slice::from_raw_parts_mut(offsets, count - from);
+                offsets.iter_mut().for_each(|offset| *offset = offset.wrapping_add(change as u8));
+            } else {
+                let offsets = std::slice::from_raw_parts_mut(offsets.cast::<u16>(), count - from);
+                offsets.iter_mut().for_each(|offset| *offset = offset.wrapping_add(change as u16));
+            }
+            self.0.as_mut().used = (used - (end - start) + len) as u32;
+        }
+    }
+
+    /// Inserts an item, the parts of which are given, so that it is at position `at` afterwards. The caller sees to it
+    /// that a page of several items stays below 64 KiB.
+    pub(crate) fn insert(&mut self, at: usize, parts: &[&[u8]], tag: u16) {
+        self.insert_by(at, len_of(parts), tag, |space| parts.iter().for_each(|part| space.put(part)));
+    }
+
+    /// The same for an item of `len` bytes that `fill` puts in its place.
+    #[inline]
+    pub(crate) fn insert_by(&mut self, at: usize, len: usize, tag: u16, fill: impl FnOnce(&mut Space<'_>)) {
+        let count = self.len();
+        assert!(at <= count && count < u16::MAX as usize, "a position inside, and a count that fits");
+        assert!(len <= ITEM_MAX, "an item's length fits");
+        assert!(count == 0 || self.used() + len <= u16::MAX as usize, "offsets fit");
+        self.own(1, len);
+        let start = if at == count { self.used() } else { self.start(at) };
+        self.shift(start, start, len, at);
+        self.open_tail(at, tag);
+        self.set_start(at, start);
+        // SAFETY: room for the item was made at `start`, in a block that is ours.
+        let mut space = unsafe { Space::new(self.base().add(HEADER + start), len) };
+        fill(&mut space);
+        assert!(space.left == 0, "as many bytes as were announced");
+    }
+
+    fn write(&mut self, start: usize, parts: &[&[u8]]) {
+        // SAFETY: room for all parts was made at `start` by the caller, in a block that is ours.
+        let mut space = unsafe { Space::new(self.base().add(HEADER + start), len_of(parts)) };
+        parts.iter().for_each(|part| space.put(part));
+    }
+
+    /// Makes place for an offset and a tag at position `at`, and counts the item.
+    fn open_tail(&mut self, at: usize, tag: u16) {
+        let (count, tag_width) = (self.len(), self.tag_width());
+        let width = self.stride() - tag_width;
+        // SAFETY: the block is ours, with room for one more offset and tag below. Offsets and tags lie in descending
+        // order, so those from `at` on are the lower ones: they move down by one more. Lowest first.
+        unsafe {
+            let offsets = self.tail().sub(count * self.stride());
+            offsets.sub(tag_width + width).copy_from(offsets, (count - at) * width);
+            let first = offsets.add((count - at) * width);
+            first.sub(tag_width).copy_from(first, at * width);
+            if tag_width > 0 {
+                let tags = self.tail().cast::<u16>().sub(count);
+                tags.sub(1).copy_from(tags, count - at);
+                self.tail().cast::<u16>().sub(at + 1).write(tag);
+            }
+            self.0.as_mut().count += 1;
+        }
+    }
+
+    /// Puts another item in the place of one.
+    pub(crate) fn replace(&mut self, at: usize, parts: &[&[u8]]) {
+        let (start, end) = (self.start(at), self.end(at));
+        let len = len_of(parts);
+        if self.len() == 1
+            && !self.is_headed()
+            && (!self.is_own() || self.bytes() - (end - start) + len > self.memory())
+        {
+            // Nothing of the old block is needed.
+            let tag = if self.is_tagged() { self.tag(0) } else { 0 };
+            let mut page = Page::new(self.is_tagged(), 1, len);
+            page.insert(0, parts, tag);
+            *self = page;
+            return;
+        }
+        assert!(self.len() == 1 || self.used() - (end - start) + len <= u16::MAX as usize, "offsets fit");
+        self.own(0, len.saturating_sub(end - start));
+        self.shift(start, end, len, at + 1);
+        self.write(start, parts);
+        self.shrink();
+    }
+
+    /// Removes the items at positions `from` to `to`.
+    pub(crate) fn remove(&mut self, from: usize, to: usize) {
+        assert!(from <= to && to <= self.len(), "positions inside");
+        if from == to {
+            return;
+        }
+        self.own(0, 0);
+        let (start, end) = (self.start(from), self.end(to - 1));
+        self.shift(start, end, 0, to);
+        let (count, tag_width, gone) = (self.len(), self.tag_width(), to - from);
+        let width = self.stride() - tag_width;
+        // SAFETY: the block is ours; offsets and tags lie as `open_tail` says, and move up. Highest first.
+        unsafe {
+            if tag_width > 0 {
+                let tags = self.tail().cast::<u16>().sub(count);
+                tags.add(gone).copy_from(tags, count - to);
+            }
+            let offsets = self.tail().sub(count * self.stride());
+            let first = offsets.add((count - from) * width);
+            first.add(gone * tag_width).copy_from(first, from * width);
+            offsets.add(gone * (tag_width + width)).copy_from(offsets, (count - to) * width);
+            self.0.as_mut().count -= gone as u16;
+        }
+        self.shrink();
+    }
+
+    /// Takes the items from `at` on out into a page of their own.
+    pub(crate) fn split_off(&mut self, at: usize) -> Page {
+        let right = self.of(self.is_tagged(), (at..self.len()).map(|at| self.numbered(at)));
+        self.remove(at, self.len());
+        right
+    }
+
+    /// Appends the items of another page, which is tagged if this one is.
+    pub(crate) fn append(&mut self, other: &Page) {
+        assert!(!self.is_headed() && !other.is_headed(), "items stay with their head");
+        self.own(other.len(), other.used());
+        for at in 0..other.len() {
+            let (item, tag) = other.numbered(at);
+            self.insert(self.len(), &[item], tag);
+        }
+    }
+
+    /// Takes the items that `goes` chooses out into a page of their own; both keep their order.
+    pub(crate) fn take_out(&mut self, goes: &[bool]) -> Page {
+        let chosen = |which: bool| {
+            let all = (0..self.len()).filter(move |at| goes[*at] == which);
+            self.of(self.is_tagged(), all.map(|at| self.numbered(at)))
+        };
+        let (stays, gone) = (chosen(false), chosen(true));
+        *self = stays;
+        gone
+    }
+
+    /// The same items, with tags.
+    pub(crate) fn with_tags(&self, tag: impl Fn(&[u8]) -> u16 + Clone) -> Page {
+        self.of(true, (0..self.len()).map(|at| (self.get(at), tag(self.get(at)))))
+    }
+
+    fn numbered(&self, at: usize) -> (&[u8], u16) {
+        (self.get(at), if self.is_tagged() { self.tag(at) } else { 0 })
+    }
+
+    /// A page of these items.
+    fn of<'a>(&self, tagged: bool, items: impl Iterator<Item = (&'a [u8], u16)> + Clone) -> Page {
+        assert!(!self.is_headed(), "items stay with their head");
+        let bytes = items.clone().map(|(item, _)| item.len()).sum();
+        let mut page = Page::new(tagged, items.clone().count(), bytes);
+        items.for_each(|(item, tag)| page.insert(page.len(), &[item], tag));
+        page
+    }
+
+    pub(crate) fn into_raw(self) -> NonNull<u8> {
+        let raw = self.0.cast();
+        std::mem::forget(self);
+        raw
+    }
+
+    /// # Safety
+    /// `raw` comes from `into_raw`, and stands for one reference.
+    pub(crate) unsafe fn from_raw(raw: NonNull<u8>) -> Page {
+        Page(raw.cast())
+    }
+}
+
+/// Where the bytes of an item are to be put.
+pub(crate) struct Space<'p> {
+    at: *mut u8,
+    left: usize,
+    page: PhantomData<&'p mut Page>,
+}
+
+impl Space<'_> {
+    /// # Safety
+    /// `len` bytes at `at` are the caller's, and stay so while this exists.
+    unsafe fn new(at: *mut u8, len: usize) -> Self {
+        Space { at, left: len, page: PhantomData }
+    }
+
+    /// Appends bytes. Panics if there is no room for them.
+    #[inline]
+    pub(crate) fn put(&mut self, bytes: &[u8]) {
+        assert!(bytes.len() <= self.left, "no more bytes than were announced");
+        // SAFETY: so many bytes are left, which lie in a block that nobody else sees.
+        unsafe {
+            self.at.copy_from_nonoverlapping(bytes.as_ptr(), bytes.len());
+            self.at = self.at.add(bytes.len());
+        }
+        self.left -= bytes.len();
+    }
+}
+
+impl Drop for Space<'_> {
+    /// What has not been filled, because of a panic, must not be read as it is.
+    #[inline]
+    fn drop(&mut self) {
+        // SAFETY: as in `put`.
+        unsafe { self.at.write_bytes(0, self.left) }
+    }
+}
+
+/// Bytes that each item takes beside its own in a page with these flags.
+#[inline]
+fn stride(flags: u8) -> usize {
+    let offset = if flags & NARROW != 0 { 1 } else { 2 };
+    offset + if flags & TAGGED != 0 { TAG } else { 0 }
+}
+
+#[inline]
+pub(crate) fn len_of(parts: &[&[u8]]) -> usize {
+    parts.iter().map(|part| part.len()).sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use evenkeel_testkit::random::{Random, fresh_seed};
+
+    type Plain = Vec<(Vec<u8>, u16)>;
+
+    fn check(page: &Page, plain: &Plain) {
+        assert_eq!(page.len(), plain.len());
+        for (at, (item, tag)) in plain.iter().enumerate() {
+            assert_eq!(page.get(at), item);
+            if page.is_tagged() {
+                assert_eq!(page.tag(at), *tag);
+                let first = plain.iter().position(|(_, other)| other == tag);
+                assert_eq!(page.find_tag(*tag, 0), first);
+                assert_eq!(page.find_tag(*tag, at), Some(at));
+            }
+        }
+    }
+
+    #[test]
+    fn random_operations_against_a_plain_vector() {
+        let seed = fresh_seed();
+        println!("EVENKEEL_SEED={seed}");
+        let mut random = Random::new(seed);
+        for round in 0..if cfg!(miri) { 4 } else { 60 } {
+            let head = vec![b'h'; random.below(400)];
+            let is_headed = round % 3 == 2;
+            let mut page =
+                if is_headed { Page::with_head(&head, 0, 0) } else { Page::new(round % 2 == 0, 0, 0) };
+            let mut plain = Plain::new();
+            let mut clones: Vec<(Page, Plain)> = Vec::new();
+            for _ in 0..if cfg!(miri) { 60 } else { 500 } {
+                let long = if random.below(20) == 0 { 300 } else { 30 };
+                let item = vec![random.below(256) as u8; random.below(long)];
+                let tag = random.below(300) as u16;
+                let at = random.below(plain.len() + 1);
+                match random.below(8) {
+                    0..=2 if page.has_room(&[&item]) => {
+                        let (a, b) = item.split_at(item.len() / 2);
+                        page.insert(at, &[a, b], tag);
+                        plain.insert(at, (item, tag));
+                    }
+                    3 if at < plain.len() && page.has_room(&[&item]) => {
+                        page.replace(at, &[&item]);
+                        plain[at].0 = item;
+                    }
+                    4 => {
+                        let to = (at + random.below(4)).min(plain.len());
+                        page.remove(at, to);
+                        plain.drain(at..to);
+                    }
+                    5 if random.below(8) == 0 && !is_headed => {
+                        let right = page.split_off(at);
+                        check(&right, &plain.split_off(at));
+                        page.append(&right);
+                        plain.extend((0..right.len()).map(|at| {
+                            (right.get(at).to_vec(), if right.is_tagged() { right.tag(at) } else { 0 })
+                        }));
+                    }
+                    6 if random.below(8) == 0 && !is_headed => {
+                        let goes: Vec<bool> = plain.iter().map(|_| random.below(4) == 0).collect();
+                        let gone = page.take_out(&goes);
+                        let mut which = goes.iter();
+                        let left: Plain = plain.extract_if(.., |_| *which.next().expect("as many")).collect();
+                        check(&gone, &left);
+                    }
+                    _ if random.below(10) == 0 => clones.push((page.clone(), plain.clone())),
+                    _ => {}
+                }
+                check(&page, &plain);
+                assert_eq!(page.head(), if is_headed { &head[..] } else { b"" });
+                assert!(page.bytes() <= page.memory());
+            }
+            clones.iter().for_each(|(page, plain)| check(page, plain));
+        }
+    }
+
+    #[test]
+    fn bytes_of_an_item_that_a_panic_left_out_are_zeros() {
+        let mut page = Page::new(false, 0, 0);
+        let fill = |space: &mut Space<'_>| {
+            space.put(b"half");
+            panic!("as a test wants it");
+        };
+        let filled = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| page.insert_by(0, 8, 0, fill)));
+        assert!(filled.is_err());
+        assert_eq!(page.get(0), b"half\0\0\0\0");
+    }
+
+    #[test]
+    fn classes_hold_what_they_are_for() {
+        for bytes in (0..10_000).chain([1 << 20, (1 << 20) + 1, ITEM_MAX + 100]) {
+            let size = size_of_class(class_of_size(bytes));
+            assert!(size >= bytes && size <= (bytes + bytes / 4 + 8).max(16), "{bytes} in {size}");
+            assert!(size.is_multiple_of(4));
+        }
+    }
+
+    #[test]
+    fn an_item_of_its_own_page_may_be_long() {
+        let mut page = Page::new(true, 0, 0);
+        let long = vec![b'x'; 3_000_000];
+        page.insert(0, &[&long, b"end"], 7);
+        assert_eq!(page.get(0).len(), long.len() + 3);
+        let clone = page.clone();
+        page.replace(0, &[b"short"]);
+        assert_eq!((page.get(0), page.tag(0)), (&b"short"[..], 7));
+        assert!(page.memory() < 100, "{}", page.memory());
+        assert!(clone.get(0).ends_with(b"xend"));
+        page.replace(0, &[&long]);
+        assert_eq!(page.get(0), long);
+    }
+}

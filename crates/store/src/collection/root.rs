@@ -1,0 +1,157 @@
+//! The root of a collection: eight bytes that an entry keeps, and what they stand for.
+//!
+//! Either one tree, which for a small collection is one page, or two that belong together: the items in order and the
+//! members by hash of a large sorted set, the fields and the deadlines of a hash whose fields expire.
+
+use std::marker::PhantomData;
+use std::mem::ManuallyDrop;
+use std::ptr::NonNull;
+
+use super::shared::Shared;
+use super::tree::Tree;
+
+/// Two trees of one collection.
+#[derive(Clone)]
+pub(crate) struct Twin {
+    pub(crate) main: Tree,
+    pub(crate) side: Tree,
+}
+
+/// See the module's text: a `Tree`, or a `Shared<Twin>` when bit 1 is set.
+#[repr(transparent)]
+pub(crate) struct Root(NonNull<u8>, PhantomData<(Tree, Shared<Twin>)>);
+
+const TWIN: usize = 2;
+
+// SAFETY: a root is a `Tree` or a `Shared<Twin>`, which both may be sent and shared.
+unsafe impl Send for Root {}
+// SAFETY: as above.
+unsafe impl Sync for Root {}
+
+pub(crate) enum View<'a> {
+    One(&'a Tree),
+    Two(&'a Twin),
+}
+
+pub(crate) enum ViewMut<'a> {
+    One(&'a mut Tree),
+    Two(&'a mut Twin),
+}
+
+impl From<Tree> for Root {
+    fn from(tree: Tree) -> Root {
+        Root(tree.into_raw(), PhantomData)
+    }
+}
+
+impl From<Twin> for Root {
+    fn from(twin: Twin) -> Root {
+        Root(Shared::new(twin).into_raw().map_addr(|address| address | TWIN), PhantomData)
+    }
+}
+
+impl Root {
+    fn is_twin(&self) -> bool {
+        self.0.addr().get() & TWIN != 0
+    }
+
+    /// The twin's reference, which is not dropped.
+    fn twin(&self) -> ManuallyDrop<Shared<Twin>> {
+        debug_assert!(self.is_twin());
+        let raw = self.0.as_ptr().map_addr(|address| address & !TWIN);
+        let raw = NonNull::new(raw).expect("an address is more than its second bit");
+        // SAFETY: with the bit it is the pointer of a twin; the copy is not dropped.
+        ManuallyDrop::new(unsafe { Shared::from_raw(raw) })
+    }
+
+    #[inline]
+    pub(crate) fn view(&self) -> View<'_> {
+        if self.is_twin() {
+            let twin: *const Twin = &**self.twin();
+            // SAFETY: what the reference refers to lives as long as `self`.
+            View::Two(unsafe { &*twin })
+        } else {
+            // SAFETY: `Root` and `Tree` are both nothing but the pointer.
+            View::One(unsafe { &*(&raw const *self).cast::<Tree>() })
+        }
+    }
+
+    #[inline]
+    pub(crate) fn view_mut(&mut self) -> ViewMut<'_> {
+        if !self.is_twin() {
+            // SAFETY: as in `view`.
+            return ViewMut::One(unsafe { &mut *(&raw mut *self).cast::<Tree>() });
+        }
+        let mut twin = self.twin();
+        let own: *mut Twin = twin.own();
+        let raw = ManuallyDrop::into_inner(twin).into_raw().map_addr(|address| address | TWIN);
+        // The old pointer's reference went with `twin`; nothing is dropped here.
+        self.0 = raw;
+        // SAFETY: it is the own twin of `self`, borrowed exclusively as long as that is.
+        ViewMut::Two(unsafe { &mut *own })
+    }
+
+    /// The tree of the items, of which a twin has a second one.
+    #[inline]
+    pub(crate) fn main(&self) -> &Tree {
+        match self.view() {
+            View::One(tree) => tree,
+            View::Two(twin) => &twin.main,
+        }
+    }
+
+    pub(crate) fn memory(&self) -> usize {
+        match self.view() {
+            View::One(tree) => tree.memory(),
+            View::Two(twin) => size_of::<Twin>() + 8 + twin.main.memory() + twin.side.memory(),
+        }
+    }
+
+    /// Nodes that dropping this would visit at most, about.
+    pub(crate) fn weight(&self) -> usize {
+        match self.view() {
+            View::One(tree) => tree.weight(),
+            View::Two(twin) => twin.main.weight().saturating_add(twin.side.weight()),
+        }
+    }
+
+    /// Whether both are one; see [`Tree::is_same`].
+    pub(crate) fn is_same(&self, other: &Root) -> bool {
+        self.0 == other.0
+    }
+
+    pub(crate) fn into_raw(self) -> NonNull<u8> {
+        let raw = self.0;
+        std::mem::forget(self);
+        raw
+    }
+
+    /// # Safety
+    /// `raw` comes from `into_raw`, and stands for one reference.
+    pub(crate) unsafe fn from_raw(raw: NonNull<u8>) -> Root {
+        Root(raw, PhantomData)
+    }
+}
+
+impl Clone for Root {
+    fn clone(&self) -> Root {
+        match self.view() {
+            View::One(tree) => tree.clone().into(),
+            View::Two(_) => {
+                let raw = Shared::clone(&self.twin()).into_raw();
+                Root(raw.map_addr(|address| address | TWIN), PhantomData)
+            }
+        }
+    }
+}
+
+impl Drop for Root {
+    fn drop(&mut self) {
+        if self.is_twin() {
+            drop(ManuallyDrop::into_inner(self.twin()));
+        } else {
+            // SAFETY: this is dropped now, so the tree made of its pointer has the only claim to its reference.
+            drop(unsafe { Tree::from_raw(self.0) });
+        }
+    }
+}

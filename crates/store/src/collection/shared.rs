@@ -1,0 +1,109 @@
+//! A reference-counted value that its owner may change in place while nobody shares it.
+//!
+//! Like `Arc`, without weak references: that makes asking whether it is shared one load, where `Arc::get_mut` needs an
+//! atomic exchange, and it is asked at each level of a tree for each write.
+
+use std::ops::Deref;
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU32, Ordering::*};
+
+struct Inner<T> {
+    refs: AtomicU32,
+    value: T,
+}
+
+/// See the module's text. Cloning shares the value.
+pub(crate) struct Shared<T>(NonNull<Inner<T>>);
+
+// SAFETY: as for `Arc`: the count is atomic, and values are changed only by who holds the only reference, exclusively.
+unsafe impl<T: Send + Sync> Send for Shared<T> {}
+// SAFETY: as above.
+unsafe impl<T: Send + Sync> Sync for Shared<T> {}
+
+impl<T> Shared<T> {
+    pub(crate) fn new(value: T) -> Shared<T> {
+        let inner = Box::new(Inner { refs: AtomicU32::new(1), value });
+        Shared(NonNull::from(Box::leak(inner)))
+    }
+
+    #[inline]
+    fn inner(&self) -> &Inner<T> {
+        // SAFETY: it lives as long as a reference to it.
+        unsafe { self.0.as_ref() }
+    }
+
+    /// Whether nobody else refers to the value.
+    pub(crate) fn is_own(&self) -> bool {
+        self.inner().refs.load(Acquire) == 1
+    }
+
+    /// Whether both refer to the same value.
+    pub(crate) fn is_same(&self, other: &Shared<T>) -> bool {
+        self.0 == other.0
+    }
+
+    pub(crate) fn into_raw(self) -> NonNull<u8> {
+        let raw = self.0.cast();
+        std::mem::forget(self);
+        raw
+    }
+
+    /// # Safety
+    /// `raw` comes from `into_raw` of the same type, and stands for one reference.
+    pub(crate) unsafe fn from_raw(raw: NonNull<u8>) -> Shared<T> {
+        Shared(raw.cast())
+    }
+}
+
+impl<T: Clone> Shared<T> {
+    /// The value, to be changed; a copy of it when it is shared.
+    #[inline]
+    pub(crate) fn own(&mut self) -> &mut T {
+        if !self.is_own() {
+            *self = Shared::new(T::clone(self));
+        }
+        // SAFETY: this is the only reference, and it is borrowed exclusively, so no other can come into being.
+        unsafe { &mut self.0.as_mut().value }
+    }
+}
+
+impl<T: Clone> Shared<T> {
+    /// The value without the reference; a copy of it when it is shared.
+    pub(crate) fn into_value(self) -> T {
+        if !self.is_own() {
+            return T::clone(&self);
+        }
+        let inner = self.0;
+        std::mem::forget(self);
+        // SAFETY: it was made by `Box` in `new`, and this was the last reference.
+        unsafe { Box::from_raw(inner.as_ptr()) }.value
+    }
+}
+
+impl<T> Deref for Shared<T> {
+    type Target = T;
+
+    #[inline]
+    fn deref(&self) -> &T {
+        &self.inner().value
+    }
+}
+
+impl<T> Clone for Shared<T> {
+    fn clone(&self) -> Shared<T> {
+        let refs = self.inner().refs.fetch_add(1, Relaxed);
+        assert!(refs < u32::MAX / 2, "fewer clones than would overflow their count");
+        Shared(self.0)
+    }
+}
+
+impl<T> Drop for Shared<T> {
+    fn drop(&mut self) {
+        if self.inner().refs.fetch_sub(1, Release) == 1 {
+            // What others did with their clones before they dropped them comes before the value is dropped.
+            self.inner().refs.load(Acquire);
+            // SAFETY: it was made by `Box` in `new`, and the last reference is gone.
+            drop(unsafe { Box::from_raw(self.0.as_ptr()) });
+        }
+    }
+}
