@@ -13,6 +13,7 @@ mod hashed;
 mod list;
 mod page;
 mod root;
+pub mod sample;
 mod set;
 mod shared;
 mod tree;
