@@ -10,11 +10,13 @@
 
 mod hash;
 mod hashed;
+mod ints;
 mod list;
+mod ordered;
 mod page;
 mod root;
 pub mod sample;
-mod set;
+pub mod set;
 mod shared;
 mod tree;
 mod varint;
