@@ -10,11 +10,14 @@
 
 mod hash;
 mod hashed;
+mod ints;
 mod list;
 mod named;
+mod ordered;
 mod page;
 mod root;
-mod set;
+pub mod sample;
+pub mod set;
 mod shared;
 pub mod stream;
 mod tree;

@@ -10,6 +10,7 @@ mod lists;
 mod memory;
 mod model;
 mod scanning;
+mod sets;
 mod strings;
 mod sweeping;
 mod sync;
