@@ -25,6 +25,7 @@ mod lcs;
 pub(crate) mod memory;
 mod natural;
 pub(crate) mod object;
+mod random;
 pub(crate) mod scan;
 pub(crate) mod server;
 mod set_options;
@@ -291,7 +292,6 @@ impl Command {
     }
 
     /// May wait.
-    #[cfg_attr(not(test), expect(dead_code, reason = "no command of the table waits yet"))]
     pub(crate) const fn blocks(self) -> Command {
         self.flag(Flags::BLOCKING)
     }

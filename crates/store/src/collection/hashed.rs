@@ -41,7 +41,8 @@ impl<F: Fn(&[u8]) -> bool> Seek for ByHash<F> {
     }
 }
 
-fn tag(hash: u64) -> u16 {
+/// What is compared before an item itself is.
+pub(crate) fn tag(hash: u64) -> u16 {
     hash as u16
 }
 

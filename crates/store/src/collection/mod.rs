@@ -23,7 +23,7 @@ pub use hash::Hash;
 pub use list::List;
 pub use page::ITEM_MAX;
 pub use set::Set;
-pub use zset::{Lex, ZSet};
+pub use zset::{Gather, Gathered, Lex, ZSet};
 
 use std::ptr::NonNull;
 
