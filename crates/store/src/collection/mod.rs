@@ -10,10 +10,13 @@
 
 mod hash;
 mod hashed;
+mod ints;
 mod list;
+mod ordered;
 mod page;
 mod root;
-mod set;
+pub mod sample;
+pub mod set;
 mod shared;
 mod tree;
 mod varint;

@@ -11,8 +11,11 @@
 //! block; whoever writes to a shared one gets a copy. A page of several items is at most [`PAGE_MAX`] bytes long, which
 //! is what copying, inserting in the middle and looking for a tag cost at most; an item too long for that has a page of
 //! its own, of any length, which is replaced but never copied for a neighbour's sake.
+//!
+//! A packed page has a single item that is itself made of many, as integers are: it can be changed in part.
 
 use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
+use std::ops::Range;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, Ordering::*};
 
@@ -33,6 +36,8 @@ const ALIGN: usize = 8;
 const TAGGED: u8 = 1;
 /// Offsets take one byte, not two.
 const NARROW: u8 = 2;
+/// There is one item, which is many to those who know how to read it.
+const PACKED: u8 = 8;
 
 #[repr(C)]
 struct Header {
@@ -109,6 +114,15 @@ impl Page {
         Page(block)
     }
 
+    /// A packed page of this item, with room for so many more bytes.
+    pub(crate) fn packed(item: &[u8], room: usize) -> Page {
+        let mut page = Page::new(false, 1, item.len() + room);
+        page.insert(0, &[item], 0);
+        // SAFETY: nobody else has the block.
+        unsafe { page.0.as_mut() }.flags |= PACKED;
+        page
+    }
+
     #[inline]
     fn header(&self) -> &Header {
         // SAFETY: the block lives as long as a reference to it, and nobody changes it while it is shared.
@@ -136,6 +150,11 @@ impl Page {
     #[inline]
     pub(crate) fn is_tagged(&self) -> bool {
         self.header().flags & TAGGED != 0
+    }
+
+    #[inline]
+    pub(crate) fn is_packed(&self) -> bool {
+        self.header().flags & PACKED != 0
     }
 
     #[inline]
@@ -268,6 +287,7 @@ impl Page {
             let header = copy.0.as_mut();
             header.count = count as u16;
             header.used = used as u32;
+            header.flags |= self.header().flags & PACKED;
         }
         (0..count).for_each(|at| copy.set_start(at, self.start(at)));
         copy
@@ -382,6 +402,19 @@ impl Page {
         self.shift(start, end, len, at + 1);
         self.write(start, parts);
         self.shrink();
+    }
+
+    /// Puts `bytes` in the place of a part of a packed page's item.
+    pub(crate) fn splice(&mut self, part: Range<usize>, bytes: &[u8]) {
+        assert!(self.is_packed() && part.start <= part.end && part.end <= self.used(), "a part of the item");
+        let (old, new) = (part.len(), bytes.len());
+        assert!(self.used() - old + new <= ITEM_MAX, "an item's length fits");
+        self.own(0, new.saturating_sub(old));
+        self.shift(part.start, part.end, new, 1);
+        self.write(part.start, &[bytes]);
+        if new < old {
+            self.shrink();
+        }
     }
 
     /// Removes the items at positions `from` to `to`.
@@ -566,6 +599,30 @@ mod tests {
             assert!(size >= bytes && size <= (bytes + bytes / 4 + 8).max(16), "{bytes} in {size}");
             assert!(size.is_multiple_of(4));
         }
+    }
+
+    #[test]
+    fn parts_of_a_packed_item_are_replaced() {
+        let seed = fresh_seed();
+        println!("EVENKEEL_SEED={seed}");
+        let mut random = Random::new(seed);
+        let mut page = Page::packed(b"", 0);
+        let mut plain = Vec::new();
+        let mut clones: Vec<(Page, Vec<u8>)> = Vec::new();
+        for step in 0..if cfg!(miri) { 100 } else { 5000 } {
+            let long = if step / 500 % 2 == 0 { 30 } else { 3 };
+            let bytes = vec![step as u8; random.below(long)];
+            let start = random.below(plain.len() + 1);
+            let end = (start + random.below(12)).min(plain.len());
+            page.splice(start..end, &bytes);
+            plain.splice(start..end, bytes);
+            assert_eq!((page.get(0), page.len(), page.is_packed()), (&plain[..], 1, true));
+            assert!(page.memory() < 2 * plain.len() + 40, "{} bytes for {}", page.memory(), plain.len());
+            if random.below(200) == 0 {
+                clones.push((page.clone(), plain.clone()));
+            }
+        }
+        clones.iter().for_each(|(page, plain)| assert_eq!(page.get(0), plain));
     }
 
     #[test]

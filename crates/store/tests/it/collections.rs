@@ -26,37 +26,6 @@ const SIZES: [usize; 4] = [12, 120, 3000, 40_000];
 const STEPS: usize = if cfg!(miri) { 300 } else { 30_000 };
 
 #[test]
-fn sets_against_a_plain_one() {
-    let (mut random, hasher) = (seeded(), Hasher::default());
-    for kinds in SIZES {
-        let (mut set, mut plain) = (Set::new(), HashSet::new());
-        let mut clones: Vec<(Set, HashSet<Vec<u8>>)> = Vec::new();
-        for step in 0..STEPS {
-            let member = name(&mut random, kinds);
-            let shrinking = step / (STEPS / 4) % 2 == 1;
-            if random.below(4) < if shrinking { 1 } else { 3 } {
-                assert_eq!(set.insert(&hasher, &member), plain.insert(member.clone()));
-            } else {
-                assert_eq!(set.remove(&hasher, &member), plain.remove(&member));
-            }
-            let other = name(&mut random, kinds);
-            assert_eq!(set.contains(&hasher, &other), plain.contains(&other));
-            assert_eq!(set.len(), plain.len() as u64);
-            if random.below(STEPS / 8) == 0 {
-                clones.push((set.clone(), plain.clone()));
-            }
-        }
-        clones.push((set, plain));
-        for (set, plain) in clones {
-            let all: HashSet<Vec<u8>> = set.iter().map(<[u8]>::to_vec).collect();
-            assert_eq!(all.len() as u64, set.len());
-            assert!(all == plain);
-            assert!((0..set.len()).all(|at| plain.contains(set.get(at).expect("a position inside"))));
-        }
-    }
-}
-
-#[test]
 fn hashes_against_a_plain_one() {
     let (mut random, hasher) = (seeded(), Hasher::default());
     for kinds in SIZES {

@@ -9,6 +9,7 @@ mod large_slot;
 mod memory;
 mod model;
 mod scanning;
+mod sets;
 mod strings;
 mod sweeping;
 mod sync;

@@ -55,6 +55,7 @@ enum Operation {
 /// One of the values that are combined.
 enum Value {
     Sorted(ZSet),
+    /// Not packed.
     Plain(Set),
     Missing,
 }
@@ -79,7 +80,7 @@ impl Value {
     fn for_each<'v>(&'v self, mut each: impl FnMut(&'v [u8], f64)) {
         match self {
             Value::Sorted(zset) => zset.range(0..zset.len()).for_each(|(member, score)| each(member, score)),
-            Value::Plain(set) => set.iter().for_each(|member| each(member, 1.0)),
+            Value::Plain(set) => set.unpacked().for_each(|member| each(member, 1.0)),
             Value::Missing => {}
         }
     }
@@ -88,7 +89,7 @@ impl Value {
     fn try_for_each<'v>(&'v self, mut more: impl FnMut(&'v [u8], f64) -> bool) {
         match self {
             Value::Sorted(zset) => _ = zset.range(0..zset.len()).all(|(member, score)| more(member, score)),
-            Value::Plain(set) => _ = set.iter().all(|member| more(member, 1.0)),
+            Value::Plain(set) => _ = set.unpacked().all(|member| more(member, 1.0)),
             Value::Missing => {}
         }
     }
@@ -233,14 +234,18 @@ fn sources(call: &mut Call<'_, '_>, counted: usize, first_key: usize) -> Result<
     if count > (call.args.len() - counted - 1) as i64 {
         return Err(Error::Syntax);
     }
-    let keys = &call.keys[first_key..];
+    let (keys, hasher) = (&call.keys[first_key..], &call.held.keyspace().hasher);
     keys.iter()
         .map(|key| {
             let value = match call.held.read(key) {
                 None => Value::Missing,
                 Some(view) => match view.kind() {
                     Kind::ZSet => Value::Sorted(ZSet::clone(&view.collection())),
-                    Kind::Set => Value::Plain(Set::clone(&view.collection())),
+                    Kind::Set => {
+                        let mut set = Set::clone(&view.collection());
+                        set.unpack(hasher);
+                        Value::Plain(set)
+                    }
                     _ => return Err(Error::WrongType),
                 },
             };
