@@ -3,7 +3,6 @@
 //! What a hash is called (OBJECT ENCODING) follows Redis: a `listpack` until one field or value is longer than
 //! `hash-max-listpack-value`, or there are more than `hash-max-listpack-entries` of them, and a `hashtable` ever after.
 
-mod random;
 mod scan;
 
 use evenkeel_resp::number::parse_i64;
@@ -12,6 +11,7 @@ use evenkeel_store::collection::Hash;
 use evenkeel_store::{Edit, Hasher};
 
 use super::extended::Extended;
+use super::random;
 use super::{Call, Command, Group, Keys, at_least, exactly, read, write};
 use crate::config::Settings;
 use crate::error::{Done, Error};

@@ -28,6 +28,7 @@ pub(crate) mod list;
 pub(crate) mod memory;
 mod natural;
 pub(crate) mod object;
+mod random;
 pub(crate) mod scan;
 pub(crate) mod server;
 mod set_options;

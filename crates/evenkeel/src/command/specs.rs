@@ -73,9 +73,13 @@ const fn rest(first: i16, flags: &'static str) -> KeySpec {
 }
 
 /// As many keys as the argument at `at` says, behind that.
+/// Keys that are counted at argument `at`.
 const fn counted(at: i16, flags: &'static str) -> KeySpec {
     KeySpec { find: Find::Counted { step: 1 }, ..key(at, flags) }
 }
+
+/// A destination, and sources that are counted.
+const STORED: &[KeySpec] = &[key(1, "OW update"), counted(2, "RO access")];
 
 const EACH_SHARD_SUM: &[&str] = &["request_policy:multi_shard", "response_policy:agg_sum"];
 const ALL_NODES_OK: &[&str] = &["request_policy:all_nodes", "response_policy:all_succeeded"];
@@ -125,6 +129,9 @@ const EXTRAS: &[Extra] = &[
     extra("BLPOP").keys(&[range(1, -2, 1, "RW access delete")]),
     extra("BRPOP").keys(&[range(1, -2, 1, "RW access delete")]),
     extra("BRPOPLPUSH").keys(&[key(1, "RW access delete"), key(2, "RW insert")]),
+    extra("BZMPOP").keys(&[counted(2, "RW access delete")]),
+    extra("BZPOPMAX").keys(&[range(1, -2, 1, "RW access delete")]),
+    extra("BZPOPMIN").keys(&[range(1, -2, 1, "RW access delete")]),
     extra("CLIENT|INFO").tips(CHANGES),
     extra("CLIENT|LIST").tips(CHANGES),
     extra("CLIENT|SETINFO").tips(ALL_NODES_OK),
@@ -227,11 +234,19 @@ const EXTRAS: &[Extra] = &[
     extra("WATCH").keys(&[rest(1, "RO")]),
     extra("ZADD").keys(&[key(1, "RW update")]),
     extra("ZCARD").keys(&[key(1, "RO")]),
+    extra("ZDIFFSTORE").keys(STORED),
+    extra("ZINTERSTORE").keys(STORED),
+    extra("ZMPOP").keys(&[counted(1, "RW access delete")]),
+    extra("ZPOPMAX").keys(&[key(1, "RW access delete")]),
+    extra("ZPOPMIN").keys(&[key(1, "RW access delete")]),
+    extra("ZRANDMEMBER").tips(CHANGES),
     extra("ZRANGESTORE").keys(&[key(1, "OW update"), key(2, "RO access")]),
     extra("ZREM").keys(&[key(1, "RW delete")]),
     extra("ZREMRANGEBYLEX").keys(&[key(1, "RW delete")]),
     extra("ZREMRANGEBYRANK").keys(&[key(1, "RW delete")]),
     extra("ZREMRANGEBYSCORE").keys(&[key(1, "RW delete")]),
+    extra("ZSCAN").tips(CHANGES),
+    extra("ZUNIONSTORE").keys(STORED),
 ];
 
 /// CONFIG SET with a password.
@@ -439,6 +454,10 @@ mod tests {
             "OBJECT|FREQ FREQ k",
             "WATCH a b",
             "ZRANGESTORE a b 0 -1",
+            "ZUNIONSTORE a 2 b c WEIGHTS 1 2",
+            "ZMPOP 2 a b MIN COUNT 3",
+            "BZMPOP 0 2 a b MIN",
+            "BZPOPMIN a b 0",
         ] {
             let mut at = 0;
             let spans: Vec<Span> = line

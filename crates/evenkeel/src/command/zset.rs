@@ -3,17 +3,25 @@
 //! What a sorted set is called (OBJECT ENCODING) follows Redis: a `listpack` until a member is longer than
 //! `zset-max-listpack-value`, or there are more than `zset-max-listpack-entries` of them, and a `skiplist` ever after.
 
+mod combine;
+mod pop;
 mod range;
+mod scan;
 
 use evenkeel_resp::float;
 use evenkeel_store::Edit;
-use evenkeel_store::collection::ZSet;
+use evenkeel_store::collection::{Gathered, ZSet};
 
-use super::{Args, Call, Command, Group, Keys, at_least, exactly, read, write};
+use super::random::zrandmember;
+use super::{Args, Call, Command, Flags, Group, Keys, at_least, exactly, read, write};
 use crate::config::Settings;
 use crate::error::{Done, Error};
 
 const GROUP: Group = Group::SortedSet;
+const COUNTED_FIRST: Keys = Keys::Counted { at: 1, step: 1 };
+const COUNTED_SECOND: Keys = Keys::Counted { at: 2, step: 1 };
+const ALL_BUT_LAST: Keys = Keys::Range { first: 1, last: -2, step: 1 };
+const STORED: Keys = Keys::Across(combine::keys_of_store);
 
 #[rustfmt::skip]
 pub(crate) const COMMANDS: &[Command] = &[
@@ -37,6 +45,21 @@ pub(crate) const COMMANDS: &[Command] = &[
     write("ZREMRANGEBYRANK",  exactly(4),  Keys::FIRST,     GROUP, range::zremrangebyrank ),
     write("ZREMRANGEBYSCORE", exactly(4),  Keys::FIRST,     GROUP, range::zremrangebyscore),
     write("ZREMRANGEBYLEX",   exactly(4),  Keys::FIRST,     GROUP, range::zremrangebylex  ),
+    write("ZPOPMIN",          at_least(2), Keys::FIRST,     GROUP, pop::zpopmin           ).fast(),
+    write("ZPOPMAX",          at_least(2), Keys::FIRST,     GROUP, pop::zpopmax           ).fast(),
+    write("ZMPOP",            at_least(4), COUNTED_FIRST,   GROUP, pop::zmpop             ),
+    write("BZPOPMIN",         at_least(3), ALL_BUT_LAST,    GROUP, pop::bzpopmin          ).fast().flag(Flags::NOSCRIPT).blocks(),
+    write("BZPOPMAX",         at_least(3), ALL_BUT_LAST,    GROUP, pop::bzpopmax          ).fast().flag(Flags::NOSCRIPT).blocks(),
+    write("BZMPOP",           at_least(5), COUNTED_SECOND,  GROUP, pop::bzmpop            ).blocks(),
+    read ("ZRANDMEMBER",      at_least(2), Keys::FIRST,     GROUP, zrandmember            ),
+    read ("ZSCAN",            at_least(3), Keys::FIRST,     GROUP, scan::zscan            ),
+    read ("ZUNION",           at_least(3), COUNTED_FIRST,   GROUP, combine::zunion        ),
+    read ("ZINTER",           at_least(3), COUNTED_FIRST,   GROUP, combine::zinter        ),
+    read ("ZDIFF",            at_least(3), COUNTED_FIRST,   GROUP, combine::zdiff         ),
+    read ("ZINTERCARD",       at_least(3), COUNTED_FIRST,   GROUP, combine::zintercard    ),
+    write("ZUNIONSTORE",      at_least(4), STORED,          GROUP, combine::zunionstore   ).grows(),
+    write("ZINTERSTORE",      at_least(4), STORED,          GROUP, combine::zinterstore   ).grows(),
+    write("ZDIFFSTORE",       at_least(4), STORED,          GROUP, combine::zdiffstore    ).grows(),
 ];
 
 /// What OBJECT ENCODING tells of a sorted set: `LISTPACK` until it has become too large for that once.
@@ -144,6 +167,16 @@ pub(crate) fn add(
 /// A listpack knows integers, and no negative zero.
 fn kept(score: f64, form: u8) -> f64 {
     if form == LISTPACK { score + 0.0 } else { score }
+}
+
+/// Sets the call's first key to these members, and replies with their number.
+fn store_and_count(call: &mut Call<'_, '_>, mut gathered: Gathered<'_>) -> Done {
+    let count = gathered.len();
+    let form = Limits::of(call.settings).form(count, gathered.longest());
+    gathered.map(|score| kept(score, form));
+    call.held.set_collection(&call.keys[0], gathered.into_set(), form, None);
+    call.reply.int(count as i64);
+    Ok(())
 }
 
 /// ZADD key [NX | XX] [GT | LT] [CH] [INCR] score member [score member ...]

@@ -41,6 +41,7 @@ impl<F: Fn(&[u8]) -> bool> Seek for ByHash<F> {
     }
 }
 
+/// What is compared before an item itself is.
 #[inline]
 pub(crate) fn tag(hash: u64) -> u16 {
     hash as u16

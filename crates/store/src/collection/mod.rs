@@ -29,6 +29,7 @@ pub use list::List;
 pub use page::ITEM_MAX;
 pub use set::Set;
 pub use stream::Stream;
+pub use zset::{Gather, Gathered, Lex, ZSet};
 pub use zset::{Lex, ZSet};
 
 use std::ptr::NonNull;

@@ -591,6 +591,12 @@ fn stride(flags: u8) -> usize {
     offset + if flags & TAGGED != 0 { TAG } else { 0 }
 }
 
+/// Bytes of an ordinary page of so many items of `bytes` bytes in all.
+#[inline]
+pub(crate) fn bytes_of(tagged: bool, items: usize, bytes: usize) -> usize {
+    HEADER + bytes + items * stride(if tagged { TAGGED } else { 0 })
+}
+
 #[inline]
 pub(crate) fn len_of(parts: &[&[u8]]) -> usize {
     parts.iter().map(|part| part.len()).sum()

@@ -75,7 +75,7 @@ impl Set {
     }
 
     /// Turns packed integers into ordinary members.
-    fn unpack(&mut self, hasher: &Hasher) {
+    pub fn unpack(&mut self, hasher: &Hasher) {
         let Some(ints) = self.ints() else { return };
         let mut tree = Tree::new();
         for member in ints.iter().map(Member::integer) {
@@ -153,6 +153,12 @@ impl Set {
             Some(ints) => Iter(Walk::Ints(ints, 0)),
             None => Iter(Walk::Tree(self.0.iter())),
         }
+    }
+
+    /// All members where they lie. They are not packed; panics otherwise.
+    pub fn unpacked(&self) -> impl ExactSizeIterator<Item = &[u8]> {
+        assert!(!self.is_packed(), "the caller has unpacked them");
+        self.0.iter()
     }
 
     /// Calls `each` with about `count` members from `cursor` on; returns the next cursor, zero at the end.

@@ -563,10 +563,13 @@ impl Tree {
     /// Puts nodes above this one and its new siblings.
     fn raise(&mut self, siblings: Siblings<Tree>) {
         let first = std::mem::replace(self, Tree::new());
-        let mut level: Vec<Branch> = std::iter::once(([0; 2], first))
-            .chain(siblings)
-            .map(|(bound, node)| Branch { bound, count: node.len(), node })
-            .collect();
+        *self = Tree::above(std::iter::once(([0; 2], first)).chain(siblings));
+    }
+
+    /// A tree of these nodes, which are at one depth. There is one at least.
+    fn above(nodes: impl Iterator<Item = (Bound, Tree)>) -> Tree {
+        let mut level: Vec<Branch> =
+            nodes.map(|(bound, node)| Branch { bound, count: node.len(), node }).collect();
         while level.len() > 1 {
             let inners = distribute(level, true).into_iter();
             let branch = |inner: Inner| Branch {
@@ -576,7 +579,7 @@ impl Tree {
             };
             level = inners.map(branch).collect();
         }
-        *self = level.pop().expect("at least this node").node;
+        level.pop().expect("one node at least").node
     }
 
     /// Takes away nodes above a single branch.

@@ -7,6 +7,8 @@
 //! items, one in order and one by the members' hashes: a look-up by member is a walk down one tree, and an iteration
 //! over members stays right while scores change, which a cursor in the order of scores could not promise.
 
+mod gather;
+
 use std::cmp::Ordering;
 use std::ops::Range;
 
@@ -16,6 +18,8 @@ use super::page::Page;
 use super::root::{Root, Twin, View, ViewMut};
 use super::tree::{self, Bound, Inner, Seek, Tree};
 use crate::Hasher;
+
+pub use gather::{Gather, Gathered};
 
 /// See the module's text. Members are at most [`super::ITEM_MAX`] bytes long, less ten. Scores are never NaN.
 #[repr(transparent)]

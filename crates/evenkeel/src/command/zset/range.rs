@@ -7,9 +7,9 @@ use std::ops::Range;
 
 use evenkeel_resp::float;
 use evenkeel_store::Edit;
-use evenkeel_store::collection::{Collection, Lex, ZSet};
+use evenkeel_store::collection::{Gather, Lex, ZSet};
 
-use super::Limits;
+use super::store_and_count;
 use crate::command::{Args, Call};
 use crate::error::{Done, Error};
 use crate::reply::Reply;
@@ -169,20 +169,32 @@ impl<'a> Query<'a> {
     }
 
     fn reply(&self, zset: &ZSet, reply: &mut Reply) {
-        let range = zset.range(self.positions(zset));
-        let pairs = self.with_scores && reply.resp3;
-        reply.array(if self.with_scores && !pairs { 2 * range.len() } else { range.len() });
-        let each = |(member, score): (&[u8], f64)| {
-            if pairs {
-                reply.array(2);
-            }
-            reply.bulk(member);
-            if self.with_scores {
-                reply.double(score);
-            }
-        };
-        if self.reverse { range.rev().for_each(each) } else { range.for_each(each) }
+        let members = zset.range(self.positions(zset));
+        if self.reverse {
+            reply_members(reply, members.rev(), self.with_scores);
+        } else {
+            reply_members(reply, members, self.with_scores);
+        }
     }
+}
+
+/// Replies with members, and with their scores if asked to: in pairs in RESP3, by turns in RESP2.
+pub(super) fn reply_members<'m>(
+    reply: &mut Reply,
+    members: impl ExactSizeIterator<Item = (&'m [u8], f64)>,
+    with_scores: bool,
+) {
+    let pairs = with_scores && reply.resp3;
+    reply.array(members.len() * if with_scores && !pairs { 2 } else { 1 });
+    members.for_each(|(member, score)| {
+        if pairs {
+            reply.array(2);
+        }
+        reply.bulk(member);
+        if with_scores {
+            reply.double(score);
+        }
+    });
 }
 
 const LIMIT_WITHOUT_BY: &str =
@@ -231,19 +243,12 @@ fn range(call: &mut Call<'_, '_>, by: Option<By>, reverse: Option<bool>) -> Done
 pub(super) fn zrangestore(call: &mut Call<'_, '_>) -> Done {
     let query = Query::parse(&call.args, 2, None, None, true)?;
     let hasher = &call.held.keyspace().hasher;
-    let mut result = ZSet::new();
-    let mut longest = 0;
-    if let Some(zset) = call.held.collection::<ZSet>(&call.keys[1])? {
-        for (member, score) in zset.range(query.positions(&zset)) {
-            result.insert(hasher, member, score);
-            longest = longest.max(member.len());
-        }
+    let source = call.held.collection::<ZSet>(&call.keys[1])?.map(|zset| ZSet::clone(&zset));
+    let mut gather = Gather::new(hasher);
+    if let Some(zset) = &source {
+        zset.range(query.positions(zset)).for_each(|(member, score)| gather.push(member, score));
     }
-    let len = result.len();
-    let form = Limits::of(call.settings).form(len, longest);
-    call.held.set_collection(&call.keys[0], result, form, None);
-    call.reply.int(len as i64);
-    Ok(())
+    store_and_count(call, gather.merge(|score, _| score))
 }
 
 /// ZCOUNT key min max
