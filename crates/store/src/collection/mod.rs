@@ -30,7 +30,6 @@ pub use page::ITEM_MAX;
 pub use set::Set;
 pub use stream::Stream;
 pub use zset::{Gather, Gathered, Lex, ZSet};
-pub use zset::{Lex, ZSet};
 
 use std::ptr::NonNull;
 
