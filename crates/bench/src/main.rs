@@ -17,7 +17,7 @@ use std::process::ExitCode;
 use anyhow::Result;
 use clap::{Parser, Subcommand};
 
-use experiments::{MemoryArgs, Options, Session, ThroughputArgs};
+use experiments::{MemoryArgs, Options, Session, StallsArgs, ThroughputArgs, ValuesArgs};
 
 #[derive(Parser)]
 #[command(
@@ -47,6 +47,22 @@ enum Verb {
     Memory {
         #[command(flatten)]
         args: MemoryArgs,
+        #[command(flatten)]
+        options: Options,
+    },
+    /// Cost of the usual commands on collections
+    Values {
+        #[command(flatten)]
+        args: ValuesArgs,
+        #[command(flatten)]
+        options: Options,
+    },
+    /// Resident bytes per element of collections
+    Elements(Options),
+    /// Longest wait while another client works on huge values
+    Stalls {
+        #[command(flatten)]
+        args: StallsArgs,
         #[command(flatten)]
         options: Options,
     },
@@ -81,6 +97,9 @@ fn obey(cli: Cli) -> Result<()> {
             run(&options, |session| experiments::throughput(session, &args))
         }
         Verb::Memory { args, options } => run(&options, |session| experiments::memory(session, &args)),
+        Verb::Values { args, options } => run(&options, |session| experiments::values(session, &args)),
+        Verb::Elements(options) => run(&options, experiments::elements),
+        Verb::Stalls { args, options } => run(&options, |session| experiments::stalls(session, &args)),
         Verb::Connections(options) => run(&options, experiments::connections),
         Verb::Workers(options) => run(&options, experiments::workers),
         Verb::All(options) => run(&options, experiments::all),

@@ -62,6 +62,7 @@ impl Background {
                 None => (db, slot) = (db + 1, self.from),
             }
         };
+        executor.serve_woken();
         server.keyspace.leave(&mut executor.seat);
         let elapsed = clock::ticks().saturating_sub(started);
         let stats = executor.stats();

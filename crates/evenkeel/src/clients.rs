@@ -4,13 +4,14 @@
 //! written by its worker with relaxed stores; others read it as it stands.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::sync::atomic::{
     AtomicBool, AtomicI32, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed,
 };
+use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
 
+use crate::blocking::Blocked;
 use crate::net::connection::Connection;
 
 /// One client, as others see it.
@@ -23,6 +24,8 @@ pub(crate) struct ClientInfo {
     pub(crate) created_ms: u64,
     /// The worker that serves it now.
     pub(crate) worker: AtomicU32,
+    /// Its connection's token there.
+    pub(crate) token: AtomicU64,
     pub(crate) db: AtomicU32,
     /// When its last command came.
     pub(crate) active_ms: AtomicU64,
@@ -47,8 +50,14 @@ pub(crate) struct ClientInfo {
     pub(crate) commands: AtomicU64,
     pub(crate) no_evict: AtomicBool,
     pub(crate) no_touch: AtomicBool,
-    /// Waiting, for a pause to end.
+    /// Waiting, for a key or for a pause to end.
     pub(crate) blocked: AtomicBool,
+    /// Waiting for a key, and not for ever.
+    pub(crate) in_timeout: AtomicBool,
+    /// Bytes of the command that waits.
+    pub(crate) waiting_memory: AtomicUsize,
+    /// The command that waits, or the last one that did.
+    pub(crate) wait: Mutex<Weak<Blocked>>,
     /// To be closed by its worker.
     pub(crate) killed: AtomicBool,
     pub(crate) name: Mutex<Vec<u8>>,
@@ -74,6 +83,7 @@ impl ClientInfo {
             is_unix,
             created_ms: now_ms,
             worker: AtomicU32::new(0),
+            token: AtomicU64::new(0),
             db: AtomicU32::new(0),
             active_ms: AtomicU64::new(now_ms),
             command: AtomicU32::new(u32::MAX),
@@ -93,6 +103,9 @@ impl ClientInfo {
             no_evict: AtomicBool::new(false),
             no_touch: AtomicBool::new(false),
             blocked: AtomicBool::new(false),
+            in_timeout: AtomicBool::new(false),
+            waiting_memory: AtomicUsize::new(0),
+            wait: Mutex::default(),
             killed: AtomicBool::new(false),
             name: Mutex::default(),
             lib_name: Mutex::default(),
@@ -129,11 +142,18 @@ impl ClientInfo {
         self.query_peak.load(Relaxed).max(ROOM_MIN)
     }
 
-    /// Bytes of memory that the client takes: its buffers, its queued commands, its name, itself.
+    /// A wait for a key begins or ends.
+    pub(crate) fn note_wait(&self, waits: bool, memory: usize, in_timeout: bool) {
+        self.blocked.store(waits, Relaxed);
+        self.waiting_memory.store(memory, Relaxed);
+        self.in_timeout.store(in_timeout, Relaxed);
+    }
+
+    /// Bytes of memory that the client takes: its buffers, its commands that are queued or wait, its name, itself.
     pub(crate) fn memory(&self) -> usize {
         let names = self.name.lock().capacity() + self.lib_name.lock().capacity();
         let buffers = self.query_size.load(Relaxed) + self.out_bytes.load(Relaxed);
-        BASE + names + buffers + self.multi_memory.load(Relaxed)
+        BASE + names + buffers + self.multi_memory.load(Relaxed) + self.waiting_memory.load(Relaxed)
     }
 
     /// Whether the client is on this machine: over a Unix socket or the loopback interface.
@@ -159,6 +179,7 @@ pub(crate) struct Totals {
     pub(crate) input_max: usize,
     pub(crate) output_max: usize,
     pub(crate) blocked: usize,
+    pub(crate) in_timeout: usize,
     pub(crate) watching: usize,
     pub(crate) watched_keys: usize,
 }
@@ -239,11 +260,17 @@ impl Clients {
             totals.input_max = totals.input_max.max(client.query_size.load(Relaxed));
             totals.output_max = totals.output_max.max(client.out_bytes.load(Relaxed));
             totals.blocked += usize::from(client.blocked.load(Relaxed));
+            totals.in_timeout += usize::from(client.in_timeout.load(Relaxed));
             let watched = client.watched.load(Relaxed) as usize;
             totals.watching += usize::from(watched > 0);
             totals.watched_keys += watched;
         }
         totals
+    }
+
+    /// The client with this id.
+    pub(crate) fn get(&self, id: u64) -> Option<Arc<ClientInfo>> {
+        self.by_id.lock().get(&id).cloned()
     }
 
     /// All clients, in the order of their ids.

@@ -16,6 +16,8 @@ use evenkeel_store::memory;
 use evenkeel_store::{Access, Held, Key, Place, Seat};
 
 use crate::background::SLICE_US_MAX;
+use crate::blocking::Mode;
+use crate::blocking::serve::Host;
 use crate::clock::{self, Ticks};
 use crate::command::table::{Table, table};
 use crate::command::{Args, Call, Command, Flags, Id, Reach};
@@ -26,6 +28,7 @@ use crate::observe::stats::{Stage, Stats, add};
 use crate::reply::Reply;
 use crate::server::Server;
 use crate::session::{Queued, ReplyMode, Session};
+use crate::waiting::Resumed;
 
 /// What became of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,6 +36,8 @@ pub(crate) enum Outcome {
     Replied,
     /// CLIENT PAUSE: to be tried again when the pause is over.
     Paused,
+    /// It waits, and its reply comes by [`Resumed`]. What the client sends next has to wait, too.
+    Suspended,
 }
 
 /// One worker's means of running commands.
@@ -51,6 +56,8 @@ pub(crate) struct Executor {
     pub(crate) evict_ticks: Ticks,
     /// When the command at hand began: the end of the one before.
     pub(crate) last_ticks: Ticks,
+    /// Waiters that the command at hand has served; told when its locks are released.
+    resumed: Vec<Resumed>,
 }
 
 /// Keys evicted between two looks at the memory that tables no longer need.
@@ -81,6 +88,7 @@ impl Executor {
             out_of_memory: false,
             evict_ticks: 0,
             last_ticks: clock::ticks(),
+            resumed: Vec::new(),
         };
         executor.refresh(clock::unix_ms());
         executor
@@ -129,6 +137,9 @@ impl Executor {
         let outcome = match self.admit(session, &mut request) {
             Ok(Admitted::Run(id)) => {
                 let done = self.run_admitted(session, id, &request, reply);
+                if done == Err(Error::Suspended) {
+                    return self.suspended(session, id, &request.args, reply);
+                }
                 let elapsed = self.finish(id, done, reply, errors);
                 if elapsed >= self.server.slowlog.threshold() {
                     let command = (self.table.row(id), request.args, elapsed);
@@ -239,34 +250,116 @@ impl Executor {
                 _ => keyspace.key(parts.session.db, bytes),
             };
             let mut held = keyspace.hold_one(&mut self.seat, key.place);
+            if held.is_heard() && row.flags.has(Flags::WRITE) {
+                drop(held);
+                let command = (id, request.args, Mode::Direct);
+                return self.call_to_write(session, command, reply, |call| (row.handler)(call));
+            }
             return parts.call(row, request.args, std::slice::from_ref(&key), &mut held);
         }
+        let keys = keys_of(row, &request.args, parts.session.db, server);
         let mut held = match row.reach {
             Reach::Walk => keyspace.hold_none(&mut self.seat),
             Reach::Whole => keyspace.hold_all(&mut self.seat),
             Reach::Keys => {
-                let keys = keys_of(row, &request.args, parts.session.db, server);
                 self.places.clear();
                 self.places.extend(keys.iter().map(|key| key.place));
-                let mut held = keyspace.hold(&mut self.seat, &mut self.places);
-                return parts.call(row, request.args, &keys, &mut held);
+                if row.flags.has(Flags::WRITE) {
+                    keyspace.hold_to_write(&mut self.seat, &mut self.places)
+                } else {
+                    keyspace.hold(&mut self.seat, &mut self.places)
+                }
             }
             Reach::Queue => {
                 if queue_places(parts.session, server, &mut self.places) {
-                    keyspace.hold(&mut self.seat, &mut self.places)
+                    keyspace.hold_to_write(&mut self.seat, &mut self.places)
                 } else {
                     keyspace.hold_all(&mut self.seat)
                 }
             }
         };
-        let done = parts.call(row, request.args, &[], &mut held);
+        let done = parts.call(row, request.args, &keys, &mut held);
+        if held.seat.first_woken().is_some() {
+            self.last_ticks += parts.serve(&mut held, &mut self.resumed);
+        }
         drop(held);
-        if server.settings_version() != self.settings_version {
+        self.tell_served();
+        if row.reach != Reach::Keys && self.server.settings_version() != self.settings_version {
             // CONFIG SET holds for the next command of the same batch, too.
             self.refresh(self.seat.now_ms);
             self.make_room();
         }
         done
+    }
+
+    /// Locks a command's keys for writing and calls `f`, then serves whoever waits for what it has written. The seat is
+    /// inside the gate.
+    #[cold]
+    pub(crate) fn call_to_write<R>(
+        &mut self,
+        session: &mut Session,
+        (id, args, mode): (Id, Args<'_>, Mode),
+        reply: &mut Reply,
+        f: impl FnOnce(&mut Call<'_, '_>) -> R,
+    ) -> R {
+        let server = &self.server;
+        let keys = keys_of(self.table.row(id), &args, session.db, server);
+        self.places.clear();
+        self.places.extend(keys.iter().map(|key| key.place));
+        self.seat.no_touch = session.no_touch;
+        let mut parts = Parts { id, reply, session, server, settings: &self.settings, worker: self.worker };
+        let mut held = server.keyspace.hold_to_write(&mut self.seat, &mut self.places);
+        let result = parts.with_call(mode, args, &keys, &mut held, f);
+        self.last_ticks += parts.serve(&mut held, &mut self.resumed);
+        drop(held);
+        self.tell_served();
+        result
+    }
+
+    /// Serves the waiters of keys that have changed without their slots having been held for a write: keys that have
+    /// expired or were evicted. The seat is inside the gate, and holds nothing.
+    #[inline]
+    pub(crate) fn serve_woken(&mut self) {
+        while let Some(place) = self.seat.first_woken() {
+            self.places.clear();
+            self.places.push(place);
+            let host = Host { server: &self.server, settings: &self.settings, worker: self.worker };
+            let mut held = self.server.keyspace.hold_to_write(&mut self.seat, &mut self.places);
+            host.serve(&mut held, &mut self.resumed);
+            drop(held);
+            self.tell_served();
+            assert_ne!(self.seat.first_woken(), Some(place), "all that serving takes was held");
+        }
+    }
+
+    /// Tells the workers of those who have been served.
+    #[inline]
+    fn tell_served(&mut self) {
+        for resumed in self.resumed.drain(..) {
+            self.server.resume(resumed);
+        }
+    }
+
+    /// A command has begun to wait, or leaves something to be done elsewhere.
+    #[cold]
+    fn suspended(&mut self, session: &mut Session, id: Id, args: &Args<'_>, reply: &mut Reply) -> Outcome {
+        let now = clock::ticks();
+        let elapsed = now.saturating_sub(self.last_ticks);
+        self.last_ticks = now;
+        match session.long.take() {
+            Some(work) => {
+                let command = (id, (*args).to_owned(), reply.resp3);
+                self.server.long.submit(&self.server, session, command, work, elapsed);
+            }
+            None => self.stats().suspended(id, elapsed),
+        }
+        if session.reply_mode != ReplyMode::On {
+            if let Some(waiting) = &mut session.waiting {
+                waiting.mute = true;
+            }
+            silence(session, reply, reply.mark());
+        }
+        Outcome::Suspended
     }
 
     #[inline]
@@ -376,7 +469,7 @@ impl Executor {
         result.ok().or_else(|| {
             add(&self.stats().panics, 1);
             reply.rewind(mark);
-            reply.fail(&Error::text("ERR internal error: the command was abandoned, see the server's log"));
+            reply.fail(&Error::abandoned());
             None
         })
     }
@@ -402,7 +495,19 @@ struct Parts<'a> {
 impl Parts<'_> {
     #[inline]
     fn call(&mut self, row: &Command, args: Args<'_>, keys: &[Key<'_>], held: &mut Held<'_>) -> Done {
-        (row.handler)(&mut Call {
+        self.with_call(Mode::Direct, args, keys, held, |call| (row.handler)(call))
+    }
+
+    #[inline]
+    fn with_call<R>(
+        &mut self,
+        mode: Mode,
+        args: Args<'_>,
+        keys: &[Key<'_>],
+        held: &mut Held<'_>,
+        f: impl FnOnce(&mut Call<'_, '_>) -> R,
+    ) -> R {
+        f(&mut Call {
             id: self.id,
             args,
             keys,
@@ -412,7 +517,16 @@ impl Parts<'_> {
             server: self.server,
             settings: self.settings,
             worker: self.worker,
+            mode,
         })
+    }
+
+    /// Serves the waiters of what the command has written to; returns the ticks that took, which are not the command's.
+    fn serve(&self, held: &mut Held<'_>, resumed: &mut Vec<Resumed>) -> Ticks {
+        let before = clock::ticks();
+        let host = Host { server: self.server, settings: self.settings, worker: self.worker };
+        host.serve(held, resumed);
+        clock::ticks().saturating_sub(before)
     }
 }
 
@@ -431,7 +545,7 @@ pub(crate) fn run_nested(call: &mut Call<'_, '_>, queued: &Queued) {
         settings: call.settings,
         worker: call.worker,
     };
-    let done = parts.call(row, args, &keys, call.held);
+    let done = parts.with_call(Mode::Nested, args, &keys, call.held, |call| (row.handler)(call));
     let stats = &server.stats[call.worker];
     if let Err(error) = done {
         call.reply.fail(&error);
@@ -457,7 +571,8 @@ fn needs_memory(row: &Command, session: &Session) -> bool {
     }
 }
 
-fn keys_of<'a>(row: &Command, args: &Args<'a>, db: u32, server: &Server) -> Vec<Key<'a>> {
+/// The keys that the row finds among the arguments.
+pub(crate) fn keys_of<'a>(row: &Command, args: &Args<'a>, db: u32, server: &Server) -> Vec<Key<'a>> {
     let mut keys = Vec::new();
     row.keys.for_each(args, db, server.keyspace.databases() as u32, |index, db| {
         keys.push(server.keyspace.key(db, args.at(index)));

@@ -23,6 +23,8 @@ pub(crate) enum Error {
     ExecAborted,
     Arity(&'static str),
     InvalidExpire(&'static str),
+    /// Not an error: the command waits, and its reply comes later. See [`crate::blocking`].
+    Suspended,
     /// Any other text, with its code: `ERR ...`.
     Text(Cow<'static, str>),
     /// A text that quotes what the client sent, which need not be UTF-8.
@@ -36,6 +38,11 @@ impl Error {
     /// `ERR` and the text.
     pub(crate) fn text(text: impl Into<Cow<'static, str>>) -> Error {
         Error::Text(text.into())
+    }
+
+    /// The command has panicked.
+    pub(crate) fn abandoned() -> Error {
+        Error::text("ERR internal error: the command was abandoned, see the server's log")
     }
 
     /// The reply's line without the leading minus.
@@ -61,6 +68,7 @@ impl Error {
             Error::InvalidExpire(name) => {
                 format!("ERR invalid expire time in '{}' command", name.to_ascii_lowercase()).into()
             }
+            Error::Suspended => "ERR the command waits".into(), // nobody ever reads it
             Error::Text(text) => Cow::Borrowed(text.as_ref()),
             Error::Bytes(bytes) => return Cow::Borrowed(bytes),
         };

@@ -4,6 +4,7 @@
 //! `pipeline.rs` and `dispatch.rs`.
 
 mod background;
+mod blocking;
 mod clients;
 mod clock;
 mod command;
@@ -12,6 +13,7 @@ mod dispatch;
 mod error;
 mod glob;
 mod log;
+mod long;
 mod net;
 mod observe;
 mod pipeline;
@@ -23,6 +25,7 @@ mod startup;
 mod sync;
 #[cfg(test)]
 mod testing;
+mod waiting;
 
 use std::process::ExitCode;
 

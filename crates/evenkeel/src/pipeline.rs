@@ -57,6 +57,8 @@ pub(crate) enum Ended {
     Full,
     /// The next command has to wait for the end of a pause.
     Paused,
+    /// The last command waits, and so does what comes after it.
+    Suspended,
 }
 
 impl Pipeline {
@@ -76,11 +78,12 @@ impl Pipeline {
             self.spans.append(&mut connection.args);
             let parsed = self.parse_batch(executor, bytes, *used, state, &connection.session);
             let run = self.run_batch(executor, &mut connection.session, bytes, reply);
-            if let Some(paused) = run {
-                *used = self.batch[paused].start;
+            if let Some((at, ended)) = run {
+                let last = &self.batch[at];
+                *used = if ended == Ended::Paused { last.start } else { last.end };
                 connection.state = State::start(0);
                 connection.missing = 0;
-                return Ended::Paused;
+                return ended;
             }
             *used = self.batch.last().map_or(*used, |last| last.end).max(parsed.skipped_to);
             match parsed.end {
@@ -172,14 +175,14 @@ impl Pipeline {
         ParsedBatch { end, skipped_to: start, spans_used: first_span }
     }
 
-    /// Runs the batch; `Some` with the index of a command that has to wait.
+    /// Runs the batch; `Some` with the index of a command that has to wait, and why.
     fn run_batch(
         &mut self,
         executor: &mut Executor,
         session: &mut Session,
         bytes: &[u8],
         reply: &mut Reply,
-    ) -> Option<usize> {
+    ) -> Option<(usize, Ended)> {
         if self.batch.is_empty() {
             return None;
         }
@@ -189,20 +192,22 @@ impl Pipeline {
             self.prefetch(executor);
         }
         executor.make_room();
-        let mut paused = None;
+        let mut ended = None;
         let reply_len = reply.len();
         for (index, parts) in self.batch.iter().enumerate() {
             let args = Args::new(bytes, &self.spans[parts.first_span..parts.end_span]);
             let request = Request { command: parts.command, args, key: parts.key };
             let outcome = executor.shielded(reply, |executor, reply| executor.run(session, request, reply));
-            if outcome == Some(Outcome::Paused) {
-                paused = Some(index);
-                break;
-            }
-            if session.closing {
+            ended = match outcome {
+                Some(Outcome::Paused) => Some((index, Ended::Paused)),
+                Some(Outcome::Suspended) => Some((index, Ended::Suspended)),
+                Some(Outcome::Replied) | None => None,
+            };
+            if ended.is_some() || session.closing {
                 break;
             }
         }
+        executor.serve_woken();
         executor.server.keyspace.leave(&mut executor.seat);
         self.note_size(reply.len().saturating_sub(reply_len));
         let waited = std::mem::take(&mut executor.seat.lock_wait);
@@ -214,7 +219,7 @@ impl Pipeline {
             stats.book(Stage::LockWait, waited);
         }
         add(&session.client.commands, self.batch.len() as u64);
-        paused
+        ended
     }
 
     /// Estimates from this batch how much of each entry the next one will touch.

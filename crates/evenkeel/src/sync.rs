@@ -1,5 +1,5 @@
-//! What [`crate::net::mailbox`] is made of. A module of its own, so that the model in `tests/it/mailbox.rs` can compile
-//! the mailbox's file against loom's counterparts.
+//! What [`crate::net::mailbox`] and [`crate::blocking::claim`] are made of. A module of its own, so that the models in
+//! `tests/it` can compile those files against loom's counterparts.
 
-pub(crate) use parking_lot::Mutex;
+pub(crate) use parking_lot::{Mutex, MutexGuard};
 pub(crate) use std::sync::atomic;

@@ -1,35 +1,160 @@
 //! A server in process: two workers, any number of sessions, a clock that moves when told to, and no sockets.
 //!
-//! Transcripts run on it as they do over TCP. All is done on the test's own thread, one request at a time.
+//! Transcripts run on it as they do over TCP. All is done on the test's own thread, one request at a time. Where threads
+//! and sockets matter, there is [`live`].
 
-use std::collections::HashMap;
+pub(crate) mod live;
+
+use std::collections::{HashMap, VecDeque};
 use std::ffi::OsString;
 use std::sync::Arc;
 use std::time::Duration;
 
 use evenkeel_resp::request::{Parsed, State, parse};
 use evenkeel_resp::value::{Value, decode, encode_command};
+use evenkeel_store::{Expire, Kind};
 use evenkeel_testkit::random::fresh_seed;
 use evenkeel_testkit::{Peer, Program, Random, Target, transcript};
 
+use crate::blocking::{End, Mode, Wait};
 use crate::clients::ClientInfo;
 use crate::clock;
-use crate::command::{Args, Call, Command, Group, Keys, at_least, write};
+use crate::command::args::OwnedArgs;
+use crate::command::{Args, Call, Command, Group, Keys, at_least, exactly, read, write};
 use crate::config::Launch;
 use crate::dispatch::{Executor, Outcome};
-use crate::error::Done;
+use crate::error::{Done, Error};
 use crate::log::{Level, Log};
+use crate::long::{LONG_MIN, Work};
+use crate::net::inbox::Message;
 use crate::reply::Reply;
 use crate::server::Server;
 use crate::session::Session;
+use crate::waiting::{On, Resumed, Waiting};
 
 /// Commands that only tests have.
-pub(crate) const COMMANDS: &[Command] =
-    &[write("TEST.PANIC", at_least(2), Keys::REST, Group::Server, set_and_panic)];
+#[rustfmt::skip]
+pub(crate) const COMMANDS: &[Command] = &[
+    write("TEST.PANIC", at_least(2), Keys::REST,                               Group::Server, set_and_panic),
+    write("TEST.BGET",  at_least(3), Keys::Range { first: 1, last: -2, step: 1 }, Group::Server, blocking_get).blocks(),
+    write("TEST.BMOVE", exactly(4),  Keys::FIRST_TWO,                          Group::Server, blocking_move).blocks(),
+    write("TEST.BMORE", exactly(4),  Keys::FIRST,                              Group::Server, blocking_more).blocks(),
+    read( "TEST.LONG",  at_least(3), Keys::FIRST,                              Group::Server, long_get),
+    write("TEST.LONGCOPY", exactly(4), Keys::FIRST_TWO,                        Group::Server, long_copy),
+    write("TEST.BGONE", exactly(3),  Keys::FIRST,                              Group::Server, blocking_gone).blocks(),
+];
+
+/// TEST.BGET key [key ...] timeout: waits until one of the keys has a value, replies both and deletes the key.
+fn blocking_get(call: &mut Call<'_, '_>) -> Done {
+    let (timeout, all) = (call.timeout_s(call.args.len() - 1)?, 0..call.keys.len());
+    for key in &call.keys[call.tries(all.clone())] {
+        if let Some(value) = call.held.string(key)?.map(|value| value.bytes().into_owned()) {
+            assert!(value != b"panic", "as a test wants it");
+            call.held.remove(key);
+            call.reply.array(2);
+            call.reply.bulk(key.bytes);
+            call.reply.bulk(&value);
+            return Ok(());
+        }
+    }
+    call.block(Wait::on(all, Kind::String, timeout))
+}
+
+/// TEST.BMOVE from to timeout: waits until `from` has a value, and moves it to `to`, unless that is `full`.
+fn blocking_move(call: &mut Call<'_, '_>) -> Done {
+    let (timeout, [from, to]) = (call.timeout_s(3)?, [call.keys[0], call.keys[1]]);
+    let Some(value) = call.held.string(&from)?.map(|value| value.bytes().into_owned()) else {
+        return call.block(Wait::on(0..1, Kind::String, timeout).with(1..2).null_in_multi());
+    };
+    if call.held.string(&to)?.is_some_and(|old| &*old.bytes() == b"full") {
+        return Err(Error::WrongType);
+    }
+    call.held.remove(&from);
+    call.held.set_string(&to, &value, Expire::Clear);
+    call.reply.bulk(&value);
+    Ok(())
+}
+
+/// TEST.BMORE key len|$ timeout: waits until the string is longer than `len`; `$` is what it is now.
+fn blocking_more(call: &mut Call<'_, '_>) -> Done {
+    let timeout = call.timeout_ms(3)?;
+    let len = call.held.string(&call.keys[0])?.map_or(0, |value| value.len());
+    let seen = if call.args.is(2, "$") {
+        assert!(!call.is_serving(), "it was to be run again with a number");
+        len
+    } else {
+        call.args.int(2)? as usize
+    };
+    if len > seen {
+        call.reply.int(len as i64);
+        return Ok(());
+    }
+    let seen = seen.to_string();
+    let args = call.args.from(0).enumerate();
+    let args = args.map(|(index, arg)| if index == 2 { seen.as_bytes() } else { arg });
+    call.block(Wait::on(0..1, Kind::String, timeout).rerun(OwnedArgs::new(args)))
+}
+
+/// TEST.LONG key ms [PANIC]: replies the value, after so many milliseconds of work.
+fn long_get(call: &mut Call<'_, '_>) -> Done {
+    let (ms, panics) = (call.args.int(2)? as u64, call.args.is(3, "PANIC"));
+    let value = call.held.string(&call.keys[0])?.map(|value| value.bytes().into_owned());
+    let work = move |reply: &mut Reply| {
+        std::thread::sleep(Duration::from_millis(ms));
+        match &value {
+            Some(value) => reply.bulk(value),
+            None => return Err(Error::NoSuchKey),
+        }
+        assert!(!panics, "as a test wants it");
+        Ok(())
+    };
+    if call.is_long(ms as usize * LONG_MIN) { call.go_long(Work::reads(work)) } else { work(call.reply) }
+}
+
+/// TEST.LONGCOPY from to ms: sets `to` to the value of `from` and a mark for each time that the value was read, after so
+/// many milliseconds of work on it.
+fn long_copy(call: &mut Call<'_, '_>) -> Done {
+    let pause = Duration::from_millis(call.args.int(3)? as u64);
+    let read = |call: &mut Call<'_, '_>| match call.held.string(&call.keys[0]) {
+        Ok(Some(value)) => Ok(value.bytes().into_owned()),
+        Ok(None) => Err(Error::NoSuchKey),
+        Err(error) => Err(error.into()),
+    };
+    let mark = match call.mode {
+        Mode::Direct => "+".to_owned(),
+        Mode::Again(attempts) => "+".repeat(attempts as usize + 1),
+        Mode::Nested | Mode::Serving(_) => String::new(),
+    };
+    let source = read(call)?;
+    let copy = source.clone();
+    let compute = move || {
+        std::thread::sleep(pause);
+        if copy == b"panic" {
+            panic!("as a test wants it")
+        } else {
+            Ok([&copy[..], mark.as_bytes()].concat())
+        }
+    };
+    let is_current = move |call: &mut Call<'_, '_>| read(call).is_ok_and(|now| now == source);
+    call.go_long(Work::writes(compute, is_current, |call, value| {
+        call.held.set_string(&call.keys[1], &value, Expire::Clear);
+        call.reply.bulk(&value);
+        Ok(())
+    }))
+}
+
+/// TEST.BGONE key timeout: waits until the key is not there.
+fn blocking_gone(call: &mut Call<'_, '_>) -> Done {
+    let timeout = call.timeout_ms(2)?;
+    if call.held.peek(&call.keys[0]).is_some() {
+        return call.block(Wait::on(0..1, Kind::String, timeout).or_any_change());
+    }
+    Err(Error::NoSuchKey)
+}
 
 /// TEST.PANIC key [key ...]: sets the first key, then breaks down with the locks of all of them held.
 fn set_and_panic(call: &mut Call<'_, '_>) -> Done {
-    call.held.set_string(&call.keys[0], b"half done", evenkeel_store::Expire::Clear);
+    call.held.set_string(&call.keys[0], b"half done", Expire::Clear);
     call.reply.bulk(b"the beginning of a reply");
     panic!("as a test wants it");
 }
@@ -38,6 +163,8 @@ fn set_and_panic(call: &mut Call<'_, '_>) -> Done {
 pub(crate) struct World {
     pub(crate) server: Arc<Server>,
     pub(crate) workers: Vec<Executor>,
+    /// For long commands.
+    long: Executor,
     connections: HashMap<String, Connection>,
     pub(crate) now_ms: u64,
 }
@@ -47,6 +174,10 @@ struct Connection {
     worker: usize,
     session: Session,
     resp3: bool,
+    /// Commands that came while an earlier one waits.
+    pending: VecDeque<Vec<u8>>,
+    /// When that one has waited long enough.
+    deadline_ms: Option<u64>,
     /// Replies that have not been looked at.
     out: Vec<u8>,
 }
@@ -80,7 +211,8 @@ impl World {
         let server = Server::new(launch.settings, None, WORKERS, log);
         let server = Arc::new(server.expect("a few descriptors are free"));
         let workers = (0..WORKERS).map(|worker| Executor::new(server.clone(), worker)).collect();
-        World { server, workers, connections: HashMap::new(), now_ms: clock::unix_ms() }
+        let long = Executor::new(server.clone(), WORKERS);
+        World { server, workers, long, connections: HashMap::new(), now_ms: clock::unix_ms() }
     }
 
     /// As CONFIG SET does.
@@ -102,6 +234,13 @@ impl World {
         self.call(&args).expect("a reply").to_string()
     }
 
+    /// Whether CLIENT PAUSE holds the command back now.
+    pub(crate) fn is_paused(&mut self, name: &str) -> bool {
+        let row = self.server.table.row(self.server.table.find(name.as_bytes()).expect("a command"));
+        let (server, now_ms) = (self.server.clone(), self.now_ms);
+        server.pause.delays(row, &self.connection("").session, now_ms)
+    }
+
     /// Connections are dealt to the workers by turns.
     fn connection(&mut self, name: &str) -> &mut Connection {
         let number = self.connections.len();
@@ -112,41 +251,165 @@ impl World {
             let client = Arc::new(client);
             clients.add(client.clone());
             let session = Session::new(client, true);
-            Connection { worker: number % WORKERS, session, resp3: false, out: Vec::new() }
+            let (pending, deadline_ms, out) = (VecDeque::new(), None, Vec::new());
+            Connection { worker: number % WORKERS, session, resp3: false, pending, deadline_ms, out }
         })
+    }
+}
+
+impl World {
+    /// Runs what has come on a connection, until a command waits.
+    fn run_pending(&mut self, name: &str) {
+        let connection = self.connections.get_mut(name).expect("opened by its first command");
+        while connection.session.waiting.is_none()
+            && let Some(bytes) = connection.pending.pop_front()
+        {
+            let executor = &mut self.workers[connection.worker];
+            executor.refresh(self.now_ms);
+            connection.run(executor, bytes);
+            let timeout_ms = connection.session.waiting.as_ref().and_then(|waiting| waiting.timeout.0);
+            connection.deadline_ms = timeout_ms.map(|ms| self.now_ms + ms);
+        }
+    }
+
+    /// Does with the workers' mail what concerns commands that waited.
+    fn resume_all(&mut self) {
+        let server = self.server.clone();
+        let mail = || server.inboxes.iter().flat_map(|inbox| inbox.take()).collect::<Vec<_>>();
+        let mut messages = mail();
+        while !messages.is_empty() {
+            for message in messages {
+                if let Message::Resume(resumed) = message {
+                    self.resume(resumed);
+                }
+            }
+            messages = mail();
+        }
+    }
+
+    fn resume(&mut self, resumed: Resumed) {
+        let id = resumed.client.id;
+        let found = self.connections.iter_mut().find(|(_, connection)| connection.session.client.id == id);
+        let Some((name, connection)) = found else { return };
+        let name = name.clone();
+        if let Some(waiting) = connection.leave_queues(&mut self.workers[connection.worker])
+            && !waiting.mute
+        {
+            connection.hear(&resumed.reply);
+        }
+        self.run_pending(&name);
+    }
+
+    /// Sends a line without asking for a reply.
+    pub(crate) fn type_in(&mut self, name: &str, line: &str) {
+        self.send(name, &evenkeel_testkit::words::split(line).expect("a command line"));
+    }
+
+    /// Sweeps database 0 once.
+    pub(crate) fn sweep(&mut self) {
+        let (now_ms, server) = (self.now_ms, self.server.clone());
+        let executor = &mut self.workers[0];
+        executor.refresh(now_ms);
+        server.keyspace.enter(&mut executor.seat);
+        server.keyspace.hold_none(&mut executor.seat).sweep(0, 0, evenkeel_store::SLOTS, || false);
+        executor.serve_woken();
+        server.keyspace.leave(&mut executor.seat);
+        self.resume_all();
+    }
+
+    /// Panics if the keyspace is not in order.
+    pub(crate) fn verify(&mut self) {
+        let (server, seat) = (self.server.clone(), &mut self.workers[0].seat);
+        server.keyspace.enter(seat);
+        server.keyspace.hold_all(seat).verify();
+        server.keyspace.leave(seat);
+    }
+
+    /// The client goes away.
+    pub(crate) fn hang_up(&mut self, name: &str) {
+        let mut connection = self.connections.remove(name).expect("a connection of this name");
+        if let Some(waiting) = &connection.session.waiting {
+            waiting.give_up();
+        }
+        connection.leave_queues(&mut self.workers[connection.worker]);
+        self.server.clients.remove(connection.session.client.id);
+    }
+}
+
+impl Connection {
+    fn run(&mut self, executor: &mut Executor, mut bytes: Vec<u8>) {
+        let mut spans = Vec::new();
+        let parsed = parse(&mut bytes, State::start(0), &mut spans, 1 << 30);
+        assert!(matches!(parsed, Ok(Parsed::Ready(_))), "a whole command");
+        let (server, session) = (executor.server.clone(), &mut self.session);
+        let request = executor.resolve(Args::new(&bytes, &spans), session.db);
+        let mut reply = Reply::default();
+        reply.resp3 = self.resp3;
+        executor.last_ticks = clock::ticks();
+        server.keyspace.enter(&mut executor.seat);
+        executor.make_room();
+        let outcome = executor.shielded(&mut reply, |executor, reply| executor.run(session, request, reply));
+        executor.serve_woken();
+        server.keyspace.leave(&mut executor.seat);
+        assert_ne!(outcome, Some(Outcome::Paused), "nobody tries again here");
+        assert_eq!(outcome == Some(Outcome::Suspended), self.session.waiting.is_some());
+        self.resp3 = reply.resp3;
+        self.hear(&reply);
+    }
+
+    fn hear(&mut self, reply: &Reply) {
+        reply.slices().iter().for_each(|slice| self.out.extend_from_slice(slice));
+    }
+
+    fn leave_queues(&mut self, executor: &mut Executor) -> Option<Box<Waiting>> {
+        let (waiting, server) = (self.session.waiting.take()?, executor.server.clone());
+        server.keyspace.enter(&mut executor.seat);
+        waiting.leave(&mut server.keyspace.hold_none(&mut executor.seat));
+        server.keyspace.leave(&mut executor.seat);
+        self.deadline_ms = None;
+        Some(waiting)
     }
 }
 
 impl Target for World {
     fn send(&mut self, connection: &str, args: &[Vec<u8>]) {
-        self.connection(connection);
-        let connection = self.connections.get_mut(connection).expect("opened above");
-        let executor = &mut self.workers[connection.worker];
-        executor.refresh(self.now_ms);
-        let (mut bytes, mut spans) = (encode_command(args), Vec::new());
-        let parsed = parse(&mut bytes, State::start(0), &mut spans, 1 << 30);
-        assert!(matches!(parsed, Ok(Parsed::Ready(_))), "a whole command");
-        let (server, session) = (self.server.clone(), &mut connection.session);
-        let request = executor.resolve(Args::new(&bytes, &spans), session.db);
-        let mut reply = Reply::default();
-        reply.resp3 = connection.resp3;
-        server.keyspace.enter(&mut executor.seat);
-        executor.make_room();
-        let outcome = executor.shielded(&mut reply, |executor, reply| executor.run(session, request, reply));
-        server.keyspace.leave(&mut executor.seat);
-        assert_ne!(outcome, Some(Outcome::Paused), "nobody tries again here");
-        connection.resp3 = reply.resp3;
-        reply.slices().iter().for_each(|slice| connection.out.extend_from_slice(slice));
+        self.connection(connection).pending.push_back(encode_command(args));
+        self.run_pending(connection);
+        self.resume_all();
     }
 
     fn receive(&mut self, connection: &str) -> Result<Value, String> {
-        let out = &mut self.connection(connection).out;
-        let (value, used) = decode(out).map_err(|error| format!("{error:?}"))?.ok_or("no reply")?;
-        out.drain(..used);
-        Ok(value)
+        loop {
+            let out = &mut self.connection(connection).out;
+            if let Some((value, used)) = decode(out).map_err(|error| format!("{error:?}"))? {
+                out.drain(..used);
+                return Ok(value);
+            }
+            // Perhaps a long command has to come to its end first.
+            let job = self.server.long.next().ok_or("no reply")?;
+            self.long.refresh(self.now_ms);
+            job.run(&mut self.long);
+            self.resume_all();
+        }
     }
 
     fn pass(&mut self, time: Duration) {
         self.now_ms += time.as_millis() as u64;
+        let mut due: Vec<(u64, String)> = self
+            .connections
+            .iter()
+            .filter_map(|(name, connection)| Some((connection.deadline_ms?, name.clone())))
+            .filter(|(deadline, _)| *deadline <= self.now_ms)
+            .collect();
+        due.sort_unstable();
+        for (_, name) in due {
+            let waiting = self.connection(&name).session.waiting.as_ref();
+            if let Some(On::Keys(blocked, _)) = waiting.map(|waiting| &waiting.on)
+                && let Some(resumed) = blocked.end(End::Timeout)
+            {
+                self.resume(resumed);
+            }
+            self.resume_all();
+        }
     }
 }

@@ -7,6 +7,7 @@ use std::ops::{Deref, DerefMut};
 use std::sync::atomic::Ordering::Relaxed;
 
 use crate::Millis;
+use crate::audience::Audience;
 use crate::collection::{Collection, Cut};
 use crate::entry::{EntryPtr, Kind, Ref, Value, View};
 use crate::evict;
@@ -18,7 +19,7 @@ use crate::rope::{FLAT_MAX, Rope, Str};
 use crate::seat::{Access, Seat, add, add_signed};
 use crate::segment::Word;
 use crate::slot::{Found, Slot};
-use crate::watch::{Change, Watch, Watchers};
+use crate::watch::{Change, Watch};
 
 /// The key holds another type of value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,11 +40,22 @@ pub enum Made {
     Rope(Rope),
 }
 
+/// Who is told of a change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Concerns {
+    Everybody,
+    /// Those who wait for the key, not those who watch it.
+    Waiters,
+    Nobody,
+}
+
 /// A collection being changed.
 pub struct Edit<'v, T> {
     value: &'v mut T,
     /// What counts as so many changes; none: nobody is told, and the form stays.
     pub changes: u64,
+    /// Everybody, unless what has changed is only what the collection remembers of its readers.
+    pub concerns: Concerns,
     /// What OBJECT ENCODING calls it, zero for the most compact one, at most three.
     pub form: u8,
     cut: Vec<Cut>,
@@ -51,7 +63,7 @@ pub struct Edit<'v, T> {
 
 impl<'v, T> Edit<'v, T> {
     fn new(value: &'v mut T, form: u8) -> Edit<'v, T> {
-        Edit { value, changes: 0, form, cut: Vec::new() }
+        Edit { value, changes: 0, concerns: Concerns::Everybody, form, cut: Vec::new() }
     }
 
     /// Frees what was cut off the collection, elsewhere if that takes long.
@@ -74,6 +86,15 @@ impl<T> DerefMut for Edit<'_, T> {
     }
 }
 
+/// What a command has done to a string in [`Held::edit_flat`].
+#[derive(Debug, PartialEq, Eq)]
+pub struct Edited {
+    /// How many changes that counts as; with none, the string is what it was.
+    pub changes: u64,
+    /// What takes the string's place, where it could not be changed where it lies.
+    pub instead: Option<Vec<u8>>,
+}
+
 enum Scope<'a> {
     None,
     One(Place),
@@ -87,39 +108,68 @@ pub struct Held<'a> {
     keyspace: &'a Keyspace,
     pub seat: &'a mut Seat,
     scope: Scope<'a>,
+    /// Somebody watches or waits for keys of the one slot that is held.
+    heard: bool,
 }
 
 impl<'a> Held<'a> {
     #[inline]
     pub(crate) fn one(keyspace: &'a Keyspace, seat: &'a mut Seat, place: Place) -> Held<'a> {
         keyspace.assert_free(seat);
-        lock(keyspace, seat, place);
+        let heard = Audience::is_there(&lock(keyspace, seat, place).audience);
         seat.holding = true;
-        Held { keyspace, seat, scope: Scope::One(place) }
+        Held { keyspace, seat, scope: Scope::One(place), heard }
     }
 
     /// `places` are ascending and without repetitions.
     pub(crate) fn many(keyspace: &'a Keyspace, seat: &'a mut Seat, places: &'a [Place]) -> Held<'a> {
         keyspace.assert_free(seat);
-        // Checked before the first lock is taken: a panic between two would leave the first one locked.
-        assert!(places.last().is_none_or(|place| place.db() < keyspace.databases()), "no such database");
-        for place in places {
-            lock(keyspace, seat, *place);
-        }
+        lock_all(keyspace, seat, places);
         seat.holding = true;
-        Held { keyspace, seat, scope: Scope::Many(places) }
+        Held { keyspace, seat, scope: Scope::Many(places), heard: false }
+    }
+
+    /// Holds `places`, sorted here, and what serving waiters may take: those in these slots, then those in the slots
+    /// that serving them takes, and so on. What is found missing is locked in ascending order with the rest, anew.
+    pub(crate) fn to_write(
+        keyspace: &'a Keyspace,
+        seat: &'a mut Seat,
+        places: &'a mut Vec<Place>,
+    ) -> Held<'a> {
+        /// More rounds than waiters are ever linked; if others come faster than that, everything is held.
+        const ROUNDS_MAX: usize = 64;
+        keyspace.assert_free(seat);
+        for _ in 0..ROUNDS_MAX {
+            places.sort_unstable();
+            places.dedup();
+            lock_all(keyspace, seat, places);
+            let more = keyspace.beyond(places);
+            if more.is_empty() {
+                seat.holding = true;
+                return Held { keyspace, seat, scope: Scope::Many(places), heard: false };
+            }
+            unlock_all(keyspace, places);
+            places.extend(more);
+        }
+        Held::all(keyspace, seat)
     }
 
     pub(crate) fn all(keyspace: &'a Keyspace, seat: &'a mut Seat) -> Held<'a> {
         keyspace.assert_free(seat);
         let closed = keyspace.close(seat);
         seat.holding = true;
-        Held { keyspace, seat, scope: Scope::All(closed) }
+        Held { keyspace, seat, scope: Scope::All(closed), heard: false }
     }
 
     pub(crate) fn none(keyspace: &'a Keyspace, seat: &'a mut Seat) -> Held<'a> {
         keyspace.assert_free(seat);
-        Held { keyspace, seat, scope: Scope::None }
+        Held { keyspace, seat, scope: Scope::None, heard: false }
+    }
+
+    /// Whether somebody watches or waits for keys of the one slot that is held. Says nothing where more is held.
+    #[inline]
+    pub fn is_heard(&self) -> bool {
+        self.heard
     }
 
     pub fn keyspace(&self) -> &'a Keyspace {
@@ -174,10 +224,7 @@ impl<'a> Held<'a> {
             Scope::Many(places) => places,
             Scope::None | Scope::All(_) => &[],
         };
-        for place in places {
-            // SAFETY: the scope says that this thread has locked the slot.
-            unsafe { self.keyspace.db(place.db()).slots[place.slot()].unlock() }
-        }
+        unlock_all(self.keyspace, places);
         self.seat.holding = false;
     }
 
@@ -359,7 +406,7 @@ impl<'a> Held<'a> {
         let mut value = entry.collection_mut::<T>();
         let mut edit = Edit::new(&mut *value, entry.form());
         let result = change(&mut edit);
-        let Edit { changes, form, cut, .. } = edit;
+        let Edit { changes, concerns, form, cut, .. } = edit;
         let is_empty = value.is_empty();
         drop(value);
         cut.into_iter().for_each(|cut| self.seat.discard_cut(cut));
@@ -368,7 +415,7 @@ impl<'a> Held<'a> {
             add(&self.seat.tally.dirty, changes.saturating_sub(1));
         } else if changes > 0 {
             entry.set_form(form);
-            self.changed_times(key, Change::Written, changes);
+            self.changed_for(key, Change::Written, changes, concerns);
         }
         Ok(result)
     }
@@ -383,6 +430,11 @@ impl<'a> Held<'a> {
             return Ok(None);
         }
         self.edit(key, change).map(Some)
+    }
+
+    /// Tells who watches the key that it was written to, although nothing has changed: LTRIM does so in Redis.
+    pub fn announce(&mut self, key: &Key<'_>) {
+        self.changed_times(key, Change::Written, 0);
     }
 
     /// Sets the key to a collection of this form, whatever was there; an empty one removes it.
@@ -451,12 +503,53 @@ impl<'a> Held<'a> {
 
     /// Sets the key to a string that a command has made of others, as BITOP does: `raw`, and without a deadline.
     pub fn set_made(&mut self, key: &Key<'_>, made: Made) {
-        let entry = EntryPtr::new(key.bytes, made.value(), None, self.new_access());
-        match self.live_or_gone(key) {
+        self.remake(key, made, Expire::Clear, 1);
+    }
+
+    /// The same with a say on the deadline, and on how many changes that counts as.
+    pub fn remake(&mut self, key: &Key<'_>, made: Made, expire: Expire, changes: u64) {
+        let found = self.live_or_gone(key);
+        let deadline = match expire {
+            Expire::Keep => found.as_ref().and_then(|found| found.entry().deadline()),
+            Expire::Clear => None,
+            Expire::At(deadline) => Some(deadline),
+        };
+        let entry = EntryPtr::new(key.bytes, made.value(), deadline, self.new_access());
+        match found {
             Some(found) => self.replace(key, found, entry),
             None => self.add_entry(key, entry),
         }
-        self.changed(key, Change::Written);
+        self.changed_times(key, Change::Written, changes);
+    }
+
+    /// Lets `edit` change the flat string at the key where it lies, or put another in its place; the deadline stays.
+    /// Returns the number of changes, or `None` when there is no key or its string is a rope. Counts as an access,
+    /// and as an edit to OBJECT ENCODING even if nothing has changed. Nothing is done when `edit` fails, which then has
+    /// changed nothing.
+    pub fn edit_flat<E: From<WrongType>>(
+        &mut self,
+        key: &Key<'_>,
+        edit: impl FnOnce(&mut [u8]) -> Result<Edited, E>,
+    ) -> Result<Option<u64>, E> {
+        let Some(found) = self.live(key) else { return Ok(None) };
+        let entry = found.entry();
+        if entry.kind() != Kind::String {
+            return Err(WrongType.into());
+        }
+        self.mark(entry);
+        let Some(bytes) = entry.flat_mut() else { return Ok(None) };
+        let Edited { changes, instead } = edit(bytes)?;
+        match instead.map(Made::Flat) {
+            None => entry.set_raw(),
+            Some(made) => {
+                let new = EntryPtr::new(key.bytes, made.value(), entry.deadline(), entry.access());
+                self.replace(key, found, new);
+            }
+        }
+        if changes > 0 {
+            self.changed_times(key, Change::Written, changes);
+        }
+        Ok(Some(changes))
     }
 
     /// For a write that finds what it writes there already: an access, and an edit to OBJECT ENCODING, but no change.
@@ -593,7 +686,7 @@ impl<'a> Held<'a> {
         if self.keyspace.is_empty(self.seat, db) {
             return None; // and it need not be made again
         }
-        self.keyspace.flush(db)
+        self.keyspace.flush(db, self.seat)
     }
 
     /// Makes a database ready for its first key, which would do that itself: half a megabyte more at that moment could
@@ -606,7 +699,7 @@ impl<'a> Held<'a> {
     pub fn swap(&mut self, a: usize, b: usize) {
         assert!(self.holds_all(), "swapping needs everything");
         add(&self.seat.tally.dirty, 1);
-        self.keyspace.swap(a, b, self.seat.now_ms);
+        self.keyspace.swap(a, b, self.seat);
     }
 
     // Watching.
@@ -614,7 +707,8 @@ impl<'a> Held<'a> {
     /// `watch` is touched when the key changes from now on; `false` when it was watching the key already.
     pub fn watch(&mut self, key: &Key<'_>, watch: &std::sync::Arc<Watch>) -> bool {
         let stale = self.has_expired(key);
-        let new = Watchers::add(&self.slot(key).1.watchers, key.bytes, watch, stale);
+        let audience = &self.slot(key).1.audience;
+        let new = Audience::with(audience, |audience| audience.watchers.add(key.bytes, watch, stale));
         if new {
             self.keyspace.watches.fetch_add(1, Relaxed);
         }
@@ -623,7 +717,9 @@ impl<'a> Held<'a> {
 
     /// Whether a key under `watch` has expired since, although it has not been removed yet and so has touched nobody.
     pub fn lapsed(&self, key: &Key<'_>, watch: &std::sync::Arc<Watch>) -> bool {
-        self.has_expired(key) && !Watchers::is_stale(&self.slot(key).1.watchers, key.bytes, watch)
+        let audience = &self.slot(key).1.audience;
+        let is_stale = |audience: &mut Audience| audience.watchers.is_stale(key.bytes, watch);
+        self.has_expired(key) && !Audience::if_any(audience, is_stale).unwrap_or(false)
     }
 
     /// Whether the key is there although its time has passed.
@@ -634,7 +730,9 @@ impl<'a> Held<'a> {
 
     /// Ends what [`Held::watch`] began, for one key.
     pub fn unwatch(&mut self, key: &Key<'_>, watch: &std::sync::Arc<Watch>) {
-        if Watchers::remove(&self.slot(key).1.watchers, key.bytes, watch) {
+        let audience = &self.slot(key).1.audience;
+        let removed = Audience::if_any(audience, |audience| audience.watchers.remove(key.bytes, watch));
+        if removed == Some(true) {
             self.keyspace.watches.fetch_sub(1, Relaxed);
         }
     }
@@ -650,11 +748,29 @@ impl<'a> Held<'a> {
     /// The same for a command that makes so many changes at once.
     #[inline]
     fn changed_times(&mut self, key: &Key<'_>, change: Change, times: u64) {
+        self.changed_for(key, change, times, Concerns::Everybody);
+    }
+
+    /// The same where not everybody is to be told.
+    #[inline]
+    fn changed_for(&mut self, key: &Key<'_>, change: Change, times: u64, concerns: Concerns) {
         add(&self.seat.tally.dirty, times);
         let slot = self.slot(key).1;
-        if !slot.watchers.load(Relaxed).is_null() {
-            Watchers::touch(&slot.watchers, key.bytes, change);
+        if Audience::is_there(&slot.audience) {
+            self.tell(slot, key.place, key.bytes, change, concerns);
         }
+    }
+
+    #[cold]
+    fn tell(&mut self, slot: &Slot, place: Place, key: &[u8], change: Change, concerns: Concerns) {
+        Audience::with(&slot.audience, |audience| {
+            if concerns == Concerns::Everybody {
+                audience.watchers.touch(key, change);
+            }
+            if concerns != Concerns::Nobody {
+                audience.waiters.note(key, place, self.seat);
+            }
+        });
     }
 
     #[inline]
@@ -721,7 +837,7 @@ impl<'a> Held<'a> {
         entry
     }
 
-    /// Removes and frees an entry, and tells watchers.
+    /// Removes and frees an entry, and tells who wants to know.
     pub(crate) fn remove_found(&mut self, place: Place, found: Found) {
         let word = found.segment.word(found.bucket);
         let entry = self.detach(place, found);
@@ -729,14 +845,14 @@ impl<'a> Held<'a> {
         self.free(entry);
     }
 
-    /// Counts keys that have been removed, and tells those who watch them.
+    /// Counts keys that have been removed, and tells those who watch them or wait for them.
     pub(crate) fn tell_removed(&mut self, place: Place, removed: &[Word]) {
         add(&self.seat.tally.dirty, removed.len() as u64);
         let slot = self.slot_at(place).1;
-        if !slot.watchers.load(Relaxed).is_null() {
-            removed
-                .iter()
-                .for_each(|word| Watchers::touch(&slot.watchers, word.entry().key(), Change::Removed));
+        if Audience::is_there(&slot.audience) {
+            removed.iter().for_each(|word| {
+                self.tell(slot, place, word.entry().key(), Change::Removed, Concerns::Everybody)
+            });
         }
     }
 
@@ -766,15 +882,34 @@ impl Drop for Held<'_> {
     }
 }
 
+/// Locks slots, given in ascending order.
+fn lock_all(keyspace: &Keyspace, seat: &mut Seat, places: &[Place]) {
+    // Checked before the first lock is taken: a panic between two would leave the first one locked.
+    assert!(places.last().is_none_or(|place| place.db() < keyspace.databases()), "no such database");
+    for place in places {
+        lock(keyspace, seat, *place);
+    }
+}
+
+/// Unlocks slots that this thread has locked.
+#[inline]
+fn unlock_all(keyspace: &Keyspace, places: &[Place]) {
+    for place in places {
+        // SAFETY: the callers have locked these slots and not unlocked them since.
+        unsafe { keyspace.db(place.db()).slots[place.slot()].unlock() }
+    }
+}
+
 /// Locks a slot, and books the time if another thread has it.
 #[inline]
-fn lock(keyspace: &Keyspace, seat: &mut Seat, place: Place) {
+fn lock<'a>(keyspace: &'a Keyspace, seat: &mut Seat, place: Place) -> &'a Slot {
     let slot = &keyspace.db(place.db()).slots[place.slot()];
     if !slot.try_lock() {
         let before = (seat.ticks)();
         slot.lock();
         seat.lock_wait += (seat.ticks)().saturating_sub(before);
     }
+    slot
 }
 
 impl Made {

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering::*};
 
 use parking_lot::Mutex;
 
+use crate::audience::Audience;
 use crate::bits::SlotBits;
 use crate::gate::{Closed, Gate};
 use crate::held::Held;
@@ -12,7 +13,7 @@ use crate::key::{Hasher, Key, Place};
 use crate::seat::{DbTally, LeftBehind, Seat, Tally, Total};
 use crate::segment::Word;
 use crate::slot::{Slot, Slots};
-use crate::watch::{After, Change, Watchers};
+use crate::watch::{After, Change};
 use crate::{Millis, SLOTS};
 
 /// Milliseconds per unit of coarse deadlines: 32 bits of them last 8.7 years from the server's start.
@@ -44,7 +45,7 @@ impl Drop for Db {
             from = slot + 1;
         }
         for slot in self.slots.iter() {
-            drop(Watchers::take(&slot.watchers));
+            drop(Audience::take(&slot.audience));
         }
     }
 }
@@ -65,8 +66,12 @@ pub struct Keyspace {
     seats_taken: AtomicUsize,
     /// The time from which coarse deadlines count.
     start_ms: Millis,
-    /// Watches that exist; FLUSHALL and SWAPDB look for watchers only if there are any.
+    /// Watches and waits that exist; FLUSHALL and SWAPDB look for an audience only if there are any.
     pub(crate) watches: AtomicUsize,
+    pub(crate) waits: AtomicUsize,
+    pub(crate) waited_keys: AtomicUsize,
+    /// The last ticket given to a waiter.
+    pub(crate) tickets: AtomicU64,
     random: AtomicU64,
     /// Also what seats are told from those of another keyspace by.
     left_behind: Arc<LeftBehind>,
@@ -86,6 +91,9 @@ impl Keyspace {
             seats_taken: AtomicUsize::new(0),
             start_ms: now_ms.saturating_sub(SET_BACK_MS),
             watches: AtomicUsize::new(0),
+            waits: AtomicUsize::new(0),
+            waited_keys: AtomicUsize::new(0),
+            tickets: AtomicU64::new(0),
             random: AtomicU64::new(random | 1),
             left_behind: Arc::default(),
         }
@@ -168,6 +176,11 @@ impl Keyspace {
         Held::many(self, seat, places)
     }
 
+    /// The same for a write: locks as well what serving the waiters of these slots may take, see [`crate::wait`].
+    pub fn hold_to_write<'a>(&'a self, seat: &'a mut Seat, places: &'a mut Vec<Place>) -> Held<'a> {
+        Held::to_write(self, seat, places)
+    }
+
     /// Locks the slot of a command's only key.
     #[inline]
     pub fn hold_one<'a>(&'a self, seat: &'a mut Seat, place: Place) -> Held<'a> {
@@ -245,7 +258,7 @@ impl Keyspace {
     }
 
     /// Empties a database. Everything is held; what is returned is to be dropped where time does not matter.
-    pub(crate) fn flush(&self, db: usize) -> Option<Flushed> {
+    pub(crate) fn flush(&self, db: usize, seat: &mut Seat) -> Option<Flushed> {
         let old = self.dbs[db].swap(std::ptr::null_mut(), AcqRel);
         if old.is_null() {
             return None;
@@ -259,36 +272,50 @@ impl Keyspace {
         self.free_ids.lock().push(old.id);
         // Made now rather than with the next key, which would seem to cost half a megabyte.
         let new = self.db(db);
-        if self.watches.load(Relaxed) > 0 {
-            for (slot, new) in old.slots.iter().zip(new.slots.iter()) {
-                Watchers::touch_all(&slot.watchers, |key| {
+        if self.has_audience() {
+            for (number, (slot, new)) in old.slots.iter().zip(new.slots.iter()).enumerate() {
+                let Some(mut audience) = Audience::take(&slot.audience) else { continue };
+                audience.watchers.touch_all(|key| {
                     let before = slot.find(self.hasher.hash(key), key).is_some();
                     Change::Replaced { before, after: After::Nothing }
                 });
-                Watchers::put(&new.watchers, Watchers::take(&slot.watchers));
+                audience.waiters.note_all(Place::new(db as u32, number as u16), seat);
+                Audience::put(&new.audience, Some(audience));
             }
         }
         Some(Flushed(old))
     }
 
     /// Exchanges two databases. Everything is held.
-    pub(crate) fn swap(&self, a: usize, b: usize, now_ms: Millis) {
+    pub(crate) fn swap(&self, a: usize, b: usize, seat: &mut Seat) {
         if a == b {
             return;
         }
-        if self.watches.load(Relaxed) > 0 {
+        if self.has_audience() {
             let (first, second) = (self.db(a), self.db(b));
-            for (one, other) in first.slots.iter().zip(second.slots.iter()) {
-                Watchers::touch_all(&one.watchers, |key| self.replaced(one, other, key, now_ms));
-                Watchers::touch_all(&other.watchers, |key| self.replaced(other, one, key, now_ms));
-                let (ones, others) = (Watchers::take(&one.watchers), Watchers::take(&other.watchers));
-                Watchers::put(&one.watchers, others);
-                Watchers::put(&other.watchers, ones);
+            for (number, (one, other)) in first.slots.iter().zip(second.slots.iter()).enumerate() {
+                let place = |db: usize| Place::new(db as u32, number as u16);
+                let ones = self.told_of_swap(one, other, place(a), seat);
+                let others = self.told_of_swap(other, one, place(b), seat);
+                Audience::put(&one.audience, others);
+                Audience::put(&other.audience, ones);
             }
         }
         let first = self.dbs[a].load(Acquire);
         self.dbs[a].store(self.dbs[b].load(Acquire), Release);
         self.dbs[b].store(first, Release);
+    }
+
+    /// The audience of the slot at `place`, taken out and told that another slot comes there.
+    fn told_of_swap(&self, old: &Slot, new: &Slot, place: Place, seat: &mut Seat) -> Option<Box<Audience>> {
+        let mut audience = Audience::take(&old.audience)?;
+        audience.watchers.touch_all(|key| self.replaced(old, new, key, seat.now_ms));
+        audience.waiters.note_all(place, seat);
+        Some(audience)
+    }
+
+    fn has_audience(&self) -> bool {
+        self.watches.load(Relaxed) > 0 || self.waits.load(Relaxed) > 0
     }
 
     /// What happens to a key when one slot takes the place of another.

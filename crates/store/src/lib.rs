@@ -12,6 +12,7 @@
 //!     └─ Db (x databases) ── Slot (x 16,384) ── Segment ── Entry: header, deadline, key, value in one block
 //! ```
 
+mod audience;
 mod bits;
 pub mod collection;
 mod directory;
@@ -31,17 +32,19 @@ mod segment;
 mod slot;
 mod sync;
 mod verify;
+mod wait;
 mod watch;
 
 pub use entry::{Kind, Ref, View};
 pub use expiry::Swept;
-pub use held::{Edit, Expire, Held, Made, WrongType};
+pub use held::{Concerns, Edit, Edited, Expire, Held, Made, WrongType};
 pub use key::{Hasher, Key, Place, SLOTS};
 pub use keyspace::Keyspace;
 pub use outside::Trash;
 pub use rope::Str;
 pub use scan::Cursor;
 pub use seat::{Access, Seat, Tally, Total};
+pub use wait::{Waiter, Wants, Woken};
 pub use watch::Watch;
 
 /// Milliseconds since the Unix epoch.

@@ -9,8 +9,10 @@ use parking_lot::Mutex;
 use crate::Millis;
 use crate::collection::Cut;
 use crate::gate::Gate;
+use crate::key::Place;
 use crate::outside::{Outside, Trash};
 use crate::segment::Retired;
+use crate::wait::Woken;
 
 /// How reads leave their mark on an entry, for eviction and OBJECT IDLETIME or FREQ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,6 +45,9 @@ pub struct Seat {
     pub lock_wait: u64,
     /// Values whose freeing would take long; whoever drives the seat hands them to a thread that has time.
     pub trash: Vec<Trash>,
+    /// Keys that were written to and have waiters, in the order of the writes. Whoever drives the seat serves them; see
+    /// [`crate::Held::next_woken`].
+    pub(crate) woken: VecDeque<Woken>,
     pub(crate) index: usize,
     pub(crate) inside: bool,
     /// Something is held with this seat: it must not leave, and not hold a second thing.
@@ -111,6 +116,7 @@ impl Seat {
             ticks: || 0,
             lock_wait: 0,
             trash: Vec::new(),
+            woken: VecDeque::new(),
             index,
             inside: false,
             holding: false,
@@ -140,6 +146,17 @@ impl Seat {
     /// The same for what was cut off a collection.
     pub(crate) fn discard_cut(&mut self, cut: Cut) {
         self.trash.extend(Trash::of_cut(cut, FREE_BLOCKS_MAX));
+    }
+
+    /// The seat's number, from 1 on.
+    pub(crate) fn number(&self) -> usize {
+        self.index + 1
+    }
+
+    /// Where the next key lies whose waiters are to be served.
+    #[inline]
+    pub fn first_woken(&self) -> Option<Place> {
+        self.woken.front().map(|woken| woken.place)
     }
 
     /// Keeps memory that a prefetch on another thread may still be reading.

@@ -15,13 +15,13 @@ use std::sync::atomic::{AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering::*};
 use lock_api::RawMutex as _;
 use parking_lot::RawMutex;
 
+use crate::audience::Audience;
 use crate::directory::{DEPTH_MAX, Directory, Part, prefix};
 use crate::entry::EntryPtr;
 use crate::key::Hasher;
 use crate::keyspace::prefetching;
 use crate::seat::Seat;
 use crate::segment::{BUCKETS_SPLIT, KEYS_MAX, Segment, Word, tag};
-use crate::watch::Watchers;
 
 /// `due` when no key of the slot has a deadline.
 pub(crate) const NEVER: u32 = u32::MAX;
@@ -41,7 +41,7 @@ pub(crate) struct Slot {
     /// Keys with a deadline.
     timed_len: AtomicU32,
     /// Who wants to know about writes; null nearly always.
-    pub(crate) watchers: AtomicPtr<Watchers>,
+    pub(crate) audience: AtomicPtr<Audience>,
 }
 const _: () = assert!(size_of::<Slot>() == 32);
 

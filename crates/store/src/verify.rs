@@ -4,13 +4,13 @@ use std::collections::HashSet;
 use std::sync::atomic::Ordering::Relaxed;
 
 use crate::SLOTS;
+use crate::audience::Audience;
 use crate::directory::{DEPTH_MAX, prefix};
 use crate::held::Held;
 use crate::key::{Place, slot_of};
 use crate::keyspace::Db;
 use crate::segment::{Segment, tag};
 use crate::slot::Slot;
-use crate::watch::Watchers;
 
 impl Held<'_> {
     /// Panics if an invariant is broken: counters, bits, due times, every word's place. Takes everything held, and
@@ -18,7 +18,7 @@ impl Held<'_> {
     pub fn verify(&self) {
         assert!(self.holds_all(), "verifying needs everything");
         let keyspace = self.keyspace();
-        let mut watches = 0;
+        let (mut watches, mut waits) = (0, 0);
         for (number, db) in
             (0..keyspace.databases()).filter_map(|at| keyspace.db_if_used(at).map(|db| (at, db)))
         {
@@ -27,12 +27,17 @@ impl Held<'_> {
                 self.verify_slot(db, Place::new(number as u32, slot as u16));
                 keys += db.slots[slot].len();
                 timed += db.slots[slot].timed_len();
-                watches += Watchers::count(&db.slots[slot].watchers);
+                Audience::if_any(&db.slots[slot].audience, |audience| {
+                    watches += audience.watchers.len();
+                    waits += audience.waiters.len();
+                    audience.waiters.verify();
+                });
             }
             assert_eq!(keyspace.len(self.seat, number), keys, "keys of database {number}");
             assert_eq!(keyspace.timed_len(self.seat, number), timed, "timed keys of database {number}");
         }
         assert_eq!(keyspace.watches.load(Relaxed), watches, "watches");
+        assert_eq!(keyspace.waits.load(Relaxed), waits, "waits");
     }
 
     fn verify_slot(&self, db: &Db, place: Place) {

@@ -1,11 +1,10 @@
 //! WATCH: a session learns that a key it watches was changed.
 //!
-//! Watchers hang on the slot, so a write finds out with one load of a pointer beside the lock that nobody watches.
 //! A change marks the session's flag under the slot's lock; EXEC holds the slots of its watched keys and reads the
 //! flag, so no change can slip in between.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering::*};
+use std::sync::atomic::{AtomicBool, Ordering::*};
 
 /// Set once a watched key has changed.
 #[derive(Debug, Default)]
@@ -53,73 +52,41 @@ pub(crate) enum After {
     Live,
 }
 
-// The caller holds the slot's lock for all of these.
 impl Watchers {
     /// `false`: it watches the key already.
-    pub(crate) fn add(slot: &AtomicPtr<Watchers>, key: &[u8], watch: &Arc<Watch>, stale: bool) -> bool {
-        let mut watchers = Watchers::take(slot).unwrap_or_default();
-        let new = !watchers.0.iter().any(|one| one.is(key, watch));
+    pub(crate) fn add(&mut self, key: &[u8], watch: &Arc<Watch>, stale: bool) -> bool {
+        let new = !self.0.iter().any(|one| one.is(key, watch));
         if new {
-            watchers.0.push(Watcher { key: key.into(), watch: watch.clone(), stale });
+            self.0.push(Watcher { key: key.into(), watch: watch.clone(), stale });
         }
-        Watchers::put(slot, Some(watchers));
         new
     }
 
     /// `false`: it does not watch the key.
-    pub(crate) fn remove(slot: &AtomicPtr<Watchers>, key: &[u8], watch: &Arc<Watch>) -> bool {
-        let Some(mut watchers) = Watchers::take(slot) else { return false };
-        let at = watchers.0.iter().position(|one| one.is(key, watch));
+    pub(crate) fn remove(&mut self, key: &[u8], watch: &Arc<Watch>) -> bool {
+        let at = self.0.iter().position(|one| one.is(key, watch));
         if let Some(at) = at {
-            watchers.0.swap_remove(at);
+            self.0.swap_remove(at);
         }
-        Watchers::put(slot, (!watchers.0.is_empty()).then_some(watchers));
         at.is_some()
     }
 
     /// Whether the watch began when the key had expired already.
-    pub(crate) fn is_stale(slot: &AtomicPtr<Watchers>, key: &[u8], watch: &Arc<Watch>) -> bool {
-        let watchers = Watchers::take(slot);
-        let stale =
-            watchers.iter().flat_map(|watchers| &watchers.0).any(|one| one.stale && one.is(key, watch));
-        Watchers::put(slot, watchers);
-        stale
+    pub(crate) fn is_stale(&self, key: &[u8], watch: &Arc<Watch>) -> bool {
+        self.0.iter().any(|one| one.stale && one.is(key, watch))
     }
 
-    #[cold]
-    pub(crate) fn touch(slot: &AtomicPtr<Watchers>, key: &[u8], change: Change) {
-        if let Some(mut watchers) = Watchers::take(slot) {
-            watchers.0.iter_mut().filter(|one| *one.key == *key).for_each(|one| one.touch(change));
-            Watchers::put(slot, Some(watchers));
-        }
+    pub(crate) fn touch(&mut self, key: &[u8], change: Change) {
+        self.0.iter_mut().filter(|one| *one.key == *key).for_each(|one| one.touch(change));
     }
 
     /// Tells all watchers of the slot; `change` says what has happened to a key.
-    pub(crate) fn touch_all(slot: &AtomicPtr<Watchers>, change: impl Fn(&[u8]) -> Change) {
-        if let Some(mut watchers) = Watchers::take(slot) {
-            watchers.0.iter_mut().for_each(|one| one.touch(change(&one.key)));
-            Watchers::put(slot, Some(watchers));
-        }
+    pub(crate) fn touch_all(&mut self, change: impl Fn(&[u8]) -> Change) {
+        self.0.iter_mut().for_each(|one| one.touch(change(&one.key)));
     }
 
-    pub(crate) fn count(slot: &AtomicPtr<Watchers>) -> usize {
-        if slot.load(Relaxed).is_null() {
-            return 0;
-        }
-        let watchers = Watchers::take(slot);
-        let count = watchers.as_ref().map_or(0, |watchers| watchers.0.len());
-        Watchers::put(slot, watchers);
-        count
-    }
-
-    pub(crate) fn take(slot: &AtomicPtr<Watchers>) -> Option<Box<Watchers>> {
-        let watchers = slot.swap(std::ptr::null_mut(), Relaxed);
-        // SAFETY: the pointer is null or came from `Box::into_raw` in `put`, and was just taken out.
-        (!watchers.is_null()).then(|| unsafe { Box::from_raw(watchers) })
-    }
-
-    pub(crate) fn put(slot: &AtomicPtr<Watchers>, watchers: Option<Box<Watchers>>) {
-        slot.store(watchers.map_or(std::ptr::null_mut(), Box::into_raw), Relaxed);
+    pub(crate) fn len(&self) -> usize {
+        self.0.len()
     }
 }
 

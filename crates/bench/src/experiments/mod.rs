@@ -5,10 +5,14 @@
 //! within a round (see `stats`).
 
 mod connections;
+mod elements;
+mod feed;
 mod lanes;
 mod memory;
 mod series;
+mod stalls;
 mod throughput;
+mod values;
 mod workers;
 
 use std::path::PathBuf;
@@ -23,8 +27,11 @@ use crate::table::Table;
 use crate::{proc, sys};
 
 pub(crate) use connections::connections;
+pub(crate) use elements::elements;
 pub(crate) use memory::{MemoryArgs, memory};
+pub(crate) use stalls::{StallsArgs, stalls};
 pub(crate) use throughput::{ThroughputArgs, throughput};
+pub(crate) use values::{ValuesArgs, values};
 pub(crate) use workers::workers;
 
 /// Rounds and seconds per measurement, when not said otherwise: thorough and quick.
@@ -199,12 +206,18 @@ pub(crate) fn all(session: &mut Session) -> Result<()> {
         + many.estimate(session)
         + memory_args.estimate(session)
         + connections::estimate(session)
-        + workers::estimate(session);
+        + workers::estimate(session)
+        + ValuesArgs::default().estimate(session)
+        + elements::estimate()
+        + StallsArgs::default().estimate(session);
     println!("this takes about {} minutes", estimate.as_secs().div_ceil(60));
     throughput(session, &pinned)?;
     throughput(session, &many)?;
     throughput(session, &unpinned)?;
     workers(session)?;
     connections(session)?;
-    memory(session, &memory_args)
+    memory(session, &memory_args)?;
+    values(session, &ValuesArgs::default())?;
+    elements(session)?;
+    stalls(session, &StallsArgs::default())
 }

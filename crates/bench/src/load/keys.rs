@@ -5,7 +5,7 @@
 
 use anyhow::{Result, bail};
 
-const PREFIX: &[u8] = b"key:";
+pub(super) const PREFIX: &[u8] = b"key:";
 /// Longest key: a bound for mistakes on the command line.
 const KEY_SIZE_MAX: usize = 64 * 1024;
 
@@ -93,11 +93,16 @@ pub(crate) fn check(key_size: usize, range: KeyRange) -> Result<()> {
 
 /// Appends key `number` to `out`: `key_size` bytes.
 pub(crate) fn write(number: u64, key_size: usize, out: &mut Vec<u8>) {
-    let start = out.len();
     out.extend_from_slice(PREFIX);
-    out.resize(start + key_size, b'0');
+    write_digits(number, key_size - PREFIX.len(), out);
+}
+
+/// Appends a number in decimal, padded with zeroes to so many digits.
+pub(crate) fn write_digits(number: u64, digits: usize, out: &mut Vec<u8>) {
+    let start = out.len();
+    out.resize(start + digits, b'0');
     let mut rest = number;
-    for digit in out[start + PREFIX.len()..].iter_mut().rev() {
+    for digit in out[start..].iter_mut().rev() {
         if rest == 0 {
             break;
         }

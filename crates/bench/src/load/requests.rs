@@ -18,7 +18,8 @@ pub(crate) enum Command {
     Mixed {
         writes_percent: u8,
     },
-    /// Words of a command, in which `{key}` and `{value}` stand for a key and the value.
+    /// Words of a command, in which `{key}` and `{value}` stand for a key and the value, `{same}` for the key before, and
+    /// `{number}` for the digits of a key. Several commands, separated by ` ; `, come by turns.
     Words(String),
 }
 
@@ -54,54 +55,100 @@ impl std::fmt::Display for Command {
     }
 }
 
-/// One command: `parts[0]`, a key, `parts[1]`, a key, ... `parts[n]`.
+/// A stretch of a request.
+#[derive(Clone, Debug)]
+enum Piece {
+    Bytes(Vec<u8>),
+    /// The next key.
+    Key,
+    /// The key before, once more.
+    Same,
+    /// The digits of the next key.
+    Number,
+}
+
+/// One command.
 #[derive(Debug)]
 struct Template {
-    parts: Vec<Vec<u8>>,
+    pieces: Vec<Piece>,
     key_size: usize,
 }
 
 impl Template {
     fn new(words: &[&str], key_size: usize, value: &[u8]) -> Self {
-        let mut parts = vec![format!("*{}\r\n", words.len()).into_bytes()];
-        for word in words {
-            Self::add_word(&mut parts, word, key_size, value);
-        }
-        Self { parts, key_size }
+        let mut template = Self { pieces: Vec::new(), key_size };
+        template.add_bytes(format!("*{}\r\n", words.len()).as_bytes());
+        words.iter().for_each(|word| template.add_word(word, value));
+        template
     }
 
-    fn add_word(parts: &mut Vec<Vec<u8>>, word: &str, key_size: usize, value: &[u8]) {
+    fn add_word(&mut self, word: &str, value: &[u8]) {
         let word = word.replace("{value}", &String::from_utf8_lossy(value));
-        let texts: Vec<&str> = word.split("{key}").collect();
-        let size: usize = texts.iter().map(|text| text.len()).sum::<usize>() + (texts.len() - 1) * key_size;
-        let mut last = parts.pop().expect("starts with one part and each pop is followed by a push");
-        last.extend_from_slice(format!("${size}\r\n").as_bytes());
-        for (index, text) in texts.iter().enumerate() {
-            if index > 0 {
-                parts.push(std::mem::take(&mut last));
-            }
-            last.extend_from_slice(text.as_bytes());
+        let (mut pieces, mut rest) = (Vec::new(), &word[..]);
+        while let Some((at, name, piece)) = first_placeholder(rest) {
+            pieces.extend([Piece::Bytes(rest[..at].into()), piece]);
+            rest = &rest[at + name.len()..];
         }
-        last.extend_from_slice(b"\r\n");
-        parts.push(last);
+        pieces.push(Piece::Bytes(rest.into()));
+        let size: usize = pieces.iter().map(|piece| self.size(piece)).sum();
+        self.add_bytes(format!("${size}\r\n").as_bytes());
+        for piece in pieces {
+            match piece {
+                Piece::Bytes(bytes) => self.add_bytes(&bytes),
+                key => self.pieces.push(key),
+            }
+        }
+        self.add_bytes(b"\r\n");
     }
 
-    fn append(&self, keys: &mut KeyStream, out: &mut Vec<u8>) {
-        out.extend_from_slice(&self.parts[0]);
-        for part in &self.parts[1..] {
-            keys::write(keys.next(), self.key_size, out);
-            out.extend_from_slice(part);
+    fn size(&self, piece: &Piece) -> usize {
+        match piece {
+            Piece::Bytes(bytes) => bytes.len(),
+            Piece::Key | Piece::Same => self.key_size,
+            Piece::Number => self.key_size - keys::PREFIX.len(),
         }
     }
+
+    fn add_bytes(&mut self, bytes: &[u8]) {
+        match self.pieces.last_mut() {
+            Some(Piece::Bytes(last)) => last.extend_from_slice(bytes),
+            _ => self.pieces.push(Piece::Bytes(bytes.into())),
+        }
+    }
+
+    /// Appends a request; `last` is the number of the key before.
+    fn append(&self, keys: &mut KeyStream, last: &mut u64, out: &mut Vec<u8>) {
+        for piece in &self.pieces {
+            match piece {
+                Piece::Bytes(bytes) => out.extend_from_slice(bytes),
+                Piece::Key => {
+                    *last = keys.next();
+                    keys::write(*last, self.key_size, out);
+                }
+                Piece::Same => keys::write(*last, self.key_size, out),
+                Piece::Number => keys::write_digits(keys.next(), self.key_size - keys::PREFIX.len(), out),
+            }
+        }
+    }
+}
+
+/// Where the first placeholder of a word is, and what it stands for.
+fn first_placeholder(word: &str) -> Option<(usize, &'static str, Piece)> {
+    let all = [("{key}", Piece::Key), ("{same}", Piece::Same), ("{number}", Piece::Number)];
+    let found = all.into_iter().filter_map(|(name, piece)| Some((word.find(name)?, name, piece)));
+    found.min_by_key(|(at, ..)| *at)
 }
 
 /// Writes one request after the other.
 #[derive(Debug)]
 pub(crate) struct Composer {
-    /// The command, and the rarer one of a mix.
-    often: Template,
+    /// They come by turns.
+    often: Vec<Template>,
+    turn: usize,
+    /// The rarer one of a mix.
     rarely: Option<(Template, u8)>,
     keys: KeyStream,
+    last_key: u64,
     random: Random,
 }
 
@@ -111,20 +158,29 @@ impl Composer {
         let template = |words: &[&str]| Template::new(words, key_size, &value);
         let (get, set) = (["GET", "{key}"], ["SET", "{key}", "{value}"]);
         let (often, rarely) = match command {
-            Command::Get => (template(&get), None),
-            Command::Set => (template(&set), None),
-            Command::Mixed { writes_percent } => (template(&get), Some((template(&set), *writes_percent))),
-            Command::Words(words) => (template(&words.split_whitespace().collect::<Vec<_>>()), None),
+            Command::Get => (vec![template(&get)], None),
+            Command::Set => (vec![template(&set)], None),
+            Command::Mixed { writes_percent } => {
+                (vec![template(&get)], Some((template(&set), *writes_percent)))
+            }
+            Command::Words(commands) => {
+                let words = |command: &str| template(&command.split_whitespace().collect::<Vec<_>>());
+                (commands.split(" ; ").map(words).collect(), None)
+            }
         };
-        Self { often, rarely, keys, random: Random::new(0x5eed) }
+        let turn = often.len() - 1;
+        Self { often, turn, rarely, keys, last_key: 0, random: Random::new(0x5eed) }
     }
 
     pub(crate) fn append(&mut self, out: &mut Vec<u8>) {
         let template = match &self.rarely {
             Some((rarely, percent)) if self.random.below(100) < u64::from(*percent) => rarely,
-            _ => &self.often,
+            _ => {
+                self.turn = if self.turn + 1 >= self.often.len() { 0 } else { self.turn + 1 };
+                &self.often[self.turn]
+            }
         };
-        template.append(&mut self.keys, out);
+        template.append(&mut self.keys, &mut self.last_key, out);
     }
 }
 
@@ -166,6 +222,16 @@ mod tests {
         );
         assert_eq!(requests("PING", 1), "*1\r\n$4\r\nPING\r\n");
         assert_eq!(requests("PING x", 1), "*2\r\n$4\r\nPING\r\n$1\r\nx\r\n");
+    }
+
+    #[test]
+    fn commands_by_turns_with_the_same_key() {
+        assert_eq!(
+            requests("SADD s{key} a{number}b ; SPOP s{same}", 3),
+            "*3\r\n$4\r\nSADD\r\n$9\r\nskey:0007\r\n$6\r\na0008b\r\n\
+             *2\r\n$4\r\nSPOP\r\n$9\r\nskey:0007\r\n\
+             *3\r\n$4\r\nSADD\r\n$9\r\nskey:0009\r\n$6\r\na0010b\r\n"
+        );
     }
 
     #[test]

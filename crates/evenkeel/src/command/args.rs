@@ -35,7 +35,7 @@ impl<'a> Args<'a> {
     }
 
     /// All from `index` on.
-    pub(crate) fn from(&self, index: usize) -> impl ExactSizeIterator<Item = &'a [u8]> + use<'a> {
+    pub(crate) fn from(&self, index: usize) -> impl ExactSizeIterator<Item = &'a [u8]> + Clone + use<'a> {
         let buf = self.buf;
         self.spans[index.min(self.spans.len())..].iter().map(move |span| span.of(buf))
     }
@@ -86,13 +86,7 @@ impl<'a> Args<'a> {
 
     /// A copy that owns its bytes.
     pub(crate) fn to_owned(self) -> OwnedArgs {
-        let mut buf = Vec::with_capacity(self.spans.iter().map(|span| span.of(self.buf).len()).sum());
-        let mut lens = Vec::with_capacity(self.spans.len());
-        for arg in self.from(0) {
-            buf.extend_from_slice(arg);
-            lens.push(arg.len());
-        }
-        OwnedArgs::from_lens(buf, &lens)
+        OwnedArgs::new(self.from(0))
     }
 }
 
@@ -104,16 +98,14 @@ pub(crate) struct OwnedArgs {
 }
 
 impl OwnedArgs {
-    fn from_lens(buf: Vec<u8>, lens: &[usize]) -> OwnedArgs {
-        let mut at = 0;
-        let spans = lens
-            .iter()
-            .map(|len| {
-                at += len;
-                Span::new(at - len, *len)
-            })
-            .collect();
-        OwnedArgs { buf, spans }
+    /// A copy of these arguments.
+    pub(crate) fn new<'a>(args: impl Iterator<Item = &'a [u8]> + Clone) -> OwnedArgs {
+        let mut buf = Vec::with_capacity(args.clone().map(<[u8]>::len).sum());
+        let spans = args.map(|arg| {
+            buf.extend_from_slice(arg);
+            Span::new(buf.len() - arg.len(), arg.len())
+        });
+        OwnedArgs { spans: spans.collect(), buf }
     }
 
     pub(crate) fn as_args(&self) -> Args<'_> {

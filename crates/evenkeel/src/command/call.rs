@@ -5,6 +5,7 @@ use std::sync::Arc;
 use evenkeel_store::{Held, Key};
 
 use super::{Args, Id};
+use crate::blocking::Mode;
 use crate::config::Settings;
 use crate::reply::Reply;
 use crate::server::Server;
@@ -24,6 +25,7 @@ pub(crate) struct Call<'a, 'h> {
     pub(crate) settings: &'a Arc<Settings>,
     /// The worker that runs this.
     pub(crate) worker: usize,
+    pub(crate) mode: Mode,
 }
 
 impl Call<'_, '_> {

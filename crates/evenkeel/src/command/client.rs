@@ -8,6 +8,7 @@ use evenkeel_resp::number::parse_i64;
 use super::connection::set_name;
 use super::table::table;
 use super::{Args, Call, Command, Flags, Group, at_least, container, docs, exactly, session};
+use crate::blocking::End;
 use crate::clients::ClientInfo;
 use crate::error::{Done, Error};
 use crate::session::ReplyMode;
@@ -389,17 +390,27 @@ fn unpause(call: &mut Call<'_, '_>) -> Done {
 
 /// CLIENT UNBLOCK client-id [TIMEOUT | ERROR]
 ///
-/// Only a pause makes clients wait, and that is not ended one by one.
+/// A client that waits for the end of a pause is left alone.
 fn unblock(call: &mut Call<'_, '_>) -> Done {
     let args = call.args;
     if args.len() > 4 {
         return Err(wrong_number(args));
     }
-    if args.len() == 4 && one_of(args, 3, "TIMEOUT", "ERROR").is_err() {
-        return Err(Error::text("ERR CLIENT UNBLOCK reason should be TIMEOUT or ERROR"));
+    let wrong_reason = |_| Error::text("ERR CLIENT UNBLOCK reason should be TIMEOUT or ERROR");
+    let is_timeout = args.len() < 4 || one_of(args, 3, "TIMEOUT", "ERROR").map_err(wrong_reason)?;
+    let end = if is_timeout { End::Timeout } else { End::Error };
+    let id = u64::try_from(args.int(2)?).unwrap_or(0);
+    let blocked = call.server.clients.get(id).and_then(|client| client.wait.lock().upgrade());
+    let ended = blocked.and_then(|blocked| Some((blocked.id, blocked.end(end)?)));
+    call.reply.int(ended.is_some().into());
+    if let Some((id, resumed)) = ended {
+        let (stats, is_error) = (&call.server.stats[call.worker], end == End::Error);
+        if is_error {
+            stats.error(b"UNBLOCKED");
+        }
+        stats.resumed(id, 0, is_error, call.settings.latency_tracking);
+        call.server.resume(resumed);
     }
-    args.int(2)?;
-    call.reply.int(0);
     Ok(())
 }
 

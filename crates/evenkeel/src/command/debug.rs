@@ -5,7 +5,7 @@
 
 use std::time::{Duration, Instant};
 
-use evenkeel_store::{Expire, Key, Str};
+use evenkeel_store::{Expire, Key, Kind, Str};
 
 use super::config_command::rewrite_file;
 use super::object::{encoding_of, refcount_of};
@@ -179,21 +179,21 @@ fn protocol(call: &mut Call<'_, '_>) -> Done {
 
 /// DEBUG OBJECT key
 ///
-/// The address is that of the key's bytes; the length is that of the value in a snapshot that is not compressed.
+/// The address is that of the key's bytes; the length is that of a string in a snapshot that is not compressed, and the
+/// memory that a collection takes, which is about as much.
 fn object(call: &mut Call<'_, '_>) -> Done {
     let key = call.server.keyspace.key(call.session.db, call.args.at(2));
     let settings = call.settings;
     let line = call.held.visit(key.place, |held| {
         let now = held.seat.now_ms;
         let view = held.peek(&key)?;
-        let value = view.string();
         let idle = evenkeel_store::evict::idle_ms(view.access(), now) / 1000;
         Some(format!(
             "Value at:{:p} refcount:{} encoding:{} serializedlength:{} lru:{} lru_seconds_idle:{idle}",
             view.key().as_ptr(),
             refcount_of(view, settings),
             encoding_of(view),
-            serialized_len(value),
+            if view.kind() == Kind::String { serialized_len(view.string()) } else { view.memory() },
             view.access(),
         ))
     });

@@ -25,7 +25,7 @@
 #[derive(Debug)]
 pub(crate) struct Doc {
     pub(crate) name: &'static str,
-    /// Redis' own: string, bitmap, generic, transactions, connection, server.
+    /// Redis' own: string, hash, sorted-set, generic, transactions, ...
     pub(crate) group: &'static str,
     /// The version of Redis (up to 7.2) or Valkey (later) that brought the command.
     pub(crate) since: &'static str,
@@ -173,6 +173,19 @@ pub(crate) const DOCS: &[Doc] = &[
     doc("BITPOS", "bitmap", "2.8.7", "O(N) with N bytes searched",
         "key bit range=[start end-unit=[end unit=[BYTE | BIT]]]",
         "Finds the place of the first one or the first zero in a string."),
+    doc("BLMOVE", "list", "6.2.0", "O(1)",
+        "source destination wherefrom=<LEFT | RIGHT> whereto=<LEFT | RIGHT> timeout:double",
+        "Moves an element from an end of one list to an end of another, and waits for one if need be."),
+    doc("BLMPOP", "list", "7.0.0", "O(N+M) with N keys and M elements taken",
+        "timeout:double numkeys key [key ...] where=<LEFT | RIGHT> [COUNT count]",
+        "Takes elements from the first list that has some, and waits for them if need be."),
+    doc("BLPOP", "list", "2.0.0", "O(N) with N keys", "key [key ...] timeout:double",
+        "Takes the first element of the first list that has one, and waits for it if need be."),
+    doc("BRPOP", "list", "2.0.0", "O(N) with N keys", "key [key ...] timeout:double",
+        "Takes the last element of the first list that has one, and waits for it if need be."),
+    doc("BRPOPLPUSH", "list", "2.2.0", "O(1)", "source destination timeout:double",
+        "Moves the last element of one list to the front of another, and waits for one if need be.")
+        .deprecated("6.2.0", "`BLMOVE` with the `RIGHT` and `LEFT` arguments"),
     container("CLIENT", "connection", "2.4.0", "Commands about client connections."),
     doc("CLIENT|CACHING", "connection", "6.0.0", "O(1)", "mode=<YES | NO>",
         "Tells whether the keys that the next command reads are to be tracked."),
@@ -291,9 +304,43 @@ pub(crate) const DOCS: &[Doc] = &[
     doc("GETSET", "string", "1.0.0", "O(1)", "key value",
         "Stores a string and gives the one that was there before.")
         .deprecated("6.2.0", "`SET` with the `!GET` argument"),
+    doc("HDEL", "hash", "2.0.0", "O(N) with N fields", "key field [field ...]",
+        "Removes fields of a hash, and the hash with its last field."),
     doc("HELLO", "connection", "6.0.0", "O(1)",
         "arguments=[protover [AUTH username password] [SETNAME clientname]]",
         "Agrees on the protocol's version and introduces client and server to each other."),
+    doc("HEXISTS", "hash", "2.0.0", "O(1)", "key field",
+        "Says whether a hash has a field."),
+    doc("HGET", "hash", "2.0.0", "O(1)", "key field",
+        "Gives the value of a field."),
+    doc("HGETALL", "hash", "2.0.0", "O(N) with N fields of the hash", "key",
+        "Gives all fields of a hash with their values."),
+    doc("HINCRBY", "hash", "2.0.0", "O(1)", "key field increment",
+        "Adds a number to an integer in a field; an absent field counts as 0."),
+    doc("HINCRBYFLOAT", "hash", "2.6.0", "O(1)", "key field increment:double",
+        "Adds a number with a fraction to a number in a field; an absent field counts as 0."),
+    doc("HKEYS", "hash", "2.0.0", "O(N) with N fields of the hash", "key",
+        "Names all fields of a hash."),
+    doc("HLEN", "hash", "2.0.0", "O(1)", "key",
+        "Says how many fields a hash has."),
+    doc("HMGET", "hash", "2.0.0", "O(N) with N fields asked for", "key field [field ...]",
+        "Gives the values of several fields."),
+    doc("HMSET", "hash", "2.0.0", "O(N) with N fields", "key field value [field value ...]",
+        "Sets several fields of a hash, as HSET does.")
+        .deprecated("4.0.0", "`HSET` with multiple field-value pairs"),
+    doc("HRANDFIELD", "hash", "6.2.0", "O(N) with N fields returned", "key options=[count [WITHVALUES]]",
+        "Gives fields chosen at random: different ones, or for a negative count any."),
+    doc("HSCAN", "hash", "2.8.0", "O(1) for a call, O(N) for all N fields of the hash",
+        "key cursor [MATCH pattern] [COUNT count] [NOVALUES]",
+        "Gives some fields of a hash with their values, and where to go on."),
+    doc("HSET", "hash", "2.0.0", "O(N) with N fields", "key field value [field value ...]",
+        "Sets fields of a hash, which is created if it is absent."),
+    doc("HSETNX", "hash", "2.0.0", "O(1)", "key field value",
+        "Sets a field of a hash, unless the field exists."),
+    doc("HSTRLEN", "hash", "3.2.0", "O(1)", "key field",
+        "Says how many bytes the value of a field has."),
+    doc("HVALS", "hash", "2.0.0", "O(N) with N fields of the hash", "key",
+        "Gives the values of all fields of a hash."),
     doc("INCR", "string", "1.0.0", "O(1)", "key",
         "Adds one to an integer; an absent key counts as 0."),
     doc("INCRBY", "string", "1.0.0", "O(1)", "key increment",
@@ -323,6 +370,34 @@ pub(crate) const DOCS: &[Doc] = &[
     doc("LCS", "string", "7.0.0", "O(N*M) with strings of N and M bytes",
         "key1 key2#0 [LEN] [IDX] [MINMATCHLEN min-match-len] [WITHMATCHLEN]",
         "Finds the longest sequence of bytes that two strings share in the same order."),
+    doc("LINDEX", "list", "1.0.0", "O(log N) with N elements", "key index",
+        "Gives the element at a position, which counts from the end if negative."),
+    doc("LINSERT", "list", "2.2.0", "O(N) with N elements up to the pivot", "key where=<BEFORE | AFTER> pivot element",
+        "Inserts an element next to the first one that equals the pivot."),
+    doc("LLEN", "list", "1.0.0", "O(1)", "key",
+        "Says how many elements a list has."),
+    doc("LMOVE", "list", "6.2.0", "O(1)", "source destination wherefrom=<LEFT | RIGHT> whereto=<LEFT | RIGHT>",
+        "Moves an element from an end of one list to an end of another."),
+    doc("LMPOP", "list", "7.0.0", "O(N+M) with N keys and M elements taken",
+        "numkeys key [key ...] where=<LEFT | RIGHT> [COUNT count]",
+        "Takes elements from the first list that has some."),
+    doc("LPOP", "list", "1.0.0", "O(N) with N elements taken", "key [count]",
+        "Takes the first elements of a list."),
+    doc("LPOS", "list", "6.0.6", "O(N) with N elements looked at",
+        "key element [RANK rank:integer] [COUNT num-matches:integer] [MAXLEN len:integer]",
+        "Gives the positions of elements that equal one."),
+    doc("LPUSH", "list", "1.0.0", "O(N) with N elements pushed", "key element [element ...]",
+        "Puts elements at the front of a list, which is created if it is absent."),
+    doc("LPUSHX", "list", "2.2.0", "O(N) with N elements pushed", "key element [element ...]",
+        "Puts elements at the front of a list that exists."),
+    doc("LRANGE", "list", "1.0.0", "O(log N+M) with N elements, M of them returned", "key start stop:integer",
+        "Gives the elements at a range of positions."),
+    doc("LREM", "list", "1.0.0", "O(N) with N elements", "key count element",
+        "Removes elements that equal one, from the front or, if the count is negative, from the end."),
+    doc("LSET", "list", "1.0.0", "O(log N) with N elements", "key index element",
+        "Replaces the element at a position."),
+    doc("LTRIM", "list", "1.0.0", "O(log N) with N elements", "key start stop:integer",
+        "Removes all elements but those at a range of positions."),
     container("MEMORY", "server", "4.0.0", "Commands about the memory that the server uses."),
     doc("MEMORY|DOCTOR", "server", "4.0.0", "O(1)", "",
         "Says whether anything is odd about the use of memory."),
@@ -367,6 +442,18 @@ pub(crate) const DOCS: &[Doc] = &[
         "Lets a key vanish at a point in time, given in milliseconds."),
     doc("PEXPIRETIME", "generic", "7.0.0", "O(1)", "key",
         "Gives the point in time at which a key vanishes, in milliseconds."),
+    doc("PFADD", "hyperloglog", "2.8.9", "O(1) for each element", "key [element [element ...]]",
+        "Counts elements in; the key then knows about how many different ones it has seen."),
+    doc("PFCOUNT", "hyperloglog", "2.8.9", "O(1) for one key, O(N) with N keys", "key [key ...]",
+        "Says about how many different elements a key, or several together, have seen."),
+    doc("PFDEBUG", "hyperloglog", "2.8.9", "N/A", "subcommand key",
+        "Shows how a HyperLogLog is encoded, or its registers, or makes it dense.")
+        .system(),
+    doc("PFMERGE", "hyperloglog", "2.8.9", "O(N) with N keys", "destkey [sourcekey [sourcekey ...]]",
+        "Stores a HyperLogLog that has seen what any of several has seen."),
+    doc("PFSELFTEST", "hyperloglog", "2.8.9", "N/A", "",
+        "Tests the counting of elements with elements of its own.")
+        .system(),
     doc("PING", "connection", "1.0.0", "O(1)", "[message]",
         "Answers PONG, or with the message."),
     doc("PSETEX", "string", "2.6.0", "O(1)", "key milliseconds value",
@@ -385,6 +472,15 @@ pub(crate) const DOCS: &[Doc] = &[
         "Puts the connection into the state of a new one."),
     doc("ROLE", "server", "2.8.12", "O(1)", "",
         "Says whether the server is a primary or a replica, and of whom."),
+    doc("RPOP", "list", "1.0.0", "O(N) with N elements taken", "key [count]",
+        "Takes the last elements of a list."),
+    doc("RPOPLPUSH", "list", "1.2.0", "O(1)", "source destination",
+        "Moves the last element of one list to the front of another.")
+        .deprecated("6.2.0", "`LMOVE` with the `RIGHT` and `LEFT` arguments"),
+    doc("RPUSH", "list", "1.0.0", "O(N) with N elements pushed", "key element [element ...]",
+        "Puts elements at the end of a list, which is created if it is absent."),
+    doc("RPUSHX", "list", "2.2.0", "O(N) with N elements pushed", "key element [element ...]",
+        "Puts elements at the end of a list that exists."),
     doc("SCAN", "generic", "2.8.0", "O(1) for a call, O(N) for all N keys",
         "cursor [MATCH pattern] [COUNT count] [TYPE type]",
         "Goes through the keys of the selected database in steps."),
@@ -436,6 +532,62 @@ pub(crate) const DOCS: &[Doc] = &[
         "Stops watching all keys."),
     doc("WATCH", "transactions", "2.2.0", "O(1) for each key", "key [key ...]",
         "Lets the next EXEC do nothing if one of the keys changes before it."),
+    doc("ZADD", "sorted-set", "1.2.0", "O(log N) for each member, with N members of the set",
+        "key condition=[NX | XX] comparison=[GT | LT] [CH] [INCR] score:double member [score:double member ...]",
+        "Adds members with scores, or changes the scores of members that are there."),
+    doc("ZCARD", "sorted-set", "1.2.0", "O(1)", "key",
+        "Says how many members a sorted set has."),
+    doc("ZCOUNT", "sorted-set", "2.0.0", "O(log N) with N members", "key min:double max:double",
+        "Counts the members with scores in a range."),
+    doc("ZINCRBY", "sorted-set", "1.2.0", "O(log N) with N members", "key increment member",
+        "Adds a number to the score of a member; an absent member counts as 0."),
+    doc("ZLEXCOUNT", "sorted-set", "2.8.9", "O(log N) with N members", "key min max",
+        "Counts the members within a range of names, where all have the same score."),
+    doc("ZMSCORE", "sorted-set", "6.2.0", "O(log N) for each member asked for", "key member [member ...]",
+        "Gives the scores of several members."),
+    doc("ZRANGE", "sorted-set", "1.2.0", "O(log N + M) with N members, M of which are returned",
+        "key start:string stop sortby=[BYSCORE | BYLEX] [REV] [LIMIT offset count] [WITHSCORES]",
+        "Gives the members in a range of positions, scores or names."),
+    doc("ZRANGEBYLEX", "sorted-set", "2.8.9", "O(log N + M) with N members, M of which are returned",
+        "key min max [LIMIT offset count]",
+        "Gives the members within a range of names, where all have the same score.")
+        .deprecated("6.2.0", "`ZRANGE` with the `BYLEX` argument"),
+    doc("ZRANGEBYSCORE", "sorted-set", "1.0.5", "O(log N + M) with N members, M of which are returned",
+        "key min:double max:double [WITHSCORES] [LIMIT offset count]",
+        "Gives the members with scores in a range.")
+        .deprecated("6.2.0", "`ZRANGE` with the `BYSCORE` argument"),
+    doc("ZRANGESTORE", "sorted-set", "6.2.0", "O(log N + M) with N members, M of which are stored",
+        "dst src min max sortby=[BYSCORE | BYLEX] [REV] [LIMIT offset count]",
+        "Stores the members in a range of positions, scores or names under another key."),
+    doc("ZRANK", "sorted-set", "2.0.0", "O(log N) with N members", "key member [WITHSCORE]",
+        "Says how many members come before one in ascending order."),
+    doc("ZREM", "sorted-set", "1.2.0", "O(log N) for each member, with N members of the set",
+        "key member [member ...]",
+        "Removes members of a sorted set, and the set with its last member."),
+    doc("ZREMRANGEBYLEX", "sorted-set", "2.8.9", "O(log N) for each member removed, with N members", "key min max",
+        "Removes the members within a range of names, where all have the same score."),
+    doc("ZREMRANGEBYRANK", "sorted-set", "2.0.0", "O(log N) for each member removed, with N members",
+        "key start stop:integer",
+        "Removes the members in a range of positions."),
+    doc("ZREMRANGEBYSCORE", "sorted-set", "1.2.0", "O(log N) for each member removed, with N members",
+        "key min:double max:double",
+        "Removes the members with scores in a range."),
+    doc("ZREVRANGE", "sorted-set", "1.2.0", "O(log N + M) with N members, M of which are returned",
+        "key start stop:integer [WITHSCORES]",
+        "Gives the members in a range of positions, counted from the last one.")
+        .deprecated("6.2.0", "`ZRANGE` with the `REV` argument"),
+    doc("ZREVRANGEBYLEX", "sorted-set", "2.8.9", "O(log N + M) with N members, M of which are returned",
+        "key max min [LIMIT offset count]",
+        "Gives the members within a range of names in descending order.")
+        .deprecated("6.2.0", "`ZRANGE` with the `REV` and `BYLEX` arguments"),
+    doc("ZREVRANGEBYSCORE", "sorted-set", "2.2.0", "O(log N + M) with N members, M of which are returned",
+        "key max:double min:double [WITHSCORES] [LIMIT offset count]",
+        "Gives the members with scores in a range in descending order.")
+        .deprecated("6.2.0", "`ZRANGE` with the `REV` and `BYSCORE` arguments"),
+    doc("ZREVRANK", "sorted-set", "2.0.0", "O(log N) with N members", "key member [WITHSCORE]",
+        "Says how many members come before one in descending order."),
+    doc("ZSCORE", "sorted-set", "1.2.0", "O(log N) with N members", "key member",
+        "Gives the score of a member."),
 ];
 
 /// DEBUG is one command to COMMAND, as in Redis: its subcommands are no rows above but stand in HELP alone.
@@ -506,7 +658,7 @@ impl Kind {
 #[rustfmt::skip]
 fn kind_of_name(name: &str) -> Kind {
     match name {
-        "key" | "key1" | "key2" | "newkey" | "destkey" | "source" | "destination" => Kind::Key,
+        "key" | "key1" | "key2" | "newkey" | "destkey" | "sourcekey" | "source" | "destination" | "src" | "dst" => Kind::Key,
         "pattern" => Kind::Pattern,
         "unix-time-seconds" | "unix-time-milliseconds" => Kind::UnixTime,
         "bit" | "client-id" | "count" | "cursor" | "db" | "decrement" | "destination-db" | "end" | "increment"
@@ -1002,7 +1154,7 @@ mod tests {
                 let parts = word.split_inclusive(['[', '<']);
                 let shown: String =
                     parts.map(|part| part.split_once('=').map_or(part, |(_, shown)| shown)).collect();
-                shown.replace(":integer", "").replace(":double", "").replace("#0", "")
+                shown.replace(":integer", "").replace(":double", "").replace(":string", "").replace("#0", "")
             };
             let name = doc.name.rsplit('|').next().expect("split gives at least one part");
             let expected = [name].into_iter().chain(doc.syntax.split_whitespace()).map(plain);
@@ -1013,7 +1165,21 @@ mod tests {
     #[test]
     fn every_row_is_complete() {
         for doc in DOCS {
-            let groups = ["string", "bitmap", "generic", "transactions", "connection", "server"];
+            let groups = [
+                "string",
+                "bitmap",
+                "hyperloglog",
+                "geo",
+                "hash",
+                "list",
+                "set",
+                "sorted-set",
+                "stream",
+                "generic",
+                "transactions",
+                "connection",
+                "server",
+            ];
             assert!(groups.contains(&doc.group), "{}", doc.name);
             assert!(doc.summary.ends_with('.') && doc.summary.len() <= 100, "{}", doc.name);
             assert!(doc.since.split('.').count() == 3, "{}", doc.name);

@@ -59,6 +59,10 @@ impl Extended {
         number.filter(|number| matches!(number, Extended::Finite { .. }))
     }
 
+    pub(crate) fn is_finite(self) -> bool {
+        matches!(self, Extended::Finite { .. })
+    }
+
     /// The sum; `None` when it is infinite or no number.
     pub(crate) fn plus(self, other: Extended) -> Option<Extended> {
         use Extended::Finite;
@@ -84,6 +88,32 @@ impl Extended {
         let sum = if negative == n { large + small } else { large - small - u128::from(lost) };
         let sum = round(negative, sum, exponent - 63, lost);
         sum.filter(|sum| matches!(sum, Finite { .. }))
+    }
+
+    pub(crate) fn is_negative_infinity(self) -> bool {
+        self == Extended::Infinite { negative: true }
+    }
+
+    /// A thousand times the number, rounded to a number and then up to an integer, as Redis makes milliseconds of
+    /// seconds; `None` when that is beyond 64 bits.
+    pub(crate) fn thousandfold_up(self) -> Option<i64> {
+        let Extended::Finite { negative, mantissa, exponent } = self else { return None };
+        let Some(Extended::Finite { mantissa, exponent, .. }) =
+            round(negative, u128::from(mantissa) * 1000, exponent, false)
+        else {
+            return if exponent < 0 { Some(0) } else { None };
+        };
+        let whole = match exponent {
+            _ if mantissa == 0 => 0,
+            0.. => return None, // the highest of the 64 bits is set
+            -63..=-1 => {
+                let (whole, rest) = (mantissa >> -exponent, mantissa & ((1 << -exponent) - 1));
+                whole + u64::from(rest > 0 && !negative)
+            }
+            _ => u64::from(!negative),
+        };
+        let whole = i64::try_from(whole).ok()?;
+        Some(if negative { -whole } else { whole })
     }
 
     /// The number as Redis prints it: 17 decimals, without zeros at their end; never an exponent.

@@ -42,7 +42,7 @@ fn usage(call: &mut Call<'_, '_>) -> Done {
         if !args.is(at, "SAMPLES") || args.len() == at + 1 {
             return Err(Error::Syntax);
         }
-        // A string needs no samples: its size is known.
+        // The size of a value is known, or counted by a few pages of it: no samples are taken.
         if args.int(at + 1)? < 0 {
             return Err(Error::Syntax);
         }

@@ -15,12 +15,16 @@ pub(crate) mod connection;
 pub(crate) mod debug;
 pub(crate) mod docs;
 pub(crate) mod expire;
-mod extended;
+pub(crate) mod extended;
+pub(crate) mod hash;
+mod hll;
+mod hyperloglog;
 pub(crate) mod introspect;
 pub(crate) mod keys;
 pub(crate) mod keyspace;
 pub(crate) mod latency;
 mod lcs;
+pub(crate) mod list;
 pub(crate) mod memory;
 mod natural;
 pub(crate) mod object;
@@ -32,6 +36,7 @@ pub(crate) mod specs;
 pub(crate) mod string;
 pub(crate) mod table;
 pub(crate) mod transaction;
+pub(crate) mod zset;
 
 pub(crate) use args::Args;
 pub(crate) use call::Call;
@@ -48,9 +53,12 @@ pub(crate) const FAMILIES: &[&[Command]] = &[
     connection::COMMANDS,
     debug::COMMANDS,
     expire::COMMANDS,
+    hyperloglog::COMMANDS,
+    hash::COMMANDS,
     introspect::COMMANDS,
     keyspace::COMMANDS,
     latency::COMMANDS,
+    list::COMMANDS,
     memory::COMMANDS,
     object::COMMANDS,
     scan::COMMANDS,
@@ -58,6 +66,7 @@ pub(crate) const FAMILIES: &[&[Command]] = &[
     slowlog::COMMANDS,
     string::COMMANDS,
     transaction::COMMANDS,
+    zset::COMMANDS,
     #[cfg(test)]
     crate::testing::COMMANDS,
 ];
@@ -100,8 +109,10 @@ impl Flags {
     pub(crate) const NO_AUTH: Flags = Flags(1 << 10);
     /// Not delayed by CLIENT PAUSE.
     pub(crate) const EVEN_PAUSED: Flags = Flags(1 << 11);
-    /// Delayed by CLIENT PAUSE WRITE although it need not write (EXEC).
+    /// A reading command that may write all the same (PFCOUNT): CLIENT PAUSE WRITE delays it.
     pub(crate) const MAY_WRITE: Flags = Flags(1 << 12);
+    /// May wait; see [`crate::blocking`].
+    pub(crate) const BLOCKING: Flags = Flags(1 << 13);
     /// Allowed to a client beyond `maxclients`: what an operator needs to see and mend a full server.
     pub(crate) const OPERATOR: Flags = Flags(1 << 14);
     /// Touches no key and does not change the database selected, so that EXEC need hold nothing for it.
@@ -137,6 +148,7 @@ pub(crate) enum Group {
     SortedSet,
     Stream,
     Geo,
+    HyperLogLog,
     Transaction,
     Connection,
     Server,
@@ -154,6 +166,7 @@ impl Group {
             Group::SortedSet => Some("@sortedset"),
             Group::Stream => Some("@stream"),
             Group::Geo => Some("@geo"),
+            Group::HyperLogLog => Some("@hyperloglog"),
             Group::Transaction => Some("@transaction"),
             Group::Connection => Some("@connection"),
             Group::Server => None,
@@ -282,6 +295,11 @@ impl Command {
     /// May need memory.
     pub(crate) const fn grows(self) -> Command {
         self.flag(Flags::DENYOOM)
+    }
+
+    /// May wait.
+    pub(crate) const fn blocks(self) -> Command {
+        self.flag(Flags::BLOCKING)
     }
 
     /// For operators.

@@ -4,7 +4,7 @@
 //! would give for the same value with the same history.
 
 use evenkeel_resp::number::parse_i64;
-use evenkeel_store::{Access, Str, View, evict};
+use evenkeel_store::{Access, Kind, Str, View, evict};
 
 use super::{Call, Command, Flags, Group, Handler, Keys, container, docs, exactly, read, session};
 use crate::config::{Policy, Settings};
@@ -44,6 +44,18 @@ fn encoding(call: &mut Call<'_, '_>) -> Done {
 
 /// The form that Redis would keep a value in, as OBJECT ENCODING names it.
 pub(crate) fn encoding_of(view: View<'_>) -> &'static str {
+    match (view.kind(), view.form()) {
+        (Kind::String, _) => encoding_of_string(view),
+        (Kind::List, _) => "quicklist",
+        (Kind::Set, 0) => "intset",
+        (Kind::Set, 1) | (Kind::Hash | Kind::ZSet, 0) => "listpack",
+        (Kind::Set | Kind::Hash, _) => "hashtable",
+        (Kind::ZSet, _) => "skiplist",
+        (Kind::Stream, _) => "stream",
+    }
+}
+
+fn encoding_of_string(view: View<'_>) -> &'static str {
     /// Longest string that Redis allocates together with its header.
     const EMBEDDED_MAX: usize = 44;
     match view.string() {
@@ -101,6 +113,9 @@ pub(crate) fn refcount_of(view: View<'_>, settings: &Settings) -> i64 {
 
 /// Redis shares one value among all keys with the same small integer, and then shows no true count of its owners.
 fn is_small_int(view: View<'_>) -> bool {
+    if view.kind() != Kind::String {
+        return false;
+    }
     let Str::Flat(bytes) = view.string() else { return false };
     !view.is_raw() && !view.is_text() && parse_i64(bytes).is_some_and(|value| (0..10_000).contains(&value))
 }
@@ -112,7 +127,50 @@ fn tracks_access(policy: Policy) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use evenkeel_store::collection::{Collection, Hash, List, Set, ZSet};
+
     use crate::testing::{World, check};
+
+    /// Sets the key `k` to a collection of this form.
+    fn set<T: Collection>(world: &mut World, value: T, form: u8) {
+        let (server, seat) = (world.server.clone(), &mut world.workers[0].seat);
+        let key = server.keyspace.key(0, b"k");
+        server.keyspace.enter(seat);
+        server.keyspace.hold_one(seat, key.place).set_collection(&key, value, form, None);
+        server.keyspace.leave(seat);
+    }
+
+    #[test]
+    fn collections_are_called_by_their_form() {
+        let (mut world, hasher) = (World::new(), evenkeel_store::Hasher::default());
+        let (mut list, mut members) = (List::new(), Set::new());
+        let (mut hash, mut sorted) = (Hash::new(), ZSet::new());
+        list.push_back(b"element");
+        members.insert(&hasher, b"member");
+        hash.set(&hasher, b"field", b"value");
+        sorted.insert(&hasher, b"member", 1.0);
+        let is = |world: &mut World, name: &str| {
+            world.check(&format!("> OBJECT ENCODING k < \"{name}\"\n > OBJECT REFCOUNT k < :1"));
+            world.check(&format!(
+                "> DEBUG OBJECT k < Value at:* refcount:1 encoding:{name} serializedlength:* lru:*"
+            ));
+            world.check("> MEMORY USAGE k SAMPLES 3 < :*\n > OBJECT IDLETIME k < :0");
+        };
+        set(&mut world, list, 0);
+        is(&mut world, "quicklist");
+        for (form, name) in ["intset", "listpack", "hashtable"].into_iter().enumerate() {
+            set(&mut world, members.clone(), form as u8);
+            is(&mut world, name);
+        }
+        for (form, name) in ["listpack", "hashtable"].into_iter().enumerate() {
+            set(&mut world, hash.clone(), form as u8);
+            is(&mut world, name);
+        }
+        for (form, name) in ["listpack", "skiplist"].into_iter().enumerate() {
+            set(&mut world, sorted.clone(), form as u8);
+            is(&mut world, name);
+        }
+    }
 
     #[test]
     fn encodings_are_those_of_redis() {

@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize};
 use super::connection::Connection;
 use super::mailbox::Mailbox;
 use super::poll::check;
+use crate::waiting::Resumed;
 
 /// What a worker can be told.
 pub(crate) enum Message {
@@ -20,6 +21,8 @@ pub(crate) enum Message {
     Wake,
     /// The server listens elsewhere.
     Listen,
+    /// A connection's command waits no more.
+    Resume(Resumed),
     /// Give unused memory back.
     Purge,
 }

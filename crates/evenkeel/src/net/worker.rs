@@ -4,10 +4,11 @@
 //! with one write; look into the inbox; timers; a slice of background work, if there is any. A connection that keeps
 //! sending is served again in the next turn, so it cannot keep the others waiting.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
+use std::time::Instant;
 
 use evenkeel_store::Place;
 
@@ -23,9 +24,11 @@ use crate::log::Level;
 use crate::observe::process;
 use crate::observe::stats::{Stage, add};
 use crate::pipeline::{Ended, Pipeline};
-use crate::reply::Reply;
+use crate::reply::{LARGE, Reply};
 use crate::server::Server;
 use crate::session::Session;
+
+mod suspended;
 
 /// Bytes read at once from a connection: what a pipeline of 100 requests of 500 bytes needs.
 const READ_LEN: usize = 64 * 1024;
@@ -72,6 +75,8 @@ pub(crate) struct Worker {
     /// Connections that have more to read, or whose pause has ended.
     ready: VecDeque<u64>,
     parked: Vec<u64>,
+    /// When commands that wait have waited long enough, and whose they are.
+    deadlines: BTreeSet<(Instant, u64)>,
     /// Listeners with connections to accept in this turn.
     knocking: Vec<u64>,
     /// Connections beyond `maxclients`, and since when they wait for a place.
@@ -114,6 +119,7 @@ impl Worker {
             vacant: Vec::new(),
             ready: VecDeque::new(),
             parked: Vec::new(),
+            deadlines: BTreeSet::new(),
             knocking: Vec::new(),
             doorstep: VecDeque::new(),
             buffer: vec![0; GROUP * READ_LEN].into(),
@@ -169,6 +175,7 @@ impl Worker {
         }
         self.serve_readable();
         self.serve_ready();
+        self.end_waits();
         if self.kept_for_clients > KEPT_FOR_CLIENTS_MAX {
             self.evict_clients();
         }
@@ -195,7 +202,8 @@ impl Worker {
             until = until.min(since_ms + DOORSTEP_MS);
         }
         let now = clock::unix_ms();
-        until.saturating_sub(now).min(TICK_MS) as i32
+        let left_ms = until.saturating_sub(now).min(TICK_MS);
+        left_ms.min(self.first_deadline_ms().unwrap_or(TICK_MS)) as i32
     }
 
     fn on_event(&mut self, event: Event) {
@@ -240,7 +248,8 @@ impl Worker {
         for (token, hangup) in group {
             let Some(connection) = self.take(*token) else { continue };
             let killed = connection.client().killed.load(Relaxed);
-            if connection.parked || connection.session.closing || killed || !connection.input.is_empty() {
+            let waits = connection.parked || connection.session.waiting.is_some();
+            if waits || connection.session.closing || killed || !connection.input.is_empty() {
                 self.serve(*token, connection, *hangup);
                 continue;
             }
@@ -320,6 +329,7 @@ impl Worker {
                 self.parked.push(token);
                 self.put_back(token, connection);
             }
+            Next::Suspend => self.suspend(token, connection),
             Next::Close => self.close(token, connection),
         }
     }
@@ -330,6 +340,10 @@ impl Worker {
         }
         if connection.parked {
             return Next::Wait;
+        }
+        if let Some(waiting) = &connection.session.waiting {
+            // What has been taken for the client is sent before the end of its stream is read.
+            return if hangup && waiting.give_up() { Next::Close } else { Next::Wait };
         }
         if connection.session.closing {
             return if connection.backlog_len() == 0 { Next::Close } else { Next::Wait };
@@ -465,6 +479,7 @@ impl Worker {
                 Ended::Empty if connection.session.closing => return (self.after_closing(connection), used),
                 Ended::Empty => return (Next::Wait, used),
                 Ended::Paused => return (Next::Park, used),
+                Ended::Suspended => return (Next::Suspend, used),
             }
         }
     }
@@ -481,11 +496,12 @@ impl Worker {
         let waiting = (connection.backlog_len() + len) as u64;
         if limit > 0 && waiting > limit {
             // Nothing of it is sent: a client must not take the beginning for the whole.
-            self.reply.clear();
+            self.server.rubbish.free(std::mem::take(&mut self.reply));
             self.note_output_limit(connection, waiting);
             return false;
         }
         let sent = connection.send(&mut self.reply);
+        self.clear_away(connection);
         let stats = self.executor.stats();
         self.executor.last_ticks = book(stats, Stage::Write, before);
         let stats = self.executor.stats();
@@ -505,9 +521,18 @@ impl Worker {
         }
     }
 
+    /// Has what was sent freed by the thread for that, where it is much.
+    #[inline]
+    fn clear_away(&self, connection: &mut Connection) {
+        for stretch in connection.rubbish.drain(..) {
+            self.server.rubbish.free(stretch);
+        }
+    }
+
     fn flush_backlog(&mut self, connection: &mut Connection) -> bool {
         let before = clock::ticks();
         let sent = connection.send_backlog();
+        self.clear_away(connection);
         book(self.executor.stats(), Stage::Write, before);
         match sent {
             Ok(Sent::All) => !connection.session.closing,
@@ -672,6 +697,7 @@ impl Worker {
         self.generations[index] = self.generations[index].wrapping_add(1) & 0x7fff_ffff;
         let token = u64::from(self.generations[index]) << 32 | index as u64;
         connection.client().worker.store(self.index as u32, Relaxed);
+        connection.client().token.store(token, Relaxed);
         if let Err(error) = self.poll.add_connection(connection.fd(), token) {
             self.server
                 .log
@@ -717,8 +743,12 @@ impl Worker {
         self.inbox().connections.fetch_sub(1, Relaxed);
     }
 
-    /// Ends a session: its watches and its entry in the registry.
+    /// Ends a session: its wait, its watches and its entry in the registry.
     fn forget(&mut self, mut connection: Box<Connection>) {
+        self.abandon_wait(&mut connection);
+        if connection.backlog_len() > LARGE {
+            self.server.rubbish.free(connection.abandon());
+        }
         let server = &self.server;
         let seat = &mut self.executor.seat;
         if connection.session.watching.is_some() {
@@ -737,6 +767,7 @@ impl Worker {
                     self.adopt(connection);
                 }
                 Message::CloseKilled => self.close_killed(),
+                Message::Resume(resumed) => self.resume(resumed),
                 Message::Listen => self.follow_listeners(),
                 Message::Purge => process::purge(),
             }
@@ -817,7 +848,8 @@ impl Worker {
     fn is_idle(&self, connection: &Connection) -> bool {
         let timeout = self.executor.settings.timeout;
         let idle_ms = self.now_ms.saturating_sub(connection.client().active_ms.load(Relaxed));
-        timeout > 0 && !connection.parked && idle_ms > u64::from(timeout) * 1000
+        let waits = connection.parked || connection.session.waiting.is_some();
+        timeout > 0 && !waits && idle_ms > u64::from(timeout) * 1000
     }
 
     /// Looks for clients that take more memory than `maxmemory-clients` allows all of them together.
@@ -842,7 +874,8 @@ impl Worker {
         for token in self.tokens() {
             let connection =
                 self.connections[token as u32 as usize].as_mut().expect("a token of one that is there");
-            if connection.activity > 0 && !connection.parked {
+            let waits = connection.parked || connection.session.waiting.is_some();
+            if connection.activity > 0 && !waits {
                 active.push((connection.activity, token));
             }
             connection.activity = 0;
@@ -884,6 +917,8 @@ enum Next {
     /// There may be more to read: once more in the next turn.
     Again,
     Park,
+    /// Until its command waits no more.
+    Suspend,
     Close,
 }
 

@@ -1,6 +1,6 @@
-//! What the mailbox's file finds as `crate::sync` when it is compiled here: loom's primitives, in `parking_lot`'s shape.
+//! What the files under test find as `crate::sync` when they are compiled here: loom's primitives, in `parking_lot`'s shape.
 
-pub(crate) use loom::sync::atomic;
+pub(crate) use loom::sync::{MutexGuard, atomic};
 
 pub(crate) struct Mutex<T>(loom::sync::Mutex<T>);
 
@@ -9,7 +9,7 @@ impl<T> Mutex<T> {
         Mutex(loom::sync::Mutex::new(value))
     }
 
-    pub(crate) fn lock(&self) -> loom::sync::MutexGuard<'_, T> {
+    pub(crate) fn lock(&self) -> MutexGuard<'_, T> {
         self.0.lock().expect("no thread panics while it holds a lock")
     }
 }

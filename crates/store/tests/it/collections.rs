@@ -83,7 +83,7 @@ fn sorted_sets_against_a_plain_one() {
             }
             if random.below(4) < if shrinking { 1 } else { 3 } {
                 assert_eq!(set.insert(&hasher, &member, score), old);
-                order.insert((place(score), member.clone()));
+                order.insert((place(score + 0.0), member.clone()));
                 members.insert(member, score);
             } else {
                 assert_eq!(set.remove(&hasher, &member), old);
@@ -133,10 +133,14 @@ fn check_order(
     if members.values().all(|score| *score == 0.0) {
         let less = order.iter().filter(|(_, other)| other[..] < *member).count() as u64;
         let there = u64::from(members.contains_key(member));
-        assert_eq!(set.count_below_lex(Lex::Including(member), false), less);
-        assert_eq!(set.count_below_lex(Lex::Excluding(member), false), less + there);
-        assert_eq!(set.count_below_lex(Lex::Including(member), true), less + there);
-        assert_eq!(set.count_below_lex(Lex::Excluding(member), true), less);
+        let ends = [Lex::Min, Lex::Including(member), Lex::Excluding(member), Lex::Max];
+        let starts = [0, less, less + there, set.len()];
+        let stops = [0, less + there, less, set.len()];
+        for (from, start) in ends.into_iter().zip(starts) {
+            for (to, stop) in ends.into_iter().zip(stops) {
+                assert_eq!(set.lex_range(from, to, false), start..stop.max(start), "{from:?} to {to:?}");
+            }
+        }
     }
 }
 
@@ -166,4 +170,49 @@ fn a_scan_meets_what_stays() {
         }
         assert!(staying.iter().all(|member| met.contains(member)), "after {calls} calls");
     }
+}
+
+/// One thread writes; others read clones, clone those again and drop them, all at the same time.
+#[test]
+fn clones_are_read_on_other_threads_while_one_writes() {
+    const READERS: usize = 3;
+    let hasher = Hasher::default();
+    let seed = fresh_seed();
+    println!("EVENKEEL_SEED={seed}");
+    let digest = |set: &ZSet| {
+        set.range(0..set.len())
+            .fold(0_u64, |sum, (member, score)| sum.rotate_left(5) ^ hasher.hash(member) ^ score.to_bits())
+    };
+    std::thread::scope(|scope| {
+        let readers: Vec<_> = (0..READERS)
+            .map(|_| {
+                let (sender, receiver) = std::sync::mpsc::sync_channel::<(ZSet, u64)>(4);
+                let digest = &digest;
+                scope.spawn(move || {
+                    let mut kept = Vec::new();
+                    for (set, expected) in receiver {
+                        assert_eq!(digest(&set), expected);
+                        kept.push((set.clone(), expected));
+                        if kept.len() > 3 {
+                            let (set, expected) = kept.swap_remove(1);
+                            assert_eq!(digest(&set), expected, "after more writes");
+                        }
+                    }
+                });
+                sender
+            })
+            .collect();
+        let (mut random, mut set) = (Random::new(seed), ZSet::new());
+        for _ in 0..if cfg!(miri) { 4 } else { 400 } {
+            for _ in 0..50 {
+                let member = format!("member {}", random.below(3000));
+                match random.below(3) {
+                    0 => _ = set.remove(&hasher, member.as_bytes()),
+                    _ => _ = set.insert(&hasher, member.as_bytes(), random.below(100) as f64),
+                }
+            }
+            let expected = digest(&set);
+            readers.iter().for_each(|reader| reader.send((set.clone(), expected)).expect("it reads"));
+        }
+    });
 }

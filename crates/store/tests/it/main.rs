@@ -6,6 +6,7 @@ mod collections;
 mod eviction;
 mod gate;
 mod large_slot;
+mod lists;
 mod memory;
 mod model;
 mod scanning;

@@ -53,9 +53,10 @@ pub(super) fn clients(facts: &Facts<'_>, text: &mut Text) {
     text.field("blocked_clients", clients.blocked);
     text.zeros(&["tracking_clients", "pubsub_clients"]);
     text.field("watching_clients", clients.watching);
-    text.field("clients_in_timeout_table", 0);
+    text.field("clients_in_timeout_table", clients.in_timeout);
     text.field("total_watched_keys", clients.watched_keys);
-    text.zeros(&["total_blocking_keys", "total_blocking_keys_on_nokey"]);
+    text.field("total_blocking_keys", server.keyspace.waited_keys());
+    text.zeros(&["total_blocking_keys_on_nokey"]);
     let paused = server.pause.is_active(now);
     text.field("paused_reason", if paused { "client_pause" } else { "none" });
     text.field("paused_actions", server.pause.name(now));

@@ -121,3 +121,76 @@ fn appending_fills_pages_and_cutting_is_quick() {
     assert_eq!(tree.len(), 20);
     check_shape(&tree);
 }
+
+/// Seeks a number of eight bytes at the start of an item.
+struct ByNumber(u64);
+
+fn number(item: &[u8]) -> u64 {
+    u64::from_be_bytes(*item.first_chunk().expect("eight bytes"))
+}
+
+impl Seek for ByNumber {
+    fn branch(&mut self, inner: &Inner) -> usize {
+        inner.seek(|bound| bound[0].cmp(&self.0))
+    }
+
+    fn within(&mut self, page: &Page) -> (usize, bool) {
+        let at = (0..page.len()).find(|at| number(page.get(*at)) >= self.0).unwrap_or(page.len());
+        (at, at < page.len() && number(page.get(at)) == self.0)
+    }
+}
+
+/// Items lie between the bounds of their branches.
+fn check_bounds(tree: &Tree, from: u64, to: u64) {
+    match tree.node() {
+        Node::Page(page) => {
+            assert!(
+                (0..page.len()).all(|at| (from..to).contains(&number(page.get(at)))),
+                "inside {from}..{to}"
+            );
+        }
+        Node::Inner(inner) => {
+            for (index, branch) in inner.branches.iter().enumerate() {
+                let from = if index == 0 { from } else { branch.bound[0] };
+                let to = inner.branches.get(index + 1).map_or(to, |next| next.bound[0]);
+                check_bounds(&branch.node, from, to);
+            }
+        }
+    }
+}
+
+/// Whole stretches of a tree of three levels come and go, so that inner nodes are split, merged and removed, at their
+/// ends most of all.
+#[test]
+fn bounds_hold_while_nodes_are_split_and_merged() {
+    let seed = fresh_seed();
+    println!("EVENKEEL_SEED={seed}");
+    let mut random = Random::new(seed);
+    let (mut tree, mut plain) = (Tree::new(), std::collections::BTreeSet::new());
+    let all = if cfg!(miri) { 1000 } else { 30_000 };
+    for round in 0..if cfg!(miri) { 4 } else { 40 } {
+        let (from, len) = (random.below(all), 1 + random.below(all / 2));
+        let adds = random.below(2) == 0 || round < 3;
+        for at in 0..len {
+            let at = (from + if random.below(2) == 0 { at } else { len - 1 - at }) as u64;
+            let item = [&at.to_be_bytes()[..], &[b'x'; 500]].concat();
+            let bound = |item: &[u8]| [number(item), 0];
+            tree.change(&mut ByNumber(at), |page, position, found| match (adds, found) {
+                (true, false) => ((), insert(page, position, &[&item], bound)),
+                (false, true) => {
+                    page.remove(position, position + 1);
+                    ((), Vec::new())
+                }
+                _ => ((), Vec::new()),
+            });
+            if adds {
+                plain.insert(at)
+            } else {
+                plain.remove(&at)
+            };
+        }
+        check_shape(&tree);
+        check_bounds(&tree, 0, u64::MAX);
+        assert!(tree.iter().map(number).eq(plain.iter().copied()), "round {round}");
+    }
+}

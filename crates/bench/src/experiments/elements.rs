@@ -1,0 +1,103 @@
+//! `elements`: what an element of a collection costs in memory, from the growth of the resident set.
+//!
+//! Members of 16 bytes (hashes: fields and values of 16 bytes each), in one value of a million elements and in a hundred
+//! thousand values of ten.
+
+use std::time::Duration;
+
+use anyhow::Result;
+
+use super::Session;
+use super::feed::{Words, feed, member};
+use super::lanes::Lane;
+use crate::json::Json;
+use crate::peers::{Kind, Launch};
+use crate::stats::Goal;
+use crate::table::Table;
+use crate::{interrupt, proc};
+
+const ELEMENTS: u64 = 1_000_000;
+const SMALL: u64 = 10;
+/// Elements per command while the large value is built.
+const AT_ONCE: u64 = 100;
+/// Background work may go on for a moment after the last write.
+const SETTLE: Duration = Duration::from_millis(1500);
+/// Of Valkey's bytes per element.
+const GOAL_LARGE: Goal = Goal::AtMost(0.8);
+const GOAL_SMALL: Goal = Goal::AtMost(1.0);
+
+struct Family {
+    name: &'static str,
+    command: &'static str,
+    /// Appends element `number`.
+    add: fn(u64, &mut Words),
+}
+
+const FAMILIES: [Family; 4] = [
+    Family {
+        name: "hash",
+        command: "HSET",
+        add: |number, words| _ = words.add(member(number)).add("sixteen bytes..."),
+    },
+    Family { name: "set", command: "SADD", add: |number, words| _ = words.add(member(number)) },
+    Family {
+        name: "zset",
+        command: "ZADD",
+        add: |number, words| _ = words.add((number * 7_919 % 1_000_003).to_string()).add(member(number)),
+    },
+    Family { name: "list", command: "RPUSH", add: |number, words| _ = words.add(member(number)) },
+];
+
+pub(super) fn estimate() -> Duration {
+    Duration::from_secs(FAMILIES.len() as u64 * 2 * 3 * 5)
+}
+
+pub(crate) fn elements(session: &mut Session) -> Result<()> {
+    let kinds = [Kind::Valkey, Kind::Redis, Kind::Evenkeel];
+    let kinds: Vec<Kind> = kinds.into_iter().filter(|kind| session.peer(*kind).is_some()).collect();
+    let mut head = vec![""];
+    head.extend(kinds.iter().map(|kind| kind.name()));
+    head.extend(["to valkey's", "goal", ""]);
+    let mut table = Table::new(&head);
+    let mut records = Vec::new();
+    for (each, what, goal) in [(ELEMENTS, "1M elements", GOAL_LARGE), (SMALL, "10 elements", GOAL_SMALL)] {
+        for family in &FAMILIES {
+            let name = format!("{} of {what}", family.name);
+            let bytes: Vec<f64> =
+                kinds.iter().map(|kind| bytes(session, *kind, family, each)).collect::<Result<_>>()?;
+            let of = |kind| kinds.iter().position(|one| *one == kind).map(|index| bytes[index]);
+            let mut cells = vec![name.clone()];
+            cells.extend(bytes.iter().map(|bytes| format!("{bytes:.1}")));
+            if let Some((ours, theirs)) = of(Kind::Evenkeel).zip(of(Kind::Valkey)) {
+                let ratio = ours / theirs;
+                let verdict = session.judge(format!("bytes to valkey's: {name}"), goal, ratio);
+                cells.extend([format!("{ratio:.2}"), goal.to_string(), verdict]);
+            }
+            table.row(cells);
+            records.push(Json::Object(vec![("value", name.into()), ("bytes", bytes.into())]));
+        }
+    }
+    let title = "Resident bytes per element of 16 B (hash: 16 B and a value of 16 B), keys included";
+    session.report("elements", title, &table, vec![("rows", Json::List(records))]);
+    Ok(())
+}
+
+/// Resident bytes per element of a server that holds nothing else.
+fn bytes(session: &Session, kind: Kind, family: &Family, each: u64) -> Result<f64> {
+    let peer = session.peer(kind).expect("only what was found");
+    let lane = Lane::start(peer, kind.name(), &Launch { cpus: Vec::new(), threads: 1 })?;
+    let server = lane.server.address;
+    // What a first value makes a server allocate once is not the elements'.
+    feed(server, 1, |_, words| (family.add)(0, words.add(family.command).add("first")))?;
+    interrupt::sleep(SETTLE)?;
+    let before = proc::usage(lane.server.pid())?.rss_bytes;
+    let at_once = AT_ONCE.min(each);
+    feed(server, ELEMENTS / at_once, |number, words| {
+        let first = number * at_once;
+        words.add(family.command).add(format!("{:012}", first / each));
+        (first..first + at_once).for_each(|number| (family.add)(number, words));
+    })?;
+    interrupt::sleep(SETTLE)?;
+    let after = proc::usage(lane.server.pid())?.rss_bytes;
+    Ok(after.saturating_sub(before) as f64 / ELEMENTS as f64)
+}

@@ -1,0 +1,246 @@
+//! Commands that wait: BLPOP and its like.
+//!
+//! A handler that finds nothing returns [`Call::block`]. The command then stands in the queues of its keys, under the
+//! locks that it holds anyway, and its connection is not read any further. Whoever writes to one of the keys runs the
+//! very same handler again on the waiter's behalf, before it lets go of the locks of its own command ([`serve`]), so what
+//! was pushed is never seen by anybody who came later. In such a run the handler looks at the key that was written to
+//! ([`Call::tries`]), and either replies, or fails, or blocks again, which leaves the waiter where it stands.
+//!
+//! [`claim`] decides who ends a wait; `net/worker/suspended.rs` is what the connection's worker does; docs/blocking.md
+//! has the whole story.
+#![cfg_attr(not(test), allow(dead_code, reason = "no command of the table waits yet"))]
+
+pub(crate) mod claim;
+pub(crate) mod serve;
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+
+use evenkeel_store::{Kind, Place, Waiter, Wants};
+
+use crate::clients::ClientInfo;
+use crate::command::args::OwnedArgs;
+use crate::command::{Call, Id};
+use crate::error::{Done, Error};
+use crate::reply::Reply;
+use crate::waiting::{On, Resumed, Waiting, has_hung_up};
+use claim::Claim;
+
+/// How a call came about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Mode {
+    /// A client sent it.
+    Direct,
+    /// EXEC runs it, so it must not wait.
+    Nested,
+    /// It waited, and the key at this index has been written to since.
+    Serving(usize),
+    /// Its work was done elsewhere so many times, each time on what was no longer there at the end.
+    Again(u8),
+}
+
+/// How long a command waits, in milliseconds; `None`: for ever.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Timeout(pub(crate) Option<u64>);
+
+/// What a command waits for.
+pub(crate) struct Wait {
+    keys: Range<usize>,
+    wants: Wants,
+    beyond: Range<usize>,
+    timeout: Timeout,
+    null_in_multi: fn(&mut Reply),
+    args: Option<OwnedArgs>,
+}
+
+impl Wait {
+    /// Until one of the keys at these indices of the call's keys holds a value of this kind.
+    pub(crate) fn on(keys: Range<usize>, kind: Kind, timeout: Timeout) -> Wait {
+        let null_in_multi = |reply: &mut Reply| reply.null_array();
+        Wait { keys, wants: Wants::kind(kind), beyond: 0..0, timeout, null_in_multi, args: None }
+    }
+
+    /// Also when a key has gone or holds something else: the handler is going to say so.
+    pub(crate) fn or_any_change(self) -> Wait {
+        Wait { wants: Wants::any_change(), ..self }
+    }
+
+    /// Serving it touches these keys as well.
+    pub(crate) fn with(self, keys: Range<usize>) -> Wait {
+        Wait { beyond: keys, ..self }
+    }
+
+    /// The reply inside MULTI is a null, not a null array.
+    pub(crate) fn null_in_multi(self) -> Wait {
+        Wait { null_in_multi: |reply| reply.null(), ..self }
+    }
+
+    /// To be served with other arguments than it came with; the keys are the same.
+    pub(crate) fn rerun(self, args: OwnedArgs) -> Wait {
+        Wait { args: Some(args), ..self }
+    }
+}
+
+impl Call<'_, '_> {
+    /// Which of the keys at these indices to look at: all, or, for one who waited, the one that was written to.
+    pub(crate) fn tries(&self, keys: Range<usize>) -> Range<usize> {
+        match self.mode {
+            Mode::Serving(index) => index..index + 1,
+            Mode::Direct | Mode::Nested | Mode::Again(_) => keys,
+        }
+    }
+
+    /// Whether the command waited, and is run again.
+    pub(crate) fn is_serving(&self) -> bool {
+        matches!(self.mode, Mode::Serving(_))
+    }
+
+    /// What a handler returns that has found nothing, and changed nothing. Inside MULTI, where nobody waits, the reply is
+    /// a null.
+    pub(crate) fn block(&mut self, wait: Wait) -> Done {
+        match self.mode {
+            Mode::Nested | Mode::Again(_) => {
+                (wait.null_in_multi)(self.reply);
+                Ok(())
+            }
+            Mode::Serving(_) => Err(Error::Suspended),
+            Mode::Direct => {
+                self.begin_wait(wait);
+                Err(Error::Suspended)
+            }
+        }
+    }
+
+    fn begin_wait(&mut self, wait: Wait) {
+        let places = |range: Range<usize>| self.keys[range].iter().map(|key| key.place);
+        let (args, client) = (wait.args.unwrap_or_else(|| self.args.to_owned()), &self.session.client);
+        let mut beyond: Vec<Place> = places(wait.beyond).collect();
+        beyond.sort_unstable();
+        beyond.dedup();
+        let ticket = self.server.keyspace.ticket();
+        let memory = args.memory() + size_of::<Blocked>();
+        let blocked = Arc::new(Blocked {
+            claim: Claim::new(),
+            ticket,
+            client: client.clone(),
+            id: self.id,
+            args,
+            db: self.session.db,
+            keys: wait.keys.clone(),
+            wants: wait.wants,
+            beyond,
+            resp3: self.reply.resp3,
+            no_touch: self.session.no_touch,
+        });
+        let mut keys: Vec<Box<[u8]>> = Vec::with_capacity(wait.keys.len());
+        for key in &self.keys[wait.keys] {
+            if !keys.iter().any(|one| **one == *key.bytes) {
+                self.held.wait(key, ticket, blocked.clone());
+                keys.push(key.bytes.into());
+            }
+        }
+        client.note_wait(true, memory, wait.timeout.0.is_some());
+        *client.wait.lock() = Arc::downgrade(&blocked);
+        let (timeout, on) = (wait.timeout, On::Keys(blocked, keys));
+        let waiting = Waiting { number: ticket, timeout, deadline: None, mute: false, on };
+        self.session.waiting = Some(Box::new(waiting));
+    }
+
+    /// The timeout at an argument, in seconds, of which there may be fractions.
+    pub(crate) fn timeout_s(&self, index: usize) -> Result<Timeout, Error> {
+        let number = super::command::extended::Extended::parse(self.args.at(index));
+        let number = number.ok_or(Error::text("ERR timeout is not a float or out of range"))?;
+        if number.is_negative_infinity() {
+            return Err(Error::text("ERR timeout is negative"));
+        }
+        self.timeout(number.thousandfold_up().ok_or(TIMEOUT_RANGE)?)
+    }
+
+    /// The timeout at an argument, in milliseconds.
+    pub(crate) fn timeout_ms(&self, index: usize) -> Result<Timeout, Error> {
+        let not_integer = |_| Error::text("ERR timeout is not an integer or out of range");
+        self.timeout(self.args.int(index).map_err(not_integer)?)
+    }
+
+    fn timeout(&self, ms: i64) -> Result<Timeout, Error> {
+        let ms = u64::try_from(ms).map_err(|_| Error::text("ERR timeout is negative"))?;
+        let fits = self.now_ms().checked_add(ms).is_some_and(|until| i64::try_from(until).is_ok());
+        if fits { Ok(Timeout((ms > 0).then_some(ms))) } else { Err(TIMEOUT_RANGE) }
+    }
+}
+
+const TIMEOUT_RANGE: Error = Error::Text(std::borrow::Cow::Borrowed("ERR timeout is out of range"));
+
+/// A command that waits, as those see it who may serve it or end it.
+pub(crate) struct Blocked {
+    pub(crate) claim: Claim,
+    ticket: u64,
+    pub(crate) client: Arc<ClientInfo>,
+    pub(crate) id: Id,
+    args: OwnedArgs,
+    pub(crate) db: u32,
+    /// Which of the command's keys it waits for.
+    keys: Range<usize>,
+    wants: Wants,
+    beyond: Vec<Place>,
+    resp3: bool,
+    no_touch: bool,
+}
+
+impl Waiter for Blocked {
+    fn wants(&self) -> Wants {
+        self.wants
+    }
+
+    fn beyond(&self) -> &[Place] {
+        &self.beyond
+    }
+}
+
+/// How a wait ends that nobody serves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum End {
+    /// The time is up, or CLIENT UNBLOCK says so.
+    Timeout,
+    /// CLIENT UNBLOCK ERROR.
+    Error,
+}
+
+impl Blocked {
+    /// Ends the wait; `None`: it has ended already.
+    pub(crate) fn end(&self, end: End) -> Option<Resumed> {
+        if !self.claim.end() {
+            return None;
+        }
+        let mut reply = self.empty_reply();
+        match end {
+            End::Timeout => reply.null_array(),
+            End::Error => reply.fail(&Error::text("UNBLOCKED client unblocked via CLIENT UNBLOCK")),
+        }
+        Some(self.resumed(reply))
+    }
+
+    /// The end of the wait, by this reply.
+    fn resumed(&self, reply: Reply) -> Resumed {
+        // Told now, so that whoever has brought it about finds it counted no more.
+        self.client.note_wait(false, 0, false);
+        Resumed { client: self.client.clone(), number: self.ticket, reply }
+    }
+
+    fn empty_reply(&self) -> Reply {
+        let mut reply = Reply::default();
+        reply.resp3 = self.resp3;
+        reply
+    }
+
+    /// Whether the client has gone, so that nothing may be taken for it. The wait is claimed, so the socket is open.
+    fn is_gone(&self) -> bool {
+        self.client.killed.load(Relaxed) || has_hung_up(self.client.fd)
+    }
+}
+
+#[cfg(test)]
+mod live_tests;
+#[cfg(test)]
+mod tests;

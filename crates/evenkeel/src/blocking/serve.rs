@@ -1,0 +1,112 @@
+//! Serving those who wait, by whoever has written to their keys.
+
+use std::any::Any;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+use evenkeel_store::{Held, Key};
+
+use super::{Blocked, Mode};
+use crate::clock;
+use crate::command::Call;
+use crate::command::table::table;
+use crate::config::Settings;
+use crate::dispatch::keys_of;
+use crate::error::{Done, Error};
+use crate::observe::slowlog;
+use crate::observe::stats::add;
+use crate::reply::Reply;
+use crate::server::Server;
+use crate::session::Session;
+use crate::waiting::Resumed;
+
+/// Who serves: the worker whose command has woken them.
+pub(crate) struct Host<'a> {
+    pub(crate) server: &'a Arc<Server>,
+    pub(crate) settings: &'a Arc<Settings>,
+    pub(crate) worker: usize,
+}
+
+impl Host<'_> {
+    /// Serves the waiters of all keys that have been written to, as far as what is held suffices: key by key in the order
+    /// of the writes, the waiters of each in the order in which they came. Serving may write to more keys, whose turn
+    /// comes last. It ends, since whoever is served waits no more, and who is not served has changed nothing.
+    #[cold]
+    pub(crate) fn serve(&self, held: &mut Held<'_>, resumed: &mut Vec<Resumed>) {
+        while let Some(woken) = held.next_woken() {
+            let key = self.server.keyspace.key(woken.place.db() as u32, &woken.key);
+            let mut after = 0;
+            while let Some((ticket, waiter)) = held.next_waiter(&key, after) {
+                after = ticket;
+                let waiter: Arc<dyn Any + Send + Sync> = waiter;
+                let blocked = waiter.downcast::<Blocked>().expect("nothing else waits");
+                if let Some(reply) = self.serve_one(held, &key, &blocked) {
+                    held.unwait(&key, ticket);
+                    resumed.push(blocked.resumed(reply));
+                }
+            }
+        }
+    }
+
+    /// The reply to a waiter; `None`: it has ended, its client is gone, or there is nothing for it.
+    fn serve_one(&self, held: &mut Held<'_>, key: &Key<'_>, blocked: &Arc<Blocked>) -> Option<Reply> {
+        let claimed = blocked.claim.take()?;
+        if blocked.is_gone() {
+            return None;
+        }
+        let (mut reply, before) = (blocked.empty_reply(), clock::ticks());
+        let done = catch_unwind(AssertUnwindSafe(|| self.run(held, key, blocked, &mut reply)));
+        let done = done.unwrap_or_else(|_| {
+            add(&self.server.stats[self.worker].panics, 1);
+            reply = blocked.empty_reply();
+            Err(Error::abandoned())
+        });
+        if done == Err(Error::Suspended) {
+            return None;
+        }
+        claimed.finish();
+        self.book(blocked, done, before, &mut reply);
+        Some(reply)
+    }
+
+    fn run(&self, held: &mut Held<'_>, key: &Key<'_>, blocked: &Blocked, reply: &mut Reply) -> Done {
+        let row = table().row(blocked.id);
+        let args = blocked.args.as_args();
+        let keys = keys_of(row, &args, blocked.db, self.server);
+        let woken = blocked.keys.clone().find(|index| {
+            let own = &keys[*index];
+            own.place == key.place && own.bytes == key.bytes
+        });
+        let mode = Mode::Serving(woken.expect("it stands in the queues of its own keys"));
+        let mut session = Session::new(blocked.client.clone(), true);
+        session.db = blocked.db;
+        held.seat.no_touch = blocked.no_touch;
+        (row.handler)(&mut Call {
+            id: blocked.id,
+            args,
+            keys: &keys,
+            held,
+            reply,
+            session: &mut session,
+            server: self.server,
+            settings: self.settings,
+            worker: self.worker,
+            mode,
+        })
+    }
+
+    /// The call was counted when it began to wait; now its time and what came of it are.
+    fn book(&self, blocked: &Blocked, done: Done, before: clock::Ticks, reply: &mut Reply) {
+        let (server, stats) = (self.server, &self.server.stats[self.worker]);
+        if let Err(error) = &done {
+            reply.fail(error);
+            stats.error(&error.line());
+        }
+        let elapsed = clock::ticks().saturating_sub(before);
+        stats.resumed(blocked.id, elapsed, reply.errors > 0, self.settings.latency_tracking);
+        if elapsed >= server.slowlog.threshold() {
+            let command = (table().row(blocked.id), blocked.args.as_args(), elapsed);
+            slowlog::note(server, self.settings, self.worker, &blocked.client, command);
+        }
+    }
+}

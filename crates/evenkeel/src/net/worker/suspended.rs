@@ -1,0 +1,100 @@
+//! A worker's connections whose commands wait: they are not read, and go on when their replies come.
+
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::{Duration, Instant};
+
+use super::{Next, Worker};
+use crate::blocking::End;
+use crate::net::connection::Connection;
+use crate::waiting::{On, Resumed, Waiting, has_hung_up};
+
+impl Worker {
+    /// The connection's command waits. What comes meanwhile stays in the kernel.
+    pub(super) fn suspend(&mut self, token: u64, mut connection: Box<Connection>) {
+        let hung_up = has_hung_up(connection.fd());
+        let Some(waiting) = &mut connection.session.waiting else { return self.put_back(token, connection) };
+        // A hang-up announced together with the command is not announced again.
+        if hung_up && waiting.give_up() {
+            return self.close(token, connection);
+        }
+        connection.readable |= hung_up;
+        if let Some(ms) = waiting.timeout.0 {
+            // Beyond what the clock can tell is as good as for ever.
+            waiting.deadline = Instant::now().checked_add(Duration::from_millis(ms));
+            self.deadlines.extend(waiting.deadline.map(|deadline| (deadline, token)));
+        }
+        self.put_back(token, connection);
+    }
+
+    /// Milliseconds until the first wait has lasted long enough, rounded up: a wait never ends early.
+    pub(super) fn first_deadline_ms(&self) -> Option<u64> {
+        let (deadline, _) = self.deadlines.first()?;
+        let left = deadline.saturating_duration_since(Instant::now());
+        Some(left.as_micros().div_ceil(1000) as u64)
+    }
+
+    /// Ends the waits that have lasted long enough.
+    pub(super) fn end_waits(&mut self) {
+        if self.deadlines.is_empty() {
+            return;
+        }
+        let now = Instant::now();
+        while let Some((deadline, token)) = self.deadlines.pop_first() {
+            if deadline > now {
+                self.deadlines.insert((deadline, token));
+                return;
+            }
+            let connection = self.connections.get(token as u32 as usize).and_then(Option::as_ref);
+            let waiting = connection.and_then(|connection| connection.session.waiting.as_ref());
+            let Some(On::Keys(blocked, _)) = waiting.map(|waiting| &waiting.on) else { continue };
+            // If it has just been served, the reply is on its way.
+            if let Some(resumed) = blocked.end(End::Timeout) {
+                let latency_tracking = self.executor.settings.latency_tracking;
+                self.executor.stats().resumed(blocked.id, 0, false, latency_tracking);
+                self.resume(resumed);
+            }
+        }
+    }
+
+    /// A wait is over: answers, and goes on with what the client has sent since.
+    pub(super) fn resume(&mut self, resumed: Resumed) {
+        let Resumed { client, number, reply } = resumed;
+        let token = client.token.load(Relaxed);
+        let Some(mut connection) = self.take(token) else { return };
+        let is_its_own = |waiting: &mut Box<Waiting>| waiting.number == number;
+        let Some(waiting) = connection.session.waiting.take_if(is_its_own) else {
+            return self.put_back(token, connection);
+        };
+        self.leave_queues(token, &waiting);
+        if !waiting.mute {
+            let own = std::mem::replace(&mut self.reply, reply);
+            let is_open = self.flush(&mut connection);
+            self.reply = own;
+            if !is_open {
+                return self.close(token, connection);
+            }
+        }
+        self.settle(token, connection, Next::Again);
+    }
+
+    /// Ends the wait of a connection that is about to be closed.
+    pub(super) fn abandon_wait(&mut self, connection: &mut Connection) {
+        if let Some(waiting) = connection.session.waiting.take() {
+            waiting.give_up();
+            self.leave_queues(connection.client().token.load(Relaxed), &waiting);
+        }
+    }
+
+    fn leave_queues(&mut self, token: u64, waiting: &Waiting) {
+        if let Some(deadline) = waiting.deadline {
+            self.deadlines.remove(&(deadline, token));
+        }
+        if let On::Long(_) = waiting.on {
+            return;
+        }
+        let (server, seat) = (&self.server, &mut self.executor.seat);
+        server.keyspace.enter(seat);
+        waiting.leave(&mut server.keyspace.hold_none(seat));
+        server.keyspace.leave(seat);
+    }
+}

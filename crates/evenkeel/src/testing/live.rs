@@ -1,0 +1,90 @@
+//! The server as it runs, in the test's own process: its workers are threads, its clients come over a Unix socket, and
+//! it has the commands that only tests have.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use evenkeel_testkit::Client;
+
+use crate::config::Launch;
+use crate::log::{Level, Log};
+use crate::net::worker::Worker;
+use crate::server::Server;
+
+/// See the module's text. Dropping it stops the server.
+pub(crate) struct Live {
+    pub(crate) server: Arc<Server>,
+    threads: Vec<JoinHandle<()>>,
+    folder: PathBuf,
+}
+
+impl Live {
+    pub(crate) fn start(workers: usize, args: &[&str]) -> Live {
+        let number = crate::server::random_hex();
+        let folder = std::env::temp_dir().join(format!("evenkeel-live-{}", &number[..12]));
+        std::fs::create_dir(&folder).expect("a folder of one's own");
+        let socket = folder.join("socket").into_os_string();
+        let own = ["--port", "0", "--unixsocket"].map(OsString::from);
+        let all = own.into_iter().chain([socket]).chain(args.iter().map(OsString::from));
+        let launch = Launch::from_args(all, |_| true).expect("good arguments");
+        let server = Server::new(launch.settings, None, workers, Log::start(Level::Nothing, None));
+        let server = Arc::new(server.expect("a few descriptors are free"));
+        server.listen(&server.settings()).expect("the folder is there");
+        let serving = (0..workers).map(|index| {
+            let worker = Worker::new(server.clone(), index).expect("a few descriptors are free");
+            std::thread::spawn(move || worker.run())
+        });
+        let long = (workers..2 * workers).map(|index| {
+            let server = server.clone();
+            std::thread::spawn(move || crate::long::run(&server, index))
+        });
+        Live { threads: serving.chain(long).collect(), server, folder }
+    }
+
+    pub(crate) fn connect(&self) -> Client {
+        Client::connect_unix(&self.folder.join("socket")).expect("it listens")
+    }
+
+    /// Waits until so many clients wait.
+    #[track_caller]
+    pub(crate) fn await_blocked(&self, count: usize) {
+        self.wait_until("clients wait", || self.server.clients.totals().blocked == count);
+    }
+
+    #[track_caller]
+    pub(crate) fn wait_until(&self, what: &str, mut is_so: impl FnMut() -> bool) {
+        let started = Instant::now();
+        while !is_so() {
+            assert!(started.elapsed() < Duration::from_secs(20), "{what}");
+            std::thread::sleep(Duration::from_micros(200));
+        }
+    }
+
+    /// Panics if the keyspace is not in order.
+    pub(crate) fn verify(&self) {
+        let mut seat = self.server.keyspace.seat();
+        self.server.keyspace.enter(&mut seat);
+        self.server.keyspace.hold_all(&mut seat).verify();
+        self.server.keyspace.leave(&mut seat);
+    }
+
+    /// Stops the workers; fails if one of them has.
+    pub(crate) fn stop(mut self) {
+        self.server.stop();
+        for thread in self.threads.drain(..) {
+            thread.join().expect("no worker fails");
+        }
+    }
+}
+
+impl Drop for Live {
+    fn drop(&mut self) {
+        self.server.stop();
+        self.threads.drain(..).for_each(|thread| drop(thread.join()));
+        self.server.listeners.close();
+        let _ = std::fs::remove_dir_all(&self.folder);
+    }
+}

@@ -1,0 +1,114 @@
+//! The end of a wait, in every order in which its threads can go: the file is compiled against loom, which tries them
+//! all.
+
+#[path = "../../src/blocking/claim.rs"]
+mod model;
+
+use loom::cell::UnsafeCell;
+use loom::sync::Arc;
+use loom::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use loom::thread;
+
+use model::Claim;
+
+/// A client that waits.
+struct Client {
+    claim: Claim,
+    /// Whether the socket is open: written by its owner alone. Loom complains about a look that is not ordered with it.
+    open: UnsafeCell<bool>,
+    replies: AtomicUsize,
+}
+
+/// Tries all orders with at most so many forced switches of threads.
+fn explore(preemptions: usize, model: impl Fn() + Sync + Send + 'static) {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = Some(preemptions);
+    builder.check(model);
+}
+
+impl Client {
+    fn new() -> Arc<Client> {
+        Arc::new(Client { claim: Claim::new(), open: UnsafeCell::new(true), replies: AtomicUsize::new(0) })
+    }
+
+    /// A write to its key, of which there is something left for it, or not: whether it took it.
+    fn serve(&self, is_enough: bool) -> bool {
+        let Some(claimed) = self.claim.take() else { return false };
+        // SAFETY: the model checks that nobody writes meanwhile.
+        let open = self.open.with(|open| unsafe { *open });
+        assert!(open, "a socket that was closed, and may be another's by now");
+        if is_enough {
+            self.replies.fetch_add(1, Relaxed);
+            claimed.finish();
+        }
+        is_enough
+    }
+
+    /// A timeout, or CLIENT UNBLOCK.
+    fn end(&self) -> bool {
+        let ended = self.claim.end();
+        if ended {
+            self.replies.fetch_add(1, Relaxed);
+        }
+        ended
+    }
+
+    fn close(&self) {
+        self.claim.end();
+        // SAFETY: the model checks that nobody else reads or writes meanwhile.
+        self.open.with_mut(|open| unsafe { *open = false });
+    }
+}
+
+#[test]
+fn one_of_two_has_something_for_it() {
+    explore(3, || {
+        let client = Client::new();
+        let other = thread::spawn({
+            let client = client.clone();
+            move || client.serve(true)
+        });
+        // What this thread has is not for it, and must not keep the other one's from it.
+        assert!(!client.serve(false));
+        assert!(other.join().expect("no panic"), "it waits for a key that has what it wants");
+        assert!(!client.serve(true), "taken twice");
+        assert_eq!(client.replies.load(Relaxed), 1);
+    });
+}
+
+#[test]
+fn it_is_served_or_ends() {
+    explore(3, || {
+        let client = Client::new();
+        let servers: Vec<_> = [true, false]
+            .map(|is_enough| {
+                let client = client.clone();
+                thread::spawn(move || client.serve(is_enough))
+            })
+            .into();
+        let ended = client.end();
+        let served = servers.into_iter().map(|server| server.join().expect("no panic"));
+        let served = served.filter(|served| *served).count();
+        assert_eq!(usize::from(ended) + served, client.replies.load(Relaxed));
+        assert_eq!(client.replies.load(Relaxed), 1, "ended: {ended}, served: {served}");
+    });
+}
+
+#[test]
+fn nobody_looks_at_a_socket_that_is_closed() {
+    explore(3, || {
+        let client = Client::new();
+        let threads: Vec<_> = (0..2)
+            .map(|number| {
+                let client = client.clone();
+                thread::spawn(move || if number == 0 { client.serve(false) } else { client.end() })
+            })
+            .collect();
+        client.serve(true);
+        client.close();
+        for thread in threads {
+            thread.join().expect("no panic");
+        }
+        assert!(client.replies.load(Relaxed) <= 1);
+    });
+}

@@ -1,0 +1,250 @@
+//! Waiting for a key: who is blocked on it stands in a queue, and is served in the order of coming.
+//!
+//! A waiter says which kinds of value it wants ([`Wants`]) and which slots serving it takes beside its key's (BLMOVE's
+//! destination). A write to a key with a queue notes it in [`Seat::woken`]; whoever made the write asks, before it lets
+//! go of any lock, for the keys noted and their waiters one by one ([`Held::next_woken`], [`Held::next_waiter`]). What
+//! serving means is the caller's affair.
+//!
+//! So that this can be done without letting go, a write takes beforehand what the waiters of its slots may need
+//! ([`Keyspace::hold_to_write`]). It errs on the safe side: it goes by the slot, not by the key.
+
+use std::any::Any;
+use std::collections::{BTreeMap, HashMap};
+use std::ops::Bound::{Excluded, Unbounded};
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+
+use crate::audience::Audience;
+use crate::entry::Kind;
+use crate::held::Held;
+use crate::key::{Key, Place};
+use crate::keyspace::Keyspace;
+use crate::seat::Seat;
+
+/// One who waits for keys.
+pub trait Waiter: Any + Send + Sync {
+    /// In which states of the key it is to be served.
+    fn wants(&self) -> Wants;
+
+    /// The places that serving it takes beside that of the key.
+    fn beyond(&self) -> &[Place];
+}
+
+/// States of a key, as bits: not there, or holding a value of some kind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Wants(u16);
+
+/// Kinds are numbered with three bits; one state more is that of a missing key.
+const STATES: usize = 9;
+
+impl Wants {
+    /// The key holds a value of this kind.
+    pub fn kind(kind: Kind) -> Wants {
+        Wants(1 << state(Some(kind)))
+    }
+
+    /// The key has changed, whatever it is now: also that it has gone, or holds another kind of value.
+    pub fn any_change() -> Wants {
+        Wants((1 << STATES) - 1)
+    }
+
+    fn includes(self, state: usize) -> bool {
+        self.0 >> state & 1 == 1
+    }
+}
+
+fn state(kind: Option<Kind>) -> usize {
+    kind.map_or(0, |kind| 1 + kind as usize)
+}
+
+/// A key that has been written to and has waiters.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Woken {
+    pub place: Place,
+    pub key: Box<[u8]>,
+}
+
+/// Who waits for keys of one slot.
+#[derive(Default)]
+pub(crate) struct Waiters {
+    queues: HashMap<Box<[u8]>, Queue, foldhash::quality::RandomState>,
+    /// What serving any of them may take beside this slot, and how many of them need it.
+    beyond: BTreeMap<Place, usize>,
+}
+
+#[derive(Default)]
+struct Queue {
+    /// By their tickets, hence in the order in which they came.
+    waiting: BTreeMap<u64, Arc<dyn Waiter>>,
+    /// How many want the key in each state: whether anybody can be served now is seen without asking all.
+    wanting: [usize; STATES],
+    /// The seat that has noted the key and has not come to serve it; 0: none. It notes the key once. Another seat that
+    /// writes to it meanwhile notes it for itself: it has to serve before it unlocks, whatever others are about to do.
+    noted_by: usize,
+}
+
+impl Waiters {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.queues.is_empty()
+    }
+
+    /// Waiters in all queues.
+    pub(crate) fn len(&self) -> usize {
+        self.queues.values().map(|queue| queue.waiting.len()).sum()
+    }
+
+    /// Notes the key if somebody waits for it.
+    pub(crate) fn note(&mut self, key: &[u8], place: Place, seat: &mut Seat) {
+        if let Some(queue) = self.queues.get_mut(key)
+            && queue.noted_by != seat.number()
+        {
+            queue.noted_by = seat.number();
+            seat.woken.push_back(Woken { place, key: key.into() });
+        }
+    }
+
+    /// Notes all keys that somebody waits for.
+    pub(crate) fn note_all(&mut self, place: Place, seat: &mut Seat) {
+        let keys: Vec<Box<[u8]>> = self.queues.keys().cloned().collect();
+        keys.iter().for_each(|key| self.note(key, place, seat));
+    }
+
+    fn add(&mut self, key: &[u8], ticket: u64, waiter: Arc<dyn Waiter>) -> bool {
+        let is_new_key = !self.queues.contains_key(key);
+        let queue = self.queues.entry(key.into()).or_default();
+        queue.count(waiter.wants(), 1);
+        for place in waiter.beyond() {
+            *self.beyond.entry(*place).or_default() += 1;
+        }
+        let before = queue.waiting.insert(ticket, waiter);
+        assert!(before.is_none(), "a ticket waits once for a key");
+        is_new_key
+    }
+
+    /// Whether it was there, and whether it was the last one for the key.
+    fn remove(&mut self, key: &[u8], ticket: u64) -> (bool, bool) {
+        let Some(queue) = self.queues.get_mut(key) else { return (false, false) };
+        let Some(waiter) = queue.waiting.remove(&ticket) else { return (false, false) };
+        queue.count(waiter.wants(), -1);
+        let is_last = queue.waiting.is_empty();
+        if is_last {
+            self.queues.remove(key);
+        }
+        for place in waiter.beyond() {
+            let count = self.beyond.get_mut(place).expect("counted when it was added");
+            *count -= 1;
+            if *count == 0 {
+                self.beyond.remove(place);
+            }
+        }
+        (true, is_last)
+    }
+
+    /// The first one after `after` that wants the key in this state.
+    fn next(&self, key: &[u8], after: u64, state: usize) -> Option<(u64, Arc<dyn Waiter>)> {
+        let queue = self.queues.get(key).filter(|queue| queue.wanting[state] > 0)?;
+        let mut later = queue.waiting.range((Excluded(after), Unbounded));
+        later
+            .find(|(_, waiter)| waiter.wants().includes(state))
+            .map(|(ticket, waiter)| (*ticket, waiter.clone()))
+    }
+
+    /// Panics if a count is wrong.
+    pub(crate) fn verify(&self) {
+        let mut beyond: BTreeMap<Place, usize> = BTreeMap::new();
+        for queue in self.queues.values() {
+            assert!(!queue.waiting.is_empty(), "a queue is there for somebody");
+            let wanting = |state| queue.waiting.values().filter(|one| one.wants().includes(state)).count();
+            assert_eq!(queue.wanting, std::array::from_fn(wanting), "what waiters want");
+            let places = queue.waiting.values().flat_map(|one| one.beyond());
+            places.for_each(|place| *beyond.entry(*place).or_default() += 1);
+        }
+        assert_eq!(self.beyond, beyond, "places that waiters need");
+    }
+}
+
+impl Queue {
+    fn count(&mut self, wants: Wants, change: isize) {
+        for (state, count) in self.wanting.iter_mut().enumerate() {
+            if wants.includes(state) {
+                *count = count.wrapping_add_signed(change);
+            }
+        }
+    }
+}
+
+impl Keyspace {
+    /// A number larger than all before it: who has the smaller one came first. To be taken under the locks of the keys
+    /// that are going to be waited for; otherwise an earlier ticket could be put into a queue after a later one, and be
+    /// passed over by who has just served that one.
+    pub fn ticket(&self) -> u64 {
+        self.tickets.fetch_add(1, Relaxed) + 1
+    }
+
+    /// Keys that somebody waits for.
+    pub fn waited_keys(&self) -> usize {
+        self.waited_keys.load(Relaxed)
+    }
+
+    /// What serving the waiters in the slots `places`, which the caller has locked, may take beside them.
+    pub(crate) fn beyond(&self, places: &[Place]) -> Vec<Place> {
+        let mut more = Vec::new();
+        for place in places {
+            let audience = &self.db(place.db()).slots[place.slot()].audience;
+            Audience::if_any(audience, |audience| {
+                let missing = |place: &&Place| places.binary_search(place).is_err();
+                more.extend(audience.waiters.beyond.keys().filter(missing));
+            });
+        }
+        more
+    }
+}
+
+impl Held<'_> {
+    /// Puts a waiter into the key's queue.
+    pub fn wait(&mut self, key: &Key<'_>, ticket: u64, waiter: Arc<dyn Waiter>) {
+        let audience = &self.slot_of_place(key.place).audience;
+        let is_new_key = Audience::with(audience, |audience| audience.waiters.add(key.bytes, ticket, waiter));
+        self.keyspace().waits.fetch_add(1, Relaxed);
+        self.keyspace().waited_keys.fetch_add(usize::from(is_new_key), Relaxed);
+    }
+
+    /// Takes a waiter out of the key's queue; `false`: it is not there any more.
+    pub fn unwait(&mut self, key: &Key<'_>, ticket: u64) -> bool {
+        let audience = &self.slot_of_place(key.place).audience;
+        let removed = Audience::if_any(audience, |audience| audience.waiters.remove(key.bytes, ticket));
+        let (was_there, was_last) = removed.unwrap_or_default();
+        self.keyspace().waits.fetch_sub(usize::from(was_there), Relaxed);
+        self.keyspace().waited_keys.fetch_sub(usize::from(was_last), Relaxed);
+        was_there
+    }
+
+    /// The next key that this seat has written to and that has waiters, of those whose waiters can be served with what
+    /// is held. The others stay noted.
+    pub fn next_woken(&mut self) -> Option<Woken> {
+        let at = (0..self.seat.woken.len()).find(|at| self.can_serve(self.seat.woken[*at].place))?;
+        let woken = self.seat.woken.remove(at)?;
+        let number = self.seat.number();
+        Audience::if_any(&self.slot_of_place(woken.place).audience, |audience| {
+            if let Some(queue) = audience.waiters.queues.get_mut(&woken.key)
+                && queue.noted_by == number
+            {
+                queue.noted_by = 0;
+            }
+        });
+        Some(woken)
+    }
+
+    fn can_serve(&self, place: Place) -> bool {
+        let all_held =
+            |audience: &mut Audience| audience.waiters.beyond.keys().all(|place| self.holds(*place));
+        self.holds(place) && Audience::if_any(&self.slot_of_place(place).audience, all_held).unwrap_or(true)
+    }
+
+    /// The key's first waiter after ticket `after` (0: of all) that wants it as it is now.
+    pub fn next_waiter(&mut self, key: &Key<'_>, after: u64) -> Option<(u64, Arc<dyn Waiter>)> {
+        let state = state(self.peek(key).map(|view| view.kind()));
+        let audience = &self.slot_of_place(key.place).audience;
+        Audience::if_any(audience, |audience| audience.waiters.next(key.bytes, after, state)).flatten()
+    }
+}
