@@ -2,7 +2,7 @@
 
 use evenkeel_store::{Edited, Expire, Kind, Made};
 
-use super::hll::{self, COUNT_AT, Encoding, REGISTERS};
+use super::hll::{self, COUNT_AT, Encoding, REGISTERS, Registers};
 use super::{Call, Command, Flags, Group, Keys, at_least, exactly, read, session, write};
 use crate::error::{Done, Error};
 
@@ -84,7 +84,7 @@ fn count_of_one(call: &mut Call<'_, '_>) -> Result<u64, Error> {
 }
 
 fn count_of_all(call: &mut Call<'_, '_>) -> Result<u64, Error> {
-    let mut registers = [0; REGISTERS];
+    let mut registers = Registers::zeros();
     for key in call.keys {
         if let Some(value) = call.held.string(key)? {
             hll::merge_into(&mut registers, &hll::bytes_of(value)?)?;
@@ -96,7 +96,7 @@ fn count_of_all(call: &mut Call<'_, '_>) -> Result<u64, Error> {
 /// PFMERGE destkey [sourcekey ...]
 fn pfmerge(call: &mut Call<'_, '_>) -> Done {
     let sparse_max = call.settings.hll_sparse_max_bytes;
-    let (mut registers, mut dense) = ([0; REGISTERS], false);
+    let (mut registers, mut dense) = (Registers::zeros(), false);
     for key in call.keys {
         let Some(value) = call.held.string(key)? else { continue };
         let bytes = hll::bytes_of(value)?;
@@ -128,10 +128,10 @@ fn pfdebug(call: &mut Call<'_, '_>) -> Done {
     match call.args.word(1).as_bytes() {
         b"GETREG" => {
             make_dense(call, &bytes)?;
-            let mut registers = [0; REGISTERS];
+            let mut registers = Registers::zeros();
             hll::merge_into(&mut registers, &bytes)?;
             call.reply.array(REGISTERS);
-            registers.iter().for_each(|register| call.reply.int((*register).into()));
+            registers.iter().for_each(|register| call.reply.int(register.into()));
         }
         b"DECODE" => match hll::decode(&bytes)? {
             Some(runs) => call.reply.bulk(runs.as_bytes()),
@@ -161,7 +161,7 @@ fn make_dense(call: &mut Call<'_, '_>, bytes: &[u8]) -> Result<bool, Error> {
 
 /// PFSELFTEST
 fn pfselftest(call: &mut Call<'_, '_>) -> Done {
-    match hll::self_test(call.settings.hll_sparse_max_bytes) {
+    match hll::self_test() {
         Ok(()) => call.reply.ok(),
         Err(wrong) => return Err(Error::text(format!("TESTFAILED {wrong}"))),
     }

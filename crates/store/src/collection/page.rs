@@ -26,8 +26,8 @@ use std::sync::atomic::{AtomicU32, Ordering::*};
 /// Bytes of a page with several items. Inserting in the middle moves half of it, about 40 ns.
 pub(crate) const PAGE_MAX: usize = 4096;
 
-/// Longest item, in bytes.
-pub const ITEM_MAX: usize = 3 << 30;
+/// Longest item, in bytes. A request is shorter, and so is all that can become an item.
+pub const ITEM_MAX: usize = u32::MAX as usize;
 
 /// Bytes of items up to which offsets take one byte.
 const NARROW_MAX: usize = u8::MAX as usize;

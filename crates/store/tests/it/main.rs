@@ -15,5 +15,6 @@ mod strings;
 mod sweeping;
 mod sync;
 mod threads;
+mod waiting;
 mod watching;
 mod world;

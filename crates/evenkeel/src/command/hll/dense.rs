@@ -1,22 +1,47 @@
 //! The dense encoding: 16,384 registers of 6 bits, the first in the lowest bits of the first byte.
 //!
-//! Eight registers are six bytes. They are taken apart and put together in a 64-bit word, all eight at once: three steps
-//! of a mask and a shift each, which cost about as much as two registers do one by one.
+//! Four registers are three bytes. All of them unpacked are four planes, one for each place among the four: so what goes
+//! through all registers is a plain loop over bytes without any crossing of lanes, which compilers turn into vector
+//! instructions. It is compiled twice, for any machine and for AVX2. With that, merging takes 0.7 us, without 5; one row
+//! of unpacked registers would make it 1.6 and 10, lanes in 64-bit words 4.
 
+use super::REGISTERS;
 use super::estimate::Histogram;
 use super::hash::Place;
-use super::{REGISTERS, Registers};
 
 const BITS: usize = 6;
 pub(super) const BYTES: usize = REGISTERS * BITS / 8;
 
-/// Bytes that hold eight registers.
-const GROUP: usize = BITS;
-const _: () =
-    assert!(BYTES.is_multiple_of(GROUP) && REGISTERS.is_multiple_of(8), "groups end where the registers end");
+const VALUE_MAX: u8 = 63;
 
-/// The highest bit of eight registers, a byte each. Registers have six bits, so it is free.
-const GUARDS: u64 = 0x8080_8080_8080_8080;
+const PLANES: usize = 4;
+const PLANE: usize = REGISTERS / PLANES;
+
+/// Registers whose equal ones are counted in one byte.
+const COUNTED: usize = 128;
+const _: () = assert!(COUNTED <= u8::MAX as usize && PLANE.is_multiple_of(COUNTED));
+
+/// All registers, a byte each. The register `index` is in the plane `index % PLANES`.
+#[derive(Clone, PartialEq, Eq)]
+pub(crate) struct Registers {
+    planes: [[u8; PLANE]; PLANES],
+}
+
+impl Registers {
+    pub(crate) fn zeros() -> Registers {
+        Registers { planes: [[0; PLANE]; PLANES] }
+    }
+
+    /// In order.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = u8> {
+        (0..REGISTERS).map(|index| self.planes[index % PLANES][index / PLANES])
+    }
+
+    pub(super) fn raise(&mut self, index: usize, value: u8) {
+        let register = &mut self.planes[index % PLANES][index / PLANES];
+        *register = value.max(*register);
+    }
+}
 
 /// Raises a register; `false` when it is that high already. `registers` are `BYTES` long.
 pub(super) fn raise(registers: &mut [u8], Place { index, rank }: Place) -> bool {
@@ -32,67 +57,79 @@ pub(super) fn raise(registers: &mut [u8], Place { index, rank }: Place) -> bool 
     true
 }
 
-/// Eight registers, of six bytes, a byte each.
-#[inline]
-fn spread(group: &[u8]) -> u64 {
-    let mut bytes = [0; 8];
-    bytes[..GROUP].copy_from_slice(group);
-    let x = u64::from_le_bytes(bytes);
-    let x = x & 0x0000_0000_00ff_ffff | (x & 0x0000_ffff_ff00_0000) << 8;
-    let x = x & 0x0000_0fff_0000_0fff | (x & 0x00ff_f000_00ff_f000) << 4;
-    x & 0x003f_003f_003f_003f | (x & 0x0fc0_0fc0_0fc0_0fc0) << 2
-}
-
-/// The reverse of [`spread`].
-#[inline]
-fn gather(x: u64) -> [u8; GROUP] {
-    let x = x & 0x003f_003f_003f_003f | x >> 2 & 0x0fc0_0fc0_0fc0_0fc0;
-    let x = x & 0x0000_0fff_0000_0fff | x >> 4 & 0x00ff_f000_00ff_f000;
-    let x = x & 0x0000_0000_00ff_ffff | x >> 8 & 0x0000_ffff_ff00_0000;
-    x.to_le_bytes()[..GROUP].try_into().expect("six of eight bytes")
-}
-
-/// The higher of each two bytes, which are below 128.
-#[inline]
-fn higher(a: u64, b: u64) -> u64 {
-    let not_less = ((a | GUARDS) - b) & GUARDS;
-    let from_a = not_less - (not_less >> 7);
-    a & from_a | b & !from_a
+/// Runs the work with the widest vectors there are. All of it has to be inlined here.
+#[inline(always)]
+fn wide<R>(work: impl FnOnce() -> R) -> R {
+    #[cfg(target_arch = "x86_64")]
+    if std::is_x86_feature_detected!("avx2") {
+        #[target_feature(enable = "avx2")]
+        fn with_avx2<R>(work: impl FnOnce() -> R) -> R {
+            work()
+        }
+        // SAFETY: the machine has what the function asks for, as just seen.
+        return unsafe { with_avx2(work) };
+    }
+    work()
 }
 
 /// Raises `max` to the registers where those are higher.
 pub(super) fn merge_into(max: &mut Registers, registers: &[u8]) {
-    for (eight, group) in max.chunks_exact_mut(8).zip(registers.chunks_exact(GROUP)) {
-        let before = u64::from_le_bytes((&*eight).try_into().expect("eight bytes"));
-        eight.copy_from_slice(&higher(before, spread(group)).to_le_bytes());
+    wide(|| merge(max, registers));
+}
+
+#[inline(always)]
+fn merge(max: &mut Registers, registers: &[u8]) {
+    let [p, q, r, s] = &mut max.planes;
+    let groups = registers.chunks_exact(3).zip(p).zip(q).zip(r).zip(s);
+    for ((((three, p), q), r), s) in groups {
+        let (a, b, c) = (three[0], three[1], three[2]);
+        *p = (*p).max(a & 63);
+        *q = (*q).max((a >> 6 | b << 2) & 63);
+        *r = (*r).max((b >> 4 | c << 4) & 63);
+        *s = (*s).max(c >> 2);
     }
 }
 
 /// Writes registers, each below 64, into `BYTES` bytes.
 pub(super) fn pack(registers: &Registers, into: &mut [u8]) {
-    for (group, eight) in into.chunks_exact_mut(GROUP).zip(registers.chunks_exact(8)) {
-        group.copy_from_slice(&gather(u64::from_le_bytes(eight.try_into().expect("eight bytes"))));
+    wide(|| pack_groups(registers, into));
+}
+
+#[inline(always)]
+fn pack_groups(registers: &Registers, into: &mut [u8]) {
+    let [p, q, r, s] = &registers.planes;
+    let groups = into.chunks_exact_mut(3).zip(p).zip(q).zip(r).zip(s);
+    for ((((three, p), q), r), s) in groups {
+        three[0] = p | q << 6;
+        three[1] = q >> 2 | r << 4;
+        three[2] = r >> 4 | s << 2;
     }
 }
 
 pub(super) fn histogram(registers: &[u8]) -> Histogram {
-    histogram_of_words(registers.chunks_exact(GROUP).map(spread))
+    let mut unpacked = Registers::zeros();
+    merge_into(&mut unpacked, registers);
+    unpacked.histogram()
 }
 
-pub(super) fn histogram_of_bytes(registers: &Registers) -> Histogram {
-    histogram_of_words(
-        registers.chunks_exact(8).map(|eight| u64::from_le_bytes(eight.try_into().expect("eight bytes"))),
-    )
+impl Registers {
+    /// How many registers have each value.
+    pub(super) fn histogram(&self) -> Histogram {
+        wide(|| count_values(self.planes.as_flattened()))
+    }
 }
 
-/// Counts in four tables by turns: neighbours are often equal, and an increment has to wait for one before it that
-/// goes to the same place.
-fn histogram_of_words(words: impl Iterator<Item = u64>) -> Histogram {
-    let mut tables = [[0_u32; 64]; 4];
-    for word in words {
-        for (lane, value) in word.to_le_bytes().into_iter().enumerate() {
-            tables[lane % 4][usize::from(value & 63)] += 1;
+/// Goes through the registers once for each value, of which there are some twenty: comparing is what vectors are good
+/// at, where one table would be incremented 16,384 times, each time waiting for the last.
+#[inline(always)]
+fn count_values(registers: &[u8]) -> Histogram {
+    let mut histogram = [0; VALUE_MAX as usize + 1];
+    let highest = registers.iter().copied().fold(0, u8::max);
+    for value in 0..=highest.min(VALUE_MAX) {
+        for counted in registers.chunks_exact(COUNTED) {
+            let equal = counted.iter().map(|register| u8::from(*register == value));
+            histogram[usize::from(value)] += u32::from(equal.sum::<u8>());
         }
     }
-    std::array::from_fn(|value| tables.iter().map(|table| table[value]).sum())
+    histogram
 }

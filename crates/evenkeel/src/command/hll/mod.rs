@@ -28,15 +28,13 @@ use std::borrow::Cow;
 use evenkeel_store::{Edited, Str};
 
 use crate::error::Error;
+pub(crate) use dense::Registers;
 use hash::Place;
 pub(crate) use self_test::self_test;
 
 /// Bits of the hash that choose the register.
 const INDEX_BITS: u32 = 14;
 pub(crate) const REGISTERS: usize = 1 << INDEX_BITS;
-
-/// All registers, a byte each.
-pub(crate) type Registers = [u8; REGISTERS];
 
 const MAGIC: &[u8] = b"HYLL";
 const ENCODING_AT: usize = 4;
@@ -142,7 +140,7 @@ pub(crate) fn count(bytes: &[u8]) -> Result<u64, Fault> {
 
 /// How many different elements were seen by those that have been merged into `registers`.
 pub(crate) fn count_registers(registers: &Registers) -> u64 {
-    estimate::count(&dense::histogram_of_bytes(registers))
+    estimate::count(&registers.histogram())
 }
 
 /// Raises `max` to the registers where those are higher.
@@ -221,7 +219,7 @@ fn raise_all(
 
 /// The same registers in the dense encoding; the header is kept, the count with it.
 pub(crate) fn to_dense(bytes: &[u8]) -> Result<Vec<u8>, Fault> {
-    let mut registers = [0; REGISTERS];
+    let mut registers = Registers::zeros();
     merge_into(&mut registers, bytes)?;
     Ok(dense_of(bytes, &registers))
 }
@@ -263,7 +261,7 @@ pub(crate) fn merged(registers: &Registers, dense: bool, sparse_max: usize) -> V
 /// does not fit.
 fn raised_to(sparse: &[u8], registers: &Registers, sparse_max: usize) -> Result<Option<Vec<u8>>, Fault> {
     let (mut bytes, mut from) = (sparse.to_vec(), sparse::START);
-    for (index, &rank) in registers.iter().enumerate().filter(|(_, rank)| **rank > 0) {
+    for (index, rank) in registers.iter().enumerate().filter(|(_, rank)| *rank > 0) {
         let (outcome, next) = sparse::raise(&mut bytes, Place { index, rank }, from, sparse_max)?;
         if outcome == sparse::Outcome::NoRoom {
             return Ok(None);

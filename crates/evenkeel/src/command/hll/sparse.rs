@@ -134,11 +134,14 @@ pub(super) fn histogram(registers: &[u8]) -> Result<Histogram, Fault> {
 pub(super) fn merge_into(max: &mut Registers, registers: &[u8]) -> Result<(), Fault> {
     let mut at = 0;
     for run in runs(registers) {
-        let under = max.get_mut(at..at + run.len).ok_or(Fault::Corrupt)?;
-        if run.is_val() {
-            under.iter_mut().for_each(|register| *register = (*register).max(run.value()));
+        let under = at..at + run.len;
+        at = under.end;
+        if at > REGISTERS {
+            return Err(Fault::Corrupt);
         }
-        at += run.len;
+        if run.is_val() {
+            under.for_each(|index| max.raise(index, run.value()));
+        }
     }
     if at == REGISTERS { Ok(()) } else { Err(Fault::Corrupt) }
 }

