@@ -14,7 +14,9 @@ mod connection;
 mod drive;
 mod expiry;
 mod hashes;
+mod hyperloglog;
 mod keyspace;
+mod lists;
 mod make;
 mod same;
 mod shrink;
@@ -62,9 +64,11 @@ const FAMILIES: &[&Family] = &[
     &strings::FAMILY,
     &strings_valkey::FAMILY,
     &bitmaps::FAMILY,
+    &hyperloglog::FAMILY,
     &keyspace::FAMILY,
     &expiry::FAMILY,
     &hashes::FAMILY,
+    &lists::FAMILY,
     &connection::FAMILY,
     &transactions::FAMILY,
     &wire::FAMILY,

@@ -25,7 +25,7 @@
 #[derive(Debug)]
 pub(crate) struct Doc {
     pub(crate) name: &'static str,
-    /// Redis' own: string, bitmap, hash, sorted-set, generic, transactions, connection, server.
+    /// Redis' own: string, hash, sorted-set, generic, transactions, ...
     pub(crate) group: &'static str,
     /// The version of Redis (up to 7.2) or Valkey (later) that brought the command.
     pub(crate) since: &'static str,
@@ -173,6 +173,19 @@ pub(crate) const DOCS: &[Doc] = &[
     doc("BITPOS", "bitmap", "2.8.7", "O(N) with N bytes searched",
         "key bit range=[start end-unit=[end unit=[BYTE | BIT]]]",
         "Finds the place of the first one or the first zero in a string."),
+    doc("BLMOVE", "list", "6.2.0", "O(1)",
+        "source destination wherefrom=<LEFT | RIGHT> whereto=<LEFT | RIGHT> timeout:double",
+        "Moves an element from an end of one list to an end of another, and waits for one if need be."),
+    doc("BLMPOP", "list", "7.0.0", "O(N+M) with N keys and M elements taken",
+        "timeout:double numkeys key [key ...] where=<LEFT | RIGHT> [COUNT count]",
+        "Takes elements from the first list that has some, and waits for them if need be."),
+    doc("BLPOP", "list", "2.0.0", "O(N) with N keys", "key [key ...] timeout:double",
+        "Takes the first element of the first list that has one, and waits for it if need be."),
+    doc("BRPOP", "list", "2.0.0", "O(N) with N keys", "key [key ...] timeout:double",
+        "Takes the last element of the first list that has one, and waits for it if need be."),
+    doc("BRPOPLPUSH", "list", "2.2.0", "O(1)", "source destination timeout:double",
+        "Moves the last element of one list to the front of another, and waits for one if need be.")
+        .deprecated("6.2.0", "`BLMOVE` with the `RIGHT` and `LEFT` arguments"),
     doc("BZMPOP", "sorted-set", "7.0.0", "O(K + M log N) with K keys and M members taken",
         "timeout:double numkeys key [key ...] where=<MIN | MAX> [COUNT count]",
         "Takes members off an end of the first sorted set that has any, or waits for one."),
@@ -366,6 +379,34 @@ pub(crate) const DOCS: &[Doc] = &[
     doc("LCS", "string", "7.0.0", "O(N*M) with strings of N and M bytes",
         "key1 key2#0 [LEN] [IDX] [MINMATCHLEN min-match-len] [WITHMATCHLEN]",
         "Finds the longest sequence of bytes that two strings share in the same order."),
+    doc("LINDEX", "list", "1.0.0", "O(log N) with N elements", "key index",
+        "Gives the element at a position, which counts from the end if negative."),
+    doc("LINSERT", "list", "2.2.0", "O(N) with N elements up to the pivot", "key where=<BEFORE | AFTER> pivot element",
+        "Inserts an element next to the first one that equals the pivot."),
+    doc("LLEN", "list", "1.0.0", "O(1)", "key",
+        "Says how many elements a list has."),
+    doc("LMOVE", "list", "6.2.0", "O(1)", "source destination wherefrom=<LEFT | RIGHT> whereto=<LEFT | RIGHT>",
+        "Moves an element from an end of one list to an end of another."),
+    doc("LMPOP", "list", "7.0.0", "O(N+M) with N keys and M elements taken",
+        "numkeys key [key ...] where=<LEFT | RIGHT> [COUNT count]",
+        "Takes elements from the first list that has some."),
+    doc("LPOP", "list", "1.0.0", "O(N) with N elements taken", "key [count]",
+        "Takes the first elements of a list."),
+    doc("LPOS", "list", "6.0.6", "O(N) with N elements looked at",
+        "key element [RANK rank:integer] [COUNT num-matches:integer] [MAXLEN len:integer]",
+        "Gives the positions of elements that equal one."),
+    doc("LPUSH", "list", "1.0.0", "O(N) with N elements pushed", "key element [element ...]",
+        "Puts elements at the front of a list, which is created if it is absent."),
+    doc("LPUSHX", "list", "2.2.0", "O(N) with N elements pushed", "key element [element ...]",
+        "Puts elements at the front of a list that exists."),
+    doc("LRANGE", "list", "1.0.0", "O(log N+M) with N elements, M of them returned", "key start stop:integer",
+        "Gives the elements at a range of positions."),
+    doc("LREM", "list", "1.0.0", "O(N) with N elements", "key count element",
+        "Removes elements that equal one, from the front or, if the count is negative, from the end."),
+    doc("LSET", "list", "1.0.0", "O(log N) with N elements", "key index element",
+        "Replaces the element at a position."),
+    doc("LTRIM", "list", "1.0.0", "O(log N) with N elements", "key start stop:integer",
+        "Removes all elements but those at a range of positions."),
     container("MEMORY", "server", "4.0.0", "Commands about the memory that the server uses."),
     doc("MEMORY|DOCTOR", "server", "4.0.0", "O(1)", "",
         "Says whether anything is odd about the use of memory."),
@@ -410,6 +451,18 @@ pub(crate) const DOCS: &[Doc] = &[
         "Lets a key vanish at a point in time, given in milliseconds."),
     doc("PEXPIRETIME", "generic", "7.0.0", "O(1)", "key",
         "Gives the point in time at which a key vanishes, in milliseconds."),
+    doc("PFADD", "hyperloglog", "2.8.9", "O(1) for each element", "key [element [element ...]]",
+        "Counts elements in; the key then knows about how many different ones it has seen."),
+    doc("PFCOUNT", "hyperloglog", "2.8.9", "O(1) for one key, O(N) with N keys", "key [key ...]",
+        "Says about how many different elements a key, or several together, have seen."),
+    doc("PFDEBUG", "hyperloglog", "2.8.9", "N/A", "subcommand key",
+        "Shows how a HyperLogLog is encoded, or its registers, or makes it dense.")
+        .system(),
+    doc("PFMERGE", "hyperloglog", "2.8.9", "O(N) with N keys", "destkey [sourcekey [sourcekey ...]]",
+        "Stores a HyperLogLog that has seen what any of several has seen."),
+    doc("PFSELFTEST", "hyperloglog", "2.8.9", "N/A", "",
+        "Tests the counting of elements with elements of its own.")
+        .system(),
     doc("PING", "connection", "1.0.0", "O(1)", "[message]",
         "Answers PONG, or with the message."),
     doc("PSETEX", "string", "2.6.0", "O(1)", "key milliseconds value",
@@ -428,6 +481,15 @@ pub(crate) const DOCS: &[Doc] = &[
         "Puts the connection into the state of a new one."),
     doc("ROLE", "server", "2.8.12", "O(1)", "",
         "Says whether the server is a primary or a replica, and of whom."),
+    doc("RPOP", "list", "1.0.0", "O(N) with N elements taken", "key [count]",
+        "Takes the last elements of a list."),
+    doc("RPOPLPUSH", "list", "1.2.0", "O(1)", "source destination",
+        "Moves the last element of one list to the front of another.")
+        .deprecated("6.2.0", "`LMOVE` with the `RIGHT` and `LEFT` arguments"),
+    doc("RPUSH", "list", "1.0.0", "O(N) with N elements pushed", "key element [element ...]",
+        "Puts elements at the end of a list, which is created if it is absent."),
+    doc("RPUSHX", "list", "2.2.0", "O(N) with N elements pushed", "key element [element ...]",
+        "Puts elements at the end of a list that exists."),
     doc("SCAN", "generic", "2.8.0", "O(1) for a call, O(N) for all N keys",
         "cursor [MATCH pattern] [COUNT count] [TYPE type]",
         "Goes through the keys of the selected database in steps."),
@@ -645,7 +707,7 @@ impl Kind {
 #[rustfmt::skip]
 fn kind_of_name(name: &str) -> Kind {
     match name {
-        "key" | "key1" | "key2" | "newkey" | "destkey" | "source" | "destination" | "src" | "dst" => Kind::Key,
+        "key" | "key1" | "key2" | "newkey" | "destkey" | "sourcekey" | "source" | "destination" | "src" | "dst" => Kind::Key,
         "pattern" => Kind::Pattern,
         "unix-time-seconds" | "unix-time-milliseconds" => Kind::UnixTime,
         "bit" | "client-id" | "count" | "cursor" | "db" | "decrement" | "destination-db" | "end" | "increment"
@@ -1152,8 +1214,21 @@ mod tests {
     #[test]
     fn every_row_is_complete() {
         for doc in DOCS {
-            let groups =
-                ["string", "bitmap", "hash", "sorted-set", "generic", "transactions", "connection", "server"];
+            let groups = [
+                "string",
+                "bitmap",
+                "hyperloglog",
+                "geo",
+                "hash",
+                "list",
+                "set",
+                "sorted-set",
+                "stream",
+                "generic",
+                "transactions",
+                "connection",
+                "server",
+            ];
             assert!(groups.contains(&doc.group), "{}", doc.name);
             assert!(doc.summary.ends_with('.') && doc.summary.len() <= 100, "{}", doc.name);
             assert!(doc.since.split('.').count() == 3, "{}", doc.name);

@@ -72,6 +72,7 @@ const fn rest(first: i16, flags: &'static str) -> KeySpec {
     range(first, -1, 1, flags)
 }
 
+/// As many keys as the argument at `at` says, behind that.
 /// Keys that are counted at argument `at`.
 const fn counted(at: i16, flags: &'static str) -> KeySpec {
     KeySpec { find: Find::Counted { step: 1 }, ..key(at, flags) }
@@ -110,6 +111,8 @@ const BITFIELD_KEY: KeySpec = KeySpec {
 
 const GETEX_KEY: KeySpec = KeySpec { notes: "may change the key's deadline", ..key(1, "RW access update") };
 
+const PFCOUNT_KEYS: KeySpec = KeySpec { notes: "keeps the count in the value", ..rest(1, "RW access") };
+
 fn has(args: &Args<'_>, first: usize, word: &[u8]) -> bool {
     args.from(first).any(|arg| arg.eq_ignore_ascii_case(word))
 }
@@ -121,6 +124,11 @@ const EXTRAS: &[Extra] = &[
     extra("AUTH").secret(|_, at| at >= 1),
     extra("BITFIELD").keys(&[BITFIELD_KEY]),
     extra("BITOP").keys(&[key(2, "OW update"), rest(3, "RO access")]),
+    extra("BLMOVE").keys(&[key(1, "RW access delete"), key(2, "RW insert")]),
+    extra("BLMPOP").keys(&[counted(2, "RW access delete")]),
+    extra("BLPOP").keys(&[range(1, -2, 1, "RW access delete")]),
+    extra("BRPOP").keys(&[range(1, -2, 1, "RW access delete")]),
+    extra("BRPOPLPUSH").keys(&[key(1, "RW access delete"), key(2, "RW insert")]),
     extra("BZMPOP").keys(&[counted(2, "RW access delete")]),
     extra("BZPOPMAX").keys(&[range(1, -2, 1, "RW access delete")]),
     extra("BZPOPMIN").keys(&[range(1, -2, 1, "RW access delete")]),
@@ -167,6 +175,16 @@ const EXTRAS: &[Extra] = &[
     extra("LATENCY|HISTORY").tips(ALL_NODES_SPECIAL),
     extra("LATENCY|LATEST").tips(ALL_NODES_SPECIAL),
     extra("LATENCY|RESET").tips(ALL_NODES_OK),
+    extra("LINSERT").keys(&[key(1, "RW insert")]),
+    extra("LLEN").keys(&[key(1, "RO")]),
+    extra("LMOVE").keys(&[key(1, "RW access delete"), key(2, "RW insert")]),
+    extra("LMPOP").keys(&[counted(1, "RW access delete")]),
+    extra("LPOP").keys(&[key(1, "RW access delete")]),
+    extra("LPUSH").keys(&[key(1, "RW insert")]),
+    extra("LPUSHX").keys(&[key(1, "RW insert")]),
+    extra("LREM").keys(&[key(1, "RW delete")]),
+    extra("LSET").keys(&[key(1, "RW update")]),
+    extra("LTRIM").keys(&[key(1, "RW delete")]),
     extra("MEMORY|DOCTOR").tips(ALL_SHARDS_SPECIAL),
     extra("MEMORY|MALLOC-STATS").tips(ALL_SHARDS_SPECIAL),
     extra("MEMORY|PURGE").tips(ALL_SHARDS_OK),
@@ -183,6 +201,10 @@ const EXTRAS: &[Extra] = &[
     extra("PERSIST").keys(&[key(1, "RW update")]),
     extra("PEXPIRE").keys(&[key(1, "RW update")]),
     extra("PEXPIREAT").keys(&[key(1, "RW update")]),
+    extra("PFADD").keys(&[key(1, "RW insert")]),
+    extra("PFCOUNT").keys(&[PFCOUNT_KEYS]),
+    extra("PFDEBUG").keys(&[key(2, "RW access")]),
+    extra("PFMERGE").keys(&[key(1, "RW access insert"), rest(2, "RO access")]),
     extra("PING").tips(ALL_SHARDS_OK),
     extra("PSETEX").keys(&[key(1, "OW update")]),
     extra("PTTL").tips(CHANGES),
@@ -190,6 +212,10 @@ const EXTRAS: &[Extra] = &[
     extra("RENAME").keys(&[key(1, "RW access delete"), key(2, "OW update")]),
     extra("RENAMENX").keys(&[key(1, "RW access delete"), key(2, "OW insert")]),
     extra("ROLE").categories(FOR_OPERATORS),
+    extra("RPOP").keys(&[key(1, "RW access delete")]),
+    extra("RPOPLPUSH").keys(&[key(1, "RW access delete"), key(2, "RW insert")]),
+    extra("RPUSH").keys(&[key(1, "RW insert")]),
+    extra("RPUSHX").keys(&[key(1, "RW insert")]),
     extra("SCAN").tips(&["nondeterministic_output", "request_policy:special"]),
     extra("SET").keys(&[SET_KEY]),
     extra("SETEX").keys(&[key(1, "OW update")]),
@@ -421,6 +447,9 @@ mod tests {
             "BITOP AND a b c d",
             "RENAME a b",
             "LCS a b LEN",
+            "PFCOUNT a b c",
+            "PFDEBUG GETREG k",
+            "PFMERGE a b c",
             "DEL a b c",
             "OBJECT|FREQ FREQ k",
             "WATCH a b",

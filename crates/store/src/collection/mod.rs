@@ -1,4 +1,4 @@
-//! Collections: lists, sets, hashes, sorted sets, on trees of shared pages.
+//! Collections: lists, sets, hashes, sorted sets, streams, on trees of shared pages.
 //!
 //! ```text
 //! Entry ── 8 bytes ──> Root ─┬─ Tree: one Page, or Inner nodes over Pages
@@ -12,12 +12,14 @@ mod hash;
 mod hashed;
 mod ints;
 mod list;
+mod named;
 mod ordered;
 mod page;
 mod root;
 pub mod sample;
 pub mod set;
 mod shared;
+pub mod stream;
 mod tree;
 mod varint;
 mod zset;
@@ -26,6 +28,7 @@ pub use hash::Hash;
 pub use list::List;
 pub use page::ITEM_MAX;
 pub use set::Set;
+pub use stream::Stream;
 pub use zset::{Gather, Gathered, Lex, ZSet};
 
 use std::ptr::NonNull;

@@ -215,14 +215,9 @@ pub(crate) struct ByPosition(pub(crate) u64);
 
 impl Seek for ByPosition {
     fn branch(&mut self, inner: &Inner) -> usize {
-        let last = inner.branches.len() - 1;
-        for (index, branch) in inner.branches[..last].iter().enumerate() {
-            if self.0 < branch.count {
-                return index;
-            }
-            self.0 -= branch.count;
-        }
-        last
+        let (index, before) = inner.seek_position(self.0);
+        self.0 -= before;
+        index
     }
 
     fn within(&mut self, page: &Page) -> (usize, bool) {
@@ -245,6 +240,19 @@ impl<'a> Spot<'a> {
 }
 
 impl Inner {
+    /// The branch that has a position, at most the count, and how many items lie before it.
+    #[inline]
+    pub(crate) fn seek_position(&self, at: u64) -> (usize, u64) {
+        let (last, mut before) = (self.branches.len() - 1, 0);
+        for (index, branch) in self.branches[..last].iter().enumerate() {
+            if at < before + branch.count {
+                return (index, before);
+            }
+            before += branch.count;
+        }
+        (last, before)
+    }
+
     /// The last branch whose bound is not greater than what is sought. `compare` tells how a bound stands to that.
     #[inline]
     pub(crate) fn seek(&self, compare: impl Fn(&Bound) -> Ordering) -> usize {
@@ -457,6 +465,15 @@ impl Tree {
         self.pages_from(ByPosition(0))
     }
 
+    /// How many pages there are. Reads the inner nodes, which are a hundredth of the pages and fewer.
+    pub(crate) fn page_count(&self) -> u64 {
+        let Node::Inner(inner) = self.node() else { return 1 };
+        if inner.branches[0].node.is_page() {
+            return inner.branches.len() as u64;
+        }
+        inner.branches.iter().map(|branch| branch.node.page_count()).sum()
+    }
+
     /// Bytes of memory, shared or not: exact for small trees, and by the first pages for large ones.
     pub(crate) fn memory(&self) -> usize {
         /// Pages looked at.
@@ -494,7 +511,9 @@ impl Tree {
     /// Whether the neighbour on the right fits in here, and leaves room for more.
     fn has_room_for(&self, other: &Tree) -> bool {
         match (self.node(), other.node()) {
-            (Node::Page(this), Node::Page(other)) => this.bytes() + other.bytes() <= PAGE_MAX / 4 * 3,
+            (Node::Page(this), Node::Page(other)) => {
+                !this.is_headed() && !other.is_headed() && this.bytes() + other.bytes() <= PAGE_MAX / 4 * 3
+            }
             (Node::Inner(this), Node::Inner(other)) => {
                 this.branches.len() + other.branches.len() <= FANOUT / 4 * 3
             }
@@ -891,6 +910,41 @@ impl DoubleEndedIterator for Iter<'_> {
 }
 
 impl ExactSizeIterator for Iter<'_> {}
+
+/// Items, each with the page that it lies in.
+pub(crate) struct WithPages<'a>(Iter<'a>);
+
+impl<'a> Iter<'a> {
+    pub(crate) fn with_pages(self) -> WithPages<'a> {
+        WithPages(self)
+    }
+}
+
+impl<'a> Iterator for WithPages<'a> {
+    type Item = (&'a Page, &'a [u8]);
+
+    #[inline]
+    fn next(&mut self) -> Option<Self::Item> {
+        let page = self.0.front.page;
+        let item = self.0.next()?;
+        Some((page.expect("an item has a page"), item))
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        self.0.size_hint()
+    }
+}
+
+impl DoubleEndedIterator for WithPages<'_> {
+    #[inline]
+    fn next_back(&mut self) -> Option<Self::Item> {
+        let page = self.0.back.page;
+        let item = self.0.next_back()?;
+        Some((page.expect("an item has a page"), item))
+    }
+}
+
+impl ExactSizeIterator for WithPages<'_> {}
 
 #[cfg(test)]
 mod tests;
