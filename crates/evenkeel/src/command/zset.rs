@@ -357,3 +357,6 @@ fn rank(call: &mut Call<'_, '_>, reverse: bool) -> Done {
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests;
