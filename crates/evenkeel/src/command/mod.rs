@@ -29,6 +29,7 @@ pub(crate) mod server;
 mod set_options;
 pub(crate) mod slowlog;
 pub(crate) mod specs;
+mod stream;
 pub(crate) mod string;
 pub(crate) mod table;
 pub(crate) mod transaction;
@@ -56,6 +57,7 @@ pub(crate) const FAMILIES: &[&[Command]] = &[
     scan::COMMANDS,
     server::COMMANDS,
     slowlog::COMMANDS,
+    stream::COMMANDS,
     string::COMMANDS,
     transaction::COMMANDS,
     #[cfg(test)]
@@ -287,7 +289,6 @@ impl Command {
     }
 
     /// May wait.
-    #[cfg_attr(not(test), expect(dead_code, reason = "no command of the table waits yet"))]
     pub(crate) const fn blocks(self) -> Command {
         self.flag(Flags::BLOCKING)
     }
