@@ -13,6 +13,7 @@ mod dispatch;
 mod error;
 mod glob;
 mod log;
+mod long;
 mod net;
 mod observe;
 mod pipeline;
@@ -24,6 +25,7 @@ mod startup;
 mod sync;
 #[cfg(test)]
 mod testing;
+mod waiting;
 
 use std::process::ExitCode;
 

@@ -1,6 +1,6 @@
 //! Replies: values to bytes, in the protocol that the connection has chosen with HELLO.
 
-use crate::number;
+use crate::float;
 
 /// Appends replies to `bytes`. Types that RESP2 lacks become what Redis sends in their place.
 #[derive(Debug, Default)]
@@ -102,9 +102,10 @@ impl Encoder {
         }
     }
 
-    /// A double: `,1.5` in RESP3, a bulk in RESP2; shortest digits that read back to the same value.
+    /// A double: `,1.5` in RESP3, a bulk in RESP2; see [`float::Text`].
+    #[inline]
     pub fn double(&mut self, value: f64) {
-        let text = number::format_f64(value);
+        let text = float::Text::new(value);
         if self.resp3 { self.line(b',', text.as_bytes()) } else { self.bulk(text.as_bytes()) }
     }
 

@@ -86,6 +86,15 @@ impl<T> DerefMut for Edit<'_, T> {
     }
 }
 
+/// What a command has done to a string in [`Held::edit_flat`].
+#[derive(Debug, PartialEq, Eq)]
+pub struct Edited {
+    /// How many changes that counts as; with none, the string is what it was.
+    pub changes: u64,
+    /// What takes the string's place, where it could not be changed where it lies.
+    pub instead: Option<Vec<u8>>,
+}
+
 enum Scope<'a> {
     None,
     One(Place),
@@ -423,6 +432,11 @@ impl<'a> Held<'a> {
         self.edit(key, change).map(Some)
     }
 
+    /// Tells who watches the key that it was written to, although nothing has changed: LTRIM does so in Redis.
+    pub fn announce(&mut self, key: &Key<'_>) {
+        self.changed_times(key, Change::Written, 0);
+    }
+
     /// Sets the key to a collection of this form, whatever was there; an empty one removes it.
     pub fn set_collection<T: Collection>(
         &mut self,
@@ -489,12 +503,53 @@ impl<'a> Held<'a> {
 
     /// Sets the key to a string that a command has made of others, as BITOP does: `raw`, and without a deadline.
     pub fn set_made(&mut self, key: &Key<'_>, made: Made) {
-        let entry = EntryPtr::new(key.bytes, made.value(), None, self.new_access());
-        match self.live_or_gone(key) {
+        self.remake(key, made, Expire::Clear, 1);
+    }
+
+    /// The same with a say on the deadline, and on how many changes that counts as.
+    pub fn remake(&mut self, key: &Key<'_>, made: Made, expire: Expire, changes: u64) {
+        let found = self.live_or_gone(key);
+        let deadline = match expire {
+            Expire::Keep => found.as_ref().and_then(|found| found.entry().deadline()),
+            Expire::Clear => None,
+            Expire::At(deadline) => Some(deadline),
+        };
+        let entry = EntryPtr::new(key.bytes, made.value(), deadline, self.new_access());
+        match found {
             Some(found) => self.replace(key, found, entry),
             None => self.add_entry(key, entry),
         }
-        self.changed(key, Change::Written);
+        self.changed_times(key, Change::Written, changes);
+    }
+
+    /// Lets `edit` change the flat string at the key where it lies, or put another in its place; the deadline stays.
+    /// Returns the number of changes, or `None` when there is no key or its string is a rope. Counts as an access,
+    /// and as an edit to OBJECT ENCODING even if nothing has changed. Nothing is done when `edit` fails, which then has
+    /// changed nothing.
+    pub fn edit_flat<E: From<WrongType>>(
+        &mut self,
+        key: &Key<'_>,
+        edit: impl FnOnce(&mut [u8]) -> Result<Edited, E>,
+    ) -> Result<Option<u64>, E> {
+        let Some(found) = self.live(key) else { return Ok(None) };
+        let entry = found.entry();
+        if entry.kind() != Kind::String {
+            return Err(WrongType.into());
+        }
+        self.mark(entry);
+        let Some(bytes) = entry.flat_mut() else { return Ok(None) };
+        let Edited { changes, instead } = edit(bytes)?;
+        match instead.map(Made::Flat) {
+            None => entry.set_raw(),
+            Some(made) => {
+                let new = EntryPtr::new(key.bytes, made.value(), entry.deadline(), entry.access());
+                self.replace(key, found, new);
+            }
+        }
+        if changes > 0 {
+            self.changed_times(key, Change::Written, changes);
+        }
+        Ok(Some(changes))
     }
 
     /// For a write that finds what it writes there already: an access, and an edit to OBJECT ENCODING, but no change.

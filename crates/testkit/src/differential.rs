@@ -13,7 +13,10 @@ mod bitmaps;
 mod connection;
 mod drive;
 mod expiry;
+mod hashes;
+mod hyperloglog;
 mod keyspace;
+mod lists;
 mod make;
 mod same;
 mod shrink;
@@ -61,8 +64,11 @@ const FAMILIES: &[&Family] = &[
     &strings::FAMILY,
     &strings_valkey::FAMILY,
     &bitmaps::FAMILY,
+    &hyperloglog::FAMILY,
     &keyspace::FAMILY,
     &expiry::FAMILY,
+    &hashes::FAMILY,
+    &lists::FAMILY,
     &connection::FAMILY,
     &transactions::FAMILY,
     &wire::FAMILY,
@@ -140,7 +146,7 @@ enum Action {
     Raw(Vec<u8>),
     /// Bytes on a connection of their own, which is then closed from this side.
     Burst(Vec<u8>),
-    /// A SCAN with these options from cursor 0 to the end.
+    /// A SCAN, or HSCAN and the like of a key, with these options from cursor 0, which is left out, to the end.
     Walk(Args),
     PauseMs(u64),
 }
@@ -235,7 +241,7 @@ impl fmt::Display for Action {
             Action::Burst(bytes) => {
                 write!(f, "bytes {}   (new connection, then closed)", words::join(&[bytes]))
             }
-            Action::Walk(args) => write!(f, "SCAN 0.. {}   (to the end)", words::join(args)),
+            Action::Walk(args) => write!(f, "{}   (from cursor 0 to the end)", words::join(args)),
             Action::PauseMs(ms) => write!(f, "~ {ms}ms"),
         }
     }

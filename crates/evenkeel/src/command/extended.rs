@@ -59,6 +59,10 @@ impl Extended {
         number.filter(|number| matches!(number, Extended::Finite { .. }))
     }
 
+    pub(crate) fn is_finite(self) -> bool {
+        matches!(self, Extended::Finite { .. })
+    }
+
     /// The sum; `None` when it is infinite or no number.
     pub(crate) fn plus(self, other: Extended) -> Option<Extended> {
         use Extended::Finite;

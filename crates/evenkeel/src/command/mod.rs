@@ -16,14 +16,19 @@ pub(crate) mod debug;
 pub(crate) mod docs;
 pub(crate) mod expire;
 pub(crate) mod extended;
+pub(crate) mod hash;
+mod hll;
+mod hyperloglog;
 pub(crate) mod introspect;
 pub(crate) mod keys;
 pub(crate) mod keyspace;
 pub(crate) mod latency;
 mod lcs;
+pub(crate) mod list;
 pub(crate) mod memory;
 mod natural;
 pub(crate) mod object;
+mod random;
 pub(crate) mod scan;
 pub(crate) mod server;
 mod set_options;
@@ -33,6 +38,7 @@ mod stream;
 pub(crate) mod string;
 pub(crate) mod table;
 pub(crate) mod transaction;
+pub(crate) mod zset;
 
 pub(crate) use args::Args;
 pub(crate) use call::Call;
@@ -49,9 +55,12 @@ pub(crate) const FAMILIES: &[&[Command]] = &[
     connection::COMMANDS,
     debug::COMMANDS,
     expire::COMMANDS,
+    hyperloglog::COMMANDS,
+    hash::COMMANDS,
     introspect::COMMANDS,
     keyspace::COMMANDS,
     latency::COMMANDS,
+    list::COMMANDS,
     memory::COMMANDS,
     object::COMMANDS,
     scan::COMMANDS,
@@ -60,6 +69,7 @@ pub(crate) const FAMILIES: &[&[Command]] = &[
     stream::COMMANDS,
     string::COMMANDS,
     transaction::COMMANDS,
+    zset::COMMANDS,
     #[cfg(test)]
     crate::testing::COMMANDS,
 ];
@@ -102,7 +112,7 @@ impl Flags {
     pub(crate) const NO_AUTH: Flags = Flags(1 << 10);
     /// Not delayed by CLIENT PAUSE.
     pub(crate) const EVEN_PAUSED: Flags = Flags(1 << 11);
-    /// Delayed by CLIENT PAUSE WRITE although it need not write (EXEC).
+    /// A reading command that may write all the same (PFCOUNT): CLIENT PAUSE WRITE delays it.
     pub(crate) const MAY_WRITE: Flags = Flags(1 << 12);
     /// May wait; see [`crate::blocking`].
     pub(crate) const BLOCKING: Flags = Flags(1 << 13);
@@ -141,6 +151,7 @@ pub(crate) enum Group {
     SortedSet,
     Stream,
     Geo,
+    HyperLogLog,
     Transaction,
     Connection,
     Server,
@@ -158,6 +169,7 @@ impl Group {
             Group::SortedSet => Some("@sortedset"),
             Group::Stream => Some("@stream"),
             Group::Geo => Some("@geo"),
+            Group::HyperLogLog => Some("@hyperloglog"),
             Group::Transaction => Some("@transaction"),
             Group::Connection => Some("@connection"),
             Group::Server => None,

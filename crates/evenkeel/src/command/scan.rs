@@ -40,7 +40,7 @@ const SCAN_STEP: usize = 1000;
 /// SCAN cursor [MATCH pattern] [COUNT count] [TYPE type]
 fn scan(call: &mut Call<'_, '_>) -> Done {
     let mut cursor = cursor_of(call.args.at(1)).ok_or(Error::text("ERR invalid cursor"))?;
-    let filter = Filter::parse(&call.args)?;
+    let filter = Filter::parse(&call.args, 2, Of::Keys)?;
     let (mut found, mut count, mut left) = (Encoder::default(), 0, filter.count);
     loop {
         let step = left.min(SCAN_STEP);
@@ -64,7 +64,7 @@ fn scan(call: &mut Call<'_, '_>) -> Done {
 }
 
 /// Reads a cursor as `strtoul` does, after which Redis' leniency goes: a sign is taken, and nothing is zero.
-fn cursor_of(text: &[u8]) -> Option<Cursor> {
+pub(super) fn cursor_of(text: &[u8]) -> Option<Cursor> {
     let (negative, digits) = match text {
         [] => return Some(Cursor(0)),
         [b'-', digits @ ..] => (true, digits),
@@ -78,33 +78,70 @@ fn cursor_of(text: &[u8]) -> Option<Cursor> {
     Some(Cursor(if negative { number.wrapping_neg() } else { number }))
 }
 
-/// Which of the keys that SCAN comes by it returns, and how many it looks at.
-struct Filter<'a> {
+/// What is walked over.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Of {
+    Keys,
+    /// The fields of a hash, with or without their values.
+    Fields,
+    /// The members of a sorted set, with or without their scores.
+    ScoredMembers,
+}
+
+impl Of {
+    /// The option that leaves out what goes with each name.
+    fn names_only(self) -> Option<&'static [u8]> {
+        match self {
+            Of::Keys => None,
+            Of::Fields => Some(b"NOVALUES"),
+            Of::ScoredMembers => Some(b"NOSCORES"),
+        }
+    }
+}
+
+/// Which of the names that a walk comes by it returns, and how many it looks at.
+pub(super) struct Filter<'a> {
     pattern: Option<&'a [u8]>,
     kind: Option<&'a [u8]>,
-    count: usize,
+    pub(super) count: usize,
+    /// Without what goes with each name.
+    pub(super) names_only: bool,
 }
 
 impl<'a> Filter<'a> {
-    fn parse(args: &Args<'a>) -> Result<Filter<'a>, Error> {
-        let mut filter = Filter { pattern: None, kind: None, count: 10 };
-        for at in (2..args.len()).step_by(2) {
-            let value = args.get(at + 1).ok_or(Error::Syntax)?;
+    /// Reads the options from argument `first` on.
+    pub(super) fn parse(args: &Args<'a>, first: usize, of: Of) -> Result<Filter<'a>, Error> {
+        let mut filter = Filter { pattern: None, kind: None, count: 10, names_only: false };
+        let mut at = first;
+        while at < args.len() {
+            let value = || args.get(at + 1).ok_or(Error::Syntax);
             match args.word(at).as_bytes() {
-                b"MATCH" => filter.pattern = Some(value),
-                b"TYPE" => filter.kind = Some(value),
+                b"MATCH" => filter.pattern = Some(value()?),
+                b"TYPE" if of == Of::Keys => filter.kind = Some(value()?),
                 b"COUNT" => {
+                    value()?;
                     let count = usize::try_from(args.int(at + 1)?).map_err(|_| Error::Syntax)?;
                     filter.count = if count == 0 { return Err(Error::Syntax) } else { count };
                 }
+                word if Some(word) == of.names_only() => {
+                    filter.names_only = true;
+                    at += 1;
+                    continue;
+                }
                 _ => return Err(Error::Syntax),
             }
+            at += 2;
         }
         Ok(filter)
     }
 
+    /// Whether a name fits the pattern.
+    pub(super) fn admits(&self, name: &[u8]) -> bool {
+        self.pattern.is_none_or(|pattern| glob::matches(pattern, name, false))
+    }
+
     fn passes(&self, view: View<'_>) -> bool {
-        self.pattern.is_none_or(|pattern| glob::matches(pattern, view.key(), false))
+        self.admits(view.key())
             && self.kind.is_none_or(|kind| kind.eq_ignore_ascii_case(view.kind().name().as_bytes()))
     }
 }

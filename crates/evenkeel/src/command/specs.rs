@@ -79,6 +79,15 @@ const fn streams(first: i16) -> KeySpec {
     KeySpec { find: Find::HalfAfter("STREAMS"), ..key(first, "RO access") }
 }
 
+/// As many keys as the argument at `at` says, behind that.
+/// Keys that are counted at argument `at`.
+const fn counted(at: i16, flags: &'static str) -> KeySpec {
+    KeySpec { find: Find::Counted { step: 1 }, ..key(at, flags) }
+}
+
+/// A destination, and sources that are counted.
+const STORED: &[KeySpec] = &[key(1, "OW update"), counted(2, "RO access")];
+
 const EACH_SHARD_SUM: &[&str] = &["request_policy:multi_shard", "response_policy:agg_sum"];
 const ALL_NODES_OK: &[&str] = &["request_policy:all_nodes", "response_policy:all_succeeded"];
 const ALL_SHARDS_OK: &[&str] = &["request_policy:all_shards", "response_policy:all_succeeded"];
@@ -109,6 +118,8 @@ const BITFIELD_KEY: KeySpec = KeySpec {
 
 const GETEX_KEY: KeySpec = KeySpec { notes: "may change the key's deadline", ..key(1, "RW access update") };
 
+const PFCOUNT_KEYS: KeySpec = KeySpec { notes: "keeps the count in the value", ..rest(1, "RW access") };
+
 fn has(args: &Args<'_>, first: usize, word: &[u8]) -> bool {
     args.from(first).any(|arg| arg.eq_ignore_ascii_case(word))
 }
@@ -120,6 +131,14 @@ const EXTRAS: &[Extra] = &[
     extra("AUTH").secret(|_, at| at >= 1),
     extra("BITFIELD").keys(&[BITFIELD_KEY]),
     extra("BITOP").keys(&[key(2, "OW update"), rest(3, "RO access")]),
+    extra("BLMOVE").keys(&[key(1, "RW access delete"), key(2, "RW insert")]),
+    extra("BLMPOP").keys(&[counted(2, "RW access delete")]),
+    extra("BLPOP").keys(&[range(1, -2, 1, "RW access delete")]),
+    extra("BRPOP").keys(&[range(1, -2, 1, "RW access delete")]),
+    extra("BRPOPLPUSH").keys(&[key(1, "RW access delete"), key(2, "RW insert")]),
+    extra("BZMPOP").keys(&[counted(2, "RW access delete")]),
+    extra("BZPOPMAX").keys(&[range(1, -2, 1, "RW access delete")]),
+    extra("BZPOPMIN").keys(&[range(1, -2, 1, "RW access delete")]),
     extra("CLIENT|INFO").tips(CHANGES),
     extra("CLIENT|LIST").tips(CHANGES),
     extra("CLIENT|SETINFO").tips(ALL_NODES_OK),
@@ -141,7 +160,19 @@ const EXTRAS: &[Extra] = &[
     extra("FLUSHDB").categories(DANGEROUS).tips(ALL_SHARDS_OK),
     extra("GETDEL").keys(&[key(1, "RW access delete")]),
     extra("GETEX").keys(&[GETEX_KEY]),
+    extra("HDEL").keys(&[key(1, "RW delete")]),
     extra("HELLO").secret(|args, at| at >= 3 && (args.is(at - 1, "AUTH") || args.is(at - 2, "AUTH"))),
+    extra("HEXISTS").keys(&[key(1, "RO")]),
+    extra("HGETALL").tips(CHANGES_ORDER),
+    extra("HKEYS").tips(CHANGES_ORDER),
+    extra("HLEN").keys(&[key(1, "RO")]),
+    extra("HMSET").keys(&[key(1, "RW update")]),
+    extra("HRANDFIELD").tips(CHANGES),
+    extra("HSCAN").tips(CHANGES),
+    extra("HSET").keys(&[key(1, "RW update")]),
+    extra("HSETNX").keys(&[key(1, "RW insert")]),
+    extra("HSTRLEN").keys(&[key(1, "RO")]),
+    extra("HVALS").tips(CHANGES_ORDER),
     extra("INFO").categories(DANGEROUS).tips(ALL_SHARDS_SPECIAL),
     extra("KEYS").categories(DANGEROUS).tips(&["request_policy:all_shards", "nondeterministic_output_order"]),
     extra("LASTSAVE").categories(FOR_OPERATORS).tips(CHANGES),
@@ -151,6 +182,16 @@ const EXTRAS: &[Extra] = &[
     extra("LATENCY|HISTORY").tips(ALL_NODES_SPECIAL),
     extra("LATENCY|LATEST").tips(ALL_NODES_SPECIAL),
     extra("LATENCY|RESET").tips(ALL_NODES_OK),
+    extra("LINSERT").keys(&[key(1, "RW insert")]),
+    extra("LLEN").keys(&[key(1, "RO")]),
+    extra("LMOVE").keys(&[key(1, "RW access delete"), key(2, "RW insert")]),
+    extra("LMPOP").keys(&[counted(1, "RW access delete")]),
+    extra("LPOP").keys(&[key(1, "RW access delete")]),
+    extra("LPUSH").keys(&[key(1, "RW insert")]),
+    extra("LPUSHX").keys(&[key(1, "RW insert")]),
+    extra("LREM").keys(&[key(1, "RW delete")]),
+    extra("LSET").keys(&[key(1, "RW update")]),
+    extra("LTRIM").keys(&[key(1, "RW delete")]),
     extra("MEMORY|DOCTOR").tips(ALL_SHARDS_SPECIAL),
     extra("MEMORY|MALLOC-STATS").tips(ALL_SHARDS_SPECIAL),
     extra("MEMORY|PURGE").tips(ALL_SHARDS_OK),
@@ -167,6 +208,10 @@ const EXTRAS: &[Extra] = &[
     extra("PERSIST").keys(&[key(1, "RW update")]),
     extra("PEXPIRE").keys(&[key(1, "RW update")]),
     extra("PEXPIREAT").keys(&[key(1, "RW update")]),
+    extra("PFADD").keys(&[key(1, "RW insert")]),
+    extra("PFCOUNT").keys(&[PFCOUNT_KEYS]),
+    extra("PFDEBUG").keys(&[key(2, "RW access")]),
+    extra("PFMERGE").keys(&[key(1, "RW access insert"), rest(2, "RO access")]),
     extra("PING").tips(ALL_SHARDS_OK),
     extra("PSETEX").keys(&[key(1, "OW update")]),
     extra("PTTL").tips(CHANGES),
@@ -174,6 +219,10 @@ const EXTRAS: &[Extra] = &[
     extra("RENAME").keys(&[key(1, "RW access delete"), key(2, "OW update")]),
     extra("RENAMENX").keys(&[key(1, "RW access delete"), key(2, "OW insert")]),
     extra("ROLE").categories(FOR_OPERATORS),
+    extra("RPOP").keys(&[key(1, "RW access delete")]),
+    extra("RPOPLPUSH").keys(&[key(1, "RW access delete"), key(2, "RW insert")]),
+    extra("RPUSH").keys(&[key(1, "RW insert")]),
+    extra("RPUSHX").keys(&[key(1, "RW insert")]),
     extra("SCAN").tips(&["nondeterministic_output", "request_policy:special"]),
     extra("SET").keys(&[SET_KEY]),
     extra("SETEX").keys(&[key(1, "OW update")]),
@@ -209,6 +258,21 @@ const EXTRAS: &[Extra] = &[
     extra("XREADGROUP").keys(&[streams(4)]),
     extra("XSETID").keys(&[key(1, "RW update")]),
     extra("XTRIM").tips(CHANGES).keys(&[key(1, "RW delete")]),
+    extra("ZADD").keys(&[key(1, "RW update")]),
+    extra("ZCARD").keys(&[key(1, "RO")]),
+    extra("ZDIFFSTORE").keys(STORED),
+    extra("ZINTERSTORE").keys(STORED),
+    extra("ZMPOP").keys(&[counted(1, "RW access delete")]),
+    extra("ZPOPMAX").keys(&[key(1, "RW access delete")]),
+    extra("ZPOPMIN").keys(&[key(1, "RW access delete")]),
+    extra("ZRANDMEMBER").tips(CHANGES),
+    extra("ZRANGESTORE").keys(&[key(1, "OW update"), key(2, "RO access")]),
+    extra("ZREM").keys(&[key(1, "RW delete")]),
+    extra("ZREMRANGEBYLEX").keys(&[key(1, "RW delete")]),
+    extra("ZREMRANGEBYRANK").keys(&[key(1, "RW delete")]),
+    extra("ZREMRANGEBYSCORE").keys(&[key(1, "RW delete")]),
+    extra("ZSCAN").tips(CHANGES),
+    extra("ZUNIONSTORE").keys(STORED),
 ];
 
 /// CONFIG SET with a password.
@@ -270,7 +334,7 @@ fn usual_key_spec(row: &Command) -> Option<KeySpec> {
 pub(crate) fn key_range(specs: &[KeySpec]) -> (i16, i16, i16) {
     let mut all: Option<(i16, i16, i16)> = None;
     for spec in specs {
-        let Find::Range { last, step } = spec.find else { return (0, 0, 0) };
+        let Find::Range { last, step } = spec.find else { continue };
         let last = if last < 0 { last } else { spec.first + last };
         all = Some(match all {
             None => (spec.first, last, step),
@@ -318,8 +382,14 @@ pub(crate) fn categories(row: &Command) -> Vec<&'static str> {
         "@keyspace",
         "@read",
         "@write",
+        "@set",
+        "@sortedset",
+        "@list",
+        "@hash",
         "@string",
         "@bitmap",
+        "@hyperloglog",
+        "@geo",
         "@stream",
         "@admin",
         "@fast",
@@ -404,12 +474,20 @@ mod tests {
             "BITOP AND a b c d",
             "RENAME a b",
             "LCS a b LEN",
+            "PFCOUNT a b c",
+            "PFDEBUG GETREG k",
+            "PFMERGE a b c",
             "DEL a b c",
             "OBJECT|FREQ FREQ k",
             "WATCH a b",
             "XREAD BLOCK 0 STREAMS a b 0 $",
             "XREADGROUP GROUP g streams COUNT 1 STREAMS a b > >",
             "XGROUP|CREATE CREATE k g 0",
+            "ZRANGESTORE a b 0 -1",
+            "ZUNIONSTORE a 2 b c WEIGHTS 1 2",
+            "ZMPOP 2 a b MIN COUNT 3",
+            "BZMPOP 0 2 a b MIN",
+            "BZPOPMIN a b 0",
         ] {
             let mut at = 0;
             let spans: Vec<Span> = line

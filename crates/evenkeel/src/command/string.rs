@@ -334,8 +334,8 @@ fn strlen(call: &mut Call<'_, '_>) -> Done {
 fn setrange(call: &mut Call<'_, '_>) -> Done {
     let (offset, bytes) = (call.args.int(2)?, call.args.at(3));
     let offset = usize::try_from(offset).map_err(|_| Error::text("ERR offset is out of range"))?;
+    let len = string_to_change(call, 0)?.map_or(0, |value| value.len());
     if bytes.is_empty() {
-        let len = string_to_change(call, 0)?.map_or(0, |value| value.len());
         call.reply.int(len as i64);
         return Ok(());
     }

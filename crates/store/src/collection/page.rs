@@ -14,17 +14,20 @@
 //!
 //! A page may have a head: bytes before the first item that all of its items refer to. Such pages are not split or put
 //! together, since items mean nothing without their head.
+//!
+//! A packed page has a single item that is itself made of many, as integers are: it can be changed in part.
 
 use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
 use std::marker::PhantomData;
+use std::ops::Range;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, Ordering::*};
 
 /// Bytes of a page with several items. Inserting in the middle moves half of it, about 40 ns.
 pub(crate) const PAGE_MAX: usize = 4096;
 
-/// Longest item, in bytes.
-pub const ITEM_MAX: usize = 3 << 30;
+/// Longest item, in bytes. A request is shorter, and so is all that can become an item.
+pub const ITEM_MAX: usize = u32::MAX as usize;
 
 /// Bytes of items up to which offsets take one byte.
 const NARROW_MAX: usize = u8::MAX as usize;
@@ -39,6 +42,8 @@ const TAGGED: u8 = 1;
 const NARROW: u8 = 2;
 /// The first item does not lie first: what lies before it is the head.
 const HEADED: u8 = 4;
+/// There is one item, which is many to those who know how to read it.
+const PACKED: u8 = 8;
 
 #[repr(C)]
 struct Header {
@@ -127,6 +132,15 @@ impl Page {
         page
     }
 
+    /// A packed page of this item.
+    pub(crate) fn packed(item: &[u8]) -> Page {
+        let mut page = Page::new(false, 1, item.len());
+        page.insert(0, &[item], 0);
+        // SAFETY: nobody else has the block.
+        unsafe { page.0.as_mut() }.flags |= PACKED;
+        page
+    }
+
     #[inline]
     fn header(&self) -> &Header {
         // SAFETY: the block lives as long as a reference to it, and nobody changes it while it is shared.
@@ -168,6 +182,11 @@ impl Page {
         debug_assert!(len <= self.used(), "offsets rise");
         // SAFETY: so many bytes were written before the first item.
         unsafe { std::slice::from_raw_parts(self.base().add(HEADER), len) }
+    }
+
+    #[inline]
+    pub(crate) fn is_packed(&self) -> bool {
+        self.header().flags & PACKED != 0
     }
 
     #[inline]
@@ -305,7 +324,7 @@ impl Page {
             let header = copy.0.as_mut();
             header.count = count as u16;
             header.used = used as u32;
-            header.flags |= self.header().flags & HEADED;
+            header.flags |= self.header().flags & (HEADED | PACKED);
         }
         (0..count).for_each(|at| copy.set_start(at, self.start(at)));
         copy
@@ -429,6 +448,19 @@ impl Page {
         self.shift(start, end, len, at + 1);
         self.write(start, parts);
         self.shrink();
+    }
+
+    /// Puts `bytes` in the place of a part of a packed page's item.
+    pub(crate) fn splice(&mut self, part: Range<usize>, bytes: &[u8]) {
+        assert!(self.is_packed() && part.start <= part.end && part.end <= self.used(), "a part of the item");
+        let (old, new) = (part.len(), bytes.len());
+        assert!(self.used() - old + new <= ITEM_MAX, "an item's length fits");
+        self.own(0, new.saturating_sub(old));
+        self.shift(part.start, part.end, new, 1);
+        self.write(part.start, &[bytes]);
+        if new < old {
+            self.shrink();
+        }
     }
 
     /// Removes the items at positions `from` to `to`.
@@ -559,6 +591,12 @@ fn stride(flags: u8) -> usize {
     offset + if flags & TAGGED != 0 { TAG } else { 0 }
 }
 
+/// Bytes of an ordinary page of so many items of `bytes` bytes in all.
+#[inline]
+pub(crate) fn bytes_of(tagged: bool, items: usize, bytes: usize) -> usize {
+    HEADER + bytes + items * stride(if tagged { TAGGED } else { 0 })
+}
+
 #[inline]
 pub(crate) fn len_of(parts: &[&[u8]]) -> usize {
     parts.iter().map(|part| part.len()).sum()
@@ -661,6 +699,30 @@ mod tests {
             assert!(size >= bytes && size <= (bytes + bytes / 4 + 8).max(16), "{bytes} in {size}");
             assert!(size.is_multiple_of(4));
         }
+    }
+
+    #[test]
+    fn parts_of_a_packed_item_are_replaced() {
+        let seed = fresh_seed();
+        println!("EVENKEEL_SEED={seed}");
+        let mut random = Random::new(seed);
+        let mut page = Page::packed(b"");
+        let mut plain = Vec::new();
+        let mut clones: Vec<(Page, Vec<u8>)> = Vec::new();
+        for step in 0..if cfg!(miri) { 100 } else { 5000 } {
+            let long = if step / 500 % 2 == 0 { 30 } else { 3 };
+            let bytes = vec![step as u8; random.below(long)];
+            let start = random.below(plain.len() + 1);
+            let end = (start + random.below(12)).min(plain.len());
+            page.splice(start..end, &bytes);
+            plain.splice(start..end, bytes);
+            assert_eq!((page.get(0), page.len(), page.is_packed()), (&plain[..], 1, true));
+            assert!(page.memory() < 2 * plain.len() + 40, "{} bytes for {}", page.memory(), plain.len());
+            if random.below(200) == 0 {
+                clones.push((page.clone(), plain.clone()));
+            }
+        }
+        clones.iter().for_each(|(page, plain)| assert_eq!(page.get(0), plain));
     }
 
     #[test]

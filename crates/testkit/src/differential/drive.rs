@@ -212,12 +212,14 @@ fn until_marker(client: &mut Client) -> Replies {
     }
 }
 
-/// The keys of a whole SCAN, sorted, each once; or what went wrong.
-fn walk(client: &mut Client, options: &Args) -> String {
+/// What a whole SCAN finds, sorted, each once; or what went wrong.
+fn walk(client: &mut Client, command: &Args) -> String {
+    let at = if command[0].eq_ignore_ascii_case(b"SCAN") { 1 } else { 2 };
+    let (name, options) = command.split_at(at);
     let mut cursor = b"0".to_vec();
     let mut keys: Vec<String> = Vec::new();
     for _ in 0..SCAN_PAGES_MAX {
-        let args = [vec![b"SCAN".to_vec(), cursor], options.clone()].concat();
+        let args = [name, &[cursor], options].concat();
         let page = match client.try_call(&args) {
             Ok(page) => page,
             Err(error) => return error.to_string(),

@@ -128,11 +128,11 @@ fn walk(make: &mut Maker) {
     if make.chance(30) {
         args.extend(args![make.word(&["TYPE"]), make.word(&["string", "list"])]);
     }
-    make.step(Action::Walk(args));
+    make.step(Action::Walk([args!["SCAN"], args].concat()));
 }
 
 /// Keys whose time has passed count until somebody meets them; a walk meets them all.
 fn dbsize(make: &mut Maker) {
-    make.step(Action::Walk(args![]));
+    make.step(Action::Walk(args!["SCAN"]));
     make.command(args!["DBSIZE"]);
 }

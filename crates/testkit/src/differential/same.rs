@@ -28,6 +28,11 @@ const RULES: &[Rule] = &[
     Rule { command: "KEYS", same: same_items }, // a hash table has no order
     Rule { command: "SCAN", same: both_pages }, // a hash table has no order; whole walks are compared instead
     Rule { command: "RANDOMKEY", same: same_kind }, // it is random
+    Rule { command: "HKEYS", same: same_items }, // a hash table has no order
+    Rule { command: "HVALS", same: same_items }, // a hash table has no order
+    Rule { command: "HGETALL", same: same_pairs }, // a hash table has no order
+    Rule { command: "HSCAN", same: both_pages }, // a hash table has no order; whole walks are compared instead
+    Rule { command: "HRANDFIELD", same: same_size }, // it is random
     Rule { command: "TTL", same: seconds_close }, // time passes
     Rule { command: "PTTL", same: milliseconds_close }, // time passes
     Rule { command: "EXPIRETIME", same: seconds_close }, // a relative time was set at another moment
@@ -55,11 +60,21 @@ const QUARRELS: &[Quarrel] = &[
     // Redis 7.0 reads an empty cursor as 0, takes any type name, and looks at the cursor last.
     Quarrel { oracle: Peer::Valkey, command: "SCAN", subject_says: "[*", oracle_says: "-ERR *" },
     Quarrel { oracle: Peer::Valkey, command: "SCAN", subject_says: "-ERR *", oracle_says: "*" },
+    Quarrel { oracle: Peer::Valkey, command: "HSCAN", subject_says: "[*", oracle_says: "-ERR *" },
+    Quarrel { oracle: Peer::Valkey, command: "HSCAN", subject_says: "-ERR *", oracle_says: "*" },
     // Redis 7.0 looks at the key before the other arguments, and wants both ends of a range.
+    Quarrel { oracle: Peer::Valkey, command: "HSCAN", subject_says: "-WRONGTYPE *", oracle_says: "-ERR *" },
+    Quarrel { oracle: Peer::Valkey, command: "GETEX", subject_says: "-WRONGTYPE *", oracle_says: "-ERR *" },
+    Quarrel { oracle: Peer::Valkey, command: "BITPOS", subject_says: "-WRONGTYPE *", oracle_says: "-ERR *" },
+    Quarrel { oracle: Peer::Valkey, command: "BITCOUNT", subject_says: "-WRONGTYPE *", oracle_says: "-ERR *" },
     Quarrel { oracle: Peer::Valkey, command: "GETEX", subject_says: "(n*)", oracle_says: "-ERR *" },
     Quarrel { oracle: Peer::Valkey, command: "BITPOS", subject_says: ":*", oracle_says: "-ERR *" },
     Quarrel { oracle: Peer::Valkey, command: "BITCOUNT", subject_says: ":0", oracle_says: "-ERR *" },
     Quarrel { oracle: Peer::Valkey, command: "BITCOUNT", subject_says: "-ERR *", oracle_says: "*" },
+    // Valkey keeps small lists in another form, and refuses the one number that has no opposite.
+    Quarrel { oracle: Peer::Valkey, command: "OBJECT ENCODING", subject_says: "\"quicklist\"", oracle_says: "\"listpack\"" },
+    Quarrel { oracle: Peer::Valkey, command: "LPOS", subject_says: "*", oracle_says: "-ERR value is out of range, value must*" },
+    Quarrel { oracle: Peer::Redis, command: "LPOS", subject_says: "-ERR value is out of range*", oracle_says: "*" },
     // Redis embeds up to 44 bytes, Valkey more.
     Quarrel { oracle: Peer::Valkey, command: "OBJECT ENCODING", subject_says: "\"raw\"", oracle_says: "\"embstr\"" },
 ];
@@ -134,6 +149,30 @@ fn sorted(value: &Value) -> Option<Vec<String>> {
     Some(items)
 }
 
+fn same_pairs(a: &Value, b: &Value) -> bool {
+    pairs(a).is_some_and(|items| pairs(b) == Some(items)) && same_kind(a, b)
+}
+
+/// The fields of a map with their values, sorted; RESP2 has them by turns.
+fn pairs(value: &Value) -> Option<Vec<String>> {
+    let mut pairs: Vec<String> = match value {
+        Value::Map(pairs) => pairs.iter().map(|(field, value)| format!("{field} {value}")).collect(),
+        Value::Array(items) => {
+            items.chunks(2).map(|pair| format!("{} {}", pair[0], pair[pair.len() - 1])).collect()
+        }
+        _ => return None,
+    };
+    pairs.sort_unstable();
+    Some(pairs)
+}
+
+fn same_size(a: &Value, b: &Value) -> bool {
+    match (a, b) {
+        (Value::Array(a), Value::Array(b)) => a.len() == b.len(),
+        _ => same_kind(a, b),
+    }
+}
+
 fn both_pages(a: &Value, b: &Value) -> bool {
     let is_page = |value: &Value| matches!(value.as_items(), Some([Value::Bulk(_), Value::Array(_)]));
     is_page(a) && is_page(b)
@@ -205,6 +244,10 @@ mod tests {
         let (ab, ba) = ("*2\r\n$1\r\na\r\n$1\r\nb\r\n", "*2\r\n$1\r\nb\r\n$1\r\na\r\n");
         assert_eq!(verdict("keys *", &[], ab, ba), Verdict::Allowed);
         assert_eq!(verdict("MGET a b", &[], ab, ba), Verdict::Different);
+        let (pairs, riaps) = ("*4\r\n:1\r\n:2\r\n:3\r\n:4\r\n", "*4\r\n:3\r\n:4\r\n:1\r\n:2\r\n");
+        assert_eq!(verdict("HGETALL k", &[], pairs, riaps), Verdict::Allowed);
+        assert_eq!(verdict("HGETALL k", &[], pairs, "*4\r\n:1\r\n:4\r\n:3\r\n:2\r\n"), Verdict::Different);
+        assert_eq!(verdict("HRANDFIELD k 3", &[], ab, "*1\r\n$1\r\na\r\n"), Verdict::Different);
         assert_eq!(verdict("TTL k", &[], ":100\r\n", ":99\r\n"), Verdict::Allowed);
         assert_eq!(verdict("TTL k", &[], ":100\r\n", ":90\r\n"), Verdict::Different);
         assert_eq!(verdict("TTL k", &[], ":0\r\n", ":-1\r\n"), Verdict::Different);

@@ -1,4 +1,4 @@
-use crate::testing::{World, check};
+use crate::testing::check;
 
 #[test]
 fn entries_are_added_and_read() {

@@ -1,0 +1,237 @@
+//! Hashes: fields with values under one key.
+//!
+//! What a hash is called (OBJECT ENCODING) follows Redis: a `listpack` until one field or value is longer than
+//! `hash-max-listpack-value`, or there are more than `hash-max-listpack-entries` of them, and a `hashtable` ever after.
+
+mod scan;
+
+use evenkeel_resp::number::parse_i64;
+use evenkeel_resp::reply::itoa;
+use evenkeel_store::collection::Hash;
+use evenkeel_store::{Edit, Hasher};
+
+use super::extended::Extended;
+use super::random;
+use super::{Call, Command, Group, Keys, at_least, exactly, read, write};
+use crate::config::Settings;
+use crate::error::{Done, Error};
+
+#[rustfmt::skip]
+pub(crate) const COMMANDS: &[Command] = &[
+    write("HSET",         at_least(4), Keys::FIRST, Group::Hash, hset             ).grows().fast(),
+    write("HSETNX",       exactly(4),  Keys::FIRST, Group::Hash, hsetnx           ).grows().fast(),
+    write("HMSET",        at_least(4), Keys::FIRST, Group::Hash, hmset            ).grows().fast(),
+    read ("HGET",         exactly(3),  Keys::FIRST, Group::Hash, hget             ).fast(),
+    read ("HMGET",        at_least(3), Keys::FIRST, Group::Hash, hmget            ).fast(),
+    write("HDEL",         at_least(3), Keys::FIRST, Group::Hash, hdel             ).fast(),
+    read ("HLEN",         exactly(2),  Keys::FIRST, Group::Hash, hlen             ).fast(),
+    read ("HSTRLEN",      exactly(3),  Keys::FIRST, Group::Hash, hstrlen          ).fast(),
+    read ("HEXISTS",      exactly(3),  Keys::FIRST, Group::Hash, hexists          ).fast(),
+    read ("HKEYS",        exactly(2),  Keys::FIRST, Group::Hash, hkeys            ),
+    read ("HVALS",        exactly(2),  Keys::FIRST, Group::Hash, hvals            ),
+    read ("HGETALL",      exactly(2),  Keys::FIRST, Group::Hash, hgetall          ),
+    write("HINCRBY",      exactly(4),  Keys::FIRST, Group::Hash, hincrby          ).grows().fast(),
+    write("HINCRBYFLOAT", exactly(4),  Keys::FIRST, Group::Hash, hincrbyfloat     ).grows().fast(),
+    read ("HRANDFIELD",   at_least(2), Keys::FIRST, Group::Hash, random::hrandfield),
+    read ("HSCAN",        at_least(3), Keys::FIRST, Group::Hash, scan::hscan      ),
+];
+
+/// `Edit::form` of a hash that has become too large, or has too long a field or value, to be a `listpack` to clients.
+const LARGE: u8 = 1;
+
+/// Notes what a hash is called once it has these fields and values.
+fn note_form(hash: &mut Edit<'_, Hash>, settings: &Settings, longest: usize) {
+    if longest > settings.hash_max_listpack_value || hash.len() > settings.hash_max_listpack_entries as u64 {
+        hash.form = hash.form.max(LARGE);
+    }
+}
+
+/// HSET key field value [field value ...]
+fn hset(call: &mut Call<'_, '_>) -> Done {
+    let created = set_pairs(call, "hset")?;
+    call.reply.int(created);
+    Ok(())
+}
+
+/// HMSET key field value [field value ...]
+fn hmset(call: &mut Call<'_, '_>) -> Done {
+    set_pairs(call, "hmset")?;
+    call.reply.ok();
+    Ok(())
+}
+
+/// Sets the fields of the call; returns how many are new.
+fn set_pairs(call: &mut Call<'_, '_>, name: &'static str) -> Result<i64, Error> {
+    let (args, settings, hasher) = (call.args, call.settings, hasher(call));
+    if args.len() % 2 == 1 {
+        return Err(Error::Arity(name));
+    }
+    let created = call.held.edit(&call.keys[0], |hash: &mut Edit<'_, Hash>| {
+        let (mut created, mut longest) = (0, 0);
+        for at in (2..args.len()).step_by(2) {
+            let (field, value) = (args.at(at), args.at(at + 1));
+            created += i64::from(hash.set(hasher, field, value));
+            longest = longest.max(field.len()).max(value.len());
+        }
+        hash.changes = (args.len() as u64 - 2) / 2;
+        note_form(hash, settings, longest);
+        created
+    })?;
+    Ok(created)
+}
+
+/// What the fields of all hashes are found by.
+fn hasher<'h>(call: &Call<'_, 'h>) -> &'h Hasher {
+    &call.held.keyspace().hasher
+}
+
+/// HSETNX key field value
+fn hsetnx(call: &mut Call<'_, '_>) -> Done {
+    let (args, settings, hasher) = (call.args, call.settings, hasher(call));
+    let (field, value) = (args.at(2), args.at(3));
+    let sets = call.held.edit(&call.keys[0], |hash: &mut Edit<'_, Hash>| {
+        let sets = hash.get(hasher, field).is_none();
+        if sets {
+            hash.set(hasher, field, value);
+            hash.changes = 1;
+            note_form(hash, settings, field.len().max(value.len()));
+        }
+        sets
+    })?;
+    call.reply.int(i64::from(sets));
+    Ok(())
+}
+
+/// HGET key field
+fn hget(call: &mut Call<'_, '_>) -> Done {
+    let hasher = hasher(call);
+    let hash = call.held.collection::<Hash>(&call.keys[0])?;
+    match hash.as_ref().and_then(|hash| hash.get(hasher, call.args.at(2))) {
+        Some(value) => call.reply.bulk(value),
+        None => call.reply.null(),
+    }
+    Ok(())
+}
+
+/// HMGET key field [field ...]
+fn hmget(call: &mut Call<'_, '_>) -> Done {
+    let hasher = hasher(call);
+    let hash = call.held.collection::<Hash>(&call.keys[0])?;
+    call.reply.array(call.args.len() - 2);
+    for field in call.args.from(2) {
+        match hash.as_ref().and_then(|hash| hash.get(hasher, field)) {
+            Some(value) => call.reply.bulk(value),
+            None => call.reply.null(),
+        }
+    }
+    Ok(())
+}
+
+/// HDEL key field [field ...]
+fn hdel(call: &mut Call<'_, '_>) -> Done {
+    let (args, hasher) = (call.args, hasher(call));
+    let removed = call.held.edit_if_there(&call.keys[0], |hash: &mut Edit<'_, Hash>| {
+        let removed = args.from(2).filter(|field| hash.remove(hasher, field)).count();
+        hash.changes = removed as u64;
+        removed
+    })?;
+    call.reply.int(removed.unwrap_or(0) as i64);
+    Ok(())
+}
+
+/// HLEN key
+fn hlen(call: &mut Call<'_, '_>) -> Done {
+    let len = call.held.collection::<Hash>(&call.keys[0])?.map_or(0, |hash| hash.len());
+    call.reply.int(len as i64);
+    Ok(())
+}
+
+/// HSTRLEN key field
+fn hstrlen(call: &mut Call<'_, '_>) -> Done {
+    let hasher = hasher(call);
+    let hash = call.held.collection::<Hash>(&call.keys[0])?;
+    let len = hash.as_ref().and_then(|hash| hash.get(hasher, call.args.at(2))).map_or(0, <[u8]>::len);
+    call.reply.int(len as i64);
+    Ok(())
+}
+
+/// HEXISTS key field
+fn hexists(call: &mut Call<'_, '_>) -> Done {
+    let hasher = hasher(call);
+    let hash = call.held.collection::<Hash>(&call.keys[0])?;
+    let exists = hash.as_ref().is_some_and(|hash| hash.get(hasher, call.args.at(2)).is_some());
+    call.reply.int(i64::from(exists));
+    Ok(())
+}
+
+/// HKEYS key
+fn hkeys(call: &mut Call<'_, '_>) -> Done {
+    let hash = call.held.collection::<Hash>(&call.keys[0])?;
+    call.reply.array(hash.as_ref().map_or(0, |hash| hash.len() as usize));
+    hash.iter().flat_map(|hash| hash.iter()).for_each(|(field, _)| call.reply.bulk(field));
+    Ok(())
+}
+
+/// HVALS key
+fn hvals(call: &mut Call<'_, '_>) -> Done {
+    let hash = call.held.collection::<Hash>(&call.keys[0])?;
+    call.reply.array(hash.as_ref().map_or(0, |hash| hash.len() as usize));
+    hash.iter().flat_map(|hash| hash.iter()).for_each(|(_, value)| call.reply.bulk(value));
+    Ok(())
+}
+
+/// HGETALL key
+fn hgetall(call: &mut Call<'_, '_>) -> Done {
+    let hash = call.held.collection::<Hash>(&call.keys[0])?;
+    call.reply.map(hash.as_ref().map_or(0, |hash| hash.len() as usize));
+    for (field, value) in hash.iter().flat_map(|hash| hash.iter()) {
+        call.reply.bulk(field);
+        call.reply.bulk(value);
+    }
+    Ok(())
+}
+
+/// HINCRBY key field increment
+fn hincrby(call: &mut Call<'_, '_>) -> Done {
+    let increment = call.args.int(3)?;
+    let value = change_number(call, |old| {
+        let old = old.map_or(Some(0), parse_i64).ok_or(Error::text("ERR hash value is not an integer"))?;
+        let value = old.checked_add(increment).ok_or(Error::Overflow)?;
+        Ok((value, itoa(value).text().to_vec()))
+    })?;
+    call.reply.int(value);
+    Ok(())
+}
+
+/// HINCRBYFLOAT key field increment
+fn hincrbyfloat(call: &mut Call<'_, '_>) -> Done {
+    let increment = Extended::parse(call.args.at(3)).ok_or(Error::NotFloat)?;
+    if !increment.is_finite() {
+        return Err(Error::text("ERR value is NaN or Infinity"));
+    }
+    let text = change_number(call, |old| {
+        let old = Extended::parse(old.unwrap_or(b"0")).ok_or(Error::text("ERR hash value is not a float"))?;
+        let text = old.plus(increment).ok_or(Error::NotFinite)?.print();
+        Ok((text.clone(), text.into_bytes()))
+    })?;
+    call.reply.bulk(text.as_bytes());
+    Ok(())
+}
+
+/// Sets the field of the call to what `change` makes of its value; it returns a result and the new value.
+fn change_number<R>(
+    call: &mut Call<'_, '_>,
+    change: impl FnOnce(Option<&[u8]>) -> Result<(R, Vec<u8>), Error>,
+) -> Result<R, Error> {
+    let (settings, hasher, field) = (call.settings, hasher(call), call.args.at(2));
+    call.held.edit(&call.keys[0], |hash: &mut Edit<'_, Hash>| {
+        let (result, value) = change(hash.get(hasher, field))?;
+        hash.set(hasher, field, &value);
+        hash.changes = 1;
+        note_form(hash, settings, field.len().max(value.len()));
+        Ok(result)
+    })?
+}
+
+#[cfg(test)]
+mod tests;
