@@ -35,6 +35,7 @@ pub(crate) mod server;
 mod set_options;
 pub(crate) mod slowlog;
 pub(crate) mod specs;
+mod stream;
 pub(crate) mod string;
 pub(crate) mod table;
 pub(crate) mod transaction;
@@ -67,6 +68,7 @@ pub(crate) const FAMILIES: &[&[Command]] = &[
     scan::COMMANDS,
     server::COMMANDS,
     slowlog::COMMANDS,
+    stream::COMMANDS,
     string::COMMANDS,
     transaction::COMMANDS,
     zset::COMMANDS,
