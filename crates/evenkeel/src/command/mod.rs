@@ -16,6 +16,7 @@ pub(crate) mod debug;
 pub(crate) mod docs;
 pub(crate) mod expire;
 pub(crate) mod extended;
+mod geo;
 pub(crate) mod hash;
 mod hll;
 mod hyperloglog;
@@ -54,6 +55,7 @@ pub(crate) const FAMILIES: &[&[Command]] = &[
     connection::COMMANDS,
     debug::COMMANDS,
     expire::COMMANDS,
+    geo::COMMANDS,
     hyperloglog::COMMANDS,
     hash::COMMANDS,
     introspect::COMMANDS,
