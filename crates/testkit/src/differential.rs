@@ -16,6 +16,7 @@ mod expiry;
 mod hashes;
 mod hyperloglog;
 mod keyspace;
+mod lists;
 mod make;
 mod same;
 mod shrink;
@@ -67,6 +68,7 @@ const FAMILIES: &[&Family] = &[
     &keyspace::FAMILY,
     &expiry::FAMILY,
     &hashes::FAMILY,
+    &lists::FAMILY,
     &connection::FAMILY,
     &transactions::FAMILY,
     &wire::FAMILY,

@@ -14,6 +14,7 @@ pub(crate) mod config_command;
 pub(crate) mod connection;
 pub(crate) mod debug;
 pub(crate) mod docs;
+pub(crate) mod dump;
 pub(crate) mod expire;
 pub(crate) mod extended;
 mod geo;
@@ -54,6 +55,7 @@ pub(crate) const FAMILIES: &[&[Command]] = &[
     config_command::COMMANDS,
     connection::COMMANDS,
     debug::COMMANDS,
+    dump::COMMANDS,
     expire::COMMANDS,
     geo::COMMANDS,
     hyperloglog::COMMANDS,

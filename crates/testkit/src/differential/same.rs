@@ -71,6 +71,10 @@ const QUARRELS: &[Quarrel] = &[
     Quarrel { oracle: Peer::Valkey, command: "BITPOS", subject_says: ":*", oracle_says: "-ERR *" },
     Quarrel { oracle: Peer::Valkey, command: "BITCOUNT", subject_says: ":0", oracle_says: "-ERR *" },
     Quarrel { oracle: Peer::Valkey, command: "BITCOUNT", subject_says: "-ERR *", oracle_says: "*" },
+    // Valkey keeps small lists in another form, and refuses the one number that has no opposite.
+    Quarrel { oracle: Peer::Valkey, command: "OBJECT ENCODING", subject_says: "\"quicklist\"", oracle_says: "\"listpack\"" },
+    Quarrel { oracle: Peer::Valkey, command: "LPOS", subject_says: "*", oracle_says: "-ERR value is out of range, value must*" },
+    Quarrel { oracle: Peer::Redis, command: "LPOS", subject_says: "-ERR value is out of range*", oracle_says: "*" },
     // Redis embeds up to 44 bytes, Valkey more.
     Quarrel { oracle: Peer::Valkey, command: "OBJECT ENCODING", subject_says: "\"raw\"", oracle_says: "\"embstr\"" },
 ];

@@ -48,8 +48,8 @@ fn a_difference_that_needs_preparation_keeps_it() {
     let finding = compare(&subject, &oracle, plan).expect_err("one of them knows no idle times").to_string();
     println!("{finding}");
     assert!(
-        finding.contains(", 2 of ") && finding.contains("policy"),
-        "a key, and a question about it:\n{finding}"
+        [", 2 of ", ", 3 of "].iter().any(|kept| finding.contains(kept)) && finding.contains("policy"),
+        "a key, made in one step or two, and a question about it:\n{finding}"
     );
 }
 
