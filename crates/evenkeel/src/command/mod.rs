@@ -17,6 +17,7 @@ pub(crate) mod docs;
 pub(crate) mod dump;
 pub(crate) mod expire;
 pub(crate) mod extended;
+mod geo;
 pub(crate) mod hash;
 mod hll;
 mod hyperloglog;
@@ -57,6 +58,7 @@ pub(crate) const FAMILIES: &[&[Command]] = &[
     debug::COMMANDS,
     dump::COMMANDS,
     expire::COMMANDS,
+    geo::COMMANDS,
     hyperloglog::COMMANDS,
     hash::COMMANDS,
     introspect::COMMANDS,
