@@ -189,7 +189,8 @@ mod tests {
     fn a_place_lies_in_its_cell_and_the_cell_in_larger_ones() {
         let mut random = crate::testing::random();
         for _ in 0..20_000 {
-            let mut degrees = |max: f64| (random.draw() >> 11) as f64 / (1_u64 << 53) as f64 * 2.0 * max - max;
+            let mut degrees =
+                |max: f64| (random.draw() >> 11) as f64 / (1_u64 << 53) as f64 * 2.0 * max - max;
             let place = point(degrees(LONGITUDE_MAX), degrees(LATITUDE_MAX));
             let score = Cell::of(place, STEPS_MAX).score();
             for steps in 1..=STEPS_MAX {
@@ -216,7 +217,8 @@ mod tests {
                 let index = |cell: Cell| [every_other(cell.bits >> 1), every_other(cell.bits)];
                 let side = 1_i64 << steps;
                 let [x, y] = [0, 1].map(|axis| i64::from(index(cell)[axis]));
-                let expected = [(x + i64::from(east)).rem_euclid(side), (y + i64::from(north)).rem_euclid(side)];
+                let expected =
+                    [(x + i64::from(east)).rem_euclid(side), (y + i64::from(north)).rem_euclid(side)];
                 assert_eq!(index(other).map(i64::from), expected);
             }
         }
