@@ -43,6 +43,20 @@ impl Value {
         }
     }
 
+    /// Whether this is still the key's value, and nothing was written to it since it was shared.
+    pub(crate) fn is_same(&self, view: View<'_>) -> bool {
+        match (self, Value::of(view)) {
+            (Value::Flat(one), Value::Flat(other)) => *one == other,
+            (Value::Rope(one), Value::Rope(other)) => one.is_same(&other),
+            (Value::List(one), Value::List(other)) => one.is_same(&other),
+            (Value::Set(one), Value::Set(other)) => one.is_same(&other),
+            (Value::ZSet(one), Value::ZSet(other)) => one.is_same(&other),
+            (Value::Hash(one), Value::Hash(other)) => one.is_same(&other),
+            (Value::Stream(one), Value::Stream(other)) => one.is_same(&other),
+            _ => false,
+        }
+    }
+
     /// How much work writing it is, in elements.
     pub(crate) fn elements(&self) -> usize {
         let elements = match self {

@@ -102,12 +102,15 @@ fn key_spec(reply: &mut Reply, spec: &KeySpec) {
     reply.bulk(b"flags");
     set_of_words(reply, &spec.flags.split(' ').collect::<Vec<_>>());
     match spec.find {
-        Find::HalfAfter(word) => after_word(reply, word, spec.first),
+        Find::HalfAfter(word) | Find::AllAfter(word) => after_word(reply, word, spec.first),
         _ => step(reply, "begin_search", "index", &[("index", spec.first)]),
     }
     match spec.find {
         Find::HalfAfter(_) => {
             step(reply, "find_keys", "range", &[("lastkey", -1), ("keystep", 1), ("limit", 2)]);
+        }
+        Find::AllAfter(_) => {
+            step(reply, "find_keys", "range", &[("lastkey", -1), ("keystep", 1), ("limit", 0)]);
         }
         Find::Range { last, step: every } => {
             step(reply, "find_keys", "range", &[("lastkey", last), ("keystep", every), ("limit", 0)]);

@@ -28,6 +28,7 @@ pub(crate) mod latency;
 mod lcs;
 pub(crate) mod list;
 pub(crate) mod memory;
+pub(crate) mod migrate;
 mod natural;
 pub(crate) mod object;
 mod random;
@@ -66,6 +67,7 @@ pub(crate) const FAMILIES: &[&[Command]] = &[
     latency::COMMANDS,
     list::COMMANDS,
     memory::COMMANDS,
+    migrate::COMMANDS,
     object::COMMANDS,
     scan::COMMANDS,
     server::COMMANDS,

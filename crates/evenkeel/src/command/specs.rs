@@ -26,6 +26,8 @@ pub(crate) enum Find {
     Counted { step: i16 },
     /// They are the first half of what stands behind a word, which is at `first` or later.
     HalfAfter(&'static str),
+    /// They are all that stands behind a word, which is at `first` or, if that is negative, so far from the end or before.
+    AllAfter(&'static str),
 }
 
 /// See the module's text.
@@ -87,6 +89,12 @@ const fn counted(at: i16, flags: &'static str) -> KeySpec {
 
 /// A destination, and sources that are counted.
 const STORED: &[KeySpec] = &[key(1, "OW update"), counted(2, "RO access")];
+
+/// A key, or all that stand behind KEYS.
+const MIGRATED: &[KeySpec] = &[
+    key(3, "RW access delete"),
+    KeySpec { find: Find::AllAfter("KEYS"), ..key(-2, "RW access delete incomplete") },
+];
 
 const EACH_SHARD_SUM: &[&str] = &["request_policy:multi_shard", "response_policy:agg_sum"];
 const ALL_NODES_OK: &[&str] = &["request_policy:all_nodes", "response_policy:all_succeeded"];
@@ -153,6 +161,7 @@ const EXTRAS: &[Extra] = &[
     extra("DBSIZE").tips(&["request_policy:all_shards", "response_policy:agg_sum"]),
     extra("DEL").tips(EACH_SHARD_SUM).keys(&[rest(1, "RM delete")]),
     extra("DELIFEQ").keys(&[key(1, "RM delete")]),
+    extra("DUMP").tips(CHANGES),
     extra("EXISTS").tips(EACH_SHARD_SUM).keys(&[rest(1, "RO")]),
     extra("EXPIRE").keys(&[key(1, "RW update")]),
     extra("EXPIREAT").keys(&[key(1, "RW update")]),
@@ -198,6 +207,9 @@ const EXTRAS: &[Extra] = &[
     extra("MEMORY|STATS").tips(ALL_SHARDS_SPECIAL),
     extra("MEMORY|USAGE").keys(&[key(2, "RO")]),
     extra("MGET").tips(&["request_policy:multi_shard"]),
+    extra("MIGRATE").categories(DANGEROUS).tips(CHANGES).keys(MIGRATED).secret(|args, at| {
+        args.is(at - 1, "AUTH") || args.is(at - 1, "AUTH2") || at > 2 && args.is(at - 2, "AUTH2")
+    }),
     extra("MSET").tips(&["request_policy:multi_shard", "response_policy:all_succeeded"]).keys(&[range(1, -1, 2, "OW update")]),
     extra("MSETEX").tips(&["request_policy:multi_shard", "response_policy:all_succeeded"]).keys(&[KeySpec { find: Find::Counted { step: 2 }, ..key(1, "OW update") }]),
     extra("MSETNX").tips(&["request_policy:multi_shard", "response_policy:agg_min"]).keys(&[range(1, -1, 2, "OW insert")]),
@@ -219,6 +231,7 @@ const EXTRAS: &[Extra] = &[
     extra("RENAME").keys(&[key(1, "RW access delete"), key(2, "OW update")]),
     extra("RENAMENX").keys(&[key(1, "RW access delete"), key(2, "OW insert")]),
     extra("ROLE").categories(FOR_OPERATORS),
+    extra("RESTORE").categories(DANGEROUS).keys(&[key(1, "OW update")]),
     extra("RPOP").keys(&[key(1, "RW access delete")]),
     extra("RPOPLPUSH").keys(&[key(1, "RW access delete"), key(2, "RW insert")]),
     extra("RPUSH").keys(&[key(1, "RW insert")]),
@@ -424,6 +437,7 @@ pub(crate) fn for_each_key(row: &Command, args: &Args<'_>, mut key: impl FnMut(u
             Find::Range { last, step } => Keys::Range { first: spec.first, last: spec.first + last, step },
             Find::Counted { step } => Keys::Counted { at: spec.first as usize, step: step as usize },
             Find::HalfAfter(_) => row.keys,
+            Find::AllAfter(_) => Keys::NONE, // the other specification has the row's rule
         };
         let mut count = 0;
         rule.for_each(args, 0, 1, |index, _| {
