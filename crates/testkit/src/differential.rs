@@ -14,6 +14,7 @@ mod connection;
 mod drive;
 mod expiry;
 mod hashes;
+mod hashes_valkey;
 mod keyspace;
 mod make;
 mod same;
@@ -65,6 +66,7 @@ const FAMILIES: &[&Family] = &[
     &keyspace::FAMILY,
     &expiry::FAMILY,
     &hashes::FAMILY,
+    &hashes_valkey::FAMILY,
     &connection::FAMILY,
     &transactions::FAMILY,
     &wire::FAMILY,

@@ -2,7 +2,8 @@
 
 use std::collections::HashSet;
 
-use evenkeel_store::collection::Hash;
+use evenkeel_store::Millis;
+use evenkeel_store::collection::{Field, Hash};
 
 use super::Call;
 use crate::error::{Done, Error};
@@ -40,9 +41,10 @@ pub(super) fn hrandfield(call: &mut Call<'_, '_>) -> Done {
 }
 
 fn one(call: &mut Call<'_, '_>) -> Done {
-    let mut dice = Dice(call.held.seat.random());
-    match call.held.collection::<Hash>(&call.keys[0])? {
-        Some(hash) => call.reply.bulk(hash.at(dice.below(hash.len())).expect("a position inside").0),
+    let (mut dice, now) = (Dice(call.held.seat.random()), call.now_ms());
+    let hash = call.held.collection::<Hash>(&call.keys[0])?;
+    match hash.as_ref().and_then(|hash| dice.field(hash, now)) {
+        Some(field) => call.reply.bulk(field.name),
         None => call.reply.null(),
     }
     Ok(())
@@ -53,16 +55,18 @@ fn one(call: &mut Call<'_, '_>) -> Done {
 /// There is no bound to what may be asked for, so there is one to the reply: the client's output buffer limit, at which
 /// its connection is closed with nothing sent, or else the longest string.
 fn any(call: &mut Call<'_, '_>, count: u64, with_values: bool) -> Done {
-    let mut dice = Dice(call.held.seat.random());
+    let (mut dice, now) = (Dice(call.held.seat.random()), call.now_ms());
     let limit = call.settings.client_output_buffer_limit.normal.hard_bytes;
     let (mark, start) = (call.reply.mark(), call.reply.len());
-    let Some(hash) = call.held.collection::<Hash>(&call.keys[0])? else {
+    let hash = call.held.collection::<Hash>(&call.keys[0])?;
+    let Some(hash) = hash.filter(|hash| hash.len(now) > 0) else {
         call.reply.array(0);
         return Ok(());
     };
     let mut list = List::begin(call.reply, count, with_values);
     for _ in 0..count {
-        list.item(hash.at(dice.below(hash.len())).expect("a position inside"));
+        let field = dice.field(&hash, now).expect("there is one");
+        list.item(field.name, field.value);
         let len = list.reply.len();
         if limit > 0 && len as u64 > limit {
             break; // no byte of it will be sent
@@ -77,17 +81,17 @@ fn any(call: &mut Call<'_, '_>, count: u64, with_values: bool) -> Done {
 
 /// As many different ones as asked for, or all.
 fn distinct(call: &mut Call<'_, '_>, count: u64, with_values: bool) -> Done {
-    let mut dice = Dice(call.held.seat.random());
+    let (mut dice, now) = (Dice(call.held.seat.random()), call.now_ms());
     let hash = call.held.collection::<Hash>(&call.keys[0])?;
-    let len = hash.as_ref().map_or(0, |hash| hash.len());
+    let len = hash.as_ref().map_or(0, |hash| hash.len(now));
     let mut list = List::begin(call.reply, count.min(len), with_values);
     let Some(hash) = hash else { return Ok(()) };
-    if count > len / SHARE {
+    if count > len / SHARE || len < hash.size() / 2 {
         let mut left = count;
-        for (at, item) in hash.iter().enumerate() {
+        for (at, (name, value)) in hash.iter(now).enumerate() {
             // Each one is taken with the chance that leaves as many for the rest as are needed.
             if dice.below(len - at as u64) < left {
-                list.item(item);
+                list.item(name, value);
                 left -= 1;
             }
         }
@@ -95,9 +99,10 @@ fn distinct(call: &mut Call<'_, '_>, count: u64, with_values: bool) -> Done {
     }
     let mut taken = HashSet::new();
     while (taken.len() as u64) < count {
-        let at = dice.below(len);
-        if taken.insert(at) {
-            list.item(hash.at(at).expect("a position inside"));
+        let at = dice.below(hash.size());
+        let field = hash.at(at).expect("a position inside");
+        if field.is_live(now) && taken.insert(at) {
+            list.item(field.name, field.value);
         }
     }
     Ok(())
@@ -116,11 +121,11 @@ impl<'r> List<'r> {
         List { reply, with_values }
     }
 
-    fn item(&mut self, (field, value): (&[u8], &[u8])) {
+    fn item(&mut self, name: &[u8], value: &[u8]) {
         if self.with_values && self.reply.resp3 {
             self.reply.array(2);
         }
-        self.reply.bulk(field);
+        self.reply.bulk(name);
         if self.with_values {
             self.reply.bulk(value);
         }
@@ -131,6 +136,22 @@ impl<'r> List<'r> {
 struct Dice(u64);
 
 impl Dice {
+    /// A field, each with the same chance, unless most have expired and are still there: then any that has not.
+    fn field<'a>(&mut self, hash: &'a Hash, now: Millis) -> Option<Field<'a>> {
+        /// Fields tried before looking for one.
+        const TRIES: usize = 32;
+        if hash.len(now) == 0 {
+            return None;
+        }
+        let position = |dice: &mut Dice| dice.below(hash.size());
+        let found = (0..TRIES).find_map(|_| hash.at(position(self)).filter(|field| field.is_live(now)));
+        found.or_else(|| {
+            let from = position(self);
+            let behind = hash.fields_from(from).find(|field| field.is_live(now));
+            behind.or_else(|| hash.fields().find(|field| field.is_live(now)))
+        })
+    }
+
     /// A number below `end`, which is not zero.
     fn below(&mut self, end: u64) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
