@@ -11,7 +11,7 @@ use evenkeel_store::rope::Spine;
 use evenkeel_store::{Expire, Held, Key, Kind, Millis, Str, View};
 
 pub(crate) use read::read;
-pub(crate) use write::write;
+pub(crate) use write::payload;
 
 /// See the module's text.
 pub(crate) enum Value {
@@ -65,7 +65,7 @@ impl Value {
             Value::List(list) => list.len(),
             Value::Set(set) => set.len(),
             Value::ZSet(set) => set.len(),
-            Value::Hash(hash) => hash.len(),
+            Value::Hash(hash) => hash.size(),
             Value::Stream(stream) => stream.len(),
         };
         elements as usize

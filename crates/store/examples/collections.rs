@@ -3,9 +3,9 @@
 use std::hint::black_box;
 use std::time::Instant;
 
-use evenkeel_store::Hasher;
 use evenkeel_store::collection::{Collection, Hash, List, Set, ZSet};
 use evenkeel_store::memory::{Counting, used};
+use evenkeel_store::{Expire, Hasher};
 
 #[global_allocator]
 static ALLOCATOR: Counting<mimalloc::MiMalloc> = Counting(mimalloc::MiMalloc);
@@ -50,10 +50,23 @@ fn main() {
         });
         let before = used();
         let mut hash = Hash::new();
-        (0..size).for_each(|number| _ = hash.set(&hasher, &member(number), b"sixteen bytes..."));
+        (0..size)
+            .for_each(|number| _ = hash.set(&hasher, 0, &member(number), b"sixteen bytes...", Expire::Clear));
         println!("hash                {:.1} B per field", per(before));
-        time("HGET", size, |r| _ = black_box(hash.get(&hasher, &member(r % size))));
-        time("HSET, same length", size, |r| _ = hash.set(&hasher, &member(r % size), b"another sixteen."));
+        time("HGET", size, |r| _ = black_box(hash.get(&hasher, 0, &member(r % size))));
+        time("HSET, same length", size, |r| {
+            _ = hash.set(&hasher, 0, &member(r % size), b"another sixteen.", Expire::Clear)
+        });
+        let before = used();
+        (0..size).for_each(|n| _ = hash.set_deadline(&hasher, 0, &member(n), Some(1000 + n % 1000)));
+        println!("deadlines           {:.1} B per field", per(before));
+        time("HLEN, half expired", size, |_| _ = black_box(hash.len(1500)));
+        time("HPEXPIREAT", size, |r| {
+            _ = hash.set_deadline(&hasher, 0, &member(r % size), Some(1000 + r % 1000))
+        });
+        let (half, from) = (hash.expired(1500).max(1), Instant::now());
+        while hash.purge(&hasher, 1500, 64).0 > 0 {}
+        println!("expired fields      {:.0} ns each", from.elapsed().as_nanos() as f64 / half as f64);
         let before = used();
         let mut sorted = ZSet::new();
         (0..size).for_each(|n| _ = sorted.insert(&hasher, &member(n), (n * 7919 % size) as f64));

@@ -19,7 +19,7 @@ use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
 
 use crate::Millis;
-use crate::collection::Collection;
+use crate::collection::{Collection, Hash};
 use crate::outside::Outside;
 use crate::rope::{FLAT_MAX, Rope, Spine, Str};
 
@@ -46,6 +46,26 @@ impl Kind {
             Kind::ZSet => "zset",
             Kind::Hash => "hash",
             Kind::Stream => "stream",
+        }
+    }
+}
+
+/// When an entry, or a part of it, expires.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Times {
+    /// The key's own deadline.
+    pub(crate) own: Option<Millis>,
+    /// The earliest one of a hash' fields.
+    pub(crate) fields: Option<Millis>,
+}
+
+impl Times {
+    /// Whichever comes first.
+    #[inline]
+    pub(crate) fn first(self) -> Option<Millis> {
+        match (self.own, self.fields) {
+            (Some(own), Some(fields)) => Some(own.min(fields)),
+            (own, fields) => own.or(fields),
         }
     }
 }
@@ -215,6 +235,13 @@ impl EntryPtr {
     pub(crate) fn deadline(self) -> Option<Millis> {
         // SAFETY: TTL says that a deadline follows the header.
         (self.header().meta & TTL != 0).then(|| unsafe { self.0.add(HEADER).cast::<u64>().read() })
+    }
+
+    /// The deadline, and that of a hash' fields.
+    #[inline]
+    pub(crate) fn times(self) -> Times {
+        let fields = if self.kind() == Kind::Hash { self.collection::<Hash>().earliest() } else { None };
+        Times { own: self.deadline(), fields }
     }
 
     /// Changes the deadline of an entry that has one.

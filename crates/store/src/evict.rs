@@ -37,6 +37,9 @@ const POOL: usize = 16;
 /// Slots asked for a sample before a database is taken to have no candidates there.
 const TRIES: usize = 8;
 
+/// Segments looked at for a sample: most yield one, but of those with timed hashes none may.
+const SEGMENTS_MAX: usize = 32;
+
 /// The best candidates seen so far. One per thread that evicts.
 #[derive(Default)]
 pub struct Pool {
@@ -124,12 +127,25 @@ impl Held<'_> {
     ) -> usize {
         let (random, now) = (self.seat.random(), self.seat.now_ms);
         let slot = self.slot_of_place(place);
+        // A deadline in the column may be that of a hash' field; only the entry knows.
+        let column_tells = !slot.has_timed_hashes();
+        let qualifies = |segment: Segment, bucket: usize| {
+            let word = segment.word(bucket);
+            let is_timed =
+                || segment.deadline(bucket) != 0 && (column_tells || word.entry().deadline().is_some());
+            word.0 != 0 && (!policy.volatile_only || is_timed())
+        };
+        let mut looked_at = 0;
         for (branch, segment) in slot.segments_from(random) {
             if policy.volatile_only && slot.due_of(branch) == NEVER {
                 continue;
             }
+            if looked_at == SEGMENTS_MAX {
+                break;
+            }
+            looked_at += 1;
             let mut seen = 0;
-            for word in neighbours(segment, random as usize, policy.volatile_only, samples) {
+            for word in neighbours(segment, random as usize, samples, &qualifies) {
                 let score = match policy.order {
                     Order::Random => self.seat.random(),
                     order => score(word.entry(), order, now, decay_minutes),
@@ -140,7 +156,7 @@ impl Held<'_> {
             if seen > 0 {
                 return seen;
             }
-            if policy.volatile_only {
+            if policy.volatile_only && column_tells {
                 // Its keys with a deadline are gone. Next time, and for sweeps, that is known without a search.
                 slot.set_due_of(branch, NEVER);
             }
@@ -170,12 +186,11 @@ impl Pool {
 fn neighbours(
     segment: Segment,
     random: usize,
-    timed_only: bool,
     samples: usize,
+    qualifies: &impl Fn(Segment, usize) -> bool,
 ) -> impl Iterator<Item = Word> {
     let buckets = segment.buckets();
-    let qualifies =
-        move |bucket: &usize| segment.word(*bucket).0 != 0 && (!timed_only || segment.deadline(*bucket) != 0);
+    let qualifies = move |bucket: &usize| qualifies(segment, *bucket);
     let near = (0..buckets.min(8)).map(move |step| (random % buckets + step) % buckets).filter(qualifies);
     let far = segment.occupied_from(random).filter(qualifies);
     let far_needed = if near.clone().next().is_none() { samples } else { 0 };

@@ -7,6 +7,12 @@
 //!
 //! A slot of many segments knows such a time for each of them, and one visit looks at a few segments only, so the
 //! millions of keys of one hash tag expire in as small steps as all others.
+//!
+//! A hash whose fields expire has the first of their deadlines in the same column ([`fields`]). Where a slot has none such,
+//! a deadline in the column is the key's own, and its entry need not be read to know.
+
+mod fields;
+mod times;
 
 use crate::held::Held;
 use crate::key::Place;
@@ -20,11 +26,14 @@ use crate::{Millis, SLOTS};
 /// The slot is locked while its tables change, for some 10 us; freeing the entries comes after.
 const SWEEP_KEYS_MAX: usize = 256;
 
-/// Where fewer than one key in so many is due, keys are removed one by one.
+/// Where fewer than one key in so many is due, keys are removed one by one; also where timed hashes are among them.
 const FEW: usize = 4;
 
 /// Most segments that one visit looks at: at about 2 us each, for 64 us.
 const SWEEP_SEGMENTS_MAX: usize = 32;
+
+/// Fields of hashes that one visit removes: 20 us, or 200 if each of them is in another page that must be copied first.
+const SWEEP_FIELDS_MAX: usize = 64;
 
 /// What a sweep did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,9 +51,14 @@ impl Held<'_> {
     /// would be deleted.
     pub fn sweep(&mut self, db: usize, from: usize, to: usize, mut stop: impl FnMut() -> bool) -> Swept {
         let (mut removed, mut at) = (0, from);
-        while at < to.min(SLOTS) {
+        let to = to.min(SLOTS);
+        while at < to {
             let Some(database) = self.keyspace().db_if_used(db) else { break };
-            let Some(slot) = database.timed.next(at).filter(|slot| *slot < to) else { break };
+            let timed = [&database.timed, &database.hashes].map(|bits| bits.next(at).unwrap_or(SLOTS));
+            let slot = timed[0].min(timed[1]);
+            if slot >= to {
+                break;
+            }
             let now = self.keyspace().coarse_now(self.seat.now_ms);
             if database.slots[slot].due() > now {
                 at = slot + 1;
@@ -108,13 +122,14 @@ impl Held<'_> {
     fn sweep_slot(&mut self, place: Place, now: u32) -> (Vec<Word>, bool) {
         let slot = self.slot_of_place(place);
         let (mut removed, mut looked_at, mut earliest) = (Vec::new(), 0, NEVER);
+        let mut fields_left = SWEEP_FIELDS_MAX;
         for (branch, segment) in slot.segments_from(self.seat.random()) {
             if slot.due_of(branch) <= now {
-                if looked_at == SWEEP_SEGMENTS_MAX || removed.len() >= SWEEP_KEYS_MAX {
+                if looked_at == SWEEP_SEGMENTS_MAX || removed.len() >= SWEEP_KEYS_MAX || fields_left == 0 {
                     return (removed, false);
                 }
                 looked_at += 1;
-                self.sweep_segment(place, branch, segment, now, &mut removed);
+                self.sweep_segment(place, (branch, segment), now, &mut removed, &mut fields_left);
                 if slot.len() == 0 {
                     return (removed, true);
                 }
@@ -122,36 +137,48 @@ impl Held<'_> {
             earliest = earliest.min(slot.due_of(branch));
         }
         slot.set_due(earliest);
-        (removed, true)
+        // What is still due are fields for which this visit had no time.
+        (removed, earliest > now)
     }
 
     fn sweep_segment(
         &mut self,
         place: Place,
-        branch: usize,
-        segment: Segment,
+        (branch, segment): (usize, Segment),
         now: u32,
         removed: &mut Vec<Word>,
+        fields_left: &mut usize,
     ) {
         let (slot, first, mut earliest) = (self.slot_of_place(place), removed.len(), NEVER);
+        let (column_tells, mut hashes) = (!slot.has_timed_hashes(), Vec::new());
         for bucket in segment.occupied() {
             match segment.deadline(bucket) {
                 0 => {}
-                deadline if deadline <= now => removed.push(segment.word(bucket)),
+                deadline if deadline <= now => {
+                    let word = segment.word(bucket);
+                    let is_key = column_tells || self.is_expired(word);
+                    if is_key { &mut *removed } else { &mut hashes }.push(word);
+                }
                 later => earliest = earliest.min(later),
             }
         }
         slot.set_due_of(branch, earliest);
         let due = &removed[first..];
-        if due.len() * FEW < slot.segment_len(branch) {
+        if due.len() * FEW < slot.segment_len(branch) || !column_tells {
             self.take_out(place, due);
         } else {
             // A table of the others is built: no gap is closed, and nothing shrinks step by step.
-            slot.remove_due(branch, segment, now, due.len(), self.seat);
             self.count_removed(place, due.len());
+            slot.remove_due(branch, segment, now, due.len(), self.seat);
+            self.note_emptied(place);
         }
         self.tell_removed(place, due);
         add(&self.seat.tally.expired_in_sweeps, due.len() as u64);
+        hashes.into_iter().for_each(|word| self.sweep_hash(place, word, fields_left));
+    }
+
+    fn is_expired(&self, word: Word) -> bool {
+        word.entry().deadline().is_some_and(|deadline| deadline <= self.seat.now_ms)
     }
 
     /// Removes keys whose time has passed; they were seen in the slot under the lock that is still held.

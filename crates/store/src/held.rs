@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use crate::Millis;
 use crate::audience::Audience;
 use crate::collection::{Collection, Cut};
-use crate::entry::{EntryPtr, Kind, Ref, Value, View};
+use crate::entry::{EntryPtr, Kind, Ref, Times, Value, View};
 use crate::evict;
 use crate::gate::Closed;
 use crate::key::{Key, Place};
@@ -229,7 +229,7 @@ impl<'a> Held<'a> {
     }
 
     #[inline]
-    fn slot_at(&self, place: Place) -> (&'a Db, &'a Slot) {
+    pub(crate) fn slot_at(&self, place: Place) -> (&'a Db, &'a Slot) {
         assert!(self.holds(place), "a key outside the slots that its command holds");
         let db = self.keyspace.db(place.db());
         (db, &db.slots[place.slot()])
@@ -410,6 +410,7 @@ impl<'a> Held<'a> {
             return Err(WrongType);
         }
         self.mark(entry);
+        let before = entry.times();
         let mut value = entry.collection_mut::<T>();
         let mut edit = Edit::new(&mut *value, entry.form());
         let result = change(&mut edit);
@@ -417,6 +418,7 @@ impl<'a> Held<'a> {
         let is_empty = value.is_empty();
         drop(value);
         cut.into_iter().for_each(|cut| self.seat.discard_cut(cut));
+        let found = self.note_times(key.place, found, before);
         if is_empty {
             self.remove_found(key.place, found);
             add(&self.seat.tally.dirty, changes.saturating_sub(1));
@@ -646,12 +648,15 @@ impl<'a> Held<'a> {
         let entry = found.entry();
         match deadline {
             Some(deadline) if entry.deadline().is_some() => {
+                let before = entry.times();
                 entry.set_deadline(deadline);
-                self.set_coarse(key.place, found, Some(deadline));
+                self.note_times(key.place, found, before);
             }
             _ if entry.deadline() != deadline => {
+                let before = entry.times();
                 let new = entry.rebuild(key.bytes, deadline);
-                self.put_in_place(key.place, found, new);
+                self.slot(key).1.replace(found, new);
+                self.note_times(key.place, found, before);
             }
             _ => {}
         }
@@ -769,7 +774,7 @@ impl<'a> Held<'a> {
     }
 
     #[cold]
-    fn tell(&mut self, slot: &Slot, place: Place, key: &[u8], change: Change, concerns: Concerns) {
+    pub(crate) fn tell(&mut self, slot: &Slot, place: Place, key: &[u8], change: Change, concerns: Concerns) {
         Audience::with(&slot.audience, |audience| {
             if concerns == Concerns::Everybody {
                 audience.watchers.touch(key, change);
@@ -787,60 +792,33 @@ impl<'a> Held<'a> {
         if slot.len() == 0 {
             db.occupied.set(key.place.slot());
         }
-        let deadline = entry.deadline().map_or(0, |deadline| self.keyspace.coarse(deadline));
-        if deadline != 0 {
-            self.count_timed(db, slot, key.place, 1);
+        let times = entry.times();
+        let due = times.first().map_or(0, |first| self.keyspace.coarse(first));
+        if due != 0 {
+            self.count_times(db, slot, key.place, Times::default(), times);
         }
-        slot.insert(key.hash, entry, deadline, &self.keyspace.hasher, self.seat);
+        slot.insert(key.hash, entry, due, &self.keyspace.hasher, self.seat);
         add_signed(&self.seat.tally.dbs[db.id].keys, 1);
     }
 
     /// Puts another entry of the same key in place of the one found, and frees that.
     fn replace(&mut self, key: &Key<'_>, found: Found, entry: EntryPtr) {
         let old = found.entry();
-        self.put_in_place(key.place, found, entry);
+        let before = old.times();
+        self.slot(key).1.replace(found, entry);
+        self.note_times(key.place, found, before);
         self.free(old);
-    }
-
-    fn put_in_place(&mut self, place: Place, found: Found, entry: EntryPtr) {
-        self.slot_at(place).1.replace(found, entry);
-        self.set_coarse(place, found, entry.deadline());
-    }
-
-    /// Notes the deadline of the entry found in the slot's column of coarse deadlines.
-    fn set_coarse(&mut self, place: Place, found: Found, deadline: Option<Millis>) {
-        let (db, slot) = self.slot_at(place);
-        let before = found.segment.deadline(found.bucket);
-        let coarse = deadline.map_or(0, |deadline| self.keyspace.coarse(deadline));
-        let change = i64::from(coarse != 0) - i64::from(before != 0);
-        if change != 0 {
-            self.count_timed(db, slot, place, change);
-        }
-        let found = if coarse != 0 { slot.make_timed(found, self.seat) } else { found };
-        slot.set_deadline(found, coarse);
-    }
-
-    /// Counts a deadline that is about to come or go.
-    fn count_timed(&mut self, db: &Db, slot: &Slot, place: Place, change: i64) {
-        add_signed(&self.seat.tally.dbs[db.id].timed, change);
-        match slot.timed_len() as i64 + change {
-            0 => db.timed.clear(place.slot()),
-            1 if change > 0 => db.timed.set(place.slot()),
-            _ => {}
-        }
     }
 
     /// Takes an entry out of its table.
     pub(crate) fn detach(&mut self, place: Place, found: Found) -> EntryPtr {
         let (db, slot) = self.slot_at(place);
         if found.segment.deadline(found.bucket) != 0 {
-            self.count_timed(db, slot, place, -1);
+            self.count_times(db, slot, place, found.entry().times(), Times::default());
         }
         let entry = slot.remove(found, self.seat);
         add_signed(&self.seat.tally.dbs[db.id].keys, -1);
-        if slot.len() == 0 {
-            db.occupied.clear(place.slot());
-        }
+        self.note_emptied(place);
         entry
     }
 
@@ -860,19 +838,6 @@ impl<'a> Held<'a> {
             removed.iter().for_each(|word| {
                 self.tell(slot, place, word.entry().key(), Change::Removed, Concerns::Everybody)
             });
-        }
-    }
-
-    /// Counts keys with deadlines that have just been taken out of a slot.
-    pub(crate) fn count_removed(&mut self, place: Place, keys: usize) {
-        let (db, slot) = self.slot_at(place);
-        add_signed(&self.seat.tally.dbs[db.id].keys, -(keys as i64));
-        add_signed(&self.seat.tally.dbs[db.id].timed, -(keys as i64));
-        if slot.timed_len() == 0 {
-            db.timed.clear(place.slot());
-        }
-        if slot.len() == 0 {
-            db.occupied.clear(place.slot());
         }
     }
 

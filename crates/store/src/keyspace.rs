@@ -28,12 +28,16 @@ pub(crate) struct Db {
     pub(crate) id: usize,
     pub(crate) slots: Slots,
     pub(crate) occupied: SlotBits,
+    /// Slots with keys that have a deadline of their own.
     pub(crate) timed: SlotBits,
+    /// Slots with hashes whose fields have one.
+    pub(crate) hashes: SlotBits,
 }
 
 impl Db {
     fn new(id: usize) -> Db {
-        Db { id, slots: Slots::new(), occupied: SlotBits::new(), timed: SlotBits::new() }
+        let bits = SlotBits::new;
+        Db { id, slots: Slots::new(), occupied: bits(), timed: bits(), hashes: bits() }
     }
 }
 
@@ -269,6 +273,7 @@ impl Keyspace {
         for tally in self.tallies.lock().iter() {
             tally.dbs[old.id].keys.store(0, Relaxed);
             tally.dbs[old.id].timed.store(0, Relaxed);
+            tally.dbs[old.id].hashes.store(0, Relaxed);
         }
         self.free_ids.lock().push(old.id);
         // Made now rather than with the next key, which would seem to cost half a megabyte.
@@ -340,9 +345,14 @@ impl Keyspace {
         self.len(seat, db) == 0
     }
 
-    /// Keys of a database that have a deadline. The seat must be inside.
+    /// Keys of a database that have a deadline of their own. The seat must be inside.
     pub fn timed_len(&self, seat: &Seat, db: usize) -> usize {
         self.sum(seat, db, |tally| tally.timed.load(Relaxed))
+    }
+
+    /// Hashes of a database with fields that have a deadline. The seat must be inside.
+    pub fn timed_hashes(&self, seat: &Seat, db: usize) -> usize {
+        self.sum(seat, db, |tally| tally.hashes.load(Relaxed))
     }
 
     fn sum(&self, seat: &Seat, db: usize, count: impl Fn(&DbTally) -> i64) -> usize {
@@ -359,6 +369,7 @@ impl Keyspace {
             total.hits += tally.hits.load(Relaxed);
             total.misses += tally.misses.load(Relaxed);
             total.expired += tally.expired.load(Relaxed);
+            total.expired_fields += tally.expired_fields.load(Relaxed);
             total.expired_in_sweeps += tally.expired_in_sweeps.load(Relaxed);
             total.evicted += tally.evicted.load(Relaxed);
             total.dirty += tally.dirty.load(Relaxed);
@@ -369,9 +380,8 @@ impl Keyspace {
     /// CONFIG RESETSTAT: all counters to zero but that of writes. A count made at this very moment may survive.
     pub fn reset_totals(&self) {
         for tally in self.tallies.lock().iter() {
-            for counter in
-                [&tally.hits, &tally.misses, &tally.expired, &tally.expired_in_sweeps, &tally.evicted]
-            {
+            let of_keys = [&tally.expired, &tally.expired_in_sweeps, &tally.evicted];
+            for counter in of_keys.into_iter().chain([&tally.hits, &tally.misses, &tally.expired_fields]) {
                 counter.store(0, Relaxed);
             }
         }

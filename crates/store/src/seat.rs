@@ -68,6 +68,8 @@ pub struct Tally {
     pub hits: AtomicU64,
     pub misses: AtomicU64,
     pub expired: AtomicU64,
+    /// Fields of hashes.
+    pub expired_fields: AtomicU64,
     /// Removed by the sweeps rather than on access.
     pub expired_in_sweeps: AtomicU64,
     pub evicted: AtomicU64,
@@ -80,7 +82,10 @@ pub struct Tally {
 pub(crate) struct DbTally {
     /// Keys this thread has added less those that it has removed.
     pub(crate) keys: AtomicI64,
+    /// The same of those with a deadline of their own.
     pub(crate) timed: AtomicI64,
+    /// The same of hashes with fields that have a deadline.
+    pub(crate) hashes: AtomicI64,
 }
 
 /// The sum over all seats.
@@ -89,6 +94,7 @@ pub struct Total {
     pub hits: u64,
     pub misses: u64,
     pub expired: u64,
+    pub expired_fields: u64,
     pub expired_in_sweeps: u64,
     pub evicted: u64,
     pub dirty: u64,

@@ -10,7 +10,7 @@
 
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::ops::Range;
-use std::sync::atomic::{AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering::*};
+use std::sync::atomic::{AtomicPtr, AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering::*};
 
 use lock_api::RawMutex as _;
 use parking_lot::RawMutex;
@@ -33,17 +33,22 @@ pub(crate) struct Slot {
     lock: RawMutex,
     /// Whether `due` means anything.
     timed: AtomicU8,
-    /// No key is due before this coarse time.
+    /// Hashes with fields that have a deadline, up to `HASHES_MAX`, where it stays.
+    hashes: AtomicU16,
+    /// Nothing is due before this coarse time.
     due: AtomicU32,
     /// A `Segment`, or a `Directory`.
     root: AtomicU64,
     len: AtomicU32,
-    /// Keys with a deadline.
+    /// Keys with a deadline of their own.
     timed_len: AtomicU32,
     /// Who wants to know about writes; null nearly always.
     pub(crate) audience: AtomicPtr<Audience>,
 }
 const _: () = assert!(size_of::<Slot>() == 32);
+
+/// Hashes with fields that have a deadline, or more.
+const HASHES_MAX: u16 = u16::MAX;
 
 /// Where a key lies: which place of the directory (0 without one), and which bucket.
 #[derive(Clone, Copy, Debug)]
@@ -67,12 +72,18 @@ impl Slot {
         self.len.load(Relaxed) as usize
     }
 
-    /// Keys with a deadline.
+    /// Keys with a deadline of their own.
     pub(crate) fn timed_len(&self) -> usize {
         self.timed_len.load(Relaxed) as usize
     }
 
-    /// No key is due before this coarse time.
+    /// Whether there may be hashes with fields that have a deadline; if not, every deadline is a key's own.
+    #[inline]
+    pub(crate) fn has_timed_hashes(&self) -> bool {
+        self.hashes.load(Relaxed) != 0
+    }
+
+    /// Nothing is due before this coarse time.
     pub(crate) fn due(&self) -> u32 {
         if self.timed.load(Relaxed) == 0 { NEVER } else { self.due.load(Relaxed) }
     }
@@ -130,12 +141,20 @@ impl Slot {
         segment.insert(Word::new(tag(hash), entry), deadline);
         self.count_len(branch, 1);
         if deadline != 0 {
-            self.timed_len.store(self.timed_len.load(Relaxed) + 1, Relaxed);
             self.lower_due(branch, deadline);
         }
     }
 
-    /// Takes an entry out of the table.
+    /// Counts deadlines that come or go: keys' own ones, and hashes with such fields.
+    pub(crate) fn count_timed(&self, own: i32, hashes: i16) {
+        self.timed_len.store(self.timed_len.load(Relaxed).wrapping_add_signed(own), Relaxed);
+        let before = self.hashes.load(Relaxed);
+        if hashes != 0 && before != HASHES_MAX {
+            self.hashes.store(before.wrapping_add_signed(hashes), Relaxed);
+        }
+    }
+
+    /// Takes an entry, whose deadlines are no longer counted, out of the table.
     pub(crate) fn remove(&self, found: Found, seat: &mut Seat) -> EntryPtr {
         let entry = found.entry();
         self.set_deadline(found, 0);
@@ -150,12 +169,11 @@ impl Slot {
     }
 
     /// Takes the `due` keys that are due out of the segment at `branch`, all at once; their entries are the caller's to
-    /// free.
+    /// free. Their deadlines are no longer counted.
     pub(crate) fn remove_due(&self, branch: usize, segment: Segment, now: u32, due: usize, seat: &mut Seat) {
         let left = self.segment_len(branch) - due;
         self.exchange(branch, segment.without_due(now, (left + left / 8).max(1)), seat);
         self.count_len(branch, -i16::try_from(due).expect("a segment has fewer keys"));
-        self.timed_len.store(self.timed_len.load(Relaxed) - due as u32, Relaxed);
         if self.len() == 0 {
             self.reset(seat);
         }
@@ -174,10 +192,16 @@ impl Slot {
             return;
         }
         found.segment.set_deadline(found.bucket, deadline);
-        let change = i32::from(deadline != 0) - i32::from(before != 0);
-        self.timed_len.store(self.timed_len.load(Relaxed).wrapping_add_signed(change), Relaxed);
         if deadline != 0 {
             self.lower_due(found.branch, deadline);
+        }
+    }
+
+    /// Takes a deadline in the column into account when it is told what is due next.
+    pub(crate) fn remember(&self, found: Found) {
+        match found.segment.deadline(found.bucket) {
+            0 => {}
+            deadline => self.lower_due(found.branch, deadline),
         }
     }
 
@@ -359,7 +383,7 @@ impl Slot {
     fn shrink(&self, branch: usize, segment: Segment, seat: &mut Seat) {
         let len = self.segment_len(branch);
         if segment.shrinks(len) {
-            let timed = segment.has_deadlines() && self.timed_len() > 0;
+            let timed = segment.has_deadlines() && (self.timed_len() > 0 || self.has_timed_hashes());
             self.exchange(branch, segment.resized((len * 3 / 2).max(1), timed), seat);
         }
     }
@@ -368,6 +392,7 @@ impl Slot {
     fn reset(&self, seat: &mut Seat) {
         self.free_tables(|retired| seat.retire(Some(retired)));
         self.timed_len.store(0, Relaxed);
+        self.hashes.store(0, Relaxed);
         self.set_due(NEVER);
     }
 

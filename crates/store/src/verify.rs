@@ -22,9 +22,9 @@ impl Held<'_> {
         for (number, db) in
             (0..keyspace.databases()).filter_map(|at| keyspace.db_if_used(at).map(|db| (at, db)))
         {
-            let (mut keys, mut timed) = (0, 0);
+            let (mut keys, mut timed, mut hashes) = (0, 0, 0);
             for slot in 0..SLOTS {
-                self.verify_slot(db, Place::new(number as u32, slot as u16));
+                hashes += self.verify_slot(db, Place::new(number as u32, slot as u16));
                 keys += db.slots[slot].len();
                 timed += db.slots[slot].timed_len();
                 Audience::if_any(&db.slots[slot].audience, |audience| {
@@ -35,19 +35,23 @@ impl Held<'_> {
             }
             assert_eq!(keyspace.len(self.seat, number), keys, "keys of database {number}");
             assert_eq!(keyspace.timed_len(self.seat, number), timed, "timed keys of database {number}");
+            assert_eq!(keyspace.timed_hashes(self.seat, number), hashes, "timed hashes of database {number}");
         }
         assert_eq!(keyspace.watches.load(Relaxed), watches, "watches");
         assert_eq!(keyspace.waits.load(Relaxed), waits, "waits");
     }
 
-    fn verify_slot(&self, db: &Db, place: Place) {
+    /// Returns the number of hashes with timed fields.
+    fn verify_slot(&self, db: &Db, place: Place) -> usize {
         let (number, slot) = (place.slot(), &db.slots[place.slot()]);
         assert_eq!(db.occupied.has(number), slot.len() > 0, "the bit of a slot with keys");
         assert_eq!(db.timed.has(number), slot.timed_len() > 0, "the bit of a slot with deadlines");
+        assert_eq!(db.hashes.has(number), slot.has_timed_hashes(), "the bit of a slot with timed hashes");
         if slot.len() == 0 {
-            return assert!(!slot.has_tables(), "an empty slot has no tables");
+            assert!(!slot.has_tables() && !slot.has_timed_hashes(), "an empty slot has no tables");
+            return 0;
         }
-        let (mut keys, mut timed, mut from) = (0, 0, 0);
+        let (mut keys, mut timed, mut hashes, mut from) = (0, 0, 0, 0);
         let mut seen = HashSet::new();
         for (branch, segment) in slot.segments() {
             let (found, next) = slot.segment_at(from);
@@ -60,15 +64,19 @@ impl Held<'_> {
                 "probing ends at an empty bucket soon"
             );
             keys += in_segment;
-            timed += (0..segment.buckets()).filter(|bucket| segment.deadline(*bucket) != 0).count();
             for bucket in segment.occupied() {
                 self.verify_word(slot, place, from..next, (branch, segment, bucket));
-                assert!(seen.insert(segment.word(bucket).entry().key()), "a key is there once");
+                let entry = segment.word(bucket).entry();
+                timed += usize::from(entry.times().own.is_some());
+                hashes += usize::from(entry.times().fields.is_some());
+                assert!(seen.insert(entry.key()), "a key is there once");
             }
             from = next;
         }
         assert_eq!(from, 1 << DEPTH_MAX, "segments cover all prefixes");
         assert_eq!((keys, timed), (slot.len(), slot.timed_len()), "keys and timed keys of slot {number}");
+        assert!(hashes == 0 || slot.has_timed_hashes(), "timed hashes of slot {number}");
+        hashes
     }
 
     fn verify_word(
@@ -85,8 +93,8 @@ impl Held<'_> {
         assert_eq!(word.tag(), tag(hash), "the tag is that of the key");
         assert!(prefixes.contains(&prefix(hash)), "the segment is that of the key");
         assert!(slot.find(hash, key).is_some_and(|found| found.entry() == word.entry()), "the key is found");
-        let coarse = word.entry().deadline().map_or(0, |deadline| self.keyspace().coarse(deadline));
-        assert_eq!(deadline, coarse, "the column repeats the entry's deadline");
+        let coarse = word.entry().times().first().map_or(0, |first| self.keyspace().coarse(first));
+        assert_eq!(deadline, coarse, "the column repeats the entry's first deadline");
         assert!(deadline == 0 || slot.due_of(branch) <= deadline, "no key is due before its segment");
     }
 }

@@ -14,6 +14,7 @@ mod connection;
 mod drive;
 mod expiry;
 mod hashes;
+mod hashes_valkey;
 mod hyperloglog;
 mod keyspace;
 mod lists;
@@ -69,6 +70,7 @@ const FAMILIES: &[&Family] = &[
     &expiry::FAMILY,
     &hashes::FAMILY,
     &lists::FAMILY,
+    &hashes_valkey::FAMILY,
     &connection::FAMILY,
     &transactions::FAMILY,
     &wire::FAMILY,

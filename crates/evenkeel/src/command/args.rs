@@ -45,6 +45,11 @@ impl<'a> Args<'a> {
         Args { buf: self.buf, spans: &self.spans[first..] }
     }
 
+    /// The arguments before `end`, which is at most their number.
+    pub(crate) fn until(&self, end: usize) -> Args<'a> {
+        Args { buf: self.buf, spans: &self.spans[..end] }
+    }
+
     /// An integer.
     pub(crate) fn int(&self, index: usize) -> Result<i64, Error> {
         parse_i64(self.at(index)).ok_or(Error::NotInteger)

@@ -1,13 +1,14 @@
 //! DUMP and RESTORE: a value as bytes that another server takes, Redis' own format both ways.
 //!
-//! What is written is version 10 of the format, which Redis 7.0 and everything after it reads. What is read is checked
+//! What is written is version 10 of the format, which Redis 7.0 and everything after it reads; for a hash whose fields
+//! expire it is version 80, since Valkey 9. What is read is checked
 //! through and through before anything is stored: it may come from anywhere.
 //!
 //! A large value is written and read by another thread, without locks (see `long.rs`).
 
 use std::sync::Arc;
 
-use evenkeel_rdb::{Encoder, Version, dump};
+use evenkeel_rdb::dump;
 use evenkeel_store::{Access, Key, Millis, evict};
 
 use super::{Call, Command, Group, Keys, at_least, exactly, read, write};
@@ -33,22 +34,14 @@ fn dump(call: &mut Call<'_, '_>) -> Done {
     };
     let value = Value::of(view);
     if !call.is_long(value.elements()) {
-        call.reply.bulk(&payload(&value, call.settings));
+        call.reply.bulk(&serial::payload(&value, call.settings));
         return Ok(());
     }
     let settings = call.settings.clone();
     call.go_long(Work::reads(move |reply: &mut Reply| {
-        reply.bulk(&payload(&value, &settings));
+        reply.bulk(&serial::payload(&value, &settings));
         Ok(())
     }))
-}
-
-fn payload(value: &Value, settings: &crate::config::Settings) -> Vec<u8> {
-    let mut encoder = Encoder::new(Vec::new(), Version::V10);
-    serial::write(value, settings, &mut encoder);
-    let mut payload = encoder.into_out();
-    dump::seal(&mut payload, Version::V10);
-    payload
 }
 
 /// How RESTORE is asked to do it.

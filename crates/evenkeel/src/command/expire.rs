@@ -63,7 +63,7 @@ fn set_deadline(call: &mut Call<'_, '_>, unit_ms: i64, base: Millis) -> Done {
 
 /// When a deadline is set: NX, XX, GT, LT, of which some exclude each other.
 #[derive(Default)]
-struct Conditions {
+pub(super) struct Conditions {
     if_none: bool,
     if_any: bool,
     if_later: bool,
@@ -71,7 +71,8 @@ struct Conditions {
 }
 
 impl Conditions {
-    fn parse(args: &Args<'_>) -> Result<Conditions, Error> {
+    /// Reads the arguments from the fourth one on.
+    pub(super) fn parse(args: &Args<'_>) -> Result<Conditions, Error> {
         let mut conditions = Conditions::default();
         for index in 3..args.len() {
             match args.word(index).as_bytes() {
@@ -97,8 +98,8 @@ impl Conditions {
         Ok(conditions)
     }
 
-    /// A key without a deadline lives for ever: nothing is later, everything is earlier.
-    fn admit(&self, current: Option<Millis>, deadline: i64) -> bool {
+    /// What has no deadline lives for ever: nothing is later, everything is earlier.
+    pub(super) fn admit(&self, current: Option<Millis>, deadline: i64) -> bool {
         let current = current.map_or(i128::MAX, i128::from);
         let (has_any, deadline) = (current != i128::MAX, i128::from(deadline));
         !(self.if_none && has_any
@@ -142,7 +143,7 @@ fn pexpiretime(call: &mut Call<'_, '_>) -> Done {
 }
 
 /// To the nearest second, as Redis rounds.
-fn to_seconds(ms: Millis) -> u64 {
+pub(super) fn to_seconds(ms: Millis) -> u64 {
     ms.saturating_add(500) / 1000
 }
 

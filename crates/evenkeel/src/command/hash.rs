@@ -1,20 +1,26 @@
 //! Hashes: fields with values under one key.
 //!
 //! What a hash is called (OBJECT ENCODING) follows Redis: a `listpack` until one field or value is longer than
-//! `hash-max-listpack-value`, or there are more than `hash-max-listpack-entries` of them, and a `hashtable` ever after.
+//! `hash-max-listpack-value`, there are more than `hash-max-listpack-entries` of them, or one has a deadline, and a
+//! `hashtable` ever after.
+//!
+//! A field that has expired is as one that is not there, to all of these; sweeps remove it.
 
 mod scan;
+mod timed_values;
+mod times;
 
 use evenkeel_resp::number::parse_i64;
 use evenkeel_resp::reply::itoa;
 use evenkeel_store::collection::Hash;
-use evenkeel_store::{Edit, Hasher};
+use evenkeel_store::{Edit, Expire, Hasher, Millis};
 
 use super::extended::Extended;
 use super::random;
-use super::{Call, Command, Group, Keys, at_least, exactly, read, write};
+use super::{Args, Call, Command, Group, Keys, at_least, exactly, read, write};
 use crate::config::Settings;
 use crate::error::{Done, Error};
+use crate::reply::Reply;
 
 #[rustfmt::skip]
 pub(crate) const COMMANDS: &[Command] = &[
@@ -34,16 +40,34 @@ pub(crate) const COMMANDS: &[Command] = &[
     write("HINCRBYFLOAT", exactly(4),  Keys::FIRST, Group::Hash, hincrbyfloat     ).grows().fast(),
     read ("HRANDFIELD",   at_least(2), Keys::FIRST, Group::Hash, random::hrandfield),
     read ("HSCAN",        at_least(3), Keys::FIRST, Group::Hash, scan::hscan      ),
+    write("HEXPIRE",      at_least(6), Keys::FIRST, Group::Hash, times::hexpire   ).fast(),
+    write("HPEXPIRE",     at_least(6), Keys::FIRST, Group::Hash, times::hpexpire  ).fast(),
+    write("HEXPIREAT",    at_least(6), Keys::FIRST, Group::Hash, times::hexpireat ).fast(),
+    write("HPEXPIREAT",   at_least(6), Keys::FIRST, Group::Hash, times::hpexpireat).fast(),
+    write("HPERSIST",     at_least(5), Keys::FIRST, Group::Hash, times::hpersist  ).fast(),
+    read ("HTTL",         at_least(5), Keys::FIRST, Group::Hash, times::httl      ).fast(),
+    read ("HPTTL",        at_least(5), Keys::FIRST, Group::Hash, times::hpttl     ).fast(),
+    read ("HEXPIRETIME",  at_least(5), Keys::FIRST, Group::Hash, times::hexpiretime).fast(),
+    read ("HPEXPIRETIME", at_least(5), Keys::FIRST, Group::Hash, times::hpexpiretime).fast(),
+    write("HGETEX",       at_least(5), Keys::FIRST, Group::Hash, timed_values::hgetex).fast(),
+    write("HSETEX",       at_least(6), Keys::FIRST, Group::Hash, timed_values::hsetex).grows().fast(),
+    write("HGETDEL",      at_least(5), Keys::FIRST, Group::Hash, timed_values::hgetdel).fast(),
 ];
 
 /// `Edit::form` of a hash that has become too large, or has too long a field or value, to be a `listpack` to clients.
 const LARGE: u8 = 1;
 
-/// Notes what a hash is called once it has these fields and values.
+/// Notes what a hash is called once it has fields and values of at most this length more.
 fn note_form(hash: &mut Edit<'_, Hash>, settings: &Settings, longest: usize) {
-    if longest > settings.hash_max_listpack_value || hash.len() > settings.hash_max_listpack_entries as u64 {
-        hash.form = hash.form.max(LARGE);
+    let is_long = longest > settings.hash_max_listpack_value;
+    if is_long || hash.size() > settings.hash_max_listpack_entries as u64 || hash.timed_len() > 0 {
+        hash.form = LARGE;
     }
+}
+
+/// What fields are found by, and the time by which they are seen or have expired.
+fn sight<'h>(call: &Call<'_, 'h>) -> (&'h Hasher, Millis) {
+    (&call.held.keyspace().hasher, call.now_ms())
 }
 
 /// HSET key field value [field value ...]
@@ -62,7 +86,7 @@ fn hmset(call: &mut Call<'_, '_>) -> Done {
 
 /// Sets the fields of the call; returns how many are new.
 fn set_pairs(call: &mut Call<'_, '_>, name: &'static str) -> Result<i64, Error> {
-    let (args, settings, hasher) = (call.args, call.settings, hasher(call));
+    let (args, settings, (hasher, now)) = (call.args, call.settings, sight(call));
     if args.len() % 2 == 1 {
         return Err(Error::Arity(name));
     }
@@ -70,7 +94,7 @@ fn set_pairs(call: &mut Call<'_, '_>, name: &'static str) -> Result<i64, Error> 
         let (mut created, mut longest) = (0, 0);
         for at in (2..args.len()).step_by(2) {
             let (field, value) = (args.at(at), args.at(at + 1));
-            created += i64::from(hash.set(hasher, field, value));
+            created += i64::from(hash.set(hasher, now, field, value, Expire::Clear));
             longest = longest.max(field.len()).max(value.len());
         }
         hash.changes = (args.len() as u64 - 2) / 2;
@@ -80,19 +104,14 @@ fn set_pairs(call: &mut Call<'_, '_>, name: &'static str) -> Result<i64, Error> 
     Ok(created)
 }
 
-/// What the fields of all hashes are found by.
-fn hasher<'h>(call: &Call<'_, 'h>) -> &'h Hasher {
-    &call.held.keyspace().hasher
-}
-
 /// HSETNX key field value
 fn hsetnx(call: &mut Call<'_, '_>) -> Done {
-    let (args, settings, hasher) = (call.args, call.settings, hasher(call));
+    let (args, settings, (hasher, now)) = (call.args, call.settings, sight(call));
     let (field, value) = (args.at(2), args.at(3));
     let sets = call.held.edit(&call.keys[0], |hash: &mut Edit<'_, Hash>| {
-        let sets = hash.get(hasher, field).is_none();
+        let sets = hash.get(hasher, now, field).is_none();
         if sets {
-            hash.set(hasher, field, value);
+            hash.set(hasher, now, field, value, Expire::Clear);
             hash.changes = 1;
             note_form(hash, settings, field.len().max(value.len()));
         }
@@ -104,34 +123,35 @@ fn hsetnx(call: &mut Call<'_, '_>) -> Done {
 
 /// HGET key field
 fn hget(call: &mut Call<'_, '_>) -> Done {
-    let hasher = hasher(call);
+    let (hasher, now) = sight(call);
     let hash = call.held.collection::<Hash>(&call.keys[0])?;
-    match hash.as_ref().and_then(|hash| hash.get(hasher, call.args.at(2))) {
-        Some(value) => call.reply.bulk(value),
-        None => call.reply.null(),
-    }
+    reply_value(call.reply, hash.as_ref().and_then(|hash| hash.get(hasher, now, call.args.at(2))));
     Ok(())
+}
+
+fn reply_value(reply: &mut Reply, value: Option<&[u8]>) {
+    match value {
+        Some(value) => reply.bulk(value),
+        None => reply.null(),
+    }
 }
 
 /// HMGET key field [field ...]
 fn hmget(call: &mut Call<'_, '_>) -> Done {
-    let hasher = hasher(call);
+    let (hasher, now) = sight(call);
     let hash = call.held.collection::<Hash>(&call.keys[0])?;
     call.reply.array(call.args.len() - 2);
     for field in call.args.from(2) {
-        match hash.as_ref().and_then(|hash| hash.get(hasher, field)) {
-            Some(value) => call.reply.bulk(value),
-            None => call.reply.null(),
-        }
+        reply_value(call.reply, hash.as_ref().and_then(|hash| hash.get(hasher, now, field)));
     }
     Ok(())
 }
 
 /// HDEL key field [field ...]
 fn hdel(call: &mut Call<'_, '_>) -> Done {
-    let (args, hasher) = (call.args, hasher(call));
+    let (args, (hasher, now)) = (call.args, sight(call));
     let removed = call.held.edit_if_there(&call.keys[0], |hash: &mut Edit<'_, Hash>| {
-        let removed = args.from(2).filter(|field| hash.remove(hasher, field)).count();
+        let removed = args.from(2).filter(|field| hash.remove(hasher, now, field)).count();
         hash.changes = removed as u64;
         removed
     })?;
@@ -141,50 +161,54 @@ fn hdel(call: &mut Call<'_, '_>) -> Done {
 
 /// HLEN key
 fn hlen(call: &mut Call<'_, '_>) -> Done {
-    let len = call.held.collection::<Hash>(&call.keys[0])?.map_or(0, |hash| hash.len());
+    let now = call.now_ms();
+    let len = call.held.collection::<Hash>(&call.keys[0])?.map_or(0, |hash| hash.len(now));
     call.reply.int(len as i64);
     Ok(())
 }
 
 /// HSTRLEN key field
 fn hstrlen(call: &mut Call<'_, '_>) -> Done {
-    let hasher = hasher(call);
+    let (hasher, now) = sight(call);
     let hash = call.held.collection::<Hash>(&call.keys[0])?;
-    let len = hash.as_ref().and_then(|hash| hash.get(hasher, call.args.at(2))).map_or(0, <[u8]>::len);
-    call.reply.int(len as i64);
+    let value = hash.as_ref().and_then(|hash| hash.get(hasher, now, call.args.at(2)));
+    call.reply.int(value.map_or(0, <[u8]>::len) as i64);
     Ok(())
 }
 
 /// HEXISTS key field
 fn hexists(call: &mut Call<'_, '_>) -> Done {
-    let hasher = hasher(call);
+    let (hasher, now) = sight(call);
     let hash = call.held.collection::<Hash>(&call.keys[0])?;
-    let exists = hash.as_ref().is_some_and(|hash| hash.get(hasher, call.args.at(2)).is_some());
+    let exists = hash.as_ref().is_some_and(|hash| hash.get(hasher, now, call.args.at(2)).is_some());
     call.reply.int(i64::from(exists));
     Ok(())
 }
 
 /// HKEYS key
 fn hkeys(call: &mut Call<'_, '_>) -> Done {
+    let now = call.now_ms();
     let hash = call.held.collection::<Hash>(&call.keys[0])?;
-    call.reply.array(hash.as_ref().map_or(0, |hash| hash.len() as usize));
-    hash.iter().flat_map(|hash| hash.iter()).for_each(|(field, _)| call.reply.bulk(field));
+    call.reply.array(hash.as_ref().map_or(0, |hash| hash.len(now) as usize));
+    hash.iter().flat_map(|hash| hash.iter(now)).for_each(|(field, _)| call.reply.bulk(field));
     Ok(())
 }
 
 /// HVALS key
 fn hvals(call: &mut Call<'_, '_>) -> Done {
+    let now = call.now_ms();
     let hash = call.held.collection::<Hash>(&call.keys[0])?;
-    call.reply.array(hash.as_ref().map_or(0, |hash| hash.len() as usize));
-    hash.iter().flat_map(|hash| hash.iter()).for_each(|(_, value)| call.reply.bulk(value));
+    call.reply.array(hash.as_ref().map_or(0, |hash| hash.len(now) as usize));
+    hash.iter().flat_map(|hash| hash.iter(now)).for_each(|(_, value)| call.reply.bulk(value));
     Ok(())
 }
 
 /// HGETALL key
 fn hgetall(call: &mut Call<'_, '_>) -> Done {
+    let now = call.now_ms();
     let hash = call.held.collection::<Hash>(&call.keys[0])?;
-    call.reply.map(hash.as_ref().map_or(0, |hash| hash.len() as usize));
-    for (field, value) in hash.iter().flat_map(|hash| hash.iter()) {
+    call.reply.map(hash.as_ref().map_or(0, |hash| hash.len(now) as usize));
+    for (field, value) in hash.iter().flat_map(|hash| hash.iter(now)) {
         call.reply.bulk(field);
         call.reply.bulk(value);
     }
@@ -218,15 +242,16 @@ fn hincrbyfloat(call: &mut Call<'_, '_>) -> Done {
     Ok(())
 }
 
-/// Sets the field of the call to what `change` makes of its value; it returns a result and the new value.
+/// Sets the field of the call to what `change` makes of its value; it returns a result and the new value. The field keeps
+/// its deadline.
 fn change_number<R>(
     call: &mut Call<'_, '_>,
     change: impl FnOnce(Option<&[u8]>) -> Result<(R, Vec<u8>), Error>,
 ) -> Result<R, Error> {
-    let (settings, hasher, field) = (call.settings, hasher(call), call.args.at(2));
+    let (settings, field, (hasher, now)) = (call.settings, call.args.at(2), sight(call));
     call.held.edit(&call.keys[0], |hash: &mut Edit<'_, Hash>| {
-        let (result, value) = change(hash.get(hasher, field))?;
-        hash.set(hasher, field, &value);
+        let (result, value) = change(hash.get(hasher, now, field))?;
+        hash.set(hasher, now, field, &value, Expire::Keep);
         hash.changes = 1;
         note_form(hash, settings, field.len().max(value.len()));
         Ok(result)

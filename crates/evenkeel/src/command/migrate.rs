@@ -10,7 +10,6 @@ use std::io::{self, Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};
 use std::time::Duration;
 
-use evenkeel_rdb::{Encoder, Version, dump};
 use evenkeel_resp::value::{Value as Answer, decode};
 use evenkeel_store::Millis;
 
@@ -187,7 +186,7 @@ fn deliver(options: &Options, cargo: &[Cargo], settings: &Settings, now: Millis)
     refused(ask(&mut target, &[b"SELECT", options.db.to_string().as_bytes()]).map_err(broken)?)?;
     for sent in cargo {
         let ttl = sent.deadline.map_or(0, |deadline| deadline.saturating_sub(now).max(1)).to_string();
-        let payload = payload(&sent.value, settings);
+        let payload = serial::payload(&sent.value, settings);
         let mut words: Vec<&[u8]> = vec![b"RESTORE", &sent.name, ttl.as_bytes(), &payload];
         if options.replaces {
             words.push(b"REPLACE");
@@ -205,14 +204,6 @@ fn deliver(options: &Options, cargo: &[Cargo], settings: &Settings, now: Millis)
         }
     }
     Ok(delivered)
-}
-
-fn payload(value: &Value, settings: &Settings) -> Vec<u8> {
-    let mut encoder = Encoder::new(Vec::new(), Version::V10);
-    serial::write(value, settings, &mut encoder);
-    let mut payload = encoder.into_out();
-    dump::seal(&mut payload, Version::V10);
-    payload
 }
 
 /// The error that the other server has answered, as one of ours.

@@ -147,7 +147,7 @@ mod tests {
         let (mut hash, mut sorted) = (Hash::new(), ZSet::new());
         list.push_back(b"element");
         members.insert(&hasher, b"member");
-        hash.set(&hasher, b"field", b"value");
+        hash.set(&hasher, 0, b"field", b"value", evenkeel_store::Expire::Clear);
         sorted.insert(&hasher, b"member", 1.0);
         let is = |world: &mut World, name: &str| {
             world.check(&format!("> OBJECT ENCODING k < \"{name}\"\n > OBJECT REFCOUNT k < :1"));

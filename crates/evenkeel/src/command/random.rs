@@ -2,6 +2,7 @@
 
 use std::collections::HashSet;
 
+use evenkeel_store::Millis;
 use evenkeel_store::collection::{Collection, Hash, ZSet};
 
 use super::Call;
@@ -30,12 +31,17 @@ trait Choice: Collection {
     /// The option that asks for what goes with an item.
     const OPTION: &'static str;
 
-    fn count(&self) -> u64;
+    /// Positions, of which some may hold what has expired.
+    fn size(&self) -> u64;
 
-    /// The item at a position, which is inside.
-    fn item(&self, at: u64) -> (&[u8], Self::With<'_>);
+    /// Items that are there.
+    fn count(&self, now: Millis) -> u64;
 
-    fn items(&self) -> impl Iterator<Item = (&[u8], Self::With<'_>)>;
+    /// The item at a position, which is inside, unless it has expired.
+    fn item(&self, at: u64, now: Millis) -> Option<(&[u8], Self::With<'_>)>;
+
+    /// The items that are there.
+    fn items(&self, now: Millis) -> impl Iterator<Item = (&[u8], Self::With<'_>)>;
 
     fn reply(reply: &mut Reply, with: Self::With<'_>);
 }
@@ -44,16 +50,21 @@ impl Choice for Hash {
     type With<'a> = &'a [u8];
     const OPTION: &'static str = "WITHVALUES";
 
-    fn count(&self) -> u64 {
-        self.len()
+    fn size(&self) -> u64 {
+        Hash::size(self)
     }
 
-    fn item(&self, at: u64) -> (&[u8], &[u8]) {
-        self.at(at).expect("a position inside")
+    fn count(&self, now: Millis) -> u64 {
+        self.len(now)
     }
 
-    fn items(&self) -> impl Iterator<Item = (&[u8], &[u8])> {
-        self.iter()
+    fn item(&self, at: u64, now: Millis) -> Option<(&[u8], &[u8])> {
+        let field = self.at(at).expect("a position inside");
+        field.is_live(now).then_some((field.name, field.value))
+    }
+
+    fn items(&self, now: Millis) -> impl Iterator<Item = (&[u8], &[u8])> {
+        self.iter(now)
     }
 
     fn reply(reply: &mut Reply, value: &[u8]) {
@@ -65,15 +76,19 @@ impl Choice for ZSet {
     type With<'a> = f64;
     const OPTION: &'static str = "WITHSCORES";
 
-    fn count(&self) -> u64 {
+    fn size(&self) -> u64 {
         self.len()
     }
 
-    fn item(&self, at: u64) -> (&[u8], f64) {
-        self.get(at).expect("a position inside")
+    fn count(&self, _: Millis) -> u64 {
+        self.len()
     }
 
-    fn items(&self) -> impl Iterator<Item = (&[u8], f64)> {
+    fn item(&self, at: u64, _: Millis) -> Option<(&[u8], f64)> {
+        self.get(at)
+    }
+
+    fn items(&self, _: Millis) -> impl Iterator<Item = (&[u8], f64)> {
         self.range(0..self.len())
     }
 
@@ -108,9 +123,10 @@ fn at_random<T: Choice>(call: &mut Call<'_, '_>) -> Done {
 }
 
 fn one<T: Choice>(call: &mut Call<'_, '_>) -> Done {
-    let mut dice = Dice(call.held.seat.random());
-    match call.held.collection::<T>(&call.keys[0])? {
-        Some(all) => call.reply.bulk(all.item(dice.below(all.count())).0),
+    let (mut dice, now) = (Dice(call.held.seat.random()), call.now_ms());
+    let all = call.held.collection::<T>(&call.keys[0])?;
+    match all.as_ref().and_then(|all| dice.item(&**all, now)) {
+        Some((name, _)) => call.reply.bulk(name),
         None => call.reply.null(),
     }
     Ok(())
@@ -121,16 +137,17 @@ fn one<T: Choice>(call: &mut Call<'_, '_>) -> Done {
 /// There is no bound to what may be asked for, so there is one to the reply: the client's output buffer limit, at which
 /// its connection is closed with nothing sent, or else the longest string.
 fn any<T: Choice>(call: &mut Call<'_, '_>, count: u64, with: bool) -> Done {
-    let mut dice = Dice(call.held.seat.random());
+    let (mut dice, now) = (Dice(call.held.seat.random()), call.now_ms());
     let limit = call.settings.client_output_buffer_limit.normal.hard_bytes;
     let (mark, start) = (call.reply.mark(), call.reply.len());
-    let Some(all) = call.held.collection::<T>(&call.keys[0])? else {
+    let all = call.held.collection::<T>(&call.keys[0])?;
+    let Some(all) = all.filter(|all| all.count(now) > 0) else {
         call.reply.array(0);
         return Ok(());
     };
     let mut list = List::begin(call.reply, count, with);
     for _ in 0..count {
-        list.item::<T>(all.item(dice.below(all.count())));
+        list.item::<T>(dice.item(&*all, now).expect("there is one"));
         let len = list.reply.len();
         if limit > 0 && len as u64 > limit {
             break; // no byte of it will be sent
@@ -145,14 +162,14 @@ fn any<T: Choice>(call: &mut Call<'_, '_>, count: u64, with: bool) -> Done {
 
 /// As many different ones as asked for, or all.
 fn distinct<T: Choice>(call: &mut Call<'_, '_>, count: u64, with: bool) -> Done {
-    let mut dice = Dice(call.held.seat.random());
+    let (mut dice, now) = (Dice(call.held.seat.random()), call.now_ms());
     let all = call.held.collection::<T>(&call.keys[0])?;
-    let len = all.as_ref().map_or(0, |all| all.count());
+    let len = all.as_ref().map_or(0, |all| all.count(now));
     let mut list = List::begin(call.reply, count.min(len), with);
     let Some(all) = all else { return Ok(()) };
-    if count > len / SHARE {
+    if count > len / SHARE || len < all.size() / 2 {
         let mut left = count;
-        for (at, item) in all.items().enumerate() {
+        for (at, item) in all.items(now).enumerate() {
             // Each one is taken with the chance that leaves as many for the rest as are needed.
             if dice.below(len - at as u64) < left {
                 list.item::<T>(item);
@@ -163,9 +180,11 @@ fn distinct<T: Choice>(call: &mut Call<'_, '_>, count: u64, with: bool) -> Done 
     }
     let mut taken = HashSet::new();
     while (taken.len() as u64) < count {
-        let at = dice.below(len);
-        if taken.insert(at) {
-            list.item::<T>(all.item(at));
+        let at = dice.below(all.size());
+        if let Some(item) = all.item(at, now)
+            && taken.insert(at)
+        {
+            list.item::<T>(item);
         }
     }
     Ok(())
@@ -199,6 +218,20 @@ impl<'r> List<'r> {
 struct Dice(u64);
 
 impl Dice {
+    /// An item, each with the same chance, unless most have expired and are still there: then any that has not.
+    fn item<'a, T: Choice>(&mut self, all: &'a T, now: Millis) -> Option<(&'a [u8], T::With<'a>)> {
+        /// Items tried before looking for one.
+        const TRIES: usize = 32;
+        if all.count(now) == 0 {
+            return None;
+        }
+        let found = (0..TRIES).find_map(|_| all.item(self.below(all.size()), now));
+        found.or_else(|| {
+            let from = self.below(all.size());
+            (from..all.size()).chain(0..from).find_map(|at| all.item(at, now))
+        })
+    }
+
     /// A number below `end`, which is not zero.
     fn below(&mut self, end: u64) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);

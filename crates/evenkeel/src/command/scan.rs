@@ -63,8 +63,10 @@ fn scan(call: &mut Call<'_, '_>) -> Done {
     Ok(())
 }
 
-/// Reads a cursor as `strtoul` does, after which Redis' leniency goes: a sign is taken, and nothing is zero.
+/// Reads a cursor as `strtoul` does, after which Redis' leniency goes: a sign is taken, nothing is zero, and a zero byte
+/// ends the text.
 pub(super) fn cursor_of(text: &[u8]) -> Option<Cursor> {
+    let text = text.split(|byte| *byte == 0).next().unwrap_or(text);
     let (negative, digits) = match text {
         [] => return Some(Cursor(0)),
         [b'-', digits @ ..] => (true, digits),

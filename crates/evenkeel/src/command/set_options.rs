@@ -1,4 +1,4 @@
-//! The options that SET, GETEX and MSETEX share, in any order.
+//! The options that SET, GETEX, MSETEX, HGETEX and HSETEX share, in any order.
 //!
 //! Parsed as they stand first and made ready for use afterwards: a word that does not belong is reported before a bad
 //! time, whichever comes first, as Redis has it.
@@ -14,9 +14,11 @@ pub(crate) enum Of {
     Set,
     GetEx,
     MSetEx,
+    HGetEx,
+    HSetEx,
 }
 
-/// Which keys are set.
+/// Which keys are set, or fields.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Condition<'a> {
     Always,
@@ -53,6 +55,8 @@ enum Ttl<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Options<'a> {
     pub(crate) condition: Condition<'a>,
+    /// FNX, FXX
+    pub(crate) field_condition: Condition<'a>,
     /// GET
     pub(crate) get: bool,
     ttl: Ttl<'a>,
@@ -61,7 +65,9 @@ pub(crate) struct Options<'a> {
 impl<'a> Options<'a> {
     /// Reads the arguments from `at` on.
     pub(crate) fn parse(args: &Args<'a>, mut at: usize, of: Of) -> Result<Options<'a>, Error> {
-        let mut options = Options { condition: Condition::Always, get: false, ttl: Ttl::Unsaid };
+        let always = Condition::Always;
+        let mut options =
+            Options { condition: always, field_condition: always, get: false, ttl: Ttl::Unsaid };
         while at < args.len() {
             let used = options.take(args, at, of).ok_or(Error::Syntax)?;
             at += used;
@@ -72,17 +78,19 @@ impl<'a> Options<'a> {
     /// Takes the option at `at`, and returns how many arguments it has used. `None` where it is none, or does not go
     /// with an option before it.
     fn take(&mut self, args: &Args<'a>, at: usize, of: Of) -> Option<usize> {
-        let sets = of != Of::GetEx;
+        let sets = !matches!(of, Of::GetEx | Of::HGetEx);
         match args.word(at).as_bytes() {
-            b"NX" if sets => self.demand(Condition::IfAbsent)?,
-            b"XX" if sets => self.demand(Condition::IfPresent)?,
+            b"NX" if sets => demand(&mut self.condition, Condition::IfAbsent)?,
+            b"XX" if sets => demand(&mut self.condition, Condition::IfPresent)?,
+            b"FNX" if of == Of::HSetEx => demand(&mut self.field_condition, Condition::IfAbsent)?,
+            b"FXX" if of == Of::HSetEx => demand(&mut self.field_condition, Condition::IfPresent)?,
             b"IFEQ" if of == Of::Set && self.condition == Condition::Always => {
                 self.condition = Condition::IfEqual(args.get(at + 1)?);
                 return Some(2);
             }
             b"GET" if of == Of::Set => self.get = true,
             b"KEEPTTL" if sets => self.settle(Ttl::Keep)?,
-            b"PERSIST" if of == Of::GetEx => self.settle(Ttl::Persist)?,
+            b"PERSIST" if !sets => self.settle(Ttl::Persist)?,
             name => {
                 let (seconds, relative) = match name {
                     b"EX" => (true, true),
@@ -98,14 +106,7 @@ impl<'a> Options<'a> {
         Some(1)
     }
 
-    /// An option may be repeated; its opposite may not follow.
-    fn demand(&mut self, condition: Condition<'a>) -> Option<()> {
-        let fits = self.condition == Condition::Always || self.condition == condition;
-        self.condition = condition;
-        fits.then_some(())
-    }
-
-    /// Likewise: of two times in the same unit the later one holds.
+    /// As in [`demand`]: of two times in the same unit the later one holds.
     fn settle(&mut self, ttl: Ttl<'a>) -> Option<()> {
         let fits = match (self.ttl, ttl) {
             (Ttl::Unsaid, _) | (Ttl::Keep, Ttl::Keep) | (Ttl::Persist, Ttl::Persist) => true,
@@ -125,18 +126,39 @@ impl<'a> Options<'a> {
         })
     }
 
+    /// What a field's deadline becomes when the command of this name sets it. Zero is a time, which has passed.
+    pub(crate) fn field_expire(&self, now_ms: Millis, command: &'static str) -> Result<Expire, Error> {
+        Ok(match self.ttl {
+            Ttl::Unsaid | Ttl::Persist => Expire::Clear,
+            Ttl::Keep => Expire::Keep,
+            Ttl::At(time) => Expire::At(time.deadline_from(0, now_ms, command)?),
+        })
+    }
+
     /// Whether nothing was said about the deadline.
     pub(crate) fn leaves_deadline(&self) -> bool {
         self.ttl == Ttl::Unsaid
     }
 }
 
+/// An option may be repeated; its opposite may not follow.
+fn demand<'a>(demanded: &mut Condition<'a>, condition: Condition<'a>) -> Option<()> {
+    let fits = *demanded == Condition::Always || *demanded == condition;
+    *demanded = condition;
+    fits.then_some(())
+}
+
 impl Time<'_> {
     /// Milliseconds since the Unix epoch. `command` is for the error's text.
     pub(crate) fn deadline(&self, now_ms: Millis, command: &'static str) -> Result<Millis, Error> {
+        self.deadline_from(1, now_ms, command)
+    }
+
+    /// The same, where the number given is at least `least`.
+    fn deadline_from(&self, least: i64, now_ms: Millis, command: &'static str) -> Result<Millis, Error> {
         let given = evenkeel_resp::number::parse_i64(self.text).ok_or(Error::NotInteger)?;
         let invalid = Error::InvalidExpire(command);
-        if given <= 0 {
+        if given < least {
             return Err(invalid);
         }
         let given = if self.seconds { given.checked_mul(1000) } else { Some(given) };

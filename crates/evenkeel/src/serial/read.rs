@@ -3,7 +3,7 @@
 use evenkeel_rdb::{Decoder, Digits, Elements, Error, Fields, Id, Members, Object, Source};
 use evenkeel_store::collection::stream::{Delivery, Group, NodeLimits, StreamId};
 use evenkeel_store::collection::{Collection, Gather, Hash, List, Set, Stream};
-use evenkeel_store::{Hasher, Millis};
+use evenkeel_store::{Expire, Hasher, Millis};
 
 use super::{Formed, Value};
 use crate::command::zset;
@@ -87,7 +87,7 @@ fn read_hash<S: Source>(
     hasher: &Hasher,
     now: Millis,
 ) -> Result<Formed, Error> {
-    let (mut hash, mut longest) = (Hash::new(), 0);
+    let (mut hash, mut longest, mut timed) = (Hash::new(), 0, false);
     let (mut names, mut values) = (Digits::default(), Digits::default());
     while let Some(field) = fields.next()? {
         if field.expires.is_some_and(|deadline| deadline <= now) {
@@ -95,9 +95,12 @@ fn read_hash<S: Source>(
         }
         let (name, value) = (field.name.bytes(&mut names), field.value.bytes(&mut values));
         longest = longest.max(name.len()).max(value.len());
-        hash.set(hasher, name, value);
+        let expire = field.expires.map_or(Expire::Clear, Expire::At);
+        timed |= field.expires.is_some();
+        hash.set(hasher, now, name, value, expire);
     }
-    let is_small = hash.len() <= settings.hash_max_listpack_entries as u64
+    let is_small = !timed
+        && hash.size() <= settings.hash_max_listpack_entries as u64
         && longest <= settings.hash_max_listpack_value;
     Ok(Formed { value: Value::Hash(hash), form: u8::from(!is_small) })
 }

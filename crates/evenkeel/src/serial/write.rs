@@ -1,14 +1,34 @@
 //! From the store to bytes.
 
-use evenkeel_rdb::{Consumer, Encoder, Group, Id, Info, Item, Limits, NodeLimits, Out, Pending};
+use evenkeel_rdb::{
+    Consumer, Encoder, Group, HashWriter, Id, Info, Item, Limits, NodeLimits, Out, Pending, Version, dump,
+};
 use evenkeel_store::collection::stream::{self, StreamId};
 use evenkeel_store::collection::{Hash, List, Set, Stream, ZSet};
 
 use super::Value;
 use crate::config::Settings;
 
+/// The version of the format that a value needs: the lowest that can hold it, so that most servers read it.
+fn version_for(value: &Value) -> Version {
+    match value {
+        Value::Hash(hash) if hash.timed_len() > 0 => Version::V80,
+        _ => Version::V10,
+    }
+}
+
+/// The value as DUMP gives it.
+pub(crate) fn payload(value: &Value, settings: &Settings) -> Vec<u8> {
+    let version = version_for(value);
+    let mut encoder = Encoder::new(Vec::new(), version);
+    write(value, settings, &mut encoder);
+    let mut payload = encoder.into_out();
+    dump::seal(&mut payload, version);
+    payload
+}
+
 /// Writes a value. Compact forms are used for what the settings call small.
-pub(crate) fn write(value: &Value, settings: &Settings, encoder: &mut Encoder<impl Out>) {
+fn write(value: &Value, settings: &Settings, encoder: &mut Encoder<impl Out>) {
     match value {
         Value::Flat(bytes) => encoder.string(Item::Bytes(bytes)),
         Value::Rope(spine) => {
@@ -72,16 +92,25 @@ fn write_zset(set: &ZSet, settings: &Settings, encoder: &mut Encoder<impl Out>) 
     writer.finish();
 }
 
+/// Fields that have expired are written as well: whoever reads them leaves them out.
 fn write_hash(hash: &Hash, settings: &Settings, encoder: &mut Encoder<impl Out>) {
+    let count = hash.size();
+    let push = |mut writer: HashWriter<'_, _>| {
+        for field in hash.fields() {
+            writer.push(Item::Bytes(field.name), Item::Bytes(field.value), field.deadline);
+        }
+        writer.finish();
+    };
+    if hash.timed_len() > 0 {
+        return push(encoder.expiring_hash(count).expect("the version was chosen for it"));
+    }
     let limits = Limits {
         entries_max: settings.hash_max_listpack_entries as u64,
         value_max: settings.hash_max_listpack_value,
     };
     let longest =
-        longest(limits, hash.len(), || hash.iter().map(|(field, value)| field.len().max(value.len())).max());
-    let mut writer = encoder.hash(limits.form(hash.len(), longest), hash.len());
-    hash.iter().for_each(|(field, value)| writer.push(Item::Bytes(field), Item::Bytes(value), None));
-    writer.finish();
+        longest(limits, count, || hash.fields().map(|field| field.name.len().max(field.value.len())).max());
+    push(encoder.hash(limits.form(count, longest), count));
 }
 
 fn write_stream(stream: &Stream, settings: &Settings, encoder: &mut Encoder<impl Out>) {

@@ -1,37 +1,115 @@
-//! Hashes: fields with values, by the hash of the field.
+//! Hashes: fields with values, by the hash of the field, and fields that expire.
 //!
-//! An item is the field's length (shifted by one: the lowest bit is zero), the field, and the value.
+//! ```text
+//! | field's length * 2 + T | deadline | field | value |        one item, found by the hash of its field
+//!         varint             8, if T
+//!
+//! main: items by hash         side: | deadline | hash | ..     in order, 16 bytes each, of the fields that have one
+//! ```
+//!
+//! A hash without deadlines is one tree. With the first deadline it becomes two, and with the last it is one again. How
+//! many fields have expired is the rank of the present among the deadlines, and those due are the first ones: both
+//! take a walk down a tree, however many fields there are. So an expired field is invisible at once, in HLEN too, and is
+//! removed when there is time; fields that expire together are removed in the order of their hashes, page by page.
+//!
+//! A long item has room for a deadline before it gets one: what takes long to copy is not copied for that.
+
+mod timed;
 
 use super::Cut;
 use super::hashed::{self, ByHash};
-use super::root::{Root, ViewMut};
+use super::root::{Root, Twin, View, ViewMut};
 use super::tree::Tree;
 use super::varint::{self, Varint};
-use crate::Hasher;
+use crate::held::Expire;
+use crate::{Hasher, Millis};
 
-/// See the module's text. A field and its value are at most [`super::ITEM_MAX`] bytes together, less ten.
+/// See the module's text. A field and its value are at most [`super::ITEM_MAX`] bytes together, less twenty.
 #[repr(transparent)]
 #[derive(Clone)]
 pub struct Hash(pub(super) Root);
 
-/// An item's field and value.
+/// Bytes from which on an item has room for a deadline in any case.
+const LONG: usize = 1024;
+
+/// In the place of a deadline: none. Deadlines are less.
+const NEVER: Millis = Millis::MAX;
+
+/// A field as it is kept, expired or not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Field<'a> {
+    pub name: &'a [u8],
+    pub value: &'a [u8],
+    /// When it expires, if ever.
+    pub deadline: Option<Millis>,
+}
+
+impl<'a> Field<'a> {
+    #[inline]
+    fn of(item: &'a [u8]) -> Field<'a> {
+        let (deadline, len, rest) = open(item);
+        let (name, value) = rest.split_at(len);
+        Field { name, value, deadline }
+    }
+
+    #[inline]
+    pub fn is_live(&self, now: Millis) -> bool {
+        self.deadline.is_none_or(|deadline| deadline > now)
+    }
+}
+
+/// An item's deadline, the length of its field, and the field with the value behind it.
 #[inline]
-fn split(item: &[u8]) -> (&[u8], &[u8]) {
+fn open(item: &[u8]) -> (Option<Millis>, usize, &[u8]) {
     let (head, rest) = varint::read(item);
-    rest.split_at((head >> 1) as usize)
+    let len = (head >> 1) as usize;
+    if head & 1 == 0 {
+        return (None, len, rest);
+    }
+    let (deadline, rest) = rest.split_first_chunk().expect("the head says that a deadline follows");
+    let deadline = Millis::from_le_bytes(*deadline);
+    ((deadline != NEVER).then_some(deadline), len, rest)
 }
 
 #[inline]
-fn has_field(item: &[u8], field: &[u8]) -> bool {
-    let (head, rest) = varint::read(item);
-    head >> 1 == field.len() as u64 && rest.starts_with(field)
+fn name_of(item: &[u8]) -> &[u8] {
+    let (_, len, rest) = open(item);
+    &rest[..len]
+}
+
+#[inline]
+fn has_name(item: &[u8], name: &[u8]) -> bool {
+    let (_, len, rest) = open(item);
+    len == name.len() && rest.starts_with(name)
+}
+
+/// What stands before the field in an item.
+struct Head {
+    bytes: [u8; 13],
+    len: usize,
+}
+
+impl Head {
+    fn new(name: &[u8], value: &[u8], deadline: Option<Millis>) -> Head {
+        assert!(deadline != Some(NEVER), "a deadline is less than that");
+        let has_room = deadline.is_some() || name.len() + value.len() >= LONG;
+        let varint = Varint::new((name.len() as u64) << 1 | u64::from(has_room));
+        let (varint, mut bytes) = (varint.as_bytes(), [0; 13]);
+        let mut len = varint.len();
+        bytes[..len].copy_from_slice(varint);
+        if has_room {
+            bytes[len..len + 8].copy_from_slice(&deadline.unwrap_or(NEVER).to_le_bytes());
+            len += 8;
+        }
+        Head { bytes, len }
+    }
+
+    fn as_bytes(&self) -> &[u8] {
+        &self.bytes[..self.len]
+    }
 }
 
 impl Hash {
-    fn fields(&self) -> &Tree {
-        self.0.main()
-    }
-
     fn fields_mut(&mut self) -> &mut Tree {
         match self.0.view_mut() {
             ViewMut::One(tree) => tree,
@@ -39,78 +117,226 @@ impl Hash {
         }
     }
 
+    /// Fields that have not expired.
     #[expect(clippy::len_without_is_empty, reason = "`Collection` has it")]
-    pub fn len(&self) -> u64 {
-        self.fields().len()
+    pub fn len(&self, now: Millis) -> u64 {
+        self.size() - self.expired(now)
+    }
+
+    /// Fields that are there, those included that have expired.
+    pub fn size(&self) -> u64 {
+        self.0.len()
+    }
+
+    /// Fields that have expired and are still there.
+    pub fn expired(&self, now: Millis) -> u64 {
+        match self.0.view() {
+            View::One(_) => 0,
+            View::Two(twin) => timed::due(&twin.side, now),
+        }
+    }
+
+    /// Fields with a deadline.
+    pub fn timed_len(&self) -> u64 {
+        match self.0.view() {
+            View::One(_) => 0,
+            View::Two(twin) => twin.side.len(),
+        }
+    }
+
+    /// The earliest deadline of a field.
+    pub fn earliest(&self) -> Option<Millis> {
+        match self.0.view() {
+            View::One(_) => None,
+            View::Two(twin) => timed::first(&twin.side),
+        }
+    }
+
+    /// A field that has not expired.
+    #[inline]
+    pub fn field(&self, hasher: &Hasher, now: Millis, name: &[u8]) -> Option<Field<'_>> {
+        let mut seek = ByHash { hash: hasher.hash(name), is: |item: &[u8]| has_name(item, name) };
+        self.0.main().find(&mut seek).item().map(Field::of).filter(|field| field.is_live(now))
     }
 
     /// The value of a field.
-    pub fn get(&self, hasher: &Hasher, field: &[u8]) -> Option<&[u8]> {
-        let mut seek = ByHash { hash: hasher.hash(field), is: |item: &[u8]| has_field(item, field) };
-        self.fields().find(&mut seek).item().map(|item| split(item).1)
+    #[inline]
+    pub fn get(&self, hasher: &Hasher, now: Millis, name: &[u8]) -> Option<&[u8]> {
+        self.field(hasher, now, name).map(|field| field.value)
     }
 
-    /// Sets a field; whether it is new.
-    pub fn set(&mut self, hasher: &Hasher, field: &[u8], value: &[u8]) -> bool {
-        let hash = hasher.hash(field);
-        let hash_of = |item: &[u8]| hasher.hash(split(item).0);
-        let head = Varint::new((field.len() as u64) << 1);
-        let parts = [head.as_bytes(), field, value];
-        let mut seek = ByHash { hash, is: |item: &[u8]| has_field(item, field) };
-        self.fields_mut().change(&mut seek, |page, at, found| {
-            if found {
-                (false, hashed::replace(page, at, &parts, hash, hash_of))
+    /// Sets a field; whether it is new. One that has expired is as one that is not there.
+    pub fn set(&mut self, hasher: &Hasher, now: Millis, name: &[u8], value: &[u8], expire: Expire) -> bool {
+        let hash = hasher.hash(name);
+        let hash_of = |item: &[u8]| hasher.hash(name_of(item));
+        let mut seek = ByHash { hash, is: |item: &[u8]| has_name(item, name) };
+        let (is_new, before, after) = self.fields_mut().change(&mut seek, |page, at, found| {
+            let old = found.then(|| Field::of(page.get(at)));
+            let (before, is_live) = old.map_or((None, false), |old| (old.deadline, old.is_live(now)));
+            let after = match expire {
+                Expire::Keep if is_live => before,
+                Expire::Keep | Expire::Clear => None,
+                Expire::At(deadline) => Some(deadline),
+            };
+            let head = Head::new(name, value, after);
+            let parts = [head.as_bytes(), name, value];
+            let siblings = if found {
+                hashed::replace(page, at, &parts, hash, hash_of)
             } else {
-                (true, hashed::insert(page, &parts, hash, hash_of))
+                hashed::insert(page, &parts, hash, hash_of)
+            };
+            ((!is_live, before, after), siblings)
+        });
+        self.note(hash, before, after);
+        is_new
+    }
+
+    /// Sets or clears the deadline of a field; `false` when there is no such field, or it has expired.
+    pub fn set_deadline(
+        &mut self,
+        hasher: &Hasher,
+        now: Millis,
+        name: &[u8],
+        deadline: Option<Millis>,
+    ) -> bool {
+        let hash = hasher.hash(name);
+        let hash_of = |item: &[u8]| hasher.hash(name_of(item));
+        let mut seek = ByHash { hash, is: |item: &[u8]| has_name(item, name) };
+        let before = self.fields_mut().change(&mut seek, |page, at, found| {
+            let Some(field) = found.then(|| Field::of(page.get(at))).filter(|field| field.is_live(now))
+            else {
+                return (None, Vec::new());
+            };
+            let (before, head) = (field.deadline, Head::new(name, field.value, deadline));
+            let old_head = page.get(at).len() - name.len() - field.value.len();
+            if head.len == old_head {
+                page.patch(at, 0, head.as_bytes());
+                return (Some(before), Vec::new());
             }
-        })
+            // It is not long, or it would have had the room.
+            let value = field.value.to_vec();
+            let parts = [head.as_bytes(), name, &value];
+            (Some(before), hashed::replace(page, at, &parts, hash, hash_of))
+        });
+        if let Some(before) = before {
+            self.note(hash, before, deadline);
+        }
+        before.is_some()
     }
 
-    /// Removes a field; `false` when it is not there.
-    pub fn remove(&mut self, hasher: &Hasher, field: &[u8]) -> bool {
-        let mut seek = ByHash { hash: hasher.hash(field), is: |item: &[u8]| has_field(item, field) };
-        self.fields_mut().change(&mut seek, |page, at, found| {
-            if found {
-                page.remove(at, at + 1);
+    /// Removes a field; `false` when there is no such field, or it had expired.
+    pub fn remove(&mut self, hasher: &Hasher, now: Millis, name: &[u8]) -> bool {
+        let hash = hasher.hash(name);
+        let mut seek = ByHash { hash, is: |item: &[u8]| has_name(item, name) };
+        let (was_live, before) = self.fields_mut().change(&mut seek, |page, at, found| {
+            if !found {
+                return ((false, None), Vec::new());
             }
-            (found, Vec::new())
-        })
+            let field = Field::of(page.get(at));
+            let gone = (field.is_live(now), field.deadline);
+            page.remove(at, at + 1);
+            (gone, Vec::new())
+        });
+        self.note(hash, before, None);
+        was_live
     }
 
-    /// The field and value at a position: fields have no order that means anything, but each has one position, so that
-    /// one chosen at random is a fair choice.
-    pub fn at(&self, at: u64) -> Option<(&[u8], &[u8])> {
-        self.fields().get(at).map(split)
+    /// Notes that the deadline of a field with this hash has changed.
+    #[inline]
+    fn note(&mut self, hash: u64, before: Option<Millis>, after: Option<Millis>) {
+        if before != after {
+            self.move_deadline(hash, before, after);
+        }
     }
 
-    /// All fields and values: in the order in which they came while the hash is small.
-    pub fn iter(&self) -> impl ExactSizeIterator<Item = (&[u8], &[u8])> {
-        self.fields().iter().map(split)
+    fn move_deadline(&mut self, hash: u64, before: Option<Millis>, after: Option<Millis>) {
+        if let ViewMut::One(tree) = self.0.view_mut() {
+            let main = std::mem::replace(tree, Tree::new());
+            self.0 = Twin { main, side: Tree::new() }.into();
+        }
+        let ViewMut::Two(twin) = self.0.view_mut() else { unreachable!("it was made one") };
+        if let Some(before) = before {
+            timed::remove(&mut twin.side, before, hash);
+        }
+        if let Some(after) = after {
+            timed::insert(&mut twin.side, after, hash);
+        }
+        self.settle();
+    }
+
+    /// One tree is enough when no deadline is left.
+    fn settle(&mut self) {
+        if let ViewMut::Two(twin) = self.0.view_mut()
+            && twin.side.len() == 0
+        {
+            self.0 = std::mem::replace(&mut twin.main, Tree::new()).into();
+        }
+    }
+
+    /// Removes fields that have expired, at most so many; returns how many.
+    pub fn purge(&mut self, hasher: &Hasher, now: Millis, max: usize) -> (usize, Cut) {
+        let ViewMut::Two(twin) = self.0.view_mut() else { return (0, Cut::default()) };
+        let count = timed::due(&twin.side, now).min(max as u64);
+        for (deadline, hash) in timed::from(&twin.side, count) {
+            let is = |item: &[u8]| {
+                let (other, len, rest) = open(item);
+                other == Some(deadline) && hasher.hash(&rest[..len]) == hash
+            };
+            twin.main.change(&mut ByHash { hash, is }, |page, at, found| {
+                debug_assert!(found, "each deadline has its field");
+                if found {
+                    page.remove(at, at + 1);
+                }
+                ((), Vec::new())
+            });
+        }
+        let cut = Cut(twin.side.remove_range(0..count));
+        self.settle();
+        (count as usize, cut)
+    }
+
+    /// The field at a position below the number of all fields, expired ones included: fields have no order that means
+    /// anything, but each has one position, so that one chosen at random is a fair choice.
+    pub fn at(&self, at: u64) -> Option<Field<'_>> {
+        self.0.main().get(at).map(Field::of)
+    }
+
+    /// All fields, also those that have expired: in the order in which they came while the hash is small.
+    pub fn fields(&self) -> impl ExactSizeIterator<Item = Field<'_>> {
+        self.fields_from(0)
+    }
+
+    /// The fields at this position and behind, also those that have expired.
+    pub fn fields_from(&self, at: u64) -> impl ExactSizeIterator<Item = Field<'_>> {
+        self.0.main().range(at..self.size()).map(Field::of)
+    }
+
+    /// The fields that have not expired, with their values.
+    pub fn iter(&self, now: Millis) -> impl Iterator<Item = (&[u8], &[u8])> {
+        self.fields().filter(move |field| field.is_live(now)).map(|field| (field.name, field.value))
     }
 
     /// Calls `each` with about `count` fields and values from `cursor` on; returns the next cursor, zero at the end.
     pub fn scan<'a>(
         &'a self,
         hasher: &Hasher,
+        now: Millis,
         cursor: u64,
         count: usize,
         mut each: impl FnMut(&'a [u8], &'a [u8]),
     ) -> u64 {
         hashed::scan(
-            self.fields(),
+            self.0.main(),
             cursor,
             count,
-            |item| hasher.hash(split(item).0),
+            |item| hasher.hash(name_of(item)),
             |item| {
-                let (field, value) = split(item);
-                each(field, value);
+                let field = Field::of(item);
+                if field.is_live(now) {
+                    each(field.name, field.value);
+                }
             },
         )
-    }
-
-    /// Removes the fields at positions in the range, which lies inside.
-    pub fn remove_range(&mut self, range: std::ops::Range<u64>) -> Cut {
-        Cut(self.fields_mut().remove_range(range))
     }
 
     pub fn memory(&self) -> usize {

@@ -24,7 +24,7 @@ mod tree;
 mod varint;
 mod zset;
 
-pub use hash::Hash;
+pub use hash::{Field, Hash};
 pub use list::List;
 pub use page::ITEM_MAX;
 pub use set::Set;
@@ -70,7 +70,7 @@ macro_rules! collection {
             }
 
             fn is_empty(&self) -> bool {
-                self.len() == 0
+                self.0.len() == 0
             }
         }
 

@@ -463,6 +463,14 @@ impl Page {
         }
     }
 
+    /// Writes over a part of an item, which lies inside.
+    pub(crate) fn patch(&mut self, at: usize, offset: usize, bytes: &[u8]) {
+        let (start, end) = (self.start(at), self.end(at));
+        assert!(offset + bytes.len() <= end - start, "inside the item");
+        self.own(0, 0);
+        self.write(start + offset, &[bytes]);
+    }
+
     /// Removes the items at positions `from` to `to`.
     pub(crate) fn remove(&mut self, from: usize, to: usize) {
         assert!(from <= to && to <= self.len(), "positions inside");
@@ -648,6 +656,12 @@ mod tests {
                     3 if at < plain.len() && page.has_room(&[&item]) => {
                         page.replace(at, &[&item]);
                         plain[at].0 = item;
+                    }
+                    3 if at < plain.len() => {
+                        let from = random.below(plain[at].0.len() + 1);
+                        let to = from + random.below(plain[at].0.len() - from + 1);
+                        page.patch(at, from, &vec![b'p'; to - from]);
+                        plain[at].0[from..to].fill(b'p');
                     }
                     4 => {
                         let to = (at + random.below(4)).min(plain.len());

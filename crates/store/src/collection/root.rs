@@ -100,6 +100,12 @@ impl Root {
         }
     }
 
+    /// Items.
+    #[inline]
+    pub(crate) fn len(&self) -> u64 {
+        self.main().len()
+    }
+
     pub(crate) fn memory(&self) -> usize {
         match self.view() {
             View::One(tree) => tree.memory(),

@@ -4,7 +4,7 @@
 use std::collections::{BTreeSet, HashMap, HashSet};
 
 use evenkeel_store::Hasher;
-use evenkeel_store::collection::{Collection, Hash, Lex, Set, ZSet};
+use evenkeel_store::collection::{Collection, Lex, Set, ZSet};
 use evenkeel_testkit::random::{Random, fresh_seed};
 
 fn seeded() -> Random {
@@ -24,37 +24,6 @@ fn name(random: &mut Random, kinds: usize) -> Vec<u8> {
 
 const SIZES: [usize; 4] = [12, 120, 3000, 40_000];
 const STEPS: usize = if cfg!(miri) { 300 } else { 30_000 };
-
-#[test]
-fn hashes_against_a_plain_one() {
-    let (mut random, hasher) = (seeded(), Hasher::default());
-    for kinds in SIZES {
-        let (mut hash, mut plain) = (Hash::new(), HashMap::new());
-        let mut clones = Vec::new();
-        for step in 0..STEPS {
-            let field = name(&mut random, kinds);
-            let long = if random.below(300) == 0 { 10_000 } else { 40 };
-            let value = vec![random.below(256) as u8; random.below(long)];
-            let shrinking = step / (STEPS / 4) % 2 == 1;
-            if random.below(4) < if shrinking { 1 } else { 3 } {
-                assert_eq!(hash.set(&hasher, &field, &value), plain.insert(field, value).is_none());
-            } else {
-                assert_eq!(hash.remove(&hasher, &field), plain.remove(&field).is_some());
-            }
-            let other = name(&mut random, kinds);
-            assert_eq!(hash.get(&hasher, &other), plain.get(&other).map(Vec::as_slice));
-            if random.below(STEPS / 8) == 0 {
-                clones.push((hash.clone(), plain.clone()));
-            }
-        }
-        clones.push((hash, plain));
-        for (hash, plain) in clones {
-            assert_eq!(hash.len(), plain.len() as u64);
-            let all: HashMap<Vec<u8>, Vec<u8>> = hash.iter().map(|(f, v)| (f.to_vec(), v.to_vec())).collect();
-            assert!(all == plain);
-        }
-    }
-}
 
 /// Scores in their order.
 fn place(score: f64) -> i64 {

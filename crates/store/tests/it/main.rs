@@ -4,7 +4,10 @@
 
 mod collections;
 mod eviction;
+mod fields;
+
 mod gate;
+mod hashes;
 mod large_slot;
 mod lists;
 mod memory;

@@ -273,7 +273,7 @@ impl Maker {
 }
 
 fn counts_milliseconds(args: &Args) -> bool {
-    let names: [&[u8]; 3] = [b"PX", b"PSETEX", b"PEXPIRE"];
+    let names: [&[u8]; 4] = [b"PX", b"PSETEX", b"PEXPIRE", b"HPEXPIRE"];
     args.iter().any(|arg| names.iter().any(|name| arg.eq_ignore_ascii_case(name)))
 }
 

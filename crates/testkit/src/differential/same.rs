@@ -37,6 +37,10 @@ const RULES: &[Rule] = &[
     Rule { command: "PTTL", same: milliseconds_close }, // time passes
     Rule { command: "EXPIRETIME", same: seconds_close }, // a relative time was set at another moment
     Rule { command: "PEXPIRETIME", same: milliseconds_close }, // a relative time was set at another moment
+    Rule { command: "HTTL", same: all_seconds_close }, // time passes
+    Rule { command: "HPTTL", same: all_milliseconds_close }, // time passes
+    Rule { command: "HEXPIRETIME", same: all_seconds_close }, // a relative time was set at another moment
+    Rule { command: "HPEXPIRETIME", same: all_milliseconds_close }, // a relative time was set at another moment
     Rule { command: "TIME", same: same_kind }, // time passes
     Rule { command: "OBJECT IDLETIME", same: same_kind }, // clocks of this purpose are coarse
     Rule { command: "CLIENT LIST", same: same_kind }, // ports, ages and sizes
@@ -75,6 +79,9 @@ const QUARRELS: &[Quarrel] = &[
     Quarrel { oracle: Peer::Valkey, command: "OBJECT ENCODING", subject_says: "\"quicklist\"", oracle_says: "\"listpack\"" },
     Quarrel { oracle: Peer::Valkey, command: "LPOS", subject_says: "*", oracle_says: "-ERR value is out of range, value must*" },
     Quarrel { oracle: Peer::Redis, command: "LPOS", subject_says: "-ERR value is out of range*", oracle_says: "*" },
+    // Valkey takes a key that is called "fields" for the word.
+    Quarrel { oracle: Peer::Valkey, command: "HGETEX", subject_says: "*", oracle_says: "-ERR value is not an integer *" },
+    Quarrel { oracle: Peer::Valkey, command: "HSETEX", subject_says: "*", oracle_says: "-ERR value is not an integer *" },
     // Redis embeds up to 44 bytes, Valkey more.
     Quarrel { oracle: Peer::Valkey, command: "OBJECT ENCODING", subject_says: "\"raw\"", oracle_says: "\"embstr\"" },
 ];
@@ -198,6 +205,23 @@ fn milliseconds_close(a: &Value, b: &Value) -> bool {
     close(a, b, SECONDS_APART * 1_000)
 }
 
+fn all_seconds_close(a: &Value, b: &Value) -> bool {
+    all(a, b, seconds_close)
+}
+
+fn all_milliseconds_close(a: &Value, b: &Value) -> bool {
+    all(a, b, milliseconds_close)
+}
+
+fn all(a: &Value, b: &Value, same: fn(&Value, &Value) -> bool) -> bool {
+    match (a, b) {
+        (Value::Array(a), Value::Array(b)) => {
+            a.len() == b.len() && a.iter().zip(b).all(|(a, b)| a == b || same(a, b))
+        }
+        _ => false,
+    }
+}
+
 fn both_positive(a: &Value, b: &Value) -> bool {
     a.as_int().is_some_and(|a| a > 0) && b.as_int().is_some_and(|b| b > 0)
 }
@@ -251,6 +275,9 @@ mod tests {
         assert_eq!(verdict("TTL k", &[], ":100\r\n", ":99\r\n"), Verdict::Allowed);
         assert_eq!(verdict("TTL k", &[], ":100\r\n", ":90\r\n"), Verdict::Different);
         assert_eq!(verdict("TTL k", &[], ":0\r\n", ":-1\r\n"), Verdict::Different);
+        let httl = |subject, oracle| verdict("HTTL k FIELDS 2 a b", &[], subject, oracle);
+        assert_eq!(httl("*2\r\n:-1\r\n:9\r\n", "*2\r\n:-1\r\n:10\r\n"), Verdict::Allowed);
+        assert_eq!(httl("*2\r\n:-1\r\n:9\r\n", "*2\r\n:-2\r\n:9\r\n"), Verdict::Different);
         assert_eq!(verdict("OBJECT REFCOUNT k", &[], ":1\r\n", ":2147483647\r\n"), Verdict::Allowed);
         assert_eq!(verdict("OBJECT ENCODING k", &[], "$3\r\nraw\r\n", "$3\r\nint\r\n"), Verdict::Different);
         assert_eq!(verdict("OBJECT", &[], ":1\r\n", ":2\r\n"), Verdict::Different);

@@ -4,7 +4,7 @@ use evenkeel_resp::reply::Encoder;
 use evenkeel_store::collection::Hash;
 
 use super::super::scan::{Filter, Of, cursor_of};
-use super::{Call, hasher};
+use super::{Call, sight};
 use crate::error::{Done, Error};
 
 /// HSCAN key cursor [MATCH pattern] [COUNT count] [NOVALUES]
@@ -12,7 +12,7 @@ use crate::error::{Done, Error};
 /// What is a `listpack` to clients comes whole, as from Redis.
 pub(super) fn hscan(call: &mut Call<'_, '_>) -> Done {
     let cursor = cursor_of(call.args.at(2)).ok_or(Error::text("ERR invalid cursor"))?;
-    let (hasher, args) = (hasher(call), call.args);
+    let ((hasher, now), args) = (sight(call), call.args);
     let small = call.held.peek(&call.keys[0]).is_some_and(|view| view.form() == 0);
     let Some(hash) = call.held.collection::<Hash>(&call.keys[0])? else {
         call.reply.array(2);
@@ -23,7 +23,7 @@ pub(super) fn hscan(call: &mut Call<'_, '_>) -> Done {
     let filter = Filter::parse(&args, 3, Of::Fields)?;
     let (mut found, mut count) = (Encoder::default(), 0);
     let (from, step) = if small { (0, usize::MAX) } else { (cursor.0, filter.count) };
-    let next = hash.scan(hasher, from, step, |field, value| {
+    let next = hash.scan(hasher, now, from, step, |field, value| {
         if filter.admits(field) {
             found.bulk(field);
             count += 1;

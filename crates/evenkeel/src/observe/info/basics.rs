@@ -126,9 +126,12 @@ pub(super) fn keyspace(facts: &Facts<'_>, text: &mut Text) {
             let expires = keyspace.timed_len(seat, db);
             let mean_ttl = facts.server.census.mean_ttl_ms(db);
             let mean_ttl = if expires == 0 { 0 } else { mean_ttl };
+            let hashes = keyspace.timed_hashes(seat, db);
             text.field(
                 format_args!("db{db}"),
-                format_args!("keys={keys},expires={expires},avg_ttl={mean_ttl}"),
+                format_args!(
+                    "keys={keys},expires={expires},avg_ttl={mean_ttl},keys_with_volatile_items={hashes}"
+                ),
             );
         }
     }

@@ -33,6 +33,7 @@ pub(super) fn stats(facts: &Facts<'_>, text: &mut Text) {
     text.zeros(&["sync_full", "sync_partial_ok", "sync_partial_err"]);
     text.field("expired_keys", keys.expired);
     text.field("expired_keys_active", keys.expired_in_sweeps);
+    text.field("expired_fields", keys.expired_fields);
     text.field("expired_stale_perc", "0.00"); // a sweep goes by the deadlines themselves, and leaves none behind
     text.field("expired_time_cap_reached_count", sum(|stats| &stats.slices_cut));
     text.field("expire_cycle_cpu_milliseconds", stage_us(Stage::Expire) / 1000);

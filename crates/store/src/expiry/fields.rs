@@ -1,0 +1,47 @@
+//! Fields of hashes that expire by themselves.
+//!
+//! A hash with a million due fields is many visits' work, between which its slot is free; meanwhile nobody sees the
+//! fields. One all of whose fields are due is removed as a whole, in one step.
+
+use super::SWEEP_FIELDS_MAX;
+use crate::audience::Audience;
+use crate::collection::{Collection, Hash};
+use crate::held::{Concerns, Held};
+use crate::key::Place;
+use crate::seat::add;
+use crate::segment::Word;
+use crate::watch::Change;
+
+/// As how many fields removing a whole hash counts: up to 64 blocks of it are freed at once.
+const WHOLE: usize = SWEEP_FIELDS_MAX / 4;
+
+impl Held<'_> {
+    /// Removes due fields of a hash, which was seen under the lock that is still held, as many as there is time for.
+    pub(super) fn sweep_hash(&mut self, place: Place, word: Word, fields_left: &mut usize) {
+        let (slot, hasher, now) = (self.slot_of_place(place), &self.keyspace().hasher, self.seat.now_ms);
+        let entry = word.entry();
+        let key_hash = hasher.hash(entry.key());
+        let found = slot.find_word(key_hash, word).expect("it was seen under the same lock");
+        let before = entry.times();
+        let mut hash = entry.collection_mut::<Hash>();
+        let due = hash.expired(now);
+        if hash.len(now) == 0 && *fields_left > 0 {
+            drop(hash);
+            add(&self.seat.tally.expired_fields, due);
+            *fields_left = fields_left.saturating_sub(WHOLE);
+            return self.remove_found(place, found);
+        }
+        let (removed, cut) = hash.purge(hasher, now, *fields_left);
+        debug_assert!(!hash.is_empty(), "a hash that has no live field is removed as a whole");
+        drop(hash);
+        self.seat.discard_cut(cut);
+        *fields_left -= removed;
+        add(&self.seat.tally.expired_fields, removed as u64);
+        add(&self.seat.tally.dirty, removed as u64);
+        let found = self.note_times(place, found, before);
+        slot.remember(found);
+        if removed > 0 && Audience::is_there(&slot.audience) {
+            self.tell(slot, place, entry.key(), Change::Written, Concerns::Everybody);
+        }
+    }
+}

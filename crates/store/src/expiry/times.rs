@@ -1,0 +1,71 @@
+//! Deadlines as tables know them: a column of coarse ones, and counts of those that there are.
+
+use crate::entry::Times;
+use crate::held::Held;
+use crate::key::Place;
+use crate::keyspace::Db;
+use crate::seat::add_signed;
+use crate::slot::{Found, Slot};
+
+impl Held<'_> {
+    /// Notes what has become of the deadlines of the entry found, which were `before`; returns where it is then.
+    #[inline]
+    pub(crate) fn note_times(&mut self, place: Place, found: Found, before: Times) -> Found {
+        let after = found.entry().times();
+        if before == after { found } else { self.change_times(place, found, before, after) }
+    }
+
+    fn change_times(&mut self, place: Place, found: Found, before: Times, after: Times) -> Found {
+        let (db, slot) = self.slot_at(place);
+        let due = after.first().map_or(0, |first| self.keyspace().coarse(first));
+        self.count_times(db, slot, place, before, after);
+        let found = if due != 0 { slot.make_timed(found, self.seat) } else { found };
+        slot.set_deadline(found, due);
+        found
+    }
+
+    /// Counts deadlines that come or go with an entry.
+    pub(crate) fn count_times(&mut self, db: &Db, slot: &Slot, place: Place, before: Times, after: Times) {
+        let own = i32::from(after.own.is_some()) - i32::from(before.own.is_some());
+        let hashes = i16::from(after.fields.is_some()) - i16::from(before.fields.is_some());
+        if own == 0 && hashes == 0 {
+            return;
+        }
+        let had = (slot.timed_len() > 0, slot.has_timed_hashes());
+        slot.count_timed(own, hashes);
+        let has = (slot.timed_len() > 0, slot.has_timed_hashes());
+        for (bits, had, has) in [(&db.timed, had.0, has.0), (&db.hashes, had.1, has.1)] {
+            match (had, has) {
+                (false, true) => bits.set(place.slot()),
+                (true, false) => bits.clear(place.slot()),
+                _ => {}
+            }
+        }
+        let tally = &self.seat.tally.dbs[db.id];
+        add_signed(&tally.timed, own.into());
+        add_signed(&tally.hashes, hashes.into());
+    }
+
+    /// Counts keys with deadlines of their own that are about to be taken out of a slot.
+    pub(super) fn count_removed(&mut self, place: Place, keys: usize) {
+        let (db, slot) = self.slot_at(place);
+        add_signed(&self.seat.tally.dbs[db.id].keys, -(keys as i64));
+        add_signed(&self.seat.tally.dbs[db.id].timed, -(keys as i64));
+        slot.count_timed(-i32::try_from(keys).expect("a segment has fewer keys"), 0);
+        if slot.timed_len() == 0 {
+            db.timed.clear(place.slot());
+        }
+    }
+
+    /// Takes note if a slot has become empty.
+    pub(crate) fn note_emptied(&mut self, place: Place) {
+        let (db, slot) = self.slot_at(place);
+        if slot.len() == 0 {
+            db.occupied.clear(place.slot());
+            // Where they were more than can be counted, it is known only now that there are none.
+            if db.hashes.has(place.slot()) {
+                db.hashes.clear(place.slot());
+            }
+        }
+    }
+}
