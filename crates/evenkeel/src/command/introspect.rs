@@ -101,7 +101,13 @@ fn key_spec(reply: &mut Reply, spec: &KeySpec) {
     }
     reply.bulk(b"flags");
     set_of_words(reply, &spec.flags.split(' ').collect::<Vec<_>>());
-    step(reply, "begin_search", "index", &[("index", spec.first)]);
+    if spec.keyword.is_empty() {
+        step(reply, "begin_search", "index", &[("index", spec.first)]);
+    } else {
+        step_start(reply, "begin_search", "keyword", 2);
+        pair(reply, "keyword", spec.keyword);
+        step_number(reply, "startfrom", spec.first);
+    }
     match spec.find {
         Find::Range { last, step: every } => {
             step(reply, "find_keys", "range", &[("lastkey", last), ("keystep", every), ("limit", 0)]);
@@ -114,16 +120,22 @@ fn key_spec(reply: &mut Reply, spec: &KeySpec) {
 
 /// One of the two steps by which a client finds keys.
 fn step(reply: &mut Reply, name: &str, kind: &str, spec: &[(&str, i16)]) {
+    step_start(reply, name, kind, spec.len());
+    spec.iter().for_each(|(name, value)| step_number(reply, name, *value));
+}
+
+/// The same up to what it says in `len` pairs.
+fn step_start(reply: &mut Reply, name: &str, kind: &str, len: usize) {
     reply.bulk(name.as_bytes());
     reply.map(2);
-    reply.bulk(b"type");
-    reply.bulk(kind.as_bytes());
+    pair(reply, "type", kind);
     reply.bulk(b"spec");
-    reply.map(spec.len());
-    for (name, value) in spec {
-        reply.bulk(name.as_bytes());
-        reply.int((*value).into());
-    }
+    reply.map(len);
+}
+
+fn step_number(reply: &mut Reply, name: &str, value: i16) {
+    reply.bulk(name.as_bytes());
+    reply.int(value.into());
 }
 
 /// COMMAND LIST [FILTERBY MODULE module-name | ACLCAT category | PATTERN pattern]

@@ -76,7 +76,8 @@ struct Parts {
 
 impl Parts {
     fn shape(self) -> Option<Shape> {
-        let around = || self.centre.zip(self.extent).map(|(centre, (unit, form))| Shape::around(centre, unit, form));
+        let around =
+            || self.centre.zip(self.extent).map(|(centre, (unit, form))| Shape::around(centre, unit, form));
         self.polygon.or_else(around)
     }
 }

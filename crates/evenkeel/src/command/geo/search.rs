@@ -155,7 +155,8 @@ impl Search {
             let place = Cell::of_score(score).middle();
             shape.distance_to(place).map(|distance_m| Found { member, score, place, distance_m })
         };
-        let found = self.stretches.iter().flat_map(|stretch| self.zset.range(stretch.clone())).filter_map(inside);
+        let found =
+            self.stretches.iter().flat_map(|stretch| self.zset.range(stretch.clone())).filter_map(inside);
         match (query.count, query.any) {
             (Some(count), true) => sorted(found.take(count).collect(), query.order, count),
             // The nearest ones, if nothing else is said.

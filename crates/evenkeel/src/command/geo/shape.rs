@@ -89,7 +89,8 @@ impl Shape {
             y += latitude.cos() * longitude.sin();
             z += latitude.sin();
         }
-        let centre = Point { longitude: degrees(y.atan2(x)), latitude: degrees(z.atan2((x * x + y * y).sqrt())) };
+        let centre =
+            Point { longitude: degrees(y.atan2(x)), latitude: degrees(z.atan2((x * x + y * y).sqrt())) };
         Shape { centre, unit: Unit(1.0), form: Form::Polygon(corners) }
     }
 
@@ -222,7 +223,8 @@ fn encloses(corners: &[Point], place: Point) -> bool {
     let crossed = corners.iter().zip(starts).filter(|(a, b)| {
         let between = (a.latitude > place.latitude) != (b.latitude > place.latitude);
         between && {
-            let slope = (b.longitude - a.longitude) * (place.latitude - a.latitude) / (b.latitude - a.latitude);
+            let slope =
+                (b.longitude - a.longitude) * (place.latitude - a.latitude) / (b.latitude - a.latitude);
             place.longitude < slope + a.longitude
         }
     });
