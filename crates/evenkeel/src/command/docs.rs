@@ -300,6 +300,49 @@ pub(crate) const DOCS: &[Doc] = &[
         "Empties every database."),
     doc("FLUSHDB", "server", "1.0.0", "O(N) with N keys in the database", "flush-type=[ASYNC | SYNC]",
         "Empties the selected database."),
+    doc("GEOADD", "geo", "3.2.0", "O(log N) for each member",
+        "key condition=[NX | XX] [CH] longitude:double latitude:double member [longitude:double latitude:double member ...]",
+        "Puts members of a sorted set on the map, by longitude and latitude."),
+    doc("GEODIST", "geo", "3.2.0", "O(log N)", "key member1 member2 unit=[M | KM | FT | MI]",
+        "Says how far two members are apart, in metres if not said otherwise."),
+    doc("GEOHASH", "geo", "3.2.0", "O(log N) for each member", "key [member [member ...]]",
+        "Gives the places of members in the notation of geohash.org."),
+    doc("GEOPOS", "geo", "3.2.0", "O(log N) for each member", "key [member [member ...]]",
+        "Gives the longitudes and latitudes of members."),
+    doc("GEORADIUS", "geo", "3.2.0", "O(N + log M) with N members around the area, of M",
+        "key longitude:double latitude:double radius:double unit=<M | KM | FT | MI> [WITHCOORD] [WITHDIST] [WITHHASH] \
+         count-block=[COUNT count [ANY]] order=[ASC | DESC] [STORE key] [STOREDIST key]",
+        "Finds the members around a place, or stores them under another key.")
+        .deprecated("6.2.0", "`GEOSEARCH` and `GEOSEARCHSTORE` with `BYRADIUS`"),
+    doc("GEORADIUSBYMEMBER", "geo", "3.2.0", "O(N + log M) with N members around the area, of M",
+        "key member radius:double unit=<M | KM | FT | MI> [WITHCOORD] [WITHDIST] [WITHHASH] \
+         count-block=[COUNT count [ANY]] order=[ASC | DESC] [STORE key] [STOREDIST key]",
+        "Finds the members around one of them, or stores them under another key.")
+        .deprecated("6.2.0", "`GEOSEARCH` and `GEOSEARCHSTORE` with `BYRADIUS` and `FROMMEMBER`"),
+    doc("GEORADIUSBYMEMBER_RO", "geo", "3.2.10", "O(N + log M) with N members around the area, of M",
+        "key member radius:double unit=<M | KM | FT | MI> [WITHCOORD] [WITHDIST] [WITHHASH] \
+         count-block=[COUNT count [ANY]] order=[ASC | DESC]",
+        "Finds the members around one of them.")
+        .deprecated("6.2.0", "`GEOSEARCH` with `BYRADIUS` and `FROMMEMBER`"),
+    doc("GEORADIUS_RO", "geo", "3.2.10", "O(N + log M) with N members around the area, of M",
+        "key longitude:double latitude:double radius:double unit=<M | KM | FT | MI> [WITHCOORD] [WITHDIST] [WITHHASH] \
+         count-block=[COUNT count [ANY]] order=[ASC | DESC]",
+        "Finds the members around a place.")
+        .deprecated("6.2.0", "`GEOSEARCH` with `BYRADIUS`"),
+    doc("GEOSEARCH", "geo", "6.2.0", "O(N + log M) with N members around the area, of M",
+        "key from=<FROMMEMBER member | FROMLONLAT longitude:double latitude:double> \
+         by=<BYRADIUS radius:double unit=<M | KM | FT | MI> | \
+         BYBOX width:double height:double unit=<M | KM | FT | MI> | \
+         BYPOLYGON num-vertices:integer longitude:double latitude:double [longitude:double latitude:double ...]> \
+         order=[ASC | DESC] count-block=[COUNT count [ANY]] [WITHCOORD] [WITHDIST] [WITHHASH]",
+        "Finds the members inside a circle, a box or a polygon; a polygon has no `from`."),
+    doc("GEOSEARCHSTORE", "geo", "6.2.0", "O(N + log M) with N members around the area, of M",
+        "destination source from=<FROMMEMBER member | FROMLONLAT longitude:double latitude:double> \
+         by=<BYRADIUS radius:double unit=<M | KM | FT | MI> | \
+         BYBOX width:double height:double unit=<M | KM | FT | MI> | \
+         BYPOLYGON num-vertices:integer longitude:double latitude:double [longitude:double latitude:double ...]> \
+         order=[ASC | DESC] count-block=[COUNT count [ANY]] [STOREDIST]",
+        "Stores the members inside a circle, a box or a polygon under another key."),
     doc("GET", "string", "1.0.0", "O(1)", "key",
         "Gives the string under a key."),
     doc("GETBIT", "bitmap", "2.2.0", "O(1)", "key offset",

@@ -102,15 +102,13 @@ fn key_spec(reply: &mut Reply, spec: &KeySpec) {
     reply.bulk(b"flags");
     set_of_words(reply, &spec.flags.split(' ').collect::<Vec<_>>());
     match spec.find {
-        Find::HalfAfter(word) | Find::AllAfter(word) => after_word(reply, word, spec.first),
+        Find::HalfAfter(word) => after_word(reply, word, spec.first),
+        _ if !spec.keyword.is_empty() => after_word(reply, spec.keyword, spec.first),
         _ => step(reply, "begin_search", "index", &[("index", spec.first)]),
     }
     match spec.find {
         Find::HalfAfter(_) => {
             step(reply, "find_keys", "range", &[("lastkey", -1), ("keystep", 1), ("limit", 2)]);
-        }
-        Find::AllAfter(_) => {
-            step(reply, "find_keys", "range", &[("lastkey", -1), ("keystep", 1), ("limit", 0)]);
         }
         Find::Range { last, step: every } => {
             step(reply, "find_keys", "range", &[("lastkey", last), ("keystep", every), ("limit", 0)]);
@@ -123,30 +121,29 @@ fn key_spec(reply: &mut Reply, spec: &KeySpec) {
 
 /// The first step where it is to look for a word, from an argument on.
 fn after_word(reply: &mut Reply, word: &str, first: i16) {
-    reply.bulk(b"begin_search");
-    reply.map(2);
-    reply.bulk(b"type");
-    reply.bulk(b"keyword");
-    reply.bulk(b"spec");
-    reply.map(2);
-    reply.bulk(b"keyword");
-    reply.bulk(word.as_bytes());
-    reply.bulk(b"startfrom");
-    reply.int(first.into());
+    step_start(reply, "begin_search", "keyword", 2);
+    pair(reply, "keyword", word);
+    step_number(reply, "startfrom", first);
 }
 
 /// One of the two steps by which a client finds keys.
 fn step(reply: &mut Reply, name: &str, kind: &str, spec: &[(&str, i16)]) {
+    step_start(reply, name, kind, spec.len());
+    spec.iter().for_each(|(name, value)| step_number(reply, name, *value));
+}
+
+/// The same up to what it says in `len` pairs.
+fn step_start(reply: &mut Reply, name: &str, kind: &str, len: usize) {
     reply.bulk(name.as_bytes());
     reply.map(2);
-    reply.bulk(b"type");
-    reply.bulk(kind.as_bytes());
+    pair(reply, "type", kind);
     reply.bulk(b"spec");
-    reply.map(spec.len());
-    for (name, value) in spec {
-        reply.bulk(name.as_bytes());
-        reply.int((*value).into());
-    }
+    reply.map(len);
+}
+
+fn step_number(reply: &mut Reply, name: &str, value: i16) {
+    reply.bulk(name.as_bytes());
+    reply.int(value.into());
 }
 
 /// COMMAND LIST [FILTERBY MODULE module-name | ACLCAT category | PATTERN pattern]

@@ -12,7 +12,10 @@ pub(crate) struct KeySpec {
     /// In the words of COMMAND: `RW access update`.
     pub(crate) flags: &'static str,
     pub(crate) notes: &'static str,
+    /// The index of the first key, of its count, or of where to begin to look for the `keyword`.
     pub(crate) first: i16,
+    /// The word that the keys follow; empty: their place is fixed.
+    pub(crate) keyword: &'static str,
     pub(crate) find: Find,
     /// What is done in a certain call, where that depends on its arguments.
     pub(crate) in_call: Option<fn(&Args<'_>) -> &'static str>,
@@ -26,8 +29,6 @@ pub(crate) enum Find {
     Counted { step: i16 },
     /// They are the first half of what stands behind a word, which is at `first` or later.
     HalfAfter(&'static str),
-    /// They are all that stands behind a word, which is at `first` or, if that is negative, so far from the end or before.
-    AllAfter(&'static str),
 }
 
 /// See the module's text.
@@ -63,12 +64,17 @@ impl Extra {
 }
 
 const fn range(first: i16, last: i16, step: i16, flags: &'static str) -> KeySpec {
-    KeySpec { flags, notes: "", first, find: Find::Range { last, step }, in_call: None }
+    KeySpec { flags, notes: "", first, keyword: "", find: Find::Range { last, step }, in_call: None }
 }
 
 /// A single key.
 const fn key(at: i16, flags: &'static str) -> KeySpec {
     range(at, 0, 1, flags)
+}
+
+/// A single key behind a word, which stands at `from` or later.
+const fn behind(keyword: &'static str, from: i16, flags: &'static str) -> KeySpec {
+    KeySpec { keyword, ..key(from, flags) }
 }
 
 /// All arguments from `first` on.
@@ -93,7 +99,7 @@ const STORED: &[KeySpec] = &[key(1, "OW update"), counted(2, "RO access")];
 /// A key, or all that stand behind KEYS.
 const MIGRATED: &[KeySpec] = &[
     key(3, "RW access delete"),
-    KeySpec { find: Find::AllAfter("KEYS"), ..key(-2, "RW access delete incomplete") },
+    KeySpec { keyword: "KEYS", ..range(-2, -1, 1, "RW access delete incomplete") },
 ];
 
 const EACH_SHARD_SUM: &[&str] = &["request_policy:multi_shard", "response_policy:agg_sum"];
@@ -167,6 +173,10 @@ const EXTRAS: &[Extra] = &[
     extra("EXPIREAT").keys(&[key(1, "RW update")]),
     extra("FLUSHALL").categories(DANGEROUS).tips(ALL_SHARDS_OK),
     extra("FLUSHDB").categories(DANGEROUS).tips(ALL_SHARDS_OK),
+    extra("GEOADD").keys(&[key(1, "RW update")]),
+    extra("GEORADIUS").keys(&[key(1, "RO access"), behind("STORE", 6, "OW update"), behind("STOREDIST", 6, "OW update")]),
+    extra("GEORADIUSBYMEMBER").keys(&[key(1, "RO access"), behind("STORE", 5, "OW update"), behind("STOREDIST", 5, "OW update")]),
+    extra("GEOSEARCHSTORE").keys(&[key(1, "OW update"), key(2, "RO access")]),
     extra("GETDEL").keys(&[key(1, "RW access delete")]),
     extra("GETEX").keys(&[GETEX_KEY]),
     extra("HDEL").keys(&[key(1, "RW delete")]),
@@ -353,7 +363,7 @@ fn usual_key_spec(row: &Command) -> Option<KeySpec> {
 /// The older way to say it: first key, last key, step; zeros when that cannot be told without the arguments.
 pub(crate) fn key_range(specs: &[KeySpec]) -> (i16, i16, i16) {
     let mut all: Option<(i16, i16, i16)> = None;
-    for spec in specs {
+    for spec in specs.iter().filter(|spec| spec.keyword.is_empty()) {
         let Find::Range { last, step } = spec.find else { continue };
         let last = if last < 0 { last } else { spec.first + last };
         all = Some(match all {
@@ -387,7 +397,8 @@ pub(crate) fn flags(row: &Command, specs: &[KeySpec]) -> Vec<&'static str> {
     }
     let mut flags: Vec<&str> =
         NAMES.iter().filter(|(flag, _)| row.flags.has(*flag)).map(|(_, name)| *name).collect();
-    if specs.iter().any(|spec| !matches!(spec.find, Find::Range { .. })) {
+    let moves = |spec: &KeySpec| !matches!(spec.find, Find::Range { .. }) || !spec.keyword.is_empty();
+    if specs.iter().any(moves) {
         flags.push("movablekeys");
     }
     if row.flags.has(Flags::ALLOW_BUSY) {
@@ -439,12 +450,18 @@ pub(crate) fn categories(row: &Command) -> Vec<&'static str> {
 pub(crate) fn for_each_key(row: &Command, args: &Args<'_>, mut key: impl FnMut(usize, &'static str)) -> bool {
     for spec in key_specs(row) {
         let flags = spec.in_call.map_or(spec.flags, |in_call| in_call(args));
+        if !spec.keyword.is_empty() {
+            let from = spec.first as usize;
+            if let Some(word) = (from..args.len().max(1) - 1).find(|at| args.is(*at, spec.keyword)) {
+                key(word + 1, flags);
+            }
+            continue;
+        }
         let rule = match spec.find {
             Find::Range { last, step } if last < 0 => Keys::Range { first: spec.first, last, step },
             Find::Range { last, step } => Keys::Range { first: spec.first, last: spec.first + last, step },
             Find::Counted { step } => Keys::Counted { at: spec.first as usize, step: step as usize },
             Find::HalfAfter(_) => row.keys,
-            Find::AllAfter(_) => Keys::NONE, // the other specification has the row's rule
         };
         let mut count = 0;
         rule.for_each(args, 0, 1, |index, _| {
@@ -495,6 +512,12 @@ mod tests {
             "BITOP AND a b c d",
             "RENAME a b",
             "LCS a b LEN",
+            "GEOADD k 1 2 m",
+            "GEORADIUS a 1 2 3 m STORE b",
+            "GEORADIUS a 1 2 3 m COUNT 3 STOREDIST b ASC",
+            "GEORADIUSBYMEMBER a m 3 m COUNT 3 STOREDIST b",
+            "GEORADIUSBYMEMBER a m 3 m STORE",
+            "GEOSEARCHSTORE a b FROMMEMBER m BYRADIUS 1 m",
             "PFCOUNT a b c",
             "PFDEBUG GETREG k",
             "PFMERGE a b c",

@@ -172,7 +172,7 @@ mod tests {
     fn scores_are_those_of_redis() {
         for (longitude, latitude, score, text) in [
             (13.361389, 38.115556, 3_479_099_956_230_698.0, "sqc8b49rny0"),
-            (-5.6, 42.6, 1_780_983_930_474_087.0, "ezs42e44yx0"),
+            (-5.6, 42.6, 2_157_242_200_379_188.0, "ezs42e44yx0"),
             (180.0, 85.051_128_78, 13_510_798_882_111_488.0, "bp05b5048p0"),
             (-180.0, -85.051_128_78, 0.0, "00bh0hbj200"),
             (180.0, 0.0, 10_133_099_161_583_616.0, "80000000000"),
@@ -235,7 +235,7 @@ mod tests {
             (east, north),
             (west, south),
             (east, south),
-            (west, north),
+            (east, north),
             (east, north),
             (west, south),
             (west, north),
