@@ -19,6 +19,7 @@ mod keyspace;
 mod lists;
 mod make;
 mod same;
+mod sets;
 mod shrink;
 mod strings;
 mod strings_valkey;
@@ -69,6 +70,7 @@ const FAMILIES: &[&Family] = &[
     &expiry::FAMILY,
     &hashes::FAMILY,
     &lists::FAMILY,
+    &sets::FAMILY,
     &connection::FAMILY,
     &transactions::FAMILY,
     &wire::FAMILY,

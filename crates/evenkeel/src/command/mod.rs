@@ -31,6 +31,7 @@ pub(crate) mod object;
 mod random;
 pub(crate) mod scan;
 pub(crate) mod server;
+pub(crate) mod set;
 mod set_options;
 pub(crate) mod slowlog;
 pub(crate) mod specs;
@@ -64,6 +65,7 @@ pub(crate) const FAMILIES: &[&[Command]] = &[
     object::COMMANDS,
     scan::COMMANDS,
     server::COMMANDS,
+    set::COMMANDS,
     slowlog::COMMANDS,
     string::COMMANDS,
     transaction::COMMANDS,
