@@ -122,6 +122,11 @@ impl Reply {
         }
     }
 
+    /// Bytes that have been encoded elsewhere; they are not copied.
+    pub(crate) fn encoded(&mut self, bytes: Vec<u8>) {
+        self.push_shared(Stretch::Bytes(bytes));
+    }
+
     fn push_shared(&mut self, stretch: Stretch) {
         self.shared_len += stretch.as_slice().len();
         self.shared.push(Shared { at: self.encoder.bytes.len(), stretch });

@@ -89,6 +89,15 @@ impl Encoder {
         self.header(if self.resp3 { b'~' } else { b'*' }, len as i64);
     }
 
+    /// Opens a set whose `len` replies have been written already, from `start` on: for who does not know beforehand how
+    /// many there will be.
+    pub fn set_before(&mut self, start: usize, len: usize) {
+        let end = self.bytes.len();
+        self.set(len);
+        let header = self.bytes.len() - end;
+        self.bytes[start..].rotate_right(header);
+    }
+
     /// Opens an out-of-band message; `len` replies follow.
     pub fn push(&mut self, len: usize) {
         self.header(if self.resp3 { b'>' } else { b'*' }, len as i64);
@@ -199,6 +208,13 @@ mod tests {
         check(|r| r.map(2), "*4\r\n", "%2\r\n");
         check(|r| r.set(2), "*2\r\n", "~2\r\n");
         check(|r| r.push(3), "*3\r\n", ">3\r\n");
+        let after = |r: &mut Encoder| {
+            r.ok();
+            (0..12).for_each(|digit| r.int(digit % 10));
+            r.set_before(5, 12);
+        };
+        let digits = ":0\r\n:1\r\n:2\r\n:3\r\n:4\r\n:5\r\n:6\r\n:7\r\n:8\r\n:9\r\n:0\r\n:1\r\n";
+        check(after, &format!("+OK\r\n*12\r\n{digits}"), &format!("+OK\r\n~12\r\n{digits}"));
         check(|r| r.bool(true), ":1\r\n", "#t\r\n");
         check(|r| r.double(1.5), "$3\r\n1.5\r\n", ",1.5\r\n");
         check(|r| r.big_number("12"), "$2\r\n12\r\n", "(12\r\n");

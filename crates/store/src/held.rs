@@ -466,6 +466,14 @@ impl<'a> Held<'a> {
         self.changed(key, Change::Written);
     }
 
+    /// Lets go of a collection that a command has shared with a key or made itself, and frees it if that was the last
+    /// reference to it; elsewhere if that takes long.
+    pub fn discard<T: Collection>(&mut self, value: T) {
+        // SAFETY: the raw value is one of this kind, and its reference moves on.
+        let outside = unsafe { Outside::from_raw(T::KIND, value.into_raw().as_ptr()) };
+        self.seat.discard(Some(outside));
+    }
+
     fn add_collection<T: Collection>(&mut self, key: &Key<'_>, value: T, form: u8, deadline: Option<Millis>) {
         let raw = value.into_raw();
         // SAFETY: the raw value is one of this kind, and its reference moves on.

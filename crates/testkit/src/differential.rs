@@ -20,6 +20,7 @@ mod keyspace;
 mod lists;
 mod make;
 mod same;
+mod sets;
 mod shrink;
 mod strings;
 mod strings_valkey;
@@ -71,6 +72,7 @@ const FAMILIES: &[&Family] = &[
     &hashes::FAMILY,
     &lists::FAMILY,
     &hashes_valkey::FAMILY,
+    &sets::FAMILY,
     &connection::FAMILY,
     &transactions::FAMILY,
     &wire::FAMILY,

@@ -34,6 +34,7 @@ pub(crate) mod object;
 mod random;
 pub(crate) mod scan;
 pub(crate) mod server;
+pub(crate) mod set;
 mod set_options;
 pub(crate) mod slowlog;
 pub(crate) mod specs;
@@ -71,6 +72,7 @@ pub(crate) const FAMILIES: &[&[Command]] = &[
     object::COMMANDS,
     scan::COMMANDS,
     server::COMMANDS,
+    set::COMMANDS,
     slowlog::COMMANDS,
     stream::COMMANDS,
     string::COMMANDS,

@@ -84,6 +84,8 @@ pub(super) fn cursor_of(text: &[u8]) -> Option<Cursor> {
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Of {
     Keys,
+    /// The members of a set.
+    Members,
     /// The fields of a hash, with or without their values.
     Fields,
     /// The members of a sorted set, with or without their scores.
@@ -94,7 +96,7 @@ impl Of {
     /// The option that leaves out what goes with each name.
     fn names_only(self) -> Option<&'static [u8]> {
         match self {
-            Of::Keys => None,
+            Of::Keys | Of::Members => None,
             Of::Fields => Some(b"NOVALUES"),
             Of::ScoredMembers => Some(b"NOSCORES"),
         }
@@ -204,7 +206,9 @@ mod tests {
 
     #[test]
     fn cursors_are_read_as_redis_reads_them() {
-        for (text, cursor) in [("", 0), ("0", 0), ("00", 0), ("+7", 7), ("-1", u64::MAX)] {
+        for (text, cursor) in
+            [("", 0), ("0", 0), ("00", 0), ("+7", 7), ("-1", u64::MAX), ("7\0x", 7), ("\0", 0)]
+        {
             assert_eq!(cursor_of(text.as_bytes()), Some(Cursor(cursor)), "{text}");
         }
         assert_eq!(cursor_of(b"18446744073709551615"), Some(Cursor(u64::MAX)));

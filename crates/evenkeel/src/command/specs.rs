@@ -130,6 +130,9 @@ const BITFIELD_KEY: KeySpec = KeySpec {
     ..key(1, "RW access update variable_flags")
 };
 
+/// A set made of others.
+const STORED_SET: &[KeySpec] = &[key(1, "OW update"), rest(2, "RO access")];
+
 const GETEX_KEY: KeySpec = KeySpec { notes: "may change the key's deadline", ..key(1, "RW access update") };
 
 const PFCOUNT_KEYS: KeySpec = KeySpec { notes: "keeps the count in the value", ..rest(1, "RW access") };
@@ -253,15 +256,30 @@ const EXTRAS: &[Extra] = &[
     extra("RPOPLPUSH").keys(&[key(1, "RW access delete"), key(2, "RW insert")]),
     extra("RPUSH").keys(&[key(1, "RW insert")]),
     extra("RPUSHX").keys(&[key(1, "RW insert")]),
+    extra("SADD").keys(&[key(1, "RW insert")]),
     extra("SCAN").tips(&["nondeterministic_output", "request_policy:special"]),
+    extra("SCARD").keys(&[key(1, "RO")]),
+    extra("SDIFF").tips(CHANGES_ORDER),
+    extra("SDIFFSTORE").keys(STORED_SET),
     extra("SET").keys(&[SET_KEY]),
     extra("SETEX").keys(&[key(1, "OW update")]),
     extra("SETNX").keys(&[key(1, "OW insert")]),
     extra("SETRANGE").keys(&[key(1, "RW update")]),
+    extra("SINTER").tips(CHANGES_ORDER),
+    extra("SINTERSTORE").keys(STORED_SET),
+    extra("SISMEMBER").keys(&[key(1, "RO")]),
     extra("SLOWLOG|GET").tips(&["request_policy:all_nodes", "nondeterministic_output"]),
     extra("SLOWLOG|LEN").tips(&["request_policy:all_nodes", "response_policy:agg_sum", "nondeterministic_output"]),
     extra("SLOWLOG|RESET").tips(ALL_NODES_OK),
+    extra("SMEMBERS").tips(CHANGES_ORDER),
+    extra("SMOVE").keys(&[key(1, "RW access delete"), key(2, "RW insert")]),
+    extra("SPOP").tips(CHANGES).keys(&[key(1, "RW access delete")]),
+    extra("SRANDMEMBER").tips(CHANGES),
+    extra("SREM").keys(&[key(1, "RW delete")]),
+    extra("SSCAN").tips(CHANGES),
     extra("STRLEN").keys(&[key(1, "RO")]),
+    extra("SUNION").tips(CHANGES_ORDER),
+    extra("SUNIONSTORE").keys(STORED_SET),
     extra("SWAPDB").categories(DANGEROUS),
     extra("TIME").tips(CHANGES),
     extra("TOUCH").tips(EACH_SHARD_SUM).keys(&[rest(1, "RO")]),
@@ -451,9 +469,10 @@ pub(crate) fn for_each_key(row: &Command, args: &Args<'_>, mut key: impl FnMut(u
     for spec in key_specs(row) {
         let flags = spec.in_call.map_or(spec.flags, |in_call| in_call(args));
         if !spec.keyword.is_empty() {
-            let from = spec.first as usize;
+            let from = usize::try_from(spec.first).unwrap_or(1);
             if let Some(word) = (from..args.len().max(1) - 1).find(|at| args.is(*at, spec.keyword)) {
-                key(word + 1, flags);
+                let is_last = |at: usize| matches!(spec.find, Find::Range { last: 0, .. }) && at > word + 1;
+                (word + 1..args.len()).take_while(|at| !is_last(*at)).for_each(|at| key(at, flags));
             }
             continue;
         }
@@ -532,6 +551,9 @@ mod tests {
             "ZMPOP 2 a b MIN COUNT 3",
             "BZMPOP 0 2 a b MIN",
             "BZPOPMIN a b 0",
+            "SINTERCARD 2 a b LIMIT 3",
+            "SMOVE a b m",
+            "SUNIONSTORE d a b",
         ] {
             let mut at = 0;
             let spans: Vec<Span> = line

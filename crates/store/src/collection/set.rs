@@ -6,7 +6,7 @@
 mod algebra;
 mod member;
 
-pub use algebra::{difference, difference_of, intersection, intersection_of, union, union_of};
+pub use algebra::Operation;
 pub use member::Member;
 
 use super::Cut;
@@ -144,6 +144,11 @@ impl Set {
         }
         let page = self.0.page_mut().expect("packed integers are one page");
         positions.iter().rev().for_each(|at| ints::remove_range(page, *at as usize..*at as usize + 1));
+    }
+
+    /// All that is in it, to be freed.
+    pub fn into_cut(self) -> Cut {
+        Cut(vec![self.0])
     }
 
     /// All members: integers that are packed in ascending order, others in the order in which they came while the set

@@ -33,6 +33,13 @@ const RULES: &[Rule] = &[
     Rule { command: "HGETALL", same: same_pairs }, // a hash table has no order
     Rule { command: "HSCAN", same: both_pages }, // a hash table has no order; whole walks are compared instead
     Rule { command: "HRANDFIELD", same: same_size }, // it is random
+    Rule { command: "SMEMBERS", same: same_items }, // a hash table has no order
+    Rule { command: "SINTER", same: same_items }, // a hash table has no order
+    Rule { command: "SUNION", same: same_items }, // a hash table has no order
+    Rule { command: "SDIFF", same: same_items }, // a hash table has no order
+    Rule { command: "SSCAN", same: both_pages }, // a hash table has no order; whole walks are compared instead
+    Rule { command: "SRANDMEMBER", same: same_size }, // it is random
+    Rule { command: "SPOP", same: same_size }, // it is random
     Rule { command: "TTL", same: seconds_close }, // time passes
     Rule { command: "PTTL", same: milliseconds_close }, // time passes
     Rule { command: "EXPIRETIME", same: seconds_close }, // a relative time was set at another moment
@@ -66,6 +73,9 @@ const QUARRELS: &[Quarrel] = &[
     Quarrel { oracle: Peer::Valkey, command: "SCAN", subject_says: "-ERR *", oracle_says: "*" },
     Quarrel { oracle: Peer::Valkey, command: "HSCAN", subject_says: "[*", oracle_says: "-ERR *" },
     Quarrel { oracle: Peer::Valkey, command: "HSCAN", subject_says: "-ERR *", oracle_says: "*" },
+    Quarrel { oracle: Peer::Valkey, command: "SSCAN", subject_says: "[*", oracle_says: "-ERR *" },
+    Quarrel { oracle: Peer::Valkey, command: "SSCAN", subject_says: "-ERR *", oracle_says: "*" },
+    Quarrel { oracle: Peer::Valkey, command: "SSCAN", subject_says: "-WRONGTYPE *", oracle_says: "-ERR *" },
     // Redis 7.0 looks at the key before the other arguments, and wants both ends of a range.
     Quarrel { oracle: Peer::Valkey, command: "HSCAN", subject_says: "-WRONGTYPE *", oracle_says: "-ERR *" },
     Quarrel { oracle: Peer::Valkey, command: "GETEX", subject_says: "-WRONGTYPE *", oracle_says: "-ERR *" },
@@ -146,11 +156,11 @@ fn whole(bytes: &[u8]) -> Option<Value> {
 }
 
 fn same_items(a: &Value, b: &Value) -> bool {
-    sorted(a).is_some_and(|items| sorted(b) == Some(items))
+    same_kind(a, b) && sorted(a).is_some_and(|items| sorted(b) == Some(items))
 }
 
 fn sorted(value: &Value) -> Option<Vec<String>> {
-    let Value::Array(items) = value else { return None };
+    let (Value::Array(items) | Value::Set(items)) = value else { return None };
     let mut items: Vec<String> = items.iter().map(Value::to_string).collect();
     items.sort_unstable();
     Some(items)
@@ -175,7 +185,7 @@ fn pairs(value: &Value) -> Option<Vec<String>> {
 
 fn same_size(a: &Value, b: &Value) -> bool {
     match (a, b) {
-        (Value::Array(a), Value::Array(b)) => a.len() == b.len(),
+        (Value::Array(a), Value::Array(b)) | (Value::Set(a), Value::Set(b)) => a.len() == b.len(),
         _ => same_kind(a, b),
     }
 }
@@ -268,6 +278,9 @@ mod tests {
         let (ab, ba) = ("*2\r\n$1\r\na\r\n$1\r\nb\r\n", "*2\r\n$1\r\nb\r\n$1\r\na\r\n");
         assert_eq!(verdict("keys *", &[], ab, ba), Verdict::Allowed);
         assert_eq!(verdict("MGET a b", &[], ab, ba), Verdict::Different);
+        assert_eq!(verdict("SMEMBERS k", &[], "~2\r\n:1\r\n:2\r\n", "~2\r\n:2\r\n:1\r\n"), Verdict::Allowed);
+        assert_eq!(verdict("SMEMBERS k", &[], "~1\r\n:1\r\n", "*1\r\n:1\r\n"), Verdict::Different);
+        assert_eq!(verdict("SPOP k 2", &[], "~1\r\n:1\r\n", "~2\r\n:1\r\n:2\r\n"), Verdict::Different);
         let (pairs, riaps) = ("*4\r\n:1\r\n:2\r\n:3\r\n:4\r\n", "*4\r\n:3\r\n:4\r\n:1\r\n:2\r\n");
         assert_eq!(verdict("HGETALL k", &[], pairs, riaps), Verdict::Allowed);
         assert_eq!(verdict("HGETALL k", &[], pairs, "*4\r\n:1\r\n:4\r\n:3\r\n:2\r\n"), Verdict::Different);
