@@ -20,6 +20,7 @@ mod lists;
 mod make;
 mod same;
 mod shrink;
+mod sorted_sets;
 mod strings;
 mod strings_valkey;
 mod transactions;
@@ -69,6 +70,8 @@ const FAMILIES: &[&Family] = &[
     &expiry::FAMILY,
     &hashes::FAMILY,
     &lists::FAMILY,
+    &sorted_sets::FAMILY,
+    &sorted_sets::NEWER,
     &connection::FAMILY,
     &transactions::FAMILY,
     &wire::FAMILY,

@@ -65,6 +65,8 @@ fn scan(call: &mut Call<'_, '_>) -> Done {
 
 /// Reads a cursor as `strtoul` does, after which Redis' leniency goes: a sign is taken, and nothing is zero.
 pub(super) fn cursor_of(text: &[u8]) -> Option<Cursor> {
+    // A text ends for C where a zero byte is.
+    let text = text.split(|byte| *byte == 0).next().unwrap_or_default();
     let (negative, digits) = match text {
         [] => return Some(Cursor(0)),
         [b'-', digits @ ..] => (true, digits),
@@ -202,7 +204,9 @@ mod tests {
 
     #[test]
     fn cursors_are_read_as_redis_reads_them() {
-        for (text, cursor) in [("", 0), ("0", 0), ("00", 0), ("+7", 7), ("-1", u64::MAX)] {
+        for (text, cursor) in
+            [("", 0), ("0", 0), ("00", 0), ("1\0x", 1), ("\0", 0), ("+7", 7), ("-1", u64::MAX)]
+        {
             assert_eq!(cursor_of(text.as_bytes()), Some(Cursor(cursor)), "{text}");
         }
         assert_eq!(cursor_of(b"18446744073709551615"), Some(Cursor(u64::MAX)));
