@@ -56,8 +56,9 @@ pub struct Encoder<O> {
     /// The block that is being built, and where its bytes are put together.
     builder: listpack::Builder,
     block: Vec<u8>,
-    /// A key to write behind the next type's number.
-    key: Option<Vec<u8>>,
+    /// What to write behind the next type's number, if `has_key`.
+    key: Vec<u8>,
+    has_key: bool,
     block_max: usize,
 }
 
@@ -72,7 +73,16 @@ struct Strings {
 impl<O: Out> Encoder<O> {
     pub fn new(out: O, version: Version) -> Encoder<O> {
         let (strings, builder) = (Strings::default(), listpack::Builder::default());
-        Encoder { out, version, strings, builder, block: Vec::new(), key: None, block_max: BLOCK_MAX }
+        Encoder {
+            out,
+            version,
+            strings,
+            builder,
+            block: Vec::new(),
+            key: Vec::new(),
+            has_key: false,
+            block_max: BLOCK_MAX,
+        }
     }
 
     /// Writes strings as they are (`rdbcompression no`).
@@ -95,7 +105,9 @@ impl<O: Out> Encoder<O> {
 
     /// Puts the key between the next value and its type's number: the form of a file's records.
     pub fn key(&mut self, key: Item<'_>) {
-        self.key = Some(key.to_vec());
+        self.key.clear();
+        self.key.extend_from_slice(key.bytes(&mut Digits::default()));
+        self.has_key = true;
     }
 
     // ---- values ----
@@ -177,8 +189,8 @@ impl<O: Out> Encoder<O> {
     /// Writes a type's number, and the key if one waits.
     fn begin(&mut self, kind: u8) {
         self.put_byte(kind);
-        if let Some(key) = self.key.take() {
-            self.put_string(Item::Bytes(&key));
+        if std::mem::take(&mut self.has_key) {
+            self.strings.put(&mut self.out, Item::Bytes(&self.key));
         }
     }
 

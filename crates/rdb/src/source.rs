@@ -12,7 +12,7 @@ use crate::dump::CHECKSUM;
 use crate::error::{Error, Reason, Result};
 
 /// Read at least this much at a time, in bytes.
-const READ_MIN: usize = 64 * 1024;
+const READ_MIN: u64 = 64 * 1024;
 
 /// A buffer that a single large string has made larger than this is given back when the next stretch is taken.
 const BUFFER_KEPT_MAX: usize = 1024 * 1024;
@@ -110,15 +110,15 @@ impl<R: Read> Feed<R> {
         self.dropped += self.taken.end as u64;
         self.buffer.drain(..self.taken.end);
         if self.buffer.capacity() > BUFFER_KEPT_MAX {
-            self.buffer.shrink_to(READ_MIN);
+            self.buffer.shrink_to(READ_MIN as usize);
         }
         (self.taken, self.summed) = (0..0, 0);
     }
 
-    /// Reads until `len` bytes are in the buffer; a piece is never larger than what has come so far.
+    /// Reads until `len` bytes are in the buffer. What `read_to_end` makes room for follows what has come.
     fn fill(&mut self, len: u64) -> Result<()> {
         while (self.buffer.len() as u64) < len {
-            let piece = READ_MIN.max(self.buffer.len()) as u64;
+            let piece = READ_MIN.max(len - self.buffer.len() as u64);
             match (&mut self.inner).take(piece).read_to_end(&mut self.buffer) {
                 Ok(0) => return Err(Error::new(self.position(), Reason::Truncated)),
                 Ok(_) => {}
@@ -194,16 +194,27 @@ mod tests {
         assert_eq!(slice.position(), feed.position());
         let taken = slice.position() as usize;
         assert_eq!(feed.checksum(), CHECKSUM.checksum(&bytes[..taken]));
+        assert_eq!(feed.checksum(), CHECKSUM.checksum(&bytes[..taken]), "asked again, it is the same");
         let beyond = bytes.len() as u64 - slice.position() + 1;
         assert_eq!(slice.take(beyond).expect_err("beyond the end").reason, Reason::Truncated);
         assert_eq!(feed.take(beyond).expect_err("beyond the end").reason, Reason::Truncated);
     }
 
     #[test]
+    fn the_buffer_of_a_large_string_is_given_back() {
+        let bytes = vec![7; 3 * BUFFER_KEPT_MAX];
+        let mut feed = Feed::new(&bytes[..], None);
+        feed.take(2 * BUFFER_KEPT_MAX as u64).expect("there are as many");
+        feed.take(READ_MIN).expect("there are as many");
+        feed.take(READ_MIN).expect("there are as many");
+        assert!(feed.buffer.capacity() <= BUFFER_KEPT_MAX);
+    }
+
+    #[test]
     fn what_is_announced_and_never_comes_costs_nothing() {
         let mut feed = Feed::new(&[1u8; 100][..], None);
         assert!(feed.take(u64::MAX).is_err());
-        assert!(feed.buffer.capacity() <= 2 * READ_MIN);
+        assert!(feed.buffer.capacity() < 1_000);
         struct Broken;
         impl Read for Broken {
             fn read(&mut self, _: &mut [u8]) -> io::Result<usize> {

@@ -300,6 +300,19 @@ mod tests {
     }
 
     #[test]
+    fn integers_take_no_more_than_they_need() {
+        for (bound, before, behind) in
+            [(127, 1, 2), (4_095, 2, 3), (32_767, 3, 4), (8_388_607, 4, 5), (2_147_483_647, 5, 9)]
+        {
+            let size = |number: i64| block(&[number.into()]).len() - HEADER - 1 - 1;
+            assert_eq!((size(bound), size(bound + 1)), (before, behind), "{bound}");
+            if bound > 127 {
+                assert_eq!((size(-bound - 1), size(-bound - 2)), (before, behind), "-{bound}");
+            }
+        }
+    }
+
+    #[test]
     fn bytes_as_redis_writes_them() {
         // RPUSH l a 1 and thirty b, DUMP l, unpacked.
         let redis =

@@ -105,3 +105,37 @@ fn bytes_max(element: Item<'_>) -> usize {
         Item::Int(_) => listpack::size_max(element.bytes(&mut Digits::default()).len()),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn nodes(limits: NodeLimits, version: Version, elements: &[&[u8]]) -> u64 {
+        let mut count = NodeCount::new(limits, version);
+        elements.iter().for_each(|element| count.element((*element).into()));
+        count.nodes()
+    }
+
+    #[test]
+    fn limits_are_inclusive() {
+        let three = NodeLimits { bytes_max: 1_000, entries_max: 3 };
+        assert_eq!(nodes(three, Version::V11, &[&b"a"[..]; 3]), 1);
+        assert_eq!(nodes(three, Version::V11, &[&b"a"[..]; 4]), 2);
+        let bytes = NodeLimits { bytes_max: 3 * listpack::size_max(10), entries_max: 100 };
+        assert_eq!(nodes(bytes, Version::V11, &[&b"0123456789"[..]; 3]), 1);
+        assert_eq!(nodes(bytes, Version::V11, &[&b"0123456789"[..]; 4]), 2);
+    }
+
+    #[test]
+    fn large_elements_stand_alone() {
+        let small = NodeLimits { bytes_max: 20, entries_max: 100 };
+        let large: &[u8] = &[b'x'; 100];
+        assert_eq!(nodes(small, Version::V11, &[b"a", large, b"b", b"c", large, large]), 5);
+        let mut count = NodeCount::new(small, Version::V11);
+        assert_eq!(count.place_element(large.into()), Node::Plain);
+        assert_eq!(count.place_element((&b"a"[..]).into()), Node::New);
+        let mut older = NodeCount::new(small, Version::V10);
+        assert_eq!(older.place_element(large.into()), Node::New);
+        assert_eq!(older.place_element((&b"a"[..]).into()), Node::New);
+    }
+}

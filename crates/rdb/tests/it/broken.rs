@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use evenkeel_rdb::{Decoder, Error, Feed, Reason, Slice, Version};
+use evenkeel_rdb::{Decoder, Error, Feed, Object, Reason, Slice, Version};
 use evenkeel_testkit::random::{Random, fresh_seed};
 
 use crate::golden;
@@ -159,11 +159,27 @@ fn what_no_value_can_hold_is_named() {
     // Counts that nothing can fill, and things of the wrong form.
     refused(b"\x02\x80\xff\xff\xff\xff\x01a", Reason::TooLong);
     refused(b"\x04\x81\xff\xff\xff\xff\xff\xff\xff\xff\x01a\x01a", Reason::TooLong);
+    refused(b"\x05\x02\x01a\0\0\0\0\0\0\0\0\x01b", Reason::TooLong); // 12 bytes, and two members take 18
     refused(b"\x00\x80\xff\xff\xff\xff", Reason::TooLong);
     refused(b"\x10\xc0\x05", Reason::StringForm);
     refused(b"\x02\xc0\x05", Reason::Length);
     refused(b"\x12\x01\x03\x01a", Reason::Container);
     refused(b"\x07", Reason::ModuleType);
+}
+
+#[test]
+fn duplicates_are_the_caller_s_where_it_says_so() {
+    for body in [&b"\x02\x03\x01a\x01b\x01a"[..], &[&[20][..], &listpack(&[b"a", b"b", b"a"])].concat()] {
+        let mut decoder = Decoder::new(Slice::new(body), 11);
+        decoder.leave_duplicates();
+        let Ok(Object::Set(mut members)) = decoder.object() else { panic!("a set") };
+        assert_eq!(members.expected(), 3);
+        let mut all = Vec::new();
+        while let Some(member) = members.next().expect("nothing else is wrong with it") {
+            all.push(member.to_vec());
+        }
+        assert_eq!(all, [b"a", b"b", b"a"]);
+    }
 }
 
 #[test]
@@ -177,6 +193,32 @@ fn times_beyond_their_bounds_are_refused() {
     assert!(decode(&redis(5, 0), 12).is_ok() && decode(&redis(0xffff_ffff_ffff, 1), 12).is_ok());
     assert_eq!(decode(&redis(0xffff_ffff_ffff, 2), 12).expect_err("too late").reason, Reason::Time);
     assert_eq!(decode(&redis(u64::MAX, 2), 12).expect_err("too late").reason, Reason::Time);
+}
+
+/// A node of a stream, with the parts that an entry can be wrong in.
+#[test]
+fn stream_entries_that_are_not_what_they_say_are_refused() {
+    let with = |live: u8, deleted: u8, flags: u8, fields: u8, elements: u8| {
+        let head = [live, 1, deleted, 1, 0, 1, 0, 1]; // no names to share
+        let field: &[u8] = if fields == 1 { &[5, 1, 6, 1] } else { &[] };
+        let entry = [&[flags, 1, 0, 1, 0, 1, fields, 1][..], field, &[elements, 1]].concat();
+        let count = (8 + entry.len()) as u8 / 2;
+        let total = (8 + entry.len() + 7) as u8;
+        let block = [&[total, 0, 0, 0, count, 0][..], &head, &entry, &[0xff]].concat();
+        let node = [&[16, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 1, total][..], &block].concat();
+        let length = if flags & 1 == 0 { 1 } else { 0 };
+        let body = [&[15, 1][..], &node, &[length, 1, 1, 0]].concat();
+        decode(&body, 10).map(|_| ()).map_err(|error| error.reason)
+    };
+    assert_eq!(with(1, 0, 0, 1, 6), Ok(()));
+    assert_eq!(with(0, 1, 1, 1, 6), Ok(()), "deleted");
+    assert_eq!(with(0, 0, 1, 1, 6), Err(Reason::Count), "more deleted than announced");
+    assert_eq!(with(1, 1, 0, 1, 6), Err(Reason::Count), "fewer deleted than announced");
+    assert_eq!(with(2, 0, 0, 1, 6), Err(Reason::Count), "fewer live than announced");
+    assert_eq!(with(1, 0, 4, 1, 6), Err(Reason::StreamEntry), "an unknown flag");
+    assert_eq!(with(1, 0, 0, 1, 5), Err(Reason::StreamEntry), "a wrong count of elements");
+    assert_eq!(with(1, 0, 0, 0, 4), Err(Reason::StreamEntry), "no field");
+    assert_eq!(with(1, 0, 2, 1, 6), Err(Reason::StreamEntry), "no names to share");
 }
 
 /// The stream with groups of Redis 7.0, with one piece of its metadata replaced.

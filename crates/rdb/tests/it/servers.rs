@@ -7,7 +7,7 @@ use evenkeel_testkit::random::{Random, fresh_seed};
 use evenkeel_testkit::{Client, Peer, Program, Server};
 
 use crate::ask::ask;
-use crate::model::{Value, hex, open, read, seal, styles};
+use crate::model::{Score, Value, hex, open, read, seal, styles};
 use crate::{broken, random};
 
 /// Some settings, each of which moves a bound between two forms. Not every server has all of them.
@@ -72,6 +72,32 @@ fn both_ways(peer: Peer) {
                 let expected = value.clone().in_version(version);
                 assert!(ask(&mut client, "k") == expected, "{style:?}: {expected:?}");
                 assert!(open(&dump(&mut client, "k")) == expected, "{style:?}: {expected:?}");
+            }
+        }
+    }
+}
+
+/// More elements than the 16 bits of a block's header count, lengths of 32 bits, and many nodes.
+#[test]
+fn large_values_pass_both_ways() {
+    let word = |n: u32| format!("element {:x}", n.wrapping_mul(0x9E37_79B1)).into_bytes();
+    let pair = |n: u32| (word(n), (word(!n), None));
+    let values = [
+        Value::String((0..3_000_000u32).map(|n| (n.wrapping_mul(n) >> 9) as u8).collect()),
+        Value::List((0..200_000).map(word).collect()),
+        Value::Set((0..70_000).map(word).collect()),
+        Value::Set((0..70_000u32).map(|n| n.to_string().into_bytes()).collect()),
+        Value::SortedSet((0..40_000).map(|n| (word(n), Score(f64::from(n) / 8.0))).collect()),
+        Value::Hash((0..40_000).map(pair).collect()),
+    ];
+    for peer in [Peer::Redis, Peer::Valkey] {
+        let Some(server) = start(peer) else { continue };
+        let mut client = server.connect();
+        for value in &values {
+            for style in styles(newest(peer)) {
+                restore(&mut client, "k", &seal(value, style).expect("every version has a form for it"));
+                assert!(ask(&mut client, "k") == *value, "{style:?}");
+                assert!(open(&dump(&mut client, "k")) == *value, "{style:?}");
             }
         }
     }

@@ -146,3 +146,20 @@ fn read_up_to(last_id: Id, info: &Info) -> Option<u64> {
         _ => None,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What Redis 7.0 shows as `entries-read` after it has restored such streams from Redis 6.2.
+    #[test]
+    fn what_a_group_has_read_is_worked_out_as_redis_does() {
+        let id = |ms: u64| Id { ms, seq: 0 };
+        let three =
+            Info { length: 3, first_id: id(2), last_id: id(9), max_deleted_id: Id::ZERO, entries_added: 3 };
+        let read: Vec<Option<u64>> = [0, 1, 2, 3, 8, 9, 10].map(|ms| read_up_to(id(ms), &three)).to_vec();
+        assert_eq!(read, [Some(0), Some(0), Some(1), None, None, Some(3), None]);
+        let empty = Info { last_id: id(9), ..Info::default() };
+        assert_eq!([0, 9, 10].map(|ms| read_up_to(id(ms), &empty)), [Some(0); 3]);
+    }
+}
