@@ -22,6 +22,7 @@ mod make;
 mod same;
 mod sets;
 mod shrink;
+mod sorted_sets;
 mod strings;
 mod strings_valkey;
 mod transactions;
@@ -73,6 +74,8 @@ const FAMILIES: &[&Family] = &[
     &lists::FAMILY,
     &hashes_valkey::FAMILY,
     &sets::FAMILY,
+    &sorted_sets::FAMILY,
+    &sorted_sets::NEWER,
     &connection::FAMILY,
     &transactions::FAMILY,
     &wire::FAMILY,

@@ -1,6 +1,6 @@
 //! From bytes to the store.
 
-use evenkeel_rdb::{Decoder, Digits, Elements, Error, Fields, Id, Members, Object, Source};
+use evenkeel_rdb::{Decoder, Digits, Elements, Error, Fields, Id, Members, Object, Reason, Source};
 use evenkeel_store::collection::stream::{Delivery, Group, NodeLimits, StreamId};
 use evenkeel_store::collection::{Collection, Gather, Hash, List, Set, Stream};
 use evenkeel_store::{Expire, Hasher, Millis};
@@ -21,6 +21,8 @@ pub(crate) fn read<S: Source>(
     hasher: &Hasher,
     now: Millis,
 ) -> Result<Formed, Error> {
+    // Those who insert one by one find out for nothing.
+    decoder.leave_duplicates();
     match decoder.object()? {
         Object::String(string) => Ok(Formed { value: Value::Flat(string.to_vec()), form: 0 }),
         Object::List(elements) => read_list(elements),
@@ -48,7 +50,9 @@ fn read_set<S: Source>(
     while let Some(member) = members.next()? {
         let member = member.bytes(&mut digits);
         longest = longest.max(member.len());
-        set.insert(hasher, member);
+        if !set.insert(hasher, member) {
+            return Err(duplicate());
+        }
     }
     let is_short =
         set.len() <= settings.set_max_listpack_entries as u64 && longest <= settings.set_max_listpack_value;
@@ -71,12 +75,15 @@ fn read_zset<S: Source>(
         names.extend_from_slice(member.name.bytes(&mut digits));
         ends.push((names.len(), member.score));
     }
-    let (mut gather, mut from) = (Gather::new(hasher), 0);
+    let (mut gather, mut from, members) = (Gather::new(hasher), 0, ends.len());
     for (end, score) in ends {
         gather.push(&names[from..end], score);
         from = end;
     }
     let gathered = gather.merge(|_, last| last);
+    if gathered.len() != members as u64 {
+        return Err(duplicate());
+    }
     let form = zset::Limits::of(settings).form(gathered.len(), gathered.longest());
     Ok(Formed { value: Value::ZSet(gathered.into_set()), form })
 }
@@ -97,7 +104,9 @@ fn read_hash<S: Source>(
         longest = longest.max(name.len()).max(value.len());
         let expire = field.expires.map_or(Expire::Clear, Expire::At);
         timed |= field.expires.is_some();
-        hash.set(hasher, now, name, value, expire);
+        if !hash.set(hasher, now, name, value, expire) {
+            return Err(duplicate());
+        }
     }
     let is_small = !timed
         && hash.size() <= settings.hash_max_listpack_entries as u64
@@ -151,6 +160,10 @@ fn group_of(read: &evenkeel_rdb::Group) -> Group {
         group.give(id(pending.id), owner, Delivery { at_ms: pending.delivered, count: pending.deliveries });
     }
     group
+}
+
+fn duplicate() -> Error {
+    Error { at: 0, inside: None, reason: Reason::Duplicate }
 }
 
 fn id(id: Id) -> StreamId {

@@ -30,7 +30,7 @@ pub(super) fn zscan(call: &mut Call<'_, '_>) -> Done {
             found.bulk(member);
             count += 1;
             if !filter.names_only {
-                found.bulk(float::Text::new(score).as_bytes());
+                tell(&mut found, score, small);
                 count += 1;
             }
         }
@@ -40,4 +40,15 @@ pub(super) fn zscan(call: &mut Call<'_, '_>) -> Done {
     call.reply.array(count);
     call.reply.bytes.extend_from_slice(&found.bytes);
     Ok(())
+}
+
+/// A score as a text, which in a `listpack` is that of an integer where the score is one.
+fn tell(found: &mut Encoder, score: f64, small: bool) {
+    /// Larger ones are no integers to a `listpack`.
+    const INTEGER_MAX: f64 = (1_i64 << 62) as f64;
+    if small && score.abs() <= INTEGER_MAX && score == score.trunc() {
+        found.bulk_int(score as i64);
+    } else {
+        found.bulk(float::Text::new(score).as_bytes());
+    }
 }
