@@ -166,7 +166,7 @@ fn run(timed: usize) {
         };
         let mut clones: Vec<(Hash, Plain, u64)> = Vec::new();
         for step in 0..steps {
-            model.step(step / (steps / 4) % 2 == 0);
+            model.step((step / (steps / 4)).is_multiple_of(2));
             if model.random.below(steps / 8) == 0 {
                 clones.push((model.hash.clone(), model.plain.clone(), model.now));
             }
