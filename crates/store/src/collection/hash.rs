@@ -118,7 +118,6 @@ impl Hash {
     }
 
     /// Fields that have not expired.
-    #[expect(clippy::len_without_is_empty, reason = "`Collection` has it")]
     pub fn len(&self, now: Millis) -> u64 {
         self.size() - self.expired(now)
     }

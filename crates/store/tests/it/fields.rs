@@ -346,3 +346,29 @@ fn a_hash_all_of_whose_fields_are_due_goes_as_a_whole() {
     assert_eq!((world.keyspace.total().expired_fields, world.seat.trash.len()), (10_000, 1));
     world.verify();
 }
+
+/// A table that shrinks keeps the deadlines of fields, though no key has one of its own.
+#[test]
+fn deadlines_of_fields_outlive_most_keys() {
+    let mut world = World::new(1);
+    let names: Vec<String> = (0..600).map(|number| format!("{{tag}}{number}")).collect();
+    for name in &names {
+        world.one(0, name.as_bytes(), |held, key| {
+            let (hasher, now) = (&held.keyspace().hasher, held.seat.now_ms);
+            held.edit(key, |hash: &mut Edit<'_, Hash>| {
+                hash.set(hasher, now, b"stays", b"value", Expire::Clear);
+                hash.set(hasher, now, b"goes", b"value", Expire::At(now + 1000));
+                hash.changes = 2;
+            })
+            .expect("a hash");
+        });
+    }
+    for name in &names[5..] {
+        assert!(world.one(0, name.as_bytes(), |held, key| held.remove(key)));
+    }
+    world.verify();
+    world.seat.now_ms += 2000;
+    world.sweep(0);
+    assert_eq!((world.len(0), world.keyspace.total().expired_fields), (5, 5));
+    world.verify();
+}

@@ -105,3 +105,41 @@ pub(super) fn first(tree: &Tree) -> Option<Millis> {
 pub(super) fn from(tree: &Tree, count: u64) -> impl Iterator<Item = (Millis, u64)> + use<'_> {
     tree.range(0..count).map(|item| bound_of(item).into())
 }
+
+#[cfg(test)]
+mod tests {
+    use evenkeel_testkit::random::{Random, fresh_seed};
+
+    use super::*;
+
+    /// Many equal items, so that they fill several pages.
+    #[test]
+    fn random_operations_against_a_plain_vector() {
+        let seed = fresh_seed();
+        println!("EVENKEEL_SEED={seed}");
+        let mut random = Random::new(seed);
+        for kinds in [1, 3, 40, 2000] {
+            let (mut tree, mut plain) = (Tree::new(), Vec::<(Millis, u64)>::new());
+            for step in 0..if cfg!(miri) { 200 } else { 8000 } {
+                let item = (random.below(kinds) as u64, random.below(kinds) as u64 / 2);
+                let at = plain.partition_point(|other| *other < item);
+                let growing = step / 2000 % 2 == 0;
+                if random.below(4) < if growing { 3 } else { 1 } {
+                    insert(&mut tree, item.0, item.1);
+                    plain.insert(at, item);
+                } else if plain.get(at) == Some(&item) {
+                    remove(&mut tree, item.0, item.1);
+                    plain.remove(at);
+                }
+                let now = random.below(kinds + 2) as u64;
+                let come = plain.partition_point(|(deadline, _)| *deadline <= now) as u64;
+                assert_eq!(due(&tree, now), come);
+                assert_eq!(first(&tree), plain.first().map(|(deadline, _)| *deadline));
+                if step % 500 == 0 {
+                    assert!(from(&tree, u64::MAX).eq(plain.iter().copied()));
+                }
+            }
+            assert_eq!(due(&tree, Millis::MAX), plain.len() as u64);
+        }
+    }
+}
