@@ -19,6 +19,7 @@ mod observe;
 mod pipeline;
 mod reply;
 mod rubbish;
+mod serial;
 mod server;
 mod session;
 mod startup;

@@ -105,8 +105,12 @@ impl Encoder {
     /// A double: `,1.5` in RESP3, a bulk in RESP2; see [`float::Text`].
     #[inline]
     pub fn double(&mut self, value: f64) {
-        let text = float::Text::new(value);
-        if self.resp3 { self.line(b',', text.as_bytes()) } else { self.bulk(text.as_bytes()) }
+        self.double_text(float::Text::new(value).as_bytes());
+    }
+
+    /// A double that has been printed in another way.
+    pub fn double_text(&mut self, text: &[u8]) {
+        if self.resp3 { self.line(b',', text) } else { self.bulk(text) }
     }
 
     pub fn big_number(&mut self, digits: &str) {

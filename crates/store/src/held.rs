@@ -350,6 +350,13 @@ impl<'a> Held<'a> {
         }
     }
 
+    /// Sets the key's access bits, as RESTORE has them; see [`crate::evict`].
+    pub fn set_access(&mut self, key: &Key<'_>, access: u32) {
+        if let Some(found) = self.live(key) {
+            found.entry().set_access(access);
+        }
+    }
+
     fn new_access(&self) -> u32 {
         match self.seat.access {
             Access::Lru => evict::lru_clock(self.seat.now_ms),

@@ -541,6 +541,74 @@ pub(crate) const DOCS: &[Doc] = &[
         "Stops watching all keys."),
     doc("WATCH", "transactions", "2.2.0", "O(1) for each key", "key [key ...]",
         "Lets the next EXEC do nothing if one of the keys changes before it."),
+    doc("XACK", "stream", "5.0.0", "O(log N) for each entry, with N pending", "key group id [id ...]",
+        "Takes entries off a group's list of pending ones, since they are done with."),
+    doc("XACKDEL", "stream", "8.2.0", "O(log N) for each entry",
+        "key group condition=[KEEPREF | DELREF | ACKED] IDS numids id [id ...]",
+        "Acknowledges entries and deletes them, as far as other groups allow that."),
+    doc("XADD", "stream", "5.0.0", "O(log N), and what trimming frees is freed elsewhere",
+        "key [NOMKSTREAM] condition=[KEEPREF | DELREF | ACKED] \
+         trim=[strategy=<MAXLEN | MINID> operator=[= | ~] threshold [LIMIT count]] id-selector=<* | id> \
+         field value [field value ...]",
+        "Appends an entry to a stream, which is made where there is none."),
+    doc("XAUTOCLAIM", "stream", "6.2.0", "O(M log N) with M entries looked at",
+        "key group consumer min-idle-time start [COUNT count] [JUSTID]",
+        "Gives a consumer entries that others have had pending for too long, in steps."),
+    doc("XCLAIM", "stream", "5.0.0", "O(log N) for each entry",
+        "key group consumer min-idle-time id [id ...] [IDLE ms] [TIME unix-time-milliseconds] \
+         [RETRYCOUNT count] [FORCE] [JUSTID] [LASTID lastid]",
+        "Gives a consumer certain entries that others have pending."),
+    doc("XDEL", "stream", "5.0.0", "O(log N) for each entry", "key id [id ...]",
+        "Deletes entries by their ids and says how many were there."),
+    doc("XDELEX", "stream", "8.2.0", "O(log N) for each entry",
+        "key condition=[KEEPREF | DELREF | ACKED] IDS numids id [id ...]",
+        "Deletes entries, with a say in what becomes of groups that have them pending."),
+    container("XGROUP", "stream", "5.0.0", "Commands about the groups that read a stream."),
+    doc("XGROUP|CREATE", "stream", "5.0.0", "O(log N) with N groups",
+        "key group id-selector=<id | $> [MKSTREAM] [ENTRIESREAD entries-read]",
+        "Makes a group that reads from an id on."),
+    doc("XGROUP|CREATECONSUMER", "stream", "6.2.0", "O(log N) with N consumers", "key group consumer",
+        "Makes a consumer before it reads, and says whether it is new."),
+    doc("XGROUP|DELCONSUMER", "stream", "5.0.0", "O(N log N) with N entries that it has pending",
+        "key group consumer",
+        "Removes a consumer and says how many entries it had pending."),
+    doc("XGROUP|DESTROY", "stream", "5.0.0", "O(log N) with N groups, and the rest is freed elsewhere", "key group",
+        "Removes a group and all that it remembers."),
+    help_doc("XGROUP|HELP", "stream", "5.0.0"),
+    doc("XGROUP|SETID", "stream", "5.0.0", "O(log N) with N groups",
+        "key group id-selector=<id | $> [ENTRIESREAD entries-read]",
+        "Lets a group go on from another id."),
+    container("XINFO", "stream", "5.0.0", "Commands that look at streams."),
+    doc("XINFO|CONSUMERS", "stream", "5.0.0", "O(N) with N consumers", "key group",
+        "Lists the consumers of a group."),
+    doc("XINFO|GROUPS", "stream", "5.0.0", "O(N) with N groups", "key",
+        "Lists the groups of a stream."),
+    help_doc("XINFO|HELP", "stream", "5.0.0"),
+    doc("XINFO|STREAM", "stream", "5.0.0", "O(log N), and what FULL lists", "key full-block=[FULL [COUNT count]]",
+        "Describes a stream, with all that belongs to it if so asked."),
+    doc("XLEN", "stream", "5.0.0", "O(1)", "key",
+        "Says how many entries a stream has."),
+    doc("XPENDING", "stream", "5.0.0", "O(log N + M) with M entries looked at",
+        "key group filters=[[IDLE min-idle-time] start end count [consumer]]",
+        "Says what a group was given and has not acknowledged: a summary, or a range of entries."),
+    doc("XRANGE", "stream", "5.0.0", "O(log N + M) with M entries returned", "key start end [COUNT count]",
+        "Gives the entries between two ids."),
+    doc("XREAD", "stream", "5.0.0", "O(log N + M) for each stream, with M entries returned",
+        "[COUNT count] [BLOCK milliseconds] STREAMS key [key ...] id [id ...]",
+        "Gives the entries after certain ids, and waits for some if so asked."),
+    doc("XREADGROUP", "stream", "5.0.0", "O(log N + M log P) for each stream, with M entries returned and P pending",
+        "GROUP group consumer [COUNT count] [BLOCK milliseconds] [NOACK] \
+         STREAMS key [key ...] id [id ...]",
+        "Gives entries to a consumer of a group, new ones or those that it has not acknowledged."),
+    doc("XREVRANGE", "stream", "5.0.0", "O(log N + M) with M entries returned", "key end start [COUNT count]",
+        "Gives the entries between two ids, the last one first."),
+    doc("XSETID", "stream", "5.0.0", "O(1)",
+        "key last-id [ENTRIESADDED entries-added] [MAXDELETEDID max-deleted-id]",
+        "Sets what a stream remembers of entries that are gone: for loading data."),
+    doc("XTRIM", "stream", "5.0.0", "O(log N), and what it frees is freed elsewhere",
+        "key strategy=<MAXLEN | MINID> operator=[= | ~] threshold [LIMIT count] \
+         condition=[KEEPREF | DELREF | ACKED]",
+        "Deletes entries at the start of a stream."),
     doc("ZADD", "sorted-set", "1.2.0", "O(log N) for each member, with N members of the set",
         "key condition=[NX | XX] comparison=[GT | LT] [CH] [INCR] score:double member [score:double member ...]",
         "Adds members with scores, or changes the scores of members that are there."),
@@ -1201,8 +1269,11 @@ mod tests {
         for doc in DOCS {
             let plain = |word: &str| {
                 let parts = word.split_inclusive(['[', '<']);
-                let shown: String =
-                    parts.map(|part| part.split_once('=').map_or(part, |(_, shown)| shown)).collect();
+                let unlabelled = parts.map(|part| match part.split_once('=') {
+                    Some((label, shown)) if !label.is_empty() => shown,
+                    _ => part,
+                });
+                let shown: String = unlabelled.collect();
                 shown.replace(":integer", "").replace(":double", "").replace(":string", "").replace("#0", "")
             };
             let name = doc.name.rsplit('|').next().expect("split gives at least one part");

@@ -14,8 +14,10 @@ pub(crate) mod config_command;
 pub(crate) mod connection;
 pub(crate) mod debug;
 pub(crate) mod docs;
+pub(crate) mod dump;
 pub(crate) mod expire;
 pub(crate) mod extended;
+mod geo;
 pub(crate) mod hash;
 mod hll;
 mod hyperloglog;
@@ -34,6 +36,7 @@ pub(crate) mod server;
 mod set_options;
 pub(crate) mod slowlog;
 pub(crate) mod specs;
+mod stream;
 pub(crate) mod string;
 pub(crate) mod table;
 pub(crate) mod transaction;
@@ -53,7 +56,9 @@ pub(crate) const FAMILIES: &[&[Command]] = &[
     config_command::COMMANDS,
     connection::COMMANDS,
     debug::COMMANDS,
+    dump::COMMANDS,
     expire::COMMANDS,
+    geo::COMMANDS,
     hyperloglog::COMMANDS,
     hash::COMMANDS,
     introspect::COMMANDS,
@@ -65,6 +70,7 @@ pub(crate) const FAMILIES: &[&[Command]] = &[
     scan::COMMANDS,
     server::COMMANDS,
     slowlog::COMMANDS,
+    stream::COMMANDS,
     string::COMMANDS,
     transaction::COMMANDS,
     zset::COMMANDS,

@@ -24,6 +24,8 @@ pub(crate) enum Find {
     Range { last: i16, step: i16 },
     /// At `first` is a count of keys, which stand behind it, each with `step - 1` other arguments.
     Counted { step: i16 },
+    /// They are the first half of what stands behind a word, which is at `first` or later.
+    HalfAfter(&'static str),
 }
 
 /// See the module's text.
@@ -70,6 +72,11 @@ const fn key(at: i16, flags: &'static str) -> KeySpec {
 /// All arguments from `first` on.
 const fn rest(first: i16, flags: &'static str) -> KeySpec {
     range(first, -1, 1, flags)
+}
+
+/// The keys behind STREAMS, which is at `first` or later.
+const fn streams(first: i16) -> KeySpec {
+    KeySpec { find: Find::HalfAfter("STREAMS"), ..key(first, "RO access") }
 }
 
 /// As many keys as the argument at `at` says, behind that.
@@ -232,6 +239,25 @@ const EXTRAS: &[Extra] = &[
     extra("TYPE").keys(&[key(1, "RO")]),
     extra("UNLINK").tips(EACH_SHARD_SUM).keys(&[rest(1, "RM delete")]),
     extra("WATCH").keys(&[rest(1, "RO")]),
+    extra("XACK").keys(&[key(1, "RW update")]),
+    extra("XACKDEL").keys(&[key(1, "RW update")]),
+    extra("XADD").tips(CHANGES).keys(&[KeySpec { notes: "an update, not an insert: it may trim the stream", ..key(1, "RW update") }]),
+    extra("XAUTOCLAIM").tips(CHANGES).keys(&[key(1, "RW delete")]),
+    extra("XCLAIM").tips(CHANGES).keys(&[key(1, "RW update")]),
+    extra("XDEL").keys(&[key(1, "RW delete")]),
+    extra("XDELEX").keys(&[key(1, "RW delete")]),
+    extra("XGROUP|CREATE").keys(&[key(2, "RW insert")]),
+    extra("XGROUP|CREATECONSUMER").keys(&[key(2, "RW insert")]),
+    extra("XGROUP|DELCONSUMER").keys(&[key(2, "RW delete")]),
+    extra("XGROUP|DESTROY").keys(&[key(2, "RW delete")]),
+    extra("XGROUP|SETID").keys(&[key(2, "RW update")]),
+    extra("XINFO|CONSUMERS").tips(CHANGES),
+    extra("XLEN").keys(&[key(1, "RO")]),
+    extra("XPENDING").tips(CHANGES),
+    extra("XREAD").keys(&[streams(1)]),
+    extra("XREADGROUP").keys(&[streams(4)]),
+    extra("XSETID").keys(&[key(1, "RW update")]),
+    extra("XTRIM").tips(CHANGES).keys(&[key(1, "RW delete")]),
     extra("ZADD").keys(&[key(1, "RW update")]),
     extra("ZCARD").keys(&[key(1, "RO")]),
     extra("ZDIFFSTORE").keys(STORED),
@@ -341,7 +367,7 @@ pub(crate) fn flags(row: &Command, specs: &[KeySpec]) -> Vec<&'static str> {
     }
     let mut flags: Vec<&str> =
         NAMES.iter().filter(|(flag, _)| row.flags.has(*flag)).map(|(_, name)| *name).collect();
-    if specs.iter().any(|spec| matches!(spec.find, Find::Counted { .. })) {
+    if specs.iter().any(|spec| !matches!(spec.find, Find::Range { .. })) {
         flags.push("movablekeys");
     }
     if row.flags.has(Flags::ALLOW_BUSY) {
@@ -397,6 +423,7 @@ pub(crate) fn for_each_key(row: &Command, args: &Args<'_>, mut key: impl FnMut(u
             Find::Range { last, step } if last < 0 => Keys::Range { first: spec.first, last, step },
             Find::Range { last, step } => Keys::Range { first: spec.first, last: spec.first + last, step },
             Find::Counted { step } => Keys::Counted { at: spec.first as usize, step: step as usize },
+            Find::HalfAfter(_) => row.keys,
         };
         let mut count = 0;
         rule.for_each(args, 0, 1, |index, _| {
@@ -453,6 +480,9 @@ mod tests {
             "DEL a b c",
             "OBJECT|FREQ FREQ k",
             "WATCH a b",
+            "XREAD BLOCK 0 STREAMS a b 0 $",
+            "XREADGROUP GROUP g streams COUNT 1 STREAMS a b > >",
+            "XGROUP|CREATE CREATE k g 0",
             "ZRANGESTORE a b 0 -1",
             "ZUNIONSTORE a 2 b c WEIGHTS 1 2",
             "ZMPOP 2 a b MIN COUNT 3",

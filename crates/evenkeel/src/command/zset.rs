@@ -170,13 +170,19 @@ fn kept(score: f64, form: u8) -> f64 {
 }
 
 /// Sets the call's first key to these members, and replies with their number.
-fn store_and_count(call: &mut Call<'_, '_>, mut gathered: Gathered<'_>) -> Done {
+fn store_and_count(call: &mut Call<'_, '_>, gathered: Gathered<'_>) -> Done {
     let count = gathered.len();
-    let form = Limits::of(call.settings).form(count, gathered.longest());
-    gathered.map(|score| kept(score, form));
-    call.held.set_collection(&call.keys[0], gathered.into_set(), form, None);
+    let (zset, form) = finish(gathered, Limits::of(call.settings));
+    call.held.set_collection(&call.keys[0], zset, form, None);
     call.reply.int(count as i64);
     Ok(())
+}
+
+/// A sorted set that has been made at once, and its form.
+pub(crate) fn finish(mut gathered: Gathered<'_>, limits: Limits) -> (ZSet, u8) {
+    let form = limits.form(gathered.len(), gathered.longest());
+    gathered.map(|score| kept(score, form));
+    (gathered.into_set(), form)
 }
 
 /// ZADD key [NX | XX] [GT | LT] [CH] [INCR] score member [score member ...]
@@ -357,3 +363,6 @@ fn rank(call: &mut Call<'_, '_>, reverse: bool) -> Done {
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests;

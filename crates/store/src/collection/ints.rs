@@ -115,7 +115,7 @@ pub(crate) fn of_sorted(values: &[i64]) -> Page {
     let mut item = Vec::with_capacity(HEAD + values.len() * width);
     item.push(width as u8);
     values.iter().for_each(|value| item.extend_from_slice(&value.to_le_bytes()[..width]));
-    Page::packed(&item, 0)
+    Page::packed(&item)
 }
 
 /// Adds an integer to a page of such.

@@ -132,9 +132,9 @@ impl Page {
         page
     }
 
-    /// A packed page of this item, with room for so many more bytes.
-    pub(crate) fn packed(item: &[u8], room: usize) -> Page {
-        let mut page = Page::new(false, 1, item.len() + room);
+    /// A packed page of this item.
+    pub(crate) fn packed(item: &[u8]) -> Page {
+        let mut page = Page::new(false, 1, item.len());
         page.insert(0, &[item], 0);
         // SAFETY: nobody else has the block.
         unsafe { page.0.as_mut() }.flags |= PACKED;
@@ -706,7 +706,7 @@ mod tests {
         let seed = fresh_seed();
         println!("EVENKEEL_SEED={seed}");
         let mut random = Random::new(seed);
-        let mut page = Page::packed(b"", 0);
+        let mut page = Page::packed(b"");
         let mut plain = Vec::new();
         let mut clones: Vec<(Page, Vec<u8>)> = Vec::new();
         for step in 0..if cfg!(miri) { 100 } else { 5000 } {

@@ -166,6 +166,37 @@ impl Stream {
         Some(self.body().groups.remove(name)?.into_cut())
     }
 
+    // References.
+
+    /// Whether a group has the entry pending, or has still to deliver it.
+    pub fn is_referenced(&self, id: StreamId) -> bool {
+        self.groups().any(|(_, group)| group.last_id() < id || group.pending(id).is_some())
+    }
+
+    /// Makes all groups forget an entry; how many had it pending.
+    pub fn forget(&mut self, id: StreamId) -> u64 {
+        let holders = self.groups().filter(|(_, group)| group.pending(id).is_some());
+        let holders: Vec<Box<[u8]>> = holders.map(|(name, _)| name.into()).collect();
+        for name in &holders {
+            let groups = &mut self.body().groups;
+            groups.get_mut(name).expect("just seen").forget(id);
+        }
+        holders.len() as u64
+    }
+
+    /// Makes all groups forget the first `count` entries.
+    pub fn forget_first(&mut self, count: u64) {
+        let last = count.checked_sub(1).and_then(|at| self.entries().range(at..count).next());
+        let Some(last) = last.map(|entry| entry.id) else { return };
+        let pending = self.groups().flat_map(|(_, group)| group.pending_range(StreamId::MIN, last));
+        // What was deleted before stays pending.
+        let pending = pending.map(|pending| pending.id).filter(|id| self.entries().contains(*id));
+        let mut ids: Vec<StreamId> = pending.collect();
+        ids.sort_unstable();
+        ids.dedup();
+        ids.into_iter().for_each(|id| _ = self.forget(id));
+    }
+
     // The whole.
 
     /// Bytes of memory, shared or not.

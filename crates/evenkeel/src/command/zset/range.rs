@@ -59,10 +59,9 @@ impl<'a> Ends<'a> {
         let len = zset.len();
         match *self {
             Ends::Rank(from, to) => {
-                let (from, to) = (position(from, len).unwrap_or(0), position(to, len));
-                let range = from..to.map_or(0, |to| to.saturating_add(1).min(len));
-                let range = range.start..range.end.max(range.start);
-                if backwards { mirrored(range, len) } else { range }
+                let start = position(from, len).unwrap_or(0).min(len);
+                let end = position(to, len).map_or(0, |to| to.saturating_add(1).min(len)).max(start);
+                if backwards { len - end..len - start } else { start..end }
             }
             Ends::Score(from, to) => {
                 let start = zset.count_below(from.score, from.excluded);
@@ -79,12 +78,6 @@ fn position(index: i64, len: u64) -> Option<u64> {
         Ok(index) => Some(index),
         Err(_) => len.checked_sub(index.unsigned_abs()),
     }
-}
-
-/// The same positions counted from the other end.
-fn mirrored(range: Range<u64>, len: u64) -> Range<u64> {
-    let (start, end) = (range.start.min(len), range.end.min(len));
-    len - end..len - start
 }
 
 impl Limit {
