@@ -8,7 +8,7 @@
 //!
 //! [`claim`] decides who ends a wait; `net/worker/suspended.rs` is what the connection's worker does; docs/blocking.md
 //! has the whole story.
-#![cfg_attr(not(test), allow(dead_code, reason = "no command of the table waits yet"))]
+#![cfg_attr(not(test), allow(dead_code, reason = "XREAD is going to use the rest"))]
 
 pub(crate) mod claim;
 pub(crate) mod serve;
@@ -242,5 +242,7 @@ impl Blocked {
 
 #[cfg(test)]
 mod live_tests;
+#[cfg(test)]
+mod redis_tests;
 #[cfg(test)]
 mod tests;

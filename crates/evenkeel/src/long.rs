@@ -28,7 +28,7 @@ use crate::clients::ClientInfo;
 use crate::clock::{self, Ticks};
 use crate::command::args::OwnedArgs;
 use crate::command::table::table;
-use crate::command::{Call, Id};
+use crate::command::{Call, Id, Reach};
 use crate::dispatch::Executor;
 use crate::error::{Done, Error};
 use crate::observe::slowlog;
@@ -94,7 +94,11 @@ impl Call<'_, '_> {
         elements >= LONG_MIN && self.may_go_long()
     }
 
+    /// Only of a command with keys is it known what to lock in the end.
     fn may_go_long(&self) -> bool {
+        if table().row(self.id).reach != Reach::Keys {
+            return false;
+        }
         match self.mode {
             Mode::Direct => self.server.long.has_room(),
             Mode::Again(attempts) => attempts < ATTEMPTS,

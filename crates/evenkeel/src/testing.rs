@@ -329,7 +329,7 @@ impl World {
     pub(crate) fn hang_up(&mut self, name: &str) {
         let mut connection = self.connections.remove(name).expect("a connection of this name");
         if let Some(waiting) = &connection.session.waiting {
-            waiting.give_up();
+            waiting.abandon();
         }
         connection.leave_queues(&mut self.workers[connection.worker]);
         self.server.clients.remove(connection.session.client.id);

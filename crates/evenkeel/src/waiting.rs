@@ -40,14 +40,20 @@ pub(crate) struct Resumed {
 }
 
 impl Waiting {
-    /// Ends the wait since the client has gone; `false`: it is over, and the reply is on its way.
+    /// Ends the wait since the client has closed its side; `false`: the reply is on its way. What is being worked on is
+    /// finished: the client may still be listening.
     pub(crate) fn give_up(&self) -> bool {
         match &self.on {
             On::Keys(blocked, _) => blocked.claim.end(),
-            On::Long(nobody_waits) => {
-                nobody_waits.store(true, Relaxed);
-                true
-            }
+            On::Long(_) => false,
+        }
+    }
+
+    /// The connection ends.
+    pub(crate) fn abandon(&self) {
+        match &self.on {
+            On::Keys(blocked, _) => drop(blocked.claim.end()),
+            On::Long(nobody_waits) => nobody_waits.store(true, Relaxed),
         }
     }
 

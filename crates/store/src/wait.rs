@@ -110,6 +110,15 @@ impl Waiters {
         keys.iter().for_each(|key| self.note(key, place, seat));
     }
 
+    /// The seat of this number has come to serve the key.
+    fn come_to(&mut self, key: &[u8], number: usize) {
+        if let Some(queue) = self.queues.get_mut(key)
+            && queue.noted_by == number
+        {
+            queue.noted_by = 0;
+        }
+    }
+
     /// Returns whether it is the first one for the key, and the first one who wants it missing.
     fn add(&mut self, key: &[u8], ticket: u64, waiter: Arc<dyn Waiter>) -> [bool; 2] {
         let queue = self.queues.entry(key.into()).or_default();
@@ -234,20 +243,20 @@ impl Held<'_> {
         true
     }
 
-    /// The next key that this seat has written to and that has waiters, of those whose waiters can be served with what
-    /// is held. The others stay noted.
+    /// The next key that this seat has written to and that has waiters. Those that cannot be served with what is held are
+    /// put off, see [`Seat::next_unserved`].
     pub fn next_woken(&mut self) -> Option<Woken> {
-        let at = (0..self.seat.woken.len()).find(|at| self.can_serve(self.seat.woken[*at].place))?;
-        let woken = self.seat.woken.remove(at)?;
-        let number = self.seat.number();
-        Audience::if_any(&self.slot_of_place(woken.place).audience, |audience| {
-            if let Some(queue) = audience.waiters.queues.get_mut(&woken.key)
-                && queue.noted_by == number
-            {
-                queue.noted_by = 0;
+        while let Some(woken) = self.seat.woken.pop_front() {
+            if self.can_serve(woken.place) {
+                let number = self.seat.number();
+                Audience::if_any(&self.slot_of_place(woken.place).audience, |audience| {
+                    audience.waiters.come_to(&woken.key, number)
+                });
+                return Some(woken);
             }
-        });
-        Some(woken)
+            self.seat.put_off.push_back(woken);
+        }
+        None
     }
 
     fn can_serve(&self, place: Place) -> bool {

@@ -229,6 +229,18 @@ fn large_replies_arrive_whole_and_who_leaves_is_let_go() {
     live.stop();
 }
 
+/// As `nc` does that sends a line and then reads.
+#[test]
+fn who_has_finished_sending_still_hears() {
+    let live = Live::start(1, &[]);
+    let mut client = live.connect();
+    assert!(!client.run("SET k v").is_error());
+    say(&mut client, "TEST.LONG k 50");
+    client.finish_sending().expect("an open connection");
+    assert_eq!(client.read_to_end().expect("the server hangs up"), b"$1\r\nv\r\n");
+    live.stop();
+}
+
 #[test]
 fn a_server_stops_while_work_is_done() {
     let live = Live::start(1, &[]);

@@ -103,10 +103,10 @@ fn what_one_seat_has_noted_another_notes_for_itself() {
         woken(held)
     });
     assert_eq!(seen, [(b"k".to_vec(), vec![ticket])]);
-    assert_eq!(other.first_woken(), Some(key.place));
+    assert_eq!(other.next_unserved(), Some(key.place));
     let seen = woken(&mut world.keyspace.hold_one(&mut other, key.place));
     assert_eq!(seen, [(b"k".to_vec(), vec![ticket])]);
-    assert_eq!(other.first_woken(), None);
+    assert_eq!(other.unserved(), 0);
     world.keyspace.leave(&mut other);
 }
 
@@ -132,7 +132,9 @@ fn a_write_locks_what_its_waiters_need_and_what_theirs_need() {
         held.set_string(key, b"v", Expire::Clear);
         assert_eq!(woken(held), []);
     });
-    assert_eq!(world.seat.first_woken(), Some(chain[0]));
+    assert!(!world.seat.has_woken());
+    assert_eq!(world.seat.next_unserved(), Some(chain[0]));
+    assert!(world.seat.has_woken());
     assert_eq!(world.all(woken).len(), 1);
 }
 
@@ -169,7 +171,7 @@ fn sweeps_and_lookups_of_expired_keys_are_writes() {
     assert_eq!(world.all(woken).len(), 2);
     world.seat.now_ms += 1000;
     assert_eq!(world.get(0, b"a"), None);
-    assert_eq!(world.seat.first_woken(), Some(world.keyspace.key(0, b"a").place));
+    assert_eq!(world.seat.next_unserved(), Some(world.keyspace.key(0, b"a").place));
     world.none(|held| held.sweep(0, 0, SLOTS, || false));
     assert_eq!(world.all(woken).iter().map(|(key, _)| &key[..]).collect::<Vec<_>>(), [b"a", b"b"]);
 }

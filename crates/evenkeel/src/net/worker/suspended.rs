@@ -5,7 +5,10 @@ use std::time::{Duration, Instant};
 
 use super::{Next, Worker};
 use crate::blocking::End;
+use crate::dispatch::book;
 use crate::net::connection::Connection;
+use crate::observe::stats::Stage;
+use crate::reply::{LARGE, Reply};
 use crate::waiting::{On, Resumed, Waiting, has_hung_up};
 
 impl Worker {
@@ -60,13 +63,17 @@ impl Worker {
     pub(super) fn resume(&mut self, resumed: Resumed) {
         let Resumed { client, number, reply } = resumed;
         let token = client.token.load(Relaxed);
-        let Some(mut connection) = self.take(token) else { return };
+        self.executor.last_ticks = book(self.executor.stats(), Stage::Other, self.executor.last_ticks);
+        let Some(mut connection) = self.take(token) else { return self.discard(reply) };
         let is_its_own = |waiting: &mut Box<Waiting>| waiting.number == number;
         let Some(waiting) = connection.session.waiting.take_if(is_its_own) else {
-            return self.put_back(token, connection);
+            self.put_back(token, connection);
+            return self.discard(reply);
         };
         self.leave_queues(token, &waiting);
-        if !waiting.mute {
+        if waiting.mute {
+            self.discard(reply);
+        } else {
             let own = std::mem::replace(&mut self.reply, reply);
             let is_open = self.flush(&mut connection);
             self.reply = own;
@@ -77,10 +84,17 @@ impl Worker {
         self.settle(token, connection, Next::Again);
     }
 
+    /// A reply that nobody wants.
+    fn discard(&self, reply: Reply) {
+        if reply.len() > LARGE {
+            self.server.rubbish.free(reply);
+        }
+    }
+
     /// Ends the wait of a connection that is about to be closed.
     pub(super) fn abandon_wait(&mut self, connection: &mut Connection) {
         if let Some(waiting) = connection.session.waiting.take() {
-            waiting.give_up();
+            waiting.abandon();
             self.leave_queues(connection.client().token.load(Relaxed), &waiting);
         }
     }
