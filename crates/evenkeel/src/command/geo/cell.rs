@@ -229,7 +229,7 @@ mod tests {
     fn foreign_scores_are_places_too() {
         let places = [-1.0, f64::INFINITY, f64::NEG_INFINITY, 1e19, 9.3e18, 0.5, 4_503_599_627_370_496.0]
             .map(|score| Cell::of_score(score).middle());
-        let (east, west) = (180.0, -179.999_997_317_790_985);
+        let (east, west) = (180.0, -179.999_997_317_791);
         let (north, south) = (85.051_128_78, -85.051_127_512_639_43);
         let expected = [
             (east, north),
