@@ -258,7 +258,8 @@ impl Maker {
             return args;
         }
         // An argument out of place could become a life of milliseconds, and its end a matter of luck.
-        let kinds = if counts_milliseconds(&args) || minds_extremes(&args) { 3 } else { 6 };
+        let is_delicate = counts_milliseconds(&args) || minds_extremes(&args) || makes_ids(&args);
+        let kinds = if is_delicate { 3 } else { 6 };
         let (at, other) = (self.random.below(args.len()), self.random.below(args.len()));
         match self.random.below(kinds) {
             0 => drop(args.pop()),
@@ -273,7 +274,7 @@ impl Maker {
 }
 
 fn counts_milliseconds(args: &Args) -> bool {
-    let names: [&[u8]; 3] = [b"PX", b"PSETEX", b"PEXPIRE"];
+    let names: [&[u8]; 6] = [b"PX", b"PSETEX", b"PEXPIRE", b"XCLAIM", b"XAUTOCLAIM", b"IDLE"];
     args.iter().any(|arg| names.iter().any(|name| arg.eq_ignore_ascii_case(name)))
 }
 
@@ -281,6 +282,11 @@ fn counts_milliseconds(args: &Args) -> bool {
 /// lower half of an index: the lists differ from then on.
 fn minds_extremes(args: &Args) -> bool {
     ["LREM", "LSET"].iter().any(|name| args[0].eq_ignore_ascii_case(name.as_bytes()))
+}
+
+/// An id made of the time would not be the same on two servers.
+fn makes_ids(args: &Args) -> bool {
+    args[0].eq_ignore_ascii_case(b"XADD")
 }
 
 fn total<T>(rows: &[Weighted<T>]) -> usize {
