@@ -23,6 +23,7 @@ mod same;
 mod sets;
 mod shrink;
 mod sorted_sets;
+mod streams;
 mod strings;
 mod strings_valkey;
 mod transactions;
@@ -76,6 +77,7 @@ const FAMILIES: &[&Family] = &[
     &sets::FAMILY,
     &sorted_sets::FAMILY,
     &sorted_sets::NEWER,
+    &streams::FAMILY,
     &connection::FAMILY,
     &transactions::FAMILY,
     &wire::FAMILY,

@@ -258,7 +258,8 @@ impl Maker {
             return args;
         }
         // An argument out of place could become a life of milliseconds, and its end a matter of luck.
-        let kinds = if counts_milliseconds(&args) || minds_extremes(&args) { 3 } else { 6 };
+        let is_delicate = counts_milliseconds(&args) || minds_extremes(&args) || makes_ids(&args);
+        let kinds = if is_delicate { 3 } else { 6 };
         let (at, other) = (self.random.below(args.len()), self.random.below(args.len()));
         match self.random.below(kinds) {
             0 => drop(args.pop()),
@@ -283,7 +284,7 @@ fn has_a_newer_form(args: &Args) -> bool {
 }
 
 fn counts_milliseconds(args: &Args) -> bool {
-    let names: [&[u8]; 4] = [b"PX", b"PSETEX", b"PEXPIRE", b"HPEXPIRE"];
+    let names: [&[u8]; 7] = [b"PX", b"PSETEX", b"PEXPIRE", b"HPEXPIRE", b"XCLAIM", b"XAUTOCLAIM", b"IDLE"];
     args.iter().any(|arg| names.iter().any(|name| arg.eq_ignore_ascii_case(name)))
 }
 
@@ -291,6 +292,11 @@ fn counts_milliseconds(args: &Args) -> bool {
 /// lower half of an index: the lists differ from then on.
 fn minds_extremes(args: &Args) -> bool {
     ["LREM", "LSET"].iter().any(|name| args[0].eq_ignore_ascii_case(name.as_bytes()))
+}
+
+/// An id made of the time would not be the same on two servers.
+fn makes_ids(args: &Args) -> bool {
+    args[0].eq_ignore_ascii_case(b"XADD")
 }
 
 fn total<T>(rows: &[Weighted<T>]) -> usize {

@@ -56,6 +56,8 @@ const RULES: &[Rule] = &[
     Rule { command: "OBJECT REFCOUNT", same: both_positive }, // who shares small integers is nobody's business
     Rule { command: "MEMORY USAGE", same: both_positive }, // layouts differ, and shall
     Rule { command: "CLIENT ID", same: both_positive }, // connections are numbered from the server's start
+    Rule { command: "XPENDING", same: same_but_times }, // time passes
+    Rule { command: "XINFO", same: same_but_times }, // time passes, trees are other trees, and 7.2 tells more than 7.0
     Rule { command: "HELLO", same: same_greeting }, // a server says its own name, version and modules
 ];
 
@@ -99,6 +101,12 @@ const QUARRELS: &[Quarrel] = &[
     Quarrel { oracle: Peer::Valkey, command: "HSETEX", subject_says: "*", oracle_says: "-ERR value is not an integer *" },
     // Valkey gets ready for all members that ZADD has been given, also for those that it does not add.
     Quarrel { oracle: Peer::Valkey, command: "OBJECT ENCODING", subject_says: "\"listpack\"", oracle_says: "\"skiplist\"" },
+    // Valkey names the command as it was called.
+    Quarrel { oracle: Peer::Valkey, command: "XREAD", subject_says: "-ERR Unbalanced XREAD *", oracle_says: "-ERR Unbalanced 'xread' *" },
+    Quarrel { oracle: Peer::Valkey, command: "XREADGROUP", subject_says: "-ERR Unbalanced XREAD *", oracle_says: "-ERR Unbalanced 'xreadgroup' *" },
+    // `+` of XREAD came after Redis 7.0.
+    Quarrel { oracle: Peer::Redis, command: "XREAD", subject_says: "*", oracle_says: "-ERR Invalid stream ID *" },
+    Quarrel { oracle: Peer::Redis, command: "XREADGROUP", subject_says: "-ERR The + ID *", oracle_says: "-ERR Invalid stream ID *" },
     // Redis embeds up to 44 bytes, Valkey more.
     Quarrel { oracle: Peer::Valkey, command: "OBJECT ENCODING", subject_says: "\"raw\"", oracle_says: "\"embstr\"" },
 ];
@@ -268,6 +276,71 @@ fn all(a: &Value, b: &Value, same: fn(&Value, &Value) -> bool) -> bool {
 
 fn both_positive(a: &Value, b: &Value) -> bool {
     a.as_int().is_some_and(|a| a > 0) && b.as_int().is_some_and(|b| b > 0)
+}
+
+/// What is told of a stream and what is pending in it, where times and what depends on the layout need not be the same.
+fn same_but_times(subject: &Value, oracle: &Value) -> bool {
+    same_shape(subject, oracle) || same_shape(&without_news(subject), oracle)
+}
+
+/// Fields of XINFO that are not compared.
+const LOOSE: [&[u8]; 6] =
+    [b"idle", b"inactive", b"seen-time", b"active-time", b"radix-tree-keys", b"radix-tree-nodes"];
+
+fn same_shape(a: &Value, b: &Value) -> bool {
+    match (a, b) {
+        (Value::Array(a), Value::Array(b)) => {
+            let is_loose = |at: usize| {
+                at > 0 && a[at - 1].as_bytes().is_some_and(|name| LOOSE.contains(&name))
+                    || at == 2 && is_pending_entry(a)
+            };
+            let same = |at: usize| is_loose(at) && both_times(&a[at], &b[at]) || same_shape(&a[at], &b[at]);
+            a.len() == b.len() && (0..a.len()).all(same)
+        }
+        (Value::Map(a), Value::Map(b)) => {
+            let is_loose = |name: &Value| name.as_bytes().is_some_and(|name| LOOSE.contains(&name));
+            let same = |((name, a), (other, b)): (&(Value, Value), &(Value, Value))| {
+                name == other && (is_loose(name) && both_times(a, b) || same_shape(a, b))
+            };
+            a.len() == b.len() && a.iter().zip(b).all(same)
+        }
+        _ => a == b || both_moments(a, b),
+    }
+}
+
+/// Both say never, or neither does.
+fn both_times(a: &Value, b: &Value) -> bool {
+    a.as_int().zip(b.as_int()).is_some_and(|(a, b)| (a < 0) == (b < 0))
+}
+
+/// An id, who has it, since when, and how often it was delivered.
+fn is_pending_entry(items: &[Value]) -> bool {
+    matches!(items, [Value::Bulk(_), Value::Bulk(_), since, count] if since.as_int().and(count.as_int()).is_some())
+}
+
+/// Milliseconds of these years, a few seconds apart.
+fn both_moments(a: &Value, b: &Value) -> bool {
+    const LONG_AGO_MS: i64 = 1_000_000_000_000;
+    let moments = a.as_int().zip(b.as_int());
+    moments.is_some_and(|(a, b)| a.min(b) > LONG_AGO_MS && a.abs_diff(b) < 10_000)
+}
+
+/// Without the fields that Redis 7.0 does not have.
+fn without_news(value: &Value) -> Value {
+    let is_new = |name: &Value| matches!(name.as_bytes(), Some(b"inactive" | b"active-time"));
+    match value {
+        Value::Array(items) => {
+            let goes = |at: usize| is_new(&items[at]) || at > 0 && is_new(&items[at - 1]);
+            Value::Array(
+                (0..items.len()).filter(|at| !goes(*at)).map(|at| without_news(&items[at])).collect(),
+            )
+        }
+        Value::Map(pairs) => {
+            let old = pairs.iter().filter(|(name, _)| !is_new(name));
+            Value::Map(old.map(|(name, value)| (name.clone(), without_news(value))).collect())
+        }
+        _ => value.clone(),
+    }
 }
 
 /// The same protocol, mode and role, in the same type of reply.

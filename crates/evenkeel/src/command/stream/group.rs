@@ -51,7 +51,7 @@ pub(super) fn create(call: &mut Call<'_, '_>) -> Done {
         None => return Err(key_needed()),
     };
     let is_new = found.is_none();
-    let at = position(&call.args, last_id)?;
+    let at = position(&call.args, last_id, id::strict)?;
     if found.is_some_and(|stream| stream.group(name).is_some()) {
         return Err(Error::text("BUSYGROUP Consumer Group name already exists"));
     }
@@ -66,10 +66,14 @@ pub(super) fn create(call: &mut Call<'_, '_>) -> Done {
 }
 
 /// The id from which a group reads.
-fn position(args: &Args<'_>, last_id: StreamId) -> Result<StreamId, Error> {
+fn position(
+    args: &Args<'_>,
+    last_id: StreamId,
+    parse: fn(&[u8], u64) -> Result<StreamId, Error>,
+) -> Result<StreamId, Error> {
     match args.at(4) {
         b"$" => Ok(last_id),
-        text => id::loose(text, 0),
+        text => parse(text, 0),
     }
 }
 
@@ -105,7 +109,7 @@ fn edit_group<R>(
 pub(super) fn setid(call: &mut Call<'_, '_>) -> Done {
     let options = GroupOptions::parse(&call.args, false)?;
     let last_id = find_group(call)?;
-    let at = position(&call.args, last_id)?;
+    let at = position(&call.args, last_id, id::loose)?;
     edit_group(call, |edit, name| {
         let (group, _) = edit.group_mut(name).expect("seen above");
         group.set_position(at, options.entries_read);
