@@ -8,23 +8,23 @@
 //!
 //! [`claim`] decides who ends a wait; `net/worker/suspended.rs` is what the connection's worker does; docs/blocking.md
 //! has the whole story.
-#![cfg_attr(not(test), allow(dead_code, reason = "no command of the table waits yet"))]
+#![cfg_attr(not(test), allow(dead_code, reason = "XREAD is going to use the rest"))]
 
 pub(crate) mod claim;
 pub(crate) mod serve;
 
 use std::ops::Range;
-use std::os::fd::RawFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-use evenkeel_store::{Held, Kind, Place, Waiter, Wants};
+use evenkeel_store::{Kind, Place, Waiter, Wants};
 
 use crate::clients::ClientInfo;
 use crate::command::args::OwnedArgs;
 use crate::command::{Call, Id};
 use crate::error::{Done, Error};
 use crate::reply::Reply;
+use crate::waiting::{On, Resumed, Waiting, has_hung_up};
 use claim::Claim;
 
 /// How a call came about.
@@ -36,6 +36,8 @@ pub(crate) enum Mode {
     Nested,
     /// It waited, and the key at this index has been written to since.
     Serving(usize),
+    /// Its work was done elsewhere so many times, each time on what was no longer there at the end.
+    Again(u8),
 }
 
 /// How long a command waits, in milliseconds; `None`: for ever.
@@ -85,7 +87,7 @@ impl Call<'_, '_> {
     pub(crate) fn tries(&self, keys: Range<usize>) -> Range<usize> {
         match self.mode {
             Mode::Serving(index) => index..index + 1,
-            Mode::Direct | Mode::Nested => keys,
+            Mode::Direct | Mode::Nested | Mode::Again(_) => keys,
         }
     }
 
@@ -98,7 +100,7 @@ impl Call<'_, '_> {
     /// a null.
     pub(crate) fn block(&mut self, wait: Wait) -> Done {
         match self.mode {
-            Mode::Nested => {
+            Mode::Nested | Mode::Again(_) => {
                 (wait.null_in_multi)(self.reply);
                 Ok(())
             }
@@ -138,11 +140,10 @@ impl Call<'_, '_> {
                 keys.push(key.bytes.into());
             }
         }
-        client.blocked.store(true, Relaxed);
-        client.in_timeout.store(wait.timeout.0.is_some(), Relaxed);
-        client.waiting_memory.store(memory, Relaxed);
+        client.note_wait(true, memory, wait.timeout.0.is_some());
         *client.wait.lock() = Arc::downgrade(&blocked);
-        let waiting = Waiting { blocked, keys, timeout: wait.timeout, deadline: None, mute: false };
+        let (timeout, on) = (wait.timeout, On::Keys(blocked, keys));
+        let waiting = Waiting { number: ticket, timeout, deadline: None, mute: false, on };
         self.session.waiting = Some(Box::new(waiting));
     }
 
@@ -178,7 +179,7 @@ pub(crate) struct Blocked {
     pub(crate) client: Arc<ClientInfo>,
     pub(crate) id: Id,
     args: OwnedArgs,
-    db: u32,
+    pub(crate) db: u32,
     /// Which of the command's keys it waits for.
     keys: Range<usize>,
     wants: Wants,
@@ -206,15 +207,9 @@ pub(crate) enum End {
     Error,
 }
 
-/// A wait that is over, on its way to the connection's worker.
-pub(crate) struct Served {
-    pub(crate) blocked: Arc<Blocked>,
-    pub(crate) reply: Reply,
-}
-
 impl Blocked {
     /// Ends the wait; `None`: it has ended already.
-    pub(crate) fn end(self: &Arc<Self>, end: End) -> Option<Served> {
+    pub(crate) fn end(&self, end: End) -> Option<Resumed> {
         if !self.claim.end() {
             return None;
         }
@@ -223,7 +218,14 @@ impl Blocked {
             End::Timeout => reply.null_array(),
             End::Error => reply.fail(&Error::text("UNBLOCKED client unblocked via CLIENT UNBLOCK")),
         }
-        Some(Served::new(self, reply))
+        Some(self.resumed(reply))
+    }
+
+    /// The end of the wait, by this reply.
+    fn resumed(&self, reply: Reply) -> Resumed {
+        // Told now, so that whoever has brought it about finds it counted no more.
+        self.client.note_wait(false, 0, false);
+        Resumed { client: self.client.clone(), number: self.ticket, reply }
     }
 
     fn empty_reply(&self) -> Reply {
@@ -238,51 +240,9 @@ impl Blocked {
     }
 }
 
-impl Served {
-    fn new(blocked: &Arc<Blocked>, reply: Reply) -> Served {
-        // Told now, so that whoever has served it finds it counted no more.
-        blocked.client.blocked.store(false, Relaxed);
-        blocked.client.in_timeout.store(false, Relaxed);
-        Served { blocked: blocked.clone(), reply }
-    }
-}
-
-/// A command that waits, as its own session sees it.
-pub(crate) struct Waiting {
-    pub(crate) blocked: Arc<Blocked>,
-    /// The keys in whose queues it stands.
-    keys: Vec<Box<[u8]>>,
-    pub(crate) timeout: Timeout,
-    /// When its worker ends it.
-    pub(crate) deadline: Option<std::time::Instant>,
-    /// CLIENT REPLY: the reply is dropped.
-    pub(crate) mute: bool,
-}
-
-impl Waiting {
-    /// Leaves all queues, the wait being over. `held` holds nothing.
-    pub(crate) fn leave(&self, held: &mut Held<'_>) {
-        let client = &self.blocked.client;
-        client.blocked.store(false, Relaxed);
-        client.in_timeout.store(false, Relaxed);
-        client.waiting_memory.store(0, Relaxed);
-        for key in &self.keys {
-            let key = held.keyspace().key(self.blocked.db, key);
-            held.visit(key.place, |held| held.unwait(&key, self.blocked.ticket));
-        }
-    }
-}
-
-/// Whether the peer of a socket has closed its side of it. What has arrived before is not looked at. A descriptor below
-/// zero, as tests have, is a client that is there.
-pub(crate) fn has_hung_up(fd: RawFd) -> bool {
-    let mut poll = libc::pollfd { fd, events: libc::POLLRDHUP, revents: 0 };
-    // SAFETY: one valid `pollfd`, and no waiting.
-    let count = unsafe { libc::poll(&raw mut poll, 1, 0) };
-    count > 0 && poll.revents & (libc::POLLRDHUP | libc::POLLHUP | libc::POLLERR | libc::POLLNVAL) != 0
-}
-
 #[cfg(test)]
 mod live_tests;
+#[cfg(test)]
+mod redis_tests;
 #[cfg(test)]
 mod tests;

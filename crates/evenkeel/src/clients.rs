@@ -142,6 +142,13 @@ impl ClientInfo {
         self.query_peak.load(Relaxed).max(ROOM_MIN)
     }
 
+    /// A wait for a key begins or ends.
+    pub(crate) fn note_wait(&self, waits: bool, memory: usize, in_timeout: bool) {
+        self.blocked.store(waits, Relaxed);
+        self.waiting_memory.store(memory, Relaxed);
+        self.in_timeout.store(in_timeout, Relaxed);
+    }
+
     /// Bytes of memory that the client takes: its buffers, its commands that are queued or wait, its name, itself.
     pub(crate) fn memory(&self) -> usize {
         let names = self.name.lock().capacity() + self.lib_name.lock().capacity();

@@ -16,8 +16,8 @@ use evenkeel_store::memory;
 use evenkeel_store::{Access, Held, Key, Place, Seat};
 
 use crate::background::SLICE_US_MAX;
+use crate::blocking::Mode;
 use crate::blocking::serve::Host;
-use crate::blocking::{Mode, Served};
 use crate::clock::{self, Ticks};
 use crate::command::table::{Table, table};
 use crate::command::{Args, Call, Command, Flags, Id, Reach};
@@ -28,6 +28,7 @@ use crate::observe::stats::{Stage, Stats, add};
 use crate::reply::Reply;
 use crate::server::Server;
 use crate::session::{Queued, ReplyMode, Session};
+use crate::waiting::Resumed;
 
 /// What became of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,7 +36,7 @@ pub(crate) enum Outcome {
     Replied,
     /// CLIENT PAUSE: to be tried again when the pause is over.
     Paused,
-    /// It waits, and its reply comes by [`crate::blocking::Served`]. What the client sends next has to wait, too.
+    /// It waits, and its reply comes by [`Resumed`]. What the client sends next has to wait, too.
     Suspended,
 }
 
@@ -56,7 +57,7 @@ pub(crate) struct Executor {
     /// When the command at hand began: the end of the one before.
     pub(crate) last_ticks: Ticks,
     /// Waiters that the command at hand has served; told when its locks are released.
-    served: Vec<Served>,
+    resumed: Vec<Resumed>,
 }
 
 /// Keys evicted between two looks at the memory that tables no longer need.
@@ -87,7 +88,7 @@ impl Executor {
             out_of_memory: false,
             evict_ticks: 0,
             last_ticks: clock::ticks(),
-            served: Vec::new(),
+            resumed: Vec::new(),
         };
         executor.refresh(clock::unix_ms());
         executor
@@ -137,7 +138,7 @@ impl Executor {
             Ok(Admitted::Run(id)) => {
                 let done = self.run_admitted(session, id, &request, reply);
                 if done == Err(Error::Suspended) {
-                    return self.suspended(session, id, reply);
+                    return self.suspended(session, id, &request.args, reply);
                 }
                 let elapsed = self.finish(id, done, reply, errors);
                 if elapsed >= self.server.slowlog.threshold() {
@@ -251,7 +252,8 @@ impl Executor {
             let mut held = keyspace.hold_one(&mut self.seat, key.place);
             if held.is_heard() && row.flags.has(Flags::WRITE) {
                 drop(held);
-                return self.run_heard(session, id, request.args, key, reply);
+                let command = (id, request.args, Mode::Direct);
+                return self.call_to_write(session, command, reply, |call| (row.handler)(call));
             }
             return parts.call(row, request.args, std::slice::from_ref(&key), &mut held);
         }
@@ -277,8 +279,8 @@ impl Executor {
             }
         };
         let done = parts.call(row, request.args, &keys, &mut held);
-        if held.seat.first_woken().is_some() {
-            self.last_ticks += parts.serve(&mut held, &mut self.served);
+        if held.seat.has_woken() {
+            self.last_ticks += parts.serve(&mut held, &mut self.resumed);
         }
         drop(held);
         self.tell_served();
@@ -290,58 +292,75 @@ impl Executor {
         done
     }
 
-    /// Runs a write of one key in whose slot somebody watches or waits for a key.
+    /// Locks a command's keys for writing and calls `f`, then serves whoever waits for what it has written. The seat is
+    /// inside the gate.
     #[cold]
-    fn run_heard(
+    pub(crate) fn call_to_write<R>(
         &mut self,
         session: &mut Session,
-        id: Id,
-        args: Args<'_>,
-        key: Key<'_>,
+        (id, args, mode): (Id, Args<'_>, Mode),
         reply: &mut Reply,
-    ) -> Done {
+        f: impl FnOnce(&mut Call<'_, '_>) -> R,
+    ) -> R {
         let server = &self.server;
-        let mut parts = Parts { id, reply, session, server, settings: &self.settings, worker: self.worker };
+        let keys = keys_of(self.table.row(id), &args, session.db, server);
         self.places.clear();
-        self.places.push(key.place);
+        self.places.extend(keys.iter().map(|key| key.place));
+        self.seat.no_touch = session.no_touch;
+        let mut parts = Parts { id, reply, session, server, settings: &self.settings, worker: self.worker };
         let mut held = server.keyspace.hold_to_write(&mut self.seat, &mut self.places);
-        let done = parts.call(self.table.row(id), args, std::slice::from_ref(&key), &mut held);
-        self.last_ticks += parts.serve(&mut held, &mut self.served);
+        let result = parts.with_call(mode, args, &keys, &mut held, f);
+        self.last_ticks += parts.serve(&mut held, &mut self.resumed);
         drop(held);
         self.tell_served();
-        done
+        result
     }
 
     /// Serves the waiters of keys that have changed without their slots having been held for a write: keys that have
     /// expired or were evicted. The seat is inside the gate, and holds nothing.
     #[inline]
     pub(crate) fn serve_woken(&mut self) {
-        while let Some(place) = self.seat.first_woken() {
+        if self.seat.unserved() > 0 {
+            self.serve_unserved();
+        }
+    }
+
+    #[cold]
+    fn serve_unserved(&mut self) {
+        while let Some(place) = self.seat.next_unserved() {
+            let before = self.seat.unserved();
             self.places.clear();
             self.places.push(place);
             let host = Host { server: &self.server, settings: &self.settings, worker: self.worker };
             let mut held = self.server.keyspace.hold_to_write(&mut self.seat, &mut self.places);
-            host.serve(&mut held, &mut self.served);
+            host.serve(&mut held, &mut self.resumed);
             drop(held);
             self.tell_served();
-            assert_ne!(self.seat.first_woken(), Some(place), "all that serving takes was held");
+            assert!(self.seat.unserved() < before, "all that serving takes was held");
         }
     }
 
     /// Tells the workers of those who have been served.
     #[inline]
     fn tell_served(&mut self) {
-        for served in self.served.drain(..) {
-            self.server.resume(served);
+        for resumed in self.resumed.drain(..) {
+            self.server.resume(resumed);
         }
     }
 
-    /// A command has begun to wait.
+    /// A command has begun to wait, or leaves something to be done elsewhere.
     #[cold]
-    fn suspended(&mut self, session: &mut Session, id: Id, reply: &mut Reply) -> Outcome {
+    fn suspended(&mut self, session: &mut Session, id: Id, args: &Args<'_>, reply: &mut Reply) -> Outcome {
         let now = clock::ticks();
-        self.stats().suspended(id, now.saturating_sub(self.last_ticks));
+        let elapsed = now.saturating_sub(self.last_ticks);
         self.last_ticks = now;
+        match session.long.take() {
+            Some(work) => {
+                let command = (id, (*args).to_owned(), reply.resp3);
+                self.server.long.submit(&self.server, session, command, work, elapsed);
+            }
+            None => self.stats().suspended(id, elapsed),
+        }
         if session.reply_mode != ReplyMode::On {
             if let Some(waiting) = &mut session.waiting {
                 waiting.mute = true;
@@ -484,19 +503,19 @@ struct Parts<'a> {
 impl Parts<'_> {
     #[inline]
     fn call(&mut self, row: &Command, args: Args<'_>, keys: &[Key<'_>], held: &mut Held<'_>) -> Done {
-        self.call_as(Mode::Direct, row, args, keys, held)
+        self.with_call(Mode::Direct, args, keys, held, |call| (row.handler)(call))
     }
 
     #[inline]
-    fn call_as(
+    fn with_call<R>(
         &mut self,
         mode: Mode,
-        row: &Command,
         args: Args<'_>,
         keys: &[Key<'_>],
         held: &mut Held<'_>,
-    ) -> Done {
-        (row.handler)(&mut Call {
+        f: impl FnOnce(&mut Call<'_, '_>) -> R,
+    ) -> R {
+        f(&mut Call {
             id: self.id,
             args,
             keys,
@@ -511,10 +530,10 @@ impl Parts<'_> {
     }
 
     /// Serves the waiters of what the command has written to; returns the ticks that took, which are not the command's.
-    fn serve(&self, held: &mut Held<'_>, served: &mut Vec<Served>) -> Ticks {
+    fn serve(&self, held: &mut Held<'_>, resumed: &mut Vec<Resumed>) -> Ticks {
         let before = clock::ticks();
         let host = Host { server: self.server, settings: self.settings, worker: self.worker };
-        host.serve(held, served);
+        host.serve(held, resumed);
         clock::ticks().saturating_sub(before)
     }
 }
@@ -534,7 +553,7 @@ pub(crate) fn run_nested(call: &mut Call<'_, '_>, queued: &Queued) {
         settings: call.settings,
         worker: call.worker,
     };
-    let done = parts.call_as(Mode::Nested, row, args, &keys, call.held);
+    let done = parts.with_call(Mode::Nested, args, &keys, call.held, |call| (row.handler)(call));
     let stats = &server.stats[call.worker];
     if let Err(error) = done {
         call.reply.fail(&error);

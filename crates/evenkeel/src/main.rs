@@ -13,17 +13,20 @@ mod dispatch;
 mod error;
 mod glob;
 mod log;
+mod long;
 mod net;
 mod observe;
 mod pipeline;
 mod reply;
 mod rubbish;
+mod serial;
 mod server;
 mod session;
 mod startup;
 mod sync;
 #[cfg(test)]
 mod testing;
+mod waiting;
 
 use std::process::ExitCode;
 

@@ -218,7 +218,12 @@ impl Pipeline {
         if waited > 0 {
             stats.book(Stage::LockWait, waited);
         }
-        add(&session.client.commands, self.batch.len() as u64);
+        let run = match ended {
+            Some((at, Ended::Paused)) => at,
+            Some((at, _)) => at + 1,
+            None => self.batch.len(),
+        };
+        add(&session.client.commands, run as u64);
         ended
     }
 

@@ -40,14 +40,19 @@ impl Stretch {
         }
     }
 
-    /// What is left after `skip` bytes, which are counted down; `None` when nothing is.
+    /// What is left after `skip` bytes, which are counted down; `None` when nothing is. What is large is left as it is,
+    /// with some of `skip` remaining: its first bytes are to be passed over.
     fn after(self, skip: &mut usize) -> Option<Stretch> {
         let len = self.as_slice().len();
         let drop = len.min(*skip);
-        *skip -= drop;
         if drop == len {
+            *skip -= drop;
             return None;
         }
+        if self.is_large() {
+            return Some(self);
+        }
+        *skip -= drop;
         Some(match self {
             Stretch::Bytes(mut bytes) => {
                 bytes.drain(..drop);
@@ -57,7 +62,15 @@ impl Stretch {
             Stretch::Zeros(len) => Stretch::Zeros(len - drop),
         })
     }
+
+    /// Whether copying or freeing it would take long.
+    pub(crate) fn is_large(&self) -> bool {
+        matches!(self, Stretch::Bytes(bytes) if bytes.capacity() >= LARGE)
+    }
 }
+
+/// Bytes from which on a reply is not copied but handed over, and freed by the thread for that: a million takes 0.1 ms.
+pub(crate) const LARGE: usize = 1 << 20;
 
 /// A point to which a reply can be taken back.
 #[derive(Clone, Copy)]
@@ -109,6 +122,11 @@ impl Reply {
         }
     }
 
+    /// Bytes that have been encoded elsewhere; they are not copied.
+    pub(crate) fn encoded(&mut self, bytes: Vec<u8>) {
+        self.push_shared(Stretch::Bytes(bytes));
+    }
+
     fn push_shared(&mut self, stretch: Stretch) {
         self.shared_len += stretch.as_slice().len();
         self.shared.push(Shared { at: self.encoder.bytes.len(), stretch });
@@ -157,9 +175,14 @@ impl Reply {
         self.shared_len = 0;
     }
 
-    /// What is left to send after the first `sent` bytes; the reply is empty then.
-    pub(crate) fn take_rest(&mut self, sent: usize) -> Vec<Stretch> {
+    /// What is left to send after the first `sent` bytes, and how many bytes of its first stretch are to be passed over;
+    /// the reply is empty then.
+    pub(crate) fn take_rest(&mut self, sent: usize) -> (Vec<Stretch>, usize) {
         let (mut rest, mut skip, mut at) = (Vec::new(), sent, 0);
+        if self.shared.is_empty() && self.encoder.bytes.len() >= LARGE {
+            rest.extend(Stretch::Bytes(std::mem::take(&mut self.encoder.bytes)).after(&mut skip));
+            return (rest, skip);
+        }
         for Shared { at: end, stretch } in std::mem::take(&mut self.shared) {
             rest.extend(Stretch::Bytes(self.encoder.bytes[at..end].to_vec()).after(&mut skip));
             rest.extend(stretch.after(&mut skip));
@@ -167,7 +190,7 @@ impl Reply {
         }
         rest.extend(Stretch::Bytes(self.encoder.bytes[at..].to_vec()).after(&mut skip));
         self.clear();
-        rest
+        (rest, skip)
     }
 
     /// Everything as slices, for one gathering write.
@@ -207,9 +230,24 @@ mod tests {
         for sent in [0, 1, 5, 13, 14, 15, 1000, 65_550, 150_000, whole.len() - 1, whole.len()] {
             let mut reply = Reply::default();
             fill(&mut reply);
-            let rest: Vec<u8> = reply.take_rest(sent).iter().flat_map(|s| s.as_slice().to_vec()).collect();
-            assert!(rest == whole[sent..], "after {sent}");
+            let (rest, skip) = reply.take_rest(sent);
+            let rest: Vec<u8> = rest.iter().flat_map(|s| s.as_slice().to_vec()).collect();
+            assert!(rest[skip..] == whole[sent..], "after {sent}");
             assert!(reply.is_empty());
+        }
+    }
+
+    #[test]
+    fn large_bytes_are_handed_over_as_they_are() {
+        for sent in [0, 1, 4_999_999, 5_000_008, 5_000_012] {
+            let mut reply = Reply::default();
+            reply.bulk(&vec![b'x'; 5_000_000]);
+            let (len, address) = (reply.len(), reply.plain().expect("nothing is shared").as_ptr());
+            let (rest, skip) = reply.take_rest(sent);
+            assert!(reply.is_empty() && rest.len() == usize::from(sent < len), "after {sent}");
+            if let [only] = &rest[..] {
+                assert_eq!((only.as_slice().as_ptr(), only.as_slice().len() - skip), (address, len - sent));
+            }
         }
     }
 }

@@ -10,13 +10,13 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering::*};
 use evenkeel_store::Keyspace;
 use parking_lot::{Mutex, RwLock};
 
-use crate::blocking::Served;
 use crate::clients::{ClientInfo, Clients};
 use crate::clock;
 use crate::command::table::{renamed, table};
-use crate::command::{Command, Flags, Table};
+use crate::command::{Command, Flags, Reach, Table};
 use crate::config::Settings;
 use crate::log::Log;
+use crate::long::Long;
 use crate::net::inbox::{Inbox, Message};
 use crate::net::listener::Listeners;
 use crate::observe::census::Census;
@@ -25,6 +25,7 @@ use crate::observe::rates::Rates;
 use crate::observe::slowlog::SlowLog;
 use crate::observe::stats::Stats;
 use crate::session::Session;
+use crate::waiting::Resumed;
 
 /// See the module's text.
 pub(crate) struct Server {
@@ -38,11 +39,12 @@ pub(crate) struct Server {
     /// The commands under the names that the configuration gives them.
     pub(crate) table: &'static Table,
     pub(crate) clients: Clients,
-    /// One set per worker.
+    /// One set per worker, then one per thread that works on long commands, and one more for tests and tools.
     pub(crate) stats: Box<[Stats]>,
     pub(crate) inboxes: Box<[Inbox]>,
     pub(crate) pause: Pause,
     pub(crate) log: Log,
+    pub(crate) long: Long,
     pub(crate) rubbish: crate::rubbish::Rubbish,
     pub(crate) started_ms: u64,
     pub(crate) run_id: String,
@@ -70,13 +72,13 @@ impl Server {
         log: Log,
     ) -> std::io::Result<Server> {
         let now = clock::unix_ms();
-        // Workers, the control thread, and one more for tests and tools.
         let census = Census::new(settings.databases);
-        let keyspace = Keyspace::new(settings.databases, workers + 2, now, random_seed());
+        // Workers, as many threads for long commands, the control thread, and one more for tests and tools.
+        let keyspace = Keyspace::new(settings.databases, 2 * workers + 2, now, random_seed());
         let inboxes = (0..workers).map(|_| Inbox::new()).collect::<std::io::Result<_>>()?;
         let commands = table().rows().len();
         let table = renamed(&settings.rename_command);
-        let slowlog = SlowLog::new(workers + 1);
+        let slowlog = SlowLog::new(2 * workers + 1);
         slowlog.configure(&settings);
         Ok(Server {
             keyspace,
@@ -87,10 +89,11 @@ impl Server {
             listeners: Listeners::default(),
             config_file,
             clients: Clients::default(),
-            stats: (0..workers + 1).map(|_| Stats::new(commands)).collect(),
+            stats: (0..2 * workers + 1).map(|_| Stats::new(commands)).collect(),
             inboxes,
             pause: Pause::default(),
             log,
+            long: Long::default(),
             rubbish: crate::rubbish::Rubbish::start(),
             started_ms: now,
             run_id: random_hex(),
@@ -167,9 +170,9 @@ impl Server {
     }
 
     /// Tells a client's worker that its command waits no more.
-    pub(crate) fn resume(&self, served: Served) {
-        let worker = served.blocked.client.worker.load(Relaxed);
-        self.inboxes[worker as usize].post(Message::Resume(served));
+    pub(crate) fn resume(&self, resumed: Resumed) {
+        let worker = resumed.client.worker.load(Relaxed);
+        self.inboxes[worker as usize].post(Message::Resume(resumed));
     }
 
     /// Makes every worker go round once, so that it sees what has changed.
@@ -196,6 +199,7 @@ impl Server {
     /// Tells everyone to end.
     pub(crate) fn stop(&self) {
         self.stopping.store(true, Release);
+        self.long.stop();
         self.wake_all();
     }
 
@@ -262,11 +266,12 @@ impl Pause {
 
 #[cold]
 fn writes(row: &Command, session: &Session) -> bool {
-    let queue_writes = || {
-        let mut queued = session.multi.iter().flat_map(|multi| &multi.queue);
-        queued.any(|queued| table().row(queued.id).flags.has(Flags::WRITE))
-    };
-    row.flags.has(Flags::WRITE) || row.flags.has(Flags::MAY_WRITE) && queue_writes()
+    const WRITES: Flags = Flags::WRITE.with(Flags::MAY_WRITE);
+    if row.reach != Reach::Queue {
+        return row.flags.has(WRITES);
+    }
+    let mut queued = session.multi.iter().flat_map(|multi| &multi.queue);
+    queued.any(|queued| table().row(queued.id).flags.has(WRITES))
 }
 
 fn random_seed() -> u64 {

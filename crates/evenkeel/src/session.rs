@@ -7,10 +7,11 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use evenkeel_store::{Held, Watch};
 
-use crate::blocking::Waiting;
 use crate::clients::ClientInfo;
 use crate::command::Id;
 use crate::command::args::OwnedArgs;
+use crate::long::Work;
+use crate::waiting::Waiting;
 
 /// See the module's text.
 pub(crate) struct Session {
@@ -22,6 +23,8 @@ pub(crate) struct Session {
     pub(crate) watching: Option<Watching>,
     /// Its last command waits.
     pub(crate) waiting: Option<Box<Waiting>>,
+    /// What the command at hand leaves to be done elsewhere.
+    pub(crate) long: Option<Work>,
     pub(crate) reply_mode: ReplyMode,
     pub(crate) no_touch: bool,
     /// The connection is closed once the reply is out.
@@ -81,6 +84,7 @@ impl Session {
             multi: None,
             watching: None,
             waiting: None,
+            long: None,
             reply_mode: ReplyMode::On,
             no_touch: false,
             closing: false,

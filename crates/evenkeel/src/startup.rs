@@ -84,6 +84,9 @@ fn serve(launch: Launch) -> ExitCode {
         Ok(threads) => threads,
         Err(error) => return fail(&log, format!("A worker cannot be started: {error}")),
     };
+    if let Err(error) = start_long(&server) {
+        return fail(&log, format!("A thread for long commands cannot be started: {error}"));
+    }
     watch_signals(server.clone());
     log.notice("Ready to accept connections");
     control(&server);
@@ -222,6 +225,16 @@ fn start_workers(server: &Arc<Server>) -> std::io::Result<Vec<std::thread::JoinH
             })
         })
         .collect()
+}
+
+/// As many threads for long commands as there are workers. They are not waited for at the end.
+fn start_long(server: &Arc<Server>) -> std::io::Result<()> {
+    for index in 0..server.workers() {
+        let (server, stats) = (server.clone(), server.workers() + index);
+        let thread = std::thread::Builder::new().name(format!("long-{index}"));
+        thread.spawn(move || crate::long::run(&server, stats))?;
+    }
+    Ok(())
 }
 
 /// A panic in a command is caught where commands are run. One anywhere else leaves the worker's connections in an

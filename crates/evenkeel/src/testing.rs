@@ -16,19 +16,21 @@ use evenkeel_store::{Expire, Kind};
 use evenkeel_testkit::random::fresh_seed;
 use evenkeel_testkit::{Peer, Program, Random, Target, transcript};
 
-use crate::blocking::{End, Served, Wait, Waiting};
+use crate::blocking::{End, Mode, Wait};
 use crate::clients::ClientInfo;
 use crate::clock;
 use crate::command::args::OwnedArgs;
-use crate::command::{Args, Call, Command, Group, Keys, at_least, exactly, write};
+use crate::command::{Args, Call, Command, Group, Keys, at_least, exactly, read, write};
 use crate::config::Launch;
 use crate::dispatch::{Executor, Outcome};
 use crate::error::{Done, Error};
 use crate::log::{Level, Log};
+use crate::long::{LONG_MIN, Work};
 use crate::net::inbox::Message;
 use crate::reply::Reply;
 use crate::server::Server;
 use crate::session::Session;
+use crate::waiting::{On, Resumed, Waiting};
 
 /// Commands that only tests have.
 #[rustfmt::skip]
@@ -37,6 +39,8 @@ pub(crate) const COMMANDS: &[Command] = &[
     write("TEST.BGET",  at_least(3), Keys::Range { first: 1, last: -2, step: 1 }, Group::Server, blocking_get).blocks(),
     write("TEST.BMOVE", exactly(4),  Keys::FIRST_TWO,                          Group::Server, blocking_move).blocks(),
     write("TEST.BMORE", exactly(4),  Keys::FIRST,                              Group::Server, blocking_more).blocks(),
+    read( "TEST.LONG",  at_least(3), Keys::FIRST,                              Group::Server, long_get),
+    write("TEST.LONGCOPY", exactly(4), Keys::FIRST_TWO,                        Group::Server, long_copy),
     write("TEST.BGONE", exactly(3),  Keys::FIRST,                              Group::Server, blocking_gone).blocks(),
 ];
 
@@ -91,6 +95,54 @@ fn blocking_more(call: &mut Call<'_, '_>) -> Done {
     call.block(Wait::on(0..1, Kind::String, timeout).rerun(OwnedArgs::new(args)))
 }
 
+/// TEST.LONG key ms [PANIC]: replies the value, after so many milliseconds of work.
+fn long_get(call: &mut Call<'_, '_>) -> Done {
+    let (ms, panics) = (call.args.int(2)? as u64, call.args.is(3, "PANIC"));
+    let value = call.held.string(&call.keys[0])?.map(|value| value.bytes().into_owned());
+    let work = move |reply: &mut Reply| {
+        std::thread::sleep(Duration::from_millis(ms));
+        match &value {
+            Some(value) => reply.bulk(value),
+            None => return Err(Error::NoSuchKey),
+        }
+        assert!(!panics, "as a test wants it");
+        Ok(())
+    };
+    if call.is_long(ms as usize * LONG_MIN) { call.go_long(Work::reads(work)) } else { work(call.reply) }
+}
+
+/// TEST.LONGCOPY from to ms: sets `to` to the value of `from` and a mark for each time that the value was read, after so
+/// many milliseconds of work on it.
+fn long_copy(call: &mut Call<'_, '_>) -> Done {
+    let pause = Duration::from_millis(call.args.int(3)? as u64);
+    let read = |call: &mut Call<'_, '_>| match call.held.string(&call.keys[0]) {
+        Ok(Some(value)) => Ok(value.bytes().into_owned()),
+        Ok(None) => Err(Error::NoSuchKey),
+        Err(error) => Err(error.into()),
+    };
+    let mark = match call.mode {
+        Mode::Direct => "+".to_owned(),
+        Mode::Again(attempts) => "+".repeat(attempts as usize + 1),
+        Mode::Nested | Mode::Serving(_) => String::new(),
+    };
+    let source = read(call)?;
+    let copy = source.clone();
+    let compute = move || {
+        std::thread::sleep(pause);
+        if copy == b"panic" {
+            panic!("as a test wants it")
+        } else {
+            Ok([&copy[..], mark.as_bytes()].concat())
+        }
+    };
+    let is_current = move |call: &mut Call<'_, '_>| read(call).is_ok_and(|now| now == source);
+    call.go_long(Work::writes(compute, is_current, |call, value| {
+        call.held.set_string(&call.keys[1], &value, Expire::Clear);
+        call.reply.bulk(&value);
+        Ok(())
+    }))
+}
+
 /// TEST.BGONE key timeout: waits until the key is not there.
 fn blocking_gone(call: &mut Call<'_, '_>) -> Done {
     let timeout = call.timeout_ms(2)?;
@@ -111,6 +163,8 @@ fn set_and_panic(call: &mut Call<'_, '_>) -> Done {
 pub(crate) struct World {
     pub(crate) server: Arc<Server>,
     pub(crate) workers: Vec<Executor>,
+    /// For long commands.
+    long: Executor,
     connections: HashMap<String, Connection>,
     pub(crate) now_ms: u64,
 }
@@ -157,7 +211,8 @@ impl World {
         let server = Server::new(launch.settings, None, WORKERS, log);
         let server = Arc::new(server.expect("a few descriptors are free"));
         let workers = (0..WORKERS).map(|worker| Executor::new(server.clone(), worker)).collect();
-        World { server, workers, connections: HashMap::new(), now_ms: clock::unix_ms() }
+        let long = Executor::new(server.clone(), WORKERS);
+        World { server, workers, long, connections: HashMap::new(), now_ms: clock::unix_ms() }
     }
 
     /// As CONFIG SET does.
@@ -177,6 +232,13 @@ impl World {
     pub(crate) fn run(&mut self, line: &str) -> String {
         let args = evenkeel_testkit::words::split(line).expect("a command line");
         self.call(&args).expect("a reply").to_string()
+    }
+
+    /// Whether CLIENT PAUSE holds the command back now.
+    pub(crate) fn is_paused(&mut self, name: &str) -> bool {
+        let row = self.server.table.row(self.server.table.find(name.as_bytes()).expect("a command"));
+        let (server, now_ms) = (self.server.clone(), self.now_ms);
+        server.pause.delays(row, &self.connection("").session, now_ms)
     }
 
     /// Connections are dealt to the workers by turns.
@@ -217,23 +279,23 @@ impl World {
         let mut messages = mail();
         while !messages.is_empty() {
             for message in messages {
-                if let Message::Resume(served) = message {
-                    self.resume(served);
+                if let Message::Resume(resumed) = message {
+                    self.resume(resumed);
                 }
             }
             messages = mail();
         }
     }
 
-    fn resume(&mut self, served: Served) {
-        let id = served.blocked.client.id;
+    fn resume(&mut self, resumed: Resumed) {
+        let id = resumed.client.id;
         let found = self.connections.iter_mut().find(|(_, connection)| connection.session.client.id == id);
         let Some((name, connection)) = found else { return };
         let name = name.clone();
         if let Some(waiting) = connection.leave_queues(&mut self.workers[connection.worker])
             && !waiting.mute
         {
-            connection.hear(&served.reply);
+            connection.hear(&resumed.reply);
         }
         self.run_pending(&name);
     }
@@ -267,7 +329,7 @@ impl World {
     pub(crate) fn hang_up(&mut self, name: &str) {
         let mut connection = self.connections.remove(name).expect("a connection of this name");
         if let Some(waiting) = &connection.session.waiting {
-            waiting.blocked.claim.end();
+            waiting.abandon();
         }
         connection.leave_queues(&mut self.workers[connection.worker]);
         self.server.clients.remove(connection.session.client.id);
@@ -283,6 +345,7 @@ impl Connection {
         let request = executor.resolve(Args::new(&bytes, &spans), session.db);
         let mut reply = Reply::default();
         reply.resp3 = self.resp3;
+        executor.last_ticks = clock::ticks();
         server.keyspace.enter(&mut executor.seat);
         executor.make_room();
         let outcome = executor.shielded(&mut reply, |executor, reply| executor.run(session, request, reply));
@@ -316,10 +379,18 @@ impl Target for World {
     }
 
     fn receive(&mut self, connection: &str) -> Result<Value, String> {
-        let out = &mut self.connection(connection).out;
-        let (value, used) = decode(out).map_err(|error| format!("{error:?}"))?.ok_or("no reply")?;
-        out.drain(..used);
-        Ok(value)
+        loop {
+            let out = &mut self.connection(connection).out;
+            if let Some((value, used)) = decode(out).map_err(|error| format!("{error:?}"))? {
+                out.drain(..used);
+                return Ok(value);
+            }
+            // Perhaps a long command has to come to its end first.
+            let job = self.server.long.next().ok_or("no reply")?;
+            self.long.refresh(self.now_ms);
+            job.run(&mut self.long);
+            self.resume_all();
+        }
     }
 
     fn pass(&mut self, time: Duration) {
@@ -333,8 +404,10 @@ impl Target for World {
         due.sort_unstable();
         for (_, name) in due {
             let waiting = self.connection(&name).session.waiting.as_ref();
-            if let Some(served) = waiting.and_then(|waiting| waiting.blocked.end(End::Timeout)) {
-                self.resume(served);
+            if let Some(On::Keys(blocked, _)) = waiting.map(|waiting| &waiting.on)
+                && let Some(resumed) = blocked.end(End::Timeout)
+            {
+                self.resume(resumed);
             }
             self.resume_all();
         }

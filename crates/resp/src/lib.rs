@@ -4,6 +4,7 @@
 //! the bytes are there. The server reads with [`request`] and answers with [`reply`]; bench, tests and doctor read
 //! the answers with [`value`].
 
+pub mod float;
 pub mod inline;
 pub mod number;
 pub mod reply;

@@ -40,26 +40,6 @@ pub fn parse_u64(text: &[u8]) -> Option<u64> {
     Some(value)
 }
 
-/// A double as Redis prints it: the shortest digits that read back to the same value, `inf`, `-inf`, `nan`, and
-/// an exponent where a plain number would be long.
-pub fn format_f64(value: f64) -> String {
-    if value.is_nan() {
-        return "nan".into();
-    }
-    if value.is_infinite() {
-        return if value > 0.0 { "inf".into() } else { "-inf".into() };
-    }
-    let magnitude = value.abs();
-    if magnitude != 0.0 && !(1e-7..1e21).contains(&magnitude) {
-        let text = format!("{value:e}");
-        return match text.split_once("e") {
-            Some((digits, exponent)) if !exponent.starts_with('-') => format!("{digits}e+{exponent}"),
-            _ => text,
-        };
-    }
-    format!("{value}")
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

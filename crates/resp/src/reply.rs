@@ -1,6 +1,6 @@
 //! Replies: values to bytes, in the protocol that the connection has chosen with HELLO.
 
-use crate::number;
+use crate::float;
 
 /// Appends replies to `bytes`. Types that RESP2 lacks become what Redis sends in their place.
 #[derive(Debug, Default)]
@@ -89,6 +89,15 @@ impl Encoder {
         self.header(if self.resp3 { b'~' } else { b'*' }, len as i64);
     }
 
+    /// Opens a set whose `len` replies have been written already, from `start` on: for who does not know beforehand how
+    /// many there will be.
+    pub fn set_before(&mut self, start: usize, len: usize) {
+        let end = self.bytes.len();
+        self.set(len);
+        let header = self.bytes.len() - end;
+        self.bytes[start..].rotate_right(header);
+    }
+
     /// Opens an out-of-band message; `len` replies follow.
     pub fn push(&mut self, len: usize) {
         self.header(if self.resp3 { b'>' } else { b'*' }, len as i64);
@@ -102,10 +111,15 @@ impl Encoder {
         }
     }
 
-    /// A double: `,1.5` in RESP3, a bulk in RESP2; shortest digits that read back to the same value.
+    /// A double: `,1.5` in RESP3, a bulk in RESP2; see [`float::Text`].
+    #[inline]
     pub fn double(&mut self, value: f64) {
-        let text = number::format_f64(value);
-        if self.resp3 { self.line(b',', text.as_bytes()) } else { self.bulk(text.as_bytes()) }
+        self.double_text(float::Text::new(value).as_bytes());
+    }
+
+    /// A double that has been printed in another way.
+    pub fn double_text(&mut self, text: &[u8]) {
+        if self.resp3 { self.line(b',', text) } else { self.bulk(text) }
     }
 
     pub fn big_number(&mut self, digits: &str) {
@@ -194,6 +208,13 @@ mod tests {
         check(|r| r.map(2), "*4\r\n", "%2\r\n");
         check(|r| r.set(2), "*2\r\n", "~2\r\n");
         check(|r| r.push(3), "*3\r\n", ">3\r\n");
+        let after = |r: &mut Encoder| {
+            r.ok();
+            (0..12).for_each(|digit| r.int(digit % 10));
+            r.set_before(5, 12);
+        };
+        let digits = ":0\r\n:1\r\n:2\r\n:3\r\n:4\r\n:5\r\n:6\r\n:7\r\n:8\r\n:9\r\n:0\r\n:1\r\n";
+        check(after, &format!("+OK\r\n*12\r\n{digits}"), &format!("+OK\r\n~12\r\n{digits}"));
         check(|r| r.bool(true), ":1\r\n", "#t\r\n");
         check(|r| r.double(1.5), "$3\r\n1.5\r\n", ",1.5\r\n");
         check(|r| r.big_number("12"), "$2\r\n12\r\n", "(12\r\n");

@@ -33,6 +33,7 @@ pub enum Kind {
     Set = 2,
     ZSet = 3,
     Hash = 4,
+    Stream = 5,
 }
 
 impl Kind {
@@ -44,6 +45,7 @@ impl Kind {
             Kind::Set => "set",
             Kind::ZSet => "zset",
             Kind::Hash => "hash",
+            Kind::Stream => "stream",
         }
     }
 }
@@ -293,6 +295,11 @@ impl EntryPtr {
         true
     }
 
+    /// Notes that a flat value has been edited.
+    pub(crate) fn set_raw(self) {
+        self.set_meta(self.header().meta | RAW);
+    }
+
     /// Writes into a flat value in place. The range lies inside the value.
     pub(crate) fn patch(self, offset: usize, bytes: &[u8]) {
         let header = self.header();
@@ -306,6 +313,21 @@ impl EntryPtr {
         unsafe {
             self.0.add(key + len + offset).copy_from_nonoverlapping(NonNull::from(bytes).cast(), bytes.len())
         }
+    }
+
+    /// The bytes of a flat value, to be edited where they lie; `None` for a rope.
+    ///
+    /// The caller holds the slot and keeps no other view of the value meanwhile.
+    pub(crate) fn flat_mut<'a>(self) -> Option<&'a mut [u8]> {
+        let header = self.header();
+        if header.meta & OUTSIDE != 0 {
+            return None;
+        }
+        let (key, len) = self.key_range(header);
+        // SAFETY: the flat value's bytes follow the key; that nobody else looks at them is the caller's promise.
+        Some(unsafe {
+            std::slice::from_raw_parts_mut(self.0.as_ptr().add(key + len), header.value_len as usize)
+        })
     }
 
     /// What is not in the entry itself; `None` for a flat value. The entry must then be freed or get something back.
@@ -519,6 +541,7 @@ impl Kind {
             2 => Kind::Set,
             3 => Kind::ZSet,
             4 => Kind::Hash,
+            5 => Kind::Stream,
             _ => unreachable!("the header holds a kind"),
         }
     }

@@ -17,8 +17,8 @@
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering::*, fence};
 use crate::sync::{Condvar, Mutex, MutexGuard, spin_loop, yield_now};
 
-/// Threads that may use one keyspace at the same time: 256 workers and a few in the background.
-pub const SEATS_MAX: usize = 272;
+/// Threads that may use one keyspace at the same time: 256 workers, as many for long commands, and a few in the background.
+pub const SEATS_MAX: usize = 528;
 
 #[repr(align(128))]
 struct Seat {

@@ -40,11 +40,22 @@ pub enum Made {
     Rope(Rope),
 }
 
+/// Who is told of a change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Concerns {
+    Everybody,
+    /// Those who wait for the key, not those who watch it.
+    Waiters,
+    Nobody,
+}
+
 /// A collection being changed.
 pub struct Edit<'v, T> {
     value: &'v mut T,
     /// What counts as so many changes; none: nobody is told, and the form stays.
     pub changes: u64,
+    /// Everybody, unless what has changed is only what the collection remembers of its readers.
+    pub concerns: Concerns,
     /// What OBJECT ENCODING calls it, zero for the most compact one, at most three.
     pub form: u8,
     cut: Vec<Cut>,
@@ -52,7 +63,7 @@ pub struct Edit<'v, T> {
 
 impl<'v, T> Edit<'v, T> {
     fn new(value: &'v mut T, form: u8) -> Edit<'v, T> {
-        Edit { value, changes: 0, form, cut: Vec::new() }
+        Edit { value, changes: 0, concerns: Concerns::Everybody, form, cut: Vec::new() }
     }
 
     /// Frees what was cut off the collection, elsewhere if that takes long.
@@ -73,6 +84,15 @@ impl<T> DerefMut for Edit<'_, T> {
     fn deref_mut(&mut self) -> &mut T {
         self.value
     }
+}
+
+/// What a command has done to a string in [`Held::edit_flat`].
+#[derive(Debug, PartialEq, Eq)]
+pub struct Edited {
+    /// How many changes that counts as; with none, the string is what it was.
+    pub changes: u64,
+    /// What takes the string's place, where it could not be changed where it lies.
+    pub instead: Option<Vec<u8>>,
 }
 
 enum Scope<'a> {
@@ -330,6 +350,13 @@ impl<'a> Held<'a> {
         }
     }
 
+    /// Sets the key's access bits, as RESTORE has them; see [`crate::evict`].
+    pub fn set_access(&mut self, key: &Key<'_>, access: u32) {
+        if let Some(found) = self.live(key) {
+            found.entry().set_access(access);
+        }
+    }
+
     fn new_access(&self) -> u32 {
         match self.seat.access {
             Access::Lru => evict::lru_clock(self.seat.now_ms),
@@ -387,7 +414,7 @@ impl<'a> Held<'a> {
         let mut value = entry.collection_mut::<T>();
         let mut edit = Edit::new(&mut *value, entry.form());
         let result = change(&mut edit);
-        let Edit { changes, form, cut, .. } = edit;
+        let Edit { changes, concerns, form, cut, .. } = edit;
         let is_empty = value.is_empty();
         drop(value);
         cut.into_iter().for_each(|cut| self.seat.discard_cut(cut));
@@ -397,7 +424,7 @@ impl<'a> Held<'a> {
             add(&self.seat.tally.dirty, changes.saturating_sub(1));
         } else if changes > 0 {
             entry.set_form(form);
-            self.changed_times(key, Change::Written, changes);
+            self.changed_for(key, Change::Written, changes, concerns);
         }
         Ok(result)
     }
@@ -412,6 +439,11 @@ impl<'a> Held<'a> {
             return Ok(None);
         }
         self.edit(key, change).map(Some)
+    }
+
+    /// Tells who watches the key that it was written to, although nothing has changed: LTRIM does so in Redis.
+    pub fn announce(&mut self, key: &Key<'_>) {
+        self.changed_times(key, Change::Written, 0);
     }
 
     /// Sets the key to a collection of this form, whatever was there; an empty one removes it.
@@ -432,6 +464,14 @@ impl<'a> Held<'a> {
         }
         self.add_collection(key, value, form, deadline);
         self.changed(key, Change::Written);
+    }
+
+    /// Lets go of a collection that a command has shared with a key or made itself, and frees it if that was the last
+    /// reference to it; elsewhere if that takes long.
+    pub fn discard<T: Collection>(&mut self, value: T) {
+        // SAFETY: the raw value is one of this kind, and its reference moves on.
+        let outside = unsafe { Outside::from_raw(T::KIND, value.into_raw().as_ptr()) };
+        self.seat.discard(Some(outside));
     }
 
     fn add_collection<T: Collection>(&mut self, key: &Key<'_>, value: T, form: u8, deadline: Option<Millis>) {
@@ -480,12 +520,53 @@ impl<'a> Held<'a> {
 
     /// Sets the key to a string that a command has made of others, as BITOP does: `raw`, and without a deadline.
     pub fn set_made(&mut self, key: &Key<'_>, made: Made) {
-        let entry = EntryPtr::new(key.bytes, made.value(), None, self.new_access());
-        match self.live_or_gone(key) {
+        self.remake(key, made, Expire::Clear, 1);
+    }
+
+    /// The same with a say on the deadline, and on how many changes that counts as.
+    pub fn remake(&mut self, key: &Key<'_>, made: Made, expire: Expire, changes: u64) {
+        let found = self.live_or_gone(key);
+        let deadline = match expire {
+            Expire::Keep => found.as_ref().and_then(|found| found.entry().deadline()),
+            Expire::Clear => None,
+            Expire::At(deadline) => Some(deadline),
+        };
+        let entry = EntryPtr::new(key.bytes, made.value(), deadline, self.new_access());
+        match found {
             Some(found) => self.replace(key, found, entry),
             None => self.add_entry(key, entry),
         }
-        self.changed(key, Change::Written);
+        self.changed_times(key, Change::Written, changes);
+    }
+
+    /// Lets `edit` change the flat string at the key where it lies, or put another in its place; the deadline stays.
+    /// Returns the number of changes, or `None` when there is no key or its string is a rope. Counts as an access,
+    /// and as an edit to OBJECT ENCODING even if nothing has changed. Nothing is done when `edit` fails, which then has
+    /// changed nothing.
+    pub fn edit_flat<E: From<WrongType>>(
+        &mut self,
+        key: &Key<'_>,
+        edit: impl FnOnce(&mut [u8]) -> Result<Edited, E>,
+    ) -> Result<Option<u64>, E> {
+        let Some(found) = self.live(key) else { return Ok(None) };
+        let entry = found.entry();
+        if entry.kind() != Kind::String {
+            return Err(WrongType.into());
+        }
+        self.mark(entry);
+        let Some(bytes) = entry.flat_mut() else { return Ok(None) };
+        let Edited { changes, instead } = edit(bytes)?;
+        match instead.map(Made::Flat) {
+            None => entry.set_raw(),
+            Some(made) => {
+                let new = EntryPtr::new(key.bytes, made.value(), entry.deadline(), entry.access());
+                self.replace(key, found, new);
+            }
+        }
+        if changes > 0 {
+            self.changed_times(key, Change::Written, changes);
+        }
+        Ok(Some(changes))
     }
 
     /// For a write that finds what it writes there already: an access, and an edit to OBJECT ENCODING, but no change.
@@ -687,18 +768,28 @@ impl<'a> Held<'a> {
     /// The same for a command that makes so many changes at once.
     #[inline]
     fn changed_times(&mut self, key: &Key<'_>, change: Change, times: u64) {
+        self.changed_for(key, change, times, Concerns::Everybody);
+    }
+
+    /// The same where not everybody is to be told.
+    #[inline]
+    fn changed_for(&mut self, key: &Key<'_>, change: Change, times: u64, concerns: Concerns) {
         add(&self.seat.tally.dirty, times);
         let slot = self.slot(key).1;
         if Audience::is_there(&slot.audience) {
-            self.tell(slot, key.place, key.bytes, change);
+            self.tell(slot, key.place, key.bytes, change, concerns);
         }
     }
 
     #[cold]
-    pub(crate) fn tell(&mut self, slot: &Slot, place: Place, key: &[u8], change: Change) {
+    pub(crate) fn tell(&mut self, slot: &Slot, place: Place, key: &[u8], change: Change, concerns: Concerns) {
         Audience::with(&slot.audience, |audience| {
-            audience.watchers.touch(key, change);
-            audience.waiters.note(key, place, self.seat);
+            if concerns == Concerns::Everybody {
+                audience.watchers.touch(key, change);
+            }
+            if concerns != Concerns::Nobody {
+                audience.waiters.note(key, place, self.seat);
+            }
         });
     }
 
@@ -752,7 +843,9 @@ impl<'a> Held<'a> {
         add(&self.seat.tally.dirty, removed.len() as u64);
         let slot = self.slot_at(place).1;
         if Audience::is_there(&slot.audience) {
-            removed.iter().for_each(|word| self.tell(slot, place, word.entry().key(), Change::Removed));
+            removed.iter().for_each(|word| {
+                self.tell(slot, place, word.entry().key(), Change::Removed, Concerns::Everybody)
+            });
         }
     }
 

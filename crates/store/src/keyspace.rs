@@ -73,7 +73,8 @@ pub struct Keyspace {
     /// Watches and waits that exist; FLUSHALL and SWAPDB look for an audience only if there are any.
     pub(crate) watches: AtomicUsize,
     pub(crate) waits: AtomicUsize,
-    pub(crate) waited_keys: AtomicUsize,
+    /// See [`Keyspace::waited_keys`].
+    pub(crate) waited_keys: [AtomicUsize; 2],
     /// The last ticket given to a waiter.
     pub(crate) tickets: AtomicU64,
     random: AtomicU64,
@@ -96,7 +97,7 @@ impl Keyspace {
             start_ms: now_ms.saturating_sub(SET_BACK_MS),
             watches: AtomicUsize::new(0),
             waits: AtomicUsize::new(0),
-            waited_keys: AtomicUsize::new(0),
+            waited_keys: Default::default(),
             tickets: AtomicU64::new(0),
             random: AtomicU64::new(random | 1),
             left_behind: Arc::default(),

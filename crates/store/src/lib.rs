@@ -37,7 +37,7 @@ mod watch;
 
 pub use entry::{Kind, Ref, View};
 pub use expiry::Swept;
-pub use held::{Edit, Expire, Held, Made, WrongType};
+pub use held::{Concerns, Edit, Edited, Expire, Held, Made, WrongType};
 pub use key::{Hasher, Key, Place, SLOTS};
 pub use keyspace::Keyspace;
 pub use outside::Trash;

@@ -3,7 +3,7 @@
 use std::ptr::NonNull;
 
 use crate::collection::raw::Raw as _;
-use crate::collection::{Cut, Hash, List, Set, ZSet};
+use crate::collection::{Cut, Hash, List, Set, Stream, ZSet};
 use crate::entry::Kind;
 use crate::rope::Rope;
 
@@ -15,6 +15,7 @@ pub(crate) enum Outside {
     Set(Set),
     ZSet(ZSet),
     Hash(Hash),
+    Stream(Stream),
 }
 
 /// Evaluates an expression for the value, whichever it is.
@@ -26,6 +27,7 @@ macro_rules! each {
             Outside::Set($value) => $then,
             Outside::ZSet($value) => $then,
             Outside::Hash($value) => $then,
+            Outside::Stream($value) => $then,
         }
     };
 }
@@ -38,6 +40,7 @@ impl Outside {
             Outside::Set(_) => Kind::Set,
             Outside::ZSet(_) => Kind::ZSet,
             Outside::Hash(_) => Kind::Hash,
+            Outside::Stream(_) => Kind::Stream,
         }
     }
 
@@ -48,6 +51,7 @@ impl Outside {
             Outside::Set(set) => set.into_raw().as_ptr(),
             Outside::ZSet(set) => set.into_raw().as_ptr(),
             Outside::Hash(hash) => hash.into_raw().as_ptr(),
+            Outside::Stream(stream) => stream.into_raw().as_ptr(),
         }
     }
 
@@ -63,6 +67,7 @@ impl Outside {
                 Kind::Set => Outside::Set(Set::from_raw(address)),
                 Kind::ZSet => Outside::ZSet(ZSet::from_raw(address)),
                 Kind::Hash => Outside::Hash(Hash::from_raw(address)),
+                Kind::Stream => Outside::Stream(Stream::from_raw(address)),
             }
         }
     }

@@ -105,6 +105,15 @@ impl Spine {
         self.chunks.len()
     }
 
+    /// Whether both have the very same chunks, so that nothing was written to either since one was cloned from the other.
+    pub fn is_same(&self, other: &Spine) -> bool {
+        let same = |pair: (&Option<Chunk>, &Option<Chunk>)| match pair {
+            (Some(one), Some(other)) => Arc::ptr_eq(one, other),
+            (one, other) => one.is_none() && other.is_none(),
+        };
+        self.len == other.len && self.chunks.iter().zip(&other.chunks).all(same)
+    }
+
     /// Bytes of memory that its chunks and spine take, shared or not.
     pub fn memory(&self) -> usize {
         let chunks: usize = self.chunks.iter().flatten().map(|chunk| chunk.capacity() + 40).sum();

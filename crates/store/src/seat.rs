@@ -48,6 +48,8 @@ pub struct Seat {
     /// Keys that were written to and have waiters, in the order of the writes. Whoever drives the seat serves them; see
     /// [`crate::Held::next_woken`].
     pub(crate) woken: VecDeque<Woken>,
+    /// Those that could not be served with what was held.
+    pub(crate) put_off: VecDeque<Woken>,
     pub(crate) index: usize,
     pub(crate) inside: bool,
     /// Something is held with this seat: it must not leave, and not hold a second thing.
@@ -123,6 +125,7 @@ impl Seat {
             lock_wait: 0,
             trash: Vec::new(),
             woken: VecDeque::new(),
+            put_off: VecDeque::new(),
             index,
             inside: false,
             holding: false,
@@ -159,9 +162,22 @@ impl Seat {
         self.index + 1
     }
 
-    /// Where the next key lies whose waiters are to be served.
+    /// Whether a key has been written to since somebody last asked for it.
     #[inline]
-    pub fn first_woken(&self) -> Option<Place> {
+    pub fn has_woken(&self) -> bool {
+        !self.woken.is_empty()
+    }
+
+    /// Keys whose waiters are still to be served.
+    pub fn unserved(&self) -> usize {
+        self.woken.len() + self.put_off.len()
+    }
+
+    /// Where the next of them lies, which may be one that was put off: for who is about to hold that.
+    pub fn next_unserved(&mut self) -> Option<Place> {
+        if self.woken.is_empty() {
+            self.woken.extend(self.put_off.pop_front());
+        }
         self.woken.front().map(|woken| woken.place)
     }
 

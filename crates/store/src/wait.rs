@@ -36,6 +36,7 @@ pub struct Wants(u16);
 
 /// Kinds are numbered with three bits; one state more is that of a missing key.
 const STATES: usize = 9;
+const MISSING: usize = 0;
 
 impl Wants {
     /// The key holds a value of this kind.
@@ -54,7 +55,7 @@ impl Wants {
 }
 
 fn state(kind: Option<Kind>) -> usize {
-    kind.map_or(0, |kind| 1 + kind as usize)
+    kind.map_or(MISSING, |kind| 1 + kind as usize)
 }
 
 /// A key that has been written to and has waiters.
@@ -109,25 +110,35 @@ impl Waiters {
         keys.iter().for_each(|key| self.note(key, place, seat));
     }
 
-    fn add(&mut self, key: &[u8], ticket: u64, waiter: Arc<dyn Waiter>) -> bool {
-        let is_new_key = !self.queues.contains_key(key);
+    /// The seat of this number has come to serve the key.
+    fn come_to(&mut self, key: &[u8], number: usize) {
+        if let Some(queue) = self.queues.get_mut(key)
+            && queue.noted_by == number
+        {
+            queue.noted_by = 0;
+        }
+    }
+
+    /// Returns whether it is the first one for the key, and the first one who wants it missing.
+    fn add(&mut self, key: &[u8], ticket: u64, waiter: Arc<dyn Waiter>) -> [bool; 2] {
         let queue = self.queues.entry(key.into()).or_default();
+        let was_empty = queue.is_empty();
         queue.count(waiter.wants(), 1);
         for place in waiter.beyond() {
             *self.beyond.entry(*place).or_default() += 1;
         }
         let before = queue.waiting.insert(ticket, waiter);
         assert!(before.is_none(), "a ticket waits once for a key");
-        is_new_key
+        changes(was_empty, queue.is_empty())
     }
 
-    /// Whether it was there, and whether it was the last one for the key.
-    fn remove(&mut self, key: &[u8], ticket: u64) -> (bool, bool) {
-        let Some(queue) = self.queues.get_mut(key) else { return (false, false) };
-        let Some(waiter) = queue.waiting.remove(&ticket) else { return (false, false) };
+    /// `None`: it is not there. Else whether it was the last one for the key, and the last one who wanted it missing.
+    fn remove(&mut self, key: &[u8], ticket: u64) -> Option<[bool; 2]> {
+        let queue = self.queues.get_mut(key)?;
+        let (was_empty, waiter) = (queue.is_empty(), queue.waiting.remove(&ticket)?);
         queue.count(waiter.wants(), -1);
-        let is_last = queue.waiting.is_empty();
-        if is_last {
+        let is_empty = queue.is_empty();
+        if is_empty[0] {
             self.queues.remove(key);
         }
         for place in waiter.beyond() {
@@ -137,7 +148,7 @@ impl Waiters {
                 self.beyond.remove(place);
             }
         }
-        (true, is_last)
+        Some(changes(was_empty, is_empty))
     }
 
     /// The first one after `after` that wants the key in this state.
@@ -163,7 +174,16 @@ impl Waiters {
     }
 }
 
+fn changes(before: [bool; 2], after: [bool; 2]) -> [bool; 2] {
+    [before[0] != after[0], before[1] != after[1]]
+}
+
 impl Queue {
+    /// Whether nobody waits, and whether nobody wants the key missing.
+    fn is_empty(&self) -> [bool; 2] {
+        [self.waiting.is_empty(), self.wanting[MISSING] == 0]
+    }
+
     fn count(&mut self, wants: Wants, change: isize) {
         for (state, count) in self.wanting.iter_mut().enumerate() {
             if wants.includes(state) {
@@ -181,9 +201,9 @@ impl Keyspace {
         self.tickets.fetch_add(1, Relaxed) + 1
     }
 
-    /// Keys that somebody waits for.
-    pub fn waited_keys(&self) -> usize {
-        self.waited_keys.load(Relaxed)
+    /// Keys that somebody waits for, and how many of them somebody wants missing.
+    pub fn waited_keys(&self) -> [usize; 2] {
+        [0, 1].map(|which| self.waited_keys[which].load(Relaxed))
     }
 
     /// What serving the waiters in the slots `places`, which the caller has locked, may take beside them.
@@ -204,35 +224,39 @@ impl Held<'_> {
     /// Puts a waiter into the key's queue.
     pub fn wait(&mut self, key: &Key<'_>, ticket: u64, waiter: Arc<dyn Waiter>) {
         let audience = &self.slot_of_place(key.place).audience;
-        let is_new_key = Audience::with(audience, |audience| audience.waiters.add(key.bytes, ticket, waiter));
+        let first = Audience::with(audience, |audience| audience.waiters.add(key.bytes, ticket, waiter));
         self.keyspace().waits.fetch_add(1, Relaxed);
-        self.keyspace().waited_keys.fetch_add(usize::from(is_new_key), Relaxed);
+        for (count, is_first) in self.keyspace().waited_keys.iter().zip(first) {
+            count.fetch_add(is_first.into(), Relaxed);
+        }
     }
 
     /// Takes a waiter out of the key's queue; `false`: it is not there any more.
     pub fn unwait(&mut self, key: &Key<'_>, ticket: u64) -> bool {
         let audience = &self.slot_of_place(key.place).audience;
         let removed = Audience::if_any(audience, |audience| audience.waiters.remove(key.bytes, ticket));
-        let (was_there, was_last) = removed.unwrap_or_default();
-        self.keyspace().waits.fetch_sub(usize::from(was_there), Relaxed);
-        self.keyspace().waited_keys.fetch_sub(usize::from(was_last), Relaxed);
-        was_there
+        let Some(last) = removed.flatten() else { return false };
+        self.keyspace().waits.fetch_sub(1, Relaxed);
+        for (count, is_last) in self.keyspace().waited_keys.iter().zip(last) {
+            count.fetch_sub(is_last.into(), Relaxed);
+        }
+        true
     }
 
-    /// The next key that this seat has written to and that has waiters, of those whose waiters can be served with what
-    /// is held. The others stay noted.
+    /// The next key that this seat has written to and that has waiters. Those that cannot be served with what is held are
+    /// put off, see [`Seat::next_unserved`].
     pub fn next_woken(&mut self) -> Option<Woken> {
-        let at = (0..self.seat.woken.len()).find(|at| self.can_serve(self.seat.woken[*at].place))?;
-        let woken = self.seat.woken.remove(at)?;
-        let number = self.seat.number();
-        Audience::if_any(&self.slot_of_place(woken.place).audience, |audience| {
-            if let Some(queue) = audience.waiters.queues.get_mut(&woken.key)
-                && queue.noted_by == number
-            {
-                queue.noted_by = 0;
+        while let Some(woken) = self.seat.woken.pop_front() {
+            if self.can_serve(woken.place) {
+                let number = self.seat.number();
+                Audience::if_any(&self.slot_of_place(woken.place).audience, |audience| {
+                    audience.waiters.come_to(&woken.key, number)
+                });
+                return Some(woken);
             }
-        });
-        Some(woken)
+            self.seat.put_off.push_back(woken);
+        }
+        None
     }
 
     fn can_serve(&self, place: Place) -> bool {

@@ -15,10 +15,14 @@ mod drive;
 mod expiry;
 mod hashes;
 mod hashes_valkey;
+mod hyperloglog;
 mod keyspace;
+mod lists;
 mod make;
 mod same;
+mod sets;
 mod shrink;
+mod sorted_sets;
 mod strings;
 mod strings_valkey;
 mod transactions;
@@ -63,10 +67,15 @@ const FAMILIES: &[&Family] = &[
     &strings::FAMILY,
     &strings_valkey::FAMILY,
     &bitmaps::FAMILY,
+    &hyperloglog::FAMILY,
     &keyspace::FAMILY,
     &expiry::FAMILY,
     &hashes::FAMILY,
+    &lists::FAMILY,
     &hashes_valkey::FAMILY,
+    &sets::FAMILY,
+    &sorted_sets::FAMILY,
+    &sorted_sets::NEWER,
     &connection::FAMILY,
     &transactions::FAMILY,
     &wire::FAMILY,

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 
-use super::feed::feed;
+use super::feed::{Words, feed};
 use super::lanes::{self, Lane, Traffic};
 use super::{Session, series};
 use crate::json::Json;
@@ -43,42 +43,56 @@ pub(crate) struct ValuesArgs {
 /// A row: a name, and the command as `Command::Words` takes it.
 struct Row {
     name: &'static str,
+    family: Family,
     command: &'static str,
     /// How many different keys or members its placeholders take.
     range: u64,
 }
 
-const fn row(name: &'static str, command: &'static str, range: u64) -> Row {
-    Row { name, command, range }
+/// What a row needs to be there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Family {
+    Lists,
+    Hashes,
+    Sets,
+    SortedSets,
+    Streams,
+    HyperLogLogs,
+    Places,
+}
+use Family::*;
+
+const fn row(name: &'static str, family: Family, command: &'static str, range: u64) -> Row {
+    Row { name, family, command, range }
 }
 
 #[rustfmt::skip]
 const ROWS: &[Row] = &[
-    row("LPUSH, LPOP small",     "LPUSH list:{key} {value} ; LPOP list:{same}",          SMALL_KEYS),
-    row("LRANGE_100 small",      "LRANGE list100:{key} 0 99",                             SMALL_KEYS / 10),
-    row("LPUSH, LPOP large",     "LPUSH list {value} ; LPOP list",                        1),
-    row("LRANGE_100 large",      "LRANGE list 500000 500099",                             1),
-    row("HSET small",            "HSET hash:{key} field:00000000:5 {value}",              SMALL_KEYS),
-    row("HGET small",            "HGET hash:{key} field:00000000:5",                      SMALL_KEYS),
-    row("HGETALL(100)",          "HGETALL hash100:{key}",                                 SMALL_KEYS / 10),
-    row("HSET large",            "HSET hash {key} {value}",                               LARGE),
-    row("HGET large",            "HGET hash {key}",                                       LARGE),
-    row("SADD, SPOP small",      "SADD set:{key} a{number} ; SPOP set:{same}",            SMALL_KEYS),
-    row("SISMEMBER small",       "SISMEMBER set:{key} member:0000000:5",                  SMALL_KEYS),
-    row("SADD, SPOP large",      "SADD set other:{number} ; SPOP set",                    LARGE),
-    row("SISMEMBER large",       "SISMEMBER set {key}",                                   LARGE),
-    row("ZADD small",            "ZADD sorted:{key} {number} member:0000000:5",           SMALL_KEYS),
-    row("ZRANK small",           "ZRANK sorted:{key} member:0000000:5",                   SMALL_KEYS),
-    row("ZADD large",            "ZADD sorted {number} {key}",                            LARGE),
-    row("ZRANK large",           "ZRANK sorted {key}",                                    LARGE),
-    row("ZRANGE_100 large",      "ZRANGE sorted 500000 500099",                           1),
-    row("XADD small",            "XADD stream:{key} MAXLEN ~ 100 * field {value}",        SMALL_KEYS),
-    row("XADD large",            "XADD stream MAXLEN ~ 1000000 * field {value}",          1),
-    row("XADD, XREADGROUP",      "XADD stream MAXLEN ~ 1000000 * field {value} ; XREADGROUP GROUP group one COUNT 1 NOACK STREAMS stream >", 1),
-    row("XACK",                  "XACK pending group {number}-1",                         LARGE),
-    row("PFADD small",           "PFADD hll:{key} {number}",                              SMALL_KEYS),
-    row("PFADD large",           "PFADD hll {number}",                                    LARGE),
-    row("GEOSEARCH",             "GEOSEARCH places FROMLONLAT 13.4 52.5 BYRADIUS 20 km COUNT 10", 1),
+    row("LPUSH, LPOP small", Lists,     "LPUSH list:{key} {value} ; LPOP list:{same}",          SMALL_KEYS),
+    row("LRANGE_100 small", Lists,      "LRANGE list100:{key} 0 99",                             SMALL_KEYS / 10),
+    row("LPUSH, LPOP large", Lists,     "LPUSH list {value} ; LPOP list",                        1),
+    row("LRANGE_100 large", Lists,      "LRANGE list 500000 500099",                             1),
+    row("HSET small", Hashes,            "HSET hash:{key} field:00000000:5 {value}",              SMALL_KEYS),
+    row("HGET small", Hashes,            "HGET hash:{key} field:00000000:5",                      SMALL_KEYS),
+    row("HGETALL(100)", Hashes,          "HGETALL hash100:{key}",                                 SMALL_KEYS / 10),
+    row("HSET large", Hashes,            "HSET hash {key} {value}",                               LARGE),
+    row("HGET large", Hashes,            "HGET hash {key}",                                       LARGE),
+    row("SADD, SPOP small", Sets,      "SADD set:{key} a{number} ; SPOP set:{same}",            SMALL_KEYS),
+    row("SISMEMBER small", Sets,       "SISMEMBER set:{key} member:0000000:5",                  SMALL_KEYS),
+    row("SADD, SPOP large", Sets,      "SADD set other:{number} ; SPOP set",                    LARGE),
+    row("SISMEMBER large", Sets,       "SISMEMBER set {key}",                                   LARGE),
+    row("ZADD small", SortedSets,            "ZADD sorted:{key} {number} member:0000000:5",           SMALL_KEYS),
+    row("ZRANK small", SortedSets,           "ZRANK sorted:{key} member:0000000:5",                   SMALL_KEYS),
+    row("ZADD large", SortedSets,            "ZADD sorted {number} {key}",                            LARGE),
+    row("ZRANK large", SortedSets,           "ZRANK sorted {key}",                                    LARGE),
+    row("ZRANGE_100 large", SortedSets,      "ZRANGE sorted 500000 500099",                           1),
+    row("XADD small", Streams,            "XADD stream:{key} MAXLEN ~ 100 * field {value}",        SMALL_KEYS),
+    row("XADD large", Streams,            "XADD stream MAXLEN ~ 1000000 * field {value}",          1),
+    row("XADD, XREADGROUP", Streams,      "XADD stream MAXLEN ~ 1000000 * field {value} ; XREADGROUP GROUP group one COUNT 1 NOACK STREAMS stream >", 1),
+    row("XACK", Streams,                  "XACK pending group {number}-1",                         LARGE),
+    row("PFADD small", HyperLogLogs,           "PFADD hll:{key} {number}",                              SMALL_KEYS),
+    row("PFADD large", HyperLogLogs,           "PFADD hll {number}",                                    LARGE),
+    row("GEOSEARCH", Places,             "GEOSEARCH places FROMLONLAT 13.4 52.5 BYRADIUS 20 km COUNT 10", 1),
 ];
 
 impl ValuesArgs {
@@ -93,7 +107,7 @@ impl ValuesArgs {
 }
 
 pub(crate) fn values(session: &mut Session, args: &ValuesArgs) -> Result<()> {
-    let lanes = start(session)?;
+    let lanes = start(session, args)?;
     println!("\nCPU microseconds per command; ratio: to valkey in the same round");
     let pipelines: &[usize] = if args.single { &[PIPELINE, 1] } else { &[PIPELINE] };
     for &pipeline in pipelines {
@@ -115,7 +129,7 @@ pub(crate) fn values(session: &mut Session, args: &ValuesArgs) -> Result<()> {
     Ok(())
 }
 
-fn start(session: &Session) -> Result<Vec<Lane>> {
+fn start(session: &Session, args: &ValuesArgs) -> Result<Vec<Lane>> {
     let plans = [
         (Kind::Valkey, "valkey", false),
         (Kind::Evenkeel, "evenkeel", false),
@@ -128,7 +142,13 @@ fn start(session: &Session) -> Result<Vec<Lane>> {
         let launch = Launch { cpus: session.server_cpus.clone(), threads: 1 };
         let mut lane = Lane::start(peer, name, &launch)?;
         lane.is_control = is_control;
-        fill(lane.server.address).with_context(|| format!("cannot fill {name}"))?;
+        let mut filled: Vec<Family> = Vec::new();
+        for row in args.rows() {
+            if !filled.contains(&row.family) {
+                fill(lane.server.address, row.family).with_context(|| format!("cannot fill {name}"))?;
+                filled.push(row.family);
+            }
+        }
         lanes.push(lane);
     }
     Ok(lanes)
@@ -176,48 +196,65 @@ fn key(prefix: &str, number: u64) -> Vec<u8> {
     key
 }
 
-/// Everything that the rows touch.
-fn fill(server: SocketAddr) -> Result<()> {
-    let value = "sixteen bytes...";
-    let field = |number: u64| format!("field:00000000:{number}");
-    let member = |number: u64| format!("member:0000000:{number}");
+/// Everything that the rows of a family touch.
+fn fill(server: SocketAddr, family: Family) -> Result<()> {
+    const VALUE: &str = "sixteen bytes...";
+    match family {
+        Lists => {
+            small(server, "RPUSH", "list", |_, words| _ = words.add(VALUE))?;
+            large(server, "RPUSH list", |_, words| _ = words.add(VALUE))
+        }
+        Hashes => {
+            let field =
+                |number, words: &mut Words| _ = words.add(format!("field:00000000:{number}")).add(VALUE);
+            small(server, "HSET", "hash", field)?;
+            large(server, "HSET hash", |number, words| _ = words.add(key("", number)).add(VALUE))
+        }
+        Sets => {
+            small(server, "SADD", "set", |number, words| _ = words.add(format!("member:0000000:{number}")))?;
+            large(server, "SADD set", |number, words| _ = words.add(key("", number)))
+        }
+        SortedSets => {
+            small(server, "ZADD", "sorted", |number, words| {
+                _ = words.add(number.to_string()).add(format!("member:0000000:{number}"));
+            })?;
+            large(server, "ZADD sorted", |number, words| {
+                _ = words.add(scattered(number)).add(key("", number))
+            })
+        }
+        Streams => {
+            feed(server, LARGE, |_, words| _ = words.line("XADD stream * field").add(VALUE))?;
+            ask(server, &["XGROUP", "CREATE", "stream", "group", "$"])?;
+            pending(server)
+        }
+        HyperLogLogs => Ok(()),
+        Places => feed(server, 100_000, |number, words| {
+            let mut random = Random::new(number);
+            let mut degrees = |around: f64, by: u64| {
+                format!("{:.5}", around + (random.below(by * 200_000) as f64 / 1e5) - by as f64)
+            };
+            words.line("GEOADD places").add(degrees(13.4, 18)).add(degrees(52.5, 8)).add(key("", number));
+        }),
+    }
+}
+
+/// Many values of ten elements, and some of a hundred, whose keys say so.
+fn small(server: SocketAddr, command: &str, name: &str, add: fn(u64, &mut Words)) -> Result<()> {
     for (keys, elements, suffix) in [(SMALL_KEYS, 10, ""), (SMALL_KEYS / 10, 100, "100")] {
         feed(server, keys, |number, words| {
-            words.add("RPUSH").add(key(&format!("list{suffix}:"), number));
-            (0..elements).for_each(|_| _ = words.add(value));
-        })?;
-        feed(server, keys, |number, words| {
-            words.add("HSET").add(key(&format!("hash{suffix}:"), number));
-            (0..elements).for_each(|element| _ = words.add(field(element)).add(value));
+            words.add(command).add(key(&format!("{name}{suffix}:"), number));
+            (0..elements).for_each(|element| add(element, words));
         })?;
     }
-    feed(server, SMALL_KEYS, |number, words| {
-        words.add("SADD").add(key("set:", number));
-        (0..10).for_each(|element| _ = words.add(member(element)));
-    })?;
-    feed(server, SMALL_KEYS, |number, words| {
-        words.add("ZADD").add(key("sorted:", number));
-        (0..10).for_each(|element| _ = words.add(element.to_string()).add(member(element)));
-    })?;
-    let each = 100;
-    let large = |head: &'static str, add: fn(u64, &mut super::feed::Words)| {
-        feed(server, LARGE / each, move |number, words| {
-            words.line(head);
-            (number * each..(number + 1) * each).for_each(|number| add(number, words));
-        })
-    };
-    large("RPUSH list", |_, words| _ = words.add("sixteen bytes..."))?;
-    large("HSET hash", |number, words| _ = words.add(key("", number)).add("sixteen bytes..."))?;
-    large("SADD set", |number, words| _ = words.add(key("", number)))?;
-    large("ZADD sorted", |number, words| _ = words.add(scattered(number)).add(key("", number)))?;
-    feed(server, LARGE, |_, words| _ = words.line("XADD stream * field").add(value))?;
-    ask(server, &["XGROUP", "CREATE", "stream", "group", "$"])?;
-    pending(server)?;
-    feed(server, 100_000, |number, words| {
-        let mut random = Random::new(number);
-        let (east, north) = (random.below(3_600_000) as f64 / 1e5, random.below(1_500_000) as f64 / 1e5);
-        words.line("GEOADD places").add(format!("{:.5}", east - 18.0 + 13.4));
-        words.add(format!("{:.5}", north - 7.5 + 52.5)).add(key("", number));
+    Ok(())
+}
+
+/// One value of a million elements.
+fn large(server: SocketAddr, head: &str, add: fn(u64, &mut Words)) -> Result<()> {
+    const AT_ONCE: u64 = 100;
+    feed(server, LARGE / AT_ONCE, |number, words| {
+        words.line(head);
+        (number * AT_ONCE..(number + 1) * AT_ONCE).for_each(|number| add(number, words));
     })
 }
 

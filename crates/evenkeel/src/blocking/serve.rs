@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use evenkeel_store::{Held, Key};
 
-use super::{Blocked, Mode, Served};
+use super::{Blocked, Mode};
 use crate::clock;
 use crate::command::Call;
 use crate::command::table::table;
@@ -18,6 +18,7 @@ use crate::observe::stats::add;
 use crate::reply::Reply;
 use crate::server::Server;
 use crate::session::Session;
+use crate::waiting::Resumed;
 
 /// Who serves: the worker whose command has woken them.
 pub(crate) struct Host<'a> {
@@ -31,7 +32,7 @@ impl Host<'_> {
     /// of the writes, the waiters of each in the order in which they came. Serving may write to more keys, whose turn
     /// comes last. It ends, since whoever is served waits no more, and who is not served has changed nothing.
     #[cold]
-    pub(crate) fn serve(&self, held: &mut Held<'_>, served: &mut Vec<Served>) {
+    pub(crate) fn serve(&self, held: &mut Held<'_>, resumed: &mut Vec<Resumed>) {
         while let Some(woken) = held.next_woken() {
             let key = self.server.keyspace.key(woken.place.db() as u32, &woken.key);
             let mut after = 0;
@@ -41,7 +42,7 @@ impl Host<'_> {
                 let blocked = waiter.downcast::<Blocked>().expect("nothing else waits");
                 if let Some(reply) = self.serve_one(held, &key, &blocked) {
                     held.unwait(&key, ticket);
-                    served.push(Served::new(&blocked, reply));
+                    resumed.push(blocked.resumed(reply));
                 }
             }
         }

@@ -401,17 +401,15 @@ fn unblock(call: &mut Call<'_, '_>) -> Done {
     let end = if is_timeout { End::Timeout } else { End::Error };
     let id = u64::try_from(args.int(2)?).unwrap_or(0);
     let blocked = call.server.clients.get(id).and_then(|client| client.wait.lock().upgrade());
-    let served = blocked.and_then(|blocked| blocked.end(end));
-    let stats = &call.server.stats[call.worker];
-    if let Some(served) = &served {
-        if end == End::Error {
+    let ended = blocked.and_then(|blocked| Some((blocked.id, blocked.end(end)?)));
+    call.reply.int(ended.is_some().into());
+    if let Some((id, resumed)) = ended {
+        let (stats, is_error) = (&call.server.stats[call.worker], end == End::Error);
+        if is_error {
             stats.error(b"UNBLOCKED");
         }
-        stats.resumed(served.blocked.id, 0, end == End::Error, call.settings.latency_tracking);
-    }
-    call.reply.int(served.is_some().into());
-    if let Some(served) = served {
-        call.server.resume(served);
+        stats.resumed(id, 0, is_error, call.settings.latency_tracking);
+        call.server.resume(resumed);
     }
     Ok(())
 }

@@ -6,7 +6,6 @@
 //!
 //! A field that has expired is as one that is not there, to all of these; sweeps remove it.
 
-mod random;
 mod scan;
 mod timed_values;
 mod times;
@@ -17,6 +16,7 @@ use evenkeel_store::collection::Hash;
 use evenkeel_store::{Edit, Expire, Hasher, Millis};
 
 use super::extended::Extended;
+use super::random;
 use super::{Args, Call, Command, Group, Keys, at_least, exactly, read, write};
 use crate::config::Settings;
 use crate::error::{Done, Error};

@@ -101,8 +101,15 @@ fn key_spec(reply: &mut Reply, spec: &KeySpec) {
     }
     reply.bulk(b"flags");
     set_of_words(reply, &spec.flags.split(' ').collect::<Vec<_>>());
-    step(reply, "begin_search", "index", &[("index", spec.first)]);
     match spec.find {
+        Find::HalfAfter(word) => after_word(reply, word, spec.first),
+        _ if !spec.keyword.is_empty() => after_word(reply, spec.keyword, spec.first),
+        _ => step(reply, "begin_search", "index", &[("index", spec.first)]),
+    }
+    match spec.find {
+        Find::HalfAfter(_) => {
+            step(reply, "find_keys", "range", &[("lastkey", -1), ("keystep", 1), ("limit", 2)]);
+        }
         Find::Range { last, step: every } => {
             step(reply, "find_keys", "range", &[("lastkey", last), ("keystep", every), ("limit", 0)]);
         }
@@ -112,18 +119,31 @@ fn key_spec(reply: &mut Reply, spec: &KeySpec) {
     }
 }
 
+/// The first step where it is to look for a word, from an argument on.
+fn after_word(reply: &mut Reply, word: &str, first: i16) {
+    step_start(reply, "begin_search", "keyword", 2);
+    pair(reply, "keyword", word);
+    step_number(reply, "startfrom", first);
+}
+
 /// One of the two steps by which a client finds keys.
 fn step(reply: &mut Reply, name: &str, kind: &str, spec: &[(&str, i16)]) {
+    step_start(reply, name, kind, spec.len());
+    spec.iter().for_each(|(name, value)| step_number(reply, name, *value));
+}
+
+/// The same up to what it says in `len` pairs.
+fn step_start(reply: &mut Reply, name: &str, kind: &str, len: usize) {
     reply.bulk(name.as_bytes());
     reply.map(2);
-    reply.bulk(b"type");
-    reply.bulk(kind.as_bytes());
+    pair(reply, "type", kind);
     reply.bulk(b"spec");
-    reply.map(spec.len());
-    for (name, value) in spec {
-        reply.bulk(name.as_bytes());
-        reply.int((*value).into());
-    }
+    reply.map(len);
+}
+
+fn step_number(reply: &mut Reply, name: &str, value: i16) {
+    reply.bulk(name.as_bytes());
+    reply.int(value.into());
 }
 
 /// COMMAND LIST [FILTERBY MODULE module-name | ACLCAT category | PATTERN pattern]
@@ -317,12 +337,15 @@ mod tests {
     fn a_command_is_described_as_redis_does() {
         let key = "\"begin_search\", [\"type\", \"index\", \"spec\", [\"index\", :1]], \"find_keys\", [\"type\", \"range\", \
                    \"spec\", [\"lastkey\", :0, \"keystep\", :1, \"limit\", :0]]";
+        let word = "\"begin_search\", [\"type\", \"keyword\", \"spec\", [\"keyword\", \"STREAMS\", \"startfrom\", :1]], \"find_keys\", \
+                    [\"type\", \"range\", \"spec\", [\"lastkey\", :-1, \"keystep\", :1, \"limit\", :2]]";
         check(&format!(
             "
             > COMMAND INFO get          < [[\"get\", :2, [readonly, fast], :1, :1, :1, [@read, @string, @fast], [], [[\"flags\", [RO, access], {key}]], []]]
             > COMMAND INFO rename       < [[\"rename\", :3, [write], :1, :2, :1, [@keyspace, @write, @slow], [], [*], []]]
             > COMMAND INFO bitop        < [[\"bitop\", :-4, [write, denyoom], :2, :-1, :1, [@write, @bitmap, @slow], [], [*], []]]
             > COMMAND INFO config|get   < [[\"config|get\", :-3, [admin, noscript, loading, stale], :0, :0, :0, [@admin, @slow, @dangerous], [], [], []]]
+            > COMMAND INFO xread        < [[\"xread\", :-4, [readonly, blocking, movablekeys], :0, :0, :0, [@read, @stream, @slow, @blocking], [], [[\"flags\", [RO, access], {word}]], []]]
             > COMMAND INFO get|x nosuch < [(nil), (nil)]
             > COMMAND INFO memory       < [[\"memory\", :-2, [], :0, :0, :0, [@slow], [], [], [*]]]
         "

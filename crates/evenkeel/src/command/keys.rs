@@ -12,7 +12,7 @@ pub(crate) enum Keys {
     Range { first: i16, last: i16, step: i16 },
     /// A count at argument `at`, then as many groups of `step` arguments, the key first in each.
     Counted { at: usize, step: usize },
-    /// Keys in more than one database: calls back with the index of each key and its database.
+    /// Keys that a function finds, as in more than one database: it calls back with the index of each key and its database.
     Across(FindKeys),
 }
 

@@ -14,25 +14,35 @@ pub(crate) mod config_command;
 pub(crate) mod connection;
 pub(crate) mod debug;
 pub(crate) mod docs;
+pub(crate) mod dump;
 pub(crate) mod expire;
 pub(crate) mod extended;
+mod geo;
 pub(crate) mod hash;
+mod hll;
+mod hyperloglog;
 pub(crate) mod introspect;
 pub(crate) mod keys;
 pub(crate) mod keyspace;
 pub(crate) mod latency;
 mod lcs;
+pub(crate) mod list;
 pub(crate) mod memory;
+pub(crate) mod migrate;
 mod natural;
 pub(crate) mod object;
+mod random;
 pub(crate) mod scan;
 pub(crate) mod server;
+pub(crate) mod set;
 mod set_options;
 pub(crate) mod slowlog;
 pub(crate) mod specs;
+mod stream;
 pub(crate) mod string;
 pub(crate) mod table;
 pub(crate) mod transaction;
+pub(crate) mod zset;
 
 pub(crate) use args::Args;
 pub(crate) use call::Call;
@@ -48,18 +58,26 @@ pub(crate) const FAMILIES: &[&[Command]] = &[
     config_command::COMMANDS,
     connection::COMMANDS,
     debug::COMMANDS,
+    dump::COMMANDS,
     expire::COMMANDS,
+    geo::COMMANDS,
+    hyperloglog::COMMANDS,
     hash::COMMANDS,
     introspect::COMMANDS,
     keyspace::COMMANDS,
     latency::COMMANDS,
+    list::COMMANDS,
     memory::COMMANDS,
+    migrate::COMMANDS,
     object::COMMANDS,
     scan::COMMANDS,
     server::COMMANDS,
+    set::COMMANDS,
     slowlog::COMMANDS,
+    stream::COMMANDS,
     string::COMMANDS,
     transaction::COMMANDS,
+    zset::COMMANDS,
     #[cfg(test)]
     crate::testing::COMMANDS,
 ];
@@ -102,7 +120,7 @@ impl Flags {
     pub(crate) const NO_AUTH: Flags = Flags(1 << 10);
     /// Not delayed by CLIENT PAUSE.
     pub(crate) const EVEN_PAUSED: Flags = Flags(1 << 11);
-    /// Delayed by CLIENT PAUSE WRITE although it need not write (EXEC).
+    /// A reading command that may write all the same (PFCOUNT): CLIENT PAUSE WRITE delays it.
     pub(crate) const MAY_WRITE: Flags = Flags(1 << 12);
     /// May wait; see [`crate::blocking`].
     pub(crate) const BLOCKING: Flags = Flags(1 << 13);
@@ -141,6 +159,7 @@ pub(crate) enum Group {
     SortedSet,
     Stream,
     Geo,
+    HyperLogLog,
     Transaction,
     Connection,
     Server,
@@ -158,6 +177,7 @@ impl Group {
             Group::SortedSet => Some("@sortedset"),
             Group::Stream => Some("@stream"),
             Group::Geo => Some("@geo"),
+            Group::HyperLogLog => Some("@hyperloglog"),
             Group::Transaction => Some("@transaction"),
             Group::Connection => Some("@connection"),
             Group::Server => None,
@@ -289,7 +309,6 @@ impl Command {
     }
 
     /// May wait.
-    #[cfg_attr(not(test), expect(dead_code, reason = "no command of the table waits yet"))]
     pub(crate) const fn blocks(self) -> Command {
         self.flag(Flags::BLOCKING)
     }

@@ -51,6 +51,7 @@ pub(crate) fn encoding_of(view: View<'_>) -> &'static str {
         (Kind::Set, 1) | (Kind::Hash | Kind::ZSet, 0) => "listpack",
         (Kind::Set | Kind::Hash, _) => "hashtable",
         (Kind::ZSet, _) => "skiplist",
+        (Kind::Stream, _) => "stream",
     }
 }
 

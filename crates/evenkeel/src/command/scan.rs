@@ -84,8 +84,23 @@ pub(super) fn cursor_of(text: &[u8]) -> Option<Cursor> {
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Of {
     Keys,
+    /// The members of a set.
+    Members,
     /// The fields of a hash, with or without their values.
     Fields,
+    /// The members of a sorted set, with or without their scores.
+    ScoredMembers,
+}
+
+impl Of {
+    /// The option that leaves out what goes with each name.
+    fn names_only(self) -> Option<&'static [u8]> {
+        match self {
+            Of::Keys | Of::Members => None,
+            Of::Fields => Some(b"NOVALUES"),
+            Of::ScoredMembers => Some(b"NOSCORES"),
+        }
+    }
 }
 
 /// Which of the names that a walk comes by it returns, and how many it looks at.
@@ -93,13 +108,14 @@ pub(super) struct Filter<'a> {
     pattern: Option<&'a [u8]>,
     kind: Option<&'a [u8]>,
     pub(super) count: usize,
-    pub(super) no_values: bool,
+    /// Without what goes with each name.
+    pub(super) names_only: bool,
 }
 
 impl<'a> Filter<'a> {
     /// Reads the options from argument `first` on.
     pub(super) fn parse(args: &Args<'a>, first: usize, of: Of) -> Result<Filter<'a>, Error> {
-        let mut filter = Filter { pattern: None, kind: None, count: 10, no_values: false };
+        let mut filter = Filter { pattern: None, kind: None, count: 10, names_only: false };
         let mut at = first;
         while at < args.len() {
             let value = || args.get(at + 1).ok_or(Error::Syntax);
@@ -111,8 +127,8 @@ impl<'a> Filter<'a> {
                     let count = usize::try_from(args.int(at + 1)?).map_err(|_| Error::Syntax)?;
                     filter.count = if count == 0 { return Err(Error::Syntax) } else { count };
                 }
-                b"NOVALUES" if of == Of::Fields => {
-                    filter.no_values = true;
+                word if Some(word) == of.names_only() => {
+                    filter.names_only = true;
                     at += 1;
                     continue;
                 }
@@ -190,7 +206,9 @@ mod tests {
 
     #[test]
     fn cursors_are_read_as_redis_reads_them() {
-        for (text, cursor) in [("", 0), ("0", 0), ("00", 0), ("+7", 7), ("-1", u64::MAX)] {
+        for (text, cursor) in
+            [("", 0), ("0", 0), ("00", 0), ("+7", 7), ("-1", u64::MAX), ("7\0x", 7), ("\0", 0)]
+        {
             assert_eq!(cursor_of(text.as_bytes()), Some(Cursor(cursor)), "{text}");
         }
         assert_eq!(cursor_of(b"18446744073709551615"), Some(Cursor(u64::MAX)));

@@ -12,7 +12,10 @@ pub(crate) struct KeySpec {
     /// In the words of COMMAND: `RW access update`.
     pub(crate) flags: &'static str,
     pub(crate) notes: &'static str,
+    /// The index of the first key, of its count, or of where to begin to look for the `keyword`.
     pub(crate) first: i16,
+    /// The word that the keys follow; empty: their place is fixed.
+    pub(crate) keyword: &'static str,
     pub(crate) find: Find,
     /// What is done in a certain call, where that depends on its arguments.
     pub(crate) in_call: Option<fn(&Args<'_>) -> &'static str>,
@@ -24,6 +27,8 @@ pub(crate) enum Find {
     Range { last: i16, step: i16 },
     /// At `first` is a count of keys, which stand behind it, each with `step - 1` other arguments.
     Counted { step: i16 },
+    /// They are the first half of what stands behind a word, which is at `first` or later.
+    HalfAfter(&'static str),
 }
 
 /// See the module's text.
@@ -59,7 +64,7 @@ impl Extra {
 }
 
 const fn range(first: i16, last: i16, step: i16, flags: &'static str) -> KeySpec {
-    KeySpec { flags, notes: "", first, find: Find::Range { last, step }, in_call: None }
+    KeySpec { flags, notes: "", first, keyword: "", find: Find::Range { last, step }, in_call: None }
 }
 
 /// A single key.
@@ -67,10 +72,35 @@ const fn key(at: i16, flags: &'static str) -> KeySpec {
     range(at, 0, 1, flags)
 }
 
+/// A single key behind a word, which stands at `from` or later.
+const fn behind(keyword: &'static str, from: i16, flags: &'static str) -> KeySpec {
+    KeySpec { keyword, ..key(from, flags) }
+}
+
 /// All arguments from `first` on.
 const fn rest(first: i16, flags: &'static str) -> KeySpec {
     range(first, -1, 1, flags)
 }
+
+/// The keys behind STREAMS, which is at `first` or later.
+const fn streams(first: i16) -> KeySpec {
+    KeySpec { find: Find::HalfAfter("STREAMS"), ..key(first, "RO access") }
+}
+
+/// As many keys as the argument at `at` says, behind that.
+/// Keys that are counted at argument `at`.
+const fn counted(at: i16, flags: &'static str) -> KeySpec {
+    KeySpec { find: Find::Counted { step: 1 }, ..key(at, flags) }
+}
+
+/// A destination, and sources that are counted.
+const STORED: &[KeySpec] = &[key(1, "OW update"), counted(2, "RO access")];
+
+/// A key, or all that stand behind KEYS.
+const MIGRATED: &[KeySpec] = &[
+    key(3, "RW access delete"),
+    KeySpec { keyword: "KEYS", ..range(-2, -1, 1, "RW access delete incomplete") },
+];
 
 const EACH_SHARD_SUM: &[&str] = &["request_policy:multi_shard", "response_policy:agg_sum"];
 const ALL_NODES_OK: &[&str] = &["request_policy:all_nodes", "response_policy:all_succeeded"];
@@ -100,7 +130,12 @@ const BITFIELD_KEY: KeySpec = KeySpec {
     ..key(1, "RW access update variable_flags")
 };
 
+/// A set made of others.
+const STORED_SET: &[KeySpec] = &[key(1, "OW update"), rest(2, "RO access")];
+
 const GETEX_KEY: KeySpec = KeySpec { notes: "may change the key's deadline", ..key(1, "RW access update") };
+
+const PFCOUNT_KEYS: KeySpec = KeySpec { notes: "keeps the count in the value", ..rest(1, "RW access") };
 
 fn has(args: &Args<'_>, first: usize, word: &[u8]) -> bool {
     args.from(first).any(|arg| arg.eq_ignore_ascii_case(word))
@@ -113,6 +148,14 @@ const EXTRAS: &[Extra] = &[
     extra("AUTH").secret(|_, at| at >= 1),
     extra("BITFIELD").keys(&[BITFIELD_KEY]),
     extra("BITOP").keys(&[key(2, "OW update"), rest(3, "RO access")]),
+    extra("BLMOVE").keys(&[key(1, "RW access delete"), key(2, "RW insert")]),
+    extra("BLMPOP").keys(&[counted(2, "RW access delete")]),
+    extra("BLPOP").keys(&[range(1, -2, 1, "RW access delete")]),
+    extra("BRPOP").keys(&[range(1, -2, 1, "RW access delete")]),
+    extra("BRPOPLPUSH").keys(&[key(1, "RW access delete"), key(2, "RW insert")]),
+    extra("BZMPOP").keys(&[counted(2, "RW access delete")]),
+    extra("BZPOPMAX").keys(&[range(1, -2, 1, "RW access delete")]),
+    extra("BZPOPMIN").keys(&[range(1, -2, 1, "RW access delete")]),
     extra("CLIENT|INFO").tips(CHANGES),
     extra("CLIENT|LIST").tips(CHANGES),
     extra("CLIENT|SETINFO").tips(ALL_NODES_OK),
@@ -127,11 +170,16 @@ const EXTRAS: &[Extra] = &[
     extra("DBSIZE").tips(&["request_policy:all_shards", "response_policy:agg_sum"]),
     extra("DEL").tips(EACH_SHARD_SUM).keys(&[rest(1, "RM delete")]),
     extra("DELIFEQ").keys(&[key(1, "RM delete")]),
+    extra("DUMP").tips(CHANGES),
     extra("EXISTS").tips(EACH_SHARD_SUM).keys(&[rest(1, "RO")]),
     extra("EXPIRE").keys(&[key(1, "RW update")]),
     extra("EXPIREAT").keys(&[key(1, "RW update")]),
     extra("FLUSHALL").categories(DANGEROUS).tips(ALL_SHARDS_OK),
     extra("FLUSHDB").categories(DANGEROUS).tips(ALL_SHARDS_OK),
+    extra("GEOADD").keys(&[key(1, "RW update")]),
+    extra("GEORADIUS").keys(&[key(1, "RO access"), behind("STORE", 6, "OW update"), behind("STOREDIST", 6, "OW update")]),
+    extra("GEORADIUSBYMEMBER").keys(&[key(1, "RO access"), behind("STORE", 5, "OW update"), behind("STOREDIST", 5, "OW update")]),
+    extra("GEOSEARCHSTORE").keys(&[key(1, "OW update"), key(2, "RO access")]),
     extra("GETDEL").keys(&[key(1, "RW access delete")]),
     extra("GETEX").keys(&[GETEX_KEY]),
     extra("HDEL").keys(&[key(1, "RW delete")]),
@@ -163,12 +211,25 @@ const EXTRAS: &[Extra] = &[
     extra("LATENCY|HISTORY").tips(ALL_NODES_SPECIAL),
     extra("LATENCY|LATEST").tips(ALL_NODES_SPECIAL),
     extra("LATENCY|RESET").tips(ALL_NODES_OK),
+    extra("LINSERT").keys(&[key(1, "RW insert")]),
+    extra("LLEN").keys(&[key(1, "RO")]),
+    extra("LMOVE").keys(&[key(1, "RW access delete"), key(2, "RW insert")]),
+    extra("LMPOP").keys(&[counted(1, "RW access delete")]),
+    extra("LPOP").keys(&[key(1, "RW access delete")]),
+    extra("LPUSH").keys(&[key(1, "RW insert")]),
+    extra("LPUSHX").keys(&[key(1, "RW insert")]),
+    extra("LREM").keys(&[key(1, "RW delete")]),
+    extra("LSET").keys(&[key(1, "RW update")]),
+    extra("LTRIM").keys(&[key(1, "RW delete")]),
     extra("MEMORY|DOCTOR").tips(ALL_SHARDS_SPECIAL),
     extra("MEMORY|MALLOC-STATS").tips(ALL_SHARDS_SPECIAL),
     extra("MEMORY|PURGE").tips(ALL_SHARDS_OK),
     extra("MEMORY|STATS").tips(ALL_SHARDS_SPECIAL),
     extra("MEMORY|USAGE").keys(&[key(2, "RO")]),
     extra("MGET").tips(&["request_policy:multi_shard"]),
+    extra("MIGRATE").categories(DANGEROUS).tips(CHANGES).keys(MIGRATED).secret(|args, at| {
+        args.is(at - 1, "AUTH") || args.is(at - 1, "AUTH2") || at > 2 && args.is(at - 2, "AUTH2")
+    }),
     extra("MSET").tips(&["request_policy:multi_shard", "response_policy:all_succeeded"]).keys(&[range(1, -1, 2, "OW update")]),
     extra("MSETEX").tips(&["request_policy:multi_shard", "response_policy:all_succeeded"]).keys(&[KeySpec { find: Find::Counted { step: 2 }, ..key(1, "OW update") }]),
     extra("MSETNX").tips(&["request_policy:multi_shard", "response_policy:agg_min"]).keys(&[range(1, -1, 2, "OW insert")]),
@@ -179,6 +240,10 @@ const EXTRAS: &[Extra] = &[
     extra("PERSIST").keys(&[key(1, "RW update")]),
     extra("PEXPIRE").keys(&[key(1, "RW update")]),
     extra("PEXPIREAT").keys(&[key(1, "RW update")]),
+    extra("PFADD").keys(&[key(1, "RW insert")]),
+    extra("PFCOUNT").keys(&[PFCOUNT_KEYS]),
+    extra("PFDEBUG").keys(&[key(2, "RW access")]),
+    extra("PFMERGE").keys(&[key(1, "RW access insert"), rest(2, "RO access")]),
     extra("PING").tips(ALL_SHARDS_OK),
     extra("PSETEX").keys(&[key(1, "OW update")]),
     extra("PTTL").tips(CHANGES),
@@ -186,15 +251,35 @@ const EXTRAS: &[Extra] = &[
     extra("RENAME").keys(&[key(1, "RW access delete"), key(2, "OW update")]),
     extra("RENAMENX").keys(&[key(1, "RW access delete"), key(2, "OW insert")]),
     extra("ROLE").categories(FOR_OPERATORS),
+    extra("RESTORE").categories(DANGEROUS).keys(&[key(1, "OW update")]),
+    extra("RPOP").keys(&[key(1, "RW access delete")]),
+    extra("RPOPLPUSH").keys(&[key(1, "RW access delete"), key(2, "RW insert")]),
+    extra("RPUSH").keys(&[key(1, "RW insert")]),
+    extra("RPUSHX").keys(&[key(1, "RW insert")]),
+    extra("SADD").keys(&[key(1, "RW insert")]),
     extra("SCAN").tips(&["nondeterministic_output", "request_policy:special"]),
+    extra("SCARD").keys(&[key(1, "RO")]),
+    extra("SDIFF").tips(CHANGES_ORDER),
+    extra("SDIFFSTORE").keys(STORED_SET),
     extra("SET").keys(&[SET_KEY]),
     extra("SETEX").keys(&[key(1, "OW update")]),
     extra("SETNX").keys(&[key(1, "OW insert")]),
     extra("SETRANGE").keys(&[key(1, "RW update")]),
+    extra("SINTER").tips(CHANGES_ORDER),
+    extra("SINTERSTORE").keys(STORED_SET),
+    extra("SISMEMBER").keys(&[key(1, "RO")]),
     extra("SLOWLOG|GET").tips(&["request_policy:all_nodes", "nondeterministic_output"]),
     extra("SLOWLOG|LEN").tips(&["request_policy:all_nodes", "response_policy:agg_sum", "nondeterministic_output"]),
     extra("SLOWLOG|RESET").tips(ALL_NODES_OK),
+    extra("SMEMBERS").tips(CHANGES_ORDER),
+    extra("SMOVE").keys(&[key(1, "RW access delete"), key(2, "RW insert")]),
+    extra("SPOP").tips(CHANGES).keys(&[key(1, "RW access delete")]),
+    extra("SRANDMEMBER").tips(CHANGES),
+    extra("SREM").keys(&[key(1, "RW delete")]),
+    extra("SSCAN").tips(CHANGES),
     extra("STRLEN").keys(&[key(1, "RO")]),
+    extra("SUNION").tips(CHANGES_ORDER),
+    extra("SUNIONSTORE").keys(STORED_SET),
     extra("SWAPDB").categories(DANGEROUS),
     extra("TIME").tips(CHANGES),
     extra("TOUCH").tips(EACH_SHARD_SUM).keys(&[rest(1, "RO")]),
@@ -202,6 +287,40 @@ const EXTRAS: &[Extra] = &[
     extra("TYPE").keys(&[key(1, "RO")]),
     extra("UNLINK").tips(EACH_SHARD_SUM).keys(&[rest(1, "RM delete")]),
     extra("WATCH").keys(&[rest(1, "RO")]),
+    extra("XACK").keys(&[key(1, "RW update")]),
+    extra("XACKDEL").keys(&[key(1, "RW update")]),
+    extra("XADD").tips(CHANGES).keys(&[KeySpec { notes: "an update, not an insert: it may trim the stream", ..key(1, "RW update") }]),
+    extra("XAUTOCLAIM").tips(CHANGES).keys(&[key(1, "RW delete")]),
+    extra("XCLAIM").tips(CHANGES).keys(&[key(1, "RW update")]),
+    extra("XDEL").keys(&[key(1, "RW delete")]),
+    extra("XDELEX").keys(&[key(1, "RW delete")]),
+    extra("XGROUP|CREATE").keys(&[key(2, "RW insert")]),
+    extra("XGROUP|CREATECONSUMER").keys(&[key(2, "RW insert")]),
+    extra("XGROUP|DELCONSUMER").keys(&[key(2, "RW delete")]),
+    extra("XGROUP|DESTROY").keys(&[key(2, "RW delete")]),
+    extra("XGROUP|SETID").keys(&[key(2, "RW update")]),
+    extra("XINFO|CONSUMERS").tips(CHANGES),
+    extra("XLEN").keys(&[key(1, "RO")]),
+    extra("XPENDING").tips(CHANGES),
+    extra("XREAD").keys(&[streams(1)]),
+    extra("XREADGROUP").keys(&[streams(4)]),
+    extra("XSETID").keys(&[key(1, "RW update")]),
+    extra("XTRIM").tips(CHANGES).keys(&[key(1, "RW delete")]),
+    extra("ZADD").keys(&[key(1, "RW update")]),
+    extra("ZCARD").keys(&[key(1, "RO")]),
+    extra("ZDIFFSTORE").keys(STORED),
+    extra("ZINTERSTORE").keys(STORED),
+    extra("ZMPOP").keys(&[counted(1, "RW access delete")]),
+    extra("ZPOPMAX").keys(&[key(1, "RW access delete")]),
+    extra("ZPOPMIN").keys(&[key(1, "RW access delete")]),
+    extra("ZRANDMEMBER").tips(CHANGES),
+    extra("ZRANGESTORE").keys(&[key(1, "OW update"), key(2, "RO access")]),
+    extra("ZREM").keys(&[key(1, "RW delete")]),
+    extra("ZREMRANGEBYLEX").keys(&[key(1, "RW delete")]),
+    extra("ZREMRANGEBYRANK").keys(&[key(1, "RW delete")]),
+    extra("ZREMRANGEBYSCORE").keys(&[key(1, "RW delete")]),
+    extra("ZSCAN").tips(CHANGES),
+    extra("ZUNIONSTORE").keys(STORED),
 ];
 
 /// CONFIG SET with a password.
@@ -262,8 +381,8 @@ fn usual_key_spec(row: &Command) -> Option<KeySpec> {
 /// The older way to say it: first key, last key, step; zeros when that cannot be told without the arguments.
 pub(crate) fn key_range(specs: &[KeySpec]) -> (i16, i16, i16) {
     let mut all: Option<(i16, i16, i16)> = None;
-    for spec in specs {
-        let Find::Range { last, step } = spec.find else { return (0, 0, 0) };
+    for spec in specs.iter().filter(|spec| spec.keyword.is_empty()) {
+        let Find::Range { last, step } = spec.find else { continue };
         let last = if last < 0 { last } else { spec.first + last };
         all = Some(match all {
             None => (spec.first, last, step),
@@ -296,7 +415,8 @@ pub(crate) fn flags(row: &Command, specs: &[KeySpec]) -> Vec<&'static str> {
     }
     let mut flags: Vec<&str> =
         NAMES.iter().filter(|(flag, _)| row.flags.has(*flag)).map(|(_, name)| *name).collect();
-    if specs.iter().any(|spec| matches!(spec.find, Find::Counted { .. })) {
+    let moves = |spec: &KeySpec| !matches!(spec.find, Find::Range { .. }) || !spec.keyword.is_empty();
+    if specs.iter().any(moves) {
         flags.push("movablekeys");
     }
     if row.flags.has(Flags::ALLOW_BUSY) {
@@ -348,10 +468,19 @@ pub(crate) fn categories(row: &Command) -> Vec<&'static str> {
 pub(crate) fn for_each_key(row: &Command, args: &Args<'_>, mut key: impl FnMut(usize, &'static str)) -> bool {
     for spec in key_specs(row) {
         let flags = spec.in_call.map_or(spec.flags, |in_call| in_call(args));
+        if !spec.keyword.is_empty() {
+            let from = usize::try_from(spec.first).unwrap_or(1);
+            if let Some(word) = (from..args.len().max(1) - 1).find(|at| args.is(*at, spec.keyword)) {
+                let is_last = |at: usize| matches!(spec.find, Find::Range { last: 0, .. }) && at > word + 1;
+                (word + 1..args.len()).take_while(|at| !is_last(*at)).for_each(|at| key(at, flags));
+            }
+            continue;
+        }
         let rule = match spec.find {
             Find::Range { last, step } if last < 0 => Keys::Range { first: spec.first, last, step },
             Find::Range { last, step } => Keys::Range { first: spec.first, last: spec.first + last, step },
             Find::Counted { step } => Keys::Counted { at: spec.first as usize, step: step as usize },
+            Find::HalfAfter(_) => row.keys,
         };
         let mut count = 0;
         rule.for_each(args, 0, 1, |index, _| {
@@ -402,9 +531,29 @@ mod tests {
             "BITOP AND a b c d",
             "RENAME a b",
             "LCS a b LEN",
+            "GEOADD k 1 2 m",
+            "GEORADIUS a 1 2 3 m STORE b",
+            "GEORADIUS a 1 2 3 m COUNT 3 STOREDIST b ASC",
+            "GEORADIUSBYMEMBER a m 3 m COUNT 3 STOREDIST b",
+            "GEORADIUSBYMEMBER a m 3 m STORE",
+            "GEOSEARCHSTORE a b FROMMEMBER m BYRADIUS 1 m",
+            "PFCOUNT a b c",
+            "PFDEBUG GETREG k",
+            "PFMERGE a b c",
             "DEL a b c",
             "OBJECT|FREQ FREQ k",
             "WATCH a b",
+            "XREAD BLOCK 0 STREAMS a b 0 $",
+            "XREADGROUP GROUP g streams COUNT 1 STREAMS a b > >",
+            "XGROUP|CREATE CREATE k g 0",
+            "ZRANGESTORE a b 0 -1",
+            "ZUNIONSTORE a 2 b c WEIGHTS 1 2",
+            "ZMPOP 2 a b MIN COUNT 3",
+            "BZMPOP 0 2 a b MIN",
+            "BZPOPMIN a b 0",
+            "SINTERCARD 2 a b LIMIT 3",
+            "SMOVE a b m",
+            "SUNIONSTORE d a b",
         ] {
             let mut at = 0;
             let spans: Vec<Span> = line

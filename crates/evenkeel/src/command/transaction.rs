@@ -28,7 +28,7 @@ const fn control(name: &'static str, arity: Arity, handler: Handler) -> Command 
 pub(crate) const COMMANDS: &[Command] = &[
     control("MULTI",   exactly(1), multi  ).fast().flag(Flags::ALLOW_BUSY),
     control("DISCARD", exactly(1), discard).fast().flag(Flags::ALLOW_BUSY),
-    Command { reach: Reach::Queue, ..control("EXEC", exactly(1), exec).flag(Flags::MAY_WRITE.with(Flags::SKIP_SLOWLOG)) },
+    Command { reach: Reach::Queue, ..control("EXEC", exactly(1), exec).flag(Flags::SKIP_SLOWLOG) },
     Command { reach: Reach::Keys, keys: Keys::REST, ..control("WATCH", at_least(2), watch).fast().flag(Flags::ALLOW_BUSY) },
     session("UNWATCH", exactly(1), Group::Transaction, unwatch).fast().flag(Flags::ALLOW_BUSY),
 ];

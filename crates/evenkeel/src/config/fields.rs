@@ -76,6 +76,7 @@ pub(crate) struct Fields {
     // Encodings
     pub(crate) hash_max_listpack_entries: usize,
     pub(crate) hash_max_listpack_value: usize,
+    pub(crate) hll_sparse_max_bytes: usize,
     /// Entries, or below zero a class of sizes: -1 is 4 kb, -5 is 64 kb.
     pub(crate) list_max_listpack_size: i32,
     pub(crate) list_compress_depth: u32,

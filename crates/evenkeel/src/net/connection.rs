@@ -33,6 +33,8 @@ pub(crate) struct Connection {
     backlog: VecDeque<Stretch>,
     sent: usize,
     backlog_len: usize,
+    /// Sent, and too large to be freed here.
+    pub(crate) rubbish: Vec<Stretch>,
     /// There may be more to read.
     pub(crate) readable: bool,
     /// Waiting for the end of a pause.
@@ -64,6 +66,7 @@ impl Connection {
             backlog: VecDeque::new(),
             sent: 0,
             backlog_len: 0,
+            rubbish: Vec::new(),
             readable: true,
             parked: false,
             soft_since_ms: None,
@@ -101,7 +104,7 @@ impl Connection {
     /// Sends a reply, or as much of it as the socket takes; the reply is empty afterwards.
     pub(crate) fn send(&mut self, reply: &mut Reply) -> io::Result<Sent> {
         if !self.backlog.is_empty() {
-            self.queue(reply.take_rest(0));
+            self.queue(reply.take_rest(0).0);
             return Ok(Sent::Part);
         }
         let total = reply.len();
@@ -116,7 +119,9 @@ impl Connection {
             reply.clear();
             return Ok(Sent::All);
         }
-        self.queue(reply.take_rest(sent));
+        let (rest, skip) = reply.take_rest(sent);
+        self.queue(rest);
+        (self.sent, self.backlog_len) = (skip, self.backlog_len - skip);
         // A gathering write may have been cut short by its own bound rather than by the socket.
         self.send_backlog()
     }
@@ -157,13 +162,19 @@ impl Connection {
                 break;
             }
             self.sent -= len;
-            self.backlog.pop_front();
+            self.rubbish.extend(self.backlog.pop_front().filter(Stretch::is_large));
         }
     }
 
     fn note_backlog(&self) {
         self.client().out_bytes.store(self.backlog_len, Relaxed);
         self.client().out_stretches.store(self.backlog.len(), Relaxed);
+    }
+
+    /// Gives up what waits to be sent; to be dropped where there is time.
+    pub(crate) fn abandon(&mut self) -> VecDeque<Stretch> {
+        self.backlog_len = 0;
+        std::mem::take(&mut self.backlog)
     }
 
     /// Bytes waiting to be sent.

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize};
 use super::connection::Connection;
 use super::mailbox::Mailbox;
 use super::poll::check;
-use crate::blocking::Served;
+use crate::waiting::Resumed;
 
 /// What a worker can be told.
 pub(crate) enum Message {
@@ -22,7 +22,7 @@ pub(crate) enum Message {
     /// The server listens elsewhere.
     Listen,
     /// A connection's command waits no more.
-    Resume(Served),
+    Resume(Resumed),
     /// Give unused memory back.
     Purge,
 }

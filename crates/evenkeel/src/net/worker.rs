@@ -24,7 +24,7 @@ use crate::log::Level;
 use crate::observe::process;
 use crate::observe::stats::{Stage, add};
 use crate::pipeline::{Ended, Pipeline};
-use crate::reply::Reply;
+use crate::reply::{LARGE, Reply};
 use crate::server::Server;
 use crate::session::Session;
 
@@ -343,7 +343,7 @@ impl Worker {
         }
         if let Some(waiting) = &connection.session.waiting {
             // What has been taken for the client is sent before the end of its stream is read.
-            return if hangup && waiting.blocked.claim.end() { Next::Close } else { Next::Wait };
+            return if hangup && waiting.give_up() { Next::Close } else { Next::Wait };
         }
         if connection.session.closing {
             return if connection.backlog_len() == 0 { Next::Close } else { Next::Wait };
@@ -496,11 +496,12 @@ impl Worker {
         let waiting = (connection.backlog_len() + len) as u64;
         if limit > 0 && waiting > limit {
             // Nothing of it is sent: a client must not take the beginning for the whole.
-            self.reply.clear();
+            self.server.rubbish.free(std::mem::take(&mut self.reply));
             self.note_output_limit(connection, waiting);
             return false;
         }
         let sent = connection.send(&mut self.reply);
+        self.clear_away(connection);
         let stats = self.executor.stats();
         self.executor.last_ticks = book(stats, Stage::Write, before);
         let stats = self.executor.stats();
@@ -520,9 +521,18 @@ impl Worker {
         }
     }
 
+    /// Has what was sent freed by the thread for that, where it is much.
+    #[inline]
+    fn clear_away(&self, connection: &mut Connection) {
+        for stretch in connection.rubbish.drain(..) {
+            self.server.rubbish.free(stretch);
+        }
+    }
+
     fn flush_backlog(&mut self, connection: &mut Connection) -> bool {
         let before = clock::ticks();
         let sent = connection.send_backlog();
+        self.clear_away(connection);
         book(self.executor.stats(), Stage::Write, before);
         match sent {
             Ok(Sent::All) => !connection.session.closing,
@@ -736,6 +746,9 @@ impl Worker {
     /// Ends a session: its wait, its watches and its entry in the registry.
     fn forget(&mut self, mut connection: Box<Connection>) {
         self.abandon_wait(&mut connection);
+        if connection.backlog_len() > LARGE {
+            self.server.rubbish.free(connection.abandon());
+        }
         let server = &self.server;
         let seat = &mut self.executor.seat;
         if connection.session.watching.is_some() {
@@ -754,7 +767,7 @@ impl Worker {
                     self.adopt(connection);
                 }
                 Message::CloseKilled => self.close_killed(),
-                Message::Resume(served) => self.resume(served),
+                Message::Resume(resumed) => self.resume(resumed),
                 Message::Listen => self.follow_listeners(),
                 Message::Purge => process::purge(),
             }

@@ -79,6 +79,8 @@ pub(crate) struct Stats {
     pub(crate) slice_max: AtomicU64,
     /// Slices of expiry that ended for want of time.
     pub(crate) slices_cut: AtomicU64,
+    /// Ticks spent on long commands, by the threads that have them for their only work.
+    pub(crate) long_ticks: AtomicU64,
     pub(crate) commands: Box<[CommandStats]>,
     /// Error replies by their first word. Locked only when an error is replied.
     pub(crate) by_error: Mutex<BTreeMap<String, u64>>,
@@ -118,6 +120,7 @@ impl Stats {
             panics: AtomicU64::new(0),
             slice_max: AtomicU64::new(0),
             slices_cut: AtomicU64::new(0),
+            long_ticks: AtomicU64::new(0),
             commands: (0..commands).map(|_| CommandStats::default()).collect(),
             by_error: Mutex::default(),
         }
@@ -196,6 +199,7 @@ impl Stats {
             &self.panics,
             &self.slice_max,
             &self.slices_cut,
+            &self.long_ticks,
         ] {
             counter.store(0, Relaxed);
         }

@@ -33,11 +33,15 @@ impl Live {
         let server = Server::new(launch.settings, None, workers, Log::start(Level::Nothing, None));
         let server = Arc::new(server.expect("a few descriptors are free"));
         server.listen(&server.settings()).expect("the folder is there");
-        let threads = (0..workers).map(|index| {
+        let serving = (0..workers).map(|index| {
             let worker = Worker::new(server.clone(), index).expect("a few descriptors are free");
             std::thread::spawn(move || worker.run())
         });
-        Live { threads: threads.collect(), server, folder }
+        let long = (workers..2 * workers).map(|index| {
+            let server = server.clone();
+            std::thread::spawn(move || crate::long::run(&server, index))
+        });
+        Live { threads: serving.chain(long).collect(), server, folder }
     }
 
     pub(crate) fn connect(&self) -> Client {

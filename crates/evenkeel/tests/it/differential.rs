@@ -9,13 +9,29 @@ use crate::{program, start};
 /// A run that is the same every time: a change of behaviour shows in the commit that made it.
 const FIXED_SEED: u64 = 20_260_101;
 
+/// Settings of Evenkeel and of the oracle by which sets of a few members change their form. Redis 7.0 knows no small sets
+/// of texts.
+fn thresholds(peer: Peer) -> (Vec<&'static str>, Vec<&'static str>) {
+    let intset = vec!["--set-max-intset-entries", "16"];
+    let listpack = |entries| [&intset[..], &["--set-max-listpack-entries", entries]].concat();
+    match peer {
+        Peer::Redis if program().peer() == Some(Peer::Redis) => (intset.clone(), intset),
+        Peer::Redis => (listpack("0"), intset),
+        _ => (listpack("12"), listpack("12")),
+    }
+}
+
 fn same_as(peer: Peer, seed: u64, commands: usize) {
     let Some(oracle) = Program::oracle(peer) else { return };
-    let oracle = Server::start(&oracle, &[]);
-    let mut subject = start(&[]);
+    let (subject_is, oracle_is) = thresholds(peer);
+    let oracle = Server::start(&oracle, &oracle_is);
+    let mut subject = start(&subject_is);
     // The tests themselves may be tested with redis-server in Evenkeel's place.
-    let except: &[&str] =
-        if program().peer() == Some(Peer::Redis) { &["strings-valkey", "hashes-valkey"] } else { &[] };
+    let except: &[&str] = if program().peer() == Some(Peer::Redis) {
+        &["strings-valkey", "hashes-valkey", "sorted-sets-valkey"]
+    } else {
+        &[]
+    };
     match compare(&subject, &oracle, Plan { seed, commands, oracle: peer, except }) {
         Ok(summary) => println!("{summary}"),
         Err(finding) => panic!("{finding}"),

@@ -3,6 +3,7 @@
 //! cores there are; what it counts is printed.
 
 mod moves;
+mod queues;
 mod scan;
 mod totals;
 

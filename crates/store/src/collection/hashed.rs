@@ -9,7 +9,7 @@ use super::page::Page;
 use super::tree::{Inner, Seek, Siblings, Tree};
 
 /// Pages of fewer items are searched by comparing these themselves.
-const TAGS_FROM: usize = 16;
+pub(crate) const TAGS_FROM: usize = 16;
 
 /// Seeks the item of this hash for which `is` holds.
 pub(crate) struct ByHash<F> {
@@ -41,7 +41,9 @@ impl<F: Fn(&[u8]) -> bool> Seek for ByHash<F> {
     }
 }
 
-fn tag(hash: u64) -> u16 {
+/// What is compared before an item itself is.
+#[inline]
+pub(crate) fn tag(hash: u64) -> u16 {
     hash as u16
 }
 

@@ -3,7 +3,8 @@
 use std::ops::Range;
 
 use super::Cut;
-use super::tree::Tree;
+use super::page::Page;
+use super::tree::{ByPosition, Iter, Tree};
 
 /// See the module's text. Elements are at most [`super::ITEM_MAX`] bytes long.
 #[repr(transparent)]
@@ -49,6 +50,37 @@ impl List {
         Cut(self.0.remove_range(range))
     }
 
+    /// The positions, among those in the range, of elements that equal this one: in order, or from the last one on.
+    pub fn positions<'a>(&'a self, element: &'a [u8], range: Range<u64>, backward: bool) -> Positions<'a> {
+        let elements = self.0.range(range.clone());
+        let from = range.start.min(self.len());
+        let next = if backward { from + elements.len() as u64 } else { from };
+        Positions { elements, element, next, backward }
+    }
+
+    /// Removes elements that equal this one, at most `limit`, the first or the last ones; returns how many they were.
+    /// Pages that hold none are only read.
+    pub fn remove_equal(&mut self, element: &[u8], limit: u64, backward: bool) -> u64 {
+        let (mut removed, mut next) = (0, if backward { self.len() } else { 0 });
+        while removed < limit {
+            // The page that is looked at, from its item `at` on or, backwards, up to that.
+            let sought =
+                if backward { next.checked_sub(1) } else { Some(next).filter(|at| *at < self.len()) };
+            let Some(sought) = sought else { break };
+            let spot = self.0.find(&mut ByPosition(sought));
+            let start = sought - spot.at as u64;
+            let range = if backward { 0..spot.at + 1 } else { spot.at..spot.page.len() };
+            let end = start + range.end as u64;
+            let hits = hits(spot.page, element, range, limit - removed, backward);
+            next = if backward { start } else { end - hits.len() as u64 };
+            removed += hits.len() as u64;
+            if !hits.is_empty() {
+                self.0.change(&mut ByPosition(start), |page, _, _| (remove_all(page, &hits), Vec::new()));
+            }
+        }
+        removed
+    }
+
     pub fn memory(&self) -> usize {
         self.0.memory()
     }
@@ -60,5 +92,49 @@ impl List {
     /// Whether both are one, and so nothing was written to either since one was cloned from the other.
     pub fn is_same(&self, other: &List) -> bool {
         self.0.is_same(&other.0)
+    }
+}
+
+/// The items of a page, among those in the range, that equal an element: at most `limit`, the first or the last ones, in
+/// order.
+fn hits(page: &Page, element: &[u8], range: Range<usize>, limit: u64, backward: bool) -> Vec<usize> {
+    let mut hits: Vec<usize> = range.filter(|at| page.get(*at) == element).collect();
+    let beyond = hits.len() - usize::try_from(limit).map_or(hits.len(), |limit| limit.min(hits.len()));
+    if backward {
+        hits.drain(..beyond);
+    } else {
+        hits.truncate(hits.len() - beyond);
+    }
+    hits
+}
+
+/// Removes items, whose positions rise, from a page: neighbours at once, the last ones first.
+fn remove_all(page: &mut Page, hits: &[usize]) {
+    for run in hits.chunk_by(|one, next| one + 1 == *next).rev() {
+        page.remove(run[0], run[0] + run.len());
+    }
+}
+
+/// See [`List::positions`].
+pub struct Positions<'a> {
+    elements: Iter<'a>,
+    element: &'a [u8],
+    /// The position of the next one or, backwards, the one behind it.
+    next: u64,
+    backward: bool,
+}
+
+impl Iterator for Positions<'_> {
+    type Item = u64;
+
+    fn next(&mut self) -> Option<u64> {
+        loop {
+            let item = if self.backward { self.elements.next_back()? } else { self.elements.next()? };
+            let at = if self.backward { self.next - 1 } else { self.next };
+            self.next = if self.backward { at } else { at + 1 };
+            if item == self.element {
+                return Some(at);
+            }
+        }
     }
 }

@@ -1,4 +1,4 @@
-//! Collections: lists, sets, hashes, sorted sets, on trees of shared pages.
+//! Collections: lists, sets, hashes, sorted sets, streams, on trees of shared pages.
 //!
 //! ```text
 //! Entry ── 8 bytes ──> Root ─┬─ Tree: one Page, or Inner nodes over Pages
@@ -10,11 +10,16 @@
 
 mod hash;
 mod hashed;
+mod ints;
 mod list;
+mod named;
+mod ordered;
 mod page;
 mod root;
-mod set;
+pub mod sample;
+pub mod set;
 mod shared;
+pub mod stream;
 mod tree;
 mod varint;
 mod zset;
@@ -23,12 +28,13 @@ pub use hash::{Field, Hash};
 pub use list::List;
 pub use page::ITEM_MAX;
 pub use set::Set;
-pub use zset::{Lex, ZSet};
+pub use stream::Stream;
+pub use zset::{Gather, Gathered, Lex, ZSet};
 
 use std::ptr::NonNull;
 
 use crate::entry::Kind;
-use root::Root;
+use root::{Root, View};
 use tree::Tree;
 
 /// What can be the value of a key beside a string.
@@ -91,6 +97,13 @@ collection!(ZSet, Kind::ZSet, Root, Tree::new().into());
 pub struct Cut(Vec<Tree>);
 
 impl Cut {
+    fn of(root: Root) -> Cut {
+        match root.view() {
+            View::One(tree) => Cut(vec![tree.clone()]),
+            View::Two(twin) => Cut(vec![twin.main.clone(), twin.side.clone()]),
+        }
+    }
+
     /// Nodes that dropping it would visit at most, about.
     pub(crate) fn weight(&self) -> usize {
         self.0.iter().map(Tree::weight).fold(0, usize::saturating_add)

@@ -11,16 +11,23 @@
 //! block; whoever writes to a shared one gets a copy. A page of several items is at most [`PAGE_MAX`] bytes long, which
 //! is what copying, inserting in the middle and looking for a tag cost at most; an item too long for that has a page of
 //! its own, of any length, which is replaced but never copied for a neighbour's sake.
+//!
+//! A page may have a head: bytes before the first item that all of its items refer to. Such pages are not split or put
+//! together, since items mean nothing without their head.
+//!
+//! A packed page has a single item that is itself made of many, as integers are: it can be changed in part.
 
 use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
+use std::marker::PhantomData;
+use std::ops::Range;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, Ordering::*};
 
 /// Bytes of a page with several items. Inserting in the middle moves half of it, about 40 ns.
 pub(crate) const PAGE_MAX: usize = 4096;
 
-/// Longest item, in bytes.
-pub const ITEM_MAX: usize = 3 << 30;
+/// Longest item, in bytes. A request is shorter, and so is all that can become an item.
+pub const ITEM_MAX: usize = u32::MAX as usize;
 
 /// Bytes of items up to which offsets take one byte.
 const NARROW_MAX: usize = u8::MAX as usize;
@@ -33,11 +40,15 @@ const ALIGN: usize = 8;
 const TAGGED: u8 = 1;
 /// Offsets take one byte, not two.
 const NARROW: u8 = 2;
+/// The first item does not lie first: what lies before it is the head.
+const HEADED: u8 = 4;
+/// There is one item, which is many to those who know how to read it.
+const PACKED: u8 = 8;
 
 #[repr(C)]
 struct Header {
     refs: AtomicU32,
-    /// Bytes of items.
+    /// Bytes of items, and of the head.
     used: u32,
     /// Items.
     count: u16,
@@ -109,6 +120,27 @@ impl Page {
         Page(block)
     }
 
+    /// An empty page with a head, and with room for `items` items of `bytes` bytes in all.
+    pub(crate) fn with_head(head: &[u8], items: usize, bytes: usize) -> Page {
+        assert!(head.len() <= PAGE_MAX, "the first item's offset fits");
+        let mut page = Page::new(false, items, head.len() + bytes);
+        page.write(0, &[head]);
+        // SAFETY: nobody else has the block.
+        let header = unsafe { page.0.as_mut() };
+        header.used = head.len() as u32;
+        header.flags |= HEADED;
+        page
+    }
+
+    /// A packed page of this item.
+    pub(crate) fn packed(item: &[u8]) -> Page {
+        let mut page = Page::new(false, 1, item.len());
+        page.insert(0, &[item], 0);
+        // SAFETY: nobody else has the block.
+        unsafe { page.0.as_mut() }.flags |= PACKED;
+        page
+    }
+
     #[inline]
     fn header(&self) -> &Header {
         // SAFETY: the block lives as long as a reference to it, and nobody changes it while it is shared.
@@ -139,6 +171,25 @@ impl Page {
     }
 
     #[inline]
+    pub(crate) fn is_headed(&self) -> bool {
+        self.header().flags & HEADED != 0
+    }
+
+    /// The bytes before the first item.
+    #[inline]
+    pub(crate) fn head(&self) -> &[u8] {
+        let len = if self.len() == 0 { self.used() } else { self.start(0) };
+        debug_assert!(len <= self.used(), "offsets rise");
+        // SAFETY: so many bytes were written before the first item.
+        unsafe { std::slice::from_raw_parts(self.base().add(HEADER), len) }
+    }
+
+    #[inline]
+    pub(crate) fn is_packed(&self) -> bool {
+        self.header().flags & PACKED != 0
+    }
+
+    #[inline]
     fn is_narrow(&self) -> bool {
         self.header().flags & NARROW != 0
     }
@@ -155,9 +206,9 @@ impl Page {
         if self.is_tagged() { TAG } else { 0 }
     }
 
-    /// Bytes that the items take.
+    /// Bytes that the items take, and the head.
     #[inline]
-    fn used(&self) -> usize {
+    pub(crate) fn used(&self) -> usize {
         self.header().used as usize
     }
 
@@ -176,8 +227,13 @@ impl Page {
     /// Whether `parts`, put together, fit as one more item into a page of ordinary size.
     #[inline]
     pub(crate) fn has_room(&self, parts: &[&[u8]]) -> bool {
-        HEADER + self.used() + len_of(parts) + (self.len() + 1) * stride(self.header().flags & !NARROW)
-            <= PAGE_MAX
+        self.bytes_with(len_of(parts)) <= PAGE_MAX
+    }
+
+    /// Bytes that the items, tags, offsets and header would take with an item of `len` bytes more, in a wide page.
+    #[inline]
+    pub(crate) fn bytes_with(&self, len: usize) -> usize {
+        HEADER + self.used() + len + (self.len() + 1) * stride(self.header().flags & !NARROW)
     }
 
     /// Whether nobody shares the block.
@@ -268,6 +324,7 @@ impl Page {
             let header = copy.0.as_mut();
             header.count = count as u16;
             header.used = used as u32;
+            header.flags |= self.header().flags & (HEADED | PACKED);
         }
         (0..count).for_each(|at| copy.set_start(at, self.start(at)));
         copy
@@ -324,7 +381,13 @@ impl Page {
     /// Inserts an item, the parts of which are given, so that it is at position `at` afterwards. The caller sees to it
     /// that a page of several items stays below 64 KiB.
     pub(crate) fn insert(&mut self, at: usize, parts: &[&[u8]], tag: u16) {
-        let (len, count) = (len_of(parts), self.len());
+        self.insert_by(at, len_of(parts), tag, |space| parts.iter().for_each(|part| space.put(part)));
+    }
+
+    /// The same for an item of `len` bytes that `fill` puts in its place.
+    #[inline]
+    pub(crate) fn insert_by(&mut self, at: usize, len: usize, tag: u16, fill: impl FnOnce(&mut Space<'_>)) {
+        let count = self.len();
         assert!(at <= count && count < u16::MAX as usize, "a position inside, and a count that fits");
         assert!(len <= ITEM_MAX, "an item's length fits");
         assert!(count == 0 || self.used() + len <= u16::MAX as usize, "offsets fit");
@@ -333,16 +396,16 @@ impl Page {
         self.shift(start, start, len, at);
         self.open_tail(at, tag);
         self.set_start(at, start);
-        self.write(start, parts);
+        // SAFETY: room for the item was made at `start`, in a block that is ours.
+        let mut space = unsafe { Space::new(self.base().add(HEADER + start), len) };
+        fill(&mut space);
+        assert!(space.left == 0, "as many bytes as were announced");
     }
 
     fn write(&mut self, start: usize, parts: &[&[u8]]) {
-        let mut at = HEADER + start;
-        for part in parts {
-            // SAFETY: room for all parts was made at `start` by the caller, in a block that is ours.
-            unsafe { self.base().add(at).copy_from_nonoverlapping(part.as_ptr(), part.len()) }
-            at += part.len();
-        }
+        // SAFETY: room for all parts was made at `start` by the caller, in a block that is ours.
+        let mut space = unsafe { Space::new(self.base().add(HEADER + start), len_of(parts)) };
+        parts.iter().for_each(|part| space.put(part));
     }
 
     /// Makes place for an offset and a tag at position `at`, and counts the item.
@@ -369,7 +432,10 @@ impl Page {
     pub(crate) fn replace(&mut self, at: usize, parts: &[&[u8]]) {
         let (start, end) = (self.start(at), self.end(at));
         let len = len_of(parts);
-        if self.len() == 1 && (!self.is_own() || self.bytes() - (end - start) + len > self.memory()) {
+        if self.len() == 1
+            && !self.is_headed()
+            && (!self.is_own() || self.bytes() - (end - start) + len > self.memory())
+        {
             // Nothing of the old block is needed.
             let tag = if self.is_tagged() { self.tag(0) } else { 0 };
             let mut page = Page::new(self.is_tagged(), 1, len);
@@ -382,6 +448,19 @@ impl Page {
         self.shift(start, end, len, at + 1);
         self.write(start, parts);
         self.shrink();
+    }
+
+    /// Puts `bytes` in the place of a part of a packed page's item.
+    pub(crate) fn splice(&mut self, part: Range<usize>, bytes: &[u8]) {
+        assert!(self.is_packed() && part.start <= part.end && part.end <= self.used(), "a part of the item");
+        let (old, new) = (part.len(), bytes.len());
+        assert!(self.used() - old + new <= ITEM_MAX, "an item's length fits");
+        self.own(0, new.saturating_sub(old));
+        self.shift(part.start, part.end, new, 1);
+        self.write(part.start, &[bytes]);
+        if new < old {
+            self.shrink();
+        }
     }
 
     /// Writes over a part of an item, which lies inside.
@@ -427,6 +506,7 @@ impl Page {
 
     /// Appends the items of another page, which is tagged if this one is.
     pub(crate) fn append(&mut self, other: &Page) {
+        assert!(!self.is_headed() && !other.is_headed(), "items stay with their head");
         self.own(other.len(), other.used());
         for at in 0..other.len() {
             let (item, tag) = other.numbered(at);
@@ -456,6 +536,7 @@ impl Page {
 
     /// A page of these items.
     fn of<'a>(&self, tagged: bool, items: impl Iterator<Item = (&'a [u8], u16)> + Clone) -> Page {
+        assert!(!self.is_headed(), "items stay with their head");
         let bytes = items.clone().map(|(item, _)| item.len()).sum();
         let mut page = Page::new(tagged, items.clone().count(), bytes);
         items.for_each(|(item, tag)| page.insert(page.len(), &[item], tag));
@@ -475,11 +556,53 @@ impl Page {
     }
 }
 
+/// Where the bytes of an item are to be put.
+pub(crate) struct Space<'p> {
+    at: *mut u8,
+    left: usize,
+    page: PhantomData<&'p mut Page>,
+}
+
+impl Space<'_> {
+    /// # Safety
+    /// `len` bytes at `at` are the caller's, and stay so while this exists.
+    unsafe fn new(at: *mut u8, len: usize) -> Self {
+        Space { at, left: len, page: PhantomData }
+    }
+
+    /// Appends bytes. Panics if there is no room for them.
+    #[inline]
+    pub(crate) fn put(&mut self, bytes: &[u8]) {
+        assert!(bytes.len() <= self.left, "no more bytes than were announced");
+        // SAFETY: so many bytes are left, which lie in a block that nobody else sees.
+        unsafe {
+            self.at.copy_from_nonoverlapping(bytes.as_ptr(), bytes.len());
+            self.at = self.at.add(bytes.len());
+        }
+        self.left -= bytes.len();
+    }
+}
+
+impl Drop for Space<'_> {
+    /// What has not been filled, because of a panic, must not be read as it is.
+    #[inline]
+    fn drop(&mut self) {
+        // SAFETY: as in `put`.
+        unsafe { self.at.write_bytes(0, self.left) }
+    }
+}
+
 /// Bytes that each item takes beside its own in a page with these flags.
 #[inline]
 fn stride(flags: u8) -> usize {
     let offset = if flags & NARROW != 0 { 1 } else { 2 };
     offset + if flags & TAGGED != 0 { TAG } else { 0 }
+}
+
+/// Bytes of an ordinary page of so many items of `bytes` bytes in all.
+#[inline]
+pub(crate) fn bytes_of(tagged: bool, items: usize, bytes: usize) -> usize {
+    HEADER + bytes + items * stride(if tagged { TAGGED } else { 0 })
 }
 
 #[inline]
@@ -513,7 +636,10 @@ mod tests {
         println!("EVENKEEL_SEED={seed}");
         let mut random = Random::new(seed);
         for round in 0..if cfg!(miri) { 4 } else { 60 } {
-            let mut page = Page::new(round % 2 == 0, 0, 0);
+            let head = vec![b'h'; random.below(400)];
+            let is_headed = round % 3 == 2;
+            let mut page =
+                if is_headed { Page::with_head(&head, 0, 0) } else { Page::new(round % 2 == 0, 0, 0) };
             let mut plain = Plain::new();
             let mut clones: Vec<(Page, Plain)> = Vec::new();
             for _ in 0..if cfg!(miri) { 60 } else { 500 } {
@@ -542,7 +668,7 @@ mod tests {
                         page.remove(at, to);
                         plain.drain(at..to);
                     }
-                    5 if random.below(8) == 0 => {
+                    5 if random.below(8) == 0 && !is_headed => {
                         let right = page.split_off(at);
                         check(&right, &plain.split_off(at));
                         page.append(&right);
@@ -550,7 +676,7 @@ mod tests {
                             (right.get(at).to_vec(), if right.is_tagged() { right.tag(at) } else { 0 })
                         }));
                     }
-                    6 if random.below(8) == 0 => {
+                    6 if random.below(8) == 0 && !is_headed => {
                         let goes: Vec<bool> = plain.iter().map(|_| random.below(4) == 0).collect();
                         let gone = page.take_out(&goes);
                         let mut which = goes.iter();
@@ -561,10 +687,23 @@ mod tests {
                     _ => {}
                 }
                 check(&page, &plain);
+                assert_eq!(page.head(), if is_headed { &head[..] } else { b"" });
                 assert!(page.bytes() <= page.memory());
             }
             clones.iter().for_each(|(page, plain)| check(page, plain));
         }
+    }
+
+    #[test]
+    fn bytes_of_an_item_that_a_panic_left_out_are_zeros() {
+        let mut page = Page::new(false, 0, 0);
+        let fill = |space: &mut Space<'_>| {
+            space.put(b"half");
+            panic!("as a test wants it");
+        };
+        let filled = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| page.insert_by(0, 8, 0, fill)));
+        assert!(filled.is_err());
+        assert_eq!(page.get(0), b"half\0\0\0\0");
     }
 
     #[test]
@@ -574,6 +713,30 @@ mod tests {
             assert!(size >= bytes && size <= (bytes + bytes / 4 + 8).max(16), "{bytes} in {size}");
             assert!(size.is_multiple_of(4));
         }
+    }
+
+    #[test]
+    fn parts_of_a_packed_item_are_replaced() {
+        let seed = fresh_seed();
+        println!("EVENKEEL_SEED={seed}");
+        let mut random = Random::new(seed);
+        let mut page = Page::packed(b"");
+        let mut plain = Vec::new();
+        let mut clones: Vec<(Page, Vec<u8>)> = Vec::new();
+        for step in 0..if cfg!(miri) { 100 } else { 5000 } {
+            let long = if step / 500 % 2 == 0 { 30 } else { 3 };
+            let bytes = vec![step as u8; random.below(long)];
+            let start = random.below(plain.len() + 1);
+            let end = (start + random.below(12)).min(plain.len());
+            page.splice(start..end, &bytes);
+            plain.splice(start..end, bytes);
+            assert_eq!((page.get(0), page.len(), page.is_packed()), (&plain[..], 1, true));
+            assert!(page.memory() < 2 * plain.len() + 40, "{} bytes for {}", page.memory(), plain.len());
+            if random.below(200) == 0 {
+                clones.push((page.clone(), plain.clone()));
+            }
+        }
+        clones.iter().for_each(|(page, plain)| assert_eq!(page.get(0), plain));
     }
 
     #[test]

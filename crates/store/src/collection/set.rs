@@ -1,8 +1,19 @@
-//! Sets: members by hash.
+//! Sets: members by hash; or, while they are integers and few, packed integers in their order (see [`super::ints`]).
+//!
+//! An empty set becomes one of integers with its first member, if that is one, and an ordinary one for ever with the
+//! first that is not, or when there are too many.
+
+mod algebra;
+mod member;
+
+pub use algebra::Operation;
+pub use member::Member;
 
 use super::Cut;
 use super::hashed::{self, ByHash};
-use super::tree::Tree;
+use super::ints::{self, Added, Ints};
+use super::page::Page;
+use super::tree::{self, Tree};
 use crate::Hasher;
 
 /// See the module's text. Members are at most [`super::ITEM_MAX`] bytes long.
@@ -12,16 +23,47 @@ pub struct Set(pub(super) Tree);
 
 impl Set {
     #[expect(clippy::len_without_is_empty, reason = "`Collection` has it")]
+    #[inline]
     pub fn len(&self) -> u64 {
-        self.0.len()
+        match self.ints() {
+            Some(ints) => ints.len() as u64,
+            None => self.0.len(),
+        }
     }
 
+    #[inline]
+    fn ints(&self) -> Option<Ints<'_>> {
+        self.0.page().and_then(Ints::of)
+    }
+
+    /// Whether the members are packed integers; others may all be integers, too.
+    pub fn is_packed(&self) -> bool {
+        self.ints().is_some()
+    }
+
+    #[inline]
     pub fn contains(&self, hasher: &Hasher, member: &[u8]) -> bool {
-        self.0.find(&mut ByHash { hash: hasher.hash(member), is: |item: &[u8]| item == member }).found
+        match self.ints() {
+            Some(ints) => ints::parse(member).is_some_and(|value| ints.contains(value)),
+            None => self.contains_hashed(hasher.hash(member), member),
+        }
+    }
+
+    fn contains_hashed(&self, hash: u64, member: &[u8]) -> bool {
+        self.0.find(&mut ByHash { hash, is: |item: &[u8]| item == member }).found
     }
 
     /// Adds a member; `false` when it is there already.
     pub fn insert(&mut self, hasher: &Hasher, member: &[u8]) -> bool {
+        if let Some(page) = self.0.page_mut()
+            && (page.is_packed() || page.len() == 0)
+        {
+            match insert_packed(page, member) {
+                Added::New => return true,
+                Added::AlreadyThere => return false,
+                Added::Full => self.unpack(hasher),
+            }
+        }
         let hash = hasher.hash(member);
         let mut seek = ByHash { hash, is: |item: &[u8]| item == member };
         self.0.change(&mut seek, |page, _, found| {
@@ -32,8 +74,37 @@ impl Set {
         })
     }
 
+    /// Turns packed integers into ordinary members.
+    pub fn unpack(&mut self, hasher: &Hasher) {
+        let Some(ints) = self.ints() else { return };
+        let mut tree = Tree::new();
+        for member in ints.iter().map(Member::integer) {
+            let hash = hasher.hash(&member);
+            tree.change(&mut ByHash { hash, is: |_: &[u8]| false }, |page, _, _| {
+                ((), hashed::insert(page, &[&member], hash, |item| hasher.hash(item)))
+            });
+        }
+        self.0 = tree;
+    }
+
+    /// Turns ordinary members into packed integers, if that is what they are.
+    fn pack(&mut self) {
+        if self.len() == 0 || self.len() > ints::INTS_MAX as u64 || self.is_packed() {
+            return;
+        }
+        let values: Option<Vec<i64>> = self.0.iter().map(ints::parse).collect();
+        if let Some(mut values) = values {
+            values.sort_unstable();
+            self.0 = ints::of_sorted(&values).into();
+        }
+    }
+
     /// Removes a member; `false` when it is not there.
     pub fn remove(&mut self, hasher: &Hasher, member: &[u8]) -> bool {
+        if self.is_packed() {
+            let page = self.0.page_mut().expect("packed integers are one page");
+            return ints::parse(member).is_some_and(|value| ints::remove(page, value));
+        }
         let mut seek = ByHash { hash: hasher.hash(member), is: |item: &[u8]| item == member };
         self.0.change(&mut seek, |page, at, found| {
             if found {
@@ -45,22 +116,62 @@ impl Set {
 
     /// The member at a position: members have no order that means anything, but each has one position, so that one
     /// chosen at random is a fair choice.
-    pub fn get(&self, at: u64) -> Option<&[u8]> {
-        self.0.get(at)
+    pub fn get(&self, at: u64) -> Option<Member<'_>> {
+        match self.ints() {
+            Some(ints) => (at < ints.len() as u64).then(|| Member::integer(ints.get(at as usize))),
+            None => self.0.get(at).map(Member::bytes),
+        }
     }
 
     /// Removes the members at positions in the range, which lies inside.
     pub fn remove_range(&mut self, range: std::ops::Range<u64>) -> Cut {
-        Cut(self.0.remove_range(range))
+        match self.ints().map(Ints::len) {
+            Some(len) if range != (0..len as u64) => {
+                let page = self.0.page_mut().expect("packed integers are one page");
+                ints::remove_range(page, range.start as usize..range.end as usize);
+                Cut::default()
+            }
+            // The whole page is one item.
+            Some(_) => Cut(self.0.remove_range(0..1)),
+            None => Cut(self.0.remove_range(range)),
+        }
     }
 
-    /// All members: in the order in which they came while the set is small.
-    pub fn iter(&self) -> impl ExactSizeIterator<Item = &[u8]> {
+    /// Removes the members at these positions, which ascend and lie inside.
+    pub fn remove_each(&mut self, positions: &[u64]) {
+        if !self.is_packed() {
+            return self.0.remove_each(positions);
+        }
+        let page = self.0.page_mut().expect("packed integers are one page");
+        positions.iter().rev().for_each(|at| ints::remove_range(page, *at as usize..*at as usize + 1));
+    }
+
+    /// All that is in it, to be freed.
+    pub fn into_cut(self) -> Cut {
+        Cut(vec![self.0])
+    }
+
+    /// All members: integers that are packed in ascending order, others in the order in which they came while the set
+    /// is small.
+    pub fn iter(&self) -> Iter<'_> {
+        match self.ints() {
+            Some(ints) => Iter(Walk::Ints(ints, 0)),
+            None => Iter(Walk::Tree(self.0.iter())),
+        }
+    }
+
+    /// All members where they lie. They are not packed; panics otherwise.
+    pub fn unpacked(&self) -> impl ExactSizeIterator<Item = &[u8]> {
+        assert!(!self.is_packed(), "the caller has unpacked them");
         self.0.iter()
     }
 
     /// Calls `each` with about `count` members from `cursor` on; returns the next cursor, zero at the end.
-    pub fn scan<'a>(&'a self, hasher: &Hasher, cursor: u64, count: usize, each: impl FnMut(&'a [u8])) -> u64 {
+    pub fn scan(&self, hasher: &Hasher, cursor: u64, count: usize, mut each: impl FnMut(&[u8])) -> u64 {
+        if self.is_packed() {
+            self.iter().for_each(|member| each(&member));
+            return 0;
+        }
         hashed::scan(&self.0, cursor, count, |item| hasher.hash(item), each)
     }
 
@@ -72,8 +183,57 @@ impl Set {
         self.0.weight()
     }
 
+    /// Two sets that are one have the same address, and two that are not have not.
+    fn address(&self) -> usize {
+        self.0.address()
+    }
+
     /// Whether both are one, and so nothing was written to either since one was cloned from the other.
     pub fn is_same(&self, other: &Set) -> bool {
         self.0.is_same(&other.0)
     }
 }
+
+/// Adds a member to a page of packed integers, or an empty one; `Full`: it has to become one of ordinary members first.
+fn insert_packed(page: &mut Page, member: &[u8]) -> Added {
+    let Some(value) = ints::parse(member) else { return Added::Full };
+    if page.is_packed() {
+        return ints::insert(page, value);
+    }
+    *page = ints::single(value);
+    Added::New
+}
+
+/// The members of a set.
+pub struct Iter<'a>(Walk<'a>);
+
+#[expect(clippy::large_enum_variant, reason = "it lives on the stack, and not for long")]
+enum Walk<'a> {
+    Tree(tree::Iter<'a>),
+    /// The next one's position.
+    Ints(Ints<'a>, usize),
+}
+
+impl<'a> Iterator for Iter<'a> {
+    type Item = Member<'a>;
+
+    #[inline]
+    fn next(&mut self) -> Option<Member<'a>> {
+        match &mut self.0 {
+            Walk::Tree(items) => items.next().map(Member::bytes),
+            Walk::Ints(ints, at) => {
+                *at += 1;
+                (*at <= ints.len()).then(|| Member::integer(ints.get(*at - 1)))
+            }
+        }
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        match &self.0 {
+            Walk::Tree(items) => items.size_hint(),
+            Walk::Ints(ints, at) => (ints.len() - at, Some(ints.len() - at)),
+        }
+    }
+}
+
+impl ExactSizeIterator for Iter<'_> {}

@@ -37,6 +37,11 @@ impl<T> Shared<T> {
         self.inner().refs.load(Acquire) == 1
     }
 
+    /// Whether both refer to the same value.
+    pub(crate) fn is_same(&self, other: &Shared<T>) -> bool {
+        self.0 == other.0
+    }
+
     pub(crate) fn into_raw(self) -> NonNull<u8> {
         let raw = self.0.cast();
         std::mem::forget(self);
@@ -59,6 +64,19 @@ impl<T: Clone> Shared<T> {
         }
         // SAFETY: this is the only reference, and it is borrowed exclusively, so no other can come into being.
         unsafe { &mut self.0.as_mut().value }
+    }
+}
+
+impl<T: Clone> Shared<T> {
+    /// The value without the reference; a copy of it when it is shared.
+    pub(crate) fn into_value(self) -> T {
+        if !self.is_own() {
+            return T::clone(&self);
+        }
+        let inner = self.0;
+        std::mem::forget(self);
+        // SAFETY: it was made by `Box` in `new`, and this was the last reference.
+        unsafe { Box::from_raw(inner.as_ptr()) }.value
     }
 }
 

@@ -189,6 +189,11 @@ impl Tree {
         Tree(raw, PhantomData)
     }
 
+    /// Where it is, for putting those that are one together.
+    pub(crate) fn address(&self) -> usize {
+        self.0.addr().get()
+    }
+
     /// Whether both are one: as long as somebody keeps a clone of a tree, no other tree is the same as that, so a tree
     /// that is has not been written to.
     pub(crate) fn is_same(&self, other: &Tree) -> bool {
@@ -210,14 +215,9 @@ pub(crate) struct ByPosition(pub(crate) u64);
 
 impl Seek for ByPosition {
     fn branch(&mut self, inner: &Inner) -> usize {
-        let last = inner.branches.len() - 1;
-        for (index, branch) in inner.branches[..last].iter().enumerate() {
-            if self.0 < branch.count {
-                return index;
-            }
-            self.0 -= branch.count;
-        }
-        last
+        let (index, before) = inner.seek_position(self.0);
+        self.0 -= before;
+        index
     }
 
     fn within(&mut self, page: &Page) -> (usize, bool) {
@@ -240,6 +240,19 @@ impl<'a> Spot<'a> {
 }
 
 impl Inner {
+    /// The branch that has a position, at most the count, and how many items lie before it.
+    #[inline]
+    pub(crate) fn seek_position(&self, at: u64) -> (usize, u64) {
+        let (last, mut before) = (self.branches.len() - 1, 0);
+        for (index, branch) in self.branches[..last].iter().enumerate() {
+            if at < before + branch.count {
+                return (index, before);
+            }
+            before += branch.count;
+        }
+        (last, before)
+    }
+
     /// The last branch whose bound is not greater than what is sought. `compare` tells how a bound stands to that.
     #[inline]
     pub(crate) fn seek(&self, compare: impl Fn(&Bound) -> Ordering) -> usize {
@@ -334,6 +347,17 @@ impl Tree {
         Page::new(false, 0, 0).into()
     }
 
+    /// One of these pages, in their order; the first one's bound means nothing.
+    pub(crate) fn of_pages(pages: Siblings<Page>) -> Tree {
+        let mut pages = pages.into_iter().map(|(bound, page)| (bound, Tree::from(page)));
+        let mut tree = pages.next().map_or_else(Tree::new, |(_, first)| first);
+        let others: Siblings<Tree> = pages.collect();
+        if !others.is_empty() {
+            tree.raise(others);
+        }
+        tree
+    }
+
     /// Items.
     #[inline]
     pub(crate) fn len(&self) -> u64 {
@@ -348,6 +372,14 @@ impl Tree {
         match self.node() {
             Node::Page(page) => Some(page),
             Node::Inner(_) => None,
+        }
+    }
+
+    /// The only page, to be changed.
+    pub(crate) fn page_mut(&mut self) -> Option<&mut Page> {
+        match self.is_page().then(|| self.node_mut())? {
+            NodeMut::Page(page) => Some(page),
+            NodeMut::Inner(_) => unreachable!("it is a page"),
         }
     }
 
@@ -433,6 +465,15 @@ impl Tree {
         self.pages_from(ByPosition(0))
     }
 
+    /// How many pages there are. Reads the inner nodes, which are a hundredth of the pages and fewer.
+    pub(crate) fn page_count(&self) -> u64 {
+        let Node::Inner(inner) = self.node() else { return 1 };
+        if inner.branches[0].node.is_page() {
+            return inner.branches.len() as u64;
+        }
+        inner.branches.iter().map(|branch| branch.node.page_count()).sum()
+    }
+
     /// Bytes of memory, shared or not: exact for small trees, and by the first pages for large ones.
     pub(crate) fn memory(&self) -> usize {
         /// Pages looked at.
@@ -470,7 +511,9 @@ impl Tree {
     /// Whether the neighbour on the right fits in here, and leaves room for more.
     fn has_room_for(&self, other: &Tree) -> bool {
         match (self.node(), other.node()) {
-            (Node::Page(this), Node::Page(other)) => this.bytes() + other.bytes() <= PAGE_MAX / 4 * 3,
+            (Node::Page(this), Node::Page(other)) => {
+                !this.is_headed() && !other.is_headed() && this.bytes() + other.bytes() <= PAGE_MAX / 4 * 3
+            }
             (Node::Inner(this), Node::Inner(other)) => {
                 this.branches.len() + other.branches.len() <= FANOUT / 4 * 3
             }
@@ -520,10 +563,13 @@ impl Tree {
     /// Puts nodes above this one and its new siblings.
     fn raise(&mut self, siblings: Siblings<Tree>) {
         let first = std::mem::replace(self, Tree::new());
-        let mut level: Vec<Branch> = std::iter::once(([0; 2], first))
-            .chain(siblings)
-            .map(|(bound, node)| Branch { bound, count: node.len(), node })
-            .collect();
+        *self = Tree::above(std::iter::once(([0; 2], first)).chain(siblings));
+    }
+
+    /// A tree of these nodes, which are at one depth. There is one at least.
+    fn above(nodes: impl Iterator<Item = (Bound, Tree)>) -> Tree {
+        let mut level: Vec<Branch> =
+            nodes.map(|(bound, node)| Branch { bound, count: node.len(), node }).collect();
         while level.len() > 1 {
             let inners = distribute(level, true).into_iter();
             let branch = |inner: Inner| Branch {
@@ -533,7 +579,7 @@ impl Tree {
             };
             level = inners.map(branch).collect();
         }
-        *self = level.pop().expect("at least this node").node;
+        level.pop().expect("one node at least").node
     }
 
     /// Takes away nodes above a single branch.
@@ -603,6 +649,79 @@ impl Tree {
             }
         }
     }
+}
+
+// Removing items here and there.
+impl Tree {
+    /// Removes the items at these positions, which ascend and lie inside.
+    pub(crate) fn remove_each(&mut self, positions: &[u64]) {
+        assert!(positions.is_sorted_by(|one, next| one < next), "positions ascend");
+        assert!(positions.last().is_none_or(|last| *last < self.len()), "positions inside");
+        if positions.len() as u64 == self.len() {
+            *self = Tree::new();
+        } else if !positions.is_empty() {
+            self.thin(positions, 0);
+            self.lower();
+        }
+    }
+
+    /// The same for a part of a tree with `before` items to the left of it, which does not lose all of its items.
+    fn thin(&mut self, positions: &[u64], before: u64) {
+        let inner = match self.node_mut() {
+            NodeMut::Page(page) => return thin_page(page, positions, before),
+            NodeMut::Inner(inner) => inner,
+        };
+        inner.count -= positions.len() as u64;
+        let (mut rest, mut from, mut touched) = (positions, before, 0u64);
+        const { assert!(FANOUT <= u64::BITS as usize, "a bit for each branch") };
+        for (index, branch) in inner.branches.iter_mut().enumerate() {
+            let to = from + branch.count;
+            let here;
+            (here, rest) = rest.split_at(rest.partition_point(|at| *at < to));
+            branch.count -= here.len() as u64;
+            if !here.is_empty() {
+                touched |= 1 << index;
+                if branch.count > 0 {
+                    branch.node.thin(here, from);
+                }
+            }
+            from = to;
+            if rest.is_empty() {
+                break;
+            }
+        }
+        // From the last one on, so that the indices of those before stay what they were; all empty ones first, which
+        // must not be merged.
+        for index in
+            ones(touched).filter(|index| inner.branches[*index].count == 0).collect::<ArrayVec<_, FANOUT>>()
+        {
+            inner.branches.remove(index);
+            let before = (1 << index) - 1;
+            touched = touched & before | touched >> 1 & !before;
+        }
+        for index in ones(touched) {
+            if index < inner.branches.len() && inner.branches[index].node.is_small() {
+                inner.merge(index);
+            }
+        }
+    }
+}
+
+/// The bits that are set, the highest first.
+fn ones(bits: u64) -> impl Iterator<Item = usize> {
+    (0..u64::BITS as usize).rev().filter(move |index| bits >> index & 1 == 1)
+}
+
+fn thin_page(page: &mut Page, positions: &[u64], before: u64) {
+    /// Fewer items are moved out one by one.
+    const FEW: usize = 8;
+    let places = positions.iter().map(|at| (at - before) as usize);
+    if positions.len() < FEW {
+        return places.rev().for_each(|at| page.remove(at, at + 1));
+    }
+    let mut goes = vec![false; page.len()];
+    places.for_each(|at| goes[at] = true);
+    page.take_out(&goes);
 }
 
 /// Inserts an item into a page, at a position that keeps its order; where there is no room, pages come to the right of
@@ -791,6 +910,41 @@ impl DoubleEndedIterator for Iter<'_> {
 }
 
 impl ExactSizeIterator for Iter<'_> {}
+
+/// Items, each with the page that it lies in.
+pub(crate) struct WithPages<'a>(Iter<'a>);
+
+impl<'a> Iter<'a> {
+    pub(crate) fn with_pages(self) -> WithPages<'a> {
+        WithPages(self)
+    }
+}
+
+impl<'a> Iterator for WithPages<'a> {
+    type Item = (&'a Page, &'a [u8]);
+
+    #[inline]
+    fn next(&mut self) -> Option<Self::Item> {
+        let page = self.0.front.page;
+        let item = self.0.next()?;
+        Some((page.expect("an item has a page"), item))
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        self.0.size_hint()
+    }
+}
+
+impl DoubleEndedIterator for WithPages<'_> {
+    #[inline]
+    fn next_back(&mut self) -> Option<Self::Item> {
+        let page = self.0.back.page;
+        let item = self.0.next_back()?;
+        Some((page.expect("an item has a page"), item))
+    }
+}
+
+impl ExactSizeIterator for WithPages<'_> {}
 
 #[cfg(test)]
 mod tests;

@@ -2,15 +2,17 @@
 
 /// A length as bytes.
 pub(crate) struct Varint {
-    bytes: [u8; 5],
+    bytes: [u8; LEN_MAX],
     len: usize,
 }
 
+/// Bytes of the longest.
+pub(crate) const LEN_MAX: usize = 10;
+
 impl Varint {
-    /// Below 2^35.
     #[inline]
     pub(crate) fn new(mut value: u64) -> Varint {
-        let (mut bytes, mut len) = ([0; 5], 0);
+        let (mut bytes, mut len) = ([0; LEN_MAX], 0);
         while value >= 0x80 {
             bytes[len] = value as u8 | 0x80;
             value >>= 7;
@@ -23,6 +25,12 @@ impl Varint {
     #[inline]
     pub(crate) fn as_bytes(&self) -> &[u8] {
         &self.bytes[..self.len]
+    }
+
+    /// How many bytes a length takes.
+    #[inline]
+    pub(crate) fn len_of(value: u64) -> usize {
+        (u64::BITS - (value | 1).leading_zeros()).div_ceil(7) as usize
     }
 }
 
@@ -48,9 +56,10 @@ mod tests {
 
     #[test]
     fn lengths_read_back() {
-        for value in [0, 1, 127, 128, 16_383, 16_384, u64::from(u32::MAX), (1 << 35) - 1] {
+        for value in [0, 1, 127, 128, 16_383, 16_384, u64::from(u32::MAX), (1 << 35) - 1, u64::MAX] {
             let item = [Varint::new(value).as_bytes(), b"rest"].concat();
             assert_eq!(read(&item), (value, &b"rest"[..]));
+            assert_eq!(Varint::len_of(value), item.len() - 4);
         }
     }
 }

@@ -7,14 +7,19 @@
 //! items, one in order and one by the members' hashes: a look-up by member is a walk down one tree, and an iteration
 //! over members stays right while scores change, which a cursor in the order of scores could not promise.
 
+mod gather;
+
 use std::cmp::Ordering;
 use std::ops::Range;
 
+use super::Cut;
 use super::hashed::{self, ByHash};
 use super::page::Page;
 use super::root::{Root, Twin, View, ViewMut};
 use super::tree::{self, Bound, Inner, Seek, Tree};
 use crate::Hasher;
+
+pub use gather::{Gather, Gathered};
 
 /// See the module's text. Members are at most [`super::ITEM_MAX`] bytes long, less ten. Scores are never NaN.
 #[repr(transparent)]
@@ -29,8 +34,7 @@ struct Score {
 
 impl Score {
     fn new(score: f64) -> Score {
-        // Negative zero equals zero and is kept as that.
-        let bits = (score + 0.0).to_bits();
+        let bits = score.to_bits();
         let len = 8 - (bits.trailing_zeros() / 8) as usize;
         let mut bytes = [0; 9];
         bytes[0] = len as u8;
@@ -61,9 +65,9 @@ fn split(item: &[u8]) -> (&[u8], f64) {
     (member_of(item), score_of(item))
 }
 
-/// A number of 64 bits in the order of scores.
+/// A number of 64 bits in the order of scores. Negative zero equals zero, and is printed as what it is.
 fn ordered(score: f64) -> u64 {
-    let bits = score.to_bits();
+    let bits = (score + 0.0).to_bits();
     if bits >> 63 == 0 { bits | 1 << 63 } else { !bits }
 }
 
@@ -87,15 +91,18 @@ struct ByOrder<'a> {
 
 impl<'a> ByOrder<'a> {
     fn new(score: f64, member: &'a [u8]) -> ByOrder<'a> {
-        let score = score + 0.0;
         ByOrder { score, member, bound: bound_of(score, member) }
     }
 
     /// How an item stands to what is sought.
     fn compare(&self, item: &[u8]) -> Ordering {
         let (member, score) = split(item);
-        score.total_cmp(&self.score).then_with(|| member.cmp(self.member))
+        compare_scores(score, self.score).then_with(|| member.cmp(self.member))
     }
+}
+
+fn compare_scores(a: f64, b: f64) -> Ordering {
+    a.partial_cmp(&b).expect("a score is a number")
 }
 
 impl Seek for ByOrder<'_> {
@@ -157,6 +164,48 @@ pub enum Lex<'a> {
     Excluding(&'a [u8]),
 }
 
+impl Lex<'_> {
+    /// Whether a member comes before this end; `upper`: before what follows the range that ends here.
+    fn is_after(&self, member: &[u8], upper: bool) -> bool {
+        match *self {
+            Lex::Min => false,
+            Lex::Max => true,
+            Lex::Including(end) => {
+                if upper {
+                    member <= end
+                } else {
+                    member < end
+                }
+            }
+            Lex::Excluding(end) => {
+                if upper {
+                    member < end
+                } else {
+                    member <= end
+                }
+            }
+        }
+    }
+}
+
+/// See [`ZSet::lex_range`].
+fn lex_range_of_mixed(page: &Page, from: Lex<'_>, to: Lex<'_>, backwards: bool) -> Range<u64> {
+    let len = page.len();
+    let enough = |at: usize| !from.is_after(member_of(page.get(at)), false);
+    let not_too_much = |at: usize| to.is_after(member_of(page.get(at)), true);
+    if len == 0 || !enough(len - 1) || !not_too_much(0) {
+        return 0..0;
+    }
+    let range = if backwards {
+        let end = (0..len).rev().find(|at| not_too_much(*at)).map_or(0, |last| last + 1);
+        (0..end).rev().find(|at| !enough(*at)).map_or(0, |before| before + 1)..end
+    } else {
+        let start = (0..len).find(|at| enough(*at)).unwrap_or(len);
+        start..(start..len).find(|at| !not_too_much(*at)).unwrap_or(len)
+    };
+    range.start as u64..range.end as u64
+}
+
 impl ZSet {
     fn ordered(&self) -> &Tree {
         self.0.main()
@@ -182,8 +231,20 @@ impl ZSet {
 
     /// Sets a member's score; returns the one that it had.
     pub fn insert(&mut self, hasher: &Hasher, member: &[u8], score: f64) -> Option<f64> {
-        debug_assert!(!score.is_nan(), "a score is a number");
+        self.update(hasher, member, |_| Some(score))
+    }
+
+    /// Sets a member's score to what `decide` makes of the one that it has, if any; `None` leaves all as it is. Returns
+    /// the score that it had.
+    pub fn update(
+        &mut self,
+        hasher: &Hasher,
+        member: &[u8],
+        decide: impl FnOnce(Option<f64>) -> Option<f64>,
+    ) -> Option<f64> {
         let old = self.score(hasher, member);
+        let Some(score) = decide(old) else { return old };
+        debug_assert!(!score.is_nan(), "a score is a number");
         if old == Some(score) {
             return old;
         }
@@ -246,15 +307,19 @@ impl ZSet {
         Some(score)
     }
 
-    /// Removes the members at positions in the range, which lies inside: O(log n) for each.
-    pub fn remove_range(&mut self, hasher: &Hasher, range: Range<u64>) {
+    /// Removes the members at positions in the range, which lies inside: O(log n) for each, but O(1) for all.
+    pub fn remove_range(&mut self, hasher: &Hasher, range: Range<u64>) -> Cut {
+        if range == (0..self.len()) {
+            let gone = std::mem::replace(self, <ZSet as super::Collection>::new());
+            return Cut::of(gone.0);
+        }
         match self.0.view_mut() {
-            ViewMut::One(tree) => drop(tree.remove_range(range)),
+            ViewMut::One(tree) => Cut(tree.remove_range(range)),
             ViewMut::Two(twin) => {
                 for item in twin.main.range(range.clone()) {
                     remove_hashed(&mut twin.side, hasher, member_of(item));
                 }
-                drop(twin.main.remove_range(range));
+                Cut(twin.main.remove_range(range))
             }
         }
     }
@@ -281,7 +346,7 @@ impl ZSet {
 
     /// How many members have a score less than this one, or not greater if it is `including`.
     pub fn count_below(&self, score: f64, including: bool) -> u64 {
-        let (score, place) = (score + 0.0, ordered(score + 0.0));
+        let place = ordered(score);
         let before = |item: &[u8]| {
             let other = score_of(item);
             other < score || including && other == score
@@ -290,20 +355,32 @@ impl ZSet {
         self.ordered().rank(&mut Before { bound: |bound: &Bound| bound[0].cmp(&place), item: before }).0
     }
 
-    /// How many members of a set whose members all have one score come before this end of a range; `upper`: before what
-    /// follows the range.
-    pub fn count_below_lex(&self, end: Lex<'_>, upper: bool) -> u64 {
-        let (member, including) = match end {
+    /// The positions of members from `from` to `to` in a set whose members all have one score; they may be none.
+    ///
+    /// Where scores differ, this means nothing. It is what Redis makes of it in small sets all the same: members from
+    /// the first one that is not before the range to the next one behind it, or from the other side if `backwards`.
+    pub fn lex_range(&self, from: Lex<'_>, to: Lex<'_>, backwards: bool) -> Range<u64> {
+        if let (Some(page), false) = (self.ordered().page(), self.has_one_score()) {
+            return lex_range_of_mixed(page, from, to, backwards);
+        }
+        let (start, end) = (self.count_below_lex(from, false), self.count_below_lex(to, true));
+        start..end.max(start)
+    }
+
+    fn has_one_score(&self) -> bool {
+        let len = self.len();
+        let (first, last) = (self.get(0), self.get(len.wrapping_sub(1)));
+        first.map(|(_, score)| score) == last.map(|(_, score)| score)
+    }
+
+    /// How many members come before this end of a range; `upper`: before what follows the range.
+    fn count_below_lex(&self, end: Lex<'_>, upper: bool) -> u64 {
+        let member = match end {
             Lex::Min => return 0,
             Lex::Max => return self.len(),
-            Lex::Including(member) => (member, upper),
-            Lex::Excluding(member) => (member, !upper),
+            Lex::Including(member) | Lex::Excluding(member) => member,
         };
-        let before = |item: &[u8]| match member_of(item).cmp(member) {
-            Ordering::Less => true,
-            Ordering::Equal => including,
-            Ordering::Greater => false,
-        };
+        let before = |item: &[u8]| end.is_after(member_of(item), upper);
         let place = bound_of(0.0, member)[1];
         self.ordered().rank(&mut Before { bound: |bound: &Bound| bound[1].cmp(&place), item: before }).0
     }

@@ -6,7 +6,7 @@
 use super::SWEEP_FIELDS_MAX;
 use crate::audience::Audience;
 use crate::collection::{Collection, Hash};
-use crate::held::Held;
+use crate::held::{Concerns, Held};
 use crate::key::Place;
 use crate::seat::add;
 use crate::segment::Word;
@@ -41,7 +41,7 @@ impl Held<'_> {
         let found = self.note_times(place, found, before);
         slot.remember(found);
         if removed > 0 && Audience::is_there(&slot.audience) {
-            self.tell(slot, place, entry.key(), Change::Written);
+            self.tell(slot, place, entry.key(), Change::Written, Concerns::Everybody);
         }
     }
 }

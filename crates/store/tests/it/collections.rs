@@ -25,37 +25,6 @@ fn name(random: &mut Random, kinds: usize) -> Vec<u8> {
 const SIZES: [usize; 4] = [12, 120, 3000, 40_000];
 const STEPS: usize = if cfg!(miri) { 300 } else { 30_000 };
 
-#[test]
-fn sets_against_a_plain_one() {
-    let (mut random, hasher) = (seeded(), Hasher::default());
-    for kinds in SIZES {
-        let (mut set, mut plain) = (Set::new(), HashSet::new());
-        let mut clones: Vec<(Set, HashSet<Vec<u8>>)> = Vec::new();
-        for step in 0..STEPS {
-            let member = name(&mut random, kinds);
-            let shrinking = step / (STEPS / 4) % 2 == 1;
-            if random.below(4) < if shrinking { 1 } else { 3 } {
-                assert_eq!(set.insert(&hasher, &member), plain.insert(member.clone()));
-            } else {
-                assert_eq!(set.remove(&hasher, &member), plain.remove(&member));
-            }
-            let other = name(&mut random, kinds);
-            assert_eq!(set.contains(&hasher, &other), plain.contains(&other));
-            assert_eq!(set.len(), plain.len() as u64);
-            if random.below(STEPS / 8) == 0 {
-                clones.push((set.clone(), plain.clone()));
-            }
-        }
-        clones.push((set, plain));
-        for (set, plain) in clones {
-            let all: HashSet<Vec<u8>> = set.iter().map(<[u8]>::to_vec).collect();
-            assert_eq!(all.len() as u64, set.len());
-            assert!(all == plain);
-            assert!((0..set.len()).all(|at| plain.contains(set.get(at).expect("a position inside"))));
-        }
-    }
-}
-
 /// Scores in their order.
 fn place(score: f64) -> i64 {
     let bits = score.to_bits() as i64;
@@ -83,7 +52,7 @@ fn sorted_sets_against_a_plain_one() {
             }
             if random.below(4) < if shrinking { 1 } else { 3 } {
                 assert_eq!(set.insert(&hasher, &member, score), old);
-                order.insert((place(score), member.clone()));
+                order.insert((place(score + 0.0), member.clone()));
                 members.insert(member, score);
             } else {
                 assert_eq!(set.remove(&hasher, &member), old);
@@ -133,10 +102,14 @@ fn check_order(
     if members.values().all(|score| *score == 0.0) {
         let less = order.iter().filter(|(_, other)| other[..] < *member).count() as u64;
         let there = u64::from(members.contains_key(member));
-        assert_eq!(set.count_below_lex(Lex::Including(member), false), less);
-        assert_eq!(set.count_below_lex(Lex::Excluding(member), false), less + there);
-        assert_eq!(set.count_below_lex(Lex::Including(member), true), less + there);
-        assert_eq!(set.count_below_lex(Lex::Excluding(member), true), less);
+        let ends = [Lex::Min, Lex::Including(member), Lex::Excluding(member), Lex::Max];
+        let starts = [0, less, less + there, set.len()];
+        let stops = [0, less + there, less, set.len()];
+        for (from, start) in ends.into_iter().zip(starts) {
+            for (to, stop) in ends.into_iter().zip(stops) {
+                assert_eq!(set.lex_range(from, to, false), start..stop.max(start), "{from:?} to {to:?}");
+            }
+        }
     }
 }
 

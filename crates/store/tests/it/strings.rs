@@ -4,7 +4,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use evenkeel_store::rope::{CHUNK, FLAT_MAX, Rope};
-use evenkeel_store::{Expire, Made, Str};
+use evenkeel_store::{Edited, Expire, Held, Key, Made, Str, WrongType};
 
 use crate::memory::held as held_memory;
 use crate::world::World;
@@ -31,6 +31,44 @@ fn edited_values_are_raw() {
     assert_eq!(len, Ok(6));
     assert!(is_raw(&mut world, b"range"));
     assert_eq!(world.get(0, b"range"), Some(b"\0\0\0abc".to_vec()));
+}
+
+/// PFADD changes a few bytes of many where they lie; what grows takes the string's place and keeps its deadline.
+#[test]
+fn flat_strings_are_edited_where_they_lie() {
+    let mut world = World::new(1);
+    let dirty = |world: &World| world.keyspace.total().dirty;
+    let edit = |world: &mut World, key: &[u8], changes, instead: Option<&[u8]>| {
+        let edited = Edited { changes, instead: instead.map(<[u8]>::to_vec) };
+        world.one(0, key, |held, key| {
+            held.edit_flat::<WrongType>(key, |bytes| {
+                bytes[0] = b'X';
+                Ok(edited)
+            })
+        })
+    };
+    assert_eq!(edit(&mut world, b"key", 1, None), Ok(None));
+    world.set(0, b"key", b"string", Expire::At(u64::MAX));
+    let before = dirty(&world);
+    let refuse = |held: &mut Held<'_>, key: &Key<'_>| held.edit_flat(key, |_| Err(WrongType));
+    assert_eq!(world.one(0, b"key", refuse), Err(WrongType));
+    assert!(!is_raw(&mut world, b"key"));
+    assert_eq!(edit(&mut world, b"key", 3, None), Ok(Some(3)));
+    assert_eq!((world.get(0, b"key"), dirty(&world)), (Some(b"Xtring".to_vec()), before + 3));
+    assert!(is_raw(&mut world, b"key"));
+    for longer in [b"longer than before".to_vec(), vec![b'x'; FLAT_MAX + 1]] {
+        assert_eq!(edit(&mut world, b"key", 1, Some(&longer)), Ok(Some(1)));
+        assert_eq!(world.get(0, b"key"), Some(longer));
+        let deadline = world.one(0, b"key", |held, key| held.peek(key).expect("there").deadline());
+        assert_eq!(deadline, Some(u64::MAX));
+    }
+    assert_eq!(edit(&mut world, b"key", 1, None), Ok(None), "a rope is not flat");
+
+    let before = dirty(&world);
+    world.one(0, b"key", |held, key| held.remake(key, Made::Flat(b"short".to_vec()), Expire::Keep, 5));
+    assert_eq!((world.get(0, b"key"), dirty(&world)), (Some(b"short".to_vec()), before + 5));
+    assert!(is_raw(&mut world, b"key"));
+    world.verify();
 }
 
 /// BITOP sets what it has made; SETBIT of a bit that is set already edits, but changes nothing; APPEND of nothing does.

@@ -33,6 +33,15 @@ const RULES: &[Rule] = &[
     Rule { command: "HGETALL", same: same_pairs }, // a hash table has no order
     Rule { command: "HSCAN", same: both_pages }, // a hash table has no order; whole walks are compared instead
     Rule { command: "HRANDFIELD", same: same_size }, // it is random
+    Rule { command: "SMEMBERS", same: same_items }, // a hash table has no order
+    Rule { command: "SINTER", same: same_items }, // a hash table has no order
+    Rule { command: "SUNION", same: same_items }, // a hash table has no order
+    Rule { command: "SDIFF", same: same_items }, // a hash table has no order
+    Rule { command: "SSCAN", same: both_pages }, // a hash table has no order; whole walks are compared instead
+    Rule { command: "SRANDMEMBER", same: same_size }, // it is random
+    Rule { command: "SPOP", same: same_size }, // it is random
+    Rule { command: "ZSCAN", same: both_pages }, // a hash table has no order; whole walks are compared instead
+    Rule { command: "ZRANDMEMBER", same: same_size }, // it is random
     Rule { command: "TTL", same: seconds_close }, // time passes
     Rule { command: "PTTL", same: milliseconds_close }, // time passes
     Rule { command: "EXPIRETIME", same: seconds_close }, // a relative time was set at another moment
@@ -66,8 +75,14 @@ const QUARRELS: &[Quarrel] = &[
     Quarrel { oracle: Peer::Valkey, command: "SCAN", subject_says: "-ERR *", oracle_says: "*" },
     Quarrel { oracle: Peer::Valkey, command: "HSCAN", subject_says: "[*", oracle_says: "-ERR *" },
     Quarrel { oracle: Peer::Valkey, command: "HSCAN", subject_says: "-ERR *", oracle_says: "*" },
+    Quarrel { oracle: Peer::Valkey, command: "SSCAN", subject_says: "[*", oracle_says: "-ERR *" },
+    Quarrel { oracle: Peer::Valkey, command: "SSCAN", subject_says: "-ERR *", oracle_says: "*" },
+    Quarrel { oracle: Peer::Valkey, command: "SSCAN", subject_says: "-WRONGTYPE *", oracle_says: "-ERR *" },
+    Quarrel { oracle: Peer::Valkey, command: "ZSCAN", subject_says: "[*", oracle_says: "-ERR *" },
+    Quarrel { oracle: Peer::Valkey, command: "ZSCAN", subject_says: "-ERR *", oracle_says: "*" },
     // Redis 7.0 looks at the key before the other arguments, and wants both ends of a range.
     Quarrel { oracle: Peer::Valkey, command: "HSCAN", subject_says: "-WRONGTYPE *", oracle_says: "-ERR *" },
+    Quarrel { oracle: Peer::Valkey, command: "ZSCAN", subject_says: "-WRONGTYPE *", oracle_says: "-ERR *" },
     Quarrel { oracle: Peer::Valkey, command: "GETEX", subject_says: "-WRONGTYPE *", oracle_says: "-ERR *" },
     Quarrel { oracle: Peer::Valkey, command: "BITPOS", subject_says: "-WRONGTYPE *", oracle_says: "-ERR *" },
     Quarrel { oracle: Peer::Valkey, command: "BITCOUNT", subject_says: "-WRONGTYPE *", oracle_says: "-ERR *" },
@@ -75,9 +90,15 @@ const QUARRELS: &[Quarrel] = &[
     Quarrel { oracle: Peer::Valkey, command: "BITPOS", subject_says: ":*", oracle_says: "-ERR *" },
     Quarrel { oracle: Peer::Valkey, command: "BITCOUNT", subject_says: ":0", oracle_says: "-ERR *" },
     Quarrel { oracle: Peer::Valkey, command: "BITCOUNT", subject_says: "-ERR *", oracle_says: "*" },
+    // Valkey keeps small lists in another form, and refuses the one number that has no opposite.
+    Quarrel { oracle: Peer::Valkey, command: "OBJECT ENCODING", subject_says: "\"quicklist\"", oracle_says: "\"listpack\"" },
+    Quarrel { oracle: Peer::Valkey, command: "LPOS", subject_says: "*", oracle_says: "-ERR value is out of range, value must*" },
+    Quarrel { oracle: Peer::Redis, command: "LPOS", subject_says: "-ERR value is out of range*", oracle_says: "*" },
     // Valkey takes a key that is called "fields" for the word.
     Quarrel { oracle: Peer::Valkey, command: "HGETEX", subject_says: "*", oracle_says: "-ERR value is not an integer *" },
     Quarrel { oracle: Peer::Valkey, command: "HSETEX", subject_says: "*", oracle_says: "-ERR value is not an integer *" },
+    // Valkey gets ready for all members that ZADD has been given, also for those that it does not add.
+    Quarrel { oracle: Peer::Valkey, command: "OBJECT ENCODING", subject_says: "\"listpack\"", oracle_says: "\"skiplist\"" },
     // Redis embeds up to 44 bytes, Valkey more.
     Quarrel { oracle: Peer::Valkey, command: "OBJECT ENCODING", subject_says: "\"raw\"", oracle_says: "\"embstr\"" },
 ];
@@ -89,13 +110,39 @@ pub(super) fn replies(peer: Peer, args: &Args, queued: &[Args], subject: &[u8], 
     }
     let (Some(subject), Some(oracle)) = (whole(subject), whole(oracle)) else { return Verdict::Different };
     // Equal values from different bytes: one of them has an odd way to write a length or a number.
-    let allowed = subject != oracle && same_values(peer, args, queued, &subject, &oracle);
+    let spelled =
+        subject == oracle && !std::iter::once(args).chain(queued).any(|args| tells_scores(peer, args));
+    let allowed = !spelled && same_values(peer, args, queued, &subject, &oracle);
     if allowed { Verdict::Allowed } else { Verdict::Different }
 }
 
 /// Whether the replies to this command are allowed to differ in some way.
-pub(super) fn is_loose(args: &Args) -> bool {
-    rule_for(args).is_some()
+pub(super) fn is_loose(peer: Peer, args: &Args) -> bool {
+    rule_for(args).is_some() || tells_scores(peer, args)
+}
+
+/// Whether the reply may hold scores and the peer writes them in another way: Redis 7.0 with 17 digits, Valkey with as
+/// few as it takes to read them back.
+fn tells_scores(peer: Peer, args: &Args) -> bool {
+    let name = args.first().map_or(&b""[..], Vec::as_slice).to_ascii_uppercase();
+    peer == Peer::Valkey && (name.starts_with(b"Z") || name.starts_with(b"BZ"))
+}
+
+/// The same, but for the digits of numbers.
+fn same_numbers(a: &Value, b: &Value) -> bool {
+    match (a, b) {
+        (Value::Array(a), Value::Array(b)) => {
+            a.len() == b.len() && a.iter().zip(b).all(|(a, b)| same_numbers(a, b))
+        }
+        (Value::Bulk(one), Value::Bulk(other)) => {
+            one == other || number(one).is_some_and(|a| number(other) == Some(a))
+        }
+        _ => a == b,
+    }
+}
+
+fn number(text: &[u8]) -> Option<f64> {
+    std::str::from_utf8(text).ok()?.parse().ok()
 }
 
 fn same_values(peer: Peer, args: &Args, queued: &[Args], subject: &Value, oracle: &Value) -> bool {
@@ -110,7 +157,8 @@ fn same_values(peer: Peer, args: &Args, queued: &[Args], subject: &Value, oracle
         }
         _ => {
             let allowed = rule_for(args).is_some_and(|rule| (rule.same)(subject, oracle));
-            allowed || quarrel(peer, args, subject, oracle)
+            let spelled = tells_scores(peer, args) && same_numbers(subject, oracle);
+            allowed || spelled || quarrel(peer, args, subject, oracle)
         }
     }
 }
@@ -142,11 +190,11 @@ fn whole(bytes: &[u8]) -> Option<Value> {
 }
 
 fn same_items(a: &Value, b: &Value) -> bool {
-    sorted(a).is_some_and(|items| sorted(b) == Some(items))
+    same_kind(a, b) && sorted(a).is_some_and(|items| sorted(b) == Some(items))
 }
 
 fn sorted(value: &Value) -> Option<Vec<String>> {
-    let Value::Array(items) = value else { return None };
+    let (Value::Array(items) | Value::Set(items)) = value else { return None };
     let mut items: Vec<String> = items.iter().map(Value::to_string).collect();
     items.sort_unstable();
     Some(items)
@@ -171,7 +219,7 @@ fn pairs(value: &Value) -> Option<Vec<String>> {
 
 fn same_size(a: &Value, b: &Value) -> bool {
     match (a, b) {
-        (Value::Array(a), Value::Array(b)) => a.len() == b.len(),
+        (Value::Array(a), Value::Array(b)) | (Value::Set(a), Value::Set(b)) => a.len() == b.len(),
         _ => same_kind(a, b),
     }
 }
@@ -264,6 +312,9 @@ mod tests {
         let (ab, ba) = ("*2\r\n$1\r\na\r\n$1\r\nb\r\n", "*2\r\n$1\r\nb\r\n$1\r\na\r\n");
         assert_eq!(verdict("keys *", &[], ab, ba), Verdict::Allowed);
         assert_eq!(verdict("MGET a b", &[], ab, ba), Verdict::Different);
+        assert_eq!(verdict("SMEMBERS k", &[], "~2\r\n:1\r\n:2\r\n", "~2\r\n:2\r\n:1\r\n"), Verdict::Allowed);
+        assert_eq!(verdict("SMEMBERS k", &[], "~1\r\n:1\r\n", "*1\r\n:1\r\n"), Verdict::Different);
+        assert_eq!(verdict("SPOP k 2", &[], "~1\r\n:1\r\n", "~2\r\n:1\r\n:2\r\n"), Verdict::Different);
         let (pairs, riaps) = ("*4\r\n:1\r\n:2\r\n:3\r\n:4\r\n", "*4\r\n:3\r\n:4\r\n:1\r\n:2\r\n");
         assert_eq!(verdict("HGETALL k", &[], pairs, riaps), Verdict::Allowed);
         assert_eq!(verdict("HGETALL k", &[], pairs, "*4\r\n:1\r\n:4\r\n:3\r\n:2\r\n"), Verdict::Different);

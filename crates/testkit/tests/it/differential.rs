@@ -48,8 +48,8 @@ fn a_difference_that_needs_preparation_keeps_it() {
     let finding = compare(&subject, &oracle, plan).expect_err("one of them knows no idle times").to_string();
     println!("{finding}");
     assert!(
-        finding.contains(", 2 of ") && finding.contains("policy"),
-        "a key, and a question about it:\n{finding}"
+        [", 2 of ", ", 3 of "].iter().any(|kept| finding.contains(kept)) && finding.contains("policy"),
+        "a key, made in one step or two, and a question about it:\n{finding}"
     );
 }
 
@@ -59,12 +59,14 @@ fn redis_and_valkey_differ_only_as_listed() {
     let (Some(redis), Some(valkey)) = (Program::oracle(Peer::Redis), Program::oracle(Peer::Valkey)) else {
         return;
     };
-    let (redis, valkey) = (Server::start(&redis, &[]), Server::start(&valkey, &[]));
+    // Redis 7.0 knows no small sets of texts.
+    let flags = ["--set-max-listpack-entries", "0"];
+    let (redis, valkey) = (Server::start(&redis, &[]), Server::start(&valkey, &flags));
     let plan = Plan {
         seed: fresh_seed(),
         commands: 30_000,
         oracle: Peer::Valkey,
-        except: &["strings-valkey", "hashes-valkey"],
+        except: &["strings-valkey", "hashes-valkey", "sorted-sets-valkey"],
     };
     match compare(&redis, &valkey, plan) {
         Ok(summary) => println!("{summary}"),

@@ -27,7 +27,7 @@ pub(super) fn hscan(call: &mut Call<'_, '_>) -> Done {
         if filter.admits(field) {
             found.bulk(field);
             count += 1;
-            if !filter.no_values {
+            if !filter.names_only {
                 found.bulk(value);
                 count += 1;
             }

@@ -1,12 +1,15 @@
 //! A worker's connections whose commands wait: they are not read, and go on when their replies come.
 
-use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 use super::{Next, Worker};
-use crate::blocking::{End, Served, Waiting, has_hung_up};
+use crate::blocking::End;
+use crate::dispatch::book;
 use crate::net::connection::Connection;
+use crate::observe::stats::Stage;
+use crate::reply::{LARGE, Reply};
+use crate::waiting::{On, Resumed, Waiting, has_hung_up};
 
 impl Worker {
     /// The connection's command waits. What comes meanwhile stays in the kernel.
@@ -14,7 +17,7 @@ impl Worker {
         let hung_up = has_hung_up(connection.fd());
         let Some(waiting) = &mut connection.session.waiting else { return self.put_back(token, connection) };
         // A hang-up announced together with the command is not announced again.
-        if hung_up && waiting.blocked.claim.end() {
+        if hung_up && waiting.give_up() {
             return self.close(token, connection);
         }
         connection.readable |= hung_up;
@@ -46,26 +49,31 @@ impl Worker {
             }
             let connection = self.connections.get(token as u32 as usize).and_then(Option::as_ref);
             let waiting = connection.and_then(|connection| connection.session.waiting.as_ref());
+            let Some(On::Keys(blocked, _)) = waiting.map(|waiting| &waiting.on) else { continue };
             // If it has just been served, the reply is on its way.
-            if let Some(served) = waiting.and_then(|waiting| waiting.blocked.end(End::Timeout)) {
+            if let Some(resumed) = blocked.end(End::Timeout) {
                 let latency_tracking = self.executor.settings.latency_tracking;
-                self.executor.stats().resumed(served.blocked.id, 0, false, latency_tracking);
-                self.resume(served);
+                self.executor.stats().resumed(blocked.id, 0, false, latency_tracking);
+                self.resume(resumed);
             }
         }
     }
 
     /// A wait is over: answers, and goes on with what the client has sent since.
-    pub(super) fn resume(&mut self, served: Served) {
-        let Served { blocked, reply } = served;
-        let token = blocked.client.token.load(Relaxed);
-        let Some(mut connection) = self.take(token) else { return };
-        let is_its_own = |waiting: &mut Box<Waiting>| Arc::ptr_eq(&waiting.blocked, &blocked);
+    pub(super) fn resume(&mut self, resumed: Resumed) {
+        let Resumed { client, number, reply } = resumed;
+        let token = client.token.load(Relaxed);
+        self.executor.last_ticks = book(self.executor.stats(), Stage::Other, self.executor.last_ticks);
+        let Some(mut connection) = self.take(token) else { return self.discard(reply) };
+        let is_its_own = |waiting: &mut Box<Waiting>| waiting.number == number;
         let Some(waiting) = connection.session.waiting.take_if(is_its_own) else {
-            return self.put_back(token, connection);
+            self.put_back(token, connection);
+            return self.discard(reply);
         };
         self.leave_queues(token, &waiting);
-        if !waiting.mute {
+        if waiting.mute {
+            self.discard(reply);
+        } else {
             let own = std::mem::replace(&mut self.reply, reply);
             let is_open = self.flush(&mut connection);
             self.reply = own;
@@ -76,18 +84,27 @@ impl Worker {
         self.settle(token, connection, Next::Again);
     }
 
+    /// A reply that nobody wants.
+    fn discard(&self, reply: Reply) {
+        if reply.len() > LARGE {
+            self.server.rubbish.free(reply);
+        }
+    }
+
     /// Ends the wait of a connection that is about to be closed.
     pub(super) fn abandon_wait(&mut self, connection: &mut Connection) {
         if let Some(waiting) = connection.session.waiting.take() {
-            waiting.blocked.claim.end();
-            let token = waiting.blocked.client.token.load(Relaxed);
-            self.leave_queues(token, &waiting);
+            waiting.abandon();
+            self.leave_queues(connection.client().token.load(Relaxed), &waiting);
         }
     }
 
     fn leave_queues(&mut self, token: u64, waiting: &Waiting) {
         if let Some(deadline) = waiting.deadline {
             self.deadlines.remove(&(deadline, token));
+        }
+        if let On::Long(_) = waiting.on {
+            return;
         }
         let (server, seat) = (&self.server, &mut self.executor.seat);
         server.keyspace.enter(seat);

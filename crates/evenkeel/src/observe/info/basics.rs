@@ -55,8 +55,9 @@ pub(super) fn clients(facts: &Facts<'_>, text: &mut Text) {
     text.field("watching_clients", clients.watching);
     text.field("clients_in_timeout_table", clients.in_timeout);
     text.field("total_watched_keys", clients.watched_keys);
-    text.field("total_blocking_keys", server.keyspace.waited_keys());
-    text.zeros(&["total_blocking_keys_on_nokey"]);
+    let [waited_keys, on_no_key] = server.keyspace.waited_keys();
+    text.field("total_blocking_keys", waited_keys);
+    text.field("total_blocking_keys_on_nokey", on_no_key);
     let paused = server.pause.is_active(now);
     text.field("paused_reason", if paused { "client_pause" } else { "none" });
     text.field("paused_actions", server.pause.name(now));

@@ -18,6 +18,9 @@ pub(super) fn stats(facts: &Facts<'_>, text: &mut Text) {
 
     text.field("total_connections_received", sum(|stats| &stats.connections));
     text.field("total_commands_processed", sum(|stats| &stats.commands_run));
+    text.field("long_commands_running", server.long.running());
+    text.field("long_commands_queued", server.long.queued());
+    text.field("long_commands_processed", server.long.total());
     text.field("instantaneous_ops_per_sec", rates.commands_per_second());
     text.field("total_net_input_bytes", sum(|stats| &stats.net_in));
     text.field("total_net_output_bytes", sum(|stats| &stats.net_out));

@@ -13,6 +13,8 @@ pub(super) fn stages(facts: &Facts<'_>, text: &mut Text) {
         let us = clock::us(all.iter().map(|stats| stats.stage(stage)).sum());
         text.field(format_args!("stage_{}_usec", stage.name()), us);
     }
+    let long_us = clock::us(all.iter().map(|stats| stats.long_ticks.load(Relaxed)).sum());
+    text.field("long_commands_usec", long_us);
     let longest = all.iter().map(|stats| stats.slice_max.load(Relaxed)).max().unwrap_or(0);
     text.field("background_slice_max_usec", clock::us(longest));
 }

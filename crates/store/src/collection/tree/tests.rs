@@ -1,6 +1,7 @@
 use evenkeel_testkit::random::{Random, fresh_seed};
 
 use super::*;
+use crate::collection::sample::Dice;
 
 /// What must hold of every tree; returns its height.
 fn check_shape(tree: &Tree) -> usize {
@@ -78,6 +79,12 @@ fn random_operations_against_a_plain_vector() {
                     let to = at + random.below(plain.len() - at + 1);
                     drop(tree.remove_range(at as u64..to as u64));
                     plain.drain(at..to);
+                }
+                10 if random.below(300) == 0 => {
+                    let positions = Dice::new(random.draw()).positions(at as u64, plain.len() as u64);
+                    tree.remove_each(&positions);
+                    positions.iter().rev().for_each(|at| _ = plain.remove(*at as usize));
+                    check(&tree, &plain);
                 }
                 9 if random.below(100) == 0 && clones.len() < 12 => {
                     clones.push((tree.clone(), plain.clone()))

@@ -1,0 +1,161 @@
+//! DUMP and RESTORE: a value as bytes that another server takes, Redis' own format both ways.
+//!
+//! What is written is version 10 of the format, which Redis 7.0 and everything after it reads; for a hash whose fields
+//! expire it is version 80, since Valkey 9. What is read is checked
+//! through and through before anything is stored: it may come from anywhere.
+//!
+//! A large value is written and read by another thread, without locks (see `long.rs`).
+
+use std::sync::Arc;
+
+use evenkeel_rdb::dump;
+use evenkeel_store::{Access, Key, Millis, evict};
+
+use super::{Call, Command, Group, Keys, at_least, exactly, read, write};
+use crate::error::{Done, Error};
+use crate::long::Work;
+use crate::reply::Reply;
+use crate::serial::{self, Formed, Value};
+
+#[rustfmt::skip]
+pub(crate) const COMMANDS: &[Command] = &[
+    read ("DUMP",    exactly(2),  Keys::FIRST, Group::Keyspace, dump   ),
+    write("RESTORE", at_least(4), Keys::FIRST, Group::Keyspace, restore).grows(),
+];
+
+/// Bytes of a payload that take as long to read as an element of a collection takes to write, about.
+const BYTES_PER_ELEMENT: usize = 32;
+
+/// DUMP key
+fn dump(call: &mut Call<'_, '_>) -> Done {
+    let Some(view) = call.held.read(&call.keys[0]) else {
+        call.reply.null();
+        return Ok(());
+    };
+    let value = Value::of(view);
+    if !call.is_long(value.elements()) {
+        call.reply.bulk(&serial::payload(&value, call.settings));
+        return Ok(());
+    }
+    let settings = call.settings.clone();
+    call.go_long(Work::reads(move |reply: &mut Reply| {
+        reply.bulk(&serial::payload(&value, &settings));
+        Ok(())
+    }))
+}
+
+/// How RESTORE is asked to do it.
+#[derive(Clone, Copy, Default)]
+struct Options {
+    replaces: bool,
+    absolute: bool,
+    idle_seconds: Option<i64>,
+    frequency: Option<u8>,
+    /// Milliseconds, or the time itself if `absolute`; zero for ever.
+    ttl: u64,
+}
+
+impl Options {
+    fn parse(call: &Call<'_, '_>) -> Result<Options, Error> {
+        let (args, mut options, mut at) = (&call.args, Options::default(), 4);
+        while at < args.len() {
+            let has_value = at + 1 < args.len();
+            match args.word(at).as_bytes() {
+                b"REPLACE" => options.replaces = true,
+                b"ABSTTL" => options.absolute = true,
+                b"IDLETIME" if has_value && options.frequency.is_none() => {
+                    at += 1;
+                    let idle = args.int(at)?;
+                    if idle < 0 {
+                        return Err(Error::text("ERR Invalid IDLETIME value, must be >= 0"));
+                    }
+                    options.idle_seconds = Some(idle);
+                }
+                b"FREQ" if has_value && options.idle_seconds.is_none() => {
+                    at += 1;
+                    let frequency = u8::try_from(args.int(at)?);
+                    let error = || Error::text("ERR Invalid FREQ value, must be >= 0 and <= 255");
+                    options.frequency = Some(frequency.map_err(|_| error())?);
+                }
+                _ => return Err(Error::Syntax),
+            }
+            at += 1;
+        }
+        Ok(options)
+    }
+
+    fn deadline(&self, now: Millis) -> Option<Millis> {
+        match (self.ttl, self.absolute) {
+            (0, _) => None,
+            (ttl, true) => Some(ttl),
+            (ttl, false) => Some(now.saturating_add(ttl)),
+        }
+    }
+}
+
+/// RESTORE key ttl serialized-value [REPLACE] [ABSTTL] [IDLETIME seconds] [FREQ frequency]
+fn restore(call: &mut Call<'_, '_>) -> Done {
+    let mut options = Options::parse(call)?;
+    refuse_to_overwrite(call, options)?;
+    options.ttl =
+        u64::try_from(call.args.int(2)?).map_err(|_| Error::text("ERR Invalid TTL value, must be >= 0"))?;
+    let payload = call.args.at(3);
+    let (settings, now) = (call.settings.clone(), call.now_ms());
+    if !call.is_long(payload.len() / BYTES_PER_ELEMENT) {
+        let value = read_payload(payload, &settings, &call.held.keyspace().hasher, now)?;
+        return store(call, options, value);
+    }
+    let (payload, server) = (payload.to_vec(), Arc::clone(call.server));
+    call.go_long(Work::writes(
+        move || read_payload(&payload, &settings, &server.keyspace.hasher, now),
+        |_| true, // it depends on no key
+        move |call, value| {
+            refuse_to_overwrite(call, options)?;
+            store(call, options, value)
+        },
+    ))
+}
+
+fn refuse_to_overwrite(call: &mut Call<'_, '_>, options: Options) -> Done {
+    if !options.replaces && call.held.peek(&call.keys[0]).is_some() {
+        return Err(Error::text("BUSYKEY Target key name already exists."));
+    }
+    Ok(())
+}
+
+fn read_payload(
+    payload: &[u8],
+    settings: &crate::config::Settings,
+    hasher: &evenkeel_store::Hasher,
+    now: Millis,
+) -> Result<Formed, Error> {
+    let mut decoder =
+        dump::open(payload).map_err(|_| Error::text("ERR DUMP payload version or checksum are wrong"))?;
+    let value = serial::read(&mut decoder, settings, hasher, now);
+    let value = value.and_then(|value| decoder.finish().map(|()| value));
+    value.map_err(|_| Error::text("ERR Bad data format"))
+}
+
+fn store(call: &mut Call<'_, '_>, options: Options, value: Formed) -> Done {
+    let (key, now): (Key<'_>, _) = (call.keys[0], call.now_ms());
+    let deadline = options.deadline(now);
+    call.held.remove(&key);
+    // A value that has expired on its way is as good as restored and gone.
+    if deadline.is_none_or(|deadline| deadline > now) {
+        value.store(call.held, &key, deadline);
+        let access = match (call.held.seat.access, options) {
+            (Access::Lru, Options { idle_seconds: Some(idle), .. }) => {
+                Some(evict::lru_clock(now.saturating_sub(idle as u64 * 1000)))
+            }
+            (Access::Lfu { .. }, Options { frequency: Some(frequency), .. }) => {
+                Some(evict::lfu_new(now) & !0xff | u32::from(frequency))
+            }
+            _ => None,
+        };
+        if let Some(access) = access {
+            call.held.set_access(&key, access);
+        }
+    }
+    call.reply.ok();
+    Ok(())
+}

@@ -1,0 +1,269 @@
+//! Lists: what is done at the ends and by position. [`search`] has what looks at elements, [`moving`] what takes them from
+//! one list to another or waits for them.
+//!
+//! A list is a tree of pages that counts: every position is found in O(log n), and a range is cut off in O(log n), too.
+//! What was cut off is freed elsewhere if it is much.
+
+mod moving;
+mod search;
+
+use std::ops::Range;
+
+use evenkeel_resp::number::parse_i64;
+use evenkeel_store::Edit;
+use evenkeel_store::collection::{ITEM_MAX, List};
+
+use super::{Call, Command, Flags, Group, Keys, at_least, exactly, read, write};
+use crate::error::{Done, Error};
+use crate::reply::Reply;
+
+const GROUP: Group = Group::List;
+
+#[rustfmt::skip]
+pub(crate) const COMMANDS: &[Command] = &[
+    write("LPUSH",      at_least(3), Keys::FIRST,            GROUP, lpush             ).grows().fast(),
+    write("RPUSH",      at_least(3), Keys::FIRST,            GROUP, rpush             ).grows().fast(),
+    write("LPUSHX",     at_least(3), Keys::FIRST,            GROUP, lpushx            ).grows().fast(),
+    write("RPUSHX",     at_least(3), Keys::FIRST,            GROUP, rpushx            ).grows().fast(),
+    write("LPOP",       at_least(2), Keys::FIRST,            GROUP, lpop              ).fast(),
+    write("RPOP",       at_least(2), Keys::FIRST,            GROUP, rpop              ).fast(),
+    read ("LLEN",       exactly(2),  Keys::FIRST,            GROUP, llen              ).fast(),
+    read ("LINDEX",     exactly(3),  Keys::FIRST,            GROUP, lindex            ),
+    write("LSET",       exactly(4),  Keys::FIRST,            GROUP, lset              ).grows(),
+    read ("LRANGE",     exactly(4),  Keys::FIRST,            GROUP, lrange            ),
+    write("LTRIM",      exactly(4),  Keys::FIRST,            GROUP, ltrim             ),
+    write("LINSERT",    exactly(5),  Keys::FIRST,            GROUP, search::linsert   ).grows(),
+    write("LREM",       exactly(4),  Keys::FIRST,            GROUP, search::lrem      ),
+    read ("LPOS",       at_least(3), Keys::FIRST,            GROUP, search::lpos      ),
+    write("LMOVE",      exactly(5),  Keys::FIRST_TWO,        GROUP, moving::lmove     ).grows(),
+    write("RPOPLPUSH",  exactly(3),  Keys::FIRST_TWO,        GROUP, moving::rpoplpush ).grows(),
+    write("LMPOP",      at_least(4), moving::COUNTED,        GROUP, moving::lmpop     ),
+    write("BLPOP",      at_least(3), moving::ALL_BUT_LAST,   GROUP, moving::blpop     ).flag(Flags::NOSCRIPT).blocks(),
+    write("BRPOP",      at_least(3), moving::ALL_BUT_LAST,   GROUP, moving::brpop     ).flag(Flags::NOSCRIPT).blocks(),
+    write("BLMOVE",     exactly(6),  Keys::FIRST_TWO,        GROUP, moving::blmove    ).grows().flag(Flags::NOSCRIPT).blocks(),
+    write("BRPOPLPUSH", exactly(4),  Keys::FIRST_TWO,        GROUP, moving::brpoplpush).grows().flag(Flags::NOSCRIPT).blocks(),
+    write("BLMPOP",     at_least(5), moving::COUNTED_SECOND, GROUP, moving::blmpop    ).blocks(),
+];
+
+/// One end of a list.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Side {
+    Left,
+    Right,
+}
+
+impl Side {
+    /// The side that an argument names.
+    fn parse(call: &Call<'_, '_>, index: usize) -> Result<Side, Error> {
+        match call.args.word(index).as_bytes() {
+            b"LEFT" => Ok(Side::Left),
+            b"RIGHT" => Ok(Side::Right),
+            _ => Err(Error::Syntax),
+        }
+    }
+
+    fn push(self, list: &mut List, element: &[u8]) {
+        match self {
+            Side::Left => list.push_front(element),
+            Side::Right => list.push_back(element),
+        }
+    }
+
+    /// The positions of the `count` elements at this end of a list of `len`, which has as many.
+    fn range(self, count: u64, len: u64) -> Range<u64> {
+        match self {
+            Side::Left => 0..count,
+            Side::Right => len - count..len,
+        }
+    }
+}
+
+/// Refuses an element that is too long to be one.
+fn check_element(element: &[u8]) -> Done {
+    if element.len() <= ITEM_MAX { Ok(()) } else { Err(Error::text("ERR Element too large")) }
+}
+
+/// LPUSH key element [element ...]
+fn lpush(call: &mut Call<'_, '_>) -> Done {
+    push(call, Side::Left)
+}
+
+/// RPUSH key element [element ...]
+fn rpush(call: &mut Call<'_, '_>) -> Done {
+    push(call, Side::Right)
+}
+
+fn push(call: &mut Call<'_, '_>, side: Side) -> Done {
+    call.args.from(2).try_for_each(check_element)?;
+    let len = call.held.edit(&call.keys[0], |list| push_all(list, call.args.from(2), side))?;
+    call.reply.int(len as i64);
+    Ok(())
+}
+
+/// LPUSHX key element [element ...]
+fn lpushx(call: &mut Call<'_, '_>) -> Done {
+    push_if_there(call, Side::Left)
+}
+
+/// RPUSHX key element [element ...]
+fn rpushx(call: &mut Call<'_, '_>) -> Done {
+    push_if_there(call, Side::Right)
+}
+
+fn push_if_there(call: &mut Call<'_, '_>, side: Side) -> Done {
+    call.args.from(2).try_for_each(check_element)?;
+    let len = call.held.edit_if_there(&call.keys[0], |list| push_all(list, call.args.from(2), side))?;
+    call.reply.int(len.unwrap_or(0) as i64);
+    Ok(())
+}
+
+/// Pushes elements one after the other; returns the length afterwards.
+fn push_all<'a>(
+    list: &mut Edit<'_, List>,
+    elements: impl ExactSizeIterator<Item = &'a [u8]>,
+    side: Side,
+) -> u64 {
+    list.changes = elements.len() as u64;
+    elements.for_each(|element| side.push(list, element));
+    list.len()
+}
+
+/// LPOP key [count]
+fn lpop(call: &mut Call<'_, '_>) -> Done {
+    pop(call, Side::Left)
+}
+
+/// RPOP key [count]
+fn rpop(call: &mut Call<'_, '_>) -> Done {
+    pop(call, Side::Right)
+}
+
+fn pop(call: &mut Call<'_, '_>, side: Side) -> Done {
+    let count = match call.args.len() {
+        2 => None,
+        3 => Some(count_at(call, 2)?),
+        _ => return Err(Error::Arity(call.name())),
+    };
+    let popped = call.held.edit_if_there(&call.keys[0], |list| match count {
+        None => take(list, 1, side, call.reply),
+        Some(count) => {
+            let count = count.min(list.len());
+            call.reply.array(count as usize);
+            take(list, count, side, call.reply);
+        }
+    })?;
+    match (popped, count) {
+        (Some(()), _) => {}
+        (None, None) => call.reply.null(),
+        (None, Some(_)) => call.reply.null_array(),
+    }
+    Ok(())
+}
+
+/// How many elements an argument asks for.
+fn count_at(call: &Call<'_, '_>, index: usize) -> Result<u64, Error> {
+    let count = parse_i64(call.args.at(index)).and_then(|count| u64::try_from(count).ok());
+    count.ok_or(Error::text("ERR value is out of range, must be positive"))
+}
+
+/// Takes elements, of which there are as many, from one end and replies each, the outermost first.
+fn take(list: &mut Edit<'_, List>, count: u64, side: Side, reply: &mut Reply) {
+    let range = side.range(count, list.len());
+    let elements = list.range(range.clone());
+    match side {
+        Side::Left => elements.for_each(|element| reply.bulk(element)),
+        Side::Right => elements.rev().for_each(|element| reply.bulk(element)),
+    }
+    remove(list, range);
+}
+
+fn remove(list: &mut Edit<'_, List>, range: Range<u64>) {
+    list.changes += range.end - range.start;
+    let cut = list.remove(range);
+    list.discard(cut);
+}
+
+/// LLEN key
+fn llen(call: &mut Call<'_, '_>) -> Done {
+    let len = call.held.collection::<List>(&call.keys[0])?.map_or(0, |list| list.len());
+    call.reply.int(len as i64);
+    Ok(())
+}
+
+/// LINDEX key index
+fn lindex(call: &mut Call<'_, '_>) -> Done {
+    let list = call.held.collection::<List>(&call.keys[0])?;
+    let Some(list) = list else {
+        call.reply.null();
+        return Ok(());
+    };
+    match position(call.args.int(2)?, list.len()).and_then(|at| list.get(at)) {
+        Some(element) => call.reply.bulk(element),
+        None => call.reply.null(),
+    }
+    Ok(())
+}
+
+/// The position that an index means, which counts from the end where it is negative; `None` when it is before the first.
+fn position(index: i64, len: u64) -> Option<u64> {
+    if index < 0 { len.checked_sub(index.unsigned_abs()) } else { Some(index as u64) }
+}
+
+/// LSET key index element
+fn lset(call: &mut Call<'_, '_>) -> Done {
+    let element = call.args.at(3);
+    check_element(element)?;
+    let set = call.held.edit_if_there(&call.keys[0], |list: &mut Edit<'_, List>| {
+        let at = position(call.args.int(2)?, list.len()).filter(|at| *at < list.len());
+        list.set(at.ok_or(Error::text("ERR index out of range"))?, element);
+        list.changes = 1;
+        Ok(())
+    })?;
+    set.unwrap_or(Err(Error::NoSuchKey))?;
+    call.reply.ok();
+    Ok(())
+}
+
+/// LRANGE key start stop
+fn lrange(call: &mut Call<'_, '_>) -> Done {
+    let (start, stop) = (call.args.int(2)?, call.args.int(3)?);
+    let list = call.held.collection::<List>(&call.keys[0])?;
+    let found = list.as_ref().and_then(|list| Some((list, range(start, stop, list.len())?)));
+    let Some((list, range)) = found else {
+        call.reply.array(0);
+        return Ok(());
+    };
+    let elements = list.range(range);
+    call.reply.array(elements.len());
+    elements.for_each(|element| call.reply.bulk(element));
+    Ok(())
+}
+
+/// The positions from `start` to `stop`, which count from the end where they are negative; `None` when there are none.
+fn range(start: i64, stop: i64, len: u64) -> Option<Range<u64>> {
+    let first = position(start, len).unwrap_or(0);
+    let end = position(stop, len)?.saturating_add(1).min(len);
+    (first < end).then_some(first..end)
+}
+
+/// LTRIM key start stop
+fn ltrim(call: &mut Call<'_, '_>) -> Done {
+    let (start, stop) = (call.args.int(2)?, call.args.int(3)?);
+    let key = &call.keys[0];
+    let trimmed = call.held.edit_if_there(key, |list: &mut Edit<'_, List>| {
+        let stays = range(start, stop, list.len()).unwrap_or(0..0);
+        let behind = stays.end..list.len();
+        remove(list, behind);
+        remove(list, 0..stays.start);
+        list.changes
+    })?;
+    if trimmed == Some(0) {
+        // Counts as a write to those who watch the key, even so.
+        call.held.announce(key);
+    }
+    call.reply.ok();
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,160 @@
+//! Lists: what takes elements from the first list that has some, or from one list to another, and may wait for them.
+
+use evenkeel_resp::number::parse_i64;
+use evenkeel_store::Edit;
+use evenkeel_store::Kind;
+use evenkeel_store::collection::List;
+
+use super::{Side, take};
+use crate::blocking::Wait;
+use crate::command::{Call, Keys};
+use crate::error::{Done, Error};
+
+/// LMPOP's keys.
+pub(super) const COUNTED: Keys = Keys::Counted { at: 1, step: 1 };
+
+/// BLMPOP's keys.
+pub(super) const COUNTED_SECOND: Keys = Keys::Counted { at: 2, step: 1 };
+
+/// BLPOP's keys: all but the timeout.
+pub(super) const ALL_BUT_LAST: Keys = Keys::Range { first: 1, last: -2, step: 1 };
+
+/// LMOVE source destination <LEFT | RIGHT> <LEFT | RIGHT>
+pub(super) fn lmove(call: &mut Call<'_, '_>) -> Done {
+    let (from, to) = (Side::parse(call, 3)?, Side::parse(call, 4)?);
+    move_or_null(call, from, to)
+}
+
+/// RPOPLPUSH source destination
+pub(super) fn rpoplpush(call: &mut Call<'_, '_>) -> Done {
+    move_or_null(call, Side::Right, Side::Left)
+}
+
+fn move_or_null(call: &mut Call<'_, '_>, from: Side, to: Side) -> Done {
+    if !try_move(call, from, to)? {
+        call.reply.null();
+    }
+    Ok(())
+}
+
+/// BLMOVE source destination <LEFT | RIGHT> <LEFT | RIGHT> timeout
+pub(super) fn blmove(call: &mut Call<'_, '_>) -> Done {
+    let (from, to) = (Side::parse(call, 3)?, Side::parse(call, 4)?);
+    move_or_block(call, from, to, 5)
+}
+
+/// BRPOPLPUSH source destination timeout
+pub(super) fn brpoplpush(call: &mut Call<'_, '_>) -> Done {
+    move_or_block(call, Side::Right, Side::Left, 3)
+}
+
+fn move_or_block(call: &mut Call<'_, '_>, from: Side, to: Side, timeout_at: usize) -> Done {
+    let timeout = call.timeout_s(timeout_at)?;
+    if try_move(call, from, to)? {
+        return Ok(());
+    }
+    call.block(Wait::on(0..1, Kind::List, timeout).with(1..2).null_in_multi())
+}
+
+/// Takes an element from one end of the first key's list and pushes it at an end of the second one's, and replies it.
+/// `false`, and nothing is done, if there is none to take.
+fn try_move(call: &mut Call<'_, '_>, from: Side, to: Side) -> Result<bool, Error> {
+    let (source, destination) = (&call.keys[0], &call.keys[1]);
+    let Some(list) = call.held.peek_collection::<List>(source)? else { return Ok(false) };
+    let at = from.range(1, list.len()).start;
+    let element = list.get(at).expect("a list that is there is not empty").to_vec();
+    if source.bytes == destination.bytes {
+        call.held.edit(source, |list: &mut Edit<'_, List>| {
+            super::remove(list, at..at + 1);
+            to.push(list, &element);
+        })?;
+    } else {
+        // First, since a destination of another type is refused before anything has changed. Both count as one change.
+        call.held.edit(destination, |list: &mut Edit<'_, List>| to.push(list, &element))?;
+        call.held.announce(destination);
+        call.held.edit(source, |list: &mut Edit<'_, List>| super::remove(list, at..at + 1))?;
+    }
+    call.reply.bulk(&element);
+    Ok(true)
+}
+
+/// LMPOP numkeys key [key ...] <LEFT | RIGHT> [COUNT count]
+pub(super) fn lmpop(call: &mut Call<'_, '_>) -> Done {
+    let (side, count) = parse_mpop(call, 1)?;
+    if !try_mpop(call, side, count)? {
+        call.reply.null_array();
+    }
+    Ok(())
+}
+
+/// BLMPOP timeout numkeys key [key ...] <LEFT | RIGHT> [COUNT count]
+pub(super) fn blmpop(call: &mut Call<'_, '_>) -> Done {
+    let (side, count) = parse_mpop(call, 2)?;
+    let timeout = call.timeout_s(1)?;
+    if try_mpop(call, side, count)? {
+        return Ok(());
+    }
+    call.block(Wait::on(0..call.keys.len(), Kind::List, timeout))
+}
+
+/// BLPOP key [key ...] timeout
+pub(super) fn blpop(call: &mut Call<'_, '_>) -> Done {
+    pop_or_block(call, Side::Left)
+}
+
+/// BRPOP key [key ...] timeout
+pub(super) fn brpop(call: &mut Call<'_, '_>) -> Done {
+    pop_or_block(call, Side::Right)
+}
+
+fn pop_or_block(call: &mut Call<'_, '_>, side: Side) -> Done {
+    let (timeout, all) = (call.timeout_s(call.args.len() - 1)?, 0..call.keys.len());
+    for key in &call.keys[call.tries(all.clone())] {
+        let popped = call.held.edit_if_there(key, |list| {
+            call.reply.array(2);
+            call.reply.bulk(key.bytes);
+            take(list, 1, side, call.reply);
+        })?;
+        if popped.is_some() {
+            return Ok(());
+        }
+    }
+    call.block(Wait::on(all, Kind::List, timeout))
+}
+
+/// The side and the count of an LMPOP whose number of keys stands at `index`.
+fn parse_mpop(call: &Call<'_, '_>, index: usize) -> Result<(Side, u64), Error> {
+    let positive = |index, text| {
+        let value = parse_i64(call.args.at(index)).filter(|value| *value > 0);
+        value.map(|value| value as u64).ok_or(Error::text(text))
+    };
+    let keys = positive(index, "ERR numkeys should be greater than 0")?;
+    let keys = usize::try_from(keys).ok().filter(|keys| *keys < call.args.len()).ok_or(Error::Syntax)?;
+    let at = index + 1 + keys;
+    let side = Side::parse(call, at)?;
+    match call.args.len() - at - 1 {
+        0 => Ok((side, 1)),
+        2.. if call.args.is(at + 1, "COUNT") => {
+            let count = positive(at + 2, "ERR count should be greater than 0")?;
+            if call.args.len() == at + 3 { Ok((side, count)) } else { Err(Error::Syntax) }
+        }
+        _ => Err(Error::Syntax),
+    }
+}
+
+/// Takes elements from the first list that is there, and replies its key and them; `false` if there is none.
+fn try_mpop(call: &mut Call<'_, '_>, side: Side, count: u64) -> Result<bool, Error> {
+    for key in &call.keys[call.tries(0..call.keys.len())] {
+        let popped = call.held.edit_if_there(key, |list: &mut Edit<'_, List>| {
+            let count = count.min(list.len());
+            call.reply.array(2);
+            call.reply.bulk(key.bytes);
+            call.reply.array(count as usize);
+            take(list, count, side, call.reply);
+        })?;
+        if popped.is_some() {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}

@@ -1,0 +1,268 @@
+//! MIGRATE: moves keys to another server.
+//!
+//! The keys' values are shared under their locks, in constant time each; the other server is talked to by a thread that
+//! has time for it, so nobody here waits for the network. When it has taken them, they are removed here, each unless it
+//! has been written to meanwhile: such a key stays, and the reply is an error that says so. Inside MULTI, where nothing
+//! can be put off, everything stands still until the other server has answered or the timeout has passed.
+
+use std::collections::HashSet;
+use std::io::{self, Read, Write};
+use std::net::{TcpStream, ToSocketAddrs};
+use std::time::Duration;
+
+use evenkeel_resp::value::{Value as Answer, decode};
+use evenkeel_store::Millis;
+
+use super::{Args, Call, Command, Group, Keys, at_least, write};
+use crate::config::Settings;
+use crate::error::{Done, Error};
+use crate::long::Work;
+use crate::serial::{self, Value};
+
+const KEYS: Keys = Keys::Across(|args, db, _, key| {
+    for_each_key(args, &mut |index| key(index, db));
+});
+
+pub(crate) const COMMANDS: &[Command] = &[write("MIGRATE", at_least(6), KEYS, Group::Keyspace, migrate)];
+
+/// Milliseconds to wait when the caller says none.
+const TIMEOUT_MS: i64 = 1000;
+
+/// Bytes of an answer, at most: they are short lines.
+const ANSWER_MAX: usize = 64 * 1024;
+
+fn for_each_key(args: &Args<'_>, key: &mut dyn FnMut(usize)) {
+    if args.get(3).is_some_and(|key| !key.is_empty()) {
+        return key(3);
+    }
+    if let Some(at) = (6..args.len()).find(|at| args.is(*at, "KEYS")) {
+        (at + 1..args.len()).for_each(key);
+    }
+}
+
+/// What the command asks for beside its keys.
+struct Options {
+    host: String,
+    port: u16,
+    db: i64,
+    timeout: Duration,
+    copies: bool,
+    replaces: bool,
+    /// Arguments of AUTH.
+    credentials: Vec<Vec<u8>>,
+}
+
+impl Options {
+    fn parse(args: &Args<'_>) -> Result<Options, Error> {
+        let (mut copies, mut replaces, mut credentials) = (false, false, Vec::new());
+        let mut at = 6;
+        while at < args.len() {
+            let left = args.len() - at - 1;
+            match args.word(at).as_bytes() {
+                b"COPY" => copies = true,
+                b"REPLACE" => replaces = true,
+                b"AUTH" | b"AUTH2" => {
+                    let count = if args.is(at, "AUTH") { 1 } else { 2 };
+                    if left < count {
+                        return Err(Error::Syntax);
+                    }
+                    credentials = (1..=count).map(|next| args.at(at + next).to_vec()).collect();
+                    at += count;
+                }
+                b"KEYS" if args.at(3).is_empty() => break,
+                b"KEYS" => {
+                    let text = "ERR When using MIGRATE KEYS option, the key argument must be set to the empty string";
+                    return Err(Error::text(text));
+                }
+                _ => return Err(Error::Syntax),
+            }
+            at += 1;
+        }
+        let (timeout, db) = (args.int(5)?, args.int(4)?);
+        let timeout = if timeout <= 0 { TIMEOUT_MS } else { timeout };
+        Ok(Options {
+            host: args.text(1),
+            port: args.text(2).parse().map_err(|_| unreachable_target())?,
+            db,
+            timeout: Duration::from_millis(timeout as u64),
+            copies,
+            replaces,
+            credentials,
+        })
+    }
+}
+
+fn unreachable_target() -> Error {
+    Error::text("IOERR error or timeout connecting to the client")
+}
+
+/// A key on its way.
+struct Cargo {
+    /// Its index among the keys of the call.
+    index: usize,
+    name: Vec<u8>,
+    value: Value,
+    deadline: Option<Millis>,
+}
+
+/// What became of the keys: the indices of those that the other server has taken, and the first error.
+#[derive(Default)]
+struct Delivered {
+    indices: Vec<usize>,
+    error: Option<Error>,
+}
+
+/// MIGRATE host port <key | ""> destination-db timeout [COPY] [REPLACE] [AUTH password | AUTH2 username password]
+/// [KEYS key [key ...]]
+fn migrate(call: &mut Call<'_, '_>) -> Done {
+    let options = Options::parse(&call.args)?;
+    let (mut cargo, mut seen) = (Vec::new(), HashSet::new());
+    for (index, key) in call.keys.iter().enumerate() {
+        if seen.insert(key.bytes)
+            && let Some(view) = call.held.read(key)
+        {
+            let (value, deadline) = (Value::of(view), view.deadline());
+            cargo.push(Cargo { index, name: key.bytes.to_vec(), value, deadline });
+        }
+    }
+    if cargo.is_empty() {
+        call.reply.simple("NOKEY");
+        return Ok(());
+    }
+    let (settings, now, copies) = (call.settings.clone(), call.now_ms(), options.copies);
+    call.go_long(Work::writes(
+        move || {
+            let delivered = deliver(&options, &cargo, &settings, now)?;
+            Ok((cargo, delivered))
+        },
+        |_| true, // what was written to meanwhile is left alone, key by key
+        move |call, (cargo, delivered)| finish(call, &cargo, delivered, copies),
+    ))
+}
+
+/// Removes what has been delivered, and replies.
+fn finish(call: &mut Call<'_, '_>, cargo: &[Cargo], delivered: Delivered, copies: bool) -> Done {
+    let mut error = delivered.error;
+    for sent in cargo.iter().filter(|sent| !copies && delivered.indices.contains(&sent.index)) {
+        let key = call.keys[sent.index];
+        match call.held.peek(&key) {
+            None => {}
+            Some(view) if view.deadline() == sent.deadline && sent.value.is_same(view) => {
+                call.held.remove(&key);
+            }
+            Some(_) => {
+                error = error.or(Some(Error::text(
+                    "ERR A key was written to while it was being migrated: it was copied, and is still here",
+                )));
+            }
+        }
+    }
+    match error {
+        Some(error) => Err(error),
+        None => {
+            call.reply.ok();
+            Ok(())
+        }
+    }
+}
+
+/// Sends the keys, and reads the answers.
+fn deliver(options: &Options, cargo: &[Cargo], settings: &Settings, now: Millis) -> Result<Delivered, Error> {
+    let mut target = Target::connect(options).map_err(|_| unreachable_target())?;
+    let mut delivered = Delivered::default();
+    let broken = |error: io::Error| {
+        let how = if error.kind() == io::ErrorKind::UnexpectedEof { "reading from" } else { "writing to" };
+        Error::text(format!("IOERR error or timeout {how} target instance"))
+    };
+    let ask = |target: &mut Target, words: &[&[u8]]| {
+        target.send(words)?;
+        target.answer()
+    };
+    if !options.credentials.is_empty() {
+        let words: Vec<&[u8]> =
+            [&b"AUTH"[..]].into_iter().chain(options.credentials.iter().map(|w| &w[..])).collect();
+        refused(ask(&mut target, &words).map_err(broken)?)?;
+    }
+    refused(ask(&mut target, &[b"SELECT", options.db.to_string().as_bytes()]).map_err(broken)?)?;
+    for sent in cargo {
+        let ttl = sent.deadline.map_or(0, |deadline| deadline.saturating_sub(now).max(1)).to_string();
+        let payload = serial::payload(&sent.value, settings);
+        let mut words: Vec<&[u8]> = vec![b"RESTORE", &sent.name, ttl.as_bytes(), &payload];
+        if options.replaces {
+            words.push(b"REPLACE");
+        }
+        match ask(&mut target, &words) {
+            Ok(answer) => match refused(answer) {
+                Ok(()) => delivered.indices.push(sent.index),
+                Err(error) => delivered.error = delivered.error.or(Some(error)),
+            },
+            Err(error) => {
+                // What was delivered before is there, and is not to be here as well.
+                delivered.error = delivered.error.or_else(|| Some(broken(error)));
+                break;
+            }
+        }
+    }
+    Ok(delivered)
+}
+
+/// The error that the other server has answered, as one of ours.
+fn refused(answer: Answer) -> Result<(), Error> {
+    match answer {
+        Answer::Error(text) => {
+            Err(Error::Bytes([b"ERR Target instance replied with error: ", &text[..]].concat()))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// The other server.
+struct Target {
+    stream: TcpStream,
+    read: Vec<u8>,
+}
+
+impl Target {
+    fn connect(options: &Options) -> io::Result<Target> {
+        let mut last = io::Error::from(io::ErrorKind::NotFound);
+        for address in (options.host.as_str(), options.port).to_socket_addrs()? {
+            match TcpStream::connect_timeout(&address, options.timeout) {
+                Ok(stream) => {
+                    stream.set_read_timeout(Some(options.timeout))?;
+                    stream.set_write_timeout(Some(options.timeout))?;
+                    stream.set_nodelay(true)?;
+                    return Ok(Target { stream, read: Vec::new() });
+                }
+                Err(error) => last = error,
+            }
+        }
+        Err(last)
+    }
+
+    fn send(&mut self, words: &[&[u8]]) -> io::Result<()> {
+        let mut head = format!("*{}\r\n", words.len()).into_bytes();
+        for word in words {
+            head.extend_from_slice(format!("${}\r\n", word.len()).as_bytes());
+            self.stream.write_all(&head)?;
+            self.stream.write_all(word)?;
+            head = b"\r\n".to_vec();
+        }
+        self.stream.write_all(&head)
+    }
+
+    fn answer(&mut self) -> io::Result<Answer> {
+        let ended = || io::Error::from(io::ErrorKind::UnexpectedEof);
+        loop {
+            if let Some((answer, used)) = decode(&self.read).map_err(|_| ended())? {
+                self.read.drain(..used);
+                return Ok(answer);
+            }
+            let mut piece = [0; 4096];
+            let got = self.stream.read(&mut piece).map_err(|_| ended())?;
+            if got == 0 || self.read.len() > ANSWER_MAX {
+                return Err(ended());
+            }
+            self.read.extend_from_slice(&piece[..got]);
+        }
+    }
+}

@@ -1,0 +1,242 @@
+//! HRANDFIELD and ZRANDMEMBER: fields and members at random.
+
+use std::collections::HashSet;
+
+use evenkeel_store::Millis;
+use evenkeel_store::collection::{Collection, Hash, ZSet};
+
+use super::Call;
+use crate::error::{Done, Error};
+use crate::reply::Reply;
+
+/// Where more than one field in so many is asked for, choosing which ones are left out takes fewer tries.
+const SHARE: u64 = 3;
+
+const OUT_OF_RANGE: &str = "ERR value is out of range";
+
+/// HRANDFIELD key [count [WITHVALUES]]
+pub(super) fn hrandfield(call: &mut Call<'_, '_>) -> Done {
+    at_random::<Hash>(call)
+}
+
+/// ZRANDMEMBER key [count [WITHSCORES]]
+pub(super) fn zrandmember(call: &mut Call<'_, '_>) -> Done {
+    at_random::<ZSet>(call)
+}
+
+/// What is chosen from: items at positions, each of which has something that goes with it.
+trait Choice: Collection {
+    type With<'a>;
+
+    /// The option that asks for what goes with an item.
+    const OPTION: &'static str;
+
+    /// Positions, of which some may hold what has expired.
+    fn size(&self) -> u64;
+
+    /// Items that are there.
+    fn count(&self, now: Millis) -> u64;
+
+    /// The item at a position, which is inside, unless it has expired.
+    fn item(&self, at: u64, now: Millis) -> Option<(&[u8], Self::With<'_>)>;
+
+    /// The items that are there.
+    fn items(&self, now: Millis) -> impl Iterator<Item = (&[u8], Self::With<'_>)>;
+
+    fn reply(reply: &mut Reply, with: Self::With<'_>);
+}
+
+impl Choice for Hash {
+    type With<'a> = &'a [u8];
+    const OPTION: &'static str = "WITHVALUES";
+
+    fn size(&self) -> u64 {
+        Hash::size(self)
+    }
+
+    fn count(&self, now: Millis) -> u64 {
+        self.len(now)
+    }
+
+    fn item(&self, at: u64, now: Millis) -> Option<(&[u8], &[u8])> {
+        let field = self.at(at).expect("a position inside");
+        field.is_live(now).then_some((field.name, field.value))
+    }
+
+    fn items(&self, now: Millis) -> impl Iterator<Item = (&[u8], &[u8])> {
+        self.iter(now)
+    }
+
+    fn reply(reply: &mut Reply, value: &[u8]) {
+        reply.bulk(value);
+    }
+}
+
+impl Choice for ZSet {
+    type With<'a> = f64;
+    const OPTION: &'static str = "WITHSCORES";
+
+    fn size(&self) -> u64 {
+        self.len()
+    }
+
+    fn count(&self, _: Millis) -> u64 {
+        self.len()
+    }
+
+    fn item(&self, at: u64, _: Millis) -> Option<(&[u8], f64)> {
+        self.get(at)
+    }
+
+    fn items(&self, _: Millis) -> impl Iterator<Item = (&[u8], f64)> {
+        self.range(0..self.len())
+    }
+
+    fn reply(reply: &mut Reply, score: f64) {
+        reply.double(score);
+    }
+}
+
+fn at_random<T: Choice>(call: &mut Call<'_, '_>) -> Done {
+    let args = call.args;
+    if args.len() == 2 {
+        return one::<T>(call);
+    }
+    let count = args.int(2)?;
+    if count == i64::MIN {
+        return Err(Error::text(
+            "ERR value is out of range, value must between -9223372036854775807 and 9223372036854775807",
+        ));
+    }
+    let with = args.len() == 4 && args.is(3, T::OPTION);
+    if args.len() > 4 || args.len() == 4 && !with {
+        return Err(Error::Syntax);
+    }
+    if with && count.unsigned_abs() > i64::MAX as u64 / 2 {
+        return Err(Error::text(OUT_OF_RANGE));
+    }
+    if count < 0 {
+        any::<T>(call, count.unsigned_abs(), with)
+    } else {
+        distinct::<T>(call, count as u64, with)
+    }
+}
+
+fn one<T: Choice>(call: &mut Call<'_, '_>) -> Done {
+    let (mut dice, now) = (Dice(call.held.seat.random()), call.now_ms());
+    let all = call.held.collection::<T>(&call.keys[0])?;
+    match all.as_ref().and_then(|all| dice.item(&**all, now)) {
+        Some((name, _)) => call.reply.bulk(name),
+        None => call.reply.null(),
+    }
+    Ok(())
+}
+
+/// As many as asked for, the same ones again and again if need be.
+///
+/// There is no bound to what may be asked for, so there is one to the reply: the client's output buffer limit, at which
+/// its connection is closed with nothing sent, or else the longest string.
+fn any<T: Choice>(call: &mut Call<'_, '_>, count: u64, with: bool) -> Done {
+    let (mut dice, now) = (Dice(call.held.seat.random()), call.now_ms());
+    let limit = call.settings.client_output_buffer_limit.normal.hard_bytes;
+    let (mark, start) = (call.reply.mark(), call.reply.len());
+    let all = call.held.collection::<T>(&call.keys[0])?;
+    let Some(all) = all.filter(|all| all.count(now) > 0) else {
+        call.reply.array(0);
+        return Ok(());
+    };
+    let mut list = List::begin(call.reply, count, with);
+    for _ in 0..count {
+        list.item::<T>(dice.item(&*all, now).expect("there is one"));
+        let len = list.reply.len();
+        if limit > 0 && len as u64 > limit {
+            break; // no byte of it will be sent
+        }
+        if limit == 0 && len - start > call.settings.proto_max_bulk_len {
+            list.reply.rewind(mark);
+            return Err(Error::text(OUT_OF_RANGE));
+        }
+    }
+    Ok(())
+}
+
+/// As many different ones as asked for, or all.
+fn distinct<T: Choice>(call: &mut Call<'_, '_>, count: u64, with: bool) -> Done {
+    let (mut dice, now) = (Dice(call.held.seat.random()), call.now_ms());
+    let all = call.held.collection::<T>(&call.keys[0])?;
+    let len = all.as_ref().map_or(0, |all| all.count(now));
+    let mut list = List::begin(call.reply, count.min(len), with);
+    let Some(all) = all else { return Ok(()) };
+    if count > len / SHARE || len < all.size() / 2 {
+        let mut left = count;
+        for (at, item) in all.items(now).enumerate() {
+            // Each one is taken with the chance that leaves as many for the rest as are needed.
+            if dice.below(len - at as u64) < left {
+                list.item::<T>(item);
+                left -= 1;
+            }
+        }
+        return Ok(());
+    }
+    let mut taken = HashSet::new();
+    while (taken.len() as u64) < count {
+        let at = dice.below(all.size());
+        if let Some(item) = all.item(at, now)
+            && taken.insert(at)
+        {
+            list.item::<T>(item);
+        }
+    }
+    Ok(())
+}
+
+/// Items, alone or with what goes with them, on their way into the reply.
+struct List<'r> {
+    reply: &'r mut Reply,
+    with: bool,
+}
+
+impl<'r> List<'r> {
+    fn begin(reply: &'r mut Reply, count: u64, with: bool) -> List<'r> {
+        let flat = with && !reply.resp3;
+        reply.array(count as usize * if flat { 2 } else { 1 });
+        List { reply, with }
+    }
+
+    fn item<T: Choice>(&mut self, (name, with): (&[u8], T::With<'_>)) {
+        if self.with && self.reply.resp3 {
+            self.reply.array(2);
+        }
+        self.reply.bulk(name);
+        if self.with {
+            T::reply(self.reply, with);
+        }
+    }
+}
+
+/// Random numbers for as long as the seat's own cannot be reached (splitmix64, begun with one of those).
+struct Dice(u64);
+
+impl Dice {
+    /// An item, each with the same chance, unless most have expired and are still there: then any that has not.
+    fn item<'a, T: Choice>(&mut self, all: &'a T, now: Millis) -> Option<(&'a [u8], T::With<'a>)> {
+        /// Items tried before looking for one.
+        const TRIES: usize = 32;
+        if all.count(now) == 0 {
+            return None;
+        }
+        let found = (0..TRIES).find_map(|_| all.item(self.below(all.size()), now));
+        found.or_else(|| {
+            let from = self.below(all.size());
+            (from..all.size()).chain(0..from).find_map(|at| all.item(at, now))
+        })
+    }
+
+    /// A number below `end`, which is not zero.
+    fn below(&mut self, end: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mixed = (self.0 ^ self.0 >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        ((u128::from(mixed ^ mixed >> 31) * u128::from(end)) >> 64) as u64
+    }
+}

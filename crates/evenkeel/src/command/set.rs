@@ -1,0 +1,171 @@
+//! Sets: single members, and all of them. What takes some at random is in `random`, sets with sets in `combine`.
+
+mod combine;
+mod form;
+mod random;
+mod scan;
+#[cfg(test)]
+mod tests;
+
+use evenkeel_store::Hasher;
+use evenkeel_store::collection::Set;
+
+use super::{Call, Command, Group, Keys, at_least, exactly, read, write};
+use crate::error::Done;
+use crate::long::Work;
+use crate::reply::Reply;
+use form::Limits;
+
+const GROUP: Group = Group::Set;
+
+/// A count, and so many keys.
+const COUNTED: Keys = Keys::Counted { at: 1, step: 1 };
+
+#[rustfmt::skip]
+pub(crate) const COMMANDS: &[Command] = &[
+    write("SADD",        at_least(3), Keys::FIRST,     GROUP, sadd                ).grows().fast(),
+    write("SREM",        at_least(3), Keys::FIRST,     GROUP, srem                ).fast(),
+    read ("SISMEMBER",   exactly(3),  Keys::FIRST,     GROUP, sismember           ).fast(),
+    read ("SMISMEMBER",  at_least(3), Keys::FIRST,     GROUP, smismember          ).fast(),
+    read ("SCARD",       exactly(2),  Keys::FIRST,     GROUP, scard               ).fast(),
+    read ("SMEMBERS",    exactly(2),  Keys::FIRST,     GROUP, smembers            ),
+    write("SMOVE",       exactly(4),  Keys::FIRST_TWO, GROUP, smove               ).fast(),
+    write("SPOP",        at_least(2), Keys::FIRST,     GROUP, random::spop        ).fast(),
+    read ("SRANDMEMBER", at_least(2), Keys::FIRST,     GROUP, random::srandmember ),
+    read ("SINTER",      at_least(2), Keys::REST,      GROUP, combine::sinter     ),
+    write("SINTERSTORE", at_least(3), Keys::REST,      GROUP, combine::sinterstore).grows(),
+    read ("SINTERCARD",  at_least(3), COUNTED,         GROUP, combine::sintercard ),
+    read ("SUNION",      at_least(2), Keys::REST,      GROUP, combine::sunion     ),
+    write("SUNIONSTORE", at_least(3), Keys::REST,      GROUP, combine::sunionstore).grows(),
+    read ("SDIFF",       at_least(2), Keys::REST,      GROUP, combine::sdiff      ),
+    write("SDIFFSTORE",  at_least(3), Keys::REST,      GROUP, combine::sdiffstore ).grows(),
+    read ("SSCAN",       at_least(3), Keys::FIRST,     GROUP, scan::sscan         ),
+];
+
+/// The hash function of members.
+fn hasher<'h>(call: &Call<'_, 'h>) -> &'h Hasher {
+    &call.held.keyspace().hasher
+}
+
+/// What so many nanoseconds of work are in elements, for who decides whether another thread does it.
+fn elements(ns: u64) -> usize {
+    (ns / 50) as usize
+}
+
+/// SADD key member [member ...]
+fn sadd(call: &mut Call<'_, '_>) -> Done {
+    let (hasher, limits, members) = (hasher(call), Limits::of(call.settings), call.args.from(2));
+    let added = call.held.edit::<Set, _>(&call.keys[0], |set| {
+        set.form = limits.before(set.form, set, call.args.at(2), members.len() as u64);
+        for member in members {
+            if set.insert(hasher, member) {
+                set.changes += 1;
+                set.form = limits.after(set.form, set, member);
+            }
+        }
+        set.changes
+    })?;
+    call.reply.int(added as i64);
+    Ok(())
+}
+
+/// SREM key member [member ...]
+fn srem(call: &mut Call<'_, '_>) -> Done {
+    let (hasher, members) = (hasher(call), call.args.from(2));
+    let removed = call.held.edit_if_there::<Set, _>(&call.keys[0], |set| {
+        for member in members {
+            set.changes += u64::from(set.remove(hasher, member));
+        }
+        set.changes
+    })?;
+    call.reply.int(removed.unwrap_or(0) as i64);
+    Ok(())
+}
+
+/// SISMEMBER key member
+fn sismember(call: &mut Call<'_, '_>) -> Done {
+    let (hasher, member) = (hasher(call), call.args.at(2));
+    let set = call.held.collection::<Set>(&call.keys[0])?;
+    call.reply.int(set.is_some_and(|set| set.contains(hasher, member)).into());
+    Ok(())
+}
+
+/// SMISMEMBER key member [member ...]
+fn smismember(call: &mut Call<'_, '_>) -> Done {
+    let (hasher, members) = (hasher(call), call.args.from(2));
+    let set = call.held.collection::<Set>(&call.keys[0])?;
+    call.reply.array(members.len());
+    for member in members {
+        call.reply.int(set.as_ref().is_some_and(|set| set.contains(hasher, member)).into());
+    }
+    Ok(())
+}
+
+/// SCARD key
+fn scard(call: &mut Call<'_, '_>) -> Done {
+    let set = call.held.collection::<Set>(&call.keys[0])?;
+    call.reply.int(set.map_or(0, |set| set.len() as i64));
+    Ok(())
+}
+
+/// SMEMBERS key
+fn smembers(call: &mut Call<'_, '_>) -> Done {
+    match call.held.collection::<Set>(&call.keys[0])?.map(|set| Set::clone(&set)) {
+        Some(set) if call.is_long(set.len() as usize) => {
+            return call.go_long(Work::reads(move |reply| {
+                all(reply, &set, Open::Set);
+                Ok(())
+            }));
+        }
+        Some(set) => all(call.reply, &set, Open::Set),
+        None => call.reply.set(0),
+    }
+    Ok(())
+}
+
+/// How members are replied with.
+#[derive(Clone, Copy)]
+enum Open {
+    Set,
+    Array,
+}
+
+impl Open {
+    fn write(self, reply: &mut Reply, len: usize) {
+        match self {
+            Open::Set => reply.set(len),
+            Open::Array => reply.array(len),
+        }
+    }
+}
+
+fn all(reply: &mut Reply, set: &Set, open: Open) {
+    open.write(reply, set.len() as usize);
+    set.iter().for_each(|member| reply.bulk(&member));
+}
+
+/// SMOVE source destination member
+fn smove(call: &mut Call<'_, '_>) -> Done {
+    let (hasher, limits, member) = (hasher(call), Limits::of(call.settings), call.args.at(3));
+    let (from, to) = (&call.keys[0], &call.keys[1]);
+    let there = call.held.peek_collection::<Set>(from)?.map(|set| set.contains(hasher, member));
+    if there.is_some() {
+        // Where there is no source, it does not matter what the destination is.
+        call.held.peek_collection::<Set>(to)?;
+    }
+    let moves = there == Some(true);
+    if moves && from.bytes != to.bytes {
+        call.held.edit_if_there::<Set, _>(from, |set| {
+            set.changes = u64::from(set.remove(hasher, member));
+        })?;
+        call.held.edit::<Set, _>(to, |set| {
+            set.form = limits.before(set.form, set, member, 1);
+            if set.insert(hasher, member) {
+                set.changes = 1;
+                set.form = limits.after(set.form, set, member);
+            }
+        })?;
+    }
+    call.reply.int(moves.into());
+    Ok(())
+}

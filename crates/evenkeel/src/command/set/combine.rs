@@ -1,0 +1,171 @@
+//! SINTER, SUNION, SDIFF, their STORE forms, and SINTERCARD.
+//!
+//! A command shares its sets, which costs nothing, makes what it wants of them, and stores it. So it does not matter
+//! whether a set is given twice or is the destination, nor whether all that is done here or by another thread.
+
+use evenkeel_resp::number::parse_i64;
+use evenkeel_store::Hasher;
+use evenkeel_store::collection::set::Operation;
+use evenkeel_store::collection::{Collection, Set};
+
+use super::form::Limits;
+use super::{Call, elements, hasher};
+use crate::error::{Done, Error};
+use crate::long::Work;
+use crate::reply::Reply;
+
+/// The sets at the call's keys from `first` on; an empty one where there is none.
+fn sources(call: &mut Call<'_, '_>, first: usize) -> Result<Vec<Set>, Error> {
+    let keys = &call.keys[first..];
+    let sets = keys.iter().map(|key| {
+        let set = call.held.collection::<Set>(key)?;
+        Ok(set.map_or_else(Set::new, |set| Set::clone(&set)))
+    });
+    sets.collect()
+}
+
+/// Replies with the members of the result.
+fn reply_with(call: &mut Call<'_, '_>, operation: Operation) -> Done {
+    let (hasher, sets) = (hasher(call), sources(call, 0)?);
+    if call.is_long(elements(operation.each_ns(&sets))) {
+        let hasher = hasher.clone();
+        return call.go_long(Work::reads(move |reply| {
+            write_members(reply, operation, &hasher, &sets);
+            Ok(())
+        }));
+    }
+    write_members(call.reply, operation, hasher, &sets);
+    Ok(())
+}
+
+fn write_members(reply: &mut Reply, operation: Operation, hasher: &Hasher, sets: &[Set]) {
+    let (start, mut count) = (reply.bytes.len(), 0);
+    operation.each(hasher, sets, |member| {
+        reply.bulk(member);
+        count += 1;
+        true
+    });
+    reply.set_before(start, count);
+}
+
+/// Puts the result into the first key, or removes that where there is none, and replies with its size.
+fn store(call: &mut Call<'_, '_>, operation: Operation) -> Done {
+    let (hasher, limits, sets) = (hasher(call), Limits::of(call.settings), sources(call, 1)?);
+    if call.is_long(elements(operation.set_ns(&sets))) {
+        let (hasher, known) = (hasher.clone(), sets.clone());
+        return call.go_long(Work::writes(
+            move || Ok(Made::of(operation, &hasher, limits, sets)),
+            move |call| are_there_still(call, &known),
+            |call, made| {
+                made.store(call);
+                Ok(())
+            },
+        ));
+    }
+    Made::of(operation, hasher, limits, sets).store(call);
+    Ok(())
+}
+
+/// A result, and what it was made of: that must not be freed before it is clear that nobody waits for it.
+struct Made {
+    sets: Vec<Set>,
+    result: Set,
+    form: u8,
+}
+
+impl Made {
+    fn of(operation: Operation, hasher: &Hasher, limits: Limits, sets: Vec<Set>) -> Made {
+        let result = operation.set(hasher, &sets);
+        let grown = operation == Operation::Difference && !result.is_empty() && is_cut_down(&sets);
+        let form = limits.of_result(if grown { &sets[0] } else { &result });
+        Made { sets, result, form }
+    }
+
+    fn store(self, call: &mut Call<'_, '_>) {
+        call.reply.int(self.result.len() as i64);
+        call.held.set_collection(&call.keys[0], self.result, self.form, None);
+        self.sets.into_iter().for_each(|set| call.held.discard(set));
+    }
+}
+
+/// Redis finds a difference by looking up the members of the first set in the others, or by removing those of the others
+/// from a copy of the first. Here, whether it would do the latter: a set made so has the form that the copy had.
+fn is_cut_down(sets: &[Set]) -> bool {
+    let there = sets.iter().filter(|set| !set.is_empty());
+    let look_up = there.count() as u64 * sets[0].len() / 2;
+    look_up > sets.iter().map(Set::len).sum()
+}
+
+fn are_there_still(call: &mut Call<'_, '_>, sets: &[Set]) -> bool {
+    call.keys[1..].iter().zip(sets).all(|(key, set)| match call.held.peek_collection::<Set>(key) {
+        Ok(Some(now)) => now.is_same(set),
+        Ok(None) => set.is_empty(),
+        Err(_) => false,
+    })
+}
+
+/// SINTER key [key ...]
+pub(super) fn sinter(call: &mut Call<'_, '_>) -> Done {
+    reply_with(call, Operation::Intersection)
+}
+
+/// SINTERSTORE destination key [key ...]
+pub(super) fn sinterstore(call: &mut Call<'_, '_>) -> Done {
+    store(call, Operation::Intersection)
+}
+
+/// SINTERCARD numkeys key [key ...] [LIMIT limit]
+pub(super) fn sintercard(call: &mut Call<'_, '_>) -> Done {
+    let args = call.args;
+    let keys = parse_i64(args.at(1)).filter(|keys| *keys > 0);
+    let keys = keys.ok_or(Error::text("ERR numkeys should be greater than 0"))?;
+    if keys > args.len() as i64 - 2 {
+        return Err(Error::text("ERR Number of keys can't be greater than number of args"));
+    }
+    let mut limit = 0;
+    for at in (2 + keys as usize..args.len()).step_by(2) {
+        let value = args.get(at + 1).filter(|_| args.is(at, "LIMIT")).ok_or(Error::Syntax)?;
+        let value = parse_i64(value).filter(|value| *value >= 0);
+        limit = value.ok_or(Error::text("ERR LIMIT can't be negative"))?;
+    }
+    let (hasher, sets) = (hasher(call), sources(call, 0)?);
+    if call.is_long(elements(Operation::Intersection.each_ns(&sets))) {
+        let hasher = hasher.clone();
+        return call.go_long(Work::reads(move |reply| {
+            reply.int(count_shared(&hasher, &sets, limit));
+            Ok(())
+        }));
+    }
+    call.reply.int(count_shared(hasher, &sets, limit));
+    Ok(())
+}
+
+/// How many members all sets have; with a limit other than zero, at most that.
+fn count_shared(hasher: &Hasher, sets: &[Set], limit: i64) -> i64 {
+    let mut count = 0;
+    Operation::Intersection.each(hasher, sets, |_| {
+        count += 1;
+        count != limit
+    });
+    count
+}
+
+/// SUNION key [key ...]
+pub(super) fn sunion(call: &mut Call<'_, '_>) -> Done {
+    reply_with(call, Operation::Union)
+}
+
+/// SUNIONSTORE destination key [key ...]
+pub(super) fn sunionstore(call: &mut Call<'_, '_>) -> Done {
+    store(call, Operation::Union)
+}
+
+/// SDIFF key [key ...]
+pub(super) fn sdiff(call: &mut Call<'_, '_>) -> Done {
+    reply_with(call, Operation::Difference)
+}
+
+/// SDIFFSTORE destination key [key ...]
+pub(super) fn sdiffstore(call: &mut Call<'_, '_>) -> Done {
+    store(call, Operation::Difference)
+}

@@ -1,0 +1,198 @@
+//! SPOP and SRANDMEMBER: members at random, each choice as likely as any other.
+//!
+//! Members have positions, so a choice of members is one of positions: whatever the size of the set and however many are
+//! wanted, none is drawn in vain, and nothing is copied to be emptied.
+
+use evenkeel_store::collection::sample::Dice;
+use evenkeel_store::collection::{Collection, Set};
+
+use super::form::{HASHTABLE, LISTPACK, Limits};
+use super::{Call, Open, all};
+use crate::error::{Done, Error};
+use crate::long::Work;
+use crate::reply::Reply;
+
+const NOT_A_COUNT: &str = "ERR value is out of range, must be positive";
+const OUT_OF_RANGE: &str = "ERR value is out of range";
+const TOO_NEGATIVE: &str =
+    "ERR value is out of range, value must between -9223372036854775807 and 9223372036854775807";
+
+/// SPOP key [count]
+pub(super) fn spop(call: &mut Call<'_, '_>) -> Done {
+    match call.args.len() {
+        2 => pop_one(call),
+        3 => {
+            let count = call.args.int(2).ok().and_then(|count| u64::try_from(count).ok());
+            pop_many(call, count.ok_or(Error::text(NOT_A_COUNT))?)
+        }
+        _ => Err(Error::Syntax),
+    }
+}
+
+fn pop_one(call: &mut Call<'_, '_>) -> Done {
+    let mut dice = Dice::new(call.held.seat.random());
+    let reply = &mut *call.reply;
+    let popped = call.held.edit_if_there::<Set, _>(&call.keys[0], |set| {
+        let at = dice.below(set.len());
+        reply.bulk(&set.get(at).expect("a position inside"));
+        let cut = set.remove_range(at..at + 1);
+        set.discard(cut);
+        set.changes = 1;
+    })?;
+    if popped.is_none() {
+        call.reply.null();
+    }
+    Ok(())
+}
+
+fn pop_many(call: &mut Call<'_, '_>, count: u64) -> Done {
+    let (mut dice, limits) = (Dice::new(call.held.seat.random()), Limits::of(call.settings));
+    let len = call.held.peek_collection::<Set>(&call.keys[0])?.map_or(0, |set| set.len());
+    if call.is_long(count.min(len) as usize) {
+        return pop_elsewhere(call, count.min(len), dice);
+    }
+    let reply = &mut *call.reply;
+    let popped = call.held.edit_if_there::<Set, _>(&call.keys[0], |set| {
+        set.changes = count.min(set.len());
+        if set.changes == set.len() {
+            all(reply, set, Open::Set);
+            let cut = std::mem::replace(&mut **set, Set::new()).into_cut();
+            set.discard(cut);
+        } else {
+            let positions = dice.positions(set.changes, set.len());
+            some(reply, set, &positions, &mut dice, Open::Set);
+            set.remove_each(&positions);
+            set.form = form_of_rest(set.form, set.changes, set, limits);
+        }
+    })?;
+    if popped.is_none() {
+        call.reply.set(0);
+    }
+    Ok(())
+}
+
+/// Pops many members of a large set, which takes another thread long: it divides what it shares, and what is left takes
+/// the set's place.
+fn pop_elsewhere(call: &mut Call<'_, '_>, count: u64, mut dice: Dice) -> Done {
+    let Some(set) = call.held.peek_collection::<Set>(&call.keys[0])?.map(|set| Set::clone(&set)) else {
+        unreachable!("the caller has seen the set");
+    };
+    let (known, mut popped) = (set.clone(), Reply::default());
+    popped.resp3 = call.reply.resp3;
+    let divide = move || {
+        let positions = dice.positions(count, set.len());
+        some(&mut popped, &set, &positions, &mut dice, Open::Set);
+        let mut rest = set.clone();
+        rest.remove_each(&positions);
+        Ok((set, rest, popped))
+    };
+    let is_there_still = move |call: &mut Call<'_, '_>| {
+        let now = call.held.peek_collection::<Set>(&call.keys[0]);
+        now.is_ok_and(|now| now.is_some_and(|now| now.is_same(&known)))
+    };
+    call.go_long(Work::writes(divide, is_there_still, move |call, (set, rest, mut popped)| {
+        let limits = Limits::of(call.settings);
+        call.held.edit_if_there::<Set, _>(&call.keys[0], |old| {
+            old.changes = count;
+            old.form = form_of_rest(old.form, count, &rest, limits);
+            let cut = std::mem::replace(&mut **old, rest).into_cut();
+            old.discard(cut);
+        })?;
+        call.held.discard(set);
+        call.reply.encoded(std::mem::take(&mut popped.bytes));
+        Ok(())
+    }))
+}
+
+/// Where it pops most of a set, Redis makes a new one of the rest.
+fn form_of_rest(form: u8, popped: u64, rest: &Set, limits: Limits) -> u8 {
+    /// Times the rest that is most of it.
+    const MOST: u64 = 5;
+    let is_new = popped >= rest.len() * MOST;
+    if form == HASHTABLE && is_new && limits.fits_listpack(rest) { LISTPACK } else { form }
+}
+
+/// SRANDMEMBER key [count]
+pub(super) fn srandmember(call: &mut Call<'_, '_>) -> Done {
+    match call.args.len() {
+        2 => show_one(call),
+        3 => match call.args.int(2)? {
+            i64::MIN => Err(Error::text(TOO_NEGATIVE)),
+            count if count < 0 => show_any(call, count.unsigned_abs()),
+            count => show_different(call, count as u64),
+        },
+        _ => Err(Error::Syntax),
+    }
+}
+
+fn show_one(call: &mut Call<'_, '_>) -> Done {
+    let mut dice = Dice::new(call.held.seat.random());
+    match call.held.collection::<Set>(&call.keys[0])? {
+        Some(set) => call.reply.bulk(&set.get(dice.below(set.len())).expect("a position inside")),
+        None => call.reply.null(),
+    }
+    Ok(())
+}
+
+/// Different ones, at most `count`.
+fn show_different(call: &mut Call<'_, '_>, count: u64) -> Done {
+    let mut dice = Dice::new(call.held.seat.random());
+    let Some(set) = call.held.collection::<Set>(&call.keys[0])?.map(|set| Set::clone(&set)) else {
+        call.reply.array(0);
+        return Ok(());
+    };
+    let elements = count.min(set.len()) as usize;
+    let mut show = move |reply: &mut Reply| {
+        if count >= set.len() {
+            return all(reply, &set, Open::Array);
+        }
+        let positions = dice.positions(count, set.len());
+        some(reply, &set, &positions, &mut dice, Open::Array);
+    };
+    if call.is_long(elements) {
+        return call.go_long(Work::reads(move |reply| {
+            show(reply);
+            Ok(())
+        }));
+    }
+    show(call.reply);
+    Ok(())
+}
+
+/// `count` of them, the same ones again and again if need be.
+///
+/// There is no bound to what may be asked for, so there is one to the reply: the client's output buffer limit, at which
+/// its connection is closed with nothing sent, or else the longest string.
+fn show_any(call: &mut Call<'_, '_>, count: u64) -> Done {
+    let mut dice = Dice::new(call.held.seat.random());
+    let limit = call.settings.client_output_buffer_limit.normal.hard_bytes;
+    let longest = call.settings.proto_max_bulk_len;
+    let Some(set) = call.held.collection::<Set>(&call.keys[0])?.map(|set| Set::clone(&set)) else {
+        call.reply.array(0);
+        return Ok(());
+    };
+    let mut show = move |reply: &mut Reply| {
+        let (mark, start) = (reply.mark(), reply.len());
+        reply.array(count as usize);
+        for _ in 0..count {
+            reply.bulk(&set.get(dice.below(set.len())).expect("a position inside"));
+            if limit > 0 && reply.len() as u64 > limit {
+                break; // no byte of it will be sent
+            }
+            if limit == 0 && reply.len() - start > longest {
+                reply.rewind(mark);
+                return Err(Error::text(OUT_OF_RANGE));
+            }
+        }
+        Ok(())
+    };
+    if call.is_long(count as usize) { call.go_long(Work::reads(show)) } else { show(call.reply) }
+}
+
+/// The members at these positions, in random order.
+fn some(reply: &mut Reply, set: &Set, positions: &[u64], dice: &mut Dice, open: Open) {
+    let mut members: Vec<_> = positions.iter().map(|at| set.get(*at).expect("a position inside")).collect();
+    dice.shuffle(&mut members);
+    open.write(reply, members.len());
+    members.iter().for_each(|member| reply.bulk(member));
+}

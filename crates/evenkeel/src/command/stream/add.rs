@@ -1,0 +1,194 @@
+//! XADD, XTRIM, XDEL, XLEN, XSETID: what changes the entries of a stream.
+
+use evenkeel_store::Edit;
+use evenkeel_store::collection::stream::{NodeLimits, Stream, StreamId};
+
+use super::super::{Args, Call};
+use super::id::{self, NewId};
+use super::trim::{Trim, TrimOptions};
+use crate::config::Settings;
+use crate::error::{Done, Error};
+
+/// Most bytes of names and values of one entry, as in Redis.
+const ENTRY_MAX: usize = 1 << 30;
+
+/// What stands before the fields.
+struct AddOptions {
+    only_if_there: bool,
+    trim: Option<Trim>,
+    id: NewId,
+    /// The index of the first field's name.
+    first_field: usize,
+}
+
+impl AddOptions {
+    fn parse(args: &Args<'_>, settings: &Settings) -> Result<AddOptions, Error> {
+        let (mut only_if_there, mut trim, mut at) = (false, TrimOptions::default(), 2);
+        let id = loop {
+            match args.get(at) {
+                None => break None,
+                Some(b"*") => break Some(NewId::Auto),
+                Some(text) => match trim.read(args, at)? {
+                    Some(next) => at = next,
+                    None if !args.is(at, "NOMKSTREAM") => break Some(NewId::parse(text)?),
+                    None => {
+                        only_if_there = true;
+                        at += 1;
+                    }
+                },
+            }
+        };
+        let trim = trim.finish(settings)?;
+        let id = id.ok_or(Error::Arity("XADD"))?;
+        Ok(AddOptions { only_if_there, trim, id, first_field: at + 1 })
+    }
+}
+
+/// XADD key [NOMKSTREAM] [KEEPREF | DELREF | ACKED] [<MAXLEN | MINID> [= | ~] threshold [LIMIT count]] <* | id> field value
+/// [field value ...]
+pub(super) fn xadd(call: &mut Call<'_, '_>) -> Done {
+    let options = AddOptions::parse(&call.args, call.settings)?;
+    let fields = call.args.from(options.first_field);
+    if fields.len() < 2 || fields.len() % 2 == 1 {
+        return Err(Error::Arity(call.name()));
+    }
+    if options.id == NewId::Exactly(StreamId::MIN) {
+        return Err(Error::text("ERR The ID specified in XADD must be greater than 0-0"));
+    }
+    if fields.clone().map(<[u8]>::len).sum::<usize>() > ENTRY_MAX {
+        return Err(Error::text("ERR Elements are too large to be stored"));
+    }
+    let (now, limits) = (call.now_ms(), limits(call.settings));
+    let add = |edit: &mut Edit<'_, Stream>| add(edit, &options, fields, limits, now);
+    let id = if options.only_if_there {
+        match call.held.edit_if_there(&call.keys[0], add)? {
+            Some(added) => added?,
+            None => {
+                call.reply.null();
+                return Ok(());
+            }
+        }
+    } else {
+        call.held.edit(&call.keys[0], add)??
+    };
+    id::reply(call.reply, id);
+    Ok(())
+}
+
+fn add<'f>(
+    edit: &mut Edit<'_, Stream>,
+    options: &AddOptions,
+    fields: impl ExactSizeIterator<Item = &'f [u8]> + Clone,
+    limits: NodeLimits,
+    now_ms: u64,
+) -> Result<StreamId, Error> {
+    let last = edit.log().last_id();
+    if last == StreamId::MAX {
+        return Err(Error::text(
+            "ERR The stream has exhausted the last possible ID, unable to add more items",
+        ));
+    }
+    let id = options.id.after(last, now_ms).ok_or(Error::text(
+        "ERR The ID specified in XADD is equal or smaller than the target stream top item",
+    ))?;
+    let is_new = edit.append(id, fields, limits);
+    assert!(is_new, "an id after the last is greater");
+    edit.changes = 1;
+    if let Some(trim) = &options.trim {
+        let (_, cut) = trim.apply(edit);
+        edit.discard(cut);
+    }
+    Ok(id)
+}
+
+pub(super) fn limits(settings: &Settings) -> NodeLimits {
+    NodeLimits::new(settings.stream_node_max_entries, settings.stream_node_max_bytes)
+}
+
+/// XTRIM key <MAXLEN | MINID> [= | ~] threshold [LIMIT count] [KEEPREF | DELREF | ACKED]
+pub(super) fn xtrim(call: &mut Call<'_, '_>) -> Done {
+    let (mut trim, mut at) = (TrimOptions::default(), 2);
+    while at < call.args.len() {
+        at = trim.read(&call.args, at)?.ok_or(Error::Syntax)?;
+    }
+    let trim = trim
+        .finish(call.settings)?
+        .ok_or(Error::text("ERR syntax error, XTRIM must be called with a trimming strategy"))?;
+    let trimmed = call.held.edit_if_there(&call.keys[0], |edit: &mut Edit<'_, Stream>| {
+        let (trimmed, cut) = trim.apply(edit);
+        edit.discard(cut);
+        edit.changes = trimmed;
+        trimmed
+    })?;
+    call.reply.int(trimmed.unwrap_or(0) as i64);
+    Ok(())
+}
+
+/// XDEL key id [id ...]
+pub(super) fn xdel(call: &mut Call<'_, '_>) -> Done {
+    if call.held.peek_collection::<Stream>(&call.keys[0])?.is_none() {
+        call.reply.int(0);
+        return Ok(());
+    }
+    let ids = id::all(&call.args, 2)?;
+    let deleted = call.held.edit(&call.keys[0], |edit: &mut Edit<'_, Stream>| {
+        edit.changes = ids.iter().map(|id| u64::from(edit.delete(*id))).sum();
+        edit.changes
+    })?;
+    call.reply.int(deleted as i64);
+    Ok(())
+}
+
+/// XLEN key
+pub(super) fn xlen(call: &mut Call<'_, '_>) -> Done {
+    let len = call.held.collection::<Stream>(&call.keys[0])?.map_or(0, |stream| stream.len());
+    call.reply.int(len as i64);
+    Ok(())
+}
+
+/// XSETID key last-id [ENTRIESADDED entries-added] [MAXDELETEDID max-deleted-id]
+pub(super) fn xsetid(call: &mut Call<'_, '_>) -> Done {
+    let args = &call.args;
+    let id = id::strict(args.at(2), 0)?;
+    let (mut added, mut max_deleted, mut at) = (None, None, 3);
+    while at < args.len() {
+        match args.word(at).as_bytes() {
+            b"ENTRIESADDED" if at + 1 < args.len() => {
+                let positive = |_| Error::text("ERR entries_added must be positive");
+                added = Some(u64::try_from(args.int(at + 1)?).map_err(positive)?);
+            }
+            b"MAXDELETEDID" if at + 1 < args.len() => {
+                let deleted = id::strict(args.at(at + 1), 0)?;
+                if id < deleted {
+                    return Err(Error::text(
+                        "ERR The ID specified in XSETID is smaller than the provided max_deleted_entry_id",
+                    ));
+                }
+                max_deleted = Some(deleted).filter(|deleted| *deleted > StreamId::MIN);
+            }
+            _ => return Err(Error::Syntax),
+        }
+        at += 2;
+    }
+    let key = &call.keys[0];
+    let stream = call.held.peek_collection::<Stream>(key)?.ok_or(Error::NoSuchKey)?;
+    if let Some(last) = stream.entries().last() {
+        if id < last.id {
+            return Err(Error::text(
+                "ERR The ID specified in XSETID is smaller than the target stream top item",
+            ));
+        }
+        if added.is_some_and(|added| added < stream.len()) {
+            return Err(Error::text(
+                "ERR The entries_added specified in XSETID is smaller than the target stream length",
+            ));
+        }
+    }
+    call.held.edit(key, |edit: &mut Edit<'_, Stream>| {
+        let (before, deleted) = (edit.log().added(), edit.log().max_deleted_id());
+        edit.set_history(id, added.unwrap_or(before), max_deleted.unwrap_or(deleted));
+        (edit.changes, edit.concerns) = (1, evenkeel_store::Concerns::Nobody);
+    })?;
+    call.reply.ok();
+    Ok(())
+}

@@ -1,0 +1,157 @@
+//! XREADGROUP: entries that nobody in the group was given yet, or those that a consumer has not acknowledged.
+
+use evenkeel_store::collection::stream::{Delivery, Group, Log, Stream, StreamId};
+use evenkeel_store::{Concerns, Kind, WrongType};
+
+use super::super::Call;
+use super::id;
+use super::range::reply_entry;
+use super::read::{ReadOptions, begin_stream, may_wait, positions_after, reply_streams};
+use crate::blocking::Wait;
+use crate::error::{Done, Error};
+use crate::reply::Reply;
+
+/// What a stream is asked for.
+#[derive(Clone, Copy)]
+enum Wish {
+    /// `>`: what nobody was given.
+    New,
+    /// Of what the consumer has not acknowledged, that after this id.
+    After(StreamId),
+}
+
+/// Who reads, and how.
+struct Reader<'a> {
+    group: &'a [u8],
+    consumer: &'a [u8],
+    count: u64,
+    no_ack: bool,
+    now_ms: u64,
+}
+
+/// XREADGROUP GROUP group consumer [COUNT count] [BLOCK milliseconds] [NOACK] STREAMS key [key ...] id [id ...]
+pub(super) fn xreadgroup(call: &mut Call<'_, '_>) -> Done {
+    let options = ReadOptions::parse(call, true)?;
+    let mut wishes = Vec::with_capacity(options.streams);
+    for stream in call.tries(0..options.streams) {
+        find_group(call, &options, stream)?;
+        wishes.push((stream, wish(options.id_text(&call.args, stream))?));
+    }
+    let (group, consumer) = (call.args.at(options.group), call.args.at(options.group + 1));
+    let ReadOptions { count, no_ack, .. } = options;
+    let reader = Reader { group, consumer, count, no_ack, now_ms: call.now_ms() };
+    let served =
+        reply_streams(call, wishes.into_iter(), |call, stream, wish| reader.serve(call, stream, wish));
+    if served || !may_wait(call, &options) {
+        return Ok(());
+    }
+    // When the key or the group goes, one who waits is told.
+    let timeout = options.timeout.expect("seen above");
+    call.block(Wait::on(0..options.streams, Kind::Stream, timeout).or_any_change())
+}
+
+/// Makes sure that a stream and its group are there.
+fn find_group(call: &mut Call<'_, '_>, options: &ReadOptions, stream: usize) -> Result<(), Error> {
+    let (is_serving, key) = (call.is_serving(), &call.keys[stream]);
+    let group = call.args.at(options.group);
+    let has_group = match call.held.collection::<Stream>(key) {
+        Ok(found) => found.map(|found| found.group(group).is_some()),
+        Err(WrongType) if is_serving => None,
+        Err(wrong) => return Err(wrong.into()),
+    };
+    match has_group {
+        Some(true) => Ok(()),
+        Some(false) if is_serving => {
+            Err(Error::text("NOGROUP the consumer group this client was blocked on no longer exists"))
+        }
+        None if is_serving => Err(Error::text("UNBLOCKED the stream key no longer exists")),
+        _ => {
+            let mut text = super::no_such_group(key.bytes, group);
+            text.extend_from_slice(b" in XREADGROUP with GROUP option");
+            Err(Error::Bytes(text))
+        }
+    }
+}
+
+fn wish(text: &[u8]) -> Result<Wish, Error> {
+    match text {
+        b">" => Ok(Wish::New),
+        b"$" | b"+" => Err(Error::text(format!(
+            "ERR The {sign} ID is meaningless in the context of XREADGROUP: you want to read the history of this \
+             consumer by specifying a proper ID, or use the > ID to get new messages. The {sign} ID would just return \
+             an empty result set.",
+            sign = text[0] as char
+        ))),
+        // Nothing can come after the last of all ids; Redis takes it for `>`.
+        _ => id::strict(text, 0).map(|id| if id == StreamId::MAX { Wish::New } else { Wish::After(id) }),
+    }
+}
+
+impl Reader<'_> {
+    /// Replies what there is of a stream, whose group is there; `false`: nothing.
+    fn serve(&self, call: &mut Call<'_, '_>, stream: usize, wish: Wish) -> bool {
+        let (key, reply) = (&call.keys[stream], &mut *call.reply);
+        if let Wish::New = wish {
+            // Looked for first: a consumer that gets nothing leaves no trace.
+            let found = call.held.peek_collection::<Stream>(key).ok().flatten();
+            let last_id =
+                found.as_ref().and_then(|found| Some((found.log(), found.group(self.group)?.last_id())));
+            if last_id.is_none_or(|(log, last_id)| positions_after(log, last_id, 1).is_empty()) {
+                return false;
+            }
+        }
+        let served = call.held.edit_if_there(key, |edit: &mut evenkeel_store::Edit<'_, Stream>| {
+            (edit.changes, edit.concerns) = (1, Concerns::Nobody);
+            let (group, log) = edit.group_mut(self.group).expect("seen above");
+            group.add_consumer(self.consumer, self.now_ms);
+            let consumer = group.consumer_mut(self.consumer).expect("just added");
+            consumer.seen_ms = self.now_ms;
+            match wish {
+                Wish::New => self.deliver(reply, key.bytes, group, log),
+                Wish::After(id) => self.repeat(reply, key.bytes, group, log, id),
+            }
+        });
+        matches!(served, Ok(Some(())))
+    }
+
+    /// Delivers new entries.
+    fn deliver(&self, reply: &mut Reply, key: &[u8], group: &mut Group, log: &Log) {
+        let positions = positions_after(log, group.last_id(), self.count);
+        begin_stream(reply, key, (positions.end - positions.start) as usize);
+        let entries = log.entries().range(positions);
+        let ids = entries.map(|entry| {
+            reply_entry(reply, &entry);
+            entry.id
+        });
+        let ids: Vec<StreamId> = ids.collect();
+        ids.iter().for_each(|id| group.advance(*id, log));
+        if !self.no_ack {
+            group.deliver(self.consumer, ids.into_iter(), self.now_ms);
+            group.consumer_mut(self.consumer).expect("just added").active_ms = Some(self.now_ms);
+        }
+    }
+
+    /// Delivers again what the consumer has not acknowledged. Of an entry that is no more there is only the id.
+    fn repeat(&self, reply: &mut Reply, key: &[u8], group: &mut Group, log: &Log, after: StreamId) {
+        let first = after.next().expect("the last of all ids means another thing");
+        let consumer = group.consumer(self.consumer).expect("just added");
+        let ids = consumer.pending_ids(first, StreamId::MAX).take(self.count as usize);
+        let ids: Vec<StreamId> = ids.collect();
+        begin_stream(reply, key, ids.len());
+        for id in ids {
+            match log.entries().get(id) {
+                Some(entry) => {
+                    reply_entry(reply, &entry);
+                    let pending = group.pending(id).expect("what a consumer has pending, the group has");
+                    let count = pending.delivery.count.wrapping_add(1);
+                    group.give(id, self.consumer, Delivery { at_ms: self.now_ms, count });
+                }
+                None => {
+                    reply.array(2);
+                    id::reply(reply, id);
+                    reply.null_array();
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,186 @@
+//! XGROUP and XACK: groups and consumers coming and going, and entries that are done with.
+
+use evenkeel_store::collection::stream::{Group, Stream, StreamId};
+use evenkeel_store::{Concerns, Edit};
+
+use super::super::{Args, Call, docs};
+use super::id;
+use crate::error::{Done, Error};
+
+/// What stands behind the id.
+#[derive(Default)]
+struct GroupOptions {
+    make_stream: bool,
+    entries_read: Option<u64>,
+}
+
+impl GroupOptions {
+    fn parse(args: &Args<'_>, may_make: bool) -> Result<GroupOptions, Error> {
+        let (mut options, mut at) = (GroupOptions::default(), 5);
+        while at < args.len() {
+            match args.word(at).as_bytes() {
+                b"MKSTREAM" if may_make => {
+                    options.make_stream = true;
+                    at += 1;
+                }
+                b"ENTRIESREAD" if at + 1 < args.len() => {
+                    options.entries_read =
+                        match args.int(at + 1)? {
+                            -1 => None,
+                            read => Some(u64::try_from(read).map_err(|_| {
+                                Error::text("ERR value for ENTRIESREAD must be positive or -1")
+                            })?),
+                        };
+                    at += 2;
+                }
+                _ => return Err(super::bad_subcommand(args, "XGROUP")),
+            }
+        }
+        Ok(options)
+    }
+}
+
+/// XGROUP CREATE key group <id | $> [MKSTREAM] [ENTRIESREAD entries-read]
+pub(super) fn create(call: &mut Call<'_, '_>) -> Done {
+    let options = GroupOptions::parse(&call.args, true)?;
+    let (key, name) = (&call.keys[0], call.args.at(3));
+    let found = call.held.peek_collection::<Stream>(key)?;
+    let last_id = match &found {
+        Some(stream) => stream.log().last_id(),
+        None if options.make_stream => StreamId::MIN,
+        None => return Err(key_needed()),
+    };
+    let is_new = found.is_none();
+    let at = position(&call.args, last_id)?;
+    if found.is_some_and(|stream| stream.group(name).is_some()) {
+        return Err(Error::text("BUSYGROUP Consumer Group name already exists"));
+    }
+    call.held.edit(key, |edit: &mut Edit<'_, Stream>| {
+        edit.add_group(name, Group::new(at, options.entries_read));
+        edit.changes = 1;
+        // A new group is nobody's business, a new key is.
+        edit.concerns = if is_new { Concerns::Everybody } else { Concerns::Nobody };
+    })?;
+    call.reply.ok();
+    Ok(())
+}
+
+/// The id from which a group reads.
+fn position(args: &Args<'_>, last_id: StreamId) -> Result<StreamId, Error> {
+    match args.at(4) {
+        b"$" => Ok(last_id),
+        text => id::loose(text, 0),
+    }
+}
+
+fn key_needed() -> Error {
+    Error::text(
+        "ERR The XGROUP subcommand requires the key to exist. Note that for CREATE you may want to use the MKSTREAM option \
+         to create an empty stream automatically.",
+    )
+}
+
+/// Makes sure that the stream is there, and the group as well; returns the last id.
+fn find_group(call: &mut Call<'_, '_>) -> Result<StreamId, Error> {
+    let stream = call.held.peek_collection::<Stream>(&call.keys[0])?.ok_or_else(key_needed)?;
+    match stream.group(call.args.at(3)) {
+        Some(_) => Ok(stream.log().last_id()),
+        None => Err(super::no_group(&call.args, 3)),
+    }
+}
+
+/// Changes the group, which is there.
+fn edit_group<R>(
+    call: &mut Call<'_, '_>,
+    change: impl FnOnce(&mut Edit<'_, Stream>, &[u8]) -> R,
+) -> Result<R, Error> {
+    let name = call.args.at(3);
+    Ok(call.held.edit(&call.keys[0], |edit: &mut Edit<'_, Stream>| {
+        edit.concerns = Concerns::Nobody;
+        change(edit, name)
+    })?)
+}
+
+/// XGROUP SETID key group <id | $> [ENTRIESREAD entries-read]
+pub(super) fn setid(call: &mut Call<'_, '_>) -> Done {
+    let options = GroupOptions::parse(&call.args, false)?;
+    let last_id = find_group(call)?;
+    let at = position(&call.args, last_id)?;
+    edit_group(call, |edit, name| {
+        let (group, _) = edit.group_mut(name).expect("seen above");
+        group.set_position(at, options.entries_read);
+        // Set back, it may have something for who waits.
+        (edit.changes, edit.concerns) = (1, Concerns::Waiters);
+    })?;
+    call.reply.ok();
+    Ok(())
+}
+
+/// XGROUP DESTROY key group
+pub(super) fn destroy(call: &mut Call<'_, '_>) -> Done {
+    call.held.peek_collection::<Stream>(&call.keys[0])?.ok_or_else(key_needed)?;
+    let destroyed = edit_group(call, |edit, name| {
+        let cut = edit.remove_group(name);
+        let destroyed = cut.is_some();
+        cut.into_iter().for_each(|cut| edit.discard(cut));
+        // Those who wait for it have to be told.
+        (edit.changes, edit.concerns) = (destroyed.into(), Concerns::Waiters);
+        destroyed
+    })?;
+    call.reply.int(destroyed.into());
+    Ok(())
+}
+
+/// XGROUP CREATECONSUMER key group consumer
+pub(super) fn create_consumer(call: &mut Call<'_, '_>) -> Done {
+    find_group(call)?;
+    let (now, consumer) = (call.now_ms(), call.args.at(4));
+    let created = edit_group(call, |edit, name| {
+        let (group, _) = edit.group_mut(name).expect("seen above");
+        let created = group.add_consumer(consumer, now);
+        edit.changes = created.into();
+        created
+    })?;
+    call.reply.int(created.into());
+    Ok(())
+}
+
+/// XGROUP DELCONSUMER key group consumer
+pub(super) fn delete_consumer(call: &mut Call<'_, '_>) -> Done {
+    find_group(call)?;
+    let consumer = call.args.at(4);
+    let pending = edit_group(call, |edit, name| {
+        let (group, _) = edit.group_mut(name).expect("seen above");
+        let Some((pending, cut)) = group.remove_consumer(consumer) else { return 0 };
+        edit.discard(cut);
+        edit.changes = 1;
+        pending
+    })?;
+    call.reply.int(pending as i64);
+    Ok(())
+}
+
+/// XGROUP HELP
+pub(super) fn help(call: &mut Call<'_, '_>) -> Done {
+    docs::reply_help(call, "XGROUP");
+    Ok(())
+}
+
+/// XACK key group id [id ...]
+pub(super) fn xack(call: &mut Call<'_, '_>) -> Done {
+    let name = call.args.at(2);
+    let found = call.held.collection::<Stream>(&call.keys[0])?;
+    if found.is_none_or(|stream| stream.group(name).is_none()) {
+        call.reply.int(0);
+        return Ok(());
+    }
+    let ids = id::all(&call.args, 3)?;
+    let acknowledged = call.held.edit(&call.keys[0], |edit: &mut Edit<'_, Stream>| {
+        let (group, _) = edit.group_mut(name).expect("seen above");
+        let acknowledged = ids.iter().map(|id| u64::from(group.forget(*id))).sum();
+        (edit.changes, edit.concerns) = (acknowledged, Concerns::Nobody);
+        acknowledged
+    })?;
+    call.reply.int(acknowledged as i64);
+    Ok(())
+}

@@ -1,0 +1,70 @@
+//! XRANGE and XREVRANGE, and how entries are replied.
+
+use evenkeel_store::collection::stream::{Entry, Stream};
+
+use super::super::{Args, Call};
+use super::id;
+use crate::error::{Done, Error};
+use crate::reply::Reply;
+
+/// XRANGE key start end [COUNT count]
+pub(super) fn xrange(call: &mut Call<'_, '_>) -> Done {
+    range(call, 2, 3, false)
+}
+
+/// XREVRANGE key end start [COUNT count]
+pub(super) fn xrevrange(call: &mut Call<'_, '_>) -> Done {
+    range(call, 3, 2, true)
+}
+
+/// Replies the entries between the ids at these arguments.
+fn range(call: &mut Call<'_, '_>, start: usize, end: usize, backwards: bool) -> Done {
+    let (start, end) = (id::start(call.args.at(start))?, id::end(call.args.at(end))?);
+    let count = count(&call.args)?;
+    let (stream, reply) = (call.held.collection::<Stream>(&call.keys[0])?, &mut *call.reply);
+    let Some(stream) = stream else {
+        reply.array(0);
+        return Ok(());
+    };
+    if count == Some(0) {
+        reply.null_array();
+        return Ok(());
+    }
+    let entries = stream.entries();
+    let all = if start <= end { entries.positions(start, end) } else { 0..0 };
+    let taken = (all.end - all.start).min(count.unwrap_or(u64::MAX));
+    reply.array(taken as usize);
+    if backwards {
+        let last = entries.range(all.end - taken..all.end);
+        last.rev().for_each(|entry| reply_entry(reply, &entry));
+    } else {
+        entries.range(all.start..all.start + taken).for_each(|entry| reply_entry(reply, &entry));
+    }
+    Ok(())
+}
+
+/// COUNT behind the ids; the last one counts. Less than nothing is nothing.
+fn count(args: &Args<'_>) -> Result<Option<u64>, Error> {
+    let (mut count, mut at) = (None, 4);
+    while at < args.len() {
+        if !args.is(at, "COUNT") || at + 1 == args.len() {
+            return Err(Error::Syntax);
+        }
+        count = Some(u64::try_from(args.int(at + 1)?).unwrap_or(0));
+        at += 2;
+    }
+    Ok(count)
+}
+
+/// An entry as all commands reply it: the id, and names and values by turns.
+#[inline]
+pub(super) fn reply_entry(reply: &mut Reply, entry: &Entry<'_>) {
+    let fields = entry.fields();
+    reply.array(2);
+    id::reply(reply, entry.id);
+    reply.array(2 * fields.len());
+    for (name, value) in fields {
+        reply.bulk(name);
+        reply.bulk(value);
+    }
+}

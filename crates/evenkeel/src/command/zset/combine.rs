@@ -1,0 +1,313 @@
+//! What makes one sorted set of several: ZUNION, ZINTER, ZDIFF, what stores them, and ZINTERCARD.
+//!
+//! Sets are sources as well; their members have the score 1. The sources are taken as clones, and what is made of them
+//! is a function of those alone. As in Redis, unions and intersections begin with the smallest source: the order in
+//! which scores are added up can be seen in their last digits.
+
+use evenkeel_resp::float;
+use evenkeel_store::collection::{Gather, Set, ZSet};
+use evenkeel_store::{Hasher, Kind};
+
+use super::range::reply_members;
+use super::store_and_count;
+use crate::command::{Args, Call, Keys};
+use crate::error::{Done, Error};
+
+/// How the scores of one member become one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Aggregate {
+    Sum,
+    Min,
+    Max,
+}
+
+impl Aggregate {
+    fn of(self, a: f64, b: f64) -> f64 {
+        match self {
+            // Two infinities that cancel each other out are zero.
+            Aggregate::Sum if (a + b).is_nan() => 0.0,
+            Aggregate::Sum => a + b,
+            Aggregate::Min => {
+                if b < a {
+                    b
+                } else {
+                    a
+                }
+            }
+            Aggregate::Max => {
+                if b > a {
+                    b
+                } else {
+                    a
+                }
+            }
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Operation {
+    Union,
+    Inter,
+    Diff,
+}
+
+/// One of the values that are combined.
+enum Value {
+    Sorted(ZSet),
+    /// Not packed.
+    Plain(Set),
+    Missing,
+}
+
+impl Value {
+    fn len(&self) -> u64 {
+        match self {
+            Value::Sorted(zset) => zset.len(),
+            Value::Plain(set) => set.len(),
+            Value::Missing => 0,
+        }
+    }
+
+    fn score(&self, hasher: &Hasher, member: &[u8]) -> Option<f64> {
+        match self {
+            Value::Sorted(zset) => zset.score(hasher, member),
+            Value::Plain(set) => set.contains(hasher, member).then_some(1.0),
+            Value::Missing => None,
+        }
+    }
+
+    fn for_each<'v>(&'v self, mut each: impl FnMut(&'v [u8], f64)) {
+        match self {
+            Value::Sorted(zset) => zset.range(0..zset.len()).for_each(|(member, score)| each(member, score)),
+            Value::Plain(set) => set.unpacked().for_each(|member| each(member, 1.0)),
+            Value::Missing => {}
+        }
+    }
+
+    /// The members and scores for which `more` says so, until it says that there are enough.
+    fn try_for_each<'v>(&'v self, mut more: impl FnMut(&'v [u8], f64) -> bool) {
+        match self {
+            Value::Sorted(zset) => _ = zset.range(0..zset.len()).all(|(member, score)| more(member, score)),
+            Value::Plain(set) => _ = set.unpacked().all(|member| more(member, 1.0)),
+            Value::Missing => {}
+        }
+    }
+}
+
+struct Source {
+    value: Value,
+    weight: f64,
+}
+
+impl Source {
+    fn weighted(&self, score: f64) -> f64 {
+        let score = self.weight * score;
+        if score.is_nan() { 0.0 } else { score }
+    }
+}
+
+/// What a command asks for.
+struct Plan {
+    operation: Operation,
+    sources: Vec<Source>,
+    aggregate: Aggregate,
+    with_scores: bool,
+}
+
+/// What options a command takes.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Form {
+    Reply,
+    Store,
+    Count,
+}
+
+impl Plan {
+    /// Reads what follows the count of keys, which is argument `counted`; the source keys are those from `first_key` on.
+    fn parse(
+        call: &mut Call<'_, '_>,
+        operation: Operation,
+        form: Form,
+        counted: usize,
+        first_key: usize,
+    ) -> Result<(Plan, u64), Error> {
+        let args = call.args;
+        let sources = sources(call, counted, first_key)?;
+        let mut plan = Plan { operation, sources, aggregate: Aggregate::Sum, with_scores: false };
+        let (mut at, mut limit) = (counted + 1 + plan.sources.len(), 0);
+        while at < args.len() {
+            at = plan.parse_option(&args, at, form, &mut limit)?;
+        }
+        if operation != Operation::Diff {
+            plan.sources.sort_by_key(|source| source.value.len());
+        }
+        Ok((plan, limit))
+    }
+
+    /// Reads the option at `at`; returns where the next one begins.
+    fn parse_option(
+        &mut self,
+        args: &Args<'_>,
+        at: usize,
+        form: Form,
+        limit: &mut u64,
+    ) -> Result<usize, Error> {
+        let (left, combines) = (args.len() - at, self.operation != Operation::Diff && form != Form::Count);
+        match args.word(at).as_bytes() {
+            b"WEIGHTS" if combines && left > self.sources.len() => {
+                for (source, weight) in self.sources.iter_mut().zip(args.from(at + 1)) {
+                    source.weight =
+                        float::parse(weight).ok_or(Error::text("ERR weight value is not a float"))?;
+                }
+                Ok(at + 1 + self.sources.len())
+            }
+            b"AGGREGATE" if combines && left >= 2 => {
+                self.aggregate = match args.word(at + 1).as_bytes() {
+                    b"SUM" => Aggregate::Sum,
+                    b"MIN" => Aggregate::Min,
+                    b"MAX" => Aggregate::Max,
+                    _ => return Err(Error::Syntax),
+                };
+                Ok(at + 2)
+            }
+            b"WITHSCORES" if form == Form::Reply => {
+                self.with_scores = true;
+                Ok(at + 1)
+            }
+            b"LIMIT" if form == Form::Count && left >= 2 => {
+                let given = args.int(at + 1).ok().and_then(|limit| u64::try_from(limit).ok());
+                *limit = given.ok_or(Error::text("ERR LIMIT can't be negative"))?;
+                Ok(at + 2)
+            }
+            _ => Err(Error::Syntax),
+        }
+    }
+
+    /// All members with their scores, those of a union as often as they are in a source.
+    fn gather<'p>(&'p self, hasher: &'p Hasher) -> Gather<'p> {
+        let mut gather = Gather::new(hasher);
+        let (first, others) = self.sources.split_first().expect("one source at least");
+        match self.operation {
+            Operation::Union => {
+                for source in &self.sources {
+                    source.value.for_each(|member, score| gather.push(member, source.weighted(score)));
+                }
+            }
+            Operation::Inter => first.value.for_each(|member, score| {
+                let score = others.iter().try_fold(first.weighted(score), |sum, other| {
+                    let score = other.value.score(hasher, member)?;
+                    Some(self.aggregate.of(sum, other.weight * score))
+                });
+                if let Some(score) = score {
+                    gather.push(member, score);
+                }
+            }),
+            Operation::Diff => first.value.for_each(|member, score| {
+                if !others.iter().any(|other| other.value.score(hasher, member).is_some()) {
+                    gather.push(member, score);
+                }
+            }),
+        }
+        gather
+    }
+
+    /// How many members all sources have; at `limit` it is enough, unless that is zero.
+    fn count(&self, hasher: &Hasher, limit: u64) -> u64 {
+        let (first, others) = self.sources.split_first().expect("one source at least");
+        let mut count = 0;
+        first.value.try_for_each(|member, _| {
+            count += u64::from(others.iter().all(|other| other.value.score(hasher, member).is_some()));
+            limit == 0 || count < limit
+        });
+        count
+    }
+}
+
+/// Clones of the values at the keys that are counted at argument `counted`.
+fn sources(call: &mut Call<'_, '_>, counted: usize, first_key: usize) -> Result<Vec<Source>, Error> {
+    let count = call.args.int(counted)?;
+    if count < 1 {
+        let name = call.name().to_ascii_lowercase();
+        return Err(Error::text(format!("ERR at least 1 input key is needed for '{name}' command")));
+    }
+    if count > (call.args.len() - counted - 1) as i64 {
+        return Err(Error::Syntax);
+    }
+    let (keys, hasher) = (&call.keys[first_key..], &call.held.keyspace().hasher);
+    keys.iter()
+        .map(|key| {
+            let value = match call.held.read(key) {
+                None => Value::Missing,
+                Some(view) => match view.kind() {
+                    Kind::ZSet => Value::Sorted(ZSet::clone(&view.collection())),
+                    Kind::Set => {
+                        let mut set = Set::clone(&view.collection());
+                        set.unpack(hasher);
+                        Value::Plain(set)
+                    }
+                    _ => return Err(Error::WrongType),
+                },
+            };
+            Ok(Source { value, weight: 1.0 })
+        })
+        .collect()
+}
+
+/// ZUNION numkeys key [key ...] [WEIGHTS weight [weight ...]] [AGGREGATE <SUM | MIN | MAX>] [WITHSCORES]
+pub(super) fn zunion(call: &mut Call<'_, '_>) -> Done {
+    reply(call, Operation::Union)
+}
+
+/// ZINTER numkeys key [key ...] [WEIGHTS weight [weight ...]] [AGGREGATE <SUM | MIN | MAX>] [WITHSCORES]
+pub(super) fn zinter(call: &mut Call<'_, '_>) -> Done {
+    reply(call, Operation::Inter)
+}
+
+/// ZDIFF numkeys key [key ...] [WITHSCORES]
+pub(super) fn zdiff(call: &mut Call<'_, '_>) -> Done {
+    reply(call, Operation::Diff)
+}
+
+fn reply(call: &mut Call<'_, '_>, operation: Operation) -> Done {
+    let (plan, _) = Plan::parse(call, operation, Form::Reply, 1, 0)?;
+    let hasher = &call.held.keyspace().hasher;
+    let members = plan.gather(hasher).merge(|a, b| plan.aggregate.of(a, b));
+    reply_members(call.reply, members.in_order(), plan.with_scores);
+    Ok(())
+}
+
+/// ZUNIONSTORE destination numkeys key [key ...] [WEIGHTS weight [weight ...]] [AGGREGATE <SUM | MIN | MAX>]
+pub(super) fn zunionstore(call: &mut Call<'_, '_>) -> Done {
+    store(call, Operation::Union)
+}
+
+/// ZINTERSTORE destination numkeys key [key ...] [WEIGHTS weight [weight ...]] [AGGREGATE <SUM | MIN | MAX>]
+pub(super) fn zinterstore(call: &mut Call<'_, '_>) -> Done {
+    store(call, Operation::Inter)
+}
+
+/// ZDIFFSTORE destination numkeys key [key ...]
+pub(super) fn zdiffstore(call: &mut Call<'_, '_>) -> Done {
+    store(call, Operation::Diff)
+}
+
+fn store(call: &mut Call<'_, '_>, operation: Operation) -> Done {
+    let (plan, _) = Plan::parse(call, operation, Form::Store, 2, 1)?;
+    let hasher = &call.held.keyspace().hasher;
+    store_and_count(call, plan.gather(hasher).merge(|a, b| plan.aggregate.of(a, b)))
+}
+
+/// ZINTERCARD numkeys key [key ...] [LIMIT limit]
+pub(super) fn zintercard(call: &mut Call<'_, '_>) -> Done {
+    let (plan, limit) = Plan::parse(call, Operation::Inter, Form::Count, 1, 0)?;
+    let hasher = &call.held.keyspace().hasher;
+    call.reply.int(plan.count(hasher, limit) as i64);
+    Ok(())
+}
+
+/// The destination, and the keys that are counted behind it.
+pub(super) fn keys_of_store(args: &Args<'_>, db: u32, databases: u32, key: &mut dyn FnMut(usize, u32)) {
+    key(1, db);
+    Keys::Counted { at: 2, step: 1 }.for_each(args, db, databases, key);
+}

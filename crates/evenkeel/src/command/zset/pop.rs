@@ -1,0 +1,172 @@
+//! What takes members off one end of a sorted set: ZPOPMIN, ZPOPMAX, ZMPOP, and the same for those who wait.
+
+use evenkeel_store::Kind;
+use evenkeel_store::collection::ZSet;
+use evenkeel_store::{Edit, WrongType};
+
+use crate::blocking::{Timeout, Wait};
+use crate::command::{Args, Call};
+use crate::error::{Done, Error};
+use crate::reply::Reply;
+
+/// Which end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum End {
+    Min,
+    Max,
+}
+
+/// How what was taken is told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Shape {
+    /// Members and scores by turns.
+    Flat,
+    /// Pairs of them.
+    Pairs,
+    /// The key, a member, its score.
+    KeyAndOne,
+    /// The key, and pairs.
+    KeyAndPairs,
+}
+
+/// ZPOPMIN key [count]
+pub(super) fn zpopmin(call: &mut Call<'_, '_>) -> Done {
+    pop_from_one(call, End::Min)
+}
+
+/// ZPOPMAX key [count]
+pub(super) fn zpopmax(call: &mut Call<'_, '_>) -> Done {
+    pop_from_one(call, End::Max)
+}
+
+fn pop_from_one(call: &mut Call<'_, '_>, end: End) -> Done {
+    let args = call.args;
+    if args.len() > 3 {
+        return Err(Error::Syntax);
+    }
+    let count = if args.len() == 3 { Some(count_at(&args, 2)?) } else { None };
+    let shape = if count.is_some() && call.reply.resp3 { Shape::Pairs } else { Shape::Flat };
+    if !pop(call, 0, end, count.unwrap_or(1), shape)? {
+        call.reply.array(0);
+    }
+    Ok(())
+}
+
+fn count_at(args: &Args<'_>, at: usize) -> Result<u64, Error> {
+    let count = args.int(at).ok().and_then(|count| u64::try_from(count).ok());
+    count.ok_or(Error::text("ERR value is out of range, must be positive"))
+}
+
+/// Takes up to `count` members from the end of the set at the call's key of this number, and replies;
+/// `false` where there is no set.
+fn pop(call: &mut Call<'_, '_>, key: usize, end: End, count: u64, shape: Shape) -> Result<bool, WrongType> {
+    let hasher = &call.held.keyspace().hasher;
+    let (key, reply) = (&call.keys[key], &mut *call.reply);
+    let popped = call.held.edit_if_there(key, |edit: &mut Edit<'_, ZSet>| {
+        let len = edit.len();
+        edit.changes = count.min(len);
+        let range = match end {
+            End::Min => 0..edit.changes,
+            End::Max => len - edit.changes..len,
+        };
+        let members = edit.range(range.clone());
+        begin(reply, key.bytes, members.len(), shape);
+        match end {
+            End::Min => members.for_each(|one| tell(reply, one, shape)),
+            End::Max => members.rev().for_each(|one| tell(reply, one, shape)),
+        }
+        let cut = edit.remove_range(hasher, range);
+        edit.discard(cut);
+    })?;
+    Ok(popped.is_some())
+}
+
+fn begin(reply: &mut Reply, key: &[u8], members: usize, shape: Shape) {
+    match shape {
+        Shape::Flat => reply.array(2 * members),
+        Shape::Pairs => reply.array(members),
+        Shape::KeyAndOne => {
+            reply.array(3);
+            reply.bulk(key);
+        }
+        Shape::KeyAndPairs => {
+            reply.array(2);
+            reply.bulk(key);
+            reply.array(members);
+        }
+    }
+}
+
+fn tell(reply: &mut Reply, (member, score): (&[u8], f64), shape: Shape) {
+    if matches!(shape, Shape::Pairs | Shape::KeyAndPairs) {
+        reply.array(2);
+    }
+    reply.bulk(member);
+    reply.double(score);
+}
+
+/// ZMPOP numkeys key [key ...] <MIN | MAX> [COUNT count]
+pub(super) fn zmpop(call: &mut Call<'_, '_>) -> Done {
+    let (end, count) = parse_mpop(&call.args, 1)?;
+    for key in 0..call.keys.len() {
+        if pop(call, key, end, count, Shape::KeyAndPairs)? {
+            return Ok(());
+        }
+    }
+    call.reply.null_array();
+    Ok(())
+}
+
+/// Reads what ZMPOP gets, from the number of keys on.
+fn parse_mpop(args: &Args<'_>, numkeys: usize) -> Result<(End, u64), Error> {
+    let at_least_one = |at: usize, text: &'static str| {
+        let number = args.int(at).ok().and_then(|number| u64::try_from(number).ok());
+        number.filter(|number| *number > 0).ok_or(Error::text(text))
+    };
+    let keys = at_least_one(numkeys, "ERR numkeys should be greater than 0")?;
+    let end_at =
+        usize::try_from(keys).ok().and_then(|keys| keys.checked_add(numkeys + 1)).ok_or(Error::Syntax)?;
+    let end = match args.word(end_at).as_bytes() {
+        b"MIN" => End::Min,
+        b"MAX" => End::Max,
+        _ => return Err(Error::Syntax),
+    };
+    let (mut count, mut at) = (None, end_at + 1);
+    while at < args.len() {
+        if count.is_some() || !args.is(at, "COUNT") || at + 1 == args.len() {
+            return Err(Error::Syntax);
+        }
+        count = Some(at_least_one(at + 1, "ERR count should be greater than 0")?);
+        at += 2;
+    }
+    Ok((end, count.unwrap_or(1)))
+}
+
+/// BZPOPMIN key [key ...] timeout
+pub(super) fn bzpopmin(call: &mut Call<'_, '_>) -> Done {
+    let timeout = call.timeout_s(call.args.len() - 1)?;
+    pop_or_wait(call, timeout, End::Min, 1, Shape::KeyAndOne)
+}
+
+/// BZPOPMAX key [key ...] timeout
+pub(super) fn bzpopmax(call: &mut Call<'_, '_>) -> Done {
+    let timeout = call.timeout_s(call.args.len() - 1)?;
+    pop_or_wait(call, timeout, End::Max, 1, Shape::KeyAndOne)
+}
+
+/// BZMPOP timeout numkeys key [key ...] <MIN | MAX> [COUNT count]
+pub(super) fn bzmpop(call: &mut Call<'_, '_>) -> Done {
+    let (end, count) = parse_mpop(&call.args, 2)?;
+    let timeout = call.timeout_s(1)?;
+    pop_or_wait(call, timeout, end, count, Shape::KeyAndPairs)
+}
+
+fn pop_or_wait(call: &mut Call<'_, '_>, timeout: Timeout, end: End, count: u64, shape: Shape) -> Done {
+    let keys = 0..call.keys.len();
+    for key in call.tries(keys.clone()) {
+        if pop(call, key, end, count, shape)? {
+            return Ok(());
+        }
+    }
+    call.block(Wait::on(keys, Kind::ZSet, timeout))
+}

@@ -1,0 +1,292 @@
+//! Ranges of sorted sets: by position, by score, by member; read, counted, stored, removed.
+//!
+//! Whatever a range goes by, it is a stretch of positions, which the trees' counts tell in logarithmic time. What is left
+//! is the same for all: cut by LIMIT, read from either end, or removed as one stretch.
+
+use std::ops::Range;
+
+use evenkeel_resp::float;
+use evenkeel_store::Edit;
+use evenkeel_store::collection::{Gather, Lex, ZSet};
+
+use super::store_and_count;
+use crate::command::{Args, Call};
+use crate::error::{Done, Error};
+use crate::reply::Reply;
+
+/// What a range goes by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum By {
+    Rank,
+    Score,
+    Lex,
+}
+
+/// An end of a range of scores.
+#[derive(Clone, Copy, Debug)]
+struct Limit {
+    score: f64,
+    excluded: bool,
+}
+
+/// From where to where, both inclusive unless they say otherwise.
+#[derive(Clone, Copy, Debug)]
+enum Ends<'a> {
+    Rank(i64, i64),
+    Score(Limit, Limit),
+    Lex(Lex<'a>, Lex<'a>),
+}
+
+impl<'a> Ends<'a> {
+    fn parse(by: By, args: &Args<'a>, from: usize, to: usize) -> Result<Ends<'a>, Error> {
+        match by {
+            By::Rank => Ok(Ends::Rank(args.int(from)?, args.int(to)?)),
+            By::Score => {
+                let ends = Limit::parse(args.at(from)).zip(Limit::parse(args.at(to)));
+                ends.map(|(from, to)| Ends::Score(from, to))
+                    .ok_or(Error::text("ERR min or max is not a float"))
+            }
+            By::Lex => {
+                let ends = parse_lex(args.at(from)).zip(parse_lex(args.at(to)));
+                ends.map(|(from, to)| Ends::Lex(from, to))
+                    .ok_or(Error::text("ERR min or max not valid string range item"))
+            }
+        }
+    }
+
+    /// The positions in ascending order; `backwards` matters where Redis' answer depends on the side it begins at.
+    fn positions(&self, zset: &ZSet, backwards: bool) -> Range<u64> {
+        let len = zset.len();
+        match *self {
+            Ends::Rank(from, to) => {
+                let start = position(from, len).unwrap_or(0).min(len);
+                let end = position(to, len).map_or(0, |to| to.saturating_add(1).min(len)).max(start);
+                if backwards { len - end..len - start } else { start..end }
+            }
+            Ends::Score(from, to) => {
+                let start = zset.count_below(from.score, from.excluded);
+                start..zset.count_below(to.score, !to.excluded).max(start)
+            }
+            Ends::Lex(from, to) => zset.lex_range(from, to, backwards),
+        }
+    }
+}
+
+/// A position, counted from the end if negative; `None` before the beginning.
+fn position(index: i64, len: u64) -> Option<u64> {
+    match u64::try_from(index) {
+        Ok(index) => Some(index),
+        Err(_) => len.checked_sub(index.unsigned_abs()),
+    }
+}
+
+impl Limit {
+    fn parse(text: &[u8]) -> Option<Limit> {
+        let (excluded, text) = match text {
+            [b'(', rest @ ..] => (true, rest),
+            _ => (false, text),
+        };
+        Some(Limit { score: float::parse_leniently(text)?, excluded })
+    }
+}
+
+fn parse_lex(text: &[u8]) -> Option<Lex<'_>> {
+    match text {
+        b"-" => Some(Lex::Min),
+        b"+" => Some(Lex::Max),
+        [b'[', member @ ..] => Some(Lex::Including(member)),
+        [b'(', member @ ..] => Some(Lex::Excluding(member)),
+        _ => None,
+    }
+}
+
+/// A range with all that can be said about it.
+struct Query<'a> {
+    ends: Ends<'a>,
+    reverse: bool,
+    offset: i64,
+    /// Negative: as many as there are.
+    limit: i64,
+    with_scores: bool,
+}
+
+impl<'a> Query<'a> {
+    /// Reads what follows the source key, which is argument `source`. What is not given may be said by an option.
+    fn parse(
+        args: &Args<'a>,
+        source: usize,
+        by: Option<By>,
+        reverse: Option<bool>,
+        stores: bool,
+    ) -> Result<Query<'a>, Error> {
+        let (mut chosen_by, mut chosen_reverse, mut offset, mut limit, mut with_scores) =
+            (by, reverse, 0, -1, false);
+        let mut at = source + 3;
+        while at < args.len() {
+            match args.word(at).as_bytes() {
+                b"WITHSCORES" if !stores => with_scores = true,
+                b"LIMIT" if at + 2 < args.len() => {
+                    (offset, limit) = (args.int(at + 1)?, args.int(at + 2)?);
+                    at += 2;
+                }
+                b"REV" if chosen_reverse.is_none() => chosen_reverse = Some(true),
+                b"BYLEX" if chosen_by.is_none() => chosen_by = Some(By::Lex),
+                b"BYSCORE" if chosen_by.is_none() => chosen_by = Some(By::Score),
+                _ => return Err(Error::Syntax),
+            }
+            at += 1;
+        }
+        let (by, reverse) = (chosen_by.unwrap_or(By::Rank), chosen_reverse.unwrap_or(false));
+        if limit != -1 && by == By::Rank {
+            return Err(Error::text(LIMIT_WITHOUT_BY));
+        }
+        if with_scores && by == By::Lex {
+            return Err(Error::text("ERR syntax error, WITHSCORES not supported in combination with BYLEX"));
+        }
+        let (first, second) = if reverse && by != By::Rank { (2, 1) } else { (1, 2) };
+        let ends = Ends::parse(by, args, source + first, source + second)?;
+        Ok(Query { ends, reverse, offset, limit, with_scores })
+    }
+
+    /// The positions in ascending order.
+    fn positions(&self, zset: &ZSet) -> Range<u64> {
+        let Range { start, end } = self.ends.positions(zset, self.reverse);
+        let len = end - start;
+        if matches!(self.ends, Ends::Rank(..)) {
+            return start..end;
+        }
+        // A negative offset skips all.
+        let skip = u64::try_from(self.offset).map_or(len, |offset| offset.min(len));
+        let take = u64::try_from(self.limit).map_or(len, |limit| limit.min(len)).min(len - skip);
+        if self.reverse { end - skip - take..end - skip } else { start + skip..start + skip + take }
+    }
+
+    fn reply(&self, zset: &ZSet, reply: &mut Reply) {
+        let members = zset.range(self.positions(zset));
+        if self.reverse {
+            reply_members(reply, members.rev(), self.with_scores);
+        } else {
+            reply_members(reply, members, self.with_scores);
+        }
+    }
+}
+
+/// Replies with members, and with their scores if asked to: in pairs in RESP3, by turns in RESP2.
+pub(super) fn reply_members<'m>(
+    reply: &mut Reply,
+    members: impl ExactSizeIterator<Item = (&'m [u8], f64)>,
+    with_scores: bool,
+) {
+    let pairs = with_scores && reply.resp3;
+    reply.array(members.len() * if with_scores && !pairs { 2 } else { 1 });
+    members.for_each(|(member, score)| {
+        if pairs {
+            reply.array(2);
+        }
+        reply.bulk(member);
+        if with_scores {
+            reply.double(score);
+        }
+    });
+}
+
+const LIMIT_WITHOUT_BY: &str =
+    "ERR syntax error, LIMIT is only supported in combination with either BYSCORE or BYLEX";
+
+/// ZRANGE key start stop [BYSCORE | BYLEX] [REV] [LIMIT offset count] [WITHSCORES]
+pub(super) fn zrange(call: &mut Call<'_, '_>) -> Done {
+    range(call, None, None)
+}
+
+/// ZREVRANGE key start stop [WITHSCORES]
+pub(super) fn zrevrange(call: &mut Call<'_, '_>) -> Done {
+    range(call, Some(By::Rank), Some(true))
+}
+
+/// ZRANGEBYSCORE key min max [WITHSCORES] [LIMIT offset count]
+pub(super) fn zrangebyscore(call: &mut Call<'_, '_>) -> Done {
+    range(call, Some(By::Score), Some(false))
+}
+
+/// ZREVRANGEBYSCORE key max min [WITHSCORES] [LIMIT offset count]
+pub(super) fn zrevrangebyscore(call: &mut Call<'_, '_>) -> Done {
+    range(call, Some(By::Score), Some(true))
+}
+
+/// ZRANGEBYLEX key min max [LIMIT offset count]
+pub(super) fn zrangebylex(call: &mut Call<'_, '_>) -> Done {
+    range(call, Some(By::Lex), Some(false))
+}
+
+/// ZREVRANGEBYLEX key max min [LIMIT offset count]
+pub(super) fn zrevrangebylex(call: &mut Call<'_, '_>) -> Done {
+    range(call, Some(By::Lex), Some(true))
+}
+
+fn range(call: &mut Call<'_, '_>, by: Option<By>, reverse: Option<bool>) -> Done {
+    let query = Query::parse(&call.args, 1, by, reverse, false)?;
+    match call.held.collection::<ZSet>(&call.keys[0])? {
+        Some(zset) => query.reply(&zset, call.reply),
+        None => call.reply.array(0),
+    }
+    Ok(())
+}
+
+/// ZRANGESTORE dst src min max [BYSCORE | BYLEX] [REV] [LIMIT offset count]
+pub(super) fn zrangestore(call: &mut Call<'_, '_>) -> Done {
+    let query = Query::parse(&call.args, 2, None, None, true)?;
+    let hasher = &call.held.keyspace().hasher;
+    let source = call.held.collection::<ZSet>(&call.keys[1])?.map(|zset| ZSet::clone(&zset));
+    let mut gather = Gather::new(hasher);
+    if let Some(zset) = &source {
+        zset.range(query.positions(zset)).for_each(|(member, score)| gather.push(member, score));
+    }
+    store_and_count(call, gather.merge(|score, _| score))
+}
+
+/// ZCOUNT key min max
+pub(super) fn zcount(call: &mut Call<'_, '_>) -> Done {
+    count(call, By::Score)
+}
+
+/// ZLEXCOUNT key min max
+pub(super) fn zlexcount(call: &mut Call<'_, '_>) -> Done {
+    count(call, By::Lex)
+}
+
+fn count(call: &mut Call<'_, '_>, by: By) -> Done {
+    let ends = Ends::parse(by, &call.args, 2, 3)?;
+    let zset = call.held.collection::<ZSet>(&call.keys[0])?;
+    let range = zset.map_or(0..0, |zset| ends.positions(&zset, false));
+    call.reply.int((range.end - range.start) as i64);
+    Ok(())
+}
+
+/// ZREMRANGEBYRANK key start stop
+pub(super) fn zremrangebyrank(call: &mut Call<'_, '_>) -> Done {
+    remove(call, By::Rank)
+}
+
+/// ZREMRANGEBYSCORE key min max
+pub(super) fn zremrangebyscore(call: &mut Call<'_, '_>) -> Done {
+    remove(call, By::Score)
+}
+
+/// ZREMRANGEBYLEX key min max
+pub(super) fn zremrangebylex(call: &mut Call<'_, '_>) -> Done {
+    remove(call, By::Lex)
+}
+
+fn remove(call: &mut Call<'_, '_>, by: By) -> Done {
+    let ends = Ends::parse(by, &call.args, 2, 3)?;
+    let hasher = &call.held.keyspace().hasher;
+    let removed = call.held.edit_if_there(&call.keys[0], |edit: &mut Edit<'_, ZSet>| {
+        let range = ends.positions(edit, false);
+        edit.changes = range.end - range.start;
+        let cut = edit.remove_range(hasher, range);
+        edit.discard(cut);
+        edit.changes
+    })?;
+    call.reply.int(removed.unwrap_or(0) as i64);
+    Ok(())
+}

@@ -1,0 +1,339 @@
+//! Long commands: the work of one that goes through millions of elements is done by another thread, without locks.
+//!
+//! A worker that sorts a million elements would keep all its other clients waiting for a second, and as long as it holds
+//! the slots of its keys, every other worker that wants one of them. But a large collection can be shared in constant
+//! time, and what others write afterwards does not change what is shared. So a handler whose work is large shares its
+//! sources, hands the rest over as [`Work`] ([`Call::go_long`]), and its connection waits for the reply as one that
+//! waits for a key does. The worker goes on with the next client.
+//!
+//! A command that only reads is done with that. One that stores its result locks its keys when the result is there and
+//! looks whether its sources are still what it has shared: if so, nothing has come between, and the result is stored.
+//! If not, the handler is run anew, under these locks, and shares what is there now; after [`ATTEMPTS`] of these, it does
+//! its work in place, while it holds the locks, so that it ends however busy others are with its sources.
+//!
+//! Inside MULTI, and where a command is run on behalf of one who waits, all is done in place; likewise when
+//! [`QUEUE_MAX`] commands wait for a thread already.
+#![cfg_attr(not(test), allow(dead_code, reason = "no command of the table is long yet"))]
+
+use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::*};
+use std::time::Duration;
+
+use parking_lot::{Condvar, Mutex};
+
+use crate::blocking::{Mode, Timeout};
+use crate::clients::ClientInfo;
+use crate::clock::{self, Ticks};
+use crate::command::args::OwnedArgs;
+use crate::command::table::table;
+use crate::command::{Call, Id, Reach};
+use crate::dispatch::Executor;
+use crate::error::{Done, Error};
+use crate::observe::slowlog;
+use crate::observe::stats::add;
+use crate::reply::Reply;
+use crate::server::Server;
+use crate::session::Session;
+use crate::waiting::{On, Resumed, Waiting};
+
+/// Elements from which on work is large: at some 50 ns each, a millisecond's.
+pub(crate) const LONG_MIN: usize = 20_000;
+
+/// Commands that may wait for a thread. Each keeps its sources from being freed.
+const QUEUE_MAX: usize = 128;
+
+/// How often the work is done without locks before it is done under them.
+const ATTEMPTS: u8 = 2;
+
+/// How often a command that is about to write looks whether a pause has ended.
+const PAUSE_LOOK: Duration = Duration::from_millis(1);
+
+type Run = Box<dyn FnOnce(&mut Reply) -> Result<Option<Commit>, Error> + Send>;
+
+/// What is done without locks. It owns all that it needs.
+pub(crate) struct Work {
+    run: Run,
+    /// Its result is to be stored.
+    writes: bool,
+}
+
+/// What is done with the result, under the locks of the command's keys.
+struct Commit {
+    is_current: Box<dyn FnOnce(&mut Call<'_, '_>) -> bool + Send>,
+    store: Box<dyn FnOnce(&mut Call<'_, '_>) -> Done + Send>,
+}
+
+impl Work {
+    /// Work that ends in a reply.
+    pub(crate) fn reads(run: impl FnOnce(&mut Reply) -> Done + Send + 'static) -> Work {
+        Work { run: Box::new(|reply| run(reply).map(|()| None)), writes: false }
+    }
+
+    /// Work that ends in something to be stored. `is_current` says whether the sources are still those that `compute` has;
+    /// it must know them by their identity, since an equal value need not be the same one. `store` stores and replies.
+    pub(crate) fn writes<T: Send + 'static>(
+        compute: impl FnOnce() -> Result<T, Error> + Send + 'static,
+        is_current: impl FnOnce(&mut Call<'_, '_>) -> bool + Send + 'static,
+        store: impl FnOnce(&mut Call<'_, '_>, T) -> Done + Send + 'static,
+    ) -> Work {
+        let run = |_: &mut Reply| {
+            let result = compute()?;
+            let store = Box::new(|call: &mut Call<'_, '_>| store(call, result));
+            Ok(Some(Commit { is_current: Box::new(is_current), store }))
+        };
+        Work { run: Box::new(run), writes: true }
+    }
+}
+
+impl Call<'_, '_> {
+    /// Whether work on so many elements is worth being done elsewhere, and may be.
+    #[inline]
+    pub(crate) fn is_long(&self, elements: usize) -> bool {
+        elements >= LONG_MIN && self.may_go_long()
+    }
+
+    /// Only of a command with keys is it known what to lock in the end.
+    fn may_go_long(&self) -> bool {
+        if table().row(self.id).reach != Reach::Keys {
+            return false;
+        }
+        match self.mode {
+            Mode::Direct => self.server.long.has_room(),
+            Mode::Again(attempts) => attempts < ATTEMPTS,
+            Mode::Nested | Mode::Serving(_) => false,
+        }
+    }
+
+    /// What a handler returns whose work is large. Where it must not be done elsewhere, it is done at once.
+    pub(crate) fn go_long(&mut self, work: Work) -> Done {
+        if self.may_go_long() {
+            self.session.long = Some(work);
+            return Err(Error::Suspended);
+        }
+        match (work.run)(self.reply)? {
+            Some(commit) => (commit.store)(self),
+            None => Ok(()),
+        }
+    }
+}
+
+/// The commands that wait for a thread, and figures about them.
+#[derive(Default)]
+pub(crate) struct Long {
+    jobs: Mutex<VecDeque<Job>>,
+    came: Condvar,
+    /// How many wait; a hint for who must not take the lock.
+    queued: AtomicUsize,
+    running: AtomicUsize,
+    total: AtomicU64,
+}
+
+/// A command whose work is done elsewhere.
+pub(crate) struct Job {
+    number: u64,
+    client: Arc<ClientInfo>,
+    id: Id,
+    args: OwnedArgs,
+    db: u32,
+    resp3: bool,
+    no_touch: bool,
+    work: Work,
+    /// What it has taken on its worker.
+    spent: Ticks,
+    /// The client has gone.
+    nobody_waits: Arc<AtomicBool>,
+}
+
+impl Long {
+    pub(crate) fn queued(&self) -> usize {
+        self.queued.load(Relaxed)
+    }
+
+    pub(crate) fn running(&self) -> usize {
+        self.running.load(Relaxed)
+    }
+
+    /// Commands worked on elsewhere since the start.
+    pub(crate) fn total(&self) -> u64 {
+        self.total.load(Relaxed)
+    }
+
+    fn has_room(&self) -> bool {
+        self.queued() < QUEUE_MAX
+    }
+
+    /// Gives a command of this session away; `spent`: what it has taken so far.
+    pub(crate) fn submit(
+        &self,
+        server: &Server,
+        session: &mut Session,
+        (id, args, resp3): (Id, OwnedArgs, bool),
+        work: Work,
+        spent: Ticks,
+    ) {
+        let (number, nobody_waits) = (server.keyspace.ticket(), Arc::new(AtomicBool::new(false)));
+        let on = On::Long(nobody_waits.clone());
+        let waiting = Waiting { number, timeout: Timeout(None), deadline: None, mute: false, on };
+        session.waiting = Some(Box::new(waiting));
+        let (client, db, no_touch) = (session.client.clone(), session.db, session.no_touch);
+        let job = Job { number, client, id, args, db, resp3, no_touch, work, spent, nobody_waits };
+        let mut jobs = self.jobs.lock();
+        jobs.push_back(job);
+        self.queued.store(jobs.len(), Relaxed);
+        drop(jobs);
+        self.came.notify_one();
+    }
+
+    /// The next command, if one waits.
+    pub(crate) fn next(&self) -> Option<Job> {
+        self.pop(&mut self.jobs.lock())
+    }
+
+    /// The next command; `None` when the server stops.
+    fn await_next(&self, stopping: &AtomicBool) -> Option<Job> {
+        let mut jobs = self.jobs.lock();
+        while !stopping.load(Acquire) {
+            if let Some(job) = self.pop(&mut jobs) {
+                return Some(job);
+            }
+            self.came.wait(&mut jobs);
+        }
+        None
+    }
+
+    fn pop(&self, jobs: &mut VecDeque<Job>) -> Option<Job> {
+        let job = jobs.pop_front()?;
+        self.queued.store(jobs.len(), Relaxed);
+        self.running.fetch_add(1, Relaxed);
+        self.total.fetch_add(1, Relaxed);
+        Some(job)
+    }
+
+    /// The server stops: no command is begun any more. Those that are being worked on are left alone: they hold nothing,
+    /// and nobody waits for them.
+    pub(crate) fn stop(&self) {
+        drop(self.jobs.lock());
+        self.came.notify_all();
+    }
+}
+
+/// Works on long commands until the server stops. `index` tells its counters from those of the other threads.
+pub(crate) fn run(server: &Arc<Server>, index: usize) {
+    evenkeel_store::memory::register_thread();
+    let mut executor = Executor::new(server.clone(), index);
+    while let Some(job) = server.long.await_next(&server.stopping) {
+        job.run(&mut executor);
+        // Here is the time to free what would keep a worker from its clients.
+        executor.seat.trash.clear();
+        server.keyspace.tidy(&mut executor.seat);
+    }
+}
+
+impl Job {
+    /// Does the work, stores what is to be stored, and sends the reply to the connection's worker.
+    pub(crate) fn run(mut self, executor: &mut Executor) {
+        let server = executor.server.clone();
+        let before = clock::ticks();
+        if !self.work.writes && self.nobody_waits.load(Relaxed) {
+            server.long.running.fetch_sub(1, Relaxed);
+            return;
+        }
+        let (mut reply, no_work) = (self.empty_reply(), Work::reads(|_| Ok(())));
+        let work = std::mem::replace(&mut self.work, no_work);
+        let done = self.attempt(executor, work, &mut reply);
+        let elapsed = clock::ticks().saturating_sub(before);
+        add(&executor.stats().long_ticks, elapsed);
+        self.book(executor, done, &mut reply, self.spent + elapsed);
+        server.long.running.fetch_sub(1, Relaxed);
+        server.resume(Resumed { client: self.client, number: self.number, reply });
+    }
+
+    fn attempt(&self, executor: &mut Executor, mut work: Work, reply: &mut Reply) -> Done {
+        for attempts in 1..=ATTEMPTS {
+            let result = shielded(executor, |_| (work.run)(reply));
+            match result {
+                Ok(None) => return Ok(()),
+                Ok(Some(commit)) => match self.commit(executor, commit, attempts, reply) {
+                    Ok(None) => return Ok(()),
+                    Ok(Some(more)) => work = more,
+                    Err(error) => return Err(error),
+                },
+                Err(error) => {
+                    *reply = self.empty_reply();
+                    return Err(error);
+                }
+            }
+        }
+        unreachable!("the last attempt is made under the locks, where nothing is left to do elsewhere");
+    }
+
+    /// Stores a result, or runs the handler anew if it was made of what is no longer there; that may leave more to do.
+    fn commit(
+        &self,
+        executor: &mut Executor,
+        commit: Commit,
+        attempts: u8,
+        reply: &mut Reply,
+    ) -> Result<Option<Work>, Error> {
+        let mut session = Session::new(self.client.clone(), true);
+        (session.db, session.no_touch) = (self.db, self.no_touch);
+        let row = table().row(self.id);
+        let server = executor.server.clone();
+        loop {
+            executor.refresh(clock::unix_ms());
+            if !server.pause.delays(row, &session, executor.seat.now_ms) {
+                break;
+            }
+            std::thread::sleep(PAUSE_LOOK);
+        }
+        server.keyspace.enter(&mut executor.seat);
+        let command = (self.id, self.args.as_args(), Mode::Again(attempts));
+        let done = shielded(executor, |executor| {
+            executor.call_to_write(&mut session, command, reply, |call| {
+                if (commit.is_current)(call) { (commit.store)(call) } else { (row.handler)(call) }
+            })
+        });
+        executor.serve_woken();
+        server.keyspace.leave(&mut executor.seat);
+        match done {
+            Err(Error::Suspended) => Ok(session.long.take()),
+            done => done.map(|()| None),
+        }
+    }
+
+    /// As if it had been run at once: one call, and all the time that it took.
+    fn book(&self, executor: &Executor, done: Done, reply: &mut Reply, elapsed: Ticks) {
+        let (server, settings, stats) = (&executor.server, &executor.settings, executor.stats());
+        if let Err(error) = &done {
+            reply.fail(error);
+            stats.error(&error.line());
+        }
+        stats.ran(self.id, elapsed, reply.errors > 0, settings.latency_tracking);
+        if elapsed >= server.slowlog.threshold() {
+            let command = (table().row(self.id), self.args.as_args(), elapsed);
+            slowlog::note(server, settings, executor.worker, &self.client, command);
+        }
+    }
+
+    fn empty_reply(&self) -> Reply {
+        let mut reply = Reply::default();
+        reply.resp3 = self.resp3;
+        reply
+    }
+}
+
+/// Runs `f`; a panic in it becomes an error.
+fn shielded<R>(
+    executor: &mut Executor,
+    f: impl FnOnce(&mut Executor) -> Result<R, Error>,
+) -> Result<R, Error> {
+    catch_unwind(AssertUnwindSafe(|| f(executor))).unwrap_or_else(|_| {
+        add(&executor.stats().panics, 1);
+        Err(Error::abandoned())
+    })
+}
+
+#[cfg(test)]
+mod tests;

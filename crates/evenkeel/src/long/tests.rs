@@ -1,0 +1,256 @@
+//! Long commands, in process and over sockets, with commands that only tests have.
+
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::{Duration, Instant};
+
+use evenkeel_resp::value::Value;
+use evenkeel_testkit::Client;
+
+use crate::testing::World;
+use crate::testing::live::Live;
+
+fn say(client: &mut Client, line: &str) {
+    client.send(&evenkeel_testkit::words::split(line).expect("a command line")).expect("an open connection");
+}
+
+#[test]
+fn others_go_on_meanwhile() {
+    let mut world = World::new();
+    world.check("> SET k v");
+    world.type_in("a", "TEST.LONG k 1");
+    world.type_in("a", "PING");
+    // The reply is what was there when the command came.
+    world.check(
+        "
+        > SET k w                         < OK
+        > INFO clients                    < \"*blocked_clients:0\\r*\"
+        > INFO stats                      < \"*long_commands_running:0\\r\\nlong_commands_queued:1\\r\\nlong_commands_processed:0\\r*\"
+        > CLIENT UNBLOCK 2                < :0
+        a< \"v\"
+        a< PONG
+        > INFO stats                      < \"*long_commands_queued:0\\r\\nlong_commands_processed:1\\r*\"
+        a> TEST.LONG k 0                  < \"w\"
+        > INFO stats                      < \"*long_commands_queued:0\\r\\nlong_commands_processed:1\\r*\"
+        a> TEST.LONG none 1               < -ERR no such key
+        a> TEST.LONG k 1 PANIC            < -ERR internal error: the command was abandoned, see the server's log
+        > INFO stats                      < \"*long_commands_running:0\\r*\"
+        > INFO commandstats               < \"*cmdstat_test.long:calls=4,*failed_calls=2*\"
+    ",
+    );
+}
+
+#[test]
+fn inside_multi_work_is_done_at_once() {
+    World::new().check(
+        "
+        > SET k v
+        > MULTI
+        > TEST.LONG k 1
+        > TEST.LONGCOPY k to 1
+        > TEST.LONGCOPY none to 1
+        > EXEC                            < [\"v\", \"v\", -ERR no such key]
+        > GET to                          < \"v\"
+        > INFO stats                      < \"*long_commands_processed:0\\r*\"
+    ",
+    );
+}
+
+#[test]
+fn a_result_is_stored_if_its_sources_are_still_there() {
+    let mut world = World::new();
+    world.check("> SET k v\n b> TEST.LONGCOPY k to 1 < \"v+\"\n > GET to < \"v+\"");
+    world.type_in("a", "TEST.LONGCOPY k to 1");
+    world.check("> SET k w\n > GET to < \"v+\"\n a< \"w++\"\n > GET to < \"w++\"");
+    world.type_in("a", "TEST.LONGCOPY k to 1");
+    world.check("> DEL k\n a< -ERR no such key\n > GET to < \"w++\"");
+    world.check(
+        "> SET k panic\n a> TEST.LONGCOPY k to 1 < -ERR internal*\n a> PING < PONG\n > GET to < \"w++\"",
+    );
+    world.verify();
+}
+
+#[test]
+fn whoever_waits_for_the_result_is_served() {
+    World::new().check(
+        "
+        > SET k v
+        a> TEST.BMOVE to other 0
+        b> TEST.BGET other 0
+        c> TEST.LONGCOPY k to 1           < \"v+\"
+        a< \"v+\"
+        b< [\"other\", \"v+\"]
+        > EXISTS to other                 < :0
+    ",
+    );
+}
+
+#[test]
+fn a_client_that_goes_away_leaves_its_result() {
+    let mut world = World::new();
+    world.check("> SET k v\n a> PING < PONG\n b> PING < PONG");
+    world.type_in("a", "TEST.LONGCOPY k to 1");
+    world.type_in("b", "TEST.LONG k 60000");
+    world.hang_up("a");
+    world.hang_up("b");
+    world.check(
+        "c> TEST.LONG k 1 < \"v\"\n > GET to < \"v+\"\n > INFO stats < \"*long_commands_processed:3\\r*\"",
+    );
+}
+
+#[test]
+fn replies_that_are_off_stay_off() {
+    let mut world = World::new();
+    world.check("> SET k v");
+    world.type_in("a", "CLIENT REPLY SKIP");
+    world.type_in("a", "TEST.LONG k 1");
+    world.check("b> TEST.LONG k 1 < \"v\"\n a> PING < PONG");
+}
+
+#[test]
+fn the_slow_log_has_all_of_the_time() {
+    World::new().check(
+        "
+        > CONFIG SET slowlog-log-slower-than 20000
+        > SET k v
+        > TEST.LONG k 30
+        > SLOWLOG GET                     < [[:0, *, *, [\"TEST.LONG\", \"k\", \"30\"], *]]
+        > CONFIG RESETSTAT
+        > TEST.LONGCOPY k to 30
+        > SLOWLOG LEN                     < :2
+        > INFO commandstats               < \"*cmdstat_test.longcopy:calls=1,*\"
+    ",
+    );
+}
+
+/// Calls as fast as they go until `stop`; returns how long the longest took, and how many there were.
+fn loop_over(client: &mut Client, lines: [&str; 2], stop: &AtomicBool) -> (Duration, u32) {
+    let (mut longest, mut count) = (Duration::ZERO, 0);
+    while !stop.load(Relaxed) {
+        for line in lines {
+            let started = Instant::now();
+            assert!(!client.run(line).is_error());
+            longest = longest.max(started.elapsed());
+            count += 1;
+        }
+    }
+    (longest, count)
+}
+
+/// One worker: without another thread for the long command, the other client would wait for as long as it takes.
+#[test]
+fn neither_the_worker_nor_the_slot_is_kept() {
+    let live = Live::start(1, &[]);
+    let (mut slow, mut quick) = (live.connect(), live.connect());
+    assert!(!slow.run("SET k v").is_error());
+    let stop = AtomicBool::new(false);
+    let (longest, count) = std::thread::scope(|scope| {
+        let others = scope.spawn(|| loop_over(&mut quick, ["GET k", "SET {k}2 w"], &stop));
+        for _ in 0..3 {
+            assert_eq!(slow.run("TEST.LONG k 200").to_string(), "\"v\"");
+            assert_eq!(slow.run("TEST.LONGCOPY k to 200").to_string(), "\"v+\"");
+        }
+        stop.store(true, Relaxed);
+        others.join().expect("no failure")
+    });
+    println!("{count} calls, the longest of {longest:?}");
+    assert!(longest < Duration::from_millis(100), "{longest:?}");
+    live.verify();
+    live.stop();
+}
+
+/// The third time is under the locks, and succeeds.
+#[test]
+fn sources_that_always_change_do_not_keep_it_for_ever() {
+    let live = Live::start(2, &[]);
+    let (mut slow, mut busy) = (live.connect(), live.connect());
+    assert!(!slow.run("SET k 1").is_error());
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let others = scope.spawn(|| loop_over(&mut busy, ["INCR k", "INCR k"], &stop));
+        let copy = slow.run("TEST.LONGCOPY k to 50").to_string();
+        stop.store(true, Relaxed);
+        let (longest, _) = others.join().expect("no failure");
+        assert!(copy.ends_with("+++\""), "{copy}");
+        assert!(longest >= Duration::from_millis(50), "the third time holds the slot: {longest:?}");
+    });
+    live.verify();
+}
+
+#[test]
+fn results_are_not_stored_during_a_pause() {
+    let live = Live::start(2, &[]);
+    let (mut slow, mut operator) = (live.connect(), live.connect());
+    assert!(!slow.run("SET k v").is_error());
+    say(&mut slow, "TEST.LONGCOPY k to 50");
+    live.wait_until("it has begun", || live.server.long.running() == 1);
+    assert!(!operator.run("CLIENT PAUSE 100000 WRITE").is_error());
+    std::thread::sleep(Duration::from_millis(100));
+    assert_eq!(operator.run("EXISTS to"), Value::Int(0));
+    assert!(!operator.run("CLIENT UNPAUSE").is_error());
+    assert_eq!(slow.read().to_string(), "\"v+\"");
+}
+
+#[test]
+fn more_than_the_threads_can_do_waits_or_is_done_in_place() {
+    let live = Live::start(2, &[]);
+    let mut clients: Vec<Client> = (0..200).map(|_| live.connect()).collect();
+    assert!(!clients[0].run("SET k v").is_error());
+    clients.iter_mut().for_each(|client| say(client, "TEST.LONG k 1"));
+    clients.iter_mut().for_each(|client| assert_eq!(client.read().to_string(), "\"v\""));
+    live.wait_until("all is done", || live.server.long.running() == 0);
+    assert_eq!(live.server.long.queued(), 0);
+    live.stop();
+}
+
+#[test]
+fn large_replies_arrive_whole_and_who_leaves_is_let_go() {
+    let live = Live::start(1, &[]);
+    let (mut slow, mut quick) = (live.connect(), live.connect());
+    let value = vec![b'x'; 30_000_000];
+    assert!(!slow.call(&[b"SET", &b"k"[..], &value]).is_error());
+    for _ in 0..3 {
+        say(&mut slow, "TEST.LONG k 1");
+        say(&mut slow, "PING");
+        assert_eq!(quick.run("PING").to_string(), "PONG");
+        assert!(slow.read().as_bytes() == Some(&value[..]));
+        assert_eq!(slow.read().to_string(), "PONG");
+    }
+    say(&mut slow, "TEST.LONG k 20");
+    let mut idle = live.connect();
+    say(&mut idle, "TEST.LONG k 1");
+    drop(slow);
+    live.wait_until("all is done", || live.server.long.running() == 0);
+    // It is sent as much as the socket takes, and never reads it.
+    live.wait_until("the reply is on its way", || live.server.clients.totals().output_max > 1_000_000);
+    drop(idle);
+    live.wait_until("all is freed", || live.server.rubbish.pending() == 0);
+    assert_eq!(quick.run("PING").to_string(), "PONG");
+    live.stop();
+}
+
+/// As `nc` does that sends a line and then reads.
+#[test]
+fn who_has_finished_sending_still_hears() {
+    let live = Live::start(1, &[]);
+    let mut client = live.connect();
+    assert!(!client.run("SET k v").is_error());
+    say(&mut client, "TEST.LONG k 50");
+    client.finish_sending().expect("an open connection");
+    assert_eq!(client.read_to_end().expect("the server hangs up"), b"$1\r\nv\r\n");
+    live.stop();
+}
+
+#[test]
+fn a_server_stops_while_work_is_done() {
+    let live = Live::start(1, &[]);
+    let mut client = live.connect();
+    assert!(!client.run("SET k v").is_error());
+    say(&mut client, "TEST.LONG k 300");
+    live.wait_until("it has begun", || live.server.long.running() == 1);
+    let mut second = live.connect();
+    say(&mut second, "TEST.LONG k 60000");
+    live.wait_until("it has come", || live.server.long.queued() == 1);
+    live.stop();
+    assert_eq!(client.read_to_end().expect("the server hangs up"), b"");
+}

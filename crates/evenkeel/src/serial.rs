@@ -1,0 +1,99 @@
+//! Values on their way between the store and Redis' serialization of them, which crate `rdb` reads and writes.
+//!
+//! A [`Value`] is a value taken out of its key: for all but small strings a share of it, made in constant time, that
+//! reads for ever what it was. So nothing here needs a lock, whatever the size.
+
+mod read;
+mod write;
+
+use evenkeel_store::collection::{Collection, Hash, List, Set, Stream, ZSet};
+use evenkeel_store::rope::Spine;
+use evenkeel_store::{Expire, Held, Key, Kind, Millis, Str, View};
+
+pub(crate) use read::read;
+pub(crate) use write::payload;
+
+/// See the module's text.
+pub(crate) enum Value {
+    Flat(Vec<u8>),
+    Rope(Spine),
+    List(List),
+    Set(Set),
+    ZSet(ZSet),
+    Hash(Hash),
+    Stream(Stream),
+}
+
+/// Bytes of a string that take as long to copy as an element of a collection takes to write.
+const BYTES_PER_ELEMENT: usize = 256;
+
+impl Value {
+    /// A share of the value.
+    pub(crate) fn of(view: View<'_>) -> Value {
+        match view.kind() {
+            Kind::String => match view.string() {
+                Str::Flat(bytes) => Value::Flat(bytes.to_vec()),
+                Str::Rope(spine) => Value::Rope(spine.clone()),
+            },
+            Kind::List => Value::List(view.collection::<List>().clone()),
+            Kind::Set => Value::Set(view.collection::<Set>().clone()),
+            Kind::ZSet => Value::ZSet(view.collection::<ZSet>().clone()),
+            Kind::Hash => Value::Hash(view.collection::<Hash>().clone()),
+            Kind::Stream => Value::Stream(view.collection::<Stream>().clone()),
+        }
+    }
+
+    /// Whether this is still the key's value, and nothing was written to it since it was shared.
+    pub(crate) fn is_same(&self, view: View<'_>) -> bool {
+        match (self, Value::of(view)) {
+            (Value::Flat(one), Value::Flat(other)) => *one == other,
+            (Value::Rope(one), Value::Rope(other)) => one.is_same(&other),
+            (Value::List(one), Value::List(other)) => one.is_same(&other),
+            (Value::Set(one), Value::Set(other)) => one.is_same(&other),
+            (Value::ZSet(one), Value::ZSet(other)) => one.is_same(&other),
+            (Value::Hash(one), Value::Hash(other)) => one.is_same(&other),
+            (Value::Stream(one), Value::Stream(other)) => one.is_same(&other),
+            _ => false,
+        }
+    }
+
+    /// How much work writing it is, in elements.
+    pub(crate) fn elements(&self) -> usize {
+        let elements = match self {
+            Value::Flat(bytes) => return bytes.len() / BYTES_PER_ELEMENT,
+            Value::Rope(spine) => return spine.len() / BYTES_PER_ELEMENT,
+            Value::List(list) => list.len(),
+            Value::Set(set) => set.len(),
+            Value::ZSet(set) => set.len(),
+            Value::Hash(hash) => hash.size(),
+            Value::Stream(stream) => stream.len(),
+        };
+        elements as usize
+    }
+}
+
+/// A value with the form that OBJECT ENCODING tells of it.
+pub(crate) struct Formed {
+    pub(crate) value: Value,
+    pub(crate) form: u8,
+}
+
+impl Formed {
+    /// Sets the key to it.
+    pub(crate) fn store(self, held: &mut Held<'_>, key: &Key<'_>, deadline: Option<Millis>) {
+        let expire = deadline.map_or(Expire::Clear, Expire::At);
+        match self.value {
+            Value::Flat(bytes) => held.set_string(key, &bytes, expire),
+            Value::Rope(spine) => held.set_string(key, &Str::Rope(&spine).bytes(), expire),
+            Value::List(list) => put(held, key, list, self.form, deadline),
+            Value::Set(set) => put(held, key, set, self.form, deadline),
+            Value::ZSet(set) => put(held, key, set, self.form, deadline),
+            Value::Hash(hash) => put(held, key, hash, self.form, deadline),
+            Value::Stream(stream) => put(held, key, stream, self.form, deadline),
+        }
+    }
+}
+
+fn put<T: Collection>(held: &mut Held<'_>, key: &Key<'_>, value: T, form: u8, deadline: Option<Millis>) {
+    held.set_collection(key, value, form, deadline);
+}

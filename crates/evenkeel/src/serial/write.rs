@@ -1,0 +1,171 @@
+//! From the store to bytes.
+
+use evenkeel_rdb::{
+    Consumer, Encoder, Group, HashWriter, Id, Info, Item, Limits, NodeLimits, Out, Pending, Version, dump,
+};
+use evenkeel_store::collection::stream::{self, StreamId};
+use evenkeel_store::collection::{Hash, List, Set, Stream, ZSet};
+
+use super::Value;
+use crate::config::Settings;
+
+/// The version of the format that a value needs: the lowest that can hold it, so that most servers read it.
+fn version_for(value: &Value) -> Version {
+    match value {
+        Value::Hash(hash) if hash.timed_len() > 0 => Version::V80,
+        _ => Version::V10,
+    }
+}
+
+/// The value as DUMP gives it.
+pub(crate) fn payload(value: &Value, settings: &Settings) -> Vec<u8> {
+    let version = version_for(value);
+    let mut encoder = Encoder::new(Vec::new(), version);
+    write(value, settings, &mut encoder);
+    let mut payload = encoder.into_out();
+    dump::seal(&mut payload, version);
+    payload
+}
+
+/// Writes a value. Compact forms are used for what the settings call small.
+fn write(value: &Value, settings: &Settings, encoder: &mut Encoder<impl Out>) {
+    match value {
+        Value::Flat(bytes) => encoder.string(Item::Bytes(bytes)),
+        Value::Rope(spine) => {
+            let pieces = spine.pieces(0..spine.len());
+            encoder.string_in_pieces(spine.len(), pieces.map(|piece| piece.as_slice()));
+        }
+        Value::List(list) => write_list(list, settings, encoder),
+        Value::Set(set) => write_set(set, settings, encoder),
+        Value::ZSet(set) => write_zset(set, settings, encoder),
+        Value::Hash(hash) => write_hash(hash, settings, encoder),
+        Value::Stream(stream) => write_stream(stream, settings, encoder),
+    }
+}
+
+fn write_list(list: &List, settings: &Settings, encoder: &mut Encoder<impl Out>) {
+    let mut writer = encoder.list(list_limits(settings.list_max_listpack_size), None);
+    list.range(0..list.len()).for_each(|element| writer.push(Item::Bytes(element)));
+    writer.finish();
+}
+
+/// `list-max-listpack-size`: so many elements, or, if negative, one of five sizes from 4 KiB on.
+fn list_limits(size: i32) -> NodeLimits {
+    /// What a node of as many elements as it likes may have in bytes.
+    const SAFE_BYTES: usize = 8192;
+    match size {
+        1.. => NodeLimits { bytes_max: SAFE_BYTES, entries_max: size as u64 },
+        _ => NodeLimits { bytes_max: 2048 << size.unsigned_abs().clamp(1, 5), entries_max: u64::MAX },
+    }
+}
+
+fn write_set(set: &Set, settings: &Settings, encoder: &mut Encoder<impl Out>) {
+    if set.is_packed() && set.len() <= settings.set_max_intset_entries as u64 {
+        let numbers: Vec<i64> = set.iter().filter_map(|member| Item::Bytes(&member).int()).collect();
+        return encoder.intset(numbers.into_iter());
+    }
+    let limits = Limits {
+        entries_max: settings.set_max_listpack_entries as u64,
+        value_max: settings.set_max_listpack_value,
+    };
+    let longest = longest(limits, set.len(), || set.iter().map(|member| member.len()).max());
+    let mut writer = encoder.set(limits.form(set.len(), longest), set.len());
+    set.iter().for_each(|member| writer.push(Item::Bytes(&member)));
+    writer.finish();
+}
+
+/// The longest element of a value that may be small; what is large is so without it.
+fn longest(limits: Limits, entries: u64, longest: impl FnOnce() -> Option<usize>) -> usize {
+    if entries <= limits.entries_max { longest().unwrap_or(0) } else { usize::MAX }
+}
+
+fn write_zset(set: &ZSet, settings: &Settings, encoder: &mut Encoder<impl Out>) {
+    let limits = Limits {
+        entries_max: settings.zset_max_listpack_entries as u64,
+        value_max: settings.zset_max_listpack_value,
+    };
+    let members = || set.range(0..set.len());
+    let longest = longest(limits, set.len(), || members().map(|(member, _)| member.len()).max());
+    let form = limits.form(set.len(), longest);
+    let mut writer = encoder.sorted_set(form, set.len());
+    members().for_each(|(member, score)| writer.push(Item::Bytes(member), score));
+    writer.finish();
+}
+
+/// Fields that have expired are written as well: whoever reads them leaves them out.
+fn write_hash(hash: &Hash, settings: &Settings, encoder: &mut Encoder<impl Out>) {
+    let count = hash.size();
+    let push = |mut writer: HashWriter<'_, _>| {
+        for field in hash.fields() {
+            writer.push(Item::Bytes(field.name), Item::Bytes(field.value), field.deadline);
+        }
+        writer.finish();
+    };
+    if hash.timed_len() > 0 {
+        return push(encoder.expiring_hash(count).expect("the version was chosen for it"));
+    }
+    let limits = Limits {
+        entries_max: settings.hash_max_listpack_entries as u64,
+        value_max: settings.hash_max_listpack_value,
+    };
+    let longest =
+        longest(limits, count, || hash.fields().map(|field| field.name.len().max(field.value.len())).max());
+    push(encoder.hash(limits.form(count, longest), count));
+}
+
+fn write_stream(stream: &Stream, settings: &Settings, encoder: &mut Encoder<impl Out>) {
+    let limits = |limit: usize, unlimited| if limit == 0 { unlimited } else { limit };
+    let limits = NodeLimits {
+        bytes_max: limits(settings.stream_node_max_bytes, 1 << 30),
+        entries_max: limits(settings.stream_node_max_entries, usize::MAX) as u64,
+    };
+    let mut writer = encoder.stream(limits, None);
+    let mut fields = Vec::new();
+    for entry in stream.entries().range(0..stream.len()) {
+        fields.clear();
+        fields.extend(entry.fields().map(|(name, value)| (Item::Bytes(name), Item::Bytes(value))));
+        writer.entry(id(entry.id), &fields);
+    }
+    let log = stream.log();
+    let info = Info {
+        length: stream.len(),
+        first_id: id(log.first_id()),
+        last_id: id(log.last_id()),
+        max_deleted_id: id(log.max_deleted_id()),
+        entries_added: log.added(),
+    };
+    let groups: Vec<Group> = stream.groups().map(|(name, group)| group_of(name, group)).collect();
+    writer.finish(&info, groups.iter());
+}
+
+fn group_of(name: &[u8], group: &stream::Group) -> Group {
+    // By ascending names.
+    let consumers: Vec<(&[u8], &stream::Consumer)> = group.consumers().collect();
+    let number = |name: &[u8]| {
+        consumers.binary_search_by_key(&name, |(other, _)| other).expect("what is pending has an owner")
+    };
+    let pending = group.pending_range(StreamId::MIN, StreamId::MAX).map(|pending| Pending {
+        id: id(pending.id),
+        delivered: pending.delivery.at_ms,
+        deliveries: pending.delivery.count,
+        consumer: number(pending.consumer) as u32,
+    });
+    Group {
+        name: name.to_vec(),
+        last_id: id(group.last_id()),
+        entries_read: group.entries_read(),
+        pending: pending.collect(),
+        consumers: consumers
+            .iter()
+            .map(|(name, consumer)| Consumer {
+                name: name.to_vec(),
+                seen: consumer.seen_ms,
+                active: consumer.active_ms,
+            })
+            .collect(),
+    }
+}
+
+fn id(id: StreamId) -> Id {
+    Id { ms: id.ms, seq: id.seq }
+}

@@ -1,0 +1,344 @@
+//! Listpack: the packed block of Redis 7 and Valkey.
+//!
+//! ```text
+//! total bytes, u32 | elements, u16 (65,535: count them) | element .. | ff
+//! element: form and content | how many bytes those are, to be read backwards: 1 to 5 bytes of 7 bits
+//!
+//!   0vvvvvvv                      0..127              1110llll llllllll  string of up to 4,095 bytes
+//!   10llllll                      string, up to 63    11110000 u32       longer string
+//!   110vvvvv vvvvvvvv             -4,096..4,095       1111 0001..0100    integer of 16, 24, 32, 64 bits
+//! ```
+//!
+//! Numbers have their lowest byte first, but for those whose first bits are in the form's byte.
+//!
+//! Source: the listpack specification (github.com/antirez/listpack).
+
+use super::{Element, Flaw, fixed, int24, span};
+use crate::error::Reason;
+use crate::item::Item;
+
+const HEADER: usize = 6;
+const END: u8 = 0xff;
+/// In the header: there are this many or more.
+const UNCOUNTED: u16 = u16::MAX;
+
+/// The elements of a block, one after the other.
+#[derive(Clone, Debug)]
+pub(crate) struct Cursor {
+    /// Where the next element starts. `HEADER <= at < block.len()`.
+    at: usize,
+    found: u32,
+    announced: u16,
+}
+
+impl Cursor {
+    pub(crate) fn open(block: &[u8]) -> Result<Cursor, Flaw> {
+        let total = u32::from_le_bytes(fixed(block, 0)?);
+        let announced = u16::from_le_bytes(fixed(block, 4)?);
+        if total as usize != block.len() || block.len() == HEADER {
+            return Err(Flaw::new(0, Reason::Count));
+        }
+        if block[block.len() - 1] != END {
+            return Err(Flaw::new(block.len() - 1, Reason::EndMark));
+        }
+        Ok(Cursor { at: HEADER, found: 0, announced })
+    }
+
+    #[inline]
+    pub(crate) fn next(&mut self, block: &[u8]) -> Result<Option<Element>, Flaw> {
+        let body = &block[..block.len() - 1]; // without the end mark
+        if self.at == body.len() {
+            return self.end();
+        }
+        let (element, end) = element(body, self.at)?;
+        self.at = behind_back_length(body, end, end - self.at)?;
+        self.found += 1; // at most one per two bytes of at most 4 GiB
+        Ok(Some(element))
+    }
+
+    fn end(&self) -> Result<Option<Element>, Flaw> {
+        let counted = self.announced == UNCOUNTED || u32::from(self.announced) == self.found;
+        if counted { Ok(None) } else { Err(Flaw::new(4, Reason::Count)) }
+    }
+
+    pub(crate) fn announced(&self) -> u64 {
+        u64::from(self.announced)
+    }
+
+    /// Where the next element starts.
+    pub(crate) fn position(&self) -> usize {
+        self.at
+    }
+}
+
+/// Elements that a [`Cursor`] has passed before, so that nothing can be wrong with them.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Passed {
+    at: usize,
+}
+
+impl Passed {
+    /// From a position that a cursor had.
+    pub(crate) fn from(at: usize) -> Passed {
+        Passed { at }
+    }
+
+    #[inline]
+    pub(crate) fn next(&mut self, block: &[u8]) -> Element {
+        let (element, end) = element(block, self.at).expect("a cursor has passed this element");
+        self.at = end + back_length_bytes(end - self.at);
+        element
+    }
+}
+
+/// The element that starts `at`, and where its content ends.
+#[inline]
+fn element(body: &[u8], at: usize) -> Result<(Element, usize), Flaw> {
+    let [form] = fixed(body, at)?;
+    let string = |start: usize, len: usize| span(body, start, len).map(|element| (element, start + len));
+    let int = |number: i64, len: usize| Ok((Element::Int(number), at + 1 + len));
+    match form {
+        0x00..=0x7f => int(i64::from(form), 0),
+        0x80..=0xbf => string(at + 1, usize::from(form & 0x3f)),
+        0xc0..=0xdf => {
+            let [low] = fixed(body, at + 1)?;
+            let number = i16::from_be_bytes([form << 3 | low >> 5, low << 3]) >> 3; // 13 bits, the first is the sign
+            int(i64::from(number), 1)
+        }
+        0xe0..=0xef => {
+            let [low] = fixed(body, at + 1)?;
+            string(at + 2, usize::from(form & 0x0f) << 8 | usize::from(low))
+        }
+        0xf0 => string(at + 5, u32::from_le_bytes(fixed(body, at + 1)?) as usize),
+        0xf1 => int(i64::from(i16::from_le_bytes(fixed(body, at + 1)?)), 2),
+        0xf2 => int(int24(fixed(body, at + 1)?), 3),
+        0xf3 => int(i64::from(i32::from_le_bytes(fixed(body, at + 1)?)), 4),
+        0xf4 => int(i64::from_le_bytes(fixed(body, at + 1)?), 8),
+        END => Err(Flaw::new(at, Reason::EndMark)),
+        _ => Err(Flaw::new(at, Reason::Element)),
+    }
+}
+
+/// The position behind the length that stands at `at`, if it says `len`.
+#[inline]
+fn behind_back_length(body: &[u8], at: usize, len: usize) -> Result<usize, Flaw> {
+    if len < 0x80 && body.get(at) == Some(&(len as u8)) {
+        return Ok(at + 1);
+    }
+    let (expected, size) = back_length(len);
+    match body.get(at..at + size) {
+        Some(found) if *found == expected[..size] => Ok(at + size),
+        Some(_) => Err(Flaw::new(at, Reason::BackLength)),
+        None => Err(Flaw::new(at, Reason::Truncated)),
+    }
+}
+
+/// The length as it stands behind an element: 7 bits a byte, the highest first; all but the first byte have the top bit
+/// set, which tells who reads backwards to go on.
+fn back_length(len: usize) -> ([u8; 5], usize) {
+    let size = back_length_bytes(len);
+    let mut bytes = [0; 5];
+    for (index, byte) in bytes[..size].iter_mut().enumerate() {
+        let seven = (len >> (7 * (size - 1 - index))) as u8 & 0x7f;
+        *byte = if index == 0 { seven } else { seven | 0x80 };
+    }
+    (bytes, size)
+}
+
+#[inline]
+fn back_length_bytes(len: usize) -> usize {
+    match len {
+        0..0x80 => 1,
+        0x80..0x4000 => 2,
+        0x4000..0x20_0000 => 3,
+        0x20_0000..0x1000_0000 => 4,
+        _ => 5,
+    }
+}
+
+/// Bytes that a string takes at most, with form and length behind: to see beforehand whether it fits.
+pub(crate) fn size_max(len: usize) -> usize {
+    let content = match len {
+        0..64 => 1 + len,
+        64..4096 => 2 + len,
+        _ => 5 + len,
+    };
+    content + back_length_bytes(content)
+}
+
+/// Builds a block. The memory is kept from one to the next.
+#[derive(Debug, Default)]
+pub(crate) struct Builder {
+    /// Elements without header and end mark.
+    body: Vec<u8>,
+    elements: u32,
+}
+
+impl Builder {
+    /// Bytes of the block as it is now.
+    pub(crate) fn len(&self) -> usize {
+        HEADER + self.body.len() + 1
+    }
+
+    pub(crate) fn elements(&self) -> u32 {
+        self.elements
+    }
+
+    pub(crate) fn clear(&mut self) {
+        self.body.clear();
+        self.elements = 0;
+    }
+
+    /// What reads as an integer is stored as one: Redis compares elements by that.
+    pub(crate) fn push(&mut self, item: Item<'_>) {
+        let start = self.body.len();
+        match (item.int(), item) {
+            (Some(number), _) => self.int(number),
+            (None, Item::Bytes(bytes)) => self.string(bytes),
+            (None, Item::Int(_)) => unreachable!("an integer is one"),
+        }
+        let (bytes, size) = back_length(self.body.len() - start);
+        self.body.extend_from_slice(&bytes[..size]);
+        self.elements += 1;
+    }
+
+    /// Puts the elements of another block behind those of this one.
+    pub(crate) fn append(&mut self, other: &Builder) {
+        self.body.extend_from_slice(&other.body);
+        self.elements += other.elements;
+    }
+
+    fn int(&mut self, number: i64) {
+        let wide = number.to_le_bytes();
+        match number {
+            0..=127 => self.body.push(number as u8),
+            -4_096..=4_095 => self.body.extend_from_slice(&[0xc0 | (number >> 8) as u8 & 0x1f, number as u8]),
+            -0x8000..=0x7fff => self.form(0xf1, &wide[..2]),
+            -0x80_0000..=0x7f_ffff => self.form(0xf2, &wide[..3]),
+            -0x8000_0000..=0x7fff_ffff => self.form(0xf3, &wide[..4]),
+            _ => self.form(0xf4, &wide),
+        }
+    }
+
+    fn string(&mut self, bytes: &[u8]) {
+        match bytes.len() {
+            len @ 0..64 => self.body.push(0x80 | len as u8),
+            len @ 64..4096 => self.body.extend_from_slice(&[0xe0 | (len >> 8) as u8, len as u8]),
+            len => self.form(0xf0, &(len as u32).to_le_bytes()),
+        }
+        self.body.extend_from_slice(bytes);
+    }
+
+    fn form(&mut self, form: u8, content: &[u8]) {
+        self.body.push(form);
+        self.body.extend_from_slice(content);
+    }
+
+    /// The whole block, into `out`, which is emptied first. It has at most 4 GiB.
+    pub(crate) fn block(&self, out: &mut Vec<u8>) {
+        out.clear();
+        out.reserve(self.len());
+        let total = u32::try_from(self.len()).expect("whoever fills a block keeps it below 4 GiB");
+        let elements = u16::try_from(self.elements).unwrap_or(UNCOUNTED);
+        out.extend_from_slice(&total.to_le_bytes());
+        out.extend_from_slice(&elements.to_le_bytes());
+        out.extend_from_slice(&self.body);
+        out.push(END);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn block(items: &[Item<'_>]) -> Vec<u8> {
+        let (mut builder, mut out) = (Builder::default(), Vec::new());
+        items.iter().for_each(|item| builder.push(*item));
+        builder.block(&mut out);
+        assert_eq!(out.len(), builder.len());
+        out
+    }
+
+    fn items(block: &[u8]) -> Result<Vec<Vec<u8>>, Flaw> {
+        let mut cursor = Cursor::open(block)?;
+        let (mut passed, mut all) = (Passed::from(cursor.position()), Vec::new());
+        while let Some(element) = cursor.next(block)? {
+            assert_eq!(passed.next(block), element);
+            all.push(element.item(block).to_vec());
+        }
+        Ok(all)
+    }
+
+    fn reason(block: &[u8]) -> Reason {
+        items(block).expect_err("it is broken").reason
+    }
+
+    #[test]
+    fn every_form_and_its_bounds() {
+        let numbers = [0, 127, 128, -1, 4_095, 4_096, -4_096, -4_097, 32_767, 32_768, -32_768, -32_769]
+            .into_iter()
+            .chain([
+                8_388_607,
+                8_388_608,
+                -8_388_608,
+                -8_388_609,
+                1 << 31,
+                (1 << 31) - 1,
+                -(1 << 31),
+                i64::MIN,
+            ])
+            .chain([-(1 << 31) - 1, i64::MAX]);
+        for number in numbers {
+            assert_eq!(items(&block(&[number.into()])), Ok(vec![number.to_string().into_bytes()]));
+        }
+        for len in [0, 1, 63, 64, 4_095, 4_096, 125, 126, 127, 128, 16_378, 16_384, 2_097_140, 2_097_152] {
+            let string = vec![b'x'; len];
+            let block = block(&[Item::Bytes(&string), Item::Bytes(b"end")]);
+            assert_eq!(items(&block), Ok(vec![string, b"end".to_vec()]));
+            assert_eq!(block.len(), HEADER + size_max(len) + size_max(3) + 1);
+        }
+    }
+
+    #[test]
+    fn integers_take_no_more_than_they_need() {
+        for (bound, before, behind) in
+            [(127, 1, 2), (4_095, 2, 3), (32_767, 3, 4), (8_388_607, 4, 5), (2_147_483_647, 5, 9)]
+        {
+            let size = |number: i64| block(&[number.into()]).len() - HEADER - 1 - 1;
+            assert_eq!((size(bound), size(bound + 1)), (before, behind), "{bound}");
+            if bound > 127 {
+                assert_eq!((size(-bound - 1), size(-bound - 2)), (before, behind), "-{bound}");
+            }
+        }
+    }
+
+    #[test]
+    fn bytes_as_redis_writes_them() {
+        // RPUSH l a 1 and thirty b, DUMP l, unpacked.
+        let redis =
+            [&b"\x2c\x00\x00\x00\x03\x00\x81a\x02\x01\x01\x9e"[..], &[b'b'; 30], b"\x1f\xff"].concat();
+        assert_eq!(block(&[Item::Bytes(b"a"), Item::Bytes(b"1"), Item::Bytes(&[b'b'; 30])]), redis);
+    }
+
+    #[test]
+    fn what_is_wrong_is_named() {
+        let good = block(&[Item::Bytes(b"abc"), Item::Int(5_000)]);
+        let broken = |at: usize, byte: u8| {
+            let mut bytes = good.clone();
+            bytes[at] = byte;
+            reason(&bytes)
+        };
+        assert_eq!(broken(0, 9), Reason::Count);
+        assert_eq!(broken(4, 3), Reason::Count);
+        assert_eq!(broken(6, 0xbf), Reason::Truncated);
+        assert_eq!(broken(6, 0xf5), Reason::Element);
+        assert_eq!(broken(6, 0xff), Reason::EndMark);
+        assert_eq!(broken(10, 5), Reason::BackLength);
+        assert_eq!(broken(good.len() - 1, 0), Reason::EndMark);
+        assert_eq!(reason(&good[..6]), Reason::Count);
+        assert_eq!(reason(&good[..5]), Reason::Truncated);
+        let mut uncounted = good.clone();
+        uncounted[4..6].copy_from_slice(&[0xff, 0xff]);
+        assert_eq!(items(&uncounted).map(|items| items.len()), Ok(2));
+    }
+}

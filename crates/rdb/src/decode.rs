@@ -1,0 +1,413 @@
+//! Reading values: the primitives of the format, and from a type's number to an [`Object`] that yields its elements.
+//!
+//! Reading is by pulling. An object borrows the decoder and lends out one element at a time, wherever it lies: in the
+//! source, in the decompressed copy of a block, or as an integer. So nothing is built here that the caller would build
+//! again. The price is that an error may come after some elements have been taken; the caller drops what it has.
+
+mod elements;
+mod fields;
+mod members;
+mod packed;
+mod seen;
+mod stream;
+
+pub use elements::Elements;
+pub use fields::{Field, Fields};
+pub use members::{Member, Members};
+pub use stream::{Entry, EntryFields, Groups, Stream};
+
+use crate::Millis;
+use crate::block::BlockKind;
+use crate::error::{Error, Reason, Result};
+use crate::item::Item;
+use crate::kind::{self, FIRST_VALKEY_VERSION};
+use crate::lzf;
+use crate::source::Source;
+use elements::Nodes;
+use fields::Expiry;
+use packed::Packed;
+
+/// Room for decompressed or kept strings that a single large one has made larger than this is given back.
+const ROOM_KEPT_MAX: usize = 1024 * 1024;
+
+/// How many elements are believed in when nobody knows how much is left.
+const UNCHECKED_ROOM_MAX: u64 = 65_536;
+
+/// Reads values, and the primitives between them, from a source.
+pub struct Decoder<S> {
+    source: S,
+    version: u16,
+    refuses_duplicates: bool,
+    /// What the last compressed string unpacked to.
+    unpacked: Vec<u8>,
+    /// Strings that are still needed when the next one is read: a field while its value is.
+    kept: [Vec<u8>; 2],
+}
+
+/// A value that is about to be read.
+///
+/// The decoder can go on to what is behind it only when it has been read to its end: when `next` has said `None`.
+pub enum Object<'d, S> {
+    String(Item<'d>),
+    List(Elements<'d, S>),
+    Set(Elements<'d, S>),
+    SortedSet(Members<'d, S>),
+    Hash(Fields<'d, S>),
+    Stream(Stream<'d, S>),
+}
+
+/// Where a string lies until the next one is read.
+#[derive(Clone, Copy, Debug)]
+enum Blob {
+    Taken,
+    Unpacked,
+}
+
+/// Where an item lies.
+#[derive(Clone, Copy, Debug)]
+enum Place {
+    Int(i64),
+    Whole(Blob),
+    /// Between these offsets of a block.
+    Part(Blob, usize, usize),
+    Kept(usize),
+}
+
+/// What stands where a length may: one, or the number of a form of string.
+enum Announced {
+    Length(u64),
+    Form(u8),
+}
+
+impl<S: Source> Decoder<S> {
+    /// `version` is that of the payload's footer or of the file's header: it tells types apart that share a number.
+    pub fn new(source: S, version: u16) -> Decoder<S> {
+        Decoder {
+            source,
+            version,
+            refuses_duplicates: true,
+            unpacked: Vec::new(),
+            kept: [Vec::new(), Vec::new()],
+        }
+    }
+
+    /// Leaves it to the caller to notice members and fields that come twice.
+    ///
+    /// Without this, 16 bytes are remembered per member or field of the value that is being read. A caller that inserts
+    /// them one by one finds out for nothing.
+    pub fn leave_duplicates(&mut self) {
+        self.refuses_duplicates = false;
+    }
+
+    pub fn source(&mut self) -> &mut S {
+        &mut self.source
+    }
+
+    /// Fails if anything is left behind the value.
+    pub fn finish(mut self) -> Result<()> {
+        let at = self.position();
+        match self.source.take(1) {
+            Ok(()) => Err(Error::new(at, Reason::Trailing)),
+            Err(error) if error.reason == Reason::Truncated => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+
+    // ---- values ----
+
+    /// A value behind its type's number, as in a payload of DUMP.
+    pub fn object(&mut self) -> Result<Object<'_, S>> {
+        let kind = self.byte()?;
+        self.object_of(kind)
+    }
+
+    /// A value whose type's number has been read, as in a file, where the key stands between them.
+    pub fn object_of(&mut self, kind: u8) -> Result<Object<'_, S>> {
+        for room in self.kept.iter_mut().chain([&mut self.unpacked]) {
+            if room.capacity() > ROOM_KEPT_MAX {
+                *room = Vec::new();
+            }
+        }
+        let at = self.position();
+        match kind {
+            kind::STRING => Ok(Object::String(self.string()?)),
+            kind::LIST | kind::LIST_ZIPLIST | kind::LIST_QUICKLIST | kind::LIST_QUICKLIST_2 => {
+                self.list(kind)
+            }
+            kind::SET | kind::SET_INTSET | kind::SET_LISTPACK => self.set(kind),
+            kind::ZSET | kind::ZSET_2 | kind::ZSET_ZIPLIST | kind::ZSET_LISTPACK => self.sorted_set(kind),
+            kind::HASH | kind::HASH_ZIPMAP | kind::HASH_ZIPLIST | kind::HASH_LISTPACK => self.hash(kind),
+            kind::STREAM_LISTPACKS => Ok(Object::Stream(Stream::open(self, 1)?)),
+            kind::STREAM_LISTPACKS_2 => Ok(Object::Stream(Stream::open(self, 2)?)),
+            kind::STREAM_LISTPACKS_3 => Ok(Object::Stream(Stream::open(self, 3)?)),
+            kind::HASH_2 if self.version >= FIRST_VALKEY_VERSION => self.hash_2(),
+            kind::HASH_METADATA_PRE_GA..=kind::HASH_LISTPACK_EX if self.version < FIRST_VALKEY_VERSION => {
+                self.hash_of_redis_7_4(kind)
+            }
+            kind::MODULE | kind::MODULE_2 => Err(Error::new(at, Reason::ModuleType)),
+            kind => Err(Error::new(at, Reason::UnknownType(kind))),
+        }
+    }
+
+    fn list(&mut self, kind: u8) -> Result<Object<'_, S>> {
+        let duplicates = true;
+        Ok(Object::List(match kind {
+            kind::LIST => Elements::plain(self, duplicates)?,
+            kind::LIST_ZIPLIST => Elements::block(self, BlockKind::Ziplist, duplicates)?,
+            kind::LIST_QUICKLIST => Elements::nodes(self, Nodes::Ziplists)?,
+            _ => Elements::nodes(self, Nodes::Containers)?,
+        }))
+    }
+
+    fn set(&mut self, kind: u8) -> Result<Object<'_, S>> {
+        let duplicates = !self.refuses_duplicates;
+        Ok(Object::Set(match kind {
+            kind::SET => Elements::plain(self, duplicates)?,
+            kind::SET_INTSET => Elements::block(self, BlockKind::Intset, true)?, // it ascends
+            _ => Elements::block(self, BlockKind::Listpack, duplicates)?,
+        }))
+    }
+
+    fn sorted_set(&mut self, kind: u8) -> Result<Object<'_, S>> {
+        Ok(Object::SortedSet(match kind {
+            kind::ZSET => Members::plain(self, true)?,
+            kind::ZSET_2 => Members::plain(self, false)?,
+            kind::ZSET_ZIPLIST => Members::block(self, BlockKind::Ziplist)?,
+            _ => Members::block(self, BlockKind::Listpack)?,
+        }))
+    }
+
+    fn hash(&mut self, kind: u8) -> Result<Object<'_, S>> {
+        Ok(Object::Hash(match kind {
+            kind::HASH => Fields::plain(self, Expiry::None)?,
+            kind::HASH_ZIPMAP => Fields::block(self, BlockKind::Zipmap, Expiry::None)?,
+            kind::HASH_ZIPLIST => Fields::block(self, BlockKind::Ziplist, Expiry::None)?,
+            _ => Fields::block(self, BlockKind::Listpack, Expiry::None)?,
+        }))
+    }
+
+    fn hash_2(&mut self) -> Result<Object<'_, S>> {
+        Ok(Object::Hash(Fields::plain(self, Expiry::Behind)?))
+    }
+
+    fn hash_of_redis_7_4(&mut self, kind: u8) -> Result<Object<'_, S>> {
+        Ok(Object::Hash(match kind {
+            kind::HASH_METADATA_PRE_GA => Fields::plain(self, Expiry::Before { earliest: None })?,
+            kind::HASH_METADATA => {
+                let earliest = self.millis()?;
+                Fields::plain(self, Expiry::Before { earliest: Some(earliest) })?
+            }
+            kind::HASH_LISTPACK_EX_PRE_GA => Fields::block(self, BlockKind::Listpack, Expiry::Behind)?,
+            _ => {
+                self.millis()?; // the earliest, which the fields say again
+                Fields::block(self, BlockKind::Listpack, Expiry::Behind)?
+            }
+        }))
+    }
+
+    // ---- primitives ----
+
+    pub fn byte(&mut self) -> Result<u8> {
+        self.fixed().map(|[byte]| byte)
+    }
+
+    /// The next `N` bytes.
+    #[inline]
+    pub fn fixed<const N: usize>(&mut self) -> Result<[u8; N]> {
+        self.source.take(N as u64)?;
+        Ok(self.source.taken().try_into().expect("as many as were taken"))
+    }
+
+    /// A length or count: 6, 14, 32 or 64 bits.
+    pub fn length(&mut self) -> Result<u64> {
+        let at = self.position();
+        match self.announced()? {
+            Announced::Length(length) => Ok(length),
+            Announced::Form(_) => Err(Error::new(at, Reason::Length)),
+        }
+    }
+
+    /// A string in any of its forms.
+    pub fn string(&mut self) -> Result<Item<'_>> {
+        let place = self.string_place()?;
+        Ok(self.item(place))
+    }
+
+    /// Eight bytes, lowest first; a time before 1970 is refused.
+    pub fn millis(&mut self) -> Result<Millis> {
+        let at = self.position();
+        let time = i64::from_le_bytes(self.fixed()?);
+        u64::try_from(time).map_err(|_| Error::new(at, Reason::Time))
+    }
+
+    fn position(&self) -> u64 {
+        self.source.position()
+    }
+
+    #[inline]
+    fn announced(&mut self) -> Result<Announced> {
+        let at = self.position();
+        let first = self.byte()?;
+        let low = first & 0x3f;
+        Ok(match first >> 6 {
+            0 => Announced::Length(u64::from(low)),
+            1 => Announced::Length(u64::from(u16::from_be_bytes([low, self.byte()?]))),
+            2 if first == 0x80 => Announced::Length(u64::from(u32::from_be_bytes(self.fixed()?))),
+            2 if first == 0x81 => Announced::Length(u64::from_be_bytes(self.fixed()?)),
+            2 => return Err(Error::new(at, Reason::Length)),
+            _ => Announced::Form(low),
+        })
+    }
+
+    /// A count of things that take `bytes_min` bytes or more each: as many must be left.
+    fn count(&mut self, bytes_min: u64) -> Result<u64> {
+        let at = self.position();
+        let count = self.length()?;
+        match self.source.left() {
+            Some(left) if count > left / bytes_min => Err(Error::new(at, Reason::TooLong)),
+            _ => Ok(count),
+        }
+    }
+
+    fn string_place(&mut self) -> Result<Place> {
+        let at = self.position();
+        match self.announced()? {
+            Announced::Length(length) => {
+                self.take_string(at, length)?;
+                Ok(Place::Whole(Blob::Taken))
+            }
+            Announced::Form(0) => Ok(Place::Int(i64::from(i8::from_le_bytes(self.fixed()?)))),
+            Announced::Form(1) => Ok(Place::Int(i64::from(i16::from_le_bytes(self.fixed()?)))),
+            Announced::Form(2) => Ok(Place::Int(i64::from(i32::from_le_bytes(self.fixed()?)))),
+            Announced::Form(3) => {
+                let (packed, length) = (self.length()?, self.length()?);
+                self.take_string(at, packed)?;
+                let length = usize::try_from(length).unwrap_or(usize::MAX); // which is more than anything unpacks to
+                match lzf::decompress(self.source.taken(), length, &mut self.unpacked) {
+                    true => Ok(Place::Whole(Blob::Unpacked)),
+                    false => Err(Error::new(at, Reason::Compressed)),
+                }
+            }
+            Announced::Form(_) => Err(Error::new(at, Reason::StringForm)),
+        }
+    }
+
+    #[inline]
+    fn take_string(&mut self, at: u64, length: u64) -> Result<()> {
+        if self.source.left().is_some_and(|left| length > left) {
+            return Err(Error::new(at, Reason::TooLong));
+        }
+        self.source.take(length)
+    }
+
+    /// A string that is a packed block.
+    fn packed(&mut self, kind: BlockKind) -> Result<Packed> {
+        let at = self.position();
+        match self.string_place()? {
+            Place::Whole(blob) => Packed::open(kind, blob, at, self.blob(blob)),
+            _ => Err(Error::new(at, Reason::StringForm)),
+        }
+    }
+
+    /// A string of a stream's groups, which are few.
+    fn string_to_own(&mut self) -> Result<Vec<u8>> {
+        self.string().map(Item::to_vec)
+    }
+
+    /// Copies what lies where the next string will be read.
+    #[inline]
+    fn keep(&mut self, place: Place, slot: usize) -> Place {
+        let Place::Whole(blob) = place else { return place };
+        let bytes = match blob {
+            Blob::Taken => self.source.taken(),
+            Blob::Unpacked => &self.unpacked,
+        };
+        self.kept[slot].clear();
+        self.kept[slot].extend_from_slice(bytes);
+        Place::Kept(slot)
+    }
+
+    #[inline]
+    fn blob(&self, blob: Blob) -> &[u8] {
+        match blob {
+            Blob::Taken => self.source.taken(),
+            Blob::Unpacked => &self.unpacked,
+        }
+    }
+
+    #[inline]
+    fn item(&self, place: Place) -> Item<'_> {
+        match place {
+            Place::Int(number) => Item::Int(number),
+            Place::Whole(blob) => Item::Bytes(self.blob(blob)),
+            Place::Part(blob, start, end) => Item::Bytes(&self.blob(blob)[start..end]),
+            Place::Kept(slot) => Item::Bytes(&self.kept[slot]),
+        }
+    }
+
+    /// What room may be made for beforehand: never more than what is left could hold.
+    fn believable(&self, count: u64) -> usize {
+        let most = self.source.left().unwrap_or(UNCHECKED_ROOM_MAX);
+        usize::try_from(count.min(most)).unwrap_or(usize::MAX)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::source::Slice;
+
+    fn string(bytes: &[u8]) -> std::result::Result<Vec<u8>, Reason> {
+        let mut decoder = Decoder::new(Slice::new(bytes), 10);
+        let string = decoder.string().map(Item::to_vec).map_err(|error| error.reason)?;
+        decoder.finish().map_err(|error| error.reason)?;
+        Ok(string)
+    }
+
+    #[test]
+    fn lengths_of_every_width() {
+        for (bytes, length) in [
+            (&b"\x3f"[..], 63),
+            (b"\x7f\xff", 16_383),
+            (b"\x80\x00\x01\x00\x00", 65_536),
+            (b"\x81\x00\x00\x00\x01\x00\x00\x00\x00", 1 << 32),
+        ] {
+            assert_eq!(Decoder::new(Slice::new(bytes), 10).length(), Ok(length));
+        }
+        for bytes in [&b"\x82"[..], b"\xbf", b"\xc0", b"\xff"] {
+            let error = Decoder::new(Slice::new(bytes), 10).length().expect_err("no length");
+            assert_eq!(error.reason, Reason::Length);
+        }
+    }
+
+    #[test]
+    fn strings_of_every_form() {
+        assert_eq!(string(b"\x05hello"), Ok(b"hello".to_vec()));
+        assert_eq!(string(b"\xc0\x80"), Ok(b"-128".to_vec()));
+        assert_eq!(string(b"\xc1\x39\x30"), Ok(b"12345".to_vec()));
+        assert_eq!(string(b"\xc2\x00\x00\x00\x80"), Ok(b"-2147483648".to_vec()));
+        assert_eq!(string(b"\xc3\x09\x40\x64\x01aa\xe0\x57\x00\x01aa"), Ok(vec![b'a'; 100]));
+        assert_eq!(string(b"\xc4"), Err(Reason::StringForm));
+        assert_eq!(string(b"\x05hell"), Err(Reason::TooLong));
+        assert_eq!(string(b"\xc1\x39"), Err(Reason::Truncated));
+        assert_eq!(string(b"\x01aa"), Err(Reason::Trailing));
+        assert_eq!(string(b"\xc3\x09\x40\x65\x01aa\xe0\x57\x00\x01aa"), Err(Reason::Compressed));
+        assert_eq!(string(b"\xc3\x01\x81\xff\xff\xff\xff\xff\xff\xff\xffa"), Err(Reason::Compressed));
+    }
+
+    #[test]
+    fn types_that_are_none() {
+        for (kind, version, reason) in [
+            (6, 10, Reason::ModuleType),
+            (7, 80, Reason::ModuleType),
+            (8, 10, Reason::UnknownType(8)),
+            (24, 80, Reason::UnknownType(24)),
+            (26, 12, Reason::UnknownType(26)),
+            (255, 10, Reason::UnknownType(255)),
+        ] {
+            let bytes = [kind, 0, 0, 0];
+            let mut decoder = Decoder::new(Slice::new(&bytes), version);
+            assert_eq!(decoder.object().err().map(|error| error.reason), Some(reason));
+        }
+    }
+}

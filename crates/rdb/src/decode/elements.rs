@@ -1,0 +1,141 @@
+//! The elements of a list or a set.
+
+use super::packed::Packed;
+use super::seen::Seen;
+use super::{Decoder, Place};
+use crate::block::BlockKind;
+use crate::error::{Error, Reason, Result};
+use crate::item::Item;
+use crate::source::Source;
+
+/// How a list node says what it is.
+const PLAIN_NODE: u64 = 1;
+const PACKED_NODE: u64 = 2;
+
+/// The elements, in the order in which they are stored.
+pub struct Elements<'d, S> {
+    decoder: &'d mut Decoder<S>,
+    from: Origin,
+    /// `None`: they may repeat.
+    seen: Option<Seen>,
+    any: bool,
+    /// Where the last one starts, or the block that it is in.
+    at: u64,
+}
+
+enum Origin {
+    Plain { left: u64 },
+    Block(Packed),
+    Nodes { left: u64, nodes: Nodes, open: Option<Packed> },
+}
+
+/// What a quicklist is made of.
+#[derive(Clone, Copy)]
+pub(super) enum Nodes {
+    Ziplists,
+    /// Listpacks or single elements, each after a number that says which.
+    Containers,
+}
+
+impl<'d, S: Source> Elements<'d, S> {
+    pub(super) fn plain(decoder: &'d mut Decoder<S>, duplicates: bool) -> Result<Self> {
+        let left = decoder.count(1)?;
+        Ok(Elements::new(decoder, Origin::Plain { left }, duplicates))
+    }
+
+    pub(super) fn block(decoder: &'d mut Decoder<S>, kind: BlockKind, duplicates: bool) -> Result<Self> {
+        let packed = decoder.packed(kind)?;
+        Ok(Elements::new(decoder, Origin::Block(packed), duplicates))
+    }
+
+    pub(super) fn nodes(decoder: &'d mut Decoder<S>, nodes: Nodes) -> Result<Self> {
+        let left = decoder.count(1)?;
+        Ok(Elements::new(decoder, Origin::Nodes { left, nodes, open: None }, true))
+    }
+
+    fn new(decoder: &'d mut Decoder<S>, from: Origin, duplicates: bool) -> Self {
+        let at = decoder.position();
+        let mut elements = Elements { decoder, from, seen: None, any: false, at };
+        elements.seen = (!duplicates).then(|| Seen::with_room(elements.expected()));
+        elements
+    }
+
+    /// How many there are, as far as that is announced, and at most what can be left: a hint, to make room by.
+    pub fn expected(&self) -> usize {
+        match &self.from {
+            Origin::Plain { left } => self.decoder.believable(*left),
+            Origin::Block(packed) => packed.expected(self.decoder.blob(packed.blob)),
+            Origin::Nodes { left, .. } => self.decoder.believable(*left), // at the least
+        }
+    }
+
+    /// The next one; `None` behind the last.
+    ///
+    /// [`Reason::Duplicate`] comes from sets only, and not if that was left to the caller.
+    #[allow(clippy::should_implement_trait, reason = "it lends, which iterators cannot")]
+    pub fn next(&mut self) -> Result<Option<Item<'_>>> {
+        let Some(place) = self.find()? else {
+            let empty = Error::new(self.at, Reason::Empty);
+            return if self.any { Ok(None) } else { Err(empty) };
+        };
+        self.any = true;
+        if let Some(seen) = &mut self.seen
+            && !seen.insert(self.decoder.item(place))
+        {
+            return Err(Error::new(self.at, Reason::Duplicate));
+        }
+        Ok(Some(self.decoder.item(place)))
+    }
+
+    fn find(&mut self) -> Result<Option<Place>> {
+        let decoder = &mut *self.decoder;
+        loop {
+            match &mut self.from {
+                Origin::Plain { left: 0 } | Origin::Nodes { left: 0, open: None, .. } => return Ok(None),
+                Origin::Plain { left } => {
+                    *left -= 1;
+                    self.at = decoder.position();
+                    return decoder.string_place().map(Some);
+                }
+                Origin::Block(packed) => {
+                    let element = packed.next(decoder.blob(packed.blob))?;
+                    return Ok(element.map(|element| packed.place(element)));
+                }
+                Origin::Nodes { open: slot @ Some(_), .. } => {
+                    let packed = slot.as_mut().expect("it was just seen");
+                    if let Some(element) = packed.next(decoder.blob(packed.blob))? {
+                        return Ok(Some(packed.place(element)));
+                    }
+                    *slot = None;
+                }
+                Origin::Nodes { left, nodes, open } => {
+                    *left -= 1;
+                    self.at = decoder.position();
+                    match nodes.open(decoder)? {
+                        Node::Plain(place) => return Ok(Some(place)),
+                        Node::Packed(packed) => *open = Some(packed),
+                    }
+                }
+            }
+        }
+    }
+}
+
+enum Node {
+    Plain(Place),
+    Packed(Packed),
+}
+
+impl Nodes {
+    fn open<S: Source>(self, decoder: &mut Decoder<S>) -> Result<Node> {
+        if let Nodes::Ziplists = self {
+            return decoder.packed(BlockKind::Ziplist).map(Node::Packed);
+        }
+        let at = decoder.position();
+        match decoder.length()? {
+            PLAIN_NODE => decoder.string_place().map(Node::Plain),
+            PACKED_NODE => decoder.packed(BlockKind::Listpack).map(Node::Packed),
+            _ => Err(Error::new(at, Reason::Container)),
+        }
+    }
+}

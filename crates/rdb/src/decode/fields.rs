@@ -1,0 +1,164 @@
+//! The fields of a hash, with or without a time at which each expires.
+
+use super::packed::Packed;
+use super::seen::Seen;
+use super::{Decoder, Place};
+use crate::Millis;
+use crate::block::{BlockKind, Element};
+use crate::error::{Error, Reason, Result};
+use crate::item::Item;
+use crate::source::Source;
+
+/// The last time that Redis 7.4 can give a field: 48 bits.
+const REDIS_EXPIRY_MAX: Millis = (1 << 48) - 1;
+
+/// The fields, in the order in which they are stored.
+pub struct Fields<'d, S> {
+    decoder: &'d mut Decoder<S>,
+    from: Origin,
+    expiry: Expiry,
+    seen: Option<Seen>,
+    any: bool,
+    /// Where the last one starts, or the block that they are in.
+    at: u64,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub struct Field<'a> {
+    pub name: Item<'a>,
+    pub value: Item<'a>,
+    /// When it expires, which may have passed.
+    pub expires: Option<Millis>,
+}
+
+enum Origin {
+    Plain { left: u64 },
+    Block(Packed),
+}
+
+/// Where a field's expiry stands.
+#[derive(Clone, Copy)]
+pub(super) enum Expiry {
+    None,
+    /// Behind the value: a third element of a block (0: none), or eight bytes (-1: none).
+    Behind,
+    /// A length before the field (0: none); with an earliest one, 1 stands for that.
+    Before {
+        earliest: Option<Millis>,
+    },
+}
+
+impl<'d, S: Source> Fields<'d, S> {
+    pub(super) fn plain(decoder: &'d mut Decoder<S>, expiry: Expiry) -> Result<Self> {
+        let left = decoder.count(match expiry {
+            Expiry::None => 2,
+            Expiry::Behind => 10,
+            Expiry::Before { .. } => 3,
+        })?;
+        Ok(Fields::new(decoder, Origin::Plain { left }, expiry))
+    }
+
+    pub(super) fn block(decoder: &'d mut Decoder<S>, kind: BlockKind, expiry: Expiry) -> Result<Self> {
+        let packed = decoder.packed(kind)?;
+        Ok(Fields::new(decoder, Origin::Block(packed), expiry))
+    }
+
+    fn new(decoder: &'d mut Decoder<S>, from: Origin, expiry: Expiry) -> Self {
+        let at = decoder.position();
+        let mut fields = Fields { decoder, from, expiry, seen: None, any: false, at };
+        fields.seen = fields.decoder.refuses_duplicates.then(|| Seen::with_room(fields.expected()));
+        fields
+    }
+
+    /// How many there are, as far as that is announced, and at most what can be left: a hint, to make room by.
+    pub fn expected(&self) -> usize {
+        match &self.from {
+            Origin::Plain { left } => self.decoder.believable(*left),
+            Origin::Block(packed) => packed.expected(self.decoder.blob(packed.blob)) / 2,
+        }
+    }
+
+    /// The next one; `None` behind the last.
+    #[allow(clippy::should_implement_trait, reason = "it lends, which iterators cannot")]
+    pub fn next(&mut self) -> Result<Option<Field<'_>>> {
+        let Some((name, value, expires)) = self.find()? else {
+            let empty = Error::new(self.at, Reason::Empty);
+            return if self.any { Ok(None) } else { Err(empty) };
+        };
+        self.any = true;
+        if let Some(seen) = &mut self.seen
+            && !seen.insert(self.decoder.item(name))
+        {
+            return Err(Error::new(self.at, Reason::Duplicate));
+        }
+        Ok(Some(Field { name: self.decoder.item(name), value: self.decoder.item(value), expires }))
+    }
+
+    fn find(&mut self) -> Result<Option<(Place, Place, Option<Millis>)>> {
+        match &mut self.from {
+            Origin::Plain { left: 0 } => Ok(None),
+            Origin::Plain { left } => {
+                *left -= 1;
+                self.at = self.decoder.position();
+                plain_field(self.decoder, self.expiry).map(Some)
+            }
+            Origin::Block(packed) => {
+                let block = self.decoder.blob(packed.blob);
+                let Some(name) = packed.next(block)? else { return Ok(None) };
+                let value = packed.counterpart(block)?;
+                let expires = match self.expiry {
+                    Expiry::None => None,
+                    _ => packed_expiry(packed.counterpart(block)?)
+                        .map_err(|reason| Error::new(self.at, reason))?,
+                };
+                Ok(Some((packed.place(name), packed.place(value), expires)))
+            }
+        }
+    }
+}
+
+fn plain_field<S: Source>(
+    decoder: &mut Decoder<S>,
+    expiry: Expiry,
+) -> Result<(Place, Place, Option<Millis>)> {
+    let expires = match expiry {
+        Expiry::Before { earliest } => expiry_before(decoder, earliest)?,
+        _ => None,
+    };
+    let name = decoder.string_place()?;
+    let name = decoder.keep(name, 0);
+    let value = decoder.string_place()?;
+    match expiry {
+        Expiry::Behind => {
+            let value = decoder.keep(value, 1);
+            Ok((name, value, expiry_behind(decoder)?))
+        }
+        _ => Ok((name, value, expires)),
+    }
+}
+
+fn expiry_before<S: Source>(decoder: &mut Decoder<S>, earliest: Option<Millis>) -> Result<Option<Millis>> {
+    let at = decoder.position();
+    let time = match (decoder.length()?, earliest) {
+        (0, _) => return Ok(None),
+        (time, None) => Some(time),
+        (after, Some(earliest)) => earliest.checked_add(after - 1),
+    };
+    time.filter(|time| *time <= REDIS_EXPIRY_MAX).map(Some).ok_or(Error::new(at, Reason::Time))
+}
+
+fn expiry_behind<S: Source>(decoder: &mut Decoder<S>) -> Result<Option<Millis>> {
+    let at = decoder.position();
+    match i64::from_le_bytes(decoder.fixed()?) {
+        -1 => Ok(None),
+        time => u64::try_from(time).map(Some).map_err(|_| Error::new(at, Reason::Time)),
+    }
+}
+
+fn packed_expiry(element: Element) -> std::result::Result<Option<Millis>, Reason> {
+    match element {
+        Element::Int(0) => Ok(None),
+        Element::Int(time) if (1..=REDIS_EXPIRY_MAX as i64).contains(&time) => Ok(Some(time as u64)),
+        _ => Err(Reason::Time),
+    }
+}

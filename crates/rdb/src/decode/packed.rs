@@ -1,0 +1,49 @@
+//! A block in the source or in the decompressed copy, and a cursor in it.
+
+use super::{Blob, Place};
+use crate::block::{BlockKind, Cursor, Element, Flaw};
+use crate::error::{Error, Reason, Result};
+
+#[derive(Debug)]
+pub(super) struct Packed {
+    pub(super) blob: Blob,
+    /// Where the string that is the block starts in the source.
+    pub(super) at: u64,
+    cursor: Cursor,
+}
+
+impl Packed {
+    pub(super) fn open(kind: BlockKind, blob: Blob, at: u64, block: &[u8]) -> Result<Packed> {
+        let cursor = Cursor::open(kind, block).map_err(|flaw| located(at, flaw))?;
+        Ok(Packed { blob, at, cursor })
+    }
+
+    /// `block` is the one that lies at `self.blob`.
+    #[inline]
+    pub(super) fn next(&mut self, block: &[u8]) -> Result<Option<Element>> {
+        self.cursor.next(block).map_err(|flaw| located(self.at, flaw))
+    }
+
+    /// The next element, which must be there because another came before it.
+    #[inline]
+    pub(super) fn counterpart(&mut self, block: &[u8]) -> Result<Element> {
+        self.next(block)?.ok_or(Error::new(self.at, Reason::Unpaired))
+    }
+
+    #[inline]
+    pub(super) fn place(&self, element: Element) -> Place {
+        match element {
+            Element::Int(number) => Place::Int(number),
+            Element::Bytes { start, end } => Place::Part(self.blob, start, end),
+        }
+    }
+
+    /// How many elements there are, as far as the block says and can hold; `block` is as with `next`.
+    pub(super) fn expected(&self, block: &[u8]) -> usize {
+        usize::try_from(self.cursor.announced()).unwrap_or(usize::MAX).min(block.len() / 2)
+    }
+}
+
+pub(super) fn located(at: u64, flaw: Flaw) -> Error {
+    Error { at, inside: Some(flaw.at), reason: flaw.reason }
+}

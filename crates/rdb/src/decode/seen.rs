@@ -1,0 +1,79 @@
+//! Which members of a value have come before, by 128 bits of a keyed hash each.
+//!
+//! Copies of the members would double the memory that a value takes while it is read; fingerprints cost 16 bytes. Two
+//! members of a value of ten million share one with a probability of 10^-25, and the keys are drawn anew in each
+//! process, so that nobody can prepare a value that is refused, let alone one that is not.
+
+use std::collections::HashSet;
+use std::hash::{BuildHasher, BuildHasherDefault, Hasher};
+
+use foldhash::quality::RandomState;
+
+use crate::item::{Digits, Item};
+
+/// Most members that room is made for beforehand: 36 MB. A count is only an announcement.
+const ROOM_MAX: usize = 1 << 20;
+
+#[derive(Default)]
+pub(super) struct Seen {
+    low: RandomState,
+    high: RandomState,
+    prints: HashSet<u128, BuildHasherDefault<Print>>,
+}
+
+impl Seen {
+    /// With room for as many: growing a large table costs more than filling it.
+    pub(super) fn with_room(members: usize) -> Seen {
+        let mut seen = Seen::default();
+        seen.prints.reserve(members.min(ROOM_MAX));
+        seen
+    }
+
+    /// False: it has been seen.
+    pub(super) fn insert(&mut self, item: Item<'_>) -> bool {
+        let mut digits = Digits::default();
+        let bytes = item.bytes(&mut digits);
+        let print = u128::from(hash(&self.high, bytes)) << 64 | u128::from(hash(&self.low, bytes));
+        self.prints.insert(print)
+    }
+}
+
+fn hash(state: &RandomState, bytes: &[u8]) -> u64 {
+    let mut hasher = state.build_hasher();
+    hasher.write(bytes);
+    hasher.finish()
+}
+
+/// A fingerprint is a hash already.
+#[derive(Default)]
+struct Print(u64);
+
+impl Hasher for Print {
+    fn write(&mut self, _: &[u8]) {
+        unreachable!("fingerprints are numbers");
+    }
+
+    fn write_u128(&mut self, print: u128) {
+        self.0 = print as u64;
+    }
+
+    fn finish(&self) -> u64 {
+        self.0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_integer_is_its_text() {
+        let mut seen = Seen::default();
+        assert!(seen.insert(Item::Int(12)));
+        assert!(!seen.insert(Item::Bytes(b"12")));
+        assert!(seen.insert(Item::Bytes(b"012")));
+        assert!(seen.insert(Item::Bytes(b"")));
+        assert!((100..100_000).all(|number| seen.insert(Item::Int(number))));
+        assert!(!(100..100_000).any(|number| seen.insert(Item::Bytes(number.to_string().as_bytes()))));
+    }
+}

@@ -1,0 +1,306 @@
+//! Streams: entries first, then what the stream says of itself, then its consumer groups.
+//!
+//! ```text
+//! nodes | (id of the node's first entry, 16 bytes | listpack) .. | length | last id | ..
+//!
+//! listpack: live | deleted | n | name 1 .. name n | 0 | entry ..
+//! entry:    flags | id - node's | [n' | name 1 | value 1 | ..  or, with the node's names:  value 1 | ..] | elements
+//! ```
+//!
+//! An entry is checked as a whole before it is handed out, so that its fields can be walked without errors. Deleted
+//! ones are passed over: their place in the order says nothing, since ids may be given out anew below them (XSETID).
+
+mod groups;
+
+pub use groups::Groups;
+
+use super::packed::located;
+use super::{Blob, Decoder, Place};
+use crate::block::listpack::{Cursor, Passed};
+use crate::block::{Element, Flaw};
+use crate::error::{Error, Reason, Result};
+use crate::item::Item;
+use crate::source::Source;
+use crate::stream::{Id, Info};
+
+const DELETED: i64 = 1;
+const SAME_NAMES: i64 = 2;
+
+/// A node takes 16 bytes of id with their length, and a length of a listpack.
+const NODE_BYTES_MIN: u64 = 18;
+
+/// The entries of a stream.
+pub struct Stream<'d, S> {
+    decoder: &'d mut Decoder<S>,
+    /// Which of the three forms: each has more behind the entries than the one before.
+    form: u8,
+    nodes_left: u64,
+    node: Option<Node>,
+    /// Entries so far, and the ids of the first and last of them.
+    length: u64,
+    first: Id,
+    last: Id,
+}
+
+/// A node that is being read.
+struct Node {
+    blob: Blob,
+    /// Where it starts in the source.
+    at: u64,
+    cursor: Cursor,
+    id: Id,
+    /// Where the names start that entries may share, and how many there are.
+    names_at: usize,
+    names: u64,
+    /// What the node says, less what has been seen.
+    live: i64,
+    deleted: i64,
+}
+
+/// An entry; its fields are known to be well-formed.
+#[derive(Clone, Debug)]
+pub struct Entry<'a> {
+    pub id: Id,
+    block: &'a [u8],
+    names: Shared,
+    values: Passed,
+    fields: u64,
+}
+
+/// Where an entry's field names stand.
+#[derive(Clone, Debug)]
+enum Shared {
+    /// Before each value.
+    No,
+    /// At the node's start.
+    Yes(Passed),
+}
+
+/// The fields of an entry, as pairs of name and value.
+#[derive(Clone, Debug)]
+pub struct EntryFields<'a> {
+    entry: Entry<'a>,
+}
+
+/// An entry that the cursor has passed.
+struct Found {
+    id: Id,
+    shared: bool,
+    values_at: usize,
+    fields: u64,
+}
+
+impl<'a> Entry<'a> {
+    /// At least one; never more than the source has elements.
+    pub fn len(&self) -> u64 {
+        self.fields
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.fields == 0
+    }
+
+    /// True if the names are the same as those of other entries around it, and stored once.
+    ///
+    /// A store that keeps a copy of them per entry could be made to take many times the memory of what it is sent.
+    pub fn shares_names(&self) -> bool {
+        matches!(self.names, Shared::Yes(_))
+    }
+
+    pub fn fields(&self) -> EntryFields<'a> {
+        EntryFields { entry: self.clone() }
+    }
+}
+
+impl<'a> Iterator for EntryFields<'a> {
+    type Item = (Item<'a>, Item<'a>);
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let entry = &mut self.entry;
+        entry.fields = entry.fields.checked_sub(1)?;
+        let name = match &mut entry.names {
+            Shared::No => entry.values.next(entry.block),
+            Shared::Yes(names) => names.next(entry.block),
+        };
+        let value = entry.values.next(entry.block);
+        Some((name.item(entry.block), value.item(entry.block)))
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        (self.entry.fields as usize, Some(self.entry.fields as usize)) // they lie in memory
+    }
+}
+
+impl ExactSizeIterator for EntryFields<'_> {}
+
+impl<'d, S: Source> Stream<'d, S> {
+    pub(super) fn open(decoder: &'d mut Decoder<S>, form: u8) -> Result<Self> {
+        let nodes_left = decoder.count(NODE_BYTES_MIN)?;
+        Ok(Stream { decoder, form, nodes_left, node: None, length: 0, first: Id::ZERO, last: Id::ZERO })
+    }
+
+    /// The next entry that has not been deleted, by ascending id; `None` behind the last.
+    pub fn next_entry(&mut self) -> Result<Option<Entry<'_>>> {
+        let Some(found) = self.find()? else { return Ok(None) };
+        let node = self.node.as_ref().expect("the entry is in it");
+        let names = if found.shared { Shared::Yes(Passed::from(node.names_at)) } else { Shared::No };
+        let (block, values) = (self.decoder.blob(node.blob), Passed::from(found.values_at));
+        Ok(Some(Entry { id: found.id, block, names, values, fields: found.fields }))
+    }
+
+    /// What stands behind the entries; those that have not been read are read over.
+    pub fn finish(mut self) -> Result<(Info, Groups<'d, S>)> {
+        while self.find()?.is_some() {}
+        let at = self.decoder.position();
+        let info = self.info()?;
+        let consistent = info.length == self.length
+            && info.last_id >= self.last
+            && info.max_deleted_id <= info.last_id
+            && info.entries_added >= info.length;
+        if !consistent {
+            return Err(Error::new(at, Reason::StreamCounters));
+        }
+        let groups = Groups::open(self.decoder, self.form, info)?;
+        Ok((info, groups))
+    }
+
+    /// The first id is taken from the entries: Redis keeps it beside them for its own quick look-up only.
+    fn info(&mut self) -> Result<Info> {
+        let decoder = &mut *self.decoder;
+        let (length, last_id) = (counter(decoder)?, id(decoder)?);
+        let first_id = self.first;
+        if self.form == 1 {
+            return Ok(Info { length, first_id, last_id, max_deleted_id: Id::ZERO, entries_added: length });
+        }
+        id(decoder)?;
+        let (max_deleted_id, entries_added) = (id(decoder)?, counter(decoder)?);
+        Ok(Info { length, first_id, last_id, max_deleted_id, entries_added })
+    }
+
+    fn find(&mut self) -> Result<Option<Found>> {
+        loop {
+            let Some(node) = &mut self.node else {
+                if self.nodes_left == 0 {
+                    return Ok(None);
+                }
+                self.nodes_left -= 1;
+                self.node = Some(Node::open(self.decoder)?);
+                continue;
+            };
+            match node.next(self.decoder.blob(node.blob)).map_err(|flaw| located(node.at, flaw))? {
+                None => self.node = None,
+                Some(found) if found.id <= self.last => return Err(Error::new(node.at, Reason::Order)),
+                Some(found) => {
+                    if self.length == 0 {
+                        self.first = found.id;
+                    }
+                    self.last = found.id;
+                    self.length += 1;
+                    return Ok(Some(found));
+                }
+            }
+        }
+    }
+}
+
+impl Node {
+    fn open<S: Source>(decoder: &mut Decoder<S>) -> Result<Node> {
+        let id_at = decoder.position();
+        let id = match decoder.string()? {
+            Item::Bytes(bytes) => bytes.try_into().map(Id::from_bytes).ok(),
+            Item::Int(_) => None,
+        };
+        let id = id.ok_or(Error::new(id_at, Reason::StringForm))?;
+        let at = decoder.position();
+        let Place::Whole(blob) = decoder.string_place()? else {
+            return Err(Error::new(at, Reason::StringForm));
+        };
+        Node::start(id, blob, at, decoder.blob(blob)).map_err(|flaw| located(at, flaw))
+    }
+
+    /// Reads what stands before the first entry.
+    fn start(id: Id, blob: Blob, at: u64, block: &[u8]) -> std::result::Result<Node, Flaw> {
+        let mut cursor = Cursor::open(block)?;
+        let (live, deleted) = (int(&mut cursor, block)?, int(&mut cursor, block)?);
+        let names = count(&mut cursor, block)?;
+        let names_at = cursor.position();
+        pass(&mut cursor, block, names)?;
+        let end_at = cursor.position();
+        match int(&mut cursor, block)? {
+            0 => Ok(Node { blob, at, cursor, id, names_at, names, live, deleted }),
+            _ => Err(Flaw::new(end_at, Reason::StreamEntry)),
+        }
+    }
+
+    /// The next entry that has not been deleted; at the end, as many as announced have been seen.
+    fn next(&mut self, block: &[u8]) -> std::result::Result<Option<Found>, Flaw> {
+        loop {
+            let start = self.cursor.position();
+            let flags = match self.cursor.next(block)? {
+                None if self.live == 0 && self.deleted == 0 => return Ok(None),
+                None => return Err(Flaw::new(0, Reason::Count)),
+                Some(Element::Int(flags)) if flags & !(DELETED | SAME_NAMES) == 0 => flags,
+                Some(_) => return Err(Flaw::new(start, Reason::StreamEntry)),
+            };
+            let found = self.entry(start, flags & SAME_NAMES != 0, block)?;
+            match flags & DELETED {
+                0 => {
+                    self.live = self.live.wrapping_sub(1); // what starts below zero does not come to be zero
+                    return Ok(Some(found));
+                }
+                _ => self.deleted = self.deleted.wrapping_sub(1),
+            }
+        }
+    }
+
+    fn entry(&mut self, start: usize, shared: bool, block: &[u8]) -> std::result::Result<Found, Flaw> {
+        let cursor = &mut self.cursor;
+        let (ms, seq) = (int(cursor, block)?, int(cursor, block)?);
+        // Differences of unsigned numbers that were stored as signed ones.
+        let id = Id { ms: self.id.ms.wrapping_add(ms as u64), seq: self.id.seq.wrapping_add(seq as u64) };
+        let fields = if shared { self.names } else { count(cursor, block)? };
+        let values_at = cursor.position();
+        let elements = if shared { fields } else { fields.saturating_mul(2) };
+        pass(cursor, block, elements)?;
+        let counted = if shared { elements + 3 } else { elements + 4 }; // flags, two differences, and the count
+        match int(cursor, block)? {
+            stored if fields > 0 && u64::try_from(stored) == Ok(counted) => {
+                Ok(Found { id, shared, values_at, fields })
+            }
+            _ => Err(Flaw::new(start, Reason::StreamEntry)),
+        }
+    }
+}
+
+fn int(cursor: &mut Cursor, block: &[u8]) -> std::result::Result<i64, Flaw> {
+    let at = cursor.position();
+    match cursor.next(block)? {
+        Some(Element::Int(number)) => Ok(number),
+        _ => Err(Flaw::new(at, Reason::StreamEntry)),
+    }
+}
+
+fn count(cursor: &mut Cursor, block: &[u8]) -> std::result::Result<u64, Flaw> {
+    let at = cursor.position();
+    u64::try_from(int(cursor, block)?).map_err(|_| Flaw::new(at, Reason::StreamEntry))
+}
+
+/// Walks over as many elements, all of which must be there.
+fn pass(cursor: &mut Cursor, block: &[u8], elements: u64) -> std::result::Result<(), Flaw> {
+    for _ in 0..elements {
+        let at = cursor.position();
+        cursor.next(block)?.ok_or(Flaw::new(at, Reason::StreamEntry))?;
+    }
+    Ok(())
+}
+
+fn id<S: Source>(decoder: &mut Decoder<S>) -> Result<Id> {
+    Ok(Id { ms: decoder.length()?, seq: decoder.length()? })
+}
+
+/// A number that Redis keeps in 64 bits and shows as a signed one.
+fn counter<S: Source>(decoder: &mut Decoder<S>) -> Result<u64> {
+    let at = decoder.position();
+    let number = decoder.length()?;
+    if number <= i64::MAX as u64 { Ok(number) } else { Err(Error::new(at, Reason::TooLong)) }
+}

@@ -1,0 +1,165 @@
+//! The consumer groups of a stream.
+//!
+//! ```text
+//! groups | (name | last id | [entries read] | pending .. | consumers ..) ..
+//! pending:  count | (id, 16 bytes | delivered, 8 bytes | deliveries) ..
+//! consumer: name | seen, 8 bytes | [active, 8 bytes] | count | (id, 16 bytes) ..
+//! ```
+//!
+//! Each pending entry is said twice: once by the group, and once, by its id alone, by the consumer who owns it.
+
+use super::super::Decoder;
+use super::super::seen::Seen;
+use super::{counter, id};
+use crate::Millis;
+use crate::error::{Error, Reason, Result};
+use crate::item::Item;
+use crate::source::Source;
+use crate::stream::{Consumer, Group, Id, Info, Pending};
+
+/// Marks a pending entry whose owner has not been read yet.
+const NOBODY: u32 = u32::MAX;
+
+/// Stored in place of a time that there is none of, or a number that nobody knows.
+const UNKNOWN: u64 = u64::MAX;
+
+const GROUP_BYTES_MIN: u64 = 5;
+const PENDING_BYTES_MIN: u64 = 25;
+const CONSUMER_BYTES_MIN: u64 = 10;
+const ID_BYTES: u64 = 16;
+
+/// The groups, one after the other.
+pub struct Groups<'d, S> {
+    decoder: &'d mut Decoder<S>,
+    form: u8,
+    info: Info,
+    left: u64,
+    seen: Seen,
+}
+
+impl<'d, S: Source> Groups<'d, S> {
+    pub(super) fn open(decoder: &'d mut Decoder<S>, form: u8, info: Info) -> Result<Self> {
+        let left = decoder.count(GROUP_BYTES_MIN)?;
+        Ok(Groups { decoder, form, info, left, seen: Seen::default() })
+    }
+
+    /// The next one; `None` behind the last.
+    #[allow(clippy::should_implement_trait, reason = "it fails, and goes on no further")]
+    pub fn next(&mut self) -> Result<Option<Group>> {
+        let Some(left) = self.left.checked_sub(1) else { return Ok(None) };
+        self.left = left;
+        let at = self.decoder.position();
+        let name = self.decoder.string_to_own()?;
+        if !self.seen.insert(Item::Bytes(&name)) {
+            return Err(Error::new(at, Reason::Duplicate));
+        }
+        let last_id = id(self.decoder)?;
+        let entries_read = match self.form {
+            1 => read_up_to(last_id, &self.info),
+            _ => self.entries_read()?,
+        };
+        let mut pending = self.pending()?;
+        let consumers = self.consumers(&mut pending)?;
+        if pending.iter().any(|pending| pending.consumer == NOBODY) {
+            return Err(Error::new(at, Reason::Pending));
+        }
+        Ok(Some(Group { name, last_id, entries_read, pending, consumers }))
+    }
+
+    fn entries_read(&mut self) -> Result<Option<u64>> {
+        let at = self.decoder.position();
+        match self.decoder.length()? {
+            UNKNOWN => Ok(None),
+            number if number <= i64::MAX as u64 => Ok(Some(number)),
+            _ => Err(Error::new(at, Reason::TooLong)),
+        }
+    }
+
+    fn pending(&mut self) -> Result<Vec<Pending>> {
+        let count = self.decoder.count(PENDING_BYTES_MIN)?;
+        let mut all: Vec<Pending> = Vec::new();
+        for _ in 0..count {
+            let at = self.decoder.position();
+            let id = Id::from_bytes(self.decoder.fixed()?);
+            if all.last().is_some_and(|last| last.id >= id) {
+                return Err(Error::new(at, Reason::Order));
+            }
+            let (delivered, deliveries) = (self.decoder.millis()?, counter(self.decoder)?);
+            all.push(Pending { id, delivered, deliveries, consumer: NOBODY });
+        }
+        Ok(all)
+    }
+
+    fn consumers(&mut self, pending: &mut [Pending]) -> Result<Vec<Consumer>> {
+        let (mut seen, mut all) = (Seen::default(), Vec::new());
+        let at = self.decoder.position();
+        let count = self.decoder.count(CONSUMER_BYTES_MIN)?;
+        let count = u32::try_from(count).ok().filter(|count| *count < NOBODY);
+        for index in 0..count.ok_or(Error::new(at, Reason::TooLong))? {
+            let at = self.decoder.position();
+            let name = self.decoder.string_to_own()?;
+            if !seen.insert(Item::Bytes(&name)) {
+                return Err(Error::new(at, Reason::Duplicate));
+            }
+            let time = self.decoder.millis()?;
+            let active = if self.form < 3 { Some(time) } else { self.active()? };
+            all.push(Consumer { name, seen: time, active });
+            self.own(pending, index)?;
+        }
+        Ok(all)
+    }
+
+    fn active(&mut self) -> Result<Option<Millis>> {
+        let at = self.decoder.position();
+        match i64::from_le_bytes(self.decoder.fixed()?) {
+            -1 => Ok(None),
+            time => u64::try_from(time).map(Some).map_err(|_| Error::new(at, Reason::Time)),
+        }
+    }
+
+    /// Reads the ids of what a consumer owns.
+    fn own(&mut self, pending: &mut [Pending], index: u32) -> Result<()> {
+        for _ in 0..self.decoder.count(ID_BYTES)? {
+            let at = self.decoder.position();
+            let id = Id::from_bytes(self.decoder.fixed()?);
+            let place = pending.binary_search_by_key(&id, |pending| pending.id);
+            match place.ok().map(|place| &mut pending[place]).filter(|pending| pending.consumer == NOBODY) {
+                Some(pending) => pending.consumer = index,
+                None => return Err(Error::new(at, Reason::Pending)),
+            }
+        }
+        Ok(())
+    }
+}
+
+/// How many entries a group has read, for the form that does not say; as Redis 7 works it out.
+///
+/// In that form nothing tells how many entries were deleted, so none count as deleted, and it is known before or at the
+/// first entry, at the last, or when there is none.
+fn read_up_to(last_id: Id, info: &Info) -> Option<u64> {
+    match info.length {
+        0 => Some(0),
+        length if last_id == info.last_id => Some(length),
+        _ if last_id > info.last_id => None,
+        _ if last_id < info.first_id => Some(0),
+        _ if last_id == info.first_id => Some(1),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What Redis 7.0 shows as `entries-read` after it has restored such streams from Redis 6.2.
+    #[test]
+    fn what_a_group_has_read_is_worked_out_as_redis_does() {
+        let id = |ms: u64| Id { ms, seq: 0 };
+        let three =
+            Info { length: 3, first_id: id(2), last_id: id(9), max_deleted_id: Id::ZERO, entries_added: 3 };
+        let read: Vec<Option<u64>> = [0, 1, 2, 3, 8, 9, 10].map(|ms| read_up_to(id(ms), &three)).to_vec();
+        assert_eq!(read, [Some(0), Some(0), Some(1), None, None, Some(3), None]);
+        let empty = Info { last_id: id(9), ..Info::default() };
+        assert_eq!([0, 9, 10].map(|ms| read_up_to(id(ms), &empty)), [Some(0); 3]);
+    }
+}

@@ -1,0 +1,87 @@
+//! DUMP's envelope: the value, the format's version in two bytes, a checksum over both in eight.
+
+use crc::{CRC_64_REDIS, Crc, Table};
+
+use crate::decode::Decoder;
+use crate::kind::{FIRST_VALKEY_VERSION, Version};
+use crate::source::Slice;
+
+/// Polynomial of Jones, reflected, no initial value: with 16 lanes, since a value may have hundreds of megabytes.
+pub(crate) static CHECKSUM: Crc<u64, Table<16>> = Crc::<u64, Table<16>>::new(&CRC_64_REDIS);
+
+const FOOTER: usize = 2 + 8;
+
+/// The highest version of Redis' own numbering that is read: Redis 7.4 to 8.2.
+const REDIS_VERSION_MAX: u16 = 12;
+
+/// Why a payload is not even looked into. RESTORE says the same to all of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refused {
+    /// Too short for a footer.
+    Short,
+    /// A version that is not known.
+    Version(u16),
+    Checksum,
+}
+
+/// Checks the payload's version and checksum, and starts to read its value.
+///
+/// A decoder over it checks that nothing is left when it is asked to [`Decoder::finish`].
+pub fn open(payload: &[u8]) -> Result<Decoder<Slice<'_>>, Refused> {
+    let body = payload.len().checked_sub(FOOTER).ok_or(Refused::Short)?;
+    let (value, footer) = payload.split_at(body);
+    let version = u16::from_le_bytes([footer[0], footer[1]]);
+    if !(1..=REDIS_VERSION_MAX).contains(&version) && version != FIRST_VALKEY_VERSION {
+        return Err(Refused::Version(version));
+    }
+    if CHECKSUM.checksum(&payload[..body + 2]).to_le_bytes() != footer[2..] {
+        return Err(Refused::Checksum);
+    }
+    Ok(Decoder::new(Slice::new(value), version))
+}
+
+/// Makes a payload of a value that an encoder wrote for this version.
+pub fn seal(value: &mut Vec<u8>, version: Version) {
+    value.extend_from_slice(&version.number().to_le_bytes());
+    let checksum = CHECKSUM.checksum(value);
+    value.extend_from_slice(&checksum.to_le_bytes());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_payload_of_redis_is_opened_and_sealed() {
+        // SET k hello, DUMP k, on Redis 7.0.
+        let dumped = *b"\x00\x05hello\x0a\x00\x63\x72\xdf\x76\x65\x34\x20\x0a";
+        assert!(open(&dumped).is_ok());
+        let mut value = dumped[..7].to_vec();
+        seal(&mut value, Version::V10);
+        assert_eq!(value, dumped);
+    }
+
+    #[test]
+    fn any_changed_byte_is_noticed() {
+        let mut payload = b"\x00\x05hello".to_vec();
+        seal(&mut payload, Version::V80);
+        for at in 0..payload.len() {
+            payload[at] ^= 0x10;
+            assert!(open(&payload).is_err(), "byte {at}");
+            payload[at] ^= 0x10;
+        }
+        assert!(matches!(open(&payload[..9]), Err(Refused::Short)));
+    }
+
+    #[test]
+    fn versions_of_others_are_refused() {
+        for (version, known) in
+            [(0, false), (1, true), (12, true), (13, false), (79, false), (80, true), (81, false)]
+        {
+            let mut payload = b"\x00\x01a".to_vec();
+            payload.extend_from_slice(&u16::to_le_bytes(version));
+            payload.extend_from_slice(&CHECKSUM.checksum(&payload).to_le_bytes());
+            assert_eq!(open(&payload).is_ok(), known, "{version}");
+        }
+    }
+}

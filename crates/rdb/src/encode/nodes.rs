@@ -1,0 +1,141 @@
+//! How elements of lists and streams are dealt to nodes.
+//!
+//! The count of nodes comes before the first of them. A writer that is to keep nothing in memory must be told it, so
+//! the caller walks its value twice and counts first. Both walks ask the same [`NodeCount`], by what an element takes
+//! at most rather than by what it came to take.
+
+use super::BLOCK_MAX;
+use crate::block::listpack;
+use crate::item::{Digits, Item};
+use crate::kind::Version;
+
+/// What a node holds at most: `list-max-listpack-size`, or `stream-node-max-bytes` and `-entries`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NodeLimits {
+    /// Of the packed block, up to 1 GiB. A node of one element may have more.
+    pub bytes_max: usize,
+    /// Elements, or entries.
+    pub entries_max: u64,
+}
+
+/// Counts the nodes that a writer will write, if it is given the same elements and ends of nodes.
+#[derive(Clone, Debug)]
+pub struct NodeCount {
+    limits: NodeLimits,
+    /// A list element that takes more gets a node of its own.
+    packed_max: usize,
+    /// Of the node that is being filled.
+    bytes: usize,
+    entries: u64,
+    /// Nodes that have been begun.
+    nodes: u64,
+}
+
+/// Where an element goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Node {
+    /// Into the one that is being filled.
+    Same,
+    /// Into a new one.
+    New,
+    /// Into one that has nothing else, and is no block.
+    Plain,
+}
+
+impl NodeCount {
+    pub fn new(limits: NodeLimits, version: Version) -> NodeCount {
+        let bytes_max = limits.bytes_max.min(BLOCK_MAX);
+        let packed_max = if version.has_plain_nodes() { bytes_max } else { BLOCK_MAX };
+        let limits = NodeLimits { bytes_max, entries_max: limits.entries_max };
+        NodeCount { limits, packed_max, bytes: 0, entries: 0, nodes: 0 }
+    }
+
+    /// Counts a list's element in.
+    pub fn element(&mut self, element: Item<'_>) {
+        self.place_element(element);
+    }
+
+    /// Counts a stream's entry in.
+    pub fn entry(&mut self, fields: &[(Item<'_>, Item<'_>)]) {
+        self.place_entry(fields);
+    }
+
+    /// What comes next goes into a new node.
+    pub fn end_node(&mut self) {
+        (self.bytes, self.entries) = (0, 0);
+    }
+
+    pub fn nodes(&self) -> u64 {
+        self.nodes
+    }
+
+    pub(super) fn place_element(&mut self, element: Item<'_>) -> Node {
+        let bytes = bytes_max(element);
+        if bytes <= self.packed_max {
+            return self.place(bytes);
+        }
+        self.end_node();
+        self.nodes += 1;
+        Node::Plain
+    }
+
+    pub(super) fn place_entry(&mut self, fields: &[(Item<'_>, Item<'_>)]) -> Node {
+        let pairs = fields.iter().map(|(name, value)| bytes_max(*name) + bytes_max(*value));
+        self.place(pairs.sum::<usize>() + ENTRY_BYTES_MAX)
+    }
+
+    fn place(&mut self, bytes: usize) -> Node {
+        let fits = self.bytes + bytes <= self.limits.bytes_max && self.entries < self.limits.entries_max;
+        if self.entries > 0 && fits {
+            (self.bytes, self.entries) = (self.bytes + bytes, self.entries + 1);
+            return Node::Same;
+        }
+        (self.bytes, self.entries) = (bytes, 1);
+        self.nodes += 1;
+        Node::New
+    }
+}
+
+/// Of a stream entry without its fields: flags, two differences, two counts.
+const ENTRY_BYTES_MAX: usize = 2 + 4 * 10;
+
+fn bytes_max(element: Item<'_>) -> usize {
+    match element {
+        Item::Bytes(bytes) => listpack::size_max(bytes.len()),
+        Item::Int(_) => listpack::size_max(element.bytes(&mut Digits::default()).len()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn nodes(limits: NodeLimits, version: Version, elements: &[&[u8]]) -> u64 {
+        let mut count = NodeCount::new(limits, version);
+        elements.iter().for_each(|element| count.element((*element).into()));
+        count.nodes()
+    }
+
+    #[test]
+    fn limits_are_inclusive() {
+        let three = NodeLimits { bytes_max: 1_000, entries_max: 3 };
+        assert_eq!(nodes(three, Version::V11, &[&b"a"[..]; 3]), 1);
+        assert_eq!(nodes(three, Version::V11, &[&b"a"[..]; 4]), 2);
+        let bytes = NodeLimits { bytes_max: 3 * listpack::size_max(10), entries_max: 100 };
+        assert_eq!(nodes(bytes, Version::V11, &[&b"0123456789"[..]; 3]), 1);
+        assert_eq!(nodes(bytes, Version::V11, &[&b"0123456789"[..]; 4]), 2);
+    }
+
+    #[test]
+    fn large_elements_stand_alone() {
+        let small = NodeLimits { bytes_max: 20, entries_max: 100 };
+        let large: &[u8] = &[b'x'; 100];
+        assert_eq!(nodes(small, Version::V11, &[b"a", large, b"b", b"c", large, large]), 5);
+        let mut count = NodeCount::new(small, Version::V11);
+        assert_eq!(count.place_element(large.into()), Node::Plain);
+        assert_eq!(count.place_element((&b"a"[..]).into()), Node::New);
+        let mut older = NodeCount::new(small, Version::V10);
+        assert_eq!(older.place_element(large.into()), Node::New);
+        assert_eq!(older.place_element((&b"a"[..]).into()), Node::New);
+    }
+}

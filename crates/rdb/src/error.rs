@@ -1,0 +1,114 @@
+//! Why bytes are no value: where, and what is wrong there.
+
+use std::fmt;
+use std::io;
+
+pub(crate) type Result<T> = std::result::Result<T, Error>;
+
+/// What is wrong with a serialized value, and where. Whoever reads on after one gets no panic, but no sense either.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Error {
+    /// Bytes of the source before the part that is wrong.
+    pub at: u64,
+    /// Where in the packed block that starts `at`; the block counts unpacked, if it was compressed.
+    pub inside: Option<usize>,
+    pub reason: Reason,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reason {
+    /// The source ends before the value does.
+    Truncated,
+    /// The source could not be read.
+    Io(io::ErrorKind),
+    /// Bytes behind the value.
+    Trailing,
+    /// A type that this crate does not know.
+    UnknownType(u8),
+    /// A value of a module's own type.
+    ModuleType,
+    /// No length, or one in a form that has no meaning here.
+    Length,
+    /// A count or length of more than what is left can hold.
+    TooLong,
+    /// A string in a form that does not exist, or an integer where bytes must be.
+    StringForm,
+    /// Compressed bytes that do not unpack to what they announce.
+    Compressed,
+    /// A number of elements that is not the announced one, or a block that is not as long as it says.
+    Count,
+    /// A block that does not end in its end mark, or has one too early.
+    EndMark,
+    /// An element of a block in a form that does not exist.
+    Element,
+    /// An element that is not as long as its neighbour says.
+    BackLength,
+    /// A list node that is neither plain nor packed.
+    Container,
+    /// A field without a value, a member without a score.
+    Unpaired,
+    /// A member or field, a group or consumer, that was there before.
+    Duplicate,
+    /// Elements that are not in the order in which this form must have them.
+    Order,
+    /// A score that is not a number.
+    Score,
+    /// A time before 1970, or one beyond what its form can hold.
+    Time,
+    /// A stream entry that is not made as its flags and counts say, or has no field.
+    StreamEntry,
+    /// A stream's length, last id or counters that its entries contradict.
+    StreamCounters,
+    /// A pending entry of no consumer, of two, or of none of the group.
+    Pending,
+    /// A list, set, sorted set or hash of no elements. The source stands behind the value: a file may be read on.
+    Empty,
+}
+
+impl Error {
+    pub(crate) fn new(at: u64, reason: Reason) -> Error {
+        Error { at, inside: None, reason }
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} at byte {}", self.reason, self.at)?;
+        match self.inside {
+            Some(inside) => write!(f, ", byte {inside} of the block there"),
+            None => Ok(()),
+        }
+    }
+}
+
+impl std::error::Error for Error {}
+
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Reason::Truncated => "the data ends within the value",
+            Reason::Io(kind) => return write!(f, "the source cannot be read ({kind})"),
+            Reason::Trailing => "data behind the value",
+            Reason::UnknownType(number) => return write!(f, "unknown type {number}"),
+            Reason::ModuleType => "a module's type",
+            Reason::Length => "malformed length",
+            Reason::TooLong => "a length beyond the end of the data",
+            Reason::StringForm => "unknown form of a string",
+            Reason::Compressed => "malformed compressed data",
+            Reason::Count => "a count that does not hold",
+            Reason::EndMark => "misplaced end mark",
+            Reason::Element => "unknown form of an element",
+            Reason::BackLength => "an element's length does not match its neighbour's",
+            Reason::Container => "unknown kind of list node",
+            Reason::Unpaired => "an element without its counterpart",
+            Reason::Duplicate => "a duplicate",
+            Reason::Order => "elements out of order",
+            Reason::Score => "a score that is not a number",
+            Reason::Time => "a time out of range",
+            Reason::StreamEntry => "malformed stream entry",
+            Reason::StreamCounters => "stream counters contradict the entries",
+            Reason::Pending => "a pending entry without its group or its one consumer",
+            Reason::Empty => "an empty collection",
+        })
+    }
+}

@@ -1,0 +1,74 @@
+//! The numbers of the types, and the versions that decide which of them may be written.
+
+/// A version of the format, by what is written: who reads it knows the types up to that version.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[repr(u16)]
+pub enum Version {
+    /// Redis 7.0 and everything after it.
+    V10 = 10,
+    /// Redis 7.2, Valkey 7.2 to 8.1, and everything after them.
+    V11 = 11,
+    /// Valkey 9.0 and later only: hashes whose fields expire.
+    V80 = 80,
+}
+
+impl Version {
+    pub fn number(self) -> u16 {
+        self as u16
+    }
+
+    /// True when the expiry of a hash's fields can be written.
+    pub fn has_field_expiry(self) -> bool {
+        self >= Version::V80
+    }
+
+    pub(crate) fn has_packed_sets(self) -> bool {
+        self >= Version::V11
+    }
+
+    pub(crate) fn has_active_times(self) -> bool {
+        self >= Version::V11
+    }
+
+    /// Redis 7.0 reads plain list nodes, but makes them for elements of 1 GiB only; later ones for any large element.
+    pub(crate) fn has_plain_nodes(self) -> bool {
+        self >= Version::V11
+    }
+}
+
+/// Where Valkey's own numbering starts: type 22 means one thing below and another from here on.
+pub(crate) const FIRST_VALKEY_VERSION: u16 = 80;
+
+pub(crate) const STRING: u8 = 0;
+pub(crate) const LIST: u8 = 1;
+pub(crate) const SET: u8 = 2;
+/// Scores as text.
+pub(crate) const ZSET: u8 = 3;
+pub(crate) const HASH: u8 = 4;
+/// Scores as eight bytes.
+pub(crate) const ZSET_2: u8 = 5;
+pub(crate) const MODULE: u8 = 6;
+pub(crate) const MODULE_2: u8 = 7;
+pub(crate) const HASH_ZIPMAP: u8 = 9;
+pub(crate) const LIST_ZIPLIST: u8 = 10;
+pub(crate) const SET_INTSET: u8 = 11;
+pub(crate) const ZSET_ZIPLIST: u8 = 12;
+pub(crate) const HASH_ZIPLIST: u8 = 13;
+pub(crate) const LIST_QUICKLIST: u8 = 14;
+pub(crate) const STREAM_LISTPACKS: u8 = 15;
+pub(crate) const HASH_LISTPACK: u8 = 16;
+pub(crate) const ZSET_LISTPACK: u8 = 17;
+pub(crate) const LIST_QUICKLIST_2: u8 = 18;
+/// With first id, highest deleted id, entries ever added, and entries read by each group.
+pub(crate) const STREAM_LISTPACKS_2: u8 = 19;
+pub(crate) const SET_LISTPACK: u8 = 20;
+/// With the time at which a consumer last got an entry.
+pub(crate) const STREAM_LISTPACKS_3: u8 = 21;
+/// Redis 7.4's release candidates below version 80: absolute expiry before each field.
+pub(crate) const HASH_METADATA_PRE_GA: u8 = 22;
+/// Valkey 9 from version 80 on: expiry behind each value.
+pub(crate) const HASH_2: u8 = 22;
+pub(crate) const HASH_LISTPACK_EX_PRE_GA: u8 = 23;
+/// Redis 7.4: the earliest expiry, and the others relative to it.
+pub(crate) const HASH_METADATA: u8 = 24;
+pub(crate) const HASH_LISTPACK_EX: u8 = 25;

@@ -1,0 +1,227 @@
+//! Where bytes come from: a slice that lies in memory, or a reader that is read as it goes.
+//!
+//! A source has a *taken* stretch, which stays readable until the next one is taken. So a decoder lends out strings and
+//! walks blocks where they lie, with either source, and without a lifetime that would keep a reader from moving on.
+
+use std::io::{self, Read};
+use std::ops::Range;
+
+use crc::{Digest, Table};
+
+use crate::dump::CHECKSUM;
+use crate::error::{Error, Reason, Result};
+
+/// Read at least this much at a time, in bytes.
+const READ_MIN: u64 = 64 * 1024;
+
+/// A buffer that a single large string has made larger than this is given back when the next stretch is taken.
+const BUFFER_KEPT_MAX: usize = 1024 * 1024;
+
+pub trait Source {
+    /// Makes the next `len` bytes the taken stretch. Memory grows with what has come, not with what is asked for.
+    fn take(&mut self, len: u64) -> Result<()>;
+
+    fn taken(&self) -> &[u8];
+
+    /// Bytes from the start up to the end of the taken stretch.
+    fn position(&self) -> u64;
+
+    /// Bytes behind the taken stretch, where that is known.
+    fn left(&self) -> Option<u64>;
+}
+
+/// A source that lies in memory.
+#[derive(Clone, Debug)]
+pub struct Slice<'a> {
+    bytes: &'a [u8],
+    /// `taken.start <= taken.end <= bytes.len()`
+    taken: Range<usize>,
+}
+
+impl<'a> Slice<'a> {
+    pub fn new(bytes: &'a [u8]) -> Slice<'a> {
+        Slice { bytes, taken: 0..0 }
+    }
+}
+
+impl Source for Slice<'_> {
+    #[inline]
+    fn take(&mut self, len: u64) -> Result<()> {
+        let rest = self.bytes.len() - self.taken.end;
+        if len > rest as u64 {
+            return Err(Error::new(self.position(), Reason::Truncated));
+        }
+        self.taken = self.taken.end..self.taken.end + len as usize;
+        Ok(())
+    }
+
+    #[inline]
+    fn taken(&self) -> &[u8] {
+        &self.bytes[self.taken.clone()]
+    }
+
+    #[inline]
+    fn position(&self) -> u64 {
+        self.taken.end as u64
+    }
+
+    #[inline]
+    fn left(&self) -> Option<u64> {
+        Some((self.bytes.len() - self.taken.end) as u64)
+    }
+}
+
+/// A source that is read as it goes, in pieces of 64 KiB or more, and sums up the bytes taken as RDB files want it.
+pub struct Feed<R> {
+    inner: R,
+    /// Where its end is known: what is announced beyond it is refused at once.
+    len: Option<u64>,
+    buffer: Vec<u8>,
+    /// `summed <= taken.start <= taken.end <= buffer.len()`
+    taken: Range<usize>,
+    /// Bytes of the buffer that are in the checksum.
+    summed: usize,
+    /// Bytes that were in the buffer before its first one.
+    dropped: u64,
+    checksum: Digest<'static, u64, Table<16>>,
+}
+
+impl<R: Read> Feed<R> {
+    /// `len`: how many bytes will come, where that is known.
+    pub fn new(inner: R, len: Option<u64>) -> Feed<R> {
+        let (buffer, taken) = (Vec::new(), 0..0);
+        Feed { inner, len, buffer, taken, summed: 0, dropped: 0, checksum: CHECKSUM.digest() }
+    }
+
+    /// The CRC64 of all bytes taken so far.
+    pub fn checksum(&mut self) -> u64 {
+        self.sum_up();
+        self.checksum.clone().finalize()
+    }
+
+    fn sum_up(&mut self) {
+        self.checksum.update(&self.buffer[self.summed..self.taken.end]);
+        self.summed = self.taken.end;
+    }
+
+    /// Moves what has not been taken to the front.
+    fn drop_taken(&mut self) {
+        self.sum_up();
+        self.dropped += self.taken.end as u64;
+        self.buffer.drain(..self.taken.end);
+        if self.buffer.capacity() > BUFFER_KEPT_MAX {
+            self.buffer.shrink_to(READ_MIN as usize);
+        }
+        (self.taken, self.summed) = (0..0, 0);
+    }
+
+    /// Reads until `len` bytes are in the buffer. What `read_to_end` makes room for follows what has come.
+    fn fill(&mut self, len: u64) -> Result<()> {
+        while (self.buffer.len() as u64) < len {
+            let piece = READ_MIN.max(len - self.buffer.len() as u64);
+            match (&mut self.inner).take(piece).read_to_end(&mut self.buffer) {
+                Ok(0) => return Err(Error::new(self.position(), Reason::Truncated)),
+                Ok(_) => {}
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(Error::new(self.position(), Reason::Io(error.kind()))),
+            }
+        }
+        Ok(())
+    }
+}
+
+impl<R: Read> Source for Feed<R> {
+    #[inline]
+    fn take(&mut self, len: u64) -> Result<()> {
+        if ((self.buffer.len() - self.taken.end) as u64) < len {
+            self.drop_taken();
+            self.fill(len)?;
+        }
+        self.taken = self.taken.end..self.taken.end + len as usize; // so many are in the buffer
+        Ok(())
+    }
+
+    #[inline]
+    fn taken(&self) -> &[u8] {
+        &self.buffer[self.taken.clone()]
+    }
+
+    #[inline]
+    fn position(&self) -> u64 {
+        self.dropped + self.taken.end as u64
+    }
+
+    #[inline]
+    fn left(&self) -> Option<u64> {
+        self.len.map(|len| len.saturating_sub(self.position()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Gives at most three bytes at a time, and says "interrupted" in between.
+    struct Drip<'a>(&'a [u8], bool);
+
+    impl Read for Drip<'_> {
+        fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+            self.1 = !self.1;
+            if self.1 {
+                return Err(io::ErrorKind::Interrupted.into());
+            }
+            let len = self.0.len().min(into.len()).min(3);
+            self.0.read(&mut into[..len])
+        }
+    }
+
+    fn walk(source: &mut impl Source, steps: &[u64]) -> Vec<Vec<u8>> {
+        steps
+            .iter()
+            .map(|step| {
+                source.take(*step).expect("there are as many");
+                source.taken().to_vec()
+            })
+            .collect()
+    }
+
+    #[test]
+    fn a_reader_gives_the_same_stretches_as_a_slice() {
+        let bytes: Vec<u8> = (0..400_000u32).map(|n| (n / 7) as u8).collect();
+        let steps = [1, 0, 9, 70_000, 1, 200_000, 3, 65_536];
+        let (mut slice, mut feed) = (Slice::new(&bytes), Feed::new(Drip(&bytes, false), None));
+        assert_eq!(walk(&mut slice, &steps), walk(&mut feed, &steps));
+        assert_eq!(slice.position(), feed.position());
+        let taken = slice.position() as usize;
+        assert_eq!(feed.checksum(), CHECKSUM.checksum(&bytes[..taken]));
+        assert_eq!(feed.checksum(), CHECKSUM.checksum(&bytes[..taken]), "asked again, it is the same");
+        let beyond = bytes.len() as u64 - slice.position() + 1;
+        assert_eq!(slice.take(beyond).expect_err("beyond the end").reason, Reason::Truncated);
+        assert_eq!(feed.take(beyond).expect_err("beyond the end").reason, Reason::Truncated);
+    }
+
+    #[test]
+    fn the_buffer_of_a_large_string_is_given_back() {
+        let bytes = vec![7; 3 * BUFFER_KEPT_MAX];
+        let mut feed = Feed::new(&bytes[..], None);
+        feed.take(2 * BUFFER_KEPT_MAX as u64).expect("there are as many");
+        feed.take(READ_MIN).expect("there are as many");
+        feed.take(READ_MIN).expect("there are as many");
+        assert!(feed.buffer.capacity() <= BUFFER_KEPT_MAX);
+    }
+
+    #[test]
+    fn what_is_announced_and_never_comes_costs_nothing() {
+        let mut feed = Feed::new(&[1u8; 100][..], None);
+        assert!(feed.take(u64::MAX).is_err());
+        assert!(feed.buffer.capacity() < 1_000);
+        struct Broken;
+        impl Read for Broken {
+            fn read(&mut self, _: &mut [u8]) -> io::Result<usize> {
+                Err(io::ErrorKind::TimedOut.into())
+            }
+        }
+        let error = Feed::new(Broken, None).take(1).expect_err("it is broken");
+        assert_eq!(error.reason, Reason::Io(io::ErrorKind::TimedOut));
+    }
+}

@@ -1,0 +1,9 @@
+//! Values through the whole crate: payloads of real servers, broken ones, and round trips with servers that run.
+
+mod ask;
+mod bounds;
+mod broken;
+mod golden;
+mod model;
+mod random;
+mod servers;

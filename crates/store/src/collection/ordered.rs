@@ -1,0 +1,93 @@
+//! Items of hashed trees by ascending hashes, and trees made of items that come so.
+//!
+//! Every tree of a keyspace is ordered by the same hash, so trees are compared by walking them side by side, page after
+//! page, where looking up the items of one in another would miss the caches for each. Inside a page items have no
+//! order: each page is sorted when the walk comes to it. Items that come by ascending hashes fill one page after the
+//! other, and nothing is moved or split: a set of a million takes about as long to make as to read.
+
+use super::hashed::{TAGS_FROM, tag};
+use super::page::{PAGE_MAX, Page};
+use super::tree::{ByPosition, Siblings, Tree};
+
+/// Bytes that a page is filled with: the rest is for what comes later.
+const FILL: usize = PAGE_MAX / 8 * 7;
+
+/// Bytes that an item takes beside its own.
+const STRIDE: usize = 4;
+
+/// The items of a tree by ascending hashes.
+pub(crate) struct InOrder<'a, H> {
+    pages: Box<dyn Iterator<Item = &'a Page> + 'a>,
+    hash_of: H,
+    /// Those of the page at hand, the next one last.
+    items: Vec<(u64, &'a [u8])>,
+}
+
+impl<'a, H: Fn(&[u8]) -> u64> InOrder<'a, H> {
+    pub(crate) fn new(tree: &'a Tree, hash_of: H) -> Self {
+        InOrder { pages: Box::new(tree.pages_from(ByPosition(0))), hash_of, items: Vec::new() }
+    }
+
+    fn next_page(&mut self) -> Option<()> {
+        let page = self.pages.next()?;
+        let items = (0..page.len()).map(|at| page.get(at));
+        self.items.extend(items.map(|item| ((self.hash_of)(item), item)));
+        self.items.sort_unstable_by_key(|(hash, _)| std::cmp::Reverse(*hash));
+        Some(())
+    }
+}
+
+impl<'a, H: Fn(&[u8]) -> u64> Iterator for InOrder<'a, H> {
+    type Item = (u64, &'a [u8]);
+
+    #[inline]
+    fn next(&mut self) -> Option<Self::Item> {
+        while self.items.is_empty() {
+            self.next_page()?;
+        }
+        self.items.pop()
+    }
+}
+
+/// Makes a tree of items that come by ascending hashes.
+pub(crate) struct Builder<T> {
+    pages: Siblings<Page>,
+    /// Items of the page to come.
+    waiting: Vec<(u64, T)>,
+    /// Bytes that these will take.
+    bytes: usize,
+}
+
+impl<T: AsRef<[u8]>> Builder<T> {
+    pub(crate) fn new() -> Self {
+        Builder { pages: Vec::new(), waiting: Vec::new(), bytes: 0 }
+    }
+
+    /// Adds an item that is not there yet, and whose hash is not less than that of the one before.
+    pub(crate) fn push(&mut self, hash: u64, item: T) {
+        let bytes = item.as_ref().len() + STRIDE;
+        // Items of one hash are in one page.
+        if self.bytes + bytes > FILL && self.waiting.last().is_some_and(|(last, _)| *last < hash) {
+            self.close_page();
+        }
+        self.bytes += bytes;
+        self.waiting.push((hash, item));
+    }
+
+    fn close_page(&mut self) {
+        let Some((first, _)) = self.waiting.first() else { return };
+        let (bound, count) = ([*first, 0], self.waiting.len());
+        let tagged = count >= TAGS_FROM || !self.pages.is_empty();
+        let mut page = Page::new(tagged, count, self.bytes - count * STRIDE);
+        for (hash, item) in self.waiting.drain(..) {
+            page.insert(page.len(), &[item.as_ref()], tag(hash));
+        }
+        self.pages.push((bound, page));
+        self.bytes = 0;
+    }
+
+    pub(crate) fn finish(mut self) -> Tree {
+        self.close_page();
+        Tree::of_pages(self.pages)
+    }
+}

@@ -1,0 +1,232 @@
+//! Streams: entries in the order of their ids, and the consumer groups that read them.
+//!
+//! Entries lie in a tree of pages whose bounds are ids ([`entries`]), groups in a balanced tree of names ([`group`]). All
+//! of it is shared by a clone, and copied by who writes afterwards, piece by piece.
+
+mod codec;
+mod entries;
+mod group;
+mod id;
+mod ids;
+mod log;
+
+use std::ptr::NonNull;
+
+pub use codec::{Entry, Fields};
+pub use entries::{Entries, EntryRange, NodeLimits};
+pub use group::{Consumer, Delivery, Group, Pending};
+pub use id::StreamId;
+pub use log::Log;
+
+use super::named::Named;
+use super::shared::Shared;
+use super::{Collection, Cut, raw};
+use crate::entry::Kind;
+
+/// See the module's text. An entry is at most [`super::ITEM_MAX`] bytes long, lengths included.
+#[derive(Clone)]
+pub struct Stream(Shared<Body>);
+
+#[derive(Clone)]
+struct Body {
+    log: Log,
+    groups: Named<Group>,
+    /// Something has been done to it: it is there, even if there is nothing in it.
+    exists: bool,
+}
+
+impl Collection for Stream {
+    const KIND: Kind = Kind::Stream;
+
+    fn new() -> Stream {
+        Stream(Shared::new(Body { log: Log::new(), groups: Named::default(), exists: false }))
+    }
+
+    /// Only before anything has been done to it: what has no entries is a stream as well.
+    fn is_empty(&self) -> bool {
+        !self.0.exists
+    }
+}
+
+impl raw::Raw for Stream {
+    fn into_raw(self) -> NonNull<u8> {
+        self.0.into_raw()
+    }
+
+    unsafe fn from_raw(raw: NonNull<u8>) -> Stream {
+        // SAFETY: by the caller's promise.
+        Stream(unsafe { Shared::from_raw(raw) })
+    }
+}
+
+impl Stream {
+    pub fn log(&self) -> &Log {
+        &self.0.log
+    }
+
+    pub fn entries(&self) -> &Entries {
+        &self.0.log.entries
+    }
+
+    /// Entries.
+    #[expect(clippy::len_without_is_empty, reason = "`Collection` has it, and it means something else")]
+    pub fn len(&self) -> u64 {
+        self.entries().len()
+    }
+
+    // Writing. All of these make it a stream that is there.
+
+    #[inline]
+    fn body(&mut self) -> &mut Body {
+        let body = self.0.own();
+        body.exists = true;
+        body
+    }
+
+    /// Makes it one that is there, and does nothing else.
+    pub fn make(&mut self) {
+        self.body();
+    }
+
+    /// Appends an entry; `fields` are names and values by turns. `false`, and nothing done: the id is not greater than
+    /// the last one.
+    #[inline]
+    pub fn append<'f>(
+        &mut self,
+        id: StreamId,
+        fields: impl ExactSizeIterator<Item = &'f [u8]> + Clone,
+        limits: NodeLimits,
+    ) -> bool {
+        if id <= self.0.log.last_id {
+            return false;
+        }
+        let log = &mut self.body().log;
+        log.entries.push(id, fields, limits);
+        log.last_id = id;
+        log.added = log.added.wrapping_add(1);
+        true
+    }
+
+    /// Removes an entry; `false`: it is not there.
+    pub fn delete(&mut self, id: StreamId) -> bool {
+        if !self.entries().contains(id) {
+            return false;
+        }
+        let log = &mut self.body().log;
+        log.max_deleted_id = log.max_deleted_id.max(id);
+        log.entries.remove(id)
+    }
+
+    /// Removes so many entries at the start, at most all; what was cut off may be much to free.
+    pub fn trim(&mut self, count: u64) -> Cut {
+        self.body().log.entries.remove_first(count)
+    }
+
+    /// Sets what is remembered of entries that are gone. The last id is not less than that of any entry, and at least as
+    /// many entries were added as are there.
+    pub fn set_history(&mut self, last_id: StreamId, added: u64, max_deleted_id: StreamId) {
+        let log = &mut self.body().log;
+        (log.last_id, log.added, log.max_deleted_id) = (last_id, added, max_deleted_id);
+    }
+
+    // Groups.
+
+    /// Names and groups, in the order of the names.
+    pub fn groups(&self) -> impl Iterator<Item = (&[u8], &Group)> {
+        self.0.groups.iter()
+    }
+
+    pub fn groups_len(&self) -> usize {
+        self.0.groups.len()
+    }
+
+    pub fn group(&self, name: &[u8]) -> Option<&Group> {
+        self.0.groups.get(name)
+    }
+
+    /// A group, to be changed, and what it reads.
+    pub fn group_mut(&mut self, name: &[u8]) -> Option<(&mut Group, &Log)> {
+        self.group(name)?;
+        let Body { log, groups, .. } = self.body();
+        Some((groups.get_mut(name)?, log))
+    }
+
+    /// Adds a group; `false`: there is one of that name.
+    pub fn add_group(&mut self, name: &[u8], group: Group) -> bool {
+        let is_new = self.group(name).is_none();
+        if is_new {
+            self.body().groups.insert(name, group);
+        }
+        is_new
+    }
+
+    /// Removes a group; what it had pending may be much to free. `None`: there is none of that name.
+    pub fn remove_group(&mut self, name: &[u8]) -> Option<Cut> {
+        self.group(name)?;
+        Some(self.body().groups.remove(name)?.into_cut())
+    }
+
+    // References.
+
+    /// Whether a group has the entry pending, or has still to deliver it.
+    pub fn is_referenced(&self, id: StreamId) -> bool {
+        self.groups().any(|(_, group)| group.last_id() < id || group.pending(id).is_some())
+    }
+
+    /// Makes all groups forget an entry; how many had it pending.
+    pub fn forget(&mut self, id: StreamId) -> u64 {
+        let holders = self.groups().filter(|(_, group)| group.pending(id).is_some());
+        let holders: Vec<Box<[u8]>> = holders.map(|(name, _)| name.into()).collect();
+        for name in &holders {
+            let groups = &mut self.body().groups;
+            groups.get_mut(name).expect("just seen").forget(id);
+        }
+        holders.len() as u64
+    }
+
+    /// Makes all groups forget the first `count` entries.
+    pub fn forget_first(&mut self, count: u64) {
+        let last = count.checked_sub(1).and_then(|at| self.entries().range(at..count).next());
+        let Some(last) = last.map(|entry| entry.id) else { return };
+        let pending = self.groups().flat_map(|(_, group)| group.pending_range(StreamId::MIN, last));
+        // What was deleted before stays pending.
+        let pending = pending.map(|pending| pending.id).filter(|id| self.entries().contains(*id));
+        let mut ids: Vec<StreamId> = pending.collect();
+        ids.sort_unstable();
+        ids.dedup();
+        ids.into_iter().for_each(|id| _ = self.forget(id));
+    }
+
+    // The whole.
+
+    /// Bytes of memory, shared or not.
+    pub fn memory(&self) -> usize {
+        let groups: usize = self.groups().map(|(name, group)| name.len() + group.memory()).sum();
+        size_of::<Body>() + size_of::<u64>() + self.entries().tree().memory() + groups
+    }
+
+    pub(crate) fn weight(&self) -> usize {
+        let entries = self.entries().tree().weight();
+        if self.groups_len() > group::FEW {
+            return usize::MAX;
+        }
+        self.groups().map(|(_, group)| group.weight()).fold(entries, usize::saturating_add)
+    }
+
+    /// Whether both are one, and so nothing was written to either since one was cloned from the other.
+    pub fn is_same(&self, other: &Stream) -> bool {
+        self.0.is_same(&other.0)
+    }
+
+    /// Panics if what must hold between the parts does not. For tests; takes time in proportion to the stream.
+    pub fn verify(&self) {
+        let log = self.log();
+        let ids: Vec<StreamId> = self.entries().range(0..u64::MAX).map(|entry| entry.id).collect();
+        assert!(ids.is_sorted_by(|a, b| a < b), "ids rise");
+        assert!(ids.last().is_none_or(|last| *last <= log.last_id), "the last id is the greatest");
+        self.groups().for_each(|(_, group)| group.verify());
+    }
+}
+
+#[cfg(test)]
+mod tests;

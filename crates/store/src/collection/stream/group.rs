@@ -1,0 +1,329 @@
+//! Consumer groups: how far a group has read, what it has been given, and who has that.
+//!
+//! ```text
+//! pending of the group:     id | time after the id's | deliveries | number of the consumer
+//! pending of a consumer:    id
+//! names:                    the consumer's name, at the position of its number
+//! ```
+//!
+//! An entry that was delivered and not acknowledged stands in two trees in the order of ids, the group's and its
+//! consumer's, so that acknowledging, claiming and looking at a range of a million of them are walks down two trees. The
+//! group's items name their consumer by a number, of one byte where there are few, for which a third tree has the name.
+
+use super::super::Cut;
+use super::super::named::Named;
+use super::super::tree::Tree;
+use super::super::varint::{self, Varint};
+use super::id::StreamId;
+use super::ids::Ids;
+use super::log::Log;
+
+/// See the module's text.
+#[derive(Clone)]
+pub struct Group {
+    last_id: StreamId,
+    entries_read: Option<u64>,
+    pending: Ids,
+    consumers: Named<Consumer>,
+    /// At the position of a number that nobody has: four bytes, the next such number.
+    names: Tree,
+    /// The first number that nobody has, or [`NOBODY`].
+    free: u32,
+}
+
+const NOBODY: u32 = u32::MAX;
+
+/// A consumer of a group.
+#[derive(Clone)]
+pub struct Consumer {
+    number: u32,
+    /// When it last tried to get entries, in milliseconds since the Unix epoch.
+    pub seen_ms: u64,
+    /// When it last got one, if ever.
+    pub active_ms: Option<u64>,
+    pending: Ids,
+}
+
+/// An entry that was delivered and not acknowledged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pending<'a> {
+    pub id: StreamId,
+    pub consumer: &'a [u8],
+    pub delivery: Delivery,
+}
+
+/// When an entry was delivered last, and how often.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Delivery {
+    /// In milliseconds since the Unix epoch.
+    pub at_ms: u64,
+    pub count: u64,
+}
+
+/// What follows the id in an item of the group's.
+#[derive(Clone, Copy)]
+struct Note {
+    delivery: Delivery,
+    consumer: u32,
+}
+
+impl Note {
+    fn read(id: StreamId, text: &[u8]) -> Note {
+        let (after, text) = varint::read(text);
+        let (count, text) = varint::read(text);
+        let (consumer, _) = varint::read(text);
+        let after = (after >> 1) ^ (after & 1).wrapping_neg();
+        let at_ms = id.ms.wrapping_add(after);
+        Note { delivery: Delivery { at_ms, count }, consumer: consumer as u32 }
+    }
+
+    /// The time is that from the id to the delivery, which is short where ids are times: as an integer with its sign in
+    /// the lowest bit.
+    fn with_bytes<R>(self, id: StreamId, then: impl FnOnce(&[u8]) -> R) -> R {
+        let after = self.delivery.at_ms.wrapping_sub(id.ms) as i64;
+        let after = (after << 1 ^ after >> 63) as u64;
+        let numbers = [after, self.delivery.count, self.consumer.into()];
+        let mut bytes = [0; 3 * varint::LEN_MAX];
+        let mut len = 0;
+        for number in numbers {
+            let number = Varint::new(number);
+            let number = number.as_bytes();
+            bytes[len..len + number.len()].copy_from_slice(number);
+            len += number.len();
+        }
+        then(&bytes[..len])
+    }
+}
+
+impl Group {
+    /// `entries_read`: how many entries came before and with `last_id`, if that is known.
+    pub fn new(last_id: StreamId, entries_read: Option<u64>) -> Group {
+        let (pending, consumers, names) = (Ids::new(), Named::default(), Tree::new());
+        Group { last_id, entries_read, pending, consumers, names, free: NOBODY }
+    }
+
+    /// The last entry that was delivered.
+    pub fn last_id(&self) -> StreamId {
+        self.last_id
+    }
+
+    /// How many entries of those ever added were delivered or passed over, if that is known.
+    pub fn entries_read(&self) -> Option<u64> {
+        self.entries_read
+    }
+
+    /// Goes on from another entry.
+    pub fn set_position(&mut self, last_id: StreamId, entries_read: Option<u64>) {
+        (self.last_id, self.entries_read) = (last_id, entries_read);
+    }
+
+    /// Takes note that the entry `id` of the log, which is greater than the last one, is being delivered.
+    pub fn advance(&mut self, id: StreamId, log: &Log) {
+        self.entries_read = match self.entries_read {
+            Some(read) if !log.has_gap_from(id) => Some(read + 1),
+            _ => log.rank_ever(id),
+        };
+        self.last_id = id;
+    }
+
+    /// How many entries are still to be delivered, as far as that can be told as Redis tells it.
+    pub fn lag(&self, log: &Log) -> Option<u64> {
+        if log.added() == 0 {
+            return Some(0);
+        }
+        let read = match self.entries_read {
+            Some(read) if !log.has_gap_from(self.last_id) => Some(read),
+            _ => log.rank_ever(self.last_id),
+        };
+        read.map(|read| log.added().wrapping_sub(read))
+    }
+
+    // Consumers.
+
+    /// Names and consumers, in the order of the names.
+    pub fn consumers(&self) -> impl Iterator<Item = (&[u8], &Consumer)> {
+        self.consumers.iter()
+    }
+
+    pub fn consumers_len(&self) -> usize {
+        self.consumers.len()
+    }
+
+    pub fn consumer(&self, name: &[u8]) -> Option<&Consumer> {
+        self.consumers.get(name)
+    }
+
+    pub fn consumer_mut(&mut self, name: &[u8]) -> Option<&mut Consumer> {
+        self.consumers.get_mut(name)
+    }
+
+    /// Adds a consumer, which has never got an entry; `false`: there is one of that name.
+    pub fn add_consumer(&mut self, name: &[u8], seen_ms: u64) -> bool {
+        if self.consumers.get(name).is_some() {
+            return false;
+        }
+        let number = self.take_number(name);
+        self.consumers.insert(name, Consumer { number, seen_ms, active_ms: None, pending: Ids::new() });
+        true
+    }
+
+    /// Removes a consumer and all that it has not acknowledged; `None`: there is none, else how much that was.
+    pub fn remove_consumer(&mut self, name: &[u8]) -> Option<(u64, Cut)> {
+        let consumer = self.consumers.remove(name)?;
+        for (id, _) in consumer.pending.range(StreamId::MIN, StreamId::MAX) {
+            self.pending.remove(id);
+        }
+        self.names.replace_at(consumer.number.into(), &[&self.free.to_le_bytes()]);
+        self.free = consumer.number;
+        Some((consumer.pending.len(), Cut(vec![consumer.pending.into_tree()])))
+    }
+
+    fn take_number(&mut self, name: &[u8]) -> u32 {
+        if self.free == NOBODY {
+            let number = u32::try_from(self.names.len()).expect("fewer consumers than would fill the memory");
+            self.names.insert_at(number.into(), &[name]);
+            return number;
+        }
+        let number = self.free;
+        let next = self.names.get(number.into()).expect("every number has a place");
+        self.free = u32::from_le_bytes(next.try_into().expect("a number that nobody has leads to the next"));
+        self.names.replace_at(number.into(), &[name]);
+        number
+    }
+
+    fn name_of(&self, number: u32) -> &[u8] {
+        self.names.get(number.into()).expect("a consumer that is named in a note is there")
+    }
+
+    // Pending entries.
+
+    pub fn pending_len(&self) -> u64 {
+        self.pending.len()
+    }
+
+    pub fn pending(&self, id: StreamId) -> Option<Pending<'_>> {
+        self.pending.get(id).map(|text| self.pending_of(id, text))
+    }
+
+    /// Those whose ids lie in a range, both ends included.
+    pub fn pending_range(
+        &self,
+        from: StreamId,
+        to: StreamId,
+    ) -> impl DoubleEndedIterator<Item = Pending<'_>> + ExactSizeIterator {
+        self.pending.range(from, to).map(|(id, text)| self.pending_of(id, text))
+    }
+
+    fn pending_of<'a>(&'a self, id: StreamId, text: &[u8]) -> Pending<'a> {
+        let Note { delivery, consumer } = Note::read(id, text);
+        Pending { id, consumer: self.name_of(consumer), delivery }
+    }
+
+    /// Delivers entries to a consumer, which is there, for the first time as far as that is concerned.
+    pub fn deliver(&mut self, consumer: &[u8], ids: impl Iterator<Item = StreamId>, now_ms: u64) {
+        let owner = self.consumers.get_mut(consumer).expect("the caller has made sure of it");
+        let note = Note { delivery: Delivery { at_ms: now_ms, count: 1 }, consumer: owner.number };
+        let mut others: Vec<(u32, StreamId)> = Vec::new();
+        for id in ids {
+            let before =
+                note.with_bytes(id, |text| self.pending.set(id, text, |text| Note::read(id, text).consumer));
+            owner.pending.set(id, b"", |_| ());
+            // Delivered before, and the group was set back since.
+            others.extend(before.filter(|number| *number != owner.number).map(|number| (number, id)));
+        }
+        others.into_iter().for_each(|(number, id)| self.take_from(number, id));
+    }
+
+    /// Gives an entry to a consumer, which is there, whoever had it; nobody needs to have had it.
+    pub fn give(&mut self, id: StreamId, consumer: &[u8], delivery: Delivery) {
+        let owner = self.consumers.get_mut(consumer).expect("the caller has made sure of it");
+        let (number, note) = (owner.number, Note { delivery, consumer: owner.number });
+        let before =
+            note.with_bytes(id, |text| self.pending.set(id, text, |text| Note::read(id, text).consumer));
+        if before != Some(number) {
+            owner.pending.set(id, b"", |_| ());
+            if let Some(before) = before {
+                self.take_from(before, id);
+            }
+        }
+    }
+
+    /// Forgets an entry, since it was acknowledged or is no more; `false`: it was not pending.
+    pub fn forget(&mut self, id: StreamId) -> bool {
+        let Some(text) = self.pending.get(id) else { return false };
+        let number = Note::read(id, text).consumer;
+        self.pending.remove(id);
+        self.take_from(number, id);
+        true
+    }
+
+    fn take_from(&mut self, number: u32, id: StreamId) {
+        let name = self.names.get(number.into()).expect("a consumer that is named in a note is there");
+        let consumer = self.consumers.get_mut(name).expect("a number stands for a consumer");
+        consumer.pending.remove(id);
+    }
+
+    // The whole.
+
+    pub(super) fn memory(&self) -> usize {
+        let consumers: usize = self.consumers().map(|(name, consumer)| name.len() + consumer.memory()).sum();
+        size_of::<Group>() + self.pending.memory() + self.names.memory() + consumers
+    }
+
+    /// Consumers are looked at while they are few.
+    pub(super) fn weight(&self) -> usize {
+        if self.consumers_len() > FEW {
+            return usize::MAX;
+        }
+        let consumers = self.consumers().map(|(_, consumer)| consumer.pending.weight());
+        consumers.fold(self.pending.weight(), usize::saturating_add)
+    }
+
+    /// What may be much to free.
+    pub(super) fn into_cut(self) -> Cut {
+        let consumers = self.consumers.iter().map(|(_, consumer)| consumer.pending.clone().into_tree());
+        let mut trees: Vec<Tree> = consumers.collect();
+        trees.extend([self.pending.into_tree(), self.names]);
+        Cut(trees)
+    }
+
+    /// Panics if a count or a reference is wrong. For tests.
+    pub(super) fn verify(&self) {
+        let mut pending = 0;
+        for (name, consumer) in self.consumers() {
+            assert_eq!(self.name_of(consumer.number), name, "a number leads back to its name");
+            for id in consumer.pending_ids(StreamId::MIN, StreamId::MAX) {
+                let owner = self.pending(id).map(|pending| pending.consumer);
+                assert_eq!(owner, Some(name), "the group knows who has an entry");
+            }
+            pending += consumer.pending_len();
+        }
+        assert_eq!(pending, self.pending_len(), "every pending entry has one consumer");
+    }
+}
+
+/// So many groups, or consumers of one, are looked at one by one to tell how long dropping them takes.
+pub(super) const FEW: usize = 64;
+
+impl Consumer {
+    pub fn pending_len(&self) -> u64 {
+        self.pending.len()
+    }
+
+    pub fn has_pending(&self, id: StreamId) -> bool {
+        self.pending.get(id).is_some()
+    }
+
+    /// The ids of its pending entries in a range, both ends included.
+    pub fn pending_ids(
+        &self,
+        from: StreamId,
+        to: StreamId,
+    ) -> impl DoubleEndedIterator<Item = StreamId> + ExactSizeIterator {
+        self.pending.range(from, to).map(|(id, _)| id)
+    }
+
+    fn memory(&self) -> usize {
+        size_of::<Consumer>() + self.pending.memory()
+    }
+}

@@ -1,0 +1,70 @@
+//! A stream's entries, and what is remembered of those that are gone.
+
+use super::entries::Entries;
+use super::id::StreamId;
+
+/// See the module's text.
+#[derive(Clone)]
+pub struct Log {
+    pub(super) entries: Entries,
+    pub(super) last_id: StreamId,
+    pub(super) max_deleted_id: StreamId,
+    pub(super) added: u64,
+}
+
+impl Log {
+    pub(super) fn new() -> Log {
+        let none = StreamId::MIN;
+        Log { entries: Entries::new(), last_id: none, max_deleted_id: none, added: 0 }
+    }
+
+    pub fn entries(&self) -> &Entries {
+        &self.entries
+    }
+
+    /// The greatest id there ever was.
+    pub fn last_id(&self) -> StreamId {
+        self.last_id
+    }
+
+    /// The first entry's id; zeros where there is none.
+    pub fn first_id(&self) -> StreamId {
+        self.entries.first().map_or(StreamId::MIN, |entry| entry.id)
+    }
+
+    /// The greatest id that was deleted on its own, not by trimming.
+    pub fn max_deleted_id(&self) -> StreamId {
+        self.max_deleted_id
+    }
+
+    /// Entries ever added.
+    pub fn added(&self) -> u64 {
+        self.added
+    }
+
+    /// Whether an entry may have been deleted from between those that come after `id`, itself included.
+    pub fn has_gap_from(&self, id: StreamId) -> bool {
+        !self.entries.is_empty() && self.max_deleted_id > StreamId::MIN && id <= self.max_deleted_id
+    }
+
+    /// How many entries were ever added up to `id`, itself included, where that follows from what is known. As Redis
+    /// decides it, since clients see it.
+    pub fn rank_ever(&self, id: StreamId) -> Option<u64> {
+        let len = self.entries.len();
+        if self.added == 0 {
+            return Some(0);
+        }
+        if len == 0 && id <= self.last_id {
+            return Some(self.added);
+        }
+        if id > StreamId::MIN && id < self.max_deleted_id {
+            return None;
+        }
+        if id >= self.last_id {
+            return (id == self.last_id).then_some(self.added);
+        }
+        let first = self.first_id();
+        let no_gap = self.max_deleted_id == StreamId::MIN || self.max_deleted_id < first;
+        (no_gap && id <= first).then(|| self.added.wrapping_sub(len) + u64::from(id == first))
+    }
+}
