@@ -61,7 +61,7 @@ pub(crate) mod raw {
 
 /// Makes a collection of a type that has one field, which has `into_raw` and `from_raw`.
 macro_rules! collection {
-    ($type:ident, $kind:expr, $inner:ty, $new:expr) => {
+    ($type:ident, $kind:expr, $inner:ty, $new:expr, $len:ident) => {
         impl Collection for $type {
             const KIND: Kind = $kind;
 
@@ -70,7 +70,7 @@ macro_rules! collection {
             }
 
             fn is_empty(&self) -> bool {
-                self.0.len() == 0
+                self.$len() == 0
             }
         }
 
@@ -87,10 +87,10 @@ macro_rules! collection {
     };
 }
 
-collection!(List, Kind::List, Tree, Tree::new());
-collection!(Set, Kind::Set, Tree, Tree::new());
-collection!(Hash, Kind::Hash, Root, Tree::new().into());
-collection!(ZSet, Kind::ZSet, Root, Tree::new().into());
+collection!(List, Kind::List, Tree, Tree::new(), len);
+collection!(Set, Kind::Set, Tree, Tree::new(), len);
+collection!(Hash, Kind::Hash, Root, Tree::new().into(), size);
+collection!(ZSet, Kind::ZSet, Root, Tree::new().into(), len);
 
 /// What has been cut off a collection, and may be much: to be dropped where time does not matter.
 #[derive(Default)]

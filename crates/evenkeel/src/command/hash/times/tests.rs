@@ -26,7 +26,7 @@ fn deadlines_of_fields_are_set_read_and_cleared() {
         > HEXPIRETIME h FIELDS 1 a                   < [:33177117421]
         > HPEXPIRETIME h FIELDS 1 a                  < [:33177117420500]
         > HEXPIREAT h 33177117420 FIELDS 2 b b       < [:1, :1]
-        > HPEXPIRE h 1500 FIELDS 1 c                 < [:1]
+        > HPEXPIRE h 1900 FIELDS 1 c                 < [:1]
         > HTTL h FIELDS 1 c                          < [:2]
         > HPERSIST h FIELDS 4 a b a nosuch           < [:1, :1, :-1, :-2]
         > HTTL h FIELDS 3 a b c                      < [:-1, :-1, :2]
