@@ -78,6 +78,7 @@ const FAMILIES: &[&Family] = &[
     &sorted_sets::FAMILY,
     &sorted_sets::NEWER,
     &streams::FAMILY,
+    &streams::NEWER,
     &connection::FAMILY,
     &transactions::FAMILY,
     &wire::FAMILY,

@@ -14,9 +14,18 @@ pub(super) const FAMILY: Family = Family {
     only: None,
     commands: &[
         (30, xadd), (3, xlen), (6, xrange), (4, xdel), (4, xtrim), (6, xread), (5, xgroup_create), (5, xgroup), (5, xack),
-        (5, xpending), (5, xclaim), (4, xautoclaim), (6, xinfo), (2, xsetid), (1, encoding),
+        (5, xpending), (6, xinfo), (2, xsetid), (1, encoding),
     ],
     scenes: &[(12, xreadgroup), (3, wait), (2, wait_in_multi), (2, nodes), (2, far_ahead), (1, many)],
+};
+
+/// What Redis 7.0 does otherwise: it makes a consumer only when that gets an entry, newer ones when it asks for one.
+pub(super) const NEWER: Family = Family {
+    name: "streams-valkey",
+    weight: 40,
+    only: Some(Peer::Valkey),
+    commands: &[(5, xclaim), (4, xautoclaim), (3, xgroup_create), (4, xadd), (2, xinfo)],
+    scenes: &[(4, xreadgroup)],
 };
 
 /// Low numbers, so that entries meet what is asked for; `ms-*` of the highest is nearly always taken.
@@ -345,6 +354,7 @@ fn many(make: &mut Maker) {
         make.command(args!["XADD", key.clone(), format!("{}-1", number + 1), "name", "value"]);
     }
     make.command(args!["XREADGROUP", "GROUP", "g", "alice", "STREAMS", key.clone(), ">"]);
+    make.command(args!["XGROUP", "CREATECONSUMER", key.clone(), "g", "bob"]);
     for _ in 0..10 {
         let at = |make: &mut Maker| format!("{}-1", make.random.below(count));
         let args = match make.random.below(7) {
