@@ -20,6 +20,7 @@ mod lists;
 mod make;
 mod same;
 mod shrink;
+mod sorts;
 mod strings;
 mod strings_valkey;
 mod transactions;
@@ -69,6 +70,7 @@ const FAMILIES: &[&Family] = &[
     &expiry::FAMILY,
     &hashes::FAMILY,
     &lists::FAMILY,
+    &sorts::FAMILY,
     &connection::FAMILY,
     &transactions::FAMILY,
     &wire::FAMILY,

@@ -518,6 +518,14 @@ pub(crate) const DOCS: &[Doc] = &[
         "Says how many entries the slow log has."),
     doc("SLOWLOG|RESET", "server", "2.2.12", "O(N) with N entries", "",
         "Empties the slow log."),
+    doc("SORT", "generic", "1.0.0", "O(N+M*log(M)) with N elements, M of them returned",
+        "key [BY pattern] offset_count=[LIMIT offset count] [GET pattern [GET pattern ...]] order=[ASC | DESC] \
+         sorting=[ALPHA] [STORE destination#2]",
+        "Sorts a list, a set or a sorted set, by itself or by other keys, and replies or stores the outcome."),
+    doc("SORT_RO", "generic", "7.0.0", "O(N+M*log(M)) with N elements, M of them returned",
+        "key [BY pattern] offset_count=[LIMIT offset count] [GET pattern [GET pattern ...]] order=[ASC | DESC] \
+         sorting=[ALPHA]",
+        "Sorts a list, a set or a sorted set, by itself or by other keys, and replies the outcome."),
     doc("STRLEN", "string", "2.2.0", "O(1)", "key",
         "Says how many bytes a string has."),
     doc("SUBSTR", "string", "1.0.0", "O(N) with N bytes returned", "key start end",
@@ -1203,7 +1211,12 @@ mod tests {
                 let parts = word.split_inclusive(['[', '<']);
                 let shown: String =
                     parts.map(|part| part.split_once('=').map_or(part, |(_, shown)| shown)).collect();
-                shown.replace(":integer", "").replace(":double", "").replace(":string", "").replace("#0", "")
+                shown
+                    .replace(":integer", "")
+                    .replace(":double", "")
+                    .replace(":string", "")
+                    .replace("#0", "")
+                    .replace("#2", "")
             };
             let name = doc.name.rsplit('|').next().expect("split gives at least one part");
             let expected = [name].into_iter().chain(doc.syntax.split_whitespace()).map(plain);

@@ -33,6 +33,7 @@ pub(crate) mod scan;
 pub(crate) mod server;
 mod set_options;
 pub(crate) mod slowlog;
+pub(crate) mod sort;
 pub(crate) mod specs;
 pub(crate) mod string;
 pub(crate) mod table;
@@ -65,6 +66,7 @@ pub(crate) const FAMILIES: &[&[Command]] = &[
     scan::COMMANDS,
     server::COMMANDS,
     slowlog::COMMANDS,
+    sort::COMMANDS,
     string::COMMANDS,
     transaction::COMMANDS,
     zset::COMMANDS,
@@ -73,10 +75,13 @@ pub(crate) const FAMILIES: &[&[Command]] = &[
 ];
 
 /// What a handler gets to hold, beside its session.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug)]
 pub(crate) enum Reach {
     /// The slots of the row's keys, locked.
     Keys,
+    /// The same, unless the function says that a call reaches for keys that its arguments do not name (SORT BY): then
+    /// nothing, and the handler locks what it finds.
+    KeysUnless(fn(&Args<'_>) -> bool),
     /// Nothing; it walks from slot to slot (SCAN, KEYS) or needs no data at all.
     Walk,
     /// Everything, behind the closed gate (FLUSHALL, SWAPDB).
@@ -306,6 +311,16 @@ impl Command {
     /// For operators.
     pub(crate) const fn admin(self) -> Command {
         self.flag(Flags::ADMIN.with(Flags::OPERATOR))
+    }
+
+    /// What the handler gets to hold in a certain call.
+    #[inline]
+    pub(crate) fn reach_in(&self, args: &Args<'_>) -> Reach {
+        match self.reach {
+            Reach::KeysUnless(reaches_beyond) if reaches_beyond(args) => Reach::Walk,
+            Reach::KeysUnless(_) => Reach::Keys,
+            reach => reach,
+        }
     }
 
     /// The name as statistics and COMMAND print it.

@@ -24,6 +24,10 @@ pub(crate) enum Find {
     Range { last: i16, step: i16 },
     /// At `first` is a count of keys, which stand behind it, each with `step - 1` other arguments.
     Counted { step: i16 },
+    /// Not among the arguments: the data decides (BY and GET of SORT).
+    Beyond,
+    /// Where the row's own rule finds keys that no other specification tells of (STORE of SORT).
+    Anywhere,
 }
 
 /// See the module's text.
@@ -81,6 +85,18 @@ const fn counted(at: i16, flags: &'static str) -> KeySpec {
 /// A destination, and sources that are counted.
 const STORED: &[KeySpec] = &[key(1, "OW update"), counted(2, "RO access")];
 
+const BY_AND_GET: KeySpec = KeySpec {
+    notes: "which keys BY and GET lead to depends on the elements",
+    find: Find::Beyond,
+    ..key(0, "RO access")
+};
+
+const STORE: KeySpec = KeySpec {
+    notes: "STORE may stand anywhere among the options",
+    find: Find::Anywhere,
+    ..key(0, "OW update")
+};
+
 const EACH_SHARD_SUM: &[&str] = &["request_policy:multi_shard", "response_policy:agg_sum"];
 const ALL_NODES_OK: &[&str] = &["request_policy:all_nodes", "response_policy:all_succeeded"];
 const ALL_SHARDS_OK: &[&str] = &["request_policy:all_shards", "response_policy:all_succeeded"];
@@ -92,6 +108,7 @@ const ALL_NODES_SPECIAL: &[&str] =
     &["nondeterministic_output", "request_policy:all_nodes", "response_policy:special"];
 
 const DANGEROUS: &[&str] = &["@dangerous"];
+const SORTS: &[&str] = &["@set", "@sortedset", "@dangerous"];
 const FOR_OPERATORS: &[&str] = &["@admin", "@dangerous"];
 
 const SET_KEY: KeySpec = KeySpec {
@@ -224,6 +241,8 @@ const EXTRAS: &[Extra] = &[
     extra("SLOWLOG|GET").tips(&["request_policy:all_nodes", "nondeterministic_output"]),
     extra("SLOWLOG|LEN").tips(&["request_policy:all_nodes", "response_policy:agg_sum", "nondeterministic_output"]),
     extra("SLOWLOG|RESET").tips(ALL_NODES_OK),
+    extra("SORT").categories(SORTS).keys(&[key(1, "RO access"), BY_AND_GET, STORE]),
+    extra("SORT_RO").categories(SORTS).keys(&[key(1, "RO access"), BY_AND_GET]),
     extra("STRLEN").keys(&[key(1, "RO")]),
     extra("SWAPDB").categories(DANGEROUS),
     extra("TIME").tips(CHANGES),
@@ -341,7 +360,7 @@ pub(crate) fn flags(row: &Command, specs: &[KeySpec]) -> Vec<&'static str> {
     }
     let mut flags: Vec<&str> =
         NAMES.iter().filter(|(flag, _)| row.flags.has(*flag)).map(|(_, name)| *name).collect();
-    if specs.iter().any(|spec| matches!(spec.find, Find::Counted { .. })) {
+    if specs.iter().any(|spec| matches!(spec.find, Find::Counted { .. } | Find::Beyond | Find::Anywhere)) {
         flags.push("movablekeys");
     }
     if row.flags.has(Flags::ALLOW_BUSY) {
@@ -391,17 +410,23 @@ pub(crate) fn categories(row: &Command) -> Vec<&'static str> {
 /// Calls back with the index of each key of a call and what is done with it; `false`: the call has a count that is no
 /// number or too large.
 pub(crate) fn for_each_key(row: &Command, args: &Args<'_>, mut key: impl FnMut(usize, &'static str)) -> bool {
+    let mut said = Vec::new();
     for spec in key_specs(row) {
         let flags = spec.in_call.map_or(spec.flags, |in_call| in_call(args));
         let rule = match spec.find {
             Find::Range { last, step } if last < 0 => Keys::Range { first: spec.first, last, step },
             Find::Range { last, step } => Keys::Range { first: spec.first, last: spec.first + last, step },
             Find::Counted { step } => Keys::Counted { at: spec.first as usize, step: step as usize },
+            Find::Beyond => Keys::NONE,
+            Find::Anywhere => row.keys,
         };
         let mut count = 0;
         rule.for_each(args, 0, 1, |index, _| {
             count += 1;
-            key(index, flags);
+            if !said.contains(&index) {
+                said.push(index);
+                key(index, flags);
+            }
         });
         if matches!(spec.find, Find::Counted { .. }) && count == 0 && args.int(spec.first as usize) != Ok(0) {
             return false;
@@ -458,6 +483,12 @@ mod tests {
             "ZMPOP 2 a b MIN COUNT 3",
             "BZMPOP 0 2 a b MIN",
             "BZPOPMIN a b 0",
+            "BLPOP a b 0",
+            "BLMOVE a b LEFT LEFT 0",
+            "BLMPOP 0 2 a b LEFT",
+            "LMPOP 2 a b LEFT COUNT 3",
+            "SORT a LIMIT 0 1 STORE b STORE c DESC",
+            "SORT_RO a BY b*",
         ] {
             let mut at = 0;
             let spans: Vec<Span> = line
