@@ -8,7 +8,6 @@
 //!
 //! [`claim`] decides who ends a wait; `net/worker/suspended.rs` is what the connection's worker does; docs/blocking.md
 //! has the whole story.
-#![cfg_attr(not(test), allow(dead_code, reason = "XREAD is going to use the rest"))]
 
 pub(crate) mod claim;
 pub(crate) mod serve;

@@ -258,10 +258,10 @@ impl Executor {
             return parts.call(row, request.args, std::slice::from_ref(&key), &mut held);
         }
         let keys = keys_of(row, &request.args, parts.session.db, server);
-        let mut held = match row.reach {
+        let mut held = match row.reach_in(&request.args) {
             Reach::Walk => keyspace.hold_none(&mut self.seat),
             Reach::Whole => keyspace.hold_all(&mut self.seat),
-            Reach::Keys => {
+            Reach::Keys | Reach::KeysUnless(_) => {
                 self.places.clear();
                 self.places.extend(keys.iter().map(|key| key.place));
                 if row.flags.has(Flags::WRITE) {
@@ -284,7 +284,7 @@ impl Executor {
         }
         drop(held);
         self.tell_served();
-        if row.reach != Reach::Keys && self.server.settings_version() != self.settings_version {
+        if !matches!(row.reach, Reach::Keys) && self.server.settings_version() != self.settings_version {
             // CONFIG SET holds for the next command of the same batch, too.
             self.refresh(self.seat.now_ms);
             self.make_room();
@@ -303,12 +303,17 @@ impl Executor {
         f: impl FnOnce(&mut Call<'_, '_>) -> R,
     ) -> R {
         let server = &self.server;
-        let keys = keys_of(self.table.row(id), &args, session.db, server);
+        let row = self.table.row(id);
+        let keys = keys_of(row, &args, session.db, server);
         self.places.clear();
         self.places.extend(keys.iter().map(|key| key.place));
         self.seat.no_touch = session.no_touch;
         let mut parts = Parts { id, reply, session, server, settings: &self.settings, worker: self.worker };
-        let mut held = server.keyspace.hold_to_write(&mut self.seat, &mut self.places);
+        let mut held = if mode.must_end() && matches!(row.reach_in(&args), Reach::Walk) {
+            server.keyspace.hold_all(&mut self.seat)
+        } else {
+            server.keyspace.hold_to_write(&mut self.seat, &mut self.places)
+        };
         let result = parts.with_call(mode, args, &keys, &mut held, f);
         self.last_ticks += parts.serve(&mut held, &mut self.resumed);
         drop(held);
@@ -386,7 +391,7 @@ impl Executor {
 
     #[cold]
     fn reject(&mut self, session: &mut Session, id: Option<Id>, error: &Error, reply: &mut Reply) {
-        let ends_multi = id.is_some_and(|id| self.table.row(id).reach == Reach::Queue);
+        let ends_multi = id.is_some_and(|id| matches!(self.table.row(id).reach, Reach::Queue));
         let aborted = ends_multi.then(|| self.abort(session, error));
         let error = aborted.as_ref().unwrap_or(error);
         reply.fail(error);
@@ -595,10 +600,10 @@ fn queue_places(session: &Session, server: &Server, places: &mut Vec<Place>) -> 
     let databases = server.keyspace.databases() as u32;
     for queued in session.multi.iter().flat_map(|multi| &multi.queue) {
         let row = table().row(queued.id);
-        if row.reach != Reach::Keys && !row.flags.has(Flags::NO_DATA) {
+        let args = queued.args.as_args();
+        if !matches!(row.reach_in(&args), Reach::Keys) && !row.flags.has(Flags::NO_DATA) {
             return false;
         }
-        let args = queued.args.as_args();
         row.keys.for_each(&args, session.db, databases, |index, db| {
             places.push(server.keyspace.key(db, args.at(index)).place);
         });

@@ -11,9 +11,11 @@
 //! If not, the handler is run anew, under these locks, and shares what is there now; after [`ATTEMPTS`] of these, it does
 //! its work in place, while it holds the locks, so that it ends however busy others are with its sources.
 //!
+//! Work may also look at keys that the handler did not know ([`Work::visits`], for SORT BY): it locks their slots one at
+//! a time. A command of that kind that has to end under locks holds everything.
+//!
 //! Inside MULTI, and where a command is run on behalf of one who waits, all is done in place; likewise when
 //! [`QUEUE_MAX`] commands wait for a thread already.
-#![cfg_attr(not(test), allow(dead_code, reason = "no command of the table is long yet"))]
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -21,6 +23,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::*};
 use std::time::Duration;
 
+use evenkeel_store::Held;
 use parking_lot::{Condvar, Mutex};
 
 use crate::blocking::{Mode, Timeout};
@@ -50,7 +53,17 @@ const ATTEMPTS: u8 = 2;
 /// How often a command that is about to write looks whether a pause has ended.
 const PAUSE_LOOK: Duration = Duration::from_millis(1);
 
-type Run = Box<dyn FnOnce(&mut Reply) -> Result<Option<Commit>, Error> + Send>;
+enum Run {
+    /// Looks at nothing but what it owns.
+    Apart(Box<dyn FnOnce(&mut Reply) -> Ran + Send>),
+    /// Visits the slots of keys: what it is given holds nothing, or all that it visits.
+    Visiting(Box<Visiting>),
+}
+
+type Visiting = dyn FnOnce(&mut Held<'_>, &mut Reply) -> Ran + Send;
+
+/// There may be something to be stored.
+type Ran = Result<Option<Commit>, Error>;
 
 /// What is done without locks. It owns all that it needs.
 pub(crate) struct Work {
@@ -68,7 +81,12 @@ struct Commit {
 impl Work {
     /// Work that ends in a reply.
     pub(crate) fn reads(run: impl FnOnce(&mut Reply) -> Done + Send + 'static) -> Work {
-        Work { run: Box::new(|reply| run(reply).map(|()| None)), writes: false }
+        Work { run: Run::Apart(Box::new(|reply| run(reply).map(|()| None))), writes: false }
+    }
+
+    /// The same for work that visits the slots of keys.
+    pub(crate) fn visits(run: impl FnOnce(&mut Held<'_>, &mut Reply) -> Done + Send + 'static) -> Work {
+        Work { run: Run::Visiting(Box::new(|held, reply| run(held, reply).map(|()| None))), writes: false }
     }
 
     /// Work that ends in something to be stored. `is_current` says whether the sources are still those that `compute` has;
@@ -78,12 +96,36 @@ impl Work {
         is_current: impl FnOnce(&mut Call<'_, '_>) -> bool + Send + 'static,
         store: impl FnOnce(&mut Call<'_, '_>, T) -> Done + Send + 'static,
     ) -> Work {
-        let run = |_: &mut Reply| {
-            let result = compute()?;
-            let store = Box::new(|call: &mut Call<'_, '_>| store(call, result));
-            Ok(Some(Commit { is_current: Box::new(is_current), store }))
-        };
-        Work { run: Box::new(run), writes: true }
+        let run = |_: &mut Reply| Ok(Some(Commit::of(compute()?, is_current, store)));
+        Work { run: Run::Apart(Box::new(run)), writes: true }
+    }
+
+    /// The same for work that visits the slots of keys. What it finds there need not be current at the end.
+    pub(crate) fn visits_and_writes<T: Send + 'static>(
+        compute: impl FnOnce(&mut Held<'_>) -> Result<T, Error> + Send + 'static,
+        is_current: impl FnOnce(&mut Call<'_, '_>) -> bool + Send + 'static,
+        store: impl FnOnce(&mut Call<'_, '_>, T) -> Done + Send + 'static,
+    ) -> Work {
+        let run =
+            |held: &mut Held<'_>, _: &mut Reply| Ok(Some(Commit::of(compute(held)?, is_current, store)));
+        Work { run: Run::Visiting(Box::new(run)), writes: true }
+    }
+}
+
+impl Commit {
+    fn of<T: Send + 'static>(
+        result: T,
+        is_current: impl FnOnce(&mut Call<'_, '_>) -> bool + Send + 'static,
+        store: impl FnOnce(&mut Call<'_, '_>, T) -> Done + Send + 'static,
+    ) -> Commit {
+        Commit { is_current: Box::new(is_current), store: Box::new(|call| store(call, result)) }
+    }
+}
+
+impl Mode {
+    /// Whether the command's work has to be done under locks, for it was done without them in vain.
+    pub(crate) fn must_end(self) -> bool {
+        matches!(self, Mode::Again(attempts) if attempts >= ATTEMPTS)
     }
 }
 
@@ -96,12 +138,12 @@ impl Call<'_, '_> {
 
     /// Only of a command with keys is it known what to lock in the end.
     fn may_go_long(&self) -> bool {
-        if table().row(self.id).reach != Reach::Keys {
+        if !matches!(table().row(self.id).reach, Reach::Keys | Reach::KeysUnless(_)) {
             return false;
         }
         match self.mode {
             Mode::Direct => self.server.long.has_room(),
-            Mode::Again(attempts) => attempts < ATTEMPTS,
+            Mode::Again(_) => !self.mode.must_end(),
             Mode::Nested | Mode::Serving(_) => false,
         }
     }
@@ -112,7 +154,11 @@ impl Call<'_, '_> {
             self.session.long = Some(work);
             return Err(Error::Suspended);
         }
-        match (work.run)(self.reply)? {
+        let ran = match work.run {
+            Run::Apart(run) => run(self.reply),
+            Run::Visiting(run) => run(self.held, self.reply),
+        };
+        match ran? {
             Some(commit) => (commit.store)(self),
             None => Ok(()),
         }
@@ -186,7 +232,8 @@ impl Long {
         self.came.notify_one();
     }
 
-    /// The next command, if one waits.
+    /// The next command, if one waits: for tests, which have no threads for these.
+    #[cfg(test)]
     pub(crate) fn next(&self) -> Option<Job> {
         self.pop(&mut self.jobs.lock())
     }
@@ -252,7 +299,7 @@ impl Job {
 
     fn attempt(&self, executor: &mut Executor, mut work: Work, reply: &mut Reply) -> Done {
         for attempts in 1..=ATTEMPTS {
-            let result = shielded(executor, |_| (work.run)(reply));
+            let result = self.work_on(executor, work, reply);
             match result {
                 Ok(None) => return Ok(()),
                 Ok(Some(commit)) => match self.commit(executor, commit, attempts, reply) {
@@ -267,6 +314,22 @@ impl Job {
             }
         }
         unreachable!("the last attempt is made under the locks, where nothing is left to do elsewhere");
+    }
+
+    fn work_on(&self, executor: &mut Executor, work: Work, reply: &mut Reply) -> Ran {
+        let run = match work.run {
+            Run::Apart(run) => return shielded(executor, |_| run(reply)),
+            Run::Visiting(run) => run,
+        };
+        let server = executor.server.clone();
+        executor.refresh(clock::unix_ms());
+        executor.seat.no_touch = self.no_touch;
+        server.keyspace.enter(&mut executor.seat);
+        let ran =
+            shielded(executor, |executor| run(&mut server.keyspace.hold_none(&mut executor.seat), reply));
+        executor.serve_woken();
+        server.keyspace.leave(&mut executor.seat);
+        ran
     }
 
     /// Stores a result, or runs the handler anew if it was made of what is no longer there; that may leave more to do.

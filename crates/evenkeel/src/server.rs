@@ -267,7 +267,7 @@ impl Pause {
 #[cold]
 fn writes(row: &Command, session: &Session) -> bool {
     const WRITES: Flags = Flags::WRITE.with(Flags::MAY_WRITE);
-    if row.reach != Reach::Queue {
+    if !matches!(row.reach, Reach::Queue) {
         return row.flags.has(WRITES);
     }
     let mut queued = session.multi.iter().flat_map(|multi| &multi.queue);

@@ -41,6 +41,32 @@ pub fn parse_leniently(text: &[u8]) -> Option<f64> {
     Some(read(&text[spaces..])?.value)
 }
 
+/// Reads `text` as SORT reads weights: spaces in front, an end at a zero byte, and nothing at all for zero are taken, but
+/// not what is too large or so close to zero that it loses digits.
+///
+/// ```
+/// use evenkeel_resp::float::parse_weight;
+/// assert_eq!(parse_weight(b" \t1.5"), Some(1.5));
+/// assert_eq!(parse_weight(b""), Some(0.0));
+/// assert_eq!(parse_weight(b"7\0x"), Some(7.0));
+/// assert_eq!(parse_weight(b"1e-310"), None);
+/// ```
+#[inline]
+pub fn parse_weight(text: &[u8]) -> Option<f64> {
+    small_integer(text).or_else(|| parse_odd_weight(text))
+}
+
+fn parse_odd_weight(text: &[u8]) -> Option<f64> {
+    let text = text.split(|byte| *byte == 0).next().unwrap_or_default();
+    if text.is_empty() {
+        return Some(0.0);
+    }
+    let spaces = text.iter().take_while(|byte| matches!(byte, b' ' | b'\t'..=b'\r')).count();
+    let Read { value, fits } = read(&text[spaces..])?;
+    let is_hexadecimal = text.iter().any(|byte| matches!(byte, b'x' | b'X'));
+    (fits && (is_hexadecimal || !value.is_subnormal())).then_some(value)
+}
+
 /// Up to 15 digits, which a double holds exactly; the sign of a zero is left to others.
 #[inline]
 fn small_integer(text: &[u8]) -> Option<f64> {

@@ -192,10 +192,10 @@ impl<'a> Held<'a> {
         matches!(self.scope, Scope::All(_))
     }
 
-    /// Locks a slot for the time of `f`. Only for who holds nothing, or everything.
+    /// Locks a slot for the time of `f`. Only for who holds nothing, or that slot.
     pub fn visit<R>(&mut self, place: Place, f: impl FnOnce(&mut Self) -> R) -> R {
         match self.scope {
-            Scope::All(_) => f(self),
+            _ if self.holds(place) => f(self),
             Scope::None => {
                 lock(self.keyspace, self.seat, place);
                 self.scope = Scope::One(place);
@@ -441,9 +441,17 @@ impl<'a> Held<'a> {
         self.edit(key, change).map(Some)
     }
 
-    /// Tells who watches the key that it was written to, although nothing has changed: LTRIM does so in Redis.
-    pub fn announce(&mut self, key: &Key<'_>) {
-        self.changed_times(key, Change::Written, 0);
+    /// Tells who watches the key that it was written to, and counts so many changes: for LTRIM, which in Redis counts as
+    /// a write even where nothing has changed, and for results that count as more than one.
+    pub fn announce(&mut self, key: &Key<'_>, changes: u64) {
+        self.changed_times(key, Change::Written, changes);
+    }
+
+    /// Notes another form of a collection, which is there and does not change.
+    pub fn note_form(&mut self, key: &Key<'_>, form: u8) {
+        if let Some(found) = self.live(key) {
+            found.entry().set_form(form);
+        }
     }
 
     /// Sets the key to a collection of this form, whatever was there; an empty one removes it.

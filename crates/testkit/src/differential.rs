@@ -23,6 +23,7 @@ mod same;
 mod sets;
 mod shrink;
 mod sorted_sets;
+mod sorts;
 mod streams;
 mod strings;
 mod strings_valkey;
@@ -79,6 +80,7 @@ const FAMILIES: &[&Family] = &[
     &sorted_sets::NEWER,
     &streams::FAMILY,
     &streams::NEWER,
+    &sorts::FAMILY,
     &connection::FAMILY,
     &transactions::FAMILY,
     &wire::FAMILY,

@@ -633,6 +633,14 @@ pub(crate) const DOCS: &[Doc] = &[
         "Says of each of several members whether a set has it."),
     doc("SMOVE", "set", "1.0.0", "O(1)", "source destination member",
         "Moves a member from one set to another."),
+    doc("SORT", "generic", "1.0.0", "O(N+M*log(M)) with N elements, M of them returned",
+        "key [BY pattern] offset_count=[LIMIT offset count] [GET pattern [GET pattern ...]] order=[ASC | DESC] \
+         sorting=[ALPHA] [STORE destination#2]",
+        "Sorts a list, a set or a sorted set, by itself or by other keys, and replies or stores the outcome."),
+    doc("SORT_RO", "generic", "7.0.0", "O(N+M*log(M)) with N elements, M of them returned",
+        "key [BY pattern] offset_count=[LIMIT offset count] [GET pattern [GET pattern ...]] order=[ASC | DESC] \
+         sorting=[ALPHA]",
+        "Sorts a list, a set or a sorted set, by itself or by other keys, and replies the outcome."),
     doc("SPOP", "set", "1.0.0", "O(1), O(N) with N members to be removed", "key [count]",
         "Removes members chosen at random and gives them."),
     doc("SRANDMEMBER", "set", "1.0.0", "O(1), O(N) with N members returned", "key [count]",
@@ -1402,7 +1410,12 @@ mod tests {
                     _ => part,
                 });
                 let shown: String = unlabelled.collect();
-                shown.replace(":integer", "").replace(":double", "").replace(":string", "").replace("#0", "")
+                shown
+                    .replace(":integer", "")
+                    .replace(":double", "")
+                    .replace(":string", "")
+                    .replace("#0", "")
+                    .replace("#2", "")
             };
             let name = doc.name.rsplit('|').next().expect("split gives at least one part");
             let expected = [name].into_iter().chain(doc.syntax.split_whitespace()).map(plain);

@@ -3,7 +3,7 @@
 use super::docs::{self, Argument, Doc};
 use super::specs::{self, Find, KeySpec};
 use super::table::table;
-use super::{Args, Call, Command, Group, Reach, at_least, exactly, session};
+use super::{Args, Call, Command, Group, at_least, exactly, session};
 use crate::error::{Done, Error};
 use crate::glob;
 use crate::reply::Reply;
@@ -104,12 +104,14 @@ fn key_spec(reply: &mut Reply, spec: &KeySpec) {
     match spec.find {
         Find::HalfAfter(word) => after_word(reply, word, spec.first),
         _ if !spec.keyword.is_empty() => after_word(reply, spec.keyword, spec.first),
+        Find::Beyond | Find::Anywhere => step(reply, "begin_search", "unknown", &[]),
         _ => step(reply, "begin_search", "index", &[("index", spec.first)]),
     }
     match spec.find {
         Find::HalfAfter(_) => {
             step(reply, "find_keys", "range", &[("lastkey", -1), ("keystep", 1), ("limit", 2)]);
         }
+        Find::Beyond | Find::Anywhere => step(reply, "find_keys", "unknown", &[]),
         Find::Range { last, step: every } => {
             step(reply, "find_keys", "range", &[("lastkey", last), ("keystep", every), ("limit", 0)]);
         }
@@ -203,7 +205,7 @@ fn get_keys_and_flags(call: &mut Call<'_, '_>) -> Done {
 fn keys_of_call<'a>(call: &Call<'a, '_>) -> Result<Vec<(&'a [u8], &'static str)>, Error> {
     let args: Args<'a> = call.args.skip(2);
     let row = row_of_call(call, &args).ok_or(Error::text("ERR Invalid command specified"))?;
-    if row.reach != Reach::Keys {
+    if row.keys.is_none() {
         return Err(Error::text("ERR The command has no key arguments"));
     }
     if !row.arity.admits(args.len()) {
@@ -346,6 +348,7 @@ mod tests {
             > COMMAND INFO bitop        < [[\"bitop\", :-4, [write, denyoom], :2, :-1, :1, [@write, @bitmap, @slow], [], [*], []]]
             > COMMAND INFO config|get   < [[\"config|get\", :-3, [admin, noscript, loading, stale], :0, :0, :0, [@admin, @slow, @dangerous], [], [], []]]
             > COMMAND INFO xread        < [[\"xread\", :-4, [readonly, blocking, movablekeys], :0, :0, :0, [@read, @stream, @slow, @blocking], [], [[\"flags\", [RO, access], {word}]], []]]
+            > COMMAND INFO sort         < [[\"sort\", :-2, [write, denyoom, movablekeys], :1, :1, :1, [@write, @set, @sortedset, @list, @slow, @dangerous], [], [*, *, *], []]]
             > COMMAND INFO get|x nosuch < [(nil), (nil)]
             > COMMAND INFO memory       < [[\"memory\", :-2, [], :0, :0, :0, [@slow], [], [], [*]]]
         "
@@ -377,6 +380,10 @@ mod tests {
             > COMMAND GETKEYS nosuch a               < -ERR Invalid command specified
             > COMMAND GETKEYS set k                  < -ERR Invalid number of arguments specified for command
             > COMMAND GETKEYS config get x           < -ERR The command has no key arguments
+            > COMMAND GETKEYS sort a                 < [\"a\"]
+            > COMMAND GETKEYS sort a STORE b BY c LIMIT 0 1 STORE d DESC < [\"a\", \"d\"]
+            > COMMAND GETKEYS sort_ro a BY c         < [\"a\"]
+            > COMMAND GETKEYSANDFLAGS sort a STORE b < [[\"a\", [RO, access]], [\"b\", [OW, update]]]
             > COMMAND GETKEYSANDFLAGS set k v        < [[\"k\", [OW, update]]]
             > COMMAND GETKEYSANDFLAGS set k v GET    < [[\"k\", [RW, access, update]]]
             > COMMAND GETKEYSANDFLAGS bitfield k GET u8 0    < [[\"k\", [RO, access]]]

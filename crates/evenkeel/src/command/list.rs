@@ -259,7 +259,7 @@ fn ltrim(call: &mut Call<'_, '_>) -> Done {
     })?;
     if trimmed == Some(0) {
         // Counts as a write to those who watch the key, even so.
-        call.held.announce(key);
+        call.held.announce(key, 0);
     }
     call.reply.ok();
     Ok(())

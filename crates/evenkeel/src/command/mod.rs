@@ -37,6 +37,7 @@ pub(crate) mod server;
 pub(crate) mod set;
 mod set_options;
 pub(crate) mod slowlog;
+pub(crate) mod sort;
 pub(crate) mod specs;
 mod stream;
 pub(crate) mod string;
@@ -75,6 +76,7 @@ pub(crate) const FAMILIES: &[&[Command]] = &[
     set::COMMANDS,
     slowlog::COMMANDS,
     stream::COMMANDS,
+    sort::COMMANDS,
     string::COMMANDS,
     transaction::COMMANDS,
     zset::COMMANDS,
@@ -83,10 +85,13 @@ pub(crate) const FAMILIES: &[&[Command]] = &[
 ];
 
 /// What a handler gets to hold, beside its session.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug)]
 pub(crate) enum Reach {
     /// The slots of the row's keys, locked.
     Keys,
+    /// The same, unless the function says that a call reaches for keys that its arguments do not name (SORT BY): then
+    /// nothing, and the handler locks what it finds.
+    KeysUnless(fn(&Args<'_>) -> bool),
     /// Nothing; it walks from slot to slot (SCAN, KEYS) or needs no data at all.
     Walk,
     /// Everything, behind the closed gate (FLUSHALL, SWAPDB).
@@ -316,6 +321,16 @@ impl Command {
     /// For operators.
     pub(crate) const fn admin(self) -> Command {
         self.flag(Flags::ADMIN.with(Flags::OPERATOR))
+    }
+
+    /// What the handler gets to hold in a certain call.
+    #[inline]
+    pub(crate) fn reach_in(&self, args: &Args<'_>) -> Reach {
+        match self.reach {
+            Reach::KeysUnless(reaches_beyond) if reaches_beyond(args) => Reach::Walk,
+            Reach::KeysUnless(_) => Reach::Keys,
+            reach => reach,
+        }
     }
 
     /// The name as statistics and COMMAND print it.

@@ -29,6 +29,10 @@ pub(crate) enum Find {
     Counted { step: i16 },
     /// They are the first half of what stands behind a word, which is at `first` or later.
     HalfAfter(&'static str),
+    /// Not among the arguments: the data decides (BY and GET of SORT).
+    Beyond,
+    /// Where the row's own rule finds keys that no other specification tells of (STORE of SORT).
+    Anywhere,
 }
 
 /// See the module's text.
@@ -101,6 +105,17 @@ const MIGRATED: &[KeySpec] = &[
     key(3, "RW access delete"),
     KeySpec { keyword: "KEYS", ..range(-2, -1, 1, "RW access delete incomplete") },
 ];
+const BY_AND_GET: KeySpec = KeySpec {
+    notes: "which keys BY and GET lead to depends on the elements",
+    find: Find::Beyond,
+    ..key(0, "RO access")
+};
+
+const STORE: KeySpec = KeySpec {
+    notes: "STORE may stand anywhere among the options",
+    find: Find::Anywhere,
+    ..key(0, "OW update")
+};
 
 const EACH_SHARD_SUM: &[&str] = &["request_policy:multi_shard", "response_policy:agg_sum"];
 const ALL_NODES_OK: &[&str] = &["request_policy:all_nodes", "response_policy:all_succeeded"];
@@ -113,6 +128,7 @@ const ALL_NODES_SPECIAL: &[&str] =
     &["nondeterministic_output", "request_policy:all_nodes", "response_policy:special"];
 
 const DANGEROUS: &[&str] = &["@dangerous"];
+const SORTS: &[&str] = &["@set", "@sortedset", "@dangerous"];
 const FOR_OPERATORS: &[&str] = &["@admin", "@dangerous"];
 
 const SET_KEY: KeySpec = KeySpec {
@@ -273,6 +289,8 @@ const EXTRAS: &[Extra] = &[
     extra("SLOWLOG|RESET").tips(ALL_NODES_OK),
     extra("SMEMBERS").tips(CHANGES_ORDER),
     extra("SMOVE").keys(&[key(1, "RW access delete"), key(2, "RW insert")]),
+    extra("SORT").categories(SORTS).keys(&[key(1, "RO access"), BY_AND_GET, STORE]),
+    extra("SORT_RO").categories(SORTS).keys(&[key(1, "RO access"), BY_AND_GET]),
     extra("SPOP").tips(CHANGES).keys(&[key(1, "RW access delete")]),
     extra("SRANDMEMBER").tips(CHANGES),
     extra("SREM").keys(&[key(1, "RW delete")]),
@@ -466,6 +484,7 @@ pub(crate) fn categories(row: &Command) -> Vec<&'static str> {
 /// Calls back with the index of each key of a call and what is done with it; `false`: the call has a count that is no
 /// number or too large.
 pub(crate) fn for_each_key(row: &Command, args: &Args<'_>, mut key: impl FnMut(usize, &'static str)) -> bool {
+    let mut said = Vec::new();
     for spec in key_specs(row) {
         let flags = spec.in_call.map_or(spec.flags, |in_call| in_call(args));
         if !spec.keyword.is_empty() {
@@ -481,11 +500,16 @@ pub(crate) fn for_each_key(row: &Command, args: &Args<'_>, mut key: impl FnMut(u
             Find::Range { last, step } => Keys::Range { first: spec.first, last: spec.first + last, step },
             Find::Counted { step } => Keys::Counted { at: spec.first as usize, step: step as usize },
             Find::HalfAfter(_) => row.keys,
+            Find::Beyond => Keys::NONE,
+            Find::Anywhere => row.keys,
         };
         let mut count = 0;
         rule.for_each(args, 0, 1, |index, _| {
             count += 1;
-            key(index, flags);
+            if !said.contains(&index) {
+                said.push(index);
+                key(index, flags);
+            }
         });
         if matches!(spec.find, Find::Counted { .. }) && count == 0 && args.int(spec.first as usize) != Ok(0) {
             return false;
@@ -554,6 +578,8 @@ mod tests {
             "SINTERCARD 2 a b LIMIT 3",
             "SMOVE a b m",
             "SUNIONSTORE d a b",
+            "SORT a LIMIT 0 1 STORE b STORE c DESC",
+            "SORT_RO a BY b*",
         ] {
             let mut at = 0;
             let spans: Vec<Span> = line

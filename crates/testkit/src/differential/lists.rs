@@ -57,7 +57,7 @@ fn index(make: &mut Maker) -> Vec<u8> {
     if make.chance(80) { make.random.between(-8, 8).to_string().into() } else { make.int() }
 }
 
-/// The same where the peers take some numbers for others; see `make::minds_extremes`.
+/// The same where the peers take some numbers for others; see `make::is_delicate`.
 fn plain_index(make: &mut Maker) -> Vec<u8> {
     match make.random.below(10) {
         0 => {

@@ -258,8 +258,8 @@ impl Maker {
             return args;
         }
         // An argument out of place could become a life of milliseconds, and its end a matter of luck.
-        let is_delicate = counts_milliseconds(&args) || minds_extremes(&args) || makes_ids(&args);
-        let kinds = if is_delicate { 3 } else { 6 };
+        let keep_order = counts_milliseconds(&args) || is_delicate(&args) || makes_ids(&args);
+        let kinds = if keep_order { 3 } else { 6 };
         let (at, other) = (self.random.below(args.len()), self.random.below(args.len()));
         match self.random.below(kinds) {
             0 => drop(args.pop()),
@@ -289,9 +289,10 @@ fn counts_milliseconds(args: &Args) -> bool {
 }
 
 /// Redis 7.0 removes everything where LREM is given the one number that has no opposite, and Valkey's LSET takes the
-/// lower half of an index: the lists differ from then on.
-fn minds_extremes(args: &Args) -> bool {
-    ["LREM", "LSET"].iter().any(|name| args[0].eq_ignore_ascii_case(name.as_bytes()))
+/// lower half of an index: the lists differ from then on. SORT BY anything without a star shows the order of a set.
+fn is_delicate(args: &Args) -> bool {
+    let names = ["LREM", "LSET", "SORT", "SORT_RO"];
+    names.iter().any(|name| args[0].eq_ignore_ascii_case(name.as_bytes()))
 }
 
 /// An id made of the time would not be the same on two servers.

@@ -71,7 +71,7 @@ fn try_move(call: &mut Call<'_, '_>, from: Side, to: Side) -> Result<bool, Error
     } else {
         // First, since a destination of another type is refused before anything has changed. Both count as one change.
         call.held.edit(destination, |list: &mut Edit<'_, List>| to.push(list, &element))?;
-        call.held.announce(destination);
+        call.held.announce(destination, 0);
         call.held.edit(source, |list: &mut Edit<'_, List>| super::remove(list, at..at + 1))?;
     }
     call.reply.bulk(&element);

@@ -1,0 +1,159 @@
+//! Putting elements in order, and what is replied of them.
+//!
+//! Elements that compare equal keep their order, as with the C library's sort that Redis uses. Where only some are
+//! wanted, the others are set aside first, in linear time.
+
+use std::borrow::Cow;
+use std::cmp::Ordering;
+
+use evenkeel_resp::float::parse_weight;
+use evenkeel_store::collection::{Collection, List};
+use evenkeel_store::{Held, Str};
+
+use super::column::{Column, look_up};
+use super::plan::{Pattern, Plan};
+use super::source::Source;
+use crate::error::Error;
+use crate::reply::Reply;
+
+const NO_NUMBER: &str = "ERR One or more scores can't be converted into double";
+
+/// What is replied or stored.
+pub(super) struct Outcome<'s> {
+    plan: &'s Plan,
+    /// The elements that are wanted, in order.
+    elements: Vec<&'s [u8]>,
+    /// What each GET leads to.
+    columns: Vec<Column>,
+}
+
+impl<'s> Outcome<'s> {
+    pub(super) fn of(
+        plan: &'s Plan,
+        source: &'s Source,
+        held: &mut Held<'_>,
+        db: u32,
+    ) -> Result<Outcome<'s>, Error> {
+        let elements = if plan.sorts { sorted(plan, source, held, db)? } else { unsorted(plan, source) };
+        let columns = plan.gets.iter().map(|pattern| Column::of(pattern, &elements, held, db)).collect();
+        Ok(Outcome { plan, elements, columns })
+    }
+
+    /// How many values are replied.
+    fn len(&self) -> usize {
+        self.elements.len() * self.columns.len().max(1)
+    }
+
+    fn for_each(&self, mut f: impl FnMut(Option<Str<'_>>)) {
+        for (index, element) in self.elements.iter().enumerate() {
+            if self.columns.is_empty() {
+                f(Some(Str::Flat(element)));
+            }
+            for (pattern, column) in self.plan.gets.iter().zip(&self.columns) {
+                f(if *pattern == Pattern::Element { Some(Str::Flat(element)) } else { column.get(index) });
+            }
+        }
+    }
+
+    pub(super) fn reply(&self, reply: &mut Reply) {
+        reply.array(self.len());
+        self.for_each(|value| match value {
+            Some(value) => reply.string(value),
+            None => reply.null(),
+        });
+    }
+
+    /// The list to be stored. What leads to nothing is an empty element.
+    pub(super) fn list(&self) -> List {
+        let mut list = List::new();
+        self.for_each(|value| list.push_back(&value.map_or(Cow::Borrowed(&b""[..]), |value| value.bytes())));
+        list
+    }
+}
+
+/// The elements that are wanted, in the order that they have.
+fn unsorted<'s>(plan: &Plan, source: &'s Source) -> Vec<&'s [u8]> {
+    let len = source.len();
+    let range = plan.range(len);
+    if !plan.descending || source.is_unordered() {
+        return source.elements(range);
+    }
+    let mut elements = source.elements(len - range.end..len - range.start);
+    elements.reverse();
+    elements
+}
+
+/// The elements that are wanted, by their weights.
+fn sorted<'s>(plan: &Plan, source: &'s Source, held: &mut Held<'_>, db: u32) -> Result<Vec<&'s [u8]>, Error> {
+    let elements = source.elements(0..source.len());
+    let order = match (&plan.by, plan.alpha) {
+        (None, true) => arrange(plan, &elements, |at| elements[at], |a, b| collate(plan, a, b)),
+        (Some(by), true) => {
+            let weights = Column::of(by, &elements, held, db);
+            let weights: Vec<Option<Cow<'_, [u8]>>> =
+                (0..elements.len()).map(|at| weights.get(at).map(|weight| weight.bytes())).collect();
+            arrange(plan, &elements, |at| weights[at].as_deref(), |a, b| collate_all(plan, a, b))
+        }
+        (by, false) => {
+            let weights = match by {
+                Some(by) => weights_by(by, &elements, held, db),
+                None => elements.iter().map(|element| parse_weight(element)).collect(),
+            };
+            // Zero and its negative are the same number.
+            let weights: Vec<f64> = weights.ok_or(Error::text(NO_NUMBER))?;
+            let element = |at: usize| (weights[at] + 0.0, elements[at]);
+            arrange(plan, &elements, element, |a, b| a.0.total_cmp(&b.0).then_with(|| a.1.cmp(b.1)))
+        }
+    };
+    Ok(order.into_iter().map(|at| elements[at]).collect())
+}
+
+/// The numbers that a pattern leads to, zero where that is nothing; `None` if one of them is no number.
+fn weights_by(by: &Pattern, elements: &[&[u8]], held: &mut Held<'_>, db: u32) -> Option<Vec<f64>> {
+    let (mut weights, mut good) = (vec![0.0; elements.len()], true);
+    look_up(by, elements, held, db, |index, value| {
+        let weight = value.map_or(Some(0.0), |value| parse_weight(&value.bytes()));
+        good &= weight.is_some();
+        weights[index] = weight.unwrap_or(0.0);
+    });
+    good.then_some(weights)
+}
+
+/// The indices of the elements that are wanted, in order. `weight` is what an element is compared by.
+fn arrange<W>(
+    plan: &Plan,
+    elements: &[&[u8]],
+    weight: impl Fn(usize) -> W,
+    compare: impl Fn(&W, &W) -> Ordering,
+) -> Vec<usize> {
+    let range = plan.range(elements.len());
+    let mut all: Vec<(W, usize)> = (0..elements.len()).map(|at| (weight(at), at)).collect();
+    let order = |one: &(W, usize), other: &(W, usize)| {
+        let order = compare(&one.0, &other.0);
+        let order = if plan.descending { order.reverse() } else { order };
+        order.then_with(|| one.1.cmp(&other.1))
+    };
+    if 0 < range.end && range.end < all.len() {
+        all.select_nth_unstable_by(range.end - 1, order);
+    }
+    all.truncate(range.end);
+    all.sort_unstable_by(order);
+    all.drain(range.start..).map(|(_, at)| at).collect()
+}
+
+/// Compares texts: as C does, up to a zero byte; wholly where the result is stored.
+fn collate(plan: &Plan, one: &[u8], other: &[u8]) -> Ordering {
+    if plan.stores {
+        return one.cmp(other);
+    }
+    let until_zero = |text: &[u8]| text.iter().position(|byte| *byte == 0).unwrap_or(text.len());
+    one[..until_zero(one)].cmp(&other[..until_zero(other)])
+}
+
+/// The same where some lead to nothing, which comes first.
+fn collate_all(plan: &Plan, one: &Option<&[u8]>, other: &Option<&[u8]>) -> Ordering {
+    match (one, other) {
+        (Some(one), Some(other)) => collate(plan, one, other),
+        _ => one.is_some().cmp(&other.is_some()),
+    }
+}
