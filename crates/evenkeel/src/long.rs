@@ -355,7 +355,7 @@ impl Job {
         let command = (self.id, self.args.as_args(), Mode::Again(attempts));
         let done = shielded(executor, |executor| {
             executor.call_to_write(&mut session, command, reply, |call| {
-                if (commit.is_current)(call) { (commit.store)(call) } else { (row.handler)(call) }
+                if (commit.is_current)(call) { call.logged(row, commit.store) } else { call.run(row) }
             })
         });
         executor.serve_woken();

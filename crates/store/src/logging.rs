@@ -16,7 +16,20 @@ impl Held<'_> {
     pub fn log<'a>(&mut self, db: u32, args: impl ExactSizeIterator<Item = &'a [u8]>) {
         if self.seat.draft.is_on {
             self.seat.draft.push(db, args);
+            self.seat.told += 1;
         }
+    }
+
+    /// Says that what has been done so far needs no logging, or none beyond what was logged.
+    #[inline]
+    pub fn log_nothing(&mut self) {
+        self.seat.told += 1;
+    }
+
+    /// How often it was said what to log: if that has changed since, a command need not be logged as it came.
+    #[inline]
+    pub fn told(&self) -> u64 {
+        self.seat.told
     }
 
     /// Turns the log on or off; everything is held. Returns the number of the last record before.

@@ -60,6 +60,8 @@ pub struct Seat {
     pub draft: Draft,
     /// Changes that were logged where they were made; see [`crate::Held::changes`].
     pub(crate) logged_aside: u64,
+    /// How often it was said what to log.
+    pub(crate) told: u64,
     pub(crate) index: usize,
     pub(crate) inside: bool,
     /// Something is held with this seat: it must not leave, and not hold a second thing.
@@ -140,6 +142,7 @@ impl Seat {
             kept: Vec::new(),
             draft: Draft::default(),
             logged_aside: 0,
+            told: 0,
             index,
             inside: false,
             holding: false,
