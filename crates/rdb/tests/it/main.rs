@@ -3,6 +3,7 @@
 mod ask;
 mod bounds;
 mod broken;
+mod file;
 mod golden;
 mod model;
 mod random;
