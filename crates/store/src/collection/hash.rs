@@ -345,6 +345,11 @@ impl Hash {
         )
     }
 
+    /// Bytes of memory, counted up to `max`: the time it takes is bounded by that.
+    pub fn memory_up_to(&self, max: usize) -> usize {
+        self.0.memory_up_to(max)
+    }
+
     pub fn memory(&self) -> usize {
         self.0.memory()
     }
