@@ -168,7 +168,10 @@ impl<R: Read> Feed<R> {
         while (self.buffer.len() as u64) < len {
             let piece = READ_MIN.max(len - self.buffer.len() as u64);
             match (&mut self.inner).take(piece).read_to_end(&mut self.buffer) {
-                Ok(0) => return Err(Error::new(self.position(), Reason::Truncated)),
+                Ok(0) => {
+                    self.len = Some(self.dropped + self.buffer.len() as u64); // now it is known
+                    return Err(Error::new(self.position(), Reason::Truncated));
+                }
                 Ok(_) => {}
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => return Err(Error::new(self.position(), Reason::Io(error.kind()))),

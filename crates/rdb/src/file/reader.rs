@@ -62,7 +62,7 @@ pub enum Part {
     Keys(Batch),
     /// A record too large for a batch: [`FileReader::large`] reads it. If nobody does, it is passed over.
     Large,
-    /// There is nothing behind it in this file.
+    /// Nothing of the file is behind it: see [`FileReader::expect_no_more`].
     End(Checksum),
 }
 
@@ -169,6 +169,17 @@ impl<R: Read> FileReader<R> {
     /// An error in the value of the large record, with its key.
     pub fn failure(&self, error: Error) -> Failure {
         Failure::new(error, self.database, &self.key)
+    }
+
+    /// Fails if anything comes behind the end, as an AOF may that begins with an RDB file.
+    ///
+    /// For any other file this must be asked: a damaged byte may read as an end where zeros stand for "no checksum".
+    pub fn expect_no_more(&mut self) -> Result<(), Failure> {
+        let at = self.position();
+        match self.decoder.source().reach(1)? {
+            true => Err(Error::new(at, Reason::Trailing).into()),
+            false => Ok(()),
+        }
     }
 
     /// What has been read beyond the end, and the reader behind it.

@@ -46,7 +46,10 @@ pub(crate) fn content(file: impl Read, limits: ReadLimits) -> Result<(Content, C
                 let read = record.object().and_then(value).map_err(|error| reader.failure(error))?;
                 content.keys.insert((database, key), (about, read));
             }
-            Part::End(checksum) => return Ok((content, checksum)),
+            Part::End(checksum) => {
+                reader.expect_no_more()?;
+                return Ok((content, checksum));
+            }
         }
     }
     unreachable!("a file ends with its end")
