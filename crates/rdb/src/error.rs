@@ -21,7 +21,7 @@ pub enum Reason {
     Truncated,
     /// The source could not be read.
     Io(io::ErrorKind),
-    /// Bytes behind the value.
+    /// Bytes behind the value, or behind the end of the file.
     Trailing,
     /// A type that this crate does not know.
     UnknownType(u8),
@@ -96,7 +96,7 @@ impl fmt::Display for Reason {
         f.write_str(match self {
             Reason::Truncated => "the data ends too early",
             Reason::Io(kind) => return write!(f, "the source cannot be read ({kind})"),
-            Reason::Trailing => "data behind the value",
+            Reason::Trailing => "data behind the end",
             Reason::UnknownType(number) => return write!(f, "unknown type {number}"),
             Reason::ModuleType => "a module's type",
             Reason::Length => "malformed length",

@@ -15,6 +15,7 @@
 //! Sources: the documentation page "RDB dump format", and the files of redis-server 7.0 and Valkey 9.1.
 
 mod batch;
+mod check;
 mod header;
 mod opcode;
 mod reader;
@@ -22,6 +23,7 @@ mod record;
 mod writer;
 
 pub use batch::{Batch, Records};
+pub use check::{Database, Report, Tally, Type, check};
 pub use header::Header;
 pub use reader::{Checksum, FileReader, Part, ReadLimits, Slots};
 pub use record::{About, Access, Failure, Place, Record};

@@ -23,14 +23,16 @@ pub struct Batch {
 impl Batch {
     pub fn records(&self) -> Records<'_> {
         let decoder = Decoder::new(Slice::at(&self.bytes, self.at), self.version);
-        Records { decoder, database: self.database, key: Vec::new() }
+        Records { batch: self, decoder, at: self.at, key: Vec::new() }
     }
 }
 
 /// Reads the records of a batch.
 pub struct Records<'b> {
+    batch: &'b Batch,
     decoder: Decoder<Slice<'b>>,
-    database: u64,
+    /// Where the last record starts in the file.
+    at: u64,
     key: Vec<u8>,
 }
 
@@ -41,12 +43,25 @@ impl<'b> Records<'b> {
         if self.decoder.source().left() == Some(0) {
             return Ok(None);
         }
+        self.at = self.position();
         open_record(&mut self.decoder, &mut self.key).map(Some).map_err(Failure::from)
     }
 
     /// An error of the record's value, with the key that it is in.
     pub fn failure(&self, error: Error) -> Failure {
-        Failure::new(error, self.database, &self.key)
+        Failure::new(error, self.batch.database, &self.key)
+    }
+
+    /// Goes on behind the last record, although its value could not be read to its end.
+    pub fn pass_failed(&mut self) -> Result<(), Failure> {
+        let start = (self.at - self.batch.at) as usize; // it lies in the batch
+        *self.decoder.source() = Slice::at(&self.batch.bytes[start..], self.at);
+        pass_record(&mut self.decoder).map_err(|error| self.failure(error))
+    }
+
+    /// Bytes of the file up to here.
+    pub fn position(&mut self) -> u64 {
+        self.decoder.source().position()
     }
 
     /// As [`Decoder::leave_duplicates`].

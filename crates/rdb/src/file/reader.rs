@@ -62,7 +62,7 @@ pub enum Part {
     Keys(Batch),
     /// A record too large for a batch: [`FileReader::large`] reads it. If nobody does, it is passed over.
     Large,
-    /// There is nothing behind it in this file.
+    /// Nothing of the file is behind it: see [`FileReader::expect_no_more`].
     End(Checksum),
 }
 
@@ -171,9 +171,25 @@ impl<R: Read> FileReader<R> {
         Failure::new(error, self.database, &self.key)
     }
 
+    /// Fails if anything comes behind the end, as an AOF may that begins with an RDB file.
+    ///
+    /// For any other file this must be asked: a damaged byte may read as an end where zeros stand for "no checksum".
+    pub fn expect_no_more(&mut self) -> Result<(), Failure> {
+        let at = self.position();
+        match self.decoder.source().reach(1)? {
+            true => Err(Error::new(at, Reason::Trailing).into()),
+            false => Ok(()),
+        }
+    }
+
     /// What has been read beyond the end, and the reader behind it.
     pub fn into_rest(self) -> (Vec<u8>, R) {
         self.decoder.into_source().into_rest()
+    }
+
+    /// Takes back the memory of a batch that has been decoded: to take new one for each costs more than reading does.
+    pub fn reuse(&mut self, batch: Batch) {
+        self.decoder.source().give_back(batch.bytes);
     }
 
     fn pass_large(&mut self) -> Result<(), Failure> {

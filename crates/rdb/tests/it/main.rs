@@ -4,6 +4,8 @@ mod ask;
 mod bounds;
 mod broken;
 mod file;
+mod file_broken;
+mod file_servers;
 mod golden;
 mod model;
 mod random;
