@@ -3,6 +3,8 @@
 mod ask;
 mod bounds;
 mod broken;
+mod file;
+mod file_broken;
 mod golden;
 mod model;
 mod random;
