@@ -16,6 +16,7 @@ use crate::aof::error::{Error, Problem};
 use crate::aof::fault::{Fault, Reason};
 use crate::aof::manifest::Kind;
 use crate::aof::{durable, holds_snapshot};
+use crate::file;
 
 mod lost;
 
@@ -24,19 +25,6 @@ pub use lost::Lost;
 type Result<T> = std::result::Result<T, Error>;
 
 const MANIFEST_SUFFIX: &[u8] = b".manifest";
-
-/// Looks a snapshot at the start of a file of so many bytes through.
-pub type CheckSnapshot<'a> = &'a dyn Fn(File, u64) -> Snapshot;
-
-/// What a snapshot at the start of a file holds.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Snapshot {
-    /// Where it ends; or up to where it can be read, if it is broken.
-    pub end: u64,
-    pub keys: u64,
-    /// What is wrong with it.
-    pub failure: Option<String>,
-}
 
 /// What was found.
 #[derive(Debug)]
@@ -68,7 +56,8 @@ pub struct Content {
     pub whole: u64,
     /// Commands in them, MULTI and EXEC among them.
     pub commands: u64,
-    pub snapshot: Option<Snapshot>,
+    /// What the file begins with, if that is one. That something follows counts as its failure there, but not here.
+    pub snapshot: Option<file::Report>,
     /// The first and the last moment that annotations tell of, in seconds since 1970.
     pub moments: Option<(i64, i64)>,
     /// Why it is not whole to its end.
@@ -82,7 +71,7 @@ pub struct Content {
 
 impl Content {
     pub fn is_whole(&self) -> bool {
-        self.fault.is_none() && self.snapshot.as_ref().is_none_or(|snapshot| snapshot.failure.is_none())
+        self.fault.is_none() && self.snapshot.as_ref().is_none_or(is_sound)
     }
 }
 
@@ -116,15 +105,15 @@ pub enum Hopeless {
 /// Looks through a file of commands, or all that a manifest lists; a folder with a single manifest stands for it.
 ///
 /// `later_than`: also finds out where what was executed after this moment begins, in seconds since 1970.
-pub fn check(path: &Path, later_than: Option<i64>, snapshot: CheckSnapshot<'_>) -> Result<Report> {
+pub fn check(path: &Path, later_than: Option<i64>) -> Result<Report> {
     let kind = fs::metadata(path).map_err(Error::io("open", path))?;
     if kind.is_dir() {
-        return check_parts(&only_manifest(path)?, later_than, snapshot);
+        return check_parts(&only_manifest(path)?, later_than);
     }
     if path.as_os_str().as_bytes().ends_with(MANIFEST_SUFFIX) {
-        return check_parts(path, later_than, snapshot);
+        return check_parts(path, later_than);
     }
-    let content = look_through(path, later_than, snapshot);
+    let content = look_through(path, later_than);
     let part = Part { path: path.to_owned(), kind: Kind::Base, last: true, content };
     Ok(Report { manifest: None, parts: vec![part], strays: Vec::new() })
 }
@@ -191,7 +180,7 @@ impl Cut {
     }
 }
 
-fn check_parts(manifest: &Path, later_than: Option<i64>, snapshot: CheckSnapshot<'_>) -> Result<Report> {
+fn check_parts(manifest: &Path, later_than: Option<i64>) -> Result<Report> {
     let folder = match manifest.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent,
         _ => Path::new("."),
@@ -204,7 +193,7 @@ fn check_parts(manifest: &Path, later_than: Option<i64>, snapshot: CheckSnapshot
         _ => directory.manifest().data().map(|(kind, entry)| (kind, directory.entry_path(entry))).collect(),
     };
     let look = |(kind, path): (Kind, PathBuf)| {
-        let content = look_through(&path, later_than, snapshot);
+        let content = look_through(&path, later_than);
         Part { path, kind, last: false, content }
     };
     let mut parts: Vec<Part> = files.into_iter().map(look).collect();
@@ -231,16 +220,22 @@ fn only_manifest(folder: &Path) -> Result<PathBuf> {
     }
 }
 
-fn look_through(path: &Path, later_than: Option<i64>, snapshot: CheckSnapshot<'_>) -> Result<Content> {
+/// That something follows is no fault of a snapshot here.
+fn is_sound(snapshot: &file::Report) -> bool {
+    let trailing = |failure: &file::Failure| failure.error.reason == crate::Reason::Trailing;
+    snapshot.checksum.is_some() && snapshot.failure.as_ref().is_none_or(trailing)
+}
+
+fn look_through(path: &Path, later_than: Option<i64>) -> Result<Content> {
     let size = size_of(path)?;
     let open = || File::open(path).map_err(Error::io("open", path));
     let mut file = open()?;
     let mut content = Content { size, ..Content::default() };
     if holds_snapshot(&mut file).map_err(Error::io("read", path))? {
-        let found = snapshot(open()?, size);
-        let (end, broken) = (found.end.min(size), found.failure.is_some());
+        let found = file::check(open()?, Some(size));
+        let (end, sound) = (found.readable, is_sound(&found));
         content.snapshot = Some(found);
-        if broken {
+        if !sound {
             content.lost.bytes = size;
             return Ok(content);
         }

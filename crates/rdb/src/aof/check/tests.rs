@@ -6,13 +6,8 @@ const MANIFEST: &str = "d/m.manifest";
 const LISTED: &[u8] = b"file b seq 1 type b\nfile h seq 1 type h\nfile i seq 2 type i\n";
 const TORN: &[u8] = b"*1\r\n$4\r\nPI";
 
-/// A snapshot here is `REDIS` and a digit: its number of keys; 0 is a broken one.
-fn fake_snapshot(mut file: File, _: u64) -> Snapshot {
-    let mut head = [0; 6];
-    file.read_exact(&mut head).expect("the file is long enough");
-    let keys = u64::from(head[5] - b'0');
-    Snapshot { end: 6, keys, failure: (keys == 0).then(|| "broken".to_owned()) }
-}
+/// A snapshot of one key, without a checksum.
+const SNAPSHOT: &[u8] = b"REDIS0010\xfe\x00\x00\x01a\x011\xff\0\0\0\0\0\0\0\0";
 
 fn commands(lines: &[&str]) -> Vec<u8> {
     let mut out = Vec::new();
@@ -26,7 +21,7 @@ fn commands(lines: &[&str]) -> Vec<u8> {
 }
 
 fn look(root: &Root, name: &str) -> Report {
-    check(&root.0.join(name), None, &fake_snapshot).expect("it can be looked through")
+    check(&root.0.join(name), None).expect("it can be looked through")
 }
 
 fn content(bytes: &[u8]) -> Content {
@@ -43,9 +38,10 @@ fn a_whole_file_is_whole() {
     assert!(found.is_whole() && found.snapshot.is_none() && found.lost == Lost::default());
     let found = content(b"");
     assert!(found.is_whole() && found.size == 0);
-    let found = content(&[b"REDIS3", &bytes[..]].concat());
-    assert_eq!((found.whole, found.commands), (6 + bytes.len() as u64, 4));
-    assert_eq!(found.snapshot.map(|snapshot| snapshot.keys), Some(3));
+    let found = content(&[SNAPSHOT, &bytes[..]].concat());
+    assert_eq!((found.whole, found.commands), ((SNAPSHOT.len() + bytes.len()) as u64, 4));
+    assert_eq!(found.snapshot.map(|snapshot| snapshot.keys()), Some(1));
+    assert!(content(SNAPSHOT).is_whole());
 }
 
 #[test]
@@ -114,12 +110,12 @@ fn only_the_last_part_is_cut() {
     let cut = look(&parts(&torn, b""), "d").mend().expect("nothing follows").expect("there is something");
     assert!(cut.path.ends_with("d/b"));
     let three = (MANIFEST, [LISTED, b"file j seq 3 type i\n"].concat());
-    let root = Root::with(&[three, ("d/b", torn.clone()), ("d/i", good.clone()), ("d/j", Vec::new())]);
+    let root = Root::with(&[three, ("d/b", torn.clone()), ("d/i", Vec::new()), ("d/j", good.clone())]);
     assert!(matches!(look(&root, "d").mend(), Err(Hopeless::NotLast(path)) if path.ends_with("d/b")));
-    let report = look(&parts(b"REDIS0", b""), "d");
+    let report = look(&parts(&SNAPSHOT[..20], b""), "d");
     assert!(!report.is_whole());
     assert!(matches!(report.mend(), Err(Hopeless::Snapshot(path)) if path.ends_with("d/b")));
-    assert!(look(&parts(b"REDIS1", &good), "d").is_whole());
+    assert!(look(&parts(SNAPSHOT, &good), "d").is_whole());
 }
 
 #[test]
@@ -135,7 +131,7 @@ fn a_part_that_is_not_there_does_not_keep_the_others_from_being_looked_at() {
 fn a_folder_or_file_that_is_none_of_ours_is_refused() {
     let refused = |files: &[(&str, &str)], name: &str| {
         let root = Root::with(files);
-        let error = check(&root.0.join(name), None, &fake_snapshot).expect_err("it is refused");
+        let error = check(&root.0.join(name), None).expect_err("it is refused");
         error.to_string().replace(&format!("{}/", root.0.display()), "")
     };
     assert_eq!(refused(&[("d/x", "")], "d"), "d: no manifest is in this folder");
@@ -161,7 +157,7 @@ fn a_directory_goes_back_in_time() {
     let upto = |count: usize| commands(&lines[..count]);
     let rewound = |base: Vec<u8>, last: Vec<u8>, seconds: i64| {
         let root = Root::with(&[(MANIFEST, LISTED.to_vec()), ("d/b", base), ("d/i", last)]);
-        let report = check(&root.0.join("d"), Some(seconds), &fake_snapshot).expect("looked through");
+        let report = check(&root.0.join("d"), Some(seconds)).expect("looked through");
         report.rewind().map(|cut| {
             cut.map(|cut| {
                 cut.make().expect("cut");
