@@ -15,6 +15,7 @@
 //! ([`truncate`]), [`resume`](Directory::resume) and remove what is history. `docs/aof.md` says what is refused, what
 //! is forgiven, and why.
 
+pub mod check;
 mod command;
 mod directory;
 mod durable;
@@ -22,6 +23,8 @@ mod error;
 mod fault;
 mod line;
 mod manifest;
+#[cfg(test)]
+mod scratch;
 
 use std::io::{self, Read, Seek, SeekFrom};
 

@@ -29,7 +29,7 @@ const READ_MIN: usize = 256 * 1024;
 const BUFFER_KEPT_MAX: usize = 4 * 1024 * 1024;
 
 /// How far behind a length that reaches beyond the end commands are searched for. Memory for it is taken then only.
-const RESYNC_BYTES_MAX: u64 = 16 * 1024 * 1024;
+pub(crate) const RESYNC_BYTES_MAX: u64 = 16 * 1024 * 1024;
 
 /// A sign, 19 digits and a line end have room in it.
 const NUMBER_BYTES_MAX: usize = 24;

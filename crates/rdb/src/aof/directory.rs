@@ -80,15 +80,20 @@ impl Directory {
     ///
     /// An error unless there is nothing at all, or all that the data consist of.
     pub fn open(root: &Path, folder: &OsStr, name: &OsStr) -> Result<Directory> {
+        let directory = Directory::read(root, root.join(folder), name)?;
+        directory.parts()?;
+        Ok(directory)
+    }
+
+    /// As `open`, but the parts need not be there.
+    pub(crate) fn read(root: &Path, folder: PathBuf, name: &OsStr) -> Result<Directory> {
         if !is_file_name(name.as_bytes()) {
             return Err(Error::new(name, Problem::Name));
         }
-        let folder = root.join(folder);
         let (root, name) = (root.to_owned(), name.to_owned());
         let mut directory = Directory { root, folder, name, manifest: Manifest::default(), old: false };
         directory.manifest = directory.read_manifest()?;
         directory.old = directory.has_old_file();
-        directory.parts()?;
         Ok(directory)
     }
 
@@ -115,12 +120,12 @@ impl Directory {
     /// The files to be loaded, in order, with their sizes now. One that is not there is an error.
     pub fn parts(&self) -> Result<Vec<Part>> {
         if self.old {
-            let path = self.root.join(&self.name);
+            let path = self.old_path();
             let size = size_of(&path)?;
             return Ok(vec![Part { path, kind: Kind::Base, seq: 1, size, last: true }]);
         }
-        let listed = self.manifest.entries().filter(|(kind, _)| *kind != Kind::History);
-        let mut parts = listed.map(|(kind, entry)| self.part(kind, entry)).collect::<Result<Vec<Part>>>()?;
+        let listed = self.manifest.data().map(|(kind, entry)| self.part(kind, entry));
+        let mut parts = listed.collect::<Result<Vec<Part>>>()?;
         let mut behind = 0;
         for part in parts.iter_mut().rev() {
             part.last = behind == 0;
@@ -156,7 +161,7 @@ impl Directory {
         }
         let entry = Entry { name: self.name.as_bytes().to_owned(), seq: 1 };
         self.commit(Manifest { base: Some(entry), ..Manifest::default() })?;
-        let (from, to) = (self.root.join(&self.name), self.folder.join(&self.name));
+        let (from, to) = (self.old_path(), self.folder.join(&self.name));
         if exists(&to) {
             let error = std::io::Error::from(ErrorKind::AlreadyExists);
             return Err(Error::new(&to, Problem::Io("move the old file to", error)));
@@ -285,7 +290,7 @@ impl Directory {
         let begun = self.manifest.incremental.is_empty()
             && self.manifest.base.as_ref().is_some_and(|base| base.name == self.name.as_bytes())
             && !exists(&self.folder.join(&self.name));
-        (self.manifest.is_empty() || begun) && self.root.join(&self.name).is_file()
+        (self.manifest.is_empty() || begun) && self.old_path().is_file()
     }
 
     fn part(&self, kind: Kind, entry: &Entry) -> Result<Part> {
@@ -377,8 +382,13 @@ impl Directory {
         self.manifest.entries().any(|(_, entry)| entry.name == name)
     }
 
-    fn entry_path(&self, entry: &Entry) -> PathBuf {
+    pub(crate) fn entry_path(&self, entry: &Entry) -> PathBuf {
         self.folder.join(OsStr::from_bytes(&entry.name))
+    }
+
+    /// Where an older server keeps its one file.
+    pub(crate) fn old_path(&self) -> PathBuf {
+        self.root.join(&self.name)
     }
 
     fn path_of(&self, prefix: &str, suffix: &str) -> PathBuf {
@@ -398,7 +408,7 @@ fn exists(path: &Path) -> bool {
     !matches!(fs::symlink_metadata(path), Err(error) if error.kind() == ErrorKind::NotFound)
 }
 
-fn size_of(path: &Path) -> Result<u64> {
+pub(crate) fn size_of(path: &Path) -> Result<u64> {
     match fs::metadata(path) {
         Ok(found) if found.is_file() => Ok(found.len()),
         Ok(_) => Err(Error::new(path, Problem::NoFile)),

@@ -128,6 +128,11 @@ impl Manifest {
         self.base.iter().map(of(Kind::Base)).chain(incremental).chain(history)
     }
 
+    /// The files that are loaded, in order.
+    pub fn data(&self) -> impl Iterator<Item = (Kind, &Entry)> {
+        self.entries().filter(|(kind, _)| *kind != Kind::History)
+    }
+
     pub fn to_bytes(&self) -> Vec<u8> {
         if self.entries().next().is_none() {
             return b"# no data yet\n".to_vec(); // Redis takes an empty file for a broken one

@@ -1,30 +1,10 @@
 use std::io::Write;
-use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::*;
+use crate::aof::scratch::Root;
 use crate::aof::{Flaw, truncate};
 
-/// A working directory that goes with the test.
-struct Root(PathBuf);
-
 impl Root {
-    fn with(files: &[(&str, &str)]) -> Root {
-        static NEXT: AtomicU32 = AtomicU32::new(0);
-        let name = format!("evenkeel-aof-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
-        let root = Root(std::env::temp_dir().join(name));
-        fs::create_dir_all(&root.0).expect("the temporary folder can be written");
-        for (name, content) in files {
-            root.write(name, content);
-        }
-        root
-    }
-
-    fn write(&self, name: &str, content: &str) {
-        let path = self.0.join(name);
-        fs::create_dir_all(path.parent().expect("it is in the root")).expect("the root can be written");
-        fs::write(path, content).expect("the root can be written");
-    }
-
     fn open(&self) -> Result<Directory> {
         Directory::open(&self.0, OsStr::new("dir"), OsStr::new("a.aof"))
     }
@@ -36,35 +16,8 @@ impl Root {
         text.replace(&format!("{}/", self.0.display()), "")
     }
 
-    /// Every file and what is in it.
-    fn listing(&self) -> Vec<(String, String)> {
-        let mut found = Vec::new();
-        let mut folders = vec![self.0.clone()];
-        while let Some(folder) = folders.pop() {
-            for entry in fs::read_dir(folder).expect("it is there") {
-                let path = entry.expect("it can be read").path();
-                match path.is_dir() {
-                    true => folders.push(path),
-                    false => {
-                        let name = path.strip_prefix(&self.0).expect("it is in the root");
-                        let content = fs::read_to_string(&path).expect("it is text");
-                        found.push((name.display().to_string(), content));
-                    }
-                }
-            }
-        }
-        found.sort();
-        found
-    }
-
     fn manifest(&self) -> String {
         fs::read_to_string(self.0.join("dir/a.aof.manifest")).expect("there is a manifest")
-    }
-}
-
-impl Drop for Root {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0); // a folder left behind is no failure of the test
     }
 }
 
@@ -78,7 +31,7 @@ fn names(directory: &Directory) -> Vec<(String, u64, bool)> {
 
 #[test]
 fn from_nothing_to_a_base_and_what_follows() {
-    let root = Root::with(&[]);
+    let root = Root::with::<&str>(&[]);
     let mut directory = root.open().expect("nothing is there");
     assert_eq!((directory.found(), names(&directory)), (Found::Nothing, vec![]));
     assert!(root.listing().is_empty(), "opening changes nothing");
@@ -177,7 +130,7 @@ fn what_is_not_whole_is_refused_and_stays_as_it_is() {
     );
     assert!(refused(&[("dir", "a file")]).starts_with("Can't open dir/a.aof.manifest: "));
     assert!(refused(&[("dir/a.aof.manifest/x", "")]).starts_with("Can't read dir/a.aof.manifest: "));
-    let root = Root::with(&[]);
+    let root = Root::with::<&str>(&[]);
     assert!(Directory::open(&root.0, OsStr::new("dir"), OsStr::new("a/b")).is_err());
 }
 
@@ -205,7 +158,7 @@ fn nothing_that_is_there_is_written_over() {
 
 #[test]
 fn a_crash_at_the_first_start_is_not_taken_for_a_lost_manifest() {
-    let root = Root::with(&[]);
+    let root = Root::with::<&str>(&[]);
     let directory = root.open().expect("nothing is there");
     directory.draft_base().expect("a draft");
     // As `install` leaves it between the rename and the manifest.
@@ -216,7 +169,7 @@ fn a_crash_at_the_first_start_is_not_taken_for_a_lost_manifest() {
 #[test]
 fn names_of_all_kinds_are_kept() {
     for name in [&b" file seq \n\n.aof "[..], b"\xff\xfe", b"'\"\\", b"-"] {
-        let root = Root::with(&[]);
+        let root = Root::with::<&str>(&[]);
         let open = || Directory::open(&root.0, OsStr::new("dir"), OsStr::from_bytes(name)).expect("whole");
         let mut directory = open();
         directory.resume().expect("opened");
