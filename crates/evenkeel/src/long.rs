@@ -160,6 +160,15 @@ impl Call<'_, '_> {
         }
     }
 
+    /// What a handler without keys returns whose work is done elsewhere; inside a transaction it is done at once.
+    pub(crate) fn go_elsewhere(&mut self, work: impl FnOnce(&mut Reply) -> Done + Send + 'static) -> Done {
+        if self.mode != Mode::Direct {
+            return work(self.reply);
+        }
+        self.session.long = Some(Work::reads(work));
+        Err(Error::Suspended)
+    }
+
     /// What a handler returns whose work is large. Where it must not be done elsewhere, it is done at once.
     pub(crate) fn go_long(&mut self, work: Work) -> Done {
         if self.may_go_long() {

@@ -16,6 +16,7 @@ mod log;
 mod long;
 mod net;
 mod observe;
+mod persist;
 mod pipeline;
 mod reply;
 mod rubbish;
