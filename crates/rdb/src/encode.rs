@@ -335,9 +335,24 @@ mod tests {
     }
 
     #[test]
+    fn a_higher_version_ends_with_its_record() {
+        let mut encoder = Encoder::new(Vec::new(), Version::V10);
+        encoder.record(Item::Bytes(b"a"), &About::default());
+        assert!(encoder.expiring_hash(1).is_none());
+        encoder.raise(Version::V80);
+        let mut hash = encoder.expiring_hash(1).expect("it was raised");
+        hash.push(Item::Bytes(b"f"), Item::Bytes(b"v"), Some(1));
+        hash.finish();
+        encoder.raise(Version::V11);
+        assert_eq!(encoder.version(), Version::V80, "it is not lowered");
+        encoder.record(Item::Bytes(b"b"), &About::default());
+        assert_eq!((encoder.version(), encoder.highest()), (Version::V10, Version::V80));
+    }
+
+    #[test]
     fn a_file_s_record_has_its_key_behind_the_type() {
         let mut encoder = Encoder::new(Vec::new(), Version::V10);
-        encoder.key(Item::Bytes(b"k"));
+        encoder.record(Item::Bytes(b"k"), &About::default());
         encoder.string(Item::Bytes(b"v"));
         encoder.string_in_pieces(3, [&b"ab"[..], b"c"].into_iter());
         assert_eq!(encoder.into_out(), b"\x00\x01k\x01v\x00\x03abc");

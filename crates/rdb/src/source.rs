@@ -126,7 +126,14 @@ impl<R: Read> Feed<R> {
 
     /// Reads until `len` bytes are ahead; false: there are no more than are.
     pub(crate) fn reach(&mut self, len: usize) -> Result<bool> {
-        if self.ahead().len() >= len {
+        self.refill(len, len)
+    }
+
+    /// If fewer than `least` bytes are ahead, reads until `len` are; false: there are no more than are.
+    ///
+    /// What is ahead is moved to the front for that, so `least` says how seldom: once for `len - least` bytes.
+    pub(crate) fn refill(&mut self, least: usize, len: usize) -> Result<bool> {
+        if self.ahead().len() >= least {
             return Ok(true);
         }
         self.drop_taken();
@@ -137,15 +144,20 @@ impl<R: Read> Feed<R> {
         }
     }
 
-    /// Takes the next `len` bytes, which are ahead, and hands them over together with the buffer that they lie in.
-    ///
-    /// What goes on in a buffer of its own has as much room as was filled before, so that it need not grow anew.
+    /// Takes the next `len` bytes, which are ahead, and hands them over: together with the buffer that they lie in, or,
+    /// if they are the smaller part of it, copied.
     pub(crate) fn detach(&mut self, len: usize) -> Vec<u8> {
+        let behind = self.ahead().len() - len;
+        if len < behind {
+            self.taken = self.taken.end..self.taken.end + len;
+            return self.taken().to_vec();
+        }
         self.drop_taken();
         self.checksum.add(&self.buffer[..len]);
         self.dropped += len as u64;
         let mut rest = std::mem::take(&mut self.spare);
         rest.clear();
+        // As much room as was filled before, so that it need not grow anew.
         rest.reserve(self.buffer.len().min(BUFFER_KEPT_MAX) + PROBE_ROOM);
         rest.extend_from_slice(&self.buffer[len..]);
         let mut bytes = std::mem::replace(&mut self.buffer, rest);
@@ -155,7 +167,7 @@ impl<R: Read> Feed<R> {
 
     /// Takes back the memory of what was detached, to use it again.
     pub(crate) fn give_back(&mut self, bytes: Vec<u8>) {
-        if bytes.capacity() <= BUFFER_KEPT_MAX {
+        if (self.spare.capacity()..=BUFFER_KEPT_MAX).contains(&bytes.capacity()) {
             self.spare = bytes;
         }
     }

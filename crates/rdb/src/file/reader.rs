@@ -199,12 +199,15 @@ impl<R: Read> FileReader<R> {
 
     /// As many records as are whole in a block; or in more than one, where one is not enough for the first.
     ///
-    /// Twice as much is read each time, so going over the same bytes anew adds up to no more than once again.
+    /// Twice as much is read each time, so going over the same bytes anew adds up to no more than once again. A block of
+    /// which half is left is not filled up first: where records come by the few, between sizes of slots, the rest of it
+    /// would be moved for each few of them.
     fn records(&mut self) -> Result<Part, Failure> {
         let (at, mut len) = (self.position(), self.limits.block);
+        let mut least = len / 2;
         loop {
             let feed = self.decoder.source();
-            let more = feed.reach(len)?;
+            let more = feed.refill(least, len)?;
             let found = extent(feed.ahead(), at, self.header.version, self.database);
             if found.keys > 0 {
                 let (database, version) = (self.database, self.header.version);
@@ -215,11 +218,14 @@ impl<R: Read> FileReader<R> {
             if failure.error.reason != Reason::Truncated {
                 return Err(failure);
             }
-            if !more || len >= self.limits.whole_max {
+            if !more || feed.ahead().len() >= self.limits.whole_max {
                 self.large = true; // or the last one, and not whole: reading it will tell what is missing
                 return Ok(Part::Large);
             }
-            len = len.saturating_mul(2).min(self.limits.whole_max);
+            if feed.ahead().len() >= len {
+                len = len.saturating_mul(2).min(self.limits.whole_max);
+            }
+            least = len;
         }
     }
 

@@ -262,6 +262,24 @@ fn large_values_are_not_held() {
     }
 }
 
+/// Clusters write sizes before each slot's keys. Moving the rest of a block for each would take a minute here.
+#[test]
+fn few_keys_at_a_time_take_no_longer() {
+    let mut file = b"REDIS0012".to_vec();
+    let keys = 300_000;
+    for n in 0..keys {
+        let slot = n * 16_384 / keys;
+        file.extend_from_slice(&[&[0xf4, 0x80], &(slot as u32).to_be_bytes()[..], &[1, 0]].concat());
+        file.extend_from_slice(&[&[0, 4], &(n as u32).to_be_bytes()[..], b"\x01v"].concat());
+    }
+    file.extend_from_slice(b"\xff\0\0\0\0\0\0\0\0");
+    let start = std::time::Instant::now();
+    let report = check(&file[..], None);
+    assert!(report.is_sound() && report.keys() == keys, "{:?}", report.failure);
+    assert!(start.elapsed() < std::time::Duration::from_secs(10), "{:?}", start.elapsed());
+    println!("{:?}", start.elapsed());
+}
+
 fn reason(file: &[u8]) -> Reason {
     content(file, ReadLimits::default()).expect_err("it is broken").error.reason
 }

@@ -111,7 +111,7 @@ fn both_ways(peer: Peer) {
 
 /// Every type, at sizes around those where a form changes; made by the server's own commands.
 fn fill(client: &mut Client, peer: Peer) {
-    let sizes = [1, 2, 63, 64, 127, 128, 129, 255, 256, 511, 512, 513, 700, 5_000, 70_000];
+    let sizes = [1, 2, 63, 64, 127, 128, 129, 255, 256, 511, 512, 513, 700, 5_000, 20_000];
     let word = |n: usize| format!("element {:x}", n.wrapping_mul(0x9E37_79B1) as u32);
     let mut run = |start: &[&str], elements: &mut dyn Iterator<Item = String>| {
         let mut args: Vec<String> = start.iter().map(|word| (*word).to_owned()).collect();
