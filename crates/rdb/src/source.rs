@@ -13,7 +13,10 @@ use crate::error::{Error, Reason, Result};
 const READ_MIN: u64 = 64 * 1024;
 
 /// A buffer that a single large string has made larger than this is given back when the next stretch is taken.
-const BUFFER_KEPT_MAX: usize = 1024 * 1024;
+const BUFFER_KEPT_MAX: usize = 2 * 1024 * 1024;
+
+/// Behind what it asks for, `read_to_end` wants a little room to find out that this was all.
+const PROBE_ROOM: usize = 64;
 
 pub trait Source {
     /// Makes the next `len` bytes the taken stretch. Memory grows with what has come, not with what is asked for.
@@ -92,6 +95,8 @@ pub struct Feed<R> {
     /// Where its end is known: what is announced beyond it is refused at once.
     len: Option<u64>,
     buffer: Vec<u8>,
+    /// Room for the next buffer, if this one is handed over.
+    spare: Vec<u8>,
     /// `summed <= taken.start <= taken.end <= buffer.len()`
     taken: Range<usize>,
     /// Bytes of the buffer that are in the checksum.
@@ -104,8 +109,8 @@ pub struct Feed<R> {
 impl<R: Read> Feed<R> {
     /// `len`: how many bytes will come, where that is known.
     pub fn new(inner: R, len: Option<u64>) -> Feed<R> {
-        let (buffer, taken) = (Vec::new(), 0..0);
-        Feed { inner, len, buffer, taken, summed: 0, dropped: 0, checksum: Sum::new() }
+        let (buffer, spare, taken) = (Vec::new(), Vec::new(), 0..0);
+        Feed { inner, len, buffer, spare, taken, summed: 0, dropped: 0, checksum: Sum::new() }
     }
 
     /// The CRC64 of all bytes taken so far.
@@ -133,12 +138,26 @@ impl<R: Read> Feed<R> {
     }
 
     /// Takes the next `len` bytes, which are ahead, and hands them over together with the buffer that they lie in.
+    ///
+    /// What goes on in a buffer of its own has as much room as was filled before, so that it need not grow anew.
     pub(crate) fn detach(&mut self, len: usize) -> Vec<u8> {
         self.drop_taken();
         self.checksum.add(&self.buffer[..len]);
         self.dropped += len as u64;
-        let rest = self.buffer.split_off(len);
-        std::mem::replace(&mut self.buffer, rest)
+        let mut rest = std::mem::take(&mut self.spare);
+        rest.clear();
+        rest.reserve(self.buffer.len().min(BUFFER_KEPT_MAX) + PROBE_ROOM);
+        rest.extend_from_slice(&self.buffer[len..]);
+        let mut bytes = std::mem::replace(&mut self.buffer, rest);
+        bytes.truncate(len);
+        bytes
+    }
+
+    /// Takes back the memory of what was detached, to use it again.
+    pub(crate) fn give_back(&mut self, bytes: Vec<u8>) {
+        if bytes.capacity() <= BUFFER_KEPT_MAX {
+            self.spare = bytes;
+        }
     }
 
     /// What has been read and not been taken, and the reader behind it.

@@ -187,6 +187,11 @@ impl<R: Read> FileReader<R> {
         self.decoder.into_source().into_rest()
     }
 
+    /// Takes back the memory of a batch that has been decoded: to take new one for each costs more than reading does.
+    pub fn reuse(&mut self, batch: Batch) {
+        self.decoder.source().give_back(batch.bytes);
+    }
+
     fn pass_large(&mut self) -> Result<(), Failure> {
         let record = open_record(&mut self.decoder, &mut self.key)?;
         record.pass().map_err(|error| self.failure(error))

@@ -38,7 +38,10 @@ pub(crate) fn content(file: impl Read, limits: ReadLimits) -> Result<(Content, C
             Part::Database(_) | Part::ModuleAux { .. } | Part::SlotSizes { .. } | Part::SlotImport { .. } => {
             }
             Part::Sizes { keys, expiring } => content.sizes.push((reader.database(), keys, expiring)),
-            Part::Keys(batch) => add(&mut content, &batch)?,
+            Part::Keys(batch) => {
+                add(&mut content, &batch)?;
+                reader.reuse(batch);
+            }
             Part::Large => {
                 let database = reader.database();
                 let record = reader.large()?.expect("it was announced");
@@ -105,7 +108,7 @@ pub(crate) fn written(content: &Content, style: Style, checksum: bool) -> Vec<u8
     file
 }
 
-fn expires_by_field(value: &Value) -> bool {
+pub(crate) fn expires_by_field(value: &Value) -> bool {
     matches!(value, Value::Hash(hash) if hash.values().any(|(_, expires)| expires.is_some()))
 }
 
@@ -201,13 +204,18 @@ fn a_file_of_nothing_is_known_to_the_byte() {
         replication,
     };
     writer.origin(&origin).expect("memory takes everything");
+    writer.function(b"code").expect("memory takes everything");
+    writer.database(3).expect("memory takes everything");
+    writer.sizes(100, 7).expect("memory takes everything");
+    let written = writer.written();
     let finished = writer.finish().expect("memory takes everything");
     assert_eq!(finished.header, None);
     let aux = b"\xfa\x09redis-ver\x067.0.15\xfa\x0aredis-bits\xc0\x40\xfa\x05ctime\xc2\x00\xf1\x53\x65\
         \xfa\x08used-mem\xc2\x00\x00\x10\x00\xfa\x0erepl-stream-db\xc0\x00\
         \xfa\x07repl-id\x288371b4fb1155b71f4a04d3e1bc3e18c4a990aeeb\xfa\x0brepl-offset\xc0\x07\
         \xfa\x08aof-base\xc0\x01";
-    let body = [&b"REDIS0010"[..], aux, b"\xff"].concat();
+    let body = [&b"REDIS0010"[..], aux, b"\xf5\x04code\xfe\x03\xfb\x40\x64\x07\xff"].concat();
     assert_eq!(finished.out[..body.len()], body);
+    assert_eq!((written, finished.len), (body.len() as u64 - 1, body.len() as u64 + 8));
     assert_eq!(finished.out.len(), body.len() + 8);
 }

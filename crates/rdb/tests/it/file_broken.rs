@@ -1,8 +1,10 @@
 //! Files that are not what they were: each must be refused, or say something else. None may panic, or take more than
 //! it has.
 
-use evenkeel_rdb::file::{Access, Checksum, FileReader, ReadLimits, Type, check};
-use evenkeel_rdb::{Decoder, Reason, Slice, Version};
+use std::io::Read;
+
+use evenkeel_rdb::file::{Access, Checksum, FileReader, Part, ReadLimits, Type, check};
+use evenkeel_rdb::{Decoder, Object, Reason, Slice, Version};
 use evenkeel_testkit::random::{Random, fresh_seed};
 
 use crate::bounds::peak;
@@ -227,6 +229,36 @@ fn bytes_changed_cut_out_and_put_in_at_random() {
         let pieces = content(&bytes[..], TINY);
         assert_eq!(whole.is_ok(), pieces.is_ok(), "{whole:?}, {pieces:?}");
         check(&bytes[..], Some(bytes.len() as u64));
+    }
+}
+
+/// Lists in plain form, and a string, of so many bytes: passed over or read, they take the memory of a few blocks.
+#[test]
+fn large_values_are_not_held() {
+    const BYTES: u64 = 40 << 20;
+    let limits = ReadLimits { block: 1 << 16, whole_max: 1 << 18 };
+    let header = |start: &[u8], count: u64| [start, &count.to_be_bytes()].concat();
+    let list = header(b"REDIS0010\x01\x04list\x81", BYTES);
+    let string = header(b"\x00\x06string\x81", BYTES);
+    let elements = || std::io::repeat(0).take(BYTES); // empty strings
+    let end = &b"\x00\x01k\x01v\xff\0\0\0\0\0\0\0\0"[..];
+    for reads in [true, false] {
+        let mut keys = 0;
+        let taken = peak(|| {
+            let file = (&list[..]).chain(elements()).chain(&string[..]).chain(elements()).chain(end);
+            let mut reader = FileReader::new(file, None, limits).expect("a header");
+            while let Some(part) = reader.next().expect("nothing is wrong with it") {
+                let Part::Large = part else { continue };
+                keys += 1;
+                if reads && keys == 1 {
+                    let record = reader.large().expect("it has a key").expect("it was announced");
+                    let Ok(Object::List(mut elements)) = record.object() else { panic!("a list") };
+                    while elements.next().expect("nothing is wrong with it").is_some() {}
+                }
+            }
+        });
+        assert_eq!(keys, 2);
+        assert!(taken < 2 << 20, "{taken} bytes");
     }
 }
 

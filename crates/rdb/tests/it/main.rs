@@ -7,6 +7,7 @@ mod bounds;
 mod broken;
 mod file;
 mod file_broken;
+mod file_servers;
 mod golden;
 mod model;
 mod random;
