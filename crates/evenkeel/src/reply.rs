@@ -127,6 +127,13 @@ impl Reply {
         self.push_shared(Stretch::Bytes(bytes));
     }
 
+    /// A bulk string of bytes that are given away; they are not copied.
+    pub(crate) fn bulk_of(&mut self, bytes: Vec<u8>) {
+        self.bulk_start(bytes.len());
+        self.push_shared(Stretch::Bytes(bytes));
+        self.bulk_end();
+    }
+
     fn push_shared(&mut self, stretch: Stretch) {
         self.shared_len += stretch.as_slice().len();
         self.shared.push(Shared { at: self.encoder.bytes.len(), stretch });

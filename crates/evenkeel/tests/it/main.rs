@@ -6,6 +6,7 @@
 
 mod claim;
 mod differential;
+mod dump;
 mod hostile;
 mod mailbox;
 mod network;

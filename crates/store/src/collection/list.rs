@@ -81,6 +81,11 @@ impl List {
         removed
     }
 
+    /// Bytes of memory, counted up to `max`: the time it takes is bounded by that.
+    pub fn memory_up_to(&self, max: usize) -> usize {
+        self.0.memory_up_to(max)
+    }
+
     pub fn memory(&self) -> usize {
         self.0.memory()
     }

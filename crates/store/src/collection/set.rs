@@ -175,6 +175,11 @@ impl Set {
         hashed::scan(&self.0, cursor, count, |item| hasher.hash(item), each)
     }
 
+    /// Bytes of memory, counted up to `max`: the time it takes is bounded by that.
+    pub fn memory_up_to(&self, max: usize) -> usize {
+        self.0.memory_up_to(max)
+    }
+
     pub fn memory(&self) -> usize {
         self.0.memory()
     }

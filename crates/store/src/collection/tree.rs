@@ -490,6 +490,18 @@ impl Tree {
         (bytes as f64 / items as f64 * self.len() as f64) as usize
     }
 
+    /// The same, exactly and of pages alone, but only up to so many bytes, which bounds how many pages are looked at.
+    pub(crate) fn memory_up_to(&self, max: usize) -> usize {
+        let mut bytes = 0;
+        for page in self.pages() {
+            bytes += page.memory();
+            if bytes >= max {
+                return max;
+            }
+        }
+        bytes
+    }
+
     /// Nodes that dropping this would visit at most, about: what tells long work from short.
     pub(crate) fn weight(&self) -> usize {
         match self.node() {
