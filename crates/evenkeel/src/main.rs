@@ -5,6 +5,7 @@
 
 mod background;
 mod blocking;
+mod check;
 mod clients;
 mod clock;
 mod command;

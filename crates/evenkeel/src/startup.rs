@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use signal_hook::consts::{SIGHUP, SIGINT, SIGPIPE, SIGTERM};
 
+use crate::check;
 use crate::clock;
 use crate::command::table::table;
 use crate::config::{Action, Launch, LogLevel, Settings};
@@ -25,8 +26,12 @@ const ROUND_MS: u64 = 100;
 
 /// Runs the program; returns how it ended.
 pub(crate) fn run(args: impl Iterator<Item = OsString>) -> ExitCode {
+    let args: Vec<OsString> = args.skip(1).collect();
+    if let Some(request) = check::Request::from(&args) {
+        return check::run(&request);
+    }
     let known = |name: &[u8]| table().find(name).is_some();
-    let launch = match Launch::from_args(args.skip(1), known) {
+    let launch = match Launch::from_args(args.into_iter(), known) {
         Ok(launch) => launch,
         Err(error) => {
             eprintln!("{error}");
