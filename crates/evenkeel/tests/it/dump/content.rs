@@ -72,7 +72,7 @@ fn stream(client: &mut Client, key: &str, depth: Depth) -> Vec<String> {
 fn without(reply: &Value, is_left_out: impl Fn(&[u8]) -> bool + Copy) -> String {
     let Some(items) = reply.as_items() else { return reply.to_string() };
     let is_out = |at: usize| items[at].as_bytes().is_some_and(is_left_out);
-    let kept = (0..items.len()).filter(|at| !is_out(*at) && !(*at > 0 && is_out(at - 1)));
+    let kept = (0..items.len()).filter(|at| !(is_out(*at) || *at > 0 && is_out(at - 1)));
     let kept: Vec<String> = kept.map(|at| without(&items[at], is_left_out)).collect();
     format!("[{}]", kept.join(" "))
 }
