@@ -89,7 +89,10 @@ impl Options {
         match (self.ttl, self.absolute) {
             (0, _) => None,
             (ttl, true) => Some(ttl),
-            (ttl, false) => Some(now.saturating_add(ttl)),
+            // What lies beyond all times is in the past, to Redis.
+            (ttl, false) => {
+                Some(now.checked_add(ttl).filter(|deadline| i64::try_from(*deadline).is_ok()).unwrap_or(0))
+            }
         }
     }
 }
@@ -160,3 +163,6 @@ fn store(call: &mut Call<'_, '_>, options: Options, value: Formed) -> Done {
     call.reply.ok();
     Ok(())
 }
+
+#[cfg(test)]
+mod tests;

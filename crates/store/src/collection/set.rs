@@ -13,6 +13,7 @@ use super::Cut;
 use super::hashed::{self, ByHash};
 use super::ints::{self, Added, Ints};
 use super::page::Page;
+use super::share::Share;
 use super::tree::{self, Tree};
 use crate::Hasher;
 
@@ -121,6 +122,13 @@ impl Set {
             Some(ints) => (at < ints.len() as u64).then(|| Member::integer(ints.get(at as usize))),
             None => self.0.get(at).map(Member::bytes),
         }
+    }
+
+    /// A share of the member at a position, which is there and is not a packed integer. Panics otherwise.
+    pub fn share(&self, at: u64) -> Share {
+        assert!(!self.is_packed(), "integers are short");
+        let spot = self.0.spot(at);
+        Share::of(&spot, spot.page.get(spot.at).len(), 0)
     }
 
     /// Removes the members at positions in the range, which lies inside.

@@ -432,6 +432,12 @@ impl Tree {
         if at < self.len() { self.find(&mut ByPosition(at)).item() } else { None }
     }
 
+    /// Where the item at a position is, which is there. Panics otherwise.
+    pub(crate) fn spot(&self, at: u64) -> Spot<'_> {
+        assert!(at < self.len(), "a position inside");
+        self.find(&mut ByPosition(at))
+    }
+
     /// The items at positions in a range, which is cut to what is there. Both ends can be taken from.
     pub(crate) fn range(&self, range: Range<u64>) -> Iter<'_> {
         let end = range.end.min(self.len());

@@ -16,6 +16,7 @@ use super::Cut;
 use super::hashed::{self, ByHash};
 use super::page::Page;
 use super::root::{Root, Twin, View, ViewMut};
+use super::share::Share;
 use super::tree::{self, Bound, Inner, Seek, Tree};
 use crate::Hasher;
 
@@ -292,6 +293,12 @@ impl ZSet {
             side.change(&mut seek, |page, _, _| ((), hashed::insert(page, &[item], hash, hash_of)));
         }
         self.0 = Twin { main: tree.clone(), side }.into();
+    }
+
+    /// A share of the member at a position, which is there. Panics otherwise.
+    pub fn share(&self, at: u64) -> Share {
+        let spot = self.ordered().spot(at);
+        Share::of(&spot, member_of(spot.page.get(spot.at)).len(), 0)
     }
 
     /// Removes a member; returns its score.

@@ -4,6 +4,7 @@
 //! DUMP makes of it is accepted again and shows the same.
 
 use evenkeel_resp::value::Value;
+use evenkeel_testkit::payload::reseal;
 use evenkeel_testkit::{Client, Peer, Program, Server};
 
 use super::content::{Depth, content};
@@ -22,22 +23,6 @@ const PAYLOAD_MAX: usize = 1_200;
 
 /// Bytes up to which a payload's every byte is changed in three ways, and beyond which in one.
 const SHORT: usize = 150;
-
-/// The checksum of DUMP and of files: CRC-64 with Jones' polynomial, bit by bit.
-fn crc64(bytes: &[u8]) -> u64 {
-    bytes.iter().fold(0, |crc, byte| {
-        (0..8).fold(crc ^ u64::from(*byte), |crc, _| {
-            if crc & 1 == 1 { crc >> 1 ^ 0x95ac_9329_ac4b_c9b5 } else { crc >> 1 }
-        })
-    })
-}
-
-fn with_right_checksum(mut payload: Vec<u8>) -> Vec<u8> {
-    let end = payload.len() - 8;
-    let crc = crc64(&payload[..end]);
-    payload[end..].copy_from_slice(&crc.to_le_bytes());
-    payload
-}
 
 /// What every server at hand makes of values of all types.
 fn corpus() -> Vec<(String, Vec<u8>)> {
@@ -63,7 +48,7 @@ fn corpus() -> Vec<(String, Vec<u8>)> {
 #[test]
 fn the_checksum_is_that_of_servers() {
     for (name, payload) in corpus() {
-        assert_eq!(with_right_checksum(payload.clone()), payload, "{name}");
+        assert_eq!(reseal(payload.clone()), payload, "{name}");
     }
 }
 
@@ -125,7 +110,7 @@ fn a_payload_with_one_byte_changed_is_refused_or_is_a_value() {
             .map(|(at, byte)| {
                 let mut broken = payload.clone();
                 broken[at] = byte;
-                with_right_checksum(broken)
+                reseal(broken)
             })
             .collect();
         for batch in broken.chunks(BATCH) {
