@@ -76,8 +76,8 @@ impl Server {
         let now = clock::unix_ms();
         let census = Census::new(settings.databases);
         // Workers, as many threads for long commands and for loading, the control thread, those that load what is too
-        // large for the others and that take snapshots, and one more for tests and tools.
-        let keyspace = Keyspace::new(settings.databases, 3 * workers + 4, now, random_seed());
+        // large for the others and that take snapshots, one that runs the log's commands again, and one more for tests.
+        let keyspace = Keyspace::new(settings.databases, 3 * workers + 5, now, random_seed());
         let loaders = (0..=workers).map(|_| keyspace.seat()).collect();
         let persist = Persist::new(keyspace.seat(), loaders, now / 1000);
         let inboxes = (0..workers).map(|_| Inbox::new()).collect::<std::io::Result<_>>()?;

@@ -16,7 +16,7 @@ use crate::config::{Action, Launch, LogLevel, Settings};
 use crate::log::{Level, Log};
 use crate::net::worker::Worker;
 use crate::persist::load::{self, Ended};
-use crate::persist::{end, points};
+use crate::persist::{aof, end, points, replay, rewrite};
 use crate::server::Server;
 
 pub(crate) const VERSION: &str = env!("CARGO_PKG_VERSION");
@@ -112,6 +112,9 @@ fn serve(launch: Launch) -> ExitCode {
     // One that is still being taken is not wanted any more: its file goes.
     server.persist.cancel();
     server.persist.wait_until_idle();
+    if server.persist.aof.is_on() {
+        aof::stop(&server);
+    }
     if let Some(path) = pidfile {
         let _ = std::fs::remove_file(path);
     }
@@ -123,7 +126,16 @@ fn serve(launch: Launch) -> ExitCode {
 
 /// Loads what is on disk, while the workers tell their clients to come again.
 fn load(server: &Arc<Server>) -> Result<(), Ended> {
-    load::snapshot(server)?;
+    if server.settings().appendonly {
+        let (directory, found) = replay::directory(server)?;
+        if !found {
+            // As whoever turns the log on for the first time expects: what is there goes on.
+            load::snapshot(server)?;
+        }
+        rewrite::go_on(server, directory).map_err(Ended::Failed)?;
+    } else {
+        load::snapshot(server)?;
+    }
     server.persist.note_loaded(server.keyspace.total().dirty);
     load::set_loading(server, false);
     Ok(())

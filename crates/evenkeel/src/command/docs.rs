@@ -158,6 +158,8 @@ pub(crate) const DOCS: &[Doc] = &[
         "Adds bytes at the end of a string, which is created if it is absent."),
     doc("AUTH", "connection", "1.0.0", "O(N) with N passwords of the user", "[username] password",
         "Proves who the client is."),
+    doc("BGREWRITEAOF", "server", "1.0.0", "O(1)", "",
+        "Writes the append-only file anew, while clients go on."),
     doc("BGSAVE", "server", "1.0.0", "O(1)", "operation=[SCHEDULE | CANCEL]",
         "Takes a snapshot and writes it to disk, while clients go on."),
     doc("BITCOUNT", "bitmap", "2.6.0", "O(N) with N bytes counted", "key range=[start end unit=[BYTE | BIT]]",

@@ -33,7 +33,7 @@ mod value;
 
 #[allow(unused_imports, reason = "what a start returns, for those who pass it on")]
 pub(crate) use errors::ConfigError;
-pub(crate) use errors::SetError;
+pub(crate) use errors::{SetError, cause};
 pub(crate) use launch::{Action, Launch, USAGE};
 pub(crate) use rewrite::Extent;
 #[allow(unused_imports, reason = "the fields' types, for those who pass one on")]

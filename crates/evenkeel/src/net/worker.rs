@@ -23,11 +23,13 @@ use crate::dispatch::{Executor, book};
 use crate::log::Level;
 use crate::observe::process;
 use crate::observe::stats::{Stage, add};
+use crate::persist::CROWDED;
 use crate::pipeline::{Ended, Pipeline};
 use crate::reply::{LARGE, Reply};
 use crate::server::Server;
 use crate::session::Session;
 
+mod durable;
 mod suspended;
 
 /// Bytes read at once from a connection: what a pipeline of 100 requests of 500 bytes needs.
@@ -72,6 +74,8 @@ pub(crate) struct Worker {
     connections: Vec<Option<Box<Connection>>>,
     generations: Vec<u32>,
     vacant: Vec<usize>,
+    /// Connections whose replies are held back, and until which record of the log is on disk.
+    held_back: VecDeque<(u64, u64)>,
     /// Connections that have more to read, or whose pause has ended.
     ready: VecDeque<u64>,
     parked: Vec<u64>,
@@ -117,6 +121,7 @@ impl Worker {
             connections: Vec::new(),
             generations: Vec::new(),
             vacant: Vec::new(),
+            held_back: VecDeque::new(),
             ready: VecDeque::new(),
             parked: Vec::new(),
             deadlines: BTreeSet::new(),
@@ -179,6 +184,9 @@ impl Worker {
         if self.kept_for_clients > KEPT_FOR_CLIENTS_MAX {
             self.evict_clients();
         }
+        if self.server.persist.aof.is_on() {
+            self.look_at_log();
+        }
         self.answer_the_door();
         self.read_inbox();
         if self.now_ms >= self.next_tick_ms {
@@ -195,7 +203,7 @@ impl Worker {
             return 0;
         }
         let mut until = self.next_tick_ms;
-        if !self.parked.is_empty() {
+        if !self.parked.is_empty() && self.server.pause.is_active(self.now_ms) {
             until = until.min(self.server.pause.until_ms());
         }
         if let Some((since_ms, _)) = self.doorstep.front() {
@@ -215,7 +223,8 @@ impl Worker {
             return self.knocking.push(event.token - LISTENER_TOKENS);
         }
         let Some(mut connection) = self.take(event.token) else { return };
-        if event.is_writable() && connection.backlog_len() > 0 && !self.flush_backlog(&mut connection) {
+        let may_send = connection.backlog_len() > 0 && !self.is_held_back(&connection);
+        if event.is_writable() && may_send && !self.flush_backlog(&mut connection) {
             return self.close(event.token, connection);
         }
         if event.is_readable() || event.is_hangup() {
@@ -469,7 +478,11 @@ impl Worker {
         let mut used = 0;
         loop {
             let pipeline = &mut self.pipeline;
+            let logged = self.executor.seat.draft.last;
             let ended = pipeline.run(&mut self.executor, connection, bytes, &mut used, &mut self.reply);
+            if self.executor.seat.draft.last != logged {
+                connection.logged = self.executor.seat.draft.last;
+            }
             connection.resp3 = self.reply.resp3;
             if !self.reply.is_empty() && !self.flush(connection) {
                 return (Next::Close, used);
@@ -500,7 +513,8 @@ impl Worker {
             self.note_output_limit(connection, waiting);
             return false;
         }
-        let sent = connection.send(&mut self.reply);
+        let waits = connection.logged > 0 && self.awaits_log(connection);
+        let sent = if waits { Ok(Sent::Part) } else { connection.send(&mut self.reply) };
         self.clear_away(connection);
         let stats = self.executor.stats();
         self.executor.last_ticks = book(stats, Stage::Write, before);
@@ -509,6 +523,10 @@ impl Worker {
         add(&stats.net_out, len as u64);
         add(&connection.client().net_out, len as u64);
         match sent {
+            _ if waits => {
+                self.hold_back(connection);
+                self.within_limits(connection)
+            }
             Ok(Sent::All) => true,
             Ok(Sent::Part) => {
                 self.kept_for_clients += len;
@@ -770,9 +788,14 @@ impl Worker {
                 Message::Resume(resumed) => self.resume(resumed),
                 Message::Listen => self.follow_listeners(),
                 Message::Purge => process::purge(),
+                Message::Durable => self.release(),
             }
         }
-        if !self.parked.is_empty() && !self.server.pause.is_active(self.now_ms) {
+        let may_go_on = || {
+            let is_crowded = self.server.persist.obstacles.any() & CROWDED != 0;
+            !is_crowded && !self.server.pause.is_active(self.now_ms)
+        };
+        if !self.parked.is_empty() && may_go_on() {
             self.unpark();
         }
     }
@@ -874,7 +897,8 @@ impl Worker {
         for token in self.tokens() {
             let connection =
                 self.connections[token as u32 as usize].as_mut().expect("a token of one that is there");
-            let waits = connection.parked || connection.session.waiting.is_some();
+            let waits =
+                connection.parked || connection.session.waiting.is_some() || connection.backlog_len() > 0;
             if connection.activity > 0 && !waits {
                 active.push((connection.activity, token));
             }
