@@ -847,6 +847,8 @@ pub(crate) const DOCS: &[Doc] = &[
 #[rustfmt::skip]
 const DEBUG_TOPICS: &[(&str, &str)] = &[
     ("CONFIG-REWRITE-FORCE-ALL", "Writes every setting to the configuration file, defaults too."),
+    ("DIGEST", "Gives a digest of all data, which equals that of another server with the same data."),
+    ("DIGEST-VALUE [key ...]", "Gives a digest of each value."),
     ("ERROR message", "Answers with an error of that text."),
     ("HTSTATS db", "Describes the tables of a database."),
     ("LOG message", "Writes a line into the server's log."),
@@ -854,6 +856,7 @@ const DEBUG_TOPICS: &[(&str, &str)] = &[
     ("PANIC", "Breaks off in the middle, as a fault in a command would."),
     ("POPULATE count [prefix] [size]", "Makes keys with values, up to a count."),
     ("PROTOCOL type", "Answers with an example of a type of the protocol."),
+    ("QUICKLIST-PACKED-THRESHOLD size", "Sets from which length on elements of lists are serialized on their own."),
     ("SET-ACTIVE-EXPIRE <0 | 1>", "Stops or starts the removal of expired keys that nobody asks for."),
     ("SLEEP seconds", "Keeps the server from answering for a time."),
 ];
