@@ -186,6 +186,7 @@ impl Server {
         self.keyspace.reset_totals();
         *self.rates.lock() = Rates::default();
         self.census.reset(clock::unix_ms());
+        self.rubbish.reset();
         for counter in [
             &self.rejected_connections,
             &self.closed_for_output,
