@@ -12,6 +12,7 @@ use parking_lot::{Mutex, RwLock};
 
 use crate::clients::{ClientInfo, Clients};
 use crate::clock;
+use crate::command::migrate::Targets;
 use crate::command::table::{renamed, table};
 use crate::command::{Command, Flags, Reach, Table};
 use crate::config::Settings;
@@ -61,6 +62,8 @@ pub(crate) struct Server {
     pub(crate) census: Census,
     pub(crate) slowlog: SlowLog,
     pub(crate) latency: Monitor,
+    /// Connections that MIGRATE keeps.
+    pub(crate) targets: Targets,
 }
 
 impl Server {
@@ -108,6 +111,7 @@ impl Server {
             census,
             slowlog,
             latency: Monitor::default(),
+            targets: Targets::default(),
         })
     }
 

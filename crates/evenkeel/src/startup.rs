@@ -298,6 +298,7 @@ fn control(server: &Server) {
     while !server.stopping.load(Acquire) {
         seat.now_ms = clock::unix_ms();
         server.rates.lock().sample(&server.stats, seat.now_ms);
+        server.targets.close_idle();
         evenkeel_store::memory::peak();
         server.census.round(&server.keyspace, &mut seat, server.settings().maxmemory);
         std::thread::park_timeout(Duration::from_millis(ROUND_MS));

@@ -570,6 +570,10 @@ pub(crate) const DOCS: &[Doc] = &[
     doc("RESTORE", "generic", "2.6.0", "O(1) to add the key, O(N) or more to build its N elements",
         "key ttl serialized-value [REPLACE] [ABSTTL] [IDLETIME seconds] [FREQ frequency]",
         "Makes a key of what DUMP has given."),
+    doc("RESTORE-ASKING", "server", "3.0.0", "O(1) to add the key, O(N) or more to build its N elements",
+        "key ttl serialized-value [REPLACE] [ABSTTL] [IDLETIME seconds] [FREQ frequency]",
+        "Makes a key of what DUMP has given, on a node that takes a slot over.")
+        .system(),
     doc("ROLE", "server", "2.8.12", "O(1)", "",
         "Says whether the server is a primary or a replica, and of whom."),
     doc("RPOP", "list", "1.0.0", "O(N) with N elements taken", "key [count]",

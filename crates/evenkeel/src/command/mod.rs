@@ -137,6 +137,8 @@ impl Flags {
     pub(crate) const ALLOW_BUSY: Flags = Flags(1 << 16);
     /// Its time is that of the commands that it runs, which are in the slow log for themselves.
     pub(crate) const SKIP_SLOWLOG: Flags = Flags(1 << 17);
+    /// In a cluster, goes where a slot is being moved to, as if ASKING came before it.
+    pub(crate) const ASKING: Flags = Flags(1 << 18);
 
     pub(crate) const fn with(self, other: Flags) -> Flags {
         Flags(self.0 | other.0)

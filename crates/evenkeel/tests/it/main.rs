@@ -8,6 +8,7 @@ mod claim;
 mod differential;
 mod hostile;
 mod mailbox;
+mod moving;
 mod network;
 mod operator;
 mod stress;
