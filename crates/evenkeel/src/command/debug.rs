@@ -15,6 +15,7 @@ use super::{Arity, Call, Command, Flags, Group, Handler, Reach, at_least, docs, 
 use crate::clock;
 use crate::config::{self, Extent, Permit};
 use crate::error::{Done, Error};
+use crate::persist;
 
 /// Not `NO_DATA`: some topics look at keys, so EXEC holds everything for them.
 const FLAGS: Flags = Flags::ADMIN.with(Flags::NOSCRIPT).with(Flags::LOADING).with(Flags::STALE);
@@ -38,6 +39,7 @@ const TOPICS: &[(&str, Arity, Handler)] = &[
     ("POPULATE",                 at_least(3), populate         ),
     ("PROTOCOL",                 exactly(3),  protocol         ),
     ("QUICKLIST-PACKED-THRESHOLD", exactly(3), packed_threshold),
+    ("RELOAD",                   at_least(2), reload           ),
     ("SET-ACTIVE-EXPIRE",        exactly(3),  set_active_expire),
     ("SLEEP",                    exactly(3),  sleep            ),
 ];
@@ -114,6 +116,33 @@ fn packed_threshold(call: &mut Call<'_, '_>) -> Done {
     call.server.change_settings(|settings| Ok::<_, Error>(settings.with_packed_threshold(bytes)))?;
     call.reply.ok();
     Ok(())
+}
+
+/// DEBUG RELOAD [MERGE] [NOFLUSH] [NOSAVE]: saves everything, and loads it again. Everybody waits.
+fn reload(call: &mut Call<'_, '_>) -> Done {
+    let (mut flush, mut save) = (true, true);
+    for at in 2..call.args.len() {
+        match call.args.word(at).as_bytes() {
+            b"MERGE" => {}
+            b"NOFLUSH" => flush = false,
+            b"NOSAVE" => save = false,
+            _ => {
+                return Err(Error::text(
+                    "ERR DEBUG RELOAD only supports the MERGE, NOFLUSH and NOSAVE options.",
+                ));
+            }
+        }
+    }
+    let server = call.server.clone();
+    call.go_elsewhere(move |reply| {
+        let reloaded = persist::reload::from_snapshot(&server, save, flush);
+        reloaded.map_err(|reason| {
+            server.log.warning(format!("DEBUG RELOAD: {reason}"));
+            Error::text("ERR Error trying to load the RDB dump, check server logs.")
+        })?;
+        reply.ok();
+        Ok(())
+    })
 }
 
 /// DEBUG SET-ACTIVE-EXPIRE 0 | 1

@@ -171,6 +171,11 @@ fn finish(call: &mut Call<'_, '_>, cargo: &[Cargo], delivered: Delivered, copies
     }
 }
 
+fn broken(error: &io::Error) -> Error {
+    let what = if error.kind() == io::ErrorKind::UnexpectedEof { "reading" } else { "writing" };
+    Error::text(format!("IOERR error or timeout {what} to target instance"))
+}
+
 /// Sends the keys, and reads the answers.
 fn deliver(
     options: &Options,
@@ -213,7 +218,11 @@ fn greet(options: &Options, targets: &Targets) -> Result<Target, Error> {
     {
         return answered.map(|()| target);
     }
-    let mut target = Target::connect(&options.who, options.timeout).map_err(|_| unreachable_target())?;
+    let mut target = Target::connect(&options.who, options.timeout).map_err(|error| match error.kind() {
+        // Redis finds out only when it writes.
+        io::ErrorKind::ConnectionRefused => broken(&error),
+        _ => unreachable_target(),
+    })?;
     introduce(&mut target, options).map_err(|error| broken(&error))??;
     Ok(target)
 }
@@ -229,11 +238,6 @@ fn introduce(target: &mut Target, options: &Options) -> io::Result<Result<(), Er
         }
     }
     Ok(refused(target.ask(&[b"SELECT", options.db.to_string().as_bytes()])?))
-}
-
-fn broken(error: &io::Error) -> Error {
-    let how = if error.kind() == io::ErrorKind::UnexpectedEof { "reading from" } else { "writing to" };
-    Error::text(format!("IOERR error or timeout {how} target instance"))
 }
 
 /// The error that the other server has answered, as one of ours.
