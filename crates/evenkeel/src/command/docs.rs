@@ -856,7 +856,7 @@ pub(crate) const DOCS: &[Doc] = &[
 const DEBUG_TOPICS: &[(&str, &str)] = &[
     ("CONFIG-REWRITE-FORCE-ALL", "Writes every setting to the configuration file, defaults too."),
     ("DIGEST", "Gives a digest of all data, which equals that of another server with the same data."),
-    ("DIGEST-VALUE [key ...]", "Gives a digest of each value."),
+    ("DIGEST-VALUE [key [key ...]]", "Gives a digest of each value."),
     ("ERROR message", "Answers with an error of that text."),
     ("HTSTATS db", "Describes the tables of a database."),
     ("LOG message", "Writes a line into the server's log."),
