@@ -12,6 +12,7 @@ use parking_lot::{Mutex, RwLock};
 
 use crate::clients::{ClientInfo, Clients};
 use crate::clock;
+use crate::command::migrate::Targets;
 use crate::command::table::{renamed, table};
 use crate::command::{Command, Flags, Reach, Table};
 use crate::config::Settings;
@@ -63,6 +64,8 @@ pub(crate) struct Server {
     pub(crate) census: Census,
     pub(crate) slowlog: SlowLog,
     pub(crate) latency: Monitor,
+    /// Connections that MIGRATE keeps.
+    pub(crate) targets: Targets,
 }
 
 impl Server {
@@ -114,6 +117,7 @@ impl Server {
             census,
             slowlog,
             latency: Monitor::default(),
+            targets: Targets::default(),
         })
     }
 
@@ -192,6 +196,7 @@ impl Server {
         self.keyspace.reset_totals();
         *self.rates.lock() = Rates::default();
         self.census.reset(clock::unix_ms());
+        self.rubbish.reset();
         for counter in [
             &self.rejected_connections,
             &self.closed_for_output,

@@ -1,8 +1,8 @@
 //! Hashes: fields with values under one key.
 //!
 //! What a hash is called (OBJECT ENCODING) follows Redis: a `listpack` until one field or value is longer than
-//! `hash-max-listpack-value`, there are more than `hash-max-listpack-entries` of them, or one has a deadline, and a
-//! `hashtable` ever after.
+//! `hash-max-listpack-value`, there are more than `hash-max-listpack-entries` of them, all together take more than
+//! 1 GiB, or one has a deadline, and a `hashtable` ever after.
 //!
 //! A field that has expired is as one that is not there, to all of these; sweeps remove it.
 
@@ -57,10 +57,17 @@ pub(crate) const COMMANDS: &[Command] = &[
 /// `Edit::form` of a hash that has become too large, or has too long a field or value, to be a `listpack` to clients.
 const LARGE: u8 = 1;
 
+/// Bytes of a `listpack` at most.
+const LISTPACK_BYTES_MAX: usize = 1 << 30;
+
 /// Notes what a hash is called once it has fields and values of at most this length more.
 fn note_form(hash: &mut Edit<'_, Hash>, settings: &Settings, longest: usize) {
     let is_long = longest > settings.hash_max_listpack_value;
-    if is_long || hash.size() > settings.hash_max_listpack_entries as u64 || hash.timed_len() > 0 {
+    let bytes_max =
+        settings.hash_max_listpack_value.saturating_mul(settings.hash_max_listpack_entries).saturating_mul(2);
+    let is_large = bytes_max > LISTPACK_BYTES_MAX && hash.memory() > LISTPACK_BYTES_MAX;
+    if is_long || is_large || hash.size() > settings.hash_max_listpack_entries as u64 || hash.timed_len() > 0
+    {
         hash.form = LARGE;
     }
 }

@@ -370,5 +370,7 @@ mod tests {
             std::thread::yield_now();
         }
         world.check("> SET k x < -OOM *");
+        world.check("> INFO memory < \"*lazyfree_pending_objects:0\\r\\nlazyfreed_objects:2\\r*\"");
+        world.check("> CONFIG RESETSTAT\n > INFO memory < \"*\\nlazyfreed_objects:0\\r*\"");
     }
 }

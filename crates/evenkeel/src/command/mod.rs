@@ -141,6 +141,8 @@ impl Flags {
     pub(crate) const SKIP_SLOWLOG: Flags = Flags(1 << 17);
     /// Refused where writes are, although it writes nothing: who asks wants to know whether the server is fit.
     pub(crate) const HEALTH: Flags = Flags(1 << 18);
+    /// In a cluster, goes where a slot is being moved to, as if ASKING came before it.
+    pub(crate) const ASKING: Flags = Flags(1 << 19);
 
     pub(crate) const fn with(self, other: Flags) -> Flags {
         Flags(self.0 | other.0)
