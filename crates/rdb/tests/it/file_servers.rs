@@ -211,6 +211,28 @@ fn how_keys_were_used_passes_both_ways() {
     }
 }
 
+/// Base files of AOFs are RDB files, and so is what a cluster's node saves.
+#[test]
+fn base_files_and_files_of_clusters_are_read() {
+    for peer in [Peer::Redis, Peer::Valkey] {
+        let Some(program) = Program::oracle(peer) else { continue };
+        let args = ["--dir", "{dir}", "--appendonly", "yes", "--cluster-enabled", "yes"];
+        let server = Server::start(&program, &args);
+        let mut client = server.connect();
+        client.run("CLUSTER ADDSLOTSRANGE 0 16383");
+        let deadline = std::time::Instant::now() + std::time::Duration::from_secs(20);
+        while client.run("SET k v").to_string() != "OK" {
+            assert!(std::time::Instant::now() < deadline, "no cluster: {}", server.log());
+            std::thread::sleep(std::time::Duration::from_millis(20));
+        }
+        let content = read(&saved(&server, &mut client));
+        assert!(content.keys.contains_key(&(0, b"k".to_vec())), "{peer:?}");
+        let base = server.folder().join("appendonlydir/appendonly.aof.1.base.rdb");
+        let content = read(&std::fs::read(base).expect("it starts with one"));
+        assert_eq!(content.aux.get("aof-base").map(String::as_str), Some("1"), "{peer:?}");
+    }
+}
+
 /// What the versions are for, as the servers themselves see it.
 #[test]
 fn servers_load_the_versions_that_the_page_says() {
