@@ -17,6 +17,7 @@
 //! Sources for the formats: the documentation page "RDB dump format", the listpack specification (antirez/listpack),
 //! and the bytes that redis-server 6.2, 7.0, 8.2 and Valkey 9.1 produce.
 
+pub mod aof;
 mod block;
 mod checksum;
 mod decode;

@@ -12,12 +12,15 @@ use evenkeel_testkit::random::{Random, fresh_seed};
 use crate::model::{Style, Value, styles, value, write};
 use crate::random;
 
+/// A key in its database.
+pub(crate) type Place = (u64, Vec<u8>);
+
 /// What a file says, in one piece.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Content {
     pub(crate) aux: BTreeMap<String, String>,
     pub(crate) functions: Vec<Vec<u8>>,
-    pub(crate) keys: BTreeMap<(u64, Vec<u8>), (About, Value)>,
+    pub(crate) keys: BTreeMap<Place, (About, Value)>,
     pub(crate) sizes: Vec<(u64, u64, u64)>,
 }
 
@@ -182,7 +185,7 @@ fn many_threads_write_and_read_one_file() {
     let keys: Vec<_> = before.keys.iter().filter(|((database, _), _)| *database == 0).collect();
     let mut writer = FileWriter::new(Vec::new(), style.version, true).expect("memory takes everything");
     std::thread::scope(|scope| {
-        let encode = |share: &[(&(u64, Vec<u8>), &(About, Value))]| {
+        let encode = |share: &[(&Place, &(About, Value))]| {
             let mut encoder = Encoder::new(Vec::new(), style.version);
             for ((_, key), (about, value)) in share {
                 encoder.record(key.into(), about);

@@ -9,7 +9,7 @@ use evenkeel_testkit::random::{Random, fresh_seed};
 use evenkeel_testkit::{Client, Peer, Program, Server};
 
 use crate::ask::ask;
-use crate::file::{Content, TINY, content, in_version, some_content, written};
+use crate::file::{Content, Place, TINY, content, in_version, some_content, written};
 use crate::model::{Style, styles};
 
 fn start(peer: Peer) -> Option<Server> {
@@ -57,7 +57,7 @@ fn read(file: &[u8]) -> Content {
 }
 
 /// The keys alone, without what a server does not keep: how long ago a key was used.
-fn keys(content: Content) -> BTreeMap<(u64, Vec<u8>), (About, crate::model::Value)> {
+fn keys(content: Content) -> BTreeMap<Place, (About, crate::model::Value)> {
     let mut keys = content.keys;
     keys.values_mut().for_each(|(about, _)| about.access = Access::Unknown);
     keys

@@ -1,5 +1,7 @@
 //! Values through the whole crate: payloads of real servers, broken ones, and round trips with servers that run.
 
+mod aof;
+mod aof_cut;
 mod ask;
 mod bounds;
 mod broken;
