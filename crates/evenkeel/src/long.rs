@@ -160,6 +160,15 @@ impl Call<'_, '_> {
         }
     }
 
+    /// What a handler without keys returns whose work is done elsewhere; inside a transaction it is done at once.
+    pub(crate) fn go_elsewhere(&mut self, work: impl FnOnce(&mut Reply) -> Done + Send + 'static) -> Done {
+        if self.mode != Mode::Direct {
+            return work(self.reply);
+        }
+        self.session.long = Some(Work::reads(work));
+        Err(Error::Suspended)
+    }
+
     /// What a handler returns whose work is large. Where it must not be done elsewhere, it is done at once.
     pub(crate) fn go_long(&mut self, work: Work) -> Done {
         if self.may_go_long() {
@@ -367,7 +376,7 @@ impl Job {
         let command = (self.id, self.args.as_args(), Mode::Again(attempts));
         let done = shielded(executor, |executor| {
             executor.call_to_write(&mut session, command, reply, |call| {
-                if (commit.is_current)(call) { (commit.store)(call) } else { (row.handler)(call) }
+                if (commit.is_current)(call) { call.logged(row, commit.store) } else { call.run(row) }
             })
         });
         executor.serve_woken();

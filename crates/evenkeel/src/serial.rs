@@ -12,8 +12,8 @@ use evenkeel_store::{Expire, Held, Key, Kind, Made, Millis, Str, View};
 
 use crate::long::LONG_MIN;
 
-pub(crate) use read::read;
-pub(crate) use write::payload;
+pub(crate) use read::{build, read};
+pub(crate) use write::{payload, write};
 
 /// See the module's text.
 pub(crate) enum Value {
@@ -84,6 +84,11 @@ pub(crate) struct Formed {
 }
 
 impl Formed {
+    /// Whether it is a hash all of whose fields had expired.
+    pub(crate) fn is_nothing(&self) -> bool {
+        matches!(&self.value, Value::Hash(hash) if hash.is_empty())
+    }
+
     /// Sets the key to it.
     pub(crate) fn store(self, held: &mut Held<'_>, key: &Key<'_>, deadline: Option<Millis>) {
         let expire = deadline.map_or(Expire::Clear, Expire::At);

@@ -9,10 +9,12 @@ use crate::audience::Audience;
 use crate::bits::SlotBits;
 use crate::gate::{Closed, Gate};
 use crate::held::Held;
+use crate::journal::Journal;
 use crate::key::{Hasher, Key, Place};
 use crate::seat::{DbTally, LeftBehind, Seat, Tally, Total};
 use crate::segment::Word;
 use crate::slot::{Slot, Slots};
+use crate::snapshot::Snapshots;
 use crate::watch::{After, Change};
 use crate::{Millis, SLOTS};
 
@@ -55,7 +57,13 @@ impl Drop for Db {
 }
 
 /// A database that has been flushed: dropping it frees its keys, which may take long.
-pub struct Flushed(#[expect(dead_code, reason = "kept to be dropped")] Box<Db>);
+pub struct Flushed(Box<Db>);
+
+impl Flushed {
+    pub(crate) fn db(&self) -> &Db {
+        &self.0
+    }
+}
 
 /// See the module's text.
 pub struct Keyspace {
@@ -77,6 +85,8 @@ pub struct Keyspace {
     pub(crate) waited_keys: [AtomicUsize; 2],
     /// The last ticket given to a waiter.
     pub(crate) tickets: AtomicU64,
+    pub(crate) snapshots: Snapshots,
+    pub journal: Journal,
     random: AtomicU64,
     /// Also what seats are told from those of another keyspace by.
     left_behind: Arc<LeftBehind>,
@@ -99,6 +109,8 @@ impl Keyspace {
             waits: AtomicUsize::new(0),
             waited_keys: Default::default(),
             tickets: AtomicU64::new(0),
+            snapshots: Snapshots::new(seats),
+            journal: Journal::new(seats),
             random: AtomicU64::new(random | 1),
             left_behind: Arc::default(),
         }
@@ -132,12 +144,32 @@ impl Keyspace {
         assert!(Arc::ptr_eq(&seat.left_behind, &self.left_behind), "a seat is used with its own keyspace");
         self.gate.enter(seat.index);
         seat.inside = true;
+        self.attune(seat);
+    }
+
+    /// What a seat has to know that changes only behind the closed gate.
+    #[inline]
+    pub(crate) fn attune(&self, seat: &mut Seat) {
+        seat.epoch = self.snapshots.epoch();
+        seat.draft.is_on = self.journal.is_on();
+    }
+
+    /// Hands on what a seat has written and kept, before it goes outside.
+    #[inline]
+    pub(crate) fn lay_down(&self, seat: &mut Seat) {
+        if !seat.kept.is_empty() {
+            self.snapshots.lay_down(seat.index, &mut seat.kept);
+        }
+        if !seat.draft.is_empty() {
+            self.journal.lay_down(seat.index, &mut seat.draft);
+        }
     }
 
     #[inline]
     pub fn leave(&self, seat: &mut Seat) {
         self.assert_inside(seat);
         assert!(!seat.holding, "a seat leaves with nothing held");
+        self.lay_down(seat);
         self.gate.leave(seat.index);
         seat.inside = false;
         if seat.has_much_retired() {
@@ -289,7 +321,7 @@ impl Keyspace {
                 Audience::put(&new.audience, Some(audience));
             }
         }
-        Some(Flushed(old))
+        self.snapshots.keep_flushed(Flushed(old))
     }
 
     /// Exchanges two databases. Everything is held.

@@ -24,7 +24,17 @@ pub(crate) fn read<S: Source>(
 ) -> Result<Formed, Error> {
     // Those who insert one by one find out for nothing.
     decoder.leave_duplicates();
-    match decoder.object()? {
+    build(decoder.object()?, settings, hasher, now)
+}
+
+/// Builds the value that a decoder, which leaves duplicates to us, is about to read.
+pub(crate) fn build<S: Source>(
+    object: Object<'_, S>,
+    settings: &Settings,
+    hasher: &Hasher,
+    now: Millis,
+) -> Result<Formed, Error> {
+    match object {
         Object::String(string) => Ok(read_string(string)),
         Object::List(elements) => read_list(elements),
         Object::Set(members) => read_set(members, settings, hasher),

@@ -36,7 +36,8 @@ pub(crate) fn payload(value: &Value, settings: &Settings) -> Vec<u8> {
 }
 
 /// Writes a value. Compact forms are used for what the settings call small.
-fn write(value: &Value, settings: &Settings, encoder: &mut Encoder<impl Out>) {
+pub(crate) fn write(value: &Value, settings: &Settings, encoder: &mut Encoder<impl Out>) {
+    encoder.raise(version_for(value));
     match value {
         Value::Flat(bytes) => encoder.string(Item::Bytes(bytes)),
         Value::Rope(spine) => {

@@ -289,8 +289,14 @@ impl Hash {
         }
     }
 
-    /// Removes fields that have expired, at most so many; returns how many.
-    pub fn purge(&mut self, hasher: &Hasher, now: Millis, max: usize) -> (usize, Cut) {
+    /// Removes fields that have expired, at most so many, and calls `gone` with the name of each before; returns how many.
+    pub fn purge(
+        &mut self,
+        hasher: &Hasher,
+        now: Millis,
+        max: usize,
+        mut gone: impl FnMut(&[u8]),
+    ) -> (usize, Cut) {
         let ViewMut::Two(twin) = self.0.view_mut() else { return (0, Cut::default()) };
         let count = timed::due(&twin.side, now).min(max as u64);
         for (deadline, hash) in timed::from(&twin.side, count) {
@@ -301,6 +307,7 @@ impl Hash {
             twin.main.change(&mut ByHash { hash, is }, |page, at, found| {
                 debug_assert!(found, "each deadline has its field");
                 if found {
+                    gone(name_of(page.get(at)));
                     page.remove(at, at + 1);
                 }
                 ((), Vec::new())
