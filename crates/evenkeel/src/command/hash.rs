@@ -15,6 +15,7 @@ use evenkeel_resp::reply::itoa;
 use evenkeel_store::collection::Hash;
 use evenkeel_store::{Edit, Expire, Hasher, Millis};
 
+use super::elsewhere::is_much;
 use super::extended::Extended;
 use super::random;
 use super::{Args, Call, Command, Group, Keys, at_least, exactly, read, write};
@@ -187,32 +188,61 @@ fn hexists(call: &mut Call<'_, '_>) -> Done {
 
 /// HKEYS key
 fn hkeys(call: &mut Call<'_, '_>) -> Done {
-    let now = call.now_ms();
-    let hash = call.held.collection::<Hash>(&call.keys[0])?;
-    call.reply.array(hash.as_ref().map_or(0, |hash| hash.len(now) as usize));
-    hash.iter().flat_map(|hash| hash.iter(now)).for_each(|(field, _)| call.reply.bulk(field));
-    Ok(())
+    all(call, Part::Fields)
 }
 
 /// HVALS key
 fn hvals(call: &mut Call<'_, '_>) -> Done {
-    let now = call.now_ms();
-    let hash = call.held.collection::<Hash>(&call.keys[0])?;
-    call.reply.array(hash.as_ref().map_or(0, |hash| hash.len(now) as usize));
-    hash.iter().flat_map(|hash| hash.iter(now)).for_each(|(_, value)| call.reply.bulk(value));
-    Ok(())
+    all(call, Part::Values)
 }
 
 /// HGETALL key
 fn hgetall(call: &mut Call<'_, '_>) -> Done {
+    all(call, Part::Both)
+}
+
+/// What of each field is replied.
+#[derive(Clone, Copy)]
+enum Part {
+    Fields,
+    Values,
+    Both,
+}
+
+fn all(call: &mut Call<'_, '_>, part: Part) -> Done {
     let now = call.now_ms();
     let hash = call.held.collection::<Hash>(&call.keys[0])?;
-    call.reply.map(hash.as_ref().map_or(0, |hash| hash.len(now) as usize));
-    for (field, value) in hash.iter().flat_map(|hash| hash.iter(now)) {
-        call.reply.bulk(field);
-        call.reply.bulk(value);
+    match hash {
+        Some(hash) if is_much(hash.size()) => {
+            let hash = Hash::clone(&hash);
+            return call.reply_elsewhere(move |reply| part.write(&hash, now, reply));
+        }
+        Some(hash) => part.write(&hash, now, call.reply),
+        None => part.open(0, call.reply),
     }
     Ok(())
+}
+
+impl Part {
+    fn open(self, fields: usize, reply: &mut Reply) {
+        match self {
+            Part::Fields | Part::Values => reply.array(fields),
+            Part::Both => reply.map(fields),
+        }
+    }
+
+    /// All fields that are there by this time.
+    fn write(self, hash: &Hash, now: Millis, reply: &mut Reply) {
+        self.open(hash.len(now) as usize, reply);
+        match self {
+            Part::Fields => hash.iter(now).for_each(|(field, _)| reply.bulk(field)),
+            Part::Values => hash.iter(now).for_each(|(_, value)| reply.bulk(value)),
+            Part::Both => hash.iter(now).for_each(|(field, value)| {
+                reply.bulk(field);
+                reply.bulk(value);
+            }),
+        }
+    }
 }
 
 /// HINCRBY key field increment

@@ -37,6 +37,10 @@ pub(crate) struct Connection {
     pub(crate) rubbish: Vec<Stretch>,
     /// There may be more to read.
     pub(crate) readable: bool,
+    /// Its commands took all of its share of a turn when they were last run: others go first.
+    pub(crate) is_heavy: bool,
+    /// Its worker will come back to it without being asked.
+    pub(crate) is_ready: bool,
     /// Waiting for the end of a pause.
     pub(crate) parked: bool,
     /// Since when the backlog has been above the soft limit, in milliseconds since the Unix epoch.
@@ -68,6 +72,8 @@ impl Connection {
             backlog_len: 0,
             rubbish: Vec::new(),
             readable: true,
+            is_heavy: false,
+            is_ready: false,
             parked: false,
             soft_since_ms: None,
             activity: 0,

@@ -289,6 +289,14 @@ impl Inner {
     }
 
     fn widen(&mut self, at: usize, siblings: Siblings<Tree>) -> Siblings<Tree> {
+        if self.branches.len() + siblings.len() <= FANOUT {
+            for (place, (bound, node)) in (at + 1..).zip(siblings) {
+                let count = node.len();
+                self.count += count;
+                self.branches.insert(place, Branch { bound, count, node });
+            }
+            return Vec::new();
+        }
         let appends = at + 1 == self.branches.len();
         let new = siblings.into_iter().map(|(bound, node)| Branch { bound, count: node.len(), node });
         let tail: Vec<Branch> = self.branches.drain(at + 1..).collect();
