@@ -259,6 +259,28 @@ impl Inner {
         self.branches[1..].partition_point(|branch| compare(&branch.bound).is_le())
     }
 
+    /// The same for a number that bounds begin with, looking first at the branch that has so large a share of them before
+    /// it. Narrows `range`, the least and the greatest number below this node, to the branch.
+    #[inline]
+    pub(crate) fn seek_near(&self, share: f64, number: u64, range: &mut (u64, u64)) -> usize {
+        let bound = |at: usize| self.branches[at].bound[0];
+        let last = self.branches.len() - 1;
+        let mut at = ((share * self.branches.len() as f64) as usize).min(last);
+        while at < last && bound(at + 1) <= number {
+            at += 1;
+        }
+        while at > 0 && bound(at) > number {
+            at -= 1;
+        }
+        if at > 0 {
+            range.0 = bound(at);
+        }
+        if at < last {
+            range.1 = bound(at + 1).saturating_sub(1);
+        }
+        at
+    }
+
     /// The same where equal bounds are decided by the first item.
     #[inline]
     pub(crate) fn seek_item(
