@@ -218,6 +218,11 @@ impl Executor {
         if self.server.pause.delays(row, session, self.seat.now_ms) {
             return Ok(Admitted::Paused);
         }
+        if self.server.persist.obstacles.any() != 0
+            && let Some(error) = self.server.persist.obstacles.refuses(row, session)
+        {
+            return Err(error);
+        }
         if let Some(multi) = &mut session.multi
             && !row.flags.has(Flags::NOT_QUEUED)
         {
@@ -275,7 +280,7 @@ impl Executor {
             if held.is_heard() && row.flags.has(Flags::WRITE) {
                 drop(held);
                 let command = (id, request.args, Mode::Direct);
-                return self.call_to_write(session, command, reply, |call| (row.handler)(call));
+                return self.call_to_write(session, command, reply, |call| call.run(row));
             }
             return parts.call(row, request.args, std::slice::from_ref(&key), &mut held);
         }
@@ -530,7 +535,7 @@ struct Parts<'a> {
 impl Parts<'_> {
     #[inline]
     fn call(&mut self, row: &Command, args: Args<'_>, keys: &[Key<'_>], held: &mut Held<'_>) -> Done {
-        self.with_call(Mode::Direct, args, keys, held, |call| (row.handler)(call))
+        self.with_call(Mode::Direct, args, keys, held, |call| call.run(row))
     }
 
     #[inline]
@@ -580,7 +585,7 @@ pub(crate) fn run_nested(call: &mut Call<'_, '_>, queued: &Queued) {
         settings: call.settings,
         worker: call.worker,
     };
-    let done = parts.with_call(Mode::Nested, args, &keys, call.held, |call| (row.handler)(call));
+    let done = parts.with_call(Mode::Nested, args, &keys, call.held, |call| call.run(row));
     let stats = &server.stats[call.worker];
     if let Err(error) = done {
         call.reply.fail(&error);

@@ -65,7 +65,7 @@ fn main() {
             _ = hash.set_deadline(&hasher, 0, &member(r % size), Some(1000 + r % 1000))
         });
         let (half, from) = (hash.expired(1500).max(1), Instant::now());
-        while hash.purge(&hasher, 1500, 64).0 > 0 {}
+        while hash.purge(&hasher, 1500, 64, |_| {}).0 > 0 {}
         println!("expired fields      {:.0} ns each", from.elapsed().as_nanos() as f64 / half as f64);
         let before = used();
         let mut sorted = ZSet::new();

@@ -5,8 +5,10 @@
 //!  | meta   | keylen | vallen | deadline | long key len | key bytes ... | value bytes or 8-byte pointer |
 //!    u32      u16      u16      if TTL     if LONG_KEY
 //!  meta: kind 3 bits | OUTSIDE | TTL | LONG_KEY | form 2 bits | access 24 bits
+//!  vallen: 15 bits | epoch 1 bit
 //! ```
 //!
+//! The epoch tells whether a snapshot that is being taken has the entry already; see [`crate::snapshot`].
 //! The form of a string is RAW or TEXT; that of a collection is what OBJECT ENCODING calls it.
 //!
 //! A key of 16 bytes with a value of 16 bytes takes 40 bytes, which the allocator serves without rounding. A second
@@ -23,7 +25,7 @@ use crate::collection::{Collection, Hash};
 use crate::outside::Outside;
 use crate::rope::{FLAT_MAX, Rope, Spine, Str};
 
-const _: () = assert!(FLAT_MAX < u16::MAX as usize, "a flat value's length fits the header");
+const _: () = assert!(FLAT_MAX < EPOCH as usize, "a flat value's length fits the header");
 
 /// What type of value an entry holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -85,13 +87,19 @@ const ACCESS_SHIFT: u32 = 8;
 const FLAGS: u32 = (1 << ACCESS_SHIFT) - 1;
 
 #[derive(Clone, Copy)]
+#[repr(C)]
 struct Header {
     meta: u32,
     key_len: u16,
+    /// The length of a flat value, and the epoch.
     value_len: u16,
 }
+
+/// Where the header's last field is.
+const VALUE_LEN_AT: usize = 6;
+const EPOCH: u16 = 1 << 15;
 const HEADER: usize = size_of::<Header>();
-const _: () = assert!(HEADER == 8);
+const _: () = assert!(HEADER == 8 && std::mem::offset_of!(Header, value_len) == VALUE_LEN_AT);
 
 /// A value on its way into or out of an entry.
 pub(crate) enum Value<'a> {
@@ -256,7 +264,7 @@ impl EntryPtr {
         let header = self.header();
         let (key, len) = self.key_range(header);
         if header.meta & OUTSIDE == 0 {
-            Str::Flat(self.slice(key + len, header.value_len as usize))
+            Str::Flat(self.slice(key + len, header.value_len()))
         } else {
             // SAFETY: OUTSIDE says that the address of a rope, since this is a string, follows the key; the entry owns a
             // reference to it.
@@ -280,19 +288,22 @@ impl EntryPtr {
         self.header().meta & OUTSIDE != 0
     }
 
-    /// Overwrites a flat value by one of the same length; `false` (and nothing done) when that does not fit.
+    /// Whether the string's bytes lie in the entry and are so many.
     #[inline]
-    pub(crate) fn overwrite(self, bytes: &[u8], raw: bool) -> bool {
+    pub(crate) fn has_room_of(self, len: usize) -> bool {
         let header = self.header();
-        if header.meta & OUTSIDE != 0 || header.value_len as usize != bytes.len() {
-            return false;
-        }
+        header.meta & OUTSIDE == 0 && header.value_len() == len
+    }
+
+    /// Overwrites a flat value by one of the same length.
+    #[inline]
+    pub(crate) fn overwrite(self, bytes: &[u8]) {
+        assert!(self.has_room_of(bytes.len()), "the caller has looked");
+        let header = self.header();
         let (key, len) = self.key_range(header);
-        let form = if raw { RAW } else { 0 };
-        self.set_meta(header.meta & !(RAW | TEXT) | form);
+        self.set_meta(header.meta & !(RAW | TEXT));
         // SAFETY: the flat value's bytes follow the key and are as many as `bytes`.
         unsafe { self.0.add(key + len).copy_from_nonoverlapping(NonNull::from(bytes).cast(), bytes.len()) }
-        true
     }
 
     /// Notes that a flat value has been edited.
@@ -304,7 +315,7 @@ impl EntryPtr {
     pub(crate) fn patch(self, offset: usize, bytes: &[u8]) {
         let header = self.header();
         assert!(
-            header.meta & OUTSIDE == 0 && offset + bytes.len() <= header.value_len as usize,
+            header.meta & OUTSIDE == 0 && offset + bytes.len() <= header.value_len(),
             "inside a flat value"
         );
         let (key, len) = self.key_range(header);
@@ -325,9 +336,7 @@ impl EntryPtr {
         }
         let (key, len) = self.key_range(header);
         // SAFETY: the flat value's bytes follow the key; that nobody else looks at them is the caller's promise.
-        Some(unsafe {
-            std::slice::from_raw_parts_mut(self.0.as_ptr().add(key + len), header.value_len as usize)
-        })
+        Some(unsafe { std::slice::from_raw_parts_mut(self.0.as_ptr().add(key + len), header.value_len()) })
     }
 
     /// What is not in the entry itself; `None` for a flat value. The entry must then be freed or get something back.
@@ -390,6 +399,19 @@ impl EntryPtr {
         self.set_meta(self.header().meta & FLAGS | access << ACCESS_SHIFT);
     }
 
+    /// In which of two epochs the entry was made, or handed to a snapshot.
+    #[inline]
+    pub(crate) fn epoch(self) -> bool {
+        self.header().value_len & EPOCH != 0
+    }
+
+    #[inline]
+    pub(crate) fn set_epoch(self, epoch: bool) {
+        let value_len = self.header().value_len & !EPOCH | if epoch { EPOCH } else { 0 };
+        // SAFETY: see the note above the `impl`; this is the header's last field.
+        unsafe { self.0.add(VALUE_LEN_AT).cast::<u16>().write(value_len) }
+    }
+
     pub(crate) fn is_raw(self) -> bool {
         self.header().meta & RAW != 0
     }
@@ -410,7 +432,7 @@ impl EntryPtr {
     fn size(self) -> usize {
         let header = self.header();
         let (key, len) = self.key_range(header);
-        key + len + if header.meta & OUTSIDE != 0 { size_of::<usize>() } else { header.value_len as usize }
+        key + len + if header.meta & OUTSIDE != 0 { size_of::<usize>() } else { header.value_len() }
     }
 
     /// Frees the entry and gives back what was not in it, whose freeing may be long work.
@@ -549,6 +571,11 @@ impl Kind {
 
 impl Header {
     #[inline]
+    fn value_len(self) -> usize {
+        (self.value_len & !EPOCH) as usize
+    }
+
+    #[inline]
     fn key_offset(self) -> usize {
         HEADER + if self.meta & TTL != 0 { 8 } else { 0 } + if self.meta & LONG_KEY != 0 { 8 } else { 0 }
     }
@@ -583,6 +610,16 @@ impl<'a> View<'a> {
     pub fn string(&self) -> Str<'a> {
         assert!(self.kind() == Kind::String, "the caller has looked at the kind");
         self.entry.string()
+    }
+
+    /// A share of the rope that a long string is, made in constant time; `None` where the string lies in the entry.
+    /// Panics for other kinds.
+    pub fn rope(&self) -> Option<Rope> {
+        assert!(self.kind() == Kind::String, "the caller has looked at the kind");
+        match self.entry.share_outside()? {
+            Outside::Rope(rope) => Some(rope),
+            _ => unreachable!("a string outside is a rope"),
+        }
     }
 
     /// The value of a collection; panics for other kinds.
@@ -639,6 +676,9 @@ mod tests {
                     assert_eq!(entry.deadline(), deadline);
                     entry.set_access(7);
                     assert_eq!(entry.access(), 7);
+                    assert!(!entry.epoch());
+                    entry.set_epoch(true);
+                    assert!(entry.epoch() && entry.access() == 7);
                     assert_eq!(&*entry.string().bytes(), value);
                     drop(entry.free());
                 }

@@ -92,6 +92,7 @@ impl Held<'_> {
                 || score(entry, policy.order, held.seat.now_ms, decay_minutes) >= candidate.score;
             let goes = unused && (entry.deadline().is_some() || !policy.volatile_only);
             if goes {
+                held.log_removal(place, entry.key());
                 held.remove_found(place, found);
             }
             goes

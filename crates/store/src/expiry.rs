@@ -67,7 +67,7 @@ impl Held<'_> {
             let place = Place::new(db as u32, slot as u16);
             let (due, complete) = self.visit(place, |held| held.sweep_slot(place, now));
             removed += due.len();
-            self.free_expired(&due);
+            self.free_expired(place, &due);
             at = if complete { slot + 1 } else { slot };
             if stop() {
                 return Swept { removed, next: Some(at) };
@@ -172,6 +172,7 @@ impl Held<'_> {
             slot.remove_due(branch, segment, now, due.len(), self.seat);
             self.note_emptied(place);
         }
+        due.iter().for_each(|word| self.log_removal(place, word.entry().key()));
         self.tell_removed(place, due);
         add(&self.seat.tally.expired_in_sweeps, due.len() as u64);
         hashes.into_iter().for_each(|word| self.sweep_hash(place, word, fields_left));
@@ -184,8 +185,9 @@ impl Held<'_> {
     /// Removes keys whose time has passed; they were seen in the slot under the lock that is still held.
     pub(crate) fn remove_expired(&mut self, place: Place, expired: &[Word]) {
         self.take_out(place, expired);
+        expired.iter().for_each(|word| self.log_removal(place, word.entry().key()));
         self.tell_removed(place, expired);
-        self.free_expired(expired);
+        self.free_expired(place, expired);
     }
 
     fn take_out(&mut self, place: Place, expired: &[Word]) {
@@ -198,11 +200,11 @@ impl Held<'_> {
     }
 
     /// Frees entries that are out of their tables.
-    fn free_expired(&mut self, expired: &[Word]) {
+    fn free_expired(&mut self, place: Place, expired: &[Word]) {
         for word in prefetching(expired) {
             let deadline = word.entry().deadline().expect("whoever saw it expired saw a deadline");
             assert!(deadline <= self.seat.now_ms, "deadlines are rounded up in the column");
-            self.free(word.entry());
+            self.free(place, word.entry());
         }
         add(&self.seat.tally.expired, expired.len() as u64);
     }

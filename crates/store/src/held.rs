@@ -156,7 +156,9 @@ impl<'a> Held<'a> {
 
     pub(crate) fn all(keyspace: &'a Keyspace, seat: &'a mut Seat) -> Held<'a> {
         keyspace.assert_free(seat);
+        keyspace.lay_down(seat);
         let closed = keyspace.close(seat);
+        keyspace.attune(seat);
         seat.holding = true;
         Held { keyspace, seat, scope: Scope::All(closed), heard: false }
     }
@@ -218,7 +220,9 @@ impl<'a> Held<'a> {
         }
     }
 
+    /// Lets go of what is held, once the log has what was done with it.
     fn unlock(&mut self) {
+        self.commit();
         let places = match &self.scope {
             Scope::One(place) => std::slice::from_ref(place),
             Scope::Many(places) => places,
@@ -268,6 +272,7 @@ impl<'a> Held<'a> {
     #[cold]
     fn expire(&mut self, key: &Key<'_>, found: Found, keep: bool) -> Option<Found> {
         if !keep {
+            self.log_removal(key.place, key.bytes);
             self.remove_found(key.place, found);
             add(&self.seat.tally.expired, 1);
         }
@@ -410,6 +415,7 @@ impl<'a> Held<'a> {
             return Err(WrongType);
         }
         self.mark(entry);
+        self.preserve(key.place, entry);
         let before = entry.times();
         let mut value = entry.collection_mut::<T>();
         let mut edit = Edit::new(&mut *value, entry.form());
@@ -468,7 +474,7 @@ impl<'a> Held<'a> {
         }
         if let Some(found) = self.live_or_gone(key) {
             let old = self.detach(key.place, found);
-            self.free(old);
+            self.free(key.place, old);
         }
         self.add_collection(key, value, form, deadline);
         self.changed(key, Change::Written);
@@ -512,7 +518,11 @@ impl<'a> Held<'a> {
         } else {
             self.mark(old);
         }
-        if before != deadline || old.kind() != Kind::String || !old.overwrite(bytes, false) {
+        let fits = before == deadline && old.kind() == Kind::String && old.has_room_of(bytes.len());
+        if fits {
+            self.preserve(key.place, old);
+            old.overwrite(bytes);
+        } else {
             let entry = EntryPtr::new(key.bytes, Value::string(bytes), deadline, old.access());
             self.replace(key, found, entry);
         }
@@ -562,6 +572,7 @@ impl<'a> Held<'a> {
             return Err(WrongType.into());
         }
         self.mark(entry);
+        self.preserve(key.place, entry);
         let Some(bytes) = entry.flat_mut() else { return Ok(None) };
         let Edited { changes, instead } = edit(bytes)?;
         match instead.map(Made::Flat) {
@@ -636,6 +647,7 @@ impl<'a> Held<'a> {
         if bytes.is_empty() {
             return Ok(len);
         }
+        self.preserve(key.place, entry);
         if let Some(mut rope) = entry.rope_mut() {
             rope.write(offset, bytes);
         } else if end <= len {
@@ -662,6 +674,7 @@ impl<'a> Held<'a> {
     pub fn set_deadline(&mut self, key: &Key<'_>, deadline: Option<Millis>) -> bool {
         let Some(found) = self.live(key) else { return false };
         let entry = found.entry();
+        self.preserve(key.place, entry);
         match deadline {
             Some(deadline) if entry.deadline().is_some() => {
                 let before = entry.times();
@@ -671,6 +684,7 @@ impl<'a> Held<'a> {
             _ if entry.deadline() != deadline => {
                 let before = entry.times();
                 let new = entry.rebuild(key.bytes, deadline);
+                new.set_epoch(self.seat.epoch);
                 self.slot(key).1.replace(found, new);
                 self.note_times(key.place, found, before);
             }
@@ -684,10 +698,11 @@ impl<'a> Held<'a> {
     pub fn rename(&mut self, from: &Key<'_>, to: &Key<'_>) {
         let found = self.live(from).expect("the caller has seen the key");
         let entry = self.detach(from.place, found);
+        self.preserve(from.place, entry);
         self.changed(from, Change::Removed);
         if let Some(found) = self.live_or_gone(to) {
             let old = self.detach(to.place, found);
-            self.free(old);
+            self.free(to.place, old);
         }
         let new = entry.rebuild(to.bytes, entry.deadline());
         self.add_entry(to, new);
@@ -701,7 +716,7 @@ impl<'a> Held<'a> {
         let new = found.entry().copy(to.bytes, found.entry().deadline(), self.new_access());
         if let Some(found) = self.live_or_gone(to) {
             let old = self.detach(to.place, found);
-            self.free(old);
+            self.free(to.place, old);
         }
         self.add_entry(to, new);
         self.changed(to, Change::Written);
@@ -808,6 +823,7 @@ impl<'a> Held<'a> {
         if slot.len() == 0 {
             db.occupied.set(key.place.slot());
         }
+        entry.set_epoch(self.seat.epoch);
         let times = entry.times();
         let due = times.first().map_or(0, |first| self.keyspace.coarse(first));
         if due != 0 {
@@ -821,9 +837,10 @@ impl<'a> Held<'a> {
     fn replace(&mut self, key: &Key<'_>, found: Found, entry: EntryPtr) {
         let old = found.entry();
         let before = old.times();
+        entry.set_epoch(self.seat.epoch);
         self.slot(key).1.replace(found, entry);
         self.note_times(key.place, found, before);
-        self.free(old);
+        self.free(key.place, old);
     }
 
     /// Takes an entry out of its table.
@@ -843,7 +860,7 @@ impl<'a> Held<'a> {
         let word = found.segment.word(found.bucket);
         let entry = self.detach(place, found);
         self.tell_removed(place, &[word]);
-        self.free(entry);
+        self.free(place, entry);
     }
 
     /// Counts keys that have been removed, and tells those who watch them or wait for them.
@@ -855,11 +872,6 @@ impl<'a> Held<'a> {
                 self.tell(slot, place, word.entry().key(), Change::Removed, Concerns::Everybody)
             });
         }
-    }
-
-    pub(crate) fn free(&mut self, entry: EntryPtr) {
-        let outside = entry.free();
-        self.seat.discard(outside);
     }
 }
 

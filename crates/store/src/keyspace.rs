@@ -10,11 +10,13 @@ use crate::bits::SlotBits;
 use crate::entry::EntryPtr;
 use crate::gate::{Closed, Gate};
 use crate::held::Held;
+use crate::journal::Journal;
 use crate::key::{Hasher, Key, Place};
 use crate::outside::Trash;
 use crate::seat::{DbTally, LeftBehind, Seat, Tally, Total};
 use crate::segment::Word;
 use crate::slot::{Slot, Slots};
+use crate::snapshot::Snapshots;
 use crate::watch::{After, Change};
 use crate::{Millis, SLOTS};
 
@@ -72,6 +74,10 @@ impl Flushed {
             seat.trash.extend(entry.free().and_then(|outside| Trash::of_outside(outside, 1)));
         });
     }
+
+    pub(crate) fn db(&self) -> &Db {
+        &self.0
+    }
 }
 
 /// See the module's text.
@@ -94,6 +100,8 @@ pub struct Keyspace {
     pub(crate) waited_keys: [AtomicUsize; 2],
     /// The last ticket given to a waiter.
     pub(crate) tickets: AtomicU64,
+    pub(crate) snapshots: Snapshots,
+    pub journal: Journal,
     random: AtomicU64,
     /// Also what seats are told from those of another keyspace by.
     left_behind: Arc<LeftBehind>,
@@ -116,6 +124,8 @@ impl Keyspace {
             waits: AtomicUsize::new(0),
             waited_keys: Default::default(),
             tickets: AtomicU64::new(0),
+            snapshots: Snapshots::new(seats),
+            journal: Journal::new(seats),
             random: AtomicU64::new(random | 1),
             left_behind: Arc::default(),
         }
@@ -149,12 +159,32 @@ impl Keyspace {
         assert!(Arc::ptr_eq(&seat.left_behind, &self.left_behind), "a seat is used with its own keyspace");
         self.gate.enter(seat.index);
         seat.inside = true;
+        self.attune(seat);
+    }
+
+    /// What a seat has to know that changes only behind the closed gate.
+    #[inline]
+    pub(crate) fn attune(&self, seat: &mut Seat) {
+        seat.epoch = self.snapshots.epoch();
+        seat.draft.is_on = self.journal.is_on();
+    }
+
+    /// Hands on what a seat has written and kept, before it goes outside.
+    #[inline]
+    pub(crate) fn lay_down(&self, seat: &mut Seat) {
+        if !seat.kept.is_empty() {
+            self.snapshots.lay_down(seat.index, &mut seat.kept);
+        }
+        if !seat.draft.is_empty() {
+            self.journal.lay_down(seat.index, &mut seat.draft);
+        }
     }
 
     #[inline]
     pub fn leave(&self, seat: &mut Seat) {
         self.assert_inside(seat);
         assert!(!seat.holding, "a seat leaves with nothing held");
+        self.lay_down(seat);
         self.gate.leave(seat.index);
         seat.inside = false;
         if seat.has_much_retired() {
@@ -306,7 +336,7 @@ impl Keyspace {
                 Audience::put(&new.audience, Some(audience));
             }
         }
-        Some(Flushed(old))
+        self.snapshots.keep_flushed(Flushed(old))
     }
 
     /// Exchanges two databases. Everything is held.

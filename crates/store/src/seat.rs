@@ -9,9 +9,11 @@ use parking_lot::Mutex;
 use crate::Millis;
 use crate::collection::Cut;
 use crate::gate::Gate;
+use crate::journal::Draft;
 use crate::key::Place;
 use crate::outside::{Outside, Trash};
 use crate::segment::Retired;
+use crate::snapshot::Kept;
 use crate::wait::Woken;
 
 /// How reads leave their mark on an entry, for eviction and OBJECT IDLETIME or FREQ.
@@ -50,6 +52,16 @@ pub struct Seat {
     pub(crate) woken: VecDeque<Woken>,
     /// Those that could not be served with what was held.
     pub(crate) put_off: VecDeque<Woken>,
+    /// The present epoch; see [`crate::snapshot`].
+    pub(crate) epoch: bool,
+    /// Entries kept for a snapshot since the seat went inside.
+    pub(crate) kept: Vec<Kept>,
+    /// What has been logged since then.
+    pub draft: Draft,
+    /// Changes that were logged where they were made; see [`crate::Held::changes`].
+    pub(crate) logged_aside: u64,
+    /// How often it was said what to log.
+    pub(crate) told: u64,
     pub(crate) index: usize,
     pub(crate) inside: bool,
     /// Something is held with this seat: it must not leave, and not hold a second thing.
@@ -126,6 +138,11 @@ impl Seat {
             trash: Vec::new(),
             woken: VecDeque::new(),
             put_off: VecDeque::new(),
+            epoch: false,
+            kept: Vec::new(),
+            draft: Draft::default(),
+            logged_aside: 0,
+            told: 0,
             index,
             inside: false,
             holding: false,

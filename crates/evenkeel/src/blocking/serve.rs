@@ -81,7 +81,7 @@ impl Host<'_> {
         let mut session = Session::new(blocked.client.clone(), true);
         session.db = blocked.db;
         held.seat.no_touch = blocked.no_touch;
-        (row.handler)(&mut Call {
+        let mut call = Call {
             id: blocked.id,
             args,
             keys: &keys,
@@ -92,7 +92,8 @@ impl Host<'_> {
             settings: self.settings,
             worker: self.worker,
             mode,
-        })
+        };
+        call.run(row)
     }
 
     /// The call was counted when it began to wait; now its time and what came of it are.

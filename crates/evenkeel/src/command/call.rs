@@ -4,9 +4,10 @@ use std::sync::Arc;
 
 use evenkeel_store::{Held, Key};
 
-use super::{Args, Id};
+use super::{Args, Command, Flags, Id};
 use crate::blocking::Mode;
 use crate::config::Settings;
+use crate::error::Done;
 use crate::reply::Reply;
 use crate::server::Server;
 use crate::session::Session;
@@ -29,6 +30,42 @@ pub(crate) struct Call<'a, 'h> {
 }
 
 impl Call<'_, '_> {
+    /// Runs the row's handler.
+    #[inline]
+    pub(crate) fn run(&mut self, row: &Command) -> Done {
+        self.logged(row, |call| (row.handler)(call))
+    }
+
+    /// Does what this command does. If that has changed anything, and `f` has not said what to log ([`Call::log`]), the
+    /// command is logged as it came.
+    #[inline]
+    pub(crate) fn logged(&mut self, row: &Command, f: impl FnOnce(&mut Self) -> Done) -> Done {
+        if !self.held.is_logged() || !row.flags.has(Flags::WRITE) {
+            return f(self);
+        }
+        let before = (self.held.changes(), self.held.told());
+        let done = f(self);
+        if self.held.changes() != before.0 && self.held.told() == before.1 {
+            // By the name that every server knows it by, whatever the configuration calls it here.
+            let (name, args) = (row.name.split('|').next().expect("a name"), self.args);
+            let arg = |at| if at == 0 { name.as_bytes() } else { args.at(at) };
+            self.held.log(self.session.db, (0..args.len()).map(arg));
+        }
+        done
+    }
+
+    /// Whether a handler has to say what to log, because the call as it came would not have the same effect at another time
+    /// or place: it names times relative to the present, or leaves something to chance.
+    #[inline]
+    pub(crate) fn is_logged(&self) -> bool {
+        self.held.is_logged()
+    }
+
+    /// Logs a command that has the effect which this call has had, in its database. Several make one transaction.
+    pub(crate) fn log(&mut self, args: &[&[u8]]) {
+        self.held.log(self.session.db, args.iter().copied());
+    }
+
     /// The time by which this command goes, in milliseconds since the Unix epoch.
     pub(crate) fn now_ms(&self) -> u64 {
         self.held.seat.now_ms

@@ -41,7 +41,7 @@ impl Call<'_, '_> {
             let now = call.held.peek_collection::<T>(&call.keys[0]);
             now.is_ok_and(|now| now.is_some_and(|now| now.is_same(&known)))
         };
-        self.go_long(Work::writes(compute, is_current, |call, (changed, changes, mut reply)| {
+        self.go_long(Work::writes(compute, is_current, |call, (changed, changes, reply)| {
             let old = call.held.edit_if_there::<T, _>(&call.keys[0], |edit| {
                 edit.changes = changes;
                 std::mem::replace(&mut **edit, changed)
@@ -49,7 +49,7 @@ impl Call<'_, '_> {
             if let Some(old) = old {
                 call.held.discard(old);
             }
-            call.reply.encoded(std::mem::take(&mut reply.bytes));
+            call.reply.append(reply);
             Ok(())
         }))
     }

@@ -126,13 +126,15 @@ fn hsetnx(call: &mut Call<'_, '_>) -> Done {
 fn hget(call: &mut Call<'_, '_>) -> Done {
     let (hasher, now) = sight(call);
     let hash = call.held.collection::<Hash>(&call.keys[0])?;
-    reply_value(call.reply, hash.as_ref().and_then(|hash| hash.get(hasher, now, call.args.at(2))));
+    reply_value(call.reply, hash.as_deref(), (hasher, now), call.args.at(2));
     Ok(())
 }
 
-fn reply_value(reply: &mut Reply, value: Option<&[u8]>) {
-    match value {
-        Some(value) => reply.bulk(value),
+/// Replies the value of a field, or null.
+#[inline]
+fn reply_value(reply: &mut Reply, hash: Option<&Hash>, (hasher, now): (&Hasher, Millis), field: &[u8]) {
+    match hash.and_then(|hash| Some((hash, hash.get(hasher, now, field)?))) {
+        Some((hash, value)) => reply.element(value, || hash.share(hasher, field)),
         None => reply.null(),
     }
 }
@@ -143,7 +145,7 @@ fn hmget(call: &mut Call<'_, '_>) -> Done {
     let hash = call.held.collection::<Hash>(&call.keys[0])?;
     call.reply.array(call.args.len() - 2);
     for field in call.args.from(2) {
-        reply_value(call.reply, hash.as_ref().and_then(|hash| hash.get(hasher, now, field)));
+        reply_value(call.reply, hash.as_deref(), (hasher, now), field);
     }
     Ok(())
 }
@@ -234,13 +236,13 @@ impl Part {
     /// All fields that are there by this time.
     fn write(self, hash: &Hash, now: Millis, reply: &mut Reply) {
         self.open(hash.len(now) as usize, reply);
-        match self {
-            Part::Fields => hash.iter(now).for_each(|(field, _)| reply.bulk(field)),
-            Part::Values => hash.iter(now).for_each(|(_, value)| reply.bulk(value)),
-            Part::Both => hash.iter(now).for_each(|(field, value)| {
-                reply.bulk(field);
-                reply.bulk(value);
-            }),
+        for (at, field) in hash.fields().enumerate().filter(|(_, field)| field.is_live(now)) {
+            if !matches!(self, Part::Values) {
+                reply.element(field.name, || hash.shares_at(at as u64).0);
+            }
+            if !matches!(self, Part::Fields) {
+                reply.element(field.value, || hash.shares_at(at as u64).1);
+            }
         }
     }
 }

@@ -158,7 +158,8 @@ fn pop(call: &mut Call<'_, '_>, side: Side) -> Done {
     let popped = call.held.edit_if_there(&call.keys[0], |list: &mut Edit<'_, List>| match count {
         None => {
             let range = side.range(1, list.len());
-            call.reply.bulk(list.get(range.start).expect("what is there is not empty"));
+            let element = list.get(range.start).expect("what is there is not empty");
+            call.reply.element(element, || list.share(range.start));
             remove(list, range);
         }
         Some(count) => {
@@ -199,10 +200,11 @@ fn take(list: &mut Edit<'_, List>, count: u64, side: Side, reply: &mut Reply) {
 }
 
 fn tell(list: &List, range: Range<u64>, side: Side, reply: &mut Reply) {
-    let elements = list.range(range);
+    let elements = list.range(range.clone());
+    let each = |(at, element)| reply.element(element, || list.share(at));
     match side {
-        Side::Left => elements.for_each(|element| reply.bulk(element)),
-        Side::Right => elements.rev().for_each(|element| reply.bulk(element)),
+        Side::Left => range.zip(elements).for_each(each),
+        Side::Right => range.rev().zip(elements.rev()).for_each(each),
     }
 }
 
@@ -226,8 +228,8 @@ fn lindex(call: &mut Call<'_, '_>) -> Done {
         call.reply.null();
         return Ok(());
     };
-    match position(call.args.int(2)?, list.len()).and_then(|at| list.get(at)) {
-        Some(element) => call.reply.bulk(element),
+    match position(call.args.int(2)?, list.len()).and_then(|at| Some((at, list.get(at)?))) {
+        Some((at, element)) => call.reply.element(element, || list.share(at)),
         None => call.reply.null(),
     }
     Ok(())
@@ -271,9 +273,9 @@ fn lrange(call: &mut Call<'_, '_>) -> Done {
 }
 
 fn reply_range(reply: &mut Reply, list: &List, range: Range<u64>) {
-    let elements = list.range(range);
+    let elements = list.range(range.clone());
     reply.array(elements.len());
-    elements.for_each(|element| reply.bulk(element));
+    range.zip(elements).for_each(|(at, element)| reply.element(element, || list.share(at)));
 }
 
 /// The positions from `start` to `stop`, which count from the end where they are negative; `None` when there are none.

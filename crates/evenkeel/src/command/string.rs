@@ -77,6 +77,7 @@ fn set_with_options(call: &mut Call<'_, '_>) -> Done {
     };
     if sets {
         call.held.set_string(key, call.args.at(2), expire);
+        log_set(call, expire);
     }
     match (options.get, sets) {
         (true, _) => {}
@@ -84,6 +85,19 @@ fn set_with_options(call: &mut Call<'_, '_>) -> Done {
         (false, false) => call.reply.null(),
     }
     Ok(())
+}
+
+/// Logs that the key has been set, whatever the conditions were, until a time that does not depend on the present.
+fn log_set(call: &mut Call<'_, '_>, expire: Expire) {
+    if !call.is_logged() {
+        return;
+    }
+    let (key, value) = (call.keys[0].bytes, call.args.at(2));
+    match expire {
+        Expire::Clear => call.log(&[b"SET", key, value]),
+        Expire::Keep => call.log(&[b"SET", key, value, b"KEEPTTL"]),
+        Expire::At(deadline) => call.log(&[b"SET", key, value, b"PXAT", deadline.to_string().as_bytes()]),
+    }
 }
 
 /// Whether the command's key is there and holds just these bytes.
@@ -303,6 +317,8 @@ fn incrbyfloat(call: &mut Call<'_, '_>) -> Done {
     let increment = Extended::parse(call.args.at(2)).ok_or(Error::NotFloat)?;
     let text = value.plus(increment).ok_or(Error::NotFinite)?.print();
     call.held.set_text(key, text.as_bytes());
+    // Sums of long floats are not the same on all machines.
+    call.log(&[b"SET", key.bytes, text.as_bytes(), b"KEEPTTL"]);
     call.reply.bulk(text.as_bytes());
     Ok(())
 }

@@ -23,15 +23,23 @@ impl Held<'_> {
         let key_hash = hasher.hash(entry.key());
         let found = slot.find_word(key_hash, word).expect("it was seen under the same lock");
         let before = entry.times();
+        self.preserve(place, entry);
         let mut hash = entry.collection_mut::<Hash>();
         let due = hash.expired(now);
         if hash.len(now) == 0 && *fields_left > 0 {
             drop(hash);
             add(&self.seat.tally.expired_fields, due);
             *fields_left = fields_left.saturating_sub(WHOLE);
+            self.log_removal(place, entry.key());
             return self.remove_found(place, found);
         }
-        let (removed, cut) = hash.purge(hasher, now, *fields_left);
+        let mut names: Vec<Vec<u8>> = Vec::new();
+        let is_logged = self.is_logged();
+        let (removed, cut) = hash.purge(hasher, now, *fields_left, |name| {
+            if is_logged {
+                names.push(name.to_vec());
+            }
+        });
         debug_assert!(!hash.is_empty(), "a hash that has no live field is removed as a whole");
         drop(hash);
         self.seat.discard_cut(cut);
@@ -40,6 +48,10 @@ impl Held<'_> {
         add(&self.seat.tally.dirty, removed as u64);
         let found = self.note_times(place, found, before);
         slot.remember(found);
+        if !names.is_empty() {
+            let args = [&b"HDEL"[..], entry.key()].into_iter().chain(names.iter().map(Vec::as_slice));
+            self.log_aside(place, args.collect::<Vec<_>>().into_iter(), removed as u64);
+        }
         if removed > 0 && Audience::is_there(&slot.audience) {
             self.tell(slot, place, entry.key(), Change::Written, Concerns::Everybody);
         }

@@ -92,7 +92,7 @@ impl Model {
         let mut due: Vec<u64> = self.plain.values().filter_map(|(_, deadline)| *deadline).collect();
         due.retain(|deadline| *deadline <= self.now);
         due.sort_unstable();
-        let (removed, _) = self.hash.purge(&self.hasher, self.now, max);
+        let (removed, _) = self.hash.purge(&self.hasher, self.now, max, |_| {});
         assert_eq!(removed, due.len().min(max));
         let left: Plain = self.hash.fields().map(owned).collect();
         assert_eq!(left.len(), self.plain.len() - removed);
@@ -213,5 +213,5 @@ fn a_long_value_has_room_for_a_deadline() {
         assert_eq!((field.deadline, field.value.as_ptr()), (deadline, at));
     }
     assert!(!hash.set_deadline(&hasher, 7, b"long", None), "it has expired");
-    assert_eq!((hash.len(6), hash.len(7), hash.purge(&hasher, 7, 5).0), (2, 1, 1));
+    assert_eq!((hash.len(6), hash.len(7), hash.purge(&hasher, 7, 5, |_| {}).0), (2, 1, 1));
 }

@@ -4,7 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use evenkeel_store::evict::{Order, Policy, Pool};
 use evenkeel_store::rope::{CHUNK, FLAT_MAX};
-use evenkeel_store::{Expire, SLOTS};
+use evenkeel_store::snapshot::{Sink, Walk};
+use evenkeel_store::{Expire, SLOTS, Seat, View};
 use evenkeel_testkit::Random;
 
 use crate::memory::held as held_memory;
@@ -28,6 +29,32 @@ struct Model {
     databases: Vec<BTreeMap<Vec<u8>, Entry>>,
     pools: Vec<(Policy, Pool)>,
     expired: u64,
+    /// The snapshot thread's.
+    seat: Seat,
+    snapshot: Option<Snapshot>,
+    snapshots: usize,
+}
+
+/// A snapshot that is being taken, what was there when it began, and what it has got.
+struct Snapshot {
+    walk: Walk,
+    expected: Vec<BTreeMap<Vec<u8>, Entry>>,
+    got: Got,
+}
+
+struct Got(Vec<BTreeMap<Vec<u8>, Entry>>);
+
+impl Sink for Got {
+    fn take(&mut self, db: u32, view: View<'_>) {
+        let entry = Entry { value: view.string().bytes().into_owned(), deadline: view.deadline() };
+        let twice = self.0[db as usize].insert(view.key().to_vec(), entry);
+        assert!(twice.is_none(), "each key comes once");
+    }
+
+    fn share(&mut self, db: u32, view: View<'_>) -> usize {
+        self.take(db, view);
+        view.string().len()
+    }
 }
 
 impl Model {
@@ -38,6 +65,9 @@ impl Model {
         });
         let world = World::new(DATABASES);
         Model {
+            seat: world.keyspace.seat(),
+            snapshot: None,
+            snapshots: 0,
             world,
             random,
             name,
@@ -105,13 +135,17 @@ impl Model {
     }
 
     fn step(&mut self) {
+        if self.snapshot.is_some() && self.random.chance(10) {
+            self.step_snapshot();
+        }
         match self.random.below(1000) {
             0..3 => self.flush_or_swap(),
             3..6 => self.sweep(),
             6..60 => self.evict(),
             60..80 => self.world.seat.now_ms += self.random.below(2000) as u64,
             80..85 => self.world.seat.keep_expired = self.random.chance(30),
-            85..100 => self.random_key(),
+            85..97 => self.random_key(),
+            97..100 => self.begin_snapshot(),
             100..400 => self.set(),
             400..470 => self.append(),
             470..540 => self.write_range(),
@@ -250,6 +284,31 @@ impl Model {
         }
     }
 
+    fn begin_snapshot(&mut self) {
+        if self.snapshot.is_some() {
+            return;
+        }
+        let walk = self.world.all(|held| held.begin_snapshot());
+        let got = Got(vec![BTreeMap::new(); DATABASES]);
+        self.snapshot = Some(Snapshot { walk, expected: self.databases.clone(), got });
+    }
+
+    /// A few steps of the walk, or its end.
+    fn step_snapshot(&mut self) {
+        let keyspace = &self.world.keyspace;
+        let snapshot = self.snapshot.as_mut().expect("one has begun");
+        for _ in 0..self.random.below(64) {
+            snapshot.walk.step(keyspace, &mut self.seat, &mut snapshot.got);
+        }
+        if !snapshot.walk.is_done() || self.random.chance(50) {
+            return;
+        }
+        let Snapshot { walk, expected, mut got } = self.snapshot.take().expect("one has begun");
+        self.world.all(|held| held.end_snapshot(walk)).finish(&mut got);
+        assert!(got.0 == expected, "a snapshot is what was there when it began");
+        self.snapshots += 1;
+    }
+
     fn sweep(&mut self) {
         let (db, now) = (self.random.below(DATABASES), self.world.seat.now_ms);
         let removed = self.world.sweep(db);
@@ -344,6 +403,10 @@ fn run(name: fn(&mut Random) -> Vec<u8>, steps: usize, test: &str) {
     }
     model.check_everything();
     assert!(model.world.seat.now_ms > START_MS);
+    while model.snapshot.is_some() {
+        model.step_snapshot();
+    }
+    assert!(cfg!(miri) || model.snapshots > 0, "snapshots were taken");
     // All keys that can expire do, and are swept.
     model.world.seat.now_ms += 1 << 30;
     for db in 0..DATABASES {

@@ -22,9 +22,10 @@ pub(super) fn hgetex(call: &mut Call<'_, '_>) -> Done {
     reply.array(args.len() - first);
     let found = call.held.edit_if_there(&keys[0], |hash: &mut Edit<'_, Hash>| {
         for name in args.from(first) {
-            let field = hash.field(hasher, now, name);
-            reply_value(reply, field.map(|field| field.value));
-            let Some(field) = field.filter(|_| !options.leaves_deadline()) else { continue };
+            reply_value(reply, Some(hash), (hasher, now), name);
+            let Some(field) = hash.field(hasher, now, name).filter(|_| !options.leaves_deadline()) else {
+                continue;
+            };
             let had_deadline = field.deadline.is_some();
             hash.changes += u64::from(match expire {
                 Expire::At(deadline) if deadline <= now => hash.remove(hasher, now, name),
@@ -93,7 +94,7 @@ pub(super) fn hgetdel(call: &mut Call<'_, '_>) -> Done {
     reply.array(args.len() - first);
     let found = call.held.edit_if_there(&keys[0], |hash: &mut Edit<'_, Hash>| {
         for name in args.from(first) {
-            reply_value(reply, hash.get(hasher, now, name));
+            reply_value(reply, Some(hash), (hasher, now), name);
             hash.changes += u64::from(hash.remove(hasher, now, name));
         }
     })?;

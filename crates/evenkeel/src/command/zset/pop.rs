@@ -104,11 +104,18 @@ fn pop(call: &mut Call<'_, '_>, key: usize, end: End, count: u64, shape: Shape) 
 
 /// Tells the members at these positions, the outermost first.
 fn reply_popped(reply: &mut Reply, zset: &ZSet, range: Range<u64>, end: End, key: &[u8], shape: Shape) {
-    let members = zset.range(range);
-    begin(reply, key, members.len(), shape);
+    begin(reply, key, (range.end - range.start) as usize, shape);
+    let members = zset.range(range.clone());
+    let each = |(at, (member, score)): (u64, (&[u8], f64))| {
+        if matches!(shape, Shape::Pairs | Shape::KeyAndPairs) {
+            reply.array(2);
+        }
+        reply.element(member, || zset.share(at));
+        reply.double(score);
+    };
     match end {
-        End::Min => members.for_each(|one| tell(reply, one, shape)),
-        End::Max => members.rev().for_each(|one| tell(reply, one, shape)),
+        End::Min => range.zip(members).for_each(each),
+        End::Max => range.rev().zip(members.rev()).for_each(each),
     }
 }
 
@@ -126,14 +133,6 @@ fn begin(reply: &mut Reply, key: &[u8], members: usize, shape: Shape) {
             reply.array(members);
         }
     }
-}
-
-fn tell(reply: &mut Reply, (member, score): (&[u8], f64), shape: Shape) {
-    if matches!(shape, Shape::Pairs | Shape::KeyAndPairs) {
-        reply.array(2);
-    }
-    reply.bulk(member);
-    reply.double(score);
 }
 
 /// ZMPOP numkeys key [key ...] <MIN | MAX> [COUNT count]

@@ -1,0 +1,453 @@
+//! The log of writes: one order for all threads, and no lock that they share.
+//!
+//! A write that holds its slots appends Redis commands with the same effect to the [`Draft`] of its seat, takes the next
+//! number from one counter when it is done, and only then lets go of its slots ([`Draft::commit`]). So two writes that touch
+//! the same slot are numbered in the order in which they happened, and what is written under several locks is one record
+//! with one number. When the seat goes outside the gate, its draft becomes a [`Page`] in its lane. A [`Reader`] takes the
+//! pages of all lanes and hands on their records by number: the stream that append-only files and replicas get.
+//!
+//! ```text
+//! seat 0: [1 SET a][4 SET b]        \
+//! seat 1: [2 DEL c][3 MULTI .. EXEC] >  reader: 1 2 3 4 ...   (5 is still in somebody's draft: it waits for that page)
+//! seat 2: [6 INCR d]                /
+//! ```
+//!
+//! Nothing is written while nobody reads: whether the log is kept changes behind the closed gate only, and a seat looks when
+//! it goes inside. The reader never waits for a lock that is held for long, and writers never wait for the reader: how much
+//! has not been read yet is counted ([`Journal::unread`]), and whoever drives the seats decides what to do about it.
+
+use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::*, fence};
+use crate::sync::{Condvar, Mutex};
+
+/// Bytes of a page that a lane keeps for reuse; larger ones are freed.
+const SPARE_LEN_MAX: usize = 256 * 1024;
+
+/// Pages that a lane keeps for reuse.
+const SPARES_MAX: usize = 8;
+
+/// What stands before a record of several commands, and behind it.
+const MULTI: &[u8] = b"*1\r\n$5\r\nMULTI\r\n";
+const EXEC: &[u8] = b"*1\r\n$4\r\nEXEC\r\n";
+
+/// What all seats share.
+pub struct Journal {
+    is_on: AtomicBool,
+    last: Padded,
+    /// Bytes laid down and not yet read.
+    unread: AtomicUsize,
+    /// The reader waits to be woken.
+    sleeps: AtomicBool,
+    wake: (Mutex<bool>, Condvar),
+    lanes: Box<[Lane]>,
+}
+
+/// The last number given, on a cache line of its own.
+#[repr(align(128))]
+struct Padded(AtomicU64);
+
+#[repr(align(128))]
+struct Lane(Mutex<Pages>);
+
+#[derive(Default)]
+struct Pages {
+    filled: Vec<Page>,
+    spare: Vec<Page>,
+}
+
+/// Records in the order of their numbers, each a stretch of the bytes.
+#[derive(Default)]
+pub struct Page {
+    bytes: Vec<u8>,
+    records: Vec<Span>,
+}
+
+#[derive(Clone, Copy)]
+struct Span {
+    number: u64,
+    start: usize,
+    end: usize,
+    first_db: u32,
+    last_db: u32,
+}
+
+/// One write, or several that took place together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Record<'a> {
+    pub number: u64,
+    /// Redis commands as RESP arrays; if they are several, MULTI comes first and EXEC last.
+    pub bytes: &'a [u8],
+    /// The database that has to be selected before, and the one that is selected afterwards.
+    pub first_db: u32,
+    pub last_db: u32,
+}
+
+/// What a seat has logged since it went inside the gate.
+#[derive(Default)]
+pub struct Draft {
+    pub(crate) is_on: bool,
+    /// Where the record that is being written begins, and its commands so far.
+    open: Option<Open>,
+    page: Page,
+    /// The number of the last record.
+    pub last: u64,
+}
+
+struct Open {
+    start: usize,
+    commands: usize,
+    first_db: u32,
+    db: u32,
+}
+
+impl Draft {
+    /// Appends a command to the record that is being written.
+    pub(crate) fn push<'a>(&mut self, db: u32, args: impl ExactSizeIterator<Item = &'a [u8]>) {
+        let bytes = &mut self.page.bytes;
+        let open = self.open.get_or_insert_with(|| {
+            let start = bytes.len();
+            bytes.extend_from_slice(MULTI);
+            Open { start, commands: 0, first_db: db, db }
+        });
+        if open.db != db {
+            select(bytes, db);
+            open.db = db;
+        }
+        open.commands += 1;
+        put_number(bytes, b'*', args.len());
+        for arg in args {
+            put_number(bytes, b'$', arg.len());
+            bytes.extend_from_slice(arg);
+            bytes.extend_from_slice(b"\r\n");
+        }
+    }
+
+    #[inline]
+    pub(crate) fn is_open(&self) -> bool {
+        self.open.is_some()
+    }
+
+    /// Ends the record, which gets its number. The caller still holds all that the record has changed.
+    pub(crate) fn commit(&mut self, journal: &Journal) {
+        let Some(Open { mut start, commands, first_db, db }) = self.open.take() else { return };
+        if commands == 1 {
+            start += MULTI.len();
+        } else {
+            self.page.bytes.extend_from_slice(EXEC);
+        }
+        // Relaxed: the slots' locks order the numbers of writes that touch the same slot.
+        let number = journal.last.0.fetch_add(1, Relaxed) + 1;
+        let end = self.page.bytes.len();
+        self.page.records.push(Span { number, start, end, first_db, last_db: db });
+        self.last = number;
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        debug_assert!(self.open.is_none(), "a record is committed before its locks are released");
+        self.page.records.is_empty()
+    }
+}
+
+/// SELECT as a RESP array.
+pub fn select(bytes: &mut Vec<u8>, db: u32) {
+    let text = db.to_string();
+    bytes.extend_from_slice(b"*2\r\n$6\r\nSELECT\r\n");
+    put_number(bytes, b'$', text.len());
+    bytes.extend_from_slice(text.as_bytes());
+    bytes.extend_from_slice(b"\r\n");
+}
+
+/// A line of RESP that announces so many of something.
+#[inline]
+fn put_number(bytes: &mut Vec<u8>, kind: u8, mut number: usize) {
+    let (mut line, mut at) = ([0; 24], 22);
+    line[22..].copy_from_slice(b"\r\n");
+    loop {
+        at -= 1;
+        line[at] = b'0' + (number % 10) as u8;
+        number /= 10;
+        if number == 0 {
+            break;
+        }
+    }
+    line[at - 1] = kind;
+    bytes.extend_from_slice(&line[at - 1..]);
+}
+
+impl Journal {
+    pub fn new(seats: usize) -> Journal {
+        Journal {
+            is_on: AtomicBool::new(false),
+            last: Padded(AtomicU64::new(0)),
+            unread: AtomicUsize::new(0),
+            sleeps: AtomicBool::new(false),
+            wake: (Mutex::new(false), Condvar::new()),
+            lanes: (0..seats).map(|_| Lane(Mutex::new(Pages::default()))).collect(),
+        }
+    }
+
+    /// Whether writes are logged, for who is inside the gate.
+    #[inline]
+    pub fn is_on(&self) -> bool {
+        self.is_on.load(Relaxed)
+    }
+
+    /// Begins or ends the log; to be called behind the closed gate only.
+    pub(crate) fn turn(&self, on: bool) {
+        self.is_on.store(on, Relaxed);
+    }
+
+    /// The number of the last record. Behind the closed gate, all up to it are in their lanes.
+    pub fn last(&self) -> u64 {
+        self.last.0.load(Relaxed)
+    }
+
+    /// Bytes laid down and not yet taken by a reader.
+    pub fn unread(&self) -> usize {
+        self.unread.load(Relaxed)
+    }
+
+    /// Makes a draft a page of a seat's lane.
+    pub(crate) fn lay_down(&self, seat: usize, draft: &mut Draft) {
+        self.unread.fetch_add(draft.page.bytes.len(), Relaxed);
+        let mut lane = self.lanes[seat].0.lock();
+        let spare = lane.spare.pop().unwrap_or_default();
+        lane.filled.push(std::mem::replace(&mut draft.page, spare));
+        drop(lane);
+        self.note_page();
+    }
+
+    /// Wakes the reader if it sleeps. The bad interleaving is Dekker's: a writer lays a page down and then reads `sleeps`,
+    /// the reader sets `sleeps` and then looks for pages; without a full fence in between, both could miss the other.
+    #[inline]
+    fn note_page(&self) {
+        fence(SeqCst);
+        if self.sleeps.load(Relaxed) {
+            self.wake();
+        }
+    }
+
+    /// Wakes the reader, or keeps it from falling asleep.
+    #[cold]
+    pub fn wake(&self) {
+        self.sleeps.store(false, Relaxed);
+        *self.wake.0.lock() = true;
+        self.wake.1.notify_one();
+    }
+}
+
+/// Reads the records of all lanes in the order of their numbers. There is one at a time.
+pub struct Reader {
+    /// The next record's number.
+    next: u64,
+    lanes: Vec<Taken>,
+    /// The number of each lane's first record that has not been read; `u64::MAX` where none is there.
+    heads: Vec<u64>,
+    /// The lane that the last record came from.
+    lane: usize,
+}
+
+#[derive(Default)]
+struct Taken {
+    /// The first one is at the end.
+    pages: Vec<Page>,
+    /// Which record of the first page comes next.
+    at: usize,
+}
+
+impl Reader {
+    /// Reads what comes after the record with this number.
+    pub fn after(journal: &Journal, number: u64) -> Reader {
+        let lanes = journal.lanes.len();
+        Reader {
+            next: number + 1,
+            lanes: (0..lanes).map(|_| Taken::default()).collect(),
+            heads: vec![u64::MAX; lanes],
+            lane: 0,
+        }
+    }
+
+    /// The number of the last record that was read.
+    pub fn last(&self) -> u64 {
+        self.next - 1
+    }
+
+    /// Calls `f` with the records that are there, as far as none is missing, and until it says `false`, which it says of
+    /// the last one that it wants.
+    pub fn read(&mut self, journal: &Journal, mut f: impl FnMut(Record<'_>) -> bool) {
+        self.take(journal);
+        while let Some(lane) = self.find() {
+            let go_on = self.read_lane(journal, lane, &mut f);
+            if !go_on {
+                return;
+            }
+            if self.heads[lane] == u64::MAX {
+                self.take(journal);
+            }
+        }
+    }
+
+    /// Takes what has been laid down since.
+    fn take(&mut self, journal: &Journal) {
+        for (index, (lane, taken)) in journal.lanes.iter().zip(&mut self.lanes).enumerate() {
+            let mut pages = lane.0.lock();
+            if pages.filled.is_empty() {
+                continue;
+            }
+            // The first one is to be at the end.
+            let mut filled = std::mem::take(&mut pages.filled);
+            drop(pages);
+            filled.reverse();
+            filled.append(&mut taken.pages);
+            taken.pages = filled;
+            self.heads[index] = taken.head();
+        }
+    }
+
+    /// The lane that has the next record.
+    #[inline]
+    fn find(&mut self) -> Option<usize> {
+        if self.heads[self.lane] == self.next {
+            return Some(self.lane);
+        }
+        self.lane = self.heads.iter().position(|head| *head == self.next)?;
+        Some(self.lane)
+    }
+
+    /// Reads one lane for as long as it has the next record.
+    fn read_lane(&mut self, journal: &Journal, lane: usize, f: &mut impl FnMut(Record<'_>) -> bool) -> bool {
+        let taken = &mut self.lanes[lane];
+        let mut go_on = true;
+        while let Some(page) = taken.pages.last() {
+            while let Some(span) = page.records.get(taken.at)
+                && span.number == self.next
+                && go_on
+            {
+                let Span { number, start, end, first_db, last_db } = *span;
+                go_on = f(Record { number, bytes: &page.bytes[start..end], first_db, last_db });
+                self.next += 1;
+                taken.at += 1;
+            }
+            if taken.at < page.records.len() {
+                break;
+            }
+            let page = taken.pages.pop().expect("just looked at");
+            taken.at = 0;
+            journal.recycle(lane, page);
+        }
+        self.heads[lane] = taken.head();
+        go_on
+    }
+
+    /// Waits until something has been laid down or [`Journal::wake`] was called, for at most so long. What is in nobody's
+    /// lane yet may be what is missing.
+    pub fn sleep(&self, journal: &Journal, timeout: std::time::Duration) {
+        journal.sleeps.store(true, Relaxed);
+        fence(SeqCst);
+        let is_filled = |lane: &Lane| !lane.0.lock().filled.is_empty();
+        let mut woken = journal.wake.0.lock();
+        if !*woken && !journal.lanes.iter().any(is_filled) {
+            journal.wake.1.wait_for(&mut woken, timeout);
+        }
+        *woken = false;
+        drop(woken);
+        journal.sleeps.store(false, Relaxed);
+    }
+}
+
+impl Taken {
+    fn head(&self) -> u64 {
+        self.pages.last().map_or(u64::MAX, |page| page.records[self.at].number)
+    }
+}
+
+impl Journal {
+    fn recycle(&self, lane: usize, mut page: Page) {
+        self.unread.fetch_sub(page.bytes.len(), Relaxed);
+        page.bytes.clear();
+        page.records.clear();
+        let mut pages = self.lanes[lane].0.lock();
+        if pages.spare.len() < SPARES_MAX && page.bytes.capacity() <= SPARE_LEN_MAX {
+            pages.spare.push(page);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn log(draft: &mut Draft, db: u32, command: &str) {
+        draft.push(db, command.split(' ').map(str::as_bytes).collect::<Vec<_>>().into_iter());
+    }
+
+    fn text(record: &Record<'_>) -> String {
+        String::from_utf8_lossy(record.bytes).replace("\r\n", " ").trim_end().to_owned()
+    }
+
+    fn read(reader: &mut Reader, journal: &Journal) -> Vec<String> {
+        let mut all = Vec::new();
+        reader.read(journal, |record| {
+            all.push(format!("{} {}>{} {}", record.number, record.first_db, record.last_db, text(&record)));
+            true
+        });
+        all
+    }
+
+    #[test]
+    fn records_come_by_their_numbers() {
+        let journal = Journal::new(3);
+        let mut reader = Reader::after(&journal, 0);
+        let mut drafts: Vec<Draft> = (0..3).map(|_| Draft::default()).collect();
+        for seat in [0, 1, 1, 0, 2] {
+            log(&mut drafts[seat], 0, &format!("DEL {seat}"));
+            drafts[seat].commit(&journal);
+        }
+        journal.lay_down(1, &mut drafts[1]);
+        assert_eq!(read(&mut reader, &journal), Vec::<String>::new(), "number 1 is still in a draft");
+        journal.lay_down(0, &mut drafts[0]);
+        let one = |number: u64, seat: u64| format!("{number} 0>0 *2 $3 DEL $1 {seat}");
+        assert_eq!(read(&mut reader, &journal), [one(1, 0), one(2, 1), one(3, 1), one(4, 0)]);
+        journal.lay_down(2, &mut drafts[2]);
+        assert_eq!(read(&mut reader, &journal), [one(5, 2)]);
+        assert_eq!((journal.unread(), reader.last()), (0, 5));
+    }
+
+    #[test]
+    fn several_commands_are_a_transaction() {
+        let journal = Journal::new(1);
+        let (mut reader, mut draft) = (Reader::after(&journal, 0), Draft::default());
+        log(&mut draft, 2, "SET a 1");
+        log(&mut draft, 12, "DEL b");
+        draft.commit(&journal);
+        log(&mut draft, 1, "DEL c");
+        draft.commit(&journal);
+        draft.commit(&journal); // nothing was written
+        journal.lay_down(0, &mut draft);
+        let first = "1 2>12 *1 $5 MULTI *3 $3 SET $1 a $1 1 *2 $6 SELECT $2 12 *2 $3 DEL $1 b *1 $4 EXEC";
+        assert_eq!(read(&mut reader, &journal), [first, "2 1>1 *2 $3 DEL $1 c"]);
+    }
+
+    #[test]
+    fn a_reader_may_stop_and_go_on() {
+        let journal = Journal::new(2);
+        let (mut reader, mut drafts) = (Reader::after(&journal, 0), [Draft::default(), Draft::default()]);
+        for number in 0..100 {
+            let draft = &mut drafts[number % 2];
+            log(draft, 0, &format!("DEL {number}"));
+            draft.commit(&journal);
+            if number % 7 == 0 {
+                journal.lay_down(number % 2, &mut drafts[number % 2]);
+            }
+        }
+        (0..2).for_each(|seat| journal.lay_down(seat, &mut drafts[seat]));
+        let mut numbers = Vec::new();
+        for stop in [1, 2, 50, 100] {
+            reader.read(&journal, |record| {
+                numbers.push(record.number);
+                record.number < stop
+            });
+            assert_eq!(reader.last(), stop);
+        }
+        assert_eq!(numbers, (1..=100).collect::<Vec<_>>());
+    }
+}

@@ -1,0 +1,80 @@
+//! What is held and the log: see [`crate::journal`].
+
+use crate::held::Held;
+use crate::key::Place;
+
+impl Held<'_> {
+    /// Whether writes are to be logged.
+    #[inline]
+    pub fn is_logged(&self) -> bool {
+        self.seat.draft.is_on
+    }
+
+    /// Logs a command with the same effect as what has been done with what is held. All that is logged before the locks
+    /// are released is one transaction. Does nothing when writes are not logged.
+    #[inline]
+    pub fn log<'a>(&mut self, db: u32, args: impl ExactSizeIterator<Item = &'a [u8]>) {
+        if self.seat.draft.is_on {
+            self.seat.draft.push(db, args);
+            self.seat.told += 1;
+        }
+    }
+
+    /// Says that what has been done so far needs no logging, or none beyond what was logged.
+    #[inline]
+    pub fn log_nothing(&mut self) {
+        self.seat.told += 1;
+    }
+
+    /// How often it was said what to log: if that has changed since, a command need not be logged as it came.
+    #[inline]
+    pub fn told(&self) -> u64 {
+        self.seat.told
+    }
+
+    /// Turns the log on or off; everything is held. Returns the number of the last record before.
+    pub fn turn_log(&mut self, on: bool) -> u64 {
+        assert!(self.holds_all(), "the log begins and ends at one moment");
+        let journal = &self.keyspace().journal;
+        self.commit();
+        journal.turn(on);
+        self.seat.draft.is_on = on;
+        journal.last()
+    }
+
+    /// How many changes have been made that are not logged yet, for who compares before and after: those that nobody
+    /// asked for, as when a key expires, are logged where they are made.
+    #[inline]
+    pub fn changes(&self) -> u64 {
+        self.seat.tally.dirty.load(std::sync::atomic::Ordering::Relaxed).wrapping_sub(self.seat.logged_aside)
+    }
+
+    /// Logs that a key is removed which nobody asked to be removed.
+    #[inline]
+    pub(crate) fn log_removal(&mut self, place: Place, key: &[u8]) {
+        if self.seat.draft.is_on {
+            self.log_aside(place, [b"DEL", key].into_iter(), 1);
+        }
+    }
+
+    /// Logs so many changes that nobody asked for.
+    pub(crate) fn log_aside<'a>(
+        &mut self,
+        place: Place,
+        args: impl ExactSizeIterator<Item = &'a [u8]>,
+        changes: u64,
+    ) {
+        if self.seat.draft.is_on {
+            self.seat.draft.push(place.db() as u32, args);
+            self.seat.logged_aside = self.seat.logged_aside.wrapping_add(changes);
+        }
+    }
+
+    /// Ends the record of what has been logged under the locks that are about to be released.
+    #[inline]
+    pub(crate) fn commit(&mut self) {
+        if self.seat.draft.is_open() {
+            self.seat.draft.commit(&self.keyspace().journal);
+        }
+    }
+}
