@@ -37,6 +37,10 @@ pub(crate) struct Connection {
     pub(crate) rubbish: Vec<Stretch>,
     /// There may be more to read.
     pub(crate) readable: bool,
+    /// Its commands took all of its share of a turn when they were last run: others go first.
+    pub(crate) is_heavy: bool,
+    /// Its worker will come back to it without being asked.
+    pub(crate) is_ready: bool,
     /// Waiting for the end of a pause.
     pub(crate) parked: bool,
     /// The last record of the log that its commands have made: until that is on disk, what waits is held back.
@@ -70,6 +74,8 @@ impl Connection {
             backlog_len: 0,
             rubbish: Vec::new(),
             readable: true,
+            is_heavy: false,
+            is_ready: false,
             parked: false,
             logged: 0,
             soft_since_ms: None,

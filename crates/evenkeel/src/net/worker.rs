@@ -2,7 +2,7 @@
 //!
 //! A turn: wait for events; accept; for each readable connection read once, run what has arrived as batches, answer
 //! with one write; look into the inbox; timers; a slice of background work, if there is any. A connection that keeps
-//! sending is served again in the next turn, so it cannot keep the others waiting.
+//! sending, or whose commands take long, is served again in the next turn, so it cannot keep the others waiting.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::io;
@@ -229,7 +229,11 @@ impl Worker {
         }
         if event.is_readable() || event.is_hangup() {
             connection.readable = true;
-            self.readable.push((event.token, event.is_hangup()));
+            if connection.is_heavy && !event.is_hangup() {
+                self.make_ready(event.token, &mut connection);
+            } else {
+                self.readable.push((event.token, event.is_hangup()));
+            }
         }
         self.put_back(event.token, connection);
     }
@@ -299,6 +303,7 @@ impl Worker {
 
     fn serve_arrival(&mut self, arrival: Arrival) {
         let Arrival { token, mut connection, result, region, hangup, .. } = arrival;
+        self.executor.begin_share();
         let next = match self.after_read(&mut connection, result, READ_LEN, hangup) {
             Ok(got) => match self.run_region(&mut connection, region, got) {
                 Next::Wait if connection.readable => self.read_and_run(&mut connection, hangup),
@@ -309,27 +314,45 @@ impl Worker {
         self.settle(token, connection, next);
     }
 
-    /// Connections that were left with something to do.
+    /// Connections that were left with something to do, until one share has been used up: who is heard from meanwhile
+    /// waits for two at most.
     fn serve_ready(&mut self) {
+        if self.ready.is_empty() {
+            return;
+        }
+        let until = clock::ticks() + self.executor.share;
         for _ in 0..self.ready.len() {
             let Some(token) = self.ready.pop_front() else { return };
-            if let Some(connection) = self.take(token) {
+            if let Some(mut connection) = self.take(token) {
+                connection.is_ready = false;
                 self.serve(token, connection, false);
             }
+            if self.executor.last_ticks >= until {
+                return;
+            }
+        }
+    }
+
+    /// Serves a connection when those that have just been heard from have been served.
+    fn make_ready(&mut self, token: u64, connection: &mut Connection) {
+        if !std::mem::replace(&mut connection.is_ready, true) {
+            self.ready.push_back(token);
         }
     }
 
     /// Reads, runs and answers; then puts the connection back or closes it.
     fn serve(&mut self, token: u64, mut connection: Box<Connection>, hangup: bool) {
+        self.executor.begin_share();
         let next = self.read_and_run(&mut connection, hangup);
         self.settle(token, connection, next);
     }
 
     fn settle(&mut self, token: u64, mut connection: Box<Connection>, next: Next) {
+        connection.is_heavy = self.executor.is_time_up();
         match next {
             Next::Wait => self.put_back(token, connection),
             Next::Again => {
-                self.ready.push_back(token);
+                self.make_ready(token, &mut connection);
                 self.put_back(token, connection);
             }
             Next::Park => {
@@ -367,6 +390,9 @@ impl Worker {
         for _ in 0..READS_PER_TURN {
             if !connection.readable {
                 return Next::Wait;
+            }
+            if self.executor.is_time_up() {
+                break;
             }
             let use_buffer = connection.input.is_empty();
             let (result, room) = if use_buffer {
@@ -493,6 +519,7 @@ impl Worker {
                 Ended::Empty => return (Next::Wait, used),
                 Ended::Paused => return (Next::Park, used),
                 Ended::Suspended => return (Next::Suspend, used),
+                Ended::TimeUp => return (Next::Again, used),
             }
         }
     }
@@ -706,7 +733,7 @@ impl Worker {
     }
 
     /// Serves a connection from now on. It has been counted already.
-    fn adopt(&mut self, connection: Box<Connection>) {
+    fn adopt(&mut self, mut connection: Box<Connection>) {
         let index = self.vacant.pop().unwrap_or_else(|| {
             self.connections.push(None);
             self.generations.push(0);
@@ -726,6 +753,10 @@ impl Worker {
         }
         if connection.parked {
             self.parked.push(token);
+        }
+        // What was left of its share is not announced by the socket.
+        if std::mem::take(&mut connection.is_ready) {
+            self.make_ready(token, &mut connection);
         }
         if connection.client().killed.load(Relaxed) {
             // Killed on its way here, after its former worker had looked for such.
@@ -816,7 +847,7 @@ impl Worker {
             if let Some(mut connection) = self.take(token) {
                 connection.parked = false;
                 connection.client().blocked.store(false, Relaxed);
-                self.ready.push_back(token);
+                self.make_ready(token, &mut connection);
                 self.put_back(token, connection);
             }
         }
