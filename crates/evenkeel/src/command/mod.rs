@@ -15,6 +15,7 @@ pub(crate) mod connection;
 pub(crate) mod debug;
 pub(crate) mod docs;
 pub(crate) mod dump;
+mod effect;
 pub(crate) mod expire;
 pub(crate) mod extended;
 mod geo;
