@@ -79,6 +79,11 @@ pub(crate) struct Formed {
 }
 
 impl Formed {
+    /// Whether it comes to no key at all: a hash all of whose fields have expired.
+    pub(crate) fn is_nothing(&self) -> bool {
+        matches!(&self.value, Value::Hash(hash) if hash.size() == 0)
+    }
+
     /// Sets the key to it.
     pub(crate) fn store(self, held: &mut Held<'_>, key: &Key<'_>, deadline: Option<Millis>) {
         let expire = deadline.map_or(Expire::Clear, Expire::At);
