@@ -16,7 +16,7 @@
 //! it goes inside. The reader never waits for a lock that is held for long, and writers never wait for the reader: how much
 //! has not been read yet is counted ([`Journal::unread`]), and whoever drives the seats decides what to do about it.
 
-use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::*, fence};
+use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::*};
 use crate::sync::{Condvar, Mutex};
 
 /// Bytes of a page that a lane keeps for reuse; larger ones are freed.
@@ -217,10 +217,10 @@ impl Journal {
     }
 
     /// Wakes the reader if it sleeps. The bad interleaving is Dekker's: a writer lays a page down and then reads `sleeps`,
-    /// the reader sets `sleeps` and then looks for pages; without a full fence in between, both could miss the other.
+    /// the reader sets `sleeps` and then looks for pages, and both miss the other. The lane's lock, which both take in between,
+    /// orders them: a reader that has not seen the page held it first, and whoever holds it next sees that the reader sleeps.
     #[inline]
     fn note_page(&self) {
-        fence(SeqCst);
         if self.sleeps.load(Relaxed) {
             self.wake();
         }
@@ -342,7 +342,6 @@ impl Reader {
     /// lane yet may be what is missing.
     pub fn sleep(&self, journal: &Journal, timeout: std::time::Duration) {
         journal.sleeps.store(true, Relaxed);
-        fence(SeqCst);
         let is_filled = |lane: &Lane| !lane.0.lock().filled.is_empty();
         let mut woken = journal.wake.0.lock();
         if !*woken && !journal.lanes.iter().any(is_filled) {
