@@ -442,8 +442,9 @@ impl Storm {
 
     /// `peer`: who is to know all commands; `jump_ms_max`: how far the clock jumps now and then.
     fn rage(&mut self, steps: usize, peer: Option<Peer>, jump_ms_max: u64) -> Vec<String> {
-        let newest = peer != Some(Peer::Redis) && self.random.chance(50);
-        let oracle = if newest { Peer::Valkey } else { Peer::Redis };
+        // Redis 7.0 takes scores that Valkey 9.1 refuses, such as 0x10.
+        let drawn = if self.random.chance(50) { Peer::Valkey } else { Peer::Redis };
+        let oracle = peer.unwrap_or(drawn);
         let plan = Plan { seed: self.random.draw(), commands: steps, oracle, except: &[] };
         for sent in commands(plan) {
             match sent {
