@@ -10,6 +10,7 @@ use evenkeel_store::SLOTS;
 use crate::clock;
 use crate::dispatch::Executor;
 use crate::observe::stats::{Stage, add};
+use crate::persist::LOADING;
 
 /// The longest slice of background work, in microseconds.
 pub(crate) const SLICE_US_MAX: u64 = 500;
@@ -39,7 +40,9 @@ impl Background {
 
     /// Begins what is due with every tick.
     pub(crate) fn tick(&mut self, executor: &Executor) {
-        let may_expire = executor.server.active_expire.load(Relaxed) && !executor.seat.keep_expired;
+        let is_loading = executor.server.persist.obstacles.any() & LOADING != 0;
+        let may_expire =
+            executor.server.active_expire.load(Relaxed) && !executor.seat.keep_expired && !is_loading;
         if self.sweep.is_none() && may_expire {
             self.sweep = Some((0, self.from));
         }

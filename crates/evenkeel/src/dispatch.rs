@@ -196,6 +196,11 @@ impl Executor {
         if self.server.pause.delays(row, session, self.seat.now_ms) {
             return Ok(Admitted::Paused);
         }
+        if self.server.persist.obstacles.any() != 0
+            && let Some(error) = self.server.persist.obstacles.refuses(row, session)
+        {
+            return Err(error);
+        }
         if let Some(multi) = &mut session.multi
             && !row.flags.has(Flags::NOT_QUEUED)
         {

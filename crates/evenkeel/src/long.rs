@@ -31,7 +31,7 @@ use crate::clients::ClientInfo;
 use crate::clock::{self, Ticks};
 use crate::command::args::OwnedArgs;
 use crate::command::table::table;
-use crate::command::{Call, Id, Reach};
+use crate::command::{Args, Call, Id, Reach};
 use crate::dispatch::Executor;
 use crate::error::{Done, Error};
 use crate::observe::slowlog;
@@ -54,11 +54,13 @@ const ATTEMPTS: u8 = 2;
 const PAUSE_LOOK: Duration = Duration::from_millis(1);
 
 enum Run {
-    /// Looks at nothing but what it owns.
-    Apart(Box<dyn FnOnce(&mut Reply) -> Ran + Send>),
+    /// Looks at nothing but what it owns, and its command's arguments.
+    Apart(Box<Apart>),
     /// Visits the slots of keys: what it is given holds nothing, or all that it visits.
     Visiting(Box<Visiting>),
 }
+
+type Apart = dyn FnOnce(Args<'_>, &mut Reply) -> Ran + Send;
 
 type Visiting = dyn FnOnce(&mut Held<'_>, &mut Reply) -> Ran + Send;
 
@@ -81,7 +83,7 @@ struct Commit {
 impl Work {
     /// Work that ends in a reply.
     pub(crate) fn reads(run: impl FnOnce(&mut Reply) -> Done + Send + 'static) -> Work {
-        Work { run: Run::Apart(Box::new(|reply| run(reply).map(|()| None))), writes: false }
+        Work { run: Run::Apart(Box::new(|_, reply| run(reply).map(|()| None))), writes: false }
     }
 
     /// The same for work that visits the slots of keys.
@@ -96,7 +98,17 @@ impl Work {
         is_current: impl FnOnce(&mut Call<'_, '_>) -> bool + Send + 'static,
         store: impl FnOnce(&mut Call<'_, '_>, T) -> Done + Send + 'static,
     ) -> Work {
-        let run = |_: &mut Reply| Ok(Some(Commit::of(compute()?, is_current, store)));
+        Work::writes_arguments(move |_| compute(), is_current, store)
+    }
+
+    /// The same for work on an argument of its command: those are kept for the command in any case, and not copied for
+    /// this while the command's locks are held.
+    pub(crate) fn writes_arguments<T: Send + 'static>(
+        compute: impl FnOnce(Args<'_>) -> Result<T, Error> + Send + 'static,
+        is_current: impl FnOnce(&mut Call<'_, '_>) -> bool + Send + 'static,
+        store: impl FnOnce(&mut Call<'_, '_>, T) -> Done + Send + 'static,
+    ) -> Work {
+        let run = |args: Args<'_>, _: &mut Reply| Ok(Some(Commit::of(compute(args)?, is_current, store)));
         Work { run: Run::Apart(Box::new(run)), writes: true }
     }
 
@@ -148,6 +160,15 @@ impl Call<'_, '_> {
         }
     }
 
+    /// What a handler without keys returns whose work is done elsewhere; inside a transaction it is done at once.
+    pub(crate) fn go_elsewhere(&mut self, work: impl FnOnce(&mut Reply) -> Done + Send + 'static) -> Done {
+        if self.mode != Mode::Direct {
+            return work(self.reply);
+        }
+        self.session.long = Some(Work::reads(work));
+        Err(Error::Suspended)
+    }
+
     /// What a handler returns whose work is large. Where it must not be done elsewhere, it is done at once.
     pub(crate) fn go_long(&mut self, work: Work) -> Done {
         if self.may_go_long() {
@@ -155,7 +176,7 @@ impl Call<'_, '_> {
             return Err(Error::Suspended);
         }
         let ran = match work.run {
-            Run::Apart(run) => run(self.reply),
+            Run::Apart(run) => run(self.args, self.reply),
             Run::Visiting(run) => run(self.held, self.reply),
         };
         match ran? {
@@ -318,7 +339,7 @@ impl Job {
 
     fn work_on(&self, executor: &mut Executor, work: Work, reply: &mut Reply) -> Ran {
         let run = match work.run {
-            Run::Apart(run) => return shielded(executor, |_| run(reply)),
+            Run::Apart(run) => return shielded(executor, |_| run(self.args.as_args(), reply)),
             Run::Visiting(run) => run,
         };
         let server = executor.server.clone();

@@ -5,6 +5,7 @@
 
 mod background;
 mod blocking;
+mod check;
 mod clients;
 mod clock;
 mod command;
@@ -16,6 +17,7 @@ mod log;
 mod long;
 mod net;
 mod observe;
+mod persist;
 mod pipeline;
 mod reply;
 mod rubbish;

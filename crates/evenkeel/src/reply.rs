@@ -4,7 +4,8 @@ use std::ops::{Deref, DerefMut, Range};
 
 use evenkeel_resp::reply::Encoder;
 use evenkeel_store::Str;
-use evenkeel_store::rope::{Chunk, Piece, ZEROS};
+use evenkeel_store::collection::Share;
+use evenkeel_store::rope::{Chunk, FLAT_MAX, Piece, ZEROS};
 
 use crate::error::Error;
 
@@ -28,6 +29,7 @@ struct Shared {
 pub(crate) enum Stretch {
     Bytes(Vec<u8>),
     Chunk(Chunk, Range<usize>),
+    Element(Share),
     Zeros(usize),
 }
 
@@ -36,6 +38,7 @@ impl Stretch {
         match self {
             Stretch::Bytes(bytes) => bytes,
             Stretch::Chunk(chunk, range) => &chunk[range.clone()],
+            Stretch::Element(share) => share,
             Stretch::Zeros(len) => &ZEROS[..*len],
         }
     }
@@ -59,13 +62,19 @@ impl Stretch {
                 Stretch::Bytes(bytes)
             }
             Stretch::Chunk(chunk, range) => Stretch::Chunk(chunk, range.start + drop..range.end),
+            Stretch::Element(share) => Stretch::Element(share.skip(drop)),
             Stretch::Zeros(len) => Stretch::Zeros(len - drop),
         })
     }
 
     /// Whether copying or freeing it would take long.
     pub(crate) fn is_large(&self) -> bool {
-        matches!(self, Stretch::Bytes(bytes) if bytes.capacity() >= LARGE)
+        match self {
+            Stretch::Bytes(bytes) => bytes.capacity() >= LARGE,
+            // This may be the last share of it.
+            Stretch::Element(share) => share.len() >= LARGE,
+            Stretch::Chunk(..) | Stretch::Zeros(_) => false,
+        }
     }
 }
 
@@ -122,9 +131,37 @@ impl Reply {
         }
     }
 
-    /// Bytes that have been encoded elsewhere; they are not copied.
-    pub(crate) fn encoded(&mut self, bytes: Vec<u8>) {
+    /// An element of a collection; a long one is referred to, not copied. `share` gives what is referred to, for which
+    /// the element is looked up once more.
+    #[inline]
+    pub(crate) fn element(&mut self, element: &[u8], share: impl FnOnce() -> Share) {
+        if element.len() <= FLAT_MAX {
+            self.bulk(element);
+        } else {
+            self.share(share());
+        }
+    }
+
+    #[cold]
+    fn share(&mut self, share: Share) {
+        self.bulk_start(share.len());
+        self.push_shared(Stretch::Element(share));
+        self.bulk_end();
+    }
+
+    /// What has been encoded elsewhere; nothing that is long is copied.
+    pub(crate) fn append(&mut self, mut other: Reply) {
+        other.take_rest(0).0.into_iter().for_each(|stretch| self.push_shared(stretch));
+    }
+
+    /// A bulk string of bytes that are given away; many are not copied.
+    pub(crate) fn bulk_of(&mut self, bytes: Vec<u8>) {
+        if bytes.len() <= FLAT_MAX {
+            return self.bulk(&bytes);
+        }
+        self.bulk_start(bytes.len());
         self.push_shared(Stretch::Bytes(bytes));
+        self.bulk_end();
     }
 
     fn push_shared(&mut self, stretch: Stretch) {
@@ -183,12 +220,20 @@ impl Reply {
             rest.extend(Stretch::Bytes(std::mem::take(&mut self.encoder.bytes)).after(&mut skip));
             return (rest, skip);
         }
+        // What is left of `skip` in the end belongs to the first stretch.
+        let mut keep = |stretch: Stretch| {
+            if rest.is_empty() {
+                rest.extend(stretch.after(&mut skip));
+            } else if !stretch.as_slice().is_empty() {
+                rest.push(stretch);
+            }
+        };
         for Shared { at: end, stretch } in std::mem::take(&mut self.shared) {
-            rest.extend(Stretch::Bytes(self.encoder.bytes[at..end].to_vec()).after(&mut skip));
-            rest.extend(stretch.after(&mut skip));
+            keep(Stretch::Bytes(self.encoder.bytes[at..end].to_vec()));
+            keep(stretch);
             at = end;
         }
-        rest.extend(Stretch::Bytes(self.encoder.bytes[at..].to_vec()).after(&mut skip));
+        keep(Stretch::Bytes(self.encoder.bytes[at..].to_vec()));
         self.clear();
         (rest, skip)
     }
@@ -209,17 +254,26 @@ impl Reply {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use evenkeel_store::collection::{Collection, List};
     use evenkeel_store::rope::Rope;
 
     #[test]
     fn the_rest_after_any_cut_is_the_rest() {
         let mut value = Rope::new(&[b'x'; 100]);
         value.write(150_000, b"end");
+        let mut list = List::new();
+        list.push_back(&[b'a'; FLAT_MAX + 1]);
+        list.push_back(&[b'b'; 2 * LARGE]);
         let fill = |reply: &mut Reply| {
             reply.ok();
             reply.string(Str::Rope(&value));
             reply.string_range(Str::Rope(&value), 10..20);
             reply.int(7);
+            reply.bulk_of(vec![b'y'; LARGE]);
+            reply.int(8);
+            reply.element(list.get(0).expect("an element"), || list.share(0));
+            reply.element(list.get(1).expect("an element"), || list.share(1));
+            reply.int(9);
         };
         let mut whole = Vec::new();
         let mut reply = Reply::default();
@@ -227,7 +281,10 @@ mod tests {
         assert!(reply.plain().is_none());
         reply.slices().iter().for_each(|slice| whole.extend_from_slice(slice));
         assert_eq!(whole.len(), reply.len());
-        for sent in [0, 1, 5, 13, 14, 15, 1000, 65_550, 150_000, whole.len() - 1, whole.len()] {
+        let cuts = [0, 1, 5, 13, 14, 15, 1000, 65_550, 150_000, 150_060, 200_000];
+        let ends = [1_000_000, 1_100_000, 1_198_700, 1_198_800, 1_215_000, 1_300_000, 3_000_000];
+        let last = whole.len() - 12..=whole.len();
+        for sent in cuts.into_iter().chain(ends).chain(last) {
             let mut reply = Reply::default();
             fill(&mut reply);
             let (rest, skip) = reply.take_rest(sent);

@@ -7,16 +7,18 @@ mod read;
 mod write;
 
 use evenkeel_store::collection::{Collection, Hash, List, Set, Stream, ZSet};
-use evenkeel_store::rope::Spine;
-use evenkeel_store::{Expire, Held, Key, Kind, Millis, Str, View};
+use evenkeel_store::rope::Rope;
+use evenkeel_store::{Expire, Held, Key, Kind, Made, Millis, Str, View};
 
-pub(crate) use read::read;
-pub(crate) use write::payload;
+use crate::long::LONG_MIN;
+
+pub(crate) use read::{build, read};
+pub(crate) use write::{payload, write};
 
 /// See the module's text.
 pub(crate) enum Value {
     Flat(Vec<u8>),
-    Rope(Spine),
+    Rope(Rope),
     List(List),
     Set(Set),
     ZSet(ZSet),
@@ -24,16 +26,16 @@ pub(crate) enum Value {
     Stream(Stream),
 }
 
-/// Bytes of a string that take as long to copy as an element of a collection takes to write.
-const BYTES_PER_ELEMENT: usize = 256;
+/// Bytes that take as long to write as a short element of a collection, where they have to be compressed.
+const BYTES_PER_ELEMENT: usize = 16;
 
 impl Value {
     /// A share of the value.
     pub(crate) fn of(view: View<'_>) -> Value {
         match view.kind() {
-            Kind::String => match view.string() {
-                Str::Flat(bytes) => Value::Flat(bytes.to_vec()),
-                Str::Rope(spine) => Value::Rope(spine.clone()),
+            Kind::String => match (view.string(), view.rope()) {
+                (Str::Flat(bytes), _) => Value::Flat(bytes.to_vec()),
+                (Str::Rope(_), rope) => Value::Rope(rope.expect("a string is flat or a rope")),
             },
             Kind::List => Value::List(view.collection::<List>().clone()),
             Kind::Set => Value::Set(view.collection::<Set>().clone()),
@@ -57,18 +59,21 @@ impl Value {
         }
     }
 
-    /// How much work writing it is, in elements.
+    /// How much work writing it is, in elements. Few elements may be long, and a stream's groups may have more in them than
+    /// the stream.
     pub(crate) fn elements(&self) -> usize {
-        let elements = match self {
-            Value::Flat(bytes) => return bytes.len() / BYTES_PER_ELEMENT,
-            Value::Rope(spine) => return spine.len() / BYTES_PER_ELEMENT,
-            Value::List(list) => list.len(),
-            Value::Set(set) => set.len(),
-            Value::ZSet(set) => set.len(),
-            Value::Hash(hash) => hash.size(),
-            Value::Stream(stream) => stream.len(),
+        /// More than this is work for another thread in any case.
+        const BYTES_MAX: usize = LONG_MIN * BYTES_PER_ELEMENT;
+        let (elements, bytes) = match self {
+            Value::Flat(bytes) => (1, bytes.len()),
+            Value::Rope(rope) => (1, rope.len()),
+            Value::List(list) => (list.len(), list.memory_up_to(BYTES_MAX)),
+            Value::Set(set) => (set.len(), set.memory_up_to(BYTES_MAX)),
+            Value::ZSet(set) => (set.len(), set.memory_up_to(BYTES_MAX)),
+            Value::Hash(hash) => (hash.size(), hash.memory_up_to(BYTES_MAX)),
+            Value::Stream(stream) => (stream.len(), stream.memory_up_to(BYTES_MAX)),
         };
-        elements as usize
+        (elements as usize).max(bytes / BYTES_PER_ELEMENT)
     }
 }
 
@@ -79,9 +84,9 @@ pub(crate) struct Formed {
 }
 
 impl Formed {
-    /// Whether it comes to no key at all: a hash all of whose fields have expired.
+    /// Whether it is a hash all of whose fields had expired.
     pub(crate) fn is_nothing(&self) -> bool {
-        matches!(&self.value, Value::Hash(hash) if hash.size() == 0)
+        matches!(&self.value, Value::Hash(hash) if hash.is_empty())
     }
 
     /// Sets the key to it.
@@ -89,7 +94,7 @@ impl Formed {
         let expire = deadline.map_or(Expire::Clear, Expire::At);
         match self.value {
             Value::Flat(bytes) => held.set_string(key, &bytes, expire),
-            Value::Rope(spine) => held.set_string(key, &Str::Rope(&spine).bytes(), expire),
+            Value::Rope(rope) => held.remake(key, Made::Rope(rope), expire, 1),
             Value::List(list) => put(held, key, list, self.form, deadline),
             Value::Set(set) => put(held, key, set, self.form, deadline),
             Value::ZSet(set) => put(held, key, set, self.form, deadline),

@@ -24,6 +24,7 @@ use crate::observe::latency::Monitor;
 use crate::observe::rates::Rates;
 use crate::observe::slowlog::SlowLog;
 use crate::observe::stats::Stats;
+use crate::persist::Persist;
 use crate::session::Session;
 use crate::waiting::Resumed;
 
@@ -45,6 +46,7 @@ pub(crate) struct Server {
     pub(crate) pause: Pause,
     pub(crate) log: Log,
     pub(crate) long: Long,
+    pub(crate) persist: Persist,
     pub(crate) rubbish: crate::rubbish::Rubbish,
     pub(crate) started_ms: u64,
     pub(crate) run_id: String,
@@ -73,8 +75,11 @@ impl Server {
     ) -> std::io::Result<Server> {
         let now = clock::unix_ms();
         let census = Census::new(settings.databases);
-        // Workers, as many threads for long commands, the control thread, and one more for tests and tools.
-        let keyspace = Keyspace::new(settings.databases, 2 * workers + 2, now, random_seed());
+        // Workers, as many threads for long commands and for loading, the control thread, those that load what is too
+        // large for the others and that take snapshots, and one more for tests and tools.
+        let keyspace = Keyspace::new(settings.databases, 3 * workers + 4, now, random_seed());
+        let loaders = (0..=workers).map(|_| keyspace.seat()).collect();
+        let persist = Persist::new(keyspace.seat(), loaders, now / 1000);
         let inboxes = (0..workers).map(|_| Inbox::new()).collect::<std::io::Result<_>>()?;
         let commands = table().rows().len();
         let table = renamed(&settings.rename_command);
@@ -94,6 +99,7 @@ impl Server {
             pause: Pause::default(),
             log,
             long: Long::default(),
+            persist,
             rubbish: crate::rubbish::Rubbish::start(),
             started_ms: now,
             run_id: random_hex(),

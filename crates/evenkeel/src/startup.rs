@@ -9,11 +9,14 @@ use std::time::Duration;
 
 use signal_hook::consts::{SIGHUP, SIGINT, SIGPIPE, SIGTERM};
 
+use crate::check;
 use crate::clock;
 use crate::command::table::table;
 use crate::config::{Action, Launch, LogLevel, Settings};
 use crate::log::{Level, Log};
 use crate::net::worker::Worker;
+use crate::persist::load::{self, Ended};
+use crate::persist::{end, points};
 use crate::server::Server;
 
 pub(crate) const VERSION: &str = env!("CARGO_PKG_VERSION");
@@ -23,8 +26,12 @@ const ROUND_MS: u64 = 100;
 
 /// Runs the program; returns how it ended.
 pub(crate) fn run(args: impl Iterator<Item = OsString>) -> ExitCode {
+    let args: Vec<OsString> = args.skip(1).collect();
+    if let Some(request) = check::Request::from(&args) {
+        return check::run(&request);
+    }
     let known = |name: &[u8]| table().find(name).is_some();
-    let launch = match Launch::from_args(args.skip(1), known) {
+    let launch = match Launch::from_args(args.into_iter(), known) {
         Ok(launch) => launch,
         Err(error) => {
             eprintln!("{error}");
@@ -79,6 +86,7 @@ fn serve(launch: Launch) -> ExitCode {
     {
         log.warning(format!("Cannot write the pidfile {}: {error}", path.display()));
     }
+    load::set_loading(&server, true);
     announce(&server, &notices);
     let threads = match start_workers(&server) {
         Ok(threads) => threads,
@@ -88,12 +96,22 @@ fn serve(launch: Launch) -> ExitCode {
         return fail(&log, format!("A thread for long commands cannot be started: {error}"));
     }
     watch_signals(server.clone());
-    log.notice("Ready to accept connections");
+    match load(&server) {
+        Ok(()) => log.notice("Ready to accept connections"),
+        Err(Ended::Stopped) => log.warning("Stopped while loading"),
+        Err(Ended::Failed(reason)) => {
+            let reason = format!("Fatal error loading the DB: {reason}. Nothing was changed. Exiting.");
+            return fail(&log, reason);
+        }
+    }
     control(&server);
     for thread in threads {
         // A worker that panicked has been logged by the hook.
         let _ = thread.join();
     }
+    // One that is still being taken is not wanted any more: its file goes.
+    server.persist.cancel();
+    server.persist.wait_until_idle();
     if let Some(path) = pidfile {
         let _ = std::fs::remove_file(path);
     }
@@ -101,6 +119,14 @@ fn serve(launch: Launch) -> ExitCode {
     log.warning("Evenkeel is now ready to exit, bye bye...");
     log.flush();
     ExitCode::SUCCESS
+}
+
+/// Loads what is on disk, while the workers tell their clients to come again.
+fn load(server: &Arc<Server>) -> Result<(), Ended> {
+    load::snapshot(server)?;
+    server.persist.note_loaded(server.keyspace.total().dirty);
+    load::set_loading(server, false);
+    Ok(())
 }
 
 fn listen(server: &Server) -> Result<(), String> {
@@ -264,16 +290,17 @@ fn watch_signals(server: Arc<Server>) {
         .name("signals".into())
         .spawn(move || {
             for signal in signals.forever() {
-                let name = match signal {
-                    SIGTERM => "SIGTERM",
-                    SIGINT => "SIGINT",
+                let settings = server.settings();
+                let (name, how) = match signal {
+                    SIGTERM => ("SIGTERM", settings.shutdown_on_sigterm),
+                    SIGINT => ("SIGINT", settings.shutdown_on_sigint),
                     _ => continue,
                 };
-                if server.stopping.load(Acquire) {
+                if server.stopping.load(Acquire) || end::is_under_way(&server) {
                     std::process::exit(1);
                 }
                 server.log.warning(format!("Received {name} scheduling shutdown..."));
-                server.stop();
+                end::begin_on_thread(&server, how);
             }
         })
         .expect("a thread can be started");
@@ -289,7 +316,7 @@ fn log_panics(log: Log) {
 }
 
 /// What is done now and then, beside the workers, until the server stops.
-fn control(server: &Server) {
+fn control(server: &Arc<Server>) {
     let mut seat = server.keyspace.seat();
     server.census.note_startup();
     while !server.stopping.load(Acquire) {
@@ -297,6 +324,7 @@ fn control(server: &Server) {
         server.rates.lock().sample(&server.stats, seat.now_ms);
         evenkeel_store::memory::peak();
         server.census.round(&server.keyspace, &mut seat, server.settings().maxmemory);
+        points::look(server);
         std::thread::park_timeout(Duration::from_millis(ROUND_MS));
     }
 }

@@ -206,9 +206,14 @@ pub(crate) fn random() -> Random {
 
 impl World {
     pub(crate) fn new() -> World {
+        World::with(&[])
+    }
+
+    /// With more arguments.
+    pub(crate) fn with(args: &[&str]) -> World {
         let log = Log::start(Level::Nothing, None);
-        let launch =
-            Launch::from_args(START.map(OsString::from).into_iter(), |_| true).expect("good arguments");
+        let args = START.iter().chain(args).map(OsString::from);
+        let launch = Launch::from_args(args, |_| true).expect("good arguments");
         let server = Server::new(launch.settings, None, WORKERS, log);
         let server = Arc::new(server.expect("a few descriptors are free"));
         let workers = (0..WORKERS).map(|worker| Executor::new(server.clone(), worker)).collect();

@@ -8,6 +8,7 @@ mod elements;
 mod fields;
 mod members;
 mod packed;
+mod pass;
 mod seen;
 mod stream;
 
@@ -97,6 +98,10 @@ impl<S: Source> Decoder<S> {
     /// them one by one finds out for nothing.
     pub fn leave_duplicates(&mut self) {
         self.refuses_duplicates = false;
+    }
+
+    pub fn into_source(self) -> S {
+        self.source
     }
 
     pub fn source(&mut self) -> &mut S {

@@ -1,18 +1,11 @@
 //! DUMP's envelope: the value, the format's version in two bytes, a checksum over both in eight.
 
-use crc::{CRC_64_REDIS, Crc, Table};
-
+use crate::checksum::checksum;
 use crate::decode::Decoder;
-use crate::kind::{FIRST_VALKEY_VERSION, Version};
+use crate::kind::{self, Version};
 use crate::source::Slice;
 
-/// Polynomial of Jones, reflected, no initial value: with 16 lanes, since a value may have hundreds of megabytes.
-pub(crate) static CHECKSUM: Crc<u64, Table<16>> = Crc::<u64, Table<16>>::new(&CRC_64_REDIS);
-
 const FOOTER: usize = 2 + 8;
-
-/// The highest version of Redis' own numbering that is read: Redis 7.4 to 8.2.
-const REDIS_VERSION_MAX: u16 = 12;
 
 /// Why a payload is not even looked into. RESTORE says the same to all of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,10 +24,10 @@ pub fn open(payload: &[u8]) -> Result<Decoder<Slice<'_>>, Refused> {
     let body = payload.len().checked_sub(FOOTER).ok_or(Refused::Short)?;
     let (value, footer) = payload.split_at(body);
     let version = u16::from_le_bytes([footer[0], footer[1]]);
-    if !(1..=REDIS_VERSION_MAX).contains(&version) && version != FIRST_VALKEY_VERSION {
+    if !kind::is_known(version) {
         return Err(Refused::Version(version));
     }
-    if CHECKSUM.checksum(&payload[..body + 2]).to_le_bytes() != footer[2..] {
+    if checksum(&payload[..body + 2]).to_le_bytes() != footer[2..] {
         return Err(Refused::Checksum);
     }
     Ok(Decoder::new(Slice::new(value), version))
@@ -43,8 +36,8 @@ pub fn open(payload: &[u8]) -> Result<Decoder<Slice<'_>>, Refused> {
 /// Makes a payload of a value that an encoder wrote for this version.
 pub fn seal(value: &mut Vec<u8>, version: Version) {
     value.extend_from_slice(&version.number().to_le_bytes());
-    let checksum = CHECKSUM.checksum(value);
-    value.extend_from_slice(&checksum.to_le_bytes());
+    let sum = checksum(value);
+    value.extend_from_slice(&sum.to_le_bytes());
 }
 
 #[cfg(test)]
@@ -80,7 +73,7 @@ mod tests {
         {
             let mut payload = b"\x00\x01a".to_vec();
             payload.extend_from_slice(&u16::to_le_bytes(version));
-            payload.extend_from_slice(&CHECKSUM.checksum(&payload).to_le_bytes());
+            payload.extend_from_slice(&checksum(&payload).to_le_bytes());
             assert_eq!(open(&payload).is_ok(), known, "{version}");
         }
     }

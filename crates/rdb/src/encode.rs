@@ -5,7 +5,7 @@
 //! aside, since its length comes first and it may be compressed.
 //!
 //! Every value starts with its type's number. In a file the key stands between the two, so there the number is asked
-//! for and left out: see [`Encoder::key`].
+//! for and left out: see [`Encoder::record`].
 
 mod collection;
 mod list;
@@ -18,6 +18,7 @@ pub use nodes::{NodeCount, NodeLimits};
 pub use stream::StreamWriter;
 
 use crate::block::{intset, listpack};
+use crate::file::About;
 use crate::item::{Digits, Item};
 use crate::kind::{self, Version};
 use crate::lzf::Compressor;
@@ -52,6 +53,9 @@ impl<O: Out> Out for &mut O {
 pub struct Encoder<O> {
     out: O,
     version: Version,
+    /// The version of records that ask for no other, and the highest one that was used.
+    base: Version,
+    highest: Version,
     strings: Strings,
     /// The block that is being built, and where its bytes are put together.
     builder: listpack::Builder,
@@ -76,6 +80,8 @@ impl<O: Out> Encoder<O> {
         Encoder {
             out,
             version,
+            base: version,
+            highest: version,
             strings,
             builder,
             block: Vec::new(),
@@ -101,6 +107,28 @@ impl<O: Out> Encoder<O> {
 
     pub fn into_out(self) -> O {
         self.out
+    }
+
+    /// Starts the record of a key, as files have it; its value comes next.
+    ///
+    /// Nothing else is needed to write a file's records, so any number of threads may do it, each with its own encoder.
+    pub fn record(&mut self, key: Item<'_>, about: &About) {
+        self.version = self.base;
+        about.put(&mut self.out);
+        self.key(key);
+    }
+
+    /// From here to the next record, writes forms of this version, if that is a higher one than the encoder's own.
+    ///
+    /// A reader of a version knows all lower ones, so a file may mix them; its header must name the highest.
+    pub fn raise(&mut self, version: Version) {
+        self.version = self.version.max(version);
+        self.highest = self.highest.max(version);
+    }
+
+    /// The highest version that anything was written in so far.
+    pub fn highest(&self) -> Version {
+        self.highest
     }
 
     /// Puts the key between the next value and its type's number: the form of a file's records.
@@ -249,7 +277,7 @@ fn put_int(out: &mut impl Out, number: i32) {
     }
 }
 
-fn put_length(out: &mut impl Out, length: u64) {
+pub(crate) fn put_length(out: &mut impl Out, length: u64) {
     match length {
         0..0x40 => out.put(&[length as u8]),
         0x40..0x4000 => out.put(&(length as u16 | 0x4000).to_be_bytes()),
@@ -307,9 +335,24 @@ mod tests {
     }
 
     #[test]
+    fn a_higher_version_ends_with_its_record() {
+        let mut encoder = Encoder::new(Vec::new(), Version::V10);
+        encoder.record(Item::Bytes(b"a"), &About::default());
+        assert!(encoder.expiring_hash(1).is_none());
+        encoder.raise(Version::V80);
+        let mut hash = encoder.expiring_hash(1).expect("it was raised");
+        hash.push(Item::Bytes(b"f"), Item::Bytes(b"v"), Some(1));
+        hash.finish();
+        encoder.raise(Version::V11);
+        assert_eq!(encoder.version(), Version::V80, "it is not lowered");
+        encoder.record(Item::Bytes(b"b"), &About::default());
+        assert_eq!((encoder.version(), encoder.highest()), (Version::V10, Version::V80));
+    }
+
+    #[test]
     fn a_file_s_record_has_its_key_behind_the_type() {
         let mut encoder = Encoder::new(Vec::new(), Version::V10);
-        encoder.key(Item::Bytes(b"k"));
+        encoder.record(Item::Bytes(b"k"), &About::default());
         encoder.string(Item::Bytes(b"v"));
         encoder.string_in_pieces(3, [&b"ab"[..], b"c"].into_iter());
         assert_eq!(encoder.into_out(), b"\x00\x01k\x01v\x00\x03abc");

@@ -21,7 +21,7 @@ pub enum Reason {
     Truncated,
     /// The source could not be read.
     Io(io::ErrorKind),
-    /// Bytes behind the value.
+    /// Bytes behind the value, or behind the end of the file.
     Trailing,
     /// A type that this crate does not know.
     UnknownType(u8),
@@ -61,6 +61,14 @@ pub enum Reason {
     StreamCounters,
     /// A pending entry of no consumer, of two, or of none of the group.
     Pending,
+    /// A file that does not begin as an RDB file does.
+    NoRdbFile,
+    /// A file of a version that this crate does not know.
+    UnknownVersion(u16),
+    /// Something between the keys of a file that this crate does not know, or that does not belong there.
+    UnknownOpcode(u8),
+    /// A file whose bytes do not add up to the checksum at its end.
+    Checksum,
     /// A list, set, sorted set or hash of no elements. The source stands behind the value: a file may be read on.
     Empty,
 }
@@ -86,9 +94,9 @@ impl std::error::Error for Error {}
 impl fmt::Display for Reason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Reason::Truncated => "the data ends within the value",
+            Reason::Truncated => "the data ends too early",
             Reason::Io(kind) => return write!(f, "the source cannot be read ({kind})"),
-            Reason::Trailing => "data behind the value",
+            Reason::Trailing => "data behind the end",
             Reason::UnknownType(number) => return write!(f, "unknown type {number}"),
             Reason::ModuleType => "a module's type",
             Reason::Length => "malformed length",
@@ -108,6 +116,10 @@ impl fmt::Display for Reason {
             Reason::StreamEntry => "malformed stream entry",
             Reason::StreamCounters => "stream counters contradict the entries",
             Reason::Pending => "a pending entry without its group or its one consumer",
+            Reason::NoRdbFile => "this is no RDB file",
+            Reason::UnknownVersion(version) => return write!(f, "unknown version {version} of RDB"),
+            Reason::UnknownOpcode(opcode) => return write!(f, "unknown or misplaced opcode {opcode}"),
+            Reason::Checksum => "the checksum does not match",
             Reason::Empty => "an empty collection",
         })
     }

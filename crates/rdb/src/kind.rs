@@ -39,6 +39,14 @@ impl Version {
 /// Where Valkey's own numbering starts: type 22 means one thing below and another from here on.
 pub(crate) const FIRST_VALKEY_VERSION: u16 = 80;
 
+/// The highest version of Redis' own numbering that is read: Redis 7.4 to 8.2.
+pub(crate) const REDIS_VERSION_MAX: u16 = 12;
+
+/// True for the versions whose values are read.
+pub(crate) fn is_known(version: u16) -> bool {
+    (1..=REDIS_VERSION_MAX).contains(&version) || version == FIRST_VALKEY_VERSION
+}
+
 pub(crate) const STRING: u8 = 0;
 pub(crate) const LIST: u8 = 1;
 pub(crate) const SET: u8 = 2;
@@ -72,3 +80,6 @@ pub(crate) const HASH_LISTPACK_EX_PRE_GA: u8 = 23;
 /// Redis 7.4: the earliest expiry, and the others relative to it.
 pub(crate) const HASH_METADATA: u8 = 24;
 pub(crate) const HASH_LISTPACK_EX: u8 = 25;
+
+/// The highest number that a type has.
+pub(crate) const LAST: u8 = HASH_LISTPACK_EX;

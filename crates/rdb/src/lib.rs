@@ -1,8 +1,8 @@
 //! Redis' serialization of values, both ways: what DUMP returns, RESTORE takes, and RDB files hold per key.
 //!
-//! What is absent: the store, files, clocks, and the opcodes between the values of a file. A [`Decoder`] pulls over a
-//! [`Source`], which is a slice or a reader, and lends out one element at a time, so whoever builds a value copies each
-//! byte once and may stop whenever it likes. An [`Encoder`] is pushed elements and writes to an [`Out`].
+//! What is absent: the store and clocks. A [`Decoder`] pulls over a [`Source`], which is a slice or a reader, and lends
+//! out one element at a time, so whoever builds a value copies each byte once and may stop whenever it likes. An
+//! [`Encoder`] is pushed elements and writes to an [`Out`]. What stands between the values of a file is in [`mod@file`].
 //!
 //! ```text
 //! payload ── dump::open ──> Decoder ── object ──> Object::{String, List, Set, SortedSet, Hash, Stream}
@@ -17,11 +17,14 @@
 //! Sources for the formats: the documentation page "RDB dump format", the listpack specification (antirez/listpack),
 //! and the bytes that redis-server 6.2, 7.0, 8.2 and Valkey 9.1 produce.
 
+pub mod aof;
 mod block;
+mod checksum;
 mod decode;
 pub mod dump;
 mod encode;
 mod error;
+pub mod file;
 mod item;
 mod kind;
 mod lzf;

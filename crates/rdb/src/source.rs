@@ -6,16 +6,17 @@
 use std::io::{self, Read};
 use std::ops::Range;
 
-use crc::{Digest, Table};
-
-use crate::dump::CHECKSUM;
+use crate::checksum::Sum;
 use crate::error::{Error, Reason, Result};
 
 /// Read at least this much at a time, in bytes.
 const READ_MIN: u64 = 64 * 1024;
 
 /// A buffer that a single large string has made larger than this is given back when the next stretch is taken.
-const BUFFER_KEPT_MAX: usize = 1024 * 1024;
+const BUFFER_KEPT_MAX: usize = 2 * 1024 * 1024;
+
+/// Behind what it asks for, `read_to_end` wants a little room to find out that this was all.
+const PROBE_ROOM: usize = 64;
 
 pub trait Source {
     /// Makes the next `len` bytes the taken stretch. Memory grows with what has come, not with what is asked for.
@@ -28,19 +29,36 @@ pub trait Source {
 
     /// Bytes behind the taken stretch, where that is known.
     fn left(&self) -> Option<u64>;
+
+    /// Goes over the next `len` bytes, which need not lie in memory all at once.
+    #[inline]
+    fn pass(&mut self, mut len: u64) -> Result<()> {
+        while len > READ_MIN {
+            self.take(READ_MIN)?;
+            len -= READ_MIN;
+        }
+        self.take(len)
+    }
 }
 
 /// A source that lies in memory.
 #[derive(Clone, Debug)]
 pub struct Slice<'a> {
     bytes: &'a [u8],
+    /// Where it starts in what it was cut from: positions count from there.
+    base: u64,
     /// `taken.start <= taken.end <= bytes.len()`
     taken: Range<usize>,
 }
 
 impl<'a> Slice<'a> {
     pub fn new(bytes: &'a [u8]) -> Slice<'a> {
-        Slice { bytes, taken: 0..0 }
+        Slice::at(bytes, 0)
+    }
+
+    /// A slice of something larger, in which it starts at `base`.
+    pub fn at(bytes: &'a [u8], base: u64) -> Slice<'a> {
+        Slice { bytes, base, taken: 0..0 }
     }
 }
 
@@ -62,7 +80,7 @@ impl Source for Slice<'_> {
 
     #[inline]
     fn position(&self) -> u64 {
-        self.taken.end as u64
+        self.base + self.taken.end as u64
     }
 
     #[inline]
@@ -77,30 +95,91 @@ pub struct Feed<R> {
     /// Where its end is known: what is announced beyond it is refused at once.
     len: Option<u64>,
     buffer: Vec<u8>,
+    /// Room for the next buffer, if this one is handed over.
+    spare: Vec<u8>,
     /// `summed <= taken.start <= taken.end <= buffer.len()`
     taken: Range<usize>,
     /// Bytes of the buffer that are in the checksum.
     summed: usize,
     /// Bytes that were in the buffer before its first one.
     dropped: u64,
-    checksum: Digest<'static, u64, Table<16>>,
+    checksum: Sum,
 }
 
 impl<R: Read> Feed<R> {
     /// `len`: how many bytes will come, where that is known.
     pub fn new(inner: R, len: Option<u64>) -> Feed<R> {
-        let (buffer, taken) = (Vec::new(), 0..0);
-        Feed { inner, len, buffer, taken, summed: 0, dropped: 0, checksum: CHECKSUM.digest() }
+        let (buffer, spare, taken) = (Vec::new(), Vec::new(), 0..0);
+        Feed { inner, len, buffer, spare, taken, summed: 0, dropped: 0, checksum: Sum::new() }
     }
 
     /// The CRC64 of all bytes taken so far.
     pub fn checksum(&mut self) -> u64 {
         self.sum_up();
-        self.checksum.clone().finalize()
+        self.checksum.value()
+    }
+
+    /// What has been read and not been taken.
+    pub(crate) fn ahead(&self) -> &[u8] {
+        &self.buffer[self.taken.end..]
+    }
+
+    /// Reads until `len` bytes are ahead; false: there are no more than are.
+    pub(crate) fn reach(&mut self, len: usize) -> Result<bool> {
+        self.refill(len, len)
+    }
+
+    /// If fewer than `least` bytes are ahead, reads until `len` are; false: there are no more than are.
+    ///
+    /// What is ahead is moved to the front for that, so `least` says how seldom: once for `len - least` bytes.
+    pub(crate) fn refill(&mut self, least: usize, len: usize) -> Result<bool> {
+        if self.ahead().len() >= least {
+            return Ok(true);
+        }
+        self.drop_taken();
+        match self.fill(len as u64) {
+            Ok(()) => Ok(true),
+            Err(error) if error.reason == Reason::Truncated => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Takes the next `len` bytes, which are ahead, and hands them over: together with the buffer that they lie in, or,
+    /// if they are the smaller part of it, copied.
+    pub(crate) fn detach(&mut self, len: usize) -> Vec<u8> {
+        let behind = self.ahead().len() - len;
+        if len < behind {
+            self.taken = self.taken.end..self.taken.end + len;
+            return self.taken().to_vec();
+        }
+        self.drop_taken();
+        self.checksum.add(&self.buffer[..len]);
+        self.dropped += len as u64;
+        let mut rest = std::mem::take(&mut self.spare);
+        rest.clear();
+        // As much room as was filled before, so that it need not grow anew.
+        rest.reserve(self.buffer.len().min(BUFFER_KEPT_MAX) + PROBE_ROOM);
+        rest.extend_from_slice(&self.buffer[len..]);
+        let mut bytes = std::mem::replace(&mut self.buffer, rest);
+        bytes.truncate(len);
+        bytes
+    }
+
+    /// Takes back the memory of what was detached, to use it again.
+    pub(crate) fn give_back(&mut self, bytes: Vec<u8>) {
+        if (self.spare.capacity()..=BUFFER_KEPT_MAX).contains(&bytes.capacity()) {
+            self.spare = bytes;
+        }
+    }
+
+    /// What has been read and not been taken, and the reader behind it.
+    pub(crate) fn into_rest(mut self) -> (Vec<u8>, R) {
+        self.drop_taken();
+        (self.buffer, self.inner)
     }
 
     fn sum_up(&mut self) {
-        self.checksum.update(&self.buffer[self.summed..self.taken.end]);
+        self.checksum.add(&self.buffer[self.summed..self.taken.end]);
         self.summed = self.taken.end;
     }
 
@@ -120,7 +199,10 @@ impl<R: Read> Feed<R> {
         while (self.buffer.len() as u64) < len {
             let piece = READ_MIN.max(len - self.buffer.len() as u64);
             match (&mut self.inner).take(piece).read_to_end(&mut self.buffer) {
-                Ok(0) => return Err(Error::new(self.position(), Reason::Truncated)),
+                Ok(0) => {
+                    self.len = Some(self.dropped + self.buffer.len() as u64); // now it is known
+                    return Err(Error::new(self.position(), Reason::Truncated));
+                }
                 Ok(_) => {}
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => return Err(Error::new(self.position(), Reason::Io(error.kind()))),
@@ -160,6 +242,7 @@ impl<R: Read> Source for Feed<R> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::checksum::checksum;
 
     /// Gives at most three bytes at a time, and says "interrupted" in between.
     struct Drip<'a>(&'a [u8], bool);
@@ -193,8 +276,8 @@ mod tests {
         assert_eq!(walk(&mut slice, &steps), walk(&mut feed, &steps));
         assert_eq!(slice.position(), feed.position());
         let taken = slice.position() as usize;
-        assert_eq!(feed.checksum(), CHECKSUM.checksum(&bytes[..taken]));
-        assert_eq!(feed.checksum(), CHECKSUM.checksum(&bytes[..taken]), "asked again, it is the same");
+        assert_eq!(feed.checksum(), checksum(&bytes[..taken]));
+        assert_eq!(feed.checksum(), checksum(&bytes[..taken]), "asked again, it is the same");
         let beyond = bytes.len() as u64 - slice.position() + 1;
         assert_eq!(slice.take(beyond).expect_err("beyond the end").reason, Reason::Truncated);
         assert_eq!(feed.take(beyond).expect_err("beyond the end").reason, Reason::Truncated);

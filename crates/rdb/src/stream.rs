@@ -1,6 +1,7 @@
 //! What a stream is beside its entries: ids, counters, consumer groups. Plain data, read and written alike.
 
 use crate::Millis;
+use crate::kind::Version;
 
 /// The id of an entry: a time, and a number within it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -48,6 +49,14 @@ pub struct Group {
     pub pending: Vec<Pending>,
     /// No two have the same name.
     pub consumers: Vec<Consumer>,
+}
+
+impl Group {
+    /// The lowest version that keeps all of it: version 10 takes each consumer's `active` for its `seen`.
+    pub fn version(&self) -> Version {
+        let lossless = self.consumers.iter().all(|consumer| consumer.active == Some(consumer.seen));
+        if lossless { Version::V10 } else { Version::V11 }
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -612,6 +612,16 @@ impl<'a> View<'a> {
         self.entry.string()
     }
 
+    /// A share of the rope that a long string is, made in constant time; `None` where the string lies in the entry.
+    /// Panics for other kinds.
+    pub fn rope(&self) -> Option<Rope> {
+        assert!(self.kind() == Kind::String, "the caller has looked at the kind");
+        match self.entry.share_outside()? {
+            Outside::Rope(rope) => Some(rope),
+            _ => unreachable!("a string outside is a rope"),
+        }
+    }
+
     /// The value of a collection; panics for other kinds.
     pub fn collection<T: Collection>(&self) -> Ref<'a, T> {
         self.entry.collection()

@@ -17,8 +17,9 @@
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering::*, fence};
 use crate::sync::{Condvar, Mutex, MutexGuard, spin_loop, yield_now};
 
-/// Threads that may use one keyspace at the same time: 256 workers, as many for long commands, and a few in the background.
-pub const SEATS_MAX: usize = 528;
+/// Threads that may use one keyspace at the same time: 256 workers, as many for long commands and for loading, and a few
+/// in the background.
+pub const SEATS_MAX: usize = 784;
 
 #[repr(align(128))]
 struct Seat {

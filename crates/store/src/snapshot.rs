@@ -92,6 +92,13 @@ impl Snapshots {
         self.kept[seat].0.lock().append(kept);
     }
 
+    /// Takes all that seats have laid down.
+    fn take(&self, into: &mut Vec<Kept>) {
+        for lane in &self.kept {
+            into.append(&mut lane.0.lock());
+        }
+    }
+
     /// Keeps a flushed database for the walk; gives it back if there is none.
     pub(crate) fn keep_flushed(&self, flushed: Flushed) -> Option<Flushed> {
         if !self.is_active.load(Relaxed) {
@@ -135,15 +142,15 @@ impl Held<'_> {
         Walk { dbs: used.collect(), at: 0, cursor, taken: Vec::new() }
     }
 
-    /// Ends a snapshot whose walk is done, and calls `f` with what was kept last. Everything is held. What is returned is to
-    /// be dropped where time does not matter.
-    pub fn end_snapshot(&mut self, mut walk: Walk, f: impl FnMut(u32, View<'_>)) -> Vec<Flushed> {
+    /// Ends a snapshot whose walk is done. Everything is held. What was handed over last is in what is returned, to be given
+    /// to the sink where time does not matter.
+    pub fn end_snapshot(&mut self, mut walk: Walk) -> Rest {
         assert!(self.holds_all(), "nobody keeps anything any more");
         assert!(walk.is_done(), "a walk goes to its end");
         let snapshots = &self.keyspace().snapshots;
-        hand_on(snapshots, &mut walk.taken, &walk.dbs, f);
+        snapshots.take(&mut walk.taken);
         snapshots.is_active.store(false, Relaxed);
-        std::mem::take(&mut snapshots.flushed.lock())
+        Rest { walk, flushed: std::mem::take(&mut snapshots.flushed.lock()) }
     }
 
     /// Frees an entry that is out of its table, or gives it to the snapshot that is being taken.
@@ -173,14 +180,9 @@ impl Held<'_> {
         entry.set_epoch(self.seat.epoch);
     }
 
-    /// Calls `f` with entries of the former epoch from the cursor on, until it has copied enough or the segment's part
-    /// has been gone through. Returns how many bytes `f` says it has copied.
-    fn walk_slot(
-        &mut self,
-        place: Place,
-        cursor: &mut Cursor,
-        f: &mut impl FnMut(View<'_>) -> usize,
-    ) -> usize {
+    /// Calls `f` with entries of the former epoch from the cursor on, until it says that it has copied enough bytes or the
+    /// segment's part has been gone through.
+    fn walk_slot(&mut self, place: Place, cursor: &mut Cursor, mut f: impl FnMut(View<'_>) -> usize) {
         let (slot, epoch) = (self.slot_of_place(place), self.seat.epoch);
         let (segment, next_prefix) = slot.segment_at(cursor.prefix);
         // Keys are spread evenly over the tags, so a share of the tags is that share of the keys.
@@ -196,62 +198,64 @@ impl Held<'_> {
                 bytes += f(View::new(entry));
                 entry.set_epoch(epoch);
                 if bytes >= STEP_BYTES_MAX {
-                    return bytes; // those that are done are known by their epoch
+                    return; // those that are done are known by their epoch
                 }
             }
         }
         (cursor.prefix, cursor.tag) = if until < TAGS { (cursor.prefix, until) } else { (next_prefix, 0) };
-        bytes
     }
 }
 
 impl Walk {
-    /// Calls `f` with some entries of the snapshot, each with its database, and returns how many bytes `f` says it has
-    /// copied. What was handed over comes first: it takes memory. The seat is outside the gate.
-    ///
-    /// Entries that the walk takes itself are shown under their slot's lock, so `f` copies small values and shares the
-    /// others, and does not wait for anything.
-    pub fn step(
-        &mut self,
-        keyspace: &Keyspace,
-        seat: &mut Seat,
-        mut f: impl FnMut(u32, View<'_>) -> usize,
-    ) -> usize {
-        let (mut bytes, snapshots) = (0, &keyspace.snapshots);
-        hand_on(snapshots, &mut self.taken, &self.dbs, |db, view| bytes += f(db, view));
-        let flushed = snapshots.flushed.lock().pop();
-        if let Some(flushed) = flushed {
-            if let Some(index) = index_of(&self.dbs, flushed.db().id) {
-                flushed.db().each_of_other_epoch(snapshots.epoch(), |view| bytes += f(index, view));
-            }
-            return bytes;
-        }
+    /// Gives some entries of the snapshot to the sink. What was handed over comes first: it takes memory. The seat is
+    /// outside the gate.
+    pub fn step(&mut self, keyspace: &Keyspace, seat: &mut Seat, sink: &mut impl Sink) {
+        self.take_kept(keyspace, sink);
         keyspace.enter(seat);
-        bytes += self.step_inside(&mut keyspace.hold_none(seat), &mut f);
+        self.step_inside(&mut keyspace.hold_none(seat), sink);
         keyspace.leave(seat);
-        bytes
     }
 
-    fn step_inside(&mut self, held: &mut Held<'_>, f: &mut impl FnMut(u32, View<'_>) -> usize) -> usize {
+    /// Gives all to the sink that was handed over.
+    pub fn take_kept(&mut self, keyspace: &Keyspace, sink: &mut impl Sink) {
+        let snapshots = &keyspace.snapshots;
+        snapshots.take(&mut self.taken);
+        self.give(sink);
+        let next = || snapshots.flushed.lock().pop();
+        while let Some(flushed) = next() {
+            if let Some(index) = index_of(&self.dbs, flushed.db().id) {
+                flushed.db().each_of_other_epoch(snapshots.epoch(), |view| sink.take(index, view));
+            }
+        }
+    }
+
+    fn step_inside(&mut self, held: &mut Held<'_>, sink: &mut impl Sink) {
         // A database that was flushed a moment ago is walked before its place is taken for empty.
         let was_flushed = !held.keyspace().snapshots.flushed.lock().is_empty();
-        let Some((id, index)) = self.dbs.get(self.at).copied().filter(|_| !was_flushed) else { return 0 };
+        let Some((id, index)) = self.dbs.get(self.at).copied().filter(|_| !was_flushed) else { return };
         let slot = find(held.keyspace(), id, index)
             .and_then(|(present, db)| db.occupied.next(self.cursor.slot).map(|slot| (present, slot)));
         let Some((present, slot)) = slot else {
             self.at += 1;
             self.cursor = Cursor::default();
-            return 0;
+            return;
         };
         if slot != self.cursor.slot {
             self.cursor = Cursor { slot, ..Cursor::default() };
         }
         let (place, cursor) = (Place::new(present, slot as u16), &mut self.cursor);
-        let bytes = held.visit(place, |held| held.walk_slot(place, cursor, &mut |view| f(index, view)));
+        held.visit(place, |held| held.walk_slot(place, cursor, |view| sink.share(index, view)));
         if self.cursor.prefix >= 1 << DEPTH_MAX {
             self.cursor = Cursor { slot: slot + 1, ..Cursor::default() };
         }
-        bytes
+    }
+
+    /// Gives what was taken to the sink, and frees it.
+    fn give(&mut self, sink: &mut impl Sink) {
+        for kept in self.taken.drain(..) {
+            let db = index_of(&self.dbs, kept.db);
+            sink.take(db.expect("entries of the former epoch lie in databases that were there"), kept.view());
+        }
     }
 
     /// Whether all slots have been gone through. What is handed over later comes with [`Held::end_snapshot`].
@@ -268,21 +272,29 @@ impl Walk {
     }
 }
 
-/// Calls `f` with all that was handed over, and frees it.
-fn hand_on(
-    snapshots: &Snapshots,
-    taken: &mut Vec<Kept>,
-    dbs: &[(usize, u32)],
-    mut f: impl FnMut(u32, View<'_>),
-) {
-    for lane in &snapshots.kept {
-        taken.append(&mut lane.0.lock());
+/// What is left when a snapshot has ended.
+pub struct Rest {
+    walk: Walk,
+    /// Databases that were walked before they were flushed: all in them is younger than the snapshot.
+    #[expect(dead_code, reason = "kept to be dropped")]
+    flushed: Vec<Flushed>,
+}
+
+impl Rest {
+    /// Gives all that was handed over last to the sink, and frees it.
+    pub fn finish(mut self, sink: &mut impl Sink) {
+        self.walk.give(sink);
     }
-    for kept in taken.drain(..) {
-        let db =
-            index_of(dbs, kept.db).expect("entries of the former epoch lie in databases that were there");
-        f(db, kept.view());
-    }
+}
+
+/// Where a snapshot goes.
+pub trait Sink {
+    /// Takes an entry, with its database. Nothing is held, and this may take as long as it likes.
+    fn take(&mut self, db: u32, view: View<'_>);
+
+    /// The same under the lock of the entry's slot: copies small values and shares the others, and does not wait for
+    /// anything. Returns how many bytes it has copied.
+    fn share(&mut self, db: u32, view: View<'_>) -> usize;
 }
 
 /// Which index a database had when the snapshot began.

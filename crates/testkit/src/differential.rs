@@ -12,6 +12,7 @@
 mod bitmaps;
 mod connection;
 mod drive;
+mod dumps;
 mod expiry;
 mod hashes;
 mod hashes_valkey;
@@ -72,6 +73,7 @@ const FAMILIES: &[&Family] = &[
     &hyperloglog::FAMILY,
     &keyspace::FAMILY,
     &expiry::FAMILY,
+    &dumps::FAMILY,
     &hashes::FAMILY,
     &lists::FAMILY,
     &hashes_valkey::FAMILY,

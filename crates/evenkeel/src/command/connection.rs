@@ -14,7 +14,7 @@ const ALWAYS: Flags = BEFORE_AUTH.with(Flags::NOT_QUEUED);
 
 #[rustfmt::skip]
 pub(crate) const COMMANDS: &[Command] = &[
-    session("PING",   at_least(1), Group::Connection, ping  ).fast().scriptable().without(Flags::LOADING.with(Flags::STALE)),
+    session("PING",   at_least(1), Group::Connection, ping  ).fast().scriptable().without(Flags::LOADING.with(Flags::STALE)).flag(Flags::HEALTH),
     session("ECHO",   exactly(2),  Group::Connection, echo  ).fast().scriptable(),
     // Changes the database for the commands after it.
     session("SELECT", exactly(2),  Group::Connection, select).fast().scriptable().without(Flags::NO_DATA).flag(Flags::OPERATOR),

@@ -13,6 +13,7 @@ use super::{Arity, Call, Command, Flags, Group, Handler, Reach, at_least, docs, 
 use crate::clock;
 use crate::config::{Extent, Permit};
 use crate::error::{Done, Error};
+use crate::persist;
 
 /// Not `NO_DATA`: some topics look at keys, so EXEC holds everything for them.
 const FLAGS: Flags = Flags::ADMIN.with(Flags::NOSCRIPT).with(Flags::LOADING).with(Flags::STALE);
@@ -33,6 +34,7 @@ const TOPICS: &[(&str, Arity, Handler)] = &[
     ("PANIC",                    exactly(2),  panic            ),
     ("POPULATE",                 at_least(3), populate         ),
     ("PROTOCOL",                 exactly(3),  protocol         ),
+    ("RELOAD",                   at_least(2), reload           ),
     ("SET-ACTIVE-EXPIRE",        exactly(3),  set_active_expire),
     ("SLEEP",                    exactly(3),  sleep            ),
 ];
@@ -95,6 +97,33 @@ fn log(call: &mut Call<'_, '_>) -> Done {
 /// DEBUG PANIC: a command that is broken. The client gets an error, and the server goes on.
 fn panic(_: &mut Call<'_, '_>) -> Done {
     panic!("DEBUG PANIC");
+}
+
+/// DEBUG RELOAD [MERGE] [NOFLUSH] [NOSAVE]: saves everything, and loads it again. Everybody waits.
+fn reload(call: &mut Call<'_, '_>) -> Done {
+    let (mut flush, mut save) = (true, true);
+    for at in 2..call.args.len() {
+        match call.args.word(at).as_bytes() {
+            b"MERGE" => {}
+            b"NOFLUSH" => flush = false,
+            b"NOSAVE" => save = false,
+            _ => {
+                return Err(Error::text(
+                    "ERR DEBUG RELOAD only supports the MERGE, NOFLUSH and NOSAVE options.",
+                ));
+            }
+        }
+    }
+    let server = call.server.clone();
+    call.go_elsewhere(move |reply| {
+        let reloaded = persist::reload::from_snapshot(&server, save, flush);
+        reloaded.map_err(|reason| {
+            server.log.warning(format!("DEBUG RELOAD: {reason}"));
+            Error::text("ERR Error trying to load the RDB dump, check server logs.")
+        })?;
+        reply.ok();
+        Ok(())
+    })
 }
 
 /// DEBUG SET-ACTIVE-EXPIRE 0 | 1

@@ -1,10 +1,11 @@
 //! DUMP and RESTORE: a value as bytes that another server takes, Redis' own format both ways.
 //!
-//! What is written is version 10 of the format, which Redis 7.0 and everything after it reads; for a hash whose fields
-//! expire it is version 80, since Valkey 9. What is read is checked
-//! through and through before anything is stored: it may come from anywhere.
+//! What is written is the lowest version of the format that holds all of the value: 10, which Redis 7.0 and everything after
+//! it reads, for nearly all (see docs/rdb.md). What is read is checked through and through before anything is stored: it may
+//! come from anywhere.
 //!
-//! A large value is written and read by another thread, without locks (see `long.rs`).
+//! A large value is written and read by another thread, without locks (see `long.rs`). One that has been read is what it
+//! will be under its key, so that storing it takes no time either.
 
 use std::sync::Arc;
 
@@ -23,8 +24,8 @@ pub(crate) const COMMANDS: &[Command] = &[
     write("RESTORE", at_least(4), Keys::FIRST, Group::Keyspace, restore).grows(),
 ];
 
-/// Bytes of a payload that take as long to read as an element of a collection takes to write, about.
-const BYTES_PER_ELEMENT: usize = 32;
+/// Bytes of a payload that take as long to read as an element of a collection takes to write, about: it is compressed.
+const BYTES_PER_ELEMENT: usize = 4;
 
 /// DUMP key
 fn dump(call: &mut Call<'_, '_>) -> Done {
@@ -39,7 +40,7 @@ fn dump(call: &mut Call<'_, '_>) -> Done {
     }
     let settings = call.settings.clone();
     call.go_long(Work::reads(move |reply: &mut Reply| {
-        reply.bulk(&serial::payload(&value, &settings));
+        reply.bulk_of(serial::payload(&value, &settings));
         Ok(())
     }))
 }
@@ -88,7 +89,10 @@ impl Options {
         match (self.ttl, self.absolute) {
             (0, _) => None,
             (ttl, true) => Some(ttl),
-            (ttl, false) => Some(now.saturating_add(ttl)),
+            // What lies beyond all times is in the past, to Redis.
+            (ttl, false) => {
+                Some(now.checked_add(ttl).filter(|deadline| i64::try_from(*deadline).is_ok()).unwrap_or(0))
+            }
         }
     }
 }
@@ -105,9 +109,9 @@ fn restore(call: &mut Call<'_, '_>) -> Done {
         let value = read_payload(payload, &settings, &call.held.keyspace().hasher, now)?;
         return store(call, options, value);
     }
-    let (payload, server) = (payload.to_vec(), Arc::clone(call.server));
-    call.go_long(Work::writes(
-        move || read_payload(&payload, &settings, &server.keyspace.hasher, now),
+    let server = Arc::clone(call.server);
+    call.go_long(Work::writes_arguments(
+        move |args| read_payload(args.at(3), &settings, &server.keyspace.hasher, now),
         |_| true, // it depends on no key
         move |call, value| {
             refuse_to_overwrite(call, options)?;
@@ -194,3 +198,6 @@ fn log_restore(call: &mut Call<'_, '_>, options: Options, deadline: Option<Milli
     }
     call.log(&words);
 }
+
+#[cfg(test)]
+mod tests;

@@ -12,7 +12,7 @@ mod times;
 
 use evenkeel_resp::number::parse_i64;
 use evenkeel_resp::reply::itoa;
-use evenkeel_store::collection::Hash;
+use evenkeel_store::collection::{Field, Hash};
 use evenkeel_store::{Edit, Expire, Hasher, Millis};
 
 use super::extended::Extended;
@@ -129,13 +129,15 @@ fn hsetnx(call: &mut Call<'_, '_>) -> Done {
 fn hget(call: &mut Call<'_, '_>) -> Done {
     let (hasher, now) = sight(call);
     let hash = call.held.collection::<Hash>(&call.keys[0])?;
-    reply_value(call.reply, hash.as_ref().and_then(|hash| hash.get(hasher, now, call.args.at(2))));
+    reply_value(call.reply, hash.as_deref(), (hasher, now), call.args.at(2));
     Ok(())
 }
 
-fn reply_value(reply: &mut Reply, value: Option<&[u8]>) {
-    match value {
-        Some(value) => reply.bulk(value),
+/// Replies the value of a field, or null.
+#[inline]
+fn reply_value(reply: &mut Reply, hash: Option<&Hash>, (hasher, now): (&Hasher, Millis), field: &[u8]) {
+    match hash.and_then(|hash| Some((hash, hash.get(hasher, now, field)?))) {
+        Some((hash, value)) => reply.element(value, || hash.share(hasher, field)),
         None => reply.null(),
     }
 }
@@ -146,7 +148,7 @@ fn hmget(call: &mut Call<'_, '_>) -> Done {
     let hash = call.held.collection::<Hash>(&call.keys[0])?;
     call.reply.array(call.args.len() - 2);
     for field in call.args.from(2) {
-        reply_value(call.reply, hash.as_ref().and_then(|hash| hash.get(hasher, now, field)));
+        reply_value(call.reply, hash.as_deref(), (hasher, now), field);
     }
     Ok(())
 }
@@ -200,7 +202,9 @@ fn hkeys(call: &mut Call<'_, '_>) -> Done {
     let now = call.now_ms();
     let hash = call.held.collection::<Hash>(&call.keys[0])?;
     call.reply.array(hash.as_ref().map_or(0, |hash| hash.len(now) as usize));
-    hash.iter().flat_map(|hash| hash.iter(now)).for_each(|(field, _)| call.reply.bulk(field));
+    each_live(hash.as_deref(), now, |hash, at, field| {
+        call.reply.element(field.name, || hash.shares_at(at).0);
+    });
     Ok(())
 }
 
@@ -209,7 +213,9 @@ fn hvals(call: &mut Call<'_, '_>) -> Done {
     let now = call.now_ms();
     let hash = call.held.collection::<Hash>(&call.keys[0])?;
     call.reply.array(hash.as_ref().map_or(0, |hash| hash.len(now) as usize));
-    hash.iter().flat_map(|hash| hash.iter(now)).for_each(|(_, value)| call.reply.bulk(value));
+    each_live(hash.as_deref(), now, |hash, at, field| {
+        call.reply.element(field.value, || hash.shares_at(at).1);
+    });
     Ok(())
 }
 
@@ -218,11 +224,20 @@ fn hgetall(call: &mut Call<'_, '_>) -> Done {
     let now = call.now_ms();
     let hash = call.held.collection::<Hash>(&call.keys[0])?;
     call.reply.map(hash.as_ref().map_or(0, |hash| hash.len(now) as usize));
-    for (field, value) in hash.iter().flat_map(|hash| hash.iter(now)) {
-        call.reply.bulk(field);
-        call.reply.bulk(value);
-    }
+    each_live(hash.as_deref(), now, |hash, at, field| {
+        call.reply.element(field.name, || hash.shares_at(at).0);
+        call.reply.element(field.value, || hash.shares_at(at).1);
+    });
     Ok(())
+}
+
+/// Calls `each` with the fields that have not expired, and their positions.
+#[inline]
+fn each_live(hash: Option<&Hash>, now: Millis, mut each: impl FnMut(&Hash, u64, Field<'_>)) {
+    let Some(hash) = hash else { return };
+    for (at, field) in hash.fields().enumerate().filter(|(_, field)| field.is_live(now)) {
+        each(hash, at as u64, field);
+    }
 }
 
 /// HINCRBY key field increment

@@ -177,7 +177,9 @@ fn flushdb(call: &mut Call<'_, '_>) -> Done {
 /// FLUSHALL [ASYNC | SYNC]
 fn flushall(call: &mut Call<'_, '_>) -> Done {
     let databases = call.server.keyspace.databases();
-    flush(call, 0..databases)
+    flush(call, 0..databases)?;
+    forget_snapshot(call);
+    Ok(())
 }
 
 /// Few keys are freed before the reply, unless that is not wanted: whoever then asks how much memory is used gets a true
@@ -202,6 +204,14 @@ fn flush(call: &mut Call<'_, '_>, databases: std::ops::Range<usize>) -> Done {
     call.held.open(call.session.db as usize);
     call.reply.ok();
     Ok(())
+}
+
+/// A snapshot of what is gone is not worth finishing, and the one on disk would bring it back after a restart.
+fn forget_snapshot(call: &Call<'_, '_>) {
+    call.server.persist.cancel();
+    if !call.settings.save.is_empty() {
+        call.server.persist.schedule_save();
+    }
 }
 
 #[cfg(test)]

@@ -186,9 +186,10 @@ fn count_at(call: &Call<'_, '_>, index: usize) -> Result<u64, Error> {
 fn take(list: &mut Edit<'_, List>, count: u64, side: Side, reply: &mut Reply) {
     let range = side.range(count, list.len());
     let elements = list.range(range.clone());
+    let each = |(at, element)| reply.element(element, || list.share(at));
     match side {
-        Side::Left => elements.for_each(|element| reply.bulk(element)),
-        Side::Right => elements.rev().for_each(|element| reply.bulk(element)),
+        Side::Left => range.clone().zip(elements).for_each(each),
+        Side::Right => range.clone().rev().zip(elements.rev()).for_each(each),
     }
     remove(list, range);
 }
@@ -213,8 +214,8 @@ fn lindex(call: &mut Call<'_, '_>) -> Done {
         call.reply.null();
         return Ok(());
     };
-    match position(call.args.int(2)?, list.len()).and_then(|at| list.get(at)) {
-        Some(element) => call.reply.bulk(element),
+    match position(call.args.int(2)?, list.len()).and_then(|at| Some((at, list.get(at)?))) {
+        Some((at, element)) => call.reply.element(element, || list.share(at)),
         None => call.reply.null(),
     }
     Ok(())
@@ -249,9 +250,9 @@ fn lrange(call: &mut Call<'_, '_>) -> Done {
         call.reply.array(0);
         return Ok(());
     };
-    let elements = list.range(range);
+    let elements = list.range(range.clone());
     call.reply.array(elements.len());
-    elements.for_each(|element| call.reply.bulk(element));
+    range.zip(elements).for_each(|(at, element)| call.reply.element(element, || list.share(at)));
     Ok(())
 }
 

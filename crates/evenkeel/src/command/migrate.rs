@@ -168,14 +168,19 @@ fn finish(call: &mut Call<'_, '_>, cargo: &[Cargo], delivered: Delivered, copies
     }
 }
 
+fn broken(error: io::Error) -> Error {
+    let what = if error.kind() == io::ErrorKind::UnexpectedEof { "reading" } else { "writing" };
+    Error::text(format!("IOERR error or timeout {what} to target instance"))
+}
+
 /// Sends the keys, and reads the answers.
 fn deliver(options: &Options, cargo: &[Cargo], settings: &Settings, now: Millis) -> Result<Delivered, Error> {
-    let mut target = Target::connect(options).map_err(|_| unreachable_target())?;
+    let mut target = Target::connect(options).map_err(|error| match error.kind() {
+        // Redis finds out only when it writes.
+        io::ErrorKind::ConnectionRefused => broken(error),
+        _ => unreachable_target(),
+    })?;
     let mut delivered = Delivered::default();
-    let broken = |error: io::Error| {
-        let how = if error.kind() == io::ErrorKind::UnexpectedEof { "reading from" } else { "writing to" };
-        Error::text(format!("IOERR error or timeout {how} target instance"))
-    };
     let ask = |target: &mut Target, words: &[&[u8]]| {
         target.send(words)?;
         target.answer()

@@ -32,6 +32,7 @@ pub(crate) mod memory;
 pub(crate) mod migrate;
 mod natural;
 pub(crate) mod object;
+mod persistence;
 mod random;
 pub(crate) mod scan;
 pub(crate) mod server;
@@ -72,6 +73,7 @@ pub(crate) const FAMILIES: &[&[Command]] = &[
     memory::COMMANDS,
     migrate::COMMANDS,
     object::COMMANDS,
+    persistence::COMMANDS,
     scan::COMMANDS,
     server::COMMANDS,
     set::COMMANDS,
@@ -138,6 +140,8 @@ impl Flags {
     pub(crate) const ALLOW_BUSY: Flags = Flags(1 << 16);
     /// Its time is that of the commands that it runs, which are in the slow log for themselves.
     pub(crate) const SKIP_SLOWLOG: Flags = Flags(1 << 17);
+    /// Refused where writes are, although it writes nothing: who asks wants to know whether the server is fit.
+    pub(crate) const HEALTH: Flags = Flags(1 << 18);
 
     pub(crate) const fn with(self, other: Flags) -> Flags {
         Flags(self.0 | other.0)

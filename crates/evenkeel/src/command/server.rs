@@ -1,18 +1,14 @@
 //! Commands about the server as a whole: what it is, what time it has, and its end.
 
-use std::sync::atomic::Ordering::Acquire;
-
 use super::{Call, Command, Flags, Group, at_least, exactly, session};
 use crate::clock;
-use crate::error::{Done, Error};
+use crate::error::Done;
 use crate::observe::info;
 
 #[rustfmt::skip]
 pub(crate) const COMMANDS: &[Command] = &[
     session("INFO",     at_least(1), Group::Server, info     ).scriptable().flag(Flags::OPERATOR),
-    session("LASTSAVE", exactly(1),  Group::Server, last_save).fast().scriptable(),
     session("ROLE",     exactly(1),  Group::Server, role     ).fast(),
-    session("SHUTDOWN", at_least(1), Group::Server, shutdown ).admin().flag(Flags::NO_MULTI.with(Flags::ALLOW_BUSY)),
     session("TIME",     exactly(1),  Group::Server, time     ).fast().scriptable(),
 ];
 
@@ -21,12 +17,6 @@ fn info(call: &mut Call<'_, '_>) -> Done {
     let wanted: Vec<Vec<u8>> = call.args.from(1).map(<[u8]>::to_ascii_lowercase).collect();
     let text = info::text(call.server, call.held, &wanted);
     call.reply.verbatim(&text, b"txt");
-    Ok(())
-}
-
-/// LASTSAVE: the start counts as a save, as long as there is no other.
-fn last_save(call: &mut Call<'_, '_>) -> Done {
-    call.reply.int((call.server.started_ms / 1000) as i64);
     Ok(())
 }
 
@@ -49,39 +39,6 @@ fn time(call: &mut Call<'_, '_>) -> Done {
     Ok(())
 }
 
-/// SHUTDOWN [NOSAVE | SAVE] [NOW] [FORCE] [ABORT]
-///
-/// There is no reply: the client sees the connection close. A save that was asked for and cannot be made is a reason to
-/// stay, unless the client insists.
-fn shutdown(call: &mut Call<'_, '_>) -> Done {
-    let args = call.args;
-    let (mut save, mut no_save, mut force, mut abort, mut now) = (false, false, false, false, false);
-    for at in 1..args.len() {
-        match args.word(at).as_bytes() {
-            b"SAVE" if !no_save => save = true,
-            b"NOSAVE" if !save => no_save = true,
-            b"NOW" => now = true,
-            b"FORCE" => force = true,
-            b"ABORT" => abort = true,
-            _ => return Err(Error::Syntax),
-        }
-    }
-    if abort {
-        let alone = !(save || no_save || force || now);
-        return Err(if alone { Error::text("ERR No shutdown in progress.") } else { Error::Syntax });
-    }
-    if save && !force {
-        let reason = "ERR Errors trying to SHUTDOWN. Nothing can be saved to disk yet: use NOSAVE or FORCE.";
-        return Err(Error::text(reason));
-    }
-    if !call.server.stopping.load(Acquire) {
-        call.server.log.warning("User requested shutdown...");
-        call.server.stop();
-    }
-    call.session.closing = true;
-    Ok(())
-}
-
 #[cfg(test)]
 mod tests {
     use crate::testing::{World, check};
@@ -93,23 +50,8 @@ mod tests {
             > ROLE                     < [\"master\", :0, []]
             > TIME                     < [\"*\", \"*\"]
             > TIME x                   < -ERR wrong number of arguments for 'time' command
-            > LASTSAVE                 < :*
-            > SHUTDOWN nosuch          < -ERR syntax error
-            > SHUTDOWN SAVE NOSAVE     < -ERR syntax error
-            > SHUTDOWN ABORT           < -ERR No shutdown in progress.
-            > SHUTDOWN ABORT NOW       < -ERR syntax error
-            > MULTI
-            > SHUTDOWN                 < -ERR Command not allowed inside a transaction
-            > EXEC                     < -EXECABORT *
         ",
         );
-    }
-
-    #[test]
-    fn a_save_that_cannot_be_made_is_not_pretended() {
-        let mut world = World::new();
-        world.check("> SHUTDOWN SAVE < -ERR Errors trying to SHUTDOWN. *");
-        assert!(!world.server.stopping.load(std::sync::atomic::Ordering::Relaxed));
     }
 
     #[test]

@@ -141,7 +141,7 @@ impl Open {
 
 fn all(reply: &mut Reply, set: &Set, open: Open) {
     open.write(reply, set.len() as usize);
-    set.iter().for_each(|member| reply.bulk(&member));
+    (0..).zip(set.iter()).for_each(|(at, member)| reply.element(&member, || set.share(at)));
 }
 
 /// SMOVE source destination member

@@ -244,7 +244,8 @@ const EXTRAS: &[Extra] = &[
     extra("MEMORY|USAGE").keys(&[key(2, "RO")]),
     extra("MGET").tips(&["request_policy:multi_shard"]),
     extra("MIGRATE").categories(DANGEROUS).tips(CHANGES).keys(MIGRATED).secret(|args, at| {
-        args.is(at - 1, "AUTH") || args.is(at - 1, "AUTH2") || at > 2 && args.is(at - 2, "AUTH2")
+        let follows = |words: usize, name| at > words && args.is(at - words, name);
+        follows(1, "AUTH") || follows(1, "AUTH2") || follows(2, "AUTH2")
     }),
     extra("MSET").tips(&["request_policy:multi_shard", "response_policy:all_succeeded"]).keys(&[range(1, -1, 2, "OW update")]),
     extra("MSETEX").tips(&["request_policy:multi_shard", "response_policy:all_succeeded"]).keys(&[KeySpec { find: Find::Counted { step: 2 }, ..key(1, "OW update") }]),

@@ -36,7 +36,6 @@ pub(super) enum Change {
 
 pub(super) enum Effect {
     Live(Field),
-    Later(Field, &'static str),
     Inert(&'static str),
     Line(Handler),
 }
@@ -63,16 +62,6 @@ const fn row(name: &'static str, kind: Kind, default: &'static str, effect: Effe
 
 const fn live(name: &'static str, kind: Kind, default: &'static str, field: Field) -> Directive {
     row(name, kind, default, Effect::Live(field))
-}
-
-const fn later(
-    name: &'static str,
-    kind: Kind,
-    default: &'static str,
-    field: Field,
-    why: &'static str,
-) -> Directive {
-    row(name, kind, default, Effect::Later(field, why))
 }
 
 const fn inert(name: &'static str, kind: Kind, default: &'static str, why: &'static str) -> Directive {
@@ -125,7 +114,7 @@ impl Directive {
 
     pub(super) fn field(&self) -> Option<Field> {
         match self.effect {
-            Effect::Live(field) | Effect::Later(field, _) => Some(field),
+            Effect::Live(field) => Some(field),
             Effect::Inert(_) | Effect::Line(_) => None,
         }
     }
@@ -133,7 +122,7 @@ impl Directive {
     /// Why it changes nothing, if so.
     pub(super) fn why_no_effect(&self) -> Option<&'static str> {
         match self.effect {
-            Effect::Inert(why) | Effect::Later(_, why) => Some(why),
+            Effect::Inert(why) => Some(why),
             Effect::Live(_) | Effect::Line(_) => None,
         }
     }
@@ -183,7 +172,6 @@ const HZ: Kind = Clamped(Range { least: 0, most: INT_MAX }, Range { least: 1, mo
 const MODE: Kind = Octal(Range { least: 0, most: 0o777 });
 const SIGNAL: Kind = Choices(&["default", "save", "nosave", "now", "force", "safe", "failover"]);
 
-const NO_DISK: &str = "nothing is written to disk yet";
 const NO_REPLICATION: &str = "there is no replication yet";
 const NO_CLUSTER: &str = "there is no cluster mode yet";
 const NO_TLS: &str = "there is no TLS yet";
@@ -221,18 +209,19 @@ pub(super) static DIRECTIVES: &[Directive] = &[
     inert("activedefrag",                         Flag,                "no",              NO_DEFRAG),
     inert("activerehashing",                      Flag,                "yes",             "tables grow in small steps of their own"),
     live ("always-show-logo",                     Flag,                "no",              field!(always_show_logo)).at_start(),
-    inert("aof-disable-auto-gc",                  Flag,                "no",              NO_DISK),
-    inert("aof-load-truncated",                   Flag,                "yes",             NO_DISK),
-    inert("aof-rewrite-incremental-fsync",        Flag,                "yes",             NO_DISK),
-    inert("aof-timestamp-enabled",                Flag,                "no",              NO_DISK),
-    inert("aof-use-rdb-preamble",                 Flag,                "yes",             NO_DISK),
+    live ("aof-disable-auto-gc",                  Flag,                "no",              field!(aof_disable_auto_gc)),
+    live ("aof-load-truncated",                   Flag,                "yes",             field!(aof_load_truncated)),
+    inert("aof-rewrite-incremental-fsync",        Flag,                "yes",             "see rdb-save-incremental-fsync"),
+    live ("aof-timestamp-enabled",                Flag,                "no",              field!(aof_timestamp_enabled)),
+    live ("aof-use-rdb-preamble",                 Flag,                "yes",             field!(aof_use_rdb_preamble)),
     inert("aof_rewrite_cpulist",                  Text,                "",                NO_FORK).at_start().alias("aof-rewrite-cpulist"),
-    later("appenddirname",                        Checked(append_directory_name), "appendonlydir", field!(appenddirname), NO_DISK).at_start(),
-    later("appendfilename",                       Checked(append_file_name), "appendonly.aof", field!(appendfilename), NO_DISK).at_start(),
-    later("appendfsync",                          Choice(Fsync::NAMES), "everysec",       field!(appendfsync), NO_DISK),
-    later("appendonly",                           Flag,                "no",              field!(appendonly), NO_DISK),
-    inert("auto-aof-rewrite-min-size",            SIZE,                "64mb",            NO_DISK),
-    inert("auto-aof-rewrite-percentage",          COUNT,               "100",             NO_DISK),
+    live ("appenddirname",                        Checked(append_directory_name), "appendonlydir", field!(appenddirname)).at_start(),
+    live ("appendfilename",                       Checked(append_file_name), "appendonly.aof", field!(appendfilename)).at_start(),
+    live ("appendfsync",                          Choice(Fsync::NAMES), "everysec",       field!(appendfsync)),
+    live ("appendonly",                           Flag,                "no",              field!(appendonly)),
+    live ("appendonly-buffer-limit",              memory(1 << 20, LONG_MAX), "256mb",     field!(appendonly_buffer_limit)),
+    live ("auto-aof-rewrite-min-size",            SIZE,                "64mb",            field!(auto_aof_rewrite_min_size)),
+    live ("auto-aof-rewrite-percentage",          COUNT,               "100",             field!(auto_aof_rewrite_percentage)),
     inert("availability-zone",                    Text,                "",                NO_CLUSTER),
     inert("bgsave_cpulist",                       Text,                "",                NO_FORK).at_start().alias("bgsave-cpulist"),
     live ("bind",                                 List(&ADDRESSES),    "* -::*",          field!(bind)),
@@ -280,7 +269,7 @@ pub(super) static DIRECTIVES: &[Directive] = &[
     inert("crash-memcheck-enabled",               Flag,                "yes",             "memory is not tested after a crash"),
     inert("daemonize",                            Flag,                "no",              "the server stays in the foreground, where a service manager wants it").at_start(),
     live ("databases",                            integer(1, INT_MAX), "16",              field!(databases)).at_start(),
-    later("dbfilename",                           Checked(db_file_name), "dump.rdb",      field!(dbfilename), NO_DISK).protected(),
+    live ("dbfilename",                           Checked(db_file_name), "dump.rdb",      field!(dbfilename)).protected(),
     inert("debug-context",                        Text,                "",                FOR_TESTS).hidden(),
     live ("dir",                                  Directory,           ".",               field!(dir)).protected(),
     inert("disable-thp",                          Flag,                "yes",             "see huge-pages").at_start(),
@@ -320,7 +309,7 @@ pub(super) static DIRECTIVES: &[Directive] = &[
     live ("list-max-listpack-size",               DELAY,               "-2",              field!(list_max_listpack_size)).alias("list-max-ziplist-size"),
     line ("list-max-ziplist-entries",             file::outdated),
     line ("list-max-ziplist-value",               file::outdated),
-    inert("loading-process-events-interval-bytes", integer(1024, INT_MAX), "2097152",     NO_DISK).hidden(),
+    inert("loading-process-events-interval-bytes", integer(1024, INT_MAX), "2097152",     "workers answer while others load").hidden(),
     line ("loadmodule",                           file::load_module),
     inert("locale-collate",                       Text,                "",                "SORT is not there yet"),
     inert("log-format",                           Choice(&["legacy", "logfmt", "json"]), "legacy", "log lines have Redis' own form"),
@@ -346,7 +335,7 @@ pub(super) static DIRECTIVES: &[Directive] = &[
     inert("min-string-size-avoid-copy-reply",     COUNT,               "16384",           OWN_LOOP).hidden(),
     inert("min-string-size-avoid-copy-reply-threaded", COUNT,          "65536",           OWN_LOOP).hidden(),
     inert("mptcp",                                Flag,                "no",              "connections are plain TCP").at_start(),
-    inert("no-appendfsync-on-rewrite",            Flag,                "no",              NO_DISK),
+    inert("no-appendfsync-on-rewrite",            Flag,                "no",              "nobody waits for a sync of the append-only file but who has asked for it"),
     inert("notify-keyspace-events",               Checked(keyspace_events), "",           NO_EVENTS),
     inert("oom-score-adj",                        Choice(&["no", "yes", "relative", "absolute"]), "no", OOM_KILLER),
     inert("oom-score-adj-values",                 List(&OOM_SCORES),   "0 200 800",       OOM_KILLER),
@@ -357,12 +346,12 @@ pub(super) static DIRECTIVES: &[Directive] = &[
     inert("propagation-error-behavior",           Choice(&["ignore", "panic", "panic-on-replicas"]), "ignore", NO_REPLICATION),
     live ("protected-mode",                       Flag,                "yes",             field!(protected_mode)),
     live ("proto-max-bulk-len",                   memory(MB, LONG_MAX), "512mb",          field!(proto_max_bulk_len)),
-    inert("rdb-del-sync-files",                   Flag,                "no",              NO_DISK),
-    inert("rdb-key-save-delay",                   DELAY,               "0",               FOR_TESTS).hidden(),
-    inert("rdb-save-incremental-fsync",           Flag,                "yes",             NO_DISK),
-    inert("rdb-version-check",                    Choice(&["strict", "relaxed"]), "strict", NO_DISK),
-    inert("rdbchecksum",                          Flag,                "yes",             NO_DISK).at_start(),
-    inert("rdbcompression",                       Flag,                "yes",             NO_DISK),
+    inert("rdb-del-sync-files",                   Flag,                "no",              NO_REPLICATION),
+    live ("rdb-key-save-delay",                   DELAY,               "0",               field!(rdb_key_save_delay)).hidden(),
+    live ("rdb-save-incremental-fsync",           Flag,                "yes",             field!(rdb_save_incremental_fsync)),
+    inert("rdb-version-check",                    Choice(&["strict", "relaxed"]), "strict", "a file of a version that is not known is refused"),
+    live ("rdbchecksum",                          Flag,                "yes",             field!(rdbchecksum)).at_start(),
+    live ("rdbcompression",                       Flag,                "yes",             field!(rdbcompression)),
     inert("rdma-bind",                            List(&ADDRESSES),    "",                NO_RDMA),
     inert("rdma-completion-vector",               integer(-1, 1_024),  "-1",              NO_RDMA).at_start(),
     inert("rdma-port",                            PORT,                "0",               NO_RDMA),
@@ -389,22 +378,23 @@ pub(super) static DIRECTIVES: &[Directive] = &[
     inert("replica-serve-stale-data",             Flag,                "yes",             NO_REPLICATION).alias("slave-serve-stale-data"),
     inert("replicaof",                            List(&PRIMARY),      "",                NO_REPLICATION).at_start().alias("slaveof"),
     live ("requirepass",                          Text,                "",                field!(requirepass)),
-    inert("sanitize-dump-payload",                Choice(&["no", "yes", "clients"]), "no", NO_DISK),
-    later("save",                                 List(&SAVE_POINTS),  "3600 1 300 100 60 10000", field!(save), NO_DISK),
+    inert("sanitize-dump-payload",                Choice(&["no", "yes", "clients"]), "no", "every payload and file is checked in depth"),
+    live ("save",                                 List(&SAVE_POINTS),  "3600 1 300 100 60 10000", field!(save)),
     line ("sentinel",                             file::sentinel),
     inert("server_cpulist",                       Text,                "",                SEE_AFFINITY).at_start().alias("server-cpulist"),
     live ("set-max-intset-entries",               LONG,                "512",             field!(set_max_intset_entries)),
     live ("set-max-listpack-entries",             LONG,                "128",             field!(set_max_listpack_entries)),
     live ("set-max-listpack-value",               LONG,                "64",              field!(set_max_listpack_value)),
     inert("set-proc-title",                       Flag,                "yes",             NO_TITLE).at_start(),
-    inert("shutdown-on-sigint",                   SIGNAL,              "default",         NO_DISK),
-    inert("shutdown-on-sigterm",                  SIGNAL,              "default",         NO_DISK),
+    live ("shutdown-on-sigint",                   SIGNAL,              "default",         field!(shutdown_on_sigint)),
+    live ("shutdown-on-sigterm",                  SIGNAL,              "default",         field!(shutdown_on_sigterm)),
     live ("shutdown-timeout",                     COUNT,               "10",              field!(shutdown_timeout)),
     inert("slot-migration-max-failover-repl-bytes", memory(-1, LONG_MAX), "0",            NO_CLUSTER),
     live ("slowlog-log-slower-than",              integer(-1, LONG_MAX), "10000",         field!(slowlog_log_slower_than)).alias("commandlog-execution-slower-than"),
     live ("slowlog-max-len",                      LONG,                "128",             field!(slowlog_max_len)).alias("commandlog-slow-execution-max-len"),
+    live ("snapshot-max-mbps",                    COUNT,               "0",               field!(snapshot_max_mbps)),
     inert("socket-mark-id",                       integer(0, u32::MAX as i128), "0",      "sockets are not marked").at_start(),
-    later("stop-writes-on-bgsave-error",          Flag,                "yes",             field!(stop_writes_on_bgsave_error), NO_DISK),
+    live ("stop-writes-on-bgsave-error",          Flag,                "yes",             field!(stop_writes_on_bgsave_error)),
     live ("stream-node-max-bytes",                SIZE,                "4096",            field!(stream_node_max_bytes)),
     live ("stream-node-max-entries",              LONG,                "100",             field!(stream_node_max_entries)),
     inert("supervised",                           Choice(&["upstart", "systemd", "auto", "no"]), "no", "the service manager is not told about the start").at_start(),

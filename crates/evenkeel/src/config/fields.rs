@@ -5,6 +5,7 @@
 
 use super::typed::{Bind, Cpus, Fsync, LogLevel, OutputLimits, Permit, Policy, SavePoint};
 use super::value::Word;
+use crate::persist::end::How;
 use std::path::PathBuf;
 
 #[derive(Clone, Debug, Default)]
@@ -100,9 +101,27 @@ pub(crate) struct Fields {
     // Persistence
     pub(crate) save: Vec<SavePoint>,
     pub(crate) dbfilename: PathBuf,
+    pub(crate) rdbcompression: bool,
+    pub(crate) rdbchecksum: bool,
+    pub(crate) rdb_save_incremental_fsync: bool,
+    /// Microseconds for each key of a snapshot; negative: nanoseconds.
+    pub(crate) rdb_key_save_delay: i32,
+    /// Megabytes a second that a snapshot may write; zero: as many as it can.
+    pub(crate) snapshot_max_mbps: u32,
     pub(crate) stop_writes_on_bgsave_error: bool,
     pub(crate) appendonly: bool,
     pub(crate) appendfsync: Fsync,
     pub(crate) appendfilename: PathBuf,
     pub(crate) appenddirname: PathBuf,
+    /// Bytes of the log that may wait to be written before writers have to.
+    pub(crate) appendonly_buffer_limit: u64,
+    pub(crate) aof_load_truncated: bool,
+    pub(crate) aof_timestamp_enabled: bool,
+    pub(crate) aof_use_rdb_preamble: bool,
+    pub(crate) aof_disable_auto_gc: bool,
+    pub(crate) auto_aof_rewrite_min_size: u64,
+    /// Growth in percent of the size after the last rewrite; zero: never.
+    pub(crate) auto_aof_rewrite_percentage: u32,
+    pub(crate) shutdown_on_sigint: How,
+    pub(crate) shutdown_on_sigterm: How,
 }

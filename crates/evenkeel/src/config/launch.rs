@@ -39,6 +39,8 @@ pub(crate) const USAGE: &str = "\
 Usage: evenkeel [/path/to/redis.conf] [options] [-]
        evenkeel -                 reads the configuration from the standard input
        evenkeel --check-config    reads the configuration, reports what is wrong with it, and ends
+       evenkeel check FILE|DIR [--fix] [--truncate-to-timestamp SECONDS] [--yes]
+                                  looks through an RDB file, an AOF, or a directory of AOF files, and mends a torn end
        evenkeel -v | --version
        evenkeel -h | --help
 

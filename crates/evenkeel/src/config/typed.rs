@@ -5,6 +5,7 @@
 
 use super::lists::cpus;
 use super::value::{Value, Word};
+use crate::persist::end::How;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
@@ -131,6 +132,32 @@ impl Typed for Vec<Bind> {
 pub(crate) struct SavePoint {
     pub(crate) seconds: u64,
     pub(crate) changes: u64,
+}
+
+impl Typed for How {
+    fn of(value: &Value) -> Self {
+        let Value::Words(words) = value else { misfit(value, "words") };
+        let has = |word: &str| words.iter().any(|other| other == word.as_bytes());
+        let save = has("save").then_some(true).or_else(|| has("nosave").then_some(false));
+        How { save, now: has("now"), force: has("force"), safe: has("safe"), failover: has("failover") }
+    }
+
+    fn value(&self) -> Value {
+        let named = [
+            ("save", self.save == Some(true)),
+            ("nosave", self.save == Some(false)),
+            ("now", self.now),
+            ("force", self.force),
+            ("safe", self.safe),
+            ("failover", self.failover),
+        ];
+        let mut words: Vec<Word> =
+            named.iter().filter(|(_, is)| *is).map(|(name, _)| name.as_bytes().to_vec()).collect();
+        if words.is_empty() {
+            words.push(b"default".to_vec());
+        }
+        Value::Words(words)
+    }
 }
 
 impl Typed for Vec<SavePoint> {

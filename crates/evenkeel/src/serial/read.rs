@@ -1,8 +1,9 @@
 //! From bytes to the store.
 
-use evenkeel_rdb::{Decoder, Digits, Elements, Error, Fields, Id, Members, Object, Reason, Source};
+use evenkeel_rdb::{Decoder, Digits, Elements, Error, Fields, Id, Item, Members, Object, Reason, Source};
 use evenkeel_store::collection::stream::{Delivery, Group, NodeLimits, StreamId};
 use evenkeel_store::collection::{Collection, Gather, Hash, List, Set, Stream};
+use evenkeel_store::rope::{FLAT_MAX, Rope};
 use evenkeel_store::{Expire, Hasher, Millis};
 
 use super::{Formed, Value};
@@ -23,14 +24,33 @@ pub(crate) fn read<S: Source>(
 ) -> Result<Formed, Error> {
     // Those who insert one by one find out for nothing.
     decoder.leave_duplicates();
-    match decoder.object()? {
-        Object::String(string) => Ok(Formed { value: Value::Flat(string.to_vec()), form: 0 }),
+    build(decoder.object()?, settings, hasher, now)
+}
+
+/// Builds the value that a decoder, which leaves duplicates to us, is about to read.
+pub(crate) fn build<S: Source>(
+    object: Object<'_, S>,
+    settings: &Settings,
+    hasher: &Hasher,
+    now: Millis,
+) -> Result<Formed, Error> {
+    match object {
+        Object::String(string) => Ok(read_string(string)),
         Object::List(elements) => read_list(elements),
         Object::Set(members) => read_set(members, settings, hasher),
         Object::SortedSet(members) => read_zset(members, settings, hasher),
         Object::Hash(fields) => read_hash(fields, settings, hasher, now),
         Object::Stream(entries) => read_stream(entries, settings),
     }
+}
+
+/// A long one becomes what it will stay, so that storing it copies nothing.
+fn read_string(string: Item<'_>) -> Formed {
+    let value = match string {
+        Item::Bytes(bytes) if bytes.len() > FLAT_MAX => Value::Rope(Rope::new(bytes)),
+        string => Value::Flat(string.to_vec()),
+    };
+    Formed { value, form: 0 }
 }
 
 fn read_list<S: Source>(mut elements: Elements<'_, S>) -> Result<Formed, Error> {

@@ -9,12 +9,20 @@ use evenkeel_store::collection::{Hash, List, Set, Stream, ZSet};
 use super::Value;
 use crate::config::Settings;
 
-/// The version of the format that a value needs: the lowest that can hold it, so that most servers read it.
+/// The version of the format that a value needs: the lowest that holds all of it, so that most servers read it.
 fn version_for(value: &Value) -> Version {
     match value {
         Value::Hash(hash) if hash.timed_len() > 0 => Version::V80,
+        Value::Stream(stream) if has_active_times(stream) => Version::V11,
         _ => Version::V10,
     }
+}
+
+/// Whether a consumer was given its last entry at another time than it last asked for some, which is what readers of
+/// older versions take for granted.
+fn has_active_times(stream: &Stream) -> bool {
+    let mut consumers = stream.groups().flat_map(|(_, group)| group.consumers());
+    consumers.any(|(_, consumer)| consumer.active_ms != Some(consumer.seen_ms))
 }
 
 /// The value as DUMP gives it.
@@ -28,7 +36,8 @@ pub(crate) fn payload(value: &Value, settings: &Settings) -> Vec<u8> {
 }
 
 /// Writes a value. Compact forms are used for what the settings call small.
-fn write(value: &Value, settings: &Settings, encoder: &mut Encoder<impl Out>) {
+pub(crate) fn write(value: &Value, settings: &Settings, encoder: &mut Encoder<impl Out>) {
+    encoder.raise(version_for(value));
     match value {
         Value::Flat(bytes) => encoder.string(Item::Bytes(bytes)),
         Value::Rope(spine) => {

@@ -6,7 +6,9 @@
 
 mod claim;
 mod differential;
+mod dump;
 mod hostile;
+mod long_elements;
 mod mailbox;
 mod network;
 mod operator;

@@ -42,7 +42,7 @@ fn count(change: isize) {
 }
 
 /// The most bytes that were allocated at a time while `work` ran.
-fn peak(work: impl FnOnce()) -> usize {
+pub(crate) fn peak(work: impl FnOnce()) -> usize {
     let before = NOW.with(Cell::get);
     MOST.with(|most| most.set(before));
     work();

@@ -88,7 +88,7 @@ fn bytes_changed_cut_out_and_put_in_at_random() {
     println!("{accepted} of {all} accepted");
 }
 
-fn mutate(random: &mut Random, body: &mut Vec<u8>, other: &[u8]) {
+pub(crate) fn mutate(random: &mut Random, body: &mut Vec<u8>, other: &[u8]) {
     if body.is_empty() {
         return body.extend_from_slice(other);
     }

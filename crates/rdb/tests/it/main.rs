@@ -1,8 +1,13 @@
 //! Values through the whole crate: payloads of real servers, broken ones, and round trips with servers that run.
 
+mod aof;
+mod aof_cut;
 mod ask;
 mod bounds;
 mod broken;
+mod file;
+mod file_broken;
+mod file_servers;
 mod golden;
 mod model;
 mod random;

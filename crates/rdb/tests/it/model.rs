@@ -42,7 +42,11 @@ pub(crate) fn read<S: Source>(mut decoder: Decoder<S>) -> Result<Value, Error> {
 }
 
 pub(crate) fn object<S: Source>(decoder: &mut Decoder<S>) -> Result<Value, Error> {
-    Ok(match decoder.object()? {
+    value(decoder.object()?)
+}
+
+pub(crate) fn value<S: Source>(object: Object<'_, S>) -> Result<Value, Error> {
+    Ok(match object {
         Object::String(string) => Value::String(string.to_vec()),
         Object::List(mut elements) => {
             let mut list = Vec::new();

@@ -19,6 +19,7 @@ mod timed;
 use super::Cut;
 use super::hashed::{self, ByHash};
 use super::root::{Root, Twin, View, ViewMut};
+use super::share::Share;
 use super::tree::Tree;
 use super::varint::{self, Varint};
 use crate::held::Expire;
@@ -162,6 +163,22 @@ impl Hash {
     #[inline]
     pub fn get(&self, hasher: &Hasher, now: Millis, name: &[u8]) -> Option<&[u8]> {
         self.field(hasher, now, name).map(|field| field.value)
+    }
+
+    /// A share of the value of a field, which is there. Panics otherwise.
+    pub fn share(&self, hasher: &Hasher, name: &[u8]) -> Share {
+        let mut seek = ByHash { hash: hasher.hash(name), is: |item: &[u8]| has_name(item, name) };
+        let spot = self.0.main().find(&mut seek);
+        assert!(spot.found, "the caller has seen the field");
+        Share::of(&spot, Field::of(spot.page.get(spot.at)).value.len(), 0)
+    }
+
+    /// Shares of the name and the value of the field at a position, which is there. Panics otherwise.
+    pub fn shares_at(&self, at: u64) -> (Share, Share) {
+        let spot = self.0.main().spot(at);
+        let field = Field::of(spot.page.get(spot.at));
+        let value = field.value.len();
+        (Share::of(&spot, field.name.len(), value), Share::of(&spot, value, 0))
     }
 
     /// Sets a field; whether it is new. One that has expired is as one that is not there.
@@ -343,6 +360,11 @@ impl Hash {
                 }
             },
         )
+    }
+
+    /// Bytes of memory, counted up to `max`: the time it takes is bounded by that.
+    pub fn memory_up_to(&self, max: usize) -> usize {
+        self.0.memory_up_to(max)
     }
 
     pub fn memory(&self) -> usize {

@@ -5,7 +5,7 @@
 //! for each, which are compared many at a time. A page that is full is divided at the middle hash: no other moves, and
 //! an iteration that remembers a hash goes on where it was, whatever has been split or merged meanwhile.
 
-use super::page::Page;
+use super::page::{PAGE_MAX, Page, bytes_of, len_of};
 use super::tree::{Inner, Seek, Siblings, Tree};
 
 /// Pages of fewer items are searched by comparing these themselves.
@@ -57,9 +57,19 @@ pub(crate) fn insert(
     if page.len() >= TAGS_FROM && !page.is_tagged() {
         *page = page.with_tags(|item| tag(hash_of(item)));
     }
-    if page.len() == 0 || page.has_room(parts) {
+    if page.has_room(parts) {
         page.insert(page.len(), parts, tag(hash));
         return Vec::new();
+    }
+    if page.len() == 0 {
+        *page = alone(parts, hash);
+        return Vec::new();
+    }
+    if page.len() == 1 && page.is_tagged() {
+        let old = hash_of(page.get(0));
+        if let Some(siblings) = beside(page, old, parts, hash) {
+            return siblings;
+        }
     }
     if !page.is_tagged() {
         *page = page.with_tags(|item| tag(hash_of(item)));
@@ -78,6 +88,28 @@ pub(crate) fn insert(
     // Those of the left page come before the right one.
     siblings.splice(if hash >= bound { 1..1 } else { 0..0 }, more);
     siblings
+}
+
+/// Puts an item into a page before or behind that of a single one, which may be long and is not touched. `None`: their
+/// hashes are alike.
+fn beside(page: &mut Page, old: u64, parts: &[&[u8]], hash: u64) -> Option<Siblings<Page>> {
+    if hash == old {
+        return None;
+    }
+    let new = alone(parts, hash);
+    if hash > old {
+        return Some(vec![([hash, 0], new)]);
+    }
+    let right = std::mem::replace(page, new);
+    Some(vec![([old, 0], right)])
+}
+
+/// A page of a single item. It has a tag from the start, as all pages have to have that are not alone, since to give it one
+/// later would be to copy it.
+fn alone(parts: &[&[u8]], hash: u64) -> Page {
+    let mut page = Page::new(true, 1, len_of(parts));
+    page.insert(0, parts, tag(hash));
+    page
 }
 
 /// A hash that divides those of a page and a new one: some are less, and some are not.
@@ -99,7 +131,11 @@ pub(crate) fn replace(
     hash: u64,
     hash_of: impl Fn(&[u8]) -> u64 + Copy,
 ) -> Siblings<Page> {
-    if page.len() == 1 || page.has_room(parts) || super::page::len_of(parts) <= page.get(at).len() {
+    if page.len() == 1 && !page.is_tagged() && bytes_of(true, 1, len_of(parts)) > PAGE_MAX {
+        *page = alone(parts, hash);
+        return Vec::new();
+    }
+    if page.len() == 1 || page.has_room(parts) || len_of(parts) <= page.get(at).len() {
         page.replace(at, parts);
         return Vec::new();
     }

@@ -4,6 +4,7 @@ use std::ops::Range;
 
 use super::Cut;
 use super::page::Page;
+use super::share::Share;
 use super::tree::{ByPosition, Iter, Tree};
 
 /// See the module's text. Elements are at most [`super::ITEM_MAX`] bytes long.
@@ -20,6 +21,12 @@ impl List {
     /// The element at a position, if there is one.
     pub fn get(&self, at: u64) -> Option<&[u8]> {
         self.0.get(at)
+    }
+
+    /// A share of the element at a position, which is there. Panics otherwise.
+    pub fn share(&self, at: u64) -> Share {
+        let spot = self.0.spot(at);
+        Share::of(&spot, spot.page.get(spot.at).len(), 0)
     }
 
     /// The elements at positions in a range, which is cut to what is there, from either end.
@@ -79,6 +86,11 @@ impl List {
             }
         }
         removed
+    }
+
+    /// Bytes of memory, counted up to `max`: the time it takes is bounded by that.
+    pub fn memory_up_to(&self, max: usize) -> usize {
+        self.0.memory_up_to(max)
     }
 
     pub fn memory(&self) -> usize {

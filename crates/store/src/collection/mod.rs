@@ -18,6 +18,7 @@ mod page;
 mod root;
 pub mod sample;
 pub mod set;
+mod share;
 mod shared;
 pub mod stream;
 mod tree;
@@ -28,6 +29,7 @@ pub use hash::{Field, Hash};
 pub use list::List;
 pub use page::ITEM_MAX;
 pub use set::Set;
+pub use share::Share;
 pub use stream::Stream;
 pub use zset::{Gather, Gathered, Lex, ZSet};
 

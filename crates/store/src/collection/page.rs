@@ -477,6 +477,11 @@ impl Page {
         if from == to {
             return;
         }
+        if to - from == self.len() && !self.is_headed() && !self.is_own() {
+            // Nothing of the old block is needed, and it may be long.
+            *self = Page::new(self.is_tagged(), 0, 0);
+            return;
+        }
         self.own(0, 0);
         let (start, end) = (self.start(from), self.end(to - 1));
         self.shift(start, end, 0, to);

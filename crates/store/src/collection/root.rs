@@ -113,6 +113,11 @@ impl Root {
         }
     }
 
+    /// See [`Tree::memory_up_to`].
+    pub(crate) fn memory_up_to(&self, max: usize) -> usize {
+        self.main().memory_up_to(max)
+    }
+
     /// Nodes that dropping this would visit at most, about.
     pub(crate) fn weight(&self) -> usize {
         match self.view() {

@@ -13,6 +13,7 @@ use super::Cut;
 use super::hashed::{self, ByHash};
 use super::ints::{self, Added, Ints};
 use super::page::Page;
+use super::share::Share;
 use super::tree::{self, Tree};
 use crate::Hasher;
 
@@ -123,6 +124,13 @@ impl Set {
         }
     }
 
+    /// A share of the member at a position, which is there and is not a packed integer. Panics otherwise.
+    pub fn share(&self, at: u64) -> Share {
+        assert!(!self.is_packed(), "integers are short");
+        let spot = self.0.spot(at);
+        Share::of(&spot, spot.page.get(spot.at).len(), 0)
+    }
+
     /// Removes the members at positions in the range, which lies inside.
     pub fn remove_range(&mut self, range: std::ops::Range<u64>) -> Cut {
         match self.ints().map(Ints::len) {
@@ -173,6 +181,11 @@ impl Set {
             return 0;
         }
         hashed::scan(&self.0, cursor, count, |item| hasher.hash(item), each)
+    }
+
+    /// Bytes of memory, counted up to `max`: the time it takes is bounded by that.
+    pub fn memory_up_to(&self, max: usize) -> usize {
+        self.0.memory_up_to(max)
     }
 
     pub fn memory(&self) -> usize {

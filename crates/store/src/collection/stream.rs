@@ -205,6 +205,18 @@ impl Stream {
         size_of::<Body>() + size_of::<u64>() + self.entries().tree().memory() + groups
     }
 
+    /// The same, counted up to `max`: the time it takes is bounded by that.
+    pub fn memory_up_to(&self, max: usize) -> usize {
+        let mut bytes = self.entries().tree().memory_up_to(max);
+        for (name, group) in self.groups() {
+            if bytes >= max {
+                break;
+            }
+            bytes += name.len() + group.memory();
+        }
+        bytes.min(max)
+    }
+
     pub(crate) fn weight(&self) -> usize {
         let entries = self.entries().tree().weight();
         if self.groups_len() > group::FEW {

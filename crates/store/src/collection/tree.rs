@@ -432,6 +432,12 @@ impl Tree {
         if at < self.len() { self.find(&mut ByPosition(at)).item() } else { None }
     }
 
+    /// Where the item at a position is, which is there. Panics otherwise.
+    pub(crate) fn spot(&self, at: u64) -> Spot<'_> {
+        assert!(at < self.len(), "a position inside");
+        self.find(&mut ByPosition(at))
+    }
+
     /// The items at positions in a range, which is cut to what is there. Both ends can be taken from.
     pub(crate) fn range(&self, range: Range<u64>) -> Iter<'_> {
         let end = range.end.min(self.len());
@@ -488,6 +494,18 @@ impl Tree {
             return bytes;
         }
         (bytes as f64 / items as f64 * self.len() as f64) as usize
+    }
+
+    /// The same, exactly and of pages alone, but only up to so many bytes, which bounds how many pages are looked at.
+    pub(crate) fn memory_up_to(&self, max: usize) -> usize {
+        let mut bytes = 0;
+        for page in self.pages() {
+            bytes += page.memory();
+            if bytes >= max {
+                return max;
+            }
+        }
+        bytes
     }
 
     /// Nodes that dropping this would visit at most, about: what tells long work from short.

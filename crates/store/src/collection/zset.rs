@@ -16,6 +16,7 @@ use super::Cut;
 use super::hashed::{self, ByHash};
 use super::page::Page;
 use super::root::{Root, Twin, View, ViewMut};
+use super::share::Share;
 use super::tree::{self, Bound, Inner, Seek, Tree};
 use crate::Hasher;
 
@@ -294,6 +295,12 @@ impl ZSet {
         self.0 = Twin { main: tree.clone(), side }.into();
     }
 
+    /// A share of the member at a position, which is there. Panics otherwise.
+    pub fn share(&self, at: u64) -> Share {
+        let spot = self.ordered().spot(at);
+        Share::of(&spot, member_of(spot.page.get(spot.at)).len(), 0)
+    }
+
     /// Removes a member; returns its score.
     pub fn remove(&mut self, hasher: &Hasher, member: &[u8]) -> Option<f64> {
         let score = self.score(hasher, member)?;
@@ -407,6 +414,11 @@ impl ZSet {
                 each(member, score);
             },
         )
+    }
+
+    /// Bytes of memory, counted up to `max`: the time it takes is bounded by that.
+    pub fn memory_up_to(&self, max: usize) -> usize {
+        self.0.memory_up_to(max)
     }
 
     pub fn memory(&self) -> usize {

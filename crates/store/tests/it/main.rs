@@ -15,6 +15,7 @@ mod memory;
 mod model;
 mod scanning;
 mod sets;
+mod shares;
 mod strings;
 mod sweeping;
 mod sync;

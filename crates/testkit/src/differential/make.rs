@@ -284,7 +284,8 @@ fn has_a_newer_form(args: &Args) -> bool {
 }
 
 fn counts_milliseconds(args: &Args) -> bool {
-    let names: [&[u8]; 7] = [b"PX", b"PSETEX", b"PEXPIRE", b"HPEXPIRE", b"XCLAIM", b"XAUTOCLAIM", b"IDLE"];
+    let names: [&[u8]; 8] =
+        [b"PX", b"PSETEX", b"PEXPIRE", b"HPEXPIRE", b"XCLAIM", b"XAUTOCLAIM", b"IDLE", b"RESTORE"];
     args.iter().any(|arg| names.iter().any(|name| arg.eq_ignore_ascii_case(name)))
 }
 

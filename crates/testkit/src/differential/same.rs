@@ -58,6 +58,7 @@ const RULES: &[Rule] = &[
     Rule { command: "CLIENT ID", same: both_positive }, // connections are numbered from the server's start
     Rule { command: "XPENDING", same: same_but_times }, // time passes
     Rule { command: "XINFO", same: same_but_times }, // time passes, trees are other trees, and 7.2 tells more than 7.0
+    Rule { command: "DUMP", same: same_kind }, // a value has many forms, and a version
     Rule { command: "HELLO", same: same_greeting }, // a server says its own name, version and modules
 ];
 

@@ -23,9 +23,10 @@ pub(super) fn hgetex(call: &mut Call<'_, '_>) -> Done {
     let changed = call.held.edit_if_there(&keys[0], |hash: &mut Edit<'_, Hash>| {
         let mut changed = Vec::new();
         for name in args.from(first) {
-            let field = hash.field(hasher, now, name);
-            reply_value(reply, field.map(|field| field.value));
-            let Some(field) = field.filter(|_| !options.leaves_deadline()) else { continue };
+            reply_value(reply, Some(hash), (hasher, now), name);
+            let Some(field) = hash.field(hasher, now, name).filter(|_| !options.leaves_deadline()) else {
+                continue;
+            };
             let had_deadline = field.deadline.is_some();
             let changes = match expire {
                 Expire::At(deadline) if deadline <= now => hash.remove(hasher, now, name),
@@ -156,7 +157,7 @@ pub(super) fn hgetdel(call: &mut Call<'_, '_>) -> Done {
     let removed_any = call.held.edit_if_there(&keys[0], |hash: &mut Edit<'_, Hash>| {
         let size = hash.size();
         for name in args.from(first) {
-            reply_value(reply, hash.get(hasher, now, name));
+            reply_value(reply, Some(hash), (hasher, now), name);
             hash.changes += u64::from(hash.remove(hasher, now, name));
         }
         hash.size() < size

@@ -77,7 +77,7 @@ fn try_move(call: &mut Call<'_, '_>, from: Side, to: Side) -> Result<bool, Error
         call.held.announce(destination, 0);
         call.held.edit(source, |list: &mut Edit<'_, List>| super::remove(list, at..at + 1))?;
     }
-    call.reply.bulk(&element);
+    call.reply.bulk_of(element);
     Ok(true)
 }
 

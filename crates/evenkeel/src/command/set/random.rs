@@ -35,7 +35,7 @@ fn pop_one(call: &mut Call<'_, '_>) -> Done {
     let popped = call.held.edit_if_there::<Set, _>(key, |set| {
         let at = dice.below(set.len());
         let member = set.get(at).expect("a position inside");
-        reply.bulk(&member);
+        reply.element(&member, || set.share(at));
         let member = is_logged.then(|| member.to_vec());
         let cut = set.remove_range(at..at + 1);
         set.discard(cut);
@@ -111,7 +111,7 @@ fn pop_elsewhere(call: &mut Call<'_, '_>, count: u64, mut dice: Dice) -> Done {
         let now = call.held.peek_collection::<Set>(&call.keys[0]);
         now.is_ok_and(|now| now.is_some_and(|now| now.is_same(&known)))
     };
-    call.go_long(Work::writes(divide, is_there_still, move |call, (set, rest, positions, mut popped)| {
+    call.go_long(Work::writes(divide, is_there_still, move |call, (set, rest, positions, popped)| {
         let limits = Limits::of(call.settings);
         call.held.edit_if_there::<Set, _>(&call.keys[0], |old| {
             old.changes = count;
@@ -122,7 +122,7 @@ fn pop_elsewhere(call: &mut Call<'_, '_>, count: u64, mut dice: Dice) -> Done {
         let members = positions.iter().map(|at| set.get(*at).expect("a position inside"));
         call.log_each(&[b"SREM", call.keys[0].bytes], 1, members);
         call.held.discard(set);
-        call.reply.encoded(std::mem::take(&mut popped.bytes));
+        call.reply.append(popped);
         Ok(())
     }))
 }
@@ -151,7 +151,10 @@ pub(super) fn srandmember(call: &mut Call<'_, '_>) -> Done {
 fn show_one(call: &mut Call<'_, '_>) -> Done {
     let mut dice = Dice::new(call.held.seat.random());
     match call.held.collection::<Set>(&call.keys[0])? {
-        Some(set) => call.reply.bulk(&set.get(dice.below(set.len())).expect("a position inside")),
+        Some(set) => {
+            let at = dice.below(set.len());
+            call.reply.element(&set.get(at).expect("a position inside"), || set.share(at));
+        }
         None => call.reply.null(),
     }
     Ok(())
@@ -198,7 +201,8 @@ fn show_any(call: &mut Call<'_, '_>, count: u64) -> Done {
         let (mark, start) = (reply.mark(), reply.len());
         reply.array(count as usize);
         for _ in 0..count {
-            reply.bulk(&set.get(dice.below(set.len())).expect("a position inside"));
+            let at = dice.below(set.len());
+            reply.element(&set.get(at).expect("a position inside"), || set.share(at));
             if limit > 0 && reply.len() as u64 > limit {
                 break; // no byte of it will be sent
             }
@@ -214,8 +218,9 @@ fn show_any(call: &mut Call<'_, '_>, count: u64) -> Done {
 
 /// The members at these positions, in random order.
 fn some(reply: &mut Reply, set: &Set, positions: &[u64], dice: &mut Dice, open: Open) {
-    let mut members: Vec<_> = positions.iter().map(|at| set.get(*at).expect("a position inside")).collect();
+    let member = |at: &u64| (*at, set.get(*at).expect("a position inside"));
+    let mut members: Vec<_> = positions.iter().map(member).collect();
     dice.shuffle(&mut members);
     open.write(reply, members.len());
-    members.iter().for_each(|member| reply.bulk(member));
+    members.iter().for_each(|(at, member)| reply.element(member, || set.share(*at)));
 }

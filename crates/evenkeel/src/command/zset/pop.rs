@@ -69,11 +69,18 @@ fn pop(call: &mut Call<'_, '_>, key: usize, end: End, count: u64, shape: Shape) 
             End::Min => 0..edit.changes,
             End::Max => len - edit.changes..len,
         };
+        begin(reply, key.bytes, edit.changes as usize, shape);
         let members = edit.range(range.clone());
-        begin(reply, key.bytes, members.len(), shape);
+        let each = |(at, (member, score)): (u64, (&[u8], f64))| {
+            if matches!(shape, Shape::Pairs | Shape::KeyAndPairs) {
+                reply.array(2);
+            }
+            reply.element(member, || edit.share(at));
+            reply.double(score);
+        };
         match end {
-            End::Min => members.for_each(|one| tell(reply, one, shape)),
-            End::Max => members.rev().for_each(|one| tell(reply, one, shape)),
+            End::Min => range.clone().zip(members).for_each(each),
+            End::Max => range.clone().rev().zip(members.rev()).for_each(each),
         }
         let cut = edit.remove_range(hasher, range);
         edit.discard(cut);
@@ -104,14 +111,6 @@ fn begin(reply: &mut Reply, key: &[u8], members: usize, shape: Shape) {
             reply.array(members);
         }
     }
-}
-
-fn tell(reply: &mut Reply, (member, score): (&[u8], f64), shape: Shape) {
-    if matches!(shape, Shape::Pairs | Shape::KeyAndPairs) {
-        reply.array(2);
-    }
-    reply.bulk(member);
-    reply.double(score);
 }
 
 /// ZMPOP numkeys key [key ...] <MIN | MAX> [COUNT count]

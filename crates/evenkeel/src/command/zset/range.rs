@@ -162,11 +162,16 @@ impl<'a> Query<'a> {
     }
 
     fn reply(&self, zset: &ZSet, reply: &mut Reply) {
-        let members = zset.range(self.positions(zset));
+        let range = self.positions(zset);
+        let members = zset.range(range.clone());
+        let len = members.len();
+        let write = |reply: &mut Reply, (at, member): (u64, &[u8])| reply.element(member, || zset.share(at));
+        let numbered = |(at, (member, score))| ((at, member), score);
         if self.reverse {
-            reply_members(reply, members.rev(), self.with_scores);
+            let members = range.rev().zip(members.rev()).map(numbered);
+            reply_each(reply, len, members, self.with_scores, write);
         } else {
-            reply_members(reply, members, self.with_scores);
+            reply_each(reply, len, range.zip(members).map(numbered), self.with_scores, write);
         }
     }
 }
@@ -177,13 +182,25 @@ pub(super) fn reply_members<'m>(
     members: impl ExactSizeIterator<Item = (&'m [u8], f64)>,
     with_scores: bool,
 ) {
+    let len = members.len();
+    reply_each(reply, len, members, with_scores, |reply, member| reply.bulk(member));
+}
+
+/// The same for `len` members that `write` puts into the reply.
+fn reply_each<M>(
+    reply: &mut Reply,
+    len: usize,
+    members: impl Iterator<Item = (M, f64)>,
+    with_scores: bool,
+    write: impl Fn(&mut Reply, M),
+) {
     let pairs = with_scores && reply.resp3;
-    reply.array(members.len() * if with_scores && !pairs { 2 } else { 1 });
+    reply.array(len * if with_scores && !pairs { 2 } else { 1 });
     members.for_each(|(member, score)| {
         if pairs {
             reply.array(2);
         }
-        reply.bulk(member);
+        write(reply, member);
         if with_scores {
             reply.double(score);
         }

@@ -65,31 +65,6 @@ pub(super) fn clients(facts: &Facts<'_>, text: &mut Text) {
     text.field("paused_timeout_milliseconds", left_ms);
 }
 
-pub(super) fn persistence(facts: &Facts<'_>, text: &mut Text) {
-    text.zeros(&["loading", "async_loading", "current_cow_peak", "current_cow_size", "current_cow_size_age"]);
-    text.field("current_fork_perc", "0.00");
-    text.zeros(&["current_save_keys_processed", "current_save_keys_total"]);
-    text.field("rdb_changes_since_last_save", facts.server.keyspace.total().dirty);
-    text.field("rdb_bgsave_in_progress", 0);
-    text.field("rdb_last_save_time", facts.server.started_ms / 1000);
-    text.field("rdb_last_bgsave_status", "ok");
-    text.field("rdb_last_bgsave_time_sec", -1);
-    text.field("rdb_current_bgsave_time_sec", -1);
-    text.zeros(&[
-        "rdb_saves",
-        "rdb_last_cow_size",
-        "rdb_last_load_keys_expired",
-        "rdb_last_load_keys_loaded",
-    ]);
-    text.zeros(&["aof_enabled", "aof_rewrite_in_progress", "aof_rewrite_scheduled"]);
-    text.field("aof_last_rewrite_time_sec", -1);
-    text.field("aof_current_rewrite_time_sec", -1);
-    text.field("aof_last_bgrewrite_status", "ok");
-    text.zeros(&["aof_rewrites", "aof_rewrites_consecutive_failures"]);
-    text.field("aof_last_write_status", "ok");
-    text.zeros(&["aof_last_cow_size", "module_fork_in_progress", "module_fork_last_cow_size"]);
-}
-
 pub(super) fn replication(facts: &Facts<'_>, text: &mut Text) {
     text.field("role", "master");
     text.zeros(&["connected_slaves", "replicas_waiting_psync"]);

@@ -6,6 +6,7 @@
 mod basics;
 mod commands;
 mod memory;
+mod persistence;
 mod stats;
 mod workers;
 
@@ -44,7 +45,7 @@ const SECTIONS: &[Section] = &[
     section("server",       "Server",       basics::server        ),
     section("clients",      "Clients",      basics::clients       ),
     section("memory",       "Memory",       memory::memory        ),
-    section("persistence",  "Persistence",  basics::persistence   ),
+    section("persistence",  "Persistence",  persistence::persistence),
     section("stats",        "Stats",        stats::stats          ),
     section("replication",  "Replication",  basics::replication   ),
     section("cpu",          "CPU",          basics::cpu           ),

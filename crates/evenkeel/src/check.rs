@@ -1,0 +1,133 @@
+//! `evenkeel check`: looks through an RDB file, an append-only file or a directory of them, says what is whole and what is
+//! lost, and mends a torn end if asked to.
+//!
+//! It ends as redis-check-aof does: 0 if all is whole or has been mended, 1 otherwise; and before it cuts anything off it
+//! asks, unless it is told not to. redis-server's command line is left as it is: `check` is a configuration file there,
+//! and nothing but options may follow it, so `check FILE` has no other meaning.
+
+use std::ffi::OsString;
+use std::io::{BufRead, Write};
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use evenkeel_rdb::aof::check::{Cut, Report, check};
+
+mod text;
+
+/// What is to be looked through, and what to do about it.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Request {
+    path: PathBuf,
+    fix: bool,
+    /// Do not ask.
+    yes: bool,
+    /// Go back to this moment, in seconds since 1970.
+    moment: Option<i64>,
+}
+
+impl Request {
+    /// `None`: the command line asks for something else. Without the program's name.
+    pub(crate) fn from(args: &[OsString]) -> Option<Request> {
+        let (first, mut rest) = args.split_first()?;
+        if first != "check" {
+            return None;
+        }
+        let (mut path, mut fix, mut yes, mut moment) = (None, false, false, None);
+        while let [word, behind @ ..] = rest {
+            rest = behind;
+            match word.as_bytes() {
+                b"--fix" => fix = true,
+                b"--yes" => yes = true,
+                b"--truncate-to-timestamp" => {
+                    let (value, behind) = rest.split_first()?;
+                    (moment, rest) = (Some(value.to_str()?.parse().ok()?), behind);
+                }
+                other if other.starts_with(b"-") => return None,
+                _ if path.is_some() => return None,
+                _ => path = Some(PathBuf::from(word)),
+            }
+        }
+        Some(Request { path: path?, fix, yes, moment })
+    }
+}
+
+/// Does what is asked, with standard input and output.
+pub(crate) fn run(request: &Request) -> ExitCode {
+    let mut out = std::io::stdout().lock();
+    match act(request, &mut std::io::stdin().lock(), &mut out) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("The report cannot be written: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Whether all is whole in the end.
+fn act(request: &Request, input: &mut impl BufRead, out: &mut impl Write) -> std::io::Result<bool> {
+    let report = match check(&request.path, request.moment) {
+        Ok(report) => report,
+        Err(error) => {
+            writeln!(out, "{error}")?;
+            return Ok(false);
+        }
+    };
+    out.write_all(text::report(&report).as_bytes())?;
+    let cut = match request.moment {
+        Some(_) => report.rewind(),
+        None => report.mend(),
+    };
+    match cut {
+        Err(hopeless) => {
+            writeln!(out, "{}", text::hopeless(&hopeless))?;
+            Ok(false)
+        }
+        Ok(None) => {
+            let nothing = request.moment.is_some();
+            writeln!(out, "{}", if nothing { "Nothing is later." } else { "Everything is whole." })?;
+            Ok(true)
+        }
+        Ok(Some(cut)) => settle(request, &report, &cut, input, out),
+    }
+}
+
+/// Makes the cut, if that is wanted, or says what it would be.
+fn settle(
+    request: &Request,
+    report: &Report,
+    cut: &Cut,
+    input: &mut impl BufRead,
+    out: &mut impl Write,
+) -> std::io::Result<bool> {
+    let wanted = request.fix || request.moment.is_some();
+    let lead = if wanted { "This will cut" } else { "--fix would cut" };
+    writeln!(out, "{lead} {}", text::cut(report, cut))?;
+    if !wanted {
+        return Ok(false);
+    }
+    if !request.yes {
+        write!(out, "Continue? [y/N]: ")?;
+        out.flush()?;
+        let mut answer = String::new();
+        input.read_line(&mut answer)?;
+        if !matches!(answer.trim(), "y" | "Y" | "yes") {
+            writeln!(out, "Aborting: nothing was changed.")?;
+            return Ok(false);
+        }
+    }
+    match cut.make() {
+        Ok(()) => {
+            writeln!(out, "Done: {} ends at byte {} now.", cut.path.display(), cut.keep)?;
+            Ok(true)
+        }
+        Err(error) => {
+            writeln!(out, "{error}")?;
+            Ok(false)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

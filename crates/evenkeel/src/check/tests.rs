@@ -1,0 +1,171 @@
+use std::fs;
+use std::path::Path;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use super::*;
+use evenkeel_rdb::aof::{push_command, push_timestamp};
+
+/// A snapshot of one key, without a checksum.
+const SNAPSHOT: &[u8] = b"REDIS0010\xfe\x00\x00\x01a\x011\xff\0\0\0\0\0\0\0\0";
+const TORN: &[u8] = b"*1\r\n$4\r\nPI";
+
+/// A folder that goes with the test.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn with(files: &[(&str, &[u8])]) -> Folder {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let name = format!("evenkeel-check-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+        let folder = Folder(std::env::temp_dir().join(name));
+        fs::create_dir_all(&folder.0).expect("the temporary folder can be written");
+        for (name, content) in files {
+            fs::write(folder.0.join(name), content).expect("the folder can be written");
+        }
+        folder
+    }
+
+    /// What `evenkeel check` says to these arguments and answers, and whether all is well.
+    fn check(&self, args: &[&str], answer: &str) -> (String, bool) {
+        let mut request = request(args).expect("it is asked to look");
+        request.path = self.0.join(request.path);
+        let mut out = Vec::new();
+        let well = act(&request, &mut answer.as_bytes(), &mut out).expect("a Vec takes all");
+        let text = String::from_utf8(out).expect("it is text");
+        (text.replace(&format!("{}/", self.0.display()), ""), well)
+    }
+
+    fn size(&self, name: &str) -> u64 {
+        fs::metadata(self.0.join(name)).expect("it is there").len()
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0); // a folder left behind is no failure of the test
+    }
+}
+
+fn request(args: &[&str]) -> Option<Request> {
+    let args: Vec<OsString> = ["check"].iter().chain(args).map(OsString::from).collect();
+    Request::from(&args)
+}
+
+fn commands(lines: &[&str]) -> Vec<u8> {
+    let mut out = Vec::new();
+    for line in lines {
+        push_command(&mut out, &line.split(' ').collect::<Vec<_>>());
+    }
+    out
+}
+
+#[test]
+fn the_command_line_of_redis_server_keeps_its_meaning() {
+    for args in [&[][..], &["--port", "1"], &["-"], &["--fix"], &["a", "--port", "1"], &["a", "b"]] {
+        assert_eq!(request(args), None, "{args:?}");
+    }
+    assert_eq!(Request::from(&["redis.conf".into(), "a".into()]), None);
+    let path = PathBuf::from("a");
+    assert_eq!(request(&["a"]), Some(Request { path: path.clone(), fix: false, yes: false, moment: None }));
+    let all = request(&["--yes", "--truncate-to-timestamp", "7", "a", "--fix"]);
+    assert_eq!(all, Some(Request { path, fix: true, yes: true, moment: Some(7) }));
+    assert_eq!(request(&["a", "--truncate-to-timestamp", "x"]), None);
+}
+
+#[test]
+fn what_is_whole_is_said_to_be() {
+    let good = commands(&["SET a 1", "PING"]);
+    let manifest = b"file b seq 1 type b\nfile i seq 1 type i\n";
+    let folder =
+        Folder::with(&[("m.manifest", manifest), ("b", SNAPSHOT), ("i", &good), ("m.2.incr.aof", b"")]);
+    let expected = "m.manifest: 2 files\n\
+        b: 25 bytes, whole: a snapshot of version 10, 1 key in 1 database, without a checksum\n\
+        i: incremental, 41 bytes, whole: 2 commands\n\
+        m.2.incr.aof: not in the manifest, not loaded\n\
+        Everything is whole.\n";
+    assert_eq!(folder.check(&["m.manifest"], ""), (expected.to_owned(), true));
+    let (text, well) = folder.check(&["."], "");
+    assert_eq!((text.replace("./", ""), well), (expected.to_owned(), true));
+}
+
+#[test]
+fn a_torn_end_is_cut_off_when_asked_for_and_confirmed() {
+    let bytes = [&commands(&["SET a 1"])[..], TORN].concat();
+    let folder = Folder::with(&[("f", &bytes)]);
+    let found = "f: 37 bytes, BROKEN: 1 command\n    the file ends within a command at offset 31\n    \
+                 whole up to byte 27, 10 bytes behind it are not\n";
+    let cut = "cut 10 bytes off the end of f, in which no whole command is found.\n";
+    assert_eq!(folder.check(&["f"], ""), (format!("{found}--fix would {cut}"), false));
+    for answer in ["", "n\n"] {
+        let aborted = format!("{found}This will {cut}Continue? [y/N]: Aborting: nothing was changed.\n");
+        assert_eq!(folder.check(&["f", "--fix"], answer), (aborted, false));
+        assert_eq!(folder.size("f"), 37);
+    }
+    let done = format!("{found}This will {cut}Continue? [y/N]: Done: f ends at byte 27 now.\n");
+    assert_eq!(folder.check(&["f", "--fix"], "y\n"), (done, true));
+    assert_eq!(folder.size("f"), 27);
+    assert_eq!(folder.check(&["f", "--fix"], "").0, "f: 27 bytes, whole: 1 command\nEverything is whole.\n");
+}
+
+#[test]
+fn what_is_lost_by_a_fix_is_said_before() {
+    let good = commands(&["SET a 1", "PING"]);
+    let folder = Folder::with(&[
+        ("f", &[&good[..], b"what?\r\n", &good].concat()),
+        ("z", &[&good[..], &[0; 9]].concat()),
+    ]);
+    let (text, well) = folder.check(&["f", "--fix", "--yes"], "");
+    assert!(text.contains("expected a command ('*'), found 'w' at offset 41\n"), "{text}");
+    assert!(
+        text.contains(
+            "This will cut 48 bytes off the end of f, in which 2 commands can still be recognised.\n"
+        )
+    );
+    assert!(well && folder.size("f") == 41);
+    assert!(
+        folder.check(&["z"], "").0.contains("--fix would cut 9 bytes off the end of z, all of them zero.\n")
+    );
+}
+
+#[test]
+fn what_cannot_be_mended_is_left_alone() {
+    let good = commands(&["SET a 1"]);
+    let torn = [&good[..], TORN].concat();
+    let manifest = ("m.manifest", &b"file b seq 1 type b\nfile i seq 1 type i\n"[..]);
+    let folder = Folder::with(&[manifest, ("b", &torn), ("i", &good), ("r", &SNAPSHOT[..20])]);
+    let (text, well) = folder.check(&["m.manifest", "--fix", "--yes"], "");
+    assert!(!well && text.contains("b cannot be cut: what later files hold was executed after"), "{text}");
+    assert_eq!(folder.size("b"), torn.len() as u64);
+    let (text, well) = folder.check(&["r", "--fix", "--yes"], "");
+    assert!(!well && text.contains("r begins with a snapshot that is broken"), "{text}");
+    assert!(
+        text.contains("BROKEN: a snapshot of version 10, 1 key in 1 database\n    the data ends"),
+        "{text}"
+    );
+    fs::remove_file(folder.0.join("i")).expect("it is there");
+    let (text, well) = folder.check(&["m.manifest"], "");
+    assert!(
+        !well && text.contains("The AOF file i is listed in the manifest: No such file or directory\n"),
+        "{text}"
+    );
+    assert_eq!(
+        folder.check(&["nothing"], ""),
+        ("Can't open nothing: No such file or directory (os error 2)\n".into(), false)
+    );
+}
+
+#[test]
+fn a_file_goes_back_in_time() {
+    let mut bytes = commands(&["SET a 1"]);
+    push_timestamp(&mut bytes, 100);
+    bytes.extend(commands(&["SET a 2"]));
+    let folder = Folder::with(&[("f", &bytes)]);
+    let (text, well) = folder.check(&["f", "--truncate-to-timestamp", "100"], "");
+    assert!(well && text.ends_with("Nothing is later.\n"), "{text}");
+    let (text, well) = folder.check(&["f", "--truncate-to-timestamp", "99", "--yes"], "");
+    assert!(
+        well && text.contains("annotated from 100 to 100\nThis will cut 36 bytes off the end of f.\n"),
+        "{text}"
+    );
+    assert_eq!(folder.size("f"), 27);
+    assert!(Path::new(&folder.0).is_dir());
+}

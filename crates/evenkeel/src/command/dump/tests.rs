@@ -1,0 +1,194 @@
+use evenkeel_testkit::Target;
+use evenkeel_testkit::payload::seal;
+
+use crate::testing::{World, check};
+
+/// `hello`, as Redis 7.0 dumps it.
+const HELLO: &str = r#""\x00\x05hello\n\x00cr\xdfve4 \n""#;
+
+fn check_with_payload(text: &str) {
+    check(&text.replace("HELLO", HELLO));
+}
+
+#[test]
+fn a_value_goes_out_and_comes_in() {
+    check_with_payload(
+        "
+        > SET k hello                        < OK
+        > DUMP k                             < HELLO
+        > DUMP nosuch                        < (nil)
+        > RESTORE new 0 HELLO                < OK
+        > GET new                            < \"hello\"
+        > TTL new                            < :-1
+        > RESTORE new 0 HELLO                < -BUSYKEY Target key name already exists.
+        > SET new other EX 100               < OK
+        > RESTORE new 0 HELLO replace        < OK
+        > GET new                            < \"hello\"
+        > TTL new                            < :-1
+        > RPUSH list 1                       < :1
+        > RESTORE list 0 HELLO REPLACE       < OK
+        > TYPE list                          < string
+        ",
+    );
+}
+
+#[test]
+fn a_time_to_live_is_relative_or_absolute() {
+    check_with_payload(
+        "
+        > RESTORE a 100000 HELLO             < OK
+        > PTTL a                             < :*
+        > TTL a                              < :100
+        > RESTORE b 4102444800000 HELLO ABSTTL   < OK
+        > PEXPIRETIME b                      < :4102444800000
+        > RESTORE b 1000 HELLO ABSTTL REPLACE    < OK
+        > EXISTS b                           < :0
+        > RESTORE c 1 HELLO ABSTTL           < OK
+        > EXISTS c                           < :0
+        > RESTORE d 0 HELLO ABSTTL           < OK
+        > TTL d                              < :-1
+        > RESTORE e 9223372036854775807 HELLO    < OK
+        > EXISTS e                           < :0
+        ",
+    );
+}
+
+#[test]
+fn what_is_asked_wrongly_changes_nothing() {
+    check_with_payload(
+        "
+        > SET there 1                        < OK
+        > RESTORE there -1 HELLO             < -BUSYKEY Target key name already exists.
+        > RESTORE there -1 HELLO REPLACE     < -ERR Invalid TTL value, must be >= 0
+        > RESTORE k soon HELLO               < -ERR value is not an integer or out of range
+        > RESTORE k -1 HELLO                 < -ERR Invalid TTL value, must be >= 0
+        > RESTORE k 0 HELLO NX               < -ERR syntax error
+        > RESTORE k 0 HELLO IDLETIME         < -ERR syntax error
+        > RESTORE k 0 HELLO IDLETIME -1      < -ERR Invalid IDLETIME value, must be >= 0
+        > RESTORE k 0 HELLO IDLETIME x       < -ERR value is not an integer or out of range
+        > RESTORE k 0 HELLO FREQ             < -ERR syntax error
+        > RESTORE k 0 HELLO FREQ -1          < -ERR Invalid FREQ value, must be >= 0 and <= 255
+        > RESTORE k 0 HELLO FREQ 256         < -ERR Invalid FREQ value, must be >= 0 and <= 255
+        > RESTORE k 0 HELLO FREQ 1 IDLETIME 1    < -ERR syntax error
+        > RESTORE k 0 HELLO IDLETIME 1 FREQ 1    < -ERR syntax error
+        > RESTORE k 0                        < -ERR wrong number of arguments for 'restore' command
+        > RESTORE k 0 hello                  < -ERR DUMP payload version or checksum are wrong
+        > RESTORE k 0 ''                     < -ERR DUMP payload version or checksum are wrong
+        > RESTORE there 0 hello REPLACE      < -ERR DUMP payload version or checksum are wrong
+        > GET there                          < \"1\"
+        > DBSIZE                             < :1
+        ",
+    );
+}
+
+#[test]
+fn how_long_ago_or_how_often_it_was_used_can_be_said() {
+    check_with_payload(
+        "
+        > RESTORE a 0 HELLO IDLETIME 1000    < OK
+        > OBJECT IDLETIME a                  < :1000
+        > CONFIG SET maxmemory-policy allkeys-lfu    < OK
+        > RESTORE b 0 HELLO FREQ 100         < OK
+        > OBJECT FREQ b                      < :100
+        > RESTORE c 0 HELLO IDLETIME 1000    < OK
+        ",
+    );
+}
+
+#[test]
+fn a_transaction_restores_and_dumps() {
+    check_with_payload(
+        "
+        > MULTI                              < OK
+        > RESTORE k 0 HELLO                  < QUEUED
+        > DUMP k                             < QUEUED
+        > RESTORE k 0 HELLO                  < QUEUED
+        > RESTORE k 0 hello REPLACE          < QUEUED
+        > EXEC                               < [OK, HELLO, -BUSYKEY Target key name already exists., -ERR DUMP payload version or checksum are wrong]
+        > WATCH k                            < OK
+        > MULTI                              < OK
+        b> RESTORE k 0 HELLO REPLACE         < OK
+        > EXEC                               < (nil array)
+        ",
+    );
+}
+
+/// Values of which each takes another thread, alone and in a transaction, where it is done in place.
+#[test]
+fn large_values_are_done_elsewhere() {
+    let mut world = World::new();
+    let long_before = world.server.long.total();
+    let noise =
+        |len: usize| (0..len as u64).map(|n| (n.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 56) as u8).collect();
+    world.call(&[b"SET".to_vec(), b"string".to_vec(), noise(5_000_000)]).expect("a reply");
+    for part in 0..30 {
+        let numbers: Vec<String> = (0..1000).map(|n| (part * 1000 + n).to_string()).collect();
+        let numbers = numbers.join(" ");
+        world.run(&format!("RPUSH list {numbers}"));
+        world.run(&format!("SADD set {numbers}"));
+    }
+    // Few elements, but long ones.
+    world.call(&[b"HSET".to_vec(), b"hash".to_vec(), b"f".to_vec(), noise(1_000_000)]).expect("a reply");
+    assert_eq!(world.server.long.total(), long_before);
+    for key in ["string", "list", "set", "hash"] {
+        let dump = world.call(&[b"DUMP".to_vec(), key.into()]);
+        let payload = dump.expect("a reply").as_bytes().expect("a payload").to_vec();
+        let restore = |name: &str| vec![b"RESTORE".to_vec(), name.into(), b"0".to_vec(), payload.clone()];
+        assert_eq!(world.call(&restore("copy")).expect("a reply").to_string(), "OK");
+        assert_eq!(world.run("DEBUG DIGEST-VALUE copy"), world.run(&format!("DEBUG DIGEST-VALUE {key}")));
+        assert_eq!(world.call(&restore("copy")).expect("a reply").to_string(), format!("-{BUSY}"));
+        world.run("MULTI");
+        world.call(&restore("again")).expect("a reply");
+        world.run(&format!("DUMP {key}"));
+        assert!(world.run("EXEC").starts_with("[OK, "));
+        assert_eq!(world.run("STRLEN nosuch"), ":0");
+        world.run("DEL copy again");
+    }
+    assert!(world.server.long.total() >= long_before + 8, "{}", world.server.long.total());
+    world.verify();
+}
+
+const BUSY: &str = "BUSYKEY Target key name already exists.";
+
+/// The version is the lowest that has all of the value.
+#[test]
+fn payloads_are_as_old_as_they_can_be() {
+    let mut world = World::new();
+    let mut version = |lines: &[&str]| {
+        world.run("DEL k");
+        lines.iter().for_each(|line| {
+            let reply = world.run(line);
+            assert!(!reply.starts_with('-'), "{line}: {reply}");
+        });
+        let dump = world.call(&[b"DUMP".to_vec(), b"k".to_vec()]).expect("a reply");
+        let payload = dump.as_bytes().expect("a payload");
+        payload[payload.len() - 10]
+    };
+    assert_eq!(version(&["SET k v"]), 10);
+    assert_eq!(version(&["SADD k a b"]), 10);
+    assert_eq!(version(&["HSET k a 1"]), 10);
+    assert_eq!(version(&["HSET k a 1 b 2", "HEXPIRE k 1000 FIELDS 1 a"]), 80);
+    assert_eq!(version(&["HSET k a 1 b 2", "HEXPIRE k 1000 FIELDS 1 a", "HPERSIST k FIELDS 1 a"]), 10);
+    let stream = ["XADD k 1-0 a 1", "XGROUP CREATE k g 0", "XREADGROUP GROUP g c STREAMS k >"];
+    assert_eq!(version(&stream), 10);
+    assert_eq!(version(&[&stream[..], &["XGROUP CREATECONSUMER k g idle"]].concat()), 11);
+}
+
+#[test]
+fn what_the_format_does_not_allow_is_refused() {
+    let mut world = World::new();
+    for body in [
+        &b""[..],
+        b"\x00\x05hel",
+        b"\x00\x05hello!",
+        b"\x02\x00",
+        b"\x06\x00",
+        b"\xff",
+        b"\x04\x02\x01f\x01v\x01f\x01w",
+    ] {
+        let args = [b"RESTORE".to_vec(), b"k".to_vec(), b"0".to_vec(), seal(body, 10)];
+        let reply = world.call(&args).expect("a reply").to_string();
+        assert_eq!(reply, "-ERR Bad data format", "{}", body.escape_ascii());
+    }
+    assert_eq!(world.run("DBSIZE"), ":0");
+}

@@ -1,0 +1,111 @@
+//! Snapshots and the end: SAVE, BGSAVE, LASTSAVE, SHUTDOWN.
+
+use std::sync::Arc;
+
+use super::{Call, Command, Flags, Group, at_least, exactly, session};
+use crate::blocking::Mode;
+use crate::error::{Done, Error};
+use crate::persist::end::{self, How};
+use crate::persist::{Cancelled, snapshot};
+
+/// What writes to disk and must not be part of what a client queues without thinking.
+const FOR_OPERATORS: Flags = Flags::ADMIN.with(Flags::NOSCRIPT).with(Flags::NO_DATA);
+
+#[rustfmt::skip]
+pub(crate) const COMMANDS: &[Command] = &[
+    Command { flags: FOR_OPERATORS, ..session("BGSAVE", at_least(1), Group::Server, background_save) },
+    session("LASTSAVE", exactly(1),  Group::Server, last_save).fast().scriptable(),
+    Command { flags: FOR_OPERATORS.with(Flags::NO_MULTI), ..session("SAVE", exactly(1), Group::Server, save) },
+    session("SHUTDOWN", at_least(1), Group::Server, shutdown ).admin().flag(Flags::NO_MULTI.with(Flags::ALLOW_BUSY)),
+];
+
+/// SAVE: the client waits; others do not.
+fn save(call: &mut Call<'_, '_>) -> Done {
+    if call.server.persist.state().running.is_some() {
+        return Err(Error::text("ERR Background save already in progress"));
+    }
+    let server = call.server.clone();
+    call.go_elsewhere(move |reply| {
+        if !snapshot::save(&server) {
+            return Err(Error::text("ERR"));
+        }
+        reply.ok();
+        Ok(())
+    })
+}
+
+/// BGSAVE [SCHEDULE | CANCEL]
+fn background_save(call: &mut Call<'_, '_>) -> Done {
+    let schedule = match call.args.len() {
+        1 => false,
+        2 if call.args.is(1, "SCHEDULE") => true,
+        2 if call.args.is(1, "CANCEL") => return cancel(call),
+        _ => return Err(Error::Syntax),
+    };
+    if call.server.persist.state().running.is_some() {
+        return Err(Error::text("ERR Background save already in progress"));
+    }
+    // A transaction holds what the snapshot has to wait for.
+    if call.mode == Mode::Nested || schedule && snapshot::begin(call.server).is_err() {
+        call.server.persist.schedule_save();
+        call.reply.simple("Background saving scheduled");
+        return Ok(());
+    }
+    if !schedule && snapshot::begin(call.server).is_err() {
+        return Err(Error::text("ERR Background save already in progress"));
+    }
+    call.reply.simple("Background saving started");
+    Ok(())
+}
+
+fn cancel(call: &mut Call<'_, '_>) -> Done {
+    let text = match call.server.persist.cancel() {
+        Cancelled::Running => "Background saving cancelled",
+        Cancelled::Scheduled => "Scheduled background saving cancelled",
+        Cancelled::Nothing => {
+            return Err(Error::text("ERR Background saving is currently not in progress or scheduled"));
+        }
+    };
+    call.reply.simple(text);
+    Ok(())
+}
+
+/// LASTSAVE: the start counts as a save, as long as there is no other.
+fn last_save(call: &mut Call<'_, '_>) -> Done {
+    call.reply.int(call.server.persist.state().last_save_s as i64);
+    Ok(())
+}
+
+/// SHUTDOWN [NOSAVE | SAVE] [NOW] [FORCE] [ABORT]
+///
+/// There is no reply: the client sees the connection close. A save that was to be made and cannot be is a reason to
+/// stay, unless the client insists.
+fn shutdown(call: &mut Call<'_, '_>) -> Done {
+    let args = call.args;
+    let (mut how, mut abort) = (How::default(), false);
+    for at in 1..args.len() {
+        match args.word(at).as_bytes() {
+            b"SAVE" if how.save != Some(false) => how.save = Some(true),
+            b"NOSAVE" if how.save != Some(true) => how.save = Some(false),
+            b"NOW" => how.now = true,
+            b"FORCE" => how.force = true,
+            b"ABORT" => abort = true,
+            _ => return Err(Error::Syntax),
+        }
+    }
+    if abort {
+        let alone = how == How::default();
+        return Err(if alone { Error::text("ERR No shutdown in progress.") } else { Error::Syntax });
+    }
+    let server = Arc::clone(call.server);
+    server.log.warning("User requested shutdown...");
+    call.go_elsewhere(move |_| {
+        if end::end(&server, how) {
+            return Ok(());
+        }
+        Err(Error::text("ERR Errors trying to SHUTDOWN. Check logs."))
+    })
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,63 @@
+//! INFO persistence.
+
+use std::sync::atomic::Ordering::Relaxed;
+
+use super::{Facts, Text};
+use crate::clock;
+use crate::persist::LOADING;
+
+pub(super) fn persistence(facts: &Facts<'_>, text: &mut Text) {
+    let (persist, now_s) = (&facts.server.persist, clock::unix_ms() / 1000);
+    let (state, progress) = (persist.state(), &persist.progress);
+    let is_loading = persist.obstacles.any() & LOADING != 0;
+    let is_saving = state.running.is_some();
+    text.field("loading", u8::from(is_loading));
+    text.zeros(&["async_loading", "current_cow_peak", "current_cow_size", "current_cow_size_age"]);
+    let walked = if is_saving { progress.walked.load(Relaxed) } else { 0 };
+    text.field("current_fork_perc", format!("{:.2}", walked as f64 / 100.0));
+    let of_current = |counter: u64| if is_saving { counter } else { 0 };
+    text.field("current_save_keys_processed", of_current(progress.keys.load(Relaxed)));
+    text.field("current_save_keys_total", of_current(progress.keys_total.load(Relaxed)));
+    text.field("current_save_bytes", of_current(progress.bytes.load(Relaxed)));
+    let dirty = facts.server.keyspace.total().dirty;
+    text.field("rdb_changes_since_last_save", dirty.saturating_sub(state.dirty_at_save));
+    text.field("rdb_bgsave_in_progress", u8::from(is_saving));
+    text.field("rdb_last_save_time", state.last_save_s);
+    text.field("rdb_last_bgsave_status", if state.last_ok { "ok" } else { "err" });
+    text.field("rdb_last_bgsave_time_sec", seconds(state.last_took_s));
+    let current_s = state.running.map(|running| now_s.saturating_sub(running.since_s));
+    text.field("rdb_current_bgsave_time_sec", seconds(current_s));
+    text.field("rdb_saves", state.saves);
+    text.zeros(&["rdb_last_cow_size"]);
+    text.field("rdb_last_load_keys_expired", persist.loading.expired.load(Relaxed));
+    text.field("rdb_last_load_keys_loaded", persist.loading.keys.load(Relaxed));
+    text.zeros(&["aof_enabled", "aof_rewrite_in_progress", "aof_rewrite_scheduled"]);
+    text.field("aof_last_rewrite_time_sec", -1);
+    text.field("aof_current_rewrite_time_sec", -1);
+    text.field("aof_last_bgrewrite_status", "ok");
+    text.zeros(&["aof_rewrites", "aof_rewrites_consecutive_failures"]);
+    text.field("aof_last_write_status", "ok");
+    text.zeros(&["aof_last_cow_size", "module_fork_in_progress", "module_fork_last_cow_size"]);
+    if is_loading {
+        loading(facts, text, now_s);
+    }
+}
+
+fn loading(facts: &Facts<'_>, text: &mut Text, now_s: u64) {
+    let loading = &facts.server.persist.loading;
+    let (since_s, total) = (loading.since_s.load(Relaxed), loading.total_bytes.load(Relaxed));
+    let loaded = loading.loaded_bytes.load(Relaxed);
+    let elapsed_s = now_s.saturating_sub(since_s);
+    let left = total.saturating_sub(loaded);
+    text.field("loading_start_time", since_s);
+    text.field("loading_total_bytes", total);
+    text.field("loading_rdb_used_mem", 0);
+    text.field("loading_loaded_bytes", loaded);
+    text.field("loading_loaded_perc", format!("{:.2}", loaded as f64 * 100.0 / total.max(1) as f64));
+    text.field("loading_eta_seconds", (elapsed_s * left).checked_div(loaded).unwrap_or(1));
+}
+
+/// -1 for what has never been.
+fn seconds(seconds: Option<u64>) -> i64 {
+    seconds.map_or(-1, |seconds| i64::try_from(seconds).unwrap_or(i64::MAX))
+}

@@ -1,0 +1,301 @@
+//! Loading what is on disk, at the start: one thread reads and cuts, the others decode and store.
+//!
+//! The reader goes over records without looking into them and deals them out in batches of about a megabyte; each is
+//! decoded and put into the keyspace by one of the other threads, as a write like any other. What is too large for a
+//! batch, the reader decodes itself while it is being read. Nothing that cannot be understood is passed over: the
+//! server does not start, says what is wrong and where, and leaves the file as it is.
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
+use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
+use std::time::Instant;
+
+use evenkeel_rdb::file::{Access, Batch, Checksum, Failure, FileReader, Part, ReadLimits, Record};
+use evenkeel_rdb::{Error, Reason, Source};
+use evenkeel_store::evict::{lfu_new, lru_clock};
+use evenkeel_store::{Millis, Seat};
+use parking_lot::Mutex;
+
+use super::LOADING;
+use crate::clock;
+use crate::config::{Policy, Settings};
+use crate::serial;
+use crate::server::Server;
+
+/// Batches that have been cut and not been taken yet: what keeps the loading threads busy, and 2 MB each.
+const BATCHES_WAITING: usize = 4;
+
+/// How far loading is.
+#[derive(Default)]
+pub(crate) struct Loading {
+    pub(crate) since_s: AtomicU64,
+    pub(crate) total_bytes: AtomicU64,
+    pub(crate) loaded_bytes: AtomicU64,
+    pub(crate) keys: AtomicU64,
+    /// Keys that had expired, and were left out.
+    pub(crate) expired: AtomicU64,
+}
+
+/// What was loaded, for the log.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Loaded {
+    pub(crate) keys: u64,
+    pub(crate) bytes: u64,
+}
+
+impl Loading {
+    /// Notes that so many bytes are to be loaded.
+    pub(crate) fn begin(&self, bytes: u64) {
+        self.since_s.store(clock::unix_ms() / 1000, Relaxed);
+        self.total_bytes.store(bytes, Relaxed);
+        for counter in [&self.loaded_bytes, &self.keys, &self.expired] {
+            counter.store(0, Relaxed);
+        }
+    }
+}
+
+/// Why loading ended early.
+#[derive(Debug)]
+pub(crate) enum Ended {
+    /// The file cannot be read, or not understood; the text says where and why.
+    Failed(String),
+    /// The server is to stop.
+    Stopped,
+}
+
+impl From<Failure> for Ended {
+    fn from(failure: Failure) -> Ended {
+        Ended::Failed(failure.to_string())
+    }
+}
+
+/// Loads the snapshot that the settings name, where there is one. Nobody else changes the keyspace meanwhile.
+pub(crate) fn snapshot(server: &Arc<Server>) -> Result<Option<Loaded>, Ended> {
+    let (settings, mut seats) = (server.settings(), server.persist.loaders.lock());
+    let path = settings.dir.join(&settings.dbfilename);
+    let file = match File::open(&path) {
+        Ok(file) => file,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(Ended::Failed(format!("{}: {error}", path.display()))),
+    };
+    let len = file.metadata().map_or(0, |metadata| metadata.len());
+    server.persist.loading.begin(len);
+    let began = Instant::now();
+    let now = clock::unix_ms();
+    seats.iter_mut().for_each(|seat| seat.now_ms = now);
+    let whole = rdb(server, &mut seats, file, len, Some(now)).and_then(|(loaded, mut reader)| {
+        reader.expect_no_more()?;
+        Ok(loaded)
+    });
+    let loaded = whole.map_err(|ended| in_file(ended, &path))?;
+    server.log.notice(format!(
+        "DB loaded from {}: {} keys, {} bytes, {:.3} seconds",
+        path.display(),
+        loaded.keys,
+        loaded.bytes,
+        began.elapsed().as_secs_f64()
+    ));
+    Ok(Some(loaded))
+}
+
+/// Names the file in which something went wrong.
+pub(super) fn in_file(ended: Ended, path: &Path) -> Ended {
+    match ended {
+        Ended::Failed(reason) => Ended::Failed(format!("{}: {reason}", path.display())),
+        Ended::Stopped => Ended::Stopped,
+    }
+}
+
+/// Loads an RDB file, or one at the beginning of a longer file of `len` bytes; returns what was loaded, and the reader, which
+/// stands behind it. Keys that have expired by `expired_by` are left out.
+pub(super) fn rdb<R: Read>(
+    server: &Arc<Server>,
+    seats: &mut [Seat],
+    input: R,
+    len: u64,
+    expired_by: Option<Millis>,
+) -> Result<(Loaded, FileReader<R>), Ended> {
+    let settings = server.settings();
+    let mut reader = FileReader::new(input, Some(len), ReadLimits::default())?;
+    if !settings.rdbchecksum {
+        reader = reader.without_checksum();
+    }
+    let (reading, others) = seats.split_first_mut().expect("there is a seat for the reader");
+    let work = Work { server, settings: &settings, expired_by, failed: AtomicBool::new(false) };
+    let failure: Mutex<Option<Failure>> = Mutex::new(None);
+    let (sender, receiver) = sync_channel::<Batch>(BATCHES_WAITING);
+    let (back, used) = channel::<Batch>();
+    let receiver = Mutex::new(receiver);
+    let read = std::thread::scope(|scope| {
+        for seat in others {
+            let (work, receiver, failure, back) = (&work, &receiver, &failure, back.clone());
+            scope.spawn(move || {
+                evenkeel_store::memory::register_thread();
+                if let Err(error) = work.decode_all(seat, receiver, &back) {
+                    work.failed.store(true, Release);
+                    failure.lock().get_or_insert(error);
+                    // The reader must not wait for anybody to take what it has.
+                    while receiver.lock().recv().is_ok() {}
+                }
+            });
+        }
+        work.read(&mut reader, reading, sender, &used)
+    });
+    if let Some(failure) = failure.into_inner() {
+        return Err(failure.into());
+    }
+    read?;
+    let loading = &server.persist.loading;
+    let loaded = Loaded { keys: loading.keys.load(Relaxed), bytes: reader.position() };
+    Ok((loaded, reader))
+}
+
+/// What all threads that load share.
+struct Work<'a> {
+    server: &'a Arc<Server>,
+    settings: &'a Settings,
+    expired_by: Option<Millis>,
+    failed: AtomicBool,
+}
+
+impl Work<'_> {
+    fn read<R: Read>(
+        &self,
+        reader: &mut FileReader<R>,
+        seat: &mut Seat,
+        sender: SyncSender<Batch>,
+        used: &Receiver<Batch>,
+    ) -> Result<(), Ended> {
+        let databases = self.server.keyspace.databases() as u64;
+        loop {
+            if self.server.stopping.load(Acquire) {
+                return Err(Ended::Stopped);
+            }
+            let at = reader.position();
+            self.server.persist.loading.loaded_bytes.store(at, Relaxed);
+            used.try_iter().for_each(|batch| reader.reuse(batch));
+            match reader.next()? {
+                None => return Ok(()),
+                Some(Part::Keys(batch)) if self.failed.load(Acquire) => drop(batch),
+                Some(Part::Keys(batch)) => {
+                    // The receiver lives as long as this runs.
+                    let _ = sender.send(batch);
+                }
+                Some(Part::Large) => self.store_large(reader, seat)?,
+                Some(Part::Database(number)) if number >= databases => {
+                    return Err(Ended::Failed(format!(
+                        "at byte {at}: database {number} of a server with more than the {databases} that are \
+                         configured here (databases)"
+                    )));
+                }
+                Some(Part::ModuleAux { module }) => {
+                    return Err(Ended::Failed(format!(
+                        "at byte {at}: data of the module '{module}', which is not there: they would be lost"
+                    )));
+                }
+                Some(Part::Function(_)) => {
+                    return Err(Ended::Failed(format!(
+                        "at byte {at}: a library of functions, which this server cannot run yet: it would be lost"
+                    )));
+                }
+                Some(Part::End(Checksum::Absent)) => {
+                    self.server.log.notice("RDB file was saved with checksum disabled: no check performed.");
+                }
+                Some(
+                    Part::End(_)
+                    | Part::Aux { .. }
+                    | Part::Database(_)
+                    | Part::Sizes { .. }
+                    | Part::SlotSizes { .. }
+                    | Part::SlotImport { .. },
+                ) => {}
+            }
+        }
+    }
+
+    fn store_large<R: Read>(&self, reader: &mut FileReader<R>, seat: &mut Seat) -> Result<(), Ended> {
+        let db = reader.database();
+        let Some(record) = reader.large()? else { return Ok(()) };
+        let stored = self.store(seat, db, record);
+        stored.map_err(|error| reader.failure(error).into())
+    }
+
+    fn decode_all(
+        &self,
+        seat: &mut Seat,
+        batches: &Mutex<Receiver<Batch>>,
+        back: &Sender<Batch>,
+    ) -> Result<(), Failure> {
+        loop {
+            let batch = batches.lock().recv();
+            let Ok(batch) = batch else { return Ok(()) };
+            self.decode(seat, &batch)?;
+            let _ = back.send(batch); // the reader may have come to its end
+        }
+    }
+
+    fn decode(&self, seat: &mut Seat, batch: &Batch) -> Result<(), Failure> {
+        let mut records = batch.records();
+        records.leave_duplicates();
+        loop {
+            let stored = match records.next()? {
+                None => return Ok(()),
+                Some(record) => self.store(seat, batch.database, record),
+            };
+            stored.map_err(|error| records.failure(error))?;
+            if self.failed.load(Relaxed) {
+                return Ok(()); // somebody else says why
+            }
+        }
+    }
+
+    fn store<S: Source>(&self, seat: &mut Seat, db: u64, record: Record<'_, S>) -> Result<(), Error> {
+        let (loading, keyspace) = (&self.server.persist.loading, &self.server.keyspace);
+        let (about, at) = (record.about, record.at);
+        if about.expires.zip(self.expired_by).is_some_and(|(deadline, now)| deadline < now) {
+            loading.expired.fetch_add(1, Relaxed);
+            return record.pass();
+        }
+        let name = record.key.to_vec();
+        let fields_by = self.expired_by.unwrap_or(0);
+        let formed = serial::build(record.object()?, self.settings, &keyspace.hasher, fields_by)?;
+        if formed.is_nothing() {
+            return Ok(());
+        }
+        let key = keyspace.key(db as u32, &name);
+        keyspace.enter(seat);
+        let mut held = keyspace.hold_one(seat, key.place);
+        let is_new = held.peek(&key).is_none();
+        if is_new {
+            formed.store(&mut held, &key, about.expires);
+            if let Some(access) = self.access(about.access) {
+                held.set_access(&key, access);
+            }
+        }
+        drop(held);
+        keyspace.leave(seat);
+        loading.keys.fetch_add(1, Relaxed);
+        if is_new { Ok(()) } else { Err(Error { at, inside: None, reason: Reason::Duplicate }) }
+    }
+
+    /// The bits of an entry for what a file says of its use.
+    fn access(&self, access: Access) -> Option<u32> {
+        let now = clock::unix_ms();
+        let is_lfu = matches!(self.settings.maxmemory_policy, Policy::AllkeysLfu | Policy::VolatileLfu);
+        match access {
+            Access::Idle(seconds) if !is_lfu => {
+                Some(lru_clock(now.saturating_sub(seconds.saturating_mul(1000))))
+            }
+            Access::Frequency(frequency) if is_lfu => Some(lfu_new(now) & !0xff | u32::from(frequency)),
+            _ => None,
+        }
+    }
+}
+
+/// Sets or clears that data are being loaded.
+pub(crate) fn set_loading(server: &Server, is_loading: bool) {
+    server.persist.obstacles.set(LOADING, is_loading);
+}

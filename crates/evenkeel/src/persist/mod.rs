@@ -1,0 +1,196 @@
+//! What is kept on disk: snapshots (RDB files), and the log (append-only files).
+//!
+//! Serving threads touch no file. A snapshot has a thread of its own for as long as it takes ([`snapshot`]); the log is
+//! written by one that lives as long as it is kept ([`aof`]); at the start, threads of their own load what there is
+//! ([`load`]). What they all say about themselves is in [`Persist`], for INFO and for those who wait.
+
+pub(crate) mod end;
+pub(crate) mod load;
+pub(crate) mod points;
+mod recorder;
+pub(crate) mod reload;
+pub(crate) mod snapshot;
+
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering::*};
+
+use evenkeel_store::Seat;
+use parking_lot::{Condvar, Mutex};
+
+use crate::command::{Command, Flags, Reach};
+use crate::error::Error;
+use crate::session::Session;
+
+/// See the module's text.
+pub(crate) struct Persist {
+    pub(crate) obstacles: Obstacles,
+    /// The snapshot thread's, of which there is one at a time.
+    seat: Mutex<Seat>,
+    /// Those of the threads that load, the reader's first.
+    loaders: Mutex<Vec<Seat>>,
+    state: Mutex<State>,
+    /// A snapshot has ended.
+    ended: Condvar,
+    /// The snapshot that is being taken is not wanted any more.
+    cancelled: AtomicBool,
+    /// The server is about to end.
+    ending: AtomicBool,
+    pub(crate) progress: Progress,
+    pub(crate) loading: load::Loading,
+}
+
+/// What is being done, and how it went before.
+#[derive(Clone, Debug)]
+pub(crate) struct State {
+    pub(crate) running: Option<Running>,
+    /// BGSAVE SCHEDULE, while something else is being written.
+    pub(crate) save_scheduled: bool,
+    /// How many snapshots have ended, well or not.
+    ended: u64,
+    pub(crate) saves: u64,
+    /// Seconds since the Unix epoch; the start counts as a save.
+    pub(crate) last_save_s: u64,
+    pub(crate) last_attempt_s: u64,
+    pub(crate) last_took_s: Option<u64>,
+    pub(crate) last_ok: bool,
+    /// Writes since the start, as the last good snapshot has them.
+    pub(crate) dirty_at_save: u64,
+}
+
+/// What has been given up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Cancelled {
+    Running,
+    Scheduled,
+    Nothing,
+}
+
+/// A snapshot that is being taken.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Running {
+    pub(crate) since_s: u64,
+}
+
+/// How far a snapshot is.
+#[derive(Default)]
+pub(crate) struct Progress {
+    pub(crate) keys: AtomicU64,
+    pub(crate) keys_total: AtomicU64,
+    pub(crate) bytes: AtomicU64,
+    /// Parts in ten thousand of the walk.
+    pub(crate) walked: AtomicU64,
+}
+
+/// What keeps commands from being run, as bits: looked at before every command, written nearly never.
+#[derive(Default)]
+pub(crate) struct Obstacles(AtomicU8);
+
+/// Data are being loaded.
+pub(crate) const LOADING: u8 = 1 << 0;
+/// The last snapshot failed, and writes are not to go on without one.
+pub(crate) const NO_SNAPSHOT: u8 = 1 << 1;
+
+impl Obstacles {
+    #[inline]
+    pub(crate) fn any(&self) -> u8 {
+        self.0.load(Relaxed)
+    }
+
+    pub(crate) fn set(&self, obstacle: u8, is_there: bool) {
+        if is_there {
+            self.0.fetch_or(obstacle, AcqRel);
+        } else {
+            self.0.fetch_and(!obstacle, AcqRel);
+        }
+    }
+
+    /// Why a command cannot be run now, if so.
+    #[cold]
+    pub(crate) fn refuses(&self, row: &Command, session: &Session) -> Option<Error> {
+        let any = self.any();
+        if any & LOADING != 0 && !row.flags.has(Flags::LOADING) {
+            return Some(Error::text("LOADING Redis is loading the dataset in memory"));
+        }
+        if any & NO_SNAPSHOT != 0 && changes(row, session) {
+            return Some(Error::text(
+                "MISCONF Redis is configured to save RDB snapshots, but it's currently unable to persist to disk. \
+                 Commands that may modify the data set are disabled, because this instance is configured to report \
+                 errors during writes if RDB snapshotting fails (stop-writes-on-bgsave-error option). Please check the \
+                 Redis logs for details about the RDB error.",
+            ));
+        }
+        None
+    }
+}
+
+/// Whether a command may change data; an EXEC, whether one of its commands may. PING counts as well: it tells whether a
+/// server is fit to be written to.
+fn changes(row: &Command, session: &Session) -> bool {
+    let one = |row: &Command| row.flags.has(Flags::WRITE.with(Flags::HEALTH));
+    match row.reach {
+        Reach::Queue => {
+            let mut queued = session.multi.iter().flat_map(|multi| &multi.queue);
+            queued.any(|queued| one(crate::command::table::table().row(queued.id)))
+        }
+        _ => one(row),
+    }
+}
+
+impl Persist {
+    pub(crate) fn new(seat: Seat, loaders: Vec<Seat>, now_s: u64) -> Persist {
+        let state = State {
+            running: None,
+            save_scheduled: false,
+            ended: 0,
+            saves: 0,
+            last_save_s: now_s,
+            last_attempt_s: 0,
+            last_took_s: None,
+            last_ok: true,
+            dirty_at_save: 0,
+        };
+        Persist {
+            obstacles: Obstacles::default(),
+            seat: Mutex::new(seat),
+            loaders: Mutex::new(loaders),
+            state: Mutex::new(state),
+            ended: Condvar::new(),
+            cancelled: AtomicBool::new(false),
+            ending: AtomicBool::new(false),
+            progress: Progress::default(),
+            loading: load::Loading::default(),
+        }
+    }
+
+    pub(crate) fn state(&self) -> State {
+        self.state.lock().clone()
+    }
+
+    /// BGSAVE SCHEDULE while something else is being written: as soon as that has ended.
+    pub(crate) fn schedule_save(&self) {
+        self.state.lock().save_scheduled = true;
+    }
+
+    /// Gives up the snapshot that is being taken, and one that is to come.
+    pub(crate) fn cancel(&self) -> Cancelled {
+        let mut state = self.state.lock();
+        let was_scheduled = std::mem::take(&mut state.save_scheduled);
+        if state.running.is_some() {
+            self.cancelled.store(true, Release);
+            return Cancelled::Running;
+        }
+        if was_scheduled { Cancelled::Scheduled } else { Cancelled::Nothing }
+    }
+
+    /// Waits until no snapshot is being taken.
+    pub(crate) fn wait_until_idle(&self) {
+        let mut state = self.state.lock();
+        while state.running.is_some() {
+            self.ended.wait(&mut state);
+        }
+    }
+
+    /// The data are what is on disk: they have been loaded just now.
+    pub(crate) fn note_loaded(&self, dirty: u64) {
+        self.state.lock().dirty_at_save = dirty;
+    }
+}

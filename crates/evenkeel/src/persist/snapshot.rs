@@ -1,0 +1,307 @@
+//! Snapshots in RDB files: BGSAVE, SAVE, save points, and the last one before the end.
+//!
+//! A thread writes to a file beside, syncs it, and renames it; whoever reads the directory finds the old snapshot or the new
+//! one. What can go wrong goes wrong before that: the old one stays, the new one is removed, and the reason is in the log.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Seek, Write};
+use std::os::fd::AsRawFd;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::Ordering::*;
+use std::time::{Duration, Instant};
+
+use evenkeel_rdb::Version;
+use evenkeel_rdb::file::{FileWriter, Finished, Origin};
+use evenkeel_store::snapshot::Walk;
+use evenkeel_store::{Held, Seat, memory};
+
+use super::recorder::Recorder;
+use super::{NO_SNAPSHOT, Progress, Running};
+use crate::clock;
+use crate::config::Settings;
+use crate::server::Server;
+
+/// The version of Redis that files name as their writer's: the one whose formats they have.
+pub(super) const REDIS_VERSION: &str = "7.0.15";
+
+/// Bytes after which the kernel is asked to write what it has, so that the sync at the end has little to do.
+const SYNC_BYTES: u64 = 32 << 20;
+
+/// How long a throttled snapshot sleeps at once: what writers hand over meanwhile is taken in between.
+const NAP: Duration = Duration::from_millis(5);
+
+/// Why a snapshot cannot begin.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Busy;
+
+/// Begins a snapshot into the configured file.
+pub(crate) fn begin(server: &Arc<Server>) -> Result<(), Busy> {
+    start(server)?;
+    let on_thread = server.clone();
+    let thread = std::thread::Builder::new().name("snapshot".into());
+    let spawned = thread.spawn(move || {
+        memory::register_thread();
+        run(&on_thread);
+    });
+    if let Err(error) = spawned {
+        server.log.warning(format!("Can't save in background: no thread: {error}"));
+        end(server, None);
+    }
+    Ok(())
+}
+
+/// Takes a snapshot on this thread, once the one that is being taken has ended; whether that went well.
+pub(crate) fn save(server: &Arc<Server>) -> bool {
+    while start(server).is_err() {
+        server.persist.wait_until_idle();
+    }
+    run(server)
+}
+
+fn start(server: &Server) -> Result<(), Busy> {
+    let mut state = server.persist.state.lock();
+    if state.running.is_some() {
+        return Err(Busy);
+    }
+    let now_s = clock::unix_ms() / 1000;
+    state.running = Some(Running { since_s: now_s });
+    state.last_attempt_s = now_s;
+    state.save_scheduled = false;
+    server.persist.cancelled.store(false, Release);
+    Ok(())
+}
+
+fn run(server: &Arc<Server>) -> bool {
+    let settings = server.settings();
+    let path = settings.dir.join(&settings.dbfilename);
+    server.log.notice("Background saving started");
+    let result = write_file(server, &settings, &path);
+    let dirty = match result {
+        Ok(Taken { dirty, bytes, took }) => {
+            server.log.notice(format!("DB saved on disk: {bytes} bytes in {:.3} s", took.as_secs_f64()));
+            Some(dirty)
+        }
+        Err(error) => {
+            server.log.warning(format!("Failed saving the DB to {}: {error}", path.display()));
+            None
+        }
+    };
+    end(server, dirty);
+    dirty.is_some()
+}
+
+/// Notes how a snapshot has ended: `dirty` is what it has of the writes.
+fn end(server: &Server, dirty: Option<u64>) {
+    let now_s = clock::unix_ms() / 1000;
+    let mut state = server.persist.state.lock();
+    let running = state.running.take().expect("it was begun");
+    state.ended += 1;
+    state.last_took_s = Some(now_s.saturating_sub(running.since_s));
+    let cancelled = server.persist.cancelled.load(Acquire);
+    if let Some(dirty) = dirty {
+        state.saves += 1;
+        state.last_save_s = now_s;
+        state.dirty_at_save = dirty;
+    }
+    if dirty.is_some() || !cancelled {
+        state.last_ok = dirty.is_some();
+    }
+    let settings = server.settings();
+    let stops = !state.last_ok && settings.stop_writes_on_bgsave_error && !settings.save.is_empty();
+    server.persist.obstacles.set(NO_SNAPSHOT, stops);
+    drop(state);
+    server.persist.ended.notify_all();
+}
+
+/// A snapshot that has been taken.
+struct Taken {
+    dirty: u64,
+    bytes: u64,
+    took: Duration,
+}
+
+fn write_file(server: &Arc<Server>, settings: &Arc<Settings>, path: &Path) -> io::Result<Taken> {
+    let began = Instant::now();
+    let beside = Beside::create(path)?;
+    let origin = Origin {
+        redis_version: REDIS_VERSION,
+        created: clock::unix_ms() / 1000,
+        used_memory: memory::used() as u64,
+        aof_base: false,
+        replication: None,
+    };
+    let mut file = FileWriter::new(&beside.file, Version::V10, settings.rdbchecksum)?;
+    file.origin(&origin)?;
+    let mut dirty = 0;
+    let file = take(server, settings, file, &beside.file, |held| {
+        dirty = held.keyspace().total().dirty;
+    })?;
+    let Finished { len, header, .. } = file.finish()?;
+    if let Some(header) = header {
+        let mut file = &beside.file;
+        file.seek(io::SeekFrom::Start(0))?;
+        file.write_all(&header)?;
+    }
+    beside.install(path)?;
+    Ok(Taken { dirty, bytes: len, took: began.elapsed() })
+}
+
+/// Takes a snapshot into a file whose beginning has been written. `at_start` is called with everything held at the moment
+/// that the snapshot is of.
+pub(super) fn take<'f>(
+    server: &Arc<Server>,
+    settings: &Arc<Settings>,
+    file: FileWriter<&'f File>,
+    disk: &File,
+    at_start: impl FnOnce(&mut Held<'_>),
+) -> io::Result<FileWriter<&'f File>> {
+    let mut seat = server.persist.seat.lock();
+    let (keyspace, progress) = (&server.keyspace, &server.persist.progress);
+    seat.now_ms = clock::unix_ms();
+    let (mut walk, sizes) = begin_walk(server, &mut seat, at_start);
+    progress.begin(sizes.iter().flatten().map(|(keys, _)| keys).sum());
+    let mut recorder = Recorder::new(file, settings.clone(), progress, seat.now_ms, sizes);
+    let pace = Pace::new(settings);
+    // It goes to its end even if nobody wants it any more: the epoch of all entries must be the same again.
+    let (mut cause, mut synced) = (None, 0);
+    while !walk.is_done() {
+        if cause.is_some() {
+            walk.step(keyspace, &mut seat, &mut Nowhere);
+            continue;
+        }
+        walk.step(keyspace, &mut seat, &mut recorder);
+        recorder.encode();
+        progress.walked.store((walk.progress() * 10_000.0) as u64, Relaxed);
+        let written = recorder.written();
+        if settings.rdb_save_incremental_fsync && written - synced >= SYNC_BYTES {
+            start_writeback(disk, synced, written);
+            synced = written;
+        }
+        while pace.is_ahead(written, progress) && !server.persist.cancelled.load(Acquire) {
+            std::thread::sleep(NAP);
+            walk.take_kept(keyspace, &mut recorder);
+        }
+        if server.persist.cancelled.load(Acquire) {
+            cause = Some(io::Error::other("it was cancelled"));
+        } else if let Some(error) = recorder.error() {
+            cause = Some(io::Error::new(error.kind(), error.to_string()));
+        }
+    }
+    keyspace.enter(&mut seat);
+    let rest = keyspace.hold_all(&mut seat).end_snapshot(walk);
+    keyspace.leave(&mut seat);
+    match cause {
+        Some(error) => Err(error),
+        None => {
+            rest.finish(&mut recorder);
+            recorder.finish()
+        }
+    }
+}
+
+fn begin_walk(
+    server: &Server,
+    seat: &mut Seat,
+    at_start: impl FnOnce(&mut Held<'_>),
+) -> (Walk, Vec<Option<(u64, u64)>>) {
+    let keyspace = &server.keyspace;
+    keyspace.enter(seat);
+    let mut held = keyspace.hold_all(seat);
+    let sizes = (0..keyspace.databases()).map(|db| {
+        let keys = keyspace.len(held.seat, db) as u64;
+        (keys > 0).then(|| (keys, keyspace.timed_len(held.seat, db) as u64))
+    });
+    let sizes = sizes.collect();
+    at_start(&mut held);
+    let walk = held.begin_snapshot();
+    drop(held);
+    keyspace.leave(seat);
+    (walk, sizes)
+}
+
+/// Where the rest of a snapshot goes that nobody wants any more.
+struct Nowhere;
+
+impl evenkeel_store::snapshot::Sink for Nowhere {
+    fn take(&mut self, _: u32, _: evenkeel_store::View<'_>) {}
+
+    fn share(&mut self, _: u32, _: evenkeel_store::View<'_>) -> usize {
+        0
+    }
+}
+
+/// `snapshot-max-mbps`, and the delay for each key that tests ask for.
+struct Pace {
+    since: Instant,
+    bytes_per_s: f64,
+    s_per_key: f64,
+}
+
+impl Pace {
+    fn new(settings: &Settings) -> Pace {
+        let delay_us = f64::from(settings.rdb_key_save_delay);
+        Pace {
+            since: Instant::now(),
+            bytes_per_s: f64::from(settings.snapshot_max_mbps) * 1e6,
+            s_per_key: if delay_us < 0.0 { -delay_us * 1e-9 } else { delay_us * 1e-6 },
+        }
+    }
+
+    /// Whether more has been written than there was time for.
+    fn is_ahead(&self, written: u64, progress: &Progress) -> bool {
+        let elapsed = self.since.elapsed().as_secs_f64();
+        let by_bytes = self.bytes_per_s > 0.0 && written as f64 > self.bytes_per_s * elapsed;
+        let by_keys = self.s_per_key > 0.0 && progress.keys.load(Relaxed) as f64 * self.s_per_key > elapsed;
+        by_bytes || by_keys
+    }
+}
+
+impl Progress {
+    fn begin(&self, keys: u64) {
+        self.keys.store(0, Relaxed);
+        self.keys_total.store(keys, Relaxed);
+        self.bytes.store(0, Relaxed);
+        self.walked.store(0, Relaxed);
+    }
+}
+
+/// Asks the kernel to write a stretch of the file, and does not wait for it.
+fn start_writeback(file: &File, from: u64, to: u64) {
+    // SAFETY: the descriptor is open. Whether it helps makes no difference.
+    unsafe {
+        libc::sync_file_range(file.as_raw_fd(), from as i64, (to - from) as i64, libc::SYNC_FILE_RANGE_WRITE);
+    }
+}
+
+/// A file that takes another one's place when it is whole; removed if it never is.
+struct Beside {
+    file: File,
+    path: PathBuf,
+    installed: bool,
+}
+
+impl Beside {
+    fn create(target: &Path) -> io::Result<Beside> {
+        let path = target.with_file_name(format!("temp-{}.rdb", std::process::id()));
+        let file = OpenOptions::new().write(true).create(true).truncate(true).open(&path)?;
+        Ok(Beside { file, path, installed: false })
+    }
+
+    /// Makes it last, and gives it the name.
+    fn install(mut self, target: &Path) -> io::Result<()> {
+        self.file.sync_all()?;
+        fs::rename(&self.path, target)?;
+        self.installed = true;
+        let folder = target.parent().filter(|folder| !folder.as_os_str().is_empty());
+        File::open(folder.unwrap_or(Path::new(".")))?.sync_all()
+    }
+}
+
+impl Drop for Beside {
+    fn drop(&mut self) {
+        if !self.installed {
+            let _ = fs::remove_file(&self.path);
+        }
+    }
+}

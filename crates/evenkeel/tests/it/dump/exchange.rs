@@ -1,0 +1,129 @@
+//! Values pass between us and real servers, both ways, and between two of ours.
+
+use evenkeel_testkit::{Client, Peer, Program, Server};
+
+use super::content::{Depth, content};
+use super::samples::{Needs, Sample, all};
+use super::{build, dump, restore};
+use crate::{program, start};
+
+/// Everything is looked at that can be before a payload is taken.
+const STRICT: [&str; 2] = ["--sanitize-dump-payload", "yes"];
+
+/// The newest version of the format that a server takes.
+fn newest(program: &Program) -> u16 {
+    if program.peer() == Some(Peer::Redis) { 10 } else { 80 }
+}
+
+fn version(payload: &[u8]) -> u16 {
+    let at = payload.len() - 10;
+    u16::from_le_bytes([payload[at], payload[at + 1]])
+}
+
+/// What is compared when one of the servers is this old.
+fn depth(newest: u16) -> Depth {
+    if newest < 80 { Depth::Common } else { Depth::Newest }
+}
+
+/// Only we write the lowest version that will do, which older servers read; a peer writes its own.
+fn oracle_for_us(peer: Peer) -> Option<Program> {
+    Program::oracle(peer).filter(|_| program().peer().is_none())
+}
+
+/// Makes the value at one server, and takes it to the other and back.
+fn passes(sample: &Sample, from: &mut Client, to: &mut Client, newest_read: u16) {
+    build(from, sample);
+    let expected = content(from, "v", depth(newest_read));
+    let payload = dump(from, "v");
+    let reply = restore(to, "w", &payload);
+    if version(&payload) > newest_read {
+        assert!(sample.needs != Needs::Nothing, "{}: version {}", sample.name, version(&payload));
+        assert!(reply.to_string().contains("version or checksum"), "{}: {reply}", sample.name);
+        return;
+    }
+    assert_eq!(reply.to_string(), "OK", "{}", sample.name);
+    assert!(content(to, "w", depth(newest_read)) == expected, "{}", sample.name);
+    let back = dump(to, "w");
+    assert_eq!(restore(from, "back", &back).to_string(), "OK", "{}", sample.name);
+    assert!(content(from, "back", depth(newest_read)) == expected, "{} back again", sample.name);
+}
+
+fn both_ways(peer: Peer) {
+    let Some(oracle) = oracle_for_us(peer) else { return };
+    let newest_read = newest(&oracle).min(newest(&program()));
+    let (oracle, mut subject) = (Server::start(&oracle, &STRICT), start(&STRICT));
+    let (mut theirs, mut ours) = (oracle.connect(), subject.connect());
+    for sample in all() {
+        if sample.needs == Needs::FieldExpiry && newest_read < 80 {
+            continue;
+        }
+        passes(&sample, &mut ours, &mut theirs, newest_read);
+        passes(&sample, &mut theirs, &mut ours, newest_read);
+    }
+    subject.assert_healthy();
+}
+
+#[test]
+fn redis_and_we_give_each_other_every_value() {
+    both_ways(Peer::Redis);
+}
+
+#[test]
+fn valkey_and_we_give_each_other_every_value() {
+    both_ways(Peer::Valkey);
+}
+
+#[test]
+fn between_two_of_ours_nothing_is_lost() {
+    let newest_read = newest(&program());
+    let (one, mut other) = (start(&STRICT), start(&STRICT));
+    let (mut from, mut to) = (one.connect(), other.connect());
+    for sample in all().iter().filter(|sample| sample.needs != Needs::FieldExpiry || newest_read >= 80) {
+        passes(sample, &mut from, &mut to, newest_read);
+    }
+    other.assert_healthy();
+}
+
+/// Values that are read and written by another thread.
+#[test]
+fn large_values_pass_too() {
+    const COUNT: usize = 100_000;
+    let peers = [Peer::Redis, Peer::Valkey].into_iter().filter_map(oracle_for_us);
+    let mut subject = start(&STRICT);
+    let mut ours = subject.connect();
+    let word =
+        |number: usize| format!("{:x}", (number as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15)).into_bytes();
+    let fill = |command: &str, per_element: usize| {
+        let args = [command.as_bytes().to_vec(), b"v".to_vec()].into_iter();
+        let rest = (0..COUNT).flat_map(|number| (0..per_element).map(move |at| (number, at)));
+        let rest = rest.map(|(number, at)| match (command, at) {
+            ("ZADD", 0) => number.to_string().into_bytes(),
+            _ => word(number * per_element + at),
+        });
+        args.chain(rest).collect::<Vec<_>>()
+    };
+    let string = vec![b"SET".to_vec(), b"v".to_vec(), (0..COUNT).flat_map(word).collect()];
+    let entries = (1..=COUNT / 4).map(|n| {
+        vec![b"XADD".to_vec(), b"v".to_vec(), format!("{n}-0").into_bytes(), b"f".to_vec(), word(n)]
+    });
+    let samples = [
+        vec![string],
+        vec![fill("RPUSH", 1)],
+        vec![fill("SADD", 1)],
+        vec![fill("ZADD", 2)],
+        vec![fill("HSET", 2)],
+        entries.collect(),
+    ];
+    for peer in peers {
+        let newest_read = newest(&peer);
+        let peer = Server::start(&peer, &STRICT);
+        let mut theirs = peer.connect();
+        for commands in samples.iter().cloned() {
+            let name = format!("large {}", String::from_utf8_lossy(&commands[0][0]));
+            let sample = Sample { name, commands, needs: Needs::Nothing };
+            passes(&sample, &mut ours, &mut theirs, newest_read);
+            passes(&sample, &mut theirs, &mut ours, newest_read);
+        }
+    }
+    subject.assert_healthy();
+}

@@ -1,0 +1,180 @@
+//! MIGRATE: to real servers and to one of ours, what it refuses, and targets that do not do their part.
+
+use std::io::{Read, Write};
+use std::net::TcpListener;
+use std::time::{Duration, Instant};
+
+use evenkeel_testkit::server::free_port;
+use evenkeel_testkit::{Client, Peer, Program, Server};
+
+use super::build;
+use super::content::{Depth, content};
+use super::samples::{Needs, few};
+use crate::{program, start};
+
+/// MIGRATE to a port, the rest as on a command line.
+fn migrate(client: &mut Client, port: u16, rest: &str) -> String {
+    client.run(&format!("MIGRATE 127.0.0.1 {port} {rest}")).to_string()
+}
+
+#[test]
+fn values_of_all_types_move() {
+    let peers = [Peer::Redis, Peer::Valkey].into_iter().filter_map(Program::oracle);
+    // A peer writes what its own kind reads, and no older one.
+    let peers = peers.filter(|_| program().peer().is_none());
+    for target in [program()].into_iter().chain(peers) {
+        let is_old = [target.peer(), program().peer()].contains(&Some(Peer::Redis));
+        let (source, target) = (start(&[]), Server::start(&target, &[]));
+        let (mut here, mut there) = (source.connect(), target.connect());
+        for sample in few().iter().filter(|sample| sample.needs == Needs::Nothing || !is_old) {
+            build(&mut here, sample);
+            let depth = if is_old { Depth::Common } else { Depth::Newest };
+            let expected = content(&mut here, "v", depth);
+            assert_eq!(migrate(&mut here, target.port(), "v 0 5000 REPLACE"), "OK", "{}", sample.name);
+            assert!(content(&mut there, "v", depth) == expected, "{}", sample.name);
+            assert_eq!(here.run("EXISTS v").as_int(), Some(0), "{}", sample.name);
+        }
+    }
+}
+
+#[test]
+fn options_say_what_becomes_of_the_keys() {
+    let (source, target) = (start(&[]), start(&[]));
+    let (mut here, mut there, port) = (source.connect(), target.connect(), target.port());
+    here.run("MSET a 1 b 2 c 3");
+    assert_eq!(migrate(&mut here, port, "nosuch 0 1000"), "NOKEY");
+    assert_eq!(migrate(&mut here, port, "\"\" 0 1000 KEYS nosuch neither"), "NOKEY");
+
+    here.run("PEXPIRE a 1000000");
+    assert_eq!(migrate(&mut here, port, "a 9 1000 COPY"), "OK");
+    assert_eq!(here.run("GET a").to_string(), "\"1\"");
+    there.run("SELECT 9");
+    let ttl = there.run("PTTL a").as_int().expect("a time");
+    assert!((900_000..=1_000_000).contains(&ttl), "{ttl}");
+
+    let busy = "-ERR Target instance replied with error: BUSYKEY Target key name already exists.";
+    assert_eq!(migrate(&mut here, port, "a 9 1000"), busy);
+    assert_eq!(here.run("GET a").to_string(), "\"1\"");
+    here.run("SET a new KEEPTTL");
+    assert_eq!(migrate(&mut here, port, "a 9 1000 REPLACE"), "OK");
+    assert_eq!(there.run("GET a").to_string(), "\"new\"");
+    assert_eq!(here.run("EXISTS a").as_int(), Some(0));
+
+    // What can be taken is taken, whatever becomes of the others.
+    there.run("SET b there");
+    assert_eq!(migrate(&mut here, port, "\"\" 9 1000 KEYS nosuch b c"), busy);
+    assert_eq!(here.run("MGET b c").to_string(), "[\"2\", (nil)]");
+    assert_eq!(there.run("MGET b c").to_string(), "[\"there\", \"3\"]");
+}
+
+#[test]
+fn credentials_are_passed_on() {
+    let (source, target) = (start(&[]), start(&["--requirepass", "open sesame"]));
+    let (mut here, port) = (source.connect(), target.port());
+    here.run("MSET a 1 b 2");
+    let says = |what: &str| format!("-ERR Target instance replied with error: {what}");
+    assert_eq!(migrate(&mut here, port, "a 0 1000"), says("NOAUTH Authentication required."));
+    let wrong = says("WRONGPASS invalid username-password pair or user is disabled.");
+    assert_eq!(migrate(&mut here, port, "a 0 1000 AUTH nonsense"), wrong);
+    assert_eq!(migrate(&mut here, port, "a 0 1000 AUTH2 nobody nonsense"), wrong);
+    assert_eq!(here.run("EXISTS a b").as_int(), Some(2));
+    assert_eq!(migrate(&mut here, port, "a 0 1000 AUTH \"open sesame\""), "OK");
+    assert_eq!(migrate(&mut here, port, "\"\" 0 1000 AUTH2 default \"open sesame\" KEYS b"), "OK");
+    assert_eq!(here.run("EXISTS a b").as_int(), Some(0));
+}
+
+#[test]
+fn what_is_asked_wrongly_is_refused_before_anything_is_done() {
+    let (source, target) = (start(&[]), start(&[]));
+    let (mut here, port) = (source.connect(), target.port());
+    here.run("SET a 1");
+    for (rest, error) in [
+        ("a 0", "-ERR wrong number of arguments for 'migrate' command"),
+        ("a 0 soon", "-ERR value is not an integer or out of range"),
+        ("a zero 1000", "-ERR value is not an integer or out of range"),
+        ("a 0 1000 NONSENSE", "-ERR syntax error"),
+        ("a 0 1000 COPY AUTH", "-ERR syntax error"),
+        ("a 0 1000 AUTH2 one", "-ERR syntax error"),
+        (
+            "a 0 1000 KEYS a",
+            "-ERR When using MIGRATE KEYS option, the key argument must be set to the empty string",
+        ),
+        ("a 99 1000", "-ERR Target instance replied with error: ERR DB index is out of range"),
+    ] {
+        assert_eq!(migrate(&mut here, port, rest), error, "{rest}");
+        assert_eq!(here.run("GET a").to_string(), "\"1\"", "{rest}");
+    }
+    let nobody = migrate(&mut here, free_port(), "a 0 200");
+    assert_eq!(nobody, "-IOERR error or timeout writing to target instance");
+}
+
+/// A target that takes whatever it is sent and gives the answers that a test wants it to.
+fn target(serve: impl FnOnce(std::net::TcpStream) + Send + 'static) -> u16 {
+    let listener = TcpListener::bind(("127.0.0.1", 0)).expect("a free port");
+    let port = listener.local_addr().expect("a bound socket has an address").port();
+    std::thread::spawn(move || serve(listener.accept().expect("somebody connects").0));
+    port
+}
+
+#[test]
+fn a_target_that_never_answers_keeps_nobody_waiting() {
+    let mut source = start(&[]);
+    let (mut here, mut other) = (source.connect(), source.connect());
+    here.run("SET a 1");
+    let port = target(|mut stream| {
+        let _ = stream.read_to_end(&mut Vec::new()); // until the other side has had enough
+    });
+    let started = Instant::now();
+    let words = ["MIGRATE", "127.0.0.1", &port.to_string(), "a", "0", "700"];
+    here.send(&words).expect("connected");
+    let answer = other.run("GET a").to_string();
+    if program().peer().is_none() {
+        assert!(started.elapsed() < Duration::from_millis(600), "others wait for {:?}", started.elapsed());
+    }
+    assert_eq!(answer, "\"1\"");
+    let reply = here.read().to_string();
+    assert_eq!(reply, "-IOERR error or timeout reading to target instance");
+    assert!(started.elapsed() >= Duration::from_millis(650), "{:?}", started.elapsed());
+    assert_eq!(here.run("GET a").to_string(), "\"1\"");
+    source.assert_healthy();
+}
+
+/// What was written to while it was on its way must not be lost. Nothing can come in between in the peers.
+#[test]
+fn a_key_that_is_written_to_on_its_way_stays() {
+    if program().peer().is_some() {
+        return;
+    }
+    let mut source = start(&[]);
+    let (mut here, mut other) = (source.connect(), source.connect());
+    here.run("MSET a 1 b 2");
+    here.run("RPUSH c x y");
+    let (arrived, arrivals) = std::sync::mpsc::channel();
+    let (go_on, waits) = std::sync::mpsc::channel();
+    let port = target(move |mut stream| {
+        let mut read = vec![0; 4096];
+        let _ = stream.read(&mut read);
+        arrived.send(()).expect("the test waits");
+        waits.recv().expect("the test goes on");
+        // To SELECT, and to one RESTORE after the other.
+        for _ in 0..4 {
+            stream.write_all(b"+OK\r\n").expect("connected");
+            let _ = stream.read(&mut read);
+        }
+        let _ = stream.read_to_end(&mut read); // until the other side has had enough
+    });
+    let words = ["MIGRATE", "127.0.0.1", &port.to_string(), "", "0", "9000", "KEYS", "a", "b", "c"];
+    here.send(&words).expect("connected");
+    arrivals.recv().expect("it connects");
+    other.run("SET a changed");
+    other.run("RPUSH c z");
+    go_on.send(()).expect("the target waits");
+    let reply = here.read().to_string();
+    assert_eq!(
+        reply,
+        "-ERR A key was written to while it was being migrated: it was copied, and is still here"
+    );
+    assert_eq!(here.run("MGET a b").to_string(), "[\"changed\", (nil)]");
+    assert_eq!(here.run("LRANGE c 0 -1").to_string(), "[\"x\", \"y\", \"z\"]");
+    source.assert_healthy();
+}

@@ -1,0 +1,284 @@
+//! Looking an append-only file through: what is whole, what is lost, and what can be done about it.
+//!
+//! Nothing is changed by looking. What could be done is a [`Cut`]: the end of one file taken off, behind its last whole
+//! command or before a moment. Only the last part can be cut: what stands in later ones was executed after what would be
+//! missing. So of a broken part in the middle nothing is mended; the report says how far it can be read.
+
+use std::ffi::OsStr;
+use std::fs::{self, File};
+use std::io::{Read, Seek, SeekFrom};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use crate::aof::command::{Commands, Record};
+use crate::aof::directory::{Directory, Found, size_of};
+use crate::aof::error::{Error, Problem};
+use crate::aof::fault::{Fault, Reason};
+use crate::aof::manifest::Kind;
+use crate::aof::{durable, holds_snapshot};
+use crate::file;
+
+mod lost;
+
+pub use lost::Lost;
+
+type Result<T> = std::result::Result<T, Error>;
+
+const MANIFEST_SUFFIX: &[u8] = b".manifest";
+
+/// What was found.
+#[derive(Debug)]
+pub struct Report {
+    /// The manifest, unless a single file was looked through.
+    pub manifest: Option<PathBuf>,
+    /// In the order in which they are loaded.
+    pub parts: Vec<Part>,
+    /// Files that have the name of a part and belong to nothing.
+    pub strays: Vec<PathBuf>,
+}
+
+/// A file of commands.
+#[derive(Debug)]
+pub struct Part {
+    pub path: PathBuf,
+    pub kind: Kind,
+    /// No bytes follow in later parts.
+    pub last: bool,
+    /// An error: it is not there, or cannot be read at all.
+    pub content: Result<Content>,
+}
+
+#[derive(Debug, Default)]
+pub struct Content {
+    /// In bytes.
+    pub size: u64,
+    /// The bytes that hold all that is whole. Behind a broken snapshot nothing is.
+    pub whole: u64,
+    /// Commands in them, MULTI and EXEC among them.
+    pub commands: u64,
+    /// What the file begins with, if that is one. That something follows counts as its failure there, but not here.
+    pub snapshot: Option<file::Report>,
+    /// The first and the last moment that annotations tell of, in seconds since 1970.
+    pub moments: Option<(i64, i64)>,
+    /// Why it is not whole to its end.
+    pub fault: Option<Fault>,
+    pub lost: Lost,
+    /// Where what was executed after the moment asked for begins; a transaction stays together.
+    pub later: Option<u64>,
+    /// An annotation that should tell a time and does not, before `later`.
+    pub illegible: Option<u64>,
+}
+
+impl Content {
+    pub fn is_whole(&self) -> bool {
+        self.fault.is_none() && self.snapshot.as_ref().is_none_or(is_sound)
+    }
+}
+
+/// The end of a file, to be taken off.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Cut {
+    pub path: PathBuf,
+    /// In bytes; when the cut is made, it must still be this.
+    pub size: u64,
+    /// What stays.
+    pub keep: u64,
+}
+
+/// Why nothing can be cut off.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Hopeless {
+    /// Later parts follow.
+    NotLast(PathBuf),
+    /// A snapshot cannot be shortened.
+    Snapshot(PathBuf),
+    /// It is not there, or could not be read to its end: which says nothing about what is in it.
+    Unreadable(PathBuf),
+    /// What is broken comes before the moment that was asked for.
+    Broken(PathBuf),
+    /// Nothing would be left.
+    NothingBefore(PathBuf),
+    /// An annotation at this offset should tell a time and does not.
+    Annotation(PathBuf, u64),
+}
+
+/// Looks through a file of commands, or all that a manifest lists; a folder with a single manifest stands for it.
+///
+/// `later_than`: also finds out where what was executed after this moment begins, in seconds since 1970.
+pub fn check(path: &Path, later_than: Option<i64>) -> Result<Report> {
+    let kind = fs::metadata(path).map_err(Error::io("open", path))?;
+    if kind.is_dir() {
+        return check_parts(&only_manifest(path)?, later_than);
+    }
+    if path.as_os_str().as_bytes().ends_with(MANIFEST_SUFFIX) {
+        return check_parts(path, later_than);
+    }
+    let content = look_through(path, later_than);
+    let part = Part { path: path.to_owned(), kind: Kind::Base, last: true, content };
+    Ok(Report { manifest: None, parts: vec![part], strays: Vec::new() })
+}
+
+impl Report {
+    pub fn is_whole(&self) -> bool {
+        self.parts.iter().all(|part| part.content.as_ref().is_ok_and(Content::is_whole))
+    }
+
+    /// What has to be cut off for the rest to be whole; `None`: nothing.
+    pub fn mend(&self) -> std::result::Result<Option<Cut>, Hopeless> {
+        let broken = |part: &&Part| !part.content.as_ref().is_ok_and(Content::is_whole);
+        let Some(part) = self.parts.iter().find(broken) else { return Ok(None) };
+        let path = part.path.clone();
+        let content = match &part.content {
+            Ok(content) => content,
+            Err(_) => return Err(Hopeless::Unreadable(path)),
+        };
+        match content.fault {
+            None => Err(Hopeless::Snapshot(path)),
+            Some(Fault { reason: Reason::Io(_), .. }) => Err(Hopeless::Unreadable(path)),
+            Some(_) if !part.last => Err(Hopeless::NotLast(path)),
+            Some(fault) => Ok(Some(Cut { path, size: content.size, keep: fault.whole })),
+        }
+    }
+
+    /// What has to be cut off to go back to the moment that was asked for; `None`: nothing is later.
+    pub fn rewind(&self) -> std::result::Result<Option<Cut>, Hopeless> {
+        for part in &self.parts {
+            let path = part.path.clone();
+            let content = match &part.content {
+                Ok(content) => content,
+                Err(_) => return Err(Hopeless::Unreadable(path)),
+            };
+            if let Some(at) = content.illegible {
+                return Err(Hopeless::Annotation(path, at));
+            }
+            match content.later {
+                Some(0) => return Err(Hopeless::NothingBefore(path)),
+                Some(_) if !part.last => return Err(Hopeless::NotLast(path)),
+                Some(keep) => return Ok(Some(Cut { path, size: content.size, keep })),
+                None if !content.is_whole() => return Err(Hopeless::Broken(path)),
+                None => {}
+            }
+        }
+        Ok(None)
+    }
+}
+
+impl Cut {
+    /// Bytes that are lost.
+    pub fn lost(&self) -> u64 {
+        self.size - self.keep
+    }
+
+    /// Makes it. A file that has changed since it was looked through is left as it is.
+    pub fn make(&self) -> Result<()> {
+        let size = size_of(&self.path)?;
+        if size != self.size {
+            let text = format!("it had {} bytes and now has {size}: somebody writes to it", self.size);
+            return Err(Error::new(&self.path, Problem::Io("truncate", std::io::Error::other(text))));
+        }
+        durable::truncate(&self.path, self.keep)
+    }
+}
+
+fn check_parts(manifest: &Path, later_than: Option<i64>) -> Result<Report> {
+    let folder = match manifest.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        _ => Path::new("."),
+    };
+    let name = manifest.file_name().map_or(&b""[..], OsStr::as_bytes);
+    let name = OsStr::from_bytes(name.strip_suffix(MANIFEST_SUFFIX).unwrap_or(name));
+    let directory = Directory::read(&folder.join(".."), folder.to_owned(), name)?;
+    let files: Vec<(Kind, PathBuf)> = match directory.found() {
+        Found::OldFile => vec![(Kind::Base, directory.old_path())],
+        _ => directory.manifest().data().map(|(kind, entry)| (kind, directory.entry_path(entry))).collect(),
+    };
+    let look = |(kind, path): (Kind, PathBuf)| {
+        let content = look_through(&path, later_than);
+        Part { path, kind, last: false, content }
+    };
+    let mut parts: Vec<Part> = files.into_iter().map(look).collect();
+    let mut nothing_behind = true;
+    for part in parts.iter_mut().rev() {
+        part.last = nothing_behind;
+        nothing_behind &= part.content.as_ref().is_ok_and(|content| content.size == 0);
+    }
+    Ok(Report { manifest: Some(manifest.to_owned()), parts, strays: directory.strays()? })
+}
+
+/// The manifest in a folder: there must be one, and not a second one.
+fn only_manifest(folder: &Path) -> Result<PathBuf> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(folder).map_err(Error::io("read", folder))? {
+        let name = entry.map_err(Error::io("read", folder))?.file_name();
+        if name.as_bytes().ends_with(MANIFEST_SUFFIX) && !name.as_bytes().starts_with(b"temp-") {
+            found.push(folder.join(name));
+        }
+    }
+    match found.len() {
+        1 => Ok(found.remove(0)),
+        count => Err(Error::new(folder, Problem::Manifests(count))),
+    }
+}
+
+/// That something follows is no fault of a snapshot here.
+fn is_sound(snapshot: &file::Report) -> bool {
+    let trailing = |failure: &file::Failure| failure.error.reason == crate::Reason::Trailing;
+    snapshot.checksum.is_some() && snapshot.failure.as_ref().is_none_or(trailing)
+}
+
+fn look_through(path: &Path, later_than: Option<i64>) -> Result<Content> {
+    let size = size_of(path)?;
+    let open = || File::open(path).map_err(Error::io("open", path));
+    let mut file = open()?;
+    let mut content = Content { size, ..Content::default() };
+    if holds_snapshot(&mut file).map_err(Error::io("read", path))? {
+        let found = file::check(open()?, Some(size));
+        let (end, sound) = (found.readable, is_sound(&found));
+        content.snapshot = Some(found);
+        if !sound {
+            content.lost.bytes = size;
+            return Ok(content);
+        }
+        content.whole = end;
+        file.seek(SeekFrom::Start(end)).map_err(Error::io("read", path))?;
+    }
+    content.walk(Commands::new(file, content.whole, Some(size)), later_than);
+    if content.fault.is_some() {
+        content.lost = Lost::behind(open()?, content.whole, size).map_err(Error::io("read", path))?;
+    }
+    Ok(content)
+}
+
+impl Content {
+    fn walk(&mut self, mut commands: Commands<impl Read>, later_than: Option<i64>) {
+        let mut read = 0;
+        loop {
+            let whole_before = commands.whole();
+            match commands.next() {
+                Ok(Some(Record::Command(_))) => read += 1,
+                Ok(Some(Record::Timestamp { seconds, .. })) => {
+                    self.moments = Some((self.moments.map_or(seconds, |(first, _)| first), seconds));
+                    if self.later.is_none() && later_than.is_some_and(|limit| seconds > limit) {
+                        self.later = Some(whole_before);
+                    }
+                }
+                Ok(Some(Record::Comment { at, text })) => {
+                    if text.starts_with(b"#TS:") && self.later.is_none() {
+                        self.illegible.get_or_insert(at);
+                    }
+                }
+                Ok(None) => break,
+                Err(fault) => {
+                    self.fault = Some(fault);
+                    break;
+                }
+            }
+            if commands.whole() > whole_before {
+                (self.whole, self.commands) = (commands.whole(), read);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

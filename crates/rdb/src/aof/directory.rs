@@ -1,0 +1,421 @@
+//! The directory of an append-only file: which files it consists of, and how that changes without a moment at which a
+//! crash would lose data.
+//!
+//! The manifest decides. A file counts only while the manifest lists it, and the manifest is replaced in one step. So a
+//! new part is made under another name or empty, synced, and then listed; an old part is history first, and removed when
+//! a manifest that does without it has reached the disk.
+//!
+//! Stricter than Redis in one thing: nothing that is already there is ever written over. Where the manifest is gone but
+//! parts are there, Redis starts with no data, makes a new base over the old one, and appends to an old incremental file.
+//! Here that is an error, and new parts get numbers that no file in the directory has. So that a crash at the very first
+//! start is not taken for that, a manifest without files is written before the first part is.
+
+use std::ffi::{OsStr, OsString};
+use std::fs::{self, File, OpenOptions};
+use std::io::{ErrorKind, Read};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+
+use crate::aof::durable;
+use crate::aof::error::{Error, Problem};
+use crate::aof::manifest::{Entry, Kind, Manifest, is_file_name};
+
+type Result<T> = std::result::Result<T, Error>;
+
+/// A manifest of 300,000 files; beyond it is something else.
+const MANIFEST_BYTES_MAX: u64 = 16 * 1024 * 1024;
+
+const SNAPSHOT_SUFFIX: &str = ".base.rdb";
+const BASE_SUFFIX: &str = ".base.aof";
+const INCREMENTAL_SUFFIX: &str = ".incr.aof";
+const SUFFIXES: [&str; 3] = [SNAPSHOT_SUFFIX, BASE_SUFFIX, INCREMENTAL_SUFFIX];
+
+#[derive(Debug)]
+pub struct Directory {
+    /// The server's working directory, where servers before Redis 7 keep their one file.
+    root: PathBuf,
+    folder: PathBuf,
+    /// What the names of all files begin with: `appendfilename`.
+    name: OsString,
+    /// As it is on the disk.
+    manifest: Manifest,
+    /// The one file of an older server has not been moved into the folder yet.
+    old: bool,
+}
+
+/// What there is to be loaded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Found {
+    Nothing,
+    /// The one file of an older server, which `adopt` makes the first part.
+    OldFile,
+    Parts,
+}
+
+/// A file to be loaded.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Part {
+    pub path: PathBuf,
+    /// `Base` or `Incremental`
+    pub kind: Kind,
+    pub seq: u64,
+    /// In bytes.
+    pub size: u64,
+    /// No bytes follow in later parts: the one whose end a crash may have torn.
+    pub last: bool,
+}
+
+/// Which incremental files continue a new base.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Since {
+    /// Those from this number on, which was current when the base was begun.
+    Number(u64),
+    /// The draft alone, which becomes the current one.
+    Draft,
+}
+
+impl Directory {
+    /// Finds out what there is, and changes nothing. `root`: the working directory; `folder`: `appenddirname`;
+    /// `name`: `appendfilename`.
+    ///
+    /// An error unless there is nothing at all, or all that the data consist of.
+    pub fn open(root: &Path, folder: &OsStr, name: &OsStr) -> Result<Directory> {
+        let directory = Directory::read(root, root.join(folder), name)?;
+        directory.parts()?;
+        Ok(directory)
+    }
+
+    /// As `open`, but the parts need not be there.
+    pub(crate) fn read(root: &Path, folder: PathBuf, name: &OsStr) -> Result<Directory> {
+        if !is_file_name(name.as_bytes()) {
+            return Err(Error::new(name, Problem::Name));
+        }
+        let (root, name) = (root.to_owned(), name.to_owned());
+        let mut directory = Directory { root, folder, name, manifest: Manifest::default(), old: false };
+        directory.manifest = directory.read_manifest()?;
+        directory.old = directory.has_old_file();
+        Ok(directory)
+    }
+
+    pub fn found(&self) -> Found {
+        match (self.old, self.manifest.is_empty()) {
+            (true, _) => Found::OldFile,
+            (false, true) => Found::Nothing,
+            (false, false) => Found::Parts,
+        }
+    }
+
+    pub fn manifest(&self) -> &Manifest {
+        &self.manifest
+    }
+
+    pub fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    pub fn manifest_path(&self) -> PathBuf {
+        self.path_of("", ".manifest")
+    }
+
+    /// The files to be loaded, in order, with their sizes now. One that is not there is an error.
+    pub fn parts(&self) -> Result<Vec<Part>> {
+        if self.old {
+            let path = self.old_path();
+            let size = size_of(&path)?;
+            return Ok(vec![Part { path, kind: Kind::Base, seq: 1, size, last: true }]);
+        }
+        let listed = self.manifest.data().map(|(kind, entry)| self.part(kind, entry));
+        let mut parts = listed.collect::<Result<Vec<Part>>>()?;
+        let mut behind = 0;
+        for part in parts.iter_mut().rev() {
+            part.last = behind == 0;
+            behind += part.size;
+        }
+        Ok(parts)
+    }
+
+    /// Files that have the name of a part and are none: left by a crash, or by somebody.
+    pub fn strays(&self) -> Result<Vec<PathBuf>> {
+        let names = match fs::read_dir(&self.folder) {
+            Ok(entries) => entries,
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
+            Err(error) => return Err(Error::io("read", &self.folder)(error)),
+        };
+        let mut strays = Vec::new();
+        for entry in names {
+            let name = entry.map_err(Error::io("read", &self.folder))?.file_name();
+            if self.is_part_name(name.as_bytes()) && !self.lists(name.as_bytes()) {
+                strays.push(self.folder.join(name));
+            }
+        }
+        strays.sort();
+        Ok(strays)
+    }
+
+    /// Moves the one file of an older server into the folder, as its base. Does nothing where there is none.
+    ///
+    /// The manifest comes first: if the file has not been moved when the process ends, the next one finds both.
+    pub fn adopt(&mut self) -> Result<()> {
+        if !self.old {
+            return Ok(());
+        }
+        let entry = Entry { name: self.name.as_bytes().to_owned(), seq: 1 };
+        self.commit(Manifest { base: Some(entry), ..Manifest::default() })?;
+        let (from, to) = (self.old_path(), self.folder.join(&self.name));
+        if exists(&to) {
+            let error = std::io::Error::from(ErrorKind::AlreadyExists);
+            return Err(Error::new(&to, Problem::Io("move the old file to", error)));
+        }
+        durable::rename(&from, &to)?;
+        self.old = false;
+        Ok(())
+    }
+
+    /// Opens the file that commands are appended to: the last incremental one, or a new one.
+    pub fn resume(&mut self) -> Result<File> {
+        let Some(entry) = self.manifest.incremental.last() else {
+            return self.next_incremental(None);
+        };
+        let path = self.entry_path(entry);
+        OpenOptions::new().append(true).open(&path).map_err(Error::io("open", &path))
+    }
+
+    /// Goes on in a new incremental file. `previous`, the one until now, is synced before the new one is listed: only
+    /// the end of the last part may be torn.
+    pub fn next_incremental(&mut self, previous: Option<&File>) -> Result<File> {
+        assert!(!self.old, "the old file is adopted first");
+        if let Some(file) = previous {
+            file.sync_data().map_err(Error::io("sync", &self.folder))?;
+        }
+        self.prepare()?;
+        let entry = self.free_incremental()?;
+        let path = self.entry_path(&entry);
+        let file = OpenOptions::new().append(true).create_new(true).open(&path);
+        let file = file.map_err(Error::io("create", &path))?;
+        let mut manifest = self.manifest.clone();
+        manifest.incremental.push(entry);
+        match self.commit(manifest) {
+            Ok(()) => Ok(file),
+            Err(error) => {
+                let _ = fs::remove_file(&path); // it is new and empty; if it stays, its number is passed over
+                Err(error)
+            }
+        }
+    }
+
+    /// Creates the file, under another name, that `install` makes the base; one of an earlier attempt is gone then.
+    pub fn draft_base(&self) -> Result<File> {
+        self.draft(&self.draft_base_path())
+    }
+
+    pub fn draft_base_path(&self) -> PathBuf {
+        self.path_of("temp-", ".base")
+    }
+
+    /// Creates the file, under another name, that `install` with `Since::Draft` makes the only incremental one.
+    ///
+    /// For appending to begin while there are no data here that a base and what follows could be added to.
+    pub fn draft_incremental(&self) -> Result<File> {
+        self.draft(&self.draft_incremental_path())
+    }
+
+    /// Makes the draft the base, and history of the base until now and of the incremental files that it contains.
+    ///
+    /// `snapshot`: it begins with a snapshot. After an error all is as it was, as far as the data are concerned.
+    pub fn install(&mut self, snapshot: bool, since: Since) -> Result<()> {
+        assert!(!self.old, "the old file is adopted first");
+        let mut manifest = self.manifest.clone();
+        let base = self.free_base(if snapshot { SNAPSHOT_SUFFIX } else { BASE_SUFFIX })?;
+        self.install_draft(&self.draft_base_path(), &base)?;
+        manifest.history.extend(manifest.base.replace(base));
+        let stays = match since {
+            Since::Number(first) => first,
+            Since::Draft => u64::MAX,
+        };
+        let contained = manifest.incremental.iter().take_while(|entry| entry.seq < stays).count();
+        manifest.history.extend(manifest.incremental.drain(..contained));
+        if since == Since::Draft {
+            let entry = self.free_incremental()?;
+            self.install_draft(&self.draft_incremental_path(), &entry)?;
+            manifest.incremental.push(entry);
+        }
+        self.commit(manifest)
+    }
+
+    /// Removes what is history, and returns how many files. A file that cannot be removed stays history.
+    pub fn remove_history(&mut self) -> Result<usize> {
+        let (mut kept, mut failure) = (Vec::new(), None);
+        for entry in &self.manifest.history {
+            let path = self.entry_path(entry);
+            match fs::remove_file(&path) {
+                Err(error) if error.kind() != ErrorKind::NotFound => {
+                    failure = Some(Error::io("remove", &path)(error));
+                    kept.push(entry.clone());
+                }
+                _ => {}
+            }
+        }
+        let removed = self.manifest.history.len() - kept.len();
+        if removed > 0 {
+            self.commit(Manifest { history: kept, ..self.manifest.clone() })?;
+        }
+        failure.map_or(Ok(removed), Err)
+    }
+
+    fn read_manifest(&self) -> Result<Manifest> {
+        let path = self.manifest_path();
+        let file = match File::open(&path) {
+            Ok(file) => file,
+            Err(error) if error.kind() == ErrorKind::NotFound => return self.without_manifest(&path),
+            Err(error) => return Err(Error::io("open", &path)(error)),
+        };
+        let mut bytes = Vec::new();
+        file.take(MANIFEST_BYTES_MAX + 1).read_to_end(&mut bytes).map_err(Error::io("read", &path))?;
+        if bytes.len() as u64 > MANIFEST_BYTES_MAX {
+            return Err(Error::new(&path, Problem::ManifestSize));
+        }
+        Manifest::parse(&bytes).map_err(|error| Error::new(&path, Problem::Manifest(error)))
+    }
+
+    fn without_manifest(&self, path: &Path) -> Result<Manifest> {
+        match self.strays()?.into_iter().next() {
+            None => Ok(Manifest::default()),
+            Some(stray) => Err(Error::new(path, Problem::NoManifest(stray))),
+        }
+    }
+
+    /// The one file of an older server lies there and is what is to be loaded: there is nothing else, or its move into
+    /// the folder was begun and not finished.
+    fn has_old_file(&self) -> bool {
+        let begun = self.manifest.incremental.is_empty()
+            && self.manifest.base.as_ref().is_some_and(|base| base.name == self.name.as_bytes())
+            && !exists(&self.folder.join(&self.name));
+        (self.manifest.is_empty() || begun) && self.old_path().is_file()
+    }
+
+    fn part(&self, kind: Kind, entry: &Entry) -> Result<Part> {
+        let path = self.entry_path(entry);
+        let size = size_of(&path)?;
+        Ok(Part { path, kind, seq: entry.seq, size, last: false })
+    }
+
+    /// Replaces the manifest, on the disk and then here.
+    fn commit(&mut self, manifest: Manifest) -> Result<()> {
+        self.create_folder()?;
+        self.write_manifest(&manifest)?;
+        self.manifest = manifest;
+        Ok(())
+    }
+
+    fn write_manifest(&self, manifest: &Manifest) -> Result<()> {
+        let bytes = manifest.to_bytes();
+        if Manifest::parse(&bytes).as_ref() != Ok(manifest) {
+            return Err(Error::new(&self.name, Problem::Name)); // quoted, it can be too long for a line
+        }
+        durable::replace(&self.manifest_path(), &self.path_of("temp-", ".manifest"), &bytes)
+    }
+
+    /// See to it that a file in the folder, which no manifest lists yet, is not taken for data without manifest.
+    fn prepare(&self) -> Result<()> {
+        self.create_folder()?;
+        match exists(&self.manifest_path()) {
+            true => Ok(()),
+            false => self.write_manifest(&self.manifest),
+        }
+    }
+
+    fn create_folder(&self) -> Result<()> {
+        match fs::create_dir(&self.folder) {
+            Ok(()) => durable::sync_folder_of(&self.folder),
+            Err(_) if self.folder.is_dir() => Ok(()),
+            Err(error) => Err(Error::io("create", &self.folder)(error)),
+        }
+    }
+
+    fn draft(&self, path: &Path) -> Result<File> {
+        self.prepare()?;
+        File::create(path).map_err(Error::io("create", path))
+    }
+
+    fn install_draft(&self, draft: &Path, entry: &Entry) -> Result<()> {
+        let file = File::open(draft).map_err(Error::io("open", draft))?;
+        file.sync_all().map_err(Error::io("sync", draft))?;
+        durable::rename(draft, &self.entry_path(entry))
+    }
+
+    fn free_base(&self, suffix: &str) -> Result<Entry> {
+        self.free_entry(self.manifest.base.as_ref(), suffix, &[SNAPSHOT_SUFFIX, BASE_SUFFIX])
+    }
+
+    fn free_incremental(&self) -> Result<Entry> {
+        self.free_entry(self.manifest.incremental.last(), INCREMENTAL_SUFFIX, &[INCREMENTAL_SUFFIX])
+    }
+
+    /// The first number behind the last one that none of the names has.
+    fn free_entry(&self, last: Option<&Entry>, suffix: &str, taken_by: &[&str]) -> Result<Entry> {
+        let first = last.map_or(0, |entry| entry.seq) + 1;
+        let free = |seq: &u64| {
+            !taken_by.iter().any(|suffix| exists(&self.folder.join(self.part_name(*seq, suffix))))
+        };
+        match (first..=i64::MAX as u64).find(free) {
+            Some(seq) => Ok(Entry { name: self.part_name(seq, suffix).into_vec(), seq }),
+            None => Err(Error::new(self.manifest_path(), Problem::Numbers)),
+        }
+    }
+
+    fn part_name(&self, seq: u64, suffix: &str) -> OsString {
+        let mut name = self.name.clone();
+        name.push(format!(".{seq}{suffix}"));
+        name
+    }
+
+    fn is_part_name(&self, name: &[u8]) -> bool {
+        let Some(rest) = name.strip_prefix(self.name.as_bytes()) else { return false };
+        let numbered = |suffix: &&str| {
+            let number = rest.strip_suffix(suffix.as_bytes()).and_then(|rest| rest.strip_prefix(b"."));
+            number.is_some_and(|number| !number.is_empty() && number.iter().all(u8::is_ascii_digit))
+        };
+        rest.is_empty() || SUFFIXES.iter().any(numbered)
+    }
+
+    fn lists(&self, name: &[u8]) -> bool {
+        self.manifest.entries().any(|(_, entry)| entry.name == name)
+    }
+
+    pub(crate) fn entry_path(&self, entry: &Entry) -> PathBuf {
+        self.folder.join(OsStr::from_bytes(&entry.name))
+    }
+
+    /// Where an older server keeps its one file.
+    pub(crate) fn old_path(&self) -> PathBuf {
+        self.root.join(&self.name)
+    }
+
+    fn path_of(&self, prefix: &str, suffix: &str) -> PathBuf {
+        let mut name = OsString::from(prefix);
+        name.push(&self.name);
+        name.push(suffix);
+        self.folder.join(name)
+    }
+
+    fn draft_incremental_path(&self) -> PathBuf {
+        self.path_of("temp-", ".incr")
+    }
+}
+
+/// Something has this name, be it a link that leads nowhere.
+fn exists(path: &Path) -> bool {
+    !matches!(fs::symlink_metadata(path), Err(error) if error.kind() == ErrorKind::NotFound)
+}
+
+pub(crate) fn size_of(path: &Path) -> Result<u64> {
+    match fs::metadata(path) {
+        Ok(found) if found.is_file() => Ok(found.len()),
+        Ok(_) => Err(Error::new(path, Problem::NoFile)),
+        Err(error) if error.kind() == ErrorKind::NotFound => Err(Error::new(path, Problem::Missing)),
+        Err(error) => Err(Error::io("examine", path)(error)),
+    }
+}
+
+#[cfg(test)]
+mod tests;

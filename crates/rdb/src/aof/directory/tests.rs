@@ -1,0 +1,211 @@
+use std::io::Write;
+
+use super::*;
+use crate::aof::scratch::Root;
+use crate::aof::{Flaw, truncate};
+
+impl Root {
+    fn open(&self) -> Result<Directory> {
+        Directory::open(&self.0, OsStr::new("dir"), OsStr::new("a.aof"))
+    }
+
+    fn refused(&self) -> String {
+        let before = self.listing();
+        let text = self.open().expect_err("it is broken").to_string();
+        assert_eq!(self.listing(), before, "nothing may change");
+        text.replace(&format!("{}/", self.0.display()), "")
+    }
+
+    fn manifest(&self) -> String {
+        fs::read_to_string(self.0.join("dir/a.aof.manifest")).expect("there is a manifest")
+    }
+}
+
+const MANIFEST: &str = "dir/a.aof.manifest";
+
+fn names(directory: &Directory) -> Vec<(String, u64, bool)> {
+    let parts = directory.parts().expect("all are there");
+    let name = |part: &Part| part.path.file_name().expect("it has one").to_string_lossy().into_owned();
+    parts.iter().map(|part| (name(part), part.size, part.last)).collect()
+}
+
+#[test]
+fn from_nothing_to_a_base_and_what_follows() {
+    let root = Root::with::<&str>(&[]);
+    let mut directory = root.open().expect("nothing is there");
+    assert_eq!((directory.found(), names(&directory)), (Found::Nothing, vec![]));
+    assert!(root.listing().is_empty(), "opening changes nothing");
+
+    directory.draft_base().expect("a draft").write_all(b"base").expect("written");
+    directory.install(true, Since::Number(1)).expect("installed");
+    let mut file = directory.resume().expect("opened");
+    file.write_all(b"one").expect("written");
+    assert_eq!(root.manifest(), "file a.aof.1.base.rdb seq 1 type b\nfile a.aof.1.incr.aof seq 1 type i\n");
+
+    // A rewrite: what comes from now on goes to the next file, and the new base contains all before.
+    let mut file = directory.next_incremental(Some(&file)).expect("opened");
+    file.write_all(b"two").expect("written");
+    directory.draft_base().expect("a draft").write_all(b"base and one").expect("written");
+    directory.install(false, Since::Number(2)).expect("installed");
+    let listed = "file a.aof.2.base.aof seq 2 type b\nfile a.aof.1.base.rdb seq 1 type h\n\
+                  file a.aof.1.incr.aof seq 1 type h\nfile a.aof.2.incr.aof seq 2 type i\n";
+    assert_eq!(root.manifest(), listed);
+    let again = root.open().expect("whole");
+    assert_eq!(again.manifest(), directory.manifest());
+    let expected = [("a.aof.2.base.aof".to_owned(), 12, false), ("a.aof.2.incr.aof".to_owned(), 3, true)];
+    assert_eq!((again.found(), names(&again)), (Found::Parts, expected.to_vec()));
+
+    assert_eq!(directory.remove_history().expect("removed"), 2);
+    assert_eq!(directory.remove_history().expect("nothing to do"), 0);
+    let files: Vec<String> = root.listing().into_iter().map(|(name, _)| name).collect();
+    assert_eq!(files, ["dir/a.aof.2.base.aof", "dir/a.aof.2.incr.aof", MANIFEST]);
+    // Later starts append to the same file.
+    root.open().expect("whole").resume().expect("opened").write_all(b"!").expect("written");
+    assert_eq!(root.listing()[1].1, "two!");
+}
+
+#[test]
+fn what_is_begun_while_commands_come_replaces_all() {
+    let manifest = "file a.aof.3.base.rdb seq 3 type b\nfile a.aof.5.incr.aof seq 5 type i\n";
+    let root = Root::with(&[
+        (MANIFEST, manifest),
+        ("dir/a.aof.3.base.rdb", "stale"),
+        ("dir/a.aof.5.incr.aof", "stale"),
+    ]);
+    let mut directory = root.open().expect("whole");
+    let mut incremental = directory.draft_incremental().expect("a draft");
+    directory.draft_base().expect("a draft").write_all(b"new").expect("written");
+    incremental.write_all(b"first").expect("written");
+    directory.install(true, Since::Draft).expect("installed");
+    incremental.write_all(b", second").expect("written");
+    directory.remove_history().expect("removed");
+    let listing = root.listing();
+    assert_eq!(listing[0], ("dir/a.aof.4.base.rdb".into(), "new".into()));
+    assert_eq!(listing[1], ("dir/a.aof.6.incr.aof".into(), "first, second".into()));
+    assert_eq!(listing.len(), 3);
+}
+
+#[test]
+fn an_old_file_is_moved_in_even_if_a_crash_interrupts_it() {
+    for begun in [&[][..], &[(MANIFEST, "file a.aof seq 1 type b\n")][..]] {
+        let root = Root::with(&[&[("a.aof", "old")], begun].concat());
+        let mut directory = root.open().expect("whole");
+        assert_eq!((directory.found(), names(&directory)), (Found::OldFile, vec![("a.aof".into(), 3, true)]));
+        directory.adopt().expect("moved");
+        directory.resume().expect("opened");
+        let manifest = "file a.aof seq 1 type b\nfile a.aof.1.incr.aof seq 1 type i\n";
+        let expected = [("dir/a.aof", "old"), ("dir/a.aof.1.incr.aof", ""), (MANIFEST, manifest)];
+        assert_eq!(root.listing(), expected.map(|(name, content)| (name.to_owned(), content.to_owned())));
+        // An empty part follows, but the end of this one can still be torn.
+        assert_eq!(names(&root.open().expect("whole"))[0], ("a.aof".to_owned(), 3, true));
+    }
+}
+
+#[test]
+fn an_old_file_beside_parts_is_left_alone() {
+    let base = (MANIFEST, "file a.aof seq 1 type b\n");
+    let root = Root::with(&[("a.aof", "older"), base, ("dir/a.aof", "old")]);
+    let mut directory = root.open().expect("whole");
+    assert_eq!(directory.found(), Found::Parts);
+    directory.adopt().expect("nothing to do");
+    assert_eq!(root.listing()[0], ("a.aof".into(), "older".into()));
+}
+
+#[test]
+fn what_is_not_whole_is_refused_and_stays_as_it_is() {
+    let part = ("dir/a.aof.1.incr.aof", "x");
+    let listed = (MANIFEST, "file a.aof.1.incr.aof seq 1 type i\n");
+    let refused = |files: &[(&str, &str)]| Root::with(files).refused();
+    let missing = "The AOF file dir/a.aof.1.incr.aof is listed in the manifest: No such file or directory";
+    assert_eq!(refused(&[listed]), missing);
+    let text = "dir/a.aof.manifest is missing, but there is dir/a.aof.1.incr.aof: without a manifest nobody knows \
+                which files are the data";
+    assert_eq!(refused(&[part]), text);
+    assert_eq!(refused(&[(MANIFEST, ""), part]), "dir/a.aof.manifest: Found an empty AOF manifest");
+    let text = "dir/a.aof.manifest, line 2, >>> 'file b': Invalid AOF manifest file format";
+    assert_eq!(refused(&[(MANIFEST, "#\nfile b\n"), part]), text);
+    assert_eq!(
+        refused(&[listed, ("dir/a.aof.1.incr.aof/x", "")]),
+        "dir/a.aof.1.incr.aof is listed in the manifest, but is not a file"
+    );
+    assert!(refused(&[("dir", "a file")]).starts_with("Can't open dir/a.aof.manifest: "));
+    assert!(refused(&[("dir/a.aof.manifest/x", "")]).starts_with("Can't read dir/a.aof.manifest: "));
+    let root = Root::with::<&str>(&[]);
+    assert!(Directory::open(&root.0, OsStr::new("dir"), OsStr::new("a/b")).is_err());
+}
+
+#[test]
+fn nothing_that_is_there_is_written_over() {
+    let root = Root::with(&[
+        (MANIFEST, "# no data yet\n"),
+        ("dir/a.aof.1.incr.aof", "x"),
+        ("dir/a.aof.1.base.aof", "y"),
+    ]);
+    let mut directory = root.open().expect("a manifest says that nothing is there");
+    assert_eq!(directory.strays().expect("read").len(), 2);
+    directory.draft_base().expect("a draft");
+    directory.install(true, Since::Number(1)).expect("installed");
+    directory.resume().expect("opened");
+    assert_eq!(root.manifest(), "file a.aof.2.base.rdb seq 2 type b\nfile a.aof.2.incr.aof seq 2 type i\n");
+    assert_eq!(root.listing()[0], ("dir/a.aof.1.base.aof".into(), "y".into()));
+
+    let root = Root::with(&[("a.aof", "old"), (MANIFEST, "# no data yet\n"), ("dir/a.aof", "x")]);
+    let mut directory = root.open().expect("whole");
+    assert!(directory.adopt().is_err());
+    assert_eq!(root.listing()[0], ("a.aof".into(), "old".into()));
+    assert_eq!(root.listing()[1], ("dir/a.aof".into(), "x".into()));
+}
+
+#[test]
+fn a_crash_at_the_first_start_is_not_taken_for_a_lost_manifest() {
+    let root = Root::with::<&str>(&[]);
+    let directory = root.open().expect("nothing is there");
+    directory.draft_base().expect("a draft");
+    // As `install` leaves it between the rename and the manifest.
+    fs::rename(directory.draft_base_path(), root.0.join("dir/a.aof.1.base.rdb")).expect("renamed");
+    assert_eq!(root.open().expect("there are no data").found(), Found::Nothing);
+}
+
+#[test]
+fn names_of_all_kinds_are_kept() {
+    for name in [&b" file seq \n\n.aof "[..], b"\xff\xfe", b"'\"\\", b"-"] {
+        let root = Root::with::<&str>(&[]);
+        let open = || Directory::open(&root.0, OsStr::new("dir"), OsStr::from_bytes(name)).expect("whole");
+        let mut directory = open();
+        directory.resume().expect("opened");
+        assert_eq!(open().manifest(), directory.manifest());
+        assert_eq!(open().parts().expect("whole").len(), 1);
+        assert!(open().strays().expect("read").is_empty());
+    }
+    // Written by somebody who does not quote what need not be quoted.
+    let long = vec![0xff; 255];
+    let manifest = [b"file ", &long[..], b" seq 1 type i\n"].concat();
+    let root = Root::with(&[(MANIFEST, "")]);
+    fs::write(root.0.join(MANIFEST), &manifest).expect("written");
+    fs::write(root.0.join("dir").join(OsStr::from_bytes(&long)), "").expect("written");
+    let error =
+        root.open().expect("whole").next_incremental(None).expect_err("no line can hold it in quotes");
+    assert!(matches!(error.problem, Problem::Name), "{error}");
+    assert_eq!(fs::read(root.0.join(MANIFEST)).expect("it is there"), manifest);
+    assert_eq!(fs::read_dir(root.0.join("dir")).expect("it is there").count(), 2);
+}
+
+#[test]
+fn a_file_is_only_ever_shortened() {
+    let root = Root::with(&[("f", "12345")]);
+    let path = root.0.join("f");
+    truncate(&path, 3).expect("truncated");
+    truncate(&path, 3).expect("nothing to do");
+    assert!(truncate(&path, 4).is_err());
+    assert_eq!(root.listing(), [("f".to_owned(), "123".to_owned())]);
+    assert!(truncate(&root.0.join("g"), 0).is_err());
+}
+
+#[test]
+fn the_flaw_of_a_manifest_can_be_asked_for() {
+    let root = Root::with(&[(MANIFEST, "file a seq 1 type x\n")]);
+    match root.open().expect_err("it is broken").problem {
+        Problem::Manifest(error) => assert_eq!((error.line, error.flaw), (1, Flaw::UnknownType)),
+        other => panic!("{other:?}"),
+    }
+}

@@ -1,0 +1,51 @@
+//! Changes of files that a power cut finds either done or not begun.
+//!
+//! A rename takes effect at once for whoever looks, and stays after a crash once the folder has been synced. What is
+//! renamed has been synced before, or the name could survive without the content.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::Write;
+use std::path::Path;
+
+use crate::aof::error::{Error, Problem};
+
+type Result<T> = std::result::Result<T, Error>;
+
+/// Makes `path` consist of `bytes`: written to `beside`, synced, renamed, and the folder synced.
+pub(crate) fn replace(path: &Path, beside: &Path, bytes: &[u8]) -> Result<()> {
+    let mut file = File::create(beside).map_err(Error::io("create", beside))?;
+    file.write_all(bytes).map_err(Error::io("write", beside))?;
+    file.sync_all().map_err(Error::io("sync", beside))?;
+    rename(beside, path)
+}
+
+/// Renames within a file system and syncs the folders of both names.
+pub(crate) fn rename(from: &Path, to: &Path) -> Result<()> {
+    fs::rename(from, to).map_err(Error::io("rename", from))?;
+    sync_folder_of(to)?;
+    match from.parent() == to.parent() {
+        true => Ok(()),
+        false => sync_folder_of(from),
+    }
+}
+
+pub(crate) fn sync_folder_of(path: &Path) -> Result<()> {
+    let folder = match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        _ => Path::new("."),
+    };
+    let opened = File::open(folder).map_err(Error::io("open", folder))?;
+    opened.sync_all().map_err(Error::io("sync", folder))
+}
+
+/// Cuts a file off behind its first `len` bytes, for good. A file that is not longer is an error and stays as it is.
+pub fn truncate(path: &Path, len: u64) -> Result<()> {
+    let file = OpenOptions::new().write(true).open(path).map_err(Error::io("open", path))?;
+    let now = file.metadata().map_err(Error::io("examine", path))?.len();
+    if now < len {
+        let error = std::io::Error::other(format!("it has {now} bytes, fewer than the {len} to be kept"));
+        return Err(Error::new(path, Problem::Io("truncate", error)));
+    }
+    file.set_len(len).map_err(Error::io("truncate", path))?;
+    file.sync_all().map_err(Error::io("sync", path))
+}

@@ -1,0 +1,234 @@
+//! Looking a file through: what is in it, and where it stops making sense.
+//!
+//! Every value is decoded and dropped. A value that is none does not end the search where its extent is still known:
+//! so the report tells one damaged key from a file that is lost from some byte on.
+
+use std::collections::BTreeMap;
+use std::io::Read;
+
+use super::batch::Batch;
+use super::header::Header;
+use super::reader::{Checksum, FileReader, Part, ReadLimits};
+use super::record::{About, Failure};
+use crate::decode::Object;
+use crate::error::Error;
+use crate::source::Source;
+
+/// What a file has, up to where it can be read.
+#[derive(Clone, Debug, Default)]
+pub struct Report {
+    /// `None`: it does not even begin as an RDB file of a known version.
+    pub header: Option<Header>,
+    pub aux: Vec<(Vec<u8>, Vec<u8>)>,
+    pub databases: BTreeMap<u64, Database>,
+    pub types: BTreeMap<Type, Tally>,
+    /// The code of each library.
+    pub functions: Vec<Vec<u8>>,
+    /// Modules with data in the file, beside values.
+    pub modules: Vec<String>,
+    /// `None`: the end was not reached.
+    pub checksum: Option<Checksum>,
+    /// What is wrong first. Everything before it is whole, unless it is the checksum: then any of it may be wrong.
+    pub failure: Option<Failure>,
+    /// Keys whose values are none.
+    pub damaged: u64,
+    /// Bytes that could be cut into parts. What lies behind them is lost; or the rest of an AOF, if the end was reached
+    /// and the failure is [`Trailing`](crate::Reason::Trailing).
+    pub readable: u64,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Database {
+    /// Keys with their values, and those of them that expire.
+    pub keys: u64,
+    pub expiring: u64,
+    /// How many keys it should have.
+    pub announced: Option<u64>,
+}
+
+/// All keys of a type.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Tally {
+    pub keys: u64,
+    /// Elements, members, fields, entries; of strings, bytes.
+    pub elements: u64,
+    /// In the file, with keys.
+    pub bytes: u64,
+    /// Of the largest record, in the file.
+    pub largest: u64,
+    pub largest_key: Vec<u8>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Type {
+    String,
+    List,
+    Set,
+    SortedSet,
+    Hash,
+    Stream,
+}
+
+impl Type {
+    /// As TYPE names it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Type::String => "string",
+            Type::List => "list",
+            Type::Set => "set",
+            Type::SortedSet => "zset",
+            Type::Hash => "hash",
+            Type::Stream => "stream",
+        }
+    }
+}
+
+impl Report {
+    /// True if nothing at all is wrong with it.
+    pub fn is_sound(&self) -> bool {
+        self.failure.is_none()
+    }
+
+    /// Keys that were announced and are not there, or damaged: at the least, since what is lost may have announced more.
+    pub fn lost(&self) -> u64 {
+        let missing =
+            |database: &Database| database.announced.map_or(0, |all| all.saturating_sub(database.keys));
+        let missing =
+            self.databases.values().fold(0, |sum: u64, database| sum.saturating_add(missing(database)));
+        missing.max(self.damaged)
+    }
+
+    pub fn keys(&self) -> u64 {
+        self.databases.values().map(|database| database.keys).sum()
+    }
+}
+
+/// Looks the file through to its end. `len`: how many bytes it has, where that is known.
+pub fn check(file: impl Read, len: Option<u64>) -> Report {
+    let mut report = Report::default();
+    match FileReader::new(file, len, ReadLimits::default()) {
+        Err(failure) => report.failure = Some(failure),
+        Ok(mut reader) => {
+            report.header = Some(reader.header());
+            let walked = walk(&mut reader, &mut report).and_then(|()| reader.expect_no_more());
+            if let Err(failure) = walked {
+                report.failure.get_or_insert(failure);
+            }
+        }
+    }
+    report
+}
+
+fn walk<R: Read>(reader: &mut FileReader<R>, report: &mut Report) -> Result<(), Failure> {
+    report.readable = reader.position();
+    while let Some(part) = reader.next()? {
+        match part {
+            Part::Aux { name, value } => report.aux.push((name, value)),
+            Part::Function(code) => report.functions.push(code),
+            Part::ModuleAux { module } => report.modules.push(module),
+            Part::Database(number) => _ = report.databases.entry(number).or_default(),
+            Part::Sizes { keys, .. } => report.database(reader.database()).announced = Some(keys),
+            Part::SlotSizes { .. } | Part::SlotImport { .. } => {}
+            Part::Keys(batch) => report.batch(&batch)?,
+            Part::Large => report.large(reader)?,
+            Part::End(checksum) => report.checksum = Some(checksum),
+        }
+        report.readable = reader.position();
+    }
+    Ok(())
+}
+
+impl Report {
+    fn database(&mut self, number: u64) -> &mut Database {
+        self.databases.entry(number).or_default()
+    }
+
+    fn batch(&mut self, batch: &Batch) -> Result<(), Failure> {
+        let mut records = batch.records();
+        while let Some(record) = records.next()? {
+            let (key, about, at) = (record.key.to_vec(), record.about, record.at);
+            match record.object().and_then(drained) {
+                Ok((kind, elements)) => {
+                    let bytes = records.position() - at;
+                    self.add(batch.database, key, about, kind, elements, bytes);
+                }
+                Err(error) => {
+                    self.damaged += 1;
+                    self.failure.get_or_insert(Failure::new(error, batch.database, &key));
+                    records.pass_failed()?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// If it fails, nobody knows where it ends.
+    fn large<R: Read>(&mut self, reader: &mut FileReader<R>) -> Result<(), Failure> {
+        let database = reader.database();
+        let Some(record) = reader.large()? else { return Ok(()) };
+        let (key, about, at) = (record.key.to_vec(), record.about, record.at);
+        let drained = record.object().and_then(drained);
+        let (kind, elements) = drained.map_err(|error| {
+            self.damaged += 1;
+            Failure::new(error, database, &key)
+        })?;
+        let bytes = reader.position() - at;
+        self.add(database, key, about, kind, elements, bytes);
+        Ok(())
+    }
+
+    fn add(&mut self, database: u64, key: Vec<u8>, about: About, kind: Type, elements: u64, bytes: u64) {
+        let database = self.database(database);
+        database.keys += 1;
+        database.expiring += u64::from(about.expires.is_some());
+        let tally = self.types.entry(kind).or_default();
+        tally.keys += 1;
+        tally.elements += elements;
+        tally.bytes += bytes;
+        if bytes > tally.largest {
+            (tally.largest, tally.largest_key) = (bytes, key);
+        }
+    }
+}
+
+/// Reads a value to its end, and says how many elements it has.
+fn drained<S: Source>(object: Object<'_, S>) -> Result<(Type, u64), Error> {
+    let mut count = 0;
+    let kind = match object {
+        Object::String(string) => {
+            count = string.bytes(&mut Default::default()).len() as u64;
+            Type::String
+        }
+        Object::List(mut elements) => {
+            while elements.next()?.is_some() {
+                count += 1;
+            }
+            Type::List
+        }
+        Object::Set(mut members) => {
+            while members.next()?.is_some() {
+                count += 1;
+            }
+            Type::Set
+        }
+        Object::SortedSet(mut members) => {
+            while members.next()?.is_some() {
+                count += 1;
+            }
+            Type::SortedSet
+        }
+        Object::Hash(mut fields) => {
+            while fields.next()?.is_some() {
+                count += 1;
+            }
+            Type::Hash
+        }
+        Object::Stream(stream) => {
+            let (info, mut groups) = stream.finish()?;
+            while groups.next()?.is_some() {}
+            count = info.length;
+            Type::Stream
+        }
+    };
+    Ok((kind, count))
+}

@@ -1,0 +1,298 @@
+//! Reading a file: one thread cuts it up, others decode what it cuts out.
+
+use std::io::Read;
+
+use super::batch::{Batch, extent, open_record};
+use super::header::{HEADER_BYTES, Header};
+use super::opcode;
+use super::record::{Failure, Record};
+use crate::decode::Decoder;
+use crate::error::{Error, Reason};
+use crate::item::Item;
+use crate::source::{Feed, Source};
+
+/// How much is held in memory.
+#[derive(Clone, Copy, Debug)]
+pub struct ReadLimits {
+    /// Bytes read at a time, and the size of most batches: a record that is larger comes in a batch of its own.
+    pub block: usize,
+    /// Bytes of the largest record that comes in a batch. What is larger is [`Part::Large`].
+    pub whole_max: usize,
+}
+
+impl Default for ReadLimits {
+    /// A block is a millisecond of work or two; and with eight batches under way, 256 MiB are the most that can be.
+    fn default() -> ReadLimits {
+        ReadLimits { block: 1 << 20, whole_max: 32 << 20 }
+    }
+}
+
+/// What a file consists of, in the order in which it comes.
+#[derive(Debug)]
+pub enum Part {
+    /// A fact about the file, by name: `redis-ver`, `ctime`, `repl-id` and others. Those not known mean nothing.
+    Aux {
+        name: Vec<u8>,
+        value: Vec<u8>,
+    },
+    /// The code of a function library.
+    Function(Vec<u8>),
+    /// Data of this module beside its values. It has been passed over: whoever goes on loses it.
+    ModuleAux {
+        module: String,
+    },
+    /// What comes next is of this database.
+    Database(u64),
+    /// How many keys the database has, and how many of them expire: a hint.
+    Sizes {
+        keys: u64,
+        expiring: u64,
+    },
+    /// The same of one slot of a cluster: a hint.
+    SlotSizes {
+        slot: u64,
+        keys: u64,
+        expiring: u64,
+    },
+    /// Slots that were on their way from another server. Keys of theirs in this file may not be all.
+    SlotImport {
+        job: Vec<u8>,
+        slots: Vec<Slots>,
+    },
+    Keys(Batch),
+    /// A record too large for a batch: [`FileReader::large`] reads it. If nobody does, it is passed over.
+    Large,
+    /// Nothing of the file is behind it: see [`FileReader::expect_no_more`].
+    End(Checksum),
+}
+
+/// `first..=last`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Slots {
+    pub first: u64,
+    pub last: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Checksum {
+    Right,
+    /// The file was written without one, or before there were any.
+    Absent,
+    /// Nobody wanted to know.
+    Unchecked,
+}
+
+/// Cuts a file into its parts. Memory is bounded by [`ReadLimits`], except for single strings of a large value.
+pub struct FileReader<R> {
+    decoder: Decoder<Feed<R>>,
+    header: Header,
+    limits: ReadLimits,
+    checks: bool,
+    database: u64,
+    /// The next record is too large for a batch, and nobody has asked for it.
+    large: bool,
+    key: Vec<u8>,
+    ended: bool,
+}
+
+impl<R: Read> FileReader<R> {
+    /// Reads the header. `len`: how many bytes will come, where that is known.
+    pub fn new(inner: R, len: Option<u64>, limits: ReadLimits) -> Result<FileReader<R>, Failure> {
+        let mut feed = Feed::new(inner, len);
+        if !feed.reach(HEADER_BYTES)? {
+            let reason = if is_start_of_header(feed.ahead()) { Reason::Truncated } else { Reason::NoRdbFile };
+            return Err(Error::new(feed.ahead().len() as u64, reason).into());
+        }
+        feed.take(HEADER_BYTES as u64)?;
+        let header = Header::parse(feed.taken().first_chunk().expect("so many were taken"))?;
+        Ok(FileReader {
+            decoder: Decoder::new(feed, header.version),
+            header,
+            limits,
+            checks: true,
+            database: 0,
+            large: false,
+            key: Vec::new(),
+            ended: false,
+        })
+    }
+
+    /// Does not look at the checksum (`rdbchecksum no`).
+    pub fn without_checksum(mut self) -> FileReader<R> {
+        self.checks = false;
+        self
+    }
+
+    pub fn header(&self) -> Header {
+        self.header
+    }
+
+    /// The database that the next record is of.
+    pub fn database(&self) -> u64 {
+        self.database
+    }
+
+    /// Bytes of the file that have been handed out or passed over.
+    pub fn position(&mut self) -> u64 {
+        self.decoder.source().position()
+    }
+
+    /// The next part; `None` behind [`Part::End`].
+    #[allow(clippy::should_implement_trait, reason = "it fails, and goes on no further")]
+    pub fn next(&mut self) -> Result<Option<Part>, Failure> {
+        if std::mem::take(&mut self.large) {
+            self.pass_large()?;
+        }
+        if self.ended {
+            return Ok(None);
+        }
+        let at = self.position();
+        let feed = self.decoder.source();
+        feed.reach(1)?;
+        match feed.ahead().first() {
+            None => Err(Error::new(at, Reason::Truncated).into()),
+            Some(byte) if opcode::starts_record(*byte) => self.records().map(Some),
+            Some(_) => self.between().map(Some),
+        }
+    }
+
+    /// The record that the last part announced as a large one.
+    ///
+    /// Its value must be read to its end, since the file goes on from there.
+    pub fn large(&mut self) -> Result<Option<Record<'_, Feed<R>>>, Failure> {
+        match std::mem::take(&mut self.large) {
+            true => Ok(Some(open_record(&mut self.decoder, &mut self.key)?)),
+            false => Ok(None),
+        }
+    }
+
+    /// An error in the value of the large record, with its key.
+    pub fn failure(&self, error: Error) -> Failure {
+        Failure::new(error, self.database, &self.key)
+    }
+
+    /// Fails if anything comes behind the end, as an AOF may that begins with an RDB file.
+    ///
+    /// For any other file this must be asked: a damaged byte may read as an end where zeros stand for "no checksum".
+    pub fn expect_no_more(&mut self) -> Result<(), Failure> {
+        let at = self.position();
+        match self.decoder.source().reach(1)? {
+            true => Err(Error::new(at, Reason::Trailing).into()),
+            false => Ok(()),
+        }
+    }
+
+    /// What has been read beyond the end, and the reader behind it.
+    pub fn into_rest(self) -> (Vec<u8>, R) {
+        self.decoder.into_source().into_rest()
+    }
+
+    /// Takes back the memory of a batch that has been decoded: to take new one for each costs more than reading does.
+    pub fn reuse(&mut self, batch: Batch) {
+        self.decoder.source().give_back(batch.bytes);
+    }
+
+    fn pass_large(&mut self) -> Result<(), Failure> {
+        let record = open_record(&mut self.decoder, &mut self.key)?;
+        record.pass().map_err(|error| self.failure(error))
+    }
+
+    /// As many records as are whole in a block; or in more than one, where one is not enough for the first.
+    ///
+    /// Twice as much is read each time, so going over the same bytes anew adds up to no more than once again. A block of
+    /// which half is left is not filled up first: where records come by the few, between sizes of slots, the rest of it
+    /// would be moved for each few of them.
+    fn records(&mut self) -> Result<Part, Failure> {
+        let (at, mut len) = (self.position(), self.limits.block);
+        let mut least = len / 2;
+        loop {
+            let feed = self.decoder.source();
+            let more = feed.refill(least, len)?;
+            let found = extent(feed.ahead(), at, self.header.version, self.database);
+            if found.keys > 0 {
+                let (database, version) = (self.database, self.header.version);
+                let bytes = feed.detach(found.bytes);
+                return Ok(Part::Keys(Batch { database, keys: found.keys, at, version, bytes }));
+            }
+            let failure = found.end.expect("it starts as a record, and is none");
+            if failure.error.reason != Reason::Truncated {
+                return Err(failure);
+            }
+            if !more || feed.ahead().len() >= self.limits.whole_max {
+                self.large = true; // or the last one, and not whole: reading it will tell what is missing
+                return Ok(Part::Large);
+            }
+            if feed.ahead().len() >= len {
+                len = len.saturating_mul(2).min(self.limits.whole_max);
+            }
+            least = len;
+        }
+    }
+
+    /// What stands between records.
+    fn between(&mut self) -> Result<Part, Failure> {
+        let at = self.position();
+        let decoder = &mut self.decoder;
+        Ok(match decoder.byte()? {
+            opcode::AUX => Part::Aux { name: string(decoder)?, value: string(decoder)? },
+            opcode::FUNCTION_2 => Part::Function(string(decoder)?),
+            opcode::DATABASE => {
+                self.database = decoder.length()?;
+                Part::Database(self.database)
+            }
+            opcode::SIZES => Part::Sizes { keys: decoder.length()?, expiring: decoder.length()? },
+            opcode::SLOT_INFO => Part::SlotSizes {
+                slot: decoder.length()?,
+                keys: decoder.length()?,
+                expiring: decoder.length()?,
+            },
+            opcode::SLOT_IMPORT => Part::SlotImport { job: string(decoder)?, slots: slots(decoder)? },
+            opcode::MODULE_AUX => {
+                let module = module_name(decoder.length()?);
+                decoder.length()?; // that a number follows
+                decoder.length()?; // whether it stands before or behind the keys
+                decoder.pass_module_data()?;
+                Part::ModuleAux { module }
+            }
+            opcode::END => self.end()?,
+            other => return Err(Error::new(at, Reason::UnknownOpcode(other)).into()),
+        })
+    }
+
+    fn end(&mut self) -> Result<Part, Failure> {
+        self.ended = true;
+        if !self.header.has_checksum() {
+            return Ok(Part::End(Checksum::Absent));
+        }
+        let summed = self.decoder.source().checksum();
+        let at = self.position();
+        match u64::from_le_bytes(self.decoder.fixed()?) {
+            0 => Ok(Part::End(Checksum::Absent)),
+            _ if !self.checks => Ok(Part::End(Checksum::Unchecked)),
+            stored if stored == summed => Ok(Part::End(Checksum::Right)),
+            _ => Err(Error::new(at, Reason::Checksum).into()),
+        }
+    }
+}
+
+fn is_start_of_header(bytes: &[u8]) -> bool {
+    [b"REDIS", &b"VALKEY"[..]].iter().any(|magic| bytes.iter().zip(*magic).all(|(a, b)| a == b))
+}
+
+fn string<S: Source>(decoder: &mut Decoder<S>) -> Result<Vec<u8>, Error> {
+    decoder.string().map(Item::to_vec)
+}
+
+fn slots<S: Source>(decoder: &mut Decoder<S>) -> Result<Vec<Slots>, Error> {
+    let mut all = Vec::new();
+    for _ in 0..decoder.length()? {
+        all.push(Slots { first: decoder.length()?, last: decoder.length()? });
+    }
+    Ok(all)
+}
+
+/// A module's number holds nine letters of six bits, highest first, above ten bits of a version.
+fn module_name(number: u64) -> String {
+    const LETTERS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
+    (0..9).map(|index| char::from(LETTERS[(number >> (58 - 6 * index)) as usize & 63])).collect()
+}

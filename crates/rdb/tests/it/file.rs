@@ -1,0 +1,221 @@
+//! Files: written and read again, cut anywhere, changed anywhere.
+
+use std::collections::BTreeMap;
+use std::io::Read;
+
+use evenkeel_rdb::file::{
+    About, Access, Batch, Checksum, Failure, FileReader, FileWriter, Origin, Part, ReadLimits, Replication,
+};
+use evenkeel_rdb::{Encoder, Version};
+use evenkeel_testkit::random::{Random, fresh_seed};
+
+use crate::model::{Style, Value, styles, value, write};
+use crate::random;
+
+/// What a file says, in one piece.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Content {
+    pub(crate) aux: BTreeMap<String, String>,
+    pub(crate) functions: Vec<Vec<u8>>,
+    pub(crate) keys: BTreeMap<(u64, Vec<u8>), (About, Value)>,
+    pub(crate) sizes: Vec<(u64, u64, u64)>,
+}
+
+/// So small that most records come in batches of their own, and many are large ones.
+pub(crate) const TINY: ReadLimits = ReadLimits { block: 50, whole_max: 300 };
+
+/// Reads all of a file.
+pub(crate) fn content(file: impl Read, limits: ReadLimits) -> Result<(Content, Checksum), Failure> {
+    let mut reader = FileReader::new(file, None, limits)?;
+    let mut content = Content::default();
+    while let Some(part) = reader.next()? {
+        match part {
+            Part::Aux { name, value } => {
+                let [name, value] = [name, value].map(|text| String::from_utf8_lossy(&text).into_owned());
+                content.aux.insert(name, value);
+            }
+            Part::Function(code) => content.functions.push(code),
+            Part::Database(_) | Part::ModuleAux { .. } | Part::SlotSizes { .. } | Part::SlotImport { .. } => {
+            }
+            Part::Sizes { keys, expiring } => content.sizes.push((reader.database(), keys, expiring)),
+            Part::Keys(batch) => {
+                add(&mut content, &batch)?;
+                reader.reuse(batch);
+            }
+            Part::Large => {
+                let database = reader.database();
+                let record = reader.large()?.expect("it was announced");
+                let (key, about) = (record.key.to_vec(), record.about);
+                let read = record.object().and_then(value).map_err(|error| reader.failure(error))?;
+                content.keys.insert((database, key), (about, read));
+            }
+            Part::End(checksum) => {
+                reader.expect_no_more()?;
+                return Ok((content, checksum));
+            }
+        }
+    }
+    unreachable!("a file ends with its end")
+}
+
+fn add(content: &mut Content, batch: &Batch) -> Result<(), Failure> {
+    let mut records = batch.records();
+    let mut count = 0;
+    while let Some(record) = records.next()? {
+        let (key, about) = (record.key.to_vec(), record.about);
+        let read = record.object().and_then(value).map_err(|error| records.failure(error))?;
+        content.keys.insert((batch.database, key), (about, read));
+        count += 1;
+    }
+    assert_eq!(count, batch.keys);
+    Ok(())
+}
+
+/// Writes the content in three databases' worth of records, each encoded on its own.
+pub(crate) fn written(content: &Content, style: Style, checksum: bool) -> Vec<u8> {
+    let mut writer = FileWriter::new(Vec::new(), style.version, checksum).expect("memory takes everything");
+    for (name, value) in &content.aux {
+        writer.aux(name.as_bytes(), value.as_bytes().into()).expect("memory takes everything");
+    }
+    content.functions.iter().for_each(|code| writer.function(code).expect("memory takes everything"));
+    let mut database = None;
+    for ((number, key), (about, value)) in &content.keys {
+        if database != Some(*number) {
+            database = Some(*number);
+            writer.database(*number).expect("memory takes everything");
+            if let Some((_, keys, expiring)) = content.sizes.iter().find(|sizes| sizes.0 == *number) {
+                writer.sizes(*keys, *expiring).expect("memory takes everything");
+            }
+        }
+        let mut encoder = Encoder::new(Vec::new(), style.version);
+        if !style.compress {
+            encoder = encoder.without_compression();
+        }
+        encoder.record(key.into(), about);
+        if expires_by_field(value) {
+            encoder.raise(Version::V80);
+        }
+        write(value, &mut encoder, style).expect("it was raised where that is needed");
+        let highest = encoder.highest();
+        writer.append(&encoder.into_out(), highest).expect("memory takes everything");
+    }
+    let finished = writer.finish().expect("memory takes everything");
+    let mut file = finished.out;
+    assert_eq!(file.len() as u64, finished.len);
+    if let Some(header) = finished.header {
+        file[..header.len()].copy_from_slice(&header);
+    }
+    file
+}
+
+pub(crate) fn expires_by_field(value: &Value) -> bool {
+    matches!(value, Value::Hash(hash) if hash.values().any(|(_, expires)| expires.is_some()))
+}
+
+pub(crate) fn some_content(random: &mut Random, keys: usize) -> Content {
+    let mut content = Content::default();
+    for index in 0..keys {
+        let about = About {
+            expires: random.chance(30).then(|| random.between(4_000_000_000_000, 8_000_000_000_000) as u64),
+            access: match random.below(6) {
+                0 => Access::Idle(random.draw() >> random.between(32, 60)),
+                1 => Access::Frequency(random.draw() as u8),
+                _ => Access::Unknown,
+            },
+        };
+        let key = match random.below(8) {
+            0 => index.to_string().into_bytes(),
+            1 => [&b"long ".repeat(30)[..], index.to_string().as_bytes()].concat(),
+            _ => format!("key {index}").into_bytes(),
+        };
+        content.keys.insert((random.below(3) as u64 * 5, key), (about, random::value(random)));
+    }
+    let databases: Vec<u64> = content.keys.keys().map(|(database, _)| *database).collect();
+    for database in [0, 5, 10] {
+        let keys = databases.iter().filter(|one| **one == database).count() as u64;
+        if keys > 0 {
+            content.sizes.push((database, keys, keys / 2));
+        }
+    }
+    content.aux.insert("redis-ver".into(), "7.0.15".into());
+    content.aux.insert("ctime".into(), "1700000000".into());
+    content.functions.push(b"#!lua name=lib\nredis.register_function('f', function() return 1 end)".to_vec());
+    content
+}
+
+/// As what is written in that version comes back.
+pub(crate) fn in_version(mut content: Content, style: Style) -> Content {
+    for (_, value) in content.keys.values_mut() {
+        *value = value.clone().in_version(style.version);
+    }
+    content
+}
+
+#[test]
+fn what_is_written_is_read_again() {
+    let seed = fresh_seed();
+    println!("seed {seed}");
+    let mut random = Random::new(seed);
+    for round in 0..12 {
+        let before = some_content(&mut random, if round == 0 { 200 } else { 12 });
+        for version in [Version::V10, Version::V11, Version::V80] {
+            for style in styles(version) {
+                let checksum = random.chance(50);
+                let file = written(&before, style, checksum);
+                let expected = if checksum { Checksum::Right } else { Checksum::Absent };
+                let after = in_version(before.clone(), style);
+                for limits in [ReadLimits::default(), TINY, ReadLimits { block: 1, whole_max: 1 }] {
+                    let read = content(&file[..], limits).unwrap_or_else(|failure| panic!("{failure}"));
+                    assert!(read == (after.clone(), expected), "{style:?} {limits:?}");
+                }
+            }
+        }
+    }
+}
+
+/// A header that turned out to be too low is corrected, and the checksum is that of the corrected file.
+#[test]
+fn the_version_follows_the_content() {
+    let mut random = Random::new(5);
+    let style = styles(Version::V10)[0];
+    let mut content = some_content(&mut random, 40);
+    let plain: Vec<_> = content
+        .keys
+        .iter()
+        .filter(|(_, (_, value))| !expires_by_field(value))
+        .map(|(key, _)| key.clone())
+        .collect();
+    assert!(plain.len() < content.keys.len(), "some expire by field");
+    assert_eq!(&written(&content, style, true)[..9], b"VALKEY080");
+    content.keys.retain(|key, _| plain.contains(key));
+    assert_eq!(&written(&content, style, true)[..9], b"REDIS0010");
+}
+
+#[test]
+fn a_file_of_nothing_is_known_to_the_byte() {
+    let mut writer = FileWriter::new(Vec::new(), Version::V10, true).expect("memory takes everything");
+    let replication =
+        Some(Replication { database: 0, id: "8371b4fb1155b71f4a04d3e1bc3e18c4a990aeeb", offset: 7 });
+    let origin = Origin {
+        redis_version: "7.0.15",
+        created: 1_700_000_000,
+        used_memory: 1 << 20,
+        aof_base: true,
+        replication,
+    };
+    writer.origin(&origin).expect("memory takes everything");
+    writer.function(b"code").expect("memory takes everything");
+    writer.database(3).expect("memory takes everything");
+    writer.sizes(100, 7).expect("memory takes everything");
+    let written = writer.written();
+    let finished = writer.finish().expect("memory takes everything");
+    assert_eq!(finished.header, None);
+    let aux = b"\xfa\x09redis-ver\x067.0.15\xfa\x0aredis-bits\xc0\x40\xfa\x05ctime\xc2\x00\xf1\x53\x65\
+        \xfa\x08used-mem\xc2\x00\x00\x10\x00\xfa\x0erepl-stream-db\xc0\x00\
+        \xfa\x07repl-id\x288371b4fb1155b71f4a04d3e1bc3e18c4a990aeeb\xfa\x0brepl-offset\xc0\x07\
+        \xfa\x08aof-base\xc0\x01";
+    let body = [&b"REDIS0010"[..], aux, b"\xf5\x04code\xfe\x03\xfb\x40\x64\x07\xff"].concat();
+    assert_eq!(finished.out[..body.len()], body);
+    assert_eq!((written, finished.len), (body.len() as u64 - 1, body.len() as u64 + 8));
+    assert_eq!(finished.out.len(), body.len() + 8);
+}

@@ -1,0 +1,232 @@
+//! Real servers: files that they saved are read as they show them, and files that are written here they load.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use evenkeel_rdb::Version;
+use evenkeel_rdb::file::{About, Access, Checksum, ReadLimits, check};
+use evenkeel_testkit::random::{Random, fresh_seed};
+use evenkeel_testkit::{Client, Peer, Program, Server};
+
+use crate::ask::ask;
+use crate::file::{Content, TINY, content, in_version, some_content, written};
+use crate::model::{Style, styles};
+
+fn start(peer: Peer) -> Option<Server> {
+    let program = Program::oracle(peer)?;
+    let args =
+        ["--enable-debug-command", "yes", "--dir", "{dir}", "--save", "", "--sanitize-dump-payload", "yes"];
+    Some(Server::start(&program, &args))
+}
+
+fn path(server: &Server) -> PathBuf {
+    server.folder().join("dump.rdb")
+}
+
+/// What the server saves now.
+fn saved(server: &Server, client: &mut Client) -> Vec<u8> {
+    assert_eq!(client.run("SAVE").to_string(), "OK");
+    std::fs::read(path(server)).expect("it was just saved")
+}
+
+#[track_caller]
+fn load(server: &Server, client: &mut Client, file: &[u8]) {
+    std::fs::write(path(server), file).expect("the folder is there");
+    let reply = client.run("DEBUG RELOAD NOSAVE").to_string();
+    assert_eq!(reply, "OK", "{}", server.log());
+}
+
+fn digest(client: &mut Client) -> String {
+    let digest = client.run("DEBUG DIGEST").to_string();
+    assert!(digest.len() == 40 && digest != "0".repeat(40), "{digest}");
+    digest
+}
+
+fn read(file: &[u8]) -> Content {
+    let (whole, checksum) =
+        content(file, ReadLimits::default()).unwrap_or_else(|failure| panic!("{failure}"));
+    assert_eq!(checksum, Checksum::Right);
+    if file.len() < 1 << 20 {
+        let (pieces, _) = content(file, TINY).expect("it was read before");
+        assert!(whole == pieces);
+    }
+    let report = check(file, Some(file.len() as u64));
+    assert!(report.is_sound() && report.lost() == 0, "{:?}", report.failure);
+    assert_eq!(report.keys(), whole.keys.len() as u64);
+    whole
+}
+
+/// The keys alone, without what a server does not keep: how long ago a key was used.
+fn keys(content: Content) -> BTreeMap<(u64, Vec<u8>), (About, crate::model::Value)> {
+    let mut keys = content.keys;
+    keys.values_mut().for_each(|(about, _)| about.access = Access::Unknown);
+    keys
+}
+
+/// Those styles that a peer can read.
+fn styles_for(peer: Peer) -> Vec<Style> {
+    let versions = [Version::V10, Version::V11, Version::V80];
+    let newest = if peer == Peer::Redis { Version::V10 } else { Version::V80 };
+    versions.into_iter().filter(|version| *version <= newest).flat_map(styles).collect()
+}
+
+#[test]
+fn redis_and_we_load_each_other_s_files() {
+    both_ways(Peer::Redis);
+}
+
+#[test]
+fn valkey_and_we_load_each_other_s_files() {
+    both_ways(Peer::Valkey);
+}
+
+fn both_ways(peer: Peer) {
+    let Some(server) = start(peer) else { return };
+    let mut client = server.connect();
+    let seed = fresh_seed();
+    println!("seed {seed}");
+    let mut random = Random::new(seed);
+    for _ in 0..3 {
+        let mut before = some_content(&mut random, 80);
+        if peer == Peer::Redis {
+            before.keys.retain(|_, (_, value)| !crate::file::expires_by_field(value));
+        }
+        for style in styles_for(peer) {
+            let checksum = random.chance(50);
+            load(&server, &mut client, &written(&before, style, checksum));
+            let expected = keys(in_version(before.clone(), style));
+            for ((database, key), (about, value)) in &expected {
+                client.run(&format!("SELECT {database}"));
+                let key = std::str::from_utf8(key).expect("it was made of text");
+                let expires = client.call(&["PEXPIRETIME", key]).as_int();
+                assert_eq!(expires, Some(about.expires.map_or(-1, |time| time as i64)), "{key}");
+                assert!(ask(&mut client, key) == *value, "{style:?} {key}");
+            }
+            let after = read(&saved(&server, &mut client));
+            assert_eq!(after.functions, before.functions);
+            assert!(keys(after) == expected, "{style:?}");
+        }
+    }
+}
+
+/// Every type, at sizes around those where a form changes; made by the server's own commands.
+fn fill(client: &mut Client, peer: Peer) {
+    let sizes = [1, 2, 63, 64, 127, 128, 129, 255, 256, 511, 512, 513, 700, 5_000, 20_000];
+    let word = |n: usize| format!("element {:x}", n.wrapping_mul(0x9E37_79B1) as u32);
+    let mut run = |start: &[&str], elements: &mut dyn Iterator<Item = String>| {
+        let mut args: Vec<String> = start.iter().map(|word| (*word).to_owned()).collect();
+        args.extend(elements);
+        let reply = client.call(&args).to_string();
+        assert!(!reply.starts_with('-'), "{start:?}: {reply}");
+    };
+    for size in sizes {
+        let key = |kind: &str| format!("{kind}:{size}");
+        run(&["SET", &key("string"), &"abc ".repeat(size)], &mut std::iter::empty());
+        run(&["SET", &key("number"), &(size * size * 1_000).to_string()], &mut std::iter::empty());
+        run(&["RPUSH", &key("list")], &mut (0..size).map(word));
+        run(&["RPUSH", &key("numbers")], &mut (0..size).map(|n| (n * n).to_string()));
+        run(&["SADD", &key("set")], &mut (0..size).map(word));
+        run(&["SADD", &key("intset")], &mut (0..size).map(|n| (n * 70_000).to_string()));
+        run(&["ZADD", &key("zset")], &mut (0..size).flat_map(|n| [(n as f64 / 8.0).to_string(), word(n)]));
+        run(&["HSET", &key("hash")], &mut (0..size).flat_map(|n| [word(n), word(!n)]));
+        for n in 0..size.min(700) {
+            let id = format!("{}-{}", 1 + n / 3, 1 + n % 3);
+            run(&["XADD", &key("stream"), &id, "name", &word(n), "other", "7"], &mut std::iter::empty());
+        }
+        run(&["XGROUP", "CREATE", &key("stream"), "group", "0"], &mut std::iter::empty());
+        let count = size.div_ceil(2).to_string();
+        let group = ["XREADGROUP", "GROUP", "group", "me", "COUNT", &count, "STREAMS", &key("stream"), ">"];
+        run(&group, &mut std::iter::empty());
+        if peer == Peer::Valkey {
+            run(&["HSET", &key("fields")], &mut (0..size).flat_map(|n| [word(n), word(!n)]));
+            let some: Vec<String> = (0..size).step_by(3).map(word).collect();
+            let count = some.len().to_string();
+            run(&["HPEXPIREAT", &key("fields"), "33177117420000", "FIELDS", &count], &mut some.into_iter());
+        }
+    }
+    run(&["SET", "large"], &mut std::iter::once("0123456789abcdef".repeat(400_000)));
+    run(&["PEXPIREAT", "large", "33177117420000"], &mut std::iter::empty());
+}
+
+#[test]
+fn what_redis_saves_is_the_same_after_us() {
+    through_us(Peer::Redis, Peer::Redis);
+}
+
+#[test]
+fn what_valkey_saves_is_the_same_after_us() {
+    through_us(Peer::Valkey, Peer::Valkey);
+}
+
+#[test]
+fn what_redis_saves_comes_to_valkey_through_us() {
+    through_us(Peer::Redis, Peer::Valkey);
+}
+
+/// Saved by one, read and written here, loaded by the other: then both have the same digest.
+fn through_us(from: Peer, to: Peer) {
+    let (Some(source), Some(target)) = (start(from), start(to)) else { return };
+    let (mut source_client, mut client) = (source.connect(), target.connect());
+    fill(&mut source_client, from);
+    let expected = digest(&mut source_client);
+    let content = read(&saved(&source, &mut source_client));
+    for style in styles_for(to) {
+        load(&target, &mut client, &written(&content, style, true));
+        assert_eq!(digest(&mut client), expected, "{style:?}");
+    }
+    // And not only where it runs already: it starts with the file.
+    let mut target = target;
+    target.kill();
+    std::fs::write(path(&target), written(&content, styles_for(to)[0], true)).expect("the folder is there");
+    target.start_again();
+    assert_eq!(digest(&mut target.connect()), expected);
+}
+
+/// For eviction, a file says how each key was used.
+#[test]
+fn how_keys_were_used_passes_both_ways() {
+    for peer in [Peer::Redis, Peer::Valkey] {
+        let Some(server) = start(peer) else { continue };
+        let mut client = server.connect();
+        let mut content = Content::default();
+        let value = crate::model::Value::String(b"v".into());
+        for (policy, key, access) in [
+            ("allkeys-lfu", "often", Access::Frequency(200)),
+            ("allkeys-lru", "long ago", Access::Idle(100_000)),
+        ] {
+            client.call(&["CONFIG", "SET", "maxmemory-policy", policy]);
+            let about = About { expires: None, access };
+            content.keys = [((0, key.into()), (about, value.clone()))].into();
+            load(&server, &mut client, &written(&content, styles(Version::V10)[0], true));
+            let after = read(&saved(&server, &mut client));
+            let (about, _) = &after.keys[&(0, key.into())];
+            match about.access {
+                Access::Frequency(frequency) => assert_eq!((policy, frequency), ("allkeys-lfu", 200)),
+                Access::Idle(seconds) => {
+                    assert!(policy == "allkeys-lru" && (100_000..100_100).contains(&seconds), "{seconds}");
+                }
+                Access::Unknown => panic!("{peer:?} writes it under {policy}"),
+            }
+        }
+    }
+}
+
+/// What the versions are for, as the servers themselves see it.
+#[test]
+fn servers_load_the_versions_that_the_page_says() {
+    for (peer, loads) in [(Peer::Redis, [true, false, false]), (Peer::Valkey, [true, true, true])] {
+        let Some(server) = start(peer) else { continue };
+        let mut client = server.connect();
+        let mut content = Content::default();
+        content.keys.insert((0, b"k".into()), (About::default(), crate::model::Value::String(b"v".into())));
+        for (version, loads) in [Version::V10, Version::V11, Version::V80].into_iter().zip(loads) {
+            std::fs::write(path(&server), written(&content, styles(version)[0], true))
+                .expect("the folder is there");
+            let reply = client.try_call(&["DEBUG", "RELOAD", "NOSAVE"]).map(|reply| reply.to_string());
+            assert_eq!(reply.is_ok_and(|reply| reply == "OK"), loads, "{peer:?} {version:?}");
+            if !loads {
+                break; // a server that cannot load exits
+            }
+        }
+    }
+}
