@@ -4,6 +4,7 @@
 //! and sockets matter, there is [`live`].
 
 pub(crate) mod live;
+pub(crate) mod replay;
 
 use std::collections::{HashMap, VecDeque};
 use std::ffi::OsString;

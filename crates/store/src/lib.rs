@@ -22,6 +22,8 @@ mod expiry;
 pub mod gate;
 mod held;
 pub mod journal;
+#[cfg(test)]
+mod journal_tests;
 pub mod key;
 mod keyspace;
 mod logging;

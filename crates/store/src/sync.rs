@@ -1,5 +1,5 @@
-//! What [`crate::gate`] waits with. A module of its own, so that the model in `tests/it/gate.rs` can compile the
-//! gate's file against loom's counterparts.
+//! What [`crate::gate`] and [`crate::journal`] wait with. A module of its own, so that the models in `tests/it` can compile
+//! their files against loom's counterparts.
 
 pub(crate) use parking_lot::{Condvar, Mutex, MutexGuard};
 pub(crate) use std::hint::spin_loop;

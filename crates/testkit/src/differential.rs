@@ -191,6 +191,25 @@ pub fn compare(subject: &Server, oracle: &Server, plan: Plan) -> Result<Summary,
     Ok(summary)
 }
 
+/// A random step for tests that compare something else than replies.
+#[derive(Debug)]
+pub enum Sent {
+    /// A connection's number, and what it sends.
+    Command(usize, Vec<Vec<u8>>),
+    PauseMs(u64),
+}
+
+/// An episode's commands, without those that only make sense as bytes.
+pub fn commands(plan: Plan) -> Vec<Sent> {
+    let steps = make::episode(plan.seed, plan.commands, plan).steps;
+    let sent = steps.into_iter().filter_map(|step| match step.action {
+        Action::Command(args) | Action::Inline(args) => Some(Sent::Command(step.connection, args)),
+        Action::PauseMs(ms) => Some(Sent::PauseMs(ms)),
+        Action::Raw(_) | Action::Burst(_) | Action::Walk(_) => None,
+    });
+    sent.collect()
+}
+
 impl Summary {
     fn count(&mut self, episode: &Episode) {
         self.commands += episode.steps.len();

@@ -57,6 +57,11 @@ pub fn check_on(target: &mut dyn Target, transcript: &str) {
     }
 }
 
+/// A server over TCP as a target.
+pub fn target(server: &Server) -> impl Target {
+    Session { server, connections: HashMap::new() }
+}
+
 /// A server over TCP.
 struct Session<'a> {
     server: &'a Server,

@@ -1,5 +1,6 @@
 //! A call: one command being run, with all that its handler may use.
 
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 
 use evenkeel_store::{Held, Key};
@@ -38,18 +39,22 @@ impl Call<'_, '_> {
 
     /// Does what this command does. If that has changed anything, and `f` has not said what to log ([`Call::log`]), the
     /// command is logged as it came.
+    ///
+    /// A handler that panics may have changed something, and nobody can tell what it would have logged. Then the log gets the
+    /// present state of the declared keys, so that it leads to what clients see from now on. Of a command without declared
+    /// keys (FLUSHALL) nothing is logged but what it has said before.
     #[inline]
     pub(crate) fn logged(&mut self, row: &Command, f: impl FnOnce(&mut Self) -> Done) -> Done {
         if !self.held.is_logged() || !row.flags.has(Flags::WRITE) {
             return f(self);
         }
         let before = (self.held.changes(), self.held.told());
-        let done = f(self);
+        let done = catch_unwind(AssertUnwindSafe(|| f(self))).unwrap_or_else(|panic| {
+            self.log_wreck();
+            resume_unwind(panic)
+        });
         if self.held.changes() != before.0 && self.held.told() == before.1 {
-            // By the name that every server knows it by, whatever the configuration calls it here.
-            let (name, args) = (row.name.split('|').next().expect("a name"), self.args);
-            let arg = |at| if at == 0 { name.as_bytes() } else { args.at(at) };
-            self.held.log(self.session.db, (0..args.len()).map(arg));
+            self.log_as_it_came(row);
         }
         done
     }
@@ -64,6 +69,12 @@ impl Call<'_, '_> {
     /// Logs a command that has the effect which this call has had, in its database. Several make one transaction.
     pub(crate) fn log(&mut self, args: &[&[u8]]) {
         self.held.log(self.session.db, args.iter().copied());
+    }
+
+    /// Whether the command comes from a log, whose reader's clock stands at zero so that nothing expires meanwhile. What
+    /// others took for the present must not be taken for the future then.
+    pub(crate) fn is_replay(&self) -> bool {
+        self.now_ms() == 0
     }
 
     /// The time by which this command goes, in milliseconds since the Unix epoch.

@@ -144,10 +144,16 @@ fn read_payload(
 fn store(call: &mut Call<'_, '_>, options: Options, value: Formed) -> Done {
     let (key, now): (Key<'_>, _) = (call.keys[0], call.now_ms());
     let deadline = options.deadline(now);
-    call.held.remove(&key);
-    // A value that has expired on its way is as good as restored and gone.
-    if deadline.is_none_or(|deadline| deadline > now) {
+    let removed = call.held.remove(&key);
+    // A value that has expired on its way is as good as restored and gone; one without elements, too.
+    if deadline.is_some_and(|deadline| deadline <= now) || value.is_nothing() {
+        if removed {
+            call.log(&[b"DEL", key.bytes]);
+        }
+    } else {
+        let payload = payload_to_log(call, &value);
         value.store(call.held, &key, deadline);
+        log_restore(call, options, deadline, payload.as_deref());
         let access = match (call.held.seat.access, options) {
             (Access::Lru, Options { idle_seconds: Some(idle), .. }) => {
                 Some(evict::lru_clock(now.saturating_sub(idle as u64 * 1000)))
@@ -163,6 +169,35 @@ fn store(call: &mut Call<'_, '_>, options: Options, value: Formed) -> Done {
     }
     call.reply.ok();
     Ok(())
+}
+
+/// Of a value with fields that may have expired on their way, the payload of what is left of it: whoever reads the log would
+/// not know that they have.
+fn payload_to_log(call: &Call<'_, '_>, value: &Formed) -> Option<Vec<u8>> {
+    /// Types of hashes with deadlines have at least this number, and come first in a payload.
+    const TIMED_FIELDS: u8 = 22;
+    let may_have_expired = call.args.at(3).first().is_some_and(|kind| *kind >= TIMED_FIELDS);
+    (call.is_logged() && may_have_expired).then(|| serial::payload(&value.value, call.settings))
+}
+
+/// Logs what was restored, until a time that does not depend on the present.
+fn log_restore(call: &mut Call<'_, '_>, options: Options, deadline: Option<Millis>, payload: Option<&[u8]>) {
+    if !call.is_logged() {
+        return;
+    }
+    let deadline = deadline.unwrap_or(0).to_string();
+    let payload = payload.unwrap_or(call.args.at(3));
+    let mut words: Vec<&[u8]> =
+        vec![b"RESTORE", call.keys[0].bytes, deadline.as_bytes(), payload, b"REPLACE", b"ABSTTL"];
+    let idle = options.idle_seconds.map(|idle| idle.to_string());
+    let frequency = options.frequency.map(|frequency| frequency.to_string());
+    if let Some(idle) = &idle {
+        words.extend([&b"IDLETIME"[..], idle.as_bytes()]);
+    }
+    if let Some(frequency) = &frequency {
+        words.extend([&b"FREQ"[..], frequency.as_bytes()]);
+    }
+    call.log(&words);
 }
 
 #[cfg(test)]

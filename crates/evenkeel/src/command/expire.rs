@@ -5,7 +5,7 @@
 
 use super::{Args, Call, Command, Group, Keys, at_least, exactly, read, write};
 use crate::error::{Done, Error};
-use evenkeel_store::Millis;
+use evenkeel_store::{Key, Millis};
 
 const GROUP: Group = Group::Keyspace;
 
@@ -48,17 +48,27 @@ fn set_deadline(call: &mut Call<'_, '_>, unit_ms: i64, base: Millis) -> Done {
     let given = call.args.int(2)?.checked_mul(unit_ms);
     let deadline = given.and_then(|given| given.checked_add_unsigned(base));
     let deadline = deadline.ok_or(Error::InvalidExpire(call.name()))?;
-    let (key, now) = (&call.keys[0], call.now_ms());
+    let key = &call.keys[0];
     let current = call.held.touch(key).map(|view| view.deadline());
     let admitted = current.is_some_and(|current| conditions.admit(current, deadline));
     if admitted {
-        match u64::try_from(deadline) {
-            Ok(deadline) if deadline > now => call.held.set_deadline(key, Some(deadline)),
-            _ => call.held.remove(key),
-        };
+        expire_at(call, key, u64::try_from(deadline).unwrap_or(0));
     }
     call.reply.int(i64::from(admitted));
     Ok(())
+}
+
+/// Sets the deadline of a key, which is there, or removes the key if that has passed; and logs it.
+pub(super) fn expire_at(call: &mut Call<'_, '_>, key: &Key<'_>, deadline: Millis) {
+    if deadline <= call.now_ms() {
+        call.held.remove(key);
+        call.log(&[b"DEL", key.bytes]);
+        return;
+    }
+    call.held.set_deadline(key, Some(deadline));
+    if call.is_logged() {
+        call.log(&[b"PEXPIREAT", key.bytes, deadline.to_string().as_bytes()]);
+    }
 }
 
 /// When a deadline is set: NX, XX, GT, LT, of which some exclude each other.

@@ -125,6 +125,10 @@ fn hsetnx(call: &mut Call<'_, '_>) -> Done {
         }
         sets
     })?;
+    if sets {
+        // Whoever reads the log may see a field here that has expired.
+        call.log(&[b"HSET", call.keys[0].bytes, field, value]);
+    }
     call.reply.int(i64::from(sets));
     Ok(())
 }
@@ -161,11 +165,17 @@ fn hmget(call: &mut Call<'_, '_>) -> Done {
 fn hdel(call: &mut Call<'_, '_>) -> Done {
     let (args, (hasher, now)) = (call.args, sight(call));
     let removed = call.held.edit_if_there(&call.keys[0], |hash: &mut Edit<'_, Hash>| {
+        let size = hash.size();
         let removed = args.from(2).filter(|field| hash.remove(hasher, now, field)).count();
         hash.changes = removed as u64;
-        removed
+        (removed, size != hash.size())
     })?;
-    call.reply.int(removed.unwrap_or(0) as i64);
+    let (removed, any) = removed.unwrap_or_default();
+    if any {
+        // Perhaps only such as had expired, of which nobody is told but the log.
+        call.log_each(&[b"HDEL", call.keys[0].bytes], 1, args.from(2));
+    }
+    call.reply.int(removed as i64);
     Ok(())
 }
 
@@ -257,11 +267,14 @@ impl Part {
 /// HINCRBY key field increment
 fn hincrby(call: &mut Call<'_, '_>) -> Done {
     let increment = call.args.int(3)?;
-    let value = change_number(call, |old| {
+    let (value, was) = change_number(call, |old| {
         let old = old.map_or(Some(0), parse_i64).ok_or(Error::text("ERR hash value is not an integer"))?;
         let value = old.checked_add(increment).ok_or(Error::Overflow)?;
         Ok((value, itoa(value).text().to_vec()))
     })?;
+    if was == Was::Expired {
+        call.log(&[b"HSET", call.keys[0].bytes, call.args.at(2), itoa(value).text()]);
+    }
     call.reply.int(value);
     Ok(())
 }
@@ -272,28 +285,57 @@ fn hincrbyfloat(call: &mut Call<'_, '_>) -> Done {
     if !increment.is_finite() {
         return Err(Error::text("ERR value is NaN or Infinity"));
     }
-    let text = change_number(call, |old| {
+    let (text, was) = change_number(call, |old| {
         let old = Extended::parse(old.unwrap_or(b"0")).ok_or(Error::text("ERR hash value is not a float"))?;
         let text = old.plus(increment).ok_or(Error::NotFinite)?.print();
         Ok((text.clone(), text.into_bytes()))
     })?;
+    log_float(call, text.as_bytes(), was);
     call.reply.bulk(text.as_bytes());
     Ok(())
 }
 
+/// Sums of long floats are not the same on all machines.
+fn log_float(call: &mut Call<'_, '_>, value: &[u8], was: Was) {
+    let (key, field) = (call.keys[0].bytes, call.args.at(2));
+    match was {
+        Was::Timed(deadline) if call.is_logged() => {
+            let deadline = deadline.to_string();
+            call.log_fields(&[b"HSETEX", key, b"PXAT", deadline.as_bytes()], 2, [field, value]);
+        }
+        _ => call.log(&[b"HSET", key, field, value]),
+    }
+}
+
+/// What there was of a field.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Was {
+    NothingOrUntimed,
+    Timed(Millis),
+    /// It was there still, but its time had passed.
+    Expired,
+}
+
 /// Sets the field of the call to what `change` makes of its value; it returns a result and the new value. The field keeps
-/// its deadline.
+/// its deadline. Returns what there was as well.
 fn change_number<R>(
     call: &mut Call<'_, '_>,
     change: impl FnOnce(Option<&[u8]>) -> Result<(R, Vec<u8>), Error>,
-) -> Result<R, Error> {
+) -> Result<(R, Was), Error> {
     let (settings, field, (hasher, now)) = (call.settings, call.args.at(2), sight(call));
     call.held.edit(&call.keys[0], |hash: &mut Edit<'_, Hash>| {
-        let (result, value) = change(hash.get(hasher, now, field))?;
-        hash.set(hasher, now, field, &value, Expire::Keep);
+        let (size, old) = (hash.size(), hash.field(hasher, now, field));
+        let deadline = old.and_then(|old| old.deadline);
+        let (result, value) = change(old.map(|old| old.value))?;
+        let is_new = hash.set(hasher, now, field, &value, Expire::Keep);
+        let was = match deadline {
+            Some(deadline) => Was::Timed(deadline),
+            None if is_new && hash.size() == size => Was::Expired,
+            None => Was::NothingOrUntimed,
+        };
         hash.changes = 1;
         note_form(hash, settings, field.len().max(value.len()));
-        Ok(result)
+        Ok((result, was))
     })?
 }
 

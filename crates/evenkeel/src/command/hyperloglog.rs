@@ -75,6 +75,8 @@ fn count_of_one(call: &mut Call<'_, '_>) -> Result<u64, Error> {
     let Some(count) = hll::cached_count(&bytes) else {
         let count = hll::count(&bytes)?;
         call.held.write_range(key, COUNT_AT, &count.to_le_bytes())?;
+        // As Redis does: the bytes of a string are anybody's to read.
+        call.log(&[b"PFCOUNT", key.bytes]);
         return Ok(count);
     };
     if !view.is_raw() {

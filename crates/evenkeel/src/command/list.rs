@@ -63,6 +63,22 @@ impl Side {
         }
     }
 
+    /// The command that takes from this end.
+    fn pop_command(self) -> &'static [u8] {
+        match self {
+            Side::Left => b"LPOP",
+            Side::Right => b"RPOP",
+        }
+    }
+
+    /// The word for it.
+    fn word(self) -> &'static [u8] {
+        match self {
+            Side::Left => b"LEFT",
+            Side::Right => b"RIGHT",
+        }
+    }
+
     fn push(self, list: &mut List, element: &[u8]) {
         match self {
             Side::Left => list.push_front(element),

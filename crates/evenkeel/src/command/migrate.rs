@@ -147,13 +147,14 @@ fn migrate(call: &mut Call<'_, '_>) -> Done {
 
 /// Removes what has been delivered, and replies.
 fn finish(call: &mut Call<'_, '_>, cargo: &[Cargo], delivered: Delivered, copies: bool) -> Done {
-    let mut error = delivered.error;
+    let (mut error, mut removed) = (delivered.error, Vec::new());
     for sent in cargo.iter().filter(|sent| !copies && delivered.indices.contains(&sent.index)) {
         let key = call.keys[sent.index];
         match call.held.peek(&key) {
             None => {}
             Some(view) if view.deadline() == sent.deadline && sent.value.is_same(view) => {
                 call.held.remove(&key);
+                removed.push(key.bytes);
             }
             Some(_) => {
                 error = error.or(Some(Error::text(
@@ -162,6 +163,7 @@ fn finish(call: &mut Call<'_, '_>, cargo: &[Cargo], delivered: Delivered, copies
             }
         }
     }
+    call.log_each(&[b"DEL"], 1, removed);
     match error {
         Some(error) => Err(error),
         None => {

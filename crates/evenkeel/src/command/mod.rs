@@ -16,6 +16,7 @@ pub(crate) mod debug;
 pub(crate) mod docs;
 pub(crate) mod dump;
 pub(crate) mod elsewhere;
+mod effect;
 pub(crate) mod expire;
 pub(crate) mod extended;
 mod geo;

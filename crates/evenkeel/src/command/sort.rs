@@ -23,6 +23,7 @@ use std::sync::Arc;
 use evenkeel_store::collection::List;
 use evenkeel_store::{Held, Key};
 
+use super::effect::log_list;
 use super::{Call, Command, Group, Reach, at_least, read, write};
 use crate::blocking::serve::Host;
 use crate::config::Settings;
@@ -88,16 +89,21 @@ fn finish(
 ) -> Done {
     let outcome = Outcome::of(plan, source, held, db)?;
     if plan.stores {
-        store(held, &keys[1], outcome.list(), reply);
+        store(held, &keys[1], db, outcome.list(), reply);
     } else {
         outcome.reply(reply);
     }
     Ok(())
 }
 
-fn store(held: &mut Held<'_>, key: &Key<'_>, list: List, reply: &mut Reply) {
-    let len = list.len();
+/// Stores the result, and logs it as such: what the patterns have found need not be found again, and what is held when this
+/// is done may not be what the call holds.
+fn store(held: &mut Held<'_>, key: &Key<'_>, db: u32, list: List, reply: &mut Reply) {
+    let (len, sorted, before) = (list.len(), list.clone(), held.changes());
     held.set_collection(key, list, 0, None);
+    if held.changes() != before && held.is_logged() {
+        log_list(held, db, key.bytes, &sorted);
+    }
     if len > 1 {
         held.announce(key, len - 1); // each element counts as a change
     }
@@ -118,7 +124,7 @@ fn work(plan: Plan, source: Source, db: u32) -> Work {
         Source::peek(call.held, &call.keys[0]).is_ok_and(|source| source.is_same(&shared))
     };
     let store = |call: &mut Call<'_, '_>, list| {
-        store(call.held, &call.keys[1], list, call.reply);
+        store(call.held, &call.keys[1], call.session.db, list, call.reply);
         Ok(())
     };
     Work::visits_and_writes(compute, is_current, store)

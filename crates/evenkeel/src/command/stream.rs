@@ -6,6 +6,7 @@
 mod add;
 mod claim;
 mod deliver;
+mod effect;
 mod group;
 mod id;
 mod info;

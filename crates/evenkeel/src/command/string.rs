@@ -7,6 +7,7 @@ use evenkeel_resp::number::parse_i64;
 use evenkeel_resp::reply::itoa;
 use evenkeel_store::{Expire, Kind, Str};
 
+use super::expire::expire_at;
 use super::extended::Extended;
 use super::lcs::lcs;
 use super::set_options::{Condition, Of, Options, Time};
@@ -77,7 +78,7 @@ fn set_with_options(call: &mut Call<'_, '_>) -> Done {
     };
     if sets {
         call.held.set_string(key, call.args.at(2), expire);
-        log_set(call, expire);
+        log_set(call, key.bytes, call.args.at(2), expire);
     }
     match (options.get, sets) {
         (true, _) => {}
@@ -87,12 +88,11 @@ fn set_with_options(call: &mut Call<'_, '_>) -> Done {
     Ok(())
 }
 
-/// Logs that the key has been set, whatever the conditions were, until a time that does not depend on the present.
-fn log_set(call: &mut Call<'_, '_>, expire: Expire) {
+/// Logs that a key has been set, whatever the conditions were, until a time that does not depend on the present.
+fn log_set(call: &mut Call<'_, '_>, key: &[u8], value: &[u8], expire: Expire) {
     if !call.is_logged() {
         return;
     }
-    let (key, value) = (call.keys[0].bytes, call.args.at(2));
     match expire {
         Expire::Clear => call.log(&[b"SET", key, value]),
         Expire::Keep => call.log(&[b"SET", key, value, b"KEEPTTL"]),
@@ -147,7 +147,9 @@ fn psetex(call: &mut Call<'_, '_>) -> Done {
 fn set_for(call: &mut Call<'_, '_>, seconds: bool, name: &'static str) -> Done {
     let time = Time { text: call.args.at(2), seconds, relative: true };
     let deadline = time.deadline(call.now_ms(), name)?;
-    call.held.set_string(&call.keys[0], call.args.at(3), Expire::At(deadline));
+    let (key, value) = (&call.keys[0], call.args.at(3));
+    call.held.set_string(key, value, Expire::At(deadline));
+    log_set(call, key.bytes, value, Expire::At(deadline));
     call.reply.ok();
     Ok(())
 }
@@ -155,14 +157,26 @@ fn set_for(call: &mut Call<'_, '_>, seconds: bool, name: &'static str) -> Done {
 /// GETSET key value
 fn getset(call: &mut Call<'_, '_>) -> Done {
     get(call)?;
-    call.held.set_string(&call.keys[0], call.args.at(2), Expire::Clear);
+    let (key, value) = (&call.keys[0], call.args.at(2));
+    call.held.set_string(key, value, Expire::Clear);
+    log_set(call, key.bytes, value, Expire::Clear);
     Ok(())
+}
+
+/// Removes the command's key, and logs that; `false` when it was not there.
+fn remove(call: &mut Call<'_, '_>) -> bool {
+    let key = &call.keys[0];
+    let removed = call.held.remove(key);
+    if removed {
+        call.log(&[b"DEL", key.bytes]);
+    }
+    removed
 }
 
 /// GETDEL key
 fn getdel(call: &mut Call<'_, '_>) -> Done {
     get(call)?;
-    call.held.remove(&call.keys[0]);
+    remove(call);
     Ok(())
 }
 
@@ -185,9 +199,11 @@ fn getex(call: &mut Call<'_, '_>) -> Done {
     };
     match expire {
         _ if options.leaves_deadline() => {}
-        Expire::At(deadline) if deadline <= now => _ = call.held.remove(key),
-        Expire::At(deadline) => _ = call.held.set_deadline(key, Some(deadline)),
-        Expire::Clear | Expire::Keep if had_deadline => _ = call.held.set_deadline(key, None),
+        Expire::At(deadline) => expire_at(call, key, deadline),
+        Expire::Clear | Expire::Keep if had_deadline => {
+            call.held.set_deadline(key, None);
+            call.log(&[b"PERSIST", key.bytes]);
+        }
         Expire::Clear | Expire::Keep => {}
     }
     Ok(())
@@ -195,8 +211,7 @@ fn getex(call: &mut Call<'_, '_>) -> Done {
 
 /// DELIFEQ key comparison
 fn delifeq(call: &mut Call<'_, '_>) -> Done {
-    let key = &call.keys[0];
-    let removed = holds(call, call.args.at(2))? && call.held.remove(key);
+    let removed = holds(call, call.args.at(2))? && remove(call);
     call.reply.int(i64::from(removed));
     Ok(())
 }
@@ -264,9 +279,21 @@ fn msetex(call: &mut Call<'_, '_>) -> Done {
     };
     if sets {
         set_pairs(call, 3, expire);
+        log_pairs(call, expire);
     }
     call.reply.int(i64::from(sets));
     Ok(())
+}
+
+/// Logs that the command's keys have been set: as older servers know it, too.
+fn log_pairs(call: &mut Call<'_, '_>, expire: Expire) {
+    let (keys, args) = (call.keys, call.args);
+    if expire == Expire::Clear {
+        return call.log_each(&[b"MSET"], 2, args.from(2).take(2 * keys.len()));
+    }
+    for (index, key) in keys.iter().enumerate() {
+        log_set(call, key.bytes, args.at(3 + 2 * index), expire);
+    }
 }
 
 /// INCR key

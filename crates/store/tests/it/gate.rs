@@ -12,7 +12,7 @@ use loom::thread;
 use model::Gate;
 
 /// Tries all orders with at most so many forced switches of threads; without a bound a model takes hours.
-fn explore(preemptions: usize, model: impl Fn() + Sync + Send + 'static) {
+pub(crate) fn explore(preemptions: usize, model: impl Fn() + Sync + Send + 'static) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = Some(preemptions);
     builder.check(model);

@@ -8,6 +8,7 @@ mod fields;
 
 mod gate;
 mod hashes;
+mod journal;
 mod large_slot;
 mod lists;
 mod memory;

@@ -1,4 +1,7 @@
-//! What the gate's file finds as `crate::sync` when it is compiled here: loom's primitives, in `parking_lot`'s shape.
+//! What the files of the gate and the journal find as `crate::sync` when they are compiled here: loom's primitives, in `parking_lot`'s shape.
+
+use std::ops::{Deref, DerefMut};
+use std::time::Duration;
 
 pub(crate) use loom::hint::spin_loop;
 pub(crate) use loom::sync::atomic;
@@ -18,6 +21,20 @@ impl<T> Mutex<T> {
     }
 }
 
+impl<T> Deref for MutexGuard<'_, T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        self.0.as_ref().expect("a guard holds its lock")
+    }
+}
+
+impl<T> DerefMut for MutexGuard<'_, T> {
+    fn deref_mut(&mut self) -> &mut T {
+        self.0.as_mut().expect("a guard holds its lock")
+    }
+}
+
 pub(crate) struct Condvar(loom::sync::Condvar);
 
 impl Condvar {
@@ -28,6 +45,15 @@ impl Condvar {
     pub(crate) fn wait<T>(&self, guard: &mut MutexGuard<'_, T>) {
         let inner = guard.0.take().expect("a guard holds its lock");
         guard.0 = Some(self.0.wait(inner).expect("no model panics with a lock held"));
+    }
+
+    /// Waits for ever: whoever relies on the timeout has missed something.
+    pub(crate) fn wait_for<T>(&self, guard: &mut MutexGuard<'_, T>, _: Duration) {
+        self.wait(guard);
+    }
+
+    pub(crate) fn notify_one(&self) {
+        self.0.notify_one();
     }
 
     pub(crate) fn notify_all(&self) {

@@ -13,6 +13,7 @@ use super::cell::{self, Cell};
 use super::options::{Order, Query, Syntax};
 use super::shape::Shape;
 use super::{Point, reply_distance};
+use crate::command::effect::log_zset;
 use crate::command::zset::{self, Limits};
 use crate::command::{Args, Call, Keys};
 use crate::error::Done;
@@ -80,7 +81,10 @@ fn search(call: &mut Call<'_, '_>, syntax: Syntax, source: usize, destination: u
     let query = Query::parse(&call.args, syntax, if zset.is_some() { Some(&place) } else { None })?;
     let (Some(zset), Some(shape)) = (zset, &query.shape) else {
         if query.stores {
-            call.held.remove(&call.keys[destination]);
+            let key = &call.keys[destination];
+            if call.held.remove(key) {
+                call.log(&[b"DEL", key.bytes]);
+            }
             call.reply.int(0);
         } else {
             call.reply.array(0);
@@ -208,7 +212,13 @@ struct Made {
 impl Made {
     fn store(self, call: &mut Call<'_, '_>, destination: usize) {
         call.reply.int(self.zset.len() as i64);
-        call.held.set_collection(&call.keys[destination], self.zset, self.form, None);
+        let (key, found) = (&call.keys[destination], self.zset.clone());
+        let before = call.held.changes();
+        call.held.set_collection(key, self.zset, self.form, None);
+        if call.held.changes() != before && call.is_logged() {
+            // Sines are not the same on all machines.
+            log_zset(call.held, call.session.db, key.bytes, &found);
+        }
     }
 }
 

@@ -20,25 +20,45 @@ pub(super) fn hgetex(call: &mut Call<'_, '_>) -> Done {
     let expire = options.field_expire(now, "hgetex")?;
     let (keys, reply) = (call.keys, &mut *call.reply);
     reply.array(args.len() - first);
-    let found = call.held.edit_if_there(&keys[0], |hash: &mut Edit<'_, Hash>| {
+    let changed = call.held.edit_if_there(&keys[0], |hash: &mut Edit<'_, Hash>| {
+        let mut changed = Vec::new();
         for name in args.from(first) {
             reply_value(reply, Some(hash), (hasher, now), name);
             let Some(field) = hash.field(hasher, now, name).filter(|_| !options.leaves_deadline()) else {
                 continue;
             };
             let had_deadline = field.deadline.is_some();
-            hash.changes += u64::from(match expire {
+            let changes = match expire {
                 Expire::At(deadline) if deadline <= now => hash.remove(hasher, now, name),
                 Expire::At(deadline) => hash.set_deadline(hasher, now, name, Some(deadline)),
                 Expire::Clear | Expire::Keep => had_deadline && hash.set_deadline(hasher, now, name, None),
-            });
+            };
+            changed.extend(changes.then_some(name));
         }
+        hash.changes = changed.len() as u64;
         note_form(hash, settings, 0);
+        changed
     })?;
-    if found.is_none() {
-        args.from(first).for_each(|_| reply.null());
+    match changed {
+        Some(changed) => log_deadlines(call, &changed, expire),
+        None => args.from(first).for_each(|_| reply.null()),
     }
     Ok(())
+}
+
+/// Logs what HGETEX has done to the deadlines of these fields.
+fn log_deadlines(call: &mut Call<'_, '_>, changed: &[&[u8]], expire: Expire) {
+    let (key, now) = (call.keys[0].bytes, call.now_ms());
+    if !call.is_logged() {
+        return;
+    }
+    match expire {
+        Expire::At(deadline) if deadline <= now => call.log_each(&[b"HDEL", key], 1, changed),
+        Expire::At(deadline) => {
+            call.log_fields(&[b"HPEXPIREAT", key, deadline.to_string().as_bytes()], 1, changed);
+        }
+        Expire::Clear | Expire::Keep => call.log_fields(&[b"HPERSIST", key], 1, changed),
+    }
 }
 
 /// HSETEX key [NX | XX] [FNX | FXX] [EX seconds | PX ms | EXAT unix-seconds | PXAT unix-ms | KEEPTTL] FIELDS numfields
@@ -55,7 +75,9 @@ pub(super) fn hsetex(call: &mut Call<'_, '_>) -> Done {
     }
     let (settings, (hasher, now)) = (call.settings, sight(call));
     let expire = options.field_expire(now, "hsetex")?;
+    let mut traces = Traces::default();
     let sets = call.held.edit(&call.keys[0], |hash: &mut Edit<'_, Hash>| {
+        let size = hash.size();
         let pairs = || (first..args.len()).step_by(2).map(|at| (args.at(at), args.at(at + 1)));
         let has = |name| hash.get(hasher, now, name).is_some();
         let sets = match options.field_condition {
@@ -74,15 +96,55 @@ pub(super) fn hsetex(call: &mut Call<'_, '_>) -> Done {
                 hash.changes += u64::from(hash.remove(hasher, now, name));
                 continue;
             }
-            hash.set(hasher, now, name, value, expire);
+            let size = hash.size();
+            let is_new = hash.set(hasher, now, name, value, expire);
+            if expire == Expire::Keep && is_new && hash.size() == size {
+                traces.expired.push(name);
+            }
             hash.changes += 1;
             longest = longest.max(name.len()).max(value.len());
         }
         note_form(hash, settings, longest);
+        traces.removed_any = hash.size() < size;
         true
     })?;
+    if sets {
+        log_set(call, first, expire, traces);
+    }
     call.reply.int(i64::from(sets));
     Ok(())
+}
+
+/// What HSETEX has found that the log's reader would not.
+#[derive(Default)]
+struct Traces<'a> {
+    /// Fields that had expired, whose deadlines were not kept.
+    expired: Vec<&'a [u8]>,
+    removed_any: bool,
+}
+
+/// Logs that the fields from argument `first` on have been set, whatever the conditions were.
+fn log_set(call: &mut Call<'_, '_>, first: usize, expire: Expire, traces: Traces<'_>) {
+    let (args, key, now) = (call.args, call.keys[0].bytes, call.now_ms());
+    if !call.is_logged() {
+        return;
+    }
+    match expire {
+        Expire::At(deadline) if deadline <= now => {
+            if traces.removed_any {
+                call.log_each(&[b"HDEL", key], 1, args.from(first).step_by(2));
+            }
+        }
+        Expire::At(deadline) => {
+            let deadline = deadline.to_string();
+            call.log_fields(&[b"HSETEX", key, b"PXAT", deadline.as_bytes()], 2, args.from(first));
+        }
+        Expire::Keep => {
+            call.log_fields(&[b"HSETEX", key, b"KEEPTTL"], 2, args.from(first));
+            call.log_fields(&[b"HPERSIST", key], 1, traces.expired);
+        }
+        Expire::Clear => call.log_each(&[b"HSET", key], 2, args.from(first)),
+    }
 }
 
 /// HGETDEL key FIELDS numfields field [field ...]
@@ -92,14 +154,18 @@ pub(super) fn hgetdel(call: &mut Call<'_, '_>) -> Done {
     call.held.peek_collection::<Hash>(&call.keys[0])?;
     let (keys, reply) = (call.keys, &mut *call.reply);
     reply.array(args.len() - first);
-    let found = call.held.edit_if_there(&keys[0], |hash: &mut Edit<'_, Hash>| {
+    let removed_any = call.held.edit_if_there(&keys[0], |hash: &mut Edit<'_, Hash>| {
+        let size = hash.size();
         for name in args.from(first) {
             reply_value(reply, Some(hash), (hasher, now), name);
             hash.changes += u64::from(hash.remove(hasher, now, name));
         }
+        hash.size() < size
     })?;
-    if found.is_none() {
-        args.from(first).for_each(|_| reply.null());
+    match removed_any {
+        Some(true) => call.log_each(&[b"HDEL", keys[0].bytes], 1, args.from(first)),
+        Some(false) => {}
+        None => args.from(first).for_each(|_| reply.null()),
     }
     Ok(())
 }

@@ -70,7 +70,21 @@ fn set_deadlines(call: &mut Call<'_, '_>, unit_ms: i64, base: Millis) -> Done {
         note_form(hash, settings, 0);
         outcomes
     })?;
+    log_deadlines(call, outcomes.as_deref(), first, deadline);
     reply_each(call, outcomes, args.len() - first)
+}
+
+/// Logs what has become of the fields from argument `first` on.
+fn log_deadlines(call: &mut Call<'_, '_>, outcomes: Option<&[i64]>, first: usize, deadline: i64) {
+    let (args, key) = (call.args, call.keys[0].bytes);
+    let with = |wanted| {
+        let pairs = args.from(first).zip(outcomes.unwrap_or_default());
+        pairs.filter(move |(_, outcome)| **outcome == wanted).map(|(name, _)| name)
+    };
+    if call.is_logged() {
+        call.log_fields(&[b"HPEXPIREAT", key, deadline.to_string().as_bytes()], 1, with(1));
+        call.log_each(&[b"HDEL", key], 1, with(2));
+    }
 }
 
 /// 2 when the field was removed, 1 when its deadline was set, 0 when the conditions did not hold, -2 without such a field.
@@ -118,8 +132,11 @@ pub(super) fn hpersist(call: &mut Call<'_, '_>) -> Done {
                 1
             }
         };
-        args.from(first).map(clear).collect()
+        args.from(first).map(clear).collect::<Vec<i64>>()
     })?;
+    // Others may have expired, which whoever reads the log does not know.
+    let cleared = args.from(first).zip(outcomes.iter().flatten()).filter(|(_, outcome)| **outcome == 1);
+    call.log_fields(&[b"HPERSIST", call.keys[0].bytes], 1, cleared.map(|(name, _)| name));
     reply_each(call, outcomes, args.len() - first)
 }
 

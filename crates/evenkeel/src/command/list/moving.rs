@@ -51,6 +51,9 @@ pub(super) fn brpoplpush(call: &mut Call<'_, '_>) -> Done {
 fn move_or_block(call: &mut Call<'_, '_>, from: Side, to: Side, timeout_at: usize) -> Done {
     let timeout = call.timeout_s(timeout_at)?;
     if try_move(call, from, to)? {
+        // Whoever reads the log must not wait.
+        let (source, destination) = (call.keys[0].bytes, call.keys[1].bytes);
+        call.log(&[b"LMOVE", source, destination, from.word(), to.word()]);
         return Ok(());
     }
     call.block(Wait::on(0..1, Kind::List, timeout).with(1..2).null_in_multi())
@@ -116,6 +119,7 @@ fn pop_or_block(call: &mut Call<'_, '_>, side: Side) -> Done {
             take(list, 1, side, call.reply);
         })?;
         if popped.is_some() {
+            call.log(&[side.pop_command(), key.bytes]);
             return Ok(());
         }
     }
@@ -153,6 +157,7 @@ fn try_mpop(call: &mut Call<'_, '_>, side: Side, count: u64) -> Result<bool, Err
             take(list, count, side, call.reply);
         })?;
         if popped.is_some() {
+            call.log(&[side.pop_command(), key.bytes, count.to_string().as_bytes()]);
             return Ok(true);
         }
     }

@@ -31,16 +31,21 @@ pub(super) fn spop(call: &mut Call<'_, '_>) -> Done {
 
 fn pop_one(call: &mut Call<'_, '_>) -> Done {
     let mut dice = Dice::new(call.held.seat.random());
-    let reply = &mut *call.reply;
-    let popped = call.held.edit_if_there::<Set, _>(&call.keys[0], |set| {
+    let (key, reply, is_logged) = (&call.keys[0], &mut *call.reply, call.held.is_logged());
+    let popped = call.held.edit_if_there::<Set, _>(key, |set| {
         let at = dice.below(set.len());
-        reply.element(&set.get(at).expect("a position inside"), || set.share(at));
+        let member = set.get(at).expect("a position inside");
+        reply.element(&member, || set.share(at));
+        let member = is_logged.then(|| member.to_vec());
         let cut = set.remove_range(at..at + 1);
         set.discard(cut);
         set.changes = 1;
+        member
     })?;
-    if popped.is_none() {
-        call.reply.null();
+    match popped {
+        None => call.reply.null(),
+        Some(None) => {}
+        Some(Some(member)) => call.log(&[b"SREM", key.bytes, &member]),
     }
     Ok(())
 }
@@ -51,24 +56,40 @@ fn pop_many(call: &mut Call<'_, '_>, count: u64) -> Done {
     if call.is_long(count.min(len) as usize) {
         return pop_elsewhere(call, count.min(len), dice);
     }
-    let reply = &mut *call.reply;
-    let popped = call.held.edit_if_there::<Set, _>(&call.keys[0], |set| {
+    let (key, reply, is_logged) = (&call.keys[0], &mut *call.reply, call.held.is_logged());
+    let popped = call.held.edit_if_there::<Set, _>(key, |set| {
         set.changes = count.min(set.len());
         if set.changes == set.len() {
             all(reply, set, Open::Set);
             let cut = std::mem::replace(&mut **set, Set::new()).into_cut();
             set.discard(cut);
+            Popped::All
         } else {
             let positions = dice.positions(set.changes, set.len());
             some(reply, set, &positions, &mut dice, Open::Set);
+            let members = if is_logged { members_at(set, &positions) } else { Vec::new() };
             set.remove_each(&positions);
             set.form = form_of_rest(set.form, set.changes, set, limits);
+            Popped::Some(members)
         }
     })?;
-    if popped.is_none() {
-        call.reply.set(0);
+    match popped {
+        None => call.reply.set(0),
+        Some(Popped::All) => call.log(&[b"DEL", key.bytes]),
+        Some(Popped::Some(members)) => call.log_each(&[b"SREM", key.bytes], 1, members),
     }
     Ok(())
+}
+
+/// What the log says of a SPOP.
+enum Popped {
+    All,
+    /// Empty where nothing is logged.
+    Some(Vec<Vec<u8>>),
+}
+
+fn members_at(set: &Set, positions: &[u64]) -> Vec<Vec<u8>> {
+    positions.iter().map(|at| set.get(*at).expect("a position inside").to_vec()).collect()
 }
 
 /// Pops many members of a large set, which takes another thread long: it divides what it shares, and what is left takes
@@ -84,13 +105,13 @@ fn pop_elsewhere(call: &mut Call<'_, '_>, count: u64, mut dice: Dice) -> Done {
         some(&mut popped, &set, &positions, &mut dice, Open::Set);
         let mut rest = set.clone();
         rest.remove_each(&positions);
-        Ok((set, rest, popped))
+        Ok((set, rest, positions, popped))
     };
     let is_there_still = move |call: &mut Call<'_, '_>| {
         let now = call.held.peek_collection::<Set>(&call.keys[0]);
         now.is_ok_and(|now| now.is_some_and(|now| now.is_same(&known)))
     };
-    call.go_long(Work::writes(divide, is_there_still, move |call, (set, rest, popped)| {
+    call.go_long(Work::writes(divide, is_there_still, move |call, (set, rest, positions, popped)| {
         let limits = Limits::of(call.settings);
         call.held.edit_if_there::<Set, _>(&call.keys[0], |old| {
             old.changes = count;
@@ -98,6 +119,8 @@ fn pop_elsewhere(call: &mut Call<'_, '_>, count: u64, mut dice: Dice) -> Done {
             let cut = std::mem::replace(&mut **old, rest).into_cut();
             old.discard(cut);
         })?;
+        let members = positions.iter().map(|at| set.get(*at).expect("a position inside"));
+        call.log_each(&[b"SREM", call.keys[0].bytes], 1, members);
         call.held.discard(set);
         call.reply.append(popped);
         Ok(())

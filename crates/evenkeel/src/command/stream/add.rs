@@ -5,7 +5,7 @@ use evenkeel_store::collection::stream::{NodeLimits, Stream, StreamId};
 
 use super::super::{Args, Call};
 use super::id::{self, NewId};
-use super::trim::{Trim, TrimOptions};
+use super::trim::{Effect, Trim, TrimOptions};
 use crate::config::Settings;
 use crate::error::{Done, Error};
 
@@ -60,7 +60,7 @@ pub(super) fn xadd(call: &mut Call<'_, '_>) -> Done {
     }
     let (now, limits) = (call.now_ms(), limits(call.settings));
     let add = |edit: &mut Edit<'_, Stream>| add(edit, &options, fields, limits, now);
-    let id = if options.only_if_there {
+    let (id, effect) = if options.only_if_there {
         match call.held.edit_if_there(&call.keys[0], add)? {
             Some(added) => added?,
             None => {
@@ -71,8 +71,21 @@ pub(super) fn xadd(call: &mut Call<'_, '_>) -> Done {
     } else {
         call.held.edit(&call.keys[0], add)??
     };
+    log_add(call, id, &effect, options.first_field);
     id::reply(call.reply, id);
     Ok(())
+}
+
+/// Logs an entry by its id, and what was trimmed as what has gone.
+fn log_add(call: &mut Call<'_, '_>, id: StreamId, effect: &Effect, first_field: usize) {
+    if !call.is_logged() {
+        return;
+    }
+    let (key, id, trim) = (call.keys[0].bytes, id.to_string(), effect.words());
+    let head = [b"XADD", key].into_iter().chain(trim.iter().map(Vec::as_slice));
+    let words: Vec<&[u8]> = head.chain([id.as_bytes()]).chain(call.args.from(first_field)).collect();
+    call.log(&words);
+    effect.log_deleted(call, key);
 }
 
 fn add<'f>(
@@ -81,7 +94,7 @@ fn add<'f>(
     fields: impl ExactSizeIterator<Item = &'f [u8]> + Clone,
     limits: NodeLimits,
     now_ms: u64,
-) -> Result<StreamId, Error> {
+) -> Result<(StreamId, Effect), Error> {
     let last = edit.log().last_id();
     if last == StreamId::MAX {
         return Err(Error::text(
@@ -94,11 +107,10 @@ fn add<'f>(
     let is_new = edit.append(id, fields, limits);
     assert!(is_new, "an id after the last is greater");
     edit.changes = 1;
-    if let Some(trim) = &options.trim {
-        let (_, cut) = trim.apply(edit);
-        edit.discard(cut);
-    }
-    Ok(id)
+    let Some(trim) = &options.trim else { return Ok((id, Effect::Nothing)) };
+    let trimmed = trim.apply(edit);
+    edit.discard(trimmed.cut);
+    Ok((id, trimmed.effect))
 }
 
 pub(super) fn limits(settings: &Settings) -> NodeLimits {
@@ -115,13 +127,25 @@ pub(super) fn xtrim(call: &mut Call<'_, '_>) -> Done {
         .finish(call.settings)?
         .ok_or(Error::text("ERR syntax error, XTRIM must be called with a trimming strategy"))?;
     let trimmed = call.held.edit_if_there(&call.keys[0], |edit: &mut Edit<'_, Stream>| {
-        let (trimmed, cut) = trim.apply(edit);
-        edit.discard(cut);
-        edit.changes = trimmed;
-        trimmed
+        let trimmed = trim.apply(edit);
+        edit.discard(trimmed.cut);
+        edit.changes = trimmed.count;
+        (trimmed.count, trimmed.effect)
     })?;
-    call.reply.int(trimmed.unwrap_or(0) as i64);
+    let (trimmed, effect) = trimmed.unwrap_or_default();
+    if trimmed > 0 && call.is_logged() {
+        log_trim(call, &effect);
+    }
+    call.reply.int(trimmed as i64);
     Ok(())
+}
+
+fn log_trim(call: &mut Call<'_, '_>, effect: &Effect) {
+    let (key, trim) = (call.keys[0].bytes, effect.words());
+    if !trim.is_empty() {
+        call.log(&[b"XTRIM", key].into_iter().chain(trim.iter().map(Vec::as_slice)).collect::<Vec<_>>());
+    }
+    effect.log_deleted(call, key);
 }
 
 /// XDEL key id [id ...]

@@ -4,6 +4,7 @@ use evenkeel_store::collection::stream::{Delivery, Group, Log, Stream, StreamId}
 use evenkeel_store::{Concerns, Edit};
 
 use super::super::{Args, Call};
+use super::effect::Effect;
 use super::id;
 use super::range::reply_entry;
 use crate::error::{Done, Error};
@@ -126,7 +127,8 @@ struct ClaimOptions {
 }
 
 impl ClaimOptions {
-    fn parse(args: &Args<'_>, first: usize, now_ms: u64) -> Result<ClaimOptions, Error> {
+    /// `latest_ms`: what can be the time of a delivery at most.
+    fn parse(args: &Args<'_>, first: usize, now_ms: u64, latest_ms: u64) -> Result<ClaimOptions, Error> {
         let (mut options, mut at) = (ClaimOptions::default(), first);
         while at < args.len() {
             let has_value = at + 1 < args.len();
@@ -136,7 +138,7 @@ impl ClaimOptions {
             };
             // A time that cannot be is now: the clocks of clients are not ours.
             let time =
-                |at_ms: i64| u64::try_from(at_ms).ok().filter(|at_ms| *at_ms <= now_ms).or(Some(now_ms));
+                |at_ms: i64| u64::try_from(at_ms).ok().filter(|at_ms| *at_ms <= latest_ms).or(Some(now_ms));
             match args.word(at).as_bytes() {
                 b"FORCE" => options.force = true,
                 b"JUSTID" => options.just_id = true,
@@ -167,19 +169,25 @@ pub(super) fn xclaim(call: &mut Call<'_, '_>) -> Done {
     let min_idle_ms = min_idle(&args, "XCLAIM")?;
     // Whatever is no id begins the options.
     let ids: Vec<StreamId> = args.from(5).map_while(|text| id::strict(text, 0).ok()).collect();
-    let options = ClaimOptions::parse(&args, 5 + ids.len(), now)?;
-    let reply = &mut *call.reply;
-    call.held.edit(&call.keys[0], |edit: &mut Edit<'_, Stream>| {
+    let latest_ms = if call.is_replay() { u64::MAX } else { now };
+    let options = ClaimOptions::parse(&args, 5 + ids.len(), now, latest_ms)?;
+    let (key, reply) = (&call.keys[0], &mut *call.reply);
+    let effect = call.held.edit(key, |edit: &mut Edit<'_, Stream>| {
         let (group, log) = edit.group_mut(args.at(2)).expect("seen above");
+        let mut position = None;
         if options.last_id > group.last_id() {
+            position = Some((options.last_id, group.entries_read()));
             group.set_position(options.last_id, group.entries_read());
         }
         let mut claim = Claim::begin(group, log, args.at(3), now, options.just_id);
         let claimed: Vec<StreamId> =
             ids.into_iter().filter(|id| claim.take(*id, min_idle_ms, &options)).collect();
         claim.reply(reply, claimed.into_iter());
-        (edit.changes, edit.concerns) = (claim.changes, Concerns::Nobody);
+        let Claim { changes, effect, .. } = claim;
+        (edit.changes, edit.concerns) = (changes, Concerns::Nobody);
+        Effect { position, ..effect }
     })?;
+    effect.log(call, key.bytes, args.at(2), args.at(3));
     Ok(())
 }
 
@@ -201,8 +209,8 @@ pub(super) fn xautoclaim(call: &mut Call<'_, '_>) -> Done {
     let sweep = Sweep::over(group, log, start, count, |delivery| {
         min_idle_ms == 0 || idle_ms(now, delivery) >= min_idle_ms
     });
-    let reply = &mut *call.reply;
-    call.held.edit(&call.keys[0], |edit: &mut Edit<'_, Stream>| {
+    let (key, reply) = (&call.keys[0], &mut *call.reply);
+    let effect = call.held.edit(key, |edit: &mut Edit<'_, Stream>| {
         let (group, log) = edit.group_mut(args.at(2)).expect("seen above");
         let mut claim = Claim::begin(group, log, args.at(3), now, just_id);
         sweep.gone.iter().for_each(|id| claim.forget(*id));
@@ -214,8 +222,11 @@ pub(super) fn xautoclaim(call: &mut Call<'_, '_>) -> Done {
         claim.reply(reply, sweep.idle.iter().map(|(id, _)| *id));
         reply.array(sweep.gone.len());
         sweep.gone.iter().for_each(|id| id::reply(reply, *id));
-        (edit.changes, edit.concerns) = (claim.changes, Concerns::Nobody);
+        let Claim { changes, effect, .. } = claim;
+        (edit.changes, edit.concerns) = (changes, Concerns::Nobody);
+        effect
     })?;
+    effect.log(call, key.bytes, args.at(2), args.at(3));
     Ok(())
 }
 
@@ -289,6 +300,8 @@ struct Claim<'a> {
     now_ms: u64,
     just_id: bool,
     changes: u64,
+    /// What it has done, for the log.
+    effect: Effect,
 }
 
 impl<'a> Claim<'a> {
@@ -299,17 +312,22 @@ impl<'a> Claim<'a> {
         now_ms: u64,
         just_id: bool,
     ) -> Claim<'a> {
-        let changes = u64::from(group.add_consumer(consumer, now_ms));
+        let is_new_consumer = group.add_consumer(consumer, now_ms);
+        let (changes, effect) = (u64::from(is_new_consumer), Effect { is_new_consumer, ..Effect::default() });
         group.consumer_mut(consumer).expect("just added").seen_ms = now_ms;
-        Claim { group, log, consumer, now_ms, just_id, changes }
+        Claim { group, log, consumer, now_ms, just_id, changes, effect }
     }
 
     fn forget(&mut self, id: StreamId) {
-        self.changes += u64::from(self.group.forget(id));
+        if self.group.forget(id) {
+            self.changes += 1;
+            self.effect.forgotten.push(id);
+        }
     }
 
     fn give(&mut self, id: StreamId, delivery: Delivery) {
         self.group.give(id, self.consumer, delivery);
+        self.effect.given.push((id, delivery));
         self.group.consumer_mut(self.consumer).expect("just added").active_ms = Some(self.now_ms);
         self.changes += 1;
     }

@@ -4,6 +4,7 @@ use evenkeel_store::collection::stream::{Delivery, Group, Log, Stream, StreamId}
 use evenkeel_store::{Concerns, Kind, WrongType};
 
 use super::super::Call;
+use super::effect::Effect;
 use super::id;
 use super::range::reply_entry;
 use super::read::{ReadOptions, begin_stream, may_wait, positions_after, reply_streams};
@@ -27,6 +28,7 @@ struct Reader<'a> {
     count: u64,
     no_ack: bool,
     now_ms: u64,
+    is_logged: bool,
 }
 
 /// XREADGROUP GROUP group consumer [COUNT count] [BLOCK milliseconds] [NOACK] STREAMS key [key ...] id [id ...]
@@ -39,7 +41,8 @@ pub(super) fn xreadgroup(call: &mut Call<'_, '_>) -> Done {
     }
     let (group, consumer) = (call.args.at(options.group), call.args.at(options.group + 1));
     let ReadOptions { count, no_ack, .. } = options;
-    let reader = Reader { group, consumer, count, no_ack, now_ms: call.now_ms() };
+    let reader =
+        Reader { group, consumer, count, no_ack, now_ms: call.now_ms(), is_logged: call.is_logged() };
     let served =
         reply_streams(call, wishes.into_iter(), |call, stream, wish| reader.serve(call, stream, wish));
     if served || !may_wait(call, &options) {
@@ -103,19 +106,22 @@ impl Reader<'_> {
         let served = call.held.edit_if_there(key, |edit: &mut evenkeel_store::Edit<'_, Stream>| {
             (edit.changes, edit.concerns) = (1, Concerns::Nobody);
             let (group, log) = edit.group_mut(self.group).expect("seen above");
-            group.add_consumer(self.consumer, self.now_ms);
+            let is_new_consumer = group.add_consumer(self.consumer, self.now_ms);
             let consumer = group.consumer_mut(self.consumer).expect("just added");
             consumer.seen_ms = self.now_ms;
-            match wish {
+            let effect = match wish {
                 Wish::New => self.deliver(reply, key.bytes, group, log),
                 Wish::After(id) => self.repeat(reply, key.bytes, group, log, id),
-            }
+            };
+            Effect { is_new_consumer, ..effect }
         });
-        matches!(served, Ok(Some(())))
+        let Ok(Some(effect)) = served else { return false };
+        effect.log(call, key.bytes, self.group, self.consumer);
+        true
     }
 
     /// Delivers new entries.
-    fn deliver(&self, reply: &mut Reply, key: &[u8], group: &mut Group, log: &Log) {
+    fn deliver(&self, reply: &mut Reply, key: &[u8], group: &mut Group, log: &Log) -> Effect {
         let positions = positions_after(log, group.last_id(), self.count);
         begin_stream(reply, key, (positions.end - positions.start) as usize);
         let entries = log.entries().range(positions);
@@ -125,14 +131,22 @@ impl Reader<'_> {
         });
         let ids: Vec<StreamId> = ids.collect();
         ids.iter().for_each(|id| group.advance(*id, log));
+        let mut effect =
+            Effect { position: Some((group.last_id(), group.entries_read())), ..Effect::default() };
         if !self.no_ack {
+            let delivery = Delivery { at_ms: self.now_ms, count: 1 };
+            if self.is_logged {
+                effect.given = ids.iter().map(|id| (*id, delivery)).collect();
+            }
             group.deliver(self.consumer, ids.into_iter(), self.now_ms);
             group.consumer_mut(self.consumer).expect("just added").active_ms = Some(self.now_ms);
         }
+        effect
     }
 
     /// Delivers again what the consumer has not acknowledged. Of an entry that is no more there is only the id.
-    fn repeat(&self, reply: &mut Reply, key: &[u8], group: &mut Group, log: &Log, after: StreamId) {
+    fn repeat(&self, reply: &mut Reply, key: &[u8], group: &mut Group, log: &Log, after: StreamId) -> Effect {
+        let mut effect = Effect::default();
         let first = after.next().expect("the last of all ids means another thing");
         let consumer = group.consumer(self.consumer).expect("just added");
         let ids = consumer.pending_ids(first, StreamId::MAX).take(self.count as usize);
@@ -144,7 +158,9 @@ impl Reader<'_> {
                     reply_entry(reply, &entry);
                     let pending = group.pending(id).expect("what a consumer has pending, the group has");
                     let count = pending.delivery.count.wrapping_add(1);
-                    group.give(id, self.consumer, Delivery { at_ms: self.now_ms, count });
+                    let delivery = Delivery { at_ms: self.now_ms, count };
+                    group.give(id, self.consumer, delivery);
+                    effect.given.push((id, delivery));
                 }
                 None => {
                     reply.array(2);
@@ -153,5 +169,6 @@ impl Reader<'_> {
                 }
             }
         }
+        effect
     }
 }

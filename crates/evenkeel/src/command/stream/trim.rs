@@ -7,7 +7,7 @@
 use evenkeel_store::collection::Cut;
 use evenkeel_store::collection::stream::{Stream, StreamId};
 
-use super::super::Args;
+use super::super::{Args, Call};
 use super::id;
 use crate::config::Settings;
 use crate::error::Error;
@@ -50,6 +50,44 @@ pub(super) struct Trim {
     /// Whole pages, and no more than so many entries.
     approximately: Option<u64>,
     refs: Refs,
+}
+
+/// What has come of it.
+#[derive(Default)]
+pub(super) struct Trimmed {
+    /// Entries that have gone.
+    pub(super) count: u64,
+    /// What is to be freed.
+    pub(super) cut: Cut,
+    pub(super) effect: Effect,
+}
+
+/// The same as the log has it: an approximate trim depends on where pages end, which is not the same elsewhere.
+#[derive(Default)]
+pub(super) enum Effect {
+    #[default]
+    Nothing,
+    /// Only the last `len` entries are left; with DELREF the groups have forgotten the others.
+    CutTo { len: u64, forgets: bool },
+    /// These have been deleted.
+    Deleted(Vec<StreamId>),
+}
+
+impl Effect {
+    /// What stands behind the key of an XADD or XTRIM that trims just as much.
+    pub(super) fn words(&self) -> Vec<Vec<u8>> {
+        let Effect::CutTo { len, forgets } = self else { return Vec::new() };
+        let refs = forgets.then(|| b"DELREF".to_vec());
+        let trim = [b"MAXLEN".to_vec(), b"=".to_vec(), len.to_string().into_bytes()];
+        refs.into_iter().chain(trim).collect()
+    }
+
+    /// Logs what XADD or XTRIM has deleted entry by entry.
+    pub(super) fn log_deleted(&self, call: &mut Call<'_, '_>, key: &[u8]) {
+        if let Effect::Deleted(ids) = self {
+            call.log_each(&[b"XDEL", key], 1, ids.iter().map(StreamId::to_string));
+        }
+    }
 }
 
 /// Options of XADD and XTRIM, as far as they have been read.
@@ -134,8 +172,8 @@ fn not_negative(args: &Args<'_>, at: usize, name: &str) -> Result<u64, Error> {
 }
 
 impl Trim {
-    /// Trims the stream; how many entries have gone, and what there is to be freed.
-    pub(super) fn apply(&self, stream: &mut Stream) -> (u64, Cut) {
+    /// Trims the stream.
+    pub(super) fn apply(&self, stream: &mut Stream) -> Trimmed {
         let entries = stream.entries();
         let beyond = match self.threshold {
             Threshold::MaxLen(max) => entries.len().saturating_sub(max),
@@ -146,23 +184,25 @@ impl Trim {
             None => beyond,
         };
         if first == 0 {
-            return (0, Cut::default());
+            return Trimmed::default();
         }
         match self.refs {
-            Refs::Keep => (first, stream.trim(first)),
+            Refs::Keep => cut_off(stream, first, false),
             Refs::Delete => {
                 stream.forget_first(first);
-                (first, stream.trim(first))
+                cut_off(stream, first, true)
             }
             Refs::Acked => {
                 let most = matches!(self.threshold, Threshold::MaxLen(_)).then_some(first);
-                (self.trim_acknowledged(stream, first, most), Cut::default())
+                let deleted = self.trim_acknowledged(stream, first, most);
+                let count = deleted.len() as u64;
+                Trimmed { count, cut: Cut::default(), effect: Effect::Deleted(deleted) }
             }
         }
     }
 
     /// Deletes entries that nobody refers to: of the first `first` ones, or, by number, so many wherever they are.
-    fn trim_acknowledged(&self, stream: &mut Stream, first: u64, most: Option<u64>) -> u64 {
+    fn trim_acknowledged(&self, stream: &mut Stream, first: u64, most: Option<u64>) -> Vec<StreamId> {
         let among = match most {
             Some(_) if self.approximately.is_none() => stream.len(),
             _ => first,
@@ -171,6 +211,11 @@ impl Trim {
         let free = free.filter(|id| !stream.is_referenced(*id)).take(first as usize);
         let free: Vec<StreamId> = free.collect();
         free.iter().for_each(|id| _ = stream.delete(*id));
-        free.len() as u64
+        free
     }
+}
+
+fn cut_off(stream: &mut Stream, first: u64, forgets: bool) -> Trimmed {
+    let cut = stream.trim(first);
+    Trimmed { count: first, cut, effect: Effect::CutTo { len: stream.len(), forgets } }
 }

@@ -119,6 +119,15 @@ fn reply_popped(reply: &mut Reply, zset: &ZSet, range: Range<u64>, end: End, key
     }
 }
 
+/// Logs that members were taken from the set at the call's key of this number: the other keys do not matter any more.
+fn log_pop(call: &mut Call<'_, '_>, key: usize, end: End, count: u64) {
+    let command: &[u8] = match end {
+        End::Min => b"ZPOPMIN",
+        End::Max => b"ZPOPMAX",
+    };
+    call.log(&[command, call.keys[key].bytes, count.to_string().as_bytes()]);
+}
+
 fn begin(reply: &mut Reply, key: &[u8], members: usize, shape: Shape) {
     match shape {
         Shape::Flat => reply.array(2 * members),
@@ -140,6 +149,7 @@ pub(super) fn zmpop(call: &mut Call<'_, '_>) -> Done {
     let (end, count) = parse_mpop(&call.args, 1)?;
     for key in 0..call.keys.len() {
         if pop(call, key, end, count, Shape::KeyAndPairs)? {
+            log_pop(call, key, end, count);
             return Ok(());
         }
     }
@@ -195,6 +205,7 @@ fn pop_or_wait(call: &mut Call<'_, '_>, timeout: Timeout, end: End, count: u64, 
     let keys = 0..call.keys.len();
     for key in call.tries(keys.clone()) {
         if pop(call, key, end, count, shape)? {
+            log_pop(call, key, end, count);
             return Ok(());
         }
     }

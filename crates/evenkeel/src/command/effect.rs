@@ -1,0 +1,135 @@
+//! What is logged instead of a command: other commands with the same effect at any time and place.
+//!
+//! The log is read by servers for which nothing has expired yet and whose clock shows another time, or none. A command that
+//! depends on the clock, on chance, on what has expired or on who waits is logged by what it has done. docs/log.md has the
+//! whole list.
+//!
+//! What a command has done may be a million words, and whoever reads the log need not be made to take them all at once: they
+//! are logged as several commands, which are one record, and so one transaction to the reader.
+
+use std::borrow::Cow;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use evenkeel_resp::float;
+use evenkeel_store::collection::{List, ZSet};
+use evenkeel_store::{Held, Key};
+
+use super::{Call, Command};
+use crate::serial::{Value, payload};
+
+/// Words behind the head of one logged command, and bytes of them, after which the next one begins.
+const WORDS_MAX: usize = 1_000;
+const BYTES_MAX: usize = 64 * 1024;
+
+/// Calls `each` with the words in pieces of bounded length, whose numbers of words are multiples of `step`.
+fn in_pieces<W: AsRef<[u8]>>(words: impl IntoIterator<Item = W>, step: usize, mut each: impl FnMut(&[W])) {
+    let (mut piece, mut bytes) = (Vec::new(), 0);
+    for word in words {
+        bytes += word.as_ref().len();
+        piece.push(word);
+        if piece.len() % step == 0 && (piece.len() >= WORDS_MAX || bytes >= BYTES_MAX) {
+            each(&piece);
+            piece.clear();
+            bytes = 0;
+        }
+    }
+    if !piece.is_empty() {
+        each(&piece);
+    }
+}
+
+/// Logs commands that begin with `head` and go on with the words, of which `step` belong together.
+pub(crate) fn log_each<W: AsRef<[u8]>>(
+    held: &mut Held<'_>,
+    db: u32,
+    head: &[&[u8]],
+    step: usize,
+    words: impl IntoIterator<Item = W>,
+) {
+    if !held.is_logged() {
+        return;
+    }
+    in_pieces(words, step, |piece| {
+        let args: Vec<&[u8]> = head.iter().copied().chain(piece.iter().map(AsRef::as_ref)).collect();
+        held.log(db, args.into_iter());
+    });
+}
+
+/// Logs that a key holds this list now, and nothing else; an empty one: that it is gone.
+pub(crate) fn log_list(held: &mut Held<'_>, db: u32, key: &[u8], list: &List) {
+    held.log(db, [b"DEL", key].into_iter());
+    log_each(held, db, &[b"RPUSH", key], 1, list.range(0..list.len()));
+}
+
+/// The same for a sorted set.
+pub(crate) fn log_zset(held: &mut Held<'_>, db: u32, key: &[u8], zset: &ZSet) {
+    held.log(db, [b"DEL", key].into_iter());
+    let words = zset.range(0..zset.len()).flat_map(|(member, score)| {
+        [Cow::Owned(float::Text::new(score).as_bytes().to_vec()), Cow::Borrowed(member)]
+    });
+    log_each(held, db, &[b"ZADD", key], 2, words);
+}
+
+impl Call<'_, '_> {
+    /// Logs commands that begin with `head` and go on with the words, of which `step` belong together.
+    pub(crate) fn log_each<W: AsRef<[u8]>>(
+        &mut self,
+        head: &[&[u8]],
+        step: usize,
+        words: impl IntoIterator<Item = W>,
+    ) {
+        log_each(self.held, self.session.db, head, step, words);
+    }
+
+    /// The same for commands that want to know how many fields of a hash follow.
+    pub(crate) fn log_fields<W: AsRef<[u8]>>(
+        &mut self,
+        head: &[&[u8]],
+        step: usize,
+        words: impl IntoIterator<Item = W>,
+    ) {
+        if !self.is_logged() {
+            return;
+        }
+        in_pieces(words, step, |piece| {
+            let count = (piece.len() / step).to_string();
+            let fields: [&[u8]; 2] = [b"FIELDS", count.as_bytes()];
+            let args = head.iter().chain(&fields).copied().chain(piece.iter().map(AsRef::as_ref));
+            let args: Vec<&[u8]> = args.collect();
+            self.held.log(self.session.db, args.into_iter());
+        });
+    }
+
+    /// Logs the command as it came.
+    pub(super) fn log_as_it_came(&mut self, row: &Command) {
+        // By the name that every server knows it by, whatever the configuration calls it here.
+        let (name, args) = (row.name.split('|').next().expect("a name"), self.args);
+        let arg = |at| if at == 0 { name.as_bytes() } else { args.at(at) };
+        self.held.log(self.session.db, (0..args.len()).map(arg));
+    }
+
+    /// Logs what the command's keys hold now, for a command that broke down half way.
+    #[cold]
+    pub(super) fn log_wreck(&mut self) {
+        for key in self.keys {
+            // Half a change may have left what cannot be written; then the key is left as the log has it.
+            let state = catch_unwind(AssertUnwindSafe(|| self.state_of(key)));
+            let (db, Ok(state)) = (key.place.db() as u32, state) else { continue };
+            self.held.log(db, [b"DEL", key.bytes].into_iter());
+            if let Some((payload, deadline)) = state {
+                let args: [&[u8]; 5] = [b"RESTORE", key.bytes, deadline.as_bytes(), &payload, b"ABSTTL"];
+                self.held.log(db, args.into_iter());
+            }
+        }
+    }
+
+    /// A key's value as RESTORE takes it, and its deadline, which is zero if there is none.
+    fn state_of(&mut self, key: &Key<'_>) -> Option<(Vec<u8>, String)> {
+        let view = self.held.peek(key)?;
+        let deadline = view.deadline().unwrap_or(0).to_string();
+        Some((payload(&Value::of(view), self.settings), deadline))
+    }
+}
+
+#[cfg(test)]
+mod tests;

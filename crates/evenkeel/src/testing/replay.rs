@@ -1,0 +1,99 @@
+//! The log of a server in process, and a server that replays one.
+
+use evenkeel_resp::value::{Value, decode};
+use evenkeel_store::journal::{Reader, select};
+use evenkeel_testkit::Target;
+use evenkeel_testkit::digest::{Digest, digest};
+
+use super::World;
+
+/// What reads the log of a [`World`], as one stream of commands.
+pub(crate) struct Recorder {
+    reader: Reader,
+    pub(crate) bytes: Vec<u8>,
+    db: u32,
+}
+
+impl World {
+    /// Begins the log.
+    pub(crate) fn record(&mut self) -> Recorder {
+        let (server, seat) = (self.server.clone(), &mut self.workers[0].seat);
+        server.keyspace.enter(seat);
+        let last = server.keyspace.hold_all(seat).turn_log(true);
+        server.keyspace.leave(seat);
+        Recorder { reader: Reader::after(&server.keyspace.journal, last), bytes: Vec::new(), db: 0 }
+    }
+
+    /// A server whose clock stands at zero, so that nothing expires.
+    pub(crate) fn timeless() -> World {
+        let mut world = World::new();
+        world.now_ms = 0;
+        world
+    }
+
+    /// Runs what a log says, each command of which must succeed.
+    #[track_caller]
+    pub(crate) fn replay(&mut self, log: &[u8]) {
+        for args in commands_of(log) {
+            self.send("log", &args);
+            let reply = self.receive("log").expect("nothing in a log waits");
+            let failed = reply.is_error() || reply.as_items().unwrap_or_default().iter().any(Value::is_error);
+            assert!(!failed, "{} says {reply}", shown(&args));
+        }
+    }
+
+    /// All that is there, also what has expired and is not removed yet.
+    pub(crate) fn digest(&mut self) -> Digest {
+        let now_ms = std::mem::take(&mut self.now_ms);
+        let digest = digest(self);
+        self.now_ms = now_ms;
+        digest
+    }
+
+    /// Sweeps all databases once.
+    pub(crate) fn sweep_all(&mut self) {
+        let (now_ms, server) = (self.now_ms, self.server.clone());
+        for db in 0..server.keyspace.databases() {
+            let executor = &mut self.workers[0];
+            executor.refresh(now_ms);
+            server.keyspace.enter(&mut executor.seat);
+            server.keyspace.hold_none(&mut executor.seat).sweep(db, 0, evenkeel_store::SLOTS, || false);
+            executor.serve_woken();
+            server.keyspace.leave(&mut executor.seat);
+        }
+        self.resume_all();
+    }
+}
+
+impl Recorder {
+    /// Takes what has been logged since; returns it as lines.
+    pub(crate) fn take(&mut self, world: &World) -> Vec<String> {
+        let from = self.bytes.len();
+        let (bytes, db) = (&mut self.bytes, &mut self.db);
+        self.reader.read(&world.server.keyspace.journal, |record| {
+            if record.first_db != *db {
+                select(bytes, record.first_db);
+            }
+            bytes.extend_from_slice(record.bytes);
+            *db = record.last_db;
+            true
+        });
+        commands_of(&self.bytes[from..]).iter().map(|args| shown(args)).collect()
+    }
+}
+
+/// The commands of a log.
+fn commands_of(mut log: &[u8]) -> Vec<Vec<Vec<u8>>> {
+    let mut commands = Vec::new();
+    while let Some((command, used)) = decode(log).expect("a log is well-formed") {
+        let words = command.as_items().expect("a command is an array").iter();
+        commands.push(words.map(|word| word.as_bytes().expect("a word is a string").to_vec()).collect());
+        log = &log[used..];
+    }
+    assert!(log.is_empty(), "a log ends with a command");
+    commands
+}
+
+fn shown(args: &[Vec<u8>]) -> String {
+    evenkeel_testkit::words::join(args)
+}

@@ -1,0 +1,264 @@
+//! The log, in every order in which its threads can go, as far as they are few: its file is compiled against loom. And with
+//! real threads on a keyspace: what was logged, replayed, is what the keyspace holds.
+
+#[path = "../../src/journal.rs"]
+#[allow(dead_code, unreachable_pub)]
+mod model;
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::time::Duration;
+
+use evenkeel_store::journal::{Reader, Record};
+use evenkeel_store::{Expire, Held, Key, Keyspace, SLOTS, Seat};
+use evenkeel_testkit::Random;
+use loom::sync::Arc;
+use loom::thread;
+
+use crate::gate::explore;
+use crate::sync::Mutex;
+use crate::world::{START_MS, random, scaled};
+
+/// The log, and slots with how often each was written to.
+struct Shared {
+    journal: model::Journal,
+    slots: Vec<Mutex<u64>>,
+}
+
+/// Writes to a slot, and logs its number and how often that was written to.
+fn write(shared: &Shared, draft: &mut model::Draft, slot: usize) {
+    let mut writes = shared.slots[slot].lock();
+    *writes += 1;
+    let words = [slot.to_string(), writes.to_string()];
+    draft.push(0, words.iter().map(String::as_bytes));
+    draft.commit(&shared.journal);
+}
+
+/// What a record says.
+fn written(record: model::Record<'_>) -> (usize, u64) {
+    let text = std::str::from_utf8(record.bytes).expect("digits");
+    let mut words = text.split("\r\n").skip(2).step_by(2);
+    let mut number = || words.next().and_then(|word| word.parse::<u64>().ok()).expect("two numbers");
+    (number() as usize, number())
+}
+
+/// Each of `writers` writes to these slots one after the other, and lays a page down after each `page` of them. A reader that
+/// sleeps when there is nothing gets all of it, the writes of each slot in their order.
+fn explore_writers(preemptions: usize, writers: &'static [&'static [usize]], page: usize) {
+    explore(preemptions, move || {
+        let slots = (0..2).map(|_| Mutex::new(0)).collect();
+        let shared = Arc::new(Shared { journal: model::Journal::new(writers.len()), slots });
+        let threads: Vec<_> = writers
+            .iter()
+            .enumerate()
+            .map(|(seat, slots)| {
+                let shared = shared.clone();
+                thread::spawn(move || {
+                    let mut draft = model::Draft::default();
+                    for slots in slots.chunks(page) {
+                        slots.iter().for_each(|slot| write(&shared, &mut draft, *slot));
+                        shared.journal.lay_down(seat, &mut draft);
+                    }
+                })
+            })
+            .collect();
+        let total: usize = writers.iter().map(|slots| slots.len()).sum();
+        let (mut reader, mut seen) = (model::Reader::after(&shared.journal, 0), [0, 0]);
+        loop {
+            reader.read(&shared.journal, |record| {
+                let (slot, writes) = written(record);
+                assert_eq!(writes, seen[slot] + 1, "the writes of a slot are numbered in their order");
+                seen[slot] = writes;
+                true
+            });
+            if reader.last() == total as u64 {
+                break;
+            }
+            reader.sleep(&shared.journal, Duration::MAX);
+        }
+        threads.into_iter().for_each(|thread| thread.join().expect("no panic"));
+        assert_eq!(shared.journal.unread(), 0);
+    });
+}
+
+#[test]
+fn two_write_to_the_same_slot() {
+    explore_writers(3, &[&[0], &[0]], 1);
+}
+
+#[test]
+fn pages_that_come_late_are_waited_for() {
+    explore_writers(2, &[&[0, 1], &[1]], 2);
+}
+
+#[test]
+fn one_lays_down_two_pages() {
+    explore_writers(2, &[&[0, 0], &[0]], 1);
+}
+
+// Real threads.
+
+const THREADS: usize = 4;
+const KEYS: usize = 200;
+
+/// Half of the keys share a slot.
+fn name(at: usize) -> (u32, Vec<u8>) {
+    let name = if at.is_multiple_of(2) { format!("{{tag}}{at}") } else { format!("key{at}") };
+    (at as u32 % 2, name.into_bytes())
+}
+
+struct Writer<'a> {
+    keyspace: &'a Keyspace,
+    seat: Seat,
+    random: Random,
+    written: u64,
+}
+
+impl Writer<'_> {
+    /// A batch: some commands, one page.
+    fn act(&mut self) {
+        self.keyspace.enter(&mut self.seat);
+        for _ in 0..=self.random.below(4) {
+            match self.random.below(500) {
+                0 => self.flush(),
+                1 => _ = self.keyspace.hold_none(&mut self.seat).sweep(0, 0, SLOTS, || false),
+                _ => self.write(),
+            }
+        }
+        self.keyspace.leave(&mut self.seat);
+        if self.random.chance(10) {
+            self.seat.now_ms += 1;
+        }
+    }
+
+    /// Up to four keys in any slots, of which some are set, some removed.
+    fn write(&mut self) {
+        let names: Vec<_> = (0..=self.random.below(4)).map(|_| name(self.random.below(KEYS))).collect();
+        let keys: Vec<Key<'_>> = names.iter().map(|(db, name)| self.keyspace.key(*db, name)).collect();
+        let mut places = keys.iter().map(|key| key.place).collect();
+        let mut held = self.keyspace.hold(&mut self.seat, &mut places);
+        for key in &keys {
+            self.written += 1;
+            change(&mut held, key, &mut self.random, self.written);
+            if self.random.chance(5) {
+                std::thread::yield_now(); // on few cores, threads hardly ever meet by themselves
+            }
+        }
+    }
+
+    fn flush(&mut self) {
+        let mut held = self.keyspace.hold_all(&mut self.seat);
+        let flushed = held.flush(1);
+        held.log(1, [&b"FLUSHDB"[..]].into_iter());
+        drop(held);
+        drop(flushed);
+    }
+}
+
+fn change(held: &mut Held<'_>, key: &Key<'_>, random: &mut Random, value: u64) {
+    let db = key.place.db() as u32;
+    if random.chance(25) {
+        if held.remove(key) {
+            held.log(db, [b"DEL", key.bytes].into_iter());
+        }
+        return;
+    }
+    let value = format!("{value} by {:?}", std::thread::current().id());
+    let expire = if random.chance(30) { Expire::At(held.seat.now_ms + 3) } else { Expire::Clear };
+    held.set_string(key, value.as_bytes(), expire);
+    held.log(db, [b"SET", key.bytes, value.as_bytes()].into_iter());
+}
+
+type Keys = HashMap<(u32, Vec<u8>), Vec<u8>>;
+
+/// Does what a record says.
+fn replay(keys: &mut Keys, record: &Record<'_>) {
+    let (mut db, mut rest) = (record.first_db, record.bytes);
+    while let Some((command, used)) = first_command(rest) {
+        rest = &rest[used..];
+        match (&command[0][..], &command[1..]) {
+            (b"SET", [key, value]) => drop(keys.insert((db, key.clone()), value.clone())),
+            (b"DEL", [key]) => {
+                assert!(keys.remove(&(db, key.clone())).is_some(), "what is removed was there")
+            }
+            (b"SELECT", [to]) => db = String::from_utf8_lossy(to).parse().expect("a number"),
+            (b"FLUSHDB", []) => keys.retain(|(key_db, _), _| *key_db != db),
+            (b"MULTI" | b"EXEC", []) => {}
+            other => panic!("nobody logs {other:?}"),
+        }
+    }
+    assert_eq!(db, record.last_db);
+}
+
+/// The words of the first command, and its length.
+fn first_command(bytes: &[u8]) -> Option<(Vec<Vec<u8>>, usize)> {
+    let line = |at: usize| {
+        let end = at + bytes[at..].windows(2).position(|two| two == b"\r\n").expect("a line has an end");
+        let number = std::str::from_utf8(&bytes[at + 1..end]).expect("digits").parse::<usize>();
+        (number.expect("a length"), end + 2)
+    };
+    if bytes.is_empty() {
+        return None;
+    }
+    let (count, mut at) = line(0);
+    let words = (0..count).map(|_| {
+        let (len, start) = line(at);
+        at = start + len + 2;
+        bytes[start..start + len].to_vec()
+    });
+    let words = words.collect();
+    Some((words, at))
+}
+
+#[test]
+fn what_threads_log_leads_to_what_they_wrote() {
+    let mut seeds = random("what_threads_log_leads_to_what_they_wrote");
+    let keyspace = Keyspace::new(2, THREADS + 1, START_MS, seeds.draw());
+    let mut seat = keyspace.seat();
+    seat.now_ms = START_MS;
+    keyspace.enter(&mut seat);
+    let last = keyspace.hold_all(&mut seat).turn_log(true);
+    keyspace.leave(&mut seat);
+    let (batches, writing) = (scaled(30, 15_000, 150_000), AtomicUsize::new(THREADS));
+    let (mut reader, mut keys) = (Reader::after(&keyspace.journal, last), Keys::new());
+    std::thread::scope(|scope| {
+        for _ in 0..THREADS {
+            let (keyspace, writing, random) = (&keyspace, &writing, Random::new(seeds.draw()));
+            let mut seat = keyspace.seat();
+            seat.now_ms = START_MS;
+            scope.spawn(move || {
+                let mut writer = Writer { keyspace, seat, random, written: 0 };
+                (0..batches).for_each(|_| writer.act());
+                writing.fetch_sub(1, Relaxed);
+                keyspace.journal.wake();
+            });
+        }
+        while writing.load(Relaxed) > 0 {
+            reader.read(&keyspace.journal, |record| {
+                replay(&mut keys, &record);
+                true
+            });
+            reader.sleep(&keyspace.journal, Duration::from_secs(60));
+        }
+    });
+    reader.read(&keyspace.journal, |record| {
+        replay(&mut keys, &record);
+        true
+    });
+    assert_eq!((reader.last(), keyspace.journal.unread()), (keyspace.journal.last(), 0), "all was read");
+    seat.now_ms = 0; // nothing has expired: only what was removed is gone
+    let mut there = Keys::new();
+    for at in 0..KEYS {
+        let (db, bytes) = name(at);
+        let key = keyspace.key(db, &bytes);
+        keyspace.enter(&mut seat);
+        let mut held = keyspace.hold_one(&mut seat, key.place);
+        let value = held.string(&key).expect("a string").map(|value| value.bytes().into_owned());
+        drop(held);
+        keyspace.leave(&mut seat);
+        if let Some(value) = value {
+            there.insert((db, bytes), value);
+        }
+    }
+    assert!(keys == there, "{} keys in the log, {} in the keyspace", keys.len(), there.len());
+}
