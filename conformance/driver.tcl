@@ -16,11 +16,11 @@
 # A read from the server blocks without limit in Tcl. Whoever runs this file watches the modification time of
 # PROGRESS and kills the servers listed in PIDS when it stands still: the read then fails, and so does the test.
 #
-# Run in the suite's directory:  tclsh driver.tcl UNIT SKIPS OUT skip|try BASEPORT PORTCOUNT [ONLY...]
+# Run in the suite's directory:  tclsh driver.tcl UNIT SKIPS OUT skip|try BASEPORT PORTCOUNT DIRECTIVES [ONLY...]
 # Writes OUT (one line per test: status, milliseconds, name, detail; tab-separated), OUT.pids and OUT.progress.
 
-lassign $argv unit skips_file out mode base_port port_count
-set only [lrange $argv 6 end]
+lassign $argv unit skips_file out mode base_port port_count directives
+set only [lrange $argv 7 end]
 
 # --- The list of tests to leave out ---------------------------------------------------------------------------
 
@@ -163,6 +163,10 @@ proc send_data_packet {channel status data {elapsed 0}} {
 }
 
 proc start_server {options {code undefined}} {
+    if {$::directives ne ""} {
+        set theirs [expr {[dict exists $options overrides] ? [dict get $options overrides] : ""}]
+        dict set options overrides [concat $theirs $::directives]
+    }
     if {$code ne "undefined" && $::test_depth == 0} { set code [list run_statements $code] }
     uplevel 1 [list suite_start_server $options $code]
 }

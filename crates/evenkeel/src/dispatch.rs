@@ -56,9 +56,17 @@ pub(crate) struct Executor {
     pub(crate) evict_ticks: Ticks,
     /// When the command at hand began: the end of the one before.
     pub(crate) last_ticks: Ticks,
+    /// When a connection has had its share of the turn.
+    time_up: Ticks,
+    /// `SHARE_US` in ticks.
+    pub(crate) share: Ticks,
     /// Waiters that the command at hand has served; told when its locks are released.
     resumed: Vec<Resumed>,
 }
+
+/// Microseconds that a connection's commands may take before it is other connections' turn: as long as a slice of
+/// background work. A command is not interrupted, so a connection can take that and the time of one command.
+const SHARE_US: u64 = SLICE_US_MAX;
 
 /// Keys evicted between two looks at the memory that tables no longer need.
 const EVICT_AT_ONCE: usize = 16;
@@ -88,6 +96,8 @@ impl Executor {
             out_of_memory: false,
             evict_ticks: 0,
             last_ticks: clock::ticks(),
+            time_up: Ticks::MAX,
+            share: SHARE_US * clock::ticks_per_us(),
             resumed: Vec::new(),
         };
         executor.refresh(clock::unix_ms());
@@ -96,6 +106,18 @@ impl Executor {
 
     pub(crate) fn stats(&self) -> &Stats {
         &self.server.stats[self.worker]
+    }
+
+    /// A connection's share of the turn begins.
+    #[inline]
+    pub(crate) fn begin_share(&mut self) {
+        self.time_up = self.last_ticks + self.share;
+    }
+
+    /// Whether the connection has had its share.
+    #[inline]
+    pub(crate) fn is_time_up(&self) -> bool {
+        self.last_ticks >= self.time_up
     }
 
     /// Takes note of the time and of changed settings. To be called once per loop turn.
@@ -196,10 +218,13 @@ impl Executor {
         if self.server.pause.delays(row, session, self.seat.now_ms) {
             return Ok(Admitted::Paused);
         }
-        if self.server.persist.obstacles.any() != 0
-            && let Some(error) = self.server.persist.obstacles.refuses(row, session)
-        {
-            return Err(error);
+        if self.server.persist.obstacles.any() != 0 && !session.replays {
+            if let Some(error) = self.server.persist.refuses(row, session) {
+                return Err(error);
+            }
+            if self.server.persist.obstacles.delays(row, session) {
+                return Ok(Admitted::Paused);
+            }
         }
         if let Some(multi) = &mut session.multi
             && !row.flags.has(Flags::NOT_QUEUED)

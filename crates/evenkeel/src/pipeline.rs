@@ -55,6 +55,8 @@ pub(crate) enum Ended {
     Empty,
     /// The reply is large enough to be sent; there is more.
     Full,
+    /// It is other connections' turn; there may be more.
+    TimeUp,
     /// The next command has to wait for the end of a pause.
     Paused,
     /// The last command waits, and so does what comes after it.
@@ -201,7 +203,9 @@ impl Pipeline {
             ended = match outcome {
                 Some(Outcome::Paused) => Some((index, Ended::Paused)),
                 Some(Outcome::Suspended) => Some((index, Ended::Suspended)),
-                Some(Outcome::Replied) | None => None,
+                Some(Outcome::Replied) | None => {
+                    (executor.is_time_up() && !session.closing).then_some((index, Ended::TimeUp))
+                }
             };
             if ended.is_some() || session.closing {
                 break;

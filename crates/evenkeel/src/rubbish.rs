@@ -14,6 +14,8 @@ pub(crate) struct Rubbish {
 struct Counts {
     given: AtomicU64,
     freed: AtomicU64,
+    /// `freed` at the last CONFIG RESETSTAT.
+    forgotten: AtomicU64,
     /// FLUSHDBs and FLUSHALLs whose memory has not come back yet.
     flushes: AtomicU64,
 }
@@ -61,9 +63,14 @@ impl Rubbish {
         self.counts.given.load(Relaxed).saturating_sub(self.counts.freed.load(Relaxed))
     }
 
-    /// Things freed since the start.
+    /// Things freed since the start, or the last reset.
     pub(crate) fn freed(&self) -> u64 {
-        self.counts.freed.load(Relaxed)
+        self.counts.freed.load(Relaxed).saturating_sub(self.counts.forgotten.load(Relaxed))
+    }
+
+    /// Counts from zero on what is freed.
+    pub(crate) fn reset(&self) {
+        self.counts.forgotten.store(self.counts.freed.load(Relaxed), Relaxed);
     }
 }
 

@@ -12,6 +12,7 @@ use parking_lot::{Mutex, RwLock};
 
 use crate::clients::{ClientInfo, Clients};
 use crate::clock;
+use crate::command::migrate::Targets;
 use crate::command::table::{renamed, table};
 use crate::command::{Command, Flags, Reach, Table};
 use crate::config::Settings;
@@ -63,6 +64,8 @@ pub(crate) struct Server {
     pub(crate) census: Census,
     pub(crate) slowlog: SlowLog,
     pub(crate) latency: Monitor,
+    /// Connections that MIGRATE keeps.
+    pub(crate) targets: Targets,
 }
 
 impl Server {
@@ -76,8 +79,8 @@ impl Server {
         let now = clock::unix_ms();
         let census = Census::new(settings.databases);
         // Workers, as many threads for long commands and for loading, the control thread, those that load what is too
-        // large for the others and that take snapshots, and one more for tests and tools.
-        let keyspace = Keyspace::new(settings.databases, 3 * workers + 4, now, random_seed());
+        // large for the others and that take snapshots, one that runs the log's commands again, and one more for tests.
+        let keyspace = Keyspace::new(settings.databases, 3 * workers + 5, now, random_seed());
         let loaders = (0..=workers).map(|_| keyspace.seat()).collect();
         let persist = Persist::new(keyspace.seat(), loaders, now / 1000);
         let inboxes = (0..workers).map(|_| Inbox::new()).collect::<std::io::Result<_>>()?;
@@ -114,6 +117,7 @@ impl Server {
             census,
             slowlog,
             latency: Monitor::default(),
+            targets: Targets::default(),
         })
     }
 
@@ -192,6 +196,7 @@ impl Server {
         self.keyspace.reset_totals();
         *self.rates.lock() = Rates::default();
         self.census.reset(clock::unix_ms());
+        self.rubbish.reset();
         for counter in [
             &self.rejected_connections,
             &self.closed_for_output,

@@ -27,6 +27,8 @@ pub(crate) struct Session {
     pub(crate) long: Option<Work>,
     pub(crate) reply_mode: ReplyMode,
     pub(crate) no_touch: bool,
+    /// It runs what the log tells while data are being loaded: that has happened, and nothing keeps it from happening.
+    pub(crate) replays: bool,
     /// The connection is closed once the reply is out.
     pub(crate) closing: bool,
     /// Accepted beyond `maxclients`, to see whether it is an operator.
@@ -87,6 +89,7 @@ impl Session {
             long: None,
             reply_mode: ReplyMode::On,
             no_touch: false,
+            replays: false,
             closing: false,
             on_probation: false,
         }

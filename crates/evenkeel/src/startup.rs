@@ -16,7 +16,7 @@ use crate::config::{Action, Launch, LogLevel, Settings};
 use crate::log::{Level, Log};
 use crate::net::worker::Worker;
 use crate::persist::load::{self, Ended};
-use crate::persist::{end, points};
+use crate::persist::{aof, end, points, replay, rewrite};
 use crate::server::Server;
 
 pub(crate) const VERSION: &str = env!("CARGO_PKG_VERSION");
@@ -88,6 +88,8 @@ fn serve(launch: Launch) -> ExitCode {
     }
     load::set_loading(&server, true);
     announce(&server, &notices);
+    // Before the first client is served: whoever has had a reply may count on an orderly end.
+    watch_signals(server.clone());
     let threads = match start_workers(&server) {
         Ok(threads) => threads,
         Err(error) => return fail(&log, format!("A worker cannot be started: {error}")),
@@ -95,7 +97,6 @@ fn serve(launch: Launch) -> ExitCode {
     if let Err(error) = start_long(&server) {
         return fail(&log, format!("A thread for long commands cannot be started: {error}"));
     }
-    watch_signals(server.clone());
     match load(&server) {
         Ok(()) => log.notice("Ready to accept connections"),
         Err(Ended::Stopped) => log.warning("Stopped while loading"),
@@ -112,6 +113,9 @@ fn serve(launch: Launch) -> ExitCode {
     // One that is still being taken is not wanted any more: its file goes.
     server.persist.cancel();
     server.persist.wait_until_idle();
+    if server.persist.aof.is_on() {
+        aof::stop(&server);
+    }
     if let Some(path) = pidfile {
         let _ = std::fs::remove_file(path);
     }
@@ -123,7 +127,16 @@ fn serve(launch: Launch) -> ExitCode {
 
 /// Loads what is on disk, while the workers tell their clients to come again.
 fn load(server: &Arc<Server>) -> Result<(), Ended> {
-    load::snapshot(server)?;
+    if server.settings().appendonly {
+        let (directory, found) = replay::directory(server)?;
+        if !found {
+            // As whoever turns the log on for the first time expects: what is there goes on.
+            load::snapshot(server)?;
+        }
+        rewrite::go_on(server, directory).map_err(Ended::Failed)?;
+    } else {
+        load::snapshot(server)?;
+    }
     server.persist.note_loaded(server.keyspace.total().dirty);
     load::set_loading(server, false);
     Ok(())
@@ -247,7 +260,7 @@ fn start_workers(server: &Arc<Server>) -> std::io::Result<Vec<std::thread::JoinH
                 if let Some(cpu) = cpu {
                     pin_to(cpu);
                 }
-                run_worker(worker, &server);
+                or_end(&server, "worker", || worker.run());
             })
         })
         .collect()
@@ -258,16 +271,18 @@ fn start_long(server: &Arc<Server>) -> std::io::Result<()> {
     for index in 0..server.workers() {
         let (server, stats) = (server.clone(), server.workers() + index);
         let thread = std::thread::Builder::new().name(format!("long-{index}"));
-        thread.spawn(move || crate::long::run(&server, stats))?;
+        thread.spawn(move || {
+            or_end(&server, "thread for long commands", || crate::long::run(&server, stats))
+        })?;
     }
     Ok(())
 }
 
-/// A panic in a command is caught where commands are run. One anywhere else leaves the worker's connections in an
-/// unknown state, and clients waiting for ever: better that the process ends, and is started again.
-fn run_worker(worker: Worker, server: &Server) {
-    if std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| worker.run())).is_err() {
-        server.log.warning("A worker failed outside a command; the process ends");
+/// A panic in a command is caught where commands are run. One anywhere else leaves connections in an unknown state, and
+/// clients waiting for ever: better that the process ends, and is started again.
+fn or_end(server: &Server, what: &str, run: impl FnOnce()) {
+    if std::panic::catch_unwind(std::panic::AssertUnwindSafe(run)).is_err() {
+        server.log.warning(format!("A {what} failed outside a command; the process ends"));
         server.log.flush();
         std::process::exit(70);
     }
@@ -322,6 +337,7 @@ fn control(server: &Arc<Server>) {
     while !server.stopping.load(Acquire) {
         seat.now_ms = clock::unix_ms();
         server.rates.lock().sample(&server.stats, seat.now_ms);
+        server.targets.close_idle();
         evenkeel_store::memory::peak();
         server.census.round(&server.keyspace, &mut seat, server.settings().maxmemory);
         points::look(server);

@@ -7,10 +7,12 @@ use parking_lot::Mutex;
 
 use crate::audience::Audience;
 use crate::bits::SlotBits;
+use crate::entry::EntryPtr;
 use crate::gate::{Closed, Gate};
 use crate::held::Held;
 use crate::journal::Journal;
 use crate::key::{Hasher, Key, Place};
+use crate::outside::Trash;
 use crate::seat::{DbTally, LeftBehind, Seat, Tally, Total};
 use crate::segment::Word;
 use crate::slot::{Slot, Slots};
@@ -41,15 +43,21 @@ impl Db {
         let bits = SlotBits::new;
         Db { id, slots: Slots::new(), occupied: bits(), timed: bits(), hashes: bits() }
     }
+
+    /// Calls `f` with each entry, which is then the caller's to free, and leaves none. Nobody else can reach the database.
+    fn drain(&self, mut f: impl FnMut(EntryPtr)) {
+        let mut from = 0;
+        while let Some(slot) = self.occupied.next(from) {
+            self.slots[slot].drain(&mut f);
+            self.occupied.clear(slot);
+            from = slot + 1;
+        }
+    }
 }
 
 impl Drop for Db {
     fn drop(&mut self) {
-        let mut from = 0;
-        while let Some(slot) = self.occupied.next(from) {
-            self.slots[slot].drain(|entry| drop(entry.free()));
-            from = slot + 1;
-        }
+        self.drain(|entry| drop(entry.free()));
         for slot in self.slots.iter() {
             drop(Audience::take(&slot.audience));
         }
@@ -60,6 +68,13 @@ impl Drop for Db {
 pub struct Flushed(Box<Db>);
 
 impl Flushed {
+    /// Frees the keys here and now; values of more than a block are put aside, to be freed where time does not matter.
+    pub fn free_keys(self, seat: &mut Seat) {
+        self.0.drain(|entry| {
+            seat.trash.extend(entry.free().and_then(|outside| Trash::of_outside(outside, 1)));
+        });
+    }
+
     pub(crate) fn db(&self) -> &Db {
         &self.0
     }

@@ -9,6 +9,7 @@ mod elements;
 mod feed;
 mod lanes;
 mod memory;
+mod probe;
 mod series;
 mod stalls;
 mod throughput;

@@ -1,19 +1,21 @@
 //! `stalls`: how long one client waits while another one works on a huge value.
 //!
-//! A probe sends one GET after the other of a key of its own, over one connection, and notes the longest time to a reply.
-//! Meanwhile another client builds values of millions of elements, copies them, writes to the copy, deletes both, sorts
-//! and unites. The machine's own share shows in the row where nothing else happens.
+//! A [`super::probe`] sends one GET after the other of a key of its own and notes the longest time to a reply, with and
+//! without what the kernel's scheduler has taken of it. Meanwhile another client builds values of millions of elements,
+//! copies them, writes to the copy, deletes both, sorts and unites. What the machine adds of itself shows in the rows where
+//! the server does nothing else, one of them beside a busy thread for each core.
+//!
+//! The server has one serving thread unless told otherwise: then nobody can be lucky and be served by the other one.
 
-use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpStream};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, bail};
+use anyhow::Result;
 
 use super::Session;
 use super::feed::{Words, feed, member};
 use super::lanes::Lane;
+use super::probe::{Longest, Probe};
 use crate::interrupt;
 use crate::json::Json;
 use crate::peers::{Kind, Launch};
@@ -22,6 +24,8 @@ use crate::table::{Table, thousands, time_us};
 
 /// Longest wait of the probe.
 const GOAL_MS: Goal = Goal::AtMost(3.0);
+/// How long the rows take in which nothing happens.
+const IDLE: Duration = Duration::from_secs(2);
 /// Elements per command while a value is built.
 const AT_ONCE: u64 = 20;
 /// How long the probe goes on after a step, for what a server does in the background.
@@ -35,18 +39,21 @@ pub(crate) struct StallsArgs {
     /// Elements of the values that are sorted and united
     #[arg(long, default_value_t = 1_000_000)]
     work: u64,
+    /// Serving threads: with one, whoever works on huge values and whoever waits are served by the same thread
+    #[arg(long, default_value_t = 1)]
+    threads: usize,
 }
 
 impl Default for StallsArgs {
     fn default() -> Self {
-        Self { elements: 10_000_000, work: 1_000_000 }
+        Self { elements: 10_000_000, work: 1_000_000, threads: 1 }
     }
 }
 
 impl StallsArgs {
     pub(super) fn estimate(&self, session: &Session) -> Duration {
         let servers = session.peers.iter().filter(|peer| peer.kind != Kind::Floor).count() as u64;
-        Duration::from_secs(servers * (4 * self.elements / 500_000 + 10))
+        Duration::from_secs(servers * (4 * self.elements / 500_000 + self.work / 50_000 + 10))
     }
 }
 
@@ -58,6 +65,17 @@ type Step = Box<dyn Fn(SocketAddr) -> Result<()>>;
 
 fn once(line: &'static str) -> Step {
     Box::new(move |server| feed(server, 1, |_, words| _ = words.line(line)))
+}
+
+/// A thread for each core that does nothing but run.
+fn keep_busy(time: Duration) -> Result<()> {
+    let until = Instant::now() + time;
+    std::thread::scope(|scope| {
+        for _ in 0..crate::sys::cores() {
+            scope.spawn(|| while Instant::now() < until {});
+        }
+    });
+    interrupt::check()
 }
 
 /// Elements with numbers from zero on, added to one key.
@@ -73,7 +91,8 @@ fn build(command: &'static str, key: &'static str, count: u64, add: Element) -> 
 fn steps(args: &StallsArgs) -> Vec<(String, Step)> {
     let mut steps: Vec<(String, Step)> = Vec::new();
     let mut add = |name: &str, step: Step| steps.push((name.to_owned(), step));
-    add("nothing", Box::new(|_| interrupt::sleep(Duration::from_secs(2))));
+    add("nothing", Box::new(|_| interrupt::sleep(IDLE)));
+    add("nothing, cores busy", Box::new(|_| keep_busy(IDLE)));
     let kinds: [(&str, &'static str, Element); 4] = [
         ("hash", "HSET", |number, words| _ = words.add(member(number)).add("value")),
         ("set", "SADD", |number, words| _ = words.add(member(number))),
@@ -101,8 +120,28 @@ fn steps(args: &StallsArgs) -> Vec<(String, Step)> {
         }),
     );
     add("ZUNIONSTORE", once("ZUNIONSTORE union 2 one two"));
-    add("SORT ALPHA STORE", once("SORT one ALPHA STORE sorted"));
+    add("ZINTERSTORE", once("ZINTERSTORE inter 2 one two"));
+    add("ZRANGESTORE", once("ZRANGESTORE range one 0 -2"));
+    add("ZREMRANGEBYRANK of most", once("ZREMRANGEBYRANK range 10 -10"));
     add("ZRANGE of all", once("ZRANGE one 0 -1 WITHSCORES"));
+    add("SORT ALPHA STORE", once("SORT one ALPHA STORE sorted"));
+    add("LREM", once("LREM sorted 0 none"));
+    add("LRANGE of all", once("LRANGE sorted 0 -1"));
+    add(
+        "a weight for each member",
+        Box::new({
+            let count = args.work;
+            move |server| {
+                feed(server, count / AT_ONCE, |number, words| {
+                    words.add("MSET");
+                    for number in number * AT_ONCE..(number + 1) * AT_ONCE {
+                        words.add([b"weight:", &member(number)[..]].concat()).add(number.to_string());
+                    }
+                })
+            }
+        }),
+    );
+    add("SORT BY STORE", once("SORT one BY weight:* STORE sorted"));
     add("FLUSHALL", once("FLUSHALL"));
     steps
 }
@@ -119,74 +158,58 @@ pub(crate) fn stalls(session: &mut Session, args: &StallsArgs) -> Result<()> {
     for (index, (name, _)) in steps(args).iter().enumerate() {
         let mut cells = vec![name.clone()];
         cells.extend(all.iter().map(|waits| {
-            let wait = &waits[index];
-            format!("{} in {:.1} s", time_us(wait.longest_us), wait.took.as_secs_f64())
+            let Wait { longest, took } = &waits[index];
+            let (all, own) = (time_us(longest.us), time_us(longest.own_us));
+            format!("{own} of {all} in {:.1} s", took.as_secs_f64())
         }));
         if let Some(ours) = kinds.iter().position(|kind| *kind == Kind::Evenkeel) {
-            let ms = all[ours][index].longest_us / 1e3;
+            let ms = all[ours][index].longest.own_us / 1e3;
             cells.extend([
                 GOAL_MS.to_string(),
                 session.judge(format!("longest wait in ms: {name}"), GOAL_MS, ms),
             ]);
         }
         table.row(cells);
-        let longest: Vec<f64> = all.iter().map(|waits| waits[index].longest_us).collect();
-        records.push(Json::Object(vec![("step", name.as_str().into()), ("longest_us", longest.into())]));
+        let list = |figure: fn(&Longest) -> f64| -> Json {
+            all.iter().map(|waits| figure(&waits[index].longest)).collect::<Vec<f64>>().into()
+        };
+        records.push(Json::Object(vec![
+            ("step", name.as_str().into()),
+            ("longest_us", list(|longest| longest.us)),
+            ("longest_own_us", list(|longest| longest.own_us)),
+        ]));
     }
     let (elements, work) = (thousands(args.elements as f64), thousands(args.work as f64));
-    let title = format!("Longest wait of another client, {elements} elements, {work} to sort and unite");
+    let title = format!(
+        "Longest wait of another client, the server's own part of the whole: {elements} elements, {work} to sort and unite"
+    );
     session.report("stalls", &title, &table, vec![("steps", Json::List(records))]);
     Ok(())
 }
 
+/// What a step made the probe wait.
 struct Wait {
-    longest_us: f64,
+    longest: Longest,
     took: Duration,
 }
 
 fn waits(session: &Session, kind: Kind, args: &StallsArgs) -> Result<Vec<Wait>> {
     let peer = session.peer(kind).expect("only what was found");
-    let lane = Lane::start(peer, kind.name(), &Launch { cpus: Vec::new(), threads: crate::sys::cores() })?;
+    let lane = Lane::start(peer, kind.name(), &Launch { cpus: Vec::new(), threads: args.threads })?;
     let server = lane.server.address;
     feed(server, 1, |_, words| _ = words.line("SET probe value"))?;
-    let (stop, longest_ns) = (AtomicBool::new(false), AtomicU64::new(0));
-    std::thread::scope(|scope| {
-        let probe = scope.spawn(|| probe(server, &stop, &longest_ns));
+    Probe::run(server, lane.server.pid(), |probe| {
         let mut waits = Vec::new();
-        let mut work = || -> Result<()> {
-            for (_, step) in steps(args) {
-                longest_ns.store(0, Relaxed);
-                let started = Instant::now();
-                step(server)?;
-                let took = started.elapsed();
-                interrupt::sleep(AFTER)?;
-                waits.push(Wait { longest_us: longest_ns.load(Relaxed) as f64 / 1e3, took });
-                // FLUSHALL takes the key of the probe along.
-                feed(server, 1, |_, words| _ = words.line("SET probe value"))?;
-            }
-            Ok(())
-        };
-        let done = work();
-        stop.store(true, Relaxed);
-        probe.join().expect("the probe does not panic")?;
-        done.map(|()| waits)
-    })
-}
-
-/// Sends GETs one by one until told to stop; keeps the longest wait since it was set to zero.
-fn probe(server: SocketAddr, stop: &AtomicBool, longest_ns: &AtomicU64) -> Result<()> {
-    let mut stream = TcpStream::connect(server)?;
-    stream.set_nodelay(true)?;
-    let mut piece = [0; 256];
-    while !stop.load(Relaxed) {
-        let sent = Instant::now();
-        stream.write_all(b"*2\r\n$3\r\nGET\r\n$5\r\nprobe\r\n")?;
-        if stream.read(&mut piece)? == 0 {
-            bail!("the server closed the probe's connection");
+        for (_, step) in steps(args) {
+            probe.start_over();
+            let started = Instant::now();
+            step(server)?;
+            let took = started.elapsed();
+            interrupt::sleep(AFTER)?;
+            waits.push(Wait { longest: probe.longest(), took });
+            // FLUSHALL takes the key of the probe along.
+            feed(server, 1, |_, words| _ = words.line("SET probe value"))?;
         }
-        longest_ns.fetch_max(sent.elapsed().as_nanos() as u64, Relaxed);
-        // Leaves the core to others most of the time.
-        std::thread::sleep(Duration::from_micros(200));
-    }
-    Ok(())
+        Ok(waits)
+    })
 }

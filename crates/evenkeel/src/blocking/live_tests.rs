@@ -292,6 +292,8 @@ fn note(ledger: &Ledger, reply: &Value) {
 /// Looks around, unblocks, and disturbs.
 fn meddle(live: &Live, ledger: &Ledger, random: &mut Random) {
     let mut client = live.connect();
+    // A connection counts as a client when it has been accepted, which a reply shows.
+    assert!(!client.run("PING").is_error());
     while !ledger.stop.load(Relaxed) {
         let clients = live.server.clients.list();
         let id = clients[random.below(clients.len())].id;

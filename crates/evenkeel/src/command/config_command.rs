@@ -7,6 +7,7 @@
 use super::{Call, Command, Group, at_least, container, docs, exactly, session};
 use crate::config::{Extent, SetError, Settings};
 use crate::error::{Done, Error};
+use crate::persist::rewrite;
 use crate::server::Server;
 use crate::startup::{level_of, raise_file_limit};
 
@@ -54,6 +55,8 @@ fn set(call: &mut Call<'_, '_>) -> Done {
         Ok(new)
     });
     changed.map_err(|error: SetError| Error::text(format!("ERR {error}")))?;
+    // What has to wait for a snapshot's end, the control thread does then.
+    rewrite::follow_soon(server);
     call.reply.ok();
     Ok(())
 }

@@ -3,6 +3,8 @@
 //! It holds everything while it runs: SLEEP is to stop the whole server, not one worker of many, and nobody who calls
 //! it minds. What is here serves tests against a running server; what would only tell of the inside of Redis is absent.
 
+mod digest;
+
 use std::time::{Duration, Instant};
 
 use evenkeel_store::{Expire, Key, Kind, Str};
@@ -11,7 +13,7 @@ use super::config_command::rewrite_file;
 use super::object::{encoding_of, refcount_of};
 use super::{Arity, Call, Command, Flags, Group, Handler, Reach, at_least, docs, exactly, session};
 use crate::clock;
-use crate::config::{Extent, Permit};
+use crate::config::{self, Extent, Permit};
 use crate::error::{Done, Error};
 use crate::persist;
 
@@ -26,6 +28,8 @@ pub(crate) const COMMANDS: &[Command] = &[
 #[rustfmt::skip]
 const TOPICS: &[(&str, Arity, Handler)] = &[
     ("CONFIG-REWRITE-FORCE-ALL", exactly(2),  rewrite_all      ),
+    ("DIGEST",                   exactly(2),  digest::digest   ),
+    ("DIGEST-VALUE",             at_least(2), digest::digest_value),
     ("ERROR",                    exactly(3),  error            ),
     ("HELP",                     exactly(2),  help             ),
     ("HTSTATS",                  at_least(3), table_stats      ),
@@ -34,6 +38,7 @@ const TOPICS: &[(&str, Arity, Handler)] = &[
     ("PANIC",                    exactly(2),  panic            ),
     ("POPULATE",                 at_least(3), populate         ),
     ("PROTOCOL",                 exactly(3),  protocol         ),
+    ("QUICKLIST-PACKED-THRESHOLD", exactly(3), packed_threshold),
     ("RELOAD",                   at_least(2), reload           ),
     ("SET-ACTIVE-EXPIRE",        exactly(3),  set_active_expire),
     ("SLEEP",                    exactly(3),  sleep            ),
@@ -97,6 +102,20 @@ fn log(call: &mut Call<'_, '_>) -> Done {
 /// DEBUG PANIC: a command that is broken. The client gets an error, and the server goes on.
 fn panic(_: &mut Call<'_, '_>) -> Done {
     panic!("DEBUG PANIC");
+}
+
+/// DEBUG QUICKLIST-PACKED-THRESHOLD size
+///
+/// Redis keeps list elements of this length and longer on their own. Here it says how they are serialized; zero leaves
+/// that to the format.
+fn packed_threshold(call: &mut Call<'_, '_>) -> Done {
+    const BYTES_MAX: u64 = (4 << 30) - (1 << 20);
+    let bytes = config::memory_size(call.args.at(2)).filter(|bytes| *bytes <= BYTES_MAX);
+    let error = Error::text("ERR argument must be a memory value bigger than 1 and smaller than 4gb");
+    let bytes = bytes.ok_or(error)? as usize;
+    call.server.change_settings(|settings| Ok::<_, Error>(settings.with_packed_threshold(bytes)))?;
+    call.reply.ok();
+    Ok(())
 }
 
 /// DEBUG RELOAD [MERGE] [NOFLUSH] [NOSAVE]: saves everything, and loads it again. Everybody waits.

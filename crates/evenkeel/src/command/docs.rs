@@ -158,6 +158,8 @@ pub(crate) const DOCS: &[Doc] = &[
         "Adds bytes at the end of a string, which is created if it is absent."),
     doc("AUTH", "connection", "1.0.0", "O(N) with N passwords of the user", "[username] password",
         "Proves who the client is."),
+    doc("BGREWRITEAOF", "server", "1.0.0", "O(1)", "",
+        "Writes the append-only file anew, while clients go on."),
     doc("BGSAVE", "server", "1.0.0", "O(1)", "operation=[SCHEDULE | CANCEL]",
         "Takes a snapshot and writes it to disk, while clients go on."),
     doc("BITCOUNT", "bitmap", "2.6.0", "O(N) with N bytes counted", "key range=[start end unit=[BYTE | BIT]]",
@@ -572,6 +574,10 @@ pub(crate) const DOCS: &[Doc] = &[
     doc("RESTORE", "generic", "2.6.0", "O(1) to add the key, O(N) or more to build its N elements",
         "key ttl serialized-value [REPLACE] [ABSTTL] [IDLETIME seconds] [FREQ frequency]",
         "Makes a key of what DUMP has given."),
+    doc("RESTORE-ASKING", "server", "3.0.0", "O(1) to add the key, O(N) or more to build its N elements",
+        "key ttl serialized-value [REPLACE] [ABSTTL] [IDLETIME seconds] [FREQ frequency]",
+        "Makes a key of what DUMP has given, on a node that takes a slot over.")
+        .system(),
     doc("ROLE", "server", "2.8.12", "O(1)", "",
         "Says whether the server is a primary or a replica, and of whom."),
     doc("RPOP", "list", "1.0.0", "O(N) with N elements taken", "key [count]",
@@ -851,6 +857,8 @@ pub(crate) const DOCS: &[Doc] = &[
 #[rustfmt::skip]
 const DEBUG_TOPICS: &[(&str, &str)] = &[
     ("CONFIG-REWRITE-FORCE-ALL", "Writes every setting to the configuration file, defaults too."),
+    ("DIGEST", "Gives a digest of all data, which equals that of another server with the same data."),
+    ("DIGEST-VALUE [key [key ...]]", "Gives a digest of each value."),
     ("ERROR message", "Answers with an error of that text."),
     ("HTSTATS db", "Describes the tables of a database."),
     ("LOG message", "Writes a line into the server's log."),
@@ -858,6 +866,7 @@ const DEBUG_TOPICS: &[(&str, &str)] = &[
     ("PANIC", "Breaks off in the middle, as a fault in a command would."),
     ("POPULATE count [prefix] [size]", "Makes keys with values, up to a count."),
     ("PROTOCOL type", "Answers with an example of a type of the protocol."),
+    ("QUICKLIST-PACKED-THRESHOLD size", "Sets from which length on elements of lists are serialized on their own."),
     ("SET-ACTIVE-EXPIRE <0 | 1>", "Stops or starts the removal of expired keys that nobody asks for."),
     ("SLEEP seconds", "Keeps the server from answering for a time."),
 ];

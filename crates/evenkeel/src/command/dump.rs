@@ -12,7 +12,7 @@ use std::sync::Arc;
 use evenkeel_rdb::dump;
 use evenkeel_store::{Access, Key, Millis, evict};
 
-use super::{Call, Command, Group, Keys, at_least, exactly, read, write};
+use super::{Call, Command, Flags, Group, Keys, at_least, exactly, read, write};
 use crate::error::{Done, Error};
 use crate::long::Work;
 use crate::reply::Reply;
@@ -20,8 +20,9 @@ use crate::serial::{self, Formed, Value};
 
 #[rustfmt::skip]
 pub(crate) const COMMANDS: &[Command] = &[
-    read ("DUMP",    exactly(2),  Keys::FIRST, Group::Keyspace, dump   ),
-    write("RESTORE", at_least(4), Keys::FIRST, Group::Keyspace, restore).grows(),
+    read ("DUMP",           exactly(2),  Keys::FIRST, Group::Keyspace, dump   ),
+    write("RESTORE",        at_least(4), Keys::FIRST, Group::Keyspace, restore).grows(),
+    write("RESTORE-ASKING", at_least(4), Keys::FIRST, Group::Keyspace, restore).grows().flag(Flags::ASKING),
 ];
 
 /// Bytes of a payload that take as long to read as an element of a collection takes to write, about: it is compressed.
@@ -97,7 +98,7 @@ impl Options {
     }
 }
 
-/// RESTORE key ttl serialized-value [REPLACE] [ABSTTL] [IDLETIME seconds] [FREQ frequency]
+/// <RESTORE | RESTORE-ASKING> key ttl serialized-value [REPLACE] [ABSTTL] [IDLETIME seconds] [FREQ frequency]
 fn restore(call: &mut Call<'_, '_>) -> Done {
     let mut options = Options::parse(call)?;
     refuse_to_overwrite(call, options)?;

@@ -1,8 +1,8 @@
 //! Hashes: fields with values under one key.
 //!
 //! What a hash is called (OBJECT ENCODING) follows Redis: a `listpack` until one field or value is longer than
-//! `hash-max-listpack-value`, there are more than `hash-max-listpack-entries` of them, or one has a deadline, and a
-//! `hashtable` ever after.
+//! `hash-max-listpack-value`, there are more than `hash-max-listpack-entries` of them, all together take more than
+//! 1 GiB, or one has a deadline, and a `hashtable` ever after.
 //!
 //! A field that has expired is as one that is not there, to all of these; sweeps remove it.
 
@@ -12,9 +12,10 @@ mod times;
 
 use evenkeel_resp::number::parse_i64;
 use evenkeel_resp::reply::itoa;
-use evenkeel_store::collection::{Field, Hash};
+use evenkeel_store::collection::Hash;
 use evenkeel_store::{Edit, Expire, Hasher, Millis};
 
+use super::elsewhere::is_much;
 use super::extended::Extended;
 use super::random;
 use super::{Args, Call, Command, Group, Keys, at_least, exactly, read, write};
@@ -57,10 +58,17 @@ pub(crate) const COMMANDS: &[Command] = &[
 /// `Edit::form` of a hash that has become too large, or has too long a field or value, to be a `listpack` to clients.
 const LARGE: u8 = 1;
 
+/// Bytes of a `listpack` at most.
+const LISTPACK_BYTES_MAX: usize = 1 << 30;
+
 /// Notes what a hash is called once it has fields and values of at most this length more.
 fn note_form(hash: &mut Edit<'_, Hash>, settings: &Settings, longest: usize) {
     let is_long = longest > settings.hash_max_listpack_value;
-    if is_long || hash.size() > settings.hash_max_listpack_entries as u64 || hash.timed_len() > 0 {
+    let bytes_max =
+        settings.hash_max_listpack_value.saturating_mul(settings.hash_max_listpack_entries).saturating_mul(2);
+    let is_large = bytes_max > LISTPACK_BYTES_MAX && hash.memory() > LISTPACK_BYTES_MAX;
+    if is_long || is_large || hash.size() > settings.hash_max_listpack_entries as u64 || hash.timed_len() > 0
+    {
         hash.form = LARGE;
     }
 }
@@ -199,44 +207,60 @@ fn hexists(call: &mut Call<'_, '_>) -> Done {
 
 /// HKEYS key
 fn hkeys(call: &mut Call<'_, '_>) -> Done {
-    let now = call.now_ms();
-    let hash = call.held.collection::<Hash>(&call.keys[0])?;
-    call.reply.array(hash.as_ref().map_or(0, |hash| hash.len(now) as usize));
-    each_live(hash.as_deref(), now, |hash, at, field| {
-        call.reply.element(field.name, || hash.shares_at(at).0);
-    });
-    Ok(())
+    all(call, Part::Fields)
 }
 
 /// HVALS key
 fn hvals(call: &mut Call<'_, '_>) -> Done {
-    let now = call.now_ms();
-    let hash = call.held.collection::<Hash>(&call.keys[0])?;
-    call.reply.array(hash.as_ref().map_or(0, |hash| hash.len(now) as usize));
-    each_live(hash.as_deref(), now, |hash, at, field| {
-        call.reply.element(field.value, || hash.shares_at(at).1);
-    });
-    Ok(())
+    all(call, Part::Values)
 }
 
 /// HGETALL key
 fn hgetall(call: &mut Call<'_, '_>) -> Done {
+    all(call, Part::Both)
+}
+
+/// What of each field is replied.
+#[derive(Clone, Copy)]
+enum Part {
+    Fields,
+    Values,
+    Both,
+}
+
+fn all(call: &mut Call<'_, '_>, part: Part) -> Done {
     let now = call.now_ms();
     let hash = call.held.collection::<Hash>(&call.keys[0])?;
-    call.reply.map(hash.as_ref().map_or(0, |hash| hash.len(now) as usize));
-    each_live(hash.as_deref(), now, |hash, at, field| {
-        call.reply.element(field.name, || hash.shares_at(at).0);
-        call.reply.element(field.value, || hash.shares_at(at).1);
-    });
+    match hash {
+        Some(hash) if is_much(hash.size()) => {
+            let hash = Hash::clone(&hash);
+            return call.reply_elsewhere(move |reply| part.write(&hash, now, reply));
+        }
+        Some(hash) => part.write(&hash, now, call.reply),
+        None => part.open(0, call.reply),
+    }
     Ok(())
 }
 
-/// Calls `each` with the fields that have not expired, and their positions.
-#[inline]
-fn each_live(hash: Option<&Hash>, now: Millis, mut each: impl FnMut(&Hash, u64, Field<'_>)) {
-    let Some(hash) = hash else { return };
-    for (at, field) in hash.fields().enumerate().filter(|(_, field)| field.is_live(now)) {
-        each(hash, at as u64, field);
+impl Part {
+    fn open(self, fields: usize, reply: &mut Reply) {
+        match self {
+            Part::Fields | Part::Values => reply.array(fields),
+            Part::Both => reply.map(fields),
+        }
+    }
+
+    /// All fields that are there by this time.
+    fn write(self, hash: &Hash, now: Millis, reply: &mut Reply) {
+        self.open(hash.len(now) as usize, reply);
+        for (at, field) in hash.fields().enumerate().filter(|(_, field)| field.is_live(now)) {
+            if !matches!(self, Part::Values) {
+                reply.element(field.name, || hash.shares_at(at as u64).0);
+            }
+            if !matches!(self, Part::Fields) {
+                reply.element(field.value, || hash.shares_at(at as u64).1);
+            }
+        }
     }
 }
 

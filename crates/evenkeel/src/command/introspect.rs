@@ -388,6 +388,12 @@ mod tests {
             > COMMAND GETKEYSANDFLAGS set k v GET    < [[\"k\", [RW, access, update]]]
             > COMMAND GETKEYSANDFLAGS bitfield k GET u8 0    < [[\"k\", [RO, access]]]
             > COMMAND GETKEYSANDFLAGS bitfield k SET u8 0 1  < [[\"k\", [RW, access, update]]]
+            > COMMAND GETKEYS migrate h 1 k 0 10      < [\"k\"]
+            > COMMAND GETKEYS migrate h 1 '' 0 10     < [\"\"]
+            > COMMAND GETKEYS migrate h 1 '' 0 10 copy keys              < [\"\"]
+            > COMMAND GETKEYS migrate h 1 '' 0 10 auth2 keys x keys a b  < [\"a\", \"b\"]
+            > COMMAND GETKEYS migrate h 1 k 0 10 keys a                  < -ERR Invalid arguments specified for command
+            > COMMAND GETKEYSANDFLAGS migrate h 1 '' 0 10 keys a         < [[\"a\", [RW, access, delete]]]
             > COMMAND GETKEYSANDFLAGS rename a b     < [[\"a\", [RW, access, delete]], [\"b\", [OW, update]]]
         ",
         );

@@ -183,7 +183,7 @@ fn flushall(call: &mut Call<'_, '_>) -> Done {
 }
 
 /// Few keys are freed before the reply, unless that is not wanted: whoever then asks how much memory is used gets a true
-/// answer. More of them would keep everybody waiting.
+/// answer, but for large values. More of them, and those, would keep everybody waiting.
 fn flush(call: &mut Call<'_, '_>, databases: std::ops::Range<usize>) -> Done {
     /// At about 100 ns each, they take as long as a slice of background work may.
     const FREED_AT_ONCE: usize = 5_000;
@@ -196,7 +196,7 @@ fn flush(call: &mut Call<'_, '_>, databases: std::ops::Range<usize>) -> Done {
     let keys: usize = databases.clone().map(|db| call.server.keyspace.len(call.held.seat, db)).sum();
     let flushed: Vec<_> = databases.filter_map(|db| call.held.flush(db)).collect();
     if !asynchronous && keys <= FREED_AT_ONCE {
-        drop(flushed);
+        flushed.into_iter().for_each(|db| db.free_keys(call.held.seat));
     } else if !flushed.is_empty() {
         call.server.rubbish.free_flushed(flushed);
     }
@@ -370,5 +370,7 @@ mod tests {
             std::thread::yield_now();
         }
         world.check("> SET k x < -OOM *");
+        world.check("> INFO memory < \"*lazyfree_pending_objects:0\\r\\nlazyfreed_objects:2\\r*\"");
+        world.check("> CONFIG RESETSTAT\n > INFO memory < \"*\\nlazyfreed_objects:0\\r*\"");
     }
 }

@@ -13,6 +13,7 @@ use evenkeel_resp::number::parse_i64;
 use evenkeel_store::Edit;
 use evenkeel_store::collection::{ITEM_MAX, List};
 
+use super::elsewhere::is_much;
 use super::{Call, Command, Flags, Group, Keys, at_least, exactly, read, write};
 use crate::error::{Done, Error};
 use crate::reply::Reply;
@@ -160,8 +161,23 @@ fn pop(call: &mut Call<'_, '_>, side: Side) -> Done {
         3 => Some(count_at(call, 2)?),
         _ => return Err(Error::Arity(call.name())),
     };
-    let popped = call.held.edit_if_there(&call.keys[0], |list| match count {
-        None => take(list, 1, side, call.reply),
+    if let Some(count) = count
+        && is_much(count)
+        && let Some(list) = call.held.peek_collection::<List>(&call.keys[0])?
+        && is_much(list.len())
+    {
+        let list = List::clone(&list);
+        if call.is_long(count.min(list.len()) as usize) {
+            return call.change_elsewhere(list, move |list, reply| pop_many(list, count, side, reply));
+        }
+    }
+    let popped = call.held.edit_if_there(&call.keys[0], |list: &mut Edit<'_, List>| match count {
+        None => {
+            let range = side.range(1, list.len());
+            let element = list.get(range.start).expect("what is there is not empty");
+            call.reply.element(element, || list.share(range.start));
+            remove(list, range);
+        }
         Some(count) => {
             let count = count.min(list.len());
             call.reply.array(count as usize);
@@ -176,6 +192,16 @@ fn pop(call: &mut Call<'_, '_>, side: Side) -> Done {
     Ok(())
 }
 
+/// Takes many elements of a list that nobody else changes; returns how many.
+fn pop_many(list: &mut List, count: u64, side: Side, reply: &mut Reply) -> u64 {
+    let count = count.min(list.len());
+    let range = side.range(count, list.len());
+    reply.array(count as usize);
+    tell(list, range.clone(), side, reply);
+    drop(list.remove(range));
+    count
+}
+
 /// How many elements an argument asks for.
 fn count_at(call: &Call<'_, '_>, index: usize) -> Result<u64, Error> {
     let count = parse_i64(call.args.at(index)).and_then(|count| u64::try_from(count).ok());
@@ -185,13 +211,17 @@ fn count_at(call: &Call<'_, '_>, index: usize) -> Result<u64, Error> {
 /// Takes elements, of which there are as many, from one end and replies each, the outermost first.
 fn take(list: &mut Edit<'_, List>, count: u64, side: Side, reply: &mut Reply) {
     let range = side.range(count, list.len());
+    tell(list, range.clone(), side, reply);
+    remove(list, range);
+}
+
+fn tell(list: &List, range: Range<u64>, side: Side, reply: &mut Reply) {
     let elements = list.range(range.clone());
     let each = |(at, element)| reply.element(element, || list.share(at));
     match side {
-        Side::Left => range.clone().zip(elements).for_each(each),
-        Side::Right => range.clone().rev().zip(elements.rev()).for_each(each),
+        Side::Left => range.zip(elements).for_each(each),
+        Side::Right => range.rev().zip(elements.rev()).for_each(each),
     }
-    remove(list, range);
 }
 
 fn remove(list: &mut Edit<'_, List>, range: Range<u64>) {
@@ -250,10 +280,18 @@ fn lrange(call: &mut Call<'_, '_>) -> Done {
         call.reply.array(0);
         return Ok(());
     };
-    let elements = list.range(range.clone());
-    call.reply.array(elements.len());
-    range.zip(elements).for_each(|(at, element)| call.reply.element(element, || list.share(at)));
+    if is_much(range.end - range.start) {
+        let list = List::clone(list);
+        return call.reply_elsewhere(move |reply| reply_range(reply, &list, range));
+    }
+    reply_range(call.reply, list, range);
     Ok(())
+}
+
+fn reply_range(reply: &mut Reply, list: &List, range: Range<u64>) {
+    let elements = list.range(range.clone());
+    reply.array(elements.len());
+    range.zip(elements).for_each(|(at, element)| reply.element(element, || list.share(at)));
 }
 
 /// The positions from `start` to `stop`, which count from the end where they are negative; `None` when there are none.

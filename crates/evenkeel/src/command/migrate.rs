@@ -5,12 +5,14 @@
 //! has been written to meanwhile: such a key stays, and the reply is an error that says so. Inside MULTI, where nothing
 //! can be put off, everything stands still until the other server has answered or the timeout has passed.
 
+mod target;
+
 use std::collections::HashSet;
-use std::io::{self, Read, Write};
-use std::net::{TcpStream, ToSocketAddrs};
+use std::io;
+use std::sync::Arc;
 use std::time::Duration;
 
-use evenkeel_resp::value::{Value as Answer, decode};
+use evenkeel_resp::value::Value as Answer;
 use evenkeel_store::Millis;
 
 use super::{Args, Call, Command, Group, Keys, at_least, write};
@@ -18,6 +20,9 @@ use crate::config::Settings;
 use crate::error::{Done, Error};
 use crate::long::Work;
 use crate::serial::{self, Value};
+use target::{Target, Who};
+
+pub(crate) use target::Targets;
 
 const KEYS: Keys = Keys::Across(|args, db, _, key| {
     for_each_key(args, &mut |index| key(index, db));
@@ -28,28 +33,30 @@ pub(crate) const COMMANDS: &[Command] = &[write("MIGRATE", at_least(6), KEYS, Gr
 /// Milliseconds to wait when the caller says none.
 const TIMEOUT_MS: i64 = 1000;
 
-/// Bytes of an answer, at most: they are short lines.
-const ANSWER_MAX: usize = 64 * 1024;
-
+/// The key before the options, or all that stand behind KEYS. Both at once is an error, and no key then.
 fn for_each_key(args: &Args<'_>, key: &mut dyn FnMut(usize)) {
-    if args.get(3).is_some_and(|key| !key.is_empty()) {
-        return key(3);
+    let mut at = 6;
+    while at < args.len() {
+        match args.word(at).as_bytes() {
+            b"KEYS" if args.at(3).is_empty() => return (at + 1..args.len()).for_each(key),
+            b"KEYS" => return,
+            b"AUTH" => at += 2,
+            b"AUTH2" => at += 3,
+            _ => at += 1,
+        }
     }
-    if let Some(at) = (6..args.len()).find(|at| args.is(*at, "KEYS")) {
-        (at + 1..args.len()).for_each(key);
+    if args.len() > 3 {
+        key(3);
     }
 }
 
 /// What the command asks for beside its keys.
 struct Options {
-    host: String,
-    port: u16,
+    who: Who,
     db: i64,
     timeout: Duration,
     copies: bool,
     replaces: bool,
-    /// Arguments of AUTH.
-    credentials: Vec<Vec<u8>>,
 }
 
 impl Options {
@@ -80,15 +87,12 @@ impl Options {
         }
         let (timeout, db) = (args.int(5)?, args.int(4)?);
         let timeout = if timeout <= 0 { TIMEOUT_MS } else { timeout };
-        Ok(Options {
+        let who = Who {
             host: args.text(1),
             port: args.text(2).parse().map_err(|_| unreachable_target())?,
-            db,
-            timeout: Duration::from_millis(timeout as u64),
-            copies,
-            replaces,
             credentials,
-        })
+        };
+        Ok(Options { who, db, timeout: Duration::from_millis(timeout as u64), copies, replaces })
     }
 }
 
@@ -130,9 +134,10 @@ fn migrate(call: &mut Call<'_, '_>) -> Done {
         return Ok(());
     }
     let (settings, now, copies) = (call.settings.clone(), call.now_ms(), options.copies);
+    let server = Arc::clone(call.server);
     call.go_long(Work::writes(
         move || {
-            let delivered = deliver(&options, &cargo, &settings, now)?;
+            let delivered = deliver(&options, &cargo, &settings, now, &server.targets)?;
             Ok((cargo, delivered))
         },
         |_| true, // what was written to meanwhile is left alone, key by key
@@ -168,29 +173,21 @@ fn finish(call: &mut Call<'_, '_>, cargo: &[Cargo], delivered: Delivered, copies
     }
 }
 
-fn broken(error: io::Error) -> Error {
+fn broken(error: &io::Error) -> Error {
     let what = if error.kind() == io::ErrorKind::UnexpectedEof { "reading" } else { "writing" };
     Error::text(format!("IOERR error or timeout {what} to target instance"))
 }
 
 /// Sends the keys, and reads the answers.
-fn deliver(options: &Options, cargo: &[Cargo], settings: &Settings, now: Millis) -> Result<Delivered, Error> {
-    let mut target = Target::connect(options).map_err(|error| match error.kind() {
-        // Redis finds out only when it writes.
-        io::ErrorKind::ConnectionRefused => broken(error),
-        _ => unreachable_target(),
-    })?;
+fn deliver(
+    options: &Options,
+    cargo: &[Cargo],
+    settings: &Settings,
+    now: Millis,
+    targets: &Targets,
+) -> Result<Delivered, Error> {
+    let mut target = greet(options, targets)?;
     let mut delivered = Delivered::default();
-    let ask = |target: &mut Target, words: &[&[u8]]| {
-        target.send(words)?;
-        target.answer()
-    };
-    if !options.credentials.is_empty() {
-        let words: Vec<&[u8]> =
-            [&b"AUTH"[..]].into_iter().chain(options.credentials.iter().map(|w| &w[..])).collect();
-        refused(ask(&mut target, &words).map_err(broken)?)?;
-    }
-    refused(ask(&mut target, &[b"SELECT", options.db.to_string().as_bytes()]).map_err(broken)?)?;
     for sent in cargo {
         let ttl = sent.deadline.map_or(0, |deadline| deadline.saturating_sub(now).max(1)).to_string();
         let payload = serial::payload(&sent.value, settings);
@@ -198,19 +195,51 @@ fn deliver(options: &Options, cargo: &[Cargo], settings: &Settings, now: Millis)
         if options.replaces {
             words.push(b"REPLACE");
         }
-        match ask(&mut target, &words) {
+        match target.ask(&words) {
             Ok(answer) => match refused(answer) {
                 Ok(()) => delivered.indices.push(sent.index),
                 Err(error) => delivered.error = delivered.error.or(Some(error)),
             },
             Err(error) => {
                 // What was delivered before is there, and is not to be here as well.
-                delivered.error = delivered.error.or_else(|| Some(broken(error)));
-                break;
+                delivered.error = delivered.error.or_else(|| Some(broken(&error)));
+                return Ok(delivered);
             }
         }
     }
+    targets.keep(target);
     Ok(delivered)
+}
+
+/// A connection on which the database is selected. One that was kept may have been closed at the other end: that turns
+/// out before any key is sent, and a new one is made.
+fn greet(options: &Options, targets: &Targets) -> Result<Target, Error> {
+    if let Some(mut target) = targets.take(&options.who)
+        && target.set_timeout(options.timeout).is_ok()
+        && let Ok(answered) = introduce(&mut target, options)
+    {
+        return answered.map(|()| target);
+    }
+    let mut target = Target::connect(&options.who, options.timeout).map_err(|error| match error.kind() {
+        // Redis finds out only when it writes.
+        io::ErrorKind::ConnectionRefused => broken(&error),
+        _ => unreachable_target(),
+    })?;
+    introduce(&mut target, options).map_err(|error| broken(&error))??;
+    Ok(target)
+}
+
+/// What comes before the keys: `Err` if the connection does not work, else what the other server says to it.
+fn introduce(target: &mut Target, options: &Options) -> io::Result<Result<(), Error>> {
+    let credentials = &options.who.credentials;
+    if !credentials.is_empty() {
+        let words: Vec<&[u8]> =
+            [&b"AUTH"[..]].into_iter().chain(credentials.iter().map(|w| &w[..])).collect();
+        if let Err(error) = refused(target.ask(&words)?) {
+            return Ok(Err(error));
+        }
+    }
+    Ok(refused(target.ask(&[b"SELECT", options.db.to_string().as_bytes()])?))
 }
 
 /// The error that the other server has answered, as one of ours.
@@ -220,56 +249,5 @@ fn refused(answer: Answer) -> Result<(), Error> {
             Err(Error::Bytes([b"ERR Target instance replied with error: ", &text[..]].concat()))
         }
         _ => Ok(()),
-    }
-}
-
-/// The other server.
-struct Target {
-    stream: TcpStream,
-    read: Vec<u8>,
-}
-
-impl Target {
-    fn connect(options: &Options) -> io::Result<Target> {
-        let mut last = io::Error::from(io::ErrorKind::NotFound);
-        for address in (options.host.as_str(), options.port).to_socket_addrs()? {
-            match TcpStream::connect_timeout(&address, options.timeout) {
-                Ok(stream) => {
-                    stream.set_read_timeout(Some(options.timeout))?;
-                    stream.set_write_timeout(Some(options.timeout))?;
-                    stream.set_nodelay(true)?;
-                    return Ok(Target { stream, read: Vec::new() });
-                }
-                Err(error) => last = error,
-            }
-        }
-        Err(last)
-    }
-
-    fn send(&mut self, words: &[&[u8]]) -> io::Result<()> {
-        let mut head = format!("*{}\r\n", words.len()).into_bytes();
-        for word in words {
-            head.extend_from_slice(format!("${}\r\n", word.len()).as_bytes());
-            self.stream.write_all(&head)?;
-            self.stream.write_all(word)?;
-            head = b"\r\n".to_vec();
-        }
-        self.stream.write_all(&head)
-    }
-
-    fn answer(&mut self) -> io::Result<Answer> {
-        let ended = || io::Error::from(io::ErrorKind::UnexpectedEof);
-        loop {
-            if let Some((answer, used)) = decode(&self.read).map_err(|_| ended())? {
-                self.read.drain(..used);
-                return Ok(answer);
-            }
-            let mut piece = [0; 4096];
-            let got = self.stream.read(&mut piece).map_err(|_| ended())?;
-            if got == 0 || self.read.len() > ANSWER_MAX {
-                return Err(ended());
-            }
-            self.read.extend_from_slice(&piece[..got]);
-        }
     }
 }

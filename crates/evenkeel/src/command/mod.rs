@@ -16,6 +16,7 @@ pub(crate) mod debug;
 pub(crate) mod docs;
 pub(crate) mod dump;
 mod effect;
+pub(crate) mod elsewhere;
 pub(crate) mod expire;
 pub(crate) mod extended;
 mod geo;
@@ -142,6 +143,8 @@ impl Flags {
     pub(crate) const SKIP_SLOWLOG: Flags = Flags(1 << 17);
     /// Refused where writes are, although it writes nothing: who asks wants to know whether the server is fit.
     pub(crate) const HEALTH: Flags = Flags(1 << 18);
+    /// In a cluster, goes where a slot is being moved to, as if ASKING came before it.
+    pub(crate) const ASKING: Flags = Flags(1 << 19);
 
     pub(crate) const fn with(self, other: Flags) -> Flags {
         Flags(self.0 | other.0)

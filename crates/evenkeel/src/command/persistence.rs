@@ -6,13 +6,14 @@ use super::{Call, Command, Flags, Group, at_least, exactly, session};
 use crate::blocking::Mode;
 use crate::error::{Done, Error};
 use crate::persist::end::{self, How};
-use crate::persist::{Cancelled, snapshot};
+use crate::persist::{Cancelled, rewrite, snapshot};
 
 /// What writes to disk and must not be part of what a client queues without thinking.
 const FOR_OPERATORS: Flags = Flags::ADMIN.with(Flags::NOSCRIPT).with(Flags::NO_DATA);
 
 #[rustfmt::skip]
 pub(crate) const COMMANDS: &[Command] = &[
+    Command { flags: FOR_OPERATORS, ..session("BGREWRITEAOF", exactly(1), Group::Server, rewrite_aof) },
     Command { flags: FOR_OPERATORS, ..session("BGSAVE", at_least(1), Group::Server, background_save) },
     session("LASTSAVE", exactly(1),  Group::Server, last_save).fast().scriptable(),
     Command { flags: FOR_OPERATORS.with(Flags::NO_MULTI), ..session("SAVE", exactly(1), Group::Server, save) },
@@ -34,6 +35,23 @@ fn save(call: &mut Call<'_, '_>) -> Done {
     })
 }
 
+/// BGREWRITEAOF
+fn rewrite_aof(call: &mut Call<'_, '_>) -> Done {
+    let running = call.server.persist.state().running;
+    if running.is_some_and(|running| running.is_rewrite) {
+        return Err(Error::text("ERR Background append only file rewriting already in progress"));
+    }
+    // A transaction holds what the snapshot has to wait for.
+    let text = if running.is_none() && call.mode != Mode::Nested && rewrite::begin(call.server) {
+        "Background append only file rewriting started"
+    } else {
+        call.server.persist.schedule_rewrite();
+        "Background append only file rewriting scheduled"
+    };
+    call.reply.simple(text);
+    Ok(())
+}
+
 /// BGSAVE [SCHEDULE | CANCEL]
 fn background_save(call: &mut Call<'_, '_>) -> Done {
     let schedule = match call.args.len() {
@@ -42,8 +60,17 @@ fn background_save(call: &mut Call<'_, '_>) -> Done {
         2 if call.args.is(1, "CANCEL") => return cancel(call),
         _ => return Err(Error::Syntax),
     };
-    if call.server.persist.state().running.is_some() {
-        return Err(Error::text("ERR Background save already in progress"));
+    match call.server.persist.state().running {
+        Some(running) if !running.is_rewrite => {
+            return Err(Error::text("ERR Background save already in progress"));
+        }
+        Some(_) if !schedule => {
+            return Err(Error::text(
+                "ERR Another child process is active (AOF?): can't BGSAVE right now. Use BGSAVE SCHEDULE in order to \
+                 schedule a BGSAVE whenever possible.",
+            ));
+        }
+        _ => {}
     }
     // A transaction holds what the snapshot has to wait for.
     if call.mode == Mode::Nested || schedule && snapshot::begin(call.server).is_err() {

@@ -3,6 +3,7 @@
 use std::collections::HashSet;
 
 use evenkeel_store::Millis;
+use evenkeel_store::collection::sample::Dice;
 use evenkeel_store::collection::{Collection, Hash, ZSet};
 
 use super::Call;
@@ -123,9 +124,9 @@ fn at_random<T: Choice>(call: &mut Call<'_, '_>) -> Done {
 }
 
 fn one<T: Choice>(call: &mut Call<'_, '_>) -> Done {
-    let (mut dice, now) = (Dice(call.held.seat.random()), call.now_ms());
+    let (mut dice, now) = (Dice::new(call.held.seat.random()), call.now_ms());
     let all = call.held.collection::<T>(&call.keys[0])?;
-    match all.as_ref().and_then(|all| dice.item(&**all, now)) {
+    match all.as_ref().and_then(|all| choose(&mut dice, &**all, now)) {
         Some((name, _)) => call.reply.bulk(name),
         None => call.reply.null(),
     }
@@ -137,7 +138,7 @@ fn one<T: Choice>(call: &mut Call<'_, '_>) -> Done {
 /// There is no bound to what may be asked for, so there is one to the reply: the client's output buffer limit, at which
 /// its connection is closed with nothing sent, or else the longest string.
 fn any<T: Choice>(call: &mut Call<'_, '_>, count: u64, with: bool) -> Done {
-    let (mut dice, now) = (Dice(call.held.seat.random()), call.now_ms());
+    let (mut dice, now) = (Dice::new(call.held.seat.random()), call.now_ms());
     let limit = call.settings.client_output_buffer_limit.normal.hard_bytes;
     let (mark, start) = (call.reply.mark(), call.reply.len());
     let all = call.held.collection::<T>(&call.keys[0])?;
@@ -147,7 +148,7 @@ fn any<T: Choice>(call: &mut Call<'_, '_>, count: u64, with: bool) -> Done {
     };
     let mut list = List::begin(call.reply, count, with);
     for _ in 0..count {
-        list.item::<T>(dice.item(&*all, now).expect("there is one"));
+        list.item::<T>(choose(&mut dice, &*all, now).expect("there is one"));
         let len = list.reply.len();
         if limit > 0 && len as u64 > limit {
             break; // no byte of it will be sent
@@ -162,7 +163,7 @@ fn any<T: Choice>(call: &mut Call<'_, '_>, count: u64, with: bool) -> Done {
 
 /// As many different ones as asked for, or all.
 fn distinct<T: Choice>(call: &mut Call<'_, '_>, count: u64, with: bool) -> Done {
-    let (mut dice, now) = (Dice(call.held.seat.random()), call.now_ms());
+    let (mut dice, now) = (Dice::new(call.held.seat.random()), call.now_ms());
     let all = call.held.collection::<T>(&call.keys[0])?;
     let len = all.as_ref().map_or(0, |all| all.count(now));
     let mut list = List::begin(call.reply, count.min(len), with);
@@ -214,29 +215,16 @@ impl<'r> List<'r> {
     }
 }
 
-/// Random numbers for as long as the seat's own cannot be reached (splitmix64, begun with one of those).
-struct Dice(u64);
-
-impl Dice {
-    /// An item, each with the same chance, unless most have expired and are still there: then any that has not.
-    fn item<'a, T: Choice>(&mut self, all: &'a T, now: Millis) -> Option<(&'a [u8], T::With<'a>)> {
-        /// Items tried before looking for one.
-        const TRIES: usize = 32;
-        if all.count(now) == 0 {
-            return None;
-        }
-        let found = (0..TRIES).find_map(|_| all.item(self.below(all.size()), now));
-        found.or_else(|| {
-            let from = self.below(all.size());
-            (from..all.size()).chain(0..from).find_map(|at| all.item(at, now))
-        })
+/// An item, each with the same chance, unless most have expired and are still there: then any that has not.
+fn choose<'a, T: Choice>(dice: &mut Dice, all: &'a T, now: Millis) -> Option<(&'a [u8], T::With<'a>)> {
+    /// Items tried before looking for one.
+    const TRIES: usize = 32;
+    if all.count(now) == 0 {
+        return None;
     }
-
-    /// A number below `end`, which is not zero.
-    fn below(&mut self, end: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mixed = (self.0 ^ self.0 >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        ((u128::from(mixed ^ mixed >> 31) * u128::from(end)) >> 64) as u64
-    }
+    let found = (0..TRIES).find_map(|_| all.item(dice.below(all.size()), now));
+    found.or_else(|| {
+        let from = dice.below(all.size());
+        (from..all.size()).chain(0..from).find_map(|at| all.item(at, now))
+    })
 }

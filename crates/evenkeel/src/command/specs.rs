@@ -12,7 +12,8 @@ pub(crate) struct KeySpec {
     /// In the words of COMMAND: `RW access update`.
     pub(crate) flags: &'static str,
     pub(crate) notes: &'static str,
-    /// The index of the first key, of its count, or of where to begin to look for the `keyword`.
+    /// The index of the first key, of its count, or of where to begin to look for the `keyword`:
+    /// onwards, or backwards when it is counted from the end.
     pub(crate) first: i16,
     /// The word that the keys follow; empty: their place is fixed.
     pub(crate) keyword: &'static str,
@@ -92,7 +93,6 @@ const fn streams(first: i16) -> KeySpec {
 }
 
 /// As many keys as the argument at `at` says, behind that.
-/// Keys that are counted at argument `at`.
 const fn counted(at: i16, flags: &'static str) -> KeySpec {
     KeySpec { find: Find::Counted { step: 1 }, ..key(at, flags) }
 }
@@ -268,6 +268,7 @@ const EXTRAS: &[Extra] = &[
     extra("RENAME").keys(&[key(1, "RW access delete"), key(2, "OW update")]),
     extra("RENAMENX").keys(&[key(1, "RW access delete"), key(2, "OW insert")]),
     extra("RESTORE").categories(DANGEROUS).keys(&[key(1, "OW update")]),
+    extra("RESTORE-ASKING").categories(DANGEROUS).keys(&[key(1, "OW update")]),
     extra("ROLE").categories(FOR_OPERATORS),
     extra("RPOP").keys(&[key(1, "RW access delete")]),
     extra("RPOPLPUSH").keys(&[key(1, "RW access delete"), key(2, "RW insert")]),
@@ -425,6 +426,7 @@ pub(crate) fn flags(row: &Command, specs: &[KeySpec]) -> Vec<&'static str> {
         (Flags::LOADING,      "loading"),
         (Flags::STALE,        "stale"),
         (Flags::SKIP_SLOWLOG, "skip_slowlog"),
+        (Flags::ASKING,       "asking"),
         (Flags::FAST,         "fast"),
         (Flags::NO_AUTH,      "no_auth"),
         (Flags::NO_MULTI,     "no_multi"),
@@ -483,13 +485,21 @@ pub(crate) fn categories(row: &Command) -> Vec<&'static str> {
 }
 
 /// Calls back with the index of each key of a call and what is done with it; `false`: the call has a count that is no
-/// number or too large.
+/// number or too large, or contradicts itself.
 pub(crate) fn for_each_key(row: &Command, args: &Args<'_>, mut key: impl FnMut(usize, &'static str)) -> bool {
-    let mut said = Vec::new();
-    for spec in key_specs(row) {
+    let (specs, mut said) = (key_specs(row), Vec::new());
+    if specs.iter().any(|spec| misleads(spec, args)) {
+        let mut found = false;
+        row.keys.for_each(args, 0, 1, |index, _| {
+            found = true;
+            key(index, specs[0].flags);
+        });
+        return found;
+    }
+    for spec in specs {
         let flags = spec.in_call.map_or(spec.flags, |in_call| in_call(args));
         if !spec.keyword.is_empty() {
-            let from = usize::try_from(spec.first).unwrap_or(1);
+            let from = usize::try_from(spec.first).unwrap_or(args.len()); // it is not there: see above
             if let Some(word) = (from..args.len().max(1) - 1).find(|at| args.is(*at, spec.keyword)) {
                 let is_last = |at: usize| matches!(spec.find, Find::Range { last: 0, .. }) && at > word + 1;
                 (word + 1..args.len()).take_while(|at| !is_last(*at)).for_each(|at| key(at, flags));
@@ -519,6 +529,12 @@ pub(crate) fn for_each_key(row: &Command, args: &Args<'_>, mut key: impl FnMut(u
     true
 }
 
+/// Whether the word that keys follow is there, but not sure to mean that (it may be a password of MIGRATE), and other
+/// keys if it does. Then only the row's own rule tells.
+fn misleads(spec: &KeySpec, args: &Args<'_>) -> bool {
+    spec.first < 0 && (1..args.len().saturating_sub(1)).any(|at| args.is(at, spec.keyword))
+}
+
 #[cfg(test)]
 mod tests {
     use super::super::table::table;
@@ -541,6 +557,35 @@ mod tests {
             if let Some(group) = row.group.acl_category().filter(|_| !is_container(row)) {
                 assert!(found.contains(&group), "{}: {group} is not in the order", row.name);
             }
+        }
+    }
+
+    /// Where the words of a line are.
+    fn spans(line: &str) -> Vec<Span> {
+        let mut at = 0;
+        let span = |word: &str| {
+            at += word.len() + 1;
+            Span::new(at - word.len() - 1, word.len())
+        };
+        line.split(' ').map(span).collect()
+    }
+
+    #[test]
+    fn secrets_are_known_by_the_words_before_them() {
+        let secrets = |line: &str| -> Vec<usize> {
+            let spans = spans(line);
+            let args = Args::new(line.as_bytes(), &spans);
+            let row = table().row(table().find_full(args.at(0)).expect("a command"));
+            (0..args.len()).filter(|at| is_secret(row, &args, *at)).collect()
+        };
+        assert_eq!(secrets("AUTH user password"), [1, 2]);
+        assert_eq!(secrets("HELLO 3 AUTH user password SETNAME n"), [3, 4]);
+        assert_eq!(secrets("CONFIG|SET SET maxmemory 1 requirepass x"), [5]);
+        assert_eq!(secrets("MIGRATE h 1 k 0 10 COPY AUTH x REPLACE"), [8]);
+        assert_eq!(secrets("MIGRATE h 1 k 0 10 AUTH2 u x REPLACE"), [7, 8]);
+        for row in table().rows() {
+            let line = format!("{} a b c", row.name);
+            assert!(!secrets(&line).contains(&0), "{line}");
         }
     }
 
@@ -581,15 +626,10 @@ mod tests {
             "SUNIONSTORE d a b",
             "SORT a LIMIT 0 1 STORE b STORE c DESC",
             "SORT_RO a BY b*",
+            "MIGRATE h 1 k 0 5000 COPY",
+            "MIGRATE h 1 k 0 5000 AUTH keys",
         ] {
-            let mut at = 0;
-            let spans: Vec<Span> = line
-                .split(' ')
-                .map(|word| {
-                    at += word.len() + 1;
-                    Span::new(at - word.len() - 1, word.len())
-                })
-                .collect();
+            let spans = spans(line);
             let args = Args::new(line.as_bytes(), &spans);
             let id = table().find_full(args.at(0)).expect("a command");
             let row = table().row(id);

@@ -10,7 +10,7 @@ mod scan;
 
 use evenkeel_resp::float;
 use evenkeel_store::Edit;
-use evenkeel_store::collection::{Gathered, ZSet};
+use evenkeel_store::collection::{Collection, Gathered, ZSet};
 
 use super::random::zrandmember;
 use super::{Args, Call, Command, Flags, Group, Keys, at_least, exactly, read, write};
@@ -169,13 +169,33 @@ fn kept(score: f64, form: u8) -> f64 {
     if form == LISTPACK { score + 0.0 } else { score }
 }
 
-/// Sets the call's first key to these members, and replies with their number.
-fn store_and_count(call: &mut Call<'_, '_>, gathered: Gathered<'_>) -> Done {
-    let count = gathered.len();
-    let (zset, form) = finish(gathered, Limits::of(call.settings));
-    call.held.set_collection(&call.keys[0], zset, form, None);
-    call.reply.int(count as i64);
-    Ok(())
+/// What it costs to put a member into a set that is made at once, and to take one out of a large set, in the units of
+/// [`Call::is_long`]: both trees are visited.
+const GATHER_UNITS: usize = 10;
+const REMOVE_UNITS: u64 = 10;
+
+/// A sorted set that has been made at once, to be stored.
+struct Made {
+    zset: ZSet,
+    form: u8,
+}
+
+impl Made {
+    fn of(gathered: Gathered<'_>, limits: Limits) -> Made {
+        let (zset, form) = finish(gathered, limits);
+        Made { zset, form }
+    }
+
+    fn nothing(limits: Limits) -> Made {
+        Made { zset: ZSet::new(), form: limits.form(0, 0) }
+    }
+
+    /// Sets the call's first key to it, or removes that where it is empty, and replies with its size.
+    fn store(self, call: &mut Call<'_, '_>) -> Done {
+        call.reply.int(self.zset.len() as i64);
+        call.held.set_collection(&call.keys[0], self.zset, self.form, None);
+        Ok(())
+    }
 }
 
 /// A sorted set that has been made at once, and its form.

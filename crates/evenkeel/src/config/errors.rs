@@ -53,7 +53,7 @@ impl fmt::Display for Place {
 impl std::error::Error for ConfigError {}
 
 /// The system's words alone, without the error number that the standard library adds.
-pub(super) fn cause(error: &io::Error) -> String {
+pub(crate) fn cause(error: &io::Error) -> String {
     let text = match error.kind() {
         io::ErrorKind::NotFound => "No such file or directory".to_owned(),
         _ => error.to_string(),

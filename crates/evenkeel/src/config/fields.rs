@@ -80,6 +80,8 @@ pub(crate) struct Fields {
     pub(crate) hll_sparse_max_bytes: usize,
     /// Entries, or below zero a class of sizes: -1 is 4 kb, -5 is 64 kb.
     pub(crate) list_max_listpack_size: i32,
+    /// Bytes; zero: as the format has it. DEBUG sets it, no directive does.
+    pub(crate) quicklist_packed_threshold: usize,
     pub(crate) list_compress_depth: u32,
     pub(crate) set_max_intset_entries: usize,
     pub(crate) set_max_listpack_entries: usize,

@@ -33,12 +33,12 @@ mod value;
 
 #[allow(unused_imports, reason = "what a start returns, for those who pass it on")]
 pub(crate) use errors::ConfigError;
-pub(crate) use errors::SetError;
+pub(crate) use errors::{SetError, cause};
 pub(crate) use launch::{Action, Launch, USAGE};
 pub(crate) use rewrite::Extent;
 #[allow(unused_imports, reason = "the fields' types, for those who pass one on")]
 pub(crate) use typed::{Bind, Cpus, Fsync, LogLevel, OutputLimit, OutputLimits, Permit, Policy, SavePoint};
-pub(crate) use value::Word;
+pub(crate) use value::{Word, memory_size};
 
 use crate::glob;
 use directives::{Change, Directive, find_setting, settings};
@@ -138,6 +138,13 @@ impl Settings {
             bytes => bytes,
         };
         usize::try_from(bytes).unwrap_or(usize::MAX)
+    }
+
+    /// The same, but for `quicklist_packed_threshold`, which no directive sets.
+    pub(crate) fn with_packed_threshold(&self, bytes: usize) -> Settings {
+        let mut new = self.clone();
+        new.fields.quicklist_packed_threshold = bytes;
+        new
     }
 
     fn check_change(&self, name: &[u8], word: &[u8], again: bool, local: bool) -> Result<(), SetError> {

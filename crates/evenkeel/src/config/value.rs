@@ -201,7 +201,7 @@ fn memory(word: &[u8], range: Range) -> Result<Value, Reason> {
 }
 
 /// Bytes with an optional unit. Digits may be missing, which means zero, as in Redis.
-pub(super) fn memory_size(word: &[u8]) -> Option<u64> {
+pub(crate) fn memory_size(word: &[u8]) -> Option<u64> {
     let digits = word.iter().take_while(|b| b.is_ascii_digit()).count();
     let (digits, unit) = word.split_at(digits);
     let unit: u64 = match unit.to_ascii_lowercase().as_slice() {

@@ -254,3 +254,27 @@ fn a_server_stops_while_work_is_done() {
     live.stop();
     assert_eq!(client.read_to_end().expect("the server hangs up"), b"");
 }
+
+/// One worker again. Commands are not cut short, but what comes behind them in a pipeline waits for its turn.
+#[test]
+fn a_pipeline_of_slow_commands_lets_others_pass() {
+    const COMMANDS: usize = 40;
+    let live = Live::start(1, &["--enable-debug-command", "yes"]);
+    let (mut slow, mut quick) = (live.connect(), live.connect());
+    let line = b"*3\r\n$5\r\nDEBUG\r\n$5\r\nSLEEP\r\n$4\r\n0.01\r\n";
+    let stop = AtomicBool::new(false);
+    let (longest, count) = std::thread::scope(|scope| {
+        let others = scope.spawn(|| loop_over(&mut quick, ["PING", "ECHO quick"], &stop));
+        slow.send_raw(&[&line.repeat(COMMANDS)[..], b"PING\r\n"].concat()).expect("an open connection");
+        (0..COMMANDS).for_each(|_| assert_eq!(slow.read().to_string(), "OK"));
+        assert_eq!(slow.read().to_string(), "PONG");
+        stop.store(true, Relaxed);
+        others.join().expect("no failure")
+    });
+    println!("{count} calls, the longest of {longest:?}");
+    assert!(
+        longest < Duration::from_millis(100) && count > COMMANDS as u32 / 2,
+        "{count} calls, {longest:?}"
+    );
+    live.stop();
+}

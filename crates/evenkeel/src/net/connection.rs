@@ -37,8 +37,14 @@ pub(crate) struct Connection {
     pub(crate) rubbish: Vec<Stretch>,
     /// There may be more to read.
     pub(crate) readable: bool,
+    /// Its commands took all of its share of a turn when they were last run: others go first.
+    pub(crate) is_heavy: bool,
+    /// Its worker will come back to it without being asked.
+    pub(crate) is_ready: bool,
     /// Waiting for the end of a pause.
     pub(crate) parked: bool,
+    /// The last record of the log that its commands have made: until that is on disk, what waits is held back.
+    pub(crate) logged: u64,
     /// Since when the backlog has been above the soft limit, in milliseconds since the Unix epoch.
     pub(crate) soft_since_ms: Option<u64>,
     /// Batches run since the worker last looked, for moving busy connections.
@@ -68,7 +74,10 @@ impl Connection {
             backlog_len: 0,
             rubbish: Vec::new(),
             readable: true,
+            is_heavy: false,
+            is_ready: false,
             parked: false,
+            logged: 0,
             soft_since_ms: None,
             activity: 0,
         }
@@ -124,6 +133,11 @@ impl Connection {
         (self.sent, self.backlog_len) = (skip, self.backlog_len - skip);
         // A gathering write may have been cut short by its own bound rather than by the socket.
         self.send_backlog()
+    }
+
+    /// Keeps a reply that must not be sent yet.
+    pub(crate) fn hold_back(&mut self, reply: &mut Reply) {
+        self.queue(reply.take_rest(0).0);
     }
 
     fn queue(&mut self, stretches: Vec<Stretch>) {

@@ -4,7 +4,7 @@
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
-use std::sync::atomic::{AtomicU64, AtomicUsize};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
 
 use super::connection::Connection;
 use super::mailbox::Mailbox;
@@ -25,6 +25,8 @@ pub(crate) enum Message {
     Resume(Resumed),
     /// Give unused memory back.
     Purge,
+    /// More of the log is on disk.
+    Durable,
 }
 
 pub(crate) struct Inbox {
@@ -34,6 +36,8 @@ pub(crate) struct Inbox {
     pub(crate) connections: AtomicUsize,
     /// The share of its time that the worker was busy lately, in thousandths.
     pub(crate) busy: AtomicU64,
+    /// The worker holds replies back until what they tell of is on disk.
+    pub(crate) awaits_log: AtomicBool,
 }
 
 impl Inbox {
@@ -46,6 +50,7 @@ impl Inbox {
             wakeup: unsafe { OwnedFd::from_raw_fd(fd) },
             connections: AtomicUsize::new(0),
             busy: AtomicU64::new(0),
+            awaits_log: AtomicBool::new(false),
         })
     }
 

@@ -2,7 +2,7 @@
 //!
 //! A turn: wait for events; accept; for each readable connection read once, run what has arrived as batches, answer
 //! with one write; look into the inbox; timers; a slice of background work, if there is any. A connection that keeps
-//! sending is served again in the next turn, so it cannot keep the others waiting.
+//! sending, or whose commands take long, is served again in the next turn, so it cannot keep the others waiting.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::io;
@@ -23,11 +23,13 @@ use crate::dispatch::{Executor, book};
 use crate::log::Level;
 use crate::observe::process;
 use crate::observe::stats::{Stage, add};
+use crate::persist::CROWDED;
 use crate::pipeline::{Ended, Pipeline};
 use crate::reply::{LARGE, Reply};
 use crate::server::Server;
 use crate::session::Session;
 
+mod durable;
 mod suspended;
 
 /// Bytes read at once from a connection: what a pipeline of 100 requests of 500 bytes needs.
@@ -72,6 +74,8 @@ pub(crate) struct Worker {
     connections: Vec<Option<Box<Connection>>>,
     generations: Vec<u32>,
     vacant: Vec<usize>,
+    /// Connections whose replies are held back, and until which record of the log is on disk.
+    held_back: VecDeque<(u64, u64)>,
     /// Connections that have more to read, or whose pause has ended.
     ready: VecDeque<u64>,
     parked: Vec<u64>,
@@ -117,6 +121,7 @@ impl Worker {
             connections: Vec::new(),
             generations: Vec::new(),
             vacant: Vec::new(),
+            held_back: VecDeque::new(),
             ready: VecDeque::new(),
             parked: Vec::new(),
             deadlines: BTreeSet::new(),
@@ -179,6 +184,9 @@ impl Worker {
         if self.kept_for_clients > KEPT_FOR_CLIENTS_MAX {
             self.evict_clients();
         }
+        if self.server.persist.aof.is_on() {
+            self.look_at_log();
+        }
         self.answer_the_door();
         self.read_inbox();
         if self.now_ms >= self.next_tick_ms {
@@ -195,7 +203,7 @@ impl Worker {
             return 0;
         }
         let mut until = self.next_tick_ms;
-        if !self.parked.is_empty() {
+        if !self.parked.is_empty() && self.server.pause.is_active(self.now_ms) {
             until = until.min(self.server.pause.until_ms());
         }
         if let Some((since_ms, _)) = self.doorstep.front() {
@@ -215,12 +223,17 @@ impl Worker {
             return self.knocking.push(event.token - LISTENER_TOKENS);
         }
         let Some(mut connection) = self.take(event.token) else { return };
-        if event.is_writable() && connection.backlog_len() > 0 && !self.flush_backlog(&mut connection) {
+        let may_send = connection.backlog_len() > 0 && !self.is_held_back(&connection);
+        if event.is_writable() && may_send && !self.flush_backlog(&mut connection) {
             return self.close(event.token, connection);
         }
         if event.is_readable() || event.is_hangup() {
             connection.readable = true;
-            self.readable.push((event.token, event.is_hangup()));
+            if connection.is_heavy && !event.is_hangup() {
+                self.make_ready(event.token, &mut connection);
+            } else {
+                self.readable.push((event.token, event.is_hangup()));
+            }
         }
         self.put_back(event.token, connection);
     }
@@ -290,6 +303,7 @@ impl Worker {
 
     fn serve_arrival(&mut self, arrival: Arrival) {
         let Arrival { token, mut connection, result, region, hangup, .. } = arrival;
+        self.executor.begin_share();
         let next = match self.after_read(&mut connection, result, READ_LEN, hangup) {
             Ok(got) => match self.run_region(&mut connection, region, got) {
                 Next::Wait if connection.readable => self.read_and_run(&mut connection, hangup),
@@ -300,27 +314,45 @@ impl Worker {
         self.settle(token, connection, next);
     }
 
-    /// Connections that were left with something to do.
+    /// Connections that were left with something to do, until one share has been used up: who is heard from meanwhile
+    /// waits for two at most.
     fn serve_ready(&mut self) {
+        if self.ready.is_empty() {
+            return;
+        }
+        let until = clock::ticks() + self.executor.share;
         for _ in 0..self.ready.len() {
             let Some(token) = self.ready.pop_front() else { return };
-            if let Some(connection) = self.take(token) {
+            if let Some(mut connection) = self.take(token) {
+                connection.is_ready = false;
                 self.serve(token, connection, false);
             }
+            if self.executor.last_ticks >= until {
+                return;
+            }
+        }
+    }
+
+    /// Serves a connection when those that have just been heard from have been served.
+    fn make_ready(&mut self, token: u64, connection: &mut Connection) {
+        if !std::mem::replace(&mut connection.is_ready, true) {
+            self.ready.push_back(token);
         }
     }
 
     /// Reads, runs and answers; then puts the connection back or closes it.
     fn serve(&mut self, token: u64, mut connection: Box<Connection>, hangup: bool) {
+        self.executor.begin_share();
         let next = self.read_and_run(&mut connection, hangup);
         self.settle(token, connection, next);
     }
 
     fn settle(&mut self, token: u64, mut connection: Box<Connection>, next: Next) {
+        connection.is_heavy = self.executor.is_time_up();
         match next {
             Next::Wait => self.put_back(token, connection),
             Next::Again => {
-                self.ready.push_back(token);
+                self.make_ready(token, &mut connection);
                 self.put_back(token, connection);
             }
             Next::Park => {
@@ -358,6 +390,9 @@ impl Worker {
         for _ in 0..READS_PER_TURN {
             if !connection.readable {
                 return Next::Wait;
+            }
+            if self.executor.is_time_up() {
+                break;
             }
             let use_buffer = connection.input.is_empty();
             let (result, room) = if use_buffer {
@@ -469,7 +504,11 @@ impl Worker {
         let mut used = 0;
         loop {
             let pipeline = &mut self.pipeline;
+            let logged = self.executor.seat.draft.last;
             let ended = pipeline.run(&mut self.executor, connection, bytes, &mut used, &mut self.reply);
+            if self.executor.seat.draft.last != logged {
+                connection.logged = self.executor.seat.draft.last;
+            }
             connection.resp3 = self.reply.resp3;
             if !self.reply.is_empty() && !self.flush(connection) {
                 return (Next::Close, used);
@@ -480,6 +519,7 @@ impl Worker {
                 Ended::Empty => return (Next::Wait, used),
                 Ended::Paused => return (Next::Park, used),
                 Ended::Suspended => return (Next::Suspend, used),
+                Ended::TimeUp => return (Next::Again, used),
             }
         }
     }
@@ -500,7 +540,8 @@ impl Worker {
             self.note_output_limit(connection, waiting);
             return false;
         }
-        let sent = connection.send(&mut self.reply);
+        let waits = connection.logged > 0 && self.awaits_log(connection);
+        let sent = if waits { Ok(Sent::Part) } else { connection.send(&mut self.reply) };
         self.clear_away(connection);
         let stats = self.executor.stats();
         self.executor.last_ticks = book(stats, Stage::Write, before);
@@ -509,6 +550,10 @@ impl Worker {
         add(&stats.net_out, len as u64);
         add(&connection.client().net_out, len as u64);
         match sent {
+            _ if waits => {
+                self.hold_back(connection);
+                self.within_limits(connection)
+            }
             Ok(Sent::All) => true,
             Ok(Sent::Part) => {
                 self.kept_for_clients += len;
@@ -688,7 +733,7 @@ impl Worker {
     }
 
     /// Serves a connection from now on. It has been counted already.
-    fn adopt(&mut self, connection: Box<Connection>) {
+    fn adopt(&mut self, mut connection: Box<Connection>) {
         let index = self.vacant.pop().unwrap_or_else(|| {
             self.connections.push(None);
             self.generations.push(0);
@@ -708,6 +753,10 @@ impl Worker {
         }
         if connection.parked {
             self.parked.push(token);
+        }
+        // What was left of its share is not announced by the socket.
+        if std::mem::take(&mut connection.is_ready) {
+            self.make_ready(token, &mut connection);
         }
         if connection.client().killed.load(Relaxed) {
             // Killed on its way here, after its former worker had looked for such.
@@ -770,9 +819,14 @@ impl Worker {
                 Message::Resume(resumed) => self.resume(resumed),
                 Message::Listen => self.follow_listeners(),
                 Message::Purge => process::purge(),
+                Message::Durable => self.release(),
             }
         }
-        if !self.parked.is_empty() && !self.server.pause.is_active(self.now_ms) {
+        let may_go_on = || {
+            let is_crowded = self.server.persist.obstacles.any() & CROWDED != 0;
+            !is_crowded && !self.server.pause.is_active(self.now_ms)
+        };
+        if !self.parked.is_empty() && may_go_on() {
             self.unpark();
         }
     }
@@ -793,7 +847,7 @@ impl Worker {
             if let Some(mut connection) = self.take(token) {
                 connection.parked = false;
                 connection.client().blocked.store(false, Relaxed);
-                self.ready.push_back(token);
+                self.make_ready(token, &mut connection);
                 self.put_back(token, connection);
             }
         }
@@ -874,7 +928,8 @@ impl Worker {
         for token in self.tokens() {
             let connection =
                 self.connections[token as u32 as usize].as_mut().expect("a token of one that is there");
-            let waits = connection.parked || connection.session.waiting.is_some();
+            let waits =
+                connection.parked || connection.session.waiting.is_some() || connection.backlog_len() > 0;
             if connection.activity > 0 && !waits {
                 active.push((connection.activity, token));
             }

@@ -4,11 +4,14 @@
 //! written by one that lives as long as it is kept ([`aof`]); at the start, threads of their own load what there is
 //! ([`load`]). What they all say about themselves is in [`Persist`], for INFO and for those who wait.
 
+pub(crate) mod aof;
 pub(crate) mod end;
 pub(crate) mod load;
 pub(crate) mod points;
 mod recorder;
 pub(crate) mod reload;
+pub(crate) mod replay;
+pub(crate) mod rewrite;
 pub(crate) mod snapshot;
 
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering::*};
@@ -36,12 +39,20 @@ pub(crate) struct Persist {
     ending: AtomicBool,
     pub(crate) progress: Progress,
     pub(crate) loading: load::Loading,
+    pub(crate) aof: aof::Aof,
 }
 
 /// What is being done, and how it went before.
 #[derive(Clone, Debug)]
 pub(crate) struct State {
     pub(crate) running: Option<Running>,
+    /// BGREWRITEAOF, while something else is being written.
+    pub(crate) rewrite_scheduled: bool,
+    pub(crate) rewrites: u64,
+    /// In a row.
+    pub(crate) rewrites_failed: u64,
+    pub(crate) last_rewrite_took_s: Option<u64>,
+    pub(crate) last_rewrite_attempt_s: u64,
     /// BGSAVE SCHEDULE, while something else is being written.
     pub(crate) save_scheduled: bool,
     /// How many snapshots have ended, well or not.
@@ -67,6 +78,8 @@ pub(crate) enum Cancelled {
 /// A snapshot that is being taken.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Running {
+    /// It is to be the base of an append-only file.
+    pub(crate) is_rewrite: bool,
     pub(crate) since_s: u64,
 }
 
@@ -88,6 +101,10 @@ pub(crate) struct Obstacles(AtomicU8);
 pub(crate) const LOADING: u8 = 1 << 0;
 /// The last snapshot failed, and writes are not to go on without one.
 pub(crate) const NO_SNAPSHOT: u8 = 1 << 1;
+/// The log cannot be written to disk.
+pub(crate) const NO_LOG: u8 = 1 << 2;
+/// More of the log waits to be written than may wait: writes wait, too.
+pub(crate) const CROWDED: u8 = 1 << 3;
 
 impl Obstacles {
     #[inline]
@@ -103,10 +120,22 @@ impl Obstacles {
         }
     }
 
+    /// Whether a command has to wait until more of the log is written.
+    #[cold]
+    pub(crate) fn delays(&self, row: &Command, session: &Session) -> bool {
+        self.any() & CROWDED != 0 && changes(row, session)
+    }
+}
+
+impl Persist {
     /// Why a command cannot be run now, if so.
     #[cold]
     pub(crate) fn refuses(&self, row: &Command, session: &Session) -> Option<Error> {
-        let any = self.any();
+        let any = self.obstacles.any();
+        if any & NO_LOG != 0 && changes(row, session) {
+            let cause = self.aof.figures.failure.lock();
+            return Some(Error::text(format!("MISCONF Errors writing to the AOF file: {cause}")));
+        }
         if any & LOADING != 0 && !row.flags.has(Flags::LOADING) {
             return Some(Error::text("LOADING Redis is loading the dataset in memory"));
         }
@@ -139,6 +168,11 @@ impl Persist {
     pub(crate) fn new(seat: Seat, loaders: Vec<Seat>, now_s: u64) -> Persist {
         let state = State {
             running: None,
+            rewrite_scheduled: false,
+            rewrites: 0,
+            rewrites_failed: 0,
+            last_rewrite_took_s: None,
+            last_rewrite_attempt_s: 0,
             save_scheduled: false,
             ended: 0,
             saves: 0,
@@ -158,6 +192,7 @@ impl Persist {
             ending: AtomicBool::new(false),
             progress: Progress::default(),
             loading: load::Loading::default(),
+            aof: aof::Aof::default(),
         }
     }
 
@@ -170,6 +205,11 @@ impl Persist {
         self.state.lock().save_scheduled = true;
     }
 
+    /// BGREWRITEAOF while something else is being written.
+    pub(crate) fn schedule_rewrite(&self) {
+        self.state.lock().rewrite_scheduled = true;
+    }
+
     /// Gives up the snapshot that is being taken, and one that is to come.
     pub(crate) fn cancel(&self) -> Cancelled {
         let mut state = self.state.lock();
@@ -179,6 +219,23 @@ impl Persist {
             return Cancelled::Running;
         }
         if was_scheduled { Cancelled::Scheduled } else { Cancelled::Nothing }
+    }
+
+    /// Claims that a snapshot is being taken; `false`: one is.
+    pub(super) fn claim(&self, is_rewrite: bool) -> bool {
+        let mut state = self.state.lock();
+        if state.running.is_some() {
+            return false;
+        }
+        let now_s = crate::clock::unix_ms() / 1000;
+        state.running = Some(Running { is_rewrite, since_s: now_s });
+        if is_rewrite {
+            (state.last_rewrite_attempt_s, state.rewrite_scheduled) = (now_s, false);
+        } else {
+            (state.last_attempt_s, state.save_scheduled) = (now_s, false);
+        }
+        self.cancelled.store(false, Release);
+        true
     }
 
     /// Waits until no snapshot is being taken.

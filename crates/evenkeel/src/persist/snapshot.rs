@@ -17,13 +17,13 @@ use evenkeel_store::snapshot::Walk;
 use evenkeel_store::{Held, Seat, memory};
 
 use super::recorder::Recorder;
-use super::{NO_SNAPSHOT, Progress, Running};
+use super::{NO_SNAPSHOT, Progress};
 use crate::clock;
 use crate::config::Settings;
 use crate::server::Server;
 
 /// The version of Redis that files name as their writer's: the one whose formats they have.
-pub(super) const REDIS_VERSION: &str = "7.0.15";
+const REDIS_VERSION: &str = "7.0.15";
 
 /// Bytes after which the kernel is asked to write what it has, so that the sync at the end has little to do.
 const SYNC_BYTES: u64 = 32 << 20;
@@ -37,7 +37,9 @@ pub(crate) struct Busy;
 
 /// Begins a snapshot into the configured file.
 pub(crate) fn begin(server: &Arc<Server>) -> Result<(), Busy> {
-    start(server)?;
+    if !server.persist.claim(false) {
+        return Err(Busy);
+    }
     let on_thread = server.clone();
     let thread = std::thread::Builder::new().name("snapshot".into());
     let spawned = thread.spawn(move || {
@@ -53,23 +55,10 @@ pub(crate) fn begin(server: &Arc<Server>) -> Result<(), Busy> {
 
 /// Takes a snapshot on this thread, once the one that is being taken has ended; whether that went well.
 pub(crate) fn save(server: &Arc<Server>) -> bool {
-    while start(server).is_err() {
+    while !server.persist.claim(false) {
         server.persist.wait_until_idle();
     }
     run(server)
-}
-
-fn start(server: &Server) -> Result<(), Busy> {
-    let mut state = server.persist.state.lock();
-    if state.running.is_some() {
-        return Err(Busy);
-    }
-    let now_s = clock::unix_ms() / 1000;
-    state.running = Some(Running { since_s: now_s });
-    state.last_attempt_s = now_s;
-    state.save_scheduled = false;
-    server.persist.cancelled.store(false, Release);
-    Ok(())
 }
 
 fn run(server: &Arc<Server>) -> bool {
@@ -124,27 +113,42 @@ struct Taken {
 fn write_file(server: &Arc<Server>, settings: &Arc<Settings>, path: &Path) -> io::Result<Taken> {
     let began = Instant::now();
     let beside = Beside::create(path)?;
-    let origin = Origin {
-        redis_version: REDIS_VERSION,
-        created: clock::unix_ms() / 1000,
-        used_memory: memory::used() as u64,
-        aof_base: false,
-        replication: None,
-    };
-    let mut file = FileWriter::new(&beside.file, Version::V10, settings.rdbchecksum)?;
-    file.origin(&origin)?;
+    let file = open(&beside.file, settings, false)?;
     let mut dirty = 0;
     let file = take(server, settings, file, &beside.file, |held| {
         dirty = held.keyspace().total().dirty;
     })?;
-    let Finished { len, header, .. } = file.finish()?;
-    if let Some(header) = header {
-        let mut file = &beside.file;
-        file.seek(io::SeekFrom::Start(0))?;
-        file.write_all(&header)?;
-    }
+    let len = finish(file, &beside.file)?;
     beside.install(path)?;
     Ok(Taken { dirty, bytes: len, took: began.elapsed() })
+}
+
+/// Writes the beginning of a file.
+pub(super) fn open<'f>(
+    disk: &'f File,
+    settings: &Settings,
+    aof_base: bool,
+) -> io::Result<FileWriter<&'f File>> {
+    let origin = Origin {
+        redis_version: REDIS_VERSION,
+        created: clock::unix_ms() / 1000,
+        used_memory: memory::used() as u64,
+        aof_base,
+        replication: None,
+    };
+    let mut file = FileWriter::new(disk, Version::V10, settings.rdbchecksum)?;
+    file.origin(&origin)?;
+    Ok(file)
+}
+
+/// Writes the end of a file, and its beginning anew if that has to say something else; returns how many bytes it has.
+pub(super) fn finish(file: FileWriter<&File>, mut disk: &File) -> io::Result<u64> {
+    let Finished { len, header, .. } = file.finish()?;
+    if let Some(header) = header {
+        disk.seek(io::SeekFrom::Start(0))?;
+        disk.write_all(&header)?;
+    }
+    Ok(len)
 }
 
 /// Takes a snapshot into a file whose beginning has been written. `at_start` is called with everything held at the moment

@@ -54,6 +54,9 @@ pub(crate) fn write(value: &Value, settings: &Settings, encoder: &mut Encoder<im
 
 fn write_list(list: &List, settings: &Settings, encoder: &mut Encoder<impl Out>) {
     let mut writer = encoder.list(list_limits(settings.list_max_listpack_size), None);
+    if settings.quicklist_packed_threshold > 0 {
+        writer = writer.plain_from(settings.quicklist_packed_threshold);
+    }
     list.range(0..list.len()).for_each(|element| writer.push(Item::Bytes(element)));
     writer.finish();
 }

@@ -10,6 +10,7 @@ mod dump;
 mod hostile;
 mod long_elements;
 mod mailbox;
+mod moving;
 mod network;
 mod operator;
 mod stress;

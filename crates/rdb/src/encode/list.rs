@@ -28,6 +28,11 @@ impl<'e, O: Out> ListWriter<'e, O> {
         ListWriter { encoder, count, announced: nodes.ok_or_else(Vec::new) }
     }
 
+    /// Writes elements of `len` bytes and more on their own; see [`NodeCount::plain_from`]. Before the first element.
+    pub fn plain_from(self, len: usize) -> Self {
+        ListWriter { count: self.count.plain_from(len), ..self }
+    }
+
     pub fn push(&mut self, element: Item<'_>) {
         let node = self.count.place_element(element);
         if node != Node::Same {

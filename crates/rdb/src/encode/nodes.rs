@@ -24,6 +24,8 @@ pub struct NodeCount {
     limits: NodeLimits,
     /// A list element that takes more gets a node of its own.
     packed_max: usize,
+    /// And so does one of this length.
+    plain_from: usize,
     /// Of the node that is being filled.
     bytes: usize,
     entries: u64,
@@ -47,7 +49,12 @@ impl NodeCount {
         let bytes_max = limits.bytes_max.min(BLOCK_MAX);
         let packed_max = if version.has_plain_nodes() { bytes_max } else { BLOCK_MAX };
         let limits = NodeLimits { bytes_max, entries_max: limits.entries_max };
-        NodeCount { limits, packed_max, bytes: 0, entries: 0, nodes: 0 }
+        NodeCount { limits, packed_max, plain_from: usize::MAX, bytes: 0, entries: 0, nodes: 0 }
+    }
+
+    /// Gives list elements of `len` bytes and more nodes of their own, in whatever version.
+    pub fn plain_from(self, len: usize) -> NodeCount {
+        NodeCount { plain_from: len, ..self }
     }
 
     /// Counts a list's element in.
@@ -70,8 +77,8 @@ impl NodeCount {
     }
 
     pub(super) fn place_element(&mut self, element: Item<'_>) -> Node {
-        let bytes = bytes_max(element);
-        if bytes <= self.packed_max {
+        let (len, bytes) = (len(element), bytes_max(element));
+        if bytes <= self.packed_max && len < self.plain_from {
             return self.place(bytes);
         }
         self.end_node();
@@ -100,10 +107,11 @@ impl NodeCount {
 const ENTRY_BYTES_MAX: usize = 2 + 4 * 10;
 
 fn bytes_max(element: Item<'_>) -> usize {
-    match element {
-        Item::Bytes(bytes) => listpack::size_max(bytes.len()),
-        Item::Int(_) => listpack::size_max(element.bytes(&mut Digits::default()).len()),
-    }
+    listpack::size_max(len(element))
+}
+
+fn len(element: Item<'_>) -> usize {
+    element.bytes(&mut Digits::default()).len()
 }
 
 #[cfg(test)]
@@ -137,5 +145,10 @@ mod tests {
         let mut older = NodeCount::new(small, Version::V10);
         assert_eq!(older.place_element(large.into()), Node::New);
         assert_eq!(older.place_element((&b"a"[..]).into()), Node::New);
+        let mut asked = NodeCount::new(small, Version::V10).plain_from(2);
+        assert_eq!(asked.place_element((&b"aa"[..]).into()), Node::Plain);
+        assert_eq!(asked.place_element(Item::Int(12)), Node::Plain);
+        assert_eq!(asked.place_element(Item::Int(1)), Node::New);
+        assert_eq!(asked.place_element((&b"b"[..]).into()), Node::Same);
     }
 }

@@ -199,9 +199,9 @@ impl<R: Read> FileReader<R> {
 
     /// As many records as are whole in a block; or in more than one, where one is not enough for the first.
     ///
-    /// Twice as much is read each time, so going over the same bytes anew adds up to no more than once again. A block of
+    /// Twice as much is read each time, so going over the same bytes anew adds up to no more than twice again. A block of
     /// which half is left is not filled up first: where records come by the few, between sizes of slots, the rest of it
-    /// would be moved for each few of them.
+    /// would be moved again and again.
     fn records(&mut self) -> Result<Part, Failure> {
         let (at, mut len) = (self.position(), self.limits.block);
         let mut least = len / 2;

@@ -12,12 +12,15 @@ use evenkeel_testkit::random::{Random, fresh_seed};
 use crate::model::{Style, Value, styles, value, write};
 use crate::random;
 
+/// A key in its database.
+pub(crate) type Place = (u64, Vec<u8>);
+
 /// What a file says, in one piece.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Content {
     pub(crate) aux: BTreeMap<String, String>,
     pub(crate) functions: Vec<Vec<u8>>,
-    pub(crate) keys: BTreeMap<(u64, Vec<u8>), (About, Value)>,
+    pub(crate) keys: BTreeMap<Place, (About, Value)>,
     pub(crate) sizes: Vec<(u64, u64, u64)>,
 }
 
@@ -171,6 +174,53 @@ fn what_is_written_is_read_again() {
             }
         }
     }
+}
+
+/// As a server does it: records encoded by several threads, a file cut up by one, batches decoded by several.
+#[test]
+fn many_threads_write_and_read_one_file() {
+    let mut random = Random::new(9);
+    let style = styles(Version::V80)[0];
+    let before = in_version(some_content(&mut random, 300), style);
+    let keys: Vec<_> = before.keys.iter().filter(|((database, _), _)| *database == 0).collect();
+    let mut writer = FileWriter::new(Vec::new(), style.version, true).expect("memory takes everything");
+    std::thread::scope(|scope| {
+        let encode = |share: &[(&Place, &(About, Value))]| {
+            let mut encoder = Encoder::new(Vec::new(), style.version);
+            for ((_, key), (about, value)) in share {
+                encoder.record(key.into(), about);
+                write(value, &mut encoder, style).expect("version 80 has a form for everything");
+            }
+            encoder.into_out()
+        };
+        let shares: Vec<_> = keys.chunks(20).map(|share| scope.spawn(move || encode(share))).collect();
+        for share in shares {
+            let records = share.join().expect("it encodes");
+            writer.append(&records, style.version).expect("memory takes everything");
+        }
+    });
+    let file = writer.finish().expect("memory takes everything").out;
+
+    let limits = ReadLimits { block: 4_096, whole_max: 1 << 30 };
+    let mut reader = FileReader::new(&file[..], None, limits).expect("a header");
+    let mut batches = Vec::new();
+    while let Some(part) = reader.next().expect("it was written here") {
+        if let Part::Keys(batch) = part {
+            batches.push(batch);
+        }
+    }
+    assert!(batches.len() > 5);
+    let found = std::thread::scope(|scope| {
+        let decode = |batch: Batch| {
+            let mut content = Content::default();
+            add(&mut content, &batch).expect("it was written here");
+            content.keys
+        };
+        let parts: Vec<_> = batches.into_iter().map(|batch| scope.spawn(move || decode(batch))).collect();
+        parts.into_iter().flat_map(|part| part.join().expect("it decodes")).collect::<BTreeMap<_, _>>()
+    });
+    assert_eq!(found.len(), keys.len());
+    assert!(found.iter().eq(keys));
 }
 
 /// A header that turned out to be too low is corrected, and the checksum is that of the corrected file.

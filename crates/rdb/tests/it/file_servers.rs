@@ -9,7 +9,7 @@ use evenkeel_testkit::random::{Random, fresh_seed};
 use evenkeel_testkit::{Client, Peer, Program, Server};
 
 use crate::ask::ask;
-use crate::file::{Content, TINY, content, in_version, some_content, written};
+use crate::file::{Content, Place, TINY, content, in_version, some_content, written};
 use crate::model::{Style, styles};
 
 fn start(peer: Peer) -> Option<Server> {
@@ -57,7 +57,7 @@ fn read(file: &[u8]) -> Content {
 }
 
 /// The keys alone, without what a server does not keep: how long ago a key was used.
-fn keys(content: Content) -> BTreeMap<(u64, Vec<u8>), (About, crate::model::Value)> {
+fn keys(content: Content) -> BTreeMap<Place, (About, crate::model::Value)> {
     let mut keys = content.keys;
     keys.values_mut().for_each(|(about, _)| about.access = Access::Unknown);
     keys
@@ -208,6 +208,28 @@ fn how_keys_were_used_passes_both_ways() {
                 Access::Unknown => panic!("{peer:?} writes it under {policy}"),
             }
         }
+    }
+}
+
+/// Base files of AOFs are RDB files, and so is what a cluster's node saves.
+#[test]
+fn base_files_and_files_of_clusters_are_read() {
+    for peer in [Peer::Redis, Peer::Valkey] {
+        let Some(program) = Program::oracle(peer) else { continue };
+        let args = ["--dir", "{dir}", "--appendonly", "yes", "--cluster-enabled", "yes"];
+        let server = Server::start(&program, &args);
+        let mut client = server.connect();
+        client.run("CLUSTER ADDSLOTSRANGE 0 16383");
+        let deadline = std::time::Instant::now() + std::time::Duration::from_secs(20);
+        while client.run("SET k v").to_string() != "OK" {
+            assert!(std::time::Instant::now() < deadline, "no cluster: {}", server.log());
+            std::thread::sleep(std::time::Duration::from_millis(20));
+        }
+        let content = read(&saved(&server, &mut client));
+        assert!(content.keys.contains_key(&(0, b"k".to_vec())), "{peer:?}");
+        let base = server.folder().join("appendonlydir/appendonly.aof.1.base.rdb");
+        let content = read(&std::fs::read(base).expect("it starts with one"));
+        assert_eq!(content.aux.get("aof-base").map(String::as_str), Some("1"), "{peer:?}");
     }
 }
 

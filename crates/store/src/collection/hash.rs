@@ -155,7 +155,7 @@ impl Hash {
     /// A field that has not expired.
     #[inline]
     pub fn field(&self, hasher: &Hasher, now: Millis, name: &[u8]) -> Option<Field<'_>> {
-        let mut seek = ByHash { hash: hasher.hash(name), is: |item: &[u8]| has_name(item, name) };
+        let mut seek = ByHash::new(hasher.hash(name), |item: &[u8]| has_name(item, name));
         self.0.main().find(&mut seek).item().map(Field::of).filter(|field| field.is_live(now))
     }
 
@@ -167,7 +167,7 @@ impl Hash {
 
     /// A share of the value of a field, which is there. Panics otherwise.
     pub fn share(&self, hasher: &Hasher, name: &[u8]) -> Share {
-        let mut seek = ByHash { hash: hasher.hash(name), is: |item: &[u8]| has_name(item, name) };
+        let mut seek = ByHash::new(hasher.hash(name), |item: &[u8]| has_name(item, name));
         let spot = self.0.main().find(&mut seek);
         assert!(spot.found, "the caller has seen the field");
         Share::of(&spot, Field::of(spot.page.get(spot.at)).value.len(), 0)
@@ -185,7 +185,7 @@ impl Hash {
     pub fn set(&mut self, hasher: &Hasher, now: Millis, name: &[u8], value: &[u8], expire: Expire) -> bool {
         let hash = hasher.hash(name);
         let hash_of = |item: &[u8]| hasher.hash(name_of(item));
-        let mut seek = ByHash { hash, is: |item: &[u8]| has_name(item, name) };
+        let mut seek = ByHash::new(hash, |item: &[u8]| has_name(item, name));
         let (is_new, before, after) = self.fields_mut().change(&mut seek, |page, at, found| {
             let old = found.then(|| Field::of(page.get(at)));
             let (before, is_live) = old.map_or((None, false), |old| (old.deadline, old.is_live(now)));
@@ -217,7 +217,7 @@ impl Hash {
     ) -> bool {
         let hash = hasher.hash(name);
         let hash_of = |item: &[u8]| hasher.hash(name_of(item));
-        let mut seek = ByHash { hash, is: |item: &[u8]| has_name(item, name) };
+        let mut seek = ByHash::new(hash, |item: &[u8]| has_name(item, name));
         let before = self.fields_mut().change(&mut seek, |page, at, found| {
             let Some(field) = found.then(|| Field::of(page.get(at))).filter(|field| field.is_live(now))
             else {
@@ -243,7 +243,7 @@ impl Hash {
     /// Removes a field; `false` when there is no such field, or it had expired.
     pub fn remove(&mut self, hasher: &Hasher, now: Millis, name: &[u8]) -> bool {
         let hash = hasher.hash(name);
-        let mut seek = ByHash { hash, is: |item: &[u8]| has_name(item, name) };
+        let mut seek = ByHash::new(hash, |item: &[u8]| has_name(item, name));
         let (was_live, before) = self.fields_mut().change(&mut seek, |page, at, found| {
             if !found {
                 return ((false, None), Vec::new());
@@ -304,7 +304,7 @@ impl Hash {
                 let (other, len, rest) = open(item);
                 other == Some(deadline) && hasher.hash(&rest[..len]) == hash
             };
-            twin.main.change(&mut ByHash { hash, is }, |page, at, found| {
+            twin.main.change(&mut ByHash::new(hash, is), |page, at, found| {
                 debug_assert!(found, "each deadline has its field");
                 if found {
                     gone(name_of(page.get(at)));

@@ -46,6 +46,9 @@ pub trait Collection: Sized + Send + Sync + Clone + raw::Raw + 'static {
     fn new() -> Self;
 
     fn is_empty(&self) -> bool;
+
+    /// Whether both are one, and so nothing was written to either since one was cloned from the other.
+    fn is_same(&self, other: &Self) -> bool;
 }
 
 /// How collections get into and out of entries; for this crate alone.
@@ -73,6 +76,10 @@ macro_rules! collection {
 
             fn is_empty(&self) -> bool {
                 self.$len() == 0
+            }
+
+            fn is_same(&self, other: &$type) -> bool {
+                self.0.is_same(&other.0)
             }
         }
 

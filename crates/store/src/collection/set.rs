@@ -51,7 +51,7 @@ impl Set {
     }
 
     fn contains_hashed(&self, hash: u64, member: &[u8]) -> bool {
-        self.0.find(&mut ByHash { hash, is: |item: &[u8]| item == member }).found
+        self.0.find(&mut ByHash::new(hash, |item: &[u8]| item == member)).found
     }
 
     /// Adds a member; `false` when it is there already.
@@ -66,7 +66,7 @@ impl Set {
             }
         }
         let hash = hasher.hash(member);
-        let mut seek = ByHash { hash, is: |item: &[u8]| item == member };
+        let mut seek = ByHash::new(hash, |item: &[u8]| item == member);
         self.0.change(&mut seek, |page, _, found| {
             if found {
                 return (false, Vec::new());
@@ -81,7 +81,7 @@ impl Set {
         let mut tree = Tree::new();
         for member in ints.iter().map(Member::integer) {
             let hash = hasher.hash(&member);
-            tree.change(&mut ByHash { hash, is: |_: &[u8]| false }, |page, _, _| {
+            tree.change(&mut ByHash::new(hash, |_: &[u8]| false), |page, _, _| {
                 ((), hashed::insert(page, &[&member], hash, |item| hasher.hash(item)))
             });
         }
@@ -106,7 +106,7 @@ impl Set {
             let page = self.0.page_mut().expect("packed integers are one page");
             return ints::parse(member).is_some_and(|value| ints::remove(page, value));
         }
-        let mut seek = ByHash { hash: hasher.hash(member), is: |item: &[u8]| item == member };
+        let mut seek = ByHash::new(hasher.hash(member), |item: &[u8]| item == member);
         self.0.change(&mut seek, |page, at, found| {
             if found {
                 page.remove(at, at + 1);

@@ -46,6 +46,10 @@ impl Collection for Stream {
     fn is_empty(&self) -> bool {
         !self.0.exists
     }
+
+    fn is_same(&self, other: &Stream) -> bool {
+        self.0.is_same(&other.0)
+    }
 }
 
 impl raw::Raw for Stream {

@@ -259,6 +259,28 @@ impl Inner {
         self.branches[1..].partition_point(|branch| compare(&branch.bound).is_le())
     }
 
+    /// The same for a number that bounds begin with, looking first at the branch that has so large a share of them before
+    /// it. Narrows `range`, the least and the greatest number below this node, to the branch.
+    #[inline]
+    pub(crate) fn seek_near(&self, share: f64, number: u64, range: &mut (u64, u64)) -> usize {
+        let bound = |at: usize| self.branches[at].bound[0];
+        let last = self.branches.len() - 1;
+        let mut at = ((share * self.branches.len() as f64) as usize).min(last);
+        while at < last && bound(at + 1) <= number {
+            at += 1;
+        }
+        while at > 0 && bound(at) > number {
+            at -= 1;
+        }
+        if at > 0 {
+            range.0 = bound(at);
+        }
+        if at < last {
+            range.1 = bound(at + 1).saturating_sub(1);
+        }
+        at
+    }
+
     /// The same where equal bounds are decided by the first item.
     #[inline]
     pub(crate) fn seek_item(
@@ -289,6 +311,14 @@ impl Inner {
     }
 
     fn widen(&mut self, at: usize, siblings: Siblings<Tree>) -> Siblings<Tree> {
+        if self.branches.len() + siblings.len() <= FANOUT {
+            for (place, (bound, node)) in (at + 1..).zip(siblings) {
+                let count = node.len();
+                self.count += count;
+                self.branches.insert(place, Branch { bound, count, node });
+            }
+            return Vec::new();
+        }
         let appends = at + 1 == self.branches.len();
         let new = siblings.into_iter().map(|(bound, node)| Branch { bound, count: node.len(), node });
         let tail: Vec<Branch> = self.branches.drain(at + 1..).collect();

@@ -225,7 +225,7 @@ impl ZSet {
                 let page = tree.page().expect("larger ones are twins");
                 (0..page.len()).map(|at| page.get(at)).find(|item| is(item))
             }
-            View::Two(twin) => twin.side.find(&mut ByHash { hash: hasher.hash(member), is }).item(),
+            View::Two(twin) => twin.side.find(&mut ByHash::new(hasher.hash(member), is)).item(),
         };
         item.map(score_of)
     }
@@ -254,7 +254,7 @@ impl ZSet {
         if let ViewMut::Two(twin) = self.0.view_mut() {
             let hash = hasher.hash(member);
             let hash_of = |item: &[u8]| hasher.hash(member_of(item));
-            let mut seek = ByHash { hash, is: |item: &[u8]| member_of(item) == member };
+            let mut seek = ByHash::new(hash, |item: &[u8]| member_of(item) == member);
             twin.side.change(&mut seek, |page, at, found| {
                 let siblings = if found {
                     hashed::replace(page, at, &parts, hash, hash_of)
@@ -289,7 +289,7 @@ impl ZSet {
         let hash_of = |item: &[u8]| hasher.hash(member_of(item));
         for item in tree.iter() {
             let hash = hash_of(item);
-            let mut seek = ByHash { hash, is: |_: &[u8]| false };
+            let mut seek = ByHash::new(hash, |_: &[u8]| false);
             side.change(&mut seek, |page, _, _| ((), hashed::insert(page, &[item], hash, hash_of)));
         }
         self.0 = Twin { main: tree.clone(), side }.into();
@@ -444,7 +444,7 @@ fn remove_ordered(tree: &mut Tree, score: f64, member: &[u8]) {
 }
 
 fn remove_hashed(tree: &mut Tree, hasher: &Hasher, member: &[u8]) {
-    let mut seek = ByHash { hash: hasher.hash(member), is: |item: &[u8]| member_of(item) == member };
+    let mut seek = ByHash::new(hasher.hash(member), |item: &[u8]| member_of(item) == member);
     tree.change(&mut seek, |page, at, found| {
         assert!(found, "a member that has a score is in its place");
         page.remove(at, at + 1);

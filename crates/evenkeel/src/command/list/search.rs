@@ -5,7 +5,9 @@ use evenkeel_store::collection::List;
 
 use super::{Side, check_element};
 use crate::command::Call;
+use crate::command::elsewhere::is_much;
 use crate::error::{Done, Error};
+use crate::reply::Reply;
 
 /// LINSERT key <BEFORE | AFTER> pivot element
 pub(super) fn linsert(call: &mut Call<'_, '_>) -> Done {
@@ -16,6 +18,17 @@ pub(super) fn linsert(call: &mut Call<'_, '_>) -> Done {
     };
     let (pivot, element) = (call.args.at(3), call.args.at(4));
     check_element(element)?;
+    if let Some(list) = much_of(call)? {
+        let (pivot, element) = (pivot.to_vec(), element.to_vec());
+        return call.change_elsewhere(list, move |list, reply| {
+            let at = list.positions(&pivot, 0..list.len(), false).next();
+            if let Some(at) = at {
+                list.insert(at + behind, &element);
+            }
+            reply.int(at.map_or(-1, |_| list.len() as i64));
+            u64::from(at.is_some())
+        });
+    }
     let len = call.held.edit_if_there(&call.keys[0], |list: &mut Edit<'_, List>| {
         let at = list.positions(pivot, 0..list.len(), false).next()?;
         list.insert(at + behind, element);
@@ -34,12 +47,29 @@ pub(super) fn linsert(call: &mut Call<'_, '_>) -> Done {
 pub(super) fn lrem(call: &mut Call<'_, '_>) -> Done {
     let (count, element) = (any_but_least(call, 2)?, call.args.at(3));
     let limit = if count == 0 { u64::MAX } else { count.unsigned_abs() };
+    if let Some(list) = much_of(call)? {
+        let element = element.to_vec();
+        return call.change_elsewhere(list, move |list, reply| {
+            let removed = list.remove_equal(&element, limit, count < 0);
+            reply.int(removed as i64);
+            removed
+        });
+    }
     let removed = call.held.edit_if_there(&call.keys[0], |list: &mut Edit<'_, List>| {
         list.changes = list.remove_equal(element, limit, count < 0);
         list.changes
     })?;
     call.reply.int(removed.unwrap_or(0) as i64);
     Ok(())
+}
+
+/// A clone of the call's list if it is so long that looking through it is to be done elsewhere.
+fn much_of(call: &mut Call<'_, '_>) -> Result<Option<List>, Error> {
+    let list = call.held.peek_collection::<List>(&call.keys[0])?;
+    let Some(list) = list.filter(|list| is_much(list.len())).map(|list| List::clone(&list)) else {
+        return Ok(None);
+    };
+    Ok(Some(list).filter(|list| call.is_long(list.len() as usize)))
 }
 
 /// An integer that can be negated.
@@ -86,10 +116,28 @@ impl Search {
         Ok(search)
     }
 
+    /// How many elements of a list are looked at, at most.
+    fn depth(&self, list: &List) -> u64 {
+        if self.depth == 0 { list.len() } else { self.depth.min(list.len()) }
+    }
+
+    fn reply(&self, list: Option<&List>, element: &[u8], reply: &mut Reply) {
+        let mut found = list.into_iter().flat_map(|list| self.positions(list, element));
+        let Some(count) = self.count else {
+            return match found.next() {
+                Some(at) => reply.int(at as i64),
+                None => reply.null(),
+            };
+        };
+        let limit = if count == 0 { usize::MAX } else { usize::try_from(count).unwrap_or(usize::MAX) };
+        let found: Vec<u64> = found.take(limit).collect();
+        reply.array(found.len());
+        found.iter().for_each(|at| reply.int(*at as i64));
+    }
+
     /// The positions of an element, in the order in which they are found.
     fn positions<'a>(&self, list: &'a List, element: &'a [u8]) -> impl Iterator<Item = u64> + use<'a> {
-        let len = list.len();
-        let depth = if self.depth == 0 { len } else { self.depth.min(len) };
+        let (len, depth) = (list.len(), self.depth(list));
         let side = if self.backward { Side::Right } else { Side::Left };
         let skip = usize::try_from(self.skip).unwrap_or(usize::MAX);
         list.positions(element, side.range(depth, len), self.backward).skip(skip)
@@ -108,17 +156,12 @@ fn not_negative(call: &Call<'_, '_>, index: usize, text: &'static str) -> Result
 pub(super) fn lpos(call: &mut Call<'_, '_>) -> Done {
     let search = Search::parse(call)?;
     let list = call.held.collection::<List>(&call.keys[0])?;
-    let mut found = list.iter().flat_map(|list| search.positions(list, call.args.at(2)));
-    let Some(count) = search.count else {
-        match found.next() {
-            Some(at) => call.reply.int(at as i64),
-            None => call.reply.null(),
+    match list {
+        Some(list) if is_much(search.depth(&list)) => {
+            let (list, element) = (List::clone(&list), call.args.at(2).to_vec());
+            return call.reply_elsewhere(move |reply| search.reply(Some(&list), &element, reply));
         }
-        return Ok(());
-    };
-    let limit = if count == 0 { usize::MAX } else { usize::try_from(count).unwrap_or(usize::MAX) };
-    let found: Vec<u64> = found.take(limit).collect();
-    call.reply.array(found.len());
-    found.iter().for_each(|at| call.reply.int(*at as i64));
+        list => search.reply(list.as_deref(), call.args.at(2), call.reply),
+    }
     Ok(())
 }

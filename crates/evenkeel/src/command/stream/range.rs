@@ -1,7 +1,10 @@
 //! XRANGE and XREVRANGE, and how entries are replied.
 
+use std::ops::Range;
+
 use evenkeel_store::collection::stream::{Entry, Stream};
 
+use super::super::elsewhere::is_much;
 use super::super::{Args, Call};
 use super::id;
 use crate::error::{Done, Error};
@@ -30,17 +33,25 @@ fn range(call: &mut Call<'_, '_>, start: usize, end: usize, backwards: bool) -> 
         reply.null_array();
         return Ok(());
     }
-    let entries = stream.entries();
-    let all = if start <= end { entries.positions(start, end) } else { 0..0 };
+    let all = if start <= end { stream.entries().positions(start, end) } else { 0..0 };
     let taken = (all.end - all.start).min(count.unwrap_or(u64::MAX));
-    reply.array(taken as usize);
-    if backwards {
-        let last = entries.range(all.end - taken..all.end);
-        last.rev().for_each(|entry| reply_entry(reply, &entry));
-    } else {
-        entries.range(all.start..all.start + taken).for_each(|entry| reply_entry(reply, &entry));
+    let range = if backwards { all.end - taken..all.end } else { all.start..all.start + taken };
+    if is_much(taken) {
+        let stream = Stream::clone(&stream);
+        return call.reply_elsewhere(move |reply| reply_range(reply, &stream, range, backwards));
     }
+    reply_range(reply, &stream, range, backwards);
     Ok(())
+}
+
+fn reply_range(reply: &mut Reply, stream: &Stream, range: Range<u64>, backwards: bool) {
+    reply.array((range.end - range.start) as usize);
+    let entries = stream.entries().range(range);
+    if backwards {
+        entries.rev().for_each(|entry| reply_entry(reply, &entry));
+    } else {
+        entries.for_each(|entry| reply_entry(reply, &entry));
+    }
 }
 
 /// COUNT behind the ids; the last one counts. Less than nothing is nothing.

@@ -6,12 +6,14 @@
 
 use evenkeel_resp::float;
 use evenkeel_store::collection::{Gather, Set, ZSet};
-use evenkeel_store::{Hasher, Kind};
+use evenkeel_store::{Hasher, Kind, View};
 
 use super::range::reply_members;
-use super::store_and_count;
+use super::{GATHER_UNITS, Limits, Made};
 use crate::command::{Args, Call, Keys};
 use crate::error::{Done, Error};
+use crate::long::Work;
+use crate::reply::Reply;
 
 /// How the scores of one member become one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,7 +57,7 @@ enum Operation {
 /// One of the values that are combined.
 enum Value {
     Sorted(ZSet),
-    /// Not packed.
+    /// Not packed where it is read.
     Plain(Set),
     Missing,
 }
@@ -66,6 +68,23 @@ impl Value {
             Value::Sorted(zset) => zset.len(),
             Value::Plain(set) => set.len(),
             Value::Missing => 0,
+        }
+    }
+
+    fn is_same(&self, other: &Value) -> bool {
+        match (self, other) {
+            (Value::Sorted(this), Value::Sorted(other)) => this.is_same(other),
+            (Value::Plain(this), Value::Plain(other)) => this.is_same(other),
+            (Value::Missing, Value::Missing) => true,
+            _ => false,
+        }
+    }
+
+    fn discard(self, call: &mut Call<'_, '_>) {
+        match self {
+            Value::Sorted(zset) => call.held.discard(zset),
+            Value::Plain(set) => call.held.discard(set),
+            Value::Missing => {}
         }
     }
 
@@ -184,6 +203,35 @@ impl Plan {
         }
     }
 
+    /// How much work it is, in the units of [`Call::is_long`].
+    fn units(&self) -> usize {
+        /// To look a member up in one of the others.
+        const LOOK_UP_UNITS: u64 = 8;
+        let lens = || self.sources.iter().map(|source| source.value.len());
+        let look_ups = match self.operation {
+            Operation::Union => 0,
+            Operation::Inter | Operation::Diff => {
+                lens().next().unwrap_or(0).saturating_mul(self.sources.len() as u64 - 1)
+            }
+        };
+        let gathered = match self.operation {
+            Operation::Union => lens().fold(0, u64::saturating_add),
+            Operation::Inter | Operation::Diff => lens().next().unwrap_or(0),
+        };
+        let units = look_ups.saturating_mul(LOOK_UP_UNITS);
+        usize::try_from(units.saturating_add(gathered.saturating_mul(GATHER_UNITS as u64)))
+            .unwrap_or(usize::MAX)
+    }
+
+    fn reply(&self, hasher: &Hasher, reply: &mut Reply) {
+        let members = self.gather(hasher).merge(|a, b| self.aggregate.of(a, b));
+        reply_members(reply, members.in_order(), self.with_scores);
+    }
+
+    fn make(&self, hasher: &Hasher, limits: Limits) -> Made {
+        Made::of(self.gather(hasher).merge(|a, b| self.aggregate.of(a, b)), limits)
+    }
+
     /// All members with their scores, those of a union as often as they are in a source.
     fn gather<'p>(&'p self, hasher: &'p Hasher) -> Gather<'p> {
         let mut gather = Gather::new(hasher);
@@ -237,21 +285,23 @@ fn sources(call: &mut Call<'_, '_>, counted: usize, first_key: usize) -> Result<
     let (keys, hasher) = (&call.keys[first_key..], &call.held.keyspace().hasher);
     keys.iter()
         .map(|key| {
-            let value = match call.held.read(key) {
-                None => Value::Missing,
-                Some(view) => match view.kind() {
-                    Kind::ZSet => Value::Sorted(ZSet::clone(&view.collection())),
-                    Kind::Set => {
-                        let mut set = Set::clone(&view.collection());
-                        set.unpack(hasher);
-                        Value::Plain(set)
-                    }
-                    _ => return Err(Error::WrongType),
-                },
-            };
+            let mut value = value_of(call.held.read(key))?;
+            if let Value::Plain(set) = &mut value {
+                set.unpack(hasher);
+            }
             Ok(Source { value, weight: 1.0 })
         })
         .collect()
+}
+
+/// A clone of what is at a key.
+fn value_of(view: Option<View<'_>>) -> Result<Value, Error> {
+    let Some(view) = view else { return Ok(Value::Missing) };
+    match view.kind() {
+        Kind::ZSet => Ok(Value::Sorted(ZSet::clone(&view.collection()))),
+        Kind::Set => Ok(Value::Plain(Set::clone(&view.collection()))),
+        _ => Err(Error::WrongType),
+    }
 }
 
 /// ZUNION numkeys key [key ...] [WEIGHTS weight [weight ...]] [AGGREGATE <SUM | MIN | MAX>] [WITHSCORES]
@@ -272,8 +322,11 @@ pub(super) fn zdiff(call: &mut Call<'_, '_>) -> Done {
 fn reply(call: &mut Call<'_, '_>, operation: Operation) -> Done {
     let (plan, _) = Plan::parse(call, operation, Form::Reply, 1, 0)?;
     let hasher = &call.held.keyspace().hasher;
-    let members = plan.gather(hasher).merge(|a, b| plan.aggregate.of(a, b));
-    reply_members(call.reply, members.in_order(), plan.with_scores);
+    if call.is_long(plan.units()) {
+        let hasher = hasher.clone();
+        return call.reply_elsewhere(move |reply| plan.reply(&hasher, reply));
+    }
+    plan.reply(hasher, call.reply);
     Ok(())
 }
 
@@ -294,14 +347,35 @@ pub(super) fn zdiffstore(call: &mut Call<'_, '_>) -> Done {
 
 fn store(call: &mut Call<'_, '_>, operation: Operation) -> Done {
     let (plan, _) = Plan::parse(call, operation, Form::Store, 2, 1)?;
-    let hasher = &call.held.keyspace().hasher;
-    store_and_count(call, plan.gather(hasher).merge(|a, b| plan.aggregate.of(a, b)))
+    let (hasher, limits) = (&call.held.keyspace().hasher, Limits::of(call.settings));
+    if !call.is_long(plan.units()) {
+        return plan.make(hasher, limits).store(call);
+    }
+    let (hasher, known) = (hasher.clone(), found(call)?);
+    call.go_long(Work::writes(
+        move || Ok((plan.make(&hasher, limits), plan)),
+        move |call| found(call).is_ok_and(|now| now.iter().zip(&known).all(|(now, then)| now.is_same(then))),
+        |call, (made, plan)| {
+            // What may be the last that is left of the sources is not dropped before the locks are released.
+            plan.sources.into_iter().for_each(|source| source.value.discard(call));
+            made.store(call)
+        },
+    ))
+}
+
+/// Clones of what is at the source keys of a command that stores.
+fn found(call: &mut Call<'_, '_>) -> Result<Vec<Value>, Error> {
+    call.keys[1..].iter().map(|key| value_of(call.held.peek(key))).collect()
 }
 
 /// ZINTERCARD numkeys key [key ...] [LIMIT limit]
 pub(super) fn zintercard(call: &mut Call<'_, '_>) -> Done {
     let (plan, limit) = Plan::parse(call, Operation::Inter, Form::Count, 1, 0)?;
     let hasher = &call.held.keyspace().hasher;
+    if call.is_long(plan.units()) {
+        let hasher = hasher.clone();
+        return call.reply_elsewhere(move |reply| reply.int(plan.count(&hasher, limit) as i64));
+    }
     call.reply.int(plan.count(hasher, limit) as i64);
     Ok(())
 }

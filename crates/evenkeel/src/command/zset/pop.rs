@@ -1,10 +1,14 @@
 //! What takes members off one end of a sorted set: ZPOPMIN, ZPOPMAX, ZMPOP, and the same for those who wait.
 
+use std::ops::Range;
+
 use evenkeel_store::Kind;
 use evenkeel_store::collection::ZSet;
 use evenkeel_store::{Edit, WrongType};
 
+use super::REMOVE_UNITS;
 use crate::blocking::{Timeout, Wait};
+use crate::command::elsewhere::is_much;
 use crate::command::{Args, Call};
 use crate::error::{Done, Error};
 use crate::reply::Reply;
@@ -14,6 +18,16 @@ use crate::reply::Reply;
 enum End {
     Min,
     Max,
+}
+
+impl End {
+    /// The positions of the `count` members at this end of a set of `len`, which has as many.
+    fn range(self, count: u64, len: u64) -> Range<u64> {
+        match self {
+            End::Min => 0..count,
+            End::Max => len - count..len,
+        }
+    }
 }
 
 /// How what was taken is told.
@@ -46,6 +60,22 @@ fn pop_from_one(call: &mut Call<'_, '_>, end: End) -> Done {
     }
     let count = if args.len() == 3 { Some(count_at(&args, 2)?) } else { None };
     let shape = if count.is_some() && call.reply.resp3 { Shape::Pairs } else { Shape::Flat };
+    if let Some(count) = count
+        && is_much(count.saturating_mul(REMOVE_UNITS))
+        && let Some(zset) = call.held.peek_collection::<ZSet>(&call.keys[0])?
+    {
+        let zset = ZSet::clone(&zset);
+        if call.is_long((count.min(zset.len()) * REMOVE_UNITS) as usize) {
+            let hasher = call.held.keyspace().hasher.clone();
+            return call.change_elsewhere(zset, move |zset, reply| {
+                let range = end.range(count.min(zset.len()), zset.len());
+                reply_popped(reply, zset, range.clone(), end, b"", shape);
+                let popped = range.end - range.start;
+                drop(zset.remove_range(&hasher, range));
+                popped
+            });
+        }
+    }
     if !pop(call, 0, end, count.unwrap_or(1), shape)? {
         call.reply.array(0);
     }
@@ -63,25 +93,9 @@ fn pop(call: &mut Call<'_, '_>, key: usize, end: End, count: u64, shape: Shape) 
     let hasher = &call.held.keyspace().hasher;
     let (key, reply) = (&call.keys[key], &mut *call.reply);
     let popped = call.held.edit_if_there(key, |edit: &mut Edit<'_, ZSet>| {
-        let len = edit.len();
-        edit.changes = count.min(len);
-        let range = match end {
-            End::Min => 0..edit.changes,
-            End::Max => len - edit.changes..len,
-        };
-        begin(reply, key.bytes, edit.changes as usize, shape);
-        let members = edit.range(range.clone());
-        let each = |(at, (member, score)): (u64, (&[u8], f64))| {
-            if matches!(shape, Shape::Pairs | Shape::KeyAndPairs) {
-                reply.array(2);
-            }
-            reply.element(member, || edit.share(at));
-            reply.double(score);
-        };
-        match end {
-            End::Min => range.clone().zip(members).for_each(each),
-            End::Max => range.clone().rev().zip(members.rev()).for_each(each),
-        }
+        edit.changes = count.min(edit.len());
+        let range = end.range(edit.changes, edit.len());
+        reply_popped(reply, edit, range.clone(), end, key.bytes, shape);
         let cut = edit.remove_range(hasher, range);
         edit.discard(cut);
     })?;
@@ -95,6 +109,23 @@ fn log_pop(call: &mut Call<'_, '_>, key: usize, end: End, count: u64) {
         End::Max => b"ZPOPMAX",
     };
     call.log(&[command, call.keys[key].bytes, count.to_string().as_bytes()]);
+}
+
+/// Tells the members at these positions, the outermost first.
+fn reply_popped(reply: &mut Reply, zset: &ZSet, range: Range<u64>, end: End, key: &[u8], shape: Shape) {
+    begin(reply, key, (range.end - range.start) as usize, shape);
+    let members = zset.range(range.clone());
+    let each = |(at, (member, score)): (u64, (&[u8], f64))| {
+        if matches!(shape, Shape::Pairs | Shape::KeyAndPairs) {
+            reply.array(2);
+        }
+        reply.element(member, || zset.share(at));
+        reply.double(score);
+    };
+    match end {
+        End::Min => range.zip(members).for_each(each),
+        End::Max => range.rev().zip(members.rev()).for_each(each),
+    }
 }
 
 fn begin(reply: &mut Reply, key: &[u8], members: usize, shape: Shape) {

@@ -6,12 +6,14 @@
 use std::ops::Range;
 
 use evenkeel_resp::float;
-use evenkeel_store::Edit;
 use evenkeel_store::collection::{Gather, Lex, ZSet};
+use evenkeel_store::{Edit, Hasher};
 
-use super::store_and_count;
+use super::{GATHER_UNITS, Limits, Made, REMOVE_UNITS};
+use crate::command::elsewhere::is_much;
 use crate::command::{Args, Call};
 use crate::error::{Done, Error};
+use crate::long::Work;
 use crate::reply::Reply;
 
 /// What a range goes by.
@@ -161,8 +163,27 @@ impl<'a> Query<'a> {
         if self.reverse { end - skip - take..end - skip } else { start + skip..start + skip + take }
     }
 
+    /// What it finds in a set, and how that is told.
+    fn stretch(&self, zset: &ZSet) -> Stretch {
+        let (reverse, with_scores) = (self.reverse, self.with_scores);
+        Stretch { positions: self.positions(zset), reverse, with_scores }
+    }
+}
+
+/// Positions in ascending order, and how what is there is told.
+struct Stretch {
+    positions: Range<u64>,
+    reverse: bool,
+    with_scores: bool,
+}
+
+impl Stretch {
+    fn len(&self) -> u64 {
+        self.positions.end - self.positions.start
+    }
+
     fn reply(&self, zset: &ZSet, reply: &mut Reply) {
-        let range = self.positions(zset);
+        let range = self.positions.clone();
         let members = zset.range(range.clone());
         let len = members.len();
         let write = |reply: &mut Reply, (at, member): (u64, &[u8])| reply.element(member, || zset.share(at));
@@ -242,23 +263,51 @@ pub(super) fn zrevrangebylex(call: &mut Call<'_, '_>) -> Done {
 
 fn range(call: &mut Call<'_, '_>, by: Option<By>, reverse: Option<bool>) -> Done {
     let query = Query::parse(&call.args, 1, by, reverse, false)?;
-    match call.held.collection::<ZSet>(&call.keys[0])? {
-        Some(zset) => query.reply(&zset, call.reply),
-        None => call.reply.array(0),
+    let Some(zset) = call.held.collection::<ZSet>(&call.keys[0])? else {
+        call.reply.array(0);
+        return Ok(());
+    };
+    let stretch = query.stretch(&zset);
+    if is_much(stretch.len()) {
+        let zset = ZSet::clone(&zset);
+        return call.reply_elsewhere(move |reply| stretch.reply(&zset, reply));
     }
+    stretch.reply(&zset, call.reply);
     Ok(())
 }
 
 /// ZRANGESTORE dst src min max [BYSCORE | BYLEX] [REV] [LIMIT offset count]
 pub(super) fn zrangestore(call: &mut Call<'_, '_>) -> Done {
     let query = Query::parse(&call.args, 2, None, None, true)?;
-    let hasher = &call.held.keyspace().hasher;
+    let (hasher, limits) = (&call.held.keyspace().hasher, Limits::of(call.settings));
     let source = call.held.collection::<ZSet>(&call.keys[1])?.map(|zset| ZSet::clone(&zset));
-    let mut gather = Gather::new(hasher);
-    if let Some(zset) = &source {
-        zset.range(query.positions(zset)).for_each(|(member, score)| gather.push(member, score));
+    let Some(source) = source else { return Made::nothing(limits).store(call) };
+    let positions = query.positions(&source);
+    if !call.is_long((positions.end - positions.start) as usize * GATHER_UNITS) {
+        return gather(hasher, &source, positions, limits).store(call);
     }
-    store_and_count(call, gather.merge(|score, _| score))
+    let (hasher, known) = (hasher.clone(), source.clone());
+    call.go_long(Work::writes(
+        move || {
+            let made = gather(&hasher, &source, positions, limits);
+            Ok((made, source))
+        },
+        move |call| {
+            let now = call.held.peek_collection::<ZSet>(&call.keys[1]);
+            now.is_ok_and(|now| now.is_some_and(|now| now.is_same(&known)))
+        },
+        |call, (made, source)| {
+            call.held.discard(source);
+            made.store(call)
+        },
+    ))
+}
+
+/// A sorted set of the members at these positions.
+fn gather(hasher: &Hasher, source: &ZSet, positions: Range<u64>, limits: Limits) -> Made {
+    let mut gather = Gather::new(hasher);
+    source.range(positions).for_each(|(member, score)| gather.push(member, score));
+    Made::of(gather.merge(|score, _| score), limits)
 }
 
 /// ZCOUNT key min max
@@ -297,6 +346,21 @@ pub(super) fn zremrangebylex(call: &mut Call<'_, '_>) -> Done {
 fn remove(call: &mut Call<'_, '_>, by: By) -> Done {
     let ends = Ends::parse(by, &call.args, 2, 3)?;
     let hasher = &call.held.keyspace().hasher;
+    if let Some(zset) = call.held.peek_collection::<ZSet>(&call.keys[0])?
+        && is_much(zset.len() * REMOVE_UNITS)
+    {
+        let (zset, range) = (ZSet::clone(&zset), ends.positions(&zset, false));
+        let count = range.end - range.start;
+        // All of it is let go in one piece.
+        if count < zset.len() && call.is_long((count * REMOVE_UNITS) as usize) {
+            let hasher = hasher.clone();
+            return call.change_elsewhere(zset, move |zset, reply| {
+                drop(zset.remove_range(&hasher, range));
+                reply.int(count as i64);
+                count
+            });
+        }
+    }
     let removed = call.held.edit_if_there(&call.keys[0], |edit: &mut Edit<'_, ZSet>| {
         let range = ends.positions(edit, false);
         edit.changes = range.end - range.start;

@@ -4,18 +4,19 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use super::{Facts, Text};
 use crate::clock;
-use crate::persist::LOADING;
+use crate::persist::{LOADING, State};
 
 pub(super) fn persistence(facts: &Facts<'_>, text: &mut Text) {
     let (persist, now_s) = (&facts.server.persist, clock::unix_ms() / 1000);
     let (state, progress) = (persist.state(), &persist.progress);
     let is_loading = persist.obstacles.any() & LOADING != 0;
-    let is_saving = state.running.is_some();
+    let is_saving = state.running.is_some_and(|running| !running.is_rewrite);
+    let is_writing = state.running.is_some();
     text.field("loading", u8::from(is_loading));
     text.zeros(&["async_loading", "current_cow_peak", "current_cow_size", "current_cow_size_age"]);
-    let walked = if is_saving { progress.walked.load(Relaxed) } else { 0 };
+    let walked = if is_writing { progress.walked.load(Relaxed) } else { 0 };
     text.field("current_fork_perc", format!("{:.2}", walked as f64 / 100.0));
-    let of_current = |counter: u64| if is_saving { counter } else { 0 };
+    let of_current = |counter: u64| if is_writing { counter } else { 0 };
     text.field("current_save_keys_processed", of_current(progress.keys.load(Relaxed)));
     text.field("current_save_keys_total", of_current(progress.keys_total.load(Relaxed)));
     text.field("current_save_bytes", of_current(progress.bytes.load(Relaxed)));
@@ -25,21 +26,49 @@ pub(super) fn persistence(facts: &Facts<'_>, text: &mut Text) {
     text.field("rdb_last_save_time", state.last_save_s);
     text.field("rdb_last_bgsave_status", if state.last_ok { "ok" } else { "err" });
     text.field("rdb_last_bgsave_time_sec", seconds(state.last_took_s));
-    let current_s = state.running.map(|running| now_s.saturating_sub(running.since_s));
+    let current_s = current(&state, false, now_s);
     text.field("rdb_current_bgsave_time_sec", seconds(current_s));
     text.field("rdb_saves", state.saves);
     text.zeros(&["rdb_last_cow_size"]);
     text.field("rdb_last_load_keys_expired", persist.loading.expired.load(Relaxed));
     text.field("rdb_last_load_keys_loaded", persist.loading.keys.load(Relaxed));
-    text.zeros(&["aof_enabled", "aof_rewrite_in_progress", "aof_rewrite_scheduled"]);
-    text.field("aof_last_rewrite_time_sec", -1);
-    text.field("aof_current_rewrite_time_sec", -1);
-    text.field("aof_last_bgrewrite_status", "ok");
-    text.zeros(&["aof_rewrites", "aof_rewrites_consecutive_failures"]);
-    text.field("aof_last_write_status", "ok");
-    text.zeros(&["aof_last_cow_size", "module_fork_in_progress", "module_fork_last_cow_size"]);
+    append_only_file(facts, text, &state, now_s);
+    text.zeros(&["module_fork_in_progress", "module_fork_last_cow_size"]);
     if is_loading {
         loading(facts, text, now_s);
+    }
+}
+
+/// How long a snapshot of this kind has been under way.
+fn current(state: &State, is_rewrite: bool, now_s: u64) -> Option<u64> {
+    let running = state.running.filter(|running| running.is_rewrite == is_rewrite);
+    running.map(|running| now_s.saturating_sub(running.since_s))
+}
+
+fn append_only_file(facts: &Facts<'_>, text: &mut Text, state: &State, now_s: u64) {
+    let (aof, journal) = (&facts.server.persist.aof, &facts.server.keyspace.journal);
+    let (figures, is_on) = (&aof.figures, aof.is_on());
+    let current_s = current(state, true, now_s);
+    text.field("aof_enabled", u8::from(is_on));
+    text.field("aof_rewrite_in_progress", u8::from(current_s.is_some()));
+    text.field("aof_rewrite_scheduled", u8::from(state.rewrite_scheduled));
+    text.field("aof_last_rewrite_time_sec", seconds(state.last_rewrite_took_s));
+    text.field("aof_current_rewrite_time_sec", seconds(current_s));
+    text.field("aof_last_bgrewrite_status", if state.rewrites_failed == 0 { "ok" } else { "err" });
+    text.field("aof_rewrites", state.rewrites);
+    text.field("aof_rewrites_consecutive_failures", state.rewrites_failed);
+    text.field("aof_last_write_status", if figures.write_failed.load(Relaxed) { "err" } else { "ok" });
+    text.zeros(&["aof_last_cow_size"]);
+    if is_on {
+        text.field("aof_current_size", figures.size.load(Relaxed));
+        text.field("aof_base_size", figures.base_size.load(Relaxed));
+        text.field("aof_pending_rewrite", u8::from(state.rewrite_scheduled));
+        text.field("aof_buffer_length", journal.unread() as u64 + figures.buffered.load(Relaxed));
+        text.zeros(&["aof_pending_bio_fsync", "aof_delayed_fsync"]);
+        text.field("aof_syncs", figures.syncs.load(Relaxed));
+        text.field("aof_longest_write_usec", figures.longest_write_us.load(Relaxed));
+        text.field("aof_longest_sync_usec", figures.longest_sync_us.load(Relaxed));
+        text.field("aof_writers_delayed", figures.crowded.load(Relaxed));
     }
 }
 

@@ -45,7 +45,9 @@ pub(super) fn stats(facts: &Facts<'_>, text: &mut Text) {
     text.field("keyspace_hits", keys.hits);
     text.field("keyspace_misses", keys.misses);
     text.zeros(&["pubsub_channels", "pubsub_patterns", "pubsubshard_channels"]);
-    text.zeros(&["latest_fork_usec", "total_forks", "migrate_cached_sockets", "slave_expires_tracked_keys"]);
+    text.zeros(&["latest_fork_usec", "total_forks"]);
+    text.field("migrate_cached_sockets", server.targets.kept());
+    text.zeros(&["slave_expires_tracked_keys"]);
     text.zeros(&["active_defrag_hits", "active_defrag_misses"]);
     text.zeros(&["active_defrag_key_hits", "active_defrag_key_misses"]);
     text.zeros(&["total_active_defrag_time", "current_active_defrag_time"]);

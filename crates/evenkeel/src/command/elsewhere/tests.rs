@@ -1,0 +1,152 @@
+//! Commands on large collections, whose work is done elsewhere, against the same inside MULTI, where it is not.
+
+use crate::testing::World;
+
+/// Elements of each collection: enough for all of these commands to be long.
+const ELEMENTS: usize = 30_000;
+const KINDS: [&str; 7] = ["list", "hash", "set", "zset", "other", "ints", "stream"];
+
+fn fill(world: &mut World) {
+    for part in (0..ELEMENTS).step_by(1000) {
+        let all = |each: &dyn Fn(usize) -> String| -> String { (part..part + 1000).map(each).collect() };
+        let member = |number: usize| number * 7919 % 100_003;
+        world.run(&format!("RPUSH list{}", all(&|number| format!(" e{}", number % 5000))));
+        world.run(&format!("HSET hash{}", all(&|number| format!(" f{number} v{number}"))));
+        world.run(&format!("SADD set{}", all(&|number| format!(" m{}", number * 2))));
+        world.run(&format!("ZADD zset{}", all(&|number| format!(" {} m{number}", member(number) % 1000))));
+        world.run(&format!("ZADD other{}", all(&|number| format!(" {number} m{}", member(number)))));
+    }
+    world.run("SADD ints 1 2 3");
+    for number in 0..ELEMENTS {
+        world.run(&format!("XADD stream {}-1 f v{number}", number + 1));
+    }
+}
+
+fn long_commands(world: &mut World) -> String {
+    let info = world.run("INFO stats");
+    let from = info.find("long_commands_processed:").expect("INFO has it");
+    info[from..].split('\\').next().expect("the rest of the line").to_owned()
+}
+
+/// The reply of a long command, and what it leaves behind.
+fn elsewhere(world: &mut World, line: &str) -> (String, String) {
+    let before = long_commands(world);
+    let reply = world.run(line);
+    assert_ne!(long_commands(world), before, "{line:?} is done elsewhere");
+    (reply, digest(world))
+}
+
+fn in_place(world: &mut World, line: &str) -> (String, String) {
+    let before = long_commands(world);
+    world.run("MULTI");
+    world.run(line);
+    let all = world.run("EXEC");
+    assert_eq!(long_commands(world), before, "{line:?} is done in place");
+    let reply = all.strip_prefix('[').and_then(|all| all.strip_suffix(']')).expect("one reply");
+    (reply.to_owned(), digest(world))
+}
+
+fn digest(world: &mut World) -> String {
+    world.verify();
+    world.run("DEBUG DIGEST")
+}
+
+#[track_caller]
+fn check(lines: &[&str]) {
+    let mut world = World::new();
+    fill(&mut world);
+    // A collection that was cloned, by which whoever changes it would be seen, stays as it was.
+    for kind in KINDS {
+        world.run(&format!("COPY {kind} {{{kind}}}kept"));
+    }
+    for line in lines {
+        for resp in ["HELLO 2", "HELLO 3"] {
+            world.run(resp);
+            let one = elsewhere(&mut world, line);
+            undo(&mut world);
+            let other = in_place(&mut world, line);
+            undo(&mut world);
+            assert!(one.0 == other.0, "{line} replies {:.200}, in place {:.200}", one.0, other.0);
+            assert_eq!(one.1, other.1, "what {line} leaves behind");
+        }
+    }
+}
+
+fn undo(world: &mut World) {
+    for kind in KINDS {
+        world.run(&format!("COPY {{{kind}}}kept {kind} REPLACE"));
+    }
+    world.run("DEL to");
+}
+
+#[test]
+fn what_replies() {
+    check(&[
+        "LRANGE list 0 -1",
+        "LRANGE list 3 29000",
+        "LPOS list e4999 COUNT 0",
+        "LPOS list e4999 RANK -3",
+        "LPOS list none",
+        "HGETALL hash",
+        "HKEYS hash",
+        "HVALS hash",
+        "ZRANGE zset 0 -1 WITHSCORES",
+        "ZRANGE zset (5 +inf BYSCORE LIMIT 20 29000",
+        "ZREVRANGEBYSCORE zset +inf -inf WITHSCORES",
+        "ZRANGEBYLEX zset - +",
+        "ZUNION 2 zset other WITHSCORES",
+        "ZUNION 3 set zset ints WEIGHTS 2 3 4 AGGREGATE MAX WITHSCORES",
+        "ZINTER 2 zset other WITHSCORES",
+        "ZDIFF 3 zset other ints",
+        "ZINTERCARD 2 zset other",
+        "ZINTERCARD 2 zset set LIMIT 9000",
+        "XRANGE stream - +",
+        "XREVRANGE stream + - COUNT 25000",
+    ]);
+}
+
+#[test]
+fn what_changes() {
+    check(&[
+        "LPOP list 25000",
+        "RPOP list 100000",
+        "LREM list 0 e77",
+        "LREM list -2 e77",
+        "LREM list 0 none",
+        "LINSERT list BEFORE e4999 new",
+        "LINSERT list AFTER e0 new",
+        "LINSERT list AFTER none new",
+        "ZPOPMIN zset 20000",
+        "ZPOPMAX zset 40000",
+        "ZREMRANGEBYRANK zset 5 -5",
+        "ZREMRANGEBYSCORE zset 10 (900",
+        "ZREMRANGEBYLEX other [m2 (m7",
+        "ZRANGESTORE to zset 0 -1",
+        "ZRANGESTORE zset zset 10 +inf BYSCORE LIMIT 5 20000",
+        "ZUNIONSTORE to 3 zset other ints",
+        "ZUNIONSTORE zset 2 zset set WEIGHTS 2 0.5 AGGREGATE MIN",
+        "ZINTERSTORE to 2 zset set",
+        "ZDIFFSTORE other 2 other set",
+    ]);
+}
+
+#[test]
+fn what_is_overtaken_is_done_anew() {
+    let mut world = World::new();
+    fill(&mut world);
+    for (line, meanwhile, reply) in [
+        ("LREM list 0 e1", "RPUSH list e1", ":7"),
+        ("LPOP list 29000", "DEL list", "(nil array)"),
+        ("ZREMRANGEBYRANK zset 0 -2", "ZADD zset 0 new", ":30000"),
+        ("ZPOPMIN other 20000", "SET other string", "-WRONGTYPE*"),
+        ("ZUNIONSTORE to 2 set ints", "SADD ints 4", ":30004"),
+        ("ZUNIONSTORE to 2 set ints", "DEL ints", ":30000"),
+        ("ZUNIONSTORE to 2 set ints", "SADD ints 4 5", ":30002"),
+        ("ZRANGESTORE to set 0 -1", "PING", "-WRONGTYPE*"),
+    ] {
+        world.type_in("a", line);
+        world.run(meanwhile);
+        world.check(&format!("a< {reply}"));
+        world.verify();
+    }
+}

@@ -1,0 +1,81 @@
+//! A worker and the log on disk: replies that are held back until what they tell of is durable (`appendfsync always`), and
+//! writers that wait because too much of the log is not written yet.
+
+use std::sync::atomic::Ordering::*;
+
+use super::Worker;
+use crate::config::Fsync;
+use crate::net::connection::Connection;
+use crate::persist::CROWDED;
+
+impl Worker {
+    /// Whether a reply has to wait, since what it tells of is not on disk.
+    #[cold]
+    pub(super) fn awaits_log(&self, connection: &Connection) -> bool {
+        let aof = &self.server.persist.aof;
+        self.executor.settings.appendfsync == Fsync::Always
+            && aof.is_on()
+            && (self.is_held_back(connection) || connection.logged > aof.durable())
+    }
+
+    /// Whether what waits to be sent must not be.
+    pub(super) fn is_held_back(&self, connection: &Connection) -> bool {
+        let token = connection.client().token.load(Relaxed);
+        !self.held_back.is_empty() && self.held_back.iter().any(|(_, other)| *other == token)
+    }
+
+    /// Keeps the reply until what it tells of is on disk.
+    pub(super) fn hold_back(&mut self, connection: &mut Connection) {
+        connection.hold_back(&mut self.reply);
+        let token = connection.client().token.load(Relaxed);
+        match self.held_back.iter_mut().find(|(_, other)| *other == token) {
+            Some((number, _)) => *number = connection.logged,
+            None => self.held_back.push_back((connection.logged, token)),
+        }
+        self.server.inboxes[self.index].awaits_log.store(true, Relaxed);
+        // The writer may have come to this record before it could know that somebody waits.
+        std::sync::atomic::fence(SeqCst);
+    }
+
+    /// Sends the replies of what is on disk by now.
+    pub(super) fn release(&mut self) {
+        let aof = &self.server.persist.aof;
+        let durable = if aof.is_on() { aof.durable() } else { u64::MAX };
+        let mut due = Vec::new();
+        self.held_back.retain(|(number, token)| {
+            let is_due = *number <= durable;
+            if is_due {
+                due.push(*token);
+            }
+            !is_due
+        });
+        if self.held_back.is_empty() {
+            self.server.inboxes[self.index].awaits_log.store(false, Relaxed);
+        }
+        for token in due {
+            let Some(mut connection) = self.take(token) else { continue };
+            if connection.backlog_len() > 0 && !self.flush_backlog(&mut connection) {
+                self.close(token, connection);
+            } else {
+                self.put_back(token, connection);
+            }
+        }
+    }
+
+    /// Once a turn, where the log is kept.
+    pub(super) fn look_at_log(&mut self) {
+        if !self.held_back.is_empty() {
+            self.release();
+        }
+        let (persist, limit) = (&self.server.persist, self.executor.settings.appendonly_buffer_limit);
+        let unread = self.server.keyspace.journal.unread() as u64;
+        if unread > limit && persist.obstacles.any() & CROWDED == 0 {
+            persist.obstacles.set(CROWDED, true);
+            persist.aof.figures.crowded.fetch_add(1, Relaxed);
+            self.server.log.warning(format!(
+                "{unread} bytes of the log are not written to the append-only file yet: writes wait until they are \
+                 (appendonly-buffer-limit). The disk may be too slow, or hang."
+            ));
+        }
+    }
+}

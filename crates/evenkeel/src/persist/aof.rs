@@ -1,0 +1,431 @@
+//! The append-only file: the thread that writes the log to disk, and who waits for it.
+//!
+//! One thread takes the log's records in their order, puts a SELECT before those of another database than the last one's,
+//! and appends them to the current incremental file. Nobody waits for it, except:
+//! - with `appendfsync always`, the replies of what has been logged, until that is synced ([`Aof::durable`]); others go on;
+//! - writers, when more of the log waits than `appendonly-buffer-limit` allows: a disk that hangs is felt only then.
+//!
+//! With `everysec` and `no` the thread is not woken by writers: it looks every few milliseconds, takes what is there with one
+//! write, and sleeps for good when there has been nothing for a while. So the log costs a serving thread a copy of the
+//! command and no system call.
+//!
+//! A rewrite is a snapshot whose beginning is a number in the log: behind the record with that number, the thread goes on in
+//! a new incremental file ([`Aof::switch_behind`]), and when the snapshot is on disk, it becomes the base and the older files
+//! history. `docs/aof.md` has the formats and the rules of the start.
+//!
+//! What cannot be written stays in memory and is tried again; writers are told with MISCONF. What cannot be *synced* may be
+//! lost even though it was written, and no later sync can be trusted: nothing is acknowledged any more under `always`
+//! until a rewrite has begun a new file.
+
+use std::fs::File;
+use std::io::{self, Write};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
+use std::time::{Duration, Instant};
+
+use evenkeel_rdb::aof::{Directory, push_timestamp};
+use evenkeel_store::journal::{Journal, Reader, select};
+use parking_lot::{Condvar, Mutex};
+
+use super::{CROWDED, NO_LOG};
+use crate::clock;
+use crate::config::{Fsync, Settings};
+use crate::net::inbox::Message;
+use crate::server::Server;
+
+/// Bytes taken from the log before they are written: large enough that a write's own cost does not matter.
+const WRITE_LEN: usize = 1 << 20;
+
+/// How long the thread naps when there was something to write: what a crash of the process, not of the machine, may lose.
+const NAP: Duration = Duration::from_millis(5);
+
+/// How long there has to have been nothing before the thread wants to be woken.
+const IDLE: Duration = Duration::from_secs(1);
+
+/// How often it looks after other things when it sleeps.
+const LOOK: Duration = Duration::from_millis(100);
+
+/// How long it tries to write what is left when the server ends.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// How long after a failure it tries again.
+const RETRY: Duration = Duration::from_millis(200);
+
+const SYNC_EVERY: Duration = Duration::from_secs(1);
+
+/// No switch is due.
+const NEVER: u64 = u64::MAX;
+
+/// What all threads know of the append-only file.
+pub(crate) struct Aof {
+    /// The thread runs.
+    is_on: AtomicBool,
+    pub(super) directory: Mutex<Option<Directory>>,
+    /// Behind the record with this number, a new incremental file begins.
+    switch_behind: AtomicU64,
+    switched: (Mutex<Switched>, Condvar),
+    /// The last record that is on disk for good, as far as the disk can be trusted.
+    durable: AtomicU64,
+    written: AtomicU64,
+    /// The thread is to end once all is written that there is.
+    ends: AtomicBool,
+    pub(crate) figures: Figures,
+}
+
+/// For INFO.
+#[derive(Default)]
+pub(crate) struct Figures {
+    /// Bytes of all files, and of those that the last rewrite left.
+    pub(crate) size: AtomicU64,
+    pub(crate) base_size: AtomicU64,
+    /// Bytes taken from the log and not written yet.
+    pub(crate) buffered: AtomicU64,
+    pub(crate) syncs: AtomicU64,
+    pub(crate) longest_write_us: AtomicU64,
+    pub(crate) longest_sync_us: AtomicU64,
+    /// How often writers had to wait because too much of the log was not written.
+    pub(crate) crowded: AtomicU64,
+    pub(crate) write_failed: AtomicBool,
+    /// Why, for those who are refused.
+    pub(crate) failure: Mutex<String>,
+}
+
+/// The number of the incremental file that was begun last, and how many have been.
+struct Switched {
+    count: u64,
+    seq: Result<u64, String>,
+}
+
+impl Default for Aof {
+    fn default() -> Aof {
+        Aof {
+            is_on: AtomicBool::new(false),
+            directory: Mutex::default(),
+            switch_behind: AtomicU64::new(NEVER),
+            switched: (Mutex::new(Switched { count: 0, seq: Ok(0) }), Condvar::new()),
+            durable: AtomicU64::new(0),
+            written: AtomicU64::new(0),
+            ends: AtomicBool::new(false),
+            figures: Figures::default(),
+        }
+    }
+}
+
+impl Aof {
+    #[inline]
+    pub(crate) fn is_on(&self) -> bool {
+        self.is_on.load(Acquire)
+    }
+
+    /// The number of the last record that is on disk for good.
+    #[inline]
+    pub(crate) fn durable(&self) -> u64 {
+        self.durable.load(Acquire)
+    }
+
+    /// Behind the record with this number, goes on in a new incremental file. To be called with everything held.
+    pub(super) fn switch_behind(&self, number: u64) {
+        self.switch_behind.store(number, Release);
+    }
+
+    /// How many files have been begun so far, for [`Aof::wait_for_switch`].
+    pub(super) fn switches(&self) -> u64 {
+        self.switched.0.lock().count
+    }
+
+    /// Waits until a file more has been begun; returns its number, or why it could not be.
+    pub(super) fn wait_for_switch(&self, before: u64) -> Result<u64, String> {
+        let mut switched = self.switched.0.lock();
+        while switched.count == before {
+            if !self.is_on() {
+                return Err("the append-only file was turned off".into());
+            }
+            self.switched.1.wait_for(&mut switched, LOOK);
+        }
+        switched.seq.clone()
+    }
+}
+
+/// Starts the thread: it writes to `file` what comes after the record with this number.
+pub(super) fn start(server: &Arc<Server>, file: File, after: u64) -> io::Result<()> {
+    let aof = &server.persist.aof;
+    let size = file.metadata()?.len();
+    let writer = Writer {
+        server: server.clone(),
+        reader: Reader::after(&server.keyspace.journal, after),
+        file,
+        size,
+        buffer: Vec::with_capacity(WRITE_LEN),
+        done: 0,
+        taken: after,
+        selected: None,
+        second: 0,
+        broken: false,
+        more: false,
+        synced: after,
+        last_sync: Instant::now(),
+        last_record: Instant::now(),
+    };
+    aof.ends.store(false, Release);
+    aof.durable.store(after, Release);
+    aof.written.store(after, Release);
+    aof.is_on.store(true, Release);
+    let thread = std::thread::Builder::new().name("aof".into()).spawn(move || {
+        evenkeel_store::memory::register_thread();
+        writer.run();
+    });
+    thread.map(drop).inspect_err(|_| aof.is_on.store(false, Release))
+}
+
+/// Ends the thread, once all that has been logged is written and synced, and waits for that.
+pub(crate) fn stop(server: &Server) {
+    let aof = &server.persist.aof;
+    aof.ends.store(true, Release);
+    server.keyspace.journal.wake();
+    while aof.is_on() {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+struct Writer {
+    server: Arc<Server>,
+    reader: Reader,
+    file: File,
+    /// Bytes of the file that are whole records.
+    size: u64,
+    /// What comes next, of which `done` bytes are in the file already.
+    buffer: Vec<u8>,
+    done: usize,
+    /// The last record in the buffer.
+    taken: u64,
+    /// The database selected at the end of the buffer.
+    selected: Option<u32>,
+    /// Of the last annotation.
+    second: u64,
+    /// A sync of this file has failed.
+    broken: bool,
+    /// There may be more to take at once.
+    more: bool,
+    /// The last record that is synced.
+    synced: u64,
+    last_sync: Instant,
+    last_record: Instant,
+}
+
+impl Writer {
+    fn run(mut self) {
+        let server = self.server.clone();
+        let (aof, journal) = (&server.persist.aof, &server.keyspace.journal);
+        loop {
+            let settings = server.settings();
+            let ends = aof.ends.load(Acquire);
+            if self.buffer.is_empty() {
+                self.take(journal, &settings);
+            }
+            let wrote = self.write();
+            self.relieve(journal, &settings);
+            if wrote {
+                self.sync_if_due(settings.appendfsync, ends);
+                self.switch_if_due();
+            }
+            let is_behind = self.reader.last() < journal.last();
+            if ends && wrote && !is_behind {
+                break;
+            }
+            if ends && !wrote && self.last_record.elapsed() > PATIENCE {
+                let left = self.buffer.len() - self.done + journal.unread();
+                server.log.warning(format!("{left} bytes of the log could not be written, and are lost."));
+                break;
+            }
+            if !wrote {
+                std::thread::sleep(RETRY);
+            } else if !self.more {
+                self.rest(journal, settings.appendfsync);
+            }
+        }
+        let _ = self.sync();
+        aof.is_on.store(false, Release);
+        aof.switched.1.notify_all();
+        self.publish();
+    }
+
+    /// Takes records until there is enough to be written, or a new file is to begin.
+    fn take(&mut self, journal: &Journal, settings: &Settings) {
+        let switch_behind = &self.server.persist.aof.switch_behind;
+        if self.reader.last() >= switch_behind.load(Acquire) {
+            return;
+        }
+        let now_s = if settings.aof_timestamp_enabled { clock::unix_ms() / 1000 } else { 0 };
+        self.more = false;
+        let Writer { reader, buffer, selected, second, taken, more, .. } = self;
+        reader.read(journal, |record| {
+            if now_s > *second {
+                *second = now_s;
+                push_timestamp(buffer, now_s as i64);
+            }
+            if *selected != Some(record.first_db) {
+                select(buffer, record.first_db);
+            }
+            buffer.extend_from_slice(record.bytes);
+            (*selected, *taken) = (Some(record.last_db), record.number);
+            *more = buffer.len() >= WRITE_LEN || record.number == switch_behind.load(Acquire);
+            !*more
+        });
+        if !self.buffer.is_empty() {
+            self.last_record = Instant::now();
+        }
+    }
+
+    /// Writes what is in the buffer; `false`: not all of it could be.
+    fn write(&mut self) -> bool {
+        let figures = &self.server.persist.aof.figures;
+        let began = Instant::now();
+        while self.done < self.buffer.len() {
+            match self.file.write(&self.buffer[self.done..]) {
+                Ok(0) => {
+                    self.note_failure(&io::ErrorKind::WriteZero.into());
+                    return false;
+                }
+                Ok(written) => self.done += written,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => {
+                    self.note_failure(&error);
+                    return false;
+                }
+            }
+        }
+        if !self.buffer.is_empty() {
+            self.size += self.buffer.len() as u64;
+            figures.size.fetch_add(self.buffer.len() as u64, Relaxed);
+            self.server.persist.aof.written.store(self.taken, Release);
+            self.buffer.clear();
+            self.done = 0;
+            figures.longest_write_us.fetch_max(began.elapsed().as_micros() as u64, Relaxed);
+            if figures.write_failed.load(Relaxed) && !self.broken {
+                self.server.log.notice("The append-only file can be written to again.");
+                figures.write_failed.store(false, Relaxed);
+                self.server.persist.obstacles.set(NO_LOG, false);
+            }
+        }
+        figures.buffered.store(0, Relaxed);
+        true
+    }
+
+    fn note_failure(&self, error: &io::Error) {
+        let figures = &self.server.persist.aof.figures;
+        figures.buffered.store((self.buffer.len() - self.done) as u64, Relaxed);
+        *figures.failure.lock() = crate::config::cause(error);
+        if !figures.write_failed.swap(true, Relaxed) {
+            self.server.log.warning(format!(
+                "Error writing to the append-only file: {error}. What is to be written waits in memory, writes are \
+                 refused meanwhile."
+            ));
+            self.server.persist.obstacles.set(NO_LOG, true);
+        }
+    }
+
+    /// Lets writers go on when enough of the log has been taken.
+    fn relieve(&self, journal: &Journal, settings: &Settings) {
+        let obstacles = &self.server.persist.obstacles;
+        let is_crowded = obstacles.any() & CROWDED != 0;
+        if is_crowded && journal.unread() as u64 <= settings.appendonly_buffer_limit / 2 {
+            obstacles.set(CROWDED, false);
+            self.server.wake_all();
+            self.server.log.notice("The log has been written; writers go on.");
+        }
+    }
+
+    fn sync_if_due(&mut self, policy: Fsync, ends: bool) {
+        let due = match policy {
+            Fsync::Always => true,
+            Fsync::EverySecond => self.last_sync.elapsed() >= SYNC_EVERY,
+            Fsync::Never => false,
+        };
+        let has_unsynced = self.taken > self.synced;
+        if has_unsynced && (due || ends) && self.sync().is_ok() {
+            self.publish();
+        }
+    }
+
+    fn sync(&mut self) -> io::Result<()> {
+        let began = Instant::now();
+        self.last_sync = began;
+        if self.broken {
+            return Err(io::ErrorKind::BrokenPipe.into());
+        }
+        let result = self.file.sync_data();
+        let figures = &self.server.persist.aof.figures;
+        figures.syncs.fetch_add(1, Relaxed);
+        figures.longest_sync_us.fetch_max(began.elapsed().as_micros() as u64, Relaxed);
+        match &result {
+            Ok(()) => self.synced = self.taken,
+            Err(error) => {
+                // The kernel may have dropped what it could not write, and will not say so twice.
+                self.broken = true;
+                *figures.failure.lock() = crate::config::cause(error);
+                figures.write_failed.store(true, Relaxed);
+                self.server.persist.obstacles.set(NO_LOG, true);
+                self.server.log.warning(format!(
+                    "Error syncing the append-only file: {error}. What was written may be lost, so writes are refused, and \
+                     with 'appendfsync always' nothing is acknowledged any more. BGREWRITEAOF begins a new file."
+                ));
+            }
+        }
+        result
+    }
+
+    /// Lets those go on who wait for what is synced.
+    fn publish(&self) {
+        let aof = &self.server.persist.aof;
+        aof.durable.store(self.synced, Release);
+        // A worker that begins to wait looks once more after it has said so.
+        std::sync::atomic::fence(SeqCst);
+        for inbox in self.server.inboxes.iter().filter(|inbox| inbox.awaits_log.load(Relaxed)) {
+            inbox.post(Message::Durable);
+        }
+    }
+
+    fn switch_if_due(&mut self) {
+        let aof = &self.server.persist.aof;
+        let behind = aof.switch_behind.load(Acquire);
+        if self.reader.last() < behind || !self.buffer.is_empty() {
+            return;
+        }
+        let mut directory = aof.directory.lock();
+        let directory = directory.as_mut().expect("it is there for as long as the thread runs");
+        let previous = (!self.broken).then_some(&self.file);
+        let begun =
+            directory.next_incremental(previous).map_err(|error| error.to_string()).and_then(|file| {
+                let seq = directory.manifest().incremental.last().map_or(0, |entry| entry.seq);
+                self.file = file;
+                Ok(seq)
+            });
+        if begun.is_ok() {
+            if !self.broken {
+                self.synced = self.taken;
+            }
+            (self.size, self.selected) = (0, None);
+            if std::mem::take(&mut self.broken) {
+                aof.figures.write_failed.store(false, Relaxed);
+                self.server.persist.obstacles.set(NO_LOG, false);
+            }
+        }
+        // Tried once: whoever wants another file says so again.
+        aof.switch_behind.store(NEVER, Release);
+        let mut switched = aof.switched.0.lock();
+        switched.count += 1;
+        switched.seq = begun;
+        aof.switched.1.notify_all();
+    }
+
+    /// Waits for more.
+    fn rest(&self, journal: &Journal, policy: Fsync) {
+        if policy == Fsync::Always {
+            self.reader.sleep(journal, LOOK);
+        } else if self.last_record.elapsed() > IDLE && self.synced == self.taken {
+            self.reader.sleep(journal, LOOK);
+        } else {
+            std::thread::sleep(NAP);
+        }
+    }
+}

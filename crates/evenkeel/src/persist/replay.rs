@@ -1,0 +1,146 @@
+//! Loading append-only files: their commands are run again, one after the other.
+//!
+//! Nothing expires meanwhile: what the log tells happened at its own time, and when keys expired, it says so.
+
+use std::fs::File;
+use std::io::{BufReader, Seek, SeekFrom};
+use std::sync::Arc;
+use std::sync::atomic::Ordering::*;
+use std::time::Instant;
+
+use evenkeel_rdb::aof::{Command, Commands, Directory, Found, Part, Record, holds_snapshot, truncate};
+
+use super::load::{self, Ended, in_file};
+use super::rewrite;
+use crate::clients::ClientInfo;
+use crate::command::args::OwnedArgs;
+use crate::dispatch::{Executor, Outcome};
+use crate::reply::Reply;
+use crate::server::Server;
+use crate::session::Session;
+
+/// Commands between two looks at whether the server is to stop.
+const LOOK_EVERY: u64 = 1024;
+
+/// Loads what the append-only directory has; returns it, and whether there was anything.
+pub(crate) fn directory(server: &Arc<Server>) -> Result<(Directory, bool), Ended> {
+    let settings = server.settings();
+    let failed = |error: &dyn std::fmt::Display| Ended::Failed(error.to_string());
+    let directory = rewrite::open(&settings).map_err(|error| failed(&error))?;
+    if directory.found() == Found::Nothing {
+        return Ok((directory, false));
+    }
+    let parts = directory.parts().map_err(|error| failed(&error))?;
+    server.persist.loading.begin(parts.iter().map(|part| part.size).sum());
+    let began = Instant::now();
+    let mut player = Player::new(server);
+    for part in &parts {
+        player.play(part).map_err(|ended| in_file(ended, &part.path))?;
+    }
+    server.log.notice(format!(
+        "DB loaded from append only file: {} files, {} commands, {:.3} seconds",
+        parts.len(),
+        player.commands,
+        began.elapsed().as_secs_f64()
+    ));
+    Ok((directory, true))
+}
+
+/// Runs commands as a client would send them that nobody sees.
+struct Player<'a> {
+    server: &'a Arc<Server>,
+    executor: Executor,
+    session: Session,
+    reply: Reply,
+    commands: u64,
+    /// Bytes of the parts before.
+    loaded: u64,
+}
+
+impl Player<'_> {
+    fn new(server: &Arc<Server>) -> Player<'_> {
+        let nobody = ClientInfo::new(0, "aof".into(), String::new(), -1, true, 0);
+        // The counters of the last set are for those who are no workers.
+        let executor = Executor::new(server.clone(), server.stats.len() - 1);
+        let session = Session { replays: true, ..Session::new(Arc::new(nobody), true) };
+        Player { server, executor, session, reply: Reply::default(), commands: 0, loaded: 0 }
+    }
+
+    fn play(&mut self, part: &Part) -> Result<(), Ended> {
+        let io = |error: std::io::Error| Ended::Failed(error.to_string());
+        let mut file = File::open(&part.path).map_err(io)?;
+        let mut at = 0;
+        if holds_snapshot(&mut file).map_err(io)? {
+            let mut seats = self.server.persist.loaders.lock();
+            let (_, mut reader) = load::rdb(self.server, &mut seats, &mut file, part.size, None)?;
+            at = reader.position();
+            drop(reader);
+            file.seek(SeekFrom::Start(at)).map_err(io)?;
+        }
+        self.session.select(0);
+        let mut commands = Commands::new(BufReader::new(file), at, Some(part.size));
+        loop {
+            match commands.next() {
+                Ok(None) => break,
+                Ok(Some(Record::Command(command))) => self.run(&command)?,
+                Ok(Some(Record::Timestamp { .. } | Record::Comment { .. })) => {}
+                Err(fault) => {
+                    self.forgive(part, fault.is_torn(), fault.whole, &fault)?;
+                    break;
+                }
+            }
+        }
+        self.loaded += part.size;
+        Ok(())
+    }
+
+    /// A torn end is what a crash leaves; anything else is not passed over.
+    fn forgive(
+        &mut self,
+        part: &Part,
+        is_torn: bool,
+        whole: u64,
+        fault: &dyn std::fmt::Display,
+    ) -> Result<(), Ended> {
+        if !is_torn || !part.last || !self.server.settings().aof_load_truncated {
+            let hint = "'evenkeel check DIR' says what is whole, and with --fix cuts off the rest";
+            return Err(Ended::Failed(format!("{fault}. {hint}")));
+        }
+        // What stands behind the last whole command, of a transaction that never ended too, did not take place.
+        self.session.discard();
+        let lost = part.size - whole;
+        self.server.log.warning(format!(
+            "{}: {fault}. Its last {lost} bytes are cut off (aof-load-truncated)",
+            part.path.display()
+        ));
+        truncate(&part.path, whole).map_err(|error| Ended::Failed(error.to_string()))
+    }
+
+    fn run(&mut self, command: &Command<'_>) -> Result<(), Ended> {
+        self.commands += 1;
+        if self.commands.is_multiple_of(LOOK_EVERY) {
+            self.server.persist.loading.loaded_bytes.store(self.loaded + command.at(), Relaxed);
+            if self.server.stopping.load(Acquire) {
+                return Err(Ended::Stopped);
+            }
+        }
+        let args = OwnedArgs::new(command.args());
+        self.executor.seat.now_ms = 0;
+        let keyspace = &self.server.keyspace;
+        keyspace.enter(&mut self.executor.seat);
+        let request = self.executor.resolve(args.as_args(), self.session.db);
+        let (errors, session) = (self.reply.errors, &mut self.session);
+        let ran =
+            self.executor.shielded(&mut self.reply, |executor, reply| executor.run(session, request, reply));
+        keyspace.leave(&mut self.executor.seat);
+        self.executor.seat.trash.clear();
+        let failed = ran != Some(Outcome::Replied) || self.reply.errors != errors;
+        if failed {
+            let name = String::from_utf8_lossy(command.name()).into_owned();
+            let said = String::from_utf8_lossy(self.reply.plain().unwrap_or_default()).trim_end().to_owned();
+            return Err(Ended::Failed(format!("at byte {}: {name} cannot be run: {said}", command.at())));
+        }
+        self.reply.clear();
+        Ok(())
+    }
+}

@@ -1,0 +1,203 @@
+//! New bases for the append-only file: BGREWRITEAOF, growth, and turning it on.
+
+use std::fs::File;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::*;
+use std::time::Instant;
+
+use evenkeel_rdb::aof::{Directory, Since};
+
+use super::{aof, snapshot};
+use crate::clock;
+use crate::config::Settings;
+use crate::server::Server;
+
+/// What follows the base that is about to be written.
+enum Log {
+    /// The log is kept, and goes on in a new file.
+    GoesOn,
+    /// The log begins with the base, in this file.
+    Begins(File),
+    /// Nothing.
+    None,
+}
+
+/// Begins a rewrite on a thread of its own; `false`: a snapshot is being taken.
+pub(crate) fn begin(server: &Arc<Server>) -> bool {
+    if !server.persist.claim(true) {
+        return false;
+    }
+    let on_thread = server.clone();
+    let thread = std::thread::Builder::new().name("snapshot".into());
+    let spawned = thread.spawn(move || {
+        evenkeel_store::memory::register_thread();
+        run(&on_thread);
+    });
+    if let Err(error) = spawned {
+        end(server, Err(format!("no thread: {error}")));
+    }
+    true
+}
+
+/// Makes the append-only file be what the settings say, if it is not. What takes long is left to threads of its own.
+pub(crate) fn follow_soon(server: &Arc<Server>) {
+    let (wanted, is_on) = (server.settings().appendonly, server.persist.aof.is_on());
+    if wanted && !is_on {
+        begin(server); // or when the snapshot that is being taken has ended
+    } else if !wanted && is_on && server.persist.claim(true) {
+        let on_thread = server.clone();
+        let thread = std::thread::Builder::new().name("aof-off".into());
+        let spawned = thread.spawn(move || {
+            turn_off(&on_thread);
+            release(&on_thread);
+        });
+        if spawned.is_err() {
+            release(server); // tried again
+        }
+    }
+}
+
+/// Gives the claim back without a result.
+fn release(server: &Server) {
+    server.persist.state.lock().running = None;
+    server.persist.ended.notify_all();
+}
+
+/// Ends the log. What has been logged is on disk when this returns.
+fn turn_off(server: &Server) {
+    with_all_held(server, |held| held.turn_log(false));
+    aof::stop(server);
+    server.log.notice("The append-only file is off.");
+}
+
+fn with_all_held<R>(server: &Server, f: impl FnOnce(&mut evenkeel_store::Held<'_>) -> R) -> R {
+    let (mut seat, keyspace) = (server.persist.seat.lock(), &server.keyspace);
+    keyspace.enter(&mut seat);
+    let result = f(&mut keyspace.hold_all(&mut seat));
+    keyspace.leave(&mut seat);
+    result
+}
+
+/// Begins the log behind what was loaded from the directory, and a base where there is none. Nobody else writes yet.
+pub(crate) fn go_on(server: &Arc<Server>, mut directory: Directory) -> Result<(), String> {
+    let say = |error: &dyn std::fmt::Display| error.to_string();
+    directory.adopt().map_err(|error| say(&error))?;
+    let file = directory.resume().map_err(|error| say(&error))?;
+    let parts = directory.parts().map_err(|error| say(&error))?;
+    let size = parts.iter().map(|part| part.size).sum();
+    let figures = &server.persist.aof.figures;
+    figures.size.store(size, Relaxed);
+    figures.base_size.store(size, Relaxed);
+    let has_base = directory.manifest().base.is_some();
+    *server.persist.aof.directory.lock() = Some(directory);
+    let number = with_all_held(server, |held| held.turn_log(true));
+    aof::start(server, file, number).map_err(|error| say(&error))?;
+    if !has_base && (!server.persist.claim(true) || !run(server)) {
+        return Err("the base of the append-only file cannot be written, see above".into());
+    }
+    Ok(())
+}
+
+fn run(server: &Arc<Server>) -> bool {
+    let began = Instant::now();
+    server.log.notice("Background append only file rewriting started");
+    let written = write(server);
+    if written.is_ok() {
+        server.log.notice(format!(
+            "Background AOF rewrite finished successfully in {:.3} s",
+            began.elapsed().as_secs_f64()
+        ));
+    }
+    end(server, written)
+}
+
+fn end(server: &Server, written: Result<(), String>) -> bool {
+    let ok = written.is_ok();
+    if let Err(reason) = written {
+        server.log.warning(format!("Background AOF rewrite failed: {reason}"));
+    }
+    let mut state = server.persist.state.lock();
+    let running = state.running.take().expect("it was claimed");
+    state.ended += 1;
+    state.last_rewrite_took_s = Some((clock::unix_ms() / 1000).saturating_sub(running.since_s));
+    if ok {
+        state.rewrites += 1;
+        state.rewrites_failed = 0;
+    } else {
+        state.rewrites_failed += 1;
+    }
+    drop(state);
+    server.persist.ended.notify_all();
+    ok
+}
+
+fn write(server: &Arc<Server>) -> Result<(), String> {
+    let (settings, aof) = (server.settings(), &server.persist.aof);
+    let say = |error: &dyn std::fmt::Display| error.to_string();
+    let (draft, log) = {
+        let mut directory = aof.directory.lock();
+        let directory = match &mut *directory {
+            Some(directory) => directory,
+            none => none.insert(open(&settings).map_err(|error| say(&error))?),
+        };
+        directory.adopt().map_err(|error| say(&error))?;
+        let draft = directory.draft_base().map_err(|error| say(&error))?;
+        let log = match (aof.is_on(), settings.appendonly) {
+            (true, _) => Log::GoesOn,
+            (false, true) => Log::Begins(directory.draft_incremental().map_err(|error| say(&error))?),
+            (false, false) => Log::None,
+        };
+        (draft, log)
+    };
+    let begins = matches!(log, Log::Begins(_));
+    let written = write_base(server, &settings, &draft, log);
+    if written.is_err() && begins && aof.is_on() {
+        turn_off(server);
+    }
+    written.map_err(|error| say(&error))
+}
+
+pub(crate) fn open(settings: &Settings) -> Result<Directory, evenkeel_rdb::aof::Error> {
+    Directory::open(&settings.dir, settings.appenddirname.as_os_str(), settings.appendfilename.as_os_str())
+}
+
+fn write_base(server: &Arc<Server>, settings: &Arc<Settings>, draft: &File, log: Log) -> io::Result<()> {
+    let aof = &server.persist.aof;
+    let file = snapshot::open(draft, settings, true)?;
+    let (before, mut started) = (aof.switches(), Ok(()));
+    let since = match log {
+        Log::GoesOn => None,
+        Log::Begins(_) => Some(Since::Draft),
+        Log::None => Some(Since::Number(u64::MAX)),
+    };
+    let file = snapshot::take(server, settings, file, draft, |held| match log {
+        Log::GoesOn => aof.switch_behind(held.keyspace().journal.last()),
+        Log::Begins(file) => {
+            let number = held.turn_log(true);
+            aof.figures.size.store(0, Relaxed);
+            started = aof::start(server, file, number);
+        }
+        Log::None => {}
+    })?;
+    started?;
+    let len = snapshot::finish(file, draft)?;
+    draft.sync_all()?;
+    let since = match since {
+        Some(since) => since,
+        None => Since::Number(aof.wait_for_switch(before).map_err(io::Error::other)?),
+    };
+    let mut directory = aof.directory.lock();
+    let directory = directory.as_mut().expect("the draft was made in it");
+    directory.install(true, since).map_err(|error| io::Error::other(error.to_string()))?;
+    if !settings.aof_disable_auto_gc
+        && let Err(error) = directory.remove_history()
+    {
+        server.log.warning(format!("Files that are no longer needed stay: {error}"));
+    }
+    let parts = directory.parts().map_err(|error| io::Error::other(error.to_string()))?;
+    let size = parts.iter().map(|part| part.size).sum::<u64>().max(len);
+    aof.figures.size.store(size, Relaxed);
+    aof.figures.base_size.store(size, Relaxed);
+    Ok(())
+}

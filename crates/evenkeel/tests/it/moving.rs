@@ -1,0 +1,74 @@
+//! MIGRATE from one server to another.
+
+use evenkeel_testkit::{Client, Server};
+
+use crate::start;
+
+/// Migrates as `what` says, which comes behind the address.
+fn migrate(client: &mut Client, to: &Server, what: &str) -> String {
+    client.run(&format!("MIGRATE 127.0.0.1 {} {what}", to.port())).to_string()
+}
+
+fn kept(client: &mut Client) -> String {
+    let info = client.run("INFO stats").to_string();
+    let (_, rest) = info.split_once("migrate_cached_sockets:").expect("INFO has it");
+    rest.chars().take_while(char::is_ascii_digit).collect()
+}
+
+#[test]
+fn keys_go_with_values_and_deadlines() {
+    let (from, to) = (start(&[]), start(&[]));
+    let (mut here, mut there) = (from.connect(), to.connect());
+    here.run("RPUSH list a b c");
+    here.run("SET timed v PX 100000");
+    here.run("HSET copied f v");
+    assert_eq!(migrate(&mut here, &to, "'' 0 5000 KEYS list timed nosuch list"), "OK");
+    assert_eq!(migrate(&mut here, &to, "copied 3 5000 COPY"), "OK");
+    assert_eq!(migrate(&mut here, &to, "nosuch 0 5000"), "NOKEY");
+    assert_eq!(here.run("EXISTS list timed copied").to_string(), ":1");
+    assert_eq!(there.run("LRANGE list 0 -1").to_string(), "[\"a\", \"b\", \"c\"]");
+    let ttl = there.run("PTTL timed").to_string();
+    assert!(matches!(ttl[1..].parse(), Ok(90_000..=100_000)), "{ttl}");
+    there.run("SELECT 3");
+    assert_eq!(there.run("HGET copied f").to_string(), "\"v\"");
+    let busy = "-ERR Target instance replied with error: BUSYKEY Target key name already exists.";
+    assert_eq!(migrate(&mut here, &to, "copied 3 5000"), busy);
+    assert_eq!(migrate(&mut here, &to, "copied 3 5000 REPLACE"), "OK");
+    assert_eq!(here.run("DBSIZE").to_string(), ":0");
+}
+
+#[test]
+fn a_connection_is_kept_and_replaced_when_the_other_end_has_closed_it() {
+    let (from, mut to) = (start(&[]), start(&[]));
+    let mut here = from.connect();
+    here.run("MSET a 1 b 2 c 3");
+    assert_eq!(kept(&mut here), "0");
+    for key in ["a", "b"] {
+        assert_eq!(migrate(&mut here, &to, &format!("{key} 0 5000")), "OK");
+        assert_eq!(kept(&mut here), "1");
+    }
+    assert!(to.stop().success());
+    assert!(migrate(&mut here, &to, "c 0 5000").starts_with("-IOERR "), "nobody listens");
+    assert_eq!((kept(&mut here).as_str(), here.run("GET c").to_string().as_str()), ("0", "\"3\""));
+    to.start_again();
+    assert_eq!(migrate(&mut here, &to, "c 0 5000"), "OK");
+    assert!(to.stop().success());
+    to.start_again();
+    here.run("SET d 4");
+    assert_eq!(migrate(&mut here, &to, "d 0 5000"), "OK", "the kept connection is dead, a new one is not");
+    assert_eq!(to.connect().run("GET d").to_string(), "\"4\"");
+}
+
+/// Other than in Redis, where whoever comes next has the rights of the last caller.
+#[test]
+fn credentials_are_no_other_callers() {
+    let (from, to) = (start(&[]), start(&["--requirepass", "secret"]));
+    let mut here = from.connect();
+    here.run("MSET a 1 b 2");
+    assert_eq!(migrate(&mut here, &to, "a 0 5000 AUTH secret"), "OK");
+    let refused = migrate(&mut here, &to, "b 0 5000");
+    assert_eq!(refused, "-ERR Target instance replied with error: NOAUTH Authentication required.");
+    assert!(migrate(&mut here, &to, "b 0 5000 AUTH wrong").contains("WRONGPASS"));
+    assert_eq!(migrate(&mut here, &to, "b 0 5000 AUTH secret"), "OK");
+    assert_eq!(here.run("DBSIZE").to_string(), ":0");
+}
