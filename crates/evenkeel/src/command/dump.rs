@@ -156,7 +156,7 @@ fn store(call: &mut Call<'_, '_>, options: Options, value: Formed) -> Done {
         log_restore(call, options, deadline, payload.as_deref());
         let access = match (call.held.seat.access, options) {
             (Access::Lru, Options { idle_seconds: Some(idle), .. }) => {
-                Some(evict::lru_clock(now.saturating_sub(idle as u64 * 1000)))
+                Some(evict::lru_clock(now.saturating_sub((idle as u64).saturating_mul(1000))))
             }
             (Access::Lfu { .. }, Options { frequency: Some(frequency), .. }) => {
                 Some(evict::lfu_new(now) & !0xff | u32::from(frequency))

@@ -28,10 +28,13 @@ const EDGES: &[&str] = &[
 ];
 
 /// What looks like a number and is none, or is one only for some commands.
+///
+/// Nothing here, or anywhere else in these tests, lies beyond the range of a double: Redis leaves `errno` behind then,
+/// and the next SORT fails by it. Transcripts have such numbers.
 #[rustfmt::skip]
 const NEARLY_NUMBERS: &[&str] = &[
     "", " 1", "1 ", "+1", "-0", "01", "1.0", "1e3", "0x10", "abc", "--1", "-", "inf", "-inf", "+inf", "nan", "1_000",
-    "1e400", ".5", "5.", "1.5e-3", "- 1", "1\0", "1\n",
+    ".5", "5.", "1.5e-3", "- 1", "1\0", "1\n",
 ];
 
 /// Takes the place of any argument. No small positive number: as a time to live it would end within the test.

@@ -54,15 +54,15 @@ fn score(make: &mut Maker) -> Vec<u8> {
         0..8 => make.random.between(-3, 3).to_string().into(),
         8..12 if redis => make.float(),
         12 if redis => make.int(),
-        13 if redis => make.word(&["0x10", "0x1p-3", "-0X.8p1", "0x", "0x1p9999", "0x1p-9999"]),
-        14 => make.word(&["-0", "inf", "-inf", "+inf", "Infinity", "nan", "1e400", "1e-400", "-1e400"]),
+        13 if redis => make.word(&["0x10", "0x1p-3", "-0X.8p1", "0x"]),
+        14 => make.word(&["-0", "inf", "-inf", "+inf", "Infinity", "nan"]),
         15 => make.word(&[
             "1e17",
             "1e16",
             "-1e-5",
             "123456789012345678",
             "1.7976931348623157e308",
-            "5e-324",
+            "3e-300",
             ".5",
             "1.",
         ]),
@@ -129,7 +129,7 @@ fn end(make: &mut Maker) -> Vec<u8> {
     match make.random.below(10) {
         0..2 => make.word(&["-inf", "+inf", "inf", "(inf", "(-inf"]),
         2 if make.oracle == Peer::Redis => {
-            make.word(&["", "(", " 1", "(  -1", "1\0x", "1 ", "nan", "((1", "1e400", "(0x1"])
+            make.word(&["", "(", " 1", "(  -1", "1\0x", "1 ", "nan", "((1", "(0x1"])
         }
         3..6 => [b"(", &score(make)[..]].concat(),
         _ => score(make),
