@@ -32,9 +32,10 @@ const BODIES: &[&[u8]] = &[
     b"\x04\x01\x01f\x01v",
 ];
 
-/// Of no type, too short, empty, or of a type that is not there.
+/// Of no type, too short, empty, or of a type that is not there. What is missing is more than the ten bytes of the
+/// payload's end, which Redis takes for a part of the value.
 const NO_BODIES: &[&[u8]] =
-    &[b"", b"\x00", b"\x00\x05hel", b"\x02\x00", b"\x04\x01\x01f", b"\xff\x01a", b"\x08\x01a"];
+    &[b"", b"\x00", b"\x00\x15hel", b"\x02\x00", b"\x04\x01\x01f", b"\xff\x01a", b"\x08\x01a"];
 
 fn payload(make: &mut Maker) -> Vec<u8> {
     let body = BODIES[make.random.below(BODIES.len())];

@@ -1,8 +1,9 @@
 //! SORT: every option, over keys that the other families fill, and over lists and sorted sets made for it.
 //!
 //! Where elements compare equal, their order is each server's own, so texts that patterns lead to and the order that a
-//! set happens to have are only asked for where that cannot be. Numbers are only asked for where all of them are good:
-//! one that is too large makes Redis 7.0 refuse the numbers of the next SORT as well.
+//! set happens to have are only asked for where that cannot be. Numbers are only asked for where all of them are good: any
+//! number that was too large, in whatever command before, makes Redis 7.0 refuse those of the next SORT, which takes
+//! `errno` for its own. A timeout that is none puts it back to zero.
 
 use super::make::{Maker, args};
 use super::{Args, Family};
@@ -91,6 +92,7 @@ fn of_numbers(make: &mut Maker) {
         2 => args!["BY", "w*->f"],
         _ => args![],
     };
+    make.command(args!["BLPOP", "nosuch", "never"]);
     let args = [args![name(make), key.clone()], by, options(make)].concat();
     make.command(args);
 }
@@ -107,6 +109,7 @@ fn in_order(make: &mut Maker) {
         let members: Args = members.collect();
         make.command([args!["ZADD", key.clone()], members].concat());
     }
+    make.command(args!["BLPOP", "nosuch", "never"]);
     let args = [args![name(make), key, "BY", make.word(&["nosort", "#", ""])], options(make)].concat();
     make.command(args);
 }
