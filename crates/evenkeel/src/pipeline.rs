@@ -26,6 +26,9 @@ const REPLY_LEN_MAX: usize = 128 * 1024;
 pub(crate) struct Pipeline {
     spans: Vec<Span>,
     batch: Vec<Parts>,
+    /// An inline request as it came, if it is the batch: reading it takes its quotes away, so it is read twice only if it
+    /// is put back.
+    line: Vec<u8>,
     /// Cache lines that an entry of the last batch took, by the bytes that its commands brought or fetched.
     entry_lines: usize,
 }
@@ -82,6 +85,9 @@ impl Pipeline {
             let run = self.run_batch(executor, &mut connection.session, bytes, reply);
             if let Some((at, ended)) = run {
                 let last = &self.batch[at];
+                if ended == Ended::Paused && !self.line.is_empty() {
+                    bytes[last.start..][..self.line.len()].copy_from_slice(&self.line);
+                }
                 *used = if ended == Ended::Paused { last.start } else { last.end };
                 connection.state = State::start(0);
                 connection.missing = 0;
@@ -124,6 +130,9 @@ impl Pipeline {
         bytes: &mut [u8],
     ) -> Option<(u64, Place)> {
         self.spans.clear();
+        if bytes.first() != Some(&b'*') {
+            return None; // reading a line changes it
+        }
         match parse(bytes, State::start(0), &mut self.spans, executor.settings.proto_max_bulk_len) {
             Ok(Parsed::Ready(end)) if end == bytes.len() && !self.spans.is_empty() => {
                 executor.resolve(Args::new(bytes, &self.spans), session.db).key
@@ -149,9 +158,16 @@ impl Pipeline {
         self.batch.clear();
         let (mut start, mut first_span) = (used, 0);
         let bulk_len_max = executor.settings.proto_max_bulk_len;
+        self.line.clear();
         let end = loop {
-            if self.batch.len() == BATCH {
+            let is_line = bytes.get(start).is_some_and(|byte| *byte != b'*');
+            // One that is not run after all must not have been read.
+            if self.batch.len() == BATCH || is_line && !self.batch.is_empty() {
                 break BatchEnd::Full;
+            }
+            if is_line {
+                let line = bytes[start..].split_inclusive(|byte| *byte == b'\n').next();
+                self.line = line.unwrap_or_default().to_vec();
             }
             match parse(bytes, state, &mut self.spans, bulk_len_max) {
                 Ok(Parsed::Ready(end)) => {
@@ -163,6 +179,9 @@ impl Pipeline {
                     }
                     start = end;
                     state = State::start(end);
+                    if is_line && !self.batch.is_empty() {
+                        break BatchEnd::Full;
+                    }
                 }
                 Ok(Parsed::More { state, missing }) => break BatchEnd::More { state, missing },
                 Err(error) => break BatchEnd::Broken(error),

@@ -4,6 +4,7 @@
 
 use super::make::{Maker, args};
 use super::{Action, Args, Family};
+use crate::program::Peer;
 
 #[rustfmt::skip]
 pub(super) const FAMILY: Family = Family {
@@ -39,7 +40,10 @@ fn members(make: &mut Maker, count_max: usize) -> Args {
 }
 
 fn sadd(make: &mut Maker) -> Args {
-    let count_max = if make.chance(10) { 30 } else { 6 };
+    // Newer servers than Redis 7.0 take as many arguments for as many members, even if some of them are the same, and no
+    // set of more integers than its limit, which is 16 here, for an intset from then on.
+    let many = if make.oracle == Peer::Redis { 15 } else { 30 };
+    let count_max = if make.chance(10) { many } else { 6 };
     [args!["SADD", make.key()], members(make, count_max)].concat()
 }
 

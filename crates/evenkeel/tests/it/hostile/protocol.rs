@@ -152,3 +152,24 @@ fn mutated(random: &mut Random) -> Vec<u8> {
     }
     bytes
 }
+
+/// A line is read in place, and its quotes are gone then: behind a command that waits, or that is paused, it must not have
+/// been.
+#[test]
+fn a_quoted_line_behind_a_command_that_waits_is_read_once() {
+    let mut server = start(&[]);
+    let (mut client, mut other) = (server.connect(), server.connect());
+    for first in ["BLPOP none 0.01\r\n", "PING 'a b'\r\n"] {
+        let requests = [first.as_bytes(), b"SET quoted \"one \\x41 'two'\"\r\nECHO 'it\\'s'\r\nECHO end\r\n"];
+        client.send_raw(&requests.concat()).expect("connected");
+        client.read();
+        assert_eq!(client.read().to_string(), "OK");
+        assert_eq!(client.read().to_string(), "\"it's\"");
+        assert_eq!(client.read().to_string(), "\"end\"");
+    }
+    other.run("CLIENT PAUSE 50 WRITE");
+    client.send_raw(b"SET quoted 'a b c'\r\nGET quoted\r\n").expect("connected");
+    assert_eq!(client.read().to_string(), "OK");
+    assert_eq!(client.read().to_string(), "\"a b c\"");
+    server.assert_healthy();
+}
