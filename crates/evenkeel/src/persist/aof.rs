@@ -399,12 +399,10 @@ impl Writer {
         let mut directory = aof.directory.lock();
         let directory = directory.as_mut().expect("it is there for as long as the thread runs");
         let previous = (!self.broken).then_some(&self.file);
-        let begun =
-            directory.next_incremental(previous).map_err(|error| error.to_string()).and_then(|file| {
-                let seq = directory.manifest().incremental.last().map_or(0, |entry| entry.seq);
-                self.file = file;
-                Ok(seq)
-            });
+        let begun = directory.next_incremental(previous).map_err(|error| error.to_string()).map(|file| {
+            self.file = file;
+            directory.manifest().incremental.last().map_or(0, |entry| entry.seq)
+        });
         if begun.is_ok() {
             if !self.broken {
                 self.synced = self.taken;
@@ -425,9 +423,8 @@ impl Writer {
 
     /// Waits for more.
     fn rest(&self, journal: &Journal, policy: Fsync) {
-        if policy == Fsync::Always {
-            self.reader.sleep(journal, LOOK);
-        } else if self.last_record.elapsed() > IDLE && self.synced == self.taken {
+        let is_idle = self.last_record.elapsed() > IDLE && self.synced == self.taken;
+        if policy == Fsync::Always || is_idle {
             self.reader.sleep(journal, LOOK);
         } else {
             std::thread::sleep(NAP);

@@ -2,3 +2,4 @@
 //! they are taken to another server. What was acknowledged is there, and what is there happened.
 
 mod kill;
+mod moment;
