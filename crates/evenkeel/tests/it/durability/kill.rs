@@ -31,7 +31,7 @@ const SOON_MS: i64 = 15;
 const LOSS: Duration = Duration::from_secs(2);
 
 /// A writer in one round, and what it knows.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 struct Writer {
     round: usize,
     index: usize,
@@ -39,6 +39,13 @@ struct Writer {
     acknowledged: u64,
     /// When how much was acknowledged.
     when: Vec<(Instant, u64)>,
+}
+
+impl std::fmt::Debug for Writer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Writer { round, index, sent, acknowledged, .. } = self;
+        write!(f, "writer {index} of round {round} ({acknowledged} of {sent} acknowledged)")
+    }
 }
 
 impl Writer {
@@ -180,7 +187,7 @@ fn disturb(client: &mut Client, ends: &AtomicBool, random: &mut Random) {
     }
 }
 
-/// Rounds of these lengths; `is_lost_rightly` says how much of a writer's writes has to be there.
+/// Rounds of these lengths; `least` says how many of a writer's writes have to be there.
 fn rounds(fsync: &str, lengths: &[Duration], least: impl Fn(&Writer, Instant) -> u64) {
     let seed = fresh_seed();
     println!("EVENKEEL_SEED={seed}");

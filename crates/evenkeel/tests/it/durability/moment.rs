@@ -68,6 +68,15 @@ fn snapshot(server: &Server, client: &mut Client) {
     }
 }
 
+/// Tells the writers to end, also when a snapshot fails.
+struct EndsAtLast<'a>(&'a AtomicBool);
+
+impl Drop for EndsAtLast<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Relaxed);
+    }
+}
+
 /// Lets `write` run on several connections and takes snapshots meanwhile; `check` is given a server that has loaded each.
 fn snapshots_under(write: impl Fn(&mut Client, &mut Random, usize) + Sync, check: impl Fn(&mut Client)) {
     let seed = fresh_seed();
@@ -76,6 +85,7 @@ fn snapshots_under(write: impl Fn(&mut Client, &mut Random, usize) + Sync, check
     fill(&mut server.connect());
     let (ends, shared) = (AtomicBool::new(false), &server);
     let loaded = std::thread::scope(|scope| {
+        let _at_last = EndsAtLast(&ends);
         for index in 0..WRITERS {
             let (ends, write) = (&ends, &write);
             scope.spawn(move || {
@@ -93,7 +103,6 @@ fn snapshots_under(write: impl Fn(&mut Client, &mut Random, usize) + Sync, check
                 load(&shared.folder().join("dump.rdb"))
             })
             .collect();
-        ends.store(true, Relaxed);
         loaded
     });
     server.assert_healthy();
