@@ -273,10 +273,21 @@ impl Reader {
 
     /// Calls `f` with the records that are there, as far as none is missing, and until it says `false`, which it says of
     /// the last one that it wants.
-    pub fn read(&mut self, journal: &Journal, mut f: impl FnMut(Record<'_>) -> bool) {
+    pub fn read(&mut self, journal: &Journal, f: impl FnMut(Record<'_>) -> bool) {
+        self.read_while(journal, |_| true, f);
+    }
+
+    /// The same, for as long as `wants` says of the next record's number that it is wanted. It is asked when that record
+    /// lies before the reader: who has decided about it before it was written is heard.
+    pub fn read_while(
+        &mut self,
+        journal: &Journal,
+        wants: impl Fn(u64) -> bool,
+        mut f: impl FnMut(Record<'_>) -> bool,
+    ) {
         self.take(journal);
         while let Some(lane) = self.find() {
-            let go_on = self.read_lane(journal, lane, &mut f);
+            let go_on = self.read_lane(journal, lane, &wants, &mut f);
             if !go_on {
                 return;
             }
@@ -314,7 +325,13 @@ impl Reader {
     }
 
     /// Reads one lane for as long as it has the next record.
-    fn read_lane(&mut self, journal: &Journal, lane: usize, f: &mut impl FnMut(Record<'_>) -> bool) -> bool {
+    fn read_lane(
+        &mut self,
+        journal: &Journal,
+        lane: usize,
+        wants: &impl Fn(u64) -> bool,
+        f: &mut impl FnMut(Record<'_>) -> bool,
+    ) -> bool {
         let taken = &mut self.lanes[lane];
         let mut go_on = true;
         while let Some(page) = taken.pages.last() {
@@ -322,6 +339,10 @@ impl Reader {
                 && span.number == self.next
                 && go_on
             {
+                if !wants(span.number) {
+                    go_on = false;
+                    break;
+                }
                 let Span { number, start, end, first_db, last_db } = *span;
                 go_on = f(Record { number, bytes: &page.bytes[start..end], first_db, last_db });
                 self.next += 1;

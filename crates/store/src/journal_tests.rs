@@ -76,3 +76,32 @@ fn a_reader_may_stop_and_go_on() {
     }
     assert_eq!(numbers, (1..=100).collect::<Vec<_>>());
 }
+
+/// Who begins a new file says so after the reader has come to the last record of the old one, and before the next is written.
+#[test]
+fn what_is_not_wanted_any_more_waits() {
+    use std::sync::atomic::{AtomicU64, Ordering::*};
+    let journal = Journal::new(1);
+    let (mut reader, mut draft) = (Reader::after(&journal, 0), Draft::default());
+    let mut write = |command: &str| {
+        log(&mut draft, 0, command);
+        draft.commit(&journal);
+        journal.lay_down(0, &mut draft);
+    };
+    let (until, mut numbers) = (AtomicU64::new(u64::MAX), Vec::new());
+    write("DEL a");
+    reader.read_while(
+        &journal,
+        |number| number <= until.load(Relaxed),
+        |record| {
+            numbers.push(record.number);
+            if record.number == 1 {
+                until.store(1, Relaxed);
+                write("DEL b");
+            }
+            true
+        },
+    );
+    assert_eq!((numbers, reader.last()), (vec![1], 1));
+    assert_eq!(read(&mut reader, &journal), ["2 0>0 *2 $3 DEL $1 b"]);
+}

@@ -258,7 +258,11 @@ impl Writer {
         let now_s = if settings.aof_timestamp_enabled { clock::unix_ms() / 1000 } else { 0 };
         self.more = false;
         let Writer { reader, buffer, selected, second, taken, more, .. } = self;
-        reader.read(journal, |record| {
+        // Where a new file is to begin is said before the first record of that file gets its number, but perhaps after
+        // this thread has looked. So it looks again with each record in hand: taken for one of the old file, it would be in
+        // neither the base nor a file that stays.
+        let is_of_this_file = |number| number <= switch_behind.load(Acquire);
+        reader.read_while(journal, is_of_this_file, |record| {
             if now_s > *second {
                 *second = now_s;
                 push_timestamp(buffer, now_s as i64);
@@ -268,9 +272,10 @@ impl Writer {
             }
             buffer.extend_from_slice(record.bytes);
             (*selected, *taken) = (Some(record.last_db), record.number);
-            *more = buffer.len() >= WRITE_LEN || record.number == switch_behind.load(Acquire);
+            *more = buffer.len() >= WRITE_LEN;
             !*more
         });
+        self.more |= self.reader.last() >= switch_behind.load(Acquire);
         if !self.buffer.is_empty() {
             self.last_record = Instant::now();
         }

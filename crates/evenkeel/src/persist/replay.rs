@@ -70,6 +70,10 @@ impl Player<'_> {
         let io = |error: std::io::Error| Ended::Failed(error.to_string());
         let mut file = File::open(&part.path).map_err(io)?;
         let mut at = 0;
+        if part.size == 0 && part.path.extension().is_some_and(|kind| kind == "rdb") {
+            // A log may be empty, but even a snapshot of nothing is not: this one is lost.
+            return Err(Ended::Failed("at byte 0: the file is empty, and should be a snapshot".into()));
+        }
         if holds_snapshot(&mut file).map_err(io)? {
             let mut seats = self.server.persist.loaders.lock();
             let (_, mut reader) = load::rdb(self.server, &mut seats, &mut file, part.size, None)?;

@@ -7,6 +7,7 @@
 mod claim;
 mod differential;
 mod dump;
+mod durability;
 mod hostile;
 mod long_elements;
 mod mailbox;

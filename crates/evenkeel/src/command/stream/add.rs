@@ -22,7 +22,7 @@ struct AddOptions {
 }
 
 impl AddOptions {
-    fn parse(args: &Args<'_>, settings: &Settings) -> Result<AddOptions, Error> {
+    fn parse(args: &Args<'_>, settings: &Settings, is_replay: bool) -> Result<AddOptions, Error> {
         let (mut only_if_there, mut trim, mut at) = (false, TrimOptions::default(), 2);
         let id = loop {
             match args.get(at) {
@@ -38,7 +38,7 @@ impl AddOptions {
                 },
             }
         };
-        let trim = trim.finish(settings)?;
+        let trim = trim.finish(settings, is_replay)?;
         let id = id.ok_or(Error::Arity("XADD"))?;
         Ok(AddOptions { only_if_there, trim, id, first_field: at + 1 })
     }
@@ -47,7 +47,7 @@ impl AddOptions {
 /// XADD key [NOMKSTREAM] [KEEPREF | DELREF | ACKED] [<MAXLEN | MINID> [= | ~] threshold [LIMIT count]] <* | id> field value
 /// [field value ...]
 pub(super) fn xadd(call: &mut Call<'_, '_>) -> Done {
-    let options = AddOptions::parse(&call.args, call.settings)?;
+    let options = AddOptions::parse(&call.args, call.settings, call.is_replay())?;
     let fields = call.args.from(options.first_field);
     if fields.len() < 2 || fields.len() % 2 == 1 {
         return Err(Error::Arity(call.name()));
@@ -124,7 +124,7 @@ pub(super) fn xtrim(call: &mut Call<'_, '_>) -> Done {
         at = trim.read(&call.args, at)?.ok_or(Error::Syntax)?;
     }
     let trim = trim
-        .finish(call.settings)?
+        .finish(call.settings, call.is_replay())?
         .ok_or(Error::text("ERR syntax error, XTRIM must be called with a trimming strategy"))?;
     let trimmed = call.held.edit_if_there(&call.keys[0], |edit: &mut Edit<'_, Stream>| {
         let trimmed = trim.apply(edit);

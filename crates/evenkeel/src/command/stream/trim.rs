@@ -140,8 +140,9 @@ impl TrimOptions {
         Ok(at + 1 + usize::from(self.approximate || sign == Some(b"=")))
     }
 
-    /// What they come to; `None`: nothing is to be trimmed.
-    pub(super) fn finish(self, settings: &Settings) -> Result<Option<Trim>, Error> {
+    /// What they come to; `None`: nothing is to be trimmed. Redis' log says exactly what an approximate trim has left, and
+    /// keeps the LIMIT that the client gave: on replay it means nothing.
+    pub(super) fn finish(self, settings: &Settings, is_replay: bool) -> Result<Option<Trim>, Error> {
         /// Most entries that go where no limit was given, and the node's number of entries is not limited.
         const LIMIT_UNLIMITED: u64 = 10_000;
         const LIMIT_MAX: u64 = 1_000_000;
@@ -153,7 +154,7 @@ impl TrimOptions {
                 _ => Ok(None),
             };
         };
-        if self.limit.is_some() && !self.approximate {
+        if self.limit.is_some() && !self.approximate && !is_replay {
             return Err(Error::text("ERR syntax error, LIMIT cannot be used without the special ~ option"));
         }
         let limit = match (self.limit, settings.stream_node_max_entries as u64) {

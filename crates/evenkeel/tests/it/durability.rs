@@ -1,0 +1,8 @@
+//! What is on disk, after everything that can happen to a server: it is killed, its disk is full, its files are cut or changed,
+//! they are taken to another server. What was acknowledged is there, and what is there happened.
+
+mod broken;
+mod exchange;
+mod full;
+mod kill;
+mod moment;

@@ -1,0 +1,164 @@
+//! Files that are cut or changed. A torn end of the log is mended and told; everything else that is no file is refused with the
+//! file, the offset and the reason, and stays as it was.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use evenkeel_testkit::random::fresh_seed;
+use evenkeel_testkit::{Random, Server};
+
+use crate::{program, start};
+
+const CUTS: usize = 60;
+const CHANGES: usize = 60;
+const WRITES: i64 = 12;
+const LAST: &str = "appendonlydir/appendonly.aof.2.incr.aof";
+
+/// A folder with a log that ends with a transaction, and a snapshot.
+fn sample() -> Server {
+    let mut server = start(&["--threads", "1", "--appendonly", "yes"]);
+    let mut client = server.connect();
+    client.run("SET base x");
+    for n in 1..=WRITES {
+        let reply = client.run(&format!("RPUSH list {n}"));
+        assert_eq!(reply.as_int(), Some(n));
+    }
+    client.run("MULTI");
+    client.run("SET first 1");
+    client.run("SET second 1");
+    client.run("EXEC");
+    assert!(!client.run("SAVE").is_error());
+    assert!(server.stop().success());
+    server
+}
+
+/// Starts a server on a copy of the folder in which one file is other than it was.
+struct Attempt {
+    folder: PathBuf,
+    file: PathBuf,
+}
+
+impl Attempt {
+    fn new(sample: &Server, file: &str, bytes: &[u8]) -> Attempt {
+        let folder = sample.folder().join("copy");
+        let _ = fs::remove_dir_all(&folder); // of the attempt before
+        copy(sample.folder(), &folder);
+        let file = folder.join(file);
+        fs::write(&file, bytes).expect("the folder is ours");
+        Attempt { folder, file }
+    }
+
+    /// The server, or why it did not start, after making sure that it said so and left the file alone.
+    fn start(&self, appendonly: &str) -> Result<Server, String> {
+        let dir = self.folder.display().to_string();
+        let before = fs::read(&self.file).expect("it was written");
+        let args = ["--threads", "1", "--appendonly", appendonly, "--dir", &dir];
+        match Server::try_start(&program(), &args) {
+            Ok(mut server) => {
+                server.assert_healthy();
+                Ok(server)
+            }
+            Err(said) => {
+                assert!(!said.contains("panicked"), "{said}");
+                assert!(said.contains("it ended with exit status: 1"), "{said}");
+                let name = self.file.file_name().expect("a file").to_string_lossy();
+                assert!(said.contains(&*name), "which file? {said}");
+                let tells_where = said.lines().any(|line| line.contains("byte ") || line.contains("offset"));
+                assert!(tells_where, "where? {said}");
+                assert!(fs::read(&self.file).is_ok_and(|after| after == before), "changed, and refused");
+                Err(said)
+            }
+        }
+    }
+}
+
+fn copy(from: &Path, to: &Path) {
+    fs::create_dir_all(to).expect("the folder is ours");
+    for entry in fs::read_dir(from).expect("a folder").flatten() {
+        let (path, target) = (entry.path(), to.join(entry.file_name()));
+        if path.is_file() {
+            fs::copy(&path, &target).expect("a copy");
+        } else if entry.file_name() == "appendonlydir" {
+            copy(&path, &target);
+        }
+    }
+}
+
+/// Positions in a file of this length: all, if there are few, and both ends.
+fn some(len: usize, count: usize, random: &mut Random) -> Vec<usize> {
+    let mut positions: Vec<usize> = (0..count.min(len)).map(|_| random.below(len)).collect();
+    positions.extend([0, 1, len - 1]);
+    positions.sort_unstable();
+    positions.dedup();
+    positions
+}
+
+fn seeded() -> Random {
+    let seed = fresh_seed();
+    println!("EVENKEEL_SEED={seed}");
+    Random::new(seed)
+}
+
+fn bytes_of(sample: &Server, file: &str) -> Vec<u8> {
+    let bytes = fs::read(sample.folder().join(file)).expect("the server wrote it");
+    assert!(bytes.len() > 100, "{file} has {} bytes", bytes.len());
+    bytes
+}
+
+#[test]
+fn a_log_that_ends_early_is_whole_up_to_there() {
+    let (sample, mut random) = (sample(), seeded());
+    let whole = bytes_of(&sample, LAST);
+    let mut before = 0;
+    for at in some(whole.len(), CUTS, &mut random) {
+        let attempt = Attempt::new(&sample, LAST, &whole[..at]);
+        let server = attempt.start("yes").unwrap_or_else(|said| panic!("cut at {at}: {said}"));
+        let mut client = server.connect();
+        let len = client.run("LLEN list").as_int().expect("a number");
+        let list = client.run("LRANGE list 0 -1").to_string();
+        let expected: Vec<String> = (1..=len).map(|n| n.to_string()).collect();
+        assert!(len >= before, "cut at {at} has less than a cut before");
+        let shown = list.split(|c: char| !c.is_ascii_digit()).filter(|word| !word.is_empty());
+        assert_eq!(shown.collect::<Vec<_>>(), expected, "cut at {at}: {list}");
+        assert_eq!(client.run("EXISTS first second").as_int(), Some(0), "half a transaction, cut at {at}");
+        // What is written now is found behind what was kept.
+        assert_eq!(client.run("RPUSH list new").as_int(), Some(len + 1));
+        drop(client);
+        let mut server = server;
+        assert!(server.stop().success());
+        let server = attempt.start("yes").unwrap_or_else(|said| panic!("second start, cut at {at}: {said}"));
+        assert_eq!(server.connect().run("LLEN list").as_int(), Some(len + 1), "cut at {at}");
+        before = len;
+    }
+}
+
+#[test]
+fn a_log_with_a_changed_byte_is_refused_or_read() {
+    let (sample, mut random) = (sample(), seeded());
+    let whole = bytes_of(&sample, LAST);
+    let mut refused = 0;
+    for at in some(whole.len(), CHANGES, &mut random) {
+        let mut bytes = whole.clone();
+        bytes[at] ^= 1 << random.below(8);
+        println!("byte {at} is {}", bytes[at].escape_ascii());
+        refused += usize::from(Attempt::new(&sample, LAST, &bytes).start("yes").is_err());
+    }
+    assert!(refused > CHANGES / 4, "{refused} refused: were the files loaded at all?");
+}
+
+#[test]
+fn a_snapshot_that_is_cut_or_changed_is_refused() {
+    let (sample, mut random) = (sample(), seeded());
+    for (file, appendonly) in [("dump.rdb", "no"), ("appendonlydir/appendonly.aof.1.base.rdb", "yes")] {
+        let whole = fs::read(sample.folder().join(file)).expect("the server wrote it");
+        for at in some(whole.len(), CUTS / 3, &mut random) {
+            println!("{file}, byte {at}");
+            let cut = Attempt::new(&sample, file, &whole[..at]).start(appendonly);
+            assert!(cut.is_err(), "{file} cut at {at} was loaded");
+            let mut bytes = whole.clone();
+            bytes[at] ^= 1 << random.below(8);
+            let changed = Attempt::new(&sample, file, &bytes).start(appendonly);
+            assert!(changed.is_err(), "{file} with byte {at} changed was loaded");
+        }
+    }
+}

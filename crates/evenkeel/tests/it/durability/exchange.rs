@@ -1,0 +1,115 @@
+//! Append-only folders that go from one server to another, with a base and what came after it.
+
+use std::fs;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use evenkeel_testkit::differential::{Plan, Sent, commands};
+use evenkeel_testkit::random::fresh_seed;
+use evenkeel_testkit::{Client, Peer, Program, Server};
+
+use crate::program;
+
+const COMMANDS: usize = 1_500;
+const FOLDER: &str = "appendonlydir";
+const ARGS: &[&str] = &["--appendonly", "yes", "--appendfsync", "everysec", "--enable-debug-command", "yes"];
+
+/// Not logged, or nothing that a digest is the same for: see docs/log.md.
+const LEFT_OUT: &[&str] =
+    &["DEBUG", "CONFIG", "SHUTDOWN", "RESET", "CLIENT", "MONITOR", "SUBSCRIBE", "PSUBSCRIBE"];
+
+fn send_all(server: &Server, seed: u64) {
+    let plan =
+        Plan { seed, commands: COMMANDS, oracle: Peer::Redis, except: &["wire", "connection", "dumps"] };
+    let mut clients = [server.connect(), server.connect()];
+    for sent in commands(plan) {
+        let Sent::Command(connection, args) = sent else { continue };
+        let name = args.first().map(|name| String::from_utf8_lossy(name).to_uppercase());
+        if name.is_some_and(|name| !LEFT_OUT.contains(&name.as_str())) {
+            clients[connection].send(&args).expect("the server reads");
+            let _ = clients[connection].try_read();
+        }
+    }
+}
+
+fn rewrite(server: &Server) {
+    let (mut client, until) = (server.connect(), Instant::now() + Duration::from_secs(20));
+    let reply = client.run("BGREWRITEAOF");
+    assert!(!reply.is_error(), "{reply}");
+    let is_busy =
+        || ["aof_rewrite_in_progress", "aof_rewrite_scheduled"].iter().any(|field| server.info(field) != "0");
+    while is_busy() {
+        assert!(Instant::now() < until, "no rewrite within 20 s");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    assert_eq!(server.info("aof_last_bgrewrite_status"), "ok");
+}
+
+fn digest(client: &mut Client) -> String {
+    client.run("DEBUG DIGEST").to_string()
+}
+
+fn take_over(from: &Path, to: &Path) {
+    let target = to.join(FOLDER);
+    fs::remove_dir_all(&target).expect("it has been started once");
+    fs::create_dir(&target).expect("the folder is ours");
+    for entry in fs::read_dir(from.join(FOLDER)).expect("a folder").flatten() {
+        fs::copy(entry.path(), target.join(entry.file_name())).expect("a copy");
+    }
+}
+
+/// Fills one server, and has the other load its folder, after a rewrite and without one.
+fn exchange(writer: &Program, reader: &Program) {
+    let seed = fresh_seed();
+    println!("EVENKEEL_SEED={seed}");
+    for rewrites in 0..3 {
+        let (mut one, mut other) = (Server::start(writer, ARGS), Server::start(reader, ARGS));
+        send_all(&one, seed + rewrites);
+        for again in 0..rewrites {
+            rewrite(&one);
+            send_all(&one, seed + 100 + again);
+        }
+        let keys = one.connect().run("INFO keyspace").to_string();
+        assert!(keys.contains("keys="), "nothing was written: {keys}");
+        assert!(one.stop().success());
+        other.kill();
+        take_over(one.folder(), other.folder());
+        // What the writer makes of it itself: Redis does not log all that it does to a stream's groups.
+        one.start_again();
+        let held = digest(&mut one.connect());
+        other.start_again();
+        assert_eq!(digest(&mut other.connect()), held, "after {rewrites} rewrites");
+    }
+}
+
+#[test]
+fn redis_loads_our_folder() {
+    if let Some(redis) = Program::oracle(Peer::Redis) {
+        exchange(&program(), &redis);
+    }
+}
+
+#[test]
+fn we_load_redis_folder() {
+    if let Some(redis) = Program::oracle(Peer::Redis) {
+        exchange(&redis, &program());
+    }
+}
+
+/// Redis logs an approximate trim as an exact one, and leaves the LIMIT of the client beside it.
+#[test]
+fn a_trim_with_a_limit_that_redis_has_logged_is_replayed() {
+    let Some(redis) = Program::oracle(Peer::Redis) else { return };
+    let (mut one, mut other) = (Server::start(&redis, ARGS), Server::start(&program(), ARGS));
+    let mut client = one.connect();
+    client.run("CONFIG SET stream-node-max-entries 10");
+    (0..200).for_each(|n| drop(client.run(&format!("XADD s {}-1 f v", n + 1))));
+    assert_eq!(client.run("XTRIM s MAXLEN ~ 50 LIMIT 100").as_int(), Some(100));
+    client.run("XADD s MAXLEN ~ 50 LIMIT 20 * f v");
+    let held = digest(&mut client);
+    assert!(one.stop().success());
+    other.kill();
+    take_over(one.folder(), other.folder());
+    other.start_again();
+    assert_eq!(digest(&mut other.connect()), held);
+}

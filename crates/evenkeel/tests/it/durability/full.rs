@@ -1,0 +1,113 @@
+//! A disk that is full: writers are told, readers are served, and when there is room again everything goes on, with nothing
+//! lost that was acknowledged.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use evenkeel_testkit::Client;
+
+use crate::start;
+
+/// A file system of its own, of two megabytes; unmounted with its owner.
+struct Disk(PathBuf);
+
+impl Disk {
+    fn mount(name: &str) -> Option<Disk> {
+        let path = std::env::temp_dir().join(format!("evenkeel-disk-{}-{name}", std::process::id()));
+        fs::create_dir_all(&path).expect("the temporary folder is ours");
+        let mounted =
+            Command::new("mount").args(["-t", "tmpfs", "-o", "size=2m", "tmpfs"]).arg(&path).output();
+        match mounted {
+            Ok(output) if output.status.success() => Some(Disk(path)),
+            other => {
+                let _ = fs::remove_dir(&path); // empty
+                let line = format!("SKIPPED: no disk of its own can be mounted: {other:?}\n");
+                let _ = std::io::Write::write_all(&mut std::io::stderr(), line.as_bytes());
+                None
+            }
+        }
+    }
+
+    fn path(&self) -> &Path {
+        &self.0
+    }
+}
+
+impl Drop for Disk {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg("--lazy").arg(&self.0).status();
+        let _ = fs::remove_dir(&self.0); // a folder left behind is no failure of the test
+    }
+}
+
+fn write(client: &mut Client, number: usize) -> std::io::Result<evenkeel_resp::value::Value> {
+    client.try_call(&["SET", &format!("key:{number}"), &format!("{number}:{}", "x".repeat(2_000))])
+}
+
+#[test]
+fn a_full_disk_stops_writers_and_loses_nothing() {
+    let Some(disk) = Disk::mount("full") else { return };
+    let dir = disk.path().display().to_string();
+    fs::write(disk.path().join("ballast"), vec![7; 1 << 20]).expect("there is room for it");
+    let args = ["--threads", "2", "--appendonly", "yes", "--appendfsync", "always", "--dir", &dir];
+    let mut server = start(&args);
+    let (mut writer, mut other) = (server.connect(), server.connect());
+    writer.set_wait(Duration::from_secs(2));
+    let mut acknowledged = 0;
+    // The first write that finds no room waits for its reply: it has happened, and nobody can say yet that it will last.
+    while let Ok(reply) = write(&mut writer, acknowledged) {
+        assert!(!reply.is_error(), "write {acknowledged}: {reply}");
+        acknowledged += 1;
+        assert!(acknowledged < 2_000, "the disk is never full");
+    }
+    let reply = other.run("SET other 1").to_string();
+    let expected = "MISCONF Errors writing to the AOF file: No space left on device";
+    assert!(reply.contains(expected), "{reply}");
+    assert_eq!(other.run("STRLEN key:0").as_int(), Some(2_002), "readers are served");
+    assert_eq!(server.info("aof_last_write_status"), "err");
+
+    fs::remove_file(disk.path().join("ballast")).expect("it is there");
+    writer.set_wait(Duration::from_secs(10));
+    assert!(!writer.read().is_error(), "the write that waited is acknowledged");
+    acknowledged += 1;
+    let until = Instant::now() + Duration::from_secs(5);
+    while other.run("SET other 1").is_error() {
+        assert!(Instant::now() < until, "still refused, though there is room");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    assert_eq!(server.info("aof_last_write_status"), "ok");
+    server.assert_healthy();
+    server.kill();
+    server.start_again();
+    let mut client = server.connect();
+    for number in 0..acknowledged {
+        let len = client.run(&format!("STRLEN key:{number}")).as_int();
+        assert_eq!(len, Some(2_001 + number.to_string().len() as i64), "key {number} of {acknowledged}");
+    }
+    assert_eq!(client.run("GET other").to_string(), "\"1\"");
+    server.kill(); // before the disk goes
+}
+
+/// Killed while the disk is full: the log ends within a command.
+#[test]
+fn a_server_killed_on_a_full_disk_starts_when_there_is_room() {
+    let Some(disk) = Disk::mount("killed") else { return };
+    let dir = disk.path().display().to_string();
+    fs::write(disk.path().join("ballast"), vec![7; 1 << 20]).expect("there is room for it");
+    let args = ["--threads", "2", "--appendonly", "yes", "--appendfsync", "always", "--dir", &dir];
+    let mut server = start(&args);
+    let mut writer = server.connect();
+    writer.set_wait(Duration::from_secs(2));
+    let mut acknowledged = 0;
+    while write(&mut writer, acknowledged).is_ok_and(|reply| !reply.is_error()) {
+        acknowledged += 1;
+    }
+    server.kill();
+    fs::remove_file(disk.path().join("ballast")).expect("it is there");
+    server.start_again();
+    let there = server.connect().run("DBSIZE").as_int().expect("a number");
+    assert!((acknowledged..=acknowledged + 1).contains(&(there as usize)), "{there} of {acknowledged}");
+    server.kill();
+}

@@ -1,0 +1,241 @@
+//! Servers that are killed under load, again and again, and what they have when they start by themselves.
+//!
+//! Each writer numbers its writes and puts each number on a list, alone or in one transaction with keys of other slots and
+//! databases. So the list says how far the writer's log got, and all other keys follow from that: every write up to there has
+//! taken place whole, and none after it. Rewrites and snapshots are asked for all the time.
+//!
+//! A killed process loses nothing that it has given to the kernel: whether a file is also synced, this cannot tell.
+
+use std::io;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering::*};
+use std::time::{Duration, Instant};
+
+use evenkeel_resp::value::{Value, encode_command};
+use evenkeel_testkit::random::fresh_seed;
+use evenkeel_testkit::{Client, Random, Server};
+
+use crate::start;
+
+/// More rounds, for a night: each takes about half a second.
+const ROUNDS_VARIABLE: &str = "EVENKEEL_KILLS";
+
+const WRITERS: usize = 5;
+/// Writes that a writer sends at once.
+const BATCH_MAX: usize = 12;
+const MARKS: u64 = 7;
+const FAR_MS: i64 = 3_600_000;
+const SOON_MS: i64 = 15;
+
+/// With `everysec`, what may be lost.
+const LOSS: Duration = Duration::from_secs(2);
+
+/// A writer in one round, and what it knows.
+#[derive(Clone)]
+struct Writer {
+    round: usize,
+    index: usize,
+    sent: u64,
+    acknowledged: u64,
+    /// When how much was acknowledged.
+    when: Vec<(Instant, u64)>,
+}
+
+impl std::fmt::Debug for Writer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Writer { round, index, sent, acknowledged, .. } = self;
+        write!(f, "writer {index} of round {round} ({acknowledged} of {sent} acknowledged)")
+    }
+}
+
+impl Writer {
+    fn home(&self) -> String {
+        (self.index % 3).to_string()
+    }
+
+    fn away(&self) -> String {
+        (3 + self.index % 4).to_string()
+    }
+
+    /// One of its keys, in no particular slot.
+    fn key(&self, kind: &str) -> String {
+        format!("{kind}:{}:{}", self.round, self.index)
+    }
+
+    /// The commands of a write.
+    fn commands(&self, number: u64) -> Vec<Vec<String>> {
+        let text = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>();
+        let (n, mark) = (number.to_string(), (number % MARKS).to_string());
+        let push = text(&["RPUSH", &self.key("list"), &n]);
+        let key = |kind: &str| self.key(&format!("{kind}{mark}"));
+        let (far, soon) = (FAR_MS.to_string(), SOON_MS.to_string());
+        let others = match number % 5 {
+            0 | 1 => return vec![push],
+            2 => vec![text(&["SET", &key("mark"), &n])],
+            3 => vec![
+                text(&["SELECT", &self.away()]),
+                text(&["SET", &key("far"), &n, "PX", &far]),
+                text(&["SELECT", &self.home()]),
+            ],
+            _ => vec![text(&["SET", &key("soon"), &n, "PX", &soon]), text(&["INCR", &self.key("sum")])],
+        };
+        let (multi, exec) = (text(&["MULTI"]), text(&["EXEC"]));
+        [multi, push].into_iter().chain(others).chain([exec]).collect()
+    }
+
+    /// Writes until the server is gone.
+    fn work(&mut self, client: &mut Client, random: &mut Random) {
+        client.call(&["SELECT", &self.home()]);
+        while self.send_some(client, 1 + random.below(BATCH_MAX) as u64).is_ok() {}
+    }
+
+    fn send_some(&mut self, client: &mut Client, count: u64) -> io::Result<()> {
+        let writes: Vec<_> =
+            (self.sent + 1..=self.sent + count).map(|number| self.commands(number)).collect();
+        self.sent += count;
+        let bytes: Vec<u8> = writes.iter().flatten().flat_map(|args| encode_command(args)).collect();
+        client.send_raw(&bytes)?;
+        for write in &writes {
+            for command in write {
+                let reply = client.try_read()?;
+                assert!(!reply.is_error() && !reply.is_null(), "{command:?}: {reply}");
+            }
+            self.acknowledged += 1;
+        }
+        self.when.push((Instant::now(), self.acknowledged));
+        Ok(())
+    }
+
+    /// How much had been acknowledged at a moment.
+    fn acknowledged_at(&self, moment: Instant) -> u64 {
+        let before = self.when.iter().rev().find(|(when, _)| *when <= moment);
+        before.map_or(0, |(_, acknowledged)| *acknowledged)
+    }
+
+    /// Looks at all that it has written, and returns how far that goes.
+    fn check(&self, client: &mut Client) -> u64 {
+        client.call(&["SELECT", &self.home()]);
+        let list = client.call(&["LRANGE", &self.key("list"), "0", "-1"]);
+        let numbers: Vec<u64> = list.as_items().expect("an array").iter().map(number).collect();
+        let len = numbers.len() as u64;
+        let gap = numbers.iter().zip(1..).find(|(there, expected)| **there != *expected);
+        assert_eq!(gap, None, "{self:?}: a write is missing, or came twice or late");
+        let last = |kind: u64, mark: u64| (1..=len).rev().find(|n| n % 5 == kind && n % MARKS == mark);
+        for mark in 0..MARKS {
+            let held = client.call(&["GET", &self.key(&format!("mark{mark}"))]);
+            assert_eq!(some_number(&held), last(2, mark), "mark {mark} of {self:?}, {len} on the list");
+            let gone = client.call(&["GET", &self.key(&format!("soon{mark}"))]);
+            assert!(gone.is_null(), "soon {mark} of {self:?} is {gone}");
+        }
+        let sum = client.call(&["GET", &self.key("sum")]);
+        let expected = (1..=len).filter(|n| n % 5 == 4).count() as u64;
+        assert_eq!(some_number(&sum).unwrap_or(0), expected, "sum of {self:?}");
+        client.call(&["SELECT", &self.away()]);
+        for mark in 0..MARKS {
+            let key = self.key(&format!("far{mark}"));
+            let held = client.call(&["GET", &key]);
+            assert_eq!(some_number(&held), last(3, mark), "far {mark} of {self:?}, {len} on the list");
+            let left = client.call(&["PTTL", &key]).as_int().expect("a number");
+            let right = if held.is_null() { left == -2 } else { (FAR_MS / 2..FAR_MS).contains(&left) };
+            assert!(right, "far {mark} of {self:?} lives for {left} ms more");
+        }
+        len
+    }
+}
+
+fn number(value: &Value) -> u64 {
+    some_number(value).unwrap_or_else(|| panic!("{value} is no number"))
+}
+
+fn some_number(value: &Value) -> Option<u64> {
+    std::str::from_utf8(value.as_bytes()?).ok()?.parse().ok()
+}
+
+/// Runs all writers for so long, and kills the server; returns the writers and the moment.
+fn round(server: &mut Server, round: usize, run: Duration, seed: u64) -> (Vec<Writer>, Instant) {
+    let (done, ends) = (Mutex::new(Vec::new()), AtomicBool::new(false));
+    let mut clients: Vec<Client> = (0..=WRITERS).map(|_| server.connect()).collect();
+    let mut killed = Instant::now();
+    let mut operator = clients.pop().expect("one more than writers");
+    std::thread::scope(|scope| {
+        for (index, mut client) in clients.into_iter().enumerate() {
+            let done = &done;
+            scope.spawn(move || {
+                let mut writer = Writer { round, index, sent: 0, acknowledged: 0, when: Vec::new() };
+                writer.work(&mut client, &mut Random::new(seed ^ index as u64));
+                done.lock().expect("no holder panics").push(writer);
+            });
+        }
+        scope.spawn(|| disturb(&mut operator, &ends, &mut Random::new(seed)));
+        std::thread::sleep(run);
+        ends.store(true, Relaxed);
+        killed = Instant::now();
+        server.kill();
+    });
+    (done.into_inner().expect("no holder panics"), killed)
+}
+
+/// Asks for rewrites and snapshots at random moments.
+fn disturb(client: &mut Client, ends: &AtomicBool, random: &mut Random) {
+    while !ends.load(Relaxed) {
+        std::thread::sleep(Duration::from_millis(random.below(90) as u64));
+        let wish = random.pick(&["BGREWRITEAOF", "BGREWRITEAOF", "BGSAVE SCHEDULE", "PING"]);
+        let words: Vec<&str> = wish.split(' ').collect();
+        if client.try_call(&words).is_err() {
+            return;
+        }
+    }
+}
+
+/// Rounds of these lengths; `least` says how many of a writer's writes have to be there.
+fn rounds(fsync: &str, lengths: &[Duration], least: impl Fn(&Writer, Instant) -> u64) {
+    let seed = fresh_seed();
+    println!("EVENKEEL_SEED={seed}");
+    let mut random = Random::new(seed);
+    let mut server = start(&["--appendonly", "yes", "--appendfsync", fsync, "--threads", "2"]);
+    let (mut before, mut total, mut lost) = (Vec::<(Writer, u64)>::new(), 0, 0);
+    for (number, run) in lengths.iter().enumerate() {
+        let (writers, killed) = round(&mut server, number, *run, random.draw());
+        server.start_again();
+        std::thread::sleep(Duration::from_millis(SOON_MS as u64 + 5));
+        server.assert_healthy();
+        let mut client = server.connect();
+        for (writer, len) in &before {
+            assert_eq!(writer.check(&mut client), *len, "what an earlier round left");
+        }
+        for writer in writers {
+            let len = writer.check(&mut client);
+            let least = least(&writer, killed);
+            assert!(len >= least, "round {number}, {fsync}: {len} writes are there of {least} that must be");
+            assert!(len <= writer.sent, "{len} writes are there of {} sent", writer.sent);
+            (total, lost) = (total + len, lost + writer.acknowledged.saturating_sub(len));
+            before.push((writer, len));
+        }
+        if number % 4 == 3 {
+            client.run("FLUSHALL");
+            before.clear();
+        }
+    }
+    println!("{fsync}: {} kills, {total} writes, {lost} acknowledged ones lost", lengths.len());
+    assert!(total > 20 * lengths.len() as u64, "{total} writes are no load");
+}
+
+/// As many rounds as wanted, of random lengths.
+fn lengths(count: usize) -> Vec<Duration> {
+    let wanted = std::env::var(ROUNDS_VARIABLE).ok();
+    let count = wanted.map_or(count, |text| text.parse().expect("EVENKEEL_KILLS is a number"));
+    let mut random = Random::new(fresh_seed());
+    (0..count).map(|_| Duration::from_millis(40 + random.below(500) as u64)).collect()
+}
+
+#[test]
+fn with_always_all_that_was_acknowledged_is_there() {
+    rounds("always", &lengths(34), |writer, _| writer.acknowledged);
+}
+
+#[test]
+fn with_everysec_two_seconds_are_lost_at_most() {
+    let mut lengths = lengths(14);
+    lengths.extend([LOSS + Duration::from_millis(1_500); 2]);
+    rounds("everysec", &lengths, |writer, killed| writer.acknowledged_at(killed - LOSS));
+}
