@@ -15,8 +15,8 @@ pub(crate) mod connection;
 pub(crate) mod debug;
 pub(crate) mod docs;
 pub(crate) mod dump;
-pub(crate) mod elsewhere;
 mod effect;
+pub(crate) mod elsewhere;
 pub(crate) mod expire;
 pub(crate) mod extended;
 mod geo;
@@ -46,6 +46,7 @@ mod stream;
 pub(crate) mod string;
 pub(crate) mod table;
 pub(crate) mod transaction;
+pub(crate) mod wait;
 pub(crate) mod zset;
 
 pub(crate) use args::Args;
@@ -75,6 +76,7 @@ pub(crate) const FAMILIES: &[&[Command]] = &[
     migrate::COMMANDS,
     object::COMMANDS,
     persistence::COMMANDS,
+    wait::COMMANDS,
     scan::COMMANDS,
     server::COMMANDS,
     set::COMMANDS,
