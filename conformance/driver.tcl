@@ -32,7 +32,7 @@ proc listed_names {file unit} {
     foreach line [split [read $channel] "\n"] {
         if {$line eq "" || [string index $line 0] eq "#"} continue
         set end [string last " \u2014 " $line]
-        if {![string match "unit/*: *" $line] || $end < 0} { error "$file: not 'unit: name \u2014 reason': $line" }
+        if {![regexp {^(unit|integration)/[^ ]*: } $line] || $end < 0} { error "$file: not 'unit: name \u2014 reason': $line" }
         set colon [string first ": " $line]
         if {[string range $line 0 $colon-1] ne $unit} continue
         dict set names [string range $line $colon+2 $end-1] 0

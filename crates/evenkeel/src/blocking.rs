@@ -20,6 +20,7 @@ use evenkeel_store::{Kind, Place, Waiter, Wants};
 
 use crate::clients::ClientInfo;
 use crate::command::args::OwnedArgs;
+use crate::command::wait::Safety;
 use crate::command::{Call, Id};
 use crate::error::{Done, Error};
 use crate::reply::Reply;
@@ -51,13 +52,27 @@ pub(crate) struct Wait {
     timeout: Timeout,
     null_in_multi: fn(&mut Reply),
     args: Option<OwnedArgs>,
+    safety: Option<Safety>,
 }
 
 impl Wait {
     /// Until one of the keys at these indices of the call's keys holds a value of this kind.
     pub(crate) fn on(keys: Range<usize>, kind: Kind, timeout: Timeout) -> Wait {
         let null_in_multi = |reply: &mut Reply| reply.null_array();
-        Wait { keys, wants: Wants::kind(kind), beyond: 0..0, timeout, null_in_multi, args: None }
+        Wait {
+            keys,
+            wants: Wants::kind(kind),
+            beyond: 0..0,
+            timeout,
+            null_in_multi,
+            args: None,
+            safety: None,
+        }
+    }
+
+    /// For no key, but until what the client has written is safe.
+    pub(crate) fn for_safety(safety: Safety, timeout: Timeout) -> Wait {
+        Wait { safety: Some(safety), ..Wait::on(0..0, Kind::String, timeout) }
     }
 
     /// Also when a key has gone or holds something else: the handler is going to say so.
@@ -131,6 +146,7 @@ impl Call<'_, '_> {
             beyond,
             resp3: self.reply.resp3,
             no_touch: self.session.no_touch,
+            safety: wait.safety,
         });
         let mut keys: Vec<Box<[u8]>> = Vec::with_capacity(wait.keys.len());
         for key in &self.keys[wait.keys] {
@@ -185,6 +201,8 @@ pub(crate) struct Blocked {
     beyond: Vec<Place>,
     resp3: bool,
     no_touch: bool,
+    /// It waits for no key, but for this.
+    pub(crate) safety: Option<Safety>,
 }
 
 impl Waiter for Blocked {
@@ -200,7 +218,7 @@ impl Waiter for Blocked {
 /// How a wait ends that nobody serves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum End {
-    /// The time is up, or CLIENT UNBLOCK says so.
+    /// The time is up, or CLIENT UNBLOCK says so; or what it waited for is reached that is no key.
     Timeout,
     /// CLIENT UNBLOCK ERROR.
     Error,
@@ -213,9 +231,14 @@ impl Blocked {
             return None;
         }
         let mut reply = self.empty_reply();
-        match end {
-            End::Timeout => reply.null_array(),
-            End::Error => reply.fail(&Error::text("UNBLOCKED client unblocked via CLIENT UNBLOCK")),
+        match (end, &self.safety) {
+            (End::Timeout, None) => reply.null_array(),
+            (End::Timeout, Some(safety)) => {
+                if let Err(error) = safety.reply(&mut reply) {
+                    reply.fail(&error);
+                }
+            }
+            (End::Error, _) => reply.fail(&Error::text("UNBLOCKED client unblocked via CLIENT UNBLOCK")),
         }
         Some(self.resumed(reply))
     }

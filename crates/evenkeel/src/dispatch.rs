@@ -82,7 +82,11 @@ pub(crate) struct Request<'a> {
 
 impl Executor {
     pub(crate) fn new(server: Arc<Server>, worker: usize) -> Executor {
-        let mut seat = server.keyspace.seat();
+        Executor::on(server.keyspace.seat(), server, worker)
+    }
+
+    /// On a seat that somebody else had before.
+    pub(crate) fn on(mut seat: Seat, server: Arc<Server>, worker: usize) -> Executor {
         seat.ticks = clock::ticks;
         let mut executor = Executor {
             settings: server.settings(),
@@ -215,7 +219,7 @@ impl Executor {
         if self.out_of_memory && needs_memory(row, session) {
             return Err(Error::OutOfMemory);
         }
-        if self.server.pause.delays(row, session, self.seat.now_ms) {
+        if !session.replays && self.server.pause.delays(row, session, self.seat.now_ms) {
             return Ok(Admitted::Paused);
         }
         if self.server.persist.obstacles.any() != 0 && !session.replays {

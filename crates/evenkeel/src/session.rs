@@ -23,6 +23,7 @@ pub(crate) struct Session {
     pub(crate) watching: Option<Watching>,
     /// Its last command waits.
     pub(crate) waiting: Option<Box<Waiting>>,
+    pub(crate) log: LogMark,
     /// What the command at hand leaves to be done elsewhere.
     pub(crate) long: Option<Work>,
     pub(crate) reply_mode: ReplyMode,
@@ -33,6 +34,22 @@ pub(crate) struct Session {
     pub(crate) closing: bool,
     /// Accepted beyond `maxclients`, to see whether it is an operator.
     pub(crate) on_probation: bool,
+}
+
+/// What a client has logged: until that is on disk, replies may have to wait.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct LogMark {
+    /// The last record of the log that its commands have made, those being run left aside.
+    pub(crate) logged: u64,
+    /// The last record of its worker when they began to be run.
+    pub(crate) before: u64,
+}
+
+impl LogMark {
+    /// The last record that its commands have made, its worker's last one being known.
+    pub(crate) fn last(&self, of_worker: u64) -> u64 {
+        if of_worker == self.before { self.logged } else { of_worker }
+    }
 }
 
 /// CLIENT REPLY.
@@ -86,6 +103,7 @@ impl Session {
             multi: None,
             watching: None,
             waiting: None,
+            log: LogMark::default(),
             long: None,
             reply_mode: ReplyMode::On,
             no_touch: false,

@@ -133,7 +133,7 @@ fn load(server: &Arc<Server>) -> Result<(), Ended> {
             // As whoever turns the log on for the first time expects: what is there goes on.
             load::snapshot(server)?;
         }
-        rewrite::go_on(server, directory).map_err(Ended::Failed)?;
+        rewrite::go_on(server, directory, found).map_err(Ended::Failed)?;
     } else {
         load::snapshot(server)?;
     }

@@ -49,6 +49,11 @@ impl Waiting {
         }
     }
 
+    /// Whether it waits for the log, and so for nobody's writes.
+    pub(crate) fn is_for_safety(&self) -> bool {
+        matches!(&self.on, On::Keys(blocked, _) if blocked.safety.is_some())
+    }
+
     /// The connection ends.
     pub(crate) fn abandon(&self) {
         match &self.on {

@@ -33,6 +33,7 @@ const TOPICS: &[(&str, Arity, Handler)] = &[
     ("ERROR",                    exactly(3),  error            ),
     ("HELP",                     exactly(2),  help             ),
     ("HTSTATS",                  at_least(3), table_stats      ),
+    ("LOADAOF",                  exactly(2),  load_log         ),
     ("LOG",                      exactly(3),  log              ),
     ("OBJECT",                   at_least(3), object           ),
     ("PANIC",                    exactly(2),  panic            ),
@@ -140,6 +141,17 @@ fn reload(call: &mut Call<'_, '_>) -> Done {
             server.log.warning(format!("DEBUG RELOAD: {reason}"));
             Error::text("ERR Error trying to load the RDB dump, check server logs.")
         })?;
+        reply.ok();
+        Ok(())
+    })
+}
+
+/// DEBUG LOADAOF: loads the append-only files again. Everybody waits.
+fn load_log(call: &mut Call<'_, '_>) -> Done {
+    let server = call.server.clone();
+    call.go_elsewhere(move |reply| {
+        let loaded = persist::reload::from_log(&server);
+        loaded.map_err(|_| Error::text("ERR Error trying to load the AOF files, check server logs."))?;
         reply.ok();
         Ok(())
     })

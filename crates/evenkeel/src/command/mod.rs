@@ -46,6 +46,7 @@ mod stream;
 pub(crate) mod string;
 pub(crate) mod table;
 pub(crate) mod transaction;
+pub(crate) mod wait;
 pub(crate) mod zset;
 
 pub(crate) use args::Args;
@@ -75,6 +76,7 @@ pub(crate) const FAMILIES: &[&[Command]] = &[
     migrate::COMMANDS,
     object::COMMANDS,
     persistence::COMMANDS,
+    wait::COMMANDS,
     scan::COMMANDS,
     server::COMMANDS,
     set::COMMANDS,

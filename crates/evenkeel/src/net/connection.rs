@@ -43,8 +43,6 @@ pub(crate) struct Connection {
     pub(crate) is_ready: bool,
     /// Waiting for the end of a pause.
     pub(crate) parked: bool,
-    /// The last record of the log that its commands have made: until that is on disk, what waits is held back.
-    pub(crate) logged: u64,
     /// Since when the backlog has been above the soft limit, in milliseconds since the Unix epoch.
     pub(crate) soft_since_ms: Option<u64>,
     /// Batches run since the worker last looked, for moving busy connections.
@@ -77,7 +75,6 @@ impl Connection {
             is_heavy: false,
             is_ready: false,
             parked: false,
-            logged: 0,
             soft_since_ms: None,
             activity: 0,
         }

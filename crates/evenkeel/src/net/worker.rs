@@ -17,6 +17,7 @@ use super::inbox::{Inbox, Message};
 use super::listener::{Accepted, Listener};
 use super::poll::{Event, Poll};
 use crate::background::Background;
+use crate::blocking::Blocked;
 use crate::clients::ClientInfo;
 use crate::clock::{self, Ticks};
 use crate::dispatch::{Executor, book};
@@ -76,6 +77,8 @@ pub(crate) struct Worker {
     vacant: Vec<usize>,
     /// Connections whose replies are held back, and until which record of the log is on disk.
     held_back: VecDeque<(u64, u64)>,
+    /// Those whose WAITAOF waits for the log.
+    awaiting_log: Vec<Arc<Blocked>>,
     /// Connections that have more to read, or whose pause has ended.
     ready: VecDeque<u64>,
     parked: Vec<u64>,
@@ -122,6 +125,7 @@ impl Worker {
             generations: Vec::new(),
             vacant: Vec::new(),
             held_back: VecDeque::new(),
+            awaiting_log: Vec::new(),
             ready: VecDeque::new(),
             parked: Vec::new(),
             deadlines: BTreeSet::new(),
@@ -184,7 +188,7 @@ impl Worker {
         if self.kept_for_clients > KEPT_FOR_CLIENTS_MAX {
             self.evict_clients();
         }
-        if self.server.persist.aof.is_on() {
+        if self.server.persist.aof.is_on() || !self.awaiting_log.is_empty() {
             self.look_at_log();
         }
         self.answer_the_door();
@@ -504,11 +508,10 @@ impl Worker {
         let mut used = 0;
         loop {
             let pipeline = &mut self.pipeline;
-            let logged = self.executor.seat.draft.last;
+            connection.session.log.before = self.executor.seat.draft.last;
             let ended = pipeline.run(&mut self.executor, connection, bytes, &mut used, &mut self.reply);
-            if self.executor.seat.draft.last != logged {
-                connection.logged = self.executor.seat.draft.last;
-            }
+            let log = &mut connection.session.log;
+            log.logged = log.last(self.executor.seat.draft.last);
             connection.resp3 = self.reply.resp3;
             if !self.reply.is_empty() && !self.flush(connection) {
                 return (Next::Close, used);
@@ -540,7 +543,7 @@ impl Worker {
             self.note_output_limit(connection, waiting);
             return false;
         }
-        let waits = connection.logged > 0 && self.awaits_log(connection);
+        let waits = connection.session.log.logged > 0 && self.awaits_log(connection);
         let sent = if waits { Ok(Sent::Part) } else { connection.send(&mut self.reply) };
         self.clear_away(connection);
         let stats = self.executor.stats();

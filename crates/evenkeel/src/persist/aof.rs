@@ -67,6 +67,8 @@ pub(crate) struct Aof {
     /// The last record that is on disk for good, as far as the disk can be trusted.
     durable: AtomicU64,
     written: AtomicU64,
+    /// The files that are listed make the data: a base that was to be made has been.
+    is_based: AtomicBool,
     /// The thread is to end once all is written that there is.
     ends: AtomicBool,
     pub(crate) figures: Figures,
@@ -105,6 +107,7 @@ impl Default for Aof {
             switched: (Mutex::new(Switched { count: 0, seq: Ok(0) }), Condvar::new()),
             durable: AtomicU64::new(0),
             written: AtomicU64::new(0),
+            is_based: AtomicBool::new(false),
             ends: AtomicBool::new(false),
             figures: Figures::default(),
         }
@@ -121,6 +124,17 @@ impl Aof {
     #[inline]
     pub(crate) fn durable(&self) -> u64 {
         self.durable.load(Acquire)
+    }
+
+    /// Whether a start of the server would find the record with this number. As long as the first base is being written,
+    /// it would find nothing.
+    pub(crate) fn keeps(&self, record: u64) -> bool {
+        self.is_on() && self.is_based.load(Acquire) && record <= self.durable()
+    }
+
+    /// The files that are listed are the data from now on.
+    pub(super) fn note_base(&self) {
+        self.is_based.store(true, Release);
     }
 
     /// Behind the record with this number, goes on in a new incremental file. To be called with everything held.
@@ -167,6 +181,7 @@ pub(super) fn start(server: &Arc<Server>, file: File, after: u64) -> io::Result<
         last_record: Instant::now(),
     };
     aof.ends.store(false, Release);
+    aof.is_based.store(false, Release);
     aof.durable.store(after, Release);
     aof.written.store(after, Release);
     aof.is_on.store(true, Release);

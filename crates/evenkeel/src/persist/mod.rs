@@ -30,6 +30,8 @@ pub(crate) struct Persist {
     seat: Mutex<Seat>,
     /// Those of the threads that load, the reader's first.
     loaders: Mutex<Vec<Seat>>,
+    /// That of who runs the log's commands again, once there has been one.
+    player: Mutex<Option<Seat>>,
     state: Mutex<State>,
     /// A snapshot has ended.
     ended: Condvar,
@@ -186,6 +188,7 @@ impl Persist {
             obstacles: Obstacles::default(),
             seat: Mutex::new(seat),
             loaders: Mutex::new(loaders),
+            player: Mutex::new(None),
             state: Mutex::new(state),
             ended: Condvar::new(),
             cancelled: AtomicBool::new(false),

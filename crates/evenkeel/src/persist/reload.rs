@@ -1,18 +1,60 @@
-//! DEBUG RELOAD: tests of what is written and read take a running server through the disk and back.
+//! DEBUG RELOAD and LOADAOF: tests of what is written and read take a running server through the disk and back.
 
 use std::sync::Arc;
 
 use super::load::{self, Ended};
-use super::snapshot;
+use super::{replay, rewrite, snapshot};
 use crate::clock;
 use crate::server::Server;
 
 /// Saves everything, empties the databases, and loads it again. All commands wait meanwhile.
 pub(crate) fn from_snapshot(server: &Arc<Server>, save: bool, flush: bool) -> Result<(), String> {
+    while_all_wait(server, || reload(server, save, flush))
+}
+
+/// Empties the databases and loads the append-only files again, once all that was logged is in them. All commands wait
+/// meanwhile.
+///
+/// If they cannot be loaded, what is in memory is not what is on disk, and nothing may be written there: the server ends.
+pub(crate) fn from_log(server: &Arc<Server>) -> Result<(), String> {
+    while_all_wait(server, || {
+        replay_log(server).inspect_err(|reason| {
+            server.log.warning(format!("{reason}. Exiting."));
+            server.persist.cancel();
+            server.stop();
+        })
+    })
+}
+
+fn while_all_wait(server: &Arc<Server>, load: impl FnOnce() -> Result<(), String>) -> Result<(), String> {
     server.pause.begin(true, u64::MAX, clock::unix_ms());
-    let done = reload(server, save, flush);
+    let done = load();
     server.pause.end();
     server.wake_all();
+    done
+}
+
+/// What is run again must not be logged again, so the log is turned off meanwhile. It counts as a rewrite, lest somebody
+/// turn it on.
+fn replay_log(server: &Arc<Server>) -> Result<(), String> {
+    let persist = &server.persist;
+    while !persist.claim(true) {
+        persist.wait_until_idle();
+    }
+    let was_on = persist.aof.is_on();
+    if was_on {
+        rewrite::turn_off(server);
+    }
+    flush_all(server);
+    let replayed = replay::directory(server).map_err(|ended| match ended {
+        Ended::Failed(reason) => reason,
+        Ended::Stopped => "the server ends".into(),
+    });
+    let done = replayed.and_then(|(directory, found)| {
+        persist.note_loaded(server.keyspace.total().dirty);
+        if was_on { rewrite::go_on(server, directory, found) } else { Ok(()) }
+    });
+    rewrite::release(server);
     done
 }
 

@@ -34,13 +34,15 @@ pub(crate) fn directory(server: &Arc<Server>) -> Result<(Directory, bool), Ended
     server.persist.loading.begin(parts.iter().map(|part| part.size).sum());
     let began = Instant::now();
     let mut player = Player::new(server);
-    for part in &parts {
-        player.play(part).map_err(|ended| in_file(ended, &part.path))?;
-    }
+    let play = |part: &Part| player.play(part).map_err(|ended| in_file(ended, &part.path));
+    let played = parts.iter().try_for_each(play);
+    let Player { executor, commands, .. } = player;
+    *server.persist.player.lock() = Some(executor.seat);
+    played?;
     server.log.notice(format!(
         "DB loaded from append only file: {} files, {} commands, {:.3} seconds",
         parts.len(),
-        player.commands,
+        commands,
         began.elapsed().as_secs_f64()
     ));
     Ok((directory, true))
@@ -61,7 +63,8 @@ impl Player<'_> {
     fn new(server: &Arc<Server>) -> Player<'_> {
         let nobody = ClientInfo::new(0, "aof".into(), String::new(), -1, true, 0);
         // The counters of the last set are for those who are no workers.
-        let executor = Executor::new(server.clone(), server.stats.len() - 1);
+        let seat = server.persist.player.lock().take().unwrap_or_else(|| server.keyspace.seat());
+        let executor = Executor::on(seat, server.clone(), server.stats.len() - 1);
         let session = Session { replays: true, ..Session::new(Arc::new(nobody), true) };
         Player { server, executor, session, reply: Reply::default(), commands: 0, loaded: 0 }
     }

@@ -59,13 +59,13 @@ pub(crate) fn follow_soon(server: &Arc<Server>) {
 }
 
 /// Gives the claim back without a result.
-fn release(server: &Server) {
+pub(super) fn release(server: &Server) {
     server.persist.state.lock().running = None;
     server.persist.ended.notify_all();
 }
 
 /// Ends the log. What has been logged is on disk when this returns.
-fn turn_off(server: &Server) {
+pub(super) fn turn_off(server: &Server) {
     with_all_held(server, |held| held.turn_log(false));
     aof::stop(server);
     server.log.notice("The append-only file is off.");
@@ -79,8 +79,16 @@ fn with_all_held<R>(server: &Server, f: impl FnOnce(&mut evenkeel_store::Held<'_
     result
 }
 
-/// Begins the log behind what was loaded from the directory, and a base where there is none. Nobody else writes yet.
-pub(crate) fn go_on(server: &Arc<Server>, mut directory: Directory) -> Result<(), String> {
+/// Begins the log behind what was loaded from the directory, or, where nothing was found, with a base of what there is.
+/// Nobody else writes yet.
+pub(crate) fn go_on(server: &Arc<Server>, mut directory: Directory, found: bool) -> Result<(), String> {
+    if !found {
+        *server.persist.aof.directory.lock() = Some(directory);
+        let begun = server.persist.claim(true) && run(server);
+        return begun
+            .then_some(())
+            .ok_or("the base of the append-only file cannot be written, see above".into());
+    }
     let say = |error: &dyn std::fmt::Display| error.to_string();
     directory.adopt().map_err(|error| say(&error))?;
     let file = directory.resume().map_err(|error| say(&error))?;
@@ -89,13 +97,11 @@ pub(crate) fn go_on(server: &Arc<Server>, mut directory: Directory) -> Result<()
     let figures = &server.persist.aof.figures;
     figures.size.store(size, Relaxed);
     figures.base_size.store(size, Relaxed);
-    let has_base = directory.manifest().base.is_some();
     *server.persist.aof.directory.lock() = Some(directory);
     let number = with_all_held(server, |held| held.turn_log(true));
     aof::start(server, file, number).map_err(|error| say(&error))?;
-    if !has_base && (!server.persist.claim(true) || !run(server)) {
-        return Err("the base of the append-only file cannot be written, see above".into());
-    }
+    // Without a base, the incremental files are all the data.
+    server.persist.aof.note_base();
     Ok(())
 }
 
@@ -190,6 +196,7 @@ fn write_base(server: &Arc<Server>, settings: &Arc<Settings>, draft: &File, log:
     let mut directory = aof.directory.lock();
     let directory = directory.as_mut().expect("the draft was made in it");
     directory.install(true, since).map_err(|error| io::Error::other(error.to_string()))?;
+    aof.note_base();
     if !settings.aof_disable_auto_gc
         && let Err(error) = directory.remove_history()
     {

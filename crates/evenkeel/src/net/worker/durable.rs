@@ -1,9 +1,12 @@
 //! A worker and the log on disk: replies that are held back until what they tell of is durable (`appendfsync always`), and
-//! writers that wait because too much of the log is not written yet.
+//! writers that wait because too much of the log is not written yet; and WAITAOF.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering::*;
 
 use super::Worker;
+use crate::blocking::{Blocked, End};
+use crate::command::wait::Safety;
 use crate::config::Fsync;
 use crate::net::connection::Connection;
 use crate::persist::CROWDED;
@@ -15,7 +18,7 @@ impl Worker {
         let aof = &self.server.persist.aof;
         self.executor.settings.appendfsync == Fsync::Always
             && aof.is_on()
-            && (self.is_held_back(connection) || connection.logged > aof.durable())
+            && (self.is_held_back(connection) || connection.session.log.logged > aof.durable())
     }
 
     /// Whether what waits to be sent must not be.
@@ -29,12 +32,41 @@ impl Worker {
         connection.hold_back(&mut self.reply);
         let token = connection.client().token.load(Relaxed);
         match self.held_back.iter_mut().find(|(_, other)| *other == token) {
-            Some((number, _)) => *number = connection.logged,
-            None => self.held_back.push_back((connection.logged, token)),
+            Some((number, _)) => *number = connection.session.log.logged,
+            None => self.held_back.push_back((connection.session.log.logged, token)),
         }
+        self.await_log();
+    }
+
+    fn await_log(&self) {
         self.server.inboxes[self.index].awaits_log.store(true, Relaxed);
         // The writer may have come to this record before it could know that somebody waits.
         std::sync::atomic::fence(SeqCst);
+    }
+
+    /// A client waits for what it has written to be on disk.
+    pub(super) fn note_wait_for_log(&mut self, blocked: &Arc<Blocked>) {
+        if blocked.safety.as_ref().is_some_and(Safety::is_local) {
+            self.awaiting_log.push(blocked.clone());
+            self.await_log();
+        }
+    }
+
+    /// Answers those who have waited for what is on disk by now, or for what will not come.
+    fn end_waits_for_log(&mut self) {
+        let mut over = Vec::new();
+        self.awaiting_log.retain(|blocked| {
+            let ends = blocked.safety.as_ref().is_none_or(Safety::is_reached);
+            // Those that the timeout, or the connection, has ended already are dropped as well.
+            let resumed = ends.then(|| blocked.end(End::Timeout)).flatten();
+            over.extend(resumed.map(|resumed| (blocked.id, resumed)));
+            !ends && blocked.claim.take().is_some()
+        });
+        for (id, resumed) in over {
+            let latency_tracking = self.executor.settings.latency_tracking;
+            self.executor.stats().resumed(id, 0, resumed.reply.errors > 0, latency_tracking);
+            self.resume(resumed);
+        }
     }
 
     /// Sends the replies of what is on disk by now.
@@ -49,7 +81,8 @@ impl Worker {
             }
             !is_due
         });
-        if self.held_back.is_empty() {
+        self.end_waits_for_log();
+        if self.held_back.is_empty() && self.awaiting_log.is_empty() {
             self.server.inboxes[self.index].awaits_log.store(false, Relaxed);
         }
         for token in due {
@@ -64,7 +97,7 @@ impl Worker {
 
     /// Once a turn, where the log is kept.
     pub(super) fn look_at_log(&mut self) {
-        if !self.held_back.is_empty() {
+        if !self.held_back.is_empty() || !self.awaiting_log.is_empty() {
             self.release();
         }
         let (persist, limit) = (&self.server.persist, self.executor.settings.appendonly_buffer_limit);

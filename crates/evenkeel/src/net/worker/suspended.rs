@@ -21,6 +21,10 @@ impl Worker {
             return self.close(token, connection);
         }
         connection.readable |= hung_up;
+        if let On::Keys(blocked, _) = &waiting.on {
+            let blocked = blocked.clone();
+            self.note_wait_for_log(&blocked);
+        }
         if let Some(ms) = waiting.timeout.0 {
             // Beyond what the clock can tell is as good as for ever.
             waiting.deadline = Instant::now().checked_add(Duration::from_millis(ms));
@@ -71,6 +75,10 @@ impl Worker {
             return self.discard(reply);
         };
         self.leave_queues(token, &waiting);
+        if self.server.persist.aof.is_on() && !waiting.is_for_safety() {
+            // Somebody else has written for it: how far the log had come then is not known, but by now it is in there.
+            connection.session.log.logged = self.server.keyspace.journal.last();
+        }
         if waiting.mute {
             self.discard(reply);
         } else {

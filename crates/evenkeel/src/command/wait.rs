@@ -1,0 +1,99 @@
+//! WAIT and WAITAOF: until what the client has written is safe.
+//!
+//! A client knows the number of the last record of the log that it has made, and the append-only file the number of the
+//! last one that is on disk for good ([`crate::persist::aof::Aof::keeps`]). So to wait is to stand in the worker's list of
+//! those who wait for the log (`net/worker/durable.rs`), which is looked at whenever more has been synced. Otherwise such a
+//! wait is like BLPOP's on no key: it has a timeout, is counted, and CLIENT UNBLOCK ends it.
+//!
+//! There are no replicas, so whoever wants some waits for as long as it said. That is an answer, not an error: Redis without
+//! replicas gives it, too.
+
+use std::sync::Arc;
+
+use super::{Call, Command, Flags, Group, exactly, session};
+use crate::blocking::{Mode, Wait};
+use crate::error::{Done, Error};
+use crate::reply::Reply;
+use crate::server::Server;
+
+#[rustfmt::skip]
+pub(crate) const COMMANDS: &[Command] = &[
+    Command { flags: Flags::BLOCKING.with(Flags::NO_DATA), ..session("WAIT",    exactly(3), Group::Connection, wait    ) },
+    Command { flags: Flags::BLOCKING.with(Flags::NO_DATA), ..session("WAITAOF", exactly(4), Group::Connection, wait_aof) },
+];
+
+/// What a client waits for that wants what it has written to be safe.
+pub(crate) struct Safety {
+    server: Arc<Server>,
+    /// The last record of the log that the client has made.
+    record: u64,
+    /// WAITAOF, whose reply has two numbers.
+    of_files: bool,
+    /// It is to be on this server's disk.
+    local: bool,
+    /// How many replicas are to have it.
+    replicas: i64,
+}
+
+impl Safety {
+    /// Whether it waits for what the log of this server will tell.
+    pub(crate) fn is_local(&self) -> bool {
+        self.local
+    }
+
+    /// Whether there is nothing more to wait for.
+    pub(crate) fn is_reached(&self) -> bool {
+        let is_kept = !self.local || self.server.persist.aof.keeps(self.record);
+        self.is_in_vain() || is_kept && self.replicas <= 0
+    }
+
+    /// It is to be on a disk that nothing is written to.
+    fn is_in_vain(&self) -> bool {
+        self.local && !self.server.settings().appendonly
+    }
+
+    /// How safe it is by now.
+    pub(crate) fn reply(&self, reply: &mut Reply) -> Done {
+        if self.is_in_vain() {
+            return Err(Error::text(
+                "ERR WAITAOF cannot be used when numlocal is set but appendonly is disabled.",
+            ));
+        }
+        if self.of_files {
+            reply.array(2);
+            reply.int(i64::from(self.server.persist.aof.keeps(self.record)));
+        }
+        reply.int(0); // replicas
+        Ok(())
+    }
+}
+
+/// WAIT numreplicas timeout
+fn wait(call: &mut Call<'_, '_>) -> Done {
+    let replicas = call.args.int(1)?;
+    wait_for(call, 2, false, false, replicas)
+}
+
+/// WAITAOF numlocal numreplicas timeout
+fn wait_aof(call: &mut Call<'_, '_>) -> Done {
+    let local = match call.args.int(1)? {
+        local @ 0..=1 => local == 1,
+        _ => return Err(Error::text("ERR value is out of range, value must between 0 and 1")),
+    };
+    let replicas = call.args.int(2).ok().filter(|replicas| *replicas >= 0);
+    let replicas = replicas.ok_or(Error::text("ERR value is out of range, must be positive"))?;
+    wait_for(call, 3, true, local, replicas)
+}
+
+fn wait_for(call: &mut Call<'_, '_>, timeout_at: usize, of_files: bool, local: bool, replicas: i64) -> Done {
+    let timeout = call.timeout_ms(timeout_at)?;
+    let (server, record) = (call.server.clone(), call.session.log.last(call.held.seat.draft.last));
+    let safety = Safety { server, record, of_files, local, replicas };
+    if call.mode != Mode::Direct || safety.is_reached() {
+        return safety.reply(call.reply);
+    }
+    call.block(Wait::for_safety(safety, timeout))
+}
+
+#[cfg(test)]
+mod tests;

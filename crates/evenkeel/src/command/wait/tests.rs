@@ -1,0 +1,172 @@
+use std::time::{Duration, Instant};
+
+use evenkeel_resp::value::Value;
+use evenkeel_testkit::{Client, Peer, Program, Server, transcript};
+
+use crate::persist::{replay, rewrite};
+use crate::testing::live::Live;
+use crate::testing::{World, check};
+
+#[test]
+fn arguments() {
+    check(
+        "
+        > WAIT x 0                 < -ERR value is not an integer or out of range
+        > WAIT 1 x                 < -ERR timeout is not an integer or out of range
+        > WAIT 1 -1                < -ERR timeout is negative
+        > WAIT 0 0                 < :0
+        > WAIT -1 0                < :0
+        > WAIT 1                   < -ERR wrong number of arguments for 'wait' command
+    ",
+    );
+}
+
+#[test]
+fn arguments_about_the_log() {
+    let text = "
+        > WAITAOF 2 0 0            < -ERR value is out of range, value must between 0 and 1
+        > WAITAOF -1 0 0           < -ERR value is out of range, value must between 0 and 1
+        > WAITAOF x 0 0            < -ERR value is not an integer or out of range
+        > WAITAOF 0 -1 0           < -ERR value is out of range, must be positive
+        > WAITAOF 0 x 0            < -ERR value is out of range, must be positive
+        > WAITAOF 1 0 x            < -ERR timeout is not an integer or out of range
+        > WAITAOF 0 0 -1           < -ERR timeout is negative
+        > WAITAOF 1 0 0            < -ERR WAITAOF cannot be used when numlocal is set but appendonly is disabled.
+        > WAITAOF 0 0 0            < [:0, :0]
+        > MULTI
+        > WAIT 1 0                 < QUEUED
+        > WAITAOF 0 1 0            < QUEUED
+        > WAITAOF 1 0 0            < QUEUED
+        > EXEC                     < [:0, [:0, :0], -ERR WAITAOF cannot be used when numlocal is set but appendonly is disabled.]
+    ";
+    World::new().check(text);
+    if let Some(valkey) = Program::oracle(Peer::Valkey) {
+        transcript::check(&Server::start(&valkey, &[]), text);
+    }
+}
+
+/// A server whose log is kept.
+fn with_log(fsync: &str) -> (Live, tempdir::Folder) {
+    let folder = tempdir::Folder::new();
+    let path = folder.0.to_str().expect("a plain name");
+    let own = ["--dir", path, "--appendonly", "yes", "--appendfsync", fsync, "--enable-debug-command", "yes"];
+    let live = Live::start(2, &own);
+    let (directory, found) = replay::directory(&live.server).expect("it is empty");
+    assert!(!found);
+    rewrite::go_on(&live.server, directory, found).expect("a folder to write to");
+    (live, folder)
+}
+
+mod tempdir {
+    use std::path::PathBuf;
+
+    pub(super) struct Folder(pub(super) PathBuf);
+
+    impl Folder {
+        pub(super) fn new() -> Folder {
+            let name = format!("evenkeel-wait-{}", &crate::server::random_hex()[..12]);
+            let path = std::env::temp_dir().join(name);
+            std::fs::create_dir(&path).expect("a folder of one's own");
+            Folder(path)
+        }
+    }
+
+    impl Drop for Folder {
+        fn drop(&mut self) {
+            let _ = std::fs::remove_dir_all(&self.0);
+        }
+    }
+}
+
+fn say(client: &mut Client, line: &str) {
+    client.send(&evenkeel_testkit::words::split(line).expect("a command line")).expect("an open connection");
+}
+
+fn numbers(local: i64) -> Value {
+    Value::Array(vec![Value::Int(local), Value::Int(0)])
+}
+
+#[test]
+fn a_write_is_waited_for_until_it_is_synced() {
+    let (live, _folder) = with_log("no");
+    let (mut client, mut other) = (live.connect(), live.connect());
+    assert_eq!(client.run("WAITAOF 1 0 0"), numbers(1)); // nothing written
+    assert_eq!(
+        client.run("WAIT 1 9223372036854775807"),
+        Value::Error(b"ERR timeout is out of range".to_vec())
+    );
+    client.run("SET k v");
+    let began = Instant::now();
+    assert_eq!(client.run("WAITAOF 1 0 30"), numbers(0));
+    assert!(began.elapsed() >= Duration::from_millis(30));
+    client.run("MULTI");
+    client.run("WAITAOF 1 0 0");
+    assert_eq!(client.run("EXEC"), Value::Array(vec![numbers(0)]));
+    assert_eq!(other.run("WAITAOF 1 0 0"), numbers(1)); // it has written nothing
+    say(&mut client, "WAITAOF 1 0 0");
+    live.await_blocked(1);
+    other.run("CONFIG SET appendfsync everysec");
+    assert_eq!(client.read(), numbers(1));
+    live.await_blocked(0);
+    live.stop();
+}
+
+#[test]
+fn pipelined_writes_count() {
+    let (live, _folder) = with_log("always");
+    let mut client = live.connect();
+    for _ in 0..200 {
+        say(&mut client, "INCR n");
+        say(&mut client, "WAITAOF 1 0 0");
+    }
+    for number in 1..=200 {
+        assert_eq!(client.read(), Value::Int(number));
+        assert_eq!(client.read(), numbers(1));
+    }
+    live.stop();
+}
+
+#[test]
+fn a_wait_ends_when_the_log_is_turned_off_or_somebody_ends_it() {
+    let (live, _folder) = with_log("no");
+    let (mut client, mut other) = (live.connect(), live.connect());
+    let Value::Int(id) = client.run("CLIENT ID") else { panic!("a number") };
+    client.run("SET k v");
+    say(&mut client, "WAITAOF 1 0 0");
+    live.await_blocked(1);
+    assert_eq!(other.run(&format!("CLIENT UNBLOCK {id}")), Value::Int(1));
+    assert_eq!(client.read(), numbers(0));
+    say(&mut client, "WAITAOF 1 0 0");
+    live.await_blocked(1);
+    other.run(&format!("CLIENT UNBLOCK {id} ERROR"));
+    assert!(client.read().to_string().contains("UNBLOCKED"));
+    say(&mut client, "WAITAOF 1 1 0");
+    live.await_blocked(1);
+    other.run("CONFIG SET appendonly no");
+    let said = client.read().to_string();
+    assert!(said.contains("WAITAOF cannot be used"), "{said}");
+    say(&mut client, "WAIT 1 0");
+    live.await_blocked(1);
+    other.run(&format!("CLIENT UNBLOCK {id}"));
+    assert_eq!(client.read(), Value::Int(0));
+    live.stop();
+}
+
+/// DEBUG LOADAOF: what was logged is there afterwards, and the log goes on.
+#[test]
+fn the_log_can_be_loaded_again() {
+    let (live, _folder) = with_log("everysec");
+    let mut client = live.connect();
+    for round in 1..=3 {
+        assert_eq!(client.run("INCR n"), Value::Int(round));
+        client.run("RPUSH l a b");
+        client.run("PEXPIRE l 100000");
+        assert_eq!(client.run("DEBUG LOADAOF"), Value::Simple(b"OK".to_vec()));
+        assert_eq!(client.run("DBSIZE"), Value::Int(2));
+        assert_eq!(client.run("LLEN l"), Value::Int(2 * round));
+        assert!(matches!(client.run("PTTL l"), Value::Int(1..=100_000)));
+        assert_eq!(client.run("WAITAOF 1 0 0"), numbers(1));
+    }
+    live.verify();
+    live.stop();
+}
