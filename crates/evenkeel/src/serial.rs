@@ -13,7 +13,7 @@ use evenkeel_store::{Expire, Held, Key, Kind, Made, Millis, Str, View};
 use crate::long::LONG_MIN;
 
 pub(crate) use read::{build, read};
-pub(crate) use write::{payload, write};
+pub(crate) use write::{payload, record};
 
 /// See the module's text.
 pub(crate) enum Value {

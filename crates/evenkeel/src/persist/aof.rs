@@ -66,7 +66,8 @@ pub(crate) struct Aof {
     switched: (Mutex<Switched>, Condvar),
     /// The last record that is on disk for good, as far as the disk can be trusted.
     durable: AtomicU64,
-    written: AtomicU64,
+    /// The last record that is contained in the base.
+    base_has: AtomicU64,
     /// The files that are listed make the data: a base that was to be made has been.
     is_based: AtomicBool,
     /// The thread is to end once all is written that there is.
@@ -106,7 +107,7 @@ impl Default for Aof {
             switch_behind: AtomicU64::new(NEVER),
             switched: (Mutex::new(Switched { count: 0, seq: Ok(0) }), Condvar::new()),
             durable: AtomicU64::new(0),
-            written: AtomicU64::new(0),
+            base_has: AtomicU64::new(0),
             is_based: AtomicBool::new(false),
             ends: AtomicBool::new(false),
             figures: Figures::default(),
@@ -132,8 +133,9 @@ impl Aof {
         self.is_on() && self.is_based.load(Acquire) && record <= self.durable()
     }
 
-    /// The files that are listed are the data from now on.
-    pub(super) fn note_base(&self) {
+    /// The files that are listed are the data from now on, and what their base has goes up to this record.
+    pub(super) fn note_base(&self, last: u64) {
+        self.base_has.store(last, Release);
         self.is_based.store(true, Release);
     }
 
@@ -175,6 +177,7 @@ pub(super) fn start(server: &Arc<Server>, file: File, after: u64) -> io::Result<
         selected: None,
         second: 0,
         broken: false,
+        doubtful: None,
         more: false,
         synced: after,
         last_sync: Instant::now(),
@@ -183,7 +186,6 @@ pub(super) fn start(server: &Arc<Server>, file: File, after: u64) -> io::Result<
     aof.ends.store(false, Release);
     aof.is_based.store(false, Release);
     aof.durable.store(after, Release);
-    aof.written.store(after, Release);
     aof.is_on.store(true, Release);
     let thread = std::thread::Builder::new().name("aof".into()).spawn(move || {
         evenkeel_store::memory::register_thread();
@@ -219,6 +221,8 @@ struct Writer {
     second: u64,
     /// A sync of this file has failed.
     broken: bool,
+    /// Records up to this one are in a file whose sync failed: they are on disk when a base has them.
+    doubtful: Option<u64>,
     /// There may be more to take at once.
     more: bool,
     /// The last record that is synced.
@@ -242,6 +246,7 @@ impl Writer {
             if wrote {
                 self.sync_if_due(settings.appendfsync, ends);
                 self.switch_if_due();
+                self.settle_doubt();
             }
             let is_behind = self.reader.last() < journal.last();
             if ends && wrote && !is_behind {
@@ -317,11 +322,10 @@ impl Writer {
         if !self.buffer.is_empty() {
             self.size += self.buffer.len() as u64;
             figures.size.fetch_add(self.buffer.len() as u64, Relaxed);
-            self.server.persist.aof.written.store(self.taken, Release);
             self.buffer.clear();
             self.done = 0;
             figures.longest_write_us.fetch_max(began.elapsed().as_micros() as u64, Relaxed);
-            if figures.write_failed.load(Relaxed) && !self.broken {
+            if figures.write_failed.load(Relaxed) && !self.broken && self.doubtful.is_none() {
                 self.server.log.notice("The append-only file can be written to again.");
                 figures.write_failed.store(false, Relaxed);
                 self.server.persist.obstacles.set(NO_LOG, false);
@@ -394,8 +398,23 @@ impl Writer {
         result
     }
 
+    /// Trusts the disk again once a base has what was in a file whose sync failed.
+    fn settle_doubt(&mut self) {
+        let aof = &self.server.persist.aof;
+        if self.doubtful.is_some_and(|last| aof.base_has.load(Acquire) >= last) {
+            self.doubtful = None;
+            self.server.log.notice("A new base has all that was in doubt; writes go on.");
+            aof.figures.write_failed.store(false, Relaxed);
+            self.server.persist.obstacles.set(NO_LOG, false);
+            self.publish();
+        }
+    }
+
     /// Lets those go on who wait for what is synced.
     fn publish(&self) {
+        if self.doubtful.is_some() {
+            return;
+        }
         let aof = &self.server.persist.aof;
         aof.durable.store(self.synced, Release);
         // A worker that begins to wait looks once more after it has said so.
@@ -425,8 +444,7 @@ impl Writer {
             }
             (self.size, self.selected) = (0, None);
             if std::mem::take(&mut self.broken) {
-                aof.figures.write_failed.store(false, Relaxed);
-                self.server.persist.obstacles.set(NO_LOG, false);
+                self.doubtful = Some(self.taken);
             }
         }
         // Tried once: whoever wants another file says so again.

@@ -110,7 +110,7 @@ impl<'a, W: io::Write> Recorder<'a, W> {
             self.begin(db, &bytes[key], &about);
             match value {
                 Content::Flat(range) => self.encoder.string(Item::Bytes(&bytes[range])),
-                Content::Other(value) => serial::write(&value, &self.settings, &mut self.encoder),
+                Content::Other(value) => serial::record(&value, &self.settings, &mut self.encoder),
             }
         }
         (self.shared, self.bytes) = (shared, bytes);
@@ -187,7 +187,7 @@ impl<W: io::Write> Sink for Recorder<'_, W> {
         self.begin(db, view.key(), &about);
         match flat(view) {
             Some(bytes) => self.encoder.string(Item::Bytes(bytes)),
-            None => serial::write(&Value::of(view), &self.settings, &mut self.encoder),
+            None => serial::record(&Value::of(view), &self.settings, &mut self.encoder),
         }
     }
 

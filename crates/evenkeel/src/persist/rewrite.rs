@@ -101,7 +101,7 @@ pub(crate) fn go_on(server: &Arc<Server>, mut directory: Directory, found: bool)
     let number = with_all_held(server, |held| held.turn_log(true));
     aof::start(server, file, number).map_err(|error| say(&error))?;
     // Without a base, the incremental files are all the data.
-    server.persist.aof.note_base();
+    server.persist.aof.note_base(number);
     Ok(())
 }
 
@@ -171,18 +171,21 @@ pub(crate) fn open(settings: &Settings) -> Result<Directory, evenkeel_rdb::aof::
 fn write_base(server: &Arc<Server>, settings: &Arc<Settings>, draft: &File, log: Log) -> io::Result<()> {
     let aof = &server.persist.aof;
     let file = snapshot::open(draft, settings, true)?;
-    let (before, mut started) = (aof.switches(), Ok(()));
+    let (before, mut started, mut last) = (aof.switches(), Ok(()), 0);
     let since = match log {
         Log::GoesOn => None,
         Log::Begins(_) => Some(Since::Draft),
         Log::None => Some(Since::Number(u64::MAX)),
     };
     let file = snapshot::take(server, settings, file, draft, |held| match log {
-        Log::GoesOn => aof.switch_behind(held.keyspace().journal.last()),
+        Log::GoesOn => {
+            last = held.keyspace().journal.last();
+            aof.switch_behind(last);
+        }
         Log::Begins(file) => {
-            let number = held.turn_log(true);
+            last = held.turn_log(true);
             aof.figures.size.store(0, Relaxed);
-            started = aof::start(server, file, number);
+            started = aof::start(server, file, last);
         }
         Log::None => {}
     })?;
@@ -196,7 +199,7 @@ fn write_base(server: &Arc<Server>, settings: &Arc<Settings>, draft: &File, log:
     let mut directory = aof.directory.lock();
     let directory = directory.as_mut().expect("the draft was made in it");
     directory.install(true, since).map_err(|error| io::Error::other(error.to_string()))?;
-    aof.note_base();
+    aof.note_base(last);
     if !settings.aof_disable_auto_gc
         && let Err(error) = directory.remove_history()
     {

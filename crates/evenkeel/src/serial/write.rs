@@ -35,9 +35,20 @@ pub(crate) fn payload(value: &Value, settings: &Settings) -> Vec<u8> {
     payload
 }
 
+/// Writes a value into a file, which is to be read by as many servers as can be.
+///
+/// Only for a field's deadline is there no other way than a newer version. When a consumer of a stream was last given an
+/// entry is not worth that: it would keep Redis 7.0 from every file with a consumer group. Here such a file has the time
+/// at which the consumer last asked, for both.
+pub(crate) fn record(value: &Value, settings: &Settings, encoder: &mut Encoder<impl Out>) {
+    if let Value::Hash(_) = value {
+        encoder.raise(version_for(value));
+    }
+    write(value, settings, encoder);
+}
+
 /// Writes a value. Compact forms are used for what the settings call small.
-pub(crate) fn write(value: &Value, settings: &Settings, encoder: &mut Encoder<impl Out>) {
-    encoder.raise(version_for(value));
+fn write(value: &Value, settings: &Settings, encoder: &mut Encoder<impl Out>) {
     match value {
         Value::Flat(bytes) => encoder.string(Item::Bytes(bytes)),
         Value::Rope(spine) => {
