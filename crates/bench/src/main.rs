@@ -17,7 +17,7 @@ use std::process::ExitCode;
 use anyhow::Result;
 use clap::{Parser, Subcommand};
 
-use experiments::{MemoryArgs, Options, Session, StallsArgs, ThroughputArgs, ValuesArgs};
+use experiments::{MemoryArgs, Options, Session, SnapshotArgs, StallsArgs, ThroughputArgs, ValuesArgs};
 
 #[derive(Parser)]
 #[command(
@@ -66,6 +66,15 @@ enum Verb {
         #[command(flatten)]
         options: Options,
     },
+    /// What an append-only file costs
+    Aof(Options),
+    /// What clients feel of a snapshot
+    Snapshot {
+        #[command(flatten)]
+        args: SnapshotArgs,
+        #[command(flatten)]
+        options: Options,
+    },
     /// Rates with few and many connections, kept and short
     Connections(Options),
     /// One worker against one per core
@@ -100,6 +109,8 @@ fn obey(cli: Cli) -> Result<()> {
         Verb::Values { args, options } => run(&options, |session| experiments::values(session, &args)),
         Verb::Elements(options) => run(&options, experiments::elements),
         Verb::Stalls { args, options } => run(&options, |session| experiments::stalls(session, &args)),
+        Verb::Aof(options) => run(&options, experiments::aof),
+        Verb::Snapshot { args, options } => run(&options, |session| experiments::snapshot(session, &args)),
         Verb::Connections(options) => run(&options, experiments::connections),
         Verb::Workers(options) => run(&options, experiments::workers),
         Verb::All(options) => run(&options, experiments::all),

@@ -4,6 +4,7 @@
 //! the machine does meanwhile (other tenants, temperature, page cache) meets all of them alike, and ratios are taken
 //! within a round (see `stats`).
 
+mod aof;
 mod connections;
 mod elements;
 mod feed;
@@ -11,6 +12,7 @@ mod lanes;
 mod memory;
 mod probe;
 mod series;
+mod snapshot;
 mod stalls;
 mod throughput;
 mod values;
@@ -27,9 +29,11 @@ use crate::stats::Goal;
 use crate::table::Table;
 use crate::{proc, sys};
 
+pub(crate) use aof::aof;
 pub(crate) use connections::connections;
 pub(crate) use elements::elements;
 pub(crate) use memory::{MemoryArgs, memory};
+pub(crate) use snapshot::{SnapshotArgs, snapshot};
 pub(crate) use stalls::{StallsArgs, stalls};
 pub(crate) use throughput::{ThroughputArgs, throughput};
 pub(crate) use values::{ValuesArgs, values};
@@ -210,7 +214,9 @@ pub(crate) fn all(session: &mut Session) -> Result<()> {
         + workers::estimate(session)
         + ValuesArgs::default().estimate(session)
         + elements::estimate()
-        + StallsArgs::default().estimate(session);
+        + StallsArgs::default().estimate(session)
+        + aof::estimate(session)
+        + snapshot::ESTIMATE;
     println!("this takes about {} minutes", estimate.as_secs().div_ceil(60));
     throughput(session, &pinned)?;
     throughput(session, &many)?;
@@ -220,5 +226,7 @@ pub(crate) fn all(session: &mut Session) -> Result<()> {
     memory(session, &memory_args)?;
     values(session, &ValuesArgs::default())?;
     elements(session)?;
-    stalls(session, &StallsArgs::default())
+    stalls(session, &StallsArgs::default())?;
+    aof(session)?;
+    snapshot(session, &SnapshotArgs::default())
 }

@@ -137,8 +137,12 @@ fn streams(make: &mut Maker, one_id: fn(&mut Maker) -> Vec<u8>) -> Args {
     [args!["STREAMS"], keys, ids].concat()
 }
 
+/// No plus: to Valkey that is the last entry, and to Redis 7.0 no id.
 fn id_or_end(make: &mut Maker) -> Vec<u8> {
-    if make.chance(10) { make.word(&["$", ">"]) } else { some_id(make) }
+    if make.chance(10) {
+        return make.word(&["$", ">"]);
+    }
+    Some(some_id(make)).filter(|id| id != b"+").unwrap_or_else(|| id(make))
 }
 
 fn xread(make: &mut Maker) -> Args {

@@ -12,7 +12,7 @@ use crate::{program, start};
 const CUTS: usize = 60;
 const CHANGES: usize = 60;
 const WRITES: i64 = 12;
-const LAST: &str = "appendonlydir/appendonly.aof.2.incr.aof";
+const LAST: &str = "appendonlydir/appendonly.aof.1.incr.aof";
 
 /// A folder with a log that ends with a transaction, and a snapshot.
 fn sample() -> Server {
