@@ -30,6 +30,8 @@ fn send_all(server: &Server, seed: u64) {
             let _ = clients[connection].try_read();
         }
     }
+    // The last of them may have flushed everything.
+    assert!(!server.connect().run("SET written 1").is_error());
 }
 
 fn rewrite(server: &Server) {
