@@ -453,9 +453,13 @@ impl Executor {
     pub(crate) fn make_room(&mut self) {
         self.out_of_memory = false;
         let limit = self.settings.maxmemory as usize;
-        if limit > 0 && memory::used() > limit {
+        if limit > 0 && self.data_bytes() > limit {
             self.evict(limit);
         }
+    }
+
+    fn data_bytes(&self) -> usize {
+        data_bytes(&self.server)
     }
 
     /// Works for at most one slice: what is still too much then is the next batch's to remove.
@@ -478,12 +482,13 @@ impl Executor {
         loop {
             // Tables that shrink with every key removed are freed only when no thread can be reading them.
             server.keyspace.step_out(&mut self.seat);
-            if memory::used() <= limit || clock::ticks() >= until {
+            if self.data_bytes() <= limit || clock::ticks() >= until {
                 break;
             }
             let mut held = server.keyspace.hold_none(&mut self.seat);
-            let evicted = (0..EVICT_AT_ONCE)
-                .take_while(|_| memory::used() > limit && held.evict(policy, samples, decay, &mut self.pool));
+            let evicted = (0..EVICT_AT_ONCE).take_while(|_| {
+                data_bytes(&server) > limit && held.evict(policy, samples, decay, &mut self.pool)
+            });
             let evicted = evicted.count();
             // Memory is needed now: what takes long to free is waited for, not evicted for once more.
             let trash = std::mem::take(&mut held.seat.trash);
@@ -605,6 +610,11 @@ pub(crate) fn run_nested(call: &mut Call<'_, '_>, queued: &Queued) {
     if elapsed >= server.slowlog.threshold() {
         slowlog::note(server, call.settings, call.worker, &call.session.client, (row, args, elapsed));
     }
+}
+
+/// The memory that `maxmemory` limits: without what waits to be written to disk, which evicting keys would only add to.
+fn data_bytes(server: &Server) -> usize {
+    memory::used_by_data().saturating_sub(server.keyspace.journal.unread())
 }
 
 /// Whether a command is refused when there is no memory left: one that may grow the data, an EXEC of such, and all

@@ -111,7 +111,7 @@ fn serve(launch: Launch) -> ExitCode {
         let _ = thread.join();
     }
     // One that is still being taken is not wanted any more: its file goes.
-    server.persist.cancel();
+    server.persist.cancel_all();
     server.persist.wait_until_idle();
     if server.persist.aof.is_on() {
         aof::stop(&server);

@@ -192,6 +192,13 @@ impl Keyspace {
         }
     }
 
+    /// Goes outside if a panic has left the seat inside. What was held has been let go of on the way.
+    pub fn leave_after_panic(&self, seat: &mut Seat) {
+        if seat.inside {
+            self.leave(seat);
+        }
+    }
+
     /// Databases are looked up, slots locked and tables read from inside the gate only.
     #[inline]
     pub(crate) fn assert_inside(&self, seat: &Seat) {

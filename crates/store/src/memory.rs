@@ -12,10 +12,13 @@ use std::sync::atomic::{AtomicIsize, AtomicUsize, Ordering::Relaxed};
 /// Threads with a counter of their own; all others share the first.
 const THREADS_MAX: usize = 512;
 
+/// The counter of what is not the data's: see [`aside`].
+const ASIDE: usize = THREADS_MAX;
+
 #[repr(align(128))] // two lines: adjacent-line prefetching makes pairs of lines travel together
 struct Counter(AtomicIsize);
 
-static COUNTERS: [Counter; THREADS_MAX] = [const { Counter(AtomicIsize::new(0)) }; THREADS_MAX];
+static COUNTERS: [Counter; THREADS_MAX + 1] = [const { Counter(AtomicIsize::new(0)) }; THREADS_MAX + 1];
 static REGISTERED: AtomicUsize = AtomicUsize::new(1);
 static PEAK: AtomicUsize = AtomicUsize::new(0);
 
@@ -68,7 +71,7 @@ fn add(bytes: isize) {
     // A thread that is being torn down has lost its index and counts on the shared line.
     let mine = MINE.try_with(Cell::get).unwrap_or(0);
     let counter = &COUNTERS[mine].0;
-    if mine == 0 {
+    if mine == 0 || mine == ASIDE {
         counter.fetch_add(bytes, Relaxed);
     } else {
         // Only this thread writes this counter.
@@ -88,11 +91,35 @@ pub fn register_thread() {
 pub fn used() -> usize {
     let last = REGISTERED.load(Relaxed).min(THREADS_MAX);
     let sum: isize = COUNTERS[..last].iter().map(|counter| counter.0.load(Relaxed)).sum();
+    let sum = sum + COUNTERS[ASIDE].0.load(Relaxed);
     let used = sum.max(0) as usize;
     if used > PEAK.load(Relaxed) {
         PEAK.fetch_max(used, Relaxed);
     }
     used
+}
+
+/// Counts what `f` takes and gives back apart: memory that no eviction should make up for, such as the buffers of a
+/// snapshot. `f` frees nothing of what was not taken so. When all of it has been given back, [`end_aside`] is called.
+pub fn aside<R>(f: impl FnOnce() -> R) -> R {
+    struct Back(usize);
+    impl Drop for Back {
+        fn drop(&mut self) {
+            MINE.set(self.0);
+        }
+    }
+    let _back = Back(MINE.replace(ASIDE));
+    f()
+}
+
+/// What is left of what was counted apart has gone to others, or came from them: it is counted with the rest again.
+pub fn end_aside() {
+    COUNTERS[0].0.fetch_add(COUNTERS[ASIDE].0.swap(0, Relaxed), Relaxed);
+}
+
+/// Bytes held now that count towards a limit: all but what is used [`aside`].
+pub fn used_by_data() -> usize {
+    used().saturating_sub(COUNTERS[ASIDE].0.load(Relaxed).max(0) as usize)
 }
 
 /// The largest amount that [`used`] has ever seen; call that regularly.

@@ -178,7 +178,8 @@ fn flushdb(call: &mut Call<'_, '_>) -> Done {
 fn flushall(call: &mut Call<'_, '_>) -> Done {
     let databases = call.server.keyspace.databases();
     flush(call, 0..databases)?;
-    forget_snapshot(call);
+    // A snapshot of what is gone is not worth finishing.
+    call.server.persist.cancel_save();
     Ok(())
 }
 
@@ -204,14 +205,6 @@ fn flush(call: &mut Call<'_, '_>, databases: std::ops::Range<usize>) -> Done {
     call.held.open(call.session.db as usize);
     call.reply.ok();
     Ok(())
-}
-
-/// A snapshot of what is gone is not worth finishing, and the one on disk would bring it back after a restart.
-fn forget_snapshot(call: &Call<'_, '_>) {
-    call.server.persist.cancel();
-    if !call.settings.save.is_empty() {
-        call.server.persist.schedule_save();
-    }
 }
 
 #[cfg(test)]

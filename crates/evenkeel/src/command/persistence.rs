@@ -86,7 +86,7 @@ fn background_save(call: &mut Call<'_, '_>) -> Done {
 }
 
 fn cancel(call: &mut Call<'_, '_>) -> Done {
-    let text = match call.server.persist.cancel() {
+    let text = match call.server.persist.cancel_save() {
         Cancelled::Running => "Background saving cancelled",
         Cancelled::Scheduled => "Scheduled background saving cancelled",
         Cancelled::Nothing => {

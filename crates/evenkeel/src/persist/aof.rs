@@ -19,6 +19,7 @@
 
 use std::fs::File;
 use std::io::{self, Write};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
 use std::time::{Duration, Instant};
@@ -189,7 +190,13 @@ pub(super) fn start(server: &Arc<Server>, file: File, after: u64) -> io::Result<
     aof.is_on.store(true, Release);
     let thread = std::thread::Builder::new().name("aof".into()).spawn(move || {
         evenkeel_store::memory::register_thread();
-        writer.run();
+        let log = writer.server.log.clone();
+        // Nobody else takes the log: sooner or later all writers would wait for ever. What was acknowledged is on disk.
+        if catch_unwind(AssertUnwindSafe(|| writer.run())).is_err() {
+            log.warning("The thread that writes the append-only file failed; the process ends");
+            log.flush();
+            std::process::exit(70);
+        }
     });
     thread.map(drop).inspect_err(|_| aof.is_on.store(false, Release))
 }

@@ -34,7 +34,7 @@ pub(crate) fn end(server: &Arc<Server>, how: How) -> bool {
     }
     let (settings, persist) = (server.settings(), &server.persist);
     server.pause.begin(false, u64::MAX, clock::unix_ms());
-    persist.cancel();
+    persist.cancel_all();
     let is_loading = persist.obstacles.any() & LOADING != 0;
     let saves = how.save.unwrap_or(!settings.save.is_empty()) && !is_loading;
     if saves {

@@ -213,11 +213,20 @@ impl Persist {
         self.state.lock().rewrite_scheduled = true;
     }
 
-    /// Gives up the snapshot that is being taken, and one that is to come.
-    pub(crate) fn cancel(&self) -> Cancelled {
+    /// Gives up whatever is being written, for the server ends.
+    pub(crate) fn cancel_all(&self) {
+        self.cancel(|_| true);
+    }
+
+    /// Gives up the snapshot that is being taken, and one that is to come; not the base of an append-only file.
+    pub(crate) fn cancel_save(&self) -> Cancelled {
+        self.cancel(|running| !running.is_rewrite)
+    }
+
+    fn cancel(&self, which: impl FnOnce(Running) -> bool) -> Cancelled {
         let mut state = self.state.lock();
         let was_scheduled = std::mem::take(&mut state.save_scheduled);
-        if state.running.is_some() {
+        if state.running.is_some_and(which) {
             self.cancelled.store(true, Release);
             return Cancelled::Running;
         }

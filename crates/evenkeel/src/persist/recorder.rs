@@ -13,7 +13,7 @@ use evenkeel_rdb::file::{About, Access, FileWriter};
 use evenkeel_rdb::{Encoder, Item, Out, Version};
 use evenkeel_store::evict::{idle_ms, lfu_counter};
 use evenkeel_store::snapshot::Sink;
-use evenkeel_store::{Kind, Millis, Str, View};
+use evenkeel_store::{Kind, Millis, Str, View, memory};
 
 use super::Progress;
 use crate::config::{Policy, Settings};
@@ -104,6 +104,10 @@ impl<'a, W: io::Write> Recorder<'a, W> {
 
     /// Encodes what was shared.
     pub(super) fn encode(&mut self) {
+        memory::aside(|| self.encode_shared());
+    }
+
+    fn encode_shared(&mut self) {
         let mut shared = std::mem::take(&mut self.shared);
         let bytes = std::mem::take(&mut self.bytes);
         for Shared { db, key, about, value } in shared.drain(..) {
@@ -130,7 +134,7 @@ impl<'a, W: io::Write> Recorder<'a, W> {
 
     /// The file, once all is in it.
     pub(super) fn finish(mut self) -> io::Result<FileWriter<W>> {
-        self.encode();
+        self.encode_shared();
         let highest = self.encoder.highest();
         let mut body = self.encoder.into_out();
         body.on_file(|file| file.append(&[], highest));
@@ -183,6 +187,16 @@ fn flat(view: View<'_>) -> Option<&[u8]> {
 
 impl<W: io::Write> Sink for Recorder<'_, W> {
     fn take(&mut self, db: u32, view: View<'_>) {
+        memory::aside(|| self.write(db, view));
+    }
+
+    fn share(&mut self, db: u32, view: View<'_>) -> usize {
+        memory::aside(|| self.put_aside(db, view))
+    }
+}
+
+impl<W: io::Write> Recorder<'_, W> {
+    fn write(&mut self, db: u32, view: View<'_>) {
         let about = self.about(view);
         self.begin(db, view.key(), &about);
         match flat(view) {
@@ -191,7 +205,7 @@ impl<W: io::Write> Sink for Recorder<'_, W> {
         }
     }
 
-    fn share(&mut self, db: u32, view: View<'_>) -> usize {
+    fn put_aside(&mut self, db: u32, view: View<'_>) -> usize {
         let (before, about) = (self.bytes.len(), self.about(view));
         let key = self.copy(view.key());
         let value = match flat(view) {

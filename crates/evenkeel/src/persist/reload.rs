@@ -20,7 +20,7 @@ pub(crate) fn from_log(server: &Arc<Server>) -> Result<(), String> {
     while_all_wait(server, || {
         replay_log(server).inspect_err(|reason| {
             server.log.warning(format!("{reason}. Exiting."));
-            server.persist.cancel();
+            server.persist.cancel_all();
             server.stop();
         })
     })

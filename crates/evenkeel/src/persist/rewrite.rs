@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::*;
 use std::time::Instant;
@@ -30,10 +31,7 @@ pub(crate) fn begin(server: &Arc<Server>) -> bool {
     }
     let on_thread = server.clone();
     let thread = std::thread::Builder::new().name("snapshot".into());
-    let spawned = thread.spawn(move || {
-        evenkeel_store::memory::register_thread();
-        run(&on_thread);
-    });
+    let spawned = thread.spawn(move || _ = run(&on_thread));
     if let Err(error) = spawned {
         end(server, Err(format!("no thread: {error}")));
     }
@@ -108,7 +106,8 @@ pub(crate) fn go_on(server: &Arc<Server>, mut directory: Directory, found: bool)
 fn run(server: &Arc<Server>) -> bool {
     let began = Instant::now();
     server.log.notice("Background append only file rewriting started");
-    let written = write(server);
+    let written = catch_unwind(AssertUnwindSafe(|| write(server)))
+        .unwrap_or_else(|_| Err("a panic, which is in the log".into()));
     if written.is_ok() {
         server.log.notice(format!(
             "Background AOF rewrite finished successfully in {:.3} s",

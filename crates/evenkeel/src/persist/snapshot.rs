@@ -6,6 +6,7 @@
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Seek, Write};
 use std::os::fd::AsRawFd;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::*;
@@ -42,10 +43,7 @@ pub(crate) fn begin(server: &Arc<Server>) -> Result<(), Busy> {
     }
     let on_thread = server.clone();
     let thread = std::thread::Builder::new().name("snapshot".into());
-    let spawned = thread.spawn(move || {
-        memory::register_thread();
-        run(&on_thread);
-    });
+    let spawned = thread.spawn(move || _ = run(&on_thread));
     if let Err(error) = spawned {
         server.log.warning(format!("Can't save in background: no thread: {error}"));
         end(server, None);
@@ -65,7 +63,9 @@ fn run(server: &Arc<Server>) -> bool {
     let settings = server.settings();
     let path = settings.dir.join(&settings.dbfilename);
     server.log.notice("Background saving started");
-    let result = write_file(server, &settings, &path);
+    // A value that cannot be written must not cost all others.
+    let result = catch_unwind(AssertUnwindSafe(|| write_file(server, &settings, &path)))
+        .unwrap_or_else(|_| Err(io::Error::other("a panic, which is in the log")));
     let dirty = match result {
         Ok(Taken { dirty, bytes, took }) => {
             server.log.notice(format!("DB saved on disk: {bytes} bytes in {:.3} s", took.as_secs_f64()));
@@ -165,7 +165,9 @@ pub(super) fn take<'f>(
     seat.now_ms = clock::unix_ms();
     let (mut walk, sizes) = begin_walk(server, &mut seat, at_start);
     progress.begin(sizes.iter().flatten().map(|(keys, _)| keys).sum());
-    let mut recorder = Recorder::new(file, settings.clone(), progress, seat.now_ms, sizes);
+    let now_ms = seat.now_ms;
+    let recorder = || Recorder::new(file, settings.clone(), progress, now_ms, sizes);
+    let mut recorder = memory::aside(recorder);
     let pace = Pace::new(settings);
     // It goes to its end even if nobody wants it any more: the epoch of all entries must be the same again.
     let (mut cause, mut synced) = (None, 0);
@@ -174,8 +176,15 @@ pub(super) fn take<'f>(
             walk.step(keyspace, &mut seat, &mut Nowhere);
             continue;
         }
-        walk.step(keyspace, &mut seat, &mut recorder);
-        recorder.encode();
+        let stepped = catch_unwind(AssertUnwindSafe(|| {
+            walk.step(keyspace, &mut seat, &mut recorder);
+            recorder.encode();
+        }));
+        if stepped.is_err() {
+            keyspace.leave_after_panic(&mut seat);
+            cause = Some(io::Error::other("a panic, which is in the log"));
+            continue;
+        }
         progress.walked.store((walk.progress() * 10_000.0) as u64, Relaxed);
         let written = recorder.written();
         if settings.rdb_save_incremental_fsync && written - synced >= SYNC_BYTES {
@@ -195,13 +204,18 @@ pub(super) fn take<'f>(
     keyspace.enter(&mut seat);
     let rest = keyspace.hold_all(&mut seat).end_snapshot(walk);
     keyspace.leave(&mut seat);
-    match cause {
-        Some(error) => Err(error),
+    let finished = match cause {
+        Some(error) => {
+            memory::aside(|| drop(recorder));
+            Err(error)
+        }
         None => {
             rest.finish(&mut recorder);
-            recorder.finish()
+            memory::aside(|| recorder.finish())
         }
-    }
+    };
+    memory::end_aside();
+    finished
 }
 
 fn begin_walk(

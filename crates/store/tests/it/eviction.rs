@@ -168,7 +168,7 @@ fn candidates_may_vanish() {
         }
     }
     // A pool whose candidates' database is not there does not make it anew: a database takes half a megabyte.
-    let mut world = World::new(2);
+    let mut world = World::new(3);
     (0..50).for_each(|at| world.set(0, &name(at), b"value", Expire::Clear));
     assert!(world.none(|held| held.evict(ALL_LRU, 10, 1, &mut pool)));
     world.all(|held| held.swap(0, 1));
