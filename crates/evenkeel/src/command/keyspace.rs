@@ -1,12 +1,14 @@
 //! Commands on keys of any type, and on databases as wholes.
 //!
 //! FLUSHDB and FLUSHALL take a database away behind the closed gate, in microseconds, and leave the freeing of its keys
-//! to a thread that has time. SYNC, by which Redis replies when the memory is free again, is accepted and changes
-//! nothing: no key is to be found any more when the reply goes out, and nobody has to wait for an allocator.
+//! to a thread that has time. With SYNC the client hears of it when the memory has been given back; nobody else waits.
+
+use std::sync::atomic::Ordering::Acquire;
 
 use evenkeel_store::Kind;
 
 use super::{Args, Call, Command, Group, Keys, at_least, exactly, read, walk, whole, write};
+use crate::blocking::Mode;
 use crate::error::{Done, Error};
 
 const GROUP: Group = Group::Keyspace;
@@ -177,10 +179,9 @@ fn flushdb(call: &mut Call<'_, '_>) -> Done {
 /// FLUSHALL [ASYNC | SYNC]
 fn flushall(call: &mut Call<'_, '_>) -> Done {
     let databases = call.server.keyspace.databases();
-    flush(call, 0..databases)?;
     // A snapshot of what is gone is not worth finishing.
     call.server.persist.cancel_save();
-    Ok(())
+    flush(call, 0..databases)
 }
 
 /// Few keys are freed before the reply, unless that is not wanted: whoever then asks how much memory is used gets a true
@@ -188,6 +189,8 @@ fn flushall(call: &mut Call<'_, '_>) -> Done {
 fn flush(call: &mut Call<'_, '_>, databases: std::ops::Range<usize>) -> Done {
     /// At about 100 ns each, they take as long as a slice of background work may.
     const FREED_AT_ONCE: usize = 5_000;
+    /// How often it is looked whether the rest has been.
+    const LOOK: std::time::Duration = std::time::Duration::from_micros(200);
     let asynchronous = match call.args.len() {
         1 => call.settings.lazyfree_lazy_user_flush,
         2 if call.args.is(1, "SYNC") => false,
@@ -203,6 +206,18 @@ fn flush(call: &mut Call<'_, '_>, databases: std::ops::Range<usize>) -> Done {
     }
     // Where the next keys are likely to go.
     call.held.open(call.session.db as usize);
+    let may_wait = call.mode == Mode::Direct && !call.session.replays;
+    if !asynchronous && may_wait && call.server.rubbish.is_flushing() {
+        // Others go on; who asked hears of it when the memory has been given back.
+        let server = call.server.clone();
+        return call.go_elsewhere(move |reply| {
+            while server.rubbish.is_flushing() && !server.stopping.load(Acquire) {
+                std::thread::sleep(LOOK);
+            }
+            reply.ok();
+            Ok(())
+        });
+    }
     call.reply.ok();
     Ok(())
 }
