@@ -167,7 +167,7 @@ impl Pipeline {
             }
             if is_line {
                 let line = bytes[start..].split_inclusive(|byte| *byte == b'\n').next();
-                self.line = line.unwrap_or_default().to_vec();
+                self.line.extend_from_slice(line.unwrap_or_default());
             }
             match parse(bytes, state, &mut self.spans, bulk_len_max) {
                 Ok(Parsed::Ready(end)) => {

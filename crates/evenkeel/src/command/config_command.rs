@@ -57,6 +57,7 @@ fn set(call: &mut Call<'_, '_>) -> Done {
     changed.map_err(|error: SetError| Error::text(format!("ERR {error}")))?;
     // What has to wait for a snapshot's end, the control thread does then.
     rewrite::follow_soon(server);
+    server.persist.follow(&server.settings());
     call.reply.ok();
     Ok(())
 }

@@ -43,6 +43,8 @@ pub(crate) struct Connection {
     pub(crate) is_ready: bool,
     /// Waiting for the end of a pause.
     pub(crate) parked: bool,
+    /// What waits to be sent tells of writes that are not on disk yet.
+    pub(crate) is_held_back: bool,
     /// Since when the backlog has been above the soft limit, in milliseconds since the Unix epoch.
     pub(crate) soft_since_ms: Option<u64>,
     /// Batches run since the worker last looked, for moving busy connections.
@@ -75,6 +77,7 @@ impl Connection {
             is_heavy: false,
             is_ready: false,
             parked: false,
+            is_held_back: false,
             soft_since_ms: None,
             activity: 0,
         }

@@ -75,7 +75,8 @@ pub(crate) struct Worker {
     connections: Vec<Option<Box<Connection>>>,
     generations: Vec<u32>,
     vacant: Vec<usize>,
-    /// Connections whose replies are held back, and until which record of the log is on disk.
+    /// Connections whose replies are held back, and until which record of the log is on disk: each once, in the order in
+    /// which they came.
     held_back: VecDeque<(u64, u64)>,
     /// Those whose WAITAOF waits for the log.
     awaiting_log: Vec<Arc<Blocked>>,
@@ -227,7 +228,7 @@ impl Worker {
             return self.knocking.push(event.token - LISTENER_TOKENS);
         }
         let Some(mut connection) = self.take(event.token) else { return };
-        let may_send = connection.backlog_len() > 0 && !self.is_held_back(&connection);
+        let may_send = connection.backlog_len() > 0 && !connection.is_held_back;
         if event.is_writable() && may_send && !self.flush_backlog(&mut connection) {
             return self.close(event.token, connection);
         }

@@ -151,11 +151,19 @@ impl Aof {
     }
 
     /// Waits until a file more has been begun; returns its number, or why it could not be.
-    pub(super) fn wait_for_switch(&self, before: u64) -> Result<u64, String> {
+    pub(super) fn wait_for_switch(
+        &self,
+        before: u64,
+        is_cancelled: impl Fn() -> bool,
+    ) -> Result<u64, String> {
         let mut switched = self.switched.0.lock();
         while switched.count == before {
             if !self.is_on() {
                 return Err("the append-only file was turned off".into());
+            }
+            // A disk that takes nothing must not keep the server from ending.
+            if is_cancelled() {
+                return Err("it was cancelled".into());
             }
             self.switched.1.wait_for(&mut switched, LOOK);
         }
@@ -166,12 +174,10 @@ impl Aof {
 /// Starts the thread: it writes to `file` what comes after the record with this number.
 pub(super) fn start(server: &Arc<Server>, file: File, after: u64) -> io::Result<()> {
     let aof = &server.persist.aof;
-    let size = file.metadata()?.len();
     let writer = Writer {
         server: server.clone(),
         reader: Reader::after(&server.keyspace.journal, after),
         file,
-        size,
         buffer: Vec::with_capacity(WRITE_LEN),
         done: 0,
         taken: after,
@@ -215,8 +221,6 @@ struct Writer {
     server: Arc<Server>,
     reader: Reader,
     file: File,
-    /// Bytes of the file that are whole records.
-    size: u64,
     /// What comes next, of which `done` bytes are in the file already.
     buffer: Vec<u8>,
     done: usize,
@@ -271,9 +275,20 @@ impl Writer {
             }
         }
         let _ = self.sync();
+        self.leave();
+    }
+
+    /// Nobody waits any more for what is not written, and what nobody has read must not lie before the next reader.
+    fn leave(&mut self) {
+        let (aof, journal) = (&self.server.persist.aof, &self.server.keyspace.journal);
+        self.reader.read(journal, |_| true);
+        self.server.persist.obstacles.set(NO_LOG | CROWDED, false);
+        aof.figures.write_failed.store(false, Relaxed);
+        aof.figures.buffered.store(0, Relaxed);
         aof.is_on.store(false, Release);
         aof.switched.1.notify_all();
         self.publish();
+        self.server.wake_all();
     }
 
     /// Takes records until there is enough to be written, or a new file is to begin.
@@ -327,7 +342,6 @@ impl Writer {
             }
         }
         if !self.buffer.is_empty() {
-            self.size += self.buffer.len() as u64;
             figures.size.fetch_add(self.buffer.len() as u64, Relaxed);
             self.buffer.clear();
             self.done = 0;
@@ -449,7 +463,7 @@ impl Writer {
             if !self.broken {
                 self.synced = self.taken;
             }
-            (self.size, self.selected) = (0, None);
+            self.selected = None;
             if std::mem::take(&mut self.broken) {
                 self.doubtful = Some(self.taken);
             }

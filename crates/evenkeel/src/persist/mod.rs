@@ -19,7 +19,9 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering::*};
 use evenkeel_store::Seat;
 use parking_lot::{Condvar, Mutex};
 
+use crate::command::table::table;
 use crate::command::{Command, Flags, Reach};
+use crate::config::Settings;
 use crate::error::Error;
 use crate::session::Session;
 
@@ -57,8 +59,6 @@ pub(crate) struct State {
     pub(crate) last_rewrite_attempt_s: u64,
     /// BGSAVE SCHEDULE, while something else is being written.
     pub(crate) save_scheduled: bool,
-    /// How many snapshots have ended, well or not.
-    ended: u64,
     pub(crate) saves: u64,
     /// Seconds since the Unix epoch; the start counts as a save.
     pub(crate) last_save_s: u64,
@@ -125,7 +125,7 @@ impl Obstacles {
     /// Whether a command has to wait until more of the log is written.
     #[cold]
     pub(crate) fn delays(&self, row: &Command, session: &Session) -> bool {
-        self.any() & CROWDED != 0 && changes(row, session)
+        self.any() & CROWDED != 0 && has(row, session, Flags::WRITE)
     }
 }
 
@@ -134,14 +134,16 @@ impl Persist {
     #[cold]
     pub(crate) fn refuses(&self, row: &Command, session: &Session) -> Option<Error> {
         let any = self.obstacles.any();
-        if any & NO_LOG != 0 && changes(row, session) {
+        // PING counts as a write here: it tells whether a server is fit to be written to.
+        let writes = || has(row, session, Flags::WRITE.with(Flags::HEALTH));
+        if any & NO_LOG != 0 && writes() {
             let cause = self.aof.figures.failure.lock();
             return Some(Error::text(format!("MISCONF Errors writing to the AOF file: {cause}")));
         }
         if any & LOADING != 0 && !row.flags.has(Flags::LOADING) {
             return Some(Error::text("LOADING Redis is loading the dataset in memory"));
         }
-        if any & NO_SNAPSHOT != 0 && changes(row, session) {
+        if any & NO_SNAPSHOT != 0 && writes() {
             return Some(Error::text(
                 "MISCONF Redis is configured to save RDB snapshots, but it's currently unable to persist to disk. \
                  Commands that may modify the data set are disabled, because this instance is configured to report \
@@ -153,16 +155,14 @@ impl Persist {
     }
 }
 
-/// Whether a command may change data; an EXEC, whether one of its commands may. PING counts as well: it tells whether a
-/// server is fit to be written to.
-fn changes(row: &Command, session: &Session) -> bool {
-    let one = |row: &Command| row.flags.has(Flags::WRITE.with(Flags::HEALTH));
+/// Whether a command has one of these flags; an EXEC, whether one of its commands has.
+fn has(row: &Command, session: &Session, flags: Flags) -> bool {
     match row.reach {
         Reach::Queue => {
             let mut queued = session.multi.iter().flat_map(|multi| &multi.queue);
-            queued.any(|queued| one(crate::command::table::table().row(queued.id)))
+            queued.any(|queued| table().row(queued.id).flags.has(flags))
         }
-        _ => one(row),
+        _ => row.flags.has(flags),
     }
 }
 
@@ -176,7 +176,6 @@ impl Persist {
             last_rewrite_took_s: None,
             last_rewrite_attempt_s: 0,
             save_scheduled: false,
-            ended: 0,
             saves: 0,
             last_save_s: now_s,
             last_attempt_s: 0,
@@ -248,6 +247,17 @@ impl Persist {
         }
         self.cancelled.store(false, Release);
         true
+    }
+
+    /// Whether what is being written is not wanted any more.
+    pub(super) fn is_cancelled(&self) -> bool {
+        self.cancelled.load(Acquire)
+    }
+
+    /// Refuses writes, or no longer, as the settings say of a snapshot that failed.
+    pub(crate) fn follow(&self, settings: &Settings) {
+        let stops = settings.stop_writes_on_bgsave_error && !settings.save.is_empty();
+        self.obstacles.set(NO_SNAPSHOT, stops && !self.state.lock().last_ok);
     }
 
     /// Waits until no snapshot is being taken.

@@ -26,12 +26,13 @@ pub(crate) fn look(server: &Arc<Server>) {
         let _ = snapshot::begin(server); // if somebody was faster, it stays due
         return;
     }
-    if state.rewrite_scheduled || rewrite_is_due(server, &settings) {
+    let may_rewrite =
+        state.rewrites_failed == 0 || now_s.saturating_sub(state.last_rewrite_attempt_s) > RETRY_S;
+    if state.rewrite_scheduled || may_rewrite && rewrite_is_due(server, &settings) {
         rewrite::begin(server);
         return;
     }
-    let may_turn = state.rewrites_failed == 0 || now_s.saturating_sub(state.last_rewrite_attempt_s) > RETRY_S;
-    if settings.appendonly != server.persist.aof.is_on() && may_turn {
+    if settings.appendonly != server.persist.aof.is_on() && may_rewrite {
         return rewrite::follow_soon(server);
     }
     let changes = server.keyspace.total().dirty.saturating_sub(state.dirty_at_save);

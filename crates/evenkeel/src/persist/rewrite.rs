@@ -104,10 +104,13 @@ pub(crate) fn go_on(server: &Arc<Server>, mut directory: Directory, found: bool)
 }
 
 fn run(server: &Arc<Server>) -> bool {
-    let began = Instant::now();
+    let (began, was_on) = (Instant::now(), server.persist.aof.is_on());
     server.log.notice("Background append only file rewriting started");
     let written = catch_unwind(AssertUnwindSafe(|| write(server)))
         .unwrap_or_else(|_| Err("a panic, which is in the log".into()));
+    if written.is_err() && !was_on && server.persist.aof.is_on() {
+        turn_off(server); // a log without a base is none
+    }
     if written.is_ok() {
         server.log.notice(format!(
             "Background AOF rewrite finished successfully in {:.3} s",
@@ -124,7 +127,6 @@ fn end(server: &Server, written: Result<(), String>) -> bool {
     }
     let mut state = server.persist.state.lock();
     let running = state.running.take().expect("it was claimed");
-    state.ended += 1;
     state.last_rewrite_took_s = Some((clock::unix_ms() / 1000).saturating_sub(running.since_s));
     if ok {
         state.rewrites += 1;
@@ -155,12 +157,7 @@ fn write(server: &Arc<Server>) -> Result<(), String> {
         };
         (draft, log)
     };
-    let begins = matches!(log, Log::Begins(_));
-    let written = write_base(server, &settings, &draft, log);
-    if written.is_err() && begins && aof.is_on() {
-        turn_off(server);
-    }
-    written.map_err(|error| say(&error))
+    write_base(server, &settings, &draft, log).map_err(|error| say(&error))
 }
 
 pub(crate) fn open(settings: &Settings) -> Result<Directory, evenkeel_rdb::aof::Error> {
@@ -193,7 +190,9 @@ fn write_base(server: &Arc<Server>, settings: &Arc<Settings>, draft: &File, log:
     draft.sync_all()?;
     let since = match since {
         Some(since) => since,
-        None => Since::Number(aof.wait_for_switch(before).map_err(io::Error::other)?),
+        None => Since::Number(
+            aof.wait_for_switch(before, || server.persist.is_cancelled()).map_err(io::Error::other)?,
+        ),
     };
     let mut directory = aof.directory.lock();
     let directory = directory.as_mut().expect("the draft was made in it");

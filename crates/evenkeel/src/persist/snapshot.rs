@@ -17,8 +17,8 @@ use evenkeel_rdb::file::{FileWriter, Finished, Origin};
 use evenkeel_store::snapshot::Walk;
 use evenkeel_store::{Held, Seat, memory};
 
+use super::Progress;
 use super::recorder::Recorder;
-use super::{NO_SNAPSHOT, Progress};
 use crate::clock;
 use crate::config::Settings;
 use crate::server::Server;
@@ -85,21 +85,17 @@ fn end(server: &Server, dirty: Option<u64>) {
     let now_s = clock::unix_ms() / 1000;
     let mut state = server.persist.state.lock();
     let running = state.running.take().expect("it was begun");
-    state.ended += 1;
     state.last_took_s = Some(now_s.saturating_sub(running.since_s));
-    let cancelled = server.persist.cancelled.load(Acquire);
     if let Some(dirty) = dirty {
         state.saves += 1;
         state.last_save_s = now_s;
         state.dirty_at_save = dirty;
     }
-    if dirty.is_some() || !cancelled {
+    if dirty.is_some() || !server.persist.is_cancelled() {
         state.last_ok = dirty.is_some();
     }
-    let settings = server.settings();
-    let stops = !state.last_ok && settings.stop_writes_on_bgsave_error && !settings.save.is_empty();
-    server.persist.obstacles.set(NO_SNAPSHOT, stops);
     drop(state);
+    server.persist.follow(&server.settings());
     server.persist.ended.notify_all();
 }
 
@@ -179,6 +175,11 @@ pub(super) fn take<'f>(
         let stepped = catch_unwind(AssertUnwindSafe(|| {
             walk.step(keyspace, &mut seat, &mut recorder);
             recorder.encode();
+            let written = recorder.written();
+            while pace.is_ahead(written, progress) && !server.persist.is_cancelled() {
+                std::thread::sleep(NAP);
+                walk.take_kept(keyspace, &mut recorder);
+            }
         }));
         if stepped.is_err() {
             keyspace.leave_after_panic(&mut seat);
@@ -191,11 +192,7 @@ pub(super) fn take<'f>(
             start_writeback(disk, synced, written);
             synced = written;
         }
-        while pace.is_ahead(written, progress) && !server.persist.cancelled.load(Acquire) {
-            std::thread::sleep(NAP);
-            walk.take_kept(keyspace, &mut recorder);
-        }
-        if server.persist.cancelled.load(Acquire) {
+        if server.persist.is_cancelled() {
             cause = Some(io::Error::other("it was cancelled"));
         } else if let Some(error) = recorder.error() {
             cause = Some(io::Error::new(error.kind(), error.to_string()));

@@ -18,22 +18,15 @@ impl Worker {
         let aof = &self.server.persist.aof;
         self.executor.settings.appendfsync == Fsync::Always
             && aof.is_on()
-            && (self.is_held_back(connection) || connection.session.log.logged > aof.durable())
-    }
-
-    /// Whether what waits to be sent must not be.
-    pub(super) fn is_held_back(&self, connection: &Connection) -> bool {
-        let token = connection.client().token.load(Relaxed);
-        !self.held_back.is_empty() && self.held_back.iter().any(|(_, other)| *other == token)
+            && (connection.is_held_back || connection.session.log.logged > aof.durable())
     }
 
     /// Keeps the reply until what it tells of is on disk.
     pub(super) fn hold_back(&mut self, connection: &mut Connection) {
         connection.hold_back(&mut self.reply);
-        let token = connection.client().token.load(Relaxed);
-        match self.held_back.iter_mut().find(|(_, other)| *other == token) {
-            Some((number, _)) => *number = connection.session.log.logged,
-            None => self.held_back.push_back((connection.session.log.logged, token)),
+        if !std::mem::replace(&mut connection.is_held_back, true) {
+            let token = connection.client().token.load(Relaxed);
+            self.held_back.push_back((connection.session.log.logged, token));
         }
         self.await_log();
     }
@@ -73,25 +66,29 @@ impl Worker {
     pub(super) fn release(&mut self) {
         let aof = &self.server.persist.aof;
         let durable = if aof.is_on() { aof.durable() } else { u64::MAX };
-        let mut due = Vec::new();
-        self.held_back.retain(|(number, token)| {
-            let is_due = *number <= durable;
-            if is_due {
-                due.push(*token);
-            }
-            !is_due
-        });
-        self.end_waits_for_log();
-        if self.held_back.is_empty() && self.awaiting_log.is_empty() {
-            self.server.inboxes[self.index].awaits_log.store(false, Relaxed);
-        }
-        for token in due {
+        // A worker's numbers grow, so the first ones are due first.
+        while let Some(&(number, token)) = self.held_back.front()
+            && number <= durable
+        {
+            self.held_back.pop_front();
             let Some(mut connection) = self.take(token) else { continue };
+            let logged = connection.session.log.logged;
+            if logged > durable {
+                // It has gone on since.
+                self.held_back.push_back((logged, token));
+                self.put_back(token, connection);
+                continue;
+            }
+            connection.is_held_back = false;
             if connection.backlog_len() > 0 && !self.flush_backlog(&mut connection) {
                 self.close(token, connection);
             } else {
                 self.put_back(token, connection);
             }
+        }
+        self.end_waits_for_log();
+        if self.held_back.is_empty() && self.awaiting_log.is_empty() {
+            self.server.inboxes[self.index].awaits_log.store(false, Relaxed);
         }
     }
 
