@@ -40,6 +40,8 @@ pub struct Seat {
     pub no_touch: bool,
     /// DEBUG SET-ACTIVE-EXPIRE and paused writes: expired keys are hidden but not removed.
     pub keep_expired: bool,
+    /// What it does is not logged: it does again what somebody else's log tells.
+    pub is_mute: bool,
     pub tally: Arc<Tally>,
     /// A clock for `lock_wait`.
     pub ticks: fn() -> u64,
@@ -132,6 +134,7 @@ impl Seat {
             access: Access::Lru,
             no_touch: false,
             keep_expired: false,
+            is_mute: false,
             tally,
             ticks: || 0,
             lock_wait: 0,
