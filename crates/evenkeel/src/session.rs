@@ -11,6 +11,7 @@ use crate::clients::ClientInfo;
 use crate::command::Id;
 use crate::command::args::OwnedArgs;
 use crate::long::Work;
+use crate::replication::replicas::Introduction;
 use crate::waiting::Waiting;
 
 /// See the module's text.
@@ -28,6 +29,8 @@ pub(crate) struct Session {
     pub(crate) long: Option<Work>,
     pub(crate) reply_mode: ReplyMode,
     pub(crate) no_touch: bool,
+    /// What it has said about the replica that it is to become.
+    pub(crate) introduction: Option<Box<Introduction>>,
     /// It runs what the log tells while data are being loaded: that has happened, and nothing keeps it from happening.
     pub(crate) replays: bool,
     /// The connection is closed once the reply is out.
@@ -107,6 +110,7 @@ impl Session {
             long: None,
             reply_mode: ReplyMode::On,
             no_touch: false,
+            introduction: None,
             replays: false,
             closing: false,
             on_probation: false,

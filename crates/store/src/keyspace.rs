@@ -198,7 +198,7 @@ impl Keyspace {
     #[inline]
     pub(crate) fn attune(&self, seat: &mut Seat) {
         seat.epoch = self.snapshots.epoch();
-        seat.draft.is_on = self.journal.is_on();
+        seat.draft.is_on = self.journal.is_on() && !seat.is_mute;
         seat.hides_expired = self.hides_expired();
     }
 

@@ -45,6 +45,8 @@ pub struct Seat {
     pub keep_expired: bool,
     /// The same for all seats at once, as a replica has it; see [`crate::Held::hide_expired`].
     pub(crate) hides_expired: bool,
+    /// What it does is not logged: it does again what somebody else's log tells.
+    pub is_mute: bool,
     pub tally: Arc<Tally>,
     /// A clock for `lock_wait`.
     pub ticks: fn() -> u64,
@@ -139,6 +141,7 @@ impl Seat {
             no_touch: false,
             keep_expired: false,
             hides_expired: false,
+            is_mute: false,
             tally,
             ticks: || 0,
             lock_wait: 0,

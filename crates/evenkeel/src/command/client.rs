@@ -127,6 +127,7 @@ fn describe(call: &Call<'_, '_>, client: &ClientInfo) -> Vec<u8> {
 
 fn flags_of(client: &ClientInfo) -> String {
     let flags = [
+        (client.is_replica.load(Relaxed), 'S'),
         (client.multi_len.load(Relaxed) >= 0, 'x'),
         (client.blocked.load(Relaxed), 'b'),
         (client.killed.load(Relaxed), 'A'),
@@ -180,8 +181,7 @@ enum Purpose {
 #[derive(Default)]
 struct Filter {
     ids: Vec<u64>,
-    /// Whether the type asked for is that of ordinary clients, which all are.
-    normal: Option<bool>,
+    kind: Option<Type>,
     user: Option<Vec<u8>>,
     address: Option<Vec<u8>>,
     local_address: Option<Vec<u8>>,
@@ -200,7 +200,7 @@ impl Filter {
             let mut used = 2;
             match args.word(at).as_bytes() {
                 b"ID" => used = 1 + filter.parse_ids(args, at + 1, purpose)?,
-                b"TYPE" => filter.normal = Some(is_normal(value)?),
+                b"TYPE" => filter.kind = Some(kind_named(value)?),
                 b"USER" if is_kill => filter.user = Some(known_user(value)?),
                 b"ADDR" if is_kill => filter.address = Some(value.to_vec()),
                 b"LADDR" if is_kill => filter.local_address = Some(value.to_vec()),
@@ -235,7 +235,7 @@ impl Filter {
         };
         let age_s = call.now_ms().saturating_sub(client.created_ms) / 1000;
         (self.ids.is_empty() || self.ids.contains(&client.id))
-            && self.normal != Some(false)
+            && self.kind.is_none_or(|kind| kind == kind_of(client))
             && is(&self.user, &client.user.lock())
             && is(&self.address, &client.address)
             && is(&self.local_address, &client.local_address)
@@ -244,16 +244,28 @@ impl Filter {
     }
 }
 
-/// Whether a name of a type is that of ordinary clients.
-fn is_normal(kind: &[u8]) -> Result<bool, Error> {
-    const OTHERS: [&[u8]; 4] = [b"master", b"replica", b"slave", b"pubsub"];
-    if kind.eq_ignore_ascii_case(b"normal") {
-        return Ok(true);
+/// Whose connection it is.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Type {
+    Normal,
+    Replica,
+    Primary,
+    Subscriber,
+}
+
+fn kind_of(client: &ClientInfo) -> Type {
+    if client.is_replica.load(Relaxed) { Type::Replica } else { Type::Normal }
+}
+
+fn kind_named(name: &[u8]) -> Result<Type, Error> {
+    let is = |other: &[u8]| name.eq_ignore_ascii_case(other);
+    match () {
+        () if is(b"normal") => Ok(Type::Normal),
+        () if is(b"replica") || is(b"slave") => Ok(Type::Replica),
+        () if is(b"master") => Ok(Type::Primary),
+        () if is(b"pubsub") => Ok(Type::Subscriber),
+        () => Err(Error::Bytes([b"ERR Unknown client type '", name, b"'"].concat())),
     }
-    if OTHERS.iter().any(|other| kind.eq_ignore_ascii_case(other)) {
-        return Ok(false);
-    }
-    Err(Error::Bytes([b"ERR Unknown client type '", kind, b"'"].concat()))
 }
 
 fn known_user(name: &[u8]) -> Result<Vec<u8>, Error> {

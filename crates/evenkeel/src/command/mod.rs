@@ -35,6 +35,7 @@ mod natural;
 pub(crate) mod object;
 mod persistence;
 mod random;
+mod replication;
 pub(crate) mod scan;
 pub(crate) mod server;
 pub(crate) mod set;
@@ -76,6 +77,7 @@ pub(crate) const FAMILIES: &[&[Command]] = &[
     migrate::COMMANDS,
     object::COMMANDS,
     persistence::COMMANDS,
+    replication::COMMANDS,
     wait::COMMANDS,
     scan::COMMANDS,
     server::COMMANDS,

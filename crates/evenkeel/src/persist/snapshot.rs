@@ -109,9 +109,9 @@ struct Taken {
 fn write_file(server: &Arc<Server>, settings: &Arc<Settings>, path: &Path) -> io::Result<Taken> {
     let began = Instant::now();
     let beside = Beside::create(path)?;
-    let file = open(&beside.file, settings, false)?;
+    let file = open(&beside.file, settings, Version::V10, false)?;
     let mut dirty = 0;
-    let file = take(server, settings, file, &beside.file, |held| {
+    let file = take(server, settings, file, Some(&beside.file), |held| {
         dirty = held.keyspace().total().dirty;
     })?;
     let len = finish(file, &beside.file)?;
@@ -119,12 +119,13 @@ fn write_file(server: &Arc<Server>, settings: &Arc<Settings>, path: &Path) -> io
     Ok(Taken { dirty, bytes: len, took: began.elapsed() })
 }
 
-/// Writes the beginning of a file.
-pub(super) fn open<'f>(
-    disk: &'f File,
+/// Writes the beginning of a file, for readers of this version.
+pub(crate) fn open<W: Write>(
+    out: W,
     settings: &Settings,
+    version: Version,
     aof_base: bool,
-) -> io::Result<FileWriter<&'f File>> {
+) -> io::Result<FileWriter<W>> {
     let origin = Origin {
         redis_version: REDIS_VERSION,
         created: clock::unix_ms() / 1000,
@@ -132,13 +133,13 @@ pub(super) fn open<'f>(
         aof_base,
         replication: None,
     };
-    let mut file = FileWriter::new(disk, Version::V10, settings.rdbchecksum)?;
+    let mut file = FileWriter::new(out, version, settings.rdbchecksum)?;
     file.origin(&origin)?;
     Ok(file)
 }
 
 /// Writes the end of a file, and its beginning anew if that has to say something else; returns how many bytes it has.
-pub(super) fn finish(file: FileWriter<&File>, mut disk: &File) -> io::Result<u64> {
+pub(crate) fn finish(file: FileWriter<&File>, mut disk: &File) -> io::Result<u64> {
     let Finished { len, header, .. } = file.finish()?;
     if let Some(header) = header {
         disk.seek(io::SeekFrom::Start(0))?;
@@ -148,14 +149,14 @@ pub(super) fn finish(file: FileWriter<&File>, mut disk: &File) -> io::Result<u64
 }
 
 /// Takes a snapshot into a file whose beginning has been written. `at_start` is called with everything held at the moment
-/// that the snapshot is of.
-pub(super) fn take<'f>(
+/// that the snapshot is of. `disk`: where it goes, if that is a disk.
+pub(crate) fn take<W: Write>(
     server: &Arc<Server>,
     settings: &Arc<Settings>,
-    file: FileWriter<&'f File>,
-    disk: &File,
+    file: FileWriter<W>,
+    disk: Option<&File>,
     at_start: impl FnOnce(&mut Held<'_>),
-) -> io::Result<FileWriter<&'f File>> {
+) -> io::Result<FileWriter<W>> {
     let mut seat = server.persist.seat.lock();
     let (keyspace, progress) = (&server.keyspace, &server.persist.progress);
     seat.now_ms = clock::unix_ms();
@@ -188,7 +189,10 @@ pub(super) fn take<'f>(
         }
         progress.walked.store((walk.progress() * 10_000.0) as u64, Relaxed);
         let written = recorder.written();
-        if settings.rdb_save_incremental_fsync && written - synced >= SYNC_BYTES {
+        if let Some(disk) = disk
+            && settings.rdb_save_incremental_fsync
+            && written - synced >= SYNC_BYTES
+        {
             start_writeback(disk, synced, written);
             synced = written;
         }
