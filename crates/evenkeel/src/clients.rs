@@ -57,6 +57,8 @@ pub(crate) struct ClientInfo {
     pub(crate) commands: AtomicU64,
     pub(crate) no_evict: AtomicBool,
     pub(crate) no_touch: AtomicBool,
+    /// It is fed the stream of writes.
+    pub(crate) is_replica: AtomicBool,
     /// Waiting, for a key or for a pause to end.
     pub(crate) blocked: AtomicBool,
     /// Waiting for a key, and not for ever.
@@ -113,6 +115,7 @@ impl ClientInfo {
             commands: AtomicU64::new(0),
             no_evict: AtomicBool::new(false),
             no_touch: AtomicBool::new(false),
+            is_replica: AtomicBool::new(false),
             blocked: AtomicBool::new(false),
             in_timeout: AtomicBool::new(false),
             waiting_memory: AtomicUsize::new(0),

@@ -620,9 +620,11 @@ pub(crate) fn run_nested(call: &mut Call<'_, '_>, queued: &Queued) {
     }
 }
 
-/// The memory that `maxmemory` limits: without what waits to be written to disk, which evicting keys would only add to.
+/// The memory that `maxmemory` limits: without what waits to be written to disk or to be
+/// sent to replicas, which evicting keys would only add to.
 fn data_bytes(server: &Server) -> usize {
-    memory::used_by_data().saturating_sub(server.keyspace.journal.unread())
+    let for_replicas = server.replication.figures.beyond.load(Relaxed) as usize;
+    memory::used_by_data().saturating_sub(server.keyspace.journal.unread() + for_replicas)
 }
 
 /// Whether a command is refused when there is no memory left: one that may grow the data, an EXEC of such, and all

@@ -29,6 +29,7 @@ use crate::observe::stats::Stats;
 use crate::persist::Persist;
 use crate::pubsub::PubSub;
 use crate::pubsub::notices::Notices;
+use crate::replication;
 use crate::session::Session;
 use crate::waiting::Resumed;
 
@@ -56,7 +57,7 @@ pub(crate) struct Server {
     pub(crate) rubbish: crate::rubbish::Rubbish,
     pub(crate) started_ms: u64,
     pub(crate) run_id: String,
-    pub(crate) replication_id: String,
+    pub(crate) replication: replication::State,
     /// Set once; workers then end.
     pub(crate) stopping: AtomicBool,
     pub(crate) rates: Mutex<Rates>,
@@ -84,10 +85,12 @@ impl Server {
         let now = clock::unix_ms();
         let census = Census::new(settings.databases);
         // Workers, as many threads for long commands and for loading, the control thread, those that load what is too
-        // large for the others and that take snapshots, one that runs the log's commands again, and one more for tests.
-        let keyspace = Keyspace::new(settings.databases, 3 * workers + 5, now, random_seed());
+        // large for the others and that take snapshots, one that runs the log's commands again, one that feeds replicas,
+        // and one more for tests.
+        let keyspace = Keyspace::new(settings.databases, 3 * workers + 6, now, random_seed());
         let loaders = (0..=workers).map(|_| keyspace.seat()).collect();
         let persist = Persist::new(keyspace.seat(), loaders, now / 1000);
+        let replication = replication::State::new(keyspace.seat())?;
         let inboxes = (0..workers).map(|_| Inbox::new()).collect::<std::io::Result<_>>()?;
         let commands = table().rows().len();
         let table = renamed(&settings.rename_command);
@@ -117,7 +120,7 @@ impl Server {
             rubbish: crate::rubbish::Rubbish::start(),
             started_ms: now,
             run_id: random_hex(),
-            replication_id: random_hex(),
+            replication,
             stopping: AtomicBool::new(false),
             rates: Mutex::default(),
             rejected_connections: AtomicU64::new(0),

@@ -12,6 +12,7 @@ use crate::command::Id;
 use crate::command::args::OwnedArgs;
 use crate::long::Work;
 use crate::pubsub::{PubSub, Subscriptions};
+use crate::replication::replicas::Introduction;
 use crate::waiting::Waiting;
 
 /// See the module's text.
@@ -32,6 +33,8 @@ pub(crate) struct Session {
     pub(crate) subscriptions: Option<Box<Subscriptions>>,
     pub(crate) reply_mode: ReplyMode,
     pub(crate) no_touch: bool,
+    /// What it has said about the replica that it is to become.
+    pub(crate) introduction: Option<Box<Introduction>>,
     /// It runs what the log tells while data are being loaded: that has happened, and nothing keeps it from happening.
     pub(crate) replays: bool,
     /// The connection is closed once the reply is out.
@@ -113,6 +116,7 @@ impl Session {
             subscriptions: None,
             reply_mode: ReplyMode::On,
             no_touch: false,
+            introduction: None,
             replays: false,
             closing: false,
             on_probation: false,

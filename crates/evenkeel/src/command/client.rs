@@ -130,6 +130,7 @@ fn describe(call: &Call<'_, '_>, client: &ClientInfo) -> Vec<u8> {
 
 fn flags_of(client: &ClientInfo) -> String {
     let flags = [
+        (client.is_replica.load(Relaxed), 'S'),
         (client.is_subscriber(), 'P'),
         (client.multi_len.load(Relaxed) >= 0, 'x'),
         (client.blocked.load(Relaxed), 'b'),
@@ -272,7 +273,11 @@ impl Type {
     }
 
     fn of(client: &ClientInfo) -> Type {
-        if client.is_subscriber() { Type::PubSub } else { Type::Normal }
+        match () {
+            () if client.is_replica.load(Relaxed) => Type::Replica,
+            () if client.is_subscriber() => Type::PubSub,
+            () => Type::Normal,
+        }
     }
 }
 

@@ -37,6 +37,7 @@ pub(crate) mod object;
 mod persistence;
 mod pubsub;
 mod random;
+mod replication;
 pub(crate) mod scan;
 pub(crate) mod server;
 pub(crate) mod set;
@@ -78,6 +79,7 @@ pub(crate) const FAMILIES: &[&[Command]] = &[
     migrate::COMMANDS,
     object::COMMANDS,
     persistence::COMMANDS,
+    replication::COMMANDS,
     pubsub::COMMANDS,
     wait::COMMANDS,
     scan::COMMANDS,

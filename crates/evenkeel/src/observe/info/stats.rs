@@ -31,7 +31,10 @@ pub(super) fn stats(facts: &Facts<'_>, text: &mut Text) {
     text.field("instantaneous_input_repl_kbps", kilobytes(0));
     text.field("instantaneous_output_repl_kbps", kilobytes(0));
     text.field("rejected_connections", server.rejected_connections.load(Relaxed));
-    text.zeros(&["sync_full", "sync_partial_ok", "sync_partial_err"]);
+    let replication = &facts.server.replication.figures;
+    text.field("sync_full", replication.full.load(Relaxed));
+    text.field("sync_partial_ok", replication.partial.load(Relaxed));
+    text.field("sync_partial_err", replication.partial_refused.load(Relaxed));
     text.field("expired_keys", keys.expired);
     text.field("expired_keys_active", keys.expired_in_sweeps);
     text.field("expired_fields", keys.expired_fields);
