@@ -13,6 +13,7 @@ use parking_lot::Mutex;
 
 use crate::blocking::Blocked;
 use crate::net::connection::Connection;
+use crate::pubsub::mail::Mail;
 
 /// One client, as others see it.
 pub(crate) struct ClientInfo {
@@ -35,6 +36,12 @@ pub(crate) struct ClientInfo {
     pub(crate) multi_len: AtomicI32,
     pub(crate) multi_memory: AtomicUsize,
     pub(crate) watched: AtomicU32,
+    /// Channels, patterns and shard channels that it listens to.
+    pub(crate) subscribed: AtomicU32,
+    pub(crate) patterns: AtomicU32,
+    pub(crate) shards: AtomicU32,
+    /// What others have for it.
+    pub(crate) mail: Mail,
     pub(crate) resp: AtomicU8,
     /// Bytes of its requests that are at hand, and of the buffer that it has of its own for them.
     pub(crate) query_used: AtomicUsize,
@@ -92,6 +99,10 @@ impl ClientInfo {
             multi_len: AtomicI32::new(-1),
             multi_memory: AtomicUsize::new(0),
             watched: AtomicU32::new(0),
+            subscribed: AtomicU32::new(0),
+            patterns: AtomicU32::new(0),
+            shards: AtomicU32::new(0),
+            mail: Mail::default(),
             resp: AtomicU8::new(2),
             query_used: AtomicUsize::new(0),
             query_size: AtomicUsize::new(0),
@@ -145,6 +156,12 @@ impl ClientInfo {
         self.query_peak.load(Relaxed).max(ROOM_MIN)
     }
 
+    /// Whether it listens to anything: such clients have a class of their own.
+    #[inline]
+    pub(crate) fn is_subscriber(&self) -> bool {
+        [&self.subscribed, &self.patterns, &self.shards].iter().any(|count| count.load(Relaxed) > 0)
+    }
+
     /// A wait for a key begins or ends.
     pub(crate) fn note_wait(&self, waits: bool, memory: usize, in_timeout: bool) {
         self.blocked.store(waits, Relaxed);
@@ -185,6 +202,7 @@ pub(crate) struct Totals {
     pub(crate) in_timeout: usize,
     pub(crate) watching: usize,
     pub(crate) watched_keys: usize,
+    pub(crate) subscribers: usize,
 }
 
 /// See the module's text.
@@ -269,6 +287,7 @@ impl Clients {
             let watched = client.watched.load(Relaxed) as usize;
             totals.watching += usize::from(watched > 0);
             totals.watched_keys += watched;
+            totals.subscribers += usize::from(client.is_subscriber());
         }
         totals
     }

@@ -26,6 +26,7 @@ use crate::observe::rates::Rates;
 use crate::observe::slowlog::SlowLog;
 use crate::observe::stats::Stats;
 use crate::persist::Persist;
+use crate::pubsub::PubSub;
 use crate::replication;
 use crate::session::Session;
 use crate::waiting::Resumed;
@@ -46,6 +47,7 @@ pub(crate) struct Server {
     pub(crate) stats: Box<[Stats]>,
     pub(crate) inboxes: Box<[Inbox]>,
     pub(crate) pause: Pause,
+    pub(crate) pubsub: PubSub,
     pub(crate) log: Log,
     pub(crate) long: Long,
     pub(crate) persist: Persist,
@@ -91,6 +93,7 @@ impl Server {
         let table = renamed(&settings.rename_command);
         let slowlog = SlowLog::new(2 * workers + 1);
         slowlog.configure(&settings);
+        let pubsub = PubSub::new(&settings);
         Ok(Server {
             keyspace,
             table,
@@ -103,6 +106,7 @@ impl Server {
             stats: (0..2 * workers + 1).map(|_| Stats::new(commands)).collect(),
             inboxes,
             pause: Pause::default(),
+            pubsub,
             log,
             long: Long::default(),
             persist,
@@ -142,6 +146,7 @@ impl Server {
         let _one_at_a_time = self.changing.lock();
         let new = Arc::new(change(&self.settings())?);
         self.slowlog.configure(&new);
+        self.pubsub.configure(&new);
         *self.settings.write() = new;
         self.settings_version.fetch_add(1, Release);
         self.wake_all();

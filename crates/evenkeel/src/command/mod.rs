@@ -34,6 +34,7 @@ pub(crate) mod migrate;
 mod natural;
 pub(crate) mod object;
 mod persistence;
+mod pubsub;
 mod random;
 mod replication;
 pub(crate) mod scan;
@@ -78,6 +79,7 @@ pub(crate) const FAMILIES: &[&[Command]] = &[
     object::COMMANDS,
     persistence::COMMANDS,
     replication::COMMANDS,
+    pubsub::COMMANDS,
     wait::COMMANDS,
     scan::COMMANDS,
     server::COMMANDS,
@@ -150,6 +152,11 @@ impl Flags {
     /// In a cluster, goes where a slot is being moved to, as if ASKING came before it.
     pub(crate) const ASKING: Flags = Flags(1 << 19);
 
+    /// Concerns channels.
+    pub(crate) const PUBSUB: Flags = Flags(1 << 24);
+    /// Allowed in RESP2 to a client that listens to channels.
+    pub(crate) const WHILE_SUBSCRIBED: Flags = Flags(1 << 25);
+
     pub(crate) const fn with(self, other: Flags) -> Flags {
         Flags(self.0 | other.0)
     }
@@ -177,6 +184,7 @@ pub(crate) enum Group {
     Stream,
     Geo,
     HyperLogLog,
+    PubSub,
     Transaction,
     Connection,
     Server,
@@ -195,6 +203,7 @@ impl Group {
             Group::Stream => Some("@stream"),
             Group::Geo => Some("@geo"),
             Group::HyperLogLog => Some("@hyperloglog"),
+            Group::PubSub => Some("@pubsub"),
             Group::Transaction => Some("@transaction"),
             Group::Connection => Some("@connection"),
             Group::Server => None,

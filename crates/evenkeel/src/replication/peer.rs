@@ -39,7 +39,7 @@ const WORD_LEN_MAX: usize = 16 * 1024;
 
 /// See the module's text.
 pub(super) struct Peer {
-    connection: Box<Connection>,
+    connection: Connection,
     pub(super) shared: Arc<Replica>,
     pub(super) introduction: Introduction,
     pub(super) stage: Stage,
@@ -80,7 +80,7 @@ pub(super) enum Word {
 }
 
 impl Peer {
-    pub(super) fn new(connection: Box<Connection>, now_ms: u64, now: Instant) -> Peer {
+    pub(super) fn new(connection: Connection, now_ms: u64, now: Instant) -> Peer {
         let introduction = connection.session.introduction.as_deref().cloned().unwrap_or_default();
         let shared = Arc::new(Replica::new(connection.client().clone(), &introduction, now_ms));
         Peer {

@@ -10,7 +10,7 @@ use crate::replication::peer::{Peer, Stage, Word};
 use crate::replication::replicas::{Asks, Progress};
 
 impl Feed {
-    pub(super) fn welcome(&mut self, connection: Box<Connection>) {
+    pub(super) fn welcome(&mut self, connection: Connection) {
         self.last_token += 1;
         let (token, client) = (self.last_token, connection.client().clone());
         client.token.store(token, Relaxed);

@@ -80,6 +80,7 @@ fn what_is_no_longer_kept_is_sent_anew() {
         wait_until("it is gone", || server.info("connected_slaves") == "0");
         let value = "v".repeat(10_000);
         (0..50).for_each(|n| ok(&mut client, &format!("SET key:{n} {value}")));
+        wait_until("it is in the stream", || number(&server, "master_repl_offset") > 500_000);
         thaw(&replica);
         wait_until("it is sent everything", || number(&server, "sync_full") == 2);
         await_link(&replica);
