@@ -13,6 +13,7 @@ use parking_lot::Mutex;
 
 use crate::blocking::Blocked;
 use crate::net::connection::Connection;
+use crate::pubsub::mail::Mail;
 
 /// One client, as others see it.
 pub(crate) struct ClientInfo {
@@ -35,6 +36,12 @@ pub(crate) struct ClientInfo {
     pub(crate) multi_len: AtomicI32,
     pub(crate) multi_memory: AtomicUsize,
     pub(crate) watched: AtomicU32,
+    /// Channels, patterns and shard channels that it listens to.
+    pub(crate) subscribed: AtomicU32,
+    pub(crate) patterns: AtomicU32,
+    pub(crate) shards: AtomicU32,
+    /// What others have for it.
+    pub(crate) mail: Mail,
     pub(crate) resp: AtomicU8,
     /// Bytes of its requests that are at hand, and of the buffer that it has of its own for them.
     pub(crate) query_used: AtomicUsize,
@@ -50,6 +57,8 @@ pub(crate) struct ClientInfo {
     pub(crate) commands: AtomicU64,
     pub(crate) no_evict: AtomicBool,
     pub(crate) no_touch: AtomicBool,
+    /// It is fed the stream of writes.
+    pub(crate) is_replica: AtomicBool,
     /// Waiting, for a key or for a pause to end.
     pub(crate) blocked: AtomicBool,
     /// Waiting for a key, and not for ever.
@@ -90,6 +99,10 @@ impl ClientInfo {
             multi_len: AtomicI32::new(-1),
             multi_memory: AtomicUsize::new(0),
             watched: AtomicU32::new(0),
+            subscribed: AtomicU32::new(0),
+            patterns: AtomicU32::new(0),
+            shards: AtomicU32::new(0),
+            mail: Mail::default(),
             resp: AtomicU8::new(2),
             query_used: AtomicUsize::new(0),
             query_size: AtomicUsize::new(0),
@@ -102,6 +115,7 @@ impl ClientInfo {
             commands: AtomicU64::new(0),
             no_evict: AtomicBool::new(false),
             no_touch: AtomicBool::new(false),
+            is_replica: AtomicBool::new(false),
             blocked: AtomicBool::new(false),
             in_timeout: AtomicBool::new(false),
             waiting_memory: AtomicUsize::new(0),
@@ -140,6 +154,12 @@ impl ClientInfo {
             return own;
         }
         self.query_peak.load(Relaxed).max(ROOM_MIN)
+    }
+
+    /// Whether it listens to anything: such clients have a class of their own.
+    #[inline]
+    pub(crate) fn is_subscriber(&self) -> bool {
+        [&self.subscribed, &self.patterns, &self.shards].iter().any(|count| count.load(Relaxed) > 0)
     }
 
     /// A wait for a key begins or ends.
@@ -182,6 +202,7 @@ pub(crate) struct Totals {
     pub(crate) in_timeout: usize,
     pub(crate) watching: usize,
     pub(crate) watched_keys: usize,
+    pub(crate) subscribers: usize,
 }
 
 /// See the module's text.
@@ -264,6 +285,7 @@ impl Clients {
             let watched = client.watched.load(Relaxed) as usize;
             totals.watching += usize::from(watched > 0);
             totals.watched_keys += watched;
+            totals.subscribers += usize::from(client.is_subscriber());
         }
         totals
     }

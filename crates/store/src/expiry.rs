@@ -51,6 +51,9 @@ impl Held<'_> {
     /// would be deleted.
     pub fn sweep(&mut self, db: usize, from: usize, to: usize, mut stop: impl FnMut() -> bool) -> Swept {
         let (mut removed, mut at) = (0, from);
+        if self.seat.hides_expired {
+            return Swept { removed, next: None };
+        }
         let to = to.min(SLOTS);
         while at < to {
             let Some(database) = self.keyspace().db_if_used(db) else { break };

@@ -253,7 +253,9 @@ impl<'a> Held<'a> {
     fn live(&mut self, key: &Key<'_>) -> Option<Found> {
         let found = self.slot(key).1.find(key.hash, key.bytes)?;
         match found.entry().deadline() {
-            Some(deadline) if deadline <= self.seat.now_ms => self.expire(key, found, self.seat.keep_expired),
+            Some(deadline) if deadline <= self.seat.now_ms => {
+                self.expire(key, found, self.seat.keeps_expired())
+            }
             _ => Some(found),
         }
     }
@@ -335,7 +337,7 @@ impl<'a> Held<'a> {
         }
         match self.seat.access {
             Access::Lru => {
-                let now = evict::lru_clock(self.seat.now_ms);
+                let now = evict::lru_clock(self.seat.used_ms());
                 // Reading does not dirty the cache line more than once a second.
                 if entry.access() != now {
                     entry.set_access(now);
@@ -346,7 +348,7 @@ impl<'a> Held<'a> {
                 let access = entry.access();
                 entry.set_access(evict::lfu_touched(
                     access,
-                    self.seat.now_ms,
+                    self.seat.used_ms(),
                     log_factor,
                     decay_minutes,
                     random,
@@ -364,8 +366,8 @@ impl<'a> Held<'a> {
 
     fn new_access(&self) -> u32 {
         match self.seat.access {
-            Access::Lru => evict::lru_clock(self.seat.now_ms),
-            Access::Lfu { .. } => evict::lfu_new(self.seat.now_ms),
+            Access::Lru => evict::lru_clock(self.seat.used_ms()),
+            Access::Lfu { .. } => evict::lfu_new(self.seat.used_ms()),
         }
     }
 
@@ -732,6 +734,15 @@ impl<'a> Held<'a> {
         self.keyspace.flush(db, self.seat)
     }
 
+    /// From now on, until this is taken back, no key is removed because its time has passed: neither by who meets it nor
+    /// by a sweep. It is not seen, and stays until it is removed by a command. For a replica, whose primary says when a key
+    /// goes. Everything is held, so there is one moment from which it holds for all threads.
+    pub fn hide_expired(&mut self, hide: bool) {
+        assert!(self.holds_all(), "it begins and ends at one moment");
+        self.keyspace.hide_expired(hide);
+        self.seat.hides_expired = hide;
+    }
+
     /// Makes a database ready for its first key, which would do that itself: half a megabyte more at that moment could
     /// be more than `maxmemory` admits.
     pub fn open(&mut self, db: usize) {
@@ -885,7 +896,7 @@ impl Drop for Held<'_> {
 /// Locks slots, given in ascending order.
 fn lock_all(keyspace: &Keyspace, seat: &mut Seat, places: &[Place]) {
     // Checked before the first lock is taken: a panic between two would leave the first one locked.
-    assert!(places.last().is_none_or(|place| place.db() < keyspace.databases()), "no such database");
+    assert!(places.last().is_none_or(|place| place.db() < keyspace.all_databases()), "no such database");
     for place in places {
         lock(keyspace, seat, *place);
     }

@@ -35,11 +35,18 @@ const RETIRED_BYTES: usize = 256 * 1024;
 pub struct Seat {
     /// The time by which keys are expired. Whoever drives the seat keeps it current.
     pub now_ms: Millis,
+    /// The time at which keys are used when `now_ms` is before it: for who runs again what a log tells, which is to find
+    /// nothing expired.
+    pub played_ms: Millis,
     pub access: Access,
     /// CLIENT NO-TOUCH: reads leave no mark.
     pub no_touch: bool,
     /// DEBUG SET-ACTIVE-EXPIRE and paused writes: expired keys are hidden but not removed.
     pub keep_expired: bool,
+    /// The same for all seats at once, as a replica has it; see [`crate::Held::hide_expired`].
+    pub(crate) hides_expired: bool,
+    /// What it does is not logged: it does again what somebody else's log tells.
+    pub is_mute: bool,
     pub tally: Arc<Tally>,
     /// A clock for `lock_wait`.
     pub ticks: fn() -> u64,
@@ -129,9 +136,12 @@ impl Seat {
     pub(crate) fn new(index: usize, tally: Arc<Tally>, left_behind: Arc<LeftBehind>, random: u64) -> Seat {
         Seat {
             now_ms: 0,
+            played_ms: 0,
             access: Access::Lru,
             no_touch: false,
             keep_expired: false,
+            hides_expired: false,
+            is_mute: false,
             tally,
             ticks: || 0,
             lock_wait: 0,
@@ -172,6 +182,18 @@ impl Seat {
     /// The same for what was cut off a collection.
     pub(crate) fn discard_cut(&mut self, cut: Cut) {
         self.trash.extend(Trash::of_cut(cut, FREE_BLOCKS_MAX));
+    }
+
+    /// The time for the marks of use.
+    #[inline]
+    pub(crate) fn used_ms(&self) -> Millis {
+        self.now_ms.max(self.played_ms)
+    }
+
+    /// Whether expired keys stay where they are, and are only not seen.
+    #[inline]
+    pub(crate) fn keeps_expired(&self) -> bool {
+        self.keep_expired || self.hides_expired
     }
 
     /// The seat's number, from 1 on.

@@ -7,6 +7,7 @@
 pub(crate) mod aof;
 pub(crate) mod end;
 pub(crate) mod load;
+mod pace;
 pub(crate) mod points;
 mod recorder;
 pub(crate) mod reload;
@@ -82,6 +83,8 @@ pub(crate) enum Cancelled {
 pub(crate) struct Running {
     /// It is to be the base of an append-only file.
     pub(crate) is_rewrite: bool,
+    /// It goes to replicas.
+    pub(crate) is_sync: bool,
     pub(crate) since_s: u64,
 }
 
@@ -107,6 +110,8 @@ pub(crate) const NO_SNAPSHOT: u8 = 1 << 1;
 pub(crate) const NO_LOG: u8 = 1 << 2;
 /// More of the log waits to be written than may wait: writes wait, too.
 pub(crate) const CROWDED: u8 = 1 << 3;
+/// There are not as many good replicas as there have to be.
+pub(crate) const NO_REPLICAS: u8 = 1 << 4;
 
 impl Obstacles {
     #[inline]
@@ -150,6 +155,9 @@ impl Persist {
                  errors during writes if RDB snapshotting fails (stop-writes-on-bgsave-error option). Please check the \
                  Redis logs for details about the RDB error.",
             ));
+        }
+        if any & NO_REPLICAS != 0 && has(row, session, Flags::WRITE) {
+            return Some(Error::text("NOREPLICAS Not enough good replicas to write."));
         }
         None
     }
@@ -217,9 +225,9 @@ impl Persist {
         self.cancel(|_| true);
     }
 
-    /// Gives up the snapshot that is being taken, and one that is to come; not the base of an append-only file.
+    /// Gives up the snapshot that is being taken, and one that is to come; not the base of an append-only file, or what goes to replicas.
     pub(crate) fn cancel_save(&self) -> Cancelled {
-        self.cancel(|running| !running.is_rewrite)
+        self.cancel(|running| !running.is_rewrite && !running.is_sync)
     }
 
     fn cancel(&self, which: impl FnOnce(Running) -> bool) -> Cancelled {
@@ -239,12 +247,24 @@ impl Persist {
             return false;
         }
         let now_s = crate::clock::unix_ms() / 1000;
-        state.running = Some(Running { is_rewrite, since_s: now_s });
+        state.running = Some(Running { is_rewrite, is_sync: false, since_s: now_s });
         if is_rewrite {
             (state.last_rewrite_attempt_s, state.rewrite_scheduled) = (now_s, false);
         } else {
             (state.last_attempt_s, state.save_scheduled) = (now_s, false);
         }
+        self.cancelled.store(false, Release);
+        true
+    }
+
+    /// Claims that a snapshot is being taken for replicas; `false`: one is being taken. [`rewrite::release`] gives it back.
+    pub(crate) fn claim_sync(&self) -> bool {
+        let mut state = self.state.lock();
+        if state.running.is_some() {
+            return false;
+        }
+        let since_s = crate::clock::unix_ms() / 1000;
+        state.running = Some(Running { is_rewrite: false, is_sync: true, since_s });
         self.cancelled.store(false, Release);
         true
     }

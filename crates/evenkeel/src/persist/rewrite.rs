@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::*;
 use std::time::Instant;
 
+use evenkeel_rdb::Version;
 use evenkeel_rdb::aof::{Directory, Since};
 
 use super::{aof, snapshot};
@@ -57,15 +58,17 @@ pub(crate) fn follow_soon(server: &Arc<Server>) {
 }
 
 /// Gives the claim back without a result.
-pub(super) fn release(server: &Server) {
+pub(crate) fn release(server: &Server) {
     server.persist.state.lock().running = None;
     server.persist.ended.notify_all();
 }
 
 /// Ends the log. What has been logged is on disk when this returns.
 pub(super) fn turn_off(server: &Server) {
-    with_all_held(server, |held| held.turn_log(false));
+    let place = aof::place(server);
+    with_all_held(server, |held| held.dismiss(place));
     aof::stop(server);
+    server.keyspace.journal.vacate(place);
     server.log.notice("The append-only file is off.");
 }
 
@@ -96,8 +99,12 @@ pub(crate) fn go_on(server: &Arc<Server>, mut directory: Directory, found: bool)
     figures.size.store(size, Relaxed);
     figures.base_size.store(size, Relaxed);
     *server.persist.aof.directory.lock() = Some(directory);
-    let number = with_all_held(server, |held| held.turn_log(true));
-    aof::start(server, file, number).map_err(|error| say(&error))?;
+    let reader = with_all_held(server, |held| held.join_log());
+    let number = reader.last();
+    if let Err(error) = aof::start(server, file, reader) {
+        with_all_held(server, |held| aof::forget(server, held));
+        return Err(say(&error));
+    }
     // Without a base, the incremental files are all the data.
     server.persist.aof.note_base(number);
     Ok(())
@@ -166,22 +173,23 @@ pub(crate) fn open(settings: &Settings) -> Result<Directory, evenkeel_rdb::aof::
 
 fn write_base(server: &Arc<Server>, settings: &Arc<Settings>, draft: &File, log: Log) -> io::Result<()> {
     let aof = &server.persist.aof;
-    let file = snapshot::open(draft, settings, true)?;
+    let file = snapshot::open(draft, settings, Version::V10, true)?;
     let (before, mut started, mut last) = (aof.switches(), Ok(()), 0);
     let since = match log {
         Log::GoesOn => None,
         Log::Begins(_) => Some(Since::Draft),
         Log::None => Some(Since::Number(u64::MAX)),
     };
-    let file = snapshot::take(server, settings, file, draft, |held| match log {
+    let file = snapshot::take(server, settings, file, Some(draft), |held| match log {
         Log::GoesOn => {
             last = held.keyspace().journal.last();
             aof.switch_behind(last);
         }
         Log::Begins(file) => {
-            last = held.turn_log(true);
+            let reader = held.join_log();
+            last = reader.last();
             aof.figures.size.store(0, Relaxed);
-            started = aof::start(server, file, last);
+            started = aof::start(server, file, reader).inspect_err(|_| aof::forget(server, held));
         }
         Log::None => {}
     })?;

@@ -18,6 +18,7 @@ use evenkeel_store::snapshot::Walk;
 use evenkeel_store::{Held, Seat, memory};
 
 use super::Progress;
+use super::pace::{NAP_MAX, Pace, Paced};
 use super::recorder::Recorder;
 use crate::clock;
 use crate::config::Settings;
@@ -28,9 +29,6 @@ const REDIS_VERSION: &str = "7.0.15";
 
 /// Bytes after which the kernel is asked to write what it has, so that the sync at the end has little to do.
 const SYNC_BYTES: u64 = 32 << 20;
-
-/// How long a throttled snapshot sleeps at once: what writers hand over meanwhile is taken in between.
-const NAP: Duration = Duration::from_millis(5);
 
 /// Why a snapshot cannot begin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -109,9 +107,9 @@ struct Taken {
 fn write_file(server: &Arc<Server>, settings: &Arc<Settings>, path: &Path) -> io::Result<Taken> {
     let began = Instant::now();
     let beside = Beside::create(path)?;
-    let file = open(&beside.file, settings, false)?;
+    let file = open(&beside.file, settings, Version::V10, false)?;
     let mut dirty = 0;
-    let file = take(server, settings, file, &beside.file, |held| {
+    let file = take(server, settings, file, Some(&beside.file), |held| {
         dirty = held.keyspace().total().dirty;
     })?;
     let len = finish(file, &beside.file)?;
@@ -119,12 +117,13 @@ fn write_file(server: &Arc<Server>, settings: &Arc<Settings>, path: &Path) -> io
     Ok(Taken { dirty, bytes: len, took: began.elapsed() })
 }
 
-/// Writes the beginning of a file.
-pub(super) fn open<'f>(
-    disk: &'f File,
+/// Writes the beginning of a file, for readers of this version.
+pub(crate) fn open<W: Write>(
+    out: W,
     settings: &Settings,
+    version: Version,
     aof_base: bool,
-) -> io::Result<FileWriter<&'f File>> {
+) -> io::Result<FileWriter<W>> {
     let origin = Origin {
         redis_version: REDIS_VERSION,
         created: clock::unix_ms() / 1000,
@@ -132,13 +131,13 @@ pub(super) fn open<'f>(
         aof_base,
         replication: None,
     };
-    let mut file = FileWriter::new(disk, Version::V10, settings.rdbchecksum)?;
+    let mut file = FileWriter::new(out, version, settings.rdbchecksum)?;
     file.origin(&origin)?;
     Ok(file)
 }
 
 /// Writes the end of a file, and its beginning anew if that has to say something else; returns how many bytes it has.
-pub(super) fn finish(file: FileWriter<&File>, mut disk: &File) -> io::Result<u64> {
+pub(crate) fn finish(file: FileWriter<&File>, mut disk: &File) -> io::Result<u64> {
     let Finished { len, header, .. } = file.finish()?;
     if let Some(header) = header {
         disk.seek(io::SeekFrom::Start(0))?;
@@ -148,14 +147,14 @@ pub(super) fn finish(file: FileWriter<&File>, mut disk: &File) -> io::Result<u64
 }
 
 /// Takes a snapshot into a file whose beginning has been written. `at_start` is called with everything held at the moment
-/// that the snapshot is of.
-pub(super) fn take<'f>(
+/// that the snapshot is of. `disk`: where it goes, if that is a disk.
+pub(crate) fn take<W: Write>(
     server: &Arc<Server>,
     settings: &Arc<Settings>,
-    file: FileWriter<&'f File>,
-    disk: &File,
+    file: FileWriter<W>,
+    disk: Option<&File>,
     at_start: impl FnOnce(&mut Held<'_>),
-) -> io::Result<FileWriter<&'f File>> {
+) -> io::Result<FileWriter<W>> {
     let mut seat = server.persist.seat.lock();
     let (keyspace, progress) = (&server.keyspace, &server.persist.progress);
     seat.now_ms = clock::unix_ms();
@@ -163,8 +162,7 @@ pub(super) fn take<'f>(
     progress.begin(sizes.iter().flatten().map(|(keys, _)| keys).sum());
     let now_ms = seat.now_ms;
     let recorder = || Recorder::new(file, settings.clone(), progress, now_ms, sizes);
-    let mut recorder = memory::aside(recorder);
-    let pace = Pace::new(settings);
+    let mut recorder = Paced::new(memory::aside(recorder), Pace::new(settings), keyspace, progress);
     // It goes to its end even if nobody wants it any more: the epoch of all entries must be the same again.
     let (mut cause, mut synced) = (None, 0);
     while !walk.is_done() {
@@ -174,11 +172,11 @@ pub(super) fn take<'f>(
         }
         let stepped = catch_unwind(AssertUnwindSafe(|| {
             walk.step(keyspace, &mut seat, &mut recorder);
-            recorder.encode();
-            let written = recorder.written();
-            while pace.is_ahead(written, progress) && !server.persist.is_cancelled() {
-                std::thread::sleep(NAP);
-                walk.take_kept(keyspace, &mut recorder);
+            recorder.sink.encode();
+            recorder.rest();
+            while recorder.is_ahead() && !server.persist.is_cancelled() {
+                std::thread::sleep(NAP_MAX);
+                walk.take_kept(keyspace, &mut recorder.sink);
             }
         }));
         if stepped.is_err() {
@@ -187,14 +185,17 @@ pub(super) fn take<'f>(
             continue;
         }
         progress.walked.store((walk.progress() * 10_000.0) as u64, Relaxed);
-        let written = recorder.written();
-        if settings.rdb_save_incremental_fsync && written - synced >= SYNC_BYTES {
+        let written = recorder.sink.written();
+        if let Some(disk) = disk
+            && settings.rdb_save_incremental_fsync
+            && written - synced >= SYNC_BYTES
+        {
             start_writeback(disk, synced, written);
             synced = written;
         }
         if server.persist.is_cancelled() {
             cause = Some(io::Error::other("it was cancelled"));
-        } else if let Some(error) = recorder.error() {
+        } else if let Some(error) = recorder.sink.error() {
             cause = Some(io::Error::new(error.kind(), error.to_string()));
         }
     }
@@ -207,8 +208,8 @@ pub(super) fn take<'f>(
             Err(error)
         }
         None => {
-            rest.finish(&mut recorder);
-            memory::aside(|| recorder.finish())
+            rest.finish(keyspace, &mut recorder.sink);
+            memory::aside(|| recorder.sink.finish())
         }
     };
     memory::end_aside();
@@ -243,32 +244,6 @@ impl evenkeel_store::snapshot::Sink for Nowhere {
 
     fn share(&mut self, _: u32, _: evenkeel_store::View<'_>) -> usize {
         0
-    }
-}
-
-/// `snapshot-max-mbps`, and the delay for each key that tests ask for.
-struct Pace {
-    since: Instant,
-    bytes_per_s: f64,
-    s_per_key: f64,
-}
-
-impl Pace {
-    fn new(settings: &Settings) -> Pace {
-        let delay_us = f64::from(settings.rdb_key_save_delay);
-        Pace {
-            since: Instant::now(),
-            bytes_per_s: f64::from(settings.snapshot_max_mbps) * 1e6,
-            s_per_key: if delay_us < 0.0 { -delay_us * 1e-9 } else { delay_us * 1e-6 },
-        }
-    }
-
-    /// Whether more has been written than there was time for.
-    fn is_ahead(&self, written: u64, progress: &Progress) -> bool {
-        let elapsed = self.since.elapsed().as_secs_f64();
-        let by_bytes = self.bytes_per_s > 0.0 && written as f64 > self.bytes_per_s * elapsed;
-        let by_keys = self.s_per_key > 0.0 && progress.keys.load(Relaxed) as f64 * self.s_per_key > elapsed;
-        by_bytes || by_keys
     }
 }
 
