@@ -61,6 +61,13 @@ enum Verb {
         #[command(flatten)]
         output: Output,
     },
+    /// What changed from one recording to another
+    Diff {
+        before: PathBuf,
+        after: PathBuf,
+        #[command(flatten)]
+        output: Output,
+    },
     /// Threads of a process or recording: where their time goes
     Threads(Question),
     /// System calls by thread and descriptor, with the descriptor's role
@@ -146,6 +153,15 @@ fn run(verb: Verb) -> Result<()> {
             recording::save(&recording, &output)
         }
         Verb::Explain { file, output } => explain(&recording::load(&file)?, &output),
+        Verb::Diff { before, after, output } => {
+            let comparison = analyse::compare(&recording::load(&before)?, &recording::load(&after)?);
+            let text = if output.json {
+                serde_json::to_string_pretty(&comparison)? + "\n"
+            } else {
+                report::comparison(&comparison)
+            };
+            print(&text)
+        }
         Verb::Threads(question) => answer(question, report::tables::threads),
         Verb::Syscalls(question) => answer(question, report::tables::calls),
         Verb::Sockets(question) => answer(question, report::tables::sockets),

@@ -12,6 +12,8 @@ pub(crate) struct Evidence {
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct Finding {
     pub(crate) rule: &'static str,
+    /// What it is about, without figures: the same cause in another recording has the same.
+    pub(crate) subject: String,
     /// One sentence, without a full stop.
     pub(crate) title: String,
     /// Of the critical thread's time; none for causes outside of it.
@@ -34,6 +36,7 @@ impl Finding {
         let share = share.clamp(0.0, 0.99);
         Finding {
             rule,
+            subject: String::new(),
             title,
             share: Some(share),
             ceiling: 1.0 / (1.0 - share),
@@ -52,6 +55,12 @@ impl Finding {
 
     pub(crate) fn evidence(mut self, what: String, command: impl Into<Option<String>>) -> Finding {
         self.evidence.push(Evidence { what, command: command.into() });
+        self
+    }
+
+    /// For rules that may find several causes.
+    pub(crate) fn about(mut self, subject: impl Into<String>) -> Finding {
+        self.subject = subject.into();
         self
     }
 

@@ -5,12 +5,14 @@
 //! findings, or says what rules its cause out, or that this tier does not show it. Findings are ranked by what mending them
 //! could gain at most, times how sure they are.
 
+mod compare;
 mod critical;
 mod finding;
 mod rules;
 mod stacks;
 mod view;
 
+pub(crate) use compare::{Comparison, Fate, Part, compare};
 #[cfg(feature = "bpf")]
 pub(crate) use critical::IDLE_CALLS;
 pub(crate) use critical::{Budget, budget};
@@ -67,6 +69,13 @@ pub(crate) struct RuledOut {
 }
 
 pub(crate) fn diagnose(recording: &Recording) -> Diagnosis {
+    let mut diagnosis = examine(recording);
+    diagnosis.findings.truncate(FINDINGS_MAX);
+    diagnosis
+}
+
+/// As `diagnose`, with every finding.
+fn examine(recording: &Recording) -> Diagnosis {
     let Some(critical) = critical::choose(recording) else {
         return inconclusive(None, "no thread of it could be read".to_string());
     };
@@ -84,7 +93,6 @@ pub(crate) fn diagnose(recording: &Recording) -> Diagnosis {
         }
     }
     findings.sort_by(|a, b| b.rank().total_cmp(&a.rank()).then_with(|| a.rule.cmp(b.rule)));
-    findings.truncate(FINDINGS_MAX);
     let (verdict, sentence) = judge(&view, &findings);
     Diagnosis { verdict, sentence, critical: Some(critical), findings, ruled_out }
 }

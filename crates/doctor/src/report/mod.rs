@@ -5,4 +5,4 @@ pub(crate) mod tables;
 mod terminal;
 
 pub(crate) use json::json;
-pub(crate) use terminal::terminal;
+pub(crate) use terminal::{comparison, terminal};

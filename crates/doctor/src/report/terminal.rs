@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use crate::analyse::{Budget, Diagnosis, Finding};
+use crate::analyse::{Budget, Comparison, Diagnosis, Fate, Finding, Part};
 use crate::recording::{Health, Recording};
 
 /// Lines are wrapped here; most terminals are wider, and readers are not.
@@ -111,6 +111,45 @@ fn show_health(out: &mut String, health: &Health, seconds: f64) {
     paragraph(out, "", &text);
     for note in &health.notes {
         paragraph(out, "  note: ", note);
+    }
+}
+
+/// Two recordings: what changed, and where it is seen.
+pub(crate) fn comparison(comparison: &Comparison) -> String {
+    let mut out = String::new();
+    paragraph(&mut out, "before: ", &comparison.before.sentence);
+    paragraph(&mut out, "after:  ", &comparison.after.sentence);
+    out.push('\n');
+    for (index, change) in comparison.changes.iter().enumerate() {
+        let fate = match change.fate {
+            Fate::Appeared => "appeared",
+            Fate::Gone => "gone",
+            Fate::Changed => "changed",
+        };
+        paragraph(&mut out, &format!("{}. {fate}: ", index + 1), &format!("{}.", change.title));
+        let (before, after) = (change.before * 100.0, change.after * 100.0);
+        paragraph(
+            &mut out,
+            "   ",
+            &format!("[{}; {before:.1}% > {after:.1}% of the critical thread's time]", change.rule),
+        );
+    }
+    if comparison.changes.is_empty() {
+        line(&mut out, "No finding came, went, or changed by more than chance does.");
+    }
+    show_parts(&mut out, "Functions, with what they call, of its CPU time:", &comparison.functions);
+    show_parts(&mut out, "System calls, of its CPU time:", &comparison.calls);
+    out
+}
+
+fn show_parts(out: &mut String, title: &str, parts: &[Part]) {
+    if parts.is_empty() {
+        return;
+    }
+    line(out, &format!("\n{title}"));
+    for part in parts {
+        let (before, after) = (part.before * 100.0, part.after * 100.0);
+        line(out, &format!("  {before:>6.1}% > {after:>6.1}%  {:+6.1}  {}", after - before, part.name));
     }
 }
 

@@ -7,6 +7,7 @@
 //! doctor finds is that the machine is busy, and it would be right.
 
 mod corpus;
+mod refusals;
 mod stage;
 
 use std::time::Duration;
@@ -69,6 +70,28 @@ fn feeding_four_replicas_is_the_first_finding() {
     };
     seen.expect_first("R2");
     assert!(seen.titles()[0].starts_with("Feeding 4 replicas takes "), "{seen}");
+}
+
+#[test]
+#[ignore = "long"]
+fn what_a_replica_added_is_the_first_change() {
+    let _stage = stage();
+    let folder = std::env::temp_dir().join(format!("doctor-diff-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).expect("a private folder");
+    let file = |name: &str| folder.join(name).to_str().expect("text").to_string();
+    for replicas in [0, 1] {
+        let (primary, _replicas) = with_replicas(replicas);
+        let _load = Load::start(primary.port(), PIPELINED);
+        let kept = file(&replicas.to_string());
+        let seen = diagnose_with("recorded for a comparison", primary.pid(), &["--record", &kept]);
+        if seen.in_kernel().is_none() {
+            return;
+        }
+    }
+    let changes = stage::doctor_json(&["diff", "--json", &file("0"), &file("1")]);
+    assert_eq!(changes["changes"][0]["subject"], "feeding replicas", "{:#}", changes["changes"]);
+    assert_eq!(changes["changes"][0]["fate"], "appeared", "{:#}", changes["changes"]);
+    std::fs::remove_dir_all(&folder).expect("removed");
 }
 
 fn syncing() -> (Server, Load) {

@@ -99,17 +99,19 @@ pub(crate) fn diagnose(case: &str, pid: u32) -> Seen {
 pub(crate) fn diagnose_with(case: &str, pid: u32, more: &[&str]) -> Seen {
     std::thread::sleep(WARM_UP);
     let pid = pid.to_string();
-    let output = Command::new(env!("CARGO_BIN_EXE_evenkeel-doctor"))
-        .args(["diagnose", "--json", "--seconds", SECONDS, "--pid", &pid])
-        .args(more)
-        .output()
-        .expect("the doctor was built for this test");
-    let errors = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{case}: {errors}");
-    let report: Value = serde_json::from_slice(&output.stdout).expect("--json prints JSON");
+    let report = doctor_json(&[&["diagnose", "--json", "--seconds", SECONDS, "--pid", &pid], more].concat());
     let seen = Seen { report };
     println!("case: {case} | {} | {}", seen.tier(), seen.text_at("sentence"));
     seen
+}
+
+/// What the doctor prints with `--json` among its arguments.
+#[track_caller]
+pub(crate) fn doctor_json(args: &[&str]) -> Value {
+    let output = Command::new(env!("CARGO_BIN_EXE_evenkeel-doctor")).args(args).output();
+    let output = output.expect("the doctor was built for this test");
+    assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
+    serde_json::from_slice(&output.stdout).expect("--json prints JSON")
 }
 
 impl Seen {

@@ -59,6 +59,7 @@ pub(crate) fn small_calls(view: &View<'_>) -> Outcome {
             let finding = Finding::new("R12", share * refused, view.confidence(0.7, false), title);
             findings.push(
                 finding
+                    .about(verb)
                     .evidence(format!("{:.0} such calls a second", view.per_second(sum.would_block)), command)
                     .next("Stop after a read that was not filled; wait for the event before the next."),
             );
@@ -72,6 +73,7 @@ pub(crate) fn small_calls(view: &View<'_>) -> Outcome {
             finding.ceiling = 1.0 / (1.0 - share * 0.8);
             findings.push(
                 finding
+                    .about(verb)
                     .evidence(format!("{} calls, {} bytes", done, sum.bytes), command)
                     .next("Clients that send a request in pieces, or one at a time: batch or pipeline."),
             );
@@ -106,6 +108,7 @@ pub(crate) fn useless_wakeups(view: &View<'_>) -> Outcome {
         let command = format!("strace -c -f -e trace=accept4 -p {}", view.pid());
         findings.push(
             Finding::new("R7", view.share(accepts.cpu_ns), view.confidence(0.7, false), title)
+                .about("accepts")
                 .evidence(format!("{} accepts, {} in vain", accepts.count, accepts.would_block), command)
                 .next("EPOLLEXCLUSIVE, or a listener for each thread with SO_REUSEPORT."),
         );

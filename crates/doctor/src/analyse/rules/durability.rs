@@ -65,6 +65,7 @@ fn finding(view: &View<'_>, name: &str, role: Role, calls: &[&Call], waited: u64
     }
     let trace = format!("strace -f -T -e trace={name} -p {}", view.pid());
     let mut finding = Finding::new("R3", share, view.confidence(0.95, false), title)
+        .about(format!("{name} on {}", role.plural()))
         .evidence(what, trace)
         .next(match role {
             Role::AppendOnlyFile => {

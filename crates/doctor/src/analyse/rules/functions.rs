@@ -115,6 +115,7 @@ pub(crate) fn hot(view: &View<'_>) -> Outcome {
             )
             .next("Look at it in the flame graph (--html FILE): what it calls, and who calls it that often.")
             .frames([hot.name.to_string()])
+            .about(hot.name)
         });
     Outcome::found_or(findings.collect(), || "no function of its own has 5%".to_string())
 }
@@ -151,6 +152,7 @@ pub(crate) fn chores(view: &View<'_>) -> Outcome {
             let perf = format!("perf record -F 199 -p {} -- sleep 10; perf report --sort symbol", view.pid());
             finding
                 .evidence(format!("{} of CPU samples", percent(share)), perf)
+                .about(chore.name)
                 .next(chore.next)
                 .frames(chore.functions.iter().map(ToString::to_string))
         })

@@ -37,6 +37,7 @@ fn full(view: &View<'_>, listener: &Listener) -> Option<Finding> {
         let finding = Finding::outside("R10", 3.0, view.confidence(0.95, false).max(0.9), title);
         return Some(
             finding
+                .about(address.as_str())
                 .evidence(waited, command)
                 .evidence("drops of all listeners".to_string(), "nstat -az TcpExtListenDrops".to_string())
                 .next("Raise the backlog of listen() and net.core.somaxconn; accept in a loop until EAGAIN."),
@@ -50,6 +51,7 @@ fn full(view: &View<'_>, listener: &Listener) -> Option<Finding> {
     let title = format!("Connections wait to be accepted on {address} while the server sleeps");
     Some(
         Finding::outside("R10", 2.0, view.confidence(0.8, false), title)
+            .about(address.as_str())
             .evidence(format!("{} of the looks found somebody waiting; {waited}", percent(seen)), command)
             .next("An edge-triggered listener must be drained until EAGAIN at each event; or use level-triggered."),
     )

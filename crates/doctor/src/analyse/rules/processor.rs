@@ -22,6 +22,7 @@ pub(crate) fn waiting_for_a_cpu(view: &View<'_>) -> Outcome {
         let title = format!("The hypervisor gives {} of the machine's CPU time to others", percent(steal));
         findings.push(
             Finding::new("R8", steal, view.confidence(0.8, false), title)
+                .about("steal")
                 .evidence(format!("steal {}", percent(steal)), "vmstat 1   # column st".to_string())
                 .next("Another type of machine, or another host."),
         );

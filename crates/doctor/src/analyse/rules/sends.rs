@@ -86,6 +86,7 @@ fn replicas(view: &View<'_>, sent: f64) -> Option<Finding> {
     let trace = format!("strace -c -f -e trace=write -e fd={fd} -p {}", view.pid());
     Some(
         Finding::new("R2", fed + sent, view.confidence(0.9, true), title)
+            .about("feeding replicas")
             .evidence(format!("{} of CPU samples are inside functions that feed replicas", percent(fed)), perf)
             .evidence(format!("writes to replicas take {}", percent(sent)), trace)
             .next("Chain replicas behind one another, or use a server that copies a command once for all of them.")
@@ -105,6 +106,7 @@ fn sending(view: &View<'_>, role: Role, share: f64) -> Finding {
     let mut finding = Finding::new("R2", share, view.confidence(0.5, false), title);
     finding.ceiling = 1.0 / (1.0 - share / 2.0);
     finding
+        .about(role.plural())
         .evidence(
             format!("{:.0} calls a second to {}", view.per_second(calls), role.plural()),
             format!("strace -c -f -e trace=write,writev,sendto,sendmsg -p {}", view.pid()),
