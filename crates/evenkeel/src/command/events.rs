@@ -26,6 +26,9 @@ enum Name {
 
 use Name::{By, Is};
 
+/// Class and name of the event of a deadline, and whether a call gives one.
+type Expires = (u32, &'static str, fn(&Args<'_>) -> bool);
+
 /// What a command's changes are called.
 struct Rule {
     commands: &'static [&'static str],
@@ -33,8 +36,8 @@ struct Rule {
     name: Name,
     /// Said of a key that is gone, before `del`: its last element was taken. Otherwise only `del` is said.
     empties: bool,
-    /// Whether a call gives the keys that it writes a deadline, and what that is called.
-    expires: Option<(u32, &'static str, fn(&Args<'_>) -> bool)>,
+    /// For commands that give the keys that they write a deadline.
+    expires: Option<Expires>,
     /// It looks for keys to read, too.
     reads: bool,
     /// Writes a key in several steps, which are one event.

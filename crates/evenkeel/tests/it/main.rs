@@ -15,6 +15,7 @@ mod moving;
 mod network;
 mod notices;
 mod operator;
+mod replication;
 mod stress;
 mod sync;
 
