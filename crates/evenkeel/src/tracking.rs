@@ -261,6 +261,10 @@ impl Tracking {
                 _ => {}
             }
         }
+    }
+
+    /// Keys are about to be let go of: tells those whose prefixes fit of all that has been done to them.
+    pub(crate) fn let_go(&self, events: &[Event]) {
         if self.prefix_count.load(Relaxed) > 0 {
             self.broadcast(events);
         }
@@ -330,7 +334,7 @@ impl Tracking {
 
     /// All keys of a database are gone: everything that anybody has read is forgotten, and all are told.
     pub(crate) fn flushed(&self) {
-        if !self.is_needed() {
+        if !self.is_needed() && self.keys() == 0 {
             return;
         }
         for shelf in &self.shelves {

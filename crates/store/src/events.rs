@@ -16,8 +16,11 @@ use crate::key::Place;
 
 /// Who hears what happens.
 pub trait Listener: Send + Sync {
-    /// The keys are still held by this thread. Must not wait for anybody who may wait for keys.
+    /// What one command has done. The keys are still held by this thread; must not wait for anybody who may wait for keys.
     fn hear(&self, events: &[Event]);
+
+    /// All that has been done under locks that are about to be released, every part of which has been heard.
+    fn let_go(&self, events: &[Event]);
 }
 
 /// What has happened to a key.
@@ -131,20 +134,38 @@ impl Held<'_> {
         self.seat.events.len()
     }
 
-    /// Hands what has been noted to the listener: when the keys are let go of, and before that whenever a command is done,
-    /// so that what the next one of a transaction reads is not mixed up with what this one has changed.
+    /// A command is done: hands what it has done to the listener. Otherwise what the next one of a transaction reads would
+    /// seem to have been changed by this one.
     #[inline]
-    pub fn tell_listener(&mut self) {
-        if !self.seat.events.is_empty() {
-            self.tell_listener_now();
+    pub fn report_events(&mut self) {
+        if self.seat.events_heard < self.seat.events.len() {
+            self.report_events_now();
         }
     }
 
     #[cold]
-    fn tell_listener_now(&mut self) {
-        let events = std::mem::take(&mut self.seat.events);
+    fn report_events_now(&mut self) {
         if let Some(listener) = self.keyspace().events.listener.get() {
-            listener.hear(&events);
+            listener.hear(&self.seat.events[self.seat.events_heard..]);
         }
+        self.seat.events_heard = self.seat.events.len();
+    }
+
+    /// The keys are about to be let go of.
+    #[inline]
+    pub(crate) fn tell_listener(&mut self) {
+        if !self.seat.events.is_empty() {
+            self.report_events();
+            self.end_events();
+        }
+    }
+
+    #[cold]
+    fn end_events(&mut self) {
+        if let Some(listener) = self.keyspace().events.listener.get() {
+            listener.let_go(&self.seat.events);
+        }
+        self.seat.events.clear();
+        self.seat.events_heard = 0;
     }
 }

@@ -66,6 +66,8 @@ pub struct Seat {
     pub(crate) kept: Vec<Kept>,
     /// What has happened to the keys that are held.
     pub(crate) events: Vec<Event>,
+    /// How many of them the listener has heard.
+    pub(crate) events_heard: usize,
     /// The number of the client whose command is being run, while somebody wants to hear what happens.
     pub acting: u64,
     /// What has been logged since then.
@@ -156,6 +158,7 @@ impl Seat {
             epoch: false,
             kept: Vec::new(),
             events: Vec::new(),
+            events_heard: 0,
             acting: 0,
             draft: Draft::default(),
             logged_aside: 0,

@@ -183,7 +183,7 @@ impl Call<'_, '_> {
         let done = f(self);
         self.held.seat.acting = actor;
         self.name_events(row, before);
-        self.held.tell_listener();
+        self.held.report_events();
         done
     }
 

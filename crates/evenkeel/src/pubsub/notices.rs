@@ -96,6 +96,12 @@ impl Notices {
 }
 
 impl Listener for Notices {
+    fn let_go(&self, events: &[Event]) {
+        if self.tracking.is_needed() {
+            self.tracking.let_go(events);
+        }
+    }
+
     fn hear(&self, events: &[Event]) {
         if self.tracking.is_needed() {
             self.tracking.hear(events);
