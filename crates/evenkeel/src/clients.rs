@@ -189,7 +189,7 @@ const QUERY_PEAK_MS: u64 = 500;
 /// Bytes of an idle client: its entry here, and its connection.
 const BASE: usize = size_of::<ClientInfo>() + size_of::<Connection>();
 
-/// Figures over all clients.
+/// Figures over all clients but replicas.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Totals {
     pub(crate) count: usize,
@@ -250,7 +250,9 @@ impl Clients {
     /// The clients that take most memory, as many as have to go for the others to take at most `limit` bytes; those
     /// that may not be evicted are counted and stay.
     pub(crate) fn beyond(&self, limit: usize) -> Vec<Arc<ClientInfo>> {
-        let clients = self.list();
+        let mut clients = self.list();
+        // What waits for a replica is the stream, of which there is one for all of them.
+        clients.retain(|client| !client.is_replica.load(Relaxed));
         let mut sum: usize = clients.iter().map(|client| client.memory()).sum();
         if sum <= limit {
             return Vec::new();
@@ -272,10 +274,10 @@ impl Clients {
         beyond
     }
 
-    /// Figures over all clients.
+    /// Figures over all clients but replicas.
     pub(crate) fn totals(&self) -> Totals {
         let mut totals = Totals::default();
-        for client in self.by_id.lock().values() {
+        for client in self.by_id.lock().values().filter(|client| !client.is_replica.load(Relaxed)) {
             totals.count += 1;
             totals.memory += client.memory();
             totals.input_max = totals.input_max.max(client.query_size.load(Relaxed));

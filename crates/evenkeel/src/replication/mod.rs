@@ -12,12 +12,14 @@
 pub(crate) mod backlog;
 mod door;
 mod feed;
+mod overflow;
 mod peer;
 mod pipe;
 pub(crate) mod replicas;
 mod sync;
 
 use std::io;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::*};
 use std::time::{Duration, Instant};
@@ -32,6 +34,7 @@ use crate::persist::NO_REPLICAS;
 use crate::server::{Server, random_hex};
 use backlog::Backlog;
 use door::Door;
+use overflow::Overflow;
 use replicas::Replicas;
 
 /// No full sync is beginning.
@@ -70,6 +73,8 @@ pub(crate) struct Figures {
     /// Bytes of the backlog, and those of them that are kept only until some replica has them.
     pub(crate) memory: AtomicU64,
     pub(crate) beyond: AtomicU64,
+    /// Bytes of the stream that are on disk until a replica has them.
+    pub(crate) on_disk: AtomicU64,
 }
 
 /// The names of the history that this server holds.
@@ -118,11 +123,13 @@ pub(crate) struct Stream {
     /// Bytes so far. Equal to the backlog's end where there is one.
     offset: u64,
     backlog: Option<Backlog>,
+    /// What lies before the backlog, and is needed for a full sync.
+    overflow: Option<Overflow>,
 }
 
 impl Stream {
     fn new() -> Stream {
-        Stream { history: History::new(), offset: 0, backlog: None }
+        Stream { history: History::new(), offset: 0, backlog: None, overflow: None }
     }
 
     /// How many bytes there have been.
@@ -134,8 +141,27 @@ impl Stream {
         self.backlog.as_ref()
     }
 
-    pub(crate) fn backlog_mut(&mut self) -> Option<&mut Backlog> {
-        self.backlog.as_mut()
+    /// Keeps at most so many bytes of the backlog in memory, and the rest on disk.
+    fn overflow(&mut self, len: u64, folder: &Path) -> io::Result<()> {
+        let Some(backlog) = self.backlog.as_mut().filter(|backlog| backlog.len() > len) else {
+            return Ok(());
+        };
+        let overflow = match &mut self.overflow {
+            Some(overflow) => overflow,
+            none => none.insert(Overflow::create(folder, backlog.start())?),
+        };
+        backlog.give_away(len, |block| overflow.append(block))
+    }
+
+    /// Lets go of all that is neither among the last `size` bytes nor behind `needed`.
+    fn trim(&mut self, size: u64, needed: Option<u64>) {
+        let Some(backlog) = &mut self.backlog else { return };
+        backlog.trim(size, needed);
+        if needed.is_none_or(|needed| needed >= backlog.start()) {
+            self.overflow = None;
+        } else if let (Some(overflow), Some(needed)) = (&mut self.overflow, needed) {
+            overflow.trim(needed);
+        }
     }
 
     /// What comes next. Where nothing is kept, it is only counted.
@@ -156,6 +182,7 @@ impl Stream {
 
     /// Keeps nothing any more: what comes now nobody will ever have had before.
     pub(crate) fn forget(&mut self) {
+        self.overflow = None;
         if self.backlog.take().is_some() {
             self.history = History::new();
         }
@@ -163,7 +190,7 @@ impl Stream {
 
     /// Goes on with somebody else's history at this offset, and keeps what comes.
     pub(crate) fn restart(&mut self, history: History, offset: u64) {
-        *self = Stream { history, offset, backlog: Some(Backlog::new(offset)) };
+        *self = Stream { history, offset, backlog: Some(Backlog::new(offset)), overflow: None };
     }
 
     /// Whether somebody who has the first so many bytes of a history needs nothing but what is kept.

@@ -96,6 +96,7 @@ pub(super) fn replication(facts: &Facts<'_>, text: &mut Text) {
     text.field("repl_backlog_active", u8::from(stream.backlog().is_some()));
     text.field("repl_backlog_size", settings.repl_backlog_size);
     text.field("repl_backlog_first_byte_offset", stream.backlog().map_or(0, |backlog| backlog.start() + 1));
+    text.field("repl_backlog_on_disk", state.figures.on_disk.load(Relaxed));
     text.field("repl_backlog_histlen", stream.backlog().map_or(0, |backlog| backlog.len()));
 }
 
