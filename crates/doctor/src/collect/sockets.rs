@@ -11,7 +11,8 @@ use super::{diag, procfs};
 use crate::recording::{Listener, Socket, UNSENT_MUCH};
 
 const LOOK: Duration = Duration::from_millis(500);
-const LOOK_SHARE: u32 = 100;
+/// A look, and the list of descriptors before it, may take a hundredth of the time until the next.
+pub(crate) const LOOK_SHARE: u32 = 100;
 /// Connections that a recording keeps: those with the most in their queues.
 const SOCKETS_KEPT: usize = 100;
 
