@@ -31,8 +31,8 @@ pub const READERS_MAX: usize = 4;
 /// Bytes of a page that a lane keeps for reuse; larger ones are freed.
 const SPARE_LEN_MAX: usize = 256 * 1024;
 
-/// Pages that a lane keeps for reuse.
-const SPARES_MAX: usize = 8;
+/// Bytes of all pages that a lane keeps for reuse: what a busy writer fills between two looks of a reader.
+const SPARES_LEN_MAX: usize = 1 << 20;
 
 /// What stands before a record of several commands, and behind it.
 const MULTI: &[u8] = b"*1\r\n$5\r\nMULTI\r\n";
@@ -74,6 +74,8 @@ struct Pages {
     /// What each reader has not taken yet.
     filled: [Vec<Arc<Page>>; READERS_MAX],
     spare: Vec<Arc<Page>>,
+    /// Bytes that the spare ones have room for.
+    spare_len: usize,
 }
 
 /// Records in the order of their numbers, each a stretch of the bytes.
@@ -267,6 +269,7 @@ impl Journal {
         self.laid.fetch_add(draft.page.bytes.len() as u64, Relaxed);
         let mut lane = self.lanes[seat].0.lock();
         let mut page = lane.spare.pop().unwrap_or_default();
+        lane.spare_len -= page.bytes.capacity();
         std::mem::swap(Arc::get_mut(&mut page).expect("a spare page is nobody else's"), &mut draft.page);
         lane.hand_out(readers, page);
         drop(lane);
@@ -503,10 +506,12 @@ impl Journal {
         if own.bytes.capacity() > SPARE_LEN_MAX {
             return;
         }
+        let capacity = own.bytes.capacity();
         own.bytes.clear();
         own.records.clear();
         let mut pages = self.lanes[lane].0.lock();
-        if pages.spare.len() < SPARES_MAX {
+        if pages.spare_len + capacity <= SPARES_LEN_MAX {
+            pages.spare_len += capacity;
             pages.spare.push(page);
         }
     }
