@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering::*};
 
 use evenkeel_store::Keyspace;
+use evenkeel_store::events::Events;
 use parking_lot::{Mutex, RwLock};
 
 use crate::clients::{ClientInfo, Clients};
@@ -27,6 +28,7 @@ use crate::observe::slowlog::SlowLog;
 use crate::observe::stats::Stats;
 use crate::persist::Persist;
 use crate::pubsub::PubSub;
+use crate::pubsub::notices::Notices;
 use crate::replication;
 use crate::session::Session;
 use crate::waiting::Resumed;
@@ -47,7 +49,8 @@ pub(crate) struct Server {
     pub(crate) stats: Box<[Stats]>,
     pub(crate) inboxes: Box<[Inbox]>,
     pub(crate) pause: Pause,
-    pub(crate) pubsub: PubSub,
+    pub(crate) pubsub: Arc<PubSub>,
+    notices: Arc<Notices>,
     pub(crate) log: Log,
     pub(crate) long: Long,
     pub(crate) persist: Persist,
@@ -93,7 +96,10 @@ impl Server {
         let table = renamed(&settings.rename_command);
         let slowlog = SlowLog::new(2 * workers + 1);
         slowlog.configure(&settings);
-        let pubsub = PubSub::new(&settings);
+        let pubsub = Arc::new(PubSub::new(&settings));
+        let notices = Arc::new(Notices::new(pubsub.clone()));
+        keyspace.events.set_listener(notices.clone());
+        keyspace.events.want(Events::NOTICES, notices.configure(&settings.notify_keyspace_events));
         Ok(Server {
             keyspace,
             table,
@@ -107,6 +113,7 @@ impl Server {
             inboxes,
             pause: Pause::default(),
             pubsub,
+            notices,
             log,
             long: Long::default(),
             persist,
@@ -147,6 +154,8 @@ impl Server {
         let new = Arc::new(change(&self.settings())?);
         self.slowlog.configure(&new);
         self.pubsub.configure(&new);
+        let is_wanted = self.notices.configure(&new.notify_keyspace_events);
+        self.keyspace.events.want(Events::NOTICES, is_wanted);
         *self.settings.write() = new;
         self.settings_version.fetch_add(1, Release);
         self.wake_all();

@@ -17,6 +17,7 @@ pub(crate) mod docs;
 pub(crate) mod dump;
 mod effect;
 pub(crate) mod elsewhere;
+mod events;
 pub(crate) mod expire;
 pub(crate) mod extended;
 mod geo;

@@ -24,6 +24,7 @@ use crate::config::Settings;
 use crate::glob;
 
 pub(crate) mod mail;
+pub(crate) mod notices;
 
 /// Locks over the channels of one kind: publishers to different channels seldom wait for each other.
 const SHELVES: usize = 64;

@@ -13,6 +13,7 @@ mod long_elements;
 mod mailbox;
 mod moving;
 mod network;
+mod notices;
 mod operator;
 mod replication;
 mod stress;
