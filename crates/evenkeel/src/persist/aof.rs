@@ -342,6 +342,10 @@ impl Writer {
         // neither the base nor a file that stays.
         let is_of_this_file = |number| number <= switch_behind.load(Acquire);
         reader.read_while(journal, is_of_this_file, |record| {
+            *taken = record.number;
+            if !record.is_data {
+                return true;
+            }
             if now_s > *second {
                 *second = now_s;
                 push_timestamp(buffer, now_s as i64);
@@ -350,7 +354,7 @@ impl Writer {
                 select(buffer, record.first_db);
             }
             buffer.extend_from_slice(record.bytes);
-            (*selected, *taken) = (Some(record.last_db), record.number);
+            *selected = Some(record.last_db);
             *more = buffer.len() >= WRITE_LEN;
             !*more
         });

@@ -270,7 +270,7 @@ impl Persist {
     }
 
     /// Whether what is being written is not wanted any more.
-    pub(super) fn is_cancelled(&self) -> bool {
+    pub(crate) fn is_cancelled(&self) -> bool {
         self.cancelled.load(Acquire)
     }
 

@@ -237,7 +237,7 @@ impl State {
     /// The stream is made of the log from now on, if it is not already. Everything is held.
     pub(crate) fn follow_log(&self, held: &mut Held<'_>) {
         if !self.has_reader.swap(true, AcqRel) {
-            let reader = held.join_log();
+            let reader = held.join_log_for_replicas();
             self.place.store(reader.place(), Relaxed);
             *self.reader.lock() = Some(reader);
         }
