@@ -15,6 +15,7 @@ mod error;
 mod glob;
 mod log;
 mod long;
+mod monitor;
 mod net;
 mod observe;
 mod persist;
@@ -31,6 +32,7 @@ mod startup;
 mod sync;
 #[cfg(test)]
 mod testing;
+mod tracking;
 mod waiting;
 
 use std::process::ExitCode;

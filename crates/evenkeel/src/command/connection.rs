@@ -64,7 +64,7 @@ fn quit(call: &mut Call<'_, '_>) -> Done {
 fn reset(call: &mut Call<'_, '_>) -> Done {
     call.session.discard();
     call.session.unwatch(call.held);
-    call.session.unsubscribe(&call.server.pubsub);
+    call.session.hear_no_more(call.server);
     call.session.select(0);
     call.session.reply_mode = ReplyMode::On;
     call.session.no_touch = false;

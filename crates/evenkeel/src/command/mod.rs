@@ -32,6 +32,7 @@ mod lcs;
 pub(crate) mod list;
 pub(crate) mod memory;
 pub(crate) mod migrate;
+mod monitor;
 mod natural;
 pub(crate) mod object;
 mod persistence;
@@ -48,6 +49,7 @@ pub(crate) mod specs;
 mod stream;
 pub(crate) mod string;
 pub(crate) mod table;
+mod tracking;
 pub(crate) mod transaction;
 pub(crate) mod wait;
 pub(crate) mod zset;
@@ -77,6 +79,7 @@ pub(crate) const FAMILIES: &[&[Command]] = &[
     list::COMMANDS,
     memory::COMMANDS,
     migrate::COMMANDS,
+    monitor::COMMANDS,
     object::COMMANDS,
     persistence::COMMANDS,
     replication::COMMANDS,

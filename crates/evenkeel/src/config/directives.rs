@@ -177,7 +177,6 @@ const NO_CLUSTER: &str = "there is no cluster mode yet";
 const NO_TLS: &str = "there is no TLS yet";
 const NO_USERS: &str = "there are no users and access lists yet";
 const NO_SCRIPTS: &str = "there are no scripts yet";
-const NO_TRACKING: &str = "there is no client-side caching yet";
 const NO_LARGE_LOG: &str = "large requests and replies are not logged yet";
 const NO_TITLE: &str = "the process keeps its name";
 const NO_SYSLOG: &str = "the log goes to a file or to the standard output";
@@ -427,7 +426,7 @@ pub(super) static DIRECTIVES: &[Directive] = &[
     inert("tls-session-cache-size",               COUNT,               "20480",           NO_TLS),
     inert("tls-session-cache-timeout",            COUNT,               "300",             NO_TLS),
     inert("tls-session-caching",                  Flag,                "yes",             NO_TLS),
-    inert("tracking-table-max-keys",              LONG,                "1000000",         NO_TRACKING),
+    live ("tracking-table-max-keys",              LONG,                "1000000",         field!(tracking_table_max_keys)),
     live ("unixsocket",                           Text,                "",                field!(unixsocket)).at_start(),
     inert("unixsocketgroup",                      Text,                "",                "the socket keeps the group of the process").at_start(),
     live ("unixsocketperm",                       MODE,                "0",               field!(unixsocketperm)).at_start(),

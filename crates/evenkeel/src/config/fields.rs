@@ -100,6 +100,8 @@ pub(crate) struct Fields {
     pub(crate) latency_tracking: bool,
     /// Letters, in their order; none: nobody is told.
     pub(crate) notify_keyspace_events: Word,
+    /// Keys that clients are remembered to have read; zero: as many as there are.
+    pub(crate) tracking_table_max_keys: usize,
     pub(crate) latency_tracking_info_percentiles: Vec<f64>,
 
     // Persistence

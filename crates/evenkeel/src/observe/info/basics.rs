@@ -53,7 +53,7 @@ pub(super) fn clients(facts: &Facts<'_>, text: &mut Text) {
     text.field("client_recent_max_input_buffer", clients.input_max);
     text.field("client_recent_max_output_buffer", clients.output_max);
     text.field("blocked_clients", clients.blocked);
-    text.zeros(&["tracking_clients"]);
+    text.field("tracking_clients", server.tracking.clients());
     text.field("pubsub_clients", clients.subscribers);
     text.field("watching_clients", clients.watching);
     text.field("clients_in_timeout_table", clients.in_timeout);
