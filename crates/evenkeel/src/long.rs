@@ -154,7 +154,7 @@ impl Call<'_, '_> {
             return false;
         }
         match self.mode {
-            Mode::Direct => self.server.long.has_room(),
+            Mode::Direct => !self.session.replays && self.server.long.has_room(),
             Mode::Again(_) => !self.mode.must_end(),
             Mode::Nested | Mode::Serving(_) => false,
         }

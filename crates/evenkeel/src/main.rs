@@ -19,7 +19,6 @@ mod net;
 mod observe;
 mod persist;
 mod pipeline;
-#[allow(dead_code, reason = "the half of a replica is built on it")]
 mod replication;
 mod reply;
 mod rubbish;

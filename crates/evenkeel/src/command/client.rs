@@ -128,6 +128,7 @@ fn describe(call: &Call<'_, '_>, client: &ClientInfo) -> Vec<u8> {
 fn flags_of(client: &ClientInfo) -> String {
     let flags = [
         (client.is_replica.load(Relaxed), 'S'),
+        (client.is_primary.load(Relaxed), 'M'),
         (client.multi_len.load(Relaxed) >= 0, 'x'),
         (client.blocked.load(Relaxed), 'b'),
         (client.killed.load(Relaxed), 'A'),

@@ -35,6 +35,7 @@ mod natural;
 pub(crate) mod object;
 mod persistence;
 mod random;
+pub(crate) mod replicaof;
 mod replication;
 pub(crate) mod scan;
 pub(crate) mod server;
@@ -78,6 +79,7 @@ pub(crate) const FAMILIES: &[&[Command]] = &[
     object::COMMANDS,
     persistence::COMMANDS,
     replication::COMMANDS,
+    replicaof::COMMANDS,
     wait::COMMANDS,
     scan::COMMANDS,
     server::COMMANDS,

@@ -20,7 +20,7 @@ use evenkeel_store::journal::{Reader, select};
 
 use super::peer::{Peer, Stage, Word};
 use super::pipe::Pipe;
-use super::replicas::{Asks, Progress};
+use super::replicas::Asks;
 use super::sync::{self, Form};
 use super::{NEVER, Stream};
 use crate::clock;
@@ -59,6 +59,8 @@ struct Feed {
     poll: Poll,
     peers: BTreeMap<u64, Peer>,
     last_token: u64,
+    /// Of the stream that the replicas have been told of.
+    era: u64,
     reader: Option<Reader>,
     /// The database selected at the end of the stream.
     selected: Option<u32>,
@@ -97,6 +99,7 @@ pub(super) fn start(server: &Arc<Server>) -> io::Result<()> {
         poll,
         peers: BTreeMap::new(),
         last_token: 0,
+        era: server.replication.stream().era(),
         reader: None,
         selected: None,
         points: VecDeque::new(),
@@ -140,6 +143,7 @@ impl Feed {
 
     fn turn(&mut self) {
         self.wait();
+        self.follow_era();
         for connection in self.server.replication.door.take() {
             self.welcome(connection);
         }
@@ -151,6 +155,19 @@ impl Feed {
             self.round();
         }
         self.trim();
+    }
+
+    /// The stream is another one, or has another name: who follows has to ask anew.
+    fn follow_era(&mut self) {
+        let era = self.server.replication.stream().era();
+        if era != self.era {
+            self.era = era;
+            self.points.clear();
+            self.part_if(|peer| {
+                let waits = matches!(peer.stage, Stage::Waiting { .. });
+                (!waits).then(|| "the stream is another one from now on".into())
+            });
+        }
     }
 
     fn wait(&mut self) {
@@ -355,8 +372,8 @@ impl Feed {
         let is_done = |reader: &mut Reader| reader.unread(journal) == 0;
         if let Some(reader) = self.reader.take_if(is_done) {
             reader.end(journal);
-            state.is_dismissed.store(false, Release);
             state.has_reader.store(false, Release);
+            state.is_dismissed.store(false, Release);
         }
     }
 
@@ -376,6 +393,10 @@ impl Feed {
     // Full syncs.
 
     fn look_at_sync(&mut self) {
+        let at = self.server.replication.sync_at.swap(NEVER, AcqRel);
+        if at != NEVER {
+            self.begin_snapshots(at);
+        }
         let Some(sync) = &self.sync else { return self.begin_sync_if_due() };
         let (pipe, is_placed) = (sync.pipe.clone(), sync.is_placed);
         let is_for = |peer: &Peer| match &peer.stage {
@@ -427,7 +448,12 @@ impl Feed {
     fn begin_snapshots(&mut self, offset: u64) {
         let Some(sync) = &mut self.sync else { return };
         sync.is_placed = true;
-        let id = self.server.replication.stream().history.id.clone();
+        let stream = self.server.replication.stream();
+        if stream.era() != self.era {
+            return; // the offset is one of another stream
+        }
+        let id = stream.history.id.clone();
+        drop(stream);
         for peer in self.peers.values_mut() {
             let Stage::Begun(pipe) = &peer.stage else { continue };
             let pipe = pipe.clone();
@@ -442,6 +468,9 @@ impl Feed {
 
     fn send_all(&mut self) {
         let (stream, mut sent) = (self.server.replication.stream(), 0);
+        if stream.era() != self.era {
+            return; // offsets do not mean what they did
+        }
         let mut failed = Vec::new();
         for (token, peer) in &mut self.peers {
             if !peer.is_writable {
@@ -526,7 +555,7 @@ impl Feed {
                 server.log.warning(format!("Disconnecting timedout replica ({reason}): {}", peer.shared.name()));
                 return Some("it was not heard of for too long".into());
             }
-            let behind = peer.needs().map_or(0, |needs| offset - needs);
+            let behind = peer.needs().map_or(0, |needs| offset.saturating_sub(needs));
             peer.shared.client.out_bytes.store(behind as usize, Relaxed);
             is_too_far_behind(peer, behind, limits, settings.repl_backlog_size, now).then(|| {
                 server.closed_for_output.fetch_add(1, Relaxed);
@@ -569,7 +598,12 @@ impl Feed {
         if let Some(reader) = self.reader.take() {
             let mut seat = state.seat.lock();
             keyspace.enter(&mut seat);
-            keyspace.hold_all(&mut seat).dismiss(reader.place());
+            let mut held = keyspace.hold_all(&mut seat);
+            // Somebody may have come before, and made this server a replica.
+            if !state.is_dismissed.swap(false, AcqRel) {
+                held.dismiss(reader.place());
+            }
+            drop(held);
             keyspace.leave(&mut seat);
             reader.end(&keyspace.journal);
             state.stream().forget();
@@ -649,11 +683,6 @@ impl super::State {
         self.acks_wanted.fetch_max(record, AcqRel);
         self.wants_acks.store(true, Release);
         self.door.nudge();
-    }
-
-    /// Whether a replica gets the stream.
-    pub(crate) fn has_online(&self) -> bool {
-        self.replicas.list().iter().any(|replica| replica.progress() == Progress::Online)
     }
 }
 

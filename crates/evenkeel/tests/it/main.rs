@@ -14,6 +14,7 @@ mod mailbox;
 mod moving;
 mod network;
 mod operator;
+mod replication;
 mod stress;
 mod sync;
 
