@@ -74,6 +74,23 @@ pub(crate) fn unix_us() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_micros() as u64)
 }
 
+/// CPU time of this thread so far.
+pub(crate) fn thread_cpu() -> Duration {
+    cpu(libc::CLOCK_THREAD_CPUTIME_ID)
+}
+
+/// CPU time of all threads so far.
+pub(crate) fn process_cpu() -> Duration {
+    cpu(libc::CLOCK_PROCESS_CPUTIME_ID)
+}
+
+fn cpu(clock: libc::clockid_t) -> Duration {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: `time` is there to be written to; where there is no such clock it stays zero.
+    unsafe { libc::clock_gettime(clock, &mut time) };
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+}
+
 #[cfg(target_arch = "x86_64")]
 #[inline]
 fn counter() -> u64 {

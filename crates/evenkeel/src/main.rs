@@ -19,6 +19,7 @@ mod net;
 mod observe;
 mod persist;
 mod pipeline;
+mod pubsub;
 mod replication;
 mod reply;
 mod rubbish;

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering::*};
 
 use evenkeel_store::Keyspace;
+use evenkeel_store::events::Events;
 use parking_lot::{Mutex, RwLock};
 
 use crate::clients::{ClientInfo, Clients};
@@ -26,6 +27,8 @@ use crate::observe::rates::Rates;
 use crate::observe::slowlog::SlowLog;
 use crate::observe::stats::Stats;
 use crate::persist::Persist;
+use crate::pubsub::PubSub;
+use crate::pubsub::notices::Notices;
 use crate::replication;
 use crate::session::Session;
 use crate::waiting::Resumed;
@@ -46,6 +49,8 @@ pub(crate) struct Server {
     pub(crate) stats: Box<[Stats]>,
     pub(crate) inboxes: Box<[Inbox]>,
     pub(crate) pause: Pause,
+    pub(crate) pubsub: Arc<PubSub>,
+    notices: Arc<Notices>,
     pub(crate) log: Log,
     pub(crate) long: Long,
     pub(crate) persist: Persist,
@@ -91,6 +96,10 @@ impl Server {
         let table = renamed(&settings.rename_command);
         let slowlog = SlowLog::new(2 * workers + 1);
         slowlog.configure(&settings);
+        let pubsub = Arc::new(PubSub::new(&settings));
+        let notices = Arc::new(Notices::new(pubsub.clone()));
+        keyspace.events.set_listener(notices.clone());
+        keyspace.events.want(Events::NOTICES, notices.configure(&settings.notify_keyspace_events));
         Ok(Server {
             keyspace,
             table,
@@ -103,6 +112,8 @@ impl Server {
             stats: (0..2 * workers + 1).map(|_| Stats::new(commands)).collect(),
             inboxes,
             pause: Pause::default(),
+            pubsub,
+            notices,
             log,
             long: Long::default(),
             persist,
@@ -142,6 +153,9 @@ impl Server {
         let _one_at_a_time = self.changing.lock();
         let new = Arc::new(change(&self.settings())?);
         self.slowlog.configure(&new);
+        self.pubsub.configure(&new);
+        let is_wanted = self.notices.configure(&new.notify_keyspace_events);
+        self.keyspace.events.want(Events::NOTICES, is_wanted);
         *self.settings.write() = new;
         self.settings_version.fetch_add(1, Release);
         self.wake_all();

@@ -49,7 +49,7 @@ impl Compressor {
         while let Some(four) = four_at(input, at) {
             let start = self.exchange(base, four, at).filter(|start| is_copy(input, *start, four, at));
             let Some(start) = start else {
-                at += 1 + ((at - literals) >> 6); // strides grow where nothing repeats
+                at += 1 + ((at - literals) >> 5); // strides grow where nothing repeats
                 continue;
             };
             let len = common(&input[start..], &input[at..]);

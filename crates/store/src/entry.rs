@@ -612,6 +612,17 @@ impl<'a> View<'a> {
         self.entry.string()
     }
 
+    /// A string that lies in the entry.
+    pub fn flat(&self) -> Option<&'a [u8]> {
+        match self.kind() {
+            Kind::String => match self.string() {
+                Str::Flat(bytes) => Some(bytes),
+                Str::Rope(_) => None,
+            },
+            _ => None,
+        }
+    }
+
     /// A share of the rope that a long string is, made in constant time; `None` where the string lies in the entry.
     /// Panics for other kinds.
     pub fn rope(&self) -> Option<Rope> {

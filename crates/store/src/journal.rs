@@ -20,6 +20,8 @@
 //! inside. A reader never waits for a lock that is held for long, and writers never wait for a reader: how much has not been
 //! read yet is counted ([`Journal::unread`]), and whoever drives the seats decides what to do about it.
 
+use evenkeel_resp::request::Line;
+
 use crate::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::*};
 use crate::sync::{Arc, Condvar, Mutex};
 
@@ -122,6 +124,22 @@ struct Open {
 impl Draft {
     /// Appends a command to the record that is being written.
     pub(crate) fn push<'a>(&mut self, db: u32, args: impl ExactSizeIterator<Item = &'a [u8]>) {
+        let bytes = self.begin_command(db);
+        bytes.extend_from_slice(&Line::new(b'*', args.len()));
+        for arg in args {
+            bytes.extend_from_slice(&Line::new(b'$', arg.len()));
+            bytes.extend_from_slice(arg);
+            bytes.extend_from_slice(b"\r\n");
+        }
+    }
+
+    /// The same for a command that is an array of bulk strings already.
+    pub(crate) fn push_encoded(&mut self, db: u32, command: &[u8]) {
+        self.begin_command(db).extend_from_slice(command);
+    }
+
+    /// Where the next command of the record goes.
+    fn begin_command(&mut self, db: u32) -> &mut Vec<u8> {
         let bytes = &mut self.page.bytes;
         let open = self.open.get_or_insert_with(|| {
             let start = bytes.len();
@@ -133,12 +151,7 @@ impl Draft {
             open.db = db;
         }
         open.commands += 1;
-        put_number(bytes, b'*', args.len());
-        for arg in args {
-            put_number(bytes, b'$', arg.len());
-            bytes.extend_from_slice(arg);
-            bytes.extend_from_slice(b"\r\n");
-        }
+        bytes
     }
 
     #[inline]
@@ -171,26 +184,9 @@ impl Draft {
 pub fn select(bytes: &mut Vec<u8>, db: u32) {
     let text = db.to_string();
     bytes.extend_from_slice(b"*2\r\n$6\r\nSELECT\r\n");
-    put_number(bytes, b'$', text.len());
+    bytes.extend_from_slice(&Line::new(b'$', text.len()));
     bytes.extend_from_slice(text.as_bytes());
     bytes.extend_from_slice(b"\r\n");
-}
-
-/// A line of RESP that announces so many of something.
-#[inline]
-fn put_number(bytes: &mut Vec<u8>, kind: u8, mut number: usize) {
-    let (mut line, mut at) = ([0; 24], 22);
-    line[22..].copy_from_slice(b"\r\n");
-    loop {
-        at -= 1;
-        line[at] = b'0' + (number % 10) as u8;
-        number /= 10;
-        if number == 0 {
-            break;
-        }
-    }
-    line[at - 1] = kind;
-    bytes.extend_from_slice(&line[at - 1..]);
 }
 
 impl Journal {

@@ -21,6 +21,15 @@ impl Held<'_> {
         }
     }
 
+    /// The same for a command that is an array of bulk strings already.
+    #[inline]
+    pub fn log_encoded(&mut self, db: u32, command: &[u8]) {
+        if self.seat.draft.is_on {
+            self.seat.draft.push_encoded(db, command);
+            self.seat.told += 1;
+        }
+    }
+
     /// Says that what has been done so far needs no logging, or none beyond what was logged.
     #[inline]
     pub fn log_nothing(&mut self) {

@@ -8,6 +8,7 @@ use parking_lot::Mutex;
 
 use crate::Millis;
 use crate::collection::Cut;
+use crate::events::Event;
 use crate::gate::Gate;
 use crate::journal::Draft;
 use crate::key::Place;
@@ -63,6 +64,8 @@ pub struct Seat {
     pub(crate) epoch: bool,
     /// Entries kept for a snapshot since the seat went inside.
     pub(crate) kept: Vec<Kept>,
+    /// What has happened to the keys that are held.
+    pub(crate) events: Vec<Event>,
     /// What has been logged since then.
     pub draft: Draft,
     /// Changes that were logged where they were made; see [`crate::Held::changes`].
@@ -150,6 +153,7 @@ impl Seat {
             put_off: VecDeque::new(),
             epoch: false,
             kept: Vec::new(),
+            events: Vec::new(),
             draft: Draft::default(),
             logged_aside: 0,
             told: 0,

@@ -18,7 +18,7 @@
 //! The road not taken: marks per slot, so that whoever writes first to a slot copies all of it. With 50 million keys
 //! that is 2 MB for a single SET, and in the first second of a snapshot nearly every SET is such a first one.
 
-use std::sync::atomic::{AtomicBool, Ordering::*};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::*};
 
 use parking_lot::Mutex;
 
@@ -37,6 +37,9 @@ const STEP_ENTRIES_MAX: usize = 128;
 /// Bytes that the one who takes them may have copied before the lock is released.
 const STEP_BYTES_MAX: usize = 64 * 1024;
 
+/// What an entry with a share of a large value counts.
+const SHARE_LEN: usize = 64;
+
 const TAGS: u64 = 1 << TAG_BITS;
 
 /// An entry as it was when a snapshot began, kept when the key changed.
@@ -52,6 +55,14 @@ unsafe impl Send for Kept {}
 impl Kept {
     pub fn view(&self) -> View<'_> {
         View::new(self.entry)
+    }
+
+    /// Bytes that are kept for the snapshot alone: not those of a large value, of which it has a share.
+    fn len(&self) -> usize {
+        match self.view().flat() {
+            Some(_) => self.entry.memory(),
+            None => SHARE_LEN,
+        }
     }
 }
 
@@ -69,6 +80,8 @@ pub(crate) struct Snapshots {
     is_active: AtomicBool,
     /// One list per seat, each filled by its thread and emptied by the walk.
     kept: Box<[Lane]>,
+    /// Bytes that were handed over and not given to the sink yet.
+    waiting: AtomicUsize,
     flushed: Mutex<Vec<Flushed>>,
 }
 
@@ -90,6 +103,7 @@ impl Snapshots {
     /// Takes over what a seat has kept.
     #[cold]
     pub(crate) fn lay_down(&self, seat: usize, kept: &mut Vec<Kept>) {
+        self.waiting.fetch_add(kept.iter().map(Kept::len).sum(), Relaxed);
         self.kept[seat].0.lock().append(kept);
     }
 
@@ -107,6 +121,13 @@ impl Snapshots {
         }
         self.flushed.lock().push(flushed);
         None
+    }
+}
+
+impl Keyspace {
+    /// Bytes that writers have handed over to the snapshot and that its sink has not got yet.
+    pub fn handed_over(&self) -> usize {
+        self.snapshots.waiting.load(Relaxed)
     }
 }
 
@@ -234,7 +255,7 @@ impl Walk {
     pub fn take_kept(&mut self, keyspace: &Keyspace, sink: &mut impl Sink) {
         let snapshots = &keyspace.snapshots;
         snapshots.take(&mut self.taken);
-        self.give(sink);
+        self.give(keyspace, sink);
         let next = || snapshots.flushed.lock().pop();
         while let Some(flushed) = next() {
             if let Some(index) = walked(&self.dbs, flushed.db().id).and_then(|db| db.index) {
@@ -266,8 +287,9 @@ impl Walk {
     }
 
     /// Gives what was taken to the sink, and frees it.
-    fn give(&mut self, sink: &mut impl Sink) {
+    fn give(&mut self, keyspace: &Keyspace, sink: &mut impl Sink) {
         for kept in self.taken.drain(..) {
+            keyspace.snapshots.waiting.fetch_sub(kept.len(), Relaxed);
             let db = walked(&self.dbs, kept.db);
             let db = db.expect("entries of the former epoch lie in databases that were there");
             if let Some(index) = db.index {
@@ -300,8 +322,8 @@ pub struct Rest {
 
 impl Rest {
     /// Gives all that was handed over last to the sink, and frees it.
-    pub fn finish(mut self, sink: &mut impl Sink) {
-        self.walk.give(sink);
+    pub fn finish(mut self, keyspace: &Keyspace, sink: &mut impl Sink) {
+        self.walk.give(keyspace, sink);
     }
 }
 

@@ -65,7 +65,7 @@ fn replconf(call: &mut Call<'_, '_>) -> Done {
         }
         introduce(&mut introduction, call, index)?;
     }
-    *call.session.introduction.get_or_insert_default() = Box::new(introduction);
+    call.session.introduction = Some(Box::new(introduction));
     call.reply.ok();
     Ok(())
 }

@@ -178,7 +178,6 @@ const NO_TLS: &str = "there is no TLS yet";
 const NO_USERS: &str = "there are no users and access lists yet";
 const NO_SCRIPTS: &str = "there are no scripts yet";
 const NO_TRACKING: &str = "there is no client-side caching yet";
-const NO_EVENTS: &str = "keyspace events are not sent yet";
 const NO_LARGE_LOG: &str = "large requests and replies are not logged yet";
 const NO_TITLE: &str = "the process keeps its name";
 const NO_SYSLOG: &str = "the log goes to a file or to the standard output";
@@ -336,7 +335,7 @@ pub(super) static DIRECTIVES: &[Directive] = &[
     inert("min-string-size-avoid-copy-reply-threaded", COUNT,          "65536",           OWN_LOOP).hidden(),
     inert("mptcp",                                Flag,                "no",              "connections are plain TCP").at_start(),
     inert("no-appendfsync-on-rewrite",            Flag,                "no",              "nobody waits for a sync of the append-only file but who has asked for it"),
-    inert("notify-keyspace-events",               Checked(keyspace_events), "",           NO_EVENTS),
+    live ("notify-keyspace-events",               Checked(keyspace_events), "",           field!(notify_keyspace_events)),
     inert("oom-score-adj",                        Choice(&["no", "yes", "relative", "absolute"]), "no", OOM_KILLER),
     inert("oom-score-adj-values",                 List(&OOM_SCORES),   "0 200 800",       OOM_KILLER),
     live ("pidfile",                              Text,                "",                field!(pidfile)).at_start(),

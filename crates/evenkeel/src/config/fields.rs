@@ -100,6 +100,8 @@ pub(crate) struct Fields {
     /// Milliseconds; zero: off.
     pub(crate) latency_monitor_threshold: u64,
     pub(crate) latency_tracking: bool,
+    /// Letters, in their order; none: nobody is told.
+    pub(crate) notify_keyspace_events: Word,
     pub(crate) latency_tracking_info_percentiles: Vec<f64>,
 
     // Persistence

@@ -140,6 +140,11 @@ impl Connection {
         self.queue(reply.take_rest(0).0);
     }
 
+    /// Puts what is not a reply behind what waits to be sent.
+    pub(crate) fn enqueue(&mut self, letters: Vec<Arc<[u8]>>) {
+        self.queue(letters.into_iter().map(Stretch::Letter).collect());
+    }
+
     fn queue(&mut self, stretches: Vec<Stretch>) {
         self.backlog_len += stretches.iter().map(|stretch| stretch.as_slice().len()).sum::<usize>();
         self.backlog.extend(stretches);

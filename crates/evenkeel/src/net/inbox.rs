@@ -4,11 +4,13 @@
 
 use std::io;
 use std::os::fd::RawFd;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
 
 use super::connection::Connection;
 use super::mailbox::Mailbox;
 use super::poll::Wakeup;
+use crate::clients::ClientInfo;
 use crate::waiting::Resumed;
 
 /// What a worker can be told.
@@ -23,6 +25,8 @@ pub(crate) enum Message {
     Listen,
     /// A connection's command waits no more.
     Resume(Resumed),
+    /// These clients have got mail.
+    Mail(Vec<Arc<ClientInfo>>),
     /// Give unused memory back.
     Purge,
     /// More of the log is on disk.

@@ -7,6 +7,7 @@
 pub(crate) mod aof;
 pub(crate) mod end;
 pub(crate) mod load;
+mod pace;
 pub(crate) mod points;
 mod recorder;
 pub(crate) mod reload;

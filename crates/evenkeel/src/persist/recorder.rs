@@ -13,14 +13,14 @@ use evenkeel_rdb::file::{About, Access, FileWriter};
 use evenkeel_rdb::{Encoder, Item, Out, Version};
 use evenkeel_store::evict::{idle_ms, lfu_counter};
 use evenkeel_store::snapshot::Sink;
-use evenkeel_store::{Kind, Millis, Str, View, memory};
+use evenkeel_store::{Millis, View, memory};
 
 use super::Progress;
 use crate::config::{Policy, Settings};
 use crate::serial::{self, Value};
 
 /// Bytes that are handed to the file at once.
-const PIECE: usize = 256 * 1024;
+const PIECE: usize = 64 * 1024;
 
 /// See the module's text.
 pub(super) struct Recorder<'a, W: io::Write> {
@@ -174,17 +174,6 @@ impl<'a, W: io::Write> Recorder<'a, W> {
     }
 }
 
-/// The bytes of a string that lies in its entry.
-fn flat(view: View<'_>) -> Option<&[u8]> {
-    match view.kind() {
-        Kind::String => match view.string() {
-            Str::Flat(bytes) => Some(bytes),
-            Str::Rope(_) => None,
-        },
-        _ => None,
-    }
-}
-
 impl<W: io::Write> Sink for Recorder<'_, W> {
     fn take(&mut self, db: u32, view: View<'_>) {
         memory::aside(|| self.write(db, view));
@@ -199,7 +188,7 @@ impl<W: io::Write> Recorder<'_, W> {
     fn write(&mut self, db: u32, view: View<'_>) {
         let about = self.about(view);
         self.begin(db, view.key(), &about);
-        match flat(view) {
+        match view.flat() {
             Some(bytes) => self.encoder.string(Item::Bytes(bytes)),
             None => serial::record(&Value::of(view), &self.settings, &mut self.encoder),
         }
@@ -208,7 +197,7 @@ impl<W: io::Write> Recorder<'_, W> {
     fn put_aside(&mut self, db: u32, view: View<'_>) -> usize {
         let (before, about) = (self.bytes.len(), self.about(view));
         let key = self.copy(view.key());
-        let value = match flat(view) {
+        let value = match view.flat() {
             Some(bytes) => Content::Flat(self.copy(bytes)),
             None => Content::Other(Value::of(view)),
         };

@@ -18,6 +18,7 @@ use evenkeel_store::snapshot::Walk;
 use evenkeel_store::{Held, Seat, memory};
 
 use super::Progress;
+use super::pace::{NAP_MAX, Pace, Paced};
 use super::recorder::Recorder;
 use crate::clock;
 use crate::config::Settings;
@@ -29,9 +30,6 @@ const REDIS_VERSION: &str = "7.0.15";
 
 /// Bytes after which the kernel is asked to write what it has, so that the sync at the end has little to do.
 const SYNC_BYTES: u64 = 32 << 20;
-
-/// How long a throttled snapshot sleeps at once: what writers hand over meanwhile is taken in between.
-const NAP: Duration = Duration::from_millis(5);
 
 /// Why a snapshot cannot begin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -169,8 +167,7 @@ pub(crate) fn take<W: Write>(
     progress.begin(sizes.iter().flatten().map(|(keys, _)| keys).sum());
     let now_ms = seat.now_ms;
     let recorder = || Recorder::new(file, settings.clone(), progress, now_ms, sizes);
-    let mut recorder = memory::aside(recorder);
-    let pace = Pace::new(settings);
+    let mut recorder = Paced::new(memory::aside(recorder), Pace::new(settings), keyspace, progress);
     // It goes to its end even if nobody wants it any more: the epoch of all entries must be the same again.
     let (mut cause, mut synced) = (told.err(), 0);
     while !walk.is_done() {
@@ -180,11 +177,11 @@ pub(crate) fn take<W: Write>(
         }
         let stepped = catch_unwind(AssertUnwindSafe(|| {
             walk.step(keyspace, &mut seat, &mut recorder);
-            recorder.encode();
-            let written = recorder.written();
-            while pace.is_ahead(written, progress) && !server.persist.is_cancelled() {
-                std::thread::sleep(NAP);
-                walk.take_kept(keyspace, &mut recorder);
+            recorder.sink.encode();
+            recorder.rest();
+            while recorder.is_ahead() && !server.persist.is_cancelled() {
+                std::thread::sleep(NAP_MAX);
+                walk.take_kept(keyspace, &mut recorder.sink);
             }
         }));
         if stepped.is_err() {
@@ -193,7 +190,7 @@ pub(crate) fn take<W: Write>(
             continue;
         }
         progress.walked.store((walk.progress() * 10_000.0) as u64, Relaxed);
-        let written = recorder.written();
+        let written = recorder.sink.written();
         if let Some(disk) = disk
             && settings.rdb_save_incremental_fsync
             && written - synced >= SYNC_BYTES
@@ -203,7 +200,7 @@ pub(crate) fn take<W: Write>(
         }
         if server.persist.is_cancelled() {
             cause = Some(io::Error::other("it was cancelled"));
-        } else if let Some(error) = recorder.error() {
+        } else if let Some(error) = recorder.sink.error() {
             cause = Some(io::Error::new(error.kind(), error.to_string()));
         }
     }
@@ -216,8 +213,8 @@ pub(crate) fn take<W: Write>(
             Err(error)
         }
         None => {
-            rest.finish(&mut recorder);
-            memory::aside(|| recorder.finish())
+            rest.finish(keyspace, &mut recorder.sink);
+            memory::aside(|| recorder.sink.finish())
         }
     };
     memory::end_aside();
@@ -255,32 +252,6 @@ impl evenkeel_store::snapshot::Sink for Nowhere {
 
     fn share(&mut self, _: u32, _: evenkeel_store::View<'_>) -> usize {
         0
-    }
-}
-
-/// `snapshot-max-mbps`, and the delay for each key that tests ask for.
-struct Pace {
-    since: Instant,
-    bytes_per_s: f64,
-    s_per_key: f64,
-}
-
-impl Pace {
-    fn new(settings: &Settings) -> Pace {
-        let delay_us = f64::from(settings.rdb_key_save_delay);
-        Pace {
-            since: Instant::now(),
-            bytes_per_s: f64::from(settings.snapshot_max_mbps) * 1e6,
-            s_per_key: if delay_us < 0.0 { -delay_us * 1e-9 } else { delay_us * 1e-6 },
-        }
-    }
-
-    /// Whether more has been written than there was time for.
-    fn is_ahead(&self, written: u64, progress: &Progress) -> bool {
-        let elapsed = self.since.elapsed().as_secs_f64();
-        let by_bytes = self.bytes_per_s > 0.0 && written as f64 > self.bytes_per_s * elapsed;
-        let by_keys = self.s_per_key > 0.0 && progress.keys.load(Relaxed) as f64 * self.s_per_key > elapsed;
-        by_bytes || by_keys
     }
 }
 

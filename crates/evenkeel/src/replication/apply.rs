@@ -273,10 +273,8 @@ impl Applier {
             stream.append(&self.buffer[self.passed..self.ran]);
             link.note_applied(self.session.db);
             // Where replicas of our own are fed, that is done by who knows what they still need.
-            if !self.server.replication.door.is_open()
-                && let Some(backlog) = stream.backlog_mut()
-            {
-                backlog.trim(self.executor.settings.repl_backlog_size, None);
+            if !self.server.replication.door.is_open() {
+                stream.trim(self.executor.settings.repl_backlog_size, None);
             }
             drop(stream);
             self.passed = self.ran;

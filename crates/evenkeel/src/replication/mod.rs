@@ -16,6 +16,7 @@ mod feed;
 mod handshake;
 mod install;
 pub(crate) mod link;
+mod overflow;
 mod peer;
 mod pipe;
 mod receive;
@@ -24,6 +25,7 @@ mod sync;
 mod wire;
 
 use std::io;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::*};
 use std::time::{Duration, Instant};
@@ -39,6 +41,7 @@ use crate::server::{Server, random_hex};
 use backlog::Backlog;
 use door::Door;
 use link::Link;
+use overflow::Overflow;
 use replicas::Replicas;
 
 /// No full sync is beginning.
@@ -81,6 +84,8 @@ pub(crate) struct Figures {
     /// Bytes of the backlog, and those of them that are kept only until some replica has them.
     pub(crate) memory: AtomicU64,
     pub(crate) beyond: AtomicU64,
+    /// Bytes of the stream that are on disk until a replica has them.
+    pub(crate) on_disk: AtomicU64,
 }
 
 /// The names of the history that this server holds.
@@ -131,11 +136,13 @@ pub(crate) struct Stream {
     backlog: Option<Backlog>,
     /// How often it has begun anew, or got another name: what replicas have been told of it is no longer so.
     era: u64,
+    /// What lies before the backlog, and is needed for a full sync.
+    overflow: Option<Overflow>,
 }
 
 impl Stream {
     fn new() -> Stream {
-        Stream { history: History::new(), offset: 0, backlog: None, era: 0 }
+        Stream { history: History::new(), offset: 0, backlog: None, overflow: None, era: 0 }
     }
 
     pub(crate) fn era(&self) -> u64 {
@@ -157,8 +164,27 @@ impl Stream {
         self.backlog.as_ref()
     }
 
-    pub(crate) fn backlog_mut(&mut self) -> Option<&mut Backlog> {
-        self.backlog.as_mut()
+    /// Keeps at most so many bytes of the backlog in memory, and the rest on disk.
+    fn overflow(&mut self, len: u64, folder: &Path) -> io::Result<()> {
+        let Some(backlog) = self.backlog.as_mut().filter(|backlog| backlog.len() > len) else {
+            return Ok(());
+        };
+        let overflow = match &mut self.overflow {
+            Some(overflow) => overflow,
+            none => none.insert(Overflow::create(folder, backlog.start())?),
+        };
+        backlog.give_away(len, |block| overflow.append(block))
+    }
+
+    /// Lets go of all that is neither among the last `size` bytes nor behind `needed`.
+    fn trim(&mut self, size: u64, needed: Option<u64>) {
+        let Some(backlog) = &mut self.backlog else { return };
+        backlog.trim(size, needed);
+        if needed.is_none_or(|needed| needed >= backlog.start()) {
+            self.overflow = None;
+        } else if let (Some(overflow), Some(needed)) = (&mut self.overflow, needed) {
+            overflow.trim(needed);
+        }
     }
 
     /// What comes next. Where nothing is kept, it is only counted.
@@ -179,6 +205,7 @@ impl Stream {
 
     /// Keeps nothing any more: what comes now nobody will ever have had before.
     pub(crate) fn forget(&mut self) {
+        self.overflow = None;
         if self.backlog.take().is_some() {
             self.history = History::new();
         }
@@ -186,7 +213,13 @@ impl Stream {
 
     /// Goes on with somebody else's history at this offset, and keeps what comes.
     pub(crate) fn restart(&mut self, history: History, offset: u64) {
-        *self = Stream { history, offset, backlog: Some(Backlog::new(offset)), era: self.era + 1 };
+        *self = Stream {
+            history,
+            offset,
+            backlog: Some(Backlog::new(offset)),
+            overflow: None,
+            era: self.era + 1,
+        };
     }
 
     /// Whether somebody who has the first so many bytes of a history needs nothing but what is kept.

@@ -1,118 +1,104 @@
-//! Servers that follow each other: ours, Redis' and Valkey's, over good links and bad ones. What a replica holds in the end is
-//! what its primary holds.
+//! Several servers that hold the same data: ours, Redis and Valkey, as primaries and as replicas.
 
-mod bad;
-mod chain;
-mod cuts;
-mod from_peers;
-mod replica;
+mod attached;
+mod resumed;
+mod safety;
+mod wire;
 
 use std::time::{Duration, Instant};
 
-use evenkeel_testkit::differential::{Plan, Sent, commands};
-use evenkeel_testkit::digest::{Digest, difference, digest};
-use evenkeel_testkit::random::fresh_seed;
-use evenkeel_testkit::{Peer, Server};
+use evenkeel_testkit::digest::{difference, digest};
+use evenkeel_testkit::transcript::target;
+use evenkeel_testkit::{Client, Peer, Program, Server};
 
-/// How long anything may take.
-const PATIENCE: Duration = Duration::from_secs(40);
+use crate::start;
 
-/// What a primary of another make is started with: the first sync is to begin at once.
+/// Full syncs begin at once.
 const PRIMARY: &[&str] = &["--repl-diskless-sync-delay", "0", "--enable-debug-command", "yes"];
 
+/// A peer as a replica may do what its own clients tell it for tests.
 const REPLICA: &[&str] = &["--enable-debug-command", "yes"];
 
-/// Not replicated, or nothing that a digest is the same for.
-const LEFT_OUT: &[&str] = &[
-    "DEBUG",
-    "CONFIG",
-    "SHUTDOWN",
-    "RESET",
-    "CLIENT",
-    "MONITOR",
-    "SUBSCRIBE",
-    "PSUBSCRIBE",
-    "SAVE",
-    "REPLICAOF",
-];
+const PATIENCE: Duration = Duration::from_secs(60);
+
+fn primary(args: &[&str]) -> Server {
+    start(&[PRIMARY, args].concat())
+}
+
+/// The peers that are there, to be replicas.
+fn peers() -> Vec<Server> {
+    let found = [Peer::Redis, Peer::Valkey].into_iter().filter_map(Program::oracle);
+    found.map(|program| Server::start(&program, REPLICA)).collect()
+}
 
 #[track_caller]
 fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
-    let until = Instant::now() + PATIENCE;
+    let began = Instant::now();
     while !is_so() {
-        assert!(Instant::now() < until, "not within {PATIENCE:?}: {what}");
-        std::thread::sleep(Duration::from_millis(10));
+        assert!(began.elapsed() < PATIENCE, "{what}");
+        std::thread::sleep(Duration::from_millis(5));
     }
 }
 
-/// For a test, which shows it if it fails.
-fn seed() -> u64 {
-    let seed = fresh_seed();
-    println!("EVENKEEL_SEED={seed}");
-    seed
-}
-
+/// Tells a server to follow another one, and waits until it does.
 #[track_caller]
-fn follow(replica: &Server, port: u16) {
-    let reply = replica.connect().run(&format!("REPLICAOF 127.0.0.1 {port}"));
-    assert_eq!(reply.to_string(), "OK");
+fn attach(replica: &Server, primary: &Server) {
+    let told = replica.connect().run(&format!("REPLICAOF 127.0.0.1 {}", primary.port()));
+    assert!(!told.is_error(), "{told}");
+    await_link(replica);
 }
 
 #[track_caller]
 fn await_link(replica: &Server) {
-    wait_until("the link stands", || replica.info("master_link_status") == "up");
+    wait_until("the link is up", || replica.info("master_link_status") == "up");
 }
 
-/// Waits until the replica has all that the primary has written, and compares the two.
+/// Waits until a replica has all of the stream, and that is no longer growing but for pings.
 #[track_caller]
-fn await_equal(primary: &Server, replica: &Server) {
-    let (mut one, mut other) = (primary.connect(), replica.connect());
-    let mut is_equal = || {
-        // The primary may still remove what has expired.
-        let [digest, its] = [&mut one, &mut other].map(|client| client.run("DEBUG DIGEST").to_string());
-        let offsets = || [primary, replica].map(|server| server.info("master_repl_offset"));
-        let [offset, acknowledged] = offsets();
-        !digest.starts_with('-') && digest == its
-            || offset == acknowledged && contents(primary) == contents(replica) && offsets()[0] == offset
-    };
-    let until = Instant::now() + PATIENCE;
-    while !is_equal() {
-        if Instant::now() > until {
-            let [one, other] = [primary, replica].map(contents);
-            let difference = difference(&one, &other);
-            let offsets = [primary.info("master_repl_offset"), replica.info("master_repl_offset")];
-            panic!(
-                "offsets {offsets:?}: {}",
-                difference.unwrap_or_else(|| "no difference that commands show".into())
-            );
+fn await_caught_up(primary: &Server, replica: &Server) {
+    wait_until("the replica has all", || {
+        let (wanted, has) = (primary.info("master_repl_offset"), replica.info("slave_repl_offset"));
+        wanted == has && wanted == primary.info("master_repl_offset")
+    });
+}
+
+/// A replica holds what its primary holds. Valkey sums up in another way what Redis does not have, and is asked key by key.
+#[track_caller]
+fn assert_same(primary: &Server, replica: &Server) {
+    await_caught_up(primary, replica);
+    let sum = |server: &Server| server.connect().run("DEBUG DIGEST").to_string();
+    let difference = || difference(&digest(&mut target(primary)), &digest(&mut target(replica)));
+    let by_sum = replica.program().peer() != Some(Peer::Valkey);
+    let began = Instant::now();
+    // What expires meanwhile is removed on both sides, a moment apart.
+    while if by_sum { sum(primary) != sum(replica) } else { difference().is_some() } {
+        if began.elapsed() > Duration::from_secs(10) {
+            let found = difference().unwrap_or_else(|| "nothing that commands tell".into());
+            panic!("the replica {} differs: {found}", replica.program().path().display());
         }
-        std::thread::sleep(Duration::from_millis(10));
+        std::thread::sleep(Duration::from_millis(20));
     }
 }
 
-/// All that a server holds, but for what peers do not tell their replicas of the groups of streams (that an entry was
-/// delivered once more).
-fn contents(server: &Server) -> Digest {
-    let digest = digest(&mut evenkeel_testkit::transcript::target(server));
-    let without_groups = |text: String| match (text.starts_with("stream"), text.find("\"groups\"")) {
-        (true, Some(groups)) => text[..groups].to_owned(),
-        _ => text,
-    };
-    digest.into_iter().map(|(key, text)| (key, without_groups(text))).collect()
+fn number(server: &Server, field: &str) -> u64 {
+    server.info(field).parse().expect("a number")
 }
 
-/// Random commands of all families that the peer has.
-fn write(server: &Server, peer: Peer, seed: u64, count: usize) {
-    let plan = Plan { seed, commands: count, oracle: peer, except: &["wire", "connection", "dumps"] };
-    let mut clients = [server.connect(), server.connect()];
-    for sent in commands(plan) {
-        let Sent::Command(connection, args) = sent else { continue };
-        let name = args.first().map(|name| String::from_utf8_lossy(name).to_uppercase());
-        if name.is_some_and(|name| !LEFT_OUT.contains(&name.as_str())) {
-            clients[connection].send(&args).expect("the server reads");
-            let _ = clients[connection].try_read();
-        }
-    }
-    // The last of them may have flushed everything.
-    assert!(!server.connect().run("SET written 1").is_error());
+#[track_caller]
+fn ok(client: &mut Client, line: &str) {
+    let reply = client.run(line);
+    assert!(!reply.is_error(), "{line}: {reply}");
+}
+
+/// Stops a process where it stands, until it is told to go on.
+#[track_caller]
+fn freeze(server: &Server) {
+    server.signal(19); // SIGSTOP
+    let path = format!("/proc/{}/stat", server.pid());
+    let is_stopped = || std::fs::read_to_string(&path).is_ok_and(|line| line.contains(") T "));
+    wait_until("it has stopped", is_stopped);
+}
+
+fn thaw(server: &Server) {
+    server.signal(18); // SIGCONT
 }

@@ -339,7 +339,9 @@ impl Model {
             return;
         }
         let Snapshot { walk, expected, mut got } = self.snapshot.take().expect("one has begun");
-        self.world.all(|held| held.end_snapshot(walk)).finish(&mut got);
+        let rest = self.world.all(|held| held.end_snapshot(walk));
+        rest.finish(&self.world.keyspace, &mut got);
+        assert_eq!(self.world.keyspace.handed_over(), 0);
         assert!(got.0 == expected, "a snapshot is what was there when it began");
         self.snapshots += 1;
     }

@@ -54,7 +54,8 @@ pub(super) fn clients(facts: &Facts<'_>, text: &mut Text) {
     text.field("client_recent_max_input_buffer", clients.input_max);
     text.field("client_recent_max_output_buffer", clients.output_max);
     text.field("blocked_clients", clients.blocked);
-    text.zeros(&["tracking_clients", "pubsub_clients"]);
+    text.zeros(&["tracking_clients"]);
+    text.field("pubsub_clients", clients.subscribers);
     text.field("watching_clients", clients.watching);
     text.field("clients_in_timeout_table", clients.in_timeout);
     text.field("total_watched_keys", clients.watched_keys);
@@ -99,6 +100,7 @@ pub(super) fn replication(facts: &Facts<'_>, text: &mut Text) {
     text.field("repl_backlog_active", u8::from(stream.backlog().is_some()));
     text.field("repl_backlog_size", settings.repl_backlog_size);
     text.field("repl_backlog_first_byte_offset", stream.backlog().map_or(0, |backlog| backlog.start() + 1));
+    text.field("repl_backlog_on_disk", state.figures.on_disk.load(Relaxed));
     text.field("repl_backlog_histlen", stream.backlog().map_or(0, |backlog| backlog.len()));
 }
 

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use super::{Facts, Text};
 use crate::clock;
 use crate::observe::stats::{Stage, Stats};
+use crate::pubsub::Kind;
 
 pub(super) fn stats(facts: &Facts<'_>, text: &mut Text) {
     let server = facts.server;
@@ -47,7 +48,9 @@ pub(super) fn stats(facts: &Facts<'_>, text: &mut Text) {
     text.field("current_eviction_exceeded_time", current);
     text.field("keyspace_hits", keys.hits);
     text.field("keyspace_misses", keys.misses);
-    text.zeros(&["pubsub_channels", "pubsub_patterns", "pubsubshard_channels"]);
+    text.field("pubsub_channels", server.pubsub.count(Kind::Channel));
+    text.field("pubsub_patterns", server.pubsub.count(Kind::Pattern));
+    text.field("pubsubshard_channels", server.pubsub.count(Kind::Shard));
     text.zeros(&["latest_fork_usec", "total_forks"]);
     text.field("migrate_cached_sockets", server.targets.kept());
     text.zeros(&["slave_expires_tracked_keys"]);

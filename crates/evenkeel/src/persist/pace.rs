@@ -1,0 +1,233 @@
+//! How fast a snapshot is taken.
+//!
+//! Its thread competes with those that serve clients for cores, and a client feels each of its time slices as a whole. So it
+//! works in short pieces and sleeps in between, for as long as leaves it what nobody else wants: where cores are idle it
+//! does not sleep at all, and where they are not it takes a tenth of the machine. So it comes to an end under any load.
+
+use std::fs;
+use std::mem;
+use std::sync::atomic::Ordering::Relaxed;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use evenkeel_store::snapshot::Sink;
+use evenkeel_store::{Keyspace, View, memory};
+
+use super::Progress;
+use crate::clock::{process_cpu, thread_cpu};
+use crate::config::Settings;
+
+/// Longest piece of work; what other threads may have to wait for.
+const PIECE: Duration = Duration::from_micros(100);
+
+/// Longest sleep: what writers hand over meanwhile is taken in between.
+pub(super) const NAP_MAX: Duration = Duration::from_millis(5);
+
+/// Bytes that writers may hand over before there is no rest any more, if that is more than a 128th of all.
+const HANDED_OVER_MIN: usize = 4 << 20;
+
+/// How often the cores are looked at. Idle time is counted in hundredths of a second.
+const WINDOW: Duration = Duration::from_millis(100);
+
+/// The part of all cores that is taken even if none is idle, and the part of them that is left idle if it is.
+const LEAST: f64 = 0.1;
+const RESERVE: f64 = 0.25;
+
+/// How fast the snapshot may go. See the module's text.
+pub(super) struct Pace {
+    since: Instant,
+    /// `snapshot-max-mbps`; 0 for no limit.
+    bytes_per_s: f64,
+    /// The delay for each key that tests ask for.
+    s_per_key: f64,
+    /// When this piece of work was begun.
+    began: Instant,
+    share: Share,
+}
+
+impl Pace {
+    pub(super) fn new(settings: &Settings) -> Pace {
+        let delay_us = f64::from(settings.rdb_key_save_delay);
+        let now = Instant::now();
+        Pace {
+            since: now,
+            bytes_per_s: f64::from(settings.snapshot_max_mbps) * 1e6,
+            s_per_key: if delay_us < 0.0 { -delay_us * 1e-9 } else { delay_us * 1e-6 },
+            began: now,
+            share: Share::new(now),
+        }
+    }
+
+    /// How long to sleep after the piece of work that is done now, if it is one, and the share of a core must not be below
+    /// `share_min`.
+    fn nap(&mut self, now: Instant, share_min: f64) -> Option<Duration> {
+        let worked = now.saturating_duration_since(self.began);
+        if worked < PIECE {
+            return None;
+        }
+        let share = self.share.at(now).max(share_min.min(1.0));
+        let nap = worked.mul_f64((1.0 - share) / share).min(NAP_MAX);
+        self.began = now + nap;
+        (!nap.is_zero()).then_some(nap)
+    }
+
+    /// Whether more has been written than the limit leaves time for.
+    fn is_ahead(&self, progress: &Progress) -> bool {
+        if self.bytes_per_s == 0.0 && self.s_per_key == 0.0 {
+            return false;
+        }
+        let elapsed = self.since.elapsed().as_secs_f64();
+        let (bytes, keys) = (progress.bytes.load(Relaxed), progress.keys.load(Relaxed));
+        let by_bytes = self.bytes_per_s > 0.0 && bytes as f64 > self.bytes_per_s * elapsed;
+        by_bytes || keys as f64 * self.s_per_key > elapsed
+    }
+}
+
+/// A sink that rests between entries.
+pub(super) struct Paced<'a, S> {
+    pub(super) sink: S,
+    pace: Pace,
+    keyspace: &'a Keyspace,
+    progress: &'a Progress,
+    /// Bytes handed over by writers at which there is no rest any more: they are memory.
+    handed_over_max: usize,
+}
+
+impl<'a, S> Paced<'a, S> {
+    pub(super) fn new(sink: S, pace: Pace, keyspace: &'a Keyspace, progress: &'a Progress) -> Self {
+        let handed_over_max = HANDED_OVER_MIN.max(memory::used() / 128);
+        Paced { sink, pace, keyspace, progress, handed_over_max }
+    }
+
+    /// Sleeps for as long as this thread should leave its core to others by now.
+    pub(super) fn rest(&mut self) {
+        // The more has been handed over, the less rest, so that the amount finds its balance.
+        let urgency = self.keyspace.handed_over() as f64 / self.handed_over_max as f64;
+        if let Some(nap) = self.pace.nap(Instant::now(), urgency) {
+            thread::sleep(nap);
+        }
+    }
+
+    /// Whether the limit that was asked for wants a longer rest.
+    pub(super) fn is_ahead(&self) -> bool {
+        self.pace.is_ahead(self.progress)
+    }
+}
+
+impl<S: Sink> Sink for Paced<'_, S> {
+    fn take(&mut self, db: u32, view: View<'_>) {
+        self.sink.take(db, view);
+        self.rest();
+    }
+
+    fn share(&mut self, db: u32, view: View<'_>) -> usize {
+        self.sink.share(db, view)
+    }
+}
+
+/// The part of one core that this thread may take.
+struct Share {
+    present: f64,
+    /// CPUs that the process may run on, and how many of them its control group grants at once.
+    cpus: Vec<usize>,
+    granted: f64,
+    seen: Option<Seen>,
+}
+
+/// Sums since whenever, in seconds.
+struct Seen {
+    at: Instant,
+    idle: f64,
+    thread: f64,
+    process: f64,
+}
+
+impl Share {
+    fn new(now: Instant) -> Share {
+        let granted = std::thread::available_parallelism().map_or(1, usize::from) as f64;
+        let mut share = Share { present: 1.0, cpus: allowed_cpus(), granted, seen: None };
+        share.seen = share.look(now);
+        if share.seen.is_some() {
+            share.present = share.bounded(0.0);
+        }
+        share
+    }
+
+    fn at(&mut self, now: Instant) -> f64 {
+        if self.seen.as_ref().is_some_and(|seen| now.duration_since(seen.at) >= WINDOW) {
+            let new = self.look(now);
+            if let (Some(old), Some(new)) = (mem::replace(&mut self.seen, new), &self.seen) {
+                let s = (new.at - old.at).as_secs_f64();
+                let own = (new.thread - old.thread) / s;
+                let idle = (new.idle - old.idle) / s;
+                let left = self.granted - (new.process - old.process) / s;
+                self.present = self.bounded(own + idle.min(left) - RESERVE * self.granted);
+            }
+        }
+        self.present
+    }
+
+    fn bounded(&self, share: f64) -> f64 {
+        share.max(LEAST * self.granted).min(1.0)
+    }
+
+    /// Nothing where the kernel does not tell: then the thread does not hold back.
+    fn look(&self, at: Instant) -> Option<Seen> {
+        let stat = fs::read_to_string("/proc/stat").ok()?;
+        let idle = idle_s(&stat, &self.cpus)?;
+        Some(Seen { at, idle, thread: thread_cpu().as_secs_f64(), process: process_cpu().as_secs_f64() })
+    }
+}
+
+/// How long these CPUs have been idle, by the lines of /proc/stat.
+fn idle_s(stat: &str, cpus: &[usize]) -> Option<f64> {
+    let mut ticks = 0;
+    let lines = stat.lines().skip(1).map_while(|line| line.strip_prefix("cpu"));
+    for line in lines {
+        let mut fields = line.split_ascii_whitespace().map(|field| field.parse::<u64>().ok());
+        let cpu = fields.next()?? as usize;
+        if cpus.contains(&cpu) {
+            // user, nice, system, idle, iowait
+            ticks += fields.nth(3)?? + fields.next()??;
+        }
+    }
+    // Hundredths of a second, whatever the kernel's own clock: the unit of its interface.
+    Some(ticks as f64 / 100.0)
+}
+
+fn allowed_cpus() -> Vec<usize> {
+    // SAFETY: all zeroes is a valid empty set, and the kernel writes no more than its size.
+    let set = unsafe {
+        let mut set: libc::cpu_set_t = mem::zeroed();
+        libc::sched_getaffinity(0, size_of::<libc::cpu_set_t>(), &mut set);
+        set
+    };
+    // SAFETY: the index is below the set's size.
+    (0..libc::CPU_SETSIZE as usize).filter(|cpu| unsafe { libc::CPU_ISSET(*cpu, &set) }).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn idle_time_is_that_of_the_allowed_cpus() {
+        let stat = "cpu  9 9 9 999 9 9 9\ncpu0 1 2 3 400 50 6 7\ncpu1 1 2 3 100 0 6 7\ncpu2 1 1 1 700 1 1\nintr 5 5\n";
+        assert_eq!(idle_s(stat, &[0, 2]), Some(11.51));
+        assert_eq!(idle_s(stat, &[1]), Some(1.0));
+        assert_eq!(idle_s("cpu 1\ncpu0 1 2\n", &[0]), None);
+        assert_eq!(idle_s("cpu 1\ncpux 1 2\n", &[0]), None);
+    }
+
+    #[test]
+    fn what_is_idle_may_be_taken_and_a_tenth_in_any_case() {
+        let now = Instant::now();
+        let mut share = Share::new(now);
+        let granted = share.granted;
+        assert!((0.0..=1.0).contains(&share.present));
+        assert_eq!(share.bounded(0.0), (LEAST * granted).min(1.0));
+        assert_eq!(share.bounded(7.0), 1.0);
+        let later = share.at(now + WINDOW);
+        assert!(later >= (LEAST * granted).min(1.0));
+    }
+}
