@@ -89,7 +89,7 @@ mod tests {
             > CONFIG GET replicaof                < [\"replicaof\", \"\"]
             > SET k v                             < OK
             > SLAVEOF 127.0.0.1 1                 < OK
-            > REPLICAOF 127.0.0.1 1               < \"OK Already connected to specified master\"
+            > REPLICAOF 127.0.0.1 1               < OK Already connected to specified master
             > CONFIG GET slaveof                  < [\"slaveof\", \"127.0.0.1 1\"]
             > SET k w                             < -READONLY You can't write against a read only replica.
             > MULTI

@@ -328,8 +328,8 @@ mod tests {
             notices,
             [
                 "'user ann' has no effect: there are no users and access lists yet",
-                "'io-threads' has no effect: every worker serves its own connections, see threads",
                 "'cluster-enabled' has no effect: there is no cluster mode yet",
+                "'io-threads' has no effect: every worker serves its own connections, see threads",
             ]
         );
     }
