@@ -22,6 +22,10 @@ pub(super) struct Sync {
 
 impl Feed {
     pub(super) fn look_at_sync(&mut self) {
+        let at = self.server.replication.sync_at.swap(NEVER, AcqRel);
+        if at != NEVER {
+            self.begin_snapshots(at);
+        }
         let Some(sync) = &self.sync else { return self.begin_sync_if_due() };
         let (pipe, is_placed) = (sync.pipe.clone(), sync.is_placed);
         let is_for = |peer: &Peer| peer.pipe().is_some_and(|its| Arc::ptr_eq(its, &pipe));
@@ -70,7 +74,12 @@ impl Feed {
     pub(super) fn begin_snapshots(&mut self, offset: u64) {
         let Some(sync) = &mut self.sync else { return };
         sync.is_placed = true;
-        let id = self.server.replication.stream().history.id.clone();
+        let stream = self.server.replication.stream();
+        if stream.era() != self.era {
+            return; // the offset is one of another stream
+        }
+        let id = stream.history.id.clone();
+        drop(stream);
         for peer in self.peers.values_mut() {
             let Stage::Begun(pipe) = &peer.stage else { continue };
             let pipe = pipe.clone();
