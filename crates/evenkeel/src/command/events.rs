@@ -26,6 +26,9 @@ enum Name {
 
 use Name::{By, Is};
 
+/// Class and name of the event of a deadline, and whether a call gives one.
+type Expires = (u32, &'static str, fn(&Args<'_>) -> bool);
+
 /// What a command's changes are called.
 struct Rule {
     commands: &'static [&'static str],
@@ -33,8 +36,8 @@ struct Rule {
     name: Name,
     /// Said of a key that is gone, before `del`: its last element was taken. Otherwise only `del` is said.
     empties: bool,
-    /// Whether a call gives the keys that it writes a deadline, and what that is called.
-    expires: Option<(u32, &'static str, fn(&Args<'_>) -> bool)>,
+    /// For commands that give the keys that they write a deadline.
+    expires: Option<Expires>,
     /// It looks for keys to read, too.
     reads: bool,
     /// Writes a key in several steps, which are one event.
@@ -176,14 +179,23 @@ impl Call<'_, '_> {
     #[cold]
     pub(super) fn announced(&mut self, row: &Command, f: impl FnOnce(&mut Self) -> Done) -> Done {
         let before = self.held.events_noted();
+        let actor = std::mem::replace(&mut self.held.seat.acting, self.session.client.id);
         let done = f(self);
+        self.held.seat.acting = actor;
+        self.name_events(row, before);
+        self.held.tell_listener();
+        done
+    }
+
+    /// Names what has happened since `before`.
+    fn name_events(&mut self, row: &Command, before: usize) {
         let rule = rules()[self.id.index()];
         let reads = match rule {
             Some(rule) => rule.reads,
             None if row.flags.has(Flags::READONLY) => !QUIET.contains(&row.name),
             None => READING.contains(&row.name),
         };
-        if rule.is_some() || reads {
+        if (rule.is_some() || reads) && self.server.keyspace.events.are_notices_wanted() {
             let events = self.held.take_events(before);
             for (at, event) in events.iter().enumerate() {
                 self.held.put_event(event.clone());
@@ -194,7 +206,6 @@ impl Call<'_, '_> {
                 }
             }
         }
-        done
     }
 
     /// Says what the command has done, other things having happened `before` and `after`.
@@ -239,7 +250,7 @@ impl Call<'_, '_> {
 
     /// The same, and that the key is gone if it is.
     pub(crate) fn say_taken(&mut self, key: &Key<'_>, class: u32, name: &'static str) {
-        if self.held.is_listened_to() {
+        if self.server.keyspace.events.are_notices_wanted() {
             self.say(key, class, name);
             if self.held.peek(key).is_none() {
                 self.say(key, GENERIC, "del");

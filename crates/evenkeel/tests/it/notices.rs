@@ -72,7 +72,8 @@ fn compare(seed: u64, count: usize) {
     for step in commands(plan) {
         let Sent::Command(connection, args) = step else {
             std::thread::sleep(Duration::from_millis(50));
-            (ours.heard(), theirs.heard());
+            ours.heard();
+            theirs.heard();
             continue;
         };
         let (our, their) = (ours.events(connection, &args), theirs.events(connection, &args));
