@@ -73,6 +73,8 @@ pub(crate) struct ClientInfo {
     pub(crate) waiting_memory: AtomicUsize,
     /// The command that waits, or the last one that did.
     pub(crate) wait: Mutex<Weak<Blocked>>,
+    /// It is the primary that this server follows.
+    pub(crate) is_primary: AtomicBool,
     /// To be closed by its worker.
     pub(crate) killed: AtomicBool,
     pub(crate) name: Mutex<Vec<u8>>,
@@ -129,6 +131,7 @@ impl ClientInfo {
             in_timeout: AtomicBool::new(false),
             waiting_memory: AtomicUsize::new(0),
             wait: Mutex::default(),
+            is_primary: AtomicBool::new(false),
             killed: AtomicBool::new(false),
             name: Mutex::default(),
             lib_name: Mutex::default(),

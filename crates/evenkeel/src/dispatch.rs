@@ -493,6 +493,9 @@ impl Executor {
         if self.seat.keep_expired {
             return; // paused: the data must not change
         }
+        if self.server.replication.is_replica() && self.settings.replica_ignore_maxmemory {
+            return; // the primary says what goes
+        }
         let started = clock::ticks();
         let until = started + SLICE_US_MAX * clock::ticks_per_us();
         let (samples, decay) = (self.settings.maxmemory_samples, self.settings.lfu_decay_time);

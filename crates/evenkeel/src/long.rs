@@ -156,7 +156,7 @@ impl Call<'_, '_> {
         match self.mode {
             // Who tracks would hear of a change before the reply that it concerns.
             Mode::Direct if self.session.tracks => false,
-            Mode::Direct => self.server.long.has_room(),
+            Mode::Direct => !self.session.replays && self.server.long.has_room(),
             Mode::Again(_) => !self.mode.must_end(),
             Mode::Nested | Mode::Serving(_) => false,
         }

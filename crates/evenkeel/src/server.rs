@@ -90,8 +90,8 @@ impl Server {
         let census = Census::new(settings.databases);
         // Workers, as many threads for long commands and for loading, the control thread, those that load what is too
         // large for the others and that take snapshots, one that runs the log's commands again, one that feeds replicas,
-        // and one more for tests.
-        let keyspace = Keyspace::new(settings.databases, 3 * workers + 6, now, random_seed());
+        // one that follows a primary, and one more for tests.
+        let keyspace = Keyspace::new(settings.databases, 3 * workers + 7, now, random_seed());
         let loaders = (0..=workers).map(|_| keyspace.seat()).collect();
         let persist = Persist::new(keyspace.seat(), loaders, now / 1000);
         let replication = replication::State::new(keyspace.seat())?;

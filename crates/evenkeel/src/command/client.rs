@@ -140,6 +140,7 @@ fn flags_of(client: &ClientInfo) -> String {
     let flags = [
         (client.is_replica.load(Relaxed), 'S'),
         (client.monitors.load(Relaxed), 'O'),
+        (client.is_primary.load(Relaxed), 'M'),
         (client.is_subscriber(), 'P'),
         (client.multi_len.load(Relaxed) >= 0, 'x'),
         (client.blocked.load(Relaxed), 'b'),

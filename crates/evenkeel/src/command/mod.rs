@@ -38,6 +38,7 @@ pub(crate) mod object;
 mod persistence;
 mod pubsub;
 mod random;
+pub(crate) mod replicaof;
 mod replication;
 pub(crate) mod scan;
 pub(crate) mod server;
@@ -83,6 +84,7 @@ pub(crate) const FAMILIES: &[&[Command]] = &[
     object::COMMANDS,
     persistence::COMMANDS,
     replication::COMMANDS,
+    replicaof::COMMANDS,
     pubsub::COMMANDS,
     wait::COMMANDS,
     scan::COMMANDS,
