@@ -335,7 +335,7 @@ impl<'a> Held<'a> {
         }
         match self.seat.access {
             Access::Lru => {
-                let now = evict::lru_clock(self.seat.now_ms);
+                let now = evict::lru_clock(self.seat.wall_ms());
                 // Reading does not dirty the cache line more than once a second.
                 if entry.access() != now {
                     entry.set_access(now);
@@ -346,7 +346,7 @@ impl<'a> Held<'a> {
                 let access = entry.access();
                 entry.set_access(evict::lfu_touched(
                     access,
-                    self.seat.now_ms,
+                    self.seat.wall_ms(),
                     log_factor,
                     decay_minutes,
                     random,
@@ -364,8 +364,8 @@ impl<'a> Held<'a> {
 
     fn new_access(&self) -> u32 {
         match self.seat.access {
-            Access::Lru => evict::lru_clock(self.seat.now_ms),
-            Access::Lfu { .. } => evict::lfu_new(self.seat.now_ms),
+            Access::Lru => evict::lru_clock(self.seat.wall_ms()),
+            Access::Lfu { .. } => evict::lfu_new(self.seat.wall_ms()),
         }
     }
 

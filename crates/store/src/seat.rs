@@ -35,6 +35,8 @@ const RETIRED_BYTES: usize = 256 * 1024;
 pub struct Seat {
     /// The time by which keys are expired. Whoever drives the seat keeps it current.
     pub now_ms: Millis,
+    /// What time it is where `now_ms` stands at zero, since nothing may expire: that of the marks of accesses.
+    pub standing_ms: Millis,
     pub access: Access,
     /// CLIENT NO-TOUCH: reads leave no mark.
     pub no_touch: bool,
@@ -129,6 +131,7 @@ impl Seat {
     pub(crate) fn new(index: usize, tally: Arc<Tally>, left_behind: Arc<LeftBehind>, random: u64) -> Seat {
         Seat {
             now_ms: 0,
+            standing_ms: 0,
             access: Access::Lru,
             no_touch: false,
             keep_expired: false,
@@ -162,6 +165,12 @@ impl Seat {
         self.random ^= self.random >> 7;
         self.random ^= self.random << 17;
         self.random.wrapping_mul(0x2545_f491_4f6c_dd1d)
+    }
+
+    /// The time for marks of accesses.
+    #[inline]
+    pub(crate) fn wall_ms(&self) -> Millis {
+        if self.now_ms == 0 { self.standing_ms } else { self.now_ms }
     }
 
     /// Frees a value now, or puts it aside when that would take long.

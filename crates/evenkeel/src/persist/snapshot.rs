@@ -17,9 +17,10 @@ use evenkeel_rdb::file::{FileWriter, Finished, Origin};
 use evenkeel_store::snapshot::Walk;
 use evenkeel_store::{Held, Seat, memory};
 
-use super::Progress;
+use super::lock::What;
 use super::pace::{NAP_MAX, Pace, Paced};
-use super::recorder::Recorder;
+use super::recorder::{Form, Recorder, Records, Sizes};
+use super::{Job, Progress};
 use crate::clock;
 use crate::config::Settings;
 use crate::server::Server;
@@ -36,7 +37,7 @@ pub(crate) struct Busy;
 
 /// Begins a snapshot into the configured file.
 pub(crate) fn begin(server: &Arc<Server>) -> Result<(), Busy> {
-    if !server.persist.claim(false) {
+    if !server.persist.claim(Job::Snapshot) {
         return Err(Busy);
     }
     let on_thread = server.clone();
@@ -51,10 +52,24 @@ pub(crate) fn begin(server: &Arc<Server>) -> Result<(), Busy> {
 
 /// Takes a snapshot on this thread, once the one that is being taken has ended; whether that went well.
 pub(crate) fn save(server: &Arc<Server>) -> bool {
-    while !server.persist.claim(false) {
+    while !server.persist.claim(Job::Snapshot) {
         server.persist.wait_until_idle();
     }
     run(server)
+}
+
+/// Takes a snapshot on this thread, or, while a base is being written, as soon as that has ended.
+pub(crate) fn renew(server: &Arc<Server>) {
+    loop {
+        if server.persist.claim(Job::Snapshot) {
+            run(server);
+            return;
+        }
+        if server.persist.state().running.is_some_and(|running| running.is(Job::Base)) {
+            return server.persist.schedule_save();
+        }
+        server.persist.wait_until_idle();
+    }
 }
 
 fn run(server: &Arc<Server>) -> bool {
@@ -84,6 +99,7 @@ fn end(server: &Server, dirty: Option<u64>) {
     let mut state = server.persist.state.lock();
     let running = state.running.take().expect("it was begun");
     state.last_took_s = Some(now_s.saturating_sub(running.since_s));
+    state.last_copied = server.keyspace.copied_for_snapshot() as u64;
     if let Some(dirty) = dirty {
         state.saves += 1;
         state.last_save_s = now_s;
@@ -106,10 +122,12 @@ struct Taken {
 
 fn write_file(server: &Arc<Server>, settings: &Arc<Settings>, path: &Path) -> io::Result<Taken> {
     let began = Instant::now();
+    server.persist.locks.hold(What::Snapshot, &settings.dir, &settings.dbfilename)?;
     let beside = Beside::create(path)?;
     let file = open(&beside.file, settings, false)?;
     let mut dirty = 0;
-    let file = take(server, settings, file, &beside.file, |held| {
+    let records = Records::new(file, settings.clone());
+    let file = take(server, settings, records, &beside.file, |held| {
         dirty = held.keyspace().total().dirty;
     })?;
     let len = finish(file, &beside.file)?;
@@ -145,22 +163,22 @@ pub(super) fn finish(file: FileWriter<&File>, mut disk: &File) -> io::Result<u64
     Ok(len)
 }
 
-/// Takes a snapshot into a file whose beginning has been written. `at_start` is called with everything held at the moment
-/// that the snapshot is of.
-pub(super) fn take<'f>(
+/// Takes a snapshot, of which `form` says what becomes of it. `at_start` is called with everything held at the moment that
+/// the snapshot is of. `disk` is what the form writes to in the end.
+pub(super) fn take<F: Form>(
     server: &Arc<Server>,
     settings: &Arc<Settings>,
-    file: FileWriter<&'f File>,
+    form: F,
     disk: &File,
     at_start: impl FnOnce(&mut Held<'_>),
-) -> io::Result<FileWriter<&'f File>> {
+) -> io::Result<F::Whole> {
     let mut seat = server.persist.seat.lock();
     let (keyspace, progress) = (&server.keyspace, &server.persist.progress);
     seat.now_ms = clock::unix_ms();
-    let (mut walk, sizes) = begin_walk(server, &mut seat, at_start);
+    let (mut walk, sizes) = begin_walk(server, settings, &mut seat, at_start);
     progress.begin(sizes.iter().flatten().map(|(keys, _)| keys).sum());
     let now_ms = seat.now_ms;
-    let recorder = || Recorder::new(file, settings.clone(), progress, now_ms, sizes);
+    let recorder = || Recorder::new(form, settings.clone(), progress, now_ms, sizes);
     let mut recorder = Paced::new(memory::aside(recorder), Pace::new(settings), keyspace, progress);
     // It goes to its end even if nobody wants it any more: the epoch of all entries must be the same again.
     let (mut cause, mut synced) = (None, 0);
@@ -189,7 +207,9 @@ pub(super) fn take<'f>(
             start_writeback(disk, synced, written);
             synced = written;
         }
-        if server.persist.is_cancelled() {
+        if walk.is_lost(keyspace) {
+            cause = Some(overrun(server, settings));
+        } else if server.persist.is_cancelled() {
             cause = Some(io::Error::other("it was cancelled"));
         } else if let Some(error) = recorder.sink.error() {
             cause = Some(io::Error::new(error.kind(), error.to_string()));
@@ -198,8 +218,12 @@ pub(super) fn take<'f>(
     keyspace.enter(&mut seat);
     let rest = keyspace.hold_all(&mut seat).end_snapshot(walk);
     keyspace.leave(&mut seat);
+    if cause.is_none() && rest.is_lost() {
+        cause = Some(overrun(server, settings));
+    }
     let finished = match cause {
         Some(error) => {
+            rest.finish(keyspace, &mut Nowhere);
             memory::aside(|| drop(recorder));
             Err(error)
         }
@@ -212,11 +236,23 @@ pub(super) fn take<'f>(
     finished
 }
 
+/// Why a snapshot is lost whose file takes less than writers hand over.
+#[cold]
+fn overrun(server: &Server, settings: &Settings) -> io::Error {
+    server.persist.progress.overruns.fetch_add(1, Relaxed);
+    io::Error::other(format!(
+        "more than {} bytes of what was overwritten meanwhile waited for the disk (snapshot-buffer-limit), which is too slow or \
+         hangs",
+        settings.snapshot_buffer_limit
+    ))
+}
+
 fn begin_walk(
     server: &Server,
+    settings: &Settings,
     seat: &mut Seat,
     at_start: impl FnOnce(&mut Held<'_>),
-) -> (Walk, Vec<Option<(u64, u64)>>) {
+) -> (Walk, Sizes) {
     let keyspace = &server.keyspace;
     keyspace.enter(seat);
     let mut held = keyspace.hold_all(seat);
@@ -226,7 +262,7 @@ fn begin_walk(
     });
     let sizes = sizes.collect();
     at_start(&mut held);
-    let walk = held.begin_snapshot();
+    let walk = held.begin_snapshot(settings.snapshot_buffer_limit as usize);
     drop(held);
     keyspace.leave(seat);
     (walk, sizes)

@@ -6,3 +6,4 @@ mod exchange;
 mod full;
 mod kill;
 mod moment;
+mod plain;
