@@ -13,6 +13,7 @@ use parking_lot::Mutex;
 
 use crate::blocking::Blocked;
 use crate::net::connection::Connection;
+use crate::pubsub::mail::Mail;
 
 /// One client, as others see it.
 pub(crate) struct ClientInfo {
@@ -35,6 +36,12 @@ pub(crate) struct ClientInfo {
     pub(crate) multi_len: AtomicI32,
     pub(crate) multi_memory: AtomicUsize,
     pub(crate) watched: AtomicU32,
+    /// Channels, patterns and shard channels that it listens to.
+    pub(crate) subscribed: AtomicU32,
+    pub(crate) patterns: AtomicU32,
+    pub(crate) shards: AtomicU32,
+    /// What others have for it.
+    pub(crate) mail: Mail,
     pub(crate) resp: AtomicU8,
     /// Bytes of its requests that are at hand, and of the buffer that it has of its own for them.
     pub(crate) query_used: AtomicUsize,
@@ -50,6 +57,8 @@ pub(crate) struct ClientInfo {
     pub(crate) commands: AtomicU64,
     pub(crate) no_evict: AtomicBool,
     pub(crate) no_touch: AtomicBool,
+    /// It is fed the stream of writes.
+    pub(crate) is_replica: AtomicBool,
     /// Waiting, for a key or for a pause to end.
     pub(crate) blocked: AtomicBool,
     /// Waiting for a key, and not for ever.
@@ -90,6 +99,10 @@ impl ClientInfo {
             multi_len: AtomicI32::new(-1),
             multi_memory: AtomicUsize::new(0),
             watched: AtomicU32::new(0),
+            subscribed: AtomicU32::new(0),
+            patterns: AtomicU32::new(0),
+            shards: AtomicU32::new(0),
+            mail: Mail::default(),
             resp: AtomicU8::new(2),
             query_used: AtomicUsize::new(0),
             query_size: AtomicUsize::new(0),
@@ -102,6 +115,7 @@ impl ClientInfo {
             commands: AtomicU64::new(0),
             no_evict: AtomicBool::new(false),
             no_touch: AtomicBool::new(false),
+            is_replica: AtomicBool::new(false),
             blocked: AtomicBool::new(false),
             in_timeout: AtomicBool::new(false),
             waiting_memory: AtomicUsize::new(0),
@@ -142,6 +156,12 @@ impl ClientInfo {
         self.query_peak.load(Relaxed).max(ROOM_MIN)
     }
 
+    /// Whether it listens to anything: such clients have a class of their own.
+    #[inline]
+    pub(crate) fn is_subscriber(&self) -> bool {
+        [&self.subscribed, &self.patterns, &self.shards].iter().any(|count| count.load(Relaxed) > 0)
+    }
+
     /// A wait for a key begins or ends.
     pub(crate) fn note_wait(&self, waits: bool, memory: usize, in_timeout: bool) {
         self.blocked.store(waits, Relaxed);
@@ -169,7 +189,7 @@ const QUERY_PEAK_MS: u64 = 500;
 /// Bytes of an idle client: its entry here, and its connection.
 const BASE: usize = size_of::<ClientInfo>() + size_of::<Connection>();
 
-/// Figures over all clients.
+/// Figures over all clients but replicas.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Totals {
     pub(crate) count: usize,
@@ -182,6 +202,7 @@ pub(crate) struct Totals {
     pub(crate) in_timeout: usize,
     pub(crate) watching: usize,
     pub(crate) watched_keys: usize,
+    pub(crate) subscribers: usize,
 }
 
 /// See the module's text.
@@ -229,7 +250,9 @@ impl Clients {
     /// The clients that take most memory, as many as have to go for the others to take at most `limit` bytes; those
     /// that may not be evicted are counted and stay.
     pub(crate) fn beyond(&self, limit: usize) -> Vec<Arc<ClientInfo>> {
-        let clients = self.list();
+        let mut clients = self.list();
+        // What waits for a replica is the stream, of which there is one for all of them.
+        clients.retain(|client| !client.is_replica.load(Relaxed));
         let mut sum: usize = clients.iter().map(|client| client.memory()).sum();
         if sum <= limit {
             return Vec::new();
@@ -251,10 +274,10 @@ impl Clients {
         beyond
     }
 
-    /// Figures over all clients.
+    /// Figures over all clients but replicas.
     pub(crate) fn totals(&self) -> Totals {
         let mut totals = Totals::default();
-        for client in self.by_id.lock().values() {
+        for client in self.by_id.lock().values().filter(|client| !client.is_replica.load(Relaxed)) {
             totals.count += 1;
             totals.memory += client.memory();
             totals.input_max = totals.input_max.max(client.query_size.load(Relaxed));
@@ -264,6 +287,7 @@ impl Clients {
             let watched = client.watched.load(Relaxed) as usize;
             totals.watching += usize::from(watched > 0);
             totals.watched_keys += watched;
+            totals.subscribers += usize::from(client.is_subscriber());
         }
         totals
     }

@@ -25,6 +25,7 @@ use crate::config::{Policy, Settings};
 use crate::error::{Done, Error};
 use crate::observe::slowlog;
 use crate::observe::stats::{Stage, Stats, add};
+use crate::pubsub::mail::{self, Found};
 use crate::reply::Reply;
 use crate::server::Server;
 use crate::session::{Queued, ReplyMode, Session};
@@ -187,6 +188,9 @@ impl Executor {
         if session.reply_mode != ReplyMode::On {
             silence(session, reply, mark);
         }
+        if session.hears {
+            hear(session, reply);
+        }
         outcome
     }
 
@@ -218,6 +222,9 @@ impl Executor {
         }
         if self.out_of_memory && needs_memory(row, session) {
             return Err(Error::OutOfMemory);
+        }
+        if session.hears && !row.flags.has(Flags::WHILE_SUBSCRIBED) && session.is_restricted() {
+            return Err(while_subscribed(row));
         }
         if !session.replays && self.server.pause.delays(row, session, self.seat.now_ms) {
             return Ok(Admitted::Paused);
@@ -362,6 +369,7 @@ impl Executor {
         if self.seat.unserved() > 0 {
             self.serve_unserved();
         }
+        mail::tell(&self.server);
     }
 
     #[cold]
@@ -612,9 +620,11 @@ pub(crate) fn run_nested(call: &mut Call<'_, '_>, queued: &Queued) {
     }
 }
 
-/// The memory that `maxmemory` limits: without what waits to be written to disk, which evicting keys would only add to.
+/// The memory that `maxmemory` limits: without what waits to be written to disk or to be
+/// sent to replicas, which evicting keys would only add to.
 fn data_bytes(server: &Server) -> usize {
-    memory::used_by_data().saturating_sub(server.keyspace.journal.unread())
+    let for_replicas = server.replication.figures.beyond.load(Relaxed) as usize;
+    memory::used_by_data().saturating_sub(server.keyspace.journal.unread() + for_replicas)
 }
 
 /// Whether a command is refused when there is no memory left: one that may grow the data, an EXEC of such, and all
@@ -655,6 +665,24 @@ fn queue_places(session: &Session, server: &Server, places: &mut Vec<Place>) -> 
     let watched = session.watching.iter().flat_map(|watching| &watching.keys);
     places.extend(watched.map(|(db, key)| server.keyspace.key(*db, key).place));
     true
+}
+
+/// Adds what has come in the mail of a client that listens to something: what its own command has sent it, if nothing else.
+#[cold]
+fn hear(session: &mut Session, reply: &mut Reply) {
+    // Where there is too much of it, its worker has been told.
+    if let Found::Letters(letters) = session.client.mail.take(reply.resp3) {
+        letters.into_iter().for_each(|letter| reply.letter(letter));
+    }
+    session.hears = session.subscriptions.is_some();
+}
+
+#[cold]
+fn while_subscribed(row: &Command) -> Error {
+    Error::text(format!(
+        "ERR Can't execute '{}': only (P|S)SUBSCRIBE / (P|S)UNSUBSCRIBE / PING / QUIT / RESET are allowed in this context",
+        row.lower_name()
+    ))
 }
 
 /// Takes back what CLIENT REPLY says must not be sent.

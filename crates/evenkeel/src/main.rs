@@ -20,6 +20,9 @@ mod net;
 mod observe;
 mod persist;
 mod pipeline;
+mod pubsub;
+#[allow(dead_code, reason = "the half of a replica is built on it")]
+mod replication;
 mod reply;
 mod rubbish;
 mod serial;

@@ -1,6 +1,7 @@
 //! Replies on their way to the socket: bytes, and references to large values that are sent from where they lie.
 
 use std::ops::{Deref, DerefMut, Range};
+use std::sync::Arc;
 
 use evenkeel_resp::reply::Encoder;
 use evenkeel_store::Str;
@@ -31,6 +32,8 @@ pub(crate) enum Stretch {
     Chunk(Chunk, Range<usize>),
     Element(Share),
     Zeros(usize),
+    /// A message, shared with all others who get it.
+    Letter(Arc<[u8]>),
 }
 
 impl Stretch {
@@ -40,6 +43,7 @@ impl Stretch {
             Stretch::Chunk(chunk, range) => &chunk[range.clone()],
             Stretch::Element(share) => share,
             Stretch::Zeros(len) => &ZEROS[..*len],
+            Stretch::Letter(letter) => letter,
         }
     }
 
@@ -52,7 +56,7 @@ impl Stretch {
             *skip -= drop;
             return None;
         }
-        if self.is_large() {
+        if self.is_large() || matches!(self, Stretch::Letter(_)) {
             return Some(self);
         }
         *skip -= drop;
@@ -64,6 +68,7 @@ impl Stretch {
             Stretch::Chunk(chunk, range) => Stretch::Chunk(chunk, range.start + drop..range.end),
             Stretch::Element(share) => Stretch::Element(share.skip(drop)),
             Stretch::Zeros(len) => Stretch::Zeros(len - drop),
+            Stretch::Letter(_) => unreachable!("passed over above, not cut"),
         })
     }
 
@@ -73,6 +78,7 @@ impl Stretch {
             Stretch::Bytes(bytes) => bytes.capacity() >= LARGE,
             // This may be the last share of it.
             Stretch::Element(share) => share.len() >= LARGE,
+            Stretch::Letter(letter) => letter.len() >= LARGE,
             Stretch::Chunk(..) | Stretch::Zeros(_) => false,
         }
     }
@@ -162,6 +168,14 @@ impl Reply {
         self.bulk_start(bytes.len());
         self.push_shared(Stretch::Bytes(bytes));
         self.bulk_end();
+    }
+
+    /// Something from the client's mail; what is long is not copied.
+    pub(crate) fn letter(&mut self, letter: Arc<[u8]>) {
+        if letter.len() <= FLAT_MAX {
+            return self.encoder.bytes.extend_from_slice(&letter);
+        }
+        self.push_shared(Stretch::Letter(letter));
     }
 
     fn push_shared(&mut self, stretch: Stretch) {

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering::*};
 
 use evenkeel_store::Keyspace;
+use evenkeel_store::events::Events;
 use parking_lot::{Mutex, RwLock};
 
 use crate::clients::{ClientInfo, Clients};
@@ -26,6 +27,9 @@ use crate::observe::rates::Rates;
 use crate::observe::slowlog::SlowLog;
 use crate::observe::stats::Stats;
 use crate::persist::Persist;
+use crate::pubsub::PubSub;
+use crate::pubsub::notices::Notices;
+use crate::replication;
 use crate::session::Session;
 use crate::waiting::Resumed;
 
@@ -45,13 +49,15 @@ pub(crate) struct Server {
     pub(crate) stats: Box<[Stats]>,
     pub(crate) inboxes: Box<[Inbox]>,
     pub(crate) pause: Pause,
+    pub(crate) pubsub: Arc<PubSub>,
+    notices: Arc<Notices>,
     pub(crate) log: Log,
     pub(crate) long: Long,
     pub(crate) persist: Persist,
     pub(crate) rubbish: crate::rubbish::Rubbish,
     pub(crate) started_ms: u64,
     pub(crate) run_id: String,
-    pub(crate) replication_id: String,
+    pub(crate) replication: replication::State,
     /// Set once; workers then end.
     pub(crate) stopping: AtomicBool,
     pub(crate) rates: Mutex<Rates>,
@@ -79,15 +85,21 @@ impl Server {
         let now = clock::unix_ms();
         let census = Census::new(settings.databases);
         // Workers, as many threads for long commands and for loading, the control thread, those that load what is too
-        // large for the others and that take snapshots, one that runs the log's commands again, and one more for tests.
-        let keyspace = Keyspace::new(settings.databases, 3 * workers + 5, now, random_seed());
+        // large for the others and that take snapshots, one that runs the log's commands again, one that feeds replicas,
+        // and one more for tests.
+        let keyspace = Keyspace::new(settings.databases, 3 * workers + 6, now, random_seed());
         let loaders = (0..=workers).map(|_| keyspace.seat()).collect();
         let persist = Persist::new(keyspace.seat(), loaders, now / 1000);
+        let replication = replication::State::new(keyspace.seat())?;
         let inboxes = (0..workers).map(|_| Inbox::new()).collect::<std::io::Result<_>>()?;
         let commands = table().rows().len();
         let table = renamed(&settings.rename_command);
         let slowlog = SlowLog::new(2 * workers + 1);
         slowlog.configure(&settings);
+        let pubsub = Arc::new(PubSub::new(&settings));
+        let notices = Arc::new(Notices::new(pubsub.clone()));
+        keyspace.events.set_listener(notices.clone());
+        keyspace.events.want(Events::NOTICES, notices.configure(&settings.notify_keyspace_events));
         Ok(Server {
             keyspace,
             table,
@@ -100,13 +112,15 @@ impl Server {
             stats: (0..2 * workers + 1).map(|_| Stats::new(commands)).collect(),
             inboxes,
             pause: Pause::default(),
+            pubsub,
+            notices,
             log,
             long: Long::default(),
             persist,
             rubbish: crate::rubbish::Rubbish::start(),
             started_ms: now,
             run_id: random_hex(),
-            replication_id: random_hex(),
+            replication,
             stopping: AtomicBool::new(false),
             rates: Mutex::default(),
             rejected_connections: AtomicU64::new(0),
@@ -139,6 +153,9 @@ impl Server {
         let _one_at_a_time = self.changing.lock();
         let new = Arc::new(change(&self.settings())?);
         self.slowlog.configure(&new);
+        self.pubsub.configure(&new);
+        let is_wanted = self.notices.configure(&new.notify_keyspace_events);
+        self.keyspace.events.want(Events::NOTICES, is_wanted);
         *self.settings.write() = new;
         self.settings_version.fetch_add(1, Release);
         self.wake_all();

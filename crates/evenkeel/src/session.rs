@@ -11,6 +11,8 @@ use crate::clients::ClientInfo;
 use crate::command::Id;
 use crate::command::args::OwnedArgs;
 use crate::long::Work;
+use crate::pubsub::{PubSub, Subscriptions};
+use crate::replication::replicas::Introduction;
 use crate::waiting::Waiting;
 
 /// See the module's text.
@@ -26,8 +28,13 @@ pub(crate) struct Session {
     pub(crate) log: LogMark,
     /// What the command at hand leaves to be done elsewhere.
     pub(crate) long: Option<Work>,
+    /// Others may have something for it: there may be mail to look at after its command.
+    pub(crate) hears: bool,
+    pub(crate) subscriptions: Option<Box<Subscriptions>>,
     pub(crate) reply_mode: ReplyMode,
     pub(crate) no_touch: bool,
+    /// What it has said about the replica that it is to become.
+    pub(crate) introduction: Option<Box<Introduction>>,
     /// It runs what the log tells while data are being loaded: that has happened, and nothing keeps it from happening.
     pub(crate) replays: bool,
     /// The connection is closed once the reply is out.
@@ -105,8 +112,11 @@ impl Session {
             waiting: None,
             log: LogMark::default(),
             long: None,
+            hears: false,
+            subscriptions: None,
             reply_mode: ReplyMode::On,
             no_touch: false,
+            introduction: None,
             replays: false,
             closing: false,
             on_probation: false,
@@ -129,6 +139,18 @@ impl Session {
             } else {
                 held.visit(key.place, |held| held.unwatch(&key, &watching.watch));
             }
+        }
+    }
+
+    /// Whether it may only subscribe and unsubscribe: in RESP2, who listens cannot tell messages from replies.
+    pub(crate) fn is_restricted(&self) -> bool {
+        self.subscriptions.is_some() && self.client.resp.load(Relaxed) == 2
+    }
+
+    /// Ends all subscriptions without a word.
+    pub(crate) fn unsubscribe(&mut self, pubsub: &PubSub) {
+        if let Some(mut subscriptions) = self.subscriptions.take() {
+            subscriptions.end(pubsub, &self.client);
         }
     }
 

@@ -101,6 +101,7 @@ fn serve(launch: Launch) -> ExitCode {
         log.warning(format!("Cannot write the pidfile {}: {error}", path.display()));
     }
     load::set_loading(&server, true);
+    server.replication.follow(&server, &server.settings());
     announce(&server, &notices);
     // Before the first client is served: whoever has had a reply may count on an orderly end.
     watch_signals(server.clone());
@@ -127,6 +128,7 @@ fn serve(launch: Launch) -> ExitCode {
         // A worker that panicked has been logged by the hook.
         let _ = thread.join();
     }
+    server.replication.wait_for_end(&server);
     // One that is still being taken is not wanted any more: its file goes.
     server.persist.cancel_all();
     server.persist.wait_until_idle();

@@ -28,6 +28,7 @@ use crate::error::{Done, Error};
 use crate::log::{Level, Log};
 use crate::long::{LONG_MIN, Work};
 use crate::net::inbox::Message;
+use crate::pubsub::mail::Found;
 use crate::reply::Reply;
 use crate::server::Server;
 use crate::session::Session;
@@ -285,11 +286,24 @@ impl World {
         let mut messages = mail();
         while !messages.is_empty() {
             for message in messages {
-                if let Message::Resume(resumed) = message {
-                    self.resume(resumed);
+                match message {
+                    Message::Resume(resumed) => self.resume(resumed),
+                    Message::Mail(clients) => clients.iter().for_each(|client| self.deliver(client)),
+                    _ => {}
                 }
             }
             messages = mail();
+        }
+    }
+
+    /// Delivers a client's mail.
+    fn deliver(&mut self, client: &ClientInfo) {
+        let found =
+            self.connections.values_mut().find(|connection| connection.session.client.id == client.id);
+        if let Some(connection) = found
+            && let Found::Letters(letters) = client.mail.take(connection.resp3)
+        {
+            letters.iter().for_each(|letter| connection.out.extend_from_slice(letter));
         }
     }
 
@@ -338,6 +352,7 @@ impl World {
             waiting.abandon();
         }
         connection.leave_queues(&mut self.workers[connection.worker]);
+        connection.session.unsubscribe(&self.server.pubsub);
         self.server.clients.remove(connection.session.client.id);
     }
 }

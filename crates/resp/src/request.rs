@@ -157,6 +157,61 @@ pub fn parse(
     Ok(Parsed::Ready(at))
 }
 
+/// The stretch of `buf` that is these arguments as an array of bulk strings, in the form that everybody writes: what was
+/// sent, if it was sent in that form. `None` where it was not, or the arguments do not lie one behind the other.
+pub fn as_sent<'a>(buf: &'a [u8], args: &[Span]) -> Option<&'a [u8]> {
+    let mut next = args.first()?.start as usize;
+    let mut head = Line::new(b'*', args.len());
+    let first = head.len() + Line::new(b'$', args[0].len as usize).len();
+    let start = next.checked_sub(first)?;
+    if !buf[start..].starts_with(&head) {
+        return None;
+    }
+    next = start + head.len();
+    for arg in args {
+        head = Line::new(b'$', arg.len as usize);
+        let (at, end) = (arg.start as usize, arg.start as usize + arg.len as usize);
+        if at != next + head.len() || !buf[next..].starts_with(&head) || !buf[end..].starts_with(b"\r\n") {
+            return None;
+        }
+        next = end + 2;
+    }
+    Some(&buf[start..next])
+}
+
+/// A line that announces so many of something.
+pub struct Line {
+    bytes: [u8; 24],
+    from: u8,
+}
+
+impl Line {
+    #[inline]
+    pub fn new(kind: u8, mut number: usize) -> Line {
+        let (mut bytes, mut at) = ([0; 24], 22);
+        bytes[22..].copy_from_slice(b"\r\n");
+        loop {
+            at -= 1;
+            bytes[at] = b'0' + (number % 10) as u8;
+            number /= 10;
+            if number == 0 {
+                break;
+            }
+        }
+        bytes[at - 1] = kind;
+        Line { bytes, from: at as u8 - 1 }
+    }
+}
+
+impl std::ops::Deref for Line {
+    type Target = [u8];
+
+    #[inline]
+    fn deref(&self) -> &[u8] {
+        &self.bytes[usize::from(self.from)..]
+    }
+}
+
 /// A number up to CR and the byte after it: `Some((number, offset after the line))`, the number `None` when it is none.
 #[inline]
 fn length_line(
@@ -254,6 +309,37 @@ mod tests {
             }
         }
         Ok(requests)
+    }
+
+    #[test]
+    fn what_was_sent_is_known_again_if_it_is_in_the_common_form() {
+        let sent = |request: &[u8]| {
+            let (mut buf, mut args) = ([b"junk", request, b"$1\r\n"].concat(), Vec::new());
+            let parsed = parse(&mut buf, State::start(4), &mut args, BULK_MAX);
+            assert!(matches!(parsed, Ok(Parsed::Ready(_))), "{parsed:?}");
+            as_sent(&buf, &args).map(<[u8]>::to_vec)
+        };
+        let long = [&b"*2\r\n$4\r\nECHO\r\n$1234\r\n"[..], &[b'\n'; 1234], b"\r\n"].concat();
+        for common in [&b"*1\r\n$4\r\nPING\r\n"[..], b"*2\r\n$0\r\n\r\n$3\r\n\r\n\0\r\n", &long] {
+            assert_eq!(sent(common).as_deref(), Some(common));
+        }
+        for other in [
+            &b"*0\r\n"[..],
+            b"*1\r\n$4\r\nPING..",
+            b"*1\r\n$4\rxPING\r\n",
+            b"*1\rx$4\r\nPING\r\n",
+            b"PING\r\n",
+            b"ECHO \"a\\r\\n$1\\r\\n\"\r\n",
+        ] {
+            assert_eq!(sent(other), None, "{:?}", other.escape_ascii().to_string());
+        }
+        let mut buf = b"*2\r\n$4\r\nECHO\r\n$1\r\na\r\n".to_vec();
+        let mut args = Vec::new();
+        parse(&mut buf, State::start(0), &mut args, BULK_MAX).expect("it is whole");
+        assert_eq!(as_sent(&buf, &args[..1]), None);
+        assert_eq!(as_sent(&buf, &args[1..]), None);
+        args.reverse();
+        assert_eq!(as_sent(&buf, &args), None);
     }
 
     fn many() -> Vec<u8> {

@@ -14,6 +14,7 @@
 mod fields;
 mod times;
 
+use crate::events::What;
 use crate::held::Held;
 use crate::key::Place;
 use crate::keyspace::prefetching;
@@ -51,6 +52,9 @@ impl Held<'_> {
     /// would be deleted.
     pub fn sweep(&mut self, db: usize, from: usize, to: usize, mut stop: impl FnMut() -> bool) -> Swept {
         let (mut removed, mut at) = (0, from);
+        if self.seat.hides_expired {
+            return Swept { removed, next: None };
+        }
         let to = to.min(SLOTS);
         while at < to {
             let Some(database) = self.keyspace().db_if_used(db) else { break };
@@ -172,7 +176,7 @@ impl Held<'_> {
             slot.remove_due(branch, segment, now, due.len(), self.seat);
             self.note_emptied(place);
         }
-        due.iter().for_each(|word| self.log_removal(place, word.entry().key()));
+        due.iter().for_each(|word| self.note_expired(place, *word));
         self.tell_removed(place, due);
         add(&self.seat.tally.expired_in_sweeps, due.len() as u64);
         hashes.into_iter().for_each(|word| self.sweep_hash(place, word, fields_left));
@@ -185,9 +189,15 @@ impl Held<'_> {
     /// Removes keys whose time has passed; they were seen in the slot under the lock that is still held.
     pub(crate) fn remove_expired(&mut self, place: Place, expired: &[Word]) {
         self.take_out(place, expired);
-        expired.iter().for_each(|word| self.log_removal(place, word.entry().key()));
+        expired.iter().for_each(|word| self.note_expired(place, *word));
         self.tell_removed(place, expired);
         self.free_expired(place, expired);
+    }
+
+    /// For who keeps a log, and for who wants to hear of it.
+    pub(super) fn note_expired(&mut self, place: Place, word: Word) {
+        self.happened(place, word.entry().key(), What::Expired);
+        self.log_removal(place, word.entry().key());
     }
 
     fn take_out(&mut self, place: Place, expired: &[Word]) {

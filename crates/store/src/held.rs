@@ -10,6 +10,7 @@ use crate::Millis;
 use crate::audience::Audience;
 use crate::collection::{Collection, Cut};
 use crate::entry::{EntryPtr, Kind, Ref, Times, Value, View};
+use crate::events::What;
 use crate::evict;
 use crate::gate::Closed;
 use crate::key::{Key, Place};
@@ -222,6 +223,7 @@ impl<'a> Held<'a> {
 
     /// Lets go of what is held, once the log has what was done with it.
     fn unlock(&mut self) {
+        self.tell_listener();
         self.commit();
         let places = match &self.scope {
             Scope::One(place) => std::slice::from_ref(place),
@@ -253,7 +255,9 @@ impl<'a> Held<'a> {
     fn live(&mut self, key: &Key<'_>) -> Option<Found> {
         let found = self.slot(key).1.find(key.hash, key.bytes)?;
         match found.entry().deadline() {
-            Some(deadline) if deadline <= self.seat.now_ms => self.expire(key, found, self.seat.keep_expired),
+            Some(deadline) if deadline <= self.seat.now_ms => {
+                self.expire(key, found, self.seat.keeps_expired())
+            }
             _ => Some(found),
         }
     }
@@ -272,6 +276,7 @@ impl<'a> Held<'a> {
     #[cold]
     fn expire(&mut self, key: &Key<'_>, found: Found, keep: bool) -> Option<Found> {
         if !keep {
+            self.happened(key.place, key.bytes, What::Expired);
             self.log_removal(key.place, key.bytes);
             self.remove_found(key.place, found);
             add(&self.seat.tally.expired, 1);
@@ -290,7 +295,11 @@ impl<'a> Held<'a> {
     /// The key's entry; counts as a hit or miss but not as an access (EXISTS, TTL, TYPE).
     pub fn look(&mut self, key: &Key<'_>) -> Option<View<'_>> {
         let found = self.live(key);
-        add(if found.is_some() { &self.seat.tally.hits } else { &self.seat.tally.misses }, 1);
+        if found.is_some() {
+            add(&self.seat.tally.hits, 1);
+        } else {
+            self.missed(key);
+        }
         found.map(|found| View::new(found.entry()))
     }
 
@@ -304,10 +313,15 @@ impl<'a> Held<'a> {
                 Some(View::new(found.entry()))
             }
             None => {
-                add(&self.seat.tally.misses, 1);
+                self.missed(key);
                 None
             }
         }
+    }
+
+    fn missed(&mut self, key: &Key<'_>) {
+        add(&self.seat.tally.misses, 1);
+        self.happened(key.place, key.bytes, What::Missed);
     }
 
     /// The key's entry; counts as an access but neither as a hit nor as a miss: for who is about to change it.
@@ -335,7 +349,7 @@ impl<'a> Held<'a> {
         }
         match self.seat.access {
             Access::Lru => {
-                let now = evict::lru_clock(self.seat.wall_ms());
+                let now = evict::lru_clock(self.seat.used_ms());
                 // Reading does not dirty the cache line more than once a second.
                 if entry.access() != now {
                     entry.set_access(now);
@@ -346,7 +360,7 @@ impl<'a> Held<'a> {
                 let access = entry.access();
                 entry.set_access(evict::lfu_touched(
                     access,
-                    self.seat.wall_ms(),
+                    self.seat.used_ms(),
                     log_factor,
                     decay_minutes,
                     random,
@@ -364,8 +378,8 @@ impl<'a> Held<'a> {
 
     fn new_access(&self) -> u32 {
         match self.seat.access {
-            Access::Lru => evict::lru_clock(self.seat.wall_ms()),
-            Access::Lfu { .. } => evict::lfu_new(self.seat.wall_ms()),
+            Access::Lru => evict::lru_clock(self.seat.used_ms()),
+            Access::Lfu { .. } => evict::lfu_new(self.seat.used_ms()),
         }
     }
 
@@ -472,11 +486,15 @@ impl<'a> Held<'a> {
             self.remove(key);
             return;
         }
-        if let Some(found) = self.live_or_gone(key) {
+        let replaced = self.live_or_gone(key).map(|found| {
             let old = self.detach(key.place, found);
             self.free(key.place, old);
+        });
+        let entry = self.entry_of(key, value, form, deadline);
+        self.insert(key, entry);
+        if replaced.is_none() {
+            self.happened(key.place, key.bytes, What::Added);
         }
-        self.add_collection(key, value, form, deadline);
         self.changed(key, Change::Written);
     }
 
@@ -489,11 +507,21 @@ impl<'a> Held<'a> {
     }
 
     fn add_collection<T: Collection>(&mut self, key: &Key<'_>, value: T, form: u8, deadline: Option<Millis>) {
+        let entry = self.entry_of(key, value, form, deadline);
+        self.add_entry(key, entry);
+    }
+
+    fn entry_of<T: Collection>(
+        &self,
+        key: &Key<'_>,
+        value: T,
+        form: u8,
+        deadline: Option<Millis>,
+    ) -> EntryPtr {
         let raw = value.into_raw();
         // SAFETY: the raw value is one of this kind, and its reference moves on.
         let outside = unsafe { Outside::from_raw(T::KIND, raw.as_ptr()) };
-        let entry = EntryPtr::new(key.bytes, Value::Outside(outside, form), deadline, self.new_access());
-        self.add_entry(key, entry);
+        EntryPtr::new(key.bytes, Value::Outside(outside, form), deadline, self.new_access())
     }
 
     /// Sets the key to a string.
@@ -732,6 +760,15 @@ impl<'a> Held<'a> {
         self.keyspace.flush(db, self.seat)
     }
 
+    /// From now on, until this is taken back, no key is removed because its time has passed: neither by who meets it nor
+    /// by a sweep. It is not seen, and stays until it is removed by a command. For a replica, whose primary says when a key
+    /// goes. Everything is held, so there is one moment from which it holds for all threads.
+    pub fn hide_expired(&mut self, hide: bool) {
+        assert!(self.holds_all(), "it begins and ends at one moment");
+        self.keyspace.hide_expired(hide);
+        self.seat.hides_expired = hide;
+    }
+
     /// Makes a database ready for its first key, which would do that itself: half a megabyte more at that moment could
     /// be more than `maxmemory` admits.
     pub fn open(&mut self, db: usize) {
@@ -798,6 +835,10 @@ impl<'a> Held<'a> {
     #[inline]
     fn changed_for(&mut self, key: &Key<'_>, change: Change, times: u64, concerns: Concerns) {
         add(&self.seat.tally.dirty, times);
+        if concerns == Concerns::Everybody {
+            let what = if change == Change::Removed { What::Removed } else { What::Written };
+            self.happened(key.place, key.bytes, what);
+        }
         let slot = self.slot(key).1;
         if Audience::is_there(&slot.audience) {
             self.tell(slot, key.place, key.bytes, change, concerns);
@@ -818,6 +859,12 @@ impl<'a> Held<'a> {
 
     #[inline]
     fn add_entry(&mut self, key: &Key<'_>, entry: EntryPtr) {
+        self.insert(key, entry);
+        self.happened(key.place, key.bytes, What::Added);
+    }
+
+    #[inline]
+    fn insert(&mut self, key: &Key<'_>, entry: EntryPtr) {
         let (db, slot) = self.slot(key);
         debug_assert!(slot.find(key.hash, key.bytes).is_none(), "a table never holds a key twice");
         if slot.len() == 0 {
@@ -866,6 +913,9 @@ impl<'a> Held<'a> {
     /// Counts keys that have been removed, and tells those who watch them or wait for them.
     pub(crate) fn tell_removed(&mut self, place: Place, removed: &[Word]) {
         add(&self.seat.tally.dirty, removed.len() as u64);
+        if self.is_listened_to() {
+            removed.iter().for_each(|word| self.happened(place, word.entry().key(), What::Removed));
+        }
         let slot = self.slot_at(place).1;
         if Audience::is_there(&slot.audience) {
             removed.iter().for_each(|word| {
@@ -885,7 +935,7 @@ impl Drop for Held<'_> {
 /// Locks slots, given in ascending order.
 fn lock_all(keyspace: &Keyspace, seat: &mut Seat, places: &[Place]) {
     // Checked before the first lock is taken: a panic between two would leave the first one locked.
-    assert!(places.last().is_none_or(|place| place.db() < keyspace.databases()), "no such database");
+    assert!(places.last().is_none_or(|place| place.db() < keyspace.all_databases()), "no such database");
     for place in places {
         lock(keyspace, seat, *place);
     }

@@ -12,12 +12,21 @@
 //! seat 2: [6 INCR d]                /
 //! ```
 //!
-//! Nothing is written while nobody reads: whether the log is kept changes behind the closed gate only, and a seat looks when
-//! it goes inside. The reader never waits for a lock that is held for long, and writers never wait for the reader: how much
-//! has not been read yet is counted ([`Journal::unread`]), and whoever drives the seats decides what to do about it.
+//! There may be several readers, each of which merges for itself and at its own pace: a disk that hangs holds up no replica.
+//! They share the pages, and who is done with a page as the last one gives it back to its lane. The road not taken: one
+//! merging thread that all readers are fed by. It would be a hop more for `appendfsync always`, and the pace of the slowest.
+//!
+//! Nothing is written while nobody reads: who reads changes behind the closed gate only, and a seat looks when it goes
+//! inside. A reader never waits for a lock that is held for long, and writers never wait for a reader: how much has not been
+//! read yet is counted ([`Journal::unread`]), and whoever drives the seats decides what to do about it.
 
-use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::*};
-use crate::sync::{Condvar, Mutex};
+use evenkeel_resp::request::Line;
+
+use crate::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::*};
+use crate::sync::{Arc, Condvar, Mutex};
+
+/// Most readers at once: the append-only file, replicas, and others that tests have.
+pub const READERS_MAX: usize = 4;
 
 /// Bytes of a page that a lane keeps for reuse; larger ones are freed.
 const SPARE_LEN_MAX: usize = 256 * 1024;
@@ -31,14 +40,26 @@ const EXEC: &[u8] = b"*1\r\n$4\r\nEXEC\r\n";
 
 /// What all seats share.
 pub struct Journal {
-    is_on: AtomicBool,
+    /// Whom pages are for, as bits: changes behind the closed gate only.
+    readers: AtomicU32,
     last: Padded,
-    /// Bytes laid down and not yet read.
-    unread: AtomicUsize,
-    /// The reader waits to be woken.
+    /// Bytes laid down since the start.
+    laid: AtomicU64,
+    desks: [Desk; READERS_MAX],
+    lanes: Box<[Lane]>,
+}
+
+/// A reader as writers and others see it.
+#[repr(align(128))]
+struct Desk {
+    is_taken: AtomicBool,
+    /// How many of the bytes laid down since the start are behind it, those from before it came included.
+    read: AtomicU64,
+    /// The last of them that are for it.
+    until: AtomicU64,
+    /// It waits to be woken.
     sleeps: AtomicBool,
     wake: (Mutex<bool>, Condvar),
-    lanes: Box<[Lane]>,
 }
 
 /// The last number given, on a cache line of its own.
@@ -50,8 +71,9 @@ struct Lane(Mutex<Pages>);
 
 #[derive(Default)]
 struct Pages {
-    filled: Vec<Page>,
-    spare: Vec<Page>,
+    /// What each reader has not taken yet.
+    filled: [Vec<Arc<Page>>; READERS_MAX],
+    spare: Vec<Arc<Page>>,
 }
 
 /// Records in the order of their numbers, each a stretch of the bytes.
@@ -102,6 +124,22 @@ struct Open {
 impl Draft {
     /// Appends a command to the record that is being written.
     pub(crate) fn push<'a>(&mut self, db: u32, args: impl ExactSizeIterator<Item = &'a [u8]>) {
+        let bytes = self.begin_command(db);
+        bytes.extend_from_slice(&Line::new(b'*', args.len()));
+        for arg in args {
+            bytes.extend_from_slice(&Line::new(b'$', arg.len()));
+            bytes.extend_from_slice(arg);
+            bytes.extend_from_slice(b"\r\n");
+        }
+    }
+
+    /// The same for a command that is an array of bulk strings already.
+    pub(crate) fn push_encoded(&mut self, db: u32, command: &[u8]) {
+        self.begin_command(db).extend_from_slice(command);
+    }
+
+    /// Where the next command of the record goes.
+    fn begin_command(&mut self, db: u32) -> &mut Vec<u8> {
         let bytes = &mut self.page.bytes;
         let open = self.open.get_or_insert_with(|| {
             let start = bytes.len();
@@ -113,12 +151,7 @@ impl Draft {
             open.db = db;
         }
         open.commands += 1;
-        put_number(bytes, b'*', args.len());
-        for arg in args {
-            put_number(bytes, b'$', arg.len());
-            bytes.extend_from_slice(arg);
-            bytes.extend_from_slice(b"\r\n");
-        }
+        bytes
     }
 
     #[inline]
@@ -151,36 +184,18 @@ impl Draft {
 pub fn select(bytes: &mut Vec<u8>, db: u32) {
     let text = db.to_string();
     bytes.extend_from_slice(b"*2\r\n$6\r\nSELECT\r\n");
-    put_number(bytes, b'$', text.len());
+    bytes.extend_from_slice(&Line::new(b'$', text.len()));
     bytes.extend_from_slice(text.as_bytes());
     bytes.extend_from_slice(b"\r\n");
-}
-
-/// A line of RESP that announces so many of something.
-#[inline]
-fn put_number(bytes: &mut Vec<u8>, kind: u8, mut number: usize) {
-    let (mut line, mut at) = ([0; 24], 22);
-    line[22..].copy_from_slice(b"\r\n");
-    loop {
-        at -= 1;
-        line[at] = b'0' + (number % 10) as u8;
-        number /= 10;
-        if number == 0 {
-            break;
-        }
-    }
-    line[at - 1] = kind;
-    bytes.extend_from_slice(&line[at - 1..]);
 }
 
 impl Journal {
     pub fn new(seats: usize) -> Journal {
         Journal {
-            is_on: AtomicBool::new(false),
+            readers: AtomicU32::new(0),
             last: Padded(AtomicU64::new(0)),
-            unread: AtomicUsize::new(0),
-            sleeps: AtomicBool::new(false),
-            wake: (Mutex::new(false), Condvar::new()),
+            laid: AtomicU64::new(0),
+            desks: std::array::from_fn(|_| Desk::new()),
             lanes: (0..seats).map(|_| Lane(Mutex::new(Pages::default()))).collect(),
         }
     }
@@ -188,12 +203,43 @@ impl Journal {
     /// Whether writes are logged, for who is inside the gate.
     #[inline]
     pub fn is_on(&self) -> bool {
-        self.is_on.load(Relaxed)
+        self.readers.load(Relaxed) != 0
     }
 
-    /// Begins or ends the log; to be called behind the closed gate only.
-    pub(crate) fn turn(&self, on: bool) {
-        self.is_on.store(on, Relaxed);
+    /// A reader of what comes from now on; to be called behind the closed gate only, when all that was logged has been laid
+    /// down.
+    pub(crate) fn join(&self) -> Reader {
+        let is_free = |desk: &Desk| !desk.is_taken.swap(true, AcqRel);
+        let place = self.desks.iter().position(is_free).expect("there are never that many readers");
+        let desk = &self.desks[place];
+        desk.read.store(self.laid.load(Relaxed), Relaxed);
+        desk.until.store(u64::MAX, Relaxed);
+        self.readers.fetch_or(1 << place, Relaxed);
+        let lanes = self.lanes.len();
+        Reader {
+            place,
+            next: self.last() + 1,
+            lanes: (0..lanes).map(|_| Taken::default()).collect(),
+            heads: vec![u64::MAX; lanes],
+            lane: 0,
+        }
+    }
+
+    /// What is laid down from now on is not for this reader; to be called behind the closed gate only, when all that was logged
+    /// has been laid down.
+    pub(crate) fn dismiss(&self, place: usize) {
+        self.readers.fetch_and(!(1 << place), Relaxed);
+        self.desks[place].until.store(self.laid.load(Relaxed), Relaxed);
+    }
+
+    /// Gives the place of a reader back that was dismissed, and drops what it has not read.
+    pub fn vacate(&self, place: usize) {
+        assert!(self.readers.load(Relaxed) & 1 << place == 0, "who is given pages has not been dismissed");
+        for lane in &self.lanes {
+            let rest = std::mem::take(&mut lane.0.lock().filled[place]);
+            drop(rest);
+        }
+        self.desks[place].is_taken.store(false, Release);
     }
 
     /// The number of the last record. Behind the closed gate, all up to it are in their lanes.
@@ -201,42 +247,91 @@ impl Journal {
         self.last.0.load(Relaxed)
     }
 
-    /// Bytes laid down and not yet taken by a reader.
+    /// Bytes laid down and not yet read by those who read: pages go when the last one is done with them.
     pub fn unread(&self) -> usize {
-        self.unread.load(Relaxed)
+        let readers = self.readers.load(Relaxed);
+        let reads = |place: &usize| readers & 1 << place != 0;
+        (0..READERS_MAX).filter(reads).map(|place| self.unread_by(place)).max().unwrap_or(0)
+    }
+
+    /// Bytes laid down for a reader and not yet read by it; zero if there is no such place.
+    pub fn unread_by(&self, place: usize) -> usize {
+        let Some(desk) = self.desks.get(place) else { return 0 };
+        let laid = self.laid.load(Relaxed).min(desk.until.load(Relaxed));
+        laid.saturating_sub(desk.read.load(Relaxed)) as usize
     }
 
     /// Makes a draft a page of a seat's lane.
     pub(crate) fn lay_down(&self, seat: usize, draft: &mut Draft) {
-        self.unread.fetch_add(draft.page.bytes.len(), Relaxed);
+        let readers = self.readers.load(Relaxed);
+        self.laid.fetch_add(draft.page.bytes.len() as u64, Relaxed);
         let mut lane = self.lanes[seat].0.lock();
-        let spare = lane.spare.pop().unwrap_or_default();
-        lane.filled.push(std::mem::replace(&mut draft.page, spare));
+        let mut page = lane.spare.pop().unwrap_or_default();
+        std::mem::swap(Arc::get_mut(&mut page).expect("a spare page is nobody else's"), &mut draft.page);
+        lane.hand_out(readers, page);
         drop(lane);
-        self.note_page();
+        self.note_page(readers);
     }
 
-    /// Wakes the reader if it sleeps. The bad interleaving is Dekker's: a writer lays a page down and then reads `sleeps`,
+    /// Wakes the readers that sleep. The bad interleaving is Dekker's: a writer lays a page down and then reads `sleeps`,
     /// the reader sets `sleeps` and then looks for pages, and both miss the other. The lane's lock, which both take in between,
     /// orders them: a reader that has not seen the page held it first, and whoever holds it next sees that the reader sleeps.
     #[inline]
-    fn note_page(&self) {
-        if self.sleeps.load(Relaxed) {
-            self.wake();
+    fn note_page(&self, readers: u32) {
+        for (place, desk) in self.desks.iter().enumerate() {
+            if readers & 1 << place != 0 && desk.sleeps.load(Relaxed) {
+                desk.wake();
+            }
         }
     }
 
-    /// Wakes the reader, or keeps it from falling asleep.
+    /// Wakes a reader, or keeps it from falling asleep. Nobody is woken where there is no such place.
+    pub fn wake(&self, place: usize) {
+        if let Some(desk) = self.desks.get(place) {
+            desk.wake();
+        }
+    }
+}
+
+impl Desk {
+    fn new() -> Desk {
+        Desk {
+            is_taken: AtomicBool::new(false),
+            read: AtomicU64::new(0),
+            until: AtomicU64::new(0),
+            sleeps: AtomicBool::new(false),
+            wake: (Mutex::new(false), Condvar::new()),
+        }
+    }
+
     #[cold]
-    pub fn wake(&self) {
+    fn wake(&self) {
         self.sleeps.store(false, Relaxed);
         *self.wake.0.lock() = true;
         self.wake.1.notify_one();
     }
 }
 
-/// Reads the records of all lanes in the order of their numbers. There is one at a time.
+impl Pages {
+    /// Gives a page to each of `readers`.
+    fn hand_out(&mut self, readers: u32, page: Arc<Page>) {
+        let mut left = readers;
+        while left.count_ones() > 1 {
+            let place = left.trailing_zeros() as usize;
+            self.filled[place].push(page.clone());
+            left &= left - 1;
+        }
+        if left != 0 {
+            self.filled[left.trailing_zeros() as usize].push(page);
+        }
+    }
+}
+
+/// Reads the records of all lanes in the order of their numbers. Made by [`crate::Held::join_log`]; to be ended by
+/// [`crate::Held::dismiss`], and [`Reader::end`] when what was there then has been read or is not wanted.
 pub struct Reader {
+    /// Which of those that read at the same time it is.
+    place: usize,
     /// The next record's number.
     next: u64,
     lanes: Vec<Taken>,
@@ -249,21 +344,27 @@ pub struct Reader {
 #[derive(Default)]
 struct Taken {
     /// The first one is at the end.
-    pages: Vec<Page>,
+    pages: Vec<Arc<Page>>,
     /// Which record of the first page comes next.
     at: usize,
 }
 
 impl Reader {
-    /// Reads what comes after the record with this number.
-    pub fn after(journal: &Journal, number: u64) -> Reader {
-        let lanes = journal.lanes.len();
-        Reader {
-            next: number + 1,
-            lanes: (0..lanes).map(|_| Taken::default()).collect(),
-            heads: vec![u64::MAX; lanes],
-            lane: 0,
-        }
+    /// Which of those that read at the same time it is, for those who have to do with it from outside.
+    pub fn place(&self) -> usize {
+        self.place
+    }
+
+    /// Ends it, having been dismissed.
+    pub fn end(self, journal: &Journal) {
+        let place = self.place;
+        drop(self);
+        journal.vacate(place);
+    }
+
+    /// Bytes laid down for it that it has not read.
+    pub fn unread(&self, journal: &Journal) -> usize {
+        journal.unread_by(self.place)
     }
 
     /// The number of the last record that was read.
@@ -301,11 +402,11 @@ impl Reader {
     fn take(&mut self, journal: &Journal) {
         for (index, (lane, taken)) in journal.lanes.iter().zip(&mut self.lanes).enumerate() {
             let mut pages = lane.0.lock();
-            if pages.filled.is_empty() {
+            if pages.filled[self.place].is_empty() {
                 continue;
             }
             // The first one is to be at the end.
-            let mut filled = std::mem::take(&mut pages.filled);
+            let mut filled = std::mem::take(&mut pages.filled[self.place]);
             drop(pages);
             filled.reverse();
             filled.append(&mut taken.pages);
@@ -353,6 +454,7 @@ impl Reader {
             }
             let page = taken.pages.pop().expect("just looked at");
             taken.at = 0;
+            journal.note_read(self.place, page.bytes.len());
             journal.recycle(lane, page);
         }
         self.heads[lane] = taken.head();
@@ -362,15 +464,16 @@ impl Reader {
     /// Waits until something has been laid down or [`Journal::wake`] was called, for at most so long. What is in nobody's
     /// lane yet may be what is missing.
     pub fn sleep(&self, journal: &Journal, timeout: std::time::Duration) {
-        journal.sleeps.store(true, Relaxed);
-        let is_filled = |lane: &Lane| !lane.0.lock().filled.is_empty();
-        let mut woken = journal.wake.0.lock();
+        let desk = &journal.desks[self.place];
+        desk.sleeps.store(true, Relaxed);
+        let is_filled = |lane: &Lane| !lane.0.lock().filled[self.place].is_empty();
+        let mut woken = desk.wake.0.lock();
         if !*woken && !journal.lanes.iter().any(is_filled) {
-            journal.wake.1.wait_for(&mut woken, timeout);
+            desk.wake.1.wait_for(&mut woken, timeout);
         }
         *woken = false;
         drop(woken);
-        journal.sleeps.store(false, Relaxed);
+        desk.sleeps.store(false, Relaxed);
     }
 }
 
@@ -381,12 +484,29 @@ impl Taken {
 }
 
 impl Journal {
-    fn recycle(&self, lane: usize, mut page: Page) {
-        self.unread.fetch_sub(page.bytes.len(), Relaxed);
-        page.bytes.clear();
-        page.records.clear();
+    /// Pages that a lane keeps for reuse.
+    #[cfg(test)]
+    pub(crate) fn spares(&self, lane: usize) -> usize {
+        self.lanes[lane].0.lock().spare.len()
+    }
+
+    /// Only the reader itself writes how much it has read.
+    fn note_read(&self, place: usize, bytes: usize) {
+        let read = &self.desks[place].read;
+        read.store(read.load(Relaxed) + bytes as u64, Relaxed);
+    }
+
+    /// Gives a page back to its lane, if nobody else has still to read it. Of two who drop theirs at the same moment, it may
+    /// be that each finds the other's still there: then it is freed.
+    fn recycle(&self, lane: usize, mut page: Arc<Page>) {
+        let Some(own) = Arc::get_mut(&mut page) else { return };
+        if own.bytes.capacity() > SPARE_LEN_MAX {
+            return;
+        }
+        own.bytes.clear();
+        own.records.clear();
         let mut pages = self.lanes[lane].0.lock();
-        if pages.spare.len() < SPARES_MAX && page.bytes.capacity() <= SPARE_LEN_MAX {
+        if pages.spare.len() < SPARES_MAX {
             pages.spare.push(page);
         }
     }

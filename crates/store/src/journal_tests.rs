@@ -1,6 +1,6 @@
 //! Tests of [`crate::journal`], whose file is also compiled elsewhere: see `tests/it/journal.rs`.
 
-use crate::journal::{Draft, Journal, Reader, Record};
+use crate::journal::{Draft, Journal, READERS_MAX, Reader, Record};
 
 fn log(draft: &mut Draft, db: u32, command: &str) {
     draft.push(db, command.split(' ').map(str::as_bytes).collect::<Vec<_>>().into_iter());
@@ -22,7 +22,7 @@ fn read(reader: &mut Reader, journal: &Journal) -> Vec<String> {
 #[test]
 fn records_come_by_their_numbers() {
     let journal = Journal::new(3);
-    let mut reader = Reader::after(&journal, 0);
+    let mut reader = journal.join();
     let mut drafts: Vec<Draft> = (0..3).map(|_| Draft::default()).collect();
     for seat in [0, 1, 1, 0, 2] {
         log(&mut drafts[seat], 0, &format!("DEL {seat}"));
@@ -41,7 +41,7 @@ fn records_come_by_their_numbers() {
 #[test]
 fn several_commands_are_a_transaction() {
     let journal = Journal::new(1);
-    let (mut reader, mut draft) = (Reader::after(&journal, 0), Draft::default());
+    let (mut reader, mut draft) = (journal.join(), Draft::default());
     log(&mut draft, 2, "SET a 1");
     log(&mut draft, 12, "DEL b");
     draft.commit(&journal);
@@ -56,7 +56,7 @@ fn several_commands_are_a_transaction() {
 #[test]
 fn a_reader_may_stop_and_go_on() {
     let journal = Journal::new(2);
-    let (mut reader, mut drafts) = (Reader::after(&journal, 0), [Draft::default(), Draft::default()]);
+    let (mut reader, mut drafts) = (journal.join(), [Draft::default(), Draft::default()]);
     for number in 0..100 {
         let draft = &mut drafts[number % 2];
         log(draft, 0, &format!("DEL {number}"));
@@ -82,7 +82,7 @@ fn a_reader_may_stop_and_go_on() {
 fn what_is_not_wanted_any_more_waits() {
     use std::sync::atomic::{AtomicU64, Ordering::*};
     let journal = Journal::new(1);
-    let (mut reader, mut draft) = (Reader::after(&journal, 0), Draft::default());
+    let (mut reader, mut draft) = (journal.join(), Draft::default());
     let mut write = |command: &str| {
         log(&mut draft, 0, command);
         draft.commit(&journal);
@@ -104,4 +104,71 @@ fn what_is_not_wanted_any_more_waits() {
     );
     assert_eq!((numbers, reader.last()), (vec![1], 1));
     assert_eq!(read(&mut reader, &journal), ["2 0>0 *2 $3 DEL $1 b"]);
+}
+
+/// Bytes of a page with a DEL of one letter: what a transaction would begin with is there, and not used.
+const PAGE: usize = 35;
+
+fn write(journal: &Journal, draft: &mut Draft, command: &str) {
+    log(draft, 0, command);
+    draft.commit(journal);
+    journal.lay_down(0, draft);
+}
+
+#[test]
+fn each_reader_reads_at_its_own_pace() {
+    let (journal, mut draft) = (Journal::new(1), Draft::default());
+    let mut first = journal.join();
+    write(&journal, &mut draft, "DEL a");
+    let mut second = journal.join();
+    write(&journal, &mut draft, "DEL b");
+    let (a, b) = ("1 0>0 *2 $3 DEL $1 a", "2 0>0 *2 $3 DEL $1 b");
+    assert_eq!(read(&mut second, &journal), [b], "it came after the first");
+    assert_eq!((first.unread(&journal), second.unread(&journal)), (2 * PAGE, 0));
+    assert_eq!(journal.unread(), 2 * PAGE, "what the slowest has not read");
+    assert_eq!(read(&mut first, &journal), [a, b]);
+    assert_eq!(journal.unread(), 0);
+}
+
+#[test]
+fn one_that_goes_leaves_nothing_behind() {
+    let (journal, mut draft) = (Journal::new(1), Draft::default());
+    let (mut stays, mut goes) = (journal.join(), journal.join());
+    write(&journal, &mut draft, "DEL a");
+    write(&journal, &mut draft, "DEL b");
+    journal.dismiss(goes.place());
+    write(&journal, &mut draft, "DEL c");
+    assert_eq!(goes.unread(&journal), 2 * PAGE, "what came before is still to be read");
+    assert_eq!(read(&mut goes, &journal).len(), 2);
+    assert_eq!((goes.unread(&journal), journal.unread()), (0, 3 * PAGE));
+    let place = goes.place();
+    goes.end(&journal);
+    assert_eq!(read(&mut stays, &journal).len(), 3);
+    let mut next = journal.join();
+    assert_eq!((next.place(), next.unread(&journal)), (place, 0), "the place is free again");
+    write(&journal, &mut draft, "DEL d");
+    assert_eq!((read(&mut next, &journal).len(), read(&mut stays, &journal).len()), (1, 1));
+    // One that is given up with pages unread.
+    write(&journal, &mut draft, "DEL e");
+    journal.dismiss(next.place());
+    next.end(&journal);
+    let mut last = journal.join();
+    assert_eq!(read(&mut last, &journal), Vec::<String>::new());
+    journal.dismiss(stays.place());
+    journal.dismiss(last.place());
+    assert!(!journal.is_on());
+}
+
+#[test]
+fn pages_come_back_when_all_have_read_them() {
+    let (journal, mut draft) = (Journal::new(1), Draft::default());
+    let mut readers: Vec<Reader> = (0..READERS_MAX).map(|_| journal.join()).collect();
+    write(&journal, &mut draft, "SET k 0123456789");
+    for reader in &mut readers {
+        assert_eq!(journal.spares(0), 0);
+        read(reader, &journal);
+    }
+    assert_eq!(journal.spares(0), 1);
+    write(&journal, &mut draft, "SET k 0123456789");
+    assert_eq!(journal.spares(0), 0, "and are used again");
 }

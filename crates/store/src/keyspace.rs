@@ -1,13 +1,14 @@
 //! The keyspace: databases, the gate around them, and the sums over all seats.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering::*};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering::*};
 
 use parking_lot::Mutex;
 
 use crate::audience::Audience;
 use crate::bits::SlotBits;
 use crate::entry::EntryPtr;
+use crate::events::Events;
 use crate::gate::{Closed, Gate};
 use crate::held::Held;
 use crate::journal::Journal;
@@ -22,6 +23,9 @@ use crate::{Millis, SLOTS};
 
 /// Milliseconds per unit of coarse deadlines: 32 bits of them last 8.7 years from the server's start.
 const COARSE_MS: u64 = 64;
+
+/// As many as a [`Place`] has room for.
+const DATABASES_MAX: usize = 1 << 18;
 
 /// How far the clock may be set back below the time of the start before sweeps pause until it has caught up.
 const SET_BACK_MS: u64 = 24 * 60 * 60 * 1000;
@@ -84,8 +88,11 @@ impl Flushed {
 pub struct Keyspace {
     pub hasher: Hasher,
     pub(crate) gate: Gate,
-    /// Null until first used.
+    /// Null until first used. Behind those that clients see lie the hidden ones, see [`Keyspace::hidden`].
     dbs: Box<[AtomicPtr<Db>]>,
+    databases: usize,
+    /// Nobody removes a key because its time has passed; changed behind the closed gate only.
+    hides_expired: AtomicBool,
     /// Indices of counters that no database uses.
     free_ids: Mutex<Vec<usize>>,
     tallies: Mutex<Vec<Arc<Tally>>>,
@@ -102,6 +109,7 @@ pub struct Keyspace {
     pub(crate) tickets: AtomicU64,
     pub(crate) snapshots: Snapshots,
     pub journal: Journal,
+    pub events: Events,
     random: AtomicU64,
     /// Also what seats are told from those of another keyspace by.
     left_behind: Arc<LeftBehind>,
@@ -110,12 +118,15 @@ pub struct Keyspace {
 impl Keyspace {
     /// `databases` empty databases for at most `seats` threads. `now_ms` is the time of the start.
     pub fn new(databases: usize, seats: usize, now_ms: Millis, random: u64) -> Keyspace {
-        assert!((1..=1 << 18).contains(&databases), "1 to 262,144 databases");
+        assert!((1..=DATABASES_MAX).contains(&databases), "1 to 262,144 databases");
+        let all = if 2 * databases <= DATABASES_MAX { 2 * databases } else { databases };
         Keyspace {
             hasher: Hasher::default(),
             gate: Gate::new(seats),
-            dbs: (0..databases).map(|_| AtomicPtr::default()).collect(),
-            free_ids: Mutex::new((0..databases).rev().collect()),
+            dbs: (0..all).map(|_| AtomicPtr::default()).collect(),
+            databases,
+            hides_expired: AtomicBool::new(false),
+            free_ids: Mutex::new((0..all).rev().collect()),
             tallies: Mutex::default(),
             seats,
             seats_taken: AtomicUsize::new(0),
@@ -126,6 +137,7 @@ impl Keyspace {
             tickets: AtomicU64::new(0),
             snapshots: Snapshots::new(seats),
             journal: Journal::new(seats),
+            events: Events::default(),
             random: AtomicU64::new(random | 1),
             left_behind: Arc::default(),
         }
@@ -143,8 +155,31 @@ impl Keyspace {
         Seat::new(index, tally, self.left_behind.clone(), random)
     }
 
+    /// How many databases clients can select.
     pub fn databases(&self) -> usize {
+        self.databases
+    }
+
+    /// The number of a database that no command reaches, to be filled while clients use the one with number `db` and then
+    /// swapped for it: where another data set is loaded beside the present one. `None` where there are too many databases
+    /// for that.
+    pub fn hidden(&self, db: usize) -> Option<usize> {
+        let hidden = db + self.databases;
+        (hidden < self.dbs.len()).then_some(hidden)
+    }
+
+    /// How many databases there are, the hidden ones included.
+    pub(crate) fn all_databases(&self) -> usize {
         self.dbs.len()
+    }
+
+    /// Whether expired keys are kept until somebody says that they are to be removed; for who is inside the gate.
+    pub(crate) fn hides_expired(&self) -> bool {
+        self.hides_expired.load(Relaxed)
+    }
+
+    pub(crate) fn hide_expired(&self, hide: bool) {
+        self.hides_expired.store(hide, Relaxed);
     }
 
     #[inline]
@@ -166,7 +201,8 @@ impl Keyspace {
     #[inline]
     pub(crate) fn attune(&self, seat: &mut Seat) {
         seat.epoch = self.snapshots.epoch();
-        seat.draft.is_on = self.journal.is_on();
+        seat.draft.is_on = self.journal.is_on() && !seat.is_mute;
+        seat.hides_expired = self.hides_expired();
     }
 
     /// Hands on what a seat has written and kept, before it goes outside.
@@ -330,6 +366,9 @@ impl Keyspace {
             tally.dbs[old.id].hashes.store(0, Relaxed);
         }
         self.free_ids.lock().push(old.id);
+        if db >= self.databases {
+            return self.snapshots.keep_flushed(Flushed(old)); // nobody watches or waits there, and nobody needs it soon
+        }
         // Made now rather than with the next key, which would seem to cost half a megabyte.
         let new = self.db(db);
         if self.has_audience() {

@@ -1,6 +1,7 @@
 //! What is held and the log: see [`crate::journal`].
 
 use crate::held::Held;
+use crate::journal::Reader;
 use crate::key::Place;
 
 impl Held<'_> {
@@ -20,6 +21,15 @@ impl Held<'_> {
         }
     }
 
+    /// The same for a command that is an array of bulk strings already.
+    #[inline]
+    pub fn log_encoded(&mut self, db: u32, command: &[u8]) {
+        if self.seat.draft.is_on {
+            self.seat.draft.push_encoded(db, command);
+            self.seat.told += 1;
+        }
+    }
+
     /// Says that what has been done so far needs no logging, or none beyond what was logged.
     #[inline]
     pub fn log_nothing(&mut self) {
@@ -32,14 +42,30 @@ impl Held<'_> {
         self.seat.told
     }
 
-    /// Turns the log on or off; everything is held. Returns the number of the last record before.
-    pub fn turn_log(&mut self, on: bool) -> u64 {
-        assert!(self.holds_all(), "the log begins and ends at one moment");
+    /// A reader of what is logged from now on; everything is held.
+    pub fn join_log(&mut self) -> Reader {
+        self.lay_down();
+        let reader = self.keyspace().journal.join();
+        self.seat.draft.is_on = !self.seat.is_mute;
+        reader
+    }
+
+    /// What is logged from now on is not for the reader at this place; everything is held. What was logged before it may
+    /// still read, until it ends.
+    pub fn dismiss(&mut self, place: usize) {
+        self.lay_down();
         let journal = &self.keyspace().journal;
+        journal.dismiss(place);
+        self.seat.draft.is_on = journal.is_on() && !self.seat.is_mute;
+    }
+
+    /// Has all that was logged so far laid down, for those who read now.
+    fn lay_down(&mut self) {
+        assert!(self.holds_all(), "who reads the log changes at one moment");
         self.commit();
-        journal.turn(on);
-        self.seat.draft.is_on = on;
-        journal.last()
+        if !self.seat.draft.is_empty() {
+            self.keyspace().journal.lay_down(self.seat.index, &mut self.seat.draft);
+        }
     }
 
     /// How many changes have been made that are not logged yet, for who compares before and after: those that nobody

@@ -94,7 +94,7 @@ impl Held<'_> {
                     *seen += 1;
                 }
             }
-            if !self.seat.keep_expired {
+            if !self.seat.keeps_expired() {
                 self.remove_expired(place, &expired);
             }
             (prefix, tag) = if until < TAGS { (prefix, until) } else { (next_prefix, 0) };

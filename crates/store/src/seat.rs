@@ -8,6 +8,7 @@ use parking_lot::Mutex;
 
 use crate::Millis;
 use crate::collection::Cut;
+use crate::events::Event;
 use crate::gate::Gate;
 use crate::journal::Draft;
 use crate::key::Place;
@@ -35,13 +36,18 @@ const RETIRED_BYTES: usize = 256 * 1024;
 pub struct Seat {
     /// The time by which keys are expired. Whoever drives the seat keeps it current.
     pub now_ms: Millis,
-    /// What time it is where `now_ms` stands at zero, since nothing may expire: that of the marks of accesses.
-    pub standing_ms: Millis,
+    /// The time at which keys are used when `now_ms` is before it: for who runs again what a log tells, which is to find
+    /// nothing expired.
+    pub played_ms: Millis,
     pub access: Access,
     /// CLIENT NO-TOUCH: reads leave no mark.
     pub no_touch: bool,
     /// DEBUG SET-ACTIVE-EXPIRE and paused writes: expired keys are hidden but not removed.
     pub keep_expired: bool,
+    /// The same for all seats at once, as a replica has it; see [`crate::Held::hide_expired`].
+    pub(crate) hides_expired: bool,
+    /// What it does is not logged: it does again what somebody else's log tells.
+    pub is_mute: bool,
     pub tally: Arc<Tally>,
     /// A clock for `lock_wait`.
     pub ticks: fn() -> u64,
@@ -58,6 +64,8 @@ pub struct Seat {
     pub(crate) epoch: bool,
     /// Entries kept for a snapshot since the seat went inside.
     pub(crate) kept: Vec<Kept>,
+    /// What has happened to the keys that are held.
+    pub(crate) events: Vec<Event>,
     /// What has been logged since then.
     pub draft: Draft,
     /// Changes that were logged where they were made; see [`crate::Held::changes`].
@@ -131,10 +139,12 @@ impl Seat {
     pub(crate) fn new(index: usize, tally: Arc<Tally>, left_behind: Arc<LeftBehind>, random: u64) -> Seat {
         Seat {
             now_ms: 0,
-            standing_ms: 0,
+            played_ms: 0,
             access: Access::Lru,
             no_touch: false,
             keep_expired: false,
+            hides_expired: false,
+            is_mute: false,
             tally,
             ticks: || 0,
             lock_wait: 0,
@@ -143,6 +153,7 @@ impl Seat {
             put_off: VecDeque::new(),
             epoch: false,
             kept: Vec::new(),
+            events: Vec::new(),
             draft: Draft::default(),
             logged_aside: 0,
             told: 0,
@@ -167,12 +178,6 @@ impl Seat {
         self.random.wrapping_mul(0x2545_f491_4f6c_dd1d)
     }
 
-    /// The time for marks of accesses.
-    #[inline]
-    pub(crate) fn wall_ms(&self) -> Millis {
-        if self.now_ms == 0 { self.standing_ms } else { self.now_ms }
-    }
-
     /// Frees a value now, or puts it aside when that would take long.
     pub(crate) fn discard(&mut self, outside: Option<Outside>) {
         self.trash.extend(outside.and_then(|outside| Trash::of_outside(outside, FREE_BLOCKS_MAX)));
@@ -181,6 +186,18 @@ impl Seat {
     /// The same for what was cut off a collection.
     pub(crate) fn discard_cut(&mut self, cut: Cut) {
         self.trash.extend(Trash::of_cut(cut, FREE_BLOCKS_MAX));
+    }
+
+    /// The time for the marks of use.
+    #[inline]
+    pub(crate) fn used_ms(&self) -> Millis {
+        self.now_ms.max(self.played_ms)
+    }
+
+    /// Whether expired keys stay where they are, and are only not seen.
+    #[inline]
+    pub(crate) fn keeps_expired(&self) -> bool {
+        self.keep_expired || self.hides_expired
     }
 
     /// The seat's number, from 1 on.

@@ -12,7 +12,8 @@
 //! entries in the same epoch.
 //!
 //! Databases that are flushed meanwhile are walked where they are, out of everybody's reach; those that are swapped are
-//! followed by the number of their counters, and keep the index that they had at the beginning.
+//! followed by the number of their counters, and keep the index that they had at the beginning. Hidden databases
+//! ([`Keyspace::hidden`]) are walked like all others, since their entries have epochs, too, but are given to nobody.
 //!
 //! What has been handed over and not been taken is bounded: if the walk's sink does not take anything any more, because the
 //! disk under it hangs, the snapshot is lost instead of the memory, and nothing is kept for it from then on.
@@ -165,11 +166,21 @@ impl Keyspace {
 
 /// The walk of one snapshot. It has to go on until [`Walk::is_done`], and to be ended.
 pub struct Walk {
-    /// Counters' index and index of each database at the beginning.
-    dbs: Vec<(usize, u32)>,
+    dbs: Vec<Walked>,
     at: usize,
     cursor: Cursor,
     taken: Vec<Kept>,
+}
+
+/// A database as it was when the snapshot began.
+#[derive(Clone, Copy)]
+struct Walked {
+    /// The index of its counters.
+    id: usize,
+    /// Where it was.
+    at: u32,
+    /// Its number, unless it is hidden.
+    index: Option<u32>,
 }
 
 /// Where in a database the walk goes on.
@@ -196,9 +207,12 @@ impl Held<'_> {
         snapshots.waiting_max.store(waiting_max, Relaxed);
         snapshots.epoch.store(!snapshots.epoch(), Relaxed);
         self.seat.epoch = snapshots.epoch();
-        let used = (0..keyspace.databases()).filter_map(|at| Some((keyspace.db_if_used(at)?.id, at as u32)));
-        let cursor = Cursor::default();
-        Walk { dbs: used.collect(), at: 0, cursor, taken: Vec::new() }
+        let used = |at: usize| {
+            let index = (at < keyspace.databases()).then_some(at as u32);
+            Some(Walked { id: keyspace.db_if_used(at)?.id, at: at as u32, index })
+        };
+        let dbs = (0..keyspace.all_databases()).filter_map(used).collect();
+        Walk { dbs, at: 0, cursor: Cursor::default(), taken: Vec::new() }
     }
 
     /// Ends a snapshot whose walk is done. Everything is held. What was handed over last is in what is returned, to be given
@@ -285,7 +299,7 @@ impl Walk {
         self.give(keyspace, sink);
         let next = || snapshots.flushed.lock().pop();
         while let Some(flushed) = next() {
-            if let Some(index) = index_of(&self.dbs, flushed.db().id) {
+            if let Some(index) = walked(&self.dbs, flushed.db().id).and_then(|db| db.index) {
                 flushed.db().each_of_other_epoch(snapshots.epoch(), |view| sink.take(index, view));
             }
         }
@@ -294,8 +308,8 @@ impl Walk {
     fn step_inside(&mut self, held: &mut Held<'_>, sink: &mut impl Sink) {
         // A database that was flushed a moment ago is walked before its place is taken for empty.
         let was_flushed = !held.keyspace().snapshots.flushed.lock().is_empty();
-        let Some((id, index)) = self.dbs.get(self.at).copied().filter(|_| !was_flushed) else { return };
-        let slot = find(held.keyspace(), id, index)
+        let Some(walked) = self.dbs.get(self.at).copied().filter(|_| !was_flushed) else { return };
+        let slot = find(held.keyspace(), walked)
             .and_then(|(present, db)| db.occupied.next(self.cursor.slot).map(|slot| (present, slot)));
         let Some((present, slot)) = slot else {
             self.at += 1;
@@ -306,7 +320,8 @@ impl Walk {
             self.cursor = Cursor { slot, ..Cursor::default() };
         }
         let (place, cursor) = (Place::new(present, slot as u16), &mut self.cursor);
-        held.visit(place, |held| held.walk_slot(place, cursor, |view| sink.share(index, view)));
+        let mut share = |view: View<'_>| walked.index.map_or(0, |index| sink.share(index, view));
+        held.visit(place, |held| held.walk_slot(place, cursor, &mut share));
         if self.cursor.prefix >= 1 << DEPTH_MAX {
             self.cursor = Cursor { slot: slot + 1, ..Cursor::default() };
         }
@@ -315,8 +330,11 @@ impl Walk {
     /// Gives what was taken to the sink, and frees it.
     fn give(&mut self, keyspace: &Keyspace, sink: &mut impl Sink) {
         for kept in self.taken.drain(..) {
-            let db = index_of(&self.dbs, kept.db);
-            sink.take(db.expect("entries of the former epoch lie in databases that were there"), kept.view());
+            let db = walked(&self.dbs, kept.db);
+            let db = db.expect("entries of the former epoch lie in databases that were there");
+            if let Some(index) = db.index {
+                sink.take(index, kept.view());
+            }
             keyspace.snapshots.waiting.fetch_sub(kept.len(), Relaxed);
         }
     }
@@ -379,15 +397,16 @@ pub trait Sink {
     fn share(&mut self, db: u32, view: View<'_>) -> usize;
 }
 
-/// Which index a database had when the snapshot began.
-fn index_of(dbs: &[(usize, u32)], id: usize) -> Option<u32> {
-    dbs.iter().find(|(other, _)| *other == id).map(|(_, index)| *index)
+/// The database with these counters, as it was when the snapshot began.
+fn walked(dbs: &[Walked], id: usize) -> Option<Walked> {
+    dbs.iter().find(|db| db.id == id).copied()
 }
 
-/// Where the database with these counters is now; it was at `index` once.
-fn find(keyspace: &Keyspace, id: usize, index: u32) -> Option<(u32, &Db)> {
-    let has_id = |at: u32| keyspace.db_if_used(at as usize).filter(|db| db.id == id).map(|db| (at, db));
-    has_id(index).or_else(|| (0..keyspace.databases() as u32).find_map(has_id))
+/// Where a database is now.
+fn find(keyspace: &Keyspace, walked: Walked) -> Option<(u32, &Db)> {
+    let has_id =
+        |at: u32| keyspace.db_if_used(at as usize).filter(|db| db.id == walked.id).map(|db| (at, db));
+    has_id(walked.at).or_else(|| (0..keyspace.all_databases() as u32).find_map(has_id))
 }
 
 impl Db {

@@ -3,5 +3,6 @@
 
 pub(crate) use parking_lot::{Condvar, Mutex, MutexGuard};
 pub(crate) use std::hint::spin_loop;
+pub(crate) use std::sync::Arc;
 pub(crate) use std::sync::atomic;
 pub(crate) use std::thread::yield_now;

@@ -20,7 +20,7 @@ impl Held<'_> {
         let keyspace = self.keyspace();
         let (mut watches, mut waits) = (0, 0);
         for (number, db) in
-            (0..keyspace.databases()).filter_map(|at| keyspace.db_if_used(at).map(|db| (at, db)))
+            (0..keyspace.all_databases()).filter_map(|at| keyspace.db_if_used(at).map(|db| (at, db)))
         {
             let (mut keys, mut timed, mut hashes) = (0, 0, 0);
             for slot in 0..SLOTS {

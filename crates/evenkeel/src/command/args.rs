@@ -1,7 +1,7 @@
 //! The arguments of a call, and the ways to read them.
 
 use evenkeel_resp::number::parse_i64;
-use evenkeel_resp::request::Span;
+use evenkeel_resp::request::{self, Span};
 
 use crate::error::Error;
 
@@ -32,6 +32,12 @@ impl<'a> Args<'a> {
     #[inline]
     pub(crate) fn get(&self, index: usize) -> Option<&'a [u8]> {
         self.spans.get(index).map(|span| span.of(self.buf))
+    }
+
+    /// The request as it was sent, if that is how the log would write it.
+    #[inline]
+    pub(crate) fn as_sent(&self) -> Option<&'a [u8]> {
+        request::as_sent(self.buf, self.spans)
     }
 
     /// All from `index` on.

@@ -45,6 +45,14 @@ impl Call<'_, '_> {
     /// keys (FLUSHALL) nothing is logged but what it has said before.
     #[inline]
     pub(crate) fn logged(&mut self, row: &Command, f: impl FnOnce(&mut Self) -> Done) -> Done {
+        if self.held.is_listened_to() {
+            return self.announced(row, |call| call.logged_only(row, f));
+        }
+        self.logged_only(row, f)
+    }
+
+    #[inline]
+    fn logged_only(&mut self, row: &Command, f: impl FnOnce(&mut Self) -> Done) -> Done {
         if !self.held.is_logged() || !row.flags.has(Flags::WRITE) {
             return f(self);
         }

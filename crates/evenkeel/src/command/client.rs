@@ -79,7 +79,7 @@ fn reply_text(call: &mut Call<'_, '_>, text: &[u8]) {
     call.reply.bytes.extend_from_slice(b"\r\n");
 }
 
-/// The line about a client. What this server does not have (subscriptions, redirection, fixed reply buffers) is zero.
+/// The line about a client. What this server does not have (redirection, fixed reply buffers) is zero.
 fn describe(call: &Call<'_, '_>, client: &ClientInfo) -> Vec<u8> {
     let now = call.now_ms();
     let itself = client.id == call.session.client.id;
@@ -97,13 +97,16 @@ fn describe(call: &Call<'_, '_>, client: &ClientInfo) -> Vec<u8> {
     let mut rest = String::new();
     let _ = write!(
         rest,
-        " age={} idle={} flags={} db={} sub=0 psub=0 ssub=0 multi={} qbuf={used} qbuf-free={} argv-mem={arg_bytes} \
+        " age={} idle={} flags={} db={} sub={} psub={} ssub={} multi={} qbuf={used} qbuf-free={} argv-mem={arg_bytes} \
          multi-mem={} rbs=0 rbp=0 obl=0 oll={} omem={waiting} tot-mem={} events={} cmd={command} user={} redir=-1 \
          resp={} lib-name=",
         seconds(client.created_ms),
         if itself { 0 } else { seconds(client.active_ms.load(Relaxed)) },
         flags_of(client),
         client.db.load(Relaxed),
+        client.subscribed.load(Relaxed),
+        client.patterns.load(Relaxed),
+        client.shards.load(Relaxed),
         client.multi_len.load(Relaxed),
         client.query_room(now).saturating_sub(used),
         client.multi_memory.load(Relaxed),
@@ -127,6 +130,8 @@ fn describe(call: &Call<'_, '_>, client: &ClientInfo) -> Vec<u8> {
 
 fn flags_of(client: &ClientInfo) -> String {
     let flags = [
+        (client.is_replica.load(Relaxed), 'S'),
+        (client.is_subscriber(), 'P'),
         (client.multi_len.load(Relaxed) >= 0, 'x'),
         (client.blocked.load(Relaxed), 'b'),
         (client.killed.load(Relaxed), 'A'),
@@ -180,8 +185,7 @@ enum Purpose {
 #[derive(Default)]
 struct Filter {
     ids: Vec<u64>,
-    /// Whether the type asked for is that of ordinary clients, which all are.
-    normal: Option<bool>,
+    kind: Option<Type>,
     user: Option<Vec<u8>>,
     address: Option<Vec<u8>>,
     local_address: Option<Vec<u8>>,
@@ -200,7 +204,7 @@ impl Filter {
             let mut used = 2;
             match args.word(at).as_bytes() {
                 b"ID" => used = 1 + filter.parse_ids(args, at + 1, purpose)?,
-                b"TYPE" => filter.normal = Some(is_normal(value)?),
+                b"TYPE" => filter.kind = Some(Type::parse(value)?),
                 b"USER" if is_kill => filter.user = Some(known_user(value)?),
                 b"ADDR" if is_kill => filter.address = Some(value.to_vec()),
                 b"LADDR" if is_kill => filter.local_address = Some(value.to_vec()),
@@ -235,7 +239,7 @@ impl Filter {
         };
         let age_s = call.now_ms().saturating_sub(client.created_ms) / 1000;
         (self.ids.is_empty() || self.ids.contains(&client.id))
-            && self.normal != Some(false)
+            && self.kind.is_none_or(|kind| kind == Type::of(client))
             && is(&self.user, &client.user.lock())
             && is(&self.address, &client.address)
             && is(&self.local_address, &client.local_address)
@@ -244,16 +248,37 @@ impl Filter {
     }
 }
 
-/// Whether a name of a type is that of ordinary clients.
-fn is_normal(kind: &[u8]) -> Result<bool, Error> {
-    const OTHERS: [&[u8]; 4] = [b"master", b"replica", b"slave", b"pubsub"];
-    if kind.eq_ignore_ascii_case(b"normal") {
-        return Ok(true);
+/// What a client is there for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Type {
+    Normal,
+    Master,
+    Replica,
+    PubSub,
+}
+
+impl Type {
+    fn parse(word: &[u8]) -> Result<Type, Error> {
+        const TYPES: [(&str, Type); 5] = [
+            ("normal", Type::Normal),
+            ("master", Type::Master),
+            ("replica", Type::Replica),
+            ("slave", Type::Replica),
+            ("pubsub", Type::PubSub),
+        ];
+        let found = TYPES.iter().find(|(name, _)| word.eq_ignore_ascii_case(name.as_bytes()));
+        found
+            .map(|(_, kind)| *kind)
+            .ok_or_else(|| Error::Bytes([b"ERR Unknown client type '", word, b"'"].concat()))
     }
-    if OTHERS.iter().any(|other| kind.eq_ignore_ascii_case(other)) {
-        return Ok(false);
+
+    fn of(client: &ClientInfo) -> Type {
+        match () {
+            () if client.is_replica.load(Relaxed) => Type::Replica,
+            () if client.is_subscriber() => Type::PubSub,
+            () => Type::Normal,
+        }
     }
-    Err(Error::Bytes([b"ERR Unknown client type '", kind, b"'"].concat()))
 }
 
 fn known_user(name: &[u8]) -> Result<Vec<u8>, Error> {

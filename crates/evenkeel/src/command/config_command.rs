@@ -58,6 +58,7 @@ fn set(call: &mut Call<'_, '_>) -> Done {
     // What has to wait for a snapshot's end, the control thread does then.
     rewrite::follow_soon(server);
     server.persist.follow(&server.settings());
+    server.replication.follow(server, &server.settings());
     call.reply.ok();
     Ok(())
 }

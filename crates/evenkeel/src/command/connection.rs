@@ -10,11 +10,11 @@ use crate::session::ReplyMode;
 use crate::startup::VERSION;
 
 const BEFORE_AUTH: Flags = Flags::NO_AUTH.with(Flags::ALLOW_BUSY).with(Flags::OPERATOR);
-const ALWAYS: Flags = BEFORE_AUTH.with(Flags::NOT_QUEUED);
+const ALWAYS: Flags = BEFORE_AUTH.with(Flags::NOT_QUEUED).with(Flags::WHILE_SUBSCRIBED);
 
 #[rustfmt::skip]
 pub(crate) const COMMANDS: &[Command] = &[
-    session("PING",   at_least(1), Group::Connection, ping  ).fast().scriptable().without(Flags::LOADING.with(Flags::STALE)).flag(Flags::HEALTH),
+    session("PING",   at_least(1), Group::Connection, ping  ).fast().scriptable().without(Flags::LOADING.with(Flags::STALE)).flag(Flags::HEALTH.with(Flags::WHILE_SUBSCRIBED)),
     session("ECHO",   exactly(2),  Group::Connection, echo  ).fast().scriptable(),
     // Changes the database for the commands after it.
     session("SELECT", exactly(2),  Group::Connection, select).fast().scriptable().without(Flags::NO_DATA).flag(Flags::OPERATOR),
@@ -27,6 +27,11 @@ pub(crate) const COMMANDS: &[Command] = &[
 /// PING [message]
 fn ping(call: &mut Call<'_, '_>) -> Done {
     match call.args.len() {
+        1 | 2 if call.session.is_restricted() => {
+            call.reply.array(2);
+            call.reply.bulk(b"pong");
+            call.reply.bulk(call.args.get(1).unwrap_or_default());
+        }
         1 => call.reply.simple("PONG"),
         2 => call.reply.bulk(call.args.at(1)),
         _ => return Err(Error::Arity("ping")),
@@ -59,6 +64,7 @@ fn quit(call: &mut Call<'_, '_>) -> Done {
 fn reset(call: &mut Call<'_, '_>) -> Done {
     call.session.discard();
     call.session.unwatch(call.held);
+    call.session.unsubscribe(&call.server.pubsub);
     call.session.select(0);
     call.session.reply_mode = ReplyMode::On;
     call.session.no_touch = false;

@@ -104,6 +104,11 @@ impl Call<'_, '_> {
     pub(super) fn log_as_it_came(&mut self, row: &Command) {
         // By the name that every server knows it by, whatever the configuration calls it here.
         let (name, args) = (row.name.split('|').next().expect("a name"), self.args);
+        if args.at(0).eq_ignore_ascii_case(name.as_bytes())
+            && let Some(sent) = args.as_sent()
+        {
+            return self.held.log_encoded(self.session.db, sent);
+        }
         let arg = |at| if at == 0 { name.as_bytes() } else { args.at(at) };
         self.held.log(self.session.db, (0..args.len()).map(arg));
     }

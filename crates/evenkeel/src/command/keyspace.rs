@@ -11,6 +11,7 @@ use super::{Args, Call, Command, Group, Keys, at_least, exactly, read, walk, who
 use crate::blocking::Mode;
 use crate::error::{Done, Error};
 use crate::persist::snapshot;
+use crate::pubsub::notices::GENERIC;
 
 const GROUP: Group = Group::Keyspace;
 
@@ -68,9 +69,16 @@ fn rename(call: &mut Call<'_, '_>) -> Done {
     call.held.touch(from).ok_or(Error::NoSuchKey)?;
     if from.bytes != to.bytes {
         call.held.rename(from, to);
+        say_moved(call, "rename_from", "rename_to");
     }
     call.reply.ok();
     Ok(())
+}
+
+fn say_moved(call: &mut Call<'_, '_>, from: &'static str, to: &'static str) {
+    let [old, new] = [call.keys[0], call.keys[1]];
+    call.say(&old, GENERIC, from);
+    call.say(&new, GENERIC, to);
 }
 
 /// RENAMENX key newkey
@@ -80,6 +88,7 @@ fn renamenx(call: &mut Call<'_, '_>) -> Done {
     let free = call.held.touch(to).is_none();
     if free {
         call.held.rename(from, to);
+        say_moved(call, "rename_from", "rename_to");
     }
     call.reply.int(i64::from(free));
     Ok(())
@@ -141,6 +150,7 @@ fn move_key(call: &mut Call<'_, '_>) -> Done {
     let moved = call.held.touch(from).is_some() && call.held.touch(to).is_none();
     if moved {
         call.held.rename(from, to);
+        say_moved(call, "move_from", "move_to");
     }
     call.reply.int(i64::from(moved));
     Ok(())

@@ -17,6 +17,7 @@ pub(crate) mod docs;
 pub(crate) mod dump;
 mod effect;
 pub(crate) mod elsewhere;
+mod events;
 pub(crate) mod expire;
 pub(crate) mod extended;
 mod geo;
@@ -34,7 +35,9 @@ pub(crate) mod migrate;
 mod natural;
 pub(crate) mod object;
 mod persistence;
+mod pubsub;
 mod random;
+mod replication;
 pub(crate) mod scan;
 pub(crate) mod server;
 pub(crate) mod set;
@@ -76,6 +79,8 @@ pub(crate) const FAMILIES: &[&[Command]] = &[
     migrate::COMMANDS,
     object::COMMANDS,
     persistence::COMMANDS,
+    replication::COMMANDS,
+    pubsub::COMMANDS,
     wait::COMMANDS,
     scan::COMMANDS,
     server::COMMANDS,
@@ -148,6 +153,11 @@ impl Flags {
     /// In a cluster, goes where a slot is being moved to, as if ASKING came before it.
     pub(crate) const ASKING: Flags = Flags(1 << 19);
 
+    /// Concerns channels.
+    pub(crate) const PUBSUB: Flags = Flags(1 << 24);
+    /// Allowed in RESP2 to a client that listens to channels.
+    pub(crate) const WHILE_SUBSCRIBED: Flags = Flags(1 << 25);
+
     pub(crate) const fn with(self, other: Flags) -> Flags {
         Flags(self.0 | other.0)
     }
@@ -175,6 +185,7 @@ pub(crate) enum Group {
     Stream,
     Geo,
     HyperLogLog,
+    PubSub,
     Transaction,
     Connection,
     Server,
@@ -193,6 +204,7 @@ impl Group {
             Group::Stream => Some("@stream"),
             Group::Geo => Some("@geo"),
             Group::HyperLogLog => Some("@hyperloglog"),
+            Group::PubSub => Some("@pubsub"),
             Group::Transaction => Some("@transaction"),
             Group::Connection => Some("@connection"),
             Group::Server => None,

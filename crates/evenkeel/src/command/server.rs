@@ -8,7 +8,6 @@ use crate::observe::info;
 #[rustfmt::skip]
 pub(crate) const COMMANDS: &[Command] = &[
     session("INFO",     at_least(1), Group::Server, info     ).scriptable().flag(Flags::OPERATOR),
-    session("ROLE",     exactly(1),  Group::Server, role     ).fast(),
     session("TIME",     exactly(1),  Group::Server, time     ).fast().scriptable(),
 ];
 
@@ -17,16 +16,6 @@ fn info(call: &mut Call<'_, '_>) -> Done {
     let wanted: Vec<Vec<u8>> = call.args.from(1).map(<[u8]>::to_ascii_lowercase).collect();
     let text = info::text(call.server, call.held, &wanted);
     call.reply.verbatim(&text, b"txt");
-    Ok(())
-}
-
-/// ROLE
-fn role(call: &mut Call<'_, '_>) -> Done {
-    let (offset, replicas) = (0, 0);
-    call.reply.array(3);
-    call.reply.bulk(b"master");
-    call.reply.int(offset);
-    call.reply.array(replicas);
     Ok(())
 }
 
@@ -47,7 +36,6 @@ mod tests {
     fn what_the_server_is() {
         check(
             "
-            > ROLE                     < [\"master\", :0, []]
             > TIME                     < [\"*\", \"*\"]
             > TIME x                   < -ERR wrong number of arguments for 'time' command
         ",

@@ -117,6 +117,9 @@ const STORE: KeySpec = KeySpec {
     ..key(0, "OW update")
 };
 
+/// A word that has a slot and is no key: the channel of SPUBLISH.
+const NOT_A_KEY: &str = "not_key";
+
 const EACH_SHARD_SUM: &[&str] = &["request_policy:multi_shard", "response_policy:agg_sum"];
 const ALL_NODES_OK: &[&str] = &["request_policy:all_nodes", "response_policy:all_succeeded"];
 const ALL_SHARDS_OK: &[&str] = &["request_policy:all_shards", "response_policy:all_succeeded"];
@@ -294,12 +297,15 @@ const EXTRAS: &[Extra] = &[
     extra("SORT").categories(SORTS).keys(&[key(1, "RO access"), BY_AND_GET, STORE]),
     extra("SORT_RO").categories(SORTS).keys(&[key(1, "RO access"), BY_AND_GET]),
     extra("SPOP").tips(CHANGES).keys(&[key(1, "RW access delete")]),
+    extra("SPUBLISH").keys(&[key(1, NOT_A_KEY)]),
     extra("SRANDMEMBER").tips(CHANGES),
     extra("SREM").keys(&[key(1, "RW delete")]),
     extra("SSCAN").tips(CHANGES),
+    extra("SSUBSCRIBE").keys(&[rest(1, NOT_A_KEY)]),
     extra("STRLEN").keys(&[key(1, "RO")]),
     extra("SUNION").tips(CHANGES_ORDER),
     extra("SUNIONSTORE").keys(STORED_SET),
+    extra("SUNSUBSCRIBE").keys(&[rest(1, NOT_A_KEY)]),
     extra("SWAPDB").categories(DANGEROUS),
     extra("TIME").tips(CHANGES),
     extra("TOUCH").tips(EACH_SHARD_SUM).keys(&[rest(1, "RO")]),
@@ -421,6 +427,7 @@ pub(crate) fn flags(row: &Command, specs: &[KeySpec]) -> Vec<&'static str> {
         (Flags::READONLY,     "readonly"),
         (Flags::DENYOOM,      "denyoom"),
         (Flags::ADMIN,        "admin"),
+        (Flags::PUBSUB,       "pubsub"),
         (Flags::NOSCRIPT,     "noscript"),
         (Flags::BLOCKING,     "blocking"),
         (Flags::LOADING,      "loading"),
@@ -461,6 +468,7 @@ pub(crate) fn categories(row: &Command) -> Vec<&'static str> {
         "@hyperloglog",
         "@geo",
         "@stream",
+        "@pubsub",
         "@admin",
         "@fast",
         "@slow",
@@ -496,7 +504,7 @@ pub(crate) fn for_each_key(row: &Command, args: &Args<'_>, mut key: impl FnMut(u
         });
         return found;
     }
-    for spec in specs {
+    for spec in specs.into_iter().filter(|spec| spec.flags != NOT_A_KEY) {
         let flags = spec.in_call.map_or(spec.flags, |in_call| in_call(args));
         if !spec.keyword.is_empty() {
             let from = usize::try_from(spec.first).unwrap_or(args.len()); // it is not there: see above

@@ -5,8 +5,8 @@
 //! those who wait for the log (`net/worker/durable.rs`), which is looked at whenever more has been synced. Otherwise such a
 //! wait is like BLPOP's on no key: it has a timeout, is counted, and CLIENT UNBLOCK ends it.
 //!
-//! There are no replicas, so whoever wants some waits for as long as it said. That is an answer, not an error: Redis without
-//! replicas gives it, too.
+//! What replicas have is known to the thread that feeds them, by what they acknowledge ([`crate::replication::replicas`]). Whoever
+//! begins to wait has it ask them; whenever more is acknowledged, the workers that have somebody waiting look again.
 
 use std::sync::Arc;
 
@@ -36,15 +36,21 @@ pub(crate) struct Safety {
 }
 
 impl Safety {
-    /// Whether it waits for what the log of this server will tell.
-    pub(crate) fn is_local(&self) -> bool {
-        self.local
-    }
-
     /// Whether there is nothing more to wait for.
     pub(crate) fn is_reached(&self) -> bool {
         let is_kept = !self.local || self.server.persist.aof.keeps(self.record);
-        self.is_in_vain() || is_kept && self.replicas <= 0
+        self.is_in_vain() || is_kept && self.at_replicas() >= self.replicas
+    }
+
+    /// How many replicas have it.
+    fn at_replicas(&self) -> i64 {
+        let replicas = &self.server.replication.replicas;
+        let count = if self.of_files {
+            replicas.count_synced(self.record)
+        } else {
+            replicas.count_acked(self.record)
+        };
+        count as i64
     }
 
     /// It is to be on a disk that nothing is written to.
@@ -63,7 +69,7 @@ impl Safety {
             reply.array(2);
             reply.int(i64::from(self.server.persist.aof.keeps(self.record)));
         }
-        reply.int(0); // replicas
+        reply.int(self.at_replicas());
         Ok(())
     }
 }
@@ -91,6 +97,9 @@ fn wait_for(call: &mut Call<'_, '_>, timeout_at: usize, of_files: bool, local: b
     let safety = Safety { server, record, of_files, local, replicas };
     if call.mode != Mode::Direct || safety.is_reached() {
         return safety.reply(call.reply);
+    }
+    if replicas > 0 {
+        call.server.replication.ask_for_acks(record);
     }
     call.block(Wait::for_safety(safety, timeout))
 }

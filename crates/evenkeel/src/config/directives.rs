@@ -178,7 +178,6 @@ const NO_TLS: &str = "there is no TLS yet";
 const NO_USERS: &str = "there are no users and access lists yet";
 const NO_SCRIPTS: &str = "there are no scripts yet";
 const NO_TRACKING: &str = "there is no client-side caching yet";
-const NO_EVENTS: &str = "keyspace events are not sent yet";
 const NO_LARGE_LOG: &str = "large requests and replies are not logged yet";
 const NO_TITLE: &str = "the process keeps its name";
 const NO_SYSLOG: &str = "the log goes to a file or to the standard output";
@@ -330,13 +329,13 @@ pub(super) static DIRECTIVES: &[Directive] = &[
     live ("maxmemory-policy",                     Choice(Policy::NAMES), "noeviction",    field!(maxmemory_policy)),
     live ("maxmemory-samples",                    integer(1, INT_MAX), "5",               field!(maxmemory_samples)),
     inert("min-io-threads-avoid-copy-reply",      COUNT,               "7",               OWN_LOOP).hidden(),
-    inert("min-replicas-max-lag",                 COUNT,               "10",              NO_REPLICATION).alias("min-slaves-max-lag"),
-    inert("min-replicas-to-write",                COUNT,               "0",               NO_REPLICATION).alias("min-slaves-to-write"),
+    live ("min-replicas-max-lag",                 COUNT,               "10",              field!(min_replicas_max_lag)).alias("min-slaves-max-lag"),
+    live ("min-replicas-to-write",                COUNT,               "0",               field!(min_replicas_to_write)).alias("min-slaves-to-write"),
     inert("min-string-size-avoid-copy-reply",     COUNT,               "16384",           OWN_LOOP).hidden(),
     inert("min-string-size-avoid-copy-reply-threaded", COUNT,          "65536",           OWN_LOOP).hidden(),
     inert("mptcp",                                Flag,                "no",              "connections are plain TCP").at_start(),
     inert("no-appendfsync-on-rewrite",            Flag,                "no",              "nobody waits for a sync of the append-only file but who has asked for it"),
-    inert("notify-keyspace-events",               Checked(keyspace_events), "",           NO_EVENTS),
+    live ("notify-keyspace-events",               Checked(keyspace_events), "",           field!(notify_keyspace_events)),
     inert("oom-score-adj",                        Choice(&["no", "yes", "relative", "absolute"]), "no", OOM_KILLER),
     inert("oom-score-adj-values",                 List(&OOM_SCORES),   "0 200 800",       OOM_KILLER),
     live ("pidfile",                              Text,                "",                field!(pidfile)).at_start(),
@@ -357,16 +356,16 @@ pub(super) static DIRECTIVES: &[Directive] = &[
     inert("rdma-port",                            PORT,                "0",               NO_RDMA),
     inert("rdma-rx-size",                         integer(65_536, 16 * MB), "1048576",    NO_RDMA).at_start(),
     line ("rename-command",                       file::rename_command),
-    inert("repl-backlog-size",                    memory(1, LONG_MAX), "1mb",             NO_REPLICATION),
-    inert("repl-backlog-ttl",                     LONG,                "3600",            NO_REPLICATION),
-    inert("repl-disable-tcp-nodelay",             Flag,                "no",              NO_REPLICATION),
+    live ("repl-backlog-size",                    memory(1, LONG_MAX), "1mb",             field!(repl_backlog_size)),
+    live ("repl-backlog-ttl",                     LONG,                "3600",            field!(repl_backlog_ttl)),
+    live ("repl-disable-tcp-nodelay",             Flag,                "no",              field!(repl_disable_tcp_nodelay)),
     inert("repl-diskless-load",                   Choice(&["disabled", "on-empty-db", "swapdb", "flush-before-load"]), "disabled", NO_REPLICATION),
-    inert("repl-diskless-sync",                   Flag,                "yes",             NO_REPLICATION),
-    inert("repl-diskless-sync-delay",             COUNT,               "5",               NO_REPLICATION),
-    inert("repl-diskless-sync-max-replicas",      COUNT,               "0",               NO_REPLICATION),
+    live ("repl-diskless-sync",                   Flag,                "yes",             field!(repl_diskless_sync)),
+    live ("repl-diskless-sync-delay",             COUNT,               "5",               field!(repl_diskless_sync_delay)),
+    live ("repl-diskless-sync-max-replicas",      COUNT,               "0",               field!(repl_diskless_sync_max_replicas)),
     inert("repl-mptcp",                           Flag,                "no",              NO_REPLICATION).at_start(),
-    inert("repl-ping-replica-period",             integer(1, INT_MAX), "10",              NO_REPLICATION).alias("repl-ping-slave-period"),
-    inert("repl-timeout",                         integer(1, INT_MAX), "60",              NO_REPLICATION),
+    live ("repl-ping-replica-period",             integer(1, INT_MAX), "10",              field!(repl_ping_replica_period)).alias("repl-ping-slave-period"),
+    live ("repl-timeout",                         integer(1, INT_MAX), "60",              field!(repl_timeout)),
     inert("replica-announce-ip",                  Text,                "",                NO_REPLICATION).alias("slave-announce-ip"),
     inert("replica-announce-port",                PORT,                "0",               NO_REPLICATION).alias("slave-announce-port"),
     inert("replica-announced",                    Flag,                "yes",             NO_REPLICATION),

@@ -100,6 +100,8 @@ pub(crate) struct Fields {
     /// Milliseconds; zero: off.
     pub(crate) latency_monitor_threshold: u64,
     pub(crate) latency_tracking: bool,
+    /// Letters, in their order; none: nobody is told.
+    pub(crate) notify_keyspace_events: Word,
     pub(crate) latency_tracking_info_percentiles: Vec<f64>,
 
     // Persistence
@@ -128,6 +130,25 @@ pub(crate) struct Fields {
     pub(crate) auto_aof_rewrite_min_size: u64,
     /// Growth in percent of the size after the last rewrite; zero: never.
     pub(crate) auto_aof_rewrite_percentage: u32,
+
+    // Replication
+    /// Bytes of the stream kept for replicas that come back.
+    pub(crate) repl_backlog_size: u64,
+    /// Seconds without a replica after which it is freed; zero: never.
+    pub(crate) repl_backlog_ttl: u64,
+    pub(crate) repl_disable_tcp_nodelay: bool,
+    pub(crate) repl_diskless_sync: bool,
+    /// Seconds that a full sync waits for more replicas to come, and how many are enough; zero: no number is.
+    pub(crate) repl_diskless_sync_delay: u32,
+    pub(crate) repl_diskless_sync_max_replicas: u32,
+    /// Seconds.
+    pub(crate) repl_ping_replica_period: u32,
+    pub(crate) repl_timeout: u32,
+    /// Writes are refused with fewer replicas than that, heard of within so many seconds; zero of either: never.
+    pub(crate) min_replicas_to_write: u32,
+    pub(crate) min_replicas_max_lag: u32,
+
+    // The end
     pub(crate) shutdown_on_sigint: How,
     pub(crate) shutdown_on_sigterm: How,
 }

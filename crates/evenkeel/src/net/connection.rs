@@ -140,6 +140,11 @@ impl Connection {
         self.queue(reply.take_rest(0).0);
     }
 
+    /// Puts what is not a reply behind what waits to be sent.
+    pub(crate) fn enqueue(&mut self, letters: Vec<Arc<[u8]>>) {
+        self.queue(letters.into_iter().map(Stretch::Letter).collect());
+    }
+
     fn queue(&mut self, stretches: Vec<Stretch>) {
         self.backlog_len += stretches.iter().map(|stretch| stretch.as_slice().len()).sum::<usize>();
         self.backlog.extend(stretches);
@@ -185,6 +190,16 @@ impl Connection {
         self.client().out_stretches.store(self.backlog.len(), Relaxed);
     }
 
+    /// Lets the kernel gather small packets, or no longer: fewer of them, later.
+    pub(crate) fn delay_small_packets(&self, delay: bool) {
+        let no_delay = libc::c_int::from(!delay);
+        // SAFETY: the pointer and length are those of the integer. Unix sockets have no such option, and need none.
+        unsafe {
+            let (value, len) = ((&raw const no_delay).cast(), size_of::<libc::c_int>() as libc::socklen_t);
+            libc::setsockopt(self.fd(), libc::IPPROTO_TCP, libc::TCP_NODELAY, value, len);
+        }
+    }
+
     /// Gives up what waits to be sent; to be dropped where there is time.
     pub(crate) fn abandon(&mut self) -> VecDeque<Stretch> {
         self.backlog_len = 0;
@@ -203,7 +218,8 @@ impl Connection {
         would_block_is_zero(sent)
     }
 
-    fn write_gathered(&self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
+    /// Writes as much as the socket takes.
+    pub(crate) fn write_gathered(&self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
         // SAFETY: zeros are a valid `msghdr`; `IoSlice` has the layout of `iovec`, and the slices outlive the call.
         let sent = unsafe {
             let mut message: libc::msghdr = std::mem::zeroed();

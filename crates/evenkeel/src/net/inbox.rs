@@ -3,12 +3,14 @@
 //! A [`Mailbox`] decides who must be woken; an event counter of the kernel, readable in the worker's `epoll`, wakes.
 
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::RawFd;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
 
 use super::connection::Connection;
 use super::mailbox::Mailbox;
-use super::poll::check;
+use super::poll::Wakeup;
+use crate::clients::ClientInfo;
 use crate::waiting::Resumed;
 
 /// What a worker can be told.
@@ -23,6 +25,8 @@ pub(crate) enum Message {
     Listen,
     /// A connection's command waits no more.
     Resume(Resumed),
+    /// These clients have got mail.
+    Mail(Vec<Arc<ClientInfo>>),
     /// Give unused memory back.
     Purge,
     /// More of the log is on disk.
@@ -31,7 +35,7 @@ pub(crate) enum Message {
 
 pub(crate) struct Inbox {
     mailbox: Mailbox<Message>,
-    wakeup: OwnedFd,
+    wakeup: Wakeup,
     /// Connections that the worker serves, those on their way to it included.
     pub(crate) connections: AtomicUsize,
     /// The share of its time that the worker was busy lately, in thousandths.
@@ -42,12 +46,9 @@ pub(crate) struct Inbox {
 
 impl Inbox {
     pub(crate) fn new() -> io::Result<Inbox> {
-        // SAFETY: no pointers; the result is checked.
-        let fd = check(unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) })?;
         Ok(Inbox {
             mailbox: Mailbox::new(),
-            // SAFETY: the descriptor was just made and has no other owner.
-            wakeup: unsafe { OwnedFd::from_raw_fd(fd) },
+            wakeup: Wakeup::new()?,
             connections: AtomicUsize::new(0),
             busy: AtomicU64::new(0),
             awaits_log: AtomicBool::new(false),
@@ -57,10 +58,7 @@ impl Inbox {
     /// Puts a message in, and wakes the worker if it sleeps.
     pub(crate) fn post(&self, message: Message) {
         if self.mailbox.put(message) {
-            let one = 1_u64;
-            // A full counter, the only way to fail, wakes the worker as well.
-            // SAFETY: eight bytes are read from `one`.
-            unsafe { libc::write(self.wakeup.as_raw_fd(), (&raw const one).cast(), 8) };
+            self.wakeup.wake();
         }
     }
 
@@ -80,13 +78,11 @@ impl Inbox {
     }
 
     pub(crate) fn fd(&self) -> RawFd {
-        self.wakeup.as_raw_fd()
+        self.wakeup.fd()
     }
 
     /// Makes the wake-up unreadable again.
     pub(crate) fn drain_wakeup(&self) {
-        let mut count = 0_u64;
-        // SAFETY: eight bytes are written to `count`.
-        unsafe { libc::read(self.wakeup.as_raw_fd(), (&raw mut count).cast(), 8) };
+        self.wakeup.drain();
     }
 }

@@ -100,6 +100,36 @@ impl Poll {
     }
 }
 
+/// An event counter of the kernel, to wake a thread that waits in its [`Poll`].
+pub(crate) struct Wakeup(OwnedFd);
+
+impl Wakeup {
+    pub(crate) fn new() -> io::Result<Wakeup> {
+        // SAFETY: no pointers; the result is checked.
+        let fd = check(unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) })?;
+        // SAFETY: the descriptor was just made and has no other owner.
+        Ok(Wakeup(unsafe { OwnedFd::from_raw_fd(fd) }))
+    }
+
+    pub(crate) fn fd(&self) -> RawFd {
+        self.0.as_raw_fd()
+    }
+
+    pub(crate) fn wake(&self) {
+        let one = 1_u64;
+        // A full counter, the only way to fail, wakes as well.
+        // SAFETY: eight bytes are read from `one`.
+        unsafe { libc::write(self.fd(), (&raw const one).cast(), 8) };
+    }
+
+    /// Makes it unreadable again.
+    pub(crate) fn drain(&self) {
+        let mut count = 0_u64;
+        // SAFETY: eight bytes are written to `count`.
+        unsafe { libc::read(self.fd(), (&raw mut count).cast(), 8) };
+    }
+}
+
 /// The result of a system call that says -1 for an error.
 pub(crate) fn check(result: i32) -> io::Result<i32> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }

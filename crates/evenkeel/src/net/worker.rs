@@ -20,6 +20,7 @@ use crate::background::Background;
 use crate::blocking::Blocked;
 use crate::clients::ClientInfo;
 use crate::clock::{self, Ticks};
+use crate::config::OutputLimit;
 use crate::dispatch::{Executor, book};
 use crate::log::Level;
 use crate::observe::process;
@@ -30,6 +31,7 @@ use crate::reply::{LARGE, Reply};
 use crate::server::Server;
 use crate::session::Session;
 
+mod delivery;
 mod durable;
 mod suspended;
 
@@ -536,7 +538,7 @@ impl Worker {
     fn flush(&mut self, connection: &mut Connection) -> bool {
         let before = self.executor.last_ticks;
         let len = self.reply.len();
-        let limit = self.executor.settings.client_output_buffer_limit.normal.hard_bytes;
+        let limit = self.output_limit(connection).hard_bytes;
         let waiting = (connection.backlog_len() + len) as u64;
         if limit > 0 && waiting > limit {
             // Nothing of it is sent: a client must not take the beginning for the whole.
@@ -590,9 +592,16 @@ impl Worker {
         }
     }
 
+    /// The part of `client-output-buffer-limit` that is about such clients.
+    #[inline]
+    fn output_limit(&self, connection: &Connection) -> OutputLimit {
+        let limits = &self.executor.settings.client_output_buffer_limit;
+        if connection.session.subscriptions.is_some() { limits.pubsub } else { limits.normal }
+    }
+
     /// Whether the backlog keeps to `client-output-buffer-limit`.
     fn within_limits(&mut self, connection: &mut Connection) -> bool {
-        let limit = self.executor.settings.client_output_buffer_limit.normal;
+        let limit = self.output_limit(connection);
         let len = connection.backlog_len() as u64;
         let over_soft = limit.soft_bytes > 0 && len > limit.soft_bytes;
         connection.soft_since_ms = over_soft.then(|| connection.soft_since_ms.unwrap_or(self.now_ms));
@@ -766,7 +775,7 @@ impl Worker {
             // Killed on its way here, after its former worker had looked for such.
             return self.close(token, connection);
         }
-        self.connections[index] = Some(connection);
+        self.deliver(token, connection);
     }
 
     fn take(&mut self, token: u64) -> Option<Box<Connection>> {
@@ -809,6 +818,7 @@ impl Worker {
             connection.session.unwatch(&mut server.keyspace.hold_none(seat));
             server.keyspace.leave(seat);
         }
+        connection.session.unsubscribe(&server.pubsub);
         server.clients.remove(connection.client().id);
     }
 
@@ -822,6 +832,7 @@ impl Worker {
                 Message::CloseKilled => self.close_killed(),
                 Message::Resume(resumed) => self.resume(resumed),
                 Message::Listen => self.follow_listeners(),
+                Message::Mail(clients) => self.deliver_to(clients),
                 Message::Purge => process::purge(),
                 Message::Durable => self.release(),
             }
@@ -907,7 +918,7 @@ impl Worker {
         let timeout = self.executor.settings.timeout;
         let idle_ms = self.now_ms.saturating_sub(connection.client().active_ms.load(Relaxed));
         let waits = connection.parked || connection.session.waiting.is_some();
-        timeout > 0 && !waits && idle_ms > u64::from(timeout) * 1000
+        timeout > 0 && !waits && !connection.client().is_subscriber() && idle_ms > u64::from(timeout) * 1000
     }
 
     /// Looks for clients that take more memory than `maxmemory-clients` allows all of them together.

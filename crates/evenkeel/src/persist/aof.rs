@@ -21,10 +21,11 @@ use std::fs::File;
 use std::io::{self, Write};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::*};
 use std::time::{Duration, Instant};
 
 use evenkeel_rdb::aof::{Directory, push_timestamp};
+use evenkeel_store::Held;
 use evenkeel_store::journal::{Journal, Reader, select};
 use parking_lot::{Condvar, Mutex};
 
@@ -54,6 +55,9 @@ const RETRY: Duration = Duration::from_millis(200);
 
 const SYNC_EVERY: Duration = Duration::from_secs(1);
 
+/// There is no reader.
+const NOWHERE: usize = usize::MAX;
+
 /// No switch is due.
 const NEVER: u64 = u64::MAX;
 
@@ -61,6 +65,8 @@ const NEVER: u64 = u64::MAX;
 pub(crate) struct Aof {
     /// The thread runs.
     is_on: AtomicBool,
+    /// The place of its reader of the log, or [`NOWHERE`].
+    place: AtomicUsize,
     pub(super) directory: Mutex<Option<Directory>>,
     /// Behind the record with this number, a new incremental file begins.
     switch_behind: AtomicU64,
@@ -106,6 +112,7 @@ impl Default for Aof {
     fn default() -> Aof {
         Aof {
             is_on: AtomicBool::new(false),
+            place: AtomicUsize::new(NOWHERE),
             directory: Mutex::default(),
             switch_behind: AtomicU64::new(NEVER),
             switched: (Mutex::new(Switched { count: 0, seq: Ok(0) }), Condvar::new()),
@@ -122,6 +129,11 @@ impl Aof {
     #[inline]
     pub(crate) fn is_on(&self) -> bool {
         self.is_on.load(Acquire)
+    }
+
+    /// Bytes of the log that the thread has not taken yet.
+    pub(crate) fn unread(&self, journal: &Journal) -> u64 {
+        journal.unread_by(self.place.load(Relaxed)) as u64
     }
 
     /// The number of the last record that is on disk for good.
@@ -173,12 +185,12 @@ impl Aof {
     }
 }
 
-/// Starts the thread: it writes to `file` what comes after the record with this number.
-pub(super) fn start(server: &Arc<Server>, file: File, after: u64) -> io::Result<()> {
-    let aof = &server.persist.aof;
+/// Starts the thread: it writes to `file` what the reader reads.
+pub(super) fn start(server: &Arc<Server>, file: File, reader: Reader) -> io::Result<()> {
+    let (aof, after, place) = (&server.persist.aof, reader.last(), reader.place());
     let writer = Writer {
         server: server.clone(),
-        reader: Reader::after(&server.keyspace.journal, after),
+        reader,
         file,
         buffer: Vec::with_capacity(WRITE_LEN),
         done: 0,
@@ -192,11 +204,12 @@ pub(super) fn start(server: &Arc<Server>, file: File, after: u64) -> io::Result<
         last_sync: Instant::now(),
         last_record: Instant::now(),
     };
+    aof.place.store(place, Relaxed);
     aof.ends.store(false, Release);
     aof.is_based.store(false, Release);
     aof.durable.store(after, Release);
     aof.is_on.store(true, Release);
-    let thread = std::thread::Builder::new().name("aof".into()).spawn(move || {
+    std::thread::Builder::new().name("aof".into()).spawn(move || {
         evenkeel_store::memory::register_thread();
         let log = writer.server.log.clone();
         // Nobody else takes the log: sooner or later all writers would wait for ever. What was acknowledged is on disk.
@@ -205,15 +218,29 @@ pub(super) fn start(server: &Arc<Server>, file: File, after: u64) -> io::Result<
             log.flush();
             std::process::exit(70);
         }
-    });
-    thread.map(drop).inspect_err(|_| aof.is_on.store(false, Release))
+    })?;
+    Ok(())
+}
+
+/// Forgets a reader whose thread could not be started. Everything is held.
+pub(super) fn forget(server: &Server, held: &mut Held<'_>) {
+    let aof = &server.persist.aof;
+    let place = aof.place.swap(NOWHERE, Relaxed);
+    held.dismiss(place);
+    server.keyspace.journal.vacate(place);
+    aof.is_on.store(false, Release);
+}
+
+/// The place of the thread's reader of the log.
+pub(super) fn place(server: &Server) -> usize {
+    server.persist.aof.place.load(Relaxed)
 }
 
 /// Ends the thread, once all that has been logged is written and synced, and waits for that.
 pub(crate) fn stop(server: &Server) {
     let aof = &server.persist.aof;
     aof.ends.store(true, Release);
-    server.keyspace.journal.wake();
+    server.keyspace.journal.wake(aof.place.load(Relaxed));
     while aof.is_on() {
         std::thread::sleep(Duration::from_millis(1));
     }
@@ -261,12 +288,12 @@ impl Writer {
                 self.switch_if_due();
                 self.settle_doubt();
             }
-            let is_behind = self.reader.last() < journal.last();
+            let is_behind = self.reader.unread(journal) > 0;
             if ends && wrote && !is_behind {
                 break;
             }
             if ends && !wrote && self.last_record.elapsed() > PATIENCE {
-                let left = self.buffer.len() - self.done + journal.unread();
+                let left = self.buffer.len() - self.done + self.reader.unread(journal);
                 server.log.warning(format!("{left} bytes of the log could not be written, and are lost."));
                 break;
             }
@@ -280,10 +307,9 @@ impl Writer {
         self.leave();
     }
 
-    /// Nobody waits any more for what is not written, and what nobody has read must not lie before the next reader.
-    fn leave(&mut self) {
-        let (aof, journal) = (&self.server.persist.aof, &self.server.keyspace.journal);
-        self.reader.read(journal, |_| true);
+    /// Nobody waits any more for what is not written.
+    fn leave(&self) {
+        let aof = &self.server.persist.aof;
         self.server.persist.obstacles.set(NO_LOG | CROWDED, false);
         aof.figures.write_failed.store(false, Relaxed);
         aof.figures.buffered.store(0, Relaxed);
@@ -379,7 +405,7 @@ impl Writer {
     fn relieve(&self, journal: &Journal, settings: &Settings) {
         let obstacles = &self.server.persist.obstacles;
         let is_crowded = obstacles.any() & CROWDED != 0;
-        if is_crowded && journal.unread() as u64 <= settings.appendonly_buffer_limit / 2 {
+        if is_crowded && self.reader.unread(journal) as u64 <= settings.appendonly_buffer_limit / 2 {
             obstacles.set(CROWDED, false);
             self.server.wake_all();
             self.server.log.notice("The log has been written; writers go on.");

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::*;
+use std::time::Duration;
 
 use super::{LOADING, snapshot};
 use crate::clock;
@@ -37,6 +38,10 @@ pub(crate) fn end(server: &Arc<Server>, how: How) -> bool {
     persist.cancel_all();
     let is_loading = persist.obstacles.any() & LOADING != 0;
     let saves = how.save.unwrap_or(!settings.save.is_empty()) && !is_loading;
+    if !how.now && !is_loading {
+        let timeout = Duration::from_secs(u64::from(settings.shutdown_timeout));
+        server.replication.wait_for_replicas(server, timeout);
+    }
     if saves {
         server.log.notice("Saving the final RDB snapshot before exiting.");
         if !snapshot::save(server) && !how.force {

@@ -132,7 +132,7 @@ pub(super) fn rdb<R: Read>(
 ) -> Result<(Loaded, FileReader<R>), Ended> {
     let settings = server.settings();
     for seat in seats.iter_mut() {
-        (seat.now_ms, seat.standing_ms) = (expired_by.unwrap_or(0), clock::unix_ms());
+        (seat.now_ms, seat.played_ms) = (expired_by.unwrap_or(0), clock::unix_ms());
     }
     let mut reader = FileReader::new(input, Some(len), ReadLimits::default())?;
     if !settings.rdbchecksum {

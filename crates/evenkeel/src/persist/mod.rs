@@ -11,7 +11,7 @@ pub(crate) mod load;
 pub(crate) mod lock;
 mod pace;
 pub(crate) mod points;
-mod recorder;
+pub(crate) mod recorder;
 pub(crate) mod reload;
 pub(crate) mod replay;
 pub(crate) mod rewrite;
@@ -92,6 +92,8 @@ pub(crate) enum Job {
     Base,
     /// The log is being turned off, or read again.
     Log,
+    /// A snapshot that goes to replicas.
+    Sync,
 }
 
 /// A job that is being done.
@@ -131,6 +133,8 @@ pub(crate) const NO_SNAPSHOT: u8 = 1 << 1;
 pub(crate) const NO_LOG: u8 = 1 << 2;
 /// More of the log waits to be written than may wait: writes wait, too.
 pub(crate) const CROWDED: u8 = 1 << 3;
+/// There are not as many good replicas as there have to be.
+pub(crate) const NO_REPLICAS: u8 = 1 << 4;
 
 impl Obstacles {
     #[inline]
@@ -174,6 +178,9 @@ impl Persist {
                  errors during writes if RDB snapshotting fails (stop-writes-on-bgsave-error option). Please check the \
                  Redis logs for details about the RDB error.",
             ));
+        }
+        if any & NO_REPLICAS != 0 && has(row, session, Flags::WRITE) {
+            return Some(Error::text("NOREPLICAS Not enough good replicas to write."));
         }
         None
     }
@@ -244,7 +251,8 @@ impl Persist {
         self.cancel(|_| true);
     }
 
-    /// Gives up the snapshot that is being taken, and one that is to come; not the base of an append-only file.
+    /// Gives up the snapshot that is being taken, and one that is to come; not the base of an append-only file, or what goes
+    /// to replicas.
     pub(crate) fn cancel_save(&self) -> Cancelled {
         self.cancel(|running| running.is(Job::Snapshot))
     }
@@ -281,8 +289,20 @@ impl Persist {
         match job {
             Job::Base => (state.last_rewrite_attempt_s, state.rewrite_scheduled) = (now_s, false),
             Job::Snapshot => (state.last_attempt_s, state.save_scheduled) = (now_s, false),
-            Job::Log => {}
+            Job::Log | Job::Sync => {}
         }
+        self.cancelled.store(false, Release);
+        true
+    }
+
+    /// Claims that a snapshot is being taken for replicas; `false`: one is being taken. [`rewrite::release`] gives it back.
+    pub(crate) fn claim_sync(&self) -> bool {
+        let mut state = self.state.lock();
+        if state.running.is_some() {
+            return false;
+        }
+        let since_s = crate::clock::unix_ms() / 1000;
+        state.running = Some(Running { job: Job::Sync, since_s });
         self.cancelled.store(false, Release);
         true
     }

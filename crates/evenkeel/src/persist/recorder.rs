@@ -22,16 +22,16 @@ mod commands;
 mod records;
 
 pub(super) use commands::Commands;
-pub(super) use records::Records;
+pub(crate) use records::Records;
 
 /// Bytes that are handed to the file at once.
 const PIECE: usize = 64 * 1024;
 
 /// Keys and keys with a deadline of each database; `None`: it is empty.
-pub(super) type Sizes = Vec<Option<(u64, u64)>>;
+pub(crate) type Sizes = Vec<Option<(u64, u64)>>;
 
 /// What is written of each key, and where it goes. After an error, whatever comes is dropped.
-pub(super) trait Form {
+pub(crate) trait Form {
     /// What is left when all has been written.
     type Whole;
 
@@ -51,7 +51,7 @@ pub(super) trait Form {
 
 /// A value that nobody changes any more.
 #[derive(Clone, Copy)]
-pub(super) enum Taken<'v> {
+pub(crate) enum Taken<'v> {
     /// A string.
     Flat(&'v [u8]),
     Other(&'v Value),

@@ -66,7 +66,9 @@ impl Player<'_> {
         let nobody = ClientInfo::new(0, "aof".into(), String::new(), -1, true, 0);
         // The counters of the last set are for those who are no workers.
         let seat = server.persist.player.lock().take().unwrap_or_else(|| server.keyspace.seat());
-        let executor = Executor::on(seat, server.clone(), server.stats.len() - 1);
+        let mut executor = Executor::on(seat, server.clone(), server.stats.len() - 1);
+        // Replicas have it already.
+        executor.seat.is_mute = true;
         let session = Session { replays: true, ..Session::new(Arc::new(nobody), true) };
         Player { server, executor, session, reply: Reply::default(), commands: 0, loaded: 0 }
     }
@@ -128,7 +130,7 @@ impl Player<'_> {
 
     fn run(&mut self, command: &Command<'_>) -> Result<(), Ended> {
         if self.commands.is_multiple_of(LOOK_EVERY) {
-            self.executor.seat.standing_ms = clock::unix_ms();
+            self.executor.seat.played_ms = clock::unix_ms();
             self.server.persist.loading.loaded_bytes.store(self.loaded + command.at(), Relaxed);
             if self.server.stopping.load(Acquire) {
                 return Err(Ended::Stopped);

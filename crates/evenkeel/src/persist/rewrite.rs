@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::*;
 use std::time::Instant;
 
+use evenkeel_rdb::Version;
 use evenkeel_rdb::aof::{Directory, Since};
 use evenkeel_store::Held;
 
@@ -72,15 +73,17 @@ pub(crate) fn follow_soon(server: &Arc<Server>) {
 }
 
 /// Gives the claim back without a result.
-pub(super) fn release(server: &Server) {
+pub(crate) fn release(server: &Server) {
     server.persist.state.lock().running = None;
     server.persist.ended.notify_all();
 }
 
 /// Ends the log. What has been logged is on disk when this returns.
 pub(super) fn turn_off(server: &Server) {
-    with_all_held(server, |held| held.turn_log(false));
+    let place = aof::place(server);
+    with_all_held(server, |held| held.dismiss(place));
     aof::stop(server);
+    server.keyspace.journal.vacate(place);
     server.log.notice("The append-only file is off.");
 }
 
@@ -111,8 +114,12 @@ pub(crate) fn go_on(server: &Arc<Server>, mut directory: Directory, found: bool)
     figures.size.store(size, Relaxed);
     figures.base_size.store(size, Relaxed);
     *server.persist.aof.directory.lock() = Some(directory);
-    let number = with_all_held(server, |held| held.turn_log(true));
-    aof::start(server, file, number).map_err(|error| say(&error))?;
+    let reader = with_all_held(server, |held| held.join_log());
+    let number = reader.last();
+    if let Err(error) = aof::start(server, file, reader) {
+        with_all_held(server, |held| aof::forget(server, held));
+        return Err(say(&error));
+    }
     // Without a base, the incremental files are all the data.
     server.persist.aof.note_base(number);
     Ok(())
@@ -201,19 +208,20 @@ fn write_base(server: &Arc<Server>, settings: &Arc<Settings>, draft: &File, log:
             aof.switch_behind(last);
         }
         Log::Begins(file) => {
-            last = held.turn_log(true);
+            let reader = held.join_log();
+            last = reader.last();
             aof.figures.size.store(0, Relaxed);
-            started = aof::start(server, file, last);
+            started = aof::start(server, file, reader).inspect_err(|_| aof::forget(server, held));
         }
         Log::None => {}
     };
     let is_snapshot = settings.aof_use_rdb_preamble;
     let len = if is_snapshot {
-        let records = Records::new(snapshot::open(draft, settings, true)?, settings.clone());
-        snapshot::finish(snapshot::take(server, settings, records, draft, at_start)?, draft)?
+        let records = Records::new(snapshot::open(draft, settings, Version::V10, true)?, settings.clone());
+        snapshot::finish(snapshot::take(server, settings, records, Some(draft), at_start)?, draft)?
     } else {
         let second = settings.aof_timestamp_enabled.then(|| clock::unix_ms() / 1000);
-        snapshot::take(server, settings, Commands::new(draft, second), draft, at_start)?
+        snapshot::take(server, settings, Commands::new(draft, second), Some(draft), at_start)?
     };
     started?;
     draft.sync_all()?;

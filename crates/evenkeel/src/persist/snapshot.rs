@@ -124,10 +124,10 @@ fn write_file(server: &Arc<Server>, settings: &Arc<Settings>, path: &Path) -> io
     let began = Instant::now();
     server.persist.locks.hold(What::Snapshot, &settings.dir, &settings.dbfilename)?;
     let beside = Beside::create(path)?;
-    let file = open(&beside.file, settings, false)?;
+    let file = open(&beside.file, settings, Version::V10, false)?;
     let mut dirty = 0;
     let records = Records::new(file, settings.clone());
-    let file = take(server, settings, records, &beside.file, |held| {
+    let file = take(server, settings, records, Some(&beside.file), |held| {
         dirty = held.keyspace().total().dirty;
     })?;
     let len = finish(file, &beside.file)?;
@@ -135,12 +135,13 @@ fn write_file(server: &Arc<Server>, settings: &Arc<Settings>, path: &Path) -> io
     Ok(Taken { dirty, bytes: len, took: began.elapsed() })
 }
 
-/// Writes the beginning of a file.
-pub(super) fn open<'f>(
-    disk: &'f File,
+/// Writes the beginning of a file, for readers of this version.
+pub(crate) fn open<W: Write>(
+    out: W,
     settings: &Settings,
+    version: Version,
     aof_base: bool,
-) -> io::Result<FileWriter<&'f File>> {
+) -> io::Result<FileWriter<W>> {
     let origin = Origin {
         redis_version: REDIS_VERSION,
         created: clock::unix_ms() / 1000,
@@ -148,13 +149,13 @@ pub(super) fn open<'f>(
         aof_base,
         replication: None,
     };
-    let mut file = FileWriter::new(disk, Version::V10, settings.rdbchecksum)?;
+    let mut file = FileWriter::new(out, version, settings.rdbchecksum)?;
     file.origin(&origin)?;
     Ok(file)
 }
 
 /// Writes the end of a file, and its beginning anew if that has to say something else; returns how many bytes it has.
-pub(super) fn finish(file: FileWriter<&File>, mut disk: &File) -> io::Result<u64> {
+pub(crate) fn finish(file: FileWriter<&File>, mut disk: &File) -> io::Result<u64> {
     let Finished { len, header, .. } = file.finish()?;
     if let Some(header) = header {
         disk.seek(io::SeekFrom::Start(0))?;
@@ -164,18 +165,20 @@ pub(super) fn finish(file: FileWriter<&File>, mut disk: &File) -> io::Result<u64
 }
 
 /// Takes a snapshot, of which `form` says what becomes of it. `at_start` is called with everything held at the moment that
-/// the snapshot is of. `disk` is what the form writes to in the end.
-pub(super) fn take<F: Form>(
+/// the snapshot is of. `disk`: what the form writes to in the end, if that is a disk.
+pub(crate) fn take<F: Form>(
     server: &Arc<Server>,
     settings: &Arc<Settings>,
     form: F,
-    disk: &File,
+    disk: Option<&File>,
     at_start: impl FnOnce(&mut Held<'_>),
 ) -> io::Result<F::Whole> {
     let mut seat = server.persist.seat.lock();
     let (keyspace, progress) = (&server.keyspace, &server.persist.progress);
     seat.now_ms = clock::unix_ms();
-    let (mut walk, sizes) = begin_walk(server, settings, &mut seat, at_start);
+    // Replicas are given up by who feeds them.
+    let waiting_max = disk.map_or(usize::MAX, |_| settings.snapshot_buffer_limit as usize);
+    let (mut walk, sizes) = begin_walk(server, waiting_max, &mut seat, at_start);
     progress.begin(sizes.iter().flatten().map(|(keys, _)| keys).sum());
     let now_ms = seat.now_ms;
     let recorder = || Recorder::new(form, settings.clone(), progress, now_ms, sizes);
@@ -203,7 +206,10 @@ pub(super) fn take<F: Form>(
         }
         progress.walked.store((walk.progress() * 10_000.0) as u64, Relaxed);
         let written = recorder.sink.written();
-        if settings.rdb_save_incremental_fsync && written - synced >= SYNC_BYTES {
+        if let Some(disk) = disk
+            && settings.rdb_save_incremental_fsync
+            && written - synced >= SYNC_BYTES
+        {
             start_writeback(disk, synced, written);
             synced = written;
         }
@@ -249,7 +255,7 @@ fn overrun(server: &Server, settings: &Settings) -> io::Error {
 
 fn begin_walk(
     server: &Server,
-    settings: &Settings,
+    waiting_max: usize,
     seat: &mut Seat,
     at_start: impl FnOnce(&mut Held<'_>),
 ) -> (Walk, Sizes) {
@@ -262,7 +268,7 @@ fn begin_walk(
     });
     let sizes = sizes.collect();
     at_start(&mut held);
-    let walk = held.begin_snapshot(settings.snapshot_buffer_limit as usize);
+    let walk = held.begin_snapshot(waiting_max);
     drop(held);
     keyspace.leave(seat);
     (walk, sizes)

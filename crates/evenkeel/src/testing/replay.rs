@@ -19,9 +19,9 @@ impl World {
     pub(crate) fn record(&mut self) -> Recorder {
         let (server, seat) = (self.server.clone(), &mut self.workers[0].seat);
         server.keyspace.enter(seat);
-        let last = server.keyspace.hold_all(seat).turn_log(true);
+        let reader = server.keyspace.hold_all(seat).join_log();
         server.keyspace.leave(seat);
-        Recorder { reader: Reader::after(&server.keyspace.journal, last), bytes: Vec::new(), db: 0 }
+        Recorder { reader, bytes: Vec::new(), db: 0 }
     }
 
     /// A server whose clock stands at zero, so that nothing expires.

@@ -13,7 +13,9 @@ mod long_elements;
 mod mailbox;
 mod moving;
 mod network;
+mod notices;
 mod operator;
+mod replication;
 mod stress;
 mod sync;
 

@@ -82,11 +82,16 @@ impl<W: Write> FileWriter<W> {
         self.aux(b"ctime", number(origin.created))?;
         self.aux(b"used-mem", number(origin.used_memory))?;
         if let Some(replication) = &origin.replication {
-            self.aux(b"repl-stream-db", Item::Int(replication.database))?;
-            self.aux(b"repl-id", Item::Bytes(replication.id.as_bytes()))?;
-            self.aux(b"repl-offset", number(replication.offset))?;
+            self.replication(replication)?;
         }
         self.aux(b"aof-base", Item::Int(i64::from(origin.aof_base)))
+    }
+
+    /// Which point of a replication stream the file is at, where that is not known before the file is begun.
+    pub fn replication(&mut self, point: &Replication<'_>) -> io::Result<()> {
+        self.aux(b"repl-stream-db", Item::Int(point.database))?;
+        self.aux(b"repl-id", Item::Bytes(point.id.as_bytes()))?;
+        self.aux(b"repl-offset", Item::Int(i64::try_from(point.offset).unwrap_or(i64::MAX)))
     }
 
     /// A fact that readers may ignore.

@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 
-use evenkeel_store::journal::{Reader, Record};
+use evenkeel_store::journal::{Journal, Reader, Record};
 use evenkeel_store::{Expire, Held, Key, Keyspace, SLOTS, Seat};
 use evenkeel_testkit::Random;
 use loom::sync::Arc;
@@ -48,6 +48,7 @@ fn explore_writers(preemptions: usize, writers: &'static [&'static [usize]], pag
     explore(preemptions, move || {
         let slots = (0..2).map(|_| Mutex::new(0)).collect();
         let shared = Arc::new(Shared { journal: model::Journal::new(writers.len()), slots });
+        let reader = shared.journal.join();
         let threads: Vec<_> = writers
             .iter()
             .enumerate()
@@ -63,19 +64,7 @@ fn explore_writers(preemptions: usize, writers: &'static [&'static [usize]], pag
             })
             .collect();
         let total: usize = writers.iter().map(|slots| slots.len()).sum();
-        let (mut reader, mut seen) = (model::Reader::after(&shared.journal, 0), [0, 0]);
-        loop {
-            reader.read(&shared.journal, |record| {
-                let (slot, writes) = written(record);
-                assert_eq!(writes, seen[slot] + 1, "the writes of a slot are numbered in their order");
-                seen[slot] = writes;
-                true
-            });
-            if reader.last() == total as u64 {
-                break;
-            }
-            reader.sleep(&shared.journal, Duration::MAX);
-        }
+        read_all(&shared, reader, total as u64);
         threads.into_iter().for_each(|thread| thread.join().expect("no panic"));
         assert_eq!(shared.journal.unread(), 0);
     });
@@ -94,6 +83,50 @@ fn pages_that_come_late_are_waited_for() {
 #[test]
 fn one_lays_down_two_pages() {
     explore_writers(2, &[&[0, 0], &[0]], 1);
+}
+
+/// Reads until so many records have come, and sleeps when there are none.
+fn read_all(shared: &Shared, mut reader: model::Reader, total: u64) {
+    let mut seen = [0, 0];
+    loop {
+        reader.read(&shared.journal, |record| {
+            let (slot, writes) = written(record);
+            assert_eq!(writes, seen[slot] + 1, "the writes of a slot are numbered in their order");
+            seen[slot] = writes;
+            true
+        });
+        if reader.last() == total {
+            return;
+        }
+        reader.sleep(&shared.journal, Duration::MAX);
+    }
+}
+
+/// One thread writes, two read: each gets all of it, and a page that both are done with at the same moment is freed or given
+/// back, but never used while somebody reads it.
+#[test]
+fn two_readers_share_pages() {
+    explore(2, || {
+        let shared = Arc::new(Shared { journal: model::Journal::new(1), slots: vec![Mutex::new(0)] });
+        let [here, there] = [shared.journal.join(), shared.journal.join()];
+        let other = thread::spawn({
+            let shared = shared.clone();
+            move || read_all(&shared, there, 2)
+        });
+        let writer = thread::spawn({
+            let shared = shared.clone();
+            move || {
+                let mut draft = model::Draft::default();
+                for _ in 0..2 {
+                    write(&shared, &mut draft, 0);
+                    shared.journal.lay_down(0, &mut draft);
+                }
+            }
+        });
+        read_all(&shared, here, 2);
+        [other, writer].into_iter().for_each(|thread| thread.join().expect("no panic"));
+        assert_eq!(shared.journal.unread(), 0);
+    });
 }
 
 // Real threads.
@@ -169,6 +202,47 @@ fn change(held: &mut Held<'_>, key: &Key<'_>, random: &mut Random, value: u64) {
     held.log(db, [b"SET", key.bytes, value.as_bytes()].into_iter());
 }
 
+/// Another reader comes, reads some, and goes, again and again; each time it gets an unbroken stretch.
+fn come_and_go(keyspace: &Keyspace, seed: u64, writing: &AtomicUsize) {
+    let (mut seat, mut random) = (keyspace.seat(), Random::new(seed));
+    while writing.load(Relaxed) > 0 {
+        keyspace.enter(&mut seat);
+        let mut reader = keyspace.hold_all(&mut seat).join_log();
+        keyspace.leave(&mut seat);
+        let first = reader.last();
+        let count = |reader: &mut Reader, journal: &Journal| {
+            let mut count = 0;
+            reader.read(journal, |record| {
+                count += 1;
+                assert!(record.number > first);
+                true
+            });
+            count
+        };
+        let mut records = 0;
+        for _ in 0..random.below(20) {
+            records += count(&mut reader, &keyspace.journal);
+            std::thread::yield_now();
+        }
+        keyspace.enter(&mut seat);
+        let mut held = keyspace.hold_all(&mut seat);
+        held.dismiss(reader.place());
+        let last = keyspace.journal.last();
+        drop(held);
+        keyspace.leave(&mut seat);
+        if random.chance(50) {
+            records += count(&mut reader, &keyspace.journal);
+            assert_eq!(
+                (reader.last(), records),
+                (last, last - first),
+                "all of it, and nothing of what came later"
+            );
+            assert_eq!(reader.unread(&keyspace.journal), 0);
+        }
+        reader.end(&keyspace.journal);
+    }
+}
+
 type Keys = HashMap<(u32, Vec<u8>), Vec<u8>>;
 
 /// Does what a record says.
@@ -213,26 +287,31 @@ fn first_command(bytes: &[u8]) -> Option<(Vec<Vec<u8>>, usize)> {
 #[test]
 fn what_threads_log_leads_to_what_they_wrote() {
     let mut seeds = random("what_threads_log_leads_to_what_they_wrote");
-    let keyspace = Keyspace::new(2, THREADS + 1, START_MS, seeds.draw());
+    let keyspace = Keyspace::new(2, THREADS + 2, START_MS, seeds.draw());
     let mut seat = keyspace.seat();
     seat.now_ms = START_MS;
     keyspace.enter(&mut seat);
-    let last = keyspace.hold_all(&mut seat).turn_log(true);
+    let mut reader = keyspace.hold_all(&mut seat).join_log();
     keyspace.leave(&mut seat);
+    let place = [reader.place()];
     let (batches, writing) = (scaled(30, 15_000, 150_000), AtomicUsize::new(THREADS));
-    let (mut reader, mut keys) = (Reader::after(&keyspace.journal, last), Keys::new());
+    let mut keys = Keys::new();
     std::thread::scope(|scope| {
         for _ in 0..THREADS {
             let (keyspace, writing, random) = (&keyspace, &writing, Random::new(seeds.draw()));
+            let place = &place;
             let mut seat = keyspace.seat();
             seat.now_ms = START_MS;
             scope.spawn(move || {
                 let mut writer = Writer { keyspace, seat, random, written: 0 };
                 (0..batches).for_each(|_| writer.act());
                 writing.fetch_sub(1, Relaxed);
-                keyspace.journal.wake();
+                place.iter().for_each(|place| keyspace.journal.wake(*place));
             });
         }
+        let seed = seeds.draw();
+        let (keyspace, writing) = (&keyspace, &writing);
+        scope.spawn(move || come_and_go(keyspace, seed, writing));
         while writing.load(Relaxed) > 0 {
             reader.read(&keyspace.journal, |record| {
                 replay(&mut keys, &record);

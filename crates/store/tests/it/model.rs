@@ -27,6 +27,10 @@ struct Model {
     /// Makes the names of keys.
     name: fn(&mut Random) -> Vec<u8>,
     databases: Vec<BTreeMap<Vec<u8>, Entry>>,
+    /// What has been loaded beside each of them.
+    hidden: Vec<BTreeMap<Vec<u8>, Entry>>,
+    /// Nobody removes what has expired.
+    hides: bool,
     pools: Vec<(Policy, Pool)>,
     expired: u64,
     /// The snapshot thread's.
@@ -75,6 +79,8 @@ impl Model {
             random,
             name,
             databases: vec![BTreeMap::new(); DATABASES],
+            hidden: vec![BTreeMap::new(); DATABASES],
+            hides: false,
             pools: policies.collect(),
             expired: 0,
         }
@@ -134,7 +140,7 @@ impl Model {
     }
 
     fn keeps(&self) -> bool {
-        self.world.seat.keep_expired
+        self.world.seat.keep_expired || self.hides
     }
 
     fn step(&mut self) {
@@ -146,10 +152,12 @@ impl Model {
             3..6 => self.sweep(),
             6..60 => self.evict(),
             60..80 => self.world.seat.now_ms += self.random.below(2000) as u64,
-            80..85 => self.world.seat.keep_expired = self.random.chance(30),
+            80..83 => self.world.seat.keep_expired = self.random.chance(30),
+            83..85 => self.hide_expired(),
             85..97 => self.random_key(),
             97..100 => self.begin_snapshot(),
-            100..400 => self.set(),
+            100..110 => self.load_beside(),
+            110..400 => self.set(),
             400..470 => self.append(),
             470..540 => self.write_range(),
             540..650 => self.remove(),
@@ -287,6 +295,33 @@ impl Model {
         }
     }
 
+    fn hide_expired(&mut self) {
+        self.hides = self.random.chance(30);
+        let hides = self.hides;
+        self.world.all(|held| held.hide_expired(hides));
+    }
+
+    /// Some keys into a hidden database, or that one into the place of the one that it lies beside.
+    fn load_beside(&mut self) {
+        let db = self.random.below(DATABASES);
+        let hidden = self.world.keyspace.hidden(db).expect("there are few databases");
+        if self.random.chance(10) {
+            drop(self.world.all(|held| {
+                held.swap(db, hidden);
+                held.flush(hidden)
+            }));
+            self.databases[db] = std::mem::take(&mut self.hidden[db]);
+            return;
+        }
+        for _ in 0..self.random.below(20) {
+            let (key, value) = ((self.name)(&mut self.random), self.value());
+            let deadline = self.random.chance(50).then_some(u64::MAX);
+            let expire = deadline.map_or(Expire::Clear, Expire::At);
+            self.world.set(hidden as u32, &key, &value, expire);
+            self.hidden[db].insert(key, Entry { value, deadline });
+        }
+    }
+
     fn begin_snapshot(&mut self) {
         if self.snapshot.is_some() {
             return;
@@ -325,6 +360,9 @@ impl Model {
     fn sweep(&mut self) {
         let (db, now) = (self.random.below(DATABASES), self.world.seat.now_ms);
         let removed = self.world.sweep(db);
+        if self.hides {
+            return assert_eq!(removed, 0, "nothing is removed while it is hidden");
+        }
         let before = self.databases[db].len();
         // Sweeps know time to 128 ms.
         self.databases[db].retain(|_, entry| entry.deadline.is_none_or(|deadline| deadline > now - 128));
@@ -421,6 +459,7 @@ fn run(name: fn(&mut Random) -> Vec<u8>, steps: usize, test: &str) {
     }
     assert!(cfg!(miri) || model.snapshots > 0 && model.snapshots_lost > 0, "snapshots were taken and lost");
     // All keys that can expire do, and are swept.
+    model.world.all(|held| held.hide_expired(false));
     model.world.seat.now_ms += 1 << 30;
     for db in 0..DATABASES {
         let removed = model.world.none(|held| held.sweep(db, 0, SLOTS, || false).removed);

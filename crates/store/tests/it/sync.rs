@@ -4,7 +4,7 @@ use std::ops::{Deref, DerefMut};
 use std::time::Duration;
 
 pub(crate) use loom::hint::spin_loop;
-pub(crate) use loom::sync::atomic;
+pub(crate) use loom::sync::{Arc, atomic};
 pub(crate) use loom::thread::yield_now;
 
 pub(crate) struct Mutex<T>(loom::sync::Mutex<T>);

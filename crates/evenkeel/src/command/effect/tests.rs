@@ -63,7 +63,7 @@ fn strings() {
     check(&["MSETEX 2 a 1 b 2 EX 1"], &["SET a 1 PXAT 1001000", "SET b 2 PXAT 1001000"]);
     check(&["MSETEX 2 a 1 b 2 NX"], &["MSET a 1 b 2"]);
     check(&["INCRBYFLOAT k 1.5"], &["SET k 1.5 KEEPTTL"]);
-    check(&["incrby k 5"], &["INCRBY k 5"]);
+    check(&["incrby k 5"], &["incrby k 5"]);
     check(&["SET k v PX 5", "~9", "SETNX k w"], &["DEL k", "SETNX k w"]);
     check(&["SET k v PX 5", "~9", "GET k"], &["DEL k"]);
 }

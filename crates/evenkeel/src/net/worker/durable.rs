@@ -6,7 +6,6 @@ use std::sync::atomic::Ordering::*;
 
 use super::Worker;
 use crate::blocking::{Blocked, End};
-use crate::command::wait::Safety;
 use crate::config::Fsync;
 use crate::net::connection::Connection;
 use crate::persist::CROWDED;
@@ -37,9 +36,9 @@ impl Worker {
         std::sync::atomic::fence(SeqCst);
     }
 
-    /// A client waits for what it has written to be on disk.
+    /// A client waits for what it has written to be on disk, or at replicas.
     pub(super) fn note_wait_for_log(&mut self, blocked: &Arc<Blocked>) {
-        if blocked.safety.as_ref().is_some_and(Safety::is_local) {
+        if blocked.safety.is_some() {
             self.awaiting_log.push(blocked.clone());
             self.await_log();
         }
@@ -49,7 +48,7 @@ impl Worker {
     fn end_waits_for_log(&mut self) {
         let mut over = Vec::new();
         self.awaiting_log.retain(|blocked| {
-            let ends = blocked.safety.as_ref().is_none_or(Safety::is_reached);
+            let ends = blocked.safety.as_ref().is_none_or(|safety| safety.is_reached());
             // Those that the timeout, or the connection, has ended already are dropped as well.
             let resumed = ends.then(|| blocked.end(End::Timeout)).flatten();
             over.extend(resumed.map(|resumed| (blocked.id, resumed)));
@@ -98,7 +97,7 @@ impl Worker {
             self.release();
         }
         let (persist, limit) = (&self.server.persist, self.executor.settings.appendonly_buffer_limit);
-        let unread = self.server.keyspace.journal.unread() as u64;
+        let unread = persist.aof.unread(&self.server.keyspace.journal);
         if unread > limit && persist.obstacles.any() & CROWDED == 0 {
             persist.obstacles.set(CROWDED, true);
             persist.aof.figures.crowded.fetch_add(1, Relaxed);

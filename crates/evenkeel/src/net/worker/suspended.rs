@@ -14,6 +14,10 @@ use crate::waiting::{On, Resumed, Waiting, has_hung_up};
 impl Worker {
     /// The connection's command waits. What comes meanwhile stays in the kernel.
     pub(super) fn suspend(&mut self, token: u64, mut connection: Box<Connection>) {
+        if connection.session.introduction.as_ref().is_some_and(|introduction| introduction.asks.is_some()) {
+            self.vacate(token, &connection);
+            return self.server.replication.door.enter(&self.server, *connection);
+        }
         let hung_up = has_hung_up(connection.fd());
         let Some(waiting) = &mut connection.session.waiting else { return self.put_back(token, connection) };
         // A hang-up announced together with the command is not announced again.
@@ -75,7 +79,7 @@ impl Worker {
             return self.discard(reply);
         };
         self.leave_queues(token, &waiting);
-        if self.server.persist.aof.is_on() && !waiting.is_for_safety() {
+        if self.server.keyspace.journal.is_on() && !waiting.is_for_safety() {
             // Somebody else has written for it: how far the log had come then is not known, but by now it is in there.
             connection.session.log.logged = self.server.keyspace.journal.last();
         }

@@ -1,5 +1,7 @@
 //! What the server is, who is connected, and what it holds.
 
+use std::sync::atomic::Ordering::Relaxed;
+
 use super::{Facts, Text};
 use crate::clock;
 use crate::command::connection::{EVENKEEL_VERSION, REDIS_VERSION};
@@ -51,7 +53,8 @@ pub(super) fn clients(facts: &Facts<'_>, text: &mut Text) {
     text.field("client_recent_max_input_buffer", clients.input_max);
     text.field("client_recent_max_output_buffer", clients.output_max);
     text.field("blocked_clients", clients.blocked);
-    text.zeros(&["tracking_clients", "pubsub_clients"]);
+    text.zeros(&["tracking_clients"]);
+    text.field("pubsub_clients", clients.subscribers);
     text.field("watching_clients", clients.watching);
     text.field("clients_in_timeout_table", clients.in_timeout);
     text.field("total_watched_keys", clients.watched_keys);
@@ -66,19 +69,35 @@ pub(super) fn clients(facts: &Facts<'_>, text: &mut Text) {
 }
 
 pub(super) fn replication(facts: &Facts<'_>, text: &mut Text) {
-    text.field("role", "master");
-    text.zeros(&["connected_slaves", "replicas_waiting_psync"]);
+    let state = &facts.server.replication;
+    text.field("role", if state.is_replica() { "slave" } else { "master" });
+    let settings = &facts.settings;
+    let replicas = state.replicas.list();
+    text.field("connected_slaves", replicas.len());
+    if settings.min_replicas_to_write > 0 && settings.min_replicas_max_lag > 0 {
+        let good = state.replicas.count_good(u64::from(settings.min_replicas_max_lag), facts.now_ms);
+        text.field("min_slaves_good_slaves", good);
+    }
+    for (index, replica) in replicas.iter().enumerate() {
+        let lag = if replica.is_online() { replica.lag_s(facts.now_ms) } else { 0 };
+        let (ip, port, offset) = (&replica.ip, replica.port, replica.acked.load(Relaxed));
+        let progress = replica.progress().name();
+        let line = format_args!("ip={ip},port={port},state={progress},offset={offset},lag={lag}");
+        text.field(format_args!("slave{index}"), line);
+    }
+    text.zeros(&["replicas_waiting_psync"]);
     text.field("master_failover_state", "no-failover");
-    text.field("master_replid", &facts.server.replication_id);
-    text.field("master_replid2", "0".repeat(facts.server.replication_id.len()));
-    text.field("master_repl_offset", 0);
-    text.field("second_repl_offset", -1);
-    text.zeros(&[
-        "repl_backlog_active",
-        "repl_backlog_size",
-        "repl_backlog_first_byte_offset",
-        "repl_backlog_histlen",
-    ]);
+    let stream = state.stream();
+    let (second, until) = stream.history.second();
+    text.field("master_replid", &stream.history.id);
+    text.field("master_replid2", second);
+    text.field("master_repl_offset", stream.offset());
+    text.field("second_repl_offset", until);
+    text.field("repl_backlog_active", u8::from(stream.backlog().is_some()));
+    text.field("repl_backlog_size", settings.repl_backlog_size);
+    text.field("repl_backlog_first_byte_offset", stream.backlog().map_or(0, |backlog| backlog.start() + 1));
+    text.field("repl_backlog_on_disk", state.figures.on_disk.load(Relaxed));
+    text.field("repl_backlog_histlen", stream.backlog().map_or(0, |backlog| backlog.len()));
 }
 
 pub(super) fn cpu(_: &Facts<'_>, text: &mut Text) {

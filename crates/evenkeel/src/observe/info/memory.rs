@@ -1,5 +1,7 @@
 //! Where the memory is.
 
+use std::sync::atomic::Ordering::Relaxed;
+
 use super::{Facts, Text, human, ratio};
 use crate::observe::process;
 use evenkeel_store::memory as counted;
@@ -47,12 +49,12 @@ pub(super) fn memory(facts: &Facts<'_>, text: &mut Text) {
     text.field("allocator_rss_bytes", 0);
     text.field("mem_fragmentation_ratio", format_args!("{:.2}", ratio(resident, used)));
     text.field("mem_fragmentation_bytes", resident as i64 - used as i64);
-    text.zeros(&[
-        "mem_not_counted_for_evict",
-        "mem_replication_backlog",
-        "mem_total_replication_buffers",
-        "mem_clients_slaves",
-    ]);
+    let replication = &server.replication.figures;
+    let (backlog, beyond) = (replication.memory.load(Relaxed), replication.beyond.load(Relaxed));
+    text.field("mem_not_counted_for_evict", beyond + server.keyspace.journal.unread() as u64);
+    text.field("mem_replication_backlog", backlog - beyond);
+    text.field("mem_total_replication_buffers", backlog);
+    text.field("mem_clients_slaves", beyond);
     text.field("mem_clients_normal", clients);
     text.zeros(&["mem_cluster_links", "mem_aof_buffer"]);
     text.field("mem_allocator", "mimalloc");

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use super::{Facts, Text};
 use crate::clock;
 use crate::observe::stats::{Stage, Stats};
+use crate::pubsub::Kind;
 
 pub(super) fn stats(facts: &Facts<'_>, text: &mut Text) {
     let server = facts.server;
@@ -30,7 +31,10 @@ pub(super) fn stats(facts: &Facts<'_>, text: &mut Text) {
     text.field("instantaneous_input_repl_kbps", kilobytes(0));
     text.field("instantaneous_output_repl_kbps", kilobytes(0));
     text.field("rejected_connections", server.rejected_connections.load(Relaxed));
-    text.zeros(&["sync_full", "sync_partial_ok", "sync_partial_err"]);
+    let replication = &facts.server.replication.figures;
+    text.field("sync_full", replication.full.load(Relaxed));
+    text.field("sync_partial_ok", replication.partial.load(Relaxed));
+    text.field("sync_partial_err", replication.partial_refused.load(Relaxed));
     text.field("expired_keys", keys.expired);
     text.field("expired_keys_active", keys.expired_in_sweeps);
     text.field("expired_fields", keys.expired_fields);
@@ -44,7 +48,9 @@ pub(super) fn stats(facts: &Facts<'_>, text: &mut Text) {
     text.field("current_eviction_exceeded_time", current);
     text.field("keyspace_hits", keys.hits);
     text.field("keyspace_misses", keys.misses);
-    text.zeros(&["pubsub_channels", "pubsub_patterns", "pubsubshard_channels"]);
+    text.field("pubsub_channels", server.pubsub.count(Kind::Channel));
+    text.field("pubsub_patterns", server.pubsub.count(Kind::Pattern));
+    text.field("pubsubshard_channels", server.pubsub.count(Kind::Shard));
     text.zeros(&["latest_fork_usec", "total_forks"]);
     text.field("migrate_cached_sockets", server.targets.kept());
     text.zeros(&["slave_expires_tracked_keys"]);

@@ -11,7 +11,7 @@ use crate::config::Settings;
 use crate::serial;
 
 /// See the module's text.
-pub(in crate::persist) struct Records<W: io::Write> {
+pub(crate) struct Records<W: io::Write> {
     encoder: Encoder<Body<W>>,
     settings: Arc<Settings>,
     /// The database of the record before.
@@ -56,7 +56,7 @@ impl<W: io::Write> Body<W> {
 
 impl<W: io::Write> Records<W> {
     /// Goes on in a file whose beginning has been written.
-    pub(in crate::persist) fn new(file: FileWriter<W>, settings: Arc<Settings>) -> Records<W> {
+    pub(crate) fn new(file: FileWriter<W>, settings: Arc<Settings>) -> Records<W> {
         let body = Body { file, piece: Vec::with_capacity(PIECE + PIECE / 4), error: None };
         let mut encoder = Encoder::new(body, Version::V10);
         if !settings.rdbcompression {

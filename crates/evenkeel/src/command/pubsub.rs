@@ -1,0 +1,193 @@
+//! Publish and subscribe: messages to whoever listens at the moment. docs/pubsub.md says what may be relied on.
+//!
+//! A confirmation goes the way of the messages, through the client's own mail, so that it stands between those that came
+//! before and after. In a transaction it is the command's reply, one element of EXEC's; messages come after that.
+
+use super::{Arity, Call, Command, Flags, Group, Handler, at_least, container, docs, exactly, session};
+use crate::blocking::Mode;
+use crate::error::{Done, Error};
+use crate::pubsub::{Kind, mail};
+
+const fn on_channels(name: &'static str, arity: Arity, handler: Handler) -> Command {
+    session(name, arity, Group::PubSub, handler).flag(Flags::PUBSUB)
+}
+
+/// Changes what its client listens to.
+const fn listens(name: &'static str, arity: Arity, handler: Handler) -> Command {
+    on_channels(name, arity, handler).flag(Flags::WHILE_SUBSCRIBED)
+}
+
+#[rustfmt::skip]
+pub(crate) const COMMANDS: &[Command] = &[
+    listens("SUBSCRIBE",    at_least(2), subscribe           ),
+    listens("UNSUBSCRIBE",  at_least(1), unsubscribe         ),
+    listens("PSUBSCRIBE",   at_least(2), subscribe_pattern   ),
+    listens("PUNSUBSCRIBE", at_least(1), unsubscribe_pattern ),
+    listens("SSUBSCRIBE",   at_least(2), subscribe_shard     ),
+    listens("SUNSUBSCRIBE", at_least(1), unsubscribe_shard   ),
+    on_channels("PUBLISH",  exactly(3),  publish             ).fast().scriptable().flag(Flags::MAY_WRITE),
+    on_channels("SPUBLISH", exactly(3),  publish_in_shard    ).fast().scriptable().flag(Flags::MAY_WRITE),
+    container("PUBSUB", Group::PubSub, &[
+        on_channels("PUBSUB|CHANNELS",      at_least(2), channels             ).scriptable(),
+        session    ("PUBSUB|HELP",          exactly(2),  Group::Server, help  ).scriptable(),
+        on_channels("PUBSUB|NUMPAT",        exactly(2),  pattern_count        ).scriptable(),
+        on_channels("PUBSUB|NUMSUB",        at_least(2), subscriber_counts    ).scriptable(),
+        on_channels("PUBSUB|SHARDCHANNELS", at_least(2), shard_channels       ).scriptable(),
+        on_channels("PUBSUB|SHARDNUMSUB",   at_least(2), shard_subscriber_counts).scriptable(),
+    ]),
+];
+
+/// SUBSCRIBE channel [channel ...]
+fn subscribe(call: &mut Call<'_, '_>) -> Done {
+    join(call, Kind::Channel, b"subscribe")
+}
+
+/// PSUBSCRIBE pattern [pattern ...]
+fn subscribe_pattern(call: &mut Call<'_, '_>) -> Done {
+    join(call, Kind::Pattern, b"psubscribe")
+}
+
+/// SSUBSCRIBE shardchannel [shardchannel ...]
+fn subscribe_shard(call: &mut Call<'_, '_>) -> Done {
+    join(call, Kind::Shard, b"ssubscribe")
+}
+
+/// UNSUBSCRIBE [channel ...]
+fn unsubscribe(call: &mut Call<'_, '_>) -> Done {
+    leave(call, Kind::Channel, b"unsubscribe")
+}
+
+/// PUNSUBSCRIBE [pattern ...]
+fn unsubscribe_pattern(call: &mut Call<'_, '_>) -> Done {
+    leave(call, Kind::Pattern, b"punsubscribe")
+}
+
+/// SUNSUBSCRIBE [shardchannel ...]
+fn unsubscribe_shard(call: &mut Call<'_, '_>) -> Done {
+    leave(call, Kind::Shard, b"sunsubscribe")
+}
+
+fn join(call: &mut Call<'_, '_>, kind: Kind, word: &[u8]) -> Done {
+    let mut subscriptions = call.session.subscriptions.take().unwrap_or_default();
+    let (client, server) = (call.session.client.clone(), call.server.clone());
+    for name in call.args.from(1) {
+        let is_new = subscriptions.of(kind).insert(name.into());
+        let count = subscriptions.count(kind);
+        subscriptions.note(&client);
+        let mut confirm = || confirm(call, word, Some(name), count);
+        if is_new {
+            server.pubsub.join(kind, name, &client, confirm);
+        } else {
+            confirm();
+        }
+    }
+    call.session.subscriptions = Some(subscriptions);
+    Ok(())
+}
+
+fn leave(call: &mut Call<'_, '_>, kind: Kind, word: &[u8]) -> Done {
+    let mut subscriptions = call.session.subscriptions.take().unwrap_or_default();
+    let client = call.session.client.clone();
+    let names: Vec<Box<[u8]>> = match call.args.len() {
+        1 => subscriptions.of(kind).iter().cloned().collect(),
+        _ => call.args.from(1).map(Into::into).collect(),
+    };
+    for name in &names {
+        if subscriptions.of(kind).remove(name) {
+            call.server.pubsub.leave(kind, name, &client);
+        }
+        confirm(call, word, Some(name), subscriptions.count(kind));
+    }
+    if names.is_empty() {
+        confirm(call, word, None, subscriptions.count(kind));
+    }
+    subscriptions.note(&client);
+    call.session.subscriptions = Some(subscriptions).filter(|subscriptions| !subscriptions.is_empty());
+    Ok(())
+}
+
+/// Tells the client what it listens to now.
+fn confirm(call: &mut Call<'_, '_>, word: &[u8], name: Option<&[u8]>, count: usize) {
+    let start = call.reply.bytes.len();
+    call.reply.push(3);
+    call.reply.bulk(word);
+    match name {
+        Some(name) => call.reply.bulk(name),
+        None => call.reply.null(),
+    }
+    call.reply.int(count as i64);
+    call.session.hears = true;
+    if !matches!(call.mode, Mode::Nested) {
+        let letter = call.reply.bytes.split_off(start);
+        mail::put(&call.session.client, letter.into(), u64::MAX);
+    }
+}
+
+/// PUBLISH channel message
+fn publish(call: &mut Call<'_, '_>) -> Done {
+    let count = call.server.pubsub.publish(call.args.at(1), call.args.at(2));
+    call.reply.int(count as i64);
+    Ok(())
+}
+
+/// SPUBLISH shardchannel message
+fn publish_in_shard(call: &mut Call<'_, '_>) -> Done {
+    let count = call.server.pubsub.publish_in_shard(call.args.at(1), call.args.at(2));
+    call.reply.int(count as i64);
+    Ok(())
+}
+
+/// PUBSUB HELP
+fn help(call: &mut Call<'_, '_>) -> Done {
+    docs::reply_help(call, "PUBSUB");
+    Ok(())
+}
+
+/// PUBSUB CHANNELS [pattern]
+fn channels(call: &mut Call<'_, '_>) -> Done {
+    reply_names(call, Kind::Channel)
+}
+
+/// PUBSUB SHARDCHANNELS [pattern]
+fn shard_channels(call: &mut Call<'_, '_>) -> Done {
+    reply_names(call, Kind::Shard)
+}
+
+fn reply_names(call: &mut Call<'_, '_>, kind: Kind) -> Done {
+    if call.args.len() > 3 {
+        let text = b"ERR unknown subcommand or wrong number of arguments for '";
+        return Err(Error::Bytes([text, call.args.at(1), b"'. Try PUBSUB HELP."].concat()));
+    }
+    let names = call.server.pubsub.names(kind, call.args.get(2));
+    call.reply.array(names.len());
+    names.iter().for_each(|name| call.reply.bulk(name));
+    Ok(())
+}
+
+/// PUBSUB NUMPAT
+fn pattern_count(call: &mut Call<'_, '_>) -> Done {
+    call.reply.int(call.server.pubsub.count(Kind::Pattern) as i64);
+    Ok(())
+}
+
+/// PUBSUB NUMSUB [channel ...]
+fn subscriber_counts(call: &mut Call<'_, '_>) -> Done {
+    reply_counts(call, Kind::Channel)
+}
+
+/// PUBSUB SHARDNUMSUB [shardchannel ...]
+fn shard_subscriber_counts(call: &mut Call<'_, '_>) -> Done {
+    reply_counts(call, Kind::Shard)
+}
+
+fn reply_counts(call: &mut Call<'_, '_>, kind: Kind) -> Done {
+    call.reply.map(call.args.len() - 2);
+    for channel in call.args.from(2) {
+        call.reply.bulk(channel);
+        call.reply.int(call.server.pubsub.subscribers(kind, channel) as i64);
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests;

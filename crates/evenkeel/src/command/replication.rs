@@ -1,0 +1,117 @@
+//! Commands of replication: how a connection becomes a replica's, and what this server is among others.
+//!
+//! A connection that asks for the stream leaves its worker, and is served by the thread that feeds replicas from then on
+//! ([`crate::replication`]); that thread replies.
+
+use std::sync::atomic::Ordering::Relaxed;
+
+use super::{Call, Command, Flags, Group, at_least, exactly, session};
+use crate::error::{Done, Error};
+use crate::replication::replicas::{Asks, Introduction};
+
+/// The longest name of itself that a replica may give (Redis: `NET_HOST_STR_LEN`).
+const IP_LEN_MAX: usize = 255;
+
+/// It has to see what is there, so not while that is being loaded; and it is no part of a transaction.
+const ASKING: Flags = Flags::ADMIN.with(Flags::NOSCRIPT).with(Flags::NO_MULTI).with(Flags::NO_DATA);
+
+#[rustfmt::skip]
+pub(crate) const COMMANDS: &[Command] = &[
+    Command { flags: ASKING, ..session("PSYNC", at_least(3), Group::Server, psync) },
+    session("REPLCONF", at_least(1), Group::Server, replconf).flag(Flags::ADMIN.with(Flags::ALLOW_BUSY)),
+    session("ROLE",     exactly(1),  Group::Server, role    ).fast(),
+    Command { flags: ASKING, ..session("SYNC",  exactly(1),  Group::Server, sync ) },
+];
+
+/// PSYNC replicationid offset
+fn psync(call: &mut Call<'_, '_>) -> Done {
+    let (id, number) = (call.args.at(1), call.args.int(2)?);
+    // The number of the first byte that it lacks, counted from one.
+    let bytes = number.checked_sub(1).and_then(|bytes| u64::try_from(bytes).ok());
+    let has = bytes.filter(|_| id != b"?").map(|bytes| (id.to_vec(), bytes));
+    ask(call, Asks::Rest(has))
+}
+
+/// SYNC
+fn sync(call: &mut Call<'_, '_>) -> Done {
+    ask(call, Asks::Snapshot)
+}
+
+fn ask(call: &mut Call<'_, '_>, asks: Asks) -> Done {
+    let introduction = call.session.introduction.get_or_insert_default();
+    if asks == Asks::Snapshot {
+        // Who speaks the old way knows no marks, whatever it says.
+        introduction.takes_mark &= introduction.takes_names;
+    }
+    introduction.asks = Some(asks);
+    Err(Error::Suspended)
+}
+
+/// REPLCONF [option value [option value ...]]
+fn replconf(call: &mut Call<'_, '_>) -> Done {
+    if call.args.len().is_multiple_of(2) {
+        return Err(Error::Syntax);
+    }
+    let mut introduction = call.session.introduction.as_deref().cloned().unwrap_or_default();
+    for index in (1..call.args.len()).step_by(2) {
+        // What only a replica says of itself that is one already, and what only a primary asks: nobody waits for a reply.
+        if call.args.is(index, "ACK") || call.args.is(index, "GETACK") {
+            return Ok(());
+        }
+        introduce(&mut introduction, call, index)?;
+    }
+    call.session.introduction = Some(Box::new(introduction));
+    call.reply.ok();
+    Ok(())
+}
+
+fn introduce(introduction: &mut Introduction, call: &Call<'_, '_>, index: usize) -> Done {
+    let (args, value) = (call.args, call.args.at(index + 1));
+    match args.word(index).as_bytes() {
+        b"LISTENING-PORT" => introduction.port = u16::try_from(args.int(index + 1)?).unwrap_or(0),
+        b"IP-ADDRESS" if value.len() > IP_LEN_MAX => {
+            let reason = format!(
+                "ERR REPLCONF ip-address provided by replica instance is too long: {} bytes",
+                value.len()
+            );
+            return Err(Error::text(reason));
+        }
+        b"IP-ADDRESS" => introduction.ip = String::from_utf8_lossy(value).into_owned(),
+        b"CAPA" => {
+            introduction.takes_mark |= args.is(index + 1, "EOF");
+            introduction.takes_names |= args.is(index + 1, "PSYNC2");
+        }
+        b"RDB-ONLY" => {
+            let range = Error::text("ERR value is out of range, value must between 0 and 1");
+            let number = args.int(index + 1)?;
+            introduction.only_snapshot =
+                usize::try_from(number).ok().filter(|one| *one <= 1).ok_or(range)? == 1;
+        }
+        // What it is: for people who look at the log of a primary.
+        b"VERSION" => {}
+        _ => return Err(Error::Bytes([b"ERR Unrecognized REPLCONF option: ", args.at(index)].concat())),
+    }
+    Ok(())
+}
+
+/// ROLE
+fn role(call: &mut Call<'_, '_>) -> Done {
+    let state = &call.server.replication;
+    let offset = state.stream().offset();
+    let mut online = state.replicas.list();
+    online.retain(|replica| replica.is_online());
+    call.reply.array(3);
+    call.reply.bulk(b"master");
+    call.reply.int(offset as i64);
+    call.reply.array(online.len());
+    for replica in online {
+        call.reply.array(3);
+        call.reply.bulk(replica.ip.as_bytes());
+        call.reply.bulk(replica.port.to_string().as_bytes());
+        call.reply.bulk(replica.acked.load(Relaxed).to_string().as_bytes());
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,54 @@
+use crate::testing::{World, check};
+
+#[test]
+fn what_a_replica_says_before() {
+    let long = "x".repeat(256);
+    check(&format!(
+        "
+        > REPLCONF                              < OK
+        > REPLCONF a                            < -ERR syntax error
+        > REPLCONF a b                          < -ERR Unrecognized REPLCONF option: a
+        > REPLCONF listening-port x             < -ERR value is not an integer or out of range
+        > REPLCONF listening-port 123 foo       < -ERR syntax error
+        > REPLCONF listening-port 123           < OK
+        > REPLCONF Listening-Port 99999         < OK
+        > REPLCONF ip-address {long}            < -ERR REPLCONF ip-address provided by replica instance is too long: 256 bytes
+        > REPLCONF ip-address 10.0.0.1          < OK
+        > REPLCONF capa nosuch capa eof         < OK
+        > REPLCONF rdb-only x                   < -ERR value is not an integer or out of range
+        > REPLCONF rdb-only 2                   < -ERR value is out of range, value must between 0 and 1
+        > REPLCONF rdb-only 0                   < OK
+        > PSYNC ?                               < -ERR wrong number of arguments for 'psync' command
+        > PSYNC ? x                             < -ERR value is not an integer or out of range
+        > SYNC x                                < -ERR wrong number of arguments for 'sync' command
+        > ROLE                                  < [\"master\", :0, []]
+        > MULTI
+        > PSYNC ? -1                            < -ERR Command not allowed inside a transaction
+        > EXEC                                  < -EXECABORT Transaction discarded because of previous errors.
+        > MULTI
+        > REPLCONF capa eof                     < QUEUED
+        > ROLE                                  < QUEUED
+        > EXEC                                  < [OK, [\"master\", :0, []]]
+    "
+    ));
+    World::new().check("> REPLCONF version 9.1.0 < OK");
+}
+
+#[test]
+fn writes_need_good_replicas_where_the_settings_say_so() {
+    check(
+        "
+        > SET k v                               < OK
+        > CONFIG SET min-replicas-to-write 1    < OK
+        > SET k w                               < -NOREPLICAS Not enough good replicas to write.
+        > GET k                                 < \"v\"
+        > MULTI
+        > SET k w                               < -NOREPLICAS Not enough good replicas to write.
+        > EXEC                                  < -EXECABORT Transaction discarded because of previous errors.
+        > CONFIG SET min-replicas-max-lag 0     < OK
+        > SET k w                               < OK
+        > CONFIG SET min-slaves-max-lag 10 min-slaves-to-write 0 < OK
+        > SET k x                               < OK
+    ",
+    );
+}

@@ -1,0 +1,58 @@
+//! A worker delivers its clients' mail: messages and whatever else others have for them.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+
+use super::Worker;
+use crate::clients::ClientInfo;
+use crate::net::connection::Connection;
+use crate::observe::stats::add;
+use crate::pubsub::mail::Found;
+
+impl Worker {
+    pub(super) fn deliver_to(&mut self, clients: Vec<Arc<ClientInfo>>) {
+        for client in clients {
+            let token = client.token.load(Relaxed);
+            let Some(connection) = self.take(token) else { continue };
+            if Arc::ptr_eq(connection.client(), &client) {
+                self.deliver(token, connection);
+            } else {
+                // It has moved on, and its new worker has looked into the mail; the token is another connection's here.
+                self.put_back(token, connection);
+            }
+        }
+    }
+
+    /// Delivers what there is, and puts the connection back or closes it.
+    pub(super) fn deliver(&mut self, token: u64, mut connection: Box<Connection>) {
+        if connection.client().mail.is_empty() || self.send_mail(&mut connection) {
+            self.put_back(token, connection);
+        } else {
+            self.close(token, connection);
+        }
+    }
+
+    /// Sends the mail behind what waits to be sent, all of it in one go; `false` when the connection is to be closed.
+    fn send_mail(&mut self, connection: &mut Connection) -> bool {
+        let letters = match connection.client().mail.take(connection.resp3) {
+            Found::Letters(letters) => letters,
+            Found::TooMuch { waiting } => {
+                self.note_output_limit(connection, waiting);
+                return false;
+            }
+        };
+        if connection.session.closing {
+            return true; // the last it gets to read is the reply that it waits for
+        }
+        let len: usize = letters.iter().map(|letter| letter.len()).sum();
+        let stats = self.executor.stats();
+        add(&stats.writes, 1);
+        add(&stats.net_out, len as u64);
+        add(&connection.client().net_out, len as u64);
+        // If the socket was full before, it is announced when it is not.
+        let must_wait = connection.backlog_len() > 0;
+        connection.enqueue(letters);
+        self.kept_for_clients += len;
+        if must_wait { self.within_limits(connection) } else { self.flush_backlog(connection) }
+    }
+}

@@ -1,0 +1,300 @@
+//! Publish and subscribe: who listens to what, and handing a message to all who do.
+//!
+//! A message is encoded once and shared by all who get it. Its publisher puts it into the mail ([`mail`]) of every
+//! subscriber while it holds the lock of the channel. From that follow the orders that clients may rely on: all who listen
+//! to a channel get its messages in one order, a publisher's messages come in the order in which it published them, and who
+//! has read the confirmation of a subscription gets every later message. Whose mail was empty has its worker told, once per
+//! batch of commands and worker, and only a worker that sleeps is woken. docs/pubsub.md has the interleavings.
+//!
+//! The other road, one queue per worker that looks its own subscribers up, takes work from the publisher where a channel has
+//! thousands of subscribers. But messages on their way would then outlive UNSUBSCRIBE, and would not follow a connection
+//! that moves.
+
+use std::cell::OnceCell;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::hash::{BuildHasher, RandomState};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::*};
+
+use evenkeel_resp::reply::Encoder;
+use parking_lot::{Mutex, RwLock};
+
+use crate::clients::ClientInfo;
+use crate::config::Settings;
+use crate::glob;
+
+pub(crate) mod mail;
+pub(crate) mod notices;
+
+/// Locks over the channels of one kind: publishers to different channels seldom wait for each other.
+const SHELVES: usize = 64;
+
+/// What can be subscribed to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Channel,
+    Pattern,
+    /// A channel of SSUBSCRIBE, which in a cluster belongs to a slot.
+    Shard,
+}
+
+type Subscribers = BTreeMap<u64, Arc<ClientInfo>>;
+type Shelf = HashMap<Box<[u8]>, Subscribers>;
+
+/// Channels and their subscribers; a channel without any is not there.
+struct Channels {
+    hasher: RandomState,
+    shelves: Box<[Mutex<Shelf>]>,
+    count: AtomicUsize,
+}
+
+/// See the module's text.
+pub(crate) struct PubSub {
+    channels: Channels,
+    shards: Channels,
+    /// Read by publishers under the lock of their channel; nobody takes such a lock while holding this one.
+    patterns: RwLock<BTreeMap<Box<[u8]>, Subscribers>>,
+    pattern_count: AtomicUsize,
+    limits: Limits,
+}
+
+/// Bytes that may wait for a client: `client-output-buffer-limit`, the hard ones.
+#[derive(Debug)]
+pub(crate) struct Limits {
+    normal: AtomicU64,
+    subscriber: AtomicU64,
+}
+
+impl Limits {
+    fn of(&self, client: &ClientInfo) -> u64 {
+        if client.is_subscriber() { self.subscriber.load(Relaxed) } else { self.normal.load(Relaxed) }
+    }
+}
+
+/// A message in both forms, each encoded when the first client wants it.
+struct Parcel<'a> {
+    words: &'a [&'a [u8]],
+    forms: [OnceCell<Arc<[u8]>>; 2],
+}
+
+impl<'a> Parcel<'a> {
+    fn new(words: &'a [&'a [u8]]) -> Parcel<'a> {
+        Parcel { words, forms: Default::default() }
+    }
+
+    fn encoded(&self, resp3: bool) -> &Arc<[u8]> {
+        self.forms[usize::from(resp3)].get_or_init(|| encode(self.words, resp3))
+    }
+
+    /// Puts it into the mail of all of them; how many they are.
+    fn hand_to(&self, subscribers: &Subscribers, limits: &Limits) -> usize {
+        for client in subscribers.values() {
+            mail::put(client, self.encoded(client.resp.load(Relaxed) == 3).clone(), limits.of(client));
+        }
+        subscribers.len()
+    }
+}
+
+/// A push of bulk strings.
+pub(crate) fn encode(words: &[&[u8]], resp3: bool) -> Arc<[u8]> {
+    let mut encoder = Encoder { resp3, ..Encoder::default() };
+    encoder.push(words.len());
+    words.iter().for_each(|word| encoder.bulk(word));
+    encoder.bytes.into()
+}
+
+impl Default for Channels {
+    fn default() -> Channels {
+        let shelves = (0..SHELVES).map(|_| Mutex::default()).collect();
+        Channels { hasher: RandomState::new(), shelves, count: AtomicUsize::new(0) }
+    }
+}
+
+impl Channels {
+    fn shelf(&self, channel: &[u8]) -> &Mutex<Shelf> {
+        &self.shelves[self.hasher.hash_one(channel) as usize % SHELVES]
+    }
+
+    fn join(&self, channel: &[u8], client: &Arc<ClientInfo>, confirm: impl FnOnce()) {
+        let mut shelf = self.shelf(channel).lock();
+        let subscribers = shelf.entry(channel.into()).or_insert_with(|| {
+            self.count.fetch_add(1, Relaxed);
+            Subscribers::new()
+        });
+        subscribers.insert(client.id, client.clone());
+        confirm();
+    }
+
+    fn leave(&self, channel: &[u8], client: &ClientInfo) {
+        let mut shelf = self.shelf(channel).lock();
+        if let Some(subscribers) = shelf.get_mut(channel) {
+            subscribers.remove(&client.id);
+            if subscribers.is_empty() {
+                shelf.remove(channel);
+                self.count.fetch_sub(1, Relaxed);
+            }
+        }
+    }
+
+    fn subscribers(&self, channel: &[u8]) -> usize {
+        self.shelf(channel).lock().get(channel).map_or(0, Subscribers::len)
+    }
+
+    fn names(&self, pattern: Option<&[u8]>) -> Vec<Box<[u8]>> {
+        let admits = |name: &[u8]| pattern.is_none_or(|pattern| glob::matches(pattern, name, false));
+        let mut names = Vec::new();
+        for shelf in &self.shelves {
+            names.extend(shelf.lock().keys().filter(|name| admits(name)).cloned());
+        }
+        names.sort_unstable();
+        names
+    }
+}
+
+impl PubSub {
+    pub(crate) fn new(settings: &Settings) -> PubSub {
+        let limits = Limits { normal: AtomicU64::new(0), subscriber: AtomicU64::new(0) };
+        let pubsub = PubSub {
+            channels: Channels::default(),
+            shards: Channels::default(),
+            patterns: RwLock::default(),
+            pattern_count: AtomicUsize::new(0),
+            limits,
+        };
+        pubsub.configure(settings);
+        pubsub
+    }
+
+    /// The settings have changed.
+    pub(crate) fn configure(&self, settings: &Settings) {
+        let limits = &settings.client_output_buffer_limit;
+        let or_none = |bytes: u64| if bytes == 0 { u64::MAX } else { bytes };
+        self.limits.normal.store(or_none(limits.normal.hard_bytes), Relaxed);
+        self.limits.subscriber.store(or_none(limits.pubsub.hard_bytes), Relaxed);
+    }
+
+    /// Hands a message to all who listen to its channel, or to a pattern that fits it; how often it was handed over.
+    pub(crate) fn publish(&self, channel: &[u8], message: &[u8]) -> usize {
+        let shelf = self.channels.shelf(channel).lock();
+        let parcel: [&[u8]; 3] = [b"message", channel, message];
+        let listeners = shelf.get(channel);
+        let mut count = listeners.map_or(0, |them| Parcel::new(&parcel).hand_to(them, &self.limits));
+        if self.pattern_count.load(Acquire) > 0 {
+            for (pattern, them) in self.patterns.read().iter() {
+                if glob::matches(pattern, channel, false) {
+                    let parcel: [&[u8]; 4] = [b"pmessage", pattern, channel, message];
+                    count += Parcel::new(&parcel).hand_to(them, &self.limits);
+                }
+            }
+        }
+        count
+    }
+
+    /// Hands a message to all who listen to a channel of SSUBSCRIBE.
+    pub(crate) fn publish_in_shard(&self, channel: &[u8], message: &[u8]) -> usize {
+        let shelf = self.shards.shelf(channel).lock();
+        let parcel: [&[u8]; 3] = [b"smessage", channel, message];
+        shelf.get(channel).map_or(0, |them| Parcel::new(&parcel).hand_to(them, &self.limits))
+    }
+
+    /// A client listens from now on. `confirm` tells it so before any message can come.
+    pub(crate) fn join(&self, kind: Kind, name: &[u8], client: &Arc<ClientInfo>, confirm: impl FnOnce()) {
+        match kind {
+            Kind::Channel => self.channels.join(name, client, confirm),
+            Kind::Shard => self.shards.join(name, client, confirm),
+            Kind::Pattern => {
+                let mut patterns = self.patterns.write();
+                patterns.entry(name.into()).or_default().insert(client.id, client.clone());
+                self.pattern_count.store(patterns.len(), Release);
+                confirm();
+            }
+        }
+    }
+
+    /// A client does not listen any more: when this returns, no further message is put into its mail.
+    pub(crate) fn leave(&self, kind: Kind, name: &[u8], client: &ClientInfo) {
+        match kind {
+            Kind::Channel => self.channels.leave(name, client),
+            Kind::Shard => self.shards.leave(name, client),
+            Kind::Pattern => {
+                let mut patterns = self.patterns.write();
+                if let Some(subscribers) = patterns.get_mut(name) {
+                    subscribers.remove(&client.id);
+                    if subscribers.is_empty() {
+                        patterns.remove(name);
+                    }
+                }
+                self.pattern_count.store(patterns.len(), Release);
+            }
+        }
+    }
+
+    fn of(&self, kind: Kind) -> &Channels {
+        if kind == Kind::Shard { &self.shards } else { &self.channels }
+    }
+
+    /// How many listen to a channel by its name.
+    pub(crate) fn subscribers(&self, kind: Kind, channel: &[u8]) -> usize {
+        self.of(kind).subscribers(channel)
+    }
+
+    /// The channels that anybody listens to by name and that fit the pattern, in order.
+    pub(crate) fn names(&self, kind: Kind, pattern: Option<&[u8]>) -> Vec<Box<[u8]>> {
+        self.of(kind).names(pattern)
+    }
+
+    /// How many channels or patterns of a kind there are.
+    pub(crate) fn count(&self, kind: Kind) -> usize {
+        match kind {
+            Kind::Pattern => self.pattern_count.load(Relaxed),
+            _ => self.of(kind).count.load(Relaxed),
+        }
+    }
+}
+
+/// What a session listens to.
+#[derive(Default)]
+pub(crate) struct Subscriptions {
+    channels: BTreeSet<Box<[u8]>>,
+    patterns: BTreeSet<Box<[u8]>>,
+    shards: BTreeSet<Box<[u8]>>,
+}
+
+impl Subscriptions {
+    pub(crate) fn of(&mut self, kind: Kind) -> &mut BTreeSet<Box<[u8]>> {
+        match kind {
+            Kind::Channel => &mut self.channels,
+            Kind::Pattern => &mut self.patterns,
+            Kind::Shard => &mut self.shards,
+        }
+    }
+
+    /// The number that confirmations of this kind tell.
+    pub(crate) fn count(&self, kind: Kind) -> usize {
+        match kind {
+            Kind::Shard => self.shards.len(),
+            _ => self.channels.len() + self.patterns.len(),
+        }
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.channels.is_empty() && self.patterns.is_empty() && self.shards.is_empty()
+    }
+
+    /// For CLIENT LIST and for the class of the client.
+    pub(crate) fn note(&self, client: &ClientInfo) {
+        client.subscribed.store(self.channels.len() as u32, Relaxed);
+        client.patterns.store(self.patterns.len() as u32, Relaxed);
+        client.shards.store(self.shards.len() as u32, Relaxed);
+    }
+
+    /// Ends all of them without a word.
+    pub(crate) fn end(&mut self, pubsub: &PubSub, client: &ClientInfo) {
+        for kind in [Kind::Channel, Kind::Pattern, Kind::Shard] {
+            for name in std::mem::take(self.of(kind)) {
+                pubsub.leave(kind, &name, client);
+            }
+        }
+        self.note(client);
+    }
+}

@@ -1,0 +1,192 @@
+//! The last stretch of the replication stream: its bytes by their offsets, kept once for all replicas.
+//!
+//! Blocks of one size, filled to the brim one after the other, so that an offset says by itself in which block its byte lies.
+//! A replica is a number: the offset of the first byte that it has not been sent. What it is sent next are slices of the
+//! blocks, given to the kernel as they lie; nothing is copied or counted per replica. Blocks go from the front, when they
+//! are neither within the size that is to be kept nor needed by anybody ([`Backlog::trim`]).
+//!
+//! The road not taken: blocks that are counted by reference and outlive the backlog as long as a replica needs them. Then
+//! nobody knows how much memory that is, or says at which point a replica is too far behind.
+
+use std::collections::VecDeque;
+use std::io::IoSlice;
+
+/// Bytes of a block: small enough that keeping whole ones does not matter, large enough that a system call which sends a
+/// megabyte has few parts.
+pub(crate) const BLOCK: usize = 64 * 1024;
+
+/// See the module's text. Offsets count the stream's bytes: the first byte of a stream has offset 0, so the offset of the end
+/// is also the number of all bytes so far.
+pub(crate) struct Backlog {
+    blocks: VecDeque<Box<[u8]>>,
+    /// The offset of the first byte of the first block.
+    start: u64,
+    /// `start <= end <= start + BLOCK * blocks.len()`
+    end: u64,
+    /// A block that is not needed, for the next one to come.
+    spare: Option<Box<[u8]>>,
+}
+
+impl Backlog {
+    /// Empty, for a stream that has so many bytes behind it.
+    pub(crate) fn new(offset: u64) -> Backlog {
+        Backlog { blocks: VecDeque::new(), start: offset, end: offset, spare: None }
+    }
+
+    /// The offset of the first byte that is kept.
+    pub(crate) fn start(&self) -> u64 {
+        self.start
+    }
+
+    /// The offset of the byte to come.
+    pub(crate) fn end(&self) -> u64 {
+        self.end
+    }
+
+    /// How many bytes are kept.
+    pub(crate) fn len(&self) -> u64 {
+        self.end - self.start
+    }
+
+    /// Whether all from this offset on is there.
+    pub(crate) fn has(&self, offset: u64) -> bool {
+        (self.start..=self.end).contains(&offset)
+    }
+
+    /// Bytes of memory.
+    pub(crate) fn memory(&self) -> usize {
+        (self.blocks.len() + usize::from(self.spare.is_some())) * BLOCK
+    }
+
+    pub(crate) fn append(&mut self, mut bytes: &[u8]) {
+        while !bytes.is_empty() {
+            let used = (self.len() % BLOCK as u64) as usize;
+            if used == 0 {
+                let block = self.spare.take().unwrap_or_else(|| vec![0; BLOCK].into());
+                self.blocks.push_back(block);
+            }
+            let block = self.blocks.back_mut().expect("there is one that is not full");
+            let (now, later) = bytes.split_at(bytes.len().min(BLOCK - used));
+            block[used..used + now.len()].copy_from_slice(now);
+            self.end += now.len() as u64;
+            bytes = later;
+        }
+    }
+
+    /// The bytes from an offset on that is kept, `max` at most, as slices for one system call.
+    pub(crate) fn slices(&self, from: u64, max: usize) -> Vec<IoSlice<'_>> {
+        assert!(self.has(from), "only what is kept can be read");
+        let mut left = (self.end - from).min(max as u64) as usize;
+        let mut at = (from - self.start) as usize;
+        let mut slices = Vec::with_capacity(left.div_ceil(BLOCK) + 1);
+        while left > 0 {
+            let block = &self.blocks[at / BLOCK][at % BLOCK..];
+            let len = block.len().min(left);
+            slices.push(IoSlice::new(&block[..len]));
+            (at, left) = (at + len, left - len);
+        }
+        slices
+    }
+
+    /// Gives the oldest blocks away, until no more than so many bytes are left.
+    pub(crate) fn give_away<E>(
+        &mut self,
+        len: u64,
+        mut f: impl FnMut(&[u8]) -> Result<(), E>,
+    ) -> Result<(), E> {
+        while self.len() > len.max(BLOCK as u64)
+            && let Some(block) = self.blocks.front()
+        {
+            f(block)?;
+            self.blocks.pop_front();
+            self.start += BLOCK as u64;
+        }
+        Ok(())
+    }
+
+    /// Drops the blocks of which no byte is among the last `size`, or behind `needed`, which somebody has still to be sent.
+    pub(crate) fn trim(&mut self, size: u64, needed: Option<u64>) {
+        let kept_from = self.end.saturating_sub(size);
+        let kept_from = needed.map_or(kept_from, |needed| needed.min(kept_from));
+        while self.start + BLOCK as u64 <= kept_from
+            && let Some(block) = self.blocks.pop_front()
+        {
+            self.spare = Some(block);
+            self.start += BLOCK as u64;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::random;
+
+    fn bytes(backlog: &Backlog, from: u64, max: usize) -> Vec<u8> {
+        backlog.slices(from, max).iter().flat_map(|slice| slice.to_vec()).collect()
+    }
+
+    #[test]
+    fn random_stretches_are_what_was_appended() {
+        let mut random = random();
+        for _ in 0..20 {
+            let begin = random.draw() >> 20;
+            let (mut backlog, mut model) = (Backlog::new(begin), Vec::new());
+            for _ in 0..200 {
+                let len = if random.chance(20) { 3 * BLOCK } else { 5_000 };
+                let piece = random.bytes(len);
+                backlog.append(&piece);
+                model.extend_from_slice(&piece);
+                assert_eq!(backlog.end(), begin + model.len() as u64);
+                let size = random.below(6 * BLOCK) as u64;
+                let kept = backlog.len();
+                let needed =
+                    random.chance(50).then(|| backlog.end() - random.below(kept as usize + 1) as u64);
+                backlog.trim(size, needed);
+                assert!(backlog.len() >= size.min(kept) && backlog.len() < kept.max(size + BLOCK as u64) + 1);
+                assert!(needed.is_none_or(|needed| backlog.has(needed)));
+                if needed.is_none() {
+                    assert!(backlog.len() < size + BLOCK as u64, "no more than a block too much is kept");
+                }
+                let from = backlog.start() + random.below(backlog.len() as usize + 1) as u64;
+                let (at, max) = ((from - begin) as usize, random.below(4 * BLOCK));
+                assert_eq!(bytes(&backlog, from, max), model[at..model.len().min(at + max)]);
+            }
+        }
+    }
+
+    #[test]
+    fn the_oldest_blocks_can_be_given_away() {
+        let mut backlog = Backlog::new(5);
+        let bytes: Vec<u8> = (0..5 * BLOCK + 10).map(|n| (n / 1_000) as u8).collect();
+        backlog.append(&bytes);
+        let mut given = Vec::new();
+        let mut take = |block: &[u8]| {
+            given.extend_from_slice(block);
+            if given.len() > 2 * BLOCK { Err(()) } else { Ok(()) }
+        };
+        assert_eq!(backlog.give_away(0, &mut take), Err(()));
+        assert_eq!(backlog.start(), 5 + 2 * BLOCK as u64, "what could not be given away stays");
+        assert_eq!(given[..2 * BLOCK], bytes[..2 * BLOCK]);
+        assert_eq!(backlog.give_away(0, |_| Ok::<(), ()>(())), Ok(()));
+        assert!(backlog.len() <= BLOCK as u64 && backlog.has(5 + bytes.len() as u64 - 10));
+    }
+
+    #[test]
+    fn what_is_kept_and_what_is_not() {
+        let mut backlog = Backlog::new(100);
+        assert!(backlog.has(100) && !backlog.has(99) && !backlog.has(101));
+        assert!(backlog.slices(100, 10).is_empty());
+        backlog.append(&[1; 2 * BLOCK]);
+        backlog.trim(0, Some(100));
+        assert_eq!((backlog.start(), backlog.len()), (100, 2 * BLOCK as u64));
+        backlog.trim(1, None);
+        assert_eq!((backlog.start(), backlog.len()), (100 + BLOCK as u64, BLOCK as u64));
+        backlog.trim(0, None);
+        assert_eq!((backlog.start(), backlog.end()), (100 + 2 * BLOCK as u64, 100 + 2 * BLOCK as u64));
+        assert_eq!(backlog.memory(), BLOCK, "one block waits for what comes");
+        backlog.append(b"more");
+        assert_eq!(bytes(&backlog, backlog.start(), 100), b"more");
+        assert_eq!(backlog.memory(), BLOCK);
+    }
+}

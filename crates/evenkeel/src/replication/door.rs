@@ -1,0 +1,89 @@
+//! How connections come to the thread that feeds replicas, and how it is begun and woken.
+
+use std::io;
+use std::os::fd::RawFd;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+
+use super::feed;
+use crate::net::connection::Connection;
+use crate::net::poll::Wakeup;
+use crate::server::Server;
+
+/// See the module's text.
+pub(crate) struct Door {
+    wakeup: Wakeup,
+    inside: Mutex<Inside>,
+}
+
+#[derive(Default)]
+struct Inside {
+    arrivals: Vec<Connection>,
+    /// The thread runs, and comes for the arrivals.
+    runs: bool,
+}
+
+impl Door {
+    pub(super) fn new() -> io::Result<Door> {
+        Ok(Door { wakeup: Wakeup::new()?, inside: Mutex::default() })
+    }
+
+    /// A connection becomes a replica's.
+    pub(crate) fn enter(&self, server: &Arc<Server>, connection: Connection) {
+        let client = connection.client().clone();
+        self.inside.lock().arrivals.push(connection);
+        if let Err(error) = self.open(server) {
+            server.log.warning(format!("No thread for replicas: {error}"));
+            self.inside.lock().arrivals.clear();
+            server.clients.remove(client.id);
+        }
+    }
+
+    /// Has the thread run, and look.
+    pub(crate) fn open(&self, server: &Arc<Server>) -> io::Result<()> {
+        let mut inside = self.inside.lock();
+        if !inside.runs {
+            feed::start(server)?;
+            inside.runs = true;
+        }
+        drop(inside);
+        self.nudge();
+        Ok(())
+    }
+
+    /// Wakes the thread, if it runs.
+    pub(crate) fn nudge(&self) {
+        self.wakeup.wake();
+    }
+
+    pub(super) fn take(&self) -> Vec<Connection> {
+        std::mem::take(&mut self.inside.lock().arrivals)
+    }
+
+    /// The thread ends, unless somebody has come; whether it does.
+    pub(super) fn close(&self) -> bool {
+        let mut inside = self.inside.lock();
+        inside.runs = !inside.arrivals.is_empty();
+        !inside.runs
+    }
+
+    /// The thread ends with the server.
+    pub(super) fn end(&self) {
+        let mut inside = self.inside.lock();
+        inside.arrivals.clear();
+        inside.runs = false;
+    }
+
+    pub(super) fn is_open(&self) -> bool {
+        self.inside.lock().runs
+    }
+
+    pub(super) fn fd(&self) -> RawFd {
+        self.wakeup.fd()
+    }
+
+    pub(super) fn drain(&self) {
+        self.wakeup.drain();
+    }
+}

@@ -1,0 +1,381 @@
+//! The thread that feeds replicas: it turns the log into the stream, and sends the stream to whoever follows.
+//!
+//! One thread for all of them, with an `epoll` of its own: no serving thread sends anything to a replica, copies anything for
+//! one, or wakes this thread when it writes. It comes by itself every few milliseconds, takes what the log has by then, appends
+//! it to the backlog, and gives each socket as much as that takes, with system calls of up to a megabyte. A replica whose
+//! socket is full is left until it has room; the others are none the later. What is kept for it meanwhile is bounded by
+//! `client-output-buffer-limit replica`, and one that falls further behind is dropped.
+//!
+//! It lives from the first replica on until there has been none for `repl-backlog-ttl`; before and afterwards the log has no
+//! reader for replicas, and nobody pays anything.
+
+mod arrivals;
+mod full;
+mod rounds;
+
+use std::collections::{BTreeMap, VecDeque};
+use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::Ordering::*;
+use std::time::{Duration, Instant};
+
+use evenkeel_store::journal::{Reader, select};
+
+use super::backlog::BLOCK;
+use super::overflow::Overflow;
+use super::peer::{Peer, Stage};
+use crate::clock;
+use crate::config::Settings;
+use crate::net::poll::Poll;
+use crate::server::Server;
+use full::{Sync, place_sync};
+
+/// How often the thread comes while there is something to send: what a replica lags behind at least.
+const NAP_MS: i32 = 2;
+
+/// How often while there has been nothing for a while.
+const IDLE_NAP_MS: i32 = 10;
+const IDLE: Duration = Duration::from_millis(200);
+
+/// Bytes taken from the log before something is sent.
+const TAKE_LEN: usize = 1 << 20;
+
+/// How often it looks after what takes its time: pings, timeouts, limits.
+const ROUND: Duration = Duration::from_millis(100);
+
+/// Bytes of the stream in memory for replicas that are in a full sync; the rest is on disk.
+const MEMORY_LEN_MAX: u64 = 48 << 20;
+
+/// Points of the stream that are remembered with the record that ends there.
+const POINTS_MAX: usize = 1 << 16;
+
+const WAKEUP_TOKEN: u64 = u64::MAX;
+
+const GETACK: &[u8] = b"*3\r\n$8\r\nREPLCONF\r\n$6\r\nGETACK\r\n$1\r\n*\r\n";
+
+/// See the module's text.
+struct Feed {
+    server: Arc<Server>,
+    settings: Arc<Settings>,
+    poll: Poll,
+    peers: BTreeMap<u64, Peer>,
+    last_token: u64,
+    reader: Option<Reader>,
+    /// The database selected at the end of the stream.
+    selected: Option<u32>,
+    /// Where in the stream records end: offsets and records, both ascending.
+    points: VecDeque<(u64, u64)>,
+    /// The last record before the last question for acknowledgements.
+    asked: u64,
+    sync: Option<Sync>,
+    now: Instant,
+    now_ms: u64,
+    last_record: Instant,
+    last_round: Instant,
+    last_ping: Instant,
+    last_blank: Instant,
+    /// Since when there has been no replica.
+    alone_since: Instant,
+    /// A socket took all that it was given, and there may be more.
+    has_more: bool,
+}
+
+/// Runs the thread until nobody needs it any more.
+pub(super) fn start(server: &Arc<Server>) -> io::Result<()> {
+    let poll = Poll::new()?;
+    poll.add_wakeup(server.replication.door.fd(), WAKEUP_TOKEN)?;
+    let now = Instant::now();
+    let feed = Feed {
+        server: server.clone(),
+        settings: server.settings(),
+        poll,
+        peers: BTreeMap::new(),
+        last_token: 0,
+        reader: None,
+        selected: None,
+        points: VecDeque::new(),
+        asked: 0,
+        sync: None,
+        now,
+        now_ms: clock::unix_ms(),
+        last_record: now,
+        last_round: now,
+        last_ping: now,
+        last_blank: now,
+        alone_since: now,
+        has_more: false,
+    };
+    std::thread::Builder::new().name("replication".into()).spawn(move || {
+        evenkeel_store::memory::register_thread();
+        let server = feed.server.clone();
+        // Nobody else takes the log: it would grow without end.
+        if catch_unwind(AssertUnwindSafe(|| feed.run())).is_err() {
+            server.log.warning("The thread that feeds replicas failed; the process ends");
+            server.log.flush();
+            std::process::exit(70);
+        }
+    })?;
+    Ok(())
+}
+
+impl Feed {
+    fn run(mut self) {
+        loop {
+            let stops = self.server.stopping.load(Acquire);
+            self.turn();
+            if stops {
+                return self.stop();
+            }
+            if self.is_over() && self.leave() {
+                return;
+            }
+        }
+    }
+
+    fn turn(&mut self) {
+        self.wait();
+        for connection in self.server.replication.door.take() {
+            self.welcome(connection);
+        }
+        self.take_log();
+        self.look_at_sync();
+        self.send_all();
+        if self.now.duration_since(self.last_round) >= ROUND {
+            self.last_round = self.now;
+            self.round();
+        }
+        self.trim();
+    }
+
+    fn wait(&mut self) {
+        let is_idle = self.now.duration_since(self.last_record) > IDLE && self.sync.is_none();
+        let timeout_ms = match (self.has_more, is_idle) {
+            (true, _) => 0,
+            (_, true) => IDLE_NAP_MS,
+            _ => NAP_MS,
+        };
+        // A broken descriptor is the only way to fail; then there is only the pace.
+        let events = self.poll.wait(timeout_ms).unwrap_or_else(|_| {
+            std::thread::sleep(Duration::from_millis(NAP_MS as u64));
+            0
+        });
+        (self.now, self.now_ms, self.has_more) = (Instant::now(), clock::unix_ms(), false);
+        for index in 0..events {
+            let event = self.poll.event(index);
+            if event.token == WAKEUP_TOKEN {
+                self.server.replication.door.drain();
+                continue;
+            }
+            let Some(peer) = self.peers.get_mut(&event.token) else { continue };
+            peer.is_writable |= event.is_writable();
+            if event.is_readable() || event.is_hangup() {
+                self.listen(event.token);
+            }
+        }
+    }
+
+    // From the log to the stream.
+
+    fn take_log(&mut self) {
+        if self.reader.is_none() {
+            self.adopt_reader();
+        }
+        let server = self.server.clone();
+        let (state, journal) = (&server.replication, &server.keyspace.journal);
+        let Some(reader) = &mut self.reader else { return };
+        let mut stream = state.stream();
+        let (selected, mut placed, mut taken) = (&mut self.selected, None, 0);
+        let before = reader.last();
+        reader.read(journal, |record| {
+            if record.number > state.sync_behind.load(Acquire) {
+                placed = Some(place_sync(state, &stream, selected));
+            }
+            let from = stream.offset();
+            if *selected != Some(record.first_db) {
+                let mut words = Vec::new();
+                select(&mut words, record.first_db);
+                stream.append(&words);
+            }
+            stream.append(record.bytes);
+            *selected = Some(record.last_db);
+            taken += (stream.offset() - from) as usize;
+            taken < TAKE_LEN
+        });
+        if reader.last() >= state.sync_behind.load(Acquire) {
+            placed = Some(place_sync(state, &stream, selected));
+        }
+        if reader.last() > before {
+            self.last_record = self.now;
+            self.has_more |= taken >= TAKE_LEN;
+            note_point(&mut self.points, stream.offset(), reader.last());
+        }
+        let wanted = state.acks_wanted.load(Acquire);
+        if wanted > self.asked || state.wants_acks.load(Relaxed) {
+            if reader.last() >= wanted {
+                state.wants_acks.store(false, Relaxed);
+                self.asked = reader.last();
+                stream.append(GETACK);
+            }
+            self.last_record = self.now; // somebody waits
+        }
+        drop(stream);
+        if let Some(offset) = placed {
+            self.begin_snapshots(offset);
+        }
+        if state.is_dismissed.load(Acquire) {
+            self.end_reader_if_done();
+        }
+    }
+
+    /// The stream is not made of the log any more: ends the reader when it has read what was logged before.
+    fn end_reader_if_done(&mut self) {
+        let (state, journal) = (&self.server.replication, &self.server.keyspace.journal);
+        let is_done = |reader: &mut Reader| reader.unread(journal) == 0;
+        if let Some(reader) = self.reader.take_if(is_done) {
+            reader.end(journal);
+            state.is_dismissed.store(false, Release);
+            state.has_reader.store(false, Release);
+        }
+    }
+
+    /// Takes over a reader whom somebody has made who had everything held.
+    fn adopt_reader(&mut self) {
+        let state = &self.server.replication;
+        let Some(reader) = state.reader.lock().take() else { return };
+        let mut stream = state.stream();
+        stream.keep();
+        self.selected = None;
+        self.points.clear();
+        self.points.push_back((stream.offset(), reader.last()));
+        self.asked = reader.last();
+        self.reader = Some(reader);
+    }
+
+    // From the stream to the sockets.
+
+    fn send_all(&mut self) {
+        let (mut failed, mut sent) = (Vec::new(), 0);
+        for (token, peer) in &mut self.peers {
+            if !peer.is_writable {
+                continue;
+            }
+            // Let go of between two of them: INFO and ROLE look at it, too.
+            let stream = self.server.replication.stream();
+            match peer.send(&stream, self.now) {
+                Ok(some) => {
+                    sent += some;
+                    self.has_more |= some > 0 && peer.is_writable && peer.has_more(&stream);
+                }
+                Err(error) => failed.push((*token, error.to_string())),
+            }
+        }
+        self.server.replication.figures.sent.fetch_add(sent as u64, Relaxed);
+        for (token, reason) in failed {
+            if let Some(peer) = self.peers.remove(&token) {
+                self.part(peer, &reason);
+            }
+        }
+    }
+
+    /// Lets go of what nobody has to be sent any more.
+    fn trim(&mut self) {
+        let needed = self.peers.values().filter_map(Peer::needs).min();
+        let catches_up = self.peers.values().any(|peer| peer.catches_up);
+        let kept = self.settings.repl_backlog_size;
+        let state = &self.server.replication;
+        let mut stream = state.stream();
+        stream.trim(kept, needed);
+        let in_memory = if catches_up { MEMORY_LEN_MAX.max(kept + BLOCK as u64) } else { u64::MAX };
+        let overflowed = stream.overflow(in_memory, &self.settings.dir);
+        let memory = stream.backlog().map_or(0, |backlog| backlog.memory() as u64);
+        let on_disk = stream.overflow.as_ref().map_or(0, Overflow::len);
+        drop(stream);
+        state.figures.memory.store(memory, Relaxed);
+        state.figures.beyond.store(memory.saturating_sub(kept), Relaxed);
+        state.figures.on_disk.store(on_disk, Relaxed);
+        if let Err(error) = overflowed {
+            self.give_up_slow(&error);
+        }
+        for peer in self.peers.values() {
+            let Stage::Snapshot { pipe, .. } = &peer.stage else { continue };
+            let at = |other: &Peer| match &other.stage {
+                Stage::Snapshot { pipe: its, at, .. } if Arc::ptr_eq(its, pipe) => Some(*at),
+                _ => None,
+            };
+            pipe.trim(self.peers.values().filter_map(at).min().expect("this one's, at least"));
+        }
+        if let Some(acked) = self.peers.values().map(|peer| peer.shared.acked.load(Relaxed)).min() {
+            while self.points.len() > 1 && self.points[1].0 <= acked {
+                self.points.pop_front();
+            }
+        }
+    }
+
+    // The end.
+
+    /// Whether the backlog is kept for nobody.
+    fn is_over(&self) -> bool {
+        let ttl = self.settings.repl_backlog_ttl;
+        let is_long = ttl > 0 && self.now - self.alone_since > Duration::from_secs(ttl);
+        let is_idle = self.peers.is_empty() && self.sync.is_none();
+        is_idle && (is_long && !self.server.replication.is_replica() || !self.reader_is_there())
+    }
+
+    /// Ends the stream, and gives everything back; `false`: somebody has come.
+    fn leave(&mut self) -> bool {
+        let (keyspace, state) = (&self.server.keyspace, &self.server.replication);
+        if let Some(reader) = self.reader.take() {
+            let mut seat = state.seat.lock();
+            keyspace.enter(&mut seat);
+            keyspace.hold_all(&mut seat).dismiss(reader.place());
+            keyspace.leave(&mut seat);
+            reader.end(&keyspace.journal);
+            state.stream().forget();
+            state.figures.memory.store(0, Relaxed);
+            state.figures.beyond.store(0, Relaxed);
+            state.has_reader.store(false, Release);
+            self.server.log.notice("The replication backlog is freed: there has been no replica for long.");
+        }
+        state.door.close()
+    }
+
+    /// The server ends. What was in the log has been sent, as far as the sockets took it.
+    fn stop(mut self) {
+        if let Some(sync) = self.sync.take() {
+            sync.pipe.give_up();
+        }
+        for peer in self.peers.values() {
+            if let Stage::Snapshot { pipe, .. } = &peer.stage {
+                pipe.give_up();
+            }
+        }
+        self.server.replication.door.end();
+    }
+}
+
+fn note_point(points: &mut VecDeque<(u64, u64)>, offset: u64, record: u64) {
+    if points.len() >= POINTS_MAX {
+        // Every other one will do: who waits is told a little later.
+        let mut index = 0;
+        points.retain(|_| {
+            index += 1;
+            index % 2 == 0
+        });
+    }
+    points.push_back((offset, record));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn points_are_bounded_and_stay_in_order() {
+        let mut points = VecDeque::new();
+        (1..200_000).for_each(|n| note_point(&mut points, 10 * n, n));
+        assert!(points.len() <= POINTS_MAX && points.len() >= POINTS_MAX / 2);
+        assert!(points.iter().zip(points.iter().skip(1)).all(|(one, next)| one < next));
+        assert_eq!(points.back(), Some(&(1_999_990, 199_999)));
+    }
+}

@@ -1,0 +1,343 @@
+//! Replication: this server's place among those that hold the same data, and the stream of writes that they share.
+//!
+//! A stream is a sequence of bytes: Redis commands, each of which has an offset, under the name of a history. Whoever has
+//! all of a history up to an offset holds the same data as anybody else who has. A primary makes the stream of its log
+//! ([`evenkeel_store::journal`]); a replica gets it over its link and passes it on, byte by byte, to replicas of its own. So a
+//! replica that becomes a primary goes on with the same offsets under a new name, and remembers under which name, and how
+//! far, its history was somebody else's ([`History::branch`]).
+//!
+//! [`State`] is what both halves share: [`Stream`] under one lock, which is held by whoever appends or sends, never for
+//! longer than one system call that does not wait. No serving thread takes it on the path of a command.
+
+pub(crate) mod backlog;
+mod door;
+mod feed;
+mod overflow;
+mod peer;
+mod pipe;
+pub(crate) mod replicas;
+mod sync;
+
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::*};
+use std::time::{Duration, Instant};
+
+use evenkeel_store::journal::Reader;
+use evenkeel_store::{Held, Seat};
+use parking_lot::{Mutex, MutexGuard};
+
+use crate::clock;
+use crate::config::Settings;
+use crate::persist::NO_REPLICAS;
+use crate::server::{Server, random_hex};
+use backlog::Backlog;
+use door::Door;
+use overflow::Overflow;
+use replicas::Replicas;
+
+/// No full sync is beginning.
+const NEVER: u64 = u64::MAX;
+
+/// See the module's text.
+pub(crate) struct State {
+    stream: Mutex<Stream>,
+    is_replica: AtomicBool,
+    pub(crate) replicas: Replicas,
+    pub(crate) door: Door,
+    /// For whoever of this module needs everything held.
+    seat: Mutex<Seat>,
+    /// The stream is made of the log, by a reader that lies here until the feeding thread takes it, and at this place of the
+    /// log; it is to end when all is read that was logged for it.
+    has_reader: AtomicBool,
+    reader: Mutex<Option<Reader>>,
+    place: AtomicUsize,
+    is_dismissed: AtomicBool,
+    /// The last record that is in the snapshot of the full sync that has just begun, or [`NEVER`].
+    sync_behind: AtomicU64,
+    /// Somebody waits for replicas to have the log up to this record.
+    acks_wanted: AtomicU64,
+    wants_acks: AtomicBool,
+    pub(crate) figures: Figures,
+}
+
+/// For INFO.
+#[derive(Default)]
+pub(crate) struct Figures {
+    pub(crate) full: AtomicU64,
+    pub(crate) partial: AtomicU64,
+    pub(crate) partial_refused: AtomicU64,
+    /// Bytes sent to replicas.
+    pub(crate) sent: AtomicU64,
+    /// Bytes of the backlog, and those of them that are kept only until some replica has them.
+    pub(crate) memory: AtomicU64,
+    pub(crate) beyond: AtomicU64,
+    /// Bytes of the stream that are on disk until a replica has them.
+    pub(crate) on_disk: AtomicU64,
+}
+
+/// The names of the history that this server holds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct History {
+    /// Forty hexadecimal digits.
+    pub(crate) id: String,
+    /// The name that the history had before, and how many bytes of it are the same.
+    pub(crate) former: Option<(String, u64)>,
+}
+
+impl History {
+    /// One that nobody else has.
+    pub(crate) fn new() -> History {
+        History::named(random_hex())
+    }
+
+    /// Somebody else's.
+    pub(crate) fn named(id: String) -> History {
+        History { id, former: None }
+    }
+
+    /// Goes on under another name from this offset on. Who has no more than that of the history so far may follow.
+    pub(crate) fn branch(&mut self, offset: u64, id: String) {
+        self.former = Some((std::mem::replace(&mut self.id, id), offset));
+    }
+
+    /// Whether the first so many bytes of the history of this name are those of this one.
+    pub(crate) fn includes(&self, id: &[u8], bytes: u64) -> bool {
+        let is = |name: &str| name.as_bytes().eq_ignore_ascii_case(id);
+        is(&self.id) || self.former.as_ref().is_some_and(|(name, until)| is(name) && bytes <= *until)
+    }
+
+    /// The former name as Redis shows it, and the number of the first byte that is not the same, counted from one.
+    pub(crate) fn second(&self) -> (String, i64) {
+        match &self.former {
+            Some((name, until)) => (name.clone(), i64::try_from(*until).map_or(i64::MAX, |until| until + 1)),
+            None => ("0".repeat(self.id.len()), -1),
+        }
+    }
+}
+
+/// The stream so far: how it is called, how long it is, and its last stretch.
+pub(crate) struct Stream {
+    pub(crate) history: History,
+    /// Bytes so far. Equal to the backlog's end where there is one.
+    offset: u64,
+    backlog: Option<Backlog>,
+    /// What lies before the backlog, and is needed for a full sync.
+    overflow: Option<Overflow>,
+}
+
+impl Stream {
+    fn new() -> Stream {
+        Stream { history: History::new(), offset: 0, backlog: None, overflow: None }
+    }
+
+    /// How many bytes there have been.
+    pub(crate) fn offset(&self) -> u64 {
+        self.offset
+    }
+
+    pub(crate) fn backlog(&self) -> Option<&Backlog> {
+        self.backlog.as_ref()
+    }
+
+    /// Keeps at most so many bytes of the backlog in memory, and the rest on disk.
+    fn overflow(&mut self, len: u64, folder: &Path) -> io::Result<()> {
+        let Some(backlog) = self.backlog.as_mut().filter(|backlog| backlog.len() > len) else {
+            return Ok(());
+        };
+        let overflow = match &mut self.overflow {
+            Some(overflow) => overflow,
+            none => none.insert(Overflow::create(folder, backlog.start())?),
+        };
+        backlog.give_away(len, |block| overflow.append(block))
+    }
+
+    /// Lets go of all that is neither among the last `size` bytes nor behind `needed`.
+    fn trim(&mut self, size: u64, needed: Option<u64>) {
+        let Some(backlog) = &mut self.backlog else { return };
+        backlog.trim(size, needed);
+        if needed.is_none_or(|needed| needed >= backlog.start()) {
+            self.overflow = None;
+        } else if let (Some(overflow), Some(needed)) = (&mut self.overflow, needed) {
+            overflow.trim(needed);
+        }
+    }
+
+    /// What comes next. Where nothing is kept, it is only counted.
+    pub(crate) fn append(&mut self, bytes: &[u8]) {
+        if let Some(backlog) = &mut self.backlog {
+            backlog.append(bytes);
+        }
+        self.offset += bytes.len() as u64;
+    }
+
+    /// Keeps what comes from now on. What came before nobody can be sent, so it is another history.
+    pub(crate) fn keep(&mut self) {
+        if self.backlog.is_none() {
+            self.history = History::new();
+            self.backlog = Some(Backlog::new(self.offset));
+        }
+    }
+
+    /// Keeps nothing any more: what comes now nobody will ever have had before.
+    pub(crate) fn forget(&mut self) {
+        self.overflow = None;
+        if self.backlog.take().is_some() {
+            self.history = History::new();
+        }
+    }
+
+    /// Goes on with somebody else's history at this offset, and keeps what comes.
+    pub(crate) fn restart(&mut self, history: History, offset: u64) {
+        *self = Stream { history, offset, backlog: Some(Backlog::new(offset)), overflow: None };
+    }
+
+    /// Whether somebody who has the first so many bytes of a history needs nothing but what is kept.
+    pub(crate) fn can_continue(&self, id: &[u8], bytes: u64) -> bool {
+        self.history.includes(id, bytes) && self.backlog.as_ref().is_some_and(|backlog| backlog.has(bytes))
+    }
+}
+
+impl State {
+    pub(crate) fn new(seat: Seat) -> io::Result<State> {
+        Ok(State {
+            stream: Mutex::new(Stream::new()),
+            is_replica: AtomicBool::new(false),
+            replicas: Replicas::default(),
+            door: Door::new()?,
+            seat: Mutex::new(seat),
+            has_reader: AtomicBool::new(false),
+            reader: Mutex::new(None),
+            place: AtomicUsize::new(0),
+            is_dismissed: AtomicBool::new(false),
+            sync_behind: AtomicU64::new(NEVER),
+            acks_wanted: AtomicU64::new(0),
+            wants_acks: AtomicBool::new(false),
+            figures: Figures::default(),
+        })
+    }
+
+    /// Whether this server follows another one.
+    #[inline]
+    pub(crate) fn is_replica(&self) -> bool {
+        self.is_replica.load(Relaxed)
+    }
+
+    /// To be called behind the closed gate: whether a write may be made, and who logs it, depends on it.
+    pub(crate) fn set_replica(&self, is_replica: bool) {
+        self.is_replica.store(is_replica, Relaxed);
+    }
+
+    /// The stream, which the feeding thread may hold for as long as a system call takes that sends a megabyte.
+    pub(crate) fn stream(&self) -> MutexGuard<'_, Stream> {
+        self.stream.lock()
+    }
+
+    /// The stream is made of the log from now on, if it is not already. Everything is held.
+    pub(crate) fn follow_log(&self, held: &mut Held<'_>) {
+        if !self.has_reader.swap(true, AcqRel) {
+            let reader = held.join_log();
+            self.place.store(reader.place(), Relaxed);
+            *self.reader.lock() = Some(reader);
+        }
+    }
+
+    /// The stream is not made of the log any more. Everything is held; [`State::wait_for_end_of_log`] when it is not.
+    pub(crate) fn leave_log(&self, held: &mut Held<'_>) {
+        if self.has_reader.load(Acquire) && !self.is_dismissed.swap(true, AcqRel) {
+            held.dismiss(self.place.load(Relaxed));
+        }
+    }
+
+    /// Waits until all that was logged for replicas is in the stream, the log having been left.
+    pub(crate) fn wait_for_end_of_log(&self, server: &Server) {
+        while self.has_reader.load(Acquire) && !server.stopping.load(Acquire) {
+            self.door.nudge();
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    /// Refuses writes, or no longer, as there are enough good replicas or not.
+    pub(crate) fn follow(&self, server: &Server, settings: &Settings) {
+        let (least, lag) = (settings.min_replicas_to_write, settings.min_replicas_max_lag);
+        let asks = least > 0 && lag > 0 && !self.is_replica();
+        let lacks = asks && self.replicas.count_good(u64::from(lag), clock::unix_ms()) < least as usize;
+        if lacks != (server.persist.obstacles.any() & NO_REPLICAS != 0) {
+            server.persist.obstacles.set(NO_REPLICAS, lacks);
+        }
+    }
+
+    /// Waits until the feeding thread has sent what the sockets take, the server being stopped.
+    pub(crate) fn wait_for_end(&self, server: &Server) {
+        let began = Instant::now();
+        while self.door.is_open() && began.elapsed() < Duration::from_secs(1) {
+            self.door.nudge();
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        debug_assert!(server.stopping.load(Acquire));
+    }
+
+    /// At the end of the server, writes being paused: waits until all replicas have all, or for so long.
+    pub(crate) fn wait_for_replicas(&self, server: &Arc<Server>, timeout: Duration) {
+        let began = Instant::now();
+        let (mut behind, mut count) = (0, 0);
+        while began.elapsed() < timeout && self.door.is_open() {
+            let last = server.keyspace.journal.last();
+            let online: Vec<_> = self.replicas.list().into_iter().filter(|one| one.is_online()).collect();
+            count = online.len();
+            behind = online.iter().filter(|replica| replica.acked_record() < last).count();
+            if behind == 0 {
+                break;
+            }
+            self.ask_for_acks(last);
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        if count > 0 {
+            let in_sync = count - behind;
+            server.log.notice(format!("{in_sync} of {count} replicas are in sync when shutting down."));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_history_is_followed_as_far_as_it_is_the_same() {
+        let mut history = History::named("a".repeat(40));
+        assert_eq!(history.second(), ("0".repeat(40), -1));
+        assert!(history.includes(&[b'A'; 40], u64::MAX), "in any case");
+        history.branch(10, "b".repeat(40));
+        assert!(history.includes(&[b'b'; 40], 99));
+        assert!(history.includes(&[b'a'; 40], 10) && !history.includes(&[b'a'; 40], 11));
+        assert_eq!(history.second(), ("a".repeat(40), 11));
+        history.branch(20, "c".repeat(40));
+        assert!(!history.includes(&[b'a'; 40], 10), "only the last name is remembered");
+        assert!(!history.includes(b"", 0) && !history.includes(b"?", 0));
+    }
+
+    #[test]
+    fn a_stream_is_kept_from_a_moment_on() {
+        let mut stream = Stream::new();
+        stream.append(b"nobody listens");
+        let id = stream.history.id.clone();
+        assert!(!stream.can_continue(id.as_bytes(), 14));
+        stream.keep();
+        assert_ne!(stream.history.id, id, "what came before is lost");
+        let id = stream.history.id.clone();
+        stream.append(b"more");
+        stream.keep();
+        assert_eq!((stream.offset(), &stream.history.id), (18, &id));
+        assert!(stream.can_continue(id.as_bytes(), 14) && stream.can_continue(id.as_bytes(), 18));
+        assert!(!stream.can_continue(id.as_bytes(), 13) && !stream.can_continue(id.as_bytes(), 19));
+        assert!(!stream.can_continue(&[b'x'; 40], 14));
+        stream.forget();
+        assert!(stream.backlog().is_none() && !stream.can_continue(id.as_bytes(), 18));
+        stream.restart(History::named("d".repeat(40)), 1_000);
+        stream.append(b"verbatim");
+        assert_eq!(stream.backlog().map(Backlog::start), Some(1_000));
+        assert!(stream.can_continue(&[b'd'; 40], 1_008));
+    }
+}

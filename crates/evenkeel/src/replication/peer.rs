@@ -1,0 +1,318 @@
+//! One replica's connection, as the thread that feeds it has it: what it is sent next, and what it says.
+//!
+//! ```text
+//!                asks for the rest, and it is kept
+//!   (new) ─────────────────────────────────────────────────────────> Online
+//!     │                                        with a length            ^
+//!     └─> Waiting ─> Begun ─> Snapshot ────────────────────────────────>│
+//!                                  └──── with a mark ──> Loading ───────┘
+//! ```
+//!
+//! Whoever reads a snapshot with a mark at its end looks for the mark at the end of what has arrived: if the stream came
+//! right behind, it would never be found. So the stream waits for the first word that the replica says when it has loaded.
+
+use std::io::{self, IoSlice};
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Instant;
+
+use evenkeel_resp::number::parse_i64;
+use evenkeel_resp::request::{Parsed, State, parse};
+
+use super::Stream;
+use super::pipe::Pipe;
+use super::replicas::{Introduction, Progress, Replica};
+use crate::command::Args;
+use crate::net::connection::{Connection, Sent};
+
+/// Bytes sent to one replica before it is the next one's turn.
+const SEND_LEN: usize = 1 << 20;
+
+/// Bytes taken from the disk at once.
+const OVERFLOW_READ_LEN: usize = 256 * 1024;
+
+/// Bytes read at once. Replicas say little.
+const READ_LEN: usize = 16 * 1024;
+
+/// The longest word that a replica may say.
+const WORD_LEN_MAX: usize = 16 * 1024;
+
+/// See the module's text.
+pub(super) struct Peer {
+    connection: Connection,
+    pub(super) shared: Arc<Replica>,
+    pub(super) introduction: Introduction,
+    pub(super) stage: Stage,
+    /// What goes before all else, of which `head_sent` bytes are sent.
+    head: Vec<u8>,
+    head_sent: usize,
+    pub(super) is_writable: bool,
+    /// When it last said something, or took something of a snapshot.
+    pub(super) moved: Instant,
+    /// It has been sent a snapshot, and has not come to the end of the stream since: it may be far behind.
+    pub(super) catches_up: bool,
+    /// Since when more waits to be sent than the soft limit.
+    pub(super) over_soft_since: Option<Instant>,
+}
+
+pub(super) enum Stage {
+    /// For a full sync to begin.
+    Waiting { since: Instant },
+    /// The snapshot in this pipe is to be for it, as soon as it is known where in the stream that begins.
+    Begun(Arc<Pipe>),
+    /// It is sent the snapshot from `at` on, and afterwards the stream from `then` on.
+    Snapshot { pipe: Arc<Pipe>, at: u64, then: u64 },
+    /// It loads the snapshot.
+    Loading { then: u64 },
+    /// It is sent the stream from `at` on.
+    Online { at: u64 },
+    /// It has all that it wanted.
+    Done,
+}
+
+/// What a replica says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Word {
+    /// It is there.
+    Alive,
+    /// It has so many bytes of the stream, and so many of them are on its disk if it says so.
+    Ack { bytes: u64, synced: Option<u64> },
+}
+
+impl Peer {
+    pub(super) fn new(connection: Connection, now_ms: u64, now: Instant) -> Peer {
+        let introduction = connection.session.introduction.as_deref().cloned().unwrap_or_default();
+        let shared = Arc::new(Replica::new(connection.client().clone(), &introduction, now_ms));
+        Peer {
+            connection,
+            shared,
+            introduction,
+            stage: Stage::Waiting { since: now },
+            head: Vec::new(),
+            head_sent: 0,
+            is_writable: true,
+            moved: now,
+            catches_up: false,
+            over_soft_since: None,
+        }
+    }
+
+    pub(super) fn connection(&self) -> &Connection {
+        &self.connection
+    }
+
+    pub(super) fn is_killed(&self) -> bool {
+        self.connection.client().killed.load(Relaxed)
+    }
+
+    /// Sends this as soon as possible. Only for what a replica expects between the snapshot and the stream, or before both.
+    pub(super) fn say(&mut self, words: &[u8]) {
+        self.head.extend_from_slice(words);
+    }
+
+    /// The first byte of the stream that it still needs.
+    pub(super) fn needs(&self) -> Option<u64> {
+        match self.stage {
+            Stage::Snapshot { then, .. } | Stage::Loading { then } => Some(then),
+            Stage::Online { at } => Some(at),
+            Stage::Waiting { .. } | Stage::Begun(_) | Stage::Done => None,
+        }
+    }
+
+    /// The stream goes on for it at this offset.
+    pub(super) fn go_online(&mut self, at: u64) {
+        self.stage = Stage::Online { at };
+        self.shared.set_progress(Progress::Online);
+    }
+
+    /// The snapshot in its pipe begins at this offset of the stream.
+    pub(super) fn begin_snapshot(&mut self, pipe: Arc<Pipe>, then: u64) {
+        self.stage = Stage::Snapshot { pipe, at: 0, then };
+        self.catches_up = true;
+        self.shared.set_progress(Progress::Snapshot);
+    }
+
+    /// Sends what there is, as far as the socket takes it; returns how many bytes. If [`Peer::is_writable`] afterwards, there
+    /// may be more.
+    pub(super) fn send(&mut self, stream: &Stream, now: Instant) -> io::Result<usize> {
+        if self.connection.backlog_len() > 0 && self.connection.send_backlog()? == Sent::Part {
+            self.is_writable = false;
+            return Ok(0);
+        }
+        let mut sent = self.send_head()?;
+        while self.is_writable && sent < SEND_LEN {
+            let some = match &self.stage {
+                Stage::Snapshot { .. } => self.send_snapshot(now)?,
+                Stage::Online { at } => self.send_stream(stream, *at)?,
+                _ => 0,
+            };
+            sent += some;
+            if some == 0 {
+                break;
+            }
+        }
+        self.connection.client().net_out.fetch_add(sent as u64, Relaxed);
+        Ok(sent)
+    }
+
+    /// Whether there is something that it could be sent now.
+    pub(super) fn has_more(&self, stream: &Stream) -> bool {
+        match &self.stage {
+            Stage::Snapshot { pipe, at, .. } => pipe.lock().bytes.end() > *at,
+            Stage::Online { at } => stream.offset() > *at,
+            _ => false,
+        }
+    }
+
+    fn send_head(&mut self) -> io::Result<usize> {
+        if self.head.is_empty() {
+            return Ok(0);
+        }
+        let rest = IoSlice::new(&self.head[self.head_sent..]);
+        let sent = self.connection.write_gathered(&[rest])?;
+        self.head_sent += sent;
+        self.is_writable = self.head_sent == self.head.len();
+        if self.is_writable {
+            (self.head, self.head_sent) = (Vec::new(), 0);
+        }
+        Ok(sent)
+    }
+
+    fn send_snapshot(&mut self, now: Instant) -> io::Result<usize> {
+        let Stage::Snapshot { pipe, at, then } = &self.stage else { return Ok(0) };
+        let (pipe, at, then) = (pipe.clone(), *at, *then);
+        let state = pipe.lock();
+        if state.ends_at(at) {
+            drop(state);
+            self.end_snapshot(then);
+            return Ok(0);
+        }
+        let sent = self.send_slices(&state.bytes.slices(at, SEND_LEN))?;
+        drop(state);
+        if sent > 0 {
+            self.moved = now;
+            self.stage = Stage::Snapshot { pipe, at: at + sent as u64, then };
+        }
+        Ok(sent)
+    }
+
+    /// All of the snapshot has been sent.
+    fn end_snapshot(&mut self, then: u64) {
+        if self.introduction.only_snapshot {
+            self.stage = Stage::Done;
+            self.shared.set_progress(Progress::Done);
+        } else if self.introduction.takes_mark {
+            self.stage = Stage::Loading { then };
+            self.shared.set_progress(Progress::Online);
+        } else {
+            self.go_online(then);
+        }
+    }
+
+    fn send_stream(&mut self, stream: &Stream, at: u64) -> io::Result<usize> {
+        let Some(backlog) = stream.backlog() else { return Ok(0) };
+        let sent = match &stream.overflow {
+            Some(overflow) if overflow.has(at) => {
+                let bytes = overflow.read(at, OVERFLOW_READ_LEN)?;
+                self.send_slices(&[IoSlice::new(&bytes)])?
+            }
+            _ if backlog.has(at) => self.send_slices(&backlog.slices(at, SEND_LEN))?,
+            _ => return Err(io::Error::other("the stream has begun anew")),
+        };
+        let at = at + sent as u64;
+        self.stage = Stage::Online { at };
+        self.catches_up &= at < stream.offset();
+        Ok(sent)
+    }
+
+    fn send_slices(&mut self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
+        if slices.is_empty() {
+            return Ok(0);
+        }
+        let wanted: usize = slices.iter().map(|slice| slice.len()).sum();
+        let sent = self.connection.write_gathered(slices)?;
+        self.is_writable = sent == wanted;
+        Ok(sent)
+    }
+
+    /// Reads all that it has said, and calls `f` with each word. An error is the end of the connection.
+    pub(super) fn listen(&mut self, mut f: impl FnMut(&mut Peer, Word)) -> io::Result<()> {
+        loop {
+            match self.connection.read_more(READ_LEN) {
+                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                Ok(got) => {
+                    _ = self.connection.client().net_in.fetch_add(got as u64, Relaxed);
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+            let (words, used) = words(&mut self.connection.input)?;
+            self.connection.input.drain(..used);
+            if self.connection.input.len() > WORD_LEN_MAX {
+                return Err(io::Error::other("it sends what no replica says"));
+            }
+            words.into_iter().for_each(|word| f(self, word));
+        }
+        // What it said together with its request.
+        let (words, used) = words(&mut self.connection.input)?;
+        self.connection.input.drain(..used);
+        words.into_iter().for_each(|word| f(self, word));
+        Ok(())
+    }
+}
+
+/// What is said in these bytes, as far as it is whole, and how many of them that takes. Other requests than those that a
+/// replica makes are passed over: nobody waits for a reply here.
+fn words(bytes: &mut [u8]) -> io::Result<(Vec<Word>, usize)> {
+    let (mut words, mut used, mut spans) = (Vec::new(), 0, Vec::new());
+    while used < bytes.len() {
+        spans.clear();
+        match parse(bytes, State::start(used), &mut spans, WORD_LEN_MAX) {
+            Ok(Parsed::Ready(end)) => {
+                used = end;
+                if spans.is_empty() {
+                    words.push(Word::Alive);
+                } else {
+                    words.extend(word(Args::new(bytes, &spans)));
+                }
+            }
+            Ok(Parsed::More { .. }) => break,
+            Err(_) => return Err(io::Error::other("it sends what is no request")),
+        }
+    }
+    Ok((words, used))
+}
+
+fn word(args: Args<'_>) -> Option<Word> {
+    if !args.is(0, "REPLCONF") || args.len() < 3 || !args.is(1, "ACK") {
+        return None;
+    }
+    let number = |index: usize| parse_i64(args.at(index)).and_then(|number| u64::try_from(number).ok());
+    let synced = (args.len() >= 5 && args.is(3, "FACK")).then(|| number(4)).flatten();
+    Some(Word::Ack { bytes: number(2)?, synced })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check(said: &str, expected: &[Word], left: usize) {
+        let mut bytes = said.replace(' ', "\r\n").into_bytes();
+        let (words, used) = words(&mut bytes).expect("well said");
+        assert_eq!((&words[..], bytes.len() - used), (expected, left));
+    }
+
+    #[test]
+    fn what_replicas_say() {
+        let ack = |bytes| Word::Ack { bytes, synced: None };
+        check("*3 $8 REPLCONF $3 ACK $2 12 ", &[ack(12)], 0);
+        check("*3 $8 replconf $3 ack $1 0 *3 $8 REPLCONF $3 AC", &[ack(0)], 24);
+        check("\n\n", &[Word::Alive, Word::Alive], 0);
+        check("*5 $8 REPLCONF $3 ACK $1 7 $4 FACK $1 5 ", &[Word::Ack { bytes: 7, synced: Some(5) }], 0);
+        check("*1 $4 PING *3 $8 REPLCONF $3 ACK $2 -1 *3 $8 REPLCONF $3 ACK $1 x ", &[], 0);
+        check("*2 $8 REPLCONF $3 ACK ", &[], 0);
+        assert!(words(&mut b"*1\r\n$99999999\r\n".to_vec()).is_err());
+    }
+}

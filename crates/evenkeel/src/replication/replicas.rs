@@ -1,0 +1,210 @@
+//! The replicas that are attached, as everybody but the thread that feeds them sees them: INFO, ROLE, WAIT, and whoever asks
+//! whether there are enough good ones to write.
+//!
+//! What a replica says it has (REPLCONF ACK) is an offset of the stream. What a client has written is a record of the log. The
+//! thread that makes the one of the other knows how they belong together, and leaves the answer here as records.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering::*};
+
+use parking_lot::Mutex;
+
+use crate::clients::ClientInfo;
+
+/// How far a replica is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Progress {
+    /// A full sync is to begin.
+    Waiting,
+    /// It is being sent a snapshot.
+    Snapshot,
+    /// It gets the stream, or will when it has loaded the snapshot.
+    Online,
+    /// It wanted nothing but the snapshot, and has it.
+    Done,
+}
+
+impl Progress {
+    /// As INFO names it.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Progress::Waiting => "wait_bgsave",
+            Progress::Snapshot => "send_bulk",
+            Progress::Online => "online",
+            Progress::Done => "rdb_transmitted",
+        }
+    }
+}
+
+/// What a connection says about itself before it asks for the stream (REPLCONF), and what it asks for.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Introduction {
+    /// As it wants to be known; zero and empty: by what the socket says.
+    pub(crate) port: u16,
+    pub(crate) ip: String,
+    /// It understands a snapshot without a length, which a mark ends.
+    pub(crate) takes_mark: bool,
+    /// It understands that its history may go on under another name.
+    pub(crate) takes_names: bool,
+    pub(crate) only_snapshot: bool,
+    pub(crate) asks: Option<Asks>,
+}
+
+/// PSYNC or SYNC.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Asks {
+    /// The old way: a snapshot without a word before, and the stream.
+    Snapshot,
+    /// What comes after so many bytes of this history; `None`: it has none.
+    Rest(Option<(Vec<u8>, u64)>),
+}
+
+/// One replica.
+pub(crate) struct Replica {
+    pub(crate) client: Arc<ClientInfo>,
+    pub(crate) ip: String,
+    pub(crate) port: u16,
+    progress: AtomicU8,
+    /// How many bytes of the stream it has, as it says.
+    pub(crate) acked: AtomicU64,
+    /// The last record of the log that it has, and the last one that it has on disk.
+    acked_record: AtomicU64,
+    synced_record: AtomicU64,
+    /// When it was heard of last, in milliseconds since the Unix epoch.
+    pub(crate) heard_ms: AtomicU64,
+}
+
+impl Replica {
+    pub(crate) fn new(client: Arc<ClientInfo>, introduction: &Introduction, now_ms: u64) -> Replica {
+        let ip = match &introduction.ip[..] {
+            "" => client.address.rsplit_once(':').map_or(client.address.clone(), |(ip, _)| ip.to_owned()),
+            ip => ip.to_owned(),
+        };
+        Replica {
+            client,
+            ip: ip.trim_matches(['[', ']']).to_owned(),
+            port: introduction.port,
+            progress: AtomicU8::new(Progress::Waiting as u8),
+            acked: AtomicU64::new(0),
+            acked_record: AtomicU64::new(0),
+            synced_record: AtomicU64::new(0),
+            heard_ms: AtomicU64::new(now_ms),
+        }
+    }
+
+    pub(crate) fn progress(&self) -> Progress {
+        const ALL: [Progress; 4] = [Progress::Waiting, Progress::Snapshot, Progress::Online, Progress::Done];
+        ALL[self.progress.load(Relaxed) as usize]
+    }
+
+    pub(crate) fn set_progress(&self, progress: Progress) {
+        self.progress.store(progress as u8, Relaxed);
+    }
+
+    pub(crate) fn is_online(&self) -> bool {
+        self.progress() == Progress::Online
+    }
+
+    /// It has so many bytes of the stream, and with them the log up to this record.
+    pub(crate) fn note_acked(&self, bytes: u64, record: u64) {
+        self.acked.fetch_max(bytes, Relaxed);
+        self.acked_record.fetch_max(record, Release);
+    }
+
+    pub(crate) fn note_synced(&self, record: u64) {
+        self.synced_record.fetch_max(record, Release);
+    }
+
+    pub(crate) fn acked_record(&self) -> u64 {
+        self.acked_record.load(Acquire)
+    }
+
+    /// Seconds since it was heard of.
+    pub(crate) fn lag_s(&self, now_ms: u64) -> u64 {
+        now_ms.saturating_sub(self.heard_ms.load(Relaxed)) / 1000
+    }
+
+    /// As log lines and Redis name it.
+    pub(crate) fn name(&self) -> String {
+        format!("{}:{}", self.ip, if self.port > 0 { self.port.to_string() } else { "<unknown>".into() })
+    }
+}
+
+/// All of them, in the order of their coming.
+#[derive(Default)]
+pub(crate) struct Replicas(Mutex<Vec<Arc<Replica>>>);
+
+impl Replicas {
+    pub(crate) fn add(&self, replica: Arc<Replica>) {
+        self.0.lock().push(replica);
+    }
+
+    pub(crate) fn remove(&self, replica: &Arc<Replica>) {
+        self.0.lock().retain(|one| !Arc::ptr_eq(one, replica));
+    }
+
+    pub(crate) fn list(&self) -> Vec<Arc<Replica>> {
+        self.0.lock().clone()
+    }
+
+    /// How many have the log up to a record.
+    pub(crate) fn count_acked(&self, record: u64) -> usize {
+        let has = |replica: &&Arc<Replica>| replica.is_online() && replica.acked_record() >= record;
+        self.0.lock().iter().filter(has).count()
+    }
+
+    /// How many have the log up to a record on disk.
+    pub(crate) fn count_synced(&self, record: u64) -> usize {
+        let has = |replica: &&Arc<Replica>| {
+            let synced = replica.synced_record.load(Acquire);
+            replica.is_online() && synced > 0 && synced >= record
+        };
+        self.0.lock().iter().filter(has).count()
+    }
+
+    /// How many get the stream and were heard of within so many seconds.
+    pub(crate) fn count_good(&self, lag_s_max: u64, now_ms: u64) -> usize {
+        let is_good = |replica: &&Arc<Replica>| replica.is_online() && replica.lag_s(now_ms) <= lag_s_max;
+        self.0.lock().iter().filter(is_good).count()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn replica(address: &str, ip: &str) -> Arc<Replica> {
+        let client = ClientInfo::new(1, address.into(), String::new(), -1, false, 0);
+        let introduction = Introduction { ip: ip.into(), port: 7, ..Introduction::default() };
+        Arc::new(Replica::new(Arc::new(client), &introduction, 1_000))
+    }
+
+    #[test]
+    fn replicas_are_known_by_what_they_say_or_by_their_socket() {
+        assert_eq!(replica("10.0.0.1:999", "").name(), "10.0.0.1:7");
+        assert_eq!(replica("[::1]:999", "").name(), "::1:7");
+        assert_eq!(replica("10.0.0.1:999", "far.away").name(), "far.away:7");
+    }
+
+    #[test]
+    fn what_counts_for_whom_waits() {
+        let replicas = Replicas::default();
+        let (one, other) = (replica("a:1", ""), replica("b:1", ""));
+        replicas.add(one.clone());
+        replicas.add(other.clone());
+        one.note_acked(100, 5);
+        assert_eq!(replicas.count_acked(0), 0, "none gets the stream yet");
+        one.set_progress(Progress::Online);
+        other.set_progress(Progress::Online);
+        assert_eq!((replicas.count_acked(0), replicas.count_acked(5), replicas.count_acked(6)), (2, 1, 0));
+        one.note_acked(50, 4);
+        assert_eq!((one.acked.load(Relaxed), one.acked_record()), (100, 5), "nothing is taken back");
+        assert_eq!(replicas.count_synced(0), 0, "one that says nothing about its disk may have none");
+        one.note_synced(3);
+        assert_eq!((replicas.count_synced(3), replicas.count_synced(4)), (1, 0));
+        one.heard_ms.store(9_000, Relaxed);
+        assert_eq!((replicas.count_good(10, 10_000), replicas.count_good(5, 10_000)), (2, 1));
+        replicas.remove(&one);
+        assert_eq!(replicas.list().len(), 1);
+    }
+}

@@ -1,0 +1,143 @@
+//! Full syncs: a snapshot of this moment, sent to replicas while it is taken.
+//!
+//! A thread of its own takes it, as it does a snapshot that goes to disk (`persist/snapshot.rs`), and writes into a pipe that
+//! the feeding thread sends from ([`super::pipe`]). No file is touched, and how long the snapshot will be need not be known:
+//! a mark of forty random characters, told at the beginning, ends it. A replica that does not understand that gets its length
+//! first, so its snapshot has to be on disk, in a file without a name, before it goes out.
+//!
+//! The walk of the snapshot begins behind the closed gate, and so does what the replica is sent afterwards: the number of
+//! the last record before is left in [`super::State::sync_behind`], and the feeding thread notes at which offset of the stream
+//! that record ends.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::Ordering::*;
+use std::time::Instant;
+
+use evenkeel_rdb::Version;
+use evenkeel_store::Held;
+
+use super::pipe::{Inlet, Pipe};
+use crate::config::Settings;
+use crate::persist::recorder::Records;
+use crate::persist::{rewrite, snapshot};
+use crate::server::{Server, random_hex};
+
+/// Bytes taken from a file at once.
+const PIECE: usize = 256 * 1024;
+
+/// How a replica knows where the snapshot ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Form {
+    /// By a mark.
+    Mark,
+    /// By the length.
+    Length,
+}
+
+/// Begins a full sync into a pipe. Who calls has claimed that a snapshot is being taken.
+pub(super) fn begin(server: &Arc<Server>, pipe: Arc<Pipe>, form: Form) {
+    let (on_thread, into) = (server.clone(), pipe.clone());
+    let thread = std::thread::Builder::new().name("full-sync".into());
+    let spawned = thread.spawn(move || run(&on_thread, into, form));
+    if let Err(error) = spawned {
+        pipe.finish(Err(format!("no thread: {error}")));
+        rewrite::release(server);
+    }
+}
+
+fn run(server: &Arc<Server>, pipe: Arc<Pipe>, form: Form) {
+    let began = Instant::now();
+    let result = catch_unwind(AssertUnwindSafe(|| match form {
+        Form::Mark => send_as_taken(server, &pipe),
+        Form::Length => send_from_file(server, &pipe),
+    }));
+    let result = result.unwrap_or_else(|_| Err(io::Error::other("a panic, which is in the log")));
+    match &result {
+        Ok(bytes) => server.log.notice(format!(
+            "A snapshot for replicas was taken: {bytes} bytes in {:.3} s",
+            began.elapsed().as_secs_f64()
+        )),
+        Err(error) => server.log.warning(format!("A snapshot for replicas could not be taken: {error}")),
+    }
+    pipe.finish(result.map(drop).map_err(|error| error.to_string()));
+    rewrite::release(server);
+    server.replication.door.nudge();
+}
+
+/// The lowest version of the format that can hold what there is.
+fn version(server: &Server, held: &Held<'_>) -> Version {
+    let keyspace = &server.keyspace;
+    let has_timed = |db: usize| keyspace.timed_hashes(held.seat, db) > 0;
+    if (0..keyspace.databases()).any(has_timed) { Version::V80 } else { Version::V10 }
+}
+
+/// At the moment that the snapshot is of: what comes next is the stream.
+fn begin_stream(server: &Server, held: &mut Held<'_>) {
+    let state = &server.replication;
+    state.follow_log(held);
+    state.sync_behind.store(server.keyspace.journal.last(), Release);
+}
+
+fn send_as_taken(server: &Arc<Server>, pipe: &Arc<Pipe>) -> io::Result<u64> {
+    let (settings, mark) = (server.settings(), random_hex());
+    let mut inlet = Inlet(pipe.clone());
+    inlet.write_all(format!("$EOF:{mark}\r\n").as_bytes())?;
+    // The header goes out first, and cannot be taken back: it has to say a version that will do.
+    let expected = now_needed(server);
+    let file = snapshot::open(inlet, &settings, expected, false)?;
+    let mut needed = expected;
+    let file = snapshot::take(server, &settings, Records::new(file, settings.clone()), None, |held| {
+        needed = version(server, held);
+        begin_stream(server, held);
+    })?;
+    if needed > expected {
+        return Err(io::Error::other("hashes got fields that expire while it began"));
+    }
+    let finished = file.finish()?;
+    let mut inlet = finished.out;
+    inlet.write_all(mark.as_bytes())?;
+    Ok(finished.len)
+}
+
+fn now_needed(server: &Server) -> Version {
+    let mut seat = server.replication.seat.lock();
+    server.keyspace.enter(&mut seat);
+    let version = version(server, &server.keyspace.hold_none(&mut seat));
+    server.keyspace.leave(&mut seat);
+    version
+}
+
+fn send_from_file(server: &Arc<Server>, pipe: &Arc<Pipe>) -> io::Result<u64> {
+    let settings = server.settings();
+    let disk = nameless(&settings)?;
+    let file = snapshot::open(&disk, &settings, Version::V10, false)?;
+    let file =
+        snapshot::take(server, &settings, Records::new(file, settings.clone()), Some(&disk), |held| {
+            begin_stream(server, held)
+        })?;
+    let len = snapshot::finish(file, &disk)?;
+    let mut inlet = Inlet(pipe.clone());
+    inlet.write_all(format!("${len}\r\n").as_bytes())?;
+    let (mut disk, mut left, mut piece) = (disk, len, vec![0; PIECE]);
+    disk.seek(SeekFrom::Start(0))?;
+    while left > 0 {
+        let wanted = left.min(PIECE as u64) as usize;
+        disk.read_exact(&mut piece[..wanted])?;
+        inlet.write_all(&piece[..wanted])?;
+        left -= wanted as u64;
+    }
+    Ok(len)
+}
+
+/// A file in the data directory that is gone when nobody has it open.
+fn nameless(settings: &Settings) -> io::Result<File> {
+    let path = settings.dir.join(format!("temp-repl-{}.rdb", std::process::id()));
+    let mut options = OpenOptions::new();
+    let file = options.read(true).write(true).create(true).truncate(true).mode(0o600).open(&path)?;
+    std::fs::remove_file(&path)?;
+    Ok(file)
+}

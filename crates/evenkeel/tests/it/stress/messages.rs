@@ -1,0 +1,189 @@
+//! Messages: all who listen to a channel get them in one order, a publisher's come in the order of publishing, none is
+//! missing between the confirmation of a subscription and that of its end, and a client that does not read is dropped
+//! without anybody noticing.
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+use std::time::{Duration, Instant};
+
+use evenkeel_resp::value::Value;
+use evenkeel_testkit::Client;
+
+use super::{Member, crowd};
+
+const PUBLISHERS: usize = 3;
+const CHANNELS: usize = 4;
+
+/// How many messages a publisher has begun to publish to a channel, and how many of them have been replied to. They are
+/// numbered from 1 on.
+#[derive(Default)]
+struct Counts {
+    begun: [[AtomicU64; CHANNELS]; PUBLISHERS],
+    done: [[AtomicU64; CHANNELS]; PUBLISHERS],
+}
+
+impl Counts {
+    fn of(counters: &[[AtomicU64; CHANNELS]; PUBLISHERS], channel: usize) -> [u64; PUBLISHERS] {
+        std::array::from_fn(|publisher| counters[publisher][channel].load(SeqCst))
+    }
+}
+
+/// A message as its publisher made it: publisher and number.
+type Message = (usize, u64);
+
+/// The channel and the message of what a subscriber has read; `None` for what is none.
+fn message(value: &Value) -> Option<(usize, Message)> {
+    let (Value::Array(parts) | Value::Push(parts)) = value else { panic!("{value} is no push") };
+    let word = |at: usize| std::str::from_utf8(parts[at].as_bytes().expect("text")).expect("text");
+    let (channel, body) = match word(0) {
+        "message" => (word(1), word(2)),
+        "pmessage" => (word(2), word(3)),
+        _ => return None,
+    };
+    let (publisher, number) = body.split_once('.').expect("as it was made");
+    let number = number.parse().expect("as it was made");
+    Some((channel[1..].parse().expect("a channel"), (publisher.parse().expect("a publisher"), number)))
+}
+
+fn publish(member: &mut Member<'_>, publisher: usize, counts: &Counts) {
+    while member.goes_on() {
+        let mut channels = Vec::new();
+        let lines: Vec<Vec<String>> = (0..=member.random.below(20))
+            .map(|_| {
+                let channel = member.random.below(CHANNELS);
+                channels.push(channel);
+                let number = counts.begun[publisher][channel].fetch_add(1, SeqCst) + 1;
+                vec!["PUBLISH".to_owned(), format!("c{channel}"), format!("{publisher}.{number}")]
+            })
+            .collect();
+        let replies = member.client.pipeline(&lines);
+        for (reply, channel) in replies.iter().zip(channels) {
+            assert!(matches!(reply, Value::Int(_)), "{reply}");
+            counts.done[publisher][channel].fetch_add(1, SeqCst);
+        }
+    }
+}
+
+/// Reads until the confirmation that a subscription has ended, and hands on what comes before.
+fn read_to_the_end(client: &mut Client, mut each: impl FnMut(usize, Message)) {
+    loop {
+        match message(&client.read()) {
+            Some((channel, message)) => each(channel, message),
+            None => return,
+        }
+    }
+}
+
+/// Comes and goes: between the two confirmations nothing is missing.
+fn hop(member: &mut Member<'_>, counts: &Counts) {
+    while member.goes_on() {
+        let (channel, by_pattern) = (member.random.below(CHANNELS), member.random.chance(3));
+        let (join, leave) =
+            if by_pattern { ("PSUBSCRIBE", "PUNSUBSCRIBE") } else { ("SUBSCRIBE", "UNSUBSCRIBE") };
+        let name = if by_pattern { format!("*{channel}") } else { format!("c{channel}") };
+        member.client.call(&[join, &name]);
+        let begun = Counts::of(&counts.begun, channel);
+        std::thread::sleep(Duration::from_micros(member.random.below(2_000) as u64));
+        let done = Counts::of(&counts.done, channel);
+        let mut last = [0; PUBLISHERS];
+        member.client.send(&[leave, &name]).expect("the server is there");
+        read_to_the_end(&mut member.client, |from, (publisher, number)| {
+            assert_eq!(from, channel);
+            if last[publisher] == 0 {
+                assert!(number <= begun[publisher] + 1, "{number} is first, {begun:?} had begun");
+            } else {
+                assert_eq!(number, last[publisher] + 1, "from publisher {publisher}");
+            }
+            last[publisher] = number;
+        });
+        for publisher in 0..PUBLISHERS {
+            let due = done[publisher] > begun[publisher];
+            assert!(!due || last[publisher] >= done[publisher], "{last:?} of {done:?}");
+        }
+    }
+}
+
+/// Stays from the first message to the last.
+fn listen(member: &mut Member<'_>, mut client: Client, heard: &Mutex<Vec<[Vec<Message>; CHANNELS]>>) {
+    let mut all: [Vec<Message>; CHANNELS] = Default::default();
+    client.set_wait(Duration::from_millis(1_500));
+    // The last comes when the publishers have stopped.
+    while let Ok(value) = client.try_read() {
+        if let Some((channel, message)) = message(&value) {
+            all[channel].push(message);
+        }
+    }
+    member.turns += all.iter().map(Vec::len).sum::<usize>() as u64;
+    heard.lock().expect("no thread fails").push(all);
+}
+
+#[test]
+fn messages_come_once_to_everybody_in_one_order() {
+    let mut server = crate::start(&["--client-output-buffer-limit", "pubsub 0 0 0"]);
+    let counts = Counts::default();
+    let listeners: Vec<Client> = ["c0 c1 c2 c3", "*", "c* nothing", "c3 c2 c1 c0"]
+        .iter()
+        .enumerate()
+        .map(|(at, names)| {
+            let mut client = if at % 2 == 0 { server.connect() } else { server.connect3() };
+            let join = if names.contains('*') { "PSUBSCRIBE" } else { "SUBSCRIBE" };
+            let names: Vec<&str> = names.split(' ').collect();
+            client.call(&[&[join][..], &names].concat());
+            names[1..].iter().for_each(|_| drop(client.read()));
+            client
+        })
+        .collect();
+    let (listeners, heard, next) = (Mutex::new(listeners), Mutex::default(), AtomicU64::new(0));
+    crowd(
+        &mut server,
+        &[
+            (PUBLISHERS, &|member| publish(member, next.fetch_add(1, SeqCst) as usize, &counts)),
+            (3, &|member| hop(member, &counts)),
+            (4, &|member| {
+                let client = listeners.lock().expect("no thread fails").pop().expect("one for each");
+                listen(member, client, &heard);
+            }),
+        ],
+    );
+    let heard = heard.into_inner().expect("no thread has failed");
+    assert_eq!(heard.len(), 4);
+    for channel in 0..CHANNELS {
+        let first = &heard[0][channel];
+        for other in &heard[1..] {
+            assert!(other[channel] == *first, "all have heard channel {channel} alike");
+        }
+        let mut last = [0; PUBLISHERS];
+        for (publisher, number) in first {
+            assert_eq!(*number, last[*publisher] + 1, "from publisher {publisher}");
+            last[*publisher] = *number;
+        }
+        assert_eq!(last, Counts::of(&counts.begun, channel));
+    }
+}
+
+/// One that does not read is dropped when its limit is reached; the other gets everything, and publishing takes no longer.
+#[test]
+fn a_subscriber_that_does_not_read_is_dropped() {
+    const MESSAGES: usize = 400;
+    let mut server = crate::start(&["--client-output-buffer-limit", "pubsub 8mb 0 0"]);
+    let (mut slow, mut quick, mut publisher) = (server.connect(), server.connect(), server.connect());
+    slow.call(&["SUBSCRIBE", "c"]);
+    quick.call(&["SUBSCRIBE", "c"]);
+    let body = vec![b'x'; 100_000];
+    let mut slowest = Duration::ZERO;
+    for number in 0..MESSAGES {
+        let started = Instant::now();
+        let reply = publisher.call(&[&b"PUBLISH"[..], b"c", &body]);
+        slowest = slowest.max(started.elapsed());
+        assert!(matches!(reply, Value::Int(1 | 2)), "{reply} to message {number}");
+        let Value::Array(parts) = quick.read() else { panic!("no message {number}") };
+        assert_eq!(parts[2].as_bytes().map(<[u8]>::len), Some(body.len()));
+    }
+    println!("the slowest PUBLISH took {slowest:?}");
+    assert_eq!(publisher.call(&["PUBSUB", "NUMSUB", "c"]).to_string(), r#"["c", :1]"#);
+    assert_eq!(server.info("client_output_buffer_limit_disconnections"), "1");
+    slow.set_wait(Duration::from_secs(5));
+    let received = slow.read_to_end().map_or(0, |bytes| bytes.len());
+    assert!(received < MESSAGES * body.len(), "it was hung up on: {received}");
+    server.assert_healthy();
+}
