@@ -120,7 +120,7 @@ fn measure(session: &Session, kind: Kind) -> Result<Felt> {
     let (frozen, peak) = (frozen?, peak?);
     // What was acknowledged long ago has to be on the disk by now.
     interrupt::sleep(Duration::from_secs(2))?;
-    lane.server.restart()?;
+    lane.server.restart(&["--appendonly", "yes"])?;
     wait_for_keys(&lane)?;
     Ok(Felt { before, frozen, grown: peak.saturating_sub(resident) })
 }

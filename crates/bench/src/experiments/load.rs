@@ -117,7 +117,7 @@ fn measure(session: &Session, kind: Kind, args: &LoadArgs) -> Result<Loaded> {
 
 /// Kills the server and starts it again; how long until it has all keys.
 fn restart(lane: &mut Lane, keys: u64) -> Result<Duration> {
-    let began = lane.server.restart()?;
+    let began = lane.server.restart(&[])?;
     let until = Instant::now() + LOAD_TIME_MAX;
     loop {
         let answer = ask(lane.server.address, &["DBSIZE"]);

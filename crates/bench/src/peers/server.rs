@@ -76,7 +76,7 @@ impl Server {
         let owns_directory = directory.is_none();
         let directory = directory.map_or_else(new_directory, |directory| Ok(directory.to_owned()))?;
         let log = log_path(&directory, owns_directory);
-        let child = spawn(peer, launch, port, &directory, &log).inspect_err(|_| {
+        let child = spawn(peer, launch, port, &directory, &log, &[]).inspect_err(|_| {
             if owns_directory {
                 drop(fs::remove_dir_all(&directory));
             }
@@ -96,12 +96,14 @@ impl Server {
         &self.directory
     }
 
-    /// Kills it and starts it again over its files; returns the moment of the start. It may still be loading them.
-    pub(crate) fn restart(&mut self) -> Result<Instant> {
+    /// Kills it and starts it again over its files, with these arguments as well; returns the moment of the start. It may
+    /// still be loading them.
+    pub(crate) fn restart(&mut self, more: &[&str]) -> Result<Instant> {
         drop(self.child.kill()); // fails only when it has ended by itself
         drop(self.child.wait());
         let began = Instant::now();
-        self.child = spawn(&self.peer, &self.launch, self.address.port(), &self.directory, &self.log())?;
+        self.child =
+            spawn(&self.peer, &self.launch, self.address.port(), &self.directory, &self.log(), more)?;
         Ok(began)
     }
 
@@ -158,11 +160,19 @@ fn log_path(directory: &Path, owns_directory: bool) -> PathBuf {
     if owns_directory { directory.join("log") } else { directory.with_extension("log") }
 }
 
-fn spawn(peer: &Peer, launch: &Launch, port: u16, directory: &Path, log: &Path) -> Result<Child> {
+fn spawn(
+    peer: &Peer,
+    launch: &Launch,
+    port: u16,
+    directory: &Path,
+    log: &Path,
+    more: &[&str],
+) -> Result<Child> {
     let log = File::create(log).context("cannot write the server's log")?;
     let mut command = Command::new(&peer.program);
     command
         .args(peer.kind.arguments(port, launch.threads.max(1)))
+        .args(more)
         .current_dir(directory)
         .stdin(Stdio::null())
         .stdout(log.try_clone().context("cannot share the log")?)
