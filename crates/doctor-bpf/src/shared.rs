@@ -163,11 +163,10 @@ plain! {
     }
     struct Row[12] {
         pc: u32,
-        cfa_offset: i16,
+        cfa_offset: i32,
         bp_offset: i16,
         cfa: u8,
         bp_saved: u8,
-        pad: u16,
     }
     struct Control[8] {
         epoch: u32,

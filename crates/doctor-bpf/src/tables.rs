@@ -14,7 +14,8 @@ use gimli::{
     BaseAddresses, CfaRule, CieOrFde, EhFrame, NativeEndian, RegisterRule, UnwindContext, UnwindSection,
     X86_64,
 };
-use object::{Object, ObjectSection, ObjectSegment};
+use object::elf::PF_X;
+use object::{Object, ObjectSection, ObjectSegment, SegmentFlags};
 
 use crate::shared::{CFA_BP, CFA_END, CFA_PLT, CFA_SP, CFA_UNKNOWN, MAPPINGS_MAX, Mapping, Row};
 
@@ -126,7 +127,9 @@ fn read_area(pid: i32, area: &Area) -> Result<Vec<u8>> {
 /// What is to be added to an address in the file to get the one in memory.
 fn bias(image: &[u8], area: &Area) -> Result<u64> {
     let file = object::File::parse(image)?;
-    for segment in file.segments() {
+    // Segments meet within a page of the file, and that page is mapped for both: only code is asked for here.
+    let executes = |flags| matches!(flags, SegmentFlags::Elf { p_flags, .. } if p_flags.0 & PF_X.0 != 0);
+    for segment in file.segments().filter(|segment| executes(segment.flags())) {
         let (offset, size) = segment.file_range();
         let first = offset & !(PAGE - 1);
         if area.offset >= first && area.offset < offset.saturating_add(size) {
@@ -197,7 +200,7 @@ pub(crate) fn flatten(image: &[u8]) -> Result<(Vec<Row>, Vec<u32>)> {
             }
         }
         // Nothing is known of the gap up to the next function.
-        rows.push(Row { pc: end, cfa_offset: 0, bp_offset: 0, cfa: CFA_UNKNOWN, bp_saved: 0, pad: 0 });
+        rows.push(Row { pc: end, cfa_offset: 0, bp_offset: 0, cfa: CFA_UNKNOWN, bp_saved: 0 });
     }
     ensure!(!rows.is_empty(), "its .eh_frame is empty");
     starts.sort_unstable();
@@ -209,7 +212,7 @@ fn flat<S>(pc: u32, row: &gimli::UnwindTableRow<usize, S>, stub: bool) -> Row
 where
     S: gimli::UnwindContextStorage<usize>,
 {
-    let unknown = Row { pc, cfa_offset: 0, bp_offset: 0, cfa: CFA_UNKNOWN, bp_saved: 0, pad: 0 };
+    let unknown = Row { pc, cfa_offset: 0, bp_offset: 0, cfa: CFA_UNKNOWN, bp_saved: 0 };
     if matches!(row.register(X86_64::RA), Some(RegisterRule::Undefined)) {
         return Row { cfa: CFA_END, ..unknown };
     }
@@ -224,9 +227,9 @@ where
         None | Some(RegisterRule::SameValue | RegisterRule::Undefined) => (0, 0),
         Some(_) => return unknown,
     };
-    match (i16::try_from(offset), i16::try_from(bp_offset)) {
+    match (i32::try_from(offset), i16::try_from(bp_offset)) {
         (Ok(cfa_offset), Ok(bp_offset)) => Row { cfa_offset, bp_offset, cfa, bp_saved, ..unknown },
-        _ => unknown, // a frame of more than 32 KiB
+        _ => unknown,
     }
 }
 
@@ -263,7 +266,7 @@ mod tests {
 
     #[test]
     fn a_mark_of_a_gap_gives_way_to_the_rule_of_the_next_function() {
-        let row = |pc, cfa, cfa_offset| Row { pc, cfa_offset, bp_offset: 0, cfa, bp_saved: 0, pad: 0 };
+        let row = |pc, cfa, cfa_offset| Row { pc, cfa_offset, bp_offset: 0, cfa, bp_saved: 0 };
         let rows =
             vec![row(0x20, CFA_SP, 8), row(0x10, CFA_SP, 8), row(0x18, CFA_SP, 8), row(0x20, CFA_UNKNOWN, 0)];
         let kept: Vec<(u32, u8)> = compact(rows).iter().map(|row| (row.pc, row.cfa)).collect();
@@ -282,6 +285,31 @@ mod tests {
         let rows = &tables.rows[mapping.first_row as usize..][..mapping.rows as usize];
         let at = rows.partition_point(|row| row.pc <= start) - 1;
         assert_eq!((rows[at].cfa, rows[at].cfa_offset), (CFA_SP, 8), "at its first instruction");
+    }
+
+    /// An ELF file of headers alone, with segments of (flags, offset, address, size).
+    fn elf(segments: &[(u32, u64, u64, u64)]) -> Vec<u8> {
+        let mut image = vec![0_u8; 64];
+        image[..7].copy_from_slice(b"\x7fELF\x02\x01\x01");
+        image[16..20].copy_from_slice(&[3, 0, 62, 0]); // shared object, x86-64
+        image[20] = 1;
+        image[32] = 64; // the program headers follow at once
+        image[52] = 64;
+        image[54..58].copy_from_slice(&[56, 0, segments.len() as u8, 0]);
+        for &(flags, offset, address, size) in segments {
+            image.extend([1_u32, flags].map(u32::to_le_bytes).concat());
+            image.extend([offset, address, address, size, size, 0x1000].map(u64::to_le_bytes).concat());
+        }
+        image
+    }
+
+    #[test]
+    fn where_two_segments_meet_in_a_page_code_is_where_its_own_segment_says() {
+        let image = elf(&[(4, 0, 0, 0x2345), (5, 0x2350, 0x3350, 0x9000)]);
+        let area = Area { start: 0x7000_3000, end: 0x7000_d000, offset: 0x2000, path: String::new() };
+        assert_eq!(bias(&image, &area).expect("it is mapped"), 0x7000_0000);
+        let nowhere = Area { offset: 0x10_0000, ..area };
+        assert!(bias(&image, &nowhere).is_err());
     }
 
     #[test]

@@ -65,8 +65,9 @@ enum Verb {
     Diff {
         before: PathBuf,
         after: PathBuf,
-        #[command(flatten)]
-        output: Output,
+        /// For scripts
+        #[arg(long)]
+        json: bool,
     },
     /// Threads of a process or recording: where their time goes
     Threads(Question),
@@ -103,6 +104,9 @@ struct Output {
     /// For scripts
     #[arg(long)]
     json: bool,
+    /// Also as one page: findings, flame graphs, tables
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
 }
 
 #[derive(Args)]
@@ -153,9 +157,9 @@ fn run(verb: Verb) -> Result<()> {
             recording::save(&recording, &output)
         }
         Verb::Explain { file, output } => explain(&recording::load(&file)?, &output),
-        Verb::Diff { before, after, output } => {
+        Verb::Diff { before, after, json } => {
             let comparison = analyse::compare(&recording::load(&before)?, &recording::load(&after)?);
-            let text = if output.json {
+            let text = if json {
                 serde_json::to_string_pretty(&comparison)? + "\n"
             } else {
                 report::comparison(&comparison)
@@ -172,6 +176,10 @@ fn run(verb: Verb) -> Result<()> {
 
 fn explain(recording: &Recording, output: &Output) -> Result<()> {
     let diagnosis = analyse::diagnose(recording);
+    if let Some(path) = &output.html {
+        let page = report::html(recording, &diagnosis)?;
+        std::fs::write(path, page).with_context(|| format!("cannot write the page {}", path.display()))?;
+    }
     let text = if output.json {
         report::json(recording, &diagnosis)? + "\n"
     } else {

@@ -154,7 +154,9 @@ impl Call<'_, '_> {
             return false;
         }
         match self.mode {
-            Mode::Direct => self.server.long.has_room(),
+            // Who tracks would hear of a change before the reply that it concerns.
+            Mode::Direct if self.session.tracks => false,
+            Mode::Direct => !self.session.replays && self.server.long.has_room(),
             Mode::Again(_) => !self.mode.must_end(),
             Mode::Nested | Mode::Serving(_) => false,
         }

@@ -19,6 +19,7 @@ use crate::command::{Command, Flags, Reach, Table};
 use crate::config::Settings;
 use crate::log::Log;
 use crate::long::Long;
+use crate::monitor::Monitors;
 use crate::net::inbox::{Inbox, Message};
 use crate::net::listener::Listeners;
 use crate::observe::census::Census;
@@ -31,6 +32,7 @@ use crate::pubsub::PubSub;
 use crate::pubsub::notices::Notices;
 use crate::replication;
 use crate::session::Session;
+use crate::tracking::Tracking;
 use crate::waiting::Resumed;
 
 /// See the module's text.
@@ -51,6 +53,8 @@ pub(crate) struct Server {
     pub(crate) pause: Pause,
     pub(crate) pubsub: Arc<PubSub>,
     notices: Arc<Notices>,
+    pub(crate) tracking: Arc<Tracking>,
+    pub(crate) monitors: Monitors,
     pub(crate) log: Log,
     pub(crate) long: Long,
     pub(crate) persist: Persist,
@@ -86,8 +90,8 @@ impl Server {
         let census = Census::new(settings.databases);
         // Workers, as many threads for long commands and for loading, the control thread, those that load what is too
         // large for the others and that take snapshots, one that runs the log's commands again, one that feeds replicas,
-        // and one more for tests.
-        let keyspace = Keyspace::new(settings.databases, 3 * workers + 6, now, random_seed());
+        // one that follows a primary, and one more for tests.
+        let keyspace = Keyspace::new(settings.databases, 3 * workers + 7, now, random_seed());
         let loaders = (0..=workers).map(|_| keyspace.seat()).collect();
         let persist = Persist::new(keyspace.seat(), loaders, now / 1000);
         let replication = replication::State::new(keyspace.seat())?;
@@ -97,7 +101,9 @@ impl Server {
         let slowlog = SlowLog::new(2 * workers + 1);
         slowlog.configure(&settings);
         let pubsub = Arc::new(PubSub::new(&settings));
-        let notices = Arc::new(Notices::new(pubsub.clone()));
+        let tracking = Arc::new(Tracking::new(pubsub.clone()));
+        tracking.configure(settings.tracking_table_max_keys);
+        let notices = Arc::new(Notices::new(pubsub.clone(), tracking.clone()));
         keyspace.events.set_listener(notices.clone());
         keyspace.events.want(Events::NOTICES, notices.configure(&settings.notify_keyspace_events));
         Ok(Server {
@@ -114,6 +120,8 @@ impl Server {
             pause: Pause::default(),
             pubsub,
             notices,
+            tracking,
+            monitors: Monitors::default(),
             log,
             long: Long::default(),
             persist,
@@ -154,6 +162,7 @@ impl Server {
         let new = Arc::new(change(&self.settings())?);
         self.slowlog.configure(&new);
         self.pubsub.configure(&new);
+        self.tracking.configure(new.tracking_table_max_keys);
         let is_wanted = self.notices.configure(&new.notify_keyspace_events);
         self.keyspace.events.want(Events::NOTICES, is_wanted);
         *self.settings.write() = new;

@@ -352,7 +352,7 @@ impl World {
             waiting.abandon();
         }
         connection.leave_queues(&mut self.workers[connection.worker]);
-        connection.session.unsubscribe(&self.server.pubsub);
+        connection.session.hear_no_more(&self.server);
         self.server.clients.remove(connection.session.client.id);
     }
 }

@@ -46,6 +46,8 @@ pub struct Event {
     pub db: u32,
     pub key: Box<[u8]>,
     pub what: What,
+    /// The number of the client whose command has done it; zero: nobody's.
+    pub by: u64,
 }
 
 /// Whether anybody wants to hear, and who.
@@ -56,7 +58,7 @@ pub struct Events {
 }
 
 impl Events {
-    /// Bits of [`Events::want`].
+    /// Bits of [`Events::want`]: messages with the names of what happens, and caches that clients keep.
     pub const NOTICES: u32 = 1;
     pub const CACHES: u32 = 2;
 
@@ -73,6 +75,12 @@ impl Events {
         } else {
             self.wanted.fetch_and(!reason, Relaxed);
         }
+    }
+
+    /// Whether names are wanted, not only that something has happened.
+    #[inline]
+    pub fn are_notices_wanted(&self) -> bool {
+        self.wanted.load(Relaxed) & Events::NOTICES != 0
     }
 
     #[inline]
@@ -97,12 +105,13 @@ impl Held<'_> {
 
     #[cold]
     fn note_event(&mut self, db: u32, key: &[u8], what: What) {
-        self.seat.events.push(Event { db, key: key.into(), what });
+        let by = self.seat.acting;
+        self.seat.events.push(Event { db, key: key.into(), what, by });
     }
 
     /// Says what a command has done to a key, which is held.
     pub fn say(&mut self, db: u32, key: &[u8], class: u32, name: &'static str) {
-        if self.is_listened_to() {
+        if self.keyspace().events.are_notices_wanted() {
             self.note_event(db, key, What::Said(class, name));
         }
     }
@@ -122,9 +131,10 @@ impl Held<'_> {
         self.seat.events.len()
     }
 
-    /// Hands what has been noted to the listener.
+    /// Hands what has been noted to the listener: when the keys are let go of, and before that whenever a command is done,
+    /// so that what the next one of a transaction reads is not mixed up with what this one has changed.
     #[inline]
-    pub(crate) fn tell_listener(&mut self) {
+    pub fn tell_listener(&mut self) {
         if !self.seat.events.is_empty() {
             self.tell_listener_now();
         }

@@ -202,6 +202,7 @@ impl Keyspace {
     pub(crate) fn attune(&self, seat: &mut Seat) {
         seat.epoch = self.snapshots.epoch();
         seat.draft.is_on = self.journal.is_on() && !seat.is_mute;
+        seat.draft.has_replicas = self.journal.has_replicas() && !seat.is_mute;
         seat.hides_expired = self.hides_expired();
     }
 

@@ -66,6 +66,8 @@ pub struct Seat {
     pub(crate) kept: Vec<Kept>,
     /// What has happened to the keys that are held.
     pub(crate) events: Vec<Event>,
+    /// The number of the client whose command is being run, while somebody wants to hear what happens.
+    pub acting: u64,
     /// What has been logged since then.
     pub draft: Draft,
     /// Changes that were logged where they were made; see [`crate::Held::changes`].
@@ -154,6 +156,7 @@ impl Seat {
             epoch: false,
             kept: Vec::new(),
             events: Vec::new(),
+            acting: 0,
             draft: Draft::default(),
             logged_aside: 0,
             told: 0,

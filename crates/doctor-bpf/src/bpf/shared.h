@@ -109,11 +109,10 @@ struct mapping {
 #define CFA_END 4 /* the outermost function */
 struct row {
 	__u32 pc;
-	__s16 cfa_offset;
-	__s16 bp_offset; /* from the CFA, if `bp_saved` */
+	__s32 cfa_offset; /* some functions have more than 32 KiB on the stack */
+	__s16 bp_offset;  /* from the CFA, if `bp_saved` */
 	__u8 cfa;
 	__u8 bp_saved;
-	__u16 pad;
 };
 
 struct control {

@@ -94,7 +94,8 @@ pub(crate) fn choose(recording: &Recording) -> Option<Budget> {
         budget.busy_share() * if in_front { 1.0 } else { BEHIND }
     };
     let budgets = recording.threads.iter().map(|thread| budget(recording, thread, &roles));
-    budgets.max_by(|a, b| weight(a).total_cmp(&weight(b)).then(b.tid.cmp(&a.tid)))
+    let first = |budget: &Budget| (budget.tid == recording.target.pid, std::cmp::Reverse(budget.tid));
+    budgets.max_by(|a, b| weight(a).total_cmp(&weight(b)).then_with(|| first(a).cmp(&first(b))))
 }
 
 #[cfg(test)]

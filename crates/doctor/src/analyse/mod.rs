@@ -13,9 +13,7 @@ mod stacks;
 mod view;
 
 pub(crate) use compare::{Comparison, Fate, Part, compare};
-#[cfg(feature = "bpf")]
-pub(crate) use critical::IDLE_CALLS;
-pub(crate) use critical::{Budget, budget};
+pub(crate) use critical::{Budget, IDLE_CALLS, budget};
 pub(crate) use finding::Finding;
 pub(crate) use view::View;
 

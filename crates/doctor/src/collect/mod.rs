@@ -138,8 +138,10 @@ impl Window {
             self.next_threads = Instant::now() + self.threads.look();
         }
         if Instant::now() >= self.next_sockets {
+            let start = Instant::now();
             let owned = descriptors::owned_sockets(self.pid);
-            self.next_sockets = Instant::now() + self.sockets.look(&owned);
+            let listed = start.elapsed() * sockets::LOOK_SHARE;
+            self.next_sockets = Instant::now() + self.sockets.look(&owned).max(listed);
         }
         let next = if sample_threads { self.next_threads.min(self.next_sockets) } else { self.next_sockets };
         next.saturating_duration_since(Instant::now())

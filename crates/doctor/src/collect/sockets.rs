@@ -11,7 +11,8 @@ use super::{diag, procfs};
 use crate::recording::{Listener, Socket, UNSENT_MUCH};
 
 const LOOK: Duration = Duration::from_millis(500);
-const LOOK_SHARE: u32 = 100;
+/// A look, and the list of descriptors before it, may take a hundredth of the time until the next.
+pub(crate) const LOOK_SHARE: u32 = 100;
 /// Connections that a recording keeps: those with the most in their queues.
 const SOCKETS_KEPT: usize = 100;
 
@@ -62,7 +63,9 @@ pub(crate) struct Table {
 pub(crate) fn read_table(pid: i32) -> Table {
     let namespace = |pid: i32| std::fs::read_link(procfs::path(pid, "ns/net")).ok();
     let own = std::process::id().cast_signed();
-    let note = if pid != own && namespace(pid) != namespace(own) {
+    // What may not be read is taken for the same: most processes are in the one there is.
+    let elsewhere = namespace(pid).zip(namespace(own)).is_some_and(|(its, ours)| its != ours);
+    let note = if elsewhere {
         "its network is another namespace: limits and drops of accept queues are unknown".to_string()
     } else {
         match diag::read() {

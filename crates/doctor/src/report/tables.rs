@@ -94,7 +94,7 @@ pub(crate) fn role_name(role: Role) -> &'static str {
     }
 }
 
-fn what(descriptor: &Descriptor) -> String {
+pub(crate) fn what(descriptor: &Descriptor) -> String {
     match &descriptor.peer {
         Some(peer) => format!("{} {peer}", descriptor.what),
         None => descriptor.what.clone(),

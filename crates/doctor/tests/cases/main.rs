@@ -205,6 +205,18 @@ fn requests_in_single_bytes_are_the_first_finding() {
 
 #[test]
 #[ignore = "long"]
+fn evenkeel_is_walked_and_named() {
+    let _stage = stage();
+    let Some(evenkeel) = stage::evenkeel() else { return println!("left out: no evenkeel was built") };
+    let server = Server::start(&evenkeel, &[]);
+    let _load = Load::start(server.port(), PIPELINED);
+    let Some(seen) = diagnose("evenkeel, pipeline 16", server.pid()).in_kernel() else { return };
+    assert!(seen.complete_stacks() >= 0.94, "{seen}");
+    assert!(!fed(&seen), "{seen}");
+}
+
+#[test]
+#[ignore = "long"]
 fn another_server_of_the_kind_is_known() {
     let _stage = stage();
     let Some(valkey) = evenkeel_testkit::Program::find(Peer::Valkey) else { return };

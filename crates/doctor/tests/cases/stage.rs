@@ -57,6 +57,13 @@ pub(crate) fn redis(place: Place) -> Program {
     Program::find(Peer::Redis).expect("scripts/setup installs redis-server").started_by(&prefix(place))
 }
 
+/// Evenkeel, if it was built beside the doctor.
+pub(crate) fn evenkeel() -> Option<Program> {
+    let beside = std::path::Path::new(env!("CARGO_BIN_EXE_evenkeel-doctor")).with_file_name("evenkeel");
+    let program = Program::under_test(beside.to_str()?);
+    program.path().exists().then(|| program.started_by(&prefix(SERVER)))
+}
+
 /// redis-benchmark without end; ends with the value.
 pub(crate) struct Load(Child);
 

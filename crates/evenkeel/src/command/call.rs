@@ -34,6 +34,9 @@ impl Call<'_, '_> {
     /// Runs the row's handler.
     #[inline]
     pub(crate) fn run(&mut self, row: &Command) -> Done {
+        if self.session.tracks {
+            self.remember_keys(row);
+        }
         self.logged(row, |call| (row.handler)(call))
     }
 

@@ -513,6 +513,8 @@ pub(crate) const DOCS: &[Doc] = &[
         "host port key-selector=[key | empty-string=\"\"] destination-db timeout [COPY] [REPLACE] \
          authentication=[AUTH auth=password | AUTH2 auth2=username password] [KEYS keys=key [keys=key ...]]",
         "Moves keys to another server."),
+    doc("MONITOR", "server", "1.0.0", "O(1), then for each command that is run", "",
+        "Shows every command that the server runs, as it runs it."),
     doc("MOVE", "generic", "1.0.0", "O(1)", "key db",
         "Takes a key into another database, unless it is there already."),
     doc("MSET", "string", "1.0.1", "O(N) with N keys", "key value [key value ...]",

@@ -179,14 +179,23 @@ impl Call<'_, '_> {
     #[cold]
     pub(super) fn announced(&mut self, row: &Command, f: impl FnOnce(&mut Self) -> Done) -> Done {
         let before = self.held.events_noted();
+        let actor = std::mem::replace(&mut self.held.seat.acting, self.session.client.id);
         let done = f(self);
+        self.held.seat.acting = actor;
+        self.name_events(row, before);
+        self.held.tell_listener();
+        done
+    }
+
+    /// Names what has happened since `before`.
+    fn name_events(&mut self, row: &Command, before: usize) {
         let rule = rules()[self.id.index()];
         let reads = match rule {
             Some(rule) => rule.reads,
             None if row.flags.has(Flags::READONLY) => !QUIET.contains(&row.name),
             None => READING.contains(&row.name),
         };
-        if rule.is_some() || reads {
+        if (rule.is_some() || reads) && self.server.keyspace.events.are_notices_wanted() {
             let events = self.held.take_events(before);
             for (at, event) in events.iter().enumerate() {
                 self.held.put_event(event.clone());
@@ -197,7 +206,6 @@ impl Call<'_, '_> {
                 }
             }
         }
-        done
     }
 
     /// Says what the command has done, other things having happened `before` and `after`.
@@ -242,7 +250,7 @@ impl Call<'_, '_> {
 
     /// The same, and that the key is gone if it is.
     pub(crate) fn say_taken(&mut self, key: &Key<'_>, class: u32, name: &'static str) {
-        if self.held.is_listened_to() {
+        if self.server.keyspace.events.are_notices_wanted() {
             self.say(key, class, name);
             if self.held.peek(key).is_none() {
                 self.say(key, GENERIC, "del");

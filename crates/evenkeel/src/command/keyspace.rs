@@ -212,6 +212,7 @@ fn flush(call: &mut Call<'_, '_>, databases: std::ops::Range<usize>, saves: bool
     };
     let keys: usize = databases.clone().map(|db| call.server.keyspace.len(call.held.seat, db)).sum();
     let flushed: Vec<_> = databases.filter_map(|db| call.held.flush(db)).collect();
+    call.server.tracking.flushed();
     if !asynchronous && keys <= FREED_AT_ONCE {
         flushed.into_iter().for_each(|db| db.free_keys(call.held.seat));
     } else if !flushed.is_empty() {

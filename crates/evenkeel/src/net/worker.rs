@@ -27,6 +27,7 @@ use crate::observe::process;
 use crate::observe::stats::{Stage, add};
 use crate::persist::CROWDED;
 use crate::pipeline::{Ended, Pipeline};
+use crate::pubsub::mail;
 use crate::reply::{LARGE, Reply};
 use crate::server::Server;
 use crate::session::Session;
@@ -818,7 +819,7 @@ impl Worker {
             connection.session.unwatch(&mut server.keyspace.hold_none(seat));
             server.keyspace.leave(seat);
         }
-        connection.session.unsubscribe(&server.pubsub);
+        connection.session.hear_no_more(server);
         server.clients.remove(connection.client().id);
     }
 
@@ -885,6 +886,8 @@ impl Worker {
             self.server.rubbish.free(rope);
         }
         self.background.tick(&self.executor);
+        self.server.tracking.trim();
+        mail::tell(&self.server);
         book(self.executor.stats(), Stage::Other, before);
     }
 

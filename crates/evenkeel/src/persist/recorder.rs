@@ -16,6 +16,7 @@ use evenkeel_store::{Millis, View, memory};
 
 use super::Progress;
 use crate::config::{Policy, Settings};
+use crate::replication::link::Position;
 use crate::serial::Value;
 
 mod commands;
@@ -35,7 +36,10 @@ pub(crate) trait Form {
     /// What is left when all has been written.
     type Whole;
 
-    /// Comes before all else.
+    /// Which point of a replication stream it is at; comes before all else.
+    fn position(&mut self, position: &Position) -> io::Result<()>;
+
+    /// Comes before all keys.
     fn begin(&mut self, sizes: Sizes);
 
     fn key(&mut self, db: u32, key: &[u8], about: &About, value: Taken<'_>);

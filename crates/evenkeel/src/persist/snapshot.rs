@@ -23,6 +23,7 @@ use super::recorder::{Form, Recorder, Records, Sizes};
 use super::{Job, Progress};
 use crate::clock;
 use crate::config::Settings;
+use crate::replication::link::Position;
 use crate::server::Server;
 
 /// The version of Redis that files name as their writer's: the one whose formats they have.
@@ -129,6 +130,7 @@ fn write_file(server: &Arc<Server>, settings: &Arc<Settings>, path: &Path) -> io
     let records = Records::new(file, settings.clone());
     let file = take(server, settings, records, Some(&beside.file), |held| {
         dirty = held.keyspace().total().dirty;
+        server.replication.link.position(server)
     })?;
     let len = finish(file, &beside.file)?;
     beside.install(path)?;
@@ -165,26 +167,28 @@ pub(crate) fn finish(file: FileWriter<&File>, mut disk: &File) -> io::Result<u64
 }
 
 /// Takes a snapshot, of which `form` says what becomes of it. `at_start` is called with everything held at the moment that
-/// the snapshot is of. `disk`: what the form writes to in the end, if that is a disk.
+/// the snapshot is of, and says which point of a replication stream that is. `disk`: what the form writes to in the end, if
+/// that is a disk.
 pub(crate) fn take<F: Form>(
     server: &Arc<Server>,
     settings: &Arc<Settings>,
-    form: F,
+    mut form: F,
     disk: Option<&File>,
-    at_start: impl FnOnce(&mut Held<'_>),
+    at_start: impl FnOnce(&mut Held<'_>) -> Option<Position>,
 ) -> io::Result<F::Whole> {
     let mut seat = server.persist.seat.lock();
     let (keyspace, progress) = (&server.keyspace, &server.persist.progress);
     seat.now_ms = clock::unix_ms();
     // Replicas are given up by who feeds them.
     let waiting_max = disk.map_or(usize::MAX, |_| settings.snapshot_buffer_limit as usize);
-    let (mut walk, sizes) = begin_walk(server, waiting_max, &mut seat, at_start);
+    let (mut walk, sizes, position) = begin_walk(server, waiting_max, &mut seat, at_start);
+    let told = position.map_or(Ok(()), |position| form.position(&position));
     progress.begin(sizes.iter().flatten().map(|(keys, _)| keys).sum());
     let now_ms = seat.now_ms;
     let recorder = || Recorder::new(form, settings.clone(), progress, now_ms, sizes);
     let mut recorder = Paced::new(memory::aside(recorder), Pace::new(settings), keyspace, progress);
     // It goes to its end even if nobody wants it any more: the epoch of all entries must be the same again.
-    let (mut cause, mut synced) = (None, 0);
+    let (mut cause, mut synced) = (told.err(), 0);
     while !walk.is_done() {
         if cause.is_some() {
             walk.step(keyspace, &mut seat, &mut Nowhere);
@@ -257,8 +261,8 @@ fn begin_walk(
     server: &Server,
     waiting_max: usize,
     seat: &mut Seat,
-    at_start: impl FnOnce(&mut Held<'_>),
-) -> (Walk, Sizes) {
+    at_start: impl FnOnce(&mut Held<'_>) -> Option<Position>,
+) -> (Walk, Sizes, Option<Position>) {
     let keyspace = &server.keyspace;
     keyspace.enter(seat);
     let mut held = keyspace.hold_all(seat);
@@ -267,11 +271,11 @@ fn begin_walk(
         (keys > 0).then(|| (keys, keyspace.timed_len(held.seat, db) as u64))
     });
     let sizes = sizes.collect();
-    at_start(&mut held);
+    let position = at_start(&mut held);
     let walk = held.begin_snapshot(waiting_max);
     drop(held);
     keyspace.leave(seat);
-    (walk, sizes)
+    (walk, sizes, position)
 }
 
 /// Where the rest of a snapshot goes that nobody wants any more.

@@ -190,6 +190,11 @@ impl PubSub {
         count
     }
 
+    /// Hands something to one client.
+    pub(crate) fn send(&self, client: &Arc<ClientInfo>, letter: Arc<[u8]>) {
+        mail::put(client, letter, self.limits.of(client));
+    }
+
     /// Hands a message to all who listen to a channel of SSUBSCRIBE.
     pub(crate) fn publish_in_shard(&self, channel: &[u8], message: &[u8]) -> usize {
         let shelf = self.shards.shelf(channel).lock();

@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use evenkeel_store::events::{Event, Listener, What};
 
 use super::PubSub;
+use crate::tracking::Tracking;
 
 /// Publish to the channel of the key.
 const BY_KEY: u32 = 1 << 0;
@@ -58,11 +59,13 @@ pub(crate) fn classes(letters: &[u8]) -> u32 {
 pub(crate) struct Notices {
     classes: AtomicU32,
     pubsub: Arc<PubSub>,
+    /// Hears the same.
+    tracking: Arc<Tracking>,
 }
 
 impl Notices {
-    pub(crate) fn new(pubsub: Arc<PubSub>) -> Notices {
-        Notices { classes: AtomicU32::new(0), pubsub }
+    pub(crate) fn new(pubsub: Arc<PubSub>, tracking: Arc<Tracking>) -> Notices {
+        Notices { classes: AtomicU32::new(0), pubsub, tracking }
     }
 
     /// Publishes these classes from now on; whether there are any.
@@ -94,6 +97,9 @@ impl Notices {
 
 impl Listener for Notices {
     fn hear(&self, events: &[Event]) {
+        if self.tracking.is_needed() {
+            self.tracking.hear(events);
+        }
         for event in events {
             match event.what {
                 What::Said(class, name) => self.publish(class, name, event),

@@ -61,6 +61,8 @@ struct Feed {
     poll: Poll,
     peers: BTreeMap<u64, Peer>,
     last_token: u64,
+    /// Of the stream that the replicas have been told of.
+    era: u64,
     reader: Option<Reader>,
     /// The database selected at the end of the stream.
     selected: Option<u32>,
@@ -92,6 +94,7 @@ pub(super) fn start(server: &Arc<Server>) -> io::Result<()> {
         poll,
         peers: BTreeMap::new(),
         last_token: 0,
+        era: server.replication.stream().era(),
         reader: None,
         selected: None,
         points: VecDeque::new(),
@@ -135,6 +138,7 @@ impl Feed {
 
     fn turn(&mut self) {
         self.wait();
+        self.follow_era();
         for connection in self.server.replication.door.take() {
             self.welcome(connection);
         }
@@ -228,14 +232,27 @@ impl Feed {
         }
     }
 
+    /// The stream is another one, or has another name: who follows has to ask anew.
+    fn follow_era(&mut self) {
+        let era = self.server.replication.stream().era();
+        if era != self.era {
+            self.era = era;
+            self.points.clear();
+            self.part_if(|peer| {
+                let waits = matches!(peer.stage, Stage::Waiting { .. });
+                (!waits).then(|| "the stream is another one from now on".into())
+            });
+        }
+    }
+
     /// The stream is not made of the log any more: ends the reader when it has read what was logged before.
     fn end_reader_if_done(&mut self) {
         let (state, journal) = (&self.server.replication, &self.server.keyspace.journal);
         let is_done = |reader: &mut Reader| reader.unread(journal) == 0;
         if let Some(reader) = self.reader.take_if(is_done) {
             reader.end(journal);
-            state.is_dismissed.store(false, Release);
             state.has_reader.store(false, Release);
+            state.is_dismissed.store(false, Release);
         }
     }
 
@@ -262,6 +279,9 @@ impl Feed {
             }
             // Let go of between two of them: INFO and ROLE look at it, too.
             let stream = self.server.replication.stream();
+            if stream.era() != self.era {
+                break; // offsets do not mean what they did
+            }
             match peer.send(&stream, self.now) {
                 Ok(some) => {
                     sent += some;
@@ -328,7 +348,12 @@ impl Feed {
         if let Some(reader) = self.reader.take() {
             let mut seat = state.seat.lock();
             keyspace.enter(&mut seat);
-            keyspace.hold_all(&mut seat).dismiss(reader.place());
+            let mut held = keyspace.hold_all(&mut seat);
+            // Somebody may have come before, and made this server a replica.
+            if !state.is_dismissed.swap(false, AcqRel) {
+                held.dismiss(reader.place());
+            }
+            drop(held);
             keyspace.leave(&mut seat);
             reader.end(&keyspace.journal);
             state.stream().forget();

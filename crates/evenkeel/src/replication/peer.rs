@@ -110,6 +110,14 @@ impl Peer {
         self.head.extend_from_slice(words);
     }
 
+    /// Where the snapshot comes from that is for it.
+    pub(super) fn pipe(&self) -> Option<&Arc<Pipe>> {
+        match &self.stage {
+            Stage::Begun(pipe) | Stage::Snapshot { pipe, .. } => Some(pipe),
+            _ => None,
+        }
+    }
+
     /// The first byte of the stream that it still needs.
     pub(super) fn needs(&self) -> Option<u64> {
         match self.stage {
@@ -187,10 +195,13 @@ impl Peer {
             self.end_snapshot(then);
             return Ok(0);
         }
+        let has_none = state.bytes.end() == at;
         let sent = self.send_slices(&state.bytes.slices(at, SEND_LEN))?;
         drop(state);
-        if sent > 0 {
+        if sent > 0 || has_none {
             self.moved = now;
+        }
+        if sent > 0 {
             self.stage = Stage::Snapshot { pipe, at: at + sent as u64, then };
         }
         Ok(sent)

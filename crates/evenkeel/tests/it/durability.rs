@@ -3,7 +3,7 @@
 
 mod broken;
 mod exchange;
-mod full;
+pub(crate) mod full;
 mod kill;
 mod moment;
 mod plain;

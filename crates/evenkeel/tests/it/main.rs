@@ -8,6 +8,7 @@ mod claim;
 mod differential;
 mod dump;
 mod durability;
+mod following;
 mod hostile;
 mod long_elements;
 mod mailbox;

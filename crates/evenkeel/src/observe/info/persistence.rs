@@ -13,7 +13,7 @@ pub(super) fn persistence(facts: &Facts<'_>, text: &mut Text) {
     let is_saving = state.running.is_some_and(|running| running.is(Job::Snapshot));
     let is_writing = state.running.is_some();
     text.field("loading", u8::from(is_loading));
-    text.zeros(&["async_loading"]);
+    text.field("async_loading", u8::from(facts.server.replication.link.loads_beside()));
     let of_current = |counter: u64| if is_writing { counter } else { 0 };
     // There is no fork: what is copied on write is single entries.
     let copied = of_current(facts.server.keyspace.copied_for_snapshot() as u64);

@@ -18,6 +18,7 @@ use evenkeel_store::journal::select;
 use evenkeel_store::rope::Rope;
 
 use super::{Form, PIECE, Sizes, Taken};
+use crate::replication::link::Position;
 use crate::serial::Value;
 
 /// Words behind the head of a command, and bytes of them, after which the next one begins: readers take a command at a time.
@@ -205,6 +206,11 @@ impl<W: io::Write> Commands<W> {
 impl<W: io::Write> Form for Commands<W> {
     /// How many bytes it is.
     type Whole = u64;
+
+    /// Commands cannot say that.
+    fn position(&mut self, _: &Position) -> io::Result<()> {
+        Ok(())
+    }
 
     fn begin(&mut self, _: Sizes) {}
 

@@ -3,11 +3,12 @@
 use std::io;
 use std::sync::Arc;
 
-use evenkeel_rdb::file::{About, FileWriter};
+use evenkeel_rdb::file::{About, FileWriter, Replication};
 use evenkeel_rdb::{Encoder, Item, Out, Version};
 
 use super::{Form, PIECE, Sizes, Taken};
 use crate::config::Settings;
+use crate::replication::link::Position;
 use crate::serial;
 
 /// See the module's text.
@@ -80,6 +81,11 @@ impl<W: io::Write> Records<W> {
 
 impl<W: io::Write> Form for Records<W> {
     type Whole = FileWriter<W>;
+
+    fn position(&mut self, Position { id, offset, db }: &Position) -> io::Result<()> {
+        let database = i64::from(*db);
+        self.encoder.out().file.replication(&Replication { database, id, offset: *offset })
+    }
 
     fn begin(&mut self, sizes: Sizes) {
         self.sizes = sizes;

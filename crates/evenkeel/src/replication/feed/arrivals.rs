@@ -7,7 +7,7 @@ use crate::net::connection::Connection;
 use crate::net::inbox::Message;
 use crate::replication::State;
 use crate::replication::peer::{Peer, Stage, Word};
-use crate::replication::replicas::{Asks, Progress};
+use crate::replication::replicas::Asks;
 
 impl Feed {
     pub(super) fn welcome(&mut self, connection: Connection) {
@@ -142,10 +142,5 @@ impl State {
         self.acks_wanted.fetch_max(record, AcqRel);
         self.wants_acks.store(true, Release);
         self.door.nudge();
-    }
-
-    /// Whether a replica gets the stream.
-    pub(crate) fn has_online(&self) -> bool {
-        self.replicas.list().iter().any(|replica| replica.progress() == Progress::Online)
     }
 }

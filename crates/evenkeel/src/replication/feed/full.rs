@@ -22,17 +22,18 @@ pub(super) struct Sync {
 
 impl Feed {
     pub(super) fn look_at_sync(&mut self) {
+        let at = self.server.replication.sync_at.swap(NEVER, AcqRel);
+        if at != NEVER {
+            self.begin_snapshots(at);
+        }
         let Some(sync) = &self.sync else { return self.begin_sync_if_due() };
         let (pipe, is_placed) = (sync.pipe.clone(), sync.is_placed);
-        let is_for = |peer: &Peer| match &peer.stage {
-            Stage::Begun(its) | Stage::Snapshot { pipe: its, .. } => Arc::ptr_eq(its, &pipe),
-            _ => false,
-        };
+        let is_for = |peer: &Peer| peer.pipe().is_some_and(|its| Arc::ptr_eq(its, &pipe));
         let end = pipe.end();
         if let Some(Err(reason)) = &end {
             self.part_if(|peer| is_for(peer).then(|| format!("its full sync failed: {reason}")));
-        } else if !self.peers.values().any(is_for) {
-            pipe.give_up();
+        } else if !self.peers.values().any(is_for) || self.server.persist.is_cancelled() {
+            pipe.give_up(); // perhaps it waits for room
         }
         // Those who are still being sent what is in the pipe have it for themselves.
         if end.is_some_and(|end| end.is_err() || is_placed) {
@@ -73,7 +74,12 @@ impl Feed {
     pub(super) fn begin_snapshots(&mut self, offset: u64) {
         let Some(sync) = &mut self.sync else { return };
         sync.is_placed = true;
-        let id = self.server.replication.stream().history.id.clone();
+        let stream = self.server.replication.stream();
+        if stream.era() != self.era {
+            return; // the offset is one of another stream
+        }
+        let id = stream.history.id.clone();
+        drop(stream);
         for peer in self.peers.values_mut() {
             let Stage::Begun(pipe) = &peer.stage else { continue };
             let pipe = pipe.clone();
@@ -90,7 +96,8 @@ impl Feed {
             "What is written during a full sync is more than {MEMORY_LEN_MAX} bytes, and cannot be kept on disk: {error}"
         ));
         let offset = self.server.replication.stream().offset();
-        let is_slow = |peer: &Peer| peer.needs().is_some_and(|needs| offset - needs > MEMORY_LEN_MAX);
+        let is_slow =
+            |peer: &Peer| peer.needs().is_some_and(|needs| offset.saturating_sub(needs) > MEMORY_LEN_MAX);
         self.part_if(|peer| is_slow(peer).then(|| "its full sync takes more room than there is".into()));
     }
 }

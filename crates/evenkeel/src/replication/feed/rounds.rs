@@ -1,11 +1,13 @@
 //! What the feeding thread looks after now and then: pings, replicas that are silent or too far behind.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering::*;
 use std::time::{Duration, Instant};
 
 use super::Feed;
 use crate::config::OutputLimit;
 use crate::replication::peer::{Peer, Stage};
+use crate::replication::pipe::Pipe;
 use crate::replication::replicas::Asks;
 
 const PING: &[u8] = b"*1\r\n$4\r\nPING\r\n";
@@ -35,15 +37,16 @@ impl Feed {
         let offset = self.server.replication.stream().offset();
         let limits = settings.client_output_buffer_limit.replica;
         let server = self.server.clone();
+        let pipes: Vec<Arc<Pipe>> = self.peers.values().filter_map(|peer| peer.pipe().cloned()).collect();
         self.part_if(|peer| {
             if peer.is_killed() {
                 return Some("it was killed".into());
             }
-            if let Some(reason) = is_too_late(peer, now, timeout) {
+            if let Some(reason) = is_too_late(peer, now, timeout).or_else(|| holds_up_others(peer, &pipes, now)) {
                 server.log.warning(format!("Disconnecting timedout replica ({reason}): {}", peer.shared.name()));
                 return Some("it was not heard of for too long".into());
             }
-            let behind = peer.needs().map_or(0, |needs| offset - needs);
+            let behind = peer.needs().map_or(0, |needs| offset.saturating_sub(needs));
             peer.shared.client.out_bytes.store(behind as usize, Relaxed);
             let is_too_far = !peer.catches_up
                 && is_too_far_behind(peer, behind, limits, settings.repl_backlog_size, now);
@@ -61,6 +64,17 @@ impl Feed {
         }
         self.server.replication.follow(&self.server, &settings);
     }
+}
+
+/// How long a replica that takes nothing may keep others waiting who are sent the same snapshot.
+const STUCK: Duration = Duration::from_secs(10);
+
+/// Whether a replica keeps others waiting who are sent the same snapshot, and takes nothing of it itself.
+fn holds_up_others(peer: &Peer, pipes: &[Arc<Pipe>], now: Instant) -> Option<&'static str> {
+    let Stage::Snapshot { pipe, at, .. } = &peer.stage else { return None };
+    let is_stuck = now.duration_since(peer.moved) > STUCK && pipe.is_full_for(*at);
+    let is_shared = pipes.iter().filter(|other| Arc::ptr_eq(other, pipe)).count() > 1;
+    (is_stuck && is_shared).then_some("full sync, and others wait")
 }
 
 /// Whether a replica that should say something has said nothing for too long.

@@ -188,6 +188,8 @@ fn what_is_evicted_is_removed_at_replicas() {
         (0..20_000).map(|n| vec!["SET".into(), format!("key:{n}"), value.clone()]).collect();
     sets.chunks(100).for_each(|some| drop(client.pipeline(some)));
     assert!(server.info("evicted_keys").parse::<u64>().is_ok_and(|keys| keys > 1_000), "some were evicted");
+    // Being asked takes memory, too.
+    ok(&mut client, "CONFIG SET maxmemory 0");
     replicas.iter().for_each(|replica| assert_same(&server, replica));
 }
 
@@ -216,4 +218,29 @@ fn one_that_never_reads_holds_up_nobody() {
     let left = replicas.len().to_string();
     wait_until("it is dropped", || server.info("connected_slaves") == left);
     drop(deaf);
+}
+
+/// Messages go to replicas, and not to the append-only file, which keeps what is data.
+#[test]
+fn who_listens_at_a_replica_hears_what_is_published() {
+    for replica in peers() {
+        let server = primary(&["--appendonly", "yes", "--appendfsync", "always"]);
+        attach(&replica, &server);
+        let mut listener = replica.connect();
+        ok(&mut listener, "SUBSCRIBE news");
+        let mut client = server.connect();
+        ok(&mut client, "PUBLISH news one");
+        ok(&mut client, "SET k v");
+        ok(&mut client, "MULTI");
+        ok(&mut client, "PUBLISH news two");
+        ok(&mut client, "PUBLISH news three");
+        ok(&mut client, "EXEC");
+        for message in ["one", "two", "three"] {
+            assert_eq!(listener.read().to_string(), format!("[\"message\", \"news\", \"{message}\"]"));
+        }
+        assert_same(&server, &replica);
+        let kept = std::fs::read(server.folder().join("appendonlydir/appendonly.aof.1.incr.aof"));
+        let kept = String::from_utf8_lossy(&kept.expect("a file")).into_owned();
+        assert!(kept.contains("SET") && !kept.contains("news"), "{kept}");
+    }
 }
