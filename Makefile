@@ -9,7 +9,7 @@ ARGS ?=
 # 127.0.0.1:6379 unless ARGS starts with a configuration file, which then says where; later options win over these.
 ADDRESS := $(if $(filter-out -%,$(firstword $(ARGS))),,--bind 127.0.0.1 --port 6379)
 
-.PHONY: help run test conformance bench doctor-cases fmt
+.PHONY: help run test soak conformance bench doctor-cases fmt
 
 help: ## say what the verbs are (the default)
 	@sed -nE 's/^([a-z-]+):.*## (.*)/  make \1\t\2/p' Makefile | expand -t 20
@@ -20,6 +20,9 @@ run: ## build the release binary and start it on 127.0.0.1:6379; ARGS are its ar
 
 test: ## install what is missing, check format and lints, run every test
 	@scripts/test
+
+soak: ## kill the server 500 times under load, then run the random tests for an hour; for a night
+	@scripts/soak
 
 conformance: ## run the units of Redis' own test suite that conformance/units.txt lists
 	@scripts/setup conformance

@@ -17,7 +17,9 @@ use std::process::ExitCode;
 use anyhow::Result;
 use clap::{Parser, Subcommand};
 
-use experiments::{MemoryArgs, Options, Session, SnapshotArgs, StallsArgs, ThroughputArgs, ValuesArgs};
+use experiments::{
+    LoadArgs, MemoryArgs, Options, Session, SnapshotArgs, StallsArgs, ThroughputArgs, ValuesArgs,
+};
 
 #[derive(Parser)]
 #[command(
@@ -75,6 +77,15 @@ enum Verb {
         #[command(flatten)]
         options: Options,
     },
+    /// What clients feel when the disk under an append-only file stands still; needs root
+    FrozenDisk(Options),
+    /// How long it takes to load a snapshot
+    Loading {
+        #[command(flatten)]
+        args: LoadArgs,
+        #[command(flatten)]
+        options: Options,
+    },
     /// Rates with few and many connections, kept and short
     Connections(Options),
     /// One worker against one per core
@@ -111,6 +122,8 @@ fn obey(cli: Cli) -> Result<()> {
         Verb::Stalls { args, options } => run(&options, |session| experiments::stalls(session, &args)),
         Verb::Aof(options) => run(&options, experiments::aof),
         Verb::Snapshot { args, options } => run(&options, |session| experiments::snapshot(session, &args)),
+        Verb::FrozenDisk(options) => run(&options, experiments::frozen_disk),
+        Verb::Loading { args, options } => run(&options, |session| experiments::load(session, &args)),
         Verb::Connections(options) => run(&options, experiments::connections),
         Verb::Workers(options) => run(&options, experiments::workers),
         Verb::All(options) => run(&options, experiments::all),

@@ -3,7 +3,8 @@
 //!
 //! It ends as redis-check-aof does: 0 if all is whole or has been mended, 1 otherwise; and before it cuts anything off it
 //! asks, unless it is told not to. redis-server's command line is left as it is: `check` is a configuration file there,
-//! and nothing but options may follow it, so `check FILE` has no other meaning.
+//! and nothing but options may follow it, so `check FILE` has no other meaning. Where there is no such file, whatever follows
+//! is meant for us.
 
 use std::ffi::OsString;
 use std::io::{BufRead, Write};
@@ -13,6 +14,7 @@ use std::process::ExitCode;
 
 use evenkeel_rdb::aof::check::{Cut, Report, check};
 
+pub(crate) mod redis;
 mod text;
 
 /// What is to be looked through, and what to do about it.
@@ -27,12 +29,21 @@ pub(crate) struct Request {
 }
 
 impl Request {
-    /// `None`: the command line asks for something else. Without the program's name.
-    pub(crate) fn from(args: &[OsString]) -> Option<Request> {
-        let (first, mut rest) = args.split_first()?;
+    /// `None`: the command line asks for something else. Without the program's name; `is_file` says whether there is a
+    /// configuration file of this name.
+    pub(crate) fn from(
+        args: &[OsString],
+        is_file: impl FnOnce(&OsString) -> bool,
+    ) -> Option<Result<Request, String>> {
+        let (first, rest) = args.split_first()?;
         if first != "check" {
             return None;
         }
+        let request = Request::parse(rest);
+        (request.is_ok() || !is_file(first)).then_some(request)
+    }
+
+    fn parse(mut rest: &[OsString]) -> Result<Request, String> {
         let (mut path, mut fix, mut yes, mut moment) = (None, false, false, None);
         while let [word, behind @ ..] = rest {
             rest = behind;
@@ -40,22 +51,34 @@ impl Request {
                 b"--fix" => fix = true,
                 b"--yes" => yes = true,
                 b"--truncate-to-timestamp" => {
-                    let (value, behind) = rest.split_first()?;
-                    (moment, rest) = (Some(value.to_str()?.parse().ok()?), behind);
+                    let value = rest.first().and_then(|value| value.to_str()?.parse().ok());
+                    moment = Some(value.ok_or("--truncate-to-timestamp wants a number of seconds")?);
+                    rest = &rest[1..];
                 }
-                other if other.starts_with(b"-") => return None,
-                _ if path.is_some() => return None,
+                other if other.starts_with(b"-") => {
+                    return Err(format!("unknown option '{}'", word.display()));
+                }
+                _ if path.is_some() => return Err("one file or folder at a time".into()),
                 _ => path = Some(PathBuf::from(word)),
             }
         }
-        Some(Request { path: path?, fix, yes, moment })
+        Ok(Request { path: path.ok_or("which file or folder?")?, fix, yes, moment })
     }
 }
 
+const USAGE: &str = "Usage: evenkeel check FILE|FOLDER [--fix] [--yes] [--truncate-to-timestamp SECONDS]";
+
 /// Does what is asked, with standard input and output.
-pub(crate) fn run(request: &Request) -> ExitCode {
+pub(crate) fn run(request: Result<Request, String>) -> ExitCode {
+    let request = match request {
+        Ok(request) => request,
+        Err(reason) => {
+            eprintln!("evenkeel check: {reason}\n{USAGE}");
+            return ExitCode::FAILURE;
+        }
+    };
     let mut out = std::io::stdout().lock();
-    match act(request, &mut std::io::stdin().lock(), &mut out) {
+    match act(&request, &mut std::io::stdin().lock(), &mut out) {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
         Err(error) => {

@@ -10,6 +10,7 @@ mod clients;
 mod clock;
 mod command;
 mod config;
+mod crash;
 mod dispatch;
 mod error;
 mod glob;

@@ -13,9 +13,12 @@ use crate::check;
 use crate::clock;
 use crate::command::table::table;
 use crate::config::{Action, Launch, LogLevel, Settings};
+use crate::crash;
 use crate::log::{Level, Log};
 use crate::net::worker::Worker;
+use crate::persist::bar::Bar;
 use crate::persist::load::{self, Ended};
+use crate::persist::lock::What;
 use crate::persist::{aof, end, points, replay, rewrite};
 use crate::replication::link;
 use crate::server::Server;
@@ -26,10 +29,15 @@ pub(crate) const VERSION: &str = env!("CARGO_PKG_VERSION");
 const ROUND_MS: u64 = 100;
 
 /// Runs the program; returns how it ended.
-pub(crate) fn run(args: impl Iterator<Item = OsString>) -> ExitCode {
-    let args: Vec<OsString> = args.skip(1).collect();
-    if let Some(request) = check::Request::from(&args) {
-        return check::run(&request);
+pub(crate) fn run(mut args: impl Iterator<Item = OsString>) -> ExitCode {
+    let program = args.next().unwrap_or_default();
+    let args: Vec<OsString> = args.collect();
+    if let Some(tool) = check::redis::Tool::from(&program, &args) {
+        return tool.run();
+    }
+    let is_file = |name: &OsString| std::path::Path::new(name).exists();
+    if let Some(request) = check::Request::from(&args, is_file) {
+        return check::run(request);
     }
     let known = |name: &[u8]| table().find(name).is_some();
     let launch = match Launch::from_args(args.into_iter(), known) {
@@ -66,6 +74,9 @@ fn serve(launch: Launch) -> ExitCode {
     }
     let workers = worker_count(&settings);
     let log = Log::start(level_of(settings.loglevel), settings.logfile.clone());
+    if settings.crash_log_enabled {
+        crash::watch(settings.logfile.as_deref());
+    }
     if let Err(clients) = raise_file_limit(&settings) {
         log.warning(format!(
             "maxclients {} needs more open files than this process may have, which is enough for {clients}: raise \
@@ -82,6 +93,9 @@ fn serve(launch: Launch) -> ExitCode {
         return fail(&log, reason);
     }
     log_panics(log.clone());
+    if let Err(error) = lock_files(&server) {
+        return fail(&log, format!("Can't start: {error}. Exiting."));
+    }
     if let Some(path) = &pidfile
         && let Err(error) = std::fs::write(path, format!("{}\n", std::process::id()))
     {
@@ -100,7 +114,10 @@ fn serve(launch: Launch) -> ExitCode {
     if let Err(error) = start_long(&server) {
         return fail(&log, format!("A thread for long commands cannot be started: {error}"));
     }
-    match load(&server) {
+    let bar = Bar::begin(&server);
+    let loaded = load(&server);
+    drop(bar);
+    match loaded {
         Ok(()) => log.notice("Ready to accept connections"),
         Err(Ended::Stopped) => log.warning("Stopped while loading"),
         Err(Ended::Failed(reason)) => {
@@ -148,6 +165,19 @@ fn load(server: &Arc<Server>) -> Result<(), Ended> {
         link::begin(server);
     }
     Ok(())
+}
+
+/// What is about to be loaded and replaced belongs to no other server. Beside a log, a snapshot is not the data: that
+/// nobody else writes it is seen to when one is taken.
+fn lock_files(server: &Server) -> std::io::Result<()> {
+    let settings = server.settings();
+    if settings.appendonly {
+        rewrite::hold(server, &settings)
+    } else if !settings.save.is_empty() {
+        server.persist.locks.hold(What::Snapshot, &settings.dir, &settings.dbfilename)
+    } else {
+        Ok(())
+    }
 }
 
 fn listen(server: &Server) -> Result<(), String> {

@@ -213,7 +213,7 @@ impl World {
     /// With more arguments.
     pub(crate) fn with(args: &[&str]) -> World {
         let log = Log::start(Level::Nothing, None);
-        let args = START.iter().chain(args).map(OsString::from);
+        let args = START.iter().chain(&["--save", ""]).chain(args).map(OsString::from);
         let launch = Launch::from_args(args, |_| true).expect("good arguments");
         let server = Server::new(launch.settings, None, WORKERS, log);
         let server = Arc::new(server.expect("a few descriptors are free"));

@@ -15,7 +15,7 @@ mod stream;
 pub use collection::{Form, HashWriter, Limits, SetWriter, SortedSetWriter};
 pub use list::ListWriter;
 pub use nodes::{NodeCount, NodeLimits};
-pub use stream::StreamWriter;
+pub use stream::{GroupsWriter, StreamWriter};
 
 use crate::block::{intset, listpack};
 use crate::file::About;

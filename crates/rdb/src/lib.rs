@@ -35,8 +35,8 @@ pub use decode::{
     Decoder, Elements, Entry, EntryFields, Field, Fields, Groups, Member, Members, Object, Stream,
 };
 pub use encode::{
-    Encoder, Form, HashWriter, Limits, ListWriter, NodeCount, NodeLimits, Out, SetWriter, SortedSetWriter,
-    StreamWriter,
+    Encoder, Form, GroupsWriter, HashWriter, Limits, ListWriter, NodeCount, NodeLimits, Out, SetWriter,
+    SortedSetWriter, StreamWriter,
 };
 pub use error::{Error, Reason};
 pub use item::{Digits, Item};

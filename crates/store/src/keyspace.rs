@@ -210,7 +210,7 @@ impl Keyspace {
     #[inline]
     pub(crate) fn lay_down(&self, seat: &mut Seat) {
         if !seat.kept.is_empty() {
-            self.snapshots.lay_down(seat.index, &mut seat.kept);
+            self.snapshots.lay_down(seat);
         }
         if !seat.draft.is_empty() {
             self.journal.lay_down(seat.index, &mut seat.draft);

@@ -15,9 +15,13 @@
 //! followed by the number of their counters, and keep the index that they had at the beginning. Hidden databases
 //! ([`Keyspace::hidden`]) are walked like all others, since their entries have epochs, too, but are given to nobody.
 //!
+//! What has been handed over and not been taken is bounded: if the walk's sink does not take anything any more, because the
+//! disk under it hangs, the snapshot is lost instead of the memory, and nothing is kept for it from then on.
+//!
 //! The road not taken: marks per slot, so that whoever writes first to a slot copies all of it. With 50 million keys
 //! that is 2 MB for a single SET, and in the first second of a snapshot nearly every SET is such a first one.
 
+use std::mem::ManuallyDrop;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::*};
 
 use parking_lot::Mutex;
@@ -66,6 +70,12 @@ impl Kept {
     }
 }
 
+impl Kept {
+    fn into_entry(self) -> EntryPtr {
+        ManuallyDrop::new(self).entry
+    }
+}
+
 impl Drop for Kept {
     fn drop(&mut self) {
         drop(self.entry.free());
@@ -78,10 +88,15 @@ pub(crate) struct Snapshots {
     /// Turned over behind the closed gate.
     epoch: AtomicBool,
     is_active: AtomicBool,
+    /// Bytes that have been laid down and not given to the sink, and how many may be.
+    waiting: AtomicUsize,
+    waiting_max: AtomicUsize,
+    /// Bytes that have been laid down since the beginning.
+    laid_down: AtomicUsize,
+    /// More would have been: the snapshot is not wanted any more.
+    is_lost: AtomicBool,
     /// One list per seat, each filled by its thread and emptied by the walk.
     kept: Box<[Lane]>,
-    /// Bytes that were handed over and not given to the sink yet.
-    waiting: AtomicUsize,
     flushed: Mutex<Vec<Flushed>>,
 }
 
@@ -100,11 +115,23 @@ impl Snapshots {
         self.epoch.load(Relaxed)
     }
 
-    /// Takes over what a seat has kept.
+    /// Takes over what a seat has kept, or has it freed if that is more than may wait.
     #[cold]
-    pub(crate) fn lay_down(&self, seat: usize, kept: &mut Vec<Kept>) {
-        self.waiting.fetch_add(kept.iter().map(Kept::len).sum(), Relaxed);
-        self.kept[seat].0.lock().append(kept);
+    pub(crate) fn lay_down(&self, seat: &mut Seat) {
+        let bytes: usize = seat.kept.iter().map(Kept::len).sum();
+        self.laid_down.fetch_add(bytes, Relaxed);
+        let before = self.waiting.fetch_add(bytes, Relaxed);
+        if before.saturating_add(bytes) > self.waiting_max.load(Relaxed) {
+            self.is_lost.store(true, Relaxed);
+        }
+        if !self.is_lost.load(Relaxed) {
+            return self.kept[seat.index].0.lock().append(&mut seat.kept);
+        }
+        self.waiting.fetch_sub(bytes, Relaxed);
+        for kept in std::mem::take(&mut seat.kept) {
+            let outside = kept.into_entry().free();
+            seat.discard(outside);
+        }
     }
 
     /// Takes all that seats have laid down.
@@ -114,9 +141,15 @@ impl Snapshots {
         }
     }
 
+    /// Whether entries of the former epoch are still to be kept, for who has found one.
+    #[inline]
+    fn is_wanted(&self) -> bool {
+        !self.is_lost.load(Relaxed)
+    }
+
     /// Keeps a flushed database for the walk; gives it back if there is none.
     pub(crate) fn keep_flushed(&self, flushed: Flushed) -> Option<Flushed> {
-        if !self.is_active.load(Relaxed) {
+        if !self.is_active.load(Relaxed) || !self.is_wanted() {
             return Some(flushed);
         }
         self.flushed.lock().push(flushed);
@@ -159,14 +192,19 @@ struct Cursor {
 }
 
 impl Held<'_> {
-    /// Begins a snapshot of what is there now. Everything is held, and no other snapshot is being taken.
-    pub fn begin_snapshot(&mut self) -> Walk {
+    /// Begins a snapshot of what is there now, for which up to `waiting_max` bytes of entries are kept: see [`Walk::is_lost`].
+    /// Everything is held, and no other snapshot is being taken.
+    pub fn begin_snapshot(&mut self, waiting_max: usize) -> Walk {
         assert!(self.holds_all(), "a snapshot is of one moment");
         let keyspace = self.keyspace();
         let snapshots = &keyspace.snapshots;
         assert!(!snapshots.is_active.load(Relaxed), "one snapshot at a time");
         debug_assert!(snapshots.kept.iter().all(|lane| lane.0.lock().is_empty()));
         snapshots.is_active.store(true, Relaxed);
+        snapshots.is_lost.store(false, Relaxed);
+        snapshots.waiting.store(0, Relaxed);
+        snapshots.laid_down.store(0, Relaxed);
+        snapshots.waiting_max.store(waiting_max, Relaxed);
         snapshots.epoch.store(!snapshots.epoch(), Relaxed);
         self.seat.epoch = snapshots.epoch();
         let used = |at: usize| {
@@ -185,12 +223,13 @@ impl Held<'_> {
         let snapshots = &self.keyspace().snapshots;
         snapshots.take(&mut walk.taken);
         snapshots.is_active.store(false, Relaxed);
-        Rest { walk, flushed: std::mem::take(&mut snapshots.flushed.lock()) }
+        let is_lost = walk.is_lost(self.keyspace());
+        Rest { walk, is_lost, flushed: std::mem::take(&mut snapshots.flushed.lock()) }
     }
 
     /// Frees an entry that is out of its table, or gives it to the snapshot that is being taken.
     pub(crate) fn free(&mut self, place: Place, entry: EntryPtr) {
-        if entry.epoch() != self.seat.epoch {
+        if entry.epoch() != self.seat.epoch && self.keyspace().snapshots.is_wanted() {
             let db = self.keyspace().db(place.db()).id;
             return self.seat.kept.push(Kept { db, entry });
         }
@@ -209,9 +248,11 @@ impl Held<'_> {
 
     #[cold]
     fn keep(&mut self, place: Place, entry: EntryPtr) {
-        let db = self.slot_at(place).0.id;
-        let copy = entry.copy(entry.key(), entry.deadline(), entry.access());
-        self.seat.kept.push(Kept { db, entry: copy });
+        if self.keyspace().snapshots.is_wanted() {
+            let db = self.slot_at(place).0.id;
+            let copy = entry.copy(entry.key(), entry.deadline(), entry.access());
+            self.seat.kept.push(Kept { db, entry: copy });
+        }
         entry.set_epoch(self.seat.epoch);
     }
 
@@ -289,13 +330,19 @@ impl Walk {
     /// Gives what was taken to the sink, and frees it.
     fn give(&mut self, keyspace: &Keyspace, sink: &mut impl Sink) {
         for kept in self.taken.drain(..) {
-            keyspace.snapshots.waiting.fetch_sub(kept.len(), Relaxed);
             let db = walked(&self.dbs, kept.db);
             let db = db.expect("entries of the former epoch lie in databases that were there");
             if let Some(index) = db.index {
                 sink.take(index, kept.view());
             }
+            keyspace.snapshots.waiting.fetch_sub(kept.len(), Relaxed);
         }
+    }
+
+    /// Whether more would have been kept for it than may be. Then some of what it is to have is gone, and it goes to its end
+    /// for nothing.
+    pub fn is_lost(&self, keyspace: &Keyspace) -> bool {
+        !keyspace.snapshots.is_wanted()
     }
 
     /// Whether all slots have been gone through. What is handed over later comes with [`Held::end_snapshot`].
@@ -315,6 +362,7 @@ impl Walk {
 /// What is left when a snapshot has ended.
 pub struct Rest {
     walk: Walk,
+    is_lost: bool,
     /// Databases that were walked before they were flushed: all in them is younger than the snapshot.
     #[expect(dead_code, reason = "kept to be dropped")]
     flushed: Vec<Flushed>,
@@ -324,6 +372,18 @@ impl Rest {
     /// Gives all that was handed over last to the sink, and frees it.
     pub fn finish(mut self, keyspace: &Keyspace, sink: &mut impl Sink) {
         self.walk.give(keyspace, sink);
+    }
+
+    /// See [`Walk::is_lost`]; nothing is added to it any more.
+    pub fn is_lost(&self) -> bool {
+        self.is_lost
+    }
+}
+
+impl Keyspace {
+    /// Bytes of entries that were kept for the last snapshot or the one that is being taken, since it began.
+    pub fn copied_for_snapshot(&self) -> usize {
+        self.snapshots.laid_down.load(Relaxed)
     }
 }
 

@@ -1,5 +1,6 @@
 //! Servers that run side by side for an experiment, and the rounds over them.
 
+use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
@@ -28,6 +29,12 @@ pub(super) struct Lane {
 impl Lane {
     pub(super) fn start(peer: &Peer, name: &str, launch: &Launch) -> Result<Self> {
         let server = Server::start(peer, launch)?;
+        Ok(Self { name: name.to_owned(), kind: peer.kind, is_control: false, server })
+    }
+
+    /// The same with its files in a directory that is there.
+    pub(super) fn start_in(peer: &Peer, name: &str, launch: &Launch, directory: &Path) -> Result<Self> {
+        let server = Server::start_in(peer, launch, Some(directory))?;
         Ok(Self { name: name.to_owned(), kind: peer.kind, is_control: false, server })
     }
 
@@ -107,8 +114,13 @@ pub(super) fn rounds(session: &Session, lanes: &[Lane], traffic: &Traffic) -> Re
 
 /// One measurement of one lane.
 pub(super) fn measure(session: &Session, lane: &Lane, traffic: &Traffic) -> Result<Sample> {
+    measure_for(lane, traffic, session.measured)
+}
+
+/// The same, of this length.
+pub(super) fn measure_for(lane: &Lane, traffic: &Traffic, measured: Duration) -> Result<Sample> {
     interrupt::check()?;
-    let plan = traffic.plan(lane, session.measured);
+    let plan = traffic.plan(lane, measured);
     let outcome = load::run(&plan, Some(lane.server.pid()))
         .with_context(|| format!("{}: {}, pipeline {}", lane.name, traffic.command, traffic.pipeline))?;
     if outcome.errors > 0 && !traffic.short {

@@ -8,7 +8,9 @@ mod aof;
 mod connections;
 mod elements;
 mod feed;
+mod frozen;
 mod lanes;
+mod load;
 mod memory;
 mod probe;
 mod series;
@@ -32,6 +34,8 @@ use crate::{proc, sys};
 pub(crate) use aof::aof;
 pub(crate) use connections::connections;
 pub(crate) use elements::elements;
+pub(crate) use frozen::frozen_disk;
+pub(crate) use load::{LoadArgs, load};
 pub(crate) use memory::{MemoryArgs, memory};
 pub(crate) use snapshot::{SnapshotArgs, snapshot};
 pub(crate) use stalls::{StallsArgs, stalls};
@@ -216,7 +220,9 @@ pub(crate) fn all(session: &mut Session) -> Result<()> {
         + elements::estimate()
         + StallsArgs::default().estimate(session)
         + aof::estimate(session)
-        + snapshot::ESTIMATE;
+        + snapshot::ESTIMATE
+        + frozen::ESTIMATE
+        + LoadArgs::default().estimate(session);
     println!("this takes about {} minutes", estimate.as_secs().div_ceil(60));
     throughput(session, &pinned)?;
     throughput(session, &many)?;
@@ -228,5 +234,7 @@ pub(crate) fn all(session: &mut Session) -> Result<()> {
     elements(session)?;
     stalls(session, &StallsArgs::default())?;
     aof(session)?;
-    snapshot(session, &SnapshotArgs::default())
+    snapshot(session, &SnapshotArgs::default())?;
+    frozen_disk(session)?;
+    load(session, &LoadArgs::default())
 }

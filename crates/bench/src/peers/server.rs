@@ -43,15 +43,25 @@ pub(crate) struct Launch {
 pub(crate) struct Server {
     child: Child,
     directory: PathBuf,
+    /// The directory is removed with it.
+    owns_directory: bool,
     pub(crate) address: SocketAddr,
+    /// How to start it again.
+    peer: Peer,
+    launch: Launch,
 }
 
 impl Server {
     /// Starts `peer` and waits until it answers.
     pub(crate) fn start(peer: &Peer, launch: &Launch) -> Result<Self> {
+        Self::start_in(peer, launch, None)
+    }
+
+    /// The same in a directory that is there and stays, with the log beside it; `None`: in one of its own, which goes with it.
+    pub(crate) fn start_in(peer: &Peer, launch: &Launch, directory: Option<&Path>) -> Result<Self> {
         let mut tries = 1;
         loop {
-            match Self::try_start(peer, launch) {
+            match Self::try_start(peer, launch, directory) {
                 Err(error) if tries == START_TRIES => return Err(error),
                 Err(error) => eprintln!("{error:#}; trying again"),
                 started => return started,
@@ -61,18 +71,40 @@ impl Server {
         }
     }
 
-    fn try_start(peer: &Peer, launch: &Launch) -> Result<Self> {
+    fn try_start(peer: &Peer, launch: &Launch, directory: Option<&Path>) -> Result<Self> {
         let port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port();
-        let directory = new_directory()?;
-        let child =
-            spawn(peer, launch, port, &directory).inspect_err(|_| drop(fs::remove_dir_all(&directory)))?;
-        let mut server = Self { child, directory, address: SocketAddr::from((Ipv4Addr::LOCALHOST, port)) };
+        let owns_directory = directory.is_none();
+        let directory = directory.map_or_else(new_directory, |directory| Ok(directory.to_owned()))?;
+        let log = log_path(&directory, owns_directory);
+        let child = spawn(peer, launch, port, &directory, &log, &[]).inspect_err(|_| {
+            if owns_directory {
+                drop(fs::remove_dir_all(&directory));
+            }
+        })?;
+        let (peer, launch) = (peer.clone(), launch.clone());
+        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+        let mut server = Self { child, directory, owns_directory, address, peer: peer.clone(), launch };
         server.wait_until_it_answers().with_context(|| format!("{} does not start", peer.kind.name()))?;
         Ok(server)
     }
 
     pub(crate) fn pid(&self) -> u32 {
         self.child.id()
+    }
+
+    pub(crate) fn directory(&self) -> &Path {
+        &self.directory
+    }
+
+    /// Kills it and starts it again over its files, with these arguments as well; returns the moment of the start. It may
+    /// still be loading them.
+    pub(crate) fn restart(&mut self, more: &[&str]) -> Result<Instant> {
+        drop(self.child.kill()); // fails only when it has ended by itself
+        drop(self.child.wait());
+        let began = Instant::now();
+        self.child =
+            spawn(&self.peer, &self.launch, self.address.port(), &self.directory, &self.log(), more)?;
+        Ok(began)
     }
 
     fn wait_until_it_answers(&mut self) -> Result<()> {
@@ -89,8 +121,12 @@ impl Server {
         bail!("no answer to PING within {} s: {}", START_TIME_MAX.as_secs(), self.log_tail())
     }
 
+    fn log(&self) -> PathBuf {
+        log_path(&self.directory, self.owns_directory)
+    }
+
     fn log_tail(&self) -> String {
-        let log = fs::read_to_string(self.directory.join("log")).unwrap_or_default();
+        let log = fs::read_to_string(self.log()).unwrap_or_default();
         let lines: Vec<&str> = log.lines().filter(|line| !line.trim().is_empty()).collect();
         lines[lines.len().saturating_sub(LOG_LINES)..].join(" | ")
     }
@@ -112,15 +148,31 @@ impl Server {
 impl Drop for Server {
     fn drop(&mut self) {
         self.end();
-        drop(fs::remove_dir_all(&self.directory)); // what is left of it is the temporary directory's to clean up
+        if self.owns_directory {
+            drop(fs::remove_dir_all(&self.directory)); // what is left of it is the temporary directory's to clean up
+        } else {
+            drop(fs::remove_file(self.log()));
+        }
     }
 }
 
-fn spawn(peer: &Peer, launch: &Launch, port: u16, directory: &Path) -> Result<Child> {
-    let log = File::create(directory.join("log")).context("cannot write the server's log")?;
+fn log_path(directory: &Path, owns_directory: bool) -> PathBuf {
+    if owns_directory { directory.join("log") } else { directory.with_extension("log") }
+}
+
+fn spawn(
+    peer: &Peer,
+    launch: &Launch,
+    port: u16,
+    directory: &Path,
+    log: &Path,
+    more: &[&str],
+) -> Result<Child> {
+    let log = File::create(log).context("cannot write the server's log")?;
     let mut command = Command::new(&peer.program);
     command
         .args(peer.kind.arguments(port, launch.threads.max(1)))
+        .args(more)
         .current_dir(directory)
         .stdin(Stdio::null())
         .stdout(log.try_clone().context("cannot share the log")?)

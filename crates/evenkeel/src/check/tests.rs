@@ -47,7 +47,7 @@ impl Drop for Folder {
 
 fn request(args: &[&str]) -> Option<Request> {
     let args: Vec<OsString> = ["check"].iter().chain(args).map(OsString::from).collect();
-    Request::from(&args)
+    Request::from(&args, |_| true)?.ok()
 }
 
 fn commands(lines: &[&str]) -> Vec<u8> {
@@ -63,12 +63,28 @@ fn the_command_line_of_redis_server_keeps_its_meaning() {
     for args in [&[][..], &["--port", "1"], &["-"], &["--fix"], &["a", "--port", "1"], &["a", "b"]] {
         assert_eq!(request(args), None, "{args:?}");
     }
-    assert_eq!(Request::from(&["redis.conf".into(), "a".into()]), None);
+    assert_eq!(Request::from(&["redis.conf".into(), "a".into()], |_| false), None);
     let path = PathBuf::from("a");
     assert_eq!(request(&["a"]), Some(Request { path: path.clone(), fix: false, yes: false, moment: None }));
     let all = request(&["--yes", "--truncate-to-timestamp", "7", "a", "--fix"]);
     assert_eq!(all, Some(Request { path, fix: true, yes: true, moment: Some(7) }));
     assert_eq!(request(&["a", "--truncate-to-timestamp", "x"]), None);
+}
+
+#[test]
+fn a_misspelt_option_is_named_where_there_is_no_such_configuration_file() {
+    for (args, reason) in [
+        (&["--fixx", "a"][..], "unknown option '--fixx'"),
+        (&["a", "b"], "one file or folder at a time"),
+        (&["--fix"], "which file or folder?"),
+        (&[], "which file or folder?"),
+        (&["a", "--truncate-to-timestamp"], "--truncate-to-timestamp wants a number of seconds"),
+        (&["a", "--truncate-to-timestamp", "x"], "--truncate-to-timestamp wants a number of seconds"),
+    ] {
+        let args: Vec<OsString> = ["check"].iter().chain(args).map(OsString::from).collect();
+        assert_eq!(Request::from(&args, |_| false), Some(Err(reason.into())), "{args:?}");
+        assert_eq!(Request::from(&args, |_| true), None, "{args:?}");
+    }
 }
 
 #[test]

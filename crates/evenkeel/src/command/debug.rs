@@ -27,6 +27,7 @@ pub(crate) const COMMANDS: &[Command] = &[
 
 #[rustfmt::skip]
 const TOPICS: &[(&str, Arity, Handler)] = &[
+    ("AOF-FLUSH-SLEEP",          exactly(3),  aof_flush_sleep  ),
     ("CONFIG-REWRITE-FORCE-ALL", exactly(2),  rewrite_all      ),
     ("DIGEST",                   exactly(2),  digest::digest   ),
     ("DIGEST-VALUE",             at_least(2), digest::digest_value),
@@ -41,7 +42,9 @@ const TOPICS: &[(&str, Arity, Handler)] = &[
     ("PROTOCOL",                 exactly(3),  protocol         ),
     ("QUICKLIST-PACKED-THRESHOLD", exactly(3), packed_threshold),
     ("RELOAD",                   at_least(2), reload           ),
+    ("SEGFAULT",                 exactly(2),  segfault         ),
     ("SET-ACTIVE-EXPIRE",        exactly(3),  set_active_expire),
+    ("SET-SKIP-CHECKSUM-VALIDATION", exactly(3), skip_checksum ),
     ("SLEEP",                    exactly(3),  sleep            ),
 ];
 
@@ -81,6 +84,14 @@ fn help(call: &mut Call<'_, '_>) -> Done {
     Ok(())
 }
 
+/// DEBUG AOF-FLUSH-SLEEP microseconds: each write to the append-only file is put off.
+fn aof_flush_sleep(call: &mut Call<'_, '_>) -> Done {
+    let us = u64::try_from(call.args.int(2).unwrap_or(0)).unwrap_or(0);
+    call.server.persist.aof.figures.flush_sleep_us.store(us, std::sync::atomic::Ordering::Relaxed);
+    call.reply.ok();
+    Ok(())
+}
+
 /// DEBUG CONFIG-REWRITE-FORCE-ALL
 fn rewrite_all(call: &mut Call<'_, '_>) -> Done {
     rewrite_file(call.server, Extent::All)?;
@@ -103,6 +114,21 @@ fn log(call: &mut Call<'_, '_>) -> Done {
 /// DEBUG PANIC: a command that is broken. The client gets an error, and the server goes on.
 fn panic(_: &mut Call<'_, '_>) -> Done {
     panic!("DEBUG PANIC");
+}
+
+/// DEBUG SEGFAULT: ends the process as a bug in unsafe code would.
+fn segfault(_: &mut Call<'_, '_>) -> Done {
+    // SAFETY: sends a signal to this thread.
+    unsafe { libc::raise(libc::SIGSEGV) };
+    Ok(())
+}
+
+/// DEBUG SET-SKIP-CHECKSUM-VALIDATION 0 | 1: RESTORE then takes payloads whose checksum is wrong.
+fn skip_checksum(call: &mut Call<'_, '_>) -> Done {
+    let skips = call.args.int(2).unwrap_or(0) != 0;
+    call.server.change_settings(|settings| Ok::<_, Error>(settings.with_skipped_checksums(skips)))?;
+    call.reply.ok();
+    Ok(())
 }
 
 /// DEBUG QUICKLIST-PACKED-THRESHOLD size

@@ -17,6 +17,7 @@ use crate::error::{Done, Error};
 use crate::long::Work;
 use crate::reply::Reply;
 use crate::serial::{self, Formed, Value};
+use crate::server::Server;
 
 #[rustfmt::skip]
 pub(crate) const COMMANDS: &[Command] = &[
@@ -107,12 +108,12 @@ fn restore(call: &mut Call<'_, '_>) -> Done {
     let payload = call.args.at(3);
     let (settings, now) = (call.settings.clone(), call.now_ms());
     if !call.is_long(payload.len() / BYTES_PER_ELEMENT) {
-        let value = read_payload(payload, &settings, &call.held.keyspace().hasher, now)?;
+        let value = read_payload(payload, &settings, call.server, now)?;
         return store(call, options, value);
     }
     let server = Arc::clone(call.server);
     call.go_long(Work::writes_arguments(
-        move |args| read_payload(args.at(3), &settings, &server.keyspace.hasher, now),
+        move |args| read_payload(args.at(3), &settings, &server, now),
         |_| true, // it depends on no key
         move |call, value| {
             refuse_to_overwrite(call, options)?;
@@ -131,14 +132,41 @@ fn refuse_to_overwrite(call: &mut Call<'_, '_>, options: Options) -> Done {
 fn read_payload(
     payload: &[u8],
     settings: &crate::config::Settings,
-    hasher: &evenkeel_store::Hasher,
+    server: &Server,
     now: Millis,
 ) -> Result<Formed, Error> {
-    let mut decoder =
-        dump::open(payload).map_err(|_| Error::text("ERR DUMP payload version or checksum are wrong"))?;
-    let value = serial::read(&mut decoder, settings, hasher, now);
+    let opened = if settings.skips_checksums { dump::open_unchecked(payload) } else { dump::open(payload) };
+    let mut decoder = opened.map_err(|_| Error::text("ERR DUMP payload version or checksum are wrong"))?;
+    let value = serial::read(&mut decoder, settings, &server.keyspace.hasher, now);
     let value = value.and_then(|value| decoder.finish().map(|()| value));
-    value.map_err(|_| Error::text("ERR Bad data format"))
+    value.map_err(|error| {
+        let form = form_of(payload.first().copied());
+        server.log.verbose(format!("RESTORE: {form} integrity check failed: {error}"));
+        Error::text("ERR Bad data format")
+    })
+}
+
+/// What a type's number says of the form that a payload has.
+fn form_of(kind: Option<u8>) -> &'static str {
+    match kind {
+        Some(0) => "String",
+        Some(1) => "List",
+        Some(2) => "Set",
+        Some(3 | 5) => "Zset",
+        Some(4 | 22..=25) => "Hash",
+        Some(9) => "Zipmap",
+        Some(10) => "List ziplist",
+        Some(11) => "Intset",
+        Some(12) => "Zset ziplist",
+        Some(13) => "Hash ziplist",
+        Some(14) => "Quicklist ziplist",
+        Some(15 | 19 | 21) => "Stream listpack",
+        Some(16) => "Hash listpack",
+        Some(17) => "Zset listpack",
+        Some(18) => "Quicklist listpack",
+        Some(20) => "Set listpack",
+        _ => "Payload",
+    }
 }
 
 fn store(call: &mut Call<'_, '_>, options: Options, value: Formed) -> Done {

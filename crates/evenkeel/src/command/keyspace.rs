@@ -10,6 +10,7 @@ use evenkeel_store::Kind;
 use super::{Args, Call, Command, Group, Keys, at_least, exactly, read, walk, whole, write};
 use crate::blocking::Mode;
 use crate::error::{Done, Error};
+use crate::persist::snapshot;
 use crate::pubsub::notices::GENERIC;
 
 const GROUP: Group = Group::Keyspace;
@@ -183,20 +184,22 @@ fn swapdb(call: &mut Call<'_, '_>) -> Done {
 /// FLUSHDB [ASYNC | SYNC]
 fn flushdb(call: &mut Call<'_, '_>) -> Done {
     let db = call.session.db as usize;
-    flush(call, db..db + 1)
+    flush(call, db..db + 1, false)
 }
 
 /// FLUSHALL [ASYNC | SYNC]
+///
+/// With save points, what was saved goes as well: a restart is not to bring it back.
 fn flushall(call: &mut Call<'_, '_>) -> Done {
     let databases = call.server.keyspace.databases();
     // A snapshot of what is gone is not worth finishing.
     call.server.persist.cancel_save();
-    flush(call, 0..databases)
+    flush(call, 0..databases, !call.settings.save.is_empty() && !call.session.replays)
 }
 
 /// Few keys are freed before the reply, unless that is not wanted: whoever then asks how much memory is used gets a true
 /// answer, but for large values. More of them, and those, would keep everybody waiting.
-fn flush(call: &mut Call<'_, '_>, databases: std::ops::Range<usize>) -> Done {
+fn flush(call: &mut Call<'_, '_>, databases: std::ops::Range<usize>, saves: bool) -> Done {
     /// At about 100 ns each, they take as long as a slice of background work may.
     const FREED_AT_ONCE: usize = 5_000;
     /// How often it is looked whether the rest has been.
@@ -218,16 +221,22 @@ fn flush(call: &mut Call<'_, '_>, databases: std::ops::Range<usize>) -> Done {
     // Where the next keys are likely to go.
     call.held.open(call.session.db as usize);
     let may_wait = call.mode == Mode::Direct && !call.session.replays;
-    if !asynchronous && may_wait && call.server.rubbish.is_flushing() {
-        // Others go on; who asked hears of it when the memory has been given back.
+    if may_wait && (saves || !asynchronous && call.server.rubbish.is_flushing()) {
+        // Others go on; who asked hears of it when the memory has been given back, and the snapshot is gone.
         let server = call.server.clone();
         return call.go_elsewhere(move |reply| {
-            while server.rubbish.is_flushing() && !server.stopping.load(Acquire) {
+            while !asynchronous && server.rubbish.is_flushing() && !server.stopping.load(Acquire) {
                 std::thread::sleep(LOOK);
+            }
+            if saves {
+                snapshot::renew(&server);
             }
             reply.ok();
             Ok(())
         });
+    }
+    if saves {
+        call.server.persist.schedule_save();
     }
     call.reply.ok();
     Ok(())

@@ -6,7 +6,7 @@ use super::{Call, Command, Flags, Group, at_least, exactly, session};
 use crate::blocking::Mode;
 use crate::error::{Done, Error};
 use crate::persist::end::{self, How};
-use crate::persist::{Cancelled, rewrite, snapshot};
+use crate::persist::{Cancelled, Job, rewrite, snapshot};
 
 /// What writes to disk and must not be part of what a client queues without thinking.
 const FOR_OPERATORS: Flags = Flags::ADMIN.with(Flags::NOSCRIPT).with(Flags::NO_DATA);
@@ -38,7 +38,7 @@ fn save(call: &mut Call<'_, '_>) -> Done {
 /// BGREWRITEAOF
 fn rewrite_aof(call: &mut Call<'_, '_>) -> Done {
     let running = call.server.persist.state().running;
-    if running.is_some_and(|running| running.is_rewrite) {
+    if running.is_some_and(|running| running.is(Job::Base)) {
         return Err(Error::text("ERR Background append only file rewriting already in progress"));
     }
     // A transaction holds what the snapshot has to wait for.
@@ -61,7 +61,7 @@ fn background_save(call: &mut Call<'_, '_>) -> Done {
         _ => return Err(Error::Syntax),
     };
     match call.server.persist.state().running {
-        Some(running) if !running.is_rewrite => {
+        Some(running) if running.is(Job::Snapshot) => {
             return Err(Error::text("ERR Background save already in progress"));
         }
         Some(_) if !schedule => {

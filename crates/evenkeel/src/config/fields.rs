@@ -84,6 +84,8 @@ pub(crate) struct Fields {
     pub(crate) list_max_listpack_size: i32,
     /// Bytes; zero: as the format has it. DEBUG sets it, no directive does.
     pub(crate) quicklist_packed_threshold: usize,
+    /// DEBUG SET-SKIP-CHECKSUM-VALIDATION: RESTORE does not look at the checksum.
+    pub(crate) skips_checksums: bool,
     pub(crate) list_compress_depth: u32,
     pub(crate) set_max_intset_entries: usize,
     pub(crate) set_max_listpack_entries: usize,
@@ -116,6 +118,8 @@ pub(crate) struct Fields {
     pub(crate) rdb_key_save_delay: i32,
     /// Megabytes a second that a snapshot may write; zero: as many as it can.
     pub(crate) snapshot_max_mbps: u32,
+    /// Bytes of entries that may wait for a snapshot's disk before the snapshot is given up.
+    pub(crate) snapshot_buffer_limit: u64,
     pub(crate) stop_writes_on_bgsave_error: bool,
     pub(crate) appendonly: bool,
     pub(crate) appendfsync: Fsync,

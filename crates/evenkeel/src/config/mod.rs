@@ -156,6 +156,13 @@ impl Settings {
         new
     }
 
+    /// The same, but for `skips_checksums`, which no directive sets.
+    pub(crate) fn with_skipped_checksums(&self, skips: bool) -> Settings {
+        let mut new = self.clone();
+        new.fields.skips_checksums = skips;
+        new
+    }
+
     fn check_change(&self, name: &[u8], word: &[u8], again: bool, local: bool) -> Result<(), SetError> {
         let unknown = || SetError::Unknown { name: String::from_utf8_lossy(name).into_owned() };
         let row = find_setting(name).ok_or_else(unknown)?;

@@ -103,6 +103,8 @@ pub(crate) struct Figures {
     pub(crate) longest_sync_us: AtomicU64,
     /// How often writers had to wait because too much of the log was not written.
     pub(crate) crowded: AtomicU64,
+    /// DEBUG AOF-FLUSH-SLEEP: how long each write is put off.
+    pub(crate) flush_sleep_us: AtomicU64,
     pub(crate) write_failed: AtomicBool,
     /// Why, for those who are refused.
     pub(crate) failure: Mutex<String>,
@@ -372,6 +374,10 @@ impl Writer {
     /// Writes what is in the buffer; `false`: not all of it could be.
     fn write(&mut self) -> bool {
         let figures = &self.server.persist.aof.figures;
+        let sleep_us = figures.flush_sleep_us.load(Relaxed);
+        if sleep_us > 0 && !self.buffer.is_empty() {
+            std::thread::sleep(Duration::from_micros(sleep_us));
+        }
         let began = Instant::now();
         while self.done < self.buffer.len() {
             match self.file.write(&self.buffer[self.done..]) {

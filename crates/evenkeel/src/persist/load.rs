@@ -38,6 +38,8 @@ pub(crate) struct Loading {
     pub(crate) keys: AtomicU64,
     /// Keys that had expired, and were left out.
     pub(crate) expired: AtomicU64,
+    /// Collections without elements, which old servers have written and which are no keys.
+    empty: AtomicU64,
 }
 
 /// What was loaded.
@@ -63,7 +65,7 @@ impl Loading {
     pub(crate) fn begin(&self, bytes: u64) {
         self.since_s.store(clock::unix_ms() / 1000, Relaxed);
         self.total_bytes.store(bytes, Relaxed);
-        for counter in [&self.loaded_bytes, &self.keys, &self.expired] {
+        for counter in [&self.loaded_bytes, &self.keys, &self.expired, &self.empty] {
             counter.store(0, Relaxed);
         }
     }
@@ -80,7 +82,11 @@ pub(crate) enum Ended {
 
 impl From<Failure> for Ended {
     fn from(failure: Failure) -> Ended {
-        Ended::Failed(failure.to_string())
+        let mark = match failure.error.reason {
+            Reason::Checksum => "RDB CRC error: ",
+            _ => "",
+        };
+        Ended::Failed(format!("{mark}{failure}"))
     }
 }
 
@@ -97,7 +103,6 @@ pub(crate) fn snapshot(server: &Arc<Server>) -> Result<Option<Loaded>, Ended> {
     server.persist.loading.begin(len);
     let began = Instant::now();
     let now = clock::unix_ms();
-    seats.iter_mut().for_each(|seat| seat.now_ms = now);
     // A replica keeps what has expired until its primary says that it goes.
     let expired_by = server.settings().replicaof.is_none().then_some(now);
     let how = How { expired_by, ..How::default() };
@@ -106,6 +111,13 @@ pub(crate) fn snapshot(server: &Arc<Server>) -> Result<Option<Loaded>, Ended> {
         Ok(loaded)
     });
     let loaded = whole.map_err(|ended| in_file(ended, &path))?;
+    let loading = &server.persist.loading;
+    server.log.notice(format!(
+        "Done loading RDB, keys loaded: {}, keys expired: {}, empty keys skipped: {}.",
+        loaded.keys,
+        loading.expired.load(Relaxed),
+        loading.empty.load(Relaxed)
+    ));
     server.log.notice(format!(
         "DB loaded from {}: {} keys, {} bytes, {:.3} seconds",
         path.display(),
@@ -167,6 +179,9 @@ pub(super) fn rdb<R: Read>(
     how: How,
 ) -> Result<(Loaded, FileReader<R>), Ended> {
     let settings = server.settings();
+    for seat in seats.iter_mut() {
+        (seat.now_ms, seat.played_ms) = (how.expired_by.unwrap_or(0), clock::unix_ms());
+    }
     let mut reader = FileReader::new(input, len, ReadLimits::default())?;
     if !settings.rdbchecksum {
         reader = reader.without_checksum();
@@ -346,7 +361,14 @@ impl Work<'_> {
         }
         let name = record.key.to_vec();
         let fields_by = self.how.expired_by.unwrap_or(0);
-        let formed = serial::build(record.object()?, self.settings, &keyspace.hasher, fields_by)?;
+        let formed = record
+            .object()
+            .and_then(|object| serial::build(object, self.settings, &keyspace.hasher, fields_by));
+        if let Err(Error { reason: Reason::Empty, .. }) = formed {
+            self.pass_empty(&name);
+            return Ok(());
+        }
+        let formed = formed?;
         if formed.is_nothing() {
             return Ok(());
         }
@@ -370,6 +392,15 @@ impl Work<'_> {
         keyspace.leave(seat);
         loading.keys.fetch_add(1, Relaxed);
         if is_new { Ok(()) } else { Err(Error { at, inside: None, reason: Reason::Duplicate }) }
+    }
+
+    fn pass_empty(&self, name: &[u8]) {
+        /// More of them are only counted.
+        const SHOWN: u64 = 10;
+        if self.server.persist.loading.empty.fetch_add(1, Relaxed) < SHOWN {
+            let name = name.escape_ascii();
+            self.server.log.notice(format!("skipping empty key: {name}"));
+        }
     }
 
     /// The bits of an entry for what a file says of its use.

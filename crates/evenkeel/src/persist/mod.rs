@@ -5,11 +5,13 @@
 //! ([`load`]). What they all say about themselves is in [`Persist`], for INFO and for those who wait.
 
 pub(crate) mod aof;
+pub(crate) mod bar;
 pub(crate) mod end;
 pub(crate) mod load;
+pub(crate) mod lock;
 mod pace;
 pub(crate) mod points;
-mod recorder;
+pub(crate) mod recorder;
 pub(crate) mod reload;
 pub(crate) mod replay;
 pub(crate) mod rewrite;
@@ -45,6 +47,7 @@ pub(crate) struct Persist {
     pub(crate) progress: Progress,
     pub(crate) loading: load::Loading,
     pub(crate) aof: aof::Aof,
+    pub(crate) locks: lock::Locks,
 }
 
 /// What is being done, and how it went before.
@@ -57,6 +60,8 @@ pub(crate) struct State {
     /// In a row.
     pub(crate) rewrites_failed: u64,
     pub(crate) last_rewrite_took_s: Option<u64>,
+    /// Bytes that writers copied meanwhile.
+    pub(crate) last_rewrite_copied: u64,
     pub(crate) last_rewrite_attempt_s: u64,
     /// BGSAVE SCHEDULE, while something else is being written.
     pub(crate) save_scheduled: bool,
@@ -65,6 +70,7 @@ pub(crate) struct State {
     pub(crate) last_save_s: u64,
     pub(crate) last_attempt_s: u64,
     pub(crate) last_took_s: Option<u64>,
+    pub(crate) last_copied: u64,
     pub(crate) last_ok: bool,
     /// Writes since the start, as the last good snapshot has them.
     pub(crate) dirty_at_save: u64,
@@ -78,14 +84,29 @@ pub(crate) enum Cancelled {
     Nothing,
 }
 
-/// A snapshot that is being taken.
+/// What is done one at a time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Job {
+    Snapshot,
+    /// A snapshot that is to be the base of an append-only file.
+    Base,
+    /// The log is being turned off, or read again.
+    Log,
+    /// A snapshot that goes to replicas.
+    Sync,
+}
+
+/// A job that is being done.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Running {
-    /// It is to be the base of an append-only file.
-    pub(crate) is_rewrite: bool,
-    /// It goes to replicas.
-    pub(crate) is_sync: bool,
+    pub(crate) job: Job,
     pub(crate) since_s: u64,
+}
+
+impl Running {
+    pub(crate) fn is(self, job: Job) -> bool {
+        self.job == job
+    }
 }
 
 /// How far a snapshot is.
@@ -96,6 +117,8 @@ pub(crate) struct Progress {
     pub(crate) bytes: AtomicU64,
     /// Parts in ten thousand of the walk.
     pub(crate) walked: AtomicU64,
+    /// How often a snapshot was lost because its disk was too slow, since the start.
+    pub(crate) overruns: AtomicU64,
 }
 
 /// What keeps commands from being run, as bits: looked at before every command, written nearly never.
@@ -194,12 +217,14 @@ impl Persist {
             rewrites: 0,
             rewrites_failed: 0,
             last_rewrite_took_s: None,
+            last_rewrite_copied: 0,
             last_rewrite_attempt_s: 0,
             save_scheduled: false,
             saves: 0,
             last_save_s: now_s,
             last_attempt_s: 0,
             last_took_s: None,
+            last_copied: 0,
             last_ok: true,
             dirty_at_save: 0,
         };
@@ -215,6 +240,7 @@ impl Persist {
             progress: Progress::default(),
             loading: load::Loading::default(),
             aof: aof::Aof::default(),
+            locks: lock::Locks::default(),
         }
     }
 
@@ -237,9 +263,21 @@ impl Persist {
         self.cancel(|_| true);
     }
 
-    /// Gives up the snapshot that is being taken, and one that is to come; not the base of an append-only file, or what goes to replicas.
+    /// Gives up the snapshot that is being taken, and one that is to come; not the base of an append-only file, or what goes
+    /// to replicas.
     pub(crate) fn cancel_save(&self) -> Cancelled {
-        self.cancel(|running| !running.is_rewrite && !running.is_sync)
+        self.cancel(|running| running.is(Job::Snapshot))
+    }
+
+    /// Gives up the base that is being written, and one that is to come; whether there was one.
+    pub(crate) fn cancel_rewrite(&self) -> bool {
+        let mut state = self.state.lock();
+        state.rewrite_scheduled = false;
+        let is_running = state.running.is_some_and(|running| running.is(Job::Base));
+        if is_running {
+            self.cancelled.store(true, Release);
+        }
+        is_running
     }
 
     fn cancel(&self, which: impl FnOnce(Running) -> bool) -> Cancelled {
@@ -252,18 +290,18 @@ impl Persist {
         if was_scheduled { Cancelled::Scheduled } else { Cancelled::Nothing }
     }
 
-    /// Claims that a snapshot is being taken; `false`: one is.
-    pub(crate) fn claim(&self, is_rewrite: bool) -> bool {
+    /// Claims that a job is being done; `false`: one is.
+    pub(crate) fn claim(&self, job: Job) -> bool {
         let mut state = self.state.lock();
         if state.running.is_some() {
             return false;
         }
         let now_s = crate::clock::unix_ms() / 1000;
-        state.running = Some(Running { is_rewrite, is_sync: false, since_s: now_s });
-        if is_rewrite {
-            (state.last_rewrite_attempt_s, state.rewrite_scheduled) = (now_s, false);
-        } else {
-            (state.last_attempt_s, state.save_scheduled) = (now_s, false);
+        state.running = Some(Running { job, since_s: now_s });
+        match job {
+            Job::Base => (state.last_rewrite_attempt_s, state.rewrite_scheduled) = (now_s, false),
+            Job::Snapshot => (state.last_attempt_s, state.save_scheduled) = (now_s, false),
+            Job::Log | Job::Sync => {}
         }
         self.cancelled.store(false, Release);
         true
@@ -276,7 +314,7 @@ impl Persist {
             return false;
         }
         let since_s = crate::clock::unix_ms() / 1000;
-        state.running = Some(Running { is_rewrite: false, is_sync: true, since_s });
+        state.running = Some(Running { job: Job::Sync, since_s });
         self.cancelled.store(false, Release);
         true
     }

@@ -1,4 +1,4 @@
-//! From entries to the records of an RDB file.
+//! From entries to what is written of them: the records of an RDB file, or commands.
 //!
 //! Small values are copied under their slot's lock and encoded afterwards; of large ones, a share is taken. So the lock
 //! is held for a copy, and compressing, checksums and the disk come later. What is encoded leaves in pieces, also in the
@@ -9,29 +9,64 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-use evenkeel_rdb::file::{About, Access, FileWriter};
-use evenkeel_rdb::{Encoder, Item, Out, Version};
+use evenkeel_rdb::file::{About, Access};
 use evenkeel_store::evict::{idle_ms, lfu_counter};
 use evenkeel_store::snapshot::Sink;
 use evenkeel_store::{Millis, View, memory};
 
 use super::Progress;
 use crate::config::{Policy, Settings};
-use crate::serial::{self, Value};
+use crate::replication::link::Position;
+use crate::serial::Value;
+
+mod commands;
+mod records;
+
+pub(super) use commands::Commands;
+pub(crate) use records::Records;
 
 /// Bytes that are handed to the file at once.
 const PIECE: usize = 64 * 1024;
 
+/// Keys and keys with a deadline of each database; `None`: it is empty.
+pub(crate) type Sizes = Vec<Option<(u64, u64)>>;
+
+/// What is written of each key, and where it goes. After an error, whatever comes is dropped.
+pub(crate) trait Form {
+    /// What is left when all has been written.
+    type Whole;
+
+    /// Which point of a replication stream it is at; comes before all else.
+    fn position(&mut self, position: &Position) -> io::Result<()>;
+
+    /// Comes before all keys.
+    fn begin(&mut self, sizes: Sizes);
+
+    fn key(&mut self, db: u32, key: &[u8], about: &About, value: Taken<'_>);
+
+    /// What has gone wrong, if anything; the rest of the snapshot is lost then.
+    fn error(&mut self) -> Option<&io::Error>;
+
+    /// Bytes that have gone to the file.
+    fn written(&mut self) -> u64;
+
+    fn finish(self) -> io::Result<Self::Whole>;
+}
+
+/// A value that nobody changes any more.
+#[derive(Clone, Copy)]
+pub(crate) enum Taken<'v> {
+    /// A string.
+    Flat(&'v [u8]),
+    Other(&'v Value),
+}
+
 /// See the module's text.
-pub(super) struct Recorder<'a, W: io::Write> {
-    encoder: Encoder<Body<W>>,
+pub(super) struct Recorder<'a, F: Form> {
+    form: F,
     settings: Arc<Settings>,
     progress: &'a Progress,
     now_ms: Millis,
-    /// The database of the record before.
-    db: Option<u32>,
-    /// Keys and keys with a deadline of each database that was there, told once.
-    sizes: Vec<Option<(u64, u64)>>,
     /// What was shared under a lock and is still to be encoded, and the bytes of it that were copied.
     shared: Vec<Shared>,
     bytes: Vec<u8>,
@@ -50,56 +85,16 @@ enum Content {
     Other(Value),
 }
 
-/// Where encoded bytes gather before they go to the file. After an error, whatever comes is dropped.
-struct Body<W: io::Write> {
-    file: FileWriter<W>,
-    piece: Vec<u8>,
-    error: Option<io::Error>,
-}
-
-impl<W: io::Write> Out for Body<W> {
-    #[inline]
-    fn put(&mut self, bytes: &[u8]) {
-        self.piece.extend_from_slice(bytes);
-        if self.piece.len() >= PIECE {
-            self.flush();
-        }
-    }
-}
-
-impl<W: io::Write> Body<W> {
-    #[cold]
-    fn flush(&mut self) {
-        let piece = &self.piece;
-        self.error = self.error.take().or_else(|| self.file.append(piece, Version::V10).err());
-        self.piece.clear();
-    }
-
-    /// Does something with the file, once all that was encoded before is in it.
-    fn on_file(&mut self, f: impl FnOnce(&mut FileWriter<W>) -> io::Result<()>) {
-        self.flush();
-        if self.error.is_none() {
-            self.error = f(&mut self.file).err();
-        }
-    }
-}
-
-impl<'a, W: io::Write> Recorder<'a, W> {
-    /// `sizes`: keys and keys with a deadline of each database.
+impl<'a, F: Form> Recorder<'a, F> {
     pub(super) fn new(
-        file: FileWriter<W>,
+        mut form: F,
         settings: Arc<Settings>,
         progress: &'a Progress,
         now_ms: Millis,
-        sizes: Vec<Option<(u64, u64)>>,
-    ) -> Recorder<'a, W> {
-        let body = Body { file, piece: Vec::with_capacity(PIECE + PIECE / 4), error: None };
-        let mut encoder = Encoder::new(body, Version::V10);
-        if !settings.rdbcompression {
-            encoder = encoder.without_compression();
-        }
-        let (shared, bytes) = (Vec::new(), Vec::new());
-        Recorder { encoder, settings, progress, now_ms, db: None, sizes, shared, bytes }
+        sizes: Sizes,
+    ) -> Recorder<'a, F> {
+        form.begin(sizes);
+        Recorder { form, settings, progress, now_ms, shared: Vec::new(), bytes: Vec::new() }
     }
 
     /// Encodes what was shared.
@@ -111,46 +106,35 @@ impl<'a, W: io::Write> Recorder<'a, W> {
         let mut shared = std::mem::take(&mut self.shared);
         let bytes = std::mem::take(&mut self.bytes);
         for Shared { db, key, about, value } in shared.drain(..) {
-            self.begin(db, &bytes[key], &about);
-            match value {
-                Content::Flat(range) => self.encoder.string(Item::Bytes(&bytes[range])),
-                Content::Other(value) => serial::record(&value, &self.settings, &mut self.encoder),
-            }
+            let value = match &value {
+                Content::Flat(range) => Taken::Flat(&bytes[range.clone()]),
+                Content::Other(value) => Taken::Other(value),
+            };
+            self.put(db, &bytes[key], &about, value);
         }
         (self.shared, self.bytes) = (shared, bytes);
         self.bytes.clear();
-        self.progress.bytes.store(self.encoder.out().file.written(), Relaxed);
+        self.progress.bytes.store(self.form.written(), Relaxed);
     }
 
     /// What has gone wrong, if anything; the rest of the snapshot is lost then.
     pub(super) fn error(&mut self) -> Option<&io::Error> {
-        self.encoder.out().error.as_ref()
+        self.form.error()
     }
 
     /// Bytes that have gone to the file.
     pub(super) fn written(&mut self) -> u64 {
-        self.encoder.out().file.written()
+        self.form.written()
     }
 
     /// The file, once all is in it.
-    pub(super) fn finish(mut self) -> io::Result<FileWriter<W>> {
+    pub(super) fn finish(mut self) -> io::Result<F::Whole> {
         self.encode_shared();
-        let highest = self.encoder.highest();
-        let mut body = self.encoder.into_out();
-        body.on_file(|file| file.append(&[], highest));
-        body.error.map_or(Ok(body.file), Err)
+        self.form.finish()
     }
 
-    fn begin(&mut self, db: u32, key: &[u8], about: &About) {
-        if self.db != Some(db) {
-            self.db = Some(db);
-            let sizes = self.sizes.get_mut(db as usize).and_then(Option::take);
-            self.encoder.out().on_file(|file| {
-                file.database(u64::from(db))?;
-                sizes.map_or(Ok(()), |(keys, expiring)| file.sizes(keys, expiring))
-            });
-        }
-        self.encoder.record(Item::Bytes(key), about);
+    fn put(&mut self, db: u32, key: &[u8], about: &About, value: Taken<'_>) {
+        self.form.key(db, key, about, value);
         self.progress.keys.fetch_add(1, Relaxed);
     }
 
@@ -174,7 +158,7 @@ impl<'a, W: io::Write> Recorder<'a, W> {
     }
 }
 
-impl<W: io::Write> Sink for Recorder<'_, W> {
+impl<F: Form> Sink for Recorder<'_, F> {
     fn take(&mut self, db: u32, view: View<'_>) {
         memory::aside(|| self.write(db, view));
     }
@@ -184,13 +168,12 @@ impl<W: io::Write> Sink for Recorder<'_, W> {
     }
 }
 
-impl<W: io::Write> Recorder<'_, W> {
+impl<F: Form> Recorder<'_, F> {
     fn write(&mut self, db: u32, view: View<'_>) {
         let about = self.about(view);
-        self.begin(db, view.key(), &about);
         match view.flat() {
-            Some(bytes) => self.encoder.string(Item::Bytes(bytes)),
-            None => serial::record(&Value::of(view), &self.settings, &mut self.encoder),
+            Some(bytes) => self.put(db, view.key(), &about, Taken::Flat(bytes)),
+            None => self.put(db, view.key(), &about, Taken::Other(&Value::of(view))),
         }
     }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::load::{self, Ended};
-use super::{replay, rewrite, snapshot};
+use super::{Job, replay, rewrite, snapshot};
 use crate::clock;
 use crate::server::Server;
 
@@ -34,11 +34,11 @@ fn while_all_wait(server: &Arc<Server>, load: impl FnOnce() -> Result<(), String
     done
 }
 
-/// What is run again must not be logged again, so the log is turned off meanwhile. It counts as a rewrite, lest somebody
-/// turn it on.
+/// What is run again must not be logged again, so the log is turned off meanwhile. Nobody else may turn it on or off
+/// meanwhile.
 fn replay_log(server: &Arc<Server>) -> Result<(), String> {
     let persist = &server.persist;
-    while !persist.claim(true) {
+    while !persist.claim(Job::Log) {
         persist.wait_until_idle();
     }
     let was_on = persist.aof.is_on();

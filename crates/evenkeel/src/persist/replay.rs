@@ -13,7 +13,9 @@ use evenkeel_rdb::aof::{Command, Commands, Directory, Found, Part, Record, holds
 use super::load::{self, Ended, How, in_file};
 use super::rewrite;
 use crate::clients::ClientInfo;
+use crate::clock;
 use crate::command::args::OwnedArgs;
+use crate::command::table::table;
 use crate::dispatch::{Executor, Outcome};
 use crate::reply::Reply;
 use crate::server::Server;
@@ -113,8 +115,9 @@ impl Player<'_> {
         fault: &dyn std::fmt::Display,
     ) -> Result<(), Ended> {
         if !is_torn || !part.last || !self.server.settings().aof_load_truncated {
+            let what = if is_torn { "Unexpected end of file" } else { "Bad file format" };
             let hint = "'evenkeel check DIR' says what is whole, and with --fix cuts off the rest";
-            return Err(Ended::Failed(format!("{fault}. {hint}")));
+            return Err(Ended::Failed(format!("{what} reading the append only file: {fault}. {hint}")));
         }
         // What stands behind the last whole command, of a transaction that never ended too, did not take place.
         self.session.discard();
@@ -127,13 +130,14 @@ impl Player<'_> {
     }
 
     fn run(&mut self, command: &Command<'_>) -> Result<(), Ended> {
-        self.commands += 1;
         if self.commands.is_multiple_of(LOOK_EVERY) {
+            self.executor.seat.played_ms = clock::unix_ms();
             self.server.persist.loading.loaded_bytes.store(self.loaded + command.at(), Relaxed);
             if self.server.stopping.load(Acquire) {
                 return Err(Ended::Stopped);
             }
         }
+        self.commands += 1;
         let args = OwnedArgs::new(command.args());
         self.executor.seat.now_ms = 0;
         let keyspace = &self.server.keyspace;
@@ -148,7 +152,11 @@ impl Player<'_> {
         if failed {
             let name = String::from_utf8_lossy(command.name()).into_owned();
             let said = String::from_utf8_lossy(self.reply.plain().unwrap_or_default()).trim_end().to_owned();
-            return Err(Ended::Failed(format!("at byte {}: {name} cannot be run: {said}", command.at())));
+            let at = command.at();
+            return Err(Ended::Failed(match table().find(command.name()) {
+                Some(_) => format!("at byte {at}: {name} cannot be run: {said}"),
+                None => format!("Unknown command '{name}' reading the append only file at byte {at}"),
+            }));
         }
         self.reply.clear();
         Ok(())

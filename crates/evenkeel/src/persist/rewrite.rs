@@ -9,8 +9,11 @@ use std::time::Instant;
 
 use evenkeel_rdb::Version;
 use evenkeel_rdb::aof::{Directory, Since};
+use evenkeel_store::Held;
 
-use super::{aof, snapshot};
+use super::lock::What;
+use super::recorder::{Commands, Records};
+use super::{Job, aof, snapshot};
 use crate::clock;
 use crate::config::Settings;
 use crate::server::Server;
@@ -27,7 +30,7 @@ enum Log {
 
 /// Begins a rewrite on a thread of its own; `false`: a snapshot is being taken.
 pub(crate) fn begin(server: &Arc<Server>) -> bool {
-    if !server.persist.claim(true) {
+    if !server.persist.claim(Job::Base) {
         return false;
     }
     let on_thread = server.clone();
@@ -43,8 +46,20 @@ pub(crate) fn begin(server: &Arc<Server>) -> bool {
 pub(crate) fn follow_soon(server: &Arc<Server>) {
     let (wanted, is_on) = (server.settings().appendonly, server.persist.aof.is_on());
     if wanted && !is_on {
-        begin(server); // or when the snapshot that is being taken has ended
-    } else if !wanted && is_on && server.persist.claim(true) {
+        // The base that is being written may be the one that is wanted.
+        let is_busy = |job| server.persist.state().running.is_some_and(|running| running.is(job));
+        if !begin(server) && !is_busy(Job::Base) {
+            server.persist.schedule_rewrite();
+        }
+        return;
+    }
+    if wanted || !is_on {
+        return;
+    }
+    if server.persist.cancel_rewrite() {
+        server.log.notice("Killing running AOF rewrite child: the append-only file is being turned off.");
+    }
+    if server.persist.claim(Job::Log) {
         let on_thread = server.clone();
         let thread = std::thread::Builder::new().name("aof-off".into());
         let spawned = thread.spawn(move || {
@@ -73,7 +88,7 @@ pub(crate) fn turn_off(server: &Server) {
 }
 
 /// Does something with everything held.
-pub(crate) fn with_all_held<R>(server: &Server, f: impl FnOnce(&mut evenkeel_store::Held<'_>) -> R) -> R {
+pub(crate) fn with_all_held<R>(server: &Server, f: impl FnOnce(&mut Held<'_>) -> R) -> R {
     let (mut seat, keyspace) = (server.persist.seat.lock(), &server.keyspace);
     keyspace.enter(&mut seat);
     let result = f(&mut keyspace.hold_all(&mut seat));
@@ -86,7 +101,7 @@ pub(crate) fn with_all_held<R>(server: &Server, f: impl FnOnce(&mut evenkeel_sto
 pub(crate) fn go_on(server: &Arc<Server>, mut directory: Directory, found: bool) -> Result<(), String> {
     if !found {
         *server.persist.aof.directory.lock() = Some(directory);
-        let begun = server.persist.claim(true) && run(server);
+        let begun = server.persist.claim(Job::Base) && run(server);
         return begun
             .then_some(())
             .ok_or("the base of the append-only file cannot be written, see above".into());
@@ -135,11 +150,12 @@ fn end(server: &Server, written: Result<(), String>) -> bool {
     }
     let mut state = server.persist.state.lock();
     let running = state.running.take().expect("it was claimed");
+    state.last_rewrite_copied = server.keyspace.copied_for_snapshot() as u64;
     state.last_rewrite_took_s = Some((clock::unix_ms() / 1000).saturating_sub(running.since_s));
     if ok {
         state.rewrites += 1;
         state.rewrites_failed = 0;
-    } else {
+    } else if !server.persist.is_cancelled() {
         state.rewrites_failed += 1;
     }
     drop(state);
@@ -150,6 +166,7 @@ fn end(server: &Server, written: Result<(), String>) -> bool {
 fn write(server: &Arc<Server>) -> Result<(), String> {
     let (settings, aof) = (server.settings(), &server.persist.aof);
     let say = |error: &dyn std::fmt::Display| error.to_string();
+    hold(server, &settings).map_err(|error| say(&error))?;
     let (draft, log) = {
         let mut directory = aof.directory.lock();
         let directory = match &mut *directory {
@@ -168,20 +185,25 @@ fn write(server: &Arc<Server>) -> Result<(), String> {
     write_base(server, &settings, &draft, log).map_err(|error| say(&error))
 }
 
+/// Makes sure that no other server appends to the same files. Several may share the folder.
+pub(crate) fn hold(server: &Server, settings: &Settings) -> io::Result<()> {
+    let name = settings.appenddirname.join(&settings.appendfilename);
+    server.persist.locks.hold(What::Log, &settings.dir, &name)
+}
+
 pub(crate) fn open(settings: &Settings) -> Result<Directory, evenkeel_rdb::aof::Error> {
     Directory::open(&settings.dir, settings.appenddirname.as_os_str(), settings.appendfilename.as_os_str())
 }
 
 fn write_base(server: &Arc<Server>, settings: &Arc<Settings>, draft: &File, log: Log) -> io::Result<()> {
     let aof = &server.persist.aof;
-    let file = snapshot::open(draft, settings, Version::V10, true)?;
     let (before, mut started, mut last) = (aof.switches(), Ok(()), 0);
     let since = match log {
         Log::GoesOn => None,
         Log::Begins(_) => Some(Since::Draft),
         Log::None => Some(Since::Number(u64::MAX)),
     };
-    let file = snapshot::take(server, settings, file, Some(draft), |held| {
+    let at_start = |held: &mut Held<'_>| {
         match log {
             Log::GoesOn => {
                 last = held.keyspace().journal.last();
@@ -196,9 +218,16 @@ fn write_base(server: &Arc<Server>, settings: &Arc<Settings>, draft: &File, log:
             Log::None => {}
         }
         None
-    })?;
+    };
+    let is_snapshot = settings.aof_use_rdb_preamble;
+    let len = if is_snapshot {
+        let records = Records::new(snapshot::open(draft, settings, Version::V10, true)?, settings.clone());
+        snapshot::finish(snapshot::take(server, settings, records, Some(draft), at_start)?, draft)?
+    } else {
+        let second = settings.aof_timestamp_enabled.then(|| clock::unix_ms() / 1000);
+        snapshot::take(server, settings, Commands::new(draft, second), Some(draft), at_start)?
+    };
     started?;
-    let len = snapshot::finish(file, draft)?;
     draft.sync_all()?;
     let since = match since {
         Some(since) => since,
@@ -208,7 +237,7 @@ fn write_base(server: &Arc<Server>, settings: &Arc<Settings>, draft: &File, log:
     };
     let mut directory = aof.directory.lock();
     let directory = directory.as_mut().expect("the draft was made in it");
-    directory.install(true, since).map_err(|error| io::Error::other(error.to_string()))?;
+    directory.install(is_snapshot, since).map_err(|error| io::Error::other(error.to_string()))?;
     aof.note_base(last);
     if !settings.aof_disable_auto_gc
         && let Err(error) = directory.remove_history()

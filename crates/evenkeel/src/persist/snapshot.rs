@@ -13,13 +13,14 @@ use std::sync::atomic::Ordering::*;
 use std::time::{Duration, Instant};
 
 use evenkeel_rdb::Version;
-use evenkeel_rdb::file::{FileWriter, Finished, Origin, Replication};
+use evenkeel_rdb::file::{FileWriter, Finished, Origin};
 use evenkeel_store::snapshot::Walk;
 use evenkeel_store::{Held, Seat, memory};
 
-use super::Progress;
+use super::lock::What;
 use super::pace::{NAP_MAX, Pace, Paced};
-use super::recorder::Recorder;
+use super::recorder::{Form, Recorder, Records, Sizes};
+use super::{Job, Progress};
 use crate::clock;
 use crate::config::Settings;
 use crate::replication::link::Position;
@@ -37,7 +38,7 @@ pub(crate) struct Busy;
 
 /// Begins a snapshot into the configured file.
 pub(crate) fn begin(server: &Arc<Server>) -> Result<(), Busy> {
-    if !server.persist.claim(false) {
+    if !server.persist.claim(Job::Snapshot) {
         return Err(Busy);
     }
     let on_thread = server.clone();
@@ -52,10 +53,24 @@ pub(crate) fn begin(server: &Arc<Server>) -> Result<(), Busy> {
 
 /// Takes a snapshot on this thread, once the one that is being taken has ended; whether that went well.
 pub(crate) fn save(server: &Arc<Server>) -> bool {
-    while !server.persist.claim(false) {
+    while !server.persist.claim(Job::Snapshot) {
         server.persist.wait_until_idle();
     }
     run(server)
+}
+
+/// Takes a snapshot on this thread, or, while a base is being written, as soon as that has ended.
+pub(crate) fn renew(server: &Arc<Server>) {
+    loop {
+        if server.persist.claim(Job::Snapshot) {
+            run(server);
+            return;
+        }
+        if server.persist.state().running.is_some_and(|running| running.is(Job::Base)) {
+            return server.persist.schedule_save();
+        }
+        server.persist.wait_until_idle();
+    }
 }
 
 fn run(server: &Arc<Server>) -> bool {
@@ -85,6 +100,7 @@ fn end(server: &Server, dirty: Option<u64>) {
     let mut state = server.persist.state.lock();
     let running = state.running.take().expect("it was begun");
     state.last_took_s = Some(now_s.saturating_sub(running.since_s));
+    state.last_copied = server.keyspace.copied_for_snapshot() as u64;
     if let Some(dirty) = dirty {
         state.saves += 1;
         state.last_save_s = now_s;
@@ -107,10 +123,12 @@ struct Taken {
 
 fn write_file(server: &Arc<Server>, settings: &Arc<Settings>, path: &Path) -> io::Result<Taken> {
     let began = Instant::now();
+    server.persist.locks.hold(What::Snapshot, &settings.dir, &settings.dbfilename)?;
     let beside = Beside::create(path)?;
     let file = open(&beside.file, settings, Version::V10, false)?;
     let mut dirty = 0;
-    let file = take(server, settings, file, Some(&beside.file), |held| {
+    let records = Records::new(file, settings.clone());
+    let file = take(server, settings, records, Some(&beside.file), |held| {
         dirty = held.keyspace().total().dirty;
         server.replication.link.position(server)
     })?;
@@ -148,25 +166,26 @@ pub(crate) fn finish(file: FileWriter<&File>, mut disk: &File) -> io::Result<u64
     Ok(len)
 }
 
-/// Takes a snapshot into a file whose beginning has been written. `at_start` is called with everything held at the moment
-/// that the snapshot is of, and says which point of a replication stream that is. `disk`: where it goes, if that is a disk.
-pub(crate) fn take<W: Write>(
+/// Takes a snapshot, of which `form` says what becomes of it. `at_start` is called with everything held at the moment that
+/// the snapshot is of, and says which point of a replication stream that is. `disk`: what the form writes to in the end, if
+/// that is a disk.
+pub(crate) fn take<F: Form>(
     server: &Arc<Server>,
     settings: &Arc<Settings>,
-    mut file: FileWriter<W>,
+    mut form: F,
     disk: Option<&File>,
     at_start: impl FnOnce(&mut Held<'_>) -> Option<Position>,
-) -> io::Result<FileWriter<W>> {
+) -> io::Result<F::Whole> {
     let mut seat = server.persist.seat.lock();
     let (keyspace, progress) = (&server.keyspace, &server.persist.progress);
     seat.now_ms = clock::unix_ms();
-    let (mut walk, sizes, position) = begin_walk(server, &mut seat, at_start);
-    let told = position.map_or(Ok(()), |Position { id, offset, db }| {
-        file.replication(&Replication { database: db.into(), id: &id, offset })
-    });
+    // Replicas are given up by who feeds them.
+    let waiting_max = disk.map_or(usize::MAX, |_| settings.snapshot_buffer_limit as usize);
+    let (mut walk, sizes, position) = begin_walk(server, waiting_max, &mut seat, at_start);
+    let told = position.map_or(Ok(()), |position| form.position(&position));
     progress.begin(sizes.iter().flatten().map(|(keys, _)| keys).sum());
     let now_ms = seat.now_ms;
-    let recorder = || Recorder::new(file, settings.clone(), progress, now_ms, sizes);
+    let recorder = || Recorder::new(form, settings.clone(), progress, now_ms, sizes);
     let mut recorder = Paced::new(memory::aside(recorder), Pace::new(settings), keyspace, progress);
     // It goes to its end even if nobody wants it any more: the epoch of all entries must be the same again.
     let (mut cause, mut synced) = (told.err(), 0);
@@ -198,7 +217,9 @@ pub(crate) fn take<W: Write>(
             start_writeback(disk, synced, written);
             synced = written;
         }
-        if server.persist.is_cancelled() {
+        if walk.is_lost(keyspace) {
+            cause = Some(overrun(server, settings));
+        } else if server.persist.is_cancelled() {
             cause = Some(io::Error::other("it was cancelled"));
         } else if let Some(error) = recorder.sink.error() {
             cause = Some(io::Error::new(error.kind(), error.to_string()));
@@ -207,8 +228,12 @@ pub(crate) fn take<W: Write>(
     keyspace.enter(&mut seat);
     let rest = keyspace.hold_all(&mut seat).end_snapshot(walk);
     keyspace.leave(&mut seat);
+    if cause.is_none() && rest.is_lost() {
+        cause = Some(overrun(server, settings));
+    }
     let finished = match cause {
         Some(error) => {
+            rest.finish(keyspace, &mut Nowhere);
             memory::aside(|| drop(recorder));
             Err(error)
         }
@@ -221,11 +246,20 @@ pub(crate) fn take<W: Write>(
     finished
 }
 
-/// Keys and keys with a deadline of each database that has any.
-type Sizes = Vec<Option<(u64, u64)>>;
+/// Why a snapshot is lost whose file takes less than writers hand over.
+#[cold]
+fn overrun(server: &Server, settings: &Settings) -> io::Error {
+    server.persist.progress.overruns.fetch_add(1, Relaxed);
+    io::Error::other(format!(
+        "more than {} bytes of what was overwritten meanwhile waited for the disk (snapshot-buffer-limit), which is too slow or \
+         hangs",
+        settings.snapshot_buffer_limit
+    ))
+}
 
 fn begin_walk(
     server: &Server,
+    waiting_max: usize,
     seat: &mut Seat,
     at_start: impl FnOnce(&mut Held<'_>) -> Option<Position>,
 ) -> (Walk, Sizes, Option<Position>) {
@@ -238,7 +272,7 @@ fn begin_walk(
     });
     let sizes = sizes.collect();
     let position = at_start(&mut held);
-    let walk = held.begin_snapshot();
+    let walk = held.begin_snapshot(waiting_max);
     drop(held);
     keyspace.leave(seat);
     (walk, sizes, position)

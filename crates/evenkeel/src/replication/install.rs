@@ -286,7 +286,7 @@ struct Quiet<'a>(&'a Arc<Server>);
 impl<'a> Quiet<'a> {
     fn begin(server: &'a Arc<Server>, generation: u64) -> Result<Quiet<'a>, Ended> {
         let persist = &server.persist;
-        while !persist.claim(true) {
+        while !persist.claim(crate::persist::Job::Log) {
             persist.cancel_all();
             persist.wait_until_idle();
             if server.stopping.load(Acquire) || server.replication.link.generation() != generation {

@@ -23,6 +23,7 @@ use evenkeel_store::Held;
 use super::link::Position;
 use super::pipe::{Inlet, Pipe};
 use crate::config::Settings;
+use crate::persist::recorder::Records;
 use crate::persist::{rewrite, snapshot};
 use crate::server::{Server, random_hex};
 
@@ -98,7 +99,7 @@ fn send_as_taken(server: &Arc<Server>, pipe: &Arc<Pipe>) -> io::Result<u64> {
     let expected = now_needed(server);
     let file = snapshot::open(inlet, &settings, expected, false)?;
     let mut needed = expected;
-    let file = snapshot::take(server, &settings, file, None, |held| {
+    let file = snapshot::take(server, &settings, Records::new(file, settings.clone()), None, |held| {
         needed = version(server, held);
         begin_stream(server, held)
     })?;
@@ -123,7 +124,10 @@ fn send_from_file(server: &Arc<Server>, pipe: &Arc<Pipe>) -> io::Result<u64> {
     let settings = server.settings();
     let disk = nameless(&settings)?;
     let file = snapshot::open(&disk, &settings, Version::V10, false)?;
-    let file = snapshot::take(server, &settings, file, Some(&disk), |held| begin_stream(server, held))?;
+    let file =
+        snapshot::take(server, &settings, Records::new(file, settings.clone()), Some(&disk), |held| {
+            begin_stream(server, held)
+        })?;
     let len = snapshot::finish(file, &disk)?;
     let mut inlet = Inlet(pipe.clone());
     inlet.write_all(format!("${len}\r\n").as_bytes())?;

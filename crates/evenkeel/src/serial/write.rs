@@ -1,7 +1,7 @@
 //! From the store to bytes.
 
 use evenkeel_rdb::{
-    Consumer, Encoder, Group, HashWriter, Id, Info, Item, Limits, NodeLimits, Out, Pending, Version, dump,
+    Encoder, GroupsWriter, HashWriter, Id, Info, Item, Limits, NodeCount, NodeLimits, Out, Version, dump,
 };
 use evenkeel_store::collection::stream::{self, StreamId};
 use evenkeel_store::collection::{Hash, List, Set, Stream, ZSet};
@@ -63,12 +63,25 @@ fn write(value: &Value, settings: &Settings, encoder: &mut Encoder<impl Out>) {
     }
 }
 
+/// Lists and streams begin with their number of nodes. The nodes of values up to this size wait in memory until they have
+/// been counted; larger ones are gone through twice.
+const WAITING_BYTES_MAX: usize = 64 * 1024;
+
 fn write_list(list: &List, settings: &Settings, encoder: &mut Encoder<impl Out>) {
-    let mut writer = encoder.list(list_limits(settings.list_max_listpack_size), None);
-    if settings.quicklist_packed_threshold > 0 {
-        writer = writer.plain_from(settings.quicklist_packed_threshold);
-    }
-    list.range(0..list.len()).for_each(|element| writer.push(Item::Bytes(element)));
+    let limits = list_limits(settings.list_max_listpack_size);
+    let plain_from = match settings.quicklist_packed_threshold {
+        0 => usize::MAX,
+        threshold => threshold,
+    };
+    let elements = || list.range(0..list.len()).map(Item::Bytes);
+    let is_large = list.memory_up_to(WAITING_BYTES_MAX) >= WAITING_BYTES_MAX;
+    let nodes = is_large.then(|| {
+        let mut count = NodeCount::new(limits, encoder.version()).plain_from(plain_from);
+        elements().for_each(|element| count.element(element));
+        count.nodes()
+    });
+    let mut writer = encoder.list(limits, nodes).plain_from(plain_from);
+    elements().for_each(|element| writer.push(element));
     writer.finish();
 }
 
@@ -142,13 +155,14 @@ fn write_stream(stream: &Stream, settings: &Settings, encoder: &mut Encoder<impl
         bytes_max: limits(settings.stream_node_max_bytes, 1 << 30),
         entries_max: limits(settings.stream_node_max_entries, usize::MAX) as u64,
     };
-    let mut writer = encoder.stream(limits, None);
-    let mut fields = Vec::new();
-    for entry in stream.entries().range(0..stream.len()) {
-        fields.clear();
-        fields.extend(entry.fields().map(|(name, value)| (Item::Bytes(name), Item::Bytes(value))));
-        writer.entry(id(entry.id), &fields);
-    }
+    let is_large = stream.memory_up_to(WAITING_BYTES_MAX) >= WAITING_BYTES_MAX;
+    let nodes = is_large.then(|| {
+        let mut count = NodeCount::new(limits, encoder.version());
+        each_entry(stream, |_, fields| count.entry(fields));
+        count.nodes()
+    });
+    let mut writer = encoder.stream(limits, nodes);
+    each_entry(stream, |id, fields| writer.entry(id, fields));
     let log = stream.log();
     let info = Info {
         length: stream.len(),
@@ -157,35 +171,29 @@ fn write_stream(stream: &Stream, settings: &Settings, encoder: &mut Encoder<impl
         max_deleted_id: id(log.max_deleted_id()),
         entries_added: log.added(),
     };
-    let groups: Vec<Group> = stream.groups().map(|(name, group)| group_of(name, group)).collect();
-    writer.finish(&info, groups.iter());
+    let mut writer = writer.groups(&info, stream.groups_len() as u64);
+    stream.groups().for_each(|(name, group)| write_group(name, group, &mut writer));
+    writer.finish();
 }
 
-fn group_of(name: &[u8], group: &stream::Group) -> Group {
-    // By ascending names.
-    let consumers: Vec<(&[u8], &stream::Consumer)> = group.consumers().collect();
-    let number = |name: &[u8]| {
-        consumers.binary_search_by_key(&name, |(other, _)| other).expect("what is pending has an owner")
-    };
-    let pending = group.pending_range(StreamId::MIN, StreamId::MAX).map(|pending| Pending {
-        id: id(pending.id),
-        delivered: pending.delivery.at_ms,
-        deliveries: pending.delivery.count,
-        consumer: number(pending.consumer) as u32,
-    });
-    Group {
-        name: name.to_vec(),
-        last_id: id(group.last_id()),
-        entries_read: group.entries_read(),
-        pending: pending.collect(),
-        consumers: consumers
-            .iter()
-            .map(|(name, consumer)| Consumer {
-                name: name.to_vec(),
-                seen: consumer.seen_ms,
-                active: consumer.active_ms,
-            })
-            .collect(),
+fn each_entry(stream: &Stream, mut f: impl FnMut(Id, &[(Item<'_>, Item<'_>)])) {
+    let mut fields = Vec::new();
+    for entry in stream.entries().range(0..stream.len()) {
+        fields.clear();
+        fields.extend(entry.fields().map(|(name, value)| (Item::Bytes(name), Item::Bytes(value))));
+        f(id(entry.id), &fields);
+    }
+}
+
+fn write_group(name: &[u8], group: &stream::Group, writer: &mut GroupsWriter<'_, impl Out>) {
+    writer.group(name, id(group.last_id()), group.entries_read(), group.pending_len());
+    for pending in group.pending_range(StreamId::MIN, StreamId::MAX) {
+        writer.pending(id(pending.id), pending.delivery.at_ms, pending.delivery.count);
+    }
+    writer.consumers(group.consumers_len() as u64);
+    for (name, consumer) in group.consumers() {
+        writer.consumer(name, consumer.seen_ms, consumer.active_ms, consumer.pending_len());
+        consumer.pending_ids(StreamId::MIN, StreamId::MAX).for_each(|pending| writer.owned(id(pending)));
     }
 }
 

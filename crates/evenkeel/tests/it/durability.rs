@@ -6,3 +6,4 @@ mod exchange;
 pub(crate) mod full;
 mod kill;
 mod moment;
+mod plain;

@@ -56,6 +56,8 @@ pub struct Content {
     pub whole: u64,
     /// Commands in them, MULTI and EXEC among them.
     pub commands: u64,
+    /// Lines that these make, as servers write them: a word is a line and the one with its length, whatever it contains.
+    pub lines: u64,
     /// What the file begins with, if that is one. That something follows counts as its failure there, but not here.
     pub snapshot: Option<file::Report>,
     /// The first and the last moment that annotations tell of, in seconds since 1970.
@@ -251,18 +253,23 @@ fn look_through(path: &Path, later_than: Option<i64>) -> Result<Content> {
 
 impl Content {
     fn walk(&mut self, mut commands: Commands<impl Read>, later_than: Option<i64>) {
-        let mut read = 0;
+        let (mut read, mut lines) = (0, 0);
         loop {
             let whole_before = commands.whole();
             match commands.next() {
-                Ok(Some(Record::Command(_))) => read += 1,
+                Ok(Some(Record::Command(command))) => {
+                    read += 1;
+                    lines += 1 + 2 * command.args().count() as u64;
+                }
                 Ok(Some(Record::Timestamp { seconds, .. })) => {
+                    lines += 1;
                     self.moments = Some((self.moments.map_or(seconds, |(first, _)| first), seconds));
                     if self.later.is_none() && later_than.is_some_and(|limit| seconds > limit) {
                         self.later = Some(whole_before);
                     }
                 }
                 Ok(Some(Record::Comment { at, text })) => {
+                    lines += 1;
                     if text.starts_with(b"#TS:") && self.later.is_none() {
                         self.illegible.get_or_insert(at);
                     }
@@ -274,7 +281,7 @@ impl Content {
                 }
             }
             if commands.whole() > whole_before {
-                (self.whole, self.commands) = (commands.whole(), read);
+                (self.whole, self.commands, self.lines) = (commands.whole(), read, lines);
             }
         }
     }

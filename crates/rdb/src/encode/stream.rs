@@ -2,10 +2,11 @@
 
 use super::nodes::{Node, NodeCount, NodeLimits};
 use super::{Encoder, Out, put_length};
+use crate::Millis;
 use crate::block::listpack::Builder;
 use crate::item::Item;
 use crate::kind;
-use crate::stream::{Consumer, Group, Id, Info};
+use crate::stream::{Group, Id, Info};
 
 const SAME_NAMES: i64 = 2;
 
@@ -87,7 +88,14 @@ impl<'e, O: Out> StreamWriter<'e, O> {
     }
 
     /// `info` agrees with the entries; `groups` are as they would be read.
-    pub fn finish<'g>(mut self, info: &Info, groups: impl ExactSizeIterator<Item = &'g Group>) {
+    pub fn finish<'g>(self, info: &Info, groups: impl ExactSizeIterator<Item = &'g Group>) {
+        let mut writer = self.groups(info, groups.len() as u64);
+        groups.for_each(|group| put_group(&mut writer, group));
+        writer.finish();
+    }
+
+    /// What comes behind the entries, with which `info` agrees: so many groups.
+    pub fn groups(mut self, info: &Info, count: u64) -> GroupsWriter<'e, O> {
         self.put_node();
         match &self.announced {
             Ok(announced) => assert_eq!(*announced, self.count.nodes(), "as many nodes as announced"),
@@ -98,8 +106,8 @@ impl<'e, O: Out> StreamWriter<'e, O> {
         }
         assert_eq!(info.length, self.length, "as many entries as announced");
         self.put_info(info);
-        self.encoder.put_length(groups.len() as u64);
-        groups.for_each(|group| put_group(self.encoder, group));
+        self.encoder.put_length(count);
+        GroupsWriter { encoder: self.encoder, left: Left { groups: count, ..Left::default() } }
     }
 
     fn shares_names(&self, fields: &[(Item<'_>, Item<'_>)]) -> bool {
@@ -139,33 +147,97 @@ impl<'e, O: Out> StreamWriter<'e, O> {
     }
 }
 
+/// Writes groups one after the other, whatever their size: of each first all that is pending, then its consumers, each with
+/// what is pending of it. Counts come first, and are kept.
+#[must_use = "what is not finished is not written"]
+pub struct GroupsWriter<'e, O: Out> {
+    encoder: &'e mut Encoder<O>,
+    left: Left,
+}
+
+/// What has been announced and not been written.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Left {
+    groups: u64,
+    /// Of the last group.
+    pending: u64,
+    consumers: u64,
+    /// Of the last consumer.
+    owned: u64,
+}
+
+impl<O: Out> GroupsWriter<'_, O> {
+    /// The next group, of whose entries so many are pending.
+    pub fn group(&mut self, name: &[u8], last_id: Id, entries_read: Option<u64>, pending: u64) {
+        assert_eq!(self.left, Left { groups: self.left.groups, ..Left::default() }, "{AS_ANNOUNCED}");
+        self.left.groups = take_one(self.left.groups);
+        self.left.pending = pending;
+        self.encoder.put_string(Item::Bytes(name));
+        put_id(self.encoder, last_id);
+        self.encoder.put_length(entries_read.unwrap_or(UNKNOWN));
+        self.encoder.put_length(pending);
+    }
+
+    /// The next pending entry of the group, by ascending id, with when and how often it was delivered.
+    pub fn pending(&mut self, id: Id, delivered: Millis, deliveries: u64) {
+        self.left.pending = take_one(self.left.pending);
+        self.encoder.out.put(&id.to_bytes());
+        self.encoder.put_millis(delivered);
+        self.encoder.put_length(deliveries);
+    }
+
+    /// So many consumers follow.
+    pub fn consumers(&mut self, count: u64) {
+        assert_eq!(self.left.pending, 0, "{AS_ANNOUNCED}");
+        self.left.consumers = count;
+        self.encoder.put_length(count);
+    }
+
+    /// The next consumer of the group, of which so many are pending.
+    pub fn consumer(&mut self, name: &[u8], seen: Millis, active: Option<Millis>, pending: u64) {
+        assert_eq!(self.left.owned, 0, "{AS_ANNOUNCED}");
+        self.left.consumers = take_one(self.left.consumers);
+        self.left.owned = pending;
+        self.encoder.put_string(Item::Bytes(name));
+        self.encoder.put_millis(seen);
+        if self.encoder.version.has_active_times() {
+            self.encoder.put_millis(active.unwrap_or(UNKNOWN));
+        }
+        self.encoder.put_length(pending);
+    }
+
+    /// The next entry that is pending of the consumer, by ascending id.
+    pub fn owned(&mut self, id: Id) {
+        self.left.owned = take_one(self.left.owned);
+        self.encoder.out.put(&id.to_bytes());
+    }
+
+    pub fn finish(self) {
+        assert_eq!(self.left, Left::default(), "{AS_ANNOUNCED}");
+    }
+}
+
+const AS_ANNOUNCED: &str = "as many as announced";
+
+fn take_one(left: u64) -> u64 {
+    left.checked_sub(1).expect(AS_ANNOUNCED)
+}
+
 fn put_id<O: Out>(encoder: &mut Encoder<O>, id: Id) {
     encoder.put_length(id.ms);
     encoder.put_length(id.seq);
 }
 
-fn put_group<O: Out>(encoder: &mut Encoder<O>, group: &Group) {
-    encoder.put_string(Item::Bytes(&group.name));
-    put_id(encoder, group.last_id);
-    encoder.put_length(group.entries_read.unwrap_or(UNKNOWN));
-    encoder.put_length(group.pending.len() as u64);
+fn put_group<O: Out>(writer: &mut GroupsWriter<'_, O>, group: &Group) {
+    writer.group(&group.name, group.last_id, group.entries_read, group.pending.len() as u64);
     let mut owned = vec![Vec::new(); group.consumers.len()];
     for pending in &group.pending {
-        encoder.out.put(&pending.id.to_bytes());
-        encoder.put_millis(pending.delivered);
-        encoder.put_length(pending.deliveries);
+        writer.pending(pending.id, pending.delivered, pending.deliveries);
         owned[pending.consumer as usize].push(pending.id);
     }
-    encoder.put_length(group.consumers.len() as u64);
-    group.consumers.iter().zip(&owned).for_each(|(consumer, ids)| put_consumer(encoder, consumer, ids));
-}
-
-fn put_consumer<O: Out>(encoder: &mut Encoder<O>, consumer: &Consumer, ids: &[Id]) {
-    encoder.put_string(Item::Bytes(&consumer.name));
-    encoder.put_millis(consumer.seen);
-    if encoder.version.has_active_times() {
-        encoder.put_millis(consumer.active.unwrap_or(UNKNOWN));
+    writer.consumers(group.consumers.len() as u64);
+    for (consumer, ids) in group.consumers.iter().zip(owned) {
+        writer.consumer(&consumer.name, consumer.seen, consumer.active, ids.len() as u64);
+        ids.into_iter().for_each(|id| writer.owned(id));
     }
-    encoder.put_length(ids.len() as u64);
-    ids.iter().for_each(|id| encoder.out.put(&id.to_bytes()));
 }

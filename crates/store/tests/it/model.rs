@@ -37,6 +37,7 @@ struct Model {
     seat: Seat,
     snapshot: Option<Snapshot>,
     snapshots: usize,
+    snapshots_lost: usize,
 }
 
 /// A snapshot that is being taken, what was there when it began, and what it has got.
@@ -44,6 +45,7 @@ struct Snapshot {
     walk: Walk,
     expected: Vec<BTreeMap<Vec<u8>, Entry>>,
     got: Got,
+    waiting_max: usize,
 }
 
 struct Got(Vec<BTreeMap<Vec<u8>, Entry>>);
@@ -72,6 +74,7 @@ impl Model {
             seat: world.keyspace.seat(),
             snapshot: None,
             snapshots: 0,
+            snapshots_lost: 0,
             world,
             random,
             name,
@@ -323,25 +326,33 @@ impl Model {
         if self.snapshot.is_some() {
             return;
         }
-        let walk = self.world.all(|held| held.begin_snapshot());
+        // Some are lost, since what may wait for them is too little.
+        let waiting_max = if self.random.chance(25) { self.random.below(4_000) } else { usize::MAX };
+        let walk = self.world.all(|held| held.begin_snapshot(waiting_max));
         let got = Got(vec![BTreeMap::new(); DATABASES]);
-        self.snapshot = Some(Snapshot { walk, expected: self.databases.clone(), got });
+        self.snapshot = Some(Snapshot { walk, expected: self.databases.clone(), got, waiting_max });
     }
 
     /// A few steps of the walk, or its end.
     fn step_snapshot(&mut self) {
         let keyspace = &self.world.keyspace;
         let snapshot = self.snapshot.as_mut().expect("one has begun");
+        assert!(keyspace.handed_over() <= snapshot.waiting_max, "no more waits than may");
         for _ in 0..self.random.below(64) {
             snapshot.walk.step(keyspace, &mut self.seat, &mut snapshot.got);
         }
         if !snapshot.walk.is_done() || self.random.chance(50) {
             return;
         }
-        let Snapshot { walk, expected, mut got } = self.snapshot.take().expect("one has begun");
+        let Snapshot { walk, expected, mut got, .. } = self.snapshot.take().expect("one has begun");
         let rest = self.world.all(|held| held.end_snapshot(walk));
+        let is_lost = rest.is_lost();
         rest.finish(&self.world.keyspace, &mut got);
         assert_eq!(self.world.keyspace.handed_over(), 0);
+        if is_lost {
+            self.snapshots_lost += 1;
+            return;
+        }
         assert!(got.0 == expected, "a snapshot is what was there when it began");
         self.snapshots += 1;
     }
@@ -446,7 +457,7 @@ fn run(name: fn(&mut Random) -> Vec<u8>, steps: usize, test: &str) {
     while model.snapshot.is_some() {
         model.step_snapshot();
     }
-    assert!(cfg!(miri) || model.snapshots > 0, "snapshots were taken");
+    assert!(cfg!(miri) || model.snapshots > 0 && model.snapshots_lost > 0, "snapshots were taken and lost");
     // All keys that can expire do, and are swept.
     model.world.all(|held| held.hide_expired(false));
     model.world.seat.now_ms += 1 << 30;

@@ -4,20 +4,26 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use super::{Facts, Text};
 use crate::clock;
-use crate::persist::{LOADING, State};
+use crate::persist::{Job, LOADING, State};
 
 pub(super) fn persistence(facts: &Facts<'_>, text: &mut Text) {
     let (persist, now_s) = (&facts.server.persist, clock::unix_ms() / 1000);
     let (state, progress) = (persist.state(), &persist.progress);
     let is_loading = persist.obstacles.any() & LOADING != 0;
-    let is_saving = state.running.is_some_and(|running| !running.is_rewrite);
+    let is_saving = state.running.is_some_and(|running| running.is(Job::Snapshot));
     let is_writing = state.running.is_some();
     text.field("loading", u8::from(is_loading));
     text.field("async_loading", u8::from(facts.server.replication.link.loads_beside()));
-    text.zeros(&["current_cow_peak", "current_cow_size", "current_cow_size_age"]);
-    let walked = if is_writing { progress.walked.load(Relaxed) } else { 0 };
-    text.field("current_fork_perc", format!("{:.2}", walked as f64 / 100.0));
     let of_current = |counter: u64| if is_writing { counter } else { 0 };
+    // There is no fork: what is copied on write is single entries.
+    let copied = of_current(facts.server.keyspace.copied_for_snapshot() as u64);
+    text.field("current_cow_peak", copied);
+    text.field("current_cow_size", copied);
+    text.zeros(&["current_cow_size_age"]);
+    text.field(
+        "current_fork_perc",
+        format!("{:.2}", of_current(progress.walked.load(Relaxed)) as f64 / 100.0),
+    );
     text.field("current_save_keys_processed", of_current(progress.keys.load(Relaxed)));
     text.field("current_save_keys_total", of_current(progress.keys_total.load(Relaxed)));
     text.field("current_save_bytes", of_current(progress.bytes.load(Relaxed)));
@@ -27,12 +33,14 @@ pub(super) fn persistence(facts: &Facts<'_>, text: &mut Text) {
     text.field("rdb_last_save_time", state.last_save_s);
     text.field("rdb_last_bgsave_status", if state.last_ok { "ok" } else { "err" });
     text.field("rdb_last_bgsave_time_sec", seconds(state.last_took_s));
-    let current_s = current(&state, false, now_s);
+    let current_s = current(&state, Job::Snapshot, now_s);
     text.field("rdb_current_bgsave_time_sec", seconds(current_s));
     text.field("rdb_saves", state.saves);
-    text.zeros(&["rdb_last_cow_size"]);
+    text.field("rdb_last_cow_size", state.last_copied);
     text.field("rdb_last_load_keys_expired", persist.loading.expired.load(Relaxed));
     text.field("rdb_last_load_keys_loaded", persist.loading.keys.load(Relaxed));
+    text.field("snapshot_buffer_length", facts.server.keyspace.handed_over());
+    text.field("snapshot_buffer_overruns", progress.overruns.load(Relaxed));
     append_only_file(facts, text, &state, now_s);
     text.zeros(&["module_fork_in_progress", "module_fork_last_cow_size"]);
     if is_loading {
@@ -41,15 +49,15 @@ pub(super) fn persistence(facts: &Facts<'_>, text: &mut Text) {
 }
 
 /// How long a snapshot of this kind has been under way.
-fn current(state: &State, is_rewrite: bool, now_s: u64) -> Option<u64> {
-    let running = state.running.filter(|running| running.is_rewrite == is_rewrite);
+fn current(state: &State, job: Job, now_s: u64) -> Option<u64> {
+    let running = state.running.filter(|running| running.is(job));
     running.map(|running| now_s.saturating_sub(running.since_s))
 }
 
 fn append_only_file(facts: &Facts<'_>, text: &mut Text, state: &State, now_s: u64) {
     let (aof, journal) = (&facts.server.persist.aof, &facts.server.keyspace.journal);
     let (figures, is_on) = (&aof.figures, aof.is_on());
-    let current_s = current(state, true, now_s);
+    let current_s = current(state, Job::Base, now_s);
     text.field("aof_enabled", u8::from(is_on));
     text.field("aof_rewrite_in_progress", u8::from(current_s.is_some()));
     text.field("aof_rewrite_scheduled", u8::from(state.rewrite_scheduled));
@@ -59,7 +67,7 @@ fn append_only_file(facts: &Facts<'_>, text: &mut Text, state: &State, now_s: u6
     text.field("aof_rewrites", state.rewrites);
     text.field("aof_rewrites_consecutive_failures", state.rewrites_failed);
     text.field("aof_last_write_status", if figures.write_failed.load(Relaxed) { "err" } else { "ok" });
-    text.zeros(&["aof_last_cow_size"]);
+    text.field("aof_last_cow_size", state.last_rewrite_copied);
     if is_on {
         text.field("aof_current_size", figures.size.load(Relaxed));
         text.field("aof_base_size", figures.base_size.load(Relaxed));

@@ -1,0 +1,218 @@
+//! `frozen-disk`: what clients feel when the file system under an append-only file stands still for three seconds.
+//!
+//! Each server gets a small file system of its own, in a file, and logs every SET to it with `appendfsync everysec`.
+//! `fsfreeze` stops everything that wants to write there, as a disk does that hangs, a snapshot of the volume, or a throttled
+//! cloud disk. Afterwards nothing may be missing: the server is killed, started again over its files, and must have
+//! all keys. That takes root; without, the experiment says so and is left out.
+
+use std::path::{Path, PathBuf};
+use std::process::Command as Process;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+
+use super::aof::wait_until;
+use super::lanes::{self, Lane, Traffic};
+use super::series::Sample;
+use super::{Session, WARM_UP};
+use crate::json::Json;
+use crate::load::keys::KeyRange;
+use crate::load::requests::Command;
+use crate::peers::{Kind, Launch, ask};
+use crate::stats::Goal;
+use crate::table::{Table, time_us};
+use crate::{interrupt, proc};
+
+/// Longest request while the file system is frozen, in microseconds.
+const LONGEST_US_MAX: f64 = 5_000.0;
+const FROZEN: Duration = Duration::from_secs(3);
+/// The load goes on so long before and after.
+const MARGIN: Duration = Duration::from_millis(500);
+/// Sparse: what is not written takes no room.
+const DISK_BYTES: u64 = 4 << 30;
+const KEYS: u64 = 100_000;
+const VALUE_SIZE: usize = 500;
+const LOAD_TIME_MAX: Duration = Duration::from_secs(120);
+pub(super) const ESTIMATE: Duration = Duration::from_secs(60);
+
+pub(crate) fn frozen_disk(session: &mut Session) -> Result<()> {
+    if let Err(error) = Disk::make("trial") {
+        println!("\nfrozen-disk is left out: {error:#}");
+        return Ok(());
+    }
+    let mut table =
+        Table::new(&["", "SET/s before", "frozen", "longest before", "frozen", "goal", "", "log waiting"]);
+    let mut figures = Vec::new();
+    for kind in [Kind::Valkey, Kind::Evenkeel, Kind::Redis] {
+        if session.peer(kind).is_none() {
+            continue;
+        }
+        let Felt { before, frozen, grown } = measure(session, kind)?;
+        let (goal, is_ours) = (Goal::AtMost(LONGEST_US_MAX), kind == Kind::Evenkeel);
+        let verdict = match is_ours {
+            true => session.judge("longest request over a frozen disk, us".into(), goal, frozen.max),
+            false => String::new(),
+        };
+        table.row(vec![
+            kind.name().to_owned(),
+            format!("{:.0}k", before.rate / 1e3),
+            format!("{:.0}k", frozen.rate / 1e3),
+            time_us(before.max),
+            time_us(frozen.max),
+            if is_ours { time_us(LONGEST_US_MAX) } else { String::new() },
+            verdict,
+            format!("{} MB", grown / 1_000_000),
+        ]);
+        figures.push(Json::Object(vec![
+            ("server", kind.name().into()),
+            ("requests_per_s_before", before.rate.into()),
+            ("requests_per_s_frozen", frozen.rate.into()),
+            ("longest_us_before", before.max.into()),
+            ("longest_us_frozen", frozen.max.into()),
+            ("memory_grown_bytes", grown.into()),
+        ]));
+    }
+    let title = format!(
+        "frozen-disk: SET of {VALUE_SIZE} B from 50 clients, everysec, {} s frozen of {} s",
+        FROZEN.as_secs(),
+        (FROZEN + 2 * MARGIN).as_secs()
+    );
+    session.report("frozen-disk", &title, &table, vec![("servers", Json::List(figures))]);
+    Ok(())
+}
+
+/// What clients felt, and the most memory that the server took more than before.
+struct Felt {
+    before: Sample,
+    frozen: Sample,
+    grown: u64,
+}
+
+fn measure(session: &Session, kind: Kind) -> Result<Felt> {
+    let peer = session.peer(kind).expect("it was found");
+    let disk = Disk::make(kind.name())?;
+    let launch = Launch { cpus: Vec::new(), threads: 1 };
+    let mut lane = Lane::start_in(peer, kind.name(), &launch, disk.folder())?;
+    let on = ask(lane.server.address, &["CONFIG", "SET", "appendonly", "yes"])?;
+    if !on.starts_with("+OK") {
+        bail!("{}: CONFIG SET appendonly yes: {on}", lane.name);
+    }
+    wait_until(&lane, "aof_enabled:1")?;
+    wait_until(&lane, "aof_rewrite_in_progress:0")?;
+    lane.fill(KeyRange { first: 0, count: KEYS }, VALUE_SIZE)?;
+    let traffic = Traffic {
+        command: Command::Set,
+        pipeline: 1,
+        clients: 50,
+        keys: KEYS,
+        value_size: VALUE_SIZE,
+        short: false,
+        load_threads: 1,
+        load_cpus: Vec::new(),
+    };
+    let before = lanes::measure(session, &lane, &traffic)?;
+    let resident = proc::usage(lane.server.pid())?.rss_bytes;
+    let (frozen, peak) = std::thread::scope(|scope| {
+        let freezing = scope.spawn(|| freeze(&disk, lane.server.pid()));
+        let frozen = lanes::measure_for(&lane, &traffic, FROZEN + 2 * MARGIN);
+        (frozen, freezing.join().expect("it does not panic"))
+    });
+    let (frozen, peak) = (frozen?, peak?);
+    // What was acknowledged long ago has to be on the disk by now.
+    interrupt::sleep(Duration::from_secs(2))?;
+    lane.server.restart(&["--appendonly", "yes"])?;
+    wait_for_keys(&lane)?;
+    Ok(Felt { before, frozen, grown: peak.saturating_sub(resident) })
+}
+
+/// Freezes the disk in the middle of the load; the most memory that the process had meanwhile.
+fn freeze(disk: &Disk, pid: u32) -> Result<u64> {
+    interrupt::sleep(WARM_UP + MARGIN)?;
+    let _thaws = disk.freeze()?;
+    let (until, mut peak) = (Instant::now() + FROZEN, 0);
+    while Instant::now() < until {
+        peak = peak.max(proc::usage(pid)?.rss_bytes);
+        interrupt::sleep(Duration::from_millis(20))?;
+    }
+    Ok(peak)
+}
+
+fn wait_for_keys(lane: &Lane) -> Result<()> {
+    let until = Instant::now() + LOAD_TIME_MAX;
+    loop {
+        match ask(lane.server.address, &["DBSIZE"]) {
+            Ok(answer) if answer.trim() == format!(":{KEYS}") => return Ok(()),
+            Ok(answer) if !answer.starts_with("-LOADING") => {
+                bail!("{}: {} keys after the restart, and not {KEYS}", lane.name, answer.trim());
+            }
+            _ if Instant::now() > until => bail!("{}: not loaded after {LOAD_TIME_MAX:?}", lane.name),
+            _ => interrupt::sleep(Duration::from_millis(20))?,
+        }
+    }
+}
+
+/// A file system in a file, unmounted and removed in the end.
+struct Disk {
+    image: PathBuf,
+    folder: PathBuf,
+    mounted: bool,
+}
+
+/// Thaws the disk when it is dropped.
+struct Frozen<'a>(&'a Disk);
+
+impl Disk {
+    fn make(name: &str) -> Result<Disk> {
+        let root = std::env::temp_dir().join(format!("evenkeel-bench-disk-{}-{name}", std::process::id()));
+        let mut disk = Disk { image: root.with_extension("img"), folder: root, mounted: false };
+        std::fs::create_dir(&disk.folder)?;
+        std::fs::File::create(&disk.image)?.set_len(DISK_BYTES)?;
+        run("mkfs.ext4", &["-q", "-F"], &disk.image)?;
+        let status = Process::new("mount").args(["-o", "loop"]).args([&disk.image, &disk.folder]).output();
+        check("mount", status)?;
+        disk.mounted = true;
+        drop(disk.freeze()?);
+        Ok(disk)
+    }
+
+    fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    fn freeze(&self) -> Result<Frozen<'_>> {
+        run("fsfreeze", &["--freeze"], &self.folder)?;
+        Ok(Frozen(self))
+    }
+}
+
+impl Drop for Frozen<'_> {
+    fn drop(&mut self) {
+        if let Err(error) = run("fsfreeze", &["--unfreeze"], &self.0.folder) {
+            eprintln!("{error:#}");
+        }
+    }
+}
+
+impl Drop for Disk {
+    fn drop(&mut self) {
+        if self.mounted
+            && let Err(error) = run("umount", &[], &self.folder)
+        {
+            eprintln!("{error:#}");
+        }
+        drop(std::fs::remove_dir(&self.folder)); // it is empty unless it is still mounted
+        drop(std::fs::remove_file(&self.image));
+    }
+}
+
+fn run(program: &str, options: &[&str], path: &Path) -> Result<()> {
+    check(program, Process::new(program).args(options).arg(path).output())
+}
+
+fn check(program: &str, ended: std::io::Result<std::process::Output>) -> Result<()> {
+    let ended = ended.with_context(|| format!("{program} cannot be run"))?;
+    if !ended.status.success() {
+        bail!("{program}: {}", String::from_utf8_lossy(&ended.stderr).trim());
+    }
+    Ok(())
+}

@@ -1,0 +1,310 @@
+//! The same under the names redis-check-aof and redis-check-rdb: with their arguments, and the words that operators' scripts
+//! look for.
+//!
+//! A file that is broken in the middle, where whole commands follow, is no more mended here than by `check --fix`: what
+//! would be cut off is told before it is done. Lines are counted to the first one that is not whole.
+
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::io::{self, BufRead, Write};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use evenkeel_rdb::Reason;
+use evenkeel_rdb::aof::Kind;
+use evenkeel_rdb::aof::check::{Content, Cut, Hopeless, Part, Report, check};
+use evenkeel_rdb::file::{self, Checksum};
+
+/// Which of them the program was called as, and with what.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Tool {
+    Aof(Aof),
+    Rdb(PathBuf),
+    /// Called in a way that it does not know.
+    Usage(&'static str),
+}
+
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Aof {
+    path: PathBuf,
+    fix: bool,
+    moment: Option<i64>,
+}
+
+const AOF_USAGE: &str =
+    "Usage: redis-check-aof [--fix|--truncate-to-timestamp $timestamp] <file.manifest|file.aof>";
+const RDB_USAGE: &str = "Usage: redis-check-rdb <rdb-file-name>";
+
+impl Tool {
+    /// `None`: the program was called by another name.
+    pub(crate) fn from(program: &OsStr, args: &[OsString]) -> Option<Tool> {
+        match Path::new(program).file_name()?.to_str()? {
+            "redis-check-aof" => Some(Tool::aof(args).unwrap_or(Tool::Usage(AOF_USAGE))),
+            "redis-check-rdb" => Some(match args {
+                [path] => Tool::Rdb(path.into()),
+                _ => Tool::Usage(RDB_USAGE),
+            }),
+            _ => None,
+        }
+    }
+
+    fn aof(args: &[OsString]) -> Option<Tool> {
+        let (options, path) = match args {
+            [path] => ((false, None), path),
+            [option, path] if option == "--fix" => ((true, None), path),
+            [option, seconds, path] if option == "--truncate-to-timestamp" => {
+                ((false, Some(seconds.to_str()?.parse().ok()?)), path)
+            }
+            _ => return None,
+        };
+        Some(Tool::Aof(Aof { path: path.into(), fix: options.0, moment: options.1 }))
+    }
+
+    pub(crate) fn run(&self) -> ExitCode {
+        let mut out = io::stdout().lock();
+        let well = match self {
+            Tool::Aof(aof) => aof.run(&mut io::stdin().lock(), &mut out),
+            Tool::Rdb(path) => run_rdb(path, &mut out),
+            Tool::Usage(text) => writeln!(out, "{text}").map(|()| false),
+        };
+        if well.unwrap_or(false) { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    }
+}
+
+impl Aof {
+    /// Whether all is whole in the end.
+    fn run(&self, input: &mut impl BufRead, out: &mut impl Write) -> io::Result<bool> {
+        let report = match check(&self.path, self.moment) {
+            Ok(report) => report,
+            Err(error) => {
+                writeln!(out, "Cannot open file {}: {error}", self.path.display())?;
+                return Ok(false);
+            }
+        };
+        let is_single = report.manifest.is_none();
+        writeln!(out, "Start checking {}", if is_single { "Old-Style AOF" } else { "Multi Part AOF" })?;
+        let mut kind_before = None;
+        for part in &report.parts {
+            if !is_single && kind_before != Some(part.kind) {
+                kind_before = Some(part.kind);
+                match part.kind {
+                    Kind::Base => writeln!(out, "Start to check BASE AOF ({} format).", format_of(part))?,
+                    _ => writeln!(out, "Start to check INCR files.")?,
+                }
+            }
+            if !self.part(&report, part, input, out)? {
+                return Ok(false);
+            }
+        }
+        if !is_single {
+            writeln!(out, "All AOF files and manifest are valid")?;
+        }
+        Ok(true)
+    }
+
+    fn part(
+        &self,
+        report: &Report,
+        part: &Part,
+        input: &mut impl BufRead,
+        out: &mut impl Write,
+    ) -> io::Result<bool> {
+        let name = name_of(report, part);
+        let content = match &part.content {
+            Ok(content) => content,
+            Err(error) => {
+                writeln!(out, "Cannot open file {name}: {error}")?;
+                return Ok(false);
+            }
+        };
+        if content.size == 0 {
+            writeln!(out, "{}AOF {name} is empty", label(report, part))?;
+            return Ok(true);
+        }
+        if let Some(snapshot) = &content.snapshot {
+            // What follows a preamble is no fault of it.
+            let trailing = |failure: &&file::Failure| failure.error.reason == Reason::Trailing;
+            let failure = snapshot.failure.as_ref().filter(|failure| !trailing(failure));
+            say_snapshot(snapshot, failure, &part.path, out)?;
+            if content.whole == 0 {
+                writeln!(out, "RDB preamble of AOF file is not sane, aborting.")?;
+                return Ok(false);
+            }
+            writeln!(out, "RDB preamble is OK, proceeding with AOF tail...")?;
+        }
+        match self.moment {
+            Some(moment) => self.rewind(report, part, content, moment, out),
+            None => self.mend(report, part, content, input, out),
+        }
+    }
+
+    fn rewind(
+        &self,
+        report: &Report,
+        part: &Part,
+        content: &Content,
+        moment: i64,
+        out: &mut impl Write,
+    ) -> io::Result<bool> {
+        let name = name_of(report, part);
+        let alone = Report { manifest: None, parts: Vec::new(), strays: Vec::new() };
+        match (content.later, content.illegible) {
+            (_, Some(at)) => writeln!(out, "Invalid timestamp annotation in AOF {name} at offset {at}")?,
+            (Some(0), _) => {
+                writeln!(out, "AOF {name} has nothing before timestamp {moment}, aborting...")?;
+            }
+            (Some(keep), _) if !part.last => writeln!(
+                out,
+                "Failed to truncate AOF {name} to timestamp {moment} to offset {keep} because it is not the last \
+                 file.\nIf you insist, please delete all files after this file according to the manifest file and \
+                 delete the corresponding records in manifest file manually. Then re-run redis-check-aof."
+            )?,
+            (Some(keep), _) => {
+                let cut = Cut { path: part.path.clone(), size: content.size, keep };
+                if let Err(error) = cut.make() {
+                    writeln!(out, "Failed to truncate AOF {name}: {error}")?;
+                    return Ok(false);
+                }
+                writeln!(out, "Successfully truncated AOF {name} to timestamp {moment}")?;
+                return Ok(true);
+            }
+            (None, _) if !content.is_whole() => {
+                return self.mend(&alone, part, content, &mut io::empty(), out);
+            }
+            (None, _) => {
+                writeln!(out, "Truncate nothing in AOF {name} to timestamp {moment}")?;
+                writeln!(out, "{}AOF {name} is valid", label(report, part))?;
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    fn mend(
+        &self,
+        report: &Report,
+        part: &Part,
+        content: &Content,
+        input: &mut impl BufRead,
+        out: &mut impl Write,
+    ) -> io::Result<bool> {
+        let name = name_of(report, part);
+        if let Some(fault) = &content.fault {
+            writeln!(out, "AOF {name} format error: {fault}")?;
+        }
+        let (size, whole) = (content.size, content.whole);
+        let (line, lost) = (content.lines + 1, size - whole);
+        writeln!(
+            out,
+            "AOF analyzed: filename={name}, size={size}, ok_up_to={whole}, ok_up_to_line={line}, diff={lost}"
+        )?;
+        if content.is_whole() {
+            writeln!(out, "{}AOF {name} is valid", label(report, part))?;
+            return Ok(true);
+        }
+        if !self.fix {
+            writeln!(out, "AOF {name} is not valid. Use the --fix option to try fixing it.")?;
+            return Ok(false);
+        }
+        match report.mend() {
+            Ok(Some(cut)) if cut.path == part.path => shrink(&name, content, &cut, input, out),
+            Err(Hopeless::NotLast(_)) => {
+                writeln!(out, "Failed to truncate AOF {name} because it is not the last file")?;
+                Ok(false)
+            }
+            _ => {
+                writeln!(out, "Failed to truncate AOF {name}: it cannot be mended by cutting")?;
+                Ok(false)
+            }
+        }
+    }
+}
+
+fn shrink(
+    name: &str,
+    content: &Content,
+    cut: &Cut,
+    input: &mut impl BufRead,
+    out: &mut impl Write,
+) -> io::Result<bool> {
+    let (size, lost, keep) = (cut.size, cut.lost(), cut.keep);
+    writeln!(out, "This will shrink the AOF {name} from {size} bytes, with {lost} bytes, to {keep} bytes")?;
+    if content.lost.commands > 0 {
+        writeln!(out, "{} commands can still be recognised in what is lost", content.lost.commands)?;
+    }
+    write!(out, "Continue? [y/N]: ")?;
+    out.flush()?;
+    let mut answer = String::new();
+    input.read_line(&mut answer)?;
+    if !matches!(answer.bytes().next(), Some(b'y' | b'Y')) {
+        writeln!(out, "Aborting...")?;
+        return Ok(false);
+    }
+    match cut.make() {
+        Ok(()) => writeln!(out, "Successfully truncated AOF {name}")?,
+        Err(error) => writeln!(out, "Failed to truncate AOF {name}: {error}")?,
+    }
+    Ok(true)
+}
+
+fn name_of(report: &Report, part: &Part) -> String {
+    match (&report.manifest, part.path.file_name()) {
+        (Some(_), Some(name)) => name.display().to_string(),
+        _ => part.path.display().to_string(),
+    }
+}
+
+fn label(report: &Report, part: &Part) -> &'static str {
+    match (&report.manifest, part.kind) {
+        (None, _) => "",
+        (_, Kind::Base) => "BASE ",
+        _ => "INCR ",
+    }
+}
+
+fn format_of(part: &Part) -> &'static str {
+    let is_snapshot = part.content.as_ref().is_ok_and(|content| content.snapshot.is_some());
+    if is_snapshot { "RDB" } else { "RESP" }
+}
+
+fn run_rdb(path: &Path, out: &mut impl Write) -> io::Result<bool> {
+    let file = match File::open(path) {
+        Ok(file) => file,
+        Err(error) => {
+            writeln!(out, "Cannot open file {}: {error}", path.display())?;
+            return Ok(false);
+        }
+    };
+    let len = file.metadata().map(|metadata| metadata.len()).ok();
+    let report = file::check(file, len);
+    say_snapshot(&report, report.failure.as_ref(), path, out)?;
+    Ok(report.is_sound())
+}
+
+fn say_snapshot(
+    report: &file::Report,
+    failure: Option<&file::Failure>,
+    path: &Path,
+    out: &mut impl Write,
+) -> io::Result<()> {
+    writeln!(out, "[offset 0] Checking RDB file {}", path.display())?;
+    for (name, value) in &report.aux {
+        writeln!(out, "[info] AUX FIELD {} = '{}'", name.escape_ascii(), value.escape_ascii())?;
+    }
+    let end = report.readable;
+    if report.checksum == Some(Checksum::Right) {
+        writeln!(out, "[offset {end}] Checksum OK")?;
+    }
+    match failure {
+        None => writeln!(out, "[offset {end}] \\o/ RDB looks OK! \\o/")?,
+        Some(failure) => {
+            writeln!(out, "--- RDB ERROR DETECTED ---\n[offset {}] {failure}", failure.error.at)?;
+            if let Some(place) = &failure.place {
+                writeln!(out, "[additional info] Reading key '{}'", place.key.escape_ascii())?;
+            }
+        }
+    }
+    let expiring: u64 = report.databases.values().map(|database| database.expiring).sum();
+    writeln!(out, "[info] {} keys read", report.keys())?;
+    writeln!(out, "[info] {expiring} expires")
+}

@@ -1,0 +1,132 @@
+//! What the log says when the process is ended by a signal that means a bug: which one, where, and how it got there.
+//!
+//! A handler may do next to nothing: no allocation, no lock, no log thread. So the report is put together on the stack and
+//! written to the log's file by system calls. Then the signal takes its course: a core dump, or the message of Rust's own
+//! handler about a stack that overflowed.
+
+use std::ffi::CString;
+use std::fmt::{self, Write};
+use std::mem;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::ptr;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering::*};
+
+const SIGNALS: [i32; 5] = [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGABRT];
+
+/// Frames that are reported.
+const FRAMES: usize = 100;
+
+/// What the handler needs, made before it can be called.
+struct Known {
+    /// `None`: standard output.
+    logfile: Option<CString>,
+    /// What was done about each signal before.
+    before: [libc::sigaction; SIGNALS.len()],
+}
+
+static KNOWN: OnceLock<Known> = OnceLock::new();
+
+/// Only the first signal is reported: another one may be the report's own.
+static REPORTED: AtomicBool = AtomicBool::new(false);
+
+/// Watches for such signals from now on.
+pub(crate) fn watch(logfile: Option<&Path>) {
+    let logfile = logfile.and_then(|path| CString::new(path.as_os_str().as_bytes()).ok());
+    let mut frames = [ptr::null_mut(); 1];
+    // SAFETY: there is room for one frame. The first call loads what the later ones, in a handler, must not have to load.
+    unsafe { libc::backtrace(frames.as_mut_ptr(), 1) };
+    // SAFETY: zeros are a valid `sigaction`, and the pointers are to valid ones; the present actions are only asked for.
+    let before = SIGNALS.map(|signal| unsafe {
+        let mut before: libc::sigaction = mem::zeroed();
+        libc::sigaction(signal, ptr::null(), &mut before);
+        before
+    });
+    if KNOWN.set(Known { logfile, before }).is_err() {
+        return; // it is being watched already
+    }
+    for signal in SIGNALS {
+        // SAFETY: the handler has the signature that SA_SIGINFO asks for, and calls only what handlers may call.
+        unsafe {
+            let mut action: libc::sigaction = mem::zeroed();
+            action.sa_sigaction = report as *const () as usize;
+            action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK;
+            libc::sigemptyset(&mut action.sa_mask);
+            libc::sigaction(signal, &action, ptr::null_mut());
+        }
+    }
+}
+
+/// Bytes on the stack. What does not fit is left out.
+struct Text {
+    bytes: [u8; 512],
+    len: usize,
+}
+
+impl fmt::Write for Text {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        let len = text.len().min(self.bytes.len() - self.len);
+        self.bytes[self.len..self.len + len].copy_from_slice(&text.as_bytes()[..len]);
+        self.len += len;
+        Ok(())
+    }
+}
+
+extern "C" fn report(signal: i32, info: *mut libc::siginfo_t, _: *mut libc::c_void) {
+    let Some(known) = KNOWN.get() else { return };
+    if !REPORTED.swap(true, SeqCst) {
+        // SAFETY: the kernel passes a valid pointer.
+        write_report(known, signal, unsafe { &*info });
+    }
+    let before = SIGNALS.iter().position(|other| *other == signal).map(|at| known.before[at]);
+    // SAFETY: the pointer is valid, the action one that the kernel gave. If the signal comes from an instruction, that is
+    // run again and what was there before handles it; if somebody has sent it, it is sent again, and ends the process.
+    unsafe {
+        match before {
+            Some(before) if (*info).si_code > 0 => drop(libc::sigaction(signal, &before, ptr::null_mut())),
+            _ => {
+                libc::signal(signal, libc::SIG_DFL);
+                libc::raise(signal);
+            }
+        }
+    }
+}
+
+fn write_report(known: &Known, signal: i32, info: &libc::siginfo_t) {
+    // SAFETY: the path is a C string; the descriptor stays open for as long as the process lives.
+    let fd = known.logfile.as_ref().map_or(libc::STDOUT_FILENO, |path| unsafe {
+        libc::open(path.as_ptr(), libc::O_WRONLY | libc::O_APPEND | libc::O_CREAT | libc::O_CLOEXEC, 0o644)
+    });
+    let mut text = Text { bytes: [0; 512], len: 0 };
+    // SAFETY: for signals of the kernel's own, this field of the union is the one that is set.
+    let address = unsafe { info.si_addr() } as usize;
+    let pid = std::process::id();
+    let version = crate::startup::VERSION;
+    // A `Text` takes what fits.
+    let _ = write!(
+        text,
+        "\n\n=== EVENKEEL BUG REPORT START: Cut & paste starting from here ===\n\
+         {pid}:M # Evenkeel {version} crashed by signal: {signal}, si_code: {}\n",
+        info.si_code
+    );
+    let _ = match info.si_code {
+        ..=0 => writeln!(text, "{pid}:M # It was sent by process {}", sender(info)),
+        _ => writeln!(text, "{pid}:M # Accessing address: {address:#x}"),
+    };
+    let _ = text.write_str("\n------ STACK TRACE ------\n");
+    let mut frames = [ptr::null_mut(); FRAMES];
+    // SAFETY: the buffers are as long as is said; these calls take no lock once `backtrace` has been called before.
+    unsafe {
+        libc::write(fd, text.bytes.as_ptr().cast(), text.len);
+        let count = libc::backtrace(frames.as_mut_ptr(), FRAMES as i32);
+        libc::backtrace_symbols_fd(frames.as_ptr(), count, fd);
+        const END: &str = "\n=== EVENKEEL BUG REPORT END ===\n";
+        libc::write(fd, END.as_ptr().cast(), END.len());
+    }
+}
+
+fn sender(info: &libc::siginfo_t) -> i32 {
+    // SAFETY: for signals that somebody has sent, this field of the union is the one that is set.
+    unsafe { info.si_pid() }
+}

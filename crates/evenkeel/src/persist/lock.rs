@@ -1,0 +1,133 @@
+//! No two servers keep their data in the same files.
+//!
+//! Each would replace the other's snapshot and append to the other's log, and both would be told that all is well. So who is
+//! about to load or write has a lock on the name, for as long as the process lives: the kernel lets go of it, however the
+//! process ends, and nothing has to be cleaned up after a crash.
+//!
+//! The names are locked, not the folder: servers with a `dbfilename` and an `appendfilename` each may share one. A file that
+//! is replaced cannot be locked itself, so there is one beside, and a lock of one byte in it for each name, at a place that
+//! follows from the name.
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+
+/// Beside the files that are locked.
+const FILE: &str = ".evenkeel.lock";
+
+/// How long a server may take to be gone that was there until now.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// What is kept under a name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum What {
+    Snapshot,
+    Log,
+}
+
+/// The locks of this server: one for each [`What`], on its present name.
+#[derive(Default)]
+pub(crate) struct Locks([Mutex<Option<Locked>>; 2]);
+
+struct Locked {
+    path: PathBuf,
+    /// Closing it lets go of the lock.
+    _file: File,
+}
+
+impl Locks {
+    /// Makes sure of the name, in a folder. A folder in which nothing can be locked is left to who knows what it is for.
+    pub(crate) fn hold(&self, what: What, folder: &Path, name: &Path) -> io::Result<()> {
+        let path = std::path::absolute(folder)?.join(name);
+        let mut held = self.0[what as usize].lock();
+        if held.as_ref().is_some_and(|held| held.path == path) {
+            return Ok(());
+        }
+        if let Some(file) = lock(folder, what, name)? {
+            *held = Some(Locked { path, _file: file });
+        }
+        Ok(())
+    }
+}
+
+/// `None`: nothing can be locked there.
+fn lock(folder: &Path, what: What, name: &Path) -> io::Result<Option<File>> {
+    let path = folder.join(FILE);
+    let Ok(file) = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&path) else {
+        return Ok(None);
+    };
+    let (place, until) = (place_of(what, name), Instant::now() + PATIENCE);
+    loop {
+        match try_lock(&file, place) {
+            Ok(()) => return Ok(Some(file)),
+            Err(error) if !is_taken(&error) => return Ok(None),
+            Err(_) if Instant::now() < until => std::thread::sleep(PATIENCE / 40),
+            Err(_) => {
+                return Err(io::Error::other(format!(
+                    "another server keeps its data in {} (it holds a lock in {}). Each needs a dir of its own, or a \
+                     dbfilename and an appendfilename",
+                    folder.join(name).display(),
+                    path.display()
+                )));
+            }
+        }
+    }
+}
+
+/// By the open file, not by the process: the lock is not lost when somebody else in it opens and closes the same file.
+fn try_lock(file: &File, place: i64) -> io::Result<()> {
+    // SAFETY: zeros are valid for this plain structure.
+    let mut request: libc::flock = unsafe { std::mem::zeroed() };
+    request.l_type = libc::F_WRLCK as i16;
+    request.l_whence = libc::SEEK_SET as i16;
+    (request.l_start, request.l_len) = (place, 1);
+    // SAFETY: the descriptor is open and the structure valid.
+    match unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_SETLK, &request) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+fn is_taken(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::EACCES))
+}
+
+/// FNV-1a over the name, in 62 bits: two names of one folder at the same place would be a refusal for no reason.
+fn place_of(what: What, name: &Path) -> i64 {
+    let bytes = [what as u8].into_iter().chain(name.as_os_str().as_bytes().iter().copied());
+    let hash = bytes.fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+    });
+    (hash >> 2) as i64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_is_held_by_one_and_let_go_of() {
+        let folder = std::env::temp_dir().join(format!("evenkeel-lock-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).expect("a folder");
+        let (one, other) = (Locks::default(), Locks::default());
+        let hold = |locks: &Locks, what, name: &str| locks.hold(what, &folder, Path::new(name));
+        hold(&one, What::Snapshot, "dump.rdb").expect("it is free");
+        hold(&one, What::Snapshot, "dump.rdb").expect("it is held already");
+        hold(&other, What::Snapshot, "other.rdb").expect("another name is free");
+        hold(&other, What::Log, "dump.rdb").expect("and the same name for something else");
+        let refused = hold(&other, What::Snapshot, "dump.rdb").expect_err("it is held");
+        assert!(refused.to_string().contains("another server keeps its data in"), "{refused}");
+        hold(&one, What::Snapshot, "new.rdb").expect("it is free");
+        hold(&other, What::Snapshot, "dump.rdb").expect("who takes another name lets go of the first");
+        drop(other);
+        hold(&one, What::Snapshot, "dump.rdb").expect("its holder is gone");
+        hold(&one, What::Snapshot, "none/dump.rdb").expect("a folder is no part of the name");
+        one.hold(What::Log, &folder.join("none"), Path::new("x")).expect("where nothing can be locked");
+        std::fs::remove_dir_all(&folder).expect("it can be removed");
+    }
+}

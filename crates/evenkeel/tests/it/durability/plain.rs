@@ -1,0 +1,96 @@
+//! Bases that are commands: what they can say, and who understands it.
+
+use std::fs;
+
+use evenkeel_testkit::digest::{Digest, difference, digest};
+use evenkeel_testkit::transcript::target;
+use evenkeel_testkit::{Client, Peer, Program, Server};
+
+use super::exchange::{ARGS, FOLDER, PLAIN, rewrite, take_over};
+use crate::program;
+
+/// All that a base of commands can say, of every type at many sizes.
+#[test]
+fn a_base_of_commands_has_everything() {
+    let mut server = Server::start(&program(), &[ARGS, PLAIN].concat());
+    fill(&mut server.connect());
+    let held = contents(&server);
+    rewrite(&server);
+    let base = server.folder().join(FOLDER).join("appendonly.aof.2.base.aof");
+    assert!(fs::read(&base).expect("the base has this name").starts_with(b"*2\r\n$6\r\nSELECT\r\n"));
+    assert!(server.stop().success());
+    server.start_again();
+    assert_same(&server, &held, "ourselves");
+    for peer in [Peer::Valkey, Peer::Redis] {
+        let Some(program) = Program::oracle(peer) else { continue };
+        let mut held = held.clone();
+        if peer == Peer::Redis {
+            // Redis has no such thing.
+            held.remove(&(0, b"timed".to_vec())).expect("it is there");
+            server.connect().run("DEL timed");
+            rewrite(&server);
+        }
+        let mut other = Server::start(&program, ARGS);
+        other.kill();
+        take_over(server.folder(), other.folder());
+        other.start_again();
+        assert_same(&other, &held, &format!("{peer:?}"));
+    }
+}
+
+fn contents(server: &Server) -> Digest {
+    digest(&mut target(server))
+}
+
+fn assert_same(server: &Server, held: &Digest, whose: &str) {
+    assert_eq!(difference(&contents(server), held), None, "{whose}");
+}
+
+fn fill(client: &mut Client) {
+    for count in [1, 2, 999, 1_000, 1_001, 4_100] {
+        for n in 0..count {
+            client.run(&format!("RPUSH list{count} {n} element{n}"));
+            client.run(&format!("SADD set{count} member{n}"));
+            client.run(&format!("SADD ints{count} {n}"));
+            client.run(&format!("ZADD zset{count} {n}.25 member{n}"));
+            client.run(&format!("HSET hash{count} field{n} value{n}"));
+            client.run(&format!("XADD stream{count} {}-{n} field{n} value same {n}", n + 1));
+        }
+    }
+    for line in [
+        "SET string 1",
+        "SET timed-string x PXAT 99999999999999",
+        "SET empty ''",
+        "SETRANGE long 300000 x",
+        "ZADD odd inf a -inf b 1e300 c -0.5 d",
+        "HSET timed a 1 b 2 c 3",
+        "SELECT 9",
+        "SET other-database 1",
+        // A group that knows little, consumers without anything, entries that are gone, at both ends and in between.
+        "XADD s 5-1 a 1",
+        "XADD s 5-2 a 1 b 2",
+        "XADD s 6-0 a 1",
+        "XADD s 7-0 a 1",
+        "XADD s 9-9 a 1",
+        "XGROUP CREATE s g 0",
+        "XGROUP CREATE s late 6-0 ENTRIESREAD 2",
+        "XGROUP CREATECONSUMER s g idle",
+        "XREADGROUP GROUP g alice COUNT 2 STREAMS s >",
+        "XREADGROUP GROUP g bob STREAMS s >",
+        "XREADGROUP GROUP late alice STREAMS s >",
+        "XDEL s 5-1 6-0 9-9",
+        "XCLAIM s g bob 0 5-2 TIME 12345 RETRYCOUNT 7 JUSTID",
+        "XADD gone 3-3 a 1",
+        "XGROUP CREATE gone g 0",
+        "XREADGROUP GROUP g alice STREAMS gone >",
+        "XDEL gone 3-3",
+        "XGROUP CREATE fresh g 0 MKSTREAM",
+        "XADD trimmed 1-1 a 1",
+        "XADD trimmed MAXLEN 1 2-1 a 1",
+        "SELECT 0",
+    ] {
+        let reply = client.run(line);
+        assert!(!reply.is_error(), "{line}: {reply}");
+    }
+    client.run("HPEXPIREAT timed 99999999999999 FIELDS 2 a c");
+}
