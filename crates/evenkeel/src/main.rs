@@ -24,6 +24,7 @@ mod pubsub;
 mod replication;
 mod reply;
 mod rubbish;
+mod scripting;
 mod serial;
 mod server;
 mod session;

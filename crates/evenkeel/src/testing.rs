@@ -125,7 +125,7 @@ fn long_copy(call: &mut Call<'_, '_>) -> Done {
     let mark = match call.mode {
         Mode::Direct => "+".to_owned(),
         Mode::Again(attempts) => "+".repeat(attempts as usize + 1),
-        Mode::Nested | Mode::Serving(_) => String::new(),
+        Mode::Nested | Mode::Script | Mode::Serving(_) => String::new(),
     };
     let source = read(call)?;
     let copy = source.clone();
@@ -407,7 +407,8 @@ impl Target for World {
                 return Ok(value);
             }
             // Perhaps a long command has to come to its end first.
-            let job = self.server.long.next().ok_or("no reply")?;
+            let job =
+                self.server.long.next().or_else(|| self.server.slow_scripts.next()).ok_or("no reply")?;
             self.long.refresh(self.now_ms);
             job.run(&mut self.long);
             self.resume_all();

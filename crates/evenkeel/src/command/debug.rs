@@ -42,6 +42,7 @@ const TOPICS: &[(&str, Arity, Handler)] = &[
     ("QUICKLIST-PACKED-THRESHOLD", exactly(3), packed_threshold),
     ("RELOAD",                   at_least(2), reload           ),
     ("SET-ACTIVE-EXPIRE",        exactly(3),  set_active_expire),
+    ("SET-DISABLE-DENY-SCRIPTS", exactly(3),  set_disable_deny),
     ("SLEEP",                    exactly(3),  sleep            ),
 ];
 
@@ -161,6 +162,14 @@ fn load_log(call: &mut Call<'_, '_>) -> Done {
 fn set_active_expire(call: &mut Call<'_, '_>) -> Done {
     let on = call.args.int(2).unwrap_or(0) != 0;
     call.server.active_expire.store(on, std::sync::atomic::Ordering::Relaxed);
+    call.reply.ok();
+    Ok(())
+}
+
+/// DEBUG SET-DISABLE-DENY-SCRIPTS 0 | 1: whether scripts may call any command.
+fn set_disable_deny(call: &mut Call<'_, '_>) -> Done {
+    let on = call.args.int(2).unwrap_or(0) != 0;
+    call.server.scripts.denies_nothing.store(on, std::sync::atomic::Ordering::Relaxed);
     call.reply.ok();
     Ok(())
 }

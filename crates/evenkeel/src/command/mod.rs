@@ -19,6 +19,7 @@ mod effect;
 pub(crate) mod elsewhere;
 pub(crate) mod expire;
 pub(crate) mod extended;
+pub(crate) mod function;
 mod geo;
 pub(crate) mod hash;
 mod hll;
@@ -38,6 +39,7 @@ mod pubsub;
 mod random;
 mod replication;
 pub(crate) mod scan;
+pub(crate) mod script;
 pub(crate) mod server;
 pub(crate) mod set;
 mod set_options;
@@ -57,6 +59,7 @@ pub(crate) use keys::Keys;
 pub(crate) use table::{Id, Table};
 
 use crate::error::Done;
+use crate::server::Server;
 
 /// All families.
 pub(crate) const FAMILIES: &[&[Command]] = &[
@@ -67,6 +70,7 @@ pub(crate) const FAMILIES: &[&[Command]] = &[
     debug::COMMANDS,
     dump::COMMANDS,
     expire::COMMANDS,
+    function::COMMANDS,
     geo::COMMANDS,
     hyperloglog::COMMANDS,
     hash::COMMANDS,
@@ -82,6 +86,7 @@ pub(crate) const FAMILIES: &[&[Command]] = &[
     pubsub::COMMANDS,
     wait::COMMANDS,
     scan::COMMANDS,
+    script::COMMANDS,
     server::COMMANDS,
     set::COMMANDS,
     slowlog::COMMANDS,
@@ -108,6 +113,9 @@ pub(crate) enum Reach {
     Whole,
     /// The slots of all commands queued since MULTI, and of the watched keys (EXEC).
     Queue,
+    /// The slots of the row's keys, locked for writing, or everything, if the function says so: a script that is known to
+    /// reach for more than it declares (EVAL). The handler may ask to be run again with everything.
+    Script(fn(&Args<'_>, &Server) -> bool),
 }
 
 /// Properties of a command, as bits.
@@ -187,6 +195,7 @@ pub(crate) enum Group {
     PubSub,
     Transaction,
     Connection,
+    Scripting,
     Server,
 }
 
@@ -206,6 +215,7 @@ impl Group {
             Group::PubSub => Some("@pubsub"),
             Group::Transaction => Some("@transaction"),
             Group::Connection => Some("@connection"),
+            Group::Scripting => Some("@scripting"),
             Group::Server => None,
         }
     }

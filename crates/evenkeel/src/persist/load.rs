@@ -22,6 +22,7 @@ use parking_lot::Mutex;
 use super::LOADING;
 use crate::clock;
 use crate::config::{Policy, Settings};
+use crate::scripting::machine;
 use crate::serial;
 use crate::server::Server;
 
@@ -196,11 +197,11 @@ impl Work<'_> {
                         "at byte {at}: data of the module '{module}', which is not there: they would be lost"
                     )));
                 }
-                Some(Part::Function(_)) => {
-                    return Err(Ended::Failed(format!(
-                        "at byte {at}: a library of functions, which this server cannot run yet: it would be lost"
-                    )));
-                }
+                Some(Part::Function(code)) => self.add_library(&code).map_err(|reason| {
+                    Ended::Failed(format!(
+                        "at byte {at}: a library of functions that cannot be loaded: {reason}"
+                    ))
+                })?,
                 Some(Part::End(Checksum::Absent)) => {
                     self.server.log.notice("RDB file was saved with checksum disabled: no check performed.");
                 }
@@ -214,6 +215,17 @@ impl Work<'_> {
                 ) => {}
             }
         }
+    }
+
+    /// Adds a library of functions.
+    fn add_library(&self, code: &[u8]) -> Result<(), String> {
+        let text = |error: crate::error::Error| String::from_utf8_lossy(&error.line()).into_owned();
+        let made = machine::with(self.server, |machine| machine.library(code));
+        let library = made.and_then(|made| made).map_err(text)?;
+        let mut libraries = (*self.server.scripts.libraries()).clone();
+        libraries.add(Arc::new(library), false).map_err(text)?;
+        self.server.scripts.set_libraries(libraries);
+        Ok(())
     }
 
     fn store_large<R: Read>(&self, reader: &mut FileReader<R>, seat: &mut Seat) -> Result<(), Ended> {

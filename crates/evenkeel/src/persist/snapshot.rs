@@ -158,13 +158,19 @@ pub(crate) fn take<W: Write>(
     let mut seat = server.persist.seat.lock();
     let (keyspace, progress) = (&server.keyspace, &server.persist.progress);
     seat.now_ms = clock::unix_ms();
-    let (mut walk, sizes) = begin_walk(server, &mut seat, at_start);
+    let mut libraries = Arc::default();
+    let (mut walk, sizes) = begin_walk(server, &mut seat, |held| {
+        libraries = server.scripts.libraries();
+        at_start(held);
+    });
     progress.begin(sizes.iter().flatten().map(|(keys, _)| keys).sum());
     let now_ms = seat.now_ms;
+    let mut file = file;
+    let written = libraries.iter().try_for_each(|library| file.function(&library.code));
     let recorder = || Recorder::new(file, settings.clone(), progress, now_ms, sizes);
     let mut recorder = Paced::new(memory::aside(recorder), Pace::new(settings), keyspace, progress);
     // It goes to its end even if nobody wants it any more: the epoch of all entries must be the same again.
-    let (mut cause, mut synced) = (None, 0);
+    let (mut cause, mut synced) = (written.err(), 0);
     while !walk.is_done() {
         if cause.is_some() {
             walk.step(keyspace, &mut seat, &mut Nowhere);
