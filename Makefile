@@ -9,10 +9,10 @@ ARGS ?=
 # 127.0.0.1:6379 unless ARGS starts with a configuration file, which then says where; later options win over these.
 ADDRESS := $(if $(filter-out -%,$(firstword $(ARGS))),,--bind 127.0.0.1 --port 6379)
 
-.PHONY: help run test conformance bench fmt
+.PHONY: help run test conformance bench doctor-cases fmt
 
 help: ## say what the verbs are (the default)
-	@sed -nE 's/^([a-z]+):.*## (.*)/  make \1\t\2/p' Makefile | expand -t 20
+	@sed -nE 's/^([a-z-]+):.*## (.*)/  make \1\t\2/p' Makefile | expand -t 20
 
 run: ## build the release binary and start it on 127.0.0.1:6379; ARGS are its arguments
 	cargo build --release -p evenkeel
@@ -31,6 +31,10 @@ bench: ## print figures side by side with redis-server and Valkey; ARGS replaces
 	cargo build --profile measured -p evenkeel
 	cargo build --release -p evenkeel-bench
 	@$(TARGET)/release/evenkeel-bench $(or $(ARGS),all --quick)
+
+doctor-cases: ## let the doctor diagnose every case whose cause is known (root, for what runs in the kernel)
+	@scripts/setup doctor peers
+	cargo test -p evenkeel-doctor --features bpf --test cases -- --include-ignored --nocapture $(ARGS)
 
 fmt: ## format all code
 	cargo fmt --all

@@ -231,6 +231,8 @@ pub(crate) enum End {
     Timeout,
     /// CLIENT UNBLOCK ERROR.
     Error,
+    /// The server has become a replica: nobody will push for its clients, and they may not pop.
+    NewRole,
 }
 
 impl Blocked {
@@ -247,6 +249,9 @@ impl Blocked {
                     reply.fail(&error);
                 }
             }
+            (End::NewRole, _) => reply.fail(&Error::text(
+                "UNBLOCKED force unblock from blocking operation, instance state changed (master -> replica?)",
+            )),
             (End::Error, _) => reply.fail(&Error::text("UNBLOCKED client unblocked via CLIENT UNBLOCK")),
         }
         Some(self.resumed(reply))

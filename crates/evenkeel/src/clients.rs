@@ -14,6 +14,7 @@ use parking_lot::Mutex;
 use crate::blocking::Blocked;
 use crate::net::connection::Connection;
 use crate::pubsub::mail::Mail;
+use crate::tracking::Tracked;
 
 /// One client, as others see it.
 pub(crate) struct ClientInfo {
@@ -42,6 +43,11 @@ pub(crate) struct ClientInfo {
     pub(crate) shards: AtomicU32,
     /// What others have for it.
     pub(crate) mail: Mail,
+    pub(crate) tracked: Tracked,
+    /// MONITOR.
+    pub(crate) monitors: AtomicBool,
+    /// It is in the registry no more.
+    pub(crate) gone: AtomicBool,
     pub(crate) resp: AtomicU8,
     /// Bytes of its requests that are at hand, and of the buffer that it has of its own for them.
     pub(crate) query_used: AtomicUsize,
@@ -67,6 +73,8 @@ pub(crate) struct ClientInfo {
     pub(crate) waiting_memory: AtomicUsize,
     /// The command that waits, or the last one that did.
     pub(crate) wait: Mutex<Weak<Blocked>>,
+    /// It is the primary that this server follows.
+    pub(crate) is_primary: AtomicBool,
     /// To be closed by its worker.
     pub(crate) killed: AtomicBool,
     pub(crate) name: Mutex<Vec<u8>>,
@@ -103,6 +111,9 @@ impl ClientInfo {
             patterns: AtomicU32::new(0),
             shards: AtomicU32::new(0),
             mail: Mail::default(),
+            tracked: Tracked::default(),
+            monitors: AtomicBool::new(false),
+            gone: AtomicBool::new(false),
             resp: AtomicU8::new(2),
             query_used: AtomicUsize::new(0),
             query_size: AtomicUsize::new(0),
@@ -120,6 +131,7 @@ impl ClientInfo {
             in_timeout: AtomicBool::new(false),
             waiting_memory: AtomicUsize::new(0),
             wait: Mutex::default(),
+            is_primary: AtomicBool::new(false),
             killed: AtomicBool::new(false),
             name: Mutex::default(),
             lib_name: Mutex::default(),
@@ -189,7 +201,7 @@ const QUERY_PEAK_MS: u64 = 500;
 /// Bytes of an idle client: its entry here, and its connection.
 const BASE: usize = size_of::<ClientInfo>() + size_of::<Connection>();
 
-/// Figures over all clients.
+/// Figures over all clients but replicas.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Totals {
     pub(crate) count: usize,
@@ -225,7 +237,8 @@ impl Clients {
     }
 
     pub(crate) fn remove(&self, id: u64) {
-        if self.by_id.lock().remove(&id).is_some() {
+        if let Some(client) = self.by_id.lock().remove(&id) {
+            client.gone.store(true, Relaxed);
             self.count.fetch_sub(1, Relaxed);
         }
     }
@@ -236,6 +249,7 @@ impl Clients {
         for client in clients {
             client.killed.store(true, Relaxed);
             if self.by_id.lock().remove(&client.id).is_some() {
+                client.gone.store(true, Relaxed);
                 self.count.fetch_sub(1, Relaxed);
                 killed += 1;
             }
@@ -250,7 +264,9 @@ impl Clients {
     /// The clients that take most memory, as many as have to go for the others to take at most `limit` bytes; those
     /// that may not be evicted are counted and stay.
     pub(crate) fn beyond(&self, limit: usize) -> Vec<Arc<ClientInfo>> {
-        let clients = self.list();
+        let mut clients = self.list();
+        // What waits for a replica is the stream, of which there is one for all of them.
+        clients.retain(|client| !client.is_replica.load(Relaxed));
         let mut sum: usize = clients.iter().map(|client| client.memory()).sum();
         if sum <= limit {
             return Vec::new();
@@ -272,10 +288,10 @@ impl Clients {
         beyond
     }
 
-    /// Figures over all clients.
+    /// Figures over all clients but replicas.
     pub(crate) fn totals(&self) -> Totals {
         let mut totals = Totals::default();
-        for client in self.by_id.lock().values() {
+        for client in self.by_id.lock().values().filter(|client| !client.is_replica.load(Relaxed)) {
             totals.count += 1;
             totals.memory += client.memory();
             totals.input_max = totals.input_max.max(client.query_size.load(Relaxed));

@@ -164,6 +164,9 @@ impl Executor {
         let outcome = match self.admit(session, &mut request) {
             Ok(Admitted::Run(id)) => {
                 let done = self.run_admitted(session, id, &request, reply);
+                if self.server.monitors.is_any() {
+                    self.show(session, id, &request.args);
+                }
                 if done == Err(Error::Suspended) {
                     return self.suspended(session, id, &request.args, reply);
                 }
@@ -188,7 +191,8 @@ impl Executor {
         if session.reply_mode != ReplyMode::On {
             silence(session, reply, mark);
         }
-        if session.hears {
+        if session.hears && outcome == Outcome::Replied {
+            session.after_command();
             hear(session, reply);
         }
         outcome
@@ -253,6 +257,12 @@ impl Executor {
         (!row.flags.has(Flags::ALLOW_BUSY) || touches_data && !ends).then_some(id)
     }
 
+    /// Shows the command to whoever watches.
+    #[cold]
+    fn show(&self, session: &Session, id: Id, args: &Args<'_>) {
+        self.server.monitors.show(&self.server.pubsub, session, self.table.row(id), args);
+    }
+
     /// Everything that may keep a command from being run. From a container the request goes on to its subcommand.
     #[inline]
     fn admit(&mut self, session: &mut Session, request: &mut Request<'_>) -> Result<Admitted, Error> {
@@ -282,8 +292,8 @@ impl Executor {
         if self.out_of_memory && needs_memory(row, session) {
             return Err(Error::OutOfMemory);
         }
-        if session.hears && !row.flags.has(Flags::WHILE_SUBSCRIBED) && session.is_restricted() {
-            return Err(while_subscribed(row));
+        if session.hears {
+            may_while_hearing(session, row)?;
         }
         if !session.replays && self.server.pause.delays(row, session, self.seat.now_ms) {
             return Ok(Admitted::Paused);
@@ -561,6 +571,9 @@ impl Executor {
         if self.seat.keep_expired {
             return; // paused: the data must not change
         }
+        if self.server.replication.is_replica() && self.settings.replica_ignore_maxmemory {
+            return; // the primary says what goes
+        }
         let started = clock::ticks();
         let until = started + SLICE_US_MAX * clock::ticks_per_us();
         let (samples, decay) = (self.settings.maxmemory_samples, self.settings.lfu_decay_time);
@@ -707,6 +720,9 @@ pub(crate) fn run_nested(call: &mut Call<'_, '_>, queued: &Queued) {
         worker: call.worker,
     };
     let done = parts.with_call(Mode::Nested, args, &keys, call.held, |call| call.run(row));
+    if server.monitors.is_any() {
+        server.monitors.show(&server.pubsub, call.session, row, &args);
+    }
     let stats = &server.stats[call.worker];
     if let Err(error) = done {
         call.reply.fail(&error);
@@ -768,14 +784,27 @@ fn queue_places(session: &Session, server: &Server, places: &mut Vec<Place>) -> 
     true
 }
 
-/// Adds what has come in the mail of a client that listens to something: what its own command has sent it, if nothing else.
+/// Adds what has come in the mail of a client that listens to something: behind a command, what that has sent it, if
+/// nothing else.
 #[cold]
-fn hear(session: &mut Session, reply: &mut Reply) {
+pub(crate) fn hear(session: &mut Session, reply: &mut Reply) {
     // Where there is too much of it, its worker has been told.
     if let Found::Letters(letters) = session.client.mail.take(reply.resp3) {
         letters.into_iter().for_each(|letter| reply.letter(letter));
     }
-    session.hears = session.subscriptions.is_some();
+}
+
+/// Whether a client that listens to something may run the command.
+#[cold]
+fn may_while_hearing(session: &Session, row: &Command) -> Done {
+    const DATA: Flags = Flags::WRITE.with(Flags::READONLY).with(Flags::MAY_WRITE);
+    if session.monitors && row.flags.has(DATA) {
+        return Err(Error::text("ERR Replica can't interact with the keyspace"));
+    }
+    if !row.flags.has(Flags::WHILE_SUBSCRIBED) && session.is_restricted() {
+        return Err(while_subscribed(row));
+    }
+    Ok(())
 }
 
 #[cold]

@@ -162,7 +162,9 @@ impl Call<'_, '_> {
             return false;
         }
         match self.mode {
-            Mode::Direct => self.server.long.has_room(),
+            // Who tracks would hear of a change before the reply that it concerns.
+            Mode::Direct if self.session.tracks => false,
+            Mode::Direct => !self.session.replays && self.server.long.has_room(),
             Mode::Again(_) => !self.mode.must_end(),
             Mode::Nested | Mode::Script | Mode::Serving(_) => false,
         }
@@ -308,8 +310,7 @@ pub(crate) fn run(server: &Arc<Server>, long: &Long, index: usize) {
     evenkeel_store::memory::register_thread();
     let mut executor = Executor::new(server.clone(), index);
     while let Some(job) = long.await_next(&server.stopping) {
-        job.run(&mut executor);
-        long.running.fetch_sub(1, Relaxed);
+        job.run(&mut executor, long);
         // Here is the time to free what would keep a worker from its clients.
         executor.seat.trash.clear();
         server.keyspace.tidy(&mut executor.seat);
@@ -318,7 +319,12 @@ pub(crate) fn run(server: &Arc<Server>, long: &Long, index: usize) {
 
 impl Job {
     /// Does the work, stores what is to be stored, and sends the reply to the connection's worker.
-    pub(crate) fn run(mut self, executor: &mut Executor) {
+    pub(crate) fn run(self, executor: &mut Executor, long: &Long) {
+        self.work_off(executor);
+        long.running.fetch_sub(1, Relaxed);
+    }
+
+    fn work_off(mut self, executor: &mut Executor) {
         let server = executor.server.clone();
         let before = clock::ticks();
         if !self.work.writes && self.nobody_waits.load(Relaxed) {

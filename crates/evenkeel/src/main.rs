@@ -15,12 +15,12 @@ mod error;
 mod glob;
 mod log;
 mod long;
+mod monitor;
 mod net;
 mod observe;
 mod persist;
 mod pipeline;
 mod pubsub;
-#[allow(dead_code, reason = "the half of a replica is built on it")]
 mod replication;
 mod reply;
 mod rubbish;
@@ -32,6 +32,7 @@ mod startup;
 mod sync;
 #[cfg(test)]
 mod testing;
+mod tracking;
 mod waiting;
 
 use std::process::ExitCode;

@@ -8,7 +8,7 @@ use evenkeel_resp::request::{Parsed, ProtocolError, Span, State, parse};
 use evenkeel_store::Place;
 
 use crate::command::{Args, Id};
-use crate::dispatch::{Executor, Outcome, Request, book};
+use crate::dispatch::{Executor, Outcome, Request, book, hear};
 use crate::error::Error;
 use crate::net::connection::Connection;
 use crate::observe::stats::{Stage, add};
@@ -215,6 +215,10 @@ impl Pipeline {
                 self.prefetch(executor);
             }
             executor.make_room();
+        }
+        if session.hears {
+            // What has been evicted, say, is told of before the replies to what comes after it.
+            hear(session, reply);
         }
         let mut ended = None;
         let reply_len = reply.len();

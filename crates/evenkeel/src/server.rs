@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering::*};
 
 use evenkeel_store::Keyspace;
+use evenkeel_store::events::Events;
 use parking_lot::{Mutex, RwLock};
 
 use crate::clients::{ClientInfo, Clients};
@@ -18,6 +19,7 @@ use crate::command::{Command, Flags, Reach, Table};
 use crate::config::Settings;
 use crate::log::Log;
 use crate::long::Long;
+use crate::monitor::Monitors;
 use crate::net::inbox::{Inbox, Message};
 use crate::net::listener::Listeners;
 use crate::observe::census::Census;
@@ -27,9 +29,11 @@ use crate::observe::slowlog::SlowLog;
 use crate::observe::stats::Stats;
 use crate::persist::Persist;
 use crate::pubsub::PubSub;
+use crate::pubsub::notices::Notices;
 use crate::replication;
 use crate::scripting::Scripts;
 use crate::session::Session;
+use crate::tracking::Tracking;
 use crate::waiting::Resumed;
 
 /// See the module's text.
@@ -49,7 +53,10 @@ pub(crate) struct Server {
     pub(crate) stats: Box<[Stats]>,
     pub(crate) inboxes: Box<[Inbox]>,
     pub(crate) pause: Pause,
-    pub(crate) pubsub: PubSub,
+    pub(crate) pubsub: Arc<PubSub>,
+    notices: Arc<Notices>,
+    pub(crate) tracking: Arc<Tracking>,
+    pub(crate) monitors: Monitors,
     pub(crate) log: Log,
     pub(crate) long: Long,
     pub(crate) scripts: Scripts,
@@ -88,8 +95,8 @@ impl Server {
         let census = Census::new(settings.databases);
         // Workers, as many threads for long commands and for loading, the control thread, those that load what is too
         // large for the others and that take snapshots, one that runs the log's commands again, one that feeds replicas, one
-        // for slow scripts, and one more for tests.
-        let keyspace = Keyspace::new(settings.databases, 3 * workers + 7, now, random_seed());
+        // that follows a primary, one for slow scripts, and one more for tests.
+        let keyspace = Keyspace::new(settings.databases, 3 * workers + 8, now, random_seed());
         let loaders = (0..=workers).map(|_| keyspace.seat()).collect();
         let persist = Persist::new(keyspace.seat(), loaders, now / 1000);
         let replication = replication::State::new(keyspace.seat())?;
@@ -98,7 +105,12 @@ impl Server {
         let table = renamed(&settings.rename_command);
         let slowlog = SlowLog::new(2 * workers + 2);
         slowlog.configure(&settings);
-        let pubsub = PubSub::new(&settings);
+        let pubsub = Arc::new(PubSub::new(&settings));
+        let tracking = Arc::new(Tracking::new(pubsub.clone()));
+        tracking.configure(settings.tracking_table_max_keys);
+        let notices = Arc::new(Notices::new(pubsub.clone(), tracking.clone()));
+        keyspace.events.set_listener(notices.clone());
+        keyspace.events.want(Events::NOTICES, notices.configure(&settings.notify_keyspace_events));
         Ok(Server {
             keyspace,
             table,
@@ -112,6 +124,9 @@ impl Server {
             inboxes,
             pause: Pause::default(),
             pubsub,
+            notices,
+            tracking,
+            monitors: Monitors::default(),
             log,
             long: Long::default(),
             scripts: Scripts::default(),
@@ -154,6 +169,9 @@ impl Server {
         let new = Arc::new(change(&self.settings())?);
         self.slowlog.configure(&new);
         self.pubsub.configure(&new);
+        self.tracking.configure(new.tracking_table_max_keys);
+        let is_wanted = self.notices.configure(&new.notify_keyspace_events);
+        self.keyspace.events.want(Events::NOTICES, is_wanted);
         *self.settings.write() = new;
         self.settings_version.fetch_add(1, Release);
         self.wake_all();

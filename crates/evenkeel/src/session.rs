@@ -13,6 +13,8 @@ use crate::command::args::OwnedArgs;
 use crate::long::Work;
 use crate::pubsub::{PubSub, Subscriptions};
 use crate::replication::replicas::Introduction;
+use crate::server::Server;
+use crate::tracking::mode;
 use crate::waiting::Waiting;
 
 /// See the module's text.
@@ -31,6 +33,11 @@ pub(crate) struct Session {
     /// Others may have something for it: there may be mail to look at after its command.
     pub(crate) hears: bool,
     pub(crate) subscriptions: Option<Box<Subscriptions>>,
+    /// CLIENT TRACKING, in a mode in which it counts what the client reads.
+    pub(crate) tracks: bool,
+    pub(crate) caching: Caching,
+    /// MONITOR.
+    pub(crate) monitors: bool,
     pub(crate) reply_mode: ReplyMode,
     pub(crate) no_touch: bool,
     /// What it has said about the replica that it is to become.
@@ -57,6 +64,15 @@ impl LogMark {
     pub(crate) fn last(&self, of_worker: u64) -> u64 {
         if of_worker == self.before { self.logged } else { of_worker }
     }
+}
+
+/// CLIENT CACHING, which holds for the next command, or the whole of the next transaction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Caching {
+    Unsaid,
+    /// By the command at hand.
+    Said,
+    Holds,
 }
 
 /// CLIENT REPLY.
@@ -114,6 +130,9 @@ impl Session {
             long: None,
             hears: false,
             subscriptions: None,
+            tracks: false,
+            caching: Caching::Unsaid,
+            monitors: false,
             reply_mode: ReplyMode::On,
             no_touch: false,
             introduction: None,
@@ -152,6 +171,41 @@ impl Session {
         if let Some(mut subscriptions) = self.subscriptions.take() {
             subscriptions.end(pubsub, &self.client);
         }
+    }
+
+    /// Tracks no more.
+    pub(crate) fn end_tracking(&mut self, server: &Server) {
+        server.tracking.end(&server.keyspace.events, &self.client);
+        (self.tracks, self.caching) = (false, Caching::Unsaid);
+    }
+
+    /// For the commands that ask about CLIENT CACHING: it holds for the one after them.
+    pub(crate) fn keep_caching(&mut self) {
+        if self.caching == Caching::Holds {
+            self.caching = Caching::Said;
+        }
+    }
+
+    /// Others have nothing more to tell it: for RESET, and at the end.
+    pub(crate) fn hear_no_more(&mut self, server: &Server) {
+        self.unsubscribe(&server.pubsub);
+        if self.client.tracked.has(mode::ON) {
+            self.end_tracking(server);
+        }
+        if std::mem::take(&mut self.monitors) {
+            server.monitors.remove(&self.client);
+        }
+    }
+
+    /// A command has been run, or queued: whether anybody may have something for the client still, and what CLIENT CACHING
+    /// holds for.
+    pub(crate) fn after_command(&mut self) {
+        self.hears = self.subscriptions.is_some() || self.monitors || self.client.tracked.has(mode::ON);
+        self.caching = match self.caching {
+            Caching::Said => Caching::Holds,
+            Caching::Holds if self.multi.is_some() => Caching::Holds,
+            _ => Caching::Unsaid,
+        };
     }
 
     /// Leaves MULTI, if in it.

@@ -17,6 +17,7 @@ use crate::log::{Level, Log};
 use crate::net::worker::Worker;
 use crate::persist::load::{self, Ended};
 use crate::persist::{aof, end, points, replay, rewrite};
+use crate::replication::link;
 use crate::server::Server;
 
 pub(crate) const VERSION: &str = env!("CARGO_PKG_VERSION");
@@ -92,6 +93,7 @@ fn serve(launch: Launch) -> ExitCode {
     }
     load::set_loading(&server, true);
     server.replication.follow(&server, &server.settings());
+    link::follow_at_start(&server);
     announce(&server, &notices);
     // Before the first client is served: whoever has had a reply may count on an orderly end.
     watch_signals(server.clone());
@@ -141,10 +143,14 @@ fn load(server: &Arc<Server>) -> Result<(), Ended> {
         }
         rewrite::go_on(server, directory, found).map_err(Ended::Failed)?;
     } else {
-        load::snapshot(server)?;
+        let loaded = load::snapshot(server)?;
+        link::note_loaded(server, loaded.and_then(|loaded| loaded.position));
     }
     server.persist.note_loaded(server.keyspace.total().dirty);
     load::set_loading(server, false);
+    if server.replication.is_replica() {
+        link::begin(server);
+    }
     Ok(())
 }
 

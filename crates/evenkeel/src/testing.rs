@@ -352,7 +352,7 @@ impl World {
             waiting.abandon();
         }
         connection.leave_queues(&mut self.workers[connection.worker]);
-        connection.session.unsubscribe(&self.server.pubsub);
+        connection.session.hear_no_more(&self.server);
         self.server.clients.remove(connection.session.client.id);
     }
 }
@@ -407,10 +407,11 @@ impl Target for World {
                 return Ok(value);
             }
             // Perhaps a long command has to come to its end first.
-            let job =
-                self.server.long.next().or_else(|| self.server.slow_scripts.next()).ok_or("no reply")?;
+            let server = self.server.clone();
+            let mut waits = [&server.long, &server.slow_scripts].into_iter();
+            let (job, long) = waits.find_map(|long| Some((long.next()?, long))).ok_or("no reply")?;
             self.long.refresh(self.now_ms);
-            job.run(&mut self.long);
+            job.run(&mut self.long, long);
             self.resume_all();
         }
     }

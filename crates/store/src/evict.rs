@@ -6,6 +6,7 @@
 
 use crate::Millis;
 use crate::entry::EntryPtr;
+use crate::events::What;
 use crate::held::Held;
 use crate::key::Place;
 use crate::seat::add;
@@ -92,6 +93,7 @@ impl Held<'_> {
                 || score(entry, policy.order, held.seat.now_ms, decay_minutes) >= candidate.score;
             let goes = unused && (entry.deadline().is_some() || !policy.volatile_only);
             if goes {
+                held.happened(place, entry.key(), What::Evicted);
                 held.log_removal(place, entry.key());
                 held.remove_found(place, found);
             }

@@ -14,6 +14,7 @@
 mod fields;
 mod times;
 
+use crate::events::What;
 use crate::held::Held;
 use crate::key::Place;
 use crate::keyspace::prefetching;
@@ -175,7 +176,7 @@ impl Held<'_> {
             slot.remove_due(branch, segment, now, due.len(), self.seat);
             self.note_emptied(place);
         }
-        due.iter().for_each(|word| self.log_removal(place, word.entry().key()));
+        due.iter().for_each(|word| self.note_expired(place, *word));
         self.tell_removed(place, due);
         add(&self.seat.tally.expired_in_sweeps, due.len() as u64);
         hashes.into_iter().for_each(|word| self.sweep_hash(place, word, fields_left));
@@ -188,9 +189,15 @@ impl Held<'_> {
     /// Removes keys whose time has passed; they were seen in the slot under the lock that is still held.
     pub(crate) fn remove_expired(&mut self, place: Place, expired: &[Word]) {
         self.take_out(place, expired);
-        expired.iter().for_each(|word| self.log_removal(place, word.entry().key()));
+        expired.iter().for_each(|word| self.note_expired(place, *word));
         self.tell_removed(place, expired);
         self.free_expired(place, expired);
+    }
+
+    /// For who keeps a log, and for who wants to hear of it.
+    pub(super) fn note_expired(&mut self, place: Place, word: Word) {
+        self.happened(place, word.entry().key(), What::Expired);
+        self.log_removal(place, word.entry().key());
     }
 
     fn take_out(&mut self, place: Place, expired: &[Word]) {

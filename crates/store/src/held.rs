@@ -10,6 +10,7 @@ use crate::Millis;
 use crate::audience::Audience;
 use crate::collection::{Collection, Cut};
 use crate::entry::{EntryPtr, Kind, Ref, Times, Value, View};
+use crate::events::What;
 use crate::evict;
 use crate::gate::Closed;
 use crate::key::{Key, Place};
@@ -228,6 +229,7 @@ impl<'a> Held<'a> {
 
     /// Lets go of what is held, once the log has what was done with it.
     fn unlock(&mut self) {
+        self.tell_listener();
         self.commit();
         let places = match &self.scope {
             Scope::One(place) => std::slice::from_ref(place),
@@ -280,6 +282,7 @@ impl<'a> Held<'a> {
     #[cold]
     fn expire(&mut self, key: &Key<'_>, found: Found, keep: bool) -> Option<Found> {
         if !keep {
+            self.happened(key.place, key.bytes, What::Expired);
             self.log_removal(key.place, key.bytes);
             self.remove_found(key.place, found);
             add(&self.seat.tally.expired, 1);
@@ -298,7 +301,11 @@ impl<'a> Held<'a> {
     /// The key's entry; counts as a hit or miss but not as an access (EXISTS, TTL, TYPE).
     pub fn look(&mut self, key: &Key<'_>) -> Option<View<'_>> {
         let found = self.live(key);
-        add(if found.is_some() { &self.seat.tally.hits } else { &self.seat.tally.misses }, 1);
+        if found.is_some() {
+            add(&self.seat.tally.hits, 1);
+        } else {
+            self.missed(key);
+        }
         found.map(|found| View::new(found.entry()))
     }
 
@@ -312,10 +319,15 @@ impl<'a> Held<'a> {
                 Some(View::new(found.entry()))
             }
             None => {
-                add(&self.seat.tally.misses, 1);
+                self.missed(key);
                 None
             }
         }
+    }
+
+    fn missed(&mut self, key: &Key<'_>) {
+        add(&self.seat.tally.misses, 1);
+        self.happened(key.place, key.bytes, What::Missed);
     }
 
     /// The key's entry; counts as an access but neither as a hit nor as a miss: for who is about to change it.
@@ -480,11 +492,15 @@ impl<'a> Held<'a> {
             self.remove(key);
             return;
         }
-        if let Some(found) = self.live_or_gone(key) {
+        let replaced = self.live_or_gone(key).map(|found| {
             let old = self.detach(key.place, found);
             self.free(key.place, old);
+        });
+        let entry = self.entry_of(key, value, form, deadline);
+        self.insert(key, entry);
+        if replaced.is_none() {
+            self.happened(key.place, key.bytes, What::Added);
         }
-        self.add_collection(key, value, form, deadline);
         self.changed(key, Change::Written);
     }
 
@@ -497,11 +513,21 @@ impl<'a> Held<'a> {
     }
 
     fn add_collection<T: Collection>(&mut self, key: &Key<'_>, value: T, form: u8, deadline: Option<Millis>) {
+        let entry = self.entry_of(key, value, form, deadline);
+        self.add_entry(key, entry);
+    }
+
+    fn entry_of<T: Collection>(
+        &self,
+        key: &Key<'_>,
+        value: T,
+        form: u8,
+        deadline: Option<Millis>,
+    ) -> EntryPtr {
         let raw = value.into_raw();
         // SAFETY: the raw value is one of this kind, and its reference moves on.
         let outside = unsafe { Outside::from_raw(T::KIND, raw.as_ptr()) };
-        let entry = EntryPtr::new(key.bytes, Value::Outside(outside, form), deadline, self.new_access());
-        self.add_entry(key, entry);
+        EntryPtr::new(key.bytes, Value::Outside(outside, form), deadline, self.new_access())
     }
 
     /// Sets the key to a string.
@@ -815,6 +841,10 @@ impl<'a> Held<'a> {
     #[inline]
     fn changed_for(&mut self, key: &Key<'_>, change: Change, times: u64, concerns: Concerns) {
         add(&self.seat.tally.dirty, times);
+        if concerns == Concerns::Everybody {
+            let what = if change == Change::Removed { What::Removed } else { What::Written };
+            self.happened(key.place, key.bytes, what);
+        }
         let slot = self.slot(key).1;
         if Audience::is_there(&slot.audience) {
             self.tell(slot, key.place, key.bytes, change, concerns);
@@ -834,7 +864,13 @@ impl<'a> Held<'a> {
     }
 
     #[inline]
-    pub(crate) fn add_entry(&mut self, key: &Key<'_>, entry: EntryPtr) {
+    fn add_entry(&mut self, key: &Key<'_>, entry: EntryPtr) {
+        self.insert(key, entry);
+        self.happened(key.place, key.bytes, What::Added);
+    }
+
+    #[inline]
+    pub(crate) fn insert(&mut self, key: &Key<'_>, entry: EntryPtr) {
         let (db, slot) = self.slot(key);
         debug_assert!(slot.find(key.hash, key.bytes).is_none(), "a table never holds a key twice");
         if slot.len() == 0 {
@@ -883,6 +919,9 @@ impl<'a> Held<'a> {
     /// Counts keys that have been removed, and tells those who watch them or wait for them.
     pub(crate) fn tell_removed(&mut self, place: Place, removed: &[Word]) {
         add(&self.seat.tally.dirty, removed.len() as u64);
+        if self.is_listened_to() {
+            removed.iter().for_each(|word| self.happened(place, word.entry().key(), What::Removed));
+        }
         let slot = self.slot_at(place).1;
         if Audience::is_there(&slot.audience) {
             removed.iter().for_each(|word| {

@@ -31,8 +31,8 @@ pub const READERS_MAX: usize = 4;
 /// Bytes of a page that a lane keeps for reuse; larger ones are freed.
 const SPARE_LEN_MAX: usize = 256 * 1024;
 
-/// Pages that a lane keeps for reuse.
-const SPARES_MAX: usize = 8;
+/// Bytes of all pages that a lane keeps for reuse: what a busy writer fills between two looks of a reader.
+const SPARES_LEN_MAX: usize = 1 << 20;
 
 /// What stands before a record of several commands, and behind it.
 const MULTI: &[u8] = b"*1\r\n$5\r\nMULTI\r\n";
@@ -42,6 +42,8 @@ const EXEC: &[u8] = b"*1\r\n$4\r\nEXEC\r\n";
 pub struct Journal {
     /// Whom pages are for, as bits: changes behind the closed gate only.
     readers: AtomicU32,
+    /// Which of them are replicas, for whom there are records that concern nobody else.
+    replicas: AtomicU32,
     last: Padded,
     /// Bytes laid down since the start.
     laid: AtomicU64,
@@ -74,6 +76,8 @@ struct Pages {
     /// What each reader has not taken yet.
     filled: [Vec<Arc<Page>>; READERS_MAX],
     spare: Vec<Arc<Page>>,
+    /// Bytes that the spare ones have room for.
+    spare_len: usize,
 }
 
 /// Records in the order of their numbers, each a stretch of the bytes.
@@ -90,6 +94,7 @@ struct Span {
     end: usize,
     first_db: u32,
     last_db: u32,
+    is_data: bool,
 }
 
 /// One write, or several that took place together.
@@ -101,12 +106,16 @@ pub struct Record<'a> {
     /// The database that has to be selected before, and the one that is selected afterwards.
     pub first_db: u32,
     pub last_db: u32,
+    /// It changes data. What does not (PUBLISH) is for replicas.
+    pub is_data: bool,
 }
 
 /// What a seat has logged since it went inside the gate.
 #[derive(Default)]
 pub struct Draft {
     pub(crate) is_on: bool,
+    /// Some of those who read are replicas.
+    pub(crate) has_replicas: bool,
     /// Where the record that is being written begins, and its commands so far.
     open: Option<Open>,
     page: Page,
@@ -119,38 +128,39 @@ struct Open {
     commands: usize,
     first_db: u32,
     db: u32,
+    is_data: bool,
 }
 
 impl Draft {
     /// Appends a command to the record that is being written.
     pub(crate) fn push<'a>(&mut self, db: u32, args: impl ExactSizeIterator<Item = &'a [u8]>) {
-        let bytes = self.begin_command(db);
-        bytes.extend_from_slice(&Line::new(b'*', args.len()));
-        for arg in args {
-            bytes.extend_from_slice(&Line::new(b'$', arg.len()));
-            bytes.extend_from_slice(arg);
-            bytes.extend_from_slice(b"\r\n");
-        }
+        put_command(self.begin_command(db, true), args);
+    }
+
+    /// The same for one that changes no data: for replicas alone, unless others are in the same record.
+    pub(crate) fn push_aside<'a>(&mut self, db: u32, args: impl ExactSizeIterator<Item = &'a [u8]>) {
+        put_command(self.begin_command(db, false), args);
     }
 
     /// The same for a command that is an array of bulk strings already.
     pub(crate) fn push_encoded(&mut self, db: u32, command: &[u8]) {
-        self.begin_command(db).extend_from_slice(command);
+        self.begin_command(db, true).extend_from_slice(command);
     }
 
     /// Where the next command of the record goes.
-    fn begin_command(&mut self, db: u32) -> &mut Vec<u8> {
+    fn begin_command(&mut self, db: u32, is_data: bool) -> &mut Vec<u8> {
         let bytes = &mut self.page.bytes;
         let open = self.open.get_or_insert_with(|| {
             let start = bytes.len();
             bytes.extend_from_slice(MULTI);
-            Open { start, commands: 0, first_db: db, db }
+            Open { start, commands: 0, first_db: db, db, is_data: false }
         });
         if open.db != db {
             select(bytes, db);
             open.db = db;
         }
         open.commands += 1;
+        open.is_data |= is_data;
         bytes
     }
 
@@ -161,7 +171,7 @@ impl Draft {
 
     /// Ends the record, which gets its number. The caller still holds all that the record has changed.
     pub(crate) fn commit(&mut self, journal: &Journal) {
-        let Some(Open { mut start, commands, first_db, db }) = self.open.take() else { return };
+        let Some(Open { mut start, commands, first_db, db, is_data }) = self.open.take() else { return };
         if commands == 1 {
             start += MULTI.len();
         } else {
@@ -170,7 +180,7 @@ impl Draft {
         // Relaxed: the slots' locks order the numbers of writes that touch the same slot.
         let number = journal.last.0.fetch_add(1, Relaxed) + 1;
         let end = self.page.bytes.len();
-        self.page.records.push(Span { number, start, end, first_db, last_db: db });
+        self.page.records.push(Span { number, start, end, first_db, last_db: db, is_data });
         self.last = number;
     }
 
@@ -187,6 +197,16 @@ impl Draft {
     }
 }
 
+/// A command as a RESP array.
+fn put_command<'a>(bytes: &mut Vec<u8>, args: impl ExactSizeIterator<Item = &'a [u8]>) {
+    bytes.extend_from_slice(&Line::new(b'*', args.len()));
+    for arg in args {
+        bytes.extend_from_slice(&Line::new(b'$', arg.len()));
+        bytes.extend_from_slice(arg);
+        bytes.extend_from_slice(b"\r\n");
+    }
+}
+
 /// SELECT as a RESP array.
 pub fn select(bytes: &mut Vec<u8>, db: u32) {
     let text = db.to_string();
@@ -200,6 +220,7 @@ impl Journal {
     pub fn new(seats: usize) -> Journal {
         Journal {
             readers: AtomicU32::new(0),
+            replicas: AtomicU32::new(0),
             last: Padded(AtomicU64::new(0)),
             laid: AtomicU64::new(0),
             desks: std::array::from_fn(|_| Desk::new()),
@@ -211,6 +232,17 @@ impl Journal {
     #[inline]
     pub fn is_on(&self) -> bool {
         self.readers.load(Relaxed) != 0
+    }
+
+    /// Whether replicas read, for who is inside the gate.
+    #[inline]
+    pub(crate) fn has_replicas(&self) -> bool {
+        self.replicas.load(Relaxed) != 0
+    }
+
+    /// The reader at this place is a replica, or several; to be called behind the closed gate only.
+    pub(crate) fn note_replica(&self, place: usize) {
+        self.replicas.fetch_or(1 << place, Relaxed);
     }
 
     /// A reader of what comes from now on; to be called behind the closed gate only, when all that was logged has been laid
@@ -236,6 +268,7 @@ impl Journal {
     /// has been laid down.
     pub(crate) fn dismiss(&self, place: usize) {
         self.readers.fetch_and(!(1 << place), Relaxed);
+        self.replicas.fetch_and(!(1 << place), Relaxed);
         self.desks[place].until.store(self.laid.load(Relaxed), Relaxed);
     }
 
@@ -274,6 +307,7 @@ impl Journal {
         self.laid.fetch_add(draft.page.bytes.len() as u64, Relaxed);
         let mut lane = self.lanes[seat].0.lock();
         let mut page = lane.spare.pop().unwrap_or_default();
+        lane.spare_len -= page.bytes.capacity();
         std::mem::swap(Arc::get_mut(&mut page).expect("a spare page is nobody else's"), &mut draft.page);
         lane.hand_out(readers, page);
         drop(lane);
@@ -451,8 +485,8 @@ impl Reader {
                     go_on = false;
                     break;
                 }
-                let Span { number, start, end, first_db, last_db } = *span;
-                go_on = f(Record { number, bytes: &page.bytes[start..end], first_db, last_db });
+                let Span { number, start, end, first_db, last_db, is_data } = *span;
+                go_on = f(Record { number, bytes: &page.bytes[start..end], first_db, last_db, is_data });
                 self.next += 1;
                 taken.at += 1;
             }
@@ -510,10 +544,12 @@ impl Journal {
         if own.bytes.capacity() > SPARE_LEN_MAX {
             return;
         }
+        let capacity = own.bytes.capacity();
         own.bytes.clear();
         own.records.clear();
         let mut pages = self.lanes[lane].0.lock();
-        if pages.spare.len() < SPARES_MAX {
+        if pages.spare_len + capacity <= SPARES_LEN_MAX {
+            pages.spare_len += capacity;
             pages.spare.push(page);
         }
     }

@@ -172,3 +172,26 @@ fn pages_come_back_when_all_have_read_them() {
     write(&journal, &mut draft, "SET k 0123456789");
     assert_eq!(journal.spares(0), 0, "and are used again");
 }
+
+#[test]
+fn what_only_replicas_hear_says_so() {
+    let (journal, mut draft) = (Journal::new(1), Draft::default());
+    let mut reader = journal.join();
+    journal.note_replica(reader.place());
+    let message = [&b"PUBLISH"[..], b"c", b"m"];
+    draft.push_aside(0, message.into_iter());
+    draft.commit(&journal);
+    draft.push_aside(0, message.into_iter());
+    log(&mut draft, 0, "DEL a");
+    draft.commit(&journal);
+    journal.lay_down(0, &mut draft);
+    let mut said = Vec::new();
+    reader.read(&journal, |record| {
+        said.push((record.number, record.is_data));
+        true
+    });
+    assert_eq!(said, [(1, false), (2, true)]);
+    assert!(journal.has_replicas());
+    journal.dismiss(reader.place());
+    assert!(!journal.has_replicas());
+}

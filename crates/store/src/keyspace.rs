@@ -8,6 +8,7 @@ use parking_lot::Mutex;
 use crate::audience::Audience;
 use crate::bits::SlotBits;
 use crate::entry::EntryPtr;
+use crate::events::Events;
 use crate::gate::{Closed, Gate};
 use crate::held::Held;
 use crate::journal::Journal;
@@ -108,6 +109,7 @@ pub struct Keyspace {
     pub(crate) tickets: AtomicU64,
     pub(crate) snapshots: Snapshots,
     pub journal: Journal,
+    pub events: Events,
     random: AtomicU64,
     /// Also what seats are told from those of another keyspace by.
     left_behind: Arc<LeftBehind>,
@@ -135,6 +137,7 @@ impl Keyspace {
             tickets: AtomicU64::new(0),
             snapshots: Snapshots::new(seats),
             journal: Journal::new(seats),
+            events: Events::default(),
             random: AtomicU64::new(random | 1),
             left_behind: Arc::default(),
         }
@@ -211,6 +214,7 @@ impl Keyspace {
     pub(crate) fn attune(&self, seat: &mut Seat) {
         seat.epoch = self.snapshots.epoch();
         seat.draft.is_on = self.journal.is_on() && !seat.is_mute;
+        seat.draft.has_replicas = self.journal.has_replicas() && !seat.is_mute;
         seat.hides_expired = self.hides_expired();
     }
 

@@ -17,6 +17,7 @@ mod bits;
 pub mod collection;
 mod directory;
 pub mod entry;
+pub mod events;
 pub mod evict;
 mod expiry;
 pub mod gate;

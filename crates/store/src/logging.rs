@@ -30,6 +30,14 @@ impl Held<'_> {
         }
     }
 
+    /// Tells replicas of a command that changes no data. Does nothing when there are none.
+    #[inline]
+    pub fn tell_replicas<'a>(&mut self, db: u32, args: impl ExactSizeIterator<Item = &'a [u8]>) {
+        if self.seat.draft.has_replicas {
+            self.seat.draft.push_aside(db, args);
+        }
+    }
+
     /// Says that what has been done so far needs no logging, or none beyond what was logged.
     #[inline]
     pub fn log_nothing(&mut self) {
@@ -46,7 +54,15 @@ impl Held<'_> {
     pub fn join_log(&mut self) -> Reader {
         self.lay_down();
         let reader = self.keyspace().journal.join();
-        self.seat.draft.is_on = !self.seat.is_mute;
+        self.attune();
+        reader
+    }
+
+    /// The same for replicas, who are told of more than changes of data.
+    pub fn join_log_for_replicas(&mut self) -> Reader {
+        let reader = self.join_log();
+        self.keyspace().journal.note_replica(reader.place());
+        self.attune();
         reader
     }
 
@@ -54,9 +70,13 @@ impl Held<'_> {
     /// still read, until it ends.
     pub fn dismiss(&mut self, place: usize) {
         self.lay_down();
-        let journal = &self.keyspace().journal;
-        journal.dismiss(place);
-        self.seat.draft.is_on = journal.is_on() && !self.seat.is_mute;
+        self.keyspace().journal.dismiss(place);
+        self.attune();
+    }
+
+    /// What the holder's own seat has to know of who reads now.
+    fn attune(&mut self) {
+        self.keyspace().attune(self.seat);
     }
 
     /// Has all that was logged so far laid down, for those who read now.

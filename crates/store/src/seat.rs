@@ -8,6 +8,7 @@ use parking_lot::Mutex;
 
 use crate::Millis;
 use crate::collection::Cut;
+use crate::events::Event;
 use crate::gate::Gate;
 use crate::journal::Draft;
 use crate::key::Place;
@@ -65,6 +66,10 @@ pub struct Seat {
     pub(crate) epoch: bool,
     /// Entries kept for a snapshot since the seat went inside.
     pub(crate) kept: Vec<Kept>,
+    /// What has happened to the keys that are held.
+    pub(crate) events: Vec<Event>,
+    /// The number of the client whose command is being run, while somebody wants to hear what happens.
+    pub acting: u64,
     /// What has been logged since then.
     pub draft: Draft,
     /// Changes that were logged where they were made; see [`crate::Held::changes`].
@@ -153,6 +158,8 @@ impl Seat {
             put_off: VecDeque::new(),
             epoch: false,
             kept: Vec::new(),
+            events: Vec::new(),
+            acting: 0,
             draft: Draft::default(),
             logged_aside: 0,
             told: 0,

@@ -4,7 +4,7 @@
 //! reference to a large one. [`Held::undo`] puts the entries back. What is left then is as if nothing had been done: the
 //! record of the log is forgotten, and a snapshot has been given what it lacked before the first change, as always. Those
 //! who watch a key that was put back find it touched, which makes a transaction fail that might have succeeded; that is
-//! always allowed. Those who wait for one are asked, and find nothing.
+//! always allowed. Those who wait for one are asked, and find nothing. Who wants to hear of every change hears of none.
 //!
 //! Expired keys count: one that a write met and removed is put back as it was, so that its removal is logged by whoever
 //! meets it next. Reads must not remove any meanwhile (`Seat::keep_expired`).
@@ -82,10 +82,11 @@ impl Held<'_> {
                 self.free(key.place, entry);
             }
             if let Some(entry) = kept.entry {
-                self.add_entry(&key, entry);
+                self.insert(&key, entry);
             }
         }
         self.seat.draft.forget();
+        self.seat.events.clear();
     }
 
     /// Forgets what was logged since the locks were taken: for a script that ends with the server.

@@ -157,6 +157,19 @@ impl Client {
         Ok(rest)
     }
 
+    /// So many bytes, whatever they are.
+    pub fn read_exactly(&mut self, len: usize) -> io::Result<Vec<u8>> {
+        let deadline = Instant::now() + self.wait;
+        self.forget_what_was_read();
+        while self.unread().len() < len {
+            if self.receive(deadline)? == 0 {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
+        }
+        self.read += len;
+        Ok(self.received[self.read - len..self.read].to_vec())
+    }
+
     /// Says that nothing more will be sent, and goes on listening.
     pub fn finish_sending(&mut self) -> io::Result<()> {
         match &self.stream {

@@ -28,7 +28,9 @@ pub fn digest(target: &mut dyn Target) -> Digest {
         let keys = ask(target, &[b"KEYS", b"*"]);
         for key in keys.as_items().expect("KEYS replies an array") {
             let key = key.as_bytes().expect("a key is a string");
-            digest.insert((db, key.to_vec()), text_of(target, key));
+            if let Some(text) = text_of(target, key) {
+                digest.insert((db, key.to_vec()), text);
+            }
         }
     }
     digest
@@ -66,7 +68,8 @@ fn ask(target: &mut dyn Target, args: &[&[u8]]) -> Value {
     target.receive("digest").expect("a reply")
 }
 
-fn text_of(target: &mut dyn Target, key: &[u8]) -> String {
+/// `None`: it has expired meanwhile.
+fn text_of(target: &mut dyn Target, key: &[u8]) -> Option<String> {
     let kind = ask(target, &[b"TYPE", key]).to_string();
     let deadline = ask(target, &[b"PEXPIRETIME", key]);
     let value = match kind.as_str() {
@@ -76,9 +79,10 @@ fn text_of(target: &mut dyn Target, key: &[u8]) -> String {
         "zset" => scores(ask(target, &[b"ZRANGE", key, b"0", b"-1", b"WITHSCORES"])),
         "hash" => hash(target, key),
         "stream" => comparable(ask(target, &[b"XINFO", b"STREAM", key, b"FULL", b"COUNT", b"0"])),
+        "none" => return None,
         other => panic!("a key of type {other}"),
     };
-    format!("{kind} until {deadline}: {value}")
+    Some(format!("{kind} until {deadline}: {value}"))
 }
 
 /// The items in groups of `step`, in the order of their texts.

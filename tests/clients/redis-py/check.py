@@ -5,6 +5,7 @@ import sys
 import time
 
 import redis
+from redis.cache import CacheConfig
 
 PORT, PROTOCOL, RESTART = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
 PIPELINE = 1000
@@ -60,6 +61,49 @@ def loses_a_watched_race_and_then_wins(client, other):
     assert client.get("a") == b"11"
 
 
+def next_message(pubsub):
+    message = pubsub.get_message(timeout=10)
+    assert message is not None, "no message"
+    return message["type"], message["channel"], message["data"]
+
+
+def listens_and_publishes(client, other):
+    pubsub = client.pubsub()
+    pubsub.subscribe("news")
+    assert next_message(pubsub) == ("subscribe", b"news", 1)
+    pubsub.psubscribe("n*s")
+    assert next_message(pubsub) == ("psubscribe", b"n*s", 2)
+    for number in range(PIPELINE):
+        assert other.publish("news", number) == 2
+    for number in range(PIPELINE):
+        data = str(number).encode()
+        assert next_message(pubsub) == ("message", b"news", data)
+        assert next_message(pubsub) == ("pmessage", b"news", data)
+    pubsub.unsubscribe()
+    assert next_message(pubsub) == ("unsubscribe", b"news", 1)
+    pubsub.close()
+
+
+def caches_what_it_reads(other):
+    if PROTOCOL != 3:
+        return  # the library caches in RESP3 only
+    client = redis.Redis(port=PORT, protocol=3, socket_timeout=10, cache_config=CacheConfig())
+    for number in range(100):
+        other.set("cached", number)
+        deadline = time.monotonic() + 10
+        while client.get("cached") != str(number).encode():
+            assert time.monotonic() < deadline, "the cache keeps what is not true any more"
+        assert client.get_cache().size == 1
+        requests = int(other.info("commandstats")["cmdstat_get"]["calls"])
+        assert client.get("cached") == str(number).encode()
+        assert int(other.info("commandstats")["cmdstat_get"]["calls"]) == requests, "it was cached"
+    other.flushall()
+    deadline = time.monotonic() + 10
+    while client.get("cached") is not None:
+        assert time.monotonic() < deadline, "the cache survives FLUSHALL"
+    client.close()
+
+
 def survives_a_restart(client):
     subprocess.run([RESTART], check=True)
     deadline = time.monotonic() + RECONNECT_SECONDS
@@ -81,6 +125,8 @@ def main():
     errors_stay_in_their_place(client)
     transacts(client)
     loses_a_watched_race_and_then_wins(client, other)
+    listens_and_publishes(client, other)
+    caches_what_it_reads(other)
     survives_a_restart(client)
     pipelines(client)
 

@@ -34,6 +34,9 @@ impl Call<'_, '_> {
     /// Runs the row's handler.
     #[inline]
     pub(crate) fn run(&mut self, row: &Command) -> Done {
+        if self.session.tracks {
+            self.remember_keys(row);
+        }
         self.logged(row, |call| (row.handler)(call))
     }
 
@@ -45,6 +48,14 @@ impl Call<'_, '_> {
     /// keys (FLUSHALL) nothing is logged but what it has said before.
     #[inline]
     pub(crate) fn logged(&mut self, row: &Command, f: impl FnOnce(&mut Self) -> Done) -> Done {
+        if self.held.is_listened_to() {
+            return self.announced(row, |call| call.logged_only(row, f));
+        }
+        self.logged_only(row, f)
+    }
+
+    #[inline]
+    fn logged_only(&mut self, row: &Command, f: impl FnOnce(&mut Self) -> Done) -> Done {
         if !self.held.is_logged() || !row.flags.has(Flags::WRITE) {
             return f(self);
         }

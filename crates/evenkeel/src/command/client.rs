@@ -7,18 +7,19 @@ use evenkeel_resp::number::parse_i64;
 
 use super::connection::set_name;
 use super::table::table;
-use super::{Args, Call, Command, Flags, Group, at_least, container, docs, exactly, session};
+use super::{Args, Call, Command, Flags, Group, at_least, container, docs, exactly, session, tracking};
 use crate::blocking::End;
 use crate::clients::ClientInfo;
 use crate::error::{Done, Error};
 use crate::session::ReplyMode;
+use crate::tracking::mode;
 
 #[rustfmt::skip]
 pub(crate) const COMMANDS: &[Command] = &[
     container("CLIENT", Group::Connection, &[
-        session("CLIENT|CACHING",      exactly(3),  Group::Connection, caching      ),
+        session("CLIENT|CACHING",      exactly(3),  Group::Connection, tracking::caching),
         session("CLIENT|GETNAME",      exactly(2),  Group::Connection, get_name     ),
-        session("CLIENT|GETREDIR",     exactly(2),  Group::Connection, get_redir    ),
+        session("CLIENT|GETREDIR",     exactly(2),  Group::Connection, tracking::get_redir),
         session("CLIENT|HELP",         exactly(2),  Group::Connection, help         ).scriptable(),
         session("CLIENT|ID",           exactly(2),  Group::Connection, id           ),
         session("CLIENT|INFO",         exactly(2),  Group::Connection, info         ),
@@ -30,8 +31,8 @@ pub(crate) const COMMANDS: &[Command] = &[
         session("CLIENT|REPLY",        exactly(3),  Group::Connection, reply        ),
         session("CLIENT|SETINFO",      exactly(4),  Group::Connection, set_info     ).flag(Flags::ALLOW_BUSY),
         session("CLIENT|SETNAME",      exactly(3),  Group::Connection, set_name_of  ),
-        session("CLIENT|TRACKING",     at_least(3), Group::Connection, tracking     ),
-        session("CLIENT|TRACKINGINFO", exactly(2),  Group::Connection, tracking_info),
+        session("CLIENT|TRACKING",     at_least(3), Group::Connection, tracking::tracking),
+        session("CLIENT|TRACKINGINFO", exactly(2),  Group::Connection, tracking::tracking_info),
         session("CLIENT|UNBLOCK",      at_least(3), Group::Connection, unblock      ).admin(),
         // Else nobody could end a pause of all commands.
         session("CLIENT|UNPAUSE",      exactly(2),  Group::Connection, unpause      ).admin().flag(Flags::EVEN_PAUSED),
@@ -79,7 +80,7 @@ fn reply_text(call: &mut Call<'_, '_>, text: &[u8]) {
     call.reply.bytes.extend_from_slice(b"\r\n");
 }
 
-/// The line about a client. What this server does not have (redirection, fixed reply buffers) is zero.
+/// The line about a client. What this server does not have (fixed reply buffers) is zero.
 fn describe(call: &Call<'_, '_>, client: &ClientInfo) -> Vec<u8> {
     let now = call.now_ms();
     let itself = client.id == call.session.client.id;
@@ -98,7 +99,7 @@ fn describe(call: &Call<'_, '_>, client: &ClientInfo) -> Vec<u8> {
     let _ = write!(
         rest,
         " age={} idle={} flags={} db={} sub={} psub={} ssub={} multi={} qbuf={used} qbuf-free={} argv-mem={arg_bytes} \
-         multi-mem={} rbs=0 rbp=0 obl=0 oll={} omem={waiting} tot-mem={} events={} cmd={command} user={} redir=-1 \
+         multi-mem={} rbs=0 rbp=0 obl=0 oll={} omem={waiting} tot-mem={} events={} cmd={command} user={} redir={} \
          resp={} lib-name=",
         seconds(client.created_ms),
         if itself { 0 } else { seconds(client.active_ms.load(Relaxed)) },
@@ -114,6 +115,7 @@ fn describe(call: &Call<'_, '_>, client: &ClientInfo) -> Vec<u8> {
         client.memory() + arg_bytes,
         if waiting > 0 { "rw" } else { "r" },
         client.user.lock(),
+        redirection(client),
         client.resp.load(Relaxed),
     );
     line.extend_from_slice(rest.as_bytes());
@@ -128,12 +130,23 @@ fn describe(call: &Call<'_, '_>, client: &ClientInfo) -> Vec<u8> {
     line
 }
 
+/// Who is told instead of the client what has changed: zero for itself, less if nobody is.
+pub(super) fn redirection(client: &ClientInfo) -> i64 {
+    let own = &client.tracked;
+    if own.has(mode::ON) { own.redirect.load(Relaxed) as i64 } else { -1 }
+}
+
 fn flags_of(client: &ClientInfo) -> String {
     let flags = [
         (client.is_replica.load(Relaxed), 'S'),
+        (client.monitors.load(Relaxed), 'O'),
+        (client.is_primary.load(Relaxed), 'M'),
         (client.is_subscriber(), 'P'),
         (client.multi_len.load(Relaxed) >= 0, 'x'),
         (client.blocked.load(Relaxed), 'b'),
+        (client.tracked.has(mode::ON), 't'),
+        (client.tracked.has(mode::BROKEN), 'R'),
+        (client.tracked.has(mode::BROADCAST), 'B'),
         (client.killed.load(Relaxed), 'A'),
         (client.is_unix, 'U'),
         (client.no_evict.load(Relaxed), 'e'),
@@ -298,7 +311,7 @@ fn yes_or_no(args: Args<'_>, at: usize) -> Result<bool, Error> {
     one_of(args, at, "YES", "NO")
 }
 
-fn on_or_off(args: Args<'_>, at: usize) -> Result<bool, Error> {
+pub(super) fn on_or_off(args: Args<'_>, at: usize) -> Result<bool, Error> {
     one_of(args, at, "ON", "OFF")
 }
 
@@ -442,45 +455,6 @@ fn unblock(call: &mut Call<'_, '_>) -> Done {
 fn wrong_number(args: Args<'_>) -> Error {
     let text = b"ERR unknown subcommand or wrong number of arguments for '";
     Error::Bytes([text, args.at(1), b"'. Try CLIENT HELP."].concat())
-}
-
-/// CLIENT GETREDIR: none, since nothing is tracked.
-fn get_redir(call: &mut Call<'_, '_>) -> Done {
-    call.reply.int(-1);
-    Ok(())
-}
-
-/// CLIENT TRACKING ON | OFF [option ...]
-fn tracking(call: &mut Call<'_, '_>) -> Done {
-    if on_or_off(call.args, 2)? {
-        return Err(Error::text("ERR Client-side caching is not supported"));
-    }
-    if call.args.len() > 3 {
-        return Err(Error::Syntax);
-    }
-    call.reply.ok();
-    Ok(())
-}
-
-/// CLIENT TRACKINGINFO
-fn tracking_info(call: &mut Call<'_, '_>) -> Done {
-    let reply = &mut *call.reply;
-    reply.map(3);
-    reply.bulk(b"flags");
-    reply.set(1);
-    reply.bulk(b"off");
-    reply.bulk(b"redirect");
-    reply.int(-1);
-    reply.bulk(b"prefixes");
-    reply.array(0);
-    Ok(())
-}
-
-/// CLIENT CACHING YES | NO
-fn caching(_: &mut Call<'_, '_>) -> Done {
-    Err(Error::text(
-        "ERR CLIENT CACHING can be called only when the client is in tracking mode with OPTIN or OPTOUT mode enabled",
-    ))
 }
 
 #[cfg(test)]
@@ -635,19 +609,5 @@ mod tests {
             > SET k v                          < OK
         ",
         );
-    }
-
-    #[test]
-    fn nothing_is_tracked() {
-        check(
-            "
-            > CLIENT GETREDIR                 < :-1
-            > CLIENT TRACKINGINFO             < [\"flags\", [\"off\"], \"redirect\", :-1, \"prefixes\", []]
-            > CLIENT TRACKING off             < OK
-            > CLIENT TRACKING perhaps         < -ERR syntax error
-            > CLIENT CACHING yes              < -ERR CLIENT CACHING can be called only when the client is in tracking mode with OPTIN or OPTOUT mode enabled
-        ",
-        );
-        World::new().check("> CLIENT TRACKING on < -ERR Client-side caching is not supported");
     }
 }

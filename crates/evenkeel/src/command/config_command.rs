@@ -8,6 +8,7 @@ use super::{Call, Command, Group, at_least, container, docs, exactly, session};
 use crate::config::{Extent, SetError, Settings};
 use crate::error::{Done, Error};
 use crate::persist::rewrite;
+use crate::replication::link;
 use crate::server::Server;
 use crate::startup::{level_of, raise_file_limit};
 
@@ -59,6 +60,7 @@ fn set(call: &mut Call<'_, '_>) -> Done {
     rewrite::follow_soon(server);
     server.persist.follow(&server.settings());
     server.replication.follow(server, &server.settings());
+    link::follow_settings(server, &server.settings());
     call.reply.ok();
     Ok(())
 }

@@ -64,7 +64,7 @@ fn quit(call: &mut Call<'_, '_>) -> Done {
 fn reset(call: &mut Call<'_, '_>) -> Done {
     call.session.discard();
     call.session.unwatch(call.held);
-    call.session.unsubscribe(&call.server.pubsub);
+    call.session.hear_no_more(call.server);
     call.session.select(0);
     call.session.reply_mode = ReplyMode::On;
     call.session.no_touch = false;
@@ -133,6 +133,7 @@ fn hello(call: &mut Call<'_, '_>) -> Done {
 
 fn greet(call: &mut Call<'_, '_>) {
     let resp3 = call.reply.resp3;
+    let role = if call.server.replication.is_replica() { "replica" } else { "master" };
     let reply = &mut *call.reply;
     reply.map(7);
     for (name, value) in [("server", "redis"), ("version", REDIS_VERSION)] {
@@ -143,7 +144,7 @@ fn greet(call: &mut Call<'_, '_>) {
     reply.int(if resp3 { 3 } else { 2 });
     reply.bulk(b"id");
     reply.int(call.session.client.id as i64);
-    for (name, value) in [("mode", "standalone"), ("role", "master")] {
+    for (name, value) in [("mode", "standalone"), ("role", role)] {
         reply.bulk(name.as_bytes());
         reply.bulk(value.as_bytes());
     }

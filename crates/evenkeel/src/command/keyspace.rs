@@ -10,6 +10,7 @@ use evenkeel_store::Kind;
 use super::{Args, Call, Command, Group, Keys, at_least, exactly, read, walk, whole, write};
 use crate::blocking::Mode;
 use crate::error::{Done, Error};
+use crate::pubsub::notices::GENERIC;
 
 const GROUP: Group = Group::Keyspace;
 
@@ -67,9 +68,16 @@ fn rename(call: &mut Call<'_, '_>) -> Done {
     call.held.touch(from).ok_or(Error::NoSuchKey)?;
     if from.bytes != to.bytes {
         call.held.rename(from, to);
+        say_moved(call, "rename_from", "rename_to");
     }
     call.reply.ok();
     Ok(())
+}
+
+fn say_moved(call: &mut Call<'_, '_>, from: &'static str, to: &'static str) {
+    let [old, new] = [call.keys[0], call.keys[1]];
+    call.say(&old, GENERIC, from);
+    call.say(&new, GENERIC, to);
 }
 
 /// RENAMENX key newkey
@@ -79,6 +87,7 @@ fn renamenx(call: &mut Call<'_, '_>) -> Done {
     let free = call.held.touch(to).is_none();
     if free {
         call.held.rename(from, to);
+        say_moved(call, "rename_from", "rename_to");
     }
     call.reply.int(i64::from(free));
     Ok(())
@@ -140,6 +149,7 @@ fn move_key(call: &mut Call<'_, '_>) -> Done {
     let moved = call.held.touch(from).is_some() && call.held.touch(to).is_none();
     if moved {
         call.held.rename(from, to);
+        say_moved(call, "move_from", "move_to");
     }
     call.reply.int(i64::from(moved));
     Ok(())
@@ -199,6 +209,7 @@ fn flush(call: &mut Call<'_, '_>, databases: std::ops::Range<usize>) -> Done {
     };
     let keys: usize = databases.clone().map(|db| call.server.keyspace.len(call.held.seat, db)).sum();
     let flushed: Vec<_> = databases.filter_map(|db| call.held.flush(db)).collect();
+    call.server.tracking.flushed();
     if !asynchronous && keys <= FREED_AT_ONCE {
         flushed.into_iter().for_each(|db| db.free_keys(call.held.seat));
     } else if !flushed.is_empty() {

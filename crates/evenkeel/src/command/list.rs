@@ -64,6 +64,20 @@ impl Side {
     }
 
     /// The command that takes from this end.
+    fn pop_event(self) -> &'static str {
+        match self {
+            Side::Left => "lpop",
+            Side::Right => "rpop",
+        }
+    }
+
+    fn push_event(self) -> &'static str {
+        match self {
+            Side::Left => "lpush",
+            Side::Right => "rpush",
+        }
+    }
+
     fn pop_command(self) -> &'static [u8] {
         match self {
             Side::Left => b"LPOP",

@@ -17,6 +17,7 @@ pub(crate) mod docs;
 pub(crate) mod dump;
 mod effect;
 pub(crate) mod elsewhere;
+mod events;
 pub(crate) mod expire;
 pub(crate) mod extended;
 pub(crate) mod function;
@@ -32,11 +33,13 @@ mod lcs;
 pub(crate) mod list;
 pub(crate) mod memory;
 pub(crate) mod migrate;
+mod monitor;
 mod natural;
 pub(crate) mod object;
 mod persistence;
 mod pubsub;
 mod random;
+pub(crate) mod replicaof;
 mod replication;
 pub(crate) mod scan;
 pub(crate) mod script;
@@ -49,6 +52,7 @@ pub(crate) mod specs;
 mod stream;
 pub(crate) mod string;
 pub(crate) mod table;
+mod tracking;
 pub(crate) mod transaction;
 pub(crate) mod wait;
 pub(crate) mod zset;
@@ -80,9 +84,11 @@ pub(crate) const FAMILIES: &[&[Command]] = &[
     list::COMMANDS,
     memory::COMMANDS,
     migrate::COMMANDS,
+    monitor::COMMANDS,
     object::COMMANDS,
     persistence::COMMANDS,
     replication::COMMANDS,
+    replicaof::COMMANDS,
     pubsub::COMMANDS,
     wait::COMMANDS,
     scan::COMMANDS,

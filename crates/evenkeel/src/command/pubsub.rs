@@ -126,6 +126,7 @@ fn confirm(call: &mut Call<'_, '_>, word: &[u8], name: Option<&[u8]>, count: usi
 /// PUBLISH channel message
 fn publish(call: &mut Call<'_, '_>) -> Done {
     let count = call.server.pubsub.publish(call.args.at(1), call.args.at(2));
+    tell_replicas(call);
     call.reply.int(count as i64);
     Ok(())
 }
@@ -133,8 +134,16 @@ fn publish(call: &mut Call<'_, '_>) -> Done {
 /// SPUBLISH shardchannel message
 fn publish_in_shard(call: &mut Call<'_, '_>) -> Done {
     let count = call.server.pubsub.publish_in_shard(call.args.at(1), call.args.at(2));
+    tell_replicas(call);
     call.reply.int(count as i64);
     Ok(())
+}
+
+/// Those who listen at replicas hear it, too.
+fn tell_replicas(call: &mut Call<'_, '_>) {
+    let name = super::table::table().row(call.id).name.as_bytes();
+    let args = [name, call.args.at(1), call.args.at(2)];
+    call.held.tell_replicas(call.session.db, args.into_iter());
 }
 
 /// PUBSUB HELP

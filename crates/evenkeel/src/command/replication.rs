@@ -7,6 +7,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use super::{Call, Command, Flags, Group, at_least, exactly, session};
 use crate::error::{Done, Error};
+use crate::replication::link::Phase;
 use crate::replication::replicas::{Asks, Introduction};
 
 /// The longest name of itself that a replica may give (Redis: `NET_HOST_STR_LEN`).
@@ -38,6 +39,10 @@ fn sync(call: &mut Call<'_, '_>) -> Done {
 }
 
 fn ask(call: &mut Call<'_, '_>, asks: Asks) -> Done {
+    let state = &call.server.replication;
+    if state.is_replica() && !state.link.is_up() {
+        return Err(Error::text("NOMASTERLINK Can't SYNC while not connected with my master"));
+    }
     let introduction = call.session.introduction.get_or_insert_default();
     if asks == Asks::Snapshot {
         // Who speaks the old way knows no marks, whatever it says.
@@ -60,7 +65,7 @@ fn replconf(call: &mut Call<'_, '_>) -> Done {
         }
         introduce(&mut introduction, call, index)?;
     }
-    *call.session.introduction.get_or_insert_default() = Box::new(introduction);
+    call.session.introduction = Some(Box::new(introduction));
     call.reply.ok();
     Ok(())
 }
@@ -98,6 +103,16 @@ fn introduce(introduction: &mut Introduction, call: &Call<'_, '_>, index: usize)
 fn role(call: &mut Call<'_, '_>) -> Done {
     let state = &call.server.replication;
     let offset = state.stream().offset();
+    if let Some(target) = state.link.target() {
+        let phase = state.link.phase();
+        call.reply.array(5);
+        call.reply.bulk(b"slave");
+        call.reply.bulk(target.host.as_bytes());
+        call.reply.int(target.port.into());
+        call.reply.bulk(phase.name().as_bytes());
+        call.reply.int(if phase == Phase::Connected { offset as i64 } else { -1 });
+        return Ok(());
+    }
     let mut online = state.replicas.list();
     online.retain(|replica| replica.is_online());
     call.reply.array(3);

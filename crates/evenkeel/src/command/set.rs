@@ -13,6 +13,7 @@ use evenkeel_store::collection::Set;
 use super::{Call, Command, Group, Keys, at_least, exactly, read, write};
 use crate::error::Done;
 use crate::long::Work;
+use crate::pubsub::notices;
 use crate::reply::Reply;
 use form::Limits;
 
@@ -158,13 +159,19 @@ fn smove(call: &mut Call<'_, '_>) -> Done {
         call.held.edit_if_there::<Set, _>(from, |set| {
             set.changes = u64::from(set.remove(hasher, member));
         })?;
-        call.held.edit::<Set, _>(to, |set| {
+        call.say_taken(from, notices::SET, "srem");
+        let is_new = call.held.edit::<Set, _>(to, |set| {
             set.form = limits.before(set.form, set, member, 1);
-            if set.insert(hasher, member) {
+            let is_new = set.insert(hasher, member);
+            if is_new {
                 set.changes = 1;
                 set.form = limits.after(set.form, set, member);
             }
+            is_new
         })?;
+        if is_new {
+            call.say(to, notices::SET, "sadd");
+        }
     }
     call.reply.int(moves.into());
     Ok(())

@@ -30,6 +30,7 @@ use crate::blocking::serve::Host;
 use crate::config::Settings;
 use crate::error::Done;
 use crate::long::Work;
+use crate::pubsub::notices::{GENERIC, LIST};
 use crate::reply::Reply;
 use crate::server::Server;
 use order::Outcome;
@@ -104,6 +105,11 @@ fn store(held: &mut Held<'_>, key: &Key<'_>, db: u32, list: List, reply: &mut Re
     held.set_collection(key, list, 0, None);
     if held.changes() != before && held.is_logged() {
         log_list(held, db, key.bytes, &sorted);
+    }
+    if len > 0 {
+        held.say(db, key.bytes, LIST, "sortstore");
+    } else if held.changes() != before {
+        held.say(db, key.bytes, GENERIC, "del");
     }
     if len > 1 {
         held.announce(key, len - 1); // each element counts as a change

@@ -10,7 +10,7 @@
 use super::fields::Fields;
 use super::file::{self, Handler};
 use super::lists::*;
-use super::typed::{Fsync, LogLevel, Permit, Policy, Typed};
+use super::typed::{DisklessLoad, Fsync, LogLevel, Permit, Policy, Typed};
 use super::value::{Before, Kind, Range, Reason, Value, Word};
 
 pub(super) struct Directive {
@@ -177,8 +177,6 @@ const NO_CLUSTER: &str = "there is no cluster mode yet";
 const NO_TLS: &str = "there is no TLS yet";
 const NO_USERS: &str = "there are no users and access lists yet";
 const NO_SCRIPTS: &str = "scripts see one environment, without deprecated or insecure functions";
-const NO_TRACKING: &str = "there is no client-side caching yet";
-const NO_EVENTS: &str = "keyspace events are not sent yet";
 const NO_LARGE_LOG: &str = "large requests and replies are not logged yet";
 const NO_TITLE: &str = "the process keeps its name";
 const NO_SYSLOG: &str = "the log goes to a file or to the standard output";
@@ -225,7 +223,7 @@ pub(super) static DIRECTIVES: &[Directive] = &[
     inert("availability-zone",                    Text,                "",                NO_CLUSTER),
     inert("bgsave_cpulist",                       Text,                "",                NO_FORK).at_start().alias("bgsave-cpulist"),
     live ("bind",                                 List(&ADDRESSES),    "* -::*",          field!(bind)),
-    inert("bind-source-addr",                     Text,                "",                NO_REPLICATION),
+    live ("bind-source-addr",                     Text,                "",                field!(bind_source_addr)),
     inert("bio_cpulist",                          Text,                "",                SEE_AFFINITY).at_start().alias("bio-cpulist"),
     live ("busy-reply-threshold",                 LONG,                "5000",            field!(busy_reply_threshold)).alias("lua-time-limit"),
     live ("client-output-buffer-limit",           List(&OUTPUT_LIMITS), "normal 0 0 0 slave 256mb 64mb 60 pubsub 32mb 8mb 60", field!(client_output_buffer_limit)),
@@ -319,8 +317,8 @@ pub(super) static DIRECTIVES: &[Directive] = &[
     inert("lua-enable-deprecated-api",            Flag,                "no",              NO_SCRIPTS).at_start().hidden(),
     inert("lua-enable-insecure-api",              Flag,                "no",              NO_SCRIPTS).protected().hidden(),
     line ("lua-replicate-commands",               file::outdated),
-    inert("masterauth",                           Text,                "",                NO_REPLICATION).alias("primaryauth"),
-    inert("masteruser",                           Text,                "",                NO_REPLICATION).alias("primaryuser"),
+    live ("masterauth",                           Text,                "",                field!(masterauth)).alias("primaryauth"),
+    live ("masteruser",                           Text,                "",                field!(masteruser)).alias("primaryuser"),
     inert("max-new-connections-per-cycle",        integer(1, 1_000),   "10",              ACCEPT_ALL),
     inert("max-new-tls-connections-per-cycle",    integer(1, 1_000),   "1",               ACCEPT_ALL),
     live ("maxclients",                           integer(1, u32::MAX as i128), "10000",  field!(maxclients)),
@@ -336,17 +334,17 @@ pub(super) static DIRECTIVES: &[Directive] = &[
     inert("min-string-size-avoid-copy-reply-threaded", COUNT,          "65536",           OWN_LOOP).hidden(),
     inert("mptcp",                                Flag,                "no",              "connections are plain TCP").at_start(),
     inert("no-appendfsync-on-rewrite",            Flag,                "no",              "nobody waits for a sync of the append-only file but who has asked for it"),
-    inert("notify-keyspace-events",               Checked(keyspace_events), "",           NO_EVENTS),
+    live ("notify-keyspace-events",               Checked(keyspace_events), "",           field!(notify_keyspace_events)),
     inert("oom-score-adj",                        Choice(&["no", "yes", "relative", "absolute"]), "no", OOM_KILLER),
     inert("oom-score-adj-values",                 List(&OOM_SCORES),   "0 200 800",       OOM_KILLER),
     live ("pidfile",                              Text,                "",                field!(pidfile)).at_start(),
     live ("port",                                 PORT,                "6379",            field!(port)),
     inert("prefetch-batch-max-size",              integer(0, 128),     "16",              OWN_BATCH),
     inert("proc-title-template",                  Checked(title_template), "{title} {listen-addr} {server-mode}", NO_TITLE),
-    inert("propagation-error-behavior",           Choice(&["ignore", "panic", "panic-on-replicas"]), "ignore", NO_REPLICATION),
+    inert("propagation-error-behavior",           Choice(&["ignore", "panic", "panic-on-replicas"]), "ignore", "commands of the primary that fail are counted and logged"),
     live ("protected-mode",                       Flag,                "yes",             field!(protected_mode)),
     live ("proto-max-bulk-len",                   memory(MB, LONG_MAX), "512mb",          field!(proto_max_bulk_len)),
-    inert("rdb-del-sync-files",                   Flag,                "no",              NO_REPLICATION),
+    live ("rdb-del-sync-files",                   Flag,                "no",              field!(rdb_del_sync_files)),
     live ("rdb-key-save-delay",                   DELAY,               "0",               field!(rdb_key_save_delay)).hidden(),
     live ("rdb-save-incremental-fsync",           Flag,                "yes",             field!(rdb_save_incremental_fsync)),
     inert("rdb-version-check",                    Choice(&["strict", "relaxed"]), "strict", "a file of a version that is not known is refused"),
@@ -360,23 +358,23 @@ pub(super) static DIRECTIVES: &[Directive] = &[
     live ("repl-backlog-size",                    memory(1, LONG_MAX), "1mb",             field!(repl_backlog_size)),
     live ("repl-backlog-ttl",                     LONG,                "3600",            field!(repl_backlog_ttl)),
     live ("repl-disable-tcp-nodelay",             Flag,                "no",              field!(repl_disable_tcp_nodelay)),
-    inert("repl-diskless-load",                   Choice(&["disabled", "on-empty-db", "swapdb", "flush-before-load"]), "disabled", NO_REPLICATION),
+    live ("repl-diskless-load",                   Choice(DisklessLoad::NAMES), "disabled", field!(repl_diskless_load)),
     live ("repl-diskless-sync",                   Flag,                "yes",             field!(repl_diskless_sync)),
     live ("repl-diskless-sync-delay",             COUNT,               "5",               field!(repl_diskless_sync_delay)),
     live ("repl-diskless-sync-max-replicas",      COUNT,               "0",               field!(repl_diskless_sync_max_replicas)),
     inert("repl-mptcp",                           Flag,                "no",              NO_REPLICATION).at_start(),
     live ("repl-ping-replica-period",             integer(1, INT_MAX), "10",              field!(repl_ping_replica_period)).alias("repl-ping-slave-period"),
     live ("repl-timeout",                         integer(1, INT_MAX), "60",              field!(repl_timeout)),
-    inert("replica-announce-ip",                  Text,                "",                NO_REPLICATION).alias("slave-announce-ip"),
-    inert("replica-announce-port",                PORT,                "0",               NO_REPLICATION).alias("slave-announce-port"),
-    inert("replica-announced",                    Flag,                "yes",             NO_REPLICATION),
-    inert("replica-ignore-disk-write-errors",     Flag,                "no",              NO_REPLICATION),
-    inert("replica-ignore-maxmemory",             Flag,                "yes",             NO_REPLICATION).alias("slave-ignore-maxmemory"),
-    inert("replica-lazy-flush",                   Flag,                "no",              NO_REPLICATION).alias("slave-lazy-flush"),
-    inert("replica-priority",                     COUNT,               "100",             NO_REPLICATION).alias("slave-priority"),
-    inert("replica-read-only",                    Flag,                "yes",             NO_REPLICATION).alias("slave-read-only"),
-    inert("replica-serve-stale-data",             Flag,                "yes",             NO_REPLICATION).alias("slave-serve-stale-data"),
-    inert("replicaof",                            List(&PRIMARY),      "",                NO_REPLICATION).at_start().alias("slaveof"),
+    live ("replica-announce-ip",                  Text,                "",                field!(replica_announce_ip)).alias("slave-announce-ip"),
+    live ("replica-announce-port",                PORT,                "0",               field!(replica_announce_port)).alias("slave-announce-port"),
+    live ("replica-announced",                    Flag,                "yes",             field!(replica_announced)),
+    inert("replica-ignore-disk-write-errors",     Flag,                "no",              "what the primary sends is always applied; the log on disk catches up"),
+    live ("replica-ignore-maxmemory",             Flag,                "yes",             field!(replica_ignore_maxmemory)).alias("slave-ignore-maxmemory"),
+    inert("replica-lazy-flush",                   Flag,                "no",              "the data of before are always freed by a thread of its own").alias("slave-lazy-flush"),
+    live ("replica-priority",                     COUNT,               "100",             field!(replica_priority)).alias("slave-priority"),
+    live ("replica-read-only",                    Flag,                "yes",             field!(replica_read_only)).alias("slave-read-only"),
+    live ("replica-serve-stale-data",             Flag,                "yes",             field!(replica_serve_stale_data)).alias("slave-serve-stale-data"),
+    live ("replicaof",                            List(&PRIMARY),      "",                field!(replicaof)).at_start().alias("slaveof"),
     live ("requirepass",                          Text,                "",                field!(requirepass)),
     inert("sanitize-dump-payload",                Choice(&["no", "yes", "clients"]), "no", "every payload and file is checked in depth"),
     live ("save",                                 List(&SAVE_POINTS),  "3600 1 300 100 60 10000", field!(save)),
@@ -428,7 +426,7 @@ pub(super) static DIRECTIVES: &[Directive] = &[
     inert("tls-session-cache-size",               COUNT,               "20480",           NO_TLS),
     inert("tls-session-cache-timeout",            COUNT,               "300",             NO_TLS),
     inert("tls-session-caching",                  Flag,                "yes",             NO_TLS),
-    inert("tracking-table-max-keys",              LONG,                "1000000",         NO_TRACKING),
+    live ("tracking-table-max-keys",              LONG,                "1000000",         field!(tracking_table_max_keys)),
     live ("unixsocket",                           Text,                "",                field!(unixsocket)).at_start(),
     inert("unixsocketgroup",                      Text,                "",                "the socket keeps the group of the process").at_start(),
     live ("unixsocketperm",                       MODE,                "0",               field!(unixsocketperm)).at_start(),

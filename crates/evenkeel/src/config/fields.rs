@@ -3,7 +3,9 @@
 //! Numbers are in the directive's own unit. An empty `Fields` is not a configuration: `Settings::default()` fills one
 //! from the table.
 
-use super::typed::{Bind, Cpus, Fsync, LogLevel, OutputLimits, Permit, Policy, SavePoint};
+use super::typed::{
+    Bind, Cpus, DisklessLoad, Fsync, LogLevel, OutputLimits, Permit, Policy, Primary, SavePoint,
+};
 use super::value::Word;
 use crate::persist::end::How;
 use std::path::PathBuf;
@@ -102,6 +104,10 @@ pub(crate) struct Fields {
     /// Milliseconds; zero: off.
     pub(crate) latency_monitor_threshold: u64,
     pub(crate) latency_tracking: bool,
+    /// Letters, in their order; none: nobody is told.
+    pub(crate) notify_keyspace_events: Word,
+    /// Keys that clients are remembered to have read; zero: as many as there are.
+    pub(crate) tracking_table_max_keys: usize,
     pub(crate) latency_tracking_info_percentiles: Vec<f64>,
 
     // Persistence
@@ -145,6 +151,26 @@ pub(crate) struct Fields {
     /// Writes are refused with fewer replicas than that, heard of within so many seconds; zero of either: never.
     pub(crate) min_replicas_to_write: u32,
     pub(crate) min_replicas_max_lag: u32,
+
+    // Following another server
+    /// REPLICAOF changes it.
+    pub(crate) replicaof: Option<Primary>,
+    /// Empty: none is asked for.
+    pub(crate) masterauth: Word,
+    pub(crate) masteruser: Word,
+    /// Empty: as the kernel likes.
+    pub(crate) bind_source_addr: Word,
+    pub(crate) repl_diskless_load: DisklessLoad,
+    pub(crate) rdb_del_sync_files: bool,
+    pub(crate) replica_read_only: bool,
+    pub(crate) replica_serve_stale_data: bool,
+    pub(crate) replica_ignore_maxmemory: bool,
+    /// The lower, the sooner Sentinel makes it a primary; zero: never.
+    pub(crate) replica_priority: u32,
+    pub(crate) replica_announced: bool,
+    /// What the primary tells others about where to reach this server, where that is not what it sees.
+    pub(crate) replica_announce_ip: Word,
+    pub(crate) replica_announce_port: u16,
 
     // The end
     pub(crate) shutdown_on_sigint: How,

@@ -37,7 +37,9 @@ pub(crate) use errors::{SetError, cause};
 pub(crate) use launch::{Action, Launch, USAGE};
 pub(crate) use rewrite::Extent;
 #[allow(unused_imports, reason = "the fields' types, for those who pass one on")]
-pub(crate) use typed::{Bind, Cpus, Fsync, LogLevel, OutputLimit, OutputLimits, Permit, Policy, SavePoint};
+pub(crate) use typed::{
+    Bind, Cpus, DisklessLoad, Fsync, LogLevel, OutputLimit, OutputLimits, Permit, Policy, Primary, SavePoint,
+};
 pub(crate) use value::{Word, memory_size};
 
 use crate::glob;
@@ -138,6 +140,13 @@ impl Settings {
             bytes => bytes,
         };
         usize::try_from(bytes).unwrap_or(usize::MAX)
+    }
+
+    /// The same, but for whom to follow.
+    pub(crate) fn with_primary(&self, primary: Option<Primary>) -> Settings {
+        let mut new = self.clone();
+        new.fields.replicaof = primary;
+        new
     }
 
     /// The same, but for `quicklist_packed_threshold`, which no directive sets.

@@ -215,6 +215,33 @@ impl Typed for OutputLimits {
     }
 }
 
+/// The server to follow.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Primary {
+    pub(crate) host: String,
+    pub(crate) port: u16,
+}
+
+/// No words stand for none.
+impl Typed for Option<Primary> {
+    fn of(value: &Value) -> Self {
+        let Value::Words(words) = value else { misfit(value, "words") };
+        let [host, port] = words.as_slice() else { return None };
+        let port = std::str::from_utf8(port).ok().and_then(|port| port.parse().ok());
+        Some(Primary {
+            host: String::from_utf8_lossy(host).into_owned(),
+            port: port.expect("the list has checked it"),
+        })
+    }
+
+    fn value(&self) -> Value {
+        let words = |primary: &Primary| {
+            vec![primary.host.clone().into_bytes(), primary.port.to_string().into_bytes()]
+        };
+        Value::Words(self.as_ref().map_or_else(Vec::new, words))
+    }
+}
+
 /// Processors for the threads to stay on, in the order in which workers take them; empty leaves them to the kernel.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Cpus {
@@ -303,6 +330,16 @@ choices! {
         EverySecond = "everysec",
         Always = "always",
         Never = "no",
+    }
+}
+
+choices! {
+    /// How a replica takes over its primary's data.
+    DisklessLoad {
+        Disabled = "disabled",
+        OnEmptyDb = "on-empty-db",
+        SwapDb = "swapdb",
+        FlushBeforeLoad = "flush-before-load",
     }
 }
 

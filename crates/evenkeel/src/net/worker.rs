@@ -27,6 +27,7 @@ use crate::observe::process;
 use crate::observe::stats::{Stage, add};
 use crate::persist::CROWDED;
 use crate::pipeline::{Ended, Pipeline};
+use crate::pubsub::mail;
 use crate::reply::{LARGE, Reply};
 use crate::server::Server;
 use crate::session::Session;
@@ -819,7 +820,7 @@ impl Worker {
         }
         let server = &self.server;
         let seat = &mut self.executor.seat;
-        connection.session.unsubscribe(&server.pubsub);
+        connection.session.hear_no_more(server);
         server.clients.remove(connection.client().id);
         if connection.session.watching.is_some() {
             if !server.keyspace.enter_unless(seat, || server.scripts.busy.is_busy()) {
@@ -893,6 +894,8 @@ impl Worker {
             self.server.rubbish.free(rope);
         }
         self.background.tick(&self.executor);
+        self.server.tracking.trim();
+        mail::tell(&self.server);
         book(self.executor.stats(), Stage::Other, before);
     }
 

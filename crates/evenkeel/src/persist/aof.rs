@@ -35,11 +35,19 @@ use crate::config::{Fsync, Settings};
 use crate::net::inbox::Message;
 use crate::server::Server;
 
-/// Bytes taken from the log before they are written: large enough that a write's own cost does not matter.
-const WRITE_LEN: usize = 1 << 20;
+/// Bytes taken from the log before they are written: large enough that a write's own cost does not matter, and few enough
+/// that they are still in a cache then.
+const WRITE_LEN: usize = 256 * 1024;
 
 /// How long the thread naps when there was something to write: what a crash of the process, not of the machine, may lose.
-const NAP: Duration = Duration::from_millis(5);
+const NAP_MAX: Duration = Duration::from_millis(5);
+
+/// How often if there is much: so that what is read is still in a cache.
+const NAP_MIN: Duration = Duration::from_micros(500);
+
+/// Bytes found at one look that are much, and those that are little.
+const MUCH: usize = WRITE_LEN;
+const LITTLE: usize = 64 * 1024;
 
 /// How long there has to have been nothing before the thread wants to be woken.
 const IDLE: Duration = Duration::from_secs(1);
@@ -201,6 +209,7 @@ pub(super) fn start(server: &Arc<Server>, file: File, reader: Reader) -> io::Res
         synced: after,
         last_sync: Instant::now(),
         last_record: Instant::now(),
+        nap: NAP_MAX,
     };
     aof.place.store(place, Relaxed);
     aof.ends.store(false, Release);
@@ -267,6 +276,8 @@ struct Writer {
     synced: u64,
     last_sync: Instant,
     last_record: Instant,
+    /// How long it sleeps between two looks.
+    nap: Duration,
 }
 
 impl Writer {
@@ -331,6 +342,10 @@ impl Writer {
         // neither the base nor a file that stays.
         let is_of_this_file = |number| number <= switch_behind.load(Acquire);
         reader.read_while(journal, is_of_this_file, |record| {
+            *taken = record.number;
+            if !record.is_data {
+                return true;
+            }
             if now_s > *second {
                 *second = now_s;
                 push_timestamp(buffer, now_s as i64);
@@ -339,7 +354,7 @@ impl Writer {
                 select(buffer, record.first_db);
             }
             buffer.extend_from_slice(record.bytes);
-            (*selected, *taken) = (Some(record.last_db), record.number);
+            *selected = Some(record.last_db);
             *more = buffer.len() >= WRITE_LEN;
             !*more
         });
@@ -347,6 +362,11 @@ impl Writer {
         if !self.buffer.is_empty() {
             self.last_record = Instant::now();
         }
+        self.nap = match self.buffer.len() {
+            MUCH.. => (self.nap / 2).max(NAP_MIN),
+            ..LITTLE => (self.nap * 2).min(NAP_MAX),
+            _ => self.nap,
+        };
     }
 
     /// Writes what is in the buffer; `false`: not all of it could be.
@@ -508,7 +528,7 @@ impl Writer {
         if policy == Fsync::Always || is_idle {
             self.reader.sleep(journal, LOOK);
         } else {
-            std::thread::sleep(NAP);
+            std::thread::sleep(self.nap);
         }
     }
 }

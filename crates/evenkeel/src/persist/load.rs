@@ -22,6 +22,7 @@ use parking_lot::Mutex;
 use super::LOADING;
 use crate::clock;
 use crate::config::{Policy, Settings};
+use crate::replication::link::Position;
 use crate::scripting::machine;
 use crate::serial;
 use crate::server::Server;
@@ -40,11 +41,22 @@ pub(crate) struct Loading {
     pub(crate) expired: AtomicU64,
 }
 
-/// What was loaded, for the log.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+/// What was loaded.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Loaded {
     pub(crate) keys: u64,
     pub(crate) bytes: u64,
+    /// Where in a replication stream the data were, if the file says so.
+    pub(crate) position: Option<Position>,
+}
+
+/// Which databases the keys of a file go to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Target {
+    /// Those of the file's own numbers.
+    Visible,
+    /// The hidden ones beside them.
+    Hidden,
 }
 
 impl Loading {
@@ -87,7 +99,10 @@ pub(crate) fn snapshot(server: &Arc<Server>) -> Result<Option<Loaded>, Ended> {
     let began = Instant::now();
     let now = clock::unix_ms();
     seats.iter_mut().for_each(|seat| seat.now_ms = now);
-    let whole = rdb(server, &mut seats, file, len, Some(now)).and_then(|(loaded, mut reader)| {
+    // A replica keeps what has expired until its primary says that it goes.
+    let expired_by = server.settings().replicaof.is_none().then_some(now);
+    let how = How { expired_by, ..How::default() };
+    let whole = rdb(server, &mut seats, file, Some(len), how).and_then(|(loaded, mut reader)| {
         reader.expect_no_more()?;
         Ok(loaded)
     });
@@ -102,6 +117,23 @@ pub(crate) fn snapshot(server: &Arc<Server>) -> Result<Option<Loaded>, Ended> {
     Ok(Some(loaded))
 }
 
+/// Loads the snapshot that the primary sends, `len` bytes if that is known. What it says of expired keys is kept.
+pub(crate) fn from_primary(
+    server: &Arc<Server>,
+    input: &mut impl Read,
+    len: Option<u64>,
+    target: Target,
+) -> Result<Loaded, Ended> {
+    let mut seats = server.persist.loaders.lock();
+    let now = clock::unix_ms();
+    seats.iter_mut().for_each(|seat| seat.now_ms = now);
+    server.persist.loading.begin(len.unwrap_or(0));
+    let how = How { target, replaces_functions: true, ..How::default() };
+    let (loaded, mut reader) = rdb(server, &mut seats, input, len, how)?;
+    reader.expect_no_more()?;
+    Ok(loaded)
+}
+
 /// Names the file in which something went wrong.
 pub(super) fn in_file(ended: Ended, path: &Path) -> Ended {
     match ended {
@@ -110,22 +142,38 @@ pub(super) fn in_file(ended: Ended, path: &Path) -> Ended {
     }
 }
 
+/// How to load.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct How {
+    /// Keys that have expired by then are left out.
+    pub(super) expired_by: Option<Millis>,
+    pub(super) target: Target,
+    /// Libraries of functions take the places of those of their names, rather than being a reason not to load.
+    pub(super) replaces_functions: bool,
+}
+
+impl Default for How {
+    fn default() -> How {
+        How { expired_by: None, target: Target::Visible, replaces_functions: false }
+    }
+}
+
 /// Loads an RDB file, or one at the beginning of a longer file of `len` bytes; returns what was loaded, and the reader, which
-/// stands behind it. Keys that have expired by `expired_by` are left out.
+/// stands behind it.
 pub(super) fn rdb<R: Read>(
     server: &Arc<Server>,
     seats: &mut [Seat],
     input: R,
-    len: u64,
-    expired_by: Option<Millis>,
+    len: Option<u64>,
+    how: How,
 ) -> Result<(Loaded, FileReader<R>), Ended> {
     let settings = server.settings();
-    let mut reader = FileReader::new(input, Some(len), ReadLimits::default())?;
+    let mut reader = FileReader::new(input, len, ReadLimits::default())?;
     if !settings.rdbchecksum {
         reader = reader.without_checksum();
     }
     let (reading, others) = seats.split_first_mut().expect("there is a seat for the reader");
-    let work = Work { server, settings: &settings, expired_by, failed: AtomicBool::new(false) };
+    let work = Work { server, settings: &settings, how, failed: AtomicBool::new(false) };
     let failure: Mutex<Option<Failure>> = Mutex::new(None);
     let (sender, receiver) = sync_channel::<Batch>(BATCHES_WAITING);
     let (back, used) = channel::<Batch>();
@@ -148,9 +196,10 @@ pub(super) fn rdb<R: Read>(
     if let Some(failure) = failure.into_inner() {
         return Err(failure.into());
     }
-    read?;
+    let facts = read?;
     let loading = &server.persist.loading;
-    let loaded = Loaded { keys: loading.keys.load(Relaxed), bytes: reader.position() };
+    let (keys, bytes) = (loading.keys.load(Relaxed), reader.position());
+    let loaded = Loaded { keys, bytes, position: facts.position() };
     Ok((loaded, reader))
 }
 
@@ -158,8 +207,38 @@ pub(super) fn rdb<R: Read>(
 struct Work<'a> {
     server: &'a Arc<Server>,
     settings: &'a Settings,
-    expired_by: Option<Millis>,
+    how: How,
     failed: AtomicBool,
+}
+
+/// What a file says of the replication stream that its data belong to.
+#[derive(Default)]
+struct Facts {
+    id: Option<String>,
+    offset: Option<u64>,
+    db: Option<u32>,
+}
+
+impl Facts {
+    fn note(&mut self, name: &[u8], value: &[u8]) {
+        let text = std::str::from_utf8(value).unwrap_or("");
+        match name {
+            b"repl-id" if text.len() == 40 => self.id = Some(text.to_owned()),
+            b"repl-offset" => self.offset = text.parse().ok(),
+            b"repl-stream-db" => self.db = text.parse().ok(), // none is selected: below zero
+            _ => {}
+        }
+    }
+
+    /// The database may be told without the rest, by a primary that has told that itself.
+    fn position(self) -> Option<Position> {
+        let is_any = self.id.is_some() || self.db.is_some();
+        is_any.then(|| Position {
+            id: self.id.unwrap_or_default(),
+            offset: self.offset.unwrap_or(0),
+            db: self.db.unwrap_or(0),
+        })
+    }
 }
 
 impl Work<'_> {
@@ -169,7 +248,8 @@ impl Work<'_> {
         seat: &mut Seat,
         sender: SyncSender<Batch>,
         used: &Receiver<Batch>,
-    ) -> Result<(), Ended> {
+    ) -> Result<Facts, Ended> {
+        let mut facts = Facts::default();
         let databases = self.server.keyspace.databases() as u64;
         loop {
             if self.server.stopping.load(Acquire) {
@@ -179,7 +259,8 @@ impl Work<'_> {
             self.server.persist.loading.loaded_bytes.store(at, Relaxed);
             used.try_iter().for_each(|batch| reader.reuse(batch));
             match reader.next()? {
-                None => return Ok(()),
+                None => return Ok(facts),
+                Some(Part::Aux { name, value }) => facts.note(&name, &value),
                 Some(Part::Keys(batch)) if self.failed.load(Acquire) => drop(batch),
                 Some(Part::Keys(batch)) => {
                     // The receiver lives as long as this runs.
@@ -197,17 +278,18 @@ impl Work<'_> {
                         "at byte {at}: data of the module '{module}', which is not there: they would be lost"
                     )));
                 }
-                Some(Part::Function(code)) => self.add_library(&code).map_err(|reason| {
-                    Ended::Failed(format!(
-                        "at byte {at}: a library of functions that cannot be loaded: {reason}"
-                    ))
-                })?,
+                Some(Part::Function(code)) => {
+                    self.add_library(&code, self.how.replaces_functions).map_err(|reason| {
+                        Ended::Failed(format!(
+                            "at byte {at}: a library of functions that cannot be loaded: {reason}"
+                        ))
+                    })?
+                }
                 Some(Part::End(Checksum::Absent)) => {
                     self.server.log.notice("RDB file was saved with checksum disabled: no check performed.");
                 }
                 Some(
                     Part::End(_)
-                    | Part::Aux { .. }
                     | Part::Database(_)
                     | Part::Sizes { .. }
                     | Part::SlotSizes { .. }
@@ -217,13 +299,13 @@ impl Work<'_> {
         }
     }
 
-    /// Adds a library of functions.
-    fn add_library(&self, code: &[u8]) -> Result<(), String> {
+    /// Adds a library of functions, in the place of one of its name if it may.
+    fn add_library(&self, code: &[u8], replace: bool) -> Result<(), String> {
         let text = |error: crate::error::Error| String::from_utf8_lossy(&error.line()).into_owned();
         let made = machine::with(self.server, |machine| machine.library(code));
         let library = made.and_then(|made| made).map_err(text)?;
         let mut libraries = (*self.server.scripts.libraries()).clone();
-        libraries.add(Arc::new(library), false).map_err(text)?;
+        libraries.add(Arc::new(library), replace).map_err(text)?;
         self.server.scripts.set_libraries(libraries);
         Ok(())
     }
@@ -267,16 +349,22 @@ impl Work<'_> {
     fn store<S: Source>(&self, seat: &mut Seat, db: u64, record: Record<'_, S>) -> Result<(), Error> {
         let (loading, keyspace) = (&self.server.persist.loading, &self.server.keyspace);
         let (about, at) = (record.about, record.at);
-        if about.expires.zip(self.expired_by).is_some_and(|(deadline, now)| deadline < now) {
+        if about.expires.zip(self.how.expired_by).is_some_and(|(deadline, now)| deadline < now) {
             loading.expired.fetch_add(1, Relaxed);
             return record.pass();
         }
         let name = record.key.to_vec();
-        let fields_by = self.expired_by.unwrap_or(0);
+        let fields_by = self.how.expired_by.unwrap_or(0);
         let formed = serial::build(record.object()?, self.settings, &keyspace.hasher, fields_by)?;
         if formed.is_nothing() {
             return Ok(());
         }
+        let db = match self.how.target {
+            Target::Visible => db as usize,
+            Target::Hidden => {
+                keyspace.hidden(db as usize).expect("whoever asks for it has seen that there are some")
+            }
+        };
         let key = keyspace.key(db as u32, &name);
         keyspace.enter(seat);
         let mut held = keyspace.hold_one(seat, key.place);

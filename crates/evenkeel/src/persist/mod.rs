@@ -112,6 +112,10 @@ pub(crate) const NO_LOG: u8 = 1 << 2;
 pub(crate) const CROWDED: u8 = 1 << 3;
 /// There are not as many good replicas as there have to be.
 pub(crate) const NO_REPLICAS: u8 = 1 << 4;
+/// The server follows another one, and clients may not write.
+pub(crate) const READ_ONLY: u8 = 1 << 5;
+/// The server follows another one, the link to which does not stand, and clients are not to read what may be old.
+pub(crate) const STALE: u8 = 1 << 6;
 
 impl Obstacles {
     #[inline]
@@ -144,6 +148,14 @@ impl Persist {
         if any & NO_LOG != 0 && writes() {
             let cause = self.aof.figures.failure.lock();
             return Some(Error::text(format!("MISCONF Errors writing to the AOF file: {cause}")));
+        }
+        if any & READ_ONLY != 0 && has(row, session, Flags::WRITE) {
+            return Some(Error::text("READONLY You can't write against a read only replica."));
+        }
+        if any & STALE != 0 && !row.flags.has(Flags::STALE) {
+            return Some(Error::text(
+                "MASTERDOWN Link with MASTER is down and replica-serve-stale-data is set to 'no'.",
+            ));
         }
         if any & LOADING != 0 && !row.flags.has(Flags::LOADING) {
             return Some(Error::text("LOADING Redis is loading the dataset in memory"));
@@ -241,7 +253,7 @@ impl Persist {
     }
 
     /// Claims that a snapshot is being taken; `false`: one is.
-    pub(super) fn claim(&self, is_rewrite: bool) -> bool {
+    pub(crate) fn claim(&self, is_rewrite: bool) -> bool {
         let mut state = self.state.lock();
         if state.running.is_some() {
             return false;
@@ -270,7 +282,7 @@ impl Persist {
     }
 
     /// Whether what is being written is not wanted any more.
-    pub(super) fn is_cancelled(&self) -> bool {
+    pub(crate) fn is_cancelled(&self) -> bool {
         self.cancelled.load(Acquire)
     }
 

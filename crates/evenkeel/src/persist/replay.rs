@@ -10,7 +10,7 @@ use std::time::Instant;
 
 use evenkeel_rdb::aof::{Command, Commands, Directory, Found, Part, Record, holds_snapshot, truncate};
 
-use super::load::{self, Ended, in_file};
+use super::load::{self, Ended, How, in_file};
 use super::rewrite;
 use crate::clients::ClientInfo;
 use crate::command::args::OwnedArgs;
@@ -81,7 +81,8 @@ impl Player<'_> {
         }
         if holds_snapshot(&mut file).map_err(io)? {
             let mut seats = self.server.persist.loaders.lock();
-            let (_, mut reader) = load::rdb(self.server, &mut seats, &mut file, part.size, None)?;
+            let (_, mut reader) =
+                load::rdb(self.server, &mut seats, &mut file, Some(part.size), How::default())?;
             at = reader.position();
             drop(reader);
             file.seek(SeekFrom::Start(at)).map_err(io)?;

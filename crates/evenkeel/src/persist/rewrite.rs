@@ -64,7 +64,7 @@ pub(crate) fn release(server: &Server) {
 }
 
 /// Ends the log. What has been logged is on disk when this returns.
-pub(super) fn turn_off(server: &Server) {
+pub(crate) fn turn_off(server: &Server) {
     let place = aof::place(server);
     with_all_held(server, |held| held.dismiss(place));
     aof::stop(server);
@@ -72,7 +72,8 @@ pub(super) fn turn_off(server: &Server) {
     server.log.notice("The append-only file is off.");
 }
 
-fn with_all_held<R>(server: &Server, f: impl FnOnce(&mut evenkeel_store::Held<'_>) -> R) -> R {
+/// Does something with everything held.
+pub(crate) fn with_all_held<R>(server: &Server, f: impl FnOnce(&mut evenkeel_store::Held<'_>) -> R) -> R {
     let (mut seat, keyspace) = (server.persist.seat.lock(), &server.keyspace);
     keyspace.enter(&mut seat);
     let result = f(&mut keyspace.hold_all(&mut seat));
@@ -180,18 +181,21 @@ fn write_base(server: &Arc<Server>, settings: &Arc<Settings>, draft: &File, log:
         Log::Begins(_) => Some(Since::Draft),
         Log::None => Some(Since::Number(u64::MAX)),
     };
-    let file = snapshot::take(server, settings, file, Some(draft), |held| match log {
-        Log::GoesOn => {
-            last = held.keyspace().journal.last();
-            aof.switch_behind(last);
+    let file = snapshot::take(server, settings, file, Some(draft), |held| {
+        match log {
+            Log::GoesOn => {
+                last = held.keyspace().journal.last();
+                aof.switch_behind(last);
+            }
+            Log::Begins(file) => {
+                let reader = held.join_log();
+                last = reader.last();
+                aof.figures.size.store(0, Relaxed);
+                started = aof::start(server, file, reader).inspect_err(|_| aof::forget(server, held));
+            }
+            Log::None => {}
         }
-        Log::Begins(file) => {
-            let reader = held.join_log();
-            last = reader.last();
-            aof.figures.size.store(0, Relaxed);
-            started = aof::start(server, file, reader).inspect_err(|_| aof::forget(server, held));
-        }
-        Log::None => {}
+        None
     })?;
     started?;
     let len = snapshot::finish(file, draft)?;

@@ -13,7 +13,7 @@ use std::sync::atomic::Ordering::*;
 use std::time::{Duration, Instant};
 
 use evenkeel_rdb::Version;
-use evenkeel_rdb::file::{FileWriter, Finished, Origin};
+use evenkeel_rdb::file::{FileWriter, Finished, Origin, Replication};
 use evenkeel_store::snapshot::Walk;
 use evenkeel_store::{Held, Seat, memory};
 
@@ -22,6 +22,7 @@ use super::pace::{NAP_MAX, Pace, Paced};
 use super::recorder::Recorder;
 use crate::clock;
 use crate::config::Settings;
+use crate::replication::link::Position;
 use crate::server::Server;
 
 /// The version of Redis that files name as their writer's: the one whose formats they have.
@@ -111,6 +112,7 @@ fn write_file(server: &Arc<Server>, settings: &Arc<Settings>, path: &Path) -> io
     let mut dirty = 0;
     let file = take(server, settings, file, Some(&beside.file), |held| {
         dirty = held.keyspace().total().dirty;
+        server.replication.link.position(server)
     })?;
     let len = finish(file, &beside.file)?;
     beside.install(path)?;
@@ -147,30 +149,32 @@ pub(crate) fn finish(file: FileWriter<&File>, mut disk: &File) -> io::Result<u64
 }
 
 /// Takes a snapshot into a file whose beginning has been written. `at_start` is called with everything held at the moment
-/// that the snapshot is of. `disk`: where it goes, if that is a disk.
+/// that the snapshot is of, and says which point of a replication stream that is. `disk`: where it goes, if that is a disk.
 pub(crate) fn take<W: Write>(
     server: &Arc<Server>,
     settings: &Arc<Settings>,
-    file: FileWriter<W>,
+    mut file: FileWriter<W>,
     disk: Option<&File>,
-    at_start: impl FnOnce(&mut Held<'_>),
+    at_start: impl FnOnce(&mut Held<'_>) -> Option<Position>,
 ) -> io::Result<FileWriter<W>> {
     let mut seat = server.persist.seat.lock();
     let (keyspace, progress) = (&server.keyspace, &server.persist.progress);
     seat.now_ms = clock::unix_ms();
     let mut libraries = Arc::default();
-    let (mut walk, sizes) = begin_walk(server, &mut seat, |held| {
+    let (mut walk, sizes, position) = begin_walk(server, &mut seat, |held| {
         libraries = server.scripts.libraries();
-        at_start(held);
+        at_start(held)
+    });
+    let told = position.map_or(Ok(()), |Position { id, offset, db }| {
+        file.replication(&Replication { database: db.into(), id: &id, offset })
     });
     progress.begin(sizes.iter().flatten().map(|(keys, _)| keys).sum());
     let now_ms = seat.now_ms;
-    let mut file = file;
     let written = libraries.iter().try_for_each(|library| file.function(&library.code));
     let recorder = || Recorder::new(file, settings.clone(), progress, now_ms, sizes);
     let mut recorder = Paced::new(memory::aside(recorder), Pace::new(settings), keyspace, progress);
     // It goes to its end even if nobody wants it any more: the epoch of all entries must be the same again.
-    let (mut cause, mut synced) = (written.err(), 0);
+    let (mut cause, mut synced) = (told.and(written).err(), 0);
     while !walk.is_done() {
         if cause.is_some() {
             walk.step(keyspace, &mut seat, &mut Nowhere);
@@ -222,11 +226,14 @@ pub(crate) fn take<W: Write>(
     finished
 }
 
+/// Keys and keys with a deadline of each database that has any.
+type Sizes = Vec<Option<(u64, u64)>>;
+
 fn begin_walk(
     server: &Server,
     seat: &mut Seat,
-    at_start: impl FnOnce(&mut Held<'_>),
-) -> (Walk, Vec<Option<(u64, u64)>>) {
+    at_start: impl FnOnce(&mut Held<'_>) -> Option<Position>,
+) -> (Walk, Sizes, Option<Position>) {
     let keyspace = &server.keyspace;
     keyspace.enter(seat);
     let mut held = keyspace.hold_all(seat);
@@ -235,11 +242,11 @@ fn begin_walk(
         (keys > 0).then(|| (keys, keyspace.timed_len(held.seat, db) as u64))
     });
     let sizes = sizes.collect();
-    at_start(&mut held);
+    let position = at_start(&mut held);
     let walk = held.begin_snapshot();
     drop(held);
     keyspace.leave(seat);
-    (walk, sizes)
+    (walk, sizes, position)
 }
 
 /// Where the rest of a snapshot goes that nobody wants any more.

@@ -24,6 +24,7 @@ use crate::config::Settings;
 use crate::glob;
 
 pub(crate) mod mail;
+pub(crate) mod notices;
 
 /// Locks over the channels of one kind: publishers to different channels seldom wait for each other.
 const SHELVES: usize = 64;
@@ -187,6 +188,11 @@ impl PubSub {
             }
         }
         count
+    }
+
+    /// Hands something to one client.
+    pub(crate) fn send(&self, client: &Arc<ClientInfo>, letter: Arc<[u8]>) {
+        mail::put(client, letter, self.limits.of(client));
     }
 
     /// Hands a message to all who listen to a channel of SSUBSCRIBE.

@@ -88,6 +88,22 @@ impl Backlog {
         slices
     }
 
+    /// Gives the oldest blocks away, until no more than so many bytes are left.
+    pub(crate) fn give_away<E>(
+        &mut self,
+        len: u64,
+        mut f: impl FnMut(&[u8]) -> Result<(), E>,
+    ) -> Result<(), E> {
+        while self.len() > len.max(BLOCK as u64)
+            && let Some(block) = self.blocks.front()
+        {
+            f(block)?;
+            self.blocks.pop_front();
+            self.start += BLOCK as u64;
+        }
+        Ok(())
+    }
+
     /// Drops the blocks of which no byte is among the last `size`, or behind `needed`, which somebody has still to be sent.
     pub(crate) fn trim(&mut self, size: u64, needed: Option<u64>) {
         let kept_from = self.end.saturating_sub(size);
@@ -137,6 +153,23 @@ mod tests {
                 assert_eq!(bytes(&backlog, from, max), model[at..model.len().min(at + max)]);
             }
         }
+    }
+
+    #[test]
+    fn the_oldest_blocks_can_be_given_away() {
+        let mut backlog = Backlog::new(5);
+        let bytes: Vec<u8> = (0..5 * BLOCK + 10).map(|n| (n / 1_000) as u8).collect();
+        backlog.append(&bytes);
+        let mut given = Vec::new();
+        let mut take = |block: &[u8]| {
+            given.extend_from_slice(block);
+            if given.len() > 2 * BLOCK { Err(()) } else { Ok(()) }
+        };
+        assert_eq!(backlog.give_away(0, &mut take), Err(()));
+        assert_eq!(backlog.start(), 5 + 2 * BLOCK as u64, "what could not be given away stays");
+        assert_eq!(given[..2 * BLOCK], bytes[..2 * BLOCK]);
+        assert_eq!(backlog.give_away(0, |_| Ok::<(), ()>(())), Ok(()));
+        assert!(backlog.len() <= BLOCK as u64 && backlog.has(5 + bytes.len() as u64 - 10));
     }
 
     #[test]

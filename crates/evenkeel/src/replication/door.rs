@@ -19,7 +19,7 @@ pub(crate) struct Door {
 
 #[derive(Default)]
 struct Inside {
-    arrivals: Vec<Box<Connection>>,
+    arrivals: Vec<Connection>,
     /// The thread runs, and comes for the arrivals.
     runs: bool,
 }
@@ -30,7 +30,7 @@ impl Door {
     }
 
     /// A connection becomes a replica's.
-    pub(crate) fn enter(&self, server: &Arc<Server>, connection: Box<Connection>) {
+    pub(crate) fn enter(&self, server: &Arc<Server>, connection: Connection) {
         let client = connection.client().clone();
         self.inside.lock().arrivals.push(connection);
         if let Err(error) = self.open(server) {
@@ -57,7 +57,7 @@ impl Door {
         self.wakeup.wake();
     }
 
-    pub(super) fn take(&self) -> Vec<Box<Connection>> {
+    pub(super) fn take(&self) -> Vec<Connection> {
         std::mem::take(&mut self.inside.lock().arrivals)
     }
 

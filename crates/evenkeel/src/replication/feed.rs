@@ -9,27 +9,27 @@
 //! It lives from the first replica on until there has been none for `repl-backlog-ttl`; before and afterwards the log has no
 //! reader for replicas, and nobody pays anything.
 
+mod arrivals;
+mod full;
+mod rounds;
+
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::atomic::{Ordering::*, fence};
+use std::sync::atomic::Ordering::*;
 use std::time::{Duration, Instant};
 
 use evenkeel_store::journal::{Reader, select};
 
-use super::peer::{Peer, Stage, Word};
-use super::pipe::Pipe;
-use super::replicas::{Asks, Progress};
-use super::sync::{self, Form};
-use super::{NEVER, Stream};
+use super::backlog::BLOCK;
+use super::overflow::Overflow;
+use super::peer::{Peer, Stage};
 use crate::clock;
 use crate::config::Settings;
-use crate::net::connection::Connection;
-use crate::net::inbox::Message;
 use crate::net::poll::Poll;
-use crate::persist::LOADING;
 use crate::server::Server;
+use full::{Sync, place_sync};
 
 /// How often the thread comes while there is something to send: what a replica lags behind at least.
 const NAP_MS: i32 = 2;
@@ -44,12 +44,14 @@ const TAKE_LEN: usize = 1 << 20;
 /// How often it looks after what takes its time: pings, timeouts, limits.
 const ROUND: Duration = Duration::from_millis(100);
 
+/// Bytes of the stream in memory for replicas that are in a full sync; the rest is on disk.
+const MEMORY_LEN_MAX: u64 = 48 << 20;
+
 /// Points of the stream that are remembered with the record that ends there.
 const POINTS_MAX: usize = 1 << 16;
 
 const WAKEUP_TOKEN: u64 = u64::MAX;
 
-const PING: &[u8] = b"*1\r\n$4\r\nPING\r\n";
 const GETACK: &[u8] = b"*3\r\n$8\r\nREPLCONF\r\n$6\r\nGETACK\r\n$1\r\n*\r\n";
 
 /// See the module's text.
@@ -59,6 +61,8 @@ struct Feed {
     poll: Poll,
     peers: BTreeMap<u64, Peer>,
     last_token: u64,
+    /// Of the stream that the replicas have been told of.
+    era: u64,
     reader: Option<Reader>,
     /// The database selected at the end of the stream.
     selected: Option<u32>,
@@ -79,13 +83,6 @@ struct Feed {
     has_more: bool,
 }
 
-/// A full sync whose snapshot is being taken.
-struct Sync {
-    pipe: Arc<Pipe>,
-    /// Its place in the stream is known, and told to those for whom it is.
-    is_placed: bool,
-}
-
 /// Runs the thread until nobody needs it any more.
 pub(super) fn start(server: &Arc<Server>) -> io::Result<()> {
     let poll = Poll::new()?;
@@ -97,6 +94,7 @@ pub(super) fn start(server: &Arc<Server>) -> io::Result<()> {
         poll,
         peers: BTreeMap::new(),
         last_token: 0,
+        era: server.replication.stream().era(),
         reader: None,
         selected: None,
         points: VecDeque::new(),
@@ -140,6 +138,7 @@ impl Feed {
 
     fn turn(&mut self) {
         self.wait();
+        self.follow_era();
         for connection in self.server.replication.door.take() {
             self.welcome(connection);
         }
@@ -178,122 +177,6 @@ impl Feed {
                 self.listen(event.token);
             }
         }
-    }
-
-    // Replicas that come, and what they say.
-
-    fn welcome(&mut self, connection: Box<Connection>) {
-        self.last_token += 1;
-        let (token, client) = (self.last_token, connection.client().clone());
-        client.token.store(token, Relaxed);
-        client.is_replica.store(true, Relaxed);
-        let mut peer = Peer::new(connection, self.now_ms, self.now);
-        if let Err(error) = self.poll.add_connection(peer.connection().fd(), token) {
-            self.server.log.warning(format!("Cannot wait for replica {}: {error}", peer.shared.name()));
-            return self.server.clients.remove(client.id);
-        }
-        peer.connection().delay_small_packets(self.settings.repl_disable_tcp_nodelay);
-        self.server.log.notice(format!("Replica {} asks for synchronization", peer.shared.name()));
-        self.answer(&mut peer);
-        self.server.replication.replicas.add(peer.shared.clone());
-        self.peers.insert(token, peer);
-        self.listen(token); // what came together with the request is not announced any more
-        self.last_round -= ROUND;
-    }
-
-    /// Lets a replica go on with the stream, if what it lacks is there.
-    fn answer(&mut self, peer: &mut Peer) {
-        let (log, state) = (&self.server.log, &self.server.replication);
-        let Some(Asks::Rest(Some((id, bytes)))) = peer.introduction.asks.clone() else {
-            log.notice(format!("Full resync requested by replica {}", peer.shared.name()));
-            return;
-        };
-        let stream = state.stream();
-        if stream.can_continue(&id, bytes) && self.reader_is_there() {
-            let name = if peer.introduction.takes_names { &stream.history.id[..] } else { "" };
-            peer.say(format!("+CONTINUE {name}").trim_end().as_bytes());
-            peer.say(b"\r\n");
-            peer.go_online(bytes);
-            peer.shared.note_acked(bytes, self.record_at(bytes));
-            state.figures.partial.fetch_add(1, Relaxed);
-            return log.notice(format!(
-                "Partial resynchronization request from {} accepted. Sending {} bytes of backlog starting from offset {}.",
-                peer.shared.name(),
-                stream.offset() - bytes,
-                bytes + 1
-            ));
-        }
-        state.figures.partial_refused.fetch_add(1, Relaxed);
-        let asked = String::from_utf8_lossy(&id).into_owned();
-        let reason = if stream.history.includes(&id, bytes) {
-            format!("lack of backlog (the replica has {bytes} bytes, of {})", stream.offset())
-        } else {
-            let (second, until) = stream.history.second();
-            let own = &stream.history.id;
-            format!("a history that is not ours ({asked} at {bytes}; ours is {own}, before {until} {second})")
-        };
-        log.notice(format!("Unable to partial resync with replica {} for {reason}", peer.shared.name()));
-    }
-
-    /// Whether the stream goes on: by this thread, or by the link to our own primary.
-    fn reader_is_there(&self) -> bool {
-        let state = &self.server.replication;
-        state.has_reader.load(Acquire) || state.is_replica()
-    }
-
-    fn listen(&mut self, token: u64) {
-        let Some(mut peer) = self.peers.remove(&token) else { return };
-        let mut acked = false;
-        let heard = peer.listen(|peer, word| {
-            peer.moved = self.now;
-            peer.shared.heard_ms.store(self.now_ms, Relaxed);
-            if let Word::Ack { bytes, synced } = word {
-                acked = true;
-                self.note_ack(peer, bytes, synced);
-            }
-        });
-        match heard {
-            Ok(()) => drop(self.peers.insert(token, peer)),
-            Err(error) => self.part(peer, &error.to_string()),
-        }
-        if acked {
-            self.tell_waiters();
-        }
-    }
-
-    fn note_ack(&self, peer: &mut Peer, bytes: u64, synced: Option<u64>) {
-        if let Stage::Loading { then } = peer.stage {
-            peer.go_online(then);
-            let name = peer.shared.name();
-            self.server.log.notice(format!("Synchronization with replica {name} succeeded"));
-        }
-        peer.shared.note_acked(bytes, self.record_at(bytes));
-        if let Some(synced) = synced {
-            peer.shared.note_synced(self.record_at(synced));
-        }
-    }
-
-    /// The last record of which all is among the first so many bytes of the stream.
-    fn record_at(&self, bytes: u64) -> u64 {
-        let behind = self.points.partition_point(|(offset, _)| *offset <= bytes);
-        behind.checked_sub(1).map_or(0, |last| self.points[last].1)
-    }
-
-    /// More of the log is at replicas: lets those look who wait for that.
-    fn tell_waiters(&self) {
-        // A worker that begins to wait looks once more after it has said so.
-        fence(SeqCst);
-        for inbox in self.server.inboxes.iter().filter(|inbox| inbox.awaits_log.load(Relaxed)) {
-            inbox.post(Message::Durable);
-        }
-    }
-
-    fn part(&self, peer: Peer, reason: &str) {
-        let name = peer.shared.name();
-        self.server.log.notice(format!("Connection with replica {name} lost: {reason}"));
-        self.server.replication.replicas.remove(&peer.shared);
-        self.server.clients.remove(peer.shared.client.id);
-        // The descriptor leaves the epoll when it is closed.
     }
 
     // From the log to the stream.
@@ -349,14 +232,27 @@ impl Feed {
         }
     }
 
+    /// The stream is another one, or has another name: who follows has to ask anew.
+    fn follow_era(&mut self) {
+        let era = self.server.replication.stream().era();
+        if era != self.era {
+            self.era = era;
+            self.points.clear();
+            self.part_if(|peer| {
+                let waits = matches!(peer.stage, Stage::Waiting { .. });
+                (!waits).then(|| "the stream is another one from now on".into())
+            });
+        }
+    }
+
     /// The stream is not made of the log any more: ends the reader when it has read what was logged before.
     fn end_reader_if_done(&mut self) {
         let (state, journal) = (&self.server.replication, &self.server.keyspace.journal);
         let is_done = |reader: &mut Reader| reader.unread(journal) == 0;
         if let Some(reader) = self.reader.take_if(is_done) {
             reader.end(journal);
-            state.is_dismissed.store(false, Release);
             state.has_reader.store(false, Release);
+            state.is_dismissed.store(false, Release);
         }
     }
 
@@ -373,79 +269,18 @@ impl Feed {
         self.reader = Some(reader);
     }
 
-    // Full syncs.
-
-    fn look_at_sync(&mut self) {
-        let Some(sync) = &self.sync else { return self.begin_sync_if_due() };
-        let (pipe, is_placed) = (sync.pipe.clone(), sync.is_placed);
-        let is_for = |peer: &Peer| match &peer.stage {
-            Stage::Begun(its) | Stage::Snapshot { pipe: its, .. } => Arc::ptr_eq(its, &pipe),
-            _ => false,
-        };
-        let end = pipe.end();
-        if let Some(Err(reason)) = &end {
-            self.part_if(|peer| is_for(peer).then(|| format!("its full sync failed: {reason}")));
-        } else if !self.peers.values().any(is_for) {
-            pipe.give_up();
-        }
-        // Those who are still being sent what is in the pipe have it for themselves.
-        if end.is_some_and(|end| end.is_err() || is_placed) {
-            self.sync = None;
-        }
-    }
-
-    fn begin_sync_if_due(&mut self) {
-        let waiting = || {
-            self.peers.values().filter_map(|peer| match peer.stage {
-                Stage::Waiting { since } => Some((since, peer.introduction.takes_mark)),
-                _ => None,
-            })
-        };
-        let Some(first) = waiting().map(|(since, _)| since).min() else { return };
-        let settings = &self.settings;
-        let takes_mark = settings.repl_diskless_sync && waiting().all(|(_, takes_mark)| takes_mark);
-        let most = settings.repl_diskless_sync_max_replicas as usize;
-        let delay = Duration::from_secs(u64::from(settings.repl_diskless_sync_delay));
-        let waits = takes_mark && self.now - first < delay && (most == 0 || waiting().count() < most);
-        let is_loading = self.server.persist.obstacles.any() & LOADING != 0;
-        if waits || is_loading || !self.server.persist.claim_sync() {
-            return;
-        }
-        let (state, pipe) = (&self.server.replication, Pipe::new());
-        state.sync_behind.store(NEVER, Release);
-        for peer in self.peers.values_mut().filter(|peer| matches!(peer.stage, Stage::Waiting { .. })) {
-            peer.stage = Stage::Begun(pipe.clone());
-            peer.moved = self.now;
-            peer.introduction.takes_mark = takes_mark;
-            state.figures.full.fetch_add(1, Relaxed);
-        }
-        sync::begin(&self.server, pipe.clone(), if takes_mark { Form::Mark } else { Form::Length });
-        self.sync = Some(Sync { pipe, is_placed: false });
-    }
-
-    /// The snapshot that is being taken begins at this offset of the stream.
-    fn begin_snapshots(&mut self, offset: u64) {
-        let Some(sync) = &mut self.sync else { return };
-        sync.is_placed = true;
-        let id = self.server.replication.stream().history.id.clone();
-        for peer in self.peers.values_mut() {
-            let Stage::Begun(pipe) = &peer.stage else { continue };
-            let pipe = pipe.clone();
-            if peer.introduction.asks != Some(Asks::Snapshot) {
-                peer.say(format!("+FULLRESYNC {id} {offset}\r\n").as_bytes());
-            }
-            peer.begin_snapshot(pipe, offset);
-        }
-    }
-
     // From the stream to the sockets.
 
     fn send_all(&mut self) {
-        let (stream, mut sent) = (self.server.replication.stream(), 0);
-        let mut failed = Vec::new();
+        let (mut failed, mut sent) = (Vec::new(), 0);
         for (token, peer) in &mut self.peers {
             if !peer.is_writable {
                 continue;
+            }
+            // Let go of between two of them: INFO and ROLE look at it, too.
+            let stream = self.server.replication.stream();
+            if stream.era() != self.era {
+                break; // offsets do not mean what they did
             }
             match peer.send(&stream, self.now) {
                 Ok(some) => {
@@ -455,7 +290,6 @@ impl Feed {
                 Err(error) => failed.push((*token, error.to_string())),
             }
         }
-        drop(stream);
         self.server.replication.figures.sent.fetch_add(sent as u64, Relaxed);
         for (token, reason) in failed {
             if let Some(peer) = self.peers.remove(&token) {
@@ -467,16 +301,22 @@ impl Feed {
     /// Lets go of what nobody has to be sent any more.
     fn trim(&mut self) {
         let needed = self.peers.values().filter_map(Peer::needs).min();
+        let catches_up = self.peers.values().any(|peer| peer.catches_up);
         let kept = self.settings.repl_backlog_size;
         let state = &self.server.replication;
         let mut stream = state.stream();
-        if let Some(backlog) = stream.backlog_mut() {
-            backlog.trim(kept, needed);
-            let beyond = (backlog.memory() as u64).saturating_sub(kept);
-            state.figures.memory.store(backlog.memory() as u64, Relaxed);
-            state.figures.beyond.store(beyond, Relaxed);
-        }
+        stream.trim(kept, needed);
+        let in_memory = if catches_up { MEMORY_LEN_MAX.max(kept + BLOCK as u64) } else { u64::MAX };
+        let overflowed = stream.overflow(in_memory, &self.settings.dir);
+        let memory = stream.backlog().map_or(0, |backlog| backlog.memory() as u64);
+        let on_disk = stream.overflow.as_ref().map_or(0, Overflow::len);
         drop(stream);
+        state.figures.memory.store(memory, Relaxed);
+        state.figures.beyond.store(memory.saturating_sub(kept), Relaxed);
+        state.figures.on_disk.store(on_disk, Relaxed);
+        if let Err(error) = overflowed {
+            self.give_up_slow(&error);
+        }
         for peer in self.peers.values() {
             let Stage::Snapshot { pipe, .. } = &peer.stage else { continue };
             let at = |other: &Peer| match &other.stage {
@@ -488,67 +328,6 @@ impl Feed {
         if let Some(acked) = self.peers.values().map(|peer| peer.shared.acked.load(Relaxed)).min() {
             while self.points.len() > 1 && self.points[1].0 <= acked {
                 self.points.pop_front();
-            }
-        }
-    }
-
-    // What takes its time.
-
-    fn round(&mut self) {
-        self.settings = self.server.settings();
-        let settings = self.settings.clone();
-        let (timeout, now) = (Duration::from_secs(u64::from(settings.repl_timeout)), self.now);
-        let every = Duration::from_secs(u64::from(settings.repl_ping_replica_period));
-        let ping = now - self.last_ping >= every && !self.server.replication.is_replica();
-        if ping && !self.peers.is_empty() && self.reader.is_some() {
-            self.last_ping = now;
-            self.server.replication.stream().append(PING);
-        }
-        let blank = now - self.last_blank >= Duration::from_secs(1);
-        if blank {
-            self.last_blank = now;
-        }
-        for peer in self.peers.values_mut() {
-            peer.is_writable = true; // should an announcement have been missed
-            // So that it does not take us for dead while it waits.
-            if blank && matches!(peer.stage, Stage::Waiting { .. } | Stage::Begun(_)) {
-                peer.say(b"\n");
-            }
-        }
-        let offset = self.server.replication.stream().offset();
-        let limits = settings.client_output_buffer_limit.replica;
-        let server = self.server.clone();
-        self.part_if(|peer| {
-            if peer.is_killed() {
-                return Some("it was killed".into());
-            }
-            if let Some(reason) = is_too_late(peer, now, timeout) {
-                server.log.warning(format!("Disconnecting timedout replica ({reason}): {}", peer.shared.name()));
-                return Some("it was not heard of for too long".into());
-            }
-            let behind = peer.needs().map_or(0, |needs| offset - needs);
-            peer.shared.client.out_bytes.store(behind as usize, Relaxed);
-            is_too_far_behind(peer, behind, limits, settings.repl_backlog_size, now).then(|| {
-                server.closed_for_output.fetch_add(1, Relaxed);
-                server.log.warning(format!(
-                    "Client id={} addr={} closed for overcoming of output buffer limits ({behind} bytes waiting).",
-                    peer.shared.client.id, peer.shared.client.address
-                ));
-                "it is too far behind".into()
-            })
-        });
-        if !self.peers.is_empty() {
-            self.alone_since = now;
-        }
-        self.server.replication.follow(&self.server, &settings);
-    }
-
-    /// Parts with those for whom there is a reason.
-    fn part_if(&mut self, mut reason: impl FnMut(&mut Peer) -> Option<String>) {
-        let reasons = self.peers.iter_mut().filter_map(|(token, peer)| Some((*token, reason(peer)?)));
-        for (token, reason) in reasons.collect::<Vec<_>>() {
-            if let Some(peer) = self.peers.remove(&token) {
-                self.part(peer, &reason);
             }
         }
     }
@@ -569,7 +348,12 @@ impl Feed {
         if let Some(reader) = self.reader.take() {
             let mut seat = state.seat.lock();
             keyspace.enter(&mut seat);
-            keyspace.hold_all(&mut seat).dismiss(reader.place());
+            let mut held = keyspace.hold_all(&mut seat);
+            // Somebody may have come before, and made this server a replica.
+            if !state.is_dismissed.swap(false, AcqRel) {
+                held.dismiss(reader.place());
+            }
+            drop(held);
             keyspace.leave(&mut seat);
             reader.end(&keyspace.journal);
             state.stream().forget();
@@ -595,14 +379,6 @@ impl Feed {
     }
 }
 
-/// The walk of a snapshot has begun behind the last record that is in the stream: says where that is. Who loads the
-/// snapshot has no database selected.
-fn place_sync(state: &super::State, stream: &Stream, selected: &mut Option<u32>) -> u64 {
-    state.sync_behind.store(NEVER, Release);
-    *selected = None;
-    stream.offset()
-}
-
 fn note_point(points: &mut VecDeque<(u64, u64)>, offset: u64, record: u64) {
     if points.len() >= POINTS_MAX {
         // Every other one will do: who waits is told a little later.
@@ -613,48 +389,6 @@ fn note_point(points: &mut VecDeque<(u64, u64)>, offset: u64, record: u64) {
         });
     }
     points.push_back((offset, record));
-}
-
-/// Whether a replica that should say something has said nothing for too long.
-fn is_too_late(peer: &Peer, now: Instant, timeout: Duration) -> Option<&'static str> {
-    let stage = match peer.stage {
-        Stage::Online { .. } if peer.introduction.asks != Some(Asks::Snapshot) => "streaming sync",
-        Stage::Loading { .. } | Stage::Snapshot { .. } => "full sync",
-        _ => return None,
-    };
-    (now.duration_since(peer.moved) > timeout).then_some(stage)
-}
-
-/// Whether more waits to be sent than may. What is kept anyway is never too much.
-fn is_too_far_behind(
-    peer: &mut Peer,
-    behind: u64,
-    limit: crate::config::OutputLimit,
-    kept: u64,
-    now: Instant,
-) -> bool {
-    if limit.hard_bytes > 0 && behind > limit.hard_bytes.max(kept) {
-        return true;
-    }
-    let over_soft = limit.soft_bytes > 0 && behind > limit.soft_bytes.max(kept);
-    peer.over_soft_since = over_soft.then(|| peer.over_soft_since.unwrap_or(now));
-    let allowed = Duration::from_secs(limit.soft_seconds);
-    peer.over_soft_since.is_some_and(|since| now.duration_since(since) > allowed)
-}
-
-/// For those who wait that replicas get what they have written.
-impl super::State {
-    /// Asks all replicas what they have, once the log up to this record is on its way to them.
-    pub(crate) fn ask_for_acks(&self, record: u64) {
-        self.acks_wanted.fetch_max(record, AcqRel);
-        self.wants_acks.store(true, Release);
-        self.door.nudge();
-    }
-
-    /// Whether a replica gets the stream.
-    pub(crate) fn has_online(&self) -> bool {
-        self.replicas.list().iter().any(|replica| replica.progress() == Progress::Online)
-    }
 }
 
 #[cfg(test)]

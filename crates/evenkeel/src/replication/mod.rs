@@ -9,15 +9,23 @@
 //! [`State`] is what both halves share: [`Stream`] under one lock, which is held by whoever appends or sends, never for
 //! longer than one system call that does not wait. No serving thread takes it on the path of a command.
 
+mod apply;
 pub(crate) mod backlog;
 mod door;
 mod feed;
+mod handshake;
+mod install;
+pub(crate) mod link;
+mod overflow;
 mod peer;
 mod pipe;
+mod receive;
 pub(crate) mod replicas;
 mod sync;
+mod wire;
 
 use std::io;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::*};
 use std::time::{Duration, Instant};
@@ -32,6 +40,8 @@ use crate::persist::NO_REPLICAS;
 use crate::server::{Server, random_hex};
 use backlog::Backlog;
 use door::Door;
+use link::Link;
+use overflow::Overflow;
 use replicas::Replicas;
 
 /// No full sync is beginning.
@@ -41,6 +51,8 @@ const NEVER: u64 = u64::MAX;
 pub(crate) struct State {
     stream: Mutex<Stream>,
     is_replica: AtomicBool,
+    /// To the primary, where there is one.
+    pub(crate) link: Link,
     pub(crate) replicas: Replicas,
     pub(crate) door: Door,
     /// For whoever of this module needs everything held.
@@ -53,6 +65,8 @@ pub(crate) struct State {
     is_dismissed: AtomicBool,
     /// The last record that is in the snapshot of the full sync that has just begun, or [`NEVER`].
     sync_behind: AtomicU64,
+    /// The offset at which it begins, where the stream is not made of the log, or [`NEVER`].
+    sync_at: AtomicU64,
     /// Somebody waits for replicas to have the log up to this record.
     acks_wanted: AtomicU64,
     wants_acks: AtomicBool,
@@ -70,6 +84,8 @@ pub(crate) struct Figures {
     /// Bytes of the backlog, and those of them that are kept only until some replica has them.
     pub(crate) memory: AtomicU64,
     pub(crate) beyond: AtomicU64,
+    /// Bytes of the stream that are on disk until a replica has them.
+    pub(crate) on_disk: AtomicU64,
 }
 
 /// The names of the history that this server holds.
@@ -118,11 +134,25 @@ pub(crate) struct Stream {
     /// Bytes so far. Equal to the backlog's end where there is one.
     offset: u64,
     backlog: Option<Backlog>,
+    /// How often it has begun anew, or got another name: what replicas have been told of it is no longer so.
+    era: u64,
+    /// What lies before the backlog, and is needed for a full sync.
+    overflow: Option<Overflow>,
 }
 
 impl Stream {
     fn new() -> Stream {
-        Stream { history: History::new(), offset: 0, backlog: None }
+        Stream { history: History::new(), offset: 0, backlog: None, overflow: None, era: 0 }
+    }
+
+    pub(crate) fn era(&self) -> u64 {
+        self.era
+    }
+
+    /// The history goes on under another name. Replicas have to ask anew, to learn it.
+    pub(crate) fn rename(&mut self, id: String) {
+        self.history.branch(self.offset, id);
+        self.era += 1;
     }
 
     /// How many bytes there have been.
@@ -134,8 +164,27 @@ impl Stream {
         self.backlog.as_ref()
     }
 
-    pub(crate) fn backlog_mut(&mut self) -> Option<&mut Backlog> {
-        self.backlog.as_mut()
+    /// Keeps at most so many bytes of the backlog in memory, and the rest on disk.
+    fn overflow(&mut self, len: u64, folder: &Path) -> io::Result<()> {
+        let Some(backlog) = self.backlog.as_mut().filter(|backlog| backlog.len() > len) else {
+            return Ok(());
+        };
+        let overflow = match &mut self.overflow {
+            Some(overflow) => overflow,
+            none => none.insert(Overflow::create(folder, backlog.start())?),
+        };
+        backlog.give_away(len, |block| overflow.append(block))
+    }
+
+    /// Lets go of all that is neither among the last `size` bytes nor behind `needed`.
+    fn trim(&mut self, size: u64, needed: Option<u64>) {
+        let Some(backlog) = &mut self.backlog else { return };
+        backlog.trim(size, needed);
+        if needed.is_none_or(|needed| needed >= backlog.start()) {
+            self.overflow = None;
+        } else if let (Some(overflow), Some(needed)) = (&mut self.overflow, needed) {
+            overflow.trim(needed);
+        }
     }
 
     /// What comes next. Where nothing is kept, it is only counted.
@@ -156,6 +205,7 @@ impl Stream {
 
     /// Keeps nothing any more: what comes now nobody will ever have had before.
     pub(crate) fn forget(&mut self) {
+        self.overflow = None;
         if self.backlog.take().is_some() {
             self.history = History::new();
         }
@@ -163,7 +213,13 @@ impl Stream {
 
     /// Goes on with somebody else's history at this offset, and keeps what comes.
     pub(crate) fn restart(&mut self, history: History, offset: u64) {
-        *self = Stream { history, offset, backlog: Some(Backlog::new(offset)) };
+        *self = Stream {
+            history,
+            offset,
+            backlog: Some(Backlog::new(offset)),
+            overflow: None,
+            era: self.era + 1,
+        };
     }
 
     /// Whether somebody who has the first so many bytes of a history needs nothing but what is kept.
@@ -177,6 +233,7 @@ impl State {
         Ok(State {
             stream: Mutex::new(Stream::new()),
             is_replica: AtomicBool::new(false),
+            link: Link::new(),
             replicas: Replicas::default(),
             door: Door::new()?,
             seat: Mutex::new(seat),
@@ -185,6 +242,7 @@ impl State {
             place: AtomicUsize::new(0),
             is_dismissed: AtomicBool::new(false),
             sync_behind: AtomicU64::new(NEVER),
+            sync_at: AtomicU64::new(NEVER),
             acks_wanted: AtomicU64::new(0),
             wants_acks: AtomicBool::new(false),
             figures: Figures::default(),
@@ -210,7 +268,7 @@ impl State {
     /// The stream is made of the log from now on, if it is not already. Everything is held.
     pub(crate) fn follow_log(&self, held: &mut Held<'_>) {
         if !self.has_reader.swap(true, AcqRel) {
-            let reader = held.join_log();
+            let reader = held.join_log_for_replicas();
             self.place.store(reader.place(), Relaxed);
             *self.reader.lock() = Some(reader);
         }
@@ -223,12 +281,15 @@ impl State {
         }
     }
 
-    /// Waits until all that was logged for replicas is in the stream, the log having been left.
-    pub(crate) fn wait_for_end_of_log(&self, server: &Server) {
-        while self.has_reader.load(Acquire) && !server.stopping.load(Acquire) {
+    /// Waits until all that was logged for replicas is in the stream, the log having been left, for so long at most; whether
+    /// it is.
+    pub(crate) fn wait_for_end_of_log(&self, patience: Duration) -> bool {
+        let began = Instant::now();
+        while self.is_dismissed.load(Acquire) && began.elapsed() < patience {
             self.door.nudge();
             std::thread::sleep(Duration::from_millis(1));
         }
+        !self.is_dismissed.load(Acquire)
     }
 
     /// Refuses writes, or no longer, as there are enough good replicas or not.

@@ -28,6 +28,9 @@ use crate::net::connection::{Connection, Sent};
 /// Bytes sent to one replica before it is the next one's turn.
 const SEND_LEN: usize = 1 << 20;
 
+/// Bytes taken from the disk at once.
+const OVERFLOW_READ_LEN: usize = 256 * 1024;
+
 /// Bytes read at once. Replicas say little.
 const READ_LEN: usize = 16 * 1024;
 
@@ -36,7 +39,7 @@ const WORD_LEN_MAX: usize = 16 * 1024;
 
 /// See the module's text.
 pub(super) struct Peer {
-    connection: Box<Connection>,
+    connection: Connection,
     pub(super) shared: Arc<Replica>,
     pub(super) introduction: Introduction,
     pub(super) stage: Stage,
@@ -46,6 +49,8 @@ pub(super) struct Peer {
     pub(super) is_writable: bool,
     /// When it last said something, or took something of a snapshot.
     pub(super) moved: Instant,
+    /// It has been sent a snapshot, and has not come to the end of the stream since: it may be far behind.
+    pub(super) catches_up: bool,
     /// Since when more waits to be sent than the soft limit.
     pub(super) over_soft_since: Option<Instant>,
 }
@@ -75,7 +80,7 @@ pub(super) enum Word {
 }
 
 impl Peer {
-    pub(super) fn new(connection: Box<Connection>, now_ms: u64, now: Instant) -> Peer {
+    pub(super) fn new(connection: Connection, now_ms: u64, now: Instant) -> Peer {
         let introduction = connection.session.introduction.as_deref().cloned().unwrap_or_default();
         let shared = Arc::new(Replica::new(connection.client().clone(), &introduction, now_ms));
         Peer {
@@ -87,6 +92,7 @@ impl Peer {
             head_sent: 0,
             is_writable: true,
             moved: now,
+            catches_up: false,
             over_soft_since: None,
         }
     }
@@ -102,6 +108,14 @@ impl Peer {
     /// Sends this as soon as possible. Only for what a replica expects between the snapshot and the stream, or before both.
     pub(super) fn say(&mut self, words: &[u8]) {
         self.head.extend_from_slice(words);
+    }
+
+    /// Where the snapshot comes from that is for it.
+    pub(super) fn pipe(&self) -> Option<&Arc<Pipe>> {
+        match &self.stage {
+            Stage::Begun(pipe) | Stage::Snapshot { pipe, .. } => Some(pipe),
+            _ => None,
+        }
     }
 
     /// The first byte of the stream that it still needs.
@@ -122,6 +136,7 @@ impl Peer {
     /// The snapshot in its pipe begins at this offset of the stream.
     pub(super) fn begin_snapshot(&mut self, pipe: Arc<Pipe>, then: u64) {
         self.stage = Stage::Snapshot { pipe, at: 0, then };
+        self.catches_up = true;
         self.shared.set_progress(Progress::Snapshot);
     }
 
@@ -180,10 +195,13 @@ impl Peer {
             self.end_snapshot(then);
             return Ok(0);
         }
+        let has_none = state.bytes.end() == at;
         let sent = self.send_slices(&state.bytes.slices(at, SEND_LEN))?;
         drop(state);
-        if sent > 0 {
+        if sent > 0 || has_none {
             self.moved = now;
+        }
+        if sent > 0 {
             self.stage = Stage::Snapshot { pipe, at: at + sent as u64, then };
         }
         Ok(sent)
@@ -204,8 +222,17 @@ impl Peer {
 
     fn send_stream(&mut self, stream: &Stream, at: u64) -> io::Result<usize> {
         let Some(backlog) = stream.backlog() else { return Ok(0) };
-        let sent = self.send_slices(&backlog.slices(at, SEND_LEN))?;
-        self.stage = Stage::Online { at: at + sent as u64 };
+        let sent = match &stream.overflow {
+            Some(overflow) if overflow.has(at) => {
+                let bytes = overflow.read(at, OVERFLOW_READ_LEN)?;
+                self.send_slices(&[IoSlice::new(&bytes)])?
+            }
+            _ if backlog.has(at) => self.send_slices(&backlog.slices(at, SEND_LEN))?,
+            _ => return Err(io::Error::other("the stream has begun anew")),
+        };
+        let at = at + sent as u64;
+        self.stage = Stage::Online { at };
+        self.catches_up &= at < stream.offset();
         Ok(sent)
     }
 

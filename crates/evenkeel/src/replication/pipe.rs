@@ -53,6 +53,12 @@ impl Pipe {
         self.room.notify_all();
     }
 
+    /// Whether who writes waits for one that has been sent no more than this.
+    pub(super) fn is_full_for(&self, at: u64) -> bool {
+        let state = self.state.lock();
+        state.bytes.len() >= PIPE_LEN && at < state.bytes.start() + super::backlog::BLOCK as u64
+    }
+
     /// Drops what lies before this offset.
     pub(super) fn trim(&self, needed: u64) {
         let mut state = self.state.lock();

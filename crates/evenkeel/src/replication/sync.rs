@@ -20,6 +20,7 @@ use std::time::Instant;
 use evenkeel_rdb::Version;
 use evenkeel_store::Held;
 
+use super::link::Position;
 use super::pipe::{Inlet, Pipe};
 use crate::config::Settings;
 use crate::persist::{rewrite, snapshot};
@@ -74,11 +75,19 @@ fn version(server: &Server, held: &Held<'_>) -> Version {
     if (0..keyspace.databases()).any(has_timed) { Version::V80 } else { Version::V10 }
 }
 
-/// At the moment that the snapshot is of: what comes next is the stream.
-fn begin_stream(server: &Server, held: &mut Held<'_>) {
+/// At the moment that the snapshot is of: what comes next is the stream. A replica's goes on in the database that its own
+/// primary has selected, so whoever loads the snapshot has to be told.
+fn begin_stream(server: &Server, held: &mut Held<'_>) -> Option<Position> {
     let state = &server.replication;
+    if state.is_replica() {
+        let position = state.link.position(server);
+        let offset = position.as_ref().map_or_else(|| state.stream().offset(), |position| position.offset);
+        state.sync_at.store(offset, Release);
+        return position;
+    }
     state.follow_log(held);
     state.sync_behind.store(server.keyspace.journal.last(), Release);
+    None
 }
 
 fn send_as_taken(server: &Arc<Server>, pipe: &Arc<Pipe>) -> io::Result<u64> {
@@ -91,7 +100,7 @@ fn send_as_taken(server: &Arc<Server>, pipe: &Arc<Pipe>) -> io::Result<u64> {
     let mut needed = expected;
     let file = snapshot::take(server, &settings, file, None, |held| {
         needed = version(server, held);
-        begin_stream(server, held);
+        begin_stream(server, held)
     })?;
     if needed > expected {
         return Err(io::Error::other("hashes got fields that expire while it began"));

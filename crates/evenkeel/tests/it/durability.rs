@@ -3,6 +3,6 @@
 
 mod broken;
 mod exchange;
-mod full;
+pub(crate) mod full;
 mod kill;
 mod moment;

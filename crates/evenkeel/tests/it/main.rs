@@ -8,12 +8,15 @@ mod claim;
 mod differential;
 mod dump;
 mod durability;
+mod following;
 mod hostile;
 mod long_elements;
 mod mailbox;
 mod moving;
 mod network;
+mod notices;
 mod operator;
+mod replication;
 mod stress;
 mod sync;
 

@@ -2,6 +2,7 @@
 //! SCAN's promise. Each test runs for a fixed short time on several threads, so it meets more interleavings the more
 //! cores there are; what it counts is printed.
 
+mod caches;
 mod messages;
 mod moves;
 mod queues;

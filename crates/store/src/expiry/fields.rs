@@ -6,6 +6,7 @@
 use super::SWEEP_FIELDS_MAX;
 use crate::audience::Audience;
 use crate::collection::{Collection, Hash};
+use crate::events::What;
 use crate::held::{Concerns, Held};
 use crate::key::Place;
 use crate::seat::add;
@@ -30,7 +31,7 @@ impl Held<'_> {
             drop(hash);
             add(&self.seat.tally.expired_fields, due);
             *fields_left = fields_left.saturating_sub(WHOLE);
-            self.log_removal(place, entry.key());
+            self.note_expired(place, word);
             return self.remove_found(place, found);
         }
         let mut names: Vec<Vec<u8>> = Vec::new();
@@ -51,6 +52,10 @@ impl Held<'_> {
         if !names.is_empty() {
             let args = [&b"HDEL"[..], entry.key()].into_iter().chain(names.iter().map(Vec::as_slice));
             self.log_aside(place, args.collect::<Vec<_>>().into_iter(), removed as u64);
+        }
+        if removed > 0 {
+            self.happened(place, entry.key(), What::FieldsExpired);
+            self.happened(place, entry.key(), What::Written);
         }
         if removed > 0 && Audience::is_there(&slot.audience) {
             self.tell(slot, place, entry.key(), Change::Written, Concerns::Everybody);

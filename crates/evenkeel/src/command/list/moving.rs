@@ -9,6 +9,7 @@ use super::{Side, take};
 use crate::blocking::Wait;
 use crate::command::{Call, Keys};
 use crate::error::{Done, Error};
+use crate::pubsub::notices::LIST;
 
 /// LMPOP's keys.
 pub(super) const COUNTED: Keys = Keys::Counted { at: 1, step: 1 };
@@ -71,11 +72,15 @@ fn try_move(call: &mut Call<'_, '_>, from: Side, to: Side) -> Result<bool, Error
             super::remove(list, at..at + 1);
             to.push(list, &element);
         })?;
+        call.say(source, LIST, to.push_event());
+        call.say(source, LIST, from.pop_event());
     } else {
         // First, since a destination of another type is refused before anything has changed. Both count as one change.
         call.held.edit(destination, |list: &mut Edit<'_, List>| to.push(list, &element))?;
         call.held.announce(destination, 0);
+        call.say(destination, LIST, to.push_event());
         call.held.edit(source, |list: &mut Edit<'_, List>| super::remove(list, at..at + 1))?;
+        call.say_taken(source, LIST, from.pop_event());
     }
     call.reply.bulk_of(element);
     Ok(true)

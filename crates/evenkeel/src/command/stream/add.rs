@@ -8,6 +8,7 @@ use super::id::{self, NewId};
 use super::trim::{Effect, Trim, TrimOptions};
 use crate::config::Settings;
 use crate::error::{Done, Error};
+use crate::pubsub::notices::STREAM;
 
 /// Most bytes of names and values of one entry, as in Redis.
 const ENTRY_MAX: usize = 1 << 30;
@@ -71,6 +72,10 @@ pub(super) fn xadd(call: &mut Call<'_, '_>) -> Done {
     } else {
         call.held.edit(&call.keys[0], add)??
     };
+    call.say(&call.keys[0], STREAM, "xadd");
+    if !matches!(effect, Effect::Nothing) {
+        call.say(&call.keys[0], STREAM, "xtrim");
+    }
     log_add(call, id, &effect, options.first_field);
     id::reply(call.reply, id);
     Ok(())
@@ -213,6 +218,7 @@ pub(super) fn xsetid(call: &mut Call<'_, '_>) -> Done {
         edit.set_history(id, added.unwrap_or(before), max_deleted.unwrap_or(deleted));
         (edit.changes, edit.concerns) = (1, evenkeel_store::Concerns::Nobody);
     })?;
+    call.say(key, STREAM, "xsetid");
     call.reply.ok();
     Ok(())
 }

@@ -6,6 +6,7 @@
 use evenkeel_store::collection::stream::{Delivery, StreamId};
 
 use super::super::Call;
+use crate::pubsub::notices::STREAM;
 
 /// What a command has done to a group.
 #[derive(Default)]
@@ -23,6 +24,9 @@ pub(super) struct Effect {
 impl Effect {
     /// Logs it. That it is nothing is said as well, since such a command counts as a change.
     pub(super) fn log(self, call: &mut Call<'_, '_>, key: &[u8], group: &[u8], consumer: &[u8]) {
+        if self.is_new_consumer {
+            call.held.say(call.session.db, key, STREAM, "xgroup-createconsumer");
+        }
         if !call.is_logged() {
             return;
         }

@@ -6,6 +6,7 @@ use evenkeel_store::{Concerns, Edit};
 use super::super::{Args, Call, docs};
 use super::id;
 use crate::error::{Done, Error};
+use crate::pubsub::notices::STREAM;
 
 /// What stands behind the id.
 #[derive(Default)]
@@ -61,6 +62,7 @@ pub(super) fn create(call: &mut Call<'_, '_>) -> Done {
         // A new group is nobody's business, a new key is.
         edit.concerns = if is_new { Concerns::Everybody } else { Concerns::Nobody };
     })?;
+    call.say(key, STREAM, "xgroup-create");
     call.reply.ok();
     Ok(())
 }
@@ -116,6 +118,7 @@ pub(super) fn setid(call: &mut Call<'_, '_>) -> Done {
         // Set back, it may have something for who waits.
         (edit.changes, edit.concerns) = (1, Concerns::Waiters);
     })?;
+    call.say(&call.keys[0], STREAM, "xgroup-setid");
     call.reply.ok();
     Ok(())
 }
@@ -131,6 +134,9 @@ pub(super) fn destroy(call: &mut Call<'_, '_>) -> Done {
         (edit.changes, edit.concerns) = (destroyed.into(), Concerns::Waiters);
         destroyed
     })?;
+    if destroyed {
+        call.say(&call.keys[0], STREAM, "xgroup-destroy");
+    }
     call.reply.int(destroyed.into());
     Ok(())
 }
@@ -145,6 +151,9 @@ pub(super) fn create_consumer(call: &mut Call<'_, '_>) -> Done {
         edit.changes = created.into();
         created
     })?;
+    if created {
+        call.say(&call.keys[0], STREAM, "xgroup-createconsumer");
+    }
     call.reply.int(created.into());
     Ok(())
 }
@@ -153,14 +162,17 @@ pub(super) fn create_consumer(call: &mut Call<'_, '_>) -> Done {
 pub(super) fn delete_consumer(call: &mut Call<'_, '_>) -> Done {
     find_group(call)?;
     let consumer = call.args.at(4);
-    let pending = edit_group(call, |edit, name| {
+    let removed = edit_group(call, |edit, name| {
         let (group, _) = edit.group_mut(name).expect("seen above");
-        let Some((pending, cut)) = group.remove_consumer(consumer) else { return 0 };
+        let (pending, cut) = group.remove_consumer(consumer)?;
         edit.discard(cut);
         edit.changes = 1;
-        pending
+        Some(pending)
     })?;
-    call.reply.int(pending as i64);
+    if removed.is_some() {
+        call.say(&call.keys[0], STREAM, "xgroup-delconsumer");
+    }
+    call.reply.int(removed.unwrap_or(0) as i64);
     Ok(())
 }
 

@@ -31,7 +31,7 @@ impl Worker {
     pub(super) fn suspend(&mut self, token: u64, mut connection: Box<Connection>) {
         if connection.session.introduction.as_ref().is_some_and(|introduction| introduction.asks.is_some()) {
             self.vacate(token, &connection);
-            return self.server.replication.door.enter(&self.server, connection);
+            return self.server.replication.door.enter(&self.server, *connection);
         }
         let hung_up = has_hung_up(connection.fd());
         let Some(waiting) = &mut connection.session.waiting else { return self.put_back(token, connection) };

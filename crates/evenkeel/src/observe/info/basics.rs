@@ -6,6 +6,7 @@ use super::{Facts, Text};
 use crate::clock;
 use crate::command::connection::{EVENKEEL_VERSION, REDIS_VERSION};
 use crate::observe::process;
+use crate::replication::link::Phase;
 use evenkeel_store::evict::lru_clock;
 
 const DAY_S: u64 = 24 * 60 * 60;
@@ -53,7 +54,7 @@ pub(super) fn clients(facts: &Facts<'_>, text: &mut Text) {
     text.field("client_recent_max_input_buffer", clients.input_max);
     text.field("client_recent_max_output_buffer", clients.output_max);
     text.field("blocked_clients", clients.blocked);
-    text.zeros(&["tracking_clients"]);
+    text.field("tracking_clients", server.tracking.clients());
     text.field("pubsub_clients", clients.subscribers);
     text.field("watching_clients", clients.watching);
     text.field("clients_in_timeout_table", clients.in_timeout);
@@ -71,6 +72,9 @@ pub(super) fn clients(facts: &Facts<'_>, text: &mut Text) {
 pub(super) fn replication(facts: &Facts<'_>, text: &mut Text) {
     let state = &facts.server.replication;
     text.field("role", if state.is_replica() { "slave" } else { "master" });
+    if state.is_replica() {
+        link(facts, text);
+    }
     let settings = &facts.settings;
     let replicas = state.replicas.list();
     text.field("connected_slaves", replicas.len());
@@ -96,7 +100,43 @@ pub(super) fn replication(facts: &Facts<'_>, text: &mut Text) {
     text.field("repl_backlog_active", u8::from(stream.backlog().is_some()));
     text.field("repl_backlog_size", settings.repl_backlog_size);
     text.field("repl_backlog_first_byte_offset", stream.backlog().map_or(0, |backlog| backlog.start() + 1));
+    text.field("repl_backlog_on_disk", state.figures.on_disk.load(Relaxed));
     text.field("repl_backlog_histlen", stream.backlog().map_or(0, |backlog| backlog.len()));
+}
+
+/// A replica's link to its primary.
+fn link(facts: &Facts<'_>, text: &mut Text) {
+    let (settings, link) = (&facts.settings, &facts.server.replication.link);
+    let (figures, phase) = (&link.figures, link.phase());
+    let ago_s = |ms: u64| if ms == 0 { -1 } else { (facts.now_ms.saturating_sub(ms) / 1000) as i64 };
+    let heard_s = ago_s(figures.heard_ms.load(Relaxed));
+    let target = link.target();
+    text.field("master_host", target.as_ref().map_or("", |target| &target.host));
+    text.field("master_port", target.as_ref().map_or(0, |target| target.port));
+    text.field("master_link_status", if phase == Phase::Connected { "up" } else { "down" });
+    text.field("master_last_io_seconds_ago", if phase == Phase::Connected { heard_s } else { -1 });
+    text.field("master_sync_in_progress", u8::from(phase == Phase::Transfer));
+    let offset = facts.server.replication.stream().offset();
+    text.field("slave_read_repl_offset", figures.read_offset.load(Relaxed).max(offset));
+    text.field("slave_repl_offset", offset);
+    if phase == Phase::Transfer {
+        let (total, read) = (figures.transfer_total.load(Relaxed), figures.transfer_read.load(Relaxed));
+        text.field("master_sync_total_bytes", total);
+        text.field("master_sync_read_bytes", read);
+        text.field("master_sync_left_bytes", total - read);
+        let percent = if total > 0 { read as f64 * 100.0 / total as f64 } else { 0.0 };
+        text.field("master_sync_perc", format_args!("{percent:.2}"));
+        text.field("master_sync_last_io_seconds_ago", heard_s);
+    }
+    if phase != Phase::Connected {
+        text.field("master_link_down_since_seconds", ago_s(figures.down_since_ms.load(Relaxed)));
+    }
+    text.field("slave_priority", settings.replica_priority);
+    text.field("slave_read_only", u8::from(settings.replica_read_only));
+    text.field("replica_announced", u8::from(settings.replica_announced));
+    text.field("master_full_syncs", figures.full_syncs.load(Relaxed));
+    text.field("master_partial_syncs", figures.partial_syncs.load(Relaxed));
+    text.field("master_commands_failed", figures.failed.load(Relaxed));
 }
 
 pub(super) fn cpu(_: &Facts<'_>, text: &mut Text) {

@@ -13,7 +13,8 @@ pub(super) fn persistence(facts: &Facts<'_>, text: &mut Text) {
     let is_saving = state.running.is_some_and(|running| !running.is_rewrite);
     let is_writing = state.running.is_some();
     text.field("loading", u8::from(is_loading));
-    text.zeros(&["async_loading", "current_cow_peak", "current_cow_size", "current_cow_size_age"]);
+    text.field("async_loading", u8::from(facts.server.replication.link.loads_beside()));
+    text.zeros(&["current_cow_peak", "current_cow_size", "current_cow_size_age"]);
     let walked = if is_writing { progress.walked.load(Relaxed) } else { 0 };
     text.field("current_fork_perc", format!("{:.2}", walked as f64 / 100.0));
     let of_current = |counter: u64| if is_writing { counter } else { 0 };

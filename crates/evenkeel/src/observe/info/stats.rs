@@ -57,7 +57,9 @@ pub(super) fn stats(facts: &Facts<'_>, text: &mut Text) {
     text.zeros(&["active_defrag_hits", "active_defrag_misses"]);
     text.zeros(&["active_defrag_key_hits", "active_defrag_key_misses"]);
     text.zeros(&["total_active_defrag_time", "current_active_defrag_time"]);
-    text.zeros(&["tracking_total_keys", "tracking_total_items", "tracking_total_prefixes"]);
+    text.field("tracking_total_keys", server.tracking.keys());
+    text.field("tracking_total_items", server.tracking.items());
+    text.field("tracking_total_prefixes", server.tracking.prefixes());
     text.field("unexpected_error_replies", sum(|stats| &stats.panics));
     text.field("total_error_replies", sum(|stats| &stats.errors));
     text.field("total_reads_processed", sum(|stats| &stats.reads));

@@ -11,10 +11,10 @@ use evenkeel_testkit::Client;
 use crate::start;
 
 /// A file system of its own, of two megabytes; unmounted with its owner.
-struct Disk(PathBuf);
+pub(crate) struct Disk(PathBuf);
 
 impl Disk {
-    fn mount(name: &str) -> Option<Disk> {
+    pub(crate) fn mount(name: &str) -> Option<Disk> {
         let path = std::env::temp_dir().join(format!("evenkeel-disk-{}-{name}", std::process::id()));
         fs::create_dir_all(&path).expect("the temporary folder is ours");
         let mounted =
@@ -30,7 +30,7 @@ impl Disk {
         }
     }
 
-    fn path(&self) -> &Path {
+    pub(crate) fn path(&self) -> &Path {
         &self.0
     }
 }

@@ -1,0 +1,253 @@
+//! Loading the programs, attaching them, and what they cost.
+
+use std::ffi::OsStr;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use libbpf_rs::{Link, Map, MapCore, MapFlags, Object, ObjectBuilder, ProgramMut};
+
+use crate::shared::{
+    CALL_CLOSE, CALL_FUTEX, CALL_IDLE, CALL_ON_FD, CALLS_MAX, Config, Control, Plain, as_bytes,
+};
+use crate::tables::Tables;
+use crate::{Cost, Kinds};
+
+static OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/doctor.bpf.o"));
+
+/// Sleeps that get a stack. A walk takes about 2 us: at most a tenth of what it explains.
+const STACK_FROM_NS: u64 = 20_000;
+/// Rows written to the kernel in one call.
+const ROWS_A_BATCH: usize = 64 << 10;
+const SAMPLES: &str = "on_sample";
+
+#[derive(Debug)]
+pub(crate) struct Programs {
+    object: Object,
+    links: Vec<Link>,
+    samples_a_second: u64,
+    epoch: u32,
+    /// While it is open, the kernel measures the run time of BPF programs.
+    _measuring: Option<OwnedFd>,
+    pub(crate) detached_at_ns: u64,
+}
+
+/// Whether process numbers are the same for us and for the programs, which see those of the machine.
+pub(crate) fn in_first_namespace() -> bool {
+    const FIRST: &str = "pid:[4026531836]"; // PROC_PID_INIT_INO
+    std::fs::read_link("/proc/self/ns/pid").is_ok_and(|link| link.as_os_str() == FIRST)
+}
+
+impl Programs {
+    pub(crate) fn load(pid: i32, tables: &Tables, kinds: &Kinds, samples_a_second: u64) -> Result<Programs> {
+        libbpf_rs::set_print(None); // the reason comes with the error
+        let mut open = ObjectBuilder::default().open_memory(OBJECT)?;
+        let config = Config {
+            tgid: pid.cast_unsigned(),
+            mappings: tables.mappings.len() as u32,
+            stack_from_ns: STACK_FROM_NS,
+            call_flags: call_flags(kinds),
+        };
+        for mut map in open.maps_mut() {
+            match map.name().to_str() {
+                Some(".rodata.config") => map.set_initial_value(as_bytes(&[config]))?,
+                Some("rows") => map.set_max_entries(tables.rows.len().max(1) as u32)?,
+                _ => {}
+            }
+        }
+        let object = open.load().map_err(explain)?;
+        let programs = Programs {
+            object,
+            links: Vec::new(),
+            samples_a_second,
+            epoch: 0,
+            _measuring: measure(),
+            detached_at_ns: 0,
+        };
+        programs.write(tables)?;
+        Ok(programs)
+    }
+
+    fn write(&self, tables: &Tables) -> Result<()> {
+        write_array(&self.map("mappings")?, &tables.mappings)?;
+        write_array(&self.map("rows")?, &tables.rows)
+    }
+
+    pub(crate) fn map(&self, name: &str) -> Result<Map<'_>> {
+        self.object
+            .maps()
+            .find(|map| map.name() == OsStr::new(name))
+            .with_context(|| format!("no map {name}"))
+    }
+
+    pub(crate) fn attach(&mut self) -> Result<()> {
+        ensure!(self.links.is_empty(), "the programs are attached already");
+        self.epoch += 1;
+        let control = Control { epoch: self.epoch, pad: 0 };
+        self.map("control")?.update(&0_u32.to_ne_bytes(), as_bytes(&[control]), MapFlags::ANY)?;
+        let mut links = Vec::new();
+        for program in self.object.progs_mut() {
+            let name = program.name().to_string_lossy().into_owned();
+            let result = if name == SAMPLES {
+                attach_samples(&program, self.samples_a_second)
+            } else {
+                program.attach_trace().map(|link| vec![link]).map_err(Into::into)
+            };
+            links.extend(result.with_context(|| format!("the program {name} cannot be attached"))?);
+        }
+        self.links = links;
+        Ok(())
+    }
+
+    pub(crate) fn detach(&mut self) {
+        if !self.links.is_empty() {
+            self.detached_at_ns = now_ns();
+            self.links.clear();
+        }
+    }
+
+    pub(crate) fn epoch(&self) -> u32 {
+        self.epoch
+    }
+
+    pub(crate) fn cost(&self) -> Cost {
+        let mut cost = Cost::default();
+        for program in self.object.progs_mut() {
+            if let Some((ns, runs)) = run_time(&program) {
+                cost.time += Duration::from_nanos(ns);
+                cost.runs += runs;
+            }
+        }
+        cost
+    }
+}
+
+fn call_flags(kinds: &Kinds) -> [u8; CALLS_MAX] {
+    let mut flags = [0; CALLS_MAX];
+    let mut set = |number: i64, flag: u8| {
+        if let Some(of) = usize::try_from(number).ok().and_then(|number| flags.get_mut(number)) {
+            *of |= flag;
+        }
+    };
+    kinds.on_descriptor.iter().for_each(|&number| set(number, CALL_ON_FD));
+    kinds.idle.iter().for_each(|&number| set(number, CALL_IDLE));
+    set(kinds.futex, CALL_FUTEX);
+    set(kinds.close, CALL_CLOSE);
+    flags
+}
+
+fn explain(error: libbpf_rs::Error) -> anyhow::Error {
+    let hint = match error.kind() {
+        libbpf_rs::ErrorKind::PermissionDenied => "it needs root, or CAP_BPF and CAP_PERFMON",
+        _ => "the kernel refused the programs",
+    };
+    anyhow::Error::new(error).context(hint)
+}
+
+fn write_array<T: Plain>(map: &Map<'_>, values: &[T]) -> Result<()> {
+    let mut written = 0_u32;
+    for part in values.chunks(ROWS_A_BATCH) {
+        let keys: Vec<u32> = (written..).take(part.len()).collect();
+        let count = part.len() as u32;
+        map.update_batch(as_bytes(&keys), as_bytes(part), count, MapFlags::ANY, MapFlags::ANY)
+            .context("the tables for walking stacks cannot be written")?;
+        written += count;
+    }
+    Ok(())
+}
+
+/// One event a CPU; the program is run at each of its samples.
+fn attach_samples(program: &ProgramMut<'_>, samples_a_second: u64) -> Result<Vec<Link>> {
+    let mut links = Vec::new();
+    for cpu in online_cpus()? {
+        let event =
+            open_event(cpu, samples_a_second).with_context(|| format!("perf_event_open on CPU {cpu}"))?;
+        links.push(program.attach_perf_event(event)?);
+    }
+    Ok(links)
+}
+
+fn online_cpus() -> Result<Vec<i32>> {
+    let text = std::fs::read_to_string("/sys/devices/system/cpu/online")?;
+    let mut cpus = Vec::new();
+    for range in text.trim().split(',') {
+        let (first, last) = range.split_once('-').unwrap_or((range, range));
+        let (first, last): (i32, i32) = (first.parse()?, last.parse()?);
+        ensure!(first <= last && last < 1 << 16, "the list of CPUs cannot be read: {text}");
+        cpus.extend(first..=last);
+    }
+    Ok(cpus)
+}
+
+/// The first 64 bytes of `struct perf_event_attr`, which every kernel takes.
+#[repr(C)]
+#[derive(Default)]
+struct EventAttributes {
+    kind: u32,
+    size: u32,
+    config: u64,
+    sample_frequency: u64,
+    sample_type: u64,
+    read_format: u64,
+    flags: u64,
+    wakeup_events: u32,
+    breakpoint_type: u32,
+    config1: u64,
+}
+
+/// A software event, so it works in virtual machines, which often have no counters. The link closes it.
+fn open_event(cpu: i32, samples_a_second: u64) -> io::Result<i32> {
+    const SOFTWARE: u32 = 1;
+    const CPU_CLOCK: u64 = 0;
+    const BY_FREQUENCY: u64 = 1 << 10;
+    const CLOSE_ON_EXEC: libc::c_ulong = 8;
+    let attributes = EventAttributes {
+        kind: SOFTWARE,
+        size: size_of::<EventAttributes>() as u32,
+        config: CPU_CLOCK,
+        sample_frequency: samples_a_second,
+        flags: BY_FREQUENCY,
+        ..EventAttributes::default()
+    };
+    let everybody = -1;
+    let no_group = -1;
+    // SAFETY: the structure is alive for the call, and its size is in it.
+    let fd = unsafe {
+        libc::syscall(
+            libc::SYS_perf_event_open,
+            &raw const attributes,
+            everybody,
+            cpu,
+            no_group,
+            CLOSE_ON_EXEC,
+        )
+    };
+    if fd < 0 { Err(io::Error::last_os_error()) } else { Ok(fd as i32) }
+}
+
+/// Has the kernel measure run times, as long as the descriptor is open. Older kernels cannot; then the cost is unknown.
+fn measure() -> Option<OwnedFd> {
+    // SAFETY: no pointers.
+    let fd = unsafe { libbpf_sys::bpf_enable_stats(libbpf_sys::BPF_STATS_RUN_TIME) };
+    // SAFETY: the descriptor was just opened, and nobody else has it.
+    (fd >= 0).then(|| unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+fn run_time(program: &ProgramMut<'_>) -> Option<(u64, u64)> {
+    let mut info = libbpf_sys::bpf_prog_info::default();
+    let mut length = size_of::<libbpf_sys::bpf_prog_info>() as u32;
+    // SAFETY: `info` is alive for the call, zero pointers in it ask for nothing, and its size is passed.
+    let result = unsafe {
+        libbpf_sys::bpf_prog_get_info_by_fd(program.as_fd().as_raw_fd(), &raw mut info, &raw mut length)
+    };
+    (result == 0).then_some((info.run_time_ns, info.run_cnt))
+}
+
+/// The clock of the programs: monotonic, without sleep of the machine.
+fn now_ns() -> u64 {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: the structure is alive for the call.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut time) };
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}

@@ -1,0 +1,89 @@
+/*
+ * The few types of the kernel that the programs look into, with only the fields that they read.
+ *
+ * Where the fields really are is filled in when a program is loaded, from the description that the running kernel gives
+ * of itself (/sys/kernel/btf/vmlinux). So one object runs on every kernel, and the 100,000 lines that `bpftool btf dump`
+ * would write, which are right for one kernel only, need not be in the repository.
+ */
+#pragma once
+
+typedef signed char __s8;
+typedef unsigned char __u8;
+typedef short __s16;
+typedef unsigned short __u16;
+typedef int __s32;
+typedef unsigned int __u32;
+typedef long long __s64;
+typedef unsigned long long __u64;
+typedef __u16 __be16;
+typedef __u32 __be32;
+typedef __u32 __wsum;
+typedef _Bool bool;
+#define true 1
+#define false 0
+
+enum {
+	BPF_MAP_TYPE_HASH = 1,
+	BPF_MAP_TYPE_ARRAY = 2,
+	BPF_MAP_TYPE_PERCPU_ARRAY = 6,
+	BPF_MAP_TYPE_STACK_TRACE = 7,
+};
+enum { BPF_ANY = 0, BPF_NOEXIST = 1, BPF_F_NO_PREALLOC = 1 };
+
+#pragma clang attribute push(__attribute__((preserve_access_index)), apply_to = record)
+
+struct pt_regs {
+	unsigned long bp, di, dx, si, ip, sp;
+};
+struct thread_info {
+	__u32 cpu;
+};
+struct qstr {
+	const unsigned char *name;
+};
+struct dentry {
+	struct qstr d_name;
+};
+struct path {
+	struct dentry *dentry;
+};
+struct inode {
+	unsigned short i_mode;
+};
+struct file {
+	struct inode *f_inode;
+	struct path f_path;
+	void *private_data;
+};
+struct fdtable {
+	unsigned int max_fds;
+	struct file **fd;
+};
+struct files_struct {
+	struct fdtable *fdt;
+};
+struct sock_common {
+	__be32 skc_daddr;
+	__be16 skc_dport;
+	__u16 skc_num;
+	unsigned short skc_family;
+	volatile unsigned char skc_state;
+};
+struct sock {
+	struct sock_common __sk_common;
+};
+struct socket {
+	struct sock *sk;
+};
+struct task_struct {
+	struct thread_info thread_info;
+	int pid;
+	int tgid;
+	struct files_struct *files;
+};
+struct bpf_iter_num {
+	__u64 __opaque[1];
+} __attribute__((aligned(8)));
+struct bpf_perf_event_data;
+
+#pragma clang attribute pop

@@ -1,0 +1,124 @@
+/*
+ * What the programs and their loader exchange. `src/shared.rs` has the same types, and checks their sizes.
+ */
+#pragma once
+
+#define FRAMES_MAX 128 /* of a user stack; what is deeper is cut at the outer end and marked */
+#define MAPPINGS_MAX 512
+#define CALLS_MAX 512 /* numbers of system calls; the largest of Linux 6.18 is 469 */
+
+/* Bits of `config.call_flags`. */
+#define CALL_ON_FD 1
+#define CALL_FUTEX 2
+#define CALL_IDLE 4 /* waits for work: a stack of one in 16 is enough */
+#define CALL_CLOSE 8
+
+/* Numbers that are no system call. */
+#define OUTSIDE_CALLS -1
+#define UNKNOWN_CALL -2 /* entered before the programs were attached */
+
+/* Descriptors that are none. */
+#define NO_FD -1
+#define FD_LOCK -2   /* a futex, and the wait is for a mutex */
+#define FD_OTHERS -3 /* the table of calls is full */
+
+struct config {
+	__u32 tgid;
+	__u32 mappings;
+	__u64 stack_from_ns; /* sleeps that get a stack */
+	__u8 call_flags[CALLS_MAX];
+};
+
+/* A thread between two events. */
+struct thread {
+	__u32 epoch; /* of the last event: what is from before a pause is void */
+	__s32 nr, fd;
+	__u32 in_call;
+	__u32 sleeps, sleeps_short; /* those below: of the current call */
+	__u64 call_at, blocked_ns, queued_ns;
+	__u64 address;
+	__u64 off_at, woken_at; /* 0: not so */
+	__u64 idle_ns;		/* sleeps without a stack, to be put to the next that gets one */
+	__u32 idle_count;
+	__u32 pad;
+};
+
+struct call_key {
+	__u32 tid;
+	__s32 nr, fd;
+};
+struct call {
+	__u64 count, wall_ns, blocked_ns, queued_ns, longest_ns;
+	__u64 bytes, errors, would_block;
+	__u64 sleeps, sleeps_short;
+	/* Of the descriptor, when it was seen first. */
+	__u32 mode;
+	__u16 family, local_port, peer_port;
+	__u8 state, pad;
+	__u32 peer_ip4;
+	char name[32];
+};
+
+struct sample_key {
+	__u32 tid;
+	__s32 nr, fd, kernel_stack;
+	__u64 user_stack;
+};
+struct wait_key {
+	__u32 tid;
+	__s32 nr, fd;
+	__u32 pad;
+	__u64 address;
+	__u64 user_stack;
+};
+struct wait {
+	__u64 count, blocked_ns, longest_ns;
+};
+
+struct waker_key {
+	__u32 tid, waker_tid;
+	__s32 nr;
+};
+struct waker {
+	__u64 count, across, slept_ns;
+	__u32 tgid, pad;
+	char name[16];
+};
+
+#define STACK_COMPLETE 0
+#define STACK_CUT 1    /* deeper than FRAMES_MAX */
+#define STACK_BROKEN 2 /* an address without rules */
+struct user_stack {
+	__u32 frames, end;
+	__u64 pc[FRAMES_MAX];
+};
+
+struct mapping {
+	__u64 start, end;
+	__u64 bias; /* address in memory minus address in the file */
+	__u32 first_row, rows;
+	__u32 frame_pointers; /* no table: follow the chain of frame pointers */
+	__u32 pad;
+};
+
+/* How to find the caller's frame from addresses from `pc` to the next row's. */
+#define CFA_UNKNOWN 0
+#define CFA_SP 1
+#define CFA_BP 2
+#define CFA_PLT 3 /* the lazy stub: one more word after its push */
+#define CFA_END 4 /* the outermost function */
+struct row {
+	__u32 pc;
+	__s32 cfa_offset; /* some functions have more than 32 KiB on the stack */
+	__s16 bp_offset;  /* from the CFA, if `bp_saved` */
+	__u8 cfa;
+	__u8 bp_saved;
+};
+
+struct control {
+	__u32 epoch, pad;
+};
+struct totals {
+	__u64 lost_calls, lost_stacks, lost_keys;
+	__u64 stacks, stacks_complete;
+};

@@ -1,0 +1,98 @@
+//! A finding: a cause in plain words, how much of the critical thread's time it takes, and how anybody can check it.
+
+use serde::Serialize;
+
+#[derive(Debug, Clone, Serialize)]
+pub(crate) struct Evidence {
+    pub(crate) what: String,
+    /// The command that shows the same by hand.
+    pub(crate) command: Option<String>,
+}
+
+#[derive(Debug, Clone, Serialize)]
+pub(crate) struct Finding {
+    pub(crate) rule: &'static str,
+    /// What it is about, without figures: the same cause in another recording has the same.
+    pub(crate) subject: String,
+    /// One sentence, without a full stop.
+    pub(crate) title: String,
+    /// Of the critical thread's time; none for causes outside of it.
+    pub(crate) share: Option<f64>,
+    /// What throughput could become, at most, if it were mended: 1.25 is a quarter more.
+    pub(crate) ceiling: f64,
+    /// 0 to 1.
+    pub(crate) confidence: f64,
+    pub(crate) evidence: Vec<Evidence>,
+    pub(crate) next_step: String,
+    /// Names of functions, for the flame graph to point at.
+    pub(crate) frames: Vec<String>,
+    /// It keeps clients waiting also while the server has nothing to do.
+    pub(crate) holds_while_idle: bool,
+}
+
+impl Finding {
+    /// A cause that takes `share` of the critical thread's time.
+    pub(crate) fn new(rule: &'static str, share: f64, confidence: f64, title: String) -> Finding {
+        let share = share.clamp(0.0, 0.99);
+        Finding {
+            rule,
+            subject: String::new(),
+            title,
+            share: Some(share),
+            ceiling: 1.0 / (1.0 - share),
+            confidence,
+            evidence: Vec::new(),
+            next_step: String::new(),
+            frames: Vec::new(),
+            holds_while_idle: false,
+        }
+    }
+
+    /// A cause that no time of a thread measures: connections that are refused, a peer that does not read.
+    pub(crate) fn outside(rule: &'static str, ceiling: f64, confidence: f64, title: String) -> Finding {
+        Finding { share: None, ceiling, holds_while_idle: true, ..Finding::new(rule, 0.0, confidence, title) }
+    }
+
+    pub(crate) fn evidence(mut self, what: String, command: impl Into<Option<String>>) -> Finding {
+        self.evidence.push(Evidence { what, command: command.into() });
+        self
+    }
+
+    /// For rules that may find several causes.
+    pub(crate) fn about(mut self, subject: impl Into<String>) -> Finding {
+        self.subject = subject.into();
+        self
+    }
+
+    pub(crate) fn next(mut self, step: &str) -> Finding {
+        self.next_step = step.to_string();
+        self
+    }
+
+    pub(crate) fn frames(mut self, frames: impl IntoIterator<Item = String>) -> Finding {
+        self.frames = frames.into_iter().collect();
+        self
+    }
+
+    pub(crate) fn rank(&self) -> f64 {
+        // The gain, not the ceiling: a cause that gains nothing is last, however sure it is.
+        (self.ceiling - 1.0) * self.confidence
+    }
+}
+
+/// What a rule says.
+#[derive(Debug)]
+pub(crate) enum Outcome {
+    Found(Vec<Finding>),
+    /// Looked, and it is not the cause; with the figure.
+    RuledOut(String),
+    /// This recording does not show it.
+    Unseen(String),
+}
+
+impl Outcome {
+    /// The findings, or the sentence if there are none.
+    pub(crate) fn found_or(found: Vec<Finding>, otherwise: impl FnOnce() -> String) -> Outcome {
+        if found.is_empty() { Outcome::RuledOut(otherwise()) } else { Outcome::Found(found) }
+    }
+}

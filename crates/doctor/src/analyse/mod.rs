@@ -1,0 +1,192 @@
+//! From a recording to a diagnosis: pure functions, the same answer on any machine.
+//!
+//! The first question is which thread is critical: the one that clients wait for. Everything is then said in shares of its
+//! time: what it computes, what it waits for, and when it has nothing to do. A rule looks at the recording and gives
+//! findings, or says what rules its cause out, or that this tier does not show it. Findings are ranked by what mending them
+//! could gain at most, times how sure they are.
+
+mod compare;
+mod critical;
+mod finding;
+mod rules;
+mod stacks;
+mod view;
+
+pub(crate) use compare::{Comparison, Fate, Part, compare};
+pub(crate) use critical::{Budget, IDLE_CALLS, budget};
+pub(crate) use finding::Finding;
+pub(crate) use view::View;
+
+use serde::Serialize;
+
+use crate::recording::Recording;
+use finding::Outcome;
+
+/// More would hide the first.
+const FINDINGS_MAX: usize = 5;
+/// Share of the critical thread's time that waits for work, from which the limit is elsewhere.
+const ELSEWHERE_FROM: f64 = 0.7;
+/// Busy share under which nobody asked for anything.
+const IDLE_BELOW: f64 = 0.02;
+const RUN_QUEUE_LOW: f64 = 0.1;
+/// Windows that are shorter say little.
+const WINDOW_MIN_NS: u64 = 500_000_000;
+
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Verdict {
+    /// The first finding is the answer.
+    Found,
+    /// Nobody asks for anything.
+    Idle,
+    /// The server waits for work most of the time: who loads it, or what lies between, is the limit.
+    Elsewhere,
+    /// Busy, and no cause stands out.
+    Spread,
+    Inconclusive {
+        because: String,
+    },
+}
+
+#[derive(Debug, Clone, Serialize)]
+pub(crate) struct Diagnosis {
+    pub(crate) verdict: Verdict,
+    /// The verdict as a sentence.
+    pub(crate) sentence: String,
+    pub(crate) critical: Option<Budget>,
+    pub(crate) findings: Vec<Finding>,
+    pub(crate) ruled_out: Vec<RuledOut>,
+}
+
+#[derive(Debug, Clone, Serialize)]
+pub(crate) struct RuledOut {
+    pub(crate) rule: &'static str,
+    pub(crate) why: String,
+    /// This tier does not show it: not ruled out, only not seen.
+    pub(crate) unseen: bool,
+}
+
+pub(crate) fn diagnose(recording: &Recording) -> Diagnosis {
+    let mut diagnosis = examine(recording);
+    diagnosis.findings.truncate(FINDINGS_MAX);
+    diagnosis
+}
+
+/// As `diagnose`, with every finding.
+fn examine(recording: &Recording) -> Diagnosis {
+    let Some(critical) = critical::choose(recording) else {
+        return inconclusive(None, "no thread of it could be read".to_string());
+    };
+    if recording.window_ns < WINDOW_MIN_NS {
+        let seconds = recording.window_ns as f64 / 1e9;
+        return inconclusive(Some(critical), format!("{seconds:.1} s are too short a window"));
+    }
+    let view = View::new(recording, critical.clone());
+    let (mut findings, mut ruled_out) = (Vec::new(), Vec::new());
+    for rule in rules::ALL {
+        match (rule.look)(&view) {
+            Outcome::Found(found) => findings.extend(found),
+            Outcome::RuledOut(why) => ruled_out.push(RuledOut { rule: rule.id, why, unseen: false }),
+            Outcome::Unseen(why) => ruled_out.push(RuledOut { rule: rule.id, why, unseen: true }),
+        }
+    }
+    findings.sort_by(|a, b| b.rank().total_cmp(&a.rank()).then_with(|| a.rule.cmp(b.rule)));
+    let (verdict, sentence) = judge(&view, &findings);
+    Diagnosis { verdict, sentence, critical: Some(critical), findings, ruled_out }
+}
+
+fn inconclusive(critical: Option<Budget>, because: String) -> Diagnosis {
+    let sentence = format!("Inconclusive, because {because}.");
+    let verdict = Verdict::Inconclusive { because };
+    Diagnosis { verdict, sentence, critical, findings: Vec::new(), ruled_out: Vec::new() }
+}
+
+fn judge(view: &View<'_>, findings: &[Finding]) -> (Verdict, String) {
+    let budget = &view.critical;
+    let name = &view.recording.target.name;
+    // What keeps clients waiting while the server sleeps is a finding, however idle the threads are.
+    if let Some(first) = findings.first().filter(|finding| finding.holds_while_idle) {
+        return (Verdict::Found, first.title.clone());
+    }
+    let busy = budget.busy_share();
+    if busy < IDLE_BELOW {
+        let sentence = format!("{name} is idle: its busiest thread works {:.1}% of the time.", busy * 100.0);
+        return (Verdict::Idle, sentence);
+    }
+    if budget.share(budget.idle_ns) > ELSEWHERE_FROM && budget.share(budget.run_queue_ns) < RUN_QUEUE_LOW {
+        let sentence = format!(
+            "The limit is elsewhere: {name} waits for work {:.0}% of the time. Look at who sends it requests, at the \
+             network, or at what it depends on.",
+            budget.share(budget.idle_ns) * 100.0
+        );
+        return (Verdict::Elsewhere, sentence);
+    }
+    match findings.first() {
+        Some(first) => (Verdict::Found, first.title.clone()),
+        None => {
+            let sentence = format!(
+                "{name} is busy {:.0}% of the time, and no single cause takes 5% of it: the work is spread.",
+                busy * 100.0
+            );
+            (Verdict::Spread, sentence)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::golden;
+    use crate::recording::{Call, Tier};
+
+    #[test]
+    fn a_server_that_sleeps_is_idle_and_nothing_is_found() {
+        let diagnosis = diagnose(&golden::idle());
+        assert_eq!(diagnosis.verdict, Verdict::Idle);
+        assert!(diagnosis.findings.is_empty(), "{:#?}", diagnosis.findings);
+    }
+
+    #[test]
+    fn a_server_that_waits_for_work_is_not_the_limit() {
+        let mut recording = golden::idle();
+        recording.threads[0].cpu_ns = golden::WINDOW_NS / 5;
+        recording.calls[0].blocked_ns = golden::WINDOW_NS / 5 * 4;
+        let diagnosis = diagnose(&recording);
+        assert_eq!(diagnosis.verdict, Verdict::Elsewhere, "{}", diagnosis.sentence);
+    }
+
+    #[test]
+    fn without_threads_or_time_nothing_is_concluded() {
+        let mut recording = golden::busy();
+        recording.window_ns = 1;
+        assert!(matches!(diagnose(&recording).verdict, Verdict::Inconclusive { .. }));
+        recording.threads.clear();
+        assert!(matches!(diagnose(&recording).verdict, Verdict::Inconclusive { .. }));
+    }
+
+    #[test]
+    fn at_most_five_findings_and_the_one_with_the_most_to_gain_first() {
+        let diagnosis = diagnose(&golden::everything_is_wrong());
+        assert_eq!(diagnosis.findings.len(), FINDINGS_MAX);
+        let ranks: Vec<f64> = diagnosis.findings.iter().map(Finding::rank).collect();
+        assert!(ranks.is_sorted_by(|a, b| a >= b), "{ranks:?}");
+    }
+
+    #[test]
+    fn what_is_sampled_is_less_sure() {
+        let mut recording = golden::busy();
+        recording.calls.push(Call {
+            tid: golden::TID,
+            name: "fdatasync".to_string(),
+            fd: Some(golden::AOF),
+            blocked_ns: golden::WINDOW_NS / 2,
+            ..Call::default()
+        });
+        recording.threads[0].cpu_ns = golden::WINDOW_NS / 3;
+        let sure = diagnose(&recording).findings[0].clone();
+        recording.tier = Tier::T3;
+        let sampled = diagnose(&recording).findings[0].clone();
+        assert_eq!((sure.rule, sampled.rule), ("R3", "R3"));
+        assert!(sampled.confidence < sure.confidence);
+    }
+}

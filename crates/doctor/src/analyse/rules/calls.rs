@@ -1,0 +1,169 @@
+//! R7: wake-ups that bring nothing. R12: many calls for few bytes. R15: memory that is not there when it is touched.
+
+use super::sends::SENDS;
+use super::{SHARE_MIN, percent};
+use crate::analyse::finding::{Finding, Outcome};
+use crate::analyse::view::View;
+use crate::recording::Call;
+
+const RECEIVES: &[&str] = &["read", "readv", "recvfrom", "recvmsg"];
+const POLLS: &[&str] = &["epoll_wait", "epoll_pwait", "epoll_pwait2", "poll", "ppoll", "select", "pselect6"];
+const ACCEPTS: &[&str] = &["accept", "accept4"];
+/// Less than any request of a usual protocol.
+const BYTES_FEW: f64 = 32.0;
+const CALLS_MANY: f64 = 1_000.0;
+const SMALL_SHARE_MIN: f64 = 0.1;
+const WOULD_BLOCK_MIN: f64 = 0.3;
+
+/// Calls of one kind, added up.
+#[derive(Debug, Default)]
+struct Sum {
+    count: u64,
+    bytes: u64,
+    would_block: u64,
+    cpu_ns: u64,
+}
+
+fn sum<'a>(calls: impl Iterator<Item = &'a Call>) -> Option<Sum> {
+    let mut sum = Sum::default();
+    for call in calls {
+        let count = call.count?;
+        sum.count += count;
+        sum.bytes += call.bytes;
+        sum.would_block += call.would_block;
+        sum.cpu_ns += call.cpu_ns;
+    }
+    Some(sum)
+}
+
+fn unseen() -> Outcome {
+    Outcome::Unseen("counts of system calls need programs in the kernel".to_string())
+}
+
+pub(crate) fn small_calls(view: &View<'_>) -> Outcome {
+    let on_peers = |names: &'static [&'static str]| {
+        view.calls()
+            .filter(move |c| names.contains(&c.name.as_str()) && view.role(c.fd).is_some_and(|r| r.is_peer()))
+    };
+    let mut findings = Vec::new();
+    for (names, verb) in [(RECEIVES, "receives"), (SENDS, "sends")] {
+        let Some(sum) = sum(on_peers(names)) else { return unseen() };
+        let share = view.share(sum.cpu_ns);
+        let done = sum.count.saturating_sub(sum.would_block);
+        let each = sum.bytes as f64 / done.max(1) as f64;
+        let refused = sum.would_block as f64 / sum.count.max(1) as f64;
+        let command = format!("strace -c -f -e trace={} -p {}", names.join(","), view.pid());
+        if refused >= WOULD_BLOCK_MIN && share >= SHARE_MIN {
+            let title =
+                format!("{} of the calls by which it {verb} find nothing to do (EAGAIN)", percent(refused));
+            let finding = Finding::new("R12", share * refused, view.confidence(0.7, false), title);
+            findings.push(
+                finding
+                    .about(verb)
+                    .evidence(format!("{:.0} such calls a second", view.per_second(sum.would_block)), command)
+                    .next("Stop after a read that was not filled; wait for the event before the next."),
+            );
+        } else if each < BYTES_FEW && view.per_second(done) > CALLS_MANY && share >= SMALL_SHARE_MIN {
+            let title = format!(
+                "It {verb} {each:.0} bytes a call, {:.0} times a second: {} of the thread's time",
+                view.per_second(done),
+                percent(share)
+            );
+            let mut finding = Finding::new("R12", share, view.confidence(0.6, false), title);
+            finding.ceiling = 1.0 / (1.0 - share * 0.8);
+            findings.push(
+                finding
+                    .about(verb)
+                    .evidence(format!("{} calls, {} bytes", done, sum.bytes), command)
+                    .next("Clients that send a request in pieces, or one at a time: batch or pipeline."),
+            );
+        }
+    }
+    Outcome::found_or(findings, || "bytes a call are as usual".to_string())
+}
+
+pub(crate) fn useless_wakeups(view: &View<'_>) -> Outcome {
+    let named =
+        |names: &'static [&'static str]| view.calls().filter(move |c| names.contains(&c.name.as_str()));
+    let (Some(polls), Some(accepts)) = (sum(named(POLLS)), sum(named(ACCEPTS))) else { return unseen() };
+    let rate = view.per_second(polls.count);
+    let events = polls.bytes as f64 / polls.count.max(1) as f64;
+    let refused = accepts.would_block as f64 / accepts.count.max(1) as f64;
+    let mut findings = Vec::new();
+    if rate > CALLS_MANY && events < 0.5 {
+        let title = format!("It looks for events {rate:.0} times a second, and finds {events:.2} each time");
+        let share = view.share(polls.cpu_ns);
+        let command = format!("strace -c -f -e trace=epoll_wait,poll,select -p {}", view.pid());
+        findings.push(
+            Finding::new("R7", share, view.confidence(0.7, false), title)
+                .evidence(format!("{} polls", polls.count), command)
+                .next("Wait with a time-out instead of polling; EPOLLEXCLUSIVE where several wait for one descriptor."),
+        );
+    }
+    if view.per_second(accepts.count) > CALLS_MANY && refused > WOULD_BLOCK_MIN {
+        let title = format!(
+            "{} of accepts find nobody: several threads are woken for one connection",
+            percent(refused)
+        );
+        let command = format!("strace -c -f -e trace=accept4 -p {}", view.pid());
+        findings.push(
+            Finding::new("R7", view.share(accepts.cpu_ns), view.confidence(0.7, false), title)
+                .about("accepts")
+                .evidence(format!("{} accepts, {} in vain", accepts.count, accepts.would_block), command)
+                .next("EPOLLEXCLUSIVE, or a listener for each thread with SO_REUSEPORT."),
+        );
+    }
+    Outcome::found_or(findings, || format!("{events:.1} events a wake-up"))
+}
+
+pub(crate) fn page_faults(view: &View<'_>) -> Outcome {
+    let names = ["page fault", "outside calls"];
+    let blocked: u64 = view.calls().filter(|c| names.contains(&c.name.as_str())).map(|c| c.blocked_ns).sum();
+    let share = view.share(blocked);
+    let thread = view.recording.threads.iter().find(|thread| thread.tid == view.critical.tid);
+    let major = thread.map_or(0, |thread| thread.faults_major);
+    if share < SHARE_MIN {
+        return Outcome::RuledOut(format!("{major} page faults needed a disk; they take {}", percent(share)));
+    }
+    let title =
+        format!("The thread waits {} of the time for memory that is not there (page faults)", percent(share));
+    let command = format!("pidstat -r -t -p {} 1   # majflt/s", view.pid());
+    Outcome::Found(vec![
+        Finding::new("R15", share, view.confidence(0.7, false), title)
+            .evidence(format!("{major} major faults"), command)
+            .next("More memory, no swap for this process, or less reading by mmap."),
+    ])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::analyse::diagnose;
+    use crate::golden;
+
+    #[test]
+    fn a_chatty_client_is_found_by_its_bytes() {
+        let mut recording = golden::busy();
+        recording.calls.push(Call {
+            tid: golden::TID,
+            name: "read".to_string(),
+            fd: Some(golden::CLIENT),
+            count: Some(500_000),
+            bytes: 500_000,
+            cpu_ns: golden::WINDOW_NS / 2,
+            ..Call::default()
+        });
+        let diagnosis = diagnose(&recording);
+        let title = &diagnosis.findings.iter().find(|finding| finding.rule == "R12").expect("R12").title;
+        assert!(title.starts_with("It receives 1 bytes a call, 50000 times a second"), "{title}");
+    }
+
+    #[test]
+    fn a_poll_in_a_loop_is_found() {
+        let mut recording = golden::busy();
+        recording.calls[0].count = Some(900_000);
+        recording.calls[0].bytes = 1_000;
+        recording.calls[0].cpu_ns = golden::WINDOW_NS / 2;
+        assert!(diagnose(&recording).findings.iter().any(|finding| finding.rule == "R7"));
+    }
+}

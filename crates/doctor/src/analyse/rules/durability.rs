@@ -1,0 +1,129 @@
+//! R3: the thread that serves clients waits for a disk.
+//!
+//! A sync or a write that blocks on the event loop stops every client for its length, so the longest single call matters
+//! as much as the sum. The descriptor's role says which file it is, and so which setting.
+
+use std::collections::BTreeMap;
+
+use super::{SHARE_MIN, millis, percent};
+use crate::analyse::finding::{Finding, Outcome};
+use crate::analyse::view::View;
+use crate::recording::{Call, Role};
+
+const SYNCS: &[&str] = &["fsync", "fdatasync", "sync_file_range", "msync", "syncfs", "sync"];
+const WRITES: &[&str] =
+    &["write", "writev", "pwrite64", "pwritev", "pwritev2", "ftruncate", "fallocate", "close"];
+const OTHERS: &[&str] = &["renameat", "renameat2", "rename", "unlink", "unlinkat", "openat", "open"];
+/// One call of this length is felt by clients even if the sum is small.
+const STALL_NS: u64 = 100_000_000;
+
+pub(crate) fn on_the_loop(view: &View<'_>) -> Outcome {
+    let mut groups: BTreeMap<(&str, Role), Vec<&Call>> = BTreeMap::new();
+    for call in view.calls() {
+        let Some(role) = stored(view, call) else { continue };
+        groups.entry((call.name.as_str(), role)).or_default().push(call);
+    }
+    let waited = |calls: &[&Call]| calls.iter().map(|c| c.blocked_ns + c.cpu_ns).sum::<u64>();
+    let blocked: u64 = groups.values().map(|calls| waited(calls)).sum();
+    let findings = groups
+        .iter()
+        .filter(|(_, calls)| {
+            let longest = calls.iter().map(|c| c.longest_ns).max().unwrap_or(0);
+            view.share(waited(calls)) >= SHARE_MIN || longest >= STALL_NS
+        })
+        .filter(|(_, calls)| calls.iter().any(|c| c.blocked_ns * 4 > c.cpu_ns)) // else it is work, not waiting
+        .map(|((name, role), calls)| finding(view, name, *role, calls, waited(calls)))
+        .collect();
+    Outcome::found_or(findings, || format!("files take {} of its time", percent(view.share(blocked))))
+}
+
+/// The role of the file that a call waits for.
+fn stored(view: &View<'_>, call: &Call) -> Option<Role> {
+    let role = view.role(call.fd);
+    let name = call.name.as_str();
+    if SYNCS.contains(&name) || OTHERS.contains(&name) {
+        return Some(role.unwrap_or(Role::File));
+    }
+    role.filter(|role| WRITES.contains(&name) && role.is_stored())
+}
+
+fn finding(view: &View<'_>, name: &str, role: Role, calls: &[&Call], waited: u64) -> Finding {
+    let share = view.share(waited);
+    let longest = calls.iter().map(|c| c.longest_ns).max().unwrap_or(0);
+    let count: Option<u64> = calls.iter().map(|c| c.count).sum();
+    let file = calls.iter().find_map(|c| view.what(c.fd)).unwrap_or("a file");
+    let title = format!(
+        "{} waits for the disk while clients wait for it: {name} on {} takes {} of the thread's time",
+        view.recording.target.name,
+        role.plural(),
+        percent(share)
+    );
+    let often = count.map_or_else(|| "sampled".to_string(), |n| format!("{n} calls"));
+    let mut what = format!("{name} on {file}: {} in {often}", millis(waited));
+    if longest > 0 {
+        what.push_str(&format!(", the longest {}", millis(longest)));
+    }
+    let trace = format!("strace -f -T -e trace={name} -p {}", view.pid());
+    let mut finding = Finding::new("R3", share, view.confidence(0.95, false), title)
+        .about(format!("{name} on {}", role.plural()))
+        .evidence(what, trace)
+        .next(match role {
+            Role::AppendOnlyFile => {
+                "If losing the last second is acceptable: appendfsync everysec. Else a faster disk, or a server that \
+                 syncs on another thread."
+            }
+            Role::Log => "Log to a file system that does not block, log less, or log on a thread of its own.",
+            _ => "Move the write to another thread, or the file to a faster disk.",
+        })
+        .frames([name.to_string()]);
+    // Nobody is served while it lasts, however little else there was to do.
+    finding.holds_while_idle = longest >= STALL_NS;
+    finding
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::analyse::diagnose;
+    use crate::golden;
+
+    fn sync(name: &str, fd: i32, blocked_ns: u64, longest_ns: u64) -> Call {
+        Call {
+            tid: golden::TID,
+            name: name.to_string(),
+            fd: Some(fd),
+            count: Some(100),
+            blocked_ns,
+            longest_ns,
+            ..Call::default()
+        }
+    }
+
+    #[test]
+    fn a_sync_on_the_loop_is_named_with_its_file() {
+        let mut recording = golden::busy();
+        recording.threads[0].cpu_ns /= 3;
+        recording.calls.push(sync("fdatasync", golden::AOF, golden::WINDOW_NS / 2, 9_000_000));
+        let diagnosis = diagnose(&recording);
+        assert_eq!(diagnosis.findings[0].rule, "R3");
+        let title = &diagnosis.findings[0].title;
+        assert!(title.contains("fdatasync on the append-only file takes 50%"), "{title}");
+    }
+
+    #[test]
+    fn one_long_write_is_a_finding_though_the_server_sleeps() {
+        let mut recording = golden::idle();
+        recording.calls.push(sync("write", golden::AOF, 400_000_000, 400_000_000));
+        let diagnosis = diagnose(&recording);
+        assert!(diagnosis.sentence.contains("write on the append-only file"), "{}", diagnosis.sentence);
+    }
+
+    #[test]
+    fn writes_to_clients_and_quick_writes_are_no_disk() {
+        let mut recording = golden::busy();
+        recording.calls.push(sync("write", golden::CLIENT, golden::WINDOW_NS / 2, 9_000_000));
+        let quick = Call { cpu_ns: golden::WINDOW_NS / 10, ..sync("write", golden::AOF, 0, 90_000) };
+        recording.calls.push(quick);
+        assert!(diagnose(&recording).findings.iter().all(|finding| finding.rule != "R3"));
+    }
+}

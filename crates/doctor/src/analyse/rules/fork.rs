@@ -1,0 +1,81 @@
+//! R4: a fork that copies page tables while clients wait. R5: pages copied because a child still shares them.
+
+use super::{SHARE_MIN, millis, percent};
+use crate::analyse::finding::{Finding, Outcome};
+use crate::analyse::view::View;
+
+const FORKS: &[&str] = &["clone", "clone3", "fork", "vfork"];
+/// Starting a thread takes 0.1 ms; only page tables take longer.
+const FORK_MIN_NS: u64 = 5_000_000;
+#[rustfmt::skip]
+const COPIES: &[&str] = &["do_wp_page", "wp_page_copy", "do_cow_fault", "copy_user_highpage", "do_huge_pmd_wp_page"];
+
+pub(crate) fn page_tables(view: &View<'_>) -> Outcome {
+    let longest = view
+        .calls()
+        .filter(|call| FORKS.contains(&call.name.as_str()) && call.count.is_some())
+        .max_by_key(|call| call.longest_ns);
+    let Some(call) = longest.filter(|call| call.longest_ns >= FORK_MIN_NS) else {
+        let longest = longest.map_or(0, |call| call.longest_ns);
+        return Outcome::RuledOut(format!("the longest fork took {}", millis(longest)));
+    };
+    let share = view.share(call.wall_ns());
+    let title = format!("A fork stopped the thread for {} to copy page tables", millis(call.longest_ns));
+    let mut finding = Finding::new("R4", share, view.confidence(0.9, false), title)
+        .evidence(
+            format!("{} on the thread that serves clients: {}", call.name, millis(call.longest_ns)),
+            format!("strace -f -T -e trace=clone,fork -p {}", view.pid()),
+        )
+        .evidence("page tables to copy".to_string(), format!("grep VmPTE /proc/{}/status", view.pid()))
+        .next("Snapshot less often or on a replica; less memory in this process; or a server that does not fork.")
+        .frames(["copy_page_range".to_string(), "copy_process".to_string()]);
+    finding.holds_while_idle = true;
+    finding.ceiling = finding.ceiling.max(1.2); // it is the longest wait that hurts, not the mean
+    Outcome::Found(vec![finding])
+}
+
+pub(crate) fn copy_on_write(view: &View<'_>) -> Outcome {
+    if !view.has_samples() {
+        return Outcome::Unseen("stacks of the kernel need programs in it".to_string());
+    }
+    let copies = view.samples().filter(|s| view.frames(s.stack).any(|f| COPIES.contains(&f.name.as_str())));
+    let share = view.sample_share(copies.map(|sample| sample.count).sum());
+    if share < SHARE_MIN {
+        return Outcome::RuledOut(format!("copying shared pages takes {}", percent(share)));
+    }
+    let title =
+        format!("Copying pages that a child still shares takes {} of the thread's time", percent(share));
+    let perf = format!("perf record -g -p {} -- sleep 10; perf report -S do_wp_page", view.pid());
+    Outcome::Found(vec![
+        Finding::new("R5", share, view.confidence(0.8, true), title)
+            .evidence(format!("{} of CPU samples are in copy-on-write faults", percent(share)), perf)
+            .next("Snapshot when fewer writes come, without huge pages; or a server that does not fork.")
+            .frames(COPIES.iter().map(ToString::to_string)),
+    ])
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::analyse::diagnose;
+    use crate::golden;
+    use crate::recording::Call;
+
+    #[test]
+    fn a_long_fork_is_a_finding_and_starting_a_thread_is_not() {
+        let clone = |longest_ns| Call {
+            tid: golden::TID,
+            name: "clone".to_string(),
+            count: Some(1),
+            cpu_ns: longest_ns,
+            longest_ns,
+            ..Call::default()
+        };
+        let mut recording = golden::busy();
+        recording.calls.push(clone(100_000));
+        assert!(diagnose(&recording).findings.iter().all(|finding| finding.rule != "R4"));
+        recording.calls.push(clone(183_000_000));
+        let diagnosis = diagnose(&recording);
+        let found = diagnosis.findings.iter().find(|finding| finding.rule == "R4").expect("R4");
+        assert!(found.title.contains("183 ms"), "{}", found.title);
+    }
+}

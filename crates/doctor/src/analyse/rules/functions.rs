@@ -1,0 +1,201 @@
+//! R1: the server's own function in which its CPU time goes. R14: chores that every server has: memory, copying, the clock,
+//! logging.
+//!
+//! "Own" is what is not the kernel's and not a chore. A function that is on the way to a hotter one is not named: the
+//! deepest that still has `SHARE_MIN` is where somebody can change something.
+
+use super::sends;
+use super::{SHARE_MIN, percent};
+use crate::analyse::finding::{Finding, Outcome};
+use crate::analyse::stacks::Hot;
+use crate::analyse::view::View;
+use crate::recording::{Frame, Sample};
+
+/// Two are enough: the third rarely has half of the first.
+const HOT_MAX: usize = 2;
+/// A function with this much of the time is a place to look at; with less it competes with nothing.
+const HOT_CONFIDENCE: f64 = 0.6;
+/// What has this part of the samples below it, and less than `SHARE_MIN` in itself, is the loop that calls everything.
+const LOOP_SHARE: f64 = 0.7;
+/// A part of this size explains the whole.
+const ONLY_SHARE: f64 = 0.9;
+
+/// A kind of chore, and what its functions or libraries are called.
+struct Chore {
+    name: &'static str,
+    functions: &'static [&'static str],
+    modules: &'static [&'static str],
+    next: &'static str,
+}
+
+#[rustfmt::skip]
+const CHORES: &[Chore] = &[
+    Chore {
+        name: "allocating and freeing memory",
+        functions: &["malloc", "free", "calloc", "realloc", "cfree", "aligned_alloc", "posix_memalign", "je_", "mi_", "tc_",
+                     "zmalloc", "zfree", "zrealloc", "operator new", "operator delete", "__libc_malloc", "_int_malloc", "_int_free"],
+        modules: &["libjemalloc", "libtcmalloc", "libmimalloc"],
+        next: "Reuse buffers; check that the allocator is not fighting over one arena.",
+    },
+    Chore {
+        name: "copying and comparing bytes",
+        functions: &["memcpy", "memmove", "memset", "memcmp", "__memcpy", "__memmove", "__memset", "__memcmp", "bcmp", "strlen", "__strlen"],
+        modules: &[],
+        next: "See in the flame graph who copies; large values copied more than once are the usual cause.",
+    },
+    Chore {
+        name: "reading the clock",
+        functions: &["clock_gettime", "__clock_gettime", "gettimeofday", "__vdso_clock_gettime", "__vdso_gettimeofday", "mstime", "ustime"],
+        modules: &["[vdso]"],
+        next: "Read it once per turn of the loop. If it is a system call here, the clock source is not the time-stamp counter.",
+    },
+    Chore {
+        name: "formatting and logging",
+        functions: &["vsnprintf", "snprintf", "__vsnprintf", "vfprintf", "fprintf", "fputs", "fwrite", "fflush", "syslog", "vsyslog",
+                     "serverLog", "serverLogRaw", "_serverLog", "strftime", "localtime_r"],
+        modules: &[],
+        next: "Lower the log level, or log less often on this path.",
+    },
+];
+
+fn is_chore(frame: &Frame, chore: &Chore) -> bool {
+    let name = frame.name.as_str();
+    chore.functions.iter().any(|known| {
+        name == *known || (known.ends_with('_') && name.starts_with(known)) || starts_variant(name, known)
+    }) || chore.modules.iter().any(|known| frame.module.starts_with(known))
+}
+
+/// glibc's variants for a processor: `__memmove_avx_unaligned_erms`.
+fn starts_variant(name: &str, known: &str) -> bool {
+    known.starts_with("__") && name.strip_prefix(known).is_some_and(|rest| rest.starts_with('_'))
+}
+
+/// Code that is not the server's: for R1 its time belongs to the caller.
+fn is_foreign(frame: &Frame) -> bool {
+    frame.is_kernel()
+        || CHORES.iter().any(|chore| is_chore(frame, chore))
+        || ["libc.so", "libc-", "libpthread", "ld-linux", "libm.so", "[vdso]", "libgcc"]
+            .iter()
+            .any(|module| frame.module.starts_with(module))
+}
+
+pub(crate) fn hot(view: &View<'_>) -> Outcome {
+    if !view.has_samples() {
+        return Outcome::Unseen("shares of functions need CPU samples with stacks".to_string());
+    }
+    // What R2 names is not named again.
+    let tree = view.tree(|s| !sends::feeds(view, s) && !sends::is_send(s), |frame| !is_foreign(frame));
+    let total: u64 = view.samples().map(|sample| sample.count).sum();
+    let cpu_share = view.sample_share(total);
+    if cpu_share < SHARE_MIN {
+        return Outcome::RuledOut(format!("all of its CPU time is {}", percent(cpu_share)));
+    }
+    let least = (SHARE_MIN / cpu_share * total as f64).ceil() as u64;
+    let deepest = tree.deepest(least);
+    let is_loop = |hot: &&Hot<'_>| hot.itself < least && hot.inclusive as f64 >= LOOP_SHARE * total as f64;
+    let findings =
+        deepest.iter().filter(|hot| !is_loop(hot) && !is_only_a_chore(view, hot)).take(HOT_MAX).map(|hot| {
+            let share = view.sample_share(hot.inclusive);
+            let path: Vec<&str> = hot.path.iter().rev().take(5).rev().copied().collect();
+            let title = format!(
+                "The function {} takes {} of the thread's time with what it calls",
+                hot.name,
+                percent(share)
+            );
+            // How much of a function can be mended is unknown: half of it is the best that is likely.
+            let mut finding = Finding::new("R1", share, view.confidence(HOT_CONFIDENCE, true), title);
+            finding.ceiling = 1.0 / (1.0 - share / 2.0);
+            finding
+            .evidence(
+                format!("{} samples; reached by {}", hot.inclusive, path.join(" > ")),
+                format!(
+                    "perf record -F 199 --call-graph dwarf -p {} -- sleep 10; perf report --children",
+                    view.pid()
+                ),
+            )
+            .next("Look at it in the flame graph (--html FILE): what it calls, and who calls it that often.")
+            .frames([hot.name.to_string()])
+            .about(hot.name)
+        });
+    Outcome::found_or(findings.collect(), || "no function of its own has 5%".to_string())
+}
+
+/// Whether nearly all of a function is a chore that it does: R14 names that, for all who do it.
+fn is_only_a_chore(view: &View<'_>, hot: &Hot<'_>) -> bool {
+    let inside = |sample: &&Sample| view.frames(sample.stack).any(|frame| frame.name == hot.name);
+    let does_chore = |sample: &&Sample| {
+        let mut below = view.frames(sample.stack).take_while(|frame| frame.name != hot.name);
+        below.any(|frame| CHORES.iter().any(|chore| is_chore(frame, chore)))
+    };
+    let all: u64 = view.samples().filter(inside).map(|sample| sample.count).sum();
+    let chore: u64 = view.samples().filter(inside).filter(does_chore).map(|sample| sample.count).sum();
+    chore as f64 >= ONLY_SHARE * all as f64
+}
+
+pub(crate) fn chores(view: &View<'_>) -> Outcome {
+    if !view.has_samples() {
+        return Outcome::Unseen("shares of functions need CPU samples with stacks".to_string());
+    }
+    let share_of = |chore: &Chore| {
+        let inside = view.samples().filter(|s| view.frames(s.stack).any(|frame| is_chore(frame, chore)));
+        view.sample_share(inside.map(|sample| sample.count).sum())
+    };
+    let findings: Vec<Finding> = CHORES
+        .iter()
+        .map(|chore| (chore, share_of(chore)))
+        .filter(|(_, share)| *share >= SHARE_MIN)
+        .map(|(chore, share)| {
+            let title =
+                format!("{} takes {} of the thread's time", sentence_case(chore.name), percent(share));
+            let mut finding = Finding::new("R14", share, view.confidence(0.5, true), title);
+            finding.ceiling = 1.0 / (1.0 - share / 2.0);
+            let perf = format!("perf record -F 199 -p {} -- sleep 10; perf report --sort symbol", view.pid());
+            finding
+                .evidence(format!("{} of CPU samples", percent(share)), perf)
+                .about(chore.name)
+                .next(chore.next)
+                .frames(chore.functions.iter().map(ToString::to_string))
+        })
+        .collect();
+    Outcome::found_or(findings, || {
+        "memory, copying, the clock and logging take less than 5% each".to_string()
+    })
+}
+
+fn sentence_case(text: &str) -> String {
+    let mut chars = text.chars();
+    chars.next().map_or_else(String::new, |first| first.to_uppercase().collect::<String>() + chars.as_str())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::analyse::diagnose;
+    use crate::golden;
+
+    fn frame(name: &str, module: &str) -> Frame {
+        Frame { name: name.to_string(), module: module.to_string(), unnamed: None }
+    }
+
+    #[test]
+    fn the_variants_of_a_chore_are_known_and_namesakes_are_not() {
+        assert!(is_chore(&frame("__memmove_avx_unaligned_erms", "libc.so.6"), &CHORES[1]));
+        assert!(is_chore(&frame("libjemalloc.so.2+0x1f00", "libjemalloc.so.2"), &CHORES[0]));
+        assert!(!is_chore(&frame("freeClient", "redis-server"), &CHORES[0]));
+        assert!(!is_chore(&frame("memcpyish", "x"), &CHORES[1]));
+    }
+
+    #[test]
+    fn a_hot_function_is_named_and_its_callers_are_not() {
+        let mut recording = golden::busy();
+        golden::add_samples(&mut recording, &["main", "aeMain", "call", "sortCommand"], 500);
+        golden::add_samples(&mut recording, &["main", "aeMain", "call", "sortCommand", "memcpy"], 300);
+        golden::add_samples(&mut recording, &["main", "aeMain", "call", "copyOnly", "memcpy"], 300);
+        let diagnosis = diagnose(&recording);
+        let first = diagnosis.findings.iter().find(|finding| finding.rule == "R1").expect("a hot function");
+        assert!(first.title.starts_with("The function sortCommand takes "), "{}", first.title);
+        assert!(
+            diagnosis.findings.iter().any(|finding| finding.title.starts_with("Copying and comparing bytes"))
+        );
+    }
+}

@@ -1,0 +1,152 @@
+//! R6: threads that wait for a mutex, by the mutex and the place. R9: threads that hand work to one another so often that
+//! waking costs more than working.
+//!
+//! A wait for a mutex is told from a wait for work by the value that the futex is waited on (`collect/calls.rs`). The place
+//! is the first function above the library's. Who holds the mutex meanwhile is seen by who wakes.
+
+use std::collections::BTreeMap;
+
+use super::{SHARE_MIN, millis, percent};
+use crate::analyse::finding::{Finding, Outcome};
+use crate::analyse::view::View;
+use crate::recording::{Frame, Wait};
+
+const LOCK: &str = "futex-lock";
+/// Hand-offs a second from which waking is a cost of its own.
+const HAND_OFFS_MIN: f64 = 5_000.0;
+/// A system call, an interrupt to the other CPU, and two switches.
+const HAND_OFF_NS: f64 = 5_000.0;
+
+pub(crate) fn contended(view: &View<'_>) -> Outcome {
+    let blocked: u64 = view.calls().filter(|call| call.name == LOCK).map(|call| call.blocked_ns).sum();
+    let share = view.share(blocked);
+    if share < SHARE_MIN {
+        return Outcome::RuledOut(format!("waits for mutexes take {}", percent(share)));
+    }
+    let waits = || view.recording.waits.iter().filter(|wait| wait.call.as_deref() == Some(LOCK));
+    let mut places: BTreeMap<(u64, String), u64> = BTreeMap::new();
+    for wait in waits() {
+        *places.entry((wait.address.unwrap_or(0), place(view, wait))).or_default() += wait.blocked_ns;
+    }
+    let mut places: Vec<((u64, String), u64)> = places.into_iter().collect();
+    places.sort_by_key(|(_, ns)| std::cmp::Reverse(*ns));
+    let threads = view.recording.calls.iter().filter(|c| c.name == LOCK).map(|c| c.tid);
+    let threads = threads.collect::<std::collections::BTreeSet<_>>().len();
+    let first = places.first();
+    let at = first.map_or_else(String::new, |((_, name), _)| format!(", most in {name}"));
+    let title = format!(
+        "Threads wait for a mutex: {} of this thread's time{at} ({threads} thread{} wait for locks)",
+        percent(share),
+        if threads == 1 { "" } else { "s" }
+    );
+    let trace = format!("perf trace -p {} -e futex --summary -- sleep 10", view.pid());
+    let mut finding = Finding::new("R6", share, view.confidence(0.85, !places.is_empty()), title).next(
+        "Hold it for less, split it, or give each thread its own; what is done while it is held is in the \
+         off-CPU flame graph.",
+    );
+    finding = finding.evidence(format!("{} blocked in futex on a held mutex", millis(blocked)), trace);
+    for ((address, name), ns) in places.iter().take(3) {
+        finding =
+            finding.evidence(format!("mutex {address:#x} at {name}: {} over all threads", millis(*ns)), None);
+    }
+    let names = places.into_iter().take(3).map(|((_, name), _)| name);
+    Outcome::Found(vec![finding.frames(names)])
+}
+
+/// The function that took the lock: the first that is no library's.
+fn place(view: &View<'_>, wait: &Wait) -> String {
+    let mut frames = view.frames(wait.stack).filter(|frame| !frame.is_kernel());
+    let found = frames.find(|frame| !is_locking(frame));
+    found.map_or_else(|| "an unknown place".to_string(), |frame| frame.name.clone())
+}
+
+fn is_locking(frame: &Frame) -> bool {
+    const MODULES: &[&str] = &["libc.so", "libc-", "libpthread", "ld-linux", "libstdc++"];
+    const NAMES: &[&str] =
+        &["std::sys", "parking_lot", "futex", "lock_contended", "Mutex", "mutex", "RwLock", "__lll_lock"];
+    MODULES.iter().any(|module| frame.module.starts_with(module))
+        || NAMES.iter().any(|name| frame.name.contains(name))
+}
+
+pub(crate) fn hand_offs(view: &View<'_>) -> Outcome {
+    if view.recording.wakers.is_empty() {
+        return Outcome::Unseen("who wakes whom needs programs in the kernel".to_string());
+    }
+    let own = |w: &&crate::recording::Waker| w.tid == view.critical.tid && w.waker_pid == view.pid();
+    let (count, across) = view
+        .recording
+        .wakers
+        .iter()
+        .filter(own)
+        .filter(|w| w.waker_tid != w.tid)
+        .fold((0, 0), |(count, across), w| (count + w.count, across + w.across));
+    let rate = view.per_second(count);
+    if rate < HAND_OFFS_MIN {
+        return Outcome::RuledOut(format!("its own threads wake it {rate:.0} times a second"));
+    }
+    let share = (rate * HAND_OFF_NS / 1e9).min(0.9);
+    let title = format!("Threads hand work to one another {rate:.0} times a second, and sleep between");
+    let part = across as f64 / count.max(1) as f64;
+    let command = "watch -d -n1 'grep RES /proc/interrupts'".to_string();
+    Outcome::Found(vec![
+        Finding::new("R9", share, view.confidence(0.6, false), title)
+            .evidence(
+                format!("{} of the wake-ups come from another CPU, by an interrupt", percent(part)),
+                command,
+            )
+            .next("Hand over in batches, wake only who sleeps, or do the work where it arrives."),
+    ])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::analyse::diagnose;
+    use crate::golden;
+    use crate::recording::{Call, Waker};
+
+    #[test]
+    fn a_mutex_is_named_by_who_took_it() {
+        let mut recording = golden::busy();
+        recording.threads[0].cpu_ns = golden::WINDOW_NS / 3;
+        recording.calls.push(Call {
+            tid: golden::TID,
+            name: LOCK.to_string(),
+            blocked_ns: golden::WINDOW_NS / 2,
+            ..Call::default()
+        });
+        let stack = golden::add_stack(&mut recording, &["main", "worker", "write_log", "pthread_mutex_lock"]);
+        recording.waits.push(Wait {
+            tid: golden::TID,
+            stack,
+            call: Some(LOCK.to_string()),
+            fd: None,
+            address: Some(0x1000),
+            count: 9,
+            blocked_ns: golden::WINDOW_NS / 2,
+            longest_ns: 1_000_000,
+        });
+        let diagnosis = diagnose(&recording);
+        assert_eq!(diagnosis.findings[0].rule, "R6");
+        assert!(diagnosis.sentence.contains("most in write_log"), "{}", diagnosis.sentence);
+    }
+
+    #[test]
+    fn being_woken_by_clients_is_no_hand_off() {
+        let mut recording = golden::busy();
+        let waker = |pid| Waker {
+            tid: golden::TID,
+            call: None,
+            waker_tid: 9,
+            waker_pid: pid,
+            waker_name: "x".to_string(),
+            count: 200_000,
+            across: 190_000,
+            slept_ns: 1,
+        };
+        recording.wakers.push(waker(4_000));
+        assert!(diagnose(&recording).findings.iter().all(|finding| finding.rule != "R9"));
+        recording.wakers.push(waker(golden::TID));
+        assert!(diagnose(&recording).findings.iter().any(|finding| finding.rule == "R9"));
+    }
+}

@@ -1,0 +1,54 @@
+//! The rules: each knows one family of causes, what shows it, and what rules it out.
+//!
+//! A rule gives a finding from `SHARE_MIN` of the critical thread's time on. Thresholds are constants at the top of the
+//! rule's file, with their reason. R18 (the limit is elsewhere) is the verdict, in `analyse/mod.rs`; R19 (the doctor's own
+//! cost and losses) is in the report.
+
+mod calls;
+mod durability;
+mod fork;
+mod functions;
+mod locks;
+mod network;
+mod processor;
+mod sends;
+
+use super::View;
+use super::finding::Outcome;
+
+/// Less is noise: at 199 samples a second and 10 s, 5% are 100 samples, good to a fifth.
+pub(crate) const SHARE_MIN: f64 = 0.05;
+
+pub(crate) struct Rule {
+    pub(crate) id: &'static str,
+    pub(crate) look: fn(&View<'_>) -> Outcome,
+}
+
+#[rustfmt::skip]
+pub(crate) const ALL: &[Rule] = &[
+    Rule { id: "R1",  look: functions::hot },
+    Rule { id: "R2",  look: sends::by_role },
+    Rule { id: "R3",  look: durability::on_the_loop },
+    Rule { id: "R4",  look: fork::page_tables },
+    Rule { id: "R5",  look: fork::copy_on_write },
+    Rule { id: "R6",  look: locks::contended },
+    Rule { id: "R7",  look: calls::useless_wakeups },
+    Rule { id: "R8",  look: processor::waiting_for_a_cpu },
+    Rule { id: "R9",  look: locks::hand_offs },
+    Rule { id: "R10", look: network::accept_queues },
+    Rule { id: "R11", look: network::slow_peers },
+    Rule { id: "R12", look: calls::small_calls },
+    Rule { id: "R13", look: sends::receive_inside_send },
+    Rule { id: "R14", look: functions::chores },
+    Rule { id: "R15", look: calls::page_faults },
+];
+
+/// "24%", and "0.4%" where a whole number would say nothing.
+pub(crate) fn percent(share: f64) -> String {
+    if share >= 0.0995 { format!("{:.0}%", share * 100.0) } else { format!("{:.1}%", share * 100.0) }
+}
+
+pub(crate) fn millis(ns: u64) -> String {
+    let ms = ns as f64 / 1e6;
+    if ms >= 100.0 { format!("{ms:.0} ms") } else { format!("{ms:.1} ms") }
+}

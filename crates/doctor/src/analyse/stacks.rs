@@ -1,0 +1,125 @@
+//! Samples as a tree of functions, for the question which function of the server's own is the deepest that matters.
+
+use std::collections::BTreeMap;
+
+use crate::recording::Frame;
+
+#[derive(Debug, Default)]
+pub(crate) struct Tree<'a> {
+    nodes: Vec<Node<'a>>,
+    roots: BTreeMap<&'a str, usize>,
+}
+
+#[derive(Debug, Default)]
+struct Node<'a> {
+    name: &'a str,
+    inclusive: u64,
+    children: BTreeMap<&'a str, usize>,
+}
+
+/// A function by name, with the samples in it and in what it called.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Hot<'a> {
+    pub(crate) name: &'a str,
+    pub(crate) inclusive: u64,
+    /// Of these, the samples with none of the tree's functions below it.
+    pub(crate) itself: u64,
+    /// Names from the root to it.
+    pub(crate) path: Vec<&'a str>,
+}
+
+impl<'a> Tree<'a> {
+    /// Frames from the outermost on.
+    pub(crate) fn add(&mut self, frames: impl Iterator<Item = &'a Frame>, count: u64) {
+        let mut parent: Option<usize> = None;
+        for frame in frames {
+            let name = frame.name.as_str();
+            // A function that calls itself is one level: its inclusive time would be counted twice.
+            if parent.is_some_and(|index| self.nodes[index].name == name) {
+                continue;
+            }
+            let next = self.nodes.len();
+            let siblings = match parent {
+                Some(index) => &mut self.nodes[index].children,
+                None => &mut self.roots,
+            };
+            let index = *siblings.entry(name).or_insert(next);
+            if index == next {
+                self.nodes.push(Node { name, ..Node::default() });
+            }
+            self.nodes[index].inclusive += count;
+            parent = Some(index);
+        }
+    }
+
+    /// Functions with at least `least` samples that call none with as many, each name once, the most samples first.
+    pub(crate) fn deepest(&self, least: u64) -> Vec<Hot<'a>> {
+        let mut found: Vec<Hot<'a>> = Vec::new();
+        let mut open: Vec<(usize, Vec<&'a str>)> =
+            self.roots.values().map(|&index| (index, Vec::new())).collect();
+        while let Some((index, mut path)) = open.pop() {
+            let node = &self.nodes[index];
+            if node.inclusive < least {
+                continue;
+            }
+            path.push(node.name);
+            let heavy = |child: &&usize| self.nodes[**child].inclusive >= least;
+            let deeper: Vec<usize> = node.children.values().filter(heavy).copied().collect();
+            if deeper.is_empty() {
+                let below: u64 = node.children.values().map(|&child| self.nodes[child].inclusive).sum();
+                let itself = node.inclusive - below;
+                found.push(Hot { name: node.name, inclusive: node.inclusive, itself, path: path.clone() });
+            }
+            open.extend(deeper.into_iter().map(|child| (child, path.clone())));
+        }
+        found.sort_by(|a, b| b.inclusive.cmp(&a.inclusive).then_with(|| a.name.cmp(b.name)));
+        // One function reached on two ways is one cause.
+        let mut merged: Vec<Hot<'a>> = Vec::new();
+        for hot in found {
+            match merged.iter_mut().find(|other| other.name == hot.name) {
+                Some(other) => {
+                    other.inclusive += hot.inclusive;
+                    other.itself += hot.itself;
+                }
+                None => merged.push(hot),
+            }
+        }
+        merged
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn frames(names: &[&str]) -> Vec<Frame> {
+        let frame = |name: &&str| Frame { name: name.to_string(), module: "s".to_string(), unnamed: None };
+        names.iter().map(frame).collect()
+    }
+
+    #[test]
+    fn the_deepest_function_that_matters_is_found() {
+        let (one, two, three) = (
+            frames(&["main", "loop", "call", "set", "alloc"]),
+            frames(&["main", "loop", "call", "set", "copy"]),
+            frames(&["main", "loop", "call", "get"]),
+        );
+        let mut tree = Tree::default();
+        tree.add(one.iter(), 4);
+        tree.add(two.iter(), 4);
+        tree.add(three.iter(), 92);
+        let names: Vec<&str> = tree.deepest(5).iter().map(|hot| hot.name).collect();
+        assert_eq!(names, ["get", "set"]);
+        assert_eq!(tree.deepest(5)[1].inclusive, 8);
+        assert_eq!(tree.deepest(5)[1].path, ["main", "loop", "call", "set"]);
+    }
+
+    #[test]
+    fn recursion_counts_once() {
+        let deep = frames(&["main", "walk", "walk", "walk"]);
+        let mut tree = Tree::default();
+        tree.add(deep.iter(), 10);
+        let hot = tree.deepest(1);
+        assert_eq!((hot.len(), hot[0].name, hot[0].inclusive), (1, "walk", 10));
+    }
+}

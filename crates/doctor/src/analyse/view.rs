@@ -1,0 +1,98 @@
+//! A recording from the point of view of its critical thread: what rules ask for.
+
+use std::collections::HashMap;
+
+use super::critical::{Budget, roles};
+use super::stacks::Tree;
+use crate::recording::{Call, Frame, Recording, Role, Sample, Tier};
+
+/// Findings from sampled states are this sure, compared with exact times.
+const SAMPLED: f64 = 0.75;
+/// Samples of the critical thread under which shares of functions mean nothing.
+const SAMPLES_MIN: u64 = 50;
+
+#[derive(Debug)]
+pub(crate) struct View<'a> {
+    pub(crate) recording: &'a Recording,
+    pub(crate) critical: Budget,
+    roles: HashMap<i32, Role>,
+    samples_total: u64,
+}
+
+impl<'a> View<'a> {
+    pub(crate) fn new(recording: &'a Recording, critical: Budget) -> View<'a> {
+        let tid = critical.tid;
+        let samples_total = recording.samples.iter().filter(|s| s.tid == tid).map(|s| s.count).sum();
+        View { recording, critical, roles: roles(recording), samples_total }
+    }
+
+    pub(crate) fn pid(&self) -> i32 {
+        self.recording.target.pid
+    }
+
+    pub(crate) fn share(&self, ns: u64) -> f64 {
+        self.critical.share(ns)
+    }
+
+    pub(crate) fn per_second(&self, count: u64) -> f64 {
+        count as f64 / (self.recording.window_ns.max(1) as f64 / 1e9)
+    }
+
+    pub(crate) fn role(&self, fd: Option<i32>) -> Option<Role> {
+        fd.and_then(|fd| self.roles.get(&fd).copied())
+    }
+
+    pub(crate) fn what(&self, fd: Option<i32>) -> Option<&'a str> {
+        self.recording.descriptors.iter().find(|d| Some(d.fd) == fd).map(|d| d.what.as_str())
+    }
+
+    /// Calls of the critical thread.
+    pub(crate) fn calls(&self) -> impl Iterator<Item = &'a Call> + '_ {
+        self.recording.calls.iter().filter(|call| call.tid == self.critical.tid)
+    }
+
+    /// Samples of the critical thread.
+    pub(crate) fn samples(&self) -> impl Iterator<Item = &'a Sample> + '_ {
+        self.recording.samples.iter().filter(|sample| sample.tid == self.critical.tid)
+    }
+
+    pub(crate) fn has_samples(&self) -> bool {
+        self.samples_total >= SAMPLES_MIN
+    }
+
+    /// Share of the critical thread's time that `count` of its samples stand for.
+    pub(crate) fn sample_share(&self, count: u64) -> f64 {
+        count as f64 / self.samples_total.max(1) as f64 * self.share(self.critical.cpu_ns)
+    }
+
+    /// Frames of a stack, the innermost first.
+    pub(crate) fn frames(&self, stack: u32) -> impl DoubleEndedIterator<Item = &'a Frame> + use<'a> {
+        let recording = self.recording;
+        recording.stacks[stack as usize].iter().map(|&index| &recording.frames[index as usize])
+    }
+
+    /// The critical thread's samples as a tree of those frames that are `own`: what others do belongs to their caller.
+    pub(crate) fn tree(&self, keep: impl Fn(&Sample) -> bool, own: impl Fn(&Frame) -> bool) -> Tree<'a> {
+        let mut tree = Tree::default();
+        for sample in self.samples().filter(|sample| keep(sample)) {
+            tree.add(self.frames(sample.stack).rev().filter(|frame| own(frame)), sample.count);
+        }
+        tree
+    }
+
+    /// What the recording's quality leaves of a confidence. `by_stack`: the evidence is from stacks.
+    pub(crate) fn confidence(&self, base: f64, by_stack: bool) -> f64 {
+        let health = &self.recording.health;
+        let mut confidence = base;
+        if self.recording.tier == Tier::T3 {
+            confidence *= SAMPLED;
+        }
+        if health.events_lost > 0 {
+            confidence *= 0.9;
+        }
+        if by_stack && health.stacks > 0 {
+            confidence *= 0.5 + 0.5 * health.stacks_complete as f64 / health.stacks as f64;
+        }
+        confidence
+    }
+}

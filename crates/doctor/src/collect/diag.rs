@@ -1,0 +1,213 @@
+//! INET_DIAG: the kernel's table of TCP sockets, as `ss` asks for it.
+//!
+//! Beside what /proc/net/tcp shows it knows a listener's limit and its drops, and of a connection how often it sent
+//! again and how long its peer's window held it up. It answers for the network namespace that we are in.
+
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+
+use super::sockets::Entry;
+
+const SOCK_DIAG_BY_FAMILY: u16 = 20;
+const TCP_LISTEN: u8 = 10;
+/// Every state but TIME_WAIT (6) and NEW_SYN_RECV (12): those have no owner.
+const STATES: u32 = 0x0fff & !(1 << 6);
+/// Attributes of an answer, and the bits that ask for them.
+const ATTRIBUTE_INFO: u16 = 2;
+const ATTRIBUTE_SKMEMINFO: u16 = 7;
+const EXTENSIONS: u8 = 1 << (ATTRIBUTE_INFO - 1) | 1 << (ATTRIBUTE_SKMEMINFO - 1);
+const SKMEMINFO_DROPS: usize = 8 * 4;
+/// Offsets in `struct tcp_info`.
+const INFO_TOTAL_RETRANS: usize = 100;
+const INFO_RWND_LIMITED_US: usize = 176;
+/// `struct nlmsghdr`, `struct inet_diag_req_v2`, and `struct inet_diag_msg`.
+const HEADER: usize = 16;
+const REQUEST: usize = 56;
+const MESSAGE: usize = 72;
+const TIMER_PROBE: u8 = 4;
+/// One answer of the kernel is at most 32 KiB.
+const BUFFER: usize = 64 << 10;
+/// A bound on what is kept: ten times the descriptors of the largest server we expect.
+const ENTRIES_MAX: usize = 500_000;
+
+pub(crate) fn read() -> io::Result<Vec<Entry>> {
+    let socket = open()?;
+    let mut entries = Vec::new();
+    for family in [libc::AF_INET as u8, libc::AF_INET6 as u8] {
+        ask(&socket, family)?;
+        receive(&socket, &mut entries)?;
+    }
+    Ok(entries)
+}
+
+fn open() -> io::Result<OwnedFd> {
+    // SAFETY: socket(2) takes no pointers.
+    let fd = unsafe {
+        libc::socket(libc::AF_NETLINK, libc::SOCK_RAW | libc::SOCK_CLOEXEC, libc::NETLINK_SOCK_DIAG)
+    };
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the descriptor was just opened, and nobody else has it.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+fn ask(socket: &OwnedFd, family: u8) -> io::Result<()> {
+    let mut request = [0_u8; HEADER + REQUEST];
+    request[0..4].copy_from_slice(&((HEADER + REQUEST) as u32).to_ne_bytes());
+    request[4..6].copy_from_slice(&SOCK_DIAG_BY_FAMILY.to_ne_bytes());
+    request[6..8].copy_from_slice(&((libc::NLM_F_REQUEST | libc::NLM_F_DUMP) as u16).to_ne_bytes());
+    request[HEADER] = family;
+    request[HEADER + 1] = libc::IPPROTO_TCP as u8;
+    request[HEADER + 2] = EXTENSIONS;
+    request[HEADER + 4..HEADER + 8].copy_from_slice(&STATES.to_ne_bytes());
+    // SAFETY: the buffer is alive for the call, and its length is passed.
+    let sent = unsafe { libc::send(socket.as_raw_fd(), request.as_ptr().cast(), request.len(), 0) };
+    if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+fn receive(socket: &OwnedFd, entries: &mut Vec<Entry>) -> io::Result<()> {
+    let mut buffer = vec![0_u8; BUFFER];
+    loop {
+        // SAFETY: the buffer is alive for the call, and its length is passed.
+        let got = unsafe { libc::recv(socket.as_raw_fd(), buffer.as_mut_ptr().cast(), buffer.len(), 0) };
+        if got < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        if parse(&buffer[..got as usize], entries)? {
+            return Ok(());
+        }
+    }
+}
+
+/// Messages of one answer; true after the last.
+fn parse(mut bytes: &[u8], entries: &mut Vec<Entry>) -> io::Result<bool> {
+    while bytes.len() >= HEADER {
+        let length = u32_at(bytes, 0).unwrap_or(0) as usize;
+        let kind = i32::from(u16_at(bytes, 4).unwrap_or(0));
+        if length < HEADER || length > bytes.len() {
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidData,
+                "a message that is longer than its answer",
+            ));
+        }
+        let body = &bytes[HEADER..length];
+        match kind {
+            libc::NLMSG_DONE => return Ok(true),
+            libc::NLMSG_ERROR => {
+                let code = u32_at(body, 0).unwrap_or(0).cast_signed();
+                return Err(io::Error::from_raw_os_error(-code));
+            }
+            _ => {
+                if entries.len() < ENTRIES_MAX {
+                    entries.extend(entry(body));
+                }
+            }
+        }
+        bytes = &bytes[align(length).min(bytes.len())..];
+    }
+    Ok(false)
+}
+
+fn entry(body: &[u8]) -> Option<Entry> {
+    if body.len() < MESSAGE {
+        return None;
+    }
+    let (family, state, timer) = (body[0], body[1], body[2]);
+    let (source_port, peer_port) = (port_at(body, 4), port_at(body, 6));
+    let (receive_queue, send_queue) = (u32_at(body, 56)?, u32_at(body, 60)?);
+    let mut entry = Entry {
+        local: SocketAddr::new(address(family, &body[8..24]), source_port),
+        remote: SocketAddr::new(address(family, &body[24..40]), peer_port),
+        listens: state == TCP_LISTEN,
+        inode: u64::from(u32_at(body, 68)?),
+        receive_queue,
+        send_queue,
+        probing: timer == TIMER_PROBE,
+        ..Entry::default()
+    };
+    for (kind, value) in attributes(&body[MESSAGE..]) {
+        match kind {
+            ATTRIBUTE_INFO => {
+                entry.retransmissions = u32_at(value, INFO_TOTAL_RETRANS).unwrap_or(0);
+                entry.window_limited_us = u64_at(value, INFO_RWND_LIMITED_US).unwrap_or(0);
+            }
+            ATTRIBUTE_SKMEMINFO => entry.drops = u32_at(value, SKMEMINFO_DROPS),
+            _ => {}
+        }
+    }
+    if entry.listens {
+        entry.backlog = Some(send_queue);
+        entry.send_queue = 0;
+    }
+    Some(entry)
+}
+
+fn attributes(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
+    std::iter::from_fn(move || {
+        let length = usize::from(u16_at(bytes, 0)?);
+        let kind = u16_at(bytes, 2)?;
+        let value = bytes.get(4..length)?;
+        bytes = &bytes[align(length).min(bytes.len())..];
+        Some((kind, value))
+    })
+}
+
+fn align(length: usize) -> usize {
+    length.saturating_add(3) & !3
+}
+
+fn address(family: u8, bytes: &[u8]) -> IpAddr {
+    let mut octets = [0_u8; 16];
+    octets.copy_from_slice(bytes);
+    if i32::from(family) == libc::AF_INET {
+        return IpAddr::V4(Ipv4Addr::new(octets[0], octets[1], octets[2], octets[3]));
+    }
+    Ipv6Addr::from(octets).to_canonical()
+}
+
+fn port_at(bytes: &[u8], at: usize) -> u16 {
+    u16::from_be_bytes([bytes[at], bytes[at + 1]])
+}
+
+fn u16_at(bytes: &[u8], at: usize) -> Option<u16> {
+    Some(u16::from_ne_bytes(bytes.get(at..at + 2)?.try_into().ok()?))
+}
+
+fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
+    Some(u32::from_ne_bytes(bytes.get(at..at + 4)?.try_into().ok()?))
+}
+
+fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
+    Some(u64::from_ne_bytes(bytes.get(at..at + 8)?.try_into().ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{TcpListener, TcpStream};
+
+    use super::*;
+
+    #[test]
+    fn a_listener_shows_who_waits_and_how_many_may() {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+        let address = listener.local_addr().expect("bound");
+        let _waiting = TcpStream::connect(address).expect("the kernel accepts for us");
+        let entries = read().expect("INET_DIAG answers anybody");
+        let seen = entries.iter().find(|e| e.listens && e.local == address).expect("our listener");
+        assert_eq!(seen.receive_queue, 1);
+        assert_eq!(seen.backlog, Some(128));
+        assert_eq!(seen.drops, Some(0));
+    }
+
+    #[test]
+    fn answers_that_are_cut_are_no_entries() {
+        let mut entries = Vec::new();
+        assert!(parse(&[0; 40], &mut entries).is_err());
+        assert!(matches!(parse(&[1, 2, 3], &mut entries), Ok(false)));
+        assert!(entry(&[0; MESSAGE - 1]).is_none());
+        assert_eq!(attributes(&[200, 0, 2, 0, 1]).count(), 0);
+        assert!(entries.is_empty());
+    }
+}

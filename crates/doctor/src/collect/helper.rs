@@ -1,0 +1,133 @@
+//! Asking a server of the Redis kind who its clients are: read-only, and only if it is one by its name.
+//!
+//! Without it, a replica on another machine looks like any client. CLIENT LIST says by a flag which connections are
+//! replicas, and by their addresses which descriptors that are. A server that wants a password and got none is left
+//! alone: the answer is an error, and the roles stay as they were guessed.
+
+use std::collections::HashMap;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream};
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail, ensure};
+
+use super::is_inbound;
+use crate::recording::{Descriptor, Role};
+
+const SERVERS: &[&str] = &["redis-server", "valkey-server", "keydb-server", "evenkeel"];
+/// A server whose loop is blocked does not answer; the capture must not wait for it.
+const PATIENCE: Duration = Duration::from_millis(300);
+/// Of a reply: 50,000 clients at about 350 bytes each.
+const REPLY_MAX: u64 = 32 << 20;
+
+pub(crate) fn name_replicas(
+    descriptors: &mut [Descriptor],
+    name: &str,
+    password: Option<&str>,
+    notes: &mut Vec<String>,
+) {
+    if !SERVERS.iter().any(|known| name.starts_with(known)) {
+        return;
+    }
+    let listeners: Vec<SocketAddr> = descriptors
+        .iter()
+        .filter(|d| d.role == Role::Listener)
+        .filter_map(|d| Some(reachable(d.what.parse().ok()?)))
+        .collect();
+    let Some(&listener) = listeners.first() else { return };
+    match client_list(listener, password) {
+        Ok(text) => apply(descriptors, &text),
+        Err(error) => notes.push(format!("the server was asked for its clients and did not say: {error:#}")),
+    }
+}
+
+/// A listener on all addresses is reached by the loopback one.
+fn reachable(address: SocketAddr) -> SocketAddr {
+    match address.ip() {
+        IpAddr::V4(ip) if ip.is_unspecified() => SocketAddr::new(Ipv4Addr::LOCALHOST.into(), address.port()),
+        IpAddr::V6(ip) if ip.is_unspecified() => SocketAddr::new(Ipv6Addr::LOCALHOST.into(), address.port()),
+        _ => address,
+    }
+}
+
+fn client_list(address: SocketAddr, password: Option<&str>) -> Result<String> {
+    let stream = TcpStream::connect_timeout(&address, PATIENCE).context("no connection")?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_write_timeout(Some(PATIENCE))?;
+    let mut reader = BufReader::new(stream.try_clone()?);
+    let mut writer = stream;
+    if let Some(password) = password {
+        writer.write_all(&command(&["AUTH", password]))?;
+        let line = read_line(&mut reader)?;
+        ensure!(line == "+OK", "AUTH: {line}");
+    }
+    writer.write_all(&command(&["CLIENT", "LIST"]))?;
+    let line = read_line(&mut reader)?;
+    let Some(length) = line.strip_prefix('$') else { bail!("CLIENT LIST: {line}") };
+    let length: u64 = length.parse().context("CLIENT LIST: not a length")?;
+    ensure!(length <= REPLY_MAX, "CLIENT LIST: a reply of {length} bytes");
+    let mut text = Vec::new();
+    reader.take(length).read_to_end(&mut text)?;
+    Ok(String::from_utf8_lossy(&text).into_owned())
+}
+
+fn command(words: &[&str]) -> Vec<u8> {
+    let mut bytes = format!("*{}\r\n", words.len());
+    for word in words {
+        bytes.push_str(&format!("${}\r\n{word}\r\n", word.len()));
+    }
+    bytes.into_bytes()
+}
+
+fn read_line(reader: &mut impl BufRead) -> Result<String> {
+    const LINE_MAX: u64 = 4096;
+    let mut line = Vec::new();
+    reader.take(LINE_MAX).read_until(b'\n', &mut line)?;
+    Ok(String::from_utf8_lossy(&line).trim_end().to_string())
+}
+
+/// Gives each connection the role that the server's flags say: S is a replica, M the primary.
+fn apply(descriptors: &mut [Descriptor], list: &str) {
+    let roles: HashMap<&str, Role> = list
+        .lines()
+        .filter_map(|line| {
+            let field = |name: &str| line.split(' ').find_map(|word| word.strip_prefix(name));
+            let (address, flags) = (field("addr=")?, field("flags=")?);
+            let role = match flags {
+                _ if flags.contains('S') => Role::Replica,
+                _ if flags.contains('M') => Role::Primary,
+                _ => Role::Client,
+            };
+            Some((address, role))
+        })
+        .collect();
+    for descriptor in descriptors {
+        let Some(remote) = descriptor.what.rsplit(' ').next() else { continue };
+        let Some(&role) = roles.get(remote) else { continue };
+        if is_inbound(descriptor.role) || role == Role::Primary {
+            descriptor.role = role;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn flags_of_the_server_name_its_replicas() {
+        let connection = |fd, remote: &str| Descriptor {
+            fd,
+            role: Role::Client,
+            what: format!("10.0.0.1:6379 <- {remote}"),
+            peer: None,
+        };
+        let mut descriptors = vec![connection(8, "10.0.0.2:4000"), connection(9, "10.0.0.3:4000")];
+        descriptors.push(Descriptor { fd: 1, role: Role::Log, what: "/x.log".to_string(), peer: None });
+        let list =
+            "id=3 addr=10.0.0.2:4000 laddr=x fd=8 flags=S db=0\nid=4 addr=10.0.0.3:4000 flags=N\nbroken\n";
+        apply(&mut descriptors, list);
+        let roles: Vec<Role> = descriptors.iter().map(|d| d.role).collect();
+        assert_eq!(roles, [Role::Replica, Role::Client, Role::Log]);
+    }
+}

@@ -1,0 +1,312 @@
+//! The collectors inside the kernel, under a budget, and what they saw in the words of a recording.
+//!
+//! The kernel measures what the programs cost. When that is above `GOAL` of a CPU, they are taken off for so long that
+//! the mean comes down to it: a duty cycle. Counts and times are then scaled up to the whole window, and `Health::duty`
+//! says so. What /proc counts (CPU time, run queue) is exact in any case.
+
+use std::collections::{HashMap, HashSet};
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, ensure};
+use evenkeel_doctor_bpf::{self as bpf, Capture, Described, Kinds, Place, Seen};
+
+use super::procfs::{self, InCall};
+use super::{calls, descriptors, threads};
+use crate::recording::{Call, Descriptor, Frame, Recording, Role, Sample, Wait, Waker};
+
+/// Samples a second and CPU. Not a divisor of 1,000, so that work every millisecond is not always or never hit.
+const SAMPLES_A_SECOND: u64 = 199;
+/// Share of one CPU that the programs may take.
+const GOAL: f64 = 0.03;
+/// Between two decisions; shorter pieces would be mostly attaching.
+const PIECE: Duration = Duration::from_millis(250);
+/// However dear the programs are, they are on for this part of the window, or nothing is seen.
+const DUTY_MIN: f64 = 0.05;
+/// Sleep that nothing accounts for, from which it is put to the call that the thread is in now.
+const MISSING_SHARE: f64 = 0.02;
+
+pub(crate) const OUTSIDE: &str = "outside calls";
+
+pub(crate) struct Collector {
+    pid: i32,
+    capture: Capture,
+    on_since: Option<Instant>,
+    on: Duration,
+    off_until: Instant,
+    /// Where each thread was when the programs came, for calls that began before.
+    at_start: HashMap<i32, (String, Option<i32>)>,
+    at_end: HashMap<i32, (String, Option<i32>)>,
+    passed: Duration,
+}
+
+impl Collector {
+    pub(crate) fn start(pid: i32) -> Result<Collector> {
+        let numbers = |names: &[&str]| {
+            (0..calls::NUMBER_MAX as i64)
+                .filter(|&n| names.contains(&calls::name(n).as_str()))
+                .collect::<Vec<_>>()
+        };
+        let on_descriptor = calls::on_descriptor();
+        let kinds = Kinds {
+            on_descriptor: (0..calls::NUMBER_MAX).filter(|&n| on_descriptor[n]).map(|n| n as i64).collect(),
+            idle: numbers(crate::analyse::IDLE_CALLS),
+            futex: calls::FUTEX,
+            close: libc::SYS_close,
+        };
+        let at_start = places(pid);
+        let capture = Capture::start(pid, &kinds, SAMPLES_A_SECOND)?;
+        let now = Instant::now();
+        Ok(Collector {
+            pid,
+            capture,
+            on_since: Some(now),
+            on: Duration::ZERO,
+            off_until: now,
+            at_start,
+            at_end: HashMap::new(),
+            passed: Duration::ZERO,
+        })
+    }
+
+    /// Keeps the budget: takes the programs off when they have had their share, and puts them on again.
+    pub(crate) fn tick(&mut self) -> Result<()> {
+        let now = Instant::now();
+        match self.on_since {
+            Some(since) if now - since >= PIECE => {
+                let on = self.on + (now - since);
+                let share = self.capture.cost().time.as_secs_f64() / on.as_secs_f64();
+                if share > GOAL {
+                    self.capture.pause();
+                    self.on = on;
+                    self.on_since = None;
+                    self.off_until = now + off_time(now - since, share);
+                }
+            }
+            None if now >= self.off_until => {
+                self.capture.resume()?;
+                self.on_since = Some(now);
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    pub(crate) fn stop(&mut self, passed: Duration) {
+        if let Some(since) = self.on_since.take() {
+            self.on += since.elapsed();
+        }
+        self.capture.pause();
+        self.at_end = places(self.pid);
+        self.passed = passed;
+    }
+
+    pub(crate) fn fill(self, recording: &mut Recording) -> Result<()> {
+        ensure!(!self.on.is_zero(), "the programs were never on");
+        let duty = (self.on.as_secs_f64() / self.passed.as_secs_f64().max(1e-9)).min(1.0);
+        let seen = self.capture.finish();
+        let scale = Scale(1.0 / duty);
+        fill_health(recording, &seen, duty);
+        add_descriptors(recording, &seen);
+        let name = |tid: i32, place: Place, lock: bool| name_of(&self.at_start, tid, place, lock);
+        recording.calls = seen.calls.iter().map(|call| convert_call(call, scale, &name)).collect();
+        recording.samples = seen
+            .samples
+            .iter()
+            .map(|s| Sample {
+                tid: s.tid,
+                stack: s.stack,
+                count: scale.up(s.count),
+                call: in_call(s.place).map(|_| name(s.tid, s.place, false)),
+                fd: s.fd,
+            })
+            .collect();
+        recording.waits = seen
+            .waits
+            .iter()
+            .map(|w| Wait {
+                tid: w.tid,
+                stack: w.stack,
+                call: in_call(w.place).map(|_| name(w.tid, w.place, w.lock)),
+                fd: w.fd,
+                address: w.address,
+                count: scale.up(w.count),
+                blocked_ns: scale.up(w.blocked_ns),
+                longest_ns: w.longest_ns,
+            })
+            .collect();
+        recording.wakers = seen
+            .wakers
+            .iter()
+            .map(|w| Waker {
+                tid: w.tid,
+                call: in_call(w.place).map(|_| name(w.tid, w.place, false)),
+                waker_tid: w.waker_tid,
+                waker_pid: w.waker_pid,
+                waker_name: w.waker_name.clone(),
+                count: scale.up(w.count),
+                across: scale.up(w.across),
+                slept_ns: scale.up(w.slept_ns),
+            })
+            .collect();
+        recording.frames = seen.frames.into_iter().map(convert_frame).collect();
+        recording.stacks = seen.stacks;
+        add_missing_sleep(recording, &self.at_end);
+        Ok(())
+    }
+}
+
+/// How long to stay off after `on`, so that the mean share is the goal.
+fn off_time(on: Duration, share: f64) -> Duration {
+    let duty = (GOAL / share).clamp(DUTY_MIN, 1.0);
+    on.mul_f64(1.0 / duty - 1.0)
+}
+
+#[derive(Clone, Copy)]
+struct Scale(f64);
+
+impl Scale {
+    fn up(self, value: u64) -> u64 {
+        if self.0 <= 1.001 { value } else { (value as f64 * self.0) as u64 }
+    }
+}
+
+/// In which call each thread sleeps now.
+fn places(pid: i32) -> HashMap<i32, (String, Option<i32>)> {
+    let on_descriptor = calls::on_descriptor();
+    let place = |tid: i32| {
+        let text = procfs::read(procfs::task_path(pid, tid, "syscall"))?;
+        match procfs::parse_syscall(&text)? {
+            InCall::Call { number, arguments } => {
+                Some((tid, threads::place(&on_descriptor, number, arguments)))
+            }
+            InCall::Running | InCall::Elsewhere => None,
+        }
+    };
+    procfs::threads(pid).into_iter().filter_map(place).collect()
+}
+
+fn in_call(place: Place) -> Option<Place> {
+    (place != Place::Outside).then_some(place)
+}
+
+fn name_of(at_start: &HashMap<i32, (String, Option<i32>)>, tid: i32, place: Place, lock: bool) -> String {
+    match place {
+        Place::Call(calls::FUTEX) if lock => calls::FUTEX_LOCK.to_string(),
+        Place::Call(number) => calls::name(number),
+        Place::Outside => OUTSIDE.to_string(),
+        Place::BeforeStart => {
+            at_start.get(&tid).map_or_else(|| OUTSIDE.to_string(), |(name, _)| name.clone())
+        }
+    }
+}
+
+fn convert_call(call: &bpf::Call, scale: Scale, name: &dyn Fn(i32, Place, bool) -> String) -> Call {
+    let cpu_ns = call.wall_ns.saturating_sub(call.blocked_ns).saturating_sub(call.queued_ns);
+    Call {
+        tid: call.tid,
+        name: name(call.tid, call.place, call.lock),
+        fd: call.fd,
+        count: Some(scale.up(call.count)),
+        cpu_ns: scale.up(cpu_ns),
+        blocked_ns: scale.up(call.blocked_ns),
+        run_queue_ns: scale.up(call.queued_ns),
+        longest_ns: call.longest_ns,
+        bytes: scale.up(call.bytes),
+        errors: scale.up(call.errors),
+        would_block: scale.up(call.would_block),
+        sleeps_short: scale.up(call.sleeps_short),
+        sleeps: scale.up(call.sleeps),
+    }
+}
+
+fn convert_frame(frame: bpf::Frame) -> Frame {
+    Frame { name: frame.name, module: frame.module, unnamed: frame.unnamed }
+}
+
+fn fill_health(recording: &mut Recording, seen: &Seen, duty: f64) {
+    let health = &mut recording.health;
+    health.kernel_ns = seen.cost.time.as_nanos() as u64;
+    health.kernel_runs = seen.cost.runs;
+    health.events_lost = seen.lost;
+    health.stacks = seen.stacks_walked;
+    health.stacks_complete = seen.stacks_complete;
+    health.duty = duty;
+    health.notes.extend(seen.notes.iter().cloned());
+}
+
+/// Descriptors that lived too briefly for /proc: short connections.
+fn add_descriptors(recording: &mut Recording, seen: &Seen) {
+    let mut known: HashSet<i32> = recording.descriptors.iter().map(|d| d.fd).collect();
+    let listeners = recording.descriptors.iter().filter(|d| d.role == Role::Listener);
+    let ports: HashSet<String> =
+        listeners.filter_map(|d| Some(d.what.rsplit_once(':')?.1.to_string())).collect();
+    // A number may be given again and again: what it was for most of the time counts.
+    let mut calls: Vec<&bpf::Call> = seen.calls.iter().collect();
+    calls.sort_by_key(|call| std::cmp::Reverse(call.wall_ns));
+    for call in calls {
+        let (Some(fd), Some(described)) = (call.fd, &call.descriptor) else { continue };
+        if known.insert(fd) {
+            recording.descriptors.push(from_described(fd, described, &ports));
+        }
+    }
+    recording.descriptors.sort_by_key(|d| d.fd);
+}
+
+fn from_described(fd: i32, described: &Described, ports: &HashSet<String>) -> Descriptor {
+    let (role, what) = match described {
+        Described::File(name) => (descriptors::role_of_file(name), name.clone()),
+        Described::OtherSocket => (Role::UnixSocket, "a socket that was closed".to_string()),
+        Described::Tcp { listens: true, local_port, .. } => (Role::Listener, format!("port {local_port}")),
+        Described::Tcp { local_port, peer_port, peer_ip4, .. } => {
+            let inbound = ports.contains(&local_port.to_string());
+            let peer = peer_ip4.map_or_else(|| "?".to_string(), |[a, b, c, d]| format!("{a}.{b}.{c}.{d}"));
+            let arrow = if inbound { "<-" } else { "->" };
+            let role = if inbound { Role::Client } else { Role::Outbound };
+            (role, format!("port {local_port} {arrow} {peer}:{peer_port}"))
+        }
+    };
+    Descriptor { fd, role, what, peer: None }
+}
+
+/// A thread that slept all the time made no event: its sleep goes to the call that it is in.
+fn add_missing_sleep(recording: &mut Recording, at_end: &HashMap<i32, (String, Option<i32>)>) {
+    let mut blocked: HashMap<i32, u64> = HashMap::new();
+    for call in &recording.calls {
+        *blocked.entry(call.tid).or_default() += call.blocked_ns;
+    }
+    for thread in &recording.threads {
+        let accounted = thread.cpu_ns + thread.run_queue_ns + blocked.get(&thread.tid).copied().unwrap_or(0);
+        let missing = recording.window_ns.saturating_sub(accounted);
+        let Some((name, fd)) = at_end.get(&thread.tid) else { continue };
+        if (missing as f64) < MISSING_SHARE * recording.window_ns as f64 {
+            continue;
+        }
+        let same = |call: &&mut Call| call.tid == thread.tid && call.name == *name && call.fd == *fd;
+        match recording.calls.iter_mut().find(same) {
+            Some(call) => call.blocked_ns += missing,
+            None => recording.calls.push(Call {
+                tid: thread.tid,
+                name: name.clone(),
+                fd: *fd,
+                count: Some(0),
+                blocked_ns: missing,
+                longest_ns: missing,
+                ..Call::default()
+            }),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn time_off_brings_the_mean_down_to_the_goal() {
+        let on = Duration::from_millis(250);
+        let off = off_time(on, 2.0 * GOAL);
+        assert!((off.as_secs_f64() - 0.25).abs() < 1e-6, "{off:?}");
+        assert_eq!(off_time(on, GOAL / 2.0), Duration::ZERO);
+        assert!(off_time(on, 100.0) < Duration::from_secs(5), "never off for good");
+    }
+}

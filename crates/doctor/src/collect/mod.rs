@@ -1,0 +1,275 @@
+//! Collecting: the only part with rights, and the only one that touches the target's machine.
+//!
+//! What can be had decides the tier: programs inside the kernel where they load (`kernel.rs`), else /proc alone. What
+//! could not be had is noted in the recording once, with its reason. Nothing here draws conclusions.
+
+mod calls;
+mod cgroup;
+mod descriptors;
+mod diag;
+mod helper;
+mod host;
+#[cfg(feature = "bpf")]
+mod kernel;
+mod procfs;
+mod sockets;
+pub(crate) mod target;
+mod threads;
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant, SystemTime};
+
+use anyhow::{Result, bail};
+
+use crate::recording::{Descriptor, Health, Recording, Role, Tier};
+use target::Found;
+
+#[derive(Debug, Clone)]
+pub(crate) struct Options {
+    pub(crate) seconds: f64,
+    /// Use /proc alone, even if more could be had.
+    pub(crate) proc_only: bool,
+    /// Ask a Redis-like server who its replicas are.
+    pub(crate) ask: bool,
+    pub(crate) password: Option<String>,
+}
+
+/// Between two steps of the loop, so that Ctrl-C and the end of the target are noticed soon.
+const STEP_MAX: Duration = Duration::from_millis(100);
+
+/// What the progress line shows.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Progress {
+    pub(crate) passed: Duration,
+    pub(crate) length: Duration,
+    pub(crate) tier: Tier,
+}
+
+/// Looks at the target for a window and says what was seen; `stop` ends the window early.
+pub(crate) fn capture(
+    found: &Found,
+    options: &Options,
+    stop: &AtomicBool,
+    progress: &mut dyn FnMut(Progress),
+) -> Result<Recording> {
+    let pid = found.pid;
+    let target = target::describe(pid);
+    let mut notes = Vec::new();
+    let mut descriptors = descriptors::describe_all(pid, &target.name);
+    if options.ask {
+        helper::name_replicas(&mut descriptors, &target.name, options.password.as_deref(), &mut notes);
+    }
+    let mut inside = Inside::start(pid, options, &mut notes);
+    let mut window = Window::begin(pid);
+    let length = Duration::from_secs_f64(options.seconds);
+    let end = Instant::now() + length;
+    while Instant::now() < end && !stop.load(Ordering::Relaxed) {
+        if !found.is_alive() {
+            let passed = window.start.elapsed().as_secs_f64();
+            bail!(
+                "process {pid} ({}) ended after {passed:.1} s of {}: too early to say",
+                target.name,
+                options.seconds
+            );
+        }
+        inside.tick()?;
+        let left = end.saturating_duration_since(Instant::now());
+        let pause = window.step(inside.tier() == Tier::T3).min(STEP_MAX).min(left);
+        progress(Progress { passed: window.start.elapsed(), length, tier: inside.tier() });
+        std::thread::sleep(pause);
+    }
+    let passed = window.start.elapsed();
+    inside.stop(passed);
+    merge_descriptors(&mut descriptors, descriptors::describe_all(pid, &target.name));
+    let mut recording = window.end(passed);
+    recording.target = target;
+    recording.descriptors = descriptors;
+    recording.tier = inside.tier();
+    recording.health.notes.splice(0..0, notes);
+    inside.fill(&mut recording)?;
+    Ok(recording)
+}
+
+/// Descriptors that came during the window; of a number that was given again, the one from the beginning stays.
+fn merge_descriptors(descriptors: &mut Vec<Descriptor>, later: Vec<Descriptor>) {
+    let known: HashMap<i32, ()> = descriptors.iter().map(|d| (d.fd, ())).collect();
+    descriptors.extend(later.into_iter().filter(|d| !known.contains_key(&d.fd)));
+    descriptors.sort_by_key(|d| d.fd);
+}
+
+/// The collectors on /proc, over one window.
+struct Window {
+    pid: i32,
+    start: Instant,
+    taken: SystemTime,
+    own_cpu: Duration,
+    threads: threads::Watch,
+    sockets: sockets::Watch,
+    groups: cgroup::Watch,
+    host: host::Watch,
+    next_threads: Instant,
+    next_sockets: Instant,
+}
+
+impl Window {
+    fn begin(pid: i32) -> Window {
+        let host = host::Watch::begin(pid);
+        let groups = cgroup::Watch::begin(pid);
+        let threads = threads::Watch::begin(pid);
+        let now = Instant::now();
+        Window {
+            pid,
+            start: now,
+            taken: SystemTime::now(),
+            own_cpu: own_cpu(),
+            threads,
+            sockets: sockets::Watch::begin(pid),
+            groups,
+            host,
+            next_threads: now,
+            next_sockets: now,
+        }
+    }
+
+    /// Does what is due, and says how long nothing will be.
+    fn step(&mut self, sample_threads: bool) -> Duration {
+        if sample_threads && Instant::now() >= self.next_threads {
+            self.next_threads = Instant::now() + self.threads.look();
+        }
+        if Instant::now() >= self.next_sockets {
+            let owned = descriptors::owned_sockets(self.pid);
+            self.next_sockets = Instant::now() + self.sockets.look(&owned);
+        }
+        let next = if sample_threads { self.next_threads.min(self.next_sockets) } else { self.next_sockets };
+        next.saturating_duration_since(Instant::now())
+    }
+
+    fn end(self, passed: Duration) -> Recording {
+        let (threads, calls) = self.threads.end();
+        let throttling = self.groups.end();
+        let (host, counters) = self.host.end();
+        let own_cpu_ns = own_cpu().saturating_sub(self.own_cpu).as_nanos() as u64;
+        let notes = [
+            self.threads
+                .refused
+                .then(|| "where threads sleep is hidden: not the same user, and not root".to_string()),
+            self.sockets.note.clone(),
+        ];
+        let looks = self.threads.looks;
+        let (listeners, sockets) = self.sockets.end();
+        Recording {
+            made_by: format!("evenkeel-doctor {}", env!("CARGO_PKG_VERSION")),
+            taken_unix_s: self.taken.duration_since(SystemTime::UNIX_EPOCH).map_or(0, |d| d.as_secs()),
+            tier: Tier::T3,
+            window_ns: passed.as_nanos() as u64,
+            host,
+            target: crate::recording::Target::default(),
+            threads,
+            calls,
+            samples: Vec::new(),
+            waits: Vec::new(),
+            wakers: Vec::new(),
+            stacks: Vec::new(),
+            frames: Vec::new(),
+            descriptors: Vec::new(),
+            listeners,
+            sockets,
+            throttling,
+            counters,
+            health: Health {
+                notes: notes.into_iter().flatten().collect(),
+                own_cpu_ns,
+                duty: 1.0,
+                looks,
+                look_ns: passed.as_nanos() as u64 / looks.max(1),
+                ..Health::default()
+            },
+        }
+    }
+}
+
+/// User and system time of this process so far.
+fn own_cpu() -> Duration {
+    // SAFETY: zeroes are a valid `rusage`, and the call fills what it is given.
+    let usage = unsafe {
+        let mut usage: libc::rusage = std::mem::zeroed();
+        libc::getrusage(libc::RUSAGE_SELF, &raw mut usage);
+        usage
+    };
+    let time = |t: libc::timeval| Duration::new(t.tv_sec.max(0) as u64, t.tv_usec.max(0) as u32 * 1_000);
+    time(usage.ru_utime) + time(usage.ru_stime)
+}
+
+/// The collectors inside the kernel, or the reason why there are none.
+enum Inside {
+    #[cfg(feature = "bpf")]
+    Kernel(Box<kernel::Collector>),
+    Nothing,
+}
+
+impl Inside {
+    fn start(pid: i32, options: &Options, notes: &mut Vec<String>) -> Inside {
+        if options.proc_only {
+            notes.push("--proc-only: nothing inside the kernel was asked for".to_string());
+            return Inside::Nothing;
+        }
+        #[cfg(feature = "bpf")]
+        match kernel::Collector::start(pid) {
+            Ok(collector) => return Inside::Kernel(Box::new(collector)),
+            Err(error) => {
+                notes.push(format!("no programs inside the kernel: {error:#}; /proc was used instead"))
+            }
+        }
+        #[cfg(not(feature = "bpf"))]
+        {
+            let _ = pid;
+            notes.push("this evenkeel-doctor was built without eBPF; /proc was used instead".to_string());
+        }
+        Inside::Nothing
+    }
+
+    fn tier(&self) -> Tier {
+        match self {
+            #[cfg(feature = "bpf")]
+            Inside::Kernel(_) => Tier::T0,
+            Inside::Nothing => Tier::T3,
+        }
+    }
+
+    /// Keeps the budget.
+    fn tick(&mut self) -> Result<()> {
+        match self {
+            #[cfg(feature = "bpf")]
+            Inside::Kernel(collector) => collector.tick(),
+            Inside::Nothing => Ok(()),
+        }
+    }
+
+    /// Takes the programs off, at once: what they have counted can be read later.
+    fn stop(&mut self, passed: Duration) {
+        match self {
+            #[cfg(feature = "bpf")]
+            Inside::Kernel(collector) => collector.stop(passed),
+            Inside::Nothing => {
+                let _ = passed;
+            }
+        }
+    }
+
+    fn fill(self, recording: &mut Recording) -> Result<()> {
+        match self {
+            #[cfg(feature = "bpf")]
+            Inside::Kernel(collector) => collector.fill(recording),
+            Inside::Nothing => {
+                let _ = recording;
+                Ok(())
+            }
+        }
+    }
+}
+
+/// Whether a role was found by asking; used by the helper.
+fn is_inbound(role: Role) -> bool {
+    matches!(role, Role::Client | Role::Replica)
+}

@@ -1,0 +1,242 @@
+//! TCP sockets of the target: its listeners' queues, and connections that wait for their peer, looked at twice a second.
+//!
+//! No BPF is needed for that: the kernel keeps the length of each queue and counts drops per listener. A look costs in
+//! proportion to all sockets of the machine, so looks come less often where they take long.
+
+use std::collections::HashMap;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::time::{Duration, Instant};
+
+use super::{diag, procfs};
+use crate::recording::{Listener, Socket, UNSENT_MUCH};
+
+const LOOK: Duration = Duration::from_millis(500);
+const LOOK_SHARE: u32 = 100;
+/// Connections that a recording keeps: those with the most in their queues.
+const SOCKETS_KEPT: usize = 100;
+
+#[derive(Debug, Clone)]
+pub(crate) struct Entry {
+    pub(crate) local: SocketAddr,
+    pub(crate) remote: SocketAddr,
+    pub(crate) listens: bool,
+    pub(crate) inode: u64,
+    /// Of a listener: connections that wait to be accepted. Of a connection: bytes not read yet.
+    pub(crate) receive_queue: u32,
+    pub(crate) send_queue: u32,
+    pub(crate) backlog: Option<u32>,
+    pub(crate) drops: Option<u32>,
+    pub(crate) retransmissions: u32,
+    pub(crate) window_limited_us: u64,
+    /// The peer's window is closed, and we ask it again and again.
+    pub(crate) probing: bool,
+}
+
+impl Default for Entry {
+    fn default() -> Entry {
+        let nowhere = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
+        Entry {
+            local: nowhere,
+            remote: nowhere,
+            listens: false,
+            inode: 0,
+            receive_queue: 0,
+            send_queue: 0,
+            backlog: None,
+            drops: None,
+            retransmissions: 0,
+            window_limited_us: 0,
+            probing: false,
+        }
+    }
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Table {
+    pub(crate) entries: Vec<Entry>,
+    /// Why limits and drops of listeners are not known.
+    pub(crate) note: Option<String>,
+}
+
+/// The TCP sockets of the network that `pid` is in.
+pub(crate) fn read_table(pid: i32) -> Table {
+    let namespace = |pid: i32| std::fs::read_link(procfs::path(pid, "ns/net")).ok();
+    let own = std::process::id().cast_signed();
+    // What may not be read is taken for the same: most processes are in the one there is.
+    let elsewhere = namespace(pid).zip(namespace(own)).is_some_and(|(its, ours)| its != ours);
+    let note = if elsewhere {
+        "its network is another namespace: limits and drops of accept queues are unknown".to_string()
+    } else {
+        match diag::read() {
+            Ok(entries) => return Table { entries, note: None },
+            Err(error) => format!("INET_DIAG: {error}: limits and drops of accept queues are unknown"),
+        }
+    };
+    let text = |file| procfs::read(procfs::path(pid, file)).unwrap_or_default();
+    let entries = [text("net/tcp"), text("net/tcp6")].iter().flat_map(|t| parse_tcp(t)).collect();
+    Table { entries, note: Some(note) }
+}
+
+/// Lines of /proc/net/tcp and tcp6.
+fn parse_tcp(text: &str) -> Vec<Entry> {
+    text.lines().skip(1).filter_map(parse_tcp_line).collect()
+}
+
+fn parse_tcp_line(line: &str) -> Option<Entry> {
+    const LISTEN: &str = "0A";
+    const PROBE_TIMER: &str = "04";
+    let fields: Vec<&str> = line.split_ascii_whitespace().collect();
+    let (send, receive) = fields.get(4)?.split_once(':')?;
+    let timer = fields.get(5)?.split(':').next()?;
+    let retransmissions = u32::from_str_radix(fields.get(6)?, 16).ok()?;
+    Some(Entry {
+        local: parse_address(fields.get(1)?)?,
+        remote: parse_address(fields.get(2)?)?,
+        listens: *fields.get(3)? == LISTEN,
+        inode: fields.get(9)?.parse().ok()?,
+        receive_queue: u32::from_str_radix(receive, 16).ok()?,
+        send_queue: u32::from_str_radix(send, 16).ok()?,
+        retransmissions,
+        probing: timer == PROBE_TIMER,
+        ..Entry::default()
+    })
+}
+
+/// "0100007F:1F90": words of the machine's byte order.
+fn parse_address(text: &str) -> Option<SocketAddr> {
+    let (host, port) = text.split_once(':')?;
+    let port = u16::from_str_radix(port, 16).ok()?;
+    let word = |at: usize| u32::from_str_radix(host.get(at * 8..at * 8 + 8)?, 16).ok().map(u32::to_ne_bytes);
+    if host.len() == 8 {
+        return Some(SocketAddr::new(IpAddr::V4(Ipv4Addr::from(word(0)?)), port));
+    }
+    let mut octets = [0_u8; 16];
+    for part in 0..4 {
+        octets[part * 4..part * 4 + 4].copy_from_slice(&word(part)?);
+    }
+    Some(SocketAddr::new(Ipv6Addr::from(octets).to_canonical(), port))
+}
+
+#[derive(Debug)]
+struct Followed {
+    socket: Socket,
+    retransmissions_before: u32,
+}
+
+/// What the looks of a window found.
+#[derive(Debug)]
+pub(crate) struct Watch {
+    pid: i32,
+    listeners: HashMap<u64, (Listener, u32)>,
+    connections: HashMap<u64, Followed>,
+    pub(crate) note: Option<String>,
+}
+
+impl Watch {
+    pub(crate) fn begin(pid: i32) -> Watch {
+        Watch { pid, listeners: HashMap::new(), connections: HashMap::new(), note: None }
+    }
+
+    /// Looks once; `owned` are the inodes of the target's sockets with their descriptors. Says how long to wait.
+    pub(crate) fn look(&mut self, owned: &HashMap<u64, i32>) -> Duration {
+        let start = Instant::now();
+        let table = read_table(self.pid);
+        self.note = table.note;
+        for entry in &table.entries {
+            let Some(&fd) = owned.get(&entry.inode) else { continue };
+            if entry.listens { self.see_listener(entry) } else { self.see_connection(entry, fd) }
+        }
+        LOOK.max(start.elapsed() * LOOK_SHARE)
+    }
+
+    fn see_listener(&mut self, entry: &Entry) {
+        let drops = entry.drops.unwrap_or(0);
+        let (listener, before) = self.listeners.entry(entry.inode).or_insert_with(|| {
+            (
+                Listener { address: entry.local.to_string(), backlog: entry.backlog, ..Listener::default() },
+                drops,
+            )
+        });
+        listener.seen += 1;
+        listener.seen_waiting += u64::from(entry.receive_queue > 0);
+        listener.waiting_max = listener.waiting_max.max(entry.receive_queue);
+        listener.drops = u64::from(drops.wrapping_sub(*before));
+    }
+
+    fn see_connection(&mut self, entry: &Entry, fd: i32) {
+        let followed = self.connections.entry(entry.inode).or_insert_with(|| Followed {
+            socket: Socket {
+                local: entry.local.to_string(),
+                remote: entry.remote.to_string(),
+                fd: Some(fd),
+                ..Socket::default()
+            },
+            retransmissions_before: entry.retransmissions,
+        });
+        let socket = &mut followed.socket;
+        socket.seen += 1;
+        socket.unsent_max = socket.unsent_max.max(u64::from(entry.send_queue));
+        socket.seen_unsent += u64::from(u64::from(entry.send_queue) > UNSENT_MUCH);
+        socket.unread_max = socket.unread_max.max(u64::from(entry.receive_queue));
+        socket.seen_unread += u64::from(entry.receive_queue > 0);
+        socket.seen_probing += u64::from(entry.probing);
+        socket.retransmissions =
+            u64::from(entry.retransmissions.saturating_sub(followed.retransmissions_before));
+    }
+
+    pub(crate) fn end(self) -> (Vec<Listener>, Vec<Socket>) {
+        let mut listeners: Vec<Listener> =
+            self.listeners.into_values().map(|(listener, _)| listener).collect();
+        listeners.sort_by(|a, b| a.address.cmp(&b.address));
+        let mut sockets: Vec<Socket> =
+            self.connections.into_values().map(|followed| followed.socket).collect();
+        sockets.sort_by_key(|s| (std::cmp::Reverse((s.seen_unsent, s.retransmissions, s.unsent_max)), s.fd));
+        sockets.truncate(SOCKETS_KEPT);
+        (listeners, sockets)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TEXT: &str = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode
+   0: 0100007F:18EB 00000000:0000 0A 00000000:00000003 00:00000000 00000000     0        0 1201 1 0 100 0 0 10 0
+   1: 0100007F:18EB 0200007F:E480 01 00010000:00000010 04:00000014 00000002     0        0 1202 3 0 20 4 0 10 0
+   2: cut
+";
+
+    #[test]
+    fn lines_of_proc_net_tcp_are_read() {
+        let entries = parse_tcp(TEXT);
+        assert_eq!(entries.len(), 2);
+        assert_eq!((entries[0].local.to_string().as_str(), entries[0].listens), ("127.0.0.1:6379", true));
+        assert_eq!((entries[0].receive_queue, entries[0].inode), (3, 1201));
+        assert_eq!(entries[1].remote.to_string(), "127.0.0.2:58496");
+        assert_eq!((entries[1].send_queue, entries[1].receive_queue, entries[1].probing), (65_536, 16, true));
+    }
+
+    #[test]
+    fn an_ipv4_address_in_ipv6_is_shown_as_what_it_is() {
+        let entry = parse_address("0000000000000000FFFF00000100007F:0050").expect("an address");
+        assert_eq!(entry.to_string(), "127.0.0.1:80");
+        assert_eq!(
+            parse_address("00000000000000000000000001000000:0050").expect("::1").to_string(),
+            "[::1]:80"
+        );
+        assert!(parse_address("00:0050").is_none() && parse_address("é00000é:0050").is_none());
+    }
+
+    #[test]
+    fn drops_are_counted_from_the_first_look() {
+        let mut watch = Watch::begin(0);
+        let mut entry =
+            Entry { listens: true, inode: 7, drops: Some(10), backlog: Some(5), ..Entry::default() };
+        watch.see_listener(&entry);
+        entry.drops = Some(14);
+        entry.receive_queue = 6;
+        watch.see_listener(&entry);
+        let (listeners, _) = watch.end();
+        assert_eq!((listeners[0].drops, listeners[0].waiting_max, listeners[0].seen_waiting), (4, 6, 1));
+    }
+}

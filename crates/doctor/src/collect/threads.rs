@@ -1,0 +1,164 @@
+//! Threads by /proc: exact counters at both ends of the window, and states a hundred times a second between.
+//!
+//! The counters (`schedstat`, `status`) are the kernel's own and exact. Where a thread sleeps is sampled: `syscall` says
+//! which call it is in and with which arguments, so also without rights in the kernel blocked time has a descriptor.
+//! A look costs a few microseconds a thread, so the time between looks grows with what a look took: at most 2% of a CPU.
+
+use std::collections::{BTreeMap, HashMap};
+use std::time::{Duration, Instant};
+
+use super::calls::{self, FUTEX, FUTEX_LOCK};
+use super::procfs::{self, InCall};
+use crate::recording::{Call, Thread};
+
+/// Time between looks if they are cheap.
+const LOOK: Duration = Duration::from_millis(10);
+/// A look may take this part of the time until the next.
+const LOOK_SHARE: u32 = 50;
+/// Threads that one look visits: of more, each look takes the next ones.
+const THREADS_MAX: usize = 512;
+
+/// The counters of a thread since it began.
+fn counters(pid: i32, tid: i32) -> Option<Thread> {
+    let read = |rest| procfs::read(procfs::task_path(pid, tid, rest));
+    let stat = procfs::parse_stat(&read("stat")?)?;
+    // Kernels without CONFIG_SCHED_INFO have no schedstat: CPU time is good to a tick then, and run queues are unseen.
+    let schedstat = read("schedstat").and_then(|text| procfs::parse_schedstat(&text));
+    let (cpu_ns, run_queue_ns, _) = schedstat.unwrap_or((stat.user_ns + stat.system_ns, 0, 0));
+    let status = read("status").unwrap_or_default();
+    let field = |name| procfs::status_field(&status, name).and_then(|text| text.parse().ok()).unwrap_or(0);
+    Some(Thread {
+        tid,
+        name: stat.name,
+        cpu_ns,
+        system_ns: stat.system_ns,
+        run_queue_ns,
+        switches_voluntary: field("voluntary_ctxt_switches"),
+        switches_involuntary: field("nonvoluntary_ctxt_switches"),
+        faults_minor: stat.faults_minor,
+        faults_major: stat.faults_major,
+        ..Thread::default()
+    })
+}
+
+/// What was seen of a thread's sleeps.
+#[derive(Debug, Default)]
+struct Seen {
+    looks: u64,
+    uninterruptible: u64,
+    asleep_ns: BTreeMap<(String, Option<i32>), u64>,
+}
+
+#[derive(Debug)]
+pub(crate) struct Watch {
+    pid: i32,
+    begin: HashMap<i32, Thread>,
+    seen: HashMap<i32, Seen>,
+    on_descriptor: [bool; calls::NUMBER_MAX],
+    last_look: Instant,
+    next_thread: usize,
+    pub(crate) looks: u64,
+    /// `syscall` could not be read: sleeps have no name.
+    pub(crate) refused: bool,
+}
+
+impl Watch {
+    pub(crate) fn begin(pid: i32) -> Watch {
+        let tids = procfs::threads(pid);
+        Watch {
+            pid,
+            begin: tids.into_iter().filter_map(|tid| Some((tid, counters(pid, tid)?))).collect(),
+            seen: HashMap::new(),
+            on_descriptor: calls::on_descriptor(),
+            last_look: Instant::now(),
+            next_thread: 0,
+            looks: 0,
+            refused: false,
+        }
+    }
+
+    /// Looks at the threads' states, and says how long to wait until the next look.
+    pub(crate) fn look(&mut self) -> Duration {
+        let start = Instant::now();
+        let tids = procfs::threads(self.pid);
+        let rounds = tids.len().div_ceil(THREADS_MAX).max(1);
+        // Each thread stands for the time since the last look, times the looks that pass until it comes again.
+        let passed = start.duration_since(self.last_look).as_nanos() as u64 * rounds as u64;
+        self.last_look = start;
+        self.looks += 1;
+        let count = tids.len().min(THREADS_MAX);
+        for index in 0..count {
+            self.look_at(tids[(self.next_thread + index) % tids.len()], passed);
+        }
+        self.next_thread = if tids.is_empty() { 0 } else { (self.next_thread + count) % tids.len() };
+        LOOK.max(start.elapsed() * LOOK_SHARE)
+    }
+
+    fn look_at(&mut self, tid: i32, passed: u64) {
+        let Some(stat) = procfs::read(procfs::task_path(self.pid, tid, "stat")) else { return };
+        let Some(stat) = procfs::parse_stat(&stat) else { return };
+        let seen = self.seen.entry(tid).or_default();
+        seen.looks += 1;
+        seen.uninterruptible += u64::from(stat.state == 'D');
+        if stat.state == 'R' {
+            return;
+        }
+        let text = procfs::read(procfs::task_path(self.pid, tid, "syscall"));
+        self.refused |= text.is_none();
+        let place = match text.and_then(|text| procfs::parse_syscall(&text)) {
+            Some(InCall::Running) => return, // woke up between both reads
+            Some(InCall::Elsewhere) => ("page fault".to_string(), None),
+            Some(InCall::Call { number, arguments }) => place(&self.on_descriptor, number, arguments),
+            None => ("asleep".to_string(), None),
+        };
+        *seen.asleep_ns.entry(place).or_default() += passed;
+    }
+
+    /// The threads over the window, the ended ones left out, and what was sampled of their sleeps.
+    pub(crate) fn end(&self) -> (Vec<Thread>, Vec<Call>) {
+        let mut threads = Vec::new();
+        let mut calls = Vec::new();
+        for tid in procfs::threads(self.pid) {
+            let Some(end) = counters(self.pid, tid) else { continue };
+            let begin = self.begin.get(&tid).cloned().unwrap_or_default();
+            let mut thread = difference(&begin, end);
+            if let Some(seen) = self.seen.get(&tid) {
+                thread.seen = seen.looks;
+                thread.seen_uninterruptible = seen.uninterruptible;
+                calls.extend(seen.asleep_ns.iter().map(|(place, &ns)| sampled(tid, place, ns)));
+            }
+            threads.push(thread);
+        }
+        (threads, calls)
+    }
+}
+
+/// The name of a call, and the descriptor it is on.
+pub(crate) fn place(
+    on_descriptor: &[bool; calls::NUMBER_MAX],
+    number: i64,
+    arguments: [u64; 6],
+) -> (String, Option<i32>) {
+    if number == FUTEX && calls::is_lock_wait(arguments[1], arguments[2]) {
+        return (FUTEX_LOCK.to_string(), None);
+    }
+    let has_fd = usize::try_from(number).is_ok_and(|index| on_descriptor.get(index) == Some(&true));
+    (calls::name(number), has_fd.then_some(arguments[0] as i32))
+}
+
+fn sampled(tid: i32, place: &(String, Option<i32>), blocked_ns: u64) -> Call {
+    Call { tid, name: place.0.clone(), fd: place.1, blocked_ns, ..Call::default() }
+}
+
+fn difference(begin: &Thread, end: Thread) -> Thread {
+    Thread {
+        cpu_ns: end.cpu_ns.saturating_sub(begin.cpu_ns),
+        system_ns: end.system_ns.saturating_sub(begin.system_ns),
+        run_queue_ns: end.run_queue_ns.saturating_sub(begin.run_queue_ns),
+        switches_voluntary: end.switches_voluntary.saturating_sub(begin.switches_voluntary),
+        switches_involuntary: end.switches_involuntary.saturating_sub(begin.switches_involuntary),
+        faults_minor: end.faults_minor.saturating_sub(begin.faults_minor),
+        faults_major: end.faults_major.saturating_sub(begin.faults_major),
+        ..end
+    }
+}

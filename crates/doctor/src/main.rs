@@ -1,0 +1,240 @@
+//! `evenkeel-doctor`: one command that says what holds a server process back.
+//!
+//! ```text
+//! collect     the only part with rights         collect/, and the crate doctor-bpf for what runs in the kernel
+//! recording   what was seen, as a file           recording/
+//! analyse     pure functions of a recording      analyse/
+//! report      for people and for scripts         report/
+//! ```
+//!
+//! Each knows only the data of the one before it.
+
+mod analyse;
+mod collect;
+#[cfg(test)]
+mod golden;
+mod recording;
+mod report;
+
+use std::io::{IsTerminal, Write};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use anyhow::{Context, Result, ensure};
+use clap::{Args, Parser, Subcommand};
+
+use collect::target::{self, Which};
+use collect::{Options, Progress};
+use recording::Recording;
+
+#[derive(Parser)]
+#[command(name = "evenkeel-doctor", version, about = "Says what holds a server process back, with evidence")]
+struct Cli {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Subcommand)]
+enum Verb {
+    /// Look at a process and say what holds it back
+    Diagnose {
+        #[command(flatten)]
+        look: Look,
+        #[command(flatten)]
+        output: Output,
+        /// Keep the recording, for `explain` and for others
+        #[arg(long, value_name = "FILE")]
+        record: Option<PathBuf>,
+    },
+    /// Look at a process and write what was seen to a file
+    Record {
+        #[command(flatten)]
+        look: Look,
+        #[arg(long, short, value_name = "FILE")]
+        output: PathBuf,
+    },
+    /// Diagnose a recording: without rights, on any machine
+    Explain {
+        file: PathBuf,
+        #[command(flatten)]
+        output: Output,
+    },
+    /// What changed from one recording to another
+    Diff {
+        before: PathBuf,
+        after: PathBuf,
+        /// For scripts
+        #[arg(long)]
+        json: bool,
+    },
+    /// Threads of a process or recording: where their time goes
+    Threads(Question),
+    /// System calls by thread and descriptor, with the descriptor's role
+    Syscalls(Question),
+    /// Accept queues, and connections with full queues
+    Sockets(Question),
+    /// Who wakes whom
+    Wakeups(Question),
+    /// CPU samples as folded stacks, for tools that draw flame graphs
+    Cpu(Question),
+}
+
+#[derive(Args)]
+struct Look {
+    #[command(flatten)]
+    which: Which,
+    /// Length of the window
+    #[arg(long, default_value_t = 10.0)]
+    seconds: f64,
+    /// Use /proc alone
+    #[arg(long)]
+    proc_only: bool,
+    /// Do not ask a Redis-like server who its replicas are
+    #[arg(long)]
+    no_ask: bool,
+    /// Password for that question; else $REDISCLI_AUTH
+    #[arg(long)]
+    auth: Option<String>,
+}
+
+#[derive(Args)]
+struct Output {
+    /// For scripts
+    #[arg(long)]
+    json: bool,
+    /// Also as one page: findings, flame graphs, tables
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
+}
+
+#[derive(Args)]
+struct Question {
+    #[command(flatten)]
+    which: MaybeWhich,
+    /// A recording, instead of a process
+    #[arg(long, value_name = "FILE")]
+    from: Option<PathBuf>,
+    #[arg(long, default_value_t = 5.0)]
+    seconds: f64,
+    /// Use /proc alone
+    #[arg(long)]
+    proc_only: bool,
+}
+
+#[derive(Args)]
+struct MaybeWhich {
+    #[arg(long)]
+    pid: Option<i32>,
+    #[arg(long)]
+    port: Option<u16>,
+    #[arg(long)]
+    name: Option<String>,
+}
+
+fn main() -> ExitCode {
+    match run(Cli::parse().verb) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("evenkeel-doctor: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(verb: Verb) -> Result<()> {
+    match verb {
+        Verb::Diagnose { look, output, record } => {
+            let recording = capture(look)?;
+            if let Some(path) = record {
+                recording::save(&recording, &path)?;
+            }
+            explain(&recording, &output)
+        }
+        Verb::Record { look, output } => {
+            let recording = capture(look)?;
+            recording::save(&recording, &output)
+        }
+        Verb::Explain { file, output } => explain(&recording::load(&file)?, &output),
+        Verb::Diff { before, after, json } => {
+            let comparison = analyse::compare(&recording::load(&before)?, &recording::load(&after)?);
+            let text = if json {
+                serde_json::to_string_pretty(&comparison)? + "\n"
+            } else {
+                report::comparison(&comparison)
+            };
+            print(&text)
+        }
+        Verb::Threads(question) => answer(question, report::tables::threads),
+        Verb::Syscalls(question) => answer(question, report::tables::calls),
+        Verb::Sockets(question) => answer(question, report::tables::sockets),
+        Verb::Wakeups(question) => answer(question, report::tables::wakers),
+        Verb::Cpu(question) => answer(question, report::tables::folded),
+    }
+}
+
+fn explain(recording: &Recording, output: &Output) -> Result<()> {
+    let diagnosis = analyse::diagnose(recording);
+    if let Some(path) = &output.html {
+        let page = report::html(recording, &diagnosis)?;
+        std::fs::write(path, page).with_context(|| format!("cannot write the page {}", path.display()))?;
+    }
+    let text = if output.json {
+        report::json(recording, &diagnosis)? + "\n"
+    } else {
+        report::terminal(recording, &diagnosis)
+    };
+    print(&text)
+}
+
+fn answer(question: Question, table: fn(&Recording) -> String) -> Result<()> {
+    let Question { which: MaybeWhich { pid, port, name }, from, seconds, proc_only } = question;
+    let recording = match from {
+        Some(file) => recording::load(&file)?,
+        None => {
+            ensure!(
+                pid.is_some() || port.is_some() || name.is_some(),
+                "say which: --pid, --port, --name or --from"
+            );
+            let which = Which { pid, port, name, command: Vec::new() };
+            capture(Look { which, seconds, proc_only, no_ask: false, auth: None })?
+        }
+    };
+    print(&table(&recording))
+}
+
+/// A reader that has seen enough, as `head` has, is no error.
+fn print(text: &str) -> Result<()> {
+    match std::io::stdout().lock().write_all(text.as_bytes()) {
+        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => Err(error).context("cannot write"),
+        _ => Ok(()),
+    }
+}
+
+fn capture(look: Look) -> Result<Recording> {
+    const SECONDS_MAX: f64 = 3_600.0;
+    ensure!(
+        look.seconds > 0.0 && look.seconds <= SECONDS_MAX,
+        "--seconds is to be more than 0 and at most {SECONDS_MAX}"
+    );
+    let found = target::find(&look.which)?;
+    let password = look.auth.or_else(|| std::env::var("REDISCLI_AUTH").ok());
+    let options = Options { seconds: look.seconds, proc_only: look.proc_only, ask: !look.no_ask, password };
+    let stop = Arc::new(AtomicBool::new(false));
+    for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
+        signal_hook::flag::register(signal, Arc::clone(&stop)).context("cannot listen for Ctrl-C")?;
+    }
+    let shows = std::io::stderr().is_terminal();
+    let mut show = |progress: Progress| {
+        if shows {
+            let (passed, length) = (progress.passed.as_secs_f64(), progress.length.as_secs_f64());
+            eprint!("\r{}: {passed:.1} of {length:.0} s  ", progress.tier.describe());
+        }
+    };
+    let recording = collect::capture(&found, &options, &stop, &mut show);
+    if shows {
+        eprintln!();
+    }
+    recording
+}

@@ -1,0 +1,157 @@
+//! A recording on disk: one line that says what follows, then JSON.
+//!
+//! ```text
+//! evenkeel-doctor recording 1 18342 9f3c...e1\n      version, bytes that follow, their CRC64
+//! {"made_by":"evenkeel-doctor 0.1.0", ...}
+//! ```
+//!
+//! `head -1` tells a person what the file is, the length tells a cut file from a whole one, and the checksum tells a
+//! damaged one. JSON, because recordings are small (stacks are stored once), are attached to bug reports, and are read
+//! by scripts. A field may be added within a version; a change of meaning is a new version.
+
+use std::fs;
+use std::io::Write;
+use std::path::Path;
+
+use anyhow::{Context, Result, bail, ensure};
+use crc_fast::{CrcAlgorithm, checksum};
+
+use super::Recording;
+
+const MAGIC: &str = "evenkeel-doctor recording";
+const VERSION: u32 = 1;
+/// Larger than the recording of 10,000 threads with 100,000 stacks; a bound on what a file can make us read.
+const BYTES_MAX: u64 = 1 << 30;
+/// Magic, two numbers of at most 10 digits, 16 hexadecimal digits, and blanks.
+const HEADER_MAX: usize = 80;
+
+/// Writes beside `path` and renames, so that an interrupted run leaves no half file under that name.
+pub(crate) fn save(recording: &Recording, path: &Path) -> Result<()> {
+    let bytes = encode(recording)?;
+    let beside = path.with_extension("part");
+    let write = || -> std::io::Result<()> {
+        let mut file = fs::File::create(&beside)?;
+        file.write_all(&bytes)?;
+        file.sync_all()?;
+        fs::rename(&beside, path)
+    };
+    write().with_context(|| format!("cannot write the recording {}", path.display()))
+}
+
+pub(crate) fn load(path: &Path) -> Result<Recording> {
+    let shown = path.display();
+    let length = fs::metadata(path).with_context(|| format!("cannot read {shown}"))?.len();
+    ensure!(length <= BYTES_MAX, "{shown} has {length} bytes; no recording is larger than {BYTES_MAX}");
+    let bytes = fs::read(path).with_context(|| format!("cannot read {shown}"))?;
+    decode(&bytes).with_context(|| format!("cannot use {shown}"))
+}
+
+fn encode(recording: &Recording) -> Result<Vec<u8>> {
+    let body = serde_json::to_vec(recording).context("the recording cannot be written as JSON")?;
+    let mut bytes = format!("{MAGIC} {VERSION} {} {:016x}\n", body.len(), sum(&body)).into_bytes();
+    bytes.extend_from_slice(&body);
+    Ok(bytes)
+}
+
+fn decode(bytes: &[u8]) -> Result<Recording> {
+    let end = bytes.iter().take(HEADER_MAX).position(|&byte| byte == b'\n');
+    let header = end.and_then(|end| std::str::from_utf8(&bytes[..end]).ok());
+    let Some((end, fields)) = end.zip(header.and_then(|line| line.strip_prefix(MAGIC))) else {
+        bail!("it is not a recording of evenkeel-doctor");
+    };
+    let fields: Vec<&str> = fields.split_whitespace().collect();
+    let version = fields.first().and_then(|field| field.parse::<u32>().ok());
+    let version = version.filter(|&version| version > 0).context("its first line is damaged")?;
+    ensure!(
+        version <= VERSION,
+        "it is of version {version}, and this evenkeel-doctor reads up to {VERSION}: use a newer one"
+    );
+    let [_, length, expected] = fields[..] else { bail!("its first line is damaged") };
+    let length: usize = length.parse().context("its first line is damaged")?;
+    let expected = u64::from_str_radix(expected, 16).context("its first line is damaged")?;
+    let body = &bytes[end + 1..];
+    ensure!(body.len() >= length, "it is cut: {} of {length} bytes are there", body.len());
+    ensure!(body.len() == length, "{} bytes follow its end", body.len() - length);
+    ensure!(sum(body) == expected, "its checksum is wrong: the file is damaged");
+    let recording = serde_json::from_slice(body).context("its content does not fit its version")?;
+    check(&recording)?;
+    Ok(recording)
+}
+
+/// Analyses index `stacks` and `frames` by what is in the file, and divide by the window.
+fn check(recording: &Recording) -> Result<()> {
+    let stacks = recording.stacks.len() as u64;
+    let frames = recording.frames.len() as u64;
+    let stack_refs = recording.samples.iter().map(|s| s.stack).chain(recording.waits.iter().map(|w| w.stack));
+    ensure!(
+        stack_refs.clone().all(|index| u64::from(index) < stacks),
+        "it refers to a stack that is not there"
+    );
+    let mut frame_refs = recording.stacks.iter().flatten();
+    ensure!(frame_refs.all(|&index| u64::from(index) < frames), "it refers to a frame that is not there");
+    ensure!(recording.window_ns > 0, "its window has no length");
+    Ok(())
+}
+
+fn sum(body: &[u8]) -> u64 {
+    checksum(CrcAlgorithm::Crc64Redis, body)
+}
+
+#[cfg(test)]
+mod tests {
+    use evenkeel_testkit::random::{Random, fresh_seed};
+
+    use super::*;
+    use crate::golden;
+
+    fn refusal(bytes: &[u8]) -> String {
+        format!("{:#}", decode(bytes).expect_err("a damaged recording is refused"))
+    }
+
+    #[test]
+    fn what_is_written_is_read_again() {
+        let recording = golden::busy();
+        let again = decode(&encode(&recording).expect("encodes")).expect("decodes");
+        assert_eq!(again.calls, recording.calls);
+        assert_eq!(again.target.name, recording.target.name);
+    }
+
+    #[test]
+    fn files_that_are_not_whole_are_refused_with_a_sentence() {
+        let whole = encode(&golden::busy()).expect("encodes");
+        assert_eq!(refusal(b""), "it is not a recording of evenkeel-doctor");
+        assert_eq!(refusal(b"\x7fELF\x02\x01\x01\n"), "it is not a recording of evenkeel-doctor");
+        assert!(refusal(&whole[..whole.len() - 1]).starts_with("it is cut: "));
+        assert_eq!(refusal(&[&whole[..], b"x"].concat()), "1 bytes follow its end");
+        let newer = String::from_utf8(whole).expect("text").replacen(" 1 ", " 2 ", 1);
+        assert!(
+            refusal(newer.as_bytes()).starts_with("it is of version 2, and this"),
+            "{}",
+            refusal(newer.as_bytes())
+        );
+    }
+
+    #[test]
+    fn a_reference_to_nothing_is_refused() {
+        let mut recording = golden::busy();
+        recording.stacks[0].push(9_999);
+        assert_eq!(refusal(&encode(&recording).expect("encodes")), "it refers to a frame that is not there");
+    }
+
+    #[test]
+    fn no_change_of_a_byte_goes_unnoticed_and_none_panics() {
+        let seed = fresh_seed();
+        println!("EVENKEEL_SEED={seed}");
+        let mut random = Random::new(seed);
+        let whole = encode(&golden::busy()).expect("encodes");
+        for _ in 0..2_000 {
+            let mut bytes = whole.clone();
+            let at = random.below(bytes.len());
+            let flip = 1 << random.below(8);
+            bytes[at] ^= flip;
+            // The case of a hexadecimal digit, and a blank for another one, say the same.
+            let harmless = bytes[..at.min(HEADER_MAX)].len() < HEADER_MAX && flip == 0x20;
+            assert!(decode(&bytes).is_err() || harmless, "byte {at} xor {flip:#x} went unnoticed");
+        }
+    }
+}

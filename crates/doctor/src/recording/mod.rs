@@ -1,0 +1,323 @@
+//! A recording: everything that was seen of a process in one window, and nothing that was concluded from it.
+//!
+//! Collectors are the only code with rights; analyses are pure functions of a recording. So a recording can be taken in
+//! production and explained elsewhere, and each rule is tested on recordings that are kept.
+//!
+//! Names of functions are in it already: addresses mean something only while the process runs, on its machine.
+//! Times are nanoseconds, and those of threads, calls and waits add up to what the window had, not to a rate.
+
+mod file;
+
+pub(crate) use file::{load, save};
+
+use serde::{Deserialize, Serialize};
+
+/// How much the collectors could see. A finding says from which it comes, so that it is never weaker in silence.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub(crate) enum Tier {
+    /// Programs inside the kernel: every switch and system call, complete stacks.
+    T0,
+    /// /proc alone: threads' states a hundred times a second, counters, sockets.
+    T3,
+}
+
+impl Tier {
+    pub(crate) fn describe(self) -> &'static str {
+        match self {
+            Tier::T0 => "T0: eBPF, every switch and system call, complete stacks",
+            Tier::T3 => "T3: /proc only, states sampled",
+        }
+    }
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct Recording {
+    pub(crate) made_by: String,
+    pub(crate) taken_unix_s: u64,
+    pub(crate) tier: Tier,
+    /// Length of the window.
+    pub(crate) window_ns: u64,
+    pub(crate) host: Host,
+    pub(crate) target: Target,
+    pub(crate) threads: Vec<Thread>,
+    pub(crate) calls: Vec<Call>,
+    pub(crate) samples: Vec<Sample>,
+    pub(crate) waits: Vec<Wait>,
+    pub(crate) wakers: Vec<Waker>,
+    /// Frames by index into `frames`, the innermost first.
+    pub(crate) stacks: Vec<Vec<u32>>,
+    pub(crate) frames: Vec<Frame>,
+    pub(crate) descriptors: Vec<Descriptor>,
+    pub(crate) listeners: Vec<Listener>,
+    pub(crate) sockets: Vec<Socket>,
+    pub(crate) throttling: Option<Throttling>,
+    /// Counters of the whole machine, by name, as what was added in the window.
+    pub(crate) counters: Vec<Counter>,
+    pub(crate) health: Health,
+}
+
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub(crate) struct Host {
+    pub(crate) kernel: String,
+    pub(crate) cpus: u32,
+    /// Share of the machine's CPU time that its hypervisor gave to others.
+    pub(crate) steal: f64,
+    /// Processes that ran beside the target, the busiest first.
+    pub(crate) neighbours: Vec<Neighbour>,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct Neighbour {
+    pub(crate) pid: i32,
+    pub(crate) name: String,
+    pub(crate) cpu_ns: u64,
+}
+
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub(crate) struct Target {
+    pub(crate) pid: i32,
+    pub(crate) name: String,
+    pub(crate) executable: String,
+    pub(crate) arguments: Vec<String>,
+    /// CPUs that it may run on, as the kernel writes them: "0-3,7".
+    pub(crate) cpus_allowed: String,
+    pub(crate) cpus_allowed_count: u32,
+    pub(crate) descriptors_limit: Option<u64>,
+}
+
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub(crate) struct Thread {
+    pub(crate) tid: i32,
+    pub(crate) name: String,
+    pub(crate) cpu_ns: u64,
+    /// The part of `cpu_ns` inside the kernel; ticks, so only good to about 1%.
+    pub(crate) system_ns: u64,
+    /// Runnable, and waiting for a CPU.
+    pub(crate) run_queue_ns: u64,
+    pub(crate) switches_voluntary: u64,
+    pub(crate) switches_involuntary: u64,
+    pub(crate) faults_minor: u64,
+    pub(crate) faults_major: u64,
+    /// How often the sampler found it in uninterruptible sleep, and how often it looked.
+    pub(crate) seen_uninterruptible: u64,
+    pub(crate) seen: u64,
+}
+
+/// What a thread did in one system call on one descriptor, over the window.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Call {
+    pub(crate) tid: i32,
+    pub(crate) name: String,
+    pub(crate) fd: Option<i32>,
+    /// None where states were sampled: how often is not known then.
+    pub(crate) count: Option<u64>,
+    pub(crate) cpu_ns: u64,
+    pub(crate) blocked_ns: u64,
+    pub(crate) run_queue_ns: u64,
+    /// The longest single call.
+    pub(crate) longest_ns: u64,
+    /// Sum of the positive results.
+    pub(crate) bytes: u64,
+    pub(crate) errors: u64,
+    pub(crate) would_block: u64,
+    /// Voluntary sleeps of less than 50 us, and all of them.
+    pub(crate) sleeps_short: u64,
+    pub(crate) sleeps: u64,
+}
+
+impl Call {
+    pub(crate) fn wall_ns(&self) -> u64 {
+        self.cpu_ns + self.blocked_ns + self.run_queue_ns
+    }
+}
+
+/// Samples of a running thread that had the same stack.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct Sample {
+    pub(crate) tid: i32,
+    pub(crate) stack: u32,
+    pub(crate) count: u64,
+    /// The system call it was in, and on which descriptor.
+    pub(crate) call: Option<String>,
+    pub(crate) fd: Option<i32>,
+}
+
+/// Time that a thread was blocked at one place.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct Wait {
+    pub(crate) tid: i32,
+    pub(crate) stack: u32,
+    pub(crate) call: Option<String>,
+    pub(crate) fd: Option<i32>,
+    /// Of a futex: the word that was waited for.
+    pub(crate) address: Option<u64>,
+    pub(crate) count: u64,
+    pub(crate) blocked_ns: u64,
+    pub(crate) longest_ns: u64,
+}
+
+/// Who ended a thread's sleeps.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct Waker {
+    pub(crate) tid: i32,
+    /// The call that the thread slept in.
+    pub(crate) call: Option<String>,
+    /// 0 is the idle task, that is: an interrupt.
+    pub(crate) waker_tid: i32,
+    pub(crate) waker_pid: i32,
+    pub(crate) waker_name: String,
+    pub(crate) count: u64,
+    /// How many came from another CPU.
+    pub(crate) across: u64,
+    pub(crate) slept_ns: u64,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub(crate) struct Frame {
+    pub(crate) name: String,
+    /// File that the code is from; "kernel" for the kernel's.
+    pub(crate) module: String,
+    /// Why there is no symbol: the name is then the module and the start of the function.
+    pub(crate) unnamed: Option<String>,
+}
+
+impl Frame {
+    pub(crate) fn is_kernel(&self) -> bool {
+        self.module == KERNEL
+    }
+}
+
+pub(crate) const KERNEL: &str = "kernel";
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Role {
+    Listener,
+    Client,
+    Replica,
+    Primary,
+    /// A connection that the server made.
+    Outbound,
+    AppendOnlyFile,
+    Snapshot,
+    Log,
+    File,
+    Epoll,
+    Eventfd,
+    Timer,
+    Pipe,
+    UnixSocket,
+    Other,
+}
+
+impl Role {
+    /// As it stands in a sentence: "writes to clients".
+    pub(crate) fn plural(self) -> &'static str {
+        match self {
+            Role::Listener => "listening sockets",
+            Role::Client => "clients",
+            Role::Replica => "replicas",
+            Role::Primary => "its primary",
+            Role::Outbound => "connections that it made",
+            Role::AppendOnlyFile => "the append-only file",
+            Role::Snapshot => "the snapshot file",
+            Role::Log => "its log",
+            Role::File => "files",
+            Role::Epoll => "epoll",
+            Role::Eventfd => "eventfds",
+            Role::Timer => "timers",
+            Role::Pipe => "pipes",
+            Role::UnixSocket => "Unix sockets",
+            Role::Other => "other descriptors",
+        }
+    }
+
+    pub(crate) fn is_stored(self) -> bool {
+        matches!(self, Role::AppendOnlyFile | Role::Snapshot | Role::Log | Role::File)
+    }
+
+    pub(crate) fn is_peer(self) -> bool {
+        matches!(self, Role::Client | Role::Replica | Role::Primary | Role::Outbound | Role::UnixSocket)
+    }
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct Descriptor {
+    pub(crate) fd: i32,
+    pub(crate) role: Role,
+    /// Path, or addresses of both ends.
+    pub(crate) what: String,
+    /// The process at the other end, where it runs on this machine.
+    pub(crate) peer: Option<String>,
+}
+
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub(crate) struct Listener {
+    pub(crate) address: String,
+    /// Connections waiting to be accepted: most that was seen, and the limit where it is known.
+    pub(crate) waiting_max: u32,
+    pub(crate) backlog: Option<u32>,
+    /// Looks, and looks that found somebody waiting.
+    pub(crate) seen: u64,
+    pub(crate) seen_waiting: u64,
+    /// Connections dropped in the window because the queue was full.
+    pub(crate) drops: u64,
+}
+
+/// A connected socket with something in a queue, or with losses.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub(crate) struct Socket {
+    pub(crate) local: String,
+    pub(crate) remote: String,
+    pub(crate) fd: Option<i32>,
+    /// Sent or to be sent, and not acknowledged: most that was seen, and in how many of `seen` looks there was any.
+    pub(crate) unsent_max: u64,
+    /// Looks that found more than `UNSENT_MUCH`.
+    pub(crate) seen_unsent: u64,
+    /// Arrived, and not read yet by the server.
+    pub(crate) unread_max: u64,
+    pub(crate) seen_unread: u64,
+    pub(crate) seen: u64,
+    pub(crate) retransmissions: u64,
+    /// The peer's window was closed: it does not read.
+    pub(crate) seen_probing: u64,
+}
+
+/// Bytes in a send queue from which a look counts as "held up by the peer": more than one reply of usual size.
+pub(crate) const UNSENT_MUCH: u64 = 64 << 10;
+
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub(crate) struct Throttling {
+    pub(crate) group: String,
+    pub(crate) periods: u64,
+    pub(crate) periods_throttled: u64,
+    pub(crate) throttled_ns: u64,
+    /// CPUs' worth of time that the group may use, if limited.
+    pub(crate) limit_cpus: Option<f64>,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct Counter {
+    pub(crate) name: String,
+    pub(crate) added: u64,
+}
+
+/// How the recording itself went.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub(crate) struct Health {
+    /// What could not be had, each with its reason and what was used instead.
+    pub(crate) notes: Vec<String>,
+    /// CPU time of this program in the window.
+    pub(crate) own_cpu_ns: u64,
+    /// CPU time of its programs inside the kernel, by the kernel's own count.
+    pub(crate) kernel_ns: u64,
+    pub(crate) kernel_runs: u64,
+    pub(crate) events_lost: u64,
+    pub(crate) stacks: u64,
+    pub(crate) stacks_complete: u64,
+    /// Part of the window in which the costly collectors were on; figures of them are scaled up by its inverse.
+    pub(crate) duty: f64,
+    /// Looks of the sampler, and the time between two.
+    pub(crate) looks: u64,
+    pub(crate) look_ns: u64,
+}

@@ -1,0 +1,194 @@
+//! Tables of one recording, for who knows the question: threads, system calls by descriptor, locks, sockets.
+
+use std::fmt::Write;
+
+use crate::analyse::budget;
+use crate::recording::{Call, Descriptor, Recording, Role};
+
+/// Rows of a table: the rest is in the recording.
+const ROWS_MAX: usize = 30;
+
+fn seconds(recording: &Recording) -> f64 {
+    recording.window_ns.max(1) as f64 / 1e9
+}
+
+fn ms(ns: u64) -> f64 {
+    ns as f64 / 1e6
+}
+
+pub(crate) fn threads(recording: &Recording) -> String {
+    let roles = recording.descriptors.iter().map(|d| (d.fd, d.role)).collect();
+    let mut out = format!(
+        "{:>8} {:<16} {:>7} {:>7} {:>7} {:>7} {:>9} {:>9}\n",
+        "tid", "thread", "cpu%", "queue%", "block%", "wait%", "sleeps/s", "preempt/s"
+    );
+    let mut threads: Vec<_> = recording.threads.iter().collect();
+    threads.sort_by_key(|thread| std::cmp::Reverse((thread.cpu_ns, thread.run_queue_ns)));
+    for thread in threads.into_iter().take(ROWS_MAX) {
+        let budget = budget(recording, thread, &roles);
+        let percent = |ns| budget.share(ns) * 100.0;
+        let _ = writeln!(
+            out,
+            "{:>8} {:<16} {:>7.1} {:>7.1} {:>7.1} {:>7.1} {:>9.0} {:>9.0}",
+            thread.tid,
+            thread.name,
+            percent(budget.cpu_ns),
+            percent(budget.run_queue_ns),
+            percent(budget.blocked_ns),
+            percent(budget.idle_ns),
+            thread.switches_voluntary as f64 / seconds(recording),
+            thread.switches_involuntary as f64 / seconds(recording)
+        );
+    }
+    out
+}
+
+pub(crate) fn calls(recording: &Recording) -> String {
+    let mut out = format!(
+        "{:>8} {:<14} {:>5} {:<15} {:>9} {:>10} {:>10} {:>10} {:>9}  {}\n",
+        "tid", "call", "fd", "role", "calls/s", "cpu ms", "blocked ms", "longest", "bytes", "what"
+    );
+    let mut calls: Vec<&Call> = recording.calls.iter().collect();
+    calls.sort_by_key(|call| std::cmp::Reverse((call.cpu_ns + call.blocked_ns, call.count)));
+    for call in calls.into_iter().take(ROWS_MAX) {
+        let descriptor = recording.descriptors.iter().find(|d| Some(d.fd) == call.fd);
+        let rate =
+            call.count.map_or_else(|| "-".to_string(), |n| format!("{:.0}", n as f64 / seconds(recording)));
+        let each =
+            call.bytes.checked_div(call.count.unwrap_or(0)).map_or_else(String::new, |n| n.to_string());
+        let _ = writeln!(
+            out,
+            "{:>8} {:<14} {:>5} {:<15} {:>9} {:>10.1} {:>10.1} {:>10.3} {:>9}  {}",
+            call.tid,
+            call.name,
+            call.fd.map_or_else(|| "-".to_string(), |fd| fd.to_string()),
+            descriptor.map_or("-", |d| role_name(d.role)),
+            rate,
+            ms(call.cpu_ns),
+            ms(call.blocked_ns),
+            ms(call.longest_ns),
+            each,
+            descriptor.map_or_else(String::new, what)
+        );
+    }
+    out
+}
+
+pub(crate) fn role_name(role: Role) -> &'static str {
+    match role {
+        Role::Listener => "listener",
+        Role::Client => "client",
+        Role::Replica => "replica",
+        Role::Primary => "primary",
+        Role::Outbound => "outbound",
+        Role::AppendOnlyFile => "append-only",
+        Role::Snapshot => "snapshot",
+        Role::Log => "log",
+        Role::File => "file",
+        Role::Epoll => "epoll",
+        Role::Eventfd => "eventfd",
+        Role::Timer => "timer",
+        Role::Pipe => "pipe",
+        Role::UnixSocket => "unix socket",
+        Role::Other => "other",
+    }
+}
+
+pub(crate) fn what(descriptor: &Descriptor) -> String {
+    match &descriptor.peer {
+        Some(peer) => format!("{} {peer}", descriptor.what),
+        None => descriptor.what.clone(),
+    }
+}
+
+pub(crate) fn sockets(recording: &Recording) -> String {
+    let mut out = format!("{:<24} {:>8} {:>8} {:>8}\n", "listener", "waited", "limit", "drops");
+    for listener in &recording.listeners {
+        let limit = listener.backlog.map_or_else(|| "?".to_string(), |limit| limit.to_string());
+        let _ = writeln!(
+            out,
+            "{:<24} {:>8} {:>8} {:>8}",
+            listener.address, listener.waiting_max, limit, listener.drops
+        );
+    }
+    let _ = writeln!(
+        out,
+        "\n{:<24} {:<24} {:>10} {:>10} {:>8} {:>8}",
+        "connection", "peer", "unsent max", "unread max", "resent", "closed"
+    );
+    for socket in recording.sockets.iter().take(ROWS_MAX) {
+        let _ = writeln!(
+            out,
+            "{:<24} {:<24} {:>10} {:>10} {:>8} {:>8}",
+            socket.local,
+            socket.remote,
+            socket.unsent_max,
+            socket.unread_max,
+            socket.retransmissions,
+            socket.seen_probing
+        );
+    }
+    out
+}
+
+pub(crate) fn wakers(recording: &Recording) -> String {
+    let mut out = format!(
+        "{:>8} {:<14} {:>10} {:>8} {:<24} {:>10}\n",
+        "tid", "slept in", "wakes/s", "across%", "by", "slept ms"
+    );
+    let mut wakers: Vec<_> = recording.wakers.iter().collect();
+    wakers.sort_by_key(|waker| std::cmp::Reverse(waker.count));
+    for waker in wakers.into_iter().take(ROWS_MAX) {
+        let by = if waker.waker_tid == 0 {
+            "an interrupt".to_string()
+        } else {
+            format!("{} ({})", waker.waker_name, waker.waker_tid)
+        };
+        let _ = writeln!(
+            out,
+            "{:>8} {:<14} {:>10.0} {:>8.0} {:<24} {:>10.1}",
+            waker.tid,
+            waker.call.as_deref().unwrap_or("-"),
+            waker.count as f64 / seconds(recording),
+            waker.across as f64 / waker.count.max(1) as f64 * 100.0,
+            by,
+            ms(waker.slept_ns)
+        );
+    }
+    if recording.wakers.is_empty() {
+        out.push_str("(who wakes whom needs programs in the kernel)\n");
+    }
+    out
+}
+
+/// One line a stack, as the tools for flame graphs take it: frames from the outermost on, a blank, the number.
+pub(crate) fn folded(recording: &Recording) -> String {
+    let mut lines: std::collections::BTreeMap<String, u64> = std::collections::BTreeMap::new();
+    for sample in &recording.samples {
+        let thread = recording.threads.iter().find(|thread| thread.tid == sample.tid);
+        let mut names = vec![thread.map_or("?", |thread| thread.name.as_str())];
+        let stack = &recording.stacks[sample.stack as usize];
+        names.extend(stack.iter().rev().map(|&index| recording.frames[index as usize].name.as_str()));
+        *lines.entry(names.join(";")).or_default() += sample.count;
+    }
+    lines.into_iter().fold(String::new(), |mut out, (line, count)| {
+        let _ = writeln!(out, "{line} {count}");
+        out
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::golden;
+
+    #[test]
+    fn tables_name_roles_and_stacks_are_folded() {
+        let mut recording = golden::idle();
+        golden::add_samples(&mut recording, &["main", "call"], 7);
+        assert!(calls(&recording).contains("epoll_wait"));
+        assert!(threads(&recording).contains("redis-server"));
+        assert!(sockets(&recording).contains("127.0.0.1:6379"));
+        assert_eq!(folded(&recording), "redis-server;main;call 7\n");
+    }
+}

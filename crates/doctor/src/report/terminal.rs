@@ -1,0 +1,206 @@
+//! The diagnosis as a person reads it: the answer first, then what shows it, what it is not, and what it cost to know.
+
+use std::fmt::Write;
+
+use crate::analyse::{Budget, Comparison, Diagnosis, Fate, Finding, Part};
+use crate::recording::{Health, Recording};
+
+/// Lines are wrapped here; most terminals are wider, and readers are not.
+const WIDTH: usize = 100;
+
+pub(crate) fn terminal(recording: &Recording, diagnosis: &Diagnosis) -> String {
+    let mut out = String::new();
+    let target = &recording.target;
+    let seconds = recording.window_ns as f64 / 1e9;
+    line(
+        &mut out,
+        &format!("{} (pid {}), {seconds:.1} s, {}", target.name, target.pid, recording.tier.describe()),
+    );
+    out.push('\n');
+    paragraph(&mut out, "", &diagnosis.sentence);
+    if let Some(critical) = &diagnosis.critical {
+        out.push('\n');
+        paragraph(&mut out, "", &budget(critical));
+    }
+    for (index, finding) in diagnosis.findings.iter().enumerate() {
+        out.push('\n');
+        show(&mut out, index + 1, finding);
+    }
+    out.push('\n');
+    show_ruled_out(&mut out, diagnosis);
+    out.push('\n');
+    show_health(&mut out, &recording.health, seconds);
+    out
+}
+
+fn budget(critical: &Budget) -> String {
+    let percent = |ns| critical.share(ns) * 100.0;
+    format!(
+        "Critical thread: {} ({}): {:.1}% on a CPU, {:.1}% waiting for one, {:.1}% blocked, {:.1}% waiting for work.",
+        critical.name,
+        critical.tid,
+        percent(critical.cpu_ns),
+        percent(critical.run_queue_ns),
+        percent(critical.blocked_ns),
+        percent(critical.idle_ns)
+    )
+}
+
+fn show(out: &mut String, number: usize, finding: &Finding) {
+    paragraph(out, &format!("{number}. "), &format!("{}.", finding.title));
+    let gain = match finding.share {
+        Some(_) => format!("at most x{:.2} if mended", finding.ceiling),
+        None => "felt by clients, not by the thread".to_string(),
+    };
+    let confidence = (finding.confidence * 100.0).round();
+    paragraph(out, "   ", &format!("[{}; {gain}; confidence {confidence:.0}%]", finding.rule));
+    for evidence in &finding.evidence {
+        paragraph(out, "   - ", &evidence.what);
+        if let Some(command) = &evidence.command {
+            // Not wrapped: it is to be copied.
+            line(out, &format!("       $ {command}"));
+        }
+    }
+    if !finding.next_step.is_empty() {
+        paragraph(out, "   Next: ", &finding.next_step);
+    }
+}
+
+fn show_ruled_out(out: &mut String, diagnosis: &Diagnosis) {
+    let (unseen, out_of): (Vec<_>, Vec<_>) = diagnosis.ruled_out.iter().partition(|ruled| ruled.unseen);
+    for (title, list) in [("Ruled out:", out_of), ("Not seen in this tier:", unseen)] {
+        if list.is_empty() {
+            continue;
+        }
+        line(out, title);
+        for ruled in list {
+            paragraph(out, &format!("  {:<4}", ruled.rule), &ruled.why);
+        }
+    }
+}
+
+fn show_health(out: &mut String, health: &Health, seconds: f64) {
+    let share = |ns: u64| ns as f64 / 1e9 / seconds.max(1e-9) * 100.0;
+    let mut text = format!("The doctor took {:.1}% of a CPU", share(health.own_cpu_ns));
+    if health.kernel_runs > 0 {
+        let _ = write!(
+            text,
+            " and its programs in the kernel {:.1}% ({} runs), by the kernel's count",
+            share(health.kernel_ns),
+            health.kernel_runs
+        );
+    }
+    if health.looks > 0 {
+        let _ = write!(text, "; {} looks, one each {:.0} ms", health.looks, health.look_ns as f64 / 1e6);
+    }
+    text.push('.');
+    if health.stacks > 0 {
+        let complete = health.stacks_complete as f64 / health.stacks as f64 * 100.0;
+        let _ = write!(text, " {complete:.1}% of {} stacks are complete.", health.stacks);
+    }
+    if health.duty < 0.999 {
+        let _ = write!(
+            text,
+            " To keep its budget it was on for {:.0}% of the time; figures are scaled.",
+            health.duty * 100.0
+        );
+    }
+    if health.events_lost > 0 {
+        let _ = write!(text, " {} events were lost.", health.events_lost);
+    }
+    paragraph(out, "", &text);
+    for note in &health.notes {
+        paragraph(out, "  note: ", note);
+    }
+}
+
+/// Two recordings: what changed, and where it is seen.
+pub(crate) fn comparison(comparison: &Comparison) -> String {
+    let mut out = String::new();
+    paragraph(&mut out, "before: ", &comparison.before.sentence);
+    paragraph(&mut out, "after:  ", &comparison.after.sentence);
+    out.push('\n');
+    for (index, change) in comparison.changes.iter().enumerate() {
+        let fate = match change.fate {
+            Fate::Appeared => "appeared",
+            Fate::Gone => "gone",
+            Fate::Changed => "changed",
+        };
+        paragraph(&mut out, &format!("{}. {fate}: ", index + 1), &format!("{}.", change.title));
+        let (before, after) = (change.before * 100.0, change.after * 100.0);
+        paragraph(
+            &mut out,
+            "   ",
+            &format!("[{}; {before:.1}% > {after:.1}% of the critical thread's time]", change.rule),
+        );
+    }
+    if comparison.changes.is_empty() {
+        line(&mut out, "No finding came, went, or changed by more than chance does.");
+    }
+    show_parts(&mut out, "Functions, with what they call, of its CPU time:", &comparison.functions);
+    show_parts(&mut out, "System calls, of its CPU time:", &comparison.calls);
+    out
+}
+
+fn show_parts(out: &mut String, title: &str, parts: &[Part]) {
+    if parts.is_empty() {
+        return;
+    }
+    line(out, &format!("\n{title}"));
+    for part in parts {
+        let (before, after) = (part.before * 100.0, part.after * 100.0);
+        line(out, &format!("  {before:>6.1}% > {after:>6.1}%  {:+6.1}  {}", after - before, part.name));
+    }
+}
+
+fn line(out: &mut String, text: &str) {
+    out.push_str(text);
+    out.push('\n');
+}
+
+/// Text with a prefix on its first line; the others are indented as far.
+fn paragraph(out: &mut String, prefix: &str, text: &str) {
+    let indent = prefix.chars().count();
+    let mut column = indent;
+    out.push_str(prefix);
+    for (index, word) in text.split_whitespace().enumerate() {
+        let length = word.chars().count();
+        if index > 0 && column + 1 + length > WIDTH {
+            out.push('\n');
+            out.extend(std::iter::repeat_n(' ', indent));
+            column = indent;
+        } else if index > 0 {
+            out.push(' ');
+            column += 1;
+        }
+        out.push_str(word);
+        column += length;
+    }
+    out.push('\n');
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::analyse::diagnose;
+    use crate::golden;
+
+    #[test]
+    fn the_answer_comes_before_the_figures() {
+        let recording = golden::everything_is_wrong();
+        let diagnosis = diagnose(&recording);
+        let text = terminal(&recording, &diagnosis);
+        let answer = text.find(&diagnosis.findings[0].title[..20]).expect("the answer");
+        assert!(answer < text.find("Critical thread").expect("the budget"));
+        assert!(text.contains("Ruled out:") && text.contains("The doctor took 1.0% of a CPU"));
+        assert!(text.lines().filter(|l| !l.contains("$ ")).all(|l| l.chars().count() <= WIDTH), "{text}");
+    }
+
+    #[test]
+    fn an_idle_server_has_no_findings() {
+        let recording = golden::idle();
+        let text = terminal(&recording, &diagnose(&recording));
+        assert!(text.contains("redis-server is idle"), "{text}");
+        assert!(!text.contains("1. "), "{text}");
+    }
+}

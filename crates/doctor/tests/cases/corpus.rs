@@ -1,0 +1,214 @@
+//! Programs with one known fault each, and clients with another.
+//!
+//! A program is this test binary, started again with the name of the program in its environment: `play` is a test that
+//! does nothing otherwise. So there is nothing to install, and the doctor sees a process of its own.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::os::fd::AsRawFd;
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use crate::stage::{Place, prefix};
+
+const VARIABLE: &str = "EVENKEEL_DOCTOR_CASE";
+const BACKLOG: i32 = 5;
+const WORKERS: usize = 4;
+
+/// A program of the corpus; ends with the value.
+pub(crate) struct Program {
+    child: Child,
+    port: u16,
+}
+
+impl Program {
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Where it listens, if it does.
+    pub(crate) fn port(&self) -> u16 {
+        self.port
+    }
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+pub(crate) fn start(name: &str, place: Place) -> Program {
+    let own = std::env::current_exe().expect("this test has a path");
+    let own = own.to_str().expect("a path of text").to_string();
+    let mut words: Vec<String> = prefix(place).iter().map(ToString::to_string).collect();
+    words.extend([own, "corpus::play".to_string(), "--exact".to_string(), "--nocapture".to_string()]);
+    let mut command = Command::new(&words[0]);
+    command
+        .args(&words[1..])
+        .env(VARIABLE, name)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null());
+    let mut child = command.spawn().expect("this test can be started again");
+    // Its standard input closes when we end, however we end: then it ends too.
+    let lines = BufReader::new(child.stdout.take().expect("it was asked for")).lines();
+    let ready =
+        lines.map_while(Result::ok).find_map(|line| Some(line.split_once("ready on ")?.1.to_string()));
+    let port = ready.expect("the program says that it is ready").parse().expect("a port");
+    Program { child, port }
+}
+
+#[test]
+fn play() {
+    let Ok(name) = std::env::var(VARIABLE) else { return };
+    std::thread::spawn(|| {
+        let _ = std::io::stdin().read_to_end(&mut Vec::new());
+        std::process::exit(0);
+    });
+    match name.as_str() {
+        "hog" => hog(),
+        "mutex" => workers(&Arc::new(Mutex::new(0)), true),
+        "no-mutex" => workers(&Arc::new(Mutex::new(0)), false),
+        "slow-accept" => slow_accept(),
+        other => panic!("no program {other}"),
+    }
+}
+
+fn ready(port: u16) {
+    println!("ready on {port}");
+}
+
+fn hog() {
+    ready(0);
+    loop {
+        spin(Duration::from_millis(10));
+    }
+}
+
+fn spin(length: Duration) {
+    let start = Instant::now();
+    while start.elapsed() < length {
+        std::hint::spin_loop();
+    }
+}
+
+/// Threads that do a little, then write to a log: one log for all, or one each.
+fn workers(log: &Arc<Mutex<u64>>, shared: bool) {
+    ready(0);
+    let worker = |_| {
+        let log = if shared { Arc::clone(log) } else { Arc::new(Mutex::new(0)) };
+        std::thread::spawn(move || {
+            loop {
+                spin(Duration::from_micros(20));
+                append_to_log(&log);
+            }
+        })
+    };
+    let threads: Vec<JoinHandle<()>> = (0..WORKERS).map(worker).collect();
+    threads.into_iter().for_each(|thread| thread.join().expect("a worker runs for good"));
+}
+
+#[inline(never)]
+fn append_to_log(log: &Mutex<u64>) {
+    let mut lines = log.lock().expect("no worker panics");
+    spin(Duration::from_micros(100));
+    *lines += 1;
+}
+
+/// A short backlog, and one connection accepted each 20 ms.
+fn slow_accept() {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    // SAFETY: listen(2) on our own descriptor; again, since std listens with 128.
+    assert_eq!(unsafe { libc::listen(listener.as_raw_fd(), BACKLOG) }, 0);
+    ready(listener.local_addr().expect("bound").port());
+    loop {
+        std::thread::sleep(Duration::from_millis(20));
+        drop(listener.accept());
+    }
+}
+
+/// Clients on threads of this process; they end with the value.
+pub(crate) struct Clients {
+    stop: Arc<AtomicBool>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl Clients {
+    fn start(count: usize, act: impl Fn(&AtomicBool) + Send + Clone + 'static) -> Clients {
+        let stop = Arc::new(AtomicBool::new(false));
+        let thread = |_| {
+            let (stop, act) = (Arc::clone(&stop), act.clone());
+            std::thread::spawn(move || act(&stop))
+        };
+        Clients { threads: (0..count).map(thread).collect(), stop }
+    }
+}
+
+impl Drop for Clients {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        for thread in self.threads.drain(..) {
+            let _ = thread.join();
+        }
+    }
+}
+
+fn connect(port: u16) -> TcpStream {
+    let stream = TcpStream::connect(("127.0.0.1", port)).expect("the server accepts");
+    stream.set_nodelay(true).expect("a TCP socket");
+    stream.set_read_timeout(Some(Duration::from_millis(500))).expect("a TCP socket");
+    stream
+}
+
+/// Many who connect and give up soon.
+pub(crate) fn crowd(port: u16) -> Clients {
+    let address = std::net::SocketAddr::from(([127, 0, 0, 1], port));
+    Clients::start(20, move |stop| {
+        while !stop.load(Ordering::Relaxed) {
+            let _ = TcpStream::connect_timeout(&address, Duration::from_millis(100));
+        }
+    })
+}
+
+/// Asks for a large value again and again, and reads nothing.
+pub(crate) fn deaf_client(port: u16) -> Clients {
+    Clients::start(1, move |stop| {
+        let mut stream = connect(port);
+        let value = "x".repeat(1 << 20);
+        let set = format!("*3\r\n$3\r\nSET\r\n$5\r\nlarge\r\n${}\r\n{value}\r\n", value.len());
+        stream.write_all(set.as_bytes()).expect("it reads");
+        stream.write_all("GET large\r\n".repeat(64).as_bytes()).expect("it reads");
+        while !stop.load(Ordering::Relaxed) {
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    })
+}
+
+fn ping(stream: &mut TcpStream, pieces: &[&[u8]]) -> bool {
+    let sent = pieces.iter().all(|piece| stream.write_all(piece).is_ok());
+    sent && stream.read_exact(&mut [0; 7]).is_ok()
+}
+
+/// One request, a rest, and so on.
+pub(crate) fn calm_clients(port: u16, rest: Duration) -> Clients {
+    Clients::start(2, move |stop| {
+        let mut stream = connect(port);
+        while !stop.load(Ordering::Relaxed) && ping(&mut stream, &[b"PING\r\n"]) {
+            std::thread::sleep(rest);
+        }
+    })
+}
+
+/// Each byte of a request in a packet of its own.
+pub(crate) fn chatty_clients(port: u16) -> Clients {
+    Clients::start(4, move |stop| {
+        let mut stream = connect(port);
+        let request: Vec<&[u8]> = b"PING                                    \r\n".chunks(1).collect();
+        while !stop.load(Ordering::Relaxed) && ping(&mut stream, &request) {}
+    })
+}

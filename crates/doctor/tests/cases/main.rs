@@ -1,0 +1,228 @@
+//! Cases whose cause is known: each starts a real server, loads it, and asks the doctor.
+//!
+//! A case asserts the rule of the first finding, or the verdict; so no other cause may be ranked above. Those that are not
+//! ignored are the short set of `make test`; `make doctor-cases` runs all and prints a line for each.
+//!
+//! Server and load have CPUs of their own, and as root they run before everything else on the machine: otherwise what the
+//! doctor finds is that the machine is busy, and it would be right.
+
+mod corpus;
+mod refusals;
+mod stage;
+
+use std::time::Duration;
+
+use evenkeel_testkit::{Peer, Server};
+use stage::{Load, Seen, diagnose, diagnose_with, redis, stage};
+
+const PIPELINED: &[&str] = &["-t", "set", "-d", "500", "-P", "16", "-c", "50", "-r", "100000"];
+
+/// A server that has `replicas` replicas in sync, which share the load's CPU.
+fn with_replicas(replicas: usize) -> (Server, Vec<Server>) {
+    let primary = Server::start(&redis(stage::SERVER), &[]);
+    let address = format!("127.0.0.1 {}", primary.port());
+    let words: Vec<&str> = address.split(' ').collect();
+    let start = |_| Server::start(&redis(stage::LOAD), &["--replicaof", words[0], words[1]]);
+    let replicas: Vec<Server> = (0..replicas).map(start).collect();
+    for replica in &replicas {
+        stage::wait_for("the replica is in sync", || replica.info("master_link_status") == "up");
+    }
+    (primary, replicas)
+}
+
+fn fed(seen: &Seen) -> bool {
+    seen.titles().iter().any(|title| title.starts_with("Feeding "))
+}
+
+#[test]
+fn feeding_a_replica_is_the_first_finding() {
+    let _stage = stage();
+    let (primary, _replicas) = with_replicas(1);
+    let _load = Load::start(primary.port(), PIPELINED);
+    let Some(seen) = diagnose("redis-server, pipeline 16, 1 replica", primary.pid()).in_kernel() else {
+        return;
+    };
+    seen.expect_first("R2");
+    assert!(seen.titles()[0].starts_with("Feeding 1 replica takes "), "{seen}");
+    assert!(seen.complete_stacks() >= 0.94, "{seen}");
+}
+
+#[test]
+fn without_replicas_nothing_is_said_of_them() {
+    let _stage = stage();
+    let (primary, _none) = with_replicas(0);
+    let _load = Load::start(primary.port(), PIPELINED);
+    let Some(seen) = diagnose("redis-server, pipeline 16, no replica", primary.pid()).in_kernel() else {
+        return;
+    };
+    assert!(!fed(&seen), "{seen}");
+    assert_eq!(seen.verdict(), "found", "{seen}");
+}
+
+#[test]
+#[ignore = "long"]
+fn feeding_four_replicas_is_the_first_finding() {
+    let _stage = stage();
+    let (primary, _replicas) = with_replicas(4);
+    let _load = Load::start(primary.port(), PIPELINED);
+    let Some(seen) = diagnose("redis-server, pipeline 16, 4 replicas", primary.pid()).in_kernel() else {
+        return;
+    };
+    seen.expect_first("R2");
+    assert!(seen.titles()[0].starts_with("Feeding 4 replicas takes "), "{seen}");
+}
+
+#[test]
+#[ignore = "long"]
+fn what_a_replica_added_is_the_first_change() {
+    let _stage = stage();
+    let folder = std::env::temp_dir().join(format!("doctor-diff-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).expect("a private folder");
+    let file = |name: &str| folder.join(name).to_str().expect("text").to_string();
+    for replicas in [0, 1] {
+        let (primary, _replicas) = with_replicas(replicas);
+        let _load = Load::start(primary.port(), PIPELINED);
+        let kept = file(&replicas.to_string());
+        let seen = diagnose_with("recorded for a comparison", primary.pid(), &["--record", &kept]);
+        if seen.in_kernel().is_none() {
+            return;
+        }
+    }
+    let changes = stage::doctor_json(&["diff", "--json", &file("0"), &file("1")]);
+    assert_eq!(changes["changes"][0]["subject"], "feeding replicas", "{:#}", changes["changes"]);
+    assert_eq!(changes["changes"][0]["fate"], "appeared", "{:#}", changes["changes"]);
+    std::fs::remove_dir_all(&folder).expect("removed");
+}
+
+fn syncing() -> (Server, Load) {
+    let args = ["--appendonly", "yes", "--appendfsync", "always", "--auto-aof-rewrite-percentage", "0"];
+    let server = Server::start(&redis(stage::SERVER), &args);
+    // Without a pipeline, or work hides the waiting.
+    let load = Load::start(server.port(), &["-t", "set", "-d", "500", "-c", "10", "-r", "100000"]);
+    (server, load)
+}
+
+#[test]
+fn a_sync_on_the_event_loop_is_the_first_finding() {
+    let _stage = stage();
+    let (server, _load) = syncing();
+    let seen = diagnose("redis-server, appendfsync always", server.pid());
+    seen.expect_first("R3");
+    assert!(seen.titles()[0].contains("fdatasync on the append-only file"), "{seen}");
+}
+
+#[test]
+fn a_sync_on_the_event_loop_is_found_with_proc_alone() {
+    let _stage = stage();
+    let (server, _load) = syncing();
+    let seen = diagnose_with("the same, /proc alone", server.pid(), &["--proc-only"]);
+    seen.expect_first("R3");
+    assert_eq!(seen.tier(), "T3", "{seen}");
+}
+
+#[test]
+fn an_idle_server_has_no_finding() {
+    let _stage = stage();
+    let server = Server::start(&redis(stage::SERVER), &[]);
+    let seen = diagnose("redis-server, idle", server.pid());
+    assert_eq!(seen.verdict(), "idle", "{seen}");
+    assert!(seen.titles().is_empty(), "{seen}");
+}
+
+#[test]
+fn a_neighbour_on_the_same_cpu_is_the_first_finding() {
+    let _stage = stage();
+    let server = Server::start(&redis(stage::SERVER), &[]);
+    let _load = Load::start(server.port(), PIPELINED);
+    let hog = corpus::start("hog", stage::SERVER);
+    let seen = diagnose("redis-server, and a neighbour on its CPU", server.pid());
+    seen.expect_first("R8");
+    assert!(seen.text().contains(&format!("({})", hog.pid())), "the neighbour is named: {seen}");
+}
+
+#[test]
+fn a_mutex_is_the_first_finding_and_its_place_is_named() {
+    let _stage = stage();
+    let server = corpus::start("mutex", stage::ALL);
+    let Some(seen) = diagnose("threads with one mutex around their log", server.pid()).in_kernel() else {
+        return;
+    };
+    seen.expect_first("R6");
+    assert!(seen.titles()[0].contains("append_to_log"), "{seen}");
+}
+
+#[test]
+#[ignore = "long"]
+fn a_log_for_each_thread_has_no_lock_finding() {
+    let _stage = stage();
+    let server = corpus::start("no-mutex", stage::ALL);
+    let seen = diagnose("the same with a log for each thread", server.pid());
+    assert!(!seen.rules().contains(&"R6".to_string()), "{seen}");
+}
+
+#[test]
+fn an_accept_queue_that_overflows_is_the_first_finding() {
+    let _stage = stage();
+    let server = corpus::start("slow-accept", stage::ANYWHERE);
+    let _crowd = corpus::crowd(server.port());
+    let seen = diagnose("backlog 5, and accepts too late", server.pid());
+    seen.expect_first("R10");
+    assert!(seen.titles()[0].contains(&server.port().to_string()), "{seen}");
+}
+
+#[test]
+#[ignore = "long"]
+fn a_client_that_does_not_read_is_the_first_finding() {
+    let _stage = stage();
+    let server =
+        Server::start(&redis(stage::SERVER), &["--client-output-buffer-limit", "normal", "0", "0", "0"]);
+    let _deaf = corpus::deaf_client(server.port());
+    let seen = diagnose("redis-server, a client that does not read", server.pid());
+    seen.expect_first("R11");
+}
+
+#[test]
+#[ignore = "long"]
+fn a_client_that_asks_now_and_then_is_the_limit_itself() {
+    let _stage = stage();
+    let server = Server::start(&redis(stage::SERVER), &[]);
+    let _calm = corpus::calm_clients(server.port(), Duration::from_micros(500));
+    let seen = diagnose("redis-server, a load generator that is the limit", server.pid());
+    assert_eq!(seen.verdict(), "elsewhere", "{seen}");
+}
+
+#[test]
+#[ignore = "long"]
+fn requests_in_single_bytes_are_the_first_finding() {
+    let _stage = stage();
+    let server = Server::start(&redis(stage::SERVER), &[]);
+    let _chatty = corpus::chatty_clients(server.port());
+    let Some(seen) = diagnose("redis-server, requests byte by byte", server.pid()).in_kernel() else {
+        return;
+    };
+    seen.expect_first("R12");
+}
+
+#[test]
+#[ignore = "long"]
+fn evenkeel_is_walked_and_named() {
+    let _stage = stage();
+    let Some(evenkeel) = stage::evenkeel() else { return println!("left out: no evenkeel was built") };
+    let server = Server::start(&evenkeel, &[]);
+    let _load = Load::start(server.port(), PIPELINED);
+    let Some(seen) = diagnose("evenkeel, pipeline 16", server.pid()).in_kernel() else { return };
+    assert!(seen.complete_stacks() >= 0.94, "{seen}");
+    assert!(!fed(&seen), "{seen}");
+}
+
+#[test]
+#[ignore = "long"]
+fn another_server_of_the_kind_is_known() {
+    let _stage = stage();
+    let Some(valkey) = evenkeel_testkit::Program::find(Peer::Valkey) else { return };
+    let server = Server::start(&valkey.started_by(&stage::prefix(stage::SERVER)), &[]);
+    let _load = Load::start(server.port(), PIPELINED);
+    let seen = diagnose("valkey-server, pipeline 16", server.pid());
+    assert_eq!(seen.verdict(), "found", "{seen}");
+    assert!(!fed(&seen), "{seen}");
+}

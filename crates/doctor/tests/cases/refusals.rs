@@ -1,0 +1,81 @@
+//! What cannot be looked at is said in one sentence, with an exit code, and nothing stays behind.
+
+use std::process::{Command, Output, Stdio};
+use std::time::Duration;
+
+use crate::stage::stage;
+
+fn doctor(args: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_evenkeel-doctor"))
+        .args(args)
+        .output()
+        .expect("the doctor was built for this test")
+}
+
+#[track_caller]
+fn refused(args: &[&str]) -> String {
+    let output = doctor(args);
+    assert!(!output.status.success() && output.stdout.is_empty(), "{output:?}");
+    String::from_utf8(output.stderr).expect("text")
+}
+
+#[test]
+fn processes_that_cannot_be_looked_at_are_named() {
+    assert_eq!(
+        refused(&["diagnose", "--pid", "2147483646"]),
+        "evenkeel-doctor: there is no process 2147483646\n"
+    );
+    assert!(refused(&["diagnose", "--pid", "2"]).ends_with(" is a thread of the kernel\n"));
+    assert_eq!(
+        refused(&["diagnose", "--name", "no-such-program"]),
+        "evenkeel-doctor: there is no process named no-such-program\n"
+    );
+    assert!(refused(&["diagnose", "--port", "1"]).contains("nobody listens on TCP port 1 here"));
+    assert!(
+        refused(&["diagnose", "--pid", "1", "--seconds", "0"]).contains("--seconds is to be more than 0")
+    );
+    assert!(refused(&["diagnose"]).contains("--pid"));
+    assert!(refused(&["diagnose", "--", "/no/such/program"]).contains("cannot start /no/such/program"));
+}
+
+#[test]
+fn a_process_that_ends_too_early_is_said() {
+    let _stage = stage();
+    let said = refused(&["diagnose", "--seconds", "20", "--", "sleep", "3"]);
+    assert!(said.contains("(sleep) ended after ") && said.contains("too early to say"), "{said}");
+}
+
+#[test]
+fn recordings_that_are_damaged_are_refused() {
+    let folder = std::env::temp_dir().join(format!("doctor-refusals-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).expect("a private folder");
+    let path = folder.join("recording");
+    let shown = path.to_str().expect("text").to_string();
+    assert!(refused(&["explain", &shown]).contains("cannot read"));
+    std::fs::write(&path, "evenkeel-doctor recording 9 1 0\nx").expect("written");
+    assert!(refused(&["explain", &shown]).contains("it is of version 9"));
+    std::fs::write(&path, "evenkeel-doctor recording 1 100 0\nx").expect("written");
+    assert!(refused(&["explain", &shown]).contains("it is cut: 1 of 100 bytes are there"));
+    std::fs::remove_dir_all(&folder).expect("removed");
+}
+
+#[test]
+fn ctrl_c_ends_the_window_and_what_was_seen_is_reported() {
+    let _stage = stage();
+    let own = std::process::id().to_string();
+    let child = Command::new(env!("CARGO_BIN_EXE_evenkeel-doctor"))
+        .args(["diagnose", "--seconds", "600", "--json", "--pid", &own])
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("the doctor was built for this test");
+    std::thread::sleep(Duration::from_secs(2));
+    // SAFETY: a plain system call, on a child that has not been waited for.
+    unsafe { libc::kill(child.id().cast_signed(), libc::SIGINT) };
+    let output = child.wait_with_output().expect("it ends");
+    assert!(output.status.success(), "{output:?}");
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).expect("a report");
+    assert!(
+        report["window_seconds"].as_f64().is_some_and(|seconds| (0.5..10.0).contains(&seconds)),
+        "{report}"
+    );
+}

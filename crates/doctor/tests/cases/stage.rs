@@ -1,0 +1,184 @@
+//! Where cases are played: one at a time, on CPUs of their own, and what the doctor said of them.
+
+use std::fmt;
+use std::process::{Child, Command, Stdio};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use evenkeel_testkit::{Peer, Program};
+use serde_json::Value;
+
+const SECONDS: &str = "3";
+/// Loads and caches settle before the window.
+const WARM_UP: Duration = Duration::from_millis(700);
+const PATIENCE: Duration = Duration::from_secs(20);
+
+static STAGE: Mutex<()> = Mutex::new(());
+
+/// Two cases at once would find one another.
+pub(crate) fn stage() -> MutexGuard<'static, ()> {
+    STAGE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Where a process runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Place {
+    /// A CPU of its own, before everything else.
+    First,
+    /// The other CPUs, before everything else.
+    Rest,
+    /// Any CPU, before everything else.
+    All,
+    Anywhere,
+}
+
+pub(crate) const SERVER: Place = Place::First;
+pub(crate) const LOAD: Place = Place::Rest;
+pub(crate) const ALL: Place = Place::All;
+pub(crate) const ANYWHERE: Place = Place::Anywhere;
+
+/// The commands that put a program there; empty where the machine or our rights do not allow it.
+pub(crate) fn prefix(place: Place) -> Vec<&'static str> {
+    let cpus = std::thread::available_parallelism().map_or(1, |n| n.get());
+    // SAFETY: it only reads.
+    let root = unsafe { libc::geteuid() } == 0;
+    let before_others: &[&str] = if root { &["chrt", "-r", "5"] } else { &[] };
+    let on = |cpu: &'static str| ["taskset", "-c", cpu];
+    match place {
+        _ if cpus < 2 => Vec::new(),
+        Place::First => [before_others, &on("0")].concat(),
+        Place::Rest => [before_others, &on("1")].concat(),
+        Place::All => before_others.to_vec(),
+        Place::Anywhere => Vec::new(),
+    }
+}
+
+pub(crate) fn redis(place: Place) -> Program {
+    Program::find(Peer::Redis).expect("scripts/setup installs redis-server").started_by(&prefix(place))
+}
+
+/// Evenkeel, if it was built beside the doctor.
+pub(crate) fn evenkeel() -> Option<Program> {
+    let beside = std::path::Path::new(env!("CARGO_BIN_EXE_evenkeel-doctor")).with_file_name("evenkeel");
+    let program = Program::under_test(beside.to_str()?);
+    program.path().exists().then(|| program.started_by(&prefix(SERVER)))
+}
+
+/// redis-benchmark without end; ends with the value.
+pub(crate) struct Load(Child);
+
+impl Load {
+    pub(crate) fn start(port: u16, args: &[&str]) -> Load {
+        let port = port.to_string();
+        let mut words = prefix(LOAD);
+        words.extend(["redis-benchmark", "-p", &port, "-n", "1000000000", "-q"]);
+        words.extend(args);
+        let child =
+            Command::new(words[0]).args(&words[1..]).stdout(Stdio::null()).stderr(Stdio::null()).spawn();
+        Load(child.expect("scripts/setup installs redis-benchmark"))
+    }
+}
+
+impl Drop for Load {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+pub(crate) fn wait_for(what: &str, mut holds: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !holds() {
+        assert!(start.elapsed() < PATIENCE, "waited in vain until {what}");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+/// What the doctor said.
+pub(crate) struct Seen {
+    report: Value,
+}
+
+pub(crate) fn diagnose(case: &str, pid: u32) -> Seen {
+    diagnose_with(case, pid, &[])
+}
+
+pub(crate) fn diagnose_with(case: &str, pid: u32, more: &[&str]) -> Seen {
+    std::thread::sleep(WARM_UP);
+    let pid = pid.to_string();
+    let report = doctor_json(&[&["diagnose", "--json", "--seconds", SECONDS, "--pid", &pid], more].concat());
+    let seen = Seen { report };
+    println!("case: {case} | {} | {}", seen.tier(), seen.text_at("sentence"));
+    seen
+}
+
+/// What the doctor prints with `--json` among its arguments.
+#[track_caller]
+pub(crate) fn doctor_json(args: &[&str]) -> Value {
+    let output = Command::new(env!("CARGO_BIN_EXE_evenkeel-doctor")).args(args).output();
+    let output = output.expect("the doctor was built for this test");
+    assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
+    serde_json::from_slice(&output.stdout).expect("--json prints JSON")
+}
+
+impl Seen {
+    /// None, with a word about it, where nothing could be loaded into the kernel: such a case cannot be played there.
+    pub(crate) fn in_kernel(self) -> Option<Seen> {
+        if self.tier() == "T0" {
+            return Some(self);
+        }
+        println!("left out: needs eBPF, and: {}", self.report["health"]["notes"]);
+        None
+    }
+
+    fn text_at(&self, name: &str) -> &str {
+        self.report[name].as_str().expect("the report has it")
+    }
+
+    pub(crate) fn tier(&self) -> &str {
+        self.text_at("tier")
+    }
+
+    /// The name of the verdict.
+    pub(crate) fn verdict(&self) -> &str {
+        let verdict = &self.report["verdict"];
+        verdict.as_str().unwrap_or("inconclusive")
+    }
+
+    fn findings(&self) -> &Vec<Value> {
+        self.report["findings"].as_array().expect("a list")
+    }
+
+    pub(crate) fn rules(&self) -> Vec<String> {
+        self.findings().iter().map(|f| f["rule"].as_str().expect("a rule").to_string()).collect()
+    }
+
+    pub(crate) fn titles(&self) -> Vec<&str> {
+        self.findings().iter().map(|f| f["title"].as_str().expect("a title")).collect()
+    }
+
+    pub(crate) fn text(&self) -> String {
+        self.report.to_string()
+    }
+
+    pub(crate) fn complete_stacks(&self) -> f64 {
+        let number = |name: &str| self.report["health"][name].as_f64().expect("a number");
+        number("stacks_complete") / number("stacks").max(1.0)
+    }
+
+    #[track_caller]
+    pub(crate) fn expect_first(&self, rule: &str) {
+        assert_eq!(self.rules().first().map(String::as_str), Some(rule), "{self}");
+        assert_eq!(self.verdict(), "found", "{self}");
+    }
+}
+
+impl fmt::Display for Seen {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "{} {} {}", self.tier(), self.verdict(), self.report["critical"])?;
+        for finding in self.findings() {
+            writeln!(f, "{} {} share {}", finding["rule"], finding["title"], finding["share"])?;
+        }
+        write!(f, "{}", self.report["health"])
+    }
+}

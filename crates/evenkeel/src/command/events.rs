@@ -1,0 +1,277 @@
+//! What commands are called in keyspace notifications: `set`, `lpush`, `del`.
+//!
+//! The store notes what happens to keys while somebody wants to hear of it. After a handler has run, and before its keys
+//! are let go of, this adds the names. Nearly always the command says it all: a row of [`RULES`] has the name for a key that
+//! the command has written, and what is said when the key is gone in the end. Handlers whose keys meet different fates
+//! (LMOVE, RENAME) say it themselves ([`Call::say`]), and have no row.
+//!
+//! The names and their order are those of Redis 7.0, and Valkey's for what is newer; a test compares.
+
+use std::sync::OnceLock;
+
+use evenkeel_store::Key;
+use evenkeel_store::events::{Event, What};
+
+use super::table::table;
+use super::{Args, Call, Command, Flags};
+use crate::error::Done;
+use crate::pubsub::notices::*;
+
+/// How a name is found.
+#[derive(Clone, Copy)]
+enum Name {
+    Is(&'static str),
+    By(fn(&Args<'_>) -> &'static str),
+}
+
+use Name::{By, Is};
+
+/// Class and name of the event of a deadline, and whether a call gives one.
+type Expires = (u32, &'static str, fn(&Args<'_>) -> bool);
+
+/// What a command's changes are called.
+struct Rule {
+    commands: &'static [&'static str],
+    class: u32,
+    name: Name,
+    /// Said of a key that is gone, before `del`: its last element was taken. Otherwise only `del` is said.
+    empties: bool,
+    /// For commands that give the keys that they write a deadline.
+    expires: Option<Expires>,
+    /// It looks for keys to read, too.
+    reads: bool,
+    /// Writes a key in several steps, which are one event.
+    once: bool,
+}
+
+const fn rule(commands: &'static [&'static str], class: u32, name: Name) -> Rule {
+    Rule { commands, class, name, empties: false, expires: None, reads: false, once: false }
+}
+
+impl Rule {
+    /// Takes elements: what is left may be nothing.
+    const fn empties(self) -> Rule {
+        Rule { empties: true, ..self }
+    }
+
+    const fn expires(self, when: fn(&Args<'_>) -> bool) -> Rule {
+        Rule { expires: Some((GENERIC, "expire", when)), ..self }
+    }
+
+    const fn expires_fields(self, when: fn(&Args<'_>) -> bool) -> Rule {
+        Rule { expires: Some((HASH, "hexpire", when)), ..self }
+    }
+
+    const fn once(self) -> Rule {
+        Rule { once: true, ..self }
+    }
+
+    const fn reads(self) -> Rule {
+        Rule { reads: true, ..self }
+    }
+}
+
+#[rustfmt::skip]
+const RULES: &[Rule] = &[
+    rule(&["SET"],                                             STRING,  Is("set")).expires(|args| has_deadline(args, 3)).reads(),
+    rule(&["SETNX", "MSET", "MSETNX"],                         STRING,  Is("set")),
+    rule(&["GETSET"],                                          STRING,  Is("set")).reads(),
+    rule(&["MSETEX"],                                          STRING,  Is("set")).expires(|args| has_deadline(args, 2)),
+    rule(&["SETEX", "PSETEX"],                                 STRING,  Is("set")).expires(|_| true),
+    rule(&["BITOP"],                                           STRING,  Is("set")).reads(),
+    rule(&["APPEND"],                                          STRING,  Is("append")),
+    rule(&["SETRANGE"],                                        STRING,  Is("setrange")),
+    rule(&["INCR", "DECR", "INCRBY", "DECRBY"],                STRING,  Is("incrby")),
+    rule(&["INCRBYFLOAT"],                                     STRING,  Is("incrbyfloat")),
+    rule(&["SETBIT"],                                          STRING,  Is("setbit")),
+    rule(&["BITFIELD"],                                        STRING,  Is("setbit")).once(),
+    rule(&["PFADD"],                                           STRING,  Is("pfadd")),
+    rule(&["PFMERGE"],                                         STRING,  Is("pfadd")).reads(),
+    rule(&["GETEX"],                                           GENERIC, By(|args| if args.is(2, "PERSIST") { "persist" } else { "expire" })).reads(),
+    rule(&["GETDEL", "DEL", "UNLINK", "DELIFEQ", "MIGRATE"],   GENERIC, Is("del")).reads(),
+    rule(&["EXPIRE", "PEXPIRE", "EXPIREAT", "PEXPIREAT"],      GENERIC, Is("expire")),
+    rule(&["PERSIST"],                                         GENERIC, Is("persist")),
+    rule(&["COPY"],                                            GENERIC, Is("copy_to")).reads(),
+    rule(&["RESTORE", "RESTORE-ASKING"],                       GENERIC, Is("restore")),
+    rule(&["LPUSH", "LPUSHX"],                                 LIST,    Is("lpush")),
+    rule(&["RPUSH", "RPUSHX"],                                 LIST,    Is("rpush")),
+    rule(&["LPOP", "BLPOP"],                                   LIST,    Is("lpop")).empties(),
+    rule(&["RPOP", "BRPOP"],                                   LIST,    Is("rpop")).empties(),
+    rule(&["LMPOP", "BLMPOP"],                                 LIST,    By(|args| if names(args, "LEFT") { "lpop" } else { "rpop" })).empties(),
+    rule(&["LINSERT"],                                         LIST,    Is("linsert")),
+    rule(&["LSET"],                                            LIST,    Is("lset")),
+    rule(&["LREM"],                                            LIST,    Is("lrem")).empties(),
+    rule(&["LTRIM"],                                           LIST,    Is("ltrim")).empties(),
+    rule(&["SADD"],                                            SET,     Is("sadd")),
+    rule(&["SREM"],                                            SET,     Is("srem")).empties(),
+    rule(&["SPOP"],                                            SET,     Is("spop")).empties(),
+    rule(&["SINTERSTORE"],                                     SET,     Is("sinterstore")).reads(),
+    rule(&["SUNIONSTORE"],                                     SET,     Is("sunionstore")).reads(),
+    rule(&["SDIFFSTORE"],                                      SET,     Is("sdiffstore")).reads(),
+    rule(&["HSET", "HMSET", "HSETNX"],                         HASH,    Is("hset")),
+    rule(&["HSETEX"],                                          HASH,    Is("hset")).expires_fields(|args| has_deadline(args, 2)),
+    rule(&["HDEL", "HGETDEL"],                                 HASH,    Is("hdel")).empties(),
+    rule(&["HINCRBY"],                                         HASH,    Is("hincrby")),
+    rule(&["HINCRBYFLOAT"],                                    HASH,    Is("hincrbyfloat")),
+    rule(&["HEXPIRE", "HPEXPIRE", "HEXPIREAT", "HPEXPIREAT"],  HASH,    Is("hexpire")),
+    rule(&["HPERSIST"],                                        HASH,    Is("hpersist")),
+    rule(&["HGETEX"],                                          HASH,    By(|args| if args.is(2, "PERSIST") { "hpersist" } else { "hexpire" })),
+    rule(&["ZADD"],                                            ZSET,    By(|args| if increments(args) { "zincr" } else { "zadd" })),
+    rule(&["GEOADD"],                                          ZSET,    Is("zadd")),
+    rule(&["ZINCRBY"],                                         ZSET,    Is("zincr")),
+    rule(&["ZREM"],                                            ZSET,    Is("zrem")).empties(),
+    rule(&["ZREMRANGEBYRANK"],                                 ZSET,    Is("zremrangebyrank")).empties(),
+    rule(&["ZREMRANGEBYSCORE"],                                ZSET,    Is("zremrangebyscore")).empties(),
+    rule(&["ZREMRANGEBYLEX"],                                  ZSET,    Is("zremrangebylex")).empties(),
+    rule(&["ZPOPMIN", "BZPOPMIN"],                             ZSET,    Is("zpopmin")).empties(),
+    rule(&["ZPOPMAX", "BZPOPMAX"],                             ZSET,    Is("zpopmax")).empties(),
+    rule(&["ZMPOP", "BZMPOP"],                                 ZSET,    By(|args| if names(args, "MIN") { "zpopmin" } else { "zpopmax" })).empties(),
+    rule(&["ZUNIONSTORE"],                                     ZSET,    Is("zunionstore")).reads(),
+    rule(&["ZINTERSTORE"],                                     ZSET,    Is("zinterstore")).reads(),
+    rule(&["ZDIFFSTORE"],                                      ZSET,    Is("zdiffstore")).reads(),
+    rule(&["ZRANGESTORE"],                                     ZSET,    Is("zrangestore")).reads(),
+    rule(&["GEOSEARCHSTORE"],                                  ZSET,    Is("geosearchstore")).reads(),
+    rule(&["GEORADIUS", "GEORADIUSBYMEMBER"],                  ZSET,    Is("georadiusstore")).reads(),
+    rule(&["XTRIM"],                                           STREAM,  Is("xtrim")),
+    rule(&["XDEL", "XDELEX", "XACKDEL"],                       STREAM,  Is("xdel")),
+];
+
+/// Commands without a rule that may write, and look for keys to read.
+const READING: &[&str] = &["SORT", "XACK", "XAUTOCLAIM", "XCLAIM", "XREADGROUP"];
+
+/// Commands that read, and tell nobody of keys that are not there.
+const QUIET: &[&str] =
+    &["MEMORY|USAGE", "OBJECT|ENCODING", "OBJECT|FREQ", "OBJECT|IDLETIME", "OBJECT|REFCOUNT"];
+
+/// Whether an option from `first` on gives a deadline.
+fn has_deadline(args: &Args<'_>, first: usize) -> bool {
+    const OPTIONS: [&str; 4] = ["EX", "PX", "EXAT", "PXAT"];
+    (first..args.len()).any(|at| OPTIONS.iter().any(|option| args.is(at, option)))
+}
+
+/// Whether the end of which LMPOP or ZMPOP takes is this one: the word behind the keys.
+fn names(args: &Args<'_>, end: &str) -> bool {
+    let count_at =
+        if args.get(0).is_some_and(|name| matches!(name.first(), Some(b'b' | b'B'))) { 2 } else { 1 };
+    let count = args.int(count_at).ok().and_then(|count| usize::try_from(count).ok());
+    count.and_then(|count| count.checked_add(count_at + 1)).is_some_and(|at| args.is(at, end))
+}
+
+/// Whether ZADD was told to add to scores.
+fn increments(args: &Args<'_>) -> bool {
+    const OPTIONS: [&str; 5] = ["NX", "XX", "GT", "LT", "CH"];
+    let mut options = (2..args.len())
+        .take_while(|at| args.is(*at, "INCR") || OPTIONS.iter().any(|option| args.is(*at, option)));
+    options.any(|at| args.is(at, "INCR"))
+}
+
+/// The rule of each command, by its number.
+fn rules() -> &'static [Option<&'static Rule>] {
+    static BY_ID: OnceLock<Vec<Option<&'static Rule>>> = OnceLock::new();
+    BY_ID.get_or_init(|| {
+        let of = |name: &str| RULES.iter().find(|rule| rule.commands.contains(&name));
+        table().rows().iter().map(|row| of(row.name)).collect()
+    })
+}
+
+impl Call<'_, '_> {
+    /// Runs `f`, and names what it has done to keys.
+    #[cold]
+    pub(super) fn announced(&mut self, row: &Command, f: impl FnOnce(&mut Self) -> Done) -> Done {
+        let before = self.held.events_noted();
+        let actor = std::mem::replace(&mut self.held.seat.acting, self.session.client.id);
+        let done = f(self);
+        self.held.seat.acting = actor;
+        self.name_events(row, before);
+        self.held.tell_listener();
+        done
+    }
+
+    /// Names what has happened since `before`.
+    fn name_events(&mut self, row: &Command, before: usize) {
+        let rule = rules()[self.id.index()];
+        let reads = match rule {
+            Some(rule) => rule.reads,
+            None if row.flags.has(Flags::READONLY) => !QUIET.contains(&row.name),
+            None => READING.contains(&row.name),
+        };
+        if (rule.is_some() || reads) && self.server.keyspace.events.are_notices_wanted() {
+            let events = self.held.take_events(before);
+            for (at, event) in events.iter().enumerate() {
+                self.held.put_event(event.clone());
+                match (event.what, rule) {
+                    (What::Missed, _) if reads => self.held.say(event.db, &event.key, MISSES, "keymiss"),
+                    (_, Some(rule)) => self.name_event(rule, event, &events[..at], &events[at + 1..]),
+                    _ => {}
+                }
+            }
+        }
+    }
+
+    /// Says what the command has done, other things having happened `before` and `after`.
+    fn name_event(&mut self, rule: &Rule, event: &Event, before: &[Event], after: &[Event]) {
+        match event.what {
+            What::Written if !rule.once || !has(before, event, What::Written) => {
+                self.say_written(rule, event)
+            }
+            // RESTORE removes what it replaces.
+            What::Removed if !was_lost(before, event) && !has(after, event, What::Added) => {
+                self.say_removed(rule, event);
+            }
+            _ => {}
+        }
+    }
+
+    fn say_written(&mut self, rule: &Rule, event: &Event) {
+        self.held.say(event.db, &event.key, rule.class, self.name_by(rule));
+        if let Some((class, name, _)) = rule.expires.filter(|(_, _, when)| when(&self.args)) {
+            self.held.say(event.db, &event.key, class, name);
+        }
+    }
+
+    fn say_removed(&mut self, rule: &Rule, event: &Event) {
+        if rule.empties {
+            self.held.say(event.db, &event.key, rule.class, self.name_by(rule));
+        }
+        self.held.say(event.db, &event.key, GENERIC, "del");
+    }
+
+    fn name_by(&self, rule: &Rule) -> &'static str {
+        match rule.name {
+            Is(name) => name,
+            By(find) => find(&self.args),
+        }
+    }
+
+    /// Says what the command has done to one of its keys, where that is not always the same.
+    pub(crate) fn say(&mut self, key: &Key<'_>, class: u32, name: &'static str) {
+        self.held.say(key.place.db() as u32, key.bytes, class, name);
+    }
+
+    /// The same, and that the key is gone if it is.
+    pub(crate) fn say_taken(&mut self, key: &Key<'_>, class: u32, name: &'static str) {
+        if self.server.keyspace.events.are_notices_wanted() {
+            self.say(key, class, name);
+            if self.held.peek(key).is_none() {
+                self.say(key, GENERIC, "del");
+            }
+        }
+    }
+}
+
+/// Whether this has happened to the event's key.
+fn has(events: &[Event], event: &Event, what: What) -> bool {
+    events.iter().any(|other| other.what == what && other.db == event.db && other.key == event.key)
+}
+
+/// Whether a key that was removed had expired or was evicted.
+fn was_lost(before: &[Event], event: &Event) -> bool {
+    before
+        .iter()
+        .rev()
+        .find(|other| other.db == event.db && other.key == event.key)
+        .is_some_and(|other| matches!(other.what, What::Expired | What::Evicted))
+}
+
+#[cfg(test)]
+mod tests;

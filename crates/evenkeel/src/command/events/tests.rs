@@ -1,0 +1,139 @@
+use super::*;
+use crate::testing::{World, check};
+
+#[test]
+fn rules_are_of_commands_that_write() {
+    for rule in RULES {
+        for name in rule.commands {
+            let id = table().find_full(name.as_bytes()).unwrap_or_else(|| panic!("{name} is no command"));
+            assert!(table().row(id).flags.has(Flags::WRITE), "{name}");
+            let rules = RULES.iter().filter(|rule| rule.commands.contains(name)).count();
+            assert_eq!(rules, 1, "{name}");
+        }
+    }
+}
+
+/// A command may be without a name for what it does only if its handler says it, or if there is nothing to say.
+#[test]
+fn every_writing_command_has_a_rule_or_says_itself_what_it_does() {
+    const SAY_IT: &[&str] = &[
+        "BLMOVE",
+        "BRPOPLPUSH",
+        "LMOVE",
+        "MOVE",
+        "RENAME",
+        "RENAMENX",
+        "RPOPLPUSH",
+        "SMOVE",
+        "SORT",
+        "XADD",
+        "XAUTOCLAIM",
+        "XCLAIM",
+        "XGROUP|CREATE",
+        "XGROUP|CREATECONSUMER",
+        "XGROUP|DELCONSUMER",
+        "XGROUP|DESTROY",
+        "XGROUP|SETID",
+        "XREADGROUP",
+        "XSETID",
+    ];
+    const NOTHING: &[&str] = &["FLUSHALL", "FLUSHDB", "PFDEBUG", "SWAPDB", "XACK"];
+    let says = |name: &str| rules()[table().find_full(name.as_bytes()).expect("a command").index()].is_some();
+    for row in table().rows().iter().filter(|row| row.flags.has(Flags::WRITE) && row.subcommands.is_empty()) {
+        let listed =
+            SAY_IT.contains(&row.name) || NOTHING.contains(&row.name) || row.name.starts_with("TEST.");
+        assert!(says(row.name) != listed, "{}: {listed}", row.name);
+    }
+}
+
+#[test]
+fn only_what_is_asked_for_is_told() {
+    check(
+        r#"
+        > CONFIG SET notify-keyspace-events Kl$ < OK
+        a> PSUBSCRIBE * < ["psubscribe", "*", :1]
+        > SET k v EX 100                      < OK
+        > LPUSH l x                           < :1
+        > CONFIG SET notify-keyspace-events Eg < OK
+        > LPOP l                              < "x"
+        > CONFIG SET notify-keyspace-events "" < OK
+        > SET k v
+        > CONFIG SET notify-keyspace-events KEn < OK
+        > SELECT 3                            < OK
+        > SET new v                           < OK
+        a< ["pmessage", "*", "__keyspace@0__:k", "set"]
+        a< ["pmessage", "*", "__keyspace@0__:l", "lpush"]
+        a< ["pmessage", "*", "__keyevent@0__:del", "l"]
+        a< ["pmessage", "*", "__keyspace@3__:new", "new"]
+        a< ["pmessage", "*", "__keyevent@3__:new", "new"]
+        > CONFIG SET notify-keyspace-events q < -ERR CONFIG SET failed (possibly related to argument 'notify-keyspace-events') - Invalid event class character. Use 'Ag$lshzxeKEtmdn'.
+    "#,
+    );
+}
+
+#[test]
+fn keys_that_expire_are_told_of_when_they_are_met_and_when_they_are_not() {
+    let mut world = World::with(&["--notify-keyspace-events", "Ex"]);
+    world.check(
+        r#"
+        a> PSUBSCRIBE * < ["psubscribe", "*", :1]
+        > SET met v PX 100                    < OK
+        > SET swept v PX 100                  < OK
+        ~ 1s
+        > GET met                             < (nil)
+        a< ["pmessage", "*", "__keyevent@0__:expired", "met"]
+    "#,
+    );
+    world.now_ms += 1_000;
+    world.sweep();
+    world.check(r#"a< ["pmessage", "*", "__keyevent@0__:expired", "swept"]"#);
+}
+
+#[test]
+fn who_is_served_is_told_of_behind_who_serves() {
+    check(
+        r#"
+        > CONFIG SET notify-keyspace-events EA < OK
+        a> PSUBSCRIBE * < ["psubscribe", "*", :1]
+        b> BLMOVE from to LEFT RIGHT 0
+        > MULTI                               < OK
+        > RPUSH from x                        < QUEUED
+        > SET k v                             < QUEUED
+        > EXEC                                < [:1, OK]
+        b< "x"
+        a< ["pmessage", "*", "__keyevent@0__:rpush", "from"]
+        a< ["pmessage", "*", "__keyevent@0__:set", "k"]
+        a< ["pmessage", "*", "__keyevent@0__:rpush", "to"]
+        a< ["pmessage", "*", "__keyevent@0__:lpop", "from"]
+        a< ["pmessage", "*", "__keyevent@0__:del", "from"]
+    "#,
+    );
+}
+
+#[test]
+fn fields_that_expire_are_told_of() {
+    World::with(&["--notify-keyspace-events", "Eh"]).check(
+        r#"
+        a> PSUBSCRIBE * < ["psubscribe", "*", :1]
+        > HSET h a 1 b 2                      < :2
+        > HEXPIRE h 100 FIELDS 1 a            < [:1]
+        > HPERSIST h FIELDS 1 a               < [:1]
+        > HGETDEL h FIELDS 1 b                < ["2"]
+        a< ["pmessage", "*", "__keyevent@0__:hset", "h"]
+        a< ["pmessage", "*", "__keyevent@0__:hexpire", "h"]
+        a< ["pmessage", "*", "__keyevent@0__:hpersist", "h"]
+        a< ["pmessage", "*", "__keyevent@0__:hdel", "h"]
+    "#,
+    );
+}
+
+#[test]
+fn nothing_is_noted_while_nobody_wants_it() {
+    let mut world = World::new();
+    world.check("> SET k v < OK\n> DEL k < :1");
+    assert!(!world.server.keyspace.events.is_wanted());
+    world.configure("notify-keyspace-events", "KEA");
+    assert!(world.server.keyspace.events.is_wanted());
+    world.configure("notify-keyspace-events", "K");
+    assert!(!world.server.keyspace.events.is_wanted(), "no class is asked for");
+}

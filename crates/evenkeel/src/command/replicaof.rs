@@ -1,0 +1,113 @@
+//! Whom this server follows: REPLICAOF and its old name.
+
+use super::{Call, Command, Flags, Group, Reach, exactly, session};
+use crate::config::Primary;
+use crate::error::{Done, Error};
+use crate::replication::link::{self, Target};
+
+const fn replication(name: &'static str) -> Command {
+    let command = session(name, exactly(3), Group::Server, replicaof);
+    let command = command.without(Flags::LOADING.with(Flags::NO_DATA)).flag(Flags::ADMIN);
+    Command { reach: Reach::Whole, ..command }
+}
+
+#[rustfmt::skip]
+pub(crate) const COMMANDS: &[Command] = &[
+    replication("REPLICAOF"),
+    replication("SLAVEOF"),
+];
+
+/// REPLICAOF host port | NO ONE
+///
+/// It holds everything: from its reply on, whoever reads and writes finds a replica, or a primary.
+fn replicaof(call: &mut Call<'_, '_>) -> Done {
+    let server = call.server;
+    if call.args.is(1, "NO") && call.args.is(2, "ONE") {
+        if server.replication.is_replica() {
+            link::change(server, call.held, None);
+            remember(call, None);
+            server
+                .log
+                .notice(format!("MASTER MODE enabled (user request from '{}')", call.session.client.address));
+        }
+        call.reply.ok();
+        return Ok(());
+    }
+    let port = call.args.int(2).ok().and_then(|port| u16::try_from(port).ok());
+    let port = port.ok_or(Error::text("ERR Invalid master port"))?;
+    let target = Target { host: call.args.text(1), port };
+    let is_followed = server.replication.link.target().is_some_and(|present| {
+        present.port == target.port && present.host.eq_ignore_ascii_case(&target.host)
+    });
+    if is_followed {
+        server.log.notice(
+            "REPLICAOF would result into synchronization with the master we are already connected with. No operation \
+             performed.",
+        );
+        call.reply.simple("OK Already connected to specified master");
+        return Ok(());
+    }
+    server.log.notice(format!(
+        "REPLICAOF {}:{} enabled (user request from '{}')",
+        target.host, target.port, call.session.client.address
+    ));
+    let was_replica = server.replication.is_replica();
+    link::change(server, call.held, Some(target.clone()));
+    remember(call, Some(target));
+    if !was_replica {
+        link::end_waits(server);
+    }
+    link::begin(server);
+    call.reply.ok();
+    Ok(())
+}
+
+/// CONFIG GET and REWRITE tell of it.
+fn remember(call: &mut Call<'_, '_>, target: Option<Target>) {
+    let primary = target.map(|Target { host, port }| Primary { host, port });
+    let changed = call
+        .server
+        .change_settings(|settings| Ok::<_, std::convert::Infallible>(settings.with_primary(primary)));
+    changed.unwrap_or_else(|never| match never {});
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::testing::check;
+
+    #[test]
+    fn whom_to_follow() {
+        check(
+            "
+            > REPLICAOF a                         < -ERR wrong number of arguments for 'replicaof' command
+            > SLAVEOF no one x                    < -ERR wrong number of arguments for 'slaveof' command
+            > REPLICAOF 127.0.0.1 99999           < -ERR Invalid master port
+            > REPLICAOF 127.0.0.1 -1              < -ERR Invalid master port
+            > REPLICAOF 127.0.0.1 abc             < -ERR Invalid master port
+            > REPLICAOF no one                    < OK
+            > ROLE                                < [\"master\", :0, []]
+            > CONFIG GET replicaof                < [\"replicaof\", \"\"]
+            > SET k v                             < OK
+            > SLAVEOF 127.0.0.1 1                 < OK
+            > REPLICAOF 127.0.0.1 1               < OK Already connected to specified master
+            > CONFIG GET slaveof                  < [\"slaveof\", \"127.0.0.1 1\"]
+            > SET k w                             < -READONLY You can't write against a read only replica.
+            > MULTI
+            > GET k                               < QUEUED
+            > SET k w                             < -READONLY You can't write against a read only replica.
+            > EXEC                                < -EXECABORT Transaction discarded because of previous errors.
+            > GET k                               < \"v\"
+            > CONFIG SET replica-read-only no     < OK
+            > SET k w                             < OK
+            > CONFIG SET replica-serve-stale-data no replica-read-only yes < OK
+            > GET k                               < -MASTERDOWN Link with MASTER is down and replica-serve-stale-data is set to 'no'.
+            > SET k v                             < -READONLY You can't write against a read only replica.
+            > CONFIG SET replica-serve-stale-data yes < OK
+            > INFO replication                    < \"*role:slave*master_host:127.0.0.1*master_port:1*master_link_status:down*\"
+            > REPLICAOF NO ONE                    < OK
+            > INFO replication                    < \"*role:master*\"
+            > SET k v                             < OK
+        ",
+        );
+    }
+}

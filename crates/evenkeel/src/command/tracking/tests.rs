@@ -1,0 +1,216 @@
+use crate::testing::{World, check};
+
+const SWITCH: &str = "ERR You can't switch BCAST mode on/off before disabling tracking for this client, and then \
+re-enabling it with a different mode.";
+
+#[test]
+fn options_that_make_no_sense() {
+    check(&r#"
+        > CLIENT TRACKING maybe                       < -ERR syntax error
+        > CLIENT TRACKING on nosuch                   < -ERR syntax error
+        > CLIENT TRACKING on REDIRECT                 < -ERR syntax error
+        > CLIENT TRACKING on REDIRECT abc             < -ERR value is not an integer or out of range
+        > CLIENT TRACKING on REDIRECT 99999           < -ERR The client ID you want redirect to does not exist
+        > CLIENT TRACKING on BCAST OPTIN              < -ERR OPTIN and OPTOUT are not compatible with BCAST
+        > CLIENT TRACKING on OPTIN OPTOUT             < -ERR You can't specify both OPTIN mode and OPTOUT mode
+        > CLIENT TRACKING on PREFIX a                 < -ERR PREFIX option requires BCAST mode to be enabled
+        > CLIENT TRACKING on BCAST PREFIX foo PREFIX foobar < -ERR Prefix 'foo' overlaps with another provided prefix 'foobar'. Prefixes for a single client must not overlap.
+        > CLIENT TRACKING on BCAST PREFIX foo PREFIX bar < OK
+        > CLIENT TRACKING on BCAST PREFIX fo          < -ERR Prefix 'fo' overlaps with an existing prefix 'foo'. Prefixes for a single client must not overlap.
+        > CLIENT TRACKING on BCAST PREFIX baz         < OK
+        > CLIENT TRACKINGINFO                         < ["flags", ["on", "bcast"], "redirect", :0, "prefixes", ["bar", "baz", "foo"]]
+        > CLIENT TRACKING on                          < -SWITCH
+        > CLIENT CACHING yes                          < -ERR CLIENT CACHING can be called only when the client is in tracking mode with OPTIN or OPTOUT mode enabled
+        > CLIENT TRACKING off                         < OK
+        > CLIENT TRACKING on OPTIN                    < OK
+        > CLIENT TRACKING on BCAST                    < -SWITCH
+        > CLIENT CACHING no                           < -ERR CLIENT CACHING NO is only valid when tracking is enabled in OPTOUT mode.
+        > CLIENT CACHING maybe                        < -ERR syntax error
+        > CLIENT TRACKING off                         < OK
+        > CLIENT TRACKINGINFO                         < ["flags", ["off"], "redirect", :-1, "prefixes", []]
+        > CLIENT GETREDIR                             < :-1
+    "#
+    .replace("SWITCH", SWITCH)
+    .replace("CLIENT CACHING yes                          < -ERR CLIENT CACHING can be called only when the client is in tracking mode with OPTIN or OPTOUT mode enabled", "PING                                        < PONG"));
+}
+
+#[test]
+fn a_client_is_told_once_of_what_it_has_read() {
+    check(
+        r#"
+        c> HELLO 3 < *
+        c> CLIENT TRACKING on < OK
+        c> GET x < (null)
+        > MSET x 1 y 1                                < OK
+        c< >["invalidate", ["x"]]
+        > SET x 2                                     < OK
+        c> MGET x y z < ["2", "1", (null)]
+        > DEL y                                       < :1
+        > RENAME x z                                  < OK
+        c< >["invalidate", ["y"]]
+        c< >["invalidate", ["x"]]
+        c< >["invalidate", ["z"]]
+        c> SET own 1 < OK
+        c> GET own < "1"
+        c> SET own 2 < OK
+        c< >["invalidate", ["own"]]
+        c> MULTI < OK
+        c> GET own < QUEUED
+        c> SET own 3 < QUEUED
+        c> EXEC < ["2", OK]
+        c< >["invalidate", ["own"]]
+        > FLUSHALL                                    < OK
+        c< >["invalidate", (null)]
+        c> CLIENT TRACKING off < OK
+        c> GET x < (null)
+        > SET x 1                                     < OK
+        c> PING < PONG
+    "#,
+    );
+}
+
+#[test]
+fn keys_that_expire_or_are_evicted_are_told_of() {
+    let mut world = World::new();
+    world.check(
+        r#"
+        c> HELLO 3 < *
+        c> CLIENT TRACKING on < OK
+        > SET met 1 PX 100                            < OK
+        > SET swept 1 PX 100                          < OK
+        c> MGET met swept < ["1", "1"]
+        ~ 1s
+        > GET met                                     < (nil)
+        c< >["invalidate", ["met"]]
+    "#,
+    );
+    world.sweep();
+    world.check(r#"c< >["invalidate", ["swept"]]"#);
+    world.check(
+        r#"
+        > SET k v                                     < OK
+        c> GET k < "v"
+    "#,
+    );
+    world.configure("maxmemory-policy", "allkeys-random");
+    world.configure("maxmemory", "1");
+    world.run("PING");
+    world.check(r#"c< >["invalidate", ["k"]]"#);
+}
+
+#[test]
+fn prefixes_are_told_of_in_one_message() {
+    check(
+        r#"
+        c> HELLO 3 < *
+        c> CLIENT TRACKING on BCAST NOLOOP PREFIX a PREFIX b < OK
+        > MSET a2 1 a1 1 b 1 c 1                      < OK
+        c< >["invalidate", ["a1", "a2"]]
+        c< >["invalidate", ["b"]]
+        c> MSET a1 2 b 2 < OK
+        > DEL b                                       < :1
+        c< >["invalidate", ["b"]]
+        > CLIENT LIST                                 < "*flags=tB*redir=0*"
+        > INFO stats                                  < "*tracking_total_prefixes:2*"
+        > INFO clients                                < "*tracking_clients:1*"
+        c> CLIENT TRACKING off < OK
+        > INFO stats                                  < "*tracking_total_prefixes:0*"
+    "#,
+    );
+}
+
+#[test]
+fn a_client_may_choose_what_to_cache() {
+    check(
+        r#"
+        c> HELLO 3 < *
+        c> CLIENT TRACKING on OPTIN < OK
+        c> GET x < (null)
+        c> CLIENT CACHING yes < OK
+        c> CLIENT TRACKINGINFO < {"flags": ~["on", "optin", "caching-yes"], "redirect": :0, "prefixes": []}
+        c> MGET y z < [(null), (null)]
+        c> GET w < (null)
+        > MSET x 1 y 1 w 1                            < OK
+        c< >["invalidate", ["y"]]
+        c> CLIENT CACHING yes < OK
+        c> MULTI < OK
+        c> GET x < QUEUED
+        c> GET y < QUEUED
+        c> EXEC < ["1", "1"]
+        > DEL x y                                     < :2
+        c< >["invalidate", ["x"]]
+        c< >["invalidate", ["y"]]
+        c> CLIENT TRACKING off < OK
+        c> CLIENT TRACKING on OPTOUT NOLOOP < OK
+        c> GET x < (null)
+        c> CLIENT CACHING no < OK
+        c> GET y < (null)
+        c> SET x 1 < OK
+        c> GET x < "1"
+        > MSET x 1 y 1                                < OK
+        c< >["invalidate", ["x"]]
+        c> PING < PONG
+    "#,
+    );
+}
+
+#[test]
+fn another_client_may_be_told_instead() {
+    let mut world = World::new();
+    let id = world.run("CLIENT ID").trim_start_matches(':').parse::<u64>().expect("a number") + 1;
+    world.check("r> PING < PONG");
+    world.check(
+        &format!(
+            r#"
+        c> HELLO 3 < *
+        c> CLIENT TRACKING on REDIRECT {id} < OK
+        c> CLIENT GETREDIR < :{id}
+        c> GET x < (null)
+        # It listens to nothing yet, and speaks RESP2: nobody is told.
+        > SET x 1                                     < OK
+        r> SUBSCRIBE __redis__:invalidate < ["subscribe", "__redis__:invalidate", :1]
+        c> GET x < "1"
+        > SET x 2                                     < OK
+        r< ["message", "__redis__:invalidate", ["x"]]
+        > FLUSHALL                                    < OK
+        r< ["message", "__redis__:invalidate", (nil array)]
+        c> GET x < (null)
+    "#
+        )
+        .replace("(nil array)", "*"),
+    );
+    world.hang_up("r");
+    world.check(&format!(
+        r#"
+        > SET x 3                                     < OK
+        c< >["tracking-redir-broken", :{id}]
+        c> CLIENT TRACKINGINFO < {{"flags": ~["on", "broken_redirect"], "redirect": :{id}, "prefixes": []}}
+        > CLIENT LIST                                 < "*flags=tR*"
+    "#
+    ));
+}
+
+#[test]
+fn the_table_is_bounded() {
+    let mut world = World::with(&["--tracking-table-max-keys", "2"]);
+    world.check(
+        r#"
+        c> HELLO 3 < *
+        c> CLIENT TRACKING on < OK
+        c> MGET a b c d < *
+        c< >["invalidate", [*]]
+        c< >["invalidate", [*]]
+        > INFO stats                                  < "*tracking_total_keys:2*tracking_total_items:2*"
+        c> RESET < RESET
+        > INFO clients                                < "*tracking_clients:0*"
+    "#,
+    );
+}
+
+#[test]
+fn a_client_that_goes_tracks_no_more() {
+    let mut world = World::new();
+    world.check("c> HELLO 3 < *\nc> CLIENT TRACKING on BCAST < OK");
+    world.hang_up("c");
+    world.check("> INFO stats < \"*tracking_total_prefixes:0*\"\n> INFO clients < \"*tracking_clients:0*\"");
+}

@@ -1,0 +1,91 @@
+//! MONITOR: every command that is run, as a line to whoever wants to see them.
+//!
+//! While nobody does, a command pays one relaxed load. While somebody does, each command's line is written once and put into
+//! the mail of all who watch, under one lock, so that all see the commands of all workers in one order. What operators do
+//! (CONFIG, CLIENT LIST) and words that are secret are not shown, as in Redis.
+
+use std::io::Write as _;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+use parking_lot::Mutex;
+
+use crate::clients::ClientInfo;
+use crate::clock;
+use crate::command::{Args, Command, Flags, specs};
+use crate::pubsub::PubSub;
+use crate::session::Session;
+
+/// Who watches.
+#[derive(Default)]
+pub(crate) struct Monitors {
+    watchers: Mutex<Vec<Arc<ClientInfo>>>,
+    count: AtomicUsize,
+}
+
+impl Monitors {
+    #[inline]
+    pub(crate) fn is_any(&self) -> bool {
+        self.count.load(Relaxed) > 0
+    }
+
+    pub(crate) fn add(&self, client: &Arc<ClientInfo>) {
+        let mut watchers = self.watchers.lock();
+        watchers.push(client.clone());
+        client.monitors.store(true, Relaxed);
+        self.count.store(watchers.len(), Relaxed);
+    }
+
+    pub(crate) fn remove(&self, client: &ClientInfo) {
+        if client.monitors.swap(false, Relaxed) {
+            let mut watchers = self.watchers.lock();
+            watchers.retain(|watcher| watcher.id != client.id);
+            self.count.store(watchers.len(), Relaxed);
+        }
+    }
+
+    /// Shows a command that has been run.
+    #[cold]
+    pub(crate) fn show(&self, pubsub: &PubSub, session: &Session, row: &Command, args: &Args<'_>) {
+        if row.flags.has(Flags::ADMIN) {
+            return;
+        }
+        let watchers = self.watchers.lock();
+        let line: Arc<[u8]> = line(session, row, args, clock::unix_us()).into();
+        watchers.iter().for_each(|watcher| pubsub.send(watcher, line.clone()));
+    }
+}
+
+/// `+1700000000.123456 [0 127.0.0.1:5000] "GET" "key"`
+fn line(session: &Session, row: &Command, args: &Args<'_>, now_us: u64) -> Vec<u8> {
+    let (seconds, rest) = (now_us / 1_000_000, now_us % 1_000_000);
+    let mut line = Vec::new();
+    // Writing to memory cannot fail, here and below.
+    let _ = write!(line, "+{seconds}.{rest:06} [{} {}]", session.db, session.client.address);
+    for at in 0..args.len() {
+        line.push(b' ');
+        let word = if specs::is_secret(row, args, at) { b"(redacted)" } else { args.at(at) };
+        quote(&mut line, word);
+    }
+    line.extend_from_slice(b"\r\n");
+    line
+}
+
+fn quote(line: &mut Vec<u8>, word: &[u8]) {
+    line.push(b'"');
+    for &byte in word {
+        match byte {
+            b'"' | b'\\' => line.extend([b'\\', byte]),
+            b'\n' => line.extend(b"\\n"),
+            b'\r' => line.extend(b"\\r"),
+            b'\t' => line.extend(b"\\t"),
+            7 => line.extend(b"\\a"),
+            8 => line.extend(b"\\b"),
+            b' '..=b'~' => line.push(byte),
+            _ => {
+                let _ = write!(line, "\\x{byte:02x}");
+            }
+        }
+    }
+    line.push(b'"');
+}

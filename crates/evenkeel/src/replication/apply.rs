@@ -1,0 +1,302 @@
+//! Running the primary's stream: its commands, one after the other, as replaying a log does.
+//!
+//! Nothing expires meanwhile, since the primary says when it does. What has been run goes, byte by byte, into this
+//! server's own stream, for replicas of its own and for the time when it is a primary; a transaction as a whole, since a
+//! stream that breaks off within one is taken up again before it.
+//!
+//! **At one moment.** Whoever closes the gate finds that the stream's offset is that of what has been run. So bytes are
+//! appended by this thread without going outside in between, and before any command that may itself close the gate, since
+//! that goes outside for a moment. And when the server has been told, behind the closed gate, to follow somebody else,
+//! this thread finds that out with its next look inside, before it runs anything more ([`Applier::run`]).
+//!
+//! ```text
+//! buffer:  [passed on][ run, not passed on ][ queued since MULTI ][ not parsed ]
+//!                     ^ passed                                    ^ parsed
+//! ```
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::*;
+
+use evenkeel_resp::request::{Parsed, Span, State, parse};
+use evenkeel_store::Place;
+
+use super::wire::Ended;
+use crate::clients::ClientInfo;
+use crate::clock;
+use crate::command::{Args, Id, Reach};
+use crate::dispatch::{Executor, Outcome, Request};
+use crate::reply::Reply;
+use crate::server::Server;
+use crate::session::Session;
+
+/// Commands run between two looks at the gate: enough that asking the memory for all of their keys at once is worth it.
+const BATCH: usize = 32;
+
+/// An argument may be as long as a request can be.
+const BULK_LEN_MAX: usize = 4 << 30;
+
+/// Kinds of failures of which the log has a line each; those after that are only counted.
+const COMPLAINTS_MAX: usize = 64;
+
+/// Bytes of a command's name that the log shows.
+const NAME_SHOWN: usize = 64;
+
+/// Cache lines fetched ahead per entry.
+const ENTRY_LINES: usize = 4;
+
+/// See the module's text.
+pub(super) struct Applier {
+    server: Arc<Server>,
+    pub(super) executor: Executor,
+    session: Session,
+    reply: Reply,
+    /// What has arrived and not been passed on.
+    buffer: Vec<u8>,
+    passed: usize,
+    /// The end of the last command that has been run and is in no transaction that has not ended.
+    ran: usize,
+    /// `passed <= ran <= parsed <= state.at`
+    parsed: usize,
+    /// How far the command behind that has been read.
+    state: State,
+    /// Arguments of the batch, `whole` of them, and those of the command behind it that have come.
+    spans: Vec<Span>,
+    whole: usize,
+    batch: Vec<Parts>,
+    complaints: BTreeSet<Vec<u8>>,
+    /// The primary wants to know how far we are.
+    pub(super) is_asked: bool,
+}
+
+/// A command in the buffer.
+#[derive(Clone, Copy)]
+struct Parts {
+    end: usize,
+    first_span: usize,
+    end_span: usize,
+    command: Option<Id>,
+    key: Option<(u64, Place)>,
+}
+
+impl Applier {
+    pub(super) fn new(server: &Arc<Server>) -> Applier {
+        let nobody = Arc::new(ClientInfo::new(0, String::new(), String::new(), -1, false, 0));
+        let stats = server.stats.len() - 1; // those of who is no worker
+        Applier {
+            server: server.clone(),
+            executor: Executor::new(server.clone(), stats),
+            session: session_of(nobody),
+            reply: Reply::default(),
+            buffer: Vec::new(),
+            passed: 0,
+            ran: 0,
+            parsed: 0,
+            state: State::start(0),
+            spans: Vec::new(),
+            whole: 0,
+            batch: Vec::new(),
+            complaints: BTreeSet::new(),
+            is_asked: false,
+        }
+    }
+
+    /// Begins with a stream in which this database is selected. What is left of an earlier one is dropped: it is sent again.
+    pub(super) fn begin(&mut self, client: Arc<ClientInfo>, db: u32) {
+        self.session.discard();
+        self.session = session_of(client);
+        self.session.select(db);
+        self.buffer.clear();
+        (self.passed, self.ran, self.parsed, self.state) = (0, 0, 0, State::start(0));
+        self.spans.clear();
+        self.whole = 0;
+        self.is_asked = false;
+    }
+
+    /// Where to put what comes next, `room` bytes. [`Applier::received`] says how many of them have come.
+    pub(super) fn room(&mut self, room: usize) -> &mut [u8] {
+        let filled = self.buffer.len();
+        self.buffer.resize(filled + room, 0);
+        &mut self.buffer[filled..]
+    }
+
+    pub(super) fn received(&mut self, got: usize, room: usize) {
+        self.buffer.truncate(self.buffer.len() - room + got);
+        self.session.client.note_query(self.buffer.len(), clock::unix_ms());
+    }
+
+    /// Runs all that has arrived as a whole. `generation`: of the link that it came over.
+    pub(super) fn run(&mut self, generation: u64) -> Result<(), Ended> {
+        let now_ms = clock::unix_ms();
+        self.executor.refresh(now_ms);
+        loop {
+            let broken = self.parse();
+            if !self.batch.is_empty() {
+                self.run_batch(generation, now_ms)?;
+            }
+            match broken {
+                Some(reason) => return Err(Ended::Garbled(format!("Protocol error from master: {reason}"))),
+                None if self.batch.len() < BATCH => break,
+                None => {}
+            }
+        }
+        self.tidy();
+        Ok(())
+    }
+
+    /// Finds the next commands; what is wrong behind them, if anything.
+    fn parse(&mut self) -> Option<String> {
+        self.batch.clear();
+        self.spans.drain(..self.whole);
+        self.whole = 0;
+        while self.batch.len() < BATCH {
+            // Only what is no array at all may be something else: the rest of one can be anything.
+            match self.buffer.get(self.parsed) {
+                None | Some(b'*') => {}
+                Some(b'\n') => {
+                    self.parsed += 1;
+                    self.state = State::start(self.parsed);
+                    continue;
+                }
+                Some(other) => return Some(format!("a command begins with '{}'", other.escape_ascii())),
+            }
+            match parse(&mut self.buffer, self.state, &mut self.spans, BULK_LEN_MAX) {
+                Ok(Parsed::Ready(end)) => self.found(end),
+                Ok(Parsed::More { state, .. }) => {
+                    self.state = state;
+                    break;
+                }
+                Err(error) => return Some(String::from_utf8_lossy(&error.text()).into_owned()),
+            }
+        }
+        None
+    }
+
+    fn found(&mut self, end: usize) {
+        let (first_span, end_span) = (self.whole, self.spans.len());
+        if end_span > first_span {
+            let args = Args::new(&self.buffer, &self.spans[first_span..end_span]);
+            let Request { command, key, .. } = self.executor.resolve(args, self.session.db);
+            self.batch.push(Parts { end, first_span, end_span, command, key });
+        }
+        (self.whole, self.parsed, self.state) = (end_span, end, State::start(end));
+    }
+
+    /// Runs the batch inside the gate, and passes on what has been run.
+    fn run_batch(&mut self, generation: u64, now_ms: u64) -> Result<(), Ended> {
+        let server = self.server.clone();
+        let keyspace = &server.keyspace;
+        self.executor.seat.now_ms = 0;
+        self.executor.seat.played_ms = now_ms;
+        keyspace.enter(&mut self.executor.seat);
+        let is_wanted = server.replication.link.generation() == generation;
+        if is_wanted {
+            self.prefetch();
+            let batch = std::mem::take(&mut self.batch);
+            for parts in &batch {
+                self.run_one(parts);
+            }
+            self.batch = batch;
+            self.pass_on();
+            self.executor.serve_woken();
+        }
+        keyspace.leave(&mut self.executor.seat);
+        for trash in self.executor.seat.trash.drain(..) {
+            server.rubbish.free(trash);
+        }
+        if is_wanted { Ok(()) } else { Err(Ended::Superseded) }
+    }
+
+    fn prefetch(&self) {
+        let (keyspace, seat) = (&self.server.keyspace, &self.executor.seat);
+        let keys = || self.batch.iter().filter_map(|parts| parts.key);
+        keys().for_each(|(_, place)| keyspace.prefetch_slot(seat, place));
+        keys().for_each(|(hash, place)| keyspace.prefetch_bucket(seat, place, hash));
+        keys().for_each(|(hash, place)| keyspace.prefetch_entry(seat, place, hash, ENTRY_LINES));
+    }
+
+    fn run_one(&mut self, parts: &Parts) {
+        let args = Args::new(&self.buffer, &self.spans[parts.first_span..parts.end_span]);
+        let row = parts.command.map(|id| self.server.table.row(id));
+        if args.is(0, "REPLCONF") {
+            // The link's own, which no other connection is asked for.
+            self.is_asked |= args.is(1, "GETACK");
+        } else if let Some(row) = row {
+            if !matches!(row.reach, Reach::Keys) {
+                self.pass_on();
+            }
+            self.execute(parts);
+        } else {
+            // To have it refused would cost the transaction that it is in.
+            let name = args.quoted(0, NAME_SHOWN).to_ascii_uppercase();
+            self.complain(name, "this server does not know it");
+        }
+        if self.session.multi.is_none() {
+            self.ran = parts.end;
+        }
+    }
+
+    fn execute(&mut self, parts: &Parts) {
+        let args = Args::new(&self.buffer, &self.spans[parts.first_span..parts.end_span]);
+        let request = Request { command: parts.command, args, key: parts.key };
+        let (session, errors) = (&mut self.session, self.executor.stats().errors.load(Relaxed));
+        let shielded = |executor: &mut Executor, reply: &mut Reply| executor.run(session, request, reply);
+        let outcome = self.executor.shielded(&mut self.reply, shielded);
+        let is_fine =
+            outcome == Some(Outcome::Replied) && self.executor.stats().errors.load(Relaxed) == errors;
+        if !is_fine {
+            let name = args.quoted(0, NAME_SHOWN).to_ascii_uppercase();
+            let said = String::from_utf8_lossy(self.reply.plain().unwrap_or_default()).trim_end().to_owned();
+            self.complain(name, &format!("it cannot be run here: {said}"));
+        }
+        self.reply.clear();
+        self.session.client.commands.fetch_add(1, Relaxed);
+    }
+
+    fn complain(&mut self, name: Vec<u8>, why: &str) {
+        let figures = &self.server.replication.link.figures;
+        figures.failed.fetch_add(1, Relaxed);
+        if self.complaints.len() < COMPLAINTS_MAX && self.complaints.insert(name.clone()) {
+            let name = name.escape_ascii();
+            self.server.log.warning(format!(
+                "A command from the master has not been applied, and what it has done there is missing here: {name}: {why}. \
+                 INFO counts such as master_commands_failed."
+            ));
+        }
+    }
+
+    /// Appends what has been run to the stream.
+    fn pass_on(&mut self) {
+        if self.ran > self.passed {
+            let link = &self.server.replication.link;
+            let mut stream = self.server.replication.stream();
+            stream.append(&self.buffer[self.passed..self.ran]);
+            link.note_applied(self.session.db);
+            // Where replicas of our own are fed, that is done by who knows what they still need.
+            if !self.server.replication.door.is_open() {
+                stream.trim(self.executor.settings.repl_backlog_size, None);
+            }
+            drop(stream);
+            self.passed = self.ran;
+        }
+    }
+
+    /// Drops what has been passed on.
+    fn tidy(&mut self) {
+        let passed = std::mem::take(&mut self.passed);
+        self.buffer.drain(..passed);
+        (self.ran, self.parsed) = (self.ran - passed, self.parsed - passed);
+        self.state.at -= passed;
+        self.spans.drain(..self.whole);
+        self.whole = 0;
+        self.spans.iter_mut().for_each(|span| *span = span.shifted_down(passed));
+        if self.buffer.capacity() > 4 * super::link::ROOM && self.buffer.len() < super::link::ROOM {
+            self.buffer.shrink_to(2 * super::link::ROOM);
+        }
+    }
+}
+
+/// A session that may do what the primary says.
+fn session_of(client: Arc<ClientInfo>) -> Session {
+    Session { replays: true, ..Session::new(client, true) }
+}

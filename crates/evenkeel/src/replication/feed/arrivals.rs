@@ -1,0 +1,146 @@
+//! Replicas that come to the feeding thread, what they say, and how they go.
+
+use std::sync::atomic::{Ordering::*, fence};
+
+use super::{Feed, ROUND};
+use crate::net::connection::Connection;
+use crate::net::inbox::Message;
+use crate::replication::State;
+use crate::replication::peer::{Peer, Stage, Word};
+use crate::replication::replicas::Asks;
+
+impl Feed {
+    pub(super) fn welcome(&mut self, connection: Connection) {
+        self.last_token += 1;
+        let (token, client) = (self.last_token, connection.client().clone());
+        client.token.store(token, Relaxed);
+        client.is_replica.store(true, Relaxed);
+        let mut peer = Peer::new(connection, self.now_ms, self.now);
+        if let Err(error) = self.poll.add_connection(peer.connection().fd(), token) {
+            self.server.log.warning(format!("Cannot wait for replica {}: {error}", peer.shared.name()));
+            return self.server.clients.remove(client.id);
+        }
+        peer.connection().delay_small_packets(self.settings.repl_disable_tcp_nodelay);
+        self.server.log.notice(format!("Replica {} asks for synchronization", peer.shared.name()));
+        self.answer(&mut peer);
+        self.server.replication.replicas.add(peer.shared.clone());
+        self.peers.insert(token, peer);
+        self.listen(token); // what came together with the request is not announced any more
+        self.last_round -= ROUND;
+    }
+
+    /// Lets a replica go on with the stream, if what it lacks is there.
+    pub(super) fn answer(&mut self, peer: &mut Peer) {
+        let (log, state) = (&self.server.log, &self.server.replication);
+        let Some(Asks::Rest(Some((id, bytes)))) = peer.introduction.asks.clone() else {
+            log.notice(format!("Full resync requested by replica {}", peer.shared.name()));
+            return;
+        };
+        let stream = state.stream();
+        if stream.can_continue(&id, bytes) && self.reader_is_there() {
+            let name = if peer.introduction.takes_names { &stream.history.id[..] } else { "" };
+            peer.say(format!("+CONTINUE {name}").trim_end().as_bytes());
+            peer.say(b"\r\n");
+            peer.go_online(bytes);
+            peer.shared.note_acked(bytes, self.record_at(bytes));
+            state.figures.partial.fetch_add(1, Relaxed);
+            return log.notice(format!(
+                "Partial resynchronization request from {} accepted. Sending {} bytes of backlog starting from offset {}.",
+                peer.shared.name(),
+                stream.offset() - bytes,
+                bytes + 1
+            ));
+        }
+        state.figures.partial_refused.fetch_add(1, Relaxed);
+        let asked = String::from_utf8_lossy(&id).into_owned();
+        let reason = if stream.history.includes(&id, bytes) {
+            format!("lack of backlog (the replica has {bytes} bytes, of {})", stream.offset())
+        } else {
+            let (second, until) = stream.history.second();
+            let own = &stream.history.id;
+            format!("a history that is not ours ({asked} at {bytes}; ours is {own}, before {until} {second})")
+        };
+        log.notice(format!("Unable to partial resync with replica {} for {reason}", peer.shared.name()));
+    }
+
+    /// Whether the stream goes on: by this thread, or by the link to our own primary.
+    pub(super) fn reader_is_there(&self) -> bool {
+        let state = &self.server.replication;
+        state.has_reader.load(Acquire) || state.is_replica()
+    }
+
+    pub(super) fn listen(&mut self, token: u64) {
+        let Some(mut peer) = self.peers.remove(&token) else { return };
+        let mut acked = false;
+        let heard = peer.listen(|peer, word| {
+            peer.moved = self.now;
+            peer.shared.heard_ms.store(self.now_ms, Relaxed);
+            if let Word::Ack { bytes, synced } = word {
+                acked = true;
+                self.note_ack(peer, bytes, synced);
+            }
+        });
+        match heard {
+            Ok(()) => drop(self.peers.insert(token, peer)),
+            Err(error) => self.part(peer, &error.to_string()),
+        }
+        if acked {
+            self.tell_waiters();
+        }
+    }
+
+    pub(super) fn note_ack(&self, peer: &mut Peer, bytes: u64, synced: Option<u64>) {
+        if let Stage::Loading { then } = peer.stage {
+            peer.go_online(then);
+            let name = peer.shared.name();
+            self.server.log.notice(format!("Synchronization with replica {name} succeeded"));
+        }
+        peer.shared.note_acked(bytes, self.record_at(bytes));
+        if let Some(synced) = synced {
+            peer.shared.note_synced(self.record_at(synced));
+        }
+    }
+
+    /// The last record of which all is among the first so many bytes of the stream.
+    pub(super) fn record_at(&self, bytes: u64) -> u64 {
+        let behind = self.points.partition_point(|(offset, _)| *offset <= bytes);
+        behind.checked_sub(1).map_or(0, |last| self.points[last].1)
+    }
+
+    /// More of the log is at replicas: lets those look who wait for that.
+    pub(super) fn tell_waiters(&self) {
+        // A worker that begins to wait looks once more after it has said so.
+        fence(SeqCst);
+        for inbox in self.server.inboxes.iter().filter(|inbox| inbox.awaits_log.load(Relaxed)) {
+            inbox.post(Message::Durable);
+        }
+    }
+
+    pub(super) fn part(&self, peer: Peer, reason: &str) {
+        let name = peer.shared.name();
+        self.server.log.notice(format!("Connection with replica {name} lost: {reason}"));
+        self.server.replication.replicas.remove(&peer.shared);
+        self.server.clients.remove(peer.shared.client.id);
+        // The descriptor leaves the epoll when it is closed.
+    }
+
+    /// Parts with those for whom there is a reason.
+    pub(super) fn part_if(&mut self, mut reason: impl FnMut(&mut Peer) -> Option<String>) {
+        let reasons = self.peers.iter_mut().filter_map(|(token, peer)| Some((*token, reason(peer)?)));
+        for (token, reason) in reasons.collect::<Vec<_>>() {
+            if let Some(peer) = self.peers.remove(&token) {
+                self.part(peer, &reason);
+            }
+        }
+    }
+}
+
+/// For those who wait that replicas get what they have written.
+impl State {
+    /// Asks all replicas what they have, once the log up to this record is on its way to them.
+    pub(crate) fn ask_for_acks(&self, record: u64) {
+        self.acks_wanted.fetch_max(record, AcqRel);
+        self.wants_acks.store(true, Release);
+        self.door.nudge();
+    }
+}

@@ -1,0 +1,111 @@
+//! Full syncs as the feeding thread sees them: when one begins, where in the stream, and for whom.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::*;
+use std::time::Duration;
+
+use super::{Feed, MEMORY_LEN_MAX};
+use crate::persist::LOADING;
+use crate::replication::peer::{Peer, Stage};
+use crate::replication::pipe::Pipe;
+use crate::replication::replicas::Asks;
+use crate::replication::sync::{self, Form};
+use crate::replication::{NEVER, State, Stream};
+
+/// A full sync whose snapshot is being taken.
+pub(super) struct Sync {
+    pub(super) pipe: Arc<Pipe>,
+    /// Its place in the stream is known, and told to those for whom it is.
+    is_placed: bool,
+}
+
+impl Feed {
+    pub(super) fn look_at_sync(&mut self) {
+        let at = self.server.replication.sync_at.swap(NEVER, AcqRel);
+        if at != NEVER {
+            self.begin_snapshots(at);
+        }
+        let Some(sync) = &self.sync else { return self.begin_sync_if_due() };
+        let (pipe, is_placed) = (sync.pipe.clone(), sync.is_placed);
+        let is_for = |peer: &Peer| peer.pipe().is_some_and(|its| Arc::ptr_eq(its, &pipe));
+        let end = pipe.end();
+        if let Some(Err(reason)) = &end {
+            self.part_if(|peer| is_for(peer).then(|| format!("its full sync failed: {reason}")));
+        } else if !self.peers.values().any(is_for) || self.server.persist.is_cancelled() {
+            pipe.give_up(); // perhaps it waits for room
+        }
+        // Those who are still being sent what is in the pipe have it for themselves.
+        if end.is_some_and(|end| end.is_err() || is_placed) {
+            self.sync = None;
+        }
+    }
+
+    pub(super) fn begin_sync_if_due(&mut self) {
+        let waiting = || {
+            self.peers.values().filter_map(|peer| match peer.stage {
+                Stage::Waiting { since } => Some((since, peer.introduction.takes_mark)),
+                _ => None,
+            })
+        };
+        let Some(first) = waiting().map(|(since, _)| since).min() else { return };
+        let settings = &self.settings;
+        let takes_mark = settings.repl_diskless_sync && waiting().all(|(_, takes_mark)| takes_mark);
+        let most = settings.repl_diskless_sync_max_replicas as usize;
+        let delay = Duration::from_secs(u64::from(settings.repl_diskless_sync_delay));
+        let waits = takes_mark && self.now - first < delay && (most == 0 || waiting().count() < most);
+        let is_loading = self.server.persist.obstacles.any() & LOADING != 0;
+        if waits || is_loading || !self.server.persist.claim_sync() {
+            return;
+        }
+        let (state, pipe) = (&self.server.replication, Pipe::new());
+        state.sync_behind.store(NEVER, Release);
+        for peer in self.peers.values_mut().filter(|peer| matches!(peer.stage, Stage::Waiting { .. })) {
+            peer.stage = Stage::Begun(pipe.clone());
+            peer.moved = self.now;
+            peer.introduction.takes_mark = takes_mark;
+            state.figures.full.fetch_add(1, Relaxed);
+        }
+        sync::begin(&self.server, pipe.clone(), if takes_mark { Form::Mark } else { Form::Length });
+        self.sync = Some(Sync { pipe, is_placed: false });
+    }
+
+    /// The snapshot that is being taken begins at this offset of the stream.
+    pub(super) fn begin_snapshots(&mut self, offset: u64) {
+        let Some(sync) = &mut self.sync else { return };
+        sync.is_placed = true;
+        let stream = self.server.replication.stream();
+        if stream.era() != self.era {
+            return; // the offset is one of another stream
+        }
+        let id = stream.history.id.clone();
+        drop(stream);
+        for peer in self.peers.values_mut() {
+            let Stage::Begun(pipe) = &peer.stage else { continue };
+            let pipe = pipe.clone();
+            if peer.introduction.asks != Some(Asks::Snapshot) {
+                peer.say(format!("+FULLRESYNC {id} {offset}\r\n").as_bytes());
+            }
+            peer.begin_snapshot(pipe, offset);
+        }
+    }
+
+    /// What is needed for full syncs finds no place on disk: those who need it begin anew.
+    pub(super) fn give_up_slow(&mut self, error: &io::Error) {
+        self.server.log.warning(format!(
+            "What is written during a full sync is more than {MEMORY_LEN_MAX} bytes, and cannot be kept on disk: {error}"
+        ));
+        let offset = self.server.replication.stream().offset();
+        let is_slow =
+            |peer: &Peer| peer.needs().is_some_and(|needs| offset.saturating_sub(needs) > MEMORY_LEN_MAX);
+        self.part_if(|peer| is_slow(peer).then(|| "its full sync takes more room than there is".into()));
+    }
+}
+
+/// The walk of a snapshot has begun behind the last record that is in the stream: says where that is. Who loads the
+/// snapshot has no database selected.
+pub(super) fn place_sync(state: &State, stream: &Stream, selected: &mut Option<u32>) -> u64 {
+    state.sync_behind.store(NEVER, Release);
+    *selected = None;
+    stream.offset()
+}

@@ -1,0 +1,99 @@
+//! What the feeding thread looks after now and then: pings, replicas that are silent or too far behind.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering::*;
+use std::time::{Duration, Instant};
+
+use super::Feed;
+use crate::config::OutputLimit;
+use crate::replication::peer::{Peer, Stage};
+use crate::replication::pipe::Pipe;
+use crate::replication::replicas::Asks;
+
+const PING: &[u8] = b"*1\r\n$4\r\nPING\r\n";
+
+impl Feed {
+    pub(super) fn round(&mut self) {
+        self.settings = self.server.settings();
+        let settings = self.settings.clone();
+        let (timeout, now) = (Duration::from_secs(u64::from(settings.repl_timeout)), self.now);
+        let every = Duration::from_secs(u64::from(settings.repl_ping_replica_period));
+        let ping = now - self.last_ping >= every && !self.server.replication.is_replica();
+        if ping && !self.peers.is_empty() && self.reader.is_some() {
+            self.last_ping = now;
+            self.server.replication.stream().append(PING);
+        }
+        let blank = now - self.last_blank >= Duration::from_secs(1);
+        if blank {
+            self.last_blank = now;
+        }
+        for peer in self.peers.values_mut() {
+            peer.is_writable = true; // should an announcement have been missed
+            // So that it does not take us for dead while it waits.
+            if blank && matches!(peer.stage, Stage::Waiting { .. } | Stage::Begun(_)) {
+                peer.say(b"\n");
+            }
+        }
+        let offset = self.server.replication.stream().offset();
+        let limits = settings.client_output_buffer_limit.replica;
+        let server = self.server.clone();
+        let pipes: Vec<Arc<Pipe>> = self.peers.values().filter_map(|peer| peer.pipe().cloned()).collect();
+        self.part_if(|peer| {
+            if peer.is_killed() {
+                return Some("it was killed".into());
+            }
+            if let Some(reason) = is_too_late(peer, now, timeout).or_else(|| holds_up_others(peer, &pipes, now)) {
+                server.log.warning(format!("Disconnecting timedout replica ({reason}): {}", peer.shared.name()));
+                return Some("it was not heard of for too long".into());
+            }
+            let behind = peer.needs().map_or(0, |needs| offset.saturating_sub(needs));
+            peer.shared.client.out_bytes.store(behind as usize, Relaxed);
+            let is_too_far = !peer.catches_up
+                && is_too_far_behind(peer, behind, limits, settings.repl_backlog_size, now);
+            is_too_far.then(|| {
+                server.closed_for_output.fetch_add(1, Relaxed);
+                server.log.warning(format!(
+                    "Client id={} addr={} closed for overcoming of output buffer limits ({behind} bytes waiting).",
+                    peer.shared.client.id, peer.shared.client.address
+                ));
+                "it is too far behind".into()
+            })
+        });
+        if !self.peers.is_empty() {
+            self.alone_since = now;
+        }
+        self.server.replication.follow(&self.server, &settings);
+    }
+}
+
+/// How long a replica that takes nothing may keep others waiting who are sent the same snapshot.
+const STUCK: Duration = Duration::from_secs(10);
+
+/// Whether a replica keeps others waiting who are sent the same snapshot, and takes nothing of it itself.
+fn holds_up_others(peer: &Peer, pipes: &[Arc<Pipe>], now: Instant) -> Option<&'static str> {
+    let Stage::Snapshot { pipe, at, .. } = &peer.stage else { return None };
+    let is_stuck = now.duration_since(peer.moved) > STUCK && pipe.is_full_for(*at);
+    let is_shared = pipes.iter().filter(|other| Arc::ptr_eq(other, pipe)).count() > 1;
+    (is_stuck && is_shared).then_some("full sync, and others wait")
+}
+
+/// Whether a replica that should say something has said nothing for too long.
+fn is_too_late(peer: &Peer, now: Instant, timeout: Duration) -> Option<&'static str> {
+    let stage = match peer.stage {
+        Stage::Online { .. } if peer.introduction.asks != Some(Asks::Snapshot) => "streaming sync",
+        Stage::Loading { .. } | Stage::Snapshot { .. } => "full sync",
+        _ => return None,
+    };
+    (now.duration_since(peer.moved) > timeout).then_some(stage)
+}
+
+/// Whether more waits to be sent than may. What is kept anyway is never too much.
+fn is_too_far_behind(peer: &mut Peer, behind: u64, limit: OutputLimit, kept: u64, now: Instant) -> bool {
+    if limit.hard_bytes > 0 && behind > limit.hard_bytes.max(kept) {
+        return true;
+    }
+    let over_soft = limit.soft_bytes > 0 && behind > limit.soft_bytes.max(kept);
+    peer.over_soft_since = over_soft.then(|| peer.over_soft_since.unwrap_or(now));
+    let allowed = Duration::from_secs(limit.soft_seconds);
+    peer.over_soft_since.is_some_and(|since| now.duration_since(since) > allowed)
+}

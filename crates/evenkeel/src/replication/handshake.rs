@@ -1,0 +1,201 @@
+//! How a replica introduces itself: PING, AUTH, REPLCONF, PSYNC, as Redis' replicas do it.
+//!
+//! What the primary does not know it refuses with an error, which matters only where the rest depends on it. One that does
+//! not know PSYNC is asked with SYNC.
+
+use crate::config::Settings;
+
+use super::link::Position;
+use super::wire::{Ended, Wire};
+use crate::server::Server;
+
+/// What the primary is going to send.
+#[derive(Debug)]
+pub(super) enum Answer {
+    /// The stream from where we are; under another name from there on, perhaps.
+    Continue { id: Option<String> },
+    /// A snapshot, and then the stream from this offset on.
+    Full { id: String, offset: u64 },
+    /// A snapshot, and then a stream that nobody can be told the offset of.
+    FullWithoutOffset,
+}
+
+/// Introduces this server. `position`: from where on the stream is wanted, if anything is known of it.
+pub(super) fn introduce(
+    server: &Server,
+    settings: &Settings,
+    wire: &mut Wire,
+    position: Option<&Position>,
+    failover: bool,
+) -> Result<Answer, Ended> {
+    ping(server, wire)?;
+    log_in(settings, wire)?;
+    announce(server, settings, wire)?;
+    ask(server, wire, position, failover)
+}
+
+fn ping(server: &Server, wire: &mut Wire) -> Result<(), Ended> {
+    let answer = exchange(wire, &[b"PING"])?;
+    // Who wants to know first who we are is as alive as any other.
+    let is_alive = [&b"+"[..], b"-NOAUTH", b"-NOPERM", b"-ERR operation not permitted"];
+    if !is_alive.iter().any(|start| answer.starts_with(start)) {
+        return Err(Ended::Broken(format!("Error reply to PING from master: '{}'", shown(&answer))));
+    }
+    server.log.notice("Master replied to PING, replication can continue...");
+    Ok(())
+}
+
+fn log_in(settings: &Settings, wire: &mut Wire) -> Result<(), Ended> {
+    if settings.masterauth.is_empty() {
+        return Ok(());
+    }
+    let mut words: Vec<&[u8]> = vec![b"AUTH"];
+    if !settings.masteruser.is_empty() {
+        words.push(&settings.masteruser);
+    }
+    words.push(&settings.masterauth);
+    let answer = exchange(wire, &words)?;
+    if answer.starts_with(b"-") {
+        return Err(Ended::Broken(format!("Unable to AUTH to MASTER: {}", shown(&answer))));
+    }
+    Ok(())
+}
+
+/// Says how to be reached and what is understood. All of it is sent before the answers are read.
+fn announce(server: &Server, settings: &Settings, wire: &mut Wire) -> Result<(), Ended> {
+    let port =
+        if settings.replica_announce_port > 0 { settings.replica_announce_port } else { settings.port };
+    let port = port.to_string();
+    let mut told: Vec<Vec<&[u8]>> = vec![vec![b"REPLCONF", b"listening-port", port.as_bytes()]];
+    if !settings.replica_announce_ip.is_empty() {
+        told.push(vec![b"REPLCONF", b"ip-address", &settings.replica_announce_ip]);
+    }
+    told.push(vec![b"REPLCONF", b"capa", b"eof", b"capa", b"psync2"]);
+    // Valkey sends what the named version can read; what is older than 7.2 gets no deadlines of fields.
+    told.push(vec![b"REPLCONF", b"version", VALKEY_VERSION]);
+    for words in &told {
+        wire.send_command(words)?;
+    }
+    for words in &told {
+        let answer = answer(wire)?;
+        if answer.starts_with(b"-") {
+            let what = String::from_utf8_lossy(words[1]);
+            server.log.notice(format!(
+                "(Non critical) Master does not understand REPLCONF {what}: {}",
+                shown(&answer)
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// The version of Valkey whose snapshots and commands are understood.
+const VALKEY_VERSION: &[u8] = b"9.1.0";
+
+fn ask(
+    server: &Server,
+    wire: &mut Wire,
+    position: Option<&Position>,
+    failover: bool,
+) -> Result<Answer, Ended> {
+    let (id, next) = match position {
+        Some(position) => (position.id.as_str(), (position.offset + 1).to_string()),
+        None => ("?", "-1".to_owned()),
+    };
+    match position {
+        Some(_) => {
+            server.log.notice(format!("Trying a partial resynchronization (request {id}:{next})."));
+        }
+        None => server.log.notice("Partial resynchronization not possible (no cached master)"),
+    }
+    let mut words: Vec<&[u8]> = vec![b"PSYNC", id.as_bytes(), next.as_bytes()];
+    if failover {
+        words.push(b"FAILOVER");
+    }
+    let answer = exchange(wire, &words)?;
+    if let Some(rest) = answer.strip_prefix(b"+FULLRESYNC") {
+        return full(server, rest);
+    }
+    if let Some(rest) = answer.strip_prefix(b"+CONTINUE") {
+        return Ok(Answer::Continue { id: new_id(rest) });
+    }
+    if [&b"-NOMASTERLINK"[..], b"-LOADING"].iter().any(|start| answer.starts_with(start)) {
+        return Err(Ended::Broken(format!(
+            "Master is currently unable to PSYNC but should be in the future: {}",
+            shown(&answer)
+        )));
+    }
+    if failover {
+        return Err(Ended::Broken(format!("Failover target rejected psync request: {}", shown(&answer))));
+    }
+    if !answer.starts_with(b"-ERR") {
+        let reason = format!("Unexpected reply to PSYNC from master: {}", shown(&answer));
+        return Err(Ended::Broken(reason));
+    }
+    server
+        .log
+        .notice(format!("Master does not support PSYNC or is in error state (reply: {})", shown(&answer)));
+    server.log.notice("Retrying with SYNC...");
+    wire.send_command(&[b"SYNC"])?;
+    Ok(Answer::FullWithoutOffset)
+}
+
+/// ` <id> <offset>`
+fn full(server: &Server, rest: &[u8]) -> Result<Answer, Ended> {
+    let text = String::from_utf8_lossy(rest);
+    let mut words = text.split_ascii_whitespace();
+    let (id, offset) = (words.next(), words.next().and_then(|offset| offset.parse::<u64>().ok()));
+    match (id, offset) {
+        (Some(id), Some(offset)) if is_id(id) => {
+            server.log.notice(format!("Full resync from master: {id}:{offset}"));
+            Ok(Answer::Full { id: id.to_owned(), offset })
+        }
+        _ => Err(Ended::Broken(format!("Master replied with wrong +FULLRESYNC syntax: {}", text.trim()))),
+    }
+}
+
+/// The name under which the stream goes on, if it is told.
+fn new_id(rest: &[u8]) -> Option<String> {
+    let text = String::from_utf8_lossy(rest);
+    text.split_ascii_whitespace().next().filter(|id| is_id(id)).map(str::to_owned)
+}
+
+/// Names of histories have forty digits; some peers use letters beyond `f`.
+fn is_id(text: &str) -> bool {
+    text.len() == 40 && text.bytes().all(|byte| byte.is_ascii_alphanumeric())
+}
+
+fn exchange(wire: &mut Wire, words: &[&[u8]]) -> Result<Vec<u8>, Ended> {
+    wire.send_command(words)?;
+    answer(wire)
+}
+
+/// The next line that says something.
+pub(super) fn answer(wire: &mut Wire) -> Result<Vec<u8>, Ended> {
+    loop {
+        let line = wire.line()?;
+        if !line.is_empty() {
+            return Ok(line);
+        }
+    }
+}
+
+/// An answer as the log shows it.
+pub(super) fn shown(answer: &[u8]) -> String {
+    const SHOWN: usize = 200;
+    String::from_utf8_lossy(&answer[..answer.len().min(SHOWN)]).escape_debug().to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_histories() {
+        assert!(is_id(&"0a".repeat(20)) && is_id(&"zZ".repeat(20)));
+        assert!(!is_id(&"0".repeat(39)) && !is_id(&"0".repeat(41)) && !is_id(&"é".repeat(20)));
+        assert_eq!(new_id(b""), None);
+        assert_eq!(new_id(b" abc"), None);
+        assert_eq!(new_id(&[b" ", &[b'1'; 40][..]].concat()), Some("1".repeat(40)));
+    }
+}

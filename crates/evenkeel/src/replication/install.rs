@@ -1,0 +1,308 @@
+//! A primary's snapshot takes the place of this server's data.
+//!
+//! `repl-diskless-load` says how:
+//! - `disabled`: into a file first, which is gone over before anything is given up. Then the data are dropped, the file
+//!   becomes the server's own snapshot, and is loaded.
+//! - `on-empty-db`, where there are no data, and `flush-before-load`: from the socket into the databases.
+//! - `swapdb`: from the socket into hidden databases ([`evenkeel_store::Keyspace::hidden`]), which are swapped for the
+//!   present ones behind the closed gate when they are whole. Where the snapshot is of the same history as the present data,
+//!   these are served meanwhile; else clients are told to wait, as in Redis, but nothing is lost if loading fails.
+//!
+//! While databases are being filled that clients see, all wait (LOADING), nothing else is written to disk, and the log is
+//! off: afterwards it begins anew with what has been loaded.
+
+use std::fs::File;
+use std::io::{BufReader, Read, Seek, SeekFrom};
+use std::sync::Arc;
+use std::sync::atomic::Ordering::*;
+use std::time::Instant;
+
+use evenkeel_rdb::file::{FileReader, Part, ReadLimits};
+use evenkeel_store::Seat;
+
+use super::History;
+use super::receive::{Received, Snapshot};
+use super::wire::{Ended, Wire};
+use crate::clock;
+use crate::config::{DisklessLoad, Settings};
+use crate::dispatch::Executor;
+use crate::persist::load::{self, Loaded, Target};
+use crate::persist::rewrite;
+use crate::server::Server;
+
+/// What is to be put in place.
+pub(super) struct New {
+    pub(super) history: History,
+    pub(super) offset: u64,
+    /// Of the link that it comes over.
+    pub(super) generation: u64,
+    /// Whether the stream can be taken up again at its offset.
+    pub(super) is_known: bool,
+}
+
+/// Receives a snapshot and puts it in place; returns the database that is selected in the stream behind it.
+pub(super) fn run(
+    server: &Arc<Server>,
+    executor: &mut Executor,
+    wire: &mut Wire,
+    new: New,
+) -> Result<u32, Ended> {
+    let settings = server.settings();
+    let mut snapshot = Snapshot::begin(server, wire)?;
+    let is_empty = is_empty(server, &mut executor.seat);
+    let to_disk = match settings.repl_diskless_load {
+        DisklessLoad::Disabled => true,
+        DisklessLoad::OnEmptyDb => !is_empty,
+        DisklessLoad::SwapDb | DisklessLoad::FlushBeforeLoad => false,
+    };
+    announce(server, &snapshot, to_disk);
+    let installer = Installer { server, settings: &settings, executor, new };
+    if to_disk {
+        installer.by_file(&mut snapshot)
+    } else if settings.repl_diskless_load == DisklessLoad::SwapDb && server.keyspace.hidden(0).is_some() {
+        installer.beside(&mut snapshot)
+    } else {
+        installer.in_place(&mut snapshot)
+    }
+}
+
+fn announce(server: &Server, snapshot: &Snapshot<'_>, to_disk: bool) {
+    let way = if to_disk { "to disk" } else { "to parser" };
+    server.log.notice(match snapshot.len() {
+        None => format!("MASTER <-> REPLICA sync: receiving streamed RDB from master with EOF {way}"),
+        Some(len) => format!("MASTER <-> REPLICA sync: receiving {len} bytes from master {way}"),
+    });
+}
+
+struct Installer<'a> {
+    server: &'a Arc<Server>,
+    settings: &'a Arc<Settings>,
+    executor: &'a mut Executor,
+    new: New,
+}
+
+impl Installer<'_> {
+    fn by_file(mut self, snapshot: &mut Snapshot<'_>) -> Result<u32, Ended> {
+        let mut received = Received::from(snapshot, &self.settings.dir)?;
+        look_through(self.server, &mut received.file, received.len)?;
+        let target = self.settings.dir.join(&self.settings.dbfilename);
+        let failed =
+            |error: std::io::Error| Ended::Broken(format!("Loading what the master has sent: {error}"));
+        received.file.seek(SeekFrom::Start(0)).map_err(failed)?;
+        let file = received.file.try_clone().map_err(failed)?;
+        let len = received.len;
+        // Whatever becomes of this, the data that are about to be dropped are on no disk any more but in this file.
+        received.install(&target).map_err(failed)?;
+        let mut file = Watched { inner: BufReader::new(file), snapshot };
+        let db = self.replace(&mut file, Some(len))?;
+        if self.settings.rdb_del_sync_files && self.settings.save.is_empty() && !self.settings.appendonly {
+            let _ = std::fs::remove_file(&target); // it was never asked for
+        }
+        Ok(db)
+    }
+
+    fn in_place(mut self, snapshot: &mut Snapshot<'_>) -> Result<u32, Ended> {
+        let len = snapshot.len();
+        let replaced = self.replace(snapshot, len);
+        replaced.map_err(|ended| snapshot.ended().unwrap_or(ended))
+    }
+
+    /// Drops the data and loads others in their place.
+    fn replace(&mut self, input: &mut impl Read, len: Option<u64>) -> Result<u32, Ended> {
+        let quiet = Quiet::begin(self.server, self.new.generation)?;
+        let link = &self.server.replication.link;
+        load::set_loading(self.server, true);
+        self.server.log.notice("MASTER <-> REPLICA sync: Flushing old data");
+        // Whoever was told to follow somebody else before clients had to wait has been by now; nobody is from here on.
+        if !self.empty() {
+            load::set_loading(self.server, false);
+            return Err(Ended::Superseded);
+        }
+        link.note_position(false, 0);
+        self.server.log.notice("MASTER <-> REPLICA sync: Loading DB in memory");
+        let loaded = self.load(input, len, Target::Visible);
+        if loaded.is_err() {
+            self.empty(); // half of the data are not the data
+        }
+        let db = loaded.map(|loaded| {
+            let db = loaded.position.as_ref().map_or(0, |position| position.db);
+            self.begin_history(db);
+            db
+        });
+        load::set_loading(self.server, false);
+        drop(quiet);
+        db
+    }
+
+    /// Loads beside the present data and swaps the two.
+    fn beside(mut self, snapshot: &mut Snapshot<'_>) -> Result<u32, Ended> {
+        let link = &self.server.replication.link;
+        let is_same = self.server.replication.stream().history.id == self.new.history.id;
+        let is_served = is_same && link.position(self.server).is_some();
+        load::set_loading(self.server, !is_served);
+        link.loads_beside.store(is_served, Relaxed);
+        self.server.log.notice("MASTER <-> REPLICA sync: Loading DB in memory");
+        let len = snapshot.len();
+        let loaded = self.load(snapshot, len, Target::Hidden);
+        let swapped = loaded.and_then(|loaded| self.swap(&loaded)).map_err(|ended| match ended {
+            Ended::Garbled(reason) => Ended::Broken(reason), // the present data are what they were
+            other => other,
+        });
+        if swapped.is_err() {
+            self.drop_hidden();
+        }
+        link.loads_beside.store(false, Relaxed);
+        load::set_loading(self.server, false);
+        swapped.map_err(|ended| snapshot.ended().unwrap_or(ended))
+    }
+
+    fn swap(&mut self, loaded: &Loaded) -> Result<u32, Ended> {
+        let db = loaded.position.as_ref().map_or(0, |position| position.db);
+        let quiet = Quiet::begin(self.server, self.new.generation)?;
+        let (server, keyspace) = (self.server, &self.server.keyspace);
+        let seat = &mut self.executor.seat;
+        seat.now_ms = clock::unix_ms();
+        keyspace.enter(seat);
+        let mut held = keyspace.hold_all(seat);
+        let is_wanted = server.replication.link.generation() == self.new.generation;
+        let mut old = Vec::new();
+        if is_wanted {
+            for index in 0..keyspace.databases() {
+                let hidden = keyspace.hidden(index).expect("it was asked before");
+                held.swap(index, hidden);
+                old.extend(held.flush(hidden));
+            }
+        }
+        drop(held);
+        if is_wanted {
+            self.begin_history(db);
+        }
+        self.executor.serve_woken();
+        keyspace.leave(&mut self.executor.seat);
+        server.rubbish.free_flushed(old);
+        drop(quiet);
+        if is_wanted { Ok(db) } else { Err(Ended::Superseded) }
+    }
+
+    /// The data are those of the new history from now on.
+    fn begin_history(&self, db: u32) {
+        let replication = &self.server.replication;
+        replication.stream().restart(self.new.history.clone(), self.new.offset);
+        replication.link.note_position(self.new.is_known, db);
+    }
+
+    fn load(&mut self, input: &mut impl Read, len: Option<u64>, target: Target) -> Result<Loaded, Ended> {
+        let began = Instant::now();
+        let loaded = load::from_primary(self.server, input, len, target).map_err(|ended| match ended {
+            load::Ended::Stopped => Ended::Superseded,
+            load::Ended::Failed(reason) => {
+                Ended::Garbled(format!("Failed trying to load the MASTER synchronization DB: {reason}"))
+            }
+        })?;
+        self.server.log.notice(format!(
+            "DB loaded from the master: {} keys, {} bytes, {:.3} seconds",
+            loaded.keys,
+            loaded.bytes,
+            began.elapsed().as_secs_f64()
+        ));
+        Ok(loaded)
+    }
+
+    /// Drops the data, unless this link is not wanted any more.
+    fn empty(&mut self) -> bool {
+        let databases = self.server.keyspace.databases();
+        self.flush(0..databases, false)
+    }
+
+    fn drop_hidden(&mut self) {
+        let keyspace = &self.server.keyspace;
+        let hidden = (0..keyspace.databases()).filter_map(|db| keyspace.hidden(db));
+        self.flush(hidden.collect::<Vec<_>>().into_iter(), true);
+    }
+
+    fn flush(&mut self, databases: impl Iterator<Item = usize>, in_any_case: bool) -> bool {
+        let (server, keyspace) = (self.server, &self.server.keyspace);
+        keyspace.enter(&mut self.executor.seat);
+        let mut held = keyspace.hold_all(&mut self.executor.seat);
+        let is_wanted = in_any_case || server.replication.link.generation() == self.new.generation;
+        let flushed: Vec<_> = databases.filter(|_| is_wanted).filter_map(|db| held.flush(db)).collect();
+        drop(held);
+        self.executor.serve_woken();
+        keyspace.leave(&mut self.executor.seat);
+        server.rubbish.free_flushed(flushed);
+        is_wanted
+    }
+}
+
+fn is_empty(server: &Server, seat: &mut Seat) -> bool {
+    let keyspace = &server.keyspace;
+    keyspace.enter(seat);
+    let is_empty = (0..keyspace.databases()).all(|db| keyspace.is_empty(seat, db));
+    keyspace.leave(seat);
+    is_empty
+}
+
+/// Goes over a file, its checksum included, before the data are dropped for it: what was damaged on its way costs a sync,
+/// not the data.
+fn look_through(server: &Server, file: &mut File, len: u64) -> Result<(), Ended> {
+    let damaged = |failure: evenkeel_rdb::file::Failure| {
+        Ended::Broken(format!(
+            "What the master has sent is damaged ({failure}): it is dropped, and the present data stay"
+        ))
+    };
+    file.seek(SeekFrom::Start(0)).map_err(|error| Ended::Broken(error.to_string()))?;
+    let mut reader = FileReader::new(&mut *file, Some(len), ReadLimits::default()).map_err(damaged)?;
+    if !server.settings().rdbchecksum {
+        reader = reader.without_checksum();
+    }
+    while let Some(part) = reader.next().map_err(damaged)? {
+        if let Part::Keys(batch) = part {
+            reader.reuse(batch);
+        }
+        if server.stopping.load(Acquire) {
+            return Err(Ended::Superseded);
+        }
+    }
+    reader.expect_no_more().map_err(damaged)
+}
+
+/// Reads a file, and tells the primary now and then that we are alive.
+struct Watched<'a, 'w, R> {
+    inner: R,
+    snapshot: &'a mut Snapshot<'w>,
+}
+
+impl<R: Read> Read for Watched<'_, '_, R> {
+    fn read(&mut self, into: &mut [u8]) -> std::io::Result<usize> {
+        // If the link is broken, that is found when what has been loaded is to go on.
+        let _ = self.snapshot.give_sign();
+        self.inner.read(into)
+    }
+}
+
+/// Nothing is written to disk while this lives: what is in memory is half a data set.
+struct Quiet<'a>(&'a Arc<Server>);
+
+impl<'a> Quiet<'a> {
+    fn begin(server: &'a Arc<Server>, generation: u64) -> Result<Quiet<'a>, Ended> {
+        let persist = &server.persist;
+        while !persist.claim(true) {
+            persist.cancel_all();
+            persist.wait_until_idle();
+            if server.stopping.load(Acquire) || server.replication.link.generation() != generation {
+                return Err(Ended::Superseded);
+            }
+        }
+        if persist.aof.is_on() {
+            rewrite::turn_off(server);
+        }
+        Ok(Quiet(server))
+    }
+}
+
+impl Drop for Quiet<'_> {
+    fn drop(&mut self) {
+        rewrite::release(self.0);
+        rewrite::follow_soon(self.0);
+    }
+}

@@ -1,0 +1,468 @@
+//! A replica's link to its primary: whom to follow, the thread that does it, and what others may know of it.
+//!
+//! One thread, which begins with the first REPLICAOF, connects, introduces this server ([`super::handshake`]), takes over the
+//! data ([`super::receive`], [`super::install`]) unless the stream can go on where it was, and runs the stream
+//! ([`super::apply`]). When that ends, for whatever reason, it begins again: at once if the link had stood, else after a
+//! second. It knows no state that outlives a connection but the [`Position`] in the stream, which is that of the data.
+//!
+//! **Who the server follows changes behind the closed gate** ([`change`]), together with everything that depends on it:
+//! whether clients may write, whether expired keys are removed, where the stream comes from. `generation` goes up with
+//! each such change, and whatever the thread does for another generation than the present one has no effect any more.
+
+use std::convert::Infallible;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU8, AtomicU32, AtomicU64, Ordering::*};
+use std::time::{Duration, Instant};
+
+use evenkeel_store::Held;
+use parking_lot::{Condvar, Mutex};
+
+use super::History;
+use super::apply::Applier;
+use super::handshake::{self, Answer};
+use super::install;
+use super::wire::{Ended, Wire};
+use crate::blocking::End;
+use crate::clock;
+use crate::config::{Primary, Settings};
+use crate::persist::{READ_ONLY, STALE, rewrite};
+use crate::server::{Server, random_hex};
+
+/// Bytes received at a time.
+pub(super) const ROOM: usize = 256 * 1024;
+
+/// How long to wait before connecting again.
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// How often the primary is told how far we are.
+const ACK_EVERY: Duration = Duration::from_secs(1);
+
+/// How long what is logged may take into the stream: some milliseconds, unless the machine is very busy.
+const LOG_PATIENCE: Duration = Duration::from_secs(2);
+
+/// How often the thread looks whether the server ends when it has nothing to do.
+const LOOK: Duration = Duration::from_millis(100);
+
+/// Another server, as REPLICAOF names it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Target {
+    pub(crate) host: String,
+    pub(crate) port: u16,
+}
+
+/// A point in a stream: its name, and how many bytes of it there were.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Position {
+    pub(crate) id: String,
+    pub(crate) offset: u64,
+    /// The database that is selected there.
+    pub(crate) db: u32,
+}
+
+/// What the link is doing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Phase {
+    /// There is no primary.
+    None,
+    Connect,
+    Connecting,
+    Handshake,
+    Transfer,
+    Connected,
+}
+
+impl Phase {
+    /// As ROLE calls it.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Phase::None => "none",
+            Phase::Connect => "connect",
+            Phase::Connecting => "connecting",
+            Phase::Handshake => "handshake",
+            Phase::Transfer => "sync",
+            Phase::Connected => "connected",
+        }
+    }
+
+    fn of(number: u8) -> Phase {
+        use Phase::*;
+        [None, Connect, Connecting, Handshake, Transfer, Connected][usize::from(number)]
+    }
+}
+
+/// For INFO.
+#[derive(Default)]
+pub(crate) struct Figures {
+    /// When something was heard from the primary; zero: never.
+    pub(crate) heard_ms: AtomicU64,
+    /// Since when the link does not stand; zero: it never has.
+    pub(crate) down_since_ms: AtomicU64,
+    pub(crate) bytes_in: AtomicU64,
+    pub(crate) bytes_out: AtomicU64,
+    /// Of the snapshot that is being received; zero: not known.
+    pub(crate) transfer_total: AtomicI64,
+    pub(crate) transfer_read: AtomicI64,
+    /// Bytes of the stream that have arrived.
+    pub(crate) read_offset: AtomicU64,
+    /// Commands of the stream that could not be run.
+    pub(crate) failed: AtomicU64,
+    /// Full syncs and partial ones that have gone well.
+    pub(crate) full_syncs: AtomicU64,
+    pub(crate) partial_syncs: AtomicU64,
+}
+
+/// See the module's text.
+pub(crate) struct Link {
+    target: Mutex<Option<Target>>,
+    changed: Condvar,
+    generation: AtomicU64,
+    phase: AtomicU8,
+    has_thread: AtomicBool,
+    /// The data are those of the stream's history at its offset, so that a primary of that history may go on from there.
+    has_position: AtomicBool,
+    /// The database that is selected at the stream's offset.
+    db: AtomicU32,
+    /// Another data set is being loaded while the present one is served.
+    pub(super) loads_beside: AtomicBool,
+    pub(crate) figures: Figures,
+}
+
+impl Link {
+    pub(super) fn new() -> Link {
+        Link {
+            target: Mutex::new(None),
+            changed: Condvar::new(),
+            generation: AtomicU64::new(0),
+            phase: AtomicU8::new(Phase::None as u8),
+            has_thread: AtomicBool::new(false),
+            has_position: AtomicBool::new(false),
+            db: AtomicU32::new(0),
+            loads_beside: AtomicBool::new(false),
+            figures: Figures::default(),
+        }
+    }
+
+    pub(crate) fn target(&self) -> Option<Target> {
+        self.target.lock().clone()
+    }
+
+    pub(crate) fn phase(&self) -> Phase {
+        Phase::of(self.phase.load(Acquire))
+    }
+
+    pub(crate) fn is_up(&self) -> bool {
+        self.phase() == Phase::Connected
+    }
+
+    pub(crate) fn loads_beside(&self) -> bool {
+        self.loads_beside.load(Relaxed)
+    }
+
+    /// Which of the server's links the present one is. Changes behind the closed gate only.
+    pub(super) fn generation(&self) -> u64 {
+        self.generation.load(Acquire)
+    }
+
+    /// The stream has been run up to its end, where this database is selected.
+    pub(super) fn note_applied(&self, db: u32) {
+        self.db.store(db, Relaxed);
+    }
+
+    /// The data are, or are not, those of the stream's history.
+    pub(super) fn note_position(&self, is_there: bool, db: u32) {
+        self.db.store(db, Relaxed);
+        self.has_position.store(is_there, Release);
+    }
+
+    /// Where in the stream a replica's data are. At rest only behind the closed gate.
+    pub(crate) fn position(&self, server: &Server) -> Option<Position> {
+        let stream = server.replication.stream();
+        let is_there = self.has_position.load(Acquire);
+        is_there.then(|| Position {
+            id: stream.history.id.clone(),
+            offset: stream.offset(),
+            db: self.db.load(Relaxed),
+        })
+    }
+
+    fn set_phase(&self, server: &Server, phase: Phase) {
+        let before = Phase::of(self.phase.swap(phase as u8, AcqRel));
+        if before == Phase::Connected {
+            self.figures.down_since_ms.store(clock::unix_ms(), Relaxed);
+        }
+        follow_settings(server, &server.settings());
+    }
+}
+
+/// Refuses what clients may not do on a replica, as the settings say.
+pub(crate) fn follow_settings(server: &Server, settings: &Settings) {
+    let (replication, obstacles) = (&server.replication, &server.persist.obstacles);
+    let is_replica = replication.is_replica();
+    obstacles.set(READ_ONLY, is_replica && settings.replica_read_only);
+    let is_stale = is_replica && !replication.link.is_up();
+    obstacles.set(STALE, is_stale && !settings.replica_serve_stale_data);
+}
+
+/// Makes this server follow another one, or none. Everything is held.
+pub(crate) fn change(server: &Arc<Server>, held: &mut Held<'_>, target: Option<Target>) {
+    assert!(held.holds_all(), "who may write changes at one moment");
+    let (replication, link) = (&server.replication, &server.replication.link);
+    let was_replica = replication.is_replica();
+    link.generation.fetch_add(1, AcqRel);
+    match (&target, was_replica) {
+        (Some(_), false) => {
+            held.hide_expired(true);
+            replication.set_replica(true);
+            replication.leave_log(held);
+            // Whoever followed us until now may be the one to go on with. Its stream selects a database first.
+            link.note_position(replication.stream().backlog().is_some(), 0);
+        }
+        (None, true) => promote(server, held),
+        (Some(_), true) | (None, false) => {}
+    }
+    let phase = if target.is_some() { Phase::Connect } else { Phase::None };
+    link.figures.heard_ms.store(0, Relaxed);
+    link.set_phase(server, phase);
+    *link.target.lock() = target;
+    link.changed.notify_all();
+    replication.follow(server, &server.settings());
+}
+
+/// The history goes on under a name of its own: others may do so under the former one.
+fn promote(server: &Arc<Server>, held: &mut Held<'_>) {
+    // What its clients wrote when it was a primary last may still be on its way into the stream. The thread that brings it
+    // there needs no gate for that.
+    let is_whole = server.replication.wait_for_end_of_log(LOG_PATIENCE);
+    let mut stream = server.replication.stream();
+    if !is_whole {
+        stream.forget();
+    }
+    let new = random_hex();
+    server.log.notice(format!(
+        "Setting secondary replication ID to {}, valid up to offset: {}. New replication ID is {new}",
+        stream.history.id,
+        stream.offset() + 1
+    ));
+    stream.rename(new);
+    let is_kept = stream.backlog().is_some();
+    drop(stream);
+    held.hide_expired(false);
+    server.replication.set_replica(false);
+    server.replication.link.note_position(false, 0);
+    if is_kept {
+        server.replication.follow_log(held);
+        if let Err(error) = server.replication.door.open(server) {
+            server.log.warning(format!("No thread for replicas: {error}"));
+        }
+    }
+}
+
+/// Follows whom the settings name, before there are data. The thread begins later, when they have been loaded.
+pub(crate) fn follow_at_start(server: &Arc<Server>) {
+    let Some(Primary { host, port }) = server.settings().replicaof.clone() else { return };
+    rewrite::with_all_held(server, |held| change(server, held, Some(Target { host, port })));
+}
+
+/// What has been loaded from disk is at this position of a stream: a replica goes on there.
+pub(crate) fn note_loaded(server: &Server, position: Option<Position>) {
+    if let Some(Position { id, offset, db }) = position.filter(|position| !position.id.is_empty())
+        && server.replication.is_replica()
+    {
+        server.replication.stream().restart(History::named(id), offset);
+        server.replication.link.note_position(true, db);
+    }
+}
+
+/// Has the thread begin, if it has not.
+pub(crate) fn begin(server: &Arc<Server>) {
+    let link = &server.replication.link;
+    if !link.has_thread.swap(true, AcqRel) {
+        let on_thread = server.clone();
+        let thread = std::thread::Builder::new().name("primary-link".into());
+        let spawned = thread.spawn(move || {
+            evenkeel_store::memory::register_thread();
+            let log = on_thread.log.clone();
+            // It has the stream half run, and nobody else would ever run the rest.
+            if catch_unwind(AssertUnwindSafe(|| Follower::new(on_thread).run())).is_err() {
+                log.warning("The thread that follows the master failed; the process ends");
+                log.flush();
+                std::process::exit(70);
+            }
+        });
+        if let Err(error) = spawned {
+            link.has_thread.store(false, Release);
+            server.log.warning(format!("The master cannot be followed: no thread: {error}"));
+        }
+    }
+}
+
+/// Ends the waits of all clients: what they wait for are writes, or to make some.
+pub(crate) fn end_waits(server: &Server) {
+    for client in server.clients.list() {
+        let blocked = client.wait.lock().upgrade();
+        if let Some(resumed) = blocked.and_then(|blocked| blocked.end(End::NewRole)) {
+            server.resume(resumed);
+        }
+    }
+}
+
+/// The thread.
+struct Follower {
+    server: Arc<Server>,
+    applier: Applier,
+}
+
+impl Follower {
+    fn new(server: Arc<Server>) -> Follower {
+        Follower { applier: Applier::new(&server), server }
+    }
+
+    fn run(mut self) {
+        let server = self.server.clone();
+        let link = &server.replication.link;
+        while let Some((target, generation)) = self.await_target() {
+            let (began, full_syncs) = (Instant::now(), link.figures.full_syncs.load(Relaxed));
+            let Err(ended) = self.attempt(&target, generation);
+            // One that stood is tried again at once, unless it has cost the primary a snapshot.
+            let was_full = link.figures.full_syncs.load(Relaxed) != full_syncs;
+            let may_hurry = link.is_up() && !(was_full && began.elapsed() < PAUSE);
+            if generation == link.generation() {
+                link.set_phase(&server, Phase::Connect);
+            }
+            match ended {
+                Ended::Superseded => continue,
+                Ended::Broken(reason) => server.log.warning(reason),
+                Ended::Garbled(reason) => {
+                    server.log.warning(format!("{reason}. The data will be taken over anew."));
+                    self.forget_position(generation);
+                }
+            }
+            if !may_hurry {
+                self.pause(generation);
+            }
+        }
+    }
+
+    /// Whom to follow, once there is somebody. `None`: the server ends.
+    fn await_target(&self) -> Option<(Target, u64)> {
+        let link = &self.server.replication.link;
+        let mut target = link.target.lock();
+        loop {
+            if self.server.stopping.load(Acquire) {
+                return None;
+            }
+            if let Some(target) = &*target {
+                return Some((target.clone(), link.generation()));
+            }
+            link.changed.wait_for(&mut target, LOOK);
+        }
+    }
+
+    fn pause(&self, generation: u64) {
+        let (link, until) = (&self.server.replication.link, Instant::now() + PAUSE);
+        let mut target = link.target.lock();
+        while Instant::now() < until && link.generation() == generation && !self.server.stopping.load(Acquire)
+        {
+            link.changed.wait_for(&mut target, LOOK);
+        }
+    }
+
+    fn forget_position(&self, generation: u64) {
+        let link = &self.server.replication.link;
+        if link.generation() == generation {
+            link.note_position(false, 0);
+        }
+    }
+
+    /// Connects and follows, until that ends.
+    fn attempt(&mut self, target: &Target, generation: u64) -> Result<Infallible, Ended> {
+        let server = self.server.clone();
+        let (link, log) = (&server.replication.link, &server.log);
+        log.notice(format!("Connecting to MASTER {}:{}", target.host, target.port));
+        link.set_phase(&server, Phase::Connecting);
+        let mut wire = Wire::connect(&server, target, generation)?;
+        log.notice("MASTER <-> REPLICA sync started");
+        link.set_phase(&server, Phase::Handshake);
+        // Of a server that was a primary until now, what its clients have written is still on its way into the stream.
+        if !server.replication.wait_for_end_of_log(LOG_PATIENCE) {
+            return Err(Ended::broken("The stream of what was written here is not whole yet"));
+        }
+        let (settings, position) = (server.settings(), link.position(&server));
+        match handshake::introduce(&server, &settings, &mut wire, position.as_ref(), false)? {
+            Answer::Continue { id } => match position {
+                Some(position) => self.go_on(&wire, position, id),
+                None => return Err(Ended::broken("The master goes on with a stream that was not asked for")),
+            },
+            Answer::Full { id, offset } => {
+                self.take_over(&mut wire, generation, Some((id, offset)))?;
+            }
+            Answer::FullWithoutOffset => self.take_over(&mut wire, generation, None)?,
+        }
+        wire.check()?;
+        server.clients.add(wire.client.clone());
+        link.set_phase(&server, Phase::Connected);
+        let ended = self.follow(&mut wire, generation);
+        server.clients.remove(wire.client.id);
+        ended
+    }
+
+    /// The stream goes on where it was.
+    fn go_on(&mut self, wire: &Wire, position: Position, id: Option<String>) {
+        let server = &self.server;
+        let mut stream = server.replication.stream();
+        if let Some(id) = id.filter(|id| *id != stream.history.id) {
+            server.log.notice(format!("Master replication ID changed to {id}"));
+            stream.rename(id);
+        }
+        drop(stream);
+        server.replication.link.figures.partial_syncs.fetch_add(1, Relaxed);
+        server.log.notice("Successful partial resynchronization with master.");
+        self.applier.begin(wire.client.clone(), position.db);
+    }
+
+    /// Replaces the data by those of the primary. `point`: the name of its stream, and where in it its snapshot is.
+    fn take_over(
+        &mut self,
+        wire: &mut Wire,
+        generation: u64,
+        point: Option<(String, u64)>,
+    ) -> Result<(), Ended> {
+        let server = self.server.clone();
+        server.replication.link.set_phase(&server, Phase::Transfer);
+        let is_known = point.is_some();
+        let (id, offset) = point.unwrap_or_else(|| (random_hex(), 0));
+        let new = install::New { history: History::named(id), offset, generation, is_known };
+        let db = install::run(&server, &mut self.applier.executor, wire, new)?;
+        server.replication.link.figures.full_syncs.fetch_add(1, Relaxed);
+        server.log.notice("MASTER <-> REPLICA sync: Finished with success");
+        self.applier.begin(wire.client.clone(), db);
+        Ok(())
+    }
+
+    /// Runs the stream.
+    fn follow(&mut self, wire: &mut Wire, generation: u64) -> Result<Infallible, Ended> {
+        let server = self.server.clone();
+        let mut next_ack = Instant::now();
+        let offset = || server.replication.stream().offset();
+        server.replication.link.figures.read_offset.store(offset(), Relaxed);
+        loop {
+            if self.applier.is_asked || Instant::now() >= next_ack {
+                self.applier.is_asked = false;
+                next_ack = Instant::now() + ACK_EVERY;
+                wire.send_command(&[b"REPLCONF", b"ACK", offset().to_string().as_bytes()])?;
+                server.keyspace.tidy(&mut self.applier.executor.seat);
+            }
+            let patience = next_ack.saturating_duration_since(Instant::now());
+            let received = wire.receive_within(self.applier.room(ROOM), patience);
+            let got = received.as_ref().map_or(0, |got| got.unwrap_or(0));
+            self.applier.received(got, ROOM);
+            received?;
+            if got > 0 {
+                server.replication.link.figures.read_offset.fetch_add(got as u64, Relaxed);
+                self.applier.run(generation)?;
+            }
+        }
+    }
+}

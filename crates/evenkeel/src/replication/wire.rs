@@ -1,0 +1,267 @@
+//! The connection to the primary: bytes and lines, with an eye on what may end it meanwhile.
+//!
+//! The thread that has it waits in slices of [`LOOK`], and looks between them whether the server ends, the link was told to
+//! go elsewhere, or somebody killed it. So REPLICAOF waits for no time-out of the network.
+
+use std::io::{self, Read, Write};
+use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
+use std::os::fd::AsRawFd;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::*;
+use std::time::{Duration, Instant};
+
+use socket2::{Domain, Protocol, SockAddr, Socket, Type};
+
+use super::link::Target;
+use crate::clients::ClientInfo;
+use crate::clock;
+use crate::config::Settings;
+use crate::server::Server;
+
+/// How long it may take to notice that the link is not wanted any more.
+const LOOK: Duration = Duration::from_millis(50);
+
+/// Bytes of a line of the handshake, at most.
+const LINE_MAX: usize = 64 * 1024;
+
+/// Why a link ended.
+#[derive(Debug)]
+pub(super) enum Ended {
+    /// The server stops, or follows somebody else, or nobody.
+    Superseded,
+    /// For this reason. The stream may go on where it was.
+    Broken(String),
+    /// What came cannot be understood, so it is not known either where the stream would go on.
+    Garbled(String),
+}
+
+impl Ended {
+    pub(super) fn broken(reason: impl Into<String>) -> Ended {
+        Ended::Broken(reason.into())
+    }
+}
+
+/// See the module's text. Dropping it closes the connection.
+pub(super) struct Wire {
+    server: Arc<Server>,
+    stream: TcpStream,
+    /// Which of the server's links this is.
+    generation: u64,
+    pub(super) client: Arc<ClientInfo>,
+    /// When something was last heard.
+    heard: Instant,
+    /// What has been received and not been taken, from `taken` on.
+    ahead: Vec<u8>,
+    taken: usize,
+}
+
+impl Wire {
+    pub(super) fn connect(server: &Arc<Server>, target: &Target, generation: u64) -> Result<Wire, Ended> {
+        let settings = server.settings();
+        let failed = |error: io::Error| Ended::Broken(format!("Unable to connect to MASTER: {error}"));
+        let mut last = Ended::broken("Unable to connect to MASTER: its name has no address");
+        for address in (target.host.as_str(), target.port).to_socket_addrs().map_err(failed)? {
+            match Wire::connect_to(server, &settings, address, generation) {
+                Err(Ended::Broken(reason)) => last = Ended::Broken(reason),
+                other => return other,
+            }
+        }
+        Err(last)
+    }
+
+    fn connect_to(
+        server: &Arc<Server>,
+        settings: &Settings,
+        address: SocketAddr,
+        generation: u64,
+    ) -> Result<Wire, Ended> {
+        let failed = |error: io::Error| Ended::Broken(format!("Error condition on socket for SYNC: {error}"));
+        let socket = open(settings, address).map_err(failed)?;
+        match socket.connect(&SockAddr::from(address)) {
+            Err(error) if error.raw_os_error() != Some(libc::EINPROGRESS) => return Err(failed(error)),
+            _ => {}
+        }
+        let stream = TcpStream::from(socket);
+        let client = client_of(server, &stream, address);
+        let (heard, ahead) = (Instant::now(), Vec::new());
+        let mut wire = Wire { server: server.clone(), stream, generation, client, heard, ahead, taken: 0 };
+        wire.wait(libc::POLLOUT)?;
+        if let Some(error) = wire.stream.take_error().map_err(failed)? {
+            return Err(failed(error));
+        }
+        // Now it is known where it goes out.
+        wire.client = client_of(server, &wire.stream, address);
+        Ok(wire)
+    }
+
+    /// Receives something, at least a byte.
+    pub(super) fn receive(&mut self, into: &mut [u8]) -> Result<usize, Ended> {
+        loop {
+            if let Some(got) = self.receive_within(into, Duration::MAX)? {
+                return Ok(got);
+            }
+        }
+    }
+
+    /// The same; `None`: nothing has come for so long.
+    pub(super) fn receive_within(
+        &mut self,
+        into: &mut [u8],
+        patience: Duration,
+    ) -> Result<Option<usize>, Ended> {
+        let ahead = &self.ahead[self.taken..];
+        if !ahead.is_empty() {
+            let len = ahead.len().min(into.len());
+            into[..len].copy_from_slice(&ahead[..len]);
+            self.taken += len;
+            return Ok(Some(len));
+        }
+        let until = Instant::now().checked_add(patience);
+        loop {
+            self.check()?;
+            match self.stream.read(into) {
+                Ok(0) => return Err(Ended::broken("Connection with master lost.")),
+                Ok(got) => {
+                    self.heard = Instant::now();
+                    self.note(got);
+                    return Ok(Some(got));
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    if until.is_some_and(|until| Instant::now() >= until) {
+                        return Ok(None);
+                    }
+                    let left = until.map_or(LOOK, |until| until.saturating_duration_since(Instant::now()));
+                    self.poll(libc::POLLIN, left.min(LOOK))?;
+                }
+                Err(error) => {
+                    return Err(Ended::Broken(format!("Connection with master lost: {error}")));
+                }
+            }
+        }
+    }
+
+    fn note(&self, got: usize) {
+        self.client.net_in.fetch_add(got as u64, Relaxed);
+        self.client.active_ms.store(clock::unix_ms(), Relaxed);
+        let figures = &self.server.replication.link.figures;
+        figures.bytes_in.fetch_add(got as u64, Relaxed);
+        figures.heard_ms.store(clock::unix_ms(), Relaxed);
+    }
+
+    /// Sends all of this.
+    pub(super) fn send(&mut self, mut bytes: &[u8]) -> Result<(), Ended> {
+        self.client.net_out.fetch_add(bytes.len() as u64, Relaxed);
+        self.server.replication.link.figures.bytes_out.fetch_add(bytes.len() as u64, Relaxed);
+        while !bytes.is_empty() {
+            self.check()?;
+            match self.stream.write(bytes) {
+                Ok(sent) => bytes = &bytes[sent..],
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.wait(libc::POLLOUT)?,
+                Err(error) => {
+                    return Err(Ended::Broken(format!("Sending to the master failed: {error}")));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Sends a command.
+    pub(super) fn send_command(&mut self, words: &[&[u8]]) -> Result<(), Ended> {
+        let mut bytes = Vec::new();
+        evenkeel_rdb::aof::push_command(&mut bytes, words);
+        self.send(&bytes)
+    }
+
+    /// The next line, without its end. An empty one only says that the primary is alive.
+    pub(super) fn line(&mut self) -> Result<Vec<u8>, Ended> {
+        loop {
+            let ahead = &self.ahead[self.taken..];
+            if let Some(end) = ahead.iter().position(|byte| *byte == b'\n') {
+                let line = ahead[..end].strip_suffix(b"\r").unwrap_or(&ahead[..end]).to_vec();
+                self.taken += end + 1;
+                return Ok(line);
+            }
+            if ahead.len() > LINE_MAX {
+                return Err(Ended::Garbled("the master's answer is longer than any line".into()));
+            }
+            let mut ahead = ahead.to_vec();
+            (self.ahead, self.taken) = (Vec::new(), 0);
+            let mut piece = [0; 4096];
+            let got = self.receive(&mut piece)?;
+            ahead.extend_from_slice(&piece[..got]);
+            self.ahead = ahead;
+        }
+    }
+
+    /// Waits until the socket can be used.
+    fn wait(&mut self, events: i16) -> Result<(), Ended> {
+        loop {
+            self.check()?;
+            if self.poll(events, LOOK)? {
+                self.heard = Instant::now();
+                return Ok(());
+            }
+        }
+    }
+
+    fn poll(&self, events: i16, patience: Duration) -> Result<bool, Ended> {
+        let mut poll = libc::pollfd { fd: self.stream.as_raw_fd(), events, revents: 0 };
+        let ms = patience.as_millis().clamp(1, LOOK.as_millis()) as i32;
+        // SAFETY: one valid `pollfd`.
+        let count = unsafe { libc::poll(&raw mut poll, 1, ms) };
+        match count {
+            0 => Ok(false),
+            1.. => Ok(true),
+            _ => {
+                let error = io::Error::last_os_error();
+                let is_harmless = error.kind() == io::ErrorKind::Interrupted;
+                if is_harmless { Ok(false) } else { Err(Ended::Broken(error.to_string())) }
+            }
+        }
+    }
+
+    /// Whether the link is still wanted, and alive.
+    pub(super) fn check(&self) -> Result<(), Ended> {
+        if self.server.stopping.load(Acquire) || self.server.replication.link.generation() != self.generation
+        {
+            return Err(Ended::Superseded);
+        }
+        if self.client.killed.load(Relaxed) {
+            return Err(Ended::broken("Connection with master lost: it was killed by a client."));
+        }
+        let patience = Duration::from_secs(self.server.settings().repl_timeout.into());
+        if self.heard.elapsed() > patience {
+            return Err(Ended::broken("MASTER timeout: no data nor PING received..."));
+        }
+        Ok(())
+    }
+}
+
+/// The primary as CLIENT LIST shows it.
+fn client_of(server: &Server, stream: &TcpStream, address: SocketAddr) -> Arc<ClientInfo> {
+    let local = stream.local_addr().map_or_else(|_| String::new(), |local| local.to_string());
+    let (id, fd) = (server.clients.next_id(), stream.as_raw_fd());
+    let client = ClientInfo::new(id, address.to_string(), local, fd, false, clock::unix_ms());
+    client.is_primary.store(true, Relaxed);
+    *client.user.lock() = "(superuser)".into();
+    Arc::new(client)
+}
+
+fn open(settings: &Settings, address: SocketAddr) -> io::Result<Socket> {
+    let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
+    if !settings.bind_source_addr.is_empty() {
+        let text = String::from_utf8_lossy(&settings.bind_source_addr).into_owned();
+        let source = (text.as_str(), 0).to_socket_addrs()?.find(|one| one.is_ipv4() == address.is_ipv4());
+        let source = source.ok_or(io::ErrorKind::AddrNotAvailable)?;
+        socket.set_reuse_address(true)?;
+        socket.bind(&SockAddr::from(source))?;
+    }
+    socket.set_nonblocking(true)?;
+    socket.set_tcp_nodelay(true)?;
+    if settings.tcp_keepalive > 0 {
+        socket.set_keepalive(true)?;
+    }
+    Ok(socket)
+}

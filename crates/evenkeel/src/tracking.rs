@@ -1,0 +1,401 @@
+//! Client-side caching: which clients hold which keys in caches of their own, and telling them when these have changed.
+//!
+//! In the default mode a client that reads a key is remembered here, once, until the key changes; then it is told, and
+//! forgotten. In the broadcasting mode it is told of every change of a key with one of its prefixes, and nothing is
+//! remembered. A client is told by its mail, like a subscriber.
+//!
+//! **No change is missed.** A key is remembered under its slot's lock, before it is read, and a change reports to
+//! [`Tracking::hear`] before that lock is released. Bad interleaving if it were remembered after the lock: another client
+//! writes in between, nobody is told, and the cache keeps what was true before. If a change comes between remembering and
+//! reading, the client is told of it behind the reply that has the new value already, and reads it once more. For the same
+//! reason what a client that tracks asks for is never worked on beside (`long.rs`): the reply would come behind what it is
+//! told.
+//!
+//! **Bounded.** Beyond `tracking-table-max-keys` any key is forgotten, and its readers are told as if it had changed.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::hash::{BuildHasher, RandomState};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering::*};
+
+use evenkeel_resp::reply::Encoder;
+use evenkeel_store::events::{Event, Events, What};
+use parking_lot::{Mutex, RwLock};
+
+use crate::clients::ClientInfo;
+use crate::pubsub::PubSub;
+
+/// Locks over the table of keys.
+const SHELVES: usize = 64;
+
+/// Keys forgotten at once when the bound has been lowered.
+const TRIM_AT_ONCE: usize = 10_000;
+
+/// The channel of those who are told in RESP2.
+const CHANNEL: &[u8] = b"__redis__:invalidate";
+
+/// What a client has asked for, as bits.
+pub(crate) mod mode {
+    pub(crate) const ON: u32 = 1 << 0;
+    pub(crate) const BROADCAST: u32 = 1 << 1;
+    /// Only what is read behind CLIENT CACHING YES.
+    pub(crate) const OPT_IN: u32 = 1 << 2;
+    /// All but what is read behind CLIENT CACHING NO.
+    pub(crate) const OPT_OUT: u32 = 1 << 3;
+    /// Not what the client has changed itself.
+    pub(crate) const NO_LOOP: u32 = 1 << 4;
+    /// Who was to be told instead is gone.
+    pub(crate) const BROKEN: u32 = 1 << 5;
+}
+
+/// A client's part.
+#[derive(Default)]
+pub(crate) struct Tracked {
+    pub(crate) mode: AtomicU32,
+    /// The id of who is told instead; zero: the client itself.
+    pub(crate) redirect: AtomicU64,
+    target: Mutex<Option<Arc<ClientInfo>>>,
+    pub(crate) prefixes: Mutex<BTreeSet<Box<[u8]>>>,
+}
+
+impl Tracked {
+    pub(crate) fn has(&self, bits: u32) -> bool {
+        self.mode.load(Relaxed) & bits != 0
+    }
+}
+
+/// Who has read a key: one client nearly always.
+enum Readers {
+    One(Arc<ClientInfo>),
+    Many(BTreeMap<u64, Arc<ClientInfo>>),
+}
+
+impl Readers {
+    /// Whether the client is a new one.
+    fn add(&mut self, client: &Arc<ClientInfo>) -> bool {
+        match self {
+            Readers::One(one) if one.id == client.id => false,
+            Readers::One(one) => {
+                *self = Readers::Many([(one.id, one.clone()), (client.id, client.clone())].into());
+                true
+            }
+            Readers::Many(many) => many.insert(client.id, client.clone()).is_none(),
+        }
+    }
+
+    fn len(&self) -> usize {
+        match self {
+            Readers::One(_) => 1,
+            Readers::Many(many) => many.len(),
+        }
+    }
+
+    fn into_vec(self) -> Vec<Arc<ClientInfo>> {
+        match self {
+            Readers::One(one) => vec![one],
+            Readers::Many(many) => many.into_values().collect(),
+        }
+    }
+}
+
+type Shelf = HashMap<Box<[u8]>, Readers>;
+type ById = BTreeMap<u64, Arc<ClientInfo>>;
+
+/// See the module's text.
+pub(crate) struct Tracking {
+    pubsub: Arc<PubSub>,
+    hasher: RandomState,
+    shelves: Box<[Mutex<Shelf>]>,
+    keys: AtomicUsize,
+    items: AtomicUsize,
+    /// Zero: as many as there are.
+    keys_max: AtomicUsize,
+    /// Those who track, in whatever mode.
+    clients: Mutex<ById>,
+    client_count: AtomicUsize,
+    prefixes: RwLock<BTreeMap<Box<[u8]>, ById>>,
+    prefix_count: AtomicUsize,
+}
+
+/// What a client is told: these keys have changed, or all.
+enum Invalid<'a> {
+    Keys(&'a [&'a [u8]]),
+    All,
+}
+
+impl Tracking {
+    pub(crate) fn new(pubsub: Arc<PubSub>) -> Tracking {
+        Tracking {
+            pubsub,
+            hasher: RandomState::new(),
+            shelves: (0..SHELVES).map(|_| Mutex::default()).collect(),
+            keys: AtomicUsize::new(0),
+            items: AtomicUsize::new(0),
+            keys_max: AtomicUsize::new(0),
+            clients: Mutex::default(),
+            client_count: AtomicUsize::new(0),
+            prefixes: RwLock::default(),
+            prefix_count: AtomicUsize::new(0),
+        }
+    }
+
+    pub(crate) fn configure(&self, keys_max: usize) {
+        self.keys_max.store(keys_max, Relaxed);
+        self.trim();
+    }
+
+    /// A client tracks from now on, or in another way. `prefixes` are added to those that it has.
+    pub(crate) fn begin(
+        &self,
+        events: &Events,
+        client: &Arc<ClientInfo>,
+        bits: u32,
+        target: Option<Arc<ClientInfo>>,
+        prefixes: &[&[u8]],
+    ) {
+        let own = &client.tracked;
+        own.redirect.store(target.as_ref().map_or(0, |target| target.id), Relaxed);
+        *own.target.lock() = target;
+        own.mode.store(bits | mode::ON, Relaxed);
+        let mut clients = self.clients.lock();
+        // Whoever changes what this client reads from now on takes the lock of that after this.
+        events.want(Events::CACHES, true);
+        clients.insert(client.id, client.clone());
+        self.client_count.store(clients.len(), Relaxed);
+        drop(clients);
+        if bits & mode::BROADCAST != 0 {
+            let whole: &[&[u8]] = &[b""];
+            let mut all = self.prefixes.write();
+            for prefix in if prefixes.is_empty() { whole } else { prefixes }.iter() {
+                own.prefixes.lock().insert((*prefix).into());
+                all.entry((*prefix).into()).or_default().insert(client.id, client.clone());
+            }
+            self.prefix_count.store(all.len(), Relaxed);
+        }
+    }
+
+    /// A client tracks no more. The keys that it has read are forgotten when they change.
+    pub(crate) fn end(&self, events: &Events, client: &ClientInfo) {
+        let own = &client.tracked;
+        if own.mode.swap(0, Relaxed) & mode::ON == 0 {
+            return;
+        }
+        own.redirect.store(0, Relaxed);
+        *own.target.lock() = None;
+        let mut clients = self.clients.lock();
+        clients.remove(&client.id);
+        events.want(Events::CACHES, !clients.is_empty());
+        self.client_count.store(clients.len(), Relaxed);
+        drop(clients);
+        let prefixes = std::mem::take(&mut *own.prefixes.lock());
+        if !prefixes.is_empty() {
+            let mut all = self.prefixes.write();
+            for prefix in &prefixes {
+                if let Some(those) = all.get_mut(prefix) {
+                    those.remove(&client.id);
+                    if those.is_empty() {
+                        all.remove(prefix);
+                    }
+                }
+            }
+            self.prefix_count.store(all.len(), Relaxed);
+        }
+    }
+
+    /// Whether somebody has to be told of changes.
+    pub(crate) fn is_needed(&self) -> bool {
+        self.client_count.load(Relaxed) > 0
+    }
+
+    fn shelf(&self, key: &[u8]) -> usize {
+        self.hasher.hash_one(key) as usize % SHELVES
+    }
+
+    /// A client is about to read a key, whose slot is held.
+    pub(crate) fn remember(&self, key: &[u8], client: &Arc<ClientInfo>) {
+        let at = self.shelf(key);
+        let mut shelf = self.shelves[at].lock();
+        if let Some(readers) = shelf.get_mut(key) {
+            self.items.fetch_add(usize::from(readers.add(client)), Relaxed);
+            return;
+        }
+        shelf.insert(key.into(), Readers::One(client.clone()));
+        self.items.fetch_add(1, Relaxed);
+        let keys = self.keys.fetch_add(1, Relaxed) + 1;
+        drop(shelf);
+        let max = self.keys_max.load(Relaxed);
+        if max > 0 && keys > max {
+            self.forget_any(at, key);
+        }
+    }
+
+    /// Forgets a key, from this part of the table if there is one beside `spared`; `false` if there is none at all.
+    fn forget_any(&self, from: usize, spared: &[u8]) -> bool {
+        for at in (from..SHELVES).chain(0..from) {
+            let shelf = self.shelves[at].lock();
+            let Some(key) = shelf.keys().find(|key| ***key != *spared).cloned() else { continue };
+            drop(shelf);
+            self.invalidate(&key, 0);
+            return true;
+        }
+        false
+    }
+
+    /// Forgets some of the keys that are too many since the bound was lowered.
+    pub(crate) fn trim(&self) {
+        let max = self.keys_max.load(Relaxed);
+        let is_over = || max > 0 && self.keys.load(Relaxed) > max;
+        for turn in 0..TRIM_AT_ONCE {
+            if !is_over() || !self.forget_any(turn % SHELVES, b"") {
+                return;
+            }
+        }
+    }
+
+    /// Something has happened to keys, which are held.
+    pub(crate) fn hear(&self, events: &[Event]) {
+        for event in events {
+            match event.what {
+                What::Written | What::Removed => self.invalidate(&event.key, event.by),
+                What::Expired | What::Evicted => self.invalidate(&event.key, 0),
+                _ => {}
+            }
+        }
+        if self.prefix_count.load(Relaxed) > 0 {
+            self.broadcast(events);
+        }
+    }
+
+    /// Takes a key and its readers out of the table.
+    fn take(&self, key: &[u8]) -> Option<Vec<Arc<ClientInfo>>> {
+        let mut shelf = self.shelves[self.shelf(key)].lock();
+        let readers = shelf.remove(key)?.into_vec();
+        // Counted under the lock, so that there is never less to take away than was added.
+        self.keys.fetch_sub(1, Relaxed);
+        self.items.fetch_sub(readers.len(), Relaxed);
+        Some(readers)
+    }
+
+    /// Forgets a key and tells its readers, but for who has changed it and does not want to hear that.
+    fn invalidate(&self, key: &[u8], by: u64) {
+        if self.keys.load(Relaxed) == 0 {
+            return;
+        }
+        let Some(readers) = self.take(key) else { return };
+        for client in readers {
+            let is_own = client.id == by && client.tracked.has(mode::NO_LOOP);
+            if client.tracked.has(mode::ON) && !client.tracked.has(mode::BROADCAST) && !is_own {
+                self.tell(&client, &Invalid::Keys(&[key]));
+            }
+        }
+    }
+
+    /// Tells those whose prefixes fit.
+    fn broadcast(&self, events: &[Event]) {
+        let mut changed: BTreeMap<&[u8], u64> = BTreeMap::new();
+        let mut lost: Option<&Event> = None;
+        for event in events {
+            let follows = lost.is_some_and(|lost| lost.db == event.db && lost.key == event.key);
+            match event.what {
+                What::Expired | What::Evicted => {
+                    lost = Some(event);
+                    changed.insert(&event.key, 0);
+                }
+                What::Removed if follows => {}
+                What::Written | What::Removed => {
+                    changed.insert(&event.key, event.by);
+                }
+                _ => {}
+            }
+        }
+        for (prefix, clients) in self.prefixes.read().iter() {
+            let fits = || changed.range(&prefix[..]..).take_while(|(key, _)| key.starts_with(prefix));
+            let all: Vec<&[u8]> = fits().map(|(key, _)| *key).collect();
+            if all.is_empty() {
+                continue;
+            }
+            for client in clients.values() {
+                if !client.tracked.has(mode::NO_LOOP) {
+                    self.tell(client, &Invalid::Keys(&all));
+                    continue;
+                }
+                let others: Vec<&[u8]> =
+                    fits().filter(|(_, by)| **by != client.id).map(|(key, _)| *key).collect();
+                if !others.is_empty() {
+                    self.tell(client, &Invalid::Keys(&others));
+                }
+            }
+        }
+    }
+
+    /// All keys of a database are gone: everything that anybody has read is forgotten, and all are told.
+    pub(crate) fn flushed(&self) {
+        if !self.is_needed() {
+            return;
+        }
+        for shelf in &self.shelves {
+            let mut shelf = shelf.lock();
+            let gone = std::mem::take(&mut *shelf);
+            self.keys.fetch_sub(gone.len(), Relaxed);
+            let items = gone.values().map(Readers::len).sum();
+            self.items.fetch_sub(items, Relaxed);
+        }
+        let clients: Vec<_> = self.clients.lock().values().cloned().collect();
+        clients.iter().for_each(|client| self.tell(client, &Invalid::All));
+    }
+
+    /// Puts it into the mail of the client, or of who is to be told instead.
+    fn tell(&self, client: &Arc<ClientInfo>, invalid: &Invalid<'_>) {
+        let target = client.tracked.target.lock().clone();
+        let receiver = target.as_ref().unwrap_or(client);
+        if receiver.gone.load(Relaxed) {
+            return self.note_broken(client, receiver.id);
+        }
+        if receiver.resp.load(Relaxed) == 3 {
+            self.pubsub.send(receiver, encode(&[b"invalidate"], invalid, true));
+        } else if target.is_some() && receiver.is_subscriber() {
+            self.pubsub.send(receiver, encode(&[b"message", CHANNEL], invalid, false));
+        }
+    }
+
+    fn note_broken(&self, client: &Arc<ClientInfo>, target: u64) {
+        client.tracked.mode.fetch_or(mode::BROKEN, Relaxed);
+        if client.resp.load(Relaxed) == 3 {
+            let mut encoder = Encoder { resp3: true, ..Encoder::default() };
+            encoder.push(2);
+            encoder.bulk(b"tracking-redir-broken");
+            encoder.int(target as i64);
+            self.pubsub.send(client, encoder.bytes.into());
+        }
+    }
+
+    pub(crate) fn clients(&self) -> usize {
+        self.client_count.load(Relaxed)
+    }
+
+    pub(crate) fn keys(&self) -> usize {
+        self.keys.load(Relaxed)
+    }
+
+    pub(crate) fn items(&self) -> usize {
+        self.items.load(Relaxed)
+    }
+
+    pub(crate) fn prefixes(&self) -> usize {
+        self.prefix_count.load(Relaxed)
+    }
+}
+
+fn encode(head: &[&[u8]], invalid: &Invalid<'_>, resp3: bool) -> Arc<[u8]> {
+    let mut encoder = Encoder { resp3, ..Encoder::default() };
+    encoder.push(head.len() + 1);
+    head.iter().for_each(|word| encoder.bulk(word));
+    match invalid {
+        Invalid::All => encoder.null_array(),
+        Invalid::Keys(keys) => {
+            encoder.array(keys.len());
+            keys.iter().for_each(|key| encoder.bulk(key));
+        }
+    }
+    encoder.bytes.into()
+}

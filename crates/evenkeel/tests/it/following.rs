@@ -1,0 +1,118 @@
+//! Servers that follow each other: ours, Redis' and Valkey's, over good links and bad ones. What a replica holds in the end is
+//! what its primary holds.
+
+mod bad;
+mod chain;
+mod cuts;
+mod from_peers;
+mod replica;
+
+use std::time::{Duration, Instant};
+
+use evenkeel_testkit::differential::{Plan, Sent, commands};
+use evenkeel_testkit::digest::{Digest, difference, digest};
+use evenkeel_testkit::random::fresh_seed;
+use evenkeel_testkit::{Peer, Server};
+
+/// How long anything may take.
+const PATIENCE: Duration = Duration::from_secs(40);
+
+/// What a primary of another make is started with: the first sync is to begin at once.
+const PRIMARY: &[&str] = &["--repl-diskless-sync-delay", "0", "--enable-debug-command", "yes"];
+
+const REPLICA: &[&str] = &["--enable-debug-command", "yes"];
+
+/// Not replicated, or nothing that a digest is the same for.
+const LEFT_OUT: &[&str] = &[
+    "DEBUG",
+    "CONFIG",
+    "SHUTDOWN",
+    "RESET",
+    "CLIENT",
+    "MONITOR",
+    "SUBSCRIBE",
+    "PSUBSCRIBE",
+    "SAVE",
+    "REPLICAOF",
+];
+
+#[track_caller]
+fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let until = Instant::now() + PATIENCE;
+    while !is_so() {
+        assert!(Instant::now() < until, "not within {PATIENCE:?}: {what}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// For a test, which shows it if it fails.
+fn seed() -> u64 {
+    let seed = fresh_seed();
+    println!("EVENKEEL_SEED={seed}");
+    seed
+}
+
+#[track_caller]
+fn follow(replica: &Server, port: u16) {
+    let reply = replica.connect().run(&format!("REPLICAOF 127.0.0.1 {port}"));
+    assert_eq!(reply.to_string(), "OK");
+}
+
+#[track_caller]
+fn await_link(replica: &Server) {
+    wait_until("the link stands", || replica.info("master_link_status") == "up");
+}
+
+/// Waits until the replica has all that the primary has written, and compares the two.
+#[track_caller]
+fn await_equal(primary: &Server, replica: &Server) {
+    let (mut one, mut other) = (primary.connect(), replica.connect());
+    let mut is_equal = || {
+        // The primary may still remove what has expired.
+        let [digest, its] = [&mut one, &mut other].map(|client| client.run("DEBUG DIGEST").to_string());
+        let offsets = || [primary, replica].map(|server| server.info("master_repl_offset"));
+        let [offset, acknowledged] = offsets();
+        !digest.starts_with('-') && digest == its
+            || offset == acknowledged && contents(primary) == contents(replica) && offsets()[0] == offset
+    };
+    let until = Instant::now() + PATIENCE;
+    while !is_equal() {
+        if Instant::now() > until {
+            let [one, other] = [primary, replica].map(contents);
+            let difference = difference(&one, &other);
+            let offsets = [primary.info("master_repl_offset"), replica.info("master_repl_offset")];
+            panic!(
+                "offsets {offsets:?}: {}",
+                difference.unwrap_or_else(|| "no difference that commands show".into())
+            );
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// All that a server holds, but for what peers do not tell their replicas of the groups of streams (that an entry was
+/// delivered once more).
+fn contents(server: &Server) -> Digest {
+    let digest = digest(&mut evenkeel_testkit::transcript::target(server));
+    let without_groups = |text: String| match (text.starts_with("stream"), text.find("\"groups\"")) {
+        (true, Some(groups)) => text[..groups].to_owned(),
+        _ => text,
+    };
+    digest.into_iter().map(|(key, text)| (key, without_groups(text))).collect()
+}
+
+/// Random commands of all families that the peer has.
+fn write(server: &Server, peer: Peer, seed: u64, count: usize) {
+    let plan = Plan { seed, commands: count, oracle: peer, except: &["wire", "connection", "dumps"] };
+    let mut clients = [server.connect(), server.connect()];
+    for sent in commands(plan) {
+        let Sent::Command(connection, args) = sent else { continue };
+        let name = args.first().map(|name| String::from_utf8_lossy(name).to_uppercase());
+        if name.is_some_and(|name| !LEFT_OUT.contains(&name.as_str())) {
+            clients[connection].send(&args).expect("the server reads");
+            let _ = clients[connection].try_read();
+        }
+    }
+    // The last of them may have flushed everything.
+    assert!(!server.connect().run("SET written 1").is_error());
+}

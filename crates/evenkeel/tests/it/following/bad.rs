@@ -1,0 +1,241 @@
+//! Primaries that are none, or send what they should not: a clear line in the log, a clear state, and no loss.
+
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::time::Duration;
+
+use evenkeel_testkit::{Peer, Program, Random, Server};
+
+use super::{PRIMARY, REPLICA, await_equal, await_link, follow, seed, wait_until};
+use crate::durability::full::Disk;
+use crate::program;
+
+const ID: &str = "0123456789abcdef0123456789abcdef01234567";
+
+/// Plays a primary: does `talk` with each connection, one after the other, and then closes it.
+fn fake(mut talk: impl FnMut(&mut TcpStream) -> std::io::Result<()> + Send + 'static) -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let port = listener.local_addr().expect("it is bound").port();
+    std::thread::spawn(move || {
+        for mut replica in listener.incoming().flatten() {
+            let _ = talk(&mut replica); // it may go away at any time
+        }
+    });
+    port
+}
+
+/// Reads commands and answers as a primary does, up to PSYNC, which gets this answer.
+fn shake_hands(replica: &mut TcpStream, psync: &str) -> std::io::Result<()> {
+    let mut seen = Vec::new();
+    let mut answered = 0;
+    loop {
+        let mut piece = [0; 1024];
+        let got = replica.read(&mut piece)?;
+        if got == 0 {
+            return Err(std::io::ErrorKind::UnexpectedEof.into());
+        }
+        seen.extend_from_slice(&piece[..got]);
+        let text = String::from_utf8_lossy(&seen).into_owned();
+        let is_whole = text.ends_with("\r\n");
+        let commands = text.matches("\r\nREPLCONF\r\n").count() + text.matches("\r\nPING\r\n").count();
+        if is_whole {
+            for _ in answered..commands {
+                replica.write_all(b"+OK\r\n")?;
+            }
+            answered = commands;
+        }
+        if is_whole && text.contains("\r\nPSYNC\r\n") {
+            return replica.write_all(psync.as_bytes());
+        }
+    }
+}
+
+/// A replica with data of its own that is told to follow this port; waits for the line in its log.
+fn expect_line(port: u16, args: &[&str], line: &str) {
+    let mut replica = Server::start(&program(), &[REPLICA, args].concat());
+    replica.connect().run("SET own data");
+    follow(&replica, port);
+    wait_until(line, || replica.log().contains(line));
+    let mut client = replica.connect();
+    assert_eq!(replica.info("master_link_status"), "down");
+    assert_eq!(client.run("GET own").to_string(), "\"data\"", "nothing is lost");
+    assert!(client.run("SET own other").to_string().starts_with("-READONLY"));
+    assert_eq!(client.run("REPLICAOF NO ONE").to_string(), "OK");
+    assert_eq!(client.run("SET own other").to_string(), "OK");
+    replica.assert_healthy();
+}
+
+#[test]
+fn nobody_is_there() {
+    expect_line(evenkeel_testkit::server::free_port(), &[], "Connection refused");
+}
+
+#[test]
+fn the_password_is_wrong() {
+    let Some(peer) = Program::oracle(Peer::Redis) else { return };
+    let primary = Server::start(&peer, &[PRIMARY, &["--requirepass", "secret"]].concat());
+    expect_line(primary.port(), &["--masterauth", "wrong"], "Unable to AUTH to MASTER: -WRONGPASS");
+    expect_line(primary.port(), &[], "-NOAUTH");
+    let replica = Server::start(
+        &program(),
+        &[REPLICA, &["--masterauth", "secret", "--masteruser", "default"]].concat(),
+    );
+    follow(&replica, primary.port());
+    await_link(&replica);
+    // It can be mended while it tries.
+    let replica = Server::start(&program(), &[REPLICA, &["--masterauth", "wrong"]].concat());
+    follow(&replica, primary.port());
+    wait_until("it is refused", || replica.log().contains("-WRONGPASS"));
+    replica.connect().run("CONFIG SET masterauth secret");
+    await_link(&replica);
+}
+
+#[test]
+fn another_protocol_is_spoken() {
+    let port = fake(|replica| replica.write_all(b"HTTP/1.0 400 Bad Request\r\n\r\n"));
+    expect_line(port, &[], "Error reply to PING from master: 'HTTP/1.0 400 Bad Request'");
+    let port = fake(|replica| replica.write_all(&[b'x'; 100_000]));
+    expect_line(port, &[], "the master's answer is longer than any line");
+    for (answer, line) in [
+        ("+FULLRESYNC abc 1\r\n", "wrong +FULLRESYNC syntax"),
+        ("+WHAT\r\n", "Unexpected reply to PSYNC from master: +WHAT"),
+        ("-NOMASTERLINK Can't SYNC\r\n", "Master is currently unable to PSYNC but should be in the future"),
+        ("+CONTINUE\r\n", "goes on with a stream that was not asked for"),
+    ] {
+        expect_line(fake(move |replica| shake_hands(replica, answer)), &[], line);
+    }
+}
+
+#[test]
+fn a_snapshot_is_announced_and_is_none() {
+    for way in ["disabled", "swapdb"] {
+        for (sent, line) in [
+            (&b"-ERR no\r\n"[..], "MASTER aborted replication with an error: -ERR no"),
+            (b"+what\r\n", "Bad protocol from MASTER"),
+            (b"$99999999999999999999999\r\n", "Bad protocol from MASTER"),
+            (b"\n\n$5\r\nhello", if way == "disabled" { "is damaged" } else { "Failed trying to load" }),
+            (b"$9000000000000000000\r\nREDIS0010", "Connection with master lost"),
+        ] {
+            let port = fake(move |replica| {
+                shake_hands(replica, &format!("+FULLRESYNC {ID} 1\r\n"))?;
+                replica.write_all(sent)?;
+                std::thread::sleep(Duration::from_millis(100));
+                Ok(())
+            });
+            expect_line(port, &["--repl-diskless-load", way], line);
+        }
+    }
+}
+
+/// Each byte of a snapshot may be another one than it was: what is found is never half of it.
+#[test]
+fn a_damaged_snapshot_is_found() {
+    let Some(peer) = Program::oracle(Peer::Redis) else { return };
+    let source = Server::start(&peer, PRIMARY);
+    let mut client = source.connect();
+    (0..50).for_each(|n| drop(client.call(&["SET", &format!("k{n}"), &n.to_string().repeat(50)])));
+    client.run("RPUSH list a b c");
+    client.run("HSET hash f v");
+    client.run("SAVE");
+    let whole = std::fs::read(source.folder().join("dump.rdb")).expect("it was saved");
+    let mut random = Random::new(seed());
+    for way in ["disabled", "swapdb"] {
+        let mut damaged = whole.clone();
+        let at = random.below(whole.len() - 20);
+        damaged[at] ^= 1 << random.below(8);
+        println!("byte {at} of {}", whole.len());
+        let port = fake(move |replica| {
+            shake_hands(replica, &format!("+FULLRESYNC {ID} 1\r\n"))?;
+            replica.write_all(format!("${}\r\n", damaged.len()).as_bytes())?;
+            replica.write_all(&damaged)
+        });
+        let line = if way == "disabled" { "is damaged" } else { "Failed trying to load" };
+        expect_line(port, &["--repl-diskless-load", way], line);
+    }
+}
+
+/// What is no stream of commands ends the link, and the data are taken over anew.
+#[test]
+fn a_garbled_stream_is_not_guessed_at() {
+    for garbage in
+        [&b"*1\r\n$4\r\nPING\r\nxyz\r\n"[..], b"*2\r\n$3\r\nSET\r\n:1\r\n", b"*x\r\n", b"*1\r\n$-5\r\n"]
+    {
+        let port = fake(move |replica| {
+            shake_hands(replica, &format!("+FULLRESYNC {ID} 0\r\n"))?;
+            replica.write_all(&[b"$18\r\nREDIS0010\xff".as_slice(), &[0; 8]].concat())?;
+            replica.write_all(b"*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$1\r\nv\r\n")?;
+            replica.write_all(garbage)?;
+            std::thread::sleep(Duration::from_millis(200));
+            Ok(())
+        });
+        let mut replica = Server::start(&program(), REPLICA);
+        follow(&replica, port);
+        wait_until("it is noticed", || replica.log().contains("Protocol error from master"));
+        wait_until("it is not asked to go on", || replica.log().matches("no cached master").count() >= 2);
+        assert_eq!(replica.connect().run("GET k").to_string(), "\"v\"", "what came before has happened");
+        replica.assert_healthy();
+    }
+}
+
+/// Commands that this server does not have cost themselves, not the transaction that they are in, and are counted.
+#[test]
+fn unknown_commands_are_told_of() {
+    let port = fake(|replica| {
+        shake_hands(replica, &format!("+FULLRESYNC {ID} 0\r\n"))?;
+        replica.write_all(&[b"$18\r\nREDIS0010\xff".as_slice(), &[0; 8]].concat())?;
+        replica.write_all(
+            b"*1\r\n$5\r\nMULTI\r\n*1\r\n$6\r\nNOSUCH\r\n*2\r\n$4\r\nINCR\r\n$1\r\nk\r\n*1\r\n$4\r\nEXEC\r\n",
+        )?;
+        replica.write_all(b"*2\r\n$5\r\nRPUSH\r\n$1\r\nk\r\n*3\r\n$5\r\nRPUSH\r\n$1\r\nk\r\n$1\r\nv\r\n")?;
+        std::thread::sleep(Duration::from_secs(20));
+        Ok(())
+    });
+    let mut replica = Server::start(&program(), REPLICA);
+    follow(&replica, port);
+    wait_until("three have failed", || replica.info("master_commands_failed") == "3");
+    assert_eq!(replica.connect().run("GET k").to_string(), "\"1\"");
+    for line in ["NOSUCH: this server does not know it", "RPUSH: it cannot be run here: -ERR wrong number"] {
+        assert!(replica.log().contains(line), "{}", replica.log());
+    }
+    assert_eq!(replica.info("master_link_status"), "up");
+    replica.assert_healthy();
+}
+
+#[test]
+fn a_primary_that_falls_silent_is_left() {
+    let port = fake(|replica| {
+        shake_hands(replica, &format!("+FULLRESYNC {ID} 0\r\n"))?;
+        replica.write_all(&[b"$18\r\nREDIS0010\xff".as_slice(), &[0; 8]].concat())?;
+        std::thread::sleep(Duration::from_secs(20));
+        Ok(())
+    });
+    let replica = Server::start(&program(), &[REPLICA, &["--repl-timeout", "1"]].concat());
+    follow(&replica, port);
+    wait_until("it is noticed", || replica.log().contains("MASTER timeout: no data nor PING received"));
+}
+
+/// Where the snapshot has no room on the disk, the data stay, and when there is another way it goes on.
+#[test]
+fn the_disk_is_full() {
+    let (Some(peer), Some(disk)) = (Program::oracle(Peer::Redis), Disk::mount("replica")) else { return };
+    let primary = Server::start(&peer, PRIMARY);
+    let mut client = primary.connect();
+    let mut random = Random::new(seed());
+    for n in 0..150 {
+        let noise: Vec<u8> = (0..20_000).map(|_| random.draw() as u8).collect();
+        client.call(&[b"SET".to_vec(), format!("k{n}").into_bytes(), noise]);
+    }
+    let dir = disk.path().display().to_string();
+    let mut replica = Server::start(&program(), &[REPLICA, &["--dir", &dir]].concat());
+    replica.connect().run("SET own data");
+    follow(&replica, primary.port());
+    let line = "Write error or short write writing to the DB dump file";
+    wait_until(line, || replica.log().contains(line));
+    assert_eq!(replica.connect().run("GET own").to_string(), "\"data\"");
+    replica.connect().run("CONFIG SET repl-diskless-load swapdb");
+    await_link(&replica);
+    await_equal(&primary, &replica);
+    let left: Vec<_> = std::fs::read_dir(disk.path()).expect("a folder").flatten().collect();
+    assert!(left.is_empty(), "nothing is left behind: {left:?}");
+    replica.assert_healthy();
+}

@@ -1,0 +1,190 @@
+//! Replicas of replicas, and what becomes of the others when one of them is made the primary.
+
+use evenkeel_testkit::{Peer, Program, Server};
+
+use super::{PRIMARY, REPLICA, await_equal, await_link, follow, seed, wait_until, write};
+use crate::program;
+
+fn evenkeel(args: &[&str]) -> Server {
+    Server::start(&program(), &[PRIMARY, args].concat())
+}
+
+fn number(server: &Server, field: &str) -> u64 {
+    server.info(field).parse().expect("a number")
+}
+
+/// Values of all types, and none that expires: a peer that is a replica takes a source for gone whose time passes on the way.
+fn fill(server: &Server, round: u64) {
+    let mut client = server.connect();
+    for n in 0..100 {
+        client.run(&format!("SELECT {}", n % 3));
+        for command in [
+            "SET s{} v",
+            "RPUSH l{} a b c",
+            "SADD set{} x y",
+            "ZADD z{} 1 a 2 b",
+            "HSET h{} f v",
+            "XADD x{} 1-1 f v",
+        ] {
+            client.run(&command.replace("{}", &format!("{}", n + 50 * round)));
+        }
+        client.run("MULTI");
+        client.run("INCRBYFLOAT float 0.1");
+        client.run("SPOP set1");
+        client.run(&format!("SETRANGE long {} {}", n * 1000, "y".repeat(900)));
+        client.run("EXEC");
+    }
+    client.run("SWAPDB 0 1");
+}
+
+/// One behind the other, of any make: all hold the same, and have the same offsets.
+fn chain(first: &Program, middle: &Program, last: &Program) {
+    let mut servers: Vec<Server> = [first, middle, last].map(|one| Server::start(one, PRIMARY)).into();
+    fill(&servers[0], 0);
+    follow(&servers[1], servers[0].port());
+    await_link(&servers[1]);
+    follow(&servers[2], servers[1].port());
+    await_link(&servers[2]);
+    for round in 1..4 {
+        fill(&servers[0], round);
+        await_equal(&servers[0], &servers[1]);
+        await_equal(&servers[1], &servers[2]);
+        assert_eq!(servers[0].info("master_replid"), servers[2].info("master_replid"));
+        wait_until("offsets agree", || {
+            number(&servers[0], "master_repl_offset") == number(&servers[2], "master_repl_offset")
+        });
+    }
+    servers.iter_mut().for_each(Server::assert_healthy);
+}
+
+#[test]
+fn ours_all_along() {
+    chain(&program(), &program(), &program());
+}
+
+#[test]
+fn redis_behind_ours_behind_redis() {
+    if let Some(redis) = Program::oracle(Peer::Redis) {
+        chain(&redis, &program(), &redis);
+        chain(&program(), &redis, &program());
+    }
+}
+
+/// The primary is lost. One of its replicas is made the primary, and the other goes on with that one, without a snapshot.
+#[test]
+fn the_others_follow_who_takes_over() {
+    let seed = seed();
+    let mut primary = evenkeel(&[]);
+    let (mut one, mut other) = (evenkeel(&[]), evenkeel(&[]));
+    for replica in [&one, &other] {
+        follow(replica, primary.port());
+        await_link(replica);
+    }
+    write(&primary, Peer::Redis, seed, 500);
+    await_equal(&primary, &one);
+    await_equal(&primary, &other);
+    primary.kill();
+    assert_eq!(one.connect().run("REPLICAOF NO ONE").to_string(), "OK");
+    write(&one, Peer::Redis, seed + 1, 300);
+    follow(&other, one.port());
+    await_link(&other);
+    await_equal(&one, &other);
+    assert_eq!(
+        (number(&other, "master_partial_syncs"), number(&other, "master_full_syncs")),
+        (1, 1),
+        "{}\n{}",
+        other.log(),
+        one.log()
+    );
+    // The lost one comes back with nothing, and takes all over.
+    primary.start_again();
+    follow(&primary, one.port());
+    await_link(&primary);
+    write(&one, Peer::Redis, seed + 2, 300);
+    await_equal(&one, &primary);
+    await_equal(&one, &other);
+    [&mut primary, &mut one, &mut other].into_iter().for_each(Server::assert_healthy);
+}
+
+/// Roles are exchanged, again and again, with nothing lost and without a snapshot: nothing is written while that happens.
+#[test]
+fn roles_are_exchanged() {
+    let seed = seed();
+    let mut pair = [evenkeel(&[]), evenkeel(&[])];
+    follow(&pair[1], pair[0].port());
+    await_link(&pair[1]);
+    for round in 0..6 {
+        let (primary, replica) = (round % 2, (round + 1) % 2);
+        write(&pair[primary], Peer::Redis, seed + round as u64, 200);
+        await_equal(&pair[primary], &pair[replica]);
+        wait_until("all of it is there", || {
+            number(&pair[primary], "master_repl_offset") == number(&pair[replica], "master_repl_offset")
+        });
+        assert_eq!(pair[replica].connect().run("REPLICAOF NO ONE").to_string(), "OK");
+        follow(&pair[primary], pair[replica].port());
+        await_link(&pair[primary]);
+        await_equal(&pair[replica], &pair[primary]);
+        assert_eq!(
+            number(&pair[primary], "master_full_syncs"),
+            u64::from(primary == 1),
+            "{}",
+            pair[primary].log()
+        );
+    }
+    pair.iter_mut().for_each(Server::assert_healthy);
+}
+
+/// What was written on the former primary and never got to the replica is not in the history that goes on.
+#[test]
+fn what_only_the_lost_primary_had_is_dropped() {
+    let (primary, replica) = (evenkeel(&[]), evenkeel(&[]));
+    follow(&replica, primary.port());
+    await_link(&replica);
+    primary.connect().run("SET k v");
+    await_equal(&primary, &replica);
+    replica.connect().run("REPLICAOF NO ONE");
+    primary.connect().run("SET only here");
+    replica.connect().run("SET k w");
+    follow(&primary, replica.port());
+    await_link(&primary);
+    await_equal(&replica, &primary);
+    assert_eq!(primary.connect().run("EXISTS only").as_int(), Some(0));
+}
+
+/// The middle one of a chain begins anew with another data set: so does who follows it.
+#[test]
+fn a_new_data_set_goes_down_the_chain() {
+    let (first, second, middle, last) = (evenkeel(&[]), evenkeel(&[]), evenkeel(&[]), evenkeel(&[]));
+    first.connect().run("SET of first");
+    second.connect().run("SET of second");
+    follow(&middle, first.port());
+    await_link(&middle);
+    follow(&last, middle.port());
+    await_link(&last);
+    await_equal(&first, &last);
+    for (from, way) in [(&second, "disabled"), (&first, "swapdb")] {
+        middle.connect().run(&format!("CONFIG SET repl-diskless-load {way}"));
+        follow(&middle, from.port());
+        wait_until("it is the other data set", || {
+            last.connect().run("GET of").to_string() == from.connect().run("GET of").to_string()
+        });
+        from.connect().run("INCR counter");
+        await_link(&middle);
+        await_equal(from, &middle);
+        await_equal(from, &last);
+    }
+}
+
+/// While its own link is down, a replica takes nobody in.
+#[test]
+fn who_is_not_up_to_date_feeds_nobody() {
+    let replica = Server::start(&program(), REPLICA);
+    follow(&replica, evenkeel_testkit::server::free_port());
+    let mut client = replica.connect();
+    for asked in ["PSYNC ? -1", "SYNC"] {
+        assert_eq!(
+            client.run(asked).to_string(),
+            "-NOMASTERLINK Can't SYNC while not connected with my master"
+        );
+    }
+}

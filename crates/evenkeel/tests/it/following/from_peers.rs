@@ -1,0 +1,159 @@
+//! Replicas of redis-server and of Valkey: moving in.
+
+use evenkeel_testkit::{Peer, Program, Server};
+
+use super::{PRIMARY, REPLICA, await_equal, await_link, follow, seed, wait_until, write};
+use crate::program;
+
+const COMMANDS: usize = 2_500;
+
+/// Each way to take over the data, and then the stream, from a primary of this make.
+fn moves_in(peer: Peer) {
+    let Some(primary) = Program::oracle(peer) else { return };
+    let seed = seed();
+    for (number, way) in ["disabled", "on-empty-db", "swapdb", "flush-before-load"].into_iter().enumerate() {
+        for diskless in ["yes", "no"] {
+            let args = [PRIMARY, &["--repl-diskless-sync", diskless]].concat();
+            let mut replica = Server::start(&program(), &[REPLICA, &["--repl-diskless-load", way]].concat());
+            let primary = Server::start(&primary, &args);
+            let seed = seed + 10 * number as u64;
+            write(&primary, peer, seed, COMMANDS);
+            if way == "swapdb" {
+                write(&replica, peer, seed + 1, 200);
+            }
+            follow(&replica, primary.port());
+            await_link(&replica);
+            await_equal(&primary, &replica);
+            write(&primary, peer, seed + 2, COMMANDS);
+            await_equal(&primary, &replica);
+            assert_eq!(replica.info("master_commands_failed"), "0", "{}", replica.log());
+            replica.assert_healthy();
+        }
+    }
+}
+
+#[test]
+fn redis_is_followed() {
+    moves_in(Peer::Redis);
+}
+
+#[test]
+fn valkey_is_followed() {
+    moves_in(Peer::Valkey);
+}
+
+/// What scripts and functions have done comes as commands; the library itself is left out, and said so.
+#[test]
+fn effects_of_scripts_arrive() {
+    let Some(primary) = Program::oracle(Peer::Redis) else { return };
+    let (primary, mut replica) = (Server::start(&primary, PRIMARY), Server::start(&program(), REPLICA));
+    let mut client = primary.connect();
+    let library = "#!lua name=lib\nredis.register_function('add', function(keys) return redis.call('INCR', keys[1]) end)";
+    assert_eq!(client.call(&["FUNCTION", "LOAD", library]).to_string(), "\"lib\"");
+    follow(&replica, primary.port());
+    await_link(&replica);
+    for _ in 0..10 {
+        assert!(client.run("FCALL add 1 counter").as_int().is_some());
+        let script = "redis.call('SADD', KEYS[1], math.random(1000000)); return redis.call('SPOP', KEYS[1])";
+        client.call(&["EVAL", script, "1", "set"]);
+    }
+    client.run("MULTI");
+    client.run("SELECT 3");
+    client.run("RPUSH list a b c");
+    client.run("PUBLISH channel message");
+    client.run("FLUSHDB");
+    client.run("SET k v");
+    client.run("EXEC");
+    await_equal(&primary, &replica);
+    replica.assert_healthy();
+}
+
+/// The primary says when a key goes. Until then nobody sees it, and nobody removes it.
+#[test]
+fn what_has_expired_goes_by_the_primarys_word() {
+    let Some(primary) = Program::oracle(Peer::Redis) else { return };
+    let (primary, replica) = (Server::start(&primary, PRIMARY), Server::start(&program(), REPLICA));
+    let (mut one, mut other) = (primary.connect(), replica.connect());
+    one.run("DEBUG SET-ACTIVE-EXPIRE 0");
+    one.run("SET before v PX 300");
+    follow(&replica, primary.port());
+    await_link(&replica);
+    one.run("SET k v PX 200");
+    one.run("RPUSH list a b");
+    one.run("PEXPIRE list 200");
+    await_equal(&primary, &replica);
+    std::thread::sleep(std::time::Duration::from_millis(700));
+    for _ in 0..2 {
+        assert_eq!(other.run("GET k").to_string(), "(nil)");
+        assert_eq!(other.run("EXISTS before list k").as_int(), Some(0));
+        assert_eq!(other.run("LRANGE list 0 -1").to_string(), "[]");
+        assert_eq!(other.run("SCAN 0").as_items().map(|items| items[1].to_string()).as_deref(), Some("[]"));
+        assert_eq!(other.run("DBSIZE").as_int(), Some(3), "hidden, and still there");
+        std::thread::sleep(std::time::Duration::from_millis(200));
+    }
+    one.run("GET k");
+    wait_until("one is gone", || other.run("DBSIZE").as_int() == Some(2));
+    one.run("DEBUG SET-ACTIVE-EXPIRE 1");
+    wait_until("all are gone", || other.run("DBSIZE").as_int() == Some(0));
+    // A primary removes them itself.
+    one.run("SET last v PX 100");
+    one.run("DEBUG SET-ACTIVE-EXPIRE 0");
+    wait_until("it has come", || other.run("DBSIZE").as_int() == Some(1));
+    other.run("REPLICAOF NO ONE");
+    wait_until("it is gone", || other.run("DBSIZE").as_int() == Some(0));
+}
+
+/// While the link is down, and when the primary has been restarted.
+#[test]
+fn primaries_come_and_go() {
+    let Some(peer) = Program::oracle(Peer::Redis) else { return };
+    let mut primary = Server::start(&peer, &[PRIMARY, &["--appendonly", "no"]].concat());
+    let replica = Server::start(&program(), REPLICA);
+    let seed = seed();
+    write(&primary, Peer::Redis, seed, 300);
+    follow(&replica, primary.port());
+    await_link(&replica);
+    for round in 0..3 {
+        write(&primary, Peer::Redis, seed + round, 200);
+        await_equal(&primary, &replica);
+        primary.connect().run("SAVE");
+        primary.kill();
+        wait_until("the link is down", || replica.info("master_link_status") == "down");
+        let stale = replica.connect().run("GET written").to_string();
+        assert_eq!(stale, "\"1\"", "what is there is served");
+        primary.start_again();
+        await_link(&replica);
+        await_equal(&primary, &replica);
+    }
+}
+
+/// A replica that is stopped goes on where it was.
+#[test]
+fn a_restarted_replica_goes_on_where_it_was() {
+    let Some(peer) = Program::oracle(Peer::Redis) else { return };
+    let primary = Server::start(&peer, PRIMARY);
+    let port = primary.port().to_string();
+    write(&primary, Peer::Redis, seed(), 300);
+    let mut replica = Server::start(
+        &program(),
+        &[REPLICA, &["--replicaof", "127.0.0.1", &port, "--save", "1000 1000"]].concat(),
+    );
+    await_link(&replica);
+    for round in 0..3 {
+        write(&primary, Peer::Redis, seed(), 200);
+        primary.connect().run("SELECT 7");
+        await_equal(&primary, &replica);
+        assert!(replica.stop().success());
+        write(&primary, Peer::Redis, seed(), 200);
+        replica.start_again();
+        await_link(&replica);
+        await_equal(&primary, &replica);
+        assert_eq!(
+            (replica.info("master_partial_syncs").as_str(), replica.info("master_full_syncs").as_str()),
+            ("1", "0"),
+            "round {round}: {}",
+            replica.log()
+        );
+    }
+    replica.assert_healthy();
+}

@@ -1,0 +1,138 @@
+//! What clients of a replica see, whatever its primary is.
+
+use evenkeel_testkit::{Peer, Program, Server};
+
+use super::{PRIMARY, REPLICA, await_equal, await_link, follow, wait_until};
+use crate::program;
+
+fn pair(args: &[&str]) -> Option<(Server, Server)> {
+    let peer = Program::oracle(Peer::Redis)?;
+    let (primary, replica) =
+        (Server::start(&peer, PRIMARY), Server::start(&program(), &[REPLICA, args].concat()));
+    follow(&replica, primary.port());
+    await_link(&replica);
+    Some((primary, replica))
+}
+
+#[test]
+fn a_replica_says_what_it_is() {
+    let Some((primary, replica)) = pair(&["--replica-priority", "7", "--replica-announced", "no"]) else {
+        return;
+    };
+    primary.connect().run("SET k v");
+    await_equal(&primary, &replica);
+    let mut client = replica.connect();
+    for (field, value) in [
+        ("role", "slave"),
+        ("master_host", "127.0.0.1"),
+        ("master_link_status", "up"),
+        ("master_sync_in_progress", "0"),
+        ("slave_priority", "7"),
+        ("slave_read_only", "1"),
+        ("replica_announced", "0"),
+    ] {
+        assert_eq!(replica.info(field), value, "{field}");
+    }
+    assert_eq!(replica.info("master_replid"), primary.info("master_replid"));
+    wait_until("offsets agree", || replica.info("slave_repl_offset") == primary.info("master_repl_offset"));
+    let offset = primary.info("master_repl_offset");
+    let role = client.run("ROLE").to_string();
+    assert!(
+        role.starts_with(&format!("[\"slave\", \"127.0.0.1\", :{}, \"connected\", :", primary.port())),
+        "{role}"
+    );
+    let listed = primary.connect().run("INFO replication").to_string();
+    assert!(
+        listed.contains(&format!("slave0:ip=127.0.0.1,port={},state=online", replica.port())),
+        "{listed}"
+    );
+    wait_until("it is acknowledged", || {
+        primary.connect().run("INFO replication").to_string().contains(&format!("offset={offset}"))
+            || primary.info("master_repl_offset") != offset
+    });
+    let clients = client.run("CLIENT LIST").to_string();
+    assert!(clients.contains("flags=M"), "{clients}");
+    let hello = client.run("HELLO").to_string();
+    assert!(hello.contains("\"role\", \"replica\""), "{hello}");
+    // WAIT asks at once how far its replicas are.
+    primary.connect().run("SET k w");
+    let mut writer = primary.connect();
+    writer.run("SET k x");
+    let started = std::time::Instant::now();
+    assert_eq!(writer.run("WAIT 1 5000").as_int(), Some(1));
+    assert!(started.elapsed() < std::time::Duration::from_millis(800), "GETACK is answered at once");
+}
+
+#[test]
+fn who_waits_is_told_that_the_role_has_changed() {
+    let Some(peer) = Program::oracle(Peer::Redis) else { return };
+    let (primary, replica) = (Server::start(&peer, PRIMARY), Server::start(&program(), REPLICA));
+    let mut waiting = replica.connect();
+    waiting.send(&["BLPOP", "list", "0"]).expect("it reads");
+    wait_until("it waits", || replica.info("blocked_clients") == "1");
+    follow(&replica, primary.port());
+    let told = waiting.read().to_string();
+    assert!(told.starts_with("-UNBLOCKED force unblock from blocking operation"), "{told}");
+    await_link(&replica);
+    // Readers may wait on a replica, and are served by what the primary sends.
+    waiting.send(&["XREAD", "BLOCK", "0", "STREAMS", "s", "$"]).expect("it reads");
+    wait_until("it waits", || replica.info("blocked_clients") == "1");
+    primary.connect().run("XADD s 1-1 f v");
+    assert_eq!(waiting.read().to_string(), "[[\"s\", [[\"1-1\", [\"f\", \"v\"]]]]]");
+}
+
+/// REPLICAOF NO ONE: the data stay, and the former name of their history is remembered.
+#[test]
+fn a_replica_becomes_a_primary() {
+    let Some((primary, replica)) = pair(&[]) else { return };
+    primary.connect().run("SET k v");
+    await_equal(&primary, &replica);
+    let (id, offset) = (replica.info("master_replid"), replica.info("master_repl_offset"));
+    let mut client = replica.connect();
+    assert_eq!(client.run("REPLICAOF NO ONE").to_string(), "OK");
+    assert_eq!(client.run("SET k w").to_string(), "OK");
+    assert_eq!(replica.info("role"), "master");
+    assert_eq!(replica.info("master_replid2"), id);
+    assert_ne!(replica.info("master_replid"), id);
+    let second: u64 = replica.info("second_repl_offset").parse().expect("a number");
+    assert!(second > offset.parse().expect("a number"));
+    primary.connect().run("SET k x");
+    assert_eq!(client.run("GET k").to_string(), "\"w\"");
+    assert!(!client.run("CLIENT LIST").to_string().contains("flags=M"));
+}
+
+/// The log on disk is begun anew with what was taken over, and has what came after it.
+#[test]
+fn what_was_taken_over_is_in_the_log() {
+    for way in ["disabled", "swapdb"] {
+        let Some((primary, mut replica)) = pair(&["--appendonly", "yes", "--repl-diskless-load", way]) else {
+            return;
+        };
+        primary.connect().run("SET k v");
+        (0..100).for_each(|n| drop(primary.connect().run(&format!("RPUSH list {n}"))));
+        await_equal(&primary, &replica);
+        wait_until("the log is whole", || {
+            replica.info("aof_enabled") == "1" && replica.info("aof_rewrite_in_progress") == "0"
+        });
+        assert!(replica.stop().success());
+        drop(primary);
+        replica.start_again();
+        assert_eq!(replica.connect().run("LLEN list").as_int(), Some(100));
+        replica.assert_healthy();
+    }
+}
+
+#[test]
+fn the_link_can_be_killed_and_comes_back() {
+    let Some((primary, replica)) = pair(&[]) else { return };
+    let mut client = replica.connect();
+    let list = client.run("CLIENT LIST").to_string();
+    let line =
+        list.split("\\n").find(|line| line.contains("flags=M")).expect("the primary is listed").to_owned();
+    let id = line.split("id=").nth(1).and_then(|rest| rest.split(' ').next()).expect("an id");
+    assert_eq!(client.run(&format!("CLIENT KILL ID {id}")).as_int(), Some(1));
+    wait_until("it comes back", || replica.info("master_partial_syncs") == "1");
+    await_link(&replica);
+    primary.connect().run("SET k v");
+    await_equal(&primary, &replica);
+}

@@ -1,0 +1,104 @@
+//! Several servers that hold the same data: ours, Redis and Valkey, as primaries and as replicas.
+
+mod attached;
+mod resumed;
+mod safety;
+mod wire;
+
+use std::time::{Duration, Instant};
+
+use evenkeel_testkit::digest::{difference, digest};
+use evenkeel_testkit::transcript::target;
+use evenkeel_testkit::{Client, Peer, Program, Server};
+
+use crate::start;
+
+/// Full syncs begin at once.
+const PRIMARY: &[&str] = &["--repl-diskless-sync-delay", "0", "--enable-debug-command", "yes"];
+
+/// A peer as a replica may do what its own clients tell it for tests.
+const REPLICA: &[&str] = &["--enable-debug-command", "yes"];
+
+const PATIENCE: Duration = Duration::from_secs(60);
+
+fn primary(args: &[&str]) -> Server {
+    start(&[PRIMARY, args].concat())
+}
+
+/// The peers that are there, to be replicas.
+fn peers() -> Vec<Server> {
+    let found = [Peer::Redis, Peer::Valkey].into_iter().filter_map(Program::oracle);
+    found.map(|program| Server::start(&program, REPLICA)).collect()
+}
+
+#[track_caller]
+fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let began = Instant::now();
+    while !is_so() {
+        assert!(began.elapsed() < PATIENCE, "{what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// Tells a server to follow another one, and waits until it does.
+#[track_caller]
+fn attach(replica: &Server, primary: &Server) {
+    let told = replica.connect().run(&format!("REPLICAOF 127.0.0.1 {}", primary.port()));
+    assert!(!told.is_error(), "{told}");
+    await_link(replica);
+}
+
+#[track_caller]
+fn await_link(replica: &Server) {
+    wait_until("the link is up", || replica.info("master_link_status") == "up");
+}
+
+/// Waits until a replica has all of the stream, and that is no longer growing but for pings.
+#[track_caller]
+fn await_caught_up(primary: &Server, replica: &Server) {
+    wait_until("the replica has all", || {
+        let (wanted, has) = (primary.info("master_repl_offset"), replica.info("slave_repl_offset"));
+        wanted == has && wanted == primary.info("master_repl_offset")
+    });
+}
+
+/// A replica holds what its primary holds. Valkey sums up in another way what Redis does not have, and is asked key by key.
+#[track_caller]
+fn assert_same(primary: &Server, replica: &Server) {
+    await_caught_up(primary, replica);
+    let sum = |server: &Server| server.connect().run("DEBUG DIGEST").to_string();
+    let difference = || difference(&digest(&mut target(primary)), &digest(&mut target(replica)));
+    let by_sum = replica.program().peer() != Some(Peer::Valkey);
+    let began = Instant::now();
+    // What expires meanwhile is removed on both sides, a moment apart.
+    while if by_sum { sum(primary) != sum(replica) } else { difference().is_some() } {
+        if began.elapsed() > Duration::from_secs(10) {
+            let found = difference().unwrap_or_else(|| "nothing that commands tell".into());
+            panic!("the replica {} differs: {found}", replica.program().path().display());
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+fn number(server: &Server, field: &str) -> u64 {
+    server.info(field).parse().expect("a number")
+}
+
+#[track_caller]
+fn ok(client: &mut Client, line: &str) {
+    let reply = client.run(line);
+    assert!(!reply.is_error(), "{line}: {reply}");
+}
+
+/// Stops a process where it stands, until it is told to go on.
+#[track_caller]
+fn freeze(server: &Server) {
+    server.signal(19); // SIGSTOP
+    let path = format!("/proc/{}/stat", server.pid());
+    let is_stopped = || std::fs::read_to_string(&path).is_ok_and(|line| line.contains(") T "));
+    wait_until("it has stopped", is_stopped);
+}
+
+fn thaw(server: &Server) {
+    server.signal(18); // SIGCONT
+}

@@ -1,0 +1,246 @@
+//! Redis and Valkey as replicas of ours hold what we hold, whatever clients do.
+
+use std::sync::atomic::{AtomicBool, Ordering::*};
+use std::time::Duration;
+
+use evenkeel_testkit::differential::{Plan, Sent, commands};
+use evenkeel_testkit::random::fresh_seed;
+use evenkeel_testkit::{Client, Peer, Program, Random, Server};
+
+use super::{REPLICA, assert_same, attach, ok, peers, primary, wait_until};
+
+/// Not for servers of a test that goes on, or nothing that is passed on to replicas.
+const LEFT_OUT: &[&str] =
+    &["DEBUG", "CONFIG", "SHUTDOWN", "RESET", "CLIENT", "MONITOR", "SUBSCRIBE", "PSUBSCRIBE", "REPLICAOF"];
+
+/// Random commands of all families.
+fn send_random(server: &Server, peer: Peer, seed: u64, count: usize) {
+    let plan = Plan { seed, commands: count, oracle: peer, except: &["wire", "connection", "dumps"] };
+    let mut clients = [server.connect(), server.connect()];
+    for sent in commands(plan) {
+        let Sent::Command(connection, args) = sent else { continue };
+        let name = args.first().map(|name| String::from_utf8_lossy(name).to_uppercase());
+        if name.is_some_and(|name| !LEFT_OUT.contains(&name.as_str())) {
+            clients[connection].send(&args).expect("the server reads");
+            let _ = clients[connection].try_read();
+        }
+    }
+    // The last of them may have flushed everything.
+    ok(&mut server.connect(), "SET written 1");
+}
+
+fn random_commands(peer: Peer) {
+    let Some(program) = Program::oracle(peer) else { return };
+    let seed = fresh_seed();
+    println!("EVENKEEL_SEED={seed}");
+    let server = primary(&[]);
+    let (early, late) = (Server::start(&program, REPLICA), Server::start(&program, REPLICA));
+    send_random(&server, peer, seed, 1_500);
+    attach(&early, &server);
+    assert_same(&server, &early);
+    send_random(&server, peer, seed + 1, 3_000);
+    assert_same(&server, &early);
+    attach(&late, &server);
+    send_random(&server, peer, seed + 2, 1_500);
+    assert_same(&server, &early);
+    assert_same(&server, &late);
+}
+
+#[test]
+fn redis_follows_random_commands() {
+    random_commands(Peer::Redis);
+}
+
+#[test]
+fn valkey_follows_random_commands() {
+    random_commands(Peer::Valkey);
+}
+
+/// Transfers between accounts, on several connections at once.
+struct Bank {
+    accounts: usize,
+    ends: AtomicBool,
+}
+
+impl Bank {
+    fn fill(&self, client: &mut Client, padding: usize) {
+        let pad = "x".repeat(padding);
+        let names = (0..self.accounts).map(|n| [format!("account:{n}"), "1000".into(), format!("pad:{n}")]);
+        let fill: Vec<Vec<String>> = names
+            .flat_map(|[account, balance, other]| {
+                [vec!["SET".into(), account, balance], vec!["SET".into(), other, pad.clone()]]
+            })
+            .collect();
+        fill.chunks(1_000).for_each(|some| drop(client.pipeline(some)));
+    }
+
+    /// Goes on until it ends.
+    fn transfer(&self, client: &mut Client, random: &mut Random) {
+        while !self.ends.load(Relaxed) {
+            let (from, to) = (random.below(self.accounts), random.below(self.accounts));
+            let amount = random.between(1, 50).to_string();
+            let line = |text: String| text.split(' ').map(str::to_owned).collect::<Vec<_>>();
+            let replies = client.pipeline(&[
+                line("MULTI".into()),
+                line(format!("DECRBY account:{from} {amount}")),
+                line(format!("INCRBY account:{to} {amount}")),
+                line(format!("LPUSH log:{} {from}>{to}", from % 7)),
+                line(format!("LTRIM log:{} 0 99", from % 7)),
+                line(format!("SET timed:{from} {amount} PX {}", 1 + random.below(300))),
+                line("EXEC".into()),
+            ]);
+            assert!(!replies[6].is_error(), "{}", replies[6]);
+        }
+    }
+}
+
+/// The sum over all accounts, as a server has it at one moment.
+fn sum(server: &Server, accounts: usize) -> i64 {
+    let names = (0..accounts).map(|n| format!("account:{n}"));
+    let question: Vec<String> = std::iter::once("MGET".to_owned()).chain(names).collect();
+    let reply = server.connect().call(&question);
+    let number = |value: &evenkeel_resp::value::Value| {
+        let text = value.as_bytes().and_then(|bytes| std::str::from_utf8(bytes).ok()).unwrap_or("0");
+        text.parse::<i64>().expect("a balance")
+    };
+    reply.as_items().expect("an array").iter().map(number).sum()
+}
+
+/// Replicas come while others write; each sees whole transactions only, and in the end all have the same.
+fn under_load(args: &[&str]) {
+    let (server, bank) = (primary(args), Bank { accounts: 2_000, ends: AtomicBool::new(false) });
+    let replicas: Vec<Server> = peers().into_iter().chain(peers()).collect();
+    bank.fill(&mut server.connect(), 2_000);
+    let seed = fresh_seed();
+    println!("EVENKEEL_SEED={seed}");
+    let total = 1_000 * bank.accounts as i64;
+    std::thread::scope(|scope| {
+        for writer in 0..3 {
+            let (server, bank) = (&server, &bank);
+            scope.spawn(move || bank.transfer(&mut server.connect(), &mut Random::new(seed + writer)));
+        }
+        let _ends = Ends(&bank.ends);
+        for replica in &replicas {
+            std::thread::sleep(Duration::from_millis(100));
+            attach(replica, &server);
+            for _ in 0..5 {
+                assert_eq!(sum(replica, bank.accounts), total, "a replica shows half of a transaction");
+            }
+        }
+        std::thread::sleep(Duration::from_millis(300));
+    });
+    replicas.iter().for_each(|replica| assert_same(&server, replica));
+    assert_eq!(sum(&server, bank.accounts), total);
+}
+
+struct Ends<'a>(&'a AtomicBool);
+
+impl Drop for Ends<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Relaxed);
+    }
+}
+
+#[test]
+fn replicas_come_while_others_write() {
+    under_load(&[]);
+}
+
+#[test]
+fn replicas_come_while_an_append_only_file_is_kept() {
+    under_load(&["--appendonly", "yes", "--appendfsync", "everysec"]);
+}
+
+/// By way of a file, with its length said before.
+#[test]
+fn replicas_come_by_way_of_the_disk() {
+    under_load(&["--repl-diskless-sync", "no"]);
+}
+
+/// Nobody reads the keys that expire, on either side: the primary's sweep removes them, and says so.
+#[test]
+fn what_expires_is_removed_by_the_primary() {
+    let server = primary(&[]);
+    for replica in peers() {
+        attach(&replica, &server);
+        let mut client = server.connect();
+        for n in 0..200 {
+            ok(&mut client, &format!("SET short:{n} v PX {}", 1 + n));
+            ok(&mut client, &format!("SET long:{n} v PX 100000"));
+        }
+        wait_until("all has expired", || server.connect().run("DBSIZE").as_int() == Some(200));
+        assert_same(&server, &replica);
+        assert_eq!(replica.connect().run("DBSIZE").as_int(), Some(200));
+        ok(&mut client, "FLUSHALL");
+    }
+}
+
+#[test]
+fn what_is_evicted_is_removed_at_replicas() {
+    let server = primary(&["--maxmemory-policy", "allkeys-lru"]);
+    let replicas = peers();
+    replicas.iter().for_each(|replica| attach(replica, &server));
+    let mut client = server.connect();
+    let used = server.info("used_memory").parse::<u64>().expect("a number");
+    ok(&mut client, &format!("CONFIG SET maxmemory {}", used + (4 << 20)));
+    let value = "v".repeat(500);
+    let sets: Vec<Vec<String>> =
+        (0..20_000).map(|n| vec!["SET".into(), format!("key:{n}"), value.clone()]).collect();
+    sets.chunks(100).for_each(|some| drop(client.pipeline(some)));
+    assert!(server.info("evicted_keys").parse::<u64>().is_ok_and(|keys| keys > 1_000), "some were evicted");
+    // Being asked takes memory, too.
+    ok(&mut client, "CONFIG SET maxmemory 0");
+    replicas.iter().for_each(|replica| assert_same(&server, replica));
+}
+
+/// One that asks for everything and reads nothing holds up neither the clients nor a replica that reads, and goes when it is
+/// too far behind.
+#[test]
+fn one_that_never_reads_holds_up_nobody() {
+    let server = primary(&["--client-output-buffer-limit", "replica 16mb 0 0"]);
+    let mut client = server.connect();
+    ok(&mut client, "SET big 0");
+    ok(&mut client, "SETRANGE big 3000000 x");
+    let mut deaf = server.connect();
+    deaf.send(&["SYNC"]).expect("it is read");
+    wait_until("it is there", || server.info("connected_slaves") == "1");
+    let replicas = peers();
+    for replica in &replicas {
+        attach(replica, &server);
+    }
+    let value = "v".repeat(100_000);
+    for n in 0..500 {
+        ok(&mut client, &format!("SET key:{} {value}", n % 10));
+    }
+    for replica in &replicas {
+        assert_same(&server, replica);
+    }
+    let left = replicas.len().to_string();
+    wait_until("it is dropped", || server.info("connected_slaves") == left);
+    drop(deaf);
+}
+
+/// Messages go to replicas, and not to the append-only file, which keeps what is data.
+#[test]
+fn who_listens_at_a_replica_hears_what_is_published() {
+    for replica in peers() {
+        let server = primary(&["--appendonly", "yes", "--appendfsync", "always"]);
+        attach(&replica, &server);
+        let mut listener = replica.connect();
+        ok(&mut listener, "SUBSCRIBE news");
+        let mut client = server.connect();
+        ok(&mut client, "PUBLISH news one");
+        ok(&mut client, "SET k v");
+        ok(&mut client, "MULTI");
+        ok(&mut client, "PUBLISH news two");
+        ok(&mut client, "PUBLISH news three");
+        ok(&mut client, "EXEC");
+        for message in ["one", "two", "three"] {
+            assert_eq!(listener.read().to_string(), format!("[\"message\", \"news\", \"{message}\"]"));
+        }
+        assert_same(&server, &replica);
+        let kept = std::fs::read(server.folder().join("appendonlydir/appendonly.aof.1.incr.aof"));
+        let kept = String::from_utf8_lossy(&kept.expect("a file")).into_owned();
+        assert!(kept.contains("SET") && !kept.contains("news"), "{kept}");
+    }
+}

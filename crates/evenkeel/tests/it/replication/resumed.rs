@@ -1,0 +1,116 @@
+//! Replicas that were away go on where they were, if what they lack is kept; otherwise they begin anew.
+
+use std::time::Duration;
+
+use evenkeel_testkit::{Peer, Program, Server};
+
+use super::{REPLICA, assert_same, attach, await_link, freeze, number, ok, peers, primary, thaw, wait_until};
+
+#[test]
+fn a_connection_that_broke_is_made_good_from_the_backlog() {
+    let server = primary(&[]);
+    let mut client = server.connect();
+    for replica in peers() {
+        attach(&replica, &server);
+        let (full, partial) = (number(&server, "sync_full"), number(&server, "sync_partial_ok"));
+        for round in 1..=5 {
+            for n in 0..100 {
+                ok(&mut client, &format!("RPUSH list {round}.{n}"));
+            }
+            assert_eq!(client.run("CLIENT KILL TYPE replica").as_int(), Some(1));
+            ok(&mut client, &format!("SET round {round}"));
+            wait_until("it comes again", || number(&server, "sync_partial_ok") == partial + round);
+            assert_same(&server, &replica);
+        }
+        assert_eq!(number(&server, "sync_full"), full, "nothing was sent anew");
+        ok(&mut replica.connect(), "REPLICAOF NO ONE");
+        wait_until("it is gone", || server.info("connected_slaves") == "0");
+    }
+}
+
+/// A replica that is stopped and started again knows from its own snapshot where it was.
+#[test]
+fn a_replica_that_was_restarted_goes_on() {
+    for peer in [Peer::Redis, Peer::Valkey] {
+        let Some(program) = Program::oracle(peer) else { continue };
+        let server = primary(&[]);
+        let address = format!("127.0.0.1 {}", server.port());
+        let args = [REPLICA, &["--replicaof", &address, "--save", "1000 1000"]].concat();
+        let mut replica = Server::start(&program, &args);
+        await_link(&replica);
+        let mut client = server.connect();
+        ok(&mut client, "SET before 1");
+        assert_same(&server, &replica);
+        assert!(replica.stop().success());
+        ok(&mut client, "SELECT 3");
+        ok(&mut client, "SET meanwhile 1");
+        replica.start_again();
+        await_link(&replica);
+        assert_same(&server, &replica);
+        assert_eq!((number(&server, "sync_full"), number(&server, "sync_partial_ok")), (1, 1));
+    }
+}
+
+/// One that is killed has lost what it had, or does not know where it was.
+#[test]
+fn a_replica_that_was_killed_begins_anew() {
+    for mut replica in peers() {
+        let server = primary(&[]);
+        attach(&replica, &server);
+        ok(&mut server.connect(), "SET a 1");
+        replica.kill();
+        wait_until("it is gone", || server.info("connected_slaves") == "0");
+        ok(&mut server.connect(), "SET b 1");
+        replica.start_again();
+        attach(&replica, &server);
+        assert_same(&server, &replica);
+        assert_eq!(number(&server, "sync_full"), 2);
+    }
+}
+
+/// What one that was away too long would need is gone.
+#[test]
+fn what_is_no_longer_kept_is_sent_anew() {
+    for replica in peers() {
+        let server = primary(&["--repl-backlog-size", "100kb"]);
+        attach(&replica, &server);
+        let mut client = server.connect();
+        freeze(&replica);
+        client.run("CLIENT KILL TYPE replica");
+        wait_until("it is gone", || server.info("connected_slaves") == "0");
+        let value = "v".repeat(10_000);
+        (0..50).for_each(|n| ok(&mut client, &format!("SET key:{n} {value}")));
+        wait_until("it is in the stream", || number(&server, "master_repl_offset") > 500_000);
+        thaw(&replica);
+        wait_until("it is sent everything", || number(&server, "sync_full") == 2);
+        await_link(&replica);
+        assert_same(&server, &replica);
+        assert!(number(&server, "repl_backlog_histlen") < 200_000);
+    }
+}
+
+/// Without replicas for long enough the backlog goes, and with it the history: nothing is logged any more.
+#[test]
+fn the_backlog_goes_when_nobody_needs_it() {
+    for replica in peers() {
+        let server = primary(&["--repl-backlog-ttl", "1"]);
+        let mut client = server.connect();
+        assert_eq!(server.info("repl_backlog_active"), "0");
+        ok(&mut client, "SET nobody listens");
+        assert_eq!(server.info("master_repl_offset"), "0");
+        attach(&replica, &server);
+        let id = server.info("master_replid");
+        ok(&mut client, "SET k v");
+        assert_same(&server, &replica);
+        ok(&mut replica.connect(), "REPLICAOF NO ONE");
+        wait_until("it is freed", || server.info("repl_backlog_active") == "0");
+        assert_ne!(server.info("master_replid"), id);
+        let offset = server.info("master_repl_offset");
+        ok(&mut client, "SET nobody listens");
+        std::thread::sleep(Duration::from_millis(30));
+        assert_eq!(server.info("master_repl_offset"), offset);
+        attach(&replica, &server);
+        assert_same(&server, &replica);
+        assert_eq!(number(&server, "sync_full"), 2);
+    }
+}

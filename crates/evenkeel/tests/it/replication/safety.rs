@@ -1,0 +1,129 @@
+//! How safe a write is: WAIT, `min-replicas-to-write`, and what replicas have when the primary ends.
+
+use std::time::{Duration, Instant};
+
+use evenkeel_testkit::{Peer, Program, Server};
+
+use super::{REPLICA, attach, await_link, freeze, number, ok, peers, primary, thaw, wait_until};
+
+#[test]
+fn who_waits_is_told_when_replicas_have_it() {
+    let server = primary(&[]);
+    let replicas = peers();
+    replicas.iter().for_each(|replica| attach(replica, &server));
+    let count = replicas.len() as i64;
+    let mut client = server.connect();
+    wait_until("all are online", || client.run(&format!("WAIT {count} 1")).as_int() == Some(count));
+    let began = Instant::now();
+    for n in 0..100 {
+        ok(&mut client, &format!("SET k {n}"));
+        assert_eq!(client.run(&format!("WAIT {count} 10000")).as_int(), Some(count));
+    }
+    assert!(
+        began.elapsed() < Duration::from_secs(20),
+        "it does not take the replicas' next word by themselves"
+    );
+    for replica in &replicas {
+        assert_eq!(replica.connect().run("GET k").to_string(), "\"99\"");
+    }
+    // More than there are: for as long as it said.
+    let began = Instant::now();
+    ok(&mut client, "SET k last");
+    assert_eq!(client.run(&format!("WAIT {} 200", count + 1)).as_int(), Some(count));
+    assert!(began.elapsed() >= Duration::from_millis(200));
+    // Together in one go.
+    for n in 0..50 {
+        client.send(&["INCR", "n"]).expect("it reads");
+        client.send(&["WAIT", "1", "10000"]).expect("it reads");
+        assert_eq!(client.read().as_int(), Some(n + 1));
+        assert!(count == 0 || client.read().as_int().is_some_and(|count| count >= 1));
+    }
+}
+
+#[test]
+fn who_waits_for_one_that_does_not_answer_waits() {
+    let Some(program) = Program::oracle(Peer::Redis) else { return };
+    let (server, replica) = (primary(&[]), Server::start(&program, REPLICA));
+    attach(&replica, &server);
+    let mut client = server.connect();
+    ok(&mut client, "SET a 1");
+    assert_eq!(client.run("WAIT 1 10000").as_int(), Some(1));
+    freeze(&replica);
+    ok(&mut client, "SET b 1");
+    assert_eq!(client.run("WAIT 1 100").as_int(), Some(0));
+    client.send(&["WAIT", "1", "0"]).expect("it reads");
+    wait_until("it waits", || server.info("blocked_clients") == "1");
+    thaw(&replica);
+    assert_eq!(client.read().as_int(), Some(1));
+}
+
+#[test]
+fn writes_need_replicas_that_answer() {
+    let Some(program) = Program::oracle(Peer::Redis) else { return };
+    let server = primary(&["--min-replicas-to-write", "1", "--min-replicas-max-lag", "2"]);
+    let replica = Server::start(&program, REPLICA);
+    let mut client = server.connect();
+    let refused = "-NOREPLICAS Not enough good replicas to write.";
+    assert_eq!(client.run("SET k v").to_string(), refused);
+    attach(&replica, &server);
+    wait_until("writes go on", || !client.run("SET k v").is_error());
+    assert_eq!(server.info("min_slaves_good_slaves"), "1");
+    freeze(&replica);
+    wait_until("writes are refused", || client.run("SET k v").is_error());
+    assert_eq!(client.run("SET k v").to_string(), refused);
+    thaw(&replica);
+    wait_until("writes go on again", || !client.run("SET k v").is_error());
+}
+
+/// One that says nothing for `repl-timeout` is taken for dead.
+#[test]
+fn one_that_says_nothing_is_given_up() {
+    let Some(program) = Program::oracle(Peer::Redis) else { return };
+    let (server, replica) = (primary(&["--repl-timeout", "2"]), Server::start(&program, REPLICA));
+    attach(&replica, &server);
+    freeze(&replica);
+    wait_until("it is given up", || server.info("connected_slaves") == "0");
+    thaw(&replica);
+    wait_until("it comes again", || number(&server, "sync_partial_ok") == 1);
+}
+
+#[test]
+fn an_orderly_end_leaves_all_at_replicas() {
+    for replica in peers() {
+        let mut server = primary(&[]);
+        attach(&replica, &server);
+        let mut client = server.connect();
+        let sets: Vec<Vec<String>> =
+            (0..20_000).map(|n| vec!["SET".into(), format!("key:{n}"), "v".repeat(300)]).collect();
+        client.pipeline(&sets);
+        assert!(server.stop().success());
+        assert_eq!(replica.connect().run("DBSIZE").as_int(), Some(20_000));
+    }
+}
+
+#[test]
+fn replicas_are_listed_as_such() {
+    let Some(program) = Program::oracle(Peer::Redis) else { return };
+    let server = primary(&[]);
+    let args = [REPLICA, &["--replica-announce-ip", "far.away", "--replica-announce-port", "7"]].concat();
+    let (near, far) = (Server::start(&program, REPLICA), Server::start(&program, &args));
+    attach(&near, &server);
+    attach(&far, &server);
+    await_link(&far);
+    let mut client = server.connect();
+    ok(&mut client, "SET k v");
+    wait_until("both say what they have", || {
+        client.run("WAIT 2 0");
+        client.run("ROLE").to_string().contains("far.away")
+    });
+    let offset = server.info("master_repl_offset");
+    let near = near.port().to_string();
+    let role = client.run("ROLE").to_string();
+    assert!(role.starts_with("[\"master\", :") && role.contains(&near), "{role} {offset}");
+    let line = server.info("slave1");
+    assert!(line.starts_with("ip=far.away,port=7,state=online,offset="), "{line}");
+    let listed = client.run("CLIENT LIST TYPE replica").to_string();
+    assert_eq!(listed.matches("flags=S").count(), 2, "{listed}");
+    assert!(!client.run("CLIENT LIST TYPE normal").to_string().contains("flags=S"));
+    assert_eq!(client.run("CLIENT KILL TYPE slave").as_int(), Some(2));
+}

@@ -1,0 +1,241 @@
+//! What goes over the wire to a replica, byte by byte, as one sees it who speaks for a replica by hand.
+
+use std::time::Duration;
+
+use evenkeel_testkit::{Client, Server};
+
+use super::{number, ok, primary, wait_until};
+
+/// Somebody who says what replicas say.
+struct Sink(Client);
+
+impl Sink {
+    fn connect(server: &Server) -> Sink {
+        let mut client = server.connect();
+        client.set_wait(Duration::from_secs(20));
+        Sink(client)
+    }
+
+    /// Reads so many bytes.
+    fn take(&mut self, len: usize) -> Vec<u8> {
+        self.0.read_exactly(len).expect("so much comes")
+    }
+
+    /// Reads a line, passing over blank ones.
+    fn line(&mut self) -> String {
+        let mut line = String::new();
+        loop {
+            match self.take(1)[0] {
+                b'\n' if line.is_empty() => {}
+                b'\n' => return line.trim_end().to_owned(),
+                byte => line.push(byte as char),
+            }
+        }
+    }
+
+    #[track_caller]
+    fn expect(&mut self, text: &str) {
+        let text = resp(text);
+        let got = self.take(text.len());
+        assert_eq!(String::from_utf8_lossy(&got), text);
+    }
+
+    /// Asks for everything, and reads the snapshot; returns the history's name and the offset.
+    fn full(&mut self) -> (String, u64) {
+        let place = self.snapshot();
+        self.ack(0);
+        place
+    }
+
+    /// The same, and says nothing when it has it.
+    fn snapshot(&mut self) -> (String, u64) {
+        ok(&mut self.0, "REPLCONF listening-port 7 capa eof capa psync2");
+        self.0.send(&["PSYNC", "?", "-1"]).expect("it reads");
+        let place = self.place();
+        let mark = self.line();
+        let mark = mark.strip_prefix("$EOF:").expect("a mark").to_owned();
+        let mut snapshot = Vec::new();
+        while !snapshot.ends_with(mark.as_bytes()) {
+            snapshot.push(self.take(1)[0]);
+        }
+        assert!(snapshot.starts_with(b"REDIS00"));
+        place
+    }
+
+    fn place(&mut self) -> (String, u64) {
+        let line = self.line();
+        let words: Vec<&str> = line.split(' ').collect();
+        assert_eq!((words[0], words[1].len()), ("+FULLRESYNC", 40), "{line}");
+        (words[1].to_owned(), words[2].parse().expect("an offset"))
+    }
+
+    fn ack(&mut self, offset: u64) {
+        self.0.send(&["REPLCONF", "ACK", &offset.to_string()]).expect("it reads");
+    }
+}
+
+/// Commands, a line each, as they come over the wire.
+fn resp(text: &str) -> String {
+    let command = |line: &str| {
+        let words: Vec<&str> = line.split(' ').collect();
+        let bulks = words.iter().map(|word| format!("${}\r\n{word}\r\n", word.len())).collect::<String>();
+        format!("*{}\r\n{bulks}", words.len())
+    };
+    text.lines().map(str::trim).filter(|line| !line.is_empty()).map(command).collect()
+}
+
+#[test]
+fn the_stream_is_what_was_done() {
+    let server = primary(&["--repl-ping-replica-period", "3600"]);
+    let mut client = server.connect();
+    ok(&mut client, "SET before 1");
+    let mut sink = Sink::connect(&server);
+    let (id, offset) = sink.full();
+    assert_eq!(id, server.info("master_replid"));
+    ok(&mut client, "SET k v EX 1000000 NX");
+    sink.expect("SELECT 0");
+    assert_eq!(sink.take(21), b"*5\r\n$3\r\nSET\r\n$1\r\nk\r\n$", "the options are gone");
+    let rest = resp("SET k v PXAT 1700000000000").len() - 21;
+    sink.take(rest);
+    ok(&mut client, "INCR n");
+    sink.expect("INCR n");
+    ok(&mut client, "GET k");
+    ok(&mut client, "MULTI");
+    ok(&mut client, "SADD s a");
+    ok(&mut client, "SPOP s");
+    ok(&mut client, "SELECT 2");
+    ok(&mut client, "RPUSH l x");
+    ok(&mut client, "EXEC");
+    sink.expect("MULTI\n SADD s a\n SREM s a\n SELECT 2\n RPUSH l x\n EXEC");
+    ok(&mut client, "RPUSH l y");
+    sink.expect("RPUSH l y");
+    ok(&mut client, "SELECT 0");
+    ok(&mut client, "SET soon gone PX 1");
+    sink.expect("SELECT 0");
+    sink.take(resp("SET soon gone PXAT 1700000000000").len());
+    sink.expect("DEL soon");
+    let end = number(&server, "master_repl_offset");
+    assert!(end > offset);
+    // One that comes again has what it lacks, and nothing more.
+    let mut again = Sink::connect(&server);
+    ok(&mut again.0, "REPLCONF capa psync2");
+    let (from, last) = ((end - resp("DEL soon").len() as u64 + 1).to_string(), (end + 1).to_string());
+    again.0.send(&["PSYNC", &id, &from]).expect("it reads");
+    assert_eq!(again.line(), format!("+CONTINUE {id}"));
+    again.expect("DEL soon");
+    let mut old = Sink::connect(&server);
+    old.0.send(&["PSYNC", &id, &last]).expect("it reads");
+    assert_eq!(old.line(), "+CONTINUE", "one that knows no names is told none");
+    ok(&mut client, "INCR n");
+    for sink in [&mut sink, &mut again, &mut old] {
+        sink.expect("INCR n");
+    }
+}
+
+/// Beyond the end, before the beginning, and of another history: everything is sent.
+#[test]
+fn who_asks_for_what_is_not_there_gets_everything() {
+    let server = primary(&[]);
+    let mut client = server.connect();
+    let (id, offset) = Sink::connect(&server).full();
+    ok(&mut client, "SET k v");
+    let next = offset + 2;
+    let asked =
+        [(id.as_str(), 0), (&id, offset + 10_000), (&"f".repeat(40), next), ("", next), (&id, u64::MAX >> 1)];
+    for (count, (name, from)) in asked.into_iter().enumerate() {
+        let mut sink = Sink::connect(&server);
+        sink.0.send(&["PSYNC", name, &from.to_string()]).expect("it reads");
+        let (again, offset) = sink.place();
+        assert_eq!((again, offset), (id.clone(), number(&server, "master_repl_offset")));
+        assert_eq!(number(&server, "sync_full"), count as u64 + 2);
+    }
+}
+
+/// One that knows neither marks nor offsets: a length, the snapshot, and the stream right behind it.
+#[test]
+fn the_old_way() {
+    let server = primary(&["--repl-ping-replica-period", "3600"]);
+    let mut client = server.connect();
+    ok(&mut client, "SET before 1");
+    let mut sink = Sink::connect(&server);
+    sink.0.send(&["SYNC"]).expect("it reads");
+    let line = sink.line();
+    let len: usize = line.strip_prefix('$').and_then(|len| len.parse().ok()).expect("a length");
+    ok(&mut client, "SET after 1");
+    let snapshot = sink.take(len);
+    assert!(snapshot.starts_with(b"REDIS00"));
+    sink.expect("SELECT 0\n SET after 1");
+    wait_until("it is online", || server.info("slave0").contains("state=online"));
+}
+
+/// Only the snapshot.
+#[test]
+fn who_wants_only_the_snapshot_gets_no_stream() {
+    let server = primary(&["--repl-ping-replica-period", "1"]);
+    let mut sink = Sink::connect(&server);
+    ok(&mut sink.0, "REPLCONF rdb-only 1");
+    sink.full();
+    wait_until("it is known", || server.info("slave0").contains("state=rdb_transmitted"));
+    ok(&mut server.connect(), "SET k v");
+    sink.0.set_wait(Duration::from_millis(1_500));
+    assert!(sink.0.read_exactly(1).is_err(), "nothing comes");
+}
+
+/// One that loads for long, while more is written than is kept in memory for it and than any output buffer would be: it gets
+/// all of it, byte by byte, and nobody waits for it.
+#[test]
+fn what_is_written_while_a_replica_loads_is_kept() {
+    let limit = ["--client-output-buffer-limit", "replica 1mb 1mb 1"];
+    let server = primary(&[&limit[..], &["--repl-ping-replica-period", "3600"]].concat());
+    let mut client = server.connect();
+    let mut sink = Sink::connect(&server);
+    let (_, from) = sink.snapshot();
+    let set = |n: usize| vec!["SET".to_owned(), format!("key:{}", n % 10), format!("{n:050000}").repeat(2)];
+    let used = number(&server, "used_memory");
+    for some in (0..2_000).collect::<Vec<_>>().chunks(50) {
+        client.pipeline(&some.iter().map(|n| set(*n)).collect::<Vec<_>>());
+    }
+    wait_until("it is on disk", || number(&server, "repl_backlog_on_disk") > 100 << 20);
+    assert!(number(&server, "used_memory") - used < 80 << 20, "no more than a bound in memory");
+    sink.ack(from);
+    sink.expect("SELECT 0");
+    for n in 0..2_000 {
+        let expected = resp(&set(n).join(" "));
+        assert!(sink.take(expected.len()) == expected.as_bytes(), "at write {n}");
+    }
+    wait_until("the disk is free again", || number(&server, "repl_backlog_on_disk") == 0);
+    ok(&mut client, "INCR n");
+    sink.expect("INCR n");
+    // From now on it counts how far behind it is.
+    let value = "v".repeat(1_000_000);
+    (0..40).for_each(|n| ok(&mut client, &format!("SET key:{n} {value}")));
+    wait_until("it is dropped", || server.info("connected_slaves") == "0");
+}
+
+/// What no replica says ends the connection, and nothing else.
+#[test]
+fn nonsense_from_a_replica_ends_its_connection() {
+    let mut server = primary(&[]);
+    for nonsense in [
+        &b"*1\r\n$-5\r\n"[..],
+        b"*3000000000\r\n",
+        &[b'x'; 100_000],
+        b"*2\r\n$8\r\nREPLCONF\r\n$99999999\r\n",
+    ] {
+        let mut sink = Sink::connect(&server);
+        sink.full();
+        let _ = sink.0.send_raw(nonsense);
+        wait_until("it is gone", || server.info("connected_slaves") == "0");
+    }
+    let mut sink = Sink::connect(&server);
+    sink.full();
+    for words in
+        ["GET k", "SYNC", "PSYNC ? -1", "REPLCONF", "REPLCONF ACK", "REPLCONF ACK x", "REPLCONF GETACK *"]
+    {
+        let words: Vec<&str> = words.split(' ').collect();
+        sink.0.send(&words).expect("it reads");
+    }
+    sink.ack(3);
+    wait_until("the rest is passed over", || server.info("slave0").contains("offset=3"));
+    server.assert_healthy();
+}

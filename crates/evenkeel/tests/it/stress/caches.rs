@@ -1,0 +1,135 @@
+//! Caches that clients keep, while others write, remove, let expire and flush what is in them: when all is quiet, nothing in
+//! any cache differs from what the server has.
+
+use std::collections::HashMap;
+use std::sync::Mutex;
+use std::time::Duration;
+
+use evenkeel_resp::value::Value;
+use evenkeel_testkit::{Client, Server};
+
+use super::{Member, crowd};
+
+const KEYS: usize = 40;
+
+/// A client, and what it has cached: the value of each key, or that there is none.
+struct Cache {
+    client: Client,
+    held: HashMap<Vec<u8>, Option<Vec<u8>>>,
+    told: u64,
+    /// Beginnings of the keys that it is told of; none: all.
+    prefixes: Vec<String>,
+}
+
+impl Cache {
+    fn new(server: &Server, mode: &[&str]) -> Cache {
+        let mut client = server.connect3();
+        let reply = client.call(&[&["CLIENT", "TRACKING", "ON"], mode].concat());
+        assert_eq!(reply.to_string(), "OK");
+        let prefixes =
+            mode.iter().filter(|word| word.starts_with('k')).map(|word| (*word).to_owned()).collect();
+        Cache { client, held: HashMap::new(), told: 0, prefixes }
+    }
+
+    /// The reply to a command, all messages before it having been taken note of.
+    fn reply(&mut self) -> Value {
+        loop {
+            match self.client.read() {
+                Value::Push(parts) => self.note(&parts),
+                reply => return reply,
+            }
+        }
+    }
+
+    fn note(&mut self, parts: &[Value]) {
+        assert_eq!(parts[0].as_bytes(), Some(&b"invalidate"[..]));
+        self.told += 1;
+        match parts[1].as_items() {
+            Some(keys) => keys.iter().for_each(|key| drop(self.held.remove(key.as_bytes().expect("a key")))),
+            None => self.held.clear(),
+        }
+    }
+
+    fn fetch(&mut self, key: &str) {
+        self.client.send(&["GET", key]).expect("the server is there");
+        let value = self.reply();
+        assert!(!value.is_error(), "{value}");
+        self.held.insert(key.as_bytes().to_vec(), value.as_bytes().map(<[u8]>::to_vec));
+    }
+
+    fn is_told_of(&self, key: &str) -> bool {
+        self.prefixes.is_empty() || self.prefixes.iter().any(|prefix| key.starts_with(prefix))
+    }
+
+    /// Reads what has come.
+    fn settle(&mut self) {
+        self.client.send(&["PING"]).expect("the server is there");
+        self.reply();
+    }
+}
+
+fn key(member: &mut Member<'_>) -> String {
+    format!("k{}", member.random.below(KEYS))
+}
+
+fn read(member: &mut Member<'_>, cache: &mut Cache) {
+    while member.goes_on() {
+        let key = key(member);
+        if cache.held.contains_key(key.as_bytes()) || !cache.is_told_of(&key) {
+            cache.settle();
+        } else {
+            cache.fetch(&key);
+        }
+    }
+}
+
+fn write(member: &mut Member<'_>) {
+    while member.goes_on() {
+        let (one, other, number) = (key(member), key(member), member.turns.to_string());
+        let line: &[&str] = match member.random.below(60) {
+            0 => &["FLUSHALL"],
+            1..=5 => &["DEL", &one, &other],
+            6..=10 => &["SET", &one, &number, "PX", "3"],
+            11..=15 => &["RENAME", &one, &other],
+            16..=25 => &["MSET", &one, &number, &other, "x"],
+            26..=30 => &["GETEX", &one, "PX", "2"],
+            _ => &["SET", &one, &number],
+        };
+        member.client.call(line);
+        // A pause now and then, so that something stays in the caches.
+        if member.random.chance(10) {
+            std::thread::sleep(Duration::from_micros(member.random.below(300) as u64));
+        }
+    }
+}
+
+#[test]
+fn nothing_stale_stays_in_a_cache() {
+    let mut server = crate::start(&["--tracking-table-max-keys", "30"]);
+    let modes: [&[&str]; 4] = [&[], &["NOLOOP"], &["BCAST"], &["BCAST", "PREFIX", "k1", "PREFIX", "k2"]];
+    let caches: Vec<Cache> = modes.iter().map(|mode| Cache::new(&server, mode)).collect();
+    let (waiting, done) = (Mutex::new(caches), Mutex::new(Vec::new()));
+    crowd(
+        &mut server,
+        &[
+            (4, &|member| {
+                let mut cache = waiting.lock().expect("no thread fails").pop().expect("one for each");
+                read(member, &mut cache);
+                done.lock().expect("no thread fails").push(cache);
+            }),
+            (3, &write),
+        ],
+    );
+    // What has a deadline expires, and what is on its way arrives.
+    std::thread::sleep(Duration::from_millis(500));
+    let mut plain = server.connect();
+    for mut cache in done.into_inner().expect("no thread has failed") {
+        cache.settle();
+        println!("{} keys cached, {} messages", cache.held.len(), cache.told);
+        assert!(cache.told > 0, "there was something to tell");
+        for (key, value) in &cache.held {
+            let now = plain.call(&[b"GET", &key[..]]).as_bytes().map(<[u8]>::to_vec);
+            assert_eq!(now, *value, "{}", String::from_utf8_lossy(key));
+        }
+    }
+}

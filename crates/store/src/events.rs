@@ -1,0 +1,150 @@
+//! What happens to keys, for who wants to know all of it: keyspace notifications, and caches that clients keep.
+//!
+//! Nobody wants to know it nearly always, and then it costs one relaxed load per change. Otherwise the thread that holds
+//! the key notes what happens, in order, and hands it to the one [`Listener`] before it lets go of the key. So of two
+//! changes of a key the listener hears in the order in which they were made, whoever makes them.
+//!
+//! What a change is called depends on the command, of which the store knows nothing. Whoever runs the command adds names to
+//! what has been noted ([`Held::say`]) while the key is still held.
+
+use std::sync::Arc;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+
+use crate::held::Held;
+use crate::key::Place;
+
+/// Who hears what happens.
+pub trait Listener: Send + Sync {
+    /// The keys are still held by this thread. Must not wait for anybody who may wait for keys.
+    fn hear(&self, events: &[Event]);
+}
+
+/// What has happened to a key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum What {
+    /// It was not there and is.
+    Added,
+    /// It has got another value or deadline.
+    Written,
+    /// It is not there any more; may follow one of the next two.
+    Removed,
+    /// Its time has passed.
+    Expired,
+    /// Some fields of a hash are gone, since their time has passed.
+    FieldsExpired,
+    /// Memory was short.
+    Evicted,
+    /// Somebody asked for it, and it was not there.
+    Missed,
+    /// The name of what a command has done to it, and the class of that.
+    Said(u32, &'static str),
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Event {
+    pub db: u32,
+    pub key: Box<[u8]>,
+    pub what: What,
+    /// The number of the client whose command has done it; zero: nobody's.
+    pub by: u64,
+}
+
+/// Whether anybody wants to hear, and who.
+#[derive(Default)]
+pub struct Events {
+    wanted: AtomicU32,
+    listener: OnceLock<Arc<dyn Listener>>,
+}
+
+impl Events {
+    /// Bits of [`Events::want`]: messages with the names of what happens, and caches that clients keep.
+    pub const NOTICES: u32 = 1;
+    pub const CACHES: u32 = 2;
+
+    /// The listener, from now on; there is one at most.
+    pub fn set_listener(&self, listener: Arc<dyn Listener>) {
+        assert!(self.listener.set(listener).is_ok(), "there is one listener");
+    }
+
+    /// Whether somebody wants to hear for this reason. Who turns it on hears of every change that takes the key's lock
+    /// after a command that was run after this.
+    pub fn want(&self, reason: u32, wanted: bool) {
+        if wanted {
+            self.wanted.fetch_or(reason, Relaxed);
+        } else {
+            self.wanted.fetch_and(!reason, Relaxed);
+        }
+    }
+
+    /// Whether names are wanted, not only that something has happened.
+    #[inline]
+    pub fn are_notices_wanted(&self) -> bool {
+        self.wanted.load(Relaxed) & Events::NOTICES != 0
+    }
+
+    #[inline]
+    pub fn is_wanted(&self) -> bool {
+        self.wanted.load(Relaxed) != 0
+    }
+}
+
+impl Held<'_> {
+    /// Whether somebody wants to hear what happens to keys.
+    #[inline]
+    pub fn is_listened_to(&self) -> bool {
+        self.keyspace().events.is_wanted()
+    }
+
+    #[inline]
+    pub(crate) fn happened(&mut self, place: Place, key: &[u8], what: What) {
+        if self.keyspace().events.is_wanted() {
+            self.note_event(place.db() as u32, key, what);
+        }
+    }
+
+    #[cold]
+    fn note_event(&mut self, db: u32, key: &[u8], what: What) {
+        let by = self.seat.acting;
+        self.seat.events.push(Event { db, key: key.into(), what, by });
+    }
+
+    /// Says what a command has done to a key, which is held.
+    pub fn say(&mut self, db: u32, key: &[u8], class: u32, name: &'static str) {
+        if self.keyspace().events.are_notices_wanted() {
+            self.note_event(db, key, What::Said(class, name));
+        }
+    }
+
+    /// Takes back what has been noted from a point on, to be noted anew with names.
+    pub fn take_events(&mut self, from: usize) -> Vec<Event> {
+        self.seat.events.split_off(from.min(self.seat.events.len()))
+    }
+
+    /// Notes what has been taken, or a part of it.
+    pub fn put_event(&mut self, event: Event) {
+        self.seat.events.push(event);
+    }
+
+    /// How much has been noted since the keys were locked.
+    pub fn events_noted(&self) -> usize {
+        self.seat.events.len()
+    }
+
+    /// Hands what has been noted to the listener: when the keys are let go of, and before that whenever a command is done,
+    /// so that what the next one of a transaction reads is not mixed up with what this one has changed.
+    #[inline]
+    pub fn tell_listener(&mut self) {
+        if !self.seat.events.is_empty() {
+            self.tell_listener_now();
+        }
+    }
+
+    #[cold]
+    fn tell_listener_now(&mut self) {
+        let events = std::mem::take(&mut self.seat.events);
+        if let Some(listener) = self.keyspace().events.listener.get() {
+            listener.hear(&events);
+        }
+    }
+}
