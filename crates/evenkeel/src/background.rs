@@ -54,7 +54,9 @@ impl Background {
         let started = clock::ticks();
         let until = started + SWEEP_US_MAX * clock::ticks_per_us();
         let server = executor.server.clone();
-        server.keyspace.enter(&mut executor.seat);
+        if !server.keyspace.enter_unless(&mut executor.seat, || server.scripts.busy.is_busy()) {
+            return;
+        }
         self.sweep = loop {
             if db == server.keyspace.databases() {
                 break None;

@@ -34,10 +34,19 @@ pub(crate) enum Mode {
     Direct,
     /// EXEC runs it, so it must not wait.
     Nested,
+    /// A script runs it, so it must not wait either.
+    Script,
     /// It waited, and the key at this index has been written to since.
     Serving(usize),
     /// Its work was done elsewhere so many times, each time on what was no longer there at the end.
     Again(u8),
+}
+
+impl Mode {
+    /// Whether it is part of something larger that has to come to its end here and now.
+    pub(crate) fn is_nested(self) -> bool {
+        matches!(self, Mode::Nested | Mode::Script)
+    }
 }
 
 /// How long a command waits, in milliseconds; `None`: for ever.
@@ -101,7 +110,7 @@ impl Call<'_, '_> {
     pub(crate) fn tries(&self, keys: Range<usize>) -> Range<usize> {
         match self.mode {
             Mode::Serving(index) => index..index + 1,
-            Mode::Direct | Mode::Nested | Mode::Again(_) => keys,
+            Mode::Direct | Mode::Nested | Mode::Script | Mode::Again(_) => keys,
         }
     }
 
@@ -114,7 +123,7 @@ impl Call<'_, '_> {
     /// a null.
     pub(crate) fn block(&mut self, wait: Wait) -> Done {
         match self.mode {
-            Mode::Nested | Mode::Again(_) => {
+            Mode::Nested | Mode::Script | Mode::Again(_) => {
                 (wait.null_in_multi)(self.reply);
                 Ok(())
             }

@@ -198,6 +198,65 @@ impl Executor {
         outcome
     }
 
+    /// The same from outside the gate, which a script keeps closed for long: all but what may help is refused.
+    #[cold]
+    pub(crate) fn run_outside(
+        &mut self,
+        session: &mut Session,
+        mut request: Request<'_>,
+        reply: &mut Reply,
+    ) -> Outcome {
+        if let Some(id) = self.refused_outside(session, &request) {
+            let mark = reply.mark();
+            self.reject(session, Some(id), &self.server.scripts.busy.refusal(), reply);
+            if session.reply_mode != ReplyMode::On {
+                silence(session, reply, mark);
+            }
+            return Outcome::Replied;
+        }
+        let (mark, errors) = (reply.mark(), reply.errors);
+        match self.admit(session, &mut request) {
+            Ok(Admitted::Run(id)) => {
+                let row = self.table.row(id);
+                let server = self.server.clone();
+                let settings = self.settings.clone();
+                let mut parts =
+                    Parts { id, reply, session, server: &server, settings: &settings, worker: self.worker };
+                let mut held = server.keyspace.hold_outside(&mut self.seat);
+                let done = parts.call(row, request.args, &[], &mut held);
+                drop(held);
+                if done == Err(Error::Suspended) {
+                    return self.suspended(session, id, &request.args, reply);
+                }
+                self.finish(id, done, reply, errors);
+            }
+            Ok(Admitted::Queued) => reply.simple("QUEUED"),
+            Ok(Admitted::Paused) => return Outcome::Paused,
+            Ok(Admitted::HungUp) => {}
+            Err(error) => self.reject(session, request.command, &error, reply),
+        }
+        if session.reply_mode != ReplyMode::On {
+            silence(session, reply, mark);
+        }
+        Outcome::Replied
+    }
+
+    /// The command, if it is one that has to be refused outside the gate. One that cannot be run in any case is told why.
+    fn refused_outside(&self, session: &Session, request: &Request<'_>) -> Option<Id> {
+        let mut id = request.command?;
+        let mut row = self.table.row(id);
+        if !row.subcommands.is_empty() && request.args.len() > 1 {
+            id = self.table.find_sub(row, request.args.at(1))?;
+            row = self.table.row(id);
+        }
+        if !row.arity.admits(request.args.len()) {
+            return None;
+        }
+        let touches_data = !matches!(row.reach, Reach::Walk) || session.watching.is_some();
+        let ends = row.flags.has(Flags::OPERATOR);
+        (!row.flags.has(Flags::ALLOW_BUSY) || touches_data && !ends).then_some(id)
+    }
+
     /// Shows the command to whoever watches.
     #[cold]
     fn show(&self, session: &Session, id: Id, args: &Args<'_>) {
@@ -321,6 +380,15 @@ impl Executor {
                     keyspace.hold(&mut self.seat, &mut self.places)
                 }
             }
+            Reach::Script(needs_all) => {
+                if needs_all(&request.args, server) {
+                    keyspace.hold_all(&mut self.seat)
+                } else {
+                    self.places.clear();
+                    self.places.extend(keys.iter().map(|key| key.place));
+                    keyspace.hold_to_write(&mut self.seat, &mut self.places)
+                }
+            }
             Reach::Queue => {
                 if queue_places(parts.session, server, &mut self.places) {
                     keyspace.hold_to_write(&mut self.seat, &mut self.places)
@@ -335,6 +403,10 @@ impl Executor {
         }
         drop(held);
         self.tell_served();
+        if done == Err(Error::NeedsAll) {
+            return self
+                .call_to_write(session, (id, request.args, Mode::Direct), reply, |call| call.run(row));
+        }
         if !matches!(row.reach, Reach::Keys) && self.server.settings_version() != self.settings_version {
             // CONFIG SET holds for the next command of the same batch, too.
             self.refresh(self.seat.now_ms);
@@ -360,7 +432,8 @@ impl Executor {
         self.places.extend(keys.iter().map(|key| key.place));
         self.seat.no_touch = session.no_touch;
         let mut parts = Parts { id, reply, session, server, settings: &self.settings, worker: self.worker };
-        let mut held = if mode.must_end() && matches!(row.reach_in(&args), Reach::Walk) {
+        let is_script = matches!(row.reach, Reach::Script(_));
+        let mut held = if is_script || mode.must_end() && matches!(row.reach_in(&args), Reach::Walk) {
             server.keyspace.hold_all(&mut self.seat)
         } else {
             server.keyspace.hold_to_write(&mut self.seat, &mut self.places)
@@ -414,7 +487,8 @@ impl Executor {
         match session.long.take() {
             Some(work) => {
                 let command = (id, (*args).to_owned(), reply.resp3);
-                self.server.long.submit(&self.server, session, command, work, elapsed);
+                let to = if work.is_script() { &self.server.slow_scripts } else { &self.server.long };
+                to.submit(&self.server, session, command, work, elapsed);
             }
             None => self.stats().suspended(id, elapsed),
         }
@@ -460,7 +534,10 @@ impl Executor {
     /// EXEC has been refused: that ends the transaction, and the reply says so.
     fn abort(&mut self, session: &mut Session, cause: &Error) -> Error {
         session.discard();
-        session.unwatch(&mut self.server.keyspace.hold_none(&mut self.seat));
+        // While a script keeps the gate closed, watches stay until the next EXEC.
+        if self.seat.is_inside() {
+            session.unwatch(&mut self.server.keyspace.hold_none(&mut self.seat));
+        }
         let line = cause.line();
         let cause = line.strip_prefix(b"ERR ").unwrap_or(&line);
         Error::Bytes([b"EXECABORT Transaction discarded because of: ", cause].concat())
@@ -474,6 +551,7 @@ impl Executor {
         if limit > 0 && self.data_bytes() > limit {
             self.evict(limit);
         }
+        self.seat.is_short_of_memory = self.out_of_memory;
     }
 
     fn data_bytes(&self) -> usize {
@@ -601,6 +679,29 @@ impl Parts<'_> {
         host.serve(held, resumed);
         clock::ticks().saturating_sub(before)
     }
+}
+
+/// Runs a command that a script calls, with what the script holds; the reply is empty. Its errors are counted here.
+pub(crate) fn run_in_script(
+    call: &mut Call<'_, '_>,
+    id: Id,
+    args: Args<'_>,
+    keys: &[Key<'_>],
+    reply: &mut Reply,
+) -> Done {
+    let (row, before, errors) = (table().row(id), clock::ticks(), reply.errors);
+    let server = call.server;
+    call.held.seat.no_touch = call.session.no_touch;
+    let mut parts =
+        Parts { id, reply, session: call.session, server, settings: call.settings, worker: call.worker };
+    let done = parts.with_call(Mode::Script, args, keys, call.held, |call| call.run(row));
+    let stats = &server.stats[call.worker];
+    if let Err(error) = &done {
+        stats.error(&error.line());
+    }
+    let failed = done.is_err() || reply.errors != errors;
+    stats.ran(id, clock::ticks().saturating_sub(before), failed, call.settings.latency_tracking);
+    done
 }
 
 /// Runs a queued command inside EXEC's call, which holds the slots it needs.

@@ -25,6 +25,8 @@ pub(crate) enum Error {
     InvalidExpire(&'static str),
     /// Not an error: the command waits, and its reply comes later. See [`crate::blocking`].
     Suspended,
+    /// Not an error: nothing has been done, and the command is to be run again with everything held.
+    NeedsAll,
     /// Any other text, with its code: `ERR ...`.
     Text(Cow<'static, str>),
     /// A text that quotes what the client sent, which need not be UTF-8.
@@ -68,7 +70,9 @@ impl Error {
             Error::InvalidExpire(name) => {
                 format!("ERR invalid expire time in '{}' command", name.to_ascii_lowercase()).into()
             }
-            Error::Suspended => "ERR the command waits".into(), // nobody ever reads it
+            // Nobody ever reads these.
+            Error::Suspended => "ERR the command waits".into(),
+            Error::NeedsAll => "ERR the command is to be run again".into(),
             Error::Text(text) => Cow::Borrowed(text.as_ref()),
             Error::Bytes(bytes) => return Cow::Borrowed(bytes),
         };

@@ -72,6 +72,8 @@ pub(crate) struct Work {
     run: Run,
     /// Its result is to be stored.
     writes: bool,
+    /// The command is a script, and is to be run from its beginning by the thread for slow ones.
+    is_script: bool,
 }
 
 /// What is done with the result, under the locks of the command's keys.
@@ -83,12 +85,14 @@ struct Commit {
 impl Work {
     /// Work that ends in a reply.
     pub(crate) fn reads(run: impl FnOnce(&mut Reply) -> Done + Send + 'static) -> Work {
-        Work { run: Run::Apart(Box::new(|_, reply| run(reply).map(|()| None))), writes: false }
+        let run = Run::Apart(Box::new(|_, reply: &mut Reply| run(reply).map(|()| None)));
+        Work { run, writes: false, is_script: false }
     }
 
     /// The same for work that visits the slots of keys.
     pub(crate) fn visits(run: impl FnOnce(&mut Held<'_>, &mut Reply) -> Done + Send + 'static) -> Work {
-        Work { run: Run::Visiting(Box::new(|held, reply| run(held, reply).map(|()| None))), writes: false }
+        let run = Run::Visiting(Box::new(|held, reply| run(held, reply).map(|()| None)));
+        Work { run, writes: false, is_script: false }
     }
 
     /// Work that ends in something to be stored. `is_current` says whether the sources are still those that `compute` has;
@@ -109,7 +113,7 @@ impl Work {
         store: impl FnOnce(&mut Call<'_, '_>, T) -> Done + Send + 'static,
     ) -> Work {
         let run = |args: Args<'_>, _: &mut Reply| Ok(Some(Commit::of(compute(args)?, is_current, store)));
-        Work { run: Run::Apart(Box::new(run)), writes: true }
+        Work { run: Run::Apart(Box::new(run)), writes: true, is_script: false }
     }
 
     /// The same for work that visits the slots of keys. What it finds there need not be current at the end.
@@ -120,7 +124,11 @@ impl Work {
     ) -> Work {
         let run =
             |held: &mut Held<'_>, _: &mut Reply| Ok(Some(Commit::of(compute(held)?, is_current, store)));
-        Work { run: Run::Visiting(Box::new(run)), writes: true }
+        Work { run: Run::Visiting(Box::new(run)), writes: true, is_script: false }
+    }
+
+    pub(crate) fn is_script(&self) -> bool {
+        self.is_script
     }
 }
 
@@ -158,8 +166,16 @@ impl Call<'_, '_> {
             Mode::Direct if self.session.tracks => false,
             Mode::Direct => !self.session.replays && self.server.long.has_room(),
             Mode::Again(_) => !self.mode.must_end(),
-            Mode::Nested | Mode::Serving(_) => false,
+            Mode::Nested | Mode::Script | Mode::Serving(_) => false,
         }
+    }
+
+    /// What the handler of a script returns that takes too long for a worker: it is run anew elsewhere, with everything
+    /// held.
+    pub(crate) fn go_to_slow_scripts(&mut self) -> Done {
+        let again = Work::writes(|| Ok(()), |_| false, |_, ()| Ok(()));
+        self.session.long = Some(Work { is_script: true, ..again });
+        Err(Error::Suspended)
     }
 
     /// What a handler without keys returns whose work is done elsewhere; inside a transaction it is done at once.
@@ -229,7 +245,7 @@ impl Long {
         self.total.load(Relaxed)
     }
 
-    fn has_room(&self) -> bool {
+    pub(crate) fn has_room(&self) -> bool {
         self.queued() < QUEUE_MAX
     }
 
@@ -290,11 +306,11 @@ impl Long {
 }
 
 /// Works on long commands until the server stops. `index` tells its counters from those of the other threads.
-pub(crate) fn run(server: &Arc<Server>, index: usize) {
+pub(crate) fn run(server: &Arc<Server>, long: &Long, index: usize) {
     evenkeel_store::memory::register_thread();
     let mut executor = Executor::new(server.clone(), index);
-    while let Some(job) = server.long.await_next(&server.stopping) {
-        job.run(&mut executor);
+    while let Some(job) = long.await_next(&server.stopping) {
+        job.run(&mut executor, long);
         // Here is the time to free what would keep a worker from its clients.
         executor.seat.trash.clear();
         server.keyspace.tidy(&mut executor.seat);
@@ -303,11 +319,15 @@ pub(crate) fn run(server: &Arc<Server>, index: usize) {
 
 impl Job {
     /// Does the work, stores what is to be stored, and sends the reply to the connection's worker.
-    pub(crate) fn run(mut self, executor: &mut Executor) {
+    pub(crate) fn run(self, executor: &mut Executor, long: &Long) {
+        self.work_off(executor);
+        long.running.fetch_sub(1, Relaxed);
+    }
+
+    fn work_off(mut self, executor: &mut Executor) {
         let server = executor.server.clone();
         let before = clock::ticks();
         if !self.work.writes && self.nobody_waits.load(Relaxed) {
-            server.long.running.fetch_sub(1, Relaxed);
             return;
         }
         let (mut reply, no_work) = (self.empty_reply(), Work::reads(|_| Ok(())));
@@ -316,7 +336,6 @@ impl Job {
         let elapsed = clock::ticks().saturating_sub(before);
         add(&executor.stats().long_ticks, elapsed);
         self.book(executor, done, &mut reply, self.spent + elapsed);
-        server.long.running.fetch_sub(1, Relaxed);
         server.resume(Resumed { client: self.client, number: self.number, reply });
     }
 
@@ -375,6 +394,7 @@ impl Job {
             std::thread::sleep(PAUSE_LOOK);
         }
         server.keyspace.enter(&mut executor.seat);
+        executor.make_room();
         let command = (self.id, self.args.as_args(), Mode::Again(attempts));
         let done = shielded(executor, |executor| {
             executor.call_to_write(&mut session, command, reply, |call| {

@@ -25,6 +25,7 @@ mod pubsub;
 mod replication;
 mod reply;
 mod rubbish;
+mod scripting;
 mod serial;
 mod server;
 mod session;

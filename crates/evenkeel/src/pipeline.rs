@@ -208,11 +208,14 @@ impl Pipeline {
             return None;
         }
         let from = executor.last_ticks;
-        executor.server.keyspace.enter(&mut executor.seat);
-        if self.batch.len() > 1 {
-            self.prefetch(executor);
+        let Executor { server, seat, .. } = &mut *executor;
+        let inside = server.keyspace.enter_unless(seat, || server.scripts.busy.is_busy());
+        if inside {
+            if self.batch.len() > 1 {
+                self.prefetch(executor);
+            }
+            executor.make_room();
         }
-        executor.make_room();
         if session.hears {
             // What has been evicted, say, is told of before the replies to what comes after it.
             hear(session, reply);
@@ -222,7 +225,13 @@ impl Pipeline {
         for (index, parts) in self.batch.iter().enumerate() {
             let args = Args::new(bytes, &self.spans[parts.first_span..parts.end_span]);
             let request = Request { command: parts.command, args, key: parts.key };
-            let outcome = executor.shielded(reply, |executor, reply| executor.run(session, request, reply));
+            let outcome = executor.shielded(reply, |executor, reply| {
+                if inside {
+                    executor.run(session, request, reply)
+                } else {
+                    executor.run_outside(session, request, reply)
+                }
+            });
             ended = match outcome {
                 Some(Outcome::Paused) => Some((index, Ended::Paused)),
                 Some(Outcome::Suspended) => Some((index, Ended::Suspended)),
@@ -234,8 +243,10 @@ impl Pipeline {
                 break;
             }
         }
-        executor.serve_woken();
-        executor.server.keyspace.leave(&mut executor.seat);
+        if inside {
+            executor.serve_woken();
+            executor.server.keyspace.leave(&mut executor.seat);
+        }
         self.note_size(reply.len().saturating_sub(reply_len));
         let waited = std::mem::take(&mut executor.seat.lock_wait);
         let evicted = std::mem::take(&mut executor.evict_ticks);

@@ -31,6 +31,7 @@ use crate::persist::Persist;
 use crate::pubsub::PubSub;
 use crate::pubsub::notices::Notices;
 use crate::replication;
+use crate::scripting::Scripts;
 use crate::session::Session;
 use crate::tracking::Tracking;
 use crate::waiting::Resumed;
@@ -47,7 +48,8 @@ pub(crate) struct Server {
     /// The commands under the names that the configuration gives them.
     pub(crate) table: &'static Table,
     pub(crate) clients: Clients,
-    /// One set per worker, then one per thread that works on long commands, and one more for tests and tools.
+    /// One set per worker, then one per thread that works on long commands, one for slow scripts, and one more for tests
+    /// and tools.
     pub(crate) stats: Box<[Stats]>,
     pub(crate) inboxes: Box<[Inbox]>,
     pub(crate) pause: Pause,
@@ -57,6 +59,9 @@ pub(crate) struct Server {
     pub(crate) monitors: Monitors,
     pub(crate) log: Log,
     pub(crate) long: Long,
+    pub(crate) scripts: Scripts,
+    /// Scripts that take long, one after the other on a thread of their own.
+    pub(crate) slow_scripts: Long,
     pub(crate) persist: Persist,
     pub(crate) rubbish: crate::rubbish::Rubbish,
     pub(crate) started_ms: u64,
@@ -89,16 +94,16 @@ impl Server {
         let now = clock::unix_ms();
         let census = Census::new(settings.databases);
         // Workers, as many threads for long commands and for loading, the control thread, those that load what is too
-        // large for the others and that take snapshots, one that runs the log's commands again, one that feeds replicas,
-        // one that follows a primary, and one more for tests.
-        let keyspace = Keyspace::new(settings.databases, 3 * workers + 7, now, random_seed());
+        // large for the others and that take snapshots, one that runs the log's commands again, one that feeds replicas, one
+        // that follows a primary, one for slow scripts, and one more for tests.
+        let keyspace = Keyspace::new(settings.databases, 3 * workers + 8, now, random_seed());
         let loaders = (0..=workers).map(|_| keyspace.seat()).collect();
         let persist = Persist::new(keyspace.seat(), loaders, now / 1000);
         let replication = replication::State::new(keyspace.seat())?;
         let inboxes = (0..workers).map(|_| Inbox::new()).collect::<std::io::Result<_>>()?;
         let commands = table().rows().len();
         let table = renamed(&settings.rename_command);
-        let slowlog = SlowLog::new(2 * workers + 1);
+        let slowlog = SlowLog::new(2 * workers + 2);
         slowlog.configure(&settings);
         let pubsub = Arc::new(PubSub::new(&settings));
         let tracking = Arc::new(Tracking::new(pubsub.clone()));
@@ -115,7 +120,7 @@ impl Server {
             listeners: Listeners::default(),
             config_file,
             clients: Clients::default(),
-            stats: (0..2 * workers + 1).map(|_| Stats::new(commands)).collect(),
+            stats: (0..2 * workers + 2).map(|_| Stats::new(commands)).collect(),
             inboxes,
             pause: Pause::default(),
             pubsub,
@@ -124,6 +129,8 @@ impl Server {
             monitors: Monitors::default(),
             log,
             long: Long::default(),
+            scripts: Scripts::default(),
+            slow_scripts: Long::default(),
             persist,
             rubbish: crate::rubbish::Rubbish::start(),
             started_ms: now,
@@ -235,8 +242,11 @@ impl Server {
 
     /// Tells everyone to end.
     pub(crate) fn stop(&self) {
+        // Who sees its connection closed must not get another one.
+        self.listeners.all().iter().for_each(|listener| listener.stop());
         self.stopping.store(true, Release);
         self.long.stop();
+        self.slow_scripts.stop();
         self.wake_all();
     }
 

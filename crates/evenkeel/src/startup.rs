@@ -25,6 +25,10 @@ use crate::server::Server;
 
 pub(crate) const VERSION: &str = env!("CARGO_PKG_VERSION");
 
+/// Bytes of a stack on which scripts are run: their functions in C call each other up to 200 deep, and each may have a
+/// buffer of 8 KiB. What is not used is not taken.
+pub(crate) const STACK_LEN: usize = 16 << 20;
+
 /// Milliseconds between two rounds of the control thread.
 const ROUND_MS: u64 = 100;
 
@@ -294,7 +298,8 @@ fn start_workers(server: &Arc<Server>) -> std::io::Result<Vec<std::thread::JoinH
             let worker = Worker::new(server.clone(), index)?;
             let server = server.clone();
             let cpu = cpus.get(index % cpus.len().max(1)).copied();
-            std::thread::Builder::new().name(format!("worker-{index}")).spawn(move || {
+            let thread = std::thread::Builder::new().name(format!("worker-{index}")).stack_size(STACK_LEN);
+            thread.spawn(move || {
                 if let Some(cpu) = cpu {
                     pin_to(cpu);
                 }
@@ -310,9 +315,15 @@ fn start_long(server: &Arc<Server>) -> std::io::Result<()> {
         let (server, stats) = (server.clone(), server.workers() + index);
         let thread = std::thread::Builder::new().name(format!("long-{index}"));
         thread.spawn(move || {
-            or_end(&server, "thread for long commands", || crate::long::run(&server, stats))
+            or_end(&server, "thread for long commands", || crate::long::run(&server, &server.long, stats))
         })?;
     }
+    let server = server.clone();
+    let thread = std::thread::Builder::new().name("scripts".into()).stack_size(STACK_LEN);
+    thread.spawn(move || {
+        let stats = 2 * server.workers();
+        or_end(&server, "thread for slow scripts", || crate::long::run(&server, &server.slow_scripts, stats))
+    })?;
     Ok(())
 }
 

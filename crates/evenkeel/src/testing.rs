@@ -125,7 +125,7 @@ fn long_copy(call: &mut Call<'_, '_>) -> Done {
     let mark = match call.mode {
         Mode::Direct => "+".to_owned(),
         Mode::Again(attempts) => "+".repeat(attempts as usize + 1),
-        Mode::Nested | Mode::Serving(_) => String::new(),
+        Mode::Nested | Mode::Script | Mode::Serving(_) => String::new(),
     };
     let source = read(call)?;
     let copy = source.clone();
@@ -407,9 +407,11 @@ impl Target for World {
                 return Ok(value);
             }
             // Perhaps a long command has to come to its end first.
-            let job = self.server.long.next().ok_or("no reply")?;
+            let server = self.server.clone();
+            let mut waits = [&server.long, &server.slow_scripts].into_iter();
+            let (job, long) = waits.find_map(|long| Some((long.next()?, long))).ok_or("no reply")?;
             self.long.refresh(self.now_ms);
-            job.run(&mut self.long);
+            job.run(&mut self.long, long);
             self.resume_all();
         }
     }

@@ -108,6 +108,11 @@ impl<S: Source> Decoder<S> {
         &mut self.source
     }
 
+    /// Whether the input, whose length is known, has been read to its end.
+    pub(crate) fn is_at_end(&self) -> bool {
+        self.source.left() == Some(0)
+    }
+
     /// Fails if anything is left behind the value.
     pub fn finish(mut self) -> Result<()> {
         let at = self.position();

@@ -22,6 +22,8 @@ mod reader;
 mod record;
 mod writer;
 
+pub(crate) use opcode::FUNCTION_2;
+
 pub use batch::{Batch, Records};
 pub use check::{Database, Report, Tally, Type, check};
 pub use header::Header;

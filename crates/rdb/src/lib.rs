@@ -25,6 +25,7 @@ pub mod dump;
 mod encode;
 mod error;
 pub mod file;
+pub mod functions;
 mod item;
 mod kind;
 mod lzf;

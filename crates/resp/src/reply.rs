@@ -16,6 +16,14 @@ impl Encoder {
         self.line(b'+', text.as_bytes());
     }
 
+    /// A simple string of any bytes; line ends become blanks, as in errors.
+    pub fn simple_bytes(&mut self, text: &[u8]) {
+        let start = self.bytes.len();
+        self.line(b'+', text);
+        let end = self.bytes.len() - 2;
+        blank_line_ends(&mut self.bytes[start..end]);
+    }
+
     #[inline]
     pub fn ok(&mut self) {
         self.bytes.extend_from_slice(b"+OK\r\n");
@@ -126,6 +134,29 @@ impl Encoder {
         if self.resp3 { self.line(b'(', digits.as_bytes()) } else { self.bulk(digits.as_bytes()) }
     }
 
+    /// A big number of which it is not known that its digits are such.
+    pub fn big_number_bytes(&mut self, digits: &[u8]) {
+        if self.resp3 {
+            self.line(b'(', digits)
+        } else {
+            self.bulk(digits)
+        }
+        let end = self.bytes.len() - 2;
+        blank_line_ends(&mut self.bytes[end - digits.len()..end]);
+    }
+
+    /// Text of any bytes with a format of which it is not known that it has three letters: blanks fill it up.
+    pub fn verbatim_bytes(&mut self, text: &[u8], format: &[u8]) {
+        if !self.resp3 {
+            return self.bulk(text);
+        }
+        self.header(b'=', text.len() as i64 + 4);
+        (0..3).for_each(|at| self.bytes.push(format.get(at).copied().unwrap_or(b' ')));
+        self.bytes.push(b':');
+        self.bytes.extend_from_slice(text);
+        self.bytes.extend_from_slice(b"\r\n");
+    }
+
     /// Text with a three-letter format such as `txt`.
     pub fn verbatim(&mut self, text: &str, format: &[u8; 3]) {
         if !self.resp3 {
@@ -158,6 +189,10 @@ impl Encoder {
         let mut digits = itoa(value);
         self.line(kind, digits.text());
     }
+}
+
+fn blank_line_ends(text: &mut [u8]) {
+    text.iter_mut().filter(|byte| matches!(byte, b'\r' | b'\n')).for_each(|byte| *byte = b' ');
 }
 
 /// An integer's decimal digits.

@@ -429,7 +429,7 @@ impl EntryPtr {
         Kind::of_bits(self.header().meta & KIND)
     }
 
-    fn size(self) -> usize {
+    pub(crate) fn size(self) -> usize {
         let header = self.header();
         let (key, len) = self.key_range(header);
         key + len + if header.meta & OUTSIDE != 0 { size_of::<usize>() } else { header.value_len() }

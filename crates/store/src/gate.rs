@@ -21,6 +21,9 @@ use crate::sync::{Condvar, Mutex, MutexGuard, spin_loop, yield_now};
 /// in the background.
 pub const SEATS_MAX: usize = 784;
 
+/// How often someone who waits outside asks whether to go on waiting.
+const LOOK: std::time::Duration = std::time::Duration::from_millis(2);
+
 #[repr(align(128))]
 struct Seat {
     /// Odd: inside. Even: outside. Grows with each way in and out.
@@ -61,6 +64,23 @@ impl Gate {
         }
     }
 
+    /// The same, but stays outside, and returns `false`, if `refuse` says so while the gate is closed.
+    #[inline]
+    pub fn enter_unless(&self, seat: usize, refuse: impl Fn() -> bool) -> bool {
+        loop {
+            self.step(seat);
+            fence(SeqCst);
+            if !self.closed.load(Acquire) {
+                return true;
+            }
+            self.step(seat);
+            if refuse() {
+                return false;
+            }
+            self.look_whether_open();
+        }
+    }
+
     /// Goes outside.
     #[inline]
     pub fn leave(&self, seat: usize) {
@@ -79,6 +99,15 @@ impl Gate {
         let mut guard = self.opened.0.lock();
         while self.closed.load(Relaxed) {
             self.opened.1.wait(&mut guard);
+        }
+    }
+
+    /// Waits until the gate is opened, but not for long.
+    #[cold]
+    fn look_whether_open(&self) {
+        let mut guard = self.opened.0.lock();
+        if self.closed.load(Relaxed) {
+            self.opened.1.wait_for(&mut guard, LOOK);
         }
     }
 

@@ -169,6 +169,11 @@ impl<'a> Held<'a> {
         Held { keyspace, seat, scope: Scope::None, heard: false }
     }
 
+    pub(crate) fn outside(keyspace: &'a Keyspace, seat: &'a mut Seat) -> Held<'a> {
+        assert!(!seat.inside, "who is inside holds something or nothing in there");
+        Held { keyspace, seat, scope: Scope::None, heard: false }
+    }
+
     /// Whether somebody watches or waits for keys of the one slot that is held. Says nothing where more is held.
     #[inline]
     pub fn is_heard(&self) -> bool {
@@ -200,6 +205,7 @@ impl<'a> Held<'a> {
         match self.scope {
             _ if self.holds(place) => f(self),
             Scope::None => {
+                self.keyspace.assert_inside(self.seat);
                 lock(self.keyspace, self.seat, place);
                 self.scope = Scope::One(place);
                 self.seat.holding = true;
@@ -864,7 +870,7 @@ impl<'a> Held<'a> {
     }
 
     #[inline]
-    fn insert(&mut self, key: &Key<'_>, entry: EntryPtr) {
+    pub(crate) fn insert(&mut self, key: &Key<'_>, entry: EntryPtr) {
         let (db, slot) = self.slot(key);
         debug_assert!(slot.find(key.hash, key.bytes).is_none(), "a table never holds a key twice");
         if slot.len() == 0 {

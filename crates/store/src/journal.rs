@@ -184,6 +184,13 @@ impl Draft {
         self.last = number;
     }
 
+    /// Forgets the record that is being written.
+    pub(crate) fn forget(&mut self) {
+        if let Some(open) = self.open.take() {
+            self.page.bytes.truncate(open.start);
+        }
+    }
+
     pub(crate) fn is_empty(&self) -> bool {
         debug_assert!(self.open.is_none(), "a record is committed before its locks are released");
         self.page.records.is_empty()

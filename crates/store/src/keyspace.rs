@@ -197,6 +197,18 @@ impl Keyspace {
         self.attune(seat);
     }
 
+    /// The same, but stays outside, and returns `false`, if `refuse` says so while the gate is closed.
+    #[inline]
+    pub fn enter_unless(&self, seat: &mut Seat, refuse: impl Fn() -> bool) -> bool {
+        assert!(!seat.inside, "a seat enters once");
+        assert!(Arc::ptr_eq(&seat.left_behind, &self.left_behind), "a seat is used with its own keyspace");
+        seat.inside = self.gate.enter_unless(seat.index, refuse);
+        if seat.inside {
+            self.attune(seat);
+        }
+        seat.inside
+    }
+
     /// What a seat has to know that changes only behind the closed gate.
     #[inline]
     pub(crate) fn attune(&self, seat: &mut Seat) {
@@ -287,6 +299,11 @@ impl Keyspace {
     #[inline]
     pub fn hold_none<'a>(&'a self, seat: &'a mut Seat) -> Held<'a> {
         Held::none(self, seat)
+    }
+
+    /// Holds nothing, and is for who is outside the gate and touches no data: reaching for any panics.
+    pub fn hold_outside<'a>(&'a self, seat: &'a mut Seat) -> Held<'a> {
+        Held::outside(self, seat)
     }
 
     /// Waits until no other thread is inside, and holds everything. The seat is inside before and afterwards.

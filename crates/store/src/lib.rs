@@ -37,6 +37,7 @@ mod segment;
 mod slot;
 pub mod snapshot;
 mod sync;
+mod undo;
 mod verify;
 mod wait;
 mod watch;
@@ -50,6 +51,7 @@ pub use outside::Trash;
 pub use rope::Str;
 pub use scan::Cursor;
 pub use seat::{Access, Seat, Tally, Total};
+pub use undo::Undo;
 pub use wait::{Waiter, Wants, Woken};
 pub use watch::Watch;
 

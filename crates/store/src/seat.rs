@@ -48,6 +48,8 @@ pub struct Seat {
     pub(crate) hides_expired: bool,
     /// What it does is not logged: it does again what somebody else's log tells.
     pub is_mute: bool,
+    /// There is no memory for writes that need some. Whoever drives the seat keeps it current, for who cannot ask it.
+    pub is_short_of_memory: bool,
     pub tally: Arc<Tally>,
     /// A clock for `lock_wait`.
     pub ticks: fn() -> u64,
@@ -149,6 +151,7 @@ impl Seat {
             keep_expired: false,
             hides_expired: false,
             is_mute: false,
+            is_short_of_memory: false,
             tally,
             ticks: || 0,
             lock_wait: 0,
@@ -204,6 +207,11 @@ impl Seat {
     #[inline]
     pub(crate) fn keeps_expired(&self) -> bool {
         self.keep_expired || self.hides_expired
+    }
+
+    /// Whether it is inside the gate.
+    pub fn is_inside(&self) -> bool {
+        self.inside
     }
 
     /// The seat's number, from 1 on.

@@ -44,6 +44,7 @@ const TOPICS: &[(&str, Arity, Handler)] = &[
     ("RELOAD",                   at_least(2), reload           ),
     ("SEGFAULT",                 exactly(2),  segfault         ),
     ("SET-ACTIVE-EXPIRE",        exactly(3),  set_active_expire),
+    ("SET-DISABLE-DENY-SCRIPTS", exactly(3),  set_disable_deny),
     ("SET-SKIP-CHECKSUM-VALIDATION", exactly(3), skip_checksum ),
     ("SLEEP",                    exactly(3),  sleep            ),
 ];
@@ -187,6 +188,14 @@ fn load_log(call: &mut Call<'_, '_>) -> Done {
 fn set_active_expire(call: &mut Call<'_, '_>) -> Done {
     let on = call.args.int(2).unwrap_or(0) != 0;
     call.server.active_expire.store(on, std::sync::atomic::Ordering::Relaxed);
+    call.reply.ok();
+    Ok(())
+}
+
+/// DEBUG SET-DISABLE-DENY-SCRIPTS 0 | 1: whether scripts may call any command.
+fn set_disable_deny(call: &mut Call<'_, '_>) -> Done {
+    let on = call.args.int(2).unwrap_or(0) != 0;
+    call.server.scripts.denies_nothing.store(on, std::sync::atomic::Ordering::Relaxed);
     call.reply.ok();
     Ok(())
 }

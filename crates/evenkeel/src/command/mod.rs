@@ -20,6 +20,7 @@ pub(crate) mod elsewhere;
 mod events;
 pub(crate) mod expire;
 pub(crate) mod extended;
+pub(crate) mod function;
 mod geo;
 pub(crate) mod hash;
 mod hll;
@@ -41,6 +42,7 @@ mod random;
 pub(crate) mod replicaof;
 mod replication;
 pub(crate) mod scan;
+pub(crate) mod script;
 pub(crate) mod server;
 pub(crate) mod set;
 mod set_options;
@@ -61,6 +63,7 @@ pub(crate) use keys::Keys;
 pub(crate) use table::{Id, Table};
 
 use crate::error::Done;
+use crate::server::Server;
 
 /// All families.
 pub(crate) const FAMILIES: &[&[Command]] = &[
@@ -71,6 +74,7 @@ pub(crate) const FAMILIES: &[&[Command]] = &[
     debug::COMMANDS,
     dump::COMMANDS,
     expire::COMMANDS,
+    function::COMMANDS,
     geo::COMMANDS,
     hyperloglog::COMMANDS,
     hash::COMMANDS,
@@ -88,6 +92,7 @@ pub(crate) const FAMILIES: &[&[Command]] = &[
     pubsub::COMMANDS,
     wait::COMMANDS,
     scan::COMMANDS,
+    script::COMMANDS,
     server::COMMANDS,
     set::COMMANDS,
     slowlog::COMMANDS,
@@ -114,6 +119,9 @@ pub(crate) enum Reach {
     Whole,
     /// The slots of all commands queued since MULTI, and of the watched keys (EXEC).
     Queue,
+    /// The slots of the row's keys, locked for writing, or everything, if the function says so: a script that is known to
+    /// reach for more than it declares (EVAL). The handler may ask to be run again with everything.
+    Script(fn(&Args<'_>, &Server) -> bool),
 }
 
 /// Properties of a command, as bits.
@@ -193,6 +201,7 @@ pub(crate) enum Group {
     PubSub,
     Transaction,
     Connection,
+    Scripting,
     Server,
 }
 
@@ -212,6 +221,7 @@ impl Group {
             Group::PubSub => Some("@pubsub"),
             Group::Transaction => Some("@transaction"),
             Group::Connection => Some("@connection"),
+            Group::Scripting => Some("@scripting"),
             Group::Server => None,
         }
     }

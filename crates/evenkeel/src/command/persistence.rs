@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use super::{Call, Command, Flags, Group, at_least, exactly, session};
-use crate::blocking::Mode;
 use crate::error::{Done, Error};
 use crate::persist::end::{self, How};
 use crate::persist::{Cancelled, Job, rewrite, snapshot};
@@ -42,7 +41,7 @@ fn rewrite_aof(call: &mut Call<'_, '_>) -> Done {
         return Err(Error::text("ERR Background append only file rewriting already in progress"));
     }
     // A transaction holds what the snapshot has to wait for.
-    let text = if running.is_none() && call.mode != Mode::Nested && rewrite::begin(call.server) {
+    let text = if running.is_none() && !call.mode.is_nested() && rewrite::begin(call.server) {
         "Background append only file rewriting started"
     } else {
         call.server.persist.schedule_rewrite();
@@ -73,7 +72,7 @@ fn background_save(call: &mut Call<'_, '_>) -> Done {
         _ => {}
     }
     // A transaction holds what the snapshot has to wait for.
-    if call.mode == Mode::Nested || schedule && snapshot::begin(call.server).is_err() {
+    if call.mode.is_nested() || schedule && snapshot::begin(call.server).is_err() {
         call.server.persist.schedule_save();
         call.reply.simple("Background saving scheduled");
         return Ok(());
@@ -123,6 +122,10 @@ fn shutdown(call: &mut Call<'_, '_>) -> Done {
     if abort {
         let alone = how == How::default();
         return Err(if alone { Error::text("ERR No shutdown in progress.") } else { Error::Syntax });
+    }
+    // A snapshot would have to wait for the script, and there may be no end to that.
+    if how.save != Some(false) && call.server.scripts.busy.is_busy() {
+        return Err(call.server.scripts.busy.refusal());
     }
     let server = Arc::clone(call.server);
     server.log.warning("User requested shutdown...");

@@ -25,6 +25,7 @@ use evenkeel_store::{Held, Key};
 
 use super::effect::log_list;
 use super::{Call, Command, Group, Reach, at_least, read, write};
+use crate::blocking::Mode;
 use crate::blocking::serve::Host;
 use crate::config::Settings;
 use crate::error::Done;
@@ -65,7 +66,7 @@ fn sort_ro(call: &mut Call<'_, '_>) -> Done {
 fn run(call: &mut Call<'_, '_>, mut plan: Plan) -> Done {
     let key = &call.keys[0];
     let source = call.held.visit(key.place, |held| Source::read(held, key))?;
-    plan.suit(&source);
+    plan.suit(&source, call.mode == Mode::Script);
     let holds_keys = call.held.holds(key.place);
     let holds_enough = call.held.holds_all() || holds_keys && !plan.looks_up();
     // A long command that finds another collection in the end holds its keys already, and no more can be locked.

@@ -97,6 +97,19 @@ const fn counted(at: i16, flags: &'static str) -> KeySpec {
     KeySpec { find: Find::Counted { step: 1 }, ..key(at, flags) }
 }
 
+/// What a script declares; it may do anything with it.
+const SCRIPT_KEYS: &[KeySpec] = &[KeySpec {
+    notes: "We cannot tell how the keys will be used so we assume the worst, RW and UPDATE",
+    ..counted(2, "RW access update")
+}];
+const SCRIPT_KEYS_RO: &[KeySpec] = &[KeySpec {
+    notes: "We cannot tell how the keys will be used so we assume the worst, RO and ACCESS",
+    ..counted(2, "RO access")
+}];
+const ONE_OK: &[&str] = &["request_policy:all_shards", "response_policy:one_succeeded"];
+const ALL_SHARDS_SPECIAL_ANY: &[&str] =
+    &["nondeterministic_output", "request_policy:all_shards", "response_policy:special"];
+
 /// A destination, and sources that are counted.
 const STORED: &[KeySpec] = &[key(1, "OW update"), counted(2, "RO access")];
 
@@ -190,11 +203,24 @@ const EXTRAS: &[Extra] = &[
     extra("DEL").tips(EACH_SHARD_SUM).keys(&[rest(1, "RM delete")]),
     extra("DELIFEQ").keys(&[key(1, "RM delete")]),
     extra("DUMP").tips(CHANGES),
+    extra("EVAL").keys(SCRIPT_KEYS),
+    extra("EVALSHA").keys(&[counted(2, "RW access update")]),
+    extra("EVALSHA_RO").keys(&[counted(2, "RO access")]),
+    extra("EVAL_RO").keys(SCRIPT_KEYS_RO),
     extra("EXISTS").tips(EACH_SHARD_SUM).keys(&[rest(1, "RO")]),
     extra("EXPIRE").keys(&[key(1, "RW update")]),
     extra("EXPIREAT").keys(&[key(1, "RW update")]),
+    extra("FCALL").keys(SCRIPT_KEYS),
+    extra("FCALL_RO").keys(SCRIPT_KEYS_RO),
     extra("FLUSHALL").categories(DANGEROUS).tips(ALL_SHARDS_OK),
     extra("FLUSHDB").categories(DANGEROUS).tips(ALL_SHARDS_OK),
+    extra("FUNCTION|DELETE").tips(ALL_SHARDS_OK),
+    extra("FUNCTION|FLUSH").tips(ALL_SHARDS_OK),
+    extra("FUNCTION|KILL").tips(ONE_OK),
+    extra("FUNCTION|LIST").tips(&["nondeterministic_output_order"]),
+    extra("FUNCTION|LOAD").tips(ALL_SHARDS_OK),
+    extra("FUNCTION|RESTORE").tips(ALL_SHARDS_OK),
+    extra("FUNCTION|STATS").tips(ALL_SHARDS_SPECIAL_ANY),
     extra("GEOADD").keys(&[key(1, "RW update")]),
     extra("GEORADIUS").keys(&[key(1, "RO access"), behind("STORE", 6, "OW update"), behind("STOREDIST", 6, "OW update")]),
     extra("GEORADIUSBYMEMBER").keys(&[key(1, "RO access"), behind("STORE", 5, "OW update"), behind("STOREDIST", 5, "OW update")]),
@@ -280,6 +306,10 @@ const EXTRAS: &[Extra] = &[
     extra("SADD").keys(&[key(1, "RW insert")]),
     extra("SCAN").tips(&["nondeterministic_output", "request_policy:special"]),
     extra("SCARD").keys(&[key(1, "RO")]),
+    extra("SCRIPT|EXISTS").tips(&["request_policy:all_shards", "response_policy:agg_logical_and"]),
+    extra("SCRIPT|FLUSH").tips(ALL_NODES_OK),
+    extra("SCRIPT|KILL").tips(ONE_OK),
+    extra("SCRIPT|LOAD").tips(ALL_NODES_OK),
     extra("SDIFF").tips(CHANGES_ORDER),
     extra("SDIFFSTORE").keys(STORED_SET),
     extra("SET").keys(&[SET_KEY]),
@@ -476,6 +506,7 @@ pub(crate) fn categories(row: &Command) -> Vec<&'static str> {
         "@dangerous",
         "@connection",
         "@transaction",
+        "@scripting",
     ];
     if is_container(row) {
         return vec!["@slow"];
@@ -483,7 +514,8 @@ pub(crate) fn categories(row: &Command) -> Vec<&'static str> {
     let mut found: Vec<&str> = find(row.name).map_or(Vec::new(), |extra| extra.categories.to_vec());
     found.extend(row.group.acl_category());
     found.extend(row.flags.has(Flags::WRITE).then_some("@write"));
-    found.extend(row.flags.has(Flags::READONLY).then_some("@read"));
+    let runs_scripts = row.group == super::Group::Scripting;
+    found.extend((row.flags.has(Flags::READONLY) && !runs_scripts).then_some("@read"));
     found.push(if row.flags.has(Flags::FAST) { "@fast" } else { "@slow" });
     found.extend(row.flags.has(Flags::BLOCKING).then_some("@blocking"));
     if row.flags.has(Flags::ADMIN) {

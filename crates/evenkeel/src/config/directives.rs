@@ -176,7 +176,7 @@ const NO_REPLICATION: &str = "there is no replication yet";
 const NO_CLUSTER: &str = "there is no cluster mode yet";
 const NO_TLS: &str = "there is no TLS yet";
 const NO_USERS: &str = "there are no users and access lists yet";
-const NO_SCRIPTS: &str = "there are no scripts yet";
+const NO_SCRIPTS: &str = "scripts see one environment, without deprecated or insecure functions";
 const NO_LARGE_LOG: &str = "large requests and replies are not logged yet";
 const NO_TITLE: &str = "the process keeps its name";
 const NO_SYSLOG: &str = "the log goes to a file or to the standard output";
@@ -225,7 +225,7 @@ pub(super) static DIRECTIVES: &[Directive] = &[
     live ("bind",                                 List(&ADDRESSES),    "* -::*",          field!(bind)),
     live ("bind-source-addr",                     Text,                "",                field!(bind_source_addr)),
     inert("bio_cpulist",                          Text,                "",                SEE_AFFINITY).at_start().alias("bio-cpulist"),
-    inert("busy-reply-threshold",                 LONG,                "5000",            NO_SCRIPTS).alias("lua-time-limit"),
+    live ("busy-reply-threshold",                 LONG,                "5000",            field!(busy_reply_threshold)).alias("lua-time-limit"),
     live ("client-output-buffer-limit",           List(&OUTPUT_LIMITS), "normal 0 0 0 slave 256mb 64mb 60 pubsub 32mb 8mb 60", field!(client_output_buffer_limit)),
     live ("client-query-buffer-limit",            memory(MB, LONG_MAX), "1gb",            field!(client_query_buffer_limit)),
     inert("cluster-allow-pubsubshard-when-down",  Flag,                "yes",             NO_CLUSTER),

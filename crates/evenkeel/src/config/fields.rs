@@ -76,6 +76,10 @@ pub(crate) struct Fields {
     pub(crate) lazyfree_lazy_user_del: bool,
     pub(crate) lazyfree_lazy_user_flush: bool,
 
+    // Scripts
+    /// Milliseconds; zero: at once.
+    pub(crate) busy_reply_threshold: u64,
+
     // Encodings
     pub(crate) hash_max_listpack_entries: usize,
     pub(crate) hash_max_listpack_value: usize,

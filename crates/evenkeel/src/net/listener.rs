@@ -196,7 +196,7 @@ impl Listener {
     }
 
     /// Refuses connections from now on, although workers may hold on to the descriptor for a moment.
-    fn stop(&self) {
+    pub(crate) fn stop(&self) {
         // It fails only where there is nothing left to stop.
         let _ = self.socket.shutdown(Shutdown::Both);
     }

@@ -92,6 +92,7 @@ pub(crate) struct Worker {
     knocking: Vec<u64>,
     /// Connections beyond `maxclients`, and since when they wait for a place.
     doorstep: VecDeque<(u64, Accepted)>,
+    leaving: suspended::Leaving,
     /// `GROUP` regions of `READ_LEN` bytes.
     buffer: Box<[u8]>,
     /// Connections with something to read in this turn; whether the peer has hung up.
@@ -135,6 +136,7 @@ impl Worker {
             deadlines: BTreeSet::new(),
             knocking: Vec::new(),
             doorstep: VecDeque::new(),
+            leaving: suspended::Leaving::default(),
             buffer: vec![0; GROUP * READ_LEN].into(),
             readable: Vec::new(),
             arrivals: Vec::new(),
@@ -189,6 +191,7 @@ impl Worker {
         self.serve_readable();
         self.serve_ready();
         self.end_waits();
+        self.leave_later();
         if self.kept_for_clients > KEPT_FOR_CLIENTS_MAX {
             self.evict_clients();
         }
@@ -294,7 +297,10 @@ impl Worker {
     fn prefetch_first(&mut self) {
         let executor = &mut self.executor;
         let keyspace = &executor.server.keyspace;
-        keyspace.enter(&mut executor.seat);
+        let busy = &executor.server.scripts.busy;
+        if !keyspace.enter_unless(&mut executor.seat, || busy.is_busy()) {
+            return;
+        }
         for arrival in &mut self.arrivals {
             let len = arrival.result.as_ref().map_or(0, |got| *got);
             let bytes = &mut self.buffer[arrival.region..arrival.region + len];
@@ -814,13 +820,15 @@ impl Worker {
         }
         let server = &self.server;
         let seat = &mut self.executor.seat;
+        connection.session.hear_no_more(server);
+        server.clients.remove(connection.client().id);
         if connection.session.watching.is_some() {
-            server.keyspace.enter(seat);
+            if !server.keyspace.enter_unless(seat, || server.scripts.busy.is_busy()) {
+                return self.leaving.sessions.push(connection);
+            }
             connection.session.unwatch(&mut server.keyspace.hold_none(seat));
             server.keyspace.leave(seat);
         }
-        connection.session.hear_no_more(server);
-        server.clients.remove(connection.client().id);
     }
 
     fn read_inbox(&mut self) {

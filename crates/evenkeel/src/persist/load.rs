@@ -23,6 +23,7 @@ use super::LOADING;
 use crate::clock;
 use crate::config::{Policy, Settings};
 use crate::replication::link::Position;
+use crate::scripting::machine;
 use crate::serial;
 use crate::server::Server;
 
@@ -139,7 +140,7 @@ pub(crate) fn from_primary(
     let now = clock::unix_ms();
     seats.iter_mut().for_each(|seat| seat.now_ms = now);
     server.persist.loading.begin(len.unwrap_or(0));
-    let how = How { target, skips_functions: true, ..How::default() };
+    let how = How { target, replaces_functions: true, ..How::default() };
     let (loaded, mut reader) = rdb(server, &mut seats, input, len, how)?;
     reader.expect_no_more()?;
     Ok(loaded)
@@ -159,13 +160,13 @@ pub(super) struct How {
     /// Keys that have expired by then are left out.
     pub(super) expired_by: Option<Millis>,
     pub(super) target: Target,
-    /// Libraries of functions are left out, with a line in the log, rather than a reason not to load.
-    pub(super) skips_functions: bool,
+    /// Libraries of functions take the places of those of their names, rather than being a reason not to load.
+    pub(super) replaces_functions: bool,
 }
 
 impl Default for How {
     fn default() -> How {
-        How { expired_by: None, target: Target::Visible, skips_functions: false }
+        How { expired_by: None, target: Target::Visible, replaces_functions: false }
     }
 }
 
@@ -292,15 +293,12 @@ impl Work<'_> {
                         "at byte {at}: data of the module '{module}', which is not there: they would be lost"
                     )));
                 }
-                Some(Part::Function(_)) if self.how.skips_functions => {
-                    self.server.log.warning(
-                        "The master has a library of functions, which this server cannot run yet: it is left out.",
-                    );
-                }
-                Some(Part::Function(_)) => {
-                    return Err(Ended::Failed(format!(
-                        "at byte {at}: a library of functions, which this server cannot run yet: it would be lost"
-                    )));
+                Some(Part::Function(code)) => {
+                    self.add_library(&code, self.how.replaces_functions).map_err(|reason| {
+                        Ended::Failed(format!(
+                            "at byte {at}: a library of functions that cannot be loaded: {reason}"
+                        ))
+                    })?
                 }
                 Some(Part::End(Checksum::Absent)) => {
                     self.server.log.notice("RDB file was saved with checksum disabled: no check performed.");
@@ -314,6 +312,17 @@ impl Work<'_> {
                 ) => {}
             }
         }
+    }
+
+    /// Adds a library of functions, in the place of one of its name if it may.
+    fn add_library(&self, code: &[u8], replace: bool) -> Result<(), String> {
+        let text = |error: crate::error::Error| String::from_utf8_lossy(&error.line()).into_owned();
+        let made = machine::with(self.server, |machine| machine.library(code));
+        let library = made.and_then(|made| made).map_err(text)?;
+        let mut libraries = (*self.server.scripts.libraries()).clone();
+        libraries.add(Arc::new(library), replace).map_err(text)?;
+        self.server.scripts.set_libraries(libraries);
+        Ok(())
     }
 
     fn store_large<R: Read>(&self, reader: &mut FileReader<R>, seat: &mut Seat) -> Result<(), Ended> {

@@ -39,6 +39,9 @@ pub(crate) trait Form {
     /// Which point of a replication stream it is at; comes before all else.
     fn position(&mut self, position: &Position) -> io::Result<()>;
 
+    /// The code of a library of functions; these come before all keys.
+    fn library(&mut self, code: &[u8]) -> io::Result<()>;
+
     /// Comes before all keys.
     fn begin(&mut self, sizes: Sizes);
 

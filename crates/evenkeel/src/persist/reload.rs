@@ -5,6 +5,7 @@ use std::sync::Arc;
 use super::load::{self, Ended};
 use super::{Job, replay, rewrite, snapshot};
 use crate::clock;
+use crate::scripting::functions::Libraries;
 use crate::server::Server;
 
 /// Saves everything, empties the databases, and loads it again. All commands wait meanwhile.
@@ -80,6 +81,7 @@ fn flush_all(server: &Server) {
     let (mut seat, keyspace) = (server.persist.seat.lock(), &server.keyspace);
     keyspace.enter(&mut seat);
     let mut held = keyspace.hold_all(&mut seat);
+    server.scripts.set_libraries(Libraries::default());
     let flushed: Vec<_> = (0..keyspace.databases()).filter_map(|db| held.flush(db)).collect();
     drop(held);
     keyspace.leave(&mut seat);

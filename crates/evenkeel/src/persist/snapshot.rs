@@ -181,14 +181,19 @@ pub(crate) fn take<F: Form>(
     seat.now_ms = clock::unix_ms();
     // Replicas are given up by who feeds them.
     let waiting_max = disk.map_or(usize::MAX, |_| settings.snapshot_buffer_limit as usize);
-    let (mut walk, sizes, position) = begin_walk(server, waiting_max, &mut seat, at_start);
+    let mut libraries = Arc::default();
+    let (mut walk, sizes, position) = begin_walk(server, waiting_max, &mut seat, |held| {
+        libraries = server.scripts.libraries();
+        at_start(held)
+    });
     let told = position.map_or(Ok(()), |position| form.position(&position));
     progress.begin(sizes.iter().flatten().map(|(keys, _)| keys).sum());
     let now_ms = seat.now_ms;
+    let written = libraries.iter().try_for_each(|library| form.library(&library.code));
     let recorder = || Recorder::new(form, settings.clone(), progress, now_ms, sizes);
     let mut recorder = Paced::new(memory::aside(recorder), Pace::new(settings), keyspace, progress);
     // It goes to its end even if nobody wants it any more: the epoch of all entries must be the same again.
-    let (mut cause, mut synced) = (told.err(), 0);
+    let (mut cause, mut synced) = (told.and(written).err(), 0);
     while !walk.is_done() {
         if cause.is_some() {
             walk.step(keyspace, &mut seat, &mut Nowhere);

@@ -39,9 +39,14 @@ impl Live {
         });
         let long = (workers..2 * workers).map(|index| {
             let server = server.clone();
-            std::thread::spawn(move || crate::long::run(&server, index))
+            std::thread::spawn(move || crate::long::run(&server, &server.long, index))
         });
-        Live { threads: serving.chain(long).collect(), server, folder }
+        let of_scripts = server.clone();
+        let scripts = std::thread::spawn(move || {
+            crate::long::run(&of_scripts, &of_scripts.slow_scripts, 2 * workers);
+        });
+        let threads = serving.chain(long).chain(std::iter::once(scripts)).collect();
+        Live { threads, server, folder }
     }
 
     pub(crate) fn connect(&self) -> Client {

@@ -7,7 +7,7 @@ pub(super) const SLOT_IMPORT: u8 = 243;
 /// Redis 7.4 and later, in cluster mode: a slot, its keys, those of them that expire.
 pub(super) const SLOT_INFO: u8 = 244;
 /// The code of a library.
-pub(super) const FUNCTION_2: u8 = 245;
+pub(crate) const FUNCTION_2: u8 = 245;
 pub(super) const MODULE_AUX: u8 = 247;
 /// Seconds since the key was last used.
 pub(super) const IDLE: u8 = 248;

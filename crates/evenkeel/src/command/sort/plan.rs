@@ -107,9 +107,9 @@ impl Plan {
         Ok(plan)
     }
 
-    /// What is stored of a set has an order, whatever was asked for: the same members make the same list.
-    pub(super) fn suit(&mut self, source: &Source) {
-        if !self.sorts && self.stores && source.is_unordered() {
+    /// What is stored of a set, or given to a script, has an order, whatever was asked for: the same members make the same list.
+    pub(super) fn suit(&mut self, source: &Source, for_script: bool) {
+        if !self.sorts && (self.stores || for_script) && source.is_unordered() {
             (self.sorts, self.alpha) = (true, true);
         }
     }

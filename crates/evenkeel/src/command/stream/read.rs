@@ -14,7 +14,7 @@ use super::super::args::OwnedArgs;
 use super::super::{Args, Call};
 use super::id;
 use super::range::reply_entry;
-use crate::blocking::{Timeout, Wait};
+use crate::blocking::{Mode, Timeout, Wait};
 use crate::error::{Done, Error};
 use crate::reply::Reply;
 
@@ -59,6 +59,11 @@ impl ReadOptions {
         while options.streams == 0 && at < args.len() {
             let more = args.len() - at - 1;
             at += match args.word(at).as_bytes() {
+                b"BLOCK" if more > 0 && call.mode == Mode::Script => {
+                    let name = call.name().to_ascii_lowercase();
+                    let text = format!("ERR {name} command is not allowed with BLOCK option from scripts");
+                    return Err(Error::text(text));
+                }
                 b"BLOCK" if more > 0 => {
                     options.timeout = Some(call.timeout_ms(at + 1)?);
                     2

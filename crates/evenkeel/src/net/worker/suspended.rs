@@ -11,6 +11,21 @@ use crate::observe::stats::Stage;
 use crate::reply::{LARGE, Reply};
 use crate::waiting::{On, Resumed, Waiting, has_hung_up};
 
+/// What is still in slots although its connection needs it no more: a script keeps the gate closed for long, and the
+/// worker has clients to tell so.
+#[derive(Default)]
+pub(super) struct Leaving {
+    waits: Vec<Box<Waiting>>,
+    /// With watches.
+    pub(super) sessions: Vec<Box<Connection>>,
+}
+
+impl Leaving {
+    fn is_empty(&self) -> bool {
+        self.waits.is_empty() && self.sessions.is_empty()
+    }
+}
+
 impl Worker {
     /// The connection's command waits. What comes meanwhile stays in the kernel.
     pub(super) fn suspend(&mut self, token: u64, mut connection: Box<Connection>) {
@@ -46,7 +61,7 @@ impl Worker {
 
     /// Ends the waits that have lasted long enough.
     pub(super) fn end_waits(&mut self) {
-        if self.deadlines.is_empty() {
+        if self.deadlines.is_empty() || self.server.scripts.busy.is_busy() {
             return;
         }
         let now = Instant::now();
@@ -78,12 +93,14 @@ impl Worker {
             self.put_back(token, connection);
             return self.discard(reply);
         };
-        self.leave_queues(token, &waiting);
-        if self.server.keyspace.journal.is_on() && !waiting.is_for_safety() {
+        let is_for_safety = waiting.is_for_safety();
+        let mute = waiting.mute;
+        self.leave_queues(token, waiting);
+        if self.server.keyspace.journal.is_on() && !is_for_safety {
             // Somebody else has written for it: how far the log had come then is not known, but by now it is in there.
             connection.session.log.logged = self.server.keyspace.journal.last();
         }
-        if waiting.mute {
+        if mute {
             self.discard(reply);
         } else {
             let own = std::mem::replace(&mut self.reply, reply);
@@ -107,11 +124,11 @@ impl Worker {
     pub(super) fn abandon_wait(&mut self, connection: &mut Connection) {
         if let Some(waiting) = connection.session.waiting.take() {
             waiting.abandon();
-            self.leave_queues(connection.client().token.load(Relaxed), &waiting);
+            self.leave_queues(connection.client().token.load(Relaxed), waiting);
         }
     }
 
-    fn leave_queues(&mut self, token: u64, waiting: &Waiting) {
+    fn leave_queues(&mut self, token: u64, waiting: Box<Waiting>) {
         if let Some(deadline) = waiting.deadline {
             self.deadlines.remove(&(deadline, token));
         }
@@ -119,8 +136,27 @@ impl Worker {
             return;
         }
         let (server, seat) = (&self.server, &mut self.executor.seat);
-        server.keyspace.enter(seat);
+        if !server.keyspace.enter_unless(seat, || server.scripts.busy.is_busy()) {
+            return self.leaving.waits.push(waiting);
+        }
         waiting.leave(&mut server.keyspace.hold_none(seat));
+        server.keyspace.leave(seat);
+    }
+
+    /// Does what could not be done while a script kept the gate closed.
+    pub(super) fn leave_later(&mut self) {
+        if self.leaving.is_empty() || self.server.scripts.busy.is_busy() {
+            return;
+        }
+        let Leaving { waits, sessions } = std::mem::take(&mut self.leaving);
+        let (server, seat) = (&self.server, &mut self.executor.seat);
+        server.keyspace.enter(seat);
+        let mut held = server.keyspace.hold_none(seat);
+        waits.iter().for_each(|waiting| waiting.leave(&mut held));
+        for mut connection in sessions {
+            connection.session.unwatch(&mut held);
+        }
+        drop(held);
         server.keyspace.leave(seat);
     }
 }

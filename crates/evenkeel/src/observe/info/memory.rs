@@ -29,18 +29,21 @@ pub(super) fn memory(facts: &Facts<'_>, text: &mut Text) {
     text.field("allocator_active", resident);
     text.field("allocator_resident", resident);
     text.bytes("total_system_memory", process::machine_bytes());
-    text.zeros(&["used_memory_lua", "used_memory_vm_eval"]);
-    text.field("used_memory_lua_human", human(0));
-    text.zeros(&[
-        "used_memory_scripts_eval",
-        "number_of_cached_scripts",
-        "number_of_functions",
-        "number_of_libraries",
-        "used_memory_vm_functions",
-    ]);
-    text.bytes("used_memory_vm_total", 0);
-    text.zeros(&["used_memory_functions"]);
-    text.bytes("used_memory_scripts", 0);
+    // Scripts and functions are run by the same Lua states.
+    let (lua, (scripts, script_bytes)) = (server.scripts.lua_bytes(), server.scripts.figures());
+    let libraries = server.scripts.libraries();
+    let code_bytes: usize = libraries.iter().map(|library| library.code.len()).sum();
+    text.field("used_memory_lua", lua);
+    text.field("used_memory_vm_eval", lua);
+    text.field("used_memory_lua_human", human(lua));
+    text.field("used_memory_scripts_eval", script_bytes);
+    text.field("number_of_cached_scripts", scripts);
+    text.field("number_of_functions", libraries.functions());
+    text.field("number_of_libraries", libraries.len());
+    text.zeros(&["used_memory_vm_functions"]);
+    text.bytes("used_memory_vm_total", lua);
+    text.field("used_memory_functions", code_bytes);
+    text.bytes("used_memory_scripts", (script_bytes + code_bytes) as u64);
     text.bytes("maxmemory", settings.maxmemory);
     text.field("maxmemory_policy", settings.maxmemory_policy.name());
     text.field("allocator_frag_ratio", format_args!("{:.2}", ratio(resident, used)));

@@ -212,6 +212,11 @@ impl<W: io::Write> Form for Commands<W> {
         Ok(())
     }
 
+    fn library(&mut self, code: &[u8]) -> io::Result<()> {
+        self.command(&[b"FUNCTION", b"LOAD", code]);
+        self.error.take().map_or(Ok(()), Err)
+    }
+
     fn begin(&mut self, _: Sizes) {}
 
     fn key(&mut self, db: u32, key: &[u8], about: &About, value: Taken<'_>) {

@@ -87,6 +87,10 @@ impl<W: io::Write> Form for Records<W> {
         self.encoder.out().file.replication(&Replication { database, id, offset: *offset })
     }
 
+    fn library(&mut self, code: &[u8]) -> io::Result<()> {
+        self.encoder.out().file.function(code)
+    }
+
     fn begin(&mut self, sizes: Sizes) {
         self.sizes = sizes;
     }

@@ -1,0 +1,199 @@
+//! Scripts: EVAL and its like, SCRIPT.
+//!
+//! docs/scripting.md has which locks a script holds and how it is run; `scripting` does it.
+
+use super::{
+    Args, Call, Command, Flags, Group, Handler, Keys, Reach, at_least, container, docs, exactly, session,
+};
+use crate::blocking::Mode;
+use crate::error::{Done, Error};
+use crate::scripting::Sha;
+use crate::scripting::machine::{self, Machine, Target};
+use crate::server::Server;
+
+const GROUP: Group = Group::Scripting;
+
+/// A command that runs a script or a function.
+pub(super) const fn runs(
+    name: &'static str,
+    needs_all: fn(&Args<'_>, &Server) -> bool,
+    handler: Handler,
+) -> Command {
+    let flags = Flags::NOSCRIPT.with(Flags::STALE).with(Flags::MAY_WRITE);
+    let keys = Keys::Counted { at: 2, step: 1 };
+    Command { flags, keys, reach: Reach::Script(needs_all), ..session(name, at_least(3), GROUP, handler) }
+}
+
+/// The same for one that only reads.
+pub(super) const fn reads(
+    name: &'static str,
+    needs_all: fn(&Args<'_>, &Server) -> bool,
+    handler: Handler,
+) -> Command {
+    let command = runs(name, needs_all, handler);
+    command.without(Flags::MAY_WRITE).flag(Flags::READONLY)
+}
+
+#[rustfmt::skip]
+pub(crate) const COMMANDS: &[Command] = &[
+    runs ("EVAL",       text_needs_all, eval      ),
+    runs ("EVALSHA",    name_needs_all, eval_sha   ),
+    reads("EVALSHA_RO", name_needs_all, eval_sha_ro),
+    reads("EVAL_RO",    text_needs_all, eval_ro    ),
+    container("SCRIPT", GROUP, &[
+        session("SCRIPT|DEBUG",  exactly(3),  GROUP, debug ).without(LOADS),
+        session("SCRIPT|EXISTS", at_least(3), GROUP, exists).without(LOADS),
+        session("SCRIPT|FLUSH",  at_least(2), GROUP, flush ).without(LOADS),
+        session("SCRIPT|HELP",   exactly(2),  GROUP, help  ),
+        session("SCRIPT|KILL",   exactly(2),  GROUP, kill  ).without(LOADS).flag(Flags::ALLOW_BUSY),
+        session("SCRIPT|LOAD",   exactly(3),  GROUP, load  ).without(LOADS).flag(Flags::STALE),
+        session("SCRIPT|SHOW",   exactly(3),  GROUP, show  ).without(LOADS),
+    ]),
+];
+const LOADS: Flags = Flags::LOADING.with(Flags::STALE);
+
+fn text_needs_all(args: &Args<'_>, server: &Server) -> bool {
+    machine::with(server, |machine| machine.text_reaches_outside(args.at(1))).unwrap_or(false)
+}
+
+fn name_needs_all(args: &Args<'_>, server: &Server) -> bool {
+    machine::with(server, |machine| machine.name_reaches_outside(args.at(1))).unwrap_or(false)
+}
+
+/// How many keys there are, for a call that names them; the error is the one for what is no number.
+pub(super) fn keys_count(args: &Args<'_>, no_number: Error) -> Result<usize, Error> {
+    let count = args.int(2).map_err(|_| no_number)?;
+    if count > args.len() as i64 - 3 {
+        return Err(Error::text("ERR Number of keys can't be greater than number of args"));
+    }
+    usize::try_from(count).map_err(|_| Error::text("ERR Number of keys can't be negative"))
+}
+
+/// Finds what is to be run, and runs it.
+pub(super) fn run(
+    call: &mut Call<'_, '_>,
+    ro: bool,
+    find: impl FnOnce(&mut Machine, &Server, &[u8]) -> Result<Target, Error>,
+    no_number: Error,
+    finds_first: bool,
+) -> Done {
+    let args = call.args;
+    let server = call.server.clone();
+    machine::with(&server, |machine| {
+        let (target, keys) = if finds_first {
+            let target = find(machine, &server, args.at(1))?;
+            (target, keys_count(&args, no_number)?)
+        } else {
+            let keys = keys_count(&args, no_number)?;
+            (find(machine, &server, args.at(1))?, keys)
+        };
+        let may_go = call.mode == Mode::Direct && !call.session.replays;
+        if may_go && target.habits().is_slow() && server.slow_scripts.has_room() {
+            return call.go_to_slow_scripts();
+        }
+        machine.run(call, &target, keys, ro)
+    })?
+}
+
+fn eval_text(call: &mut Call<'_, '_>, ro: bool) -> Done {
+    run(call, ro, |machine, server, body| machine.script(server, body, true), Error::NotInteger, false)
+}
+
+fn eval_name(call: &mut Call<'_, '_>, ro: bool) -> Done {
+    if call.args.at(1).len() != size_of::<Sha>() {
+        return Err(machine::no_script());
+    }
+    run(call, ro, |machine, server, sha| machine.script_named(server, sha), Error::NotInteger, false)
+}
+
+/// EVAL script numkeys [key [key ...]] [arg [arg ...]]
+fn eval(call: &mut Call<'_, '_>) -> Done {
+    eval_text(call, false)
+}
+
+/// EVAL_RO script numkeys [key [key ...]] [arg [arg ...]]
+fn eval_ro(call: &mut Call<'_, '_>) -> Done {
+    eval_text(call, true)
+}
+
+/// EVALSHA sha1 numkeys [key [key ...]] [arg [arg ...]]
+fn eval_sha(call: &mut Call<'_, '_>) -> Done {
+    eval_name(call, false)
+}
+
+/// EVALSHA_RO sha1 numkeys [key [key ...]] [arg [arg ...]]
+fn eval_sha_ro(call: &mut Call<'_, '_>) -> Done {
+    eval_name(call, true)
+}
+
+/// SCRIPT LOAD script
+fn load(call: &mut Call<'_, '_>) -> Done {
+    let (args, server) = (call.args, call.server);
+    let target = machine::with(server, |machine| machine.script(server, args.at(2), false))??;
+    if let Target::Script(script) = target {
+        call.reply.bulk(&script.sha);
+    }
+    Ok(())
+}
+
+/// SCRIPT EXISTS sha1 [sha1 ...]
+fn exists(call: &mut Call<'_, '_>) -> Done {
+    call.reply.array(call.args.len() - 2);
+    for name in call.args.from(2) {
+        let sha = Sha::try_from(name.to_ascii_lowercase()).ok();
+        let found = sha.is_some_and(|sha| call.server.scripts.find(&sha).is_some());
+        call.reply.int(i64::from(found));
+    }
+    Ok(())
+}
+
+/// SCRIPT SHOW sha1
+fn show(call: &mut Call<'_, '_>) -> Done {
+    let sha = Sha::try_from(call.args.at(2).to_ascii_lowercase()).ok();
+    let script = sha.and_then(|sha| call.server.scripts.find(&sha));
+    let script = script.ok_or_else(machine::no_script)?;
+    call.reply.bulk(&script.body);
+    Ok(())
+}
+
+/// SCRIPT FLUSH [ASYNC | SYNC]
+///
+/// Nothing takes long here: the texts are few, and each thread forgets what it has compiled when it runs its next script.
+fn flush(call: &mut Call<'_, '_>) -> Done {
+    flush_mode(&call.args).ok_or(Error::text("ERR SCRIPT FLUSH only support SYNC|ASYNC option"))?;
+    call.server.scripts.flush();
+    call.reply.ok();
+    Ok(())
+}
+
+/// Whether the arguments behind the subcommand are nothing, or one of the two modes.
+pub(super) fn flush_mode(args: &Args<'_>) -> Option<()> {
+    (args.len() == 2 || args.len() == 3 && (args.is(2, "SYNC") || args.is(2, "ASYNC"))).then_some(())
+}
+
+/// SCRIPT KILL
+fn kill(call: &mut Call<'_, '_>) -> Done {
+    call.server.scripts.busy.kill(false)?;
+    call.reply.ok();
+    Ok(())
+}
+
+/// SCRIPT DEBUG <YES | SYNC | NO>
+fn debug(call: &mut Call<'_, '_>) -> Done {
+    match call.args.word(2).as_bytes() {
+        b"NO" => {
+            call.reply.ok();
+            Ok(())
+        }
+        b"YES" | b"SYNC" => {
+            Err(Error::text("ERR SCRIPT DEBUG is not supported: there is no debugger in this server"))
+        }
+        _ => Err(Error::text("ERR Use SCRIPT DEBUG YES/SYNC/NO")),
+    }
+}
+
+/// SCRIPT HELP
+fn help(call: &mut Call<'_, '_>) -> Done {
+    docs::reply_help(call, "SCRIPT");
+    Ok(())
+}

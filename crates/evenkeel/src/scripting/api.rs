@@ -1,0 +1,437 @@
+//! `redis.*`, and the rest of what scripts see that is written in Rust.
+
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
+
+use mlua::{Function as LuaFunction, Lua, MultiValue, Table, Value};
+
+use super::functions::Function;
+use super::raw::{self, Raise, closure, native};
+use super::run::with_current;
+use super::shebang::{self, ScriptFlags};
+use super::{Habits, sha_of};
+use crate::command::connection::REDIS_VERSION;
+use crate::log::Level;
+
+/// How long the code of a library may take to register its functions.
+const LOAD_MAX: Duration = Duration::from_millis(500);
+
+/// `native` of sandbox.lua.
+pub(super) fn natives(lua: &Lua) -> mlua::Result<Table> {
+    let table = lua.create_table()?;
+    let behind = lua.create_table()?;
+    table.raw_set("guarded", guarded(lua, &behind)?)?;
+    table.raw_set("behind", behind)?;
+    table.raw_set("refuse_write", closure(lua, raw::refuse_write, ())?)?;
+    table.raw_set("missing_global", closure(lua, raw::missing_global, ())?)?;
+    table.raw_set("pcall", closure(lua, raw::pcall, ())?)?;
+    table.raw_set("random", native(lua, random)?)?;
+    table.raw_set("randomseed", native(lua, random_seed)?)?;
+    table.raw_set("registration", registration(lua)?)?;
+    Ok(table)
+}
+
+/// Functions of Lua's own that would pass a metatable by.
+fn guarded(lua: &Lua, behind: &Table) -> mlua::Result<Table> {
+    let globals = lua.globals();
+    let wrap = |library: Option<&str>, names: &[&str], by| -> mlua::Result<Vec<(String, LuaFunction)>> {
+        let from: Table = library.map_or(Ok(globals.clone()), |library| globals.raw_get(library))?;
+        let one = |name: &&str| {
+            let original: LuaFunction = from.raw_get(*name)?;
+            Ok(((*name).to_owned(), closure(lua, by, (behind.clone(), original))?))
+        };
+        names.iter().map(one).collect()
+    };
+    let mut base = wrap(None, &["rawset", "setmetatable"], raw::unless_protected)?;
+    base.extend(wrap(None, &["rawget", "next"], raw::behind_protection)?);
+    let next: LuaFunction = globals.raw_get("next")?;
+    let seeing = base.last().expect("the last of them is next").1.clone();
+    base.push(("pairs".into(), closure(lua, raw::pairs, (behind.clone(), next, seeing))?));
+    let mut table = wrap(Some("table"), &["insert", "remove", "sort", "setn"], raw::unless_protected)?;
+    table.extend(wrap(Some("table"), &["foreach"], raw::behind_protection)?);
+    let string = wrap(Some("string"), &["find", "match", "gmatch", "gsub"], raw::with_pattern)?;
+    let all = [("base", base), ("table", table), ("string", string)];
+    let guarded = lua.create_table()?;
+    for (name, functions) in all {
+        guarded.raw_set(name, lua.create_table_from(functions)?)?;
+    }
+    Ok(guarded)
+}
+
+/// The libraries `redis` and `server`.
+pub(super) fn api(lua: &Lua, is_redis: bool) -> mlua::Result<Table> {
+    let table = lua.create_table()?;
+    table.raw_set("call", closure(lua, raw::call, true)?)?;
+    table.raw_set("pcall", closure(lua, raw::call, false)?)?;
+    table.raw_set("error_reply", native(lua, error_reply)?)?;
+    table.raw_set("status_reply", native(lua, status_reply)?)?;
+    table.raw_set("setresp", native(lua, set_resp)?)?;
+    table.raw_set("sha1hex", native(lua, sha1_hex)?)?;
+    table.raw_set("set_repl", native(lua, set_repl)?)?;
+    table.raw_set("acl_check_cmd", native(lua, acl_check_cmd)?)?;
+    let replies = |value: Value| native(lua, move |_, _| Ok(MultiValue::from_vec(vec![value.clone()])));
+    table.raw_set("replicate_commands", replies(Value::Boolean(true))?)?;
+    table.raw_set("breakpoint", replies(Value::Boolean(false))?)?;
+    table.raw_set("debug", native(lua, |_, _| Ok(MultiValue::new()))?)?;
+    for (name, flags) in [("NONE", 0), ("AOF", 1), ("SLAVE", 2), ("REPLICA", 2), ("ALL", 3)] {
+        table.raw_set(format!("REPL_{name}"), flags)?;
+    }
+    add_log(lua, &table)?;
+    if !is_redis {
+        table.raw_set("SERVER_NAME", "evenkeel")?;
+    }
+    Ok(table)
+}
+
+/// What `redis` is while a library is loaded.
+fn registration(lua: &Lua) -> mlua::Result<Table> {
+    let table = lua.create_table()?;
+    table.raw_set("register_function", native(lua, register)?)?;
+    add_log(lua, &table)?;
+    Ok(table)
+}
+
+fn add_log(lua: &Lua, table: &Table) -> mlua::Result<()> {
+    table.raw_set("log", native(lua, log)?)?;
+    for (level, name) in ["DEBUG", "VERBOSE", "NOTICE", "WARNING"].iter().enumerate() {
+        table.raw_set(format!("LOG_{name}"), level)?;
+    }
+    let mut number = 0;
+    for part in REDIS_VERSION.split('.') {
+        number = number << 8 | part.parse::<u32>().unwrap_or(0);
+    }
+    table.raw_set("REDIS_VERSION", REDIS_VERSION)?;
+    table.raw_set("REDIS_VERSION_NUM", number)
+}
+
+/// An error as Redis' own functions raise it: a table, without the caller's place.
+fn refuse(lua: &Lua, text: &str) -> Raise {
+    match error_table(lua, format!("ERR {text}").as_bytes()) {
+        Ok(table) => Raise::As(Value::Table(table)),
+        Err(error) => error.into(),
+    }
+}
+
+fn error_table(lua: &Lua, line: &[u8]) -> mlua::Result<Table> {
+    let table = lua.create_table_with_capacity(0, 1)?;
+    table.raw_set("err", lua.create_string(line)?)?;
+    Ok(table)
+}
+
+type Returned = Result<MultiValue, Raise>;
+
+fn one(value: Value) -> Returned {
+    Ok(MultiValue::from_vec(vec![value]))
+}
+
+/// The only argument, if it is a string.
+fn only_text(args: &MultiValue) -> Option<Vec<u8>> {
+    match (args.len(), args.front()) {
+        (1, Some(Value::String(text))) => Some(text.as_bytes().to_vec()),
+        _ => None,
+    }
+}
+
+fn error_reply(lua: &Lua, args: MultiValue) -> Returned {
+    let line = match only_text(&args) {
+        None => b"ERR wrong number or type of arguments".to_vec(),
+        Some(text) => {
+            let text = text.strip_prefix(b"-").unwrap_or(&text);
+            let is_end = |byte: &u8| matches!(byte, b'\r' | b'\n');
+            let start = text.iter().position(|byte| !is_end(byte)).unwrap_or(text.len());
+            let end = text.iter().rposition(|byte| !is_end(byte)).map_or(start, |last| last + 1);
+            let text = &text[start..end];
+            if text.contains(&b' ') { text.to_vec() } else { [b"ERR ", text].concat() }
+        }
+    };
+    one(Value::Table(error_table(lua, &line)?))
+}
+
+fn status_reply(lua: &Lua, args: MultiValue) -> Returned {
+    let table = match only_text(&args) {
+        None => error_table(lua, b"ERR wrong number or type of arguments")?,
+        Some(text) => {
+            let table = lua.create_table_with_capacity(0, 1)?;
+            table.raw_set("ok", lua.create_string(text)?)?;
+            table
+        }
+    };
+    one(Value::Table(table))
+}
+
+fn set_resp(lua: &Lua, args: MultiValue) -> Returned {
+    if args.len() != 1 {
+        return Err(refuse(lua, "redis.setresp() requires one argument."));
+    }
+    let version = number(lua, args.front()).unwrap_or(0.0);
+    if version != 2.0 && version != 3.0 {
+        return Err(refuse(lua, "RESP version must be 2 or 3."));
+    }
+    with_current(|run| run.resp3 = version == 3.0);
+    Ok(MultiValue::new())
+}
+
+fn number(lua: &Lua, value: Option<&Value>) -> Option<f64> {
+    lua.coerce_number(value?.clone()).ok()?
+}
+
+fn text(lua: &Lua, value: Option<&Value>) -> Option<Vec<u8>> {
+    Some(lua.coerce_string(value?.clone()).ok()??.as_bytes().to_vec())
+}
+
+fn sha1_hex(lua: &Lua, args: MultiValue) -> Returned {
+    if args.len() != 1 {
+        return Err(refuse(lua, "wrong number of arguments"));
+    }
+    let digest = sha_of(&text(lua, args.front()).unwrap_or_default());
+    one(Value::String(lua.create_string(digest)?))
+}
+
+/// All that a script does is logged: who asks for less has what it asked for checked, and no more.
+fn set_repl(lua: &Lua, args: MultiValue) -> Returned {
+    if args.len() != 1 {
+        return Err(refuse(lua, "redis.set_repl() requires two arguments."));
+    }
+    let flags = number(lua, args.front()).map_or(0, raw::truncated);
+    if flags & !3 != 0 {
+        const TEXT: &str = "Invalid replication flags. Use REPL_AOF, REPL_REPLICA, REPL_ALL or REPL_NONE.";
+        return Err(refuse(lua, TEXT));
+    }
+    Ok(MultiValue::new())
+}
+
+/// There are no users yet who may do less than others.
+fn acl_check_cmd(lua: &Lua, args: MultiValue) -> Returned {
+    let is_text = |value: &Value| matches!(value, Value::String(_) | Value::Number(_) | Value::Integer(_));
+    let Some(name) = args.front() else {
+        return Err(refuse(lua, "Please specify at least one argument for this redis lib call"));
+    };
+    if !args.iter().all(is_text) {
+        return Err(refuse(lua, "Lua redis lib command arguments must be strings or integers"));
+    }
+    let name = text(lua, Some(name)).unwrap_or_default();
+    let is_known = with_current(|run| run.call.server.table.find(&name).is_some());
+    if is_known != Some(true) {
+        return Err(refuse(lua, "Invalid command passed to redis.acl_check_cmd()"));
+    }
+    one(Value::Boolean(true))
+}
+
+fn log(lua: &Lua, args: MultiValue) -> Returned {
+    if args.len() < 2 {
+        return Err(refuse(lua, "redis.log() requires two arguments or more."));
+    }
+    let Some(level) = number(lua, args.front()) else {
+        return Err(refuse(lua, "First argument must be a number (log level)."));
+    };
+    let level = match raw::truncated(level) {
+        0 => Level::Debug,
+        1 => Level::Verbose,
+        2 => Level::Notice,
+        3 => Level::Warning,
+        _ => return Err(refuse(lua, "Invalid debug level.")),
+    };
+    let words: Vec<Vec<u8>> = args.iter().skip(1).filter_map(|word| text(lua, Some(word))).collect();
+    let line = String::from_utf8_lossy(&words.join(&b" "[..])).into_owned();
+    with_current(|run| run.log(level, line));
+    Ok(MultiValue::new())
+}
+
+// Random numbers: the generator of Redis, so that a seed gives the same ones.
+
+const RANDOM_MAX: f64 = i32::MAX as f64;
+
+thread_local! {
+    static RANDOM: Cell<u64> = const { Cell::new(0x330e) };
+}
+
+fn next_random() -> f64 {
+    const MULTIPLIER: u64 = 0x5_deec_e66d;
+    let next = (RANDOM.get().wrapping_mul(MULTIPLIER) + 0xb) & 0xffff_ffff_ffff;
+    RANDOM.set(next);
+    ((next >> 17) % i32::MAX as u64) as f64 / RANDOM_MAX
+}
+
+fn argument(lua: &Lua, args: &MultiValue, index: usize, name: &str) -> Result<f64, Raise> {
+    let value = args.get(index);
+    number(lua, value).ok_or_else(|| {
+        let got = value.map_or("no value", Value::type_name);
+        Raise::here(format!("bad argument #{} to '{name}' (number expected, got {got})", index + 1))
+    })
+}
+
+fn random(lua: &Lua, args: MultiValue) -> Returned {
+    let random = next_random();
+    let int = |index| argument(lua, &args, index, "random").map(|number| number as i64 as f64);
+    let empty = |index| Raise::here(format!("bad argument #{index} to 'random' (interval is empty)"));
+    let value = match args.len() {
+        0 => random,
+        1 => {
+            let upper = int(0)?;
+            if upper < 1.0 {
+                return Err(empty(1));
+            }
+            (random * upper).floor() + 1.0
+        }
+        2 => {
+            let (lower, upper) = (int(0)?, int(1)?);
+            if lower > upper {
+                return Err(empty(2));
+            }
+            (random * (upper - lower + 1.0)).floor() + lower
+        }
+        _ => return Err(Raise::here("wrong number of arguments")),
+    };
+    one(Value::Number(value))
+}
+
+fn random_seed(lua: &Lua, args: MultiValue) -> Returned {
+    let seed = argument(lua, &args, 0, "randomseed")? as i64 as u32;
+    RANDOM.set(u64::from(seed) << 16 | 0x330e);
+    Ok(MultiValue::new())
+}
+
+// Registering functions.
+
+/// What the code of a library has registered.
+pub(super) struct Registered {
+    pub(super) functions: Vec<Function>,
+    pub(super) callbacks: HashMap<Vec<u8>, LuaFunction>,
+    until: Instant,
+    /// It has taken too long.
+    pub(super) is_late: bool,
+}
+
+thread_local! {
+    static REGISTERED: RefCell<Option<Registered>> = const { RefCell::new(None) };
+}
+
+pub(super) fn begin_load() {
+    let until = Instant::now() + LOAD_MAX;
+    REGISTERED.set(Some(Registered {
+        functions: Vec::new(),
+        callbacks: HashMap::new(),
+        until,
+        is_late: false,
+    }));
+}
+
+pub(super) fn end_load() -> Registered {
+    REGISTERED.take().expect("it was begun")
+}
+
+/// `false`: a library is being loaded, and takes too long.
+pub(super) fn load_in_time() -> bool {
+    REGISTERED.with_borrow_mut(|registered| match registered {
+        Some(registered) => {
+            registered.is_late |= Instant::now() > registered.until;
+            !registered.is_late
+        }
+        None => true,
+    })
+}
+
+#[derive(Default)]
+struct Registration {
+    name: Option<Vec<u8>>,
+    description: Option<Vec<u8>>,
+    callback: Option<LuaFunction>,
+    flags: ScriptFlags,
+}
+
+/// redis.register_function(name, callback), or with a table of named arguments.
+fn register(lua: &Lua, args: MultiValue) -> Returned {
+    let refuse = |text: &str| refuse(lua, text);
+    let registration = match args.len() {
+        1 => match args.front() {
+            Some(Value::Table(named)) => by_name(named).map_err(refuse)?,
+            _ => {
+                return Err(refuse(
+                    "calling redis.register_function with a single argument is only applicable to Lua table \
+                     (representing named arguments).",
+                ));
+            }
+        },
+        2 => {
+            let name = text(lua, args.front());
+            let name =
+                name.ok_or_else(|| refuse("first argument to redis.register_function must be a string"))?;
+            let Some(Value::Function(callback)) = args.get(1) else {
+                return Err(refuse("second argument to redis.register_function must be a function"));
+            };
+            Registration { name: Some(name), callback: Some(callback.clone()), ..Registration::default() }
+        }
+        _ => return Err(refuse("wrong number of arguments to redis.register_function")),
+    };
+    let Registration { name, description, callback, flags } = registration;
+    let name = name.ok_or_else(|| refuse("redis.register_function must get a function name argument"))?;
+    let callback = callback.ok_or_else(|| refuse("redis.register_function must get a callback argument"))?;
+    if !shebang::is_name(&name) {
+        let line = shebang::bad_name().line().into_owned();
+        return Err(Raise::As(Value::Table(error_table(lua, &line)?)));
+    }
+    let added = REGISTERED.with_borrow_mut(|registered| {
+        let registered = registered.as_mut()?;
+        if registered.callbacks.keys().any(|there| there.eq_ignore_ascii_case(&name)) {
+            return Some(false);
+        }
+        if registered.callbacks.insert(name.clone(), callback).is_some() {
+            return Some(false);
+        }
+        registered.functions.push(Function { name, description, flags, habits: Habits::default() });
+        Some(true)
+    });
+    match added {
+        Some(true) => Ok(MultiValue::new()),
+        Some(false) => Err(refuse("Function already exists in the library")),
+        None => Err(refuse("redis.register_function can only be called on FUNCTION LOAD command")),
+    }
+}
+
+fn by_name(named: &Table) -> Result<Registration, &'static str> {
+    let mut registration = Registration::default();
+    for pair in named.pairs::<Value, Value>() {
+        let (key, value) = pair.map_err(|_| "not enough memory")?;
+        let Value::String(key) = key else {
+            return Err("named argument key given to redis.register_function is not a string");
+        };
+        let key = key.as_bytes().to_vec();
+        match (&key[..], value) {
+            (b"function_name", Value::String(name)) => registration.name = Some(name.as_bytes().to_vec()),
+            (b"function_name", _) => {
+                return Err("function_name argument given to redis.register_function must be a string");
+            }
+            (b"description", Value::String(text)) => {
+                registration.description = Some(text.as_bytes().to_vec());
+            }
+            (b"description", _) => {
+                return Err("description argument given to redis.register_function must be a string");
+            }
+            (b"callback", Value::Function(callback)) => registration.callback = Some(callback),
+            (b"callback", _) => {
+                return Err("callback argument given to redis.register_function must be a function");
+            }
+            (b"flags", Value::Table(names)) => registration.flags = flags(&names)?,
+            (b"flags", _) => {
+                return Err(
+                    "flags argument to redis.register_function must be a table representing function flags",
+                );
+            }
+            _ => return Err("unknown argument given to redis.register_function"),
+        }
+    }
+    Ok(registration)
+}
+
+fn flags(names: &Table) -> Result<ScriptFlags, &'static str> {
+    let mut flags = ScriptFlags::default();
+    for name in names.sequence_values::<Value>() {
+        let flag = match name {
+            Ok(Value::String(name)) => ScriptFlags::named(&name.as_bytes()),
+            _ => None,
+        };
+        flags = flags.with(flag.ok_or("unknown flag given")?);
+    }
+    Ok(flags)
+}

@@ -1,0 +1,116 @@
+//! Libraries of functions: what FUNCTION LOAD has brought, and what files and the log keep.
+//!
+//! The set of libraries is a value that is replaced as a whole, behind the closed gate, so that it changes at one moment of
+//! the log and of a snapshot. Each thread's Lua state compiles a library when it first calls one of its functions.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::*};
+
+use super::Habits;
+use super::shebang::ScriptFlags;
+use crate::error::Error;
+
+/// A library.
+pub(crate) struct Library {
+    /// Tells it from all others that there were, also of the same name.
+    pub(super) number: u64,
+    pub(crate) name: Vec<u8>,
+    pub(crate) code: Vec<u8>,
+    pub(crate) functions: BTreeMap<Vec<u8>, Arc<Function>>,
+}
+
+/// A function as its library has registered it.
+pub(crate) struct Function {
+    pub(crate) name: Vec<u8>,
+    pub(crate) description: Option<Vec<u8>>,
+    pub(crate) flags: ScriptFlags,
+    pub(crate) habits: Habits,
+}
+
+impl Library {
+    pub(super) fn new(name: Vec<u8>, code: Vec<u8>, functions: Vec<Function>) -> Library {
+        static LAST: AtomicU64 = AtomicU64::new(0);
+        let functions = functions.into_iter().map(|function| (function.name.clone(), Arc::new(function)));
+        Library { number: LAST.fetch_add(1, Relaxed) + 1, name, code, functions: functions.collect() }
+    }
+}
+
+/// All libraries, and where each function is found.
+#[derive(Clone, Default)]
+pub(crate) struct Libraries {
+    by_name: BTreeMap<Vec<u8>, Arc<Library>>,
+    /// By their names in lower case: FCALL does not tell apart.
+    functions: HashMap<Vec<u8>, (Arc<Library>, Arc<Function>)>,
+}
+
+impl Libraries {
+    /// The libraries by their names.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Arc<Library>> {
+        self.by_name.values()
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.by_name.len()
+    }
+
+    pub(crate) fn functions(&self) -> usize {
+        self.functions.len()
+    }
+
+    /// The function of this name, and its library.
+    pub(crate) fn function(&self, name: &[u8]) -> Option<&(Arc<Library>, Arc<Function>)> {
+        self.functions.get(&name.to_ascii_lowercase()[..])
+    }
+
+    pub(crate) fn has(&self, name: &[u8]) -> bool {
+        self.by_name.contains_key(name)
+    }
+
+    pub(super) fn has_number(&self, number: u64) -> bool {
+        self.by_name.values().any(|library| library.number == number)
+    }
+
+    /// Adds a library, in the place of one of its name if it may.
+    pub(crate) fn add(&mut self, library: Arc<Library>, replace: bool) -> Result<(), Error> {
+        let before = self.by_name.get(&library.name).cloned();
+        if before.is_some() && !replace {
+            return Err(Error::Bytes([b"ERR Library '", &library.name[..], b"' already exists"].concat()));
+        }
+        for name in library.functions.keys() {
+            let other = self
+                .functions
+                .get(&name.to_ascii_lowercase()[..])
+                .filter(|(owner, _)| owner.name != library.name);
+            if other.is_some() {
+                return Err(Error::Bytes([b"ERR Function ", &name[..], b" already exists"].concat()));
+            }
+        }
+        if let Some(before) = before {
+            self.take_out(&before);
+        }
+        for (name, function) in &library.functions {
+            self.functions.insert(name.to_ascii_lowercase(), (library.clone(), function.clone()));
+        }
+        self.by_name.insert(library.name.clone(), library);
+        Ok(())
+    }
+
+    /// Removes the library of this name; `false`: there is none.
+    pub(crate) fn remove(&mut self, name: &[u8]) -> bool {
+        match self.by_name.get(name).cloned() {
+            Some(library) => {
+                self.take_out(&library);
+                true
+            }
+            None => false,
+        }
+    }
+
+    fn take_out(&mut self, library: &Library) {
+        self.by_name.remove(&library.name);
+        library.functions.keys().for_each(|name| {
+            self.functions.remove(&name.to_ascii_lowercase()[..]);
+        });
+    }
+}

@@ -1,0 +1,96 @@
+//! The libraries that scripts find beside Lua's own, with the results and the error texts of those that Redis brings.
+
+mod bit;
+mod cjson;
+mod cmsgpack;
+mod structs;
+
+use mlua::{Lua, MultiValue, Table, Value};
+
+use super::api;
+use super::raw::{Raise, truncated};
+
+/// All libraries by the names that scripts use.
+pub(super) fn all(lua: &Lua) -> mlua::Result<Table> {
+    let table = lua.create_table()?;
+    table.raw_set("redis", api::api(lua, true)?)?;
+    table.raw_set("server", api::api(lua, false)?)?;
+    table.raw_set("bit", bit::library(lua)?)?;
+    table.raw_set("cjson", cjson::library(lua)?)?;
+    table.raw_set("cmsgpack", cmsgpack::library(lua)?)?;
+    table.raw_set("struct", structs::library(lua)?)?;
+    Ok(table)
+}
+
+/// Takes back what the last script has set, so that scripts do not depend on which came before them on the same thread.
+pub(super) fn reset(lua: &Lua) {
+    cjson::reset(lua);
+}
+
+/// The arguments of a function in a library.
+struct Given<'l> {
+    lua: &'l Lua,
+    name: &'static str,
+    args: MultiValue,
+}
+
+impl Given<'_> {
+    fn len(&self) -> usize {
+        self.args.len()
+    }
+
+    /// An error about an argument, which are counted from one on.
+    fn bad(&self, index: usize, text: &str) -> Raise {
+        Raise::here(format!("bad argument #{index} to '{}' ({text})", self.name))
+    }
+
+    fn expected(&self, index: usize, kind: &str) -> Raise {
+        let got = self.args.get(index - 1).map_or("no value", type_name);
+        self.bad(index, &format!("{kind} expected, got {got}"))
+    }
+
+    fn is_none_or_nil(&self, index: usize) -> bool {
+        matches!(self.args.get(index - 1), None | Some(Value::Nil))
+    }
+
+    fn number(&self, index: usize) -> Result<f64, Raise> {
+        let value = self.args.get(index - 1).cloned();
+        let number = value.and_then(|value| self.lua.coerce_number(value).ok().flatten());
+        number.ok_or_else(|| self.expected(index, "number"))
+    }
+
+    fn int(&self, index: usize) -> Result<i64, Raise> {
+        self.number(index).map(truncated)
+    }
+
+    fn text(&self, index: usize) -> Result<mlua::LuaString, Raise> {
+        let value = self.args.get(index - 1).cloned();
+        let is_text = matches!(value, Some(Value::String(_) | Value::Number(_) | Value::Integer(_)));
+        let text = value.filter(|_| is_text).and_then(|value| self.lua.coerce_string(value).ok().flatten());
+        text.ok_or_else(|| self.expected(index, "string"))
+    }
+}
+
+/// Lua's name of a value's type.
+fn type_name(value: &Value) -> &'static str {
+    match value {
+        Value::Integer(_) | Value::Number(_) => "number",
+        Value::LightUserData(_) | Value::Error(_) => "userdata",
+        value => value.type_name(),
+    }
+}
+
+/// Adds a function to a library.
+fn add(
+    lua: &Lua,
+    table: &Table,
+    name: &'static str,
+    body: impl Fn(&Given<'_>) -> Result<MultiValue, Raise> + 'static,
+) -> mlua::Result<()> {
+    let function = super::raw::native(lua, move |lua, args| body(&Given { lua, name, args }))?;
+    table.raw_set(name, function)
+}
+
+fn one(value: Value) -> Result<MultiValue, Raise> {
+    Ok(MultiValue::from_vec(vec![value]))
+}

@@ -1,0 +1,362 @@
+//! A script that is running: what it may do, and what becomes of it.
+//!
+//! `redis.call` comes here ([`call`]), from whatever depth of Lua. The one run of a thread stands in a thread-local place
+//! while it lasts, since functions in Lua outlive the locks and the reply that a run has borrowed.
+//!
+//! A run is over early ([`Ended`]) when it must be run anew in another way, or was killed. Nothing in the script can
+//! prevent that: from then on every command and every instruction raises an error, and what the script returns is not
+//! looked at. docs/scripting.md has the rule by which keys are locked, and why nothing is lost.
+
+use std::cell::Cell;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::ptr::NonNull;
+use std::sync::atomic::Ordering::*;
+
+use evenkeel_resp::float;
+use evenkeel_resp::request::Span;
+use evenkeel_store::Undo;
+
+use super::busy::Running;
+use super::raw::{Arg, Called, Stack};
+use crate::blocking::Mode;
+use crate::clock::{self, Ticks};
+use crate::command::{Args, Call, Command, Flags, Id, Reach};
+use crate::dispatch::{keys_of, run_in_script};
+use crate::error::Error;
+use crate::log::Level;
+use crate::observe::stats::add;
+use crate::reply::Reply;
+
+/// How long a script may keep a worker before it is taken to the thread for slow ones: ten shares of a connection.
+pub(super) const SLOW_US: u64 = 5_000;
+
+/// How long a script may go on after the server has begun to stop.
+const LET_END_US: u64 = 100_000;
+
+/// Keys whose former values are kept, and bytes of them, so that a run can be taken back. They are looked through one by
+/// one for each write.
+const UNDO_KEYS_MAX: usize = 256;
+const UNDO_BYTES_MAX: usize = 4 << 20;
+
+/// Why a run is over early.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Ended {
+    /// It reaches for what it does not hold.
+    Outside,
+    /// It takes long.
+    Slow,
+    Killed,
+    /// The server stops.
+    Stopped,
+    /// A command has panicked.
+    Panicked,
+}
+
+/// See the module's text.
+pub(super) struct Run<'r, 'a, 'h> {
+    pub(super) call: &'r mut Call<'a, 'h>,
+    pub(super) read_only: bool,
+    pub(super) allow_oom: bool,
+    /// `redis.setresp`
+    pub(super) resp3: bool,
+    pub(super) wrote: bool,
+    /// What takes the run back. `None`: it cannot be.
+    pub(super) undo: Option<Undo>,
+    pub(super) ended: Option<Ended>,
+    /// Lines for the log, once it is known that the run counts.
+    pub(super) lines: Vec<(Level, String)>,
+    pub(super) since: Ticks,
+    /// What others are told of it when it keeps them waiting.
+    pub(super) name: &'r [u8],
+    pub(super) is_function: bool,
+    pub(super) is_announced: bool,
+    pub(super) reply: Reply,
+    /// An error, or a reply that was not in one piece.
+    bytes: Vec<u8>,
+    buf: Vec<u8>,
+    spans: Vec<Span>,
+}
+
+thread_local! {
+    static CURRENT: Cell<Option<NonNull<Run<'static, 'static, 'static>>>> = const { Cell::new(None) };
+}
+
+impl<'r, 'a, 'h> Run<'r, 'a, 'h> {
+    pub(super) fn new(call: &'r mut Call<'a, 'h>, name: &'r [u8], is_function: bool) -> Run<'r, 'a, 'h> {
+        // Nobody else can run it again: what is nested in EXEC has to come to its end here.
+        let undo = (call.mode == Mode::Direct && !call.session.replays).then(Undo::default);
+        Run {
+            call,
+            read_only: false,
+            allow_oom: false,
+            resp3: false,
+            wrote: false,
+            undo,
+            ended: None,
+            lines: Vec::new(),
+            since: clock::ticks(),
+            name,
+            is_function,
+            is_announced: false,
+            reply: Reply::default(),
+            bytes: Vec::new(),
+            buf: Vec::new(),
+            spans: Vec::new(),
+        }
+    }
+
+    /// Makes this the thread's run while `f` lasts.
+    pub(super) fn enter<R>(&mut self, f: impl FnOnce() -> R) -> R {
+        struct Leave;
+        impl Drop for Leave {
+            fn drop(&mut self) {
+                CURRENT.set(None);
+            }
+        }
+        assert!(CURRENT.get().is_none(), "a script does not run scripts");
+        CURRENT.set(Some(NonNull::from(&mut *self).cast()));
+        let _leave = Leave;
+        f()
+    }
+
+    /// Nothing that the script does counts any more.
+    pub(super) fn end(&mut self, how: Ended) -> Called {
+        self.ended.get_or_insert(how);
+        Called::Ended
+    }
+
+    fn refuse(&mut self, text: &str) -> Called {
+        self.refuse_with(&Error::text(text.to_owned()))
+    }
+
+    fn refuse_with(&mut self, error: &Error) -> Called {
+        self.bytes.clear();
+        self.bytes.extend_from_slice(&error.line());
+        Called::Refused { bytes: self.bytes.as_ptr(), len: self.bytes.len() }
+    }
+
+    /// The same for a command that is known; it counts as one that was rejected.
+    fn reject(&mut self, id: Option<Id>, error: &Error) -> Called {
+        let stats = &self.call.server.stats[self.call.worker];
+        stats.error(&error.line());
+        if let Some(id) = id {
+            add(&stats.commands[id.index()].rejected, 1);
+        }
+        match self.refuse_with(error) {
+            Called::Refused { bytes, len } => Called::Failed { bytes, len },
+            called => called,
+        }
+    }
+
+    fn command(&mut self, stack: &Stack) -> Called {
+        if self.ended.is_some() {
+            return Called::Ended;
+        }
+        let (mut buf, mut spans) = (std::mem::take(&mut self.buf), std::mem::take(&mut self.spans));
+        buf.clear();
+        spans.clear();
+        let called = if stack.len() == 0 {
+            self.refuse("ERR Please specify at least one argument for this redis lib call")
+        } else if (0..stack.len()).any(|index| !take(&stack.arg(index), &mut buf, &mut spans)) {
+            self.refuse("ERR Lua redis lib command arguments must be strings or integers")
+        } else {
+            self.run(Args::new(&buf, &spans))
+        };
+        (self.buf, self.spans) = (buf, spans);
+        called
+    }
+
+    fn run(&mut self, args: Args<'_>) -> Called {
+        let (id, row) = match self.admit(&args) {
+            Ok(found) => found,
+            Err((id, error)) => return self.reject(id, &error),
+        };
+        let keys = keys_of(row, &args, self.call.session.db, self.call.server);
+        let holds = match row.reach_in(&args) {
+            Reach::Keys | Reach::KeysUnless(_) => keys.iter().all(|key| self.call.held.holds(key.place)),
+            // What touches no key and leaves no trace may be done twice.
+            Reach::Walk => row.flags.has(Flags::NO_DATA) && !row.flags.has(Flags::MAY_WRITE),
+            Reach::Whole | Reach::Queue | Reach::Script(_) => false,
+        };
+        if !holds && !self.call.held.holds_all() {
+            return self.end(Ended::Outside);
+        }
+        if row.flags.has(Flags::WRITE.with(Flags::MAY_WRITE)) {
+            let may_take_back = matches!(row.reach_in(&args), Reach::Keys);
+            if let Some(undo) = &mut self.undo {
+                if may_take_back && undo.len() + keys.len() <= UNDO_KEYS_MAX && undo.bytes() <= UNDO_BYTES_MAX
+                {
+                    keys.iter().for_each(|key| self.call.held.keep_for_undo(key, undo));
+                } else if self.call.held.holds_all() {
+                    self.undo = None;
+                } else {
+                    return self.end(Ended::Outside);
+                }
+            }
+            self.wrote |= row.flags.has(Flags::WRITE);
+            if self.is_announced && self.wrote {
+                self.call.server.scripts.busy.note_write();
+            }
+        }
+        self.reply.clear();
+        self.reply.resp3 = self.resp3;
+        let done = run_in_script(self.call, id, args, &keys, &mut self.reply);
+        self.called(done.err())
+    }
+
+    fn called(&mut self, error: Option<Error>) -> Called {
+        if let Some(error) = error {
+            self.bytes.clear();
+            self.bytes.extend_from_slice(&error.line());
+            return Called::Failed { bytes: self.bytes.as_ptr(), len: self.bytes.len() };
+        }
+        if self.reply.plain().is_none() {
+            self.bytes.clear();
+            self.reply.slices().iter().for_each(|slice| self.bytes.extend_from_slice(slice));
+        }
+        let bytes = self.reply.plain().unwrap_or(&self.bytes);
+        match bytes {
+            [b'-', line @ .., b'\r', b'\n'] => Called::Failed { bytes: line.as_ptr(), len: line.len() },
+            bytes => Called::Replied { bytes: bytes.as_ptr(), len: bytes.len() },
+        }
+    }
+
+    /// Everything that may keep a script from running a command.
+    fn admit(&self, args: &Args<'_>) -> Result<(Id, &'static Command), (Option<Id>, Error)> {
+        let (server, held) = (self.call.server, &self.call.held);
+        let unknown = || (None, Error::text("ERR Unknown Redis command called from script"));
+        let mut id = server.table.find(args.at(0)).ok_or_else(unknown)?;
+        let mut row = server.table.row(id);
+        if !row.subcommands.is_empty() && args.len() > 1 {
+            id = server.table.find_sub(row, args.at(1)).ok_or_else(unknown)?;
+            row = server.table.row(id);
+        }
+        if !row.arity.admits(args.len()) {
+            return Err((
+                Some(id),
+                Error::text("ERR Wrong number of args calling Redis command from script"),
+            ));
+        }
+        if row.flags.has(Flags::NOSCRIPT) && !server.scripts.denies_nothing.load(Relaxed) {
+            return Err((Some(id), Error::text("ERR This Redis command is not allowed from script")));
+        }
+        let writes = row.flags.has(Flags::WRITE);
+        if self.read_only && row.flags.has(Flags::WRITE.with(Flags::MAY_WRITE)) {
+            let text = "ERR Write commands are not allowed from read-only scripts.";
+            return Err((Some(id), Error::text(text)));
+        }
+        // A script that has written already is not stopped half way by the server's state.
+        if self.wrote {
+            return Ok((id, row));
+        }
+        if writes && server.persist.obstacles.any() != 0 && !self.call.session.replays {
+            if let Some(error) = server.persist.refuses(row, self.call.session) {
+                return Err((Some(id), error));
+            }
+        }
+        let short = row.flags.has(Flags::DENYOOM) && !self.allow_oom && held.seat.is_short_of_memory;
+        if short { Err((Some(id), Error::OutOfMemory)) } else { Ok((id, row)) }
+    }
+
+    /// Looks at the clock and at what others want; to be called every few thousand instructions. `false`: the run is over.
+    fn look_around(&mut self) -> bool {
+        let server = self.call.server.clone();
+        let elapsed = clock::ticks().saturating_sub(self.since) / clock::ticks_per_us();
+        if self.ended.is_none() {
+            // A short one comes to its end.
+            if server.stopping.load(Acquire) && elapsed > LET_END_US {
+                self.end(Ended::Stopped);
+            } else if self.is_announced && !self.wrote && server.scripts.busy.is_killed() {
+                self.end(Ended::Killed);
+            } else if self.undo.is_some() && elapsed > SLOW_US && server.slow_scripts.has_room() {
+                self.end(Ended::Slow);
+            } else if !self.is_announced && elapsed / 1000 >= self.call.settings.busy_reply_threshold {
+                self.announce();
+            }
+        }
+        self.ended.is_none()
+    }
+
+    /// Others are told that a script keeps them waiting.
+    fn announce(&mut self) {
+        let running = Running {
+            name: self.name.to_vec(),
+            command: self.call.args.from(0).map(<[u8]>::to_vec).collect(),
+            since: self.since,
+            is_function: self.is_function,
+            wrote: self.wrote,
+        };
+        self.is_announced = self.call.server.scripts.busy.begin(running);
+        if self.is_announced {
+            let ms = clock::ticks().saturating_sub(self.since) / clock::ticks_per_us() / 1000;
+            self.call.server.log.warning(format!(
+                "Slow script detected: still in execution after {ms} milliseconds. You can try killing the script using \
+                 the {} KILL command. Script name is: {}.",
+                if self.is_function { "FUNCTION" } else { "SCRIPT" },
+                String::from_utf8_lossy(self.name)
+            ));
+            // Those who wait for the gate are to find out.
+            self.call.server.wake_all();
+        }
+    }
+}
+
+/// Appends an argument of `redis.call`; `false`: it is none.
+fn take(arg: &Arg<'_>, buf: &mut Vec<u8>, spans: &mut Vec<Span>) -> bool {
+    let start = buf.len();
+    match arg {
+        Arg::Text(text) => buf.extend_from_slice(text),
+        Arg::Number(number) => buf.extend_from_slice(float::Text::new(*number).as_bytes()),
+        Arg::Other => return false,
+    }
+    spans.push(Span::new(start, buf.len() - start));
+    true
+}
+
+/// Calls `f` with the thread's run, which nobody else can reach meanwhile; `None` without one.
+pub(super) fn with_current<R>(f: impl FnOnce(&mut Run<'_, '_, '_>) -> R) -> Option<R> {
+    let mut run = CURRENT.take()?;
+    struct PutBack(NonNull<Run<'static, 'static, 'static>>);
+    impl Drop for PutBack {
+        fn drop(&mut self) {
+            CURRENT.set(Some(self.0));
+        }
+    }
+    let _put_back = PutBack(run);
+    // SAFETY: `Run::enter` has put it there, borrows it for as long as it stands there, and does nothing else with it
+    // meanwhile. It was taken out of its place, so this is the only way to it.
+    Some(f(unsafe { run.as_mut() }))
+}
+
+/// `redis.call`: runs the command on the stack.
+pub(super) fn call(stack: &Stack) -> Called {
+    const NO_RUN: &[u8] = b"ERR redis.call/pcall can only be called inside a script invocation";
+    let called = with_current(|run| {
+        // A panic must not be the script's to catch.
+        catch_unwind(AssertUnwindSafe(|| run.command(stack))).unwrap_or_else(|_| {
+            add(&run.call.server.stats[run.call.worker].panics, 1);
+            run.end(Ended::Panicked)
+        })
+    });
+    called.unwrap_or(Called::Refused { bytes: NO_RUN.as_ptr(), len: NO_RUN.len() })
+}
+
+/// Called every few thousand instructions; `false`: the script is over.
+pub(super) fn look_around() -> bool {
+    with_current(|run| run.look_around()).unwrap_or(true)
+}
+
+impl Run<'_, '_, '_> {
+    /// Lines of a run, and bytes of them, that are kept until it is known that it counts.
+    const LINES_MAX: usize = 1_000;
+
+    /// `redis.log`: what is logged of a run that is begun anew is not to be there twice.
+    pub(super) fn log(&mut self, level: Level, line: String) {
+        if self.undo.is_none() {
+            return self.call.server.log.line(level, line);
+        }
+        if self.lines.len() < Self::LINES_MAX {
+            self.lines.push((level, line.chars().take(1_024).collect()));
+        }
+    }
+}

@@ -1,0 +1,158 @@
+-- What scripts see. Run once per Lua state, before any script; `native` holds what is written in Rust.
+--
+-- All scripts of a state share their libraries, so nothing of them may be changed: a script is given an empty table in
+-- place of each, whose metatable leads to the real one and refuses writes. Functions of Lua's that pass metatables by
+-- (rawset, table.insert, next and their like) are replaced by ones that know these tables. What could load bytecode, reach
+-- another function's environment or the metatable of strings is not there.
+local native = ...
+local debug, real = debug, _G
+local setfenv, loadstring_, collect = setfenv, loadstring, collectgarbage
+local type, tostring, select, concat, byte = type, tostring, select, table.concat, string.byte
+
+local behind = native.behind -- a protected table -> what is behind it
+
+local function protect(table)
+  local shown = {}
+  behind[shown] = table
+  return setmetatable(shown, { __index = table, __newindex = native.refuse_write, __metatable = false })
+end
+
+-- Functions of Lua's own, made to respect protection.
+local guarded = native.guarded
+
+local function names(of, list)
+  local kept = {}
+  for name in list:gmatch('%S+') do kept[name] = of[name] end
+  return kept
+end
+
+local string_ = names(string, 'byte char dump find format gfind gmatch gsub len lower match rep reverse sub upper')
+for name, wrapped in pairs(guarded.string) do string_[name] = wrapped end
+local table_ = names(table, 'concat foreach foreachi getn insert maxn remove setn sort')
+for name, wrapped in pairs(guarded.table) do table_[name] = wrapped end
+local math_ = names(math, [[abs acos asin atan2 atan ceil cos cosh deg exp floor fmod frexp huge ldexp log10 log max min
+  mod modf pi pow rad sin sinh sqrt tan tanh]])
+math_.random, math_.randomseed = native.random, native.randomseed
+local coroutine_ = names(coroutine, 'create resume running status wrap yield')
+
+local globals = names(real, [[_VERSION assert error gcinfo ipairs rawequal select tonumber tostring type unpack xpcall]])
+for name, wrapped in pairs(guarded.base) do globals[name] = wrapped end
+globals.pcall = native.pcall
+globals.string, globals.table, globals.math = protect(string_), protect(table_), protect(math_)
+globals.coroutine = protect(coroutine_)
+for name, library in pairs(native.libraries) do globals[name] = protect(library) end
+
+debug.setmetatable('', { __index = string_ })
+local string_meta = protect({ __index = globals.string })
+
+-- A metatable is shown where Redis shows one; those of protected libraries are not.
+local getmetatable_, env_meta = getmetatable, {}
+function globals.getmetatable(...)
+  local of = ...
+  if select('#', ...) > 0 then
+    if type(of) == 'string' then return string_meta end
+    if type(of) == 'table' and behind[of] ~= nil then return env_meta[of] end
+  end
+  return getmetatable_(...)
+end
+
+-- An environment: what a function takes for its global variables.
+local function environment(fields)
+  local shown = {}
+  behind[shown] = fields
+  fields._G = shown
+  setmetatable(fields, { __index = native.missing_global })
+  local meta = { __index = fields, __newindex = native.refuse_write, __metatable = false }
+  env_meta[shown] = protect({ __index = native.missing_global })
+  return setmetatable(shown, meta), meta
+end
+
+local function copy(of)
+  local fields = {}
+  for name, value in pairs(of) do fields[name] = value end
+  return fields
+end
+
+-- Text only: bytecode that was made up could do anything.
+local function load_text(env, text, name)
+  if byte(text, 1) == 27 then
+    return nil, '[string "' .. '\27LuaQ' .. '"]:1: unexpected symbol near \'char(27)\''
+  end
+  local chunk, message = loadstring_(text, name or text)
+  if chunk then setfenv(chunk, env) end
+  return chunk, message
+end
+
+local function add_loaders(fields, env)
+  function fields.loadstring(text, name)
+    if type(text) == 'number' then text = tostring(text) end
+    if type(text) ~= 'string' then return loadstring_(text, name) end
+    return load_text(env, text, name)
+  end
+  function fields.load(read, name)
+    if type(read) ~= 'function' then return real.load(read, name) end
+    local pieces = {}
+    while true do
+      local piece = read()
+      if piece == nil or piece == '' then break end
+      if type(piece) ~= 'string' then return nil, 'reader function must return a string' end
+      pieces[#pieces + 1] = piece
+    end
+    return load_text(env, concat(pieces), name or '=(load)')
+  end
+end
+
+-- The collector serves all scripts: one may ask it to work, not to stop.
+function globals.collectgarbage(option, ...)
+  if option == nil or option == 'collect' or option == 'count' or option == 'step' then
+    return collect(option or 'collect', ...)
+  end
+  return 0
+end
+
+local function on_error(err)
+  local i = debug.getinfo(2, 'nSl')
+  if i and i.what == 'C' then
+    i = debug.getinfo(3, 'nSl')
+  end
+  if type(err) ~= 'table' then
+    err = { err = 'ERR ' .. tostring(err) }
+  end
+  if i then
+    err.source = i.source
+    err.line = i.currentline
+  end
+  return err
+end
+globals.__redis__err__handler = on_error
+globals.__server__err__handler = on_error
+
+local scripts, functions, loading = copy(globals), copy(globals), {}
+local env, env_of_functions = {}, nil
+env.scripts = environment(scripts)
+env.functions, env_of_functions = environment(functions)
+add_loaders(scripts, env.scripts)
+add_loaders(functions, env.functions)
+setmetatable(native.registration, { __index = native.missing_global })
+loading.redis = protect(native.registration)
+loading.server = loading.redis
+setmetatable(loading, { __index = native.missing_global })
+
+-- While a library is loaded, it sees nothing but what registers its functions; these see all the rest when they are run.
+local function set_loading(is_loading)
+  local fields = is_loading and loading or functions
+  env_of_functions.__index = fields
+  behind[env.functions] = fields
+end
+
+local xpcall = xpcall
+
+-- The environments, where KEYS and ARGV go, how a script and a function are run, and what is to be called around the
+-- loading of a library.
+return env, scripts, function(chunk)
+  local ok, result = xpcall(chunk, on_error)
+  return ok, result
+end, function(callback, keys, args)
+  local ok, result = xpcall(function() return callback(keys, args) end, on_error)
+  return ok, result
+end, set_loading

@@ -1,0 +1,146 @@
+//! The first line of a script or library: `#!lua name=mylib flags=no-writes,allow-oom`.
+
+use evenkeel_resp::request::{Parsed, State, parse};
+
+use crate::error::Error;
+
+/// What a script or a function says of itself, as bits.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct ScriptFlags(u8);
+
+impl ScriptFlags {
+    pub(crate) const NO_WRITES: ScriptFlags = ScriptFlags(1);
+    pub(crate) const ALLOW_OOM: ScriptFlags = ScriptFlags(2);
+    pub(crate) const ALLOW_STALE: ScriptFlags = ScriptFlags(4);
+    pub(crate) const NO_CLUSTER: ScriptFlags = ScriptFlags(8);
+    pub(crate) const ALLOW_CROSS_SLOT: ScriptFlags = ScriptFlags(16);
+
+    /// By the names that scripts use.
+    const NAMES: [(&'static str, ScriptFlags); 5] = [
+        ("no-writes", ScriptFlags::NO_WRITES),
+        ("allow-oom", ScriptFlags::ALLOW_OOM),
+        ("allow-stale", ScriptFlags::ALLOW_STALE),
+        ("no-cluster", ScriptFlags::NO_CLUSTER),
+        ("allow-cross-slot-keys", ScriptFlags::ALLOW_CROSS_SLOT),
+    ];
+
+    pub(crate) fn has(self, flag: ScriptFlags) -> bool {
+        self.0 & flag.0 != 0
+    }
+
+    /// The flag of this name.
+    pub(crate) fn named(name: &[u8]) -> Option<ScriptFlags> {
+        let of_name = |(known, _): &&(&str, ScriptFlags)| known.as_bytes() == name;
+        Self::NAMES.iter().find(of_name).map(|(_, flag)| *flag)
+    }
+
+    pub(crate) fn with(self, flag: ScriptFlags) -> ScriptFlags {
+        ScriptFlags(self.0 | flag.0)
+    }
+
+    pub(crate) fn names(self) -> impl Iterator<Item = &'static str> {
+        Self::NAMES.into_iter().filter(move |(_, flag)| self.has(*flag)).map(|(name, _)| name)
+    }
+}
+
+/// The first line, without its end; `None`: the text does not begin with a shebang.
+fn first_line(text: &[u8]) -> Option<Result<&[u8], ()>> {
+    text.starts_with(b"#!").then(|| match text.iter().position(|byte| *byte == b'\n') {
+        Some(end) => Ok(&text[..end]),
+        None => Err(()),
+    })
+}
+
+fn words(line: &[u8]) -> impl Iterator<Item = &[u8]> {
+    line.split(|byte| byte.is_ascii_whitespace()).filter(|word| !word.is_empty())
+}
+
+/// The words of a line, of which some may be quoted, as in a command that a person types in.
+fn quoted_words(line: &[u8]) -> Option<Vec<Vec<u8>>> {
+    let (mut line, mut spans) = ([line, b"\n"].concat(), Vec::new());
+    let limit = line.len();
+    match parse(&mut line, State::start(0), &mut spans, limit) {
+        Ok(Parsed::Ready(_)) => Some(spans.iter().map(|span| span.of(&line).to_vec()).collect()),
+        _ => None,
+    }
+}
+
+fn quoting(text: &str, word: &[u8]) -> Error {
+    Error::Bytes([text.as_bytes(), word].concat())
+}
+
+/// The flags of a script; `None` without a shebang.
+pub(crate) fn of_script(body: &[u8]) -> Result<Option<ScriptFlags>, Error> {
+    let line = match first_line(body) {
+        None => return Ok(None),
+        Some(line) => line.map_err(|()| Error::text("ERR Invalid script shebang"))?,
+    };
+    let mut words = words(line);
+    let engine = words.next().unwrap_or_default();
+    if engine != b"#!lua" {
+        return Err(quoting("ERR Unexpected engine in script shebang: ", engine));
+    }
+    let mut flags = ScriptFlags::default();
+    for word in words {
+        let Some(list) = word.strip_prefix(b"flags=") else {
+            return Err(quoting("ERR Unknown lua shebang option: ", word));
+        };
+        for name in list.split(|byte| *byte == b',').filter(|name| !name.is_empty()) {
+            let flag = ScriptFlags::named(name);
+            flags = flags.with(flag.ok_or_else(|| quoting("ERR Unexpected flag in script shebang: ", name))?);
+        }
+    }
+    Ok(Some(flags))
+}
+
+/// What Lua is given of a text: the first line goes, its end stays, so that lines keep their numbers.
+pub(crate) fn code(text: &[u8]) -> &[u8] {
+    match first_line(text) {
+        Some(Ok(line)) => &text[line.len()..],
+        _ => text,
+    }
+}
+
+/// The name that a library gives itself.
+pub(crate) fn library_name(code: &[u8]) -> Result<Vec<u8>, Error> {
+    let line = match first_line(code) {
+        None => return Err(Error::text("ERR Missing library metadata")),
+        Some(line) => line.map_err(|()| Error::text("ERR Invalid library metadata"))?,
+    };
+    let words = quoted_words(line).ok_or_else(|| Error::text("ERR Invalid library metadata"))?;
+    let mut words = words.iter().map(Vec::as_slice);
+    let engine = words.next().and_then(|word| word.strip_prefix(b"#!"));
+    let engine = engine.ok_or_else(|| Error::text("ERR Invalid library metadata"))?;
+    let mut name = None;
+    for word in words {
+        match word.strip_prefix(b"name=") {
+            Some(_) if name.is_some() => {
+                return Err(quoting(
+                    "ERR Invalid metadata value, name argument was given multiple times",
+                    b"",
+                ));
+            }
+            Some(given) => name = Some(given.to_vec()),
+            None => return Err(quoting("ERR Invalid metadata value given: ", word)),
+        }
+    }
+    let name = name.ok_or_else(|| Error::text("ERR Library name was not given"))?;
+    if !is_name(&name) {
+        return Err(bad_name());
+    }
+    if !engine.eq_ignore_ascii_case(b"lua") {
+        return Err(Error::Bytes([b"ERR Engine '", engine, b"' not found"].concat()));
+    }
+    Ok(name)
+}
+
+/// Whether this may be the name of a library or a function.
+pub(crate) fn is_name(name: &[u8]) -> bool {
+    !name.is_empty() && name.iter().all(|byte| byte.is_ascii_alphanumeric() || *byte == b'_')
+}
+
+pub(crate) fn bad_name() -> Error {
+    Error::text(
+        "ERR Library names can only contain letters, numbers, or underscores(_) and must be at least one character long",
+    )
+}

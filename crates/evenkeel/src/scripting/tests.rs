@@ -1,0 +1,480 @@
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::{Duration, Instant};
+
+use evenkeel_resp::value::Value;
+use evenkeel_testkit::{Client, Peer, Program, Random, Server, Target, transcript};
+
+use crate::testing::live::Live;
+use crate::testing::{World, check, random};
+
+/// What a script replies here, as text.
+fn eval(world: &mut World, script: &str, words: &[&str]) -> String {
+    let command: Vec<Vec<u8>> =
+        ["EVAL", script].iter().chain(words).map(|word| word.as_bytes().to_vec()).collect();
+    world.send("", &command);
+    world.receive("").expect("a reply").to_string()
+}
+
+#[test]
+fn values_go_both_ways() {
+    check(
+        r#"
+        > EVAL "return {KEYS[1], ARGV[1], 3.99, -3.99, true, false, {1, nil, 2}}" 1 k a  < ["k", "a", :3, :-3, :1, (nil), [:1]]
+        > EVAL "return redis.call('set', KEYS[1], 0.1)" 1 k          < OK
+        > GET k                                                      < "0.10000000000000001"
+        > EVAL "return {ok='a\\r\\nb'}" 0                            < a  b
+        > EVAL "return redis.error_reply('My error')" 0              < -My error
+        > EVAL "return redis.error_reply('Error')" 0                 < -ERR Error
+        > EVAL "return redis.pcall('nosuch')" 0                      < -ERR Unknown Redis command called from script
+        > EVAL "return type(redis.call('get', 'nokey'))" 0           < "boolean"
+        > EVAL "return 1e300" 0                                      < :-9223372036854775808
+        > HSET h f v                                                 < :1
+        > EVAL "redis.setresp(3) return redis.call('hgetall', 'h').map.f" 0  < "v"
+        > EVAL "redis.setresp(3) return {redis.call('get', 'nokey') == nil, false}" 0 < [:1, :0]
+    "#,
+    );
+}
+
+#[test]
+fn errors_name_their_places() {
+    check(
+        r#"
+        > EVAL "return x" 0      < -ERR user_script:1: Script attempted to access nonexistent global variable 'x' script: 03c387736bb5cc009ff35151572cee04677aa374, on @user_script:1.
+        > EVAL "_G.x=1" 0        < -ERR user_script:1: Attempt to modify a readonly table script: 9f1cf4e38bfbdecb441f9ea07fb01f5b69497362, on @user_script:1.
+        > EVAL "rawset(_G,'x',1)" 0  < -ERR Attempt to modify a readonly table script: 90860ee597073785c7a12c667667abc4495e2c78, on @user_script:1.
+        > EVAL "error('boo')" 0  < -ERR user_script:1: boo script: 4c4072b2b44689260a81bb26a459f4463cfbb09e, on @user_script:1.
+        > EVAL "return redis.call('nosuch')" 0  < -ERR Unknown Redis command called from script script: 206396248e12c6e742fd7296250433c8d7343b74, on @user_script:1.
+        > EVAL "return syntax error" 0  < -ERR Error compiling script (new function): user_script:1: '<eof>' expected near 'error'
+        > EVALSHA da39a3ee5e6b4b0d3255bfef95601890afd80709 0  < -NOSCRIPT No matching script. Please use EVAL.
+        > EVAL "return 1" x        < -ERR value is not an integer or out of range
+        > EVAL "return 1" 2 a      < -ERR Number of keys can't be greater than number of args
+        > EVAL "return 1" -1       < -ERR Number of keys can't be negative
+        > EVAL_RO "return redis.call('set', KEYS[1], 1)" 1 k  < -ERR Write commands are not allowed from read-only scripts. script: 2b58b113dac432e64a65f3ae35a5bac7217348a6, on @user_script:1.
+        > SCRIPT KILL              < -NOTBUSY No scripts in execution right now.
+    "#,
+    );
+}
+
+/// What scripts must not be able to do; each of these ends in an error, and the next script sees nothing of it.
+#[test]
+fn the_sandbox_holds() {
+    let mut world = World::new();
+    for script in [
+        "x = 1",
+        "_G.x = 1",
+        "rawset(_G, 'x', 1)",
+        "table.insert(_G, 1)",
+        "table.insert(redis, 1)",
+        "redis.call = nil",
+        "string.rep = nil",
+        "cjson.encode = nil",
+        "getmetatable('').__index = nil",
+        "getmetatable(_G).__index = nil",
+        "setmetatable(_G, {})",
+        "setmetatable(redis, {})",
+        "return debug.getinfo(1)",
+        "return os.time()",
+        "return io.open('x')",
+        "return require('x')",
+        "return dofile('x')",
+        "return getfenv(1)",
+        "return setfenv(1, {})",
+        "return newproxy()",
+        "return loadstring(string.dump(function() return 1 end))()",
+        "local n = 0 return load(function() n = n + 1 return n == 1 and string.dump(function() end) or nil end)()",
+        "loadstring('y = 1')()",
+        "coroutine.wrap(function() z = 1 end)()",
+        "KEYS.x.y = 1",
+    ] {
+        let reply = eval(&mut world, script, &["0"]);
+        assert!(reply.starts_with('-'), "{script}: {reply}");
+    }
+    let leaked = "for k, v in pairs(_G) do if #k == 1 then return k end end return type(redis.call)";
+    assert_eq!(eval(&mut world, leaked, &["0"]), "\"function\"");
+    let seen = "local n = 0 for k in pairs(redis) do n = n + 1 end return n > 10 and next(_G) ~= nil";
+    assert_eq!(eval(&mut world, seen, &["0"]), ":1");
+}
+
+#[test]
+fn limits_are_met() {
+    // As much of a stack as workers have.
+    let thread = std::thread::Builder::new().stack_size(crate::startup::STACK_LEN).spawn(meet_limits);
+    thread.expect("a thread").join().expect("no limit is missed");
+}
+
+fn meet_limits() {
+    let mut world = World::new();
+    let mut fails = |script: &str, with: &str| {
+        let reply = eval(&mut world, script, &["0"]);
+        assert!(
+            reply.starts_with('-') && reply.contains(with),
+            "{script}: {}",
+            &reply[..reply.len().min(200)]
+        );
+        assert_eq!(eval(&mut world, "return 1", &["0"]), ":1");
+    };
+    fails("local t = {} for i = 1, 1e9 do t[i] = string.rep('x', 1e6) .. i end", "not enough memory");
+    fails("local s = 'x' while true do s = s .. s end", "not enough memory");
+    fails("local function f() return 1 + f() end return f()", "stack overflow");
+    fails("return ('x'):find(('a?'):rep(100000))", "pattern too long");
+    fails("local s, t = ('x'):rep(2^20), {} for i = 1, 2000 do t[i] = s end return t", "too long");
+    fails("return unpack({}, 1, 1e8)", "too many results to unpack");
+    fails(
+        "local t = {} for i = 1, 5000 do t = {t} end cjson.encode_max_depth(1e6) return cjson.encode(t)",
+        "nesting",
+    );
+    fails("cjson.decode_max_depth(1e6) return cjson.decode(('['):rep(1e5))", "nested");
+    fails("return cmsgpack.unpack(('\\145'):rep(1e5))", "stack overflow");
+    // A value that holds itself is written as deep as Lua's stack goes, which is deeper than clients here read.
+    let command = ["EVAL", "local t = {} t[1] = t return t", "0"].map(|word| word.as_bytes().to_vec());
+    world.send("deep", &command);
+    assert_eq!(world.receive("deep").err().as_deref(), Some("TooDeep"));
+}
+
+/// A script that has written and then reaches for more than it holds is taken back, and run again with everything.
+#[test]
+fn what_was_done_before_more_is_needed_is_done_once() {
+    let mut world = World::new();
+    let script = "redis.call('incr', KEYS[1]) redis.call('rpush', KEYS[2], 'a') redis.call('del', KEYS[3]) \
+                  redis.call('hset', KEYS[4], 'f', 'new') redis.call('set', KEYS[5], 'x', 'EX', 100) \
+                  return {redis.call('get', 'other'), redis.call('dbsize')}";
+    transcript::check_on(
+        &mut world,
+        "
+        > MSET n 5 gone v other o        < OK
+        > RPUSH list z                   < :1
+        > HSET hash f old                < :1
+    ",
+    );
+    let mut recorder = world.record();
+    let words = ["5", "n", "list", "gone", "hash", "fresh"];
+    assert_eq!(eval(&mut world, script, &words), "[\"o\", :5]");
+    let logged = recorder.take(&world);
+    assert_eq!(logged.iter().filter(|line| line.starts_with("INCR")).count(), 1, "{logged:?}");
+    assert_eq!(
+        (logged.first().map(String::as_str), logged.last().map(String::as_str)),
+        (Some("MULTI"), Some("EXEC"))
+    );
+    transcript::check_on(
+        &mut world,
+        "
+        > GET n               < \"6\"
+        > LRANGE list 0 -1    < [\"z\", \"a\"]
+        > EXISTS gone         < :0
+        > HGET hash f         < \"new\"
+        > TTL fresh           < :100
+    ",
+    );
+    // From now on it is known.
+    assert_eq!(eval(&mut world, script, &words), "[\"o\", :5]");
+    assert_eq!(eval(&mut world, "return redis.call('get', KEYS[1])", &["1", "n"]), "\"7\"");
+    world.verify();
+}
+
+#[test]
+fn expired_keys_are_put_back_as_they_were() {
+    let mut world = World::new();
+    transcript::check_on(&mut world, "> SET k v PX 10      < OK\n> DEBUG SET-ACTIVE-EXPIRE 0 < OK");
+    world.now_ms += 1000;
+    let mut recorder = world.record();
+    let script =
+        "redis.call('append', KEYS[1], 'x') return redis.call('get', 'other') or redis.call('get', KEYS[1])";
+    assert_eq!(eval(&mut world, script, &["1", "k"]), "\"x\"");
+    let logged = recorder.take(&world);
+    assert_eq!(logged, ["MULTI", "DEL k", "APPEND k x", "EXEC"]);
+    world.verify();
+}
+
+#[test]
+fn effects_are_one_transaction() {
+    let mut world = World::new();
+    let mut recorder = world.record();
+    let script = "redis.call('set', KEYS[1], 'a', 'EX', 10) return redis.call('incrbyfloat', KEYS[2], '1.5')";
+    assert_eq!(eval(&mut world, script, &["2", "{t}a", "{t}b"]), "\"1.5\"");
+    let logged = recorder.take(&world);
+    assert_eq!(logged.len(), 4, "{logged:?}");
+    assert!(logged[1].starts_with("SET {t}a a PXAT") && logged[2] == "SET {t}b 1.5 KEEPTTL", "{logged:?}");
+    assert_eq!(eval(&mut world, "return redis.call('get', KEYS[1])", &["1", "{t}a"]), "\"a\"");
+    assert_eq!(recorder.take(&world), [""; 0]);
+}
+
+#[test]
+fn a_push_by_a_script_serves_who_waits() {
+    let mut world = World::new();
+    world.type_in("waiter", "BLPOP q 0");
+    assert_eq!(eval(&mut world, "return redis.call('lpush', KEYS[1], 'a', 'b')", &["1", "q"]), ":2");
+    assert_eq!(world.receive("waiter").expect("served").to_string(), "[\"q\", \"b\"]");
+    // Also when the script had to be run again.
+    world.type_in("waiter", "BLPOP q2 0");
+    let script = "redis.call('lpush', KEYS[1], 'a') return redis.call('get', 'elsewhere')";
+    assert_eq!(eval(&mut world, script, &["1", "q2"]), "(nil)");
+    assert_eq!(world.receive("waiter").expect("served").to_string(), "[\"q2\", \"a\"]");
+}
+
+#[test]
+fn a_command_that_panics_ends_the_script() {
+    let mut world = World::new();
+    let script = "pcall(redis.call, 'TEST.PANIC', KEYS[1]) redis.call('set', KEYS[1], 'after') return 1";
+    let reply = eval(&mut world, script, &["1", "k"]);
+    assert!(reply.starts_with("-ERR internal error"), "{reply}");
+    assert_eq!(eval(&mut world, "return redis.call('get', KEYS[1])", &["1", "k"]), "\"half done\"");
+}
+
+#[test]
+fn functions() {
+    check(
+        "
+        > FUNCTION LOAD \"#!lua name=lib\\nredis.register_function('f', function(keys, args) return {keys[1], args[1]} end)\\nredis.register_function{function_name='ro', callback=function() return redis.call('set', 'x', 1) end, flags={'no-writes'}}\"  < \"lib\"
+        > FCALL f 1 k a          < [\"k\", \"a\"]
+        > FCALL F 1 k a          < [\"k\", \"a\"]
+        > FCALL_RO f 1 k a       < -ERR Can not execute a script with write flag using *_ro command.
+        > FCALL_RO ro 0          < -ERR Write commands are not allowed from read-only scripts. script: ro, on @user_function:3.
+        > FCALL none 0           < -ERR Function not found
+        > FUNCTION LOAD \"#!lua name=lib\\nreturn 1\"   < -ERR Library 'lib' already exists
+        > FUNCTION LOAD \"#!lua name=other\\nredis.register_function('f', function() end)\"   < -ERR Function f already exists
+        > FUNCTION LOAD \"#!lua name=other\\nx = 1\"   < -ERR Error registering functions: ERR user_function:2: Attempt to modify a readonly table
+        > FUNCTION STATS         < [\"running_script\", (nil), \"engines\", [\"LUA\", [\"libraries_count\", :1, \"functions_count\", :2]]]
+        > FUNCTION DELETE lib    < OK
+        > FCALL f 0              < -ERR Function not found
+        > FUNCTION RESTORE bad   < -ERR DUMP payload version or checksum are wrong
+    ",
+    );
+}
+
+#[test]
+fn functions_are_logged_and_replayed() {
+    let (mut world, mut other) = (World::new(), World::timeless());
+    let mut recorder = world.record();
+    transcript::check_on(
+        &mut world,
+        "> FUNCTION LOAD \"#!lua name=lib\\nredis.register_function('f', function(k) return redis.call('incr', k[1]) end)\" < \"lib\"
+         > FCALL f 1 n  < :1
+         > FUNCTION LOAD REPLACE \"#!lua name=lib\\nredis.register_function('g', function(k) return redis.call('incr', k[1]) end)\" < \"lib\"",
+    );
+    recorder.take(&world);
+    other.replay(&recorder.bytes);
+    transcript::check_on(&mut other, "> FCALL f 1 n < -ERR Function not found\n> FCALL g 1 n < :2");
+}
+
+/// Random values as Lua writes them.
+fn literal(random: &mut Random, depth: usize) -> String {
+    match random.below(if depth == 0 { 6 } else { 8 }) {
+        0 => format!("{}", random.between(-40_000_000_000, 40_000_000_000) >> random.below(40)),
+        1 => format!("{}", random.between(-1_000_000, 1_000_000) as f64 / 64.0),
+        2 => format!(
+            "{:e}",
+            random.between(-99_999, 99_999) as f64 * 10f64.powi(random.between(-30, 30) as i32)
+        ),
+        3 => random.pick(&["true", "false"]).to_owned(),
+        4 | 5 => {
+            let bytes = random.bytes(12);
+            format!("'{}'", bytes.iter().map(|byte| format!("\\{byte:03}")).collect::<String>())
+        }
+        6 => {
+            let items: Vec<String> = (0..random.below(5)).map(|_| literal(random, depth - 1)).collect();
+            format!("{{{}}}", items.join(","))
+        }
+        _ => format!("{{[{}]={}}}", key(random), literal(random, depth - 1)),
+    }
+}
+
+fn key(random: &mut Random) -> String {
+    random.pick(&["'a'", "'b/c'", "1", "2", "3", "12", "0.5", "-1"]).to_owned()
+}
+
+/// The libraries do to random values what Redis' do.
+#[test]
+fn libraries_agree_with_redis() {
+    let Some(oracle) = Program::oracle(Peer::Redis) else { return };
+    let server = Server::start(&oracle, &[]);
+    let (mut client, mut world, mut random) = (server.connect(), World::new(), random());
+    for _ in 0..1500 {
+        let script = match random.below(9) {
+            0 | 1 => format!("return cjson.encode({})", literal(&mut random, 3)),
+            2 => format!("return cjson.encode(cjson.decode(cjson.encode({})))", literal(&mut random, 3)),
+            3 => {
+                let text = mutated_json(&mut random);
+                format!("return cjson.encode({{cjson.decode('{text}')}})")
+            }
+            4 => format!("return cmsgpack.pack({}, {})", literal(&mut random, 3), literal(&mut random, 1)),
+            5 => format!("return {{cmsgpack.unpack(cmsgpack.pack({}))}}", literal(&mut random, 3)),
+            6 => {
+                let bytes = random.bytes(12);
+                let bytes: String = bytes.iter().map(|byte| format!("\\{byte:03}")).collect();
+                format!("return cjson.encode({{cmsgpack.unpack('{bytes}')}})")
+            }
+            7 => {
+                let name = random
+                    .pick(&["band", "bor", "bxor", "lshift", "rshift", "arshift", "rol", "ror"])
+                    .to_owned();
+                let numbers = [random.draw() as i64 >> random.below(60), random.between(-40, 40)];
+                format!(
+                    "return {{bit.{name}({}, {}), bit.tohex({0}, {1}), bit.bswap({0})}}",
+                    numbers[0], numbers[1]
+                )
+            }
+            _ => structs(&mut random),
+        };
+        let ours = eval(&mut world, &script, &["0"]);
+        let theirs = client.call(&["EVAL", &script, "0"]).to_string();
+        assert_eq!(ours, theirs, "{script}");
+    }
+}
+
+fn mutated_json(random: &mut Random) -> String {
+    let mut text: Vec<u8> = random
+        .pick(&[
+            "[1,2.5,{\"a\":[true,null]},\"x\\\\u00e9\"]",
+            "{\"a\":1,\"b\":[],\"c\":{}}",
+            "[-1e5,0x1F,inf,\"\"]",
+            "\"\\\\ud83d\\\\ude00\"",
+        ])
+        .as_bytes()
+        .to_vec();
+    for _ in 0..random.below(3) {
+        let at = random.below(text.len());
+        text[at] = *random
+            .pick(&[&b"{"[..], b"}", b"[", b"]", b",", b":", b"1", b"x", b" ", b"\""])
+            .first()
+            .expect("one");
+    }
+    String::from_utf8(text).expect("ASCII")
+}
+
+fn structs(random: &mut Random) -> String {
+    let (mut format, mut args) = (String::new(), Vec::new());
+    for _ in 0..1 + random.below(5) {
+        let option = random.pick(&[
+            "b", "B", "h", "H", "l", "L", "i3", "I2", "I", "f", "d", "s", "c3", "x", ">", "<", "!4", "!8",
+        ]);
+        format.push_str(option);
+        match option.as_bytes()[0] {
+            b's' | b'c' => args.push("'abcd'".to_owned()),
+            b'x' | b'>' | b'<' | b'!' => {}
+            _ => args.push(random.between(-70_000, 70_000).to_string()),
+        }
+    }
+    let args = if args.is_empty() { String::new() } else { format!(", {}", args.join(", ")) };
+    format!(
+        "local p = struct.pack('{format}'{args}) return {{p, cjson.encode({{struct.unpack('{format}', p)}})}}"
+    )
+}
+
+/// Threads move money by scripts, some of which reach for accounts that they do not declare, before or after they have
+/// written; nothing is lost, and nobody waits for ever.
+#[test]
+fn scripts_on_all_workers_lose_nothing() {
+    const ACCOUNTS: usize = 12;
+    const START: i64 = 1_000;
+    let live = Live::start(4, &[]);
+    let mut client = live.connect();
+    for account in 0..ACCOUNTS {
+        client.run(&format!("SET acc{account} {START}"));
+    }
+    let scripts = [
+        // Declares both.
+        "redis.call('decrby', KEYS[1], ARGV[1]) redis.call('incrby', KEYS[2], ARGV[1]) return 1",
+        // Reaches outside after it has written.
+        "redis.call('decrby', KEYS[1], ARGV[1]) redis.call('incrby', ARGV[2], ARGV[1]) return 2",
+        // Only now and then, so that it is not known.
+        "redis.call('decrby', KEYS[1], ARGV[1]) redis.call('incrby', KEYS[1], ARGV[1]) \
+         if tonumber(ARGV[1]) % 7 == 0 then redis.call('decrby', KEYS[1], 1) redis.call('incrby', ARGV[2], 1) end return 3",
+        // Looks at everything.
+        "local sum = 0 for i = 0, 11 do sum = sum + redis.call('get', 'acc' .. i) end return sum",
+    ];
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for thread in 0..6 {
+            let (live, stop, mut random) = (&live, &stop, random());
+            scope.spawn(move || {
+                let mut client = live.connect();
+                let mut rounds = 0;
+                while !stop.load(Relaxed) {
+                    let kind = random.below(scripts.len());
+                    // A text of one's own is one that nothing is known of.
+                    let script = if random.chance(30) {
+                        format!("{} -- {thread} {rounds}", scripts[kind])
+                    } else {
+                        scripts[kind].to_owned()
+                    };
+                    let [from, to] =
+                        [random.below(ACCOUNTS), random.below(ACCOUNTS)].map(|at| format!("acc{at}"));
+                    let amount = random.below(50).to_string();
+                    let reply = match kind {
+                        0 => client.call(&["EVAL", &script, "2", &from, &to, &amount]),
+                        3 => client.call(&["EVAL", &script, "0"]),
+                        _ => client.call(&["EVAL", &script, "1", &from, &amount, &to]),
+                    };
+                    let expected = if kind == 3 { START * ACCOUNTS as i64 } else { kind as i64 + 1 };
+                    assert_eq!(reply, Value::Int(expected), "{script}");
+                    if random.chance(20) {
+                        client.run(&format!("GET {from}"));
+                    }
+                    rounds += 1;
+                }
+                assert!(rounds > 10, "thread {thread} got nowhere");
+            });
+        }
+        std::thread::sleep(Duration::from_secs(3));
+        stop.store(true, Relaxed);
+    });
+    let sum = client.call(&["EVAL", scripts[3], "0"]);
+    assert_eq!(sum, Value::Int(START * ACCOUNTS as i64));
+    live.verify();
+    live.stop();
+}
+
+fn wait_for(client: &mut Client, line: &str, with: &str) {
+    let started = Instant::now();
+    loop {
+        let reply = client.run(line).to_string();
+        if reply.contains(with) {
+            return;
+        }
+        assert!(started.elapsed() < Duration::from_secs(20), "{line}: {reply}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn a_busy_script_is_killed_while_others_are_answered() {
+    let live = Live::start(1, &["--busy-reply-threshold", "20"]);
+    let (mut busy, mut other, mut waiter) = (live.connect(), live.connect(), live.connect());
+    waiter.send(&["BLPOP", "q", "0"]).expect("open");
+    live.await_blocked(1);
+    for (script, kills) in [
+        ("while true do end", true),
+        ("while true do pcall(function() while true do end end) end", true),
+        ("redis.call('set', KEYS[1], 'x') while redis.call('exists', KEYS[1]) do end", false),
+    ] {
+        if !kills {
+            continue;
+        }
+        busy.send(&["EVAL", script, "1", "k"]).expect("open");
+        wait_for(&mut other, "PING", "BUSY Redis is busy running a script. You can only call SCRIPT KILL");
+        assert!(other.run("GET k").to_string().contains("BUSY"));
+        assert!(other.run("FUNCTION KILL").to_string().contains("BUSY"));
+        drop(live.connect());
+        assert_eq!(other.run("SCRIPT KILL").to_string(), "OK");
+        let reply = busy.read().to_string();
+        assert!(reply.contains("Script killed by user with SCRIPT KILL"), "{reply}");
+        assert_eq!(other.run("PING").to_string(), "PONG");
+    }
+    assert_eq!(other.run("LPUSH q v").to_string(), ":1");
+    assert_eq!(waiter.read().to_string(), "[\"q\", \"v\"]");
+    live.verify();
+    live.stop();
+}
+
+#[test]
+fn a_busy_script_that_has_written_is_not_killed_but_ends_with_the_server() {
+    let live = Live::start(2, &["--busy-reply-threshold", "10", "--save", ""]);
+    let (mut busy, mut other) = (live.connect(), live.connect());
+    busy.send(&["EVAL", "redis.call('set', KEYS[1], 'x') while true do end", "1", "k"]).expect("open");
+    wait_for(&mut other, "PING", "BUSY");
+    assert!(other.run("SCRIPT KILL").to_string().contains("UNKILLABLE"));
+    assert!(other.run("SHUTDOWN").to_string().contains("BUSY"));
+    other.send(&["SHUTDOWN", "NOSAVE"]).expect("open");
+    live.stop();
+}
