@@ -625,6 +625,8 @@ pub(crate) const DOCS: &[Doc] = &[
     doc("REPLCONF", "server", "3.0.0", "O(1)", "",
         "Says something about a replica, or asks it something.")
         .system(),
+    doc("REPLICAOF", "server", "5.0.0", "O(1)", "args=<host port:integer | NO ONE>",
+        "Follows another server as its replica, or stops doing so."),
     doc("RESET", "connection", "6.2.0", "O(1)", "",
         "Puts the connection into the state of a new one."),
     doc("RESTORE", "generic", "2.6.0", "O(1) to add the key, O(N) or more to build its N elements",
@@ -699,6 +701,9 @@ pub(crate) const DOCS: &[Doc] = &[
         "Stores the members that all of the sets have."),
     doc("SISMEMBER", "set", "1.0.0", "O(1)", "key member",
         "Says whether a set has a member."),
+    doc("SLAVEOF", "server", "1.0.0", "O(1)", "args=<host port:integer | NO ONE>",
+        "Follows another server as its replica, or stops doing so.")
+        .deprecated("5.0.0", "`REPLICAOF`"),
     container("SLOWLOG", "server", "2.2.12", "Commands about the log of slow commands."),
     doc("SLOWLOG|GET", "server", "2.2.12", "O(N) with N entries returned", "[count]",
         "Gives the newest entries of the slow log, 10 if not said otherwise, all for -1."),

@@ -327,7 +327,7 @@ impl Model {
             return;
         }
         // Some are lost, since what may wait for them is too little.
-        let waiting_max = if self.random.chance(25) { self.random.below(4_000) } else { usize::MAX };
+        let waiting_max = if self.random.chance(25) { self.random.below(300) } else { usize::MAX };
         let walk = self.world.all(|held| held.begin_snapshot(waiting_max));
         let got = Got(vec![BTreeMap::new(); DATABASES]);
         self.snapshot = Some(Snapshot { walk, expected: self.databases.clone(), got, waiting_max });
@@ -454,10 +454,22 @@ fn run(name: fn(&mut Random) -> Vec<u8>, steps: usize, test: &str) {
     }
     model.check_everything();
     assert!(model.world.seat.now_ms > START_MS);
+    // A run has few snapshots, so one of each kind is waited for.
+    for _ in 0..20 * steps {
+        if cfg!(miri) || model.snapshots > 0 && model.snapshots_lost > 0 {
+            break;
+        }
+        model.step();
+    }
     while model.snapshot.is_some() {
         model.step_snapshot();
     }
-    assert!(cfg!(miri) || model.snapshots > 0 && model.snapshots_lost > 0, "snapshots were taken and lost");
+    assert!(
+        cfg!(miri) || model.snapshots > 0 && model.snapshots_lost > 0,
+        "{} snapshots, {} lost",
+        model.snapshots,
+        model.snapshots_lost
+    );
     // All keys that can expire do, and are swept.
     model.world.all(|held| held.hide_expired(false));
     model.world.seat.now_ms += 1 << 30;

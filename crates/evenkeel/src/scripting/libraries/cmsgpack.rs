@@ -248,13 +248,21 @@ impl<'d> Input<'_, 'd> {
         Ok(Value::Table(table))
     }
 
+    /// As Lua itself says it when a C function is at fault: without a place.
+    fn bad_index(&self, what: &str) -> Raise {
+        match self.lua.create_string(format!("table index is {what}")) {
+            Ok(text) => Raise::As(Value::String(text)),
+            Err(error) => error.into(),
+        }
+    }
+
     fn map(&mut self, len: u64) -> Result<Value, Raise> {
         let table = self.descend("hash")?;
         for _ in 0..len {
             let (key, value) = (self.value()?, self.value()?);
             match key {
-                Value::Nil => return Err(Raise::here("table index is nil")),
-                Value::Number(number) if number.is_nan() => return Err(Raise::here("table index is NaN")),
+                Value::Nil => return Err(self.bad_index("nil")),
+                Value::Number(number) if number.is_nan() => return Err(self.bad_index("NaN")),
                 key => table.raw_set(key, value)?,
             }
         }
