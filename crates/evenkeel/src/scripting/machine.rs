@@ -32,6 +32,9 @@ const COMPILED_MAX: usize = 1_000;
 /// Instructions between two looks around: some 20 us.
 const LOOK_EVERY: u32 = 4_000;
 
+/// The functions of a library, by name.
+type Callbacks = HashMap<Vec<u8>, LuaFunction>;
+
 /// See the module's text.
 pub(crate) struct Machine {
     lua: Lua,
@@ -48,7 +51,7 @@ pub(crate) struct Machine {
     libraries: Arc<Libraries>,
     libraries_version: u64,
     /// Callbacks by the number of their library.
-    loaded: HashMap<u64, HashMap<Vec<u8>, LuaFunction>>,
+    loaded: HashMap<u64, Callbacks>,
     bytes: u64,
 }
 
@@ -416,7 +419,7 @@ impl Machine {
     }
 
     /// Runs the code of a library, which registers its functions.
-    fn load(&self, code: &[u8]) -> Result<(Vec<Function>, HashMap<Vec<u8>, LuaFunction>), Error> {
+    fn load(&self, code: &[u8]) -> Result<(Vec<Function>, Callbacks), Error> {
         let chunk = self.compile_as(shebang::code(code), "@user_function", &self.envs.functions);
         let chunk =
             chunk.map_err(|text| Error::Bytes([b"ERR Error compiling function: ", &text[..]].concat()))?;

@@ -249,10 +249,12 @@ impl<'r, 'a, 'h> Run<'r, 'a, 'h> {
         if self.wrote {
             return Ok((id, row));
         }
-        if writes && server.persist.obstacles.any() != 0 && !self.call.session.replays {
-            if let Some(error) = server.persist.refuses(row, self.call.session) {
-                return Err((Some(id), error));
-            }
+        if writes
+            && server.persist.obstacles.any() != 0
+            && !self.call.session.replays
+            && let Some(error) = server.persist.refuses(row, self.call.session)
+        {
+            return Err((Some(id), error));
         }
         let short = row.flags.has(Flags::DENYOOM) && !self.allow_oom && held.seat.is_short_of_memory;
         if short { Err((Some(id), Error::OutOfMemory)) } else { Ok((id, row)) }

@@ -14,6 +14,7 @@ use crate::waiting::{On, Resumed, Waiting, has_hung_up};
 /// What is still in slots although its connection needs it no more: a script keeps the gate closed for long, and the
 /// worker has clients to tell so.
 #[derive(Default)]
+#[expect(clippy::vec_box, reason = "they come in boxes, and are not moved out of them")]
 pub(super) struct Leaving {
     waits: Vec<Box<Waiting>>,
     /// With watches.
