@@ -81,7 +81,8 @@ proc record {status elapsed name {detail ""}} {
 
 # --- Wrappers around the suite's procedures -------------------------------------------------------------------
 
-set REPLACED {test start_server tags send_data_packet wait_server_started test_client_main get_nonloopback_addr}
+set REPLACED {test start_server tags send_data_packet wait_server_started test_client_main get_nonloopback_addr
+              verify_log_message}
 
 set complete 1     ;# until a statement fails that may have held tests
 set test_depth 0   ;# above 0 inside a test, where an exception belongs to the test
@@ -265,6 +266,15 @@ proc renew_connection {level} {
 proc get_nonloopback_addr {} {
     if {[info exists ::env(CONFORMANCE_ADDRESS)]} { return $::env(CONFORMANCE_ADDRESS) }
     return ""
+}
+
+# The suite looks once, at once. Here the log is written by a thread of its own, so a line may come a moment after the
+# reply to the command that caused it.
+proc verify_log_message {server pattern from_line} {
+    for {set left 100} {[catch {suite_verify_log_message $server $pattern $from_line} message]} {incr left -1} {
+        if {$left == 0} { error $message }
+        after 10
+    }
 }
 
 # --- Reading the suite and running the unit -------------------------------------------------------------------

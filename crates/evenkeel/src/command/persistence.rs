@@ -71,17 +71,24 @@ fn background_save(call: &mut Call<'_, '_>) -> Done {
         }
         _ => {}
     }
+    let keys = keys(call);
     // A transaction holds what the snapshot has to wait for.
-    if call.mode.is_nested() || schedule && snapshot::begin(call.server).is_err() {
+    if call.mode.is_nested() || schedule && snapshot::begin(call.server, keys).is_err() {
         call.server.persist.schedule_save();
         call.reply.simple("Background saving scheduled");
         return Ok(());
     }
-    if !schedule && snapshot::begin(call.server).is_err() {
+    if !schedule && snapshot::begin(call.server, keys).is_err() {
         return Err(Error::text("ERR Background save already in progress"));
     }
     call.reply.simple("Background saving started");
     Ok(())
+}
+
+/// How many there are in all databases.
+fn keys(call: &Call<'_, '_>) -> u64 {
+    let keyspace = &call.server.keyspace;
+    (0..keyspace.databases()).map(|db| keyspace.len(call.held.seat, db) as u64).sum()
 }
 
 fn cancel(call: &mut Call<'_, '_>) -> Done {

@@ -292,7 +292,7 @@ pub(super) static DIRECTIVES: &[Directive] = &[
     inert("io-threads-always-active",             Flag,                "no",              OWN_LOOP).hidden(),
     inert("io-threads-do-reads",                  Flag,                "no",              OWN_LOOP).at_start(),
     inert("jemalloc-bg-thread",                   Flag,                "yes",             NO_JEMALLOC),
-    inert("key-load-delay",                       DELAY,               "0",               FOR_TESTS).hidden(),
+    live ("key-load-delay",                       DELAY,               "0",               field!(key_load_delay)).hidden(),
     live ("latency-monitor-threshold",            LONG,                "0",               field!(latency_monitor_threshold)),
     live ("latency-tracking",                     Flag,                "yes",             field!(latency_tracking)),
     live ("latency-tracking-info-percentiles",    List(&PERCENTILES),  "50 99 99.9",      field!(latency_tracking_info_percentiles)),

@@ -118,8 +118,10 @@ pub(crate) struct Fields {
     pub(crate) rdbcompression: bool,
     pub(crate) rdbchecksum: bool,
     pub(crate) rdb_save_incremental_fsync: bool,
-    /// Microseconds for each key of a snapshot; negative: nanoseconds.
+    /// Microseconds for each key of a snapshot, or one for so many keys if it is below zero.
     pub(crate) rdb_key_save_delay: i32,
+    /// The same for each key that is loaded.
+    pub(crate) key_load_delay: i32,
     /// Megabytes a second that a snapshot may write; zero: as many as it can.
     pub(crate) snapshot_max_mbps: u32,
     /// Bytes of entries that may wait for a snapshot's disk before the snapshot is given up.

@@ -32,6 +32,7 @@ use crate::reply::{LARGE, Reply};
 use crate::server::Server;
 use crate::session::Session;
 
+mod comings;
 mod delivery;
 mod durable;
 mod suspended;
@@ -45,21 +46,11 @@ const GROUP: usize = 16;
 /// Reads of one connection per turn.
 const READS_PER_TURN: usize = 4;
 
-/// Connections accepted per turn and listener; the rest wait for the next turn.
-const ACCEPTS_PER_TURN: usize = 64;
-
 /// Milliseconds between two looks at timers.
 const TICK_MS: u64 = 100;
 
 /// Bytes kept for clients after which it is time to look for those that take too much.
 const KEPT_FOR_CLIENTS_MAX: usize = 256 * 1024;
-
-/// Connections accepted beyond `maxclients` over the Unix socket, so that an operator can see and mend a full server.
-const OPERATORS_MAX: usize = 8;
-
-/// How long a connection beyond `maxclients` waits for a place, in milliseconds, and how many may wait.
-const DOORSTEP_MS: u64 = 20;
-const DOORSTEP_MAX: usize = 64;
 
 const WAKEUP_TOKEN: u64 = u64::MAX;
 /// Listeners' tokens are their ids from here on; those of connections are below.
@@ -218,7 +209,7 @@ impl Worker {
             until = until.min(self.server.pause.until_ms());
         }
         if let Some((since_ms, _)) = self.doorstep.front() {
-            until = until.min(since_ms + DOORSTEP_MS);
+            until = until.min(since_ms + comings::DOORSTEP_MS);
         }
         let now = clock::unix_ms();
         let left_ms = until.saturating_sub(now).min(TICK_MS);
@@ -629,206 +620,6 @@ impl Worker {
             connection.client().id,
             connection.client().address
         ));
-    }
-
-    // Where connections come from and go.
-
-    fn accept(&mut self, id: u64) {
-        let Some(listener) = self.listeners.iter().find(|listener| listener.id == id).cloned() else {
-            return;
-        };
-        for _ in 0..ACCEPTS_PER_TURN {
-            let before = clock::ticks();
-            match listener.accept(self.executor.settings.tcp_keepalive) {
-                Ok(accepted) => self.admit(accepted),
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
-                Err(error) => {
-                    self.server.log.line(Level::Verbose, format!("Accepting client connection: {error}"));
-                    return;
-                }
-            }
-            book(self.executor.stats(), Stage::Accept, before);
-        }
-    }
-
-    /// Waits for connections where the server listens now.
-    fn follow_listeners(&mut self) {
-        let now = self.server.listeners.all();
-        let is_in = |list: &[Arc<Listener>], one: &Listener| list.iter().any(|other| other.id == one.id);
-        for old in self.listeners.iter().filter(|old| !is_in(&now, old)) {
-            // The other workers may still hold the descriptor, so closing it here would not remove it.
-            let _ = self.poll.remove(old.fd());
-        }
-        for new in now.iter().filter(|new| !is_in(&self.listeners, new)) {
-            if let Err(error) = self.poll.add_listener(new.fd(), LISTENER_TOKENS + new.id) {
-                self.server.log.warning(format!("worker {} cannot listen: {error}", self.index));
-            }
-        }
-        self.listeners = now;
-    }
-
-    /// Accepts what has come in, after the connections that have ended in this turn are gone.
-    fn answer_the_door(&mut self) {
-        while let Some((since_ms, accepted)) = self.doorstep.pop_front() {
-            if self.over(&accepted) > 0 && self.now_ms < since_ms + DOORSTEP_MS {
-                self.doorstep.push_front((since_ms, accepted));
-                break;
-            }
-            self.welcome(accepted);
-        }
-        for listener in std::mem::take(&mut self.knocking) {
-            self.accept(listener);
-        }
-    }
-
-    /// By how many a connection would exceed `maxclients`, those that are kept for operators not counted.
-    fn over(&self, accepted: &Accepted) -> usize {
-        let over =
-            (self.server.clients.count() + 1).saturating_sub(self.executor.settings.maxclients as usize);
-        over.saturating_sub(if accepted.is_unix { OPERATORS_MAX } else { 0 })
-    }
-
-    /// Lets a connection wait a moment for a place when there is none: the end of another one may be on its way
-    /// through another worker, and a client that reconnects counts on being let in.
-    fn admit(&mut self, accepted: Accepted) {
-        if self.over(&accepted) > 0 && self.doorstep.len() < DOORSTEP_MAX {
-            return self.doorstep.push_back((self.now_ms, accepted));
-        }
-        self.welcome(accepted);
-    }
-
-    fn welcome(&mut self, accepted: Accepted) {
-        let settings = &self.executor.settings;
-        let refusal = if self.over(&accepted) > 0 {
-            Some("-ERR max number of clients reached\r\n")
-        } else if settings.protected_mode && settings.requirepass.is_empty() && !accepted.is_loopback {
-            Some(PROTECTED)
-        } else {
-            None
-        };
-        if let Some(text) = refusal {
-            self.server.rejected_connections.fetch_add(1, Relaxed);
-            // SAFETY: pointer and length are those of the text. Whether it arrives makes no difference.
-            unsafe {
-                let fd = std::os::fd::AsRawFd::as_raw_fd(&accepted.socket);
-                libc::send(fd, text.as_ptr().cast(), text.len(), libc::MSG_NOSIGNAL);
-            }
-            return;
-        }
-        add(&self.executor.stats().connections, 1);
-        let fd = std::os::fd::AsRawFd::as_raw_fd(&accepted.socket);
-        let id = self.server.clients.next_id();
-        let info =
-            ClientInfo::new(id, accepted.address, accepted.local_address, fd, accepted.is_unix, self.now_ms);
-        let info = Arc::new(info);
-        self.server.clients.add(info.clone());
-        let mut session = Session::new(info, settings.requirepass.is_empty());
-        session.on_probation = self.server.clients.count() > settings.maxclients as usize;
-        self.deal(Box::new(Connection::new(accepted.socket, session)));
-    }
-
-    /// Gives a connection to the worker that has the fewest.
-    fn deal(&mut self, connection: Box<Connection>) {
-        let count = |inbox: &Inbox| inbox.connections.load(Relaxed);
-        let mine = count(self.inbox());
-        let (least, fewest) = self
-            .server
-            .inboxes
-            .iter()
-            .map(count)
-            .enumerate()
-            .min_by_key(|(_, count)| *count)
-            .expect("there is at least one worker");
-        if fewest >= mine {
-            self.inbox().connections.fetch_add(1, Relaxed);
-            return self.adopt(connection);
-        }
-        self.send_to(least, connection);
-    }
-
-    fn send_to(&self, worker: usize, connection: Box<Connection>) {
-        let inbox = &self.server.inboxes[worker];
-        inbox.connections.fetch_add(1, Relaxed);
-        inbox.post(Message::Adopt(connection));
-    }
-
-    /// Serves a connection from now on. It has been counted already.
-    fn adopt(&mut self, mut connection: Box<Connection>) {
-        let index = self.vacant.pop().unwrap_or_else(|| {
-            self.connections.push(None);
-            self.generations.push(0);
-            self.connections.len() - 1
-        });
-        self.generations[index] = self.generations[index].wrapping_add(1) & 0x7fff_ffff;
-        let token = u64::from(self.generations[index]) << 32 | index as u64;
-        connection.client().worker.store(self.index as u32, Relaxed);
-        connection.client().token.store(token, Relaxed);
-        if let Err(error) = self.poll.add_connection(connection.fd(), token) {
-            self.server
-                .log
-                .warning(format!("Cannot wait for client {}: {error}", connection.client().address));
-            self.vacant.push(index);
-            self.inbox().connections.fetch_sub(1, Relaxed);
-            return self.forget(connection);
-        }
-        if connection.parked {
-            self.parked.push(token);
-        }
-        // What was left of its share is not announced by the socket.
-        if std::mem::take(&mut connection.is_ready) {
-            self.make_ready(token, &mut connection);
-        }
-        if connection.client().killed.load(Relaxed) {
-            // Killed on its way here, after its former worker had looked for such.
-            return self.close(token, connection);
-        }
-        self.deliver(token, connection);
-    }
-
-    fn take(&mut self, token: u64) -> Option<Box<Connection>> {
-        let index = token as u32 as usize;
-        if self.generations.get(index).copied() != Some((token >> 32) as u32) {
-            return None;
-        }
-        self.connections[index].take()
-    }
-
-    fn put_back(&mut self, token: u64, connection: Box<Connection>) {
-        self.connections[token as u32 as usize] = Some(connection);
-    }
-
-    fn close(&mut self, token: u64, connection: Box<Connection>) {
-        self.vacate(token, &connection);
-        self.forget(connection);
-    }
-
-    /// Takes a connection out of this worker's books.
-    fn vacate(&mut self, token: u64, connection: &Connection) {
-        // Closing the descriptor would do, but a connection that moves keeps it.
-        let _ = self.poll.remove(connection.fd());
-        let index = token as u32 as usize;
-        self.generations[index] = self.generations[index].wrapping_add(1) & 0x7fff_ffff;
-        self.vacant.push(index);
-        self.inbox().connections.fetch_sub(1, Relaxed);
-    }
-
-    /// Ends a session: its wait, its watches and its entry in the registry.
-    fn forget(&mut self, mut connection: Box<Connection>) {
-        self.abandon_wait(&mut connection);
-        if connection.backlog_len() > LARGE {
-            self.server.rubbish.free(connection.abandon());
-        }
-        let server = &self.server;
-        let seat = &mut self.executor.seat;
-        connection.session.hear_no_more(server);
-        server.clients.remove(connection.client().id);
-        if connection.session.watching.is_some() {
-            if !server.keyspace.enter_unless(seat, || server.scripts.busy.is_busy()) {
-                return self.leaving.sessions.push(connection);
-            }
-            connection.session.unwatch(&mut server.keyspace.hold_none(seat));
-            server.keyspace.leave(seat);
-        }
     }
 
     fn read_inbox(&mut self) {

@@ -11,7 +11,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
 use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use evenkeel_rdb::file::{Access, Batch, Checksum, Failure, FileReader, Part, ReadLimits, Record};
 use evenkeel_rdb::{Error, Reason, Source};
@@ -20,6 +20,7 @@ use evenkeel_store::{Millis, Seat};
 use parking_lot::Mutex;
 
 use super::LOADING;
+use super::pace::key_delay;
 use crate::clock;
 use crate::config::{Policy, Settings};
 use crate::replication::link::Position;
@@ -400,7 +401,19 @@ impl Work<'_> {
         drop(held);
         keyspace.leave(seat);
         loading.keys.fetch_add(1, Relaxed);
+        if self.settings.key_load_delay != 0 {
+            self.delay();
+        }
         if is_new { Ok(()) } else { Err(Error { at, inside: None, reason: Reason::Duplicate }) }
+    }
+
+    /// Sleeps as tests ask for, which may take that back meanwhile.
+    #[cold]
+    fn delay(&self) {
+        let delay = key_delay(self.server.settings().key_load_delay);
+        if !self.server.stopping.load(Acquire) {
+            std::thread::sleep(Duration::from_secs_f64(delay));
+        }
     }
 
     fn pass_empty(&self, name: &[u8]) {

@@ -33,6 +33,12 @@ const WINDOW: Duration = Duration::from_millis(100);
 const LEAST: f64 = 0.1;
 const RESERVE: f64 = 0.25;
 
+/// Seconds for each key that tests ask for: in microseconds, or below zero one microsecond for so many keys.
+pub(super) fn key_delay(told: i32) -> f64 {
+    let told = f64::from(told);
+    if told < 0.0 { 1e-6 / -told } else { told * 1e-6 }
+}
+
 /// How fast the snapshot may go. See the module's text.
 pub(super) struct Pace {
     since: Instant,
@@ -47,12 +53,11 @@ pub(super) struct Pace {
 
 impl Pace {
     pub(super) fn new(settings: &Settings) -> Pace {
-        let delay_us = f64::from(settings.rdb_key_save_delay);
         let now = Instant::now();
         Pace {
             since: now,
             bytes_per_s: f64::from(settings.snapshot_max_mbps) * 1e6,
-            s_per_key: if delay_us < 0.0 { -delay_us * 1e-9 } else { delay_us * 1e-6 },
+            s_per_key: key_delay(settings.rdb_key_save_delay),
             began: now,
             share: Share::new(now),
         }

@@ -36,11 +36,13 @@ const SYNC_BYTES: u64 = 32 << 20;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Busy;
 
-/// Begins a snapshot into the configured file.
-pub(crate) fn begin(server: &Arc<Server>) -> Result<(), Busy> {
+/// Begins a snapshot into the configured file. `keys`: how many there are about, for who asks before its thread has closed
+/// the gate.
+pub(crate) fn begin(server: &Arc<Server>, keys: u64) -> Result<(), Busy> {
     if !server.persist.claim(Job::Snapshot) {
         return Err(Busy);
     }
+    server.persist.progress.begin(keys);
     let on_thread = server.clone();
     let thread = std::thread::Builder::new().name("snapshot".into());
     let spawned = thread.spawn(move || _ = run(&on_thread));
@@ -202,6 +204,7 @@ pub(crate) fn take<F: Form>(
         let stepped = catch_unwind(AssertUnwindSafe(|| {
             walk.step(keyspace, &mut seat, &mut recorder);
             recorder.sink.encode();
+            progress.walked.store((walk.progress() * 10_000.0) as u64, Relaxed);
             recorder.rest();
             while recorder.is_ahead() && !server.persist.is_cancelled() {
                 std::thread::sleep(NAP_MAX);
@@ -213,7 +216,6 @@ pub(crate) fn take<F: Form>(
             cause = Some(io::Error::other("a panic, which is in the log"));
             continue;
         }
-        progress.walked.store((walk.progress() * 10_000.0) as u64, Relaxed);
         let written = recorder.sink.written();
         if let Some(disk) = disk
             && settings.rdb_save_incremental_fsync

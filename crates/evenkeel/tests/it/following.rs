@@ -9,10 +9,11 @@ mod replica;
 
 use std::time::{Duration, Instant};
 
-use evenkeel_testkit::differential::{Plan, Sent, commands};
 use evenkeel_testkit::digest::{Digest, difference, digest};
 use evenkeel_testkit::random::fresh_seed;
 use evenkeel_testkit::{Peer, Server};
+
+use crate::random::send_random;
 
 /// How long anything may take.
 const PATIENCE: Duration = Duration::from_secs(40);
@@ -103,16 +104,5 @@ fn contents(server: &Server) -> Digest {
 
 /// Random commands of all families that the peer has.
 fn write(server: &Server, peer: Peer, seed: u64, count: usize) {
-    let plan = Plan { seed, commands: count, oracle: peer, except: &["wire", "connection", "dumps"] };
-    let mut clients = [server.connect(), server.connect()];
-    for sent in commands(plan) {
-        let Sent::Command(connection, args) = sent else { continue };
-        let name = args.first().map(|name| String::from_utf8_lossy(name).to_uppercase());
-        if name.is_some_and(|name| !LEFT_OUT.contains(&name.as_str())) {
-            clients[connection].send(&args).expect("the server reads");
-            let _ = clients[connection].try_read();
-        }
-    }
-    // The last of them may have flushed everything.
-    assert!(!server.connect().run("SET written 1").is_error());
+    send_random(server, peer, seed, count, LEFT_OUT);
 }

@@ -16,6 +16,7 @@ mod moving;
 mod network;
 mod notices;
 mod operator;
+mod random;
 mod replication;
 mod stress;
 mod sync;

@@ -106,8 +106,9 @@ impl Pair<'_> {
         let queued = std::mem::take(&mut line.queued);
         self.summary.refused += usize::from(oracle.as_ref().is_ok_and(|bytes| bytes.starts_with(b"-")));
         let name = args.first().map(|name| name.to_ascii_uppercase()).unwrap_or_default();
+        let sides = same::Sides { subject: self.servers[0].program().peer(), oracle: self.episode.oracle };
         let verdict = match (&subject, &oracle) {
-            (Ok(subject), Ok(oracle)) => same::replies(self.episode.oracle, args, &queued, subject, oracle),
+            (Ok(subject), Ok(oracle)) => same::replies(sides, args, &queued, subject, oracle),
             (Err(subject), Err(oracle)) if subject.kind() == oracle.kind() => Verdict::Identical,
             _ => Verdict::Different,
         };

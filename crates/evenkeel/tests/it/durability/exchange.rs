@@ -4,13 +4,13 @@ use std::fs;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use evenkeel_testkit::differential::{Plan, Sent, commands};
 use evenkeel_testkit::digest::{difference, digest as contents};
 use evenkeel_testkit::random::fresh_seed;
 use evenkeel_testkit::transcript::target;
 use evenkeel_testkit::{Client, Peer, Program, Server};
 
 use crate::program;
+use crate::random::send_random;
 
 const COMMANDS: usize = 1_500;
 pub(super) const FOLDER: &str = "appendonlydir";
@@ -24,19 +24,7 @@ const LEFT_OUT: &[&str] =
     &["DEBUG", "CONFIG", "SHUTDOWN", "RESET", "CLIENT", "MONITOR", "SUBSCRIBE", "PSUBSCRIBE"];
 
 fn send_all(server: &Server, seed: u64) {
-    let plan =
-        Plan { seed, commands: COMMANDS, oracle: Peer::Redis, except: &["wire", "connection", "dumps"] };
-    let mut clients = [server.connect(), server.connect()];
-    for sent in commands(plan) {
-        let Sent::Command(connection, args) = sent else { continue };
-        let name = args.first().map(|name| String::from_utf8_lossy(name).to_uppercase());
-        if name.is_some_and(|name| !LEFT_OUT.contains(&name.as_str())) {
-            clients[connection].send(&args).expect("the server reads");
-            let _ = clients[connection].try_read();
-        }
-    }
-    // The last of them may have flushed everything.
-    assert!(!server.connect().run("SET written 1").is_error());
+    send_random(server, Peer::Redis, seed, COMMANDS, LEFT_OUT);
 }
 
 pub(super) fn rewrite(server: &Server) {

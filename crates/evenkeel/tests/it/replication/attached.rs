@@ -3,31 +3,15 @@
 use std::sync::atomic::{AtomicBool, Ordering::*};
 use std::time::Duration;
 
-use evenkeel_testkit::differential::{Plan, Sent, commands};
 use evenkeel_testkit::random::fresh_seed;
 use evenkeel_testkit::{Client, Peer, Program, Random, Server};
 
 use super::{REPLICA, assert_same, attach, ok, peers, primary, wait_until};
+use crate::random::send_random;
 
 /// Not for servers of a test that goes on, or nothing that is passed on to replicas.
 const LEFT_OUT: &[&str] =
     &["DEBUG", "CONFIG", "SHUTDOWN", "RESET", "CLIENT", "MONITOR", "SUBSCRIBE", "PSUBSCRIBE", "REPLICAOF"];
-
-/// Random commands of all families.
-fn send_random(server: &Server, peer: Peer, seed: u64, count: usize) {
-    let plan = Plan { seed, commands: count, oracle: peer, except: &["wire", "connection", "dumps"] };
-    let mut clients = [server.connect(), server.connect()];
-    for sent in commands(plan) {
-        let Sent::Command(connection, args) = sent else { continue };
-        let name = args.first().map(|name| String::from_utf8_lossy(name).to_uppercase());
-        if name.is_some_and(|name| !LEFT_OUT.contains(&name.as_str())) {
-            clients[connection].send(&args).expect("the server reads");
-            let _ = clients[connection].try_read();
-        }
-    }
-    // The last of them may have flushed everything.
-    ok(&mut server.connect(), "SET written 1");
-}
 
 fn random_commands(peer: Peer) {
     let Some(program) = Program::oracle(peer) else { return };
@@ -35,13 +19,13 @@ fn random_commands(peer: Peer) {
     println!("EVENKEEL_SEED={seed}");
     let server = primary(&[]);
     let (early, late) = (Server::start(&program, REPLICA), Server::start(&program, REPLICA));
-    send_random(&server, peer, seed, 1_500);
+    send_random(&server, peer, seed, 1_500, LEFT_OUT);
     attach(&early, &server);
     assert_same(&server, &early);
-    send_random(&server, peer, seed + 1, 3_000);
+    send_random(&server, peer, seed + 1, 3_000, LEFT_OUT);
     assert_same(&server, &early);
     attach(&late, &server);
-    send_random(&server, peer, seed + 2, 1_500);
+    send_random(&server, peer, seed + 2, 1_500, LEFT_OUT);
     assert_same(&server, &early);
     assert_same(&server, &late);
 }
