@@ -5,6 +5,7 @@ use std::sync::Arc;
 use super::{Call, Command, Flags, Group, at_least, exactly, session};
 use crate::error::{Done, Error};
 use crate::persist::end::{self, How};
+use crate::persist::snapshot::Busy;
 use crate::persist::{Cancelled, Job, rewrite, snapshot};
 
 /// What writes to disk and must not be part of what a client queues without thinking.
@@ -71,24 +72,22 @@ fn background_save(call: &mut Call<'_, '_>) -> Done {
         }
         _ => {}
     }
-    let keys = keys(call);
     // A transaction holds what the snapshot has to wait for.
-    if call.mode.is_nested() || schedule && snapshot::begin(call.server, keys).is_err() {
-        call.server.persist.schedule_save();
-        call.reply.simple("Background saving scheduled");
-        return Ok(());
+    let begun = if call.mode.is_nested() { Err(Busy) } else { snapshot::begin(call.server) };
+    match begun {
+        // What comes after the reply is not in the snapshot.
+        Ok(begun) => call.go_elsewhere(move |reply| {
+            begun.wait();
+            reply.simple("Background saving started");
+            Ok(())
+        }),
+        Err(Busy) if schedule || call.mode.is_nested() => {
+            call.server.persist.schedule_save();
+            call.reply.simple("Background saving scheduled");
+            Ok(())
+        }
+        Err(Busy) => Err(Error::text("ERR Background save already in progress")),
     }
-    if !schedule && snapshot::begin(call.server, keys).is_err() {
-        return Err(Error::text("ERR Background save already in progress"));
-    }
-    call.reply.simple("Background saving started");
-    Ok(())
-}
-
-/// How many there are in all databases.
-fn keys(call: &Call<'_, '_>) -> u64 {
-    let keyspace = &call.server.keyspace;
-    (0..keyspace.databases()).map(|db| keyspace.len(call.held.seat, db) as u64).sum()
 }
 
 fn cancel(call: &mut Call<'_, '_>) -> Done {

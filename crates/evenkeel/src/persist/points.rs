@@ -23,7 +23,7 @@ pub(crate) fn look(server: &Arc<Server>) {
     let now_s = clock::unix_ms() / 1000;
     let may_try = state.last_ok || now_s.saturating_sub(state.last_attempt_s) > RETRY_S;
     if state.save_scheduled && may_try {
-        let _ = snapshot::begin(server, 0); // if somebody was faster, it stays due
+        let _ = snapshot::begin(server); // if somebody was faster, it stays due
         return;
     }
     let may_rewrite =
@@ -40,7 +40,7 @@ pub(crate) fn look(server: &Arc<Server>) {
     let due = settings.save.iter().find(|point| changes >= point.changes && elapsed_s > point.seconds);
     if let Some(point) = due.filter(|_| may_try) {
         server.log.notice(format!("{} changes in {} seconds. Saving...", point.changes, point.seconds));
-        let _ = snapshot::begin(server, 0);
+        let _ = snapshot::begin(server);
     }
 }
 

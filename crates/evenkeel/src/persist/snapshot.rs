@@ -10,6 +10,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::*;
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
 use evenkeel_rdb::Version;
@@ -36,21 +37,32 @@ const SYNC_BYTES: u64 = 32 << 20;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Busy;
 
-/// Begins a snapshot into the configured file. `keys`: how many there are about, for who asks before its thread has closed
-/// the gate.
-pub(crate) fn begin(server: &Arc<Server>, keys: u64) -> Result<(), Busy> {
+/// A snapshot that has been begun.
+pub(crate) struct Begun(Receiver<()>);
+
+impl Begun {
+    /// Waits for the moment that the snapshot is of, or until it is clear that there will be none. Who waits is not in the
+    /// gate.
+    pub(crate) fn wait(self) {
+        // Nothing is ever sent: the other end goes.
+        let _ = self.0.recv();
+    }
+}
+
+/// Begins a snapshot into the configured file, on a thread of its own.
+pub(crate) fn begin(server: &Arc<Server>) -> Result<Begun, Busy> {
     if !server.persist.claim(Job::Snapshot) {
         return Err(Busy);
     }
-    server.persist.progress.begin(keys);
+    let (moment, begun) = channel();
     let on_thread = server.clone();
     let thread = std::thread::Builder::new().name("snapshot".into());
-    let spawned = thread.spawn(move || _ = run(&on_thread));
+    let spawned = thread.spawn(move || _ = run(&on_thread, Some(moment)));
     if let Err(error) = spawned {
         server.log.warning(format!("Can't save in background: no thread: {error}"));
         end(server, None);
     }
-    Ok(())
+    Ok(Begun(begun))
 }
 
 /// Takes a snapshot on this thread, once the one that is being taken has ended; whether that went well.
@@ -58,14 +70,14 @@ pub(crate) fn save(server: &Arc<Server>) -> bool {
     while !server.persist.claim(Job::Snapshot) {
         server.persist.wait_until_idle();
     }
-    run(server)
+    run(server, None)
 }
 
 /// Takes a snapshot on this thread, or, while a base is being written, as soon as that has ended.
 pub(crate) fn renew(server: &Arc<Server>) {
     loop {
         if server.persist.claim(Job::Snapshot) {
-            run(server);
+            run(server, None);
             return;
         }
         if server.persist.state().running.is_some_and(|running| running.is(Job::Base)) {
@@ -75,12 +87,13 @@ pub(crate) fn renew(server: &Arc<Server>) {
     }
 }
 
-fn run(server: &Arc<Server>) -> bool {
+/// `moment` goes when the moment has come that the snapshot is of.
+fn run(server: &Arc<Server>, moment: Option<Sender<()>>) -> bool {
     let settings = server.settings();
     let path = settings.dir.join(&settings.dbfilename);
     server.log.notice("Background saving started");
     // A value that cannot be written must not cost all others.
-    let result = catch_unwind(AssertUnwindSafe(|| write_file(server, &settings, &path)))
+    let result = catch_unwind(AssertUnwindSafe(|| write_file(server, &settings, &path, moment)))
         .unwrap_or_else(|_| Err(io::Error::other("a panic, which is in the log")));
     let dirty = match result {
         Ok(Taken { dirty, bytes, took }) => {
@@ -123,7 +136,12 @@ struct Taken {
     took: Duration,
 }
 
-fn write_file(server: &Arc<Server>, settings: &Arc<Settings>, path: &Path) -> io::Result<Taken> {
+fn write_file(
+    server: &Arc<Server>,
+    settings: &Arc<Settings>,
+    path: &Path,
+    moment: Option<Sender<()>>,
+) -> io::Result<Taken> {
     let began = Instant::now();
     server.persist.locks.hold(What::Snapshot, &settings.dir, &settings.dbfilename)?;
     let beside = Beside::create(path)?;
@@ -132,6 +150,7 @@ fn write_file(server: &Arc<Server>, settings: &Arc<Settings>, path: &Path) -> io
     let records = Records::new(file, settings.clone());
     let file = take(server, settings, records, Some(&beside.file), |held| {
         dirty = held.keyspace().total().dirty;
+        drop(moment);
         server.replication.link.position(server)
     })?;
     let len = finish(file, &beside.file)?;
@@ -189,7 +208,6 @@ pub(crate) fn take<F: Form>(
         at_start(held)
     });
     let told = position.map_or(Ok(()), |position| form.position(&position));
-    progress.begin(sizes.iter().flatten().map(|(keys, _)| keys).sum());
     let now_ms = seat.now_ms;
     let written = libraries.iter().try_for_each(|library| form.library(&library.code));
     let recorder = || Recorder::new(form, settings.clone(), progress, now_ms, sizes);
@@ -277,7 +295,8 @@ fn begin_walk(
         let keys = keyspace.len(held.seat, db) as u64;
         (keys > 0).then(|| (keys, keyspace.timed_len(held.seat, db) as u64))
     });
-    let sizes = sizes.collect();
+    let sizes: Sizes = sizes.collect();
+    server.persist.progress.begin(sizes.iter().flatten().map(|(keys, _)| keys).sum());
     let position = at_start(&mut held);
     let walk = held.begin_snapshot(waiting_max);
     drop(held);
