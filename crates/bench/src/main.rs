@@ -18,7 +18,8 @@ use anyhow::Result;
 use clap::{Parser, Subcommand};
 
 use experiments::{
-    LoadArgs, MemoryArgs, Options, Session, SnapshotArgs, StallsArgs, ThroughputArgs, ValuesArgs,
+    FullSyncArgs, LoadArgs, MemoryArgs, Options, Session, SnapshotArgs, StallsArgs, ThroughputArgs,
+    ValuesArgs,
 };
 
 #[derive(Parser)]
@@ -79,6 +80,15 @@ enum Verb {
     },
     /// What clients feel when the disk under an append-only file stands still; needs root
     FrozenDisk(Options),
+    /// What replicas cost their primary, and how far behind they are
+    Replica(Options),
+    /// What clients feel while a new replica gets everything
+    FullSync {
+        #[command(flatten)]
+        args: FullSyncArgs,
+        #[command(flatten)]
+        options: Options,
+    },
     /// How long it takes to load a snapshot
     Loading {
         #[command(flatten)]
@@ -123,6 +133,8 @@ fn obey(cli: Cli) -> Result<()> {
         Verb::Aof(options) => run(&options, experiments::aof),
         Verb::Snapshot { args, options } => run(&options, |session| experiments::snapshot(session, &args)),
         Verb::FrozenDisk(options) => run(&options, experiments::frozen_disk),
+        Verb::Replica(options) => run(&options, experiments::replica),
+        Verb::FullSync { args, options } => run(&options, |session| experiments::full_sync(session, &args)),
         Verb::Loading { args, options } => run(&options, |session| experiments::load(session, &args)),
         Verb::Connections(options) => run(&options, experiments::connections),
         Verb::Workers(options) => run(&options, experiments::workers),

@@ -2,7 +2,7 @@
 //!
 //! CPU time comes from the process' CPU clock: nanoseconds, all threads, those that ended included. `/proc/PID/stat` only
 //! tells how it divides into user and system, since it counts in ticks of 10 ms. Context switches are summed over the
-//! threads that live: the kernel keeps no sum for the process.
+//! threads that live: the kernel keeps no sum for the process. What one thread has run is in its `schedstat`.
 
 use std::fs;
 use std::time::Duration;
@@ -21,12 +21,16 @@ pub(crate) struct Usage {
     pub(crate) rss_bytes: u64,
     voluntary_switches: u64,
     involuntary_switches: u64,
+    /// What each thread has run, in nanoseconds, by its number.
+    ran_ns: Vec<(u64, u64)>,
 }
 
 /// What it used between two looks.
 #[derive(Clone, Debug)]
 pub(crate) struct Spent {
     pub(crate) cpu: Duration,
+    /// What that thread ran which ran most.
+    pub(crate) busiest: Duration,
     /// Share of the CPU time that was spent in the kernel, 0 to 1.
     pub(crate) system_share: f64,
     pub(crate) rss_bytes: u64,
@@ -40,11 +44,18 @@ impl Usage {
         let system = self.system_ticks - before.system_ticks;
         Spent {
             cpu: Duration::from_nanos(self.cpu_ns - before.cpu_ns),
+            busiest: Duration::from_nanos(self.busiest_ns(before)),
             system_share: system as f64 / (user + system).max(1) as f64,
             rss_bytes: self.rss_bytes,
             voluntary_switches: self.voluntary_switches.saturating_sub(before.voluntary_switches),
             involuntary_switches: self.involuntary_switches.saturating_sub(before.involuntary_switches),
         }
+    }
+
+    fn busiest_ns(&self, before: &Self) -> u64 {
+        let at_first =
+            |thread| before.ran_ns.iter().find(|(number, _)| *number == thread).map_or(0, |(_, ran)| *ran);
+        self.ran_ns.iter().map(|(thread, ran)| ran.saturating_sub(at_first(*thread))).max().unwrap_or(0)
     }
 }
 
@@ -56,20 +67,42 @@ pub(crate) fn usage(pid: u32) -> Result<Usage> {
     };
     let (user_ticks, system_ticks) = ticks(&read("stat")?).context("unknown form of /proc/PID/stat")?;
     let rss_kb = field(&read("status")?, "VmRSS:").context("no VmRSS in /proc/PID/status")?;
-    let (voluntary_switches, involuntary_switches) = switches(pid)?;
+    let Threads { voluntary_switches, involuntary_switches, ran_ns } = threads(pid)?;
     let cpu_ns = sys::process_cpu_ns(pid).context("cannot read the server's CPU clock")?;
     let rss_bytes = rss_kb * 1024;
-    Ok(Usage { pid, cpu_ns, user_ticks, system_ticks, rss_bytes, voluntary_switches, involuntary_switches })
+    Ok(Usage {
+        pid,
+        cpu_ns,
+        user_ticks,
+        system_ticks,
+        rss_bytes,
+        voluntary_switches,
+        involuntary_switches,
+        ran_ns,
+    })
 }
 
-fn switches(pid: u32) -> Result<(u64, u64)> {
-    let (mut voluntary, mut involuntary) = (0, 0);
+/// What the kernel tells of single threads only, those that live.
+#[derive(Default)]
+struct Threads {
+    voluntary_switches: u64,
+    involuntary_switches: u64,
+    ran_ns: Vec<(u64, u64)>,
+}
+
+fn threads(pid: u32) -> Result<Threads> {
+    let mut sum = Threads::default();
     for thread in fs::read_dir(format!("/proc/{pid}/task")).context("the server has no threads")? {
-        let Ok(status) = fs::read_to_string(thread?.path().join("status")) else { continue }; // it just ended
-        voluntary += field(&status, "voluntary_ctxt_switches:").unwrap_or(0);
-        involuntary += field(&status, "nonvoluntary_ctxt_switches:").unwrap_or(0);
+        let thread = thread?;
+        let read = |file| fs::read_to_string(thread.path().join(file));
+        let (Ok(status), Ok(schedstat)) = (read("status"), read("schedstat")) else { continue }; // it just ended
+        sum.voluntary_switches += field(&status, "voluntary_ctxt_switches:").unwrap_or(0);
+        sum.involuntary_switches += field(&status, "nonvoluntary_ctxt_switches:").unwrap_or(0);
+        let number = thread.file_name().to_string_lossy().parse().ok();
+        let ran = schedstat.split_ascii_whitespace().next().and_then(|ran| ran.parse().ok());
+        sum.ran_ns.extend(number.zip(ran));
     }
-    Ok((voluntary, involuntary))
+    Ok(sum)
 }
 
 /// User and system ticks of a `/proc/PID/stat` line. The command's name, second, may hold spaces and parentheses.
@@ -160,6 +193,7 @@ mod tests {
         while sys::thread_cpu_ns() < until {}
         let spent = usage(std::process::id()).expect("own process").since(&before);
         assert!(spent.cpu >= Duration::from_millis(30), "{spent:?}");
+        assert!(spent.busiest >= Duration::from_millis(20), "{spent:?}");
         assert!(spent.rss_bytes > 0);
     }
 }

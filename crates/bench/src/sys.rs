@@ -5,6 +5,7 @@
 //! makes is in sight, and `epoll_wait` fills a buffer that is reused for ever.
 
 use std::io;
+use std::net::TcpStream;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::time::Duration;
 
@@ -177,6 +178,13 @@ pub(crate) fn die_with_parent() -> io::Result<()> {
 pub(crate) fn signal_child(pid: u32, signal: libc::c_int) {
     // SAFETY: the call takes no pointers. A failure means that the child is gone, which is what the caller wants.
     unsafe { libc::kill(pid as libc::pid_t, signal) };
+}
+
+/// Takes up to `len` bytes that have come out of a connection's buffer and drops them, without a copy; 0 at its end.
+pub(crate) fn discard(stream: &TcpStream, len: usize) -> io::Result<usize> {
+    // SAFETY: nothing is written with MSG_TRUNC to a TCP connection, so there need be no buffer.
+    let taken = unsafe { libc::recv(stream.as_raw_fd(), std::ptr::null_mut(), len, libc::MSG_TRUNC) };
+    if taken < 0 { Err(io::Error::last_os_error()) } else { Ok(taken as usize) }
 }
 
 fn checked(rc: libc::c_int) -> io::Result<libc::c_int> {

@@ -17,7 +17,7 @@ use crate::json::Json;
 use crate::load::keys::KeyRange;
 use crate::load::requests::Command;
 use crate::peers::{Kind, Launch, ask};
-use crate::stats::{Goal, Spread};
+use crate::stats::Goal;
 use crate::table::Table;
 
 /// CPU microseconds that `everysec` may add to a SET.
@@ -60,19 +60,11 @@ fn start(session: &Session, kind: Kind, args: &ThroughputArgs) -> Result<Pair> {
     };
     let (off, on) = (lane(kind.name().to_owned())?, lane(format!("{}, everysec", kind.name()))?);
     // Growth is not to set off a rewrite in the middle of a measurement.
-    set(&on, "auto-aof-rewrite-percentage", "0")?;
-    set(&on, "appendonly", "yes")?;
+    on.set("auto-aof-rewrite-percentage", "0")?;
+    on.set("appendonly", "yes")?;
     wait_until(&on, "aof_rewrite_in_progress:0")?;
     wait_until(&on, "aof_enabled:1")?;
     Ok(Pair { off, on })
-}
-
-fn set(lane: &Lane, name: &str, value: &str) -> Result<()> {
-    let answer = ask(lane.server.address, &["CONFIG", "SET", name, value])?;
-    if !answer.starts_with("+OK") {
-        bail!("{}: CONFIG SET {name} {value}: {answer}", lane.name);
-    }
-    Ok(())
 }
 
 /// Waits until INFO persistence has this line.
@@ -105,7 +97,7 @@ fn everysec(session: &mut Session, lanes: &[Lane], args: &ThroughputArgs, pipeli
     for pair in all.chunks(2) {
         let (off, on) = (&pair[0], &pair[1]);
         row(&mut table, off, [String::new(), String::new(), String::new()]);
-        let added = added(off, on);
+        let added = on.more_than(off, |sample| sample.cpu_us);
         let is_ours = on.kind == Kind::Evenkeel;
         let goal = Goal::AtMost(ADDED_US_MAX);
         let verdict = match added.filter(|_| is_ours) {
@@ -126,12 +118,6 @@ fn everysec(session: &mut Session, lanes: &[Lane], args: &ThroughputArgs, pipeli
     Ok(())
 }
 
-/// CPU microseconds per command with the file less those without, round by round.
-fn added(off: &Series, on: &Series) -> Option<Spread> {
-    let (off, on) = (off.values(|sample| sample.cpu_us), on.values(|sample| sample.cpu_us));
-    Spread::of(on.iter().zip(&off).map(|(on, off)| on - off))
-}
-
 fn row(table: &mut Table, series: &Series, middle: [String; 3]) {
     let [_, p99, _, max] = series.latency_cells();
     let mut cells = vec![series.name.clone(), series.rate_cell(), series.cpu_cell()];
@@ -142,7 +128,7 @@ fn row(table: &mut Table, series: &Series, middle: [String; 3]) {
 
 fn always(session: &mut Session, lanes: &[Lane], args: &ThroughputArgs) -> Result<()> {
     let writing: Vec<&Lane> = lanes.iter().skip(1).step_by(2).collect();
-    writing.iter().try_for_each(|lane| set(lane, "appendfsync", "always"))?;
+    writing.iter().try_for_each(|lane| lane.set("appendfsync", "always"))?;
     let traffic = traffic(session, args, 1);
     let mut all: Vec<Series> = writing
         .iter()

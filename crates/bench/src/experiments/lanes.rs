@@ -54,6 +54,15 @@ impl Lane {
         }
         Ok(())
     }
+
+    /// CONFIG SET
+    pub(super) fn set(&self, name: &str, value: &str) -> Result<()> {
+        let answer = ask(self.server.address, &["CONFIG", "SET", name, value])?;
+        if !answer.starts_with("+OK") {
+            bail!("{}: CONFIG SET {name} {value}: {answer}", self.name);
+        }
+        Ok(())
+    }
 }
 
 /// The bytes that a server may need for so many keys.

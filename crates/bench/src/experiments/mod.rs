@@ -9,11 +9,14 @@ mod connections;
 mod elements;
 mod feed;
 mod frozen;
+mod full_sync;
 mod lanes;
 mod load;
 mod memory;
 mod probe;
+mod replica;
 mod series;
+mod sink;
 mod snapshot;
 mod stalls;
 mod throughput;
@@ -35,8 +38,10 @@ pub(crate) use aof::aof;
 pub(crate) use connections::connections;
 pub(crate) use elements::elements;
 pub(crate) use frozen::frozen_disk;
+pub(crate) use full_sync::{FullSyncArgs, full_sync};
 pub(crate) use load::{LoadArgs, load};
 pub(crate) use memory::{MemoryArgs, memory};
+pub(crate) use replica::replica;
 pub(crate) use snapshot::{SnapshotArgs, snapshot};
 pub(crate) use stalls::{StallsArgs, stalls};
 pub(crate) use throughput::{ThroughputArgs, throughput};
@@ -222,6 +227,8 @@ pub(crate) fn all(session: &mut Session) -> Result<()> {
         + aof::estimate(session)
         + snapshot::ESTIMATE
         + frozen::ESTIMATE
+        + replica::estimate(session)
+        + FullSyncArgs::default().estimate(session)
         + LoadArgs::default().estimate(session);
     println!("this takes about {} minutes", estimate.as_secs().div_ceil(60));
     throughput(session, &pinned)?;
@@ -236,5 +243,7 @@ pub(crate) fn all(session: &mut Session) -> Result<()> {
     aof(session)?;
     snapshot(session, &SnapshotArgs::default())?;
     frozen_disk(session)?;
+    replica(session)?;
+    full_sync(session, &FullSyncArgs::default())?;
     load(session, &LoadArgs::default())
 }

@@ -13,6 +13,8 @@ pub(super) struct Sample {
     pub(super) rate: f64,
     /// CPU microseconds of the server process per command.
     pub(super) cpu_us: f64,
+    /// The same of that thread which ran most.
+    pub(super) busiest_us: f64,
     pub(super) system_share: f64,
     /// Context switches of the server per thousand commands.
     pub(super) switches: f64,
@@ -36,6 +38,8 @@ impl From<&Outcome> for Sample {
         Self {
             rate: outcome.rate(),
             cpu_us: outcome.server_us().unwrap_or(f64::NAN),
+            busiest_us: spent
+                .map_or(f64::NAN, |spent| spent.busiest.as_secs_f64() * 1e6 / outcome.commands.max(1) as f64),
             system_share: spent.map_or(f64::NAN, |spent| spent.system_share),
             switches: switches as f64 * 1e3 / outcome.commands.max(1) as f64,
             p50: outcome.latency_us(0.5),
@@ -79,6 +83,12 @@ impl Series {
         Spread::of_ratios(&self.values(figure), &other.values(figure))
     }
 
+    /// This server's figure less the other's, round by round.
+    pub(super) fn more_than(&self, other: &Self, figure: impl Fn(&Sample) -> f64 + Copy) -> Option<Spread> {
+        let (ours, theirs) = (self.values(figure), other.values(figure));
+        Spread::of(ours.iter().zip(&theirs).map(|(ours, theirs)| ours - theirs))
+    }
+
     pub(super) fn sum(&self, figure: impl Fn(&Sample) -> u64) -> u64 {
         self.samples.iter().map(figure).sum()
     }
@@ -108,6 +118,7 @@ impl Series {
             ("control", self.is_control.into()),
             ("requests_per_s", list(|sample| sample.rate)),
             ("cpu_us_per_command", list(|sample| sample.cpu_us)),
+            ("busiest_thread_us_per_command", list(|sample| sample.busiest_us)),
             ("kernel_share", list(|sample| sample.system_share)),
             ("context_switches_per_1000", list(|sample| sample.switches)),
             ("latency_us_p50", list(|sample| sample.p50)),
@@ -138,6 +149,7 @@ pub(super) mod tests {
         let sample = |&cpu_us: &f64| Sample {
             rate: 1e6 / cpu_us,
             cpu_us,
+            busiest_us: cpu_us,
             system_share: 0.5,
             switches: 1.0,
             p50: 1.0,

@@ -46,8 +46,9 @@ pub(super) struct Pace {
     bytes_per_s: f64,
     /// The delay for each key that tests ask for.
     s_per_key: f64,
-    /// When this piece of work was begun.
+    /// When this piece of work was begun, and what this thread had run by then.
     began: Instant,
+    ran: Duration,
     share: Share,
 }
 
@@ -59,6 +60,7 @@ impl Pace {
             bytes_per_s: f64::from(settings.snapshot_max_mbps) * 1e6,
             s_per_key: key_delay(settings.rdb_key_save_delay),
             began: now,
+            ran: thread_cpu(),
             share: Share::new(now),
         }
     }
@@ -66,10 +68,12 @@ impl Pace {
     /// How long to sleep after the piece of work that is done now, if it is one, and the share of a core must not be below
     /// `share_min`.
     fn nap(&mut self, now: Instant, share_min: f64) -> Option<Duration> {
-        let worked = now.saturating_duration_since(self.began);
-        if worked < PIECE {
+        if now.saturating_duration_since(self.began) < PIECE {
             return None;
         }
+        // Time in which others had the core is none that is owed to them.
+        let ran = thread_cpu();
+        let worked = ran.saturating_sub(mem::replace(&mut self.ran, ran));
         let share = self.share.at(now).max(share_min.min(1.0));
         let nap = worked.mul_f64((1.0 - share) / share).min(NAP_MAX);
         self.began = now + nap;

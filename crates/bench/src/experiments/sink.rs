@@ -1,0 +1,190 @@
+//! A replica that keeps nothing: it asks for everything, takes it, and drops it, so that what it costs is the primary's part
+//! alone.
+
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+
+use crate::{interrupt, sys};
+
+/// Longest that a primary may be silent.
+const SILENCE_MAX: Duration = Duration::from_secs(120);
+/// How often the stream's thread looks whether it is to end.
+const LOOK: Duration = Duration::from_millis(50);
+const PIECE: usize = 1 << 20;
+/// Length of the text that ends a snapshot whose length is not told.
+const MARK: usize = 40;
+
+/// A replica whose snapshot has come, and whose stream a thread takes.
+pub(super) struct Sink {
+    pub(super) snapshot_bytes: u64,
+    stream_bytes: Arc<AtomicU64>,
+    ended: Arc<AtomicBool>,
+    is_over: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Sink {
+    /// Becomes a replica of the server and takes its snapshot. The thread that takes the stream afterwards runs on these CPUs.
+    pub(super) fn attach(primary: SocketAddr, cpus: &[usize]) -> Result<Sink> {
+        let stream = TcpStream::connect(primary)?;
+        stream.set_read_timeout(Some(SILENCE_MAX))?;
+        let mut reader = BufReader::with_capacity(PIECE, stream);
+        // One after the other: PSYNC is refused while a reply is on its way.
+        for (command, answer) in [("REPLCONF capa eof capa psync2", "+OK"), ("PSYNC ? -1", "+FULLRESYNC ")] {
+            reader.get_mut().write_all(format!("{command}\r\n").as_bytes())?;
+            expect(&mut reader, answer)?;
+        }
+        let snapshot_bytes = snapshot(&mut reader)?;
+        let stream = reader.into_inner();
+        stream.set_read_timeout(Some(LOOK))?;
+        let (stream_bytes, ended, is_over) = <(Arc<AtomicU64>, Arc<AtomicBool>, Arc<AtomicBool>)>::default();
+        let (taken, end, over, cpus) = (stream_bytes.clone(), ended.clone(), is_over.clone(), cpus.to_vec());
+        let thread = std::thread::Builder::new().name("sink".into()).spawn(move || {
+            drop(sys::pin(&cpus)); // elsewhere it does its work as well
+            take(&stream, &taken, &end);
+            over.store(true, Relaxed);
+        });
+        let thread = Some(thread.context("no thread for a replica")?);
+        Ok(Sink { snapshot_bytes, stream_bytes, ended, is_over, thread })
+    }
+
+    /// Bytes of the stream that have come.
+    pub(super) fn stream_bytes(&self) -> u64 {
+        self.stream_bytes.load(Relaxed)
+    }
+
+    /// Whether the primary has ended the connection.
+    pub(super) fn is_cut_off(&self) -> bool {
+        self.is_over.load(Relaxed)
+    }
+}
+
+impl Drop for Sink {
+    fn drop(&mut self) {
+        self.ended.store(true, Relaxed);
+        if let Some(thread) = self.thread.take() {
+            drop(thread.join()); // it does not panic
+        }
+    }
+}
+
+fn expect(reader: &mut impl BufRead, beginning: &str) -> Result<()> {
+    let line = line(reader)?;
+    if !line.starts_with(beginning) {
+        bail!("{line:?} and not {beginning:?} from a primary");
+    }
+    Ok(())
+}
+
+/// The next line that is not empty: primaries send those while they prepare a snapshot.
+fn line(reader: &mut impl BufRead) -> Result<String> {
+    loop {
+        interrupt::check()?;
+        let mut line = String::new();
+        if reader.read_line(&mut line).context("a primary is silent")? == 0 {
+            bail!("a primary has closed the connection");
+        }
+        if !line.trim().is_empty() {
+            return Ok(line.trim().to_owned());
+        }
+    }
+}
+
+/// Drops a snapshot; how many bytes it had. What follows it may have been read, and is the stream's.
+fn snapshot(reader: &mut BufReader<TcpStream>) -> Result<u64> {
+    let head = line(reader)?;
+    let told = head.strip_prefix('$').with_context(|| format!("{head:?} and not a snapshot"))?;
+    if let Some(mark) = told.strip_prefix("EOF:") {
+        return up_to(reader, mark.as_bytes());
+    }
+    let len = told.parse().with_context(|| format!("{head:?} is no length"))?;
+    let taken = io::copy(&mut reader.take(len), &mut io::sink())?;
+    if taken < len {
+        bail!("a snapshot of {len} bytes ended after {taken}")
+    }
+    Ok(len)
+}
+
+/// Drops everything up to the mark and with it.
+fn up_to(reader: &mut impl BufRead, mark: &[u8]) -> Result<u64> {
+    if mark.len() != MARK {
+        bail!("a mark of {} bytes", mark.len());
+    }
+    let (mut taken, mut tail) = (0, Vec::new());
+    loop {
+        interrupt::check()?;
+        let piece = reader.fill_buf().context("a primary is silent")?;
+        if piece.is_empty() {
+            bail!("a snapshot ended after {taken} bytes");
+        }
+        // The mark may lie across two pieces.
+        let kept = tail.len();
+        tail.extend_from_slice(&piece[..piece.len().min(MARK)]);
+        let len = piece.len();
+        let end =
+            find(&tail, mark).map(|at| at + MARK - kept).or_else(|| find(piece, mark).map(|at| at + MARK));
+        if let Some(end) = end {
+            reader.consume(end);
+            return Ok(taken + end as u64 - MARK as u64);
+        }
+        if len >= MARK {
+            tail.clear();
+            tail.extend_from_slice(&piece[len - (MARK - 1)..]);
+        } else {
+            tail.drain(..tail.len().saturating_sub(MARK - 1));
+        }
+        reader.consume(len);
+        taken += len as u64;
+    }
+}
+
+fn find(text: &[u8], mark: &[u8]) -> Option<usize> {
+    // SAFETY: both pointers are valid for the lengths given, which are only read.
+    let at = unsafe { libc::memmem(text.as_ptr().cast(), text.len(), mark.as_ptr().cast(), mark.len()) };
+    (!at.is_null()).then(|| at as usize - text.as_ptr() as usize)
+}
+
+fn take(stream: &TcpStream, taken: &AtomicU64, ended: &AtomicBool) {
+    while !ended.load(Relaxed) {
+        match sys::discard(stream, PIECE) {
+            Ok(0) => return,
+            Ok(len) => _ = taken.fetch_add(len as u64, Relaxed),
+            Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {}
+            Err(_) => return,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_mark_is_found_wherever_it_lies() {
+        let mark = [b'm'; MARK];
+        for before in [0, 1, 39, 40, 41, 100, 1_000] {
+            let mut bytes = vec![b'x'; before];
+            bytes.extend_from_slice(&mark);
+            bytes.extend_from_slice(b"*1\r\n");
+            for capacity in [1, 7, 39, 40, 41, 64, 4_096] {
+                let mut reader = BufReader::with_capacity(capacity, &bytes[..]);
+                assert_eq!(
+                    up_to(&mut reader, &mark).expect("it is there"),
+                    before as u64,
+                    "{before} {capacity}"
+                );
+                let mut rest = String::new();
+                reader.read_to_string(&mut rest).expect("it is text");
+                assert_eq!(rest, "*1\r\n", "{before} {capacity}");
+            }
+        }
+        assert!(up_to(&mut BufReader::new(&b"xxxx"[..]), &mark).is_err());
+        assert!(up_to(&mut BufReader::new(&b"xxxx"[..]), b"short").is_err());
+    }
+}
