@@ -84,7 +84,7 @@ impl Floor {
     }
 
     fn turn(&mut self) -> Result<()> {
-        for index in 0..self.poller.wait(-1)? {
+        for index in 0..self.poller.wait(None)? {
             let event = self.poller.event(index);
             if event.token == LISTENER {
                 self.accept()?;

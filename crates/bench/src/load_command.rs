@@ -6,8 +6,10 @@ use std::time::Duration;
 use anyhow::{Result, bail};
 
 use crate::json::Json;
-use crate::load::keys::{Distribution, KeyRange};
+use crate::load::distribution::Distribution;
+use crate::load::keys::KeyRange;
 use crate::load::requests::Command;
+use crate::load::timeline::{SLICE, Slice};
 use crate::load::{self, Outcome, Plan, Until};
 use crate::table::{Table, thousands, time_us};
 use crate::{peers, sys};
@@ -49,8 +51,13 @@ pub(crate) struct LoadArgs {
     /// Number of different keys
     #[arg(short, long, default_value_t = 300_000)]
     keys: u64,
-    #[arg(long, value_enum, default_value_t = Distribution::Uniform)]
+    /// Which keys: uniform, sequential, zipf[:EXPONENT], or hot[:PERCENT] (so many requests to one key)
+    #[arg(long, default_value = "uniform")]
     distribution: Distribution,
+    /// Send so many requests per second whatever the server does, and measure latencies from when each was due; without,
+    /// each connection waits for its answer before it sends again
+    #[arg(short, long, value_name = "REQUESTS")]
+    rate: Option<f64>,
     /// Time to measure
     #[arg(short, long, default_value_t = 5.0)]
     seconds: f64,
@@ -108,6 +115,7 @@ pub(crate) fn load(args: &LoadArgs) -> Result<()> {
         keys: KeyRange { first: 0, count: args.keys },
         distribution: args.distribution,
         value_size: args.target.value_size,
+        rate: args.rate,
         until: args.requests.map_or(time, Until::Requests),
         short: args.short,
         cpus: sys::parse_cpus(&args.target.cpus)?,
@@ -145,6 +153,9 @@ fn table(outcome: &Outcome) -> Table {
     line("requests", thousands(outcome.commands as f64));
     line("seconds", format!("{:.2}", outcome.elapsed.as_secs_f64()));
     line("requests per second", thousands(outcome.rate()));
+    if outcome.late > 0 {
+        line("requests that were never sent", thousands(outcome.late as f64));
+    }
     for (name, quantile) in [("p50", 0.5), ("p99", 0.99), ("p99.9", 0.999), ("max", 1.0)] {
         line(&format!("latency of a batch, {name}"), time_us(outcome.latency_us(quantile)));
     }
@@ -176,12 +187,16 @@ fn table(outcome: &Outcome) -> Table {
 }
 
 fn json(plan: &Plan, outcome: &Outcome) -> Json {
+    let slices =
+        |figure: fn(&Slice) -> f64| outcome.timeline.slices().iter().map(figure).collect::<Vec<f64>>();
     Json::Object(vec![
         ("command", plan.command.to_string().into()),
         ("clients", plan.clients.into()),
         ("threads", plan.threads.into()),
         ("pipeline", plan.pipeline.into()),
         ("short", plan.short.into()),
+        ("rate", plan.rate.into()),
+        ("distribution", plan.distribution.to_string().into()),
         ("keys", plan.keys.count.into()),
         ("key_size", plan.key_size.into()),
         ("value_size", plan.value_size.into()),
@@ -200,5 +215,9 @@ fn json(plan: &Plan, outcome: &Outcome) -> Json {
         ("load_cpu_us_per_request", outcome.load_us().into()),
         ("load_busy", outcome.load_busy().into()),
         ("server_cpu_us_per_request", outcome.server_us().into()),
+        ("never_sent", outcome.late.into()),
+        ("timeline_slice_ms", (SLICE.as_millis() as u64).into()),
+        ("timeline_requests", slices(|slice| slice.commands as f64).into()),
+        ("timeline_longest_us", slices(|slice| slice.longest.as_secs_f64() * 1e6).into()),
     ])
 }

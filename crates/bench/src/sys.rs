@@ -63,16 +63,23 @@ impl Poller {
         checked(rc).map(drop)
     }
 
-    /// Waits up to `timeout_ms` (-1: without end) and returns how many events `event(0..n)` holds. A signal counts as
-    /// no event, so that callers come round to look at their flags.
-    pub(crate) fn wait(&mut self, timeout_ms: i32) -> io::Result<usize> {
-        // SAFETY: the buffer holds EVENTS_MAX events, which is the number given.
+    /// Waits for so long (`None`: without end) and returns how many events `event(0..n)` holds. A signal counts as no event,
+    /// so that callers come round to look at their flags.
+    pub(crate) fn wait(&mut self, timeout: Option<Duration>) -> io::Result<usize> {
+        let timeout = timeout.map(|timeout| libc::timespec {
+            tv_sec: timeout.as_secs() as libc::time_t,
+            tv_nsec: timeout.subsec_nanos().into(),
+        });
+        let timeout = timeout.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
+        // SAFETY: the buffer holds EVENTS_MAX events, which is the number given; the timeout outlives the call, and there
+        // is no mask of signals.
         let rc = unsafe {
-            libc::epoll_wait(
+            libc::epoll_pwait2(
                 self.fd.as_raw_fd(),
                 self.buffer.as_mut_ptr(),
                 EVENTS_MAX as libc::c_int,
-                timeout_ms,
+                timeout,
+                std::ptr::null(),
             )
         };
         match checked(rc) {
@@ -172,6 +179,12 @@ pub(crate) fn raise_open_files() -> io::Result<u64> {
 pub(crate) fn die_with_parent() -> io::Result<()> {
     // SAFETY: this option takes a signal number and no pointers.
     checked(unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGTERM) }).map(drop)
+}
+
+/// Lets the calling thread's waits end when they should: the kernel may add 50 us otherwise.
+pub(crate) fn wake_on_time() {
+    // SAFETY: this option takes a number of nanoseconds and no pointers.
+    unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1) };
 }
 
 /// Sends `signal` to a child that has not been waited for yet, whose number therefore cannot belong to another process.

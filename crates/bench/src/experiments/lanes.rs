@@ -8,7 +8,8 @@ use anyhow::{Context, Result, bail};
 use super::series::{Sample, Series};
 use super::{Session, WARM_UP};
 use crate::interrupt;
-use crate::load::keys::{self, Distribution, KeyRange};
+use crate::load::distribution::Distribution;
+use crate::load::keys::{self, KeyRange};
 use crate::load::requests::Command;
 use crate::load::{self, Plan, Until};
 use crate::peers::{Kind, Launch, Peer, Server, ask};
@@ -96,6 +97,7 @@ impl Traffic {
             keys: KeyRange { first: 0, count: self.keys },
             distribution: Distribution::Uniform,
             value_size: self.value_size,
+            rate: None,
             until: Until::Time { warm_up: WARM_UP, measured },
             short: self.short,
             cpus: self.load_cpus.clone(),

@@ -41,7 +41,9 @@ impl Sink {
             expect(&mut reader, answer)?;
         }
         let snapshot_bytes = snapshot(&mut reader)?;
-        let stream = reader.into_inner();
+        let mut stream = reader.into_inner();
+        // A primary sends the stream to who says that it has loaded what it was sent.
+        stream.write_all(b"*3\r\n$8\r\nREPLCONF\r\n$3\r\nACK\r\n$1\r\n0\r\n")?;
         stream.set_read_timeout(Some(LOOK))?;
         let (stream_bytes, ended, is_over) = <(Arc<AtomicU64>, Arc<AtomicBool>, Arc<AtomicBool>)>::default();
         let (taken, end, over, cpus) = (stream_bytes.clone(), ended.clone(), is_over.clone(), cpus.to_vec());

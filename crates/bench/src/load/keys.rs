@@ -5,18 +5,11 @@
 
 use anyhow::{Result, bail};
 
+use super::distribution::{Distribution, Draw};
+
 pub(super) const PREFIX: &[u8] = b"key:";
 /// Longest key: a bound for mistakes on the command line.
 const KEY_SIZE_MAX: usize = 64 * 1024;
-
-/// Order in which keys come.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub(crate) enum Distribution {
-    /// Each request takes any key, all alike
-    Uniform,
-    /// One after the other, and from the start again
-    Sequential,
-}
 
 /// The numbers of the keys to use: `first .. first + count`.
 #[derive(Clone, Copy, Debug)]
@@ -28,27 +21,18 @@ pub(crate) struct KeyRange {
 /// A stream of key numbers. Two streams with the same seed are the same.
 #[derive(Debug)]
 pub(crate) struct KeyStream {
-    range: KeyRange,
-    distribution: Distribution,
+    first: u64,
+    draw: Draw,
     random: Random,
-    next: u64,
 }
 
 impl KeyStream {
     pub(crate) fn new(range: KeyRange, distribution: Distribution, seed: u64) -> Self {
-        Self { range, distribution, random: Random::new(seed), next: 0 }
+        Self { first: range.first, draw: Draw::new(distribution, range.count), random: Random::new(seed) }
     }
 
     pub(crate) fn next(&mut self) -> u64 {
-        let offset = match self.distribution {
-            Distribution::Uniform => self.random.below(self.range.count),
-            Distribution::Sequential => {
-                let now = self.next;
-                self.next = if now + 1 == self.range.count { 0 } else { now + 1 };
-                now
-            }
-        };
-        self.range.first + offset
+        self.first + self.draw.next(&mut self.random)
     }
 }
 

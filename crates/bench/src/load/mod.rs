@@ -1,4 +1,4 @@
-//! The load generator: closed loop, over kept connections or short ones.
+//! The load generator, over kept connections or short ones: a closed loop, or an open one at a fixed rate.
 //!
 //! It has to be cheaper per request than any server that it measures, or it measures itself. So each thread is one
 //! epoll loop over its share of the connections, with one write and one read per batch and connection, buffers that are
@@ -8,12 +8,15 @@
 //! The main thread moves all of them from warm-up to measuring to the end, and takes the server's measures from `/proc`
 //! at the same two instants as the counts: CPU per command is one difference divided by the other.
 
+pub(crate) mod distribution;
 mod keepalive;
 pub(crate) mod keys;
 pub(crate) mod replies;
 pub(crate) mod requests;
+mod schedule;
 mod short;
 mod tally;
+pub(crate) mod timeline;
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
@@ -24,16 +27,20 @@ use anyhow::{Context, Result, bail};
 
 use crate::proc::{self, Usage};
 use crate::{interrupt, sys};
-use keys::{Distribution, KeyRange, KeyStream};
+use distribution::Distribution;
+use keys::{KeyRange, KeyStream};
 use requests::{Command, Composer};
 pub(crate) use tally::{Outcome, Tally};
 
 /// Longest that the server may leave all connections of a thread without an answer.
 const SILENCE_MAX: Duration = Duration::from_secs(60);
 /// A loop turn ends at the latest after this time, to look at the phase.
-const TURN_MS_MAX: i32 = 50;
+const TURN_MAX: Duration = Duration::from_millis(50);
 /// Most requests of one batch: a bound for mistakes on the command line.
 const PIPELINE_MAX: usize = 10_000;
+/// Bounds of a rate, for mistakes on the command line.
+const RATE_MIN: f64 = 0.1;
+const RATE_MAX: f64 = 1e8;
 /// Connections of a fill: enough that the server always has a batch waiting, few enough that batches stay large.
 const FILL_CLIENTS: usize = 4;
 const FILL_PIPELINE: usize = 64;
@@ -59,6 +66,8 @@ pub(crate) struct Plan {
     pub(crate) keys: KeyRange,
     pub(crate) distribution: Distribution,
     pub(crate) value_size: usize,
+    /// Requests per second, sent when they are due; `None`: each connection sends when it has been answered.
+    pub(crate) rate: Option<f64>,
     pub(crate) until: Until,
     /// A connection per request instead of kept ones.
     pub(crate) short: bool,
@@ -79,6 +88,7 @@ impl Plan {
             keys,
             distribution: Distribution::Sequential,
             value_size,
+            rate: None,
             until: Until::Requests(keys.count),
             short: false,
             cpus: Vec::new(),
@@ -92,6 +102,12 @@ impl Plan {
         }
         if self.pipeline > PIPELINE_MAX {
             bail!("a pipeline of more than {PIPELINE_MAX} is not supported");
+        }
+        if self.rate.is_some_and(|rate| !(RATE_MIN..=RATE_MAX).contains(&rate)) {
+            bail!("the rate must be from {RATE_MIN} to {RATE_MAX} requests per second");
+        }
+        if self.short && self.rate.is_some() {
+            bail!("short connections come as fast as they are answered: no rate");
         }
         if self.short && self.pipeline > 1 {
             bail!("short connections send one request each: no pipeline");
@@ -167,6 +183,8 @@ trait Driver: Send {
     fn tally(&mut self) -> &mut Tally;
     /// How long the connection has waited that waits longest.
     fn longest_wait(&self) -> Duration;
+    /// Requests that were due and have not been sent.
+    fn late(&self) -> u64;
 }
 
 /// Runs `plan`; measures the process `server` along with it when its number is given.
@@ -180,7 +198,7 @@ pub(crate) fn run(plan: &Plan, server: Option<u32>) -> Result<Outcome> {
         let composer = share.composer(index);
         drivers.push(match plan.short {
             true => Box::new(short::ShortConnections::new(&share, composer)?),
-            false => Box::new(keepalive::KeptConnections::new(&share, composer)?),
+            false => Box::new(keepalive::KeptConnections::new(&share, composer, index)?),
         });
     }
     let counters = (0..threads).map(|_| Counter::default()).collect();
@@ -220,6 +238,7 @@ fn spawn<'scope, 'env>(
 fn drive(driver: &mut dyn Driver, control: &Control, counter: &AtomicU64) -> Result<Tally> {
     let mut seen = Phase::WarmUp;
     let mut cpu_at_start = sys::thread_cpu_ns();
+    sys::wake_on_time();
     driver.begin()?;
     let (mut last_count, mut last_progress) = (0, Instant::now());
     while seen != Phase::Stop && driver.turn()? {
@@ -238,10 +257,11 @@ fn drive(driver: &mut dyn Driver, control: &Control, counter: &AtomicU64) -> Res
         seen = phase;
     }
     counter.store(driver.tally().commands, Ordering::Relaxed);
-    let waiting = driver.longest_wait();
+    let (waiting, late) = (driver.longest_wait(), driver.late());
     let mut tally = std::mem::take(driver.tally());
     tally.cpu_ns = sys::thread_cpu_ns() - cpu_at_start;
     tally.note_unanswered(waiting);
+    tally.late = late;
     tally.ended = Some(Instant::now());
     Ok(tally)
 }

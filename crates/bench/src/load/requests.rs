@@ -192,7 +192,8 @@ fn value(size: usize) -> Vec<u8> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::keys::{Distribution, KeyRange};
+    use super::super::distribution::Distribution;
+    use super::super::keys::KeyRange;
     use super::*;
 
     fn requests(command: &str, count: usize) -> String {

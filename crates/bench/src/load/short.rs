@@ -18,7 +18,7 @@ use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 use super::replies::Skipper;
 use super::requests::Composer;
 use super::tally::Tally;
-use super::{Driver, Plan, TURN_MS_MAX, Until};
+use super::{Driver, Plan, TURN_MAX, Until};
 use crate::sys::{self, Poller};
 
 /// Source addresses: 64 x 28,000 ports outlast the minute of TIME_WAIT up to 30,000 connections a second.
@@ -143,7 +143,7 @@ impl ShortConnections {
             }
             self.tally.answered(counts);
             if counts.replies > 0 {
-                self.tally.took(client.started.elapsed());
+                self.tally.took(client.started, 1);
                 return Ok(Step::Answered);
             }
         }
@@ -170,8 +170,9 @@ impl Driver for ShortConnections {
 
     fn turn(&mut self) -> Result<bool> {
         // What failed at once is tried again soon, but not in a tight loop.
-        let timeout_ms = if self.vacant.is_empty() || self.budget == 0 { TURN_MS_MAX } else { 1 };
-        for index in 0..self.poller.wait(timeout_ms).context("epoll")? {
+        let all_busy = self.vacant.is_empty() || self.budget == 0;
+        let patience = if all_busy { TURN_MAX } else { Duration::from_millis(1) };
+        for index in 0..self.poller.wait(Some(patience)).context("epoll")? {
             let event = self.poller.event(index);
             let mut step = Step::Waiting;
             if event.is_writable()
@@ -195,6 +196,10 @@ impl Driver for ShortConnections {
 
     fn longest_wait(&self) -> Duration {
         self.clients.iter().flatten().map(|client| client.started.elapsed()).max().unwrap_or_default()
+    }
+
+    fn late(&self) -> u64 {
+        0
     }
 }
 

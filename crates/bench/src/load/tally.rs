@@ -6,6 +6,7 @@ use hdrhistogram::Histogram;
 
 use super::Window;
 use super::replies::Counts;
+use super::timeline::Timeline;
 use crate::proc::Spent;
 
 /// Latencies are kept in nanoseconds, to three digits, from 64 ns to ten minutes.
@@ -30,6 +31,9 @@ pub(crate) struct Tally {
     pub(crate) failed: u64,
     pub(crate) cpu_ns: u64,
     pub(crate) ended: Option<Instant>,
+    /// Requests that were due and have not been sent.
+    pub(crate) late: u64,
+    timeline: Timeline,
 }
 
 impl Default for Tally {
@@ -44,6 +48,8 @@ impl Default for Tally {
             failed: 0,
             cpu_ns: 0,
             ended: None,
+            late: 0,
+            timeline: Timeline::new(Instant::now()),
         }
     }
 }
@@ -57,8 +63,11 @@ impl Tally {
     }
 
     #[inline]
-    pub(crate) fn took(&mut self, latency: Duration) {
+    pub(crate) fn took(&mut self, since: Instant, commands: u64) {
+        let now = Instant::now();
+        let latency = now.saturating_duration_since(since);
         self.latency.saturating_record(latency.as_nanos() as u64);
+        self.timeline.note(now, commands, latency);
     }
 
     /// Keeps the first error's text; for the rare path.
@@ -68,6 +77,7 @@ impl Tally {
 
     pub(crate) fn forget_warm_up(&mut self) {
         self.latency.reset();
+        self.timeline.begin();
         (self.errors, self.misses, self.refused, self.failed) = (0, 0, 0, 0);
     }
 
@@ -75,7 +85,8 @@ impl Tally {
     /// would not show at all.
     pub(crate) fn note_unanswered(&mut self, waited: Duration) {
         if waited.as_nanos() as u64 > self.latency.max() {
-            self.took(waited);
+            self.latency.saturating_record(waited.as_nanos() as u64);
+            self.timeline.note(Instant::now(), 0, waited);
         }
     }
 }
@@ -96,6 +107,8 @@ pub(crate) struct Outcome {
     pub(crate) load_cpu: Duration,
     pub(crate) load_threads: usize,
     pub(crate) server: Option<Spent>,
+    pub(crate) late: u64,
+    pub(crate) timeline: Timeline,
 }
 
 impl Outcome {
@@ -113,6 +126,8 @@ impl Outcome {
             listen_overflows: window.listen_overflows,
             load_cpu: Duration::ZERO,
             load_threads: window.threads,
+            late: 0,
+            timeline: Timeline::new(window.started),
             server: window.usage.map(|(before, after)| after.since(&before)),
         };
         tallies.into_iter().for_each(|tally| outcome.add(tally));
@@ -121,6 +136,8 @@ impl Outcome {
 
     fn add(&mut self, tally: Tally) {
         self.latency.add(&tally.latency).expect("all histograms have the same bounds");
+        self.timeline.add(&tally.timeline);
+        self.late += tally.late;
         self.errors += tally.errors;
         self.misses += tally.misses;
         self.refused += tally.refused;

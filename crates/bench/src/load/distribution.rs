@@ -1,0 +1,211 @@
+//! The order in which the load touches its keys.
+
+use std::fmt;
+use std::str::FromStr;
+
+use anyhow::{Context, Result, bail};
+
+use super::keys::Random;
+
+/// Exponent of `zipf` when none is given: what measurements of caches have found, and what other generators take.
+const ZIPF_EXPONENT: f64 = 0.99;
+const ZIPF_EXPONENT_MAX: f64 = 10.0;
+/// Requests of a hundred that `hot` sends to one key when nothing is said.
+const HOT_PERCENT: u8 = 50;
+
+/// Order in which keys come.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Distribution {
+    /// Each request takes any key, all alike.
+    Uniform,
+    /// One after the other, and from the start again.
+    Sequential,
+    /// The key with the k-th number comes in proportion to 1/k^exponent.
+    Zipf { exponent: f64 },
+    /// So many requests of a hundred go to the first key, the others to any.
+    Hot { percent: u8 },
+}
+
+impl FromStr for Distribution {
+    type Err = anyhow::Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        let (name, told) = text.split_once(':').map_or((text, None), |(name, told)| (name, Some(told)));
+        match (name, told) {
+            ("uniform", None) => Ok(Self::Uniform),
+            ("sequential", None) => Ok(Self::Sequential),
+            ("zipf", told) => {
+                let exponent = told.map_or(Ok(ZIPF_EXPONENT), str::parse).ok();
+                let exponent = exponent.filter(|exponent| *exponent > 0.0 && *exponent <= ZIPF_EXPONENT_MAX);
+                let exponent =
+                    exponent.with_context(|| format!("zipf:EXPONENT, up to {ZIPF_EXPONENT_MAX}"))?;
+                Ok(Self::Zipf { exponent })
+            }
+            ("hot", told) => {
+                let percent = told.map_or(Ok(HOT_PERCENT), str::parse).ok().filter(|percent| *percent <= 100);
+                Ok(Self::Hot { percent: percent.context("hot:PERCENT, 0 to 100")? })
+            }
+            _ => bail!("use uniform, sequential, zipf, zipf:EXPONENT, hot, or hot:PERCENT"),
+        }
+    }
+}
+
+impl fmt::Display for Distribution {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Uniform => f.write_str("uniform"),
+            Self::Sequential => f.write_str("sequential"),
+            Self::Zipf { exponent } => write!(f, "zipf:{exponent}"),
+            Self::Hot { percent } => write!(f, "hot:{percent}"),
+        }
+    }
+}
+
+/// Draws offsets below `count`.
+#[derive(Debug)]
+pub(super) enum Draw {
+    Uniform { count: u64 },
+    Sequential { count: u64, next: u64 },
+    Zipf(Zipf),
+    Hot { count: u64, percent: u8 },
+}
+
+impl Draw {
+    pub(super) fn new(distribution: Distribution, count: u64) -> Self {
+        match distribution {
+            Distribution::Uniform => Self::Uniform { count },
+            Distribution::Sequential => Self::Sequential { count, next: 0 },
+            Distribution::Zipf { exponent } => Self::Zipf(Zipf::new(count, exponent)),
+            Distribution::Hot { percent } => Self::Hot { count, percent },
+        }
+    }
+
+    #[inline]
+    pub(super) fn next(&mut self, random: &mut Random) -> u64 {
+        match self {
+            Self::Uniform { count } => random.below(*count),
+            Self::Sequential { count, next } => {
+                let now = *next;
+                *next = if now + 1 == *count { 0 } else { now + 1 };
+                now
+            }
+            Self::Zipf(zipf) => zipf.next(random),
+            Self::Hot { percent, .. } if random.below(100) < u64::from(*percent) => 0,
+            Self::Hot { count, .. } => random.below(*count),
+        }
+    }
+}
+
+/// Ranks by Zipf's law, by rejection-inversion (Hörmann and Derflinger 1996): no table, and about one draw for each rank
+/// however many there are.
+///
+/// The law's bars of width one lie under the curve x^-exponent. A point is drawn under the curve, by the inverse of the
+/// curve's integral, and counts if it lies in the bar of the nearest rank.
+#[derive(Debug)]
+pub(super) struct Zipf {
+    exponent: f64,
+    count: f64,
+    /// The integral up to where the first bar begins, and to where the last one ends.
+    from: f64,
+    to: f64,
+    /// A point that is not farther than this below its rank is surely in the bar.
+    sure: f64,
+}
+
+impl Zipf {
+    fn new(count: u64, exponent: f64) -> Zipf {
+        let mut zipf = Zipf { exponent, count: count as f64, from: 0.0, to: 0.0, sure: 0.0 };
+        zipf.from = zipf.integral(1.5) - 1.0;
+        zipf.to = zipf.integral(zipf.count + 0.5);
+        zipf.sure = 2.0 - zipf.inverse(zipf.integral(2.5) - zipf.height(2.0));
+        zipf
+    }
+
+    fn next(&self, random: &mut Random) -> u64 {
+        loop {
+            // 53 bits are what a float between 0 and 1 can hold.
+            let part = (random.next() >> 11) as f64 / (1u64 << 53) as f64;
+            let area = self.to + part * (self.from - self.to);
+            let at = self.inverse(area);
+            let rank = at.round().clamp(1.0, self.count);
+            if rank - at <= self.sure || area >= self.integral(rank + 0.5) - self.height(rank) {
+                return rank as u64 - 1;
+            }
+        }
+    }
+
+    fn height(&self, x: f64) -> f64 {
+        (-self.exponent * x.ln()).exp()
+    }
+
+    /// (x^(1-exponent) - 1) / (1-exponent), which at exponent 1 is ln x.
+    fn integral(&self, x: f64) -> f64 {
+        let log = x.ln();
+        over(f64::exp_m1, (1.0 - self.exponent) * log) * log
+    }
+
+    fn inverse(&self, y: f64) -> f64 {
+        let part = (y * (1.0 - self.exponent)).max(-1.0);
+        (over(f64::ln_1p, part) * y).exp()
+    }
+}
+
+/// f(x)/x, for functions whose slope at 0 is 1.
+fn over(f: fn(f64) -> f64, x: f64) -> f64 {
+    const NEAR_0: f64 = 1e-12;
+    if x.abs() < NEAR_0 { 1.0 } else { f(x) / x }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// How often each of the first ranks came.
+    fn drawn(distribution: Distribution, count: u64, draws: u64) -> Vec<u64> {
+        let (mut draw, mut random) = (Draw::new(distribution, count), Random::new(5));
+        let mut hits = vec![0; count as usize];
+        (0..draws).for_each(|_| hits[draw.next(&mut random) as usize] += 1);
+        hits
+    }
+
+    #[test]
+    fn ranks_follow_the_law() {
+        const DRAWS: u64 = 400_000;
+        for exponent in [0.5, 0.99, 1.0, 1.5, 3.0] {
+            let count = 1_000;
+            let hits = drawn(Distribution::Zipf { exponent }, count, DRAWS);
+            let whole: f64 = (1..=count).map(|rank| (rank as f64).powf(-exponent)).sum();
+            for rank in [1, 2, 3, 10, 100] {
+                let expected = (rank as f64).powf(-exponent) / whole * DRAWS as f64;
+                let seen = hits[rank - 1] as f64;
+                // Five standard deviations.
+                assert!(
+                    (seen - expected).abs() <= 5.0 * expected.sqrt() + 1.0,
+                    "{exponent} {rank}: {seen} {expected}"
+                );
+            }
+        }
+        assert_eq!(drawn(Distribution::Zipf { exponent: 0.99 }, 1, 10), [10]);
+    }
+
+    #[test]
+    fn a_hot_key_gets_its_share() {
+        let hits = drawn(Distribution::Hot { percent: 90 }, 10, 100_000);
+        assert!((90_300..91_700).contains(&hits[0]), "{hits:?}"); // and a tenth of the rest
+        assert!(hits[1..].iter().all(|hits| (800..1_200).contains(hits)), "{hits:?}");
+    }
+
+    #[test]
+    fn names_are_read_as_they_are_written() {
+        for name in ["uniform", "sequential", "zipf:0.99", "zipf:1.2", "hot:50", "hot:0"] {
+            assert_eq!(name.parse::<Distribution>().expect("a name").to_string(), name);
+        }
+        assert_eq!(
+            "zipf".parse::<Distribution>().expect("a name"),
+            Distribution::Zipf { exponent: ZIPF_EXPONENT }
+        );
+        for bad in ["", "zipf:0", "zipf:x", "zipf:-1", "hot:101", "hot:", "uniform:1", "nan", "zipf:nan"] {
+            assert!(bad.parse::<Distribution>().is_err(), "{bad}");
+        }
+    }
+}
