@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Result, bail};
 
-use crate::json::Json;
+use crate::json::{Json, object};
 use crate::load::distribution::Distribution;
 use crate::load::keys::KeyRange;
 use crate::load::requests::Command;
@@ -189,7 +189,7 @@ fn table(outcome: &Outcome) -> Table {
 fn json(plan: &Plan, outcome: &Outcome) -> Json {
     let slices =
         |figure: fn(&Slice) -> f64| outcome.timeline.slices().iter().map(figure).collect::<Vec<f64>>();
-    Json::Object(vec![
+    object(vec![
         ("command", plan.command.to_string().into()),
         ("clients", plan.clients.into()),
         ("threads", plan.threads.into()),

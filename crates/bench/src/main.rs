@@ -1,20 +1,23 @@
 //! `evenkeel-bench`: load, measures, and the experiments that compare Evenkeel with its peers.
 
+mod compare;
 mod experiments;
 mod floor;
 mod interrupt;
 mod json;
 mod load;
 mod load_command;
+mod page;
 mod peers;
 mod proc;
 mod stats;
 mod sys;
 mod table;
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use clap::{Parser, Subcommand};
 
 use experiments::{
@@ -100,13 +103,20 @@ enum Verb {
     Connections(Options),
     /// One worker against one per core
     Workers(Options),
+    /// Show two runs' figures side by side; fails if one has become worse beyond the noise
+    Compare(compare::CompareArgs),
+    /// Draw a page of a run's --json
+    Page {
+        json: PathBuf,
+        html: PathBuf,
+    },
     /// All experiments
     All(Options),
 }
 
 fn main() -> ExitCode {
     match obey(Cli::parse()) {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(code) => code,
         Err(error) => {
             eprintln!("evenkeel-bench: {error:#}");
             ExitCode::FAILURE
@@ -114,7 +124,7 @@ fn main() -> ExitCode {
     }
 }
 
-fn obey(cli: Cli) -> Result<()> {
+fn obey(cli: Cli) -> Result<ExitCode> {
     sys::raise_open_files()?;
     if !matches!(cli.verb, Verb::Floor(_)) {
         interrupt::install()?; // the floor waits for ever and has nothing to clean up
@@ -139,7 +149,11 @@ fn obey(cli: Cli) -> Result<()> {
         Verb::Connections(options) => run(&options, experiments::connections),
         Verb::Workers(options) => run(&options, experiments::workers),
         Verb::All(options) => run(&options, experiments::all),
-    }
+        Verb::Page { json, html } => std::fs::write(&html, page::page(&compare::read(&json)?))
+            .with_context(|| format!("cannot write {}", html.display())),
+        Verb::Compare(args) => return compare::compare(&args),
+    }?;
+    Ok(ExitCode::SUCCESS)
 }
 
 fn run(options: &Options, experiment: impl FnOnce(&mut Session) -> Result<()>) -> Result<()> {

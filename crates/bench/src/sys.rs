@@ -115,6 +115,19 @@ pub(crate) fn pin(cpus: &[usize]) -> io::Result<()> {
     checked(unsafe { libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &set) }).map(drop)
 }
 
+/// The day and the time, in UTC: `2026-01-31 12:00`.
+pub(crate) fn date() -> String {
+    // SAFETY: a broken-down time is plain numbers, for which zeroes are valid.
+    let mut parts: libc::tm = unsafe { std::mem::zeroed() };
+    // SAFETY: both pointers are to values that outlive the calls.
+    unsafe {
+        let now = libc::time(std::ptr::null_mut());
+        libc::gmtime_r(&now, &mut parts);
+    }
+    let (year, month) = (parts.tm_year + 1900, parts.tm_mon + 1);
+    format!("{year}-{month:02}-{:02} {:02}:{:02}", parts.tm_mday, parts.tm_hour, parts.tm_min)
+}
+
 /// Number of CPUs that this process may use.
 pub(crate) fn cores() -> usize {
     std::thread::available_parallelism().map_or(1, |cores| cores.get())
@@ -210,7 +223,7 @@ mod tests {
 
     #[test]
     fn cpu_lists() {
-        assert_eq!(parse_cpus("").expect("empty"), []);
+        assert!(parse_cpus("").expect("empty").is_empty());
         assert_eq!(parse_cpus("3").expect("one"), [3]);
         assert_eq!(parse_cpus("0,2-4").expect("a list"), [0, 2, 3, 4]);
         for bad in ["x", "2-1", "-", "1-99999"] {

@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use crate::json::{Json, object};
+
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Table {
     rows: Vec<Vec<String>>,
@@ -14,6 +16,12 @@ impl Table {
 
     pub(crate) fn row(&mut self, cells: Vec<String>) {
         self.rows.push(cells);
+    }
+
+    /// The same for a page: the names of the columns, and the rows.
+    pub(crate) fn to_json(&self) -> Json {
+        let rows = self.rows[1..].iter().map(|row| Json::from(row.clone())).collect();
+        object(vec![("head", self.rows[0].clone().into()), ("rows", Json::Array(rows))])
     }
 
     /// The width of each column. Columns in which no row has anything are left out: their width is 0.

@@ -113,7 +113,7 @@ fn everysec(session: &mut Session, lanes: &[Lane], args: &ThroughputArgs, pipeli
         "aof everysec: SET, pipeline {pipeline}, {} B values, {} clients",
         args.value_size, args.clients
     );
-    let servers = Json::List(all.iter().map(Series::to_json).collect());
+    let servers = Json::Array(all.iter().map(Series::to_json).collect());
     session.report("aof", &title, &table, vec![("pipeline", pipeline.into()), ("servers", servers)]);
     Ok(())
 }
@@ -159,7 +159,7 @@ fn always(session: &mut Session, lanes: &[Lane], args: &ThroughputArgs) -> Resul
         let shown = ratio.map(|ratio| ratio.to_string()).unwrap_or_default();
         row(&mut table, series, [shown, if is_ours { goal.to_string() } else { String::new() }, verdict]);
     }
-    let servers = Json::List(all.iter().map(Series::to_json).collect());
+    let servers = Json::Array(all.iter().map(Series::to_json).collect());
     session.report("aof", "aof always: SET, no pipeline", &table, vec![("servers", servers)]);
     Ok(())
 }

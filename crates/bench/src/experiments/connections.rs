@@ -110,11 +110,11 @@ fn report(session: &mut Session, all: &[Vec<Series>], numbers: &[usize], short: 
         true => format!("Short connections (connect, GET, close), per second; {cpus}"),
         false => format!("Kept connections, GET without pipeline, requests/s; {cpus}"),
     };
-    let servers = |series: &Vec<Series>| Json::List(series.iter().map(Series::to_json).collect());
+    let servers = |series: &Vec<Series>| Json::Array(series.iter().map(Series::to_json).collect());
     let figures = vec![
         ("kind", kind.into()),
         ("clients", numbers.to_vec().into()),
-        ("servers_by_clients", Json::List(all.iter().map(servers).collect())),
+        ("servers_by_clients", Json::Array(all.iter().map(servers).collect())),
     ];
     session.report("connections", &title, &table, figures);
 }

@@ -10,7 +10,7 @@ use anyhow::Result;
 use super::Session;
 use super::feed::{Words, feed, member};
 use super::lanes::Lane;
-use crate::json::Json;
+use crate::json::{Json, object};
 use crate::peers::{Kind, Launch};
 use crate::stats::Goal;
 use crate::table::Table;
@@ -74,11 +74,11 @@ pub(crate) fn elements(session: &mut Session) -> Result<()> {
                 cells.extend([format!("{ratio:.2}"), goal.to_string(), verdict]);
             }
             table.row(cells);
-            records.push(Json::Object(vec![("value", name.into()), ("bytes", bytes.into())]));
+            records.push(object(vec![("value", name.into()), ("bytes", bytes.into())]));
         }
     }
     let title = "Resident bytes per element of 16 B (hash: 16 B and a value of 16 B), keys included";
-    session.report("elements", title, &table, vec![("rows", Json::List(records))]);
+    session.report("elements", title, &table, vec![("rows", Json::Array(records))]);
     Ok(())
 }
 

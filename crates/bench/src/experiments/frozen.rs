@@ -15,7 +15,7 @@ use super::aof::wait_until;
 use super::lanes::{self, Lane, Traffic};
 use super::series::Sample;
 use super::{Session, WARM_UP};
-use crate::json::Json;
+use crate::json::{Json, object};
 use crate::load::keys::KeyRange;
 use crate::load::requests::Command;
 use crate::peers::{Kind, Launch, ask};
@@ -42,12 +42,13 @@ pub(crate) fn frozen_disk(session: &mut Session) -> Result<()> {
     }
     let mut table =
         Table::new(&["", "SET/s before", "frozen", "longest before", "frozen", "goal", "", "log waiting"]);
-    let mut figures = Vec::new();
+    let (mut figures, mut timelines) = (Vec::new(), Vec::new());
     for kind in [Kind::Valkey, Kind::Evenkeel, Kind::Redis] {
         if session.peer(kind).is_none() {
             continue;
         }
-        let Felt { before, frozen, grown } = measure(session, kind)?;
+        let Felt { before, frozen, grown, timeline } = measure(session, kind)?;
+        timelines.push(timeline);
         let (goal, is_ours) = (Goal::AtMost(LONGEST_US_MAX), kind == Kind::Evenkeel);
         let verdict = match is_ours {
             true => session.judge("longest request over a frozen disk, us".into(), goal, frozen.max),
@@ -63,7 +64,7 @@ pub(crate) fn frozen_disk(session: &mut Session) -> Result<()> {
             verdict,
             format!("{} MB", grown / 1_000_000),
         ]);
-        figures.push(Json::Object(vec![
+        figures.push(object(vec![
             ("server", kind.name().into()),
             ("requests_per_s_before", before.rate.into()),
             ("requests_per_s_frozen", frozen.rate.into()),
@@ -77,7 +78,12 @@ pub(crate) fn frozen_disk(session: &mut Session) -> Result<()> {
         FROZEN.as_secs(),
         (FROZEN + 2 * MARGIN).as_secs()
     );
-    session.report("frozen-disk", &title, &table, vec![("servers", Json::List(figures))]);
+    session.report(
+        "frozen-disk",
+        &title,
+        &table,
+        vec![("servers", Json::Array(figures)), ("timelines", timelines.into())],
+    );
     Ok(())
 }
 
@@ -86,6 +92,7 @@ struct Felt {
     before: Sample,
     frozen: Sample,
     grown: u64,
+    timeline: Json,
 }
 
 fn measure(session: &Session, kind: Kind) -> Result<Felt> {
@@ -114,15 +121,16 @@ fn measure(session: &Session, kind: Kind) -> Result<Felt> {
     let resident = proc::usage(lane.server.pid())?.rss_bytes;
     let (frozen, peak) = std::thread::scope(|scope| {
         let freezing = scope.spawn(|| freeze(&disk, lane.server.pid()));
-        let frozen = lanes::measure_for(&lane, &traffic, FROZEN + 2 * MARGIN);
+        let frozen = lanes::watch(&lane, &traffic, FROZEN + 2 * MARGIN);
         (frozen, freezing.join().expect("it does not panic"))
     });
-    let (frozen, peak) = (frozen?, peak?);
+    let ((frozen, timeline), peak) = (frozen?, peak?);
+    let timeline = lanes::drawn(kind.name(), &timeline, "frozen", MARGIN, MARGIN + FROZEN);
     // What was acknowledged long ago has to be on the disk by now.
     interrupt::sleep(Duration::from_secs(2))?;
     lane.server.restart(&["--appendonly", "yes"])?;
     wait_for_keys(&lane)?;
-    Ok(Felt { before, frozen, grown: peak.saturating_sub(resident) })
+    Ok(Felt { before, frozen, grown: peak.saturating_sub(resident), timeline })
 }
 
 /// Freezes the disk in the middle of the load; the most memory that the process had meanwhile.

@@ -12,7 +12,7 @@ use super::lanes::{self, Lane, Traffic, memory_for};
 use super::series::Sample;
 use super::sink::Sink;
 use super::{Session, WARM_UP};
-use crate::json::Json;
+use crate::json::{Json, object};
 use crate::load::keys::KeyRange;
 use crate::load::requests::Command;
 use crate::peers::{Kind, Launch, ask};
@@ -65,6 +65,7 @@ struct Seen {
     grown: u64,
     /// The replica had to begin anew, or was cut off.
     failed: bool,
+    timeline: Json,
 }
 
 pub(crate) fn full_sync(session: &mut Session, args: &FullSyncArgs) -> Result<()> {
@@ -130,7 +131,7 @@ pub(crate) fn full_sync(session: &mut Session, args: &FullSyncArgs) -> Result<()
             format!("{grown_mb:+.0} MB"),
             if seen.failed { "no" } else { "yes" }.to_owned(),
         ]);
-        figures.push(Json::Object(vec![
+        figures.push(object(vec![
             ("server", seen.kind.name().into()),
             ("requests_per_s_before", before.rate.into()),
             ("requests_per_s_during", during.rate.into()),
@@ -144,12 +145,18 @@ pub(crate) fn full_sync(session: &mut Session, args: &FullSyncArgs) -> Result<()
             ("failed", seen.failed.into()),
         ]));
     }
+    let timelines: Vec<Json> = all.iter().map(|seen| seen.timeline.clone()).collect();
     let title = format!(
         "full-sync: {} keys of {} B, SET from 50 clients, pipeline 1",
         thousands(args.keys as f64),
         args.value_size
     );
-    session.report("full-sync", &title, &table, vec![("servers", Json::List(figures))]);
+    session.report(
+        "full-sync",
+        &title,
+        &table,
+        vec![("servers", Json::Array(figures)), ("timelines", timelines.into())],
+    );
     Ok(())
 }
 
@@ -172,15 +179,17 @@ fn measure(session: &Session, kind: Kind, args: &FullSyncArgs) -> Result<Seen> {
     let resident = proc::usage(lane.server.pid())?.rss_bytes;
     let (during, synced) = std::thread::scope(|scope| {
         let watching = scope.spawn(|| sync(&lane));
-        let during = lanes::measure(session, &lane, &traffic);
+        let during = lanes::watch(&lane, &traffic, session.measured);
         (during, watching.join().expect("it does not panic"))
     });
-    let (during, synced) = (during?, synced?);
+    let ((during, timeline), synced) = (during?, synced?);
     if synced.took < session.measured / 2 {
         bail!("the sync took {:?} of {:?}: use more keys or less --seconds", synced.took, session.measured);
     }
     let Synced { took, snapshot_bytes, peak, failed } = synced;
-    Ok(Seen { kind, before, during, took, snapshot_bytes, grown: peak.saturating_sub(resident), failed })
+    let timeline = lanes::drawn(kind.name(), &timeline, "a full sync", Duration::ZERO, took);
+    let grown = peak.saturating_sub(resident);
+    Ok(Seen { kind, before, during, took, snapshot_bytes, grown, failed, timeline })
 }
 
 struct Synced {

@@ -8,9 +8,11 @@ use anyhow::{Context, Result, bail};
 use super::series::{Sample, Series};
 use super::{Session, WARM_UP};
 use crate::interrupt;
+use crate::json::{Json, object};
 use crate::load::distribution::Distribution;
 use crate::load::keys::{self, KeyRange};
 use crate::load::requests::Command;
+use crate::load::timeline::{SLICE, Timeline};
 use crate::load::{self, Plan, Until};
 use crate::peers::{Kind, Launch, Peer, Server, ask};
 
@@ -125,11 +127,11 @@ pub(super) fn rounds(session: &Session, lanes: &[Lane], traffic: &Traffic) -> Re
 
 /// One measurement of one lane.
 pub(super) fn measure(session: &Session, lane: &Lane, traffic: &Traffic) -> Result<Sample> {
-    measure_for(lane, traffic, session.measured)
+    watch(lane, traffic, session.measured).map(|(sample, _)| sample)
 }
 
-/// The same, of this length.
-pub(super) fn measure_for(lane: &Lane, traffic: &Traffic, measured: Duration) -> Result<Sample> {
+/// The same, of this length, with what happened when.
+pub(super) fn watch(lane: &Lane, traffic: &Traffic, measured: Duration) -> Result<(Sample, Timeline)> {
     interrupt::check()?;
     let plan = traffic.plan(lane, measured);
     let outcome = load::run(&plan, Some(lane.server.pid()))
@@ -140,5 +142,18 @@ pub(super) fn measure_for(lane: &Lane, traffic: &Traffic, measured: Duration) ->
     if outcome.misses > 0 {
         bail!("{}: {} replies were null: the keys are not all there", lane.name, outcome.misses);
     }
-    Ok(Sample::from(&outcome))
+    Ok((Sample::from(&outcome), outcome.timeline))
+}
+
+/// A time line for the page, with what lay between two moments of it.
+pub(super) fn drawn(lane: &str, timeline: &Timeline, event: &str, from: Duration, to: Duration) -> Json {
+    let longest = timeline.slices().iter().map(|slice| slice.longest.as_secs_f64() * 1e6);
+    let ms = |time: Duration| time.as_secs_f64() * 1e3;
+    object(vec![
+        ("server", lane.into()),
+        ("slice_ms", ms(SLICE).into()),
+        ("longest_us", longest.collect::<Vec<f64>>().into()),
+        ("event", event.into()),
+        ("event_ms", vec![ms(from), ms(to)].into()),
+    ])
 }

@@ -11,7 +11,7 @@ use anyhow::{Result, bail};
 use super::Session;
 use super::lanes::{Lane, memory_for};
 use crate::interrupt;
-use crate::json::Json;
+use crate::json::{Json, object};
 use crate::load::keys::KeyRange;
 use crate::peers::{Kind, Launch, ask};
 use crate::proc;
@@ -85,14 +85,14 @@ pub(crate) fn load(session: &mut Session, args: &LoadArgs) -> Result<()> {
             if is_ours { goal.to_string() } else { String::new() },
             verdict,
         ]);
-        figures.push(Json::Object(vec![
+        figures.push(object(vec![
             ("server", kind.name().into()),
             ("seconds", took.clone().into()),
             ("file_bytes", (*file_bytes).into()),
         ]));
     }
     let title = format!("load: a snapshot of {} keys of {} B", thousands(args.keys as f64), args.value_size);
-    session.report("load", &title, &table, vec![("servers", Json::List(figures))]);
+    session.report("load", &title, &table, vec![("servers", Json::Array(figures))]);
     Ok(())
 }
 

@@ -9,7 +9,7 @@ use anyhow::Result;
 
 use super::Session;
 use super::lanes::Lane;
-use crate::json::Json;
+use crate::json::{Json, object};
 use crate::load::keys::KeyRange;
 use crate::peers::{Kind, Launch};
 use crate::stats::Goal;
@@ -68,7 +68,7 @@ pub(crate) fn memory(session: &mut Session, args: &MemoryArgs) -> Result<()> {
         table.row(row);
     }
     let title = format!("Resident bytes per key of {PAYLOAD} B (16 B key, 16 B value), after so many keys");
-    let figures = vec![("servers", Json::List(all.iter().map(Growth::to_json).collect()))];
+    let figures = vec![("servers", Json::Array(all.iter().map(Growth::to_json).collect()))];
     session.report("memory", &title, &table, figures);
     Ok(())
 }
@@ -111,7 +111,7 @@ impl Growth {
     }
 
     fn to_json(&self) -> Json {
-        Json::Object(vec![
+        object(vec![
             ("server", self.kind.name().into()),
             ("empty_bytes", self.empty_bytes.into()),
             ("bytes_per_key", self.per_key.clone().into()),

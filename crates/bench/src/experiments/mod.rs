@@ -28,7 +28,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
-use crate::json::Json;
+use crate::json::{Json, object};
+use crate::page::page;
 use crate::peers::{Kind, Peer, Where};
 use crate::stats::Goal;
 use crate::table::Table;
@@ -82,6 +83,9 @@ pub(crate) struct Options {
     /// Write all figures to this file as JSON
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
+    /// Write a page with tables and charts to this file
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
 }
 
 /// A promise with what became of it, for the summary at the end.
@@ -99,6 +103,7 @@ pub(crate) struct Session {
     server_cpus: Vec<usize>,
     load_cpus: Vec<usize>,
     json: Option<PathBuf>,
+    html: Option<PathBuf>,
     records: Vec<Json>,
     verdicts: Vec<Verdict>,
     started: Instant,
@@ -119,6 +124,7 @@ impl Session {
             server_cpus: sys::parse_cpus(&options.server_cpus)?,
             load_cpus: sys::parse_cpus(options.load_cpus.as_deref().unwrap_or(last_cpu))?,
             json: options.json.clone(),
+            html: options.html.clone(),
             records: Vec::new(),
             verdicts: Vec::new(),
             started: Instant::now(),
@@ -158,9 +164,10 @@ impl Session {
         figures: Vec<(&'static str, Json)>,
     ) {
         print!("\n{title}\n{table}");
-        let mut record = vec![("experiment", Json::from(experiment)), ("title", title.into())];
+        let mut record =
+            vec![("experiment", Json::from(experiment)), ("title", title.into()), ("table", table.to_json())];
         record.extend(figures);
-        self.records.push(Json::Object(record));
+        self.records.push(object(record));
     }
 
     /// Notes what became of a promise, and returns the words for its row.
@@ -169,8 +176,8 @@ impl Session {
         goal.verdict(value)
     }
 
-    /// The promises in one table, and the JSON file.
-    pub(crate) fn finish(mut self) -> Result<()> {
+    /// The promises in one table, and the files that were asked for.
+    pub(crate) fn finish(self) -> Result<()> {
         if !self.verdicts.is_empty() {
             let mut table = Table::new(&["goal", "bound", "reached", ""]);
             for Verdict { what, value, goal } in &self.verdicts {
@@ -178,33 +185,40 @@ impl Session {
             }
             print!("\nEvenkeel's goals, after {:.0} s\n{table}", self.started.elapsed().as_secs_f64());
         }
-        let Some(path) = self.json.take() else { return Ok(()) };
-        std::fs::write(&path, format!("{}\n", self.to_json()))
-            .with_context(|| format!("cannot write {}", path.display()))
+        let run = self.to_json();
+        let write = |path: &Option<PathBuf>, text: &dyn Fn() -> String| match path {
+            Some(path) => {
+                std::fs::write(path, text()).with_context(|| format!("cannot write {}", path.display()))
+            }
+            None => Ok(()),
+        };
+        write(&self.json, &|| format!("{run}\n"))?;
+        write(&self.html, &|| page(&run))
     }
 
     fn to_json(&self) -> Json {
         let peer = |peer: &Peer| {
-            Json::Object(vec![("name", peer.kind.name().into()), ("version", peer.version.as_str().into())])
+            object(vec![("name", peer.kind.name().into()), ("version", peer.version.as_str().into())])
         };
         let verdict = |verdict: &Verdict| {
-            Json::Object(vec![
+            object(vec![
                 ("goal", verdict.what.as_str().into()),
                 ("bound", verdict.goal.to_string().into()),
                 ("reached", verdict.value.into()),
                 ("met", verdict.goal.is_met(verdict.value).into()),
             ])
         };
-        Json::Object(vec![
+        object(vec![
+            ("when", crate::sys::date().into()),
             ("cpu", proc::cpu_model().into()),
             ("cores", sys::cores().into()),
             ("memory_bytes", proc::memory_total().into()),
             ("kernel", proc::kernel().into()),
             ("rounds", self.rounds.into()),
             ("seconds", self.measured.as_secs_f64().into()),
-            ("peers", Json::List(self.peers.iter().map(peer).collect())),
-            ("experiments", Json::List(self.records.clone())),
-            ("goals", Json::List(self.verdicts.iter().map(verdict).collect())),
+            ("peers", Json::Array(self.peers.iter().map(peer).collect())),
+            ("experiments", Json::Array(self.records.clone())),
+            ("goals", Json::Array(self.verdicts.iter().map(verdict).collect())),
         ])
     }
 }

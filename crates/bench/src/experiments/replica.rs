@@ -19,7 +19,7 @@ use super::series::Series;
 use super::sink::Sink;
 use super::{Session, WARM_UP};
 use crate::interrupt;
-use crate::json::Json;
+use crate::json::{Json, object};
 use crate::load::keys::KeyRange;
 use crate::load::requests::Command;
 use crate::peers::{Kind, Launch, Server, ask};
@@ -196,7 +196,7 @@ fn cost(session: &mut Session, lanes: &[Lane], pipeline: usize) -> Result<()> {
         }
     }
     let title = format!("replica: SET, pipeline {pipeline}, {VALUE_SIZE} B values, {CLIENTS} clients");
-    let servers = Json::List(all.iter().map(Series::to_json).collect());
+    let servers = Json::Array(all.iter().map(Series::to_json).collect());
     session.report("replica", &title, &table, vec![("pipeline", pipeline.into()), ("servers", servers)]);
     Ok(())
 }
@@ -258,7 +258,7 @@ fn lag(session: &mut Session, lanes: &[Lane], reals: &[SocketAddr]) -> Result<()
             if is_ours { time_us(LAG_US_MAX) } else { String::new() },
             verdict,
         ]);
-        figures.push(Json::Object(vec![
+        figures.push(object(vec![
             ("server", lane.kind.name().into()),
             ("requests_per_s", sample.rate.into()),
             ("lag_us_p50", p50.into()),
@@ -267,7 +267,7 @@ fn lag(session: &mut Session, lanes: &[Lane], reals: &[SocketAddr]) -> Result<()
         ]));
     }
     let title = format!("replica: lag of a real one, SET of {VALUE_SIZE} B, pipeline 16, {CLIENTS} clients");
-    session.report("replica", &title, &table, vec![("lags", Json::List(figures))]);
+    session.report("replica", &title, &table, vec![("lags", Json::Array(figures))]);
     Ok(())
 }
 

@@ -1,6 +1,6 @@
 //! The figures of one server over the rounds, and how they are shown.
 
-use crate::json::Json;
+use crate::json::{Json, object};
 use crate::load::Outcome;
 use crate::peers::Kind;
 use crate::stats::Spread;
@@ -113,7 +113,7 @@ impl Series {
 
     pub(super) fn to_json(&self) -> Json {
         let list = |figure: fn(&Sample) -> f64| Json::from(self.values(figure));
-        Json::Object(vec![
+        object(vec![
             ("server", self.name.as_str().into()),
             ("control", self.is_control.into()),
             ("requests_per_s", list(|sample| sample.rate)),

@@ -12,7 +12,7 @@ use super::aof::wait_until;
 use super::lanes::{self, Lane, Traffic};
 use super::series::Sample;
 use super::{Session, WARM_UP};
-use crate::json::Json;
+use crate::json::{Json, object};
 use crate::load::keys::KeyRange;
 use crate::load::requests::Command;
 use crate::peers::{Kind, Launch, ask};
@@ -53,6 +53,7 @@ struct Taken {
     /// Most bytes of resident memory beyond those before; a forked child's own are not in it.
     grown: u64,
     resident: u64,
+    timeline: Json,
 }
 
 pub(crate) fn snapshot(session: &mut Session, args: &SnapshotArgs) -> Result<()> {
@@ -68,12 +69,13 @@ pub(crate) fn snapshot(session: &mut Session, args: &SnapshotArgs) -> Result<()>
         "took",
         "memory",
     ];
-    let (mut table, mut figures) = (Table::new(&head), Vec::new());
+    let (mut table, mut figures, mut timelines) = (Table::new(&head), Vec::new(), Vec::new());
     for kind in [Kind::Valkey, Kind::Evenkeel, Kind::Redis] {
         if session.peer(kind).is_none() {
             continue;
         }
         let taken = measure(session, kind, args)?;
+        timelines.push(taken.timeline.clone());
         let (before, during) = (&taken.before, &taken.during);
         let ratio = during.rate / before.rate;
         let memory = taken.grown as f64 / taken.resident as f64;
@@ -103,7 +105,7 @@ pub(crate) fn snapshot(session: &mut Session, args: &SnapshotArgs) -> Result<()>
             format!("{:.2} s", taken.took.as_secs_f64()),
             format!("{:+.1}%", memory * 100.0),
         ]);
-        figures.push(Json::Object(vec![
+        figures.push(object(vec![
             ("server", kind.name().into()),
             ("requests_per_s_before", before.rate.into()),
             ("requests_per_s_during", during.rate.into()),
@@ -115,7 +117,12 @@ pub(crate) fn snapshot(session: &mut Session, args: &SnapshotArgs) -> Result<()>
     }
     let title =
         format!("snapshot: BGSAVE of {} keys of {} B, SET from 50 clients", args.keys, args.value_size);
-    session.report("snapshot", &title, &table, vec![("servers", Json::List(figures))]);
+    session.report(
+        "snapshot",
+        &title,
+        &table,
+        vec![("servers", Json::Array(figures)), ("timelines", timelines.into())],
+    );
     Ok(())
 }
 
@@ -137,14 +144,15 @@ fn measure(session: &Session, kind: Kind, args: &SnapshotArgs) -> Result<Taken> 
     let resident = proc::usage(lane.server.pid())?.rss_bytes;
     let (during, saved) = std::thread::scope(|scope| {
         let watching = scope.spawn(|| save(&lane));
-        let during = lanes::measure(session, &lane, &traffic);
+        let during = lanes::watch(&lane, &traffic, session.measured);
         (during, watching.join().expect("it does not panic"))
     });
-    let (during, (took, peak)) = (during?, saved?);
+    let ((during, timeline), (took, peak)) = (during?, saved?);
     if took < session.measured / 2 {
         bail!("the snapshot took {took:?} of {:?}: use more keys or less --seconds", session.measured);
     }
-    Ok(Taken { before, during, took, grown: peak.saturating_sub(resident), resident })
+    let timeline = lanes::drawn(kind.name(), &timeline, "BGSAVE", Duration::ZERO, took);
+    Ok(Taken { before, during, took, grown: peak.saturating_sub(resident), resident, timeline })
 }
 
 /// Takes a snapshot once the load has begun; how long that took, and the most memory that the process had meanwhile.

@@ -17,7 +17,7 @@ use super::feed::{Words, feed, member};
 use super::lanes::Lane;
 use super::probe::{Longest, Probe};
 use crate::interrupt;
-use crate::json::Json;
+use crate::json::{Json, object};
 use crate::peers::{Kind, Launch};
 use crate::stats::Goal;
 use crate::table::{Table, thousands, time_us};
@@ -173,7 +173,7 @@ pub(crate) fn stalls(session: &mut Session, args: &StallsArgs) -> Result<()> {
         let list = |figure: fn(&Longest) -> f64| -> Json {
             all.iter().map(|waits| figure(&waits[index].longest)).collect::<Vec<f64>>().into()
         };
-        records.push(Json::Object(vec![
+        records.push(object(vec![
             ("step", name.as_str().into()),
             ("longest_us", list(|longest| longest.us)),
             ("longest_own_us", list(|longest| longest.own_us)),
@@ -183,7 +183,7 @@ pub(crate) fn stalls(session: &mut Session, args: &StallsArgs) -> Result<()> {
     let title = format!(
         "Longest wait of another client, the server's own part of the whole: {elements} elements, {work} to sort and unite"
     );
-    session.report("stalls", &title, &table, vec![("steps", Json::List(records))]);
+    session.report("stalls", &title, &table, vec![("steps", Json::Array(records))]);
     Ok(())
 }
 

@@ -156,7 +156,7 @@ pub(crate) fn throughput(session: &mut Session, args: &ThroughputArgs) -> Result
             ("pipeline", pipeline.into()),
             ("keys", args.keys.into()),
             ("pinned", (!args.unpinned).into()),
-            ("servers", Json::List(all.iter().map(Series::to_json).collect())),
+            ("servers", Json::Array(all.iter().map(Series::to_json).collect())),
         ];
         session.report("throughput", &title, &table, figures);
     }

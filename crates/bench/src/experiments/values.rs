@@ -12,7 +12,7 @@ use anyhow::{Context, Result};
 use super::feed::{Words, feed};
 use super::lanes::{self, Lane, Traffic};
 use super::{Session, series};
-use crate::json::Json;
+use crate::json::{Json, object};
 use crate::load::keys::{self, Random};
 use crate::load::requests::Command;
 use crate::peers::{Kind, Launch, ask};
@@ -124,7 +124,7 @@ pub(crate) fn values(session: &mut Session, args: &ValuesArgs) -> Result<()> {
             figures.push(record);
         }
         let title = format!("Commands on collections, pipeline {pipeline}, {CLIENTS} clients");
-        session.report("values", &title, &table, vec![("rows", Json::List(figures))]);
+        session.report("values", &title, &table, vec![("rows", Json::Array(figures))]);
     }
     Ok(())
 }
@@ -182,11 +182,8 @@ fn measure(
         cells.extend([ratio.to_string(), goal.to_string(), session.judge(what, goal, ratio.median)]);
         cells.push(format!("{:.2}", series::noise(&all, |sample| sample.cpu_us)));
     }
-    let servers = Json::List(all.iter().map(series::Series::to_json).collect());
-    Ok((
-        cells,
-        Json::Object(vec![("row", row.name.into()), ("command", row.command.into()), ("servers", servers)]),
-    ))
+    let servers = Json::Array(all.iter().map(series::Series::to_json).collect());
+    Ok((cells, object(vec![("row", row.name.into()), ("command", row.command.into()), ("servers", servers)])))
 }
 
 /// Key number `number` after `prefix`, as the load writes it.

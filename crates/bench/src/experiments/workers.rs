@@ -12,7 +12,7 @@ use super::Session;
 use super::lanes::{self, Lane, Traffic};
 use super::series::{self, Series};
 use super::throughput;
-use crate::json::Json;
+use crate::json::{Json, object};
 use crate::load::keys::KeyRange;
 use crate::load::requests::Command;
 use crate::peers::{Kind, Launch};
@@ -59,8 +59,8 @@ pub(crate) fn workers(session: &mut Session) -> Result<()> {
         let all = lanes::rounds(session, &lanes, &traffic(command.clone(), pipeline))?;
         let row = row(session, &all, &format!("{command}, pipeline {pipeline}"));
         table.row(row);
-        let servers = Json::List(all.iter().map(Series::to_json).collect());
-        figures.push(Json::Object(vec![
+        let servers = Json::Array(all.iter().map(Series::to_json).collect());
+        figures.push(object(vec![
             ("command", command.to_string().into()),
             ("pipeline", pipeline.into()),
             ("servers", servers),
@@ -70,7 +70,7 @@ pub(crate) fn workers(session: &mut Session) -> Result<()> {
         "One worker and {}, unpinned, {CLIENTS} clients, {VALUE_SIZE} B values: requests/s, and ratios of all to one",
         sys::cores()
     );
-    session.report("workers", &title, &table, vec![("loads", Json::List(figures))]);
+    session.report("workers", &title, &table, vec![("loads", Json::Array(figures))]);
     Ok(())
 }
 
