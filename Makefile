@@ -9,7 +9,7 @@ ARGS ?=
 # 127.0.0.1:6379 unless ARGS starts with a configuration file, which then says where; later options win over these.
 ADDRESS := $(if $(filter-out -%,$(firstword $(ARGS))),,--bind 127.0.0.1 --port 6379)
 
-.PHONY: help run test soak conformance bench doctor-cases fmt
+.PHONY: help run test soak conformance bench bench-full doctor-cases fmt
 
 help: ## say what the verbs are (the default)
 	@sed -nE 's/^([a-z-]+):.*## (.*)/  make \1\t\2/p' Makefile | expand -t 20
@@ -29,11 +29,14 @@ conformance: ## run the units of Redis' own test suite that conformance/units.tx
 	@[ -n "$$EVENKEEL_BIN" ] || cargo build --release -p evenkeel
 	@EVENKEEL_BIN="$${EVENKEEL_BIN:-$(TARGET)/release/evenkeel}" conformance/run $(ARGS)
 
-bench: ## print figures side by side with redis-server and Valkey; ARGS replaces "all --quick"
+bench: ## print figures side by side with redis-server and Valkey, in ten minutes; ARGS replaces "short --quick"
 	@scripts/setup peers
 	cargo build --profile measured -p evenkeel
 	cargo build --release -p evenkeel-bench
-	@$(TARGET)/release/evenkeel-bench $(or $(ARGS),all --quick)
+	@$(TARGET)/release/evenkeel-bench $(or $(ARGS),short --quick)
+
+bench-full: ## run every experiment, thoroughly, and write target/bench.json and target/bench.html; takes hours
+	@$(MAKE) --no-print-directory bench ARGS="all --json $(TARGET)/bench.json --html $(TARGET)/bench.html"
 
 doctor-cases: ## let the doctor diagnose every case whose cause is known (root, for what runs in the kernel)
 	@scripts/setup doctor peers

@@ -21,7 +21,7 @@ use anyhow::{Context, Result};
 use clap::{Parser, Subcommand};
 
 use experiments::{
-    FullSyncArgs, LoadArgs, MemoryArgs, Options, Session, SnapshotArgs, StallsArgs, ThroughputArgs,
+    FullSyncArgs, KeysArgs, LoadArgs, MemoryArgs, Options, Session, SnapshotArgs, StallsArgs, ThroughputArgs,
     ValuesArgs,
 };
 
@@ -72,6 +72,26 @@ enum Verb {
         #[command(flatten)]
         options: Options,
     },
+    /// Longest wait while millions of keys come
+    Growth {
+        #[command(flatten)]
+        args: KeysArgs,
+        #[command(flatten)]
+        options: Options,
+    },
+    /// Longest wait while millions of keys expire at once
+    Expiry {
+        #[command(flatten)]
+        args: KeysArgs,
+        #[command(flatten)]
+        options: Options,
+    },
+    /// Rates when nearly all requests go to one key
+    HotKey(Options),
+    /// Rates of logged writes to one database and to all
+    Databases(Options),
+    /// Cost of MGET and MSET of many keys
+    Scatter(Options),
     /// What an append-only file costs
     Aof(Options),
     /// What clients feel of a snapshot
@@ -110,6 +130,8 @@ enum Verb {
         json: PathBuf,
         html: PathBuf,
     },
+    /// The experiments that matter most, in about ten minutes with --quick
+    Short(Options),
     /// All experiments
     All(Options),
 }
@@ -140,6 +162,11 @@ fn obey(cli: Cli) -> Result<ExitCode> {
         Verb::Values { args, options } => run(&options, |session| experiments::values(session, &args)),
         Verb::Elements(options) => run(&options, experiments::elements),
         Verb::Stalls { args, options } => run(&options, |session| experiments::stalls(session, &args)),
+        Verb::Growth { args, options } => run(&options, |session| experiments::growth(session, &args)),
+        Verb::Expiry { args, options } => run(&options, |session| experiments::expiry(session, &args)),
+        Verb::HotKey(options) => run(&options, experiments::hot_key),
+        Verb::Databases(options) => run(&options, experiments::databases),
+        Verb::Scatter(options) => run(&options, experiments::scatter),
         Verb::Aof(options) => run(&options, experiments::aof),
         Verb::Snapshot { args, options } => run(&options, |session| experiments::snapshot(session, &args)),
         Verb::FrozenDisk(options) => run(&options, experiments::frozen_disk),
@@ -148,6 +175,7 @@ fn obey(cli: Cli) -> Result<ExitCode> {
         Verb::Loading { args, options } => run(&options, |session| experiments::load(session, &args)),
         Verb::Connections(options) => run(&options, experiments::connections),
         Verb::Workers(options) => run(&options, experiments::workers),
+        Verb::Short(options) => run(&options, experiments::short),
         Verb::All(options) => run(&options, experiments::all),
         Verb::Page { json, html } => std::fs::write(&html, page::page(&compare::read(&json)?))
             .with_context(|| format!("cannot write {}", html.display())),

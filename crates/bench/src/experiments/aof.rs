@@ -15,7 +15,6 @@ use super::throughput::ThroughputArgs;
 use crate::interrupt;
 use crate::json::Json;
 use crate::load::keys::KeyRange;
-use crate::load::requests::Command;
 use crate::peers::{Kind, Launch, ask};
 use crate::stats::Goal;
 use crate::table::Table;
@@ -80,14 +79,13 @@ pub(super) fn wait_until(lane: &Lane, line: &str) -> Result<()> {
 
 fn traffic(session: &Session, args: &ThroughputArgs, pipeline: usize) -> Traffic {
     Traffic {
-        command: Command::Set,
         pipeline,
         clients: args.clients,
         keys: args.keys,
         value_size: args.value_size,
-        short: false,
         load_threads: session.load_cpus.len().max(1),
         load_cpus: session.load_cpus.clone(),
+        ..Traffic::default()
     }
 }
 

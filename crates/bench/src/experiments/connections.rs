@@ -71,13 +71,13 @@ fn sweep(session: &Session, lanes: &[Lane], numbers: &[usize], short: bool) -> R
 fn traffic(session: &Session, clients: usize, short: bool) -> Traffic {
     Traffic {
         command: Command::Get,
-        pipeline: 1,
         clients,
         keys: KEYS.count,
         value_size: VALUE_SIZE,
         short,
         load_threads: session.load_cpus.len().max(1),
         load_cpus: session.load_cpus.clone(),
+        ..Traffic::default()
     }
 }
 

@@ -17,7 +17,6 @@ use super::series::Sample;
 use super::{Session, WARM_UP};
 use crate::json::{Json, object};
 use crate::load::keys::KeyRange;
-use crate::load::requests::Command;
 use crate::peers::{Kind, Launch, ask};
 use crate::stats::Goal;
 use crate::table::{Table, time_us};
@@ -107,16 +106,7 @@ fn measure(session: &Session, kind: Kind) -> Result<Felt> {
     wait_until(&lane, "aof_enabled:1")?;
     wait_until(&lane, "aof_rewrite_in_progress:0")?;
     lane.fill(KeyRange { first: 0, count: KEYS }, VALUE_SIZE)?;
-    let traffic = Traffic {
-        command: Command::Set,
-        pipeline: 1,
-        clients: 50,
-        keys: KEYS,
-        value_size: VALUE_SIZE,
-        short: false,
-        load_threads: 1,
-        load_cpus: Vec::new(),
-    };
+    let traffic = Traffic { keys: KEYS, value_size: VALUE_SIZE, ..Traffic::default() };
     let before = lanes::measure(session, &lane, &traffic)?;
     let resident = proc::usage(lane.server.pid())?.rss_bytes;
     let (frozen, peak) = std::thread::scope(|scope| {

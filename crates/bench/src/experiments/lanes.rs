@@ -80,11 +80,29 @@ pub(super) struct Traffic {
     pub(super) pipeline: usize,
     pub(super) clients: usize,
     pub(super) keys: u64,
+    pub(super) distribution: Distribution,
     pub(super) value_size: usize,
     pub(super) short: bool,
     pub(super) load_threads: usize,
     /// CPUs of the load; empty: anywhere.
     pub(super) load_cpus: Vec<usize>,
+}
+
+/// What nobody says otherwise: SET of 500 B from 50 clients, each waiting for its answer.
+impl Default for Traffic {
+    fn default() -> Self {
+        Self {
+            command: Command::Set,
+            pipeline: 1,
+            clients: 50,
+            keys: 300_000,
+            distribution: Distribution::Uniform,
+            value_size: 500,
+            short: false,
+            load_threads: 1,
+            load_cpus: Vec::new(),
+        }
+    }
 }
 
 impl Traffic {
@@ -97,7 +115,7 @@ impl Traffic {
             command: self.command.clone(),
             key_size: KEY_SIZE,
             keys: KeyRange { first: 0, count: self.keys },
-            distribution: Distribution::Uniform,
+            distribution: self.distribution,
             value_size: self.value_size,
             rate: None,
             until: Until::Time { warm_up: WARM_UP, measured },

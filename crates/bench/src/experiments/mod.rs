@@ -16,6 +16,7 @@ mod memory;
 mod probe;
 mod replica;
 mod series;
+mod shapes;
 mod sink;
 mod snapshot;
 mod stalls;
@@ -43,8 +44,9 @@ pub(crate) use full_sync::{FullSyncArgs, full_sync};
 pub(crate) use load::{LoadArgs, load};
 pub(crate) use memory::{MemoryArgs, memory};
 pub(crate) use replica::replica;
+pub(crate) use shapes::{databases, hot_key, scatter};
 pub(crate) use snapshot::{SnapshotArgs, snapshot};
-pub(crate) use stalls::{StallsArgs, stalls};
+pub(crate) use stalls::{KeysArgs, StallsArgs, expiry, growth, stalls};
 pub(crate) use throughput::{ThroughputArgs, throughput};
 pub(crate) use values::{ValuesArgs, values};
 pub(crate) use workers::workers;
@@ -223,6 +225,18 @@ impl Session {
     }
 }
 
+/// What is run when there is little time: the promises that decide whether somebody moves.
+pub(crate) fn short(session: &mut Session) -> Result<()> {
+    throughput(session, &ThroughputArgs::default())?;
+    aof(session)?;
+    replica(session)?;
+    snapshot(session, &SnapshotArgs::default())?;
+    full_sync(session, &FullSyncArgs::default())?;
+    frozen_disk(session)?;
+    load(session, &LoadArgs::default())?;
+    memory(session, &MemoryArgs::default())
+}
+
 /// All experiments, one after the other.
 pub(crate) fn all(session: &mut Session) -> Result<()> {
     let pinned = ThroughputArgs::default();
@@ -243,7 +257,9 @@ pub(crate) fn all(session: &mut Session) -> Result<()> {
         + frozen::ESTIMATE
         + replica::estimate(session)
         + FullSyncArgs::default().estimate(session)
-        + LoadArgs::default().estimate(session);
+        + LoadArgs::default().estimate(session)
+        + shapes::estimate(session)
+        + KeysArgs::default().estimate(session) * 2;
     println!("this takes about {} minutes", estimate.as_secs().div_ceil(60));
     throughput(session, &pinned)?;
     throughput(session, &many)?;
@@ -259,5 +275,10 @@ pub(crate) fn all(session: &mut Session) -> Result<()> {
     frozen_disk(session)?;
     replica(session)?;
     full_sync(session, &FullSyncArgs::default())?;
-    load(session, &LoadArgs::default())
+    load(session, &LoadArgs::default())?;
+    hot_key(session)?;
+    databases(session)?;
+    scatter(session)?;
+    growth(session, &KeysArgs::default())?;
+    expiry(session, &KeysArgs::default())
 }

@@ -21,7 +21,6 @@ use super::{Session, WARM_UP};
 use crate::interrupt;
 use crate::json::{Json, object};
 use crate::load::keys::KeyRange;
-use crate::load::requests::Command;
 use crate::peers::{Kind, Launch, Server, ask};
 use crate::stats::{Goal, Spread};
 use crate::table::{Table, time_us};
@@ -127,14 +126,13 @@ fn follow(replica: &Server, primary: SocketAddr) -> Result<()> {
 
 fn traffic(session: &Session, pipeline: usize) -> Traffic {
     Traffic {
-        command: Command::Set,
         pipeline,
         clients: CLIENTS,
         keys: KEYS,
         value_size: VALUE_SIZE,
-        short: false,
         load_threads: session.load_cpus.len().max(1),
         load_cpus: session.load_cpus.clone(),
+        ..Traffic::default()
     }
 }
 

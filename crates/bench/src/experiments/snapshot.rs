@@ -14,7 +14,6 @@ use super::series::Sample;
 use super::{Session, WARM_UP};
 use crate::json::{Json, object};
 use crate::load::keys::KeyRange;
-use crate::load::requests::Command;
 use crate::peers::{Kind, Launch, ask};
 use crate::stats::Goal;
 use crate::table::{Table, time_us};
@@ -130,16 +129,7 @@ fn measure(session: &Session, kind: Kind, args: &SnapshotArgs) -> Result<Taken> 
     let peer = session.peer(kind).expect("it was found");
     let lane = Lane::start(peer, kind.name(), &Launch { cpus: Vec::new(), threads: 1 })?;
     lane.fill(KeyRange { first: 0, count: args.keys }, args.value_size)?;
-    let traffic = Traffic {
-        command: Command::Set,
-        pipeline: 1,
-        clients: 50,
-        keys: args.keys,
-        value_size: args.value_size,
-        short: false,
-        load_threads: 1,
-        load_cpus: Vec::new(),
-    };
+    let traffic = Traffic { keys: args.keys, value_size: args.value_size, ..Traffic::default() };
     let before = lanes::measure(session, &lane, &traffic)?;
     let resident = proc::usage(lane.server.pid())?.rss_bytes;
     let (during, saved) = std::thread::scope(|scope| {

@@ -1,4 +1,5 @@
-//! `stalls`: how long one client waits while another one works on a huge value.
+//! `stalls`: how long one client waits while another one works on a huge value. `growth` and `expiry`: while millions of keys
+//! come, and while they all expire at once.
 //!
 //! A [`super::probe`] sends one GET after the other of a key of its own and notes the longest time to a reply, with and
 //! without what the kernel's scheduler has taken of it. Meanwhile another client builds values of millions of elements,
@@ -8,17 +9,21 @@
 //! The server has one serving thread unless told otherwise: then nobody can be lucky and be served by the other one.
 
 use std::net::SocketAddr;
-use std::time::{Duration, Instant};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 
 use super::Session;
 use super::feed::{Words, feed, member};
-use super::lanes::Lane;
+use super::lanes::{KEY_SIZE, Lane};
 use super::probe::{Longest, Probe};
 use crate::interrupt;
 use crate::json::{Json, object};
-use crate::peers::{Kind, Launch};
+use crate::load::keys::KeyRange;
+use crate::load::{self, Plan};
+use crate::peers::{Kind, Launch, ask};
 use crate::stats::Goal;
 use crate::table::{Table, thousands, time_us};
 
@@ -30,6 +35,11 @@ const IDLE: Duration = Duration::from_secs(2);
 const AT_ONCE: u64 = 20;
 /// How long the probe goes on after a step, for what a server does in the background.
 const AFTER: Duration = Duration::from_millis(300);
+/// Keys that are to expire at once do so this long after the fill began, and 10 us more for each.
+const FILL_PATIENCE: Duration = Duration::from_secs(3);
+/// Longest that a server may take to be rid of them.
+const EXPIRY_TIME_MAX: Duration = Duration::from_secs(120);
+const LOOK: Duration = Duration::from_millis(50);
 
 #[derive(clap::Args, Clone, Debug)]
 pub(crate) struct StallsArgs {
@@ -147,15 +157,117 @@ fn steps(args: &StallsArgs) -> Vec<(String, Step)> {
 }
 
 pub(crate) fn stalls(session: &mut Session, args: &StallsArgs) -> Result<()> {
+    let (elements, work) = (thousands(args.elements as f64), thousands(args.work as f64));
+    let title = format!("{elements} elements, {work} to sort and unite");
+    waits_of(session, "stalls", &title, args.threads, &steps(args))
+}
+
+#[derive(clap::Args, Clone, Debug)]
+pub(crate) struct KeysArgs {
+    /// Number of keys
+    #[arg(short, long, default_value_t = 5_000_000)]
+    keys: u64,
+    /// Bytes of a value
+    #[arg(short = 'd', long, default_value_t = 64)]
+    value_size: usize,
+    /// Serving threads
+    #[arg(long, default_value_t = 1)]
+    threads: usize,
+}
+
+impl Default for KeysArgs {
+    fn default() -> Self {
+        Self { keys: 5_000_000, value_size: 64, threads: 1 }
+    }
+}
+
+impl KeysArgs {
+    pub(super) fn estimate(&self, session: &Session) -> Duration {
+        let servers = session.peers.iter().filter(|peer| peer.kind != Kind::Floor).count() as u64;
+        Duration::from_secs(servers * (10 + self.keys / 200_000))
+    }
+}
+
+/// Longest wait while the keyspace grows: tables have to become larger, and whoever moves all of one at once is seen.
+pub(crate) fn growth(session: &mut Session, args: &KeysArgs) -> Result<()> {
+    let (keys, size) = (args.keys, args.value_size);
+    let steps: Vec<(String, Step)> = vec![
+        ("nothing".to_owned(), Box::new(|_| interrupt::sleep(IDLE))),
+        ("fill".to_owned(), Box::new(move |server| fill(server, keys, size))),
+        ("FLUSHALL".to_owned(), once("FLUSHALL")),
+    ];
+    let title = format!("growth to {} keys", thousands(keys as f64));
+    waits_of(session, "growth", &title, args.threads, &steps)
+}
+
+/// Longest wait while all keys expire at the same moment.
+pub(crate) fn expiry(session: &mut Session, args: &KeysArgs) -> Result<()> {
+    let (keys, size) = (args.keys, args.value_size);
+    // Past the end of the fill, however slow the server.
+    let deadline_ms = Arc::new(AtomicU64::new(0));
+    let set = deadline_ms.clone();
+    let steps: Vec<(String, Step)> = vec![
+        ("nothing".to_owned(), Box::new(|_| interrupt::sleep(IDLE))),
+        (
+            "fill".to_owned(),
+            Box::new(move |server| {
+                let patience = FILL_PATIENCE + Duration::from_micros(10 * keys);
+                let at = unix_ms() + patience.as_millis() as u64;
+                set.store(at, Relaxed);
+                let value = "v".repeat(size);
+                feed(server, keys, |number, words| {
+                    words.add("SET").add(member(number)).add(&value).add("PXAT").add(at.to_string());
+                })
+            }),
+        ),
+        (
+            "all expire".to_owned(),
+            Box::new(move |server| {
+                let at = deadline_ms.load(Relaxed);
+                interrupt::sleep(Duration::from_millis(at.saturating_sub(unix_ms())))?;
+                let until = Instant::now() + EXPIRY_TIME_MAX;
+                // The key of the probe stays.
+                while ask(server, &["DBSIZE"])?.trim() != ":1" && Instant::now() < until {
+                    interrupt::sleep(LOOK)?;
+                }
+                Ok(())
+            }),
+        ),
+    ];
+    let title = format!("{} keys that expire at once", thousands(keys as f64));
+    waits_of(session, "expiry", &title, args.threads, &steps)
+}
+
+fn fill(server: SocketAddr, count: u64, value_size: usize) -> Result<()> {
+    let outcome = load::run(&Plan::fill(server, KeyRange { first: 0, count }, KEY_SIZE, value_size), None)?;
+    if outcome.errors > 0 {
+        bail!("a fill failed: {}", outcome.error_text.unwrap_or_default());
+    }
+    Ok(())
+}
+
+fn unix_ms() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64)
+}
+
+/// Runs the steps on one server after the other and reports the longest waits of each.
+fn waits_of(
+    session: &mut Session,
+    experiment: &'static str,
+    title: &str,
+    threads: usize,
+    steps: &[(String, Step)],
+) -> Result<()> {
     let kinds = [Kind::Valkey, Kind::Redis, Kind::Evenkeel];
     let kinds: Vec<Kind> = kinds.into_iter().filter(|kind| session.peer(*kind).is_some()).collect();
-    let all = kinds.iter().map(|kind| waits(session, *kind, args)).collect::<Result<Vec<Vec<Wait>>>>()?;
+    let all =
+        kinds.iter().map(|kind| waits(session, *kind, threads, steps)).collect::<Result<Vec<Vec<Wait>>>>()?;
     let mut head = vec![""];
     head.extend(kinds.iter().map(|kind| kind.name()));
     head.extend(["goal", ""]);
     let mut table = Table::new(&head);
     let mut records = Vec::new();
-    for (index, (name, _)) in steps(args).iter().enumerate() {
+    for (index, (name, _)) in steps.iter().enumerate() {
         let mut cells = vec![name.clone()];
         cells.extend(all.iter().map(|waits| {
             let Wait { longest, took } = &waits[index];
@@ -179,11 +291,9 @@ pub(crate) fn stalls(session: &mut Session, args: &StallsArgs) -> Result<()> {
             ("longest_own_us", list(|longest| longest.own_us)),
         ]));
     }
-    let (elements, work) = (thousands(args.elements as f64), thousands(args.work as f64));
-    let title = format!(
-        "Longest wait of another client, the server's own part of the whole: {elements} elements, {work} to sort and unite"
-    );
-    session.report("stalls", &title, &table, vec![("steps", Json::Array(records))]);
+    let title =
+        format!("{experiment}: longest wait of another client, the server's own part of the whole: {title}");
+    session.report(experiment, &title, &table, vec![("steps", Json::Array(records))]);
     Ok(())
 }
 
@@ -193,14 +303,14 @@ struct Wait {
     took: Duration,
 }
 
-fn waits(session: &Session, kind: Kind, args: &StallsArgs) -> Result<Vec<Wait>> {
+fn waits(session: &Session, kind: Kind, threads: usize, steps: &[(String, Step)]) -> Result<Vec<Wait>> {
     let peer = session.peer(kind).expect("only what was found");
-    let lane = Lane::start(peer, kind.name(), &Launch { cpus: Vec::new(), threads: args.threads })?;
+    let lane = Lane::start(peer, kind.name(), &Launch { cpus: Vec::new(), threads })?;
     let server = lane.server.address;
     feed(server, 1, |_, words| _ = words.line("SET probe value"))?;
     Probe::run(server, lane.server.pid(), |probe| {
         let mut waits = Vec::new();
-        for (_, step) in steps(args) {
+        for (_, step) in steps {
             probe.start_over();
             let started = Instant::now();
             step(server)?;

@@ -25,7 +25,7 @@ const GOALS: [(Command, usize, f64); 4] =
     [(Command::Set, 16, 0.40), (Command::Get, 16, 0.45), (Command::Set, 1, 0.75), (Command::Get, 1, 0.75)];
 /// Valkey with I/O threads is shown from so many cores on. Its threads wait by spinning: with fewer cores they only take
 /// them from the main thread and the load.
-const IO_THREADS_FROM: usize = 4;
+pub(super) const IO_THREADS_FROM: usize = 4;
 /// Share of the free memory that the servers of one experiment may take.
 const MEMORY_SHARE: f64 = 0.85;
 /// Keys that a fill writes per second, at the slowest, for the estimate of the time.
@@ -112,7 +112,16 @@ impl ThroughputArgs {
             false => (session.load_cpus.len().max(1), session.load_cpus.clone()),
         };
         let (clients, keys, value_size) = (self.clients, self.keys, self.value_size);
-        Traffic { command, pipeline, clients, keys, value_size, short: false, load_threads, load_cpus }
+        Traffic {
+            command,
+            pipeline,
+            clients,
+            keys,
+            value_size,
+            load_threads,
+            load_cpus,
+            ..Traffic::default()
+        }
     }
 
     fn title(&self, session: &Session, command: &Command, pipeline: usize) -> String {

@@ -94,9 +94,8 @@ fn traffic(command: Command, pipeline: usize) -> Traffic {
         clients: CLIENTS,
         keys: KEYS,
         value_size: VALUE_SIZE,
-        short: false,
         load_threads: sys::cores().div_ceil(2),
-        load_cpus: Vec::new(),
+        ..Traffic::default()
     }
 }
 

@@ -1,0 +1,169 @@
+//! `hot-key`, `databases` and `scatter`: loads of another shape than single keys, all alike, of one database.
+//!
+//! - `hot-key`: nine of ten requests go to one key. What a server shares out by keys, it cannot share out then.
+//! - `databases`: writes with an append-only file, to one database and over all sixteen by turns. A log with a lock or a
+//!   buffer for each database, or for all of them, shows here.
+//! - `scatter`: MGET and MSET of many keys that have nothing in common, so that each is a miss of its own.
+//!
+//! All rows of one experiment come from the same servers in the same rounds.
+
+use std::time::Duration;
+
+use anyhow::Result;
+
+use super::Session;
+use super::aof::wait_until;
+use super::lanes::{self, Lane, Traffic};
+use super::series::Series;
+use super::throughput::{IO_THREADS_FROM, busy_cell};
+use crate::json::Json;
+use crate::load::distribution::Distribution;
+use crate::load::keys::KeyRange;
+use crate::load::requests::Command;
+use crate::peers::{Kind, Launch, Peer};
+use crate::stats::Spread;
+use crate::sys;
+use crate::table::Table;
+
+const KEYS: u64 = 300_000;
+const HOT_PERCENT: u8 = 90;
+const DATABASES: usize = 16;
+const PIPELINE: usize = 16;
+
+/// A load with its name in the table.
+struct Shape {
+    name: String,
+    traffic: Traffic,
+    /// Keys of one command, by which the CPU is divided.
+    keys: usize,
+}
+
+pub(super) fn estimate(session: &Session) -> Duration {
+    let measurements = (4 + 4 + 4) * session.rounds * session.peers.len();
+    session.time_for(measurements)
+}
+
+pub(crate) fn hot_key(session: &mut Session) -> Result<()> {
+    let spread_out =
+        [("uniform", Distribution::Uniform), ("hot", Distribution::Hot { percent: HOT_PERCENT })];
+    let shapes = [Command::Set, Command::Get].into_iter().flat_map(|command| {
+        let shape = move |(name, distribution): (&str, Distribution)| Shape {
+            name: format!("{command}, {name}"),
+            traffic: Traffic { command: command.clone(), pipeline: PIPELINE, distribution, ..unpinned() },
+            keys: 1,
+        };
+        spread_out.map(shape)
+    });
+    let lanes = start(session, &[], sys::cores())?;
+    let title = format!("hot-key: {HOT_PERCENT}% of the requests to one key, pipeline {PIPELINE}, unpinned");
+    run(session, "hot-key", &title, &lanes, &shapes.collect::<Vec<_>>())
+}
+
+pub(crate) fn databases(session: &mut Session) -> Result<()> {
+    let over = |count: usize| {
+        let commands = (0..count).map(|db| format!("SELECT {db} ; SET {{key}} {{value}}"));
+        Command::Words(commands.collect::<Vec<String>>().join(" ; "))
+    };
+    // A batch of each connection is SELECT, SET, SELECT, SET: both shapes do the same but for the numbers.
+    let shape = |count: usize| Shape {
+        name: format!("{count} database{}", if count == 1 { "" } else { "s" }),
+        traffic: Traffic { command: over(count), pipeline: 2 * DATABASES, ..unpinned() },
+        keys: 1,
+    };
+    let lanes = start(session, &[], sys::cores())?;
+    for lane in &lanes {
+        lane.set("auto-aof-rewrite-percentage", "0")?;
+        lane.set("appendonly", "yes")?;
+        wait_until(lane, "aof_rewrite_in_progress:0")?;
+    }
+    let title =
+        format!("databases: SELECT and SET with a log (everysec), pipeline {}, unpinned", 2 * DATABASES);
+    run(session, "databases", &title, &lanes, &[shape(1), shape(DATABASES)])
+}
+
+pub(crate) fn scatter(session: &mut Session) -> Result<()> {
+    let repeated = |name: &str, words: &str, count: usize| {
+        let words = vec![words; count].join(" ");
+        Shape {
+            name: format!("{name} of {count}"),
+            traffic: Traffic {
+                command: Command::Words(format!("{name} {words}")),
+                value_size: 100,
+                load_threads: session.load_cpus.len().max(1),
+                load_cpus: session.load_cpus.clone(),
+                ..Traffic::default()
+            },
+            keys: count,
+        }
+    };
+    let shapes = [
+        repeated("MGET", "{key}", 10),
+        repeated("MGET", "{key}", 100),
+        repeated("MSET", "{key} {value}", 10),
+        repeated("MSET", "{key} {value}", 100),
+    ];
+    let lanes = start(session, &session.server_cpus, 1)?;
+    run(session, "scatter", "scatter: any keys, 100 B values, pinned; CPU per key", &lanes, &shapes)
+}
+
+/// All cores for server and load alike.
+fn unpinned() -> Traffic {
+    Traffic { load_threads: sys::cores().div_ceil(2), ..Traffic::default() }
+}
+
+fn start(session: &Session, cpus: &[usize], threads: usize) -> Result<Vec<Lane>> {
+    let kinds = [Kind::Valkey, Kind::Evenkeel, Kind::Redis];
+    let peers = kinds.into_iter().filter_map(|kind| session.peer(kind));
+    let lane = |peer: &Peer| {
+        let spins = peer.kind == Kind::Valkey && threads < IO_THREADS_FROM;
+        let launch = Launch { cpus: cpus.to_vec(), threads: if spins { 1 } else { threads } };
+        let lane = Lane::start(peer, peer.kind.name(), &launch)?;
+        lane.fill(KeyRange { first: 0, count: KEYS }, Traffic::default().value_size)?;
+        Ok(lane)
+    };
+    peers.map(lane).collect()
+}
+
+fn run(
+    session: &mut Session,
+    experiment: &'static str,
+    title: &str,
+    lanes: &[Lane],
+    shapes: &[Shape],
+) -> Result<()> {
+    let head = ["", "", "requests/s", "to the row above", "CPU us", "to valkey", "p99", "max", "load busy"];
+    let (mut table, mut figures) = (Table::new(&head), Vec::new());
+    let mut before: Option<Vec<Series>> = None;
+    for (index, shape) in shapes.iter().enumerate() {
+        let all = lanes::rounds(session, lanes, &shape.traffic)?;
+        let valkey = all.iter().find(|series| series.kind == Kind::Valkey);
+        for (lane, series) in all.iter().enumerate() {
+            let per_key = |sample: &super::series::Sample| sample.cpu_us / shape.keys as f64;
+            let text = |spread: Option<Spread>| spread.map(|spread| spread.to_string()).unwrap_or_default();
+            let to_valkey = valkey.filter(|valkey| valkey.kind != series.kind);
+            // Shapes come in pairs of which the second is the harder one.
+            let easier = before.as_ref().filter(|_| index % 2 == 1).map(|before| &before[lane]);
+            let [_, p99, _, max] = series.latency_cells();
+            table.row(vec![
+                shape.name.clone(),
+                series.name.clone(),
+                series.rate_cell(),
+                text(easier.and_then(|easier| series.ratio_to(easier, |sample| sample.rate))),
+                text(Some(series.spread(per_key))),
+                text(to_valkey.and_then(|valkey| series.ratio_to(valkey, |sample| sample.cpu_us))),
+                p99,
+                max,
+                busy_cell(series),
+            ]);
+        }
+        let named = |series: &Series| {
+            let mut json = series.to_json();
+            json["server"] = format!("{}: {}", series.name, shape.name).into();
+            json
+        };
+        figures.extend(all.iter().map(named));
+        before = Some(all);
+    }
+    session.report(experiment, title, &table, vec![("servers", Json::Array(figures))]);
+    Ok(())
+}
