@@ -20,10 +20,7 @@ use std::process::ExitCode;
 use anyhow::{Context, Result};
 use clap::{Parser, Subcommand};
 
-use experiments::{
-    FullSyncArgs, KeysArgs, LoadArgs, MemoryArgs, Options, Session, SnapshotArgs, StallsArgs, ThroughputArgs,
-    ValuesArgs,
-};
+use experiments::{DataArgs, KeysArgs, MemoryArgs, Options, Session, StallsArgs, ThroughputArgs, ValuesArgs};
 
 #[derive(Parser)]
 #[command(
@@ -97,7 +94,7 @@ enum Verb {
     /// What clients feel of a snapshot
     Snapshot {
         #[command(flatten)]
-        args: SnapshotArgs,
+        args: DataArgs,
         #[command(flatten)]
         options: Options,
     },
@@ -108,14 +105,14 @@ enum Verb {
     /// What clients feel while a new replica gets everything
     FullSync {
         #[command(flatten)]
-        args: FullSyncArgs,
+        args: DataArgs,
         #[command(flatten)]
         options: Options,
     },
     /// How long it takes to load a snapshot
     Loading {
         #[command(flatten)]
-        args: LoadArgs,
+        args: DataArgs,
         #[command(flatten)]
         options: Options,
     },

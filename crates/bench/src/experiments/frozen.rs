@@ -11,16 +11,16 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
+use super::Session;
 use super::aof::wait_until;
-use super::lanes::{self, Lane, Traffic};
-use super::series::Sample;
-use super::{Session, WARM_UP};
+use super::felt::{self, Felt, feel};
+use super::lanes::{Lane, Traffic};
+use crate::interrupt;
 use crate::json::{Json, object};
 use crate::load::keys::KeyRange;
 use crate::peers::{Kind, Launch, ask};
 use crate::stats::Goal;
-use crate::table::{Table, time_us};
-use crate::{interrupt, proc};
+use crate::table::Table;
 
 /// Longest request while the file system is frozen, in microseconds.
 const LONGEST_US_MAX: f64 = 5_000.0;
@@ -39,38 +39,25 @@ pub(crate) fn frozen_disk(session: &mut Session) -> Result<()> {
         println!("\nfrozen-disk is left out: {error:#}");
         return Ok(());
     }
-    let mut table =
-        Table::new(&["", "SET/s before", "frozen", "longest before", "frozen", "goal", "", "log waiting"]);
-    let (mut figures, mut timelines) = (Vec::new(), Vec::new());
+    let mut table = Table::new(&[&[""][..], &felt::HEAD, &["log waiting"]].concat());
+    let (mut figures, mut curves) = (Vec::new(), Vec::new());
     for kind in [Kind::Valkey, Kind::Evenkeel, Kind::Redis] {
         if session.peer(kind).is_none() {
             continue;
         }
-        let Felt { before, frozen, grown, timeline } = measure(session, kind)?;
-        timelines.push(timeline);
-        let (goal, is_ours) = (Goal::AtMost(LONGEST_US_MAX), kind == Kind::Evenkeel);
-        let verdict = match is_ours {
-            true => session.judge("longest request over a frozen disk, us".into(), goal, frozen.max),
-            false => String::new(),
-        };
-        table.row(vec![
-            kind.name().to_owned(),
-            format!("{:.0}k", before.rate / 1e3),
-            format!("{:.0}k", frozen.rate / 1e3),
-            time_us(before.max),
-            time_us(frozen.max),
-            if is_ours { time_us(LONGEST_US_MAX) } else { String::new() },
-            verdict,
-            format!("{} MB", grown / 1_000_000),
-        ]);
-        figures.push(object(vec![
-            ("server", kind.name().into()),
-            ("requests_per_s_before", before.rate.into()),
-            ("requests_per_s_frozen", frozen.rate.into()),
-            ("longest_us_before", before.max.into()),
-            ("longest_us_frozen", frozen.max.into()),
-            ("memory_grown_bytes", grown.into()),
-        ]));
+        let felt = measure(session, kind)?;
+        if kind == Kind::Evenkeel {
+            let goal = Goal::AtMost(LONGEST_US_MAX);
+            session.judge("longest request over a frozen disk, us".into(), goal, felt.during.max);
+        }
+        let mut cells = vec![kind.name().to_owned()];
+        cells.extend(felt.cells());
+        cells.push(format!("{} MB", felt.grown / 1_000_000));
+        table.row(cells);
+        let mut members = vec![("server", kind.name().into())];
+        members.extend(felt.figures());
+        figures.push(object(members));
+        curves.push(felt.curve(kind.name(), "frozen", MARGIN, MARGIN + FROZEN));
     }
     let title = format!(
         "frozen-disk: SET of {VALUE_SIZE} B from 50 clients, everysec, {} s frozen of {} s",
@@ -81,17 +68,9 @@ pub(crate) fn frozen_disk(session: &mut Session) -> Result<()> {
         "frozen-disk",
         &title,
         &table,
-        vec![("servers", Json::Array(figures)), ("timelines", timelines.into())],
+        vec![("servers", Json::Array(figures)), ("timelines", Json::Array(curves))],
     );
     Ok(())
-}
-
-/// What clients felt, and the most memory that the server took more than before.
-struct Felt {
-    before: Sample,
-    frozen: Sample,
-    grown: u64,
-    timeline: Json,
 }
 
 fn measure(session: &Session, kind: Kind) -> Result<Felt> {
@@ -99,40 +78,24 @@ fn measure(session: &Session, kind: Kind) -> Result<Felt> {
     let disk = Disk::make(kind.name())?;
     let launch = Launch { cpus: Vec::new(), threads: 1 };
     let mut lane = Lane::start_in(peer, kind.name(), &launch, disk.folder())?;
-    let on = ask(lane.server.address, &["CONFIG", "SET", "appendonly", "yes"])?;
-    if !on.starts_with("+OK") {
-        bail!("{}: CONFIG SET appendonly yes: {on}", lane.name);
-    }
+    lane.set("appendonly", "yes")?;
     wait_until(&lane, "aof_enabled:1")?;
     wait_until(&lane, "aof_rewrite_in_progress:0")?;
     lane.fill(KeyRange { first: 0, count: KEYS }, VALUE_SIZE)?;
     let traffic = Traffic { keys: KEYS, value_size: VALUE_SIZE, ..Traffic::default() };
-    let before = lanes::measure(session, &lane, &traffic)?;
-    let resident = proc::usage(lane.server.pid())?.rss_bytes;
-    let (frozen, peak) = std::thread::scope(|scope| {
-        let freezing = scope.spawn(|| freeze(&disk, lane.server.pid()));
-        let frozen = lanes::watch(&lane, &traffic, FROZEN + 2 * MARGIN);
-        (frozen, freezing.join().expect("it does not panic"))
-    });
-    let ((frozen, timeline), peak) = (frozen?, peak?);
-    let timeline = lanes::drawn(kind.name(), &timeline, "frozen", MARGIN, MARGIN + FROZEN);
+    let (felt, ()) = feel(session, &lane, &traffic, FROZEN + 2 * MARGIN, || freeze(&disk))?;
     // What was acknowledged long ago has to be on the disk by now.
     interrupt::sleep(Duration::from_secs(2))?;
     lane.server.restart(&["--appendonly", "yes"])?;
     wait_for_keys(&lane)?;
-    Ok(Felt { before, frozen, grown: peak.saturating_sub(resident), timeline })
+    Ok(felt)
 }
 
-/// Freezes the disk in the middle of the load; the most memory that the process had meanwhile.
-fn freeze(disk: &Disk, pid: u32) -> Result<u64> {
-    interrupt::sleep(WARM_UP + MARGIN)?;
+/// Freezes the disk in the middle of the load.
+fn freeze(disk: &Disk) -> Result<()> {
+    interrupt::sleep(MARGIN)?;
     let _thaws = disk.freeze()?;
-    let (until, mut peak) = (Instant::now() + FROZEN, 0);
-    while Instant::now() < until {
-        peak = peak.max(proc::usage(pid)?.rss_bytes);
-        interrupt::sleep(Duration::from_millis(20))?;
-    }
-    Ok(peak)
+    interrupt::sleep(FROZEN)
 }
 
 fn wait_for_keys(lane: &Lane) -> Result<()> {

@@ -8,11 +8,10 @@ use anyhow::{Context, Result, bail};
 use super::series::{Sample, Series};
 use super::{Session, WARM_UP};
 use crate::interrupt;
-use crate::json::{Json, object};
 use crate::load::distribution::Distribution;
 use crate::load::keys::{self, KeyRange};
 use crate::load::requests::Command;
-use crate::load::timeline::{SLICE, Timeline};
+use crate::load::timeline::Timeline;
 use crate::load::{self, Plan, Until};
 use crate::peers::{Kind, Launch, Peer, Server, ask};
 
@@ -161,17 +160,4 @@ pub(super) fn watch(lane: &Lane, traffic: &Traffic, measured: Duration) -> Resul
         bail!("{}: {} replies were null: the keys are not all there", lane.name, outcome.misses);
     }
     Ok((Sample::from(&outcome), outcome.timeline))
-}
-
-/// A time line for the page, with what lay between two moments of it.
-pub(super) fn drawn(lane: &str, timeline: &Timeline, event: &str, from: Duration, to: Duration) -> Json {
-    let longest = timeline.slices().iter().map(|slice| slice.longest.as_secs_f64() * 1e6);
-    let ms = |time: Duration| time.as_secs_f64() * 1e3;
-    object(vec![
-        ("server", lane.into()),
-        ("slice_ms", ms(SLICE).into()),
-        ("longest_us", longest.collect::<Vec<f64>>().into()),
-        ("event", event.into()),
-        ("event_ms", vec![ms(from), ms(to)].into()),
-    ])
 }

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, bail};
 
 use super::Session;
+use super::felt::DataArgs;
 use super::lanes::{Lane, memory_for};
 use crate::interrupt;
 use crate::json::{Json, object};
@@ -24,28 +25,10 @@ const POLL: Duration = Duration::from_millis(5);
 /// Longest that a server may take to load.
 const LOAD_TIME_MAX: Duration = Duration::from_secs(600);
 
-#[derive(clap::Args, Clone, Debug)]
-pub(crate) struct LoadArgs {
-    /// Number of keys
-    #[arg(short, long, default_value_t = 1_000_000)]
-    keys: u64,
-    /// Bytes of a value
-    #[arg(short = 'd', long, default_value_t = 700)]
-    value_size: usize,
-}
-
-impl Default for LoadArgs {
-    fn default() -> Self {
-        Self { keys: 1_000_000, value_size: 700 }
-    }
-}
-
-impl LoadArgs {
-    /// Filling at 200,000 keys a second and loading at 500,000, for each server.
-    pub(super) fn estimate(&self, session: &Session) -> Duration {
-        let keys = self.keys * session.peers.len() as u64;
-        Duration::from_secs(keys / 200_000 + keys * session.rounds as u64 / 500_000)
-    }
+/// Filling at 200,000 keys a second and loading at 500,000, for each server.
+pub(super) fn estimate(session: &Session, args: &DataArgs) -> Duration {
+    let keys = args.keys * session.peers.len() as u64;
+    Duration::from_secs(keys / 200_000 + keys * session.rounds as u64 / 500_000)
 }
 
 /// A server's times, in seconds.
@@ -55,7 +38,7 @@ struct Loaded {
     file_bytes: u64,
 }
 
-pub(crate) fn load(session: &mut Session, args: &LoadArgs) -> Result<()> {
+pub(crate) fn load(session: &mut Session, args: &DataArgs) -> Result<()> {
     let needed = memory_for(args.keys, args.value_size);
     if needed > proc::memory_available() {
         bail!("{} keys of {} B need {} MiB", args.keys, args.value_size, needed >> 20);
@@ -96,7 +79,7 @@ pub(crate) fn load(session: &mut Session, args: &LoadArgs) -> Result<()> {
     Ok(())
 }
 
-fn measure(session: &Session, kind: Kind, args: &LoadArgs) -> Result<Loaded> {
+fn measure(session: &Session, kind: Kind, args: &DataArgs) -> Result<Loaded> {
     let peer = session.peer(kind).expect("it was found");
     let launch = Launch { cpus: Vec::new(), threads: crate::sys::cores() };
     let mut lane = Lane::start(peer, kind.name(), &launch)?;

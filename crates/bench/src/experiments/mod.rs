@@ -8,6 +8,7 @@ mod aof;
 mod connections;
 mod elements;
 mod feed;
+mod felt;
 mod frozen;
 mod full_sync;
 mod lanes;
@@ -39,13 +40,14 @@ use crate::{proc, sys};
 pub(crate) use aof::aof;
 pub(crate) use connections::connections;
 pub(crate) use elements::elements;
+pub(crate) use felt::DataArgs;
 pub(crate) use frozen::frozen_disk;
-pub(crate) use full_sync::{FullSyncArgs, full_sync};
-pub(crate) use load::{LoadArgs, load};
+pub(crate) use full_sync::full_sync;
+pub(crate) use load::load;
 pub(crate) use memory::{MemoryArgs, memory};
 pub(crate) use replica::replica;
 pub(crate) use shapes::{databases, hot_key, scatter};
-pub(crate) use snapshot::{SnapshotArgs, snapshot};
+pub(crate) use snapshot::snapshot;
 pub(crate) use stalls::{KeysArgs, StallsArgs, expiry, growth, stalls};
 pub(crate) use throughput::{ThroughputArgs, throughput};
 pub(crate) use values::{ValuesArgs, values};
@@ -230,10 +232,10 @@ pub(crate) fn short(session: &mut Session) -> Result<()> {
     throughput(session, &ThroughputArgs::default())?;
     aof(session)?;
     replica(session)?;
-    snapshot(session, &SnapshotArgs::default())?;
-    full_sync(session, &FullSyncArgs::default())?;
+    snapshot(session, &DataArgs::default())?;
+    full_sync(session, &DataArgs::default())?;
     frozen_disk(session)?;
-    load(session, &LoadArgs::default())?;
+    load(session, &DataArgs::default())?;
     memory(session, &MemoryArgs::default())
 }
 
@@ -256,8 +258,8 @@ pub(crate) fn all(session: &mut Session) -> Result<()> {
         + snapshot::ESTIMATE
         + frozen::ESTIMATE
         + replica::estimate(session)
-        + FullSyncArgs::default().estimate(session)
-        + LoadArgs::default().estimate(session)
+        + full_sync::estimate(session, &DataArgs::default())
+        + load::estimate(session, &DataArgs::default())
         + shapes::estimate(session)
         + KeysArgs::default().estimate(session) * 2;
     println!("this takes about {} minutes", estimate.as_secs().div_ceil(60));
@@ -271,11 +273,11 @@ pub(crate) fn all(session: &mut Session) -> Result<()> {
     elements(session)?;
     stalls(session, &StallsArgs::default())?;
     aof(session)?;
-    snapshot(session, &SnapshotArgs::default())?;
+    snapshot(session, &DataArgs::default())?;
     frozen_disk(session)?;
     replica(session)?;
-    full_sync(session, &FullSyncArgs::default())?;
-    load(session, &LoadArgs::default())?;
+    full_sync(session, &DataArgs::default())?;
+    load(session, &DataArgs::default())?;
     hot_key(session)?;
     databases(session)?;
     scatter(session)?;
