@@ -25,8 +25,8 @@ const RATE_MIN: f64 = 0.8;
 const BUFFER_MB_MAX: f64 = 64.0;
 /// Time, to Valkey's.
 const TIME_MAX: f64 = 1.0;
-/// The stream has to go on for so long after the snapshot.
-const GOES_ON: Duration = Duration::from_millis(500);
+/// The stream has to go on within this time after the snapshot: a replica's second word is heard by all.
+const GOES_ON: Duration = Duration::from_millis(2_500);
 
 /// A full sync as seen from outside.
 struct Synced {

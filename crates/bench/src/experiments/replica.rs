@@ -84,7 +84,6 @@ fn start(session: &Session, kind: Kind) -> Result<Group> {
     let lane = |name: String| -> Result<Lane> {
         let lane = Lane::start(peer, &name, &launch(&session.server_cpus))?;
         lane.set("repl-diskless-sync-delay", "0")?;
-        lane.set("repl-timeout", "3600")?; // a sink says nothing
         lane.fill(KeyRange { first: 0, count: KEYS }, VALUE_SIZE)?;
         Ok(lane)
     };

@@ -6,7 +6,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
@@ -16,6 +16,7 @@ use crate::{interrupt, sys};
 const SILENCE_MAX: Duration = Duration::from_secs(120);
 /// How often the stream's thread looks whether it is to end.
 const LOOK: Duration = Duration::from_millis(50);
+const ACK_EVERY: Duration = Duration::from_secs(1);
 const PIECE: usize = 1 << 20;
 /// Length of the text that ends a snapshot whose length is not told.
 const MARK: usize = 40;
@@ -36,20 +37,18 @@ impl Sink {
         stream.set_read_timeout(Some(SILENCE_MAX))?;
         let mut reader = BufReader::with_capacity(PIECE, stream);
         // One after the other: PSYNC is refused while a reply is on its way.
-        for (command, answer) in [("REPLCONF capa eof capa psync2", "+OK"), ("PSYNC ? -1", "+FULLRESYNC ")] {
-            reader.get_mut().write_all(format!("{command}\r\n").as_bytes())?;
-            expect(&mut reader, answer)?;
-        }
+        tell(&mut reader, "REPLCONF capa eof capa psync2", "+OK")?;
+        let begun = tell(&mut reader, "PSYNC ? -1", "+FULLRESYNC ")?;
+        let offset = begun.split(' ').next_back().and_then(|offset| offset.parse().ok());
+        let offset: u64 = offset.with_context(|| format!("{begun:?} has no offset"))?;
         let snapshot_bytes = snapshot(&mut reader)?;
-        let mut stream = reader.into_inner();
-        // A primary sends the stream to who says that it has loaded what it was sent.
-        stream.write_all(b"*3\r\n$8\r\nREPLCONF\r\n$3\r\nACK\r\n$1\r\n0\r\n")?;
+        let stream = reader.into_inner();
         stream.set_read_timeout(Some(LOOK))?;
         let (stream_bytes, ended, is_over) = <(Arc<AtomicU64>, Arc<AtomicBool>, Arc<AtomicBool>)>::default();
         let (taken, end, over, cpus) = (stream_bytes.clone(), ended.clone(), is_over.clone(), cpus.to_vec());
         let thread = std::thread::Builder::new().name("sink".into()).spawn(move || {
             drop(sys::pin(&cpus)); // elsewhere it does its work as well
-            take(&stream, &taken, &end);
+            take(&stream, offset, &taken, &end);
             over.store(true, Relaxed);
         });
         let thread = Some(thread.context("no thread for a replica")?);
@@ -76,12 +75,14 @@ impl Drop for Sink {
     }
 }
 
-fn expect(reader: &mut impl BufRead, beginning: &str) -> Result<()> {
-    let line = line(reader)?;
-    if !line.starts_with(beginning) {
-        bail!("{line:?} and not {beginning:?} from a primary");
+/// Sends a command; the answer, which has to begin like this.
+fn tell(reader: &mut BufReader<TcpStream>, command: &str, beginning: &str) -> Result<String> {
+    reader.get_mut().write_all(format!("{command}\r\n").as_bytes())?;
+    let answer = line(reader)?;
+    if !answer.starts_with(beginning) {
+        bail!("{command}: {answer}");
     }
-    Ok(())
+    Ok(answer)
 }
 
 /// The next line that is not empty: primaries send those while they prepare a snapshot.
@@ -152,8 +153,19 @@ fn find(text: &[u8], mark: &[u8]) -> Option<usize> {
     (!at.is_null()).then(|| at as usize - text.as_ptr() as usize)
 }
 
-fn take(stream: &TcpStream, taken: &AtomicU64, ended: &AtomicBool) {
+/// A primary sends the stream to who says that it has loaded the snapshot, and goes on for as long as it hears something: so
+/// that is said at once, and every second, as replicas do.
+fn take(mut stream: &TcpStream, offset: u64, taken: &AtomicU64, ended: &AtomicBool) {
+    let mut next = Instant::now();
     while !ended.load(Relaxed) {
+        if Instant::now() >= next {
+            let offset = (offset + taken.load(Relaxed)).to_string();
+            let word = format!("*3\r\n$8\r\nREPLCONF\r\n$3\r\nACK\r\n${}\r\n{offset}\r\n", offset.len());
+            if stream.write_all(word.as_bytes()).is_err() {
+                return;
+            }
+            next = Instant::now() + ACK_EVERY;
+        }
         match sys::discard(stream, PIECE) {
             Ok(0) => return,
             Ok(len) => _ = taken.fetch_add(len as u64, Relaxed),
