@@ -58,6 +58,8 @@ pub(crate) struct ClientInfo {
     /// Bytes and stretches waiting to be sent.
     pub(crate) out_bytes: AtomicUsize,
     pub(crate) out_stretches: AtomicUsize,
+    /// Bytes that encryption takes beside them.
+    pub(crate) tunnel_size: AtomicUsize,
     pub(crate) net_in: AtomicU64,
     pub(crate) net_out: AtomicU64,
     pub(crate) commands: AtomicU64,
@@ -121,6 +123,7 @@ impl ClientInfo {
             query_peak_ms: AtomicU64::new(0),
             out_bytes: AtomicUsize::new(0),
             out_stretches: AtomicUsize::new(0),
+            tunnel_size: AtomicUsize::new(0),
             net_in: AtomicU64::new(0),
             net_out: AtomicU64::new(0),
             commands: AtomicU64::new(0),
@@ -185,6 +188,7 @@ impl ClientInfo {
     pub(crate) fn memory(&self) -> usize {
         let names = self.name.lock().capacity() + self.lib_name.lock().capacity();
         let buffers = self.query_size.load(Relaxed) + self.out_bytes.load(Relaxed);
+        let buffers = buffers + self.tunnel_size.load(Relaxed);
         BASE + names + buffers + self.multi_memory.load(Relaxed) + self.waiting_memory.load(Relaxed)
     }
 

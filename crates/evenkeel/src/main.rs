@@ -33,6 +33,7 @@ mod startup;
 mod sync;
 #[cfg(test)]
 mod testing;
+mod tls;
 mod tracking;
 mod waiting;
 

@@ -33,6 +33,7 @@ use crate::pubsub::notices::Notices;
 use crate::replication;
 use crate::scripting::Scripts;
 use crate::session::Session;
+use crate::tls::Tls;
 use crate::tracking::Tracking;
 use crate::waiting::Resumed;
 
@@ -44,6 +45,7 @@ pub(crate) struct Server {
     /// Held by who changes the settings.
     changing: Mutex<()>,
     pub(crate) listeners: Listeners,
+    pub(crate) tls: Tls,
     pub(crate) config_file: Option<PathBuf>,
     /// The commands under the names that the configuration gives them.
     pub(crate) table: &'static Table,
@@ -118,6 +120,7 @@ impl Server {
             settings_version: AtomicU64::new(0),
             changing: Mutex::default(),
             listeners: Listeners::default(),
+            tls: Tls::default(),
             config_file,
             clients: Clients::default(),
             stats: (0..2 * workers + 2).map(|_| Stats::new(commands)).collect(),

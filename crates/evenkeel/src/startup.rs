@@ -186,6 +186,8 @@ fn lock_files(server: &Server) -> std::io::Result<()> {
 
 fn listen(server: &Server) -> Result<(), String> {
     let settings = server.settings();
+    let tls = server.tls.change(&settings).map_err(|reason| format!("Failed to configure TLS: {reason}"))?;
+    tls.put_in_force();
     server.listen(&settings).map_err(|reason| {
         server.log.warning(reason);
         format!("Failed listening on port {}, aborting.", settings.port)
@@ -271,6 +273,9 @@ fn announce(server: &Server, notices: &[String]) {
         None => log.notice("No config file specified, using the defaults"),
     }
     notices.iter().for_each(|notice| log.warning(notice.as_str()));
+    if settings.tls_port != 0 {
+        log.notice(format!("Listening with TLS on port {}", settings.tls_port));
+    }
     let addresses: Vec<&str> = settings.bind.iter().map(|bind| bind.address.as_str()).collect();
     if settings.port != 0
         && let Some(first) = addresses.first()
@@ -390,6 +395,18 @@ fn control(server: &Arc<Server>) {
         evenkeel_store::memory::peak();
         server.census.round(&server.keyspace, &mut seat, server.settings().maxmemory);
         points::look(server);
+        reload_tls(server);
         std::thread::park_timeout(Duration::from_millis(ROUND_MS));
+    }
+}
+
+/// Puts certificates and keys in force that have changed on disk, if that is asked for.
+fn reload_tls(server: &Server) {
+    match server.tls.look(&server.settings()) {
+        None => {}
+        Some(Ok(())) => {
+            server.log.notice("TLS certificates and keys have been read again, since they have changed.")
+        }
+        Some(Err(reason)) => server.log.warning(format!("TLS stays as it was: {reason}")),
     }
 }

@@ -20,6 +20,14 @@ const CHUNK: usize = 64 * 1024;
 enum Stream {
     Tcp(TcpStream),
     Unix(UnixStream),
+    Other(Box<dyn Transport>),
+}
+
+/// Another way to a server than a plain socket: TLS, or a socket that misbehaves.
+pub trait Transport: Read + Write + Send {
+    fn set_read_timeout(&self, wait: Duration) -> io::Result<()>;
+    fn set_write_timeout(&self, wait: Duration) -> io::Result<()>;
+    fn finish_sending(&mut self) -> io::Result<()>;
 }
 
 pub struct Client {
@@ -44,6 +52,10 @@ impl Client {
     /// Takes a socket that the caller has set up, say with a small receive buffer.
     pub fn from_tcp(stream: TcpStream) -> Client {
         Client::over(Stream::Tcp(stream))
+    }
+
+    pub fn through(transport: impl Transport + 'static) -> Client {
+        Client::over(Stream::Other(Box::new(transport)))
     }
 
     fn over(stream: Stream) -> Client {
@@ -109,6 +121,11 @@ impl Client {
                 stream.set_write_timeout(Some(self.wait))?;
                 stream.write_all(bytes)
             }
+            Stream::Other(stream) => {
+                stream.set_write_timeout(self.wait)?;
+                stream.write_all(bytes)?;
+                stream.flush()
+            }
         }
     }
 
@@ -172,9 +189,10 @@ impl Client {
 
     /// Says that nothing more will be sent, and goes on listening.
     pub fn finish_sending(&mut self) -> io::Result<()> {
-        match &self.stream {
+        match &mut self.stream {
             Stream::Tcp(stream) => stream.shutdown(Shutdown::Write),
             Stream::Unix(stream) => stream.shutdown(Shutdown::Write),
+            Stream::Other(stream) => stream.finish_sending(),
         }
     }
 
@@ -204,6 +222,10 @@ impl Client {
             }
             Stream::Unix(stream) => {
                 stream.set_read_timeout(Some(left))?;
+                stream.read(&mut chunk)
+            }
+            Stream::Other(stream) => {
+                stream.set_read_timeout(left)?;
                 stream.read(&mut chunk)
             }
         };

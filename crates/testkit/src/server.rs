@@ -34,7 +34,11 @@ pub struct Server {
     port: u16,
     folder: Folder,
     process: Child,
+    connector: Option<Connector>,
 }
+
+/// How to connect, where that is not over the plain port.
+type Connector = Box<dyn Fn() -> io::Result<Client> + Send + Sync>;
 
 impl Server {
     /// Starts the program with persistence off on a free port of 127.0.0.1 and waits until somebody answers there.
@@ -58,7 +62,8 @@ impl Server {
             let port =
                 option(&args, "--port").and_then(|port| port.parse().ok()).ok_or("`--port` is no number")?;
             let process = launch(program, &args, folder.path())?;
-            let mut server = Server { program: program.clone(), args, port, folder, process };
+            let mut server =
+                Server { program: program.clone(), args, port, folder, process, connector: None };
             match server.wait_until_ready() {
                 Ok(()) => return Ok(server),
                 Err(why) => problem = format!("{why}\n{}", server.log()),
@@ -105,7 +110,15 @@ impl Server {
         }
     }
 
+    /// Everybody who connects to this server by way of it does it like that from now on.
+    pub fn connect_by(&mut self, connector: impl Fn() -> io::Result<Client> + Send + Sync + 'static) {
+        self.connector = Some(Box::new(connector));
+    }
+
     pub fn try_connect(&self) -> io::Result<Client> {
+        if let Some(connector) = &self.connector {
+            return connector();
+        }
         match option(&self.args, "--unixsocket") {
             Some(path) if self.port == 0 => Client::connect_unix(Path::new(path)),
             _ => Client::connect(self.address()),

@@ -11,6 +11,7 @@ use crate::persist::rewrite;
 use crate::replication::link;
 use crate::server::Server;
 use crate::startup::{level_of, raise_file_limit};
+use crate::tls::Change;
 
 #[rustfmt::skip]
 pub(crate) const COMMANDS: &[Command] = &[
@@ -52,7 +53,7 @@ fn set(call: &mut Call<'_, '_>) -> Done {
     let (server, local) = (call.server, call.session.client.is_local());
     let changed = server.change_settings(|settings| {
         let (new, changed) = settings.set(&pairs, local)?;
-        put_into_effect(server, &new, &changed)?;
+        put_into_effect(server, &new, &changed, &pairs)?;
         Ok(new)
     });
     changed.map_err(|error: SetError| Error::text(format!("ERR {error}")))?;
@@ -67,7 +68,12 @@ fn set(call: &mut Call<'_, '_>) -> Done {
 
 /// Does what cannot be left to those who read the settings. What may fail comes first, and sockets last of it, since
 /// they alone would have to be put back.
-fn put_into_effect(server: &Server, new: &Settings, changed: &[&'static str]) -> Result<(), SetError> {
+fn put_into_effect(
+    server: &Server,
+    new: &Settings,
+    changed: &[&'static str],
+    pairs: &[(&[u8], &[u8])],
+) -> Result<(), SetError> {
     let has = |name: &str| changed.contains(&name);
     if has("maxclients") {
         raise_file_limit(new).map_err(|clients| {
@@ -76,18 +82,36 @@ fn put_into_effect(server: &Server, new: &Settings, changed: &[&'static str]) ->
             SetError::failed("maxclients", format!("{reason} {clients}"))
         })?;
     }
-    if has("port") || has("bind") {
+    // A file's name may be the same, and the file another one.
+    let is_tls = |name: &&[u8]| name.to_ascii_lowercase().starts_with(b"tls-");
+    let named = pairs.iter().map(|(name, _)| *name).find(is_tls);
+    let tls = named.map(|name| change_tls(server, new, name)).transpose()?;
+    if has("port") || has("tls-port") || has("bind") {
         server.listen(new).map_err(|reason| {
             server.log.warning(reason);
-            if has("port") {
+            if has("tls-port") {
+                SetError::failed("tls-port", "Unable to listen on this port. Check server logs.")
+            } else if has("port") {
                 SetError::failed("port", "Unable to listen on this port. Check server logs.")
             } else {
                 SetError::failed("bind", "Failed to bind to specified addresses.")
             }
         })?;
     }
+    if let Some(tls) = tls {
+        tls.put_in_force();
+    }
     server.log.set_level(level_of(new.loglevel));
     Ok(())
+}
+
+/// Reads certificates and keys. Like CONFIG REWRITE, that is a matter of milliseconds, of an operator's choosing.
+fn change_tls<'s>(server: &'s Server, new: &Settings, name: &[u8]) -> Result<Change<'s>, SetError> {
+    server.tls.change(new).map_err(|reason| {
+        server.log.warning(format!("Failed to configure TLS: {reason}"));
+        let name = String::from_utf8_lossy(name).to_ascii_lowercase();
+        SetError::failed(&name, format!("Unable to update TLS configuration: {reason}"))
+    })
 }
 
 /// CONFIG REWRITE

@@ -20,6 +20,7 @@ use crate::config::Settings;
 use crate::error::{Done, Error};
 use crate::long::Work;
 use crate::serial::{self, Value};
+use crate::server::Server;
 use target::{Target, Who};
 
 pub(crate) use target::Targets;
@@ -92,6 +93,7 @@ impl Options {
             // What is no port is one that nobody is at, once it is known that there is something to be sent.
             port: args.text(2).parse().unwrap_or(0),
             credentials,
+            is_encrypted: false,
         };
         Ok(Options { who, db, timeout: Duration::from_millis(timeout as u64), copies, replaces })
     }
@@ -120,7 +122,8 @@ struct Delivered {
 /// MIGRATE host port <key | ""> destination-db timeout [COPY] [REPLACE] [AUTH password | AUTH2 username password]
 /// [KEYS key [key ...]]
 fn migrate(call: &mut Call<'_, '_>) -> Done {
-    let options = Options::parse(&call.args)?;
+    let mut options = Options::parse(&call.args)?;
+    options.who.is_encrypted = call.settings.tls_cluster;
     let (mut cargo, mut seen) = (Vec::new(), HashSet::new());
     for (index, key) in call.keys.iter().enumerate() {
         if seen.insert(key.bytes)
@@ -138,7 +141,7 @@ fn migrate(call: &mut Call<'_, '_>) -> Done {
     let server = Arc::clone(call.server);
     call.go_long(Work::writes(
         move || {
-            let delivered = deliver(&options, &cargo, &settings, now, &server.targets)?;
+            let delivered = deliver(&options, &cargo, &settings, now, &server)?;
             Ok((cargo, delivered))
         },
         |_| true, // what was written to meanwhile is left alone, key by key
@@ -185,9 +188,9 @@ fn deliver(
     cargo: &[Cargo],
     settings: &Settings,
     now: Millis,
-    targets: &Targets,
+    server: &Server,
 ) -> Result<Delivered, Error> {
-    let mut target = greet(options, targets)?;
+    let mut target = greet(options, server)?;
     let mut delivered = Delivered::default();
     for sent in cargo {
         let ttl = sent.deadline.map_or(0, |deadline| deadline.saturating_sub(now).max(1)).to_string();
@@ -208,24 +211,26 @@ fn deliver(
             }
         }
     }
-    targets.keep(target);
+    server.targets.keep(target);
     Ok(delivered)
 }
 
 /// A connection on which the database is selected. One that was kept may have been closed at the other end: that turns
 /// out before any key is sent, and a new one is made.
-fn greet(options: &Options, targets: &Targets) -> Result<Target, Error> {
-    if let Some(mut target) = targets.take(&options.who)
+fn greet(options: &Options, server: &Server) -> Result<Target, Error> {
+    if let Some(mut target) = server.targets.take(&options.who)
         && target.set_timeout(options.timeout).is_ok()
         && let Ok(answered) = introduce(&mut target, options)
     {
         return answered.map(|()| target);
     }
-    let mut target = Target::connect(&options.who, options.timeout).map_err(|error| match error.kind() {
-        // Redis finds out only when it writes.
-        io::ErrorKind::ConnectionRefused => broken(&error),
-        _ => unreachable_target(),
-    })?;
+    let tls = server.tls.contexts().map(|contexts| contexts.client.clone());
+    let mut target =
+        Target::connect(&options.who, options.timeout, tls.as_ref()).map_err(|error| match error.kind() {
+            // Redis finds out only when it writes.
+            io::ErrorKind::ConnectionRefused => broken(&error),
+            _ => unreachable_target(),
+        })?;
     introduce(&mut target, options).map_err(|error| broken(&error))??;
     Ok(target)
 }

@@ -10,7 +10,7 @@
 use super::fields::Fields;
 use super::file::{self, Handler};
 use super::lists::*;
-use super::typed::{DisklessLoad, Fsync, LogLevel, Permit, Policy, Typed};
+use super::typed::{AuthClients, DisklessLoad, Fsync, LogLevel, Permit, Policy, Typed};
 use super::value::{Before, Kind, Range, Reason, Value, Word};
 
 pub(super) struct Directive {
@@ -174,7 +174,6 @@ const SIGNAL: Kind = Choices(&["default", "save", "nosave", "now", "force", "saf
 
 const NO_REPLICATION: &str = "there is no replication yet";
 const NO_CLUSTER: &str = "there is no cluster mode yet";
-const NO_TLS: &str = "there is no TLS yet";
 const NO_USERS: &str = "there are no users and access lists yet";
 const NO_SCRIPTS: &str = "scripts see one environment, without deprecated or insecure functions";
 const NO_LARGE_LOG: &str = "large requests and replies are not logged yet";
@@ -320,7 +319,7 @@ pub(super) static DIRECTIVES: &[Directive] = &[
     live ("masterauth",                           Text,                "",                field!(masterauth)).alias("primaryauth"),
     live ("masteruser",                           Text,                "",                field!(masteruser)).alias("primaryuser"),
     inert("max-new-connections-per-cycle",        integer(1, 1_000),   "10",              ACCEPT_ALL),
-    inert("max-new-tls-connections-per-cycle",    integer(1, 1_000),   "1",               ACCEPT_ALL),
+    live ("max-new-tls-connections-per-cycle",    integer(1, 1_000),   "1",               field!(max_new_tls_connections_per_cycle)),
     live ("maxclients",                           integer(1, u32::MAX as i128), "10000",  field!(maxclients)),
     live ("maxmemory",                            memory(0, u64::MAX as i128), "0",       field!(maxmemory)),
     live ("maxmemory-clients",                    MemoryOrPercent,     "0",               field!(maxmemory_clients)),
@@ -405,28 +404,28 @@ pub(super) static DIRECTIVES: &[Directive] = &[
     live ("thread-affinity",                      Checked(cpu_list),   "",                field!(thread_affinity)).at_start(),
     live ("threads",                              integer(0, 256),     "0",               field!(threads)).at_start(),
     live ("timeout",                              COUNT,               "0",               field!(timeout)),
-    inert("tls-auth-clients",                     Choice(&["no", "yes", "optional"]), "yes", NO_TLS),
-    inert("tls-auth-clients-user",                Choice(&["CN", "URI", "off"]), "off",   NO_TLS),
-    inert("tls-auto-reload-interval",             COUNT,               "0",               NO_TLS),
-    inert("tls-ca-cert-dir",                      Text,                "",                NO_TLS),
-    inert("tls-ca-cert-file",                     Text,                "",                NO_TLS),
-    inert("tls-cert-file",                        Text,                "",                NO_TLS),
-    inert("tls-ciphers",                          Text,                "",                NO_TLS),
-    inert("tls-ciphersuites",                     Text,                "",                NO_TLS),
-    inert("tls-client-cert-file",                 Text,                "",                NO_TLS),
-    inert("tls-client-key-file",                  Text,                "",                NO_TLS),
-    inert("tls-client-key-file-pass",             Text,                "",                NO_TLS),
-    inert("tls-cluster",                          Flag,                "no",              NO_TLS),
-    inert("tls-dh-params-file",                   Text,                "",                NO_TLS),
-    inert("tls-key-file",                         Text,                "",                NO_TLS),
-    inert("tls-key-file-pass",                    Text,                "",                NO_TLS),
-    inert("tls-port",                             PORT,                "0",               NO_TLS),
-    inert("tls-prefer-server-ciphers",            Flag,                "no",              NO_TLS),
-    inert("tls-protocols",                        Text,                "",                NO_TLS),
-    inert("tls-replication",                      Flag,                "no",              NO_TLS),
-    inert("tls-session-cache-size",               COUNT,               "20480",           NO_TLS),
-    inert("tls-session-cache-timeout",            COUNT,               "300",             NO_TLS),
-    inert("tls-session-caching",                  Flag,                "yes",             NO_TLS),
+    live ("tls-auth-clients",                     Choice(AuthClients::NAMES), "yes", field!(tls_auth_clients)),
+    inert("tls-auth-clients-user",                Choice(&["CN", "URI", "off"]), "off",   NO_USERS),
+    live ("tls-auto-reload-interval",             COUNT,               "0",               field!(tls_auto_reload_interval)),
+    live ("tls-ca-cert-dir",                      Text,                "",                field!(tls_ca_cert_dir)),
+    live ("tls-ca-cert-file",                     Text,                "",                field!(tls_ca_cert_file)),
+    live ("tls-cert-file",                        Text,                "",                field!(tls_cert_file)),
+    live ("tls-ciphers",                          Text,                "",                field!(tls_ciphers)),
+    live ("tls-ciphersuites",                     Text,                "",                field!(tls_ciphersuites)),
+    live ("tls-client-cert-file",                 Text,                "",                field!(tls_client_cert_file)),
+    live ("tls-client-key-file",                  Text,                "",                field!(tls_client_key_file)),
+    live ("tls-client-key-file-pass",             Text,                "",                field!(tls_client_key_file_pass)),
+    live ("tls-cluster",                          Flag,                "no",              field!(tls_cluster)),
+    live ("tls-dh-params-file",                   Text,                "",                field!(tls_dh_params_file)),
+    live ("tls-key-file",                         Text,                "",                field!(tls_key_file)),
+    live ("tls-key-file-pass",                    Text,                "",                field!(tls_key_file_pass)),
+    live ("tls-port",                             PORT,                "0",               field!(tls_port)),
+    live ("tls-prefer-server-ciphers",            Flag,                "no",              field!(tls_prefer_server_ciphers)),
+    live ("tls-protocols",                        Text,                "",                field!(tls_protocols)),
+    live ("tls-replication",                      Flag,                "no",              field!(tls_replication)),
+    live ("tls-session-cache-size",               COUNT,               "20480",           field!(tls_session_cache_size)),
+    live ("tls-session-cache-timeout",            COUNT,               "300",             field!(tls_session_cache_timeout)),
+    live ("tls-session-caching",                  Flag,                "yes",             field!(tls_session_caching)),
     live ("tracking-table-max-keys",              LONG,                "1000000",         field!(tracking_table_max_keys)),
     live ("unixsocket",                           Text,                "",                field!(unixsocket)).at_start(),
     inert("unixsocketgroup",                      Text,                "",                "the socket keeps the group of the process").at_start(),

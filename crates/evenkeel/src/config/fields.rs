@@ -4,7 +4,7 @@
 //! from the table.
 
 use super::typed::{
-    Bind, Cpus, DisklessLoad, Fsync, LogLevel, OutputLimits, Permit, Policy, Primary, SavePoint,
+    AuthClients, Bind, Cpus, DisklessLoad, Fsync, LogLevel, OutputLimits, Permit, Policy, Primary, SavePoint,
 };
 use super::value::Word;
 use crate::persist::end::How;
@@ -29,6 +29,40 @@ pub(crate) struct Fields {
     pub(crate) proto_max_bulk_len: usize,
     pub(crate) client_query_buffer_limit: usize,
     pub(crate) client_output_buffer_limit: OutputLimits,
+
+    // TLS
+    /// Zero: none.
+    pub(crate) tls_port: u16,
+    /// Handshakes that a worker goes on with in a turn.
+    pub(crate) max_new_tls_connections_per_cycle: u32,
+    pub(crate) tls_cert_file: Option<PathBuf>,
+    pub(crate) tls_key_file: Option<PathBuf>,
+    /// Of the key; empty: it has none.
+    pub(crate) tls_key_file_pass: Word,
+    /// What is shown to servers that this one connects to; none: the same as to clients.
+    pub(crate) tls_client_cert_file: Option<PathBuf>,
+    pub(crate) tls_client_key_file: Option<PathBuf>,
+    pub(crate) tls_client_key_file_pass: Word,
+    pub(crate) tls_ca_cert_file: Option<PathBuf>,
+    pub(crate) tls_ca_cert_dir: Option<PathBuf>,
+    pub(crate) tls_auth_clients: AuthClients,
+    /// Words of OpenSSL; empty: all that there is.
+    pub(crate) tls_protocols: Word,
+    pub(crate) tls_ciphers: Word,
+    pub(crate) tls_ciphersuites: Word,
+    pub(crate) tls_prefer_server_ciphers: bool,
+    /// Refused.
+    pub(crate) tls_dh_params_file: Option<PathBuf>,
+    pub(crate) tls_session_caching: bool,
+    /// Zero: no limit.
+    pub(crate) tls_session_cache_size: u32,
+    /// Seconds.
+    pub(crate) tls_session_cache_timeout: u32,
+    /// Whether the link to the primary, and MIGRATE's to other servers, are encrypted.
+    pub(crate) tls_replication: bool,
+    pub(crate) tls_cluster: bool,
+    /// Seconds between two looks at the files; zero: none.
+    pub(crate) tls_auto_reload_interval: u32,
 
     // Process
     /// Worker threads; zero: one for each core.

@@ -351,3 +351,12 @@ choices! {
         Local = "local",
     }
 }
+
+choices! {
+    /// Whether those who connect have to show a certificate.
+    AuthClients {
+        No = "no",
+        Yes = "yes",
+        Optional = "optional",
+    }
+}

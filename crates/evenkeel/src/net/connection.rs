@@ -13,6 +13,7 @@ use evenkeel_resp::request::{Span, State};
 use crate::clients::ClientInfo;
 use crate::reply::{Reply, Stretch};
 use crate::session::Session;
+use crate::tls::Tunnel;
 
 /// Stretches given to one system call (the kernel takes 1,024).
 const GATHER_MAX: usize = 512;
@@ -20,6 +21,8 @@ const GATHER_MAX: usize = 512;
 /// See the module's text.
 pub(crate) struct Connection {
     socket: OwnedFd,
+    /// Where what is read and sent is encrypted.
+    tunnel: Option<Box<Tunnel>>,
     pub(crate) session: Session,
     pub(crate) resp3: bool,
     /// Bytes that have arrived and not been used up; empty nearly always.
@@ -63,6 +66,7 @@ impl Connection {
     pub(crate) fn new(socket: OwnedFd, session: Session) -> Connection {
         Connection {
             socket,
+            tunnel: None,
             session,
             resp3: false,
             input: Vec::new(),
@@ -83,8 +87,45 @@ impl Connection {
         }
     }
 
+    /// The same, encrypted.
+    pub(crate) fn within(mut self, tunnel: Tunnel) -> Connection {
+        self.client().tunnel_size.store(Tunnel::MEMORY, Relaxed);
+        self.tunnel = Some(Box::new(tunnel));
+        self
+    }
+
     pub(crate) fn fd(&self) -> RawFd {
         self.socket.as_raw_fd()
+    }
+
+    /// Nothing but the handshake of TLS is of interest yet.
+    #[inline]
+    pub(crate) fn is_handshaking(&self) -> bool {
+        self.tunnel.as_ref().is_some_and(|tunnel| tunnel.is_handshaking())
+    }
+
+    pub(crate) fn tunnel(&mut self) -> Option<&mut Tunnel> {
+        self.tunnel.as_deref_mut()
+    }
+
+    /// Goes on with the handshake; whether it is finished.
+    pub(crate) fn shake(&mut self) -> io::Result<bool> {
+        let fd = self.fd();
+        let done = self.tunnel.as_mut().map_or(Ok(true), |tunnel| tunnel.shake(fd));
+        self.note_backlog();
+        done
+    }
+
+    /// There is more to read although the socket may have none.
+    #[inline]
+    pub(crate) fn has_more(&self) -> bool {
+        self.tunnel.as_ref().is_some_and(|tunnel| tunnel.has_more())
+    }
+
+    /// Bytes that count as sent and that the socket has not taken: sealed records.
+    #[inline]
+    fn unsent(&self) -> usize {
+        self.tunnel.as_ref().map_or(0, |tunnel| tunnel.unsent())
     }
 
     pub(crate) fn client(&self) -> &Arc<ClientInfo> {
@@ -93,10 +134,12 @@ impl Connection {
 
     /// Reads into `buf`; 0 is the end of the stream, `WouldBlock` that there is nothing now.
     #[inline]
-    pub(crate) fn read(&self, buf: &mut [u8]) -> io::Result<usize> {
-        // SAFETY: pointer and length are those of `buf`.
-        let got = unsafe { libc::recv(self.fd(), buf.as_mut_ptr().cast(), buf.len(), 0) };
-        if got < 0 { Err(io::Error::last_os_error()) } else { Ok(got as usize) }
+    pub(crate) fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        let fd = self.fd();
+        match &mut self.tunnel {
+            None => receive(fd, buf),
+            Some(tunnel) => tunnel.read(fd, buf),
+        }
     }
 
     /// Reads up to `room` bytes behind what is in `input`.
@@ -126,7 +169,7 @@ impl Connection {
         };
         if sent == total {
             reply.clear();
-            return Ok(Sent::All);
+            return Ok(self.all_sent());
         }
         let (rest, skip) = reply.take_rest(sent);
         self.queue(rest);
@@ -151,8 +194,29 @@ impl Connection {
         self.note_backlog();
     }
 
+    /// Whether nothing waits for the socket, all having been taken.
+    #[inline]
+    fn all_sent(&self) -> Sent {
+        if self.unsent() == 0 {
+            return Sent::All;
+        }
+        self.note_backlog();
+        Sent::Part
+    }
+
+    /// Sends what counts as sent already; whether the socket took all of it.
+    pub(crate) fn send_sealed(&mut self) -> io::Result<bool> {
+        let fd = self.fd();
+        let sent = self.tunnel.as_mut().map_or(Ok(true), |tunnel| tunnel.flush(fd));
+        self.note_backlog();
+        sent
+    }
+
     /// Sends what waits, as far as the socket takes it.
     pub(crate) fn send_backlog(&mut self) -> io::Result<Sent> {
+        if self.unsent() > 0 && !self.send_sealed()? {
+            return Ok(Sent::Part);
+        }
         while !self.backlog.is_empty() {
             let mut slices = Vec::with_capacity(self.backlog.len().min(GATHER_MAX));
             for (index, stretch) in self.backlog.iter().take(GATHER_MAX).enumerate() {
@@ -160,7 +224,8 @@ impl Connection {
                 slices.push(IoSlice::new(&stretch.as_slice()[from..]));
             }
             let wanted: usize = slices.iter().map(|slice| slice.len()).sum();
-            let sent = self.write_gathered(&slices)?;
+            let fd = self.socket.as_raw_fd();
+            let sent = write_gathered(fd, &mut self.tunnel, &slices)?;
             self.forget(sent);
             if sent < wanted {
                 self.note_backlog();
@@ -168,7 +233,7 @@ impl Connection {
             }
         }
         self.note_backlog();
-        Ok(Sent::All)
+        Ok(self.all_sent())
     }
 
     /// Drops the first `bytes` of the backlog.
@@ -186,7 +251,7 @@ impl Connection {
     }
 
     fn note_backlog(&self) {
-        self.client().out_bytes.store(self.backlog_len, Relaxed);
+        self.client().out_bytes.store(self.backlog_len(), Relaxed);
         self.client().out_stretches.store(self.backlog.len(), Relaxed);
     }
 
@@ -208,36 +273,69 @@ impl Connection {
 
     /// Bytes waiting to be sent.
     pub(crate) fn backlog_len(&self) -> usize {
-        self.backlog_len
+        self.backlog_len + self.unsent()
     }
 
     /// Writes, and takes a full socket for zero bytes.
-    fn write(&self, bytes: &[u8]) -> io::Result<usize> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if self.tunnel.is_some() {
+            return self.write_gathered(&[IoSlice::new(bytes)]);
+        }
         // SAFETY: pointer and length are those of `bytes`. No SIGPIPE: the error is enough.
         let sent = unsafe { libc::send(self.fd(), bytes.as_ptr().cast(), bytes.len(), libc::MSG_NOSIGNAL) };
-        would_block_is_zero(sent)
+        would_block_is_zero(check(sent))
     }
 
     /// Writes as much as the socket takes.
-    pub(crate) fn write_gathered(&self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
-        // SAFETY: zeros are a valid `msghdr`; `IoSlice` has the layout of `iovec`, and the slices outlive the call.
-        let sent = unsafe {
-            let mut message: libc::msghdr = std::mem::zeroed();
-            message.msg_iov = slices.as_ptr().cast_mut().cast();
-            message.msg_iovlen = slices.len() as _;
-            libc::sendmsg(self.fd(), &message, libc::MSG_NOSIGNAL)
-        };
-        would_block_is_zero(sent)
+    pub(crate) fn write_gathered(&mut self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
+        write_gathered(self.socket.as_raw_fd(), &mut self.tunnel, slices)
     }
 }
 
-fn would_block_is_zero(sent: isize) -> io::Result<usize> {
-    if sent >= 0 {
-        return Ok(sent as usize);
+fn write_gathered(fd: RawFd, tunnel: &mut Option<Box<Tunnel>>, slices: &[IoSlice<'_>]) -> io::Result<usize> {
+    match tunnel {
+        None => would_block_is_zero(send_gathered(fd, slices)),
+        Some(tunnel) => tunnel.write(fd, slices),
     }
-    match io::Error::last_os_error() {
-        error if error.kind() == io::ErrorKind::WouldBlock => Ok(0),
-        error if error.kind() == io::ErrorKind::Interrupted => Ok(0),
-        error => Err(error),
+}
+
+impl Drop for Connection {
+    /// Says goodbye where the protocol has a word for it.
+    fn drop(&mut self) {
+        let fd = self.fd();
+        if let Some(tunnel) = &mut self.tunnel {
+            tunnel.part(fd);
+        }
+    }
+}
+
+/// Receives what has arrived; 0 is the end of the stream.
+#[inline]
+pub(crate) fn receive(fd: RawFd, buf: &mut [u8]) -> io::Result<usize> {
+    // SAFETY: pointer and length are those of `buf`.
+    check(unsafe { libc::recv(fd, buf.as_mut_ptr().cast(), buf.len(), 0) })
+}
+
+/// Sends as much as the socket takes.
+pub(crate) fn send_gathered(fd: RawFd, slices: &[IoSlice<'_>]) -> io::Result<usize> {
+    // SAFETY: zeros are a valid `msghdr`; `IoSlice` has the layout of `iovec`, and the slices outlive the call.
+    check(unsafe {
+        let mut message: libc::msghdr = std::mem::zeroed();
+        message.msg_iov = slices.as_ptr().cast_mut().cast();
+        message.msg_iovlen = slices.len() as _;
+        libc::sendmsg(fd, &message, libc::MSG_NOSIGNAL)
+    })
+}
+
+#[inline]
+fn check(bytes: isize) -> io::Result<usize> {
+    if bytes < 0 { Err(io::Error::last_os_error()) } else { Ok(bytes as usize) }
+}
+
+fn would_block_is_zero(sent: io::Result<usize>) -> io::Result<usize> {
+    match sent {
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(0),
+        Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(0),
+        other => other,
     }
 }

@@ -29,6 +29,7 @@ enum Endpoint {
     Tcp {
         address: String,
         port: u16,
+        is_tls: bool,
     },
     /// The file is removed at the end.
     Unix(PathBuf),
@@ -41,6 +42,7 @@ pub(crate) struct Accepted {
     pub(crate) local_address: String,
     pub(crate) is_unix: bool,
     pub(crate) is_loopback: bool,
+    pub(crate) is_tls: bool,
 }
 
 /// The listening sockets of the server. They change with CONFIG SET.
@@ -100,9 +102,11 @@ impl Endpoint {
 
 /// What the settings name, and whether it may be missing.
 fn endpoints(settings: &Settings) -> Vec<(Endpoint, bool)> {
-    let port = settings.port;
-    let bind = if port == 0 { &[][..] } else { &settings.bind };
-    let tcp = bind.iter().map(|bind| (Endpoint::Tcp { address: bind.address.clone(), port }, bind.optional));
+    let ports = [(settings.port, false), (settings.tls_port, true)];
+    let tcp = ports.into_iter().filter(|(port, _)| *port > 0).flat_map(|(port, is_tls)| {
+        let at = move |address: &str| Endpoint::Tcp { address: address.to_owned(), port, is_tls };
+        settings.bind.iter().map(move |bind| (at(&bind.address), bind.optional))
+    });
     let unix = settings.unixsocket.iter().map(|path| (Endpoint::Unix(path.clone()), false));
     tcp.chain(unix).collect()
 }
@@ -113,7 +117,7 @@ fn open_all(endpoints: &[(Endpoint, bool)], settings: &Settings) -> Result<Vec<A
     let (mut listeners, mut missing) = (Vec::new(), 0);
     for (endpoint, optional) in endpoints {
         let opened = match endpoint {
-            Endpoint::Tcp { address, port } => open_tcp(address, *port, settings.tcp_backlog),
+            Endpoint::Tcp { address, port, .. } => open_tcp(address, *port, settings.tcp_backlog),
             Endpoint::Unix(path) => open_unix(path, settings.unixsocketperm, settings.tcp_backlog),
         };
         match (opened, endpoint) {
@@ -122,7 +126,7 @@ fn open_all(endpoints: &[(Endpoint, bool)], settings: &Settings) -> Result<Vec<A
                 listeners.push(Arc::new(Listener { id, socket, endpoint: endpoint.clone() }));
             }
             (Err(error), Endpoint::Tcp { .. }) if *optional && is_unavailable(&error) => missing += 1,
-            (Err(error), Endpoint::Tcp { address, port }) => {
+            (Err(error), Endpoint::Tcp { address, port, .. }) => {
                 return Err(format!(
                     "Could not create server TCP listening socket {address}:{port}: {error}"
                 ));
@@ -184,7 +188,9 @@ fn open_unix(path: &PathBuf, mode: u32, backlog: u32) -> io::Result<Socket> {
 impl fmt::Display for Listener {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.endpoint {
-            Endpoint::Tcp { address, port } => write!(f, "name=tcp,bind={address},port={port}"),
+            Endpoint::Tcp { address, port, is_tls } => {
+                write!(f, "name={},bind={address},port={port}", if *is_tls { "tls" } else { "tcp" })
+            }
             Endpoint::Unix(path) => write!(f, "name=unix,bind={}", path.display()),
         }
     }
@@ -213,6 +219,7 @@ impl Listener {
                 local_address: name,
                 is_unix: true,
                 is_loopback: true,
+                is_tls: false,
             });
         }
         socket.set_tcp_nodelay(true)?;
@@ -232,6 +239,7 @@ impl Listener {
             local_address: name(local),
             is_unix: false,
             is_loopback: peer.is_some_and(|peer| peer.ip().to_canonical().is_loopback()),
+            is_tls: matches!(self.endpoint, Endpoint::Tcp { is_tls: true, .. }),
             socket: socket.into(),
         })
     }

@@ -35,6 +35,7 @@ use crate::session::Session;
 mod comings;
 mod delivery;
 mod durable;
+mod handshakes;
 mod suspended;
 
 /// Bytes read at once from a connection: what a pipeline of 100 requests of 500 bytes needs.
@@ -84,6 +85,8 @@ pub(crate) struct Worker {
     /// Connections beyond `maxclients`, and since when they wait for a place.
     doorstep: VecDeque<(u64, Accepted)>,
     leaving: suspended::Leaving,
+    /// Connections that have sent something of the handshake of TLS, in the order in which they did.
+    handshakes: VecDeque<u64>,
     /// `GROUP` regions of `READ_LEN` bytes.
     buffer: Box<[u8]>,
     /// Connections with something to read in this turn; whether the peer has hung up.
@@ -128,6 +131,7 @@ impl Worker {
             knocking: Vec::new(),
             doorstep: VecDeque::new(),
             leaving: suspended::Leaving::default(),
+            handshakes: VecDeque::new(),
             buffer: vec![0; GROUP * READ_LEN].into(),
             readable: Vec::new(),
             arrivals: Vec::new(),
@@ -181,6 +185,7 @@ impl Worker {
         }
         self.serve_readable();
         self.serve_ready();
+        self.shake_hands();
         self.end_waits();
         self.leave_later();
         if self.kept_for_clients > KEPT_FOR_CLIENTS_MAX {
@@ -201,7 +206,11 @@ impl Worker {
 
     /// How long to wait: not at all when there is work, else until the next tick.
     fn timeout_ms(&mut self) -> i32 {
-        if !self.ready.is_empty() || self.background.is_pending() || !self.inbox().may_sleep() {
+        if !self.ready.is_empty()
+            || !self.handshakes.is_empty()
+            || self.background.is_pending()
+            || !self.inbox().may_sleep()
+        {
             return 0;
         }
         let mut until = self.next_tick_ms;
@@ -261,7 +270,11 @@ impl Worker {
     /// Reads once from each connection of a group. Those with unfinished business are served as they are.
     fn read_group(&mut self, group: &[(u64, bool)]) {
         for (token, hangup) in group {
-            let Some(connection) = self.take(*token) else { continue };
+            let Some(mut connection) = self.take(*token) else { continue };
+            if connection.is_handshaking() {
+                self.queue_handshake(*token, connection);
+                continue;
+            }
             let killed = connection.client().killed.load(Relaxed);
             let waits = connection.parked || connection.session.waiting.is_some();
             if waits || connection.session.closing || killed || !connection.input.is_empty() {
@@ -443,7 +456,7 @@ impl Worker {
             Ok(got) => {
                 // Edge-triggered: after a short read, the next byte will be announced. So will the end of the
                 // stream, unless that has been announced already.
-                if got < room && !hangup {
+                if got < room && !hangup && !connection.has_more() {
                     connection.readable = false;
                 }
                 Ok(got)
@@ -698,6 +711,10 @@ impl Worker {
             let index = self.patrol;
             let Some(mut connection) = self.connections[index].take() else { continue };
             let token = u64::from(self.generations[index]) << 32 | index as u64;
+            if connection.is_handshaking() && self.is_late(&connection) {
+                self.close(token, connection);
+                continue;
+            }
             if self.is_idle(&connection) {
                 self.server.log.verbose("Closing idle client");
                 self.close(token, connection);

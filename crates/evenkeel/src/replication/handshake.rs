@@ -63,8 +63,11 @@ fn log_in(settings: &Settings, wire: &mut Wire) -> Result<(), Ended> {
 
 /// Says how to be reached and what is understood. All of it is sent before the answers are read.
 fn announce(server: &Server, settings: &Settings, wire: &mut Wire) -> Result<(), Ended> {
-    let port =
-        if settings.replica_announce_port > 0 { settings.replica_announce_port } else { settings.port };
+    let port = match settings.replica_announce_port {
+        0 if settings.tls_replication && settings.tls_port > 0 => settings.tls_port,
+        0 => settings.port,
+        announced => announced,
+    };
     let port = port.to_string();
     let mut told: Vec<Vec<&[u8]>> = vec![vec![b"REPLCONF", b"listening-port", port.as_bytes()]];
     if !settings.replica_announce_ip.is_empty() {

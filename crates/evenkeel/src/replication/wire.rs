@@ -3,7 +3,7 @@
 //! The thread that has it waits in slices of [`LOOK`], and looks between them whether the server ends, the link was told to
 //! go elsewhere, or somebody killed it. So REPLICAOF waits for no time-out of the network.
 
-use std::io::{self, Read, Write};
+use std::io::{self, IoSlice, Read, Write};
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
@@ -17,6 +17,7 @@ use crate::clients::ClientInfo;
 use crate::clock;
 use crate::config::Settings;
 use crate::server::Server;
+use crate::tls::Tunnel;
 
 /// How long it may take to notice that the link is not wanted any more.
 const LOOK: Duration = Duration::from_millis(50);
@@ -45,6 +46,8 @@ impl Ended {
 pub(super) struct Wire {
     server: Arc<Server>,
     stream: TcpStream,
+    /// With `tls-replication`.
+    tunnel: Option<Box<Tunnel>>,
     /// Which of the server's links this is.
     generation: u64,
     pub(super) client: Arc<ClientInfo>,
@@ -83,15 +86,56 @@ impl Wire {
         }
         let stream = TcpStream::from(socket);
         let client = client_of(server, &stream, address);
-        let (heard, ahead) = (Instant::now(), Vec::new());
-        let mut wire = Wire { server: server.clone(), stream, generation, client, heard, ahead, taken: 0 };
+        let tunnel = tunnel_to(server, settings, address)?;
+        let (server, heard, ahead) = (server.clone(), Instant::now(), Vec::new());
+        let mut wire = Wire { server, stream, tunnel, generation, client, heard, ahead, taken: 0 };
         wire.wait(libc::POLLOUT)?;
         if let Some(error) = wire.stream.take_error().map_err(failed)? {
             return Err(failed(error));
         }
         // Now it is known where it goes out.
-        wire.client = client_of(server, &wire.stream, address);
+        wire.client = client_of(&wire.server, &wire.stream, address);
+        wire.shake()?;
         Ok(wire)
+    }
+
+    /// Does the handshake of TLS, where there is to be one.
+    fn shake(&mut self) -> Result<(), Ended> {
+        let fd = self.stream.as_raw_fd();
+        while let Some(tunnel) = &mut self.tunnel {
+            let done = tunnel.shake(fd);
+            let wants = if tunnel.unsent() > 0 { libc::POLLIN | libc::POLLOUT } else { libc::POLLIN };
+            match done {
+                Ok(true) => break,
+                Ok(false) => self.wait(wants)?,
+                Err(error) => {
+                    return Err(Ended::Broken(format!("The TLS handshake with the master failed: {error}")));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        match &mut self.tunnel {
+            None => self.stream.read(into),
+            Some(tunnel) => tunnel.read(self.stream.as_raw_fd(), into),
+        }
+    }
+
+    /// Writes some of it; `WouldBlock` if nothing can be.
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let Some(tunnel) = &mut self.tunnel else { return self.stream.write(bytes) };
+        match tunnel.write(self.stream.as_raw_fd(), &[IoSlice::new(bytes)])? {
+            0 => Err(io::ErrorKind::WouldBlock.into()),
+            taken => Ok(taken),
+        }
+    }
+
+    /// Whether something that counts as written has not been sent.
+    fn has_unsent(&mut self) -> io::Result<bool> {
+        let fd = self.stream.as_raw_fd();
+        self.tunnel.as_mut().map_or(Ok(false), |tunnel| tunnel.flush(fd).map(|all| !all))
     }
 
     /// Receives something, at least a byte.
@@ -119,7 +163,7 @@ impl Wire {
         let until = Instant::now().checked_add(patience);
         loop {
             self.check()?;
-            match self.stream.read(into) {
+            match self.read(into) {
                 Ok(0) => return Err(Ended::broken("Connection with master lost.")),
                 Ok(got) => {
                     self.heard = Instant::now();
@@ -155,14 +199,15 @@ impl Wire {
         self.server.replication.link.figures.bytes_out.fetch_add(bytes.len() as u64, Relaxed);
         while !bytes.is_empty() {
             self.check()?;
-            match self.stream.write(bytes) {
+            match self.write(bytes) {
                 Ok(sent) => bytes = &bytes[sent..],
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.wait(libc::POLLOUT)?,
-                Err(error) => {
-                    return Err(Ended::Broken(format!("Sending to the master failed: {error}")));
-                }
+                Err(error) => return Err(sending_failed(error)),
             }
+        }
+        while self.has_unsent().map_err(sending_failed)? {
+            self.wait(libc::POLLOUT)?;
         }
         Ok(())
     }
@@ -237,6 +282,27 @@ impl Wire {
         }
         Ok(())
     }
+}
+
+fn sending_failed(error: io::Error) -> Ended {
+    Ended::Broken(format!("Sending to the master failed: {error}"))
+}
+
+/// What encrypts the link, if it is to be encrypted.
+fn tunnel_to(
+    server: &Server,
+    settings: &Settings,
+    address: SocketAddr,
+) -> Result<Option<Box<Tunnel>>, Ended> {
+    if !settings.tls_replication {
+        return Ok(None);
+    }
+    let contexts =
+        server.tls.contexts().ok_or_else(|| Ended::broken("tls-replication is not configured yet"))?;
+    let tunnel = Tunnel::connect(&contexts, address.ip());
+    let tunnel =
+        tunnel.map_err(|error| Ended::Broken(format!("No TLS for the link to the master: {error}")))?;
+    Ok(Some(Box::new(tunnel)))
 }
 
 /// The primary as CLIENT LIST shows it.

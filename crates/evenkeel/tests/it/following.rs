@@ -54,19 +54,19 @@ fn seed() -> u64 {
 }
 
 #[track_caller]
-fn follow(replica: &Server, port: u16) {
+pub(crate) fn follow(replica: &Server, port: u16) {
     let reply = replica.connect().run(&format!("REPLICAOF 127.0.0.1 {port}"));
     assert_eq!(reply.to_string(), "OK");
 }
 
 #[track_caller]
-fn await_link(replica: &Server) {
+pub(crate) fn await_link(replica: &Server) {
     wait_until("the link stands", || replica.info("master_link_status") == "up");
 }
 
 /// Waits until the replica has all that the primary has written, and compares the two.
 #[track_caller]
-fn await_equal(primary: &Server, replica: &Server) {
+pub(crate) fn await_equal(primary: &Server, replica: &Server) {
     let (mut one, mut other) = (primary.connect(), replica.connect());
     let mut is_equal = || {
         // The primary may still remove what has expired.
@@ -103,6 +103,6 @@ fn contents(server: &Server) -> Digest {
 }
 
 /// Random commands of all families that the peer has.
-fn write(server: &Server, peer: Peer, seed: u64, count: usize) {
+pub(crate) fn write(server: &Server, peer: Peer, seed: u64, count: usize) {
     send_random(server, peer, seed, count, LEFT_OUT);
 }

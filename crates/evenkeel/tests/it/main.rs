@@ -20,6 +20,7 @@ mod random;
 mod replication;
 mod stress;
 mod sync;
+mod tls;
 
 use evenkeel_testkit::{Program, Server};
 

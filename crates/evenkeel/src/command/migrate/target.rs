@@ -5,11 +5,14 @@
 //! the rights of the last one.
 
 use std::io::{self, Read, Write};
-use std::net::{TcpStream, ToSocketAddrs};
+use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use evenkeel_resp::value::{Value as Answer, decode};
 use parking_lot::Mutex;
+use rustls::pki_types::ServerName;
+use rustls::{ClientConfig, ClientConnection, StreamOwned};
 
 /// How long a connection is kept that nobody uses, as in Redis.
 const IDLE_MAX: Duration = Duration::from_secs(10);
@@ -27,27 +30,86 @@ pub(super) struct Who {
     pub(super) port: u16,
     /// Arguments of AUTH, or none.
     pub(super) credentials: Vec<Vec<u8>>,
+    /// Whether that is said over TLS.
+    pub(super) is_encrypted: bool,
+}
+
+enum Stream {
+    Plain(TcpStream),
+    Encrypted(Box<StreamOwned<ClientConnection, TcpStream>>),
+}
+
+impl Stream {
+    /// Connects, and shakes hands where it is to be encrypted.
+    fn connect(
+        address: &SocketAddr,
+        timeout: Duration,
+        tls: Option<&Arc<ClientConfig>>,
+    ) -> io::Result<Stream> {
+        let mut socket = TcpStream::connect_timeout(address, timeout)?;
+        socket.set_nodelay(true)?;
+        set_timeout(&socket, timeout)?;
+        let Some(config) = tls else { return Ok(Stream::Plain(socket)) };
+        let name = ServerName::IpAddress(address.ip().into());
+        let mut connection = ClientConnection::new(config.clone(), name).map_err(io::Error::other)?;
+        while connection.is_handshaking() {
+            connection.complete_io(&mut socket)?;
+        }
+        Ok(Stream::Encrypted(Box::new(StreamOwned::new(connection, socket))))
+    }
+
+    fn socket(&self) -> &TcpStream {
+        match self {
+            Stream::Plain(socket) => socket,
+            Stream::Encrypted(stream) => &stream.sock,
+        }
+    }
+
+    fn write_all(&mut self, bytes: &[u8]) -> io::Result<()> {
+        match self {
+            Stream::Plain(socket) => socket.write_all(bytes),
+            Stream::Encrypted(stream) => stream.write_all(bytes),
+        }
+    }
+
+    fn read(&mut self, piece: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Stream::Plain(socket) => socket.read(piece),
+            Stream::Encrypted(stream) => stream.read(piece),
+        }
+    }
+}
+
+fn set_timeout(socket: &TcpStream, timeout: Duration) -> io::Result<()> {
+    socket.set_read_timeout(Some(timeout))?;
+    socket.set_write_timeout(Some(timeout))
 }
 
 /// A connection to it.
 pub(super) struct Target {
     who: Who,
-    stream: TcpStream,
+    stream: Stream,
     read: Vec<u8>,
     /// When it was used last.
     used: Instant,
 }
 
 impl Target {
-    pub(super) fn connect(who: &Who, timeout: Duration) -> io::Result<Target> {
+    /// `tls` encrypts where the target asks for that.
+    pub(super) fn connect(
+        who: &Who,
+        timeout: Duration,
+        tls: Option<&Arc<ClientConfig>>,
+    ) -> io::Result<Target> {
+        if who.is_encrypted && tls.is_none() {
+            return Err(io::Error::other("TLS is not configured"));
+        }
+        let tls = tls.filter(|_| who.is_encrypted);
         let mut last = io::Error::from(io::ErrorKind::NotFound);
         for address in (who.host.as_str(), who.port).to_socket_addrs()? {
-            match TcpStream::connect_timeout(&address, timeout) {
+            match Stream::connect(&address, timeout, tls) {
                 Ok(stream) => {
-                    stream.set_nodelay(true)?;
-                    let target = Target { who: who.clone(), stream, read: Vec::new(), used: Instant::now() };
-                    target.set_timeout(timeout)?;
-                    return Ok(target);
+                    return Ok(Target { who: who.clone(), stream, read: Vec::new(), used: Instant::now() });
                 }
                 Err(error) => last = error,
             }
@@ -57,8 +119,7 @@ impl Target {
 
     /// For each write and read from now on.
     pub(super) fn set_timeout(&self, timeout: Duration) -> io::Result<()> {
-        self.stream.set_read_timeout(Some(timeout))?;
-        self.stream.set_write_timeout(Some(timeout))
+        set_timeout(self.stream.socket(), timeout)
     }
 
     /// Sends a request and waits for the answer. After an error the connection is of no use.
@@ -143,6 +204,7 @@ mod tests {
             host: address.ip().to_string(),
             port: address.port(),
             credentials: vec![password.as_bytes().to_vec()],
+            is_encrypted: false,
         }
     }
 
@@ -151,7 +213,7 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port is free");
         let (one, other) = (who(&listener, "one"), who(&listener, "other"));
         let targets = Targets::default();
-        let connect = || Target::connect(&one, Duration::from_secs(5)).expect("somebody listens");
+        let connect = || Target::connect(&one, Duration::from_secs(5), None).expect("somebody listens");
         targets.keep(connect());
         targets.close_idle();
         assert_eq!(targets.kept(), 1);
@@ -174,7 +236,7 @@ mod tests {
         let targets = Targets::default();
         for number in 0..=KEPT_MAX {
             let who = who(&listener, &number.to_string());
-            targets.keep(Target::connect(&who, Duration::from_secs(5)).expect("somebody listens"));
+            targets.keep(Target::connect(&who, Duration::from_secs(5), None).expect("somebody listens"));
         }
         assert_eq!(targets.kept(), KEPT_MAX);
         assert!(targets.take(&who(&listener, "0")).is_none());

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use super::*;
+use crate::tls::Tunnel;
 
 /// Connections accepted per turn and listener; the rest wait for the next turn.
 const ACCEPTS_PER_TURN: usize = 64;
@@ -83,13 +84,17 @@ impl Worker {
 
     pub(super) fn welcome(&mut self, accepted: Accepted) {
         let settings = &self.executor.settings;
-        let refusal = if self.over(&accepted) > 0 {
+        let is_over = self.over(&accepted) > 0;
+        let refusal = if is_over {
             Some("-ERR max number of clients reached\r\n")
         } else if settings.protected_mode && settings.requirepass.is_empty() && !accepted.is_loopback {
             Some(PROTECTED)
         } else {
             None
         };
+        if accepted.is_tls {
+            return self.welcome_to_tunnel(accepted, is_over, refusal);
+        }
         if let Some(text) = refusal {
             self.server.rejected_connections.fetch_add(1, Relaxed);
             // SAFETY: pointer and length are those of the text. Whether it arrives makes no difference.
@@ -99,6 +104,30 @@ impl Worker {
             }
             return;
         }
+        let connection = self.connection_of(accepted);
+        self.deal(Box::new(connection));
+    }
+
+    /// A client that cannot be told anything before there has been a handshake. One for which there is no place gets none.
+    fn welcome_to_tunnel(&mut self, accepted: Accepted, is_over: bool, refusal: Option<&'static str>) {
+        let address = accepted.address.clone();
+        let config = self.server.tls.contexts().map(|contexts| contexts.server.clone());
+        let (false, Some(config)) = (is_over, config) else {
+            self.server.rejected_connections.fetch_add(1, Relaxed);
+            return;
+        };
+        match Tunnel::accept(config) {
+            Ok(mut tunnel) => {
+                tunnel.refusal = refusal;
+                let connection = self.connection_of(accepted).within(tunnel);
+                self.deal(Box::new(connection));
+            }
+            Err(error) => self.server.log.warning(format!("No TLS for {address}: {error}")),
+        }
+    }
+
+    fn connection_of(&mut self, accepted: Accepted) -> Connection {
+        let settings = &self.executor.settings;
         add(&self.executor.stats().connections, 1);
         let fd = std::os::fd::AsRawFd::as_raw_fd(&accepted.socket);
         let id = self.server.clients.next_id();
@@ -108,7 +137,7 @@ impl Worker {
         self.server.clients.add(info.clone());
         let mut session = Session::new(info, settings.requirepass.is_empty());
         session.on_probation = self.server.clients.count() > settings.maxclients as usize;
-        self.deal(Box::new(Connection::new(accepted.socket, session)));
+        Connection::new(accepted.socket, session)
     }
 
     /// Gives a connection to the worker that has the fewest.

@@ -28,7 +28,7 @@ pub(super) fn server(facts: &Facts<'_>, text: &mut Text) {
     text.field("process_id", std::process::id());
     text.field("process_supervised", "no");
     text.field("run_id", &server.run_id);
-    text.field("tcp_port", settings.port);
+    text.field("tcp_port", if settings.port > 0 { settings.port } else { settings.tls_port });
     text.field("server_time_usec", clock::unix_us());
     text.field("uptime_in_seconds", uptime_s);
     text.field("uptime_in_days", uptime_s / DAY_S);

@@ -6,7 +6,7 @@
 
 use std::fs::File;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpStream};
 use std::os::fd::AsRawFd;
 use std::process::Command;
 
@@ -14,6 +14,8 @@ use evenkeel_testkit::{Client, Server};
 
 use super::ping;
 use crate::program;
+use crate::tls::certs::Certs;
+use crate::tls::{start_secure_as, tunnel};
 
 /// Of the block that documentation uses (RFC 5737): nobody's.
 const ADDRESS: [u8; 4] = [192, 0, 2, 7];
@@ -63,5 +65,24 @@ fn protected_mode_lets_nobody_in_from_elsewhere() {
         assert_eq!(ping(&mut server.connect()), "PONG");
         assert_eq!(server.connect().run("CONFIG SET protected-mode no").to_string(), "OK");
         assert_eq!(ping(&mut stranger(&server)), "PONG");
+    });
+}
+
+/// Before there is a handshake, nobody can be told anything.
+#[test]
+fn protected_mode_says_so_through_tls() {
+    in_a_network_of_its_own(|prefix| {
+        let (certs, program) = (Certs::new(), program().started_by(prefix));
+        let bind = ["--bind", "127.0.0.1", "192.0.2.7", "--protected-mode", "yes"];
+        let secure = start_secure_as(&program, &certs, &bind);
+        let connect = || {
+            let socket = TcpStream::connect(SocketAddr::from((ADDRESS, secure.port))).expect("accepted");
+            Client::through(tunnel(socket, certs.client("client")).expect("let in"))
+        };
+        let text = connect().read_to_end().expect("an orderly end");
+        assert!(text.starts_with(b"-DENIED "), "{}", String::from_utf8_lossy(&text));
+        assert_eq!(secure.server.info("rejected_connections"), "1");
+        assert_eq!(secure.server.connect().run("CONFIG SET protected-mode no").to_string(), "OK");
+        assert_eq!(ping(&mut connect()), "PONG");
     });
 }

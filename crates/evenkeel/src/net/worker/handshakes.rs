@@ -1,0 +1,87 @@
+//! Handshakes of TLS: a few of a turn, behind all who are served already.
+//!
+//! A handshake costs as much as a thousand commands. When very many come at once, after a failure somewhere, say, those who
+//! are connected must not wait for them. So whoever has sent something of a handshake stands in a queue, of which each turn
+//! takes `max-new-tls-connections-per-cycle` from the front; the turns go on without a pause while there is somebody in it.
+
+use std::sync::atomic::Ordering::Relaxed;
+
+use super::Worker;
+use crate::clock;
+use crate::dispatch::book;
+use crate::net::connection::Connection;
+use crate::observe::stats::Stage;
+
+/// How long a client may take for its handshake, in milliseconds.
+pub(super) const HANDSHAKE_MS: u64 = 10_000;
+
+impl Worker {
+    /// A connection whose handshake is not finished has sent something.
+    pub(super) fn queue_handshake(&mut self, token: u64, mut connection: Box<Connection>) {
+        if let Some(tunnel) = connection.tunnel()
+            && !std::mem::replace(&mut tunnel.is_queued, true)
+        {
+            self.handshakes.push_back(token);
+        }
+        self.put_back(token, connection);
+    }
+
+    /// Goes on with some of the handshakes.
+    pub(super) fn shake_hands(&mut self) {
+        for _ in 0..self.executor.settings.max_new_tls_connections_per_cycle {
+            let Some(token) = self.handshakes.pop_front() else { return };
+            if let Some(connection) = self.take(token) {
+                let before = clock::ticks();
+                self.shake_hand(token, connection);
+                self.executor.last_ticks = book(self.executor.stats(), Stage::Accept, before);
+            }
+        }
+    }
+
+    fn shake_hand(&mut self, token: u64, mut connection: Box<Connection>) {
+        if let Some(tunnel) = connection.tunnel() {
+            tunnel.is_queued = false;
+        }
+        if connection.client().killed.load(Relaxed) {
+            return self.close(token, connection);
+        }
+        match connection.shake() {
+            Ok(true) => self.begin_service(token, connection),
+            Ok(false) => self.put_back(token, connection),
+            Err(error) => {
+                self.server.log.warning(format!(
+                    "Error accepting a client connection: {error} (addr={} laddr={})",
+                    connection.client().address,
+                    connection.client().local_address
+                ));
+                self.close(token, connection);
+            }
+        }
+    }
+
+    /// Serves a client from now on, or tells it why not.
+    fn begin_service(&mut self, token: u64, mut connection: Box<Connection>) {
+        if let Some(refusal) = connection.tunnel().and_then(|tunnel| tunnel.refusal) {
+            self.server.rejected_connections.fetch_add(1, Relaxed);
+            // Whether it arrives makes no difference.
+            let _ = connection.write_gathered(&[std::io::IoSlice::new(refusal.as_bytes())]);
+            return self.close(token, connection);
+        }
+        // What has come with the last word of the handshake is not announced any more.
+        connection.readable = true;
+        self.make_ready(token, &mut connection);
+        self.put_back(token, connection);
+    }
+
+    /// Whether a client has had enough time for its handshake.
+    pub(super) fn is_late(&self, connection: &Connection) -> bool {
+        let is_late = self.now_ms.saturating_sub(connection.client().created_ms) > HANDSHAKE_MS;
+        if is_late {
+            let address = &connection.client().address;
+            self.server
+                .log
+                .verbose(format!("Closing a client that does not finish its handshake: {address}"));
+        }
+        is_late
+    }
+}

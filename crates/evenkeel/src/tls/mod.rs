@@ -1,0 +1,175 @@
+//! TLS: what the `tls-*` directives name, read and checked as a whole, and the connections that are encrypted with it.
+//!
+//! The certificates, keys and choices of a moment are [`Contexts`], a value that is replaced as a whole. What is wrong with
+//! one of the files is found while the new value is made, so a mistake leaves the old one in force. A connection keeps what
+//! it began with: new files hold for those who come later, and sessions made under the old ones are not resumed.
+//!
+//! The protocol itself is rustls', with ring's ciphers. What OpenSSL offers beyond them is refused by name, not left out
+//! in silence ([`choices`]).
+
+mod choices;
+mod files;
+mod pace;
+mod sessions;
+mod tunnel;
+mod verify;
+
+use std::path::Path;
+use std::sync::Arc;
+
+use parking_lot::{RwLock, RwLockWriteGuard};
+use rustls::crypto::CryptoProvider;
+use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
+use rustls::{ClientConfig, RootCertStore, ServerConfig};
+
+use crate::config::{AuthClients, Settings};
+pub(crate) use pace::Pace;
+use sessions::Sessions;
+pub(crate) use tunnel::Tunnel;
+use verify::AnyName;
+
+/// What connections are encrypted with from now on.
+pub(crate) struct Contexts {
+    /// For those who connect to us.
+    pub(crate) server: Arc<ServerConfig>,
+    /// For those whom we connect to.
+    pub(crate) client: Arc<ClientConfig>,
+}
+
+/// Whether anything is to be encrypted.
+pub(crate) fn is_wanted(settings: &Settings) -> bool {
+    settings.tls_port > 0 || settings.tls_replication || settings.tls_cluster
+}
+
+impl Contexts {
+    /// Reads all files. Errors name the directive and the reason.
+    fn load(settings: &Settings) -> Result<Contexts, String> {
+        let provider = Arc::new(choices::provider(settings)?);
+        let versions = choices::versions(settings)?;
+        let roots = roots(settings)?;
+        let server = server_config(settings, &provider, &versions, roots.clone())?;
+        let client = client_config(settings, provider, &versions, roots)?;
+        Ok(Contexts { server: Arc::new(server), client: Arc::new(client) })
+    }
+}
+
+/// Those who are trusted to say who somebody is.
+fn roots(settings: &Settings) -> Result<Option<Arc<RootCertStore>>, String> {
+    let (file, folder) = (&settings.tls_ca_cert_file, &settings.tls_ca_cert_dir);
+    if file.is_some() || folder.is_some() {
+        return files::authorities(file.as_deref(), folder.as_deref()).map(|roots| Some(Arc::new(roots)));
+    }
+    if settings.tls_auth_clients != AuthClients::No || settings.tls_cluster || settings.tls_replication {
+        return Err("Either tls-ca-cert-file or tls-ca-cert-dir must be specified when tls-cluster, \
+                    tls-replication or tls-auth-clients are enabled!"
+            .into());
+    }
+    Ok(None)
+}
+
+fn server_config(
+    settings: &Settings,
+    provider: &Arc<CryptoProvider>,
+    versions: &[&'static rustls::SupportedProtocolVersion],
+    roots: Option<Arc<RootCertStore>>,
+) -> Result<ServerConfig, String> {
+    let chain = files::certificates("tls-cert-file", named(&settings.tls_cert_file, "tls-cert-file")?)?;
+    let key = named(&settings.tls_key_file, "tls-key-file")?;
+    let key = files::key("tls-key-file", key, &settings.tls_key_file_pass)?;
+    let builder = ServerConfig::builder_with_provider(provider.clone())
+        .with_protocol_versions(versions)
+        .map_err(|error| error.to_string())?;
+    let builder = match (settings.tls_auth_clients, roots) {
+        (AuthClients::No, _) | (_, None) => builder.with_no_client_auth(),
+        (who, Some(roots)) => {
+            let verifier = WebPkiClientVerifier::builder_with_provider(roots, provider.clone());
+            let verifier = match who {
+                AuthClients::Optional => verifier.allow_unauthenticated(),
+                _ => verifier,
+            };
+            builder.with_client_cert_verifier(verifier.build().map_err(|error| error.to_string())?)
+        }
+    };
+    let mut config =
+        builder.with_single_cert(chain, key).map_err(|error| files::misfit("tls-cert-file", &error))?;
+    config.ignore_client_order = settings.tls_prefer_server_ciphers;
+    config.session_storage = if settings.tls_session_caching {
+        Arc::new(Sessions::new(settings.tls_session_cache_size, settings.tls_session_cache_timeout))
+    } else {
+        config.send_tls13_tickets = 0;
+        Arc::new(NoServerSessionStorage {})
+    };
+    Ok(config)
+}
+
+fn client_config(
+    settings: &Settings,
+    provider: Arc<CryptoProvider>,
+    versions: &[&'static rustls::SupportedProtocolVersion],
+    roots: Option<Arc<RootCertStore>>,
+) -> Result<ClientConfig, String> {
+    let (cert, key, pass) = match (&settings.tls_client_cert_file, &settings.tls_client_key_file) {
+        (Some(cert), Some(key)) => (cert.as_path(), key.as_path(), &settings.tls_client_key_file_pass),
+        (Some(_), None) => return Err("tls-client-cert-file is set, but tls-client-key-file is not".into()),
+        (None, Some(_)) => return Err("tls-client-key-file is set, but tls-client-cert-file is not".into()),
+        (None, None) => {
+            let cert = named(&settings.tls_cert_file, "tls-cert-file")?;
+            (cert, named(&settings.tls_key_file, "tls-key-file")?, &settings.tls_key_file_pass)
+        }
+    };
+    let roots = roots.unwrap_or_else(|| Arc::new(RootCertStore::empty()));
+    let chain = files::certificates("tls-client-cert-file", cert)?;
+    let key = files::key("tls-client-key-file", key, pass)?;
+    ClientConfig::builder_with_provider(provider.clone())
+        .with_protocol_versions(versions)
+        .map_err(|error| error.to_string())?
+        .dangerous()
+        .with_custom_certificate_verifier(Arc::new(AnyName::new(roots, provider)))
+        .with_client_auth_cert(chain, key)
+        .map_err(|error| files::misfit("tls-client-cert-file", &error))
+}
+
+fn named<'s>(path: &'s Option<std::path::PathBuf>, directive: &str) -> Result<&'s Path, String> {
+    path.as_deref().ok_or_else(|| format!("No {directive} configured!"))
+}
+
+/// The contexts of the moment; none where nothing is encrypted.
+#[derive(Default)]
+pub(crate) struct Tls {
+    contexts: RwLock<Option<Arc<Contexts>>>,
+    pace: parking_lot::Mutex<Pace>,
+}
+
+/// New contexts that are not in force yet. Nobody comes in meanwhile, so that nobody gets the wrong ones.
+pub(crate) struct Change<'t> {
+    place: RwLockWriteGuard<'t, Option<Arc<Contexts>>>,
+    new: Option<Arc<Contexts>>,
+}
+
+impl Change<'_> {
+    pub(crate) fn put_in_force(mut self) {
+        *self.place = self.new.take();
+    }
+}
+
+impl Tls {
+    pub(crate) fn contexts(&self) -> Option<Arc<Contexts>> {
+        self.contexts.read().clone()
+    }
+
+    /// Reads what these settings name. If anything is wrong with it, nothing has changed.
+    pub(crate) fn change(&self, settings: &Settings) -> Result<Change<'_>, String> {
+        // First, so that what changes while it is read is noticed later.
+        self.pace.lock().note(settings);
+        let new = is_wanted(settings).then(|| Contexts::load(settings)).transpose()?.map(Arc::new);
+        Ok(Change { place: self.contexts.write(), new })
+    }
+
+    /// `tls-auto-reload-interval`: reads the files again if one of them has changed, and says what came of it.
+    pub(crate) fn look(&self, settings: &Settings) -> Option<Result<(), String>> {
+        if !is_wanted(settings) || !self.pace.lock().is_due(settings) {
+            return None;
+        }
+        Some(self.change(settings).map(Change::put_in_force))
+    }
+}

@@ -1,0 +1,52 @@
+//! When to look whether the files of certificates and keys have changed (`tls-auto-reload-interval`).
+
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use crate::config::Settings;
+
+/// What a file was when it was read: its place on the disk, its size, and when it was written, in seconds and nanoseconds.
+type Print = Option<(u64, u64, i64, i64)>;
+
+/// When the files were looked at last, and what they were like.
+#[derive(Default)]
+pub(crate) struct Pace {
+    looked: Option<Instant>,
+    prints: Vec<Print>,
+}
+
+impl Pace {
+    /// The files have been read just now.
+    pub(super) fn note(&mut self, settings: &Settings) {
+        (self.looked, self.prints) = (Some(Instant::now()), prints(settings));
+    }
+
+    /// Whether it is time to look, and a file is not what it was. What fails then is tried again when it changes again.
+    pub(super) fn is_due(&mut self, settings: &Settings) -> bool {
+        let every = Duration::from_secs(settings.tls_auto_reload_interval.into());
+        if every.is_zero() || self.looked.is_some_and(|looked| looked.elapsed() < every) {
+            return false;
+        }
+        let now = prints(settings);
+        self.looked = Some(Instant::now());
+        std::mem::replace(&mut self.prints, now) != self.prints
+    }
+}
+
+fn prints(settings: &Settings) -> Vec<Print> {
+    let paths = [
+        &settings.tls_cert_file,
+        &settings.tls_key_file,
+        &settings.tls_client_cert_file,
+        &settings.tls_client_key_file,
+        &settings.tls_ca_cert_file,
+        &settings.tls_ca_cert_dir,
+    ];
+    paths.into_iter().map(|path| path.as_deref().and_then(print)).collect()
+}
+
+fn print(path: &Path) -> Print {
+    let found = std::fs::metadata(path).ok()?;
+    Some((found.ino(), found.size(), found.mtime(), found.mtime_nsec()))
+}

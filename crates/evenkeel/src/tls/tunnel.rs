@@ -1,0 +1,299 @@
+//! What makes a connection a TLS connection: records in, plain bytes out, and the reverse, over a socket that does not wait.
+//!
+//! It reads as a socket reads, with one difference: there may be more to read although the socket is empty, since a record
+//! may hold more than there was room for. [`Tunnel::has_more`] tells. It writes as a socket writes, with one difference:
+//! what it has taken is sealed, and may not all have been sent; [`Tunnel::unsent`] tells how much has not.
+//!
+//! Bytes from the socket go through a buffer that belongs to the thread, so an idle connection keeps little. Sealed records
+//! are sent from where they were made. At most [`SEAL_LEN`] bytes are sealed ahead of the socket.
+
+use std::cell::RefCell;
+use std::io::{self, IoSlice, Read, Write};
+use std::net::IpAddr;
+use std::os::fd::RawFd;
+use std::sync::Arc;
+
+use rustls::pki_types::ServerName;
+use rustls::{ClientConnection, Connection, ServerConfig, ServerConnection};
+
+use super::Contexts;
+use crate::net::connection::{receive, send_gathered};
+
+/// Bytes received at once.
+const RECEIVE_LEN: usize = 64 * 1024;
+
+/// Bytes received at once at least, however little room there is for what is in them.
+const RECEIVE_LEN_MIN: usize = 4 * 1024;
+
+/// Bytes sealed before they are sent: four records.
+const SEAL_LEN: usize = 64 * 1024;
+
+/// Stretches sealed at once.
+const LOT: usize = 64;
+
+thread_local! {
+    static RECEIVED: RefCell<Box<[u8]>> = RefCell::new(vec![0; RECEIVE_LEN].into());
+}
+
+/// See the module's text.
+pub(crate) struct Tunnel {
+    connection: Connection,
+    /// What has been received and not been opened, since there was no room for what came before.
+    ahead: Vec<u8>,
+    /// Plain bytes wait to be read.
+    waits: bool,
+    /// Sealed bytes that the socket has not taken.
+    unsent: usize,
+    has_more: bool,
+    /// The peer will send nothing more.
+    is_over: bool,
+    /// Why nothing more can be opened.
+    failed: Option<rustls::Error>,
+    /// Its worker has it among those whose handshake goes on.
+    pub(crate) is_queued: bool,
+    /// What the client is told instead of being served, once it can be told anything.
+    pub(crate) refusal: Option<&'static str>,
+}
+
+impl Tunnel {
+    /// Bytes that an idle one takes, about: measured with 1,500.
+    pub(crate) const MEMORY: usize = 7 * 1024;
+
+    /// For a connection that somebody else has made.
+    pub(crate) fn accept(config: Arc<ServerConfig>) -> Result<Tunnel, rustls::Error> {
+        Ok(Tunnel::over(ServerConnection::new(config)?.into()))
+    }
+
+    /// For a connection that was made to this address.
+    pub(crate) fn connect(contexts: &Contexts, address: IpAddr) -> Result<Tunnel, rustls::Error> {
+        let name = ServerName::IpAddress(address.into());
+        Ok(Tunnel::over(ClientConnection::new(contexts.client.clone(), name)?.into()))
+    }
+
+    fn over(mut connection: Connection) -> Tunnel {
+        connection.set_buffer_limit(Some(SEAL_LEN));
+        Tunnel {
+            connection,
+            ahead: Vec::new(),
+            waits: false,
+            unsent: 0,
+            has_more: false,
+            is_over: false,
+            failed: None,
+            is_queued: false,
+            refusal: None,
+        }
+    }
+
+    pub(crate) fn is_handshaking(&self) -> bool {
+        self.connection.is_handshaking()
+    }
+
+    /// There may be more to read although the last read was a short one.
+    pub(crate) fn has_more(&self) -> bool {
+        self.has_more
+    }
+
+    /// Sealed bytes that wait for the socket.
+    pub(crate) fn unsent(&self) -> usize {
+        self.unsent
+    }
+
+    /// Goes on with the handshake as far as what has come allows; whether it is finished.
+    pub(crate) fn shake(&mut self, fd: RawFd) -> io::Result<bool> {
+        self.flush(fd)?; // a client speaks first
+        RECEIVED.with_borrow_mut(|received| {
+            while self.is_handshaking() {
+                let got = match receive(fd, received) {
+                    Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                    Ok(got) => got,
+                    Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
+                    Err(error) => return Err(error),
+                };
+                self.open(fd, &received[..got], &mut [], &mut 0)?;
+                // What has failed behind the last word of the handshake is found when what came before it has been read.
+                if self.is_handshaking()
+                    && let Some(error) = self.failed.take()
+                {
+                    return Err(invalid(error));
+                }
+            }
+            Ok(true)
+        })
+    }
+
+    /// Reads into `buf`; 0 is the end of the stream, `WouldBlock` that there is nothing now.
+    pub(crate) fn read(&mut self, fd: RawFd, buf: &mut [u8]) -> io::Result<usize> {
+        let mut filled = 0;
+        let is_drained = RECEIVED.with_borrow_mut(|received| self.fill(fd, received, buf, &mut filled));
+        self.has_more = !is_drained.as_ref().is_ok_and(|is_drained| *is_drained);
+        match is_drained {
+            _ if filled > 0 => Ok(filled),
+            Ok(true) => Err(io::ErrorKind::WouldBlock.into()),
+            Ok(false) => Ok(0),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Fills `buf` with what can be had without waiting; `true` if nothing more can. Nothing and `false` is the end.
+    fn fill(
+        &mut self,
+        fd: RawFd,
+        received: &mut [u8],
+        buf: &mut [u8],
+        filled: &mut usize,
+    ) -> io::Result<bool> {
+        self.drain(buf, filled);
+        if !self.waits && !self.ahead.is_empty() {
+            let ahead = std::mem::take(&mut self.ahead);
+            self.open(fd, &ahead, buf, filled)?;
+        }
+        loop {
+            if self.waits || !self.ahead.is_empty() || *filled == buf.len() {
+                return Ok(false);
+            }
+            if let Some(error) = self.failed.take_if(|_| *filled == 0) {
+                return Err(invalid(error));
+            }
+            if self.is_over || self.failed.is_some() {
+                return Ok(false);
+            }
+            let wanted = (buf.len() - *filled).clamp(RECEIVE_LEN_MIN, received.len());
+            let got = match receive(fd, &mut received[..wanted]) {
+                Ok(got) => got,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(true),
+                Err(error) => return Err(error),
+            };
+            self.is_over |= got == 0;
+            self.open(fd, &received[..got], buf, filled)?;
+            let is_whole = !self.waits && self.ahead.is_empty() && self.failed.is_none() && !self.is_over;
+            if is_whole && got < wanted {
+                return Ok(true);
+            }
+            if *filled > 0 {
+                return Ok(false);
+            }
+        }
+    }
+
+    /// Opens records, and puts what is in them into `buf`; keeps those for which there is no room.
+    fn open(&mut self, fd: RawFd, mut bytes: &[u8], buf: &mut [u8], filled: &mut usize) -> io::Result<()> {
+        while !bytes.is_empty() && self.failed.is_none() {
+            if self.waits {
+                self.ahead = bytes.to_vec();
+                break;
+            }
+            // It takes a few KiB at a time, and nothing behind the peer's last word.
+            if self.connection.read_tls(&mut bytes)? == 0 {
+                break;
+            }
+            match self.connection.process_new_packets() {
+                Ok(state) => {
+                    self.waits = state.plaintext_bytes_to_read() > 0;
+                    self.is_over |= state.peer_has_closed();
+                }
+                Err(error) => {
+                    self.waits = true; // what came before may be there
+                    self.failed = Some(error);
+                }
+            }
+            self.drain(buf, filled);
+        }
+        let sent = self.flush(fd);
+        // The peer is told of what has failed. Whether that arrives makes no difference.
+        if self.failed.is_some() { Ok(()) } else { sent.map(drop) }
+    }
+
+    fn drain(&mut self, buf: &mut [u8], filled: &mut usize) {
+        while self.waits && *filled < buf.len() {
+            match self.connection.reader().read(&mut buf[*filled..]) {
+                Ok(0) | Err(_) => self.waits = false,
+                Ok(got) => *filled += got,
+            }
+        }
+    }
+
+    /// Seals and sends as much as the socket takes, and a little more; returns how many bytes that are.
+    pub(crate) fn write(&mut self, fd: RawFd, slices: &[IoSlice<'_>]) -> io::Result<usize> {
+        if !self.flush(fd)? {
+            return Ok(0);
+        }
+        let (mut next, mut skip, mut taken) = (0, 0, 0);
+        loop {
+            // As many stretches as make a lot.
+            let mut lot = [IoSlice::new(&[]); LOT];
+            let (mut count, mut len) = (0, 0);
+            while next + count < slices.len() && count < LOT && len < SEAL_LEN {
+                let from = if count == 0 { skip } else { 0 };
+                lot[count] = IoSlice::new(&slices[next + count][from..]);
+                len += lot[count].len();
+                count += 1;
+            }
+            if count == 0 {
+                return Ok(taken);
+            }
+            let mut sealed = self.connection.writer().write_vectored(&lot[..count])?;
+            taken += sealed;
+            if !self.flush(fd)? || sealed == 0 && len > 0 {
+                return Ok(taken);
+            }
+            for slice in &lot[..count] {
+                if sealed < slice.len() {
+                    skip = slices[next].len() - slice.len() + sealed;
+                    break;
+                }
+                (sealed, skip) = (sealed - slice.len(), 0);
+                next += 1;
+            }
+        }
+    }
+
+    /// Sends what is sealed; whether the socket took all.
+    pub(crate) fn flush(&mut self, fd: RawFd) -> io::Result<bool> {
+        while self.connection.wants_write() {
+            match self.connection.write_tls(&mut Socket(fd)) {
+                Ok(_) => {}
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    let state = self.connection.process_new_packets();
+                    self.unsent = state.map_or(0, |state| state.tls_bytes_to_write());
+                    return Ok(false);
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        self.unsent = 0;
+        Ok(true)
+    }
+
+    /// Tells the peer that nothing more comes, if it can be told without waiting.
+    pub(crate) fn part(&mut self, fd: RawFd) {
+        if !self.is_handshaking() && self.unsent == 0 {
+            self.connection.send_close_notify();
+            let _ = self.flush(fd);
+        }
+    }
+}
+
+fn invalid(error: rustls::Error) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, error)
+}
+
+/// A socket to write to.
+struct Socket(RawFd);
+
+impl Write for Socket {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        send_gathered(self.0, &[IoSlice::new(bytes)])
+    }
+
+    fn write_vectored(&mut self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
+        send_gathered(self.0, slices)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}

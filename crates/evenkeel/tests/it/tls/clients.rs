@@ -1,0 +1,308 @@
+//! Clients that get in, and those that do not; what they can do then is what they can do without TLS.
+
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use evenkeel_testkit::Client;
+use evenkeel_testkit::differential::{Plan, compare};
+use evenkeel_testkit::random::fresh_seed;
+use evenkeel_testkit::{Peer, Program, Server};
+use rustls::version::{TLS12, TLS13};
+use rustls::{CipherSuite, HandshakeKind};
+
+use super::certs::Certs;
+use super::{start_secure, start_secure_as};
+use crate::{program, start};
+
+#[test]
+fn who_gets_in_with_which_certificate() {
+    let certs = Certs::new();
+    let certificates = ["", "client", "expired", "stranger", "alone"];
+    let peers = [Some(program()), Program::oracle(Peer::Redis)];
+    for program in peers.into_iter().flatten() {
+        let secure = start_secure_as(&program, &certs, &[]);
+        for (mode, welcome) in
+            [("no", &certificates[..]), ("optional", &["", "client"]), ("yes", &["client"])]
+        {
+            let reply = secure.server.connect().run(&format!("CONFIG SET tls-auth-clients {mode}"));
+            assert_eq!(reply.to_string(), "OK");
+            for name in certificates {
+                for version in [&TLS12, &TLS13] {
+                    let result = secure.lets_in(certs.client_with(name, &[version]));
+                    assert_eq!(
+                        result.is_ok(),
+                        welcome.contains(&name),
+                        "{mode} {name} {version:?}: {result:?}"
+                    );
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn the_server_shows_whose_it_is() {
+    let certs = Certs::new();
+    let secure = start_secure(&certs, &[]);
+    let tunnel = secure.tunnel(certs.client("client")).expect("let in");
+    let shown = tunnel.stream.conn.peer_certificates().expect("the server's");
+    assert_eq!(shown[0], super::certs::certificate(&certs.path("server.crt")));
+    let info = secure.connect(&certs).run("INFO server").to_string();
+    assert!(info.contains(&format!("name=tls,bind=127.0.0.1,port={}", secure.port)), "{info}");
+    let list = secure.connect(&certs).run("CLIENT LIST").to_string();
+    assert!(list.contains(&format!("laddr=127.0.0.1:{}", secure.port)), "{list}");
+}
+
+#[test]
+fn versions_and_ciphers_are_those_that_are_set() {
+    let certs = Certs::new();
+    let secure = start_secure(&certs, &[]);
+    let mut plain = secure.server.connect();
+    let mut set =
+        |words: &str| assert_eq!(plain.run(&format!("CONFIG SET {words}")).to_string(), "OK", "{words}");
+    let suite = |versions: &[&'static rustls::SupportedProtocolVersion]| {
+        let tunnel = secure.tunnel(certs.client_with("client", versions)).ok()?;
+        tunnel.stream.conn.negotiated_cipher_suite().map(|suite| suite.suite())
+    };
+    set("tls-protocols TLSv1.2");
+    assert!(suite(&[&TLS13]).is_none() && suite(&[&TLS12]).is_some());
+    set("tls-protocols \"TLSv1.3\"");
+    assert!(suite(&[&TLS13]).is_some() && suite(&[&TLS12]).is_none());
+    set(
+        "tls-protocols \"TLSv1.2 TLSv1.3\" tls-ciphers ECDHE-ECDSA-CHACHA20-POLY1305 tls-ciphersuites TLS_AES_128_GCM_SHA256",
+    );
+    assert_eq!(suite(&[&TLS12]), Some(CipherSuite::TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256));
+    assert_eq!(suite(&[&TLS13]), Some(CipherSuite::TLS13_AES_128_GCM_SHA256));
+    // Whose order counts: rustls' clients like 256 bits best.
+    set("tls-ciphersuites TLS_CHACHA20_POLY1305_SHA256:TLS_AES_256_GCM_SHA384");
+    assert_eq!(suite(&[&TLS13]), Some(CipherSuite::TLS13_AES_256_GCM_SHA384));
+    set("tls-prefer-server-ciphers yes");
+    assert_eq!(suite(&[&TLS13]), Some(CipherSuite::TLS13_CHACHA20_POLY1305_SHA256));
+}
+
+#[test]
+fn sessions_are_resumed_where_that_is_allowed() {
+    let certs = Certs::new();
+    let secure = start_secure(&certs, &["--tls-session-cache-timeout", "2"]);
+    for version in [&TLS12, &TLS13] {
+        let config = certs.client_with("client", &[version]);
+        let kind = || {
+            let mut tunnel = secure.tunnel(config.clone()).expect("let in");
+            let kind = tunnel.stream.conn.handshake_kind().expect("it is finished");
+            // Tickets come behind the handshake.
+            evenkeel_testkit::client::Transport::finish_sending(&mut tunnel).expect("sent");
+            let _ = Client::through(tunnel).read_to_end();
+            kind
+        };
+        assert_eq!((kind(), kind()), (HandshakeKind::Full, HandshakeKind::Resumed), "{version:?}");
+        std::thread::sleep(Duration::from_millis(2_500));
+        assert_eq!(kind(), HandshakeKind::Full, "tls-session-cache-timeout");
+        // Made under other settings, it counts for nothing.
+        secure.server.connect().run("CONFIG SET tls-session-cache-size 100");
+        assert_eq!((kind(), kind()), (HandshakeKind::Full, HandshakeKind::Resumed), "{version:?}");
+        secure.server.connect().run("CONFIG SET tls-session-caching no");
+        assert_eq!((kind(), kind()), (HandshakeKind::Full, HandshakeKind::Full), "{version:?}");
+        secure.server.connect().run("CONFIG SET tls-session-caching yes");
+    }
+}
+
+#[test]
+fn large_values_go_both_ways() {
+    let certs = Certs::new();
+    let secure = start_secure(&certs, &[]);
+    let mut client = secure.connect(&certs);
+    let value: Vec<u8> = (0..64_u32 << 20).map(|n| (n.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
+    assert_eq!(client.call(&[b"SET", &b"k"[..], &value]).to_string(), "OK");
+    let reply = client.call(&["GET", "k"]);
+    assert!(reply.as_bytes() == Some(&value[..]), "64 MB come back as they were");
+    // Very many small replies are cut into records anywhere.
+    let commands = vec![vec!["GETRANGE", "k", "0", "1000"]; 20_000];
+    assert!(client.pipeline(&commands).iter().all(|reply| reply.as_bytes() == Some(&value[..=1000])));
+}
+
+#[test]
+fn messages_come_and_waits_end() {
+    let certs = Certs::new();
+    let mut secure = start_secure(&certs, &[]);
+    let (mut listener, mut waiter, mut other) =
+        (secure.connect(&certs), secure.connect(&certs), secure.connect(&certs));
+    listener.run("SUBSCRIBE channel");
+    let wait = Instant::now();
+    assert_eq!(waiter.run("BLPOP nosuch 0.1").to_string(), "(nil array)");
+    assert!(wait.elapsed() >= Duration::from_millis(100));
+    let text = "x".repeat(100_000);
+    for round in 0..20 {
+        // What waits behind the command that waits comes in the same record, and is run when that has ended.
+        waiter
+            .send_raw(b"*3\r\n$5\r\nBLPOP\r\n$4\r\nlist\r\n$1\r\n0\r\n*2\r\n$4\r\nECHO\r\n$2\r\nhi\r\n")
+            .expect("sent");
+        assert_eq!(other.call(&["PUBLISH", "channel", &text]).as_int(), Some(1));
+        assert_eq!(other.run(&format!("RPUSH list {round}")).as_int(), Some(1));
+        assert_eq!(waiter.read().to_string(), format!("[\"list\", \"{round}\"]"));
+        assert_eq!(waiter.read().to_string(), "\"hi\"");
+    }
+    for _ in 0..20 {
+        assert!(listener.read().to_string().contains(&text));
+    }
+    secure.server.assert_healthy();
+}
+
+#[test]
+fn who_says_goodbye_gets_what_was_asked_for_and_is_told_goodbye() {
+    let certs = Certs::new();
+    let secure = start_secure(&certs, &[]);
+    for version in [&TLS12, &TLS13] {
+        let tunnel = secure.tunnel(certs.client_with("client", &[version])).expect("let in");
+        let mut client = Client::through(tunnel);
+        client.send_raw(b"PING\r\nECHO last\r\n").expect("sent");
+        client.finish_sending().expect("sent");
+        // Without the server's own goodbye this would be an error.
+        assert_eq!(client.read_to_end().expect("an orderly end"), b"+PONG\r\n$4\r\nlast\r\n");
+        let mut client = secure.connect(&certs);
+        assert_eq!(client.run("QUIT").to_string(), "OK");
+        assert_eq!(client.read_to_end().expect("an orderly end"), b"");
+    }
+}
+
+#[test]
+fn a_client_that_does_not_read_is_bounded() {
+    let certs = Certs::new();
+    let secure = start_secure(&certs, &["--client-output-buffer-limit", "normal 4mb 0 0"]);
+    let mut client = secure.connect(&certs);
+    client.call(&[b"SET", &b"k"[..], &vec![b'v'; 1 << 20]]);
+    let mut other = secure.server.connect();
+    let before = other.run("INFO stats").to_string();
+    assert!(before.contains("client_output_buffer_limit_disconnections:0"), "{before}");
+    // Each reply fits; what the sockets do not take counts.
+    let _ = client.send_raw(&b"GET k\r\n".repeat(200));
+    let until = Instant::now() + super::PATIENCE;
+    while !other.run("INFO stats").to_string().contains("client_output_buffer_limit_disconnections:1") {
+        assert!(Instant::now() < until, "it is closed");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+#[test]
+fn there_is_no_place_beyond_maxclients() {
+    let certs = Certs::new();
+    let secure = start_secure(&certs, &["--maxclients", "3"]);
+    let mut clients: Vec<_> = (0..3).map(|_| secure.connect(&certs)).collect();
+    assert!(secure.lets_in(certs.client("client")).is_err());
+    let stats = clients[0].run("INFO stats").to_string();
+    assert!(stats.contains("rejected_connections:1\\r"), "{stats}");
+    // One in the middle of its handshake counts.
+    clients.truncate(1);
+    let silent: Vec<_> =
+        (0..2).map(|_| std::net::TcpStream::connect(secure.address()).expect("accepted")).collect();
+    let until = Instant::now() + super::PATIENCE;
+    while !clients[0].run("INFO clients").to_string().contains("connected_clients:3\\r") {
+        assert!(Instant::now() < until, "they count");
+    }
+    assert!(secure.lets_in(certs.client("client")).is_err());
+    drop(silent);
+    while secure.lets_in(certs.client("client")).is_err() {
+        assert!(Instant::now() < until, "places that were left are free again");
+    }
+}
+
+#[test]
+fn tls_alone() {
+    let certs = Certs::new();
+    let port = evenkeel_testkit::server::free_port();
+    let words = [certs.arguments(), vec!["--tls-port".into(), port.to_string()]].concat();
+    let args: Vec<&str> = ["--port", "0", "--unixsocket", "{dir}/socket"].into_iter().collect();
+    let args: Vec<&str> = args.into_iter().chain(words.iter().map(String::as_str)).collect();
+    let server = start(&args);
+    let secure = super::Secure { server, port };
+    let mut client = secure.connect(&certs);
+    let info = client.run("INFO server").to_string();
+    assert!(info.contains(&format!("tcp_port:{port}\\r")), "{info}");
+    // And back.
+    let plain = evenkeel_testkit::server::free_port();
+    assert_eq!(client.run(&format!("CONFIG SET port {plain} tls-port 0")).to_string(), "OK");
+    assert_eq!(client.run("PING").to_string(), "PONG", "who is connected stays");
+    assert!(secure.lets_in(certs.client("client")).is_err());
+    let mut other = Client::connect(([127, 0, 0, 1], plain).into()).expect("it listens");
+    assert_eq!(other.run(&format!("CONFIG SET tls-port {port}")).to_string(), "OK");
+    assert_eq!(secure.lets_in(certs.client("client")), Ok(()));
+    let refused = other.run(&format!("CONFIG SET tls-port {plain}")).to_string();
+    assert_eq!(
+        refused,
+        "-ERR CONFIG SET failed (possibly related to argument 'tls-port') - Unable to listen on this port. Check server logs."
+    );
+    assert_eq!(secure.lets_in(certs.client("client")), Ok(()));
+}
+
+#[test]
+fn redis_cli_gets_in() {
+    let certs = Certs::new();
+    let secure = start_secure(&certs, &[]);
+    let run = |args: &[&str]| {
+        let mut command = Command::new("redis-cli");
+        command.args(["-h", "127.0.0.1", "-p", &secure.port.to_string(), "--tls"]);
+        let output = command.args(["--cacert", &certs.word("ca.crt")]).args(args).output();
+        output.map(|output| String::from_utf8_lossy(&output.stdout).into_owned()).ok()
+    };
+    let (cert, key) = (certs.word("client.crt"), certs.word("client.key"));
+    let Some(answer) = run(&["--cert", &cert, "--key", &key, "SET", "k", "from redis-cli"]) else {
+        eprintln!("SKIPPED: no redis-cli on this machine");
+        return;
+    };
+    assert_eq!(answer, "OK\n");
+    assert_eq!(secure.connect(&certs).run("GET k").to_string(), "\"from redis-cli\"");
+    assert!(!run(&["PING"]).expect("it ran before").contains("PONG"), "without a certificate");
+}
+
+#[test]
+fn python_gets_in() {
+    let certs = Certs::new();
+    let secure = start_secure(&certs, &[]);
+    let script = "\
+import socket, ssl, sys
+folder, port = sys.argv[1], int(sys.argv[2])
+for version in ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3:
+    context = ssl.create_default_context(cafile=folder + '/ca.crt')
+    context.load_cert_chain(folder + '/client.crt', folder + '/client.key')
+    context.minimum_version = context.maximum_version = version
+    session = None
+    for round in range(2):
+        with socket.create_connection(('127.0.0.1', port)) as plain:
+            with context.wrap_socket(plain, server_hostname='localhost', session=session) as secure:
+                secure.sendall(b'PING\\r\\n' * 1000)
+                got = b''
+                while len(got) < 7000:
+                    got += secure.recv(65536)
+                assert got == b'+PONG\\r\\n' * 1000
+                assert secure.session_reused == (round == 1), (version, round)
+                session = secure.session
+                secure.unwrap()
+print('fine')
+";
+    let folder = certs.path("");
+    let output =
+        Command::new("python3").arg("-c").arg(script).arg(folder).arg(secure.port.to_string()).output();
+    let Ok(output) = output else {
+        eprintln!("SKIPPED: no python3 on this machine");
+        return;
+    };
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "fine\n", "{errors}");
+}
+
+#[test]
+fn random_commands_are_answered_as_without_tls() {
+    let certs = std::sync::Arc::new(Certs::new());
+    let super::Secure { server: mut subject, port } = start_secure(&certs, &[]);
+    let config = certs.client("client");
+    subject.connect_by(move || {
+        let socket = std::net::TcpStream::connect(("127.0.0.1", port))?;
+        Ok(Client::through(super::tunnel(socket, config.clone())?))
+    });
+    let plain: Server = start(&[]);
+    let plan = Plan { seed: fresh_seed(), commands: 15_000, oracle: Peer::Valkey, except: &[] };
+    match compare(&subject, &plain, plan) {
+        Ok(summary) => println!("{summary}"),
+        Err(finding) => panic!("{finding}"),
+    }
+    subject.assert_healthy();
+}

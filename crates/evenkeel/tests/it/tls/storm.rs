@@ -1,0 +1,78 @@
+//! Very many handshakes at once, and somebody who is connected already.
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::time::Duration;
+
+use rustls::ClientConnection;
+
+use super::certs::Certs;
+use super::{PATIENCE, start_secure};
+
+const CLIENTS: usize = 1_000;
+
+#[test]
+fn who_is_connected_does_not_wait_for_a_thousand_handshakes() {
+    let certs = Certs::new();
+    // One worker has them all, and has to do with everybody.
+    let mut secure =
+        start_secure(&certs, &["--threads", "1", "--maxclients", "2000", "--tcp-backlog", "2048"]);
+    let mut established = secure.connect(&certs);
+    let config = certs.client("client");
+    let mut newcomers: Vec<(TcpStream, ClientConnection)> = Vec::new();
+    for _ in 0..CLIENTS {
+        let socket = TcpStream::connect(secure.address()).expect("accepted");
+        socket.set_read_timeout(Some(PATIENCE)).expect("set");
+        let name = "localhost".try_into().expect("a name");
+        newcomers.push((socket, ClientConnection::new(config.clone(), name).expect("a client")));
+    }
+    let hellos: Vec<Vec<u8>> = newcomers.iter_mut().map(|(_, connection)| hello(connection)).collect();
+    let answered = AtomicUsize::new(0);
+    let served = std::thread::scope(|scope| {
+        for ((socket, _), hello) in newcomers.iter_mut().zip(&hellos) {
+            socket.write_all(hello).expect("it fits");
+        }
+        scope.spawn(|| {
+            for (socket, _) in &newcomers {
+                let got = socket.peek(&mut [0]).expect("an answer");
+                assert!(got > 0, "nobody is hung up on");
+                answered.fetch_add(1, Relaxed);
+            }
+        });
+        let mut served = 0;
+        while answered.load(Relaxed) < CLIENTS {
+            assert_eq!(established.run("PING").to_string(), "PONG");
+            served += 1;
+        }
+        served
+    });
+    // Were all of them taken at once, there would be two answers or three.
+    assert!(served > 20, "{served} commands were served meanwhile");
+    for (socket, connection) in &mut newcomers {
+        while connection.is_handshaking() {
+            connection.complete_io(socket).expect("it goes on");
+        }
+        connection.writer().write_all(b"PING\r\n").expect("sealed");
+        connection.complete_io(socket).expect("sent");
+    }
+    for (socket, connection) in &mut newcomers {
+        let mut answer = [0; 7];
+        rustls::Stream::new(connection, socket).read_exact(&mut answer).expect("an answer");
+        assert_eq!(&answer, b"+PONG\r\n");
+    }
+    let info = established.run("INFO clients").to_string();
+    assert!(info.contains("connected_clients:1001"), "{info}");
+    drop(newcomers);
+    std::thread::sleep(Duration::from_millis(10));
+    secure.server.assert_healthy();
+}
+
+/// What a client says first.
+fn hello(connection: &mut ClientConnection) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    while connection.wants_write() {
+        connection.write_tls(&mut bytes).expect("into memory");
+    }
+    bytes
+}
