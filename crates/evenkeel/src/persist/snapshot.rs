@@ -45,27 +45,28 @@ pub(crate) fn begin(server: &Arc<Server>, keys: u64) -> Result<(), Busy> {
     server.persist.progress.begin(keys);
     let on_thread = server.clone();
     let thread = std::thread::Builder::new().name("snapshot".into());
-    let spawned = thread.spawn(move || _ = run(&on_thread));
+    let spawned = thread.spawn(move || _ = run(&on_thread, false));
     if let Err(error) = spawned {
         server.log.warning(format!("Can't save in background: no thread: {error}"));
-        end(server, None);
+        end(server, None, false);
     }
     Ok(())
 }
 
-/// Takes a snapshot on this thread, once the one that is being taken has ended; whether that went well.
-pub(crate) fn save(server: &Arc<Server>) -> bool {
+/// Takes a snapshot on this thread, once the one that is being taken has ended; whether that went well. If not, writes are
+/// refused as the settings say, unless it was to be the `last` one: then the server goes on as it was.
+pub(crate) fn save(server: &Arc<Server>, last: bool) -> bool {
     while !server.persist.claim(Job::Snapshot) {
         server.persist.wait_until_idle();
     }
-    run(server)
+    run(server, last)
 }
 
 /// Takes a snapshot on this thread, or, while a base is being written, as soon as that has ended.
 pub(crate) fn renew(server: &Arc<Server>) {
     loop {
         if server.persist.claim(Job::Snapshot) {
-            run(server);
+            run(server, false);
             return;
         }
         if server.persist.state().running.is_some_and(|running| running.is(Job::Base)) {
@@ -75,7 +76,7 @@ pub(crate) fn renew(server: &Arc<Server>) {
     }
 }
 
-fn run(server: &Arc<Server>) -> bool {
+fn run(server: &Arc<Server>, last: bool) -> bool {
     let settings = server.settings();
     let path = settings.dir.join(&settings.dbfilename);
     server.log.notice("Background saving started");
@@ -92,12 +93,12 @@ fn run(server: &Arc<Server>) -> bool {
             None
         }
     };
-    end(server, dirty);
+    end(server, dirty, last);
     dirty.is_some()
 }
 
 /// Notes how a snapshot has ended: `dirty` is what it has of the writes.
-fn end(server: &Server, dirty: Option<u64>) {
+fn end(server: &Server, dirty: Option<u64>, last: bool) {
     let now_s = clock::unix_ms() / 1000;
     let mut state = server.persist.state.lock();
     let running = state.running.take().expect("it was begun");
@@ -108,7 +109,7 @@ fn end(server: &Server, dirty: Option<u64>) {
         state.last_save_s = now_s;
         state.dirty_at_save = dirty;
     }
-    if dirty.is_some() || !server.persist.is_cancelled() {
+    if dirty.is_some() || !last && !server.persist.is_cancelled() {
         state.last_ok = dirty.is_some();
     }
     drop(state);
@@ -320,9 +321,18 @@ struct Beside {
     installed: bool,
 }
 
+/// Removes what is being written into `folder`, for who ends the process without waiting for it.
+pub(crate) fn remove_unfinished(folder: &Path) {
+    let _ = fs::remove_file(folder.join(unfinished())); // there is none nearly always
+}
+
+fn unfinished() -> String {
+    format!("temp-{}.rdb", std::process::id())
+}
+
 impl Beside {
     fn create(target: &Path) -> io::Result<Beside> {
-        let path = target.with_file_name(format!("temp-{}.rdb", std::process::id()));
+        let path = target.with_file_name(unfinished());
         let file = OpenOptions::new().write(true).create(true).truncate(true).open(&path)?;
         Ok(Beside { file, path, installed: false })
     }
