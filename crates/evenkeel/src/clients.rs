@@ -37,6 +37,7 @@ pub(crate) struct ClientInfo {
     pub(crate) multi_len: AtomicI32,
     pub(crate) multi_memory: AtomicUsize,
     pub(crate) watched: AtomicU32,
+    pub(crate) names: Names,
     /// Channels, patterns and shard channels that it listens to.
     pub(crate) subscribed: AtomicU32,
     pub(crate) patterns: AtomicU32,
@@ -85,6 +86,27 @@ pub(crate) struct ClientInfo {
     pub(crate) user: Mutex<String>,
 }
 
+/// Bytes that others keep for a client: of the keys that it watches, of what it listens to, of the prefixes that it tracks.
+#[derive(Default)]
+pub(crate) struct Names {
+    pub(crate) watched: AtomicUsize,
+    pub(crate) heard: AtomicUsize,
+    pub(crate) tracked: AtomicUsize,
+}
+
+impl Names {
+    /// Of one such name: it is kept with the client, and where it is looked up.
+    pub(crate) fn cost(name: &[u8]) -> usize {
+        /// Places in two maps or lists.
+        const PLACES: usize = 64;
+        2 * name.len() + PLACES
+    }
+
+    fn sum(&self) -> usize {
+        [&self.watched, &self.heard, &self.tracked].iter().map(|bytes| bytes.load(Relaxed)).sum()
+    }
+}
+
 impl ClientInfo {
     pub(crate) fn new(
         id: u64,
@@ -109,6 +131,7 @@ impl ClientInfo {
             multi_len: AtomicI32::new(-1),
             multi_memory: AtomicUsize::new(0),
             watched: AtomicU32::new(0),
+            names: Names::default(),
             subscribed: AtomicU32::new(0),
             patterns: AtomicU32::new(0),
             shards: AtomicU32::new(0),
@@ -184,9 +207,10 @@ impl ClientInfo {
         self.in_timeout.store(in_timeout, Relaxed);
     }
 
-    /// Bytes of memory that the client takes: its buffers, its commands that are queued or wait, its name, itself.
+    /// Bytes of memory that the client takes: its buffers, its commands that are queued or wait, its name, itself, and the
+    /// names of what it watches, listens to and tracks.
     pub(crate) fn memory(&self) -> usize {
-        let names = self.name.lock().capacity() + self.lib_name.lock().capacity();
+        let names = self.name.lock().capacity() + self.lib_name.lock().capacity() + self.names.sum();
         let buffers = self.query_size.load(Relaxed) + self.out_bytes.load(Relaxed);
         let buffers = buffers + self.tunnel_size.load(Relaxed);
         BASE + names + buffers + self.multi_memory.load(Relaxed) + self.waiting_memory.load(Relaxed)

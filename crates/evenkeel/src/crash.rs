@@ -95,9 +95,12 @@ extern "C" fn report(signal: i32, info: *mut libc::siginfo_t, _: *mut libc::c_vo
 
 fn write_report(known: &Known, signal: i32, info: &libc::siginfo_t) {
     // SAFETY: the path is a C string; the descriptor stays open for as long as the process lives.
-    let fd = known.logfile.as_ref().map_or(libc::STDOUT_FILENO, |path| unsafe {
-        libc::open(path.as_ptr(), libc::O_WRONLY | libc::O_APPEND | libc::O_CREAT | libc::O_CLOEXEC, 0o644)
+    let fd = known.logfile.as_ref().map_or(-1, |path| unsafe {
+        // A pipe that nobody reads must not be waited for.
+        let flags = libc::O_WRONLY | libc::O_APPEND | libc::O_CREAT | libc::O_CLOEXEC | libc::O_NONBLOCK;
+        libc::open(path.as_ptr(), flags, 0o644)
     });
+    let fd = if fd < 0 { libc::STDOUT_FILENO } else { fd };
     let mut text = Text { bytes: [0; 512], len: 0 };
     // SAFETY: for signals of the kernel's own, this field of the union is the one that is set.
     let address = unsafe { info.si_addr() } as usize;

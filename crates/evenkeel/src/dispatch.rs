@@ -23,7 +23,8 @@ use crate::command::table::{Table, table};
 use crate::command::{Args, Call, Command, Flags, Id, Reach};
 use crate::config::{Policy, Settings};
 use crate::error::{Done, Error};
-use crate::observe::slowlog;
+use crate::observe;
+use crate::observe::commandlog::{self, Spent};
 use crate::observe::stats::{Stage, Stats, add};
 use crate::pubsub::mail::{self, Found};
 use crate::reply::Reply;
@@ -77,6 +78,8 @@ const EVICT_AT_ONCE: usize = 16;
 pub(crate) struct Request<'a> {
     pub(crate) command: Option<Id>,
     pub(crate) args: Args<'a>,
+    /// Bytes in which it came.
+    pub(crate) len: usize,
     /// The hash and place of the first argument, when that is the only key and both have been computed.
     pub(crate) key: Option<(u64, Place)>,
 }
@@ -149,7 +152,7 @@ impl Executor {
             let resolved = self.server.keyspace.key(db, bytes);
             key = Some((resolved.hash, resolved.place));
         }
-        Request { command, args, key }
+        Request { command, args, len: 0, key }
     }
 
     /// Runs a request and writes its reply. The seat is inside the gate.
@@ -161,6 +164,7 @@ impl Executor {
         reply: &mut Reply,
     ) -> Outcome {
         let (mark, errors) = (reply.mark(), reply.errors);
+        let (len, waited) = (reply.len(), self.seat.lock_wait);
         let outcome = match self.admit(session, &mut request) {
             Ok(Admitted::Run(id)) => {
                 let done = self.run_admitted(session, id, &request, reply);
@@ -170,11 +174,15 @@ impl Executor {
                 if done == Err(Error::Suspended) {
                     return self.suspended(session, id, &request.args, reply);
                 }
-                let elapsed = self.finish(id, done, reply, errors);
-                if elapsed >= self.server.slowlog.threshold() {
-                    let command = (self.table.row(id), request.args, elapsed);
-                    slowlog::note(&self.server, &self.settings, self.worker, &session.client, command);
-                }
+                let spent = Spent {
+                    ticks: self.finish(id, done, reply, errors),
+                    waited: self.seat.lock_wait.saturating_sub(waited),
+                    request: request.len,
+                    reply: reply.len().saturating_sub(len),
+                    long: 0,
+                };
+                let command = (self.table.row(id), request.args, &spent);
+                observe::ended(&self.server, &self.settings, self.worker, &session.client, command);
                 Outcome::Replied
             }
             Ok(Admitted::Queued) => {
@@ -295,7 +303,9 @@ impl Executor {
         if session.hears {
             may_while_hearing(session, row)?;
         }
-        if !session.replays && self.server.pause.delays(row, session, self.seat.now_ms) {
+        if !session.replays
+            && self.server.pause.delays(&self.server, (row, &request.args), session, self.seat.now_ms)
+        {
             return Ok(Admitted::Paused);
         }
         if self.server.persist.obstacles.any() != 0 && !session.replays {
@@ -380,7 +390,7 @@ impl Executor {
                     keyspace.hold(&mut self.seat, &mut self.places)
                 }
             }
-            Reach::Script(needs_all) => {
+            Reach::Script { needs_all, .. } => {
                 if needs_all(&request.args, server) {
                     keyspace.hold_all(&mut self.seat)
                 } else {
@@ -432,7 +442,7 @@ impl Executor {
         self.places.extend(keys.iter().map(|key| key.place));
         self.seat.no_touch = session.no_touch;
         let mut parts = Parts { id, reply, session, server, settings: &self.settings, worker: self.worker };
-        let is_script = matches!(row.reach, Reach::Script(_));
+        let is_script = matches!(row.reach, Reach::Script { .. });
         let mut held = if is_script || mode.must_end() && matches!(row.reach_in(&args), Reach::Walk) {
             server.keyspace.hold_all(&mut self.seat)
         } else {
@@ -690,6 +700,7 @@ pub(crate) fn run_in_script(
     reply: &mut Reply,
 ) -> Done {
     let (row, before, errors) = (table().row(id), clock::ticks(), reply.errors);
+    let (len, waited) = (reply.len(), call.held.seat.lock_wait);
     let server = call.server;
     call.held.seat.no_touch = call.session.no_touch;
     let mut parts =
@@ -700,7 +711,18 @@ pub(crate) fn run_in_script(
         stats.error(&error.line());
     }
     let failed = done.is_err() || reply.errors != errors;
-    stats.ran(id, clock::ticks().saturating_sub(before), failed, call.settings.latency_tracking);
+    let spent = Spent {
+        ticks: clock::ticks().saturating_sub(before),
+        waited: call.held.seat.lock_wait.saturating_sub(waited),
+        reply: reply.len().saturating_sub(len),
+        ..Spent::default()
+    };
+    stats.ran(id, spent.ticks, failed, call.settings.latency_tracking);
+    // Keys are those that the script has declared; what it does to them is its own time.
+    if server.commandlog.wants(&spent) {
+        let command = (row, args, &spent);
+        commandlog::note(server, call.settings, call.worker, &call.session.client, command);
+    }
     done
 }
 
@@ -708,6 +730,7 @@ pub(crate) fn run_in_script(
 pub(crate) fn run_nested(call: &mut Call<'_, '_>, queued: &Queued) {
     let row = table().row(queued.id);
     let (args, before, errors) = (queued.args.as_args(), clock::ticks(), call.reply.errors);
+    let (len, waited) = (call.reply.len(), call.held.seat.lock_wait);
     call.held.seat.no_touch = call.session.no_touch;
     let keys = keys_of(row, &args, call.session.db, call.server);
     let server = call.server;
@@ -730,11 +753,15 @@ pub(crate) fn run_nested(call: &mut Call<'_, '_>, queued: &Queued) {
     }
     let failed = call.reply.errors != errors;
     call.reply.errors = errors; // EXEC itself has not failed
-    let elapsed = clock::ticks().saturating_sub(before);
-    stats.ran(queued.id, elapsed, failed, call.settings.latency_tracking);
-    if elapsed >= server.slowlog.threshold() {
-        slowlog::note(server, call.settings, call.worker, &call.session.client, (row, args, elapsed));
-    }
+    let spent = Spent {
+        ticks: clock::ticks().saturating_sub(before),
+        waited: call.held.seat.lock_wait.saturating_sub(waited),
+        reply: call.reply.len().saturating_sub(len),
+        ..Spent::default()
+    };
+    stats.ran(queued.id, spent.ticks, failed, call.settings.latency_tracking);
+    let client = &call.session.client;
+    observe::ended(server, call.settings, call.worker, client, (row, args, &spent));
 }
 
 /// The memory that `maxmemory` limits: without what waits to be written to disk or to be

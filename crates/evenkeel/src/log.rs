@@ -1,20 +1,26 @@
 //! The server's log: lines in Redis' format, written by a thread of their own.
 //!
 //! A line is put into a bounded queue and the caller goes on; a disk that hangs delays nobody. When the queue is full
-//! the line is dropped and counted, and the next line that gets through says how many were lost.
+//! the line is dropped and counted. Once the log goes on, it says behind the lines that had waited how many were lost.
 
+use std::ffi::CString;
 use std::fs::OpenOptions;
-use std::io::Write;
-use std::path::PathBuf;
+use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering::Relaxed};
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
-use std::time::Duration;
+use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
+use std::time::{Duration, Instant};
 
 use crate::clock;
+use crate::config::{Facility, Settings};
 
 /// Lines that may wait: at 100 bytes each, 400 KiB.
 const QUEUE: usize = 4096;
+
+/// How long whoever ends the process waits for the last lines.
+const FLUSH_WAIT: Duration = Duration::from_secs(2);
 
 /// How much a line matters, as in Redis' `loglevel`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -36,6 +42,42 @@ impl Level {
             Level::Warning | Level::Nothing => '#',
         }
     }
+
+    fn priority(self) -> libc::c_int {
+        match self {
+            Level::Debug => libc::LOG_DEBUG,
+            Level::Verbose => libc::LOG_INFO,
+            Level::Notice => libc::LOG_NOTICE,
+            Level::Warning | Level::Nothing => libc::LOG_WARNING,
+        }
+    }
+}
+
+/// Where lines go.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Target {
+    /// Appended to; `None` is standard output.
+    pub(crate) file: Option<PathBuf>,
+    /// The system's log as well, under this name.
+    pub(crate) syslog: Option<(String, Facility)>,
+}
+
+impl Target {
+    pub(crate) fn of(settings: &Settings) -> Target {
+        let ident = || String::from_utf8_lossy(&settings.syslog_ident).into_owned();
+        Target {
+            file: settings.logfile.clone(),
+            syslog: settings.syslog_enabled.then(|| (ident(), settings.syslog_facility)),
+        }
+    }
+}
+
+/// Whether the log's file can be written, as far as that can be seen without waiting: a pipe may get its reader later.
+pub(crate) fn try_file(path: &Path) -> io::Result<()> {
+    match open(path, libc::O_NONBLOCK) {
+        Err(error) if error.raw_os_error() == Some(libc::ENXIO) => Ok(()), // a pipe without a reader
+        opened => opened.map(drop),
+    }
 }
 
 enum Order {
@@ -52,18 +94,21 @@ pub(crate) struct Log {
 
 struct Shared {
     level: AtomicU8,
-    dropped: AtomicU64,
+    /// Lines lost and not told of yet, and all since the start or CONFIG RESETSTAT.
+    untold: AtomicU64,
+    lost: AtomicU64,
 }
 
 impl Log {
-    /// Starts the thread; `file` is appended to, `None` is standard output.
-    pub(crate) fn start(level: Level, file: Option<PathBuf>) -> Log {
+    /// Starts the thread.
+    pub(crate) fn start(level: Level, target: Target) -> Log {
         let (queue, orders) = sync_channel(QUEUE);
-        let shared = Arc::new(Shared { level: AtomicU8::new(level as u8), dropped: AtomicU64::new(0) });
-        let of_thread = shared.clone();
+        let level = AtomicU8::new(level as u8);
+        let shared = Arc::new(Shared { level, untold: AtomicU64::new(0), lost: AtomicU64::new(0) });
+        let writer = Writer { orders, target, shared: shared.clone() };
         std::thread::Builder::new()
             .name("log".into())
-            .spawn(move || write_lines(&orders, file, &of_thread))
+            .spawn(move || writer.run())
             .expect("a thread can be started");
         Log { queue, shared }
     }
@@ -76,11 +121,13 @@ impl Log {
         level as u8 >= self.shared.level.load(Relaxed)
     }
 
+    /// Never waits.
     pub(crate) fn line(&self, level: Level, text: impl Into<String>) {
         if self.is_enabled(level)
             && self.queue.try_send(Order::Line(level, clock::unix_ms(), text.into())).is_err()
         {
-            self.shared.dropped.fetch_add(1, Relaxed);
+            self.shared.untold.fetch_add(1, Relaxed);
+            self.shared.lost.fetch_add(1, Relaxed);
         }
     }
 
@@ -96,40 +143,108 @@ impl Log {
         self.line(Level::Verbose, text);
     }
 
-    /// Waits until all lines so far are written, for two seconds at most. Not for workers.
+    /// Lines lost because too many waited, since the start or CONFIG RESETSTAT.
+    pub(crate) fn lost(&self) -> u64 {
+        self.shared.lost.load(Relaxed)
+    }
+
+    /// CONFIG RESETSTAT.
+    pub(crate) fn reset_lost(&self) {
+        self.shared.lost.store(0, Relaxed);
+    }
+
+    /// Waits until all lines so far are written, for [`FLUSH_WAIT`] at most. Not for workers.
     pub(crate) fn flush(&self) {
+        let until = Instant::now() + FLUSH_WAIT;
         let (done, wait) = sync_channel(1);
-        if self.queue.send(Order::Flush(done)).is_ok() {
-            let _ = wait.recv_timeout(Duration::from_secs(2));
+        let mut order = Order::Flush(done);
+        // The queue of a log that hangs may be full, and stay so.
+        while let Err(refused) = self.queue.try_send(order) {
+            match refused {
+                TrySendError::Full(again) if Instant::now() < until => order = again,
+                _ => return,
+            }
+            std::thread::sleep(Duration::from_millis(5));
         }
+        let _ = wait.recv_timeout(until.saturating_duration_since(Instant::now()));
     }
 }
 
-fn write_lines(orders: &Receiver<Order>, file: Option<PathBuf>, shared: &Shared) {
-    for order in orders {
-        let lost = shared.dropped.swap(0, Relaxed);
+/// What the thread works with.
+struct Writer {
+    orders: Receiver<Order>,
+    target: Target,
+    shared: Arc<Shared>,
+}
+
+impl Writer {
+    fn run(&self) {
+        if let Some((ident, facility)) = &self.target.syslog {
+            open_syslog(ident, *facility);
+        }
+        let mut written = 0;
+        loop {
+            let order = self.orders.try_recv().or_else(|_| {
+                self.tell_lost();
+                written = 0;
+                self.orders.recv()
+            });
+            match order {
+                Ok(Order::Line(level, at_ms, text)) => self.write(level, at_ms, &text),
+                Ok(Order::Flush(done)) => {
+                    self.tell_lost();
+                    let _ = done.send(()); // whoever asked may have given up
+                }
+                Err(_) => return, // nobody has a handle on the log any more
+            }
+            written += 1;
+            // Where the queue is never empty, all that had waited at the time of the loss is written by now.
+            if written == QUEUE {
+                self.tell_lost();
+                written = 0;
+            }
+        }
+    }
+
+    fn tell_lost(&self) {
+        let lost = self.shared.untold.swap(0, Relaxed);
         if lost > 0 {
             let text = format!("{lost} log lines were lost: the log could not be written fast enough");
-            write_line(file.as_ref(), &format_line(Level::Warning, clock::unix_ms(), &text));
+            self.write(Level::Warning, clock::unix_ms(), &text);
         }
-        match order {
-            Order::Line(level, at_ms, text) => write_line(file.as_ref(), &format_line(level, at_ms, &text)),
-            Order::Flush(done) => drop(done.send(())),
+    }
+
+    fn write(&self, level: Level, at_ms: u64, text: &str) {
+        let line = format_line(level, at_ms, text);
+        // There is nowhere left to complain to when the log itself cannot be written.
+        let _ = match &self.target.file {
+            None => io::stdout().lock().write_all(line.as_bytes()),
+            Some(path) => open(path, 0).and_then(|mut file| file.write_all(line.as_bytes())),
+        };
+        if self.target.syslog.is_some() {
+            write_syslog(level, text);
         }
     }
 }
 
-/// The file is opened for each line, as Redis does, so that it may be renamed at any time.
-fn write_line(file: Option<&PathBuf>, line: &str) {
-    // There is nowhere left to complain to when the log itself cannot be written.
-    let _ = match file {
-        None => std::io::stdout().lock().write_all(line.as_bytes()),
-        Some(path) => OpenOptions::new()
-            .append(true)
-            .create(true)
-            .open(path)
-            .and_then(|mut file| file.write_all(line.as_bytes())),
+/// The file is opened for each line, as Redis does: it may be renamed or removed at any time, and nobody need be told.
+fn open(path: &Path, flags: libc::c_int) -> io::Result<std::fs::File> {
+    OpenOptions::new().append(true).create(true).mode(0o644).custom_flags(flags).open(path)
+}
+
+/// For all of the process, and only by the log's thread: whoever keeps the system's log may hang as well.
+fn open_syslog(ident: &str, facility: Facility) {
+    let ident = CString::new(ident.replace('\0', "?")).expect("zeros were replaced");
+    // SAFETY: the text lives as long as the process.
+    unsafe {
+        libc::openlog(ident.into_raw(), libc::LOG_PID | libc::LOG_NDELAY | libc::LOG_NOWAIT, facility.code())
     };
+}
+
+fn write_syslog(level: Level, text: &str) {
+    let text = CString::new(text.replace('\0', "?")).expect("zeros were replaced");
+    // SAFETY: the format asks for one text, which is given.
+    unsafe { libc::syslog(level.priority(), c"%s".as_ptr(), text.as_ptr()) };
 }
 
 /// `PID:M DD Mon YYYY HH:MM:SS.mmm * text`.

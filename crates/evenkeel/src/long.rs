@@ -34,8 +34,8 @@ use crate::command::table::table;
 use crate::command::{Args, Call, Id, Reach};
 use crate::dispatch::Executor;
 use crate::error::{Done, Error};
-use crate::observe::slowlog;
 use crate::observe::stats::add;
+use crate::observe::{self, commandlog::Spent};
 use crate::reply::Reply;
 use crate::server::Server;
 use crate::session::Session;
@@ -335,7 +335,7 @@ impl Job {
         let done = self.attempt(executor, work, &mut reply);
         let elapsed = clock::ticks().saturating_sub(before);
         add(&executor.stats().long_ticks, elapsed);
-        self.book(executor, done, &mut reply, self.spent + elapsed);
+        self.book(executor, done, &mut reply, elapsed);
         server.resume(Resumed { client: self.client, number: self.number, reply });
     }
 
@@ -388,7 +388,8 @@ impl Job {
         let server = executor.server.clone();
         loop {
             executor.refresh(clock::unix_ms());
-            if !server.pause.delays(row, &session, executor.seat.now_ms) {
+            let command = (row, &self.args.as_args());
+            if !server.pause.delays(&server, command, &session, executor.seat.now_ms) {
                 break;
             }
             std::thread::sleep(PAUSE_LOOK);
@@ -410,17 +411,24 @@ impl Job {
     }
 
     /// As if it had been run at once: one call, and all the time that it took.
-    fn book(&self, executor: &Executor, done: Done, reply: &mut Reply, elapsed: Ticks) {
+    fn book(&self, executor: &mut Executor, done: Done, reply: &mut Reply, long: Ticks) {
+        let waited = std::mem::take(&mut executor.seat.lock_wait);
         let (server, settings, stats) = (&executor.server, &executor.settings, executor.stats());
         if let Err(error) = &done {
             reply.fail(error);
             stats.error(&error.line());
         }
-        stats.ran(self.id, elapsed, reply.errors > 0, settings.latency_tracking);
-        if elapsed >= server.slowlog.threshold() {
-            let command = (table().row(self.id), self.args.as_args(), elapsed);
-            slowlog::note(server, settings, executor.worker, &self.client, command);
-        }
+        let args = self.args.as_args();
+        let spent = Spent {
+            ticks: self.spent + long,
+            waited,
+            long: long.saturating_sub(waited),
+            request: args.wire_len(),
+            reply: reply.len(),
+        };
+        stats.ran(self.id, spent.ticks, reply.errors > 0, settings.latency_tracking);
+        let command = (table().row(self.id), args, &spent);
+        observe::ended(server, settings, executor.worker, &self.client, command);
     }
 
     fn empty_reply(&self) -> Reply {

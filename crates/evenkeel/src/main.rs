@@ -19,6 +19,7 @@ mod long;
 mod monitor;
 mod net;
 mod observe;
+mod oom;
 mod persist;
 mod pipeline;
 mod pubsub;

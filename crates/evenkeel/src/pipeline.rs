@@ -224,7 +224,8 @@ impl Pipeline {
         let reply_len = reply.len();
         for (index, parts) in self.batch.iter().enumerate() {
             let args = Args::new(bytes, &self.spans[parts.first_span..parts.end_span]);
-            let request = Request { command: parts.command, args, key: parts.key };
+            let request =
+                Request { command: parts.command, args, len: parts.end - parts.start, key: parts.key };
             let outcome = executor.shielded(reply, |executor, reply| {
                 if inside {
                     executor.run(session, request, reply)

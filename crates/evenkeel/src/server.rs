@@ -15,7 +15,7 @@ use crate::clients::{ClientInfo, Clients};
 use crate::clock;
 use crate::command::migrate::Targets;
 use crate::command::table::{renamed, table};
-use crate::command::{Command, Flags, Reach, Table};
+use crate::command::{Args, Command, Flags, Reach, Table};
 use crate::config::Settings;
 use crate::log::Log;
 use crate::long::Long;
@@ -23,9 +23,10 @@ use crate::monitor::Monitors;
 use crate::net::inbox::{Inbox, Message};
 use crate::net::listener::Listeners;
 use crate::observe::census::Census;
+use crate::observe::commandlog::CommandLog;
+use crate::observe::hotkeys::HotKeys;
 use crate::observe::latency::Monitor;
 use crate::observe::rates::Rates;
-use crate::observe::slowlog::SlowLog;
 use crate::observe::stats::Stats;
 use crate::persist::Persist;
 use crate::pubsub::PubSub;
@@ -79,8 +80,10 @@ pub(crate) struct Server {
     /// DEBUG SET-ACTIVE-EXPIRE.
     pub(crate) active_expire: AtomicBool,
     pub(crate) census: Census,
-    pub(crate) slowlog: SlowLog,
+    pub(crate) commandlog: CommandLog,
+    pub(crate) hotkeys: HotKeys,
     pub(crate) latency: Monitor,
+    pub(crate) oom_score: crate::oom::Score,
     /// Connections that MIGRATE keeps.
     pub(crate) targets: Targets,
 }
@@ -105,8 +108,8 @@ impl Server {
         let inboxes = (0..workers).map(|_| Inbox::new()).collect::<std::io::Result<_>>()?;
         let commands = table().rows().len();
         let table = renamed(&settings.rename_command);
-        let slowlog = SlowLog::new(2 * workers + 2);
-        slowlog.configure(&settings);
+        let commandlog = CommandLog::new(2 * workers + 2);
+        commandlog.configure(&settings);
         let pubsub = Arc::new(PubSub::new(&settings));
         let tracking = Arc::new(Tracking::new(pubsub.clone()));
         tracking.configure(settings.tracking_table_max_keys);
@@ -147,8 +150,10 @@ impl Server {
             evicted_clients: AtomicU64::new(0),
             active_expire: AtomicBool::new(true),
             census,
-            slowlog,
+            commandlog,
+            hotkeys: HotKeys::new(2 * workers + 2),
             latency: Monitor::default(),
+            oom_score: crate::oom::Score::default(),
             targets: Targets::default(),
         })
     }
@@ -170,7 +175,7 @@ impl Server {
     ) -> Result<(), E> {
         let _one_at_a_time = self.changing.lock();
         let new = Arc::new(change(&self.settings())?);
-        self.slowlog.configure(&new);
+        self.commandlog.configure(&new);
         self.pubsub.configure(&new);
         self.tracking.configure(new.tracking_table_max_keys);
         let is_wanted = self.notices.configure(&new.notify_keyspace_events);
@@ -233,6 +238,7 @@ impl Server {
         *self.rates.lock() = Rates::default();
         self.census.reset(clock::unix_ms());
         self.rubbish.reset();
+        self.log.reset_lost();
         for counter in [
             &self.rejected_connections,
             &self.closed_for_output,
@@ -304,24 +310,31 @@ impl Pause {
 
     /// Whether a command has to wait.
     #[inline]
-    pub(crate) fn delays(&self, row: &Command, session: &Session, now_ms: u64) -> bool {
+    pub(crate) fn delays(
+        &self,
+        server: &Server,
+        (row, args): (&Command, &Args<'_>),
+        session: &Session,
+        now_ms: u64,
+    ) -> bool {
         match self.mode.load(Relaxed) {
             0 => false,
             _ if !self.is_active(now_ms) || row.flags.has(Flags::EVEN_PAUSED) => false,
-            1 => writes(row, session),
+            1 => writes(server, (row, args), session),
             _ => true,
         }
     }
 }
 
 #[cold]
-fn writes(row: &Command, session: &Session) -> bool {
+fn writes(server: &Server, (row, args): (&Command, &Args<'_>), session: &Session) -> bool {
     const WRITES: Flags = Flags::WRITE.with(Flags::MAY_WRITE);
+    let one = |row: &Command, args: &Args<'_>| row.flags.has(WRITES) && !row.only_reads(args, server);
     if !matches!(row.reach, Reach::Queue) {
-        return row.flags.has(WRITES);
+        return one(row, args);
     }
     let mut queued = session.multi.iter().flat_map(|multi| &multi.queue);
-    queued.any(|queued| table().row(queued.id).flags.has(WRITES))
+    queued.any(|queued| one(table().row(queued.id), &queued.args.as_args()))
 }
 
 fn random_seed() -> u64 {

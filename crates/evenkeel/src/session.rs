@@ -151,6 +151,7 @@ impl Session {
     pub(crate) fn unwatch(&mut self, held: &mut Held<'_>) {
         let Some(watching) = self.watching.take() else { return };
         self.client.watched.store(0, Relaxed);
+        self.client.names.watched.store(0, Relaxed);
         for (db, key) in &watching.keys {
             let key = held.keyspace().key(*db, key);
             if held.holds(key.place) {

@@ -12,14 +12,14 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGPIPE, SIGTERM};
 use crate::check;
 use crate::clock;
 use crate::command::table::table;
-use crate::config::{Action, Launch, LogLevel, Settings};
+use crate::config::{Action, Launch, LogLevel, Settings, cause};
 use crate::crash;
-use crate::log::{Level, Log};
+use crate::log::{Level, Log, Target, try_file};
 use crate::net::worker::Worker;
 use crate::persist::bar::Bar;
 use crate::persist::load::{self, Ended};
 use crate::persist::lock::What;
-use crate::persist::{aof, end, points, replay, rewrite};
+use crate::persist::{aof, end, points, replay, rewrite, snapshot};
 use crate::replication::link;
 use crate::server::Server;
 
@@ -77,7 +77,13 @@ fn serve(launch: Launch) -> ExitCode {
         return ExitCode::FAILURE;
     }
     let workers = worker_count(&settings);
-    let log = Log::start(level_of(settings.loglevel), settings.logfile.clone());
+    if let Some(path) = &settings.logfile
+        && let Err(error) = try_file(path)
+    {
+        eprintln!("Can't open the log file: {}", cause(&error));
+        return ExitCode::FAILURE;
+    }
+    let log = Log::start(level_of(settings.loglevel), Target::of(&settings));
     if settings.crash_log_enabled {
         crash::watch(settings.logfile.as_deref());
     }
@@ -108,6 +114,9 @@ fn serve(launch: Launch) -> ExitCode {
     load::set_loading(&server, true);
     server.replication.follow(&server, &server.settings());
     link::follow_at_start(&server);
+    if let Err(error) = server.oom_score.follow(&server.settings(), server.replication.is_replica()) {
+        log.warning(format!("Unable to write oom_score_adj: {error}"));
+    }
     announce(&server, &notices);
     // Before the first client is served: whoever has had a reply may count on an orderly end.
     watch_signals(server.clone());
@@ -351,7 +360,8 @@ fn pin_to(cpu: usize) {
     }
 }
 
-/// One thread receives all signals. The second request to stop ends the process at once.
+/// One thread receives all signals. The second request to stop ends the process at once. SIGHUP, which whoever rotates logs
+/// may send, changes nothing: the log's file is opened anew for each line.
 fn watch_signals(server: Arc<Server>) {
     let mut signals = signal_hook::iterator::Signals::new([SIGTERM, SIGINT, SIGHUP, SIGPIPE])
         .expect("these signals can be handled");
@@ -366,6 +376,7 @@ fn watch_signals(server: Arc<Server>) {
                     _ => continue,
                 };
                 if server.stopping.load(Acquire) || end::is_under_way(&server) {
+                    snapshot::remove_unfinished(&settings.dir);
                     std::process::exit(1);
                 }
                 server.log.warning(format!("Received {name} scheduling shutdown..."));
@@ -396,6 +407,7 @@ fn control(server: &Arc<Server>) {
         server.census.round(&server.keyspace, &mut seat, server.settings().maxmemory);
         points::look(server);
         reload_tls(server);
+        server.hotkeys.end_if_due(server, seat.now_ms);
         std::thread::park_timeout(Duration::from_millis(ROUND_MS));
     }
 }

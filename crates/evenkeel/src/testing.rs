@@ -23,9 +23,9 @@ use crate::clock;
 use crate::command::args::OwnedArgs;
 use crate::command::{Args, Call, Command, Group, Keys, at_least, exactly, read, write};
 use crate::config::Launch;
-use crate::dispatch::{Executor, Outcome};
+use crate::dispatch::{Executor, Outcome, Request};
 use crate::error::{Done, Error};
-use crate::log::{Level, Log};
+use crate::log::{self, Level, Log};
 use crate::long::{LONG_MIN, Work};
 use crate::net::inbox::Message;
 use crate::pubsub::mail::Found;
@@ -212,7 +212,7 @@ impl World {
 
     /// With more arguments.
     pub(crate) fn with(args: &[&str]) -> World {
-        let log = Log::start(Level::Nothing, None);
+        let log = Log::start(Level::Nothing, log::Target::default());
         let args = START.iter().chain(&["--save", ""]).chain(args).map(OsString::from);
         let launch = Launch::from_args(args, |_| true).expect("good arguments");
         let server = Server::new(launch.settings, None, WORKERS, log);
@@ -245,7 +245,8 @@ impl World {
     pub(crate) fn is_paused(&mut self, name: &str) -> bool {
         let row = self.server.table.row(self.server.table.find(name.as_bytes()).expect("a command"));
         let (server, now_ms) = (self.server.clone(), self.now_ms);
-        server.pause.delays(row, &self.connection("").session, now_ms)
+        let no_args = Args::new(&[], &[]);
+        server.pause.delays(&server, (row, &no_args), &self.connection("").session, now_ms)
     }
 
     /// Connections are dealt to the workers by turns.
@@ -363,7 +364,8 @@ impl Connection {
         let parsed = parse(&mut bytes, State::start(0), &mut spans, 1 << 30);
         assert!(matches!(parsed, Ok(Parsed::Ready(_))), "a whole command");
         let (server, session) = (executor.server.clone(), &mut self.session);
-        let request = executor.resolve(Args::new(&bytes, &spans), session.db);
+        let args = Args::new(&bytes, &spans);
+        let request = Request { len: args.wire_len(), ..executor.resolve(args, session.db) };
         let mut reply = Reply::default();
         reply.resp3 = self.resp3;
         executor.last_ticks = clock::ticks();

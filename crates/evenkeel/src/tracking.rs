@@ -22,7 +22,7 @@ use evenkeel_resp::reply::Encoder;
 use evenkeel_store::events::{Event, Events, What};
 use parking_lot::{Mutex, RwLock};
 
-use crate::clients::ClientInfo;
+use crate::clients::{ClientInfo, Names};
 use crate::pubsub::PubSub;
 
 /// Locks over the table of keys.
@@ -167,7 +167,9 @@ impl Tracking {
             let whole: &[&[u8]] = &[b""];
             let mut all = self.prefixes.write();
             for prefix in if prefixes.is_empty() { whole } else { prefixes }.iter() {
-                own.prefixes.lock().insert((*prefix).into());
+                if own.prefixes.lock().insert((*prefix).into()) {
+                    client.names.tracked.fetch_add(Names::cost(prefix), Relaxed);
+                }
                 all.entry((*prefix).into()).or_default().insert(client.id, client.clone());
             }
             self.prefix_count.store(all.len(), Relaxed);
@@ -188,6 +190,7 @@ impl Tracking {
         self.client_count.store(clients.len(), Relaxed);
         drop(clients);
         let prefixes = std::mem::take(&mut *own.prefixes.lock());
+        client.names.tracked.store(0, Relaxed);
         if !prefixes.is_empty() {
             let mut all = self.prefixes.write();
             for prefix in &prefixes {

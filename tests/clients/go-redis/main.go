@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -93,6 +94,43 @@ func losesAWatchedRaceAndThenWins(client, other *redis.Client) {
 	check(must(client.Get(ctx, "a").Int()) == 11, "once")
 }
 
+// A ring deals keys out to servers by their hashes; here all of them are this one, under several names and in several
+// databases.
+func dealsPipelinesOutToARing(port string, protocol int) {
+	names := []string{"north", "east", "south"}
+	options := redis.RingOptions{Addrs: map[string]string{}, Protocol: protocol}
+	for _, name := range names {
+		options.Addrs[name] = "127.0.0.1:" + port
+	}
+	made := 0
+	options.NewClient = func(one *redis.Options) *redis.Client {
+		made++
+		one.DB = made
+		return redis.NewClient(one)
+	}
+	ring := redis.NewRing(&options)
+	defer ring.Close()
+	for turn := 0; turn < 20; turn++ {
+		replies := must(ring.Pipelined(ctx, func(pipe redis.Pipeliner) error {
+			for key := 0; key < pipelined; key++ {
+				pipe.Incr(ctx, fmt.Sprint("ring:", key))
+			}
+			return nil
+		}))
+		for _, reply := range replies {
+			check(reply.(*redis.IntCmd).Val() == int64(turn+1), "a pipeline over a ring", reply)
+		}
+	}
+	total := int64(0)
+	check(ring.ForEachShard(ctx, func(ctx context.Context, shard *redis.Client) error {
+		size := must(shard.DBSize(ctx).Result())
+		check(size > pipelined/10, "keys of a shard", size)
+		atomic.AddInt64(&total, size)
+		return nil
+	}) == nil, "every shard is there")
+	check(total == pipelined, "keys of the ring", total)
+}
+
 func survivesARestart(client *redis.Client, restart string) {
 	must(exec.Command(restart).CombinedOutput())
 	deadline := time.Now().Add(reconnectWithin)
@@ -112,6 +150,7 @@ func main() {
 	errorsStayInTheirPlace(client)
 	transacts(client)
 	losesAWatchedRaceAndThenWins(client, other)
+	dealsPipelinesOutToARing(port, protocol)
 	survivesARestart(client, restart)
 	pipelines(client)
 }

@@ -13,8 +13,8 @@ use crate::command::table::table;
 use crate::config::Settings;
 use crate::dispatch::keys_of;
 use crate::error::{Done, Error};
-use crate::observe::slowlog;
 use crate::observe::stats::add;
+use crate::observe::{self, commandlog::Spent};
 use crate::reply::Reply;
 use crate::server::Server;
 use crate::session::Session;
@@ -103,11 +103,15 @@ impl Host<'_> {
             reply.fail(error);
             stats.error(&error.line());
         }
-        let elapsed = clock::ticks().saturating_sub(before);
-        stats.resumed(blocked.id, elapsed, reply.errors > 0, self.settings.latency_tracking);
-        if elapsed >= server.slowlog.threshold() {
-            let command = (table().row(blocked.id), blocked.args.as_args(), elapsed);
-            slowlog::note(server, self.settings, self.worker, &blocked.client, command);
-        }
+        let args = blocked.args.as_args();
+        let spent = Spent {
+            ticks: clock::ticks().saturating_sub(before),
+            request: args.wire_len(),
+            reply: reply.len(),
+            ..Spent::default()
+        };
+        stats.resumed(blocked.id, spent.ticks, reply.errors > 0, self.settings.latency_tracking);
+        let command = (table().row(blocked.id), args, &spent);
+        observe::ended(server, self.settings, self.worker, &blocked.client, command);
     }
 }

@@ -40,6 +40,12 @@ impl<'a> Args<'a> {
         request::as_sent(self.buf, self.spans)
     }
 
+    /// Bytes that such a request has in the protocol.
+    pub(crate) fn wire_len(&self) -> usize {
+        let line = |number: usize| 3 + number.checked_ilog10().map_or(1, |log| 1 + log as usize);
+        line(self.len()) + self.from(0).map(|arg| line(arg.len()) + arg.len() + 2).sum::<usize>()
+    }
+
     /// All from `index` on.
     pub(crate) fn from(&self, index: usize) -> impl ExactSizeIterator<Item = &'a [u8]> + Clone + use<'a> {
         let buf = self.buf;

@@ -62,6 +62,9 @@ fn set(call: &mut Call<'_, '_>) -> Done {
     server.persist.follow(&server.settings());
     server.replication.follow(server, &server.settings());
     link::follow_settings(server, &server.settings());
+    if pairs.iter().any(|(name, _)| name.eq_ignore_ascii_case(b"maxmemory-clients")) {
+        server.evict_clients(server.settings().client_memory_max());
+    }
     call.reply.ok();
     Ok(())
 }
@@ -96,6 +99,13 @@ fn put_into_effect(
             } else {
                 SetError::failed("bind", "Failed to bind to specified addresses.")
             }
+        })?;
+    }
+    if has("oom-score-adj") || has("oom-score-adj-values") {
+        server.oom_score.follow(new, server.replication.is_replica()).map_err(|error| {
+            server.log.warning(format!("Unable to write oom_score_adj: {error}"));
+            let name = if has("oom-score-adj") { "oom-score-adj" } else { "oom-score-adj-values" };
+            SetError::failed(name, "Failed to set current oom_score_adj. Check server logs.")
         })?;
     }
     if let Some(tls) = tls {

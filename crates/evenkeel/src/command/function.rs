@@ -12,6 +12,7 @@ use crate::error::{Done, Error};
 use crate::glob;
 use crate::scripting::functions::{Libraries, Library};
 use crate::scripting::machine;
+use crate::scripting::shebang::ScriptFlags;
 use crate::server::Server;
 
 const GROUP: Group = Group::Scripting;
@@ -24,8 +25,8 @@ const fn changes(name: &'static str, arity: super::Arity, handler: Handler) -> C
 
 #[rustfmt::skip]
 pub(crate) const COMMANDS: &[Command] = &[
-    runs ("FCALL",    needs_all, fcall   ),
-    reads("FCALL_RO", needs_all, fcall_ro),
+    runs ("FCALL",    needs_all, only_reads, fcall   ),
+    reads("FCALL_RO", needs_all, only_reads, fcall_ro),
     container("FUNCTION", GROUP, &[
         changes("FUNCTION|DELETE",  exactly(3),  delete ),
         session("FUNCTION|DUMP",    exactly(2),  GROUP, dump ).without(LOADS),
@@ -39,6 +40,12 @@ pub(crate) const COMMANDS: &[Command] = &[
     ]),
 ];
 const LOADS: Flags = Flags::LOADING.with(Flags::STALE);
+
+fn only_reads(args: &Args<'_>, server: &Server) -> bool {
+    let libraries = server.scripts.libraries();
+    let found = args.get(1).and_then(|name| libraries.function(name));
+    found.is_some_and(|(_, function)| function.flags.has(ScriptFlags::NO_WRITES))
+}
 
 fn needs_all(args: &Args<'_>, server: &Server) -> bool {
     machine::with(server, |machine| machine.function_reaches_outside(args.at(1))).unwrap_or(false)

@@ -10,6 +10,7 @@ pub(crate) mod bitmap;
 mod bitop;
 pub(crate) mod call;
 pub(crate) mod client;
+mod commandlog;
 pub(crate) mod config_command;
 pub(crate) mod connection;
 pub(crate) mod debug;
@@ -24,6 +25,7 @@ pub(crate) mod function;
 mod geo;
 pub(crate) mod hash;
 mod hll;
+mod hotkeys;
 mod hyperloglog;
 pub(crate) mod introspect;
 pub(crate) mod keys;
@@ -46,7 +48,6 @@ pub(crate) mod script;
 pub(crate) mod server;
 pub(crate) mod set;
 mod set_options;
-pub(crate) mod slowlog;
 pub(crate) mod sort;
 pub(crate) mod specs;
 mod stream;
@@ -69,6 +70,7 @@ use crate::server::Server;
 pub(crate) const FAMILIES: &[&[Command]] = &[
     bitmap::COMMANDS,
     client::COMMANDS,
+    commandlog::COMMANDS,
     config_command::COMMANDS,
     connection::COMMANDS,
     debug::COMMANDS,
@@ -78,6 +80,7 @@ pub(crate) const FAMILIES: &[&[Command]] = &[
     geo::COMMANDS,
     hyperloglog::COMMANDS,
     hash::COMMANDS,
+    hotkeys::COMMANDS,
     introspect::COMMANDS,
     keyspace::COMMANDS,
     latency::COMMANDS,
@@ -95,7 +98,6 @@ pub(crate) const FAMILIES: &[&[Command]] = &[
     script::COMMANDS,
     server::COMMANDS,
     set::COMMANDS,
-    slowlog::COMMANDS,
     stream::COMMANDS,
     sort::COMMANDS,
     string::COMMANDS,
@@ -104,6 +106,9 @@ pub(crate) const FAMILIES: &[&[Command]] = &[
     #[cfg(test)]
     crate::testing::COMMANDS,
 ];
+
+/// Says something of a call before it is run.
+pub(crate) type Tells = fn(&Args<'_>, &Server) -> bool;
 
 /// What a handler gets to hold, beside its session.
 #[derive(Clone, Copy, Debug)]
@@ -120,8 +125,9 @@ pub(crate) enum Reach {
     /// The slots of all commands queued since MULTI, and of the watched keys (EXEC).
     Queue,
     /// The slots of the row's keys, locked for writing, or everything, if the function says so: a script that is known to
-    /// reach for more than it declares (EVAL). The handler may ask to be run again with everything.
-    Script(fn(&Args<'_>, &Server) -> bool),
+    /// reach for more than it declares (EVAL). The handler may ask to be run again with everything. The other function says
+    /// whether the script itself declares that it does not write.
+    Script { needs_all: Tells, only_reads: Tells },
 }
 
 /// Properties of a command, as bits.
@@ -368,6 +374,12 @@ impl Command {
             Reach::KeysUnless(_) => Reach::Keys,
             reach => reach,
         }
+    }
+
+    /// Whether a call of a command that may write is known not to: of a script that says so.
+    #[cold]
+    pub(crate) fn only_reads(&self, args: &Args<'_>, server: &Server) -> bool {
+        matches!(self.reach, Reach::Script { only_reads, .. } if only_reads(args, server))
     }
 
     /// The name as statistics and COMMAND print it.

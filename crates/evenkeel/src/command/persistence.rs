@@ -27,7 +27,7 @@ fn save(call: &mut Call<'_, '_>) -> Done {
     }
     let server = call.server.clone();
     call.go_elsewhere(move |reply| {
-        if !snapshot::save(&server) {
+        if !snapshot::save(&server, false) {
             return Err(Error::text("ERR"));
         }
         reply.ok();

@@ -71,7 +71,7 @@ fn join(call: &mut Call<'_, '_>, kind: Kind, word: &[u8]) -> Done {
     let mut subscriptions = call.session.subscriptions.take().unwrap_or_default();
     let (client, server) = (call.session.client.clone(), call.server.clone());
     for name in call.args.from(1) {
-        let is_new = subscriptions.of(kind).insert(name.into());
+        let is_new = subscriptions.add(kind, name);
         let count = subscriptions.count(kind);
         subscriptions.note(&client);
         let mut confirm = || confirm(call, word, Some(name), count);
@@ -89,11 +89,11 @@ fn leave(call: &mut Call<'_, '_>, kind: Kind, word: &[u8]) -> Done {
     let mut subscriptions = call.session.subscriptions.take().unwrap_or_default();
     let client = call.session.client.clone();
     let names: Vec<Box<[u8]>> = match call.args.len() {
-        1 => subscriptions.of(kind).iter().cloned().collect(),
+        1 => subscriptions.names(kind).map(Into::into).collect(),
         _ => call.args.from(1).map(Into::into).collect(),
     };
     for name in &names {
-        if subscriptions.of(kind).remove(name) {
+        if subscriptions.remove(kind, name) {
             call.server.pubsub.leave(kind, name, &client);
         }
         confirm(call, word, Some(name), subscriptions.count(kind));

@@ -69,6 +69,10 @@ fn remember(call: &mut Call<'_, '_>, target: Option<Target>) {
         .server
         .change_settings(|settings| Ok::<_, std::convert::Infallible>(settings.with_primary(primary)));
     changed.unwrap_or_else(|never| match never {});
+    let is_replica = call.server.replication.is_replica();
+    if let Err(error) = call.server.oom_score.follow(&call.server.settings(), is_replica) {
+        call.server.log.warning(format!("Unable to write oom_score_adj: {error}"));
+    }
 }
 
 #[cfg(test)]

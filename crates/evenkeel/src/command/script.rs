@@ -3,12 +3,14 @@
 //! docs/scripting.md has which locks a script holds and how it is run; `scripting` does it.
 
 use super::{
-    Args, Call, Command, Flags, Group, Handler, Keys, Reach, at_least, container, docs, exactly, session,
+    Args, Call, Command, Flags, Group, Handler, Keys, Reach, Tells, at_least, container, docs, exactly,
+    session,
 };
 use crate::blocking::Mode;
 use crate::error::{Done, Error};
 use crate::scripting::Sha;
 use crate::scripting::machine::{self, Machine, Target};
+use crate::scripting::shebang::{self, ScriptFlags};
 use crate::server::Server;
 
 const GROUP: Group = Group::Scripting;
@@ -16,30 +18,37 @@ const GROUP: Group = Group::Scripting;
 /// A command that runs a script or a function.
 pub(super) const fn runs(
     name: &'static str,
-    needs_all: fn(&Args<'_>, &Server) -> bool,
+    needs_all: Tells,
+    only_reads: Tells,
     handler: Handler,
 ) -> Command {
     let flags = Flags::NOSCRIPT.with(Flags::STALE).with(Flags::MAY_WRITE);
     let keys = Keys::Counted { at: 2, step: 1 };
-    Command { flags, keys, reach: Reach::Script(needs_all), ..session(name, at_least(3), GROUP, handler) }
+    Command {
+        flags,
+        keys,
+        reach: Reach::Script { needs_all, only_reads },
+        ..session(name, at_least(3), GROUP, handler)
+    }
 }
 
 /// The same for one that only reads.
 pub(super) const fn reads(
     name: &'static str,
-    needs_all: fn(&Args<'_>, &Server) -> bool,
+    needs_all: Tells,
+    only_reads: Tells,
     handler: Handler,
 ) -> Command {
-    let command = runs(name, needs_all, handler);
+    let command = runs(name, needs_all, only_reads, handler);
     command.without(Flags::MAY_WRITE).flag(Flags::READONLY)
 }
 
 #[rustfmt::skip]
 pub(crate) const COMMANDS: &[Command] = &[
-    runs ("EVAL",       text_needs_all, eval      ),
-    runs ("EVALSHA",    name_needs_all, eval_sha   ),
-    reads("EVALSHA_RO", name_needs_all, eval_sha_ro),
-    reads("EVAL_RO",    text_needs_all, eval_ro    ),
+    runs ("EVAL",       text_needs_all, text_only_reads, eval      ),
+    runs ("EVALSHA",    name_needs_all, name_only_reads, eval_sha   ),
+    reads("EVALSHA_RO", name_needs_all, name_only_reads, eval_sha_ro),
+    reads("EVAL_RO",    text_needs_all, text_only_reads, eval_ro    ),
     container("SCRIPT", GROUP, &[
         session("SCRIPT|DEBUG",  exactly(3),  GROUP, debug ).without(LOADS),
         session("SCRIPT|EXISTS", at_least(3), GROUP, exists).without(LOADS),
@@ -58,6 +67,17 @@ fn text_needs_all(args: &Args<'_>, server: &Server) -> bool {
 
 fn name_needs_all(args: &Args<'_>, server: &Server) -> bool {
     machine::with(server, |machine| machine.name_reaches_outside(args.at(1))).unwrap_or(false)
+}
+
+fn text_only_reads(args: &Args<'_>, _: &Server) -> bool {
+    let flags = args.get(1).and_then(|body| shebang::of_script(body).ok().flatten());
+    flags.is_some_and(|flags| flags.has(ScriptFlags::NO_WRITES))
+}
+
+fn name_only_reads(args: &Args<'_>, server: &Server) -> bool {
+    let sha = args.get(1).and_then(|name| Sha::try_from(name.to_ascii_lowercase()).ok());
+    let flags = sha.and_then(|sha| server.scripts.find(&sha)?.flags);
+    flags.is_some_and(|flags| flags.has(ScriptFlags::NO_WRITES))
 }
 
 /// How many keys there are, for a call that names them; the error is the one for what is no number.

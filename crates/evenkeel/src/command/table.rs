@@ -199,7 +199,7 @@ mod tests {
     fn rows_are_consistent() {
         for row in table().rows() {
             assert_eq!(row.name, row.name.to_ascii_uppercase());
-            let names_keys = matches!(row.reach, Reach::Keys | Reach::KeysUnless(_) | Reach::Script(_));
+            let names_keys = matches!(row.reach, Reach::Keys | Reach::KeysUnless(_) | Reach::Script { .. });
             assert_eq!(!row.keys.is_none(), names_keys, "{}", row.name);
             assert!(row.subcommands.iter().all(|sub| sub.name.starts_with(&format!("{}|", row.name))));
         }

@@ -14,6 +14,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use evenkeel_store::Watch;
 
 use super::{Arity, Call, Command, Flags, Group, Handler, Keys, Reach, at_least, exactly, session};
+use crate::clients::Names;
 use crate::dispatch::run_nested;
 use crate::error::{Done, Error};
 use crate::session::{Multi, Session, Watching};
@@ -89,6 +90,7 @@ fn watch(call: &mut Call<'_, '_>) -> Done {
     for key in call.keys {
         if call.held.watch(key, &watching.watch) {
             watching.keys.push((key.place.db() as u32, key.bytes.into()));
+            client.names.watched.fetch_add(Names::cost(key.bytes), Relaxed);
         }
     }
     client.watched.store(watching.keys.len() as u32, Relaxed);

@@ -10,7 +10,7 @@
 use super::fields::Fields;
 use super::file::{self, Handler};
 use super::lists::*;
-use super::typed::{AuthClients, DisklessLoad, Fsync, LogLevel, Permit, Policy, Typed};
+use super::typed::{AuthClients, DisklessLoad, Facility, Fsync, LogLevel, OomScore, Permit, Policy, Typed};
 use super::value::{Before, Kind, Range, Reason, Value, Word};
 
 pub(super) struct Directive {
@@ -176,9 +176,7 @@ const NO_REPLICATION: &str = "there is no replication yet";
 const NO_CLUSTER: &str = "there is no cluster mode yet";
 const NO_USERS: &str = "there are no users and access lists yet";
 const NO_SCRIPTS: &str = "scripts see one environment, without deprecated or insecure functions";
-const NO_LARGE_LOG: &str = "large requests and replies are not logged yet";
 const NO_TITLE: &str = "the process keeps its name";
-const NO_SYSLOG: &str = "the log goes to a file or to the standard output";
 const NO_FORK: &str = "no process is forked";
 const NO_DEFRAG: &str = "the allocator is not asked to move memory";
 const NO_RDMA: &str = "there is no RDMA";
@@ -187,7 +185,6 @@ const OWN_LOOP: &str = "every worker serves its own connections, see threads";
 const ACCEPT_ALL: &str = "all waiting connections are accepted at once";
 const OWN_BATCH: &str = "a pipeline is taken in batches of a fixed size";
 const SEE_AFFINITY: &str = "see thread-affinity";
-const OOM_KILLER: &str = "the score of the kernel's out-of-memory killer is left alone";
 const FOR_TESTS: &str = "it serves the tests of another server";
 
 #[rustfmt::skip]
@@ -258,10 +255,10 @@ pub(super) static DIRECTIVES: &[Directive] = &[
     inert("cluster-require-full-coverage",        Flag,                "yes",             NO_CLUSTER),
     inert("cluster-slot-migration-log-max-len",   LONG,                "1000",            NO_CLUSTER),
     inert("cluster-slot-stats-enabled",           Flag,                "no",              NO_CLUSTER),
-    inert("commandlog-large-reply-max-len",       LONG,                "128",             NO_LARGE_LOG),
-    inert("commandlog-large-request-max-len",     LONG,                "128",             NO_LARGE_LOG),
-    inert("commandlog-reply-larger-than",         integer(-1, LONG_MAX), "1048576",       NO_LARGE_LOG),
-    inert("commandlog-request-larger-than",       integer(-1, LONG_MAX), "1048576",       NO_LARGE_LOG),
+    live ("commandlog-large-reply-max-len",       LONG,                "128",             field!(commandlog_large_reply_max_len)),
+    live ("commandlog-large-request-max-len",     LONG,                "128",             field!(commandlog_large_request_max_len)),
+    live ("commandlog-reply-larger-than",         integer(-1, LONG_MAX), "1048576",       field!(commandlog_reply_larger_than)),
+    live ("commandlog-request-larger-than",       integer(-1, LONG_MAX), "1048576",       field!(commandlog_request_larger_than)),
     live ("crash-log-enabled",                    Flag,                "yes",             field!(crash_log_enabled)),
     inert("crash-memcheck-enabled",               Flag,                "yes",             "memory is not tested after a crash"),
     inert("daemonize",                            Flag,                "no",              "the server stays in the foreground, where a service manager wants it").at_start(),
@@ -334,8 +331,8 @@ pub(super) static DIRECTIVES: &[Directive] = &[
     inert("mptcp",                                Flag,                "no",              "connections are plain TCP").at_start(),
     inert("no-appendfsync-on-rewrite",            Flag,                "no",              "nobody waits for a sync of the append-only file but who has asked for it"),
     live ("notify-keyspace-events",               Checked(keyspace_events), "",           field!(notify_keyspace_events)),
-    inert("oom-score-adj",                        Choice(&["no", "yes", "relative", "absolute"]), "no", OOM_KILLER),
-    inert("oom-score-adj-values",                 List(&OOM_SCORES),   "0 200 800",       OOM_KILLER),
+    live ("oom-score-adj",                        Choice(OomScore::NAMES), "no",            field!(oom_score_adj)),
+    live ("oom-score-adj-values",                 List(&OOM_SCORES),   "0 200 800",       field!(oom_score_adj_values)),
     live ("pidfile",                              Text,                "",                field!(pidfile)).at_start(),
     live ("port",                                 PORT,                "6379",            field!(port)),
     inert("prefetch-batch-max-size",              integer(0, 128),     "16",              OWN_BATCH),
@@ -396,9 +393,9 @@ pub(super) static DIRECTIVES: &[Directive] = &[
     live ("stream-node-max-bytes",                SIZE,                "4096",            field!(stream_node_max_bytes)),
     live ("stream-node-max-entries",              LONG,                "100",             field!(stream_node_max_entries)),
     inert("supervised",                           Choice(&["upstart", "systemd", "auto", "no"]), "no", "the service manager is not told about the start").at_start(),
-    inert("syslog-enabled",                       Flag,                "no",              NO_SYSLOG).at_start(),
-    inert("syslog-facility",                      Choice(&["user", "local0", "local1", "local2", "local3", "local4", "local5", "local6", "local7"]), "local0", NO_SYSLOG).at_start(),
-    inert("syslog-ident",                         Text,                "redis",           NO_SYSLOG).at_start(),
+    live ("syslog-enabled",                       Flag,                "no",              field!(syslog_enabled)).at_start(),
+    live ("syslog-facility",                      Choice(Facility::NAMES), "local0",        field!(syslog_facility)).at_start(),
+    live ("syslog-ident",                         Text,                "redis",           field!(syslog_ident)).at_start(),
     live ("tcp-backlog",                          COUNT,               "511",             field!(tcp_backlog)).at_start(),
     live ("tcp-keepalive",                        COUNT,               "300",             field!(tcp_keepalive)),
     live ("thread-affinity",                      Checked(cpu_list),   "",                field!(thread_affinity)).at_start(),

@@ -4,7 +4,8 @@
 //! from the table.
 
 use super::typed::{
-    AuthClients, Bind, Cpus, DisklessLoad, Fsync, LogLevel, OutputLimits, Permit, Policy, Primary, SavePoint,
+    AuthClients, Bind, Cpus, DisklessLoad, Facility, Fsync, LogLevel, OomScore, OutputLimits, Permit, Policy,
+    Primary, SavePoint,
 };
 use super::value::Word;
 use crate::persist::end::How;
@@ -76,8 +77,13 @@ pub(crate) struct Fields {
     /// None: standard output.
     pub(crate) logfile: Option<PathBuf>,
     pub(crate) loglevel: LogLevel,
+    pub(crate) syslog_enabled: bool,
+    pub(crate) syslog_facility: Facility,
+    pub(crate) syslog_ident: Word,
     pub(crate) always_show_logo: bool,
     pub(crate) crash_log_enabled: bool,
+    pub(crate) oom_score_adj: OomScore,
+    pub(crate) oom_score_adj_values: [i64; 3],
     /// Seconds to wait for replicas.
     pub(crate) shutdown_timeout: u32,
     /// Rounds of background work a second.
@@ -137,6 +143,11 @@ pub(crate) struct Fields {
     /// Microseconds; zero: every command; below zero: none.
     pub(crate) slowlog_log_slower_than: i64,
     pub(crate) slowlog_max_len: usize,
+    /// Bytes; below zero: none.
+    pub(crate) commandlog_request_larger_than: i64,
+    pub(crate) commandlog_large_request_max_len: usize,
+    pub(crate) commandlog_reply_larger_than: i64,
+    pub(crate) commandlog_large_reply_max_len: usize,
     /// Milliseconds; zero: off.
     pub(crate) latency_monitor_threshold: u64,
     pub(crate) latency_tracking: bool,

@@ -38,8 +38,8 @@ pub(crate) use launch::{Action, Launch, USAGE};
 pub(crate) use rewrite::Extent;
 #[allow(unused_imports, reason = "the fields' types, for those who pass one on")]
 pub(crate) use typed::{
-    AuthClients, Bind, Cpus, DisklessLoad, Fsync, LogLevel, OutputLimit, OutputLimits, Permit, Policy,
-    Primary, SavePoint,
+    AuthClients, Bind, Cpus, DisklessLoad, Facility, Fsync, LogLevel, OomScore, OutputLimit, OutputLimits,
+    Permit, Policy, Primary, SavePoint,
 };
 pub(crate) use value::{Word, memory_size};
 

@@ -134,6 +134,18 @@ pub(crate) struct SavePoint {
     pub(crate) changes: u64,
 }
 
+/// For a primary, a replica, and a process that saves.
+impl Typed for [i64; 3] {
+    fn of(value: &Value) -> Self {
+        let Value::Numbers(numbers) = value else { misfit(value, "numbers") };
+        numbers.as_slice().try_into().expect("the list has checked how many there are")
+    }
+
+    fn value(&self) -> Value {
+        Value::Numbers(self.to_vec())
+    }
+}
+
 impl Typed for How {
     fn of(value: &Value) -> Self {
         let Value::Words(words) = value else { misfit(value, "words") };
@@ -321,6 +333,48 @@ choices! {
         Notice = "notice",
         Warning = "warning",
         Nothing = "nothing",
+    }
+}
+
+choices! {
+    /// Whether and how the kernel's score of this process is set.
+    OomScore {
+        No = "no",
+        Yes = "yes",
+        Relative = "relative",
+        Absolute = "absolute",
+    }
+}
+
+choices! {
+    /// Under which heading the system's log gets lines.
+    Facility {
+        User = "user",
+        Local0 = "local0",
+        Local1 = "local1",
+        Local2 = "local2",
+        Local3 = "local3",
+        Local4 = "local4",
+        Local5 = "local5",
+        Local6 = "local6",
+        Local7 = "local7",
+    }
+}
+
+impl Facility {
+    /// As the C library has it.
+    pub(crate) fn code(self) -> i32 {
+        match self {
+            Facility::User => libc::LOG_USER,
+            Facility::Local0 => libc::LOG_LOCAL0,
+            Facility::Local1 => libc::LOG_LOCAL1,
+            Facility::Local2 => libc::LOG_LOCAL2,
+            Facility::Local3 => libc::LOG_LOCAL3,
+            Facility::Local4 => libc::LOG_LOCAL4,
+            Facility::Local5 => libc::LOG_LOCAL5,
+            Facility::Local6 => libc::LOG_LOCAL6,
+            Facility::Local7 => libc::LOG_LOCAL7,
+        }
     }
 }
 

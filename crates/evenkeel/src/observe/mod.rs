@@ -1,9 +1,34 @@
 //! What the server knows about itself.
 
 pub(crate) mod census;
+pub(crate) mod commandlog;
+pub(crate) mod hotkeys;
 pub(crate) mod info;
 pub(crate) mod latency;
 pub(crate) mod process;
 pub(crate) mod rates;
-pub(crate) mod slowlog;
+mod sketch;
 pub(crate) mod stats;
+
+use crate::clients::ClientInfo;
+use crate::command::{Args, Command};
+use crate::config::Settings;
+use crate::server::Server;
+use commandlog::Spent;
+
+/// A command has ended: what the logs of commands and the count of hot keys want to know of it.
+#[inline]
+pub(crate) fn ended(
+    server: &Server,
+    settings: &Settings,
+    worker: usize,
+    client: &ClientInfo,
+    command: (&Command, Args<'_>, &Spent),
+) {
+    if server.commandlog.wants(command.2) {
+        commandlog::note(server, settings, worker, client, command);
+    }
+    if server.hotkeys.is_on() {
+        server.hotkeys.note(&server.keyspace, worker, command);
+    }
+}

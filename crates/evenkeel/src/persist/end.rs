@@ -44,7 +44,7 @@ pub(crate) fn end(server: &Arc<Server>, how: How) -> bool {
     }
     if saves {
         server.log.notice("Saving the final RDB snapshot before exiting.");
-        if !snapshot::save(server) && !how.force {
+        if !snapshot::save(server, true) && !how.force {
             server.log.warning("Error trying to save the DB, can't exit.");
             server.pause.end();
             server.wake_all();

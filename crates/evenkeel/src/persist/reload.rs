@@ -60,7 +60,7 @@ fn replay_log(server: &Arc<Server>) -> Result<(), String> {
 }
 
 fn reload(server: &Arc<Server>, save: bool, flush: bool) -> Result<(), String> {
-    if save && !snapshot::save(server) {
+    if save && !snapshot::save(server, false) {
         return Err("it could not be saved".into());
     }
     if flush {

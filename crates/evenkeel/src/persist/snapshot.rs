@@ -57,27 +57,28 @@ pub(crate) fn begin(server: &Arc<Server>) -> Result<Begun, Busy> {
     let (moment, begun) = channel();
     let on_thread = server.clone();
     let thread = std::thread::Builder::new().name("snapshot".into());
-    let spawned = thread.spawn(move || _ = run(&on_thread, Some(moment)));
+    let spawned = thread.spawn(move || _ = run(&on_thread, Some(moment), false));
     if let Err(error) = spawned {
         server.log.warning(format!("Can't save in background: no thread: {error}"));
-        end(server, None);
+        end(server, None, false);
     }
     Ok(Begun(begun))
 }
 
-/// Takes a snapshot on this thread, once the one that is being taken has ended; whether that went well.
-pub(crate) fn save(server: &Arc<Server>) -> bool {
+/// Takes a snapshot on this thread, once the one that is being taken has ended; whether that went well. If not, writes are
+/// refused as the settings say, unless it was to be the `last` one: then the server goes on as it was.
+pub(crate) fn save(server: &Arc<Server>, last: bool) -> bool {
     while !server.persist.claim(Job::Snapshot) {
         server.persist.wait_until_idle();
     }
-    run(server, None)
+    run(server, None, last)
 }
 
 /// Takes a snapshot on this thread, or, while a base is being written, as soon as that has ended.
 pub(crate) fn renew(server: &Arc<Server>) {
     loop {
         if server.persist.claim(Job::Snapshot) {
-            run(server, None);
+            run(server, None, false);
             return;
         }
         if server.persist.state().running.is_some_and(|running| running.is(Job::Base)) {
@@ -88,7 +89,7 @@ pub(crate) fn renew(server: &Arc<Server>) {
 }
 
 /// `moment` goes when the moment has come that the snapshot is of.
-fn run(server: &Arc<Server>, moment: Option<Sender<()>>) -> bool {
+fn run(server: &Arc<Server>, moment: Option<Sender<()>>, last: bool) -> bool {
     let settings = server.settings();
     let path = settings.dir.join(&settings.dbfilename);
     server.log.notice("Background saving started");
@@ -105,12 +106,12 @@ fn run(server: &Arc<Server>, moment: Option<Sender<()>>) -> bool {
             None
         }
     };
-    end(server, dirty);
+    end(server, dirty, last);
     dirty.is_some()
 }
 
 /// Notes how a snapshot has ended: `dirty` is what it has of the writes.
-fn end(server: &Server, dirty: Option<u64>) {
+fn end(server: &Server, dirty: Option<u64>, last: bool) {
     let now_s = clock::unix_ms() / 1000;
     let mut state = server.persist.state.lock();
     let running = state.running.take().expect("it was begun");
@@ -121,7 +122,7 @@ fn end(server: &Server, dirty: Option<u64>) {
         state.last_save_s = now_s;
         state.dirty_at_save = dirty;
     }
-    if dirty.is_some() || !server.persist.is_cancelled() {
+    if dirty.is_some() || !last && !server.persist.is_cancelled() {
         state.last_ok = dirty.is_some();
     }
     drop(state);
@@ -339,9 +340,18 @@ struct Beside {
     installed: bool,
 }
 
+/// Removes what is being written into `folder`, for who ends the process without waiting for it.
+pub(crate) fn remove_unfinished(folder: &Path) {
+    let _ = fs::remove_file(folder.join(unfinished())); // there is none nearly always
+}
+
+fn unfinished() -> String {
+    format!("temp-{}.rdb", std::process::id())
+}
+
 impl Beside {
     fn create(target: &Path) -> io::Result<Beside> {
-        let path = target.with_file_name(format!("temp-{}.rdb", std::process::id()));
+        let path = target.with_file_name(unfinished());
         let file = OpenOptions::new().write(true).create(true).truncate(true).open(&path)?;
         Ok(Beside { file, path, installed: false })
     }

@@ -19,7 +19,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::*};
 use evenkeel_resp::reply::Encoder;
 use parking_lot::{Mutex, RwLock};
 
-use crate::clients::ClientInfo;
+use crate::clients::{ClientInfo, Names};
 use crate::config::Settings;
 use crate::glob;
 
@@ -263,10 +263,31 @@ pub(crate) struct Subscriptions {
     channels: BTreeSet<Box<[u8]>>,
     patterns: BTreeSet<Box<[u8]>>,
     shards: BTreeSet<Box<[u8]>>,
+    /// What all of them cost.
+    bytes: usize,
 }
 
 impl Subscriptions {
-    pub(crate) fn of(&mut self, kind: Kind) -> &mut BTreeSet<Box<[u8]>> {
+    /// All names of a kind.
+    pub(crate) fn names(&mut self, kind: Kind) -> impl Iterator<Item = &[u8]> {
+        self.of(kind).iter().map(|name| &**name)
+    }
+
+    /// Whether the name is a new one.
+    pub(crate) fn add(&mut self, kind: Kind, name: &[u8]) -> bool {
+        let is_new = self.of(kind).insert(name.into());
+        self.bytes += if is_new { Names::cost(name) } else { 0 };
+        is_new
+    }
+
+    /// Whether the name was there.
+    pub(crate) fn remove(&mut self, kind: Kind, name: &[u8]) -> bool {
+        let was_there = self.of(kind).remove(name);
+        self.bytes -= if was_there { Names::cost(name) } else { 0 };
+        was_there
+    }
+
+    fn of(&mut self, kind: Kind) -> &mut BTreeSet<Box<[u8]>> {
         match kind {
             Kind::Channel => &mut self.channels,
             Kind::Pattern => &mut self.patterns,
@@ -291,6 +312,7 @@ impl Subscriptions {
         client.subscribed.store(self.channels.len() as u32, Relaxed);
         client.patterns.store(self.patterns.len() as u32, Relaxed);
         client.shards.store(self.shards.len() as u32, Relaxed);
+        client.names.heard.store(self.bytes, Relaxed);
     }
 
     /// Ends all of them without a word.
@@ -300,6 +322,7 @@ impl Subscriptions {
                 pubsub.leave(kind, &name, client);
             }
         }
+        self.bytes = 0;
         self.note(client);
     }
 }

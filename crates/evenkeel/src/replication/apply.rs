@@ -238,7 +238,7 @@ impl Applier {
 
     fn execute(&mut self, parts: &Parts) {
         let args = Args::new(&self.buffer, &self.spans[parts.first_span..parts.end_span]);
-        let request = Request { command: parts.command, args, key: parts.key };
+        let request = Request { command: parts.command, args, len: 0, key: parts.key };
         let (session, errors) = (&mut self.session, self.executor.stats().errors.load(Relaxed));
         let shielded = |executor: &mut Executor, reply: &mut Reply| executor.run(session, request, reply);
         let outcome = self.executor.shielded(&mut self.reply, shielded);

@@ -176,7 +176,7 @@ impl<'r, 'a, 'h> Run<'r, 'a, 'h> {
             Reach::Keys | Reach::KeysUnless(_) => keys.iter().all(|key| self.call.held.holds(key.place)),
             // What touches no key and leaves no trace may be done twice.
             Reach::Walk => row.flags.has(Flags::NO_DATA) && !row.flags.has(Flags::MAY_WRITE),
-            Reach::Whole | Reach::Queue | Reach::Script(_) => false,
+            Reach::Whole | Reach::Queue | Reach::Script { .. } => false,
         };
         if !holds && !self.call.held.holds_all() {
             return self.end(Ended::Outside);

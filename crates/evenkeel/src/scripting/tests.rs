@@ -478,3 +478,27 @@ fn a_busy_script_that_has_written_is_not_killed_but_ends_with_the_server() {
     other.send(&["SHUTDOWN", "NOSAVE"]).expect("open");
     live.stop();
 }
+
+/// CLIENT PAUSE WRITE holds scripts back, but for those that say that they do not write.
+#[test]
+fn scripts_that_only_read_are_not_paused() {
+    let mut world = World::new();
+    world.check(
+        r##"
+        > FUNCTION LOAD "#!lua name=lib\nredis.register_function{function_name='f', callback=function() return 3 end, flags={'no-writes'}}" < "lib"
+        > CLIENT PAUSE 60000 WRITE                        < OK
+        > EVAL "#!lua flags=no-writes\nreturn 1" 0        < :1
+        > EVAL "#!lua flags=no-writes\nreturn 1" 0        < :1
+        > EVAL_RO "return 1" 0                            < :1
+        > SCRIPT LOAD "#!lua flags=no-writes\nreturn 2"   < "ae33f9227913b24d053a555637f98260b23bd3a3"
+        > EVALSHA ae33f9227913b24d053a555637f98260b23bd3a3 0 < :2
+        > FCALL f 0                                       < :3
+        > MULTI                                           < OK
+        > EVAL "#!lua flags=no-writes\nreturn 1" 0        < QUEUED
+        > EXEC                                            < [:1]
+    "##,
+    );
+    for held_back in ["EVAL", "EVALSHA", "FCALL", "SET"] {
+        assert!(world.is_paused(held_back), "{held_back}");
+    }
+}

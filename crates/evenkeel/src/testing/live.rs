@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use evenkeel_testkit::Client;
 
 use crate::config::Launch;
-use crate::log::{Level, Log};
+use crate::log::{Level, Log, Target};
 use crate::net::worker::Worker;
 use crate::server::Server;
 
@@ -30,7 +30,8 @@ impl Live {
         let own = ["--port", "0", "--unixsocket"].map(OsString::from);
         let all = own.into_iter().chain([socket]).chain(args.iter().map(OsString::from));
         let launch = Launch::from_args(all, |_| true).expect("good arguments");
-        let server = Server::new(launch.settings, None, workers, Log::start(Level::Nothing, None));
+        let server =
+            Server::new(launch.settings, None, workers, Log::start(Level::Nothing, Target::default()));
         let server = Arc::new(server.expect("a few descriptors are free"));
         server.listen(&server.settings()).expect("the folder is there");
         let serving = (0..workers).map(|index| {

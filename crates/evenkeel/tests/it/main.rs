@@ -10,6 +10,7 @@ mod dump;
 mod durability;
 mod following;
 mod hostile;
+mod log;
 mod long_elements;
 mod mailbox;
 mod moving;

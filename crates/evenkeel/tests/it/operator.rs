@@ -212,3 +212,73 @@ fn a_sleeping_server_answers_nobody_and_ends_when_told() {
     std::thread::sleep(Duration::from_millis(100));
     assert!(server.stop().success());
 }
+
+/// Names that the server keeps for a client are the client's memory.
+#[test]
+fn clients_that_watch_listen_or_track_too_much_go() {
+    let server = start(&["--maxmemory-clients", "200000"]);
+    let asks: [fn(usize) -> String; 5] = [
+        |at| format!("WATCH key:{at}"),
+        |at| format!("SUBSCRIBE channel:{at}"),
+        |at| format!("PSUBSCRIBE pattern:{at}"),
+        |at| format!("SSUBSCRIBE shard:{at}"),
+        |at| format!("CLIENT TRACKING ON BCAST PREFIX {at:08}"),
+    ];
+    for ask in asks {
+        let mut client = server.connect3();
+        let evicted = server.info("evicted_clients");
+        let mut names = 0;
+        eventually("who takes too much is gone", || {
+            let lines: String = (names..names + 200).map(|at| ask(at) + "\r\n").collect();
+            names += 200;
+            client.send_raw(lines.as_bytes()).is_err() || server.info("evicted_clients") != evicted
+        });
+    }
+    // What is given up is counted no more.
+    let mut client = server.connect3();
+    for _ in 0..20 {
+        for at in 0..100 {
+            client.run(&format!("WATCH key:{at}"));
+            client.run(&format!("SUBSCRIBE channel:{at}"));
+            client.run(&format!("CLIENT TRACKING ON BCAST PREFIX {at:08}"));
+        }
+        assert_eq!(client.run("UNWATCH").to_string(), "OK");
+        client.run("UNSUBSCRIBE");
+        (1..100).for_each(|_| _ = client.read());
+        assert_eq!(client.run("CLIENT TRACKING OFF").to_string(), "OK");
+        assert_eq!(client.run("WATCH k").to_string(), "OK");
+    }
+    assert_eq!(client.run("UNWATCH").to_string(), "OK");
+}
+
+#[test]
+fn the_score_for_the_oom_killer_follows_the_settings() {
+    let server = start(&[]);
+    let mut client = server.connect();
+    let file = format!("/proc/{}/oom_score_adj", server.pid());
+    let score = || std::fs::read_to_string(&file).expect("it runs").trim().parse::<i64>().expect("a number");
+    let mut set = |line: &str, wanted: i64| {
+        assert_eq!(client.run(line).to_string(), "OK", "{line}");
+        assert_eq!(score(), wanted, "{line}");
+    };
+    let base = score();
+    set("CONFIG SET oom-score-adj-values \"10 20 30\"", base);
+    set("CONFIG SET oom-score-adj yes", base + 10);
+    set("REPLICAOF 127.0.0.1 1", base + 20);
+    set("REPLICAOF NO ONE", base + 10);
+    set("CONFIG SET oom-score-adj relative oom-score-adj-values \"11 20 30\"", base + 11);
+    set("CONFIG SET oom-score-adj absolute oom-score-adj-values \"900 20 30\"", 900);
+    // Without rights, a process may not lower its score below what it began with.
+    set("CONFIG SET oom-score-adj no", base);
+}
+
+#[test]
+fn a_final_snapshot_that_fails_leaves_the_server_as_it_was() {
+    let server = start(&["--save", "3600 1"]);
+    let mut client = server.connect();
+    std::fs::create_dir(server.folder().join("dump.rdb")).expect("a folder in its place");
+    assert_eq!(client.run("SET k v").to_string(), "OK");
+    assert!(client.run("SHUTDOWN").to_string().starts_with("-ERR Errors trying to SHUTDOWN"));
+    assert_eq!(client.run("PING").to_string(), "PONG");
+    assert_eq!(client.run("SET k w").to_string(), "OK");
+}

@@ -1,0 +1,309 @@
+//! The logs of commands: the latest that took longer than a limit, that were larger, or whose replies were, with what they
+//! were asked.
+//!
+//! A command costs three comparisons, with limits that are computed when the settings change. One that is beyond a limit
+//! is put into the log of its worker; whoever reads merges the logs by the numbers of their entries.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use parking_lot::Mutex;
+
+use crate::clients::ClientInfo;
+use crate::clock::{self, Ticks};
+use crate::command::{Args, Command, Flags, specs};
+use crate::config::Settings;
+use crate::server::Server;
+
+/// Arguments kept of a command, and bytes of each.
+const ARGS_MAX: usize = 32;
+const ARG_LEN_MAX: usize = 128;
+
+/// What a log is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Slow,
+    LargeRequest,
+    LargeReply,
+}
+
+impl Kind {
+    pub(crate) const ALL: [Kind; 3] = [Kind::Slow, Kind::LargeRequest, Kind::LargeReply];
+
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Kind::Slow => "slow",
+            Kind::LargeRequest => "large-request",
+            Kind::LargeReply => "large-reply",
+        }
+    }
+
+    /// The least that is noted, in microseconds or bytes, and how many entries are kept.
+    fn limits(self, settings: &Settings) -> (i64, usize) {
+        match self {
+            Kind::Slow => (settings.slowlog_log_slower_than, settings.slowlog_max_len),
+            Kind::LargeRequest => {
+                (settings.commandlog_request_larger_than, settings.commandlog_large_request_max_len)
+            }
+            Kind::LargeReply => {
+                (settings.commandlog_reply_larger_than, settings.commandlog_large_reply_max_len)
+            }
+        }
+    }
+
+    pub(crate) fn len_max(self, settings: &Settings) -> usize {
+        self.limits(settings).1
+    }
+
+    /// The least that is noted; `None`: nothing is.
+    fn least(self, settings: &Settings) -> Option<u64> {
+        let (least, len_max) = self.limits(settings);
+        u64::try_from(least).ok().filter(|_| len_max > 0)
+    }
+}
+
+/// What a command has taken.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Spent {
+    pub(crate) ticks: Ticks,
+    /// Of them, waiting for locks, and on a thread for long commands.
+    pub(crate) waited: Ticks,
+    pub(crate) long: Ticks,
+    /// Bytes; no bytes for what came as a part of another request: by EXEC, or from a script.
+    pub(crate) request: usize,
+    pub(crate) reply: usize,
+}
+
+impl Spent {
+    fn amount(&self, kind: Kind) -> u64 {
+        match kind {
+            Kind::Slow => clock::us(self.ticks),
+            Kind::LargeRequest => self.request as u64,
+            Kind::LargeReply => self.reply as u64,
+        }
+    }
+
+    /// Where the time went, in microseconds.
+    fn stages_us(&self) -> [(&'static str, u64); 3] {
+        let executed = self.ticks.saturating_sub(self.waited + self.long);
+        [
+            ("lock_wait", clock::us(self.waited)),
+            ("execute", clock::us(executed)),
+            ("long", clock::us(self.long)),
+        ]
+    }
+}
+
+/// A command that was beyond a limit.
+#[derive(Clone, Debug)]
+pub(crate) struct Entry {
+    pub(crate) id: u64,
+    pub(crate) unix_s: u64,
+    /// Microseconds or bytes, as the log is about.
+    pub(crate) amount: u64,
+    /// Microseconds.
+    pub(crate) stages: [(&'static str, u64); 3],
+    pub(crate) args: Vec<Vec<u8>>,
+    pub(crate) address: String,
+    pub(crate) name: Vec<u8>,
+}
+
+/// See the module's text.
+pub(crate) struct CommandLog {
+    least: Least,
+    /// In the order of [`Kind::ALL`].
+    logs: [Log; 3],
+}
+
+/// What is looked at for every command; `u64::MAX`: none is noted.
+#[repr(align(64))]
+struct Least {
+    ticks: AtomicU64,
+    request: AtomicU64,
+    reply: AtomicU64,
+}
+
+struct Log {
+    next_id: AtomicU64,
+    /// One per worker, oldest first.
+    entries: Box<[Mutex<VecDeque<Entry>>]>,
+}
+
+impl Log {
+    fn new(workers: usize) -> Log {
+        Log { next_id: AtomicU64::new(0), entries: (0..workers).map(|_| Mutex::default()).collect() }
+    }
+
+    fn push(&self, worker: usize, entry: Entry, len_max: usize) {
+        let mut entries = self.entries[worker].lock();
+        entries.push_back(entry);
+        while entries.len() > len_max {
+            entries.pop_front();
+        }
+    }
+
+    fn newest(&self, count: usize) -> Vec<Entry> {
+        let mut all: Vec<Entry> = self
+            .entries
+            .iter()
+            .flat_map(|entries| entries.lock().iter().rev().take(count).cloned().collect::<Vec<_>>())
+            .collect();
+        all.sort_unstable_by_key(|entry| std::cmp::Reverse(entry.id));
+        all.truncate(count);
+        all
+    }
+
+    fn len(&self) -> usize {
+        self.entries.iter().map(|entries| entries.lock().len()).sum()
+    }
+}
+
+impl CommandLog {
+    pub(crate) fn new(workers: usize) -> CommandLog {
+        let none = || AtomicU64::new(u64::MAX);
+        CommandLog {
+            least: Least { ticks: none(), request: none(), reply: none() },
+            logs: std::array::from_fn(|_| Log::new(workers)),
+        }
+    }
+
+    /// Follows changed settings. The latency monitor shares the limit of time.
+    pub(crate) fn configure(&self, settings: &Settings) {
+        let slow_us = Kind::Slow.least(settings);
+        let monitored_us = Some(settings.latency_monitor_threshold.saturating_mul(1000)).filter(|us| *us > 0);
+        let us = slow_us.into_iter().chain(monitored_us).min();
+        let ticks = us.map_or(Ticks::MAX, |us| us.saturating_mul(clock::ticks_per_us()));
+        self.least.ticks.store(ticks, Relaxed);
+        self.least.request.store(Kind::LargeRequest.least(settings).unwrap_or(u64::MAX), Relaxed);
+        self.least.reply.store(Kind::LargeReply.least(settings).unwrap_or(u64::MAX), Relaxed);
+    }
+
+    /// Whether [`note`] is to be called.
+    #[inline]
+    pub(crate) fn wants(&self, spent: &Spent) -> bool {
+        spent.ticks >= self.least.ticks.load(Relaxed)
+            || spent.request as u64 >= self.least.request.load(Relaxed)
+            || spent.reply as u64 >= self.least.reply.load(Relaxed)
+    }
+
+    /// At most `count` entries, the newest first.
+    pub(crate) fn newest(&self, kind: Kind, count: usize) -> Vec<Entry> {
+        self.logs[kind as usize].newest(count)
+    }
+
+    pub(crate) fn len(&self, kind: Kind) -> usize {
+        self.logs[kind as usize].len()
+    }
+
+    pub(crate) fn reset(&self, kind: Kind) {
+        self.logs[kind as usize].entries.iter().for_each(|entries| entries.lock().clear());
+    }
+}
+
+/// A command was beyond a limit: it goes into the logs that this concerns, and to the latency monitor.
+#[cold]
+pub(crate) fn note(
+    server: &Server,
+    settings: &Settings,
+    worker: usize,
+    client: &ClientInfo,
+    (row, args, spent): (&Command, Args<'_>, &Spent),
+) {
+    let event = if row.flags.has(Flags::FAST) { "fast-command" } else { "command" };
+    server.latency.note(event, clock::us(spent.ticks), settings.latency_monitor_threshold);
+    if row.flags.has(Flags::SKIP_SLOWLOG) {
+        return;
+    }
+    for kind in Kind::ALL {
+        let is_part = kind == Kind::LargeRequest && spent.request == 0;
+        if is_part || kind.least(settings).is_none_or(|least| spent.amount(kind) < least) {
+            continue;
+        }
+        let log = &server.commandlog.logs[kind as usize];
+        let entry = Entry {
+            id: log.next_id.fetch_add(1, Relaxed),
+            unix_s: clock::unix_ms() / 1000,
+            amount: spent.amount(kind),
+            stages: spent.stages_us(),
+            args: shown_args(row, &args),
+            address: client.address.clone(),
+            name: client.name.lock().clone(),
+        };
+        log.push(worker, entry, kind.len_max(settings));
+    }
+}
+
+/// The arguments, cut to what is worth keeping; passwords are not.
+fn shown_args(row: &Command, args: &Args<'_>) -> Vec<Vec<u8>> {
+    let shown = if args.len() > ARGS_MAX { ARGS_MAX - 1 } else { args.len() };
+    let mut list: Vec<Vec<u8>> =
+        (0..shown)
+            .map(|index| {
+                if specs::is_secret(row, args, index) { b"(redacted)".to_vec() } else { cut(args.at(index)) }
+            })
+            .collect();
+    if args.len() > shown {
+        list.push(format!("... ({} more arguments)", args.len() - shown).into_bytes());
+    }
+    list
+}
+
+fn cut(arg: &[u8]) -> Vec<u8> {
+    if arg.len() <= ARG_LEN_MAX {
+        return arg.to_vec();
+    }
+    let more = format!("... ({} more bytes)", arg.len() - ARG_LEN_MAX);
+    [&arg[..ARG_LEN_MAX], more.as_bytes()].concat()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entry(id: u64) -> Entry {
+        Entry {
+            id,
+            unix_s: 0,
+            amount: 0,
+            stages: Spent::default().stages_us(),
+            args: Vec::new(),
+            address: String::new(),
+            name: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn logs_of_workers_are_merged_and_bounded() {
+        let log = Log::new(2);
+        (0..20).for_each(|id| log.push(id as usize % 2, entry(id), 4));
+        assert_eq!(log.len(), 8);
+        let ids = |count| log.newest(count).iter().map(|entry| entry.id).collect::<Vec<_>>();
+        assert_eq!(ids(4), [19, 18, 17, 16]);
+        assert_eq!(ids(1), [19]);
+        assert!(ids(0).is_empty());
+    }
+
+    #[test]
+    fn the_threshold_is_the_lower_of_two() {
+        let log = CommandLog::new(1);
+        let check = |slower_than: &str, max_len: &str, monitor: &str, us: Option<u64>| {
+            let pairs = [
+                ("slowlog-log-slower-than", slower_than),
+                ("slowlog-max-len", max_len),
+                ("latency-monitor-threshold", monitor),
+            ];
+            let pairs = pairs.map(|(name, value)| (name.as_bytes(), value.as_bytes()));
+            let settings = Settings::default().set(&pairs, true).expect("good values").0;
+            log.configure(&settings);
+            let ticks = us.map_or(Ticks::MAX, |us| us * clock::ticks_per_us());
+            assert_eq!(log.least.ticks.load(Relaxed), ticks, "{slower_than} {max_len} {monitor}");
+        };
+        check("10000", "128", "0", Some(10_000));
+        check("10000", "128", "5", Some(5_000));
+        check("10", "128", "5", Some(10));
+        check("0", "128", "0", Some(0));
+        check("-1", "128", "0", None);
+        check("10", "0", "0", None);
+        check("-1", "128", "7", Some(7_000));
+    }
+}

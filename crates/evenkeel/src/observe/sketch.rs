@@ -1,0 +1,188 @@
+//! The heaviest keys of a stream, in bounded memory: "space saving" (Metwally, Agrawal, El Abbadi, 2005), with weights.
+//!
+//! There is room for so many keys. One that comes when there is none left takes the place of the lightest, and inherits its
+//! count as what it may be wrong by. So of each key here the true weight is known between two bounds, and no key is missing
+//! that weighs more than the whole stream divided by the room.
+
+use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hasher};
+
+/// Bytes kept of a key. Keys are told apart by their hashes; this is what is shown of them.
+const KEY_LEN_MAX: usize = 1024;
+
+/// See the module's text.
+#[derive(Debug)]
+pub(super) struct Sketch {
+    room: usize,
+    /// A heap: nobody is lighter than the first, and no child is lighter than its parent.
+    heap: Vec<Counter>,
+    /// Where in the heap each hash is.
+    places: HashMap<u64, usize, BuildHasherDefault<Given>>,
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct Counter {
+    pub(super) hash: u64,
+    pub(super) key: Vec<u8>,
+    /// The true weight is at most `count`, and at least `count - error`.
+    pub(super) count: u64,
+    pub(super) error: u64,
+}
+
+/// What is hashed has been hashed already, with a key of this process.
+#[derive(Default)]
+struct Given(u64);
+
+impl Hasher for Given {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write_u64(&mut self, hash: u64) {
+        self.0 = hash;
+    }
+
+    fn write(&mut self, _: &[u8]) {
+        unreachable!("only hashes of 64 bits are looked up");
+    }
+}
+
+impl Sketch {
+    /// Room for `room` keys, at least one.
+    pub(super) fn new(room: usize) -> Sketch {
+        Sketch { room: room.max(1), heap: Vec::new(), places: HashMap::default() }
+    }
+
+    pub(super) fn counters(&self) -> &[Counter] {
+        &self.heap
+    }
+
+    /// The key has come with this weight.
+    pub(super) fn add(&mut self, hash: u64, key: &[u8], weight: u64) {
+        if let Some(place) = self.places.get(&hash) {
+            let place = *place;
+            self.heap[place].count = self.heap[place].count.saturating_add(weight);
+            self.sink(place);
+            return;
+        }
+        let shown = &key[..key.len().min(KEY_LEN_MAX)];
+        if self.heap.len() < self.room {
+            self.heap.push(Counter { hash, key: shown.to_vec(), count: weight, error: 0 });
+            self.places.insert(hash, self.heap.len() - 1);
+            self.rise(self.heap.len() - 1);
+            return;
+        }
+        let lightest = &mut self.heap[0];
+        self.places.remove(&lightest.hash);
+        lightest.hash = hash;
+        lightest.key.clear();
+        lightest.key.extend_from_slice(shown);
+        lightest.error = lightest.count;
+        lightest.count = lightest.count.saturating_add(weight);
+        self.places.insert(hash, 0);
+        self.sink(0);
+    }
+
+    /// One has become heavier.
+    fn sink(&mut self, mut place: usize) {
+        loop {
+            let children = 2 * place + 1..(2 * place + 3).min(self.heap.len());
+            let Some(child) = children.min_by_key(|child| self.heap[*child].count) else { return };
+            if self.heap[child].count >= self.heap[place].count {
+                return;
+            }
+            self.swap(place, child);
+            place = child;
+        }
+    }
+
+    /// One has come that may be lighter than those before it.
+    fn rise(&mut self, mut place: usize) {
+        while place > 0 {
+            let parent = (place - 1) / 2;
+            if self.heap[parent].count <= self.heap[place].count {
+                return;
+            }
+            self.swap(place, parent);
+            place = parent;
+        }
+    }
+
+    fn swap(&mut self, one: usize, other: usize) {
+        self.heap.swap(one, other);
+        self.places.insert(self.heap[one].hash, one);
+        self.places.insert(self.heap[other].hash, other);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use evenkeel_testkit::Random;
+
+    use super::*;
+
+    fn check_heap(sketch: &Sketch) {
+        for (place, counter) in sketch.heap.iter().enumerate() {
+            assert!(sketch.heap[place.saturating_sub(1) / 2].count <= counter.count, "{sketch:?}");
+            assert_eq!(sketch.places[&counter.hash], place);
+        }
+        assert_eq!(sketch.places.len(), sketch.heap.len());
+    }
+
+    /// Streams of all shapes against plain counts.
+    #[test]
+    fn no_heavy_key_is_missing_and_both_bounds_hold() {
+        for seed in 0..60 {
+            let mut random = Random::new(seed);
+            let room = 1 + random.below(40);
+            let keys = 1 + random.below(400);
+            let skew = random.below(4);
+            let mut sketch = Sketch::new(room);
+            let mut truth: BTreeMap<u64, u64> = BTreeMap::new();
+            for _ in 0..3000 {
+                // The more often the least of several is taken, the hotter are the first keys.
+                let key = (0..=skew).map(|_| random.below(keys)).min().expect("at least one") as u64;
+                let weight = 1 + random.below(100) as u64;
+                *truth.entry(key).or_default() += weight;
+                sketch.add(key.wrapping_mul(0x9e37_79b9_7f4a_7c15), format!("key:{key}").as_bytes(), weight);
+            }
+            check_heap(&sketch);
+            let total: u64 = truth.values().sum();
+            assert_eq!(
+                sketch.counters().iter().map(|counter| counter.count).sum::<u64>(),
+                total,
+                "seed {seed}"
+            );
+            let mut known: BTreeMap<String, (u64, u64)> = BTreeMap::new();
+            for counter in sketch.counters() {
+                let key = String::from_utf8(counter.key.clone()).expect("text");
+                known.insert(key, (counter.count - counter.error, counter.count));
+                assert!(counter.error <= total / room as u64, "seed {seed}: {counter:?}");
+            }
+            for (key, weight) in truth {
+                match known.get(&format!("key:{key}")) {
+                    Some((least, most)) => {
+                        assert!((least..=most).contains(&&weight), "seed {seed}: key {key} is {weight}");
+                    }
+                    None => assert!(
+                        weight <= total / room as u64,
+                        "seed {seed}: key {key} of {weight} is missing"
+                    ),
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn long_keys_are_cut_and_told_apart() {
+        let mut sketch = Sketch::new(2);
+        let key = vec![b'x'; 5000];
+        sketch.add(1, &key, 7);
+        sketch.add(2, &[&key[..], b"y"].concat(), 5);
+        let shown: Vec<(u64, usize)> =
+            sketch.counters().iter().map(|counter| (counter.count, counter.key.len())).collect();
+        assert_eq!(shown, [(5, KEY_LEN_MAX), (7, KEY_LEN_MAX)]);
+    }
+}

@@ -1,0 +1,42 @@
+//! How readily the kernel ends this process when the machine runs out of memory (`oom-score-adj`).
+
+use std::io;
+
+use parking_lot::Mutex;
+
+use crate::config::{OomScore, Settings};
+
+/// In any process' own folder; numbers from -1000, never, to 1000, first.
+const FILE: &str = "/proc/self/oom_score_adj";
+
+/// What was there before, once anything else is: given back when the directive is turned off.
+#[derive(Default)]
+pub(crate) struct Score {
+    before: Mutex<Option<i64>>,
+}
+
+impl Score {
+    /// Sets what the settings ask for. The third of their values is for processes that save, of which there are none.
+    pub(crate) fn follow(&self, settings: &Settings, is_replica: bool) -> io::Result<()> {
+        let mut before = self.before.lock();
+        let [primary, replica, _] = settings.oom_score_adj_values;
+        let value = if is_replica { replica } else { primary };
+        let (base, wanted) = match (settings.oom_score_adj, *before) {
+            (OomScore::No, None) => return Ok(()),
+            (OomScore::No, Some(base)) => (None, base),
+            (OomScore::Absolute, known) => (Some(known.map_or_else(read, Ok)?), value),
+            (OomScore::Yes | OomScore::Relative, known) => {
+                let base = known.map_or_else(read, Ok)?;
+                (Some(base), base + value)
+            }
+        };
+        std::fs::write(FILE, wanted.clamp(-1000, 1000).to_string())?;
+        *before = base;
+        Ok(())
+    }
+}
+
+fn read() -> io::Result<i64> {
+    let text = std::fs::read_to_string(FILE)?;
+    text.trim().parse().map_err(|_| io::Error::other("no number"))
+}

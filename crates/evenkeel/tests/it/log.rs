@@ -1,0 +1,240 @@
+//! Where the log goes: files that are renamed, the system's log, and disks and pipes that hang, which no client may feel.
+
+use std::ffi::CString;
+use std::fs;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::net::UnixDatagram;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use evenkeel_testkit::{Client, Server};
+
+use crate::{program, start};
+
+/// More lines than the server keeps while its log hangs.
+const LINES: usize = 6_000;
+
+/// Longest that a command may take while the log hangs; the log itself hangs for as long as the test likes.
+const ANSWER: Duration = Duration::from_secs(2);
+
+fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while !holds() {
+        assert!(Instant::now() < deadline, "not within twenty seconds: {what}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+fn logging_to(file: &str, args: &[&str]) -> Server {
+    start(&[&["--logfile", file, "--enable-debug-command", "local"], args].concat())
+}
+
+/// Logs `count` lines, and looks how long each takes.
+fn log_lines(client: &mut Client, name: &str, count: usize) {
+    for at in 0..count {
+        let asked = Instant::now();
+        assert_eq!(client.run(&format!("DEBUG LOG {name}-{at}.")).to_string(), "OK");
+        assert!(asked.elapsed() < ANSWER, "line {at} took {:?}", asked.elapsed());
+    }
+}
+
+fn lost(server: &Server) -> usize {
+    server.info("log_lines_lost").parse().expect("a number")
+}
+
+/// Every line was written or counted as lost, and the log says how many were: behind those that had waited.
+fn check_text(text: &str, lost: usize) {
+    let kept = (0..LINES).filter(|at| text.contains(&format!(" hung-{at}.\n"))).count();
+    assert_eq!(kept + lost, LINES, "{lost} were lost");
+    assert!(lost > 0, "nothing was lost");
+    let said = text.find(&format!("# {lost} log lines were lost")).expect("the log says so");
+    assert!(text.find(" hung-0.\n").expect("the first line") < said);
+    assert!(said < text.find(" after-0.\n").expect("the log goes on"));
+}
+
+#[test]
+fn a_file_that_is_renamed_or_removed_is_made_anew() {
+    let server = logging_to("{dir}/server.log", &[]);
+    let mut client = server.connect();
+    let [own, rotated] = ["server.log", "server.log.1"].map(|name| server.folder().join(name));
+    let read = |path: &Path| fs::read_to_string(path).unwrap_or_default();
+    log_lines(&mut client, "before", 1);
+    eventually("the first line is there", || read(&own).contains("before-0"));
+    fs::rename(&own, &rotated).expect("renamed");
+    // Whoever rotates logs may say so, or not.
+    // SAFETY: sends a signal to a process of this test's own.
+    assert_eq!(unsafe { libc::kill(server.pid() as i32, libc::SIGHUP) }, 0);
+    log_lines(&mut client, "renamed", 1);
+    eventually("the second line is in a new file", || read(&own).contains("renamed-0"));
+    assert!(!read(&rotated).contains("renamed-0"));
+    fs::remove_file(&own).expect("removed");
+    log_lines(&mut client, "removed", 1);
+    eventually("the third line is in a newer file", || read(&own).contains("removed-0"));
+    assert_eq!(server.log(), "", "nothing goes to the standard output");
+}
+
+#[test]
+fn a_file_that_cannot_be_opened_ends_the_start() {
+    for (file, why) in [("{dir}/none/server.log", "No such file or directory"), ("{dir}", "Is a directory")] {
+        let refused = Server::try_start(&program(), &["--logfile", file]).err().expect("it must not start");
+        assert!(refused.contains(&format!("Can't open the log file: {why}")), "{refused}");
+    }
+}
+
+#[test]
+fn levels_are_changed_while_the_server_runs() {
+    let server = logging_to("{dir}/server.log", &["--loglevel", "nothing"]);
+    let mut client = server.connect();
+    let file = server.folder().join("server.log");
+    let read = || fs::read_to_string(&file).unwrap_or_default();
+    log_lines(&mut client, "nothing", 1);
+    assert_eq!(client.run("CONFIG SET loglevel warning").to_string(), "OK");
+    log_lines(&mut client, "warning", 1);
+    eventually("warnings are written", || read().contains("# DEBUG LOG: warning-0."));
+    assert_eq!(read().lines().count(), 1, "{}", read());
+}
+
+/// A pipe that nobody reads stands for a log disk that hangs.
+#[test]
+fn a_pipe_that_nobody_reads_delays_nobody() {
+    let folder = start(&[]); // for its folder, which goes with it
+    let pipe = folder.folder().join("pipe");
+    let path = CString::new(pipe.as_os_str().as_bytes()).expect("no zeros");
+    // SAFETY: the path is a C string.
+    assert_eq!(unsafe { libc::mkfifo(path.as_ptr(), 0o600) }, 0);
+    let mut server = logging_to(pipe.to_str().expect("text"), &[]);
+    let mut client = server.connect();
+    log_lines(&mut client, "hung", LINES);
+    let lost_lines = lost(&server);
+    // Without waiting for a writer, so that the reader's own end cannot hang either.
+    let reader =
+        fs::OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(&pipe).expect("opened");
+    let mut text = Vec::new();
+    eventually("what waited is written", || {
+        let _ = std::io::Read::read_to_end(&mut &reader, &mut text); // there may be nothing yet
+        let all = String::from_utf8_lossy(&text).contains(&format!("{lost_lines} log lines were lost"));
+        all && String::from_utf8_lossy(&text).contains("hung-0.")
+    });
+    log_lines(&mut client, "after", 1);
+    eventually("the log goes on", || {
+        let _ = std::io::Read::read_to_end(&mut &reader, &mut text);
+        String::from_utf8_lossy(&text).contains("after-0.")
+    });
+    check_text(&String::from_utf8_lossy(&text), lost_lines);
+    assert_eq!(lost(&server), lost_lines);
+    assert_eq!(client.run("CONFIG RESETSTAT").to_string(), "OK");
+    assert_eq!(lost(&server), 0);
+    // Nor does the end wait for it.
+    drop(reader);
+    log_lines(&mut client, "full", LINES);
+    let asked = Instant::now();
+    assert!(server.stop().success());
+    assert!(asked.elapsed() < Duration::from_secs(10), "{:?}", asked.elapsed());
+}
+
+fn is_root() -> bool {
+    // SAFETY: asks for a number.
+    unsafe { libc::geteuid() == 0 }
+}
+
+/// A file system in a file, thawed, unmounted and removed in the end.
+struct Disk {
+    image: PathBuf,
+    folder: PathBuf,
+}
+
+impl Disk {
+    /// `None` where this process may not have one.
+    fn mount() -> Option<Disk> {
+        let folder = std::env::temp_dir().join(format!("evenkeel-log-{}", std::process::id()));
+        let disk = Disk { image: folder.with_extension("img"), folder };
+        fs::create_dir(&disk.folder).expect("a folder");
+        fs::File::create(&disk.image).and_then(|file| file.set_len(16 << 20)).expect("an image");
+        let made = run("mkfs.ext4", &["-q", "-F"], &disk.image)
+            && Command::new("mount")
+                .args(["-o", "loop"])
+                .args([&disk.image, &disk.folder])
+                .status()
+                .is_ok_and(|s| s.success());
+        made.then_some(disk)
+    }
+
+    fn freeze(&self) -> bool {
+        run("fsfreeze", &["--freeze"], &self.folder)
+    }
+
+    fn thaw(&self) -> bool {
+        run("fsfreeze", &["--unfreeze"], &self.folder)
+    }
+}
+
+impl Drop for Disk {
+    fn drop(&mut self) {
+        // Whichever of these has not been done cannot be undone.
+        let _ = self.thaw();
+        let _ = run("umount", &[], &self.folder);
+        let _ = fs::remove_dir(&self.folder);
+        let _ = fs::remove_file(&self.image);
+    }
+}
+
+fn run(program: &str, options: &[&str], path: &Path) -> bool {
+    let mut command = Command::new(program);
+    command.args(options).arg(path).stderr(Stdio::null()).status().is_ok_and(|status| status.success())
+}
+
+/// Needs root, as everything does that mounts; without, there is nothing to see.
+#[test]
+fn a_frozen_disk_delays_nobody() {
+    let Some(disk) = is_root().then(Disk::mount).flatten() else {
+        println!("left out: a file system cannot be mounted here");
+        return;
+    };
+    let file = disk.folder.join("server.log");
+    let server = logging_to(file.to_str().expect("text"), &[]);
+    let mut client = server.connect();
+    assert!(disk.freeze());
+    log_lines(&mut client, "hung", LINES);
+    let lost_lines = lost(&server);
+    assert!(disk.thaw());
+    let read = || fs::read_to_string(&file).unwrap_or_default();
+    eventually("what waited is written", || read().contains(&format!("{lost_lines} log lines were lost")));
+    log_lines(&mut client, "after", 1);
+    eventually("the log goes on", || read().contains("after-0."));
+    check_text(&read(), lost_lines);
+    drop(server);
+}
+
+/// The system's log is a socket of this test's, in a mount namespace of the server's own. Needs root.
+#[test]
+fn the_system_s_log_gets_lines_with_name_level_and_facility() {
+    let holder = start(&[]); // for its folder, which goes with it
+    let devices = holder.folder().join("dev");
+    fs::create_dir(&devices).expect("a folder");
+    let socket = UnixDatagram::bind(devices.join("log")).expect("a socket");
+    socket.set_read_timeout(Some(Duration::from_secs(20))).expect("a timeout");
+    if !is_root() || !run("unshare", &["-m"], Path::new("true")) {
+        println!("left out: there can be no mount namespace here");
+        return;
+    }
+    let args = ["--syslog-enabled", "yes", "--syslog-ident", "keel-7", "--syslog-facility", "local3"];
+    let debug = ["--enable-debug-command", "local", "--logfile", ""];
+    let in_namespace = ["unshare", "-m", "sh", "-c", "mount --bind \"$0\" /dev && exec \"$@\""];
+    let in_namespace = [&in_namespace[..], &[devices.to_str().expect("text")]].concat();
+    let server = Server::start(&program().started_by(&in_namespace), &[&args[..], &debug].concat());
+    log_lines(&mut server.connect(), "told", 1);
+    let mut packet = [0; 4096];
+    let line = loop {
+        let len = socket.recv(&mut packet).expect("a line");
+        let line = String::from_utf8_lossy(&packet[..len]).into_owned();
+        if line.contains("told-0.") {
+            break line;
+        }
+    };
+    // Facility 19, level 4.
+    assert!(line.starts_with("<156>"), "{line}");
+    assert!(line.contains(&format!(" keel-7[{}]: DEBUG LOG: told-0.", server.pid())), "{line}");
+    eventually("the standard output gets it as well", || server.log().contains("DEBUG LOG: told-0."));
+}
