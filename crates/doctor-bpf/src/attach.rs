@@ -28,6 +28,8 @@ pub(crate) struct Programs {
     links: Vec<Link>,
     samples_a_second: u64,
     epoch: u32,
+    /// Events after it are not looked at, by the clock of the programs.
+    until_ns: u64,
     /// While it is open, the kernel measures the run time of BPF programs.
     _measuring: Option<OwnedFd>,
     pub(crate) detached_at_ns: u64,
@@ -62,6 +64,7 @@ impl Programs {
             links: Vec::new(),
             samples_a_second,
             epoch: 0,
+            until_ns: 0,
             _measuring: measure(),
             detached_at_ns: 0,
         };
@@ -81,11 +84,10 @@ impl Programs {
             .with_context(|| format!("no map {name}"))
     }
 
-    pub(crate) fn attach(&mut self) -> Result<()> {
+    pub(crate) fn attach(&mut self, length: Duration) -> Result<()> {
         ensure!(self.links.is_empty(), "the programs are attached already");
         self.epoch += 1;
-        let control = Control { epoch: self.epoch, pad: 0 };
-        self.map("control")?.update(&0_u32.to_ne_bytes(), as_bytes(&[control]), MapFlags::ANY)?;
+        self.extend(length)?;
         let mut links = Vec::new();
         for program in self.object.progs_mut() {
             let name = program.name().to_string_lossy().into_owned();
@@ -100,9 +102,17 @@ impl Programs {
         Ok(())
     }
 
+    /// Lets the programs look at events for `length` from now.
+    pub(crate) fn extend(&mut self, length: Duration) -> Result<()> {
+        self.until_ns = now_ns().saturating_add(length.as_nanos() as u64);
+        let control = Control { epoch: self.epoch, pad: 0, until: self.until_ns };
+        self.map("control")?.update(&0_u32.to_ne_bytes(), as_bytes(&[control]), MapFlags::ANY)?;
+        Ok(())
+    }
+
     pub(crate) fn detach(&mut self) {
         if !self.links.is_empty() {
-            self.detached_at_ns = now_ns();
+            self.detached_at_ns = now_ns().min(self.until_ns);
             self.links.clear();
         }
     }

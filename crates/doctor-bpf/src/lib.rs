@@ -155,7 +155,9 @@ pub struct Capture {
 
 impl Capture {
     /// Loads and attaches everything, or says why this machine does not let us; then nothing is left behind.
-    pub fn start(pid: i32, kinds: &Kinds, samples_a_second: u64) -> Result<Capture> {
+    ///
+    /// `length` is as for `resume`.
+    pub fn start(pid: i32, kinds: &Kinds, samples_a_second: u64, length: Duration) -> Result<Capture> {
         ensure!(
             std::path::Path::new("/sys/kernel/btf/vmlinux").exists(),
             "the kernel does not describe itself (no /sys/kernel/btf/vmlinux)"
@@ -164,7 +166,7 @@ impl Capture {
         let tables = tables::build(pid)?;
         let programs = attach::Programs::load(pid, &tables, kinds, samples_a_second)?;
         let mut capture = Capture { pid, tables, programs };
-        capture.resume()?;
+        capture.resume(length)?;
         Ok(capture)
     }
 
@@ -173,8 +175,14 @@ impl Capture {
         self.programs.detach();
     }
 
-    pub fn resume(&mut self) -> Result<()> {
-        self.programs.attach()
+    /// Puts the programs on for `length`: when it has passed, they look at nothing, also if we are kept from taking them off.
+    pub fn resume(&mut self, length: Duration) -> Result<()> {
+        self.programs.attach(length)
+    }
+
+    /// Puts the end off: `length` from now. To be called before it has come, or what happened between is missing.
+    pub fn extend(&mut self, length: Duration) -> Result<()> {
+        self.programs.extend(length)
     }
 
     pub fn cost(&self) -> Cost {

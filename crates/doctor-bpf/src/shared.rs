@@ -168,9 +168,10 @@ plain! {
         cfa: u8,
         bp_saved: u8,
     }
-    struct Control[8] {
+    struct Control[16] {
         epoch: u32,
         pad: u32,
+        until: u64,
     }
     struct Totals[40] {
         lost_calls: u64,

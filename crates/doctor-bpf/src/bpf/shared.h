@@ -117,6 +117,7 @@ struct row {
 
 struct control {
 	__u32 epoch, pad;
+	__u64 until; /* by the monotonic clock: later events are not looked at */
 };
 struct totals {
 	__u64 lost_calls, lost_stacks, lost_keys;

@@ -79,3 +79,26 @@ fn ctrl_c_ends_the_window_and_what_was_seen_is_reported() {
         "{report}"
     );
 }
+
+#[test]
+fn programs_stop_looking_while_the_doctor_is_not_run() {
+    let _stage = stage();
+    let own = std::process::id().to_string();
+    let child = Command::new(env!("CARGO_BIN_EXE_evenkeel-doctor"))
+        .args(["diagnose", "--seconds", "3", "--json", "--pid", &own])
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("the doctor was built for this test");
+    std::thread::sleep(Duration::from_millis(1_300));
+    for (signal, then) in [(libc::SIGSTOP, 1_500), (libc::SIGCONT, 0)] {
+        // SAFETY: a plain system call, on a child that has not been waited for.
+        unsafe { libc::kill(child.id().cast_signed(), signal) };
+        std::thread::sleep(Duration::from_millis(then));
+    }
+    let output = child.wait_with_output().expect("it ends");
+    assert!(output.status.success(), "{output:?}");
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).expect("a report");
+    if report["tier"] == "T0" {
+        assert!(report["health"]["duty"].as_f64().is_some_and(|duty| duty < 0.8), "{report}");
+    }
+}
