@@ -79,6 +79,37 @@ enum Verb {
     Wakeups(Question),
     /// CPU samples as folded stacks, for tools that draw flame graphs
     Cpu(Question),
+    /// Where threads are blocked, waits for work left out
+    Offcpu(Question),
+    /// Waits for mutexes, by the mutex and by who takes it
+    Locks(Question),
+    /// Who waits for a CPU, and who has it
+    Runqueue(Question),
+    /// How long forks stop their thread, and what shared pages cost after
+    Fork(Question),
+    /// Stacks for other tools
+    Export {
+        #[command(flatten)]
+        question: Question,
+        #[command(flatten)]
+        format: Format,
+        /// Else to standard output
+        #[arg(long, short, value_name = "FILE")]
+        output: Option<PathBuf>,
+    },
+}
+
+#[derive(Args)]
+struct Format {
+    /// A line for each stack, with its CPU samples
+    #[arg(long, conflicts_with = "pprof", required_unless_present = "pprof")]
+    folded: bool,
+    /// With --folded: microseconds blocked instead
+    #[arg(long, requires = "folded")]
+    off_cpu: bool,
+    /// For `go tool pprof` and what reads its profiles: CPU, blocked and waiting time
+    #[arg(long)]
+    pprof: bool,
 }
 
 #[derive(Args)]
@@ -164,13 +195,30 @@ fn run(verb: Verb) -> Result<()> {
             } else {
                 report::comparison(&comparison)
             };
-            print(&text)
+            print(text.as_bytes())
         }
         Verb::Threads(question) => answer(question, report::tables::threads),
         Verb::Syscalls(question) => answer(question, report::tables::calls),
         Verb::Sockets(question) => answer(question, report::tables::sockets),
         Verb::Wakeups(question) => answer(question, report::tables::wakers),
-        Verb::Cpu(question) => answer(question, report::tables::folded),
+        Verb::Cpu(question) => answer(question, |recording| report::folded(recording, false)),
+        Verb::Offcpu(question) => answer(question, report::questions::off_cpu),
+        Verb::Locks(question) => answer(question, report::questions::locks),
+        Verb::Runqueue(question) => answer(question, report::questions::run_queue),
+        Verb::Fork(question) => answer(question, report::questions::forks),
+        Verb::Export { question, format, output } => {
+            let recording = look(question)?;
+            let bytes = match format.pprof {
+                true => report::pprof(&recording),
+                false => report::folded(&recording, format.off_cpu).into_bytes(),
+            };
+            match output {
+                Some(path) => {
+                    std::fs::write(&path, bytes).with_context(|| format!("cannot write {}", path.display()))
+                }
+                None => print(&bytes),
+            }
+        }
     }
 }
 
@@ -185,28 +233,32 @@ fn explain(recording: &Recording, output: &Output) -> Result<()> {
     } else {
         report::terminal(recording, &diagnosis)
     };
-    print(&text)
+    print(text.as_bytes())
 }
 
 fn answer(question: Question, table: fn(&Recording) -> String) -> Result<()> {
+    print(table(&look(question)?).as_bytes())
+}
+
+/// The recording that a question is about, or one that is taken now.
+fn look(question: Question) -> Result<Recording> {
     let Question { which: MaybeWhich { pid, port, name }, from, seconds, proc_only } = question;
-    let recording = match from {
-        Some(file) => recording::load(&file)?,
+    match from {
+        Some(file) => recording::load(&file),
         None => {
             ensure!(
                 pid.is_some() || port.is_some() || name.is_some(),
                 "say which: --pid, --port, --name or --from"
             );
             let which = Which { pid, port, name, command: Vec::new() };
-            capture(Look { which, seconds, proc_only, no_ask: false, auth: None })?
+            capture(Look { which, seconds, proc_only, no_ask: false, auth: None })
         }
-    };
-    print(&table(&recording))
+    }
 }
 
 /// A reader that has seen enough, as `head` has, is no error.
-fn print(text: &str) -> Result<()> {
-    match std::io::stdout().lock().write_all(text.as_bytes()) {
+fn print(bytes: &[u8]) -> Result<()> {
+    match std::io::stdout().lock().write_all(bytes) {
         Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => Err(error).context("cannot write"),
         _ => Ok(()),
     }

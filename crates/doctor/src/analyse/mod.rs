@@ -13,8 +13,12 @@ mod stacks;
 mod view;
 
 pub(crate) use compare::{Comparison, Fate, Part, compare};
-pub(crate) use critical::{Budget, IDLE_CALLS, budget};
+#[cfg(feature = "bpf")]
+pub(crate) use critical::IDLE_CALLS; // the programs are told which calls wait for work
+pub(crate) use critical::{Budget, budget, is_idle, is_idle_wait, roles};
 pub(crate) use finding::Finding;
+pub(crate) use rules::fork::{COPIES, FORKS, TABLE_COPIES};
+pub(crate) use rules::locks::{LOCK, taker};
 pub(crate) use view::View;
 
 use serde::Serialize;

@@ -56,6 +56,19 @@ pub(crate) struct Recording {
     pub(crate) health: Health,
 }
 
+impl Recording {
+    /// The frames of a stack, the innermost first.
+    pub(crate) fn frames_of(&self, stack: u32) -> impl DoubleEndedIterator<Item = &Frame> {
+        self.stacks[stack as usize].iter().map(|&index| &self.frames[index as usize])
+    }
+
+    /// A thread as people know it: "redis-server (100)".
+    pub(crate) fn thread_name(&self, tid: i32) -> String {
+        let thread = self.threads.iter().find(|thread| thread.tid == tid);
+        thread.map_or_else(|| format!("thread {tid}"), |thread| format!("{} ({tid})", thread.name))
+    }
+}
+
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub(crate) struct Host {
     pub(crate) kernel: String,

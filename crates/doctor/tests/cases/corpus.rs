@@ -12,6 +12,8 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use evenkeel_testkit::Random;
+
 use crate::stage::{Place, prefix};
 
 const VARIABLE: &str = "EVENKEEL_DOCTOR_CASE";
@@ -72,8 +74,8 @@ fn play() {
     });
     match name.as_str() {
         "hog" => hog(),
-        "mutex" => workers(&Arc::new(Mutex::new(0)), true),
-        "no-mutex" => workers(&Arc::new(Mutex::new(0)), false),
+        "mutex" => workers(true),
+        "no-mutex" => workers(false),
         "slow-accept" => slow_accept(),
         other => panic!("no program {other}"),
     }
@@ -97,15 +99,19 @@ fn spin(length: Duration) {
     }
 }
 
-/// Threads that do a little, then write to a log: one log for all, or one each.
-fn workers(log: &Arc<Mutex<u64>>, shared: bool) {
+/// Threads that take a task and write to a log: one queue and one log for all, or one of each for each. How long each
+/// takes varies, or all would wait in one line for the slower of the two and never for the other.
+fn workers(shared: bool) {
     ready(0);
-    let worker = |_| {
-        let log = if shared { Arc::clone(log) } else { Arc::new(Mutex::new(0)) };
+    let (queue, log) = (Arc::new(Mutex::new(0)), Arc::new(Mutex::new(0)));
+    let worker = |number: usize| {
+        let mut random = Random::new(number as u64);
+        let own = |common: &Arc<Mutex<u64>>| if shared { Arc::clone(common) } else { Arc::default() };
+        let (queue, log) = (own(&queue), own(&log));
         std::thread::spawn(move || {
             loop {
-                spin(Duration::from_micros(20));
-                append_to_log(&log);
+                take_task(&queue, Duration::from_micros(random.below(120) as u64));
+                append_to_log(&log, Duration::from_micros(random.below(200) as u64));
             }
         })
     };
@@ -114,9 +120,16 @@ fn workers(log: &Arc<Mutex<u64>>, shared: bool) {
 }
 
 #[inline(never)]
-fn append_to_log(log: &Mutex<u64>) {
+fn take_task(queue: &Mutex<u64>, length: Duration) {
+    let mut tasks = queue.lock().expect("no worker panics");
+    spin(length);
+    *tasks += 1;
+}
+
+#[inline(never)]
+fn append_to_log(log: &Mutex<u64>, length: Duration) {
     let mut lines = log.lock().expect("no worker panics");
-    spin(Duration::from_micros(100));
+    spin(length);
     *lines += 1;
 }
 

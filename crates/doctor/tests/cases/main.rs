@@ -76,22 +76,19 @@ fn feeding_four_replicas_is_the_first_finding() {
 #[ignore = "long"]
 fn what_a_replica_added_is_the_first_change() {
     let _stage = stage();
-    let folder = std::env::temp_dir().join(format!("doctor-diff-{}", std::process::id()));
-    std::fs::create_dir_all(&folder).expect("a private folder");
-    let file = |name: &str| folder.join(name).to_str().expect("text").to_string();
+    let folder = Folder::new("diff");
     for replicas in [0, 1] {
         let (primary, _replicas) = with_replicas(replicas);
         let _load = Load::start(primary.port(), PIPELINED);
-        let kept = file(&replicas.to_string());
+        let kept = folder.file(&replicas.to_string());
         let seen = diagnose_with("recorded for a comparison", primary.pid(), &["--record", &kept]);
         if seen.in_kernel().is_none() {
             return;
         }
     }
-    let changes = stage::doctor_json(&["diff", "--json", &file("0"), &file("1")]);
+    let changes = stage::doctor_json(&["diff", "--json", &folder.file("0"), &folder.file("1")]);
     assert_eq!(changes["changes"][0]["subject"], "feeding replicas", "{:#}", changes["changes"]);
     assert_eq!(changes["changes"][0]["fate"], "appeared", "{:#}", changes["changes"]);
-    std::fs::remove_dir_all(&folder).expect("removed");
 }
 
 fn syncing() -> (Server, Load) {
@@ -140,24 +137,63 @@ fn a_neighbour_on_the_same_cpu_is_the_first_finding() {
     assert!(seen.text().contains(&format!("({})", hog.pid())), "the neighbour is named: {seen}");
 }
 
+/// A private folder for recordings, removed with the value.
+struct Folder(std::path::PathBuf);
+
+impl Folder {
+    fn new(name: &str) -> Folder {
+        let path = std::env::temp_dir().join(format!("doctor-{name}-{}", std::process::id()));
+        std::fs::create_dir_all(&path).expect("a private folder");
+        Folder(path)
+    }
+
+    fn file(&self, name: &str) -> String {
+        self.0.join(name).to_str().expect("text").to_string()
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
 #[test]
-fn a_mutex_is_the_first_finding_and_its_place_is_named() {
+fn mutexes_are_the_first_finding_and_their_places_are_named_in_order() {
     let _stage = stage();
+    let folder = Folder::new("locks");
+    let kept = folder.file("shared");
     let server = corpus::start("mutex", stage::ALL);
-    let Some(seen) = diagnose("threads with one mutex around their log", server.pid()).in_kernel() else {
-        return;
-    };
+    let seen = diagnose_with("threads with one log and one queue", server.pid(), &["--record", &kept]);
+    let Some(seen) = seen.in_kernel() else { return };
     seen.expect_first("R6");
     assert!(seen.titles()[0].contains("append_to_log"), "{seen}");
+
+    let locks = stage::doctor(&["locks", "--from", &kept]);
+    let line = |name: &str| locks.lines().position(|line| line.ends_with(name));
+    assert!(line("append_to_log").is_some() && line("append_to_log") < line("take_task"), "{locks}");
+    let blocked = stage::doctor(&["offcpu", "--from", &kept]);
+    assert!(blocked.lines().nth(1).is_some_and(|line| line.contains("append_to_log")), "{blocked}");
+    let folded = stage::doctor(&["export", "--folded", "--off-cpu", "--from", &kept]);
+    assert!(folded.lines().any(|line| line.contains("append_to_log;") && line.contains(";futex-lock ")));
 }
 
 #[test]
 #[ignore = "long"]
-fn a_log_for_each_thread_has_no_lock_finding() {
+fn with_a_log_and_a_queue_for_each_thread_the_locks_are_gone() {
     let _stage = stage();
-    let server = corpus::start("no-mutex", stage::ALL);
-    let seen = diagnose("the same with a log for each thread", server.pid());
-    assert!(!seen.rules().contains(&"R6".to_string()), "{seen}");
+    let folder = Folder::new("locks-gone");
+    for program in ["mutex", "no-mutex"] {
+        let server = corpus::start(program, stage::ALL);
+        let kept = folder.file(program);
+        let Some(seen) = diagnose_with(program, server.pid(), &["--record", &kept]).in_kernel() else {
+            return;
+        };
+        assert_eq!(seen.rules().contains(&"R6".to_string()), program == "mutex", "{seen}");
+    }
+    let changes = stage::doctor_json(&["diff", "--json", &folder.file("mutex"), &folder.file("no-mutex")]);
+    let gone = |change: &serde_json::Value| change["rule"] == "R6" && change["fate"] == "gone";
+    assert!(changes["changes"].as_array().expect("a list").iter().any(gone), "{changes:#}");
 }
 
 #[test]

@@ -4,11 +4,12 @@ use super::{SHARE_MIN, millis, percent};
 use crate::analyse::finding::{Finding, Outcome};
 use crate::analyse::view::View;
 
-const FORKS: &[&str] = &["clone", "clone3", "fork", "vfork"];
+pub(crate) const FORKS: &[&str] = &["clone", "clone3", "fork", "vfork"];
 /// Starting a thread takes 0.1 ms; only page tables take longer.
 const FORK_MIN_NS: u64 = 5_000_000;
+pub(crate) const TABLE_COPIES: &[&str] = &["copy_page_range", "copy_page_tables", "dup_mm", "dup_mmap"];
 #[rustfmt::skip]
-const COPIES: &[&str] = &["do_wp_page", "wp_page_copy", "do_cow_fault", "copy_user_highpage", "do_huge_pmd_wp_page"];
+pub(crate) const COPIES: &[&str] = &["do_wp_page", "wp_page_copy", "do_cow_fault", "copy_user_highpage", "do_huge_pmd_wp_page"];
 
 pub(crate) fn page_tables(view: &View<'_>) -> Outcome {
     let longest = view
@@ -28,7 +29,7 @@ pub(crate) fn page_tables(view: &View<'_>) -> Outcome {
         )
         .evidence("page tables to copy".to_string(), format!("grep VmPTE /proc/{}/status", view.pid()))
         .next("Snapshot less often or on a replica; less memory in this process; or a server that does not fork.")
-        .frames(["copy_page_range".to_string(), "copy_process".to_string()]);
+        .frames(TABLE_COPIES.iter().map(ToString::to_string));
     finding.holds_while_idle = true;
     finding.ceiling = finding.ceiling.max(1.2); // it is the longest wait that hurts, not the mean
     Outcome::Found(vec![finding])

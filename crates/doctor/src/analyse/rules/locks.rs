@@ -9,9 +9,9 @@ use std::collections::BTreeMap;
 use super::{SHARE_MIN, millis, percent};
 use crate::analyse::finding::{Finding, Outcome};
 use crate::analyse::view::View;
-use crate::recording::{Frame, Wait};
+use crate::recording::{Frame, Recording, Wait};
 
-const LOCK: &str = "futex-lock";
+pub(crate) const LOCK: &str = "futex-lock";
 /// Hand-offs a second from which waking is a cost of its own.
 const HAND_OFFS_MIN: f64 = 5_000.0;
 /// A system call, an interrupt to the other CPU, and two switches.
@@ -26,7 +26,8 @@ pub(crate) fn contended(view: &View<'_>) -> Outcome {
     let waits = || view.recording.waits.iter().filter(|wait| wait.call.as_deref() == Some(LOCK));
     let mut places: BTreeMap<(u64, String), u64> = BTreeMap::new();
     for wait in waits() {
-        *places.entry((wait.address.unwrap_or(0), place(view, wait))).or_default() += wait.blocked_ns;
+        *places.entry((wait.address.unwrap_or(0), taker(view.recording, wait))).or_default() +=
+            wait.blocked_ns;
     }
     let mut places: Vec<((u64, String), u64)> = places.into_iter().collect();
     places.sort_by_key(|(_, ns)| std::cmp::Reverse(*ns));
@@ -54,8 +55,8 @@ pub(crate) fn contended(view: &View<'_>) -> Outcome {
 }
 
 /// The function that took the lock: the first that is no library's.
-fn place(view: &View<'_>, wait: &Wait) -> String {
-    let mut frames = view.frames(wait.stack).filter(|frame| !frame.is_kernel());
+pub(crate) fn taker(recording: &Recording, wait: &Wait) -> String {
+    let mut frames = recording.frames_of(wait.stack).filter(|frame| !frame.is_kernel());
     let found = frames.find(|frame| !is_locking(frame));
     found.map_or_else(|| "an unknown place".to_string(), |frame| frame.name.clone())
 }
