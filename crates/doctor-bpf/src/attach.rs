@@ -147,7 +147,7 @@ fn call_flags(kinds: &Kinds) -> [u8; CALLS_MAX] {
     flags
 }
 
-fn explain(error: libbpf_rs::Error) -> anyhow::Error {
+pub(crate) fn explain(error: libbpf_rs::Error) -> anyhow::Error {
     let hint = match error.kind() {
         libbpf_rs::ErrorKind::PermissionDenied => "it needs root, or CAP_BPF and CAP_PERFMON",
         _ => "the kernel refused the programs",

@@ -6,16 +6,23 @@
 //! finish            read what was counted, name the addresses
 //! ```
 //!
+//! `Counter` and `Stopwatch` are probes that somebody asks for by name, in an object of their own.
+//!
 //! What comes out is counts and times by thread, call and descriptor number; what a descriptor is for, and what anything
 //! means, is not known here. Dropping a `Capture` detaches everything; when the process is killed, the kernel does.
 //!
 //! Built with clang, and only where somebody wants it: see ARCHITECTURE.md.
 
 mod attach;
+mod functions;
 mod harvest;
+mod probe;
 mod shared;
 mod symbols;
 mod tables;
+
+pub use functions::{Function, find};
+pub use probe::{Counter, Latency, Stopwatch, TRACEPOINTS_MAX};
 
 use std::time::Duration;
 
@@ -158,11 +165,7 @@ impl Capture {
     ///
     /// `length` is as for `resume`.
     pub fn start(pid: i32, kinds: &Kinds, samples_a_second: u64, length: Duration) -> Result<Capture> {
-        ensure!(
-            std::path::Path::new("/sys/kernel/btf/vmlinux").exists(),
-            "the kernel does not describe itself (no /sys/kernel/btf/vmlinux)"
-        );
-        ensure!(attach::in_first_namespace(), "this is a container with process numbers of its own");
+        check_machine()?;
         let tables = tables::build(pid)?;
         let programs = attach::Programs::load(pid, &tables, kinds, samples_a_second)?;
         let mut capture = Capture { pid, tables, programs };
@@ -194,4 +197,14 @@ impl Capture {
         self.pause();
         harvest::read(self.pid, &self.tables, &self.programs)
     }
+}
+
+/// What programs need of the machine, whatever they do.
+fn check_machine() -> Result<()> {
+    ensure!(
+        std::path::Path::new("/sys/kernel/btf/vmlinux").exists(),
+        "the kernel does not describe itself (no /sys/kernel/btf/vmlinux)"
+    );
+    ensure!(attach::in_first_namespace(), "this is a container with process numbers of its own");
+    Ok(())
 }

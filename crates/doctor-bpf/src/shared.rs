@@ -6,6 +6,9 @@ pub(crate) const FRAMES_MAX: usize = 128;
 pub(crate) const MAPPINGS_MAX: usize = 512;
 pub(crate) const CALLS_MAX: usize = 512;
 
+pub(crate) const COUNTS_MAX: usize = 256;
+pub(crate) const SLOTS: usize = 256;
+
 pub(crate) const CALL_ON_FD: u8 = 1;
 pub(crate) const CALL_FUTEX: u8 = 2;
 pub(crate) const CALL_IDLE: u8 = 4;
@@ -172,6 +175,13 @@ plain! {
         epoch: u32,
         pad: u32,
         until: u64,
+    }
+    struct Latency[2080] {
+        begun: u64,
+        count: u64,
+        sum_ns: u64,
+        longest_ns: u64,
+        slots: [u64; SLOTS],
     }
     struct Totals[40] {
         lost_calls: u64,

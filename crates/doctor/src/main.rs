@@ -21,10 +21,12 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use clap::{Args, Parser, Subcommand};
 
+use collect::probes;
 use collect::target::{self, Which};
 use collect::{Options, Progress};
 use recording::Recording;
@@ -87,6 +89,21 @@ enum Verb {
     Runqueue(Question),
     /// How long forks stop their thread, and what shared pages cost after
     Fork(Question),
+    /// How long calls of a function of the process take
+    Function {
+        /// As `cpu` shows it, or the end of it after "::"
+        #[arg(value_name = "NAME")]
+        function: String,
+        #[command(flatten)]
+        live: Live,
+    },
+    /// How often the kernel does something for the process: tracepoints, or functions of the kernel
+    Count {
+        /// In which * stands for anything: 'sched_*'
+        pattern: String,
+        #[command(flatten)]
+        live: Live,
+    },
     /// Stacks for other tools
     Export {
         #[command(flatten)]
@@ -138,6 +155,14 @@ struct Output {
     /// Also as one page: findings, flame graphs, tables
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
+}
+
+#[derive(Args)]
+struct Live {
+    #[command(flatten)]
+    which: Which,
+    #[arg(long, default_value_t = 5.0)]
+    seconds: f64,
 }
 
 #[derive(Args)]
@@ -206,6 +231,16 @@ fn run(verb: Verb) -> Result<()> {
         Verb::Locks(question) => answer(question, report::questions::locks),
         Verb::Runqueue(question) => answer(question, report::questions::run_queue),
         Verb::Fork(question) => answer(question, report::questions::forks),
+        Verb::Function { function, live } => {
+            let (length, stop) = (length(live.seconds)?, stop_on_signals()?);
+            let timed = probes::time_function(&target::find(&live.which)?, &function, length, &stop)?;
+            print(report::probes::latency(&timed).as_bytes())
+        }
+        Verb::Count { pattern, live } => {
+            let (length, stop) = (length(live.seconds)?, stop_on_signals()?);
+            let counted = probes::count(&target::find(&live.which)?, &pattern, length, &stop)?;
+            print(report::probes::counts(&counted).as_bytes())
+        }
         Verb::Export { question, format, output } => {
             let recording = look(question)?;
             let bytes = match format.pprof {
@@ -264,19 +299,31 @@ fn print(bytes: &[u8]) -> Result<()> {
     }
 }
 
-fn capture(look: Look) -> Result<Recording> {
+/// The window that was asked for.
+fn length(seconds: f64) -> Result<Duration> {
     const SECONDS_MAX: f64 = 3_600.0;
     ensure!(
-        look.seconds > 0.0 && look.seconds <= SECONDS_MAX,
+        seconds > 0.0 && seconds <= SECONDS_MAX,
         "--seconds is to be more than 0 and at most {SECONDS_MAX}"
     );
-    let found = target::find(&look.which)?;
-    let password = look.auth.or_else(|| std::env::var("REDISCLI_AUTH").ok());
-    let options = Options { seconds: look.seconds, proc_only: look.proc_only, ask: !look.no_ask, password };
+    Ok(Duration::from_secs_f64(seconds))
+}
+
+/// Becomes true at Ctrl-C: a window ends early then, and what was seen is reported.
+fn stop_on_signals() -> Result<Arc<AtomicBool>> {
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
         signal_hook::flag::register(signal, Arc::clone(&stop)).context("cannot listen for Ctrl-C")?;
     }
+    Ok(stop)
+}
+
+fn capture(look: Look) -> Result<Recording> {
+    length(look.seconds)?;
+    let found = target::find(&look.which)?;
+    let password = look.auth.or_else(|| std::env::var("REDISCLI_AUTH").ok());
+    let options = Options { seconds: look.seconds, proc_only: look.proc_only, ask: !look.no_ask, password };
+    let stop = stop_on_signals()?;
     let shows = std::io::stderr().is_terminal();
     let mut show = |progress: Progress| {
         if shows {

@@ -11,6 +11,7 @@ mod helper;
 mod host;
 #[cfg(feature = "bpf")]
 mod kernel;
+pub(crate) mod probes;
 mod procfs;
 mod sockets;
 pub(crate) mod target;

@@ -4,6 +4,7 @@ mod export;
 mod flame;
 mod html;
 mod json;
+pub(crate) mod probes;
 pub(crate) mod questions;
 pub(crate) mod tables;
 mod terminal;

@@ -7,6 +7,7 @@
 //! doctor finds is that the machine is busy, and it would be right.
 
 mod corpus;
+mod probes;
 mod refusals;
 mod stage;
 

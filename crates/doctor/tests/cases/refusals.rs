@@ -13,7 +13,7 @@ fn doctor(args: &[&str]) -> Output {
 }
 
 #[track_caller]
-fn refused(args: &[&str]) -> String {
+pub(crate) fn refused(args: &[&str]) -> String {
     let output = doctor(args);
     assert!(!output.status.success() && output.stdout.is_empty(), "{output:?}");
     String::from_utf8(output.stderr).expect("text")
