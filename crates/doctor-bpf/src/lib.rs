@@ -6,6 +6,7 @@
 //! finish            read what was counted, name the addresses
 //! ```
 //!
+//! `Sampler` is for where no programs can be loaded: CPU samples by perf, walked outside of the kernel.
 //! `Counter` and `Stopwatch` are probes that somebody asks for by name, in an object of their own.
 //!
 //! What comes out is counts and times by thread, call and descriptor number; what a descriptor is for, and what anything
@@ -14,14 +15,19 @@
 //! Built with clang, and only where somebody wants it: see ARCHITECTURE.md.
 
 mod attach;
+mod event;
 mod functions;
 mod harvest;
+mod perf;
 mod probe;
+mod ring;
 mod shared;
 mod symbols;
 mod tables;
+mod walk;
 
 pub use functions::{Function, find};
+pub use perf::Sampler;
 pub use probe::{Counter, Latency, Stopwatch, TRACEPOINTS_MAX};
 
 use std::time::Duration;

@@ -20,6 +20,7 @@ pub(crate) const FD_LOCK: i32 = -2;
 
 pub(crate) const STACK_COMPLETE: u32 = 0;
 pub(crate) const STACK_CUT: u32 = 1;
+pub(crate) const STACK_BROKEN: u32 = 2;
 
 pub(crate) const CFA_UNKNOWN: u8 = 0;
 pub(crate) const CFA_SP: u8 = 1;

@@ -136,6 +136,9 @@ struct Look {
     /// Length of the window
     #[arg(long, default_value_t = 10.0)]
     seconds: f64,
+    /// Load nothing into the kernel: perf and /proc alone
+    #[arg(long)]
+    no_bpf: bool,
     /// Use /proc alone
     #[arg(long)]
     proc_only: bool,
@@ -174,6 +177,9 @@ struct Question {
     from: Option<PathBuf>,
     #[arg(long, default_value_t = 5.0)]
     seconds: f64,
+    /// Load nothing into the kernel: perf and /proc alone
+    #[arg(long)]
+    no_bpf: bool,
     /// Use /proc alone
     #[arg(long)]
     proc_only: bool,
@@ -277,7 +283,7 @@ fn answer(question: Question, table: fn(&Recording) -> String) -> Result<()> {
 
 /// The recording that a question is about, or one that is taken now.
 fn look(question: Question) -> Result<Recording> {
-    let Question { which: MaybeWhich { pid, port, name }, from, seconds, proc_only } = question;
+    let Question { which: MaybeWhich { pid, port, name }, from, seconds, no_bpf, proc_only } = question;
     match from {
         Some(file) => recording::load(&file),
         None => {
@@ -286,7 +292,7 @@ fn look(question: Question) -> Result<Recording> {
                 "say which: --pid, --port, --name or --from"
             );
             let which = Which { pid, port, name, command: Vec::new() };
-            capture(Look { which, seconds, proc_only, no_ask: false, auth: None })
+            capture(Look { which, seconds, no_bpf, proc_only, no_ask: false, auth: None })
         }
     }
 }
@@ -322,7 +328,13 @@ fn capture(look: Look) -> Result<Recording> {
     length(look.seconds)?;
     let found = target::find(&look.which)?;
     let password = look.auth.or_else(|| std::env::var("REDISCLI_AUTH").ok());
-    let options = Options { seconds: look.seconds, proc_only: look.proc_only, ask: !look.no_ask, password };
+    let options = Options {
+        seconds: look.seconds,
+        no_bpf: look.no_bpf,
+        proc_only: look.proc_only,
+        ask: !look.no_ask,
+        password,
+    };
     let stop = stop_on_signals()?;
     let shows = std::io::stderr().is_terminal();
     let mut show = |progress: Progress| {

@@ -240,7 +240,7 @@ fn convert_call(call: &bpf::Call, scale: Scale, name: &dyn Fn(i32, Place, bool) 
     }
 }
 
-fn convert_frame(frame: bpf::Frame) -> Frame {
+pub(crate) fn convert_frame(frame: bpf::Frame) -> Frame {
     Frame { name: frame.name, module: frame.module, unnamed: frame.unnamed }
 }
 

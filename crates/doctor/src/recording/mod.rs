@@ -17,6 +17,10 @@ use serde::{Deserialize, Serialize};
 pub(crate) enum Tier {
     /// Programs inside the kernel: every switch and system call, complete stacks.
     T0,
+    /// Perf, with the rights for it: CPU samples with the kernel's part; the rest as T3.
+    T1,
+    /// Perf for a plain user, on his own process: CPU samples of user code; the rest as T3.
+    T2,
     /// /proc alone: threads' states a hundred times a second, counters, sockets.
     T3,
 }
@@ -25,6 +29,8 @@ impl Tier {
     pub(crate) fn describe(self) -> &'static str {
         match self {
             Tier::T0 => "T0: eBPF, every switch and system call, complete stacks",
+            Tier::T1 => "T1: perf without eBPF, CPU samples with stacks, states from /proc sampled",
+            Tier::T2 => "T2: perf without rights, CPU samples of user code, states from /proc sampled",
             Tier::T3 => "T3: /proc only, states sampled",
         }
     }

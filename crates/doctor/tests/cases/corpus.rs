@@ -6,6 +6,7 @@
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::AsRawFd;
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -45,9 +46,13 @@ impl Drop for Program {
 }
 
 pub(crate) fn start(name: &str, place: Place) -> Program {
-    let own = std::env::current_exe().expect("this test has a path");
+    start_by(&prefix(place), &std::env::current_exe().expect("this test has a path"), name)
+}
+
+/// As `start`, by other commands, and from a copy of this test.
+pub(crate) fn start_by(prefix: &[&str], own: &Path, name: &str) -> Program {
     let own = own.to_str().expect("a path of text").to_string();
-    let mut words: Vec<String> = prefix(place).iter().map(ToString::to_string).collect();
+    let mut words: Vec<String> = prefix.iter().map(ToString::to_string).collect();
     words.extend([own, "corpus::play".to_string(), "--exact".to_string(), "--nocapture".to_string()]);
     let mut command = Command::new(&words[0]);
     command
@@ -74,6 +79,7 @@ fn play() {
     });
     match name.as_str() {
         "hog" => hog(),
+        "writer" => writer(),
         "mutex" => workers(true),
         "no-mutex" => workers(false),
         "slow-accept" => slow_accept(),
@@ -85,11 +91,26 @@ fn ready(port: u16) {
     println!("ready on {port}");
 }
 
+#[inline(never)]
 fn hog() {
     ready(0);
     loop {
         spin(Duration::from_millis(10));
     }
+}
+
+/// Most of its time is the kernel's.
+fn writer() {
+    let mut nobody = std::fs::File::options().write(true).open("/dev/null").expect("it is there");
+    ready(0);
+    loop {
+        write_to_nobody(&mut nobody);
+    }
+}
+
+#[inline(never)]
+fn write_to_nobody(file: &mut std::fs::File) {
+    file.write_all(b"line\n").expect("it takes everything");
 }
 
 fn spin(length: Duration) {

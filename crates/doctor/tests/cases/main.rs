@@ -10,6 +10,7 @@ mod corpus;
 mod probes;
 mod refusals;
 mod stage;
+mod tiers;
 
 use std::time::Duration;
 

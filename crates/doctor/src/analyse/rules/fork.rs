@@ -12,6 +12,9 @@ pub(crate) const TABLE_COPIES: &[&str] = &["copy_page_range", "copy_page_tables"
 pub(crate) const COPIES: &[&str] = &["do_wp_page", "wp_page_copy", "do_cow_fault", "copy_user_highpage", "do_huge_pmd_wp_page"];
 
 pub(crate) fn page_tables(view: &View<'_>) -> Outcome {
+    if !view.counts_calls() {
+        return Outcome::Unseen("how long a fork takes needs programs in the kernel".to_string());
+    }
     let longest = view
         .calls()
         .filter(|call| FORKS.contains(&call.name.as_str()) && call.count.is_some())
@@ -36,8 +39,8 @@ pub(crate) fn page_tables(view: &View<'_>) -> Outcome {
 }
 
 pub(crate) fn copy_on_write(view: &View<'_>) -> Outcome {
-    if !view.has_samples() {
-        return Outcome::Unseen("stacks of the kernel need programs in it".to_string());
+    if !view.samples_kernel() {
+        return Outcome::Unseen("stacks of the kernel need rights to sample it".to_string());
     }
     let copies = view.samples().filter(|s| view.frames(s.stack).any(|f| COPIES.contains(&f.name.as_str())));
     let share = view.sample_share(copies.map(|sample| sample.count).sum());
