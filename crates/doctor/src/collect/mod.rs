@@ -1,7 +1,7 @@
 //! Collecting: the only part with rights, and the only one that touches the target's machine.
 //!
-//! What can be had decides the tier: programs inside the kernel where they load (`kernel.rs`), else /proc alone. What
-//! could not be had is noted in the recording once, with its reason. Nothing here draws conclusions.
+//! What can be had decides the tier: programs inside the kernel where they load (`kernel.rs`), else perf (`perf.rs`),
+//! else /proc alone. What could not be had is noted in the recording once, with its reason. Nothing here draws conclusions.
 
 mod calls;
 mod cgroup;
@@ -25,7 +25,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::{Result, bail};
 
-use crate::recording::{Descriptor, Health, Recording, Role, Tier};
+use crate::recording::{Descriptor, Forks, Health, Recording, Role, Tier};
 use target::Found;
 
 #[derive(Debug, Clone)]
@@ -63,9 +63,12 @@ pub(crate) fn capture(
     let target = target::describe(pid);
     let mut notes = Vec::new();
     let mut descriptors = descriptors::describe_all(pid, &target.name);
-    if options.ask {
-        helper::name_replicas(&mut descriptors, &target.name, options.password.as_deref(), &mut notes);
+    let helper = helper::server(&descriptors, &target.name, options.password.as_deref());
+    let helper = helper.filter(|_| options.ask);
+    if let Some(server) = &helper {
+        server.name_replicas(&mut descriptors, &mut notes);
     }
+    let forks_before = helper.as_ref().and_then(helper::Server::forks);
     let mut inside = Inside::start(pid, options, &mut notes);
     let mut window = Window::begin(pid);
     let length = Duration::from_secs_f64(options.seconds);
@@ -89,6 +92,11 @@ pub(crate) fn capture(
     inside.stop(passed);
     merge_descriptors(&mut descriptors, descriptors::describe_all(pid, &target.name));
     let mut recording = window.end(passed);
+    let forks_after = helper.as_ref().and_then(helper::Server::forks);
+    recording.forks = forks_before.zip(forks_after).map(|(before, after)| Forks {
+        count: after.count.saturating_sub(before.count),
+        latest_ns: after.latest_ns,
+    });
     recording.target = target;
     recording.descriptors = descriptors;
     recording.tier = inside.tier();
@@ -184,6 +192,7 @@ impl Window {
             listeners,
             sockets,
             throttling,
+            forks: None,
             counters,
             health: Health {
                 notes: notes.into_iter().flatten().collect(),

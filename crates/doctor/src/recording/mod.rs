@@ -57,6 +57,9 @@ pub(crate) struct Recording {
     pub(crate) listeners: Vec<Listener>,
     pub(crate) sockets: Vec<Socket>,
     pub(crate) throttling: Option<Throttling>,
+    /// What a server of the Redis family says of its forks, if it was asked.
+    #[serde(default)]
+    pub(crate) forks: Option<Forks>,
     /// Counters of the whole machine, by name, as what was added in the window.
     pub(crate) counters: Vec<Counter>,
     pub(crate) health: Health,
@@ -313,6 +316,14 @@ pub(crate) struct Throttling {
     pub(crate) throttled_ns: u64,
     /// CPUs' worth of time that the group may use, if limited.
     pub(crate) limit_cpus: Option<f64>,
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Forks {
+    /// In the window.
+    pub(crate) count: u64,
+    /// How long the latest one kept the server, in the window or before.
+    pub(crate) latest_ns: u64,
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]

@@ -83,6 +83,8 @@ fn play() {
         "mutex" => workers(true),
         "no-mutex" => workers(false),
         "slow-accept" => slow_accept(),
+        "one-accept" => one_accept(),
+        "ping-pong" => ping_pong(),
         other => panic!("no program {other}"),
     }
 }
@@ -166,6 +168,64 @@ fn slow_accept() {
     }
 }
 
+/// Waits for events of one descriptor.
+fn wait_for_events(epoll: i32) {
+    let mut event = libc::epoll_event { events: 0, u64: 0 };
+    // SAFETY: room for one event is given.
+    unsafe { libc::epoll_wait(epoll, &raw mut event, 1, -1) };
+}
+
+fn epoll_of(fd: i32, events: i32) -> i32 {
+    let mut event = libc::epoll_event { events: events.cast_unsigned(), u64: 0 };
+    // SAFETY: the event is alive for the call.
+    unsafe {
+        let epoll = libc::epoll_create1(0);
+        assert_eq!(libc::epoll_ctl(epoll, libc::EPOLL_CTL_ADD, fd, &raw mut event), 0);
+        epoll
+    }
+}
+
+/// Four threads with an eventfd each: who is woken wakes the next.
+fn ping_pong() {
+    // SAFETY: no pointers.
+    let fds: Vec<i32> = (0..WORKERS).map(|_| unsafe { libc::eventfd(0, 0) }).collect();
+    ready(0);
+    let one = 1_u64.to_ne_bytes();
+    // SAFETY: eight bytes, as an eventfd takes them.
+    let wake = move |fd: i32| unsafe { libc::write(fd, one.as_ptr().cast(), one.len()) };
+    let worker = |number: usize| {
+        let (own, next) = (fds[number], fds[(number + 1) % WORKERS]);
+        std::thread::spawn(move || {
+            let epoll = epoll_of(own, libc::EPOLLIN);
+            let mut count = [0_u8; 8];
+            loop {
+                wait_for_events(epoll);
+                // SAFETY: eight bytes, as an eventfd gives them.
+                unsafe { libc::read(own, count.as_mut_ptr().cast(), count.len()) };
+                wake(next);
+            }
+        })
+    };
+    let threads: Vec<JoinHandle<()>> = (0..WORKERS).map(worker).collect();
+    wake(fds[0]);
+    wake(fds[WORKERS / 2]);
+    threads.into_iter().for_each(|thread| thread.join().expect("a worker runs for good"));
+}
+
+/// An edge-triggered listener of which one connection is accepted at each event.
+fn one_accept() {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    ready(listener.local_addr().expect("bound").port());
+    let epoll = epoll_of(listener.as_raw_fd(), libc::EPOLLIN | libc::EPOLLET);
+    loop {
+        wait_for_events(epoll);
+        let Ok((mut stream, _)) = listener.accept() else { continue };
+        // The work on a request: others arrive meanwhile.
+        std::thread::sleep(Duration::from_millis(3));
+        let _ = stream.write_all(b"+PONG\r\n");
+    }
+}
+
 /// Clients on threads of this process; they end with the value.
 pub(crate) struct Clients {
     stop: Arc<AtomicBool>,
@@ -234,6 +294,15 @@ pub(crate) fn calm_clients(port: u16, rest: Duration) -> Clients {
         let mut stream = connect(port);
         while !stop.load(Ordering::Relaxed) && ping(&mut stream, &[b"PING\r\n"]) {
             std::thread::sleep(rest);
+        }
+    })
+}
+
+/// A connection for each request, and patience until the answer comes.
+pub(crate) fn patient_crowd(port: u16) -> Clients {
+    Clients::start(12, move |stop| {
+        while !stop.load(Ordering::Relaxed) {
+            ping(&mut connect(port), &[b"PING\r\n"]);
         }
     })
 }

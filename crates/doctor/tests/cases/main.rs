@@ -210,6 +210,97 @@ fn an_accept_queue_that_overflows_is_the_first_finding() {
 
 #[test]
 #[ignore = "long"]
+fn a_fork_under_load_is_found_and_its_length_is_the_servers_own() {
+    let _stage = stage();
+    let server = Server::start(&redis(stage::SERVER), &["--enable-debug-command", "yes"]);
+    let mut client = server.connect();
+    client.set_wait(Duration::from_secs(60));
+    client.run("DEBUG POPULATE 3000000 key 200");
+    let load = Load::start(server.port(), PIPELINED);
+    let saver = std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_millis(2_500));
+        client.run("BGSAVE")
+    });
+    let seen = diagnose("redis-server, BGSAVE under load", server.pid());
+    let said = saver.join().expect("it does not panic");
+    let fork_ms = server.info("latest_fork_usec").parse::<f64>().expect("a number") / 1e3;
+    drop(load);
+    stage::wait_for("the snapshot is written", || server.info("rdb_bgsave_in_progress") == "0");
+    assert!(said.to_string().contains("Background saving started"), "{said}");
+    let Some(seen) = seen.in_kernel() else { return };
+    let title = *seen.titles().iter().find(|title| title.starts_with("A fork stopped")).expect("R4");
+    let words: Vec<&str> = title.split(' ').collect();
+    let at = words.iter().position(|word| *word == "ms").expect("milliseconds");
+    let found_ms: f64 = words[at - 1].parse().expect("a number");
+    assert!((found_ms / fork_ms - 1.0).abs() < 0.15, "{found_ms} ms, and the server says {fork_ms}");
+}
+
+#[test]
+#[ignore = "long"]
+fn one_accept_for_each_edge_is_the_first_finding() {
+    let _stage = stage();
+    let server = corpus::start("one-accept", stage::ANYWHERE);
+    let _crowd = corpus::patient_crowd(server.port());
+    let seen = diagnose("edge-triggered, one accept for each event", server.pid());
+    seen.expect_first("R10");
+    assert!(seen.titles()[0].contains("while the server sleeps"), "{seen}");
+}
+
+#[test]
+fn threads_that_wake_one_another_are_the_first_finding() {
+    let _stage = stage();
+    let server = corpus::start("ping-pong", stage::ALL);
+    let seen = diagnose("four threads that wake one another by eventfds", server.pid());
+    let Some(seen) = seen.in_kernel() else { return };
+    seen.expect_first("R9");
+    assert!(seen.titles()[0].starts_with("Threads hand work to one another "), "{seen}");
+}
+
+/// A control group that may use a fifth of a CPU; removed with the value.
+struct Limited(std::path::PathBuf);
+
+impl Limited {
+    /// None where we may not make one.
+    fn new(pid: u32) -> Option<Limited> {
+        let root = std::path::Path::new("/sys/fs/cgroup");
+        let mount = if root.join("cpu").is_dir() { root.join("cpu") } else { root.to_path_buf() };
+        let group = Limited(mount.join(format!("doctor-case-{}", std::process::id())));
+        std::fs::create_dir(&group.0).ok()?;
+        let write = |name: &str, text: &str| std::fs::write(group.0.join(name), text);
+        write("cpu.max", "20000 100000")
+            .or_else(|_| {
+                write("cpu.cfs_period_us", "100000").and_then(|()| write("cpu.cfs_quota_us", "20000"))
+            })
+            .ok()?;
+        write("cgroup.procs", &pid.to_string()).ok()?;
+        Some(group)
+    }
+}
+
+impl Drop for Limited {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir(&self.0);
+    }
+}
+
+#[test]
+#[ignore = "long"]
+fn a_limit_of_its_control_group_is_the_first_finding() {
+    let _stage = stage();
+    // The group goes after the program: one with members stays.
+    let (_group, hog);
+    hog = corpus::start("hog", stage::ANYWHERE);
+    let Some(group) = Limited::new(hog.pid()) else {
+        return println!("left out: no control group can be made");
+    };
+    _group = group;
+    let seen = diagnose("a control group with a fifth of a CPU", hog.pid());
+    seen.expect_first("R8");
+    assert!(seen.titles()[0].contains("control group is at its limit of 0.20 CPUs"), "{seen}");
+}
+
+#[test]
+#[ignore = "long"]
 fn a_client_that_does_not_read_is_the_first_finding() {
     let _stage = stage();
     let server =
