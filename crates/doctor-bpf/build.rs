@@ -1,4 +1,4 @@
-//! Compiles the programs for the kernel: `src/bpf/doctor.bpf.c` becomes one object that the library carries.
+//! Compiles the programs for the kernel: each of `src/bpf/*.bpf.c` becomes an object that the library carries.
 //!
 //! Only clang does that well. $CLANG, else the newest of Debian's, else plain `clang`. libbpf's headers come from the
 //! crate that also links libbpf, so both are of one version.
@@ -7,25 +7,30 @@ use std::env;
 use std::path::PathBuf;
 use std::process::Command;
 
-const SOURCES: &[&str] = &["doctor.bpf.c", "kernel.h", "shared.h", "unwind.h"];
+const PROGRAMS: &[&str] = &["doctor.bpf", "probe.bpf"];
+const HEADERS: &[&str] = &["kernel.h", "shared.h", "unwind.h"];
 const CLANGS: &[&str] = &["clang-19", "clang-18", "clang-17", "clang-16", "clang", "clang-14"];
 
 fn main() {
-    for source in SOURCES {
-        println!("cargo:rerun-if-changed=src/bpf/{source}");
+    for header in HEADERS {
+        println!("cargo:rerun-if-changed=src/bpf/{header}");
     }
     println!("cargo:rerun-if-env-changed=CLANG");
     let folder = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets it for build scripts"));
     let headers = env::var("DEP_BPF_INCLUDE").expect("libbpf-sys says where its headers are");
     let clang = clang();
-    let status = Command::new(&clang)
-        .args(["-g", "-O2", "-target", "bpf", "-mcpu=v3", "-D__TARGET_ARCH_x86", "-Wall", "-Werror"])
-        .arg("-Wno-missing-declarations") // BPF_PROG declares functions inside expressions
-        .args(["-I", &headers, "-c", "src/bpf/doctor.bpf.c", "-o"])
-        .arg(folder.join("doctor.bpf.o"))
-        .status();
-    let status = status.unwrap_or_else(|error| panic!("{clang}: {error}"));
-    assert!(status.success(), "{clang} could not compile src/bpf/doctor.bpf.c");
+    for program in PROGRAMS {
+        let source = format!("src/bpf/{program}.c");
+        println!("cargo:rerun-if-changed={source}");
+        let status = Command::new(&clang)
+            .args(["-g", "-O2", "-target", "bpf", "-mcpu=v3", "-D__TARGET_ARCH_x86", "-Wall", "-Werror"])
+            .arg("-Wno-missing-declarations") // BPF_PROG declares functions inside expressions
+            .args(["-I", &headers, "-c", &source, "-o"])
+            .arg(folder.join(format!("{program}.o")))
+            .status();
+        let status = status.unwrap_or_else(|error| panic!("{clang}: {error}"));
+        assert!(status.success(), "{clang} could not compile {source}");
+    }
 }
 
 fn clang() -> String {

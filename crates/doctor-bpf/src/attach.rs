@@ -1,13 +1,13 @@
 //! Loading the programs, attaching them, and what they cost.
 
 use std::ffi::OsStr;
-use std::io;
-use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, IntoRawFd, OwnedFd};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use libbpf_rs::{Link, Map, MapCore, MapFlags, Object, ObjectBuilder, ProgramMut};
 
+use crate::event::{self, Of, Wanted};
 use crate::shared::{
     CALL_CLOSE, CALL_FUTEX, CALL_IDLE, CALL_ON_FD, CALLS_MAX, Config, Control, Plain, as_bytes,
 };
@@ -28,6 +28,8 @@ pub(crate) struct Programs {
     links: Vec<Link>,
     samples_a_second: u64,
     epoch: u32,
+    /// Events after it are not looked at, by the clock of the programs.
+    until_ns: u64,
     /// While it is open, the kernel measures the run time of BPF programs.
     _measuring: Option<OwnedFd>,
     pub(crate) detached_at_ns: u64,
@@ -62,6 +64,7 @@ impl Programs {
             links: Vec::new(),
             samples_a_second,
             epoch: 0,
+            until_ns: 0,
             _measuring: measure(),
             detached_at_ns: 0,
         };
@@ -81,11 +84,10 @@ impl Programs {
             .with_context(|| format!("no map {name}"))
     }
 
-    pub(crate) fn attach(&mut self) -> Result<()> {
+    pub(crate) fn attach(&mut self, length: Duration) -> Result<()> {
         ensure!(self.links.is_empty(), "the programs are attached already");
         self.epoch += 1;
-        let control = Control { epoch: self.epoch, pad: 0 };
-        self.map("control")?.update(&0_u32.to_ne_bytes(), as_bytes(&[control]), MapFlags::ANY)?;
+        self.extend(length)?;
         let mut links = Vec::new();
         for program in self.object.progs_mut() {
             let name = program.name().to_string_lossy().into_owned();
@@ -100,9 +102,17 @@ impl Programs {
         Ok(())
     }
 
+    /// Lets the programs look at events for `length` from now.
+    pub(crate) fn extend(&mut self, length: Duration) -> Result<()> {
+        self.until_ns = now_ns().saturating_add(length.as_nanos() as u64);
+        let control = Control { epoch: self.epoch, pad: 0, until: self.until_ns };
+        self.map("control")?.update(&0_u32.to_ne_bytes(), as_bytes(&[control]), MapFlags::ANY)?;
+        Ok(())
+    }
+
     pub(crate) fn detach(&mut self) {
         if !self.links.is_empty() {
-            self.detached_at_ns = now_ns();
+            self.detached_at_ns = now_ns().min(self.until_ns);
             self.links.clear();
         }
     }
@@ -137,7 +147,7 @@ fn call_flags(kinds: &Kinds) -> [u8; CALLS_MAX] {
     flags
 }
 
-fn explain(error: libbpf_rs::Error) -> anyhow::Error {
+pub(crate) fn explain(error: libbpf_rs::Error) -> anyhow::Error {
     let hint = match error.kind() {
         libbpf_rs::ErrorKind::PermissionDenied => "it needs root, or CAP_BPF and CAP_PERFMON",
         _ => "the kernel refused the programs",
@@ -161,14 +171,14 @@ fn write_array<T: Plain>(map: &Map<'_>, values: &[T]) -> Result<()> {
 fn attach_samples(program: &ProgramMut<'_>, samples_a_second: u64) -> Result<Vec<Link>> {
     let mut links = Vec::new();
     for cpu in online_cpus()? {
-        let event =
-            open_event(cpu, samples_a_second).with_context(|| format!("perf_event_open on CPU {cpu}"))?;
-        links.push(program.attach_perf_event(event)?);
+        let event = event::open_clock(Of::Everybody, cpu, samples_a_second, Wanted::default());
+        let event = event.with_context(|| format!("perf_event_open on CPU {cpu}"))?;
+        links.push(program.attach_perf_event(event.into_raw_fd())?); // the link closes it
     }
     Ok(links)
 }
 
-fn online_cpus() -> Result<Vec<i32>> {
+pub(crate) fn online_cpus() -> Result<Vec<i32>> {
     let text = std::fs::read_to_string("/sys/devices/system/cpu/online")?;
     let mut cpus = Vec::new();
     for range in text.trim().split(',') {
@@ -178,52 +188,6 @@ fn online_cpus() -> Result<Vec<i32>> {
         cpus.extend(first..=last);
     }
     Ok(cpus)
-}
-
-/// The first 64 bytes of `struct perf_event_attr`, which every kernel takes.
-#[repr(C)]
-#[derive(Default)]
-struct EventAttributes {
-    kind: u32,
-    size: u32,
-    config: u64,
-    sample_frequency: u64,
-    sample_type: u64,
-    read_format: u64,
-    flags: u64,
-    wakeup_events: u32,
-    breakpoint_type: u32,
-    config1: u64,
-}
-
-/// A software event, so it works in virtual machines, which often have no counters. The link closes it.
-fn open_event(cpu: i32, samples_a_second: u64) -> io::Result<i32> {
-    const SOFTWARE: u32 = 1;
-    const CPU_CLOCK: u64 = 0;
-    const BY_FREQUENCY: u64 = 1 << 10;
-    const CLOSE_ON_EXEC: libc::c_ulong = 8;
-    let attributes = EventAttributes {
-        kind: SOFTWARE,
-        size: size_of::<EventAttributes>() as u32,
-        config: CPU_CLOCK,
-        sample_frequency: samples_a_second,
-        flags: BY_FREQUENCY,
-        ..EventAttributes::default()
-    };
-    let everybody = -1;
-    let no_group = -1;
-    // SAFETY: the structure is alive for the call, and its size is in it.
-    let fd = unsafe {
-        libc::syscall(
-            libc::SYS_perf_event_open,
-            &raw const attributes,
-            everybody,
-            cpu,
-            no_group,
-            CLOSE_ON_EXEC,
-        )
-    };
-    if fd < 0 { Err(io::Error::last_os_error()) } else { Ok(fd as i32) }
 }
 
 /// Has the kernel measure run times, as long as the descriptor is open. Older kernels cannot; then the cost is unknown.

@@ -51,8 +51,7 @@ pub(crate) fn read(pid: i32, tables: &Tables, programs: &Programs) -> Seen {
             longest_ns: wait.longest_ns,
         });
     }
-    seen.stacks = stacks.stacks;
-    seen.frames = stacks.frames;
+    (seen.stacks, seen.frames) = stacks.into_parts();
     seen
 }
 
@@ -188,7 +187,7 @@ fn wakers(programs: &Programs) -> Vec<Waker> {
 const NO_STACK: i32 = -1;
 
 /// Stacks of addresses, then of named frames; each stack and each frame once.
-struct Stacks {
+pub(crate) struct Stacks {
     user: HashMap<u64, (Vec<u64>, u32)>,
     kernel: HashMap<i32, Vec<u64>>,
     user_names: HashMap<u64, u32>,
@@ -213,9 +212,14 @@ impl Stacks {
             let words = bytes.chunks_exact(8).filter_map(from_bytes::<u64>);
             Some((id, words.take_while(|&address| address >= KERNEL_FROM).collect()))
         });
+        Stacks::new(user.collect(), kernel.collect())
+    }
+
+    /// Addresses by the numbers of stacks; those of a user with how the walk ended.
+    pub(crate) fn new(user: HashMap<u64, (Vec<u64>, u32)>, kernel: HashMap<i32, Vec<u64>>) -> Stacks {
         Stacks {
-            user: user.collect(),
-            kernel: kernel.collect(),
+            user,
+            kernel,
             user_names: HashMap::new(),
             kernel_names: HashMap::new(),
             frames: Vec::new(),
@@ -225,7 +229,12 @@ impl Stacks {
         }
     }
 
-    fn name(&mut self, names: &Names<'_>) {
+    /// The stacks, and the frames that they refer to.
+    pub(crate) fn into_parts(self) -> (Vec<Vec<u32>>, Vec<Frame>) {
+        (self.stacks, self.frames)
+    }
+
+    pub(crate) fn name(&mut self, names: &Names<'_>) {
         let user: HashSet<u64> = self.user.values().flat_map(|(pcs, _)| look_ups(pcs)).collect();
         let kernel: HashSet<u64> = self.kernel.values().flat_map(|pcs| look_ups(pcs)).collect();
         let user = names.user(&sorted(user));
@@ -244,7 +253,7 @@ impl Stacks {
     }
 
     /// The stack of a sample or wait: the kernel's frames, then the user's.
-    fn index(&mut self, kernel: i32, user: u64) -> u32 {
+    pub(crate) fn index(&mut self, kernel: i32, user: u64) -> u32 {
         if let Some(&index) = self.stack_index.get(&(kernel, user)) {
             return index;
         }

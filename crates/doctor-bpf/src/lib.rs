@@ -6,16 +6,29 @@
 //! finish            read what was counted, name the addresses
 //! ```
 //!
+//! `Sampler` is for where no programs can be loaded: CPU samples by perf, walked outside of the kernel.
+//! `Counter` and `Stopwatch` are probes that somebody asks for by name, in an object of their own.
+//!
 //! What comes out is counts and times by thread, call and descriptor number; what a descriptor is for, and what anything
 //! means, is not known here. Dropping a `Capture` detaches everything; when the process is killed, the kernel does.
 //!
 //! Built with clang, and only where somebody wants it: see ARCHITECTURE.md.
 
 mod attach;
+mod event;
+mod functions;
 mod harvest;
+mod perf;
+mod probe;
+mod ring;
 mod shared;
 mod symbols;
 mod tables;
+mod walk;
+
+pub use functions::{Function, find};
+pub use perf::Sampler;
+pub use probe::{Counter, Latency, Stopwatch, TRACEPOINTS_MAX};
 
 use std::time::Duration;
 
@@ -155,16 +168,14 @@ pub struct Capture {
 
 impl Capture {
     /// Loads and attaches everything, or says why this machine does not let us; then nothing is left behind.
-    pub fn start(pid: i32, kinds: &Kinds, samples_a_second: u64) -> Result<Capture> {
-        ensure!(
-            std::path::Path::new("/sys/kernel/btf/vmlinux").exists(),
-            "the kernel does not describe itself (no /sys/kernel/btf/vmlinux)"
-        );
-        ensure!(attach::in_first_namespace(), "this is a container with process numbers of its own");
+    ///
+    /// `length` is as for `resume`.
+    pub fn start(pid: i32, kinds: &Kinds, samples_a_second: u64, length: Duration) -> Result<Capture> {
+        check_machine()?;
         let tables = tables::build(pid)?;
         let programs = attach::Programs::load(pid, &tables, kinds, samples_a_second)?;
         let mut capture = Capture { pid, tables, programs };
-        capture.resume()?;
+        capture.resume(length)?;
         Ok(capture)
     }
 
@@ -173,8 +184,14 @@ impl Capture {
         self.programs.detach();
     }
 
-    pub fn resume(&mut self) -> Result<()> {
-        self.programs.attach()
+    /// Puts the programs on for `length`: when it has passed, they look at nothing, also if we are kept from taking them off.
+    pub fn resume(&mut self, length: Duration) -> Result<()> {
+        self.programs.attach(length)
+    }
+
+    /// Puts the end off: `length` from now. To be called before it has come, or what happened between is missing.
+    pub fn extend(&mut self, length: Duration) -> Result<()> {
+        self.programs.extend(length)
     }
 
     pub fn cost(&self) -> Cost {
@@ -186,4 +203,14 @@ impl Capture {
         self.pause();
         harvest::read(self.pid, &self.tables, &self.programs)
     }
+}
+
+/// What programs need of the machine, whatever they do.
+fn check_machine() -> Result<()> {
+    ensure!(
+        std::path::Path::new("/sys/kernel/btf/vmlinux").exists(),
+        "the kernel does not describe itself (no /sys/kernel/btf/vmlinux)"
+    );
+    ensure!(attach::in_first_namespace(), "this is a container with process numbers of its own");
+    Ok(())
 }

@@ -6,6 +6,9 @@ pub(crate) const FRAMES_MAX: usize = 128;
 pub(crate) const MAPPINGS_MAX: usize = 512;
 pub(crate) const CALLS_MAX: usize = 512;
 
+pub(crate) const COUNTS_MAX: usize = 256;
+pub(crate) const SLOTS: usize = 256;
+
 pub(crate) const CALL_ON_FD: u8 = 1;
 pub(crate) const CALL_FUTEX: u8 = 2;
 pub(crate) const CALL_IDLE: u8 = 4;
@@ -17,6 +20,7 @@ pub(crate) const FD_LOCK: i32 = -2;
 
 pub(crate) const STACK_COMPLETE: u32 = 0;
 pub(crate) const STACK_CUT: u32 = 1;
+pub(crate) const STACK_BROKEN: u32 = 2;
 
 pub(crate) const CFA_UNKNOWN: u8 = 0;
 pub(crate) const CFA_SP: u8 = 1;
@@ -168,9 +172,17 @@ plain! {
         cfa: u8,
         bp_saved: u8,
     }
-    struct Control[8] {
+    struct Control[16] {
         epoch: u32,
         pad: u32,
+        until: u64,
+    }
+    struct Latency[2080] {
+        begun: u64,
+        count: u64,
+        sum_ns: u64,
+        longest_ns: u64,
+        slots: [u64; SLOTS],
     }
     struct Totals[40] {
         lost_calls: u64,

@@ -29,6 +29,8 @@ impl<'a> Names<'a> {
         let symbolizer = Symbolizer::builder().enable_demangling(false).enable_code_info(false).build();
         let mut process = Process::new(Pid::from(self.pid.cast_unsigned()));
         process.debug_syms = false;
+        // By map_files also files that were replaced, or have another path in a container; plain users may not.
+        process.map_files = self.may_follow_map_files();
         let found = symbolizer.symbolize(&Source::Process(process), Input::AbsAddr(addresses));
         let found = found.unwrap_or_default();
         let name = |(index, &address): (usize, &u64)| {
@@ -63,6 +65,15 @@ impl<'a> Names<'a> {
             (address, Frame { name, module: KERNEL.to_string(), unnamed })
         };
         addresses.iter().enumerate().map(name).collect()
+    }
+
+    fn may_follow_map_files(&self) -> bool {
+        let mut mappings = self.tables.mappings.iter().zip(&self.tables.modules);
+        let file = mappings.find(|(_, module)| !module.name.is_empty() && !module.name.starts_with('['));
+        file.is_some_and(|(mapping, _)| {
+            let path = format!("/proc/{}/map_files/{:x}-{:x}", self.pid, mapping.start, mapping.end);
+            std::fs::metadata(path).is_ok()
+        })
     }
 
     fn module(&self, address: u64) -> String {

@@ -43,25 +43,38 @@ pub(crate) struct Module {
     pub(crate) starts: Vec<u32>,
 }
 
+/// Executable memory, and the file that it is from.
 #[derive(Debug, Clone)]
-struct Area {
+pub(crate) struct Area {
     start: u64,
     end: u64,
     offset: u64,
-    path: String,
+    pub(crate) path: String,
+}
+
+impl Area {
+    /// What people call the file.
+    pub(crate) fn module(&self) -> &str {
+        self.path.rsplit('/').next().unwrap_or("")
+    }
+}
+
+/// What a process may execute.
+pub(crate) fn areas(pid: i32) -> Result<Vec<Area>> {
+    let maps = fs::read_to_string(format!("/proc/{pid}/maps")).context("its mappings cannot be read")?;
+    Ok(maps.lines().filter_map(parse_area).collect())
 }
 
 /// The tables of all that a process may execute.
 pub(crate) fn build(pid: i32) -> Result<Tables> {
-    let maps = fs::read_to_string(format!("/proc/{pid}/maps")).context("its mappings cannot be read")?;
     let mut tables = Tables::default();
     let mut known: HashMap<String, (u32, u32, Vec<u32>)> = HashMap::new();
-    for area in maps.lines().filter_map(parse_area) {
+    for area in areas(pid)? {
         if tables.mappings.len() == MAPPINGS_MAX {
             tables.notes.push(format!("only the first {MAPPINGS_MAX} executable mappings are walked"));
             break;
         }
-        let name = area.path.rsplit('/').next().unwrap_or("").to_string();
+        let name = area.module().to_string();
         let mut mapping = Mapping {
             start: area.start,
             end: area.end,
@@ -107,18 +120,24 @@ fn parse_area(line: &str) -> Option<Area> {
     Some(Area { start: hex(start)?, end: hex(end)?, offset, path })
 }
 
-/// The file behind a mapping. By way of map_files also if it was replaced, or is seen by another name in a container.
-fn read_area(pid: i32, area: &Area) -> Result<Vec<u8>> {
+/// Where we find the file behind a mapping. By way of map_files also if it was replaced, or is seen by another name in a
+/// container.
+pub(crate) fn path_for_us(pid: i32, area: &Area) -> Result<String> {
+    ensure!(area.path.starts_with('/'), "no file");
+    let exact = format!("/proc/{pid}/map_files/{:x}-{:x}", area.start, area.end);
+    let named = format!("/proc/{pid}/root{}", area.path);
+    Ok(if fs::metadata(&exact).is_ok() { exact } else { named })
+}
+
+/// The file behind a mapping.
+pub(crate) fn read_area(pid: i32, area: &Area) -> Result<Vec<u8>> {
     if area.path == "[vdso]" {
         let length = area.end.saturating_sub(area.start).min(VDSO_BYTES_MAX);
         let mut image = vec![0; length as usize];
         fs::File::open(format!("/proc/{pid}/mem"))?.read_exact_at(&mut image, area.start)?;
         return Ok(image);
     }
-    ensure!(area.path.starts_with('/'), "no file");
-    let exact = format!("/proc/{pid}/map_files/{:x}-{:x}", area.start, area.end);
-    let named = format!("/proc/{pid}/root{}", area.path);
-    let path = if fs::metadata(&exact).is_ok() { exact } else { named };
+    let path = path_for_us(pid, area)?;
     let length = fs::metadata(&path)?.len();
     ensure!(length <= FILE_BYTES_MAX, "the file is too large to be looked into");
     Ok(fs::read(path)?)

@@ -68,6 +68,7 @@ pub(crate) fn idle() -> Recording {
         }],
         sockets: Vec::new(),
         throttling: None,
+        forks: None,
         counters: Vec::new(),
         health: Health { duty: 1.0, own_cpu_ns: 100_000_000, ..Health::default() },
     }

@@ -21,10 +21,12 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use clap::{Args, Parser, Subcommand};
 
+use collect::probes;
 use collect::target::{self, Which};
 use collect::{Options, Progress};
 use recording::Recording;
@@ -79,6 +81,52 @@ enum Verb {
     Wakeups(Question),
     /// CPU samples as folded stacks, for tools that draw flame graphs
     Cpu(Question),
+    /// Where threads are blocked, waits for work left out
+    Offcpu(Question),
+    /// Waits for mutexes, by the mutex and by who takes it
+    Locks(Question),
+    /// Who waits for a CPU, and who has it
+    Runqueue(Question),
+    /// How long forks stop their thread, and what shared pages cost after
+    Fork(Question),
+    /// How long calls of a function of the process take
+    Function {
+        /// As `cpu` shows it, or the end of it after "::"
+        #[arg(value_name = "NAME")]
+        function: String,
+        #[command(flatten)]
+        live: Live,
+    },
+    /// How often the kernel does something for the process: tracepoints, or functions of the kernel
+    Count {
+        /// In which * stands for anything: 'sched_*'
+        pattern: String,
+        #[command(flatten)]
+        live: Live,
+    },
+    /// Stacks for other tools
+    Export {
+        #[command(flatten)]
+        question: Question,
+        #[command(flatten)]
+        format: Format,
+        /// Else to standard output
+        #[arg(long, short, value_name = "FILE")]
+        output: Option<PathBuf>,
+    },
+}
+
+#[derive(Args)]
+struct Format {
+    /// A line for each stack, with its CPU samples
+    #[arg(long, conflicts_with = "pprof", required_unless_present = "pprof")]
+    folded: bool,
+    /// With --folded: microseconds blocked instead
+    #[arg(long, requires = "folded")]
+    off_cpu: bool,
+    /// For `go tool pprof` and what reads its profiles: CPU, blocked and waiting time
+    #[arg(long)]
+    pprof: bool,
 }
 
 #[derive(Args)]
@@ -88,6 +136,9 @@ struct Look {
     /// Length of the window
     #[arg(long, default_value_t = 10.0)]
     seconds: f64,
+    /// Load nothing into the kernel: perf and /proc alone
+    #[arg(long)]
+    no_bpf: bool,
     /// Use /proc alone
     #[arg(long)]
     proc_only: bool,
@@ -110,6 +161,14 @@ struct Output {
 }
 
 #[derive(Args)]
+struct Live {
+    #[command(flatten)]
+    which: Which,
+    #[arg(long, default_value_t = 5.0)]
+    seconds: f64,
+}
+
+#[derive(Args)]
 struct Question {
     #[command(flatten)]
     which: MaybeWhich,
@@ -118,6 +177,9 @@ struct Question {
     from: Option<PathBuf>,
     #[arg(long, default_value_t = 5.0)]
     seconds: f64,
+    /// Load nothing into the kernel: perf and /proc alone
+    #[arg(long)]
+    no_bpf: bool,
     /// Use /proc alone
     #[arg(long)]
     proc_only: bool,
@@ -164,13 +226,40 @@ fn run(verb: Verb) -> Result<()> {
             } else {
                 report::comparison(&comparison)
             };
-            print(&text)
+            print(text.as_bytes())
         }
         Verb::Threads(question) => answer(question, report::tables::threads),
         Verb::Syscalls(question) => answer(question, report::tables::calls),
         Verb::Sockets(question) => answer(question, report::tables::sockets),
         Verb::Wakeups(question) => answer(question, report::tables::wakers),
-        Verb::Cpu(question) => answer(question, report::tables::folded),
+        Verb::Cpu(question) => answer(question, |recording| report::folded(recording, false)),
+        Verb::Offcpu(question) => answer(question, report::questions::off_cpu),
+        Verb::Locks(question) => answer(question, report::questions::locks),
+        Verb::Runqueue(question) => answer(question, report::questions::run_queue),
+        Verb::Fork(question) => answer(question, report::questions::forks),
+        Verb::Function { function, live } => {
+            let (length, stop) = (length(live.seconds)?, stop_on_signals()?);
+            let timed = probes::time_function(&target::find(&live.which)?, &function, length, &stop)?;
+            print(report::probes::latency(&timed).as_bytes())
+        }
+        Verb::Count { pattern, live } => {
+            let (length, stop) = (length(live.seconds)?, stop_on_signals()?);
+            let counted = probes::count(&target::find(&live.which)?, &pattern, length, &stop)?;
+            print(report::probes::counts(&counted).as_bytes())
+        }
+        Verb::Export { question, format, output } => {
+            let recording = look(question)?;
+            let bytes = match format.pprof {
+                true => report::pprof(&recording),
+                false => report::folded(&recording, format.off_cpu).into_bytes(),
+            };
+            match output {
+                Some(path) => {
+                    std::fs::write(&path, bytes).with_context(|| format!("cannot write {}", path.display()))
+                }
+                None => print(&bytes),
+            }
+        }
     }
 }
 
@@ -185,46 +274,68 @@ fn explain(recording: &Recording, output: &Output) -> Result<()> {
     } else {
         report::terminal(recording, &diagnosis)
     };
-    print(&text)
+    print(text.as_bytes())
 }
 
 fn answer(question: Question, table: fn(&Recording) -> String) -> Result<()> {
-    let Question { which: MaybeWhich { pid, port, name }, from, seconds, proc_only } = question;
-    let recording = match from {
-        Some(file) => recording::load(&file)?,
+    print(table(&look(question)?).as_bytes())
+}
+
+/// The recording that a question is about, or one that is taken now.
+fn look(question: Question) -> Result<Recording> {
+    let Question { which: MaybeWhich { pid, port, name }, from, seconds, no_bpf, proc_only } = question;
+    match from {
+        Some(file) => recording::load(&file),
         None => {
             ensure!(
                 pid.is_some() || port.is_some() || name.is_some(),
                 "say which: --pid, --port, --name or --from"
             );
             let which = Which { pid, port, name, command: Vec::new() };
-            capture(Look { which, seconds, proc_only, no_ask: false, auth: None })?
+            capture(Look { which, seconds, no_bpf, proc_only, no_ask: false, auth: None })
         }
-    };
-    print(&table(&recording))
+    }
 }
 
 /// A reader that has seen enough, as `head` has, is no error.
-fn print(text: &str) -> Result<()> {
-    match std::io::stdout().lock().write_all(text.as_bytes()) {
+fn print(bytes: &[u8]) -> Result<()> {
+    match std::io::stdout().lock().write_all(bytes) {
         Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => Err(error).context("cannot write"),
         _ => Ok(()),
     }
 }
 
-fn capture(look: Look) -> Result<Recording> {
+/// The window that was asked for.
+fn length(seconds: f64) -> Result<Duration> {
     const SECONDS_MAX: f64 = 3_600.0;
     ensure!(
-        look.seconds > 0.0 && look.seconds <= SECONDS_MAX,
+        seconds > 0.0 && seconds <= SECONDS_MAX,
         "--seconds is to be more than 0 and at most {SECONDS_MAX}"
     );
-    let found = target::find(&look.which)?;
-    let password = look.auth.or_else(|| std::env::var("REDISCLI_AUTH").ok());
-    let options = Options { seconds: look.seconds, proc_only: look.proc_only, ask: !look.no_ask, password };
+    Ok(Duration::from_secs_f64(seconds))
+}
+
+/// Becomes true at Ctrl-C: a window ends early then, and what was seen is reported.
+fn stop_on_signals() -> Result<Arc<AtomicBool>> {
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
         signal_hook::flag::register(signal, Arc::clone(&stop)).context("cannot listen for Ctrl-C")?;
     }
+    Ok(stop)
+}
+
+fn capture(look: Look) -> Result<Recording> {
+    length(look.seconds)?;
+    let found = target::find(&look.which)?;
+    let password = look.auth.or_else(|| std::env::var("REDISCLI_AUTH").ok());
+    let options = Options {
+        seconds: look.seconds,
+        no_bpf: look.no_bpf,
+        proc_only: look.proc_only,
+        ask: !look.no_ask,
+        password,
+    };
+    let stop = stop_on_signals()?;
     let shows = std::io::stderr().is_terminal();
     let mut show = |progress: Progress| {
         if shows {

@@ -98,6 +98,14 @@ static __always_inline struct totals *sums(void)
 			ADD(s->field, 1);  \
 	} while (0)
 
+/* Whether it is still wanted: the loader may be kept from taking the programs off in time. */
+static __always_inline bool is_over(__u64 now)
+{
+	__u32 zero = 0;
+	struct control *c = bpf_map_lookup_elem(&control, &zero);
+	return !c || now > c->until;
+}
+
 static __always_inline void count_stack(bool complete)
 {
 	struct totals *s = sums();
@@ -204,10 +212,10 @@ static __always_inline void came_on(struct task_struct *task, __u64 now)
 	struct call *c = call_of(tid, t->nr, NO_FD);
 	if (!c)
 		return;
-	ADD(c->blocked_ns, off - queued);
-	ADD(c->queued_ns, queued);
-	ADD(c->sleeps, voluntary);
-	ADD(c->sleeps_short, brief);
+	c->blocked_ns += off - queued;
+	c->queued_ns += queued;
+	c->sleeps += voluntary;
+	c->sleeps_short += brief;
 }
 
 SEC("tp_btf/sched_switch")
@@ -217,6 +225,8 @@ int BPF_PROG(on_switch, bool preempt, struct task_struct *prev, struct task_stru
 	if (!leaves && !comes)
 		return 0;
 	__u64 now = bpf_ktime_get_ns();
+	if (is_over(now))
+		return 0;
 	if (leaves)
 		went_off(prev, preempt || prev_state == 0, now);
 	if (comes)
@@ -234,6 +244,8 @@ int BPF_PROG(on_waking, struct task_struct *task)
 	if (!t || !t->off_at || t->woken_at)
 		return 0;
 	__u64 now = bpf_ktime_get_ns();
+	if (is_over(now))
+		return 0;
 	t->woken_at = now;
 	struct task_struct *by = bpf_get_current_task_btf();
 	struct waker_key key = { tid, by->pid, t->nr };
@@ -274,6 +286,9 @@ int BPF_PROG(on_enter, struct pt_regs *regs, long nr)
 	struct task_struct *task = bpf_get_current_task_btf();
 	if (task->tgid != config.tgid)
 		return 0;
+	__u64 now = bpf_ktime_get_ns();
+	if (is_over(now))
+		return 0;
 	struct thread *t = thread_of(task->pid);
 	if (!t)
 		return 0;
@@ -289,7 +304,7 @@ int BPF_PROG(on_enter, struct pt_regs *regs, long nr)
 	t->blocked_ns = t->queued_ns = 0;
 	t->sleeps = t->sleeps_short = 0;
 	t->in_call = 1;
-	t->call_at = bpf_ktime_get_ns();
+	t->call_at = now;
 	return 0;
 }
 
@@ -332,6 +347,9 @@ int BPF_PROG(on_exit, struct pt_regs *regs, long result)
 	struct task_struct *task = bpf_get_current_task_btf();
 	if (task->tgid != config.tgid)
 		return 0;
+	__u64 now = bpf_ktime_get_ns();
+	if (is_over(now))
+		return 0;
 	__u32 tid = task->pid;
 	struct thread *t = thread_of(tid);
 	if (!t || !t->in_call) {
@@ -339,25 +357,26 @@ int BPF_PROG(on_exit, struct pt_regs *regs, long result)
 			t->nr = OUTSIDE_CALLS;
 		return 0;
 	}
-	__u64 wall = bpf_ktime_get_ns() - t->call_at;
+	__u64 wall = now - t->call_at;
 	__u32 nr = t->nr;
 	__u8 flags = nr < CALLS_MAX ? config.call_flags[nr & (CALLS_MAX - 1)] : 0;
 	struct call *c = call_of(tid, t->nr, t->fd);
 	if (c) {
 		if (!c->count && t->fd >= 0 && !(flags & CALL_CLOSE))
 			describe(c, t->fd);
-		ADD(c->count, 1);
-		ADD(c->wall_ns, wall);
-		ADD(c->blocked_ns, t->blocked_ns);
-		ADD(c->queued_ns, t->queued_ns);
-		ADD(c->sleeps, t->sleeps);
-		ADD(c->sleeps_short, t->sleeps_short);
+		/* Plain sums: the row is this thread's alone. An atomic one costs as much as all of the rest. */
+		c->count++;
+		c->wall_ns += wall;
+		c->blocked_ns += t->blocked_ns;
+		c->queued_ns += t->queued_ns;
+		c->sleeps += t->sleeps;
+		c->sleeps_short += t->sleeps_short;
 		if (result > 0)
-			ADD(c->bytes, result);
+			c->bytes += result;
 		else if (result == -EAGAIN)
-			ADD(c->would_block, 1);
+			c->would_block++;
 		else if (result < 0)
-			ADD(c->errors, 1);
+			c->errors++;
 		if (wall > c->longest_ns)
 			c->longest_ns = wall;
 	}
@@ -381,7 +400,7 @@ SEC("perf_event")
 int on_sample(struct bpf_perf_event_data *context)
 {
 	struct task_struct *task = bpf_get_current_task_btf();
-	if (task->tgid != config.tgid)
+	if (task->tgid != config.tgid || is_over(bpf_ktime_get_ns()))
 		return 0;
 	__u32 tid = task->pid;
 	struct sample_key key = { .tid = tid, .nr = OUTSIDE_CALLS, .fd = NO_FD };

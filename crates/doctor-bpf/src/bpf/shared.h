@@ -117,8 +117,17 @@ struct row {
 
 struct control {
 	__u32 epoch, pad;
+	__u64 until; /* by the monotonic clock: later events are not looked at */
 };
 struct totals {
 	__u64 lost_calls, lost_stacks, lost_keys;
 	__u64 stacks, stacks_complete;
+};
+
+/* Of the probes that are asked for by name. */
+#define COUNTS_MAX 256
+#define SLOTS 256
+struct latency {
+	__u64 begun, count, sum_ns, longest_ns;
+	__u64 slots[SLOTS];
 };

@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 
 use serde::Serialize;
 
-use crate::recording::{Call, Recording, Role, Thread};
+use crate::recording::{Call, Recording, Role, Thread, Wait};
 
 /// Calls in which a thread waits for work. A futex is among them: waits for a mutex have a name of their own.
 #[rustfmt::skip]
@@ -54,6 +54,11 @@ pub(crate) fn is_idle(call: &Call, role: Option<Role>) -> bool {
             || matches!(role, Role::Eventfd | Role::Timer | Role::Pipe | Role::Listener | Role::Other)
     });
     RECEIVING.contains(&call.name.as_str()) && waits_for_sender
+}
+
+/// As `is_idle`, of a sleep that has a stack.
+pub(crate) fn is_idle_wait(wait: &Wait) -> bool {
+    wait.call.as_deref().is_some_and(|name| IDLE_CALLS.contains(&name))
 }
 
 pub(crate) fn roles(recording: &Recording) -> HashMap<i32, Role> {

@@ -13,8 +13,12 @@ mod stacks;
 mod view;
 
 pub(crate) use compare::{Comparison, Fate, Part, compare};
-pub(crate) use critical::{Budget, IDLE_CALLS, budget};
+#[cfg(feature = "bpf")]
+pub(crate) use critical::IDLE_CALLS; // the programs are told which calls wait for work
+pub(crate) use critical::{Budget, budget, is_idle, is_idle_wait, roles};
 pub(crate) use finding::Finding;
+pub(crate) use rules::fork::{COPIES, FORKS, TABLE_COPIES};
+pub(crate) use rules::locks::{LOCK, taker};
 pub(crate) use view::View;
 
 use serde::Serialize;
@@ -162,6 +166,37 @@ mod tests {
         assert!(matches!(diagnose(&recording).verdict, Verdict::Inconclusive { .. }));
         recording.threads.clear();
         assert!(matches!(diagnose(&recording).verdict, Verdict::Inconclusive { .. }));
+    }
+
+    #[test]
+    fn what_a_tier_does_not_show_is_not_ruled_out() {
+        let unseen = |tier| {
+            let mut recording = golden::busy();
+            recording.tier = tier;
+            let ruled_out = diagnose(&recording).ruled_out;
+            ruled_out.iter().filter(|ruled| ruled.unseen).map(|ruled| ruled.rule).collect::<Vec<_>>()
+        };
+        assert_eq!(unseen(Tier::T0), ["R9"], "nobody woke it in that recording");
+        assert_eq!(unseen(Tier::T1), ["R2", "R4", "R7", "R9", "R12"]);
+        assert_eq!(unseen(Tier::T2), ["R2", "R4", "R5", "R7", "R9", "R12", "R13"]);
+    }
+
+    #[test]
+    fn samples_of_user_code_are_shares_of_its_time_in_user_code() {
+        let mut recording = golden::busy();
+        golden::add_samples(&mut recording, &["main", "aeMain", "sortCommand"], 1_920);
+        recording.threads[0].system_ns = recording.threads[0].cpu_ns / 2;
+        let share = |recording: &Recording| {
+            diagnose(recording)
+                .findings
+                .iter()
+                .find(|finding| finding.rule == "R1")
+                .and_then(|found| found.share)
+        };
+        let whole = share(&recording).expect("half of its samples");
+        recording.tier = Tier::T2;
+        let part = share(&recording).expect("a quarter of its time");
+        assert!((whole - 2.0 * part).abs() < 0.01, "{whole} {part}");
     }
 
     #[test]

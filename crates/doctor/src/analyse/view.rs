@@ -60,9 +60,29 @@ impl<'a> View<'a> {
         self.samples_total >= SAMPLES_MIN
     }
 
+    /// Whether system calls were counted and timed, each of them.
+    pub(crate) fn counts_calls(&self) -> bool {
+        self.recording.tier == Tier::T0
+    }
+
+    /// Whether there are samples, and the kernel's functions are in them.
+    pub(crate) fn samples_kernel(&self) -> bool {
+        self.has_samples() && self.recording.tier <= Tier::T1
+    }
+
     /// Share of the critical thread's time that `count` of its samples stand for.
     pub(crate) fn sample_share(&self, count: u64) -> f64 {
-        count as f64 / self.samples_total.max(1) as f64 * self.share(self.critical.cpu_ns)
+        count as f64 / self.samples_total.max(1) as f64 * self.share(self.sampled_cpu_ns())
+    }
+
+    /// The CPU time that samples are of: without rights, the kernel's part has none.
+    fn sampled_cpu_ns(&self) -> u64 {
+        let (tid, all) = (self.critical.tid, self.critical.cpu_ns);
+        let thread = self.recording.threads.iter().find(|thread| thread.tid == tid);
+        match thread {
+            Some(thread) if self.recording.tier == Tier::T2 => all.saturating_sub(thread.system_ns),
+            _ => all,
+        }
     }
 
     /// Frames of a stack, the innermost first.
@@ -84,7 +104,7 @@ impl<'a> View<'a> {
     pub(crate) fn confidence(&self, base: f64, by_stack: bool) -> f64 {
         let health = &self.recording.health;
         let mut confidence = base;
-        if self.recording.tier == Tier::T3 {
+        if self.recording.tier != Tier::T0 {
             confidence *= SAMPLED;
         }
         if health.events_lost > 0 {

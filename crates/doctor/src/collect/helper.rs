@@ -1,4 +1,5 @@
-//! Asking a server of the Redis kind who its clients are: read-only, and only if it is one by its name.
+//! Asking a server of the Redis kind who its clients are, and how long its forks took: read-only, and only if it is one by
+//! its name.
 //!
 //! Without it, a replica on another machine looks like any client. CLIENT LIST says by a flag which connections are
 //! replicas, and by their addresses which descriptors that are. A server that wants a password and got none is left
@@ -12,7 +13,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail, ensure};
 
 use super::is_inbound;
-use crate::recording::{Descriptor, Role};
+use crate::recording::{Descriptor, Forks, Role};
 
 const SERVERS: &[&str] = &["redis-server", "valkey-server", "keydb-server", "evenkeel"];
 /// A server whose loop is blocked does not answer; the capture must not wait for it.
@@ -20,25 +21,68 @@ const PATIENCE: Duration = Duration::from_millis(300);
 /// Of a reply: 50,000 clients at about 350 bytes each.
 const REPLY_MAX: u64 = 32 << 20;
 
-pub(crate) fn name_replicas(
-    descriptors: &mut [Descriptor],
-    name: &str,
-    password: Option<&str>,
-    notes: &mut Vec<String>,
-) {
+/// A server that answers questions.
+#[derive(Debug, Clone)]
+pub(crate) struct Server {
+    address: SocketAddr,
+    password: Option<String>,
+}
+
+/// The server, if its name is of the kind and it listens.
+pub(crate) fn server(descriptors: &[Descriptor], name: &str, password: Option<&str>) -> Option<Server> {
     if !SERVERS.iter().any(|known| name.starts_with(known)) {
-        return;
+        return None;
     }
-    let listeners: Vec<SocketAddr> = descriptors
-        .iter()
-        .filter(|d| d.role == Role::Listener)
-        .filter_map(|d| Some(reachable(d.what.parse().ok()?)))
-        .collect();
-    let Some(&listener) = listeners.first() else { return };
-    match client_list(listener, password) {
-        Ok(text) => apply(descriptors, &text),
-        Err(error) => notes.push(format!("the server was asked for its clients and did not say: {error:#}")),
+    let mut listeners = descriptors.iter().filter(|d| d.role == Role::Listener);
+    let address = reachable(listeners.find_map(|d| d.what.parse().ok())?);
+    Some(Server { address, password: password.map(str::to_string) })
+}
+
+impl Server {
+    pub(crate) fn name_replicas(&self, descriptors: &mut [Descriptor], notes: &mut Vec<String>) {
+        match self.ask(&["CLIENT", "LIST"]) {
+            Ok(text) => apply(descriptors, &text),
+            Err(error) => {
+                notes.push(format!("the server was asked for its clients and did not say: {error:#}"))
+            }
+        }
     }
+
+    /// All forks since it was started, and how long the latest took.
+    pub(crate) fn forks(&self) -> Option<Forks> {
+        parse_forks(&self.ask(&["INFO", "stats"]).ok()?)
+    }
+
+    fn ask(&self, words: &[&str]) -> Result<String> {
+        let stream = TcpStream::connect_timeout(&self.address, PATIENCE).context("no connection")?;
+        stream.set_read_timeout(Some(PATIENCE))?;
+        stream.set_write_timeout(Some(PATIENCE))?;
+        let mut reader = BufReader::new(stream.try_clone()?);
+        let mut writer = stream;
+        if let Some(password) = &self.password {
+            writer.write_all(&command(&["AUTH", password]))?;
+            let line = read_line(&mut reader)?;
+            ensure!(line == "+OK", "AUTH: {line}");
+        }
+        let name = words.join(" ");
+        writer.write_all(&command(words))?;
+        let line = read_line(&mut reader)?;
+        let Some(length) = line.strip_prefix('$') else { bail!("{name}: {line}") };
+        let length: u64 = length.parse().with_context(|| format!("{name}: not a length"))?;
+        ensure!(length <= REPLY_MAX, "{name}: a reply of {length} bytes");
+        let mut text = Vec::new();
+        reader.take(length).read_to_end(&mut text)?;
+        Ok(String::from_utf8_lossy(&text).into_owned())
+    }
+}
+
+fn parse_forks(info: &str) -> Option<Forks> {
+    let field = |name: &str| -> Option<u64> {
+        let line = info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
+        line.trim().parse().ok()
+    };
+    let latest_ns = field("latest_fork_usec")?.saturating_mul(1_000);
+    Some(Forks { count: field("total_forks")?, latest_ns })
 }
 
 /// A listener on all addresses is reached by the loopback one.
@@ -48,27 +92,6 @@ fn reachable(address: SocketAddr) -> SocketAddr {
         IpAddr::V6(ip) if ip.is_unspecified() => SocketAddr::new(Ipv6Addr::LOCALHOST.into(), address.port()),
         _ => address,
     }
-}
-
-fn client_list(address: SocketAddr, password: Option<&str>) -> Result<String> {
-    let stream = TcpStream::connect_timeout(&address, PATIENCE).context("no connection")?;
-    stream.set_read_timeout(Some(PATIENCE))?;
-    stream.set_write_timeout(Some(PATIENCE))?;
-    let mut reader = BufReader::new(stream.try_clone()?);
-    let mut writer = stream;
-    if let Some(password) = password {
-        writer.write_all(&command(&["AUTH", password]))?;
-        let line = read_line(&mut reader)?;
-        ensure!(line == "+OK", "AUTH: {line}");
-    }
-    writer.write_all(&command(&["CLIENT", "LIST"]))?;
-    let line = read_line(&mut reader)?;
-    let Some(length) = line.strip_prefix('$') else { bail!("CLIENT LIST: {line}") };
-    let length: u64 = length.parse().context("CLIENT LIST: not a length")?;
-    ensure!(length <= REPLY_MAX, "CLIENT LIST: a reply of {length} bytes");
-    let mut text = Vec::new();
-    reader.take(length).read_to_end(&mut text)?;
-    Ok(String::from_utf8_lossy(&text).into_owned())
 }
 
 fn command(words: &[&str]) -> Vec<u8> {
@@ -113,6 +136,13 @@ fn apply(descriptors: &mut [Descriptor], list: &str) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_it_says_of_forks_is_read() {
+        let text = "# Stats\r\ntotal_forks:3\r\nlatest_fork_usec:13390\r\n";
+        assert_eq!(parse_forks(text), Some(Forks { count: 3, latest_ns: 13_390_000 }));
+        assert_eq!(parse_forks("latest_fork_usec:1\r\n"), None, "a version that does not count them");
+    }
 
     #[test]
     fn flags_of_the_server_name_its_replicas() {

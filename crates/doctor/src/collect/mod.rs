@@ -1,7 +1,7 @@
 //! Collecting: the only part with rights, and the only one that touches the target's machine.
 //!
-//! What can be had decides the tier: programs inside the kernel where they load (`kernel.rs`), else /proc alone. What
-//! could not be had is noted in the recording once, with its reason. Nothing here draws conclusions.
+//! What can be had decides the tier: programs inside the kernel where they load (`kernel.rs`), else perf (`perf.rs`),
+//! else /proc alone. What could not be had is noted in the recording once, with its reason. Nothing here draws conclusions.
 
 mod calls;
 mod cgroup;
@@ -11,6 +11,9 @@ mod helper;
 mod host;
 #[cfg(feature = "bpf")]
 mod kernel;
+#[cfg(feature = "bpf")]
+mod perf;
+pub(crate) mod probes;
 mod procfs;
 mod sockets;
 pub(crate) mod target;
@@ -22,12 +25,15 @@ use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::{Result, bail};
 
-use crate::recording::{Descriptor, Health, Recording, Role, Tier};
+use crate::recording::{Descriptor, Forks, Health, Recording, Role, Tier};
 use target::Found;
 
 #[derive(Debug, Clone)]
 pub(crate) struct Options {
     pub(crate) seconds: f64,
+    /// Load nothing into the kernel, even if that could be had.
+    #[cfg_attr(not(feature = "bpf"), expect(dead_code, reason = "there is nothing to leave out"))]
+    pub(crate) no_bpf: bool,
     /// Use /proc alone, even if more could be had.
     pub(crate) proc_only: bool,
     /// Ask a Redis-like server who its replicas are.
@@ -57,9 +63,12 @@ pub(crate) fn capture(
     let target = target::describe(pid);
     let mut notes = Vec::new();
     let mut descriptors = descriptors::describe_all(pid, &target.name);
-    if options.ask {
-        helper::name_replicas(&mut descriptors, &target.name, options.password.as_deref(), &mut notes);
+    let helper = helper::server(&descriptors, &target.name, options.password.as_deref());
+    let helper = helper.filter(|_| options.ask);
+    if let Some(server) = &helper {
+        server.name_replicas(&mut descriptors, &mut notes);
     }
+    let forks_before = helper.as_ref().and_then(helper::Server::forks);
     let mut inside = Inside::start(pid, options, &mut notes);
     let mut window = Window::begin(pid);
     let length = Duration::from_secs_f64(options.seconds);
@@ -75,7 +84,7 @@ pub(crate) fn capture(
         }
         inside.tick()?;
         let left = end.saturating_duration_since(Instant::now());
-        let pause = window.step(inside.tier() == Tier::T3).min(STEP_MAX).min(left);
+        let pause = window.step(inside.tier() != Tier::T0).min(STEP_MAX).min(left);
         progress(Progress { passed: window.start.elapsed(), length, tier: inside.tier() });
         std::thread::sleep(pause);
     }
@@ -83,6 +92,11 @@ pub(crate) fn capture(
     inside.stop(passed);
     merge_descriptors(&mut descriptors, descriptors::describe_all(pid, &target.name));
     let mut recording = window.end(passed);
+    let forks_after = helper.as_ref().and_then(helper::Server::forks);
+    recording.forks = forks_before.zip(forks_after).map(|(before, after)| Forks {
+        count: after.count.saturating_sub(before.count),
+        latest_ns: after.latest_ns,
+    });
     recording.target = target;
     recording.descriptors = descriptors;
     recording.tier = inside.tier();
@@ -178,6 +192,7 @@ impl Window {
             listeners,
             sockets,
             throttling,
+            forks: None,
             counters,
             health: Health {
                 notes: notes.into_iter().flatten().collect(),
@@ -203,10 +218,12 @@ fn own_cpu() -> Duration {
     time(usage.ru_utime) + time(usage.ru_stime)
 }
 
-/// The collectors inside the kernel, or the reason why there are none.
+/// The best collectors that can be had beside those on /proc.
 enum Inside {
     #[cfg(feature = "bpf")]
     Kernel(Box<kernel::Collector>),
+    #[cfg(feature = "bpf")]
+    Perf(Box<perf::Collector>),
     Nothing,
 }
 
@@ -216,18 +233,44 @@ impl Inside {
             notes.push("--proc-only: nothing inside the kernel was asked for".to_string());
             return Inside::Nothing;
         }
-        #[cfg(feature = "bpf")]
-        match kernel::Collector::start(pid) {
-            Ok(collector) => return Inside::Kernel(Box::new(collector)),
-            Err(error) => {
-                notes.push(format!("no programs inside the kernel: {error:#}; /proc was used instead"))
+        Inside::best(pid, options, notes)
+    }
+
+    /// Each step down is noted with its reason.
+    #[cfg(feature = "bpf")]
+    fn best(pid: i32, options: &Options, notes: &mut Vec<String>) -> Inside {
+        if options.no_bpf {
+            notes.push("--no-bpf: perf was used instead of programs inside the kernel".to_string());
+        } else {
+            match kernel::Collector::start(pid) {
+                Ok(collector) => return Inside::Kernel(Box::new(collector)),
+                Err(error) => notes.push(format!(
+                    "no programs inside the kernel: {error:#}; so system calls and switches are not counted, and waits \
+                     are sampled from /proc"
+                )),
             }
         }
-        #[cfg(not(feature = "bpf"))]
-        {
-            let _ = pid;
-            notes.push("this evenkeel-doctor was built without eBPF; /proc was used instead".to_string());
+        match perf::Collector::start(pid) {
+            Ok(collector) => {
+                if collector.tier() == Tier::T2 {
+                    notes.push(
+                        "no samples of the kernel: they need root, CAP_PERFMON, or kernel.perf_event_paranoid at most 1; \
+                         so what system calls do is not seen"
+                            .to_string(),
+                    );
+                }
+                Inside::Perf(Box::new(collector))
+            }
+            Err(error) => {
+                notes.push(format!("no CPU samples by perf: {error:#}; /proc was used instead"));
+                Inside::Nothing
+            }
         }
+    }
+
+    #[cfg(not(feature = "bpf"))]
+    fn best(_: i32, _: &Options, notes: &mut Vec<String>) -> Inside {
+        notes.push("this evenkeel-doctor was built without eBPF; /proc was used instead".to_string());
         Inside::Nothing
     }
 
@@ -235,15 +278,22 @@ impl Inside {
         match self {
             #[cfg(feature = "bpf")]
             Inside::Kernel(_) => Tier::T0,
+            #[cfg(feature = "bpf")]
+            Inside::Perf(collector) => collector.tier(),
             Inside::Nothing => Tier::T3,
         }
     }
 
-    /// Keeps the budget.
+    /// Keeps the budget, and takes what has come.
     fn tick(&mut self) -> Result<()> {
         match self {
             #[cfg(feature = "bpf")]
             Inside::Kernel(collector) => collector.tick(),
+            #[cfg(feature = "bpf")]
+            Inside::Perf(collector) => {
+                collector.tick();
+                Ok(())
+            }
             Inside::Nothing => Ok(()),
         }
     }
@@ -253,6 +303,8 @@ impl Inside {
         match self {
             #[cfg(feature = "bpf")]
             Inside::Kernel(collector) => collector.stop(passed),
+            #[cfg(feature = "bpf")]
+            Inside::Perf(collector) => collector.tick(),
             Inside::Nothing => {
                 let _ = passed;
             }
@@ -263,6 +315,11 @@ impl Inside {
         match self {
             #[cfg(feature = "bpf")]
             Inside::Kernel(collector) => collector.fill(recording),
+            #[cfg(feature = "bpf")]
+            Inside::Perf(collector) => {
+                collector.fill(recording);
+                Ok(())
+            }
             Inside::Nothing => {
                 let _ = recording;
                 Ok(())

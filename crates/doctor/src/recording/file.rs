@@ -19,7 +19,7 @@ use crc_fast::{CrcAlgorithm, checksum};
 use super::Recording;
 
 const MAGIC: &str = "evenkeel-doctor recording";
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 /// Larger than the recording of 10,000 threads with 100,000 stacks; a bound on what a file can make us read.
 const BYTES_MAX: u64 = 1 << 30;
 /// Magic, two numbers of at most 10 digits, 16 hexadecimal digits, and blanks.
@@ -123,9 +123,9 @@ mod tests {
         assert_eq!(refusal(b"\x7fELF\x02\x01\x01\n"), "it is not a recording of evenkeel-doctor");
         assert!(refusal(&whole[..whole.len() - 1]).starts_with("it is cut: "));
         assert_eq!(refusal(&[&whole[..], b"x"].concat()), "1 bytes follow its end");
-        let newer = String::from_utf8(whole).expect("text").replacen(" 1 ", " 2 ", 1);
+        let newer = String::from_utf8(whole).expect("text").replacen(" 2 ", " 3 ", 1);
         assert!(
-            refusal(newer.as_bytes()).starts_with("it is of version 2, and this"),
+            refusal(newer.as_bytes()).starts_with("it is of version 3, and this"),
             "{}",
             refusal(newer.as_bytes())
         );

@@ -17,6 +17,10 @@ use serde::{Deserialize, Serialize};
 pub(crate) enum Tier {
     /// Programs inside the kernel: every switch and system call, complete stacks.
     T0,
+    /// Perf, with the rights for it: CPU samples with the kernel's part; the rest as T3.
+    T1,
+    /// Perf for a plain user, on his own process: CPU samples of user code; the rest as T3.
+    T2,
     /// /proc alone: threads' states a hundred times a second, counters, sockets.
     T3,
 }
@@ -25,6 +29,8 @@ impl Tier {
     pub(crate) fn describe(self) -> &'static str {
         match self {
             Tier::T0 => "T0: eBPF, every switch and system call, complete stacks",
+            Tier::T1 => "T1: perf without eBPF, CPU samples with stacks, states from /proc sampled",
+            Tier::T2 => "T2: perf without rights, CPU samples of user code, states from /proc sampled",
             Tier::T3 => "T3: /proc only, states sampled",
         }
     }
@@ -51,9 +57,25 @@ pub(crate) struct Recording {
     pub(crate) listeners: Vec<Listener>,
     pub(crate) sockets: Vec<Socket>,
     pub(crate) throttling: Option<Throttling>,
+    /// What a server of the Redis family says of its forks, if it was asked.
+    #[serde(default)]
+    pub(crate) forks: Option<Forks>,
     /// Counters of the whole machine, by name, as what was added in the window.
     pub(crate) counters: Vec<Counter>,
     pub(crate) health: Health,
+}
+
+impl Recording {
+    /// The frames of a stack, the innermost first.
+    pub(crate) fn frames_of(&self, stack: u32) -> impl DoubleEndedIterator<Item = &Frame> {
+        self.stacks[stack as usize].iter().map(|&index| &self.frames[index as usize])
+    }
+
+    /// A thread as people know it: "redis-server (100)".
+    pub(crate) fn thread_name(&self, tid: i32) -> String {
+        let thread = self.threads.iter().find(|thread| thread.tid == tid);
+        thread.map_or_else(|| format!("thread {tid}"), |thread| format!("{} ({tid})", thread.name))
+    }
 }
 
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
@@ -294,6 +316,14 @@ pub(crate) struct Throttling {
     pub(crate) throttled_ns: u64,
     /// CPUs' worth of time that the group may use, if limited.
     pub(crate) limit_cpus: Option<f64>,
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Forks {
+    /// In the window.
+    pub(crate) count: u64,
+    /// How long the latest one kept the server, in the window or before.
+    pub(crate) latest_ns: u64,
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use crate::analyse::IDLE_CALLS;
-use crate::recording::{Recording, Wait};
+use crate::analyse::is_idle_wait;
+use crate::recording::Recording;
 
 /// Of a graph's total: a pixel and less on a wide screen. It bounds the page: at most 2,000 nodes a level.
 const SMALLEST: f64 = 0.0005;
@@ -69,7 +69,7 @@ struct Growing {
 pub(crate) fn on_cpu(recording: &Recording, names: &mut Names) -> Graph {
     let mut root = Growing::default();
     for sample in &recording.samples {
-        let thread = thread_name(recording, sample.tid);
+        let thread = recording.thread_name(sample.tid);
         descend(&mut root, recording, names, &thread, sample.stack, sample.count);
     }
     Graph { title: "On CPU".to_string(), unit: "samples", root: finish(root, names) }
@@ -78,8 +78,8 @@ pub(crate) fn on_cpu(recording: &Recording, names: &mut Names) -> Graph {
 /// Time blocked by thread, with the system call innermost. `work`: whether waits for work are shown, or all else.
 pub(crate) fn off_cpu(recording: &Recording, names: &mut Names, work: bool) -> Graph {
     let mut root = Growing::default();
-    for wait in recording.waits.iter().filter(|wait| is_idle_call(wait) == work) {
-        let thread = thread_name(recording, wait.tid);
+    for wait in recording.waits.iter().filter(|wait| is_idle_wait(wait) == work) {
+        let thread = recording.thread_name(wait.tid);
         let us = wait.blocked_ns / 1_000;
         let node = descend(&mut root, recording, names, &thread, wait.stack, us);
         let call = node.children.entry(names.add(wait.call.as_deref().unwrap_or("?"))).or_default();
@@ -88,15 +88,6 @@ pub(crate) fn off_cpu(recording: &Recording, names: &mut Names, work: bool) -> G
     }
     let title = if work { "Waiting for work" } else { "Blocked" };
     Graph { title: title.to_string(), unit: "us", root: finish(root, names) }
-}
-
-fn is_idle_call(wait: &Wait) -> bool {
-    wait.call.as_deref().is_some_and(|name| IDLE_CALLS.contains(&name))
-}
-
-fn thread_name(recording: &Recording, tid: i32) -> String {
-    let thread = recording.threads.iter().find(|thread| thread.tid == tid);
-    thread.map_or_else(|| format!("thread {tid}"), |thread| format!("{} ({tid})", thread.name))
 }
 
 /// Adds the value all along a path, and gives its last node.

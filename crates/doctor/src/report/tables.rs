@@ -6,13 +6,13 @@ use crate::analyse::budget;
 use crate::recording::{Call, Descriptor, Recording, Role};
 
 /// Rows of a table: the rest is in the recording.
-const ROWS_MAX: usize = 30;
+pub(crate) const ROWS_MAX: usize = 30;
 
-fn seconds(recording: &Recording) -> f64 {
+pub(crate) fn seconds(recording: &Recording) -> f64 {
     recording.window_ns.max(1) as f64 / 1e9
 }
 
-fn ms(ns: u64) -> f64 {
+pub(crate) fn ms(ns: u64) -> f64 {
     ns as f64 / 1e6
 }
 
@@ -161,34 +161,16 @@ pub(crate) fn wakers(recording: &Recording) -> String {
     out
 }
 
-/// One line a stack, as the tools for flame graphs take it: frames from the outermost on, a blank, the number.
-pub(crate) fn folded(recording: &Recording) -> String {
-    let mut lines: std::collections::BTreeMap<String, u64> = std::collections::BTreeMap::new();
-    for sample in &recording.samples {
-        let thread = recording.threads.iter().find(|thread| thread.tid == sample.tid);
-        let mut names = vec![thread.map_or("?", |thread| thread.name.as_str())];
-        let stack = &recording.stacks[sample.stack as usize];
-        names.extend(stack.iter().rev().map(|&index| recording.frames[index as usize].name.as_str()));
-        *lines.entry(names.join(";")).or_default() += sample.count;
-    }
-    lines.into_iter().fold(String::new(), |mut out, (line, count)| {
-        let _ = writeln!(out, "{line} {count}");
-        out
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::golden;
 
     #[test]
-    fn tables_name_roles_and_stacks_are_folded() {
-        let mut recording = golden::idle();
-        golden::add_samples(&mut recording, &["main", "call"], 7);
+    fn tables_name_threads_calls_and_sockets() {
+        let recording = golden::idle();
         assert!(calls(&recording).contains("epoll_wait"));
         assert!(threads(&recording).contains("redis-server"));
         assert!(sockets(&recording).contains("127.0.0.1:6379"));
-        assert_eq!(folded(&recording), "redis-server;main;call 7\n");
     }
 }

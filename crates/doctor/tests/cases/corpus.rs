@@ -6,11 +6,14 @@
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::AsRawFd;
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
+
+use evenkeel_testkit::Random;
 
 use crate::stage::{Place, prefix};
 
@@ -43,9 +46,13 @@ impl Drop for Program {
 }
 
 pub(crate) fn start(name: &str, place: Place) -> Program {
-    let own = std::env::current_exe().expect("this test has a path");
+    start_by(&prefix(place), &std::env::current_exe().expect("this test has a path"), name)
+}
+
+/// As `start`, by other commands, and from a copy of this test.
+pub(crate) fn start_by(prefix: &[&str], own: &Path, name: &str) -> Program {
     let own = own.to_str().expect("a path of text").to_string();
-    let mut words: Vec<String> = prefix(place).iter().map(ToString::to_string).collect();
+    let mut words: Vec<String> = prefix.iter().map(ToString::to_string).collect();
     words.extend([own, "corpus::play".to_string(), "--exact".to_string(), "--nocapture".to_string()]);
     let mut command = Command::new(&words[0]);
     command
@@ -72,9 +79,12 @@ fn play() {
     });
     match name.as_str() {
         "hog" => hog(),
-        "mutex" => workers(&Arc::new(Mutex::new(0)), true),
-        "no-mutex" => workers(&Arc::new(Mutex::new(0)), false),
+        "writer" => writer(),
+        "mutex" => workers(true),
+        "no-mutex" => workers(false),
         "slow-accept" => slow_accept(),
+        "one-accept" => one_accept(),
+        "ping-pong" => ping_pong(),
         other => panic!("no program {other}"),
     }
 }
@@ -83,11 +93,26 @@ fn ready(port: u16) {
     println!("ready on {port}");
 }
 
+#[inline(never)]
 fn hog() {
     ready(0);
     loop {
         spin(Duration::from_millis(10));
     }
+}
+
+/// Most of its time is the kernel's.
+fn writer() {
+    let mut nobody = std::fs::File::options().write(true).open("/dev/null").expect("it is there");
+    ready(0);
+    loop {
+        write_to_nobody(&mut nobody);
+    }
+}
+
+#[inline(never)]
+fn write_to_nobody(file: &mut std::fs::File) {
+    file.write_all(b"line\n").expect("it takes everything");
 }
 
 fn spin(length: Duration) {
@@ -97,15 +122,19 @@ fn spin(length: Duration) {
     }
 }
 
-/// Threads that do a little, then write to a log: one log for all, or one each.
-fn workers(log: &Arc<Mutex<u64>>, shared: bool) {
+/// Threads that take a task and write to a log: one queue and one log for all, or one of each for each. How long each
+/// takes varies, or all would wait in one line for the slower of the two and never for the other.
+fn workers(shared: bool) {
     ready(0);
-    let worker = |_| {
-        let log = if shared { Arc::clone(log) } else { Arc::new(Mutex::new(0)) };
+    let (queue, log) = (Arc::new(Mutex::new(0)), Arc::new(Mutex::new(0)));
+    let worker = |number: usize| {
+        let mut random = Random::new(number as u64);
+        let own = |common: &Arc<Mutex<u64>>| if shared { Arc::clone(common) } else { Arc::default() };
+        let (queue, log) = (own(&queue), own(&log));
         std::thread::spawn(move || {
             loop {
-                spin(Duration::from_micros(20));
-                append_to_log(&log);
+                take_task(&queue, Duration::from_micros(random.below(120) as u64));
+                append_to_log(&log, Duration::from_micros(random.below(200) as u64));
             }
         })
     };
@@ -114,9 +143,16 @@ fn workers(log: &Arc<Mutex<u64>>, shared: bool) {
 }
 
 #[inline(never)]
-fn append_to_log(log: &Mutex<u64>) {
+fn take_task(queue: &Mutex<u64>, length: Duration) {
+    let mut tasks = queue.lock().expect("no worker panics");
+    spin(length);
+    *tasks += 1;
+}
+
+#[inline(never)]
+fn append_to_log(log: &Mutex<u64>, length: Duration) {
     let mut lines = log.lock().expect("no worker panics");
-    spin(Duration::from_micros(100));
+    spin(length);
     *lines += 1;
 }
 
@@ -129,6 +165,64 @@ fn slow_accept() {
     loop {
         std::thread::sleep(Duration::from_millis(20));
         drop(listener.accept());
+    }
+}
+
+/// Waits for events of one descriptor.
+fn wait_for_events(epoll: i32) {
+    let mut event = libc::epoll_event { events: 0, u64: 0 };
+    // SAFETY: room for one event is given.
+    unsafe { libc::epoll_wait(epoll, &raw mut event, 1, -1) };
+}
+
+fn epoll_of(fd: i32, events: i32) -> i32 {
+    let mut event = libc::epoll_event { events: events.cast_unsigned(), u64: 0 };
+    // SAFETY: the event is alive for the call.
+    unsafe {
+        let epoll = libc::epoll_create1(0);
+        assert_eq!(libc::epoll_ctl(epoll, libc::EPOLL_CTL_ADD, fd, &raw mut event), 0);
+        epoll
+    }
+}
+
+/// Four threads with an eventfd each: who is woken wakes the next.
+fn ping_pong() {
+    // SAFETY: no pointers.
+    let fds: Vec<i32> = (0..WORKERS).map(|_| unsafe { libc::eventfd(0, 0) }).collect();
+    ready(0);
+    let one = 1_u64.to_ne_bytes();
+    // SAFETY: eight bytes, as an eventfd takes them.
+    let wake = move |fd: i32| unsafe { libc::write(fd, one.as_ptr().cast(), one.len()) };
+    let worker = |number: usize| {
+        let (own, next) = (fds[number], fds[(number + 1) % WORKERS]);
+        std::thread::spawn(move || {
+            let epoll = epoll_of(own, libc::EPOLLIN);
+            let mut count = [0_u8; 8];
+            loop {
+                wait_for_events(epoll);
+                // SAFETY: eight bytes, as an eventfd gives them.
+                unsafe { libc::read(own, count.as_mut_ptr().cast(), count.len()) };
+                wake(next);
+            }
+        })
+    };
+    let threads: Vec<JoinHandle<()>> = (0..WORKERS).map(worker).collect();
+    wake(fds[0]);
+    wake(fds[WORKERS / 2]);
+    threads.into_iter().for_each(|thread| thread.join().expect("a worker runs for good"));
+}
+
+/// An edge-triggered listener of which one connection is accepted at each event.
+fn one_accept() {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    ready(listener.local_addr().expect("bound").port());
+    let epoll = epoll_of(listener.as_raw_fd(), libc::EPOLLIN | libc::EPOLLET);
+    loop {
+        wait_for_events(epoll);
+        let Ok((mut stream, _)) = listener.accept() else { continue };
+        // The work on a request: others arrive meanwhile.
+        std::thread::sleep(Duration::from_millis(3));
+        let _ = stream.write_all(b"+PONG\r\n");
     }
 }
 
@@ -200,6 +294,15 @@ pub(crate) fn calm_clients(port: u16, rest: Duration) -> Clients {
         let mut stream = connect(port);
         while !stop.load(Ordering::Relaxed) && ping(&mut stream, &[b"PING\r\n"]) {
             std::thread::sleep(rest);
+        }
+    })
+}
+
+/// A connection for each request, and patience until the answer comes.
+pub(crate) fn patient_crowd(port: u16) -> Clients {
+    Clients::start(12, move |stop| {
+        while !stop.load(Ordering::Relaxed) {
+            ping(&mut connect(port), &[b"PING\r\n"]);
         }
     })
 }

@@ -7,8 +7,10 @@
 //! doctor finds is that the machine is busy, and it would be right.
 
 mod corpus;
+mod probes;
 mod refusals;
 mod stage;
+mod tiers;
 
 use std::time::Duration;
 
@@ -76,22 +78,19 @@ fn feeding_four_replicas_is_the_first_finding() {
 #[ignore = "long"]
 fn what_a_replica_added_is_the_first_change() {
     let _stage = stage();
-    let folder = std::env::temp_dir().join(format!("doctor-diff-{}", std::process::id()));
-    std::fs::create_dir_all(&folder).expect("a private folder");
-    let file = |name: &str| folder.join(name).to_str().expect("text").to_string();
+    let folder = Folder::new("diff");
     for replicas in [0, 1] {
         let (primary, _replicas) = with_replicas(replicas);
         let _load = Load::start(primary.port(), PIPELINED);
-        let kept = file(&replicas.to_string());
+        let kept = folder.file(&replicas.to_string());
         let seen = diagnose_with("recorded for a comparison", primary.pid(), &["--record", &kept]);
         if seen.in_kernel().is_none() {
             return;
         }
     }
-    let changes = stage::doctor_json(&["diff", "--json", &file("0"), &file("1")]);
+    let changes = stage::doctor_json(&["diff", "--json", &folder.file("0"), &folder.file("1")]);
     assert_eq!(changes["changes"][0]["subject"], "feeding replicas", "{:#}", changes["changes"]);
     assert_eq!(changes["changes"][0]["fate"], "appeared", "{:#}", changes["changes"]);
-    std::fs::remove_dir_all(&folder).expect("removed");
 }
 
 fn syncing() -> (Server, Load) {
@@ -140,24 +139,63 @@ fn a_neighbour_on_the_same_cpu_is_the_first_finding() {
     assert!(seen.text().contains(&format!("({})", hog.pid())), "the neighbour is named: {seen}");
 }
 
+/// A private folder for recordings, removed with the value.
+struct Folder(std::path::PathBuf);
+
+impl Folder {
+    fn new(name: &str) -> Folder {
+        let path = std::env::temp_dir().join(format!("doctor-{name}-{}", std::process::id()));
+        std::fs::create_dir_all(&path).expect("a private folder");
+        Folder(path)
+    }
+
+    fn file(&self, name: &str) -> String {
+        self.0.join(name).to_str().expect("text").to_string()
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
 #[test]
-fn a_mutex_is_the_first_finding_and_its_place_is_named() {
+fn mutexes_are_the_first_finding_and_their_places_are_named_in_order() {
     let _stage = stage();
+    let folder = Folder::new("locks");
+    let kept = folder.file("shared");
     let server = corpus::start("mutex", stage::ALL);
-    let Some(seen) = diagnose("threads with one mutex around their log", server.pid()).in_kernel() else {
-        return;
-    };
+    let seen = diagnose_with("threads with one log and one queue", server.pid(), &["--record", &kept]);
+    let Some(seen) = seen.in_kernel() else { return };
     seen.expect_first("R6");
     assert!(seen.titles()[0].contains("append_to_log"), "{seen}");
+
+    let locks = stage::doctor(&["locks", "--from", &kept]);
+    let line = |name: &str| locks.lines().position(|line| line.ends_with(name));
+    assert!(line("append_to_log").is_some() && line("append_to_log") < line("take_task"), "{locks}");
+    let blocked = stage::doctor(&["offcpu", "--from", &kept]);
+    assert!(blocked.lines().nth(1).is_some_and(|line| line.contains("append_to_log")), "{blocked}");
+    let folded = stage::doctor(&["export", "--folded", "--off-cpu", "--from", &kept]);
+    assert!(folded.lines().any(|line| line.contains("append_to_log;") && line.contains(";futex-lock ")));
 }
 
 #[test]
 #[ignore = "long"]
-fn a_log_for_each_thread_has_no_lock_finding() {
+fn with_a_log_and_a_queue_for_each_thread_the_locks_are_gone() {
     let _stage = stage();
-    let server = corpus::start("no-mutex", stage::ALL);
-    let seen = diagnose("the same with a log for each thread", server.pid());
-    assert!(!seen.rules().contains(&"R6".to_string()), "{seen}");
+    let folder = Folder::new("locks-gone");
+    for program in ["mutex", "no-mutex"] {
+        let server = corpus::start(program, stage::ALL);
+        let kept = folder.file(program);
+        let Some(seen) = diagnose_with(program, server.pid(), &["--record", &kept]).in_kernel() else {
+            return;
+        };
+        assert_eq!(seen.rules().contains(&"R6".to_string()), program == "mutex", "{seen}");
+    }
+    let changes = stage::doctor_json(&["diff", "--json", &folder.file("mutex"), &folder.file("no-mutex")]);
+    let gone = |change: &serde_json::Value| change["rule"] == "R6" && change["fate"] == "gone";
+    assert!(changes["changes"].as_array().expect("a list").iter().any(gone), "{changes:#}");
 }
 
 #[test]
@@ -168,6 +206,97 @@ fn an_accept_queue_that_overflows_is_the_first_finding() {
     let seen = diagnose("backlog 5, and accepts too late", server.pid());
     seen.expect_first("R10");
     assert!(seen.titles()[0].contains(&server.port().to_string()), "{seen}");
+}
+
+#[test]
+#[ignore = "long"]
+fn a_fork_under_load_is_found_and_its_length_is_the_servers_own() {
+    let _stage = stage();
+    let server = Server::start(&redis(stage::SERVER), &["--enable-debug-command", "yes"]);
+    let mut client = server.connect();
+    client.set_wait(Duration::from_secs(60));
+    client.run("DEBUG POPULATE 3000000 key 200");
+    let load = Load::start(server.port(), PIPELINED);
+    let saver = std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_millis(2_500));
+        client.run("BGSAVE")
+    });
+    let seen = diagnose("redis-server, BGSAVE under load", server.pid());
+    let said = saver.join().expect("it does not panic");
+    let fork_ms = server.info("latest_fork_usec").parse::<f64>().expect("a number") / 1e3;
+    drop(load);
+    stage::wait_for("the snapshot is written", || server.info("rdb_bgsave_in_progress") == "0");
+    assert!(said.to_string().contains("Background saving started"), "{said}");
+    let Some(seen) = seen.in_kernel() else { return };
+    let title = *seen.titles().iter().find(|title| title.starts_with("A fork stopped")).expect("R4");
+    let words: Vec<&str> = title.split(' ').collect();
+    let at = words.iter().position(|word| *word == "ms").expect("milliseconds");
+    let found_ms: f64 = words[at - 1].parse().expect("a number");
+    assert!((found_ms / fork_ms - 1.0).abs() < 0.15, "{found_ms} ms, and the server says {fork_ms}");
+}
+
+#[test]
+#[ignore = "long"]
+fn one_accept_for_each_edge_is_the_first_finding() {
+    let _stage = stage();
+    let server = corpus::start("one-accept", stage::ANYWHERE);
+    let _crowd = corpus::patient_crowd(server.port());
+    let seen = diagnose("edge-triggered, one accept for each event", server.pid());
+    seen.expect_first("R10");
+    assert!(seen.titles()[0].contains("while the server sleeps"), "{seen}");
+}
+
+#[test]
+fn threads_that_wake_one_another_are_the_first_finding() {
+    let _stage = stage();
+    let server = corpus::start("ping-pong", stage::ALL);
+    let seen = diagnose("four threads that wake one another by eventfds", server.pid());
+    let Some(seen) = seen.in_kernel() else { return };
+    seen.expect_first("R9");
+    assert!(seen.titles()[0].starts_with("Threads hand work to one another "), "{seen}");
+}
+
+/// A control group that may use a fifth of a CPU; removed with the value.
+struct Limited(std::path::PathBuf);
+
+impl Limited {
+    /// None where we may not make one.
+    fn new(pid: u32) -> Option<Limited> {
+        let root = std::path::Path::new("/sys/fs/cgroup");
+        let mount = if root.join("cpu").is_dir() { root.join("cpu") } else { root.to_path_buf() };
+        let group = Limited(mount.join(format!("doctor-case-{}", std::process::id())));
+        std::fs::create_dir(&group.0).ok()?;
+        let write = |name: &str, text: &str| std::fs::write(group.0.join(name), text);
+        write("cpu.max", "20000 100000")
+            .or_else(|_| {
+                write("cpu.cfs_period_us", "100000").and_then(|()| write("cpu.cfs_quota_us", "20000"))
+            })
+            .ok()?;
+        write("cgroup.procs", &pid.to_string()).ok()?;
+        Some(group)
+    }
+}
+
+impl Drop for Limited {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir(&self.0);
+    }
+}
+
+#[test]
+#[ignore = "long"]
+fn a_limit_of_its_control_group_is_the_first_finding() {
+    let _stage = stage();
+    // The group goes after the program: one with members stays.
+    let (_group, hog);
+    hog = corpus::start("hog", stage::ANYWHERE);
+    let Some(group) = Limited::new(hog.pid()) else {
+        return println!("left out: no control group can be made");
+    };
+    _group = group;
+    let seen = diagnose("a control group with a fifth of a CPU", hog.pid());
+    seen.expect_first("R8");
+    assert!(seen.titles()[0].contains("control group is at its limit of 0.20 CPUs"), "{seen}");
 }
 
 #[test]

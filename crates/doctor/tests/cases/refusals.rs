@@ -13,7 +13,7 @@ fn doctor(args: &[&str]) -> Output {
 }
 
 #[track_caller]
-fn refused(args: &[&str]) -> String {
+pub(crate) fn refused(args: &[&str]) -> String {
     let output = doctor(args);
     assert!(!output.status.success() && output.stdout.is_empty(), "{output:?}");
     String::from_utf8(output.stderr).expect("text")
@@ -54,7 +54,7 @@ fn recordings_that_are_damaged_are_refused() {
     assert!(refused(&["explain", &shown]).contains("cannot read"));
     std::fs::write(&path, "evenkeel-doctor recording 9 1 0\nx").expect("written");
     assert!(refused(&["explain", &shown]).contains("it is of version 9"));
-    std::fs::write(&path, "evenkeel-doctor recording 1 100 0\nx").expect("written");
+    std::fs::write(&path, "evenkeel-doctor recording 2 100 0\nx").expect("written");
     assert!(refused(&["explain", &shown]).contains("it is cut: 1 of 100 bytes are there"));
     std::fs::remove_dir_all(&folder).expect("removed");
 }
@@ -78,4 +78,27 @@ fn ctrl_c_ends_the_window_and_what_was_seen_is_reported() {
         report["window_seconds"].as_f64().is_some_and(|seconds| (0.5..10.0).contains(&seconds)),
         "{report}"
     );
+}
+
+#[test]
+fn programs_stop_looking_while_the_doctor_is_not_run() {
+    let _stage = stage();
+    let own = std::process::id().to_string();
+    let child = Command::new(env!("CARGO_BIN_EXE_evenkeel-doctor"))
+        .args(["diagnose", "--seconds", "3", "--json", "--pid", &own])
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("the doctor was built for this test");
+    std::thread::sleep(Duration::from_millis(1_300));
+    for (signal, then) in [(libc::SIGSTOP, 1_500), (libc::SIGCONT, 0)] {
+        // SAFETY: a plain system call, on a child that has not been waited for.
+        unsafe { libc::kill(child.id().cast_signed(), signal) };
+        std::thread::sleep(Duration::from_millis(then));
+    }
+    let output = child.wait_with_output().expect("it ends");
+    assert!(output.status.success(), "{output:?}");
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).expect("a report");
+    if report["tier"] == "T0" {
+        assert!(report["health"]["duty"].as_f64().is_some_and(|duty| duty < 0.8), "{report}");
+    }
 }

@@ -115,10 +115,16 @@ pub(crate) fn diagnose_with(case: &str, pid: u32, more: &[&str]) -> Seen {
 /// What the doctor prints with `--json` among its arguments.
 #[track_caller]
 pub(crate) fn doctor_json(args: &[&str]) -> Value {
+    serde_json::from_str(&doctor(args)).expect("--json prints JSON")
+}
+
+/// What the doctor prints.
+#[track_caller]
+pub(crate) fn doctor(args: &[&str]) -> String {
     let output = Command::new(env!("CARGO_BIN_EXE_evenkeel-doctor")).args(args).output();
     let output = output.expect("the doctor was built for this test");
     assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
-    serde_json::from_slice(&output.stdout).expect("--json prints JSON")
+    String::from_utf8(output.stdout).expect("it prints text")
 }
 
 impl Seen {

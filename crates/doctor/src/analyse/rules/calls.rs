@@ -24,16 +24,15 @@ struct Sum {
     cpu_ns: u64,
 }
 
-fn sum<'a>(calls: impl Iterator<Item = &'a Call>) -> Option<Sum> {
+fn sum<'a>(calls: impl Iterator<Item = &'a Call>) -> Sum {
     let mut sum = Sum::default();
     for call in calls {
-        let count = call.count?;
-        sum.count += count;
+        sum.count += call.count.unwrap_or(0);
         sum.bytes += call.bytes;
         sum.would_block += call.would_block;
         sum.cpu_ns += call.cpu_ns;
     }
-    Some(sum)
+    sum
 }
 
 fn unseen() -> Outcome {
@@ -41,13 +40,16 @@ fn unseen() -> Outcome {
 }
 
 pub(crate) fn small_calls(view: &View<'_>) -> Outcome {
+    if !view.counts_calls() {
+        return unseen();
+    }
     let on_peers = |names: &'static [&'static str]| {
         view.calls()
             .filter(move |c| names.contains(&c.name.as_str()) && view.role(c.fd).is_some_and(|r| r.is_peer()))
     };
     let mut findings = Vec::new();
     for (names, verb) in [(RECEIVES, "receives"), (SENDS, "sends")] {
-        let Some(sum) = sum(on_peers(names)) else { return unseen() };
+        let sum = sum(on_peers(names));
         let share = view.share(sum.cpu_ns);
         let done = sum.count.saturating_sub(sum.would_block);
         let each = sum.bytes as f64 / done.max(1) as f64;
@@ -83,9 +85,12 @@ pub(crate) fn small_calls(view: &View<'_>) -> Outcome {
 }
 
 pub(crate) fn useless_wakeups(view: &View<'_>) -> Outcome {
+    if !view.counts_calls() {
+        return unseen();
+    }
     let named =
         |names: &'static [&'static str]| view.calls().filter(move |c| names.contains(&c.name.as_str()));
-    let (Some(polls), Some(accepts)) = (sum(named(POLLS)), sum(named(ACCEPTS))) else { return unseen() };
+    let (polls, accepts) = (sum(named(POLLS)), sum(named(ACCEPTS)));
     let rate = view.per_second(polls.count);
     let events = polls.bytes as f64 / polls.count.max(1) as f64;
     let refused = accepts.would_block as f64 / accepts.count.max(1) as f64;

@@ -6,9 +6,9 @@
 
 mod calls;
 mod durability;
-mod fork;
+pub(crate) mod fork;
 mod functions;
-mod locks;
+pub(crate) mod locks;
 mod network;
 mod processor;
 mod sends;

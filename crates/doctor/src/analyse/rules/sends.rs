@@ -42,10 +42,6 @@ pub(crate) fn is_send(sample: &Sample) -> bool {
 
 pub(crate) fn by_role(view: &View<'_>) -> Outcome {
     let mut cpu: BTreeMap<Role, u64> = BTreeMap::new();
-    let counted = view.calls().any(|call| call.count.is_some());
-    if !counted && !view.has_samples() {
-        return Outcome::Unseen("CPU inside system calls needs programs in the kernel".to_string());
-    }
     for call in view.calls().filter(|call| SENDS.contains(&call.name.as_str())) {
         if let Some(role) = view.role(call.fd).filter(|role| role.is_peer()) {
             *cpu.entry(role).or_default() += call.cpu_ns;
@@ -58,6 +54,9 @@ pub(crate) fn by_role(view: &View<'_>) -> Outcome {
         .collect();
     let sent = cpu.get(&Role::Replica).map_or(0.0, |&ns| view.share(ns));
     findings.extend(replicas(view, sent));
+    if findings.is_empty() && !view.counts_calls() {
+        return Outcome::Unseen("CPU inside system calls needs programs in the kernel".to_string());
+    }
     Outcome::found_or(findings, || {
         let all = view.share(cpu.values().sum());
         format!("sending takes {} of its time", percent(all))
@@ -116,8 +115,8 @@ fn sending(view: &View<'_>, role: Role, share: f64) -> Finding {
 }
 
 pub(crate) fn receive_inside_send(view: &View<'_>) -> Outcome {
-    if !view.has_samples() {
-        return Outcome::Unseen("stacks of the kernel need programs in it".to_string());
+    if !view.samples_kernel() {
+        return Outcome::Unseen("stacks of the kernel need rights to sample it".to_string());
     }
     let sends = |sample: &&Sample| is_send(sample);
     let receives =

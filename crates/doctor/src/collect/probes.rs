@@ -1,0 +1,136 @@
+//! Probes on request: how long calls of a function take, and how often the kernel does something for the target.
+//!
+//! What they cost depends on what is asked for, so they are never a part of a diagnosis. A function that is called more
+//! than `CALLS_A_SECOND_MAX` times a second is refused: a probe costs up to 6 us a call, and such a server would be
+//! slowed by more than a tenth.
+
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+use anyhow::Result;
+
+use super::target::Found;
+
+/// How long calls of one function took.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Timed {
+    pub(crate) function: String,
+    pub(crate) module: String,
+    pub(crate) seconds: f64,
+    pub(crate) count: u64,
+    /// Calls that had not returned, and those inside of one another.
+    pub(crate) unfinished: u64,
+    pub(crate) sum_ns: u64,
+    pub(crate) longest_ns: u64,
+    /// Calls that took less than so many nanoseconds, and at least as many as the entry before.
+    pub(crate) slots: Vec<(u64, u64)>,
+}
+
+/// Names with how often they were met, the most first.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Counted {
+    pub(crate) seconds: f64,
+    pub(crate) counts: Vec<(String, u64)>,
+}
+
+#[cfg(feature = "bpf")]
+pub(crate) use with_programs::{count, time_function};
+#[cfg(not(feature = "bpf"))]
+pub(crate) use without_programs::{count, time_function};
+
+#[cfg(feature = "bpf")]
+mod with_programs {
+    use std::sync::atomic::Ordering;
+    use std::time::Instant;
+
+    use anyhow::{bail, ensure};
+    use evenkeel_doctor_bpf as bpf;
+
+    use super::*;
+    use crate::collect::STEP_MAX;
+
+    const CALLS_A_SECOND_MAX: f64 = 20_000.0;
+    /// Calls are counted this long before anything is concluded: a tenth of the most is 100 calls.
+    const TRIAL: Duration = Duration::from_millis(50);
+
+    pub(crate) fn time_function(
+        found: &Found,
+        name: &str,
+        length: Duration,
+        stop: &AtomicBool,
+    ) -> Result<Timed> {
+        let function = bpf::find(found.pid, name)?;
+        let stopwatch = bpf::Stopwatch::start(found.pid, &function)?;
+        let passed = wait(found, length, stop, TRIAL, |passed| {
+            let rate = stopwatch.begun() as f64 / passed.as_secs_f64();
+            ensure!(
+                rate <= CALLS_A_SECOND_MAX,
+                "{} is called {rate:.0} times a second: timing each call would slow the server too much (at most {:.0}). \
+                 Its share of CPU time is a part of every diagnosis",
+                function.name,
+                CALLS_A_SECOND_MAX
+            );
+            Ok(())
+        })?;
+        let seen = stopwatch.finish();
+        Ok(Timed {
+            function: function.name,
+            module: function.module,
+            seconds: passed.as_secs_f64(),
+            count: seen.count,
+            unfinished: seen.begun.saturating_sub(seen.count),
+            sum_ns: seen.sum_ns,
+            longest_ns: seen.longest_ns,
+            slots: seen.slots,
+        })
+    }
+
+    pub(crate) fn count(
+        found: &Found,
+        pattern: &str,
+        length: Duration,
+        stop: &AtomicBool,
+    ) -> Result<Counted> {
+        let counter = bpf::Counter::start(found.pid, pattern)?;
+        let passed = wait(found, length, stop, STEP_MAX, |_| Ok(()))?;
+        Ok(Counted { seconds: passed.as_secs_f64(), counts: counter.finish() })
+    }
+
+    /// Waits for the window to end, in steps of which the first is `step`, and gives its true length.
+    fn wait(
+        found: &Found,
+        length: Duration,
+        stop: &AtomicBool,
+        mut step: Duration,
+        mut check: impl FnMut(Duration) -> Result<()>,
+    ) -> Result<Duration> {
+        let start = Instant::now();
+        while start.elapsed() < length && !stop.load(Ordering::Relaxed) {
+            std::thread::sleep(step.min(length.saturating_sub(start.elapsed())));
+            if !found.is_alive() {
+                bail!("process {} ended after {:.1} s", found.pid, start.elapsed().as_secs_f64());
+            }
+            check(start.elapsed())?;
+            step = STEP_MAX;
+        }
+        Ok(start.elapsed())
+    }
+}
+
+#[cfg(not(feature = "bpf"))]
+mod without_programs {
+    use anyhow::bail;
+
+    use super::*;
+
+    const WHY: &str = "this evenkeel-doctor was built without eBPF, which that question needs \
+                       (cargo build -p evenkeel-doctor --features bpf)";
+
+    pub(crate) fn time_function(_: &Found, _: &str, _: Duration, _: &AtomicBool) -> Result<Timed> {
+        bail!(WHY)
+    }
+
+    pub(crate) fn count(_: &Found, _: &str, _: Duration, _: &AtomicBool) -> Result<Counted> {
+        bail!(WHY)
+    }
+}
