@@ -300,6 +300,14 @@ macro_rules! choices {
 }
 
 choices! {
+    /// Which channels a new user may use.
+    ChannelsOfNew {
+        None = "resetchannels",
+        All = "allchannels",
+    }
+}
+
+choices! {
     /// Which keys are given up when memory is full.
     Policy {
         VolatileLru = "volatile-lru",
