@@ -155,6 +155,7 @@ impl Call<'_, '_> {
             beyond,
             resp3: self.reply.resp3,
             no_touch: self.session.no_touch,
+            permitted_at: self.session.access.checked_at(),
             safety: wait.safety,
         });
         let mut keys: Vec<Box<[u8]>> = Vec::with_capacity(wait.keys.len());
@@ -210,6 +211,8 @@ pub(crate) struct Blocked {
     beyond: Vec<Place>,
     resp3: bool,
     no_touch: bool,
+    /// The number of changes of users at which it was permitted.
+    permitted_at: u64,
     /// It waits for no key, but for this.
     pub(crate) safety: Option<Safety>,
 }

@@ -11,6 +11,7 @@ use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
 
+use crate::acl::Who;
 use crate::blocking::Blocked;
 use crate::net::connection::Connection;
 use crate::pubsub::mail::Mail;
@@ -83,7 +84,8 @@ pub(crate) struct ClientInfo {
     pub(crate) name: Mutex<Vec<u8>>,
     pub(crate) lib_name: Mutex<Vec<u8>>,
     pub(crate) lib_version: Mutex<Vec<u8>>,
-    pub(crate) user: Mutex<String>,
+    /// The user that it is; `None` for the server's own.
+    pub(crate) user: Mutex<Option<Arc<Who>>>,
 }
 
 /// Bytes that others keep for a client: of the keys that it watches, of what it listens to, of the prefixes that it tracks.
@@ -162,7 +164,7 @@ impl ClientInfo {
             name: Mutex::default(),
             lib_name: Mutex::default(),
             lib_version: Mutex::default(),
-            user: Mutex::new("default".into()),
+            user: Mutex::default(),
         }
     }
 }

@@ -15,6 +15,7 @@ use evenkeel_store::evict::{self, Order, Pool};
 use evenkeel_store::memory;
 use evenkeel_store::{Access, Held, Key, Place, Seat};
 
+use crate::acl;
 use crate::background::SLICE_US_MAX;
 use crate::blocking::Mode;
 use crate::blocking::serve::Host;
@@ -216,7 +217,13 @@ impl Executor {
     ) -> Outcome {
         if let Some(id) = self.refused_outside(session, &request) {
             let mark = reply.mark();
-            self.reject(session, Some(id), &self.server.scripts.busy.refusal(), reply);
+            let now_ms = self.seat.now_ms;
+            let refusal = match acl::admit(&self.server, session, id, &request.args, now_ms) {
+                Ok(true) => self.server.scripts.busy.refusal(),
+                Ok(false) => return Outcome::Replied,
+                Err(error) => error,
+            };
+            self.reject(session, Some(id), &refusal, reply);
             if session.reply_mode != ReplyMode::On {
                 silence(session, reply, mark);
             }
@@ -284,9 +291,10 @@ impl Executor {
         if !row.arity.admits(request.args.len()) {
             return Err(Error::Arity(row.name));
         }
-        // A password that has been taken away is asked of nobody.
-        if !session.authenticated && !row.flags.has(Flags::NO_AUTH) && !self.settings.requirepass.is_empty() {
-            return Err(Error::NoAuth);
+        if !session.access.is_free_at(self.server.acl.generation())
+            && !acl::admit(&self.server, session, id, &request.args, self.seat.now_ms)?
+        {
+            return Ok(Admitted::HungUp);
         }
         // Another worker may not yet have known, when this client came, that others had gone.
         if session.on_probation {
@@ -742,7 +750,10 @@ pub(crate) fn run_nested(call: &mut Call<'_, '_>, queued: &Queued) {
         settings: call.settings,
         worker: call.worker,
     };
-    let done = parts.with_call(Mode::Nested, args, &keys, call.held, |call| call.run(row));
+    let done = parts.with_call(Mode::Nested, args, &keys, call.held, |call| {
+        acl::admit_in_exec(call, queued.id, &args)?;
+        call.run(row)
+    });
     if server.monitors.is_any() {
         server.monitors.show(&server.pubsub, call.session, row, &args);
     }

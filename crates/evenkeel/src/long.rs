@@ -26,6 +26,7 @@ use std::time::Duration;
 use evenkeel_store::Held;
 use parking_lot::{Condvar, Mutex};
 
+use crate::acl::Access;
 use crate::blocking::{Mode, Timeout};
 use crate::clients::ClientInfo;
 use crate::clock::{self, Ticks};
@@ -382,7 +383,8 @@ impl Job {
         attempts: u8,
         reply: &mut Reply,
     ) -> Result<Option<Work>, Error> {
-        let mut session = Session::new(self.client.clone(), true);
+        let access = Access::of_client(&executor.server.acl, &self.client);
+        let mut session = Session::new(self.client.clone(), access);
         (session.db, session.no_touch) = (self.db, self.no_touch);
         let row = table().row(self.id);
         let server = executor.server.clone();

@@ -3,6 +3,7 @@
 //! This file starts and stops the process; the road of a command begins in `net/worker.rs` and goes through
 //! `pipeline.rs` and `dispatch.rs`.
 
+mod acl;
 mod background;
 mod blocking;
 mod check;

@@ -11,6 +11,7 @@ use evenkeel_store::Keyspace;
 use evenkeel_store::events::Events;
 use parking_lot::{Mutex, RwLock};
 
+use crate::acl::Acl;
 use crate::clients::{ClientInfo, Clients};
 use crate::clock;
 use crate::command::migrate::Targets;
@@ -50,6 +51,7 @@ pub(crate) struct Server {
     pub(crate) config_file: Option<PathBuf>,
     /// The commands under the names that the configuration gives them.
     pub(crate) table: &'static Table,
+    pub(crate) acl: Acl,
     pub(crate) clients: Clients,
     /// One set per worker, then one per thread that works on long commands, one for slow scripts, and one more for tests
     /// and tools.
@@ -119,6 +121,7 @@ impl Server {
         Ok(Server {
             keyspace,
             table,
+            acl: Acl::new(&settings),
             settings: RwLock::new(Arc::new(settings)),
             settings_version: AtomicU64::new(0),
             changing: Mutex::default(),
@@ -178,6 +181,7 @@ impl Server {
         self.commandlog.configure(&new);
         self.pubsub.configure(&new);
         self.tracking.configure(new.tracking_table_max_keys);
+        self.acl.log.truncate(new.acllog_max_len);
         let is_wanted = self.notices.configure(&new.notify_keyspace_events);
         self.keyspace.events.want(Events::NOTICES, is_wanted);
         *self.settings.write() = new;
@@ -239,6 +243,7 @@ impl Server {
         self.census.reset(clock::unix_ms());
         self.rubbish.reset();
         self.log.reset_lost();
+        self.acl.log.reset_counts();
         for counter in [
             &self.rejected_connections,
             &self.closed_for_output,
@@ -350,8 +355,10 @@ pub(crate) fn random_hex() -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-fn fill_random(bytes: &mut [u8]) {
-    // SAFETY: the pointer and length are those of `bytes`.
-    let got = unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), bytes.len(), 0) };
-    assert_eq!(got, bytes.len() as isize, "the kernel gives up to 256 random bytes at once");
+pub(crate) fn fill_random(bytes: &mut [u8]) {
+    for bytes in bytes.chunks_mut(256) {
+        // SAFETY: the pointer and length are those of `bytes`.
+        let got = unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), bytes.len(), 0) };
+        assert_eq!(got, bytes.len() as isize, "the kernel gives up to 256 random bytes at once");
+    }
 }

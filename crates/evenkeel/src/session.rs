@@ -7,6 +7,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use evenkeel_store::{Held, Watch};
 
+use crate::acl::Access;
 use crate::clients::ClientInfo;
 use crate::command::Id;
 use crate::command::args::OwnedArgs;
@@ -22,7 +23,7 @@ pub(crate) struct Session {
     pub(crate) db: u32,
     /// The client's entry in the registry, shared with whoever lists or kills clients.
     pub(crate) client: Arc<ClientInfo>,
-    pub(crate) authenticated: bool,
+    pub(crate) access: Access,
     pub(crate) multi: Option<Multi>,
     pub(crate) watching: Option<Watching>,
     /// Its last command waits.
@@ -118,11 +119,11 @@ impl Multi {
 }
 
 impl Session {
-    pub(crate) fn new(client: Arc<ClientInfo>, authenticated: bool) -> Session {
+    pub(crate) fn new(client: Arc<ClientInfo>, access: Access) -> Session {
         Session {
             db: 0,
             client,
-            authenticated,
+            access,
             multi: None,
             watching: None,
             waiting: None,
@@ -140,6 +141,19 @@ impl Session {
             closing: false,
             on_probation: false,
         }
+    }
+
+    /// That of a client who has just come: it is the default user.
+    pub(crate) fn of_newcomer(client: Arc<ClientInfo>, server: &Server) -> Session {
+        let mut session = Session::new(client, Access::of_server());
+        session.become_user(Access::of_newcomer(&server.acl));
+        session
+    }
+
+    /// Goes on as another user.
+    pub(crate) fn become_user(&mut self, access: Access) {
+        *self.client.user.lock() = access.who().cloned();
+        self.access = access;
     }
 
     pub(crate) fn select(&mut self, db: u32) {

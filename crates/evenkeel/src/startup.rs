@@ -99,6 +99,9 @@ fn serve(launch: Launch) -> ExitCode {
         Ok(server) => Arc::new(server),
         Err(error) => return fail(&log, format!("The server cannot be set up: {error}")),
     };
+    if let Err(error) = server.acl.load_at_start(&server.settings()) {
+        return fail(&log, format!("Aborting the start because of ACL errors: {error}"));
+    }
     if let Err(reason) = listen(&server) {
         return fail(&log, reason);
     }

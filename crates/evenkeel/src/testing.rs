@@ -217,6 +217,7 @@ impl World {
         let launch = Launch::from_args(args, |_| true).expect("good arguments");
         let server = Server::new(launch.settings, None, WORKERS, log);
         let server = Arc::new(server.expect("a few descriptors are free"));
+        server.acl.load_at_start(&server.settings()).expect("good users");
         let workers = (0..WORKERS).map(|worker| Executor::new(server.clone(), worker)).collect();
         let long = Executor::new(server.clone(), WORKERS);
         World { server, workers, long, connections: HashMap::new(), now_ms: clock::unix_ms() }
@@ -258,7 +259,7 @@ impl World {
             let client = ClientInfo::new(id, "test:1".into(), "test:2".into(), -1, false, self.now_ms);
             let client = Arc::new(client);
             clients.add(client.clone());
-            let session = Session::new(client, true);
+            let session = Session::of_newcomer(client, &self.server);
             let (pending, deadline_ms, out) = (VecDeque::new(), None, Vec::new());
             Connection { worker: number % WORKERS, session, resp3: false, pending, deadline_ms, out }
         })

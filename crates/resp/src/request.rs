@@ -81,6 +81,9 @@ pub enum ProtocolError {
     UnbalancedQuotes,
     /// More than 4 GiB in one request.
     TooBig,
+    /// More arguments, or a longer one, than somebody may send who has not said who it is.
+    StrangersArray,
+    StrangersBulk,
 }
 
 impl ProtocolError {
@@ -98,6 +101,8 @@ impl ProtocolError {
             }
             ProtocolError::UnbalancedQuotes => b"unbalanced quotes in request",
             ProtocolError::TooBig => b"request too big",
+            ProtocolError::StrangersArray => b"unauthenticated multibulk length",
+            ProtocolError::StrangersBulk => b"unauthenticated bulk length",
         })
     }
 }
@@ -112,6 +117,29 @@ pub fn parse(
     args: &mut Vec<Span>,
     bulk_len_max: usize,
 ) -> Result<Parsed, ProtocolError> {
+    parse_from::<false>(buf, state, args, bulk_len_max)
+}
+
+/// The same from somebody who has to say first who it is, and may not take much memory for that: ten arguments of 16 KiB.
+pub fn parse_strangers(
+    buf: &mut [u8],
+    state: State,
+    args: &mut Vec<Span>,
+    bulk_len_max: usize,
+) -> Result<Parsed, ProtocolError> {
+    parse_from::<true>(buf, state, args, bulk_len_max)
+}
+
+const STRANGERS_ARGS_MAX: i64 = 10;
+const STRANGERS_BULK_LEN_MAX: i64 = 16 * 1024;
+
+#[inline]
+fn parse_from<const STRANGER: bool>(
+    buf: &mut [u8],
+    state: State,
+    args: &mut Vec<Span>,
+    bulk_len_max: usize,
+) -> Result<Parsed, ProtocolError> {
     let (mut at, mut remaining) = match state.remaining {
         Some(remaining) => (state.at, remaining),
         None => match buf.get(state.at) {
@@ -120,6 +148,9 @@ pub fn parse(
                 None => return Ok(Parsed::More { state, missing: 1 }),
                 Some((count, after)) => {
                     let count = count.filter(|count| *count <= ARGS_MAX).ok_or(ProtocolError::ArrayLength)?;
+                    if STRANGER && count > STRANGERS_ARGS_MAX {
+                        return Err(ProtocolError::StrangersArray);
+                    }
                     (after, count.max(0) as u32)
                 }
             },
@@ -140,9 +171,12 @@ pub fn parse(
         let Some((len, start)) = length_line(buf, at + 1, ProtocolError::BulkLineTooBig)? else {
             return Ok(Parsed::More { state: here, missing: 1 });
         };
-        let len = len
-            .filter(|len| (0..=bulk_len_max as i64).contains(len))
-            .ok_or(ProtocolError::BulkLength)? as usize;
+        let len =
+            len.filter(|len| (0..=bulk_len_max as i64).contains(len)).ok_or(ProtocolError::BulkLength)?;
+        if STRANGER && len > STRANGERS_BULK_LEN_MAX {
+            return Err(ProtocolError::StrangersBulk);
+        }
+        let len = len as usize;
         let end = start + len + 2;
         if end > u32::MAX as usize {
             return Err(ProtocolError::TooBig);
@@ -309,6 +343,18 @@ mod tests {
             }
         }
         Ok(requests)
+    }
+
+    #[test]
+    fn strangers_may_send_little() {
+        let parse = |text: String| {
+            let (mut text, mut args) = (text.into_bytes(), Vec::new());
+            parse_strangers(&mut text, State::start(0), &mut args, BULK_MAX)
+        };
+        assert_eq!(parse("*11\r\n".into()), Err(ProtocolError::StrangersArray));
+        assert_eq!(parse("*1\r\n$16385\r\n".into()), Err(ProtocolError::StrangersBulk));
+        let most = format!("*10\r\n{}", format!("$16384\r\n{}\r\n", "x".repeat(16384)).repeat(10));
+        assert_eq!(parse(most.clone()), Ok(Parsed::Ready(most.len())));
     }
 
     #[test]

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use evenkeel_store::{Held, Key};
 
 use super::{Blocked, Mode};
+use crate::acl::{self, Access};
 use crate::clock;
 use crate::command::Call;
 use crate::command::table::table;
@@ -78,7 +79,10 @@ impl Host<'_> {
             own.place == key.place && own.bytes == key.bytes
         });
         let mode = Mode::Serving(woken.expect("it stands in the queues of its own keys"));
-        let mut session = Session::new(blocked.client.clone(), true);
+        if blocked.permitted_at != self.server.acl.generation() {
+            acl::admit_waiting(self.server, &blocked.client, blocked.id, &args, held.seat.now_ms)?;
+        }
+        let mut session = Session::new(blocked.client.clone(), Access::of_server());
         session.db = blocked.db;
         held.seat.no_touch = blocked.no_touch;
         let mut call = Call {

@@ -53,17 +53,17 @@ fn id(call: &mut Call<'_, '_>) -> Done {
 
 /// CLIENT INFO
 fn info(call: &mut Call<'_, '_>) -> Done {
-    let line = describe(call, &call.session.client);
+    let line = describe_to(call, &call.session.client);
     reply_text(call, &line);
     Ok(())
 }
 
 /// CLIENT LIST [TYPE type] [ID client-id ...]
 fn list(call: &mut Call<'_, '_>) -> Done {
-    let filter = Filter::parse(call.args, 2, Purpose::List)?;
+    let filter = Filter::parse(call, 2, Purpose::List)?;
     let mut text = Vec::new();
     for client in call.server.clients.list().iter().filter(|client| filter.admits(call, client)) {
-        text.extend(describe(call, client));
+        text.extend(describe_to(call, client));
     }
     reply_text(call, &text);
     Ok(())
@@ -80,11 +80,19 @@ fn reply_text(call: &mut Call<'_, '_>, text: &[u8]) {
     call.reply.bytes.extend_from_slice(b"\r\n");
 }
 
-/// The line about a client. What this server does not have (fixed reply buffers) is zero.
-fn describe(call: &Call<'_, '_>, client: &ClientInfo) -> Vec<u8> {
-    let now = call.now_ms();
+/// The line about a client, as its caller sees it.
+fn describe_to(call: &Call<'_, '_>, client: &ClientInfo) -> Vec<u8> {
     let itself = client.id == call.session.client.id;
-    let arg_bytes: usize = if itself { call.args.from(0).map(<[u8]>::len).sum() } else { 0 };
+    let arg_bytes = itself.then(|| call.args.from(0).map(<[u8]>::len).sum());
+    let mut line = describe(client, call.now_ms(), arg_bytes);
+    line.push(b'\n');
+    line
+}
+
+/// The line about a client, without its end. What this server does not have (fixed reply buffers) is zero.
+/// `arg_bytes`: its command is being run, and has arguments of so many bytes.
+pub(crate) fn describe(client: &ClientInfo, now: u64, arg_bytes: Option<usize>) -> Vec<u8> {
+    let (itself, arg_bytes) = (arg_bytes.is_some(), arg_bytes.unwrap_or(0));
     let seconds = |since: u64| now.saturating_sub(since) / 1000;
     let used = client.query_used.load(Relaxed);
     let waiting = client.out_bytes.load(Relaxed);
@@ -99,8 +107,7 @@ fn describe(call: &Call<'_, '_>, client: &ClientInfo) -> Vec<u8> {
     let _ = write!(
         rest,
         " age={} idle={} flags={} db={} sub={} psub={} ssub={} multi={} qbuf={used} qbuf-free={} argv-mem={arg_bytes} \
-         multi-mem={} rbs=0 rbp=0 obl=0 oll={} omem={waiting} tot-mem={} events={} cmd={command} user={} redir={} \
-         resp={} lib-name=",
+         multi-mem={} rbs=0 rbp=0 obl=0 oll={} omem={waiting} tot-mem={} events={} cmd={command} user=",
         seconds(client.created_ms),
         if itself { 0 } else { seconds(client.active_ms.load(Relaxed)) },
         flags_of(client),
@@ -114,18 +121,18 @@ fn describe(call: &Call<'_, '_>, client: &ClientInfo) -> Vec<u8> {
         client.out_stretches.load(Relaxed),
         client.memory() + arg_bytes,
         if waiting > 0 { "rw" } else { "r" },
-        client.user.lock(),
-        redirection(client),
-        client.resp.load(Relaxed),
     );
     line.extend_from_slice(rest.as_bytes());
+    line.extend_from_slice(client.user.lock().as_ref().map_or(b"(superuser)", |who| &who.name));
+    let (redirection, resp) = (redirection(client), client.resp.load(Relaxed));
+    line.extend_from_slice(format!(" redir={redirection} resp={resp} lib-name=").as_bytes());
     line.extend_from_slice(&client.lib_name.lock());
     line.extend_from_slice(b" lib-ver=");
     line.extend_from_slice(&client.lib_version.lock());
     let (net_in, net_out) = (client.net_in.load(Relaxed), client.net_out.load(Relaxed));
     let commands = client.commands.load(Relaxed);
     line.extend_from_slice(
-        format!(" tot-net-in={net_in} tot-net-out={net_out} tot-cmds={commands}\n").as_bytes(),
+        format!(" tot-net-in={net_in} tot-net-out={net_out} tot-cmds={commands}").as_bytes(),
     );
     line
 }
@@ -174,7 +181,7 @@ fn kill(call: &mut Call<'_, '_>) -> Done {
         call.reply.ok();
         return Ok(());
     }
-    let filter = Filter::parse(call.args, 2, Purpose::Kill)?;
+    let filter = Filter::parse(call, 2, Purpose::Kill)?;
     let mut found = call.server.clients.list();
     found.retain(|client| filter.admits(call, client));
     let others = found.len();
@@ -208,7 +215,8 @@ struct Filter {
 }
 
 impl Filter {
-    fn parse(args: Args<'_>, first: usize, purpose: Purpose) -> Result<Filter, Error> {
+    fn parse(call: &Call<'_, '_>, first: usize, purpose: Purpose) -> Result<Filter, Error> {
+        let args = call.args;
         let is_kill = purpose == Purpose::Kill;
         let mut filter = Filter { skip_caller: is_kill, ..Filter::default() };
         let mut at = first;
@@ -218,7 +226,7 @@ impl Filter {
             match args.word(at).as_bytes() {
                 b"ID" => used = 1 + filter.parse_ids(args, at + 1, purpose)?,
                 b"TYPE" => filter.kind = Some(Type::parse(value)?),
-                b"USER" if is_kill => filter.user = Some(known_user(value)?),
+                b"USER" if is_kill => filter.user = Some(known_user(call, value)?),
                 b"ADDR" if is_kill => filter.address = Some(value.to_vec()),
                 b"LADDR" if is_kill => filter.local_address = Some(value.to_vec()),
                 b"MAXAGE" if is_kill => filter.age_min = Some(age(value)?),
@@ -253,7 +261,10 @@ impl Filter {
         let age_s = call.now_ms().saturating_sub(client.created_ms) / 1000;
         (self.ids.is_empty() || self.ids.contains(&client.id))
             && self.kind.is_none_or(|kind| kind == Type::of(client))
-            && is(&self.user, &client.user.lock())
+            && self
+                .user
+                .as_ref()
+                .is_none_or(|user| client.user.lock().as_ref().is_some_and(|who| *who.name == **user))
             && is(&self.address, &client.address)
             && is(&self.local_address, &client.local_address)
             && self.age_min.is_none_or(|least| age_s >= least)
@@ -294,8 +305,8 @@ impl Type {
     }
 }
 
-fn known_user(name: &[u8]) -> Result<Vec<u8>, Error> {
-    if name != b"default" {
+fn known_user(call: &Call<'_, '_>, name: &[u8]) -> Result<Vec<u8>, Error> {
+    if call.server.acl.user(name).is_none() {
         return Err(Error::Bytes([b"ERR No such user '", name, b"'"].concat()));
     }
     Ok(name.to_vec())

@@ -111,6 +111,9 @@ fn put_into_effect(
     if let Some(tls) = tls {
         tls.put_in_force();
     }
+    if has("requirepass") {
+        server.acl.set_default_password(&new.requirepass);
+    }
     server.log.set_level(level_of(new.loglevel));
     Ok(())
 }
@@ -139,7 +142,9 @@ pub(crate) fn rewrite_file(server: &Server, extent: Extent) -> Done {
     let Some(path) = &server.config_file else {
         return Err(Error::text("ERR The server is running without a config file"));
     };
-    match server.settings().rewrite(path, extent) {
+    let settings = server.settings();
+    let settings = settings.with_users(server.acl.words_for_config(&settings));
+    match settings.rewrite(path, extent) {
         Ok(()) => {
             server.log.notice("CONFIG REWRITE executed with success.");
             Ok(())

@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use evenkeel_resp::number::parse_i64;
 
 use super::{Call, Command, Flags, Group, at_least, exactly, session};
+use crate::acl::{self, Access, DEFAULT};
 use crate::error::{Done, Error};
 use crate::session::ReplyMode;
 use crate::startup::VERSION;
@@ -68,7 +69,7 @@ fn reset(call: &mut Call<'_, '_>) -> Done {
     call.session.select(0);
     call.session.reply_mode = ReplyMode::On;
     call.session.no_touch = false;
-    call.session.authenticated = call.settings.requirepass.is_empty();
+    call.session.become_user(Access::of_newcomer(&call.server.acl));
     let client = &call.session.client;
     client.no_touch.store(false, Relaxed);
     client.no_evict.store(false, Relaxed);
@@ -113,9 +114,9 @@ fn hello(call: &mut Call<'_, '_>) -> Done {
         }
     }
     if let Some((user, password)) = credentials {
-        log_in(call, user, password)?;
+        acl::log_in(call, user, password)?;
     }
-    if !call.session.authenticated && !call.settings.requirepass.is_empty() {
+    if call.session.access.lacks_auth(&call.server.acl) {
         return Err(Error::text(
             "NOAUTH HELLO must be called with the client already authenticated, otherwise the HELLO <proto> AUTH <user> <pass> \
              option can be used to authenticate the client and select the RESP protocol version at the same time",
@@ -162,35 +163,17 @@ pub(crate) const EVENKEEL_VERSION: &str = VERSION;
 fn auth(call: &mut Call<'_, '_>) -> Done {
     let args = call.args;
     match args.len() {
-        2 if call.settings.requirepass.is_empty() => {
+        2 if call.server.acl.default_user().is_open() => {
             return Err(Error::text(
                 "ERR AUTH <password> called without any password configured for the default user. Are you sure your configuration is correct?",
             ));
         }
-        2 => log_in(call, b"default", args.at(1))?,
-        3 => log_in(call, args.at(1), args.at(2))?,
+        2 => acl::log_in(call, DEFAULT, args.at(1))?,
+        3 => acl::log_in(call, args.at(1), args.at(2))?,
         _ => return Err(Error::Syntax),
     }
     call.reply.ok();
     Ok(())
-}
-
-fn log_in(call: &mut Call<'_, '_>, user: &[u8], password: &[u8]) -> Done {
-    let wanted = &call.settings.requirepass;
-    if user == b"default" && (wanted.is_empty() || same(wanted, password)) {
-        call.session.authenticated = true;
-        return Ok(());
-    }
-    Err(Error::text("WRONGPASS invalid username-password pair or user is disabled."))
-}
-
-/// Compares without telling by its time where two differ.
-fn same(a: &[u8], b: &[u8]) -> bool {
-    let mut difference = a.len() ^ b.len();
-    for (index, byte) in b.iter().enumerate() {
-        difference |= usize::from(byte ^ a.get(index).copied().unwrap_or(0));
-    }
-    std::hint::black_box(difference) == 0
 }
 
 /// Names the connection.

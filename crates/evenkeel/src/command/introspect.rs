@@ -204,7 +204,8 @@ fn get_keys_and_flags(call: &mut Call<'_, '_>) -> Done {
 /// The keys of the call that follows the subcommand's name, and what it does with each.
 fn keys_of_call<'a>(call: &Call<'a, '_>) -> Result<Vec<(&'a [u8], &'static str)>, Error> {
     let args: Args<'a> = call.args.skip(2);
-    let row = row_of_call(call, &args).ok_or(Error::text("ERR Invalid command specified"))?;
+    let id = call.server.table.find_call(&args).ok_or(Error::text("ERR Invalid command specified"))?;
+    let row = table().row(id);
     if row.keys.is_none() {
         return Err(Error::text("ERR The command has no key arguments"));
     }
@@ -216,15 +217,6 @@ fn keys_of_call<'a>(call: &Call<'a, '_>) -> Result<Vec<(&'a [u8], &'static str)>
         return Err(Error::text("ERR Invalid arguments specified for command"));
     }
     Ok(found)
-}
-
-fn row_of_call(call: &Call<'_, '_>, args: &Args<'_>) -> Option<&'static Command> {
-    let names = call.server.table;
-    let row = names.row(names.find(args.at(0))?);
-    match args.get(1) {
-        Some(sub) if !row.subcommands.is_empty() => Some(names.row(names.find_sub(row, sub)?)),
-        _ => Some(row),
-    }
 }
 
 /// COMMAND DOCS [command-name ...]: what is not known is left out.

@@ -4,6 +4,7 @@
 //! keys and hence the slots to lock, the memory check, what is allowed in MULTI, statistics, COMMAND. No command is
 //! known by its name anywhere else.
 
+mod acl;
 pub(crate) mod args;
 mod bitfield;
 pub(crate) mod bitmap;
@@ -68,6 +69,7 @@ use crate::server::Server;
 
 /// All families.
 pub(crate) const FAMILIES: &[&[Command]] = &[
+    acl::COMMANDS,
     bitmap::COMMANDS,
     client::COMMANDS,
     commandlog::COMMANDS,

@@ -4,6 +4,7 @@
 //! before and after. In a transaction it is the command's reply, one element of EXEC's; messages come after that.
 
 use super::{Arity, Call, Command, Flags, Group, Handler, at_least, container, docs, exactly, session};
+use crate::acl;
 use crate::blocking::Mode;
 use crate::error::{Done, Error};
 use crate::pubsub::{Kind, mail};
@@ -82,6 +83,7 @@ fn join(call: &mut Call<'_, '_>, kind: Kind, word: &[u8]) -> Done {
         }
     }
     call.session.subscriptions = Some(subscriptions);
+    acl::after_joining(call);
     Ok(())
 }
 

@@ -25,6 +25,7 @@ use evenkeel_store::{Held, Key};
 
 use super::effect::log_list;
 use super::{Call, Command, Group, Reach, at_least, read, write};
+use crate::acl;
 use crate::blocking::Mode;
 use crate::blocking::serve::Host;
 use crate::config::Settings;
@@ -53,13 +54,13 @@ const ATTEMPTS: usize = 3;
 
 /// SORT key [BY pattern] [LIMIT offset count] [GET pattern [GET pattern ...]] [ASC | DESC] [ALPHA] [STORE destination]
 fn sort(call: &mut Call<'_, '_>) -> Done {
-    let plan = Plan::parse(&call.args, true)?;
+    let plan = Plan::parse(&call.args, true, acl::reads_all_keys(call))?;
     run(call, plan)
 }
 
 /// SORT_RO key [BY pattern] [LIMIT offset count] [GET pattern [GET pattern ...]] [ASC | DESC] [ALPHA]
 fn sort_ro(call: &mut Call<'_, '_>) -> Done {
-    let plan = Plan::parse(&call.args, false)?;
+    let plan = Plan::parse(&call.args, false, acl::reads_all_keys(call))?;
     run(call, plan)
 }
 

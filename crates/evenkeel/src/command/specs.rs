@@ -1,10 +1,11 @@
 //! What COMMAND tells clients beyond a row's own properties: what is done with each key, hints for proxies and cluster
 //! clients, further ACL categories.
 //!
-//! Nothing in the server goes by it. Where a row is not listed, what is said follows from its keys: a reading command
+//! Access control goes by it, and nothing else in the server. Where a row is not listed, what is said follows from its keys: a reading command
 //! reads and accesses them, a writing one reads, accesses and updates them.
 
 use super::{Args, Command, Flags, Keys};
+use crate::config;
 
 /// Where keys stand, and what is done with them.
 #[derive(Clone, Copy)]
@@ -42,12 +43,23 @@ struct Extra {
     categories: &'static [&'static str],
     tips: &'static [&'static str],
     keys: &'static [KeySpec],
+    channels: ChannelArgs,
     /// Whether the argument of this index is to be kept out of logs.
     secret: fn(&Args<'_>, usize) -> bool,
 }
 
+/// Which arguments are channels that a user has to have permission for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ChannelArgs {
+    None,
+    First,
+    All,
+    /// All of them are patterns.
+    Patterns,
+}
+
 const fn extra(name: &'static str) -> Extra {
-    Extra { name, categories: &[], tips: &[], keys: &[], secret: |_, _| false }
+    Extra { name, categories: &[], tips: &[], keys: &[], channels: ChannelArgs::None, secret: |_, _| false }
 }
 
 impl Extra {
@@ -63,8 +75,19 @@ impl Extra {
         Extra { keys, ..self }
     }
 
+    const fn channels(self, channels: ChannelArgs) -> Extra {
+        Extra { channels, ..self }
+    }
+
     const fn secret(self, secret: fn(&Args<'_>, usize) -> bool) -> Extra {
         Extra { secret, ..self }
+    }
+}
+
+impl KeySpec {
+    /// Whether it tells of keys, and not of words that merely have a slot.
+    pub(crate) fn is_of_keys(&self) -> bool {
+        self.flags != NOT_A_KEY
     }
 }
 
@@ -176,6 +199,7 @@ fn has(args: &Args<'_>, first: usize, word: &[u8]) -> bool {
 /// By name.
 #[rustfmt::skip]
 const EXTRAS: &[Extra] = &[
+    extra("ACL|SETUSER").secret(|_, at| at >= 2),
     extra("APPEND").keys(&[key(1, "RW insert")]),
     extra("AUTH").secret(|_, at| at >= 1),
     extra("BITFIELD").keys(&[BITFIELD_KEY]),
@@ -295,7 +319,9 @@ const EXTRAS: &[Extra] = &[
     extra("PFMERGE").keys(&[key(1, "RW access insert"), rest(2, "RO access")]),
     extra("PING").tips(ALL_SHARDS_OK),
     extra("PSETEX").keys(&[key(1, "OW update")]),
+    extra("PSUBSCRIBE").channels(ChannelArgs::Patterns),
     extra("PTTL").tips(CHANGES),
+    extra("PUBLISH").channels(ChannelArgs::First),
     extra("RANDOMKEY").tips(&["request_policy:all_shards", "nondeterministic_output"]),
     extra("RENAME").keys(&[key(1, "RW access delete"), key(2, "OW update")]),
     extra("RENAMENX").keys(&[key(1, "RW access delete"), key(2, "OW insert")]),
@@ -330,12 +356,13 @@ const EXTRAS: &[Extra] = &[
     extra("SORT").categories(SORTS).keys(&[key(1, "RO access"), BY_AND_GET, STORE]),
     extra("SORT_RO").categories(SORTS).keys(&[key(1, "RO access"), BY_AND_GET]),
     extra("SPOP").tips(CHANGES).keys(&[key(1, "RW access delete")]),
-    extra("SPUBLISH").keys(&[key(1, NOT_A_KEY)]),
+    extra("SPUBLISH").channels(ChannelArgs::First).keys(&[key(1, NOT_A_KEY)]),
     extra("SRANDMEMBER").tips(CHANGES),
     extra("SREM").keys(&[key(1, "RW delete")]),
     extra("SSCAN").tips(CHANGES),
-    extra("SSUBSCRIBE").keys(&[rest(1, NOT_A_KEY)]),
+    extra("SSUBSCRIBE").channels(ChannelArgs::All).keys(&[rest(1, NOT_A_KEY)]),
     extra("STRLEN").keys(&[key(1, "RO")]),
+    extra("SUBSCRIBE").channels(ChannelArgs::All),
     extra("SUNION").tips(CHANGES_ORDER),
     extra("SUNIONSTORE").keys(STORED_SET),
     extra("SUNSUBSCRIBE").keys(&[rest(1, NOT_A_KEY)]),
@@ -384,16 +411,7 @@ const EXTRAS: &[Extra] = &[
 
 /// CONFIG SET with a password.
 fn is_value_of_a_secret(args: &Args<'_>, at: usize) -> bool {
-    const SECRETS: [&str; 7] = [
-        "requirepass",
-        "masterauth",
-        "primaryauth",
-        "masteruser",
-        "primaryuser",
-        "tls-key-file-pass",
-        "tls-client-key-file-pass",
-    ];
-    at >= 3 && at % 2 == 1 && SECRETS.iter().any(|name| args.is(at - 1, name))
+    at >= 3 && at % 2 == 1 && config::is_secret(args.at(at - 1))
 }
 
 /// Whether an argument is to be kept out of logs.
@@ -413,6 +431,11 @@ pub(crate) fn is_container(row: &Command) -> bool {
 /// Hints in the words of COMMAND.
 pub(crate) fn tips(row: &Command) -> &'static [&'static str] {
     find(row.name).map_or(&[], |extra| extra.tips)
+}
+
+/// Which of a call's arguments are channels.
+pub(crate) fn channels(row: &Command) -> ChannelArgs {
+    find(row.name).map_or(ChannelArgs::None, |extra| extra.channels)
 }
 
 /// Where the row's keys stand.
@@ -486,31 +509,33 @@ pub(crate) fn flags(row: &Command, specs: &[KeySpec]) -> Vec<&'static str> {
     flags
 }
 
+/// All ACL categories, in the order in which ACL CAT and COMMAND have them.
+pub(crate) const CATEGORIES: &[&str] = &[
+    "@keyspace",
+    "@read",
+    "@write",
+    "@set",
+    "@sortedset",
+    "@list",
+    "@hash",
+    "@string",
+    "@bitmap",
+    "@hyperloglog",
+    "@geo",
+    "@stream",
+    "@pubsub",
+    "@admin",
+    "@fast",
+    "@slow",
+    "@blocking",
+    "@dangerous",
+    "@connection",
+    "@transaction",
+    "@scripting",
+];
+
 /// The row's ACL categories, in the order that COMMAND has them.
 pub(crate) fn categories(row: &Command) -> Vec<&'static str> {
-    const ORDER: &[&str] = &[
-        "@keyspace",
-        "@read",
-        "@write",
-        "@set",
-        "@sortedset",
-        "@list",
-        "@hash",
-        "@string",
-        "@bitmap",
-        "@hyperloglog",
-        "@geo",
-        "@stream",
-        "@pubsub",
-        "@admin",
-        "@fast",
-        "@slow",
-        "@blocking",
-        "@dangerous",
-        "@connection",
-        "@transaction",
-        "@scripting",
-    ];
     if is_container(row) {
         return vec!["@slow"];
     }
@@ -524,7 +549,7 @@ pub(crate) fn categories(row: &Command) -> Vec<&'static str> {
     if row.flags.has(Flags::ADMIN) {
         found.extend(FOR_OPERATORS);
     }
-    ORDER.iter().copied().filter(|category| found.contains(category)).collect()
+    CATEGORIES.iter().copied().filter(|category| found.contains(category)).collect()
 }
 
 /// Calls back with the index of each key of a call and what is done with it; `false`: the call has a count that is no
@@ -539,7 +564,7 @@ pub(crate) fn for_each_key(row: &Command, args: &Args<'_>, mut key: impl FnMut(u
         });
         return found;
     }
-    for spec in specs.into_iter().filter(|spec| spec.flags != NOT_A_KEY) {
+    for spec in specs.into_iter().filter(KeySpec::is_of_keys) {
         let flags = spec.in_call.map_or(spec.flags, |in_call| in_call(args));
         if !spec.keyword.is_empty() {
             let from = usize::try_from(spec.first).unwrap_or(args.len()); // it is not there: see above

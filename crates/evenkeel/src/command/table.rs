@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::OnceLock;
 
-use super::Command;
+use super::{Args, Command};
 
 /// A command's number: its index in [`Table::rows`] and in every worker's statistics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -92,6 +92,11 @@ impl Table {
         &self.rows
     }
 
+    /// The numbers of all rows.
+    pub(crate) fn ids(&self) -> impl Iterator<Item = Id> + use<> {
+        (0..self.rows.len() as u16).map(Id)
+    }
+
     #[inline]
     pub(crate) fn row(&self, id: Id) -> &'static Command {
         self.rows[id.index()]
@@ -127,6 +132,15 @@ impl Table {
     pub(crate) fn find_sub(&self, container: &Command, name: &[u8]) -> Option<Id> {
         let name = [container.name.as_bytes(), b"|", name].concat().to_ascii_uppercase();
         self.long.get(&name).map(|id| Id(*id))
+    }
+
+    /// The command of a call: of a container, its subcommand.
+    pub(crate) fn find_call(&self, args: &Args<'_>) -> Option<Id> {
+        let id = self.find(args.at(0))?;
+        match args.get(1) {
+            Some(sub) if !self.row(id).subcommands.is_empty() => self.find_sub(self.row(id), sub),
+            _ => Some(id),
+        }
     }
 
     /// A command or, as `container|sub`, a subcommand.

@@ -10,7 +10,9 @@
 use super::fields::Fields;
 use super::file::{self, Handler};
 use super::lists::*;
-use super::typed::{AuthClients, DisklessLoad, Facility, Fsync, LogLevel, OomScore, Permit, Policy, Typed};
+use super::typed::{
+    AuthClients, ChannelsOfNew, DisklessLoad, Facility, Fsync, LogLevel, OomScore, Permit, Policy, Typed,
+};
 use super::value::{Before, Kind, Range, Reason, Value, Word};
 
 pub(super) struct Directive {
@@ -174,7 +176,6 @@ const SIGNAL: Kind = Choices(&["default", "save", "nosave", "now", "force", "saf
 
 const NO_REPLICATION: &str = "there is no replication yet";
 const NO_CLUSTER: &str = "there is no cluster mode yet";
-const NO_USERS: &str = "there are no users and access lists yet";
 const NO_SCRIPTS: &str = "scripts see one environment, without deprecated or insecure functions";
 const NO_TITLE: &str = "the process keeps its name";
 const NO_FORK: &str = "no process is forked";
@@ -189,9 +190,9 @@ const FOR_TESTS: &str = "it serves the tests of another server";
 
 #[rustfmt::skip]
 pub(super) static DIRECTIVES: &[Directive] = &[
-    inert("acl-pubsub-default",                   Choice(&["allchannels", "resetchannels"]), "resetchannels", NO_USERS),
-    inert("aclfile",                              Text,                "",                NO_USERS).at_start(),
-    inert("acllog-max-len",                       LONG,                "128",             NO_USERS),
+    live ("acl-pubsub-default",                   Choice(ChannelsOfNew::NAMES), "resetchannels", field!(acl_pubsub_default)),
+    live ("aclfile",                              Text,                "",                field!(aclfile)).at_start(),
+    live ("acllog-max-len",                       LONG,                "128",             field!(acllog_max_len)),
     inert("active-defrag-cycle-max",              integer(1, 99),      "25",              NO_DEFRAG),
     inert("active-defrag-cycle-min",              integer(1, 99),      "1",               NO_DEFRAG),
     inert("active-defrag-cycle-us",               integer(0, 100_000), "500",             NO_DEFRAG),

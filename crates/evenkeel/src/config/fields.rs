@@ -4,8 +4,8 @@
 //! from the table.
 
 use super::typed::{
-    AuthClients, Bind, Cpus, DisklessLoad, Facility, Fsync, LogLevel, OomScore, OutputLimits, Permit, Policy,
-    Primary, SavePoint,
+    AuthClients, Bind, ChannelsOfNew, Cpus, DisklessLoad, Facility, Fsync, LogLevel, OomScore, OutputLimits,
+    Permit, Policy, Primary, SavePoint,
 };
 use super::value::Word;
 use crate::persist::end::How;
@@ -92,6 +92,11 @@ pub(crate) struct Fields {
     // Access
     /// Empty: none.
     pub(crate) requirepass: Word,
+    /// What `user` lines say: a name and rules. None where there is an `aclfile`.
+    pub(crate) users: Vec<Vec<Word>>,
+    pub(crate) aclfile: Option<PathBuf>,
+    pub(crate) acl_pubsub_default: ChannelsOfNew,
+    pub(crate) acllog_max_len: usize,
     pub(crate) enable_debug_command: Permit,
     pub(crate) enable_protected_configs: Permit,
     /// Commands and their new names, in the order of the file; an empty name takes the command away.

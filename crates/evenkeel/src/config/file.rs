@@ -105,10 +105,26 @@ impl<'a> Loader<'a> {
 impl Trouble {
     pub(super) fn at(self, place: Place, line: &[u8]) -> ConfigError {
         match self {
-            Trouble::Here(reason) => ConfigError::Line { place, text: line.trim_ascii().to_vec(), reason },
+            Trouble::Here(reason) => ConfigError::Line { place, text: shown(line.trim_ascii()), reason },
             Trouble::Elsewhere(error) => error,
         }
     }
+}
+
+/// A line as errors show it: the rules of users and passwords are left out.
+fn shown(line: &[u8]) -> Word {
+    let words = line.split(u8::is_ascii_whitespace).filter(|word| !word.is_empty());
+    let mut words = words.map(<[u8]>::to_vec).collect::<Vec<_>>();
+    let kept = match words.first().map(|name| name.to_ascii_lowercase()).as_deref() {
+        Some(b"user") => 2,
+        Some(name) if super::is_secret(name) => 1,
+        _ => return line.to_vec(),
+    };
+    if words.len() > kept {
+        words.truncate(kept);
+        words.push(b"(redacted)".to_vec());
+    }
+    words.join(&b' ')
 }
 
 /// The words of a line: None where quotes are wrong, an inner None where there is nothing to read.
@@ -145,10 +161,18 @@ pub(super) fn rename_command(loader: &mut Loader<'_>, words: &[Word]) -> Result<
     Ok(())
 }
 
+/// `user name [rule ...]`
 pub(super) fn user(loader: &mut Loader<'_>, words: &[Word]) -> Result<(), Trouble> {
     let [name, ..] = words else { return Err(BAD.into()) };
-    let name = String::from_utf8_lossy(name);
-    loader.notices.push(format!("'user {name}' has no effect: there are no users and access lists yet"));
+    if loader.settings.users.iter().any(|user| user[0] == *name) {
+        let name = String::from_utf8_lossy(name);
+        return Err(format!(
+            "Error in user declaration '{name}': Duplicate user found. A user can only be defined once in config files"
+        )
+        .into());
+    }
+    crate::acl::file::check_line(words)?;
+    loader.settings.fields.users.push(words.to_vec());
     Ok(())
 }
 

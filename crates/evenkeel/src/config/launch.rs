@@ -322,12 +322,10 @@ mod tests {
         assert_eq!(start(&[]).notices, Vec::<String>::new());
         assert_eq!(start(&["--port", "7", "--appendonly", "no"]).notices, Vec::<String>::new());
         assert_eq!(start(&["--io-threads", "1", "--save", ""]).notices, Vec::<String>::new());
-        let notices =
-            start(&["--io-threads", "4", "--cluster-enabled", "yes", "--user", "ann", ">pw"]).notices;
+        let notices = start(&["--io-threads", "4", "--cluster-enabled", "yes"]).notices;
         assert_eq!(
             notices,
             [
-                "'user ann' has no effect: there are no users and access lists yet",
                 "'cluster-enabled' has no effect: there is no cluster mode yet",
                 "'io-threads' has no effect: every worker serves its own connections, see threads",
             ]

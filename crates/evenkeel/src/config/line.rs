@@ -4,7 +4,7 @@ use super::value::Word;
 
 /// Splits a line at blanks. `"..."` takes the escapes `\n \r \t \a \b \xHH` and `\` before any other byte, `'...'`
 /// takes `\'` alone. None: quotes are not closed, or something other than a blank follows the closing one.
-pub(super) fn split(line: &[u8]) -> Option<Vec<Word>> {
+pub(crate) fn split(line: &[u8]) -> Option<Vec<Word>> {
     let mut rest = line;
     let mut words = Vec::new();
     loop {

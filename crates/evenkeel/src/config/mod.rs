@@ -15,7 +15,7 @@
 //! | `errors.rs` | the texts |
 //!
 //! What a directive does is not here: this module knows names and values, and depends on no other but the patterns of
-//! `glob.rs`. Nor does it put a change into effect: the caller of `set` does, and drops the new settings if it cannot.
+//! `glob.rs` and, for `user` lines, the rules of `acl`. Nor does it put a change into effect: the caller of `set` does, and drops the new settings if it cannot.
 
 mod directives;
 mod errors;
@@ -35,11 +35,12 @@ mod value;
 pub(crate) use errors::ConfigError;
 pub(crate) use errors::{SetError, cause};
 pub(crate) use launch::{Action, Launch, USAGE};
-pub(crate) use rewrite::Extent;
+pub(crate) use line::split as split_words;
+pub(crate) use rewrite::{Extent, replace as replace_file};
 #[allow(unused_imports, reason = "the fields' types, for those who pass one on")]
 pub(crate) use typed::{
-    AuthClients, Bind, Cpus, DisklessLoad, Facility, Fsync, LogLevel, OomScore, OutputLimit, OutputLimits,
-    Permit, Policy, Primary, SavePoint,
+    AuthClients, Bind, ChannelsOfNew, Cpus, DisklessLoad, Facility, Fsync, LogLevel, OomScore, OutputLimit,
+    OutputLimits, Permit, Policy, Primary, SavePoint,
 };
 pub(crate) use value::{Word, memory_size};
 
@@ -150,6 +151,13 @@ impl Settings {
         new
     }
 
+    /// The same, but for the users that the configuration tells of.
+    pub(crate) fn with_users(&self, users: Vec<Vec<Word>>) -> Settings {
+        let mut new = self.clone();
+        new.fields.users = users;
+        new
+    }
+
     /// The same, but for `quicklist_packed_threshold`, which no directive sets.
     pub(crate) fn with_packed_threshold(&self, bytes: usize) -> Settings {
         let mut new = self.clone();
@@ -200,6 +208,20 @@ impl Settings {
             None => drop(self.inert.insert(row.name, value)),
         }
     }
+}
+
+/// Whether the value of a directive is to be kept out of logs.
+pub(crate) fn is_secret(name: &[u8]) -> bool {
+    const SECRETS: [&str; 7] = [
+        "requirepass",
+        "masterauth",
+        "primaryauth",
+        "masteruser",
+        "primaryuser",
+        "tls-key-file-pass",
+        "tls-client-key-file-pass",
+    ];
+    SECRETS.iter().any(|secret| secret.as_bytes().eq_ignore_ascii_case(name))
 }
 
 fn failed(name: &[u8], reason: Reason) -> SetError {

@@ -10,7 +10,9 @@
 use super::Settings;
 use super::directives::{Directive, find, settings};
 use super::file::{self, Loader, Trouble};
+use super::line::quoted;
 use super::value::{Kind, Word};
+use crate::acl;
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::{self, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, fchown};
@@ -40,7 +42,7 @@ pub(super) fn rewrite(settings: &Settings, path: &Path, extent: Extent) -> io::R
 }
 
 /// Puts `text` in the place of a file, at once: a crash leaves the old one or the new one.
-fn replace(path: &Path, text: &[u8]) -> io::Result<()> {
+pub(crate) fn replace(path: &Path, text: &[u8]) -> io::Result<()> {
     let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let name = path.file_name().ok_or(io::ErrorKind::InvalidInput)?;
     let beside = parent.join(format!(".{}-{}.tmp", name.to_string_lossy(), std::process::id()));
@@ -78,9 +80,45 @@ fn rewritten(old: &[u8], wanted: &Settings, extent: Extent) -> Word {
         replace_lines(&mut lines, row, new_lines(row, wanted));
     }
     append(&mut lines, absent.into_iter().flat_map(|row| new_lines(row, wanted)).collect());
+    rewrite_users(&mut lines, wanted);
     let overruled = to_write(&lines, wanted, Extent::Changes);
     append(&mut lines, overruled.into_iter().flat_map(|row| overruling_lines(row, wanted)).collect());
     lines.iter().flat_map(|line| [line.text.as_slice(), b"\n"].concat()).collect()
+}
+
+/// The lines of users: left as they are if they lead to the users that are wanted, else written anew.
+///
+/// A user may be defined once. So one that an include defines and that has changed cannot be written here; the include has
+/// to be.
+fn rewrite_users(lines: &mut Vec<Line>, wanted: &Settings) {
+    let row = find(b"user").expect("it is in the table");
+    let found = read(lines);
+    if is_same_users(&found.users, &wanted.users, wanted) {
+        return;
+    }
+    let own: Vec<Word> = lines.iter().filter(|line| line.is_of(row)).filter_map(name_of_user).collect();
+    let included = |name: &Word| found.users.iter().any(|user| user[0] == *name) && !own.contains(name);
+    let new: Vec<Line> =
+        wanted.users.iter().filter(|user| !included(&user[0])).map(|user| line(row, &joined(user))).collect();
+    if own.is_empty() { append(lines, new) } else { replace_lines(lines, row, new) }
+}
+
+fn is_same_users(found: &[Vec<Word>], wanted: &[Vec<Word>], settings: &Settings) -> bool {
+    let lines = |users: &[Vec<Word>]| acl::file::lines_at_start(&settings.with_users(users.to_vec()));
+    lines(found).is_some_and(|found| Some(found) == lines(wanted))
+}
+
+fn name_of_user(line: &Line) -> Option<Word> {
+    file::words(&line.text)??.into_iter().nth(1)
+}
+
+/// Words as a line that splits back into them.
+fn joined(words: &[Word]) -> Word {
+    let is_plain = |byte: &u8| byte.is_ascii_graphic() && !matches!(byte, b'"' | b'\'' | b'\\');
+    let quoted = |word: &Word| {
+        if !word.is_empty() && word.iter().all(is_plain) { word.clone() } else { quoted(word) }
+    };
+    words.iter().map(quoted).collect::<Vec<_>>().join(&b' ')
 }
 
 fn lines(text: &[u8]) -> Vec<Line> {
@@ -105,13 +143,18 @@ fn set_aside_unreadable(lines: &mut [Line]) {
 
 /// The directives that the lines give another value than the one wanted, or with `Extent::All` do not name.
 fn to_write(lines: &[Line], wanted: &Settings, extent: Extent) -> Vec<&'static Directive> {
+    let found = read(lines);
+    let unnamed = |row: &Directive| extent == Extent::All && !lines.iter().any(|line| line.is_of(row));
+    settings().filter(|row| unnamed(row) || found.value(row) != wanted.value(row)).collect()
+}
+
+/// The settings that the lines lead to.
+fn read(lines: &[Line]) -> Settings {
     let mut loader = Loader::new(None);
     for line in lines {
         let _ = loader.line(&line.text); // an include that is gone says nothing
     }
-    let found = loader.settings;
-    let unnamed = |row: &Directive| extent == Extent::All && !lines.iter().any(|line| line.is_of(row));
-    settings().filter(|row| unnamed(row) || found.value(row) != wanted.value(row)).collect()
+    loader.settings
 }
 
 impl Line {
@@ -251,6 +294,35 @@ mod tests {
             &[("shutdown-on-sigterm", "force now")],
             "shutdown-on-sigterm now force\n",
         );
+    }
+
+    #[test]
+    fn users_are_written_anew_if_they_have_changed() {
+        let text = "# mine\nuser ann on +get ~a\nhz 9\nuser bob off\n";
+        let users = |text: &str| {
+            let words = |line: &str| line.split(' ').map(|word| word.as_bytes().to_vec()).collect();
+            text.lines().map(words).collect::<Vec<Vec<Word>>>()
+        };
+        let rewritten_with = |list: &str| {
+            let wanted = settings_of(text, &[]).with_users(users(list));
+            String::from_utf8(rewritten(text.as_bytes(), &wanted, Extent::Changes)).expect("text")
+        };
+        assert_eq!(rewritten_with("ann on ~a resetchannels -@all +get\nbob off"), text, "the same users");
+        let other = "ann on ~\"b resetchannels -@all +get";
+        assert_eq!(rewritten_with(other), "# mine\nuser ann on \"~\\\"b\" resetchannels -@all +get\nhz 9\n");
+        let more = "ann on ~a resetchannels -@all +get\nbob off\ncat on";
+        assert_eq!(
+            rewritten_with(more),
+            "# mine\nuser ann on ~a resetchannels -@all +get\nhz 9\nuser bob off\nuser cat on\n"
+        );
+
+        let scratch = Scratch::new();
+        let part = scratch.write("part", "user dan on\n");
+        let text = format!("include {}\n", part.display());
+        let wanted = settings_of(&text, &[]).with_users(users("dan on\neve on"));
+        let found = rewritten(text.as_bytes(), &wanted, Extent::Changes);
+        let found = String::from_utf8(found).expect("text");
+        assert_eq!(found, format!("{text}\n# Generated by CONFIG REWRITE\nuser eve on\n"));
     }
 
     #[test]

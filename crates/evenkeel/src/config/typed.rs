@@ -312,6 +312,14 @@ macro_rules! choices {
 }
 
 choices! {
+    /// Which channels a new user may use.
+    ChannelsOfNew {
+        None = "resetchannels",
+        All = "allchannels",
+    }
+}
+
+choices! {
     /// Which keys are given up when memory is full.
     Policy {
         VolatileLru = "volatile-lru",

@@ -12,6 +12,7 @@ use evenkeel_rdb::aof::{Command, Commands, Directory, Found, Part, Record, holds
 
 use super::load::{self, Ended, How, in_file};
 use super::rewrite;
+use crate::acl::Access;
 use crate::clients::ClientInfo;
 use crate::clock;
 use crate::command::args::OwnedArgs;
@@ -69,7 +70,7 @@ impl Player<'_> {
         let mut executor = Executor::on(seat, server.clone(), server.stats.len() - 1);
         // Replicas have it already.
         executor.seat.is_mute = true;
-        let session = Session { replays: true, ..Session::new(Arc::new(nobody), true) };
+        let session = Session { replays: true, ..Session::new(Arc::new(nobody), Access::of_server()) };
         Player { server, executor, session, reply: Reply::default(), commands: 0, loaded: 0 }
     }
 

@@ -234,6 +234,17 @@ impl PubSub {
         }
     }
 
+    /// Calls back with each channel or pattern of a kind and each client that listens to it, under the lock of the channel.
+    pub(crate) fn each_subscription(&self, kind: Kind, mut f: impl FnMut(&[u8], &Arc<ClientInfo>)) {
+        let mut all = |name: &[u8], them: &Subscribers| them.values().for_each(|client| f(name, client));
+        if kind == Kind::Pattern {
+            return self.patterns.read().iter().for_each(|(name, them)| all(name, them));
+        }
+        for shelf in &self.of(kind).shelves {
+            shelf.lock().iter().for_each(|(name, them)| all(name, them));
+        }
+    }
+
     fn of(&self, kind: Kind) -> &Channels {
         if kind == Kind::Shard { &self.shards } else { &self.channels }
     }

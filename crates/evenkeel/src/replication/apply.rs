@@ -22,6 +22,7 @@ use evenkeel_resp::request::{Parsed, Span, State, parse};
 use evenkeel_store::Place;
 
 use super::wire::Ended;
+use crate::acl::Access;
 use crate::clients::ClientInfo;
 use crate::clock;
 use crate::command::{Args, Id, Reach};
@@ -298,5 +299,5 @@ impl Applier {
 
 /// A session that may do what the primary says.
 fn session_of(client: Arc<ClientInfo>) -> Session {
-    Session { replays: true, ..Session::new(client, true) }
+    Session { replays: true, ..Session::new(client, Access::of_server()) }
 }

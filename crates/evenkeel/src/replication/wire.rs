@@ -311,7 +311,6 @@ fn client_of(server: &Server, stream: &TcpStream, address: SocketAddr) -> Arc<Cl
     let (id, fd) = (server.clients.next_id(), stream.as_raw_fd());
     let client = ClientInfo::new(id, address.to_string(), local, fd, false, clock::unix_ms());
     client.is_primary.store(true, Relaxed);
-    *client.user.lock() = "(superuser)".into();
     Arc::new(client)
 }
 

@@ -11,6 +11,8 @@ use super::raw::{self, Raise, closure, native};
 use super::run::with_current;
 use super::shebang::{self, ScriptFlags};
 use super::{Habits, sha_of};
+use crate::acl;
+use crate::command::args::OwnedArgs;
 use crate::command::connection::REDIS_VERSION;
 use crate::log::Level;
 
@@ -201,21 +203,24 @@ fn set_repl(lua: &Lua, args: MultiValue) -> Returned {
     Ok(MultiValue::new())
 }
 
-/// There are no users yet who may do less than others.
 fn acl_check_cmd(lua: &Lua, args: MultiValue) -> Returned {
     let is_text = |value: &Value| matches!(value, Value::String(_) | Value::Number(_) | Value::Integer(_));
-    let Some(name) = args.front() else {
+    if args.is_empty() {
         return Err(refuse(lua, "Please specify at least one argument for this redis lib call"));
-    };
+    }
     if !args.iter().all(is_text) {
         return Err(refuse(lua, "Lua redis lib command arguments must be strings or integers"));
     }
-    let name = text(lua, Some(name)).unwrap_or_default();
-    let is_known = with_current(|run| run.call.server.table.find(&name).is_some());
-    if is_known != Some(true) {
-        return Err(refuse(lua, "Invalid command passed to redis.acl_check_cmd()"));
+    let words: Vec<Vec<u8>> = args.iter().filter_map(|word| text(lua, Some(word))).collect();
+    let words = OwnedArgs::new(words.iter().map(Vec::as_slice));
+    let may = with_current(|run| {
+        let id = run.call.server.table.find_call(&words.as_args())?;
+        Some(acl::may_call(run.call, id, &words.as_args()))
+    });
+    match may.flatten() {
+        Some(may) => one(Value::Boolean(may)),
+        None => Err(refuse(lua, "Invalid command passed to redis.acl_check_cmd()")),
     }
-    one(Value::Boolean(true))
 }
 
 fn log(lua: &Lua, args: MultiValue) -> Returned {

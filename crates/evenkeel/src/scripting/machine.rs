@@ -349,6 +349,9 @@ impl Machine {
         for (level, line) in run.lines.drain(..) {
             server.log.line(level, line);
         }
+        for refusal in run.refusals.drain(..) {
+            server.acl.log.note(refusal, run.call.settings.acllog_max_len);
+        }
         match run.ended {
             Some(Ended::Panicked) => return Err(Error::abandoned()),
             Some(Ended::Stopped) => {

@@ -18,6 +18,8 @@ use evenkeel_store::Undo;
 
 use super::busy::Running;
 use super::raw::{Arg, Called, Stack};
+use crate::acl;
+use crate::acl::log::Refusal;
 use crate::blocking::Mode;
 use crate::clock::{self, Ticks};
 use crate::command::{Args, Call, Command, Flags, Id, Reach};
@@ -65,6 +67,8 @@ pub(super) struct Run<'r, 'a, 'h> {
     pub(super) ended: Option<Ended>,
     /// Lines for the log, once it is known that the run counts.
     pub(super) lines: Vec<(Level, String)>,
+    /// What its user may not do, for ACL LOG, in the same way.
+    pub(super) refusals: Vec<Refusal>,
     pub(super) since: Ticks,
     /// What others are told of it when it keeps them waiting.
     pub(super) name: &'r [u8],
@@ -94,6 +98,7 @@ impl<'r, 'a, 'h> Run<'r, 'a, 'h> {
             undo,
             ended: None,
             lines: Vec::new(),
+            refusals: Vec::new(),
             since: clock::ticks(),
             name,
             is_function,
@@ -222,8 +227,8 @@ impl<'r, 'a, 'h> Run<'r, 'a, 'h> {
     }
 
     /// Everything that may keep a script from running a command.
-    fn admit(&self, args: &Args<'_>) -> Result<(Id, &'static Command), (Option<Id>, Error)> {
-        let (server, held) = (self.call.server, &self.call.held);
+    fn admit(&mut self, args: &Args<'_>) -> Result<(Id, &'static Command), (Option<Id>, Error)> {
+        let server = self.call.server;
         let unknown = || (None, Error::text("ERR Unknown Redis command called from script"));
         let mut id = server.table.find(args.at(0)).ok_or_else(unknown)?;
         let mut row = server.table.row(id);
@@ -239,6 +244,13 @@ impl<'r, 'a, 'h> Run<'r, 'a, 'h> {
         }
         if row.flags.has(Flags::NOSCRIPT) && !server.scripts.denies_nothing.load(Relaxed) {
             return Err((Some(id), Error::text("ERR This Redis command is not allowed from script")));
+        }
+        if let Err(refused) = acl::admit_in_script(self.call, id, args) {
+            let (error, refusal) = *refused;
+            if self.refusals.len() < Self::LINES_MAX {
+                self.refusals.push(refusal);
+            }
+            return Err((Some(id), error));
         }
         let writes = row.flags.has(Flags::WRITE);
         if self.read_only && row.flags.has(Flags::WRITE.with(Flags::MAY_WRITE)) {
@@ -256,7 +268,8 @@ impl<'r, 'a, 'h> Run<'r, 'a, 'h> {
         {
             return Err((Some(id), error));
         }
-        let short = row.flags.has(Flags::DENYOOM) && !self.allow_oom && held.seat.is_short_of_memory;
+        let short =
+            row.flags.has(Flags::DENYOOM) && !self.allow_oom && self.call.held.seat.is_short_of_memory;
         if short { Err((Some(id), Error::OutOfMemory)) } else { Ok((id, row)) }
     }
 

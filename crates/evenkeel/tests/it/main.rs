@@ -4,6 +4,7 @@
 //! `EVENKEEL_BIN` runs the same tests against another binary. All of them hold for redis-server too, but for the few
 //! that say otherwise: a test that a peer fails is more likely to be wrong than the peer.
 
+mod acl;
 mod claim;
 mod differential;
 mod dump;

@@ -198,6 +198,30 @@ fn settings_are_written_into_the_file_and_read_again() {
 }
 
 #[test]
+fn users_are_written_into_the_file_and_read_again() {
+    let holder = start(&[]); // for its folder, which goes with it
+    let file = holder.folder().join("own.conf");
+    std::fs::write(&file, "# mine\nuser ann on >pw +get\ntimeout 5\nrequirepass x\n").expect("written");
+    let server = WithFile::start(&file);
+    let mut client = server.connect();
+    assert_eq!(client.run("AUTH x").to_string(), "OK");
+    assert_eq!(client.run("CONFIG REWRITE").to_string(), "OK");
+    let text = std::fs::read_to_string(&file).expect("it is there");
+    assert!(text.contains("\nuser ann on >pw +get\n"), "left as it was: {text}");
+    assert_eq!(client.run("ACL SETUSER ann +set").to_string(), "OK");
+    assert_eq!(client.run("ACL SETUSER bob off (+get ~x)").to_string(), "OK");
+    assert_eq!(client.run("CONFIG REWRITE").to_string(), "OK");
+    let users = client.run("ACL LIST").to_string();
+    drop(server);
+    let text = std::fs::read_to_string(&file).expect("it is there");
+    assert!(text.starts_with("# mine\nuser ann on #") && !text.contains("user default"), "{text}");
+    let again = WithFile::start(&file);
+    let mut client = again.connect();
+    assert_eq!(client.run("AUTH x").to_string(), "OK");
+    assert_eq!(client.run("ACL LIST").to_string(), users);
+}
+
+#[test]
 fn a_sleeping_server_answers_nobody_and_ends_when_told() {
     let mut server = start(&["--enable-debug-command", "local"]);
     let (mut sleeper, mut other) = (server.connect(), server.connect());

@@ -59,6 +59,10 @@ fn options<'a>(args: &'a Args<'a>, stores: bool) -> impl Iterator<Item = Option<
     })
 }
 
+fn denied(option: &str) -> Error {
+    Error::text(format!("ERR {option} option of SORT denied due to insufficient ACL permissions."))
+}
+
 /// See the module's text.
 pub(super) struct Plan {
     /// What to sort by, if not by the elements themselves.
@@ -76,7 +80,8 @@ pub(super) struct Plan {
 }
 
 impl Plan {
-    pub(super) fn parse(args: &Args<'_>, may_store: bool) -> Result<Plan, Error> {
+    /// `reads_all_keys`: the caller may read all keys, so also those that a pattern leads to.
+    pub(super) fn parse(args: &Args<'_>, may_store: bool, reads_all_keys: bool) -> Result<Plan, Error> {
         let mut plan = Plan {
             by: None,
             gets: Vec::new(),
@@ -96,8 +101,12 @@ impl Plan {
                     let by = Pattern::parse(args.at(at));
                     // One without a star, even if another one follows, means that nothing is sorted.
                     plan.sorts &= matches!(by, Pattern::Keys { .. });
+                    if !reads_all_keys && matches!(by, Pattern::Keys { .. }) {
+                        return Err(denied("BY"));
+                    }
                     plan.by = Some(by);
                 }
+                Choice::Get(_) if !reads_all_keys => return Err(denied("GET")),
                 Choice::Get(at) => plan.gets.push(Pattern::parse(args.at(at))),
             }
         }
@@ -246,7 +255,7 @@ mod tests {
             ((2, i64::MAX), 2..5),
             ((i64::MIN, i64::MIN), 0..5),
         ] {
-            let plan = Plan { limit, ..Plan::parse(&Args::new(b"", &[]), true).expect("no options") };
+            let plan = Plan { limit, ..Plan::parse(&Args::new(b"", &[]), true, true).expect("no options") };
             assert_eq!(plan.range(5), range, "{limit:?}");
         }
     }

@@ -87,7 +87,8 @@ impl Worker {
         let is_over = self.over(&accepted) > 0;
         let refusal = if is_over {
             Some("-ERR max number of clients reached\r\n")
-        } else if settings.protected_mode && settings.requirepass.is_empty() && !accepted.is_loopback {
+        } else if settings.protected_mode && !accepted.is_loopback && self.server.acl.default_user().is_open()
+        {
             Some(PROTECTED)
         } else {
             None
@@ -135,7 +136,7 @@ impl Worker {
             ClientInfo::new(id, accepted.address, accepted.local_address, fd, accepted.is_unix, self.now_ms);
         let info = Arc::new(info);
         self.server.clients.add(info.clone());
-        let mut session = Session::new(info, settings.requirepass.is_empty());
+        let mut session = Session::of_newcomer(info, &self.server);
         session.on_probation = self.server.clients.count() > settings.maxclients as usize;
         Connection::new(accepted.socket, session)
     }

@@ -41,11 +41,6 @@ pub(super) fn errors(facts: &Facts<'_>, text: &mut Text) {
     }
 }
 
-/// Error replies so far that begin with `code`.
-pub(super) fn errors_with_code(server: &Server, code: &str) -> u64 {
-    server.stats.iter().filter_map(|stats| stats.by_error.lock().get(code).copied()).sum()
-}
-
 pub(super) fn latencies(facts: &Facts<'_>, text: &mut Text) {
     let percentiles = &facts.settings.latency_tracking_info_percentiles;
     if !facts.settings.latency_tracking || percentiles.is_empty() {

@@ -73,6 +73,5 @@ pub(super) fn stats(facts: &Facts<'_>, text: &mut Text) {
     text.field("eventloop_duration_sum", busy_us);
     text.field("eventloop_duration_cmd_sum", stage_us(Stage::Execute));
     text.field("log_lines_lost", server.log.lost());
-    text.field("acl_access_denied_auth", super::commands::errors_with_code(server, "WRONGPASS"));
-    text.zeros(&["acl_access_denied_cmd", "acl_access_denied_key", "acl_access_denied_channel"]);
+    server.acl.log.counts().for_each(|(reason, count)| text.field(reason.counter_name(), count));
 }

@@ -1,0 +1,304 @@
+//! What a session may do: the check on the road of every command.
+//!
+//! A session holds the user that it knows, and the number of changes at which it has looked ([`super::Acl::generation`]).
+//! If its user may do everything, a command costs the comparison of these two numbers. After a change of any user it looks
+//! its own up again: what it finds is the user as changed, or that the user is gone, and then the connection is closed.
+
+use std::sync::Arc;
+
+use super::Acl;
+use super::log::{Reason, Refusal};
+use super::selector::Denied;
+use super::user::{User, Who};
+use crate::clients::ClientInfo;
+use crate::command::table::table;
+use crate::command::{Args, Call, Flags, Id, client};
+use crate::error::Error;
+use crate::server::Server;
+use crate::session::Session;
+
+/// Who a session acts for.
+pub(crate) struct Access {
+    /// `None`: for the server itself, as what is replayed or comes from the primary does. It may do everything.
+    user: Option<Arc<User>>,
+    is_authenticated: bool,
+    /// The number of changes at which `user` was looked up.
+    known_at: u64,
+    /// The number of changes at which it was known that everything is permitted; zero: never.
+    free_at: u64,
+}
+
+/// Where a command comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Place {
+    TopLevel,
+    Multi,
+    Script,
+}
+
+impl Place {
+    fn name(self) -> &'static str {
+        match self {
+            Place::TopLevel => "toplevel",
+            Place::Multi => "multi",
+            Place::Script => "lua",
+        }
+    }
+}
+
+impl Access {
+    /// The server's own.
+    pub(crate) fn of_server() -> Access {
+        Access { user: None, is_authenticated: true, known_at: 0, free_at: 0 }
+    }
+
+    /// That of a client who has just come.
+    pub(crate) fn of_newcomer(acl: &Acl) -> Access {
+        let known_at = acl.generation();
+        let user = acl.default_user();
+        Access { is_authenticated: user.admits_everybody(), user: Some(user), known_at, free_at: 0 }
+    }
+
+    /// That of a client's command which is run apart from its session.
+    pub(crate) fn of_client(acl: &Acl, client: &ClientInfo) -> Access {
+        let known_at = acl.generation();
+        let who = client.user.lock().clone();
+        // Where the user is gone, the connection is about to be, and what it still does is done as one who may do nothing.
+        let user = who
+            .map(|who| acl.current(&who).unwrap_or_else(|| Arc::new(User::new(&who.name, u64::MAX, false))));
+        Access { user, is_authenticated: true, known_at, free_at: 0 }
+    }
+
+    /// That of a user who has proved to be it.
+    pub(crate) fn of_user(acl: &Acl, user: Arc<User>) -> Access {
+        // Looked at before the next command once more: the user may have changed since it was found.
+        let known_at = acl.generation().wrapping_sub(1);
+        Access { user: Some(user), is_authenticated: true, known_at, free_at: 0 }
+    }
+
+    pub(crate) fn who(&self) -> Option<&Arc<Who>> {
+        self.user.as_ref().map(|user| &user.who)
+    }
+
+    /// Whether everything was permitted at this number of changes.
+    #[inline]
+    pub(crate) fn is_free_at(&self, generation: u64) -> bool {
+        self.free_at == generation
+    }
+
+    /// The number of changes at which the command at hand was permitted.
+    pub(crate) fn checked_at(&self) -> u64 {
+        self.known_at
+    }
+
+    /// Whether the client has to say who it is before anything else. A password that has been taken away is asked of nobody.
+    pub(crate) fn lacks_auth(&self, acl: &Acl) -> bool {
+        !self.is_authenticated && !self.is_free_at(acl.generation()) && !acl.default_user().admits_everybody()
+    }
+
+    /// The user as it is at this number of changes; an error: it is gone.
+    fn refresh(&mut self, acl: &Acl, generation: u64) -> Result<(), Gone> {
+        if self.known_at != generation {
+            if let Some(user) = &mut self.user {
+                *user = acl.current(&user.who).ok_or(Gone)?;
+            }
+            self.known_at = generation;
+        }
+        Ok(())
+    }
+
+    /// Takes note that everything is permitted, if so.
+    fn is_free(&mut self, generation: u64) -> bool {
+        let is_free = self.user.as_ref().is_none_or(|user| user.is_unrestricted());
+        if is_free && self.is_authenticated {
+            self.free_at = generation;
+        }
+        is_free
+    }
+}
+
+/// A session's user has been deleted.
+struct Gone;
+
+/// Whether a command of a client may be run, or queued. `Ok(false)`: its user has been deleted, and the connection is to
+/// be closed without a word.
+#[inline(never)]
+pub(crate) fn admit(
+    server: &Server,
+    session: &mut Session,
+    id: Id,
+    args: &Args<'_>,
+    now_ms: u64,
+) -> Result<bool, Error> {
+    let generation = server.acl.generation();
+    let access = &mut session.access;
+    if access.refresh(&server.acl, generation).is_err() {
+        session.closing = true;
+        return Ok(false);
+    }
+    let row = table().row(id);
+    if !row.flags.has(Flags::NO_AUTH) && access.lacks_auth(&server.acl) {
+        return Err(Error::NoAuth);
+    }
+    if access.is_free(generation) {
+        return Ok(true);
+    }
+    if session.multi.is_some() && row.flags.has(Flags::NO_MULTI) {
+        return Err(Error::text("ERR Command not allowed inside a transaction"));
+    }
+    let place = if session.multi.is_some() { Place::Multi } else { Place::TopLevel };
+    match check(session, id, args) {
+        Ok(()) => Ok(true),
+        Err(denied) => {
+            note(server, session, denied, (id, args), place, now_ms);
+            Err(refusal(denied, id))
+        }
+    }
+}
+
+fn check(session: &Session, id: Id, args: &Args<'_>) -> Result<(), Denied> {
+    session.access.user.as_ref().map_or(Ok(()), |user| user.check(id, args))
+}
+
+fn refusal(denied: Denied, id: Id) -> Error {
+    Error::text(match denied {
+        Denied::Command => {
+            let name = table().row(id).lower_name();
+            return Error::text(format!("NOPERM this user has no permissions to run the '{name}' command"));
+        }
+        Denied::Key(_) => "NOPERM this user has no permissions to access one of the keys used as arguments",
+        Denied::Channel(_) => {
+            "NOPERM this user has no permissions to access one of the channels used as arguments"
+        }
+    })
+}
+
+/// Whether a session may do this now, the changes since its last command included.
+fn check_again(server: &Server, session: &mut Session, id: Id, args: &Args<'_>) -> Result<(), Denied> {
+    let generation = server.acl.generation();
+    if session.access.is_free_at(generation) {
+        return Ok(());
+    }
+    if session.access.refresh(&server.acl, generation).is_err() {
+        session.closing = true;
+        return Err(Denied::Command);
+    }
+    if session.access.is_free(generation) { Ok(()) } else { check(session, id, args) }
+}
+
+/// Whether a command that was queued may still be run.
+pub(crate) fn admit_in_exec(call: &mut Call<'_, '_>, id: Id, args: &Args<'_>) -> Result<(), Error> {
+    let Err(denied) = check_again(call.server, call.session, id, args) else { return Ok(()) };
+    note(call.server, call.session, denied, (id, args), Place::Multi, call.now_ms());
+    let reason = match denied {
+        Denied::Command => "no permission to execute the command or subcommand",
+        Denied::Key(_) => "no permission to touch the specified keys",
+        Denied::Channel(_) => "no permission to access one of the channels used as arguments",
+    };
+    Err(Error::text(format!(
+        "NOPERM ACLs rules changed between the moment the transaction was accumulated and the EXEC call. This command is \
+         no longer allowed for the following reason: {reason}"
+    )))
+}
+
+/// Whether a script may call this. What is refused is for the caller to log once it is known that the run counts.
+pub(crate) fn admit_in_script(
+    call: &mut Call<'_, '_>,
+    id: Id,
+    args: &Args<'_>,
+) -> Result<(), Box<(Error, Refusal)>> {
+    let Err(denied) = check_again(call.server, call.session, id, args) else { return Ok(()) };
+    let refusal = refused(call.session, denied, (id, args), Place::Script, call.now_ms());
+    let reason = match denied {
+        Denied::Command => "can't run this command or subcommand",
+        Denied::Key(_) => "can't access at least one of the keys mentioned in the command arguments",
+        Denied::Channel(_) => "can't publish to the channel mentioned in the command",
+    };
+    Err(Box::new((Error::text(format!("ERR The user executing the script {reason}")), refusal)))
+}
+
+/// Whether a command that has waited may still be run, which was permitted at this number of changes.
+pub(crate) fn admit_waiting(
+    server: &Server,
+    client: &Arc<ClientInfo>,
+    id: Id,
+    args: &Args<'_>,
+    now_ms: u64,
+) -> Result<(), Error> {
+    let access = Access::of_client(&server.acl, client);
+    let session = Session::new(client.clone(), access);
+    check(&session, id, args).map_err(|denied| {
+        note(server, &session, denied, (id, args), Place::TopLevel, now_ms);
+        refusal(denied, id)
+    })
+}
+
+/// Whether the caller's permission to call this includes to read any key, as BY and GET of SORT do.
+pub(crate) fn reads_all_keys(call: &Call<'_, '_>) -> bool {
+    let access = &call.session.access;
+    let user = access.user.as_ref().filter(|_| !access.is_free_at(call.server.acl.generation()));
+    user.is_none_or(|user| user.check_reading_all_keys(call.id, &call.args))
+}
+
+/// A client has begun to listen to channels. Who takes a permission away looks through all subscriptions after the change;
+/// if it did so just before, the subscription has been too late for that, and this sees the change.
+pub(crate) fn after_joining(call: &mut Call<'_, '_>) {
+    let (id, args) = (call.id, call.args);
+    if check_again(call.server, call.session, id, &args).is_err() {
+        call.session.closing = true;
+    }
+}
+
+/// What a script is told that asks.
+pub(crate) fn may_call(call: &mut Call<'_, '_>, id: Id, args: &Args<'_>) -> bool {
+    check_again(call.server, call.session, id, args).is_ok()
+}
+
+fn refused(
+    session: &Session,
+    denied: Denied,
+    (id, args): (Id, &Args<'_>),
+    place: Place,
+    now_ms: u64,
+) -> Refusal {
+    let (reason, object) = match denied {
+        Denied::Command => (Reason::Command, table().row(id).lower_name().into_bytes()),
+        Denied::Key(index) => (Reason::Key, args.at(index).to_vec()),
+        Denied::Channel(index) => (Reason::Channel, args.at(index).to_vec()),
+    };
+    let user = session.access.who().map(|who| who.name.to_vec()).unwrap_or_default();
+    let client = client::describe(&session.client, now_ms, None);
+    Refusal { reason, context: place.name(), object, user, client, now_ms }
+}
+
+fn note(
+    server: &Server,
+    session: &Session,
+    denied: Denied,
+    command: (Id, &Args<'_>),
+    place: Place,
+    now_ms: u64,
+) {
+    let refusal = refused(session, denied, command, place, now_ms);
+    server.acl.log.note(refusal, server.settings().acllog_max_len);
+}
+
+/// AUTH or HELLO: the session goes on as this user, if that is the password.
+pub(crate) fn log_in(call: &mut Call<'_, '_>, name: &[u8], password: &[u8]) -> Result<(), Error> {
+    let user = call.server.acl.user(name).filter(|user| user.admits(password));
+    let Some(user) = user else {
+        let place = if call.session.multi.is_some() { Place::Multi } else { Place::TopLevel };
+        let refusal = Refusal {
+            reason: Reason::Auth,
+            context: place.name(),
+            object: call.args.at(0).to_vec(),
+            user: name.to_vec(),
+            client: client::describe(&call.session.client, call.now_ms(), None),
+            now_ms: call.now_ms(),
+        };
+        call.server.acl.log.note(refusal, call.server.settings().acllog_max_len);
+        return Err(Error::text("WRONGPASS invalid username-password pair or user is disabled."));
+    };
+    call.session.become_user(Access::of_user(&call.server.acl, user));
+    Ok(())
+}

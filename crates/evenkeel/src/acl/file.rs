@@ -1,0 +1,190 @@
+//! Users from files: `user` lines of the configuration, and the file that `aclfile` names.
+//!
+//! A file is read as a whole, and what is wrong with it is told of all its lines. If anything is, nothing of it holds. Of a
+//! rule that is none no more than its kind is told, unless it is about a command: it may be a password.
+
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+
+use super::selector::UNKNOWN;
+use super::{Acl, DEFAULT, User, Users, all_channels_for_new, has_spaces, join_selectors, lines};
+use crate::config::{Settings, Word, cause, replace_file};
+
+/// What a `user` line of the configuration says is wrong; `words` follow the name of the directive.
+pub(crate) fn check_line(words: &[Word]) -> Result<(), String> {
+    let [name, rules @ ..] = words else { return Err("Bad directive or wrong number of arguments".into()) };
+    // What new users begin with makes no difference to whether a rule is one, but for channels: those are checked at start.
+    user_of(name, rules, 1, false).map(drop)
+}
+
+fn user_of(name: &[u8], rules: &[Word], number: u64, all_channels: bool) -> Result<User, String> {
+    let shown = String::from_utf8_lossy(name);
+    if has_spaces(name) {
+        return Err(format!("Error in user declaration '{shown}': Spaces not allowed in ACL usernames"));
+    }
+    let mut user = User::new(name, number, all_channels);
+    if name == DEFAULT {
+        // As Redis has it, nothing is left of what it could do without this line.
+        user.apply(b"reset", all_channels).expect("it is a rule");
+    }
+    let rules = join_selectors(rules.iter().map(Vec::as_slice)).map_err(|first| {
+        format!(
+            "Error in user declaration '{shown}': Unmatched parenthesis in selector '{}'",
+            String::from_utf8_lossy(first)
+        )
+    })?;
+    for rule in rules {
+        user.apply(&rule, all_channels).map_err(|error| {
+            let rule =
+                if error == UNKNOWN { format!(" '{}'", String::from_utf8_lossy(&rule)) } else { "".into() };
+            format!("Error in user declaration '{shown}': rule{rule}: {error}")
+        })?;
+    }
+    Ok(user)
+}
+
+impl Acl {
+    /// The users that the configuration tells of, in place of those that there are. To be called once, before the first
+    /// client.
+    pub(crate) fn load_at_start(&self, settings: &Settings) -> Result<(), String> {
+        if let Some(path) = &settings.aclfile {
+            if !settings.users.is_empty() {
+                return Err(BOTH.into());
+            }
+            return self.load(path, settings).map(drop);
+        }
+        self.change(|users, next| {
+            *users = at_start(settings, next)?;
+            Ok(())
+        })
+    }
+
+    /// What `user` lines of the configuration have to say for a start to lead to these users.
+    pub(crate) fn words_for_config(&self, settings: &Settings) -> Vec<Vec<Word>> {
+        if settings.aclfile.is_some() {
+            return Vec::new();
+        }
+        let default = default_at_start(settings).line();
+        let lines = lines(&self.users()).filter(|line| *line != default).collect::<Vec<_>>();
+        let words = |line: &Vec<u8>| line.split(|byte| *byte == b' ').skip(1).map(<[u8]>::to_vec).collect();
+        lines.iter().map(words).collect()
+    }
+
+    /// Takes up a file of users in place of those that there are, who are returned. The error says what is wrong with each
+    /// line; then nothing has changed.
+    pub(crate) fn load(&self, path: &Path, settings: &Settings) -> Result<Arc<Users>, String> {
+        let text = std::fs::read(path).map_err(|error| {
+            format!("Error loading ACLs, opening file '{}': {}", path.display(), cause(&error))
+        })?;
+        self.change(|users, next| {
+            let before = users.clone();
+            *users = parse(&text, &path.display().to_string(), next, all_channels_for_new(settings))?;
+            Ok(Arc::new(before))
+        })
+    }
+
+    /// Writes all users into a file, at once: a crash leaves the old one or the new one.
+    pub(crate) fn save(&self, path: &Path) -> io::Result<()> {
+        let text: Vec<u8> = lines(&self.users()).flat_map(|line| [&line[..], b"\n"].concat()).collect();
+        replace_file(path, &text)
+    }
+}
+
+/// The default user as `requirepass` has it.
+fn default_at_start(settings: &Settings) -> User {
+    let mut default = User::default_user();
+    default.set_only_password(&settings.requirepass);
+    default
+}
+
+/// The users that `requirepass` and `user` lines lead to.
+fn at_start(settings: &Settings, next: &mut u64) -> Result<Users, String> {
+    let mut users = Users::from([(DEFAULT.into(), Arc::new(default_at_start(settings)))]);
+    for words in &settings.users {
+        let (name, rules) = words.split_first().ok_or("a user without a name")?;
+        let user = user_of(name, rules, number_of(name, next), all_channels_for_new(settings))?;
+        users.insert(name.as_slice().into(), Arc::new(user));
+    }
+    Ok(users)
+}
+
+/// The lines of these users; `None`: something is wrong with them.
+pub(crate) fn lines_at_start(settings: &Settings) -> Option<Vec<Vec<u8>>> {
+    at_start(settings, &mut 1).ok().map(|users| lines(&users).collect())
+}
+
+const BOTH: &str = "Configuring users by 'user' lines and an ACL file by 'aclfile' at the same time is invalid. This setup \
+                    is very likely to lead to configuration errors and security holes, please define either an ACL file \
+                    or declare users directly in the configuration file, but not both.";
+
+/// The default user is always the same one.
+fn number_of(name: &[u8], next: &mut u64) -> u64 {
+    if name == DEFAULT {
+        return 0;
+    }
+    *next += 1;
+    *next - 1
+}
+
+/// The users that a file tells of, and the default user as it comes, if the file does not tell of that.
+fn parse(text: &[u8], path: &str, next: &mut u64, all_channels: bool) -> Result<Users, String> {
+    let (mut users, mut errors) = (Users::new(), String::new());
+    for (index, line) in text.split(|byte| *byte == b'\n').enumerate() {
+        let line = line.trim_ascii();
+        if line.is_empty() {
+            continue;
+        }
+        match parse_line(line, &format!("{path}:{}", index + 1), index + 1, &users, next, all_channels) {
+            Ok(user) => drop(users.insert(user.who.name.clone(), Arc::new(user))),
+            Err(error) => errors += &error,
+        }
+    }
+    if !errors.is_empty() {
+        return Err(errors
+            + "WARNING: ACL errors detected, no change to the previously active ACL rules was performed");
+    }
+    users.entry(DEFAULT.into()).or_insert_with(|| Arc::new(User::default_user()));
+    Ok(users)
+}
+
+fn parse_line(
+    line: &[u8],
+    place: &str,
+    number: usize,
+    users: &Users,
+    next: &mut u64,
+    all_channels: bool,
+) -> Result<User, String> {
+    let mut words = line.split(|byte| *byte == b' ');
+    let (Some(b"user"), Some(name)) = (words.next(), words.next()) else {
+        return Err(format!("{place} should start with user keyword followed by the username. "));
+    };
+    let shown = String::from_utf8_lossy(name);
+    if has_spaces(name) {
+        return Err(format!("{place}: username '{shown}' contains invalid characters. "));
+    }
+    if users.contains_key(name) {
+        return Err(format!("WARNING: Duplicate user '{shown}' found on line {number}. "));
+    }
+    let rules = join_selectors(words)
+        .map_err(|_| format!("{place}: Unmatched parenthesis in selector definition. "))?;
+    let mut user = User::new(name, number_of(name, next), all_channels);
+    let (mut errors, mut has_other) = (String::new(), false);
+    for rule in &rules {
+        match user.apply(rule.trim_ascii(), all_channels) {
+            Ok(()) => {}
+            Err(UNKNOWN) => {
+                let rule = String::from_utf8_lossy(rule);
+                errors += &format!("{place}: Error in applying operation '{rule}': {UNKNOWN}. ");
+            }
+            // Others may follow from the first.
+            Err(error) if !has_other => {
+                has_other = true;
+                errors += &format!("{place}: {error}. ");
+            }
+            Err(_) => {}
+        }
+    }
+    if errors.is_empty() { Ok(user) } else { Err(errors) }
+}

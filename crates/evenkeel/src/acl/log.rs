@@ -1,0 +1,130 @@
+//! ACL LOG: who was refused what, the latest first.
+//!
+//! A client that is refused the same thing again and again makes one entry with a count. Nothing is here of what is
+//! permitted, so the lock is taken by refusals alone.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use parking_lot::Mutex;
+
+/// Refusals of the same kind within so many milliseconds are one entry, if it is among the latest few.
+const GROUP_MS: u64 = 60_000;
+const GROUP_AMONG: usize = 10;
+
+/// What a refusal was about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Reason {
+    Auth,
+    Command,
+    Key,
+    Channel,
+}
+
+impl Reason {
+    pub(crate) const ALL: [Reason; 4] = [Reason::Auth, Reason::Command, Reason::Key, Reason::Channel];
+
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Reason::Auth => "auth",
+            Reason::Command => "command",
+            Reason::Key => "key",
+            Reason::Channel => "channel",
+        }
+    }
+
+    /// The counter's name in INFO.
+    pub(crate) fn counter_name(self) -> &'static str {
+        match self {
+            Reason::Auth => "acl_access_denied_auth",
+            Reason::Command => "acl_access_denied_cmd",
+            Reason::Key => "acl_access_denied_key",
+            Reason::Channel => "acl_access_denied_channel",
+        }
+    }
+}
+
+/// A refusal.
+#[derive(Clone, Debug)]
+pub(crate) struct Refusal {
+    pub(crate) reason: Reason,
+    /// `toplevel`, `multi` or `lua`.
+    pub(crate) context: &'static str,
+    /// The command, key or channel.
+    pub(crate) object: Vec<u8>,
+    pub(crate) user: Vec<u8>,
+    /// Its line in CLIENT LIST.
+    pub(crate) client: Vec<u8>,
+    pub(crate) now_ms: u64,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Entry {
+    pub(crate) id: u64,
+    pub(crate) count: u64,
+    pub(crate) created_ms: u64,
+    /// The latest of its kind.
+    pub(crate) last: Refusal,
+}
+
+/// See the module's text.
+#[derive(Default)]
+pub(crate) struct AclLog {
+    entries: Mutex<Entries>,
+    counts: [AtomicU64; 4],
+}
+
+#[derive(Default)]
+struct Entries {
+    /// The latest first.
+    list: VecDeque<Entry>,
+    next_id: u64,
+}
+
+impl AclLog {
+    pub(crate) fn note(&self, refusal: Refusal, len_max: usize) {
+        self.counts[refusal.reason as usize].fetch_add(1, Relaxed);
+        let mut entries = self.entries.lock();
+        let Entries { list, next_id } = &mut *entries;
+        let is_same = |entry: &Entry| {
+            let last = &entry.last;
+            (last.reason, last.context) == (refusal.reason, refusal.context)
+                && refusal.now_ms.saturating_sub(last.now_ms) <= GROUP_MS
+                && (&last.object, &last.user) == (&refusal.object, &refusal.user)
+        };
+        let same = list.iter().take(GROUP_AMONG).position(is_same).and_then(|at| list.remove(at));
+        let entry = match same {
+            Some(entry) => Entry { count: entry.count + 1, last: refusal, ..entry },
+            None => {
+                *next_id += 1;
+                Entry { id: *next_id - 1, count: 1, created_ms: refusal.now_ms, last: refusal }
+            }
+        };
+        list.push_front(entry);
+        list.truncate(len_max);
+    }
+
+    /// At most `count` entries, the latest first.
+    pub(crate) fn latest(&self, count: usize) -> Vec<Entry> {
+        self.entries.lock().list.iter().take(count).cloned().collect()
+    }
+
+    pub(crate) fn clear(&self) {
+        self.entries.lock().list.clear();
+    }
+
+    /// Keeps to a changed `acllog-max-len`.
+    pub(crate) fn truncate(&self, len_max: usize) {
+        self.entries.lock().list.truncate(len_max);
+    }
+
+    /// How often each reason there is has been one.
+    pub(crate) fn counts(&self) -> impl Iterator<Item = (Reason, u64)> {
+        Reason::ALL.iter().map(|reason| (*reason, self.counts[*reason as usize].load(Relaxed)))
+    }
+
+    /// CONFIG RESETSTAT.
+    pub(crate) fn reset_counts(&self) {
+        self.counts.iter().for_each(|count| count.store(0, Relaxed));
+    }
+}

@@ -1,0 +1,161 @@
+//! What access control has to know of each command, worked out from the table once.
+
+use std::sync::OnceLock;
+
+use crate::command::specs::{self, ChannelArgs, Find};
+use crate::command::table::table;
+use crate::command::{Args, Command, Id, Keys};
+
+/// The categories in the order of ACL CAT, as rules write them.
+pub(crate) const CATEGORIES: &[&str] = specs::CATEGORIES;
+
+/// One of them: its place in the list.
+#[derive(Clone, Copy)]
+pub(crate) struct Category(usize);
+
+impl Category {
+    /// By its name without the `@`, in any case.
+    pub(crate) fn named(name: &[u8]) -> Option<Category> {
+        CATEGORIES.iter().position(|one| one.as_bytes()[1..].eq_ignore_ascii_case(name)).map(Category)
+    }
+
+    pub(super) fn name(self) -> &'static str {
+        CATEGORIES[self.0]
+    }
+
+    pub(crate) fn has(self, id: Id) -> bool {
+        of(id).categories & 1 << self.0 != 0
+    }
+
+    /// The commands and subcommands in it, in the order of the table.
+    pub(crate) fn commands(self) -> impl Iterator<Item = Id> {
+        table().ids().filter(move |id| self.has(*id))
+    }
+}
+
+/// What is done with a key: bits.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Need(u8);
+
+impl Need {
+    pub(super) const NONE: Need = Need(0);
+    pub(super) const READ: Need = Need(1);
+    pub(super) const WRITE: Need = Need(2);
+    pub(super) const ALL: Need = Need(3);
+
+    pub(super) fn with(self, other: Need) -> Need {
+        Need(self.0 | other.0)
+    }
+
+    pub(super) fn covers(self, other: Need) -> bool {
+        self.0 & other.0 == other.0
+    }
+
+    /// From the words of a key specification. A command that only looks whether a key is there needs neither.
+    fn of(flags: &str) -> Need {
+        flags.split(' ').fold(Need::NONE, |need, word| match word {
+            "access" => need.with(Need::READ),
+            "insert" | "delete" | "update" => need.with(Need::WRITE),
+            _ => need,
+        })
+    }
+}
+
+/// What is done with the keys of a command.
+#[derive(Clone, Copy)]
+enum KeyNeeds {
+    None,
+    /// The same with each, wherever the row finds them.
+    Each(Need),
+    /// The call decides.
+    Varied,
+}
+
+struct Row {
+    categories: u32,
+    keys: KeyNeeds,
+    channels: ChannelArgs,
+    /// How many rows after this one are its subcommands.
+    subcommands: usize,
+}
+
+fn rows() -> &'static [Row] {
+    static ROWS: OnceLock<Vec<Row>> = OnceLock::new();
+    ROWS.get_or_init(|| table().rows().iter().map(|row| Row::of(row)).collect())
+}
+
+fn of(id: Id) -> &'static Row {
+    &rows()[id.index()]
+}
+
+impl Row {
+    fn of(row: &'static Command) -> Row {
+        let own = specs::categories(row);
+        let bit = |(at, name): (usize, &&str)| u32::from(own.contains(name)) << at;
+        let categories = CATEGORIES.iter().enumerate().map(bit).sum();
+        let channels = specs::channels(row);
+        Row { categories, keys: needs(row), channels, subcommands: row.subcommands.len() }
+    }
+}
+
+fn needs(row: &Command) -> KeyNeeds {
+    let specs: Vec<_> = specs::key_specs(row).into_iter().filter(|spec| spec.is_of_keys()).collect();
+    match specs.as_slice() {
+        [] => KeyNeeds::None,
+        [one] => {
+            let is_fixed = one.in_call.is_none() && one.keyword.is_empty();
+            match one.find {
+                Find::Range { .. } | Find::Counted { .. } | Find::HalfAfter(_) if is_fixed => {
+                    KeyNeeds::Each(Need::of(one.flags))
+                }
+                _ => KeyNeeds::Varied,
+            }
+        }
+        _ => KeyNeeds::Varied,
+    }
+}
+
+/// The rows of a command's subcommands.
+pub(super) fn subcommands(id: Id) -> impl Iterator<Item = usize> {
+    id.index() + 1..id.index() + 1 + of(id).subcommands
+}
+
+/// The first key of a call, by its index, that is not `allowed`.
+pub(super) fn refused_key(id: Id, args: &Args<'_>, allowed: impl Fn(&[u8], Need) -> bool) -> Option<usize> {
+    let row = table().row(id);
+    let mut refused = None;
+    match of(id).keys {
+        KeyNeeds::None => {}
+        KeyNeeds::Each(need) => each_key(&row.keys, args, |index| {
+            if refused.is_none() && !allowed(args.at(index), need) {
+                refused = Some(index);
+            }
+        }),
+        KeyNeeds::Varied => {
+            let is_well_formed = specs::for_each_key(row, args, |index, flags| {
+                if refused.is_none() && !allowed(args.at(index), Need::of(flags)) {
+                    refused = Some(index);
+                }
+            });
+            if !is_well_formed {
+                return None; // it has no keys, and the handler is going to say why
+            }
+        }
+    }
+    refused
+}
+
+fn each_key(keys: &Keys, args: &Args<'_>, mut key: impl FnMut(usize)) {
+    // Databases are none of this.
+    keys.for_each(args, 0, 1, |index, _| key(index));
+}
+
+/// The channels of a call that a user has to have permission for, by their indices, and whether they are patterns.
+pub(super) fn channels(id: Id, args: &Args<'_>) -> (std::ops::Range<usize>, bool) {
+    match of(id).channels {
+        ChannelArgs::None => (0..0, false),
+        ChannelArgs::First => (1..args.len().min(2), false),
+        ChannelArgs::All => (1..args.len(), false),
+        ChannelArgs::Patterns => (1..args.len(), true),
+    }
+}

@@ -1,0 +1,228 @@
+use std::sync::Arc;
+
+use super::file::{check_line, lines_at_start};
+use super::log::{AclLog, Reason, Refusal};
+use super::*;
+use crate::command::Args;
+use crate::command::args::OwnedArgs;
+use crate::command::table::table;
+use crate::testing::random;
+
+fn acl() -> Acl {
+    Acl::new(&Settings::default())
+}
+
+fn user(rules: &str) -> User {
+    let mut user = User::new(b"u", 1, false);
+    for rule in rules.split_whitespace() {
+        user.apply(rule.as_bytes(), false).expect("a rule");
+    }
+    user
+}
+
+fn check(user: &User, line: &str) -> Result<(), Denied> {
+    let args = OwnedArgs::new(line.split(' ').map(str::as_bytes));
+    let args: Args<'_> = args.as_args();
+    user.check(table().find_call(&args).expect("a command"), &args)
+}
+
+#[test]
+fn what_is_lacking_is_told_of_the_selector_that_comes_furthest() {
+    let one = user("+mget ~key");
+    assert_eq!(check(&one, "get key"), Err(Denied::Command));
+    assert_eq!(check(&one, "mget key other"), Err(Denied::Key(2)));
+    let mut two = one.clone();
+    two.apply(b"(+mget ~key ~other)", false).expect("a rule");
+    assert_eq!(check(&two, "mget key other"), Ok(()));
+    assert_eq!(check(&two, "mget other more"), Err(Denied::Key(2)));
+    assert_eq!(check(&two, "get key"), Err(Denied::Command));
+    // Selectors do not add up.
+    let mut apart = user("+copy %R~a");
+    apart.apply(b"(+copy %W~b)", false).expect("a rule");
+    assert_eq!(check(&apart, "copy a b"), Err(Denied::Key(2)));
+    assert_eq!(check(&user("+copy %R~a %W~b"), "copy a b"), Ok(()));
+}
+
+#[test]
+fn who_may_do_everything_is_known() {
+    for (rules, is_free) in [
+        ("+@all ~* &*", true),
+        ("+@all ~* &* -get", false),
+        ("+@all ~* &* -get +get", false),
+        ("+@all ~* &* -get allcommands", true),
+        ("+@all ~* &x", false),
+        ("+@all %RW~* &*", false),
+        ("-@all (+@all,~*,&*)", true),
+    ] {
+        let mut user = User::new(b"u", 1, false);
+        for rule in rules.split_whitespace() {
+            user.apply(rule.replace(',', " ").as_bytes(), false).expect("a rule");
+        }
+        assert_eq!(user.is_unrestricted(), is_free, "{rules}");
+    }
+}
+
+#[test]
+fn a_failed_change_changes_nothing() {
+    let acl = acl();
+    let before = (acl.generation(), acl.users());
+    let failed: Result<(), &str> = acl.change(|users, _| {
+        users.insert(b"ann".as_slice().into(), Arc::new(User::new(b"ann", 7, true)));
+        Err("something else is wrong")
+    });
+    assert!(failed.is_err());
+    assert_eq!(acl.generation(), before.0);
+    assert!(Arc::ptr_eq(&acl.users(), &before.1));
+}
+
+#[test]
+fn a_user_of_the_same_name_is_another_one() {
+    let acl = acl();
+    let make = || {
+        let made = acl.change(|users, next| {
+            *next += 1;
+            let user = Arc::new(User::new(b"ann", *next, false));
+            users.insert(b"ann".as_slice().into(), user.clone());
+            Ok::<_, ()>(user)
+        });
+        made.expect("nothing fails")
+    };
+    let (first, second) = (make(), make());
+    assert!(acl.current(&first.who).is_none());
+    assert!(acl.current(&second.who).is_some());
+    acl.set_default_password(b"x");
+    let default = acl.default_user();
+    assert!(acl.current(&User::default_user().who).is_some(), "the default user stays the same");
+    assert!(default.admits(b"x") && !default.admits(b"y") && !default.admits(b""));
+}
+
+fn refusal(object: &str, now_ms: u64) -> Refusal {
+    Refusal {
+        reason: Reason::Command,
+        context: "toplevel",
+        object: object.into(),
+        user: b"u".to_vec(),
+        client: Vec::new(),
+        now_ms,
+    }
+}
+
+#[test]
+fn only_the_latest_refusals_are_grouped() {
+    let log = AclLog::default();
+    let shown = || -> Vec<(String, u64, u64)> {
+        let entries = log.latest(100).into_iter();
+        entries.map(|one| (String::from_utf8(one.last.object).expect("text"), one.count, one.id)).collect()
+    };
+    (0..12).for_each(|number| log.note(refusal(&number.to_string(), 0), 100));
+    log.note(refusal("3", 60_000), 100);
+    log.note(refusal("0", 60_000), 100); // too many have come since
+    log.note(refusal("4", 60_001), 100); // too long ago
+    let first = &shown()[..3];
+    assert_eq!(first, [("4".into(), 1, 13), ("0".into(), 1, 12), ("3".into(), 2, 3)]);
+    assert_eq!(shown().len(), 14);
+    log.note(refusal("x", 70_000), 2);
+    assert_eq!(shown().len(), 2);
+    log.truncate(1);
+    assert_eq!(shown(), [("x".into(), 1, 14)]);
+    log.note(refusal("y", 70_000), 0);
+    assert!(shown().is_empty());
+}
+
+#[test]
+fn lines_of_the_configuration() {
+    let words = |line: &str| line.split(' ').map(|word| word.as_bytes().to_vec()).collect::<Vec<_>>();
+    assert_eq!(check_line(&words("ann on +get (+set ~x)")), Ok(()));
+    for (line, reason) in [
+        (
+            "ann +nosuch",
+            "Error in user declaration 'ann': rule '+nosuch': Unknown command or category name in ACL",
+        ),
+        (
+            "ann #secret",
+            "Error in user declaration 'ann': rule: The password hash must be exactly 64 characters and contain only lowercase hexadecimal characters",
+        ),
+        ("ann (+get", "Error in user declaration 'ann': Unmatched parenthesis in selector '(+get'"),
+        ("a\tb on", "Error in user declaration 'a\tb': Spaces not allowed in ACL usernames"),
+    ] {
+        assert_eq!(check_line(&words(line)), Err(reason.to_owned()), "{line}");
+    }
+    let settings = Settings::default().with_users(vec![words("default on >x"), words("ann off")]);
+    let lines: Vec<String> = lines_at_start(&settings)
+        .expect("all right")
+        .into_iter()
+        .map(|line| String::from_utf8(line).expect("text"))
+        .collect();
+    assert_eq!(lines[0], "user ann off resetchannels -@all");
+    assert!(lines[1].starts_with("user default on sanitize-payload #2d711642b726b044"), "{}", lines[1]);
+}
+
+/// Files of arbitrary words are taken or refused as a whole, and what is taken is written down as it was meant.
+#[test]
+fn arbitrary_files() {
+    const WORDS: &[&str] = &[
+        "user",
+        "ann",
+        "bob",
+        "default",
+        " ",
+        " ",
+        " ",
+        "\n",
+        "\n",
+        "\r",
+        "\t",
+        "on",
+        "off",
+        "+get",
+        "-@all",
+        "+@read",
+        "~a*",
+        "%R~b",
+        "&c",
+        "(",
+        ")",
+        "(+set ~x)",
+        ">pw",
+        "#",
+        "nopass",
+        "reset",
+        "\"",
+        "+nosuch",
+        "\0",
+        "+select|1",
+        "|",
+    ];
+    let (mut random, folder) = (random(), std::env::temp_dir());
+    let path = folder.join(format!("evenkeel-acl-fuzz-{}", std::process::id()));
+    let (mut taken, acl, settings) = (0, acl(), Settings::default());
+    for _ in 0..2_000 {
+        let mut text: Vec<u8> = Vec::new();
+        if random.chance(70) {
+            text.extend_from_slice(b"user ann ");
+        }
+        for _ in 0..random.below(14) {
+            text.extend_from_slice(random.pick(WORDS).as_bytes());
+            if random.chance(5) {
+                text.extend(random.bytes(4));
+            }
+            if random.chance(50) {
+                text.push(b' ');
+            }
+        }
+        std::fs::write(&path, &text).expect("writable");
+        let before = acl.users();
+        if let Err(error) = acl.load(&path, &settings) {
+            assert!(error.ends_with("no change to the previously active ACL rules was performed"), "{error}");
+            assert!(Arc::ptr_eq(&before, &acl.users()));
+            continue;
+        }
+        taken += 1;
+        let written: Vec<Vec<u8>> = lines(&acl.users()).collect();
+        acl.save(&path).expect("writable");
+        acl.load(&path, &settings).expect("what was saved can be loaded");
+        assert_eq!(lines(&acl.users()).collect::<Vec<_>>(), written, "{}", text.escape_ascii());
+    }
+    std::fs::remove_file(&path).expect("there");
+    assert!(taken > 150, "too few files are right: {taken}");
+}

@@ -1,0 +1,242 @@
+//! A user: who it is, how it proves that, and its selectors.
+
+use std::sync::Arc;
+
+use sha2::{Digest as _, Sha256};
+
+use super::selector::{Denied, RuleError, SYNTAX, Selector};
+use super::{DEFAULT, Users};
+use crate::command::{Args, Id};
+use crate::config::split_words;
+
+/// A rule as ACL SETUSER takes it: `+get`, `>password`.
+pub(crate) type Rule = Vec<u8>;
+
+const UNKNOWN_PASSWORD: RuleError = "The password you are trying to remove from the user does not exist";
+const BAD_DIGEST: RuleError =
+    "The password hash must be exactly 64 characters and contain only lowercase hexadecimal characters";
+
+/// Who a user is, whatever it may do. One that was deleted and one that was made anew are not the same.
+#[derive(Debug)]
+pub(crate) struct Who {
+    pub(crate) name: Box<[u8]>,
+    pub(super) number: u64,
+}
+
+impl Who {
+    pub(crate) fn is(&self, other: &Who) -> bool {
+        (self.number, &self.name) == (other.number, &other.name)
+    }
+}
+
+/// The SHA-256 of a password: the password itself is kept nowhere.
+type Digest = [u8; 32];
+
+/// See the module's text.
+#[derive(Clone, Debug)]
+pub(crate) struct User {
+    pub(crate) who: Arc<Who>,
+    is_enabled: bool,
+    /// Any password will do.
+    is_open: bool,
+    /// What has been said about payloads of RESTORE. It changes nothing: all of them are checked.
+    sanitizes: Option<bool>,
+    passwords: Vec<Digest>,
+    /// At least one; the first is the user's own.
+    selectors: Vec<Selector>,
+}
+
+impl User {
+    /// One that may do nothing and is not enabled.
+    pub(crate) fn new(name: &[u8], number: u64, all_channels: bool) -> User {
+        User {
+            who: Arc::new(Who { name: name.into(), number }),
+            is_enabled: false,
+            is_open: false,
+            sanitizes: None,
+            passwords: Vec::new(),
+            selectors: vec![Selector::new(all_channels)],
+        }
+    }
+
+    /// The default user as it is until somebody changes it. Its number is zero, so that it always stays the same one.
+    pub(crate) fn default_user() -> User {
+        let mut user = User::new(DEFAULT, 0, false);
+        for rule in ["on", "nopass", "~*", "&*", "+@all"] {
+            user.apply(rule.as_bytes(), false).expect("these are rules");
+        }
+        user
+    }
+
+    pub(crate) fn selectors(&self) -> &[Selector] {
+        &self.selectors
+    }
+
+    /// Whether nothing is refused to it.
+    pub(super) fn is_unrestricted(&self) -> bool {
+        self.selectors.iter().any(Selector::is_unrestricted)
+    }
+
+    /// Whether it needs no password.
+    pub(crate) fn is_open(&self) -> bool {
+        self.is_open
+    }
+
+    /// Whether a connection may begin as this user.
+    pub(crate) fn admits_everybody(&self) -> bool {
+        self.is_open && self.is_enabled
+    }
+
+    /// Whether this is the user's password. How long that takes depends on the length of the password alone.
+    pub(crate) fn admits(&self, password: &[u8]) -> bool {
+        let digest = digest(password);
+        // Each is looked at, and to its end.
+        let known = self.passwords.iter().fold(false, |known, one| known | same(one, &digest));
+        self.is_enabled && (self.is_open || known)
+    }
+
+    /// What `requirepass` means: this password and no other, or with an empty one any.
+    pub(super) fn set_only_password(&mut self, password: &[u8]) {
+        self.is_open = password.is_empty();
+        self.passwords = if self.is_open { Vec::new() } else { vec![digest(password)] };
+    }
+
+    /// Takes up a rule, of which the user is as it was if there is something wrong with it. `all_channels`: what a new
+    /// selector begins with.
+    pub(crate) fn apply(&mut self, rule: &[u8], all_channels: bool) -> Result<(), RuleError> {
+        match (&rule.to_ascii_lowercase()[..], rule) {
+            (b"", _) => {}
+            (b"on", _) => self.is_enabled = true,
+            (b"off", _) => self.is_enabled = false,
+            (b"nopass", _) => (self.is_open, self.passwords) = (true, Vec::new()),
+            (b"resetpass", _) => (self.is_open, self.passwords) = (false, Vec::new()),
+            (b"sanitize-payload", _) => self.sanitizes = Some(true),
+            (b"skip-sanitize-payload", _) => self.sanitizes = Some(false),
+            (b"clearselectors", _) => self.selectors.truncate(1),
+            (b"reset", _) => {
+                let fresh = User::new(b"", 0, all_channels);
+                *self = User { who: self.who.clone(), sanitizes: Some(true), ..fresh };
+            }
+            (_, [b'>', password @ ..]) => self.add_password(digest(password)),
+            (_, [b'<', password @ ..]) => self.remove_password(&digest(password))?,
+            (_, [b'#', text @ ..]) => self.add_password(parse_digest(text)?),
+            (_, [b'!', text @ ..]) => self.remove_password(&parse_digest(text)?)?,
+            (_, [b'(', rules @ .., b')']) => self.selectors.push(selector(rules, all_channels)?),
+            _ => self.selectors[0].apply(rule)?,
+        }
+        Ok(())
+    }
+
+    fn add_password(&mut self, digest: Digest) {
+        self.is_open = false;
+        if !self.passwords.contains(&digest) {
+            self.passwords.push(digest);
+        }
+    }
+
+    fn remove_password(&mut self, digest: &Digest) -> Result<(), RuleError> {
+        let at = self.passwords.iter().position(|one| one == digest).ok_or(UNKNOWN_PASSWORD)?;
+        self.passwords.remove(at);
+        Ok(())
+    }
+
+    /// Whether a call may be made. Where no selector permits it, what comes last of what they lack is told: a later argument
+    /// rather than an earlier one, and either rather than the command.
+    pub(crate) fn check(&self, id: Id, args: &Args<'_>) -> Result<(), Denied> {
+        let mut denied = Denied::Command;
+        for selector in &self.selectors {
+            match selector.check(id, args) {
+                Ok(()) => return Ok(()),
+                Err(more) => denied = denied.max(more),
+            }
+        }
+        Err(denied)
+    }
+
+    /// Whether a call may be made by permissions that include to read all keys.
+    pub(super) fn check_reading_all_keys(&self, id: Id, args: &Args<'_>) -> bool {
+        self.selectors.iter().any(|one| one.reads_all_keys() && one.check(id, args).is_ok())
+    }
+
+    /// Whether a client of this user may listen to a channel, or a pattern.
+    pub(crate) fn may_listen_to(&self, channel: &[u8], is_pattern: bool) -> bool {
+        self.selectors.iter().any(|one| one.may_use_channel(channel, is_pattern))
+    }
+
+    pub(crate) fn may_use_all_channels(&self) -> bool {
+        self.selectors.iter().any(Selector::has_all_channels)
+    }
+
+    /// The words that ACL GETUSER has for its state.
+    pub(crate) fn flags(&self) -> Vec<&'static str> {
+        let mut flags = vec![if self.is_enabled { "on" } else { "off" }];
+        flags.extend(self.is_open.then_some("nopass"));
+        flags.extend(
+            self.sanitizes.map(|does| if does { "sanitize-payload" } else { "skip-sanitize-payload" }),
+        );
+        flags
+    }
+
+    /// The digests of its passwords in hexadecimal digits.
+    pub(crate) fn passwords(&self) -> impl ExactSizeIterator<Item = String> {
+        self.passwords.iter().map(hex)
+    }
+
+    /// `user name rules...`, as files and ACL LIST have it.
+    pub(crate) fn line(&self) -> Vec<u8> {
+        let mut words: Vec<Vec<u8>> = vec![b"user".to_vec(), self.who.name.to_vec()];
+        words.extend(self.flags().iter().map(|flag| flag.as_bytes().to_vec()));
+        words.extend(self.passwords().map(|digest| [b"#", digest.as_bytes()].concat()));
+        words.push(self.selectors[0].text());
+        words.extend(self.selectors[1..].iter().map(|one| [b"(", &one.text()[..], b")"].concat()));
+        words.join(&b' ')
+    }
+}
+
+/// A selector in parentheses, which are left out here.
+fn selector(rules: &[u8], all_channels: bool) -> Result<Selector, RuleError> {
+    let mut selector = Selector::new(all_channels);
+    // As in Redis, quotes that are not closed make it an empty one.
+    for rule in split_words(rules).unwrap_or_default() {
+        if rule.is_empty() {
+            return Err(SYNTAX);
+        }
+        selector.apply(&rule)?;
+    }
+    Ok(selector)
+}
+
+/// The lines of all users, in the order of their names.
+pub(crate) fn lines(users: &Users) -> impl ExactSizeIterator<Item = Vec<u8>> {
+    users.values().map(|user| user.line())
+}
+
+fn digest(password: &[u8]) -> Digest {
+    Sha256::digest(password).into()
+}
+
+fn hex(digest: &Digest) -> String {
+    digest.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn parse_digest(text: &[u8]) -> Result<Digest, RuleError> {
+    let mut digest = Digest::default();
+    let digit = |byte: u8| match byte {
+        b'0'..=b'9' => Ok(byte - b'0'),
+        b'a'..=b'f' => Ok(byte - b'a' + 10),
+        _ => Err(BAD_DIGEST),
+    };
+    if text.len() != 2 * digest.len() {
+        return Err(BAD_DIGEST);
+    }
+    for (byte, pair) in digest.iter_mut().zip(text.chunks_exact(2)) {
+        *byte = digit(pair[0])? << 4 | digit(pair[1])?;
+    }
+    Ok(digest)
+}
+
+/// Compares without telling by its time where two differ.
+fn same(a: &Digest, b: &Digest) -> bool {
+    let difference = a.iter().zip(b).fold(0, |all, (a, b)| all | (a ^ b));
+    std::hint::black_box(difference) == 0
+}
