@@ -132,7 +132,9 @@ fn write_file(server: &Arc<Server>, settings: &Arc<Settings>, path: &Path) -> io
     let records = Records::new(file, settings.clone());
     let file = take(server, settings, records, Some(&beside.file), |held| {
         dirty = held.keyspace().total().dirty;
-        server.replication.link.position(server)
+        let is_last = super::end::is_under_way(server);
+        let last = is_last.then(|| server.replication.finish(held)).flatten();
+        last.or_else(|| server.replication.link.position(server))
     })?;
     let len = finish(file, &beside.file)?;
     beside.install(path)?;
