@@ -5,7 +5,7 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering::*};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
 
 use evenkeel_store::Keyspace;
 use evenkeel_store::events::Events;
@@ -244,6 +244,7 @@ impl Server {
         self.rubbish.reset();
         self.log.reset_lost();
         self.acl.log.reset_counts();
+        self.replication.figures.reset();
         for counter in [
             &self.rejected_connections,
             &self.closed_for_output,
@@ -269,47 +270,75 @@ impl Server {
     }
 }
 
-/// CLIENT PAUSE.
+/// Who wants a pause. Each has one of its own, which the others do not end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Pauser {
+    /// CLIENT PAUSE.
+    Client,
+    /// FAILOVER, until the roles have changed.
+    Failover,
+    /// The end of the server.
+    End,
+    /// DEBUG RELOAD.
+    Reload,
+}
+
+/// Commands that have to wait.
 #[derive(Default)]
 pub(crate) struct Pause {
-    /// 0: none, 1: writes, 2: all commands.
-    mode: AtomicU8,
+    /// Until when commands that write are paused, in milliseconds since the Unix epoch; zero: they are not.
     until_ms: AtomicU64,
+    /// Until when all commands are.
+    all_until_ms: AtomicU64,
+    /// Whether all are meant, and until when, of each [`Pauser`].
+    wanted: Mutex<[(bool, u64); 4]>,
 }
 
 impl Pause {
-    /// Pauses until `until_ms`. Of two pauses the stricter mode and the later end hold.
-    pub(crate) fn begin(&self, all: bool, until_ms: u64, now_ms: u64) {
-        let (mode, until) = if self.is_active(now_ms) {
-            (self.mode.load(Relaxed), self.until_ms.load(Relaxed))
-        } else {
-            (0, 0)
-        };
-        self.until_ms.store(until.max(until_ms), Release);
-        self.mode.store(mode.max(1 + u8::from(all)), Release);
+    /// Pauses until `until_ms`. Of two pauses by the same the stricter mode and the later end hold.
+    pub(crate) fn begin(&self, by: Pauser, all: bool, until_ms: u64, now_ms: u64) {
+        let mut wanted = self.wanted.lock();
+        let one = &mut wanted[by as usize];
+        let before = if now_ms < one.1 { *one } else { (false, 0) };
+        *one = (before.0 || all, before.1.max(until_ms));
+        self.follow(&*wanted);
     }
 
-    pub(crate) fn end(&self) {
-        self.mode.store(0, Release);
+    pub(crate) fn end(&self, by: Pauser) {
+        let mut wanted = self.wanted.lock();
+        wanted[by as usize] = (false, 0);
+        self.follow(&*wanted);
+    }
+
+    fn follow(&self, wanted: &[(bool, u64)]) {
+        let last =
+            |ends: &mut dyn Iterator<Item = &(bool, u64)>| ends.map(|(_, end)| *end).max().unwrap_or(0);
+        self.all_until_ms.store(last(&mut wanted.iter().filter(|(all, _)| *all)), Release);
+        self.until_ms.store(last(&mut wanted.iter()), Release);
     }
 
     /// Whether any pause holds: expired keys stay and nothing is evicted meanwhile.
     #[inline]
     pub(crate) fn is_active(&self, now_ms: u64) -> bool {
-        self.mode.load(Acquire) != 0 && now_ms < self.until_ms.load(Acquire)
+        now_ms < self.until_ms.load(Acquire)
     }
 
-    /// When the pause ends by itself, in milliseconds since the Unix epoch.
-    pub(crate) fn until_ms(&self) -> u64 {
-        self.until_ms.load(Acquire)
+    /// Whether all commands have to wait.
+    pub(crate) fn is_of_all(&self, now_ms: u64) -> bool {
+        now_ms < self.all_until_ms.load(Acquire)
+    }
+
+    /// When the pause ends by itself, or fewer commands have to wait, in milliseconds since the Unix epoch.
+    pub(crate) fn until_ms(&self, now_ms: u64) -> u64 {
+        if self.is_of_all(now_ms) { self.all_until_ms.load(Acquire) } else { self.until_ms.load(Acquire) }
     }
 
     /// What is paused, for INFO: `none`, `write` or `all`.
     pub(crate) fn name(&self, now_ms: u64) -> &'static str {
-        match (self.is_active(now_ms), self.mode.load(Acquire)) {
+        match (self.is_active(now_ms), self.is_of_all(now_ms)) {
             (false, _) => "none",
-            (true, 1) => "write",
-            (true, _) => "all",
+            (true, false) => "write",
+            (true, true) => "all",
         }
     }
 
@@ -322,11 +351,10 @@ impl Pause {
         session: &Session,
         now_ms: u64,
     ) -> bool {
-        match self.mode.load(Relaxed) {
+        match self.until_ms.load(Relaxed) {
             0 => false,
-            _ if !self.is_active(now_ms) || row.flags.has(Flags::EVEN_PAUSED) => false,
-            1 => writes(server, (row, args), session),
-            _ => true,
+            until if now_ms >= until || row.flags.has(Flags::EVEN_PAUSED) => false,
+            _ => self.is_of_all(now_ms) || writes(server, (row, args), session),
         }
     }
 }

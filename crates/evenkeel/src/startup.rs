@@ -172,7 +172,7 @@ fn load(server: &Arc<Server>) -> Result<(), Ended> {
         }
         rewrite::go_on(server, directory, found).map_err(Ended::Failed)?;
     } else {
-        let loaded = load::snapshot(server)?;
+        let loaded = load::snapshot_at_start(server)?;
         link::note_loaded(server, loaded.and_then(|loaded| loaded.position));
     }
     server.persist.note_loaded(server.keyspace.total().dirty);

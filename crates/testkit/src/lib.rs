@@ -7,6 +7,7 @@
 pub mod client;
 pub mod differential;
 pub mod digest;
+pub mod history;
 pub mod payload;
 pub mod program;
 pub mod random;

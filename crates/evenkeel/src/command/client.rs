@@ -11,6 +11,7 @@ use super::{Args, Call, Command, Flags, Group, at_least, container, docs, exactl
 use crate::blocking::End;
 use crate::clients::ClientInfo;
 use crate::error::{Done, Error};
+use crate::server::Pauser;
 use crate::session::ReplyMode;
 use crate::tracking::mode;
 
@@ -420,7 +421,7 @@ fn pause(call: &mut Call<'_, '_>) -> Done {
     let now = call.now_ms();
     let until = now.checked_add(timeout).filter(|until| i64::try_from(*until).is_ok());
     let until = until.ok_or(Error::text("ERR timeout is out of range"))?;
-    call.server.pause.begin(all, until, now);
+    call.server.pause.begin(Pauser::Client, all, until, now);
     // From the next command on; the others take note with their next turn, which begins now.
     call.held.seat.keep_expired = call.server.pause.is_active(now);
     call.server.wake_all();
@@ -430,8 +431,8 @@ fn pause(call: &mut Call<'_, '_>) -> Done {
 
 /// CLIENT UNPAUSE
 fn unpause(call: &mut Call<'_, '_>) -> Done {
-    call.server.pause.end();
-    call.held.seat.keep_expired = false;
+    call.server.pause.end(Pauser::Client);
+    call.held.seat.keep_expired = call.server.pause.is_active(call.now_ms());
     call.server.wake_all();
     call.reply.ok();
     Ok(())

@@ -279,8 +279,8 @@ fn protocol(call: &mut Call<'_, '_>) -> Done {
 fn object(call: &mut Call<'_, '_>) -> Done {
     let key = call.server.keyspace.key(call.session.db, call.args.at(2));
     let settings = call.settings;
+    let now = std::mem::take(&mut call.held.seat.now_ms); // what has expired, and is still there, is shown
     let line = call.held.visit(key.place, |held| {
-        let now = held.seat.now_ms;
         let view = held.peek(&key)?;
         let idle = evenkeel_store::evict::idle_ms(view.access(), now) / 1000;
         Some(format!(
@@ -292,6 +292,7 @@ fn object(call: &mut Call<'_, '_>) -> Done {
             view.access(),
         ))
     });
+    call.held.seat.now_ms = now;
     call.reply.simple(&line.ok_or(Error::NoSuchKey)?);
     Ok(())
 }

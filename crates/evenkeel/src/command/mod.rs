@@ -22,6 +22,7 @@ pub(crate) mod elsewhere;
 mod events;
 pub(crate) mod expire;
 pub(crate) mod extended;
+mod failover;
 pub(crate) mod function;
 mod geo;
 pub(crate) mod hash;
@@ -93,6 +94,7 @@ pub(crate) const FAMILIES: &[&[Command]] = &[
     object::COMMANDS,
     persistence::COMMANDS,
     replication::COMMANDS,
+    failover::COMMANDS,
     replicaof::COMMANDS,
     pubsub::COMMANDS,
     wait::COMMANDS,

@@ -1,7 +1,6 @@
 //! Whom this server follows: REPLICAOF and its old name.
 
 use super::{Call, Command, Flags, Group, Reach, exactly, session};
-use crate::config::Primary;
 use crate::error::{Done, Error};
 use crate::replication::link::{self, Target};
 
@@ -22,10 +21,13 @@ pub(crate) const COMMANDS: &[Command] = &[
 /// It holds everything: from its reply on, whoever reads and writes finds a replica, or a primary.
 fn replicaof(call: &mut Call<'_, '_>) -> Done {
     let server = call.server;
+    if server.replication.failover.is_under_way() {
+        return Err(Error::text("ERR REPLICAOF not allowed while failing over."));
+    }
     if call.args.is(1, "NO") && call.args.is(2, "ONE") {
         if server.replication.is_replica() {
             link::change(server, call.held, None);
-            remember(call, None);
+            link::remember(server, None);
             server
                 .log
                 .notice(format!("MASTER MODE enabled (user request from '{}')", call.session.client.address));
@@ -53,26 +55,13 @@ fn replicaof(call: &mut Call<'_, '_>) -> Done {
     ));
     let was_replica = server.replication.is_replica();
     link::change(server, call.held, Some(target.clone()));
-    remember(call, Some(target));
+    link::remember(server, Some(target));
     if !was_replica {
         link::end_waits(server);
     }
     link::begin(server);
     call.reply.ok();
     Ok(())
-}
-
-/// CONFIG GET and REWRITE tell of it.
-fn remember(call: &mut Call<'_, '_>, target: Option<Target>) {
-    let primary = target.map(|Target { host, port }| Primary { host, port });
-    let changed = call
-        .server
-        .change_settings(|settings| Ok::<_, std::convert::Infallible>(settings.with_primary(primary)));
-    changed.unwrap_or_else(|never| match never {});
-    let is_replica = call.server.replication.is_replica();
-    if let Err(error) = call.server.oom_score.follow(&call.server.settings(), is_replica) {
-        call.server.log.warning(format!("Unable to write oom_score_adj: {error}"));
-    }
 }
 
 #[cfg(test)]
@@ -111,6 +100,36 @@ mod tests {
             > REPLICAOF NO ONE                    < OK
             > INFO replication                    < \"*role:master*\"
             > SET k v                             < OK
+        ",
+        );
+    }
+
+    #[test]
+    fn what_scripts_may_do_on_a_replica() {
+        check(
+            "
+            > SET x 1                             < OK
+            > REPLICAOF 127.0.0.1 1               < OK
+            > EVAL \"return redis.call('get', 'x')\" 1 x < \"1\"
+            > EVAL \"return redis.call('set', 'x', 2)\" 1 x < -READONLY You can't write against a read only replica.*
+            > EVAL \"#!lua\\nreturn 1\" 0          < -READONLY You can't write against a read only replica.
+            > EVAL \"#!lua flags=no-writes\\nreturn redis.call('get', 'x')\" 1 x < \"1\"
+            > EVAL \"#!lua flags=allow-stale\\nreturn 1\" 0 < -READONLY You can't write against a read only replica.
+            > FUNCTION LOAD \"#!lua name=lib\\nredis.register_function('f', function() return 1 end)\" < -READONLY You can't write against a read only replica.
+            > CONFIG SET replica-serve-stale-data no < OK
+            > EVAL \"return 1\" 0                 < -MASTERDOWN Link with MASTER is down and replica-serve-stale-data is set to 'no'.
+            > EVAL \"#!lua flags=no-writes\\nreturn 1\" 0 < -MASTERDOWN Link with MASTER is down and replica-serve-stale-data is set to 'no'.
+            > EVAL \"#!lua flags=allow-stale,no-writes\\nreturn 1\" 0 < :1
+            > EVAL \"#!lua flags=allow-stale,no-writes\\nreturn redis.call('echo', 'a')\" 0 < \"a\"
+            > EVAL \"#!lua flags=allow-stale,no-writes\\nreturn redis.call('get', 'x')\" 1 x < -ERR Can not execute the command on a stale replica*
+            > EVAL \"#!lua flags=allow-stale\\nreturn 1\" 0 < -READONLY You can't write against a read only replica.
+            > CONFIG SET replica-read-only no     < OK
+            > EVAL \"#!lua flags=allow-stale\\nreturn 1\" 0 < :1
+            > EVAL \"#!lua flags=allow-stale\\nreturn redis.call('set', 'x', 2)\" 1 x < -ERR Can not execute the command on a stale replica*
+            > CONFIG SET replica-serve-stale-data yes < OK
+            > EVAL \"#!lua\\nreturn redis.call('set', 'x', 2)\" 1 x < OK
+            > CONFIG SET replica-read-only yes    < OK
+            > REPLICAOF NO ONE                    < OK
         ",
         );
     }

@@ -5,9 +5,9 @@
 
 use std::sync::atomic::Ordering::Relaxed;
 
-use super::{Call, Command, Flags, Group, at_least, exactly, session};
+use super::{Call, Command, Flags, Group, Reach, at_least, exactly, session};
 use crate::error::{Done, Error};
-use crate::replication::link::Phase;
+use crate::replication::link::{self, Phase};
 use crate::replication::replicas::{Asks, Introduction};
 
 /// The longest name of itself that a replica may give (Redis: `NET_HOST_STR_LEN`).
@@ -18,19 +18,42 @@ const ASKING: Flags = Flags::ADMIN.with(Flags::NOSCRIPT).with(Flags::NO_MULTI).w
 
 #[rustfmt::skip]
 pub(crate) const COMMANDS: &[Command] = &[
-    Command { flags: ASKING, ..session("PSYNC", at_least(3), Group::Server, psync) },
+    Command { flags: ASKING, reach: Reach::Whole, ..session("PSYNC", at_least(3), Group::Server, psync) },
     session("REPLCONF", at_least(1), Group::Server, replconf).flag(Flags::ADMIN.with(Flags::ALLOW_BUSY)),
     session("ROLE",     exactly(1),  Group::Server, role    ).fast(),
     Command { flags: ASKING, ..session("SYNC",  exactly(1),  Group::Server, sync ) },
 ];
 
-/// PSYNC replicationid offset
+/// PSYNC replicationid offset [FAILOVER]
+///
+/// With FAILOVER this server becomes the primary first, of whoever asks; so it holds everything.
 fn psync(call: &mut Call<'_, '_>) -> Done {
     let (id, number) = (call.args.at(1), call.args.int(2)?);
     // The number of the first byte that it lacks, counted from one.
     let bytes = number.checked_sub(1).and_then(|bytes| u64::try_from(bytes).ok());
     let has = bytes.filter(|_| id != b"?").map(|bytes| (id.to_vec(), bytes));
+    if call.args.len() > 3 && call.args.is(3, "FAILOVER") {
+        take_over(call)?;
+    }
     ask(call, Asks::Rest(has))
+}
+
+/// The primary of this server asks it to take its place.
+fn take_over(call: &mut Call<'_, '_>) -> Done {
+    let (server, id) = (call.server, call.args.at(1));
+    server.log.warning(format!("Failover request received for replid {}.", id.escape_ascii()));
+    if !server.replication.is_replica() {
+        return Err(Error::text("ERR PSYNC FAILOVER can't be sent to a master."));
+    }
+    let is_ours = server.replication.stream().history.id.as_bytes().eq_ignore_ascii_case(id);
+    if !is_ours {
+        return Err(Error::text("ERR PSYNC FAILOVER replid must match my replid."));
+    }
+    link::change(server, call.held, None);
+    link::remember(server, None);
+    let address = &call.session.client.address;
+    server.log.notice(format!("MASTER MODE enabled (failover request from '{address}')"));
+    Ok(())
 }
 
 /// SYNC

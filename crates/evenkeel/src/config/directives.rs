@@ -174,7 +174,11 @@ const HZ: Kind = Clamped(Range { least: 0, most: INT_MAX }, Range { least: 1, mo
 const MODE: Kind = Octal(Range { least: 0, most: 0o777 });
 const SIGNAL: Kind = Choices(&["default", "save", "nosave", "now", "force", "safe", "failover"]);
 
-const NO_REPLICATION: &str = "there is no replication yet";
+const ONE_CHANNEL: &str =
+    "a full sync takes one connection, and no memory of the primary's for what is written meanwhile";
+const PLAIN_TCP: &str = "connections are plain TCP";
+const NO_IMPORT: &str = "keys of an import expire like others";
+const NO_CERTIFIED: &str = "a certificate lets a client in, and names no user";
 const NO_CLUSTER: &str = "there is no cluster mode yet";
 const NO_SCRIPTS: &str = "scripts see one environment, without deprecated or insecure functions";
 const NO_TITLE: &str = "the process keeps its name";
@@ -268,7 +272,7 @@ pub(super) static DIRECTIVES: &[Directive] = &[
     inert("debug-context",                        Text,                "",                FOR_TESTS).hidden(),
     live ("dir",                                  Directory,           ".",               field!(dir)).protected(),
     inert("disable-thp",                          Flag,                "yes",             "see huge-pages").at_start(),
-    inert("dual-channel-replication-enabled",     Flag,                "no",              NO_REPLICATION),
+    inert("dual-channel-replication-enabled",     Flag,                "no",              ONE_CHANNEL),
     inert("dynamic-hz",                           Flag,                "yes",             "background work has one clock"),
     inert("enable-debug-assert",                  Flag,                "no",              FOR_TESTS).at_start().hidden(),
     live ("enable-debug-command",                 Choice(Permit::NAMES), "no",            field!(enable_debug_command)).at_start(),
@@ -283,7 +287,7 @@ pub(super) static DIRECTIVES: &[Directive] = &[
     live ("huge-pages",                           Flag,                "yes",             field!(huge_pages)).at_start(),
     live ("hz",                                   HZ,                  "10",              field!(hz)),
     inert("ignore-warnings",                      Text,                "",                "there is no warning to ignore"),
-    inert("import-mode",                          Flag,                "no",              NO_REPLICATION),
+    inert("import-mode",                          Flag,                "no",              NO_IMPORT),
     line ("include",                              file::include),
     inert("io-threads",                           integer(1, 256),     "1",               OWN_LOOP).at_start(),
     inert("io-threads-always-active",             Flag,                "no",              OWN_LOOP).hidden(),
@@ -329,7 +333,7 @@ pub(super) static DIRECTIVES: &[Directive] = &[
     live ("min-replicas-to-write",                COUNT,               "0",               field!(min_replicas_to_write)).alias("min-slaves-to-write"),
     inert("min-string-size-avoid-copy-reply",     COUNT,               "16384",           OWN_LOOP).hidden(),
     inert("min-string-size-avoid-copy-reply-threaded", COUNT,          "65536",           OWN_LOOP).hidden(),
-    inert("mptcp",                                Flag,                "no",              "connections are plain TCP").at_start(),
+    inert("mptcp",                                Flag,                "no",              PLAIN_TCP).at_start(),
     inert("no-appendfsync-on-rewrite",            Flag,                "no",              "nobody waits for a sync of the append-only file but who has asked for it"),
     live ("notify-keyspace-events",               Checked(keyspace_events), "",           field!(notify_keyspace_events)),
     live ("oom-score-adj",                        Choice(OomScore::NAMES), "no",            field!(oom_score_adj)),
@@ -359,7 +363,7 @@ pub(super) static DIRECTIVES: &[Directive] = &[
     live ("repl-diskless-sync",                   Flag,                "yes",             field!(repl_diskless_sync)),
     live ("repl-diskless-sync-delay",             COUNT,               "5",               field!(repl_diskless_sync_delay)),
     live ("repl-diskless-sync-max-replicas",      COUNT,               "0",               field!(repl_diskless_sync_max_replicas)),
-    inert("repl-mptcp",                           Flag,                "no",              NO_REPLICATION).at_start(),
+    inert("repl-mptcp",                           Flag,                "no",              PLAIN_TCP).at_start(),
     live ("repl-ping-replica-period",             integer(1, INT_MAX), "10",              field!(repl_ping_replica_period)).alias("repl-ping-slave-period"),
     live ("repl-timeout",                         integer(1, INT_MAX), "60",              field!(repl_timeout)),
     live ("replica-announce-ip",                  Text,                "",                field!(replica_announce_ip)).alias("slave-announce-ip"),
@@ -403,7 +407,7 @@ pub(super) static DIRECTIVES: &[Directive] = &[
     live ("threads",                              integer(0, 256),     "0",               field!(threads)).at_start(),
     live ("timeout",                              COUNT,               "0",               field!(timeout)),
     live ("tls-auth-clients",                     Choice(AuthClients::NAMES), "yes", field!(tls_auth_clients)),
-    inert("tls-auth-clients-user",                Choice(&["CN", "URI", "off"]), "off",   NO_USERS),
+    inert("tls-auth-clients-user",                Choice(&["CN", "URI", "off"]), "off",   NO_CERTIFIED),
     live ("tls-auto-reload-interval",             COUNT,               "0",               field!(tls_auto_reload_interval)),
     live ("tls-ca-cert-dir",                      Text,                "",                field!(tls_ca_cert_dir)),
     live ("tls-ca-cert-file",                     Text,                "",                field!(tls_ca_cert_file)),

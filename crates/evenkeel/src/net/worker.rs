@@ -78,6 +78,8 @@ pub(crate) struct Worker {
     /// Connections that have more to read, or whose pause has ended.
     ready: VecDeque<u64>,
     parked: Vec<u64>,
+    /// All commands were paused when it was looked last, and not those that write alone.
+    all_wait: bool,
     /// When commands that wait have waited long enough, and whose they are.
     deadlines: BTreeSet<(Instant, u64)>,
     /// Listeners with connections to accept in this turn.
@@ -127,6 +129,7 @@ impl Worker {
             awaiting_log: Vec::new(),
             ready: VecDeque::new(),
             parked: Vec::new(),
+            all_wait: false,
             deadlines: BTreeSet::new(),
             knocking: Vec::new(),
             doorstep: VecDeque::new(),
@@ -215,7 +218,7 @@ impl Worker {
         }
         let mut until = self.next_tick_ms;
         if !self.parked.is_empty() && self.server.pause.is_active(self.now_ms) {
-            until = until.min(self.server.pause.until_ms());
+            until = until.min(self.server.pause.until_ms(self.now_ms));
         }
         if let Some((since_ms, _)) = self.doorstep.front() {
             until = until.min(since_ms + comings::DOORSTEP_MS);
@@ -654,7 +657,9 @@ impl Worker {
             let is_crowded = self.server.persist.obstacles.any() & CROWDED != 0;
             !is_crowded && !self.server.pause.is_active(self.now_ms)
         };
-        if !self.parked.is_empty() && may_go_on() {
+        let all_wait = self.server.pause.is_of_all(self.now_ms);
+        let fewer_wait = std::mem::replace(&mut self.all_wait, all_wait) && !all_wait;
+        if !self.parked.is_empty() && (fewer_wait || may_go_on()) {
             self.unpark();
         }
     }

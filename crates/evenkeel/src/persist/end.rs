@@ -4,9 +4,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::*;
 use std::time::Duration;
 
-use super::{LOADING, snapshot};
+use super::{LOADING, rewrite, snapshot};
 use crate::clock;
-use crate::server::Server;
+use crate::server::{Pauser, Server};
 
 /// How to end: SHUTDOWN's options, or what the configuration says for a signal.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -34,7 +34,7 @@ pub(crate) fn end(server: &Arc<Server>, how: How) -> bool {
         return true; // somebody else does it
     }
     let (settings, persist) = (server.settings(), &server.persist);
-    server.pause.begin(false, u64::MAX, clock::unix_ms());
+    server.pause.begin(Pauser::End, false, u64::MAX, clock::unix_ms());
     persist.cancel_all();
     let is_loading = persist.obstacles.any() & LOADING != 0;
     let saves = how.save.unwrap_or(!settings.save.is_empty()) && !is_loading;
@@ -46,7 +46,8 @@ pub(crate) fn end(server: &Arc<Server>, how: How) -> bool {
         server.log.notice("Saving the final RDB snapshot before exiting.");
         if !snapshot::save(server, true) && !how.force {
             server.log.warning("Error trying to save the DB, can't exit.");
-            server.pause.end();
+            rewrite::with_all_held(server, |held| server.replication.go_on(held));
+            server.pause.end(Pauser::End);
             server.wake_all();
             persist.ending.store(false, Release);
             return false;

@@ -23,7 +23,8 @@ use super::LOADING;
 use super::pace::key_delay;
 use crate::clock;
 use crate::config::{Policy, Settings};
-use crate::replication::link::Position;
+use crate::replication::link::{self, Position};
+use crate::scripting::functions::Libraries;
 use crate::scripting::machine;
 use crate::serial;
 use crate::server::Server;
@@ -45,12 +46,14 @@ pub(crate) struct Loading {
 }
 
 /// What was loaded.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Default)]
 pub(crate) struct Loaded {
     pub(crate) keys: u64,
     pub(crate) bytes: u64,
     /// Where in a replication stream the data were, if the file says so.
     pub(crate) position: Option<Position>,
+    /// Libraries of functions that are to take the places of all others, where that is to be done together with the data.
+    pub(crate) libraries: Libraries,
 }
 
 /// Which databases the keys of a file go to.
@@ -94,6 +97,15 @@ impl From<Failure> for Ended {
 
 /// Loads the snapshot that the settings name, where there is one. Nobody else changes the keyspace meanwhile.
 pub(crate) fn snapshot(server: &Arc<Server>) -> Result<Option<Loaded>, Ended> {
+    snapshot_how(server, false)
+}
+
+/// The same at the start of the server: a primary goes on with the stream whose point the file tells.
+pub(crate) fn snapshot_at_start(server: &Arc<Server>) -> Result<Option<Loaded>, Ended> {
+    snapshot_how(server, true)
+}
+
+fn snapshot_how(server: &Arc<Server>, goes_on: bool) -> Result<Option<Loaded>, Ended> {
     let (settings, mut seats) = (server.settings(), server.persist.loaders.lock());
     let path = settings.dir.join(&settings.dbfilename);
     let file = match File::open(&path) {
@@ -107,7 +119,8 @@ pub(crate) fn snapshot(server: &Arc<Server>) -> Result<Option<Loaded>, Ended> {
     let now = clock::unix_ms();
     // A replica keeps what has expired until its primary says that it goes.
     let expired_by = server.settings().replicaof.is_none().then_some(now);
-    let how = How { expired_by, ..How::default() };
+    let goes_on = goes_on && expired_by.is_some();
+    let how = How { expired_by, goes_on, ..How::default() };
     let whole = rdb(server, &mut seats, file, Some(len), how).and_then(|(loaded, mut reader)| {
         reader.expect_no_more()?;
         Ok(loaded)
@@ -141,7 +154,7 @@ pub(crate) fn from_primary(
     let now = clock::unix_ms();
     seats.iter_mut().for_each(|seat| seat.now_ms = now);
     server.persist.loading.begin(len.unwrap_or(0));
-    let how = How { target, replaces_functions: true, ..How::default() };
+    let how = How { target, libraries_aside: true, ..How::default() };
     let (loaded, mut reader) = rdb(server, &mut seats, input, len, how)?;
     reader.expect_no_more()?;
     Ok(loaded)
@@ -161,13 +174,16 @@ pub(super) struct How {
     /// Keys that have expired by then are left out.
     pub(super) expired_by: Option<Millis>,
     pub(super) target: Target,
-    /// Libraries of functions take the places of those of their names, rather than being a reason not to load.
-    pub(super) replaces_functions: bool,
+    /// Libraries of functions are given to who loads, rather than added to those that there are.
+    pub(super) libraries_aside: bool,
+    /// The server is a primary, and the data those of its stream. Replicas that have followed it are told what has expired
+    /// meanwhile.
+    pub(super) goes_on: bool,
 }
 
 impl Default for How {
     fn default() -> How {
-        How { expired_by: None, target: Target::Visible, replaces_functions: false }
+        How { expired_by: None, target: Target::Visible, libraries_aside: false, goes_on: false }
     }
 }
 
@@ -189,7 +205,8 @@ pub(super) fn rdb<R: Read>(
         reader = reader.without_checksum();
     }
     let (reading, others) = seats.split_first_mut().expect("there is a seat for the reader");
-    let work = Work { server, settings: &settings, how, failed: AtomicBool::new(false) };
+    let (failed, libraries) = (AtomicBool::new(false), Mutex::default());
+    let work = Work { server, settings: &settings, how, failed, libraries };
     let failure: Mutex<Option<Failure>> = Mutex::new(None);
     let (sender, receiver) = sync_channel::<Batch>(BATCHES_WAITING);
     let (back, used) = channel::<Batch>();
@@ -215,7 +232,7 @@ pub(super) fn rdb<R: Read>(
     let facts = read?;
     let loading = &server.persist.loading;
     let (keys, bytes) = (loading.keys.load(Relaxed), reader.position());
-    let loaded = Loaded { keys, bytes, position: facts.position() };
+    let loaded = Loaded { keys, bytes, position: facts.position(), libraries: work.libraries.into_inner() };
     Ok((loaded, reader))
 }
 
@@ -225,10 +242,12 @@ struct Work<'a> {
     settings: &'a Settings,
     how: How,
     failed: AtomicBool,
+    /// Those that are given to who loads.
+    libraries: Mutex<Libraries>,
 }
 
 /// What a file says of the replication stream that its data belong to.
-#[derive(Default)]
+#[derive(Clone, Default)]
 struct Facts {
     id: Option<String>,
     offset: Option<u64>,
@@ -265,7 +284,7 @@ impl Work<'_> {
         sender: SyncSender<Batch>,
         used: &Receiver<Batch>,
     ) -> Result<Facts, Ended> {
-        let mut facts = Facts::default();
+        let (mut facts, mut has_begun) = (Facts::default(), !self.how.goes_on);
         let databases = self.server.keyspace.databases() as u64;
         loop {
             if self.server.stopping.load(Acquire) {
@@ -274,7 +293,13 @@ impl Work<'_> {
             let at = reader.position();
             self.server.persist.loading.loaded_bytes.store(at, Relaxed);
             used.try_iter().for_each(|batch| reader.reuse(batch));
-            match reader.next()? {
+            let part = reader.next()?;
+            // All is known that the file says of itself.
+            if !has_begun && !matches!(part, Some(Part::Aux { .. })) {
+                has_begun = true;
+                link::go_on_as_primary(self.server, facts.clone().position());
+            }
+            match part {
                 None => return Ok(facts),
                 Some(Part::Aux { name, value }) => facts.note(&name, &value),
                 Some(Part::Keys(batch)) if self.failed.load(Acquire) => drop(batch),
@@ -294,13 +319,11 @@ impl Work<'_> {
                         "at byte {at}: data of the module '{module}', which is not there: they would be lost"
                     )));
                 }
-                Some(Part::Function(code)) => {
-                    self.add_library(&code, self.how.replaces_functions).map_err(|reason| {
-                        Ended::Failed(format!(
-                            "at byte {at}: a library of functions that cannot be loaded: {reason}"
-                        ))
-                    })?
-                }
+                Some(Part::Function(code)) => self.add_library(&code).map_err(|reason| {
+                    Ended::Failed(format!(
+                        "at byte {at}: a library of functions that cannot be loaded: {reason}"
+                    ))
+                })?,
                 Some(Part::End(Checksum::Absent)) => {
                     self.server.log.notice("RDB file was saved with checksum disabled: no check performed.");
                 }
@@ -315,13 +338,15 @@ impl Work<'_> {
         }
     }
 
-    /// Adds a library of functions, in the place of one of its name if it may.
-    fn add_library(&self, code: &[u8], replace: bool) -> Result<(), String> {
+    fn add_library(&self, code: &[u8]) -> Result<(), String> {
         let text = |error: crate::error::Error| String::from_utf8_lossy(&error.line()).into_owned();
         let made = machine::with(self.server, |machine| machine.library(code));
         let library = made.and_then(|made| made).map_err(text)?;
+        if self.how.libraries_aside {
+            return self.libraries.lock().add(Arc::new(library), false).map_err(text);
+        }
         let mut libraries = (*self.server.scripts.libraries()).clone();
-        libraries.add(Arc::new(library), replace).map_err(text)?;
+        libraries.add(Arc::new(library), false).map_err(text)?;
         self.server.scripts.set_libraries(libraries);
         Ok(())
     }
@@ -367,6 +392,9 @@ impl Work<'_> {
         let (about, at) = (record.about, record.at);
         if about.expires.zip(self.how.expired_by).is_some_and(|(deadline, now)| deadline < now) {
             loading.expired.fetch_add(1, Relaxed);
+            if self.how.goes_on {
+                self.tell_removed(seat, db, record.key);
+            }
             return record.pass();
         }
         let name = record.key.to_vec();
@@ -405,6 +433,15 @@ impl Work<'_> {
             self.delay();
         }
         if is_new { Ok(()) } else { Err(Error { at, inside: None, reason: Reason::Duplicate }) }
+    }
+
+    /// To replicas that have the key, if there are any.
+    fn tell_removed(&self, seat: &mut Seat, db: u64, name: &[u8]) {
+        let keyspace = &self.server.keyspace;
+        let key = keyspace.key(db as u32, name);
+        keyspace.enter(seat);
+        keyspace.hold_one(seat, key.place).log(db as u32, [b"DEL".as_slice(), name].into_iter());
+        keyspace.leave(seat);
     }
 
     /// Sleeps as tests ask for, which may take that back meanwhile.

@@ -140,6 +140,9 @@ pub(crate) const READ_ONLY: u8 = 1 << 5;
 /// The server follows another one, the link to which does not stand, and clients are not to read what may be old.
 pub(crate) const STALE: u8 = 1 << 6;
 
+pub(crate) const STALE_TEXT: &str =
+    "MASTERDOWN Link with MASTER is down and replica-serve-stale-data is set to 'no'.";
+
 impl Obstacles {
     #[inline]
     pub(crate) fn any(&self) -> u8 {
@@ -176,9 +179,7 @@ impl Persist {
             return Some(Error::text("READONLY You can't write against a read only replica."));
         }
         if any & STALE != 0 && !row.flags.has(Flags::STALE) {
-            return Some(Error::text(
-                "MASTERDOWN Link with MASTER is down and replica-serve-stale-data is set to 'no'.",
-            ));
+            return Some(Error::text(STALE_TEXT));
         }
         if any & LOADING != 0 && !row.flags.has(Flags::LOADING) {
             return Some(Error::text("LOADING Redis is loading the dataset in memory"));

@@ -6,7 +6,7 @@ use super::load::{self, Ended};
 use super::{Job, replay, rewrite, snapshot};
 use crate::clock;
 use crate::scripting::functions::Libraries;
-use crate::server::Server;
+use crate::server::{Pauser, Server};
 
 /// Saves everything, empties the databases, and loads it again. All commands wait meanwhile.
 pub(crate) fn from_snapshot(server: &Arc<Server>, save: bool, flush: bool) -> Result<(), String> {
@@ -28,9 +28,9 @@ pub(crate) fn from_log(server: &Arc<Server>) -> Result<(), String> {
 }
 
 fn while_all_wait(server: &Arc<Server>, load: impl FnOnce() -> Result<(), String>) -> Result<(), String> {
-    server.pause.begin(true, u64::MAX, clock::unix_ms());
+    server.pause.begin(Pauser::Reload, true, u64::MAX, clock::unix_ms());
     let done = load();
-    server.pause.end();
+    server.pause.end(Pauser::Reload);
     server.wake_all();
     done
 }

@@ -152,7 +152,9 @@ fn write_file(
     let file = take(server, settings, records, Some(&beside.file), |held| {
         dirty = held.keyspace().total().dirty;
         drop(moment);
-        server.replication.link.position(server)
+        let is_last = super::end::is_under_way(server);
+        let last = is_last.then(|| server.replication.finish(held)).flatten();
+        last.or_else(|| server.replication.link.position(server))
     })?;
     let len = finish(file, &beside.file)?;
     beside.install(path)?;

@@ -229,7 +229,7 @@ impl Applier {
             self.execute(parts);
         } else {
             // To have it refused would cost the transaction that it is in.
-            let name = args.quoted(0, NAME_SHOWN).to_ascii_uppercase();
+            let name = args.quoted(0, NAME_SHOWN).to_ascii_lowercase();
             self.complain(name, "this server does not know it");
         }
         if self.session.multi.is_none() {
@@ -246,7 +246,7 @@ impl Applier {
         let is_fine =
             outcome == Some(Outcome::Replied) && self.executor.stats().errors.load(Relaxed) == errors;
         if !is_fine {
-            let name = args.quoted(0, NAME_SHOWN).to_ascii_uppercase();
+            let name = args.quoted(0, NAME_SHOWN).to_ascii_lowercase();
             let said = String::from_utf8_lossy(self.reply.plain().unwrap_or_default()).trim_end().to_owned();
             self.complain(name, &format!("it cannot be run here: {said}"));
         }

@@ -218,8 +218,11 @@ impl Feed {
         if wanted > self.asked || state.wants_acks.load(Relaxed) {
             if reader.last() >= wanted {
                 state.wants_acks.store(false, Relaxed);
+                // At rest, those who have been asked for all say it again within a second.
+                if !stream.is_at_rest || reader.last() > self.asked {
+                    stream.append(GETACK);
+                }
                 self.asked = reader.last();
-                stream.append(GETACK);
             }
             self.last_record = self.now; // somebody waits
         }

@@ -122,14 +122,15 @@ fn ask(
     if let Some(rest) = answer.strip_prefix(b"+CONTINUE") {
         return Ok(Answer::Continue { id: new_id(rest) });
     }
+    if failover {
+        server.log.warning(format!("The server that is to become the master says: {}", shown(&answer)));
+        return Err(Ended::Refused("Failover target rejected psync request".into()));
+    }
     if [&b"-NOMASTERLINK"[..], b"-LOADING"].iter().any(|start| answer.starts_with(start)) {
         return Err(Ended::Broken(format!(
             "Master is currently unable to PSYNC but should be in the future: {}",
             shown(&answer)
         )));
-    }
-    if failover {
-        return Err(Ended::Broken(format!("Failover target rejected psync request: {}", shown(&answer))));
     }
     if !answer.starts_with(b"-ERR") {
         let reason = format!("Unexpected reply to PSYNC from master: {}", shown(&answer));

@@ -28,6 +28,7 @@ use crate::config::{DisklessLoad, Settings};
 use crate::dispatch::Executor;
 use crate::persist::load::{self, Loaded, Target};
 use crate::persist::rewrite;
+use crate::scripting::functions::Libraries;
 use crate::server::Server;
 
 /// What is to be put in place.
@@ -126,6 +127,7 @@ impl Installer<'_> {
         }
         let db = loaded.map(|loaded| {
             let db = loaded.position.as_ref().map_or(0, |position| position.db);
+            self.server.scripts.set_libraries(loaded.libraries);
             self.begin_history(db);
             db
         });
@@ -144,7 +146,7 @@ impl Installer<'_> {
         self.server.log.notice("MASTER <-> REPLICA sync: Loading DB in memory");
         let len = snapshot.len();
         let loaded = self.load(snapshot, len, Target::Hidden);
-        let swapped = loaded.and_then(|loaded| self.swap(&loaded)).map_err(|ended| match ended {
+        let swapped = loaded.and_then(|loaded| self.swap(loaded)).map_err(|ended| match ended {
             Ended::Garbled(reason) => Ended::Broken(reason), // the present data are what they were
             other => other,
         });
@@ -156,7 +158,7 @@ impl Installer<'_> {
         swapped.map_err(|ended| snapshot.ended().unwrap_or(ended))
     }
 
-    fn swap(&mut self, loaded: &Loaded) -> Result<u32, Ended> {
+    fn swap(&mut self, loaded: Loaded) -> Result<u32, Ended> {
         let db = loaded.position.as_ref().map_or(0, |position| position.db);
         let quiet = Quiet::begin(self.server, self.new.generation)?;
         let (server, keyspace) = (self.server, &self.server.keyspace);
@@ -167,6 +169,7 @@ impl Installer<'_> {
         let is_wanted = server.replication.link.generation() == self.new.generation;
         let mut old = Vec::new();
         if is_wanted {
+            server.scripts.set_libraries(loaded.libraries);
             for index in 0..keyspace.databases() {
                 let hidden = keyspace.hidden(index).expect("it was asked before");
                 held.swap(index, hidden);
@@ -211,7 +214,11 @@ impl Installer<'_> {
     /// Drops the data, unless this link is not wanted any more.
     fn empty(&mut self) -> bool {
         let databases = self.server.keyspace.databases();
-        self.flush(0..databases, false)
+        let is_wanted = self.flush(0..databases, false);
+        if is_wanted {
+            self.server.scripts.set_libraries(Libraries::default());
+        }
+        is_wanted
     }
 
     fn drop_hidden(&mut self) {

@@ -16,10 +16,11 @@ use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU8, AtomicU32, AtomicU64, O
 use std::time::{Duration, Instant};
 
 use evenkeel_store::Held;
-use parking_lot::{Condvar, Mutex};
+use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use super::History;
 use super::apply::Applier;
+use super::failover;
 use super::handshake::{self, Answer};
 use super::install;
 use super::wire::{Ended, Wire};
@@ -39,7 +40,7 @@ const PAUSE: Duration = Duration::from_secs(1);
 const ACK_EVERY: Duration = Duration::from_secs(1);
 
 /// How long what is logged may take into the stream: some milliseconds, unless the machine is very busy.
-const LOG_PATIENCE: Duration = Duration::from_secs(2);
+pub(super) const LOG_PATIENCE: Duration = Duration::from_secs(2);
 
 /// How often the thread looks whether the server ends when it has nothing to do.
 const LOOK: Duration = Duration::from_millis(100);
@@ -61,7 +62,7 @@ pub(crate) struct Position {
 }
 
 /// What the link is doing.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 pub(crate) enum Phase {
     /// There is no primary.
@@ -230,6 +231,17 @@ pub(crate) fn change(server: &Arc<Server>, held: &mut Held<'_>, target: Option<T
     replication.follow(server, &server.settings());
 }
 
+/// CONFIG GET and REWRITE tell of it; and which of two servers the kernel should end first.
+pub(crate) fn remember(server: &Server, target: Option<Target>) {
+    let primary = target.map(|Target { host, port }| Primary { host, port });
+    let changed =
+        server.change_settings(|settings| Ok::<_, std::convert::Infallible>(settings.with_primary(primary)));
+    changed.unwrap_or_else(|never| match never {});
+    if let Err(error) = server.oom_score.follow(&server.settings(), server.replication.is_replica()) {
+        server.log.warning(format!("Unable to write oom_score_adj: {error}"));
+    }
+}
+
 /// The history goes on under a name of its own: others may do so under the former one.
 fn promote(server: &Arc<Server>, held: &mut Held<'_>) {
     // What its clients wrote when it was a primary last may still be on its way into the stream. The thread that brings it
@@ -272,6 +284,21 @@ pub(crate) fn note_loaded(server: &Server, position: Option<Position>) {
     {
         server.replication.stream().restart(History::named(id), offset);
         server.replication.link.note_position(true, db);
+    }
+}
+
+/// What is about to be loaded from disk is this primary's own, at this point of its stream: it goes on there under a new name,
+/// and replicas that have no more need no snapshot.
+pub(crate) fn go_on_as_primary(server: &Arc<Server>, position: Option<Position>) {
+    let Some(Position { id, offset, .. }) = position.filter(|position| !position.id.is_empty()) else {
+        return;
+    };
+    let mut history = History::named(id);
+    history.branch(offset, random_hex());
+    server.replication.stream().restart(history, offset);
+    rewrite::with_all_held(server, |held| server.replication.follow_log(held));
+    if let Err(error) = server.replication.door.open(server) {
+        server.log.warning(format!("No thread for replicas: {error}"));
     }
 }
 
@@ -334,6 +361,7 @@ impl Follower {
             match ended {
                 Ended::Superseded => continue,
                 Ended::Broken(reason) => server.log.warning(reason),
+                Ended::Refused(reason) => failover::refused(&server, generation, &reason),
                 Ended::Garbled(reason) => {
                     server.log.warning(format!("{reason}. The data will be taken over anew."));
                     self.forget_position(generation);
@@ -347,7 +375,7 @@ impl Follower {
 
     /// Whom to follow, once there is somebody. `None`: the server ends.
     fn await_target(&self) -> Option<(Target, u64)> {
-        let link = &self.server.replication.link;
+        let (link, failover) = (&self.server.replication.link, &self.server.replication.failover);
         let mut target = link.target.lock();
         loop {
             if self.server.stopping.load(Acquire) {
@@ -356,7 +384,9 @@ impl Follower {
             if let Some(target) = &*target {
                 return Some((target.clone(), link.generation()));
             }
-            link.changed.wait_for(&mut target, LOOK);
+            let patience = if failover.is_waiting() { failover::LOOK } else { LOOK };
+            link.changed.wait_for(&mut target, patience);
+            MutexGuard::unlocked(&mut target, || failover::look(&self.server));
         }
     }
 
@@ -390,7 +420,10 @@ impl Follower {
             return Err(Ended::broken("The stream of what was written here is not whole yet"));
         }
         let (settings, position) = (server.settings(), link.position(&server));
-        match handshake::introduce(&server, &settings, &mut wire, position.as_ref(), false)? {
+        let is_asking = server.replication.failover.is_asking();
+        let answer = handshake::introduce(&server, &settings, &mut wire, position.as_ref(), is_asking)?;
+        failover::succeeded(&server);
+        match answer {
             Answer::Continue { id } => match position {
                 Some(position) => self.go_on(&wire, position, id),
                 None => return Err(Ended::broken("The master goes on with a stream that was not asked for")),
@@ -417,6 +450,7 @@ impl Follower {
             stream.rename(id);
         }
         drop(stream);
+        server.replication.door.nudge(); // those behind are to learn the name
         server.replication.link.figures.partial_syncs.fetch_add(1, Relaxed);
         server.log.notice("Successful partial resynchronization with master.");
         self.applier.begin(wire.client.clone(), position.db);

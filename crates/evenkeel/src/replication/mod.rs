@@ -12,6 +12,7 @@
 mod apply;
 pub(crate) mod backlog;
 mod door;
+pub(crate) mod failover;
 mod feed;
 mod handshake;
 mod install;
@@ -40,7 +41,8 @@ use crate::persist::NO_REPLICAS;
 use crate::server::{Server, random_hex};
 use backlog::Backlog;
 use door::Door;
-use link::Link;
+use failover::Failover;
+use link::{Link, Position};
 use overflow::Overflow;
 use replicas::Replicas;
 
@@ -53,6 +55,7 @@ pub(crate) struct State {
     is_replica: AtomicBool,
     /// To the primary, where there is one.
     pub(crate) link: Link,
+    pub(crate) failover: Failover,
     pub(crate) replicas: Replicas,
     pub(crate) door: Door,
     /// For whoever of this module needs everything held.
@@ -73,7 +76,7 @@ pub(crate) struct State {
     pub(crate) figures: Figures,
 }
 
-/// For INFO.
+/// For INFO. CONFIG RESETSTAT resets what counts, and not what is.
 #[derive(Default)]
 pub(crate) struct Figures {
     pub(crate) full: AtomicU64,
@@ -86,6 +89,14 @@ pub(crate) struct Figures {
     pub(crate) beyond: AtomicU64,
     /// Bytes of the stream that are on disk until a replica has them.
     pub(crate) on_disk: AtomicU64,
+}
+
+impl Figures {
+    pub(crate) fn reset(&self) {
+        for count in [&self.full, &self.partial, &self.partial_refused, &self.sent] {
+            count.store(0, Relaxed);
+        }
+    }
 }
 
 /// The names of the history that this server holds.
@@ -138,11 +149,20 @@ pub(crate) struct Stream {
     era: u64,
     /// What lies before the backlog, and is needed for a full sync.
     overflow: Option<Overflow>,
+    /// A replica is to come to its end: but for what is logged, nothing more is put in.
+    is_at_rest: bool,
 }
 
 impl Stream {
     fn new() -> Stream {
-        Stream { history: History::new(), offset: 0, backlog: None, overflow: None, era: 0 }
+        Stream {
+            history: History::new(),
+            offset: 0,
+            backlog: None,
+            era: 0,
+            overflow: None,
+            is_at_rest: false,
+        }
     }
 
     pub(crate) fn era(&self) -> u64 {
@@ -219,6 +239,7 @@ impl Stream {
             backlog: Some(Backlog::new(offset)),
             overflow: None,
             era: self.era + 1,
+            is_at_rest: self.is_at_rest,
         };
     }
 
@@ -234,6 +255,7 @@ impl State {
             stream: Mutex::new(Stream::new()),
             is_replica: AtomicBool::new(false),
             link: Link::new(),
+            failover: Failover::default(),
             replicas: Replicas::default(),
             door: Door::new()?,
             seat: Mutex::new(seat),
@@ -290,6 +312,29 @@ impl State {
             std::thread::sleep(Duration::from_millis(1));
         }
         !self.is_dismissed.load(Acquire)
+    }
+
+    /// The last point of the stream, if this server makes it and keeps it: replicas that are there may follow whoever loads
+    /// the snapshot of this moment without another one. Everything is held, and nobody writes any more, unless
+    /// [`State::go_on`] is called.
+    pub(crate) fn finish(&self, held: &mut Held<'_>) -> Option<Position> {
+        if !self.has_reader.load(Acquire) || self.is_replica() {
+            return None;
+        }
+        self.leave_log(held);
+        let is_whole = self.wait_for_end_of_log(link::LOG_PATIENCE);
+        let stream = self.stream();
+        let is_kept = is_whole && stream.backlog.is_some();
+        // What comes next begins with a database, since it begins another stream.
+        is_kept.then(|| Position { id: stream.history.id.clone(), offset: stream.offset, db: 0 })
+    }
+
+    /// The end does not come: what [`State::finish`] has ended goes on.
+    pub(crate) fn go_on(&self, held: &mut Held<'_>) {
+        if !self.is_replica() && self.stream().backlog.is_some() {
+            self.wait_for_end_of_log(link::LOG_PATIENCE);
+            self.follow_log(held);
+        }
     }
 
     /// Refuses writes, or no longer, as there are enough good replicas or not.

@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicU8, AtomicU64, Ordering::*};
 
 use parking_lot::Mutex;
 
+use super::link::Target;
 use crate::clients::ClientInfo;
 
 /// How far a replica is.
@@ -115,6 +116,11 @@ impl Replica {
         self.synced_record.fetch_max(record, Release);
     }
 
+    /// How many bytes of the stream it has.
+    pub(crate) fn acked(&self) -> u64 {
+        self.acked.load(Relaxed)
+    }
+
     pub(crate) fn acked_record(&self) -> u64 {
         self.acked_record.load(Acquire)
     }
@@ -122,6 +128,15 @@ impl Replica {
     /// Seconds since it was heard of.
     pub(crate) fn lag_s(&self, now_ms: u64) -> u64 {
         now_ms.saturating_sub(self.heard_ms.load(Relaxed)) / 1000
+    }
+
+    /// Where it can be followed.
+    pub(crate) fn address(&self) -> Target {
+        Target { host: self.ip.clone(), port: self.port }
+    }
+
+    pub(crate) fn is(&self, target: &Target) -> bool {
+        self.port == target.port && self.ip.eq_ignore_ascii_case(&target.host)
     }
 
     /// As log lines and Redis name it.

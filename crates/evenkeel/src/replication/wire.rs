@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 
-use super::link::Target;
+use super::link::{Phase, Target};
 use crate::clients::ClientInfo;
 use crate::clock;
 use crate::config::Settings;
@@ -32,6 +32,8 @@ pub(super) enum Ended {
     Superseded,
     /// For this reason. The stream may go on where it was.
     Broken(String),
+    /// The primary does not do what it was asked for, and has to be asked for something else.
+    Refused(String),
     /// What came cannot be understood, so it is not known either where the stream would go on.
     Garbled(String),
 }
@@ -278,7 +280,11 @@ impl Wire {
         }
         let patience = Duration::from_secs(self.server.settings().repl_timeout.into());
         if self.heard.elapsed() > patience {
-            return Err(Ended::broken("MASTER timeout: no data nor PING received..."));
+            let is_up = self.server.replication.link.phase() >= Phase::Transfer;
+            return Err(Ended::broken(match is_up {
+                true => "MASTER timeout: no data nor PING received...",
+                false => "Timeout connecting to the MASTER...",
+            }));
         }
         Ok(())
     }

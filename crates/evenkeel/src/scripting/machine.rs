@@ -18,6 +18,7 @@ use crate::blocking::Mode;
 use crate::clock;
 use crate::command::Call;
 use crate::error::{Done, Error};
+use crate::persist::{STALE, STALE_TEXT};
 use crate::server::Server;
 
 /// Bytes of memory that a state may take.
@@ -479,6 +480,11 @@ fn watch(lua: &Lua, every: u32) -> mlua::Result<()> {
 
 /// What a script's flags and the server's state have against it.
 fn admit(call: &Call<'_, '_>, flags: Option<ScriptFlags>, ro: bool) -> Result<(), Error> {
+    let is_stale = call.server.persist.obstacles.any() & STALE != 0 && !call.session.replays;
+    let may_be_stale = flags.is_some_and(|flags| flags.has(ScriptFlags::ALLOW_STALE));
+    if is_stale && !may_be_stale {
+        return Err(Error::text(STALE_TEXT));
+    }
     let Some(flags) = flags else { return Ok(()) };
     if !flags.has(ScriptFlags::NO_WRITES) {
         if ro {
@@ -486,7 +492,8 @@ fn admit(call: &Call<'_, '_>, flags: Option<ScriptFlags>, ro: bool) -> Result<()
         }
         let set = crate::command::table::table().find(b"SET").expect("a command of this name");
         let set = crate::command::table::table().row(set);
-        if call.server.persist.obstacles.any() != 0
+        // Whether it may be run on old data has been looked at.
+        if call.server.persist.obstacles.any() & !STALE != 0
             && let Some(error) = call.server.persist.refuses(set, call.session)
         {
             return Err(error);

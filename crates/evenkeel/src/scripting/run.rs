@@ -27,6 +27,7 @@ use crate::dispatch::{keys_of, run_in_script};
 use crate::error::Error;
 use crate::log::Level;
 use crate::observe::stats::add;
+use crate::persist::STALE;
 use crate::reply::Reply;
 
 /// How long a script may keep a worker before it is taken to the thread for slow ones: ten shares of a connection.
@@ -245,6 +246,10 @@ impl<'r, 'a, 'h> Run<'r, 'a, 'h> {
         if row.flags.has(Flags::NOSCRIPT) && !server.scripts.denies_nothing.load(Relaxed) {
             return Err((Some(id), Error::text("ERR This Redis command is not allowed from script")));
         }
+        let obstacles = server.persist.obstacles.any();
+        if obstacles & STALE != 0 && !row.flags.has(Flags::STALE) && !self.call.session.replays {
+            return Err((Some(id), Error::text("ERR Can not execute the command on a stale replica")));
+        }
         if let Err(refused) = acl::admit_in_script(self.call, id, args) {
             let (error, refusal) = *refused;
             if self.refusals.len() < Self::LINES_MAX {
@@ -262,7 +267,7 @@ impl<'r, 'a, 'h> Run<'r, 'a, 'h> {
             return Ok((id, row));
         }
         if writes
-            && server.persist.obstacles.any() != 0
+            && obstacles != 0
             && !self.call.session.replays
             && let Some(error) = server.persist.refuses(row, self.call.session)
         {

@@ -1,8 +1,10 @@
 //! Several servers that hold the same data: ours, Redis and Valkey, as primaries and as replicas.
 
 mod attached;
+mod failover;
 mod resumed;
 mod safety;
+mod sentinel;
 mod wire;
 
 use std::time::{Duration, Instant};

@@ -1,5 +1,6 @@
 //! Transactions as sessions; each transcript also holds for redis-server.
 
+use crate::server::Pauser;
 use crate::testing::{World, check};
 
 #[test]
@@ -243,9 +244,9 @@ fn stale_keys_come_and_go_unnoticed() {
 fn a_watched_key_expires_in_a_pause() {
     let mut world = World::new();
     world.check("> SET k v\n > PEXPIRE k 10\n > WATCH k");
-    world.server.pause.begin(false, world.now_ms + 100, world.now_ms);
+    world.server.pause.begin(Pauser::Client, false, world.now_ms + 100, world.now_ms);
     world.check("~ 20ms\n > EXISTS k < :0\n > MULTI\n > PING\n > EXEC < (nil array)");
-    world.server.pause.end();
+    world.server.pause.end(Pauser::Client);
     world.check("> DBSIZE < :1\n > EXISTS k < :0\n > DBSIZE < :0");
 }
 

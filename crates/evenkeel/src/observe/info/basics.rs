@@ -65,7 +65,7 @@ pub(super) fn clients(facts: &Facts<'_>, text: &mut Text) {
     let paused = server.pause.is_active(now);
     text.field("paused_reason", if paused { "client_pause" } else { "none" });
     text.field("paused_actions", server.pause.name(now));
-    let left_ms = if paused { server.pause.until_ms().saturating_sub(now) } else { 0 };
+    let left_ms = if paused { server.pause.until_ms(now).saturating_sub(now) } else { 0 };
     text.field("paused_timeout_milliseconds", left_ms);
 }
 
@@ -90,7 +90,7 @@ pub(super) fn replication(facts: &Facts<'_>, text: &mut Text) {
         text.field(format_args!("slave{index}"), line);
     }
     text.zeros(&["replicas_waiting_psync"]);
-    text.field("master_failover_state", "no-failover");
+    text.field("master_failover_state", state.failover.name());
     let stream = state.stream();
     let (second, until) = stream.history.second();
     text.field("master_replid", &stream.history.id);

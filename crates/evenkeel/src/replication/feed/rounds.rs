@@ -20,8 +20,11 @@ impl Feed {
         let every = Duration::from_secs(u64::from(settings.repl_ping_replica_period));
         let ping = now - self.last_ping >= every && !self.server.replication.is_replica();
         if ping && !self.peers.is_empty() && self.reader.is_some() {
-            self.last_ping = now;
-            self.server.replication.stream().append(PING);
+            let mut stream = self.server.replication.stream();
+            if !stream.is_at_rest {
+                self.last_ping = now;
+                stream.append(PING);
+            }
         }
         let blank = now - self.last_blank >= Duration::from_secs(1);
         if blank {

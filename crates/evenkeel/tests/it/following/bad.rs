@@ -194,7 +194,7 @@ fn unknown_commands_are_told_of() {
     follow(&replica, port);
     wait_until("three have failed", || replica.info("master_commands_failed") == "3");
     assert_eq!(replica.connect().run("GET k").to_string(), "\"1\"");
-    for line in ["NOSUCH: this server does not know it", "RPUSH: it cannot be run here: -ERR wrong number"] {
+    for line in ["nosuch: this server does not know it", "rpush: it cannot be run here: -ERR wrong number"] {
         assert!(replica.log().contains(line), "{}", replica.log());
     }
     assert_eq!(replica.info("master_link_status"), "up");

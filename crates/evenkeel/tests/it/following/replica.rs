@@ -136,3 +136,31 @@ fn the_link_can_be_killed_and_comes_back() {
     primary.connect().run("SET k v");
     await_equal(&primary, &replica);
 }
+
+/// A full sync brings the functions of the primary, too, and no others stay.
+#[test]
+fn functions_are_those_of_the_primary() {
+    let load = |server: &Server, name: &str| {
+        let code =
+            format!("#!lua name={name}\nredis.register_function('{name}', function() return '{name}' end)");
+        let loaded = server.connect().call(&["FUNCTION", "LOAD", &code]);
+        assert_eq!(loaded.to_string(), format!("\"{name}\""));
+    };
+    for way in ["disabled", "swapdb", "flush-before-load"] {
+        let (primary, replica) = (
+            Server::start(&program(), PRIMARY),
+            Server::start(&program(), &[REPLICA, &["--repl-diskless-load", way]].concat()),
+        );
+        load(&primary, "theirs");
+        load(&replica, "own");
+        follow(&replica, primary.port());
+        await_link(&replica);
+        let mut client = replica.connect();
+        assert_eq!(client.run("FCALL_RO own 0").to_string(), "-ERR Function not found", "{way}");
+        let listed = client.run("FUNCTION LIST").to_string();
+        assert!(listed.contains("theirs") && !listed.contains("own"), "{way}: {listed}");
+        load(&primary, "later");
+        await_equal(&primary, &replica);
+        wait_until("it comes by the stream", || client.run("FUNCTION LIST").to_string().contains("later"));
+    }
+}

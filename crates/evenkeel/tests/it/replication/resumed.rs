@@ -51,6 +51,74 @@ fn a_replica_that_was_restarted_goes_on() {
     }
 }
 
+/// A primary that is stopped and started again knows from its last snapshot where its stream was. Keys that expire
+/// meanwhile are gone on the replicas, too.
+#[test]
+fn a_primary_that_was_restarted_goes_on() {
+    let mut server = primary(&["--save", "1000 1000"]);
+    let mut replicas = peers();
+    replicas.push(primary(&[]));
+    replicas.iter().for_each(|replica| attach(replica, &server));
+    let all = replicas.len() as u64;
+    for round in 1..=2 {
+        let mut client = server.connect();
+        for n in 0..200 {
+            ok(&mut client, &format!("SELECT {}", n % 3));
+            ok(&mut client, &format!("SET brief:{n} v PX 300"));
+            ok(&mut client, &format!("RPUSH list:{n} {round}"));
+        }
+        let (id, full) = (server.info("master_replid"), number(&replicas[0], "sync_full"));
+        assert!(server.stop().success());
+        std::thread::sleep(Duration::from_millis(400));
+        server.start_again();
+        assert_eq!(server.info("master_replid2"), id, "{}", server.log());
+        assert_eq!(number(&server, "rdb_last_load_keys_expired"), 200);
+        wait_until("they come again", || number(&server, "sync_partial_ok") == all);
+        ok(&mut server.connect(), "SET round 1");
+        for replica in &replicas {
+            await_link(replica);
+            assert_same(&server, replica);
+            let size = |db: u32| {
+                let mut client = replica.connect();
+                ok(&mut client, &format!("SELECT {db}"));
+                client.run("DBSIZE").as_int()
+            };
+            assert_eq!([0, 1, 2].map(size), [Some(68), Some(67), Some(66)], "what has expired is removed");
+        }
+        assert_eq!((number(&server, "sync_full"), number(&replicas[0], "sync_full")), (0, full));
+    }
+    ok(&mut server.connect(), "CONFIG RESETSTAT");
+    assert_eq!(number(&server, "sync_partial_ok"), 0);
+    // What a killed one has on disk is older than what its replicas have.
+    ok(&mut server.connect(), "SET after it");
+    assert_same(&server, &replicas[0]);
+    server.kill();
+    server.start_again();
+    wait_until("they begin anew", || number(&server, "sync_full") == all);
+    assert_eq!(number(&server, "sync_partial_ok"), 0);
+    for replica in &replicas {
+        await_link(replica);
+        assert_same(&server, replica);
+        assert_eq!(replica.connect().run("EXISTS after").as_int(), Some(0));
+    }
+}
+
+/// A snapshot that cannot be taken keeps the server, and its replicas go on with the same stream.
+#[test]
+fn an_end_that_does_not_come_leaves_the_stream() {
+    let server = primary(&["--dbfilename", "taken.rdb"]);
+    let replica = primary(&[]);
+    attach(&replica, &server);
+    let mut client = server.connect();
+    ok(&mut client, "SET k v");
+    std::fs::create_dir(server.folder().join("taken.rdb")).expect("the folder is ours");
+    assert!(client.run("SHUTDOWN SAVE").to_string().starts_with("-ERR Errors trying to SHUTDOWN"));
+    ok(&mut client, "SET k w");
+    assert_eq!(client.run("WAIT 1 10000").as_int(), Some(1));
+    assert_same(&server, &replica);
+    assert_eq!(number(&server, "sync_full"), 1);
+}
+
 /// One that is killed has lost what it had, or does not know where it was.
 #[test]
 fn a_replica_that_was_killed_begins_anew() {

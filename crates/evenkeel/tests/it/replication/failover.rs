@@ -1,0 +1,359 @@
+//! FAILOVER: the roles change while clients write, and nothing that was acknowledged is lost.
+
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::*};
+use std::time::{Duration, Instant};
+
+use evenkeel_testkit::history::{Op, Recorder, assert_linearizable};
+use evenkeel_testkit::random::fresh_seed;
+use evenkeel_testkit::{Client, Peer, Program, Random, Server};
+
+use super::{PRIMARY, assert_same, attach, await_link, freeze, number, ok, thaw, wait_until};
+use crate::program;
+
+fn server(program: &Program, args: &[&str]) -> Server {
+    Server::start(program, &[PRIMARY, args].concat())
+}
+
+fn ours(args: &[&str]) -> Server {
+    server(&program(), args)
+}
+
+/// The pairs between which a failover goes: ours to ours, and where Redis is there, from and to it.
+fn pairs() -> Vec<[Server; 2]> {
+    let mut pairs = vec![[ours(&[]), ours(&[])]];
+    if let Some(redis) = Program::oracle(Peer::Redis) {
+        pairs.push([ours(&[]), server(&redis, &[])]);
+        pairs.push([server(&redis, &[]), ours(&[])]);
+    }
+    pairs
+}
+
+fn fail_over(from: &Server, to: &Server, rest: &str) {
+    ok(&mut from.connect(), &format!("FAILOVER TO 127.0.0.1 {} {rest}", to.port()));
+}
+
+fn state(server: &Server) -> String {
+    server.info("master_failover_state")
+}
+
+fn await_end(server: &Server) {
+    wait_until("the failover ends", || state(server) == "no-failover");
+}
+
+fn role(server: &Server) -> String {
+    server.info("role")
+}
+
+#[test]
+fn roles_change_places_without_a_full_sync() {
+    for [one, other] in pairs() {
+        let third = ours(&[]);
+        attach(&other, &one);
+        attach(&third, &one);
+        let mut round = 0;
+        for (from, to) in [(&one, &other), (&other, &one), (&one, &other)] {
+            round += 1;
+            ok(&mut from.connect(), &format!("SET round {round}"));
+            ok(&mut from.connect(), "INCR rounds");
+            let before = (number(to, "sync_partial_ok"), number(to, "sync_full"));
+            fail_over(from, to, "");
+            await_end(from);
+            assert_eq!((role(from).as_str(), role(to).as_str()), ("slave", "master"));
+            await_link(from);
+            attach(&third, to);
+            assert_same(to, from);
+            assert_same(to, &third);
+            assert_eq!(number(to, "sync_partial_ok"), before.0 + 2, "{}\n{}", from.log(), to.log());
+            assert_eq!(number(to, "sync_full"), before.1);
+            assert_eq!(to.connect().run("GET rounds").to_string(), format!("\"{round}\""));
+            let told = from.connect().run("CONFIG GET replicaof").to_string();
+            if from.program().peer().is_none() {
+                assert!(told.contains(&to.port().to_string()), "{told}");
+            }
+        }
+    }
+}
+
+#[test]
+fn whoever_has_all_is_taken_if_nobody_is_named() {
+    let (primary, slow, quick) = (ours(&[]), ours(&[]), ours(&[]));
+    attach(&slow, &primary);
+    attach(&quick, &primary);
+    freeze(&slow);
+    ok(&mut primary.connect(), "SET k v");
+    ok(&mut primary.connect(), "FAILOVER");
+    await_end(&primary);
+    thaw(&slow);
+    assert_eq!((role(&primary).as_str(), role(&quick).as_str()), ("slave", "master"));
+    assert_eq!(quick.connect().run("GET k").to_string(), "\"v\"");
+}
+
+/// Clients that write all the time to whoever takes it, while the roles change again and again.
+fn writers_lose_nothing(pair: &[Server; 2], rounds: usize, pause: Duration) {
+    let seed = fresh_seed();
+    println!("EVENKEEL_SEED={seed}");
+    attach(&pair[1], &pair[0]);
+    let (recorder, ends) = (Recorder::default(), AtomicBool::new(false));
+    let (acknowledged, primary) = (AtomicUsize::new(0), AtomicUsize::new(0));
+    std::thread::scope(|scope| {
+        for writer in 0..4 {
+            let (recorder, ends, acknowledged, primary) = (&recorder, &ends, &acknowledged, &primary);
+            scope.spawn(move || {
+                let mut random = Random::new(seed + writer);
+                while !ends.load(Relaxed) {
+                    let mut client = pair[primary.load(Relaxed)].connect();
+                    acknowledged
+                        .fetch_add(write_until_refused(&mut client, recorder, &mut random, ends), Relaxed);
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+            });
+        }
+        for round in 0..rounds {
+            std::thread::sleep(pause);
+            let (from, to) = (round % 2, (round + 1) % 2);
+            await_link(&pair[to]);
+            fail_over(&pair[from], &pair[to], "");
+            await_end(&pair[from]);
+            assert_eq!(role(&pair[from]), "slave", "{}", pair[from].log());
+            primary.store(to, Relaxed);
+        }
+        std::thread::sleep(pause);
+        ends.store(true, Relaxed);
+    });
+    let (primary, replica) = (&pair[rounds % 2], &pair[(rounds + 1) % 2]);
+    // What is there in the end belongs to the history, too.
+    let mut client = primary.connect();
+    for key in 0..KEYS {
+        let called = recorder.begin();
+        let seen = client.run(&format!("GET {key}"));
+        recorder.end(called, key, Op::Get(text(&seen)));
+    }
+    let count = acknowledged.load(Relaxed);
+    println!("{count} acknowledged in {rounds} failovers");
+    assert!(count > 100 * rounds, "{count}");
+    assert_linearizable(recorder);
+    assert_same(primary, replica);
+    for server in pair {
+        assert!(number(server, "sync_full") <= 1, "no failover costs a snapshot:\n{}", server.log());
+    }
+}
+
+const KEYS: u64 = 8;
+
+fn text(value: &evenkeel_resp::value::Value) -> Option<i64> {
+    value.as_bytes().map(|bytes| String::from_utf8_lossy(bytes).parse().expect("a number"))
+}
+
+/// Writes until this server says that it is not the one; how many writes were acknowledged. Whatever reads is a
+/// command that writes, since a replica would reply to others with what it has.
+fn write_until_refused(
+    client: &mut Client,
+    recorder: &Recorder,
+    random: &mut Random,
+    ends: &AtomicBool,
+) -> usize {
+    let mut count = 0;
+    while !ends.load(Relaxed) {
+        let (key, number) = (random.below(KEYS as usize) as u64, random.below(1_000_000) as i64);
+        let called = recorder.begin();
+        let (op, line) = match random.below(4) {
+            0 => (Op::Set(number), format!("SET {key} {number}")),
+            1 => (Op::Swap(number, None), format!("SET {key} {number} GET")),
+            2 => (Op::Delete(false), format!("DEL {key}")),
+            _ => (Op::Add(number, 0), format!("INCRBY {key} {number}")),
+        };
+        let words: Vec<&str> = line.split(' ').collect();
+        let reply = match client.try_call(&words) {
+            Ok(reply) if reply.is_error() => {
+                let refusal = reply.to_string();
+                assert!(
+                    refusal.starts_with("-READONLY")
+                        || refusal.starts_with("-UNBLOCKED")
+                        || refusal.contains("LOADING"),
+                    "{refusal}"
+                );
+                return count; // not done
+            }
+            Ok(reply) => reply,
+            Err(_) => {
+                recorder.lost(called, key, op);
+                return count;
+            }
+        };
+        let seen = match op {
+            Op::Swap(number, _) => Op::Swap(number, text(&reply)),
+            Op::Delete(_) => Op::Delete(reply.as_int() == Some(1)),
+            Op::Add(number, _) => Op::Add(number, reply.as_int().expect("a number")),
+            op => op,
+        };
+        recorder.end(called, key, seen);
+        count += 1;
+    }
+    count
+}
+
+#[test]
+fn no_acknowledged_write_is_lost() {
+    writers_lose_nothing(
+        &[ours(&["--threads", "4"]), ours(&["--threads", "4"])],
+        20,
+        Duration::from_millis(100),
+    );
+}
+
+#[test]
+fn no_acknowledged_write_is_lost_between_redis_and_ours() {
+    if let Some(redis) = Program::oracle(Peer::Redis) {
+        writers_lose_nothing(&[ours(&[]), server(&redis, &[])], 6, Duration::from_millis(200));
+    }
+}
+
+/// A write that waits for the end of a failover, in its own thread; what it is told.
+fn write_later(server: &Server, line: &str) -> impl FnOnce() -> String + use<> {
+    let mut client = server.connect();
+    let words: Vec<String> = line.split(' ').map(str::to_owned).collect();
+    client.send(&words).expect("it reads");
+    move || client.read().to_string()
+}
+
+#[test]
+fn it_can_be_given_up() {
+    let (primary, replica) = (ours(&[]), ours(&[]));
+    attach(&replica, &primary);
+    let mut client = primary.connect();
+    ok(&mut client, "SET k v");
+    ok(&mut client, "SET brief v PX 300");
+    assert_eq!(client.run("WAIT 1 10000").as_int(), Some(1));
+    freeze(&replica);
+    ok(&mut client, "SET k w");
+    fail_over(&primary, &replica, "TIMEOUT 60000");
+    assert_eq!(state(&primary), "waiting-for-sync");
+    let began = Instant::now();
+    let waits = write_later(&primary, "SET k x");
+    for (line, answer) in [
+        ("GET k", "\"w\""),
+        ("FAILOVER", "-ERR FAILOVER already in progress."),
+        ("REPLICAOF NO ONE", "-ERR REPLICAOF not allowed while failing over."),
+        ("CLIENT PAUSE 1 WRITE", "OK"),
+        ("CLIENT UNPAUSE", "OK"),
+    ] {
+        assert_eq!(client.run(line).to_string(), answer, "{line}");
+    }
+    std::thread::sleep(Duration::from_millis(400));
+    assert_eq!(client.run("GET k").to_string(), "\"w\"", "nobody writes");
+    let offset = number(&primary, "master_repl_offset");
+    assert_eq!(client.run("GET brief").to_string(), "(nil)");
+    assert_eq!(client.run("WAIT 1 100").as_int(), Some(0));
+    std::thread::sleep(Duration::from_millis(100));
+    assert_eq!(number(&primary, "master_repl_offset"), offset, "the stream is at rest");
+    assert_eq!(client.run("DBSIZE").as_int(), Some(2), "what has expired is hidden, and there");
+    ok(&mut client, "FAILOVER ABORT");
+    assert_eq!(state(&primary), "no-failover");
+    assert_eq!(waits(), "OK");
+    assert!(began.elapsed() < Duration::from_secs(30));
+    wait_until("what has expired goes", || client.run("DBSIZE").as_int() == Some(1));
+    thaw(&replica);
+    assert_same(&primary, &replica);
+    assert_eq!((role(&primary).as_str(), role(&replica).as_str()), ("master", "slave"));
+    assert_eq!(client.run("FAILOVER ABORT").to_string(), "-ERR No failover in progress.");
+}
+
+#[test]
+fn it_ends_by_itself_if_no_replica_comes_to_the_end() {
+    let (primary, replica) = (ours(&[]), ours(&[]));
+    attach(&replica, &primary);
+    freeze(&replica);
+    let mut client = primary.connect();
+    ok(&mut client, "SET k v");
+    fail_over(&primary, &replica, "TIMEOUT 300");
+    let began = Instant::now();
+    let waits = write_later(&primary, "SET k w");
+    assert_eq!(waits(), "OK");
+    let took = began.elapsed();
+    assert!(took >= Duration::from_millis(250) && took < Duration::from_secs(10), "{took:?}");
+    assert_eq!((state(&primary).as_str(), role(&primary).as_str()), ("no-failover", "master"));
+    thaw(&replica);
+    assert_same(&primary, &replica);
+    assert_eq!(number(&primary, "sync_full"), 1);
+}
+
+#[test]
+fn force_does_it_all_the_same() {
+    let (primary, replica) = (ours(&[]), ours(&[]));
+    attach(&replica, &primary);
+    freeze(&replica);
+    let mut client = primary.connect();
+    ok(&mut client, "SET k v");
+    fail_over(&primary, &replica, "TIMEOUT 100 FORCE");
+    let waits = write_later(&primary, "SET k w");
+    wait_until("it asks", || state(&primary) == "failover-in-progress");
+    assert_eq!(role(&primary), "slave", "never are there two who take writes");
+    thaw(&replica);
+    await_end(&primary);
+    assert_eq!(waits(), "-READONLY You can't write against a read only replica.");
+    assert_eq!((role(&primary).as_str(), role(&replica).as_str()), ("slave", "master"));
+    assert_same(&replica, &primary);
+}
+
+#[test]
+fn a_target_that_never_answers_is_given_up_by_hand() {
+    let (primary, replica, third) = (ours(&[]), ours(&[]), ours(&[]));
+    attach(&replica, &primary);
+    attach(&third, &primary);
+    freeze(&replica);
+    let mut client = primary.connect();
+    ok(&mut client, "SET k v");
+    let id = primary.info("master_replid");
+    fail_over(&primary, &replica, "TIMEOUT 100 FORCE");
+    wait_until("it asks", || state(&primary) == "failover-in-progress");
+    let waits = write_later(&primary, "SET k w");
+    ok(&mut client, "FAILOVER ABORT");
+    assert_eq!(waits(), "OK");
+    assert_eq!((role(&primary).as_str(), primary.info("master_replid2")), ("master", id));
+    thaw(&replica);
+    // It may have been asked before it was thawed, and then it is a primary.
+    if role(&replica) == "slave" {
+        await_link(&replica);
+    }
+    await_link(&third);
+    assert_same(&primary, &third);
+    assert_eq!(number(&primary, "sync_full"), 2, "{}", primary.log());
+}
+
+#[test]
+fn one_that_refuses_leaves_the_primary_what_it_was() {
+    for refusing in [Some(program()), Program::oracle(Peer::Redis)].into_iter().flatten() {
+        let primary = ours(&[]);
+        let replica = server(&refusing, &["--rename-command", "PSYNC", "other"]);
+        attach(&replica, &primary);
+        let mut client = primary.connect();
+        ok(&mut client, "SET k v");
+        freeze(&replica);
+        fail_over(&primary, &replica, "");
+        let waits = write_later(&primary, "SET k w");
+        thaw(&replica);
+        await_end(&primary);
+        assert_eq!(waits(), "OK");
+        assert_eq!(role(&primary), "master");
+        assert!(primary.log().contains("Failover target rejected psync request"), "{}", primary.log());
+        assert_eq!(client.run("CONFIG GET replicaof").to_string(), "[\"replicaof\", \"\"]");
+        await_link(&replica);
+        assert_same(&primary, &replica);
+        assert_eq!(number(&primary, "sync_full"), 1, "the new name is learnt by a partial sync");
+    }
+}
+
+/// A server that is not the other's replica, or of another history, does not become a primary on somebody's word.
+#[test]
+fn only_its_own_primary_may_promote_a_replica() {
+    let (primary, replica) = (ours(&[]), ours(&[]));
+    attach(&replica, &primary);
+    let mut client = replica.connect();
+    let unknown = "-ERR PSYNC FAILOVER replid must match my replid.";
+    assert_eq!(client.run(&format!("PSYNC {} 1 FAILOVER", "0".repeat(40))).to_string(), unknown);
+    assert_eq!(client.run("PSYNC ? -1 FAILOVER").to_string(), unknown);
+    assert_eq!(role(&replica), "slave");
+    let id = primary.info("master_replid");
+    let refused = "-ERR PSYNC FAILOVER can't be sent to a master.";
+    assert_eq!(primary.connect().run(&format!("PSYNC {id} 1 FAILOVER")).to_string(), refused);
+}

@@ -1,0 +1,164 @@
+//! Debian's redis-sentinel looks after three servers of ours: it replaces a primary that is lost, and takes the lost one back as
+//! a replica, while a client that asks it whom to talk to goes on.
+
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering::*};
+use std::time::Duration;
+
+use evenkeel_resp::value::Value;
+use evenkeel_testkit::server::free_port;
+use evenkeel_testkit::{Client, Server};
+
+use super::{assert_same, attach, await_link, number, ok, primary, wait_until};
+
+/// One that watches `primary`, and is gone with the test, or after a minute.
+struct Sentinel {
+    process: Child,
+    port: u16,
+}
+
+impl Sentinel {
+    /// `None` where it is not installed.
+    fn watching(primary: &Server, folder: &Path) -> Option<Sentinel> {
+        let port = free_port();
+        let config = folder.join("sentinel.conf");
+        let text = format!(
+            "port {port}\nbind 127.0.0.1\ndir {}\nlogfile sentinel.log\n\
+             sentinel monitor it 127.0.0.1 {} 1\nsentinel down-after-milliseconds it 1000\n\
+             sentinel failover-timeout it 4000\nsentinel parallel-syncs it 2\n",
+            folder.display(),
+            primary.port()
+        );
+        std::fs::write(&config, text).expect("the folder is ours");
+        let is_there = Command::new("redis-sentinel").arg("--version").stdout(Stdio::null()).status().is_ok();
+        if !is_there {
+            assert!(std::env::var_os("CI").is_none(), "no redis-sentinel; CI must have one");
+            eprintln!("SKIPPED: no redis-sentinel on this machine");
+            return None;
+        }
+        let mut command = Command::new("timeout");
+        command.args(["-s", "KILL", "60", "redis-sentinel"]).arg(&config);
+        let process = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("it is there");
+        let sentinel = Sentinel { process, port };
+        wait_until("the sentinel answers", || sentinel.try_ask(&["PING"]).is_some());
+        Some(sentinel)
+    }
+
+    fn try_ask(&self, words: &[&str]) -> Option<Value> {
+        let mut client = Client::connect(([127, 0, 0, 1], self.port).into()).ok()?;
+        client.try_call(words).ok()
+    }
+
+    /// The port of whom it takes for the primary.
+    fn primary(&self) -> Option<u16> {
+        let address = self.try_ask(&["SENTINEL", "get-master-addr-by-name", "it"])?;
+        let Value::Array(parts) = &address else { return None };
+        String::from_utf8_lossy(parts.get(1)?.as_bytes()?).parse().ok()
+    }
+
+    /// A number that it knows of its primary.
+    fn knows(&self, field: &str) -> Option<u64> {
+        let Some(Value::Array(facts)) = self.try_ask(&["SENTINEL", "master", "it"]) else { return None };
+        let mut pairs =
+            facts.chunks(2).filter_map(|pair| Some((pair[0].as_bytes()?, pair.get(1)?.as_bytes()?)));
+        let value = pairs.find(|(name, _)| *name == field.as_bytes())?.1;
+        String::from_utf8_lossy(value).parse().ok()
+    }
+}
+
+impl Drop for Sentinel {
+    fn drop(&mut self) {
+        // `timeout` hands it on.
+        // SAFETY: a plain system call on a child that has not been waited for.
+        unsafe { libc::kill(self.process.id() as i32, libc::SIGTERM) };
+        let _ = self.process.wait();
+    }
+}
+
+/// What a client has seen that counts up.
+#[derive(Default)]
+struct Counted {
+    /// Replies.
+    replies: AtomicI64,
+    /// The last number that both replicas had. A Sentinel that is told to fail over pauses nobody, so that what only one of
+    /// them has may be lost.
+    safe: AtomicI64,
+    ends: AtomicBool,
+}
+
+/// Counts up on whoever is the primary, until told to end.
+fn count_up(sentinel: &Sentinel, counted: &Counted) {
+    let Counted { replies, safe, ends } = counted;
+    while !ends.load(Relaxed) {
+        std::thread::sleep(Duration::from_millis(10));
+        let Some(port) = sentinel.primary() else { continue };
+        let Ok(mut client) = Client::connect(([127, 0, 0, 1], port).into()) else { continue };
+        while !ends.load(Relaxed) {
+            let Ok(Value::Int(count)) = client.try_call(&["INCR", "count"]) else { break };
+            replies.fetch_add(1, Relaxed);
+            match client.try_call(&["WAIT", "2", "10"]) {
+                Ok(Value::Int(2..)) => _ = safe.fetch_max(count, Relaxed),
+                Ok(Value::Int(_)) => {}
+                _ => break,
+            }
+        }
+    }
+}
+
+#[test]
+fn a_lost_primary_is_replaced() {
+    let servers = [primary(&[]), primary(&[]), primary(&[])];
+    let [mut first, second, third] = servers;
+    attach(&second, &first);
+    attach(&third, &first);
+    let folder = second.folder().join("sentinel");
+    std::fs::create_dir(&folder).expect("the folder is ours");
+    let Some(sentinel) = Sentinel::watching(&first, &folder) else { return };
+    let counted = Counted::default();
+    let replies = || counted.replies.load(Relaxed);
+    std::thread::scope(|scope| {
+        scope.spawn(|| count_up(&sentinel, &counted));
+        wait_until("it knows the replicas", || sentinel.knows("num-slaves") == Some(2));
+        wait_until("some are safe", || counted.safe.load(Relaxed) > 50);
+        first.kill();
+        let at_loss = replies();
+        wait_until("another one is the primary", || {
+            sentinel.primary().is_some_and(|port| port != first.port())
+        });
+        let (new, other) =
+            if sentinel.primary() == Some(second.port()) { (&second, &third) } else { (&third, &second) };
+        wait_until("clients go on", || replies() > at_loss + 50);
+        await_link(other);
+        assert_eq!(other.info("master_port"), new.port().to_string());
+        assert_eq!(number(new, "sync_full"), 0, "the other replica went on with it");
+        first.start_again();
+        wait_until("the lost one is a replica", || first.info("role") == "slave");
+        await_link(&first);
+        // And back, by hand.
+        wait_until("it is over", || {
+            let told = sentinel.try_ask(&["SENTINEL", "FAILOVER", "it"]).map(|told| told.to_string());
+            told.as_deref() == Some("OK")
+        });
+        wait_until("roles change once more", || sentinel.primary().is_some_and(|port| port != new.port()));
+        let before = replies();
+        wait_until("clients go on", || replies() > before + 50);
+        counted.ends.store(true, Relaxed);
+    });
+    let last = sentinel.primary();
+    let all = [&first, &second, &third];
+    let (new, others): (Vec<&Server>, Vec<&Server>) =
+        all.into_iter().partition(|one| Some(one.port()) == last);
+    for other in others {
+        let follows =
+            || other.info("role") == "slave" && other.info("master_port") == new[0].port().to_string();
+        wait_until("it follows the last one", follows);
+        await_link(other);
+        assert_same(new[0], other);
+    }
+    let mut client = new[0].connect();
+    ok(&mut client, "PING");
+    let count = client.run("INCR count").as_int().expect("a number");
+    let safe = counted.safe.load(Relaxed);
+    assert!(count > safe, "{count} where {safe} was safe");
+}
