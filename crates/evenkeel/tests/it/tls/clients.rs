@@ -51,6 +51,13 @@ fn the_server_shows_whose_it_is() {
     assert!(info.contains(&format!("name=tls,bind=127.0.0.1,port={}", secure.port)), "{info}");
     let list = secure.connect(&certs).run("CLIENT LIST").to_string();
     assert!(list.contains(&format!("laddr=127.0.0.1:{}", secure.port)), "{list}");
+    let memory = |mut client: Client| {
+        let info = client.run("CLIENT INFO").to_string();
+        let size =
+            info.split("tot-mem=").nth(1).and_then(|rest| rest.split(' ').next()?.parse::<usize>().ok());
+        size.expect("a field")
+    };
+    assert!(memory(secure.connect(&certs)) > memory(secure.server.connect()) + 4096, "it takes more");
 }
 
 #[test]

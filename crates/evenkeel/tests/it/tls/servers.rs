@@ -1,9 +1,11 @@
 //! Servers that follow each other over TLS, and that move keys to each other.
 
+use std::io::{Read, Write};
+use std::net::{Shutdown, TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
 use evenkeel_testkit::random::fresh_seed;
-use evenkeel_testkit::{Peer, Program};
+use evenkeel_testkit::{Peer, Program, Random};
 
 use super::certs::Certs;
 use super::{PATIENCE, Secure, start_secure_as};
@@ -111,4 +113,56 @@ fn keys_move_over_tls() {
         assert_eq!(migrate(target.server.port(), "REPLACE"), "OK");
         assert_eq!(source.server.connect().run("DBSIZE").as_int(), Some(0));
     }
+}
+
+/// Forwards to a port, and cuts each connection after so many bytes to the one who came, in this order; later ones live.
+fn cutting(to: u16, cuts: Vec<usize>) -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port is free");
+    let port = listener.local_addr().expect("it is bound").port();
+    std::thread::spawn(move || {
+        let mut cuts = cuts.into_iter();
+        for here in listener.incoming().flatten() {
+            let Ok(there) = TcpStream::connect(("127.0.0.1", to)) else { return };
+            let cut = cuts.next().unwrap_or(usize::MAX);
+            let (from, back) = (there.try_clone().expect("a handle"), here.try_clone().expect("a handle"));
+            std::thread::spawn(move || forward(from, back, cut));
+            std::thread::spawn(move || forward(here, there, usize::MAX));
+        }
+    });
+    port
+}
+
+fn forward(mut from: TcpStream, mut to: TcpStream, mut left: usize) {
+    let mut buffer = [0; 4096];
+    while left > 0 {
+        let room = left.min(buffer.len());
+        match from.read(&mut buffer[..room]) {
+            Ok(got @ 1..) if to.write_all(&buffer[..got]).is_ok() => left -= got,
+            _ => break,
+        }
+    }
+    let _ = (from.shutdown(Shutdown::Both), to.shutdown(Shutdown::Both));
+}
+
+/// In the handshake, in the snapshot, in the stream, and in the middle of a record.
+#[test]
+fn a_link_is_cut_at_any_byte() {
+    let certs = Certs::new();
+    let seed = fresh_seed();
+    println!("EVENKEEL_SEED={seed}");
+    let mut random = Random::new(seed);
+    let mut primary = start_secure_as(&program(), &certs, ARGS);
+    let mut replica = start_secure_as(&program(), &certs, ARGS);
+    write(&primary.server, Peer::Redis, seed, 500);
+    let cuts = (0..10).map(|number| random.below([400, 4_000, 60_000][number % 3])).collect();
+    follow(&replica.server, cutting(primary.port, cuts));
+    for round in 1..=10 {
+        write(&primary.server, Peer::Redis, seed + round, 200);
+        std::thread::sleep(Duration::from_millis(200));
+    }
+    await_link(&replica.server);
+    await_equal(&primary.server, &replica.server);
+    assert_eq!(replica.server.info("master_commands_failed"), "0");
+    primary.server.assert_healthy();
+    replica.server.assert_healthy();
 }
