@@ -156,7 +156,8 @@ impl Selector {
         if command.contains(&b'|') {
             return Err(DEEP);
         }
-        if sub.is_empty() {
+        // What has spaces could not be read again from a file.
+        if sub.is_empty() || has_spaces(sub) {
             return Err(SYNTAX);
         }
         if table().row(id).subcommands.is_empty() {

@@ -157,6 +157,31 @@ fn lines_of_the_configuration() {
     assert!(lines[1].starts_with("user default on sanitize-payload #2d711642b726b044"), "{}", lines[1]);
 }
 
+/// What is in parentheses is written so that it is read again as it was, whatever it is.
+#[test]
+fn selectors_with_odd_patterns_are_written_down() {
+    for (rules, text) in [
+        ("(+set ~x))", "(\"~x)\" resetchannels -@all +set)"),
+        ("(~a'b)", ""),
+        ("(\"~a\\\"b\" +get)", "(\"~a\\\"b\" resetchannels -@all +get)"),
+        ("(~a(b)", "(~a(b resetchannels -@all)"),
+        ("(%RW~* ~x)", "(%RW~* ~x resetchannels -@all)"),
+    ] {
+        let mut user = User::new(b"u", 1, false);
+        user.apply(rules.as_bytes(), false).expect("a rule");
+        let line = String::from_utf8(user.line()).expect("text");
+        let mut again = User::new(b"u", 1, false);
+        let words = line.strip_prefix("user u ").expect("its name").split(' ').map(str::as_bytes);
+        for rule in join_selectors(words).expect("closed") {
+            again.apply(&rule, false).expect("it was written down");
+        }
+        assert_eq!(again.line(), user.line(), "{rules}");
+        assert!(line.ends_with(text), "{line}");
+    }
+    let mut user = User::new(b"u", 1, false);
+    assert!(user.apply(b"+select|a b", false).is_err(), "it could not be read again");
+}
+
 /// Files of arbitrary words are taken or refused as a whole, and what is taken is written down as it was meant.
 #[test]
 fn arbitrary_files() {

@@ -7,7 +7,7 @@ use sha2::{Digest as _, Sha256};
 use super::selector::{Denied, RuleError, SYNTAX, Selector};
 use super::{DEFAULT, Users};
 use crate::command::{Args, Id};
-use crate::config::split_words;
+use crate::config::{plain_or_quoted, quoted, split_words};
 
 /// A rule as ACL SETUSER takes it: `+get`, `>password`.
 pub(crate) type Rule = Vec<u8>;
@@ -188,7 +188,7 @@ impl User {
         words.extend(self.flags().iter().map(|flag| flag.as_bytes().to_vec()));
         words.extend(self.passwords().map(|digest| [b"#", digest.as_bytes()].concat()));
         words.push(self.selectors[0].text());
-        words.extend(self.selectors[1..].iter().map(|one| [b"(", &one.text()[..], b")"].concat()));
+        words.extend(self.selectors[1..].iter().map(|one| [b"(", &inside(&one.text())[..], b")"].concat()));
         words.join(&b' ')
     }
 }
@@ -204,6 +204,12 @@ fn selector(rules: &[u8], all_channels: bool) -> Result<Selector, RuleError> {
         selector.apply(&rule)?;
     }
     Ok(selector)
+}
+
+/// Rules as they stand between parentheses, where quotes mean something, and a word that ends with a parenthesis closes.
+fn inside(rules: &[u8]) -> Vec<u8> {
+    let rule = |rule: &[u8]| if rule.ends_with(b")") { quoted(rule) } else { plain_or_quoted(rule) };
+    rules.split(|byte| *byte == b' ').map(rule).collect::<Vec<_>>().join(&b' ')
 }
 
 /// The lines of all users, in the order of their names.

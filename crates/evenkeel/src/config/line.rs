@@ -87,8 +87,14 @@ fn hex_digit(byte: u8) -> Option<u8> {
     char::from(byte).to_digit(16).map(|digit| digit as u8)
 }
 
+/// A word that splits back into itself: as it is, or quoted where that takes quotes.
+pub(crate) fn plain_or_quoted(word: &[u8]) -> Word {
+    let is_plain = |byte: &u8| byte.is_ascii_graphic() && !matches!(byte, b'"' | b'\'' | b'\\');
+    if !word.is_empty() && word.iter().all(is_plain) { word.to_vec() } else { quoted(word) }
+}
+
 /// The word in double quotes, everything but printable ASCII escaped.
-pub(super) fn quoted(word: &[u8]) -> Word {
+pub(crate) fn quoted(word: &[u8]) -> Word {
     let mut out = vec![b'"'];
     for &byte in word {
         match byte {

@@ -35,7 +35,7 @@ mod value;
 pub(crate) use errors::ConfigError;
 pub(crate) use errors::{SetError, cause};
 pub(crate) use launch::{Action, Launch, USAGE};
-pub(crate) use line::split as split_words;
+pub(crate) use line::{plain_or_quoted, quoted, split as split_words};
 pub(crate) use rewrite::{Extent, replace as replace_file};
 #[allow(unused_imports, reason = "the fields' types, for those who pass one on")]
 pub(crate) use typed::{

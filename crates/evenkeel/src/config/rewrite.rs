@@ -10,7 +10,7 @@
 use super::Settings;
 use super::directives::{Directive, find, settings};
 use super::file::{self, Loader, Trouble};
-use super::line::quoted;
+use super::line::plain_or_quoted;
 use super::value::{Kind, Word};
 use crate::acl;
 use std::fs::{self, File, OpenOptions, Permissions};
@@ -114,11 +114,7 @@ fn name_of_user(line: &Line) -> Option<Word> {
 
 /// Words as a line that splits back into them.
 fn joined(words: &[Word]) -> Word {
-    let is_plain = |byte: &u8| byte.is_ascii_graphic() && !matches!(byte, b'"' | b'\'' | b'\\');
-    let quoted = |word: &Word| {
-        if !word.is_empty() && word.iter().all(is_plain) { word.clone() } else { quoted(word) }
-    };
-    words.iter().map(quoted).collect::<Vec<_>>().join(&b' ')
+    words.iter().map(|word| plain_or_quoted(word)).collect::<Vec<_>>().join(&b' ')
 }
 
 fn lines(text: &[u8]) -> Vec<Line> {
