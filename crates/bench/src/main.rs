@@ -68,6 +68,8 @@ enum Verb {
         #[command(flatten)]
         options: Options,
     },
+    /// What it costs commands that somebody listens
+    Features(Options),
     /// What an append-only file costs
     Aof(Options),
     /// What clients feel of a snapshot
@@ -120,6 +122,7 @@ fn obey(cli: Cli) -> Result<()> {
         Verb::Values { args, options } => run(&options, |session| experiments::values(session, &args)),
         Verb::Elements(options) => run(&options, experiments::elements),
         Verb::Stalls { args, options } => run(&options, |session| experiments::stalls(session, &args)),
+        Verb::Features(options) => run(&options, experiments::features),
         Verb::Aof(options) => run(&options, experiments::aof),
         Verb::Snapshot { args, options } => run(&options, |session| experiments::snapshot(session, &args)),
         Verb::FrozenDisk(options) => run(&options, experiments::frozen_disk),

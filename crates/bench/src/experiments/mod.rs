@@ -7,6 +7,7 @@
 mod aof;
 mod connections;
 mod elements;
+mod features;
 mod feed;
 mod frozen;
 mod lanes;
@@ -34,6 +35,7 @@ use crate::{proc, sys};
 pub(crate) use aof::aof;
 pub(crate) use connections::connections;
 pub(crate) use elements::elements;
+pub(crate) use features::features;
 pub(crate) use frozen::frozen_disk;
 pub(crate) use load::{LoadArgs, load};
 pub(crate) use memory::{MemoryArgs, memory};
@@ -222,6 +224,7 @@ pub(crate) fn all(session: &mut Session) -> Result<()> {
         + aof::estimate(session)
         + snapshot::ESTIMATE
         + frozen::ESTIMATE
+        + features::estimate(session)
         + LoadArgs::default().estimate(session);
     println!("this takes about {} minutes", estimate.as_secs().div_ceil(60));
     throughput(session, &pinned)?;
@@ -236,5 +239,6 @@ pub(crate) fn all(session: &mut Session) -> Result<()> {
     aof(session)?;
     snapshot(session, &SnapshotArgs::default())?;
     frozen_disk(session)?;
+    features(session)?;
     load(session, &LoadArgs::default())
 }
