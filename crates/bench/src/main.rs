@@ -69,6 +69,8 @@ enum Verb {
         #[command(flatten)]
         options: Options,
     },
+    /// What it costs commands that somebody listens
+    Features(Options),
     /// Longest wait while millions of keys come
     Growth {
         #[command(flatten)]
@@ -159,6 +161,7 @@ fn obey(cli: Cli) -> Result<ExitCode> {
         Verb::Values { args, options } => run(&options, |session| experiments::values(session, &args)),
         Verb::Elements(options) => run(&options, experiments::elements),
         Verb::Stalls { args, options } => run(&options, |session| experiments::stalls(session, &args)),
+        Verb::Features(options) => run(&options, experiments::features),
         Verb::Growth { args, options } => run(&options, |session| experiments::growth(session, &args)),
         Verb::Expiry { args, options } => run(&options, |session| experiments::expiry(session, &args)),
         Verb::HotKey(options) => run(&options, experiments::hot_key),

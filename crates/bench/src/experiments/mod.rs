@@ -7,6 +7,7 @@
 mod aof;
 mod connections;
 mod elements;
+mod features;
 mod feed;
 mod felt;
 mod frozen;
@@ -40,6 +41,7 @@ use crate::{proc, sys};
 pub(crate) use aof::aof;
 pub(crate) use connections::connections;
 pub(crate) use elements::elements;
+pub(crate) use features::features;
 pub(crate) use felt::DataArgs;
 pub(crate) use frozen::frozen_disk;
 pub(crate) use full_sync::full_sync;
@@ -257,6 +259,7 @@ pub(crate) fn all(session: &mut Session) -> Result<()> {
         + aof::estimate(session)
         + snapshot::ESTIMATE
         + frozen::ESTIMATE
+        + features::estimate(session)
         + replica::estimate(session)
         + full_sync::estimate(session, &DataArgs::default())
         + load::estimate(session, &DataArgs::default())
@@ -275,6 +278,7 @@ pub(crate) fn all(session: &mut Session) -> Result<()> {
     aof(session)?;
     snapshot(session, &DataArgs::default())?;
     frozen_disk(session)?;
+    features(session)?;
     replica(session)?;
     full_sync(session, &DataArgs::default())?;
     load(session, &DataArgs::default())?;

@@ -21,7 +21,7 @@ use crate::server::Server;
 /// Without a ratio of one's own: each worker looks at its first commands, so that a few are counted exactly, and then at one
 /// in so many, which costs less than a hundredth of a command each.
 const FIRST: u32 = 1000;
-const USUAL_RATIO: u32 = 16;
+const USUAL_RATIO: u32 = 128;
 
 /// Room in a sketch for each key that is asked for, and at least.
 const ROOM_PER_KEY: usize = 8;
@@ -280,7 +280,7 @@ impl HotKeys {
             let sampled = lane.sampled.lock();
             let counters = sampled.sketches[metric as usize].iter().flat_map(Sketch::counters);
             for counter in counters {
-                let sum = sums.entry(counter.hash).or_insert_with(|| (counter.key.clone(), 0));
+                let sum = sums.entry(counter.hash).or_insert_with(|| (counter.key.to_vec(), 0));
                 sum.1 = sum.1.saturating_add(counter.count - counter.error);
             }
         }

@@ -14,16 +14,34 @@ const KEY_LEN_MAX: usize = 1024;
 #[derive(Debug)]
 pub(super) struct Sketch {
     room: usize,
-    /// A heap: nobody is lighter than the first, and no child is lighter than its parent.
-    heap: Vec<Counter>,
-    /// Where in the heap each hash is.
-    places: HashMap<u64, usize, BuildHasherDefault<Given>>,
+    /// Nobody is lighter than the first, and no child is lighter than its parent. Moving within it touches no more than this
+    /// and where a key knows itself to be.
+    heap: Vec<Node>,
+    keys: Vec<Known>,
+    /// Where in `keys` each hash is.
+    by_hash: HashMap<u64, usize, BuildHasherDefault<Given>>,
 }
 
-#[derive(Clone, Debug)]
-pub(super) struct Counter {
+#[derive(Clone, Copy, Debug)]
+struct Node {
+    count: u64,
+    key: usize,
+}
+
+#[derive(Debug)]
+struct Known {
+    hash: u64,
+    key: Vec<u8>,
+    error: u64,
+    /// Its node in the heap.
+    place: usize,
+}
+
+/// What is known of a key.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Counter<'a> {
     pub(super) hash: u64,
-    pub(super) key: Vec<u8>,
+    pub(super) key: &'a [u8],
     /// The true weight is at most `count`, and at least `count - error`.
     pub(super) count: u64,
     pub(super) error: u64,
@@ -50,36 +68,40 @@ impl Hasher for Given {
 impl Sketch {
     /// Room for `room` keys, at least one.
     pub(super) fn new(room: usize) -> Sketch {
-        Sketch { room: room.max(1), heap: Vec::new(), places: HashMap::default() }
+        Sketch { room: room.max(1), heap: Vec::new(), keys: Vec::new(), by_hash: HashMap::default() }
     }
 
-    pub(super) fn counters(&self) -> &[Counter] {
-        &self.heap
+    pub(super) fn counters(&self) -> impl Iterator<Item = Counter<'_>> {
+        self.heap.iter().map(|node| {
+            let Known { hash, key, error, .. } = &self.keys[node.key];
+            Counter { hash: *hash, key, count: node.count, error: *error }
+        })
     }
 
     /// The key has come with this weight.
     pub(super) fn add(&mut self, hash: u64, key: &[u8], weight: u64) {
-        if let Some(place) = self.places.get(&hash) {
-            let place = *place;
+        if let Some(known) = self.by_hash.get(&hash) {
+            let place = self.keys[*known].place;
             self.heap[place].count = self.heap[place].count.saturating_add(weight);
-            self.sink(place);
-            return;
+            return self.sink(place);
         }
         let shown = &key[..key.len().min(KEY_LEN_MAX)];
         if self.heap.len() < self.room {
-            self.heap.push(Counter { hash, key: shown.to_vec(), count: weight, error: 0 });
-            self.places.insert(hash, self.heap.len() - 1);
-            self.rise(self.heap.len() - 1);
-            return;
+            let place = self.heap.len();
+            self.by_hash.insert(hash, place);
+            self.keys.push(Known { hash, key: shown.to_vec(), error: 0, place });
+            self.heap.push(Node { count: weight, key: place });
+            return self.rise(place);
         }
-        let lightest = &mut self.heap[0];
-        self.places.remove(&lightest.hash);
-        lightest.hash = hash;
-        lightest.key.clear();
-        lightest.key.extend_from_slice(shown);
-        lightest.error = lightest.count;
-        lightest.count = lightest.count.saturating_add(weight);
-        self.places.insert(hash, 0);
+        let Node { count, key: lightest } = self.heap[0];
+        let known = &mut self.keys[lightest];
+        self.by_hash.remove(&known.hash);
+        self.by_hash.insert(hash, lightest);
+        known.hash = hash;
+        known.key.clear();
+        known.key.extend_from_slice(shown);
+        known.error = count;
+        self.heap[0].count = count.saturating_add(weight);
         self.sink(0);
     }
 
@@ -110,8 +132,8 @@ impl Sketch {
 
     fn swap(&mut self, one: usize, other: usize) {
         self.heap.swap(one, other);
-        self.places.insert(self.heap[one].hash, one);
-        self.places.insert(self.heap[other].hash, other);
+        self.keys[self.heap[one].key].place = one;
+        self.keys[self.heap[other].key].place = other;
     }
 }
 
@@ -124,11 +146,12 @@ mod tests {
     use super::*;
 
     fn check_heap(sketch: &Sketch) {
-        for (place, counter) in sketch.heap.iter().enumerate() {
-            assert!(sketch.heap[place.saturating_sub(1) / 2].count <= counter.count, "{sketch:?}");
-            assert_eq!(sketch.places[&counter.hash], place);
+        for (place, node) in sketch.heap.iter().enumerate() {
+            assert!(sketch.heap[place.saturating_sub(1) / 2].count <= node.count, "{sketch:?}");
+            let known = &sketch.keys[node.key];
+            assert_eq!((known.place, sketch.by_hash[&known.hash]), (place, node.key));
         }
-        assert_eq!(sketch.places.len(), sketch.heap.len());
+        assert_eq!([sketch.by_hash.len(), sketch.keys.len()], [sketch.heap.len(); 2]);
     }
 
     /// Streams of all shapes against plain counts.
@@ -150,14 +173,10 @@ mod tests {
             }
             check_heap(&sketch);
             let total: u64 = truth.values().sum();
-            assert_eq!(
-                sketch.counters().iter().map(|counter| counter.count).sum::<u64>(),
-                total,
-                "seed {seed}"
-            );
+            assert_eq!(sketch.counters().map(|counter| counter.count).sum::<u64>(), total, "seed {seed}");
             let mut known: BTreeMap<String, (u64, u64)> = BTreeMap::new();
             for counter in sketch.counters() {
-                let key = String::from_utf8(counter.key.clone()).expect("text");
+                let key = String::from_utf8(counter.key.to_vec()).expect("text");
                 known.insert(key, (counter.count - counter.error, counter.count));
                 assert!(counter.error <= total / room as u64, "seed {seed}: {counter:?}");
             }
@@ -182,7 +201,7 @@ mod tests {
         sketch.add(1, &key, 7);
         sketch.add(2, &[&key[..], b"y"].concat(), 5);
         let shown: Vec<(u64, usize)> =
-            sketch.counters().iter().map(|counter| (counter.count, counter.key.len())).collect();
+            sketch.counters().map(|counter| (counter.count, counter.key.len())).collect();
         assert_eq!(shown, [(5, KEY_LEN_MAX), (7, KEY_LEN_MAX)]);
     }
 }

@@ -161,19 +161,24 @@ impl Disk {
         made.then_some(disk)
     }
 
-    fn freeze(&self) -> bool {
-        run("fsfreeze", &["--freeze"], &self.folder)
+    fn freeze(&self) -> Frozen<'_> {
+        assert!(run("fsfreeze", &["--freeze"], &self.folder));
+        Frozen(&self.folder)
     }
+}
 
-    fn thaw(&self) -> bool {
-        run("fsfreeze", &["--unfreeze"], &self.folder)
+/// Thaws when it is dropped, also by a test that fails: until then, a process that writes there cannot even be killed.
+struct Frozen<'a>(&'a Path);
+
+impl Drop for Frozen<'_> {
+    fn drop(&mut self) {
+        let _ = run("fsfreeze", &["--unfreeze"], self.0);
     }
 }
 
 impl Drop for Disk {
     fn drop(&mut self) {
         // Whichever of these has not been done cannot be undone.
-        let _ = self.thaw();
         let _ = run("umount", &[], &self.folder);
         let _ = fs::remove_dir(&self.folder);
         let _ = fs::remove_file(&self.image);
@@ -195,10 +200,10 @@ fn a_frozen_disk_delays_nobody() {
     let file = disk.folder.join("server.log");
     let server = logging_to(file.to_str().expect("text"), &[]);
     let mut client = server.connect();
-    assert!(disk.freeze());
+    let frozen = disk.freeze();
     log_lines(&mut client, "hung", LINES);
     let lost_lines = lost(&server);
-    assert!(disk.thaw());
+    drop(frozen);
     let read = || fs::read_to_string(&file).unwrap_or_default();
     eventually("what waited is written", || read().contains(&format!("{lost_lines} log lines were lost")));
     log_lines(&mut client, "after", 1);

@@ -276,6 +276,26 @@ fn clients_that_watch_listen_or_track_too_much_go() {
 }
 
 #[test]
+fn a_lower_limit_for_clients_holds_at_once_and_none_for_nobody() {
+    let server = start(&[]);
+    let mut operator = server.connect();
+    assert_eq!(operator.run("CLIENT NO-EVICT on").to_string(), "OK");
+    let mut large = server.connect();
+    assert_eq!(large.run("CLIENT SETNAME large").to_string(), "OK");
+    large.send_raw(b"*2\r\n$4\r\nECHO\r\n$10000000\r\n").expect("connected");
+    large.send_raw(&vec![b'x'; 1 << 20]).expect("connected");
+    eventually("it takes memory", || {
+        let bytes: usize = server.info("mem_clients_normal").parse().expect("a number");
+        bytes > 1 << 20
+    });
+    let is_there = |operator: &mut Client| operator.run("CLIENT LIST").to_string().contains("name=large");
+    assert_eq!(operator.run("CONFIG SET maxmemory-clients 0").to_string(), "OK");
+    assert!(is_there(&mut operator));
+    assert_eq!(operator.run("CONFIG SET maxmemory-clients 1mb").to_string(), "OK");
+    assert!(!is_there(&mut operator));
+}
+
+#[test]
 fn the_score_for_the_oom_killer_follows_the_settings() {
     let server = start(&[]);
     let mut client = server.connect();

@@ -1,0 +1,285 @@
+//! `features`: what it costs commands that somebody listens to what happens.
+//!
+//! Each server is measured by turns without a feature and with it, so that the two differ in nothing else. The ratio of both is
+//! what the feature costs; the ratio of the servers to each other, both with it, is what choosing one of them is worth then.
+
+use std::io::{Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use anyhow::{Result, bail};
+
+use super::Session;
+use super::lanes::{self, Lane, Traffic};
+use super::series::Series;
+use crate::json::Json;
+use crate::load::keys::KeyRange;
+use crate::load::requests::Command;
+use crate::peers::{Kind, Launch, ask};
+use crate::stats::Goal;
+use crate::table::Table;
+
+const KEYS: u64 = 50_000;
+const VALUE_SIZE: usize = 500;
+const CLIENTS: usize = 50;
+const TRAFFIC: [(Command, usize); 4] =
+    [(Command::Set, 16), (Command::Get, 16), (Command::Set, 1), (Command::Get, 1)];
+
+/// With hot keys counted, to without.
+const HOT_KEYS_RATIO_MAX: f64 = 1.01;
+/// With a feature, to Valkey with it.
+const TO_VALKEY_MAX: f64 = 1.0;
+
+/// Something that can be on or off in a running server.
+struct Feature {
+    name: &'static str,
+    /// Commands that turn it on and off, each on a connection of its own; the words are separated by spaces.
+    on: &'static [&'static str],
+    off: &'static [&'static str],
+    /// Connections kept open meanwhile, which read whatever comes, and what each sends.
+    listeners: usize,
+    says: fn(usize) -> String,
+    /// Whether peers have it as well.
+    is_common: bool,
+}
+
+const FEATURES: [Feature; 5] = [
+    Feature {
+        name: "hot keys",
+        on: &["HOTKEYS START METRICS 3 CPU NET REQUESTS"],
+        off: &["HOTKEYS STOP"],
+        listeners: 0,
+        says: |_| String::new(),
+        is_common: false,
+    },
+    Feature {
+        name: "notifications",
+        on: &["CONFIG SET notify-keyspace-events KEA"],
+        off: &["CONFIG SET notify-keyspace-events none"],
+        listeners: 0,
+        says: |_| String::new(),
+        is_common: true,
+    },
+    Feature {
+        name: "1,000 subscribers",
+        on: &[],
+        off: &[],
+        listeners: 1000,
+        says: |number| format!("SUBSCRIBE idle:{number}\r\n"),
+        is_common: true,
+    },
+    Feature {
+        name: "tracking",
+        on: &[],
+        off: &[],
+        listeners: 1,
+        says: |_| "HELLO 3\r\nCLIENT TRACKING ON BCAST\r\n".into(),
+        is_common: true,
+    },
+    Feature {
+        name: "MONITOR",
+        on: &[],
+        off: &[],
+        listeners: 1,
+        says: |_| "MONITOR\r\n".into(),
+        is_common: true,
+    },
+];
+
+pub(super) fn estimate(session: &Session) -> Duration {
+    session.time_for(2 * FEATURES.len() * TRAFFIC.len() * 3 * session.rounds)
+}
+
+pub(crate) fn features(session: &mut Session) -> Result<()> {
+    let kinds = [Kind::Valkey, Kind::Evenkeel, Kind::Redis].into_iter();
+    let kinds: Vec<Kind> = kinds.filter(|kind| session.peer(*kind).is_some()).collect();
+    let lanes = kinds.into_iter().map(|kind| start(session, kind)).collect::<Result<Vec<Lane>>>()?;
+    for (command, pipeline) in TRAFFIC {
+        let head = [
+            "with",
+            "",
+            "requests/s",
+            "CPU us/command without",
+            "with",
+            "with/without",
+            "goal",
+            "",
+            "to valkey",
+            "goal",
+            "",
+        ];
+        let mut table = Table::new(&head);
+        let mut figures = Vec::new();
+        for feature in &FEATURES {
+            let pairs = measure(session, &lanes, feature, &traffic(session, &command, pipeline))?;
+            let what = format!("{}, {command}, pipeline {pipeline}", feature.name);
+            for pair in &pairs {
+                table.row(row(session, &what, feature, pair, &pairs));
+            }
+            let both = |pair: &Pair| {
+                Json::Object(vec![("without", pair.off.to_json()), ("with", pair.on.to_json())])
+            };
+            figures.push(Json::Object(vec![
+                ("feature", feature.name.into()),
+                ("servers", Json::List(pairs.iter().map(both).collect())),
+            ]));
+        }
+        let title =
+            format!("features: {command}, pipeline {pipeline}, {VALUE_SIZE} B values, {CLIENTS} clients");
+        let figures = vec![
+            ("command", command.to_string().into()),
+            ("pipeline", pipeline.into()),
+            ("features", Json::List(figures)),
+        ];
+        session.report("features", &title, &table, figures);
+    }
+    Ok(())
+}
+
+fn start(session: &Session, kind: Kind) -> Result<Lane> {
+    let peer = session.peer(kind).expect("it was found");
+    let lane = Lane::start(peer, kind.name(), &Launch { cpus: session.server_cpus.clone(), threads: 1 })?;
+    lane.fill(KeyRange { first: 0, count: KEYS }, VALUE_SIZE)?;
+    Ok(lane)
+}
+
+fn traffic(session: &Session, command: &Command, pipeline: usize) -> Traffic {
+    Traffic {
+        command: command.clone(),
+        pipeline,
+        clients: CLIENTS,
+        keys: KEYS,
+        value_size: VALUE_SIZE,
+        short: false,
+        load_threads: session.load_cpus.len().max(1),
+        load_cpus: session.load_cpus.clone(),
+    }
+}
+
+/// One server's figures without a feature and with it.
+struct Pair {
+    off: Series,
+    on: Series,
+}
+
+fn measure(session: &Session, lanes: &[Lane], feature: &Feature, traffic: &Traffic) -> Result<Vec<Pair>> {
+    let lanes: Vec<&Lane> =
+        lanes.iter().filter(|lane| feature.is_common || lane.kind == Kind::Evenkeel).collect();
+    let empty = |lane: &&Lane| {
+        let series =
+            Series { name: lane.name.clone(), kind: lane.kind, is_control: false, samples: Vec::new() };
+        Pair { off: series.clone(), on: series }
+    };
+    let mut pairs: Vec<Pair> = lanes.iter().map(empty).collect();
+    for round in 0..session.rounds {
+        for step in 0..lanes.len() {
+            let index = (round + step) % lanes.len();
+            let (lane, pair) = (lanes[index], &mut pairs[index]);
+            pair.off.samples.push(lanes::measure(session, lane, traffic)?);
+            let turned_on = TurnedOn::new(lane.server.address, feature)?;
+            pair.on.samples.push(lanes::measure(session, lane, traffic)?);
+            turned_on.end()?;
+        }
+    }
+    Ok(pairs)
+}
+
+fn row(session: &mut Session, what: &str, feature: &Feature, pair: &Pair, all: &[Pair]) -> Vec<String> {
+    let is_ours = pair.on.kind == Kind::Evenkeel;
+    let cost = pair.on.ratio_to(&pair.off, |sample| sample.cpu_us);
+    let cost_goal = (is_ours && !feature.is_common).then_some(Goal::AtMost(HOT_KEYS_RATIO_MAX));
+    let cost_verdict = match (&cost, cost_goal) {
+        (Some(cost), Some(goal)) => session.judge(format!("CPU with/without {what}"), goal, cost.median),
+        _ => String::new(),
+    };
+    let valkey = all.iter().find(|other| other.on.kind == Kind::Valkey && pair.on.kind != Kind::Valkey);
+    let ratio = valkey.and_then(|valkey| pair.on.ratio_to(&valkey.on, |sample| sample.cpu_us));
+    let ratio_goal = (is_ours && ratio.is_some()).then_some(Goal::AtMost(TO_VALKEY_MAX));
+    let ratio_verdict = match (&ratio, ratio_goal) {
+        (Some(ratio), Some(goal)) => {
+            session.judge(format!("CPU to valkey's with {what}"), goal, ratio.median)
+        }
+        _ => String::new(),
+    };
+    let shown = |goal: Option<Goal>| goal.map(|goal| goal.to_string()).unwrap_or_default();
+    vec![
+        feature.name.to_owned(),
+        pair.on.name.clone(),
+        pair.on.rate_cell(),
+        pair.off.cpu_cell(),
+        pair.on.cpu_cell(),
+        cost.map(|cost| cost.to_string()).unwrap_or_default(),
+        shown(cost_goal),
+        cost_verdict,
+        ratio.map(|ratio| ratio.to_string()).unwrap_or_default(),
+        shown(ratio_goal),
+        ratio_verdict,
+    ]
+}
+
+/// A feature that is on, with those who listen.
+struct TurnedOn<'a> {
+    feature: &'a Feature,
+    server: SocketAddr,
+    listeners: Vec<Listener>,
+}
+
+impl<'a> TurnedOn<'a> {
+    fn new(server: SocketAddr, feature: &'a Feature) -> Result<Self> {
+        tell(server, feature.on)?;
+        let listen = |number| Listener::connect(server, &(feature.says)(number), feature.listeners == 1);
+        let listeners = (0..feature.listeners).map(listen).collect::<Result<Vec<Listener>>>()?;
+        Ok(TurnedOn { feature, server, listeners })
+    }
+
+    fn end(self) -> Result<()> {
+        drop(self.listeners);
+        tell(self.server, self.feature.off)
+    }
+}
+
+fn tell(server: SocketAddr, commands: &[&str]) -> Result<()> {
+    for command in commands {
+        let words: Vec<&str> =
+            command.split(' ').map(|word| if word == "none" { "" } else { word }).collect();
+        let answer = ask(server, &words)?;
+        if !answer.starts_with("+OK") {
+            bail!("{command}: {answer}");
+        }
+    }
+    Ok(())
+}
+
+/// A connection that listens until it is dropped.
+struct Listener {
+    stream: TcpStream,
+    /// Reads what comes; none for one that hears nothing.
+    reads: Option<JoinHandle<()>>,
+}
+
+impl Listener {
+    /// Returns once it has been answered.
+    fn connect(server: SocketAddr, says: &str, hears: bool) -> Result<Self> {
+        let mut stream = TcpStream::connect(server)?;
+        stream.write_all(says.as_bytes())?;
+        let mut piece = vec![0; 256 * 1024];
+        let len = stream.read(&mut piece)?;
+        if len == 0 || piece[0] == b'-' {
+            bail!("{}: {}", says.trim(), String::from_utf8_lossy(&piece[..len]));
+        }
+        let mut reader = stream.try_clone()?;
+        let read = move || while reader.read(&mut piece).is_ok_and(|len| len > 0) {};
+        let reads = hears.then(|| std::thread::spawn(read));
+        Ok(Self { stream, reads })
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        drop(self.stream.shutdown(Shutdown::Both)); // the server may have closed it
+        if let Some(reads) = self.reads.take() {
+            drop(reads.join()); // it does not panic
+        }
+    }
+}
