@@ -13,9 +13,7 @@ mod stacks;
 mod view;
 
 pub(crate) use compare::{Comparison, Fate, Part, compare};
-#[cfg(feature = "bpf")]
-pub(crate) use critical::IDLE_CALLS; // the programs are told which calls wait for work
-pub(crate) use critical::{Budget, budget, is_idle, is_idle_wait, roles};
+pub(crate) use critical::{Budget, IDLE_CALLS, budget, is_idle, is_idle_wait, roles};
 pub(crate) use finding::Finding;
 pub(crate) use rules::fork::{COPIES, FORKS, TABLE_COPIES};
 pub(crate) use rules::locks::{LOCK, taker};

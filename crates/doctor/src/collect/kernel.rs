@@ -2,7 +2,8 @@
 //!
 //! The kernel measures what the programs cost; what it does around them is estimated by how often they run. When both
 //! are above `GOAL` of a CPU, they are taken off for so long that the mean comes down to it: a duty cycle. Counts and times are then scaled up to the whole window, and `Health::duty`
-//! says so. What /proc counts (CPU time, run queue) is exact in any case.
+//! says so. Blocked time is not scaled: in pauses it is sampled from /proc, or a sleep that is longer than a piece would be
+//! missed. What /proc counts (CPU time, run queue) is exact in any case.
 //!
 //! On a machine so busy that this process is not run in time, the programs stop by themselves after `LEASE`.
 
@@ -107,6 +108,10 @@ impl Collector {
         Ok(())
     }
 
+    pub(crate) fn is_paused(&self) -> bool {
+        self.on_since.is_none()
+    }
+
     pub(crate) fn stop(&mut self, passed: Duration) {
         if let Some(since) = self.on_since.take() {
             self.on += Instant::now().min(self.lease_until).saturating_duration_since(since);
@@ -124,6 +129,7 @@ impl Collector {
         fill_health(recording, &seen, duty);
         add_descriptors(recording, &seen);
         let name = |tid: i32, place: Place, lock: bool| name_of(&self.at_start, tid, place, lock);
+        let in_pauses = std::mem::take(&mut recording.calls);
         recording.calls = seen.calls.iter().map(|call| convert_call(call, scale, &name)).collect();
         recording.samples = seen
             .samples
@@ -166,6 +172,7 @@ impl Collector {
             .collect();
         recording.frames = seen.frames.into_iter().map(convert_frame).collect();
         recording.stacks = seen.stacks;
+        add_sleep_in_pauses(recording, in_pauses);
         add_missing_sleep(recording, &self.at_end);
         Ok(())
     }
@@ -229,7 +236,7 @@ fn convert_call(call: &bpf::Call, scale: Scale, name: &dyn Fn(i32, Place, bool) 
         fd: call.fd,
         count: Some(scale.up(call.count)),
         cpu_ns: scale.up(cpu_ns),
-        blocked_ns: scale.up(call.blocked_ns),
+        blocked_ns: call.blocked_ns, // what was blocked in pauses is sampled
         run_queue_ns: scale.up(call.queued_ns),
         longest_ns: call.longest_ns,
         bytes: scale.up(call.bytes),
@@ -287,6 +294,20 @@ fn from_described(fd: i32, described: &Described, ports: &HashSet<String>) -> De
         }
     };
     Descriptor { fd, role, what, peer: None }
+}
+
+/// Sleeps in pauses were sampled from /proc: a sleep that is longer than the programs are on is seen by nothing else.
+fn add_sleep_in_pauses(recording: &mut Recording, sampled: Vec<Call>) {
+    for sleep in sampled {
+        let same = |call: &&mut Call| call.tid == sleep.tid && call.name == sleep.name && call.fd == sleep.fd;
+        match recording.calls.iter_mut().find(same) {
+            Some(call) => {
+                call.blocked_ns += sleep.blocked_ns;
+                call.longest_ns = call.longest_ns.max(sleep.longest_ns);
+            }
+            None => recording.calls.push(Call { count: Some(0), ..sleep }),
+        }
+    }
 }
 
 /// A thread that slept all the time made no event: its sleep goes to the call that it is in.

@@ -84,7 +84,7 @@ pub(crate) fn capture(
         }
         inside.tick()?;
         let left = end.saturating_duration_since(Instant::now());
-        let pause = window.step(inside.tier() != Tier::T0).min(STEP_MAX).min(left);
+        let pause = window.step(!inside.sees_sleeps()).min(STEP_MAX).min(left);
         progress(Progress { passed: window.start.elapsed(), length, tier: inside.tier() });
         std::thread::sleep(pause);
     }
@@ -122,6 +122,8 @@ struct Window {
     sockets: sockets::Watch,
     groups: cgroup::Watch,
     host: host::Watch,
+    /// Whether threads were sampled in the last step.
+    samples_threads: bool,
     next_threads: Instant,
     next_sockets: Instant,
 }
@@ -141,6 +143,7 @@ impl Window {
             sockets: sockets::Watch::begin(pid),
             groups,
             host,
+            samples_threads: false,
             next_threads: now,
             next_sockets: now,
         }
@@ -148,7 +151,11 @@ impl Window {
 
     /// Does what is due, and says how long nothing will be.
     fn step(&mut self, sample_threads: bool) -> Duration {
-        if sample_threads && Instant::now() >= self.next_threads {
+        // What passed until now was not sampled: the first look after that has nothing to account for.
+        let sampled_before = std::mem::replace(&mut self.samples_threads, sample_threads);
+        if !sample_threads || !sampled_before {
+            self.threads.skip();
+        } else if Instant::now() >= self.next_threads {
             self.next_threads = Instant::now() + self.threads.look();
         }
         if Instant::now() >= self.next_sockets {
@@ -281,6 +288,17 @@ impl Inside {
             #[cfg(feature = "bpf")]
             Inside::Perf(collector) => collector.tier(),
             Inside::Nothing => Tier::T3,
+        }
+    }
+
+    /// Whether sleeps are seen now: not by perf, and not in a pause of the programs.
+    fn sees_sleeps(&self) -> bool {
+        match self {
+            #[cfg(feature = "bpf")]
+            Inside::Kernel(collector) => !collector.is_paused(),
+            #[cfg(feature = "bpf")]
+            Inside::Perf(_) => false,
+            Inside::Nothing => false,
         }
     }
 

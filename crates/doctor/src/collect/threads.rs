@@ -2,6 +2,7 @@
 //!
 //! The counters (`schedstat`, `status`) are the kernel's own and exact. Where a thread sleeps is sampled: `syscall` says
 //! which call it is in and with which arguments, so also without rights in the kernel blocked time has a descriptor.
+//! A sleep of which the thread has not run since the look before is the same one: so long ones are known by their length.
 //! A look costs a few microseconds a thread, so the time between looks grows with what a look took: at most 2% of a CPU.
 
 use std::collections::{BTreeMap, HashMap};
@@ -9,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use super::calls::{self, FUTEX, FUTEX_LOCK};
 use super::procfs::{self, InCall};
+use crate::analyse::IDLE_CALLS;
 use crate::recording::{Call, Thread};
 
 /// Time between looks if they are cheap.
@@ -46,7 +48,35 @@ fn counters(pid: i32, tid: i32) -> Option<Thread> {
 struct Seen {
     looks: u64,
     uninterruptible: u64,
-    asleep_ns: BTreeMap<(String, Option<i32>), u64>,
+    asleep_ns: BTreeMap<At, u64>,
+    longest_ns: BTreeMap<At, u64>,
+    sleep: Option<Sleep>,
+}
+
+/// A call, and the descriptor it is on.
+type At = (String, Option<i32>);
+
+/// A sleep that is under way.
+#[derive(Debug)]
+struct Sleep {
+    at: At,
+    /// How often the thread had got a CPU.
+    runs: u64,
+    since: Instant,
+}
+
+impl Seen {
+    /// Takes note of a sleep that may be the one of the last look.
+    fn is_asleep(&mut self, at: &At, runs: u64) {
+        let same = self.sleep.as_ref().filter(|sleep| sleep.runs == runs && sleep.at == *at);
+        let Some(sleep) = same else {
+            self.sleep = Some(Sleep { at: at.clone(), runs, since: Instant::now() });
+            return;
+        };
+        let length = sleep.since.elapsed().as_nanos() as u64;
+        let longest = self.longest_ns.entry(at.clone()).or_default();
+        *longest = length.max(*longest);
+    }
 }
 
 #[derive(Debug)]
@@ -94,6 +124,11 @@ impl Watch {
         LOOK.max(start.elapsed() * LOOK_SHARE)
     }
 
+    /// The time since the last look is somebody else's to account for.
+    pub(crate) fn skip(&mut self) {
+        self.last_look = Instant::now();
+    }
+
     fn look_at(&mut self, tid: i32, passed: u64) {
         let Some(stat) = procfs::read(procfs::task_path(self.pid, tid, "stat")) else { return };
         let Some(stat) = procfs::parse_stat(&stat) else { return };
@@ -111,6 +146,13 @@ impl Watch {
             Some(InCall::Call { number, arguments }) => place(&self.on_descriptor, number, arguments),
             None => ("asleep".to_string(), None),
         };
+        // How long waits for work are is nobody's question.
+        if !IDLE_CALLS.contains(&place.0.as_str()) {
+            let text = procfs::read(procfs::task_path(self.pid, tid, "schedstat"));
+            if let Some((_, _, runs)) = text.and_then(|text| procfs::parse_schedstat(&text)) {
+                seen.is_asleep(&place, runs);
+            }
+        }
         *seen.asleep_ns.entry(place).or_default() += passed;
     }
 
@@ -125,7 +167,8 @@ impl Watch {
             if let Some(seen) = self.seen.get(&tid) {
                 thread.seen = seen.looks;
                 thread.seen_uninterruptible = seen.uninterruptible;
-                calls.extend(seen.asleep_ns.iter().map(|(place, &ns)| sampled(tid, place, ns)));
+                let longest = |at: &At| seen.longest_ns.get(at).copied().unwrap_or(0);
+                calls.extend(seen.asleep_ns.iter().map(|(at, &ns)| sampled(tid, at, ns, longest(at))));
             }
             threads.push(thread);
         }
@@ -146,8 +189,8 @@ pub(crate) fn place(
     (calls::name(number), has_fd.then_some(arguments[0] as i32))
 }
 
-fn sampled(tid: i32, place: &(String, Option<i32>), blocked_ns: u64) -> Call {
-    Call { tid, name: place.0.clone(), fd: place.1, blocked_ns, ..Call::default() }
+fn sampled(tid: i32, at: &At, blocked_ns: u64, longest_ns: u64) -> Call {
+    Call { tid, name: at.0.clone(), fd: at.1, blocked_ns, longest_ns, ..Call::default() }
 }
 
 fn difference(begin: &Thread, end: Thread) -> Thread {

@@ -84,6 +84,7 @@ fn play() {
         "no-mutex" => workers(false),
         "slow-accept" => slow_accept(),
         "one-accept" => one_accept(),
+        "many" => many(),
         "ping-pong" => ping_pong(),
         other => panic!("no program {other}"),
     }
@@ -113,6 +114,26 @@ fn writer() {
 #[inline(never)]
 fn write_to_nobody(file: &mut std::fs::File) {
     file.write_all(b"line\n").expect("it takes everything");
+}
+
+pub(crate) const MANY_THREADS: usize = 10_000;
+pub(crate) const MANY_DESCRIPTORS: usize = 50_000;
+
+/// Many threads and descriptors that do nothing; as many as the machine allows.
+fn many() {
+    let want = MANY_DESCRIPTORS as u64 + 100;
+    let limit = libc::rlimit { rlim_cur: want, rlim_max: want };
+    // SAFETY: the limit is alive for the call.
+    unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) };
+    let null = std::fs::File::open("/dev/null").expect("it is there");
+    let files: Vec<_> = (0..MANY_DESCRIPTORS).map_while(|_| null.try_clone().ok()).collect();
+    let sleeper = |_| std::thread::Builder::new().stack_size(16 << 10).spawn(std::thread::park).ok();
+    let threads: Vec<_> = (0..MANY_THREADS).map_while(sleeper).collect();
+    println!("{} threads, {} descriptors", threads.len(), files.len());
+    ready(0);
+    loop {
+        std::thread::park();
+    }
 }
 
 fn spin(length: Duration) {

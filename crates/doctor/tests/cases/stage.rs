@@ -163,6 +163,11 @@ impl Seen {
         self.findings().iter().map(|f| f["title"].as_str().expect("a title")).collect()
     }
 
+    /// Of the critical thread's time, that of the first finding.
+    pub(crate) fn first_share(&self) -> f64 {
+        self.findings().first().and_then(|finding| finding["share"].as_f64()).unwrap_or(0.0)
+    }
+
     pub(crate) fn text(&self) -> String {
         self.report.to_string()
     }
