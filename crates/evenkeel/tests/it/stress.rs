@@ -5,6 +5,7 @@
 mod caches;
 mod messages;
 mod moves;
+mod orders;
 mod queues;
 mod scan;
 mod totals;

@@ -95,6 +95,7 @@ fn writers_lose_nothing(pair: &[Server; 2], rounds: usize, pause: Duration) {
     attach(&pair[1], &pair[0]);
     let (recorder, ends) = (Recorder::default(), AtomicBool::new(false));
     let (acknowledged, primary) = (AtomicUsize::new(0), AtomicUsize::new(0));
+    let filler = format!("SET filler {}", "x".repeat(100_000));
     std::thread::scope(|scope| {
         for writer in 0..4 {
             let (recorder, ends, acknowledged, primary) = (&recorder, &ends, &acknowledged, &primary);
@@ -112,7 +113,12 @@ fn writers_lose_nothing(pair: &[Server; 2], rounds: usize, pause: Duration) {
             std::thread::sleep(pause);
             let (from, to) = (round % 2, (round + 1) % 2);
             await_link(&pair[to]);
+            // It has far to go when it is chosen.
+            freeze(&pair[to]);
+            let mut client = pair[from].connect();
+            (0..FILLERS).for_each(|_| ok(&mut client, &filler));
             fail_over(&pair[from], &pair[to], "");
+            thaw(&pair[to]);
             await_end(&pair[from]);
             assert_eq!(role(&pair[from]), "slave", "{}", pair[from].log());
             primary.store(to, Relaxed);
@@ -139,6 +145,9 @@ fn writers_lose_nothing(pair: &[Server; 2], rounds: usize, pause: Duration) {
 }
 
 const KEYS: u64 = 8;
+
+/// Large values, which take a replica some time.
+const FILLERS: usize = 150;
 
 fn text(value: &evenkeel_resp::value::Value) -> Option<i64> {
     value.as_bytes().map(|bytes| String::from_utf8_lossy(bytes).parse().expect("a number"))

@@ -3,7 +3,8 @@
 use evenkeel_resp::value::Value;
 use evenkeel_testkit::history::{Op, Recorder, assert_linearizable};
 
-use super::{Member, crowd, evenkeel};
+use super::{Member, crowd};
+use crate::start;
 
 /// Few enough that clients meet on each, and too many for one slot's lock to put all in a row.
 const KEYS: usize = 12;
@@ -44,7 +45,7 @@ fn work(member: &mut Member<'_>, recorder: &Recorder) {
 #[test]
 fn single_keys_are_linearizable() {
     let recorder = Recorder::default();
-    let mut server = evenkeel(&["--threads", "4"]);
+    let mut server = start(&["--threads", "4"]);
     let turns = crowd(&mut server, &[(8, &|member: &mut Member<'_>| work(member, &recorder))]);
     assert!(turns > 1_000, "{turns}");
     assert_linearizable(recorder);
