@@ -328,6 +328,11 @@ impl Pause {
         now_ms < self.all_until_ms.load(Acquire)
     }
 
+    /// Whether all data are being taken out and put back, which nobody may change meanwhile.
+    pub(crate) fn is_to_reload(&self) -> bool {
+        self.all_until_ms.load(Acquire) != 0 && self.wanted.lock()[Pauser::Reload as usize].0
+    }
+
     /// When the pause ends by itself, or fewer commands have to wait, in milliseconds since the Unix epoch.
     pub(crate) fn until_ms(&self, now_ms: u64) -> u64 {
         if self.is_of_all(now_ms) { self.all_until_ms.load(Acquire) } else { self.until_ms.load(Acquire) }

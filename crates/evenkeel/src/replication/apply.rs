@@ -17,6 +17,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::*;
+use std::time::Duration;
 
 use evenkeel_resp::request::{Parsed, Span, State, parse};
 use evenkeel_store::Place;
@@ -42,6 +43,9 @@ const COMPLAINTS_MAX: usize = 64;
 
 /// Bytes of a command's name that the log shows.
 const NAME_SHOWN: usize = 64;
+
+/// How often it is looked whether DEBUG RELOAD has ended.
+const RELOAD_LOOK: Duration = Duration::from_millis(1);
 
 /// Cache lines fetched ahead per entry.
 const ENTRY_LINES: usize = 4;
@@ -190,6 +194,12 @@ impl Applier {
         self.executor.seat.now_ms = 0;
         self.executor.seat.played_ms = now_ms;
         keyspace.enter(&mut self.executor.seat);
+        // Looked at inside the gate, through which DEBUG RELOAD goes when it has said so.
+        while server.pause.is_to_reload() && !server.stopping.load(Acquire) {
+            keyspace.leave(&mut self.executor.seat);
+            std::thread::sleep(RELOAD_LOOK);
+            keyspace.enter(&mut self.executor.seat);
+        }
         let is_wanted = server.replication.link.generation() == generation;
         if is_wanted {
             self.prefetch();

@@ -164,3 +164,31 @@ fn functions_are_those_of_the_primary() {
         wait_until("it comes by the stream", || client.run("FUNCTION LIST").to_string().contains("later"));
     }
 }
+
+/// DEBUG RELOAD takes the data through the disk and back while the stream comes in: nothing of it is lost.
+#[test]
+fn a_reload_loses_nothing_of_the_stream() {
+    let (primary, replica) = (Server::start(&program(), PRIMARY), Server::start(&program(), REPLICA));
+    primary.connect().run("DEBUG POPULATE 30000 key 20"); // which is in no stream
+    follow(&replica, primary.port());
+    await_link(&replica);
+    let has_ended = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let (mut client, mut number) = (primary.connect(), 0);
+            while !has_ended.load(std::sync::atomic::Ordering::Relaxed) {
+                number += 100;
+                let sets =
+                    (number..number + 100).map(|n| vec!["SET".into(), format!("new:{n}"), n.to_string()]);
+                client.pipeline(&sets.collect::<Vec<Vec<String>>>());
+            }
+        });
+        for _ in 0..4 {
+            assert_eq!(replica.connect().run("DEBUG RELOAD").to_string(), "OK");
+        }
+        has_ended.store(true, std::sync::atomic::Ordering::Relaxed);
+    });
+    await_equal(&primary, &replica);
+    let size = |server: &Server| server.connect().run("DBSIZE").as_int();
+    assert_eq!(size(&primary), size(&replica));
+}
