@@ -13,7 +13,7 @@ use anyhow::{Result, bail};
 use super::Session;
 use super::lanes::{self, Lane, Traffic};
 use super::series::Series;
-use crate::json::Json;
+use crate::json::{Json, object};
 use crate::load::keys::KeyRange;
 use crate::load::requests::Command;
 use crate::peers::{Kind, Launch, ask};
@@ -118,11 +118,11 @@ pub(crate) fn features(session: &mut Session) -> Result<()> {
                 table.row(row(session, &what, feature, pair, &pairs));
             }
             let both = |pair: &Pair| {
-                Json::Object(vec![("without", pair.off.to_json()), ("with", pair.on.to_json())])
+                object(vec![("without", pair.off.to_json()), ("with", pair.on.to_json())])
             };
-            figures.push(Json::Object(vec![
+            figures.push(object(vec![
                 ("feature", feature.name.into()),
-                ("servers", Json::List(pairs.iter().map(both).collect())),
+                ("servers", Json::Array(pairs.iter().map(both).collect())),
             ]));
         }
         let title =
@@ -130,7 +130,7 @@ pub(crate) fn features(session: &mut Session) -> Result<()> {
         let figures = vec![
             ("command", command.to_string().into()),
             ("pipeline", pipeline.into()),
-            ("features", Json::List(figures)),
+            ("features", Json::Array(figures)),
         ];
         session.report("features", &title, &table, figures);
     }
@@ -151,9 +151,9 @@ fn traffic(session: &Session, command: &Command, pipeline: usize) -> Traffic {
         clients: CLIENTS,
         keys: KEYS,
         value_size: VALUE_SIZE,
-        short: false,
         load_threads: session.load_cpus.len().max(1),
         load_cpus: session.load_cpus.clone(),
+        ..Traffic::default()
     }
 }
 
