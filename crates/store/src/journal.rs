@@ -301,6 +301,17 @@ impl Journal {
         laid.saturating_sub(desk.read.load(Relaxed)) as usize
     }
 
+    /// Bytes laid down since the start, for [`Journal::has_read`].
+    pub fn laid(&self) -> u64 {
+        self.laid.load(Relaxed)
+    }
+
+    /// Whether a reader has read what was for it of the first `laid` bytes; true if there is no such place.
+    pub fn has_read(&self, place: usize, laid: u64) -> bool {
+        let Some(desk) = self.desks.get(place) else { return true };
+        desk.read.load(Acquire) >= laid.min(desk.until.load(Relaxed))
+    }
+
     /// Makes a draft a page of a seat's lane.
     pub(crate) fn lay_down(&self, seat: usize, draft: &mut Draft) {
         let readers = self.readers.load(Relaxed);
@@ -534,7 +545,7 @@ impl Journal {
     /// Only the reader itself writes how much it has read.
     fn note_read(&self, place: usize, bytes: usize) {
         let read = &self.desks[place].read;
-        read.store(read.load(Relaxed) + bytes as u64, Relaxed);
+        read.store(read.load(Relaxed) + bytes as u64, Release);
     }
 
     /// Gives a page back to its lane, if nobody else has still to read it. Of two who drop theirs at the same moment, it may

@@ -117,9 +117,8 @@ pub(crate) fn features(session: &mut Session) -> Result<()> {
             for pair in &pairs {
                 table.row(row(session, &what, feature, pair, &pairs));
             }
-            let both = |pair: &Pair| {
-                object(vec![("without", pair.off.to_json()), ("with", pair.on.to_json())])
-            };
+            let both =
+                |pair: &Pair| object(vec![("without", pair.off.to_json()), ("with", pair.on.to_json())]);
             figures.push(object(vec![
                 ("feature", feature.name.into()),
                 ("servers", Json::Array(pairs.iter().map(both).collect())),

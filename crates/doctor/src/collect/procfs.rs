@@ -13,6 +13,8 @@ pub(crate) struct Stat {
     pub(crate) name: String,
     pub(crate) state: char,
     pub(crate) parent: i32,
+    /// It has no program and no memory of its own.
+    pub(crate) is_of_kernel: bool,
     pub(crate) faults_minor: u64,
     pub(crate) faults_major: u64,
     pub(crate) user_ns: u64,
@@ -20,6 +22,9 @@ pub(crate) struct Stat {
     /// In ticks since boot: with the pid it names one process for good.
     pub(crate) started: u64,
 }
+
+/// A flag of tasks in the kernel, which its interface shows as they are.
+const PF_KTHREAD: u64 = 0x0020_0000;
 
 /// The name is in parentheses and may hold blanks and parentheses itself: the last closing one ends it.
 pub(crate) fn parse_stat(text: &str) -> Option<Stat> {
@@ -32,6 +37,7 @@ pub(crate) fn parse_stat(text: &str) -> Option<Stat> {
         name,
         state: fields.first()?.chars().next()?,
         parent: fields.get(1)?.parse().ok()?,
+        is_of_kernel: number(9)? & PF_KTHREAD != 0,
         faults_minor: number(10)?,
         faults_major: number(12)?,
         user_ns: number(14)?.saturating_mul(TICK_NS),
@@ -135,6 +141,9 @@ mod tests {
         assert_eq!((stat.name.as_str(), stat.state, stat.parent), ("a) b (c", 'S', 1));
         assert_eq!((stat.faults_minor, stat.faults_major, stat.started), (10, 2, 77));
         assert_eq!((stat.user_ns, stat.system_ns), (3_000_000_000, 400_000_000));
+        assert!(!stat.is_of_kernel);
+        let of_kernel = text.replace("4194560", "2129984");
+        assert!(parse_stat(&of_kernel).expect("a stat line").is_of_kernel);
         assert_eq!(parse_stat("42 (cut"), None);
         assert_eq!(parse_stat("42 (cut) S 1"), None);
     }

@@ -71,7 +71,7 @@ pub(crate) fn find(which: &Which) -> Result<Found> {
     if stat.state == 'Z' {
         bail!("process {pid} ({}) has ended already and waits for its parent", stat.name);
     }
-    if procfs::read(procfs::path(pid, "cmdline")).is_none_or(|text| text.is_empty()) {
+    if stat.is_of_kernel {
         bail!("process {pid} ({}) is a thread of the kernel", stat.name);
     }
     Ok(Found { pid, started: stat.started, child })

@@ -125,6 +125,7 @@ fn introduce(introduction: &mut Introduction, call: &Call<'_, '_>, index: usize)
 /// ROLE
 fn role(call: &mut Call<'_, '_>) -> Done {
     let state = &call.server.replication;
+    state.catch_up(&call.server.keyspace.journal);
     let offset = state.stream().offset();
     if let Some(target) = state.link.target() {
         let phase = state.link.phase();

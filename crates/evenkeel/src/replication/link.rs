@@ -119,6 +119,8 @@ pub(crate) struct Link {
     target: Mutex<Option<Target>>,
     changed: Condvar,
     generation: AtomicU64,
+    /// The primary's number among the clients, while the link stands.
+    client: Mutex<Option<u64>>,
     phase: AtomicU8,
     has_thread: AtomicBool,
     /// The data are those of the stream's history at its offset, so that a primary of that history may go on from there.
@@ -136,6 +138,7 @@ impl Link {
             target: Mutex::new(None),
             changed: Condvar::new(),
             generation: AtomicU64::new(0),
+            client: Mutex::new(None),
             phase: AtomicU8::new(Phase::None as u8),
             has_thread: AtomicBool::new(false),
             has_position: AtomicBool::new(false),
@@ -188,6 +191,21 @@ impl Link {
         })
     }
 
+    /// Has the primary among the clients.
+    fn list_client(&self, server: &Server, wire: &Wire) -> Result<(), Ended> {
+        let mut client = self.client.lock();
+        wire.check()?; // under the lock, so that whoever gives the link another end strikes what is listed
+        server.clients.add(wire.client.clone());
+        *client = Some(wire.client.id);
+        Ok(())
+    }
+
+    fn strike_client(&self, server: &Server) {
+        if let Some(id) = self.client.lock().take() {
+            server.clients.remove(id);
+        }
+    }
+
     fn set_phase(&self, server: &Server, phase: Phase) {
         let before = Phase::of(self.phase.swap(phase as u8, AcqRel));
         if before == Phase::Connected {
@@ -212,6 +230,7 @@ pub(crate) fn change(server: &Arc<Server>, held: &mut Held<'_>, target: Option<T
     let (replication, link) = (&server.replication, &server.replication.link);
     let was_replica = replication.is_replica();
     link.generation.fetch_add(1, AcqRel);
+    link.strike_client(server);
     match (&target, was_replica) {
         (Some(_), false) => {
             held.hide_expired(true);
@@ -433,11 +452,12 @@ impl Follower {
             }
             Answer::FullWithoutOffset => self.take_over(&mut wire, generation, None)?,
         }
-        wire.check()?;
-        server.clients.add(wire.client.clone());
+        link.list_client(&server, &wire)?;
         link.set_phase(&server, Phase::Connected);
         let ended = self.follow(&mut wire, generation);
-        server.clients.remove(wire.client.id);
+        if generation == link.generation() {
+            link.strike_client(&server);
+        }
         ended
     }
 

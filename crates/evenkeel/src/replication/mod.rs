@@ -31,7 +31,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::*};
 use std::time::{Duration, Instant};
 
-use evenkeel_store::journal::Reader;
+use evenkeel_store::journal::{Journal, Reader};
 use evenkeel_store::{Held, Seat};
 use parking_lot::{Mutex, MutexGuard};
 
@@ -45,6 +45,10 @@ use failover::Failover;
 use link::{Link, Position};
 use overflow::Overflow;
 use replicas::Replicas;
+
+/// Longest that somebody waits who asks for the stream's offset, and how often it is looked at.
+const CATCH_UP_MAX: Duration = Duration::from_millis(3);
+const CATCH_UP_LOOK: Duration = Duration::from_micros(50);
 
 /// No full sync is beginning.
 const NEVER: u64 = u64::MAX;
@@ -285,6 +289,20 @@ impl State {
     /// The stream, which the feeding thread may hold for as long as a system call takes that sends a megabyte.
     pub(crate) fn stream(&self) -> MutexGuard<'_, Stream> {
         self.stream.lock()
+    }
+
+    /// Waits, for so long at most as a client does not notice, until the stream has what clients have been told is done: who asks
+    /// for an offset right after a write means one behind it.
+    pub(crate) fn catch_up(&self, journal: &Journal) {
+        let (laid, place) = (journal.laid(), self.place.load(Relaxed));
+        if !self.has_reader.load(Acquire) || journal.has_read(place, laid) {
+            return;
+        }
+        self.door.nudge();
+        let began = Instant::now();
+        while !journal.has_read(place, laid) && began.elapsed() < CATCH_UP_MAX {
+            std::thread::sleep(CATCH_UP_LOOK);
+        }
     }
 
     /// The stream is made of the log from now on, if it is not already. Everything is held.

@@ -71,6 +71,7 @@ pub(super) fn clients(facts: &Facts<'_>, text: &mut Text) {
 
 pub(super) fn replication(facts: &Facts<'_>, text: &mut Text) {
     let state = &facts.server.replication;
+    state.catch_up(&facts.server.keyspace.journal);
     text.field("role", if state.is_replica() { "slave" } else { "master" });
     if state.is_replica() {
         link(facts, text);

@@ -198,7 +198,9 @@ impl<'d> Input<'_, 'd> {
             0xe0..=0xff => number(f64::from(code as i8)),
             0xc0 => Ok(Value::Nil),
             0xc2 | 0xc3 => Ok(Value::Boolean(code == 0xc3)),
-            0xcc..=0xcf => number(self.unsigned(1 << (code - 0xcc))? as f64),
+            0xcc..=0xce => number(self.unsigned(1 << (code - 0xcc))? as f64),
+            // Lua 5.1 has signed integers alone, by way of which Redis goes.
+            0xcf => number(self.unsigned(8)? as i64 as f64),
             0xd0 => number(f64::from(self.unsigned(1)? as i8)),
             0xd1 => number(f64::from(self.unsigned(2)? as i16)),
             0xd2 => number(f64::from(self.unsigned(4)? as i32)),

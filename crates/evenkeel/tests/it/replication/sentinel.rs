@@ -12,7 +12,8 @@ use evenkeel_testkit::{Client, Server};
 
 use super::{assert_same, attach, await_link, number, ok, primary, wait_until};
 
-/// One that watches `primary`, and is gone with the test, or after a minute.
+/// One that watches `primary`, and is gone with the test, or after a minute. It asks every second, so who is to be down after
+/// little more than that is down whenever the machine is busy.
 struct Sentinel {
     process: Child,
     port: u16,
@@ -25,7 +26,7 @@ impl Sentinel {
         let config = folder.join("sentinel.conf");
         let text = format!(
             "port {port}\nbind 127.0.0.1\ndir {}\nlogfile sentinel.log\n\
-             sentinel monitor it 127.0.0.1 {} 1\nsentinel down-after-milliseconds it 1000\n\
+             sentinel monitor it 127.0.0.1 {} 1\nsentinel down-after-milliseconds it 2500\n\
              sentinel failover-timeout it 4000\nsentinel parallel-syncs it 2\n",
             folder.display(),
             primary.port()

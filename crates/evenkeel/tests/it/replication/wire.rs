@@ -239,3 +239,23 @@ fn nonsense_from_a_replica_ends_its_connection() {
     wait_until("the rest is passed over", || server.info("slave0").contains("offset=3"));
     server.assert_healthy();
 }
+
+/// Tools that wait for a replica compare offsets right after a write.
+#[test]
+fn an_offset_told_after_a_write_is_behind_it() {
+    let server = primary(&["--threads", "2"]);
+    let mut sink = Sink::connect(&server);
+    let _place = sink.full();
+    let (mut writer, mut other) = (server.connect(), server.connect());
+    for round in 0..100 {
+        let before = number(&server, "master_repl_offset");
+        ok(&mut writer, "SET key value");
+        let after = if round % 2 == 0 {
+            number(&server, "master_repl_offset")
+        } else {
+            let role = other.run("ROLE");
+            role.as_items().expect("a role")[1].as_int().expect("an offset") as u64
+        };
+        assert!(after >= before + 30, "round {round}: {before} and then {after}");
+    }
+}
