@@ -38,6 +38,13 @@ impl Span {
         &buf[self.start as usize..self.start as usize + self.len as usize]
     }
 
+    /// Where the argument ends with the end of its line; `None` if that is not the one that everybody writes.
+    #[inline]
+    fn end_with_line(&self, buf: &[u8]) -> Option<usize> {
+        let end = self.start as usize + self.len as usize;
+        (buf.get(end..end + 2)? == b"\r\n").then_some(end + 2)
+    }
+
     /// The same bytes after the buffer's first `by` bytes have been dropped.
     pub fn shifted_down(self, by: usize) -> Span {
         Span { start: self.start - by as u32, len: self.len }
@@ -194,23 +201,35 @@ fn parse_from<const STRANGER: bool>(
 /// The stretch of `buf` that is these arguments as an array of bulk strings, in the form that everybody writes: what was
 /// sent, if it was sent in that form. `None` where it was not, or the arguments do not lie one behind the other.
 pub fn as_sent<'a>(buf: &'a [u8], args: &[Span]) -> Option<&'a [u8]> {
-    let mut next = args.first()?.start as usize;
-    let mut head = Line::new(b'*', args.len());
-    let first = head.len() + Line::new(b'$', args[0].len as usize).len();
-    let start = next.checked_sub(first)?;
-    if !buf[start..].starts_with(&head) {
+    let (first, others) = args.split_first()?;
+    let (array, bulk) = (Line::new(b'*', args.len()), Line::new(b'$', first.len as usize));
+    let start = (first.start as usize).checked_sub(array.len() + bulk.len())?;
+    let announced = &buf[start..first.start as usize];
+    if !announced.starts_with(&array) || announced[array.len()..] != *bulk {
         return None;
     }
-    next = start + head.len();
-    for arg in args {
-        head = Line::new(b'$', arg.len as usize);
-        let (at, end) = (arg.start as usize, arg.start as usize + arg.len as usize);
-        if at != next + head.len() || !buf[next..].starts_with(&head) || !buf[end..].starts_with(b"\r\n") {
+    let mut end = first.end_with_line(buf)?;
+    for arg in others {
+        // The line between was read as a length, but for its last byte. Of so many characters only one form has that value: the
+        // common one; and behind an end of line it is no blank between the words of another kind of request.
+        let from = arg.start as usize;
+        if from != end + 1 + digits(arg.len) + 2 || buf[from - 1] != b'\n' {
             return None;
         }
-        next = end + 2;
+        end = arg.end_with_line(buf)?;
     }
-    Some(&buf[start..next])
+    Some(&buf[start..end])
+}
+
+/// How many decimal digits a number has.
+#[inline]
+fn digits(number: u32) -> usize {
+    match number {
+        0..10 => 1,
+        10..100 => 2,
+        100..1_000 => 3,
+        _ => number.ilog10() as usize + 1,
+    }
 }
 
 /// A line that announces so many of something.
@@ -374,6 +393,9 @@ mod tests {
             b"*1\r\n$4\r\nPING..",
             b"*1\r\n$4\rxPING\r\n",
             b"*1\rx$4\r\nPING\r\n",
+            b"*2\r\n$4\r\nECHO\r\n$1\rxa\r\n",
+            b"*2\r\n$4\r\nECHO\r\n$1\r\na..",
+            b"*2\r\n$4\r\nECHO..$1\r\na\r\n",
             b"PING\r\n",
             b"ECHO \"a\\r\\n$1\\r\\n\"\r\n",
         ] {

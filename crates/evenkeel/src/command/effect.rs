@@ -103,7 +103,10 @@ impl Call<'_, '_> {
     /// Logs the command as it came.
     pub(super) fn log_as_it_came(&mut self, row: &Command) {
         // By the name that every server knows it by, whatever the configuration calls it here.
-        let (name, args) = (row.name.split('|').next().expect("a name"), self.args);
+        let (name, args) = (
+            &row.name[..row.name.bytes().position(|byte| byte == b'|').unwrap_or(row.name.len())],
+            self.args,
+        );
         if args.at(0).eq_ignore_ascii_case(name.as_bytes())
             && let Some(sent) = args.as_sent()
         {

@@ -15,6 +15,9 @@ use std::io::IoSlice;
 /// megabyte has few parts.
 pub(crate) const BLOCK: usize = 64 * 1024;
 
+/// Blocks kept for those to come: what is appended between two trims at full load.
+const SPARES_MAX: usize = 16;
+
 /// See the module's text. Offsets count the stream's bytes: the first byte of a stream has offset 0, so the offset of the end
 /// is also the number of all bytes so far.
 pub(crate) struct Backlog {
@@ -23,14 +26,14 @@ pub(crate) struct Backlog {
     start: u64,
     /// `start <= end <= start + BLOCK * blocks.len()`
     end: u64,
-    /// A block that is not needed, for the next one to come.
-    spare: Option<Box<[u8]>>,
+    /// Blocks that are not needed, for those to come.
+    spares: Vec<Box<[u8]>>,
 }
 
 impl Backlog {
     /// Empty, for a stream that has so many bytes behind it.
     pub(crate) fn new(offset: u64) -> Backlog {
-        Backlog { blocks: VecDeque::new(), start: offset, end: offset, spare: None }
+        Backlog { blocks: VecDeque::new(), start: offset, end: offset, spares: Vec::new() }
     }
 
     /// The offset of the first byte that is kept.
@@ -55,14 +58,14 @@ impl Backlog {
 
     /// Bytes of memory.
     pub(crate) fn memory(&self) -> usize {
-        (self.blocks.len() + usize::from(self.spare.is_some())) * BLOCK
+        (self.blocks.len() + self.spares.len()) * BLOCK
     }
 
     pub(crate) fn append(&mut self, mut bytes: &[u8]) {
         while !bytes.is_empty() {
             let used = (self.len() % BLOCK as u64) as usize;
             if used == 0 {
-                let block = self.spare.take().unwrap_or_else(|| vec![0; BLOCK].into());
+                let block = self.spares.pop().unwrap_or_else(|| vec![0; BLOCK].into());
                 self.blocks.push_back(block);
             }
             let block = self.blocks.back_mut().expect("there is one that is not full");
@@ -111,7 +114,9 @@ impl Backlog {
         while self.start + BLOCK as u64 <= kept_from
             && let Some(block) = self.blocks.pop_front()
         {
-            self.spare = Some(block);
+            if self.spares.len() < SPARES_MAX {
+                self.spares.push(block);
+            }
             self.start += BLOCK as u64;
         }
     }
@@ -184,9 +189,12 @@ mod tests {
         assert_eq!((backlog.start(), backlog.len()), (100 + BLOCK as u64, BLOCK as u64));
         backlog.trim(0, None);
         assert_eq!((backlog.start(), backlog.end()), (100 + 2 * BLOCK as u64, 100 + 2 * BLOCK as u64));
-        assert_eq!(backlog.memory(), BLOCK, "one block waits for what comes");
+        assert_eq!(backlog.memory(), 2 * BLOCK, "both blocks wait for what comes");
         backlog.append(b"more");
         assert_eq!(bytes(&backlog, backlog.start(), 100), b"more");
-        assert_eq!(backlog.memory(), BLOCK);
+        assert_eq!(backlog.memory(), 2 * BLOCK);
+        backlog.append(&vec![2; 100 * BLOCK]);
+        backlog.trim(0, None);
+        assert_eq!(backlog.memory(), (1 + SPARES_MAX) * BLOCK, "not all of them");
     }
 }
