@@ -14,7 +14,7 @@ use evenkeel_resp::float;
 use evenkeel_store::collection::{List, ZSet};
 use evenkeel_store::{Held, Key};
 
-use super::{Call, Command};
+use super::{Call, Command, Group};
 use crate::serial::{Value, payload};
 
 /// Words behind the head of one logged command, and bytes of them, after which the next one begins.
@@ -70,6 +70,22 @@ pub(crate) fn log_zset(held: &mut Held<'_>, db: u32, key: &[u8], zset: &ZSet) {
     log_each(held, db, &[b"ZADD", key], 2, words);
 }
 
+/// Whether a text may be a hexadecimal number, or the end of a range that excludes one.
+fn is_hexadecimal(text: &[u8]) -> bool {
+    let number = text.strip_prefix(b"(").unwrap_or(text).trim_ascii_start();
+    let digits = number.strip_prefix(b"-").or(number.strip_prefix(b"+")).unwrap_or(number);
+    matches!(digits, [b'0', b'x' | b'X', ..])
+}
+
+/// The same in decimals; as it is if it is no number.
+fn decimal(text: &[u8]) -> Cow<'_, [u8]> {
+    let (bracket, number) = text.split_at(usize::from(text.starts_with(b"(")));
+    match float::parse_leniently(number) {
+        Some(value) => Cow::Owned([bracket, float::Text::new(value).as_bytes()].concat()),
+        None => Cow::Borrowed(text),
+    }
+}
+
 impl Call<'_, '_> {
     /// Logs commands that begin with `head` and go on with the words, of which `step` belong together.
     pub(crate) fn log_each<W: AsRef<[u8]>>(
@@ -100,13 +116,14 @@ impl Call<'_, '_> {
         });
     }
 
-    /// Logs the command as it came.
+    /// Logs the command as it came, but for numbers that not every server reads.
     pub(super) fn log_as_it_came(&mut self, row: &Command) {
         // By the name that every server knows it by, whatever the configuration calls it here.
-        let (name, args) = (
-            &row.name[..row.name.bytes().position(|byte| byte == b'|').unwrap_or(row.name.len())],
-            self.args,
-        );
+        let name = row.name.bytes().position(|byte| byte == b'|').map_or(row.name, |at| &row.name[..at]);
+        let args = self.args;
+        if matches!(row.group, Group::SortedSet | Group::Geo) && args.from(2).any(is_hexadecimal) {
+            return self.log_in_decimals(name);
+        }
         if args.at(0).eq_ignore_ascii_case(name.as_bytes())
             && let Some(sent) = args.as_sent()
         {
@@ -114,6 +131,36 @@ impl Call<'_, '_> {
         }
         let arg = |at| if at == 0 { name.as_bytes() } else { args.at(at) };
         self.held.log(self.session.db, (0..args.len()).map(arg));
+    }
+
+    /// Valkey takes hexadecimal scores, weights and coordinates for no numbers; Redis and this server read them.
+    #[cold]
+    fn log_in_decimals(&mut self, name: &str) {
+        let args = self.args;
+        let is_option = |at: &usize| {
+            let word = args.word(*at);
+            [&b"NX"[..], b"XX", b"GT", b"LT", b"CH", b"INCR"].contains(&word.as_bytes())
+        };
+        let first = (2..args.len()).find(|at| !is_option(at)).unwrap_or(args.len());
+        let behind = |word: &str| (2..args.len()).find(|at| args.is(*at, word)).map(|at| at + 1);
+        let numbers: Vec<usize> = match name {
+            "ZADD" => (first..args.len()).step_by(2).collect(),
+            "GEOADD" => (first..args.len()).filter(|at| (at - first) % 3 < 2).collect(),
+            "ZINCRBY" => vec![2],
+            "ZREMRANGEBYSCORE" => vec![2, 3],
+            "ZRANGESTORE" if behind("BYSCORE").is_some() => vec![3, 4],
+            "ZUNIONSTORE" | "ZINTERSTORE" => {
+                behind("WEIGHTS").map_or(Vec::new(), |at| (at..args.len()).collect())
+            }
+            _ => Vec::new(),
+        };
+        let word = |at: usize| match args.at(at) {
+            _ if at == 0 => Cow::Borrowed(name.as_bytes()),
+            text if numbers.contains(&at) && is_hexadecimal(text) => decimal(text),
+            text => Cow::Borrowed(text),
+        };
+        let words: Vec<Cow<'_, [u8]>> = (0..args.len()).map(word).collect();
+        self.held.log(self.session.db, words.iter().map(AsRef::as_ref));
     }
 
     /// Logs what the command's keys hold now, for a command that broke down half way.

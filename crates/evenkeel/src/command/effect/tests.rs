@@ -99,6 +99,17 @@ fn sets_and_sorted_sets() {
     check(&["SADD s a b", "SREM s a b", "SPOP s 2"], &[]);
     check(&["SADD s a", "SADD s a"], &[]);
     let filled = "ZADD z 1 a 2 b 3 c";
+    // Valkey reads no hexadecimal numbers.
+    check(&["ZADD z NX CH 0x10 0x10 -0X1p-1 NX"], &["ZADD z NX CH 16 0x10 -0.5 NX"]);
+    check(&["ZINCRBY z 0x10 0x10"], &["ZINCRBY z 16 0x10"]);
+    check(&[filled, "ZREMRANGEBYSCORE z (0x1 0x2"], &["ZREMRANGEBYSCORE z (1 2"]);
+    check(&[filled, "ZRANGESTORE d z 0x1 0x2 BYSCORE"], &["ZRANGESTORE d z 1 2 BYSCORE"]);
+    check(
+        &[filled, "ZUNIONSTORE d 1 z WEIGHTS 0x2 AGGREGATE MAX"],
+        &["ZUNIONSTORE d 1 z WEIGHTS 2 AGGREGATE MAX"],
+    );
+    check(&["GEOADD g XX 0xd 38 a"], &[]);
+    check(&["GEOADD g NX 0xd 0x26 0xa"], &["GEOADD g NX 13 38 0xa"]);
     check(&[filled, "ZMPOP 2 nosuch z MAX COUNT 2"], &["ZPOPMAX z 2"]);
     check(&[filled, "BZPOPMIN nosuch z 0"], &["ZPOPMIN z 1"]);
     check(&["b> BZMPOP 0 1 z MIN COUNT 2", filled], &[filled, "ZPOPMIN z 2"]);
