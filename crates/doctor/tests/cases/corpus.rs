@@ -8,7 +8,7 @@ use std::net::{TcpListener, TcpStream};
 use std::os::fd::AsRawFd;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -127,8 +127,17 @@ fn many() {
     unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) };
     let null = std::fs::File::open("/dev/null").expect("it is there");
     let files: Vec<_> = (0..MANY_DESCRIPTORS).map_while(|_| null.try_clone().ok()).collect();
-    let sleeper = |_| std::thread::Builder::new().stack_size(16 << 10).spawn(std::thread::park).ok();
+    // While they start they have to do with each other: it takes locks to start.
+    static SLEEPERS: AtomicUsize = AtomicUsize::new(0);
+    let sleep = || {
+        SLEEPERS.fetch_add(1, Ordering::Relaxed);
+        std::thread::park();
+    };
+    let sleeper = |_| std::thread::Builder::new().stack_size(16 << 10).spawn(sleep).ok();
     let threads: Vec<_> = (0..MANY_THREADS).map_while(sleeper).collect();
+    while SLEEPERS.load(Ordering::Relaxed) < threads.len() {
+        std::thread::sleep(Duration::from_millis(10));
+    }
     println!("{} threads, {} descriptors", threads.len(), files.len());
     ready(0);
     loop {
