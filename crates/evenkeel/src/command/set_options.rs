@@ -60,14 +60,27 @@ pub(crate) struct Options<'a> {
     /// GET
     pub(crate) get: bool,
     ttl: Ttl<'a>,
+    /// From a primary, or a file. Valkey's HSETEX and MSETEX replace the last of several relative times by the moment that it
+    /// means and leave those before it, which no client may send together.
+    replays: bool,
 }
 
 impl<'a> Options<'a> {
     /// Reads the arguments from `at` on.
-    pub(crate) fn parse(args: &Args<'a>, mut at: usize, of: Of) -> Result<Options<'a>, Error> {
+    pub(crate) fn parse(args: &Args<'a>, at: usize, of: Of) -> Result<Options<'a>, Error> {
+        Options::parse_sent(args, at, of, false)
+    }
+
+    /// The same where they may come from a primary or a file, and then `replays`.
+    pub(crate) fn parse_sent(
+        args: &Args<'a>,
+        mut at: usize,
+        of: Of,
+        replays: bool,
+    ) -> Result<Options<'a>, Error> {
         let always = Condition::Always;
         let mut options =
-            Options { condition: always, field_condition: always, get: false, ttl: Ttl::Unsaid };
+            Options { condition: always, field_condition: always, get: false, ttl: Ttl::Unsaid, replays };
         while at < args.len() {
             let used = options.take(args, at, of).ok_or(Error::Syntax)?;
             at += used;
@@ -110,6 +123,7 @@ impl<'a> Options<'a> {
     fn settle(&mut self, ttl: Ttl<'a>) -> Option<()> {
         let fits = match (self.ttl, ttl) {
             (Ttl::Unsaid, _) | (Ttl::Keep, Ttl::Keep) | (Ttl::Persist, Ttl::Persist) => true,
+            (Ttl::At(a), Ttl::At(b)) if self.replays && a.relative && !b.relative => true,
             (Ttl::At(a), Ttl::At(b)) => (a.seconds, a.relative) == (b.seconds, b.relative),
             _ => false,
         };

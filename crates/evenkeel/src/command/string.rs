@@ -270,7 +270,7 @@ fn msetex(call: &mut Call<'_, '_>) -> Done {
     if count != call.keys.len() {
         return Err(Error::Syntax); // the arguments are too few
     }
-    let options = Options::parse(&call.args, 2 + 2 * count, Of::MSetEx)?;
+    let options = Options::parse_sent(&call.args, 2 + 2 * count, Of::MSetEx, call.session.replays)?;
     let expire = options.expire(call.now_ms(), "msetex")?;
     let sets = match options.condition {
         Condition::IfAbsent => !any_key(call),

@@ -293,9 +293,10 @@ fn counts_milliseconds(args: &Args) -> bool {
 }
 
 /// Redis 7.0 removes everything where LREM is given the one number that has no opposite, and Valkey's LSET takes the
-/// lower half of an index: the lists differ from then on. SORT BY anything without a star shows the order of a set.
+/// lower half of an index: the lists differ from then on. SORT BY anything without a star shows the order of a set. Valkey
+/// reads options of HSETEX and HGETEX from the key on, and sends replicas another key where it is called like one.
 fn is_delicate(args: &Args) -> bool {
-    let names = ["LREM", "LSET", "SORT", "SORT_RO"];
+    let names = ["LREM", "LSET", "SORT", "SORT_RO", "HSETEX", "HGETEX"];
     names.iter().any(|name| args[0].eq_ignore_ascii_case(name.as_bytes()))
 }
 

@@ -66,7 +66,7 @@ fn log_deadlines(call: &mut Call<'_, '_>, changed: &[&[u8]], expire: Expire) {
 pub(super) fn hsetex(call: &mut Call<'_, '_>) -> Done {
     let args = call.args;
     let at = find_fields(&args, 2)?;
-    let options = Options::parse(&args.until(at), 2, Of::HSetEx)?;
+    let options = Options::parse_sent(&args.until(at), 2, Of::HSetEx, call.session.replays)?;
     let first = check_fields(&args, at, 2)?;
     let is_there = call.held.peek_collection::<Hash>(&call.keys[0])?.is_some();
     if options.condition == if is_there { Condition::IfAbsent } else { Condition::IfPresent } {

@@ -42,6 +42,31 @@ fn valkey_is_followed() {
     moves_in(Peer::Valkey);
 }
 
+/// Valkey sends `EX 10 PXAT ..` where a client has sent two relative times, which no client may.
+#[test]
+fn repeated_times_of_valkey_arrive() {
+    let Some(primary) = Program::oracle(Peer::Valkey) else { return };
+    let (primary, mut replica) = (Server::start(&primary, PRIMARY), Server::start(&program(), REPLICA));
+    follow(&replica, primary.port());
+    await_link(&replica);
+    let mut client = primary.connect();
+    for line in [
+        "HSETEX h EX 100 EX 200 FIELDS 1 a b",
+        "HSETEX h PX 100000 NX PX 200000 FIELDS 1 c d",
+        "HSETEX h EX 100 EX 200 EX 300 FIELDS 1 e f",
+        "HGETEX h EX 100 EX 200 FIELDS 1 a",
+        "MSETEX 1 k v EX 100 EX 200",
+        "SET l v EX 100 EX 200",
+        "GETEX l EX 100 EX 300",
+    ] {
+        assert!(!client.run(line).is_error(), "{line}");
+    }
+    await_equal(&primary, &replica);
+    assert_eq!(replica.info("master_commands_failed"), "0", "{}", replica.log());
+    assert!(replica.connect().run("HSETEX h EX 100 PXAT 99999999999999 FIELDS 1 a b").is_error());
+    replica.assert_healthy();
+}
+
 /// What scripts and functions have done comes as commands; the library itself is left out, and said so.
 #[test]
 fn effects_of_scripts_arrive() {
