@@ -34,7 +34,11 @@ def running(*arguments):
     try:
         yield process
         process.terminate()
-        assert process.wait(PATIENCE) == 0, f"{arguments[0]} ended with {process.returncode}"
+        try:
+            assert process.wait(PATIENCE / 2) == 0, f"{arguments[0]} ended with {process.returncode}"
+        except subprocess.TimeoutExpired:
+            process.terminate()  # rq takes the second time for: now
+            process.wait(PATIENCE / 2)
     finally:
         process.kill()
 

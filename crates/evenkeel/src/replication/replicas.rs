@@ -5,7 +5,7 @@
 //! thread that makes the one of the other knows how they belong together, and leaves the answer here as records.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering::*};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering::*};
 
 use parking_lot::Mutex;
 
@@ -70,6 +70,8 @@ pub(crate) struct Replica {
     pub(crate) acked: AtomicU64,
     /// The last record of the log that it has, and the last one that it has on disk.
     acked_record: AtomicU64,
+    /// It has said so at least once: before, it may still be loading what it was sent.
+    has_acked: AtomicBool,
     synced_record: AtomicU64,
     /// When it was heard of last, in milliseconds since the Unix epoch.
     pub(crate) heard_ms: AtomicU64,
@@ -88,6 +90,7 @@ impl Replica {
             progress: AtomicU8::new(Progress::Waiting as u8),
             acked: AtomicU64::new(0),
             acked_record: AtomicU64::new(0),
+            has_acked: AtomicBool::new(false),
             synced_record: AtomicU64::new(0),
             heard_ms: AtomicU64::new(now_ms),
         }
@@ -110,6 +113,7 @@ impl Replica {
     pub(crate) fn note_acked(&self, bytes: u64, record: u64) {
         self.acked.fetch_max(bytes, Relaxed);
         self.acked_record.fetch_max(record, Release);
+        self.has_acked.store(true, Release);
     }
 
     pub(crate) fn note_synced(&self, record: u64) {
@@ -164,7 +168,9 @@ impl Replicas {
 
     /// How many have the log up to a record.
     pub(crate) fn count_acked(&self, record: u64) -> usize {
-        let has = |replica: &&Arc<Replica>| replica.is_online() && replica.acked_record() >= record;
+        let has = |replica: &&Arc<Replica>| {
+            replica.is_online() && replica.has_acked.load(Acquire) && replica.acked_record() >= record
+        };
         self.0.lock().iter().filter(has).count()
     }
 
@@ -211,6 +217,8 @@ mod tests {
         assert_eq!(replicas.count_acked(0), 0, "none gets the stream yet");
         one.set_progress(Progress::Online);
         other.set_progress(Progress::Online);
+        assert_eq!(replicas.count_acked(0), 1, "the other one may still be loading");
+        other.note_acked(0, 0);
         assert_eq!((replicas.count_acked(0), replicas.count_acked(5), replicas.count_acked(6)), (2, 1, 0));
         one.note_acked(50, 4);
         assert_eq!((one.acked.load(Relaxed), one.acked_record()), (100, 5), "nothing is taken back");
