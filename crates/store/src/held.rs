@@ -695,12 +695,12 @@ impl<'a> Held<'a> {
         Ok(len.max(end))
     }
 
-    /// Removes the key; `false` when it was not there. Where the seat only hides what has expired, that is there: whoever may
-    /// write to a replica is to be rid of it.
+    /// Removes the key; `false` when it was not there. Where what has expired is only hidden, it is there: whoever may write to a
+    /// replica is to be rid of it.
     #[inline]
     pub fn remove(&mut self, key: &Key<'_>) -> bool {
-        let hidden = self.seat.keeps_expired();
-        let found = if hidden { self.slot(key).1.find(key.hash, key.bytes) } else { self.live(key) };
+        let hides = self.seat.hides_expired;
+        let found = if hides { self.slot(key).1.find(key.hash, key.bytes) } else { self.live(key) };
         let Some(found) = found else { return false };
         self.remove_found(key.place, found);
         true
