@@ -34,11 +34,7 @@ def running(*arguments):
     try:
         yield process
         process.terminate()
-        try:
-            assert process.wait(PATIENCE / 2) == 0, f"{arguments[0]} ended with {process.returncode}"
-        except subprocess.TimeoutExpired:
-            process.terminate()  # rq takes the second time for: now
-            process.wait(PATIENCE / 2)
+        assert process.wait(PATIENCE) == 0, f"{arguments[0]} ended with {process.returncode}"
     finally:
         process.kill()
 

@@ -83,9 +83,7 @@ fn traffic(session: &Session, args: &ThroughputArgs, pipeline: usize) -> Traffic
         clients: args.clients,
         keys: args.keys,
         value_size: args.value_size,
-        load_threads: session.load_cpus.len().max(1),
-        load_cpus: session.load_cpus.clone(),
-        ..Traffic::default()
+        ..Traffic::pinned(session)
     }
 }
 

@@ -75,9 +75,7 @@ fn traffic(session: &Session, clients: usize, short: bool) -> Traffic {
         keys: KEYS.count,
         value_size: VALUE_SIZE,
         short,
-        load_threads: session.load_cpus.len().max(1),
-        load_cpus: session.load_cpus.clone(),
-        ..Traffic::default()
+        ..Traffic::pinned(session)
     }
 }
 

@@ -150,9 +150,7 @@ fn traffic(session: &Session, command: &Command, pipeline: usize) -> Traffic {
         clients: CLIENTS,
         keys: KEYS,
         value_size: VALUE_SIZE,
-        load_threads: session.load_cpus.len().max(1),
-        load_cpus: session.load_cpus.clone(),
-        ..Traffic::default()
+        ..Traffic::pinned(session)
     }
 }
 

@@ -105,6 +105,12 @@ impl Default for Traffic {
 }
 
 impl Traffic {
+    /// The usual load on the CPUs that are the load's in pinned runs, a thread for each.
+    pub(super) fn pinned(session: &Session) -> Self {
+        let load_cpus = session.load_cpus.clone();
+        Self { load_threads: load_cpus.len().max(1), load_cpus, ..Self::default() }
+    }
+
     fn plan(&self, lane: &Lane, measured: Duration) -> Plan {
         Plan {
             server: lane.server.address,

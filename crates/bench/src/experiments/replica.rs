@@ -124,15 +124,7 @@ fn follow(replica: &Server, primary: SocketAddr) -> Result<()> {
 }
 
 fn traffic(session: &Session, pipeline: usize) -> Traffic {
-    Traffic {
-        pipeline,
-        clients: CLIENTS,
-        keys: KEYS,
-        value_size: VALUE_SIZE,
-        load_threads: session.load_cpus.len().max(1),
-        load_cpus: session.load_cpus.clone(),
-        ..Traffic::default()
-    }
+    Traffic { pipeline, clients: CLIENTS, keys: KEYS, value_size: VALUE_SIZE, ..Traffic::pinned(session) }
 }
 
 fn cost(session: &mut Session, lanes: &[Lane], pipeline: usize) -> Result<()> {

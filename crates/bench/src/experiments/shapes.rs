@@ -89,9 +89,7 @@ pub(crate) fn scatter(session: &mut Session) -> Result<()> {
             traffic: Traffic {
                 command: Command::Words(format!("{name} {words}")),
                 value_size: 100,
-                load_threads: session.load_cpus.len().max(1),
-                load_cpus: session.load_cpus.clone(),
-                ..Traffic::default()
+                ..Traffic::pinned(session)
             },
             keys: count,
         }

@@ -167,9 +167,7 @@ fn measure(
         clients: CLIENTS,
         keys: row.range,
         value_size: VALUE_SIZE,
-        load_threads: session.load_cpus.len().max(1),
-        load_cpus: session.load_cpus.clone(),
-        ..Traffic::default()
+        ..Traffic::pinned(session)
     };
     let all = lanes::rounds(session, lanes, &traffic)?;
     let mut cells = vec![row.name.to_owned()];
