@@ -317,7 +317,7 @@ impl Executor {
             return Ok(Admitted::Paused);
         }
         if self.server.persist.obstacles.any() != 0 && !session.replays {
-            if let Some(error) = self.server.persist.refuses(row, session) {
+            if let Some(error) = self.server.persist.refuses(&self.server, row, session) {
                 return Err(error);
             }
             if self.server.persist.obstacles.delays(row, session) {

@@ -66,7 +66,7 @@ def celery_works_off_tasks(client):
 
 
 def rq_works_off_jobs(client):
-    from rq import Queue, Retry
+    from rq import Queue, Retry, Worker
     from tasks import fails, note, square
 
     queue = Queue(connection=client)
@@ -85,6 +85,8 @@ def rq_works_off_jobs(client):
         eventually("a job fails for good", lambda: broken.get_status(refresh=True) == "failed")
         assert queue.failed_job_registry.get_job_ids() == [broken.id]
         assert len(queue) == 0
+        # Between two jobs, rq notes that it is to end and then waits for a job once more, for minutes.
+        eventually("the worker waits", lambda: [one.get_state() for one in Worker.all(queue=queue)] == ["idle"])
 
 
 def count_visits(request):

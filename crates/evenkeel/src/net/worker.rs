@@ -22,7 +22,6 @@ use crate::clients::ClientInfo;
 use crate::clock::{self, Ticks};
 use crate::config::OutputLimit;
 use crate::dispatch::{Executor, book};
-use crate::log::Level;
 use crate::observe::process;
 use crate::observe::stats::{Stage, add};
 use crate::persist::CROWDED;
@@ -84,6 +83,9 @@ pub(crate) struct Worker {
     deadlines: BTreeSet<(Instant, u64)>,
     /// Listeners with connections to accept in this turn.
     knocking: Vec<u64>,
+    /// Listeners that this worker does not wait for until its next tick, and when it was logged last that there are some.
+    unheard: Vec<Arc<Listener>>,
+    complained_ms: u64,
     /// Connections beyond `maxclients`, and since when they wait for a place.
     doorstep: VecDeque<(u64, Accepted)>,
     leaving: suspended::Leaving,
@@ -132,6 +134,8 @@ impl Worker {
             all_wait: false,
             deadlines: BTreeSet::new(),
             knocking: Vec::new(),
+            unheard: Vec::new(),
+            complained_ms: 0,
             doorstep: VecDeque::new(),
             leaving: suspended::Leaving::default(),
             handshakes: VecDeque::new(),
@@ -695,6 +699,7 @@ impl Worker {
 
     fn tick(&mut self) {
         let before = clock::ticks();
+        self.listen_again();
         self.patrol();
         self.evict_clients();
         self.balance();

@@ -26,6 +26,7 @@ use crate::command::table::table;
 use crate::command::{Command, Flags, Reach};
 use crate::config::Settings;
 use crate::error::Error;
+use crate::server::Server;
 use crate::session::Session;
 
 /// See the module's text.
@@ -167,7 +168,7 @@ impl Obstacles {
 impl Persist {
     /// Why a command cannot be run now, if so.
     #[cold]
-    pub(crate) fn refuses(&self, row: &Command, session: &Session) -> Option<Error> {
+    pub(crate) fn refuses(&self, server: &Server, row: &Command, session: &Session) -> Option<Error> {
         let any = self.obstacles.any();
         // PING counts as a write here: it tells whether a server is fit to be written to.
         let writes = || has(row, session, Flags::WRITE.with(Flags::HEALTH));
@@ -192,7 +193,11 @@ impl Persist {
                  Redis logs for details about the RDB error.",
             ));
         }
-        if any & NO_REPLICAS != 0 && has(row, session, Flags::WRITE) {
+        // Looked at again: a replica that is told to be online counts from then on.
+        if any & NO_REPLICAS != 0
+            && has(row, session, Flags::WRITE)
+            && server.replication.follow(server, &server.settings())
+        {
             return Some(Error::text("NOREPLICAS Not enough good replicas to write."));
         }
         None

@@ -121,8 +121,10 @@ pub(super) fn refused(server: &Arc<Server>, generation: u64, reason: &str) {
 }
 
 /// The link's thread: the other one is the primary from now on.
-pub(super) fn succeeded(server: &Server) {
-    if server.replication.failover.is_under_way() {
+pub(super) fn succeeded(server: &Server, generation: u64) {
+    let state = &server.replication;
+    // Of a failover that was given up, and of the next one, the generation is another.
+    if state.failover.is_asking() && state.link.generation() == generation {
         end(server);
     }
 }

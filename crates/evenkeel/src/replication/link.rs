@@ -7,7 +7,8 @@
 //!
 //! **Who the server follows changes behind the closed gate** ([`change`]), together with everything that depends on it:
 //! whether clients may write, whether expired keys are removed, where the stream comes from. `generation` goes up with
-//! each such change, and whatever the thread does for another generation than the present one has no effect any more.
+//! each such change, and whatever the thread does for another generation than the present one has no effect any more. The
+//! change takes its time, so a target says which generation it is of: the former one is never followed under a new number.
 
 use std::convert::Infallible;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -116,8 +117,9 @@ pub(crate) struct Figures {
 
 /// See the module's text.
 pub(crate) struct Link {
-    target: Mutex<Option<Target>>,
+    wanted: Mutex<Wanted>,
     changed: Condvar,
+    /// Goes up under the lock of what is wanted.
     generation: AtomicU64,
     /// The primary's number among the clients, while the link stands.
     client: Mutex<Option<u64>>,
@@ -132,10 +134,17 @@ pub(crate) struct Link {
     pub(crate) figures: Figures,
 }
 
+/// Whom to follow, and since which generation.
+#[derive(Default)]
+struct Wanted {
+    target: Option<Target>,
+    generation: u64,
+}
+
 impl Link {
     pub(super) fn new() -> Link {
         Link {
-            target: Mutex::new(None),
+            wanted: Mutex::default(),
             changed: Condvar::new(),
             generation: AtomicU64::new(0),
             client: Mutex::new(None),
@@ -149,7 +158,7 @@ impl Link {
     }
 
     pub(crate) fn target(&self) -> Option<Target> {
-        self.target.lock().clone()
+        self.wanted.lock().target.clone()
     }
 
     pub(crate) fn phase(&self) -> Phase {
@@ -206,6 +215,21 @@ impl Link {
         }
     }
 
+    /// Does something for the link of this generation, if that is wanted still, and then before it is not.
+    fn for_generation(&self, generation: u64, f: impl FnOnce()) -> Result<(), Ended> {
+        let _wanted = self.wanted.lock();
+        if self.generation() != generation {
+            return Err(Ended::Superseded);
+        }
+        f();
+        Ok(())
+    }
+
+    /// The link of this generation is so far.
+    fn reach(&self, server: &Server, generation: u64, phase: Phase) -> Result<(), Ended> {
+        self.for_generation(generation, || self.set_phase(server, phase))
+    }
+
     fn set_phase(&self, server: &Server, phase: Phase) {
         let before = Phase::of(self.phase.swap(phase as u8, AcqRel));
         if before == Phase::Connected {
@@ -229,7 +253,10 @@ pub(crate) fn change(server: &Arc<Server>, held: &mut Held<'_>, target: Option<T
     assert!(held.holds_all(), "who may write changes at one moment");
     let (replication, link) = (&server.replication, &server.replication.link);
     let was_replica = replication.is_replica();
-    link.generation.fetch_add(1, AcqRel);
+    let generation = {
+        let _wanted = link.wanted.lock();
+        link.generation.fetch_add(1, AcqRel) + 1
+    };
     link.strike_client(server);
     match (&target, was_replica) {
         (Some(_), false) => {
@@ -245,7 +272,7 @@ pub(crate) fn change(server: &Arc<Server>, held: &mut Held<'_>, target: Option<T
     let phase = if target.is_some() { Phase::Connect } else { Phase::None };
     link.figures.heard_ms.store(0, Relaxed);
     link.set_phase(server, phase);
-    *link.target.lock() = target;
+    *link.wanted.lock() = Wanted { target, generation };
     link.changed.notify_all();
     replication.follow(server, &server.settings());
 }
@@ -374,9 +401,8 @@ impl Follower {
             // One that stood is tried again at once, unless it has cost the primary a snapshot.
             let was_full = link.figures.full_syncs.load(Relaxed) != full_syncs;
             let may_hurry = link.is_up() && !(was_full && began.elapsed() < PAUSE);
-            if generation == link.generation() {
-                link.set_phase(&server, Phase::Connect);
-            }
+            let ended =
+                link.reach(&server, generation, Phase::Connect).map_or_else(|newer| newer, |()| ended);
             match ended {
                 Ended::Superseded => continue,
                 Ended::Broken(reason) => server.log.warning(reason),
@@ -395,34 +421,35 @@ impl Follower {
     /// Whom to follow, once there is somebody. `None`: the server ends.
     fn await_target(&self) -> Option<(Target, u64)> {
         let (link, failover) = (&self.server.replication.link, &self.server.replication.failover);
-        let mut target = link.target.lock();
+        let mut wanted = link.wanted.lock();
         loop {
             if self.server.stopping.load(Acquire) {
                 return None;
             }
-            if let Some(target) = &*target {
-                return Some((target.clone(), link.generation()));
+            if let Wanted { target: Some(target), generation } = &*wanted
+                && *generation == link.generation()
+            {
+                return Some((target.clone(), *generation));
             }
             let patience = if failover.is_waiting() { failover::LOOK } else { LOOK };
-            link.changed.wait_for(&mut target, patience);
-            MutexGuard::unlocked(&mut target, || failover::look(&self.server));
+            link.changed.wait_for(&mut wanted, patience);
+            MutexGuard::unlocked(&mut wanted, || failover::look(&self.server));
         }
     }
 
     fn pause(&self, generation: u64) {
         let (link, until) = (&self.server.replication.link, Instant::now() + PAUSE);
-        let mut target = link.target.lock();
+        let mut wanted = link.wanted.lock();
         while Instant::now() < until && link.generation() == generation && !self.server.stopping.load(Acquire)
         {
-            link.changed.wait_for(&mut target, LOOK);
+            link.changed.wait_for(&mut wanted, LOOK);
         }
     }
 
     fn forget_position(&self, generation: u64) {
         let link = &self.server.replication.link;
-        if link.generation() == generation {
-            link.note_position(false, 0);
-        }
+        // Where it is not wanted any more, its position has been seen to.
+        let _ = link.for_generation(generation, || link.note_position(false, 0));
     }
 
     /// Connects and follows, until that ends.
@@ -430,10 +457,10 @@ impl Follower {
         let server = self.server.clone();
         let (link, log) = (&server.replication.link, &server.log);
         log.notice(format!("Connecting to MASTER {}:{}", target.host, target.port));
-        link.set_phase(&server, Phase::Connecting);
+        link.reach(&server, generation, Phase::Connecting)?;
         let mut wire = Wire::connect(&server, target, generation)?;
         log.notice("MASTER <-> REPLICA sync started");
-        link.set_phase(&server, Phase::Handshake);
+        link.reach(&server, generation, Phase::Handshake)?;
         // Of a server that was a primary until now, what its clients have written is still on its way into the stream.
         if !server.replication.wait_for_end_of_log(LOG_PATIENCE) {
             return Err(Ended::broken("The stream of what was written here is not whole yet"));
@@ -441,10 +468,10 @@ impl Follower {
         let (settings, position) = (server.settings(), link.position(&server));
         let is_asking = server.replication.failover.is_asking();
         let answer = handshake::introduce(&server, &settings, &mut wire, position.as_ref(), is_asking)?;
-        failover::succeeded(&server);
+        failover::succeeded(&server, generation);
         match answer {
             Answer::Continue { id } => match position {
-                Some(position) => self.go_on(&wire, position, id),
+                Some(position) => self.go_on(&wire, position, id)?,
                 None => return Err(Ended::broken("The master goes on with a stream that was not asked for")),
             },
             Answer::Full { id, offset } => {
@@ -453,7 +480,7 @@ impl Follower {
             Answer::FullWithoutOffset => self.take_over(&mut wire, generation, None)?,
         }
         link.list_client(&server, &wire)?;
-        link.set_phase(&server, Phase::Connected);
+        link.reach(&server, generation, Phase::Connected)?;
         let ended = self.follow(&mut wire, generation);
         if generation == link.generation() {
             link.strike_client(&server);
@@ -462,9 +489,10 @@ impl Follower {
     }
 
     /// The stream goes on where it was.
-    fn go_on(&mut self, wire: &Wire, position: Position, id: Option<String>) {
+    fn go_on(&mut self, wire: &Wire, position: Position, id: Option<String>) -> Result<(), Ended> {
         let server = &self.server;
         let mut stream = server.replication.stream();
+        wire.check()?; // under the lock under which a server that becomes a primary names its stream
         if let Some(id) = id.filter(|id| *id != stream.history.id) {
             server.log.notice(format!("Master replication ID changed to {id}"));
             stream.rename(id);
@@ -474,6 +502,7 @@ impl Follower {
         server.replication.link.figures.partial_syncs.fetch_add(1, Relaxed);
         server.log.notice("Successful partial resynchronization with master.");
         self.applier.begin(wire.client.clone(), position.db);
+        Ok(())
     }
 
     /// Replaces the data by those of the primary. `point`: the name of its stream, and where in it its snapshot is.
@@ -484,7 +513,7 @@ impl Follower {
         point: Option<(String, u64)>,
     ) -> Result<(), Ended> {
         let server = self.server.clone();
-        server.replication.link.set_phase(&server, Phase::Transfer);
+        server.replication.link.reach(&server, generation, Phase::Transfer)?;
         let is_known = point.is_some();
         let (id, offset) = point.unwrap_or_else(|| (random_hex(), 0));
         let new = install::New { history: History::named(id), offset, generation, is_known };

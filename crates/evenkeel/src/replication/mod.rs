@@ -47,7 +47,7 @@ use overflow::Overflow;
 use replicas::Replicas;
 
 /// Longest that somebody waits who asks for the stream's offset, and how often it is looked at.
-const CATCH_UP_MAX: Duration = Duration::from_millis(3);
+const CATCH_UP_MAX: Duration = Duration::from_millis(10);
 const CATCH_UP_LOOK: Duration = Duration::from_micros(50);
 
 /// No full sync is beginning.
@@ -355,14 +355,15 @@ impl State {
         }
     }
 
-    /// Refuses writes, or no longer, as there are enough good replicas or not.
-    pub(crate) fn follow(&self, server: &Server, settings: &Settings) {
+    /// Refuses writes, or no longer, as there are enough good replicas or not; whether it refuses them.
+    pub(crate) fn follow(&self, server: &Server, settings: &Settings) -> bool {
         let (least, lag) = (settings.min_replicas_to_write, settings.min_replicas_max_lag);
         let asks = least > 0 && lag > 0 && !self.is_replica();
         let lacks = asks && self.replicas.count_good(u64::from(lag), clock::unix_ms()) < least as usize;
         if lacks != (server.persist.obstacles.any() & NO_REPLICAS != 0) {
             server.persist.obstacles.set(NO_REPLICAS, lacks);
         }
+        lacks
     }
 
     /// Waits until the feeding thread has sent what the sockets take, the server being stopped.

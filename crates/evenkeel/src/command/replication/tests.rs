@@ -1,3 +1,8 @@
+use std::sync::Arc;
+
+use crate::clients::ClientInfo;
+use crate::clock;
+use crate::replication::replicas::{Introduction, Progress, Replica};
 use crate::testing::{World, check};
 
 #[test]
@@ -49,6 +54,28 @@ fn writes_need_good_replicas_where_the_settings_say_so() {
         > SET k w                               < OK
         > CONFIG SET min-slaves-max-lag 10 min-slaves-to-write 0 < OK
         > SET k x                               < OK
+    ",
+    );
+}
+
+#[test]
+fn a_replica_counts_from_the_moment_it_is_online() {
+    let mut world = World::new();
+    let client = ClientInfo::new(1, "10.0.0.1:999".into(), String::new(), -1, false, 0);
+    let replica = Replica::new(Arc::new(client), &Introduction::default(), clock::unix_ms());
+    let replica = Arc::new(replica);
+    world.server.replication.replicas.add(replica.clone());
+    world.check(
+        "
+        > CONFIG SET min-replicas-to-write 1    < OK
+        > SET k v                               < -NOREPLICAS Not enough good replicas to write.
+    ",
+    );
+    replica.set_progress(Progress::Online);
+    world.check(
+        "
+        > SET k v                               < OK
+        > EVAL 'return redis.call(\"SET\", KEYS[1], \"w\")' 1 k < OK
     ",
     );
 }

@@ -1,4 +1,4 @@
-use crate::testing::check;
+use crate::testing::{World, check};
 
 #[test]
 fn entries_are_added_and_read() {
@@ -83,6 +83,20 @@ fn groups_deal_entries_out() {
         > XGROUP DESTROY s g                < :1
         > XGROUP DESTROY s g                < :0
         > XREADGROUP GROUP g f STREAMS s >  < -NOGROUP No such key 's' or consumer group 'g' in XREADGROUP with GROUP option
+    "#,
+    );
+}
+
+/// Redis 7.0 replies 1.
+#[test]
+fn the_lag_of_a_group_that_began_before_a_gap_is_not_known() {
+    World::new().check(
+        r#"
+        > XADD s 2-0 a 1                    < "2-0"
+        > XDEL s 2-0                        < :1
+        > XADD s 177-0 a 1                  < "177-0"
+        > XGROUP CREATE s g 1-0             < OK
+        > XINFO GROUPS s                    < [["name", "g", "consumers", :0, "pending", :0, "last-delivered-id", "1-0", "entries-read", (nil), "lag", (nil)]]
     "#,
     );
 }

@@ -17,6 +17,9 @@ const OPERATORS_MAX: usize = 8;
 pub(super) const DOORSTEP_MS: u64 = 20;
 const DOORSTEP_MAX: usize = 64;
 
+/// How often it is logged, in milliseconds, that connections cannot be accepted.
+const COMPLAINT_MS: u64 = 1_000;
+
 impl Worker {
     pub(super) fn accept(&mut self, id: u64) {
         let Some(listener) = self.listeners.iter().find(|listener| listener.id == id).cloned() else {
@@ -27,12 +30,41 @@ impl Worker {
             match listener.accept(self.executor.settings.tcp_keepalive) {
                 Ok(accepted) => self.admit(accepted),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
-                Err(error) => {
-                    self.server.log.line(Level::Verbose, format!("Accepting client connection: {error}"));
-                    return;
-                }
+                Err(error) => return self.turn_away(listener, &error),
             }
             book(self.executor.stats(), Stage::Accept, before);
+        }
+    }
+
+    /// A connection could not be accepted. Without a descriptor or memory for it, it stays and would be announced without end:
+    /// then this worker does not listen until its next tick. A listener that has been closed is not heard of any more.
+    fn turn_away(&mut self, listener: Arc<Listener>, error: &io::Error) {
+        match error.raw_os_error() {
+            Some(libc::EINVAL) => _ = self.poll.remove(listener.fd()),
+            Some(libc::EMFILE | libc::ENFILE | libc::ENOBUFS | libc::ENOMEM) => {
+                if self.now_ms >= self.complained_ms + COMPLAINT_MS {
+                    self.complained_ms = self.now_ms;
+                    self.server.log.warning(format!("Accepting client connection: {error}"));
+                }
+                let _ = self.poll.remove(listener.fd());
+                self.unheard.push(listener);
+            }
+            _ => self.server.log.verbose(format!("Accepting client connection: {error}")),
+        }
+    }
+
+    /// Listens again where it could not be accepted.
+    pub(super) fn listen_again(&mut self) {
+        for listener in std::mem::take(&mut self.unheard) {
+            if self.listeners.iter().any(|one| one.id == listener.id) {
+                self.listen(&listener);
+            }
+        }
+    }
+
+    fn listen(&self, listener: &Listener) {
+        if let Err(error) = self.poll.add_listener(listener.fd(), LISTENER_TOKENS + listener.id) {
+            self.server.log.warning(format!("worker {} cannot listen: {error}", self.index));
         }
     }
 
@@ -45,9 +77,7 @@ impl Worker {
             let _ = self.poll.remove(old.fd());
         }
         for new in now.iter().filter(|new| !is_in(&self.listeners, new)) {
-            if let Err(error) = self.poll.add_listener(new.fd(), LISTENER_TOKENS + new.id) {
-                self.server.log.warning(format!("worker {} cannot listen: {error}", self.index));
-            }
+            self.listen(new);
         }
         self.listeners = now;
     }

@@ -1,9 +1,12 @@
 //! What clients of a replica see, whatever its primary is.
 
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::Duration;
+
 use evenkeel_testkit::{Peer, Program, Server};
 
 use super::{PRIMARY, REPLICA, await_equal, await_link, follow, wait_until};
-use crate::program;
+use crate::{program, start};
 
 fn pair(args: &[&str]) -> Option<(Server, Server)> {
     let peer = Program::oracle(Peer::Redis)?;
@@ -102,6 +105,37 @@ fn a_replica_becomes_a_primary() {
 }
 
 /// The log on disk is begun anew with what was taken over, and has what came after it.
+/// However the thread that follows and the order to follow nobody meet: data of its own stay.
+#[test]
+fn who_is_made_a_primary_follows_nobody() {
+    let (primary, replica) = (start(PRIMARY), start(REPLICA));
+    let ends = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut writer = primary.connect();
+            while !ends.load(Relaxed) {
+                writer.run("INCR theirs");
+            }
+        });
+        let mut client = replica.connect();
+        for round in 0..60 {
+            follow(&replica, primary.port());
+            await_link(&replica);
+            assert_eq!(client.run("REPLICAOF NO ONE").to_string(), "OK");
+            client.run(&format!("SET ours {round}"));
+            let syncs = replica.info("sync_full");
+            std::thread::sleep(Duration::from_millis(20));
+            let (ours, log) = (client.run("GET ours").to_string(), replica.log());
+            let after = log.rsplit("MASTER MODE enabled").next().expect("something");
+            if ours != format!("\"{round}\"") || after.contains("sync started") {
+                ends.store(true, Relaxed);
+                panic!("round {round}: {ours}, {syncs} full syncs, and then: {after}");
+            }
+        }
+        ends.store(true, Relaxed);
+    });
+}
+
 #[test]
 fn what_was_taken_over_is_in_the_log() {
     for way in ["disabled", "swapdb"] {

@@ -144,3 +144,43 @@ fn memory_of_clients_that_left_is_given_back() {
     eventually("what they held is freed", || used_memory(&server) < before + 2 * MIB);
     server.assert_healthy();
 }
+
+/// As `ulimit -n` for a process that runs.
+fn limit_descriptors(server: &Server, soft: u64) -> libc::rlimit {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    let pid = server.pid() as libc::pid_t;
+    // SAFETY: the pointers are to limits that outlive the calls.
+    let done = unsafe {
+        libc::prlimit(pid, libc::RLIMIT_NOFILE, std::ptr::null(), &mut limit) == 0 && {
+            let new = libc::rlimit { rlim_cur: soft, ..limit };
+            libc::prlimit(pid, libc::RLIMIT_NOFILE, &new, std::ptr::null_mut()) == 0
+        }
+    };
+    assert!(done, "{}", std::io::Error::last_os_error());
+    limit
+}
+
+#[test]
+fn without_descriptors_connections_wait_and_cost_nothing() {
+    let server = start(&[]);
+    let mut client = server.connect();
+    assert_eq!(client.run("PING").to_string(), "PONG", "it is let in");
+    let mut turns = || {
+        let info = client.run("INFO stats").to_string();
+        let (_, rest) = info.split_once("eventloop_cycles:").expect("it is told");
+        let digits = rest.split(|c: char| !c.is_ascii_digit()).next().expect("the first part");
+        digits.parse::<u64>().expect("a number")
+    };
+    let before = limit_descriptors(&server, 3);
+    let mut waiting = server.connect();
+    waiting.send_raw(b"PING\r\n").expect("the kernel takes it");
+    eventually("the log says so", || {
+        server.log().contains("Accepting client connection: Too many open files")
+    });
+    let turns_before = turns();
+    std::thread::sleep(Duration::from_secs(1));
+    let turns = turns() - turns_before;
+    assert!(turns < 1_000, "{turns} turns of the loop for nothing");
+    limit_descriptors(&server, before.rlim_cur);
+    assert_eq!(waiting.read().to_string(), "PONG");
+}
