@@ -83,9 +83,11 @@ impl Writer {
         [multi, push].into_iter().chain(others).chain([exec]).collect()
     }
 
-    /// Writes until the server is gone.
+    /// Writes until the server is gone, which may be before it has begun.
     fn work(&mut self, client: &mut Client, random: &mut Random) {
-        client.call(&["SELECT", &self.home()]);
+        if client.try_call(&["SELECT", &self.home()]).is_err() {
+            return;
+        }
         while self.send_some(client, 1 + random.below(BATCH_MAX) as u64).is_ok() {}
     }
 
