@@ -166,36 +166,41 @@ impl Executor {
     ) -> Outcome {
         let (mark, errors) = (reply.mark(), reply.errors);
         let (len, waited) = (reply.len(), self.seat.lock_wait);
-        let outcome = match self.admit(session, &mut request) {
-            Ok(Admitted::Run(id)) => {
-                let done = self.run_admitted(session, id, &request, reply);
-                if self.server.monitors.is_any() {
-                    self.show(session, id, &request.args);
+        let outcome = loop {
+            break match self.admit(session, &mut request) {
+                Ok(Admitted::Run(id)) => {
+                    let done = self.run_admitted(session, id, &request, reply);
+                    if done == Err(Error::AdmitAgain) {
+                        continue;
+                    }
+                    if self.server.monitors.is_any() {
+                        self.show(session, id, &request.args);
+                    }
+                    if done == Err(Error::Suspended) {
+                        return self.suspended(session, id, &request.args, reply);
+                    }
+                    let spent = Spent {
+                        ticks: self.finish(id, done, reply, errors),
+                        waited: self.seat.lock_wait.saturating_sub(waited),
+                        request: request.len,
+                        reply: reply.len().saturating_sub(len),
+                        long: 0,
+                    };
+                    let command = (self.table.row(id), request.args, &spent);
+                    observe::ended(&self.server, &self.settings, self.worker, &session.client, command);
+                    Outcome::Replied
                 }
-                if done == Err(Error::Suspended) {
-                    return self.suspended(session, id, &request.args, reply);
+                Ok(Admitted::Queued) => {
+                    reply.simple("QUEUED");
+                    Outcome::Replied
                 }
-                let spent = Spent {
-                    ticks: self.finish(id, done, reply, errors),
-                    waited: self.seat.lock_wait.saturating_sub(waited),
-                    request: request.len,
-                    reply: reply.len().saturating_sub(len),
-                    long: 0,
-                };
-                let command = (self.table.row(id), request.args, &spent);
-                observe::ended(&self.server, &self.settings, self.worker, &session.client, command);
-                Outcome::Replied
-            }
-            Ok(Admitted::Queued) => {
-                reply.simple("QUEUED");
-                Outcome::Replied
-            }
-            Ok(Admitted::Paused) => Outcome::Paused,
-            Ok(Admitted::HungUp) => Outcome::Replied,
-            Err(error) => {
-                self.reject(session, request.command, &error, reply);
-                Outcome::Replied
-            }
+                Ok(Admitted::Paused) => Outcome::Paused,
+                Ok(Admitted::HungUp) => Outcome::Replied,
+                Err(error) => {
+                    self.reject(session, request.command, &error, reply);
+                    Outcome::Replied
+                }
+            };
         };
         if session.reply_mode != ReplyMode::On {
             silence(session, reply, mark);
@@ -415,6 +420,9 @@ impl Executor {
                 }
             }
         };
+        if held.holds_all() {
+            parts.look_again(row, &request.args, held.seat.now_ms)?;
+        }
         let done = parts.call(row, request.args, &keys, &mut held);
         if held.seat.has_woken() {
             self.last_ticks += parts.serve(&mut held, &mut self.resumed);
@@ -688,6 +696,24 @@ impl Parts<'_> {
             worker: self.worker,
             mode,
         })
+    }
+
+    /// Who holds everything has left the gate for it: meanwhile the server may have got another role, or come to rest.
+    #[cold]
+    fn look_again(&self, row: &Command, args: &Args<'_>, now_ms: u64) -> Done {
+        let (server, session) = (self.server, &*self.session);
+        if let Some(link) = session.link
+            && link != server.replication.link.generation()
+        {
+            return Err(Error::text("ERR the master is not followed any more"));
+        }
+        let obstacles = &server.persist.obstacles;
+        let is_kept = !session.replays
+            && (server.pause.delays(server, (row, args), session, now_ms)
+                || obstacles.any() != 0
+                    && (server.persist.refuses(server, row, session).is_some()
+                        || obstacles.delays(row, session)));
+        if is_kept { Err(Error::AdmitAgain) } else { Ok(()) }
     }
 
     /// Serves the waiters of what the command has written to; returns the ticks that took, which are not the command's.

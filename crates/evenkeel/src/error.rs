@@ -27,6 +27,8 @@ pub(crate) enum Error {
     Suspended,
     /// Not an error: nothing has been done, and the command is to be run again with everything held.
     NeedsAll,
+    /// Not an error: nothing has been done, and it is to be looked at once more whether the command may be run.
+    AdmitAgain,
     /// Any other text, with its code: `ERR ...`.
     Text(Cow<'static, str>),
     /// A text that quotes what the client sent, which need not be UTF-8.
@@ -73,6 +75,7 @@ impl Error {
             // Nobody ever reads these.
             Error::Suspended => "ERR the command waits".into(),
             Error::NeedsAll => "ERR the command is to be run again".into(),
+            Error::AdmitAgain => "ERR the command is to be admitted again".into(),
             Error::Text(text) => Cow::Borrowed(text.as_ref()),
             Error::Bytes(bytes) => return Cow::Borrowed(bytes),
         };

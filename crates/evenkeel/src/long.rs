@@ -291,7 +291,18 @@ impl Long {
     }
 
     fn pop(&self, jobs: &mut VecDeque<Job>) -> Option<Job> {
-        let job = jobs.pop_front()?;
+        self.pop_at(jobs, 0)
+    }
+
+    /// The next one that only reads, for who must not write now.
+    fn next_that_reads(&self) -> Option<Job> {
+        let mut jobs = self.jobs.lock();
+        let at = jobs.iter().position(|job| !job.work.writes)?;
+        self.pop_at(&mut jobs, at)
+    }
+
+    fn pop_at(&self, jobs: &mut VecDeque<Job>, at: usize) -> Option<Job> {
+        let job = jobs.remove(at)?;
         self.queued.store(jobs.len(), Relaxed);
         self.running.fetch_add(1, Relaxed);
         self.total.fetch_add(1, Relaxed);
@@ -321,11 +332,11 @@ pub(crate) fn run(server: &Arc<Server>, long: &Long, index: usize) {
 impl Job {
     /// Does the work, stores what is to be stored, and sends the reply to the connection's worker.
     pub(crate) fn run(self, executor: &mut Executor, long: &Long) {
-        self.work_off(executor);
+        self.work_off(executor, long);
         long.running.fetch_sub(1, Relaxed);
     }
 
-    fn work_off(mut self, executor: &mut Executor) {
+    fn work_off(mut self, executor: &mut Executor, long: &Long) {
         let server = executor.server.clone();
         let before = clock::ticks();
         if !self.work.writes && self.nobody_waits.load(Relaxed) {
@@ -333,19 +344,19 @@ impl Job {
         }
         let (mut reply, no_work) = (self.empty_reply(), Work::reads(|_| Ok(())));
         let work = std::mem::replace(&mut self.work, no_work);
-        let done = self.attempt(executor, work, &mut reply);
+        let done = self.attempt(executor, long, work, &mut reply);
         let elapsed = clock::ticks().saturating_sub(before);
         add(&executor.stats().long_ticks, elapsed);
         self.book(executor, done, &mut reply, elapsed);
         server.resume(Resumed { client: self.client, number: self.number, reply });
     }
 
-    fn attempt(&self, executor: &mut Executor, mut work: Work, reply: &mut Reply) -> Done {
+    fn attempt(&self, executor: &mut Executor, long: &Long, mut work: Work, reply: &mut Reply) -> Done {
         for attempts in 1..=ATTEMPTS {
             let result = self.work_on(executor, work, reply);
             match result {
                 Ok(None) => return Ok(()),
-                Ok(Some(commit)) => match self.commit(executor, commit, attempts, reply) {
+                Ok(Some(commit)) => match self.commit(executor, long, commit, attempts, reply) {
                     Ok(None) => return Ok(()),
                     Ok(Some(more)) => work = more,
                     Err(error) => return Err(error),
@@ -379,6 +390,7 @@ impl Job {
     fn commit(
         &self,
         executor: &mut Executor,
+        long: &Long,
         commit: Commit,
         attempts: u8,
         reply: &mut Reply,
@@ -388,15 +400,26 @@ impl Job {
         (session.db, session.no_touch) = (self.db, self.no_touch);
         let row = table().row(self.id);
         let server = executor.server.clone();
+        // Inside the gate, behind which the server gets another role or comes to rest.
         loop {
             executor.refresh(clock::unix_ms());
+            server.keyspace.enter(&mut executor.seat);
             let command = (row, &self.args.as_args());
             if !server.pause.delays(&server, command, &session, executor.seat.now_ms) {
                 break;
             }
-            std::thread::sleep(PAUSE_LOOK);
+            server.keyspace.leave(&mut executor.seat);
+            // A pause for writes keeps nobody from reading.
+            match long.next_that_reads() {
+                Some(job) => job.run(executor, long),
+                None => std::thread::sleep(PAUSE_LOOK),
+            }
         }
-        server.keyspace.enter(&mut executor.seat);
+        if let Some(refusal) = server.persist.refuses(&server, row, &session) {
+            server.keyspace.leave(&mut executor.seat);
+            *reply = self.empty_reply();
+            return Err(refusal);
+        }
         executor.make_room();
         let command = (self.id, self.args.as_args(), Mode::Again(attempts));
         let done = shielded(executor, |executor| {

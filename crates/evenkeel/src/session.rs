@@ -45,6 +45,8 @@ pub(crate) struct Session {
     pub(crate) introduction: Option<Box<Introduction>>,
     /// It runs what the log tells while data are being loaded: that has happened, and nothing keeps it from happening.
     pub(crate) replays: bool,
+    /// It runs the stream of the primary, over the link of this generation.
+    pub(crate) link: Option<u64>,
     /// The connection is closed once the reply is out.
     pub(crate) closing: bool,
     /// Accepted beyond `maxclients`, to see whether it is an operator.
@@ -138,6 +140,7 @@ impl Session {
             no_touch: false,
             introduction: None,
             replays: false,
+            link: None,
             closing: false,
             on_probation: false,
         }

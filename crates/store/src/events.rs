@@ -151,6 +151,12 @@ impl Held<'_> {
         self.seat.events_heard = self.seat.events.len();
     }
 
+    /// What was done since the keys were locked has been taken back.
+    pub(crate) fn forget_events(&mut self) {
+        self.seat.events.clear();
+        self.seat.events_heard = 0;
+    }
+
     /// The keys are about to be let go of.
     #[inline]
     pub(crate) fn tell_listener(&mut self) {
@@ -165,7 +171,6 @@ impl Held<'_> {
         if let Some(listener) = self.keyspace().events.listener.get() {
             listener.let_go(&self.seat.events);
         }
-        self.seat.events.clear();
-        self.seat.events_heard = 0;
+        self.forget_events();
     }
 }

@@ -86,7 +86,7 @@ impl Held<'_> {
             }
         }
         self.seat.draft.forget();
-        self.seat.events.clear();
+        self.forget_events();
     }
 
     /// Forgets what was logged since the locks were taken: for a script that ends with the server.

@@ -14,6 +14,7 @@ use evenkeel_store::events::{Event, What};
 
 use super::table::table;
 use super::{Args, Call, Command, Flags};
+use crate::blocking::Mode;
 use crate::error::Done;
 use crate::pubsub::notices::*;
 
@@ -183,7 +184,10 @@ impl Call<'_, '_> {
         let done = f(self);
         self.held.seat.acting = actor;
         self.name_events(row, before);
-        self.held.report_events();
+        // What a script does may be taken back; it says when it is not.
+        if self.mode != Mode::Script {
+            self.held.report_events();
+        }
         done
     }
 

@@ -192,6 +192,35 @@ fn results_are_not_stored_during_a_pause() {
 }
 
 #[test]
+fn who_waits_for_the_end_of_a_pause_keeps_nobody_from_reading() {
+    let live = Live::start(1, &[]);
+    let (mut slow, mut other, mut operator) = (live.connect(), live.connect(), live.connect());
+    assert!(!slow.run("SET k v").is_error());
+    say(&mut slow, "TEST.LONGCOPY k to 50");
+    live.wait_until("it has begun", || live.server.long.running() == 1);
+    assert!(!operator.run("CLIENT PAUSE 100000 WRITE").is_error());
+    std::thread::sleep(Duration::from_millis(100));
+    assert_eq!(other.run("TEST.LONG k 50").to_string(), "\"v\"");
+    assert_eq!(operator.run("EXISTS to"), Value::Int(0));
+    assert!(!operator.run("CLIENT UNPAUSE").is_error());
+    assert_eq!(slow.read().to_string(), "\"v+\"");
+    live.stop();
+}
+
+#[test]
+fn results_are_not_stored_by_who_has_become_a_replica() {
+    let live = Live::start(2, &[]);
+    let (mut slow, mut operator) = (live.connect(), live.connect());
+    assert!(!slow.run("SET k v").is_error());
+    say(&mut slow, "TEST.LONGCOPY k to 50");
+    live.wait_until("it has begun", || live.server.long.running() == 1);
+    assert_eq!(operator.run("REPLICAOF 127.0.0.1 1").to_string(), "OK");
+    assert_eq!(slow.read().to_string(), "-READONLY You can't write against a read only replica.");
+    assert_eq!(operator.run("EXISTS to"), Value::Int(0));
+    live.stop();
+}
+
+#[test]
 fn more_than_the_threads_can_do_waits_or_is_done_in_place() {
     let live = Live::start(2, &[]);
     let mut clients: Vec<Client> = (0..200).map(|_| live.connect()).collect();

@@ -198,7 +198,7 @@ impl Worker {
         if self.kept_for_clients > KEPT_FOR_CLIENTS_MAX {
             self.evict_clients();
         }
-        if self.server.persist.aof.is_on() || !self.awaiting_log.is_empty() {
+        if self.server.persist.aof.is_on() || self.has_held_back() {
             self.look_at_log();
         }
         self.answer_the_door();

@@ -110,9 +110,9 @@ pub(crate) struct Figures {
     pub(crate) failure: Mutex<String>,
 }
 
-/// The number of the incremental file that was begun last, and how many have been.
+/// The number of the incremental file that was begun last, and behind which record.
 struct Switched {
-    count: u64,
+    behind: u64,
     seq: Result<u64, String>,
 }
 
@@ -123,7 +123,7 @@ impl Default for Aof {
             place: AtomicUsize::new(NOWHERE),
             directory: Mutex::default(),
             switch_behind: AtomicU64::new(NEVER),
-            switched: (Mutex::new(Switched { count: 0, seq: Ok(0) }), Condvar::new()),
+            switched: (Mutex::new(Switched { behind: NEVER, seq: Ok(0) }), Condvar::new()),
             durable: AtomicU64::new(0),
             base_has: AtomicU64::new(0),
             is_based: AtomicBool::new(false),
@@ -164,22 +164,18 @@ impl Aof {
 
     /// Behind the record with this number, goes on in a new incremental file. To be called with everything held.
     pub(super) fn switch_behind(&self, number: u64) {
+        self.switched.0.lock().behind = NEVER;
         self.switch_behind.store(number, Release);
     }
 
-    /// How many files have been begun so far, for [`Aof::wait_for_switch`].
-    pub(super) fn switches(&self) -> u64 {
-        self.switched.0.lock().count
-    }
-
-    /// Waits until a file more has been begun; returns its number, or why it could not be.
+    /// Waits until the file has been begun that was asked for behind this record; returns its number, or why it could not be.
     pub(super) fn wait_for_switch(
         &self,
-        before: u64,
+        behind: u64,
         is_cancelled: impl Fn() -> bool,
     ) -> Result<u64, String> {
         let mut switched = self.switched.0.lock();
-        while switched.count == before {
+        while switched.behind != behind {
             if !self.is_on() {
                 return Err("the append-only file was turned off".into());
             }
@@ -215,6 +211,8 @@ pub(super) fn start(server: &Arc<Server>, file: File, reader: Reader) -> io::Res
     };
     aof.place.store(place, Relaxed);
     aof.ends.store(false, Release);
+    // One that the thread before did not come to is not this one's.
+    aof.switch_behind.store(NEVER, Release);
     aof.is_based.store(false, Release);
     aof.durable.store(after, Release);
     aof.is_on.store(true, Release);
@@ -234,10 +232,15 @@ pub(super) fn start(server: &Arc<Server>, file: File, reader: Reader) -> io::Res
 /// Forgets a reader whose thread could not be started. Everything is held.
 pub(super) fn forget(server: &Server, held: &mut Held<'_>) {
     let aof = &server.persist.aof;
-    let place = aof.place.swap(NOWHERE, Relaxed);
-    held.dismiss(place);
-    server.keyspace.journal.vacate(place);
+    held.dismiss(aof.place.load(Relaxed));
+    vacate(server);
     aof.is_on.store(false, Release);
+}
+
+/// Gives back the place of a reader whose thread has ended.
+pub(super) fn vacate(server: &Server) {
+    let place = server.persist.aof.place.swap(NOWHERE, Relaxed);
+    server.keyspace.journal.vacate(place);
 }
 
 /// The place of the thread's reader of the log.
@@ -498,33 +501,31 @@ impl Writer {
     }
 
     fn switch_if_due(&mut self) {
-        let aof = &self.server.persist.aof;
+        let server = self.server.clone();
+        let aof = &server.persist.aof;
         let behind = aof.switch_behind.load(Acquire);
         if self.reader.last() < behind || !self.buffer.is_empty() {
             return;
         }
+        // Only the end of the last file may be torn. A failure is noted, and makes what is in the file doubtful.
+        let _ = self.sync();
         let mut directory = aof.directory.lock();
         let directory = directory.as_mut().expect("it is there for as long as the thread runs");
-        let previous = (!self.broken).then_some(&self.file);
-        let begun = directory.next_incremental(previous).map_err(|error| error.to_string());
+        let begun = directory.next_incremental().map_err(|error| error.to_string());
         let begun = begun.map(|file| {
             self.file = file;
             directory.manifest().incremental.last().map_or(0, |entry| entry.seq)
         });
         if begun.is_ok() {
-            if !self.broken {
-                self.synced = self.taken;
-            }
             self.selected = None;
             if std::mem::take(&mut self.broken) {
                 self.doubtful = Some(self.taken);
             }
         }
-        // Tried once: whoever wants another file says so again.
-        aof.switch_behind.store(NEVER, Release);
+        // Tried once: whoever wants another file says so again, and may have done so meanwhile.
+        let _ = aof.switch_behind.compare_exchange(behind, NEVER, AcqRel, Acquire);
         let mut switched = aof.switched.0.lock();
-        switched.count += 1;
-        switched.seq = begun;
+        *switched = Switched { behind, seq: begun };
         aof.switched.1.notify_all();
     }
 

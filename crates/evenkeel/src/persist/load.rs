@@ -24,7 +24,7 @@ use super::pace::key_delay;
 use crate::clock;
 use crate::config::{Policy, Settings};
 use crate::replication::link::{self, Position};
-use crate::scripting::functions::Libraries;
+use crate::scripting::functions::{Libraries, Library};
 use crate::scripting::machine;
 use crate::serial;
 use crate::server::Server;
@@ -276,6 +276,30 @@ impl Facts {
     }
 }
 
+/// Why what a part of a file tells cannot be taken over, if so; of libraries, see [`library_of`].
+pub(crate) fn refusal(server: &Server, part: &Part) -> Option<String> {
+    let databases = server.keyspace.databases() as u64;
+    match part {
+        Part::Database(number) if *number >= databases => Some(format!(
+            "database {number} of a server with more than the {databases} that are configured here (databases)"
+        )),
+        Part::ModuleAux { module } => {
+            Some(format!("data of the module '{module}', which is not there: they would be lost"))
+        }
+        _ => None,
+    }
+}
+
+/// Makes a library of functions of its code, or says why that cannot be done.
+pub(crate) fn library_of(server: &Server, code: &[u8]) -> Result<Library, String> {
+    let made = machine::with(server, |machine| machine.library(code));
+    made.and_then(|made| made).map_err(|error| String::from_utf8_lossy(&error.line()).into_owned())
+}
+
+pub(crate) fn no_library(reason: &str) -> String {
+    format!("a library of functions that cannot be loaded: {reason}")
+}
+
 impl Work<'_> {
     fn read<R: Read>(
         &self,
@@ -285,7 +309,6 @@ impl Work<'_> {
         used: &Receiver<Batch>,
     ) -> Result<Facts, Ended> {
         let (mut facts, mut has_begun) = (Facts::default(), !self.how.goes_on);
-        let databases = self.server.keyspace.databases() as u64;
         loop {
             if self.server.stopping.load(Acquire) {
                 return Err(Ended::Stopped);
@@ -299,6 +322,9 @@ impl Work<'_> {
                 has_begun = true;
                 link::go_on_as_primary(self.server, facts.clone().position());
             }
+            if let Some(reason) = part.as_ref().and_then(|part| refusal(self.server, part)) {
+                return Err(Ended::Failed(format!("at byte {at}: {reason}")));
+            }
             match part {
                 None => return Ok(facts),
                 Some(Part::Aux { name, value }) => facts.note(&name, &value),
@@ -308,28 +334,16 @@ impl Work<'_> {
                     let _ = sender.send(batch);
                 }
                 Some(Part::Large) => self.store_large(reader, seat)?,
-                Some(Part::Database(number)) if number >= databases => {
-                    return Err(Ended::Failed(format!(
-                        "at byte {at}: database {number} of a server with more than the {databases} that are \
-                         configured here (databases)"
-                    )));
-                }
-                Some(Part::ModuleAux { module }) => {
-                    return Err(Ended::Failed(format!(
-                        "at byte {at}: data of the module '{module}', which is not there: they would be lost"
-                    )));
-                }
-                Some(Part::Function(code)) => self.add_library(&code).map_err(|reason| {
-                    Ended::Failed(format!(
-                        "at byte {at}: a library of functions that cannot be loaded: {reason}"
-                    ))
-                })?,
+                Some(Part::Function(code)) => self
+                    .add_library(&code)
+                    .map_err(|reason| Ended::Failed(format!("at byte {at}: {}", no_library(&reason))))?,
                 Some(Part::End(Checksum::Absent)) => {
                     self.server.log.notice("RDB file was saved with checksum disabled: no check performed.");
                 }
                 Some(
                     Part::End(_)
                     | Part::Database(_)
+                    | Part::ModuleAux { .. }
                     | Part::Sizes { .. }
                     | Part::SlotSizes { .. }
                     | Part::SlotImport { .. },
@@ -340,8 +354,7 @@ impl Work<'_> {
 
     fn add_library(&self, code: &[u8]) -> Result<(), String> {
         let text = |error: crate::error::Error| String::from_utf8_lossy(&error.line()).into_owned();
-        let made = machine::with(self.server, |machine| machine.library(code));
-        let library = made.and_then(|made| made).map_err(text)?;
+        let library = library_of(self.server, code)?;
         if self.how.libraries_aside {
             return self.libraries.lock().add(Arc::new(library), false).map_err(text);
         }

@@ -45,6 +45,9 @@ pub(crate) struct Persist {
     cancelled: AtomicBool,
     /// The server is about to end.
     ending: AtomicBool,
+    /// The data were given up for a primary's, which have not come whole: what is in memory is not to take the place of what
+    /// is on disk, unless somebody asks for it.
+    pub(crate) is_incomplete: AtomicBool,
     pub(crate) progress: Progress,
     pub(crate) loading: load::Loading,
     pub(crate) aof: aof::Aof,
@@ -243,6 +246,7 @@ impl Persist {
             ended: Condvar::new(),
             cancelled: AtomicBool::new(false),
             ending: AtomicBool::new(false),
+            is_incomplete: AtomicBool::new(false),
             progress: Progress::default(),
             loading: load::Loading::default(),
             aof: aof::Aof::default(),

@@ -13,7 +13,9 @@ const RETRY_S: u64 = 5;
 
 /// Begins what is due.
 pub(crate) fn look(server: &Arc<Server>) {
-    if server.persist.obstacles.any() & super::LOADING != 0 || server.stopping.load(Acquire) {
+    let persist = &server.persist;
+    let is_half_loaded = persist.obstacles.any() & super::LOADING != 0 || persist.is_incomplete.load(Acquire);
+    if is_half_loaded || server.stopping.load(Acquire) {
         return;
     }
     let (state, settings) = (server.persist.state(), server.settings());

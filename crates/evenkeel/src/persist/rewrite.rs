@@ -46,6 +46,9 @@ pub(crate) fn begin(server: &Arc<Server>) -> bool {
 pub(crate) fn follow_soon(server: &Arc<Server>) {
     let (wanted, is_on) = (server.settings().appendonly, server.persist.aof.is_on());
     if wanted && !is_on {
+        if server.persist.is_incomplete.load(Acquire) {
+            return; // begun when the data are whole
+        }
         // The base that is being written may be the one that is wanted.
         let is_busy = |job| server.persist.state().running.is_some_and(|running| running.is(job));
         if !begin(server) && !is_busy(Job::Base) {
@@ -83,7 +86,7 @@ pub(crate) fn turn_off(server: &Server) {
     let place = aof::place(server);
     with_all_held(server, |held| held.dismiss(place));
     aof::stop(server);
-    server.keyspace.journal.vacate(place);
+    aof::vacate(server);
     server.log.notice("The append-only file is off.");
 }
 
@@ -133,6 +136,11 @@ fn run(server: &Arc<Server>) -> bool {
         .unwrap_or_else(|_| Err("a panic, which is in the log".into()));
     if written.is_err() && !was_on && server.persist.aof.is_on() {
         turn_off(server); // a log without a base is none
+    }
+    if written.is_err()
+        && let Some(directory) = &*server.persist.aof.directory.lock()
+    {
+        directory.drop_drafts(); // the disk may be full for their sake
     }
     if written.is_ok() {
         server.log.notice(format!(
@@ -197,7 +205,7 @@ pub(crate) fn open(settings: &Settings) -> Result<Directory, evenkeel_rdb::aof::
 
 fn write_base(server: &Arc<Server>, settings: &Arc<Settings>, draft: &File, log: Log) -> io::Result<()> {
     let aof = &server.persist.aof;
-    let (before, mut started, mut last) = (aof.switches(), Ok(()), 0);
+    let (mut started, mut last) = (Ok(()), 0);
     let since = match log {
         Log::GoesOn => None,
         Log::Begins(_) => Some(Since::Draft),
@@ -232,7 +240,7 @@ fn write_base(server: &Arc<Server>, settings: &Arc<Settings>, draft: &File, log:
     let since = match since {
         Some(since) => since,
         None => Since::Number(
-            aof.wait_for_switch(before, || server.persist.is_cancelled()).map_err(io::Error::other)?,
+            aof.wait_for_switch(last, || server.persist.is_cancelled()).map_err(io::Error::other)?,
         ),
     };
     let mut directory = aof.directory.lock();

@@ -200,22 +200,33 @@ impl Applier {
             std::thread::sleep(RELOAD_LOOK);
             keyspace.enter(&mut self.executor.seat);
         }
-        let is_wanted = server.replication.link.generation() == generation;
-        if is_wanted {
+        self.session.link = Some(generation);
+        if self.is_wanted() {
             self.prefetch();
             let batch = std::mem::take(&mut self.batch);
+            // A command that needs everything held may find, when it has it, that the server follows somebody else by now.
             for parts in &batch {
-                self.run_one(parts);
+                if self.is_wanted() {
+                    self.run_one(parts);
+                }
             }
             self.batch = batch;
-            self.pass_on();
+            if self.is_wanted() {
+                self.pass_on();
+            }
             self.executor.serve_woken();
         }
+        let is_wanted = self.is_wanted();
         keyspace.leave(&mut self.executor.seat);
         for trash in self.executor.seat.trash.drain(..) {
             server.rubbish.free(trash);
         }
         if is_wanted { Ok(()) } else { Err(Ended::Superseded) }
+    }
+
+    /// Whether this is the stream that is followed still.
+    fn is_wanted(&self) -> bool {
+        self.session.link == Some(self.server.replication.link.generation())
     }
 
     fn prefetch(&self) {
@@ -255,7 +266,7 @@ impl Applier {
         let outcome = self.executor.shielded(&mut self.reply, shielded);
         let is_fine =
             outcome == Some(Outcome::Replied) && self.executor.stats().errors.load(Relaxed) == errors;
-        if !is_fine {
+        if !is_fine && self.is_wanted() {
             let name = args.quoted(0, NAME_SHOWN).to_ascii_lowercase();
             let said = String::from_utf8_lossy(self.reply.plain().unwrap_or_default()).trim_end().to_owned();
             self.complain(name, &format!("it cannot be run here: {said}"));

@@ -24,7 +24,6 @@ use parking_lot::Mutex;
 
 use super::link::{self, Target};
 use crate::clock;
-use crate::persist::rewrite;
 use crate::server::{Pauser, Server};
 
 /// How often it is looked whether a replica has all.
@@ -112,8 +111,8 @@ pub(crate) fn abort(server: &Arc<Server>, held: &mut Held<'_>, reason: &str) -> 
 
 /// The link's thread: the server that was asked to become a primary does not.
 pub(super) fn refused(server: &Arc<Server>, generation: u64, reason: &str) {
-    rewrite::with_all_held(server, |held| {
-        let state = &server.replication;
+    let state = &server.replication;
+    state.with_all_held(server, |held| {
         if state.link.generation() == generation && state.failover.is_asking() {
             abort(server, held, reason);
         }
@@ -144,7 +143,7 @@ pub(super) fn look(server: &Arc<Server>) {
     if !is_time_up && who_has_all(server, &plan).is_none() {
         return;
     }
-    let has_changed = rewrite::with_all_held(server, |held| {
+    let has_changed = server.replication.with_all_held(server, |held| {
         // Somebody may have given it up meanwhile.
         server.replication.failover.is_waiting() && go_on(server, held, plan, is_time_up)
     });

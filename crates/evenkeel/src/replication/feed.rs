@@ -88,13 +88,13 @@ pub(super) fn start(server: &Arc<Server>) -> io::Result<()> {
     let poll = Poll::new()?;
     poll.add_wakeup(server.replication.door.fd(), WAKEUP_TOKEN)?;
     let now = Instant::now();
-    let feed = Feed {
+    let mut feed = Feed {
         server: server.clone(),
         settings: server.settings(),
         poll,
         peers: BTreeMap::new(),
         last_token: 0,
-        era: server.replication.stream().era(),
+        era: 0,
         reader: None,
         selected: None,
         points: VecDeque::new(),
@@ -112,6 +112,8 @@ pub(super) fn start(server: &Arc<Server>) -> io::Result<()> {
     std::thread::Builder::new().name("replication".into()).spawn(move || {
         evenkeel_store::memory::register_thread();
         let server = feed.server.clone();
+        // Not before: whoever starts the thread has locked the door, which others do who have the stream.
+        feed.era = server.replication.stream().era();
         // Nobody else takes the log: it would grow without end.
         if catch_unwind(AssertUnwindSafe(|| feed.run())).is_err() {
             server.log.warning("The thread that feeds replicas failed; the process ends");

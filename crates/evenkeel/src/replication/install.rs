@@ -27,6 +27,7 @@ use crate::clock;
 use crate::config::{DisklessLoad, Settings};
 use crate::dispatch::Executor;
 use crate::persist::load::{self, Loaded, Target};
+use crate::persist::lock::What;
 use crate::persist::rewrite;
 use crate::scripting::functions::Libraries;
 use crate::server::Server;
@@ -85,13 +86,21 @@ struct Installer<'a> {
 impl Installer<'_> {
     fn by_file(mut self, snapshot: &mut Snapshot<'_>) -> Result<u32, Ended> {
         let mut received = Received::from(snapshot, &self.settings.dir)?;
-        look_through(self.server, &mut received.file, received.len)?;
+        look_through(self.server, &mut received.file, received.len, snapshot)?;
         let target = self.settings.dir.join(&self.settings.dbfilename);
         let failed =
             |error: std::io::Error| Ended::Broken(format!("Loading what the master has sent: {error}"));
         received.file.seek(SeekFrom::Start(0)).map_err(failed)?;
         let file = received.file.try_clone().map_err(failed)?;
         let len = received.len;
+        self.server
+            .persist
+            .locks
+            .hold(What::Snapshot, &self.settings.dir, &self.settings.dbfilename)
+            .map_err(failed)?;
+        if self.server.replication.link.generation() != self.new.generation {
+            return Err(Ended::Superseded);
+        }
         // Whatever becomes of this, the data that are about to be dropped are on no disk any more but in this file.
         received.install(&target).map_err(failed)?;
         let mut file = Watched { inner: BufReader::new(file), snapshot };
@@ -120,6 +129,7 @@ impl Installer<'_> {
             return Err(Ended::Superseded);
         }
         link.note_position(false, 0);
+        self.server.persist.is_incomplete.store(true, Release);
         self.server.log.notice("MASTER <-> REPLICA sync: Loading DB in memory");
         let loaded = self.load(input, len, Target::Visible);
         if loaded.is_err() {
@@ -192,6 +202,7 @@ impl Installer<'_> {
         let replication = &self.server.replication;
         replication.stream().restart(self.new.history.clone(), self.new.offset);
         replication.link.note_position(self.new.is_known, db);
+        self.server.persist.is_incomplete.store(false, Release);
     }
 
     fn load(&mut self, input: &mut impl Read, len: Option<u64>, target: Target) -> Result<Loaded, Ended> {
@@ -251,7 +262,17 @@ fn is_empty(server: &Server, seat: &mut Seat) -> bool {
 
 /// Goes over a file, its checksum included, before the data are dropped for it: what was damaged on its way costs a sync,
 /// not the data.
-fn look_through(server: &Server, file: &mut File, len: u64) -> Result<(), Ended> {
+fn look_through(
+    server: &Server,
+    file: &mut File,
+    len: u64,
+    snapshot: &mut Snapshot<'_>,
+) -> Result<(), Ended> {
+    let unusable = |reason: String| {
+        Ended::Broken(format!(
+            "What the master has sent cannot be taken over: {reason}. The present data stay"
+        ))
+    };
     let damaged = |failure: evenkeel_rdb::file::Failure| {
         Ended::Broken(format!(
             "What the master has sent is damaged ({failure}): it is dropped, and the present data stay"
@@ -263,10 +284,19 @@ fn look_through(server: &Server, file: &mut File, len: u64) -> Result<(), Ended>
         reader = reader.without_checksum();
     }
     while let Some(part) = reader.next().map_err(damaged)? {
-        if let Part::Keys(batch) = part {
-            reader.reuse(batch);
+        if let Some(reason) = load::refusal(server, &part) {
+            return Err(unusable(reason));
         }
-        if server.stopping.load(Acquire) {
+        match part {
+            Part::Keys(batch) => reader.reuse(batch),
+            Part::Function(code) => {
+                load::library_of(server, &code).map_err(|reason| unusable(load::no_library(&reason)))?;
+            }
+            _ => {}
+        }
+        // A link that is broken does not keep what has come over it from being loaded.
+        let sign = snapshot.give_sign();
+        if server.stopping.load(Acquire) || matches!(sign, Err(Ended::Superseded)) {
             return Err(Ended::Superseded);
         }
     }

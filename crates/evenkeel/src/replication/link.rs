@@ -174,7 +174,7 @@ impl Link {
     }
 
     /// Which of the server's links the present one is. Changes behind the closed gate only.
-    pub(super) fn generation(&self) -> u64 {
+    pub(crate) fn generation(&self) -> u64 {
         self.generation.load(Acquire)
     }
 
@@ -309,6 +309,8 @@ fn promote(server: &Arc<Server>, held: &mut Held<'_>) {
     held.hide_expired(false);
     server.replication.set_replica(false);
     server.replication.link.note_position(false, 0);
+    // Whatever there is, is the data from now on.
+    server.persist.is_incomplete.store(false, Release);
     if is_kept {
         server.replication.follow_log(held);
         if let Err(error) = server.replication.door.open(server) {

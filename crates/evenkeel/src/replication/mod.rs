@@ -291,6 +291,15 @@ impl State {
         self.stream.lock()
     }
 
+    /// Does something with everything held, and does not wait for a snapshot that is being taken.
+    fn with_all_held<R>(&self, server: &Server, f: impl FnOnce(&mut Held<'_>) -> R) -> R {
+        let (mut seat, keyspace) = (self.seat.lock(), &server.keyspace);
+        keyspace.enter(&mut seat);
+        let result = f(&mut keyspace.hold_all(&mut seat));
+        keyspace.leave(&mut seat);
+        result
+    }
+
     /// Waits, for so long at most as a client does not notice, until the stream has what clients have been told is done: who asks
     /// for an offset right after a write means one behind it.
     pub(crate) fn catch_up(&self, journal: &Journal) {

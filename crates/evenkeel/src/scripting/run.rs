@@ -207,6 +207,9 @@ impl<'r, 'a, 'h> Run<'r, 'a, 'h> {
         self.reply.clear();
         self.reply.resp3 = self.resp3;
         let done = run_in_script(self.call, id, args, &keys, &mut self.reply);
+        if self.undo.is_none() {
+            self.call.held.report_events();
+        }
         self.called(done.err())
     }
 

@@ -4,6 +4,7 @@
 mod broken;
 mod exchange;
 pub(crate) mod full;
+mod held_back;
 mod kill;
 mod moment;
 mod plain;

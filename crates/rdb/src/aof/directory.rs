@@ -174,32 +174,31 @@ impl Directory {
     /// Opens the file that commands are appended to: the last incremental one, or a new one.
     pub fn resume(&mut self) -> Result<File> {
         let Some(entry) = self.manifest.incremental.last() else {
-            return self.next_incremental(None);
+            return self.next_incremental();
         };
         let path = self.entry_path(entry);
         OpenOptions::new().append(true).open(&path).map_err(Error::io("open", &path))
     }
 
-    /// Goes on in a new incremental file. `previous`, the one until now, is synced before the new one is listed: only
-    /// the end of the last part may be torn.
-    pub fn next_incremental(&mut self, previous: Option<&File>) -> Result<File> {
+    /// Goes on in a new incremental file. The caller has synced the one until now: only the end of the last part may be torn.
+    pub fn next_incremental(&mut self) -> Result<File> {
         assert!(!self.old, "the old file is adopted first");
-        if let Some(file) = previous {
-            file.sync_data().map_err(Error::io("sync", &self.folder))?;
-        }
         self.prepare()?;
         let entry = self.free_incremental()?;
         let path = self.entry_path(&entry);
         let file = OpenOptions::new().append(true).create_new(true).open(&path);
         let file = file.map_err(Error::io("create", &path))?;
         let mut manifest = self.manifest.clone();
-        manifest.incremental.push(entry);
-        match self.commit(manifest) {
-            Ok(()) => Ok(file),
-            Err(error) => {
-                let _ = fs::remove_file(&path); // it is new and empty; if it stays, its number is passed over
-                Err(error)
-            }
+        manifest.incremental.push(entry.clone());
+        self.commit(manifest).inspect_err(|_| self.drop_unlisted(&entry))?;
+        Ok(file)
+    }
+
+    /// Removes a file that could not be listed, unless it is all the same: then its number is passed over.
+    fn drop_unlisted(&self, entry: &Entry) {
+        let lists = |there: Manifest| there.entries().any(|(_, one)| one.name == entry.name);
+        if self.read_manifest().is_ok_and(|there| !lists(there)) {
+            let _ = fs::remove_file(self.entry_path(entry)); // nothing depends on it being gone
         }
     }
 
@@ -215,8 +214,17 @@ impl Directory {
     /// Creates the file, under another name, that `install` with `Since::Draft` makes the only incremental one.
     ///
     /// For appending to begin while there are no data here that a base and what follows could be added to.
+    ///
+    /// [`Directory::drop_drafts`] removes it and that of a base.
     pub fn draft_incremental(&self) -> Result<File> {
         self.draft(&self.draft_incremental_path())
+    }
+
+    /// Removes what has not been installed, which may be as large as the data. Nobody writes to it any more.
+    pub fn drop_drafts(&self) {
+        for draft in [self.draft_base_path(), self.draft_incremental_path()] {
+            let _ = fs::remove_file(draft); // there is none most of the time
+        }
     }
 
     /// Makes the draft the base, and history of the base until now and of the incremental files that it contains.
@@ -227,6 +235,7 @@ impl Directory {
         let mut manifest = self.manifest.clone();
         let base = self.free_base(if snapshot { SNAPSHOT_SUFFIX } else { BASE_SUFFIX })?;
         self.install_draft(&self.draft_base_path(), &base)?;
+        let mut installed = vec![base.clone()];
         manifest.history.extend(manifest.base.replace(base));
         let stays = match since {
             Since::Number(first) => first,
@@ -237,9 +246,10 @@ impl Directory {
         if since == Since::Draft {
             let entry = self.free_incremental()?;
             self.install_draft(&self.draft_incremental_path(), &entry)?;
+            installed.push(entry.clone());
             manifest.incremental.push(entry);
         }
-        self.commit(manifest)
+        self.commit(manifest).inspect_err(|_| installed.iter().for_each(|entry| self.drop_unlisted(entry)))
     }
 
     /// Removes what is history, and returns how many files. A file that cannot be removed stays history.

@@ -142,7 +142,8 @@ fn a_directory_of_ours(peer: Peer) {
         directory.install(false, Since::Number(1)).expect("installed");
         let mut file = directory.resume().expect("opened");
         append(&mut file, &["SELECT 0", "MULTI", "INCR a", "SET c 1", "EXEC"]);
-        let mut file = directory.next_incremental(Some(&file)).expect("opened");
+        file.sync_data().expect("synced");
+        let mut file = directory.next_incremental().expect("opened");
         append(&mut file, &["SELECT 0", "INCR a"]);
     });
     server.start_again();

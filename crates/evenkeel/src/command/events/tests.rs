@@ -121,6 +121,27 @@ fn who_is_served_is_told_of_behind_who_serves() {
     );
 }
 
+/// A script that takes long is taken back and run elsewhere; what comes after it on its thread is told of, too.
+#[test]
+fn what_a_script_does_is_told_of_once() {
+    check(
+        r#"
+        > CONFIG SET notify-keyspace-events EA < OK
+        a> PSUBSCRIBE * < ["psubscribe", "*", :1]
+        > EVAL "redis.call('set', KEYS[1], 1) local s = 0 for i = 1, 2e7 do s = s + i % 7 end return 'done'" 1 k < "done"
+        > SET t new                           < OK
+        b> SET u new                          < OK
+        > EVAL "redis.call('set', KEYS[1], 1) return redis.call('get', 'other')" 1 v < (nil)
+        a< ["pmessage", "*", "__keyevent@0__:set", "k"]
+        a< ["pmessage", "*", "__keyevent@0__:set", "t"]
+        a< ["pmessage", "*", "__keyevent@0__:set", "u"]
+        a< ["pmessage", "*", "__keyevent@0__:set", "v"]
+        > SET w new                           < OK
+        a< ["pmessage", "*", "__keyevent@0__:set", "w"]
+    "#,
+    );
+}
+
 #[test]
 fn fields_that_expire_are_told_of() {
     World::with(&["--notify-keyspace-events", "Eh"]).check(

@@ -64,7 +64,8 @@ impl Worker {
     /// Sends the replies of what is on disk by now.
     pub(super) fn release(&mut self) {
         let aof = &self.server.persist.aof;
-        let durable = if aof.is_on() { aof.durable() } else { u64::MAX };
+        let is_needed = aof.is_on() && self.executor.settings.appendfsync == Fsync::Always;
+        let durable = if is_needed { aof.durable() } else { u64::MAX };
         // A worker's numbers grow, so the first ones are due first.
         while let Some(&(number, token)) = self.held_back.front()
             && number <= durable
@@ -86,19 +87,25 @@ impl Worker {
             }
         }
         self.end_waits_for_log();
-        if self.held_back.is_empty() && self.awaiting_log.is_empty() {
+        if !self.has_held_back() {
             self.server.inboxes[self.index].awaits_log.store(false, Relaxed);
         }
     }
 
-    /// Once a turn, where the log is kept.
+    /// Whether somebody waits for the log.
+    pub(super) fn has_held_back(&self) -> bool {
+        !self.held_back.is_empty() || !self.awaiting_log.is_empty()
+    }
+
+    /// Once a turn, where the log is kept or somebody waits for it.
     pub(super) fn look_at_log(&mut self) {
-        if !self.held_back.is_empty() || !self.awaiting_log.is_empty() {
+        if self.has_held_back() {
             self.release();
         }
         let (persist, limit) = (&self.server.persist, self.executor.settings.appendonly_buffer_limit);
         let unread = persist.aof.unread(&self.server.keyspace.journal);
-        if unread > limit && persist.obstacles.any() & CROWDED == 0 {
+        // Only the log's thread would let them go on.
+        if unread > limit && persist.aof.is_on() && persist.obstacles.any() & CROWDED == 0 {
             persist.obstacles.set(CROWDED, true);
             persist.aof.figures.crowded.fetch_add(1, Relaxed);
             self.server.log.warning(format!(

@@ -111,3 +111,32 @@ fn a_server_killed_on_a_full_disk_starts_when_there_is_room() {
     assert!((acknowledged..=acknowledged + 1).contains(&(there as usize)), "{there} of {acknowledged}");
     server.kill();
 }
+
+/// There is room for the log, and none for a second copy of the data.
+#[test]
+fn a_rewrite_that_finds_no_room_leaves_none_taken() {
+    let Some(disk) = Disk::mount("rewrite") else { return };
+    let dir = disk.path().display().to_string();
+    let server = start(&["--threads", "2", "--appendonly", "yes", "--rdbcompression", "no", "--dir", &dir]);
+    let mut client = server.connect();
+    for number in 0..500 {
+        assert!(!write(&mut client, number).expect("a reply").is_error());
+    }
+    fs::write(disk.path().join("ballast"), vec![7; 512 << 10]).expect("there is room for it");
+    assert!(!client.run("BGREWRITEAOF").is_error());
+    let until = Instant::now() + Duration::from_secs(10);
+    while server.info("aof_last_bgrewrite_status") != "err" || server.info("aof_rewrite_in_progress") != "0" {
+        assert!(Instant::now() < until, "it does not fail");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let names = fs::read_dir(disk.path().join("appendonlydir")).expect("it is there").flatten();
+    let names: Vec<_> = names.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
+    assert!(!names.iter().any(|name| name.starts_with("temp-")), "{names:?}");
+    // What could not be written meanwhile has been, or will be soon.
+    let until = Instant::now() + Duration::from_secs(5);
+    while write(&mut client, 1).expect("a reply").is_error() {
+        assert!(Instant::now() < until, "still refused, though there is room");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    drop(server); // before the disk goes
+}

@@ -239,3 +239,40 @@ fn the_disk_is_full() {
     assert!(left.is_empty(), "nothing is left behind: {left:?}");
     replica.assert_healthy();
 }
+
+/// A primary that has more databases than there are here: what it sends cannot be loaded.
+fn follow_one_with_more(replica: &Server) -> Server {
+    let primary = Server::start(&program(), &[PRIMARY, &["--databases", "20"]].concat());
+    let mut client = primary.connect();
+    client.run("SELECT 18");
+    client.run("SET far away");
+    replica.connect().run("SET own data");
+    follow(replica, primary.port());
+    primary
+}
+
+#[test]
+fn what_cannot_be_taken_over_costs_nothing() {
+    let replica = Server::start(&program(), &[REPLICA, &["--appendonly", "yes"]].concat());
+    let _primary = follow_one_with_more(&replica);
+    let line = "What the master has sent cannot be taken over: database 18 of a server with more";
+    wait_until(line, || replica.log().contains(line));
+    assert_eq!(replica.connect().run("GET own").to_string(), "\"data\"");
+    assert_eq!(replica.info("aof_enabled"), "1");
+}
+
+/// Where the present data are dropped before others have come, those on disk are kept until these are whole.
+#[test]
+fn data_on_disk_are_kept_until_there_are_others() {
+    let args = ["--appendonly", "yes", "--repl-diskless-load", "flush-before-load", "--save", "1 1"];
+    let mut replica = Server::start(&program(), &[REPLICA, &args].concat());
+    let primary = follow_one_with_more(&replica);
+    let line = "Failed trying to load the MASTER synchronization DB";
+    wait_until(line, || replica.log().contains(line));
+    std::thread::sleep(Duration::from_millis(2_500)); // longer than whoever writes files waits
+    assert_eq!(replica.connect().run("DBSIZE").as_int(), Some(0));
+    drop(primary);
+    replica.kill();
+    replica.start_again();
+    assert_eq!(replica.connect().run("GET own").to_string(), "\"data\"");
+}

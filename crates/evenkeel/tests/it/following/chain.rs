@@ -1,5 +1,7 @@
 //! Replicas of replicas, and what becomes of the others when one of them is made the primary.
 
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
 use evenkeel_testkit::{Peer, Program, Server};
 
 use super::{PRIMARY, REPLICA, await_equal, await_link, follow, seed, wait_until, write};
@@ -187,4 +189,31 @@ fn who_is_not_up_to_date_feeds_nobody() {
             "-NOMASTERLINK Can't SYNC while not connected with my master"
         );
     }
+}
+
+/// One that comes, goes and comes again while the stream runs has the thread that feeds it begin each time.
+#[test]
+fn who_comes_and_goes_keeps_nobody_from_following() {
+    let (first, middle) = (evenkeel(&["--repl-backlog-ttl", "1"]), evenkeel(&["--repl-backlog-ttl", "1"]));
+    follow(&middle, first.port());
+    await_link(&middle);
+    let ends = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut writer = first.connect();
+            while !ends.load(Relaxed) {
+                writer.run("INCR n");
+            }
+        });
+        for _ in 0..150 {
+            let mut guest = middle.connect();
+            guest.send_raw(b"PSYNC ? -1\r\n").expect("it reads");
+            let answer = guest.read_raw().expect("an answer");
+            assert!(answer.starts_with(b"+FULLRESYNC"), "{}", answer.escape_ascii());
+            drop(guest);
+            wait_until("it is gone", || number(&middle, "connected_slaves") == 0);
+        }
+        ends.store(true, Relaxed);
+    });
+    await_equal(&first, &middle);
 }

@@ -88,6 +88,21 @@ fn whoever_has_all_is_taken_if_nobody_is_named() {
     assert_eq!(quick.connect().run("GET k").to_string(), "\"v\"");
 }
 
+/// However long the snapshot takes that is being taken.
+#[test]
+fn a_snapshot_keeps_nobody_waiting() {
+    let (primary, replica) = (ours(&["--rdb-key-save-delay", "100000"]), ours(&[]));
+    attach(&replica, &primary);
+    let mut client = primary.connect();
+    (0..600).for_each(|n| ok(&mut client, &format!("SET {n} v")));
+    ok(&mut client, "BGSAVE");
+    assert_eq!(primary.info("rdb_bgsave_in_progress"), "1");
+    ok(&mut client, "FAILOVER TIMEOUT 20000");
+    await_end(&primary);
+    assert_eq!(primary.info("rdb_bgsave_in_progress"), "1", "it takes a minute");
+    assert_eq!((role(&primary).as_str(), role(&replica).as_str()), ("slave", "master"));
+}
+
 /// Clients that write all the time to whoever takes it, while the roles change again and again.
 fn writers_lose_nothing(pair: &[Server; 2], rounds: usize, pause: Duration) {
     let seed = fresh_seed();

@@ -43,7 +43,8 @@ fn from_nothing_to_a_base_and_what_follows() {
     assert_eq!(root.manifest(), "file a.aof.1.base.rdb seq 1 type b\nfile a.aof.1.incr.aof seq 1 type i\n");
 
     // A rewrite: what comes from now on goes to the next file, and the new base contains all before.
-    let mut file = directory.next_incremental(Some(&file)).expect("opened");
+    file.sync_data().expect("synced");
+    let mut file = directory.next_incremental().expect("opened");
     file.write_all(b"two").expect("written");
     directory.draft_base().expect("a draft").write_all(b"base and one").expect("written");
     directory.install(false, Since::Number(2)).expect("installed");
@@ -183,8 +184,7 @@ fn names_of_all_kinds_are_kept() {
     let root = Root::with(&[(MANIFEST, "")]);
     fs::write(root.0.join(MANIFEST), &manifest).expect("written");
     fs::write(root.0.join("dir").join(OsStr::from_bytes(&long)), "").expect("written");
-    let error =
-        root.open().expect("whole").next_incremental(None).expect_err("no line can hold it in quotes");
+    let error = root.open().expect("whole").next_incremental().expect_err("no line can hold it in quotes");
     assert!(matches!(error.problem, Problem::Name), "{error}");
     assert_eq!(fs::read(root.0.join(MANIFEST)).expect("it is there"), manifest);
     assert_eq!(fs::read_dir(root.0.join("dir")).expect("it is there").count(), 2);
