@@ -200,7 +200,9 @@ impl Applier {
             std::thread::sleep(RELOAD_LOOK);
             keyspace.enter(&mut self.executor.seat);
         }
-        let is_wanted = server.replication.link.generation() == generation;
+        // Whoever has stopped the server behind the closed gate counts on that nothing more is run.
+        let stops = server.stopping.load(Acquire);
+        let is_wanted = !stops && server.replication.link.generation() == generation;
         if is_wanted {
             self.prefetch();
             let batch = std::mem::take(&mut self.batch);
