@@ -82,7 +82,7 @@ proc record {status elapsed name {detail ""}} {
 # --- Wrappers around the suite's procedures -------------------------------------------------------------------
 
 set REPLACED {test start_server tags send_data_packet wait_server_started test_client_main get_nonloopback_addr
-              verify_log_message}
+              verify_log_message wait_for_log_messages}
 
 set complete 1     ;# until a statement fails that may have held tests
 set test_depth 0   ;# above 0 inside a test, where an exception belongs to the test
@@ -275,6 +275,11 @@ proc verify_log_message {server pattern from_line} {
         if {$left == 0} { error $message }
         after 10
     }
+}
+
+proc wait_for_log_messages {server patterns from_line maxtries delay} {
+    if {$maxtries * $delay < 1000} { lassign {100 10} maxtries delay }
+    suite_wait_for_log_messages $server $patterns $from_line $maxtries $delay
 }
 
 # --- Reading the suite and running the unit -------------------------------------------------------------------

@@ -207,6 +207,9 @@ impl Server {
         let killed = self.clients.kill(clients);
         // All workers, since a connection may be on its way from one to another.
         self.inboxes.iter().for_each(|inbox| inbox.post(Message::CloseKilled));
+        if clients.iter().any(|client| client.is_replica.load(Relaxed)) {
+            self.replication.door.nudge();
+        }
         killed
     }
 

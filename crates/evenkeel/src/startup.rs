@@ -19,7 +19,8 @@ use crate::net::worker::Worker;
 use crate::persist::bar::Bar;
 use crate::persist::load::{self, Ended};
 use crate::persist::lock::What;
-use crate::persist::{aof, end, points, replay, rewrite, snapshot};
+use crate::persist::replay::{self, Replayed};
+use crate::persist::{aof, end, points, rewrite, snapshot};
 use crate::replication::link;
 use crate::server::Server;
 
@@ -165,12 +166,18 @@ fn serve(launch: Launch) -> ExitCode {
 /// Loads what is on disk, while the workers tell their clients to come again.
 fn load(server: &Arc<Server>) -> Result<(), Ended> {
     if server.settings().appendonly {
-        let (directory, found) = replay::directory(server)?;
+        let Replayed { directory, found, position } = replay::directory(server)?;
         if !found {
             // As whoever turns the log on for the first time expects: what is there goes on.
             load::snapshot(server)?;
         }
         rewrite::go_on(server, directory, found).map_err(Ended::Failed)?;
+        // Nothing has been removed since that was due: what is from now on, replicas hear of.
+        if server.replication.is_replica() {
+            link::note_loaded(server, position);
+        } else {
+            link::go_on_as_primary(server, position);
+        }
     } else {
         let loaded = load::snapshot_at_start(server)?;
         link::note_loaded(server, loaded.and_then(|loaded| loaded.position));
@@ -378,12 +385,12 @@ fn watch_signals(server: Arc<Server>) {
                     SIGINT => ("SIGINT", settings.shutdown_on_sigint),
                     _ => continue,
                 };
-                if server.stopping.load(Acquire) || end::is_under_way(&server) {
+                if server.stopping.load(Acquire) || server.persist.ending.is_under_way() {
                     snapshot::remove_unfinished(&settings.dir);
                     std::process::exit(1);
                 }
                 server.log.warning(format!("Received {name} scheduling shutdown..."));
-                end::begin_on_thread(&server, how);
+                end::begin(&server, how, None);
             }
         })
         .expect("a thread can be started");

@@ -28,7 +28,7 @@ mod scratch;
 
 use std::io::{self, Read, Seek, SeekFrom};
 
-pub use command::{Command, Commands, Record, push_command, push_timestamp};
+pub use command::{Command, Commands, Record, push_command, push_comment, push_timestamp};
 pub use directory::{Directory, Found, Part, Since};
 pub use durable::truncate;
 pub use error::{Error, Problem};

@@ -1,4 +1,6 @@
 // go-redis against a running server: check PORT PROTOCOL RESTART_COMMAND. Silent when all is well.
+//
+// check sentinel PROTOCOL SERVER starts servers of its own, and follows a sentinel.
 package main
 
 import (
@@ -143,6 +145,10 @@ func survivesARestart(client *redis.Client, restart string) {
 
 func main() {
 	port, protocol, restart := os.Args[1], must(strconv.Atoi(os.Args[2])), os.Args[3]
+	if port == "sentinel" {
+		followsASentinel(protocol, os.Args[3])
+		return
+	}
 	client, other := connect(port, protocol), connect(port, protocol)
 	must(client.FlushAll(ctx).Result())
 	speaksTheProtocolAndKeepsBytes(client, protocol)

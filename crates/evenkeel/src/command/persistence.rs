@@ -2,11 +2,15 @@
 
 use std::sync::Arc;
 
+use std::sync::atomic::AtomicBool;
+
 use super::{Call, Command, Flags, Group, at_least, exactly, session};
+use crate::blocking::Timeout;
 use crate::error::{Done, Error};
-use crate::persist::end::{self, How};
+use crate::persist::end::{self, Asker, How};
 use crate::persist::snapshot::Busy;
 use crate::persist::{Cancelled, Job, rewrite, snapshot};
+use crate::waiting::{On, Waiting};
 
 /// What writes to disk and must not be part of what a client queues without thinking.
 const FOR_OPERATORS: Flags = Flags::ADMIN.with(Flags::NOSCRIPT).with(Flags::NO_DATA);
@@ -111,7 +115,7 @@ fn last_save(call: &mut Call<'_, '_>) -> Done {
 /// SHUTDOWN [NOSAVE | SAVE] [NOW] [FORCE] [ABORT]
 ///
 /// There is no reply: the client sees the connection close. A save that was to be made and cannot be is a reason to
-/// stay, unless the client insists.
+/// stay, unless the client insists. Who asks while the end has begun already waits for that.
 fn shutdown(call: &mut Call<'_, '_>) -> Done {
     let args = call.args;
     let (mut how, mut abort) = (How::default(), false);
@@ -126,21 +130,28 @@ fn shutdown(call: &mut Call<'_, '_>) -> Done {
         }
     }
     if abort {
-        let alone = how == How::default();
-        return Err(if alone { Error::text("ERR No shutdown in progress.") } else { Error::Syntax });
+        if how != How::default() {
+            return Err(Error::Syntax);
+        }
+        if !end::abort(call.server) {
+            return Err(Error::text("ERR No shutdown in progress."));
+        }
+        call.reply.ok();
+        return Ok(());
     }
     // A snapshot would have to wait for the script, and there may be no end to that.
     if how.save != Some(false) && call.server.scripts.busy.is_busy() {
         return Err(call.server.scripts.busy.refusal());
     }
-    let server = Arc::clone(call.server);
+    let (server, client) = (call.server, call.session.client.clone());
+    let (number, nobody_waits) = (server.keyspace.ticket(), Arc::new(AtomicBool::new(false)));
+    let on = On::Long(nobody_waits);
+    let waiting = Waiting { number, timeout: Timeout(None), deadline: None, mute: false, on };
+    call.session.waiting = Some(Box::new(waiting));
+    client.note_wait(true, 0, false);
     server.log.warning("User requested shutdown...");
-    call.go_elsewhere(move |_| {
-        if end::end(&server, how) {
-            return Ok(());
-        }
-        Err(Error::text("ERR Errors trying to SHUTDOWN. Check logs."))
-    })
+    end::begin(server, how, Some(Asker { client, number, id: call.id, resp3: call.reply.resp3 }));
+    Err(Error::Suspended)
 }
 
 #[cfg(test)]

@@ -24,7 +24,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::*};
 use std::time::{Duration, Instant};
 
-use evenkeel_rdb::aof::{Directory, push_timestamp};
+use evenkeel_rdb::aof::{Directory, push_comment, push_timestamp};
 use evenkeel_store::Held;
 use evenkeel_store::journal::{Journal, Reader, select};
 use parking_lot::{Condvar, Mutex};
@@ -33,6 +33,7 @@ use super::{CROWDED, NO_LOG};
 use crate::clock;
 use crate::config::{Fsync, Settings};
 use crate::net::inbox::Message;
+use crate::replication::Point;
 use crate::server::Server;
 
 /// Bytes taken from the log before they are written: large enough that a write's own cost does not matter, and few enough
@@ -87,6 +88,8 @@ pub(crate) struct Aof {
     is_based: AtomicBool,
     /// The thread is to end once all is written that there is.
     ends: AtomicBool,
+    /// Where the data are in a replication stream when the server ends.
+    end: Mutex<Option<Point>>,
     pub(crate) figures: Figures,
 }
 
@@ -128,6 +131,7 @@ impl Default for Aof {
             base_has: AtomicU64::new(0),
             is_based: AtomicBool::new(false),
             ends: AtomicBool::new(false),
+            end: Mutex::new(None),
             figures: Figures::default(),
         }
     }
@@ -154,6 +158,16 @@ impl Aof {
     /// it would find nothing.
     pub(crate) fn keeps(&self, record: u64) -> bool {
         self.is_on() && self.is_based.load(Acquire) && record <= self.durable()
+    }
+
+    /// Whether what is logged is the data, together with the files that are there: the first base has been written.
+    pub(super) fn is_complete(&self) -> bool {
+        self.is_on() && self.is_based.load(Acquire)
+    }
+
+    /// Where the data are in a replication stream, if nothing is logged any more: the server ends.
+    pub(super) fn note_end(&self, point: Option<Point>) {
+        *self.end.lock() = point;
     }
 
     /// The files that are listed are the data from now on, and what their base has goes up to this record.
@@ -317,8 +331,22 @@ impl Writer {
                 self.rest(journal, settings.appendfsync);
             }
         }
+        self.note_end();
         let _ = self.sync();
         self.leave();
+    }
+
+    /// Says where in a replication stream the data are that have been written, if that is known.
+    fn note_end(&mut self) {
+        let point = self.server.persist.aof.end.lock().take();
+        let is_end = |point: &Point| point.record == self.reader.last() && self.buffer.is_empty();
+        if let Some(Point { position, .. }) = point.filter(is_end)
+            && !self.broken
+            && self.doubtful.is_none()
+        {
+            push_comment(&mut self.buffer, &position.note());
+            self.write();
+        }
     }
 
     /// Nobody waits any more for what is not written.

@@ -1,12 +1,23 @@
-//! The end of the server: a last snapshot, if there is to be one, and then everybody stops.
+//! The end of the server: replicas get what they lack, a last snapshot is taken if there is to be one, and then everybody
+//! stops.
+//!
+//! One thread does it, whoever asks. Writes wait meanwhile. Until the last step it may turn out that the server stays:
+//! somebody aborts it, or the snapshot cannot be taken. Then writes go on, and all who have asked are told.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering::*;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
 use std::time::Duration;
 
-use super::{LOADING, rewrite, snapshot};
+use parking_lot::Mutex;
+
+use super::{LOADING, snapshot};
+use crate::clients::ClientInfo;
 use crate::clock;
+use crate::command::Id;
+use crate::error::Error;
+use crate::reply::Reply;
 use crate::server::{Pauser, Server};
+use crate::waiting::Resumed;
 
 /// How to end: SHUTDOWN's options, or what the configuration says for a signal.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -22,49 +33,169 @@ pub(crate) struct How {
     pub(crate) failover: bool,
 }
 
-/// Whether the end has begun.
-pub(crate) fn is_under_way(server: &Server) -> bool {
-    server.persist.ending.load(Acquire)
+/// The end as all threads see it.
+#[derive(Default)]
+pub(crate) struct Ending {
+    stage: Mutex<Stage>,
+    is_under_way: AtomicBool,
+    is_aborted: AtomicBool,
+    /// Replicas are waited for until then, in milliseconds since the Unix epoch; zero: none are.
+    until_ms: AtomicU64,
 }
 
-/// Ends the server, unless a snapshot that there should be cannot be taken; whether it ends. Writes wait meanwhile, so
-/// that the snapshot has all that was replied to.
-pub(crate) fn end(server: &Arc<Server>, how: How) -> bool {
-    if server.persist.ending.swap(true, AcqRel) {
-        return true; // somebody else does it
+#[derive(Default)]
+enum Stage {
+    #[default]
+    None,
+    /// It has begun; these wait to hear if it fails.
+    Begun(Vec<Asker>),
+    /// Nothing stops it any more.
+    Certain,
+}
+
+/// A client that waits for the end: there is a reply only if it does not come.
+pub(crate) struct Asker {
+    pub(crate) client: Arc<ClientInfo>,
+    /// The number of its wait.
+    pub(crate) number: u64,
+    /// The command that it waits in.
+    pub(crate) id: Id,
+    pub(crate) resp3: bool,
+}
+
+impl Ending {
+    /// Whether it has begun.
+    pub(crate) fn is_under_way(&self) -> bool {
+        self.is_under_way.load(Acquire)
     }
-    let (settings, persist) = (server.settings(), &server.persist);
-    server.pause.begin(Pauser::End, false, u64::MAX, clock::unix_ms());
-    persist.cancel_all();
-    let is_loading = persist.obstacles.any() & LOADING != 0;
-    let saves = how.save.unwrap_or(!settings.save.is_empty()) && !is_loading;
-    if !how.now && !is_loading {
-        let timeout = Duration::from_secs(u64::from(settings.shutdown_timeout));
-        server.replication.wait_for_replicas(server, timeout);
+
+    /// For how long replicas will be waited for at most, if they are.
+    pub(crate) fn waits_ms(&self, now_ms: u64) -> Option<u64> {
+        self.until_ms.load(Relaxed).checked_sub(now_ms).filter(|ms| *ms > 0)
     }
-    if saves {
-        server.log.notice("Saving the final RDB snapshot before exiting.");
-        if !snapshot::save(server, true) && !how.force {
-            server.log.warning("Error trying to save the DB, can't exit.");
-            rewrite::with_all_held(server, |held| server.replication.go_on(held));
-            server.pause.end(Pauser::End);
-            server.wake_all();
-            persist.ending.store(false, Release);
-            return false;
+
+    fn is_aborted(&self) -> bool {
+        self.is_aborted.load(Acquire)
+    }
+
+    /// Passes the point from which on nothing stops the end; `false`: it was aborted before.
+    fn make_certain(&self) -> bool {
+        let mut stage = self.stage.lock();
+        let goes_on = !self.is_aborted();
+        if goes_on {
+            *stage = Stage::Certain;
         }
+        goes_on
     }
-    server.stop();
-    true
 }
 
-/// The same for a signal, on a thread of its own: a second signal is to be heard.
-pub(crate) fn begin_on_thread(server: &Arc<Server>, how: How) {
+/// Begins the end. One that has been begun before is not changed, and `who` hears how that goes.
+pub(crate) fn begin(server: &Arc<Server>, how: How, who: Option<Asker>) {
+    let ending = &server.persist.ending;
+    let mut stage = ending.stage.lock();
+    match &mut *stage {
+        Stage::Begun(askers) => return askers.extend(who),
+        Stage::Certain => return,
+        Stage::None => *stage = Stage::Begun(who.into_iter().collect()),
+    }
+    ending.is_aborted.store(false, Release);
+    ending.is_under_way.store(true, Release);
+    drop(stage);
     let on_thread = server.clone();
     let thread = std::thread::Builder::new().name("shutdown".into());
     let spawned = thread.spawn(move || {
-        end(&on_thread, how);
+        if !end(&on_thread, how) {
+            stay(&on_thread);
+        }
     });
-    if spawned.is_err() {
-        end(server, how);
+    if let Err(error) = spawned {
+        server.log.warning(format!("There is no thread to end the server: {error}"));
+        tell_askers(server);
     }
+}
+
+/// Stops an end that has begun; `false`: there is none, or nothing stops it any more.
+pub(crate) fn abort(server: &Server) -> bool {
+    let ending = &server.persist.ending;
+    let stage = ending.stage.lock();
+    let can_stop = matches!(&*stage, Stage::Begun(_));
+    if can_stop && !ending.is_aborted.swap(true, AcqRel) {
+        server.log.warning("Shutdown manually aborted.");
+        if ending.until_ms.load(Relaxed) == 0 {
+            server.persist.cancel_save(); // the last one
+        }
+    }
+    can_stop
+}
+
+/// Ends the server, unless something is in the way; whether it ends.
+fn end(server: &Arc<Server>, how: How) -> bool {
+    let (settings, persist) = (server.settings(), &server.persist);
+    server.pause.begin(Pauser::End, false, u64::MAX, clock::unix_ms());
+    let is_loading = persist.obstacles.any() & LOADING != 0;
+    if !how.now && !is_loading {
+        let timeout = Duration::from_secs(u64::from(settings.shutdown_timeout));
+        persist.ending.until_ms.store(clock::unix_ms() + timeout.as_millis() as u64, Relaxed);
+        server.replication.wait_for_replicas(server, timeout, || persist.ending.is_aborted());
+        persist.ending.until_ms.store(0, Relaxed);
+    }
+    // It may have changed while replicas were waited for.
+    let settings = server.settings();
+    // What a full sync has left in memory is not to take the place of what is on disk.
+    let is_whole = !is_loading && !persist.is_incomplete.load(Acquire);
+    if !persist.ending.is_aborted() && settings.appendonly && is_whole && !persist.aof.is_complete() {
+        // What is on disk is not the data, and may be those of long ago.
+        if !how.force {
+            server.log.warning("Writing initial AOF, can't exit");
+            return false;
+        }
+        server.log.warning("Writing initial AOF. Exit anyway.");
+    }
+    persist.cancel_all();
+    let saves = how.save.unwrap_or(!settings.save.is_empty()) && is_whole;
+    if saves && !persist.ending.is_aborted() {
+        server.log.notice("Saving the final RDB snapshot before exiting.");
+        if !snapshot::save(server, true) && !how.force {
+            server.log.warning("Error trying to save the DB, can't exit.");
+            return false;
+        }
+    }
+    let mut is_certain = false;
+    server.replication.stop(server, |point| {
+        is_certain = persist.ending.make_certain();
+        if is_certain {
+            persist.aof.note_end(point);
+            server.stop();
+        }
+    });
+    is_certain
+}
+
+/// The server stays.
+fn stay(server: &Arc<Server>) {
+    if !server.persist.ending.is_aborted() {
+        let text = "Errors trying to shut down the server. Check the logs for more information.";
+        server.log.warning(text);
+    }
+    server.replication.go_on(server);
+    server.pause.end(Pauser::End);
+    server.wake_all();
+    tell_askers(server);
+}
+
+fn tell_askers(server: &Server) {
+    let mut stage = server.persist.ending.stage.lock();
+    let Stage::Begun(askers) = std::mem::take(&mut *stage) else { return };
+    let error = Error::text("ERR Errors trying to SHUTDOWN. Check logs.");
+    let (stats, settings) = (server.stats.last().expect("that of who is no worker"), server.settings());
+    for Asker { client, number, id, resp3 } in askers {
+        let mut reply = Reply::default();
+        reply.resp3 = resp3;
+        reply.fail(&error);
+        stats.error(&error.line());
+        stats.resumed(id, 0, true, settings.latency_tracking);
+        client.note_wait(false, 0, false);
+        server.resume(Resumed { client, number, reply });
+    }
+    server.persist.ending.is_under_way.store(false, Release);
 }

@@ -43,8 +43,7 @@ pub(crate) struct Persist {
     ended: Condvar,
     /// The snapshot that is being taken is not wanted any more.
     cancelled: AtomicBool,
-    /// The server is about to end.
-    ending: AtomicBool,
+    pub(crate) ending: end::Ending,
     /// The data were given up for a primary's, which have not come whole: what is in memory is not to take the place of what
     /// is on disk, unless somebody asks for it.
     pub(crate) is_incomplete: AtomicBool,
@@ -245,7 +244,7 @@ impl Persist {
             state: Mutex::new(state),
             ended: Condvar::new(),
             cancelled: AtomicBool::new(false),
-            ending: AtomicBool::new(false),
+            ending: end::Ending::default(),
             is_incomplete: AtomicBool::new(false),
             progress: Progress::default(),
             loading: load::Loading::default(),
@@ -317,7 +316,7 @@ impl Persist {
         true
     }
 
-    /// Claims that a snapshot is being taken for replicas; `false`: one is being taken. [`rewrite::release`] gives it back.
+    /// Claims that a snapshot is being taken for replicas; `false`: one is being taken. [`Persist::end_sync`] gives it back.
     pub(crate) fn claim_sync(&self) -> bool {
         let mut state = self.state.lock();
         if state.running.is_some() {
@@ -327,6 +326,22 @@ impl Persist {
         state.running = Some(Running { job: Job::Sync, since_s });
         self.cancelled.store(false, Release);
         true
+    }
+
+    /// No replica is left that wants the snapshot which is being taken for some.
+    pub(crate) fn cancel_sync(&self) {
+        if self.state.lock().running.is_some_and(|running| running.is(Job::Sync)) {
+            self.cancelled.store(true, Release);
+        }
+    }
+
+    /// The snapshot for replicas has been taken, or is given up.
+    pub(crate) fn end_sync(&self) {
+        let mut state = self.state.lock();
+        let running = state.running.take().expect("it was claimed");
+        state.last_took_s = Some((crate::clock::unix_ms() / 1000).saturating_sub(running.since_s));
+        drop(state);
+        self.ended.notify_all();
     }
 
     /// Whether what is being written is not wanted any more.

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use super::load::{self, Ended};
-use super::{Job, replay, rewrite, snapshot};
+use super::replay::{self, Replayed};
+use super::{Job, rewrite, snapshot};
 use crate::clock;
 use crate::scripting::functions::Libraries;
 use crate::server::{Pauser, Server};
@@ -51,7 +52,7 @@ fn replay_log(server: &Arc<Server>) -> Result<(), String> {
         Ended::Failed(reason) => reason,
         Ended::Stopped => "the server ends".into(),
     });
-    let done = replayed.and_then(|(directory, found)| {
+    let done = replayed.and_then(|Replayed { directory, found, .. }| {
         persist.note_loaded(server.keyspace.total().dirty);
         if was_on { rewrite::go_on(server, directory, found) } else { Ok(()) }
     });

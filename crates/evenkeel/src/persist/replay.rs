@@ -18,6 +18,7 @@ use crate::clock;
 use crate::command::args::OwnedArgs;
 use crate::command::table::table;
 use crate::dispatch::{Executor, Outcome};
+use crate::replication::link::Position;
 use crate::reply::Reply;
 use crate::server::Server;
 use crate::session::Session;
@@ -25,13 +26,22 @@ use crate::session::Session;
 /// Commands between two looks at whether the server is to stop.
 const LOOK_EVERY: u64 = 1024;
 
-/// Loads what the append-only directory has; returns it, and whether there was anything.
-pub(crate) fn directory(server: &Arc<Server>) -> Result<(Directory, bool), Ended> {
+/// What an append-only directory has, and what is known of it when that has been loaded.
+pub(crate) struct Replayed {
+    pub(crate) directory: Directory,
+    /// Whether there was anything.
+    pub(crate) found: bool,
+    /// Where in a replication stream the data are, if the last line says so.
+    pub(crate) position: Option<Position>,
+}
+
+/// Loads what the append-only directory has.
+pub(crate) fn directory(server: &Arc<Server>) -> Result<Replayed, Ended> {
     let settings = server.settings();
     let failed = |error: &dyn std::fmt::Display| Ended::Failed(error.to_string());
     let directory = rewrite::open(&settings).map_err(|error| failed(&error))?;
     if directory.found() == Found::Nothing {
-        return Ok((directory, false));
+        return Ok(Replayed { directory, found: false, position: None });
     }
     let parts = directory.parts().map_err(|error| failed(&error))?;
     server.persist.loading.begin(parts.iter().map(|part| part.size).sum());
@@ -39,7 +49,7 @@ pub(crate) fn directory(server: &Arc<Server>) -> Result<(Directory, bool), Ended
     let mut player = Player::new(server);
     let play = |part: &Part| player.play(part).map_err(|ended| in_file(ended, &part.path));
     let played = parts.iter().try_for_each(play);
-    let Player { executor, commands, .. } = player;
+    let Player { executor, commands, position, .. } = player;
     *server.persist.player.lock() = Some(executor.seat);
     played?;
     server.log.notice(format!(
@@ -48,7 +58,7 @@ pub(crate) fn directory(server: &Arc<Server>) -> Result<(Directory, bool), Ended
         commands,
         began.elapsed().as_secs_f64()
     ));
-    Ok((directory, true))
+    Ok(Replayed { directory, found: true, position })
 }
 
 /// Runs commands as a client would send them that nobody sees.
@@ -60,6 +70,8 @@ struct Player<'a> {
     commands: u64,
     /// Bytes of the parts before.
     loaded: u64,
+    /// What the last line says, if it says this.
+    position: Option<Position>,
 }
 
 impl Player<'_> {
@@ -71,7 +83,7 @@ impl Player<'_> {
         // Replicas have it already.
         executor.seat.is_mute = true;
         let session = Session { replays: true, ..Session::new(Arc::new(nobody), Access::of_server()) };
-        Player { server, executor, session, reply: Reply::default(), commands: 0, loaded: 0 }
+        Player { server, executor, session, reply: Reply::default(), commands: 0, loaded: 0, position: None }
     }
 
     fn play(&mut self, part: &Part) -> Result<(), Ended> {
@@ -95,8 +107,14 @@ impl Player<'_> {
         loop {
             match commands.next() {
                 Ok(None) => break,
-                Ok(Some(Record::Command(command))) => self.run(&command)?,
-                Ok(Some(Record::Timestamp { .. } | Record::Comment { .. })) => {}
+                Ok(Some(Record::Command(command))) => {
+                    self.position = None;
+                    self.run(&command)?;
+                }
+                Ok(Some(Record::Comment { text, .. })) => {
+                    self.position = Position::from_note(text).or(self.position.take());
+                }
+                Ok(Some(Record::Timestamp { .. })) => {}
                 Err(fault) => {
                     self.forgive(part, fault.is_torn(), fault.whole, &fault)?;
                     break;

@@ -152,7 +152,7 @@ fn write_file(
     let file = take(server, settings, records, Some(&beside.file), |held| {
         dirty = held.keyspace().total().dirty;
         drop(moment);
-        let is_last = super::end::is_under_way(server);
+        let is_last = server.persist.ending.is_under_way();
         let last = is_last.then(|| server.replication.finish(held)).flatten();
         last.or_else(|| server.replication.link.position(server))
     })?;

@@ -201,7 +201,9 @@ impl Applier {
             keyspace.enter(&mut self.executor.seat);
         }
         self.session.link = Some(generation);
-        if self.is_wanted() {
+        // Whoever has stopped the server behind the closed gate counts on that nothing more is run.
+        let stops = server.stopping.load(Acquire);
+        if !stops && self.is_wanted() {
             self.prefetch();
             let batch = std::mem::take(&mut self.batch);
             // A command that needs everything held may find, when it has it, that the server follows somebody else by now.
@@ -216,7 +218,7 @@ impl Applier {
             }
             self.executor.serve_woken();
         }
-        let is_wanted = self.is_wanted();
+        let is_wanted = !stops && self.is_wanted();
         keyspace.leave(&mut self.executor.seat);
         for trash in self.executor.seat.trash.drain(..) {
             server.rubbish.free(trash);

@@ -11,12 +11,12 @@
 use std::collections::VecDeque;
 use std::io::IoSlice;
 
-/// Bytes of a block: small enough that keeping whole ones does not matter, large enough that a system call which sends a
-/// megabyte has few parts.
-pub(crate) const BLOCK: usize = 64 * 1024;
+/// Bytes of a block: small enough that keeping whole ones does not matter even to the smallest backlogs in use, large enough
+/// that a system call which sends a megabyte has few parts.
+pub(crate) const BLOCK: usize = 16 * 1024;
 
-/// Blocks kept for those to come: what is appended between two trims at full load.
-const SPARES_MAX: usize = 16;
+/// Most blocks kept for those to come: what is appended between two trims at full load.
+const SPARES_MAX: usize = 64;
 
 /// See the module's text. Offsets count the stream's bytes: the first byte of a stream has offset 0, so the offset of the end
 /// is also the number of all bytes so far.
@@ -26,14 +26,16 @@ pub(crate) struct Backlog {
     start: u64,
     /// `start <= end <= start + BLOCK * blocks.len()`
     end: u64,
-    /// Blocks that are not needed, for those to come.
+    /// Blocks that are not needed, for those to come: as many at most as were begun before the last trim.
     spares: Vec<Box<[u8]>>,
+    /// Blocks begun since the last trim.
+    begun: usize,
 }
 
 impl Backlog {
     /// Empty, for a stream that has so many bytes behind it.
     pub(crate) fn new(offset: u64) -> Backlog {
-        Backlog { blocks: VecDeque::new(), start: offset, end: offset, spares: Vec::new() }
+        Backlog { blocks: VecDeque::new(), start: offset, end: offset, spares: Vec::new(), begun: 0 }
     }
 
     /// The offset of the first byte that is kept.
@@ -67,6 +69,7 @@ impl Backlog {
             if used == 0 {
                 let block = self.spares.pop().unwrap_or_else(|| vec![0; BLOCK].into());
                 self.blocks.push_back(block);
+                self.begun += 1;
             }
             let block = self.blocks.back_mut().expect("there is one that is not full");
             let (now, later) = bytes.split_at(bytes.len().min(BLOCK - used));
@@ -111,10 +114,12 @@ impl Backlog {
     pub(crate) fn trim(&mut self, size: u64, needed: Option<u64>) {
         let kept_from = self.end.saturating_sub(size);
         let kept_from = needed.map_or(kept_from, |needed| needed.min(kept_from));
+        let spares_max = std::mem::take(&mut self.begun).min(SPARES_MAX);
+        self.spares.truncate(spares_max);
         while self.start + BLOCK as u64 <= kept_from
             && let Some(block) = self.blocks.pop_front()
         {
-            if self.spares.len() < SPARES_MAX {
+            if self.spares.len() < spares_max {
                 self.spares.push(block);
             }
             self.start += BLOCK as u64;
@@ -189,11 +194,22 @@ mod tests {
         assert_eq!((backlog.start(), backlog.len()), (100 + BLOCK as u64, BLOCK as u64));
         backlog.trim(0, None);
         assert_eq!((backlog.start(), backlog.end()), (100 + 2 * BLOCK as u64, 100 + 2 * BLOCK as u64));
-        assert_eq!(backlog.memory(), 2 * BLOCK, "both blocks wait for what comes");
-        backlog.append(b"more");
-        assert_eq!(bytes(&backlog, backlog.start(), 100), b"more");
-        assert_eq!(backlog.memory(), 2 * BLOCK);
-        backlog.append(&vec![2; 100 * BLOCK]);
+        assert_eq!(backlog.memory(), 0, "nothing comes");
+    }
+
+    #[test]
+    fn as_many_blocks_wait_for_what_comes_as_came_last() {
+        let mut backlog = Backlog::new(0);
+        backlog.append(&[1; 3 * BLOCK]);
+        backlog.trim(0, None);
+        assert_eq!(backlog.memory(), 3 * BLOCK);
+        backlog.append(&[1; 2 * BLOCK + 1]);
+        assert_eq!(backlog.memory(), 3 * BLOCK, "they are used again");
+        backlog.trim(0, None);
+        assert_eq!(backlog.memory(), 3 * BLOCK);
+        backlog.trim(0, None);
+        assert_eq!(backlog.memory(), BLOCK, "the one that is begun");
+        backlog.append(&vec![2; 2 * SPARES_MAX * BLOCK]);
         backlog.trim(0, None);
         assert_eq!(backlog.memory(), (1 + SPARES_MAX) * BLOCK, "not all of them");
     }

@@ -61,10 +61,10 @@ impl Door {
         std::mem::take(&mut self.inside.lock().arrivals)
     }
 
-    /// The thread ends, unless somebody has come; whether it does.
-    pub(super) fn close(&self) -> bool {
+    /// The thread ends, unless somebody has come, or there is a reader for it; whether it does.
+    pub(super) fn close(&self, has_reader: impl FnOnce() -> bool) -> bool {
         let mut inside = self.inside.lock();
-        inside.runs = !inside.arrivals.is_empty();
+        inside.runs = !inside.arrivals.is_empty() || has_reader();
         !inside.runs
     }
 

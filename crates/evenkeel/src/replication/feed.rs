@@ -141,10 +141,12 @@ impl Feed {
     fn turn(&mut self) {
         self.wait();
         self.follow_era();
-        for connection in self.server.replication.door.take() {
-            self.welcome(connection);
-        }
+        let arrivals = self.server.replication.door.take();
         self.take_log();
+        if !arrivals.is_empty() {
+            self.trim(); // what they may go on with is what is kept of all that was written before they came
+            arrivals.into_iter().for_each(|connection| self.welcome(connection));
+        }
         self.look_at_sync();
         self.send_all();
         if self.now.duration_since(self.last_round) >= ROUND {
@@ -279,6 +281,11 @@ impl Feed {
     fn send_all(&mut self) {
         let (mut failed, mut sent) = (Vec::new(), 0);
         for (token, peer) in &mut self.peers {
+            // Of what was written after it was killed, it gets nothing.
+            if peer.is_killed() {
+                failed.push((*token, "it was killed".into()));
+                continue;
+            }
             if !peer.is_writable {
                 continue;
             }
@@ -367,7 +374,7 @@ impl Feed {
             state.has_reader.store(false, Release);
             self.server.log.notice("The replication backlog is freed: there has been no replica for long.");
         }
-        state.door.close()
+        state.door.close(|| state.reader.lock().is_some())
     }
 
     /// The server ends. What was in the log has been sent, as far as the sockets took it.

@@ -165,7 +165,7 @@ fn new_id(rest: &[u8]) -> Option<String> {
 }
 
 /// Names of histories have forty digits; some peers use letters beyond `f`.
-fn is_id(text: &str) -> bool {
+pub(super) fn is_id(text: &str) -> bool {
     text.len() == 40 && text.bytes().all(|byte| byte.is_ascii_alphanumeric())
 }
 

@@ -62,6 +62,25 @@ pub(crate) struct Position {
     pub(crate) db: u32,
 }
 
+impl Position {
+    /// As the append-only file has it, behind its last command.
+    pub(crate) fn note(&self) -> String {
+        format!("{NOTE}{}:{}:{}", self.id, self.offset, self.db)
+    }
+
+    /// What a line of an append-only file says, if it is one of these. It begins with its `#`.
+    pub(crate) fn from_note(line: &[u8]) -> Option<Position> {
+        let text = std::str::from_utf8(line).ok()?.strip_prefix('#')?.strip_prefix(NOTE)?;
+        let mut parts = text.split(':');
+        let id = parts.next().filter(|id| handshake::is_id(id))?.to_owned();
+        let (offset, db) = (parts.next()?.parse().ok()?, parts.next()?.parse().ok()?);
+        parts.next().is_none().then_some(Position { id, offset, db })
+    }
+}
+
+/// How a note of a position begins.
+const NOTE: &str = "REPL:";
+
 /// What the link is doing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
@@ -549,5 +568,25 @@ impl Follower {
                 self.applier.run(generation)?;
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_position_is_read_as_it_was_written() {
+        let position = Position { id: "0a".repeat(20), offset: u64::MAX, db: 15 };
+        let line = format!("#{}", position.note());
+        assert_eq!(Position::from_note(line.as_bytes()), Some(position));
+        let id = "0a".repeat(20);
+        let others = ["#", "#TS:1", "#REPL:", "#REPL:0a:1:0", "REPL", "#REPL:::"].map(str::to_owned);
+        let more = [":1", ":1:0:0", ":-1:0", ":1:-1", ":x:0", ":1:99999999999", ":18446744073709551616:0"];
+        let more = more.map(|rest| format!("#REPL:{id}{rest}"));
+        for line in others.iter().chain(&more) {
+            assert_eq!(Position::from_note(line.as_bytes()), None, "{line}");
+        }
+        assert_eq!(Position::from_note(b"#REPL:\xff"), None);
     }
 }

@@ -64,6 +64,8 @@ pub(crate) struct State {
     pub(crate) door: Door,
     /// For whoever of this module needs everything held.
     seat: Mutex<Seat>,
+    /// The last point of the stream that this server makes, once it has ended for good.
+    end: Mutex<Option<Point>>,
     /// The stream is made of the log, by a reader that lies here until the feeding thread takes it, and at this place of the
     /// log; it is to end when all is read that was logged for it.
     has_reader: AtomicBool,
@@ -101,6 +103,13 @@ impl Figures {
             count.store(0, Relaxed);
         }
     }
+}
+
+/// Where the log and the stream meet: whoever has the log up to this record has the data of this position.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Point {
+    pub(crate) record: u64,
+    pub(crate) position: Position,
 }
 
 /// The names of the history that this server holds.
@@ -188,6 +197,12 @@ impl Stream {
         self.backlog.as_ref()
     }
 
+    /// The offset of the first byte that is kept, in memory or on disk, if any are.
+    pub(crate) fn start(&self) -> Option<u64> {
+        let backlog = self.backlog.as_ref()?;
+        Some(self.overflow.as_ref().map_or(backlog.start(), |overflow| overflow.start().min(backlog.start())))
+    }
+
     /// Keeps at most so many bytes of the backlog in memory, and the rest on disk.
     fn overflow(&mut self, len: u64, folder: &Path) -> io::Result<()> {
         let Some(backlog) = self.backlog.as_mut().filter(|backlog| backlog.len() > len) else {
@@ -249,7 +264,8 @@ impl Stream {
 
     /// Whether somebody who has the first so many bytes of a history needs nothing but what is kept.
     pub(crate) fn can_continue(&self, id: &[u8], bytes: u64) -> bool {
-        self.history.includes(id, bytes) && self.backlog.as_ref().is_some_and(|backlog| backlog.has(bytes))
+        let is_kept = self.start().is_some_and(|start| (start..=self.offset).contains(&bytes));
+        self.history.includes(id, bytes) && is_kept
     }
 }
 
@@ -263,6 +279,7 @@ impl State {
             replicas: Replicas::default(),
             door: Door::new()?,
             seat: Mutex::new(seat),
+            end: Mutex::new(None),
             has_reader: AtomicBool::new(false),
             reader: Mutex::new(None),
             place: AtomicUsize::new(0),
@@ -345,22 +362,52 @@ impl State {
     /// the snapshot of this moment without another one. Everything is held, and nobody writes any more, unless
     /// [`State::go_on`] is called.
     pub(crate) fn finish(&self, held: &mut Held<'_>) -> Option<Position> {
-        if !self.has_reader.load(Acquire) || self.is_replica() {
-            return None;
+        let mut end = self.end.lock();
+        if end.is_none() && self.has_reader.load(Acquire) && !self.is_replica() {
+            // What is removed from here on, replicas would not hear of.
+            held.hide_expired(true);
+            self.leave_log(held);
+            let is_whole = self.wait_for_end_of_log(link::LOG_PATIENCE);
+            let stream = self.stream();
+            if is_whole && stream.backlog.is_some() {
+                // What comes next begins with a database, since it begins another stream.
+                let position = Position { id: stream.history.id.clone(), offset: stream.offset, db: 0 };
+                *end = Some(Point { record: held.keyspace().journal.last(), position });
+            }
         }
-        self.leave_log(held);
-        let is_whole = self.wait_for_end_of_log(link::LOG_PATIENCE);
-        let stream = self.stream();
-        let is_kept = is_whole && stream.backlog.is_some();
-        // What comes next begins with a database, since it begins another stream.
-        is_kept.then(|| Position { id: stream.history.id.clone(), offset: stream.offset, db: 0 })
+        end.as_ref().map(|point| point.position.clone())
+    }
+
+    /// Stops the server at one moment, of which `stop` is told where it is in the stream, if that is known.
+    pub(crate) fn stop(&self, server: &Server, stop: impl FnOnce(Option<Point>)) {
+        self.with_all_held(server, |held| {
+            if !self.is_replica() {
+                self.finish(held);
+                return stop(self.end.lock().clone());
+            }
+            let record = held.keyspace().journal.last();
+            stop(self.link.position(server).map(|position| Point { record, position }));
+        });
     }
 
     /// The end does not come: what [`State::finish`] has ended goes on.
-    pub(crate) fn go_on(&self, held: &mut Held<'_>) {
-        if !self.is_replica() && self.stream().backlog.is_some() {
-            self.wait_for_end_of_log(link::LOG_PATIENCE);
-            self.follow_log(held);
+    pub(crate) fn go_on(&self, server: &Arc<Server>) {
+        self.with_all_held(server, |held| {
+            *self.end.lock() = None;
+            if self.is_replica() {
+                return;
+            }
+            held.hide_expired(self.failover.is_under_way());
+            if self.stream().backlog.is_some() {
+                self.wait_for_end_of_log(link::LOG_PATIENCE);
+                self.follow_log(held);
+            }
+        });
+        // Without a replica, its thread has ended with its reader.
+        if self.has_reader.load(Acquire)
+            && let Err(error) = self.door.open(server)
+        {
+            server.log.warning(format!("No thread for replicas: {error}"));
         }
     }
 
@@ -385,23 +432,44 @@ impl State {
         debug_assert!(server.stopping.load(Acquire));
     }
 
-    /// At the end of the server, writes being paused: waits until all replicas have all, or for so long.
-    pub(crate) fn wait_for_replicas(&self, server: &Arc<Server>, timeout: Duration) {
+    /// At the end of the server, writes being paused: waits until all replicas have all, or for so long, or until nobody
+    /// wants the end any more.
+    pub(crate) fn wait_for_replicas(
+        &self,
+        server: &Arc<Server>,
+        timeout: Duration,
+        is_aborted: impl Fn() -> bool,
+    ) {
         let began = Instant::now();
-        let (mut behind, mut count) = (0, 0);
-        while began.elapsed() < timeout && self.door.is_open() {
+        let (mut waits, mut count, mut behind) = (false, 0, Vec::new());
+        while self.door.is_open() {
             let last = server.keyspace.journal.last();
-            let online: Vec<_> = self.replicas.list().into_iter().filter(|one| one.is_online()).collect();
-            count = online.len();
-            behind = online.iter().filter(|replica| replica.acked_record() < last).count();
-            if behind == 0 {
+            behind = self.replicas.list();
+            behind.retain(|replica| replica.is_online());
+            count = behind.len();
+            behind.retain(|replica| replica.acked_record() < last);
+            if behind.is_empty() || began.elapsed() >= timeout {
                 break;
+            }
+            if is_aborted() {
+                return;
+            }
+            if !std::mem::replace(&mut waits, true) {
+                server.log.notice("Waiting for replicas before shutting down.");
             }
             self.ask_for_acks(last);
             std::thread::sleep(Duration::from_millis(2));
         }
+        let (offset, now_ms) = (self.stream().offset(), clock::unix_ms());
+        for replica in &behind {
+            let (name, lag_s, state) = (replica.name(), replica.lag_s(now_ms), replica.progress().name());
+            let bytes = offset.saturating_sub(replica.acked());
+            server.log.notice(format!(
+                "Lagging replica {name} reported offset {bytes} behind master, lag={lag_s}, state={state}."
+            ));
+        }
         if count > 0 {
-            let in_sync = count - behind;
+            let in_sync = count - behind.len();
             server.log.notice(format!("{in_sync} of {count} replicas are in sync when shutting down."));
         }
     }

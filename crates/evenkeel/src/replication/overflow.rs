@@ -42,6 +42,11 @@ impl Overflow {
         Ok(Overflow { file, base: offset, start: offset, end: offset })
     }
 
+    /// The offset of the first byte that is there.
+    pub(super) fn start(&self) -> u64 {
+        self.start
+    }
+
     pub(super) fn has(&self, offset: u64) -> bool {
         (self.start..self.end).contains(&offset)
     }

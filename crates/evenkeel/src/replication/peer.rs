@@ -49,7 +49,7 @@ pub(super) struct Peer {
     pub(super) is_writable: bool,
     /// When it last said something, or took something of a snapshot.
     pub(super) moved: Instant,
-    /// It has been sent a snapshot, and has not come to the end of the stream since: it may be far behind.
+    /// It has been sent a snapshot, or has come again, and has not come to the end of the stream since: it may be far behind.
     pub(super) catches_up: bool,
     /// Since when more waits to be sent than the soft limit.
     pub(super) over_soft_since: Option<Instant>,
@@ -133,11 +133,16 @@ impl Peer {
         self.shared.set_progress(Progress::Online);
     }
 
+    /// The same for one that comes again, while the stream is already at `offset`: it was told that what it lacks is there.
+    pub(super) fn go_on(&mut self, at: u64, offset: u64) {
+        self.go_online(at);
+        self.catches_up = at < offset;
+    }
+
     /// The snapshot in its pipe begins at this offset of the stream.
     pub(super) fn begin_snapshot(&mut self, pipe: Arc<Pipe>, then: u64) {
         self.stage = Stage::Snapshot { pipe, at: 0, then };
         self.catches_up = true;
-        self.shared.set_progress(Progress::Snapshot);
     }
 
     /// Sends what there is, as far as the socket takes it; returns how many bytes. If [`Peer::is_writable`] afterwards, there
@@ -203,6 +208,9 @@ impl Peer {
         }
         if sent > 0 {
             self.stage = Stage::Snapshot { pipe, at: at + sent as u64, then };
+            if !self.introduction.takes_mark {
+                self.shared.set_progress(Progress::Snapshot);
+            }
         }
         Ok(sent)
     }

@@ -15,9 +15,9 @@ use crate::clients::ClientInfo;
 /// How far a replica is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Progress {
-    /// A full sync is to begin.
+    /// A full sync is to begin, or the snapshot is being taken; also while it is sent as it is taken, as in Redis.
     Waiting,
-    /// It is being sent a snapshot.
+    /// It is being sent a snapshot from a file.
     Snapshot,
     /// It gets the stream, or will when it has loaded the snapshot.
     Online,

@@ -24,7 +24,7 @@ use super::link::Position;
 use super::pipe::{Inlet, Pipe};
 use crate::config::Settings;
 use crate::persist::recorder::Records;
-use crate::persist::{rewrite, snapshot};
+use crate::persist::snapshot;
 use crate::server::{Server, random_hex};
 
 /// Bytes taken from a file at once.
@@ -46,7 +46,7 @@ pub(super) fn begin(server: &Arc<Server>, pipe: Arc<Pipe>, form: Form) {
     let spawned = thread.spawn(move || run(&on_thread, into, form));
     if let Err(error) = spawned {
         pipe.finish(Err(format!("no thread: {error}")));
-        rewrite::release(server);
+        server.persist.end_sync();
     }
 }
 
@@ -65,7 +65,7 @@ fn run(server: &Arc<Server>, pipe: Arc<Pipe>, form: Form) {
         Err(error) => server.log.warning(format!("A snapshot for replicas could not be taken: {error}")),
     }
     pipe.finish(result.map(drop).map_err(|error| error.to_string()));
-    rewrite::release(server);
+    server.persist.end_sync();
     server.replication.door.nudge();
 }
 

@@ -16,7 +16,7 @@ use crate::aof::fault::{Fault, Reason};
 mod resync;
 mod write;
 
-pub use write::{push_command, push_timestamp};
+pub use write::{push_command, push_comment, push_timestamp};
 
 pub(crate) use resync::whole_commands;
 

@@ -41,23 +41,31 @@ fn move_or_null(call: &mut Call<'_, '_>, from: Side, to: Side) -> Done {
 /// BLMOVE source destination <LEFT | RIGHT> <LEFT | RIGHT> timeout
 pub(super) fn blmove(call: &mut Call<'_, '_>) -> Done {
     let (from, to) = (Side::parse(call, 3)?, Side::parse(call, 4)?);
-    move_or_block(call, from, to, 5)
+    if move_or_block(call, from, to, 5)? {
+        let (source, destination) = (call.keys[0].bytes, call.keys[1].bytes);
+        call.log(&[b"LMOVE", source, destination, from.word(), to.word()]);
+    }
+    Ok(())
 }
 
 /// BRPOPLPUSH source destination timeout
 pub(super) fn brpoplpush(call: &mut Call<'_, '_>) -> Done {
-    move_or_block(call, Side::Right, Side::Left, 3)
+    if move_or_block(call, Side::Right, Side::Left, 3)? {
+        // Known to servers that do not know LMOVE.
+        let (source, destination) = (call.keys[0].bytes, call.keys[1].bytes);
+        call.log(&[b"RPOPLPUSH", source, destination]);
+    }
+    Ok(())
 }
 
-fn move_or_block(call: &mut Call<'_, '_>, from: Side, to: Side, timeout_at: usize) -> Done {
+/// `true`: an element was moved, which the handler has to log by a command that does not wait.
+fn move_or_block(call: &mut Call<'_, '_>, from: Side, to: Side, timeout_at: usize) -> Result<bool, Error> {
     let timeout = call.timeout_s(timeout_at)?;
     if try_move(call, from, to)? {
-        // Whoever reads the log must not wait.
-        let (source, destination) = (call.keys[0].bytes, call.keys[1].bytes);
-        call.log(&[b"LMOVE", source, destination, from.word(), to.word()]);
-        return Ok(());
+        return Ok(true);
     }
-    call.block(Wait::on(0..1, Kind::List, timeout).with(1..2).null_in_multi())
+    call.block(Wait::on(0..1, Kind::List, timeout).with(1..2).null_in_multi())?;
+    Ok(false)
 }
 
 /// Takes an element from one end of the first key's list and pushes it at an end of the second one's, and replies it.

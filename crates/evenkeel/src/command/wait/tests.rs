@@ -3,7 +3,8 @@ use std::time::{Duration, Instant};
 use evenkeel_resp::value::Value;
 use evenkeel_testkit::{Client, Peer, Program, Server, transcript};
 
-use crate::persist::{replay, rewrite};
+use crate::persist::replay::{self, Replayed};
+use crate::persist::rewrite;
 use crate::testing::live::Live;
 use crate::testing::{World, check};
 
@@ -51,7 +52,7 @@ fn with_log(fsync: &str) -> (Live, tempdir::Folder) {
     let path = folder.0.to_str().expect("a plain name");
     let own = ["--dir", path, "--appendonly", "yes", "--appendfsync", fsync, "--enable-debug-command", "yes"];
     let live = Live::start(2, &own);
-    let (directory, found) = replay::directory(&live.server).expect("it is empty");
+    let Replayed { directory, found, .. } = replay::directory(&live.server).expect("it is empty");
     assert!(!found);
     rewrite::go_on(&live.server, directory, found).expect("a folder to write to");
     (live, folder)

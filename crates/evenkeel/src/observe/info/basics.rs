@@ -41,6 +41,9 @@ pub(super) fn server(facts: &Facts<'_>, text: &mut Text) {
     text.field("config_file", config_file.display());
     text.field("worker_threads", server.workers());
     text.field("io_threads_active", 0);
+    if let Some(ms) = server.persist.ending.waits_ms(facts.now_ms) {
+        text.field("shutdown_in_milliseconds", ms);
+    }
     for (index, listener) in server.listeners.all().iter().enumerate() {
         text.field(format_args!("listener{index}"), listener);
     }
@@ -100,9 +103,9 @@ pub(super) fn replication(facts: &Facts<'_>, text: &mut Text) {
     text.field("second_repl_offset", until);
     text.field("repl_backlog_active", u8::from(stream.backlog().is_some()));
     text.field("repl_backlog_size", settings.repl_backlog_size);
-    text.field("repl_backlog_first_byte_offset", stream.backlog().map_or(0, |backlog| backlog.start() + 1));
+    text.field("repl_backlog_first_byte_offset", stream.start().map_or(0, |start| start + 1));
     text.field("repl_backlog_on_disk", state.figures.on_disk.load(Relaxed));
-    text.field("repl_backlog_histlen", stream.backlog().map_or(0, |backlog| backlog.len()));
+    text.field("repl_backlog_histlen", stream.start().map_or(0, |start| stream.offset() - start));
 }
 
 /// A replica's link to its primary.

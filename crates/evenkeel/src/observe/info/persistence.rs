@@ -10,7 +10,8 @@ pub(super) fn persistence(facts: &Facts<'_>, text: &mut Text) {
     let (persist, now_s) = (&facts.server.persist, clock::unix_ms() / 1000);
     let (state, progress) = (persist.state(), &persist.progress);
     let is_loading = persist.obstacles.any() & LOADING != 0;
-    let is_saving = state.running.is_some_and(|running| running.is(Job::Snapshot));
+    // One that goes to replicas is a snapshot like any other to who looks how busy the server is.
+    let is_saving = state.running.is_some_and(|running| running.is(Job::Snapshot) || running.is(Job::Sync));
     let is_writing = state.running.is_some();
     text.field("loading", u8::from(is_loading));
     text.field("async_loading", u8::from(facts.server.replication.link.loads_beside()));
@@ -33,7 +34,7 @@ pub(super) fn persistence(facts: &Facts<'_>, text: &mut Text) {
     text.field("rdb_last_save_time", state.last_save_s);
     text.field("rdb_last_bgsave_status", if state.last_ok { "ok" } else { "err" });
     text.field("rdb_last_bgsave_time_sec", seconds(state.last_took_s));
-    let current_s = current(&state, Job::Snapshot, now_s);
+    let current_s = [Job::Snapshot, Job::Sync].into_iter().find_map(|job| current(&state, job, now_s));
     text.field("rdb_current_bgsave_time_sec", seconds(current_s));
     text.field("rdb_saves", state.saves);
     text.field("rdb_last_cow_size", state.last_copied);

@@ -41,7 +41,7 @@ impl Feed {
             let name = if peer.introduction.takes_names { &stream.history.id[..] } else { "" };
             peer.say(format!("+CONTINUE {name}").trim_end().as_bytes());
             peer.say(b"\r\n");
-            peer.go_online(bytes);
+            peer.go_on(bytes, stream.offset());
             peer.shared.note_acked(bytes, self.record_at(bytes));
             state.figures.partial.fetch_add(1, Relaxed);
             return log.notice(format!(

@@ -16,8 +16,9 @@ use crate::replication::{NEVER, State, Stream};
 /// A full sync whose snapshot is being taken.
 pub(super) struct Sync {
     pub(super) pipe: Arc<Pipe>,
-    /// Its place in the stream is known, and told to those for whom it is.
-    is_placed: bool,
+    form: Form,
+    /// Its place in the stream, once that is known and told to those for whom it is.
+    place: Option<u64>,
 }
 
 impl Feed {
@@ -27,16 +28,23 @@ impl Feed {
             self.begin_snapshots(at);
         }
         let Some(sync) = &self.sync else { return self.begin_sync_if_due() };
-        let (pipe, is_placed) = (sync.pipe.clone(), sync.is_placed);
+        let (pipe, form, place) = (sync.pipe.clone(), sync.form, sync.place);
         let is_for = |peer: &Peer| peer.pipe().is_some_and(|its| Arc::ptr_eq(its, &pipe));
         let end = pipe.end();
         if let Some(Err(reason)) = &end {
             self.part_if(|peer| is_for(peer).then(|| format!("its full sync failed: {reason}")));
         } else if !self.peers.values().any(is_for) || self.server.persist.is_cancelled() {
             pipe.give_up(); // perhaps it waits for room
+            self.server.persist.cancel_sync(); // or it writes to a file
+        }
+        if form == Form::Mark && place.is_some() && end == Some(Ok(())) {
+            let has_it = |peer: &Peer| matches!(peer.stage, Stage::Loading { then } if Some(then) == place);
+            let count = self.peers.values().filter(|peer| is_for(peer) || has_it(peer)).count();
+            let log = &self.server.log;
+            log.notice(format!("Diskless rdb transfer, done reading from pipe, {count} replicas still up."));
         }
         // Those who are still being sent what is in the pipe have it for themselves.
-        if end.is_some_and(|end| end.is_err() || is_placed) {
+        if end.is_some_and(|end| end.is_err() || place.is_some()) {
             self.sync = None;
         }
     }
@@ -49,7 +57,8 @@ impl Feed {
             })
         };
         let Some(first) = waiting().map(|(since, _)| since).min() else { return };
-        let settings = &self.settings;
+        // What was set before the replica came holds for it.
+        let settings = self.server.settings();
         let takes_mark = settings.repl_diskless_sync && waiting().all(|(_, takes_mark)| takes_mark);
         let most = settings.repl_diskless_sync_max_replicas as usize;
         let delay = Duration::from_secs(u64::from(settings.repl_diskless_sync_delay));
@@ -66,14 +75,15 @@ impl Feed {
             peer.introduction.takes_mark = takes_mark;
             state.figures.full.fetch_add(1, Relaxed);
         }
-        sync::begin(&self.server, pipe.clone(), if takes_mark { Form::Mark } else { Form::Length });
-        self.sync = Some(Sync { pipe, is_placed: false });
+        let form = if takes_mark { Form::Mark } else { Form::Length };
+        sync::begin(&self.server, pipe.clone(), form);
+        self.sync = Some(Sync { pipe, form, place: None });
     }
 
     /// The snapshot that is being taken begins at this offset of the stream.
     pub(super) fn begin_snapshots(&mut self, offset: u64) {
         let Some(sync) = &mut self.sync else { return };
-        sync.is_placed = true;
+        sync.place = Some(offset);
         let stream = self.server.replication.stream();
         if stream.era() != self.era {
             return; // the offset is one of another stream

@@ -42,9 +42,6 @@ impl Feed {
         let server = self.server.clone();
         let pipes: Vec<Arc<Pipe>> = self.peers.values().filter_map(|peer| peer.pipe().cloned()).collect();
         self.part_if(|peer| {
-            if peer.is_killed() {
-                return Some("it was killed".into());
-            }
             if let Some(reason) = is_too_late(peer, now, timeout).or_else(|| holds_up_others(peer, &pipes, now)) {
                 server.log.warning(format!("Disconnecting timedout replica ({reason}): {}", peer.shared.name()));
                 return Some("it was not heard of for too long".into());

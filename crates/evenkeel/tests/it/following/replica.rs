@@ -200,6 +200,25 @@ fn functions_are_those_of_the_primary() {
 }
 
 /// DEBUG RELOAD takes the data through the disk and back while the stream comes in: nothing of it is lost.
+/// What the primary sends meanwhile is run as soon as the script lets it.
+#[test]
+fn a_script_that_does_not_end_loses_nothing_of_the_stream() {
+    let Some((primary, replica)) = pair(&["--lua-time-limit", "10"]) else { return };
+    let (mut writer, mut runner, mut client) = (primary.connect(), replica.connect(), replica.connect());
+    writer.run("SET n 0");
+    await_equal(&primary, &replica);
+    runner.send(&["EVAL", "redis.call('get', 'n') while true do end", "0"]).expect("it reads");
+    wait_until("it is busy", || client.run("GET n").to_string().starts_with("-BUSY"));
+    for n in 0..1_000 {
+        writer.run("INCR n");
+        writer.run(&format!("RPUSH list {n}"));
+    }
+    assert_eq!(client.run("SCRIPT KILL").to_string(), "OK");
+    assert!(runner.read().is_error());
+    await_equal(&primary, &replica);
+    assert_eq!(client.run("GET n").to_string(), "\"1000\"");
+}
+
 #[test]
 fn a_reload_loses_nothing_of_the_stream() {
     let (primary, replica) = (Server::start(&program(), PRIMARY), Server::start(&program(), REPLICA));

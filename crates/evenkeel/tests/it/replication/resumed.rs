@@ -1,10 +1,13 @@
 //! Replicas that were away go on where they were, if what they lack is kept; otherwise they begin anew.
 
+use std::sync::atomic::{AtomicBool, Ordering::*};
 use std::time::Duration;
 
 use evenkeel_testkit::{Peer, Program, Server};
 
-use super::{REPLICA, assert_same, attach, await_link, freeze, number, ok, peers, primary, thaw, wait_until};
+use super::{
+    PRIMARY, REPLICA, assert_same, attach, await_link, freeze, number, ok, peers, primary, thaw, wait_until,
+};
 
 #[test]
 fn a_connection_that_broke_is_made_good_from_the_backlog() {
@@ -103,6 +106,100 @@ fn a_primary_that_was_restarted_goes_on() {
     }
 }
 
+const LOGGED: &[&str] = &["--appendonly", "yes", "--save", ""];
+
+/// A primary's append-only file says at its end where the stream was, as its last snapshot does.
+#[test]
+fn a_primary_with_an_append_only_file_goes_on() {
+    let mut server = primary(LOGGED);
+    let mut replicas = peers();
+    replicas.push(primary(&[]));
+    replicas.iter().for_each(|replica| attach(replica, &server));
+    let all = replicas.len() as u64;
+    for round in 1..=2 {
+        let mut client = server.connect();
+        for n in 0..200 {
+            ok(&mut client, &format!("SELECT {}", n % 3));
+            ok(&mut client, &format!("SET brief:{n} v PX 300"));
+            ok(&mut client, &format!("RPUSH list:{n} {round}"));
+        }
+        let (id, full) = (server.info("master_replid"), number(&replicas[0], "sync_full"));
+        assert!(server.stop().success());
+        std::thread::sleep(Duration::from_millis(400));
+        server.start_again();
+        assert_eq!(server.info("master_replid2"), id, "{}", server.log());
+        wait_until("they come again", || number(&server, "sync_partial_ok") == all);
+        ok(&mut server.connect(), "SET round 1");
+        for replica in &replicas {
+            await_link(replica);
+            let size = |server: &Server, db: u32| {
+                let mut client = server.connect();
+                ok(&mut client, &format!("SELECT {db}"));
+                client.run("DBSIZE").as_int()
+            };
+            let left = [Some(68), Some(67), Some(66)];
+            wait_until("what has expired is removed", || [0, 1, 2].map(|db| size(&server, db)) == left);
+            assert_same(&server, replica);
+            assert_eq!([0, 1, 2].map(|db| size(replica, db)), left);
+        }
+        assert_eq!((number(&server, "sync_full"), number(&replicas[0], "sync_full")), (0, full));
+    }
+    // What a killed one has is more than it says.
+    assert_same(&server, &replicas[0]);
+    server.kill();
+    server.start_again();
+    wait_until("they begin anew", || number(&server, "sync_full") == all);
+    assert_eq!(number(&server, "sync_partial_ok"), 0);
+    replicas.iter().for_each(|replica| {
+        await_link(replica);
+        assert_same(&server, replica);
+    });
+}
+
+/// A replica's append-only file says so, too, of a stream that does not stand still.
+#[test]
+fn a_replica_with_an_append_only_file_goes_on() {
+    let peers = [Peer::Redis, Peer::Valkey].into_iter().filter_map(Program::oracle);
+    let primaries = peers.map(|program| Server::start(&program, PRIMARY)).chain([primary(&[])]);
+    for server in primaries {
+        let mut replica = primary(LOGGED);
+        attach(&replica, &server);
+        let partial = || number(&server, "sync_partial_ok");
+        for round in 1..=3 {
+            let ends = AtomicBool::new(false);
+            std::thread::scope(|scope| {
+                scope.spawn(|| {
+                    let mut client = server.connect();
+                    for n in (0..).take_while(|_| !ends.load(Relaxed)) {
+                        ok(&mut client, &format!("SELECT {}", n % 3));
+                        ok(&mut client, &format!("INCR n:{}", n % 10));
+                        ok(&mut client, "MULTI");
+                        ok(&mut client, "RPUSH log x");
+                        ok(&mut client, "INCR length");
+                        ok(&mut client, "EXEC");
+                    }
+                });
+                std::thread::sleep(Duration::from_millis(200));
+                assert!(replica.stop().success());
+                replica.start_again();
+                await_link(&replica);
+                ends.store(true, Relaxed);
+            });
+            assert_eq!((number(&server, "sync_full"), partial()), (1, round), "{}", replica.log());
+            assert_same(&server, &replica);
+        }
+        // It is only what nothing follows that counts.
+        ok(&mut server.connect(), "SET more v");
+        assert_same(&server, &replica);
+        wait_until("it is on disk", || replica.info("aof_buffer_length") == "0");
+        replica.kill();
+        replica.start_again();
+        await_link(&replica);
+        assert_same(&server, &replica);
+        assert_eq!((number(&server, "sync_full"), partial()), (2, 3));
+    }
+}
+
 /// A snapshot that cannot be taken keeps the server, and its replicas go on with the same stream.
 #[test]
 fn an_end_that_does_not_come_leaves_the_stream() {
@@ -133,6 +230,27 @@ fn a_replica_that_was_killed_begins_anew() {
         attach(&replica, &server);
         assert_same(&server, &replica);
         assert_eq!(number(&server, "sync_full"), 2);
+    }
+}
+
+/// One that is killed is sent nothing any more, not even what was written in the same moment.
+#[test]
+fn who_is_killed_gets_nothing_that_is_written_afterwards() {
+    for replica in peers() {
+        let server = primary(&["--repl-backlog-size", "16kb"]);
+        attach(&replica, &server);
+        let (mut client, value) = (server.connect(), "v".repeat(20_000));
+        for round in 1..=10 {
+            ok(&mut client, "MULTI");
+            ok(&mut client, "CLIENT KILL TYPE replica");
+            (0..10).for_each(|n| ok(&mut client, &format!("SET key:{n} {value}")));
+            ok(&mut client, "EXEC");
+            wait_until("it is sent everything", || number(&server, "sync_full") == round + 1);
+            await_link(&replica);
+            assert_same(&server, &replica);
+            let syncs = (number(&server, "sync_full"), number(&server, "sync_partial_ok"));
+            assert_eq!(syncs, (round + 1, 0), "what it lacks is more than is kept");
+        }
     }
 }
 

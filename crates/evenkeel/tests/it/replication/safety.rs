@@ -101,6 +101,84 @@ fn an_orderly_end_leaves_all_at_replicas() {
     }
 }
 
+/// Whether it says how long it will wait for replicas before it ends.
+fn counts_down(server: &Server) -> bool {
+    server.connect().run("INFO server").to_string().contains("shutdown_in_milliseconds:")
+}
+
+/// Whoever asks for the end while replicas are waited for waits, too, and all hear that it does not come.
+#[test]
+fn an_end_that_waits_for_replicas_can_be_aborted() {
+    let Some(program) = Program::oracle(Peer::Redis) else { return };
+    for threads in ["1", "2"] {
+        let (server, replica) =
+            (primary(&["--shutdown-timeout", "600", "--threads", threads]), Server::start(&program, REPLICA));
+        attach(&replica, &server);
+        let mut client = server.connect();
+        ok(&mut client, "SET k 1");
+        assert_eq!(client.run("WAIT 1 10000").as_int(), Some(1));
+        freeze(&replica);
+        assert_eq!(client.run("SHUTDOWN ABORT").to_string(), "-ERR No shutdown in progress.");
+        ok(&mut client, "INCR k");
+        let mut askers = [(); 3].map(|()| server.connect());
+        for (asker, words) in
+            askers.iter_mut().zip([&["SHUTDOWN"][..], &["SHUTDOWN", "NOSAVE"], &["SHUTDOWN", "NOW"]])
+        {
+            asker.send(words).expect("it reads");
+            wait_until("replicas are waited for", || counts_down(&server));
+        }
+        let mut writer = server.connect();
+        writer.send(&["INCR", "k"]).expect("it reads");
+        wait_until("all wait", || server.info("blocked_clients") >= "3".to_owned());
+        assert!(number(&server, "shutdown_in_milliseconds") > 500_000);
+        assert_eq!(client.run("SHUTDOWN ABORT NOW").to_string(), "-ERR syntax error");
+        assert_eq!(client.run("SHUTDOWN ABORT").to_string(), "OK");
+        for asker in &mut askers {
+            assert_eq!(asker.read().to_string(), "-ERR Errors trying to SHUTDOWN. Check logs.");
+            assert_eq!(asker.run("PING").to_string(), "PONG");
+        }
+        assert_eq!(writer.read().as_int(), Some(3), "writes go on");
+        assert!(server.info("blocked_clients") == "0" && !counts_down(&server));
+        assert_eq!(client.run("SHUTDOWN ABORT").to_string(), "-ERR No shutdown in progress.");
+        wait_until("the log has it", || server.log().contains("Shutdown manually aborted."));
+        thaw(&replica);
+        assert_eq!(client.run("WAIT 1 10000").as_int(), Some(1));
+    }
+}
+
+#[test]
+fn an_end_names_who_lags_behind() {
+    let Some(program) = Program::oracle(Peer::Redis) else { return };
+    let (mut server, replica) = (primary(&["--shutdown-timeout", "1"]), Server::start(&program, REPLICA));
+    attach(&replica, &server);
+    let mut client = server.connect();
+    ok(&mut client, "SET k 1");
+    assert_eq!(client.run("WAIT 1 10000").as_int(), Some(1));
+    freeze(&replica);
+    ok(&mut client, "INCR k");
+    assert!(server.stop().success());
+    let log = server.log();
+    assert!(log.contains(&format!("Lagging replica 127.0.0.1:{} reported offset ", replica.port())), "{log}");
+    assert!(log.contains("0 of 1 replicas are in sync when shutting down."), "{log}");
+    thaw(&replica);
+}
+
+/// An append-only file that has just been turned on is not the data before its first base has been written.
+#[test]
+fn an_end_before_the_first_base_is_refused() {
+    let mut server = primary(&["--rdb-key-save-delay", "30000000", "--save", ""]);
+    let mut client = server.connect();
+    ok(&mut client, "SET k v");
+    ok(&mut client, "CONFIG SET appendonly yes");
+    wait_until("it is being written", || server.info("aof_rewrite_in_progress") == "1");
+    assert_eq!(client.run("SHUTDOWN").to_string(), "-ERR Errors trying to SHUTDOWN. Check logs.");
+    server.signal(15);
+    wait_until("the log says why", || server.log().matches("Writing initial AOF, can't exit").count() == 2);
+    ok(&mut client, "SET k w");
+    client.send(&["SHUTDOWN", "FORCE"]).expect("it reads");
+    wait_until("it ends", || !server.is_alive());
+}
+
 #[test]
 fn replicas_are_listed_as_such() {
     let Some(program) = Program::oracle(Peer::Redis) else { return };

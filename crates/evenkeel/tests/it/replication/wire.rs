@@ -212,6 +212,71 @@ fn what_is_written_while_a_replica_loads_is_kept() {
     wait_until("it is dropped", || server.info("connected_slaves") == "0");
 }
 
+/// What is kept for one that loads is there for another one that comes again, in memory or on disk.
+#[test]
+fn what_is_kept_on_disk_is_there_for_others() {
+    let server = primary(&["--repl-ping-replica-period", "3600", "--repl-backlog-size", "16kb"]);
+    let mut client = server.connect();
+    let mut before = Sink::connect(&server);
+    let (id, _) = before.full();
+    ok(&mut client, "SET k v");
+    before.expect("SELECT 0\n SET k v");
+    let end = number(&server, "master_repl_offset");
+    drop(before);
+    let mut loads = Sink::connect(&server);
+    let _place = loads.snapshot();
+    let set = |n: usize| vec!["SET".to_owned(), format!("key:{}", n % 10), format!("{n:050000}").repeat(2)];
+    for some in (0..1_000).collect::<Vec<_>>().chunks(50) {
+        client.pipeline(&some.iter().map(|n| set(*n)).collect::<Vec<_>>());
+    }
+    wait_until("it is on disk", || number(&server, "repl_backlog_on_disk") > 40 << 20);
+    assert!(number(&server, "repl_backlog_histlen") > 100_000_000);
+    assert!(number(&server, "repl_backlog_first_byte_offset") <= end + 1);
+    let mut again = Sink::connect(&server);
+    ok(&mut again.0, "REPLCONF capa psync2");
+    again.0.send(&["PSYNC", &id, &(end + 1).to_string()]).expect("it reads");
+    assert_eq!(again.line(), format!("+CONTINUE {id}"));
+    again.expect("SELECT 0");
+    for n in 0..1_000 {
+        let expected = resp(&set(n).join(" "));
+        assert!(again.take(expected.len()) == expected.as_bytes(), "at write {n}");
+    }
+    drop(loads);
+    wait_until("only what is to be kept is", || number(&server, "repl_backlog_histlen") < 40_000);
+    assert!(number(&server, "mem_total_replication_buffers") < 40_000);
+    assert_eq!((number(&server, "sync_full"), number(&server, "sync_partial_ok")), (2, 1));
+}
+
+/// Tools wait for its end before they do something that costs as much.
+#[test]
+fn a_full_sync_is_a_snapshot_that_is_being_taken() {
+    for form in ["yes", "no"] {
+        let server = primary(&["--repl-diskless-sync", form, "--rdb-key-save-delay", "1000000"]);
+        let mut client = server.connect();
+        (0..100).for_each(|n| ok(&mut client, &format!("SET {n} v")));
+        let mut sinks = [(); 2].map(|()| Sink::connect(&server));
+        for sink in &mut sinks {
+            ok(&mut sink.0, "REPLCONF listening-port 7 capa eof capa psync2");
+            sink.0.send(&["PSYNC", "?", "-1"]).expect("it reads");
+        }
+        for sink in &mut sinks {
+            let _place = sink.place();
+        }
+        assert_eq!(server.info("rdb_bgsave_in_progress"), "1");
+        assert_ne!(server.info("rdb_current_bgsave_time_sec"), "-1");
+        for replica in ["slave0", "slave1"] {
+            assert!(server.info(replica).contains("state=wait_bgsave"), "{}", server.info(replica));
+        }
+        let [one, other] = sinks;
+        drop(one);
+        wait_until("it is gone", || server.info("connected_slaves") == "1");
+        std::thread::sleep(Duration::from_millis(50));
+        assert_eq!(server.info("rdb_bgsave_in_progress"), "1", "the other one wants it");
+        drop(other);
+        wait_until("nobody wants it", || server.info("rdb_bgsave_in_progress") == "0");
+    }
+}
+
 /// What no replica says ends the connection, and nothing else.
 #[test]
 fn nonsense_from_a_replica_ends_its_connection() {

@@ -2,6 +2,9 @@
 
 use std::io::Write;
 
+/// Bytes of an annotation that Redis reads at once: the rest of a longer one it takes for a command.
+const COMMENT_LEN_MAX: usize = 120;
+
 const WRITTEN: &str = "a Vec takes all that is written";
 
 /// Appends a command to what will be appended to a file. Its first argument is its name.
@@ -13,6 +16,12 @@ pub fn push_command<A: AsRef<[u8]>>(out: &mut Vec<u8>, args: &[A]) {
         out.extend_from_slice(arg);
         out.extend_from_slice(b"\r\n");
     }
+}
+
+/// Appends an annotation that servers skip. `text` is one short line: Redis reads no more than 127 bytes of it at once.
+pub fn push_comment(out: &mut Vec<u8>, text: &str) {
+    assert!(text.len() < COMMENT_LEN_MAX && !text.contains(['\r', '\n']), "one line, which is read as one");
+    write!(out, "#{text}\r\n").expect(WRITTEN);
 }
 
 /// Appends an annotation: what follows is executed at `seconds` since 1970 or later.
