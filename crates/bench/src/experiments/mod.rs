@@ -4,6 +4,7 @@
 //! the machine does meanwhile (other tenants, temperature, page cache) meets all of them alike, and ratios are taken
 //! within a round (see `stats`).
 
+mod account;
 mod aof;
 mod connections;
 mod elements;
@@ -17,6 +18,8 @@ mod load;
 mod memory;
 mod probe;
 mod replica;
+mod ring;
+mod scale;
 mod series;
 mod shapes;
 mod sink;
@@ -24,6 +27,7 @@ mod snapshot;
 mod stalls;
 mod throughput;
 mod values;
+mod wake_up;
 mod workers;
 
 use std::path::PathBuf;
@@ -48,11 +52,13 @@ pub(crate) use full_sync::full_sync;
 pub(crate) use load::load;
 pub(crate) use memory::{MemoryArgs, memory};
 pub(crate) use replica::replica;
+pub(crate) use scale::{ScaleArgs, scale};
 pub(crate) use shapes::{databases, hot_key, scatter};
 pub(crate) use snapshot::snapshot;
 pub(crate) use stalls::{KeysArgs, StallsArgs, expiry, growth, stalls};
 pub(crate) use throughput::{ThroughputArgs, throughput};
 pub(crate) use values::{ValuesArgs, values};
+pub(crate) use wake_up::wake_up;
 pub(crate) use workers::workers;
 
 /// Rounds and seconds per measurement, when not said otherwise: thorough and quick.
@@ -103,7 +109,9 @@ struct Verdict {
 
 /// One run of the program over one or more experiments.
 pub(crate) struct Session {
+    /// Those that speak RESP.
     peers: Vec<Peer>,
+    memcached: Option<Peer>,
     rounds: usize,
     measured: Duration,
     server_cpus: Vec<usize>,
@@ -122,9 +130,13 @@ impl Session {
         if rounds == 0 || !(0.01..=SECONDS_MAX).contains(&seconds) {
             bail!("at least one round, and 0.01 to {SECONDS_MAX} seconds");
         }
+        let found = options.places.find()?;
+        let (memcached, peers): (Vec<Peer>, _) =
+            found.into_iter().partition(|peer| peer.kind == Kind::Memcached);
         let last_cpu = if sys::cores() > 1 { "1" } else { "0" };
         let session = Self {
-            peers: options.places.find()?,
+            peers,
+            memcached: memcached.into_iter().next(),
             rounds,
             measured: Duration::from_secs_f64(seconds),
             server_cpus: sys::parse_cpus(&options.server_cpus)?,
@@ -147,13 +159,17 @@ impl Session {
             sys::cores(),
             proc::kernel()
         );
-        for peer in &self.peers {
-            println!("{:>8}: {}", peer.kind.name(), peer.version);
+        for peer in self.all_peers() {
+            println!("{:>9}: {}", peer.kind.name(), peer.version);
         }
     }
 
+    fn all_peers(&self) -> impl Iterator<Item = &Peer> {
+        self.peers.iter().chain(&self.memcached)
+    }
+
     fn peer(&self, kind: Kind) -> Option<&Peer> {
-        self.peers.iter().find(|peer| peer.kind == kind)
+        self.all_peers().find(|peer| peer.kind == kind)
     }
 
     /// How long so many measurements take.
@@ -222,7 +238,7 @@ impl Session {
             ("kernel", proc::kernel().into()),
             ("rounds", self.rounds.into()),
             ("seconds", self.measured.as_secs_f64().into()),
-            ("peers", Json::Array(self.peers.iter().map(peer).collect())),
+            ("peers", Json::Array(self.all_peers().map(peer).collect())),
             ("experiments", Json::Array(self.records.clone())),
             ("goals", Json::Array(self.verdicts.iter().map(verdict).collect())),
         ])
@@ -232,6 +248,8 @@ impl Session {
 /// What is run when there is little time: the promises that decide whether somebody moves.
 pub(crate) fn short(session: &mut Session) -> Result<()> {
     throughput(session, &ThroughputArgs::default())?;
+    scale(session, &ScaleArgs { brief: true })?;
+    wake_up(session)?;
     aof(session)?;
     replica(session)?;
     snapshot(session, &DataArgs::default())?;
@@ -253,6 +271,8 @@ pub(crate) fn all(session: &mut Session) -> Result<()> {
         + memory_args.estimate(session)
         + connections::estimate(session)
         + workers::estimate(session)
+        + ScaleArgs::default().estimate(session)
+        + wake_up::estimate(session)
         + ValuesArgs::default().estimate(session)
         + elements::estimate()
         + StallsArgs::default().estimate(session)
@@ -270,6 +290,8 @@ pub(crate) fn all(session: &mut Session) -> Result<()> {
     throughput(session, &many)?;
     throughput(session, &unpinned)?;
     workers(session)?;
+    scale(session, &ScaleArgs::default())?;
+    wake_up(session)?;
     connections(session)?;
     memory(session, &memory_args)?;
     values(session, &ValuesArgs::default())?;
