@@ -10,6 +10,8 @@ mod load_command;
 mod page;
 mod peers;
 mod proc;
+mod promises;
+mod read;
 mod stats;
 mod sync;
 mod sys;
@@ -191,7 +193,7 @@ fn obey(cli: Cli) -> Result<ExitCode> {
         Verb::Workers(options) => run(&options, experiments::workers),
         Verb::Short(options) => run(&options, experiments::short),
         Verb::All(options) => run(&options, experiments::all),
-        Verb::Page { json, html } => std::fs::write(&html, page::page(&compare::read(&json)?))
+        Verb::Page { json, html } => std::fs::write(&html, page::page(&read::read(&json)?))
             .with_context(|| format!("cannot write {}", html.display())),
         Verb::Compare(args) => return compare::compare(&args),
     }?;

@@ -38,6 +38,7 @@ use anyhow::{Context, Result, bail};
 use crate::json::{Json, object};
 use crate::page::page;
 use crate::peers::{Kind, Peer, Where};
+use crate::promises::{self, Promise, Verdict};
 use crate::stats::Goal;
 use crate::table::Table;
 use crate::{proc, sys};
@@ -98,13 +99,6 @@ pub(crate) struct Options {
     /// Write a page with tables and charts to this file
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
-}
-
-/// A promise with what became of it, for the summary at the end.
-struct Verdict {
-    what: String,
-    value: f64,
-    goal: Goal,
 }
 
 /// One run of the program over one or more experiments.
@@ -192,9 +186,15 @@ impl Session {
         self.records.push(object(record));
     }
 
-    /// Notes what became of a promise, and returns the words for its row.
+    /// Notes what became of a goal, and returns the words for its row.
     fn judge(&mut self, what: String, goal: Goal, value: f64) -> String {
-        self.verdicts.push(Verdict { what, value, goal });
+        self.verdicts.push(Verdict { promise: None, what, value, goal });
+        goal.verdict(value)
+    }
+
+    /// The same for a goal that belongs to a promise.
+    fn judge_for(&mut self, promise: Promise, what: String, goal: Goal, value: f64) -> String {
+        self.verdicts.push(Verdict { promise: Some(promise), what, value, goal });
         goal.verdict(value)
     }
 
@@ -202,12 +202,15 @@ impl Session {
     pub(crate) fn finish(self) -> Result<()> {
         if !self.verdicts.is_empty() {
             let mut table = Table::new(&["goal", "bound", "reached", ""]);
-            for Verdict { what, value, goal } in &self.verdicts {
+            for Verdict { what, value, goal, .. } in &self.verdicts {
                 table.row(vec![what.clone(), goal.to_string(), format!("{value:.2}"), goal.verdict(*value)]);
             }
             print!("\nEvenkeel's goals, after {:.0} s\n{table}", self.started.elapsed().as_secs_f64());
         }
         let run = self.to_json();
+        if self.verdicts.iter().any(|verdict| verdict.promise.is_some()) {
+            print!("\nEvenkeel's promises\n{}", promises::table(&run["promises"]));
+        }
         let write = |path: &Option<PathBuf>, text: &dyn Fn() -> String| match path {
             Some(path) => {
                 std::fs::write(path, text()).with_context(|| format!("cannot write {}", path.display()))
@@ -240,6 +243,7 @@ impl Session {
             ("seconds", self.measured.as_secs_f64().into()),
             ("peers", Json::Array(self.all_peers().map(peer).collect())),
             ("experiments", Json::Array(self.records.clone())),
+            ("promises", promises::to_json(&self.verdicts)),
             ("goals", Json::Array(self.verdicts.iter().map(verdict).collect())),
         ])
     }

@@ -141,10 +141,9 @@ fn go_round(way: Way, places: &[Place], index: usize, stop: &AtomicBool) -> Resu
         }
         count(&own.sleeps);
         // With a signal for each event nobody has to look before he waits: the eventfd is readable if there is one.
-        if way == Way::Always || own.mailbox.may_sleep() {
-            if poller.wait(Some(PATIENCE)).context("epoll")? > 0 {
-                own.drain();
-            }
+        let may_sleep = way == Way::Always || own.mailbox.may_sleep();
+        if may_sleep && poller.wait(Some(PATIENCE)).context("epoll")? > 0 {
+            own.drain();
         }
         own.mailbox.awake();
         events = own.mailbox.take();

@@ -22,6 +22,7 @@ use crate::load::Outcome;
 use crate::load::keys::KeyRange;
 use crate::load::requests::Command;
 use crate::peers::{Kind, Launch};
+use crate::promises::Promise;
 use crate::stats::{Goal, Spread};
 use crate::sys;
 use crate::table::Table;
@@ -228,7 +229,12 @@ fn report(session: &mut Session, all: &[Scaled], command: &Command, pipeline: us
         let is_judged = scaled.kind == Kind::Evenkeel && scaled.cores == cores;
         let goal = Goal::AtMost(LOCK_WAIT_MAX);
         let verdict = match lock_wait.filter(|_| is_judged) {
-            Some(share) => session.judge(format!("waiting for locks, of the busy time: {what}"), goal, share),
+            Some(share) => session.judge_for(
+                Promise::NothingGlobal,
+                format!("waiting for locks, of the busy time: {what}"),
+                goal,
+                share,
+            ),
             None => String::new(),
         };
         let [_, p99, _, max] = scaled.series.latency_cells();
@@ -269,7 +275,7 @@ fn judge_growth(session: &mut Session, all: &[Scaled], what: &str) {
         && let Some(ratio) = Spread::of_ratios(&ours, &theirs)
     {
         let what = format!("growth of CPU with all cores, to redis processes': {what}");
-        session.judge(what, Goal::AtMost(GROWTH_MAX), ratio.median);
+        session.judge_for(Promise::NothingGlobal, what, Goal::AtMost(GROWTH_MAX), ratio.median);
     }
 }
 

@@ -18,6 +18,7 @@ use super::series::Sample;
 use crate::json::{Json, object};
 use crate::load::requests::Command;
 use crate::peers::{Kind, Launch};
+use crate::promises::Promise;
 use crate::stats::{Goal, Spread};
 use crate::table::{Table, thousands};
 use crate::{proc, sys};
@@ -71,7 +72,8 @@ fn threads(session: &mut Session) -> Result<()> {
             let per_sleep = Spread::of(values(|ring| ring.signals_per_sleep)).map_or(f64::NAN, |one| one.max);
             let is_ours = *way == Way::Mailbox;
             let verdict = match is_ours {
-                true => session.judge(
+                true => session.judge_for(
+                    Promise::WakeUps,
                     format!("signals per sleep, {events} events under way"),
                     PER_SLEEP,
                     per_sleep,
@@ -151,7 +153,7 @@ fn server(session: &mut Session) -> Result<()> {
         let median = |figure| Spread::of(values(figure)).map_or(f64::NAN, |spread| spread.median);
         let per_turn = median(|one| one.wakeups / one.turns / (THREADS - 1) as f64);
         let what = format!("wake-ups per turn and peer, PUBLISH, pipeline {pipeline}");
-        let verdict = session.judge(what, PER_TURN, per_turn);
+        let verdict = session.judge_for(Promise::WakeUps, what, PER_TURN, per_turn);
         table.row(vec![
             format!("pipeline {pipeline}"),
             thousands(median(messages_per_s)),
