@@ -105,7 +105,7 @@ pub(crate) fn verdict(record: &Json) -> String {
     match (text(record, "verdict"), record.get("experiment").and_then(Json::as_str)) {
         ("met", _) => format!("met, {goals} goal{s}"),
         ("not met", _) => format!("NOT met, {} of {goals} goal{s} missed", list(record, "missed").count()),
-        (_, Some(experiment)) => format!("not measured: `{experiment}` was not run"),
+        (_, Some(experiment)) => format!("not measured: see {experiment}"),
         _ => "not measured: no experiment shows it".to_owned(),
     }
 }
@@ -149,7 +149,7 @@ mod tests {
         assert_eq!(words.len(), Promise::ALL.len());
         assert_eq!(words[0], "NOT met, 1 of 2 goals missed");
         assert_eq!(words[1], "met, 1 goal");
-        assert_eq!(words[2], "not measured: `scale` was not run");
+        assert_eq!(words[2], "not measured: see scale");
         assert_eq!(words[6], "not measured: no experiment shows it");
         let table = table(&json).to_string();
         assert!(

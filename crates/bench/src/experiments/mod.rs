@@ -251,8 +251,20 @@ impl Session {
 
 /// What is run when there is little time: the promises that decide whether somebody moves.
 pub(crate) fn short(session: &mut Session) -> Result<()> {
+    let (data, brief) = (DataArgs::default(), ScaleArgs { brief: true });
+    let estimate = ThroughputArgs::default().estimate(session)
+        + brief.estimate(session)
+        + wake_up::estimate(session)
+        + aof::estimate(session)
+        + replica::estimate(session)
+        + snapshot::ESTIMATE
+        + full_sync::estimate(session, &data)
+        + frozen::ESTIMATE
+        + load::estimate(session, &data)
+        + MemoryArgs::default().estimate(session);
+    println!("this takes about {} minutes", estimate.as_secs().div_ceil(60));
     throughput(session, &ThroughputArgs::default())?;
-    scale(session, &ScaleArgs { brief: true })?;
+    scale(session, &brief)?;
     wake_up(session)?;
     aof(session)?;
     replica(session)?;

@@ -25,7 +25,7 @@ use crate::peers::{Kind, Launch};
 use crate::promises::Promise;
 use crate::stats::{Goal, Spread};
 use crate::sys;
-use crate::table::Table;
+use crate::table::{Table, thousands};
 
 /// Those without a pipeline come last: `--brief` leaves them out.
 const LOADS: [(Command, usize); 4] =
@@ -255,8 +255,8 @@ fn report(session: &mut Session, all: &[Scaled], command: &Command, pipeline: us
         ]);
     }
     judge_growth(session, all, &what);
-    let place = "the load has the cores that the servers have not; with all of them, it shares";
-    let title = format!("scale: {what}, {VALUE_SIZE} B values, {KEYS} keys, 1 to {cores} cores; {place}");
+    let keys = thousands(KEYS as f64);
+    let title = format!("scale: {what}, {VALUE_SIZE} B values, {keys} keys, 1 to {cores} cores");
     let figures = all.iter().map(Scaled::to_json).collect();
     let members =
         vec![("pipeline", pipeline.into()), ("cores", cores.into()), ("servers", Json::Array(figures))];

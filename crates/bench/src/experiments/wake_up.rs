@@ -74,7 +74,7 @@ fn threads(session: &mut Session) -> Result<()> {
             let verdict = match is_ours {
                 true => session.judge_for(
                     Promise::WakeUps,
-                    format!("signals per sleep, {events} events under way"),
+                    format!("signals per sleep, with {events} under way"),
                     PER_SLEEP,
                     per_sleep,
                 ),

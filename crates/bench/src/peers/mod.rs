@@ -192,7 +192,7 @@ fn on_path(program: &str) -> Option<PathBuf> {
     env::split_paths(&path).map(|directory| directory.join(program)).find(|path| path.is_file())
 }
 
-/// `7.0.15` of `Redis server v=7.0.15 sha=00000000:0 malloc=...`, or the whole line where there is no `v=`.
+/// `7.0.15` of `Redis server v=7.0.15 sha=00000000:0 malloc=...`, `1.6.18` of `memcached 1.6.18`, or else the whole line.
 fn version(kind: Kind, program: &Path) -> Result<String> {
     if kind == Kind::Floor {
         return Ok("built in".to_owned());
@@ -202,6 +202,7 @@ fn version(kind: Kind, program: &Path) -> Result<String> {
     let text = String::from_utf8_lossy(&run.stdout);
     let line = text.lines().next().unwrap_or("unknown").trim();
     let short = line.split_ascii_whitespace().find_map(|word| word.strip_prefix("v="));
+    let short = short.or_else(|| line.strip_prefix(kind.name()).map(str::trim_start));
     Ok(short.unwrap_or(line).to_owned())
 }
 
