@@ -1,5 +1,6 @@
 //! `evenkeel-bench`: load, measures, and the experiments that compare Evenkeel with its peers.
 
+mod chart;
 mod compare;
 mod experiments;
 mod floor;
@@ -10,7 +11,10 @@ mod load_command;
 mod page;
 mod peers;
 mod proc;
+mod promises;
+mod read;
 mod stats;
+mod sync;
 mod sys;
 mod table;
 
@@ -20,7 +24,9 @@ use std::process::ExitCode;
 use anyhow::{Context, Result};
 use clap::{Parser, Subcommand};
 
-use experiments::{DataArgs, KeysArgs, MemoryArgs, Options, Session, StallsArgs, ThroughputArgs, ValuesArgs};
+use experiments::{
+    DataArgs, KeysArgs, MemoryArgs, Options, ScaleArgs, Session, StallsArgs, ThroughputArgs, ValuesArgs,
+};
 
 #[derive(Parser)]
 #[command(
@@ -122,17 +128,38 @@ enum Verb {
     Connections(Options),
     /// One worker against one per core
     Workers(Options),
+    /// From one core to all, beside processes that share nothing and memcached
+    Scale {
+        #[command(flatten)]
+        args: ScaleArgs,
+        #[command(flatten)]
+        options: Options,
+    },
+    /// What it costs that threads wake each other
+    WakeUp(Options),
     /// Show two runs' figures side by side; fails if one has become worse beyond the noise
     Compare(compare::CompareArgs),
-    /// Draw a page of a run's --json
-    Page {
-        json: PathBuf,
-        html: PathBuf,
-    },
+    /// Draw a page, a chart or a table of a run's --json
+    Page(PageArgs),
     /// The experiments that matter most, in about ten minutes with --quick
     Short(Options),
     /// All experiments
     All(Options),
+}
+
+#[derive(clap::Args)]
+struct PageArgs {
+    /// What --json has written
+    json: PathBuf,
+    /// Write a page with all tables and charts to this file
+    #[arg(required_unless_present_any = ["chart", "table"])]
+    html: Option<PathBuf>,
+    /// Write one chart to this file, as SVG: what SET and GET cost, to Valkey
+    #[arg(long, value_name = "FILE")]
+    chart: Option<PathBuf>,
+    /// Write the same as a table to this file, as Markdown, with the promises
+    #[arg(long, value_name = "FILE")]
+    table: Option<PathBuf>,
 }
 
 fn main() -> ExitCode {
@@ -174,14 +201,28 @@ fn obey(cli: Cli) -> Result<ExitCode> {
         Verb::FullSync { args, options } => run(&options, |session| experiments::full_sync(session, &args)),
         Verb::Loading { args, options } => run(&options, |session| experiments::load(session, &args)),
         Verb::Connections(options) => run(&options, experiments::connections),
+        Verb::Scale { args, options } => run(&options, |session| experiments::scale(session, &args)),
+        Verb::WakeUp(options) => run(&options, experiments::wake_up),
         Verb::Workers(options) => run(&options, experiments::workers),
         Verb::Short(options) => run(&options, experiments::short),
         Verb::All(options) => run(&options, experiments::all),
-        Verb::Page { json, html } => std::fs::write(&html, page::page(&compare::read(&json)?))
-            .with_context(|| format!("cannot write {}", html.display())),
+        Verb::Page(args) => draw(&args),
         Verb::Compare(args) => return compare::compare(&args),
     }?;
     Ok(ExitCode::SUCCESS)
+}
+
+fn draw(args: &PageArgs) -> Result<()> {
+    let run = read::read(&args.json)?;
+    let write = |path: &Option<PathBuf>, text: &dyn Fn() -> Option<String>| -> Result<()> {
+        let Some(path) = path else { return Ok(()) };
+        let text =
+            text().with_context(|| format!("{} has no throughput with Valkey", args.json.display()))?;
+        std::fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))
+    };
+    write(&args.html, &|| Some(page::page(&run)))?;
+    write(&args.chart, &|| chart::svg(&run))?;
+    write(&args.table, &|| chart::markdown(&run))
 }
 
 fn run(options: &Options, experiment: impl FnOnce(&mut Session) -> Result<()>) -> Result<()> {

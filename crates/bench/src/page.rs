@@ -4,8 +4,9 @@
 
 use std::fmt::Write;
 
-use crate::compare::{list, samples, text};
 use crate::json::Json;
+use crate::promises;
+use crate::read::{list, samples, text};
 use crate::stats::Spread;
 use crate::table::{thousands, time_us};
 
@@ -24,13 +25,23 @@ const POINTS_MAX: usize = 700;
 
 pub(crate) fn page(run: &Json) -> String {
     let mut out = String::from(
-        "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\n<title>evenkeel-bench</title>\n",
+        "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\n\
+         <meta name=\"viewport\" content=\"width=device-width\">\n<title>evenkeel-bench</title>\n",
     );
     let _ = write!(out, "<style>\n{STYLE}</style></head><body>\n<h1>evenkeel-bench</h1>\n");
     head(run, &mut out);
+    kept(run, &mut out);
     goals(run, &mut out);
+    contents(run, &mut out);
+    let mut chapter = "";
     for record in list(run, "experiments") {
-        let _ = write!(out, "<section>\n<h2>{}</h2>\n", escaped(text(record, "title")));
+        let experiment = text(record, "experiment");
+        if experiment != chapter {
+            let name = escaped(experiment);
+            let _ = writeln!(out, "<h2 id=\"{name}\">{name}</h2>");
+            chapter = experiment;
+        }
+        let _ = write!(out, "<section>\n<h3>{}</h3>\n", escaped(title(record)));
         if let Some(table) = record.get("table") {
             write_table(table, &mut out);
         }
@@ -46,9 +57,28 @@ pub(crate) fn page(run: &Json) -> String {
     out
 }
 
+/// Without the name of the experiment, which stands above.
+fn title(record: &Json) -> &str {
+    let title = text(record, "title");
+    let rest = title.strip_prefix(text(record, "experiment")).unwrap_or(title);
+    rest.strip_prefix(':').unwrap_or(title).trim_start()
+}
+
+/// The names of the experiments, each once, as links.
+fn contents(run: &Json, out: &mut String) {
+    let mut names: Vec<String> =
+        list(run, "experiments").map(|one| escaped(text(one, "experiment"))).collect();
+    names.dedup();
+    let links: Vec<String> = names.iter().map(|name| format!("<a href=\"#{name}\">{name}</a>")).collect();
+    if links.len() > 1 {
+        let _ = writeln!(out, "<nav>{}</nav>", links.join(" "));
+    }
+}
+
 fn head(run: &Json, out: &mut String) {
     let number = |name: &str| run.get(name).and_then(Json::as_f64).unwrap_or(0.0);
-    let peers = list(run, "peers").map(|peer| format!("{}: {}", text(peer, "name"), text(peer, "version")));
+    let peers = list(run, "peers").map(|peer| format!("{} {}", text(peer, "name"), text(peer, "version")));
+    let peers = peers.collect::<Vec<String>>().join(", ");
     let lines = [
         format!(
             "{}, {} cores, {:.0} GiB",
@@ -59,9 +89,37 @@ fn head(run: &Json, out: &mut String) {
         format!("Linux {}", text(run, "kernel")),
         format!("{} rounds of {} s; {}", number("rounds"), number("seconds"), text(run, "when")),
     ];
-    out.push_str("<ul>\n");
-    lines.into_iter().chain(peers).for_each(|line| _ = writeln!(out, "<li>{}</li>", escaped(&line)));
-    out.push_str("</ul>\n");
+    out.push_str("<p class=\"setting\">\n");
+    lines.into_iter().chain([peers]).for_each(|line| _ = writeln!(out, "{}<br>", escaped(&line)));
+    out.push_str("</p>\n");
+}
+
+/// The promises, with the goals that were missed under each.
+fn kept(run: &Json, out: &mut String) {
+    let mut rows = String::new();
+    for record in list(run, "promises") {
+        let class = match text(record, "verdict") {
+            "met" => "met",
+            "not met" => "missed",
+            _ => "unknown",
+        };
+        let words = escaped(&promises::verdict(record));
+        let _ = writeln!(
+            rows,
+            "<tr><td>{}</td><td class=\"{class}\">{words}</td></tr>",
+            escaped(text(record, "promise"))
+        );
+        for goal in list(record, "missed") {
+            let (goal, words) = (escaped(text(goal, "goal")), escaped(&promises::missed(goal)));
+            let _ = writeln!(rows, "<tr class=\"under\"><td>{goal}</td><td>{words}</td></tr>");
+        }
+    }
+    if !rows.is_empty() {
+        let _ = write!(
+            out,
+            "<section>\n<h2>Promises</h2>\n<table class=\"words\">\n<tr><th>promise</th><th>verdict</th></tr>\n{rows}</table>\n</section>\n"
+        );
+    }
 }
 
 fn goals(run: &Json, out: &mut String) {
@@ -90,12 +148,20 @@ fn goals(run: &Json, out: &mut String) {
 fn write_table(table: &Json, out: &mut String) {
     let row = |cells: &Json, tag: &str| {
         let cells = cells.as_array().into_iter().flatten().map(|cell| escaped(cell.as_str().unwrap_or("")));
+        let cells = cells.map(|cell| if tag == "td" { unbroken(&cell) } else { cell });
         cells.fold(String::from("<tr>"), |row, cell| row + &format!("<{tag}>{cell}</{tag}>")) + "</tr>\n"
     };
-    out.push_str("<table>\n");
+    out.push_str("<div class=\"wide\"><table>\n");
     out.push_str(&table.get("head").map(|head| row(head, "th")).unwrap_or_default());
     list(table, "rows").for_each(|cells| out.push_str(&row(cells, "td")));
-    out.push_str("</table>\n");
+    out.push_str("</table></div>\n");
+}
+
+/// A number stays with its unit, and its range stands below it.
+fn unbroken(cell: &str) -> String {
+    let (number, range) = cell.split_once(" (").unwrap_or((cell, ""));
+    let number = number.replace(' ', "\u{a0}");
+    if range.is_empty() { number } else { format!("{number} <small>({range}</small>") }
 }
 
 /// One bar for each server's median, and a line over it from the smallest to the largest.
@@ -153,7 +219,11 @@ fn curve(timeline: &Json, out: &mut String) {
     let whole_ms = slice_ms * longest.len() as f64;
     let at = |ms: f64| LABEL_WIDTH / 2.0 + ms / whole_ms * TIME_WIDTH;
     let (width, drawn) = (LABEL_WIDTH / 2.0 + TIME_WIDTH + 20.0, TIME_HEIGHT + 24.0);
-    let caption = format!("{}: longest latency over time", text(timeline, "server"));
+    let mut caption = format!("{}: longest latency over time", text(timeline, "server"));
+    match text(timeline, "event") {
+        "" => {}
+        event => caption += &format!("; shaded: {event}"),
+    }
     let _ = write!(
         out,
         "<figure>\n<figcaption>{}</figcaption>\n<svg viewBox=\"0 -8 {width} {drawn}\" role=\"img\">\n",
@@ -203,7 +273,7 @@ fn curve(timeline: &Json, out: &mut String) {
     );
 }
 
-fn escaped(text: &str) -> String {
+pub(crate) fn escaped(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {
         match c {
@@ -226,10 +296,13 @@ mod tests {
         let run = serde_json::json!({
             "cpu": "a <b>", "cores": 2, "memory_bytes": 1u64 << 31, "kernel": "6", "rounds": 3, "seconds": 1.0,
             "peers": [{"name": "valkey", "version": "9"}],
+            "promises": [{"promise": "never <late>", "verdict": "not met", "goals": 2, "experiment": "x",
+                          "missed": [{"goal": "p99", "bound": "<= 1.00", "reached": 2.5, "by": "2.50 times as much"}]},
+                         {"promise": "small", "verdict": "met", "goals": 1, "missed": []}],
             "goals": [{"goal": "g", "bound": "<= 1", "reached": 2.0, "met": false}],
             "experiments": [{
                 "experiment": "x", "title": "t & u",
-                "table": {"head": ["", "rate"], "rows": [["evenkeel", "5"]]},
+                "table": {"head": ["", "rate"], "rows": [["evenkeel", "5", "0.50 us (0.40..0.60)"]]},
                 "servers": [{"server": "evenkeel", "requests_per_s": [1.0, 2.0, 4.0]}, {"server": "odd"}],
                 "timelines": [{"server": "evenkeel", "slice_ms": 10, "longest_us": [50.0, 3000.0], "event": "BGSAVE", "event_ms": [0.0, 10.0]},
                               {"server": "none", "slice_ms": 10, "longest_us": []}],
@@ -239,12 +312,19 @@ mod tests {
         for part in [
             "a &lt;b&gt;",
             "t &amp; u",
+            "never &lt;late&gt;",
+            "NOT met, 1 of 2 goals missed",
+            "2.50, bound &lt;= 1.00: 2.50 times as much",
+            "met, 1 goal<",
             "not met",
             "<td>5</td>",
             "<rect class=\"ours\"",
             "<polyline class=\"curve ours\"",
             "BGSAVE",
-            "valkey: 9",
+            "valkey 9",
+            "<td>0.50\u{a0}us <small>(0.40..0.60)</small></td>",
+            "<h2 id=\"x\">x</h2>",
+            "shaded: BGSAVE",
         ] {
             assert!(page.contains(part), "{part} in {page}");
         }
