@@ -25,8 +25,8 @@ mod tests;
 mod user;
 
 pub(crate) use access::{
-    Access, admit, admit_in_exec, admit_in_script, admit_waiting, after_joining, log_in, may_call,
-    reads_all_keys,
+    Access, admit, admit_in_exec, admit_in_script, admit_waiting, after_joining, log_in, log_in_as_one_of,
+    may_call, reads_all_keys,
 };
 pub(crate) use rows::{CATEGORIES, Category};
 pub(crate) use selector::{Denied, Selector};
