@@ -3,6 +3,7 @@
 //! | file | |
 //! |---|---|
 //! | `rows.rs` | what is to be known of each command: its categories, what it does with its keys, its channels |
+//! | `absent.rs` | commands of others, which rules may name |
 //! | `selector.rs` | a set of permissions, the rules that change it, and how it is written down |
 //! | `user.rs` | a user: passwords and selectors |
 //! | `access.rs` | what a session may do: the check on the road of every command |
@@ -15,6 +16,7 @@
 //! change costs one comparison per command, and a session whose user may do everything does no more than that.
 //! docs/acl.md has the rules by which changes take effect.
 
+mod absent;
 mod access;
 pub(crate) mod file;
 pub(crate) mod log;
