@@ -7,75 +7,144 @@ use anyhow::{Result, bail};
 
 use crate::json::{Json, object};
 use crate::load::distribution::Distribution;
+use crate::load::endpoint::{Address, Endpoint, Protocol};
 use crate::load::keys::KeyRange;
 use crate::load::requests::Command;
 use crate::load::timeline::{SLICE, Slice};
+use crate::load::tls::{Files, Trust};
 use crate::load::{self, Outcome, Plan, Until};
 use crate::table::{Table, thousands, time_us};
 use crate::{peers, sys};
 
+/// Where the server is, what is spoken there, and the keys.
 #[derive(clap::Args, Debug)]
 struct Target {
-    #[arg(long, default_value = "127.0.0.1")]
+    /// Name or address of the server
+    #[arg(long, default_value = "127.0.0.1", help_heading = "Server")]
     host: String,
-    #[arg(short, long, default_value_t = 6379)]
+    #[arg(short, long, default_value_t = 6379, help_heading = "Server", help = "Its port")]
     port: u16,
+    /// Connect to this Unix socket instead of a host and a port
+    #[arg(long, value_name = "PATH", conflicts_with_all = ["host", "port"], help_heading = "Server")]
+    socket: Option<PathBuf>,
+    /// resp2, or resp3, which each connection asks for by HELLO 3
+    #[arg(long, default_value = "resp2", help_heading = "Server")]
+    protocol: Protocol,
+    /// Talk TLS; needs --cacert or --insecure
+    #[arg(long, requires = "believed", help_heading = "TLS")]
+    tls: bool,
+    /// PEM file of those who may vouch for the server
+    #[arg(long, value_name = "FILE", requires = "tls", group = "believed", help_heading = "TLS")]
+    cacert: Option<PathBuf>,
+    /// Believe the server whatever certificate it shows
+    #[arg(long, requires = "tls", group = "believed", help_heading = "TLS")]
+    insecure: bool,
+    /// PEM file of the certificate to show to the server
+    #[arg(long, value_name = "FILE", requires_all = ["tls", "key"], help_heading = "TLS")]
+    cert: Option<PathBuf>,
+    /// PEM file of its key
+    #[arg(long, value_name = "FILE", requires_all = ["tls", "cert"], help_heading = "TLS")]
+    key: Option<PathBuf>,
+    /// Name that the server's certificate must have [default: the host]
+    #[arg(long, value_name = "NAME", requires = "tls", help_heading = "TLS")]
+    sni: Option<String>,
     /// Bytes of a key
-    #[arg(long, default_value_t = 16, value_name = "BYTES")]
+    #[arg(long, default_value_t = 16, value_name = "BYTES", help_heading = "Requests")]
     key_size: usize,
     /// Bytes of a value
-    #[arg(short = 'd', long, default_value_t = 500, value_name = "BYTES")]
+    #[arg(short = 'd', long, default_value_t = 500, value_name = "BYTES", help_heading = "Requests")]
     value_size: usize,
     /// CPUs for the generator's threads, such as 1 or 2-3
-    #[arg(long, value_name = "LIST", default_value = "", hide_default_value = true)]
+    #[arg(
+        long,
+        value_name = "LIST",
+        default_value = "",
+        hide_default_value = true,
+        help_heading = "Connections"
+    )]
     cpus: String,
 }
 
+impl Target {
+    fn endpoint(&self) -> Result<Endpoint> {
+        let address = match &self.socket {
+            Some(path) => Address::Unix(path.clone()),
+            None => Address::Tcp(peers::resolve(&self.host, self.port)?),
+        };
+        let tls = self.tls.then(|| {
+            let host = if self.socket.is_some() { "localhost" } else { &self.host };
+            Trust::new(Files {
+                authorities: self.cacert.as_deref(),
+                own: self.cert.as_deref().zip(self.key.as_deref()),
+                name: self.sni.as_deref().unwrap_or(host),
+            })
+        });
+        Ok(Endpoint { address, protocol: self.protocol, tls: tls.transpose()? })
+    }
+}
+
+const LOAD_NOTES: &str = "\
+Commands: mixed is GET with 10% SET, or as many as it says. In words, {key} and {value} stand for a key and the value,
+{same} for the key before, {number} for a key's digits. Several commands, separated by \" ; \", come by turns.
+GETs of keys that are not there are misses, and cost less: write them first with `evenkeel-bench fill`.
+
+Keys: zipf takes the k-th key in proportion to 1/k^EXPONENT (0.99), hot sends PERCENT (50) of the requests to one.
+
+Rate: without --rate, each connection waits for its answer before it sends again, so a server that stalls is asked less.
+With it, latencies run from when a request was due.
+
+Short connections to this machine come from 127.0.0.1 to 127.0.0.64, which Redis 7.0 in protected mode denies.
+
+Examples:
+  evenkeel-bench load -P 16 --command set                 SET as fast as 50 connections get their answers
+  evenkeel-bench load --rate 20000 -s 30                  20,000 GETs a second
+  evenkeel-bench load --command \"INCR {key}\" -k 1000     any command, over 1,000 keys
+  evenkeel-bench load --tls -p 6380 --cacert ca.crt --protocol resp3";
+
 /// Put load on a server and report rate, latencies and CPU.
 #[derive(clap::Args, Debug)]
+#[command(after_help = LOAD_NOTES)]
 pub(crate) struct LoadArgs {
     #[command(flatten)]
     target: Target,
     /// Connections at a time
-    #[arg(short, long, default_value_t = 50)]
+    #[arg(short, long, default_value_t = 50, help_heading = "Connections")]
     clients: usize,
     /// Threads that share the connections
-    #[arg(short, long, default_value_t = 1)]
+    #[arg(short, long, default_value_t = 1, help_heading = "Connections")]
     threads: usize,
     /// Requests that a connection sends in one batch
-    #[arg(short = 'P', long, default_value_t = 1, value_name = "REQUESTS")]
+    #[arg(short = 'P', long, default_value_t = 1, value_name = "REQUESTS", help_heading = "Connections")]
     pipeline: usize,
-    /// get, set, mixed (10% set), mixed:PERCENT, or a command with {key} and {value}, such as "INCR {key}"
-    #[arg(long, default_value = "get")]
+    /// A connection for each request; see below
+    #[arg(long, help_heading = "Connections")]
+    short: bool,
+    /// get, set, mixed, mixed:PERCENT, or words such as "INCR {key}"; see below
+    #[arg(long, default_value = "get", help_heading = "Requests")]
     command: Command,
     /// Number of different keys
-    #[arg(short, long, default_value_t = 300_000)]
+    #[arg(short, long, default_value_t = 300_000, help_heading = "Requests")]
     keys: u64,
-    /// Which keys: uniform, sequential, zipf[:EXPONENT], or hot[:PERCENT] (so many requests to one key)
-    #[arg(long, default_value = "uniform")]
+    /// uniform, sequential, zipf[:EXPONENT], or hot[:PERCENT]; see below
+    #[arg(long, default_value = "uniform", value_name = "KIND", help_heading = "Requests")]
     distribution: Distribution,
-    /// Send so many requests per second whatever the server does, and measure latencies from when each was due; without,
-    /// each connection waits for its answer before it sends again
-    #[arg(short, long, value_name = "REQUESTS")]
+    /// Send so many per second, whatever the server does; see below
+    #[arg(short, long, value_name = "REQUESTS", help_heading = "Length")]
     rate: Option<f64>,
     /// Time to measure
-    #[arg(short, long, default_value_t = 5.0)]
+    #[arg(short, long, default_value_t = 5.0, help_heading = "Length")]
     seconds: f64,
     /// Time before that, which does not count
-    #[arg(long, default_value_t = 0.5, value_name = "SECONDS")]
+    #[arg(long, default_value_t = 0.5, value_name = "SECONDS", help_heading = "Length")]
     warm_up: f64,
     /// Send so many requests instead, without warm-up
-    #[arg(short = 'n', long, conflicts_with_all = ["seconds", "warm_up"])]
+    #[arg(short = 'n', long, conflicts_with_all = ["seconds", "warm_up"], help_heading = "Length")]
     requests: Option<u64>,
-    /// A connection for each request: connect, ask, read, close. To this machine they come from 127.0.0.1 to
-    /// 127.0.0.64, which an older Redis in protected mode denies
-    #[arg(long)]
-    short: bool,
     /// Also measure this process: the server, when it runs on this machine
-    #[arg(long)]
+    #[arg(long, help_heading = "Result")]
     pid: Option<u32>,
     /// Write the result to this file as JSON
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", help_heading = "Result")]
     json: Option<PathBuf>,
 }
 
@@ -85,10 +154,10 @@ pub(crate) struct FillArgs {
     #[command(flatten)]
     target: Target,
     /// Number of keys
-    #[arg(short, long, default_value_t = 300_000)]
+    #[arg(short, long, default_value_t = 300_000, help_heading = "Requests")]
     keys: u64,
     /// Number of the first key
-    #[arg(long, default_value_t = 0)]
+    #[arg(long, default_value_t = 0, help_heading = "Requests")]
     first: u64,
 }
 
@@ -106,7 +175,7 @@ pub(crate) fn load(args: &LoadArgs) -> Result<()> {
         measured: Duration::from_secs_f64(args.seconds),
     };
     let plan = Plan {
-        server: peers::resolve(&args.target.host, args.target.port)?,
+        server: args.target.endpoint()?,
         clients: args.clients,
         threads: args.threads,
         pipeline: args.pipeline,
@@ -130,7 +199,7 @@ pub(crate) fn load(args: &LoadArgs) -> Result<()> {
 
 pub(crate) fn fill(args: &FillArgs) -> Result<()> {
     let target = &args.target;
-    let server = peers::resolve(&target.host, target.port)?;
+    let server = target.endpoint()?;
     let range = KeyRange { first: args.first, count: args.keys };
     let mut plan = Plan::fill(server, range, target.key_size, target.value_size);
     plan.cpus = sys::parse_cpus(&target.cpus)?;
@@ -190,6 +259,8 @@ fn json(plan: &Plan, outcome: &Outcome) -> Json {
     let slices =
         |figure: fn(&Slice) -> f64| outcome.timeline.slices().iter().map(figure).collect::<Vec<f64>>();
     object(vec![
+        ("server", plan.server.to_string().into()),
+        ("protocol", plan.server.protocol.to_string().into()),
         ("command", plan.command.to_string().into()),
         ("clients", plan.clients.into()),
         ("threads", plan.threads.into()),

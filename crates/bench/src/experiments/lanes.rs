@@ -113,7 +113,7 @@ impl Traffic {
 
     fn plan(&self, lane: &Lane, measured: Duration) -> Plan {
         Plan {
-            server: lane.server.address,
+            server: lane.server.address.into(),
             clients: self.clients,
             threads: self.load_threads,
             pipeline: self.pipeline,

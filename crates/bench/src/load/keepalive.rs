@@ -6,7 +6,6 @@
 
 use std::collections::VecDeque;
 use std::io::{ErrorKind, Read, Write};
-use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
@@ -14,17 +13,16 @@ use anyhow::{Context, Result, bail};
 use super::replies::Skipper;
 use super::requests::Composer;
 use super::schedule::Schedule;
+use super::stream::Stream;
 use super::tally::Tally;
 use super::{Driver, Plan, TURN_MAX, Until};
 use crate::sys::{self, Poller};
 
 /// A read takes up to this much: a batch of 16 replies of 500 bytes fits eight times.
 const READ_SIZE: usize = 64 * 1024;
-/// Longest that a connection may take to be opened.
-const CONNECT_TIME_MAX: Duration = Duration::from_secs(10);
 
 struct Client {
-    stream: TcpStream,
+    stream: Stream,
     replies: Skipper,
     /// Replies until the batch is complete; 0: nothing is under way.
     awaited: u64,
@@ -143,7 +141,7 @@ impl KeptConnections {
                 self.ready.push(token);
                 return Ok(());
             }
-            if size < READ_SIZE {
+            if size < READ_SIZE && !client.stream.reads_in_parts() {
                 return Ok(()); // the rest will be a new edge
             }
         }
@@ -166,9 +164,8 @@ impl Driver for KeptConnections {
         }
         for index in 0..self.poller.wait(Some(self.patience())).context("epoll")? {
             let event = self.poller.event(index);
-            if event.is_writable() && !self.clients[event.token].unsent.is_empty() {
-                let rest = std::mem::take(&mut self.clients[event.token].unsent);
-                self.clients[event.token].send(&rest)?;
+            if event.is_writable() {
+                self.clients[event.token].go_on()?;
             }
             if event.is_readable() {
                 self.receive(event.token)?;
@@ -202,11 +199,15 @@ impl Driver for KeptConnections {
 
 impl Client {
     fn connect(plan: &Plan) -> Result<Self> {
-        let stream = TcpStream::connect_timeout(&plan.server, CONNECT_TIME_MAX)?;
-        stream.set_nodelay(true)?;
-        stream.set_nonblocking(true)?;
-        let (replies, unsent) = (Skipper::new(), Vec::new());
+        let (stream, replies, unsent) = (plan.server.open()?, Skipper::new(), Vec::new());
         Ok(Self { stream, replies, awaited: 0, sent: 0, sent_at: Instant::now(), unsent })
+    }
+
+    /// Sends what the socket has not taken before.
+    fn go_on(&mut self) -> Result<()> {
+        self.stream.push().context("cannot write to the server")?;
+        let rest = std::mem::take(&mut self.unsent);
+        self.send(&rest)
     }
 
     /// Writes `bytes`; what the socket does not take waits until it is writable again.

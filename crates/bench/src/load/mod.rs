@@ -9,16 +9,18 @@
 //! at the same two instants as the counts: CPU per command is one difference divided by the other.
 
 pub(crate) mod distribution;
+pub(crate) mod endpoint;
 mod keepalive;
 pub(crate) mod keys;
 pub(crate) mod replies;
 pub(crate) mod requests;
 mod schedule;
 mod short;
+mod stream;
 mod tally;
 pub(crate) mod timeline;
+pub(crate) mod tls;
 
-use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::thread::{Scope, ScopedJoinHandle};
 use std::time::{Duration, Instant};
@@ -28,6 +30,7 @@ use anyhow::{Context, Result, bail};
 use crate::proc::{self, Usage};
 use crate::{interrupt, sys};
 use distribution::Distribution;
+use endpoint::Endpoint;
 use keys::{KeyRange, KeyStream};
 use requests::{Command, Composer};
 pub(crate) use tally::{Outcome, Tally};
@@ -57,7 +60,7 @@ pub(crate) enum Until {
 /// Everything that decides what a run does.
 #[derive(Clone, Debug)]
 pub(crate) struct Plan {
-    pub(crate) server: SocketAddr,
+    pub(crate) server: Endpoint,
     pub(crate) clients: usize,
     pub(crate) threads: usize,
     pub(crate) pipeline: usize,
@@ -77,9 +80,14 @@ pub(crate) struct Plan {
 
 impl Plan {
     /// SET of each key of the range, once, as fast as the server takes it.
-    pub(crate) fn fill(server: SocketAddr, keys: KeyRange, key_size: usize, value_size: usize) -> Self {
+    pub(crate) fn fill(
+        server: impl Into<Endpoint>,
+        keys: KeyRange,
+        key_size: usize,
+        value_size: usize,
+    ) -> Self {
         Self {
-            server,
+            server: server.into(),
             clients: FILL_CLIENTS,
             threads: 1,
             pipeline: FILL_PIPELINE,
@@ -202,10 +210,13 @@ pub(crate) fn run(plan: &Plan, server: Option<u32>) -> Result<Outcome> {
         });
     }
     let counters = (0..threads).map(|_| Counter::default()).collect();
-    let control = Control { phase: AtomicU8::new(0), counters };
+    // A number of requests counts from the first one, so the threads must find the phase when they begin.
+    let first = if matches!(plan.until, Until::Requests(_)) { Phase::Measure } else { Phase::WarmUp };
+    let control = Control { phase: AtomicU8::new(first as u8), counters };
+    let began = Mark::take(&control, server)?;
     std::thread::scope(|scope| {
         let workers = spawn(scope, drivers, &control, &plan.cpus)?;
-        let window = conduct(&plan, &control, &workers, server);
+        let window = conduct(&plan, &control, &workers, began, server);
         control.enter(Phase::Stop);
         let tallies = workers.into_iter().map(|worker| worker.join().expect("the loops do not panic"));
         let tallies = tallies.collect::<Result<Vec<Tally>>>()?;
@@ -236,7 +247,7 @@ fn spawn<'scope, 'env>(
 
 /// The life of one thread.
 fn drive(driver: &mut dyn Driver, control: &Control, counter: &AtomicU64) -> Result<Tally> {
-    let mut seen = Phase::WarmUp;
+    let mut seen = control.phase();
     let mut cpu_at_start = sys::thread_cpu_ns();
     sys::wake_on_time();
     driver.begin()?;
@@ -276,24 +287,54 @@ pub(crate) struct Window {
     pub(crate) listen_overflows: u64,
 }
 
+/// Counts and measures at one instant.
+struct Mark {
+    at: Instant,
+    commands: u64,
+    usage: Option<Usage>,
+    listen_overflows: u64,
+}
+
+impl Mark {
+    fn take(control: &Control, server: Option<u32>) -> Result<Self> {
+        let (usage, listen_overflows) = (server.map(proc::usage).transpose()?, proc::listen_overflows());
+        Ok(Self { at: Instant::now(), commands: control.commands(), usage, listen_overflows })
+    }
+}
+
 /// Leads the threads through the phases.
-fn conduct(plan: &Plan, control: &Control, workers: &[Worker<'_>], server: Option<u32>) -> Result<Window> {
+fn conduct(
+    plan: &Plan,
+    control: &Control,
+    workers: &[Worker<'_>],
+    began: Mark,
+    server: Option<u32>,
+) -> Result<Window> {
     let one_ended = || workers.iter().any(|worker| worker.is_finished());
     let all_ended = || workers.iter().all(|worker| worker.is_finished());
-    if let Until::Time { warm_up, .. } = plan.until {
-        interrupt::sleep_until(Instant::now() + warm_up, one_ended)?;
-    }
-    let (usage, overflows) = (server.map(proc::usage).transpose()?, proc::listen_overflows());
-    let (started, before) = (Instant::now(), control.commands());
-    control.enter(Phase::Measure);
-    match plan.until {
-        Until::Time { measured, .. } => interrupt::sleep_until(started + measured, one_ended)?,
-        Until::Requests(_) => wait_for(all_ended)?,
-    }
-    let (ended, commands) = (Instant::now(), control.commands() - before);
-    let usage = usage.zip(server.map(proc::usage).transpose()?);
-    let listen_overflows = proc::listen_overflows().saturating_sub(overflows);
-    Ok(Window { started, ended, commands, usage, threads: plan.threads, listen_overflows })
+    let started = match plan.until {
+        Until::Time { warm_up, measured } => {
+            interrupt::sleep_until(Instant::now() + warm_up, one_ended)?;
+            let started = Mark::take(control, server)?;
+            control.enter(Phase::Measure);
+            interrupt::sleep_until(started.at + measured, one_ended)?;
+            started
+        }
+        Until::Requests(_) => {
+            wait_for(all_ended)?;
+            began
+        }
+    };
+    let (at, commands) = (Instant::now(), control.commands()); // before the look at the server, which takes time
+    let ended = Mark { at, commands, ..Mark::take(control, server)? };
+    Ok(Window {
+        started: started.at,
+        ended: ended.at,
+        commands: ended.commands - started.commands,
+        usage: started.usage.zip(ended.usage),
+        threads: plan.threads,
+        listen_overflows: ended.listen_overflows.saturating_sub(started.listen_overflows),
+    })
 }
 
 fn wait_for(done: impl Fn() -> bool) -> Result<()> {
@@ -306,6 +347,8 @@ fn wait_for(done: impl Fn() -> bool) -> Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use std::net::SocketAddr;
+
     use super::*;
 
     #[test]

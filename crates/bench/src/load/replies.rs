@@ -1,9 +1,10 @@
-//! Counts the replies in a stream of RESP2 bytes, wherever the stream is cut.
+//! Counts the replies in a stream of RESP2 or RESP3 bytes, wherever the stream is cut.
 //!
 //! The generator wants to know how many replies have arrived and whether they were errors or misses; values themselves
 //! do not interest it. So nothing is copied or kept: the payload of a bulk is skipped by arithmetic, and a nested array
 //! needs no stack, only the number of values that are still open: a scalar closes one, an array of n closes one and
-//! opens n. A few words of state per connection.
+//! opens n, a map of n closes one and opens 2n, an attribute opens 2n beside the value that it goes before. A few words of
+//! state per connection. What is pushed is no reply.
 //!
 //! The same type counts requests for the `floor` server, since a request is an array of bulks.
 
@@ -21,7 +22,7 @@ pub(crate) struct Counts {
     pub(crate) replies: u64,
     /// Those that were errors; an error inside an array counts too.
     pub(crate) errors: u64,
-    /// Null bulks and null arrays: keys that were not there.
+    /// Nulls of every kind: keys that were not there.
     pub(crate) misses: u64,
 }
 
@@ -30,25 +31,39 @@ enum State {
     /// The next byte is a type.
     Type,
     /// Within the digits of a length, up to and including its line feed.
-    Length { of_array: bool, number: u64, negative: bool },
+    Length { of: Extent, number: u64, negative: bool },
     /// Within a line whose content does not matter.
     Line { of_error: bool },
     /// Within a bulk: its bytes and its line end.
     Bulk { left: u64 },
 }
 
+/// What has a length.
+#[derive(Clone, Copy, Debug)]
+enum Extent {
+    Bulk,
+    /// So many values for each that is counted, besides the one that it is itself.
+    Values {
+        each: u64,
+        /// An attribute is no value by itself.
+        beside: bool,
+    },
+}
+
 /// The state of one connection's stream.
 #[derive(Debug)]
 pub(crate) struct Skipper {
     state: State,
-    /// Values until the current top-level reply is complete; at least 1.
+    /// Values until the current top-level reply is complete; 0 between two of them.
     open: u64,
+    /// It is pushed, and no reply.
+    is_push: bool,
     error_text: Vec<u8>,
 }
 
 impl Skipper {
     pub(crate) fn new() -> Self {
-        Self { state: State::Type, open: 1, error_text: Vec::new() }
+        Self { state: State::Type, open: 0, is_push: false, error_text: Vec::new() }
     }
 
     /// Text of the first error that came by, without its line end.
@@ -56,7 +71,7 @@ impl Skipper {
         String::from_utf8_lossy(&self.error_text).trim_end().to_owned()
     }
 
-    /// Takes the next bytes of the stream. Fails when they are not RESP2.
+    /// Takes the next bytes of the stream. Fails when they are not RESP.
     pub(crate) fn feed(&mut self, mut bytes: &[u8]) -> Result<Counts> {
         let mut counts = Counts::default();
         while let [first, rest @ ..] = bytes {
@@ -74,20 +89,39 @@ impl Skipper {
     }
 
     fn take_type(&mut self, byte: u8, counts: &mut Counts) -> Result<()> {
+        let is_first = self.open == 0;
+        self.open += u64::from(is_first);
+        let sized = |of| State::Length { of, number: 0, negative: false };
+        let values = |each, beside| sized(Extent::Values { each, beside });
         self.state = match byte {
-            b'+' | b':' => State::Line { of_error: false },
+            b'+' | b':' | b'#' | b',' | b'(' => State::Line { of_error: false },
+            b'_' => {
+                counts.misses += 1;
+                State::Line { of_error: false }
+            }
             b'-' => {
                 counts.errors += 1;
                 State::Line { of_error: self.error_text.is_empty() }
             }
-            b'$' | b'*' => State::Length { of_array: byte == b'*', number: 0, negative: false },
-            _ => bail!("the server's answer is not RESP2: byte {byte:#04x} where a type belongs"),
+            b'!' => {
+                counts.errors += 1;
+                sized(Extent::Bulk)
+            }
+            b'$' | b'=' => sized(Extent::Bulk),
+            b'*' | b'~' => values(1, false),
+            b'%' => values(2, false),
+            b'|' => values(2, true),
+            b'>' if is_first => {
+                self.is_push = true;
+                values(1, false)
+            }
+            _ => bail!("the server's answer is not RESP: byte {byte:#04x} where a type belongs"),
         };
         Ok(())
     }
 
     fn take_length<'b>(&mut self, bytes: &'b [u8], counts: &mut Counts) -> Result<&'b [u8]> {
-        let State::Length { of_array, mut number, mut negative } = self.state else {
+        let State::Length { of, mut number, mut negative } = self.state else {
             unreachable!("called in this state only");
         };
         for (index, &byte) in bytes.iter().enumerate() {
@@ -96,26 +130,30 @@ impl Skipper {
                 b'-' => negative = true,
                 b'\r' => {}
                 b'\n' => {
-                    self.length_is(of_array, number, negative, counts);
+                    self.length_is(of, number, negative, counts);
                     return Ok(&bytes[index + 1..]);
                 }
-                _ => bail!("the server's answer is not RESP2: byte {byte:#04x} in a length"),
+                _ => bail!("the server's answer is not RESP: byte {byte:#04x} in a length"),
             }
         }
-        self.state = State::Length { of_array, number, negative };
+        self.state = State::Length { of, number, negative };
         Ok(&[])
     }
 
-    fn length_is(&mut self, of_array: bool, number: u64, negative: bool, counts: &mut Counts) {
+    fn length_is(&mut self, of: Extent, number: u64, negative: bool, counts: &mut Counts) {
         self.state = State::Type;
-        if negative {
-            counts.misses += 1;
-            self.close_one(counts);
-        } else if of_array {
-            self.open = self.open.saturating_add(number);
-            self.close_one(counts);
-        } else {
-            self.state = State::Bulk { left: number + 2 };
+        match of {
+            _ if negative => {
+                counts.misses += 1;
+                self.close_one(counts);
+            }
+            Extent::Bulk => self.state = State::Bulk { left: number + 2 },
+            Extent::Values { each, beside } => {
+                self.open = self.open.saturating_add(number.saturating_mul(each));
+                if !beside {
+                    self.close_one(counts);
+                }
+            }
         }
     }
 
@@ -149,8 +187,7 @@ impl Skipper {
         self.state = State::Type;
         self.open -= 1;
         if self.open == 0 {
-            self.open = 1;
-            counts.replies += 1;
+            counts.replies += u64::from(!std::mem::take(&mut self.is_push));
         }
     }
 }
@@ -162,6 +199,13 @@ mod tests {
     const STREAM: &[u8] =
         b"+OK\r\n$5\r\nhe\r\no\r\n$-1\r\n:42\r\n-ERR no\r\n*0\r\n*2\r\n$1\r\na\r\n*1\r\n:1\r\n*-1\r\n$0\r\n\r\n-WRONG second\r\n";
     const HELD: Counts = Counts { replies: 10, errors: 2, misses: 2 };
+
+    /// Null, boolean, double, big number, verbatim text, two pushes, a map with a set in it, an empty map, an attribute and its
+    /// value within an array, and an error with a length.
+    const RESP3: &[u8] =
+        b"_\r\n#t\r\n,1.5\r\n(12345678901234567890\r\n=7\r\ntxt:a\r\n\r\n>2\r\n+pushed\r\n*1\r\n:1\r\n>0\r\n%1\r\n+k\r\n~2\r\n:1\r\n:2\r\n\
+          %0\r\n*1\r\n|1\r\n+ttl\r\n:3\r\n$1\r\nx\r\n!3\r\nERR\r\n";
+    const HELD3: Counts = Counts { replies: 9, errors: 1, misses: 1 };
 
     fn feed_all(pieces: &[&[u8]]) -> (Counts, Skipper) {
         let (mut skipper, mut sum) = (Skipper::new(), Counts::default());
@@ -193,17 +237,35 @@ mod tests {
     }
 
     #[test]
+    fn the_types_of_resp3_wherever_they_are_cut() {
+        for cut in 0..=RESP3.len() {
+            assert_eq!(feed_all(&[&RESP3[..cut], &RESP3[cut..]]).0, HELD3, "cut at {cut}");
+        }
+        let bytes: Vec<&[u8]> = RESP3.chunks(1).collect();
+        assert_eq!(feed_all(&bytes).0, HELD3);
+        // An empty push has ended, and what follows is a reply.
+        assert_eq!(feed_all(&[b">0\r\n+OK\r\n"]).0, Counts { replies: 1, ..Counts::default() });
+    }
+
+    #[test]
     fn an_unfinished_reply_is_not_counted() {
-        for (stream, replies) in
-            [(&b"*2\r\n:1\r\n"[..], 0), (b"$3\r\nabc\r", 0), (b"+OK\r\n+O", 1), (b"$", 0)]
-        {
+        for (stream, replies) in [
+            (&b"*2\r\n:1\r\n"[..], 0),
+            (b"%1\r\n+k\r\n", 0),
+            (b"|1\r\n+k\r\n+v\r\n", 0),
+            (b"$3\r\nabc\r", 0),
+            (b"+OK\r\n+O", 1),
+            (b"$", 0),
+        ] {
             assert_eq!(feed_all(&[stream]).0.replies, replies, "{stream:?}");
         }
     }
 
     #[test]
-    fn what_is_not_resp2_is_an_error() {
-        for stream in [&b"HTTP/1.1 200"[..], b"$5x\r\n", b"+OK\r\nx", b"$99999999999999999999999\r\n"] {
+    fn what_is_not_resp_is_an_error() {
+        for stream in
+            [&b"HTTP/1.1 200"[..], b"$5x\r\n", b"+OK\r\nx", b"$99999999999999999999999\r\n", b"*1\r\n>1\r\n"]
+        {
             assert!(Skipper::new().feed(stream).is_err(), "{stream:?}");
         }
     }

@@ -4,6 +4,8 @@
 //! loop-back address has 28,000 ports by default, gone in two seconds. Therefore connections to a loop-back address come
 //! from `SOURCES` addresses in turn, 127.0.0.1 and upwards: all of them are this machine, and no setting is touched.
 //!
+//! Over TLS each makes a whole handshake, and with RESP3 each says HELLO first: what a client costs that comes and goes.
+//!
 //! A connection that is refused, reset, closed without an answer or not answered within `PATIENCE` is counted and
 //! replaced by a new one.
 
@@ -13,10 +15,12 @@ use std::os::fd::AsRawFd;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use socket2::{Domain, Protocol, SockAddr, Socket, Type};
+use socket2::{SockAddr, Socket};
 
-use super::replies::Skipper;
+use super::endpoint::{Address, Endpoint};
+use super::replies::{Counts, Skipper};
 use super::requests::Composer;
+use super::stream::Stream;
 use super::tally::Tally;
 use super::{Driver, Plan, TURN_MAX, Until};
 use crate::sys::{self, Poller};
@@ -30,15 +34,17 @@ const LOOK_AROUND: Duration = Duration::from_millis(250);
 const READ_SIZE: usize = 16 * 1024;
 
 struct Client {
-    socket: Socket,
+    stream: Stream,
     replies: Skipper,
+    /// Replies to its greeting that have not come yet.
+    greetings: u64,
     request: Vec<u8>,
     started: Instant,
 }
 
 pub(super) struct ShortConnections {
     poller: Poller,
-    server: SocketAddr,
+    server: Endpoint,
     clients: Vec<Option<Client>>,
     /// Places in `clients` that need a new connection.
     vacant: Vec<usize>,
@@ -62,7 +68,7 @@ impl ShortConnections {
     pub(super) fn new(share: &Plan, composer: Composer) -> Result<Self> {
         Ok(Self {
             poller: Poller::new().context("epoll")?,
-            server: share.server,
+            server: share.server.clone(),
             clients: (0..share.clients).map(|_| None).collect(),
             vacant: (0..share.clients).rev().collect(),
             composer,
@@ -92,22 +98,25 @@ impl ShortConnections {
     fn open(&mut self, token: usize) -> Result<Step> {
         let started = Instant::now();
         let socket = self.socket()?;
-        let connected = socket.connect(&SockAddr::from(self.server));
-        let mut request = Vec::new();
-        self.composer.append(&mut request);
-        match connected {
+        match socket.connect(&self.server.target()?) {
             Err(error) if !is_in_progress(&error) => return Ok(step_of(&error)),
             _ => self.poller.add(&socket, token, sys::BOTH_EDGES).context("epoll")?,
         }
-        let client = Client { socket, replies: Skipper::new(), request, started };
+        let (greeting, greetings) = self.server.protocol.greeting();
+        let mut request = greeting.to_vec();
+        self.composer.append(&mut request);
+        let stream = Stream::new(socket, self.server.tunnel()?);
+        let client = Client { stream, replies: Skipper::new(), greetings, request, started };
         Ok(self.clients[token].insert(client).send())
     }
 
     fn socket(&mut self) -> Result<Socket> {
-        let domain = Domain::for_address(self.server);
-        let kind = Type::STREAM.nonblocking().cloexec();
-        let socket = Socket::new(domain, kind, Some(Protocol::TCP)).context("cannot open a socket")?;
-        if self.server.ip().is_loopback() && self.server.is_ipv4() {
+        let socket = self.server.socket()?;
+        socket.set_nonblocking(true)?;
+        if let Address::Tcp(server) = self.server.address
+            && server.ip().is_loopback()
+            && server.is_ipv4()
+        {
             self.source = (self.source + 1) % SOURCES;
             let source = IpAddr::V4(Ipv4Addr::new(127, 0, 0, 1 + self.source));
             bind_without_port(&socket)?;
@@ -130,13 +139,16 @@ impl ShortConnections {
     fn receive(&mut self, token: usize) -> Result<Step> {
         let Some(client) = &mut self.clients[token] else { return Ok(Step::Waiting) };
         loop {
-            let size = match client.socket.read(&mut self.inbox) {
+            let size = match client.stream.read(&mut self.inbox) {
                 Ok(0) => return Ok(Step::Failed),
                 Ok(size) => size,
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(Step::Waiting),
                 Err(error) => return Ok(step_of(&error)),
             };
             let counts = client.replies.feed(&self.inbox[..size])?;
+            let greeted = counts.replies.min(client.greetings);
+            client.greetings -= greeted;
+            let counts = Counts { replies: counts.replies - greeted, ..counts };
             if counts.errors > 0 {
                 self.tally.note_error(|| client.replies.error_text());
                 return Ok(Step::Refused); // such as: max number of clients reached
@@ -205,8 +217,11 @@ impl Driver for ShortConnections {
 
 impl Client {
     fn send(&mut self) -> Step {
+        if let Err(error) = self.stream.push() {
+            return step_of(&error);
+        }
         while !self.request.is_empty() {
-            match self.socket.write(&self.request) {
+            match self.stream.write(&self.request) {
                 Ok(size) => drop(self.request.drain(..size)),
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return Step::Waiting,
                 Err(error) => return step_of(&error),
@@ -236,6 +251,10 @@ fn is_in_progress(error: &std::io::Error) -> bool {
     error.raw_os_error() == Some(libc::EINPROGRESS)
 }
 
+/// A Unix socket says that it would wait when its listener's queue is full: nobody tries again for the client there.
 fn step_of(error: &std::io::Error) -> Step {
-    if error.kind() == ErrorKind::ConnectionRefused { Step::Refused } else { Step::Failed }
+    match error.kind() {
+        ErrorKind::ConnectionRefused | ErrorKind::WouldBlock => Step::Refused,
+        _ => Step::Failed,
+    }
 }

@@ -1,0 +1,154 @@
+//! Where a server listens, what is spoken there, and how a connection to it is opened.
+
+use std::fmt;
+use std::io::{ErrorKind, Read, Write};
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use socket2::{Domain, Protocol as Transport, SockAddr, Socket, Type};
+
+use super::replies::Skipper;
+use super::stream::Stream;
+use super::tls::{Trust, Tunnel};
+
+/// Longest that a connection may take to be opened, handshake and greeting included.
+const OPEN_TIME_MAX: Duration = Duration::from_secs(10);
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Address {
+    Tcp(SocketAddr),
+    Unix(PathBuf),
+}
+
+/// The form of requests and replies.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Protocol {
+    #[default]
+    Resp2,
+    /// Asked for by HELLO 3, which each connection says first.
+    Resp3,
+}
+
+/// See the module's text.
+#[derive(Clone, Debug)]
+pub(crate) struct Endpoint {
+    pub(crate) address: Address,
+    pub(crate) protocol: Protocol,
+    pub(crate) tls: Option<Trust>,
+}
+
+impl From<SocketAddr> for Endpoint {
+    fn from(address: SocketAddr) -> Self {
+        Self { address: Address::Tcp(address), protocol: Protocol::default(), tls: None }
+    }
+}
+
+impl fmt::Display for Endpoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.address {
+            Address::Tcp(address) => address.fmt(f)?,
+            Address::Unix(path) => path.display().fmt(f)?,
+        }
+        f.write_str(if self.tls.is_some() { " over TLS" } else { "" })
+    }
+}
+
+impl FromStr for Protocol {
+    type Err = anyhow::Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        match text {
+            "resp2" => Ok(Self::Resp2),
+            "resp3" => Ok(Self::Resp3),
+            _ => bail!("use resp2 or resp3"),
+        }
+    }
+}
+
+impl fmt::Display for Protocol {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Resp2 => "resp2",
+            Self::Resp3 => "resp3",
+        })
+    }
+}
+
+impl Protocol {
+    /// What a connection says before its first request, and how many replies that has.
+    pub(super) fn greeting(self) -> (&'static [u8], u64) {
+        match self {
+            Self::Resp2 => (b"", 0),
+            Self::Resp3 => (b"*2\r\n$5\r\nHELLO\r\n$1\r\n3\r\n", 1),
+        }
+    }
+}
+
+impl Endpoint {
+    /// A socket of the right kind, not connected.
+    pub(super) fn socket(&self) -> Result<Socket> {
+        let (domain, transport) = match &self.address {
+            Address::Tcp(address) => (Domain::for_address(*address), Some(Transport::TCP)),
+            Address::Unix(_) => (Domain::UNIX, None),
+        };
+        Socket::new(domain, Type::STREAM.cloexec(), transport).context("cannot open a socket")
+    }
+
+    pub(super) fn target(&self) -> Result<SockAddr> {
+        match &self.address {
+            Address::Tcp(address) => Ok(SockAddr::from(*address)),
+            Address::Unix(path) => {
+                SockAddr::unix(path).with_context(|| format!("no path of a socket: {}", path.display()))
+            }
+        }
+    }
+
+    pub(super) fn tunnel(&self) -> Result<Option<Tunnel>> {
+        self.tls.as_ref().map(Tunnel::new).transpose()
+    }
+
+    /// A connection over which requests can be sent; from here on it never waits.
+    pub(super) fn open(&self) -> Result<Stream> {
+        let socket = self.socket()?;
+        socket.connect_timeout(&self.target()?, OPEN_TIME_MAX)?;
+        if matches!(self.address, Address::Tcp(_)) {
+            socket.set_tcp_nodelay(true)?;
+        }
+        socket.set_read_timeout(Some(OPEN_TIME_MAX))?;
+        socket.set_write_timeout(Some(OPEN_TIME_MAX))?;
+        let mut tunnel = self.tunnel()?;
+        if let Some(tunnel) = &mut tunnel {
+            tunnel.shake_hands(&mut &socket).context("the TLS handshake failed")?;
+        }
+        let mut stream = Stream::new(socket, tunnel);
+        self.greet(&mut stream)?;
+        stream.set_nonblocking()?;
+        Ok(stream)
+    }
+
+    fn greet(&self, stream: &mut Stream) -> Result<()> {
+        let (greeting, replies) = self.protocol.greeting();
+        if replies == 0 {
+            return Ok(());
+        }
+        stream.write_all(greeting)?;
+        let (mut skipper, mut piece, mut answered) = (Skipper::new(), [0; 1024], 0);
+        while answered < replies {
+            let size = match stream.read(&mut piece) {
+                Ok(0) => bail!("the server closed the connection instead of answering HELLO 3"),
+                Ok(size) => size,
+                Err(error) if error.kind() == ErrorKind::Interrupted => continue,
+                Err(error) => return Err(error).context("no answer to HELLO 3"),
+            };
+            let counts = skipper.feed(&piece[..size])?;
+            if counts.errors > 0 {
+                bail!("HELLO 3: {}", skipper.error_text());
+            }
+            answered += counts.replies;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,66 @@
+//! A connection: a socket, and what seals its bytes if it is one of TLS.
+
+use std::io::{Read, Result, Write};
+use std::os::fd::{AsRawFd, RawFd};
+
+use socket2::Socket;
+
+use super::tls::Tunnel;
+
+/// See the module's text. Reads and writes as its socket does; over TLS a write may be taken and yet wait to be sent, which
+/// [`Stream::push`] does.
+pub(super) struct Stream {
+    socket: Socket,
+    tunnel: Option<Box<Tunnel>>,
+}
+
+impl Stream {
+    pub(super) fn new(socket: Socket, tunnel: Option<Tunnel>) -> Self {
+        Self { socket, tunnel: tunnel.map(Box::new) }
+    }
+
+    pub(super) fn set_nonblocking(&self) -> Result<()> {
+        self.socket.set_nonblocking(true)
+    }
+
+    /// A read that came back short has not necessarily taken all there is: records are opened one by one.
+    pub(super) fn reads_in_parts(&self) -> bool {
+        self.tunnel.is_some()
+    }
+
+    /// Sends what was taken and not sent, as far as the socket takes it.
+    pub(super) fn push(&mut self) -> Result<()> {
+        match &mut self.tunnel {
+            Some(tunnel) => tunnel.push(&mut self.socket),
+            None => Ok(()),
+        }
+    }
+}
+
+impl Read for Stream {
+    fn read(&mut self, buffer: &mut [u8]) -> Result<usize> {
+        match &mut self.tunnel {
+            Some(tunnel) => tunnel.read(&mut self.socket, buffer),
+            None => self.socket.read(buffer),
+        }
+    }
+}
+
+impl Write for Stream {
+    fn write(&mut self, bytes: &[u8]) -> Result<usize> {
+        match &mut self.tunnel {
+            Some(tunnel) => tunnel.write(&mut self.socket, bytes),
+            None => self.socket.write(bytes),
+        }
+    }
+
+    fn flush(&mut self) -> Result<()> {
+        self.push()
+    }
+}
+
+impl AsRawFd for Stream {
+    fn as_raw_fd(&self) -> RawFd {
+        self.socket.as_raw_fd()
+    }
+}

@@ -1,0 +1,191 @@
+//! `load` and `fill` against real servers: every way to reach one, and what must be refused.
+
+mod certs;
+
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use certs::Certs;
+use evenkeel_testkit::server::free_port;
+use evenkeel_testkit::{Peer, Program, Server};
+
+const BENCH: &str = env!("CARGO_BIN_EXE_evenkeel-bench");
+
+/// Evenkeel, if it was built beside the bench, and Redis.
+fn programs() -> Vec<Program> {
+    let beside = Path::new(BENCH).with_file_name("evenkeel");
+    let ours = Program::under_test(&beside.display().to_string());
+    let ours = ours.path().exists().then_some(ours);
+    let all: Vec<Program> = ours.into_iter().chain(Program::oracle(Peer::Redis)).collect();
+    assert!(!all.is_empty(), "there is a server to test with: cargo build -p evenkeel");
+    all
+}
+
+/// What `load` writes as JSON, or what it says when it fails.
+fn load(server: &[&str], words: &[&str]) -> Result<serde_json::Value, String> {
+    let file =
+        std::env::temp_dir().join(format!("evenkeel-load-{}-{}.json", std::process::id(), free_port()));
+    let json = file.display().to_string();
+    let output = Command::new(BENCH).arg("load").args(server).args(words).args(["--json", &json]).output();
+    let output = output.expect("the program is built");
+    let text = std::fs::read_to_string(&file);
+    let _ = std::fs::remove_file(&file); // it is not there when the load failed
+    match text {
+        Ok(text) if output.status.success() => Ok(serde_json::from_str(&text).expect("it writes JSON")),
+        _ => Err(String::from_utf8_lossy(&output.stderr).into_owned()),
+    }
+}
+
+fn fill(server: &[&str], words: &[&str]) {
+    let status = Command::new(BENCH).arg("fill").args(server).args(words).stdout(Stdio::null()).status();
+    assert!(status.expect("the program is built").success(), "fill {server:?} {words:?}");
+}
+
+/// So many requests, each answered, none by an error or a null.
+#[track_caller]
+fn all_answered(server: &[&str], words: &[&str], requests: u64) -> serde_json::Value {
+    let count = requests.to_string();
+    let result = load(server, &[words, &["-n", &count]].concat()).expect("it runs");
+    for (name, expected) in
+        [("requests", requests), ("errors", 0), ("misses", 0), ("refused", 0), ("failed", 0)]
+    {
+        assert_eq!(result[name], expected, "{name} with {server:?} {words:?}: {result}");
+    }
+    result
+}
+
+/// SETs, GETs in batches over several threads, large values both ways, and short connections.
+fn everything(server: &[&str]) {
+    fill(server, &["-k", "100"]);
+    all_answered(server, &["-k", "100", "-c", "7", "-t", "2", "-P", "3"], 2_000);
+    all_answered(server, &["-k", "100", "-P", "16", "-d", "100000", "--command", "set"], 320);
+    all_answered(server, &["-k", "100", "-P", "16"], 3_200);
+    all_answered(server, &["-k", "100", "-c", "5", "--short"], 40);
+    all_answered(server, &["-k", "100", "-c", "4", "--rate", "2000"], 100);
+    let missed = load(server, &["-k", "1", "-n", "30", "--command", "GET nothing:{key}"]).expect("it runs");
+    assert_eq!(missed["misses"], 30, "{missed}");
+    let wrong = load(server, &["-k", "100", "-n", "30", "--command", "LPUSH {key} x"]).expect("it runs");
+    assert_eq!(wrong["errors"], 30, "{wrong}");
+}
+
+/// `everything`, in both forms of the protocol.
+fn everything_twice(server: &[&str]) {
+    for protocol in ["resp2", "resp3"] {
+        everything(&[server, &["--protocol", protocol]].concat());
+    }
+}
+
+#[test]
+fn over_tcp() {
+    for program in programs() {
+        let server = start(&program, &[]);
+        everything_twice(&["-p", &server.port().to_string()]);
+    }
+}
+
+#[test]
+fn over_a_unix_socket() {
+    for program in programs() {
+        let server = start(&program, &["--unixsocket", "{dir}/socket"]);
+        let socket = server.folder().join("socket").display().to_string();
+        everything_twice(&["--socket", &socket]);
+    }
+}
+
+#[test]
+fn over_tls() {
+    let certs = Certs::new();
+    for program in programs() {
+        let port = free_port().to_string();
+        let _server = start_secure(&program, &certs, &port);
+        let common =
+            ["-p", &port, "--tls", "--cert", &certs.word("client.crt"), "--key", &certs.word("client.key")];
+        everything_twice(&[&common[..], &["--cacert", &certs.word("ca.crt")]].concat());
+        everything(&[&common[..], &["--insecure"]].concat());
+    }
+}
+
+#[test]
+fn who_is_not_believed_over_tls() {
+    let certs = Certs::new();
+    for program in programs() {
+        let port = free_port().to_string();
+        let _server = start_secure(&program, &certs, &port);
+        let (client, key) = (certs.word("client.crt"), certs.word("client.key"));
+        let ours = ["-p", &port, "--tls", "--cert", &client, "--key", &key];
+        let (ca, other) = (certs.word("ca.crt"), certs.word("other.crt"));
+        let with =
+            |more: &[&str]| load(&[&ours[..], more].concat(), &["-n", "10", "-c", "1", "--command", "PING"]);
+        assert!(with(&["--cacert", &ca]).is_ok());
+        let error = with(&["--cacert", &other]).expect_err("another authority");
+        assert!(error.contains("UnknownIssuer"), "{error}");
+        let error = with(&["--cacert", &ca, "--sni", "elsewhere"]).expect_err("another name");
+        assert!(error.contains("not valid for name"), "{error}");
+        assert!(with(&["--cacert", &ca, "--sni", "localhost"]).is_ok());
+        // Who shows nothing is not let in; with TLS 1.3 it learns that only when it reads.
+        load(&["-p", &port, "--tls", "--insecure"], &["-n", "10", "-c", "1"]).expect_err("no certificate");
+        let missing = with(&["--cacert", "/nowhere"]).expect_err("no file");
+        assert!(missing.contains("/nowhere"), "{missing}");
+        let error = with(&[]).expect_err("it has to be said whom to believe");
+        assert!(error.contains("--cacert"), "{error}");
+    }
+}
+
+#[test]
+fn what_is_pushed_is_no_reply() {
+    for program in programs() {
+        let server = start(&program, &[]);
+        let port = server.port().to_string();
+        let server = ["-p", &port, "--protocol", "resp3"];
+        fill(&server, &["-k", "10"]);
+        let command = "CLIENT TRACKING ON ; GET {key} ; SET {same} {value} ; HELLO 3 ; GET {same}";
+        all_answered(&server, &["-k", "10", "-c", "3", "-P", "5", "--command", command], 3_000);
+    }
+}
+
+#[test]
+fn connections_say_what_they_speak() {
+    for program in programs() {
+        let server = start(&program, &[]);
+        let port = server.port().to_string();
+        let words = ["load", "-p", &port, "--protocol", "resp3", "-c", "3", "-s", "60", "--rate", "100"];
+        let mut child = Command::new(BENCH).args(words).stdout(Stdio::null()).spawn().expect("it is built");
+        let mut client = server.connect();
+        let (deadline, mut list) = (Instant::now() + Duration::from_secs(30), String::new());
+        while Instant::now() < deadline && list.matches("resp=3").count() < 3 {
+            list = client.run("CLIENT LIST").to_string();
+        }
+        child.kill().expect("it is still there");
+        child.wait().expect("it has ended");
+        assert_eq!(list.matches("resp=3").count(), 3, "{list}");
+    }
+}
+
+#[test]
+fn what_makes_no_sense_is_refused() {
+    for words in [
+        &["--tls"][..],
+        &["--cacert", "x"],
+        &["--tls", "--cacert", "x", "--insecure"],
+        &["--tls", "--insecure", "--cert", "x"],
+        &["--socket", "x", "--port", "1"],
+        &["--protocol", "resp4"],
+        &["--socket", "/nowhere/at/all", "-n", "1"],
+    ] {
+        let output = Command::new(BENCH).arg("load").args(words).output().expect("it is built");
+        assert!(!output.status.success() && !output.stderr.is_empty(), "{words:?}");
+    }
+}
+
+/// Redis 7.0 takes 127.0.0.2, from where short connections come, for a stranger.
+fn start(program: &Program, args: &[&str]) -> Server {
+    Server::start(program, &[&["--protected-mode", "no"], args].concat())
+}
+
+fn start_secure(program: &Program, certs: &Certs, port: &str) -> Server {
+    let files = [("cert", "server.crt"), ("key", "server.key"), ("ca-cert", "ca.crt")];
+    let mut args = vec!["--tls-port".to_owned(), port.to_owned()];
+    args.extend(files.iter().flat_map(|(what, name)| [format!("--tls-{what}-file"), certs.word(name)]));
+    start(program, &args.iter().map(String::as_str).collect::<Vec<_>>())
+}
