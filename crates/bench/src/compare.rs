@@ -3,13 +3,13 @@
 //! A figure was measured once per round. If the two runs' ranges overlap, the difference is no more than the noise, and is
 //! called none. Runs of two machines, or of two lengths, tell nothing of each other, so that is said first.
 
-use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 
 use crate::json::Json;
+use crate::read::{list, read, samples, text};
 use crate::stats::Spread;
 use crate::table::Table;
 
@@ -86,31 +86,6 @@ pub(crate) fn compare(args: &CompareArgs) -> Result<ExitCode> {
     }
     is_worse |= goals(&old, &new);
     Ok(if is_worse { ExitCode::FAILURE } else { ExitCode::SUCCESS })
-}
-
-pub(crate) fn read(path: &Path) -> Result<Json> {
-    let shown = path.display();
-    let bytes = fs::read(path).with_context(|| format!("cannot read {shown}"))?;
-    let run: Json = serde_json::from_slice(&bytes).with_context(|| format!("{shown} is no JSON"))?;
-    run.get("experiments")
-        .with_context(|| format!("{shown} has no experiments: was it written by --json?"))?;
-    Ok(run)
-}
-
-pub(crate) fn list<'a>(of: &'a Json, name: &str) -> impl Iterator<Item = &'a Json> + use<'a> {
-    of.get(name).and_then(Json::as_array).into_iter().flatten()
-}
-
-pub(crate) fn text<'a>(of: &'a Json, name: &str) -> &'a str {
-    of.get(name).and_then(Json::as_str).unwrap_or("")
-}
-
-/// The samples of a figure, if it is one.
-pub(crate) fn samples(value: &Json) -> Option<Vec<f64>> {
-    match value {
-        Json::Array(values) => values.iter().map(Json::as_f64).collect(),
-        value => value.as_f64().map(|number| vec![number]),
-    }
 }
 
 struct Line {

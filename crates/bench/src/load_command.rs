@@ -27,7 +27,7 @@ struct Target {
     /// Connect to this Unix socket instead of a host and a port
     #[arg(long, value_name = "PATH", conflicts_with_all = ["host", "port"], help_heading = "Server")]
     socket: Option<PathBuf>,
-    /// resp2, or resp3, which each connection asks for by HELLO 3
+    /// resp2, resp3 (each connection says HELLO 3), or memcached (get and set only)
     #[arg(long, default_value = "resp2", help_heading = "Server")]
     protocol: Protocol,
     /// Talk TLS; needs --cacert or --insecure

@@ -10,7 +10,10 @@ mod load_command;
 mod page;
 mod peers;
 mod proc;
+mod promises;
+mod read;
 mod stats;
+mod sync;
 mod sys;
 mod table;
 
@@ -20,7 +23,9 @@ use std::process::ExitCode;
 use anyhow::{Context, Result};
 use clap::{Parser, Subcommand};
 
-use experiments::{DataArgs, KeysArgs, MemoryArgs, Options, Session, StallsArgs, ThroughputArgs, ValuesArgs};
+use experiments::{
+    DataArgs, KeysArgs, MemoryArgs, Options, ScaleArgs, Session, StallsArgs, ThroughputArgs, ValuesArgs,
+};
 
 #[derive(Parser)]
 #[command(
@@ -122,6 +127,15 @@ enum Verb {
     Connections(Options),
     /// One worker against one per core
     Workers(Options),
+    /// From one core to all, beside processes that share nothing and memcached
+    Scale {
+        #[command(flatten)]
+        args: ScaleArgs,
+        #[command(flatten)]
+        options: Options,
+    },
+    /// What it costs that threads wake each other
+    WakeUp(Options),
     /// Show two runs' figures side by side; fails if one has become worse beyond the noise
     Compare(compare::CompareArgs),
     /// Draw a page of a run's --json
@@ -174,10 +188,12 @@ fn obey(cli: Cli) -> Result<ExitCode> {
         Verb::FullSync { args, options } => run(&options, |session| experiments::full_sync(session, &args)),
         Verb::Loading { args, options } => run(&options, |session| experiments::load(session, &args)),
         Verb::Connections(options) => run(&options, experiments::connections),
+        Verb::Scale { args, options } => run(&options, |session| experiments::scale(session, &args)),
+        Verb::WakeUp(options) => run(&options, experiments::wake_up),
         Verb::Workers(options) => run(&options, experiments::workers),
         Verb::Short(options) => run(&options, experiments::short),
         Verb::All(options) => run(&options, experiments::all),
-        Verb::Page { json, html } => std::fs::write(&html, page::page(&compare::read(&json)?))
+        Verb::Page { json, html } => std::fs::write(&html, page::page(&read::read(&json)?))
             .with_context(|| format!("cannot write {}", html.display())),
         Verb::Compare(args) => return compare::compare(&args),
     }?;

@@ -4,8 +4,9 @@
 
 use std::fmt::Write;
 
-use crate::compare::{list, samples, text};
 use crate::json::Json;
+use crate::promises;
+use crate::read::{list, samples, text};
 use crate::stats::Spread;
 use crate::table::{thousands, time_us};
 
@@ -28,6 +29,7 @@ pub(crate) fn page(run: &Json) -> String {
     );
     let _ = write!(out, "<style>\n{STYLE}</style></head><body>\n<h1>evenkeel-bench</h1>\n");
     head(run, &mut out);
+    kept(run, &mut out);
     goals(run, &mut out);
     for record in list(run, "experiments") {
         let _ = write!(out, "<section>\n<h2>{}</h2>\n", escaped(text(record, "title")));
@@ -62,6 +64,34 @@ fn head(run: &Json, out: &mut String) {
     out.push_str("<ul>\n");
     lines.into_iter().chain(peers).for_each(|line| _ = writeln!(out, "<li>{}</li>", escaped(&line)));
     out.push_str("</ul>\n");
+}
+
+/// The promises, with the goals that were missed under each.
+fn kept(run: &Json, out: &mut String) {
+    let mut rows = String::new();
+    for record in list(run, "promises") {
+        let class = match text(record, "verdict") {
+            "met" => "met",
+            "not met" => "missed",
+            _ => "unknown",
+        };
+        let words = escaped(&promises::verdict(record));
+        let _ = writeln!(
+            rows,
+            "<tr><td>{}</td><td class=\"{class}\">{words}</td></tr>",
+            escaped(text(record, "promise"))
+        );
+        for goal in list(record, "missed") {
+            let (goal, words) = (escaped(text(goal, "goal")), escaped(&promises::missed(goal)));
+            let _ = writeln!(rows, "<tr class=\"under\"><td>{goal}</td><td>{words}</td></tr>");
+        }
+    }
+    if !rows.is_empty() {
+        let _ = write!(
+            out,
+            "<section>\n<h2>Promises</h2>\n<table class=\"words\">\n<tr><th>promise</th><th>verdict</th></tr>\n{rows}</table>\n</section>\n"
+        );
+    }
 }
 
 fn goals(run: &Json, out: &mut String) {
@@ -226,6 +256,9 @@ mod tests {
         let run = serde_json::json!({
             "cpu": "a <b>", "cores": 2, "memory_bytes": 1u64 << 31, "kernel": "6", "rounds": 3, "seconds": 1.0,
             "peers": [{"name": "valkey", "version": "9"}],
+            "promises": [{"promise": "never <late>", "verdict": "not met", "goals": 2, "experiment": "x",
+                          "missed": [{"goal": "p99", "bound": "<= 1.00", "reached": 2.5, "by": "2.50 times as much"}]},
+                         {"promise": "small", "verdict": "met", "goals": 1, "missed": []}],
             "goals": [{"goal": "g", "bound": "<= 1", "reached": 2.0, "met": false}],
             "experiments": [{
                 "experiment": "x", "title": "t & u",
@@ -239,6 +272,10 @@ mod tests {
         for part in [
             "a &lt;b&gt;",
             "t &amp; u",
+            "never &lt;late&gt;",
+            "NOT met, 1 of 2 goals missed",
+            "2.50, bound &lt;= 1.00: 2.50 times as much",
+            "met, 1 goal<",
             "not met",
             "<td>5</td>",
             "<rect class=\"ours\"",

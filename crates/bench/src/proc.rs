@@ -38,6 +38,22 @@ pub(crate) struct Spent {
     pub(crate) involuntary_switches: u64,
 }
 
+impl Spent {
+    /// What two processes used in the same time.
+    pub(crate) fn and(&self, other: &Self) -> Self {
+        let cpu = self.cpu + other.cpu;
+        let system = self.cpu.mul_f64(self.system_share) + other.cpu.mul_f64(other.system_share);
+        Self {
+            cpu,
+            busiest: self.busiest.max(other.busiest),
+            system_share: system.as_secs_f64() / cpu.as_secs_f64().max(1e-9),
+            rss_bytes: self.rss_bytes + other.rss_bytes,
+            voluntary_switches: self.voluntary_switches + other.voluntary_switches,
+            involuntary_switches: self.involuntary_switches + other.involuntary_switches,
+        }
+    }
+}
+
 impl Usage {
     pub(crate) fn since(&self, before: &Self) -> Spent {
         let user = self.user_ticks - before.user_ticks;
@@ -132,6 +148,19 @@ fn netstat(text: &str, group: &str, name: &str) -> Option<u64> {
     numbers.split_ascii_whitespace().nth(column)?.parse().ok()
 }
 
+/// Interrupts by which the machine's processors have told each other since its start: to look for another thread to run
+/// (`RES`), and to call a function (`CAL`), which wakes threads, too. 0 where the kernel does not say.
+pub(crate) fn interrupts_between_cpus() -> (u64, u64) {
+    let text = fs::read_to_string("/proc/interrupts").unwrap_or_default();
+    (interrupts(&text, "RES:"), interrupts(&text, "CAL:"))
+}
+
+/// The sum over all processors of a line of `/proc/interrupts`.
+fn interrupts(text: &str, name: &str) -> u64 {
+    let line = text.lines().find_map(|line| line.trim_start().strip_prefix(name));
+    line.into_iter().flat_map(str::split_ascii_whitespace).map_while(|count| count.parse::<u64>().ok()).sum()
+}
+
 /// Memory that could be used without swapping, in bytes.
 pub(crate) fn memory_available() -> u64 {
     let text = fs::read_to_string("/proc/meminfo").unwrap_or_default();
@@ -184,6 +213,29 @@ mod tests {
         assert_eq!(netstat(text, "TcpExt:", "ListenOverflows"), Some(22));
         assert_eq!(netstat(text, "TcpExt:", "Nothing"), None);
         assert_eq!(netstat("", "TcpExt:", "ListenOverflows"), None);
+    }
+
+    #[test]
+    fn interrupts_are_summed_over_the_processors() {
+        let text = "           CPU0       CPU1\n  0:         20          0   IO-APIC   2-edge      timer\n\
+             RES:       1200        34   Rescheduling interrupts\nCAL:   5   6   Function call interrupts\n";
+        assert_eq!((interrupts(text, "RES:"), interrupts(text, "CAL:")), (1_234, 11));
+        assert_eq!(interrupts(text, "TLB:"), 0);
+    }
+
+    #[test]
+    fn two_processes_add_up() {
+        let spent = |ms, system_share| Spent {
+            cpu: Duration::from_millis(ms),
+            busiest: Duration::from_millis(ms),
+            system_share,
+            rss_bytes: 10,
+            voluntary_switches: 1,
+            involuntary_switches: 2,
+        };
+        let both = spent(30, 1.0).and(&spent(10, 0.0));
+        assert_eq!((both.cpu, both.busiest), (Duration::from_millis(40), Duration::from_millis(30)));
+        assert!((both.system_share - 0.75).abs() < 1e-9);
     }
 
     #[test]

@@ -71,6 +71,17 @@ impl Goal {
     }
 }
 
+impl Goal {
+    /// How far a value is from the bound, in words, where it misses it.
+    pub(crate) fn missed_by(self, value: f64) -> String {
+        match self {
+            Self::AtMost(bound) if bound > 0.0 => format!("{:.2} times as much", value / bound),
+            Self::AtLeast(bound) if bound > 0.0 => format!("{:.2} of it", value / bound),
+            Self::AtMost(bound) | Self::AtLeast(bound) => format!("{:+.2}", value - bound),
+        }
+    }
+}
+
 impl fmt::Display for Goal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -119,5 +130,8 @@ mod tests {
         assert_eq!(Goal::AtMost(0.40).verdict(0.43), "NOT met (+0.03)");
         assert_eq!(Goal::AtLeast(0.9).verdict(0.95), "met");
         assert_eq!(Goal::AtLeast(0.9).verdict(0.85), "NOT met (-0.05)");
+        assert_eq!(Goal::AtMost(0.4).missed_by(0.5), "1.25 times as much");
+        assert_eq!(Goal::AtLeast(0.8).missed_by(0.6), "0.75 of it");
+        assert_eq!(Goal::AtMost(0.0).missed_by(3.0), "+3.00");
     }
 }

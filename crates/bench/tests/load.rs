@@ -163,6 +163,24 @@ fn connections_say_what_they_speak() {
 }
 
 #[test]
+fn memcached_is_filled_and_asked() {
+    let Some(server) = Memcached::start() else { return };
+    let server = server.words();
+    fill(&server, &["-k", "100"]);
+    all_answered(&server, &["-k", "100", "-P", "16"], 3_200);
+    all_answered(&server, &["-k", "100", "-P", "3", "--command", "mixed:50"], 600);
+    all_answered(&server, &["-k", "100", "-c", "5", "--short"], 40);
+    assert_eq!(
+        load(&server, &["-k", "200", "-n", "200", "--distribution", "sequential"]).expect("it runs")["misses"],
+        100
+    );
+    let large = load(&server, &["-k", "1", "-n", "3", "-d", "2000000", "--command", "set"]).expect("it runs");
+    assert_eq!(large["errors"], 3, "{large}");
+    let error = load(&server, &["-n", "1", "--command", "INCR {key}"]).expect_err("it has no such words");
+    assert!(error.contains("memcached"), "{error}");
+}
+
+#[test]
 fn what_makes_no_sense_is_refused() {
     for words in [
         &["--tls"][..],
@@ -175,6 +193,43 @@ fn what_makes_no_sense_is_refused() {
     ] {
         let output = Command::new(BENCH).arg("load").args(words).output().expect("it is built");
         assert!(!output.status.success() && !output.stderr.is_empty(), "{words:?}");
+    }
+}
+
+/// Debian's memcached, ended with the value.
+struct Memcached {
+    child: std::process::Child,
+    port: String,
+}
+
+impl Memcached {
+    /// Once it answers; `None` where it is not installed, which CI does not forgive.
+    fn start() -> Option<Self> {
+        let port = free_port().to_string();
+        let words = ["-p", &port, "-l", "127.0.0.1", "-U", "0", "-u", "root"];
+        let Ok(child) = Command::new("memcached").args(words).stderr(Stdio::null()).spawn() else {
+            assert!(std::env::var_os("CI").is_none(), "CI must have memcached");
+            eprintln!("SKIPPED: no memcached on this machine");
+            return None;
+        };
+        let server = Self { child, port };
+        let deadline = Instant::now() + Duration::from_secs(30);
+        while std::net::TcpStream::connect(("127.0.0.1", server.port.parse().expect("a port"))).is_err() {
+            assert!(Instant::now() < deadline, "memcached does not answer");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        Some(server)
+    }
+
+    fn words(&self) -> [&str; 4] {
+        ["-p", &self.port, "--protocol", "memcached"]
+    }
+}
+
+impl Drop for Memcached {
+    fn drop(&mut self) {
+        let _ = self.child.kill(); // it may have ended by itself
+        let _ = self.child.wait();
     }
 }
 

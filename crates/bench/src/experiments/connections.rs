@@ -17,6 +17,7 @@ use crate::json::Json;
 use crate::load::keys::KeyRange;
 use crate::load::requests::Command;
 use crate::peers::{Kind, Launch};
+use crate::promises::Promise;
 use crate::stats::{Goal, Spread};
 use crate::table::{Table, thousands, time_us};
 
@@ -129,7 +130,11 @@ fn row(session: &mut Session, across: &[&Series], goal: Goal, short: bool) -> Ve
     cells.push(ratio.map(|_| goal.to_string()).unwrap_or_default());
     let what =
         if short { "short connections, 3,000 to peak" } else { "kept connections, GET, 3,000 to peak" };
-    cells.push(ratio.map(|ratio| session.judge(what.to_owned(), goal, ratio)).unwrap_or_default());
+    cells.push(
+        ratio
+            .map(|ratio| session.judge_for(Promise::Connections, what.to_owned(), goal, ratio))
+            .unwrap_or_default(),
+    );
     cells.push(format!("{:.1}", last.median(|sample| sample.cpu_us)));
     cells.push(time_us(last.median(|sample| sample.p99)));
     cells.push(time_us(last.spread(|sample| sample.max).max));
@@ -138,7 +143,8 @@ fn row(session: &mut Session, across: &[&Series], goal: Goal, short: bool) -> Ve
     };
     let counts = [counts(|s| s.refused), counts(|s| s.failed), counts(|s| s.listen_overflows)];
     if short && is_ours {
-        session.judge(
+        session.judge_for(
+            Promise::Connections,
             "short connections, refused or failed".to_owned(),
             Goal::AtMost(0.0),
             (counts[0] + counts[1]) as f64,

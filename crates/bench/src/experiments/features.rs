@@ -249,7 +249,7 @@ fn tell(server: SocketAddr, commands: &[&str]) -> Result<()> {
 }
 
 /// A connection that listens until it is dropped.
-struct Listener {
+pub(super) struct Listener {
     stream: TcpStream,
     /// Reads what comes; none for one that hears nothing.
     reads: Option<JoinHandle<()>>,
@@ -257,7 +257,7 @@ struct Listener {
 
 impl Listener {
     /// Returns once it has been answered.
-    fn connect(server: SocketAddr, says: &str, hears: bool) -> Result<Self> {
+    pub(super) fn connect(server: SocketAddr, says: &str, hears: bool) -> Result<Self> {
         let mut stream = TcpStream::connect(server)?;
         stream.write_all(says.as_bytes())?;
         let mut piece = vec![0; 256 * 1024];

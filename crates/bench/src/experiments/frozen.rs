@@ -19,6 +19,7 @@ use crate::interrupt;
 use crate::json::{Json, object};
 use crate::load::keys::KeyRange;
 use crate::peers::{Kind, Launch, ask};
+use crate::promises::Promise;
 use crate::stats::Goal;
 use crate::table::Table;
 
@@ -50,7 +51,12 @@ pub(crate) fn frozen_disk(session: &mut Session) -> Result<()> {
         let felt = measure(session, kind)?;
         if kind == Kind::Evenkeel {
             let goal = Goal::AtMost(LONGEST_US_MAX);
-            session.judge("longest request over a frozen disk, us".into(), goal, felt.during.max);
+            session.judge_for(
+                Promise::Files,
+                "longest request over a frozen disk, us".into(),
+                goal,
+                felt.during.max,
+            );
         }
         let mut cells = vec![kind.name().to_owned()];
         cells.extend(felt.cells());

@@ -9,10 +9,11 @@ use super::series::{Sample, Series};
 use super::{Session, WARM_UP};
 use crate::interrupt;
 use crate::load::distribution::Distribution;
+use crate::load::endpoint::Protocol;
 use crate::load::keys::{self, KeyRange};
 use crate::load::requests::Command;
 use crate::load::timeline::Timeline;
-use crate::load::{self, Plan, Until};
+use crate::load::{self, Outcome, Plan, Until};
 use crate::peers::{Kind, Launch, Peer, Server, ask};
 
 /// Size of keys everywhere: 16 bytes, as other load generators have it.
@@ -45,8 +46,11 @@ impl Lane {
         if self.kind == Kind::Floor {
             return Ok(()); // it keeps nothing
         }
-        let outcome = load::run(&Plan::fill(self.server.address, keys, KEY_SIZE, value_size), None)
+        let outcome = load::run(&Plan::fill(self.server.endpoint(), keys, KEY_SIZE, value_size), None)
             .with_context(|| format!("cannot fill {}", self.name))?;
+        if self.kind.protocol() == Protocol::Memcached && outcome.errors == 0 {
+            return Ok(());
+        }
         let mut last = Vec::new();
         keys::write(keys.first + keys.count - 1, KEY_SIZE, &mut last);
         let answer = ask(self.server.address, &["GET", &String::from_utf8_lossy(&last)])?;
@@ -78,6 +82,7 @@ pub(super) struct Traffic {
     pub(super) command: Command,
     pub(super) pipeline: usize,
     pub(super) clients: usize,
+    pub(super) first_key: u64,
     pub(super) keys: u64,
     pub(super) distribution: Distribution,
     pub(super) value_size: usize,
@@ -94,6 +99,7 @@ impl Default for Traffic {
             command: Command::Set,
             pipeline: 1,
             clients: 50,
+            first_key: 0,
             keys: 300_000,
             distribution: Distribution::Uniform,
             value_size: 500,
@@ -113,13 +119,13 @@ impl Traffic {
 
     fn plan(&self, lane: &Lane, measured: Duration) -> Plan {
         Plan {
-            server: lane.server.address.into(),
+            server: lane.server.endpoint(),
             clients: self.clients,
             threads: self.load_threads,
             pipeline: self.pipeline,
             command: self.command.clone(),
             key_size: KEY_SIZE,
-            keys: KeyRange { first: 0, count: self.keys },
+            keys: KeyRange { first: self.first_key, count: self.keys },
             distribution: self.distribution,
             value_size: self.value_size,
             rate: None,
@@ -155,6 +161,11 @@ pub(super) fn measure(session: &Session, lane: &Lane, traffic: &Traffic) -> Resu
 
 /// The same, of this length, with what happened when.
 pub(super) fn watch(lane: &Lane, traffic: &Traffic, measured: Duration) -> Result<(Sample, Timeline)> {
+    outcome(lane, traffic, measured).map(|outcome| (Sample::from(&outcome), outcome.timeline))
+}
+
+/// All that is known of one measurement, in which nothing went wrong.
+pub(super) fn outcome(lane: &Lane, traffic: &Traffic, measured: Duration) -> Result<Outcome> {
     interrupt::check()?;
     let plan = traffic.plan(lane, measured);
     let outcome = load::run(&plan, Some(lane.server.pid()))
@@ -165,5 +176,5 @@ pub(super) fn watch(lane: &Lane, traffic: &Traffic, measured: Duration) -> Resul
     if outcome.misses > 0 {
         bail!("{}: {} replies were null: the keys are not all there", lane.name, outcome.misses);
     }
-    Ok((Sample::from(&outcome), outcome.timeline))
+    Ok(outcome)
 }

@@ -4,6 +4,7 @@
 //! the machine does meanwhile (other tenants, temperature, page cache) meets all of them alike, and ratios are taken
 //! within a round (see `stats`).
 
+mod account;
 mod aof;
 mod connections;
 mod elements;
@@ -17,6 +18,8 @@ mod load;
 mod memory;
 mod probe;
 mod replica;
+mod ring;
+mod scale;
 mod series;
 mod shapes;
 mod sink;
@@ -24,6 +27,7 @@ mod snapshot;
 mod stalls;
 mod throughput;
 mod values;
+mod wake_up;
 mod workers;
 
 use std::path::PathBuf;
@@ -34,6 +38,7 @@ use anyhow::{Context, Result, bail};
 use crate::json::{Json, object};
 use crate::page::page;
 use crate::peers::{Kind, Peer, Where};
+use crate::promises::{self, Promise, Verdict};
 use crate::stats::Goal;
 use crate::table::Table;
 use crate::{proc, sys};
@@ -48,11 +53,13 @@ pub(crate) use full_sync::full_sync;
 pub(crate) use load::load;
 pub(crate) use memory::{MemoryArgs, memory};
 pub(crate) use replica::replica;
+pub(crate) use scale::{ScaleArgs, scale};
 pub(crate) use shapes::{databases, hot_key, scatter};
 pub(crate) use snapshot::snapshot;
 pub(crate) use stalls::{KeysArgs, StallsArgs, expiry, growth, stalls};
 pub(crate) use throughput::{ThroughputArgs, throughput};
 pub(crate) use values::{ValuesArgs, values};
+pub(crate) use wake_up::wake_up;
 pub(crate) use workers::workers;
 
 /// Rounds and seconds per measurement, when not said otherwise: thorough and quick.
@@ -94,16 +101,11 @@ pub(crate) struct Options {
     html: Option<PathBuf>,
 }
 
-/// A promise with what became of it, for the summary at the end.
-struct Verdict {
-    what: String,
-    value: f64,
-    goal: Goal,
-}
-
 /// One run of the program over one or more experiments.
 pub(crate) struct Session {
+    /// Those that speak RESP.
     peers: Vec<Peer>,
+    memcached: Option<Peer>,
     rounds: usize,
     measured: Duration,
     server_cpus: Vec<usize>,
@@ -122,9 +124,13 @@ impl Session {
         if rounds == 0 || !(0.01..=SECONDS_MAX).contains(&seconds) {
             bail!("at least one round, and 0.01 to {SECONDS_MAX} seconds");
         }
+        let found = options.places.find()?;
+        let (memcached, peers): (Vec<Peer>, _) =
+            found.into_iter().partition(|peer| peer.kind == Kind::Memcached);
         let last_cpu = if sys::cores() > 1 { "1" } else { "0" };
         let session = Self {
-            peers: options.places.find()?,
+            peers,
+            memcached: memcached.into_iter().next(),
             rounds,
             measured: Duration::from_secs_f64(seconds),
             server_cpus: sys::parse_cpus(&options.server_cpus)?,
@@ -147,13 +153,17 @@ impl Session {
             sys::cores(),
             proc::kernel()
         );
-        for peer in &self.peers {
-            println!("{:>8}: {}", peer.kind.name(), peer.version);
+        for peer in self.all_peers() {
+            println!("{:>9}: {}", peer.kind.name(), peer.version);
         }
     }
 
+    fn all_peers(&self) -> impl Iterator<Item = &Peer> {
+        self.peers.iter().chain(&self.memcached)
+    }
+
     fn peer(&self, kind: Kind) -> Option<&Peer> {
-        self.peers.iter().find(|peer| peer.kind == kind)
+        self.all_peers().find(|peer| peer.kind == kind)
     }
 
     /// How long so many measurements take.
@@ -176,9 +186,15 @@ impl Session {
         self.records.push(object(record));
     }
 
-    /// Notes what became of a promise, and returns the words for its row.
+    /// Notes what became of a goal, and returns the words for its row.
     fn judge(&mut self, what: String, goal: Goal, value: f64) -> String {
-        self.verdicts.push(Verdict { what, value, goal });
+        self.verdicts.push(Verdict { promise: None, what, value, goal });
+        goal.verdict(value)
+    }
+
+    /// The same for a goal that belongs to a promise.
+    fn judge_for(&mut self, promise: Promise, what: String, goal: Goal, value: f64) -> String {
+        self.verdicts.push(Verdict { promise: Some(promise), what, value, goal });
         goal.verdict(value)
     }
 
@@ -186,12 +202,15 @@ impl Session {
     pub(crate) fn finish(self) -> Result<()> {
         if !self.verdicts.is_empty() {
             let mut table = Table::new(&["goal", "bound", "reached", ""]);
-            for Verdict { what, value, goal } in &self.verdicts {
+            for Verdict { what, value, goal, .. } in &self.verdicts {
                 table.row(vec![what.clone(), goal.to_string(), format!("{value:.2}"), goal.verdict(*value)]);
             }
             print!("\nEvenkeel's goals, after {:.0} s\n{table}", self.started.elapsed().as_secs_f64());
         }
         let run = self.to_json();
+        if self.verdicts.iter().any(|verdict| verdict.promise.is_some()) {
+            print!("\nEvenkeel's promises\n{}", promises::table(&run["promises"]));
+        }
         let write = |path: &Option<PathBuf>, text: &dyn Fn() -> String| match path {
             Some(path) => {
                 std::fs::write(path, text()).with_context(|| format!("cannot write {}", path.display()))
@@ -222,8 +241,9 @@ impl Session {
             ("kernel", proc::kernel().into()),
             ("rounds", self.rounds.into()),
             ("seconds", self.measured.as_secs_f64().into()),
-            ("peers", Json::Array(self.peers.iter().map(peer).collect())),
+            ("peers", Json::Array(self.all_peers().map(peer).collect())),
             ("experiments", Json::Array(self.records.clone())),
+            ("promises", promises::to_json(&self.verdicts)),
             ("goals", Json::Array(self.verdicts.iter().map(verdict).collect())),
         ])
     }
@@ -232,6 +252,8 @@ impl Session {
 /// What is run when there is little time: the promises that decide whether somebody moves.
 pub(crate) fn short(session: &mut Session) -> Result<()> {
     throughput(session, &ThroughputArgs::default())?;
+    scale(session, &ScaleArgs { brief: true })?;
+    wake_up(session)?;
     aof(session)?;
     replica(session)?;
     snapshot(session, &DataArgs::default())?;
@@ -253,6 +275,8 @@ pub(crate) fn all(session: &mut Session) -> Result<()> {
         + memory_args.estimate(session)
         + connections::estimate(session)
         + workers::estimate(session)
+        + ScaleArgs::default().estimate(session)
+        + wake_up::estimate(session)
         + ValuesArgs::default().estimate(session)
         + elements::estimate()
         + StallsArgs::default().estimate(session)
@@ -270,6 +294,8 @@ pub(crate) fn all(session: &mut Session) -> Result<()> {
     throughput(session, &many)?;
     throughput(session, &unpinned)?;
     workers(session)?;
+    scale(session, &ScaleArgs::default())?;
+    wake_up(session)?;
     connections(session)?;
     memory(session, &memory_args)?;
     values(session, &ValuesArgs::default())?;

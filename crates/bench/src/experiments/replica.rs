@@ -22,6 +22,7 @@ use crate::interrupt;
 use crate::json::{Json, object};
 use crate::load::keys::KeyRange;
 use crate::peers::{Kind, Launch, Server, ask};
+use crate::promises::Promise;
 use crate::stats::{Goal, Spread};
 use crate::table::{Table, time_us};
 
@@ -164,7 +165,8 @@ fn cost(session: &mut Session, lanes: &[Lane], pipeline: usize) -> Result<()> {
             let is_ours = series.kind == Kind::Evenkeel;
             if is_ours && is_sink && replicas == 1 {
                 let rate = rate.map_or(f64::NAN, |rate| rate.median);
-                session.judge(
+                session.judge_for(
+                    Promise::Replica,
                     format!("rate with a replica, to without, pipeline {pipeline}"),
                     Goal::AtLeast(RATE_MIN),
                     rate,
@@ -209,9 +211,10 @@ fn judged(
 ) -> [String; 3] {
     let goal = Goal::AtMost(most);
     let (goal_cell, verdict) = match added.filter(|_| is_ours) {
-        Some(added) => {
-            (goal.to_string(), session.judge(format!("{what}, pipeline {pipeline}"), goal, added.median))
-        }
+        Some(added) => (
+            goal.to_string(),
+            session.judge_for(Promise::Replica, format!("{what}, pipeline {pipeline}"), goal, added.median),
+        ),
         None => (String::new(), String::new()),
     };
     [added.map(|added| added.to_string()).unwrap_or_default(), goal_cell, verdict]

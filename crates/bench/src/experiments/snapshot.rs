@@ -16,6 +16,7 @@ use crate::interrupt;
 use crate::json::{Json, object};
 use crate::load::keys::KeyRange;
 use crate::peers::{Kind, Launch, ask};
+use crate::promises::Promise;
 use crate::stats::Goal;
 use crate::table::Table;
 
@@ -45,7 +46,9 @@ pub(crate) fn snapshot(session: &mut Session, args: &DataArgs) -> Result<()> {
         }
         if kind == Kind::Evenkeel {
             let p99 = felt.during.p99 / felt.before.p99;
-            let mut judge = |what: &str, goal, value| _ = session.judge(what.to_owned(), goal, value);
+            let mut judge = |what: &str, goal, value| {
+                _ = session.judge_for(Promise::Snapshot, what.to_owned(), goal, value)
+            };
             judge("longest request during BGSAVE, us", Goal::AtMost(LONGEST_US_MAX), felt.during.max);
             judge("rate during BGSAVE, to before", Goal::AtLeast(RATE_MIN), felt.ratio());
             judge("p99 during BGSAVE, to before", Goal::AtMost(P99_MAX), p99);

@@ -10,7 +10,8 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use socket2::{Domain, Protocol as Transport, SockAddr, Socket, Type};
 
-use super::replies::Skipper;
+use super::memcached::Lines;
+use super::replies::{Replies, Skipper};
 use super::stream::Stream;
 use super::tls::{Trust, Tunnel};
 
@@ -30,6 +31,8 @@ pub(crate) enum Protocol {
     Resp2,
     /// Asked for by HELLO 3, which each connection says first.
     Resp3,
+    /// Memcached's text protocol, for GET and SET.
+    Memcached,
 }
 
 /// See the module's text.
@@ -63,7 +66,8 @@ impl FromStr for Protocol {
         match text {
             "resp2" => Ok(Self::Resp2),
             "resp3" => Ok(Self::Resp3),
-            _ => bail!("use resp2 or resp3"),
+            "memcached" => Ok(Self::Memcached),
+            _ => bail!("use resp2, resp3 or memcached"),
         }
     }
 }
@@ -73,15 +77,24 @@ impl fmt::Display for Protocol {
         f.write_str(match self {
             Self::Resp2 => "resp2",
             Self::Resp3 => "resp3",
+            Self::Memcached => "memcached",
         })
     }
 }
 
 impl Protocol {
+    /// What counts the replies of one connection.
+    pub(super) fn replies(self) -> Replies {
+        match self {
+            Self::Resp2 | Self::Resp3 => Replies::Resp(Skipper::new()),
+            Self::Memcached => Replies::Memcached(Lines::default()),
+        }
+    }
+
     /// What a connection says before its first request, and how many replies that has.
     pub(super) fn greeting(self) -> (&'static [u8], u64) {
         match self {
-            Self::Resp2 => (b"", 0),
+            Self::Resp2 | Self::Memcached => (b"", 0),
             Self::Resp3 => (b"*2\r\n$5\r\nHELLO\r\n$1\r\n3\r\n", 1),
         }
     }

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
-use super::replies::Skipper;
+use super::replies::Replies;
 use super::requests::Composer;
 use super::schedule::Schedule;
 use super::stream::Stream;
@@ -23,7 +23,7 @@ const READ_SIZE: usize = 64 * 1024;
 
 struct Client {
     stream: Stream,
-    replies: Skipper,
+    replies: Replies,
     /// Replies until the batch is complete; 0: nothing is under way.
     awaited: u64,
     /// Of that batch; it counts from when it was sent or, in an open loop, was due.
@@ -199,7 +199,7 @@ impl Driver for KeptConnections {
 
 impl Client {
     fn connect(plan: &Plan) -> Result<Self> {
-        let (stream, replies, unsent) = (plan.server.open()?, Skipper::new(), Vec::new());
+        let (stream, replies, unsent) = (plan.server.open()?, plan.server.protocol.replies(), Vec::new());
         Ok(Self { stream, replies, awaited: 0, sent: 0, sent_at: Instant::now(), unsent })
     }
 

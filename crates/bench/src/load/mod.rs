@@ -12,6 +12,7 @@ pub(crate) mod distribution;
 pub(crate) mod endpoint;
 mod keepalive;
 pub(crate) mod keys;
+mod memcached;
 pub(crate) mod replies;
 pub(crate) mod requests;
 mod schedule;
@@ -30,7 +31,7 @@ use anyhow::{Context, Result, bail};
 use crate::proc::{self, Usage};
 use crate::{interrupt, sys};
 use distribution::Distribution;
-use endpoint::Endpoint;
+use endpoint::{Endpoint, Protocol};
 use keys::{KeyRange, KeyStream};
 use requests::{Command, Composer};
 pub(crate) use tally::{Outcome, Tally};
@@ -114,6 +115,9 @@ impl Plan {
         if self.rate.is_some_and(|rate| !(RATE_MIN..=RATE_MAX).contains(&rate)) {
             bail!("the rate must be from {RATE_MIN} to {RATE_MAX} requests per second");
         }
+        if self.server.protocol == Protocol::Memcached && matches!(self.command, Command::Words(_)) {
+            bail!("memcached is sent get, set and mixed only");
+        }
         if self.short && self.rate.is_some() {
             bail!("short connections come as fast as they are answered: no rate");
         }
@@ -141,7 +145,7 @@ impl Plan {
 
     fn composer(&self, index: usize) -> Composer {
         let keys = KeyStream::new(self.keys, self.distribution, 0xc0ffee + index as u64);
-        Composer::new(&self.command, self.key_size, self.value_size, keys)
+        Composer::new(self.server.protocol, &self.command, self.key_size, self.value_size, keys)
     }
 }
 

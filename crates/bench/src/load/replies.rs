@@ -10,6 +10,8 @@
 
 use anyhow::{Result, bail};
 
+use super::memcached::Lines;
+
 /// Most of an error's text that is kept for the report.
 const ERROR_TEXT_MAX: usize = 120;
 /// Longest bulk that is believed: the servers' own `proto-max-bulk-len` is 512 MB.
@@ -36,6 +38,31 @@ enum State {
     Line { of_error: bool },
     /// Within a bulk: its bytes and its line end.
     Bulk { left: u64 },
+}
+
+/// One connection's replies, in whatever form they come.
+#[derive(Debug)]
+pub(super) enum Replies {
+    Resp(Skipper),
+    Memcached(Lines),
+}
+
+impl Replies {
+    /// See [`Skipper::feed`].
+    pub(super) fn feed(&mut self, bytes: &[u8]) -> Result<Counts> {
+        match self {
+            Self::Resp(skipper) => skipper.feed(bytes),
+            Self::Memcached(lines) => lines.feed(bytes),
+        }
+    }
+
+    /// See [`Skipper::error_text`].
+    pub(super) fn error_text(&self) -> String {
+        match self {
+            Self::Resp(skipper) => skipper.error_text(),
+            Self::Memcached(lines) => lines.error_text(),
+        }
+    }
 }
 
 /// What has a length.

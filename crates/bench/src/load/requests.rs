@@ -7,6 +7,7 @@ use std::str::FromStr;
 
 use anyhow::{Context, Result, bail};
 
+use super::endpoint::Protocol;
 use super::keys::{self, KeyStream, Random};
 
 /// What to send, as asked for on the command line.
@@ -82,6 +83,13 @@ impl Template {
         template
     }
 
+    /// A key between two stretches of text, and what follows.
+    fn lines([before, after]: [&str; 2], key_size: usize, rest: &[u8]) -> Self {
+        let pieces =
+            vec![Piece::Bytes(before.into()), Piece::Key, Piece::Bytes([after.as_bytes(), rest].concat())];
+        Self { pieces, key_size }
+    }
+
     fn add_word(&mut self, word: &str, value: &[u8]) {
         let word = word.replace("{value}", &String::from_utf8_lossy(value));
         let (mut pieces, mut rest) = (Vec::new(), &word[..]);
@@ -153,16 +161,31 @@ pub(crate) struct Composer {
 }
 
 impl Composer {
-    pub(crate) fn new(command: &Command, key_size: usize, value_size: usize, keys: KeyStream) -> Self {
+    pub(crate) fn new(
+        protocol: Protocol,
+        command: &Command,
+        key_size: usize,
+        value_size: usize,
+        keys: KeyStream,
+    ) -> Self {
         let value = value(value_size);
         let template = |words: &[&str]| Template::new(words, key_size, &value);
-        let (get, set) = (["GET", "{key}"], ["SET", "{key}", "{value}"]);
+        let get = || match protocol {
+            Protocol::Memcached => Template::lines(["get ", "\r\n"], key_size, b""),
+            _ => template(&["GET", "{key}"]),
+        };
+        let set = || match protocol {
+            Protocol::Memcached => Template::lines(
+                ["set ", &format!(" 0 0 {value_size}\r\n")],
+                key_size,
+                &[&value[..], b"\r\n"].concat(),
+            ),
+            _ => template(&["SET", "{key}", "{value}"]),
+        };
         let (often, rarely) = match command {
-            Command::Get => (vec![template(&get)], None),
-            Command::Set => (vec![template(&set)], None),
-            Command::Mixed { writes_percent } => {
-                (vec![template(&get)], Some((template(&set), *writes_percent)))
-            }
+            Command::Get => (vec![get()], None),
+            Command::Set => (vec![set()], None),
+            Command::Mixed { writes_percent } => (vec![get()], Some((set(), *writes_percent))),
             Command::Words(commands) => {
                 let words = |command: &str| template(&command.split_whitespace().collect::<Vec<_>>());
                 (commands.split(" ; ").map(words).collect(), None)
@@ -197,9 +220,13 @@ mod tests {
     use super::*;
 
     fn requests(command: &str, count: usize) -> String {
+        requests_of(Protocol::Resp2, command, count)
+    }
+
+    fn requests_of(protocol: Protocol, command: &str, count: usize) -> String {
         let keys = KeyStream::new(KeyRange { first: 7, count: 100 }, Distribution::Sequential, 1);
         let command: Command = command.parse().expect("a command");
-        let mut composer = Composer::new(&command, 8, 3, keys);
+        let mut composer = Composer::new(protocol, &command, 8, 3, keys);
         let mut out = Vec::new();
         (0..count).for_each(|_| composer.append(&mut out));
         String::from_utf8(out).expect("ASCII")
@@ -213,6 +240,15 @@ mod tests {
         );
         let value = String::from_utf8(value(3)).expect("ASCII");
         assert_eq!(requests("set", 1), format!("*3\r\n$3\r\nSET\r\n$8\r\nkey:0007\r\n$3\r\n{value}\r\n"));
+    }
+
+    #[test]
+    fn get_and_set_as_lines() {
+        let requests = |command, count| requests_of(Protocol::Memcached, command, count);
+        assert_eq!(requests("get", 2), "get key:0007\r\nget key:0008\r\n");
+        let value = String::from_utf8(value(3)).expect("ASCII");
+        assert_eq!(requests("set", 1), format!("set key:0007 0 0 3\r\n{value}\r\n"));
+        assert_eq!(requests("mixed:100", 1), requests("set", 1));
     }
 
     #[test]

@@ -18,7 +18,7 @@ use anyhow::{Context, Result};
 use socket2::{SockAddr, Socket};
 
 use super::endpoint::{Address, Endpoint};
-use super::replies::{Counts, Skipper};
+use super::replies::{Counts, Replies};
 use super::requests::Composer;
 use super::stream::Stream;
 use super::tally::Tally;
@@ -35,7 +35,7 @@ const READ_SIZE: usize = 16 * 1024;
 
 struct Client {
     stream: Stream,
-    replies: Skipper,
+    replies: Replies,
     /// Replies to its greeting that have not come yet.
     greetings: u64,
     request: Vec<u8>,
@@ -106,7 +106,7 @@ impl ShortConnections {
         let mut request = greeting.to_vec();
         self.composer.append(&mut request);
         let stream = Stream::new(socket, self.server.tunnel()?);
-        let client = Client { stream, replies: Skipper::new(), greetings, request, started };
+        let client = Client { stream, replies: self.server.protocol.replies(), greetings, request, started };
         Ok(self.clients[token].insert(client).send())
     }
 

@@ -146,6 +146,24 @@ impl Outcome {
         self.error_text = self.error_text.take().or(tally.error_text);
     }
 
+    /// Adds what another run has done at the same time, against another server.
+    pub(crate) fn join(&mut self, other: Self) {
+        self.commands += other.commands;
+        self.elapsed = self.elapsed.max(other.elapsed);
+        self.latency.add(&other.latency).expect("all histograms have the same bounds");
+        self.timeline.add(&other.timeline);
+        self.errors += other.errors;
+        self.misses += other.misses;
+        self.refused += other.refused;
+        self.failed += other.failed;
+        self.late += other.late;
+        self.listen_overflows = self.listen_overflows.max(other.listen_overflows); // both saw the same machine's
+        self.load_cpu += other.load_cpu;
+        self.load_threads += other.load_threads;
+        self.error_text = self.error_text.take().or(other.error_text);
+        self.server = self.server.take().zip(other.server).map(|(one, other)| one.and(&other));
+    }
+
     /// Commands per second.
     pub(crate) fn rate(&self) -> f64 {
         self.commands as f64 / self.elapsed.as_secs_f64().max(1e-9)

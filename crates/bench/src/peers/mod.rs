@@ -8,11 +8,15 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 
+use crate::load::endpoint::Protocol;
+
 pub(crate) use server::{Launch, Server, ask, resolve};
 
 /// Connections that each server must be able to take, and its queue of those not accepted yet.
 const CLIENTS_MAX: &str = "10000";
 const BACKLOG: &str = "511";
+/// Beyond it memcached evicts; the others have no limit.
+const MEMCACHED_MB: &str = "4096";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
@@ -20,10 +24,13 @@ pub(crate) enum Kind {
     Valkey,
     Redis,
     Floor,
+    /// Speaks its own protocol, so it takes part only where GET and SET are all that is asked.
+    Memcached,
 }
 
 impl Kind {
-    pub(crate) const ALL: [Self; 4] = [Self::Evenkeel, Self::Valkey, Self::Redis, Self::Floor];
+    pub(crate) const ALL: [Self; 5] =
+        [Self::Evenkeel, Self::Valkey, Self::Redis, Self::Floor, Self::Memcached];
 
     pub(crate) fn name(self) -> &'static str {
         match self {
@@ -31,7 +38,12 @@ impl Kind {
             Self::Valkey => "valkey",
             Self::Redis => "redis",
             Self::Floor => "floor",
+            Self::Memcached => "memcached",
         }
+    }
+
+    pub(crate) fn protocol(self) -> Protocol {
+        if self == Self::Memcached { Protocol::Memcached } else { Protocol::Resp2 }
     }
 
     fn arguments(self, port: u16, threads: usize) -> Vec<String> {
@@ -39,6 +51,11 @@ impl Kind {
         let threads = threads.to_string();
         let mut words = match self {
             Self::Floor => vec!["floor", "--port", &port, "--tcp-backlog", BACKLOG],
+            // As root it has to be told whom to be; others may not choose.
+            Self::Memcached => {
+                let listens = ["-p", &port, "-l", "127.0.0.1", "-U", "0", "-c", CLIENTS_MAX, "-b", BACKLOG];
+                [&listens[..], &["-t", &threads, "-m", MEMCACHED_MB, "-u", "root"]].concat()
+            }
             _ => vec![
                 "--port",
                 &port,
@@ -86,6 +103,9 @@ pub(crate) struct Where {
     /// Redis' program [default: $REDIS_SERVER, else redis-server of the PATH]
     #[arg(long, value_name = "PATH", help_heading = "Servers")]
     redis: Option<PathBuf>,
+    /// Memcached's program [default: memcached of the PATH]
+    #[arg(long, value_name = "PATH", help_heading = "Servers")]
+    memcached: Option<PathBuf>,
     /// Leave these servers out, such as redis,floor
     #[arg(long, value_name = "NAMES", value_delimiter = ',', help_heading = "Servers")]
     without: Vec<String>,
@@ -119,6 +139,7 @@ impl Where {
                 (&self.valkey, from_env("VALKEY_SERVER").or(unpacked).or_else(|| on_path("valkey-server")))
             }
             Kind::Redis => (&self.redis, from_env("REDIS_SERVER").or_else(|| on_path("redis-server"))),
+            Kind::Memcached => (&self.memcached, on_path("memcached")),
             Kind::Floor => (&None, Some(env::current_exe().context("cannot find own program")?)),
         };
         if let Some(path) = asked
@@ -143,6 +164,7 @@ fn how_to_get(kind: Kind) -> &'static str {
             "no --valkey, $VALKEY_SERVER, build/peers/valkey-server, or valkey-server on the PATH"
         }
         Kind::Redis => "no --redis, $REDIS_SERVER, or redis-server on the PATH: apt-get install redis-server",
+        Kind::Memcached => "no --memcached, or memcached on the PATH: apt-get install memcached",
         Kind::Floor => "it is built in",
     }
 }
@@ -200,13 +222,13 @@ mod tests {
 
     #[test]
     fn unknown_names_are_refused() {
-        let places = Where { without: vec!["memcached".into()], ..Where::default() };
+        let places = Where { without: vec!["mongod".into()], ..Where::default() };
         assert!(places.find().is_err());
     }
 
     #[test]
     fn the_floor_is_always_there() {
-        let without = ["redis", "valkey", "evenkeel"].map(str::to_owned).to_vec();
+        let without = ["redis", "valkey", "evenkeel", "memcached"].map(str::to_owned).to_vec();
         let peers = Where { without, ..Where::default() }.find().expect("the floor");
         assert_eq!(peers.iter().map(|peer| peer.kind).collect::<Vec<_>>(), [Kind::Floor]);
     }

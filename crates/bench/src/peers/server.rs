@@ -16,6 +16,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 
 use super::Peer;
+use crate::load::endpoint::{Endpoint, Protocol};
 use crate::load::replies::Skipper;
 use crate::{interrupt, sys};
 
@@ -114,11 +115,22 @@ impl Server {
             if let Some(status) = self.child.try_wait()? {
                 bail!("it ended with {status}: {}", self.log_tail());
             }
-            if ask(self.address, &["PING"]).is_ok_and(|answer| answer.starts_with("+PONG")) {
+            if self.answers() {
                 return Ok(());
             }
         }
-        bail!("no answer to PING within {} s: {}", START_TIME_MAX.as_secs(), self.log_tail())
+        bail!("no answer within {} s: {}", START_TIME_MAX.as_secs(), self.log_tail())
+    }
+
+    fn answers(&self) -> bool {
+        match self.peer.kind.protocol() {
+            Protocol::Memcached => has_version(self.address).unwrap_or(false),
+            _ => ask(self.address, &["PING"]).is_ok_and(|answer| answer.starts_with("+PONG")),
+        }
+    }
+
+    pub(crate) fn endpoint(&self) -> Endpoint {
+        Endpoint { protocol: self.peer.kind.protocol(), ..Endpoint::from(self.address) }
     }
 
     fn log(&self) -> PathBuf {
@@ -216,6 +228,16 @@ pub(crate) fn ask(server: SocketAddr, words: &[&str]) -> Result<String> {
             return Ok(String::from_utf8_lossy(&answer).into_owned());
         }
     }
+}
+
+/// Whether a memcached tells its version.
+fn has_version(server: SocketAddr) -> Result<bool> {
+    let mut stream = TcpStream::connect_timeout(&server, ANSWER_TIME_MAX)?;
+    stream.set_read_timeout(Some(ANSWER_TIME_MAX))?;
+    stream.write_all(b"version\r\n")?;
+    let mut answer = [0; 64];
+    let size = stream.read(&mut answer)?;
+    Ok(answer[..size].starts_with(b"VERSION"))
 }
 
 /// The first address of `host`.
