@@ -16,11 +16,14 @@
 # A read from the server blocks without limit in Tcl. Whoever runs this file watches the modification time of
 # PROGRESS and kills the servers listed in PIDS when it stands still: the read then fails, and so does the test.
 #
-# Run in the suite's directory:  tclsh driver.tcl UNIT SKIPS OUT skip|try BASEPORT PORTCOUNT DIRECTIVES [ONLY...]
+# Run in the suite's directory:  tclsh driver.tcl UNIT SKIPS OUT skip|try BASEPORT PORTCOUNT TLS DIRECTIVES [ONLY...]
+# TLS is 1 where everything is to go over TLS, else 0.
 # Writes OUT (one line per test: status, milliseconds, name, detail; tab-separated), OUT.pids and OUT.progress.
 
-lassign $argv unit skips_file out mode base_port port_count directives
-set only [lrange $argv 7 end]
+lassign $argv unit skips_file out mode base_port port_count over_tls directives
+set only [lrange $argv 8 end]
+# The suite gives servers parameters for key agreements that there are not.
+if {$over_tls} { lappend directives tls-dh-params-file {""} }
 
 # --- The list of tests to leave out ---------------------------------------------------------------------------
 
@@ -252,7 +255,8 @@ proc renew_connection {level} {
     set handle [dict get $server client]
     regexp {\d+$} $handle id
     catch { close $::redis::fd($id) }
-    set ::redis::fd($id) [socket [dict get $server host] [dict get $server port]]
+    set connect [expr {$::over_tls ? "::tls::socket" : "socket"}]
+    set ::redis::fd($id) [$connect [dict get $server host] [dict get $server port]]
     fconfigure $::redis::fd($id) -translation binary
     foreach {setting value} {blocking 1 deferred 0 readraw 0} { set ::redis::${setting}($id) $value }
     ::redis::redis_reset_state $id
@@ -294,6 +298,7 @@ proc read_suite {} {
     set runner [socket -server {apply {{channel args} {close $channel}}} -myaddr 127.0.0.1 0]
     set port [lindex [fconfigure $runner -sockname] 2]
     set argv [list --client $port --clients 1 --large-memory --baseport $::base_port --portcount $::port_count]
+    if {$::over_tls} { lappend argv --tls }
     rename proc define
     define proc {name arguments body} {
         if {$name in $::REPLACED} { set name suite_$name }

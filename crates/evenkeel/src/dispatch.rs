@@ -277,10 +277,13 @@ impl Executor {
         (!row.flags.has(Flags::ALLOW_BUSY) || touches_data && !ends).then_some(id)
     }
 
-    /// Shows the command to whoever watches.
+    /// Shows the command to whoever watches, unless that was done before it was run.
     #[cold]
     fn show(&self, session: &Session, id: Id, args: &Args<'_>) {
-        self.server.monitors.show(&self.server.pubsub, session, self.table.row(id), args);
+        let row = self.table.row(id);
+        if !row.runs_scripts() {
+            self.server.monitors.show(&self.server.pubsub, session, row, args);
+        }
     }
 
     /// Everything that may keep a command from being run. From a container the request goes on to its subcommand.
@@ -404,6 +407,10 @@ impl Executor {
                 }
             }
             Reach::Script { needs_all, .. } => {
+                // What it calls is shown behind it.
+                if server.monitors.is_any() {
+                    server.monitors.show(&server.pubsub, parts.session, row, &request.args);
+                }
                 if needs_all(&request.args, server) {
                     keyspace.hold_all(&mut self.seat)
                 } else {
@@ -458,8 +465,8 @@ impl Executor {
         self.places.extend(keys.iter().map(|key| key.place));
         self.seat.no_touch = session.no_touch;
         let mut parts = Parts { id, reply, session, server, settings: &self.settings, worker: self.worker };
-        let is_script = matches!(row.reach, Reach::Script { .. });
-        let mut held = if is_script || mode.must_end() && matches!(row.reach_in(&args), Reach::Walk) {
+        let mut held = if row.runs_scripts() || mode.must_end() && matches!(row.reach_in(&args), Reach::Walk)
+        {
             server.keyspace.hold_all(&mut self.seat)
         } else {
             server.keyspace.hold_to_write(&mut self.seat, &mut self.places)
@@ -768,6 +775,9 @@ pub(crate) fn run_nested(call: &mut Call<'_, '_>, queued: &Queued) {
     call.held.seat.no_touch = call.session.no_touch;
     let keys = keys_of(row, &args, call.session.db, call.server);
     let server = call.server;
+    if server.monitors.is_any() && row.runs_scripts() {
+        server.monitors.show(&server.pubsub, call.session, row, &args);
+    }
     let mut parts = Parts {
         id: queued.id,
         reply: call.reply,
@@ -780,7 +790,7 @@ pub(crate) fn run_nested(call: &mut Call<'_, '_>, queued: &Queued) {
         acl::admit_in_exec(call, queued.id, &args)?;
         call.run(row)
     });
-    if server.monitors.is_any() {
+    if server.monitors.is_any() && !row.runs_scripts() {
         server.monitors.show(&server.pubsub, call.session, row, &args);
     }
     let stats = &server.stats[call.worker];

@@ -3,7 +3,11 @@
 //! While nobody does, a command pays one relaxed load. While somebody does, each command's line is written once and put into
 //! the mail of all who watch, under one lock, so that all see the commands of all workers in one order. What operators do
 //! (CONFIG, CLIENT LIST) and words that are secret are not shown, as in Redis.
+//!
+//! A script is shown before it runs, and behind it what it calls, in one piece: a run that is taken back has not been, so
+//! its lines wait until it is known that it counts.
 
+use std::fmt::Display;
 use std::io::Write as _;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -44,31 +48,54 @@ impl Monitors {
         }
     }
 
-    /// Shows a command that has been run.
+    /// Shows a command that has been run, or a script that is about to be.
     #[cold]
     pub(crate) fn show(&self, pubsub: &PubSub, session: &Session, row: &Command, args: &Args<'_>) {
-        if row.flags.has(Flags::ADMIN) {
-            return;
+        if is_shown(row) {
+            self.send(pubsub, || {
+                let mut line = Vec::new();
+                write_line(&mut line, session.db, &session.client.address, row, args);
+                line
+            });
         }
+    }
+
+    /// Shows what a script has called.
+    #[cold]
+    pub(crate) fn show_calls(&self, pubsub: &PubSub, calls: Vec<u8>) {
+        self.send(pubsub, || calls);
+    }
+
+    fn send(&self, pubsub: &PubSub, lines: impl FnOnce() -> Vec<u8>) {
         let watchers = self.watchers.lock();
-        let line: Arc<[u8]> = line(session, row, args, clock::unix_us()).into();
-        watchers.iter().for_each(|watcher| pubsub.send(watcher, line.clone()));
+        let lines: Arc<[u8]> = lines().into();
+        watchers.iter().for_each(|watcher| pubsub.send(watcher, lines.clone()));
+    }
+}
+
+fn is_shown(row: &Command) -> bool {
+    !row.flags.has(Flags::ADMIN)
+}
+
+/// Puts a command that a script has called behind others, for [`Monitors::show_calls`].
+pub(crate) fn write_call(lines: &mut Vec<u8>, db: u32, row: &Command, args: &Args<'_>) {
+    if is_shown(row) {
+        write_line(lines, db, "lua", row, args);
     }
 }
 
 /// `+1700000000.123456 [0 127.0.0.1:5000] "GET" "key"`
-fn line(session: &Session, row: &Command, args: &Args<'_>, now_us: u64) -> Vec<u8> {
+fn write_line(line: &mut Vec<u8>, db: u32, by: impl Display, row: &Command, args: &Args<'_>) {
+    let now_us = clock::unix_us();
     let (seconds, rest) = (now_us / 1_000_000, now_us % 1_000_000);
-    let mut line = Vec::new();
     // Writing to memory cannot fail, here and below.
-    let _ = write!(line, "+{seconds}.{rest:06} [{} {}]", session.db, session.client.address);
+    let _ = write!(line, "+{seconds}.{rest:06} [{db} {by}]");
     for at in 0..args.len() {
         line.push(b' ');
         let word = if specs::is_secret(row, args, at) { b"(redacted)" } else { args.at(at) };
-        quote(&mut line, word);
+        quote(line, word);
     }
     line.extend_from_slice(b"\r\n");
-    line
 }
 
 fn quote(line: &mut Vec<u8>, word: &[u8]) {

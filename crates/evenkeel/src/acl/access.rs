@@ -283,6 +283,30 @@ fn note(
     server.acl.log.note(refusal, server.settings().acllog_max_len);
 }
 
+/// A client has shown a certificate with these names of users: it goes on as the first of them that there is and that may come
+/// in, without a password. Where there is none, it stays who it is.
+pub(crate) fn log_in_as_one_of(server: &Server, session: &mut Session, names: &[Vec<u8>], now_ms: u64) {
+    let address = &session.client.address;
+    let found = names.iter().find_map(|name| server.acl.user(name).filter(|user| user.is_enabled()));
+    if let Some(user) = found {
+        let name = String::from_utf8_lossy(&user.who.name);
+        server.log.verbose(format!("TLS: client {address} is user '{name}' by its certificate"));
+        return session.become_user(Access::of_user(&server.acl, user));
+    }
+    let Some(last) = names.last() else {
+        return server.log.verbose(format!("TLS: the certificate of client {address} names no user"));
+    };
+    let refusal = Refusal {
+        reason: Reason::Certificate,
+        context: Place::TopLevel.name(),
+        object: Vec::new(),
+        user: last.clone(),
+        client: client::describe(&session.client, now_ms, None),
+        now_ms,
+    };
+    server.acl.log.note(refusal, server.settings().acllog_max_len);
+}
+
 /// AUTH or HELLO: the session goes on as this user, if that is the password.
 pub(crate) fn log_in(call: &mut Call<'_, '_>, name: &[u8], password: &[u8]) -> Result<(), Error> {
     let user = call.server.acl.user(name).filter(|user| user.admits(password));

@@ -19,10 +19,13 @@ pub(crate) enum Reason {
     Command,
     Key,
     Channel,
+    /// Whose certificate names no user that may come in.
+    Certificate,
 }
 
 impl Reason {
-    pub(crate) const ALL: [Reason; 4] = [Reason::Auth, Reason::Command, Reason::Key, Reason::Channel];
+    pub(crate) const ALL: [Reason; 5] =
+        [Reason::Auth, Reason::Command, Reason::Key, Reason::Channel, Reason::Certificate];
 
     pub(crate) fn name(self) -> &'static str {
         match self {
@@ -30,6 +33,7 @@ impl Reason {
             Reason::Command => "command",
             Reason::Key => "key",
             Reason::Channel => "channel",
+            Reason::Certificate => "tls-cert",
         }
     }
 
@@ -40,6 +44,7 @@ impl Reason {
             Reason::Command => "acl_access_denied_cmd",
             Reason::Key => "acl_access_denied_key",
             Reason::Channel => "acl_access_denied_channel",
+            Reason::Certificate => "acl_access_denied_tls_cert",
         }
     }
 }
@@ -71,7 +76,7 @@ pub(crate) struct Entry {
 #[derive(Default)]
 pub(crate) struct AclLog {
     entries: Mutex<Entries>,
-    counts: [AtomicU64; 4],
+    counts: [AtomicU64; Reason::ALL.len()],
 }
 
 #[derive(Default)]

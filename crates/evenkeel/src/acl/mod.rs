@@ -3,6 +3,7 @@
 //! | file | |
 //! |---|---|
 //! | `rows.rs` | what is to be known of each command: its categories, what it does with its keys, its channels |
+//! | `absent.rs` | commands of others, which rules may name |
 //! | `selector.rs` | a set of permissions, the rules that change it, and how it is written down |
 //! | `user.rs` | a user: passwords and selectors |
 //! | `access.rs` | what a session may do: the check on the road of every command |
@@ -15,6 +16,7 @@
 //! change costs one comparison per command, and a session whose user may do everything does no more than that.
 //! docs/acl.md has the rules by which changes take effect.
 
+mod absent;
 mod access;
 pub(crate) mod file;
 pub(crate) mod log;
@@ -25,8 +27,8 @@ mod tests;
 mod user;
 
 pub(crate) use access::{
-    Access, admit, admit_in_exec, admit_in_script, admit_waiting, after_joining, log_in, may_call,
-    reads_all_keys,
+    Access, admit, admit_in_exec, admit_in_script, admit_waiting, after_joining, log_in, log_in_as_one_of,
+    may_call, reads_all_keys,
 };
 pub(crate) use rows::{CATEGORIES, Category};
 pub(crate) use selector::{Denied, Selector};

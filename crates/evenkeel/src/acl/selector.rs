@@ -7,8 +7,8 @@
 
 use std::collections::BTreeMap;
 
-use super::has_spaces;
 use super::rows::{self, Category, Need};
+use super::{absent, has_spaces};
 use crate::command::table::table;
 use crate::command::{Args, Flags, Id};
 use crate::glob;
@@ -100,6 +100,7 @@ impl Selector {
                 category.commands().for_each(|id| self.change(id, *sign == b'+'));
                 self.note_rule(*sign, category.name().as_bytes());
             }
+            ([sign @ (b'+' | b'-'), name @ ..], _) if absent::is_one(name) => self.note_rule(*sign, name),
             ([b'+', name @ ..], _) => self.permit(name)?,
             ([b'-', name @ ..], _) => {
                 let id = table().find_full(name).ok_or(UNKNOWN)?;

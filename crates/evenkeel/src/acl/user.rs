@@ -82,6 +82,10 @@ impl User {
         self.is_open
     }
 
+    pub(crate) fn is_enabled(&self) -> bool {
+        self.is_enabled
+    }
+
     /// Whether a connection may begin as this user.
     pub(crate) fn admits_everybody(&self) -> bool {
         self.is_open && self.is_enabled

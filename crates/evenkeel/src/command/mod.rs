@@ -380,6 +380,11 @@ impl Command {
         }
     }
 
+    /// Whether it runs scripts, or functions.
+    pub(crate) fn runs_scripts(&self) -> bool {
+        matches!(self.reach, Reach::Script { .. })
+    }
+
     /// Whether a call of a command that may write is known not to: of a script that says so.
     #[cold]
     pub(crate) fn only_reads(&self, args: &Args<'_>, server: &Server) -> bool {

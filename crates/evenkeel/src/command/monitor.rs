@@ -24,6 +24,9 @@ fn monitor(call: &mut Call<'_, '_>) -> Done {
 
 #[cfg(test)]
 mod tests {
+    use evenkeel_testkit::Client;
+
+    use crate::testing::live::Live;
     use crate::testing::{World, check};
 
     #[test]
@@ -81,5 +84,111 @@ mod tests {
         assert!(world.server.monitors.is_any());
         world.hang_up("m");
         assert!(!world.server.monitors.is_any());
+    }
+
+    #[test]
+    fn what_scripts_call_is_shown_behind_them() {
+        check(
+            r##"
+            m> MONITOR < OK
+            > EVAL "return redis.call('SeT', KEYS[1], 1.5)" 1 k                        < OK
+            m< *[0 *EVAL*SeT*
+            m< *[0 lua] *SeT*k*1.5*
+            # What fails is shown, what is refused is not.
+            > EVAL "redis.pcall('lpush', KEYS[1], 'x') return redis.call('get', KEYS[1])" 1 k < "1.5"
+            m< *[0 *EVAL*
+            m< *[0 lua] *lpush*k*x*
+            m< *[0 lua] *get*k*
+            > EVAL "return redis.pcall('get')" 0                                      < -ERR Wrong number *
+            > EVAL "return redis.pcall('nosuch', 'k')" 0                              < -ERR Unknown *
+            > EVAL "return redis.pcall('config', 'get', 'port')" 0                    < -ERR * not allowed *
+            > EVAL_RO "return redis.pcall('set', KEYS[1], 'x')" 1 k                   < -ERR Write commands *
+            m< *[0 *EVAL*
+            m< *[0 *EVAL*
+            m< *[0 *EVAL*
+            m< *[0 *EVAL_RO*
+            # What operators do is not shown.
+            > EVAL "return redis.pcall('slowlog', 'len')" 0                           < :0
+            m< *[0 *EVAL*
+            > EVALSHA 0123456789012345678901234567890123456789 0                      < -NOSCRIPT *
+            m< *[0 *EVALSHA*
+            # The database of the call.
+            > EVAL "redis.call('select', 3) return redis.call('get', 'k')" 0          < (nil)
+            m< *[0 *EVAL*
+            m< *[3 lua] *select*3*
+            m< *[3 lua] *get*k*
+            > MULTI                                                                   < OK
+            > SET a 1                                                                 < QUEUED
+            > EVAL "return redis.call('incr', KEYS[1])" 1 a                           < QUEUED
+            > GET a                                                                   < QUEUED
+            > EXEC                                                                    < [OK, :2, "2"]
+            m< *[0 *MULTI*
+            m< *[0 *SET*
+            m< *[0 *EVAL*
+            m< *[0 lua] *incr*a*
+            m< *[0 *GET*
+            m< *[0 *EXEC*
+            > FUNCTION LOAD "#!lua name=l\nredis.register_function('f', function(k, a) return redis.call('set', k[1], a[1]) end)" < "l"
+            > FCALL f 1 kk vv                                                         < OK
+            > FCALL nosuch 0                                                          < -ERR Function not found
+            m< *FUNCTION*LOAD*
+            m< *[0 *FCALL*
+            m< *[0 lua] *set*kk*vv*
+            m< *[0 *FCALL*nosuch*
+            > PING < PONG
+            m< *PING*
+        "##,
+        );
+    }
+
+    /// What is shown until somebody says PING, without the time.
+    fn shown(watcher: &mut Client) -> Vec<String> {
+        let line = || {
+            let line = watcher.read().to_string().replace('\\', "");
+            line.split_once(' ').expect("a time before it").1.to_owned()
+        };
+        std::iter::repeat_with(line).take_while(|line| !line.contains("\"PING\"")).collect()
+    }
+
+    #[test]
+    fn a_run_that_is_taken_back_has_not_been() {
+        let live = Live::start(2, &[]);
+        let (mut watcher, mut client) = (live.connect(), live.connect());
+        assert_eq!(watcher.run("MONITOR").to_string(), "OK");
+        // The first reaches for a key that it does not declare, the second takes long.
+        let outside = "redis.call('set', KEYS[1], 'v') return redis.call('get', 'other')";
+        let slow =
+            "redis.call('set', KEYS[1], 'w') for i = 1, 3000000 do end return redis.call('get', KEYS[1])";
+        for (script, value, last) in [(outside, "v", "other"), (slow, "w", "k")] {
+            for round in 1..=2 {
+                client.call(&["EVAL", script, "1", "k"]);
+                client.run("PING");
+                let [run, set, get] = &shown(&mut watcher)[..] else { panic!("not three lines") };
+                assert!(run.contains("\"EVAL\""), "round {round}: {run}");
+                assert_eq!(*set, format!("[0 lua] \"set\" \"k\" \"{value}\""), "round {round}");
+                assert_eq!(*get, format!("[0 lua] \"get\" \"{last}\""), "round {round}");
+            }
+        }
+        live.stop();
+    }
+
+    #[test]
+    fn lines_are_kept_for_a_while_and_none_is_lost() {
+        let live = Live::start(1, &[]);
+        let (mut watcher, mut client) = (live.connect(), live.connect());
+        assert_eq!(watcher.run("MONITOR").to_string(), "OK");
+        let script = "for i = 1, 100 do redis.call('echo', string.rep('x', 60000)) end";
+        client.send(&["EVAL", script, "1", "k"]).expect("sent");
+        client.send(&["PING"]).expect("sent");
+        let lines = shown(&mut watcher);
+        assert_eq!(lines.iter().filter(|line| line.starts_with("[0 lua] \"echo\" \"xxx")).count(), 100);
+        assert_eq!(lines.len(), 101);
+        // Who does not watch any more is sent nothing, and nothing is kept for nobody.
+        drop(watcher);
+        live.wait_until("it is forgotten", || !live.server.monitors.is_any());
+        client.read();
+        client.read();
+        client.call(&["EVAL", script, "1", "k"]);
+        live.stop();
     }
 }

@@ -11,7 +11,8 @@ use super::fields::Fields;
 use super::file::{self, Handler};
 use super::lists::*;
 use super::typed::{
-    AuthClients, ChannelsOfNew, DisklessLoad, Facility, Fsync, LogLevel, OomScore, Permit, Policy, Typed,
+    AuthClients, CertifiedUser, ChannelsOfNew, DisklessLoad, Facility, Fsync, LogLevel, OomScore, Permit,
+    Policy, Typed,
 };
 use super::value::{Before, Kind, Range, Reason, Value, Word};
 
@@ -178,7 +179,6 @@ const ONE_CHANNEL: &str =
     "a full sync takes one connection, and no memory of the primary's for what is written meanwhile";
 const PLAIN_TCP: &str = "connections are plain TCP";
 const NO_IMPORT: &str = "keys of an import expire like others";
-const NO_CERTIFIED: &str = "a certificate lets a client in, and names no user";
 const NO_CLUSTER: &str = "there is no cluster mode yet";
 const NO_SCRIPTS: &str = "scripts see one environment, without deprecated or insecure functions";
 const NO_TITLE: &str = "the process keeps its name";
@@ -407,7 +407,7 @@ pub(super) static DIRECTIVES: &[Directive] = &[
     live ("threads",                              integer(0, 256),     "0",               field!(threads)).at_start(),
     live ("timeout",                              COUNT,               "0",               field!(timeout)),
     live ("tls-auth-clients",                     Choice(AuthClients::NAMES), "yes", field!(tls_auth_clients)),
-    inert("tls-auth-clients-user",                Choice(&["CN", "URI", "off"]), "off",   NO_CERTIFIED),
+    live ("tls-auth-clients-user",                Choice(CertifiedUser::NAMES), "off", field!(tls_auth_clients_user)),
     live ("tls-auto-reload-interval",             COUNT,               "0",               field!(tls_auto_reload_interval)),
     live ("tls-ca-cert-dir",                      Text,                "",                field!(tls_ca_cert_dir)),
     live ("tls-ca-cert-file",                     Text,                "",                field!(tls_ca_cert_file)),

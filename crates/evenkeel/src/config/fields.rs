@@ -4,8 +4,8 @@
 //! from the table.
 
 use super::typed::{
-    AuthClients, Bind, ChannelsOfNew, Cpus, DisklessLoad, Facility, Fsync, LogLevel, OomScore, OutputLimits,
-    Permit, Policy, Primary, SavePoint,
+    AuthClients, Bind, CertifiedUser, ChannelsOfNew, Cpus, DisklessLoad, Facility, Fsync, LogLevel, OomScore,
+    OutputLimits, Permit, Policy, Primary, SavePoint,
 };
 use super::value::Word;
 use crate::persist::end::How;
@@ -47,6 +47,7 @@ pub(crate) struct Fields {
     pub(crate) tls_ca_cert_file: Option<PathBuf>,
     pub(crate) tls_ca_cert_dir: Option<PathBuf>,
     pub(crate) tls_auth_clients: AuthClients,
+    pub(crate) tls_auth_clients_user: CertifiedUser,
     /// Words of OpenSSL; empty: all that there is.
     pub(crate) tls_protocols: Word,
     pub(crate) tls_ciphers: Word,

@@ -7,7 +7,7 @@ use super::directives::{Directive, Effect, find};
 use super::errors::{ConfigError, Place};
 use super::value::{Before, Reason, Word};
 use super::{Settings, line, paths};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -43,6 +43,11 @@ pub(super) struct Loader<'a> {
     /// Directives that a line has set.
     set: BTreeSet<&'static str>,
     depth: usize,
+    /// The included file that is being read, by the order of coming; zero: none of them.
+    included: usize,
+    includes: usize,
+    /// Where users have been defined, by name.
+    users: BTreeMap<Word, usize>,
 }
 
 const BAD: &str = "Bad directive or wrong number of arguments";
@@ -50,7 +55,16 @@ const BAD: &str = "Bad directive or wrong number of arguments";
 impl<'a> Loader<'a> {
     pub(super) fn new(commands: Option<Commands<'a>>) -> Self {
         let settings = Settings::default();
-        Loader { settings, notices: Vec::new(), commands, set: BTreeSet::new(), depth: 0 }
+        Loader {
+            settings,
+            notices: Vec::new(),
+            commands,
+            set: BTreeSet::new(),
+            depth: 0,
+            included: 0,
+            includes: 0,
+            users: BTreeMap::new(),
+        }
     }
 
     pub(super) fn file(&mut self, path: &Path) -> Result<(), ConfigError> {
@@ -142,9 +156,15 @@ pub(super) fn include(loader: &mut Loader<'_>, words: &[Word]) -> Result<(), Tro
     let path = OsStr::from_bytes(path);
     let at_start = loader.settings.dir == Path::new(".");
     let path = if at_start { path.into() } else { loader.settings.dir.join(path) };
+    let including = loader.included;
     loader.depth += 1;
-    let read = paths::expand(&path).iter().try_for_each(|file| loader.file(file));
+    let read = paths::expand(&path).iter().try_for_each(|file| {
+        loader.includes += 1;
+        loader.included = loader.includes;
+        loader.file(file)
+    });
     loader.depth -= 1;
+    loader.included = including;
     read.map_err(Trouble::Elsewhere)
 }
 
@@ -161,18 +181,26 @@ pub(super) fn rename_command(loader: &mut Loader<'_>, words: &[Word]) -> Result<
     Ok(())
 }
 
-/// `user name [rule ...]`
+/// `user name [rule ...]`: once in a file. Of several files, the last counts, as with all directives.
 pub(super) fn user(loader: &mut Loader<'_>, words: &[Word]) -> Result<(), Trouble> {
     let [name, ..] = words else { return Err(BAD.into()) };
-    if loader.settings.users.iter().any(|user| user[0] == *name) {
-        let name = String::from_utf8_lossy(name);
+    let shown = String::from_utf8_lossy(name);
+    let before = loader.users.insert(name.clone(), loader.included);
+    if before == Some(loader.included) {
         return Err(format!(
-            "Error in user declaration '{name}': Duplicate user found. A user can only be defined once in config files"
+            "Error in user declaration '{shown}': Duplicate user found. A user can only be defined once in config files"
         )
         .into());
     }
     crate::acl::file::check_line(words)?;
-    loader.settings.fields.users.push(words.to_vec());
+    let users = &mut loader.settings.fields.users;
+    if before.is_some() {
+        users.retain(|user| user[0] != *name);
+        loader
+            .notices
+            .push(format!("User '{shown}' is defined in several files: what the last one says holds"));
+    }
+    users.push(words.to_vec());
     Ok(())
 }
 
@@ -297,6 +325,29 @@ mod tests {
         );
         let wrong = load(&format!("include {dir}/wrong")).map(|_| ()).expect_err("a wrong line inside");
         assert!(wrong.contains(&format!("at line 2 of {dir}/wrong\n>>> 'port x'\n")), "{wrong}");
+    }
+
+    #[test]
+    fn a_user_is_defined_once_in_a_file() {
+        let scratch = Scratch::new();
+        let part = scratch.write("part", "user ann on\nuser bob off\n");
+        let duplicate = "Error in user declaration 'ann': Duplicate user found. A user can only be defined once in config files";
+        refused("user ann on\nuser ann off\n", 2, "user ann (redacted)", duplicate);
+        let users = |text: &str| {
+            let settings = load(text).expect("right");
+            let words =
+                settings.users.iter().map(|words| String::from_utf8_lossy(&words.join(&b' ')).into_owned());
+            words.collect::<Vec<_>>()
+        };
+        let include = format!("include {}\n", part.display());
+        assert_eq!(users(&format!("user ann off\n{include}")), ["ann on", "bob off"]);
+        assert_eq!(users(&format!("{include}user ann off\n")), ["bob off", "ann off"]);
+        assert_eq!(users(&format!("{include}{include}")), ["ann on", "bob off"]);
+        refused(&format!("{include}user ann\nuser ann\n"), 3, "user ann", duplicate);
+
+        let mut loader = Loader::new(None);
+        loader.text(format!("{include}user ann\n").as_bytes(), |line| Place::Stdin { line }).expect("right");
+        assert_eq!(loader.notices, ["User 'ann' is defined in several files: what the last one says holds"]);
     }
 
     #[test]

@@ -39,8 +39,8 @@ pub(crate) use line::{plain_or_quoted, quoted, split as split_words};
 pub(crate) use rewrite::{Extent, replace as replace_file};
 #[allow(unused_imports, reason = "the fields' types, for those who pass one on")]
 pub(crate) use typed::{
-    AuthClients, Bind, ChannelsOfNew, Cpus, DisklessLoad, Facility, Fsync, LogLevel, OomScore, OutputLimit,
-    OutputLimits, Permit, Policy, Primary, SavePoint,
+    AuthClients, Bind, CertifiedUser, ChannelsOfNew, Cpus, DisklessLoad, Facility, Fsync, LogLevel, OomScore,
+    OutputLimit, OutputLimits, Permit, Policy, Primary, SavePoint,
 };
 pub(crate) use value::{Word, memory_size};
 

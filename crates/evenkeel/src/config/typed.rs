@@ -422,3 +422,12 @@ choices! {
         Optional = "optional",
     }
 }
+
+choices! {
+    /// What of a client's certificate names the user that it is.
+    CertifiedUser {
+        Off = "off",
+        Cn = "CN",
+        Uri = "URI",
+    }
+}

@@ -350,6 +350,7 @@ impl Machine {
         for (level, line) in run.lines.drain(..) {
             server.log.line(level, line);
         }
+        run.send_shown();
         for refusal in run.refusals.drain(..) {
             server.acl.log.note(refusal, run.call.settings.acllog_max_len);
         }

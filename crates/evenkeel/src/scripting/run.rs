@@ -26,6 +26,7 @@ use crate::command::{Args, Call, Command, Flags, Id, Reach};
 use crate::dispatch::{keys_of, run_in_script};
 use crate::error::Error;
 use crate::log::Level;
+use crate::monitor;
 use crate::observe::stats::add;
 use crate::persist::STALE;
 use crate::reply::Reply;
@@ -40,6 +41,9 @@ const LET_END_US: u64 = 100_000;
 /// one for each write.
 const UNDO_KEYS_MAX: usize = 256;
 const UNDO_BYTES_MAX: usize = 4 << 20;
+
+/// Bytes of lines for MONITOR that a run that may be taken back keeps, before the next of its commands.
+const SHOWN_BYTES_MAX: usize = 4 << 20;
 
 /// Why a run is over early.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,6 +74,8 @@ pub(super) struct Run<'r, 'a, 'h> {
     pub(super) lines: Vec<(Level, String)>,
     /// What its user may not do, for ACL LOG, in the same way.
     pub(super) refusals: Vec<Refusal>,
+    /// What it has called, for MONITOR, in the same way.
+    shown: Vec<u8>,
     pub(super) since: Ticks,
     /// What others are told of it when it keeps them waiting.
     pub(super) name: &'r [u8],
@@ -100,6 +106,7 @@ impl<'r, 'a, 'h> Run<'r, 'a, 'h> {
             ended: None,
             lines: Vec::new(),
             refusals: Vec::new(),
+            shown: Vec::new(),
             since: clock::ticks(),
             name,
             is_function,
@@ -187,15 +194,16 @@ impl<'r, 'a, 'h> Run<'r, 'a, 'h> {
         if !holds && !self.call.held.holds_all() {
             return self.end(Ended::Outside);
         }
+        if self.shown.len() > SHOWN_BYTES_MAX && !self.give_up_undo() {
+            return self.end(Ended::Outside);
+        }
         if row.flags.has(Flags::WRITE.with(Flags::MAY_WRITE)) {
             let may_take_back = matches!(row.reach_in(&args), Reach::Keys);
             if let Some(undo) = &mut self.undo {
                 if may_take_back && undo.len() + keys.len() <= UNDO_KEYS_MAX && undo.bytes() <= UNDO_BYTES_MAX
                 {
                     keys.iter().for_each(|key| self.call.held.keep_for_undo(key, undo));
-                } else if self.call.held.holds_all() {
-                    self.undo = None;
-                } else {
+                } else if !self.give_up_undo() {
                     return self.end(Ended::Outside);
                 }
             }
@@ -210,7 +218,36 @@ impl<'r, 'a, 'h> Run<'r, 'a, 'h> {
         if self.undo.is_none() {
             self.call.held.report_events();
         }
+        if self.call.server.monitors.is_any() {
+            self.show(row, &args);
+        }
         self.called(done.err())
+    }
+
+    /// The run is one that cannot be taken back from now on; `false`: it must be one that can, since it does not hold all.
+    fn give_up_undo(&mut self) -> bool {
+        if !self.call.held.holds_all() {
+            return false;
+        }
+        self.undo = None;
+        self.send_shown();
+        true
+    }
+
+    #[cold]
+    fn show(&mut self, row: &Command, args: &Args<'_>) {
+        monitor::write_call(&mut self.shown, self.call.session.db, row, args);
+        if self.undo.is_none() {
+            self.send_shown();
+        }
+    }
+
+    /// The run counts: what it has called may be seen.
+    pub(super) fn send_shown(&mut self) {
+        if !self.shown.is_empty() {
+            let server = self.call.server;
+            server.monitors.show_calls(&server.pubsub, std::mem::take(&mut self.shown));
+        }
     }
 
     fn called(&mut self, error: Option<Error>) -> Called {

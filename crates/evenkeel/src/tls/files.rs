@@ -10,6 +10,8 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{Error, RootCertStore};
 
+use super::papers::Paper;
+
 /// Bytes of a file, at most: all authorities of a large distribution take 300 KB.
 const FILE_LEN_MAX: u64 = 16 << 20;
 
@@ -60,11 +62,15 @@ fn unlock(pem: &str, pass: &[u8]) -> Result<PrivateKeyDer<'static>, &'static str
     Ok(PrivateKeyDer::Pkcs8(key.as_bytes().to_vec().into()))
 }
 
-/// All authorities of a file, and of all files of a folder.
-pub(super) fn authorities(file: Option<&Path>, folder: Option<&Path>) -> Result<RootCertStore, String> {
-    let mut roots = RootCertStore::empty();
+/// All authorities of a file, and of all files of a folder; and what the one says of itself that ends first.
+pub(super) fn authorities(
+    file: Option<&Path>,
+    folder: Option<&Path>,
+) -> Result<(RootCertStore, Option<Paper>), String> {
+    let (mut roots, mut all) = (RootCertStore::empty(), Vec::new());
     if let Some(file) = file {
         for certificate in certificates("tls-ca-cert-file", file)? {
+            all.push(certificate.clone());
             let added = roots.add(certificate);
             added.map_err(|error| at("tls-ca-cert-file", file, &explained(&error)))?;
         }
@@ -74,14 +80,17 @@ pub(super) fn authorities(file: Option<&Path>, folder: Option<&Path>) -> Result<
         for path in files_of(folder).map_err(|error| at("tls-ca-cert-dir", folder, &error.to_string()))? {
             // As with OpenSSL, there may be other files in it.
             let certificates = read("tls-ca-cert-dir", &path).and_then(|bytes| certificates_in(&bytes));
-            let (added, _) = roots.add_parsable_certificates(certificates.unwrap_or_default());
+            let certificates = certificates.unwrap_or_default();
+            all.extend(certificates.iter().cloned());
+            let (added, _) = roots.add_parsable_certificates(certificates);
             found += added;
         }
         if found == 0 {
             return Err(at("tls-ca-cert-dir", folder, "it holds no certificate in PEM form"));
         }
     }
-    Ok(roots)
+    let paper = Paper::first_to_end(all.iter().map(|certificate| &certificate[..]));
+    Ok((roots, paper))
 }
 
 fn files_of(folder: &Path) -> std::io::Result<Vec<PathBuf>> {

@@ -10,6 +10,7 @@
 mod choices;
 mod files;
 mod pace;
+mod papers;
 mod sessions;
 mod tunnel;
 mod verify;
@@ -24,6 +25,7 @@ use rustls::{ClientConfig, RootCertStore, ServerConfig};
 
 use crate::config::{AuthClients, Settings};
 pub(crate) use pace::Pace;
+pub(crate) use papers::{Paper, users};
 use sessions::Sessions;
 pub(crate) use tunnel::Tunnel;
 use verify::AnyName;
@@ -34,6 +36,17 @@ pub(crate) struct Contexts {
     pub(crate) server: Arc<ServerConfig>,
     /// For those whom we connect to.
     pub(crate) client: Arc<ClientConfig>,
+    pub(crate) papers: Papers,
+}
+
+/// What the certificates in force say of themselves.
+#[derive(Default)]
+pub(crate) struct Papers {
+    pub(crate) server: Option<Paper>,
+    /// Of `tls-client-cert-file`.
+    pub(crate) client: Option<Paper>,
+    /// Of all authorities, the one that ends first.
+    pub(crate) authority: Option<Paper>,
 }
 
 /// Whether anything is to be encrypted.
@@ -46,18 +59,21 @@ impl Contexts {
     fn load(settings: &Settings) -> Result<Contexts, String> {
         let provider = Arc::new(choices::provider(settings)?);
         let versions = choices::versions(settings)?;
-        let roots = roots(settings)?;
-        let server = server_config(settings, &provider, &versions, roots.clone())?;
-        let client = client_config(settings, provider, &versions, roots)?;
-        Ok(Contexts { server: Arc::new(server), client: Arc::new(client) })
+        let mut papers = Papers::default();
+        let roots = roots(settings, &mut papers)?;
+        let server = server_config(settings, &provider, &versions, roots.clone(), &mut papers)?;
+        let client = client_config(settings, provider, &versions, roots, &mut papers)?;
+        Ok(Contexts { server: Arc::new(server), client: Arc::new(client), papers })
     }
 }
 
 /// Those who are trusted to say who somebody is.
-fn roots(settings: &Settings) -> Result<Option<Arc<RootCertStore>>, String> {
+fn roots(settings: &Settings, papers: &mut Papers) -> Result<Option<Arc<RootCertStore>>, String> {
     let (file, folder) = (&settings.tls_ca_cert_file, &settings.tls_ca_cert_dir);
     if file.is_some() || folder.is_some() {
-        return files::authorities(file.as_deref(), folder.as_deref()).map(|roots| Some(Arc::new(roots)));
+        let (roots, paper) = files::authorities(file.as_deref(), folder.as_deref())?;
+        papers.authority = paper;
+        return Ok(Some(Arc::new(roots)));
     }
     if settings.tls_auth_clients != AuthClients::No || settings.tls_cluster || settings.tls_replication {
         return Err("Either tls-ca-cert-file or tls-ca-cert-dir must be specified when tls-cluster, \
@@ -72,8 +88,10 @@ fn server_config(
     provider: &Arc<CryptoProvider>,
     versions: &[&'static rustls::SupportedProtocolVersion],
     roots: Option<Arc<RootCertStore>>,
+    papers: &mut Papers,
 ) -> Result<ServerConfig, String> {
     let chain = files::certificates("tls-cert-file", named(&settings.tls_cert_file, "tls-cert-file")?)?;
+    papers.server = Paper::of(&chain[0]);
     let key = named(&settings.tls_key_file, "tls-key-file")?;
     let key = files::key("tls-key-file", key, &settings.tls_key_file_pass)?;
     let builder = ServerConfig::builder_with_provider(provider.clone())
@@ -107,6 +125,7 @@ fn client_config(
     provider: Arc<CryptoProvider>,
     versions: &[&'static rustls::SupportedProtocolVersion],
     roots: Option<Arc<RootCertStore>>,
+    papers: &mut Papers,
 ) -> Result<ClientConfig, String> {
     let (cert, key, pass) = match (&settings.tls_client_cert_file, &settings.tls_client_key_file) {
         (Some(cert), Some(key)) => (cert.as_path(), key.as_path(), &settings.tls_client_key_file_pass),
@@ -119,6 +138,7 @@ fn client_config(
     };
     let roots = roots.unwrap_or_else(|| Arc::new(RootCertStore::empty()));
     let chain = files::certificates("tls-client-cert-file", cert)?;
+    papers.client = settings.tls_client_cert_file.as_ref().and_then(|_| Paper::of(&chain[0]));
     let key = files::key("tls-client-key-file", key, pass)?;
     ClientConfig::builder_with_provider(provider.clone())
         .with_protocol_versions(versions)

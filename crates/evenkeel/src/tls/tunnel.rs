@@ -89,6 +89,11 @@ impl Tunnel {
         self.connection.is_handshaking()
     }
 
+    /// The certificate that the peer has shown, in DER.
+    pub(crate) fn shown(&self) -> Option<&[u8]> {
+        self.connection.peer_certificates()?.first().map(|certificate| &certificate[..])
+    }
+
     /// There may be more to read although the last read was a short one.
     pub(crate) fn has_more(&self) -> bool {
         self.has_more

@@ -1,4 +1,4 @@
-//! TLS: who gets in with which certificate, files that change and files that are broken, clients that do not do their part,
+//! TLS: who gets in with which certificate and as whom, files that change and files that are broken, clients that do not do their part,
 //! very many at once, and servers that follow each other.
 
 pub(crate) mod certs;
@@ -7,6 +7,7 @@ mod files;
 mod hostile;
 mod servers;
 mod storm;
+mod users;
 
 use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};

@@ -32,6 +32,15 @@ impl Shared {
     /// Reads inside the gate; twice, since nothing may change meanwhile.
     fn read(&self, seat: usize) -> u64 {
         self.gate.enter(seat);
+        self.read_inside(seat)
+    }
+
+    /// The same, or nothing where the gate is closed and `refuse` says so.
+    fn read_unless(&self, seat: usize, refuse: impl Fn() -> bool) -> Option<u64> {
+        self.gate.enter_unless(seat, refuse).then(|| self.read_inside(seat))
+    }
+
+    fn read_inside(&self, seat: usize) -> u64 {
         // SAFETY: the model checks that nobody writes meanwhile.
         let (first, second) = self.data.with(|data| unsafe { (*data, *data) });
         self.gate.leave(seat);
@@ -79,6 +88,55 @@ fn two_close_the_gate_from_inside() {
         shared.write(2);
         others.into_iter().for_each(|other| other.join().expect("no panic"));
         assert_eq!(shared.read(0), 2);
+    });
+}
+
+/// Who would rather be refused than wait for long is in as safely as who waits, or is outside, where nobody waits for it: the
+/// gate is closed twice.
+#[test]
+fn who_is_refused_is_outside() {
+    use loom::sync::atomic::{AtomicBool, Ordering::*};
+    // Of all orders together: each outcome has to be among them.
+    static OUTCOMES: [std::sync::atomic::AtomicUsize; 2] =
+        [const { std::sync::atomic::AtomicUsize::new(0) }; 2];
+    explore(3, || {
+        let shared = Arc::new((shared(2), AtomicBool::new(false)));
+        let reader = thread::spawn({
+            let shared = shared.clone();
+            move || {
+                let (shared, is_long) = &*shared;
+                let first = shared.read_unless(0, || is_long.load(Relaxed));
+                OUTCOMES[usize::from(first.is_some())].fetch_add(1, Relaxed);
+                assert!(first.unwrap_or(0) <= shared.read(0));
+            }
+        });
+        let (shared, is_long) = &*shared;
+        for _ in 0..2 {
+            shared.gate.enter(1);
+            let closed = shared.gate.close(1);
+            is_long.store(true, Relaxed);
+            // SAFETY: the model checks that nobody else reads or writes meanwhile.
+            shared.data.with_mut(|data| unsafe { *data += 1 });
+            is_long.store(false, Relaxed);
+            drop(closed);
+            shared.gate.leave(1);
+        }
+        reader.join().expect("no panic");
+    });
+    assert!(OUTCOMES.iter().all(|count| count.load(Relaxed) > 0), "{OUTCOMES:?}");
+}
+
+/// Nobody sleeps on: whoever is never refused gets in, although the clock wakes nobody in a model.
+#[test]
+fn who_is_not_refused_gets_in() {
+    explore(2, || {
+        let shared = shared(3);
+        let readers = [0, 1].map(|seat| {
+            let shared = shared.clone();
+            thread::spawn(move || assert!(shared.read_unless(seat, || false).is_some()))
+        });
+        shared.write(2);
+        readers.into_iter().for_each(|reader| reader.join().expect("no panic"));
     });
 }
 

@@ -507,6 +507,33 @@ fn categories_are_those_of_redis() {
     }
 }
 
+/// Files of users from elsewhere can be read: whatever command a peer has may be named in a rule.
+#[test]
+fn rules_may_name_commands_of_others() {
+    let mut world = World::new();
+    world.check(
+        "
+        > ACL SETUSER ann +CLUSTER|slots -readonly +asking +cluster -module|load < OK
+        > ACL LIST                           < [\"user ann off *-@all -readonly +asking +cluster -module|load\", *]
+        > ACL SETUSER ann +cluster|nosuch    < -ERR *Unknown command or category name in ACL
+        > ACL SETUSER ann -sentinel          < -ERR *Unknown command or category name in ACL
+        > ACL DRYRUN ann cluster slots       < -ERR *
+        > ACL DRYRUN ann get k               < \"*no permissions to run the 'get' command\"
+        > CLUSTER SLOTS                      < -ERR unknown command *
+        ",
+    );
+    for peer in [Peer::Redis, Peer::Valkey] {
+        let Some(oracle) = Program::oracle(peer) else { continue };
+        let known = names(&Server::start(&oracle, &[]).connect().run("COMMAND LIST"));
+        for name in known {
+            for sign in ["+", "-"] {
+                let reply = world.run(&format!("ACL SETUSER bob {sign}{name}"));
+                assert_eq!(reply, "OK", "{sign}{name} of {peer:?}");
+            }
+        }
+    }
+}
+
 fn call(world: &mut World, line: &str) -> Value {
     use evenkeel_testkit::Target;
     world.call(&evenkeel_testkit::words::split(line).expect("a line")).expect("a reply")

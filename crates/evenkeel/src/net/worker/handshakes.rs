@@ -7,10 +7,13 @@
 use std::sync::atomic::Ordering::Relaxed;
 
 use super::Worker;
+use crate::acl;
 use crate::clock;
+use crate::config::CertifiedUser;
 use crate::dispatch::book;
 use crate::net::connection::Connection;
 use crate::observe::stats::Stage;
+use crate::tls;
 
 /// How long a client may take for its handshake, in milliseconds.
 pub(super) const HANDSHAKE_MS: u64 = 10_000;
@@ -67,10 +70,23 @@ impl Worker {
             let _ = connection.write_gathered(&[std::io::IoSlice::new(refusal.as_bytes())]);
             return self.close(token, connection);
         }
+        self.take_for_its_user(&mut connection);
         // What has come with the last word of the handshake is not announced any more.
         connection.readable = true;
         self.make_ready(token, &mut connection);
         self.put_back(token, connection);
+    }
+
+    /// `tls-auth-clients-user`: a client is the user whom its certificate names.
+    fn take_for_its_user(&self, connection: &mut Connection) {
+        let by = self.executor.settings.tls_auth_clients_user;
+        if by == CertifiedUser::Off {
+            return;
+        }
+        let users = connection.tunnel().and_then(|tunnel| Some(tls::users(tunnel.shown()?, by)));
+        if let Some(users) = users {
+            acl::log_in_as_one_of(&self.server, &mut connection.session, &users, self.now_ms);
+        }
     }
 
     /// Whether a client has had enough time for its handshake.

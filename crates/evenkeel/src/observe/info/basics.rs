@@ -7,6 +7,7 @@ use crate::clock;
 use crate::command::connection::{EVENKEEL_VERSION, REDIS_VERSION};
 use crate::observe::process;
 use crate::replication::link::Phase;
+use crate::tls::Paper;
 use evenkeel_store::evict::lru_clock;
 
 const DAY_S: u64 = 24 * 60 * 60;
@@ -47,6 +48,22 @@ pub(super) fn server(facts: &Facts<'_>, text: &mut Text) {
     for (index, listener) in server.listeners.all().iter().enumerate() {
         text.field(format_args!("listener{index}"), listener);
     }
+}
+
+/// What runs out, and when.
+pub(super) fn tls(facts: &Facts<'_>, text: &mut Text) {
+    let contexts = facts.server.tls.contexts();
+    let papers = contexts.as_ref().map(|contexts| &contexts.papers);
+    let now_s = (facts.now_ms / 1000) as i64;
+    let one = |name: &str, paper: Option<&Paper>, text: &mut Text| {
+        let serial = paper.map_or("none", |paper| &paper.serial);
+        text.field(format_args!("tls_{name}_cert_serial"), serial);
+        let left_s = paper.map_or(0, |paper| paper.ends_s as i64 - now_s);
+        text.field(format_args!("tls_{name}_cert_expires_in_seconds"), left_s);
+    };
+    one("server", papers.and_then(|papers| papers.server.as_ref()), text);
+    one("client", papers.and_then(|papers| papers.client.as_ref()), text);
+    one("ca", papers.and_then(|papers| papers.authority.as_ref()), text);
 }
 
 pub(super) fn clients(facts: &Facts<'_>, text: &mut Text) {

@@ -43,6 +43,7 @@ const fn extra(name: &'static str, title: &'static str, print: fn(&Facts<'_>, &m
 #[rustfmt::skip]
 const SECTIONS: &[Section] = &[
     section("server",       "Server",       basics::server        ),
+    extra  ("tls",          "TLS",          basics::tls           ),
     section("clients",      "Clients",      basics::clients       ),
     section("memory",       "Memory",       memory::memory        ),
     section("persistence",  "Persistence",  persistence::persistence),

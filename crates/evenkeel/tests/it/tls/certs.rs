@@ -4,15 +4,15 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair, date_time_ymd};
+use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair, SanType, date_time_ymd};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{ClientConfig, RootCertStore, SupportedProtocolVersion};
 
 /// See the module's text. The folder is removed with it.
 ///
-/// `server`, `other` and `client` are vouched for by `ca`, `expired` was, `stranger` is by another authority, and `alone` by
-/// itself.
+/// `server`, `other`, `client` and `named` are vouched for by `ca`, `expired` was, `stranger` is by another authority, and
+/// `alone` by itself. The common name is the file's; `named` has two URIs beside it.
 pub(crate) struct Certs(PathBuf);
 
 impl Certs {
@@ -25,6 +25,10 @@ impl Certs {
         let ca = certs.authority("ca");
         ["server", "other", "client"].iter().for_each(|name| certs.issue(name, &ca, |_| {}));
         certs.issue("expired", &ca, |params| params.not_after = date_time_ymd(2020, 1, 1));
+        certs.issue("named", &ca, |params| {
+            let uri = |text: &str| SanType::URI(text.try_into().expect("ASCII"));
+            params.subject_alt_names.extend([uri("urn:user:first"), uri("urn:user:second")]);
+        });
         let other = certs.authority("other-ca");
         certs.issue("stranger", &other, |_| {});
         let key = KeyPair::generate().expect("a key");
