@@ -1,21 +1,24 @@
-//! `features`: what it costs commands that somebody listens to what happens.
+//! `features`: what it costs commands that somebody listens to what happens, that their user has rules, or that they come over TLS.
 //!
 //! Each server is measured by turns without a feature and with it, so that the two differ in nothing else. The ratio of both is
 //! what the feature costs; the ratio of the servers to each other, both with it, is what choosing one of them is worth then.
 
+use std::fs;
 use std::io::{Read, Write};
-use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 
 use super::Session;
 use super::lanes::{self, Lane, Traffic};
 use super::series::Series;
 use crate::json::{Json, object};
-use crate::load::keys::KeyRange;
+use crate::load::endpoint::{Address, Endpoint, Protocol};
+use crate::load::keys::{self, KeyRange};
 use crate::load::requests::Command;
+use crate::load::tls::{Files, Trust};
 use crate::peers::{Kind, Launch, ask};
 use crate::stats::Goal;
 use crate::table::Table;
@@ -31,12 +34,17 @@ const HOT_KEYS_RATIO_MAX: f64 = 1.01;
 /// With a feature, to Valkey with it.
 const TO_VALKEY_MAX: f64 = 1.0;
 
+/// Patterns of keys that a user with rules has; the last of them fits.
+const PATTERNS: usize = 100;
+
 /// Something that can be on or off in a running server.
 struct Feature {
     name: &'static str,
     /// Commands that turn it on and off, each on a connection of its own; the words are separated by spaces.
-    on: &'static [&'static str],
+    on: fn() -> Vec<String>,
     off: &'static [&'static str],
+    /// The load comes over TLS.
+    encrypts: bool,
     /// Connections kept open meanwhile, which read whatever comes, and what each sends.
     listeners: usize,
     says: fn(usize) -> String,
@@ -44,48 +52,57 @@ struct Feature {
     is_common: bool,
 }
 
-const FEATURES: [Feature; 5] = [
+const PLAIN: Feature = Feature {
+    name: "",
+    on: Vec::new,
+    off: &[],
+    encrypts: false,
+    listeners: 0,
+    says: |_| String::new(),
+    is_common: true,
+};
+
+const FEATURES: [Feature; 7] = [
     Feature {
         name: "hot keys",
-        on: &["HOTKEYS START METRICS 3 CPU NET REQUESTS"],
+        on: || vec!["HOTKEYS START METRICS 3 CPU NET REQUESTS".into()],
         off: &["HOTKEYS STOP"],
-        listeners: 0,
-        says: |_| String::new(),
         is_common: false,
+        ..PLAIN
     },
     Feature {
         name: "notifications",
-        on: &["CONFIG SET notify-keyspace-events KEA"],
+        on: || vec!["CONFIG SET notify-keyspace-events KEA".into()],
         off: &["CONFIG SET notify-keyspace-events none"],
-        listeners: 0,
-        says: |_| String::new(),
-        is_common: true,
+        ..PLAIN
     },
     Feature {
         name: "1,000 subscribers",
-        on: &[],
-        off: &[],
         listeners: 1000,
         says: |number| format!("SUBSCRIBE idle:{number}\r\n"),
-        is_common: true,
+        ..PLAIN
     },
     Feature {
         name: "tracking",
-        on: &[],
-        off: &[],
         listeners: 1,
         says: |_| "HELLO 3\r\nCLIENT TRACKING ON BCAST\r\n".into(),
-        is_common: true,
+        ..PLAIN
     },
+    Feature { name: "MONITOR", listeners: 1, says: |_| "MONITOR\r\n".into(), ..PLAIN },
     Feature {
-        name: "MONITOR",
-        on: &[],
-        off: &[],
-        listeners: 1,
-        says: |_| "MONITOR\r\n".into(),
-        is_common: true,
+        name: "user with 100 rules",
+        on: || vec![format!("ACL SETUSER default -debug resetkeys {}", patterns())],
+        off: &["ACL SETUSER default +@all allkeys"],
+        ..PLAIN
     },
+    Feature { name: "TLS", off: &["CONFIG SET tls-port 0"], encrypts: true, ..PLAIN },
 ];
+
+/// `~app:1:* ~app:2:* ... ~key:*`
+fn patterns() -> String {
+    let others: String = (1..PATTERNS).map(|number| format!("~app:{number}:* ")).collect();
+    format!("{others}~{}*", String::from_utf8_lossy(keys::PREFIX))
+}
 
 pub(super) fn estimate(session: &Session) -> Duration {
     session.time_for(2 * FEATURES.len() * TRAFFIC.len() * 3 * session.rounds)
@@ -94,6 +111,12 @@ pub(super) fn estimate(session: &Session) -> Duration {
 pub(crate) fn features(session: &mut Session) -> Result<()> {
     let kinds = [Kind::Valkey, Kind::Evenkeel, Kind::Redis].into_iter();
     let kinds: Vec<Kind> = kinds.filter(|kind| session.peer(*kind).is_some()).collect();
+    let mut without_tls = Vec::new();
+    for kind in &kinds {
+        if lacks_tls(session, *kind)? {
+            without_tls.push(*kind);
+        }
+    }
     let lanes = kinds.into_iter().map(|kind| start(session, kind)).collect::<Result<Vec<Lane>>>()?;
     for (command, pipeline) in TRAFFIC {
         let head = [
@@ -112,7 +135,8 @@ pub(crate) fn features(session: &mut Session) -> Result<()> {
         let mut table = Table::new(&head);
         let mut figures = Vec::new();
         for feature in &FEATURES {
-            let pairs = measure(session, &lanes, feature, &traffic(session, &command, pipeline))?;
+            let traffic = traffic(session, &command, pipeline);
+            let pairs = measure(session, &lanes, &without_tls, feature, &traffic)?;
             let what = format!("{}, {command}, pipeline {pipeline}", feature.name);
             for pair in &pairs {
                 table.row(row(session, &what, feature, pair, &pairs));
@@ -160,9 +184,18 @@ struct Pair {
     on: Series,
 }
 
-fn measure(session: &Session, lanes: &[Lane], feature: &Feature, traffic: &Traffic) -> Result<Vec<Pair>> {
-    let lanes: Vec<&Lane> =
-        lanes.iter().filter(|lane| feature.is_common || lane.kind == Kind::Evenkeel).collect();
+fn measure(
+    session: &Session,
+    lanes: &[Lane],
+    without_tls: &[Kind],
+    feature: &Feature,
+    traffic: &Traffic,
+) -> Result<Vec<Pair>> {
+    let has_it = |lane: &&Lane| {
+        (feature.is_common || lane.kind == Kind::Evenkeel)
+            && !(feature.encrypts && without_tls.contains(&lane.kind))
+    };
+    let lanes: Vec<&Lane> = lanes.iter().filter(has_it).collect();
     let empty = |lane: &&Lane| {
         let series =
             Series { name: lane.name.clone(), kind: lane.kind, is_control: false, samples: Vec::new() };
@@ -175,11 +208,43 @@ fn measure(session: &Session, lanes: &[Lane], feature: &Feature, traffic: &Traff
             let (lane, pair) = (lanes[index], &mut pairs[index]);
             pair.off.samples.push(lanes::measure(session, lane, traffic)?);
             let turned_on = TurnedOn::new(lane.server.address, feature)?;
-            pair.on.samples.push(lanes::measure(session, lane, traffic)?);
+            let endpoint = feature.encrypts.then(|| encrypted(lane)).transpose()?;
+            pair.on.samples.push(lanes::measure(session, lane, &Traffic { endpoint, ..traffic.clone() })?);
             turned_on.end()?;
         }
     }
     Ok(pairs)
+}
+
+/// Whether a server was built without TLS. One that is asked for it may end then, so it is one started for the question.
+fn lacks_tls(session: &Session, kind: Kind) -> Result<bool> {
+    let peer = session.peer(kind).expect("it was found");
+    let lane = Lane::start(peer, kind.name(), &Launch { cpus: session.server_cpus.clone(), threads: 1 })?;
+    let endpoint = encrypted(&lane);
+    if let Err(error) = &endpoint {
+        eprintln!("{}: TLS skipped, {error:#}", kind.name());
+    }
+    Ok(endpoint.is_err())
+}
+
+/// Has the server listen for TLS as well; clients need no certificate.
+fn encrypted(lane: &Lane) -> Result<Endpoint> {
+    let (certificate, key) =
+        (lane.server.directory().join("tls.crt"), lane.server.directory().join("tls.key"));
+    if !key.is_file() {
+        let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).context("no certificate")?;
+        fs::write(&certificate, made.cert.pem()).context("cannot write the certificate")?;
+        fs::write(&key, made.signing_key.serialize_pem()).context("cannot write the key")?;
+    }
+    let port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port();
+    let (certificate, key) = (certificate.display(), key.display());
+    let command = format!(
+        "CONFIG SET tls-auth-clients no tls-cert-file {certificate} tls-key-file {key} tls-port {port}"
+    );
+    tell(lane.server.address, &[&command])?;
+    let trust = Trust::new(Files { authorities: None, own: None, name: "localhost" })?;
+    let address = Address::Tcp((Ipv4Addr::LOCALHOST, port).into());
+    Ok(Endpoint { address, protocol: Protocol::default(), tls: Some(trust) })
 }
 
 fn row(session: &mut Session, what: &str, feature: &Feature, pair: &Pair, all: &[Pair]) -> Vec<String> {
@@ -224,7 +289,8 @@ struct TurnedOn<'a> {
 
 impl<'a> TurnedOn<'a> {
     fn new(server: SocketAddr, feature: &'a Feature) -> Result<Self> {
-        tell(server, feature.on)?;
+        let on = (feature.on)();
+        tell(server, &on.iter().map(String::as_str).collect::<Vec<_>>())?;
         let listen = |number| Listener::connect(server, &(feature.says)(number), feature.listeners == 1);
         let listeners = (0..feature.listeners).map(listen).collect::<Result<Vec<Listener>>>()?;
         Ok(TurnedOn { feature, server, listeners })

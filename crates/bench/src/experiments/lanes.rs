@@ -9,7 +9,7 @@ use super::series::{Sample, Series};
 use super::{Session, WARM_UP};
 use crate::interrupt;
 use crate::load::distribution::Distribution;
-use crate::load::endpoint::Protocol;
+use crate::load::endpoint::{Endpoint, Protocol};
 use crate::load::keys::{self, KeyRange};
 use crate::load::requests::Command;
 use crate::load::timeline::Timeline;
@@ -87,6 +87,8 @@ pub(super) struct Traffic {
     pub(super) distribution: Distribution,
     pub(super) value_size: usize,
     pub(super) short: bool,
+    /// Where it goes, if not to where the server listens.
+    pub(super) endpoint: Option<Endpoint>,
     pub(super) load_threads: usize,
     /// CPUs of the load; empty: anywhere.
     pub(super) load_cpus: Vec<usize>,
@@ -104,6 +106,7 @@ impl Default for Traffic {
             distribution: Distribution::Uniform,
             value_size: 500,
             short: false,
+            endpoint: None,
             load_threads: 1,
             load_cpus: Vec::new(),
         }
@@ -119,7 +122,7 @@ impl Traffic {
 
     fn plan(&self, lane: &Lane, measured: Duration) -> Plan {
         Plan {
-            server: lane.server.endpoint(),
+            server: self.endpoint.clone().unwrap_or_else(|| lane.server.endpoint()),
             clients: self.clients,
             threads: self.load_threads,
             pipeline: self.pipeline,

@@ -7,7 +7,7 @@ use anyhow::{Result, bail};
 
 use super::distribution::{Distribution, Draw};
 
-pub(super) const PREFIX: &[u8] = b"key:";
+pub(crate) const PREFIX: &[u8] = b"key:";
 /// Longest key: a bound for mistakes on the command line.
 const KEY_SIZE_MAX: usize = 64 * 1024;
 
