@@ -8,7 +8,7 @@ use crate::json::Json;
 use crate::promises;
 use crate::read::{list, samples, text};
 use crate::stats::Spread;
-use crate::table::{thousands, time_us};
+use crate::table::{figure, thousands, time_us};
 
 const STYLE: &str = include_str!("page.css");
 /// The figures that are drawn as bars, and what is written above.
@@ -126,10 +126,7 @@ fn goals(run: &Json, out: &mut String) {
     let mut rows = String::new();
     for goal in list(run, "goals") {
         let is_met = goal.get("met").and_then(Json::as_bool).unwrap_or(false);
-        let reached = goal
-            .get("reached")
-            .and_then(Json::as_f64)
-            .map_or("?".to_owned(), |reached| format!("{reached:.2}"));
+        let reached = goal.get("reached").and_then(Json::as_f64).map_or("?".to_owned(), figure);
         let (class, word) = if is_met { ("met", "met") } else { ("missed", "not met") };
         let (goal, bound) = (escaped(text(goal, "goal")), escaped(text(goal, "bound")));
         let _ = writeln!(

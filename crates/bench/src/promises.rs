@@ -6,7 +6,7 @@
 use crate::json::{Json, object};
 use crate::read::{list, text};
 use crate::stats::Goal;
-use crate::table::Table;
+use crate::table::{Table, figure};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Promise {
@@ -113,7 +113,7 @@ pub(crate) fn verdict(record: &Json) -> String {
 /// A missed goal, in words: `0.41, bound <= 0.25: 1.64 times as much`.
 pub(crate) fn missed(goal: &Json) -> String {
     let reached = goal.get("reached").and_then(Json::as_f64).unwrap_or(f64::NAN);
-    format!("{reached:.2}, bound {}: {}", text(goal, "bound"), text(goal, "by"))
+    format!("{}, bound {}: {}", figure(reached), text(goal, "bound"), text(goal, "by"))
 }
 
 /// The promises for the terminal, with the goals that were missed under each.

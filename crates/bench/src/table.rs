@@ -65,6 +65,15 @@ pub(crate) fn thousands(number: f64) -> String {
     text
 }
 
+/// A figure whose size is not known: two decimals, more below a tenth, none from a thousand on.
+pub(crate) fn figure(number: f64) -> String {
+    match number.abs() {
+        size if size >= 1e3 => thousands(number),
+        size if size >= 0.1 || size == 0.0 => format!("{number:.2}"),
+        _ => format!("{number:.4}"),
+    }
+}
+
 /// Microseconds as a time that reads well: `87 us`, `1.25 ms`, `2.10 s`.
 pub(crate) fn time_us(us: f64) -> String {
     match us {
@@ -93,6 +102,11 @@ mod tests {
             [(0.0, "0"), (999.4, "999"), (1000.0, "1,000"), (1234567.8, "1,234,568"), (-1234.0, "-1,234")]
         {
             assert_eq!(thousands(number), text);
+        }
+        for (number, text) in
+            [(0.0, "0.00"), (0.0248, "0.0248"), (-0.1, "-0.10"), (12.345, "12.35"), (30785.5, "30,786")]
+        {
+            assert_eq!(figure(number), text);
         }
         for (us, text) in [(87.4, "87 us"), (1250.0, "1.25 ms"), (45_600.0, "46 ms"), (2_100_000.0, "2.10 s")]
         {

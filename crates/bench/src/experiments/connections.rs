@@ -132,7 +132,9 @@ fn row(session: &mut Session, across: &[&Series], goal: Goal, short: bool) -> Ve
         if short { "short connections, 3,000 to peak" } else { "kept connections, GET, 3,000 to peak" };
     cells.push(
         ratio
-            .map(|ratio| session.judge_for(Promise::Connections, what.to_owned(), goal, ratio))
+            .map(|ratio| {
+                session.judge_for((!short).then_some(Promise::Connections), what.to_owned(), goal, ratio)
+            })
             .unwrap_or_default(),
     );
     cells.push(format!("{:.1}", last.median(|sample| sample.cpu_us)));

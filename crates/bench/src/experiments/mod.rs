@@ -40,7 +40,7 @@ use crate::page::page;
 use crate::peers::{Kind, Peer, Where};
 use crate::promises::{self, Promise, Verdict};
 use crate::stats::Goal;
-use crate::table::Table;
+use crate::table::{Table, figure};
 use crate::{proc, sys};
 
 pub(crate) use aof::aof;
@@ -188,13 +188,18 @@ impl Session {
 
     /// Notes what became of a goal, and returns the words for its row.
     fn judge(&mut self, what: String, goal: Goal, value: f64) -> String {
-        self.verdicts.push(Verdict { promise: None, what, value, goal });
-        goal.verdict(value)
+        self.judge_for(None, what, goal, value)
     }
 
-    /// The same for a goal that belongs to a promise.
-    fn judge_for(&mut self, promise: Promise, what: String, goal: Goal, value: f64) -> String {
-        self.verdicts.push(Verdict { promise: Some(promise), what, value, goal });
+    /// The same for a goal that may belong to a promise.
+    fn judge_for(
+        &mut self,
+        promise: impl Into<Option<Promise>>,
+        what: String,
+        goal: Goal,
+        value: f64,
+    ) -> String {
+        self.verdicts.push(Verdict { promise: promise.into(), what, value, goal });
         goal.verdict(value)
     }
 
@@ -203,7 +208,7 @@ impl Session {
         if !self.verdicts.is_empty() {
             let mut table = Table::new(&["goal", "bound", "reached", ""]);
             for Verdict { what, value, goal, .. } in &self.verdicts {
-                table.row(vec![what.clone(), goal.to_string(), format!("{value:.2}"), goal.verdict(*value)]);
+                table.row(vec![what.clone(), goal.to_string(), figure(*value), goal.verdict(*value)]);
             }
             print!("\nEvenkeel's goals, after {:.0} s\n{table}", self.started.elapsed().as_secs_f64());
         }
@@ -251,20 +256,8 @@ impl Session {
 
 /// What is run when there is little time: the promises that decide whether somebody moves.
 pub(crate) fn short(session: &mut Session) -> Result<()> {
-    let (data, brief) = (DataArgs::default(), ScaleArgs { brief: true });
-    let estimate = ThroughputArgs::default().estimate(session)
-        + brief.estimate(session)
-        + wake_up::estimate(session)
-        + aof::estimate(session)
-        + replica::estimate(session)
-        + snapshot::ESTIMATE
-        + full_sync::estimate(session, &data)
-        + frozen::ESTIMATE
-        + load::estimate(session, &data)
-        + MemoryArgs::default().estimate(session);
-    println!("this takes about {} minutes", estimate.as_secs().div_ceil(60));
     throughput(session, &ThroughputArgs::default())?;
-    scale(session, &brief)?;
+    scale(session, &ScaleArgs { brief: true })?;
     wake_up(session)?;
     aof(session)?;
     replica(session)?;

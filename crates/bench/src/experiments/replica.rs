@@ -173,11 +173,14 @@ fn cost(session: &mut Session, lanes: &[Lane], pipeline: usize) -> Result<()> {
                 );
             }
             let most = if replicas == 1 { ONE_ADDS_US_MAX } else { THREE_ADD_US_MAX };
-            let whole =
-                judged(session, is_ours, &format!("CPU us that {} adds", shown(at)), pipeline, most, added);
+            // What is promised is promised of one that costs nothing itself.
+            let promise = (at == 1).then_some(Promise::Replica);
+            let mut judged =
+                |what: &str, most, added| judged(session, promise, is_ours, what, pipeline, most, added);
+            let whole = judged(&format!("CPU us that {} adds", shown(at)), most, added);
             let serving_most = ONE_ADDS_TO_SERVING_US_MAX * replicas as f64;
             let what = format!("CPU us that {} adds to the serving thread", shown(at));
-            let serving = judged(session, is_ours, &what, pipeline, serving_most, to_serving);
+            let serving = judged(&what, serving_most, to_serving);
             cells.push(rate.map(|rate| rate.to_string()).unwrap_or_default());
             cells.push(series.cpu_cell());
             cells.extend(whole);
@@ -203,6 +206,7 @@ fn shown(at: usize) -> &'static str {
 /// What was added, what may be, and what became of that.
 fn judged(
     session: &mut Session,
+    promise: Option<Promise>,
     is_ours: bool,
     what: &str,
     pipeline: usize,
@@ -213,7 +217,7 @@ fn judged(
     let (goal_cell, verdict) = match added.filter(|_| is_ours) {
         Some(added) => (
             goal.to_string(),
-            session.judge_for(Promise::Replica, format!("{what}, pipeline {pipeline}"), goal, added.median),
+            session.judge_for(promise, format!("{what}, pipeline {pipeline}"), goal, added.median),
         ),
         None => (String::new(), String::new()),
     };

@@ -46,13 +46,13 @@ pub(crate) fn snapshot(session: &mut Session, args: &DataArgs) -> Result<()> {
         }
         if kind == Kind::Evenkeel {
             let p99 = felt.during.p99 / felt.before.p99;
-            let mut judge = |what: &str, goal, value| {
-                _ = session.judge_for(Promise::Snapshot, what.to_owned(), goal, value)
-            };
-            judge("longest request during BGSAVE, us", Goal::AtMost(LONGEST_US_MAX), felt.during.max);
+            let (what, longest) = ("longest request during BGSAVE, us", Goal::AtMost(LONGEST_US_MAX));
+            session.judge_for(Promise::Snapshot, what.to_owned(), longest, felt.during.max);
+            let (what, most) = ("memory during BGSAVE", Goal::AtMost(MEMORY_MAX));
+            session.judge_for(Promise::Snapshot, what.to_owned(), most, memory);
+            let mut judge = |what: &str, goal, value| _ = session.judge(what.to_owned(), goal, value);
             judge("rate during BGSAVE, to before", Goal::AtLeast(RATE_MIN), felt.ratio());
             judge("p99 during BGSAVE, to before", Goal::AtMost(P99_MAX), p99);
-            judge("memory during BGSAVE", Goal::AtMost(MEMORY_MAX), memory);
             if let Some(valkey_s) = valkey_s {
                 judge("time of BGSAVE, to valkey's", Goal::AtMost(TIME_MAX), took.as_secs_f64() / valkey_s);
             }
