@@ -151,9 +151,16 @@ mod tests {
             role: Role::Client,
             what: format!("10.0.0.1:6379 <- {remote}"),
             peer: None,
+            disk: None,
         };
         let mut descriptors = vec![connection(8, "10.0.0.2:4000"), connection(9, "10.0.0.3:4000")];
-        descriptors.push(Descriptor { fd: 1, role: Role::Log, what: "/x.log".to_string(), peer: None });
+        descriptors.push(Descriptor {
+            fd: 1,
+            role: Role::Log,
+            what: "/x.log".to_string(),
+            peer: None,
+            disk: None,
+        });
         let list =
             "id=3 addr=10.0.0.2:4000 laddr=x fd=8 flags=S db=0\nid=4 addr=10.0.0.3:4000 flags=N\nbroken\n";
         apply(&mut descriptors, list);

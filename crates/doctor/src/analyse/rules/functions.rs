@@ -71,7 +71,7 @@ fn starts_variant(name: &str, known: &str) -> bool {
 }
 
 /// Code that is not the server's: for R1 its time belongs to the caller.
-fn is_foreign(frame: &Frame) -> bool {
+pub(super) fn is_foreign(frame: &Frame) -> bool {
     frame.is_kernel()
         || CHORES.iter().any(|chore| is_chore(frame, chore))
         || ["libc.so", "libc-", "libpthread", "ld-linux", "libm.so", "[vdso]", "libgcc"]
