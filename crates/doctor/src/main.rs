@@ -70,6 +70,9 @@ enum Verb {
         /// For scripts
         #[arg(long)]
         json: bool,
+        /// Also as one page: what changed, and differential flame graphs both ways
+        #[arg(long, value_name = "FILE")]
+        html: Option<PathBuf>,
     },
     /// Threads of a process or recording: where their time goes
     Threads(Question),
@@ -219,8 +222,12 @@ fn run(verb: Verb) -> Result<()> {
             recording::save(&recording, &output)
         }
         Verb::Explain { file, output } => explain(&recording::load(&file)?, &output),
-        Verb::Diff { before, after, json } => {
-            let comparison = analyse::compare(&recording::load(&before)?, &recording::load(&after)?);
+        Verb::Diff { before, after, json, html } => {
+            let (before, after) = (recording::load(&before)?, recording::load(&after)?);
+            let comparison = analyse::compare(&before, &after);
+            if let Some(path) = html {
+                write_page(&path, &report::differences(&before, &after, &comparison)?)?;
+            }
             let text = if json {
                 serde_json::to_string_pretty(&comparison)? + "\n"
             } else {
@@ -266,8 +273,7 @@ fn run(verb: Verb) -> Result<()> {
 fn explain(recording: &Recording, output: &Output) -> Result<()> {
     let diagnosis = analyse::diagnose(recording);
     if let Some(path) = &output.html {
-        let page = report::html(recording, &diagnosis)?;
-        std::fs::write(path, page).with_context(|| format!("cannot write the page {}", path.display()))?;
+        write_page(path, &report::html(recording, &diagnosis)?)?;
     }
     let text = if output.json {
         report::json(recording, &diagnosis)? + "\n"
@@ -275,6 +281,10 @@ fn explain(recording: &Recording, output: &Output) -> Result<()> {
         report::terminal(recording, &diagnosis)
     };
     print(text.as_bytes())
+}
+
+fn write_page(path: &std::path::Path, page: &str) -> Result<()> {
+    std::fs::write(path, page).with_context(|| format!("cannot write the page {}", path.display()))
 }
 
 fn answer(question: Question, table: fn(&Recording) -> String) -> Result<()> {

@@ -1,32 +1,48 @@
 //! Stacks as trees for the page: each name once, each stack a path, and what is too small to be seen left out.
+//!
+//! A differential graph has the widths of one recording, and of each node what it was in the other one, in the same measure:
+//! of two, one shows what came, and the other what went, since a graph cannot show a node that it lacks.
 
 use std::collections::BTreeMap;
 
 use serde::Serialize;
 
 use crate::analyse::is_idle_wait;
-use crate::recording::Recording;
+use crate::recording::{Recording, Waker};
 
 /// Of a graph's total: a pixel and less on a wide screen. It bounds the page: at most 2,000 nodes a level.
 const SMALLEST: f64 = 0.0005;
 /// Outermost frames that are drawn; deeper ones are in the recording.
 const DEPTH_MAX: usize = 160;
+/// Who woke the one who woke the one who woke a thread.
+const WAKERS_DEEP: usize = 3;
 
 /// One graph. `total` is in `unit`.
 #[derive(Debug, Serialize)]
 pub(crate) struct Graph {
     pub(crate) title: String,
     pub(crate) unit: &'static str,
+    /// Of a differential graph: its widths are those of the first recording.
+    #[serde(skip_serializing_if = "is_false")]
+    pub(crate) of_before: bool,
     pub(crate) root: Node,
 }
 
-/// `n` indexes the page's names; `k` marks the kernel's functions, `v` is with all below.
+impl Graph {
+    fn turned(self) -> Graph {
+        Graph { of_before: true, ..self }
+    }
+}
+
+/// `n` indexes the page's names; `k` marks the kernel's functions, `v` is with all below, `o` is that in the other recording.
 #[derive(Debug, Default, Serialize)]
 pub(crate) struct Node {
     n: u32,
     #[serde(skip_serializing_if = "is_false")]
     k: bool,
     v: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    o: Option<u64>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     c: Vec<Node>,
 }
@@ -67,61 +83,192 @@ struct Growing {
 
 /// CPU samples by thread.
 pub(crate) fn on_cpu(recording: &Recording, names: &mut Names) -> Graph {
-    let mut root = Growing::default();
-    for sample in &recording.samples {
-        let thread = recording.thread_name(sample.tid);
-        descend(&mut root, recording, names, &thread, sample.stack, sample.count);
-    }
-    Graph { title: "On CPU".to_string(), unit: "samples", root: finish(root, names) }
+    let root = grow_on_cpu(recording, names, &|tid| recording.thread_name(tid));
+    graph("On CPU", "samples", root, names)
 }
 
 /// Time blocked by thread, with the system call innermost. `work`: whether waits for work are shown, or all else.
 pub(crate) fn off_cpu(recording: &Recording, names: &mut Names, work: bool) -> Graph {
-    let mut root = Growing::default();
-    for wait in recording.waits.iter().filter(|wait| is_idle_wait(wait) == work) {
-        let thread = recording.thread_name(wait.tid);
-        let us = wait.blocked_ns / 1_000;
-        let node = descend(&mut root, recording, names, &thread, wait.stack, us);
-        let call = node.children.entry(names.add(wait.call.as_deref().unwrap_or("?"))).or_default();
-        call.kernel = true;
-        call.value += us;
-    }
-    let title = if work { "Waiting for work" } else { "Blocked" };
-    Graph { title: title.to_string(), unit: "us", root: finish(root, names) }
+    let root = grow_off_cpu(recording, names, work, &|tid| recording.thread_name(tid));
+    graph(if work { "Waiting for work" } else { "Blocked" }, "us", root, names)
 }
 
-/// Adds the value all along a path, and gives its last node.
-fn descend<'a>(
-    root: &'a mut Growing,
+/// Time asleep by thread, call, and who ended the sleep; and where that was a thread of the target, who had woken it.
+pub(crate) fn wakers(recording: &Recording, names: &mut Names) -> Graph {
+    let mut by_thread: BTreeMap<i32, Vec<&Waker>> = BTreeMap::new();
+    for waker in &recording.wakers {
+        by_thread.entry(waker.tid).or_default().push(waker);
+    }
+    let mut root = Growing::default();
+    for &tid in by_thread.keys() {
+        let slept = add_wakers(recording, names, &by_thread, &mut root, tid, 1.0, WAKERS_DEEP);
+        root.value += slept;
+    }
+    graph("Who woke it", "us", root, names)
+}
+
+/// Hangs a thread below `parent`, with its sleeps times `scale`, and says how long these were.
+fn add_wakers(
     recording: &Recording,
     names: &mut Names,
-    thread: &str,
-    stack: u32,
-    value: u64,
-) -> &'a mut Growing {
-    root.value += value;
-    let mut node = root.children.entry(names.add(thread)).or_default();
-    node.value += value;
-    for &index in recording.stacks[stack as usize].iter().rev().take(DEPTH_MAX) {
-        let frame = &recording.frames[index as usize];
-        node = node.children.entry(names.add(&frame.name)).or_default();
-        node.kernel = frame.is_kernel();
-        node.value += value;
+    by_thread: &BTreeMap<i32, Vec<&Waker>>,
+    parent: &mut Growing,
+    tid: i32,
+    scale: f64,
+    deep: usize,
+) -> u64 {
+    let thread = names.add(&recording.thread_name(tid));
+    let node = parent.children.entry(thread).or_default();
+    for waker in by_thread.get(&tid).into_iter().flatten() {
+        let us = (waker.slept_ns as f64 / 1e3 * scale) as u64;
+        let call = names.add(waker.call.as_deref().unwrap_or("outside calls"));
+        let call = node.children.entry(call).or_default();
+        (call.kernel, call.value) = (true, call.value + us);
+        let ours = by_thread.get(&waker.waker_tid).filter(|_| deep > 0 && waker.waker_tid != tid);
+        match ours {
+            Some(slept) => {
+                let all: u64 = slept.iter().map(|other| other.slept_ns / 1_000).sum();
+                let scale = us as f64 / all.max(1) as f64;
+                add_wakers(recording, names, by_thread, call, waker.waker_tid, scale, deep - 1);
+            }
+            None => {
+                let who = match waker.waker_tid {
+                    0 => "an interrupt".to_string(),
+                    _ => format!("{} ({})", waker.waker_name, waker.waker_pid),
+                };
+                call.children.entry(names.add(&who)).or_default().value += us;
+            }
+        }
+        node.value += us;
     }
-    node
+    node.value
 }
 
-fn finish(root: Growing, names: &mut Names) -> Node {
+/// Both ways: what the second recording has, beside what the first had, and the other way round. Threads are known by their
+/// names alone, as their numbers differ.
+pub(crate) fn differences(before: &Recording, after: &Recording, names: &mut Names) -> Vec<Graph> {
+    let called = |recording: &Recording, tid: i32| {
+        let thread = recording.threads.iter().find(|thread| thread.tid == tid);
+        thread.map_or_else(|| "a thread".to_string(), |thread| thread.name.clone())
+    };
+    let on_cpu = |recording, names: &mut Names| grow_on_cpu(recording, names, &|tid| called(recording, tid));
+    let blocked =
+        |recording, names: &mut Names| grow_off_cpu(recording, names, false, &|tid| called(recording, tid));
+    let (cpu_before, cpu_after) = (on_cpu(before, names), on_cpu(after, names));
+    let (blocked_before, blocked_after) = (blocked(before, names), blocked(after, names));
+    // Samples against samples, since one recording may have had more of them; blocked time against the length of the window.
+    let samples = cpu_after.value as f64 / cpu_before.value.max(1) as f64;
+    let windows = after.window_ns as f64 / before.window_ns.max(1) as f64;
+    let (to_before, windows_to_before) = (1.0 / samples.max(1e-9), 1.0 / windows.max(1e-9));
+    vec![
+        differential("On CPU, after", "samples", &cpu_after, &cpu_before, samples, names),
+        differential("On CPU, before", "samples", &cpu_before, &cpu_after, to_before, names).turned(),
+        differential("Blocked, after", "us", &blocked_after, &blocked_before, windows, names),
+        differential("Blocked, before", "us", &blocked_before, &blocked_after, windows_to_before, names)
+            .turned(),
+    ]
+}
+
+/// `shown` beside what `other` has at the same places, times `scale`.
+fn differential(
+    title: &str,
+    unit: &'static str,
+    shown: &Growing,
+    other: &Growing,
+    scale: f64,
+    names: &mut Names,
+) -> Graph {
+    let least = (shown.value as f64 * SMALLEST) as u64;
+    let root = Pruning { least, scale }.beside(names.add("all"), shown, Some(other));
+    Graph { title: title.to_string(), unit, of_before: false, root }
+}
+
+fn graph(title: &str, unit: &'static str, root: Growing, names: &mut Names) -> Graph {
     let least = (root.value as f64 * SMALLEST) as u64;
-    let name = names.add("all");
-    prune(name, root, least)
+    let root = prune(names.add("all"), root, least);
+    Graph { title: title.to_string(), unit, of_before: false, root }
+}
+
+fn grow_on_cpu(recording: &Recording, names: &mut Names, called: &dyn Fn(i32) -> String) -> Growing {
+    let mut growing = Growth::new(recording, names);
+    for sample in &recording.samples {
+        growing.descend(sample.tid, called, sample.stack, sample.count);
+    }
+    growing.root
+}
+
+fn grow_off_cpu(
+    recording: &Recording,
+    names: &mut Names,
+    work: bool,
+    called: &dyn Fn(i32) -> String,
+) -> Growing {
+    let mut growing = Growth::new(recording, names);
+    for wait in recording.waits.iter().filter(|wait| is_idle_wait(wait) == work) {
+        let us = wait.blocked_ns / 1_000;
+        let call = growing.names.add(wait.call.as_deref().unwrap_or("?"));
+        let node = growing.descend(wait.tid, called, wait.stack, us);
+        let call = node.children.entry(call).or_default();
+        (call.kernel, call.value) = (true, call.value + us);
+    }
+    growing.root
+}
+
+/// A tree in the making. Names of frames and threads are looked up once each, not once a stack.
+struct Growth<'a> {
+    recording: &'a Recording,
+    names: &'a mut Names,
+    frames: Vec<Option<u32>>,
+    threads: BTreeMap<i32, u32>,
+    root: Growing,
+}
+
+impl<'a> Growth<'a> {
+    fn new(recording: &'a Recording, names: &'a mut Names) -> Growth<'a> {
+        let frames = vec![None; recording.frames.len()];
+        Growth { recording, names, frames, threads: BTreeMap::new(), root: Growing::default() }
+    }
+
+    /// Adds the value all along a path, and gives its last node.
+    fn descend(&mut self, tid: i32, called: &dyn Fn(i32) -> String, stack: u32, value: u64) -> &mut Growing {
+        let names = &mut *self.names;
+        let thread = *self.threads.entry(tid).or_insert_with(|| names.add(&called(tid)));
+        self.root.value += value;
+        let mut node = self.root.children.entry(thread).or_default();
+        node.value += value;
+        for &index in self.recording.stacks[stack as usize].iter().rev().take(DEPTH_MAX) {
+            let frame = &self.recording.frames[index as usize];
+            let name = *self.frames[index as usize].get_or_insert_with(|| self.names.add(&frame.name));
+            node = node.children.entry(name).or_default();
+            node.kernel = frame.is_kernel();
+            node.value += value;
+        }
+        node
+    }
 }
 
 fn prune(name: u32, growing: Growing, least: u64) -> Node {
     let children = growing.children.into_iter().filter(|(_, child)| child.value > least);
     let mut children: Vec<Node> = children.map(|(name, child)| prune(name, child, least)).collect();
     children.sort_by_key(|child| (std::cmp::Reverse(child.v), child.n));
-    Node { n: name, k: growing.kernel, v: growing.value, c: children }
+    Node { n: name, k: growing.kernel, v: growing.value, o: None, c: children }
+}
+
+struct Pruning {
+    least: u64,
+    scale: f64,
+}
+
+impl Pruning {
+    fn beside(&self, name: u32, shown: &Growing, other: Option<&Growing>) -> Node {
+        let children = shown.children.iter().filter(|(_, child)| child.value > self.least);
+        let beside =
+            |(&name, child)| self.beside(name, child, other.and_then(|other| other.children.get(&name)));
+        let mut children: Vec<Node> = children.map(beside).collect();
+        children.sort_by_key(|child| (std::cmp::Reverse(child.v), child.n));
+        let in_other = other.map_or(0.0, |other| other.value as f64 * self.scale);
+        Node { n: name, k: shown.kernel, v: shown.value, o: Some(in_other as u64), c: children }
+    }
 }
 
 #[cfg(test)]
@@ -145,5 +292,60 @@ mod tests {
         }
         assert_eq!(path, [("redis-server (100)", 10_000), ("main", 10_000), ("call", 9_999), ("set", 6_000)]);
         assert_eq!(graph.root.c[0].c[0].c.len(), 1, "rare has less than a pixel");
+    }
+
+    #[test]
+    fn of_two_recordings_each_graph_shows_what_the_other_lacks() {
+        let (mut before, mut after) = (golden::idle(), golden::idle());
+        golden::add_samples(&mut before, &["main", "old"], 100);
+        golden::add_samples(&mut before, &["main", "both"], 100);
+        golden::add_samples(&mut after, &["main", "both"], 300);
+        golden::add_samples(&mut after, &["main", "new"], 100);
+        let mut names = Names::default();
+        let graphs = differences(&before, &after, &mut names);
+        let names = names.into_list();
+        let leaves = |graph: &Graph| -> Vec<(String, u64, Option<u64>)> {
+            let main = &graph.root.c[0].c[0];
+            main.c.iter().map(|node| (names[node.n as usize].clone(), node.v, node.o)).collect()
+        };
+        // 200 samples before are 400 after.
+        let expected = [("both".to_string(), 300, Some(200)), ("new".to_string(), 100, Some(0))];
+        assert_eq!(leaves(&graphs[0]), expected);
+        let expected = [("old".to_string(), 100, Some(0)), ("both".to_string(), 100, Some(150))];
+        assert_eq!(leaves(&graphs[1]), expected);
+    }
+
+    #[test]
+    fn who_woke_the_waker_is_shown_below_it() {
+        let waker = |tid, waker_tid, slept_ms: u64| Waker {
+            tid,
+            call: Some("futex".to_string()),
+            waker_tid,
+            waker_pid: waker_tid,
+            waker_name: "other".to_string(),
+            count: 1,
+            across: 0,
+            slept_ns: slept_ms * 1_000_000,
+        };
+        let mut recording = golden::idle();
+        recording.wakers = vec![waker(1, 2, 10), waker(2, 0, 40)];
+        let mut names = Names::default();
+        let graph = wakers(&recording, &mut names);
+        let names = names.into_list();
+        let (mut node, mut path) = (&graph.root.c[1], Vec::new());
+        loop {
+            path.push((names[node.n as usize].as_str(), node.v));
+            let Some(child) = node.c.first() else { break };
+            node = child;
+        }
+        let expected = [
+            ("thread 1", 10_000),
+            ("futex", 10_000),
+            ("thread 2", 10_000),
+            ("futex", 10_000),
+            ("an interrupt", 10_000),
+        ];
+        assert_eq!(path, expected);
+        assert_eq!(graph.root.v, 50_000);
     }
 }
