@@ -13,7 +13,9 @@ mod stacks;
 mod view;
 
 pub(crate) use compare::{Comparison, Fate, Part, compare};
-pub(crate) use critical::{Budget, IDLE_CALLS, POLLS, RECEIVING, budget, is_idle, is_idle_wait, roles};
+pub(crate) use critical::{Budget, IDLE_CALLS, budget, is_idle, is_idle_wait, roles};
+#[cfg(feature = "bpf")]
+pub(crate) use critical::{POLLS, RECEIVING};
 pub(crate) use finding::Finding;
 pub(crate) use rules::fork::{COPIES, FORKS, TABLE_COPIES};
 pub(crate) use rules::locks::{LOCK, taker};

@@ -82,6 +82,7 @@ pub(crate) fn parse_syscall(text: &str) -> Option<InCall> {
 }
 
 /// The kernel's functions of a line each, "[<0>] name+0x1/0x2", the innermost first.
+#[cfg(feature = "bpf")]
 pub(crate) fn parse_stack(text: &str) -> Vec<String> {
     let name = |line: &str| Some(line.split_once("] ")?.1.split('+').next()?.to_string());
     text.lines().filter_map(name).collect()
@@ -163,6 +164,7 @@ mod tests {
         assert_eq!(parse_syscall("232 0x5"), None);
     }
 
+    #[cfg(feature = "bpf")]
     #[test]
     fn the_kernels_functions_are_read_from_the_innermost_on() {
         let text = "[<0>] percpu_rwsem_wait+0x15f/0x1d0\n[<0>] vfs_write+0x2/0x3\ncut\n";
