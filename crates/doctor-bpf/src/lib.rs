@@ -7,7 +7,7 @@
 //! ```
 //!
 //! `Sampler` is for where no programs can be loaded: CPU samples by perf, walked outside of the kernel.
-//! `Counter` and `Stopwatch` are probes that somebody asks for by name, in an object of their own.
+//! `Counter`, `Stopwatch` and `Teller` are probes that somebody asks for by name, in an object of their own.
 //!
 //! What comes out is counts and times by thread, call and descriptor number; what a descriptor is for, and what anything
 //! means, is not known here. Dropping a `Capture` detaches everything; when the process is killed, the kernel does.
@@ -25,11 +25,13 @@ mod ring;
 mod shared;
 mod symbols;
 mod tables;
+mod teller;
 mod walk;
 
 pub use functions::{Function, find};
 pub use perf::Sampler;
 pub use probe::{Counter, Latency, Stopwatch, TRACEPOINTS_MAX};
+pub use teller::{Teller, Told};
 
 use std::time::Duration;
 

@@ -8,6 +8,7 @@ pub(crate) const CALLS_MAX: usize = 512;
 
 pub(crate) const COUNTS_MAX: usize = 256;
 pub(crate) const SLOTS: usize = 256;
+pub(crate) const TOLD_MAX: usize = 64;
 
 pub(crate) const CALL_ON_FD: u8 = 1;
 pub(crate) const CALL_FUTEX: u8 = 2;
@@ -213,6 +214,10 @@ plain! {
         sum_ns: u64,
         longest_ns: u64,
         slots: [u64; SLOTS],
+    }
+    struct Told[16] {
+        count: u64,
+        sum: u64,
     }
     struct Totals[48] {
         lost_calls: u64,

@@ -100,6 +100,14 @@ enum Verb {
         #[command(flatten)]
         live: Live,
     },
+    /// How long the stages of requests take, by an Evenkeel's static probes and by its own count
+    Stages {
+        #[command(flatten)]
+        live: Live,
+        /// Password for asking it; else $REDISCLI_AUTH
+        #[arg(long)]
+        auth: Option<String>,
+    },
     /// How often the kernel does something for the process: tracepoints, or functions of the kernel
     Count {
         /// In which * stands for anything: 'sched_*'
@@ -248,6 +256,12 @@ fn run(verb: Verb) -> Result<()> {
             let (length, stop) = (length(live.seconds)?, stop_on_signals()?);
             let timed = probes::time_function(&target::find(&live.which)?, &function, length, &stop)?;
             print(report::probes::latency(&timed).as_bytes())
+        }
+        Verb::Stages { live, auth } => {
+            let (length, stop) = (length(live.seconds)?, stop_on_signals()?);
+            let password = auth.or_else(|| std::env::var("REDISCLI_AUTH").ok());
+            let staged = probes::stages(&target::find(&live.which)?, password.as_deref(), length, &stop)?;
+            print(report::probes::stages(&staged).as_bytes())
         }
         Verb::Count { pattern, live } => {
             let (length, stop) = (length(live.seconds)?, stop_on_signals()?);

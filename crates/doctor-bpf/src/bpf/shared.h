@@ -156,3 +156,9 @@ struct latency {
 	__u64 begun, count, sum_ns, longest_ns;
 	__u64 slots[SLOTS];
 };
+
+/* Of a static probe with two numbers: for each first one, how often it was met, and the sum of the second. */
+#define TOLD_MAX 64
+struct told {
+	__u64 count, sum;
+};

@@ -85,8 +85,7 @@ pub(crate) fn hot(view: &View<'_>) -> Outcome {
     }
     // What R2 names is not named again.
     let feeds = sends::feeds(view);
-    let tree =
-        view.tree(|s| !view.meets(s.stack, &feeds) && !sends::is_send(s), |frame| !is_foreign(frame));
+    let tree = view.tree(|s| !view.meets(s.stack, &feeds) && !sends::is_send(s), |frame| !is_foreign(frame));
     let total: u64 = view.samples().map(|sample| sample.count).sum();
     let cpu_share = view.sample_share(total);
     if cpu_share < SHARE_MIN {
