@@ -2,6 +2,8 @@
 //!
 //! A differential graph has the widths of one recording, and of each node what it was in the other one, in the same measure:
 //! of two, one shows what came, and the other what went, since a graph cannot show a node that it lacks.
+//!
+//! A tree is made of sorted paths: those with the same beginning lie side by side, and what is too small is never built.
 
 use std::collections::BTreeMap;
 
@@ -74,23 +76,27 @@ impl Names {
     }
 }
 
-#[derive(Debug, Default)]
-struct Growing {
+/// From the outermost step on. A step is twice the number of a name, and one more if it is the kernel's.
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Path {
+    steps: Vec<u32>,
     value: u64,
-    kernel: bool,
-    children: BTreeMap<u32, Growing>,
+}
+
+fn step(name: u32, kernel: bool) -> u32 {
+    name * 2 + u32::from(kernel)
 }
 
 /// CPU samples by thread.
 pub(crate) fn on_cpu(recording: &Recording, names: &mut Names) -> Graph {
-    let root = grow_on_cpu(recording, names, &|tid| recording.thread_name(tid));
-    graph("On CPU", "samples", root, names)
+    let paths = on_cpu_paths(recording, names, &|tid| recording.thread_name(tid));
+    graph("On CPU", "samples", paths, names)
 }
 
 /// Time blocked by thread, with the system call innermost. `work`: whether waits for work are shown, or all else.
 pub(crate) fn off_cpu(recording: &Recording, names: &mut Names, work: bool) -> Graph {
-    let root = grow_off_cpu(recording, names, work, &|tid| recording.thread_name(tid));
-    graph(if work { "Waiting for work" } else { "Blocked" }, "us", root, names)
+    let paths = off_cpu_paths(recording, names, work, &|tid| recording.thread_name(tid));
+    graph(if work { "Waiting for work" } else { "Blocked" }, "us", paths, names)
 }
 
 /// Time asleep by thread, call, and who ended the sleep; and where that was a thread of the target, who had woken it.
@@ -99,49 +105,46 @@ pub(crate) fn wakers(recording: &Recording, names: &mut Names) -> Graph {
     for waker in &recording.wakers {
         by_thread.entry(waker.tid).or_default().push(waker);
     }
-    let mut root = Growing::default();
+    let mut paths = Vec::new();
     for &tid in by_thread.keys() {
-        let slept = add_wakers(recording, names, &by_thread, &mut root, tid, 1.0, WAKERS_DEEP);
-        root.value += slept;
+        add_wakers(recording, names, &by_thread, &mut paths, &[], (tid, 1.0));
     }
-    graph("Who woke it", "us", root, names)
+    graph("Who woke it", "us", paths, names)
 }
 
-/// Hangs a thread below `parent`, with its sleeps times `scale`, and says how long these were.
+/// Adds the sleeps of a thread, times a scale, behind a path.
 fn add_wakers(
     recording: &Recording,
     names: &mut Names,
     by_thread: &BTreeMap<i32, Vec<&Waker>>,
-    parent: &mut Growing,
-    tid: i32,
-    scale: f64,
-    deep: usize,
-) -> u64 {
-    let thread = names.add(&recording.thread_name(tid));
-    let node = parent.children.entry(thread).or_default();
+    paths: &mut Vec<Path>,
+    behind: &[u32],
+    (tid, scale): (i32, f64),
+) {
+    const STEPS: usize = 2; // a thread and its call
+    let thread = step(names.add(&recording.thread_name(tid)), false);
     for waker in by_thread.get(&tid).into_iter().flatten() {
         let us = (waker.slept_ns as f64 / 1e3 * scale) as u64;
-        let call = names.add(waker.call.as_deref().unwrap_or("outside calls"));
-        let call = node.children.entry(call).or_default();
-        (call.kernel, call.value) = (true, call.value + us);
-        let ours = by_thread.get(&waker.waker_tid).filter(|_| deep > 0 && waker.waker_tid != tid);
+        let call = step(names.add(waker.call.as_deref().unwrap_or("outside calls")), true);
+        let mut steps = [behind, &[thread, call]].concat();
+        let is_deep = steps.len() >= STEPS * (WAKERS_DEEP + 1);
+        let ours = by_thread.get(&waker.waker_tid).filter(|_| !is_deep && waker.waker_tid != tid);
         match ours {
             Some(slept) => {
                 let all: u64 = slept.iter().map(|other| other.slept_ns / 1_000).sum();
                 let scale = us as f64 / all.max(1) as f64;
-                add_wakers(recording, names, by_thread, call, waker.waker_tid, scale, deep - 1);
+                add_wakers(recording, names, by_thread, paths, &steps, (waker.waker_tid, scale));
             }
             None => {
                 let who = match waker.waker_tid {
                     0 => "an interrupt".to_string(),
                     _ => format!("{} ({})", waker.waker_name, waker.waker_pid),
                 };
-                call.children.entry(names.add(&who)).or_default().value += us;
+                steps.push(step(names.add(&who), false));
+                paths.push(Path { steps, value: us });
             }
         }
-        node.value += us;
     }
-    node.value
 }
 
 /// Both ways: what the second recording has, beside what the first had, and the other way round. Threads are known by their
@@ -151,13 +154,13 @@ pub(crate) fn differences(before: &Recording, after: &Recording, names: &mut Nam
         let thread = recording.threads.iter().find(|thread| thread.tid == tid);
         thread.map_or_else(|| "a thread".to_string(), |thread| thread.name.clone())
     };
-    let on_cpu = |recording, names: &mut Names| grow_on_cpu(recording, names, &|tid| called(recording, tid));
+    let on_cpu = |recording, names: &mut Names| on_cpu_paths(recording, names, &|tid| called(recording, tid));
     let blocked =
-        |recording, names: &mut Names| grow_off_cpu(recording, names, false, &|tid| called(recording, tid));
+        |recording, names: &mut Names| off_cpu_paths(recording, names, false, &|tid| called(recording, tid));
     let (cpu_before, cpu_after) = (on_cpu(before, names), on_cpu(after, names));
     let (blocked_before, blocked_after) = (blocked(before, names), blocked(after, names));
     // Samples against samples, since one recording may have had more of them; blocked time against the length of the window.
-    let samples = cpu_after.value as f64 / cpu_before.value.max(1) as f64;
+    let samples = total(&cpu_after) as f64 / total(&cpu_before).max(1) as f64;
     let windows = after.window_ns as f64 / before.window_ns.max(1) as f64;
     let (to_before, windows_to_before) = (1.0 / samples.max(1e-9), 1.0 / windows.max(1e-9));
     vec![
@@ -173,102 +176,123 @@ pub(crate) fn differences(before: &Recording, after: &Recording, names: &mut Nam
 fn differential(
     title: &str,
     unit: &'static str,
-    shown: &Growing,
-    other: &Growing,
+    shown: &[Path],
+    other: &[Path],
     scale: f64,
     names: &mut Names,
 ) -> Graph {
-    let least = (shown.value as f64 * SMALLEST) as u64;
-    let root = Pruning { least, scale }.beside(names.add("all"), shown, Some(other));
+    let all = total(shown);
+    let building = Building { least: (all as f64 * SMALLEST) as u64, scale };
+    let o = (total(other) as f64 * scale) as u64;
+    let c = building.nodes(shown, Some(other), 0);
+    let root = Node { n: names.add("all"), k: false, v: all, o: Some(o), c };
     Graph { title: title.to_string(), unit, of_before: false, root }
 }
 
-fn graph(title: &str, unit: &'static str, root: Growing, names: &mut Names) -> Graph {
-    let least = (root.value as f64 * SMALLEST) as u64;
-    let root = prune(names.add("all"), root, least);
+fn graph(title: &str, unit: &'static str, mut paths: Vec<Path>, names: &mut Names) -> Graph {
+    paths.sort_unstable();
+    let all = total(&paths);
+    let building = Building { least: (all as f64 * SMALLEST) as u64, scale: 0.0 };
+    let root = Node { n: names.add("all"), k: false, v: all, o: None, c: building.nodes(&paths, None, 0) };
     Graph { title: title.to_string(), unit, of_before: false, root }
 }
 
-fn grow_on_cpu(recording: &Recording, names: &mut Names, called: &dyn Fn(i32) -> String) -> Growing {
-    let mut growing = Growth::new(recording, names);
-    for sample in &recording.samples {
-        growing.descend(sample.tid, called, sample.stack, sample.count);
-    }
-    growing.root
+fn total(paths: &[Path]) -> u64 {
+    paths.iter().map(|path| path.value).sum()
 }
 
-fn grow_off_cpu(
+fn on_cpu_paths(recording: &Recording, names: &mut Names, called: &dyn Fn(i32) -> String) -> Vec<Path> {
+    let mut steps = Steps::new(recording, names, called);
+    let samples = recording.samples.iter();
+    let mut paths: Vec<Path> =
+        samples.map(|s| Path { steps: steps.of(s.tid, s.stack), value: s.count }).collect();
+    paths.sort_unstable();
+    paths
+}
+
+/// With the call as the last step.
+fn off_cpu_paths(
     recording: &Recording,
     names: &mut Names,
     work: bool,
     called: &dyn Fn(i32) -> String,
-) -> Growing {
-    let mut growing = Growth::new(recording, names);
+) -> Vec<Path> {
+    let mut steps = Steps::new(recording, names, called);
+    let mut paths = Vec::new();
     for wait in recording.waits.iter().filter(|wait| is_idle_wait(wait) == work) {
-        let us = wait.blocked_ns / 1_000;
-        let call = growing.names.add(wait.call.as_deref().unwrap_or("?"));
-        let node = growing.descend(wait.tid, called, wait.stack, us);
-        let call = node.children.entry(call).or_default();
-        (call.kernel, call.value) = (true, call.value + us);
+        let mut path = steps.of(wait.tid, wait.stack);
+        path.push(step(steps.names.add(wait.call.as_deref().unwrap_or("?")), true));
+        paths.push(Path { steps: path, value: wait.blocked_ns / 1_000 });
     }
-    growing.root
+    paths.sort_unstable();
+    paths
 }
 
-/// A tree in the making. Names of frames and threads are looked up once each, not once a stack.
-struct Growth<'a> {
+/// The steps of stacks. Names of frames and threads are looked up once each, not once a stack.
+struct Steps<'a> {
     recording: &'a Recording,
     names: &'a mut Names,
+    called: &'a dyn Fn(i32) -> String,
     frames: Vec<Option<u32>>,
     threads: BTreeMap<i32, u32>,
-    root: Growing,
 }
 
-impl<'a> Growth<'a> {
-    fn new(recording: &'a Recording, names: &'a mut Names) -> Growth<'a> {
+impl<'a> Steps<'a> {
+    fn new(recording: &'a Recording, names: &'a mut Names, called: &'a dyn Fn(i32) -> String) -> Steps<'a> {
         let frames = vec![None; recording.frames.len()];
-        Growth { recording, names, frames, threads: BTreeMap::new(), root: Growing::default() }
+        Steps { recording, names, called, frames, threads: BTreeMap::new() }
     }
 
-    /// Adds the value all along a path, and gives its last node.
-    fn descend(&mut self, tid: i32, called: &dyn Fn(i32) -> String, stack: u32, value: u64) -> &mut Growing {
+    fn of(&mut self, tid: i32, stack: u32) -> Vec<u32> {
         let names = &mut *self.names;
-        let thread = *self.threads.entry(tid).or_insert_with(|| names.add(&called(tid)));
-        self.root.value += value;
-        let mut node = self.root.children.entry(thread).or_default();
-        node.value += value;
-        for &index in self.recording.stacks[stack as usize].iter().rev().take(DEPTH_MAX) {
+        let called = self.called;
+        let thread = *self.threads.entry(tid).or_insert_with(|| step(names.add(&called(tid)), false));
+        let stack = &self.recording.stacks[stack as usize];
+        let mut steps = Vec::with_capacity(stack.len().min(DEPTH_MAX) + 2); // the thread, and perhaps a call
+        steps.push(thread);
+        for &index in stack.iter().rev().take(DEPTH_MAX) {
             let frame = &self.recording.frames[index as usize];
-            let name = *self.frames[index as usize].get_or_insert_with(|| self.names.add(&frame.name));
-            node = node.children.entry(name).or_default();
-            node.kernel = frame.is_kernel();
-            node.value += value;
+            let known = &mut self.frames[index as usize];
+            steps.push(*known.get_or_insert_with(|| step(names.add(&frame.name), frame.is_kernel())));
         }
-        node
+        steps
     }
 }
 
-fn prune(name: u32, growing: Growing, least: u64) -> Node {
-    let children = growing.children.into_iter().filter(|(_, child)| child.value > least);
-    let mut children: Vec<Node> = children.map(|(name, child)| prune(name, child, least)).collect();
-    children.sort_by_key(|child| (std::cmp::Reverse(child.v), child.n));
-    Node { n: name, k: growing.kernel, v: growing.value, o: None, c: children }
-}
-
-struct Pruning {
+struct Building {
+    /// A node has more than this.
     least: u64,
+    /// Of values of the other recording.
     scale: f64,
 }
 
-impl Pruning {
-    fn beside(&self, name: u32, shown: &Growing, other: Option<&Growing>) -> Node {
-        let children = shown.children.iter().filter(|(_, child)| child.value > self.least);
-        let beside =
-            |(&name, child)| self.beside(name, child, other.and_then(|other| other.children.get(&name)));
-        let mut children: Vec<Node> = children.map(beside).collect();
-        children.sort_by_key(|child| (std::cmp::Reverse(child.v), child.n));
-        let in_other = other.map_or(0.0, |other| other.value as f64 * self.scale);
-        Node { n: name, k: shown.kernel, v: shown.value, o: Some(in_other as u64), c: children }
+impl Building {
+    /// The nodes at a depth, of sorted paths that are the same up to there, the largest first.
+    fn nodes(&self, shown: &[Path], other: Option<&[Path]>, depth: usize) -> Vec<Node> {
+        let mut nodes = Vec::new();
+        let mut rest = &shown[shown.partition_point(|path| path.steps.len() <= depth)..];
+        while let Some(first) = rest.first() {
+            let at = first.steps[depth];
+            let (group, behind) = rest.split_at(rest.partition_point(|path| path.steps[depth] == at));
+            rest = behind;
+            let v = total(group);
+            if v <= self.least {
+                continue;
+            }
+            let same = other.map(|other| same_step(other, depth, at));
+            let o = same.map(|same| (total(same) as f64 * self.scale) as u64);
+            nodes.push(Node { n: at / 2, k: at % 2 == 1, v, o, c: self.nodes(group, same, depth + 1) });
+        }
+        nodes.sort_by_key(|node| (std::cmp::Reverse(node.v), node.n));
+        nodes
     }
+}
+
+/// Those that take this step at a depth, of sorted paths that are the same up to there.
+fn same_step(paths: &[Path], depth: usize, at: u32) -> &[Path] {
+    let from = paths.partition_point(|path| path.steps.get(depth) < Some(&at));
+    let paths = &paths[from..];
+    &paths[..paths.partition_point(|path| path.steps.get(depth) == Some(&at))]
 }
 
 #[cfg(test)]
