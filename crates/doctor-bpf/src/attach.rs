@@ -1,18 +1,20 @@
 //! Loading the programs, attaching them, and what they cost.
 
 use std::ffi::OsStr;
+use std::io::Read;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, IntoRawFd, OwnedFd};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use libbpf_rs::{Link, Map, MapCore, MapFlags, Object, ObjectBuilder, ProgramMut};
+use libbpf_rs::{Iter, IterOpts, Link, Map, MapCore, MapFlags, Object, ObjectBuilder, ProgramMut};
 
 use crate::event::{self, Of, Wanted};
 use crate::shared::{
-    CALL_CLOSE, CALL_FUTEX, CALL_IDLE, CALL_ON_FD, CALLS_MAX, Config, Control, Plain, as_bytes,
+    CALL_CLOSE, CALL_FUTEX, CALL_IDLE, CALL_ON_FD, CALL_POLL, CALL_RECEIVE, CALLS_MAX, Config, Control,
+    Plain, TIME_SLOTS, as_bytes,
 };
 use crate::tables::Tables;
-use crate::{Cost, Kinds};
+use crate::{Cost, Course, Kinds};
 
 static OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/doctor.bpf.o"));
 
@@ -21,13 +23,20 @@ const STACK_FROM_NS: u64 = 20_000;
 /// Rows written to the kernel in one call.
 const ROWS_A_BATCH: usize = 64 << 10;
 const SAMPLES: &str = "on_sample";
+/// Looks at each task once, when it is asked to.
+const LOOK: &str = "on_look";
 
 #[derive(Debug)]
 pub(crate) struct Programs {
     object: Object,
     links: Vec<Link>,
+    pub(crate) config: Config,
+    /// From when to when they were on.
+    pub(crate) on: Vec<(u64, u64)>,
     samples_a_second: u64,
     epoch: u32,
+    /// By the clock of the programs, when they were put on.
+    since_ns: u64,
     /// Events after it are not looked at, by the clock of the programs.
     until_ns: u64,
     /// While it is open, the kernel measures the run time of BPF programs.
@@ -42,13 +51,24 @@ pub(crate) fn in_first_namespace() -> bool {
 }
 
 impl Programs {
-    pub(crate) fn load(pid: i32, tables: &Tables, kinds: &Kinds, samples_a_second: u64) -> Result<Programs> {
+    pub(crate) fn load(
+        pid: i32,
+        tables: &Tables,
+        kinds: &Kinds,
+        samples_a_second: u64,
+        course: Course,
+    ) -> Result<Programs> {
         libbpf_rs::set_print(None); // the reason comes with the error
         let mut open = ObjectBuilder::default().open_memory(OBJECT)?;
+        // A tenth more: the window begins a little after the programs come.
+        let least = course.window.mul_f64(1.1 / TIME_SLOTS as f64);
         let config = Config {
             tgid: pid.cast_unsigned(),
             mappings: tables.mappings.len() as u32,
             stack_from_ns: STACK_FROM_NS,
+            stall_from_ns: course.stall.as_nanos() as u64,
+            begin_ns: now_ns(),
+            slot_ns: course.slot.max(least).as_nanos() as u64,
             call_flags: call_flags(kinds),
         };
         for mut map in open.maps_mut() {
@@ -62,8 +82,11 @@ impl Programs {
         let programs = Programs {
             object,
             links: Vec::new(),
+            config,
+            on: Vec::new(),
             samples_a_second,
             epoch: 0,
+            since_ns: 0,
             until_ns: 0,
             _measuring: measure(),
             detached_at_ns: 0,
@@ -87,17 +110,24 @@ impl Programs {
     pub(crate) fn attach(&mut self, length: Duration) -> Result<()> {
         ensure!(self.links.is_empty(), "the programs are attached already");
         self.epoch += 1;
+        self.since_ns = now_ns();
         self.extend(length)?;
         let mut links = Vec::new();
+        let mut look = None;
         for program in self.object.progs_mut() {
             let name = program.name().to_string_lossy().into_owned();
-            let result = if name == SAMPLES {
-                attach_samples(&program, self.samples_a_second)
-            } else {
-                program.attach_trace().map(|link| vec![link]).map_err(Into::into)
+            let result = match name.as_str() {
+                SAMPLES => attach_samples(&program, self.samples_a_second),
+                LOOK => {
+                    look = Some(program);
+                    continue;
+                }
+                _ => program.attach_trace().map(|link| vec![link]).map_err(Into::into),
             };
             links.extend(result.with_context(|| format!("the program {name} cannot be attached"))?);
         }
+        // Last: who wakes after the look makes an event.
+        look_at_tasks(&look.context("the object has no program that looks at tasks")?)?;
         self.links = links;
         Ok(())
     }
@@ -105,16 +135,20 @@ impl Programs {
     /// Lets the programs look at events for `length` from now.
     pub(crate) fn extend(&mut self, length: Duration) -> Result<()> {
         self.until_ns = now_ns().saturating_add(length.as_nanos() as u64);
-        let control = Control { epoch: self.epoch, pad: 0, until: self.until_ns };
+        let control = Control { epoch: self.epoch, pad: 0, since: self.since_ns, until: self.until_ns };
         self.map("control")?.update(&0_u32.to_ne_bytes(), as_bytes(&[control]), MapFlags::ANY)?;
         Ok(())
     }
 
-    pub(crate) fn detach(&mut self) {
-        if !self.links.is_empty() {
-            self.detached_at_ns = now_ns().min(self.until_ns);
-            self.links.clear();
+    /// Whether they were on.
+    pub(crate) fn detach(&mut self) -> bool {
+        if self.links.is_empty() {
+            return false;
         }
+        self.detached_at_ns = now_ns().min(self.until_ns);
+        self.on.push((self.since_ns, self.detached_at_ns));
+        self.links.clear();
+        true
     }
 
     pub(crate) fn epoch(&self) -> u32 {
@@ -142,6 +176,8 @@ fn call_flags(kinds: &Kinds) -> [u8; CALLS_MAX] {
     };
     kinds.on_descriptor.iter().for_each(|&number| set(number, CALL_ON_FD));
     kinds.idle.iter().for_each(|&number| set(number, CALL_IDLE));
+    kinds.polls.iter().for_each(|&number| set(number, CALL_POLL));
+    kinds.receives.iter().for_each(|&number| set(number, CALL_RECEIVE));
     set(kinds.futex, CALL_FUTEX);
     set(kinds.close, CALL_CLOSE);
     flags
@@ -164,6 +200,15 @@ fn write_array<T: Plain>(map: &Map<'_>, values: &[T]) -> Result<()> {
             .context("the tables for walking stacks cannot be written")?;
         written += count;
     }
+    Ok(())
+}
+
+/// Has the program run once for each task of the machine.
+fn look_at_tasks(program: &ProgramMut<'_>) -> Result<()> {
+    let link = program.attach_iter_with_opts(IterOpts::None).context("tasks cannot be looked at")?;
+    let mut look = Iter::new(&link).context("tasks cannot be looked at")?;
+    // The program writes nothing: the end comes at once, when all were seen.
+    while look.read(&mut [0; 64]).context("tasks cannot be looked at")? > 0 {}
     Ok(())
 }
 

@@ -75,7 +75,7 @@ fn in_file(image: &[u8], area: &Area, name: &str) -> BTreeMap<u64, String> {
 }
 
 /// Where in the file an address of it is.
-fn offset_of(file: &object::File<'_>, address: u64) -> Option<u64> {
+pub(crate) fn offset_of(file: &object::File<'_>, address: u64) -> Option<u64> {
     file.segments().find_map(|segment| {
         let (offset, size) = segment.file_range();
         let into = address.checked_sub(segment.address())?;

@@ -5,9 +5,8 @@ use std::collections::{HashMap, HashSet};
 use libbpf_rs::{MapCore, MapFlags};
 
 use crate::attach::Programs;
-use crate::shared::{
-    self, FD_LOCK, FRAMES_MAX, OUTSIDE_CALLS, Plain, STACK_CUT, UNKNOWN_CALL, from_bytes, text,
-};
+use crate::course;
+use crate::shared::{self, FD_LOCK, FRAMES_MAX, Plain, STACK_CUT, from_bytes, text};
 use crate::symbols::Names;
 use crate::tables::Tables;
 use crate::{Call, Described, Frame, Place, Sample, Seen, Wait, Waker};
@@ -15,14 +14,17 @@ use crate::{Call, Described, Frame, Place, Sample, Seen, Wait, Waker};
 /// Kernel addresses are in the upper half.
 const KERNEL_FROM: u64 = 1 << 63;
 
-pub(crate) fn read(pid: i32, tables: &Tables, programs: &Programs) -> Seen {
+pub(crate) fn read(pid: i32, tables: &Tables, programs: &Programs, unfinished: &Unfinished) -> Seen {
     let mut seen = Seen { cost: programs.cost(), notes: tables.notes.clone(), ..Seen::default() };
     if let Some((_, totals)) = all::<u32, shared::Totals>(programs, "totals").first() {
         seen.stacks_walked = totals.stacks;
         seen.stacks_complete = totals.stacks_complete;
         seen.lost = totals.lost_calls + totals.lost_stacks + totals.lost_keys;
+        seen.stalls = course::stalls(programs, totals.stalls);
     }
-    seen.calls = calls(programs);
+    seen.slot_ns = programs.config.slot_ns;
+    seen.slots = course::slots(programs, &unfinished.sleeps);
+    seen.calls = calls(programs, unfinished);
     seen.wakers = wakers(programs);
     let samples = all::<shared::SampleKey, u64>(programs, "samples");
     let waits = all::<shared::WaitKey, shared::Wait>(programs, "waits");
@@ -35,6 +37,7 @@ pub(crate) fn read(pid: i32, tables: &Tables, programs: &Programs) -> Seen {
             place: place(key.nr),
             fd: descriptor(key.fd),
             stack: stacks.index(key.kernel_stack, key.user_stack),
+            late: key.late != 0,
             count,
         });
     }
@@ -56,7 +59,7 @@ pub(crate) fn read(pid: i32, tables: &Tables, programs: &Programs) -> Seen {
 }
 
 /// Every entry of a map. What cannot be read is not there: the map may be changing under us only if a program hangs.
-fn all<K: Plain, V: Plain>(programs: &Programs, name: &str) -> Vec<(K, V)> {
+pub(crate) fn all<K: Plain, V: Plain>(programs: &Programs, name: &str) -> Vec<(K, V)> {
     let Ok(map) = programs.map(name) else { return Vec::new() };
     map.keys()
         .filter_map(|key| {
@@ -66,20 +69,16 @@ fn all<K: Plain, V: Plain>(programs: &Programs, name: &str) -> Vec<(K, V)> {
         .collect()
 }
 
-fn place(nr: i32) -> Place {
-    match nr {
-        OUTSIDE_CALLS => Place::Outside,
-        UNKNOWN_CALL => Place::BeforeStart,
-        nr => Place::Call(i64::from(nr)),
-    }
+pub(crate) fn place(nr: i32) -> Place {
+    if nr < 0 { Place::Outside } else { Place::Call(i64::from(nr)) }
 }
 
-fn descriptor(fd: i32) -> Option<i32> {
+pub(crate) fn descriptor(fd: i32) -> Option<i32> {
     (fd >= 0).then_some(fd)
 }
 
-fn calls(programs: &Programs) -> Vec<Call> {
-    let mut found: HashMap<(u32, i32, i32), Call> = HashMap::new();
+fn calls(programs: &Programs, unfinished: &Unfinished) -> Vec<Call> {
+    let mut found: HashMap<Key, Call> = HashMap::new();
     for (key, value) in all::<shared::CallKey, shared::Call>(programs, "calls") {
         let call = found.entry((key.tid, key.nr, key.fd)).or_insert_with(|| empty(key.tid, key.nr, key.fd));
         call.count = value.count;
@@ -97,7 +96,7 @@ fn calls(programs: &Programs) -> Vec<Call> {
             call.wall_ns = value.blocked_ns + value.queued_ns;
         }
     }
-    add_unfinished(programs, &mut found);
+    unfinished.add_to(&mut found);
     let mut calls: Vec<Call> = found.into_values().collect();
     calls.sort_by_key(|call| (call.tid, call.place, call.fd, call.lock));
     calls
@@ -123,31 +122,71 @@ fn empty(tid: u32, nr: i32, fd: i32) -> Call {
     }
 }
 
-/// Calls that had not ended when the programs were taken off: a thread may have slept in one for the whole window.
-fn add_unfinished(programs: &Programs, found: &mut HashMap<(u32, i32, i32), Call>) {
-    let end = programs.detached_at_ns;
-    for (tid, thread) in all::<u32, shared::Thread>(programs, "threads") {
-        if thread.epoch != programs.epoch() {
-            continue;
+/// Thread, number of the call, and descriptor.
+type Key = (u32, i32, i32);
+
+/// Calls that had not ended when the programs were taken off: a thread may sleep in one for the whole window, or through a
+/// pause. Of each, the time that was seen of it.
+#[derive(Debug, Default)]
+pub(crate) struct Unfinished {
+    calls: HashMap<Key, Open>,
+    pub(crate) sleeps: course::OpenSleeps,
+}
+
+#[derive(Debug, Default)]
+struct Open {
+    wall_ns: u64,
+    blocked_ns: u64,
+    queued_ns: u64,
+    longest_ns: u64,
+}
+
+impl Unfinished {
+    /// To be called once each time that the programs were taken off.
+    pub(crate) fn add(&mut self, programs: &Programs) {
+        let end = programs.detached_at_ns;
+        for (tid, thread) in all::<u32, shared::Thread>(programs, "threads") {
+            if thread.epoch == programs.epoch() && (thread.off_at != 0 || thread.in_call != 0) {
+                self.add_thread(tid, &thread, end);
+            }
+            if thread.epoch == programs.epoch()
+                && thread.off_at != 0
+                && !course::is_idle(&programs.config, &thread)
+            {
+                let woken = if thread.woken_at == 0 { end } else { thread.woken_at };
+                self.sleeps.push((thread.off_at, woken.min(end)));
+            }
         }
-        let asleep = if thread.off_at == 0 { 0 } else { end.saturating_sub(thread.off_at) };
-        let queued = if thread.woken_at == 0 { 0 } else { end.saturating_sub(thread.woken_at).min(asleep) };
-        if asleep == 0 && thread.in_call == 0 {
-            continue;
+    }
+
+    fn add_thread(&mut self, tid: u32, thread: &shared::Thread, end: u64) {
+        let since = |at: u64| if at == 0 { 0 } else { end.saturating_sub(at) };
+        let asleep = since(thread.off_at);
+        let queued = since(thread.woken_at).min(asleep);
+        let mut blocked_ns = asleep - queued;
+        let mut queued_ns = queued;
+        let mut wall_ns = asleep;
+        if thread.in_call != 0 {
+            blocked_ns += thread.blocked_ns;
+            queued_ns += thread.queued_ns;
+            wall_ns = since(thread.call_at).max(blocked_ns + queued_ns);
         }
-        let key = (tid, thread.nr, thread.fd);
-        let call = found.entry(key).or_insert_with(|| empty(tid, thread.nr, thread.fd));
-        let blocked = thread.blocked_ns * u64::from(thread.in_call != 0) + asleep - queued;
-        let queued = thread.queued_ns * u64::from(thread.in_call != 0) + queued;
-        let wall = if thread.in_call == 0 {
-            blocked + queued
-        } else {
-            end.saturating_sub(thread.call_at).max(blocked + queued)
-        };
-        call.blocked_ns += blocked;
-        call.queued_ns += queued;
-        call.wall_ns += wall;
-        call.longest_ns = call.longest_ns.max(wall);
+        let open = self.calls.entry((tid, thread.nr, thread.fd)).or_default();
+        open.wall_ns += wall_ns;
+        open.blocked_ns += blocked_ns;
+        open.queued_ns += queued_ns;
+        open.longest_ns = open.longest_ns.max(wall_ns);
+    }
+
+    fn add_to(&self, found: &mut HashMap<Key, Call>) {
+        for (&key, open) in &self.calls {
+            let (tid, nr, fd) = key;
+            let call = found.entry(key).or_insert_with(|| empty(tid, nr, fd));
+            call.wall_ns += open.wall_ns;
+            call.blocked_ns += open.blocked_ns;
+            call.queued_ns += open.queued_ns;
+            call.longest_ns = call.longest_ns.max(open.longest_ns);
+        }
     }
 }
 

@@ -7,7 +7,7 @@
 //! ```
 //!
 //! `Sampler` is for where no programs can be loaded: CPU samples by perf, walked outside of the kernel.
-//! `Counter` and `Stopwatch` are probes that somebody asks for by name, in an object of their own.
+//! `Counter`, `Stopwatch` and `Teller` are probes that somebody asks for by name, in an object of their own.
 //!
 //! What comes out is counts and times by thread, call and descriptor number; what a descriptor is for, and what anything
 //! means, is not known here. Dropping a `Capture` detaches everything; when the process is killed, the kernel does.
@@ -15,6 +15,7 @@
 //! Built with clang, and only where somebody wants it: see ARCHITECTURE.md.
 
 mod attach;
+mod course;
 mod event;
 mod functions;
 mod harvest;
@@ -24,11 +25,13 @@ mod ring;
 mod shared;
 mod symbols;
 mod tables;
+mod teller;
 mod walk;
 
 pub use functions::{Function, find};
 pub use perf::Sampler;
 pub use probe::{Counter, Latency, Stopwatch, TRACEPOINTS_MAX};
+pub use teller::{Teller, Told};
 
 use std::time::Duration;
 
@@ -44,8 +47,23 @@ pub struct Kinds {
     pub on_descriptor: Vec<i64>,
     /// Calls in which a thread waits for work.
     pub idle: Vec<i64>,
+    /// Of those, the ones that wait for any of several descriptors.
+    pub polls: Vec<i64>,
+    /// Calls that wait for work, unless their descriptor is a file.
+    pub receives: Vec<i64>,
     pub futex: i64,
     pub close: i64,
+}
+
+/// What is kept of the course of time.
+#[derive(Debug, Clone, Copy)]
+pub struct Course {
+    /// How much longer than this the window may not be.
+    pub window: Duration,
+    /// Length of a slot, unless the window needs longer ones.
+    pub slot: Duration,
+    /// Turns of an event loop of this length are kept.
+    pub stall: Duration,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -53,8 +71,6 @@ pub enum Place {
     Call(i64),
     /// Not in a system call: user code, or a page fault.
     Outside,
-    /// In a call that began before we looked.
-    BeforeStart,
 }
 
 #[derive(Debug, Clone)]
@@ -99,7 +115,34 @@ pub struct Sample {
     pub fd: Option<i32>,
     /// Index into `Seen::stacks`.
     pub stack: u32,
+    /// In a turn of an event loop that had taken long already.
+    pub late: bool,
     pub count: u64,
+}
+
+/// A turn of an event loop that took long: from the end of one poll to the begin of the next.
+#[derive(Debug, Clone)]
+pub struct Stall {
+    pub tid: i32,
+    /// Since the programs came first.
+    pub at_ns: u64,
+    pub length_ns: u64,
+    pub blocked_ns: u64,
+    pub queued_ns: u64,
+    /// Its longest call.
+    pub place: Place,
+    pub fd: Option<i32>,
+    pub call_ns: u64,
+}
+
+/// What happened in one slot of time, in all threads.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Slot {
+    pub samples: u64,
+    pub blocked_ns: u64,
+    pub queued_ns: u64,
+    /// How long the programs looked.
+    pub seen_ns: u64,
 }
 
 #[derive(Debug, Clone)]
@@ -141,6 +184,10 @@ pub struct Seen {
     pub samples: Vec<Sample>,
     pub waits: Vec<Wait>,
     pub wakers: Vec<Waker>,
+    pub stalls: Vec<Stall>,
+    /// From when the programs came first, each `slot_ns` long.
+    pub slots: Vec<Slot>,
+    pub slot_ns: u64,
     /// Indices into `frames`, the innermost first.
     pub stacks: Vec<Vec<u32>>,
     pub frames: Vec<Frame>,
@@ -164,24 +211,34 @@ pub struct Capture {
     pid: i32,
     tables: tables::Tables,
     programs: attach::Programs,
+    /// Calls that had not ended when the programs were taken off.
+    unfinished: harvest::Unfinished,
 }
 
 impl Capture {
     /// Loads and attaches everything, or says why this machine does not let us; then nothing is left behind.
     ///
     /// `length` is as for `resume`.
-    pub fn start(pid: i32, kinds: &Kinds, samples_a_second: u64, length: Duration) -> Result<Capture> {
+    pub fn start(
+        pid: i32,
+        kinds: &Kinds,
+        samples_a_second: u64,
+        course: Course,
+        length: Duration,
+    ) -> Result<Capture> {
         check_machine()?;
         let tables = tables::build(pid)?;
-        let programs = attach::Programs::load(pid, &tables, kinds, samples_a_second)?;
-        let mut capture = Capture { pid, tables, programs };
+        let programs = attach::Programs::load(pid, &tables, kinds, samples_a_second, course)?;
+        let mut capture = Capture { pid, tables, programs, unfinished: harvest::Unfinished::default() };
         capture.resume(length)?;
         Ok(capture)
     }
 
     /// Takes the programs off; what they counted stays.
     pub fn pause(&mut self) {
-        self.programs.detach();
+        if self.programs.detach() {
+            self.unfinished.add(&self.programs);
+        }
     }
 
     /// Puts the programs on for `length`: when it has passed, they look at nothing, also if we are kept from taking them off.
@@ -201,7 +258,7 @@ impl Capture {
     /// Reads everything and names it; the process should still run, or there are no names.
     pub fn finish(mut self) -> Seen {
         self.pause();
-        harvest::read(self.pid, &self.tables, &self.programs)
+        harvest::read(self.pid, &self.tables, &self.programs, &self.unfinished)
     }
 }
 

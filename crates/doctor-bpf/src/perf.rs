@@ -112,6 +112,7 @@ impl Sampler {
                 place: Place::Outside,
                 fd: None,
                 stack: stacks.index(kernel, user),
+                late: false,
                 count,
             })
             .collect();

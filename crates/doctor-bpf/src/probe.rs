@@ -23,7 +23,7 @@ pub const TRACEPOINTS_MAX: usize = 64;
 const TRACEPOINT_TYPE: &str = "btf_trace_";
 
 /// Loads the programs with these names, and no others: what one kernel lacks is not in the way of the rest.
-fn load(pid: i32, wanted: &[&str]) -> Result<Object> {
+pub(crate) fn load(pid: i32, wanted: &[&str]) -> Result<Object> {
     check_machine()?;
     libbpf_rs::set_print(None); // the reason comes with the error
     let mut open = ObjectBuilder::default().open_memory(OBJECT)?;
@@ -39,11 +39,11 @@ fn load(pid: i32, wanted: &[&str]) -> Result<Object> {
     open.load().map_err(attach::explain)
 }
 
-fn program<'a>(object: &'a Object, name: &str) -> Result<ProgramMut<'a>> {
+pub(crate) fn program<'a>(object: &'a Object, name: &str) -> Result<ProgramMut<'a>> {
     object.progs_mut().find(|program| program.name() == name).with_context(|| format!("no program {name}"))
 }
 
-fn first<T: shared::Plain>(object: &Object, map: &str, index: u32) -> Option<T> {
+pub(crate) fn first<T: shared::Plain>(object: &Object, map: &str, index: u32) -> Option<T> {
     let map = object.maps().find(|found| found.name() == map)?;
     from_bytes(&map.lookup(&index.to_ne_bytes(), MapFlags::ANY).ok()??)
 }

@@ -8,14 +8,17 @@ pub(crate) const CALLS_MAX: usize = 512;
 
 pub(crate) const COUNTS_MAX: usize = 256;
 pub(crate) const SLOTS: usize = 256;
+pub(crate) const TOLD_MAX: usize = 64;
 
 pub(crate) const CALL_ON_FD: u8 = 1;
 pub(crate) const CALL_FUTEX: u8 = 2;
 pub(crate) const CALL_IDLE: u8 = 4;
 pub(crate) const CALL_CLOSE: u8 = 8;
+pub(crate) const CALL_POLL: u8 = 16;
+pub(crate) const CALL_RECEIVE: u8 = 32;
 
-pub(crate) const OUTSIDE_CALLS: i32 = -1;
-pub(crate) const UNKNOWN_CALL: i32 = -2;
+pub(crate) const TIME_SLOTS: usize = 4096;
+
 pub(crate) const FD_LOCK: i32 = -2;
 
 pub(crate) const STACK_COMPLETE: u32 = 0;
@@ -70,13 +73,16 @@ unsafe impl Plain for u32 {}
 unsafe impl Plain for u64 {}
 
 plain! {
-    struct Config[528] {
+    struct Config[552] {
         tgid: u32,
         mappings: u32,
         stack_from_ns: u64,
+        stall_from_ns: u64,
+        begin_ns: u64,
+        slot_ns: u64,
         call_flags: [u8; CALLS_MAX],
     }
-    struct Thread[88] {
+    struct Thread[128] {
         epoch: u32,
         nr: i32,
         fd: i32,
@@ -91,6 +97,12 @@ plain! {
         woken_at: u64,
         idle_ns: u64,
         idle_count: u32,
+        longest_nr: i32,
+        turn_at: u64,
+        turn_blocked_ns: u64,
+        turn_queued_ns: u64,
+        longest_ns: u64,
+        longest_fd: i32,
         pad: u32,
     }
     struct CallKey[12] {
@@ -118,12 +130,30 @@ plain! {
         peer_ip4: [u8; 4],
         name: [u8; 32],
     }
-    struct SampleKey[24] {
+    struct SampleKey[32] {
         tid: u32,
         nr: i32,
         fd: i32,
         kernel_stack: i32,
         user_stack: u64,
+        late: u32,
+        pad: u32,
+    }
+    struct Stall[56] {
+        at_ns: u64,
+        length_ns: u64,
+        blocked_ns: u64,
+        queued_ns: u64,
+        longest_ns: u64,
+        tid: u32,
+        longest_nr: i32,
+        longest_fd: i32,
+        pad: u32,
+    }
+    struct TimeSlot[24] {
+        samples: u64,
+        blocked_ns: u64,
+        queued_ns: u64,
     }
     struct WaitKey[32] {
         tid: u32,
@@ -172,9 +202,10 @@ plain! {
         cfa: u8,
         bp_saved: u8,
     }
-    struct Control[16] {
+    struct Control[24] {
         epoch: u32,
         pad: u32,
+        since: u64,
         until: u64,
     }
     struct Latency[2080] {
@@ -184,12 +215,17 @@ plain! {
         longest_ns: u64,
         slots: [u64; SLOTS],
     }
-    struct Totals[40] {
+    struct Told[16] {
+        count: u64,
+        sum: u64,
+    }
+    struct Totals[48] {
         lost_calls: u64,
         lost_stacks: u64,
         lost_keys: u64,
         stacks: u64,
         stacks_complete: u64,
+        stalls: u64,
     }
 }
 

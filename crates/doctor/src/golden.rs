@@ -1,8 +1,8 @@
 //! Recordings for tests, made up: a server of the Redis kind, idle and busy, to which tests add what they are about.
 
 use crate::recording::{
-    Call, Descriptor, Frame, Health, Host, Listener, Neighbour, Recording, Role, Sample, Socket, Target,
-    Thread, Tier,
+    Call, Descriptor, Frame, Health, Heat, Host, Listener, Neighbour, Recording, Role, Sample, Socket,
+    Target, Thread, Tier,
 };
 
 pub(crate) const WINDOW_NS: u64 = 10_000_000_000;
@@ -13,7 +13,7 @@ pub(crate) const REPLICA: i32 = 9;
 pub(crate) const AOF: i32 = 10;
 
 fn descriptor(fd: i32, role: Role, what: &str) -> Descriptor {
-    Descriptor { fd, role, what: what.to_string(), peer: None }
+    Descriptor { fd, role, what: what.to_string(), peer: None, disk: None }
 }
 
 /// A server in which one thread waits for events.
@@ -51,6 +51,8 @@ pub(crate) fn idle() -> Recording {
         samples: Vec::new(),
         waits: Vec::new(),
         wakers: Vec::new(),
+        stalls: Vec::new(),
+        heat: Heat::default(),
         stacks: Vec::new(),
         frames: Vec::new(),
         descriptors: vec![
@@ -68,6 +70,7 @@ pub(crate) fn idle() -> Recording {
         }],
         sockets: Vec::new(),
         throttling: None,
+        disks: Vec::new(),
         forks: None,
         counters: Vec::new(),
         health: Health { duty: 1.0, own_cpu_ns: 100_000_000, ..Health::default() },
@@ -129,5 +132,5 @@ pub(crate) fn add_stack(recording: &mut Recording, names: &[&str]) -> u32 {
 
 pub(crate) fn add_samples(recording: &mut Recording, names: &[&str], count: u64) {
     let stack = add_stack(recording, names);
-    recording.samples.push(Sample { tid: TID, stack, count, call: None, fd: None });
+    recording.samples.push(Sample { tid: TID, stack, count, call: None, fd: None, late: false });
 }

@@ -70,6 +70,9 @@ enum Verb {
         /// For scripts
         #[arg(long)]
         json: bool,
+        /// Also as one page: what changed, and differential flame graphs both ways
+        #[arg(long, value_name = "FILE")]
+        html: Option<PathBuf>,
     },
     /// Threads of a process or recording: where their time goes
     Threads(Question),
@@ -96,6 +99,14 @@ enum Verb {
         function: String,
         #[command(flatten)]
         live: Live,
+    },
+    /// How long the stages of requests take, by an Evenkeel's static probes and by its own count
+    Stages {
+        #[command(flatten)]
+        live: Live,
+        /// Password for asking it; else $REDISCLI_AUTH
+        #[arg(long)]
+        auth: Option<String>,
     },
     /// How often the kernel does something for the process: tracepoints, or functions of the kernel
     Count {
@@ -219,8 +230,12 @@ fn run(verb: Verb) -> Result<()> {
             recording::save(&recording, &output)
         }
         Verb::Explain { file, output } => explain(&recording::load(&file)?, &output),
-        Verb::Diff { before, after, json } => {
-            let comparison = analyse::compare(&recording::load(&before)?, &recording::load(&after)?);
+        Verb::Diff { before, after, json, html } => {
+            let (before, after) = (recording::load(&before)?, recording::load(&after)?);
+            let comparison = analyse::compare(&before, &after);
+            if let Some(path) = html {
+                write_page(&path, &report::differences(&before, &after, &comparison)?)?;
+            }
             let text = if json {
                 serde_json::to_string_pretty(&comparison)? + "\n"
             } else {
@@ -241,6 +256,12 @@ fn run(verb: Verb) -> Result<()> {
             let (length, stop) = (length(live.seconds)?, stop_on_signals()?);
             let timed = probes::time_function(&target::find(&live.which)?, &function, length, &stop)?;
             print(report::probes::latency(&timed).as_bytes())
+        }
+        Verb::Stages { live, auth } => {
+            let (length, stop) = (length(live.seconds)?, stop_on_signals()?);
+            let password = auth.or_else(|| std::env::var("REDISCLI_AUTH").ok());
+            let staged = probes::stages(&target::find(&live.which)?, password.as_deref(), length, &stop)?;
+            print(report::probes::stages(&staged).as_bytes())
         }
         Verb::Count { pattern, live } => {
             let (length, stop) = (length(live.seconds)?, stop_on_signals()?);
@@ -266,8 +287,7 @@ fn run(verb: Verb) -> Result<()> {
 fn explain(recording: &Recording, output: &Output) -> Result<()> {
     let diagnosis = analyse::diagnose(recording);
     if let Some(path) = &output.html {
-        let page = report::html(recording, &diagnosis)?;
-        std::fs::write(path, page).with_context(|| format!("cannot write the page {}", path.display()))?;
+        write_page(path, &report::html(recording, &diagnosis)?)?;
     }
     let text = if output.json {
         report::json(recording, &diagnosis)? + "\n"
@@ -275,6 +295,10 @@ fn explain(recording: &Recording, output: &Output) -> Result<()> {
         report::terminal(recording, &diagnosis)
     };
     print(text.as_bytes())
+}
+
+fn write_page(path: &std::path::Path, page: &str) -> Result<()> {
+    std::fs::write(path, page).with_context(|| format!("cannot write the page {}", path.display()))
 }
 
 fn answer(question: Question, table: fn(&Recording) -> String) -> Result<()> {

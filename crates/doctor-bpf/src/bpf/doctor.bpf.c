@@ -5,6 +5,9 @@
  * queue and time on a CPU are kept apart: a sleep ends when the thread is woken, and what passes until it runs is the
  * queue's. A switch without a sleep (preemption) is queue from its start.
  *
+ * A thread that sleeps when the programs come makes no event until it wakes, and a server may stand still for seconds: so
+ * all threads are looked at once then, and what each is in is read from the registers that it entered the kernel with.
+ *
  * The stack of a sleep is taken when its system call ends, not when it begins: only then it is known whether the sleep was
  * long enough to be worth 2 us, and the user's stack is the same.
  */
@@ -85,6 +88,20 @@ struct {
 	__uint(max_entries, 16384);
 } kernel_stacks SEC(".maps");
 
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, STALLS_MAX);
+	__type(key, __u32);
+	__type(value, struct stall);
+} stalls SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, TIME_SLOTS);
+	__type(key, __u32);
+	__type(value, struct time_slot);
+} time_slots SEC(".maps");
+
 static __always_inline struct totals *sums(void)
 {
 	__u32 zero = 0;
@@ -123,9 +140,9 @@ static __always_inline void lost_stack(void)
 #include "unwind.h"
 
 /* The state of a thread, made new if there is none or if it is from before a pause. */
-static __always_inline struct thread *thread_of(__u32 tid)
+static __always_inline struct thread *thread_of(struct task_struct *task)
 {
-	__u32 zero = 0;
+	__u32 zero = 0, tid = task->pid;
 	struct control *now = bpf_map_lookup_elem(&control, &zero);
 	struct thread *t = bpf_map_lookup_elem(&threads, &tid);
 	if (!now)
@@ -133,6 +150,8 @@ static __always_inline struct thread *thread_of(__u32 tid)
 	if (t && t->epoch == now->epoch)
 		return t;
 	struct thread fresh = { .epoch = now->epoch, .nr = UNKNOWN_CALL, .fd = NO_FD };
+	if (task->start_time >= now->since)
+		fresh.nr = OUTSIDE_CALLS; /* its registers are its parent's, who is in clone */
 	if (bpf_map_update_elem(&threads, &tid, &fresh, BPF_ANY))
 		COUNT(lost_keys);
 	return bpf_map_lookup_elem(&threads, &tid);
@@ -180,19 +199,105 @@ static __always_inline struct call *call_of(__u32 tid, __s32 nr, __s32 fd)
 	return bpf_map_lookup_elem(&calls, &key);
 }
 
+/* A wait for a mutex, as `is_lock_wait` of the loader's caller has it: glibc and Rust's std both wait while it is 2. */
+static __always_inline bool is_lock_wait(__u64 operation, __u32 value)
+{
+	switch (operation & 0x7f) {
+	case 0: /* FUTEX_WAIT */
+	case 9: /* FUTEX_WAIT_BITSET */
+		return value == 2;
+	case 6:	 /* FUTEX_LOCK_PI */
+	case 13: /* FUTEX_LOCK_PI2 */
+		return true;
+	}
+	return false;
+}
+
+static __always_inline __u8 flags_of(long nr)
+{
+	return nr >= 0 && nr < CALLS_MAX ? config.call_flags[nr & (CALLS_MAX - 1)] : 0;
+}
+
+static __always_inline void begin_call(struct thread *t, struct pt_regs *regs, long nr, __u64 now)
+{
+	__u8 flags = flags_of(nr);
+	t->nr = nr;
+	t->fd = flags & CALL_ON_FD ? (__s32)regs->di : NO_FD;
+	t->address = 0;
+	if (flags & CALL_FUTEX) {
+		t->address = regs->di;
+		if (is_lock_wait(regs->si, (__u32)regs->dx))
+			t->fd = FD_LOCK;
+	}
+	t->blocked_ns = t->queued_ns = 0;
+	t->sleeps = t->sleeps_short = 0;
+	t->in_call = 1;
+	t->call_at = now;
+}
+
+/* The call that a task which is not on a CPU has begun before we looked; from now on it counts. */
+static __always_inline void find_call(struct thread *t, struct task_struct *task, __u64 now)
+{
+	struct pt_regs *regs = (struct pt_regs *)bpf_task_pt_regs(task);
+	long nr = regs->orig_ax;
+	if (nr >= 0)
+		begin_call(t, regs, nr, now);
+	else
+		t->nr = OUTSIDE_CALLS; /* a page fault, or an interrupt of user code */
+}
+
 static __always_inline void went_off(struct task_struct *task, bool preempted, __u64 now)
 {
-	struct thread *t = thread_of(task->pid);
+	struct thread *t = thread_of(task);
 	if (!t)
 		return;
+	if (t->nr == UNKNOWN_CALL)
+		find_call(t, task, now);
 	t->off_at = now;
 	t->woken_at = preempted ? now : 0;
+}
+
+/* Time without a CPU goes to the slots that it lies in. */
+static __noinline int spread(__u64 from, __u64 to, bool queued)
+{
+	int i;
+	if (from < config.begin_ns || !config.slot_ns)
+		return 0;
+	__u32 slot = (from - config.begin_ns) / config.slot_ns;
+	bpf_for(i, 0, TIME_SLOTS)
+	{
+		__u64 end = config.begin_ns + (slot + 1) * config.slot_ns;
+		struct time_slot *s = bpf_map_lookup_elem(&time_slots, &slot);
+		if (!s || from >= to)
+			break;
+		__u64 part = (to < end ? to : end) - from;
+		if (queued)
+			ADD(s->queued_ns, part);
+		else
+			ADD(s->blocked_ns, part);
+		from = end;
+		slot++;
+	}
+	return 0;
+}
+
+/* Whether a thread sleeps for want of work, as far as that is known here. */
+static __always_inline bool is_idle(struct thread *t, __u32 tid)
+{
+	__u8 flags = flags_of(t->nr);
+	if (t->fd == FD_LOCK || !t->in_call)
+		return false;
+	if (!(flags & CALL_RECEIVE))
+		return flags & CALL_IDLE;
+	struct call_key key = { tid, t->nr, t->fd };
+	struct call *c = bpf_map_lookup_elem(&calls, &key);
+	return !c || (c->mode & 0170000) != 0100000; /* S_IFREG */
 }
 
 static __always_inline void came_on(struct task_struct *task, __u64 now)
 {
 	__u32 tid = task->pid;
-	struct thread *t = thread_of(tid);
+	struct thread *t = thread_of(task);
 	if (!t || !t->off_at)
 		return;
 	__u64 off = now - t->off_at;
@@ -201,6 +306,13 @@ static __always_inline void came_on(struct task_struct *task, __u64 now)
 		queued = off;
 	bool voluntary = t->woken_at != t->off_at;
 	bool brief = voluntary && off - queued < SHORT_SLEEP_NS;
+	__u64 slept_until = now - queued;
+	if (!brief && off > queued && !is_idle(t, tid))
+		spread(t->off_at, slept_until, false);
+	if (queued >= SHORT_SLEEP_NS)
+		spread(slept_until, now, true);
+	t->turn_blocked_ns += off - queued;
+	t->turn_queued_ns += queued;
 	t->off_at = 0;
 	if (t->in_call) {
 		t->blocked_ns += off - queued;
@@ -266,18 +378,23 @@ int BPF_PROG(on_waking, struct task_struct *task)
 	return 0;
 }
 
-/* A wait for a mutex, as `is_lock_wait` of the loader's caller has it: glibc and Rust's std both wait while it is 2. */
-static __always_inline bool is_lock_wait(__u64 operation, __u32 value)
+static __always_inline void keep_stall(struct thread *t, __u32 tid, __u64 now)
 {
-	switch (operation & 0x7f) {
-	case 0: /* FUTEX_WAIT */
-	case 9: /* FUTEX_WAIT_BITSET */
-		return value == 2;
-	case 6:	 /* FUTEX_LOCK_PI */
-	case 13: /* FUTEX_LOCK_PI2 */
-		return true;
-	}
-	return false;
+	struct totals *all = sums();
+	if (!all)
+		return;
+	__u32 index = __sync_fetch_and_add(&all->stalls, 1);
+	struct stall *s = bpf_map_lookup_elem(&stalls, &index);
+	if (!s)
+		return;
+	s->at_ns = t->turn_at;
+	s->length_ns = now - t->turn_at;
+	s->blocked_ns = t->turn_blocked_ns;
+	s->queued_ns = t->turn_queued_ns;
+	s->longest_ns = t->longest_ns;
+	s->tid = tid;
+	s->longest_nr = t->longest_nr;
+	s->longest_fd = t->longest_fd;
 }
 
 SEC("tp_btf/sys_enter")
@@ -289,22 +406,15 @@ int BPF_PROG(on_enter, struct pt_regs *regs, long nr)
 	__u64 now = bpf_ktime_get_ns();
 	if (is_over(now))
 		return 0;
-	struct thread *t = thread_of(task->pid);
+	struct thread *t = thread_of(task);
 	if (!t)
 		return 0;
-	__u8 flags = nr >= 0 && nr < CALLS_MAX ? config.call_flags[nr & (CALLS_MAX - 1)] : 0;
-	t->nr = nr;
-	t->fd = flags & CALL_ON_FD ? (__s32)regs->di : NO_FD;
-	t->address = 0;
-	if (flags & CALL_FUTEX) {
-		t->address = regs->di;
-		if (is_lock_wait(regs->si, (__u32)regs->dx))
-			t->fd = FD_LOCK;
+	begin_call(t, regs, nr, now);
+	if (t->turn_at && flags_of(nr) & CALL_POLL) {
+		if (now - t->turn_at >= config.stall_from_ns)
+			keep_stall(t, task->pid, now);
+		t->turn_at = 0;
 	}
-	t->blocked_ns = t->queued_ns = 0;
-	t->sleeps = t->sleeps_short = 0;
-	t->in_call = 1;
-	t->call_at = now;
 	return 0;
 }
 
@@ -351,15 +461,14 @@ int BPF_PROG(on_exit, struct pt_regs *regs, long result)
 	if (is_over(now))
 		return 0;
 	__u32 tid = task->pid;
-	struct thread *t = thread_of(tid);
+	struct thread *t = thread_of(task);
 	if (!t || !t->in_call) {
 		if (t)
 			t->nr = OUTSIDE_CALLS;
 		return 0;
 	}
 	__u64 wall = now - t->call_at;
-	__u32 nr = t->nr;
-	__u8 flags = nr < CALLS_MAX ? config.call_flags[nr & (CALLS_MAX - 1)] : 0;
+	__u8 flags = flags_of(t->nr);
 	struct call *c = call_of(tid, t->nr, t->fd);
 	if (c) {
 		if (!c->count && t->fd >= 0 && !(flags & CALL_CLOSE))
@@ -381,9 +490,39 @@ int BPF_PROG(on_exit, struct pt_regs *regs, long result)
 			c->longest_ns = wall;
 	}
 	take_wait(t, tid, flags);
+	if (flags & CALL_POLL) {
+		t->turn_at = now;
+		t->turn_blocked_ns = t->turn_queued_ns = t->longest_ns = 0;
+	} else if (wall > t->longest_ns) {
+		t->longest_ns = wall;
+		t->longest_nr = t->nr;
+		t->longest_fd = t->fd;
+	}
 	t->in_call = 0;
 	t->nr = OUTSIDE_CALLS;
 	t->fd = NO_FD;
+	return 0;
+}
+
+/* Once for each task of the machine, right after the other programs came. */
+SEC("iter/task")
+int on_look(struct bpf_iter__task *context)
+{
+	struct task_struct *task = context->task;
+	__u32 zero = 0;
+	struct control *c = bpf_map_lookup_elem(&control, &zero);
+	if (!task || !c || task->tgid != config.tgid || !task->__state || task->exit_state)
+		return 0;
+	if (bpf_core_field_exists(task->on_cpu) && task->on_cpu)
+		return 0; /* about to sleep: that will be an event */
+	__u32 tid = task->pid;
+	struct thread *t = bpf_map_lookup_elem(&threads, &tid);
+	if (t && t->epoch == c->epoch)
+		return 0; /* it has made an event meanwhile */
+	__u64 now = bpf_ktime_get_ns();
+	struct thread asleep = { .epoch = c->epoch, .fd = NO_FD, .off_at = now };
+	find_call(&asleep, task, now);
+	bpf_map_update_elem(&threads, &tid, &asleep, t ? BPF_ANY : BPF_NOEXIST); /* fails if it woke just now */
 	return 0;
 }
 
@@ -400,15 +539,21 @@ SEC("perf_event")
 int on_sample(struct bpf_perf_event_data *context)
 {
 	struct task_struct *task = bpf_get_current_task_btf();
-	if (task->tgid != config.tgid || is_over(bpf_ktime_get_ns()))
+	__u64 now = bpf_ktime_get_ns();
+	if (task->tgid != config.tgid || is_over(now))
 		return 0;
-	__u32 tid = task->pid;
+	__u32 tid = task->pid, slot = config.slot_ns ? (now - config.begin_ns) / config.slot_ns : 0;
+	struct time_slot *s = bpf_map_lookup_elem(&time_slots, &slot);
+	if (s)
+		ADD(s->samples, 1);
 	struct sample_key key = { .tid = tid, .nr = OUTSIDE_CALLS, .fd = NO_FD };
 	struct thread *t = bpf_map_lookup_elem(&threads, &tid);
 	if (t && t->in_call) {
 		key.nr = t->nr;
 		key.fd = t->fd;
 	}
+	if (t && t->turn_at && now - t->turn_at >= config.stall_from_ns)
+		key.late = 1;
 	key.kernel_stack = bpf_get_stackid(context, &kernel_stacks, 0);
 	key.user_stack = take_user_stack(SCRATCH_SAMPLE);
 	__u64 one = 1, *count = bpf_map_lookup_elem(&samples, &key);

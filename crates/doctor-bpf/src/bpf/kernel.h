@@ -33,7 +33,7 @@ enum { BPF_ANY = 0, BPF_NOEXIST = 1, BPF_F_NO_PREALLOC = 1 };
 #pragma clang attribute push(__attribute__((preserve_access_index)), apply_to = record)
 
 struct pt_regs {
-	unsigned long bp, di, dx, si, ip, sp;
+	unsigned long bp, di, dx, si, orig_ax, ip, sp;
 };
 struct thread_info {
 	__u32 cpu;
@@ -77,8 +77,12 @@ struct socket {
 };
 struct task_struct {
 	struct thread_info thread_info;
+	unsigned int __state;
+	int exit_state;
+	int on_cpu;
 	int pid;
 	int tgid;
+	__u64 start_time;
 	struct files_struct *files;
 };
 struct bpf_iter_num {
@@ -87,3 +91,9 @@ struct bpf_iter_num {
 struct bpf_perf_event_data;
 
 #pragma clang attribute pop
+
+/* What the kernel hands to a program that looks at tasks one by one: pointers at fixed places. */
+struct bpf_iter__task {
+	void *meta;
+	struct task_struct *task;
+};

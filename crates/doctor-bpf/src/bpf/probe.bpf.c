@@ -1,6 +1,6 @@
 /*
- * Probes on request: how often a tracepoint or a function of the kernel is met by the threads of a process, and how long
- * calls of one function of the process take.
+ * Probes on request: how often a tracepoint or a function of the kernel is met by the threads of a process, how long
+ * calls of one function of the process take, and what its static probes tell.
  */
 #include "kernel.h"
 #include <bpf/bpf_helpers.h>
@@ -37,6 +37,13 @@ struct {
 	__type(key, __u32);
 	__type(value, struct open_call);
 } open_calls SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, TOLD_MAX);
+	__type(key, __u32);
+	__type(value, struct told);
+} told SEC(".maps");
 
 static __always_inline int count(__u32 which)
 {
@@ -113,5 +120,20 @@ int on_return(void *context)
 	if (took > l->longest_ns)
 		l->longest_ns = took; /* two threads at once may lose the shorter's, or rarely the longer's */
 	__sync_fetch_and_add(&l->slots[slot_of(took) & (SLOTS - 1)], 1);
+	return 0;
+}
+
+/* A static probe with its two numbers where a function has its first two. */
+SEC("uprobe")
+int on_told(struct pt_regs *registers)
+{
+	if (bpf_get_current_pid_tgid() >> 32 != target)
+		return 0;
+	__u32 which = registers->di;
+	struct told *t = bpf_map_lookup_elem(&told, &which);
+	if (!t)
+		return 0;
+	__sync_fetch_and_add(&t->count, 1);
+	__sync_fetch_and_add(&t->sum, registers->si);
 	return 0;
 }

@@ -12,10 +12,12 @@
 #define CALL_FUTEX 2
 #define CALL_IDLE 4 /* waits for work: a stack of one in 16 is enough */
 #define CALL_CLOSE 8
+#define CALL_POLL 16    /* waits for any of several descriptors: between two lies a turn of an event loop */
+#define CALL_RECEIVE 32 /* waits for work, unless the descriptor is a file */
 
 /* Numbers that are no system call. */
 #define OUTSIDE_CALLS -1
-#define UNKNOWN_CALL -2 /* entered before the programs were attached */
+#define UNKNOWN_CALL -2 /* whether it is in one is not known yet */
 
 /* Descriptors that are none. */
 #define NO_FD -1
@@ -26,6 +28,8 @@ struct config {
 	__u32 tgid;
 	__u32 mappings;
 	__u64 stack_from_ns; /* sleeps that get a stack */
+	__u64 stall_from_ns; /* turns of a loop that are kept */
+	__u64 begin_ns, slot_ns; /* of the map over time */
 	__u8 call_flags[CALLS_MAX];
 };
 
@@ -40,6 +44,10 @@ struct thread {
 	__u64 off_at, woken_at; /* 0: not so */
 	__u64 idle_ns;		/* sleeps without a stack, to be put to the next that gets one */
 	__u32 idle_count;
+	/* The turn of its event loop: since when (0: it is not known), its sleeps and its longest call. */
+	__s32 longest_nr;
+	__u64 turn_at, turn_blocked_ns, turn_queued_ns, longest_ns;
+	__s32 longest_fd;
 	__u32 pad;
 };
 
@@ -63,6 +71,7 @@ struct sample_key {
 	__u32 tid;
 	__s32 nr, fd, kernel_stack;
 	__u64 user_stack;
+	__u32 late, pad; /* in a turn that has taken `stall_from_ns` already */
 };
 struct wait_key {
 	__u32 tid;
@@ -83,6 +92,21 @@ struct waker {
 	__u64 count, across, slept_ns;
 	__u32 tgid, pad;
 	char name[16];
+};
+
+/* A turn of an event loop that took long. */
+#define STALLS_MAX 1024
+struct stall {
+	__u64 at_ns, length_ns, blocked_ns, queued_ns, longest_ns;
+	__u32 tid;
+	__s32 longest_nr, longest_fd;
+	__u32 pad;
+};
+
+/* What happened in one slot of time. */
+#define TIME_SLOTS 4096
+struct time_slot {
+	__u64 samples, blocked_ns, queued_ns;
 };
 
 #define STACK_COMPLETE 0
@@ -117,11 +141,12 @@ struct row {
 
 struct control {
 	__u32 epoch, pad;
-	__u64 until; /* by the monotonic clock: later events are not looked at */
+	__u64 since, until; /* by the monotonic clock: later events are not looked at */
 };
 struct totals {
 	__u64 lost_calls, lost_stacks, lost_keys;
 	__u64 stacks, stacks_complete;
+	__u64 stalls; /* of them, the first STALLS_MAX are kept */
 };
 
 /* Of the probes that are asked for by name. */
@@ -130,4 +155,10 @@ struct totals {
 struct latency {
 	__u64 begun, count, sum_ns, longest_ns;
 	__u64 slots[SLOTS];
+};
+
+/* Of a static probe with two numbers: for each first one, how often it was met, and the sum of the second. */
+#define TOLD_MAX 64
+struct told {
+	__u64 count, sum;
 };

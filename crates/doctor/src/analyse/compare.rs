@@ -113,7 +113,8 @@ fn chance(recording: &Recording) -> f64 {
 
 fn changes(before: &Diagnosis, after: &Diagnosis) -> Vec<Change> {
     let keyed = |diagnosis: &Diagnosis| -> BTreeMap<(&'static str, String), Finding> {
-        diagnosis.findings.iter().map(|f| ((f.rule, f.subject.clone()), f.clone())).collect()
+        let causes = diagnosis.findings.iter().filter(|finding| finding.is_cause());
+        causes.map(|f| ((f.rule, f.subject.clone()), f.clone())).collect()
     };
     let (one, two) = (keyed(before), keyed(after));
     let keys: BTreeSet<_> = one.keys().chain(two.keys()).cloned().collect();
@@ -226,5 +227,12 @@ mod tests {
         // 50% against 55%, of about 200 samples each.
         assert!(compare(&with(100), &with(122)).changes.is_empty());
         assert!(!compare(&with(100), &with(900)).changes.is_empty());
+    }
+
+    #[test]
+    fn what_the_look_cost_is_no_change_of_the_server() {
+        let mut after = golden::busy();
+        after.health.events_lost = 5;
+        assert!(compare(&golden::busy(), &after).changes.is_empty());
     }
 }

@@ -15,7 +15,11 @@ pub(crate) const IDLE_CALLS: &[&str] = &[
 ];
 
 /// Calls that wait for a peer to send.
-const RECEIVING: &[&str] = &["read", "readv", "recvfrom", "recvmsg", "recvmmsg"];
+pub(crate) const RECEIVING: &[&str] = &["read", "readv", "recvfrom", "recvmsg", "recvmmsg"];
+
+/// Calls that wait for any of several descriptors: between two lies a turn of an event loop.
+pub(crate) const POLLS: &[&str] =
+    &["epoll_wait", "epoll_pwait", "epoll_pwait2", "poll", "ppoll", "select", "pselect6"];
 
 /// A thread that serves no connection is critical only if it is much busier than those that do.
 const BEHIND: f64 = 0.6;
@@ -51,7 +55,10 @@ pub(crate) fn is_idle(call: &Call, role: Option<Role>) -> bool {
     }
     let waits_for_sender = role.is_some_and(|role| {
         role.is_peer()
-            || matches!(role, Role::Eventfd | Role::Timer | Role::Pipe | Role::Listener | Role::Other)
+            || matches!(
+                role,
+                Role::Eventfd | Role::Timer | Role::Pipe | Role::Listener | Role::Datagram | Role::Other
+            )
     });
     RECEIVING.contains(&call.name.as_str()) && waits_for_sender
 }

@@ -53,6 +53,16 @@ impl Finding {
         Finding { share: None, ceiling, holds_while_idle: true, ..Finding::new(rule, 0.0, confidence, title) }
     }
 
+    /// Nothing that could be mended in the server: what the other findings are to be read with.
+    pub(crate) fn aside(rule: &'static str, title: String) -> Finding {
+        Finding { share: None, ..Finding::new(rule, 0.0, 1.0, title) }
+    }
+
+    /// Whether anything could be gained.
+    pub(crate) fn is_cause(&self) -> bool {
+        self.ceiling > 1.0
+    }
+
     pub(crate) fn evidence(mut self, what: String, command: impl Into<Option<String>>) -> Finding {
         self.evidence.push(Evidence { what, command: command.into() });
         self

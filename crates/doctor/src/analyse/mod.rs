@@ -14,6 +14,8 @@ mod view;
 
 pub(crate) use compare::{Comparison, Fate, Part, compare};
 pub(crate) use critical::{Budget, IDLE_CALLS, budget, is_idle, is_idle_wait, roles};
+#[cfg(feature = "bpf")]
+pub(crate) use critical::{POLLS, RECEIVING};
 pub(crate) use finding::Finding;
 pub(crate) use rules::fork::{COPIES, FORKS, TABLE_COPIES};
 pub(crate) use rules::locks::{LOCK, taker};
@@ -123,7 +125,7 @@ fn judge(view: &View<'_>, findings: &[Finding]) -> (Verdict, String) {
         );
         return (Verdict::Elsewhere, sentence);
     }
-    match findings.first() {
+    match findings.first().filter(|finding| finding.is_cause()) {
         Some(first) => (Verdict::Found, first.title.clone()),
         None => {
             let sentence = format!(
@@ -175,8 +177,8 @@ mod tests {
             ruled_out.iter().filter(|ruled| ruled.unseen).map(|ruled| ruled.rule).collect::<Vec<_>>()
         };
         assert_eq!(unseen(Tier::T0), ["R9"], "nobody woke it in that recording");
-        assert_eq!(unseen(Tier::T1), ["R2", "R4", "R7", "R9", "R12"]);
-        assert_eq!(unseen(Tier::T2), ["R2", "R4", "R5", "R7", "R9", "R12", "R13"]);
+        assert_eq!(unseen(Tier::T1), ["R2", "R4", "R7", "R9", "R12", "R17"]);
+        assert_eq!(unseen(Tier::T2), ["R2", "R4", "R5", "R7", "R9", "R12", "R13", "R17"]);
     }
 
     #[test]

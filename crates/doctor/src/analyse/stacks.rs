@@ -7,14 +7,18 @@ use crate::recording::Frame;
 #[derive(Debug, Default)]
 pub(crate) struct Tree<'a> {
     nodes: Vec<Node<'a>>,
-    roots: BTreeMap<&'a str, usize>,
+    roots: BTreeMap<u32, usize>,
+    /// Of each frame its name, and the number of it: frames of several files may have one name.
+    names: Vec<(&'a str, u32)>,
 }
 
 #[derive(Debug, Default)]
 struct Node<'a> {
     name: &'a str,
+    number: u32,
     inclusive: u64,
-    children: BTreeMap<&'a str, usize>,
+    /// By the numbers of their names.
+    children: BTreeMap<u32, usize>,
 }
 
 /// A function by name, with the samples in it and in what it called.
@@ -29,13 +33,22 @@ pub(crate) struct Hot<'a> {
 }
 
 impl<'a> Tree<'a> {
-    /// Frames from the outermost on.
-    pub(crate) fn add(&mut self, frames: impl Iterator<Item = &'a Frame>, count: u64) {
+    pub(crate) fn new(frames: &'a [Frame]) -> Tree<'a> {
+        let mut numbers: BTreeMap<&str, u32> = BTreeMap::new();
+        let number = |frame: &'a Frame| {
+            let next = numbers.len() as u32;
+            (frame.name.as_str(), *numbers.entry(&frame.name).or_insert(next))
+        };
+        Tree { names: frames.iter().map(number).collect(), ..Tree::default() }
+    }
+
+    /// Frames by number, from the outermost on.
+    pub(crate) fn add(&mut self, frames: impl Iterator<Item = u32>, count: u64) {
         let mut parent: Option<usize> = None;
         for frame in frames {
-            let name = frame.name.as_str();
+            let (name, number) = self.names[frame as usize];
             // A function that calls itself is one level: its inclusive time would be counted twice.
-            if parent.is_some_and(|index| self.nodes[index].name == name) {
+            if parent.is_some_and(|index| self.nodes[index].number == number) {
                 continue;
             }
             let next = self.nodes.len();
@@ -43,9 +56,9 @@ impl<'a> Tree<'a> {
                 Some(index) => &mut self.nodes[index].children,
                 None => &mut self.roots,
             };
-            let index = *siblings.entry(name).or_insert(next);
+            let index = *siblings.entry(number).or_insert(next);
             if index == next {
-                self.nodes.push(Node { name, ..Node::default() });
+                self.nodes.push(Node { name, number, ..Node::default() });
             }
             self.nodes[index].inclusive += count;
             parent = Some(index);
@@ -99,15 +112,11 @@ mod tests {
 
     #[test]
     fn the_deepest_function_that_matters_is_found() {
-        let (one, two, three) = (
-            frames(&["main", "loop", "call", "set", "alloc"]),
-            frames(&["main", "loop", "call", "set", "copy"]),
-            frames(&["main", "loop", "call", "get"]),
-        );
-        let mut tree = Tree::default();
-        tree.add(one.iter(), 4);
-        tree.add(two.iter(), 4);
-        tree.add(three.iter(), 92);
+        let frames = frames(&["main", "loop", "call", "set", "alloc", "copy", "get"]);
+        let mut tree = Tree::new(&frames);
+        tree.add([0, 1, 2, 3, 4].into_iter(), 4);
+        tree.add([0, 1, 2, 3, 5].into_iter(), 4);
+        tree.add([0, 1, 2, 6].into_iter(), 92);
         let names: Vec<&str> = tree.deepest(5).iter().map(|hot| hot.name).collect();
         assert_eq!(names, ["get", "set"]);
         assert_eq!(tree.deepest(5)[1].inclusive, 8);
@@ -115,10 +124,10 @@ mod tests {
     }
 
     #[test]
-    fn recursion_counts_once() {
-        let deep = frames(&["main", "walk", "walk", "walk"]);
-        let mut tree = Tree::default();
-        tree.add(deep.iter(), 10);
+    fn recursion_counts_once_also_through_another_file() {
+        let frames = frames(&["main", "walk", "walk"]);
+        let mut tree = Tree::new(&frames);
+        tree.add([0, 1, 2, 1].into_iter(), 10);
         let hot = tree.deepest(1);
         assert_eq!((hot.len(), hot[0].name, hot[0].inclusive), (1, "walk", 10));
     }

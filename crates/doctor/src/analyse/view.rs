@@ -19,6 +19,10 @@ pub(crate) struct View<'a> {
     samples_total: u64,
 }
 
+/// For each frame of the recording, whether it is one of a kind.
+#[derive(Debug)]
+pub(crate) struct Marks(Vec<bool>);
+
 impl<'a> View<'a> {
     pub(crate) fn new(recording: &'a Recording, critical: Budget) -> View<'a> {
         let tid = critical.tid;
@@ -91,11 +95,30 @@ impl<'a> View<'a> {
         recording.stacks[stack as usize].iter().map(|&index| &recording.frames[index as usize])
     }
 
+    /// The frames that are so. Stacks share their frames: what is asked of names is asked once a frame, not once a stack.
+    pub(crate) fn mark(&self, is: impl Fn(&Frame) -> bool) -> Marks {
+        Marks(self.recording.frames.iter().map(is).collect())
+    }
+
+    /// Whether a frame of a stack is marked.
+    pub(crate) fn meets(&self, stack: u32, marks: &Marks) -> bool {
+        self.recording.stacks[stack as usize].iter().any(|&index| marks.0[index as usize])
+    }
+
+    /// As `meets`, of the frames that are below the first marked by `until`, or of all.
+    pub(crate) fn meets_below(&self, stack: u32, marks: &Marks, until: &Marks) -> bool {
+        let frames = self.recording.stacks[stack as usize].iter().map(|&index| index as usize);
+        frames.take_while(|&index| !until.0[index]).any(|index| marks.0[index])
+    }
+
     /// The critical thread's samples as a tree of those frames that are `own`: what others do belongs to their caller.
     pub(crate) fn tree(&self, keep: impl Fn(&Sample) -> bool, own: impl Fn(&Frame) -> bool) -> Tree<'a> {
-        let mut tree = Tree::default();
+        let own = self.mark(own);
+        let recording = self.recording;
+        let mut tree = Tree::new(&recording.frames);
         for sample in self.samples().filter(|sample| keep(sample)) {
-            tree.add(self.frames(sample.stack).rev().filter(|frame| own(frame)), sample.count);
+            let frames = recording.stacks[sample.stack as usize].iter().rev();
+            tree.add(frames.copied().filter(|&index| own.0[index as usize]), sample.count);
         }
         tree
     }

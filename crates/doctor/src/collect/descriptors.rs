@@ -3,14 +3,14 @@
 //! A number means nothing to a reader; "writes to replicas" does. A role comes from the kind of the descriptor, the
 //! path, and for sockets from which end they are: a connection to a port that the server listens on came from outside.
 //! Both ends of a local connection are in one table, so the process at the other end has a name; a server of the same
-//! kind that connected to us is a replica. Which files are what is known by the names that Redis and its kin give them.
+//! kind that connected to us is a replica, and a process at the end of a pipe that writes a log is a log daemon. Which files are what is known by the names that Redis and its kin give them.
 
 use std::collections::{HashMap, HashSet};
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use super::procfs;
-use super::sockets::{Entry, read_table};
+use super::sockets::{Entry, parse_lines, read_table};
+use super::{diag, procfs};
 use crate::recording::{Descriptor, Role};
 
 /// Descriptors that are looked at.
@@ -40,8 +40,19 @@ pub(crate) fn owned_sockets(pid: i32) -> HashMap<u64, i32> {
     sockets.filter_map(|fd| Some((socket_inode(pid, fd)?, fd))).collect()
 }
 
-/// All descriptors of the target; `name` is what it is called itself.
-pub(crate) fn describe_all(pid: i32, name: &str) -> Vec<Descriptor> {
+/// A Unix socket or a pipe of the target, and who has its other end.
+#[derive(Debug, Clone)]
+pub(crate) struct Local {
+    pub(crate) fd: i32,
+    /// Of a socket.
+    pub(crate) inode: Option<u64>,
+    pub(crate) peer_pid: i32,
+    pub(crate) peer: String,
+}
+
+/// All descriptors of the target, and which of them lead to other processes without a network; `name` is what the target is
+/// called itself.
+pub(crate) fn describe_all(pid: i32, name: &str) -> (Vec<Descriptor>, Vec<Local>) {
     let numbers = procfs::numbers_in(procfs::path(pid, "fd"));
     let links: Vec<(i32, String)> =
         numbers.into_iter().take(DESCRIPTORS_MAX).filter_map(|fd| Some((fd, link(pid, fd)?))).collect();
@@ -54,29 +65,51 @@ pub(crate) fn describe_all(pid: i32, name: &str) -> Vec<Descriptor> {
         .filter(|e| e.listens)
         .map(|e| e.local.port())
         .collect();
-    let wanted = links.iter().filter_map(|(_, link)| own(link)).filter(|e| !e.listens);
-    let peers = find_peers(pid, wanted, &table);
-    links
-        .iter()
-        .map(|(fd, link)| match own(link) {
-            Some(entry) => connection(*fd, entry, &ports, &peers, name),
-            None => Descriptor { fd: *fd, role: role_of_link(link), what: link.clone(), peer: None },
-        })
-        .collect()
+    let ends = Ends::new(&table);
+    let holders = find_holders(pid, links.iter().filter_map(|(_, link)| ends.other(link)));
+    let datagram = read_datagram(pid);
+    let mut locals = Vec::new();
+    let descriptors = links.iter().map(|(fd, link)| {
+        let holder = ends.other(link).and_then(|end| holders.get(&end));
+        if let Some(entry) = own(link) {
+            return connection(*fd, entry, &ports, holder.map(|holder| holder.called(pid)), name);
+        }
+        let mut descriptor =
+            Descriptor { fd: *fd, role: role_of_link(link), what: link.clone(), peer: None, disk: None };
+        if let Some(entry) = inode_of(link).and_then(|inode| datagram.get(&inode)) {
+            descriptor.role = Role::Datagram;
+            descriptor.what = format!("UDP {}", entry.local);
+        } else if let Some(holder) = holder.filter(|holder| holder.pid != pid) {
+            let peer = holder.called(pid);
+            if holder.writes_a_log() {
+                descriptor.role = Role::LogDaemon;
+            }
+            let inode = inode_of(link);
+            locals.push(Local { fd: *fd, inode, peer_pid: holder.pid, peer: peer.clone() });
+            descriptor.peer = Some(peer);
+        }
+        descriptor
+    });
+    (descriptors.collect(), locals)
 }
 
-fn connection(
-    fd: i32,
-    entry: &Entry,
-    ports: &HashSet<u16>,
-    peers: &HashMap<SocketAddr, String>,
-    name: &str,
-) -> Descriptor {
+fn read_datagram(pid: i32) -> HashMap<u64, Entry> {
+    let text = |file| procfs::read(procfs::path(pid, file)).unwrap_or_default();
+    let entries = ["net/udp", "net/udp6"].into_iter().flat_map(|file| parse_lines(&text(file)));
+    entries.map(|entry| (entry.inode, entry)).collect()
+}
+
+fn connection(fd: i32, entry: &Entry, ports: &HashSet<u16>, peer: Option<String>, name: &str) -> Descriptor {
     if entry.listens {
-        return Descriptor { fd, role: Role::Listener, what: entry.local.to_string(), peer: None };
+        return Descriptor {
+            fd,
+            role: Role::Listener,
+            what: entry.local.to_string(),
+            peer: None,
+            disk: None,
+        };
     }
     let inbound = ports.contains(&entry.local.port());
-    let peer = peers.get(&entry.remote).cloned();
     let replicates = |name: &str| REPLICATING.iter().any(|known| name.starts_with(known));
     let same_kind = replicates(name) && peer.as_deref().is_some_and(replicates);
     let role = match (inbound, same_kind) {
@@ -86,21 +119,66 @@ fn connection(
         (false, false) => Role::Outbound,
     };
     let arrow = if inbound { "<-" } else { "->" };
-    Descriptor { fd, role, what: format!("{} {arrow} {}", entry.local, entry.remote), peer }
+    Descriptor { fd, role, what: format!("{} {arrow} {}", entry.local, entry.remote), peer, disk: None }
 }
 
-/// The names of local processes by the address of their end.
-///
-/// To find an owner, every process' descriptors must be read: the search ends when all are found, or with its budget.
-fn find_peers<'a>(
+/// What a process holds that another one may hold the other end of. A pipe is one thing for both.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+enum End {
+    Socket(u64),
+    Pipe(u64),
+}
+
+impl End {
+    fn parse(link: &str) -> Option<End> {
+        let pipe = || link.strip_prefix("pipe:[")?.strip_suffix(']')?.parse().ok();
+        inode_of(link).map(End::Socket).or_else(|| pipe().map(End::Pipe))
+    }
+}
+
+/// The other ends of connections on this machine, by the inodes of their sockets.
+struct Ends(HashMap<u64, u64>);
+
+impl Ends {
+    fn new(table: &[Entry]) -> Ends {
+        let connections = || table.iter().filter(|e| !e.listens && e.inode != 0);
+        let by_address: HashMap<SocketAddr, u64> = connections().map(|e| (e.local, e.inode)).collect();
+        let tcp = connections().filter_map(|e| Some((e.inode, *by_address.get(&e.remote)?)));
+        let local = diag::read_unix().unwrap_or_default();
+        let local = local.into_iter().filter_map(|entry| Some((entry.inode, entry.peer?)));
+        Ends(tcp.chain(local).collect())
+    }
+
+    fn other(&self, link: &str) -> Option<End> {
+        match End::parse(link)? {
+            End::Socket(inode) => self.0.get(&inode).copied().map(End::Socket),
+            pipe @ End::Pipe(_) => Some(pipe),
+        }
+    }
+}
+
+/// A process that has the other end.
+#[derive(Debug, Clone)]
+struct Holder {
     pid: i32,
-    connections: impl Iterator<Item = &'a Entry>,
-    table: &[Entry],
-) -> HashMap<SocketAddr, String> {
-    let ends: HashMap<SocketAddr, u64> =
-        table.iter().filter(|e| !e.listens && e.inode != 0).map(|e| (e.local, e.inode)).collect();
-    let mut wanted: HashMap<u64, SocketAddr> =
-        connections.filter_map(|e| Some((*ends.get(&e.remote)?, e.remote))).collect();
+    name: String,
+}
+
+impl Holder {
+    fn called(&self, target: i32) -> String {
+        if self.pid == target { "itself".to_string() } else { format!("{} ({})", self.name, self.pid) }
+    }
+
+    fn writes_a_log(&self) -> bool {
+        let numbers = procfs::numbers_in(procfs::path(self.pid, "fd")).into_iter().take(DESCRIPTORS_MAX);
+        numbers.filter_map(|fd| link(self.pid, fd)).any(|link| role_of_link(&link) == Role::Log)
+    }
+}
+
+/// Who has these ends. To find an owner, every process' descriptors must be read: the search ends when all are found, or with
+/// its budget.
+fn find_holders(pid: i32, wanted: impl Iterator<Item = End>) -> HashMap<End, Holder> {
+    let mut wanted: HashSet<End> = wanted.collect();
     let mut found = HashMap::new();
     let start = Instant::now();
     for other in procfs::processes() {
@@ -108,13 +186,13 @@ fn find_peers<'a>(
             break;
         }
         for fd in procfs::numbers_in(procfs::path(other, "fd")) {
-            let Some(inode) = socket_inode(other, fd) else { continue };
-            let Some(address) = wanted.remove(&inode) else { continue };
+            let Some(end) = link(other, fd).and_then(|link| End::parse(&link)) else { continue };
+            // Its own end of a pipe looks like the other one.
+            if (other == pid && matches!(end, End::Pipe(_))) || !wanted.remove(&end) {
+                continue;
+            }
             let name = procfs::stat(other).map_or_else(String::new, |stat| stat.name);
-            found.insert(
-                address,
-                if other == pid { "itself".to_string() } else { format!("{name} ({other})") },
-            );
+            found.insert(end, Holder { pid: other, name });
         }
     }
     found
@@ -165,8 +243,7 @@ mod tests {
     }
 
     fn role(entry: &Entry, peer: &str, name: &str) -> Role {
-        let peers = HashMap::from([(entry.remote, peer.to_string())]);
-        connection(5, entry, &HashSet::from([6379]), &peers, name).role
+        connection(5, entry, &HashSet::from([6379]), Some(peer.to_string()), name).role
     }
 
     #[test]
@@ -179,6 +256,23 @@ mod tests {
         assert_eq!(role_of_link("/dev/null"), Role::Other);
         assert_eq!(role_of_link("pipe:[12]"), Role::Pipe);
         assert_eq!(role_of_link("anon_inode:[eventpoll]"), Role::Epoll);
+    }
+
+    #[test]
+    fn the_other_end_of_what_leads_to_another_process_is_found() {
+        use std::process::{Command, Stdio};
+        let child = Command::new("cat").stdin(Stdio::piped()).stdout(Stdio::null()).spawn();
+        let mut child = child.expect("cat is there");
+        let own = std::process::id().cast_signed();
+        let (descriptors, locals) = describe_all(own, "test");
+        let called = format!("cat ({})", child.id());
+        let local = locals.iter().find(|local| local.peer == called);
+        drop(child.stdin.take());
+        child.wait().expect("it was started");
+        let local = local.expect("our end of its standard input");
+        assert_eq!(local.peer_pid, child.id().cast_signed());
+        let descriptor = descriptors.iter().find(|d| d.fd == local.fd).expect("it is open");
+        assert_eq!((descriptor.role, descriptor.peer.as_deref()), (Role::Pipe, Some(called.as_str())));
     }
 
     #[test]

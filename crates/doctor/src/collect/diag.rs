@@ -1,7 +1,8 @@
-//! INET_DIAG: the kernel's table of TCP sockets, as `ss` asks for it.
+//! INET_DIAG and UNIX_DIAG: the kernel's tables of TCP and Unix sockets, as `ss` asks for them.
 //!
-//! Beside what /proc/net/tcp shows it knows a listener's limit and its drops, and of a connection how often it sent
-//! again and how long its peer's window held it up. It answers for the network namespace that we are in.
+//! Beside what /proc/net/tcp shows the first knows a listener's limit and its drops, and of a connection how often it sent
+//! again and how long its peer's window held it up. The second knows who is at the other end, and how much waits there.
+//! Both answer for the network namespace that we are in.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -31,13 +32,51 @@ const BUFFER: usize = 64 << 10;
 /// A bound on what is kept: ten times the descriptors of the largest server we expect.
 const ENTRIES_MAX: usize = 500_000;
 
+/// `struct unix_diag_req`, and `struct unix_diag_msg`.
+const UNIX_REQUEST: usize = 24;
+const UNIX_MESSAGE: usize = 16;
+const UNIX_SHOW_PEER: u32 = 1 << 2;
+const UNIX_SHOW_QUEUES: u32 = 1 << 4;
+const UNIX_ATTRIBUTE_PEER: u16 = 2;
+const UNIX_ATTRIBUTE_QUEUES: u16 = 4;
+
+/// TCP sockets.
 pub(crate) fn read() -> io::Result<Vec<Entry>> {
     let socket = open()?;
     let mut entries = Vec::new();
     for family in [libc::AF_INET as u8, libc::AF_INET6 as u8] {
-        ask(&socket, family)?;
-        receive(&socket, &mut entries)?;
+        let mut request = [0_u8; REQUEST];
+        request[0] = family;
+        request[1] = libc::IPPROTO_TCP as u8;
+        request[2] = EXTENSIONS;
+        request[4..8].copy_from_slice(&STATES.to_ne_bytes());
+        ask(&socket, &request)?;
+        receive(&socket, &mut entries, entry)?;
     }
+    Ok(entries)
+}
+
+/// A Unix socket.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct UnixEntry {
+    pub(crate) inode: u64,
+    /// The socket that it is connected to.
+    pub(crate) peer: Option<u64>,
+    /// Sent, and not read yet by the other end, as memory that it takes.
+    pub(crate) send_queue: u32,
+    pub(crate) receive_queue: u32,
+}
+
+pub(crate) fn read_unix() -> io::Result<Vec<UnixEntry>> {
+    const ALL: u32 = u32::MAX;
+    let socket = open()?;
+    let mut request = [0_u8; UNIX_REQUEST];
+    request[0] = libc::AF_UNIX as u8;
+    request[4..8].copy_from_slice(&ALL.to_ne_bytes());
+    request[12..16].copy_from_slice(&(UNIX_SHOW_PEER | UNIX_SHOW_QUEUES).to_ne_bytes());
+    ask(&socket, &request)?;
+    let mut entries = Vec::new();
+    receive(&socket, &mut entries, unix_entry)?;
     Ok(entries)
 }
 
@@ -53,21 +92,19 @@ fn open() -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-fn ask(socket: &OwnedFd, family: u8) -> io::Result<()> {
-    let mut request = [0_u8; HEADER + REQUEST];
-    request[0..4].copy_from_slice(&((HEADER + REQUEST) as u32).to_ne_bytes());
+/// Asks for all sockets of a family: the first byte of the request.
+fn ask(socket: &OwnedFd, body: &[u8]) -> io::Result<()> {
+    let mut request = vec![0_u8; HEADER];
+    request[0..4].copy_from_slice(&((HEADER + body.len()) as u32).to_ne_bytes());
     request[4..6].copy_from_slice(&SOCK_DIAG_BY_FAMILY.to_ne_bytes());
     request[6..8].copy_from_slice(&((libc::NLM_F_REQUEST | libc::NLM_F_DUMP) as u16).to_ne_bytes());
-    request[HEADER] = family;
-    request[HEADER + 1] = libc::IPPROTO_TCP as u8;
-    request[HEADER + 2] = EXTENSIONS;
-    request[HEADER + 4..HEADER + 8].copy_from_slice(&STATES.to_ne_bytes());
+    request.extend_from_slice(body);
     // SAFETY: the buffer is alive for the call, and its length is passed.
     let sent = unsafe { libc::send(socket.as_raw_fd(), request.as_ptr().cast(), request.len(), 0) };
     if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-fn receive(socket: &OwnedFd, entries: &mut Vec<Entry>) -> io::Result<()> {
+fn receive<T>(socket: &OwnedFd, entries: &mut Vec<T>, entry: fn(&[u8]) -> Option<T>) -> io::Result<()> {
     let mut buffer = vec![0_u8; BUFFER];
     loop {
         // SAFETY: the buffer is alive for the call, and its length is passed.
@@ -75,14 +112,14 @@ fn receive(socket: &OwnedFd, entries: &mut Vec<Entry>) -> io::Result<()> {
         if got < 0 {
             return Err(io::Error::last_os_error());
         }
-        if parse(&buffer[..got as usize], entries)? {
+        if parse(&buffer[..got as usize], entries, entry)? {
             return Ok(());
         }
     }
 }
 
 /// Messages of one answer; true after the last.
-fn parse(mut bytes: &[u8], entries: &mut Vec<Entry>) -> io::Result<bool> {
+fn parse<T>(mut bytes: &[u8], entries: &mut Vec<T>, entry: fn(&[u8]) -> Option<T>) -> io::Result<bool> {
     while bytes.len() >= HEADER {
         let length = u32_at(bytes, 0).unwrap_or(0) as usize;
         let kind = i32::from(u16_at(bytes, 4).unwrap_or(0));
@@ -140,6 +177,22 @@ fn entry(body: &[u8]) -> Option<Entry> {
     if entry.listens {
         entry.backlog = Some(send_queue);
         entry.send_queue = 0;
+    }
+    Some(entry)
+}
+
+fn unix_entry(body: &[u8]) -> Option<UnixEntry> {
+    let inode = u64::from(u32_at(body, 4)?);
+    let mut entry = UnixEntry { inode, ..UnixEntry::default() };
+    for (kind, value) in attributes(body.get(UNIX_MESSAGE..)?) {
+        match kind {
+            UNIX_ATTRIBUTE_PEER => entry.peer = u32_at(value, 0).map(u64::from),
+            UNIX_ATTRIBUTE_QUEUES => {
+                entry.receive_queue = u32_at(value, 0).unwrap_or(0);
+                entry.send_queue = u32_at(value, 4).unwrap_or(0);
+            }
+            _ => {}
+        }
     }
     Some(entry)
 }
@@ -202,10 +255,30 @@ mod tests {
     }
 
     #[test]
+    fn a_unix_socket_shows_its_other_end_and_what_was_not_read_there() {
+        use std::io::Write;
+        use std::os::unix::fs::MetadataExt;
+        use std::os::unix::net::UnixStream;
+        let inode = |end: &UnixStream| {
+            let path = format!("/proc/self/fd/{}", end.as_raw_fd());
+            std::fs::metadata(path).expect("it is open").ino()
+        };
+        let (mut here, there) = UnixStream::pair().expect("two sockets");
+        here.write_all(b"not read").expect("there is room");
+        let entries = read_unix().expect("UNIX_DIAG answers anybody");
+        let seen = entries.iter().find(|e| e.inode == inode(&here)).expect("our socket");
+        assert_eq!(seen.peer, Some(inode(&there)));
+        assert!(seen.send_queue >= 8, "{seen:?}");
+        let other = entries.iter().find(|e| e.inode == inode(&there)).expect("the other one");
+        assert_eq!((other.receive_queue, other.send_queue), (8, 0));
+        assert!(unix_entry(&[0; UNIX_MESSAGE - 1]).is_none());
+    }
+
+    #[test]
     fn answers_that_are_cut_are_no_entries() {
         let mut entries = Vec::new();
-        assert!(parse(&[0; 40], &mut entries).is_err());
-        assert!(matches!(parse(&[1, 2, 3], &mut entries), Ok(false)));
+        assert!(parse(&[0; 40], &mut entries, entry).is_err());
+        assert!(matches!(parse(&[1, 2, 3], &mut entries, entry), Ok(false)));
         assert!(entry(&[0; MESSAGE - 1]).is_none());
         assert_eq!(attributes(&[200, 0, 2, 0, 1]).count(), 0);
         assert!(entries.is_empty());

@@ -53,6 +53,12 @@ impl Server {
         parse_forks(&self.ask(&["INFO", "stats"]).ok()?)
     }
 
+    /// What it counts itself of the stages of requests, if it does.
+    #[cfg(feature = "bpf")]
+    pub(crate) fn stages(&self) -> Option<Stages> {
+        parse_stages(&self.ask(&["INFO", "everything"]).ok()?)
+    }
+
     fn ask(&self, words: &[&str]) -> Result<String> {
         let stream = TcpStream::connect_timeout(&self.address, PATIENCE).context("no connection")?;
         stream.set_read_timeout(Some(PATIENCE))?;
@@ -83,6 +89,29 @@ fn parse_forks(info: &str) -> Option<Forks> {
     };
     let latest_ns = field("latest_fork_usec")?.saturating_mul(1_000);
     Some(Forks { count: field("total_forks")?, latest_ns })
+}
+
+/// The stages of requests, as Evenkeel counts them.
+#[cfg(feature = "bpf")]
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(crate) struct Stages {
+    /// Names in the order of their numbers, with the microseconds since it was started.
+    pub(crate) us: Vec<(String, u64)>,
+    /// Of the counter that its probes tell times in.
+    pub(crate) ticks_per_us: f64,
+}
+
+#[cfg(feature = "bpf")]
+fn parse_stages(info: &str) -> Option<Stages> {
+    let stage = |line: &str| {
+        let (name, us) = line.strip_prefix("stage_")?.split_once("_usec:")?;
+        Some((name.to_string(), us.trim().parse().ok()?))
+    };
+    let us: Vec<(String, u64)> = info.lines().filter_map(stage).collect();
+    let clock = info.lines().find_map(|line| line.strip_prefix("monotonic_clock:"))?;
+    let ticks = clock.split_once("TSC @ ").and_then(|(_, rest)| rest.split(' ').next()?.parse().ok());
+    const NS: f64 = 1_000.0; // of the clock that takes the counter's place
+    (!us.is_empty()).then(|| Stages { us, ticks_per_us: ticks.unwrap_or(NS) })
 }
 
 /// A listener on all addresses is reached by the loopback one.
@@ -144,6 +173,16 @@ mod tests {
         assert_eq!(parse_forks("latest_fork_usec:1\r\n"), None, "a version that does not count them");
     }
 
+    #[cfg(feature = "bpf")]
+    #[test]
+    fn stages_are_in_the_order_of_their_numbers() {
+        let text =
+            "monotonic_clock:X86 TSC @ 2400 ticks/us\r\nstage_accept_usec:3\r\nstage_lock_wait_usec:40\r\n";
+        let us = vec![("accept".to_string(), 3), ("lock_wait".to_string(), 40)];
+        assert_eq!(parse_stages(text), Some(Stages { us, ticks_per_us: 2_400.0 }));
+        assert_eq!(parse_stages("monotonic_clock:POSIX clock_gettime\r\n"), None);
+    }
+
     #[test]
     fn flags_of_the_server_name_its_replicas() {
         let connection = |fd, remote: &str| Descriptor {
@@ -151,9 +190,16 @@ mod tests {
             role: Role::Client,
             what: format!("10.0.0.1:6379 <- {remote}"),
             peer: None,
+            disk: None,
         };
         let mut descriptors = vec![connection(8, "10.0.0.2:4000"), connection(9, "10.0.0.3:4000")];
-        descriptors.push(Descriptor { fd: 1, role: Role::Log, what: "/x.log".to_string(), peer: None });
+        descriptors.push(Descriptor {
+            fd: 1,
+            role: Role::Log,
+            what: "/x.log".to_string(),
+            peer: None,
+            disk: None,
+        });
         let list =
             "id=3 addr=10.0.0.2:4000 laddr=x fd=8 flags=S db=0\nid=4 addr=10.0.0.3:4000 flags=N\nbroken\n";
         apply(&mut descriptors, list);

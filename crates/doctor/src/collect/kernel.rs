@@ -11,11 +11,14 @@ use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
-use evenkeel_doctor_bpf::{self as bpf, Capture, Described, Kinds, Place, Seen};
+use evenkeel_doctor_bpf::{self as bpf, Capture, Course, Described, Kinds, Place, Seen};
 
 use super::procfs::{self, InCall};
 use super::{calls, descriptors, threads};
-use crate::recording::{Call, Descriptor, Frame, Recording, Role, Sample, Wait, Waker};
+use crate::analyse::{IDLE_CALLS, POLLS, RECEIVING};
+use crate::recording::{
+    Call, Descriptor, Frame, Heat, KERNEL, Recording, Role, STALL_NS, Sample, Slot, Stall, Wait, Waker,
+};
 
 /// Samples a second and CPU. Not a divisor of 1,000, so that work every millisecond is not always or never hit.
 const SAMPLES_A_SECOND: u64 = 199;
@@ -33,6 +36,9 @@ const DUTY_MIN: f64 = 0.05;
 /// Sleep that nothing accounts for, from which it is put to the call that the thread is in now.
 const MISSING_SHARE: f64 = 0.02;
 
+/// Of the map over time: fifty a second, as people know such maps.
+const SLOT: Duration = Duration::from_millis(20);
+
 pub(crate) const OUTSIDE: &str = "outside calls";
 
 pub(crate) struct Collector {
@@ -43,14 +49,13 @@ pub(crate) struct Collector {
     lease_until: Instant,
     on: Duration,
     off_until: Instant,
-    /// Where each thread was when the programs came, for calls that began before.
-    at_start: HashMap<i32, (String, Option<i32>)>,
-    at_end: HashMap<i32, (String, Option<i32>)>,
+    /// Where each thread sleeps at the end, for sleeps that do not end in the window.
+    at_end: HashMap<i32, Asleep>,
     passed: Duration,
 }
 
 impl Collector {
-    pub(crate) fn start(pid: i32) -> Result<Collector> {
+    pub(crate) fn start(pid: i32, window: Duration) -> Result<Collector> {
         let numbers = |names: &[&str]| {
             (0..calls::NUMBER_MAX as i64)
                 .filter(|&n| names.contains(&calls::name(n).as_str()))
@@ -59,12 +64,14 @@ impl Collector {
         let on_descriptor = calls::on_descriptor();
         let kinds = Kinds {
             on_descriptor: (0..calls::NUMBER_MAX).filter(|&n| on_descriptor[n]).map(|n| n as i64).collect(),
-            idle: numbers(crate::analyse::IDLE_CALLS),
+            idle: numbers(IDLE_CALLS),
+            polls: numbers(POLLS),
+            receives: numbers(RECEIVING),
             futex: calls::FUTEX,
             close: libc::SYS_close,
         };
-        let at_start = places(pid);
-        let capture = Capture::start(pid, &kinds, SAMPLES_A_SECOND, LEASE)?;
+        let course = Course { window, slot: SLOT, stall: Duration::from_nanos(STALL_NS) };
+        let capture = Capture::start(pid, &kinds, SAMPLES_A_SECOND, course, LEASE)?;
         let now = Instant::now();
         Ok(Collector {
             pid,
@@ -73,7 +80,6 @@ impl Collector {
             lease_until: now + LEASE,
             on: Duration::ZERO,
             off_until: now,
-            at_start,
             at_end: HashMap::new(),
             passed: Duration::ZERO,
         })
@@ -117,7 +123,7 @@ impl Collector {
             self.on += Instant::now().min(self.lease_until).saturating_duration_since(since);
         }
         self.capture.pause();
-        self.at_end = places(self.pid);
+        self.at_end = sleeps(self.pid);
         self.passed = passed;
     }
 
@@ -128,9 +134,8 @@ impl Collector {
         let scale = Scale(1.0 / duty);
         fill_health(recording, &seen, duty);
         add_descriptors(recording, &seen);
-        let name = |tid: i32, place: Place, lock: bool| name_of(&self.at_start, tid, place, lock);
         let in_pauses = std::mem::take(&mut recording.calls);
-        recording.calls = seen.calls.iter().map(|call| convert_call(call, scale, &name)).collect();
+        recording.calls = seen.calls.iter().map(|call| convert_call(call, scale)).collect();
         recording.samples = seen
             .samples
             .iter()
@@ -138,8 +143,9 @@ impl Collector {
                 tid: s.tid,
                 stack: s.stack,
                 count: scale.up(s.count),
-                call: in_call(s.place).map(|_| name(s.tid, s.place, false)),
+                call: in_call(s.place, false),
                 fd: s.fd,
+                late: s.late,
             })
             .collect();
         recording.waits = seen
@@ -148,7 +154,7 @@ impl Collector {
             .map(|w| Wait {
                 tid: w.tid,
                 stack: w.stack,
-                call: in_call(w.place).map(|_| name(w.tid, w.place, w.lock)),
+                call: in_call(w.place, w.lock),
                 fd: w.fd,
                 address: w.address,
                 count: scale.up(w.count),
@@ -161,7 +167,7 @@ impl Collector {
             .iter()
             .map(|w| Waker {
                 tid: w.tid,
-                call: in_call(w.place).map(|_| name(w.tid, w.place, false)),
+                call: in_call(w.place, false),
                 waker_tid: w.waker_tid,
                 waker_pid: w.waker_pid,
                 waker_name: w.waker_name.clone(),
@@ -170,10 +176,14 @@ impl Collector {
                 slept_ns: scale.up(w.slept_ns),
             })
             .collect();
+        recording.stalls = seen.stalls.iter().map(convert_stall).collect();
+        let slots = seen.slots.iter().map(convert_slot).collect();
+        recording.heat = Heat { slot_ns: seen.slot_ns, slots };
         recording.frames = seen.frames.into_iter().map(convert_frame).collect();
         recording.stacks = seen.stacks;
         add_sleep_in_pauses(recording, in_pauses);
         add_missing_sleep(recording, &self.at_end);
+        add_open_waits(recording, &self.at_end);
         Ok(())
     }
 }
@@ -198,41 +208,47 @@ impl Scale {
     }
 }
 
-/// In which call each thread sleeps now.
-fn places(pid: i32) -> HashMap<i32, (String, Option<i32>)> {
+/// A sleep that is under way.
+#[derive(Debug)]
+struct Asleep {
+    call: String,
+    fd: Option<i32>,
+    /// The kernel's functions, the innermost first; none of waits for work, and none without rights.
+    kernel: Vec<String>,
+}
+
+/// Where each thread sleeps now.
+fn sleeps(pid: i32) -> HashMap<i32, Asleep> {
     let on_descriptor = calls::on_descriptor();
-    let place = |tid: i32| {
+    let asleep = |tid: i32| {
         let text = procfs::read(procfs::task_path(pid, tid, "syscall"))?;
-        match procfs::parse_syscall(&text)? {
-            InCall::Call { number, arguments } => {
-                Some((tid, threads::place(&on_descriptor, number, arguments)))
-            }
-            InCall::Running | InCall::Elsewhere => None,
-        }
+        let InCall::Call { number, arguments } = procfs::parse_syscall(&text)? else { return None };
+        let (call, fd) = threads::place(&on_descriptor, number, arguments);
+        let works = !IDLE_CALLS.contains(&call.as_str());
+        let stack = works.then(|| procfs::read(procfs::task_path(pid, tid, "stack"))).flatten();
+        Some((tid, Asleep { call, fd, kernel: procfs::parse_stack(&stack.unwrap_or_default()) }))
     };
-    procfs::threads(pid).into_iter().filter_map(place).collect()
+    procfs::threads(pid).into_iter().filter_map(asleep).collect()
 }
 
-fn in_call(place: Place) -> Option<Place> {
-    (place != Place::Outside).then_some(place)
+/// The name of a call; none outside of calls.
+fn in_call(place: Place, lock: bool) -> Option<String> {
+    (place != Place::Outside).then(|| name_of(place, lock))
 }
 
-fn name_of(at_start: &HashMap<i32, (String, Option<i32>)>, tid: i32, place: Place, lock: bool) -> String {
+fn name_of(place: Place, lock: bool) -> String {
     match place {
         Place::Call(calls::FUTEX) if lock => calls::FUTEX_LOCK.to_string(),
         Place::Call(number) => calls::name(number),
         Place::Outside => OUTSIDE.to_string(),
-        Place::BeforeStart => {
-            at_start.get(&tid).map_or_else(|| OUTSIDE.to_string(), |(name, _)| name.clone())
-        }
     }
 }
 
-fn convert_call(call: &bpf::Call, scale: Scale, name: &dyn Fn(i32, Place, bool) -> String) -> Call {
+fn convert_call(call: &bpf::Call, scale: Scale) -> Call {
     let cpu_ns = call.wall_ns.saturating_sub(call.blocked_ns).saturating_sub(call.queued_ns);
     Call {
         tid: call.tid,
-        name: name(call.tid, call.place, call.lock),
+        name: name_of(call.place, call.lock),
         fd: call.fd,
         count: Some(scale.up(call.count)),
         cpu_ns: scale.up(cpu_ns),
@@ -244,6 +260,28 @@ fn convert_call(call: &bpf::Call, scale: Scale, name: &dyn Fn(i32, Place, bool) 
         would_block: scale.up(call.would_block),
         sleeps_short: scale.up(call.sleeps_short),
         sleeps: scale.up(call.sleeps),
+    }
+}
+
+fn convert_stall(stall: &bpf::Stall) -> Stall {
+    Stall {
+        tid: stall.tid,
+        at_ns: stall.at_ns,
+        length_ns: stall.length_ns,
+        blocked_ns: stall.blocked_ns,
+        run_queue_ns: stall.queued_ns,
+        call: (stall.call_ns > 0).then(|| name_of(stall.place, false)),
+        fd: stall.fd,
+        call_ns: stall.call_ns,
+    }
+}
+
+fn convert_slot(slot: &bpf::Slot) -> Slot {
+    Slot {
+        samples: slot.samples,
+        blocked_ns: slot.blocked_ns,
+        run_queue_ns: slot.queued_ns,
+        seen_ns: slot.seen_ns,
     }
 }
 
@@ -293,7 +331,7 @@ fn from_described(fd: i32, described: &Described, ports: &HashSet<String>) -> De
             (role, format!("port {local_port} {arrow} {peer}:{peer_port}"))
         }
     };
-    Descriptor { fd, role, what, peer: None }
+    Descriptor { fd, role, what, peer: None, disk: None }
 }
 
 /// Sleeps in pauses were sampled from /proc: a sleep that is longer than the programs are on is seen by nothing else.
@@ -310,8 +348,8 @@ fn add_sleep_in_pauses(recording: &mut Recording, sampled: Vec<Call>) {
     }
 }
 
-/// A thread that slept all the time made no event: its sleep goes to the call that it is in.
-fn add_missing_sleep(recording: &mut Recording, at_end: &HashMap<i32, (String, Option<i32>)>) {
+/// Time that no event and no look accounts for, as when this process was not run: it goes to the call that the thread is in.
+fn add_missing_sleep(recording: &mut Recording, at_end: &HashMap<i32, Asleep>) {
     let mut blocked: HashMap<i32, u64> = HashMap::new();
     for call in &recording.calls {
         *blocked.entry(call.tid).or_default() += call.blocked_ns;
@@ -319,23 +357,60 @@ fn add_missing_sleep(recording: &mut Recording, at_end: &HashMap<i32, (String, O
     for thread in &recording.threads {
         let accounted = thread.cpu_ns + thread.run_queue_ns + blocked.get(&thread.tid).copied().unwrap_or(0);
         let missing = recording.window_ns.saturating_sub(accounted);
-        let Some((name, fd)) = at_end.get(&thread.tid) else { continue };
+        let Some(asleep) = at_end.get(&thread.tid) else { continue };
         if (missing as f64) < MISSING_SHARE * recording.window_ns as f64 {
             continue;
         }
-        let same = |call: &&mut Call| call.tid == thread.tid && call.name == *name && call.fd == *fd;
+        let same = |c: &&mut Call| c.tid == thread.tid && c.name == asleep.call && c.fd == asleep.fd;
         match recording.calls.iter_mut().find(same) {
             Some(call) => call.blocked_ns += missing,
             None => recording.calls.push(Call {
                 tid: thread.tid,
-                name: name.clone(),
-                fd: *fd,
+                name: asleep.call.clone(),
+                fd: asleep.fd,
                 count: Some(0),
                 blocked_ns: missing,
                 longest_ns: missing,
                 ..Call::default()
             }),
         }
+    }
+}
+
+/// The stack of a sleep is taken when its call returns. Of one that lasts beyond the window there is the kernel's part.
+fn add_open_waits(recording: &mut Recording, at_end: &HashMap<i32, Asleep>) {
+    for (&tid, asleep) in at_end.iter().filter(|(_, asleep)| !asleep.kernel.is_empty()) {
+        let here = |other: i32, call: Option<&str>, fd| {
+            other == tid && call == Some(&asleep.call) && fd == asleep.fd
+        };
+        let calls = recording.calls.iter().filter(|call| here(call.tid, Some(&call.name), call.fd));
+        let (all, longest_ns) =
+            calls.fold((0, 0), |(sum, longest), call| (sum + call.blocked_ns, call.longest_ns.max(longest)));
+        let waits = recording.waits.iter().filter(|wait| here(wait.tid, wait.call.as_deref(), wait.fd));
+        let blocked_ns = all.saturating_sub(waits.map(|wait| wait.blocked_ns).sum());
+        if (blocked_ns as f64) < MISSING_SHARE * recording.window_ns as f64 {
+            continue;
+        }
+        let mut stack = Vec::new();
+        for name in &asleep.kernel {
+            let frame = Frame { name: name.clone(), module: KERNEL.to_string(), unnamed: None };
+            let known = recording.frames.iter().position(|other| *other == frame);
+            stack.push(known.unwrap_or(recording.frames.len()) as u32);
+            if known.is_none() {
+                recording.frames.push(frame);
+            }
+        }
+        recording.stacks.push(stack);
+        recording.waits.push(Wait {
+            tid,
+            stack: recording.stacks.len() as u32 - 1,
+            call: Some(asleep.call.clone()),
+            fd: asleep.fd,
+            address: None,
+            count: 1,
+            blocked_ns,
+            longest_ns,
+        });
     }
 }
 

@@ -7,6 +7,7 @@ mod calls;
 mod cgroup;
 mod descriptors;
 mod diag;
+mod disks;
 mod helper;
 mod host;
 #[cfg(feature = "bpf")]
@@ -25,7 +26,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::{Result, bail};
 
-use crate::recording::{Descriptor, Forks, Health, Recording, Role, Tier};
+use crate::recording::{Descriptor, Forks, Health, Heat, Recording, Role, Tier};
 use target::Found;
 
 #[derive(Debug, Clone)]
@@ -62,7 +63,7 @@ pub(crate) fn capture(
     let pid = found.pid;
     let target = target::describe(pid);
     let mut notes = Vec::new();
-    let mut descriptors = descriptors::describe_all(pid, &target.name);
+    let (mut descriptors, locals) = descriptors::describe_all(pid, &target.name);
     let helper = helper::server(&descriptors, &target.name, options.password.as_deref());
     let helper = helper.filter(|_| options.ask);
     if let Some(server) = &helper {
@@ -70,7 +71,7 @@ pub(crate) fn capture(
     }
     let forks_before = helper.as_ref().and_then(helper::Server::forks);
     let mut inside = Inside::start(pid, options, &mut notes);
-    let mut window = Window::begin(pid);
+    let mut window = Window::begin(pid, locals);
     let length = Duration::from_secs_f64(options.seconds);
     let end = Instant::now() + length;
     while Instant::now() < end && !stop.load(Ordering::Relaxed) {
@@ -90,7 +91,7 @@ pub(crate) fn capture(
     }
     let passed = window.start.elapsed();
     inside.stop(passed);
-    merge_descriptors(&mut descriptors, descriptors::describe_all(pid, &target.name));
+    merge_descriptors(&mut descriptors, descriptors::describe_all(pid, &target.name).0);
     let mut recording = window.end(passed);
     let forks_after = helper.as_ref().and_then(helper::Server::forks);
     recording.forks = forks_before.zip(forks_after).map(|(before, after)| Forks {
@@ -98,6 +99,7 @@ pub(crate) fn capture(
         latest_ns: after.latest_ns,
     });
     recording.target = target;
+    disks::name(pid, &mut descriptors);
     recording.descriptors = descriptors;
     recording.tier = inside.tier();
     recording.health.notes.splice(0..0, notes);
@@ -122,6 +124,7 @@ struct Window {
     sockets: sockets::Watch,
     groups: cgroup::Watch,
     host: host::Watch,
+    disks: disks::Watch,
     /// Whether threads were sampled in the last step.
     samples_threads: bool,
     next_threads: Instant,
@@ -129,7 +132,7 @@ struct Window {
 }
 
 impl Window {
-    fn begin(pid: i32) -> Window {
+    fn begin(pid: i32, locals: Vec<descriptors::Local>) -> Window {
         let host = host::Watch::begin(pid);
         let groups = cgroup::Watch::begin(pid);
         let threads = threads::Watch::begin(pid);
@@ -140,9 +143,10 @@ impl Window {
             taken: SystemTime::now(),
             own_cpu: own_cpu(),
             threads,
-            sockets: sockets::Watch::begin(pid),
+            sockets: sockets::Watch::begin(pid, locals),
             groups,
             host,
+            disks: disks::Watch::begin(),
             samples_threads: false,
             next_threads: now,
             next_sockets: now,
@@ -159,16 +163,19 @@ impl Window {
             self.next_threads = Instant::now() + self.threads.look();
         }
         if Instant::now() >= self.next_sockets {
-            let start = Instant::now();
+            // CPU time: on a busy machine looks take long, and cost no more.
+            let start = own_cpu();
             let owned = descriptors::owned_sockets(self.pid);
-            let listed = start.elapsed() * sockets::LOOK_SHARE;
+            let listed = own_cpu().saturating_sub(start) * sockets::LOOK_SHARE;
             self.next_sockets = Instant::now() + self.sockets.look(&owned).max(listed);
         }
         let next = if sample_threads { self.next_threads.min(self.next_sockets) } else { self.next_sockets };
         next.saturating_duration_since(Instant::now())
     }
 
-    fn end(self, passed: Duration) -> Recording {
+    fn end(mut self, passed: Duration) -> Recording {
+        // Drops are counted from look to look, however long those take on a busy machine.
+        self.sockets.look(&descriptors::owned_sockets(self.pid));
         let (threads, calls) = self.threads.end();
         let throttling = self.groups.end();
         let (host, counters) = self.host.end();
@@ -193,12 +200,15 @@ impl Window {
             samples: Vec::new(),
             waits: Vec::new(),
             wakers: Vec::new(),
+            stalls: Vec::new(),
+            heat: Heat::default(),
             stacks: Vec::new(),
             frames: Vec::new(),
             descriptors: Vec::new(),
             listeners,
             sockets,
             throttling,
+            disks: self.disks.end(),
             forks: None,
             counters,
             health: Health {
@@ -249,7 +259,7 @@ impl Inside {
         if options.no_bpf {
             notes.push("--no-bpf: perf was used instead of programs inside the kernel".to_string());
         } else {
-            match kernel::Collector::start(pid) {
+            match kernel::Collector::start(pid, Duration::from_secs_f64(options.seconds)) {
                 Ok(collector) => return Inside::Kernel(Box::new(collector)),
                 Err(error) => notes.push(format!(
                     "no programs inside the kernel: {error:#}; so system calls and switches are not counted, and waits \

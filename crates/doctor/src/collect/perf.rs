@@ -43,6 +43,7 @@ impl Collector {
                 count: sample.count,
                 call: call_of(recording, sample.stack),
                 fd: None,
+                late: false,
             })
             .collect();
         let health = &mut recording.health;

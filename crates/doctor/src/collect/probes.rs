@@ -1,4 +1,5 @@
-//! Probes on request: how long calls of a function take, and how often the kernel does something for the target.
+//! Probes on request: how long calls of a function take, how often the kernel does something for the target, and what the
+//! target's own static probes tell.
 //!
 //! What they cost depends on what is asked for, so they are never a part of a diagnosis. A function that is called more
 //! than `CALLS_A_SECOND_MAX` times a second is refused: a probe costs up to 6 us a call, and such a server would be
@@ -33,21 +34,36 @@ pub(crate) struct Counted {
     pub(crate) counts: Vec<(String, u64)>,
 }
 
+/// A stage of requests, by the static probes of the target and by its own count.
+#[derive(Debug, Clone)]
+pub(crate) struct Stage {
+    pub(crate) name: String,
+    pub(crate) times: u64,
+    pub(crate) told_us: f64,
+    pub(crate) counted_us: f64,
+}
+
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Staged {
+    pub(crate) seconds: f64,
+    pub(crate) stages: Vec<Stage>,
+}
+
 #[cfg(feature = "bpf")]
-pub(crate) use with_programs::{count, time_function};
+pub(crate) use with_programs::{count, stages, time_function};
 #[cfg(not(feature = "bpf"))]
-pub(crate) use without_programs::{count, time_function};
+pub(crate) use without_programs::{count, stages, time_function};
 
 #[cfg(feature = "bpf")]
 mod with_programs {
     use std::sync::atomic::Ordering;
     use std::time::Instant;
 
-    use anyhow::{bail, ensure};
+    use anyhow::{Context, bail, ensure};
     use evenkeel_doctor_bpf as bpf;
 
     use super::*;
-    use crate::collect::STEP_MAX;
+    use crate::collect::{STEP_MAX, descriptors, helper, target};
 
     const CALLS_A_SECOND_MAX: f64 = 20_000.0;
     /// Calls are counted this long before anything is concluded: a tenth of the most is 100 calls.
@@ -96,6 +112,46 @@ mod with_programs {
         Ok(Counted { seconds: passed.as_secs_f64(), counts: counter.finish() })
     }
 
+    /// What the probe at each stage of a request tells, beside what the server counts: its probes give a stage's number and
+    /// time, and its counts give the names.
+    pub(crate) fn stages(
+        found: &Found,
+        password: Option<&str>,
+        length: Duration,
+        stop: &AtomicBool,
+    ) -> Result<Staged> {
+        let name = target::describe(found.pid).name;
+        let (descriptors, _) = descriptors::describe_all(found.pid, &name);
+        let server = helper::server(&descriptors, &name, password);
+        let ask = || {
+            let stages = server.as_ref().and_then(helper::Server::stages);
+            stages.context("it does not say what it counts of the stages of requests (INFO)")
+        };
+        ask()?;
+        let teller = bpf::Teller::start(found.pid, "evenkeel", "stage")?;
+        let met = |told: &[bpf::Told]| told.iter().map(|told| told.count).sum::<u64>();
+        let (counted_before, before) = (ask()?, teller.told());
+        let passed = wait(found, length, stop, TRIAL, |passed| {
+            let rate = met(&teller.told()).saturating_sub(met(&before)) as f64 / passed.as_secs_f64();
+            ensure!(
+                rate <= CALLS_A_SECOND_MAX,
+                "{rate:.0} stages end each second: to look at each would slow the server too much (at most {:.0})",
+                CALLS_A_SECOND_MAX
+            );
+            Ok(())
+        })?;
+        let (counted, after) = (ask()?, teller.told());
+        let told = after.iter().zip(&before);
+        let times = counted.us.iter().zip(&counted_before.us);
+        let stages = told.zip(times).map(|((after, before), ((name, us), (_, us_before)))| Stage {
+            name: name.clone(),
+            times: after.count.saturating_sub(before.count),
+            told_us: after.sum.saturating_sub(before.sum) as f64 / counted.ticks_per_us,
+            counted_us: us.saturating_sub(*us_before) as f64,
+        });
+        Ok(Staged { seconds: passed.as_secs_f64(), stages: stages.collect() })
+    }
+
     /// Waits for the window to end, in steps of which the first is `step`, and gives its true length.
     fn wait(
         found: &Found,
@@ -131,6 +187,10 @@ mod without_programs {
     }
 
     pub(crate) fn count(_: &Found, _: &str, _: Duration, _: &AtomicBool) -> Result<Counted> {
+        bail!(WHY)
+    }
+
+    pub(crate) fn stages(_: &Found, _: Option<&str>, _: Duration, _: &AtomicBool) -> Result<Staged> {
         bail!(WHY)
     }
 }

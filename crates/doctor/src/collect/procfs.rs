@@ -81,6 +81,13 @@ pub(crate) fn parse_syscall(text: &str) -> Option<InCall> {
     Some(InCall::Call { number, arguments })
 }
 
+/// The kernel's functions of a line each, "[<0>] name+0x1/0x2", the innermost first.
+#[cfg(feature = "bpf")]
+pub(crate) fn parse_stack(text: &str) -> Vec<String> {
+    let name = |line: &str| Some(line.split_once("] ")?.1.split('+').next()?.to_string());
+    text.lines().filter_map(name).collect()
+}
+
 /// The value of a line "Name:   value" of `status`.
 pub(crate) fn status_field<'a>(status: &'a str, name: &str) -> Option<&'a str> {
     let line = status.lines().find(|line| line.split(':').next() == Some(name))?;
@@ -155,6 +162,14 @@ mod tests {
         let call = parse_syscall("232 0x5 0x7f 0x10 0xffffffff 0x0 0x8 0x7ffc 0x55\n");
         assert_eq!(call, Some(InCall::Call { number: 232, arguments: [5, 0x7f, 16, 0xffff_ffff, 0, 8] }));
         assert_eq!(parse_syscall("232 0x5"), None);
+    }
+
+    #[cfg(feature = "bpf")]
+    #[test]
+    fn the_kernels_functions_are_read_from_the_innermost_on() {
+        let text = "[<0>] percpu_rwsem_wait+0x15f/0x1d0\n[<0>] vfs_write+0x2/0x3\ncut\n";
+        assert_eq!(parse_stack(text), ["percpu_rwsem_wait", "vfs_write"]);
+        assert!(parse_stack("").is_empty());
     }
 
     #[test]

@@ -1,13 +1,15 @@
-//! TCP sockets of the target: its listeners' queues, and connections that wait for their peer, looked at twice a second.
+//! TCP sockets of the target: its listeners' queues, and connections that wait for their peer, looked at twice a second. And
+//! what leads to other processes of this machine by Unix sockets and pipes: what they have not read, and whether they run.
 //!
 //! No BPF is needed for that: the kernel keeps the length of each queue and counts drops per listener. A look costs in
 //! proportion to all sockets of the machine, so looks come less often where they take long.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use super::{diag, procfs};
+use super::descriptors::Local;
+use super::{diag, own_cpu, procfs};
 use crate::recording::{Listener, Socket, UNSENT_MUCH};
 
 const LOOK: Duration = Duration::from_millis(500);
@@ -15,6 +17,8 @@ const LOOK: Duration = Duration::from_millis(500);
 pub(crate) const LOOK_SHARE: u32 = 100;
 /// Connections that a recording keeps: those with the most in their queues.
 const SOCKETS_KEPT: usize = 100;
+/// Unix sockets and pipes that are followed.
+const LOCALS_MAX: usize = 256;
 
 #[derive(Debug, Clone)]
 pub(crate) struct Entry {
@@ -74,16 +78,16 @@ pub(crate) fn read_table(pid: i32) -> Table {
         }
     };
     let text = |file| procfs::read(procfs::path(pid, file)).unwrap_or_default();
-    let entries = [text("net/tcp"), text("net/tcp6")].iter().flat_map(|t| parse_tcp(t)).collect();
+    let entries = [text("net/tcp"), text("net/tcp6")].iter().flat_map(|t| parse_lines(t)).collect();
     Table { entries, note: Some(note) }
 }
 
-/// Lines of /proc/net/tcp and tcp6.
-fn parse_tcp(text: &str) -> Vec<Entry> {
-    text.lines().skip(1).filter_map(parse_tcp_line).collect()
+/// Lines of /proc/net/tcp, and of tcp6, udp and udp6, which have the same form.
+pub(crate) fn parse_lines(text: &str) -> Vec<Entry> {
+    text.lines().skip(1).filter_map(parse_line).collect()
 }
 
-fn parse_tcp_line(line: &str) -> Option<Entry> {
+fn parse_line(line: &str) -> Option<Entry> {
     const LISTEN: &str = "0A";
     const PROBE_TIMER: &str = "04";
     let fields: Vec<&str> = line.split_ascii_whitespace().collect();
@@ -130,24 +134,56 @@ pub(crate) struct Watch {
     pid: i32,
     listeners: HashMap<u64, (Listener, u32)>,
     connections: HashMap<u64, Followed>,
+    locals: Vec<(Local, Socket)>,
     pub(crate) note: Option<String>,
 }
 
 impl Watch {
-    pub(crate) fn begin(pid: i32) -> Watch {
-        Watch { pid, listeners: HashMap::new(), connections: HashMap::new(), note: None }
+    pub(crate) fn begin(pid: i32, locals: Vec<Local>) -> Watch {
+        let follow = |local: Local| {
+            let socket = Socket {
+                local: if local.inode.is_some() { "Unix socket" } else { "pipe" }.to_string(),
+                remote: local.peer.clone(),
+                fd: Some(local.fd),
+                local_only: true,
+                ..Socket::default()
+            };
+            (local, socket)
+        };
+        let locals = locals.into_iter().take(LOCALS_MAX).map(follow).collect();
+        Watch { pid, listeners: HashMap::new(), connections: HashMap::new(), locals, note: None }
     }
 
     /// Looks once; `owned` are the inodes of the target's sockets with their descriptors. Says how long to wait.
     pub(crate) fn look(&mut self, owned: &HashMap<u64, i32>) -> Duration {
-        let start = Instant::now();
+        let start = own_cpu();
         let table = read_table(self.pid);
         self.note = table.note;
         for entry in &table.entries {
             let Some(&fd) = owned.get(&entry.inode) else { continue };
             if entry.listens { self.see_listener(entry) } else { self.see_connection(entry, fd) }
         }
-        LOOK.max(start.elapsed() * LOOK_SHARE)
+        self.see_locals();
+        LOOK.max(own_cpu().saturating_sub(start) * LOOK_SHARE)
+    }
+
+    fn see_locals(&mut self) {
+        if self.locals.is_empty() {
+            return;
+        }
+        let entries = diag::read_unix().unwrap_or_default();
+        let entries: HashMap<u64, diag::UnixEntry> = entries.into_iter().map(|e| (e.inode, e)).collect();
+        for (local, socket) in &mut self.locals {
+            socket.seen += 1;
+            let state = procfs::stat(local.peer_pid).map(|stat| stat.state);
+            socket.seen_stopped += u64::from(state.is_some_and(|state| matches!(state, 'T' | 't')));
+            if let Some(entry) = local.inode.and_then(|inode| entries.get(&inode)) {
+                socket.unsent_max = socket.unsent_max.max(u64::from(entry.send_queue));
+                socket.seen_unsent += u64::from(entry.send_queue > 0);
+                socket.unread_max = socket.unread_max.max(u64::from(entry.receive_queue));
+                socket.seen_unread += u64::from(entry.receive_queue > 0);
+            }
+        }
     }
 
     fn see_listener(&mut self, entry: &Entry) {
@@ -191,6 +227,7 @@ impl Watch {
         listeners.sort_by(|a, b| a.address.cmp(&b.address));
         let mut sockets: Vec<Socket> =
             self.connections.into_values().map(|followed| followed.socket).collect();
+        sockets.extend(self.locals.into_iter().map(|(_, socket)| socket));
         sockets.sort_by_key(|s| (std::cmp::Reverse((s.seen_unsent, s.retransmissions, s.unsent_max)), s.fd));
         sockets.truncate(SOCKETS_KEPT);
         (listeners, sockets)
@@ -209,7 +246,7 @@ mod tests {
 
     #[test]
     fn lines_of_proc_net_tcp_are_read() {
-        let entries = parse_tcp(TEXT);
+        let entries = parse_lines(TEXT);
         assert_eq!(entries.len(), 2);
         assert_eq!((entries[0].local.to_string().as_str(), entries[0].listens), ("127.0.0.1:6379", true));
         assert_eq!((entries[0].receive_queue, entries[0].inode), (3, 1201));
@@ -230,7 +267,7 @@ mod tests {
 
     #[test]
     fn drops_are_counted_from_the_first_look() {
-        let mut watch = Watch::begin(0);
+        let mut watch = Watch::begin(0, Vec::new());
         let mut entry =
             Entry { listens: true, inode: 7, drops: Some(10), backlog: Some(5), ..Entry::default() };
         watch.see_listener(&entry);

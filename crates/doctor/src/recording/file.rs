@@ -22,6 +22,7 @@ const MAGIC: &str = "evenkeel-doctor recording";
 const VERSION: u32 = 2;
 /// Larger than the recording of 10,000 threads with 100,000 stacks; a bound on what a file can make us read.
 const BYTES_MAX: u64 = 1 << 30;
+const SUM_DIGITS: usize = 16;
 /// Magic, two numbers of at most 10 digits, 16 hexadecimal digits, and blanks.
 const HEADER_MAX: usize = 80;
 
@@ -68,6 +69,7 @@ fn decode(bytes: &[u8]) -> Result<Recording> {
     );
     let [_, length, expected] = fields[..] else { bail!("its first line is damaged") };
     let length: usize = length.parse().context("its first line is damaged")?;
+    ensure!(expected.len() == SUM_DIGITS, "its first line is damaged"); // a leading zero may have become a blank
     let expected = u64::from_str_radix(expected, 16).context("its first line is damaged")?;
     let body = &bytes[end + 1..];
     ensure!(body.len() >= length, "it is cut: {} of {length} bytes are there", body.len());
@@ -136,6 +138,14 @@ mod tests {
         let mut recording = golden::busy();
         recording.stacks[0].push(9_999);
         assert_eq!(refusal(&encode(&recording).expect("encodes")), "it refers to a frame that is not there");
+    }
+
+    #[test]
+    fn a_checksum_that_lacks_a_digit_is_refused() {
+        let text = String::from_utf8(encode(&golden::idle()).expect("encodes")).expect("it is JSON");
+        let end = text.find('\n').expect("a first line");
+        let cut = format!("{} {}", &text[..end - SUM_DIGITS], &text[end - SUM_DIGITS + 1..]);
+        assert!(refusal(cut.as_bytes()).contains("its first line is damaged"));
     }
 
     #[test]

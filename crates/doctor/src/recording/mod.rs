@@ -50,6 +50,11 @@ pub(crate) struct Recording {
     pub(crate) samples: Vec<Sample>,
     pub(crate) waits: Vec<Wait>,
     pub(crate) wakers: Vec<Waker>,
+    /// Turns of event loops that took long, by their begin.
+    #[serde(default)]
+    pub(crate) stalls: Vec<Stall>,
+    #[serde(default)]
+    pub(crate) heat: Heat,
     /// Frames by index into `frames`, the innermost first.
     pub(crate) stacks: Vec<Vec<u32>>,
     pub(crate) frames: Vec<Frame>,
@@ -57,6 +62,9 @@ pub(crate) struct Recording {
     pub(crate) listeners: Vec<Listener>,
     pub(crate) sockets: Vec<Socket>,
     pub(crate) throttling: Option<Throttling>,
+    /// Block devices that did something.
+    #[serde(default)]
+    pub(crate) disks: Vec<Disk>,
     /// What a server of the Redis family says of its forks, if it was asked.
     #[serde(default)]
     pub(crate) forks: Option<Forks>,
@@ -162,6 +170,45 @@ pub(crate) struct Sample {
     /// The system call it was in, and on which descriptor.
     pub(crate) call: Option<String>,
     pub(crate) fd: Option<i32>,
+    /// In a turn of the event loop that had taken `STALL_NS` already.
+    #[serde(default)]
+    pub(crate) late: bool,
+}
+
+/// Turns of an event loop from this length on are kept. Between two events a client waits as long.
+pub(crate) const STALL_NS: u64 = 20_000_000;
+
+/// A turn of an event loop that took long: from the end of one poll to the begin of the next.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Stall {
+    pub(crate) tid: i32,
+    /// Since the window began.
+    pub(crate) at_ns: u64,
+    pub(crate) length_ns: u64,
+    pub(crate) blocked_ns: u64,
+    pub(crate) run_queue_ns: u64,
+    /// Its longest system call.
+    pub(crate) call: Option<String>,
+    pub(crate) fd: Option<i32>,
+    pub(crate) call_ns: u64,
+}
+
+/// What all threads did in each slot of the window; empty where that was not seen.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Heat {
+    pub(crate) slot_ns: u64,
+    pub(crate) slots: Vec<Slot>,
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Slot {
+    /// CPU samples.
+    pub(crate) samples: u64,
+    /// Sleeps that are no waits for work.
+    pub(crate) blocked_ns: u64,
+    pub(crate) run_queue_ns: u64,
+    /// How long was looked; none of it where the programs were off.
+    pub(crate) seen_ns: u64,
 }
 
 /// Time that a thread was blocked at one place.
@@ -229,6 +276,9 @@ pub(crate) enum Role {
     Timer,
     Pipe,
     UnixSocket,
+    /// A socket or pipe to a process that writes the log for the server.
+    LogDaemon,
+    Datagram,
     Other,
 }
 
@@ -250,6 +300,8 @@ impl Role {
             Role::Timer => "timers",
             Role::Pipe => "pipes",
             Role::UnixSocket => "Unix sockets",
+            Role::LogDaemon => "its log daemon",
+            Role::Datagram => "datagram sockets",
             Role::Other => "other descriptors",
         }
     }
@@ -259,7 +311,15 @@ impl Role {
     }
 
     pub(crate) fn is_peer(self) -> bool {
-        matches!(self, Role::Client | Role::Replica | Role::Primary | Role::Outbound | Role::UnixSocket)
+        matches!(
+            self,
+            Role::Client
+                | Role::Replica
+                | Role::Primary
+                | Role::Outbound
+                | Role::UnixSocket
+                | Role::LogDaemon
+        )
     }
 }
 
@@ -271,6 +331,9 @@ pub(crate) struct Descriptor {
     pub(crate) what: String,
     /// The process at the other end, where it runs on this machine.
     pub(crate) peer: Option<String>,
+    /// Of a file: the disk that it is on, if that is one of `Recording::disks`.
+    #[serde(default)]
+    pub(crate) disk: Option<String>,
 }
 
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
@@ -303,6 +366,13 @@ pub(crate) struct Socket {
     pub(crate) retransmissions: u64,
     /// The peer's window was closed: it does not read.
     pub(crate) seen_probing: u64,
+    /// To a process on this machine, by a Unix socket or a pipe. `seen_unsent` has looks that found anything then, since such
+    /// a process reads at once, if it does; of a pipe it is not known.
+    #[serde(default)]
+    pub(crate) local_only: bool,
+    /// Looks that found the process at the other end stopped.
+    #[serde(default)]
+    pub(crate) seen_stopped: u64,
 }
 
 /// Bytes in a send queue from which a look counts as "held up by the peer": more than one reply of usual size.
@@ -316,6 +386,24 @@ pub(crate) struct Throttling {
     pub(crate) throttled_ns: u64,
     /// CPUs' worth of time that the group may use, if limited.
     pub(crate) limit_cpus: Option<f64>,
+}
+
+/// What a block device did in the window, for everybody.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Disk {
+    pub(crate) name: String,
+    pub(crate) reads: Requests,
+    pub(crate) writes: Requests,
+    pub(crate) flushes: Requests,
+    /// When at least one request was under way.
+    pub(crate) busy_ns: u64,
+}
+
+/// Requests of one kind that ended, and the time from the first queue to the answer, added up.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Requests {
+    pub(crate) count: u64,
+    pub(crate) took_ns: u64,
 }
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]

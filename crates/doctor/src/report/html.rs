@@ -1,4 +1,4 @@
-//! The diagnosis as one page that needs nothing else: no server, no network, no other file.
+//! The diagnosis, or a comparison of two, as one page that needs nothing else: no server, no network, no other file.
 //!
 //! The page is three files of this crate put together, with the data as JSON between them. All text of the target (names of
 //! functions, files and threads) is data, and the script puts it on the page as text only, so nothing in it is markup.
@@ -8,8 +8,8 @@ use serde::Serialize;
 
 use super::flame::{self, Graph, Names};
 use super::tables::{self, role_name};
-use crate::analyse::{Diagnosis, budget};
-use crate::recording::{Health, Recording, Target};
+use crate::analyse::{Comparison, Diagnosis, Fate, Part, budget};
+use crate::recording::{Health, Heat, Recording, Target};
 
 const PAGE: &str = include_str!("page/page.html");
 const STYLE: &str = include_str!("page/page.css");
@@ -26,15 +26,32 @@ struct Data<'a> {
     health: &'a Health,
     names: Vec<String>,
     graphs: Vec<Graph>,
-    threads: Table,
-    calls: Table,
-    locks: Table,
-    sockets: Table,
+    heat: &'a Heat,
+    tables: Vec<Table>,
+}
+
+#[derive(Serialize)]
+struct Differences<'a> {
+    before: &'a str,
+    after: &'a str,
+    about: String,
+    changes: Vec<Change>,
+    names: Vec<String>,
+    graphs: Vec<Graph>,
+    tables: Vec<Table>,
+}
+
+#[derive(Serialize)]
+struct Change {
+    fate: &'static str,
+    title: String,
+    detail: String,
 }
 
 /// Cells as text; the script shows them as they are.
 #[derive(Serialize)]
 struct Table {
+    title: &'static str,
     head: Vec<&'static str>,
     rows: Vec<Vec<String>>,
 }
@@ -45,6 +62,7 @@ pub(crate) fn html(recording: &Recording, diagnosis: &Diagnosis) -> Result<Strin
         flame::on_cpu(recording, &mut names),
         flame::off_cpu(recording, &mut names, false),
         flame::off_cpu(recording, &mut names, true),
+        flame::wakers(recording, &mut names),
     ];
     let data = Data {
         target: &recording.target,
@@ -55,14 +73,71 @@ pub(crate) fn html(recording: &Recording, diagnosis: &Diagnosis) -> Result<Strin
         health: &recording.health,
         names: names.into_list(),
         graphs,
-        threads: threads(recording),
-        calls: calls(recording),
-        locks: locks(recording),
-        sockets: sockets(recording),
+        heat: &recording.heat,
+        tables: vec![
+            threads(recording),
+            calls(recording),
+            locks(recording),
+            sockets(recording),
+            stalls(recording),
+            disks(recording),
+        ],
     };
+    page(&data)
+}
+
+/// Two recordings: what changed, and differential flame graphs both ways.
+pub(crate) fn differences(before: &Recording, after: &Recording, comparison: &Comparison) -> Result<String> {
+    let mut names = Names::default();
+    let graphs = flame::differences(before, after, &mut names);
+    let about = |recording: &Recording| {
+        let seconds = recording.window_ns as f64 / 1e9;
+        format!("{} (pid {}), {seconds:.1} s", recording.target.name, recording.target.pid)
+    };
+    let changes = comparison.changes.iter().map(|change| Change {
+        fate: match change.fate {
+            Fate::Appeared => "appeared",
+            Fate::Gone => "gone",
+            Fate::Changed => "changed",
+        },
+        title: change.title.clone(),
+        detail: format!(
+            "{}: {:.1}% before, {:.1}% after, of the critical thread's time",
+            change.rule,
+            change.before * 100.0,
+            change.after * 100.0
+        ),
+    });
+    page(&Differences {
+        before: &comparison.before.sentence,
+        after: &comparison.after.sentence,
+        about: format!("before: {}; after: {}", about(before), about(after)),
+        changes: changes.collect(),
+        names: names.into_list(),
+        graphs,
+        tables: vec![
+            parts("Functions, with what they call", &comparison.functions),
+            parts("System calls", &comparison.calls),
+        ],
+    })
+}
+
+fn page(data: &impl Serialize) -> Result<String> {
     // A name may hold "</script>": as an escape it is the same JSON, and no end of the script.
-    let json = serde_json::to_string(&data)?.replace('<', "\\u003c");
+    let json = serde_json::to_string(data)?.replace('<', "\\u003c");
     Ok(PAGE.replace("/*STYLE*/", STYLE).replace("/*SCRIPT*/", SCRIPT).replace("/*DATA*/", &json))
+}
+
+fn parts(title: &'static str, parts: &[Part]) -> Table {
+    let percent = |share: f64| format!("{:.1}", share * 100.0);
+    let row = |part: &Part| {
+        vec![part.name.clone(), percent(part.before), percent(part.after), percent(part.after - part.before)]
+    };
+    Table {
+        title,
+        head: vec!["what", "before, % of CPU time", "after", "change"],
+        rows: parts.iter().map(row).collect(),
+    }
 }
 
 fn ms(ns: u64) -> String {
@@ -81,6 +156,7 @@ fn threads(recording: &Recording) -> Table {
         row
     };
     Table {
+        title: "Threads",
         head: vec!["tid", "thread", "CPU %", "run queue %", "blocked %", "waiting for work %"],
         rows: threads.iter().take(ROWS_MAX).map(row).collect(),
     }
@@ -106,6 +182,7 @@ fn calls(recording: &Recording) -> Table {
         ]
     });
     Table {
+        title: "System calls by descriptor and role",
         #[rustfmt::skip]
         head: vec!["tid", "call", "fd", "role", "calls", "CPU ms", "blocked ms", "run queue ms", "longest ms", "bytes", "what"],
         rows: rows.collect(),
@@ -131,6 +208,7 @@ fn locks(recording: &Recording) -> Table {
         ]
     });
     Table {
+        title: "Locks",
         head: vec!["tid", "futex", "address", "waits", "blocked ms", "longest ms", "at"],
         rows: rows.collect(),
     }
@@ -149,7 +227,51 @@ fn sockets(recording: &Recording) -> Table {
         );
         vec![s.local.clone(), s.remote.clone(), state]
     });
-    Table { head: vec!["here", "peer", "seen"], rows: listeners.chain(connections).take(ROWS_MAX).collect() }
+    Table {
+        title: "Sockets",
+        head: vec!["here", "peer", "seen"],
+        rows: listeners.chain(connections).take(ROWS_MAX).collect(),
+    }
+}
+
+fn stalls(recording: &Recording) -> Table {
+    let mut stalls: Vec<_> = recording.stalls.iter().collect();
+    stalls.sort_by_key(|stall| std::cmp::Reverse(stall.length_ns));
+    let rows = stalls.into_iter().take(ROWS_MAX).map(|stall| {
+        let descriptor = recording.descriptors.iter().find(|d| Some(d.fd) == stall.fd);
+        vec![
+            format!("{:.3}", stall.at_ns as f64 / 1e9),
+            stall.tid.to_string(),
+            ms(stall.length_ns),
+            ms(stall.blocked_ns),
+            ms(stall.run_queue_ns),
+            stall.call.clone().unwrap_or_default(),
+            ms(stall.call_ns),
+            descriptor.map_or_else(String::new, tables::what),
+        ]
+    });
+    Table {
+        title: "Turns of event loops that took long",
+        #[rustfmt::skip]
+        head: vec!["at s", "tid", "length ms", "blocked ms", "run queue ms", "longest call", "its ms", "on"],
+        rows: rows.collect(),
+    }
+}
+
+fn disks(recording: &Recording) -> Table {
+    let rows = recording.disks.iter().take(ROWS_MAX).map(|disk| {
+        let mut row = vec![disk.name.clone(), ms(disk.busy_ns)];
+        for requests in [disk.reads, disk.writes, disk.flushes] {
+            row.push(requests.count.to_string());
+            row.push(format!("{:.3}", requests.took_ns as f64 / 1e6 / requests.count.max(1) as f64));
+        }
+        row
+    });
+    Table {
+        title: "Disks",
+        head: vec!["disk", "busy ms", "reads", "ms each", "writes", "ms each", "flushes", "ms each"],
+        rows: rows.collect(),
+    }
 }
 
 #[cfg(test)]
@@ -170,6 +292,16 @@ mod tests {
             !page.contains("http://") && !page.contains("https://") && !page.contains("/*"),
             "nothing is fetched"
         );
+    }
+
+    #[test]
+    fn a_comparison_is_a_page_as_well() {
+        let before = golden::busy();
+        let mut after = golden::busy();
+        golden::add_samples(&mut after, &["main", "aeMain", "call", "</script>"], 700);
+        let page = differences(&before, &after, &crate::analyse::compare(&before, &after)).expect("a page");
+        assert!(page.contains("\\u003c/script>") && page.contains("On CPU, before"));
+        assert_eq!(page.matches("</script>").count(), 2, "data and script");
     }
 
     #[test]

@@ -10,6 +10,6 @@ pub(crate) mod tables;
 mod terminal;
 
 pub(crate) use export::{folded, pprof};
-pub(crate) use html::html;
+pub(crate) use html::{differences, html};
 pub(crate) use json::json;
 pub(crate) use terminal::{comparison, terminal};

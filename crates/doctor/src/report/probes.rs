@@ -1,8 +1,8 @@
-//! What probes saw: latencies of a function as a histogram, and counts.
+//! What probes saw: latencies of a function as a histogram, counts, and stages of requests.
 
 use std::fmt::Write;
 
-use crate::collect::probes::{Counted, Timed};
+use crate::collect::probes::{Counted, Staged, Timed};
 
 const BAR_MAX: usize = 50;
 
@@ -35,6 +35,17 @@ pub(crate) fn latency(timed: &Timed) -> String {
         let bar = "#".repeat((calls as usize * BAR_MAX).div_ceil(most as usize));
         let _ = writeln!(out, "{:>12} {calls:>10}  {bar}", format!("< {}", us(end)));
     }
+    out
+}
+
+/// A line for each stage: what the probes told, and what the server counted.
+pub(crate) fn stages(staged: &Staged) -> String {
+    let mut out = format!("{:<12} {:>10} {:>14} {:>14}\n", "stage", "times", "by probes, ms", "by INFO, ms");
+    for stage in staged.stages.iter().filter(|stage| stage.times > 0) {
+        let (told, counted) = (stage.told_us / 1e3, stage.counted_us / 1e3);
+        let _ = writeln!(out, "{:<12} {:>10} {told:>14.3} {counted:>14.3}", stage.name, stage.times);
+    }
+    let _ = writeln!(out, "\nin {:.1} s, over all threads", staged.seconds);
     out
 }
 

@@ -62,11 +62,11 @@ pub(crate) fn off_cpu(recording: &Recording) -> String {
     out
 }
 
-/// Functions from the innermost on; the kernel's are left out.
+/// Functions from the innermost on; the kernel's are left out, unless there are no others.
 fn path(recording: &Recording, stack: u32) -> String {
-    let frames = recording.frames_of(stack);
-    let names: Vec<&str> =
-        frames.filter(|f| !f.is_kernel()).take(PATH_MAX).map(|f| f.name.as_str()).collect();
+    let of_user = recording.frames_of(stack).any(|frame| !frame.is_kernel());
+    let frames = recording.frames_of(stack).filter(|frame| !of_user || !frame.is_kernel());
+    let names: Vec<&str> = frames.take(PATH_MAX).map(|frame| frame.name.as_str()).collect();
     names.join(" < ")
 }
 

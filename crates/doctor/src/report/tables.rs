@@ -90,6 +90,8 @@ pub(crate) fn role_name(role: Role) -> &'static str {
         Role::Timer => "timer",
         Role::Pipe => "pipe",
         Role::UnixSocket => "unix socket",
+        Role::LogDaemon => "log daemon",
+        Role::Datagram => "datagram",
         Role::Other => "other",
     }
 }

@@ -49,6 +49,7 @@ fn budget(critical: &Budget) -> String {
 fn show(out: &mut String, number: usize, finding: &Finding) {
     paragraph(out, &format!("{number}. "), &format!("{}.", finding.title));
     let gain = match finding.share {
+        _ if !finding.is_cause() => "about this report".to_string(),
         Some(_) => format!("at most x{:.2} if mended", finding.ceiling),
         None => "felt by clients, not by the thread".to_string(),
     };

@@ -6,6 +6,7 @@
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::AsRawFd;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -18,6 +19,8 @@ use evenkeel_testkit::Random;
 use crate::stage::{Place, prefix};
 
 const VARIABLE: &str = "EVENKEEL_DOCTOR_CASE";
+/// Of the file that a program reads.
+pub(crate) const FILE_VARIABLE: &str = "EVENKEEL_DOCTOR_FILE";
 const BACKLOG: i32 = 5;
 const WORKERS: usize = 4;
 
@@ -86,6 +89,9 @@ fn play() {
         "one-accept" => one_accept(),
         "many" => many(),
         "ping-pong" => ping_pong(),
+        "reader" => reader(),
+        "cron" => cron(),
+        "origin" => origin(),
         other => panic!("no program {other}"),
     }
 }
@@ -145,6 +151,7 @@ fn many() {
     }
 }
 
+#[inline(always)] // its time is its caller's
 fn spin(length: Duration) {
     let start = Instant::now();
     while start.elapsed() < length {
@@ -186,6 +193,27 @@ fn append_to_log(log: &Mutex<u64>, length: Duration) {
     *lines += 1;
 }
 
+/// Reads pages of a file at random, past the kernel's cache. The file is the test's, and gone with its folder.
+fn reader() {
+    const PAGE: usize = 4096;
+    const PAGES: usize = 4096;
+    let path = std::env::var(FILE_VARIABLE).expect("the test says which file");
+    let mut file = std::fs::File::create(&path).expect("a file");
+    file.write_all(&vec![b'x'; PAGES * PAGE]).and_then(|()| file.sync_all()).expect("room on the disk");
+    let file =
+        std::fs::File::options().read(true).custom_flags(libc::O_DIRECT).open(&path).expect("it is there");
+    let mut random = Random::new(1);
+    // Past the cache, the kernel wants memory that begins at a page.
+    let mut room = vec![0_u8; 2 * PAGE];
+    let start = room.as_ptr().align_offset(PAGE);
+    ready(0);
+    loop {
+        let at = random.below(PAGES) * PAGE;
+        let read = file.read_at(&mut room[start..start + PAGE], at as u64);
+        assert_eq!(read.expect("what was written can be read"), PAGE);
+    }
+}
+
 /// A short backlog, and one connection accepted each 20 ms.
 fn slow_accept() {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
@@ -198,11 +226,14 @@ fn slow_accept() {
     }
 }
 
-/// Waits for events of one descriptor.
-fn wait_for_events(epoll: i32) {
+const FOR_GOOD: Duration = Duration::MAX;
+
+/// Waits for an event of one descriptor, for so long at most.
+fn wait_for_events(epoll: i32, length: Duration) {
     let mut event = libc::epoll_event { events: 0, u64: 0 };
+    let ms = i32::try_from(length.as_millis() + 1).unwrap_or(-1);
     // SAFETY: room for one event is given.
-    unsafe { libc::epoll_wait(epoll, &raw mut event, 1, -1) };
+    unsafe { libc::epoll_wait(epoll, &raw mut event, 1, ms) };
 }
 
 fn epoll_of(fd: i32, events: i32) -> i32 {
@@ -229,7 +260,7 @@ fn ping_pong() {
             let epoll = epoll_of(own, libc::EPOLLIN);
             let mut count = [0_u8; 8];
             loop {
-                wait_for_events(epoll);
+                wait_for_events(epoll, FOR_GOOD);
                 // SAFETY: eight bytes, as an eventfd gives them.
                 unsafe { libc::read(own, count.as_mut_ptr().cast(), count.len()) };
                 wake(next);
@@ -242,17 +273,57 @@ fn ping_pong() {
     threads.into_iter().for_each(|thread| thread.join().expect("a worker runs for good"));
 }
 
+/// An event loop that answers, and that four times a second does a chore for a while.
+fn cron() {
+    const PERIOD: Duration = Duration::from_millis(250);
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    ready(listener.local_addr().expect("bound").port());
+    let epoll = epoll_of(listener.as_raw_fd(), libc::EPOLLIN);
+    let mut next = Instant::now() + PERIOD;
+    loop {
+        wait_for_events(epoll, next.saturating_duration_since(Instant::now()));
+        if Instant::now() >= next {
+            sweep();
+            next += PERIOD;
+        }
+    }
+}
+
+#[inline(never)]
+fn sweep() {
+    spin(Duration::from_millis(70));
+}
+
 /// An edge-triggered listener of which one connection is accepted at each event.
 fn one_accept() {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
     ready(listener.local_addr().expect("bound").port());
     let epoll = epoll_of(listener.as_raw_fd(), libc::EPOLLIN | libc::EPOLLET);
     loop {
-        wait_for_events(epoll);
+        wait_for_events(epoll, FOR_GOOD);
         let Ok((mut stream, _)) = listener.accept() else { continue };
         // The work on a request: others arrive meanwhile.
         std::thread::sleep(Duration::from_millis(3));
         let _ = stream.write_all(b"+PONG\r\n");
+    }
+}
+
+/// What stands behind a proxy: the same answer to every request.
+fn origin() {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    ready(listener.local_addr().expect("bound").port());
+    for stream in listener.incoming().flatten() {
+        std::thread::spawn(move || {
+            let _ = stream.set_nodelay(true);
+            let mut requests = BufReader::new(&stream).lines().map_while(Result::ok);
+            // A request ends with an empty line.
+            while requests.by_ref().any(|line| line.is_empty()) {
+                let sent = (&stream).write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello");
+                if sent.is_err() {
+                    return;
+                }
+            }
+        });
     }
 }
 
@@ -343,5 +414,28 @@ pub(crate) fn chatty_clients(port: u16) -> Clients {
         let mut stream = connect(port);
         let request: Vec<&[u8]> = b"PING                                    \r\n".chunks(1).collect();
         while !stop.load(Ordering::Relaxed) && ping(&mut stream, &request) {}
+    })
+}
+
+/// Requests by way of a proxy, with long addresses for its log.
+pub(crate) fn proxied(proxy: u16, origin: u16) -> Clients {
+    let path = "x".repeat(1_000);
+    let request = format!("GET http://127.0.0.1:{origin}/{path} HTTP/1.1\r\nHost: case\r\n\r\n");
+    Clients::start(4, move |stop| {
+        let mut stream = connect(proxy);
+        let mut answers = BufReader::new(stream.try_clone().expect("a second handle"));
+        let mut line = String::new();
+        while !stop.load(Ordering::Relaxed) && stream.write_all(request.as_bytes()).is_ok() {
+            while line != "\r\n" {
+                line.clear();
+                if answers.read_line(&mut line).unwrap_or(0) == 0 {
+                    return;
+                }
+            }
+            line.clear();
+            if answers.read_exact(&mut [0; 5]).is_err() {
+                return;
+            }
+        }
     })
 }

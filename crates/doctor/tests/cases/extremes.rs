@@ -82,7 +82,7 @@ fn links_of(pid: u32) -> usize {
 }
 
 /// Numbers of all programs that are loaded into the kernel and are the doctor's, by their names.
-fn programs_of_the_doctor() -> Vec<u32> {
+pub(crate) fn programs_of_the_doctor() -> Vec<u32> {
     const NEXT_ID: libc::c_int = 11;
     const FD_BY_ID: libc::c_int = 13;
     const INFO_BY_FD: libc::c_int = 15;

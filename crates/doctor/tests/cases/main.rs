@@ -7,9 +7,11 @@
 //! doctor finds is that the machine is busy, and it would be right.
 
 mod corpus;
+mod disks;
 mod extremes;
 mod probes;
 mod refusals;
+mod squid;
 mod stage;
 mod tiers;
 
@@ -333,6 +335,27 @@ fn requests_in_single_bytes_are_the_first_finding() {
         return;
     };
     seen.expect_first("R12");
+}
+
+#[test]
+fn a_chore_by_the_clock_is_the_first_finding_with_its_period_and_function() {
+    let _stage = stage();
+    let server = corpus::start("cron", stage::SERVER);
+    let Some(seen) = diagnose("a chore of 70 ms each 250 ms", server.pid()).in_kernel() else { return };
+    seen.expect_first("R17");
+    assert!(seen.titles()[0].starts_with("Every 0.25 s the event loop stands still for "), "{seen}");
+    assert!(seen.titles()[0].ends_with("corpus::sweep"), "{seen}");
+}
+
+#[test]
+fn a_look_that_costs_much_says_so() {
+    let _stage = stage();
+    let server = corpus::start("writer", stage::ANYWHERE);
+    let seen = diagnose("system calls without end", server.pid());
+    let Some(seen) = seen.in_kernel() else { return };
+    let last = seen.titles().last().copied().unwrap_or("");
+    assert!(last.starts_with("While it looks, the doctor itself takes "), "{seen}");
+    assert_eq!(seen.rules().last().map(String::as_str), Some("R19"), "{seen}");
 }
 
 #[test]

@@ -74,3 +74,32 @@ fn tracepoints_are_counted_by_name() {
     assert!(count("*").contains(" tracepoints have such a name: say more of it"));
     assert!(count("no_such_*_thing").contains("the kernel has no tracepoint and no function named no_such_"));
 }
+
+#[test]
+fn the_stages_of_requests_are_told_as_the_server_counts_them() {
+    let _stage = stage();
+    let Some(evenkeel) = stage::evenkeel() else { return println!("left out: no evenkeel was built") };
+    let server = Server::start(&evenkeel, &[]);
+    let pid = server.pid().to_string();
+    if !can_probe(&pid) {
+        return;
+    }
+    let _calm = corpus::calm_clients(server.port(), Duration::from_millis(2));
+    let said = stage::doctor(&["stages", "--seconds", "2", "--pid", &pid]);
+    let row = |name: &str| -> Vec<f64> {
+        let line = said.lines().find(|line| line.starts_with(&format!("{name} ")));
+        let numbers = line.unwrap_or_else(|| panic!("no {name} in {said}")).split_whitespace().skip(1);
+        numbers.map(|number| number.parse().expect("a number")).collect()
+    };
+    for name in ["read", "parse", "execute", "write", "idle"] {
+        let row = row(name);
+        let (times, told, counted) = (row[0], row[1], row[2]);
+        assert!(times > 100.0, "{said}");
+        // The count is in whole microseconds, and both are read one after the other.
+        assert!((told - counted).abs() <= 0.1 * counted + 0.05, "{name}: {said}");
+    }
+    println!("{said}");
+    let other = Server::start(&redis(stage::SERVER), &[]);
+    let refusal = refused(&["stages", "--seconds", "1", "--pid", &other.pid().to_string()]);
+    assert!(refusal.contains("does not say what it counts of the stages of requests"), "{refusal}");
+}

@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use parking_lot::Mutex;
 
+use super::probe::probe;
 use crate::clock::{self, Ticks};
 use crate::command::Id;
 
@@ -126,8 +127,10 @@ impl Stats {
         }
     }
 
+    /// Each stage of the road of a command passes here, and so does the probe that a tool may watch.
     #[inline]
     pub(crate) fn book(&self, stage: Stage, ticks: Ticks) {
+        probe!("stage", stage as u64, ticks);
         add(&self.stages[stage as usize], ticks);
     }
 

@@ -2,12 +2,12 @@
 
 use super::sends::SENDS;
 use super::{SHARE_MIN, percent};
+use crate::analyse::critical::POLLS;
 use crate::analyse::finding::{Finding, Outcome};
 use crate::analyse::view::View;
 use crate::recording::Call;
 
 const RECEIVES: &[&str] = &["read", "readv", "recvfrom", "recvmsg"];
-const POLLS: &[&str] = &["epoll_wait", "epoll_pwait", "epoll_pwait2", "poll", "ppoll", "select", "pselect6"];
 const ACCEPTS: &[&str] = &["accept", "accept4"];
 /// Less than any request of a usual protocol.
 const BYTES_FEW: f64 = 32.0;

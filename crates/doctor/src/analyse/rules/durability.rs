@@ -5,10 +5,10 @@
 
 use std::collections::BTreeMap;
 
-use super::{SHARE_MIN, millis, percent};
+use super::{SHARE_MIN, disks, millis, percent};
 use crate::analyse::finding::{Finding, Outcome};
 use crate::analyse::view::View;
-use crate::recording::{Call, Role};
+use crate::recording::{Call, Role, Wait};
 
 const SYNCS: &[&str] = &["fsync", "fdatasync", "sync_file_range", "msync", "syncfs", "sync"];
 const WRITES: &[&str] =
@@ -16,6 +16,8 @@ const WRITES: &[&str] =
 const OTHERS: &[&str] = &["renameat", "renameat2", "rename", "unlink", "unlinkat", "openat", "open"];
 /// One call of this length is felt by clients even if the sum is small.
 const STALL_NS: u64 = 100_000_000;
+/// Where the kernel keeps writers of a file system that is frozen, as `fsfreeze` and snapshots of volumes do.
+const FROZEN: &str = "percpu_rwsem_wait";
 
 pub(crate) fn on_the_loop(view: &View<'_>) -> Outcome {
     let mut groups: BTreeMap<(&str, Role), Vec<&Call>> = BTreeMap::new();
@@ -51,12 +53,15 @@ fn finding(view: &View<'_>, name: &str, role: Role, calls: &[&Call], waited: u64
     let share = view.share(waited);
     let longest = calls.iter().map(|c| c.longest_ns).max().unwrap_or(0);
     let count: Option<u64> = calls.iter().map(|c| c.count).sum();
-    let file = calls.iter().find_map(|c| view.what(c.fd)).unwrap_or("a file");
+    let longest_of_all = calls.iter().max_by_key(|c| c.blocked_ns);
+    let path = longest_of_all.and_then(|c| view.what(c.fd));
+    let file = path.unwrap_or("a file");
     let title = format!(
-        "{} waits for the disk while clients wait for it: {name} on {} takes {} of the thread's time",
+        "{} waits for the disk while clients wait for it: {name} on {} takes {} of the thread's time{}",
         view.recording.target.name,
         role.plural(),
-        percent(share)
+        percent(share),
+        path.and_then(|path| path.rsplit('/').next()).map_or_else(String::new, |name| format!(" ({name})"))
     );
     let often = count.map_or_else(|| "sampled".to_string(), |n| format!("{n} calls"));
     let mut what = format!("{name} on {file}: {} in {often}", millis(waited));
@@ -64,10 +69,12 @@ fn finding(view: &View<'_>, name: &str, role: Role, calls: &[&Call], waited: u64
         what.push_str(&format!(", the longest {}", millis(longest)));
     }
     let trace = format!("strace -f -T -e trace={name} -p {}", view.pid());
+    let frozen = is_frozen(view, calls);
     let mut finding = Finding::new("R3", share, view.confidence(0.95, false), title)
         .about(format!("{name} on {}", role.plural()))
         .evidence(what, trace)
         .next(match role {
+            _ if frozen => "Thaw the file system (fsfreeze --unfreeze), and see who freezes it: backups and snapshots of volumes do.",
             Role::AppendOnlyFile => {
                 "If losing the last second is acceptable: appendfsync everysec. Else a faster disk, or a server that \
                  syncs on another thread."
@@ -76,9 +83,28 @@ fn finding(view: &View<'_>, name: &str, role: Role, calls: &[&Call], waited: u64
             _ => "Move the write to another thread, or the file to a faster disk.",
         })
         .frames([name.to_string()]);
+    if let Some(disk) = calls.iter().find_map(|c| disks::disk_of(view, c.fd)) {
+        finding = disks::with_disk(view, finding, disk);
+    }
+    if frozen {
+        let show = format!("cat /proc/{}/task/{}/stack", view.pid(), view.critical.tid);
+        finding =
+            finding.evidence(format!("the file system is frozen: the kernel keeps it in {FROZEN}"), show);
+    }
     // Nobody is served while it lasts, however little else there was to do.
     finding.holds_while_idle = longest >= STALL_NS;
     finding
+}
+
+/// Whether one of these calls waits for a frozen file system.
+fn is_frozen(view: &View<'_>, calls: &[&Call]) -> bool {
+    let same = |wait: &&Wait| {
+        calls
+            .iter()
+            .any(|c| (c.tid, Some(c.name.as_str()), c.fd) == (wait.tid, wait.call.as_deref(), wait.fd))
+    };
+    let mut waits = view.recording.waits.iter().filter(same);
+    waits.any(|wait| view.frames(wait.stack).any(|frame| frame.is_kernel() && frame.name == FROZEN))
 }
 
 #[cfg(test)]
@@ -86,6 +112,7 @@ mod tests {
     use super::*;
     use crate::analyse::diagnose;
     use crate::golden;
+    use crate::recording::{KERNEL, Recording};
 
     fn sync(name: &str, fd: i32, blocked_ns: u64, longest_ns: u64) -> Call {
         Call {
@@ -116,6 +143,28 @@ mod tests {
         recording.calls.push(sync("write", golden::AOF, 400_000_000, 400_000_000));
         let diagnosis = diagnose(&recording);
         assert!(diagnosis.sentence.contains("write on the append-only file"), "{}", diagnosis.sentence);
+        assert!(diagnosis.sentence.ends_with("(appendonly.aof.1.incr.aof)"), "{}", diagnosis.sentence);
+    }
+
+    #[test]
+    fn a_frozen_file_system_is_said_to_be_one() {
+        let mut recording = golden::idle();
+        recording.calls.push(sync("write", golden::AOF, golden::WINDOW_NS / 2, golden::WINDOW_NS / 2));
+        let frozen = |recording: &Recording| diagnose(recording).findings[0].next_step.starts_with("Thaw");
+        assert!(!frozen(&recording));
+        let stack = golden::add_stack(&mut recording, &["vfs_write", FROZEN]);
+        recording.frames.iter_mut().for_each(|frame| frame.module = KERNEL.to_string());
+        recording.waits.push(Wait {
+            tid: golden::TID,
+            stack,
+            call: Some("write".to_string()),
+            fd: Some(golden::AOF),
+            address: None,
+            count: 1,
+            blocked_ns: golden::WINDOW_NS / 2,
+            longest_ns: golden::WINDOW_NS / 2,
+        });
+        assert!(frozen(&recording));
     }
 
     #[test]

@@ -58,7 +58,8 @@ pub(crate) fn copy_on_write(view: &View<'_>) -> Outcome {
     if !view.samples_kernel() {
         return Outcome::Unseen("stacks of the kernel need rights to sample it".to_string());
     }
-    let copies = view.samples().filter(|s| view.frames(s.stack).any(|f| COPIES.contains(&f.name.as_str())));
+    let copying = view.mark(|frame| COPIES.contains(&frame.name.as_str()));
+    let copies = view.samples().filter(|sample| view.meets(sample.stack, &copying));
     let share = view.sample_share(copies.map(|sample| sample.count).sum());
     if share < SHARE_MIN {
         return Outcome::RuledOut(format!("copying shared pages takes {}", percent(share)));

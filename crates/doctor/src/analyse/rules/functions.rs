@@ -71,7 +71,7 @@ fn starts_variant(name: &str, known: &str) -> bool {
 }
 
 /// Code that is not the server's: for R1 its time belongs to the caller.
-fn is_foreign(frame: &Frame) -> bool {
+pub(super) fn is_foreign(frame: &Frame) -> bool {
     frame.is_kernel()
         || CHORES.iter().any(|chore| is_chore(frame, chore))
         || ["libc.so", "libc-", "libpthread", "ld-linux", "libm.so", "[vdso]", "libgcc"]
@@ -84,7 +84,8 @@ pub(crate) fn hot(view: &View<'_>) -> Outcome {
         return Outcome::Unseen("shares of functions need CPU samples with stacks".to_string());
     }
     // What R2 names is not named again.
-    let tree = view.tree(|s| !sends::feeds(view, s) && !sends::is_send(s), |frame| !is_foreign(frame));
+    let feeds = sends::feeds(view);
+    let tree = view.tree(|s| !view.meets(s.stack, &feeds) && !sends::is_send(s), |frame| !is_foreign(frame));
     let total: u64 = view.samples().map(|sample| sample.count).sum();
     let cpu_share = view.sample_share(total);
     if cpu_share < SHARE_MIN {
@@ -122,11 +123,10 @@ pub(crate) fn hot(view: &View<'_>) -> Outcome {
 
 /// Whether nearly all of a function is a chore that it does: R14 names that, for all who do it.
 fn is_only_a_chore(view: &View<'_>, hot: &Hot<'_>) -> bool {
-    let inside = |sample: &&Sample| view.frames(sample.stack).any(|frame| frame.name == hot.name);
-    let does_chore = |sample: &&Sample| {
-        let mut below = view.frames(sample.stack).take_while(|frame| frame.name != hot.name);
-        below.any(|frame| CHORES.iter().any(|chore| is_chore(frame, chore)))
-    };
+    let (hot, chores) =
+        (view.mark(|frame| frame.name == hot.name), view.mark(|f| CHORES.iter().any(|c| is_chore(f, c))));
+    let inside = |sample: &&Sample| view.meets(sample.stack, &hot);
+    let does_chore = |sample: &&Sample| view.meets_below(sample.stack, &chores, &hot);
     let all: u64 = view.samples().filter(inside).map(|sample| sample.count).sum();
     let chore: u64 = view.samples().filter(inside).filter(does_chore).map(|sample| sample.count).sum();
     chore as f64 >= ONLY_SHARE * all as f64
@@ -137,7 +137,8 @@ pub(crate) fn chores(view: &View<'_>) -> Outcome {
         return Outcome::Unseen("shares of functions need CPU samples with stacks".to_string());
     }
     let share_of = |chore: &Chore| {
-        let inside = view.samples().filter(|s| view.frames(s.stack).any(|frame| is_chore(frame, chore)));
+        let chores = view.mark(|frame| is_chore(frame, chore));
+        let inside = view.samples().filter(|sample| view.meets(sample.stack, &chores));
         view.sample_share(inside.map(|sample| sample.count).sum())
     };
     let findings: Vec<Finding> = CHORES

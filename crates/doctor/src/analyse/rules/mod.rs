@@ -1,17 +1,19 @@
 //! The rules: each knows one family of causes, what shows it, and what rules it out.
 //!
 //! A rule gives a finding from `SHARE_MIN` of the critical thread's time on. Thresholds are constants at the top of the
-//! rule's file, with their reason. R18 (the limit is elsewhere) is the verdict, in `analyse/mod.rs`; R19 (the doctor's own
-//! cost and losses) is in the report.
+//! rule's file, with their reason. R18 (the limit is elsewhere) is the verdict, in `analyse/mod.rs`.
 
 mod calls;
+mod disks;
 mod durability;
 pub(crate) mod fork;
 mod functions;
 pub(crate) mod locks;
 mod network;
+mod own;
 mod processor;
 mod sends;
+mod stalls;
 
 use super::View;
 use super::finding::Outcome;
@@ -41,6 +43,9 @@ pub(crate) const ALL: &[Rule] = &[
     Rule { id: "R13", look: sends::receive_inside_send },
     Rule { id: "R14", look: functions::chores },
     Rule { id: "R15", look: calls::page_faults },
+    Rule { id: "R16", look: disks::reading },
+    Rule { id: "R17", look: stalls::periodic },
+    Rule { id: "R19", look: own::look },
 ];
 
 /// "24%", and "0.4%" where a whole number would say nothing.
@@ -50,5 +55,9 @@ pub(crate) fn percent(share: f64) -> String {
 
 pub(crate) fn millis(ns: u64) -> String {
     let ms = ns as f64 / 1e6;
-    if ms >= 100.0 { format!("{ms:.0} ms") } else { format!("{ms:.1} ms") }
+    match ms {
+        100.0.. => format!("{ms:.0} ms"),
+        1.0.. => format!("{ms:.1} ms"),
+        _ => format!("{ms:.2} ms"),
+    }
 }

@@ -1,8 +1,13 @@
-//! R10: connections that wait to be accepted, or are refused. R11: peers that do not take what they are sent.
+//! R10: connections that wait to be accepted, or are refused. R11: peers that do not take what they are sent, on the network
+//! and on this machine.
 //!
-//! Both are seen from the kernel's tables alone, and both may hold up clients while every thread of the server sleeps.
+//! Both are seen from the kernel's tables alone, and both may hold up clients while every thread of the server sleeps. A server
+//! that waits in the send itself for a peer to read is seen by its calls.
 
-use super::percent;
+use std::collections::BTreeMap;
+
+use super::sends::SENDS;
+use super::{SHARE_MIN, millis, percent};
 use crate::analyse::finding::{Finding, Outcome};
 use crate::analyse::view::View;
 use crate::recording::{Listener, Role, Socket};
@@ -12,6 +17,10 @@ const WAITING_MIN: f64 = 0.5;
 /// Part of the looks with much unsent, from which a peer is slow; and looks that are enough to say so.
 const UNSENT_MIN: f64 = 0.5;
 const LOOKS_MIN: u64 = 4;
+/// A process that stands still at the begin and at the end needs no more looks.
+const STOPPED_LOOKS_MIN: u64 = 2;
+/// Of a process on this machine: part of the looks that found something that it had not read.
+const UNREAD_MIN: f64 = 0.75;
 const IDLE_FROM: f64 = 0.7;
 
 pub(crate) fn accept_queues(view: &View<'_>) -> Outcome {
@@ -62,15 +71,26 @@ fn limit(listener: &Listener) -> String {
 }
 
 pub(crate) fn slow_peers(view: &View<'_>) -> Outcome {
+    let sockets = &view.recording.sockets;
+    let mut findings: Vec<Finding> = on_the_network(view).into_iter().collect();
+    findings.extend(
+        sockets.iter().filter(|socket| socket.local_only).filter_map(|socket| on_this_machine(view, socket)),
+    );
+    findings.extend(blocked_sends(view));
+    Outcome::found_or(findings, || {
+        let most = sockets.iter().map(|s| s.unsent_max).max().unwrap_or(0);
+        format!("no connection holds more than {most} bytes for long")
+    })
+}
+
+fn on_the_network(view: &View<'_>) -> Option<Finding> {
     let slow = |socket: &&Socket| {
         let unsent = socket.seen_unsent as f64 / socket.seen.max(1) as f64;
         socket.seen >= LOOKS_MIN && (socket.seen_probing * 4 >= socket.seen || unsent >= UNSENT_MIN)
     };
-    let sockets: Vec<&Socket> = view.recording.sockets.iter().filter(slow).collect();
-    let Some(worst) = sockets.iter().max_by_key(|s| (s.seen_probing, s.unsent_max)) else {
-        let most = view.recording.sockets.iter().map(|s| s.unsent_max).max().unwrap_or(0);
-        return Outcome::RuledOut(format!("no connection holds more than {most} bytes for long"));
-    };
+    let sockets: Vec<&Socket> =
+        view.recording.sockets.iter().filter(|socket| !socket.local_only).filter(slow).collect();
+    let worst = sockets.iter().max_by_key(|s| (s.seen_probing, s.unsent_max))?;
     let closed = worst.seen_probing > 0;
     let role = view.role(worst.fd).unwrap_or(Role::Other);
     let who = format!("{} of {}", worst.remote, role.plural());
@@ -91,7 +111,79 @@ pub(crate) fn slow_peers(view: &View<'_>) -> Outcome {
     if sockets.len() > 1 {
         finding = finding.evidence(format!("{} connections are like that", sockets.len()), None);
     }
-    Outcome::Found(vec![finding])
+    Some(finding)
+}
+
+/// A process here that reads at once, if it reads at all.
+fn on_this_machine(view: &View<'_>, socket: &Socket) -> Option<Finding> {
+    let stopped = socket.seen_stopped as f64 >= UNSENT_MIN * socket.seen as f64;
+    let unread = socket.seen_unsent as f64 >= UNREAD_MIN * socket.seen as f64;
+    let enough = if stopped { STOPPED_LOOKS_MIN } else { LOOKS_MIN };
+    if socket.seen < enough || !(unread || stopped) {
+        return None;
+    }
+    let who = other_end(view, socket.fd, &socket.remote);
+    let title = match (stopped, socket.unsent_max) {
+        (true, 0) => format!("{who} does not run: it was stopped"),
+        (true, bytes) => format!("{who} does not read: it was stopped, and {bytes} bytes wait for it"),
+        (false, bytes) => format!("{who} does not read: {bytes} bytes wait for it"),
+    };
+    let confidence = view.confidence(if stopped { 0.9 } else { 0.6 }, false).max(0.5);
+    let looks = format!(
+        "{} of {} looks found something unread, {} found it stopped",
+        socket.seen_unsent, socket.seen, socket.seen_stopped
+    );
+    let pid = socket.remote.rsplit_once('(').map_or("", |(_, pid)| pid.trim_end_matches(')'));
+    let next = match stopped {
+        true => format!("Let it go on: kill -CONT {pid}; and see who stopped it."),
+        false => format!("See what it waits for: cat /proc/{pid}/stack."),
+    };
+    Some(
+        Finding::outside("R11", 1.5, confidence, title)
+            .about(format!("{} unread", socket.remote))
+            .evidence(looks, format!("ss -xp | grep -w {pid}; ps -o pid,stat,wchan,comm -p {pid}"))
+            .next(&next),
+    )
+}
+
+/// The other end of a descriptor, with what it is for.
+fn other_end(view: &View<'_>, fd: Option<i32>, name: &str) -> String {
+    match view.role(fd) {
+        Some(Role::LogDaemon) => format!("Its log daemon {name}"),
+        Some(role @ (Role::Client | Role::Replica | Role::Outbound | Role::Primary)) => {
+            format!("{name} of {}", role.plural())
+        }
+        _ => name.to_string(),
+    }
+}
+
+/// Sends in which the thread waits until the other end reads.
+fn blocked_sends(view: &View<'_>) -> Vec<Finding> {
+    let mut waited: BTreeMap<(&str, Option<i32>), u64> = BTreeMap::new();
+    for call in view.calls().filter(|call| SENDS.contains(&call.name.as_str())) {
+        if view.role(call.fd).is_some_and(|role| role.is_peer() || role == Role::Pipe) {
+            *waited.entry((call.name.as_str(), call.fd)).or_default() += call.blocked_ns;
+        }
+    }
+    waited
+        .into_iter()
+        .filter(|(_, ns)| view.share(*ns) >= SHARE_MIN)
+        .map(|((name, fd), ns)| {
+            let descriptor = view.recording.descriptors.iter().find(|d| Some(d.fd) == fd);
+            let known = descriptor.map(|d| d.peer.clone().unwrap_or_else(|| d.what.clone()));
+            let who = other_end(view, fd, &known.unwrap_or_else(|| "a peer".to_string()));
+            let share = view.share(ns);
+            let title = format!("{who} does not read in time: {name} to it takes {} of the thread's time", percent(share));
+            Finding::new("R11", share, view.confidence(0.9, false), title)
+                .about(format!("waiting in {name} for {who}"))
+                .evidence(
+                    format!("blocked {} in {name}", millis(ns)),
+                    format!("strace -f -T -y -e trace={name} -p {}", view.pid()),
+                )
+                .next("Look at what that process waits for; sends that do not block, or another thread for them, keep it apart.")
+                .frames([name.to_string()])
+        })
+        .collect()
 }
 
 #[cfg(test)]
@@ -99,6 +191,7 @@ mod tests {
     use super::*;
     use crate::analyse::{Verdict, diagnose};
     use crate::golden;
+    use crate::recording::{Call, Descriptor};
 
     #[test]
     fn drops_are_found_though_every_thread_sleeps() {
@@ -147,6 +240,61 @@ mod tests {
             diagnosis.sentence.starts_with("10.0.0.9:4000 of clients does not read"),
             "{}",
             diagnosis.sentence
+        );
+    }
+
+    #[test]
+    fn a_log_daemon_that_is_stopped_is_named() {
+        let mut recording = golden::idle();
+        recording.descriptors.push(Descriptor {
+            fd: 30,
+            role: Role::LogDaemon,
+            what: "socket:[7]".to_string(),
+            peer: Some("log_file_daemon (77)".to_string()),
+            disk: None,
+        });
+        let mut socket = Socket {
+            remote: "log_file_daemon (77)".to_string(),
+            fd: Some(30),
+            unsent_max: 17_408,
+            seen: 20,
+            seen_unsent: 20,
+            local_only: true,
+            ..Socket::default()
+        };
+        recording.sockets = vec![socket.clone()];
+        let sentence = diagnose(&recording).sentence;
+        assert_eq!(sentence, "Its log daemon log_file_daemon (77) does not read: 17408 bytes wait for it");
+        socket.seen_stopped = 20;
+        recording.sockets = vec![socket.clone()];
+        assert!(diagnose(&recording).findings[0].next_step.contains("kill -CONT 77"));
+        socket.seen_unsent = 9;
+        socket.seen_stopped = 0;
+        recording.sockets = vec![socket];
+        assert!(diagnose(&recording).findings.is_empty(), "it reads now and then");
+    }
+
+    #[test]
+    fn a_write_that_waits_for_its_reader_is_no_disk() {
+        let mut recording = golden::idle();
+        recording.descriptors.push(Descriptor {
+            fd: 30,
+            role: Role::Pipe,
+            what: "pipe:[7]".to_string(),
+            peer: Some("rotatelogs (77)".to_string()),
+            disk: None,
+        });
+        recording.calls.push(Call {
+            tid: golden::TID,
+            name: "write".to_string(),
+            fd: Some(30),
+            blocked_ns: golden::WINDOW_NS / 2,
+            ..Call::default()
+        });
+        let first = diagnose(&recording).findings[0].clone();
+        assert_eq!(
+            first.title,
+            "rotatelogs (77) does not read in time: write to it takes 50% of the thread's time"
         );
     }
 }

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 use super::{SHARE_MIN, percent};
 use crate::analyse::finding::{Finding, Outcome};
-use crate::analyse::view::View;
+use crate::analyse::view::{Marks, View};
 use crate::recording::{Role, Sample};
 
 pub(crate) const SENDS: &[&str] = &["write", "writev", "sendto", "sendmsg", "sendmmsg", "sendfile", "splice"];
@@ -30,9 +30,9 @@ pub(crate) fn is_feed(name: &str) -> bool {
     FEEDS.contains(&name)
 }
 
-/// Whether a sample is of work for replicas: in a function that feeds them.
-pub(crate) fn feeds(view: &View<'_>, sample: &Sample) -> bool {
-    view.frames(sample.stack).any(|frame| is_feed(&frame.name))
+/// Functions that feed replicas: samples in them are of work for those.
+pub(crate) fn feeds(view: &View<'_>) -> Marks {
+    view.mark(|frame| is_feed(&frame.name))
 }
 
 /// Whether a sample is inside a system call that sends.
@@ -65,7 +65,9 @@ pub(crate) fn by_role(view: &View<'_>) -> Outcome {
 
 /// Feeding replicas: both parts are one cause.
 fn replicas(view: &View<'_>, sent: f64) -> Option<Finding> {
-    let samples: u64 = view.samples().filter(|sample| feeds(view, sample)).map(|sample| sample.count).sum();
+    let feeds = feeds(view);
+    let fed = view.samples().filter(|sample| view.meets(sample.stack, &feeds));
+    let samples: u64 = fed.map(|sample| sample.count).sum();
     let fed = view.sample_share(samples);
     if fed + sent < SHARE_MIN {
         return None;
@@ -119,8 +121,8 @@ pub(crate) fn receive_inside_send(view: &View<'_>) -> Outcome {
         return Outcome::Unseen("stacks of the kernel need rights to sample it".to_string());
     }
     let sends = |sample: &&Sample| is_send(sample);
-    let receives =
-        |sample: &&Sample| view.frames(sample.stack).any(|frame| RECEIVES.contains(&frame.name.as_str()));
+    let receive = view.mark(|frame| RECEIVES.contains(&frame.name.as_str()));
+    let receives = |sample: &&Sample| view.meets(sample.stack, &receive);
     let count: u64 = view.samples().filter(sends).filter(receives).map(|sample| sample.count).sum();
     let share = view.sample_share(count);
     if share < RECEIVE_MIN {

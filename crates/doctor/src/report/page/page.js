@@ -10,6 +10,21 @@ const make = (tag, text, parent, kind) => {
 };
 const percent = (share) => (share * 100).toFixed(share < 0.1 ? 1 : 0) + "%";
 
+// Of a comparison: what it says, and each change.
+function showChanges() {
+  byId("sentence").textContent = data.after;
+  byId("about").textContent = data.about;
+  document.title = data.after;
+  make("p", "Before: " + data.before, byId("findings"));
+  byId("legend").textContent = "Red: more after than before. Blue: less. A graph lacks what the other recording alone had: look at both.";
+  if (!data.changes.length) make("p", "No finding came, went, or changed by more than chance does.", byId("findings"));
+  data.changes.forEach((change, index) => {
+    const card = make("div", null, byId("findings"), "finding");
+    make("h3", `${index + 1}. ${change.fate}: ${change.title}`, card);
+    make("div", change.detail, card, "small");
+  });
+}
+
 function showHead() {
   const d = data.diagnosis, t = data.target;
   byId("sentence").textContent = d.sentence;
@@ -22,7 +37,7 @@ function showHead() {
   for (const [name, ns, color] of parts) {
     const share = ns / c.window_ns;
     if (share < 0.002) continue;
-    const part = make("div", `${name} ${percent(share)}`, byId("budget"));
+    const part = make("div", share < 0.1 ? "" : `${name} ${percent(share)}`, byId("budget"));
     part.style.flex = `${share} 0 0`;
     part.style.background = color;
     part.title = `${c.name} (${c.tid}): ${name} ${percent(share)}`;
@@ -33,7 +48,7 @@ function showFindings() {
   data.diagnosis.findings.forEach((finding, index) => {
     const card = make("div", null, byId("findings"), "finding");
     make("h3", `${index + 1}. ${finding.title}`, card);
-    const gain = finding.share === null ? "felt by clients" : `at most x${finding.ceiling.toFixed(2)} if mended`;
+    const gain = finding.ceiling <= 1 ? "about this report" : finding.share === null ? "felt by clients" : `at most x${finding.ceiling.toFixed(2)} if mended`;
     make("div", `${finding.rule}; ${gain}; confidence ${Math.round(finding.confidence * 100)}%`, card, "small");
     const list = make("ul", null, card);
     for (const evidence of finding.evidence) {
@@ -52,11 +67,15 @@ function showFindings() {
   });
 }
 
-let graph = data.graphs[0], zoom = graph.root, marked = null;
+const amount = (value, unit) =>
+  unit !== "us" ? `${value.toLocaleString()} ${unit}` : value < 1e6 ? `${(value / 1e3).toFixed(1)} ms` : `${(value / 1e6).toFixed(2)} s`;
+
+let graph = data.graphs.find((one) => one.root.v) || data.graphs[0], zoom = graph.root, marked = null;
 
 function showTabs() {
   for (const one of data.graphs) {
-    const button = make("button", `${one.title} (${one.root.v.toLocaleString()} ${one.unit})`, byId("tabs"));
+    const button = make("button", `${one.title} (${amount(one.root.v, one.unit)})`, byId("tabs"));
+    button.disabled = !one.root.v;
     button.onclick = () => { graph = one; zoom = one.root; draw(); };
     one.button = button;
   }
@@ -95,6 +114,13 @@ function matchedValue(node) {
 
 const ROW = 18;
 
+// Of a comparison: red has become more, blue less; the stronger, the more of the whole.
+function changeColor(node) {
+  const change = (graph.of_before ? node.o - node.v : node.v - node.o) / Math.max(1, graph.root.v), strength = Math.min(1, Math.sqrt(Math.abs(change)) * 2.5);
+  if (Math.abs(change) < 0.002) return "#b9b6b2";
+  return `hsl(${change > 0 ? 8 : 215} ${Math.round(35 + 50 * strength)}% ${Math.round(80 - 28 * strength)}%)`;
+}
+
 function draw() {
   for (const one of data.graphs) one.button.className = one === graph ? "on" : "";
   const flame = byId("flame");
@@ -106,12 +132,18 @@ function draw() {
     depth = Math.max(depth, level + 1);
     const name = data.names[node.n];
     const element = make("div", w > 30 ? name : "", flame, node.k ? "k" : "");
-    if (marked && marked(name)) element.className = "hit";
+    if (node.o !== undefined) element.style.background = changeColor(node);
+    if (marked && marked(name)) {
+      element.className = "hit";
+      element.style.background = "";
+    }
     if (dim) element.classList.add("dim");
     element.style.left = x + "px";
     element.style.width = w + "px";
     element.style.top = level * ROW + "px";
-    const text = `${name}: ${node.v.toLocaleString()} ${graph.unit}, ${percent(node.v / Math.max(1, graph.root.v))} of all`;
+    const all = Math.max(1, graph.root.v);
+    let text = `${name}: ${amount(node.v, graph.unit)}, ${percent(node.v / all)} of all`;
+    if (node.o !== undefined) text += `; ${percent(node.o / all)} in the other recording`;
     element.title = text;
     element.onmouseenter = () => { byId("detail").textContent = text; };
     element.onclick = () => { zoom = node; draw(); };
@@ -157,11 +189,58 @@ function showTable(title, table) {
   fill();
 }
 
+const HEAT_ROW = 9;
+const HEAT_PARTS = [
+  ["CPU", (slot) => slot.samples, (v) => `${v} CPU samples`, [224, 84, 58]],
+  ["Blocked", (slot) => slot.blocked_ns, (v) => `blocked ${(v / 1e6).toFixed(1)} ms`, [122, 79, 181]],
+  ["Run queue", (slot) => slot.run_queue_ns, (v) => `waiting for a CPU ${(v / 1e6).toFixed(1)} ms`, [176, 125, 28]],
+];
+
+// A column is a second, a row a part of it: what comes each second is a line, and what stalls is a block.
+function showHeat() {
+  const slot_ns = data.heat.slot_ns;
+  const slots = data.heat.slots.slice(0, Math.max(1, Math.round(data.seconds * 1e9 / slot_ns)));
+  if (!data.heat.slots.length) return;
+  const section = byId("heat");
+  section.hidden = false;
+  const rows = Math.max(1, Math.round(1e9 / slot_ns)), columns = Math.ceil(slots.length / rows);
+  const canvas = byId("heatmap"), detail = byId("heatdetail");
+  const cell = Math.max(4, Math.min(60, Math.floor((section.clientWidth - 60) / columns)));
+  canvas.width = columns * cell;
+  canvas.height = rows * HEAT_ROW;
+  const context = canvas.getContext("2d");
+  let shown = HEAT_PARTS[0];
+  const paint = () => {
+    const [, value, , color] = shown;
+    const most = Math.max(1, ...slots.map(value));
+    context.clearRect(0, 0, canvas.width, canvas.height);
+    slots.forEach((slot, index) => {
+      const x = Math.floor(index / rows) * cell, y = (rows - 1 - index % rows) * HEAT_ROW;
+      const seen = slot.seen_ns > slot_ns / 10;
+      context.fillStyle = seen ? `rgba(${color.join()},${value(slot) ? 0.12 + 0.88 * value(slot) / most : 0.03})` : "rgba(128,128,128,0.25)";
+      context.fillRect(x, y, cell - 1, HEAT_ROW - 1);
+    });
+    buttons.forEach((button, index) => { button.className = HEAT_PARTS[index] === shown ? "on" : ""; });
+  };
+  const buttons = HEAT_PARTS.map((part) => {
+    const button = make("button", part[0], byId("heattabs"));
+    button.disabled = !slots.some(part[1]);
+    button.onclick = () => { shown = part; paint(); };
+    return button;
+  });
+  canvas.onmousemove = (event) => {
+    const index = Math.floor(event.offsetX / cell) * rows + rows - 1 - Math.floor(event.offsetY / HEAT_ROW);
+    const slot = slots[index];
+    if (!slot) return;
+    const at = `${(index * slot_ns / 1e9).toFixed(2)} s: `;
+    detail.textContent = at + (slot.seen_ns ? HEAT_PARTS.map((part) => part[2](part[1](slot))).join(", ") : "not looked");
+  };
+  byId("heatabout").textContent =
+    `From left to right ${columns} seconds, from below to above the ${rows} parts of each, ${slot_ns / 1e6} ms. Grey: not looked.`;
+  paint();
+}
+
 function showRest() {
-  showTable("Threads", data.threads);
-  showTable("System calls by descriptor and role", data.calls);
-  showTable("Locks", data.locks);
-  showTable("Sockets", data.sockets);
   const details = make("details", null, byId("ruled"));
   make("summary", "Ruled out, and not seen", details);
   const list = make("ul", null, details);
@@ -177,9 +256,15 @@ function showRest() {
   for (const note of h.notes) make("p", note, byId("health"));
 }
 
-showHead();
-showFindings();
+if (data.changes) {
+  showChanges();
+} else {
+  showHead();
+  showFindings();
+  showHeat();
+}
 showTabs();
-showRest();
+data.tables.forEach((table) => showTable(table.title, table));
+if (!data.changes) showRest();
 draw();
 addEventListener("resize", draw);
