@@ -112,7 +112,7 @@ struct Cargo {
     deadline: Option<Millis>,
 }
 
-/// What became of the keys: the indices of those that the other server has taken, and the first error.
+/// What became of the keys: the indices of those that the other server has taken, ascending, and the first error.
 #[derive(Default)]
 struct Delivered {
     indices: Vec<usize>,
@@ -152,7 +152,8 @@ fn migrate(call: &mut Call<'_, '_>) -> Done {
 /// Removes what has been delivered, and replies.
 fn finish(call: &mut Call<'_, '_>, cargo: &[Cargo], delivered: Delivered, copies: bool) -> Done {
     let (mut error, mut removed) = (delivered.error, Vec::new());
-    for sent in cargo.iter().filter(|sent| !copies && delivered.indices.contains(&sent.index)) {
+    let is_moved = |sent: &&Cargo| !copies && delivered.indices.binary_search(&sent.index).is_ok();
+    for sent in cargo.iter().filter(is_moved) {
         let key = call.keys[sent.index];
         match call.held.peek(&key) {
             None => {}
