@@ -502,13 +502,9 @@ impl Worker {
         connection.input = input;
         self.note_input(connection);
         let limit = self.executor.settings.client_query_buffer_limit;
-        if connection.input.len() > limit && next != Next::Close {
-            self.server.closed_for_input.fetch_add(1, Relaxed);
-            self.server.log.warning(format!(
-                "Closing client that reached max query buffer length: id={} addr={}",
-                connection.client().id,
-                connection.client().address
-            ));
+        let queued = connection.session.multi.as_ref().map_or(0, |multi| multi.memory);
+        if connection.input.len().saturating_add(queued) > limit && next != Next::Close {
+            self.server.note_input_limit(connection.client());
             return Next::Close;
         }
         next

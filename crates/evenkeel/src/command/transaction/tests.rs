@@ -396,3 +396,20 @@ fn a_panic_leaves_nothing_locked() {
     }
     assert_eq!(world.workers[0].stats().panics.load(std::sync::atomic::Ordering::Relaxed), 3);
 }
+
+/// What is queued is input that waits: together with what has come since, it is bounded as that is.
+#[test]
+fn a_queue_has_a_bound() {
+    let mut world = World::new();
+    world.configure("client-query-buffer-limit", "1mb");
+    let set = format!("SET k {}", "x".repeat(400_000));
+    world.check(&format!("a> MULTI < OK\n a> {set} < QUEUED\n a> {set} < QUEUED"));
+    world.check("> INFO stats < \"*client_query_buffer_limit_disconnections:0\\r*\"");
+    world.type_in("a", &set);
+    assert_eq!(world.unread("a"), 0, "nothing is said to it");
+    world.check("> INFO stats < \"*client_query_buffer_limit_disconnections:1\\r*\"");
+    // A queue that is not going to be run is not kept, so it may be as long as it likes.
+    world.check("b> MULTI < OK\n b> GET < -ERR wrong*");
+    (0..10).for_each(|_| world.check(&format!("b> {set} < QUEUED")));
+    world.check("b> EXEC < -EXECABORT*\n > INFO stats < \"*client_query_buffer_limit_disconnections:1\\r*\"");
+}
