@@ -252,6 +252,7 @@ fn a_reply_over_the_output_limit_is_broken_off() {
         format!("MGET{}", times("k")),
         format!("HMGET h{}", times("f")),
         format!("HGETEX h FIELDS 100{}", times("f")),
+        format!("XREAD STREAMS{}{}", times("s"), times("0")),
     ] {
         world.type_in("a", &line);
         assert!((50_001..61_000).contains(&world.unread("a")), "{} {line:.20}", world.unread("a"));

@@ -413,3 +413,26 @@ fn a_queue_has_a_bound() {
     (0..10).for_each(|_| world.check(&format!("b> {set} < QUEUED")));
     world.check("b> EXEC < -EXECABORT*\n > INFO stats < \"*client_query_buffer_limit_disconnections:1\\r*\"");
 }
+
+/// What will not be sent is not kept until the end, but everything is run.
+#[test]
+fn a_reply_over_the_output_limit_is_not_kept() {
+    let mut world = World::new();
+    world.configure("client-output-buffer-limit", "normal 50000 0 0");
+    world.check(&format!("> SET k {}\n a> MULTI", "x".repeat(10_000)));
+    (0..50).for_each(|_| world.check("a> GET k < QUEUED\n a> INCR n < QUEUED"));
+    world.type_in("a", "EXEC");
+    assert!((50_001..61_000).contains(&world.unread("a")), "{}", world.unread("a"));
+    world.check("> GET n < \"50\"");
+    // A script's replies are not a client's: it gets all of them.
+    world.check(r#"> EVAL "return #redis.call('MGET', unpack(ARGV))" 1 k k k k k k k k k < :8"#);
+    world.check(r#"> EVAL "return #redis.call('HRANDFIELD', KEYS[1], -20000)" 1 h < :0"#);
+    world.check(
+        r#"
+        > HSET h field value
+        > EVAL "return #redis.call('HRANDFIELD', KEYS[1], -20000)" 1 h < :20000
+        > SADD s member
+        > EVAL "return #redis.call('SRANDMEMBER', KEYS[1], -20000)" 1 s < :20000
+        "#,
+    );
+}
