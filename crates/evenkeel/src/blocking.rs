@@ -12,6 +12,7 @@
 pub(crate) mod claim;
 pub(crate) mod serve;
 
+use std::collections::HashSet;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -158,9 +159,11 @@ impl Call<'_, '_> {
             permitted_at: self.session.access.checked_at(),
             safety: wait.safety,
         });
+        // In one queue it stands once, however often the key is named: there may be a million keys.
         let mut keys: Vec<Box<[u8]>> = Vec::with_capacity(wait.keys.len());
+        let (is_one, mut seen) = (wait.keys.len() == 1, HashSet::new());
         for key in &self.keys[wait.keys] {
-            if !keys.iter().any(|one| **one == *key.bytes) {
+            if is_one || seen.insert(key.bytes) {
                 self.held.wait(key, ticket, blocked.clone());
                 keys.push(key.bytes.into());
             }

@@ -341,6 +341,12 @@ impl Executor {
             let touched = session.watching.as_ref().is_some_and(|watching| watching.watch.is_touched());
             // What will not be run need not be kept, as long as the queue may become.
             if !multi.failed && !touched {
+                let limit = self.settings.client_query_buffer_limit;
+                if multi.memory.saturating_add(request.len) > limit && !session.replays {
+                    self.server.note_input_limit(&session.client);
+                    session.closing = true;
+                    return Ok(Admitted::HungUp);
+                }
                 multi.push(id, request.args.to_owned(), &session.client);
             }
             return Ok(Admitted::Queued);

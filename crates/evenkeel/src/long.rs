@@ -15,7 +15,7 @@
 //! a time. A command of that kind that has to end under locks holds everything.
 //!
 //! Inside MULTI, and where a command is run on behalf of one who waits, all is done in place; likewise when
-//! [`QUEUE_MAX`] commands wait for a thread already.
+//! [`QUEUE_MAX`] commands wait for a thread already. What waits for another server is refused then ([`Call::go_abroad`]).
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -185,6 +185,20 @@ impl Call<'_, '_> {
             return work(self.reply);
         }
         self.session.long = Some(Work::reads(work));
+        Err(Error::Suspended)
+    }
+
+    /// What a handler returns whose work waits for another server, and would keep everybody here waiting with it. Who tracks
+    /// may hear of a change before the reply, which holds nothing that could be cached. Where it must not be done elsewhere,
+    /// it is done at once; where it might, but too many wait for a thread already, it is refused.
+    pub(crate) fn go_abroad(&mut self, work: Work) -> Done {
+        if self.mode != Mode::Direct || self.session.replays {
+            return self.go_long(work);
+        }
+        if !self.server.long.has_room() {
+            return Err(Error::text("ERR Too many commands that take long wait already, try again later"));
+        }
+        self.session.long = Some(work);
         Err(Error::Suspended)
     }
 

@@ -17,6 +17,8 @@ pub(crate) struct Reply {
     /// In order of `at`: after so many bytes of the encoder comes this stretch.
     shared: Vec<Shared>,
     shared_len: usize,
+    /// Something was left out.
+    is_cut: bool,
     /// Errors written so far; the dispatcher compares before and after a command.
     pub(crate) errors: u64,
 }
@@ -93,6 +95,7 @@ pub(crate) struct Mark {
     bytes: usize,
     shared: usize,
     shared_len: usize,
+    is_cut: bool,
 }
 
 impl Deref for Reply {
@@ -157,6 +160,7 @@ impl Reply {
 
     /// What has been encoded elsewhere; nothing that is long is copied.
     pub(crate) fn append(&mut self, mut other: Reply) {
+        self.is_cut |= other.is_cut;
         other.take_rest(0).0.into_iter().for_each(|stretch| self.push_shared(stretch));
     }
 
@@ -199,8 +203,24 @@ impl Reply {
         self.encoder.bytes.is_empty() && self.shared.is_empty()
     }
 
+    /// Whether it is longer than `len_max`, which is when nothing of it will be sent: what calls this leaves out the rest
+    /// then.
+    #[inline]
+    pub(crate) fn cut_beyond(&mut self, len_max: usize) -> bool {
+        let is_beyond = self.len() > len_max;
+        self.is_cut |= is_beyond;
+        is_beyond
+    }
+
+    /// Whether something was left out, so that nothing of it may be sent, whatever the limits have become since.
+    #[inline]
+    pub(crate) fn is_cut(&self) -> bool {
+        self.is_cut
+    }
+
     pub(crate) fn mark(&self) -> Mark {
-        Mark { bytes: self.encoder.bytes.len(), shared: self.shared.len(), shared_len: self.shared_len }
+        let (bytes, shared) = (self.encoder.bytes.len(), self.shared.len());
+        Mark { bytes, shared, shared_len: self.shared_len, is_cut: self.is_cut }
     }
 
     /// Forgets everything written since the mark.
@@ -208,6 +228,7 @@ impl Reply {
         self.encoder.bytes.truncate(mark.bytes);
         self.shared.truncate(mark.shared);
         self.shared_len = mark.shared_len;
+        self.is_cut = mark.is_cut;
     }
 
     /// The bytes, when nothing is shared: the usual case.
@@ -224,6 +245,7 @@ impl Reply {
         }
         self.shared.clear();
         self.shared_len = 0;
+        self.is_cut = false;
     }
 
     /// What is left to send after the first `sent` bytes, and how many bytes of its first stretch are to be passed over;

@@ -233,6 +233,16 @@ impl Server {
         self.inboxes[worker as usize].post(Message::Resume(resumed));
     }
 
+    /// Counts and logs a client that is hung up on: what it has sent and is not run yet has reached
+    /// `client-query-buffer-limit`.
+    #[cold]
+    pub(crate) fn note_input_limit(&self, client: &ClientInfo) {
+        self.closed_for_input.fetch_add(1, Relaxed);
+        let ClientInfo { id, address, .. } = client;
+        self.log
+            .warning(format!("Closing client that reached max query buffer length: id={id} addr={address}"));
+    }
+
     /// Makes every worker go round once, so that it sees what has changed.
     pub(crate) fn wake_all(&self) {
         self.inboxes.iter().for_each(|inbox| inbox.post(Message::Wake));

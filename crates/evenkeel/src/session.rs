@@ -95,6 +95,7 @@ pub(crate) struct Multi {
     pub(crate) queue: Vec<Queued>,
     /// A command could not be queued: EXEC will be refused.
     pub(crate) failed: bool,
+    /// Bytes that the queue takes, which `client-query-buffer-limit` bounds together with what else has not been run.
     pub(crate) memory: usize,
 }
 

@@ -327,6 +327,11 @@ impl World {
         self.send(name, &evenkeel_testkit::words::split(line).expect("a command line"));
     }
 
+    /// Bytes of replies that nobody has looked at.
+    pub(crate) fn unread(&mut self, name: &str) -> usize {
+        self.connection(name).out.len()
+    }
+
     /// Sweeps database 0 once.
     pub(crate) fn sweep(&mut self) {
         let (now_ms, server) = (self.now_ms, self.server.clone());

@@ -61,6 +61,9 @@ pub enum Reason {
     StreamCounters,
     /// A pending entry of no consumer, of two, or of none of the group.
     Pending,
+    /// Entries that would take far more memory than they took bytes, since they share names. A store that keeps a copy of
+    /// them per entry says so, see [`crate::Entry::shares_names`].
+    Inflated,
     /// A file that does not begin as an RDB file does.
     NoRdbFile,
     /// A file of a version that this crate does not know.
@@ -116,6 +119,7 @@ impl fmt::Display for Reason {
             Reason::StreamEntry => "malformed stream entry",
             Reason::StreamCounters => "stream counters contradict the entries",
             Reason::Pending => "a pending entry without its group or its one consumer",
+            Reason::Inflated => "stream entries that would take many times the memory of what was sent",
             Reason::NoRdbFile => "this is no RDB file",
             Reason::UnknownVersion(version) => return write!(f, "unknown version {version} of RDB"),
             Reason::UnknownOpcode(opcode) => return write!(f, "unknown or misplaced opcode {opcode}"),

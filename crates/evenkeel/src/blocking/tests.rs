@@ -424,3 +424,21 @@ fn watches_hear_of_what_serving_does() {
     ",
     );
 }
+
+/// Every key twice, and more of them than anybody should look through for each.
+#[test]
+fn of_many_keys_each_is_waited_for_once() {
+    const KEYS: usize = 30_000;
+    let mut world = World::new();
+    let keys: String = (0..KEYS).map(|number| format!(" {{k}}{number}")).collect();
+    world.type_in("a", &format!("TEST.BGET{keys}{keys} 0"));
+    world.check(&format!(
+        "
+        > INFO clients                    < \"*blocked_clients:1\\r*total_blocking_keys:{KEYS}\\r*\"
+        > SET {{k}}77 v
+        a< [\"{{k}}77\", \"v\"]
+        > INFO clients                    < \"*blocked_clients:0\\r*total_blocking_keys:0\\r*\"
+    "
+    ));
+    world.verify();
+}

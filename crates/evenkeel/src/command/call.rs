@@ -88,6 +88,20 @@ impl Call<'_, '_> {
         self.now_ms() == 0
     }
 
+    /// Bytes of the reply beyond which its connection is closed with nothing of it sent, so that the rest need not be
+    /// written ([`Reply::cut_beyond`]): `client-output-buffer-limit`. The longest there can be where there is no such limit,
+    /// or where the reply does not go to a client as it is.
+    pub(crate) fn reply_len_max(&self) -> usize {
+        if self.mode == Mode::Script || self.session.replays {
+            return usize::MAX;
+        }
+        let is_subscriber = self.session.subscriptions.is_some();
+        match self.settings.client_output_buffer_limit.of_client(is_subscriber).hard_bytes {
+            0 => usize::MAX,
+            bytes => usize::try_from(bytes).unwrap_or(usize::MAX),
+        }
+    }
+
     /// The time by which this command goes, in milliseconds since the Unix epoch.
     pub(crate) fn now_ms(&self) -> u64 {
         self.held.seat.now_ms

@@ -152,11 +152,14 @@ fn reply_value(reply: &mut Reply, hash: Option<&Hash>, (hasher, now): (&Hasher, 
 
 /// HMGET key field [field ...]
 fn hmget(call: &mut Call<'_, '_>) -> Done {
-    let (hasher, now) = sight(call);
+    let ((hasher, now), len_max) = (sight(call), call.reply_len_max());
     let hash = call.held.collection::<Hash>(&call.keys[0])?;
     call.reply.array(call.args.len() - 2);
     for field in call.args.from(2) {
         reply_value(call.reply, hash.as_deref(), (hasher, now), field);
+        if call.reply.cut_beyond(len_max) {
+            break;
+        }
     }
     Ok(())
 }

@@ -3,7 +3,8 @@
 //! The keys' values are shared under their locks, in constant time each; the other server is talked to by a thread that
 //! has time for it, so nobody here waits for the network. When it has taken them, they are removed here, each unless it
 //! has been written to meanwhile: such a key stays, and the reply is an error that says so. Inside MULTI, where nothing
-//! can be put off, everything stands still until the other server has answered or the timeout has passed.
+//! can be put off, everything stands still until the other server has answered or the timeout has passed. Where too many
+//! commands wait for such a thread, it is refused.
 
 mod target;
 
@@ -112,7 +113,7 @@ struct Cargo {
     deadline: Option<Millis>,
 }
 
-/// What became of the keys: the indices of those that the other server has taken, and the first error.
+/// What became of the keys: the indices of those that the other server has taken, ascending, and the first error.
 #[derive(Default)]
 struct Delivered {
     indices: Vec<usize>,
@@ -139,7 +140,7 @@ fn migrate(call: &mut Call<'_, '_>) -> Done {
     }
     let (settings, now, copies) = (call.settings.clone(), call.now_ms(), options.copies);
     let server = Arc::clone(call.server);
-    call.go_long(Work::writes(
+    call.go_abroad(Work::writes(
         move || {
             let delivered = deliver(&options, &cargo, &settings, now, &server)?;
             Ok((cargo, delivered))
@@ -152,7 +153,8 @@ fn migrate(call: &mut Call<'_, '_>) -> Done {
 /// Removes what has been delivered, and replies.
 fn finish(call: &mut Call<'_, '_>, cargo: &[Cargo], delivered: Delivered, copies: bool) -> Done {
     let (mut error, mut removed) = (delivered.error, Vec::new());
-    for sent in cargo.iter().filter(|sent| !copies && delivered.indices.contains(&sent.index)) {
+    let is_moved = |sent: &&Cargo| !copies && delivered.indices.binary_search(&sent.index).is_ok();
+    for sent in cargo.iter().filter(is_moved) {
         let key = call.keys[sent.index];
         match call.held.peek(&key) {
             None => {}

@@ -7,7 +7,9 @@ use evenkeel_store::collection::sample::Dice;
 use evenkeel_store::collection::{Collection, Hash, ZSet};
 
 use super::Call;
+use super::elsewhere::is_much;
 use crate::error::{Done, Error};
+use crate::long::Work;
 use crate::reply::Reply;
 
 /// Where more than one field in so many is asked for, choosing which ones are left out takes fewer tries.
@@ -139,46 +141,68 @@ fn one<T: Choice>(call: &mut Call<'_, '_>) -> Done {
 /// its connection is closed with nothing sent, or else the longest string.
 fn any<T: Choice>(call: &mut Call<'_, '_>, count: u64, with: bool) -> Done {
     let (mut dice, now) = (Dice::new(call.held.seat.random()), call.now_ms());
-    let limit = call.settings.client_output_buffer_limit.normal.hard_bytes;
-    let (mark, start) = (call.reply.mark(), call.reply.len());
+    let (len_max, longest) = (call.reply_len_max(), call.settings.proto_max_bulk_len);
     let all = call.held.collection::<T>(&call.keys[0])?;
-    let Some(all) = all.filter(|all| all.count(now) > 0) else {
+    let Some(all) = all.filter(|all| all.count(now) > 0).map(|all| T::clone(&all)) else {
         call.reply.array(0);
         return Ok(());
     };
-    let mut list = List::begin(call.reply, count, with);
-    for _ in 0..count {
-        list.item::<T>(choose(&mut dice, &*all, now).expect("there is one"));
-        let len = list.reply.len();
-        if limit > 0 && len as u64 > limit {
-            break; // no byte of it will be sent
+    let mut show = move |reply: &mut Reply| {
+        let (mark, start) = (reply.mark(), reply.len());
+        let mut list = List::begin(reply, count, with);
+        for _ in 0..count {
+            list.item::<T>(choose(&mut dice, &all, now).expect("there is one"));
+            if list.reply.cut_beyond(len_max) {
+                break;
+            }
+            if len_max == usize::MAX && list.reply.len() - start > longest {
+                list.reply.rewind(mark);
+                return Err(Error::text(OUT_OF_RANGE));
+            }
         }
-        if limit == 0 && len - start > call.settings.proto_max_bulk_len {
-            list.reply.rewind(mark);
-            return Err(Error::text(OUT_OF_RANGE));
-        }
-    }
-    Ok(())
+        Ok(())
+    };
+    if is_much(count) { call.go_long(Work::reads(show)) } else { show(call.reply) }
 }
 
 /// As many different ones as asked for, or all.
 fn distinct<T: Choice>(call: &mut Call<'_, '_>, count: u64, with: bool) -> Done {
     let (mut dice, now) = (Dice::new(call.held.seat.random()), call.now_ms());
-    let all = call.held.collection::<T>(&call.keys[0])?;
-    let len = all.as_ref().map_or(0, |all| all.count(now));
-    let mut list = List::begin(call.reply, count.min(len), with);
-    let Some(all) = all else { return Ok(()) };
-    if count > len / SHARE || len < all.size() / 2 {
-        let mut left = count;
-        for (at, item) in all.items(now).enumerate() {
-            // Each one is taken with the chance that leaves as many for the rest as are needed.
-            if dice.below(len - at as u64) < left {
-                list.item::<T>(item);
-                left -= 1;
-            }
-        }
+    let Some(all) = call.held.collection::<T>(&call.keys[0])?.map(|all| T::clone(&all)) else {
+        call.reply.array(0);
         return Ok(());
+    };
+    let (len, size) = (all.count(now), all.size());
+    let goes_over_all = count > len / SHARE || len < size / 2;
+    let mut show = move |reply: &mut Reply| {
+        let list = List::begin(reply, count.min(len), with);
+        if goes_over_all {
+            sift(list, &all, count, &mut dice, now);
+        } else {
+            pick(list, &all, count, &mut dice, now);
+        }
+    };
+    if is_much(if goes_over_all { size } else { count }) {
+        return call.reply_elsewhere(show);
     }
+    show(call.reply);
+    Ok(())
+}
+
+/// So many different ones, by looking at each.
+fn sift<T: Choice>(mut list: List<'_>, all: &T, count: u64, dice: &mut Dice, now: Millis) {
+    let (mut left, len) = (count, all.count(now));
+    for (at, item) in all.items(now).enumerate() {
+        // Each one is taken with the chance that leaves as many for the rest as are needed.
+        if dice.below(len - at as u64) < left {
+            list.item::<T>(item);
+            left -= 1;
+        }
+    }
+}
+
+/// So many different ones, of many more that are there.
+fn pick<T: Choice>(mut list: List<'_>, all: &T, count: u64, dice: &mut Dice, now: Millis) {
     let mut taken = HashSet::new();
     while (taken.len() as u64) < count {
         let at = dice.below(all.size());
@@ -188,7 +212,6 @@ fn distinct<T: Choice>(call: &mut Call<'_, '_>, count: u64, with: bool) -> Done 
             list.item::<T>(item);
         }
     }
-    Ok(())
 }
 
 /// Items, alone or with what goes with them, on their way into the reply.

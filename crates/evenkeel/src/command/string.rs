@@ -218,12 +218,16 @@ fn delifeq(call: &mut Call<'_, '_>) -> Done {
 
 /// MGET key [key ...]
 fn mget(call: &mut Call<'_, '_>) -> Done {
+    let len_max = call.reply_len_max();
     call.reply.array(call.keys.len());
     for key in call.keys {
         match call.held.string(key) {
             Ok(Some(value)) => call.reply.string(value),
             // A key of another type is none, too.
             Ok(None) | Err(_) => call.reply.null(),
+        }
+        if call.reply.cut_beyond(len_max) {
+            break;
         }
     }
     Ok(())

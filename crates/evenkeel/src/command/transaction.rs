@@ -67,8 +67,16 @@ fn exec(call: &mut Call<'_, '_>) -> Done {
         call.reply.null_array();
         return Ok(());
     }
+    let len_max = call.reply_len_max();
     call.reply.array(multi.queue.len());
-    multi.queue.iter().for_each(|queued| run_nested(call, queued));
+    for queued in &multi.queue {
+        // What will not be sent need not be kept; all is run nevertheless.
+        let cut = call.reply.cut_beyond(len_max).then(|| call.reply.mark());
+        run_nested(call, queued);
+        if let Some(mark) = cut {
+            call.reply.rewind(mark);
+        }
+    }
     Ok(())
 }
 

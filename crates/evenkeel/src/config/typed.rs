@@ -202,6 +202,14 @@ pub(crate) struct OutputLimits {
     pub(crate) pubsub: OutputLimit,
 }
 
+impl OutputLimits {
+    /// The part that is about a client which is no replica.
+    #[inline]
+    pub(crate) fn of_client(&self, is_subscriber: bool) -> OutputLimit {
+        if is_subscriber { self.pubsub } else { self.normal }
+    }
+}
+
 impl Typed for OutputLimits {
     fn of(value: &Value) -> Self {
         let Value::Words(words) = value else { misfit(value, "words") };

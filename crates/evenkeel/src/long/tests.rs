@@ -307,3 +307,30 @@ fn a_pipeline_of_slow_commands_lets_others_pass() {
     );
     live.stop();
 }
+
+/// Nobody is at the port: done in place, it would be answered at once, and from a host that does not answer never.
+#[test]
+fn who_tracks_does_not_wait_for_another_server_in_place() {
+    let mut world = World::new();
+    world.check("> SET k v\n a> HELLO 3 < *\n a> CLIENT TRACKING ON < OK\n a> TEST.LONG k 1 < \"v\"");
+    world.check("> INFO stats < \"*long_commands_queued:0\\r\\nlong_commands_processed:0\\r*\"");
+    world.type_in("a", "MIGRATE 127.0.0.1 1 k 0 1000");
+    world.check("> INFO stats < \"*long_commands_queued:1\\r*\"\n a< -IOERR *\n > GET k < \"v\"");
+}
+
+#[test]
+fn what_waits_for_another_server_is_refused_where_too_much_waits() {
+    let mut world = World::new();
+    world.check("> SET k v\n > SET l v");
+    (0..super::QUEUE_MAX).for_each(|number| world.type_in(&number.to_string(), "TEST.LONG k 1"));
+    world.check(
+        "
+        a> TEST.LONG k 1                  < \"v\"
+        a> MIGRATE 127.0.0.1 1 nosuch 0 1000 < NOKEY
+        a> MIGRATE 127.0.0.1 1 l 0 1000   < -ERR Too many commands that take long wait already, try again later
+        0< \"v\"
+        > GET l                           < \"v\"
+        a> MIGRATE 127.0.0.1 1 l 0 1000   < -IOERR *
+    ",
+    );
+}

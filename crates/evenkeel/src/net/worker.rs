@@ -502,13 +502,9 @@ impl Worker {
         connection.input = input;
         self.note_input(connection);
         let limit = self.executor.settings.client_query_buffer_limit;
-        if connection.input.len() > limit && next != Next::Close {
-            self.server.closed_for_input.fetch_add(1, Relaxed);
-            self.server.log.warning(format!(
-                "Closing client that reached max query buffer length: id={} addr={}",
-                connection.client().id,
-                connection.client().address
-            ));
+        let queued = connection.session.multi.as_ref().map_or(0, |multi| multi.memory);
+        if connection.input.len().saturating_add(queued) > limit && next != Next::Close {
+            self.server.note_input_limit(connection.client());
             return Next::Close;
         }
         next
@@ -558,7 +554,7 @@ impl Worker {
         let len = self.reply.len();
         let limit = self.output_limit(connection).hard_bytes;
         let waiting = (connection.backlog_len() + len) as u64;
-        if limit > 0 && waiting > limit {
+        if limit > 0 && waiting > limit || self.reply.is_cut() {
             // Nothing of it is sent: a client must not take the beginning for the whole.
             self.server.rubbish.free(std::mem::take(&mut self.reply));
             self.note_output_limit(connection, waiting);
@@ -614,7 +610,7 @@ impl Worker {
     #[inline]
     fn output_limit(&self, connection: &Connection) -> OutputLimit {
         let limits = &self.executor.settings.client_output_buffer_limit;
-        if connection.session.subscriptions.is_some() { limits.pubsub } else { limits.normal }
+        limits.of_client(connection.session.subscriptions.is_some())
     }
 
     /// Whether the backlog keeps to `client-output-buffer-limit`.

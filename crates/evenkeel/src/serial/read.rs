@@ -15,6 +15,15 @@ const INTSET: u8 = 0;
 const LISTPACK: u8 = 1;
 const HASHTABLE: u8 = 2;
 
+/// Bytes of a stream's entries that are stored however few were read for them.
+const FREE_BYTES: u64 = 64 * 1024 * 1024;
+
+/// Bytes of a stream's entries that one that was read may come to, beyond [`FREE_BYTES`].
+///
+/// Entries may share names that are too long for the store to share. Redis lets a hundred do so unless it is told otherwise,
+/// and may compress the names to a third; but anybody can write down a node of which any number shares names of any length.
+const INFLATION_MAX: u64 = 256;
+
 /// Reads one value. Fields that have expired by `now` are left out, so a hash may come out empty.
 pub(crate) fn read<S: Source>(
     decoder: &mut Decoder<S>,
@@ -139,6 +148,7 @@ fn read_stream<S: Source>(
     settings: &Settings,
 ) -> Result<Formed, Error> {
     let limits = NodeLimits::new(settings.stream_node_max_entries, settings.stream_node_max_bytes);
+    let (start, mut taken) = (entries.position(), 0);
     let mut stream = Stream::new();
     stream.make();
     // Names and values by turns, one behind the other.
@@ -156,8 +166,11 @@ fn read_stream<S: Source>(
             let from = if at == 0 { 0 } else { ends[at - 1] };
             &bytes[from..*end]
         });
-        let appended = stream.append(id(entry.id), parts, limits);
-        assert!(appended, "entries come by ascending ids");
+        taken += stream.append(id(entry.id), parts, limits).expect("entries come by ascending ids") as u64;
+        let at = entries.position();
+        if taken > FREE_BYTES.max((at - start).saturating_mul(INFLATION_MAX)) {
+            return Err(Error { at, inside: None, reason: Reason::Inflated });
+        }
     }
     let (info, mut groups) = entries.finish()?;
     stream.set_history(id(info.last_id), info.entries_added, id(info.max_deleted_id));

@@ -148,6 +148,11 @@ impl<'d, S: Source> Stream<'d, S> {
         Ok(Some(Entry { id: found.id, block, names, values, fields: found.fields }))
     }
 
+    /// Bytes of the source up to the end of what has been read.
+    pub fn position(&self) -> u64 {
+        self.decoder.position()
+    }
+
     /// What stands behind the entries; those that have not been read are read over.
     pub fn finish(mut self) -> Result<(Info, Groups<'d, S>)> {
         while self.find()?.is_some() {}

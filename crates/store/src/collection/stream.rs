@@ -92,23 +92,23 @@ impl Stream {
         self.body();
     }
 
-    /// Appends an entry; `fields` are names and values by turns. `false`, and nothing done: the id is not greater than
-    /// the last one.
+    /// Appends an entry; `fields` are names and values by turns. Returns the bytes that it takes, with the names that it
+    /// shares with those after it if it is their first. `None`, and nothing done: the id is not greater than the last one.
     #[inline]
     pub fn append<'f>(
         &mut self,
         id: StreamId,
         fields: impl ExactSizeIterator<Item = &'f [u8]> + Clone,
         limits: NodeLimits,
-    ) -> bool {
+    ) -> Option<usize> {
         if id <= self.0.log.last_id {
-            return false;
+            return None;
         }
         let log = &mut self.body().log;
-        log.entries.push(id, fields, limits);
+        let bytes = log.entries.push(id, fields, limits);
         log.last_id = id;
         log.added = log.added.wrapping_add(1);
-        true
+        Some(bytes)
     }
 
     /// Removes an entry; `false`: it is not there.

@@ -1,3 +1,4 @@
+use evenkeel_rdb::{Encoder, Group, Id, Info, NodeLimits, Version};
 use evenkeel_testkit::Target;
 use evenkeel_testkit::payload::seal;
 
@@ -191,4 +192,38 @@ fn what_the_format_does_not_allow_is_refused() {
         assert_eq!(reply, "-ERR Bad data format", "{}", body.escape_ascii());
     }
     assert_eq!(world.run("DBSIZE"), ":0");
+}
+
+/// A stream of one node, in which all entries share the one name that is written down.
+fn stream_that_shares(name_len: usize, entries: u64) -> Vec<u8> {
+    let name = vec![b'n'; name_len];
+    let mut encoder = Encoder::new(Vec::new(), Version::V10).without_compression();
+    let limits = NodeLimits { bytes_max: usize::MAX, entries_max: u64::MAX };
+    let mut writer = encoder.stream(limits, Some(1));
+    for ms in 1..=entries {
+        writer.entry(Id { ms, seq: 0 }, &[(name[..].into(), (&b""[..]).into())]);
+    }
+    let last_id = Id { ms: entries, seq: 0 };
+    let info = Info { length: entries, last_id, entries_added: entries, ..Info::default() };
+    writer.finish(&info, [].iter() as std::slice::Iter<'_, Group>);
+    seal(&encoder.into_out(), 10)
+}
+
+/// Less than 100 KB that stand for 128 MiB are no value; as many entries of a short name are.
+#[test]
+fn names_that_entries_share_do_not_multiply_memory() {
+    let mut world = World::new();
+    for (name_len, entries, expected) in
+        [(64 * 1024, 20, "OK"), (64 * 1024, 2_000, "-ERR Bad data format"), (16, 2_000, "OK")]
+    {
+        let payload = stream_that_shares(name_len, entries);
+        assert!(payload.len() < 100_000, "{}", payload.len());
+        let args = [b"RESTORE".to_vec(), b"k".to_vec(), b"0".to_vec(), payload, b"REPLACE".to_vec()];
+        let reply = world.call(&args).expect("a reply").to_string();
+        assert_eq!(reply, expected, "{entries} entries of {name_len} bytes");
+        if expected == "OK" {
+            assert_eq!(world.run("XLEN k"), format!(":{entries}"));
+        }
+    }
+    world.verify();
 }

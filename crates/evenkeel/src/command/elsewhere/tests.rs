@@ -17,6 +17,8 @@ fn fill(world: &mut World) {
         world.run(&format!("ZADD other{}", all(&|number| format!(" {number} m{}", member(number)))));
     }
     world.run("SADD ints 1 2 3");
+    world.run("HSET single f v");
+    world.run("ZADD single_zset 1 m");
     for number in 0..ELEMENTS {
         world.run(&format!("XADD stream {}-1 f v{number}", number + 1));
     }
@@ -102,7 +104,31 @@ fn what_replies() {
         "ZINTERCARD 2 zset set LIMIT 9000",
         "XRANGE stream - +",
         "XREVRANGE stream + - COUNT 25000",
+        "XREAD STREAMS stream 0",
+        "XREAD COUNT 15000 BLOCK 0 STREAMS stream none stream 0 0 9000",
+        "HRANDFIELD hash 30000 WITHVALUES",
+        "ZRANDMEMBER zset 30000 WITHSCORES",
+        "HRANDFIELD single -30000 WITHVALUES",
+        "ZRANDMEMBER single_zset -30000",
     ]);
+}
+
+/// A few of many are picked, many of many are sifted: each once.
+#[test]
+fn members_at_random_are_different() {
+    let mut world = World::new();
+    fill(&mut world);
+    world.run("HSET hash {hash}extra v");
+    for line in ["HRANDFIELD hash 29000", "ZRANDMEMBER zset 29999", "ZRANDMEMBER zset 3"] {
+        let before = long_commands(&mut world);
+        let reply = world.run(line);
+        let mut all: Vec<&str> = reply.trim_matches(['[', ']']).split(", ").collect();
+        let wanted: usize = line.rsplit(' ').next().and_then(|count| count.parse().ok()).expect("a count");
+        assert_eq!(long_commands(&mut world) != before, wanted > 3, "{line}");
+        all.sort_unstable();
+        all.dedup();
+        assert_eq!(all.len(), wanted, "{line}");
+    }
 }
 
 #[test]

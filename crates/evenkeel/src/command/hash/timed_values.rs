@@ -17,13 +17,15 @@ pub(super) fn hgetex(call: &mut Call<'_, '_>) -> Done {
     // Of another type is said before a time that is none.
     call.held.peek_collection::<Hash>(&call.keys[0])?;
     let (settings, (hasher, now)) = (call.settings, sight(call));
-    let expire = options.field_expire(now, "hgetex")?;
+    let (expire, len_max) = (options.field_expire(now, "hgetex")?, call.reply_len_max());
     let (keys, reply) = (call.keys, &mut *call.reply);
     reply.array(args.len() - first);
     let changed = call.held.edit_if_there(&keys[0], |hash: &mut Edit<'_, Hash>| {
         let mut changed = Vec::new();
         for name in args.from(first) {
-            reply_value(reply, Some(hash), (hasher, now), name);
+            if !reply.cut_beyond(len_max) {
+                reply_value(reply, Some(hash), (hasher, now), name);
+            }
             let Some(field) = hash.field(hasher, now, name).filter(|_| !options.leaves_deadline()) else {
                 continue;
             };

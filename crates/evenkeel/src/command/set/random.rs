@@ -191,8 +191,7 @@ fn show_different(call: &mut Call<'_, '_>, count: u64) -> Done {
 /// its connection is closed with nothing sent, or else the longest string.
 fn show_any(call: &mut Call<'_, '_>, count: u64) -> Done {
     let mut dice = Dice::new(call.held.seat.random());
-    let limit = call.settings.client_output_buffer_limit.normal.hard_bytes;
-    let longest = call.settings.proto_max_bulk_len;
+    let (len_max, longest) = (call.reply_len_max(), call.settings.proto_max_bulk_len);
     let Some(set) = call.held.collection::<Set>(&call.keys[0])?.map(|set| Set::clone(&set)) else {
         call.reply.array(0);
         return Ok(());
@@ -203,10 +202,10 @@ fn show_any(call: &mut Call<'_, '_>, count: u64) -> Done {
         for _ in 0..count {
             let at = dice.below(set.len());
             reply.element(&set.get(at).expect("a position inside"), || set.share(at));
-            if limit > 0 && reply.len() as u64 > limit {
-                break; // no byte of it will be sent
+            if reply.cut_beyond(len_max) {
+                break;
             }
-            if limit == 0 && reply.len() - start > longest {
+            if len_max == usize::MAX && reply.len() - start > longest {
                 reply.rewind(mark);
                 return Err(Error::text(OUT_OF_RANGE));
             }

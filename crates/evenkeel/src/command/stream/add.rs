@@ -109,8 +109,7 @@ fn add<'f>(
     let id = options.id.after(last, now_ms).ok_or(Error::text(
         "ERR The ID specified in XADD is equal or smaller than the target stream top item",
     ))?;
-    let is_new = edit.append(id, fields, limits);
-    assert!(is_new, "an id after the last is greater");
+    edit.append(id, fields, limits).expect("an id after the last is greater");
     edit.changes = 1;
     let Some(trim) = &options.trim else { return Ok((id, Effect::Nothing)) };
     let trimmed = trim.apply(edit);

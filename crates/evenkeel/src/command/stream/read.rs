@@ -11,6 +11,7 @@ use evenkeel_store::Kind;
 use evenkeel_store::collection::stream::{Log, Stream, StreamId};
 
 use super::super::args::OwnedArgs;
+use super::super::elsewhere::is_much;
 use super::super::{Args, Call};
 use super::id;
 use super::range::reply_entry;
@@ -123,13 +124,15 @@ pub(super) fn xread(call: &mut Call<'_, '_>) -> Done {
         let found = call.held.collection::<Stream>(&call.keys[stream])?;
         ids.push((stream, settle(text, found.as_ref().map(|stream| stream.log()))?));
     }
+    if is_much(entries_after(call, &ids, options.count)) {
+        return read_elsewhere(call, &ids, options.count);
+    }
+    let len_max = call.reply_len_max();
     let served = reply_streams(call, ids.iter().copied(), |call, stream, after| {
         let found = call.held.peek_collection::<Stream>(&call.keys[stream]);
         let Ok(Some(found)) = found else { return false };
         let range = positions_after(found.log(), after, options.count);
-        reply_stream(call.reply, call.keys[stream].bytes, &range, |reply| {
-            found.entries().range(range.clone()).for_each(|entry| reply_entry(reply, &entry));
-        })
+        call.reply.cut_beyond(len_max) || reply_stream(call.reply, call.keys[stream].bytes, &found, range)
     });
     if served || !may_wait(call, &options) {
         return Ok(());
@@ -138,6 +141,37 @@ pub(super) fn xread(call: &mut Call<'_, '_>) -> Done {
     // What `$` means is settled now, not when something comes.
     let wait = if call.is_serving() { wait } else { wait.rerun(with_ids(&call.args, &options, &ids)) };
     call.block(wait)
+}
+
+/// Entries of these streams after these ids, at most `count` of each.
+fn entries_after(call: &mut Call<'_, '_>, ids: &[(usize, StreamId)], count: u64) -> u64 {
+    let of_each = |(stream, after): &(usize, StreamId)| {
+        let found = call.held.peek_collection::<Stream>(&call.keys[*stream]).ok().flatten()?;
+        let range = positions_after(found.log(), *after, count);
+        Some(range.end - range.start)
+    };
+    ids.iter().filter_map(of_each).sum()
+}
+
+/// Replies many entries.
+fn read_elsewhere(call: &mut Call<'_, '_>, ids: &[(usize, StreamId)], count: u64) -> Done {
+    let of_each = |(stream, after): &(usize, StreamId)| {
+        let key = &call.keys[*stream];
+        let found = call.held.peek_collection::<Stream>(key).ok().flatten()?;
+        let range = positions_after(found.log(), *after, count);
+        (!range.is_empty()).then(|| (key.bytes.to_vec(), Stream::clone(&found), range))
+    };
+    let all: Vec<_> = ids.iter().filter_map(of_each).collect();
+    let len_max = call.reply_len_max();
+    call.reply_elsewhere(move |reply| {
+        begin_streams(reply, all.len());
+        for (key, stream, range) in all {
+            if reply.cut_beyond(len_max) {
+                break;
+            }
+            reply_stream(reply, &key, &stream, range);
+        }
+    })
 }
 
 /// The id after which entries are wanted.
@@ -181,28 +215,28 @@ pub(super) fn reply_streams<T>(
     let served = streams.map(|(stream, wanted)| each(call, stream, wanted)).filter(|served| *served).count();
     if served > 0 {
         let mut header = Encoder { bytes: Vec::new(), resp3: call.reply.resp3 };
-        if header.resp3 {
-            header.map(served)
-        } else {
-            header.array(served)
-        }
+        begin_streams(&mut header, served);
         call.reply.bytes.splice(start..start, header.bytes);
     }
     served > 0
 }
 
-/// Replies a stream's name and the entries at these positions, which `entries` writes; `false`: there are none.
-pub(super) fn reply_stream(
-    reply: &mut Reply,
-    key: &[u8],
-    positions: &Range<u64>,
-    entries: impl FnOnce(&mut Reply),
-) -> bool {
+/// So many streams follow.
+fn begin_streams(reply: &mut Encoder, streams: usize) {
+    if reply.resp3 {
+        reply.map(streams);
+    } else {
+        reply.array(streams);
+    }
+}
+
+/// Replies a stream's name and the entries at these positions; `false`: there are none.
+fn reply_stream(reply: &mut Reply, key: &[u8], stream: &Stream, positions: Range<u64>) -> bool {
     if positions.is_empty() {
         return false;
     }
     begin_stream(reply, key, (positions.end - positions.start) as usize);
-    entries(reply);
+    stream.entries().range(positions).for_each(|entry| reply_entry(reply, &entry));
     true
 }
 

@@ -1,6 +1,7 @@
 //! Strings as a client sees them. What both have is also asked of redis-server, where there is one.
 
 use super::clamp;
+use crate::testing::live::Live;
 use crate::testing::{World, check};
 
 #[test]
@@ -237,4 +238,38 @@ fn common_subsequences() {
         > DEL far
     "#,
     );
+}
+
+/// A request of a megabyte must not become a reply of gigabytes, none of which will be sent.
+#[test]
+fn a_reply_over_the_output_limit_is_broken_off() {
+    let mut world = World::new();
+    world.configure("client-output-buffer-limit", "normal 50000 0 0");
+    let value = "x".repeat(10_000);
+    world.check(&format!("> SET k {value}\n > HSET h f {value}\n > XADD s 1-1 f {value}"));
+    let times = |what: &str| format!(" {what}").repeat(100);
+    for line in [
+        format!("MGET{}", times("k")),
+        format!("HMGET h{}", times("f")),
+        format!("HGETEX h FIELDS 100{}", times("f")),
+        format!("XREAD STREAMS{}{}", times("s"), times("0")),
+    ] {
+        world.type_in("a", &line);
+        assert!((50_001..61_000).contains(&world.unread("a")), "{} {line:.20}", world.unread("a"));
+        world.hang_up("a");
+    }
+    world.check("> MGET k k < *\n > PING < PONG");
+}
+
+/// Where the limit is another one when the reply is to be sent, what was broken off is not sent all the same.
+#[test]
+fn a_reply_that_was_broken_off_is_never_sent() {
+    let live = Live::start(1, &["--client-output-buffer-limit", "normal 100000 0 0 pubsub 0 0 0"]);
+    let mut client = live.connect();
+    assert!(!client.run(&format!("SET k {}", "x".repeat(10_000))).is_error());
+    let all = format!("MULTI\r\nMGET{}\r\nSUBSCRIBE c\r\nEXEC\r\n", " k".repeat(20));
+    client.send_raw(all.as_bytes()).expect("an open connection");
+    let got = client.read_to_end().expect("it is closed");
+    assert!(got.len() < 1000, "{} bytes", got.len());
+    live.stop();
 }

@@ -396,3 +396,43 @@ fn a_panic_leaves_nothing_locked() {
     }
     assert_eq!(world.workers[0].stats().panics.load(std::sync::atomic::Ordering::Relaxed), 3);
 }
+
+/// What is queued is input that waits: together with what has come since, it is bounded as that is.
+#[test]
+fn a_queue_has_a_bound() {
+    let mut world = World::new();
+    world.configure("client-query-buffer-limit", "1mb");
+    let set = format!("SET k {}", "x".repeat(400_000));
+    world.check(&format!("a> MULTI < OK\n a> {set} < QUEUED\n a> {set} < QUEUED"));
+    world.check("> INFO stats < \"*client_query_buffer_limit_disconnections:0\\r*\"");
+    world.type_in("a", &set);
+    assert_eq!(world.unread("a"), 0, "nothing is said to it");
+    world.check("> INFO stats < \"*client_query_buffer_limit_disconnections:1\\r*\"");
+    // A queue that is not going to be run is not kept, so it may be as long as it likes.
+    world.check("b> MULTI < OK\n b> GET < -ERR wrong*");
+    (0..10).for_each(|_| world.check(&format!("b> {set} < QUEUED")));
+    world.check("b> EXEC < -EXECABORT*\n > INFO stats < \"*client_query_buffer_limit_disconnections:1\\r*\"");
+}
+
+/// What will not be sent is not kept until the end, but everything is run.
+#[test]
+fn a_reply_over_the_output_limit_is_not_kept() {
+    let mut world = World::new();
+    world.configure("client-output-buffer-limit", "normal 50000 0 0");
+    world.check(&format!("> SET k {}\n a> MULTI", "x".repeat(10_000)));
+    (0..50).for_each(|_| world.check("a> GET k < QUEUED\n a> INCR n < QUEUED"));
+    world.type_in("a", "EXEC");
+    assert!((50_001..61_000).contains(&world.unread("a")), "{}", world.unread("a"));
+    world.check("> GET n < \"50\"");
+    // A script's replies are not a client's: it gets all of them.
+    world.check(r#"> EVAL "return #redis.call('MGET', unpack(ARGV))" 1 k k k k k k k k k < :8"#);
+    world.check(r#"> EVAL "return #redis.call('HRANDFIELD', KEYS[1], -20000)" 1 h < :0"#);
+    world.check(
+        r#"
+        > HSET h field value
+        > EVAL "return #redis.call('HRANDFIELD', KEYS[1], -20000)" 1 h < :20000
+        > SADD s member
+        > EVAL "return #redis.call('SRANDMEMBER', KEYS[1], -20000)" 1 s < :20000
+        "#,
+    );
+}

@@ -127,6 +127,22 @@ fn a_request_over_the_query_buffer_limit_is_hung_up_on() {
 }
 
 #[test]
+fn a_transaction_over_the_query_buffer_limit_is_hung_up_on() {
+    let mut server = start(&["--client-query-buffer-limit", "1mb"]);
+    let before = server.rss();
+    while_serving_others(&mut server, |server| {
+        let mut client = server.connect();
+        let set = [&b"*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$100000\r\n"[..], &[b'x'; 100_000], b"\r\n"].concat();
+        client.send_raw(b"MULTI\r\n").expect("connected");
+        let sent = (0..1000).take_while(|_| client.send_raw(&set).is_ok()).count();
+        assert!(sent < 1000, "the server must stop reading and hang up");
+        eventually("it is counted", || server.info("client_query_buffer_limit_disconnections") == "1");
+    });
+    assert!(server.rss() < before + 32 * MIB);
+    assert_eq!(server.connect().run("EXISTS k").to_string(), ":0");
+}
+
+#[test]
 fn memory_of_clients_that_left_is_given_back() {
     let mut server = start(&[]);
     let before = used_memory(&server);

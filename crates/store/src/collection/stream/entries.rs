@@ -154,28 +154,30 @@ impl Entries {
         if self.is_empty() { 0 } else { self.0.page_count() }
     }
 
-    /// Appends an entry, whose id is greater than all; `fields` are names and values by turns.
+    /// Appends an entry, whose id is greater than all; `fields` are names and values by turns. Returns the bytes that it
+    /// takes, with the head of its page if it is the first there.
     #[inline]
     pub(super) fn push<'f>(
         &mut self,
         id: StreamId,
         fields: impl ExactSizeIterator<Item = &'f [u8]> + Clone,
         limits: NodeLimits,
-    ) {
+    ) -> usize {
         self.0.change(&mut Last, |page, at, _| {
             if at == 0 {
                 *page = codec::first_page(id, fields, 0, 0);
-                return ((), Vec::new());
+                return (page.used(), Vec::new());
             }
             let draft = Draft::new(&Head::of(page), id, fields.clone());
             if at < limits.entries && page.bytes_with(draft.len) <= limits.bytes {
-                page.insert_by(at, draft.len, 0, |space| draft.write(space));
-                return ((), Vec::new());
+                let len = draft.len;
+                page.insert_by(at, len, 0, |space| draft.write(space));
+                return (len, Vec::new());
             }
             // The next page is going to be as full as this one: it need not grow step by step.
             let next = codec::first_page(id, fields, at, page.used());
-            ((), vec![(bound_of(id), next)])
-        });
+            (next.used(), vec![(bound_of(id), next)])
+        })
     }
 
     /// Removes an entry; `false`: it is not there.

@@ -95,8 +95,8 @@ impl Round<'_> {
         };
         let fields = fields(self.random);
         let limits = NodeLimits::new(self.random.below(150), self.random.below(3) * 2000);
-        assert!(self.stream.append(id, texts(&fields), limits));
-        assert!(!self.stream.append(id, texts(&fields), limits), "an id comes once");
+        assert!(self.stream.append(id, texts(&fields), limits).is_some());
+        assert!(self.stream.append(id, texts(&fields), limits).is_none(), "an id comes once");
         self.plain.entries.insert(id, fields);
         (self.plain.last_id, self.plain.added) = (id, self.plain.added + 1);
     }
@@ -224,7 +224,8 @@ fn stream_of(entries: u64, limits: NodeLimits) -> Stream {
     let mut stream = Stream::new();
     let fields: [&[u8]; 4] = [b"temperature", b"21.5", b"humidity", b"0.71"];
     for number in 0..entries {
-        assert!(stream.append(StreamId::new(1_700_000_000_000 + number, 0), fields.into_iter(), limits));
+        let id = StreamId::new(1_700_000_000_000 + number, 0);
+        assert!(stream.append(id, fields.into_iter(), limits).is_some());
     }
     stream
 }
@@ -236,6 +237,19 @@ fn names_are_kept_once_a_page() {
     let each = stream.memory() as f64 / 10_000.0;
     assert!((14.0..20.0).contains(&each), "{each}");
     assert_eq!(stream.entries().pages(), 100);
+}
+
+#[test]
+fn an_entry_tells_what_it_takes() {
+    let limits = NodeLimits::new(100, 4096);
+    let (mut stream, long) = (Stream::new(), vec![b'n'; 2000]);
+    let mut append = |ms, name: &[u8]| {
+        let fields: [&[u8]; 2] = [name, b"v"];
+        stream.append(StreamId::new(ms, 0), fields.into_iter(), limits).expect("a greater id")
+    };
+    assert!(append(1, b"temperature") > 11, "it brings the names");
+    assert!(append(2, b"temperature") < 11, "it shares them");
+    assert!(append(3, &long) > 2000 && append(4, &long) > 2000, "long names are not shared");
 }
 
 #[test]
@@ -253,8 +267,9 @@ fn a_stream_is_there_as_soon_as_something_was_done_to_it() {
     let mut stream = Stream::new();
     assert!(stream.is_empty() && !stream.delete(StreamId::MAX) && stream.is_empty());
     let fields: [&[u8]; 2] = [b"name", b"value"];
-    assert!(!stream.append(StreamId::MIN, fields.into_iter(), NodeLimits::new(0, 0)) && stream.is_empty());
-    assert!(stream.append(StreamId::MAX, fields.into_iter(), NodeLimits::new(0, 0)));
+    assert!(stream.append(StreamId::MIN, fields.into_iter(), NodeLimits::new(0, 0)).is_none());
+    assert!(stream.is_empty());
+    assert!(stream.append(StreamId::MAX, fields.into_iter(), NodeLimits::new(0, 0)).is_some());
     assert!(stream.delete(StreamId::MAX) && !stream.is_empty() && stream.len() == 0);
     assert_eq!((stream.log().last_id(), stream.log().first_id()), (StreamId::MAX, StreamId::MIN));
 }
