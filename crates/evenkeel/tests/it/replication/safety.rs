@@ -129,7 +129,7 @@ fn an_end_that_waits_for_replicas_can_be_aborted() {
         }
         let mut writer = server.connect();
         writer.send(&["INCR", "k"]).expect("it reads");
-        wait_until("all wait", || server.info("blocked_clients") >= "3".to_owned());
+        wait_until("all wait", || number(&server, "blocked_clients") >= 3);
         assert!(number(&server, "shutdown_in_milliseconds") > 500_000);
         assert_eq!(client.run("SHUTDOWN ABORT NOW").to_string(), "-ERR syntax error");
         assert_eq!(client.run("SHUTDOWN ABORT").to_string(), "OK");
