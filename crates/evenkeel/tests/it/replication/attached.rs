@@ -117,7 +117,8 @@ fn under_load(args: &[&str]) {
     assert_eq!(sum(&server, bank.accounts), total);
 }
 
-struct Ends<'a>(&'a AtomicBool);
+/// Tells others to end, also when something has failed.
+pub(super) struct Ends<'a>(pub(super) &'a AtomicBool);
 
 impl Drop for Ends<'_> {
     fn drop(&mut self) {

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use evenkeel_testkit::{Peer, Program, Server};
 
+use super::attached::Ends;
 use super::{
     PRIMARY, REPLICA, assert_same, attach, await_link, freeze, number, ok, peers, primary, thaw, wait_until,
 };
@@ -162,8 +163,9 @@ fn a_replica_with_an_append_only_file_goes_on() {
     let peers = [Peer::Redis, Peer::Valkey].into_iter().filter_map(Program::oracle);
     let primaries = peers.map(|program| Server::start(&program, PRIMARY)).chain([primary(&[])]);
     for server in primaries {
-        let mut replica = primary(LOGGED);
-        attach(&replica, &server);
+        let address = format!("127.0.0.1 {}", server.port());
+        let mut replica = primary(&[LOGGED, &["--replicaof", &address]].concat());
+        await_link(&replica);
         let partial = || number(&server, "sync_partial_ok");
         for round in 1..=3 {
             let ends = AtomicBool::new(false);
@@ -179,11 +181,11 @@ fn a_replica_with_an_append_only_file_goes_on() {
                         ok(&mut client, "EXEC");
                     }
                 });
+                let _ends = Ends(&ends);
                 std::thread::sleep(Duration::from_millis(200));
                 assert!(replica.stop().success());
                 replica.start_again();
                 await_link(&replica);
-                ends.store(true, Relaxed);
             });
             assert_eq!((number(&server, "sync_full"), partial()), (1, round), "{}", replica.log());
             assert_same(&server, &replica);
