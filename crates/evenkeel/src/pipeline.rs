@@ -79,8 +79,7 @@ impl Pipeline {
     ) -> Ended {
         let mut state = State { at: connection.state.at + *used, ..connection.state };
         loop {
-            self.spans.clear();
-            self.spans.append(&mut connection.args);
+            self.take_up(&mut connection.args);
             let parsed = self.parse_batch(executor, bytes, *used, state, &connection.session);
             let run = self.run_batch(executor, &mut connection.session, bytes, reply);
             if let Some((at, ended)) = run {
@@ -97,8 +96,7 @@ impl Pipeline {
             match parsed.end {
                 BatchEnd::Full => state = State::start(*used),
                 BatchEnd::More { state: later, missing } => {
-                    let keep = self.spans.split_off(parsed.spans_used);
-                    connection.args = keep.into_iter().map(|span| span.shifted_down(*used)).collect();
+                    connection.args = self.lay_down(parsed.spans_used, *used);
                     connection.state = State { at: later.at - *used, ..later };
                     connection.missing = missing;
                     return Ended::Empty;
@@ -120,6 +118,25 @@ impl Pipeline {
                 return Ended::Full;
             }
         }
+    }
+
+    /// Goes on with the arguments that have come of a request. There may be millions, so they are not copied.
+    #[inline]
+    fn take_up(&mut self, args: &mut Vec<Span>) {
+        if args.is_empty() {
+            self.spans.clear();
+        } else {
+            self.spans = std::mem::take(args);
+        }
+    }
+
+    /// The arguments of a request that has not come whole: those from the span `first` on, less the `used` bytes before
+    /// it. Where it is all that there is, as a long one is from its second part on, they are left as they are.
+    fn lay_down(&mut self, first: usize, used: usize) -> Vec<Span> {
+        if (first, used) == (0, 0) {
+            return std::mem::take(&mut self.spans);
+        }
+        self.spans[first..].iter().map(|span| span.shifted_down(used)).collect()
     }
 
     /// The key of the first request in `bytes`, if that has one key and is alone: a pipeline prefetches by itself.
@@ -309,3 +326,6 @@ enum BatchEnd {
     },
     Broken(ProtocolError),
 }
+
+#[cfg(test)]
+mod tests;

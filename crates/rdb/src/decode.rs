@@ -43,6 +43,8 @@ pub struct Decoder<S> {
     unpacked: Vec<u8>,
     /// Strings that are still needed when the next one is read: a field while its value is.
     kept: [Vec<u8>; 2],
+    /// By how many bytes the compressed strings that were passed say that they are longer than what was sent.
+    packed_away: u64,
 }
 
 /// A value that is about to be read.
@@ -89,6 +91,7 @@ impl<S: Source> Decoder<S> {
             refuses_duplicates: true,
             unpacked: Vec::new(),
             kept: [Vec::new(), Vec::new()],
+            packed_away: 0,
         }
     }
 

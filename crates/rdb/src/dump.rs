@@ -34,6 +34,16 @@ pub fn open_unchecked(payload: &[u8]) -> Result<Decoder<Slice<'_>>, Refused> {
     Ok(Decoder::new(Slice::new(value), version))
 }
 
+/// The length that the payload would have if none of its strings were compressed, in bytes, as far as it can be followed:
+/// what reading it is going to cost. Nothing is unpacked, and nothing is checked.
+pub fn unpacked_len(payload: &[u8]) -> u64 {
+    let len = payload.len() as u64;
+    let Ok(mut decoder) = open_unchecked(payload) else { return len };
+    // A value that turns out to be none costs what came before.
+    let _ = decoder.byte().and_then(|kind| decoder.pass_object_of(kind));
+    len.saturating_add(decoder.packed_away())
+}
+
 /// The value, the version, and the footer that has it.
 fn split(payload: &[u8]) -> Result<(&[u8], u16, &[u8]), Refused> {
     let body = payload.len().checked_sub(FOOTER).ok_or(Refused::Short)?;
@@ -64,6 +74,27 @@ mod tests {
         let mut value = dumped[..7].to_vec();
         seal(&mut value, Version::V10);
         assert_eq!(value, dumped);
+    }
+
+    #[test]
+    fn the_length_without_compression_is_read_off() {
+        let mut encoder = crate::Encoder::new(Vec::new(), Version::V10);
+        encoder.string((&[b'x'; 100_000][..]).into());
+        let mut payload = encoder.into_out();
+        seal(&mut payload, Version::V10);
+        assert!(payload.len() < 2_000, "{}", payload.len());
+        assert!((100_000..102_000).contains(&unpacked_len(&payload)));
+        for len in 0..payload.len() {
+            assert!(unpacked_len(&payload[..len]) >= len as u64); // whatever it is
+        }
+        let mut plain = b"\x00\x05hello".to_vec();
+        seal(&mut plain, Version::V10);
+        assert_eq!(unpacked_len(&plain), plain.len() as u64);
+        // It announces more than there can be, twice.
+        let mut huge = b"\x01\x02\xc3\x01\x81\xff\xff\xff\xff\xff\xff\xff\xffx".repeat(2);
+        huge.truncate(huge.len() - 2);
+        seal(&mut huge, Version::V10);
+        assert_eq!(unpacked_len(&huge), u64::MAX);
     }
 
     #[test]

@@ -14,7 +14,7 @@ use evenkeel_store::{Access, Key, Millis, evict};
 
 use super::{Call, Command, Flags, Group, Keys, at_least, exactly, read, write};
 use crate::error::{Done, Error};
-use crate::long::Work;
+use crate::long::{LONG_MIN, Work};
 use crate::reply::Reply;
 use crate::serial::{self, Formed, Value};
 use crate::server::Server;
@@ -26,8 +26,11 @@ pub(crate) const COMMANDS: &[Command] = &[
     write("RESTORE-ASKING", at_least(4), Keys::FIRST, Group::Keyspace, restore).grows().flag(Flags::ASKING),
 ];
 
-/// Bytes of a payload that take as long to read as an element of a collection takes to write, about: it is compressed.
+/// Bytes of a payload, unpacked, that take as long to read as an element of a collection takes to write, about.
 const BYTES_PER_ELEMENT: usize = 4;
+
+/// How many bytes one of a compressed string can stand for: three stand for 264 at most.
+const UNPACKED_MAX: usize = 88;
 
 /// DUMP key
 fn dump(call: &mut Call<'_, '_>) -> Done {
@@ -107,7 +110,7 @@ fn restore(call: &mut Call<'_, '_>) -> Done {
         u64::try_from(call.args.int(2)?).map_err(|_| Error::text("ERR Invalid TTL value, must be >= 0"))?;
     let payload = call.args.at(3);
     let (settings, now) = (call.settings.clone(), call.now_ms());
-    if !call.is_long(payload.len() / BYTES_PER_ELEMENT) {
+    if !call.is_long(elements(payload)) {
         let value = read_payload(payload, &settings, call.server, now)?;
         return store(call, options, value);
     }
@@ -120,6 +123,16 @@ fn restore(call: &mut Call<'_, '_>) -> Done {
             store(call, options, value)
         },
     ))
+}
+
+/// About how many elements reading a payload takes as long as. Of a short one, which cannot be long, it is not asked how
+/// much is compressed.
+fn elements(payload: &[u8]) -> usize {
+    let len = match payload.len() {
+        len if len * UNPACKED_MAX < LONG_MIN * BYTES_PER_ELEMENT => len,
+        _ => usize::try_from(dump::unpacked_len(payload)).unwrap_or(usize::MAX),
+    };
+    len / BYTES_PER_ELEMENT
 }
 
 fn refuse_to_overwrite(call: &mut Call<'_, '_>, options: Options) -> Done {

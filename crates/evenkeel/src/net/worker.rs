@@ -423,7 +423,7 @@ impl Worker {
             let (result, room) = if use_buffer {
                 (connection.read(&mut self.buffer[..READ_LEN]), READ_LEN)
             } else {
-                let room = connection.missing.clamp(16 * 1024, 1 << 20);
+                let room = more_room(connection.missing, connection.input.len());
                 (connection.read_more(room), room)
             };
             self.book_read(connection, result.as_ref().map_or(0, |got| *got));
@@ -790,6 +790,14 @@ impl Worker {
             }
         }
     }
+}
+
+/// Bytes to read of a request of which `had` have come and at least `missing` have not. A long one of many short arguments
+/// lacks little at any time, so it is read in steps that grow with it.
+fn more_room(missing: usize, had: usize) -> usize {
+    const MIN: usize = 16 * 1024;
+    const STEP_MAX: usize = 256 * 1024;
+    missing.max((had / 4).min(STEP_MAX)).clamp(MIN, 1 << 20)
 }
 
 /// A connection that has been read from and not yet run.

@@ -76,6 +76,11 @@ impl<S: Source> Decoder<S> {
         }
     }
 
+    /// By how many bytes the compressed strings that were passed are longer than what was sent, as they say themselves.
+    pub(crate) fn packed_away(&self) -> u64 {
+        self.packed_away
+    }
+
     #[inline]
     pub(crate) fn pass_string(&mut self) -> Result<()> {
         let at = self.position();
@@ -85,8 +90,8 @@ impl<S: Source> Decoder<S> {
             Announced::Form(1) => self.source.pass(2),
             Announced::Form(2) => self.source.pass(4),
             Announced::Form(3) => {
-                let packed = self.length()?;
-                self.length()?;
+                let (packed, length) = (self.length()?, self.length()?);
+                self.packed_away = self.packed_away.saturating_add(length.saturating_sub(packed));
                 self.source.pass(packed)
             }
             Announced::Form(_) => Err(Error::new(at, Reason::StringForm)),

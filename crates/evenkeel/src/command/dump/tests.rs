@@ -227,3 +227,23 @@ fn names_that_entries_share_do_not_multiply_memory() {
     }
     world.verify();
 }
+
+/// What takes long is told by what the payload unpacks to, not by what it is packed to.
+#[test]
+fn what_is_small_only_since_it_is_compressed_is_read_elsewhere() {
+    let mut world = World::new();
+    let noise = |len: usize| (0..len as u64).map(|n| (n.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 56) as u8);
+    for (value, is_long) in
+        [(vec![b'x'; 2_000_000], true), (vec![b'x'; 20_000], false), (noise(20_000).collect(), false)]
+    {
+        let (len, mut encoder) = (value.len(), Encoder::new(Vec::new(), Version::V10));
+        encoder.string((&value[..]).into());
+        let payload = seal(&encoder.into_out(), 10);
+        assert!(payload.len() < 30_000, "{}", payload.len());
+        let before = world.server.long.total();
+        let args = [b"RESTORE".to_vec(), b"k".to_vec(), b"0".to_vec(), payload, b"REPLACE".to_vec()];
+        assert_eq!(world.call(&args).expect("a reply").to_string(), "OK");
+        assert_eq!(world.server.long.total() > before, is_long, "{len} bytes");
+        assert_eq!(world.run("STRLEN k"), format!(":{len}"));
+    }
+}
