@@ -268,6 +268,11 @@ impl Server {
         }
     }
 
+    /// Whether the server ends for certain: whoever keeps the gate open, or closed, for long is to let go of it.
+    pub(crate) fn is_to_let_go(&self) -> bool {
+        self.stopping.load(Acquire) || self.persist.ending.is_certain()
+    }
+
     /// Tells everyone to end.
     pub(crate) fn stop(&self) {
         // Who sees its connection closed must not get another one.

@@ -54,7 +54,7 @@ fn recordings_that_are_damaged_are_refused() {
     assert!(refused(&["explain", &shown]).contains("cannot read"));
     std::fs::write(&path, "evenkeel-doctor recording 9 1 0\nx").expect("written");
     assert!(refused(&["explain", &shown]).contains("it is of version 9"));
-    std::fs::write(&path, "evenkeel-doctor recording 2 100 0\nx").expect("written");
+    std::fs::write(&path, "evenkeel-doctor recording 2 100 0000000000000000\nx").expect("written");
     assert!(refused(&["explain", &shown]).contains("it is cut: 1 of 100 bytes are there"));
     std::fs::remove_dir_all(&folder).expect("removed");
 }

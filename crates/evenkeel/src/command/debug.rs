@@ -209,7 +209,7 @@ fn sleep(call: &mut Call<'_, '_>) -> Done {
     let started = Instant::now();
     while let Some(left) = span.checked_sub(started.elapsed())
         && !left.is_zero()
-        && !call.server.stopping.load(std::sync::atomic::Ordering::Acquire)
+        && !call.server.is_to_let_go()
     {
         std::thread::sleep(left.min(NAP));
     }
@@ -333,7 +333,7 @@ fn populate(call: &mut Call<'_, '_>) -> Done {
         return Err(Error::StringTooLong);
     }
     for number in 0..count {
-        if call.server.stopping.load(std::sync::atomic::Ordering::Relaxed) {
+        if call.server.is_to_let_go() {
             break;
         }
         let name = [prefix, format!(":{number}").as_bytes()].concat();

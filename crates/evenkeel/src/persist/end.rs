@@ -39,6 +39,7 @@ pub(crate) struct Ending {
     stage: Mutex<Stage>,
     is_under_way: AtomicBool,
     is_aborted: AtomicBool,
+    is_certain: AtomicBool,
     /// Replicas are waited for until then, in milliseconds since the Unix epoch; zero: none are.
     until_ms: AtomicU64,
 }
@@ -74,6 +75,11 @@ impl Ending {
         self.until_ms.load(Relaxed).checked_sub(now_ms).filter(|ms| *ms > 0)
     }
 
+    /// Whether nothing stops it any more. It wants the gate closed, so who would keep it open for long lets go.
+    pub(crate) fn is_certain(&self) -> bool {
+        self.is_certain.load(Acquire)
+    }
+
     fn is_aborted(&self) -> bool {
         self.is_aborted.load(Acquire)
     }
@@ -84,6 +90,7 @@ impl Ending {
         let goes_on = !self.is_aborted();
         if goes_on {
             *stage = Stage::Certain;
+            self.is_certain.store(true, Release);
         }
         goes_on
     }
@@ -160,15 +167,14 @@ fn end(server: &Arc<Server>, how: How) -> bool {
             return false;
         }
     }
-    let mut is_certain = false;
+    if !persist.ending.make_certain() {
+        return false;
+    }
     server.replication.stop(server, |point| {
-        is_certain = persist.ending.make_certain();
-        if is_certain {
-            persist.aof.note_end(point);
-            server.stop();
-        }
+        persist.aof.note_end(point);
+        server.stop();
     });
-    is_certain
+    true
 }
 
 /// The server stays.

@@ -324,7 +324,7 @@ impl<'r, 'a, 'h> Run<'r, 'a, 'h> {
         let elapsed = clock::ticks().saturating_sub(self.since) / clock::ticks_per_us();
         if self.ended.is_none() {
             // A short one comes to its end.
-            if server.stopping.load(Acquire) && elapsed > LET_END_US {
+            if server.is_to_let_go() && elapsed > LET_END_US {
                 self.end(Ended::Stopped);
             } else if self.is_announced && !self.wrote && server.scripts.busy.is_killed() {
                 self.end(Ended::Killed);
