@@ -254,11 +254,15 @@ fn a_full_sync_is_a_snapshot_that_is_being_taken() {
         let server = primary(&["--repl-diskless-sync", form, "--rdb-key-save-delay", "1000000"]);
         let mut client = server.connect();
         (0..100).for_each(|n| ok(&mut client, &format!("SET {n} v")));
+        // Both are there before one can begin.
+        ok(&mut client, "BGSAVE");
         let mut sinks = [(); 2].map(|()| Sink::connect(&server));
         for sink in &mut sinks {
             ok(&mut sink.0, "REPLCONF listening-port 7 capa eof capa psync2");
             sink.0.send(&["PSYNC", "?", "-1"]).expect("it reads");
         }
+        wait_until("both wait", || server.info("connected_slaves") == "2");
+        ok(&mut client, "BGSAVE CANCEL");
         for sink in &mut sinks {
             let _place = sink.place();
         }
