@@ -108,6 +108,7 @@ fn a_replica_becomes_a_primary() {
 /// However the thread that follows and the order to follow nobody meet: data of its own stay.
 #[test]
 fn who_is_made_a_primary_follows_nobody() {
+    const PROMOTED: &str = "MASTER MODE enabled";
     let (primary, replica) = (start(PRIMARY), start(REPLICA));
     let ends = AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -125,8 +126,10 @@ fn who_is_made_a_primary_follows_nobody() {
             client.run(&format!("SET ours {round}"));
             let syncs = replica.info("sync_full");
             std::thread::sleep(Duration::from_millis(20));
-            let (ours, log) = (client.run("GET ours").to_string(), replica.log());
-            let after = log.rsplit("MASTER MODE enabled").next().expect("something");
+            let ours = client.run("GET ours").to_string();
+            wait_until("the log has it", || replica.log().matches(PROMOTED).count() == round + 1);
+            let log = replica.log();
+            let after = log.rsplit(PROMOTED).next().expect("something");
             if ours != format!("\"{round}\"") || after.contains("sync started") {
                 ends.store(true, Relaxed);
                 panic!("round {round}: {ours}, {syncs} full syncs, and then: {after}");
