@@ -413,10 +413,6 @@ impl Executor {
                 }
             }
             Reach::Script { needs_all, .. } => {
-                // What it calls is shown behind it.
-                if server.monitors.is_any() {
-                    server.monitors.show(&server.pubsub, parts.session, row, &request.args);
-                }
                 if needs_all(&request.args, server) {
                     keyspace.hold_all(&mut self.seat)
                 } else {
@@ -435,6 +431,10 @@ impl Executor {
         };
         if held.holds_all() {
             parts.look_again(row, &request.args, held.seat.now_ms)?;
+        }
+        // What it calls is shown behind it.
+        if server.monitors.is_any() && row.runs_scripts() {
+            server.monitors.show(&server.pubsub, parts.session, row, &request.args);
         }
         let done = parts.call(row, request.args, &keys, &mut held);
         if held.seat.has_woken() {

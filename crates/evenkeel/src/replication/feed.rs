@@ -22,6 +22,7 @@ use std::time::{Duration, Instant};
 
 use evenkeel_store::journal::{Reader, select};
 
+use super::Reading;
 use super::backlog::BLOCK;
 use super::overflow::Overflow;
 use super::peer::{Peer, Stage};
@@ -234,7 +235,7 @@ impl Feed {
         if let Some(offset) = placed {
             self.begin_snapshots(offset);
         }
-        if state.is_dismissed.load(Acquire) {
+        if state.reading.ends() {
             self.end_reader_if_done();
         }
     }
@@ -258,8 +259,7 @@ impl Feed {
         let is_done = |reader: &mut Reader| reader.unread(journal) == 0;
         if let Some(reader) = self.reader.take_if(is_done) {
             reader.end(journal);
-            state.has_reader.store(false, Release);
-            state.is_dismissed.store(false, Release);
+            state.reading.set(Reading::NONE);
         }
     }
 
@@ -361,17 +361,14 @@ impl Feed {
             let mut seat = state.seat.lock();
             keyspace.enter(&mut seat);
             let mut held = keyspace.hold_all(&mut seat);
-            // Somebody may have come before, and made this server a replica.
-            if !state.is_dismissed.swap(false, AcqRel) {
-                held.dismiss(reader.place());
-            }
+            state.leave_log(&mut held); // unless somebody came before, and made this server a replica
             drop(held);
             keyspace.leave(&mut seat);
             reader.end(&keyspace.journal);
             state.stream().forget();
             state.figures.memory.store(0, Relaxed);
             state.figures.beyond.store(0, Relaxed);
-            state.has_reader.store(false, Release);
+            state.reading.set(Reading::NONE);
             self.server.log.notice("The replication backlog is freed: there has been no replica for long.");
         }
         state.door.close(|| state.reader.lock().is_some())

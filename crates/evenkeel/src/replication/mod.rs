@@ -28,7 +28,7 @@ mod wire;
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::*};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering::*};
 use std::time::{Duration, Instant};
 
 use evenkeel_store::journal::{Journal, Reader};
@@ -67,11 +67,10 @@ pub(crate) struct State {
     /// The last point of the stream that this server makes, once it has ended for good.
     end: Mutex<Option<Point>>,
     /// The stream is made of the log, by a reader that lies here until the feeding thread takes it, and at this place of the
-    /// log; it is to end when all is read that was logged for it.
-    has_reader: AtomicBool,
+    /// log.
+    reading: Reading,
     reader: Mutex<Option<Reader>>,
     place: AtomicUsize,
-    is_dismissed: AtomicBool,
     /// The last record that is in the snapshot of the full sync that has just begun, or [`NEVER`].
     sync_behind: AtomicU64,
     /// The offset at which it begins, where the stream is not made of the log, or [`NEVER`].
@@ -80,6 +79,34 @@ pub(crate) struct State {
     acks_wanted: AtomicU64,
     wants_acks: AtomicBool,
     pub(crate) figures: Figures,
+}
+
+/// Whether the stream is made of the log: not at all, from what is written, or from what was written before the reader was
+/// dismissed, until it has read that. Who holds everything begins it and dismisses the reader, and only then says so here,
+/// since the feeding thread may end the reader at that moment; only that thread says that it has ended.
+#[derive(Default)]
+struct Reading(AtomicU8);
+
+impl Reading {
+    const NONE: u8 = 0;
+    const GOES_ON: u8 = 1;
+    const ENDS: u8 = 2;
+
+    fn is_any(&self) -> bool {
+        self.0.load(Acquire) != Reading::NONE
+    }
+
+    fn goes_on(&self) -> bool {
+        self.0.load(Acquire) == Reading::GOES_ON
+    }
+
+    fn ends(&self) -> bool {
+        self.0.load(Acquire) == Reading::ENDS
+    }
+
+    fn set(&self, reading: u8) {
+        self.0.store(reading, Release);
+    }
 }
 
 /// For INFO. CONFIG RESETSTAT resets what counts, and not what is.
@@ -250,6 +277,12 @@ impl Stream {
         }
     }
 
+    /// The same where it lacks what replicas are still to get: they have to ask anew.
+    fn give_up(&mut self) {
+        self.forget();
+        self.era += 1;
+    }
+
     /// Goes on with somebody else's history at this offset, and keeps what comes.
     pub(crate) fn restart(&mut self, history: History, offset: u64) {
         *self = Stream {
@@ -280,10 +313,9 @@ impl State {
             door: Door::new()?,
             seat: Mutex::new(seat),
             end: Mutex::new(None),
-            has_reader: AtomicBool::new(false),
+            reading: Reading::default(),
             reader: Mutex::new(None),
             place: AtomicUsize::new(0),
-            is_dismissed: AtomicBool::new(false),
             sync_behind: AtomicU64::new(NEVER),
             sync_at: AtomicU64::new(NEVER),
             acks_wanted: AtomicU64::new(0),
@@ -321,7 +353,7 @@ impl State {
     /// for an offset right after a write means one behind it.
     pub(crate) fn catch_up(&self, journal: &Journal) {
         let (laid, place) = (journal.laid(), self.place.load(Relaxed));
-        if !self.has_reader.load(Acquire) || journal.has_read(place, laid) {
+        if !self.reading.is_any() || journal.has_read(place, laid) {
             return;
         }
         self.door.nudge();
@@ -333,17 +365,19 @@ impl State {
 
     /// The stream is made of the log from now on, if it is not already. Everything is held.
     pub(crate) fn follow_log(&self, held: &mut Held<'_>) {
-        if !self.has_reader.swap(true, AcqRel) {
+        if !self.reading.is_any() {
             let reader = held.join_log_for_replicas();
             self.place.store(reader.place(), Relaxed);
             *self.reader.lock() = Some(reader);
+            self.reading.set(Reading::GOES_ON);
         }
     }
 
     /// The stream is not made of the log any more. Everything is held; [`State::wait_for_end_of_log`] when it is not.
     pub(crate) fn leave_log(&self, held: &mut Held<'_>) {
-        if self.has_reader.load(Acquire) && !self.is_dismissed.swap(true, AcqRel) {
+        if self.reading.goes_on() {
             held.dismiss(self.place.load(Relaxed));
+            self.reading.set(Reading::ENDS);
         }
     }
 
@@ -351,11 +385,11 @@ impl State {
     /// it is.
     pub(crate) fn wait_for_end_of_log(&self, patience: Duration) -> bool {
         let began = Instant::now();
-        while self.is_dismissed.load(Acquire) && began.elapsed() < patience {
+        while self.reading.ends() && began.elapsed() < patience {
             self.door.nudge();
             std::thread::sleep(Duration::from_millis(1));
         }
-        !self.is_dismissed.load(Acquire)
+        !self.reading.ends()
     }
 
     /// The last point of the stream, if this server makes it and keeps it: replicas that are there may follow whoever loads
@@ -363,7 +397,7 @@ impl State {
     /// [`State::go_on`] is called.
     pub(crate) fn finish(&self, held: &mut Held<'_>) -> Option<Position> {
         let mut end = self.end.lock();
-        if end.is_none() && self.has_reader.load(Acquire) && !self.is_replica() {
+        if end.is_none() && self.reading.is_any() && !self.is_replica() {
             // What is removed from here on, replicas would not hear of.
             held.hide_expired(true);
             self.leave_log(held);
@@ -399,12 +433,15 @@ impl State {
             }
             held.hide_expired(self.failover.is_under_way());
             if self.stream().backlog.is_some() {
-                self.wait_for_end_of_log(link::LOG_PATIENCE);
-                self.follow_log(held);
+                if self.wait_for_end_of_log(link::LOG_PATIENCE) {
+                    self.follow_log(held);
+                } else {
+                    self.stream().give_up();
+                }
             }
         });
         // Without a replica, its thread has ended with its reader.
-        if self.has_reader.load(Acquire)
+        if self.reading.is_any()
             && let Err(error) = self.door.open(server)
         {
             server.log.warning(format!("No thread for replicas: {error}"));
@@ -514,5 +551,40 @@ mod tests {
         stream.append(b"verbatim");
         assert_eq!(stream.backlog().map(Backlog::start), Some(1_000));
         assert!(stream.can_continue(&[b'd'; 40], 1_008));
+    }
+
+    /// Who ends the reader may do so as soon as it is said that it is dismissed.
+    #[test]
+    fn a_reader_is_said_to_end_when_it_is_dismissed() {
+        const TIMES: usize = 500_000;
+        let keyspace = evenkeel_store::Keyspace::new(1, 2, 0, 7);
+        let state = State::new(keyspace.seat()).expect("there are descriptors");
+        std::thread::scope(|scope| {
+            let feeder = scope.spawn(|| {
+                for _ in 0..TIMES {
+                    while !state.reading.ends() {
+                        std::hint::spin_loop();
+                    }
+                    let reader = state.reader.lock().take().expect("it was there before");
+                    assert_eq!(reader.unread(&keyspace.journal), 0);
+                    reader.end(&keyspace.journal);
+                    state.reading.set(Reading::NONE);
+                }
+            });
+            for _ in 0..TIMES {
+                let mut seat = state.seat.lock();
+                keyspace.enter(&mut seat);
+                let mut held = keyspace.hold_all(&mut seat);
+                state.follow_log(&mut held);
+                state.leave_log(&mut held);
+                drop(held);
+                keyspace.leave(&mut seat);
+                drop(seat);
+                while !feeder.is_finished() && !state.wait_for_end_of_log(Duration::ZERO) {
+                    std::hint::spin_loop();
+                }
+            }
+            feeder.join().expect("nobody ends who has not been dismissed");
+        });
     }
 }

@@ -66,7 +66,7 @@ impl Feed {
     /// Whether the stream goes on: by this thread, or by the link to our own primary.
     pub(super) fn reader_is_there(&self) -> bool {
         let state = &self.server.replication;
-        state.has_reader.load(Acquire) || state.is_replica()
+        state.reading.is_any() || state.is_replica()
     }
 
     pub(super) fn listen(&mut self, token: u64) {

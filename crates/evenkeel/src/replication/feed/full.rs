@@ -64,7 +64,9 @@ impl Feed {
         let delay = Duration::from_secs(u64::from(settings.repl_diskless_sync_delay));
         let waits = takes_mark && self.now - first < delay && (most == 0 || waiting().count() < most);
         let is_loading = self.server.persist.obstacles.any() & LOADING != 0;
-        if waits || is_loading || !self.server.persist.claim_sync() {
+        // A reader that ends is none of the stream that this one begins.
+        let ends = self.server.replication.reading.ends();
+        if waits || is_loading || ends || !self.server.persist.claim_sync() {
             return;
         }
         let (state, pipe) = (&self.server.replication, Pipe::new());
