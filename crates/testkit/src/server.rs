@@ -225,10 +225,13 @@ impl Server {
         Err(format!("no answer within {START_WAIT:?}"))
     }
 
+    /// The last lines, and all from a panic on.
     fn log_tail(&self) -> String {
         let log = self.log();
         let lines: Vec<&str> = log.lines().collect();
-        lines[lines.len().saturating_sub(LOG_LINES_SHOWN)..].join("\n")
+        let last = lines.len().saturating_sub(LOG_LINES_SHOWN);
+        let panic = lines.iter().position(|line| line.contains("panicked at"));
+        lines[panic.map_or(last, |panic| panic.min(last))..].join("\n")
     }
 }
 

@@ -298,7 +298,7 @@ impl Applier {
             link.note_applied(self.session.db);
             // Where replicas of our own are fed, that is done by who knows what they still need.
             if !self.server.replication.door.is_open() {
-                stream.trim(self.executor.settings.repl_backlog_size, None);
+                stream.trim(self.executor.settings.repl_backlog_size, &[]);
             }
             drop(stream);
             self.passed = self.ran;

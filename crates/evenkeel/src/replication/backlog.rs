@@ -94,20 +94,12 @@ impl Backlog {
         slices
     }
 
-    /// Gives the oldest blocks away, until no more than so many bytes are left.
-    pub(crate) fn give_away<E>(
-        &mut self,
-        len: u64,
-        mut f: impl FnMut(&[u8]) -> Result<(), E>,
-    ) -> Result<(), E> {
-        while self.len() > len.max(BLOCK as u64)
-            && let Some(block) = self.blocks.front()
-        {
-            f(block)?;
-            self.blocks.pop_front();
-            self.start += BLOCK as u64;
-        }
-        Ok(())
+    /// Takes the oldest blocks out, until no more than so many bytes are left.
+    pub(crate) fn take_oldest(&mut self, len: u64) -> Vec<Box<[u8]>> {
+        let beyond = self.len().saturating_sub(len.max(BLOCK as u64));
+        let count = beyond.div_ceil(BLOCK as u64) as usize;
+        self.start += (count * BLOCK) as u64;
+        self.blocks.drain(..count).collect()
     }
 
     /// Drops the blocks of which no byte is among the last `size`, or behind `needed`, which somebody has still to be sent.
@@ -166,20 +158,19 @@ mod tests {
     }
 
     #[test]
-    fn the_oldest_blocks_can_be_given_away() {
+    fn the_oldest_blocks_can_be_taken() {
         let mut backlog = Backlog::new(5);
         let bytes: Vec<u8> = (0..5 * BLOCK + 10).map(|n| (n / 1_000) as u8).collect();
         backlog.append(&bytes);
-        let mut given = Vec::new();
-        let mut take = |block: &[u8]| {
-            given.extend_from_slice(block);
-            if given.len() > 2 * BLOCK { Err(()) } else { Ok(()) }
-        };
-        assert_eq!(backlog.give_away(0, &mut take), Err(()));
-        assert_eq!(backlog.start(), 5 + 2 * BLOCK as u64, "what could not be given away stays");
-        assert_eq!(given[..2 * BLOCK], bytes[..2 * BLOCK]);
-        assert_eq!(backlog.give_away(0, |_| Ok::<(), ()>(())), Ok(()));
-        assert!(backlog.len() <= BLOCK as u64 && backlog.has(5 + bytes.len() as u64 - 10));
+        assert!(backlog.take_oldest(6 * BLOCK as u64).is_empty());
+        assert_eq!(backlog.take_oldest(3 * BLOCK as u64 + 10).concat(), bytes[..2 * BLOCK]);
+        assert_eq!(backlog.start(), 5 + 2 * BLOCK as u64);
+        assert_eq!(
+            backlog.take_oldest(0).concat(),
+            bytes[2 * BLOCK..5 * BLOCK],
+            "the one that is begun stays"
+        );
+        assert!(backlog.len() == 10 && backlog.has(5 + bytes.len() as u64 - 10));
     }
 
     #[test]

@@ -312,16 +312,21 @@ impl Feed {
 
     /// Lets go of what nobody has to be sent any more.
     fn trim(&mut self) {
-        let needed = self.peers.values().filter_map(Peer::needs).min();
+        let readers: Vec<u64> = self.peers.values().filter_map(Peer::needs).collect();
         let catches_up = self.peers.values().any(|peer| peer.catches_up);
         let kept = self.settings.repl_backlog_size;
         let state = &self.server.replication;
         let mut stream = state.stream();
-        stream.trim(kept, needed);
+        stream.trim(kept, &readers);
         let in_memory = if catches_up { MEMORY_LEN_MAX.max(kept + BLOCK as u64) } else { u64::MAX };
-        let overflowed = stream.overflow(in_memory, &self.settings.dir);
-        let memory = stream.backlog().map_or(0, |backlog| backlog.memory() as u64);
-        let on_disk = stream.overflow.as_ref().map_or(0, Overflow::len);
+        let overflowed = stream.overflow(in_memory, |from| {
+            let server = self.server.clone();
+            Overflow::create(&self.settings.dir, from, move || server.replication.door.nudge())
+        });
+        let waiting = stream.overflow.as_ref().map_or(0, Overflow::waiting);
+        let memory = stream.backlog().map_or(0, |backlog| backlog.memory() as u64) + waiting;
+        let on_disk =
+            stream.overflow.as_ref().map_or(0, |overflow| overflow.len() - waiting.min(overflow.len()));
         drop(stream);
         state.figures.memory.store(memory, Relaxed);
         state.figures.beyond.store(memory.saturating_sub(kept), Relaxed);

@@ -26,7 +26,6 @@ mod sync;
 mod wire;
 
 use std::io;
-use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering::*};
 use std::time::{Duration, Instant};
@@ -230,26 +229,32 @@ impl Stream {
         Some(self.overflow.as_ref().map_or(backlog.start(), |overflow| overflow.start().min(backlog.start())))
     }
 
-    /// Keeps at most so many bytes of the backlog in memory, and the rest on disk.
-    fn overflow(&mut self, len: u64, folder: &Path) -> io::Result<()> {
+    /// Keeps at most so many bytes of the backlog in memory, and has the rest written to disk.
+    fn overflow(&mut self, len: u64, create: impl FnOnce(u64) -> io::Result<Overflow>) -> io::Result<()> {
+        if let Some(overflow) = &self.overflow {
+            overflow.check()?;
+        }
         let Some(backlog) = self.backlog.as_mut().filter(|backlog| backlog.len() > len) else {
             return Ok(());
         };
         let overflow = match &mut self.overflow {
             Some(overflow) => overflow,
-            none => none.insert(Overflow::create(folder, backlog.start())?),
+            none => none.insert(create(backlog.start())?),
         };
-        backlog.give_away(len, |block| overflow.append(block))
+        overflow.append(backlog.take_oldest(len));
+        Ok(())
     }
 
-    /// Lets go of all that is neither among the last `size` bytes nor behind `needed`.
-    fn trim(&mut self, size: u64, needed: Option<u64>) {
+    /// Lets go of all that is neither among the last `size` bytes nor needed by those who have still to be sent what comes from
+    /// these offsets on.
+    fn trim(&mut self, size: u64, readers: &[u64]) {
         let Some(backlog) = &mut self.backlog else { return };
+        let needed = readers.iter().copied().min();
         backlog.trim(size, needed);
         if needed.is_none_or(|needed| needed >= backlog.start()) {
             self.overflow = None;
         } else if let (Some(overflow), Some(needed)) = (&mut self.overflow, needed) {
-            overflow.trim(needed);
+            overflow.trim(needed, readers);
         }
     }
 

@@ -5,41 +5,107 @@
 //! output buffer is large enough for the load, or it never comes to an end. Here the oldest blocks go to a file without a name,
 //! and are sent from there; so the first try succeeds, with nothing to be set, and no writer waits.
 //!
+//! A thread of its own has the file, and does what it is asked in that order: it writes blocks, fetches pieces, and gives room
+//! back. The feeding thread asks, goes on, and is woken when a piece is there; so a disk that hangs keeps neither it, nor the
+//! other replicas, nor who asks where the stream is. What has been given to the disk and not been taken by it is in memory,
+//! and bounded: beyond that, the replica that needs it begins anew.
+//!
 //! The road not taken: to slow writers down until the rest fits. With 5 GB to send and 64 MB to spare that would be a tenth of
 //! their pace.
 
+use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
+use std::sync::mpsc::{Receiver, Sender, channel};
+
+use parking_lot::Mutex;
 
 use super::backlog::BLOCK;
 
 /// Bytes that may lie on disk: more than half an hour of what one thread writes.
-pub(super) const OVERFLOW_LEN_MAX: u64 = 64 << 30;
+const OVERFLOW_LEN_MAX: u64 = 64 << 30;
+
+/// Bytes that the disk may lag behind: what a busy server writes in a second or two.
+const WAITING_LEN_MAX: u64 = 256 << 20;
 
 /// Bytes that are given back to the disk at once.
 const HOLE_LEN: u64 = 64 << 20;
 const _: () = assert!(HOLE_LEN.is_multiple_of(BLOCK as u64), "holes are made of whole pages");
 
+/// Bytes that are fetched at once. Whoever is sent what lies here has two of them in memory: the one that it is sent, and the
+/// next one.
+const PIECE_LEN: u64 = 256 * 1024;
+
 /// See the module's text.
 pub(crate) struct Overflow {
-    file: File,
     /// The offset of the file's first byte, of the first one that is still there, and of the one behind the last.
     base: u64,
     start: u64,
     end: u64,
+    requests: Sender<Request>,
+    shared: Arc<Shared>,
+}
+
+/// What the thread says.
+#[derive(Default)]
+struct Shared {
+    /// Bytes to be written.
+    waiting: AtomicU64,
+    /// Pieces by their place in the file, counted in pieces; `None` while they are being fetched.
+    pieces: Mutex<BTreeMap<u64, Option<Arc<Vec<u8>>>>>,
+    /// Why it has ended before it was to.
+    failed: Mutex<Option<String>>,
+    /// Nobody needs any of it any more.
+    is_over: AtomicBool,
+}
+
+enum Request {
+    Write(Vec<Box<[u8]>>),
+    Fetch { index: u64, len: usize },
+    Free { at: u64, len: u64 },
 }
 
 impl Overflow {
-    /// Empty, in this folder, for the stream from an offset on.
-    pub(super) fn create(folder: &Path, offset: u64) -> io::Result<Overflow> {
-        let path = folder.join(format!("temp-stream-{}", std::process::id()));
-        let mut options = OpenOptions::new();
-        let file = options.read(true).write(true).create(true).truncate(true).mode(0o600).open(&path)?;
-        std::fs::remove_file(&path)?;
-        Ok(Overflow { file, base: offset, start: offset, end: offset })
+    /// Empty, in this folder, for the stream from an offset on. `notify` is called when something that was asked for is there.
+    pub(super) fn create(
+        folder: &Path,
+        offset: u64,
+        notify: impl Fn() + Send + 'static,
+    ) -> io::Result<Overflow> {
+        // One that is given up may still be on its way to be opened when the next one is.
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        let name = format!("temp-stream-{}-{}", std::process::id(), NEXT.fetch_add(1, Relaxed));
+        let path = folder.join(name);
+        let open = move || {
+            let mut options = OpenOptions::new();
+            let file = options.read(true).write(true).create(true).truncate(true).mode(0o600).open(&path)?;
+            std::fs::remove_file(&path)?;
+            Ok(file)
+        };
+        Overflow::start_thread(open, offset, notify)
+    }
+
+    fn start_thread(
+        open: impl FnOnce() -> io::Result<File> + Send + 'static,
+        offset: u64,
+        notify: impl Fn() + Send + 'static,
+    ) -> io::Result<Overflow> {
+        let (requests, asked) = channel();
+        let shared = Arc::<Shared>::default();
+        let on_thread = shared.clone();
+        std::thread::Builder::new().name("overflow".into()).spawn(move || {
+            evenkeel_store::memory::register_thread();
+            if let Err(error) = serve(open, asked, &on_thread, &notify) {
+                *on_thread.failed.lock() = Some(error.to_string());
+                notify();
+            }
+        })?;
+        Ok(Overflow { base: offset, start: offset, end: offset, requests, shared })
     }
 
     /// The offset of the first byte that is there.
@@ -51,64 +117,212 @@ impl Overflow {
         (self.start..self.end).contains(&offset)
     }
 
-    /// Bytes on disk.
+    /// Bytes on disk, or on their way.
     pub(super) fn len(&self) -> u64 {
         self.end - self.start
     }
 
+    /// Those of them that are still in memory.
+    pub(super) fn waiting(&self) -> u64 {
+        self.shared.waiting.load(Acquire)
+    }
+
+    /// An error if it cannot be gone on with, or the disk has taken too little for too long.
+    pub(super) fn check(&self) -> io::Result<()> {
+        let why = match self.shared.failed.lock().clone() {
+            Some(why) => why,
+            None if self.len() > OVERFLOW_LEN_MAX => format!("{OVERFLOW_LEN_MAX} bytes are enough"),
+            None if self.waiting() > WAITING_LEN_MAX => {
+                format!("the disk lags {} bytes behind", self.waiting())
+            }
+            None => return Ok(()),
+        };
+        Err(io::Error::other(why))
+    }
+
     /// What comes next.
-    pub(super) fn append(&mut self, bytes: &[u8]) -> io::Result<()> {
-        if self.len() + bytes.len() as u64 > OVERFLOW_LEN_MAX {
-            return Err(io::Error::other(format!("{OVERFLOW_LEN_MAX} bytes are enough")));
-        }
-        self.file.write_all_at(bytes, self.end - self.base)?;
-        self.end += bytes.len() as u64;
-        Ok(())
+    pub(super) fn append(&mut self, blocks: Vec<Box<[u8]>>) {
+        let len: u64 = blocks.iter().map(|block| block.len() as u64).sum();
+        self.shared.waiting.fetch_add(len, AcqRel);
+        self.end += len;
+        self.ask(Request::Write(blocks));
     }
 
-    /// The bytes from an offset on that is there, at most `max`.
-    pub(super) fn read(&self, from: u64, max: usize) -> io::Result<Vec<u8>> {
+    /// The bytes from an offset on that is there, as the rest of a piece behind so many bytes; `None`: they are being fetched.
+    pub(super) fn read(&self, from: u64) -> Option<(Arc<Vec<u8>>, usize)> {
         assert!(self.has(from), "only what is kept can be read");
-        let mut bytes = vec![0; (self.end - from).min(max as u64) as usize];
-        self.file.read_exact_at(&mut bytes, from - self.base)?;
-        Ok(bytes)
+        let index = (from - self.base) / PIECE_LEN;
+        let skip = ((from - self.base) % PIECE_LEN) as usize;
+        let mut pieces = self.shared.pieces.lock();
+        let next = index + 1;
+        if self.base + (next + 1) * PIECE_LEN <= self.end && !pieces.contains_key(&next) {
+            self.fetch(&mut pieces, next);
+        }
+        match pieces.get(&index) {
+            Some(Some(piece)) if skip < piece.len() => return Some((piece.clone(), skip)),
+            Some(None) => return None,
+            // It was the last one, and not full.
+            Some(Some(_)) | None => self.fetch(&mut pieces, index),
+        }
+        None
     }
 
-    /// Nobody needs what lies before this offset: gives the room back to the disk, a large piece at a time.
-    pub(super) fn trim(&mut self, needed: u64) {
+    fn fetch(&self, pieces: &mut BTreeMap<u64, Option<Arc<Vec<u8>>>>, index: u64) {
+        let len = (self.end - self.base - index * PIECE_LEN).min(PIECE_LEN) as usize;
+        pieces.insert(index, None);
+        self.ask(Request::Fetch { index, len });
+    }
+
+    /// Nobody needs what lies before `needed`, and these are all who need anything here: lets go of what was fetched for others,
+    /// and gives room back to the disk, a large piece at a time.
+    pub(super) fn trim(&mut self, needed: u64, readers: &[u64]) {
+        let is_near = |index: u64, reader: &u64| {
+            let at = reader.saturating_sub(self.base) / PIECE_LEN;
+            (at..=at + 1).contains(&index)
+        };
+        let mut pieces = self.shared.pieces.lock();
+        pieces.retain(|index, piece| piece.is_none() || readers.iter().any(|reader| is_near(*index, reader)));
+        drop(pieces);
         while self.start + HOLE_LEN <= needed.min(self.end) {
-            let (at, len) = ((self.start - self.base) as i64, HOLE_LEN as i64);
-            let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
-            // SAFETY: the descriptor is open. A file system that cannot do it keeps the room until the file is closed.
-            unsafe { libc::fallocate(self.file.as_raw_fd(), mode, at, len) };
+            self.ask(Request::Free { at: self.start - self.base, len: HOLE_LEN });
             self.start += HOLE_LEN;
         }
     }
+
+    /// A thread that has failed has said so.
+    fn ask(&self, request: Request) {
+        _ = self.requests.send(request);
+    }
+}
+
+impl Drop for Overflow {
+    fn drop(&mut self) {
+        self.shared.is_over.store(true, Release);
+    }
+}
+
+/// Does what is asked for, until nobody needs that any more.
+fn serve(
+    open: impl FnOnce() -> io::Result<File>,
+    asked: Receiver<Request>,
+    shared: &Shared,
+    notify: &impl Fn(),
+) -> io::Result<()> {
+    let (file, mut end) = (open()?, 0);
+    let goes_on = || !shared.is_over.load(Acquire);
+    for request in asked.into_iter().take_while(|_| goes_on()) {
+        match request {
+            Request::Write(blocks) => {
+                for block in blocks.into_iter().take_while(|_| goes_on()) {
+                    file.write_all_at(&block, end)?;
+                    end += block.len() as u64;
+                    shared.waiting.fetch_sub(block.len() as u64, AcqRel);
+                }
+            }
+            Request::Fetch { index, len } => {
+                let mut bytes = vec![0; len];
+                file.read_exact_at(&mut bytes, index * PIECE_LEN)?;
+                shared.pieces.lock().insert(index, Some(Arc::new(bytes)));
+                notify();
+            }
+            Request::Free { at, len } => {
+                let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
+                // SAFETY: the descriptor is open. A file system that cannot do it keeps the room until the file is closed.
+                unsafe { libc::fallocate(file.as_raw_fd(), mode, at as i64, len as i64) };
+            }
+        }
+    }
+    Ok(())
 }
 
 #[cfg(test)]
 mod tests {
+    use std::time::{Duration, Instant};
+
     use super::*;
     use crate::testing::random;
+
+    fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
+        let began = Instant::now();
+        while !holds() {
+            assert!(began.elapsed() < Duration::from_secs(60), "not yet: {what}");
+            std::thread::sleep(Duration::from_micros(50));
+        }
+    }
+
+    fn blocks(byte: u8, count: usize) -> Vec<Box<[u8]>> {
+        vec![vec![byte; BLOCK].into(); count]
+    }
 
     #[test]
     fn what_was_put_there_is_read_until_it_is_not_needed() {
         let mut random = random();
         let begin = random.draw() >> 20;
-        let mut overflow = Overflow::create(&std::env::temp_dir(), begin).expect("a folder to write to");
+        let mut overflow = Overflow::create(&std::env::temp_dir(), begin, || {}).expect("a thread");
         let (mut model, mut needed) = (Vec::new(), begin);
         while model.len() < 3 * HOLE_LEN as usize {
-            let block = vec![random.draw() as u8; 16 * BLOCK];
-            overflow.append(&block).expect("room for some megabytes");
-            model.extend_from_slice(&block);
+            let byte = random.draw() as u8;
+            overflow.append(blocks(byte, 16));
+            model.resize(model.len() + 16 * BLOCK, byte);
             needed += random.below((begin as usize + model.len()) - needed as usize + 1) as u64 / 8;
-            overflow.trim(needed);
-            assert!(overflow.len() < begin + model.len() as u64 - needed + HOLE_LEN);
             let from = needed + random.below((begin as usize + model.len()) - needed as usize) as u64;
-            let (at, max) = ((from - begin) as usize, 1 + random.below(100_000));
-            let got = overflow.read(from, max).expect("it is there");
-            assert!(got == model[at..model.len().min(at + max)], "at {at}");
+            overflow.trim(needed, &[from]);
+            assert!(overflow.len() < begin + model.len() as u64 - needed + HOLE_LEN);
+            let mut got = None;
+            wait_until("it is fetched", || {
+                got = overflow.read(from);
+                got.is_some()
+            });
+            let (piece, skip) = got.expect("it is there");
+            let at = (from - begin) as usize;
+            assert!(skip < piece.len() && piece[skip..] == model[at..at + piece.len() - skip], "at {at}");
+            assert!(overflow.shared.pieces.lock().len() <= 3, "what was fetched for others is let go of");
         }
         assert!(!overflow.has(begin + model.len() as u64) && !overflow.has(begin));
+        overflow.check().expect("a disk that takes it");
+        wait_until("all is on disk", || overflow.waiting() == 0);
+    }
+
+    /// Whoever is sent a piece that was the last one goes on when there is more.
+    #[test]
+    fn the_last_piece_grows() {
+        let mut overflow = Overflow::create(&std::env::temp_dir(), 7, || {}).expect("a thread");
+        let mut at = 7;
+        for n in 0..5 * PIECE_LEN as usize / (3 * BLOCK) {
+            overflow.append(blocks(n as u8, 3));
+            while overflow.has(at) {
+                if let Some((piece, skip)) = overflow.read(at) {
+                    assert!(piece[skip..].iter().all(|byte| usize::from(*byte) == n), "{n} at {at}");
+                    at += (piece.len() - skip) as u64;
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_disk_that_hangs_keeps_nobody() {
+        let (go_on, hangs) = channel::<()>();
+        let open = move || {
+            _ = hangs.recv();
+            Err(io::Error::other("it hung"))
+        };
+        let (told, hears) = channel();
+        let notify = move || _ = told.send(());
+        let mut overflow = Overflow::start_thread(open, 0, notify).expect("a thread");
+        let mut given = 0;
+        while overflow.check().is_ok() {
+            overflow.append(blocks(1, 64));
+            given += 64 * BLOCK as u64;
+            assert_eq!(overflow.waiting(), given);
+            assert!(overflow.read(0).is_none(), "it is being fetched");
+            overflow.trim(0, &[0]);
+        }
+        assert!(given > WAITING_LEN_MAX && given <= WAITING_LEN_MAX + 64 * BLOCK as u64, "a bound of memory");
+        let why = overflow.check().expect_err("it does not take it").to_string();
+        assert_eq!(why, format!("the disk lags {given} bytes behind"));
+        drop(go_on);
+        hears.recv_timeout(Duration::from_secs(60)).expect("the feeding thread is woken");
+        assert_eq!(overflow.check().expect_err("it has failed").to_string(), "it hung");
+        assert!(overflow.read(0).is_none());
     }
 }

@@ -28,9 +28,6 @@ use crate::net::connection::{Connection, Sent};
 /// Bytes sent to one replica before it is the next one's turn.
 const SEND_LEN: usize = 1 << 20;
 
-/// Bytes taken from the disk at once.
-const OVERFLOW_READ_LEN: usize = 256 * 1024;
-
 /// Bytes read at once. Replicas say little.
 const READ_LEN: usize = 16 * 1024;
 
@@ -232,8 +229,8 @@ impl Peer {
         let Some(backlog) = stream.backlog() else { return Ok(0) };
         let sent = match &stream.overflow {
             Some(overflow) if overflow.has(at) => {
-                let bytes = overflow.read(at, OVERFLOW_READ_LEN)?;
-                self.send_slices(&[IoSlice::new(&bytes)])?
+                let Some((piece, skip)) = overflow.read(at) else { return Ok(0) };
+                self.send_slices(&[IoSlice::new(&piece[skip..])])?
             }
             _ if backlog.has(at) => self.send_slices(&backlog.slices(at, SEND_LEN))?,
             _ => return Err(io::Error::other("the stream has begun anew")),

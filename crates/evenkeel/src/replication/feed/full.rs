@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use super::{Feed, MEMORY_LEN_MAX};
 use crate::persist::LOADING;
+use crate::replication::backlog::Backlog;
 use crate::replication::peer::{Peer, Stage};
 use crate::replication::pipe::Pipe;
 use crate::replication::replicas::Asks;
@@ -107,9 +108,11 @@ impl Feed {
         self.server.log.warning(format!(
             "What is written during a full sync is more than {MEMORY_LEN_MAX} bytes, and cannot be kept on disk: {error}"
         ));
-        let offset = self.server.replication.stream().offset();
-        let is_slow =
-            |peer: &Peer| peer.needs().is_some_and(|needs| offset.saturating_sub(needs) > MEMORY_LEN_MAX);
+        let stream = self.server.replication.stream();
+        let (offset, start) = (stream.offset(), stream.backlog().map_or(0, Backlog::start));
+        drop(stream);
+        let is_beyond = |needs: u64| needs < start || offset.saturating_sub(needs) > MEMORY_LEN_MAX;
+        let is_slow = |peer: &Peer| peer.needs().is_some_and(is_beyond);
         self.part_if(|peer| is_slow(peer).then(|| "its full sync takes more room than there is".into()));
     }
 }

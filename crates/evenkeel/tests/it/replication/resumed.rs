@@ -55,11 +55,10 @@ fn a_replica_that_was_restarted_goes_on() {
     }
 }
 
-/// A primary that is stopped and started again knows from its last snapshot where its stream was. Keys that expire
-/// meanwhile are gone on the replicas, too.
-#[test]
-fn a_primary_that_was_restarted_goes_on() {
-    let mut server = primary(&["--save", "1000 1000"]);
+/// A primary and its replicas, after two orderly restarts of the primary that took none of them a snapshot. `loaded` is called
+/// after each.
+fn restarted(options: &[&str], loaded: impl Fn(&Server)) -> (Server, Vec<Server>) {
+    let mut server = primary(options);
     let mut replicas = peers();
     replicas.push(primary(&[]));
     replicas.iter().for_each(|replica| attach(replica, &server));
@@ -76,21 +75,35 @@ fn a_primary_that_was_restarted_goes_on() {
         std::thread::sleep(Duration::from_millis(400));
         server.start_again();
         assert_eq!(server.info("master_replid2"), id, "{}", server.log());
-        assert_eq!(number(&server, "rdb_last_load_keys_expired"), 200);
+        loaded(&server);
         wait_until("they come again", || number(&server, "sync_partial_ok") == all);
         ok(&mut server.connect(), "SET round 1");
         for replica in &replicas {
             await_link(replica);
-            assert_same(&server, replica);
-            let size = |db: u32| {
-                let mut client = replica.connect();
-                ok(&mut client, &format!("SELECT {db}"));
-                client.run("DBSIZE").as_int()
+            let sizes = |server: &Server| {
+                [0, 1, 2].map(|db| {
+                    let mut client = server.connect();
+                    ok(&mut client, &format!("SELECT {db}"));
+                    client.run("DBSIZE").as_int()
+                })
             };
-            assert_eq!([0, 1, 2].map(size), [Some(68), Some(67), Some(66)], "what has expired is removed");
+            let left = [Some(68), Some(67), Some(66)];
+            wait_until("what has expired is removed", || sizes(&server) == left);
+            assert_same(&server, replica);
+            assert_eq!(sizes(replica), left);
         }
         assert_eq!((number(&server, "sync_full"), number(&replicas[0], "sync_full")), (0, full));
     }
+    (server, replicas)
+}
+
+/// A primary that is stopped and started again knows from its last snapshot where its stream was. Keys that expire
+/// meanwhile are gone on the replicas, too.
+#[test]
+fn a_primary_that_was_restarted_goes_on() {
+    let (mut server, replicas) = restarted(&["--save", "1000 1000"], |server| {
+        assert_eq!(number(server, "rdb_last_load_keys_expired"), 200);
+    });
     ok(&mut server.connect(), "CONFIG RESETSTAT");
     assert_eq!(number(&server, "sync_partial_ok"), 0);
     // What a killed one has on disk is older than what its replicas have.
@@ -98,7 +111,7 @@ fn a_primary_that_was_restarted_goes_on() {
     assert_same(&server, &replicas[0]);
     server.kill();
     server.start_again();
-    wait_until("they begin anew", || number(&server, "sync_full") == all);
+    wait_until("they begin anew", || number(&server, "sync_full") == replicas.len() as u64);
     assert_eq!(number(&server, "sync_partial_ok"), 0);
     for replica in &replicas {
         await_link(replica);
@@ -112,44 +125,12 @@ const LOGGED: &[&str] = &["--appendonly", "yes", "--save", ""];
 /// A primary's append-only file says at its end where the stream was, as its last snapshot does.
 #[test]
 fn a_primary_with_an_append_only_file_goes_on() {
-    let mut server = primary(LOGGED);
-    let mut replicas = peers();
-    replicas.push(primary(&[]));
-    replicas.iter().for_each(|replica| attach(replica, &server));
-    let all = replicas.len() as u64;
-    for round in 1..=2 {
-        let mut client = server.connect();
-        for n in 0..200 {
-            ok(&mut client, &format!("SELECT {}", n % 3));
-            ok(&mut client, &format!("SET brief:{n} v PX 300"));
-            ok(&mut client, &format!("RPUSH list:{n} {round}"));
-        }
-        let (id, full) = (server.info("master_replid"), number(&replicas[0], "sync_full"));
-        assert!(server.stop().success());
-        std::thread::sleep(Duration::from_millis(400));
-        server.start_again();
-        assert_eq!(server.info("master_replid2"), id, "{}", server.log());
-        wait_until("they come again", || number(&server, "sync_partial_ok") == all);
-        ok(&mut server.connect(), "SET round 1");
-        for replica in &replicas {
-            await_link(replica);
-            let size = |server: &Server, db: u32| {
-                let mut client = server.connect();
-                ok(&mut client, &format!("SELECT {db}"));
-                client.run("DBSIZE").as_int()
-            };
-            let left = [Some(68), Some(67), Some(66)];
-            wait_until("what has expired is removed", || [0, 1, 2].map(|db| size(&server, db)) == left);
-            assert_same(&server, replica);
-            assert_eq!([0, 1, 2].map(|db| size(replica, db)), left);
-        }
-        assert_eq!((number(&server, "sync_full"), number(&replicas[0], "sync_full")), (0, full));
-    }
+    let (mut server, replicas) = restarted(LOGGED, |_| {});
     // What a killed one has is more than it says.
     assert_same(&server, &replicas[0]);
     server.kill();
     server.start_again();
-    wait_until("they begin anew", || number(&server, "sync_full") == all);
+    wait_until("they begin anew", || number(&server, "sync_full") == replicas.len() as u64);
     assert_eq!(number(&server, "sync_partial_ok"), 0);
     replicas.iter().for_each(|replica| {
         await_link(replica);

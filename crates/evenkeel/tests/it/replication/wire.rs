@@ -212,6 +212,33 @@ fn what_is_written_while_a_replica_loads_is_kept() {
     wait_until("it is dropped", || server.info("connected_slaves") == "0");
 }
 
+/// A disk that takes nothing costs the replica that loads its full sync, and nobody else anything.
+#[test]
+fn who_needs_what_the_disk_does_not_take_begins_anew() {
+    let server = primary(&["--repl-ping-replica-period", "3600"]);
+    let mut client = server.connect();
+    let mut follows = Sink::connect(&server);
+    let (_, from) = follows.snapshot();
+    follows.ack(from);
+    let mut loads = Sink::connect(&server);
+    let _place = loads.snapshot();
+    let name = format!("temp-stream-{}-0", server.info("process_id"));
+    std::fs::create_dir(server.folder().join(name)).expect("the folder is ours");
+    let set = |n: usize| vec!["SET".to_owned(), format!("key:{}", n % 10), format!("{n:050000}").repeat(2)];
+    ok(&mut client, "SET first 1");
+    follows.expect("SELECT 0\n SET first 1");
+    for n in 0..800 {
+        ok(&mut client, &set(n).join(" "));
+        let expected = resp(&set(n).join(" "));
+        assert!(follows.take(expected.len()) == expected.as_bytes(), "at write {n}");
+    }
+    wait_until("one is left", || server.info("connected_slaves") == "1");
+    assert!(server.log().contains("cannot be kept on disk: Is a directory"), "{}", server.log());
+    ok(&mut client, "INCR n");
+    follows.expect("INCR n");
+    assert_eq!(number(&server, "repl_backlog_on_disk"), 0);
+}
+
 /// What is kept for one that loads is there for another one that comes again, in memory or on disk.
 #[test]
 fn what_is_kept_on_disk_is_there_for_others() {
