@@ -202,10 +202,11 @@ fn parse_from<const STRANGER: bool>(
 /// sent, if it was sent in that form. `None` where it was not, or the arguments do not lie one behind the other.
 pub fn as_sent<'a>(buf: &'a [u8], args: &[Span]) -> Option<&'a [u8]> {
     let (first, others) = args.split_first()?;
-    let (array, bulk) = (Line::new(b'*', args.len()), Line::new(b'$', first.len as usize));
-    let start = (first.start as usize).checked_sub(array.len() + bulk.len())?;
-    let announced = &buf[start..first.start as usize];
-    if !announced.starts_with(&array) || announced[array.len()..] != *bulk {
+    let bulk = (first.start as usize).checked_sub(1 + digits(first.len) + 2)?;
+    let start = bulk.checked_sub(1 + digits(args.len() as u32) + 2)?;
+    if !is_line(&buf[start..bulk], b'*', args.len() as u32)
+        || !is_line(&buf[bulk..first.start as usize], b'$', first.len)
+    {
         return None;
     }
     let mut end = first.end_with_line(buf)?;
@@ -219,6 +220,20 @@ pub fn as_sent<'a>(buf: &'a [u8], args: &[Span]) -> Option<&'a [u8]> {
         end = arg.end_with_line(buf)?;
     }
     Some(&buf[start..end])
+}
+
+/// Whether these bytes are the line that announces so many of something. Reads them one by one: what is put together to be
+/// compared has to be stored first, and read again as a whole.
+#[inline]
+fn is_line(bytes: &[u8], kind: u8, number: u32) -> bool {
+    let [first, digits @ .., b'\r', b'\n'] = bytes else { return false };
+    let mut left = number;
+    let are_its = digits.iter().rev().all(|digit| {
+        let is_next = *digit == b'0' + (left % 10) as u8;
+        left /= 10;
+        is_next
+    });
+    *first == kind && are_its && left == 0
 }
 
 /// How many decimal digits a number has.

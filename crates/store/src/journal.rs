@@ -3,8 +3,9 @@
 //! A write that holds its slots appends Redis commands with the same effect to the [`Draft`] of its seat, takes the next
 //! number from one counter when it is done, and only then lets go of its slots ([`Draft::commit`]). So two writes that touch
 //! the same slot are numbered in the order in which they happened, and what is written under several locks is one record
-//! with one number. When the seat goes outside the gate, its draft becomes a [`Page`] in its lane. A [`Reader`] takes the
-//! pages of all lanes and hands on their records by number: the stream that append-only files and replicas get.
+//! with one number. When the seat goes outside the gate, its draft becomes a [`Page`] in its lane, or a part of one if it is
+//! small. A [`Reader`] takes the pages of all lanes and hands on their records by number: the stream that append-only files and
+//! replicas get.
 //!
 //! ```text
 //! seat 0: [1 SET a][4 SET b]        \
@@ -33,6 +34,19 @@ const SPARE_LEN_MAX: usize = 256 * 1024;
 
 /// Bytes of all pages that a lane keeps for reuse: what a busy writer fills between two looks of a reader.
 const SPARES_LEN_MAX: usize = 1 << 20;
+
+/// Bytes that the cache is asked for ahead: more lines than that would have to wait for each other.
+const EXPECTED_LEN_MAX: usize = 1024;
+
+/// Bytes of a cache line.
+const LINE: usize = 64;
+
+/// Bytes of a draft that is copied to a lane's open page. To hand it over as a page of its own would cost more: it is cold when
+/// it comes back.
+pub(crate) const SMALL_LEN_MAX: usize = 4 * 1024;
+
+/// Bytes of an open page, beyond which it is handed out.
+pub(crate) const OPEN_LEN_MAX: usize = 16 * 1024;
 
 /// What stands before a record of several commands, and behind it.
 const MULTI: &[u8] = b"*1\r\n$5\r\nMULTI\r\n";
@@ -75,6 +89,9 @@ struct Lane(Mutex<Pages>);
 struct Pages {
     /// What each reader has not taken yet.
     filled: [Vec<Arc<Page>>; READERS_MAX],
+    /// What comes behind that: small drafts, until they are many or somebody takes them, for these readers.
+    open: Page,
+    open_for: u32,
     spare: Vec<Arc<Page>>,
     /// Bytes that the spare ones have room for.
     spare_len: usize,
@@ -182,6 +199,7 @@ impl Draft {
         let end = self.page.bytes.len();
         self.page.records.push(Span { number, start, end, first_db, last_db: db, is_data });
         self.last = number;
+        self.page.expect(end - start);
     }
 
     /// Forgets the record that is being written.
@@ -195,6 +213,44 @@ impl Draft {
         debug_assert!(self.open.is_none(), "a record is committed before its locks are released");
         self.page.records.is_empty()
     }
+}
+
+impl Page {
+    /// Moves another one's records here; returns how many bytes they have.
+    fn take_from(&mut self, other: &mut Page) -> usize {
+        let before = self.bytes.len();
+        for span in other.records.drain(..) {
+            let start = self.bytes.len();
+            self.bytes.extend_from_slice(&other.bytes[span.start..span.end]);
+            self.records.push(Span { start, end: self.bytes.len(), ..span });
+        }
+        other.bytes.clear();
+        let len = self.bytes.len() - before;
+        self.expect(len);
+        len
+    }
+
+    /// So many bytes are likely to come next: has the cache get the lines for them while the thread does something else. A page
+    /// is reused when readers on other cores are done with it, so its lines are theirs, and a writer would wait for each.
+    #[inline]
+    fn expect(&self, len: usize) {
+        let next = self.bytes.as_ptr().wrapping_add(self.bytes.len());
+        let room = self.bytes.capacity() - self.bytes.len();
+        (0..len.min(room).min(EXPECTED_LEN_MAX).div_ceil(LINE))
+            .for_each(|line| prefetch_for_write(next.wrapping_add(line * LINE)));
+    }
+}
+
+/// Asks for a line that is about to be written to, so that no other core has it any more.
+#[inline]
+fn prefetch_for_write(address: *const u8) {
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    // SAFETY: a hint that changes nothing, whatever the address; processors that do not know it pass over it.
+    unsafe {
+        std::arch::asm!("prefetchw [{}]", in(reg) address, options(nostack, preserves_flags, readonly));
+    }
+    #[cfg(not(all(target_arch = "x86_64", not(miri))))]
+    let _ = address;
 }
 
 /// A command as a RESP array.
@@ -276,7 +332,10 @@ impl Journal {
     pub fn vacate(&self, place: usize) {
         assert!(self.readers.load(Relaxed) & 1 << place == 0, "who is given pages has not been dismissed");
         for lane in &self.lanes {
-            let rest = std::mem::take(&mut lane.0.lock().filled[place]);
+            let mut pages = lane.0.lock();
+            pages.close(); // or whoever has the place next would get it
+            let rest = std::mem::take(&mut pages.filled[place]);
+            drop(pages);
             drop(rest);
         }
         self.desks[place].is_taken.store(false, Release);
@@ -315,12 +374,9 @@ impl Journal {
     /// Makes a draft a page of a seat's lane.
     pub(crate) fn lay_down(&self, seat: usize, draft: &mut Draft) {
         let readers = self.readers.load(Relaxed);
-        self.laid.fetch_add(draft.page.bytes.len() as u64, Relaxed);
         let mut lane = self.lanes[seat].0.lock();
-        let mut page = lane.spare.pop().unwrap_or_default();
-        lane.spare_len -= page.bytes.capacity();
-        std::mem::swap(Arc::get_mut(&mut page).expect("a spare page is nobody else's"), &mut draft.page);
-        lane.hand_out(readers, page);
+        let laid = lane.put(readers, &mut draft.page);
+        self.laid.fetch_add(laid as u64, Relaxed);
         drop(lane);
         self.note_page(readers);
     }
@@ -365,6 +421,44 @@ impl Desk {
 }
 
 impl Pages {
+    /// Takes all of a draft's page for `readers`, and leaves an empty one there; returns its bytes.
+    fn put(&mut self, readers: u32, page: &mut Page) -> usize {
+        if page.bytes.len() > SMALL_LEN_MAX {
+            self.close();
+            let len = page.bytes.len();
+            self.hand_over(readers, page);
+            page.expect(EXPECTED_LEN_MAX);
+            return len;
+        }
+        if self.open_for != readers || self.open.bytes.len() + page.bytes.len() > OPEN_LEN_MAX {
+            self.close();
+            self.open.bytes.reserve(OPEN_LEN_MAX);
+            self.open_for = readers;
+        }
+        self.open.take_from(page)
+    }
+
+    /// Hands out what is open.
+    fn close(&mut self) {
+        if !self.open.records.is_empty() {
+            let mut open = std::mem::take(&mut self.open);
+            self.hand_over(self.open_for, &mut open);
+            self.open = open;
+        }
+    }
+
+    fn has_some_for(&self, reader: usize) -> bool {
+        !self.filled[reader].is_empty() || (!self.open.records.is_empty() && self.open_for & 1 << reader != 0)
+    }
+
+    /// Gives what this page holds to each of `readers`, and makes it an empty one.
+    fn hand_over(&mut self, readers: u32, page: &mut Page) {
+        let mut spare = self.spare.pop().unwrap_or_default();
+        self.spare_len -= spare.bytes.capacity();
+        std::mem::swap(Arc::get_mut(&mut spare).expect("a spare page is nobody else's"), page);
+        self.hand_out(readers, spare);
+    }
+
     /// Gives a page to each of `readers`.
     fn hand_out(&mut self, readers: u32, page: Arc<Page>) {
         let mut left = readers;
@@ -454,6 +548,7 @@ impl Reader {
     fn take(&mut self, journal: &Journal) {
         for (index, (lane, taken)) in journal.lanes.iter().zip(&mut self.lanes).enumerate() {
             let mut pages = lane.0.lock();
+            pages.close();
             if pages.filled[self.place].is_empty() {
                 continue;
             }
@@ -518,7 +613,7 @@ impl Reader {
     pub fn sleep(&self, journal: &Journal, timeout: std::time::Duration) {
         let desk = &journal.desks[self.place];
         desk.sleeps.store(true, Relaxed);
-        let is_filled = |lane: &Lane| !lane.0.lock().filled[self.place].is_empty();
+        let is_filled = |lane: &Lane| lane.0.lock().has_some_for(self.place);
         let mut woken = desk.wake.0.lock();
         if !*woken && !journal.lanes.iter().any(is_filled) {
             desk.wake.1.wait_for(&mut woken, timeout);

@@ -1,6 +1,6 @@
 //! Tests of [`crate::journal`], whose file is also compiled elsewhere: see `tests/it/journal.rs`.
 
-use crate::journal::{Draft, Journal, READERS_MAX, Reader, Record};
+use crate::journal::{Draft, Journal, OPEN_LEN_MAX, READERS_MAX, Reader, Record, SMALL_LEN_MAX};
 
 fn log(draft: &mut Draft, db: u32, command: &str) {
     draft.push(db, command.split(' ').map(str::as_bytes).collect::<Vec<_>>().into_iter());
@@ -106,8 +106,8 @@ fn what_is_not_wanted_any_more_waits() {
     assert_eq!(read(&mut reader, &journal), ["2 0>0 *2 $3 DEL $1 b"]);
 }
 
-/// Bytes of a page with a DEL of one letter: what a transaction would begin with is there, and not used.
-const PAGE: usize = 35;
+/// Bytes of a DEL of one letter.
+const DEL: usize = 20;
 
 fn write(journal: &Journal, draft: &mut Draft, command: &str) {
     log(draft, 0, command);
@@ -124,8 +124,8 @@ fn each_reader_reads_at_its_own_pace() {
     write(&journal, &mut draft, "DEL b");
     let (a, b) = ("1 0>0 *2 $3 DEL $1 a", "2 0>0 *2 $3 DEL $1 b");
     assert_eq!(read(&mut second, &journal), [b], "it came after the first");
-    assert_eq!((first.unread(&journal), second.unread(&journal)), (2 * PAGE, 0));
-    assert_eq!(journal.unread(), 2 * PAGE, "what the slowest has not read");
+    assert_eq!((first.unread(&journal), second.unread(&journal)), (2 * DEL, 0));
+    assert_eq!(journal.unread(), 2 * DEL, "what the slowest has not read");
     assert_eq!(read(&mut first, &journal), [a, b]);
     assert_eq!(journal.unread(), 0);
 }
@@ -138,9 +138,9 @@ fn one_that_goes_leaves_nothing_behind() {
     write(&journal, &mut draft, "DEL b");
     journal.dismiss(goes.place());
     write(&journal, &mut draft, "DEL c");
-    assert_eq!(goes.unread(&journal), 2 * PAGE, "what came before is still to be read");
+    assert_eq!(goes.unread(&journal), 2 * DEL, "what came before is still to be read");
     assert_eq!(read(&mut goes, &journal).len(), 2);
-    assert_eq!((goes.unread(&journal), journal.unread()), (0, 3 * PAGE));
+    assert_eq!((goes.unread(&journal), journal.unread()), (0, 3 * DEL));
     let place = goes.place();
     goes.end(&journal);
     assert_eq!(read(&mut stays, &journal).len(), 3);
@@ -154,6 +154,8 @@ fn one_that_goes_leaves_nothing_behind() {
     next.end(&journal);
     let mut last = journal.join();
     assert_eq!(read(&mut last, &journal), Vec::<String>::new());
+    write(&journal, &mut draft, "DEL f");
+    assert_eq!(read(&mut last, &journal), ["6 0>0 *2 $3 DEL $1 f"], "nothing of before is in its way");
     journal.dismiss(stays.place());
     journal.dismiss(last.place());
     assert!(!journal.is_on());
@@ -170,7 +172,42 @@ fn pages_come_back_when_all_have_read_them() {
     }
     assert_eq!(journal.spares(0), 1);
     write(&journal, &mut draft, "SET k 0123456789");
+    assert_eq!(read(&mut readers[0], &journal).len(), 1);
     assert_eq!(journal.spares(0), 0, "and are used again");
+}
+
+/// Small drafts come together in pages, large ones are pages; nobody notices but who counts pages.
+#[test]
+fn small_drafts_share_pages() {
+    let (journal, mut draft) = (Journal::new(1), Draft::default());
+    let mut readers = [journal.join(), journal.join()];
+    let (small, large) = ("v".repeat(1_000), "v".repeat(SMALL_LEN_MAX));
+    let set = |n: usize| format!("SET k:{n} {}", if n % 20 == 19 { &large } else { &small });
+    let expected = |n: usize| {
+        let (number, value) = (n + 1, set(n));
+        let words: Vec<&str> = value.split(' ').collect();
+        let text: Vec<String> = words.iter().map(|word| format!("${} {word}", word.len())).collect();
+        format!("{number} 0>0 *3 {}", text.join(" "))
+    };
+    let mut seen = [0, 0];
+    for n in 0..200 {
+        write(&journal, &mut draft, &set(n));
+        if n == 100 {
+            journal.dismiss(readers[1].place());
+            let rest = read(&mut readers[1], &journal);
+            assert_eq!((rest.first(), rest.last()), (Some(&expected(seen[1])), Some(&expected(n))));
+            seen[1] = n + 1;
+            std::mem::replace(&mut readers[1], journal.join()).end(&journal);
+        }
+        for (reader, seen) in readers.iter_mut().zip(&mut seen).filter(|_| n % 45 == 44 || n == 199) {
+            let got = read(reader, &journal);
+            assert_eq!(got, (*seen..=n).map(expected).collect::<Vec<_>>());
+            *seen = n + 1;
+        }
+    }
+    assert_eq!(journal.unread(), 0);
+    let all = 45 * 1_030 / OPEN_LEN_MAX + 2 * 3 + 2;
+    assert!(journal.spares(0) <= all, "{} pages for 45 records", journal.spares(0));
 }
 
 #[test]

@@ -118,13 +118,14 @@ impl Call<'_, '_> {
 
     /// Logs the command as it came, but for numbers that not every server reads.
     pub(super) fn log_as_it_came(&mut self, row: &Command) {
-        // By the name that every server knows it by, whatever the configuration calls it here.
-        let name = row.name.bytes().position(|byte| byte == b'|').map_or(row.name, |at| &row.name[..at]);
         let args = self.args;
+        // By the name that every server knows it by, whatever the configuration calls it here.
+        let is_its_name = args.at(0).eq_ignore_ascii_case(row.name.as_bytes());
+        let name = if is_its_name { row.name } else { row.name.split('|').next().unwrap_or(row.name) };
         if matches!(row.group, Group::SortedSet | Group::Geo) && args.from(2).any(is_hexadecimal) {
             return self.log_in_decimals(name);
         }
-        if args.at(0).eq_ignore_ascii_case(name.as_bytes())
+        if (is_its_name || args.at(0).eq_ignore_ascii_case(name.as_bytes()))
             && let Some(sent) = args.as_sent()
         {
             return self.held.log_encoded(self.session.db, sent);
