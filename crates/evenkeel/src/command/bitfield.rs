@@ -9,6 +9,7 @@ use super::Call;
 use super::bitmap::bit_offset;
 use super::string::string_to_change;
 use crate::error::{Done, Error};
+use crate::pubsub::notices::STRING;
 
 /// Bytes that a field can touch.
 const WINDOW: usize = 9;
@@ -54,20 +55,38 @@ pub(crate) fn bitfield(call: &mut Call<'_, '_>) -> Done {
     }
     string_to_change(call, 0)?;
     call.reply.array(steps.len());
+    let mut said = Vec::with_capacity(steps.len());
     for step in &steps {
-        run(call, step)?;
+        said.push(run(call, step)?);
     }
     let writes = steps.iter().filter(|step| step.action != Action::Get);
     let end = writes.map(|step| step.field.last_byte() + 1).max().unwrap_or(0);
     let len = string_to_change(call, 0)?.map_or(0, |value| value.len());
-    if len < end {
+    let grows = len < end;
+    if grows {
         // A value that did not fit makes the string longer all the same.
         call.held.write_range(&call.keys[0], end - 1, &[0])?;
     } else {
         // And it is being written to even if everything was there already.
         call.held.write_same(&call.keys[0])?;
     }
+    // Of a string that became longer for nothing but what did not fit, nobody is told.
+    if said.contains(&Fate::Changed) || grows && said.contains(&Fate::Same) {
+        let key = call.keys[0];
+        call.say(&key, STRING, "setbit");
+    }
     Ok(())
+}
+
+/// What a step has done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fate {
+    Read,
+    /// Its value did not fit.
+    Failed,
+    /// It wrote what was there already.
+    Same,
+    Changed,
 }
 
 /// BITFIELD_RO key [GET encoding offset ...]
@@ -137,7 +156,7 @@ fn parse_type(text: &[u8]) -> Result<(bool, u32), Error> {
 }
 
 /// Does one step, and replies what it says: the old value of SET, the new one of INCRBY, null where it failed.
-fn run(call: &mut Call<'_, '_>, step: &Step) -> Done {
+fn run(call: &mut Call<'_, '_>, step: &Step) -> Result<Fate, Error> {
     let field = step.field;
     let value = string_to_change(call, 0)?.unwrap_or(Str::Flat(b""));
     let (window, len) = (field.window(value), value.len());
@@ -148,19 +167,22 @@ fn run(call: &mut Call<'_, '_>, step: &Step) -> Done {
         Action::Add(value) => field.fit(i128::from(old) + i128::from(value), step.overflow),
     }) else {
         call.reply.null();
-        return Ok(());
+        return Ok(Fate::Failed);
     };
+    let mut fate = Fate::Read;
     if step.action != Action::Get {
         let (first, last) = (field.first_byte(), field.last_byte());
         let encoded = field.encode(window, new);
         let bytes = &encoded[..=last - first];
         // Where the string ends before the field does, writing makes it longer.
+        fate = Fate::Same;
         if last >= len || *bytes != window[..=last - first] {
             call.held.write_range(&call.keys[0], first, bytes)?;
+            fate = Fate::Changed;
         }
     }
     call.reply.int(if let Action::Set(_) = step.action { old } else { new });
-    Ok(())
+    Ok(fate)
 }
 
 impl Field {

@@ -41,12 +41,10 @@ struct Rule {
     expires: Option<Expires>,
     /// It looks for keys to read, too.
     reads: bool,
-    /// Writes a key in several steps, which are one event.
-    once: bool,
 }
 
 const fn rule(commands: &'static [&'static str], class: u32, name: Name) -> Rule {
-    Rule { commands, class, name, empties: false, expires: None, reads: false, once: false }
+    Rule { commands, class, name, empties: false, expires: None, reads: false }
 }
 
 impl Rule {
@@ -61,10 +59,6 @@ impl Rule {
 
     const fn expires_fields(self, when: fn(&Args<'_>) -> bool) -> Rule {
         Rule { expires: Some((HASH, "hexpire", when)), ..self }
-    }
-
-    const fn once(self) -> Rule {
-        Rule { once: true, ..self }
     }
 
     const fn reads(self) -> Rule {
@@ -85,7 +79,6 @@ const RULES: &[Rule] = &[
     rule(&["INCR", "DECR", "INCRBY", "DECRBY"],                STRING,  Is("incrby")),
     rule(&["INCRBYFLOAT"],                                     STRING,  Is("incrbyfloat")),
     rule(&["SETBIT"],                                          STRING,  Is("setbit")),
-    rule(&["BITFIELD"],                                        STRING,  Is("setbit")).once(),
     rule(&["PFADD"],                                           STRING,  Is("pfadd")),
     rule(&["PFMERGE"],                                         STRING,  Is("pfadd")).reads(),
     rule(&["GETEX"],                                           GENERIC, By(|args| if args.is(2, "PERSIST") { "persist" } else { "expire" })).reads(),
@@ -215,9 +208,7 @@ impl Call<'_, '_> {
     /// Says what the command has done, other things having happened `before` and `after`.
     fn name_event(&mut self, rule: &Rule, event: &Event, before: &[Event], after: &[Event]) {
         match event.what {
-            What::Written if !rule.once || !has(before, event, What::Written) => {
-                self.say_written(rule, event)
-            }
+            What::Written => self.say_written(rule, event),
             // RESTORE removes what it replaces.
             What::Removed if !was_lost(before, event) && !has(after, event, What::Added) => {
                 self.say_removed(rule, event);

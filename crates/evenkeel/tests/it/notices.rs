@@ -54,7 +54,17 @@ impl Side {
 
 /// Commands whose keys that are not there Redis tells of more or less often: it looks for them twice, or here they are
 /// looked for without being told of.
-const MISSES_DIFFER: &[&str] = &["BITFIELD", "EXEC", "LCS", "SORT", "SORT_RO", "XREAD"];
+const MISSES_DIFFER: &[&str] = &["BITFIELD", "EXEC", "LCS", "MIGRATE", "SORT", "SORT_RO", "XREAD"];
+
+/// Whether a command is another one there: Redis 7.0 takes a rank that is refused here, and a deadline that is a millisecond
+/// off may have passed when it looks at the clock once more.
+fn is_another_there(name: &str, args: &[Vec<u8>]) -> bool {
+    match name {
+        "LPOS" => args.iter().any(|arg| *arg == i64::MIN.to_string().as_bytes()),
+        "PEXPIRE" => args.get(2).is_some_and(|time| time == b"1"),
+        _ => false,
+    }
+}
 
 /// Without those that tell of keys that were not found, or were.
 fn without_misses(events: &[String]) -> Vec<&String> {
@@ -80,7 +90,7 @@ fn compare(seed: u64, count: usize) {
         compared += 1;
         noted += their.len();
         let name = String::from_utf8_lossy(&args[0]).to_ascii_uppercase();
-        if our != their {
+        if our != their && !is_another_there(&name, &args) {
             let only_misses = without_misses(&our) == without_misses(&their);
             if only_misses && MISSES_DIFFER.contains(&&*name) {
                 continue;

@@ -17,6 +17,7 @@ fn rules_are_of_commands_that_write() {
 #[test]
 fn every_writing_command_has_a_rule_or_says_itself_what_it_does() {
     const SAY_IT: &[&str] = &[
+        "BITFIELD",
         "BLMOVE",
         "BRPOPLPUSH",
         "LMOVE",
