@@ -48,6 +48,8 @@ pub(super) struct Peer {
     pub(super) moved: Instant,
     /// It has been sent a snapshot, or has come again, and has not come to the end of the stream since: it may be far behind.
     pub(super) catches_up: bool,
+    /// It has said what it has of the stream before it was noticed here that it has been sent all of the snapshot.
+    pub(super) has_loaded: bool,
     /// Since when more waits to be sent than the soft limit.
     pub(super) over_soft_since: Option<Instant>,
 }
@@ -90,6 +92,7 @@ impl Peer {
             is_writable: true,
             moved: now,
             catches_up: false,
+            has_loaded: false,
             over_soft_since: None,
         }
     }
@@ -140,6 +143,7 @@ impl Peer {
     pub(super) fn begin_snapshot(&mut self, pipe: Arc<Pipe>, then: u64) {
         self.stage = Stage::Snapshot { pipe, at: 0, then };
         self.catches_up = true;
+        self.has_loaded = false;
     }
 
     /// Sends what there is, as far as the socket takes it; returns how many bytes. If [`Peer::is_writable`] afterwards, there
@@ -217,7 +221,7 @@ impl Peer {
         if self.introduction.only_snapshot {
             self.stage = Stage::Done;
             self.shared.set_progress(Progress::Done);
-        } else if self.introduction.takes_mark {
+        } else if self.introduction.takes_mark && !self.has_loaded {
             self.stage = Stage::Loading { then };
             self.shared.set_progress(Progress::Online);
         } else {
