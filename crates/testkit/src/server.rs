@@ -215,8 +215,13 @@ impl Server {
             if let Ok(Some(status)) = self.process.try_wait() {
                 return Err(format!("it ended with {status}"));
             }
-            // Any answer but "loading" will do: a server may ask for a password, or refuse this client.
-            let answer = self.try_connect().and_then(|mut client| client.try_call(&["PING"]));
+            // Any answer but "loading" will do: a server may refuse this client.
+            let answer = self.try_connect().and_then(|mut client| {
+                if let Some(password) = option(&self.args, "--requirepass") {
+                    client.try_call(&["AUTH", password])?; // before that, it does not say that it loads
+                }
+                client.try_call(&["PING"])
+            });
             if answer.is_ok_and(|reply| !reply.to_string().starts_with("-LOADING")) {
                 return Ok(());
             }
