@@ -43,6 +43,11 @@ const READ_LEN: usize = 64 * 1024;
 /// Connections that are read before the first of them is run, so that the memory can be asked for all their keys.
 const GROUP: usize = 16;
 
+/// Of the worker's buffer: one for each connection of a group, and one for those that are read and run at once. That may
+/// happen while what others have sent lies in theirs.
+const REGIONS: usize = GROUP + 1;
+const OWN_REGION: usize = GROUP * READ_LEN;
+
 /// Reads of one connection per turn.
 const READS_PER_TURN: usize = 4;
 
@@ -91,7 +96,7 @@ pub(crate) struct Worker {
     leaving: suspended::Leaving,
     /// Connections that have sent something of the handshake of TLS, in the order in which they did.
     handshakes: VecDeque<u64>,
-    /// `GROUP` regions of `READ_LEN` bytes.
+    /// `REGIONS` regions of `READ_LEN` bytes.
     buffer: Box<[u8]>,
     /// Connections with something to read in this turn; whether the peer has hung up.
     readable: Vec<(u64, bool)>,
@@ -139,7 +144,7 @@ impl Worker {
             doorstep: VecDeque::new(),
             leaving: suspended::Leaving::default(),
             handshakes: VecDeque::new(),
-            buffer: vec![0; GROUP * READ_LEN].into(),
+            buffer: vec![0; REGIONS * READ_LEN].into(),
             readable: Vec::new(),
             arrivals: Vec::new(),
             reply: Reply::default(),
@@ -421,7 +426,7 @@ impl Worker {
             }
             let use_buffer = connection.input.is_empty();
             let (result, room) = if use_buffer {
-                (connection.read(&mut self.buffer[..READ_LEN]), READ_LEN)
+                (connection.read(&mut self.buffer[OWN_REGION..][..READ_LEN]), READ_LEN)
             } else {
                 let room = more_room(connection.missing, connection.input.len());
                 (connection.read_more(room), room)
@@ -432,8 +437,11 @@ impl Worker {
                 Ok(got) => got,
                 Err(next) => return next,
             };
-            let next =
-                if use_buffer { self.run_region(connection, 0, got) } else { self.run_input(connection) };
+            let next = if use_buffer {
+                self.run_region(connection, OWN_REGION, got)
+            } else {
+                self.run_input(connection)
+            };
             if next != Next::Wait {
                 return next;
             }

@@ -6,6 +6,7 @@ mod caches;
 mod messages;
 mod moves;
 mod orders;
+mod pieces;
 mod queues;
 mod scan;
 mod totals;
