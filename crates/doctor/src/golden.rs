@@ -1,8 +1,8 @@
 //! Recordings for tests, made up: a server of the Redis kind, idle and busy, to which tests add what they are about.
 
 use crate::recording::{
-    Call, Descriptor, Frame, Health, Heat, Host, Listener, Neighbour, Recording, Role, Sample, Socket,
-    Target, Thread, Tier,
+    Call, Descriptor, Frame, Health, Heat, Host, KERNEL, Listener, Neighbour, Recording, Role, Sample,
+    Socket, Target, Thread, Tier,
 };
 
 pub(crate) const WINDOW_NS: u64 = 10_000_000_000;
@@ -72,6 +72,7 @@ pub(crate) fn idle() -> Recording {
         throttling: None,
         disks: Vec::new(),
         forks: None,
+        own_count: None,
         counters: Vec::new(),
         health: Health { duty: 1.0, own_cpu_ns: 100_000_000, ..Health::default() },
     }
@@ -116,8 +117,12 @@ pub(crate) fn everything_is_wrong() -> Recording {
 pub(crate) fn add_stack(recording: &mut Recording, names: &[&str]) -> u32 {
     let mut stack = Vec::new();
     for name in names.iter().rev() {
-        let module =
-            if name.starts_with("pthread_") || name.starts_with("mem") { "libc.so.6" } else { "server" };
+        let starts = |known: &[&str]| known.iter().any(|known| name.starts_with(known));
+        let module = match () {
+            () if starts(&["pthread_", "mem", "munmap"]) => "libc.so.6",
+            () if starts(&["entry_", "asm_", "exc_", "__vm_", "do_wp_"]) => KERNEL,
+            () => "server",
+        };
         let frame = Frame { name: name.to_string(), module: module.to_string(), unnamed: None };
         let known = recording.frames.iter().position(|other| *other == frame);
         let index = known.unwrap_or_else(|| {

@@ -1,15 +1,16 @@
 //! Two recordings side by side: which findings came, which went, which changed, and which functions and calls account for it.
 //!
-//! Shares are of the critical thread's time, and functions and calls are per second of its CPU time, so that a window that
-//! was longer or a load that was lower does not look like a change. A change counts from `CHANGE_MIN` on, and only if it is
-//! larger than what chance does to shares of that many samples.
+//! Where both servers said how many requests they had processed, everything is told as time for each; else findings are
+//! shares of the critical thread's time, and functions and calls are shares of its CPU time. So a window that was longer or
+//! a load that was lower does not look like a change. A change counts from `CHANGE_MIN` on, and only if it is larger than
+//! what chance does to shares of that many samples.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
 
 use super::view::View;
-use super::{Diagnosis, Finding, critical, diagnose, examine};
+use super::{Diagnosis, Finding, Requests, critical, diagnose, examine};
 use crate::recording::Recording;
 
 const CHANGE_MIN: f64 = 0.02;
@@ -32,22 +33,56 @@ pub(crate) struct Change {
     pub(crate) subject: String,
     /// Of the finding in the second recording, or of the first if it is gone.
     pub(crate) title: String,
+    /// Shares of the critical thread's time.
     pub(crate) before: f64,
     pub(crate) after: f64,
+    /// The same for each request, if both servers counted them.
+    pub(crate) before_us: Option<f64>,
+    pub(crate) after_us: Option<f64>,
 }
 
 impl Change {
-    fn size(&self) -> f64 {
-        (self.after - self.before).abs()
+    /// As a share of the time that a request has.
+    fn size(&self, per_request: Option<&PerRequest>) -> f64 {
+        match per_request {
+            Some(each) => {
+                (self.after * each.after.critical_us - self.before * each.before.critical_us).abs()
+                    / each.lesser_us()
+            }
+            None => (self.after - self.before).abs(),
+        }
     }
 
     /// What no share measures counts by being there at all.
-    fn weight(&self) -> f64 {
-        if self.before == 0.0 && self.after == 0.0 { 1.0 } else { self.size() }
+    fn weight(&self, per_request: Option<&PerRequest>) -> f64 {
+        if self.before == 0.0 && self.after == 0.0 { 1.0 } else { self.size(per_request) }
     }
 }
 
-/// A part of the critical thread's CPU time, in both.
+/// What both servers counted.
+struct PerRequest {
+    before: Requests,
+    after: Requests,
+}
+
+impl PerRequest {
+    /// The lesser of the times that a request has: a server that waited for work had more.
+    fn lesser_us(&self) -> f64 {
+        self.before.critical_us.min(self.after.critical_us).max(1e-9)
+    }
+}
+
+/// What the figures of functions and calls are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Unit {
+    /// Shares of the critical thread's CPU time.
+    CpuShare,
+    /// Its CPU time for each request, in microseconds.
+    MicrosecondsPerRequest,
+}
+
+/// A function or a call, in both.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(crate) struct Part {
     pub(crate) name: String,
@@ -66,40 +101,62 @@ pub(crate) struct Comparison {
     pub(crate) before: Diagnosis,
     pub(crate) after: Diagnosis,
     pub(crate) changes: Vec<Change>,
-    /// Functions with what they call, as shares of CPU time.
+    pub(crate) unit: Unit,
+    /// Functions with what they call.
     pub(crate) functions: Vec<Part>,
-    /// CPU time of system calls by role of the descriptor, as shares of CPU time.
+    /// CPU time of system calls by role of the descriptor.
     pub(crate) calls: Vec<Part>,
 }
 
 pub(crate) fn compare(before: &Recording, after: &Recording) -> Comparison {
     let error = chance(before) + chance(after);
     let (one, two) = (functions(before), functions(after));
-    let mut changes = changes(&examine(before), &examine(after));
+    let (diagnosis_before, diagnosis_after) = (examine(before), examine(after));
+    let both = diagnosis_before.requests.clone().zip(diagnosis_after.requests.clone());
+    let per_request = both.map(|(before, after)| PerRequest { before, after });
+    let each = per_request.as_ref();
+    let on_cpu = [&diagnosis_before, &diagnosis_after]
+        .map(|diagnosis| diagnosis.critical.as_ref().map_or(0.0, |critical| critical.share(critical.cpu_ns)));
+    let mut changes = changes(&diagnosis_before, &diagnosis_after);
     changes
         .iter_mut()
         .filter(|change| change.rule == "R1")
-        .for_each(|change| by_function(change, &one, &two));
-    changes.retain(|change| change.fate != Fate::Changed || change.size() >= CHANGE_MIN.max(error));
+        .for_each(|change| by_function(change, &one, &two, on_cpu));
+    for change in &mut changes {
+        change.before_us = each.map(|each| change.before * each.before.critical_us);
+        change.after_us = each.map(|each| change.after * each.after.critical_us);
+    }
+    changes.retain(|change| change.fate != Fate::Changed || change.size(each) >= CHANGE_MIN.max(error));
     // New causes first: where one came, the shares of all others fall.
     changes.sort_by(|a, b| {
         let old = |change: &Change| change.fate == Fate::Changed;
-        old(a).cmp(&old(b)).then(b.weight().total_cmp(&a.weight())).then_with(|| a.title.cmp(&b.title))
+        old(a)
+            .cmp(&old(b))
+            .then(b.weight(each).total_cmp(&a.weight(each)))
+            .then_with(|| a.title.cmp(&b.title))
     });
+    let unit = if each.is_some() { Unit::MicrosecondsPerRequest } else { Unit::CpuShare };
+    let cpu_us = each.map_or((1.0, 1.0), |each| (each.before.critical_cpu_us, each.after.critical_cpu_us));
     Comparison {
         before: diagnose(before),
         after: diagnose(after),
         changes,
-        functions: parts(&one, &two, error),
-        calls: parts(&calls(before), &calls(after), 0.0),
+        unit,
+        functions: parts(&one, &two, cpu_us, error),
+        calls: parts(&calls(before), &calls(after), cpu_us, 0.0),
     }
 }
 
 /// A function may be named in one recording only because in the other what it calls has 5% as well: it is in both, then,
 /// and has changed by what it takes.
-fn by_function(change: &mut Change, before: &BTreeMap<String, f64>, after: &BTreeMap<String, f64>) {
+fn by_function(
+    change: &mut Change,
+    before: &BTreeMap<String, f64>,
+    after: &BTreeMap<String, f64>,
+    on_cpu: [f64; 2],
+) {
     let share = |map: &BTreeMap<String, f64>| map.get(&change.subject).copied().unwrap_or(0.0);
-    (change.before, change.after) = (share(before), share(after));
+    (change.before, change.after) = (share(before) * on_cpu[0], share(after) * on_cpu[1]);
     if change.before > 0.0 && change.after > 0.0 {
         change.fate = Fate::Changed;
     }
@@ -137,6 +194,8 @@ fn change(before: Option<&Finding>, after: Option<&Finding>) -> Option<Change> {
         title: shown.title.clone(),
         before,
         after,
+        before_us: None,
+        after_us: None,
     })
 }
 
@@ -168,15 +227,22 @@ fn calls(recording: &Recording) -> BTreeMap<String, f64> {
     sums
 }
 
-/// What differs, the most first.
-fn parts(before: &BTreeMap<String, f64>, after: &BTreeMap<String, f64>, error: f64) -> Vec<Part> {
+/// What differs, the most first; `whole` is what a share of one is in each.
+fn parts(
+    before: &BTreeMap<String, f64>,
+    after: &BTreeMap<String, f64>,
+    whole: (f64, f64),
+    error: f64,
+) -> Vec<Part> {
     let names: BTreeSet<&String> = before.keys().chain(after.keys()).collect();
     let share = |map: &BTreeMap<String, f64>, name: &String| map.get(name).copied().unwrap_or(0.0);
-    let mut parts: Vec<Part> = names
-        .into_iter()
-        .map(|name| Part { name: name.clone(), before: share(before, name), after: share(after, name) })
-        .filter(|part| part.change() >= CHANGE_MIN.max(error / 2.0))
-        .collect();
+    let part = |name: &String| Part {
+        name: name.clone(),
+        before: share(before, name) * whole.0,
+        after: share(after, name) * whole.1,
+    };
+    let least = CHANGE_MIN.max(error / 2.0) * whole.0.min(whole.1);
+    let mut parts: Vec<Part> = names.into_iter().map(part).filter(|part| part.change() >= least).collect();
     parts.sort_by(|a, b| b.change().total_cmp(&a.change()).then_with(|| a.name.cmp(&b.name)));
     parts.truncate(ROWS_MAX);
     parts
@@ -186,6 +252,7 @@ fn parts(before: &BTreeMap<String, f64>, after: &BTreeMap<String, f64>, error: f
 mod tests {
     use super::*;
     use crate::golden;
+    use crate::recording::OwnCount;
 
     #[test]
     fn what_came_with_a_replica_is_named_first() {
@@ -203,6 +270,27 @@ mod tests {
         );
         let back = compare(&after, &before);
         assert_eq!((back.changes[0].fate, back.changes[0].rule), (Fate::Gone, "R2"));
+    }
+
+    #[test]
+    fn twice_the_requests_for_the_same_work_are_half_the_time_for_each() {
+        let asked = |commands| {
+            let mut recording = golden::busy();
+            golden::add_samples(&mut recording, &["main", "aeMain", "call", "replicationFeedSlaves"], 1_920);
+            recording.own_count =
+                Some(OwnCount { between_ns: golden::WINDOW_NS, commands, ..OwnCount::default() });
+            recording
+        };
+        assert!(compare(&asked(1_000_000), &asked(1_000_000)).changes.is_empty());
+        let comparison = compare(&asked(1_000_000), &asked(2_000_000));
+        assert_eq!(comparison.unit, Unit::MicrosecondsPerRequest);
+        let change = comparison.changes.iter().find(|change| change.rule == "R2").expect("it changed");
+        assert_eq!((change.rule, change.fate, change.before), ("R2", Fate::Changed, change.after));
+        let part = comparison.functions.iter().find(|part| part.name == "replicationFeedSlaves").expect("it");
+        for (before, after) in [(change.before_us, change.after_us), (Some(part.before), Some(part.after))] {
+            let (before, after) = (before.expect("both say"), after.expect("both say"));
+            assert!((before - 4.9).abs() < 0.01 && (after - 2.45).abs() < 0.01, "{before} {after}");
+        }
     }
 
     #[test]

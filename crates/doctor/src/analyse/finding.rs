@@ -18,6 +18,8 @@ pub(crate) struct Finding {
     pub(crate) title: String,
     /// Of the critical thread's time; none for causes outside of it.
     pub(crate) share: Option<f64>,
+    /// The same for each request, where the server says how many it processes.
+    pub(crate) per_request_us: Option<f64>,
     /// What throughput could become, at most, if it were mended: 1.25 is a quarter more.
     pub(crate) ceiling: f64,
     /// 0 to 1.
@@ -39,6 +41,7 @@ impl Finding {
             subject: String::new(),
             title,
             share: Some(share),
+            per_request_us: None,
             ceiling: 1.0 / (1.0 - share),
             confidence,
             evidence: Vec::new(),

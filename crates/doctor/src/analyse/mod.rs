@@ -8,15 +8,17 @@
 mod compare;
 mod critical;
 mod finding;
+mod requests;
 mod rules;
 mod stacks;
 mod view;
 
-pub(crate) use compare::{Comparison, Fate, Part, compare};
+pub(crate) use compare::{Change, Comparison, Fate, Part, Unit, compare};
 pub(crate) use critical::{Budget, IDLE_CALLS, budget, is_idle, is_idle_wait, roles};
 #[cfg(feature = "bpf")]
 pub(crate) use critical::{POLLS, RECEIVING};
 pub(crate) use finding::Finding;
+pub(crate) use requests::{Requests, requests};
 pub(crate) use rules::fork::{COPIES, FORKS, TABLE_COPIES};
 pub(crate) use rules::locks::{LOCK, taker};
 pub(crate) use view::View;
@@ -58,6 +60,7 @@ pub(crate) struct Diagnosis {
     /// The verdict as a sentence.
     pub(crate) sentence: String,
     pub(crate) critical: Option<Budget>,
+    pub(crate) requests: Option<Requests>,
     pub(crate) findings: Vec<Finding>,
     pub(crate) ruled_out: Vec<RuledOut>,
 }
@@ -95,14 +98,20 @@ fn examine(recording: &Recording) -> Diagnosis {
         }
     }
     findings.sort_by(|a, b| b.rank().total_cmp(&a.rank()).then_with(|| a.rule.cmp(b.rule)));
+    let requests = requests(recording, &critical);
+    if let Some(requests) = &requests {
+        findings.iter_mut().for_each(|finding| {
+            finding.per_request_us = finding.share.map(|share| share * requests.critical_us)
+        });
+    }
     let (verdict, sentence) = judge(&view, &findings);
-    Diagnosis { verdict, sentence, critical: Some(critical), findings, ruled_out }
+    Diagnosis { verdict, sentence, critical: Some(critical), requests, findings, ruled_out }
 }
 
 fn inconclusive(critical: Option<Budget>, because: String) -> Diagnosis {
     let sentence = format!("Inconclusive, because {because}.");
     let verdict = Verdict::Inconclusive { because };
-    Diagnosis { verdict, sentence, critical, findings: Vec::new(), ruled_out: Vec::new() }
+    Diagnosis { verdict, sentence, critical, requests: None, findings: Vec::new(), ruled_out: Vec::new() }
 }
 
 fn judge(view: &View<'_>, findings: &[Finding]) -> (Verdict, String) {

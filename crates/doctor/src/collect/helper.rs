@@ -1,5 +1,5 @@
-//! Asking a server of the Redis kind who its clients are, and how long its forks took: read-only, and only if it is one by
-//! its name.
+//! Asking a server of the Redis kind who its clients are, how many commands it has processed and how long its forks took:
+//! read-only, and only if it is one by its name.
 //!
 //! Without it, a replica on another machine looks like any client. CLIENT LIST says by a flag which connections are
 //! replicas, and by their addresses which descriptors that are. A server that wants a password and got none is left
@@ -8,12 +8,12 @@
 use std::collections::HashMap;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 
 use super::is_inbound;
-use crate::recording::{Descriptor, Forks, Role};
+use crate::recording::{Descriptor, Forks, OwnCount, Role};
 
 const SERVERS: &[&str] = &["redis-server", "valkey-server", "keydb-server", "evenkeel"];
 /// A server whose loop is blocked does not answer; the capture must not wait for it.
@@ -26,6 +26,36 @@ const REPLY_MAX: u64 = 32 << 20;
 pub(crate) struct Server {
     address: SocketAddr,
     password: Option<String>,
+    /// Of INFO; older servers than Redis 7 take one at a time.
+    sections: &'static [&'static str],
+}
+
+/// What INFO said.
+#[derive(Debug, Clone)]
+pub(crate) struct Said {
+    at: Instant,
+    commands: Option<u64>,
+    pub(crate) forks: Option<Forks>,
+    /// What it counts itself of the stages of requests, if it does.
+    pub(crate) stages: Option<Stages>,
+}
+
+impl Said {
+    /// What was counted since an earlier answer. `questions` were asked by us from that one to this one, without this one.
+    pub(crate) fn since(&self, earlier: &Said, questions: u64) -> Option<OwnCount> {
+        let commands = self.commands?.checked_sub(earlier.commands?)?; // less: CONFIG RESETSTAT
+        let between_ns = self.at.saturating_duration_since(earlier.at).as_nanos() as u64;
+        let times = self.stages.iter().flat_map(|stages| &stages.us);
+        let times_before = earlier.stages.iter().flat_map(|stages| &stages.us);
+        let stage = |((name, us), (_, before)): (&(String, u64), &(String, u64))| {
+            (name.clone(), us.saturating_sub(*before) * 1_000)
+        };
+        Some(OwnCount {
+            between_ns: between_ns.max(1),
+            commands: commands.saturating_sub(questions),
+            stages: times.zip(times_before).map(stage).collect(),
+        })
+    }
 }
 
 /// The server, if its name is of the kind and it listens.
@@ -35,7 +65,12 @@ pub(crate) fn server(descriptors: &[Descriptor], name: &str, password: Option<&s
     }
     let mut listeners = descriptors.iter().filter(|d| d.role == Role::Listener);
     let address = reachable(listeners.find_map(|d| d.what.parse().ok())?);
-    Some(Server { address, password: password.map(str::to_string) })
+    let sections: &[&str] = if name.starts_with("evenkeel") {
+        &["INFO", "stats", "stages", "server"]
+    } else {
+        &["INFO", "stats"]
+    };
+    Some(Server { address, password: password.map(str::to_string), sections })
 }
 
 impl Server {
@@ -48,15 +83,20 @@ impl Server {
         }
     }
 
-    /// All forks since it was started, and how long the latest took.
-    pub(crate) fn forks(&self) -> Option<Forks> {
-        parse_forks(&self.ask(&["INFO", "stats"]).ok()?)
+    /// What it has counted since it was started.
+    pub(crate) fn say(&self) -> Option<Said> {
+        let info = self.ask(self.sections).ok()?;
+        Some(Said {
+            at: Instant::now(),
+            commands: field(&info, "total_commands_processed"),
+            forks: parse_forks(&info),
+            stages: parse_stages(&info),
+        })
     }
 
-    /// What it counts itself of the stages of requests, if it does.
-    #[cfg(feature = "bpf")]
-    pub(crate) fn stages(&self) -> Option<Stages> {
-        parse_stages(&self.ask(&["INFO", "everything"]).ok()?)
+    /// Commands that a question is.
+    pub(crate) fn commands_each(&self) -> u64 {
+        1 + u64::from(self.password.is_some())
     }
 
     fn ask(&self, words: &[&str]) -> Result<String> {
@@ -82,17 +122,17 @@ impl Server {
     }
 }
 
+fn field(info: &str, name: &str) -> Option<u64> {
+    let line = info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
+    line.trim().parse().ok()
+}
+
 fn parse_forks(info: &str) -> Option<Forks> {
-    let field = |name: &str| -> Option<u64> {
-        let line = info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
-        line.trim().parse().ok()
-    };
-    let latest_ns = field("latest_fork_usec")?.saturating_mul(1_000);
-    Some(Forks { count: field("total_forks")?, latest_ns })
+    let latest_ns = field(info, "latest_fork_usec")?.saturating_mul(1_000);
+    Some(Forks { count: field(info, "total_forks")?, latest_ns })
 }
 
 /// The stages of requests, as Evenkeel counts them.
-#[cfg(feature = "bpf")]
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct Stages {
     /// Names in the order of their numbers, with the microseconds since it was started.
@@ -101,7 +141,6 @@ pub(crate) struct Stages {
     pub(crate) ticks_per_us: f64,
 }
 
-#[cfg(feature = "bpf")]
 fn parse_stages(info: &str) -> Option<Stages> {
     let stage = |line: &str| {
         let (name, us) = line.strip_prefix("stage_")?.split_once("_usec:")?;
@@ -173,7 +212,6 @@ mod tests {
         assert_eq!(parse_forks("latest_fork_usec:1\r\n"), None, "a version that does not count them");
     }
 
-    #[cfg(feature = "bpf")]
     #[test]
     fn stages_are_in_the_order_of_their_numbers() {
         let text =

@@ -24,13 +24,13 @@ impl Watch {
     }
 
     pub(crate) fn end(&self) -> (Host, Vec<Counter>) {
-        let (all, stolen) = cpu_times();
-        let (all, stolen) = (all.saturating_sub(self.cpu.0), stolen.saturating_sub(self.cpu.1));
+        let (wanted, stolen) = cpu_times();
+        let (wanted, stolen) = (wanted.saturating_sub(self.cpu.0), stolen.saturating_sub(self.cpu.1));
         let kernel = procfs::read("/proc/sys/kernel/osrelease".into()).unwrap_or_default();
         let host = Host {
             kernel: kernel.trim().to_string(),
             cpus: std::thread::available_parallelism().map_or(1, |n| n.get() as u32),
-            steal: stolen as f64 / all.max(1) as f64,
+            steal: stolen as f64 / wanted.max(1) as f64,
             neighbours: self.neighbours(),
         };
         let before: HashMap<&str, u64> = self.counters.iter().map(|(name, n)| (name.as_str(), *n)).collect();
@@ -56,17 +56,19 @@ impl Watch {
     }
 }
 
-/// All CPU time of the machine so far, idle too, and the stolen part; in ticks.
+/// The CPU time that the machine has asked for so far, and the stolen part of it; in ticks.
 fn cpu_times() -> (u64, u64) {
     parse_cpu_line(&procfs::read("/proc/stat".into()).unwrap_or_default())
 }
 
 fn parse_cpu_line(text: &str) -> (u64, u64) {
+    const IDLE: usize = 3; // and then iowait, which is idle too
     const STEAL: usize = 7;
     const GUEST: usize = 8; // those two are in user and nice already
     let line = text.lines().find_map(|line| line.strip_prefix("cpu ")).unwrap_or("");
     let times: Vec<u64> = line.split_ascii_whitespace().filter_map(|field| field.parse().ok()).collect();
-    (times.iter().take(GUEST).sum(), times.get(STEAL).copied().unwrap_or(0))
+    let idle: u64 = times.iter().skip(IDLE).take(2).sum();
+    (times.iter().take(GUEST).sum::<u64>() - idle, times.get(STEAL).copied().unwrap_or(0))
 }
 
 fn process_times() -> HashMap<i32, u64> {
@@ -140,6 +142,6 @@ mod tests {
 
     #[test]
     fn stolen_time_is_a_part_of_all_time() {
-        assert_eq!(parse_cpu_line("cpu  10 0 20 60 0 0 0 10 5 0\ncpu0 1\n"), (100, 10));
+        assert_eq!(parse_cpu_line("cpu  10 0 20 60 0 0 0 10 5 0\ncpu0 1\n"), (40, 10));
     }
 }

@@ -26,7 +26,9 @@ use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::{Result, bail};
 
-use crate::recording::{Descriptor, Forks, Health, Heat, Recording, Role, Tier};
+use crate::recording::{
+    Call, Counter, Descriptor, Forks, Health, Heat, Host, Recording, Role, Thread, Throttling, Tier,
+};
 use target::Found;
 
 #[derive(Debug, Clone)]
@@ -69,8 +71,8 @@ pub(crate) fn capture(
     if let Some(server) = &helper {
         server.name_replicas(&mut descriptors, &mut notes);
     }
-    let forks_before = helper.as_ref().and_then(helper::Server::forks);
     let mut inside = Inside::start(pid, options, &mut notes);
+    let said_before = helper.as_ref().and_then(helper::Server::say);
     let mut window = Window::begin(pid, locals);
     let length = Duration::from_secs_f64(options.seconds);
     let end = Instant::now() + length;
@@ -90,14 +92,18 @@ pub(crate) fn capture(
         std::thread::sleep(pause);
     }
     let passed = window.start.elapsed();
+    let end = window.close();
     inside.stop(passed);
+    let said = helper.as_ref().and_then(|server| Some((server.commands_each(), said_before?, server.say()?)));
     merge_descriptors(&mut descriptors, descriptors::describe_all(pid, &target.name).0);
-    let mut recording = window.end(passed);
-    let forks_after = helper.as_ref().and_then(helper::Server::forks);
-    recording.forks = forks_before.zip(forks_after).map(|(before, after)| Forks {
-        count: after.count.saturating_sub(before.count),
-        latest_ns: after.latest_ns,
-    });
+    let mut recording = window.end(passed, end);
+    if let Some((questions, before, after)) = said {
+        recording.forks = before.forks.zip(after.forks).map(|(before, after)| Forks {
+            count: after.count.saturating_sub(before.count),
+            latest_ns: after.latest_ns,
+        });
+        recording.own_count = after.since(&before, questions);
+    }
     recording.target = target;
     disks::name(pid, &mut descriptors);
     recording.descriptors = descriptors;
@@ -112,6 +118,15 @@ fn merge_descriptors(descriptors: &mut Vec<Descriptor>, later: Vec<Descriptor>) 
     let known: HashMap<i32, ()> = descriptors.iter().map(|d| (d.fd, ())).collect();
     descriptors.extend(later.into_iter().filter(|d| !known.contains_key(&d.fd)));
     descriptors.sort_by_key(|d| d.fd);
+}
+
+/// What counters said at the end of a window.
+struct Counted {
+    threads: Vec<Thread>,
+    calls: Vec<Call>,
+    throttling: Option<Throttling>,
+    host: Host,
+    counters: Vec<Counter>,
 }
 
 /// The collectors on /proc, over one window.
@@ -135,8 +150,9 @@ impl Window {
     fn begin(pid: i32, locals: Vec<descriptors::Local>) -> Window {
         let host = host::Watch::begin(pid);
         let groups = cgroup::Watch::begin(pid);
-        let threads = threads::Watch::begin(pid);
+        // Threads are read one after the other, at the end in the same order: each has the length from here to there.
         let now = Instant::now();
+        let threads = threads::Watch::begin(pid);
         Window {
             pid,
             start: now,
@@ -173,12 +189,18 @@ impl Window {
         next.saturating_duration_since(Instant::now())
     }
 
-    fn end(mut self, passed: Duration) -> Recording {
-        // Drops are counted from look to look, however long those take on a busy machine.
-        self.sockets.look(&descriptors::owned_sockets(self.pid));
+    /// Reads what goes on counting, as soon as the window is over.
+    fn close(&self) -> Counted {
         let (threads, calls) = self.threads.end();
         let throttling = self.groups.end();
         let (host, counters) = self.host.end();
+        Counted { threads, calls, throttling, host, counters }
+    }
+
+    fn end(mut self, passed: Duration, end: Counted) -> Recording {
+        let Counted { threads, calls, throttling, host, counters } = end;
+        // Drops are counted from look to look, however long those take on a busy machine.
+        self.sockets.look(&descriptors::owned_sockets(self.pid));
         let own_cpu_ns = own_cpu().saturating_sub(self.own_cpu).as_nanos() as u64;
         let notes = [
             self.threads
@@ -210,6 +232,7 @@ impl Window {
             throttling,
             disks: self.disks.end(),
             forks: None,
+            own_count: None,
             counters,
             health: Health {
                 notes: notes.into_iter().flatten().collect(),

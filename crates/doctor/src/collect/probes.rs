@@ -124,7 +124,7 @@ mod with_programs {
         let (descriptors, _) = descriptors::describe_all(found.pid, &name);
         let server = helper::server(&descriptors, &name, password);
         let ask = || {
-            let stages = server.as_ref().and_then(helper::Server::stages);
+            let stages = server.as_ref().and_then(helper::Server::say).and_then(|said| said.stages);
             stages.context("it does not say what it counts of the stages of requests (INFO)")
         };
         ask()?;

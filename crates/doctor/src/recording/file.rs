@@ -19,7 +19,8 @@ use crc_fast::{CrcAlgorithm, checksum};
 use super::Recording;
 
 const MAGIC: &str = "evenkeel-doctor recording";
-const VERSION: u32 = 2;
+/// 3: `host.steal` is of the CPU time that was asked for.
+const VERSION: u32 = 3;
 /// Larger than the recording of 10,000 threads with 100,000 stacks; a bound on what a file can make us read.
 const BYTES_MAX: u64 = 1 << 30;
 const SUM_DIGITS: usize = 16;
@@ -125,9 +126,9 @@ mod tests {
         assert_eq!(refusal(b"\x7fELF\x02\x01\x01\n"), "it is not a recording of evenkeel-doctor");
         assert!(refusal(&whole[..whole.len() - 1]).starts_with("it is cut: "));
         assert_eq!(refusal(&[&whole[..], b"x"].concat()), "1 bytes follow its end");
-        let newer = String::from_utf8(whole).expect("text").replacen(" 2 ", " 3 ", 1);
+        let newer = String::from_utf8(whole).expect("text").replacen(" 3 ", " 4 ", 1);
         assert!(
-            refusal(newer.as_bytes()).starts_with("it is of version 3, and this"),
+            refusal(newer.as_bytes()).starts_with("it is of version 4, and this"),
             "{}",
             refusal(newer.as_bytes())
         );

@@ -68,6 +68,9 @@ pub(crate) struct Recording {
     /// What a server of the Redis family says of its forks, if it was asked.
     #[serde(default)]
     pub(crate) forks: Option<Forks>,
+    /// What a server of the Redis family counted itself, if it was asked.
+    #[serde(default)]
+    pub(crate) own_count: Option<OwnCount>,
     /// Counters of the whole machine, by name, as what was added in the window.
     pub(crate) counters: Vec<Counter>,
     pub(crate) health: Health,
@@ -90,7 +93,7 @@ impl Recording {
 pub(crate) struct Host {
     pub(crate) kernel: String,
     pub(crate) cpus: u32,
-    /// Share of the machine's CPU time that its hypervisor gave to others.
+    /// Share of the CPU time that the machine asked for, idle excluded, that its hypervisor gave to others.
     pub(crate) steal: f64,
     /// Processes that ran beside the target, the busiest first.
     pub(crate) neighbours: Vec<Neighbour>,
@@ -412,6 +415,17 @@ pub(crate) struct Forks {
     pub(crate) count: u64,
     /// How long the latest one kept the server, in the window or before.
     pub(crate) latest_ns: u64,
+}
+
+/// What the server counted between two answers, one at each end of the window.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct OwnCount {
+    /// Between the answers; not above zero only in a file that is made up.
+    pub(crate) between_ns: u64,
+    /// Commands that it processed, without our questions.
+    pub(crate) commands: u64,
+    /// Time of its workers in each stage of requests, ns, where it counts that.
+    pub(crate) stages: Vec<(String, u64)>,
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]

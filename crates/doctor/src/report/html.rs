@@ -8,7 +8,8 @@ use serde::Serialize;
 
 use super::flame::{self, Graph, Names};
 use super::tables::{self, role_name};
-use crate::analyse::{Comparison, Diagnosis, Fate, Part, budget};
+use super::terminal::{extent, unit};
+use crate::analyse::{Comparison, Diagnosis, Fate, Part, Unit, budget};
 use crate::recording::{Health, Heat, Recording, Target};
 
 const PAGE: &str = include_str!("page/page.html");
@@ -101,12 +102,7 @@ pub(crate) fn differences(before: &Recording, after: &Recording, comparison: &Co
             Fate::Changed => "changed",
         },
         title: change.title.clone(),
-        detail: format!(
-            "{}: {:.1}% before, {:.1}% after, of the critical thread's time",
-            change.rule,
-            change.before * 100.0,
-            change.after * 100.0
-        ),
+        detail: format!("{}: {}", change.rule, extent(change)),
     });
     page(&Differences {
         before: &comparison.before.sentence,
@@ -116,8 +112,8 @@ pub(crate) fn differences(before: &Recording, after: &Recording, comparison: &Co
         names: names.into_list(),
         graphs,
         tables: vec![
-            parts("Functions, with what they call", &comparison.functions),
-            parts("System calls", &comparison.calls),
+            parts("Functions, with what they call", comparison.unit, &comparison.functions),
+            parts("System calls", comparison.unit, &comparison.calls),
         ],
     })
 }
@@ -128,16 +124,12 @@ fn page(data: &impl Serialize) -> Result<String> {
     Ok(PAGE.replace("/*STYLE*/", STYLE).replace("/*SCRIPT*/", SCRIPT).replace("/*DATA*/", &json))
 }
 
-fn parts(title: &'static str, parts: &[Part]) -> Table {
-    let percent = |share: f64| format!("{:.1}", share * 100.0);
+fn parts(title: &'static str, of: Unit, parts: &[Part]) -> Table {
+    let (what, figure) = unit(of);
     let row = |part: &Part| {
-        vec![part.name.clone(), percent(part.before), percent(part.after), percent(part.after - part.before)]
+        vec![part.name.clone(), figure(part.before), figure(part.after), figure(part.after - part.before)]
     };
-    Table {
-        title,
-        head: vec!["what", "before, % of CPU time", "after", "change"],
-        rows: parts.iter().map(row).collect(),
-    }
+    Table { title, head: vec![what, "before", "after", "change"], rows: parts.iter().map(row).collect() }
 }
 
 fn ms(ns: u64) -> String {

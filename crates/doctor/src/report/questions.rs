@@ -153,7 +153,11 @@ pub(crate) fn run_queue(recording: &Recording) -> String {
         );
     }
     if host.steal > 0.0 {
-        let _ = writeln!(out, "The hypervisor gave {:.1}% of the machine to others.", host.steal * 100.0);
+        let _ = writeln!(
+            out,
+            "The hypervisor gave {:.1}% of the CPU time that the machine asked for to others.",
+            host.steal * 100.0
+        );
     }
     out
 }

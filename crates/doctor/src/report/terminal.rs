@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use crate::analyse::{Budget, Comparison, Diagnosis, Fate, Finding, Part};
+use crate::analyse::{Budget, Change, Comparison, Diagnosis, Fate, Finding, Part, Requests, Unit};
 use crate::recording::{Health, Recording};
 
 /// Lines are wrapped here; most terminals are wider, and readers are not.
@@ -21,6 +21,10 @@ pub(crate) fn terminal(recording: &Recording, diagnosis: &Diagnosis) -> String {
     if let Some(critical) = &diagnosis.critical {
         out.push('\n');
         paragraph(&mut out, "", &budget(critical));
+    }
+    if let Some(requests) = &diagnosis.requests {
+        out.push('\n');
+        paragraph(&mut out, "", &each_request(requests));
     }
     for (index, finding) in diagnosis.findings.iter().enumerate() {
         out.push('\n');
@@ -46,6 +50,20 @@ fn budget(critical: &Budget) -> String {
     )
 }
 
+fn each_request(requests: &Requests) -> String {
+    let Requests { per_second, cpu_us, critical_cpu_us, .. } = requests;
+    let mut text = format!(
+        "By its own count it processes {per_second:.0} commands a second: {cpu_us:.2} us of CPU each, {critical_cpu_us:.2} us of \
+         that in the critical thread."
+    );
+    let stages = requests.stages.iter().filter(|(_, share)| *share >= 0.0005);
+    let stages: Vec<String> = stages.map(|(name, share)| format!("{name} {:.1}%", share * 100.0)).collect();
+    if !stages.is_empty() {
+        let _ = write!(text, " Its workers' time by stages: {}.", stages.join(", "));
+    }
+    text
+}
+
 fn show(out: &mut String, number: usize, finding: &Finding) {
     paragraph(out, &format!("{number}. "), &format!("{}.", finding.title));
     let gain = match finding.share {
@@ -53,8 +71,9 @@ fn show(out: &mut String, number: usize, finding: &Finding) {
         Some(_) => format!("at most x{:.2} if mended", finding.ceiling),
         None => "felt by clients, not by the thread".to_string(),
     };
+    let each = finding.per_request_us.map_or_else(String::new, |us| format!("{us:.2} us a request; "));
     let confidence = (finding.confidence * 100.0).round();
-    paragraph(out, "   ", &format!("[{}; {gain}; confidence {confidence:.0}%]", finding.rule));
+    paragraph(out, "   ", &format!("[{}; {each}{gain}; confidence {confidence:.0}%]", finding.rule));
     for evidence in &finding.evidence {
         paragraph(out, "   - ", &evidence.what);
         if let Some(command) = &evidence.command {
@@ -128,29 +147,50 @@ pub(crate) fn comparison(comparison: &Comparison) -> String {
             Fate::Changed => "changed",
         };
         paragraph(&mut out, &format!("{}. {fate}: ", index + 1), &format!("{}.", change.title));
-        let (before, after) = (change.before * 100.0, change.after * 100.0);
-        paragraph(
-            &mut out,
-            "   ",
-            &format!("[{}; {before:.1}% > {after:.1}% of the critical thread's time]", change.rule),
-        );
+        paragraph(&mut out, "   ", &format!("[{}; {}]", change.rule, extent(change)));
     }
     if comparison.changes.is_empty() {
         line(&mut out, "No finding came, went, or changed by more than chance does.");
     }
-    show_parts(&mut out, "Functions, with what they call, of its CPU time:", &comparison.functions);
-    show_parts(&mut out, "System calls, of its CPU time:", &comparison.calls);
+    show_parts(&mut out, "Functions, with what they call", comparison.unit, &comparison.functions);
+    show_parts(&mut out, "System calls", comparison.unit, &comparison.calls);
     out
 }
 
-fn show_parts(out: &mut String, title: &str, parts: &[Part]) {
+/// By how much a finding changed.
+pub(crate) fn extent(change: &Change) -> String {
+    let (before, after) = (change.before * 100.0, change.after * 100.0);
+    let mut text = format!("{before:.1}% > {after:.1}% of the critical thread's time");
+    if let Some((before, after)) = change.before_us.zip(change.after_us) {
+        let _ = write!(text, ", {before:.2} > {after:.2} us a request");
+    }
+    text
+}
+
+/// What the figures of functions and calls are, and one of them.
+pub(crate) fn unit(unit: Unit) -> (&'static str, fn(f64) -> String) {
+    match unit {
+        Unit::CpuShare => ("% of the critical thread's CPU time", |share| format!("{:.1}", share * 100.0)),
+        Unit::MicrosecondsPerRequest => {
+            ("us of the critical thread's CPU time a request", |us| format!("{us:.2}"))
+        }
+    }
+}
+
+fn show_parts(out: &mut String, title: &str, of: Unit, parts: &[Part]) {
     if parts.is_empty() {
         return;
     }
-    line(out, &format!("\n{title}"));
+    let (what, figure) = unit(of);
+    line(out, &format!("\n{title}, {what}:"));
     for part in parts {
-        let (before, after) = (part.before * 100.0, part.after * 100.0);
-        line(out, &format!("  {before:>6.1}% > {after:>6.1}%  {:+6.1}  {}", after - before, part.name));
+        let change = part.after - part.before;
+        let sign = if change < 0.0 { "-" } else { "+" };
+        let change = format!("{sign}{}", figure(change.abs()));
+        line(
+            out,
+            &format!("  {:>7} > {:>7}  {change:>7}  {}", figure(part.before), figure(part.after), part.name),
+        );
     }
 }
 

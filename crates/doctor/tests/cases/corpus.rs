@@ -92,6 +92,7 @@ fn play() {
         "reader" => reader(),
         "cron" => cron(),
         "origin" => origin(),
+        "map-log" => map_log(),
         other => panic!("no program {other}"),
     }
 }
@@ -308,6 +309,37 @@ fn one_accept() {
     }
 }
 
+/// A server that logs each request, and maps a buffer of its own for each line.
+fn map_log() {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let mut log = std::fs::File::options().write(true).open("/dev/null").expect("it is there");
+    ready(listener.local_addr().expect("bound").port());
+    for mut stream in listener.incoming().flatten() {
+        let mut requests = [0; 4096];
+        while let Ok(len @ 1..) = stream.read(&mut requests) {
+            let lines = requests[..len].iter().filter(|&&byte| byte == b'\n').count();
+            (0..lines).for_each(|_| log_line(&mut log));
+            if stream.write_all(&b"+PONG\r\n".repeat(lines)).is_err() {
+                break;
+            }
+        }
+    }
+}
+
+#[inline(never)]
+fn log_line(log: &mut std::fs::File) {
+    const LEN: usize = 1 << 20;
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+    // SAFETY: new memory, nobody else's, which is unmapped after its last use.
+    unsafe {
+        let line = libc::mmap(std::ptr::null_mut(), LEN, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0);
+        assert_ne!(line, libc::MAP_FAILED, "no memory for a line");
+        libc::memset(line, i32::from(b'.'), 64 * 1024);
+        let _ = log.write_all(std::slice::from_raw_parts(line.cast(), 100));
+        libc::munmap(line, LEN);
+    }
+}
+
 /// What stands behind a proxy: the same answer to every request.
 fn origin() {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
@@ -395,6 +427,19 @@ pub(crate) fn calm_clients(port: u16, rest: Duration) -> Clients {
         let mut stream = connect(port);
         while !stop.load(Ordering::Relaxed) && ping(&mut stream, &[b"PING\r\n"]) {
             std::thread::sleep(rest);
+        }
+    })
+}
+
+/// Sixteen requests at a time, without a rest.
+pub(crate) fn busy_client(port: u16) -> Clients {
+    Clients::start(1, move |stop| {
+        let (mut stream, mut answers) = (connect(port), [0; 16 * 7]);
+        while !stop.load(Ordering::Relaxed) {
+            let sent = stream.write_all(&b"PING\r\n".repeat(16));
+            if sent.is_err() || stream.read_exact(&mut answers).is_err() {
+                return;
+            }
         }
     })
 }

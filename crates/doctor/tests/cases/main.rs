@@ -11,6 +11,7 @@ mod disks;
 mod extremes;
 mod probes;
 mod refusals;
+mod same_loads;
 mod squid;
 mod stage;
 mod tiers;
@@ -22,17 +23,29 @@ use stage::{Load, Seen, diagnose, diagnose_with, redis, stage};
 
 const PIPELINED: &[&str] = &["-t", "set", "-d", "500", "-P", "16", "-c", "50", "-r", "100000"];
 
-/// A server that has `replicas` replicas in sync, which share the load's CPU.
-fn with_replicas(replicas: usize) -> (Server, Vec<Server>) {
-    let primary = Server::start(&redis(stage::SERVER), &[]);
-    let address = format!("127.0.0.1 {}", primary.port());
-    let words: Vec<&str> = address.split(' ').collect();
-    let start = |_| Server::start(&redis(stage::LOAD), &["--replicaof", words[0], words[1]]);
-    let replicas: Vec<Server> = (0..replicas).map(start).collect();
+/// Without a pipeline, or work hides the waiting.
+const SYNCED: &[&str] = &["-t", "set", "-d", "500", "-c", "10", "-r", "100000"];
+
+/// A server that has `replicas` replicas in sync.
+fn with_replicas(peer: Peer, replicas: usize) -> (Server, Vec<Server>) {
+    let primary = Server::start(&stage::peer(peer, stage::SERVER), &[]);
+    let replicas = follow(&primary, replicas);
+    (primary, replicas)
+}
+
+/// So many Redis in sync with it, which share the load's CPU.
+fn follow(primary: &Server, count: usize) -> Vec<Server> {
+    let program = match primary.program().peer() {
+        Some(Peer::Valkey) => stage::peer(Peer::Valkey, stage::LOAD), // Redis does not read its snapshots
+        _ => redis(stage::LOAD),
+    };
+    let port = primary.port().to_string();
+    let start = |_| Server::start(&program, &["--replicaof", "127.0.0.1", &port]);
+    let replicas: Vec<Server> = (0..count).map(start).collect();
     for replica in &replicas {
         stage::wait_for("the replica is in sync", || replica.info("master_link_status") == "up");
     }
-    (primary, replicas)
+    replicas
 }
 
 fn fed(seen: &Seen) -> bool {
@@ -42,7 +55,7 @@ fn fed(seen: &Seen) -> bool {
 #[test]
 fn feeding_a_replica_is_the_first_finding() {
     let _stage = stage();
-    let (primary, _replicas) = with_replicas(1);
+    let (primary, _replicas) = with_replicas(Peer::Redis, 1);
     let _load = Load::start(primary.port(), PIPELINED);
     let Some(seen) = diagnose("redis-server, pipeline 16, 1 replica", primary.pid()).in_kernel() else {
         return;
@@ -55,7 +68,7 @@ fn feeding_a_replica_is_the_first_finding() {
 #[test]
 fn without_replicas_nothing_is_said_of_them() {
     let _stage = stage();
-    let (primary, _none) = with_replicas(0);
+    let (primary, _none) = with_replicas(Peer::Redis, 0);
     let _load = Load::start(primary.port(), PIPELINED);
     let Some(seen) = diagnose("redis-server, pipeline 16, no replica", primary.pid()).in_kernel() else {
         return;
@@ -68,7 +81,7 @@ fn without_replicas_nothing_is_said_of_them() {
 #[ignore = "long"]
 fn feeding_four_replicas_is_the_first_finding() {
     let _stage = stage();
-    let (primary, _replicas) = with_replicas(4);
+    let (primary, _replicas) = with_replicas(Peer::Redis, 4);
     let _load = Load::start(primary.port(), PIPELINED);
     let Some(seen) = diagnose("redis-server, pipeline 16, 4 replicas", primary.pid()).in_kernel() else {
         return;
@@ -83,7 +96,7 @@ fn what_a_replica_added_is_the_first_change() {
     let _stage = stage();
     let folder = Folder::new("diff");
     for replicas in [0, 1] {
-        let (primary, _replicas) = with_replicas(replicas);
+        let (primary, _replicas) = with_replicas(Peer::Redis, replicas);
         let _load = Load::start(primary.port(), PIPELINED);
         let kept = folder.file(&replicas.to_string());
         let seen = diagnose_with("recorded for a comparison", primary.pid(), &["--record", &kept]);
@@ -96,18 +109,17 @@ fn what_a_replica_added_is_the_first_change() {
     assert_eq!(changes["changes"][0]["fate"], "appeared", "{:#}", changes["changes"]);
 }
 
-fn syncing() -> (Server, Load) {
+fn syncing(peer: Peer) -> (Server, Load) {
     let args = ["--appendonly", "yes", "--appendfsync", "always", "--auto-aof-rewrite-percentage", "0"];
-    let server = Server::start(&redis(stage::SERVER), &args);
-    // Without a pipeline, or work hides the waiting.
-    let load = Load::start(server.port(), &["-t", "set", "-d", "500", "-c", "10", "-r", "100000"]);
+    let server = Server::start(&stage::peer(peer, stage::SERVER), &args);
+    let load = Load::start(server.port(), SYNCED);
     (server, load)
 }
 
 #[test]
 fn a_sync_on_the_event_loop_is_the_first_finding() {
     let _stage = stage();
-    let (server, _load) = syncing();
+    let (server, _load) = syncing(Peer::Redis);
     let seen = diagnose("redis-server, appendfsync always", server.pid());
     seen.expect_first("R3");
     assert!(seen.titles()[0].contains("fdatasync on the append-only file"), "{seen}");
@@ -118,7 +130,7 @@ fn a_sync_on_the_event_loop_is_the_first_finding() {
 #[test]
 fn a_sync_on_the_event_loop_is_found_with_proc_alone() {
     let _stage = stage();
-    let (server, _load) = syncing();
+    let (server, _load) = syncing(Peer::Redis);
     let seen = diagnose_with("the same, /proc alone", server.pid(), &["--proc-only"]);
     seen.expect_first("R3");
     assert_eq!(seen.tier(), "T3", "{seen}");
@@ -217,7 +229,11 @@ fn an_accept_queue_that_overflows_is_the_first_finding() {
 #[ignore = "long"]
 fn a_fork_under_load_is_found_and_its_length_is_the_servers_own() {
     let _stage = stage();
-    let server = Server::start(&redis(stage::SERVER), &["--enable-debug-command", "yes"]);
+    a_fork_is_found(Peer::Redis);
+}
+
+fn a_fork_is_found(peer: Peer) {
+    let server = Server::start(&stage::peer(peer, stage::SERVER), &["--enable-debug-command", "yes"]);
     let mut client = server.connect();
     client.set_wait(Duration::from_secs(60));
     client.run("DEBUG POPULATE 3000000 key 200");
@@ -226,7 +242,7 @@ fn a_fork_under_load_is_found_and_its_length_is_the_servers_own() {
         std::thread::sleep(Duration::from_millis(2_500));
         client.run("BGSAVE")
     });
-    let seen = diagnose("redis-server, BGSAVE under load", server.pid());
+    let seen = diagnose(&format!("{peer:?}, BGSAVE under load"), server.pid());
     let said = saver.join().expect("it does not panic");
     let fork_ms = server.info("latest_fork_usec").parse::<f64>().expect("a number") / 1e3;
     drop(load);
@@ -348,6 +364,19 @@ fn a_chore_by_the_clock_is_the_first_finding_with_its_period_and_function() {
 }
 
 #[test]
+fn memory_that_is_mapped_for_each_line_of_a_log_is_the_first_finding() {
+    let _stage = stage();
+    let server = corpus::start("map-log", stage::SERVER);
+    let _load = corpus::busy_client(server.port());
+    let Some(seen) = diagnose("a log that maps memory for each line", server.pid()).in_kernel() else {
+        return;
+    };
+    seen.expect_first("R15");
+    assert!(seen.titles()[0].starts_with("Mapping and unmapping memory "), "{seen}");
+    assert!(seen.titles()[0].ends_with("corpus::log_line"), "{seen}");
+}
+
+#[test]
 fn a_look_that_costs_much_says_so() {
     let _stage = stage();
     let server = corpus::start("writer", stage::ANYWHERE);
@@ -362,22 +391,12 @@ fn a_look_that_costs_much_says_so() {
 #[ignore = "long"]
 fn evenkeel_is_walked_and_named() {
     let _stage = stage();
-    let Some(evenkeel) = stage::evenkeel() else { return println!("left out: no evenkeel was built") };
+    let Some(evenkeel) = stage::evenkeel(stage::SERVER) else {
+        return println!("left out: no evenkeel was built");
+    };
     let server = Server::start(&evenkeel, &[]);
     let _load = Load::start(server.port(), PIPELINED);
     let Some(seen) = diagnose("evenkeel, pipeline 16", server.pid()).in_kernel() else { return };
     assert!(seen.complete_stacks() >= 0.94, "{seen}");
-    assert!(!fed(&seen), "{seen}");
-}
-
-#[test]
-#[ignore = "long"]
-fn another_server_of_the_kind_is_known() {
-    let _stage = stage();
-    let Some(valkey) = evenkeel_testkit::Program::find(Peer::Valkey) else { return };
-    let server = Server::start(&valkey.started_by(&stage::prefix(stage::SERVER)), &[]);
-    let _load = Load::start(server.port(), PIPELINED);
-    let seen = diagnose("valkey-server, pipeline 16", server.pid());
-    assert_eq!(seen.verdict(), "found", "{seen}");
     assert!(!fed(&seen), "{seen}");
 }

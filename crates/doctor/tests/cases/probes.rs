@@ -78,7 +78,9 @@ fn tracepoints_are_counted_by_name() {
 #[test]
 fn the_stages_of_requests_are_told_as_the_server_counts_them() {
     let _stage = stage();
-    let Some(evenkeel) = stage::evenkeel() else { return println!("left out: no evenkeel was built") };
+    let Some(evenkeel) = stage::evenkeel(stage::SERVER) else {
+        return println!("left out: no evenkeel was built");
+    };
     let server = Server::start(&evenkeel, &[]);
     let pid = server.pid().to_string();
     if !can_probe(&pid) {

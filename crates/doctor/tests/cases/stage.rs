@@ -29,6 +29,9 @@ pub(crate) enum Place {
     Rest,
     /// Any CPU, before everything else.
     All,
+    /// As `First` and `Rest`, and not before others: whose timers come late where something goes before everything.
+    FirstAlike,
+    RestAlike,
     Anywhere,
 }
 
@@ -49,19 +52,25 @@ pub(crate) fn prefix(place: Place) -> Vec<&'static str> {
         Place::First => [before_others, &on("0")].concat(),
         Place::Rest => [before_others, &on("1")].concat(),
         Place::All => before_others.to_vec(),
+        Place::FirstAlike => on("0").to_vec(),
+        Place::RestAlike => on("1").to_vec(),
         Place::Anywhere => Vec::new(),
     }
 }
 
 pub(crate) fn redis(place: Place) -> Program {
-    Program::find(Peer::Redis).expect("scripts/setup installs redis-server").started_by(&prefix(place))
+    peer(Peer::Redis, place)
+}
+
+pub(crate) fn peer(peer: Peer, place: Place) -> Program {
+    Program::find(peer).expect("scripts/setup installs the peers").started_by(&prefix(place))
 }
 
 /// Evenkeel, if it was built beside the doctor.
-pub(crate) fn evenkeel() -> Option<Program> {
+pub(crate) fn evenkeel(place: Place) -> Option<Program> {
     let beside = std::path::Path::new(env!("CARGO_BIN_EXE_evenkeel-doctor")).with_file_name("evenkeel");
     let program = Program::under_test(beside.to_str()?);
-    program.path().exists().then(|| program.started_by(&prefix(SERVER)))
+    program.path().exists().then(|| program.started_by(&prefix(place)))
 }
 
 /// redis-benchmark without end; ends with the value.
@@ -69,8 +78,12 @@ pub(crate) struct Load(Child);
 
 impl Load {
     pub(crate) fn start(port: u16, args: &[&str]) -> Load {
+        Load::start_at(LOAD, port, args)
+    }
+
+    pub(crate) fn start_at(place: Place, port: u16, args: &[&str]) -> Load {
         let port = port.to_string();
-        let mut words = prefix(LOAD);
+        let mut words = prefix(place);
         words.extend(["redis-benchmark", "-p", &port, "-n", "1000000000", "-q"]);
         words.extend(args);
         let child =
@@ -104,9 +117,13 @@ pub(crate) fn diagnose(case: &str, pid: u32) -> Seen {
 }
 
 pub(crate) fn diagnose_with(case: &str, pid: u32, more: &[&str]) -> Seen {
+    diagnose_for(case, pid, SECONDS, more)
+}
+
+pub(crate) fn diagnose_for(case: &str, pid: u32, seconds: &str, more: &[&str]) -> Seen {
     std::thread::sleep(WARM_UP);
     let pid = pid.to_string();
-    let report = doctor_json(&[&["diagnose", "--json", "--seconds", SECONDS, "--pid", &pid], more].concat());
+    let report = doctor_json(&[&["diagnose", "--json", "--seconds", seconds, "--pid", &pid], more].concat());
     let seen = Seen { report };
     println!("case: {case} | {} | {}", seen.tier(), seen.text_at("sentence"));
     seen
@@ -143,6 +160,11 @@ impl Seen {
 
     pub(crate) fn tier(&self) -> &str {
         self.text_at("tier")
+    }
+
+    /// The name of the critical thread.
+    pub(crate) fn critical(&self) -> &str {
+        self.report["critical"]["name"].as_str().expect("there is one")
     }
 
     /// The name of the verdict.

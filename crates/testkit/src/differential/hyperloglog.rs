@@ -91,19 +91,26 @@ fn fill(make: &mut Maker) {
     make.command(args!["GET", key]);
 }
 
-/// A few bytes are overwritten or added. The code that is cut off at the end is left alone: Redis reads a byte beyond.
+/// A few bytes are overwritten or added, codes with a byte behind them: of one that is cut off at the end, Redis reads a byte
+/// beyond.
 fn corrupt(make: &mut Maker) {
     let key = make.word(&["bad", "h1", "h2"]);
     let add = args!["PFADD", key.clone(), element(make), element(make)];
     make.command(add);
     for _ in 0..make.random.between(1, 3) {
         let byte = vec![make.random.draw() as u8];
-        let command = match make.random.below(5) {
-            0 => args!["APPEND", key.clone(), [byte, vec![0]].concat()],
-            1 => args!["SETRANGE", key.clone(), make.random.between(0, 16).to_string(), byte],
-            _ => args!["SETRANGE", key.clone(), make.random.between(16, 19).to_string(), byte],
-        };
-        make.command(command);
+        match make.random.below(5) {
+            0 => make.command(args!["APPEND", key.clone(), [byte, vec![0]].concat()]),
+            1 => {
+                let at = make.random.below(HEADER.len()).to_string();
+                make.command(args!["SETRANGE", key.clone(), at, byte]);
+            }
+            _ => {
+                let at = make.random.between(16, 19).to_string();
+                make.command(args!["SETRANGE", key.clone(), at, byte]);
+                make.command(args!["APPEND", key.clone(), b"\0".to_vec()]);
+            }
+        }
     }
     use_up(make, key);
 }

@@ -42,6 +42,8 @@ const RULES: &[Rule] = &[
     Rule { command: "SPOP", same: same_size }, // it is random
     Rule { command: "ZSCAN", same: both_pages }, // a hash table has no order; whole walks are compared instead
     Rule { command: "ZRANDMEMBER", same: same_size }, // it is random
+    Rule { command: "SORT", same: same_before_zeros }, // texts are compared as C does, which takes a zero for the end
+    Rule { command: "SORT_RO", same: same_before_zeros },
     Rule { command: "TTL", same: seconds_close }, // time passes
     Rule { command: "PTTL", same: milliseconds_close }, // time passes
     Rule { command: "EXPIRETIME", same: seconds_close }, // a relative time was set at another moment
@@ -218,6 +220,17 @@ fn sorted(value: &Value) -> Option<Vec<String>> {
     let mut items: Vec<String> = items.iter().map(Value::to_string).collect();
     items.sort_unstable();
     Some(items)
+}
+
+/// Of texts that are the same up to a zero byte, either may come first.
+fn same_before_zeros(a: &Value, b: &Value) -> bool {
+    fn same(a: &Value, b: &Value) -> bool {
+        let text = |value: &Value| {
+            value.as_bytes().and_then(|bytes| bytes.split(|&byte| byte == 0).next().map(<[u8]>::to_vec))
+        };
+        text(a).is_some() && text(a) == text(b)
+    }
+    all(a, b, same)
 }
 
 fn same_pairs(a: &Value, b: &Value) -> bool {
@@ -401,6 +414,9 @@ mod tests {
         assert_eq!(verdict("SMEMBERS k", &[], "~2\r\n:1\r\n:2\r\n", "~2\r\n:2\r\n:1\r\n"), Verdict::Allowed);
         assert_eq!(verdict("SMEMBERS k", &[], "~1\r\n:1\r\n", "*1\r\n:1\r\n"), Verdict::Different);
         assert_eq!(verdict("SPOP k 2", &[], "~1\r\n:1\r\n", "~2\r\n:1\r\n:2\r\n"), Verdict::Different);
+        let (zero_first, zero_last) = ("*2\r\n$2\r\na\0\r\n$1\r\na\r\n", "*2\r\n$1\r\na\r\n$2\r\na\0\r\n");
+        assert_eq!(verdict("SORT k ALPHA", &[], zero_first, zero_last), Verdict::Allowed);
+        assert_eq!(verdict("SORT k ALPHA", &[], ab, ba), Verdict::Different);
         let (pairs, riaps) = ("*4\r\n:1\r\n:2\r\n:3\r\n:4\r\n", "*4\r\n:3\r\n:4\r\n:1\r\n:2\r\n");
         assert_eq!(verdict("HGETALL k", &[], pairs, riaps), Verdict::Allowed);
         assert_eq!(verdict("HGETALL k", &[], pairs, "*4\r\n:1\r\n:4\r\n:3\r\n:2\r\n"), Verdict::Different);

@@ -1,4 +1,4 @@
-//! R7: wake-ups that bring nothing. R12: many calls for few bytes. R15: memory that is not there when it is touched.
+//! R7: wake-ups that bring nothing. R12: many calls for few bytes.
 
 use super::sends::SENDS;
 use super::{SHARE_MIN, percent};
@@ -119,25 +119,6 @@ pub(crate) fn useless_wakeups(view: &View<'_>) -> Outcome {
         );
     }
     Outcome::found_or(findings, || format!("{events:.1} events a wake-up"))
-}
-
-pub(crate) fn page_faults(view: &View<'_>) -> Outcome {
-    let names = ["page fault", "outside calls"];
-    let blocked: u64 = view.calls().filter(|c| names.contains(&c.name.as_str())).map(|c| c.blocked_ns).sum();
-    let share = view.share(blocked);
-    let thread = view.recording.threads.iter().find(|thread| thread.tid == view.critical.tid);
-    let major = thread.map_or(0, |thread| thread.faults_major);
-    if share < SHARE_MIN {
-        return Outcome::RuledOut(format!("{major} page faults needed a disk; they take {}", percent(share)));
-    }
-    let title =
-        format!("The thread waits {} of the time for memory that is not there (page faults)", percent(share));
-    let command = format!("pidstat -r -t -p {} 1   # majflt/s", view.pid());
-    Outcome::Found(vec![
-        Finding::new("R15", share, view.confidence(0.7, false), title)
-            .evidence(format!("{major} major faults"), command)
-            .next("More memory, no swap for this process, or less reading by mmap."),
-    ])
 }
 
 #[cfg(test)]

@@ -4,6 +4,7 @@
 //! "Own" is what is not the kernel's and not a chore. A function that is on the way to a hotter one is not named: the
 //! deepest that still has `SHARE_MIN` is where somebody can change something.
 
+use super::memory::is_mapping;
 use super::sends;
 use super::{SHARE_MIN, percent};
 use crate::analyse::finding::{Finding, Outcome};
@@ -121,10 +122,11 @@ pub(crate) fn hot(view: &View<'_>) -> Outcome {
     Outcome::found_or(findings.collect(), || "no function of its own has 5%".to_string())
 }
 
-/// Whether nearly all of a function is a chore that it does: R14 names that, for all who do it.
+/// Whether nearly all of a function is a chore that it does, or memory that the kernel makes for it: R14 and R15 name that, for
+/// all who do it.
 fn is_only_a_chore(view: &View<'_>, hot: &Hot<'_>) -> bool {
-    let (hot, chores) =
-        (view.mark(|frame| frame.name == hot.name), view.mark(|f| CHORES.iter().any(|c| is_chore(f, c))));
+    let is_chore = |frame: &Frame| is_mapping(frame) || CHORES.iter().any(|chore| is_chore(frame, chore));
+    let (hot, chores) = (view.mark(|frame| frame.name == hot.name), view.mark(is_chore));
     let inside = |sample: &&Sample| view.meets(sample.stack, &hot);
     let does_chore = |sample: &&Sample| view.meets_below(sample.stack, &chores, &hot);
     let all: u64 = view.samples().filter(inside).map(|sample| sample.count).sum();

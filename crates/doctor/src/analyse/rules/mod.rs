@@ -9,6 +9,7 @@ mod durability;
 pub(crate) mod fork;
 mod functions;
 pub(crate) mod locks;
+mod memory;
 mod network;
 mod own;
 mod processor;
@@ -42,7 +43,7 @@ pub(crate) const ALL: &[Rule] = &[
     Rule { id: "R12", look: calls::small_calls },
     Rule { id: "R13", look: sends::receive_inside_send },
     Rule { id: "R14", look: functions::chores },
-    Rule { id: "R15", look: calls::page_faults },
+    Rule { id: "R15", look: memory::not_there },
     Rule { id: "R16", look: disks::reading },
     Rule { id: "R17", look: stalls::periodic },
     Rule { id: "R19", look: own::look },

@@ -17,13 +17,19 @@ pub(crate) fn waiting_for_a_cpu(view: &View<'_>) -> Outcome {
     } else if queue >= QUEUE_MIN {
         findings.push(crowded(view, queue));
     }
+    // Who asks for little loses little.
     let steal = view.recording.host.steal;
-    if steal >= SHARE_MIN {
-        let title = format!("The hypervisor gives {} of the machine's CPU time to others", percent(steal));
+    let lost = steal * view.share(view.critical.cpu_ns + view.critical.run_queue_ns);
+    if lost >= SHARE_MIN {
+        let title =
+            format!("The hypervisor takes {} of the thread's time: it gives it to others", percent(lost));
         findings.push(
-            Finding::new("R8", steal, view.confidence(0.8, false), title)
+            Finding::new("R8", lost, view.confidence(0.8, false), title)
                 .about("steal")
-                .evidence(format!("steal {}", percent(steal)), "vmstat 1   # column st".to_string())
+                .evidence(
+                    format!("{} of the CPU time that the machine asked for is stolen", percent(steal)),
+                    "vmstat 1   # column st, against us + sy + st".to_string(),
+                )
                 .next("Another type of machine, or another host."),
         );
     }
@@ -88,6 +94,17 @@ mod tests {
         assert_eq!(diagnosis.findings[0].rule, "R8");
         assert!(diagnosis.sentence.contains("waits 50% of the time for a CPU"), "{}", diagnosis.sentence);
         assert!(diagnosis.sentence.contains("shared with hog (9)"), "{}", diagnosis.sentence);
+    }
+
+    #[test]
+    fn what_a_hypervisor_takes_is_lost_to_who_asks_for_it() {
+        let told = |mut recording: crate::recording::Recording| {
+            recording.host.steal = 0.2;
+            let found = diagnose(&recording).findings;
+            found.into_iter().find(|finding| finding.title.starts_with("The hypervisor takes 20%")).is_some()
+        };
+        assert!(told(golden::busy()));
+        assert!(!told(golden::idle()));
     }
 
     #[test]

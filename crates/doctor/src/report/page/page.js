@@ -49,7 +49,8 @@ function showFindings() {
     const card = make("div", null, byId("findings"), "finding");
     make("h3", `${index + 1}. ${finding.title}`, card);
     const gain = finding.ceiling <= 1 ? "about this report" : finding.share === null ? "felt by clients" : `at most x${finding.ceiling.toFixed(2)} if mended`;
-    make("div", `${finding.rule}; ${gain}; confidence ${Math.round(finding.confidence * 100)}%`, card, "small");
+    const each = finding.per_request_us === null ? "" : `${finding.per_request_us.toFixed(2)} us a request; `;
+    make("div", `${finding.rule}; ${each}${gain}; confidence ${Math.round(finding.confidence * 100)}%`, card, "small");
     const list = make("ul", null, card);
     for (const evidence of finding.evidence) {
       const item = make("li", evidence.what + " ", list);

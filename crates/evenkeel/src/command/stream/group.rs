@@ -41,6 +41,11 @@ impl GroupOptions {
     }
 }
 
+/// Each option once: Redis counts arguments, and does so when the key is known to be there.
+fn check_count(args: &Args<'_>, options_max: usize) -> Result<(), Error> {
+    if args.len() <= 5 + options_max { Ok(()) } else { Err(super::bad_subcommand(args, "XGROUP")) }
+}
+
 /// XGROUP CREATE key group <id | $> [MKSTREAM] [ENTRIESREAD entries-read]
 pub(super) fn create(call: &mut Call<'_, '_>) -> Done {
     let options = GroupOptions::parse(&call.args, true)?;
@@ -51,6 +56,7 @@ pub(super) fn create(call: &mut Call<'_, '_>) -> Done {
         None if options.make_stream => StreamId::MIN,
         None => return Err(key_needed()),
     };
+    check_count(&call.args, 3)?;
     let is_new = found.is_none();
     let at = position(&call.args, last_id, id::strict)?;
     if found.is_some_and(|stream| stream.group(name).is_some()) {
@@ -111,6 +117,7 @@ fn edit_group<R>(
 pub(super) fn setid(call: &mut Call<'_, '_>) -> Done {
     let options = GroupOptions::parse(&call.args, false)?;
     let last_id = find_group(call)?;
+    check_count(&call.args, 2)?;
     let at = position(&call.args, last_id, id::loose)?;
     edit_group(call, |edit, name| {
         let (group, _) = edit.group_mut(name).expect("seen above");

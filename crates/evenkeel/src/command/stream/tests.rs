@@ -46,6 +46,10 @@ fn groups_deal_entries_out() {
         > XGROUP CREATE s g $               < -ERR The XGROUP subcommand requires the key to exist. *
         > XGROUP CREATE s g $ MKSTREAM      < OK
         > XGROUP CREATE s g $               < -BUSYGROUP Consumer Group name already exists
+        > XGROUP CREATE s h $ ENTRIESREAD 1 ENTRIESREAD 1  < -ERR unknown subcommand or wrong number of arguments for 'CREATE'. Try XGROUP HELP.
+        > XGROUP CREATE none h $ ENTRIESREAD 1 ENTRIESREAD 1  < -ERR The XGROUP subcommand requires the key to exist. *
+        > XGROUP SETID s g 0 ENTRIESREAD 1 ENTRIESREAD 1   < -ERR unknown subcommand or wrong number of arguments for 'SETID'. Try XGROUP HELP.
+        > XGROUP SETID s h 0 ENTRIESREAD 1 ENTRIESREAD 1   < -NOGROUP *
         > XREADGROUP GROUP g c STREAMS s >  < (nil array)
         > XADD s 1-1 a 1
         > XADD s 2-1 a 2
