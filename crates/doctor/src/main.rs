@@ -77,7 +77,13 @@ enum Verb {
     /// Threads of a process or recording: where their time goes
     Threads(Question),
     /// System calls by thread and descriptor, with the descriptor's role
-    Syscalls(Question),
+    Syscalls {
+        #[command(flatten)]
+        question: Question,
+        /// What a row is about
+        #[arg(long, value_enum, default_value = "thread")]
+        by: report::tables::By,
+    },
     /// Accept queues, and connections with full queues
     Sockets(Question),
     /// Who wakes whom
@@ -244,7 +250,7 @@ fn run(verb: Verb) -> Result<()> {
             print(text.as_bytes())
         }
         Verb::Threads(question) => answer(question, report::tables::threads),
-        Verb::Syscalls(question) => answer(question, report::tables::calls),
+        Verb::Syscalls { question, by } => answer(question, |recording| report::tables::calls(recording, by)),
         Verb::Sockets(question) => answer(question, report::tables::sockets),
         Verb::Wakeups(question) => answer(question, report::tables::wakers),
         Verb::Cpu(question) => answer(question, |recording| report::folded(recording, false)),
@@ -301,7 +307,7 @@ fn write_page(path: &std::path::Path, page: &str) -> Result<()> {
     std::fs::write(path, page).with_context(|| format!("cannot write the page {}", path.display()))
 }
 
-fn answer(question: Question, table: fn(&Recording) -> String) -> Result<()> {
+fn answer(question: Question, table: impl FnOnce(&Recording) -> String) -> Result<()> {
     print(table(&look(question)?).as_bytes())
 }
 

@@ -5,8 +5,8 @@ use serde::Serialize;
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct Evidence {
     pub(crate) what: String,
-    /// The command that shows the same by hand.
-    pub(crate) command: Option<String>,
+    /// What shows the same by hand.
+    pub(crate) command: String,
 }
 
 #[derive(Debug, Clone, Serialize)]
@@ -18,7 +18,9 @@ pub(crate) struct Finding {
     pub(crate) title: String,
     /// Of the critical thread's time; none for causes outside of it.
     pub(crate) share: Option<f64>,
-    /// The same for each request, where the server says how many it processes.
+    /// By how much that may be wrong either way, once in twenty more: it was sampled, or scaled up from a part of the window.
+    pub(crate) share_error: Option<f64>,
+    /// The share as time for each request, where the server says how many it processes.
     pub(crate) per_request_us: Option<f64>,
     /// What throughput could become, at most, if it were mended: 1.25 is a quarter more.
     pub(crate) ceiling: f64,
@@ -41,6 +43,7 @@ impl Finding {
             subject: String::new(),
             title,
             share: Some(share),
+            share_error: None,
             per_request_us: None,
             ceiling: 1.0 / (1.0 - share),
             confidence,
@@ -66,8 +69,15 @@ impl Finding {
         self.ceiling > 1.0
     }
 
-    pub(crate) fn evidence(mut self, what: String, command: impl Into<Option<String>>) -> Finding {
-        self.evidence.push(Evidence { what, command: command.into() });
+    pub(crate) fn evidence(mut self, what: String, command: String) -> Finding {
+        self.evidence.push(Evidence { what, command });
+        self
+    }
+
+    /// Errors of the parts of its share that are not exact.
+    pub(crate) fn within(mut self, errors: &[f64]) -> Finding {
+        let error = errors.iter().map(|error| error * error).sum::<f64>().sqrt();
+        self.share_error = (error > 0.0).then_some(error);
         self
     }
 

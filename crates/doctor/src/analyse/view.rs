@@ -8,6 +8,8 @@ use crate::recording::{Call, Frame, Recording, Role, Sample, Tier};
 
 /// Findings from sampled states are this sure, compared with exact times.
 const SAMPLED: f64 = 0.75;
+/// Standard errors of an interval that holds the truth nineteen times of twenty.
+const ERRORS: f64 = 1.96;
 /// Samples of the critical thread under which shares of functions mean nothing.
 const SAMPLES_MIN: u64 = 50;
 
@@ -77,6 +79,25 @@ impl<'a> View<'a> {
     /// Share of the critical thread's time that `count` of its samples stand for.
     pub(crate) fn sample_share(&self, count: u64) -> f64 {
         count as f64 / self.samples_total.max(1) as f64 * self.share(self.sampled_cpu_ns())
+    }
+
+    /// By how much that share may be wrong, at 95%: as many of so many samples as chance gives.
+    pub(crate) fn sample_error(&self, count: u64) -> f64 {
+        let taken = self.samples_total as f64 * self.recording.health.duty.clamp(1e-3, 1.0);
+        let part = count as f64 / self.samples_total.max(1) as f64;
+        ERRORS * (part * (1.0 - part) / taken.max(1.0)).sqrt() * self.share(self.sampled_cpu_ns())
+    }
+
+    /// By how much a share of counted time may be wrong, at 95%: it was scaled up where there were pauses.
+    pub(crate) fn scale_error(&self, share: f64) -> f64 {
+        share * self.recording.health.scale_error.unwrap_or(0.0)
+    }
+
+    /// A count by the second, and how sure that is.
+    pub(crate) fn rate(&self, count: u64) -> String {
+        let error =
+            self.recording.health.scale_error.map_or_else(String::new, |e| format!(" (±{:.0}%)", e * 100.0));
+        format!("{:.0}{error}", self.per_second(count))
     }
 
     /// The CPU time that samples are of: without rights, the kernel's part has none.

@@ -48,10 +48,19 @@ pub(crate) struct Collector {
     /// While they are on: when they stop by themselves.
     lease_until: Instant,
     on: Duration,
+    pieces: Vec<Piece>,
     off_until: Instant,
     /// Where each thread sleeps at the end, for sleeps that do not end in the window.
     at_end: HashMap<i32, Asleep>,
     passed: Duration,
+}
+
+/// A time in which the programs were on.
+#[derive(Debug, Clone, Copy)]
+struct Piece {
+    length: Duration,
+    /// How often programs have run up to its end.
+    runs: u64,
 }
 
 impl Collector {
@@ -79,6 +88,7 @@ impl Collector {
             on_since: Some(now),
             lease_until: now + LEASE,
             on: Duration::ZERO,
+            pieces: Vec::new(),
             off_until: now,
             at_end: HashMap::new(),
             passed: Duration::ZERO,
@@ -92,10 +102,11 @@ impl Collector {
             Some(since) => {
                 let lapsed = now >= self.lease_until;
                 let piece = now.min(self.lease_until) - since;
-                let share = cost(self.capture.cost()) / (self.on + piece).as_secs_f64();
+                let counted = self.capture.cost();
+                let share = cost(counted) / (self.on + piece).as_secs_f64();
                 if lapsed || (piece >= PIECE && share > GOAL) {
                     self.capture.pause();
-                    self.on += piece;
+                    self.add_piece(piece, counted.runs);
                     self.on_since = None;
                     self.off_until = now + off_time(piece, share);
                 } else {
@@ -114,13 +125,19 @@ impl Collector {
         Ok(())
     }
 
+    fn add_piece(&mut self, length: Duration, runs: u64) {
+        self.on += length;
+        self.pieces.push(Piece { length, runs });
+    }
+
     pub(crate) fn is_paused(&self) -> bool {
         self.on_since.is_none()
     }
 
     pub(crate) fn stop(&mut self, passed: Duration) {
         if let Some(since) = self.on_since.take() {
-            self.on += Instant::now().min(self.lease_until).saturating_duration_since(since);
+            let piece = Instant::now().min(self.lease_until).saturating_duration_since(since);
+            self.add_piece(piece, self.capture.cost().runs);
         }
         self.capture.pause();
         self.at_end = sleeps(self.pid);
@@ -133,6 +150,7 @@ impl Collector {
         let seen = self.capture.finish();
         let scale = Scale(1.0 / duty);
         fill_health(recording, &seen, duty);
+        recording.health.scale_error = scale_error(&self.pieces, duty);
         add_descriptors(recording, &seen);
         let in_pauses = std::mem::take(&mut recording.calls);
         recording.calls = seen.calls.iter().map(|call| convert_call(call, scale)).collect();
@@ -197,6 +215,22 @@ fn cost(counted: bpf::Cost) -> f64 {
 fn off_time(on: Duration, share: f64) -> Duration {
     let duty = (GOAL / share).clamp(DUTY_MIN, 1.0);
     on.mul_f64(1.0 / duty - 1.0)
+}
+
+/// By what part of itself a count that was scaled up may be wrong, at 95%: pieces of the window differ, and what lies between
+/// them was not seen. A ratio estimate over the pieces that were drawn, with the correction for those that were all.
+fn scale_error(pieces: &[Piece], duty: f64) -> Option<f64> {
+    const ERRORS: f64 = 1.96;
+    let runs = |index: usize| pieces[index].runs - if index == 0 { 0 } else { pieces[index - 1].runs };
+    let all_runs = pieces.last()?.runs as f64;
+    if pieces.len() < 2 || all_runs == 0.0 || duty >= 0.999 {
+        return None;
+    }
+    let on: f64 = pieces.iter().map(|piece| piece.length.as_secs_f64()).sum();
+    let residual = |index: usize| runs(index) as f64 - all_runs / on * pieces[index].length.as_secs_f64();
+    let squares: f64 = (0..pieces.len()).map(|index| residual(index).powi(2)).sum();
+    let count = pieces.len() as f64;
+    Some(ERRORS * ((1.0 - duty) * count / (count - 1.0) * squares).sqrt() / all_runs)
 }
 
 #[derive(Clone, Copy)]
@@ -417,6 +451,25 @@ fn add_open_waits(recording: &mut Recording, at_end: &HashMap<i32, Asleep>) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn pieces_that_differ_make_a_count_less_sure() {
+        let pieces = |runs: &[u64]| {
+            let sums = runs.iter().scan(0, |sum, runs| {
+                *sum += runs;
+                Some(Piece { length: Duration::from_millis(100), runs: *sum })
+            });
+            sums.collect::<Vec<_>>()
+        };
+        assert!(scale_error(&pieces(&[100; 10]), 0.2).expect("it was scaled") < 1e-9);
+        let error = scale_error(&pieces(&[50, 150, 50, 150]), 0.2).expect("it was scaled");
+        // The standard deviation is 57.7% of the mean; four pieces, and a fifth of all.
+        assert!((error - 1.96 * 0.577 / 2.0 * 0.8_f64.sqrt()).abs() < 0.001, "{error}");
+        assert!(scale_error(&pieces(&[50, 150, 50, 150, 50, 150, 50, 150]), 0.2).expect("too") < error);
+        assert_eq!(scale_error(&pieces(&[50, 150]), 1.0), None, "all of it was seen");
+        assert_eq!(scale_error(&pieces(&[100]), 0.2), None, "one piece tells nothing of others");
+        assert_eq!(scale_error(&[], 0.2), None);
+    }
 
     #[test]
     fn time_off_brings_the_mean_down_to_the_goal() {

@@ -215,7 +215,7 @@ pub(crate) struct Slot {
 }
 
 /// Time that a thread was blocked at one place.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub(crate) struct Wait {
     pub(crate) tid: i32,
     pub(crate) stack: u32,
@@ -449,6 +449,9 @@ pub(crate) struct Health {
     pub(crate) stacks_complete: u64,
     /// Part of the window in which the costly collectors were on; figures of them are scaled up by its inverse.
     pub(crate) duty: f64,
+    /// By what part of themselves scaled counts and times may be wrong, at 95%; none where they are exact, or nothing tells.
+    #[serde(default)]
+    pub(crate) scale_error: Option<f64>,
     /// Looks of the sampler, and the time between two.
     pub(crate) looks: u64,
     pub(crate) look_ns: u64,

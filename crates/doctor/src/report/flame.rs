@@ -99,6 +99,33 @@ pub(crate) fn off_cpu(recording: &Recording, names: &mut Names, work: bool) -> G
     graph(if work { "Waiting for work" } else { "Blocked" }, "us", paths, names)
 }
 
+/// Time on a CPU and blocked in one, waits for work left out: what a thread's time that it could give to clients goes to.
+pub(crate) fn combined(recording: &Recording, names: &mut Names) -> Graph {
+    let called = |tid| recording.thread_name(tid);
+    let mut samples: BTreeMap<i32, u64> = BTreeMap::new();
+    for sample in &recording.samples {
+        *samples.entry(sample.tid).or_default() += sample.count;
+    }
+    let cpu_ns =
+        |tid| recording.threads.iter().find(|thread| thread.tid == tid).map_or(0, |thread| thread.cpu_ns);
+    let each_us: BTreeMap<i32, f64> =
+        samples.iter().map(|(&tid, &count)| (tid, cpu_ns(tid) as f64 / 1e3 / count.max(1) as f64)).collect();
+    let mut steps = Steps::new(recording, names, &called);
+    let mut paths: Vec<Path> = recording
+        .samples
+        .iter()
+        .map(|s| Path { steps: steps.of(s.tid, s.stack), value: (s.count as f64 * each_us[&s.tid]) as u64 })
+        .collect();
+    for wait in recording.waits.iter().filter(|wait| !is_idle_wait(wait)) {
+        let mut path = steps.of(wait.tid, wait.stack);
+        let blocked = format!("blocked in {}", wait.call.as_deref().unwrap_or("?"));
+        path.push(step(steps.names.add(&blocked), true));
+        paths.push(Path { steps: path, value: wait.blocked_ns / 1_000 });
+    }
+    paths.sort_unstable();
+    graph("On CPU and blocked", "us", paths, names)
+}
+
 /// Time asleep by thread, call, and who ended the sleep; and where that was a thread of the target, who had woken it.
 pub(crate) fn wakers(recording: &Recording, names: &mut Names) -> Graph {
     let mut by_thread: BTreeMap<i32, Vec<&Waker>> = BTreeMap::new();
@@ -299,6 +326,7 @@ fn same_step(paths: &[Path], depth: usize, at: u32) -> &[Path] {
 mod tests {
     use super::*;
     use crate::golden;
+    use crate::recording::Wait;
 
     #[test]
     fn values_add_up_and_what_cannot_be_seen_is_left_out() {
@@ -316,6 +344,29 @@ mod tests {
         }
         assert_eq!(path, [("redis-server (100)", 10_000), ("main", 10_000), ("call", 9_999), ("set", 6_000)]);
         assert_eq!(graph.root.c[0].c[0].c.len(), 1, "rare has less than a pixel");
+    }
+
+    #[test]
+    fn the_combined_graph_has_computing_and_blocking_in_one_unit() {
+        let mut recording = golden::idle();
+        recording.threads[0].cpu_ns = 400_000_000;
+        golden::add_samples(&mut recording, &["main", "compute"], 40);
+        let stack = golden::add_stack(&mut recording, &["main", "save"]);
+        let wait = |call: &str, blocked_ns| Wait {
+            tid: golden::TID,
+            stack,
+            call: Some(call.to_string()),
+            blocked_ns,
+            ..Wait::default()
+        };
+        recording.waits = vec![wait("fdatasync", 100_000_000), wait("epoll_wait", 9_000_000_000)];
+        let mut names = Names::default();
+        let graph = combined(&recording, &mut names);
+        let names = names.into_list();
+        let main = &graph.root.c[0].c[0];
+        let parts: Vec<_> = main.c.iter().map(|node| (names[node.n as usize].as_str(), node.v)).collect();
+        assert_eq!(parts, [("compute", 400_000), ("save", 100_000)]);
+        assert_eq!(names[main.c[1].c[0].n as usize], "blocked in fdatasync");
     }
 
     #[test]

@@ -63,6 +63,7 @@ pub(crate) fn html(recording: &Recording, diagnosis: &Diagnosis) -> Result<Strin
         flame::on_cpu(recording, &mut names),
         flame::off_cpu(recording, &mut names, false),
         flame::off_cpu(recording, &mut names, true),
+        flame::combined(recording, &mut names),
         flame::wakers(recording, &mut names),
     ];
     let data = Data {

@@ -1,5 +1,6 @@
 //! Tables of one recording, for who knows the question: threads, system calls by descriptor, locks, sockets.
 
+use std::collections::BTreeMap;
 use std::fmt::Write;
 
 use crate::analyse::budget;
@@ -43,12 +44,46 @@ pub(crate) fn threads(recording: &Recording) -> String {
     out
 }
 
-pub(crate) fn calls(recording: &Recording) -> String {
+/// What system calls are put together by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum By {
+    /// A row for each thread, call and descriptor
+    Thread,
+    /// A row for each call, of all threads
+    Call,
+    /// A row for each descriptor, with all calls on it
+    Fd,
+}
+
+/// Calls that have the same of what `by` keeps, added up; the rest is left out of them.
+fn together(calls: &[Call], by: By) -> Vec<Call> {
+    let mut sums: BTreeMap<(i32, &str, Option<i32>), Call> = BTreeMap::new();
+    for call in calls {
+        let (tid, name, fd) = match by {
+            By::Thread => (call.tid, call.name.as_str(), call.fd),
+            By::Call => (0, call.name.as_str(), None),
+            By::Fd => (0, if call.fd.is_some() { "all" } else { "on none" }, call.fd),
+        };
+        let new = || Call { tid, name: name.to_string(), fd, ..Call::default() };
+        let sum = sums.entry((tid, name, fd)).or_insert_with(new);
+        sum.count = call.count.map_or(sum.count, |count| Some(sum.count.unwrap_or(0) + count));
+        sum.cpu_ns += call.cpu_ns;
+        sum.blocked_ns += call.blocked_ns;
+        sum.run_queue_ns += call.run_queue_ns;
+        sum.longest_ns = sum.longest_ns.max(call.longest_ns);
+        sum.bytes += call.bytes;
+        sum.errors += call.errors;
+        sum.would_block += call.would_block;
+    }
+    sums.into_values().collect()
+}
+
+pub(crate) fn calls(recording: &Recording, by: By) -> String {
     let mut out = format!(
         "{:>8} {:<14} {:>5} {:<15} {:>9} {:>10} {:>10} {:>10} {:>9}  {}\n",
         "tid", "call", "fd", "role", "calls/s", "cpu ms", "blocked ms", "longest", "bytes", "what"
     );
-    let mut calls: Vec<&Call> = recording.calls.iter().collect();
+    let mut calls = together(&recording.calls, by);
     calls.sort_by_key(|call| std::cmp::Reverse((call.cpu_ns + call.blocked_ns, call.count)));
     for call in calls.into_iter().take(ROWS_MAX) {
         let descriptor = recording.descriptors.iter().find(|d| Some(d.fd) == call.fd);
@@ -59,7 +94,7 @@ pub(crate) fn calls(recording: &Recording) -> String {
         let _ = writeln!(
             out,
             "{:>8} {:<14} {:>5} {:<15} {:>9} {:>10.1} {:>10.1} {:>10.3} {:>9}  {}",
-            call.tid,
+            if call.tid == 0 { "all".to_string() } else { call.tid.to_string() },
             call.name,
             call.fd.map_or_else(|| "-".to_string(), |fd| fd.to_string()),
             descriptor.map_or("-", |d| role_name(d.role)),
@@ -69,6 +104,15 @@ pub(crate) fn calls(recording: &Recording) -> String {
             ms(call.longest_ns),
             each,
             descriptor.map_or_else(String::new, what)
+        );
+    }
+    let health = &recording.health;
+    if let Some(error) = health.scale_error {
+        let _ = writeln!(
+            out,
+            "\nCalls, CPU time and bytes are scaled up from {:.0}% of the window: ±{:.0}%.",
+            health.duty * 100.0,
+            error * 100.0
         );
     }
     out
@@ -171,8 +215,30 @@ mod tests {
     #[test]
     fn tables_name_threads_calls_and_sockets() {
         let recording = golden::idle();
-        assert!(calls(&recording).contains("epoll_wait"));
+        assert!(calls(&recording, By::Thread).contains("epoll_wait"));
         assert!(threads(&recording).contains("redis-server"));
         assert!(sockets(&recording).contains("127.0.0.1:6379"));
+    }
+
+    #[test]
+    fn calls_are_put_together_by_what_was_asked_for() {
+        let call = |tid, name: &str, fd, count| Call {
+            tid,
+            name: name.to_string(),
+            fd: Some(fd),
+            count: Some(count),
+            cpu_ns: 10,
+            longest_ns: count,
+            ..Call::default()
+        };
+        let all =
+            [call(1, "read", 8, 3), call(2, "read", 8, 4), call(2, "write", 8, 5), call(2, "read", 9, 6)];
+        let rows = |by| {
+            let rows = together(&all, by).into_iter();
+            rows.map(|c| (c.name, c.fd, c.count.unwrap_or(0), c.longest_ns)).collect::<Vec<_>>()
+        };
+        assert_eq!(rows(By::Thread).len(), 4);
+        assert_eq!(rows(By::Call), [("read".to_string(), None, 13, 6), ("write".to_string(), None, 5, 5)]);
+        assert_eq!(rows(By::Fd), [("all".to_string(), Some(8), 12, 5), ("all".to_string(), Some(9), 6, 6)]);
     }
 }

@@ -72,14 +72,15 @@ fn show(out: &mut String, number: usize, finding: &Finding) {
         None => "felt by clients, not by the thread".to_string(),
     };
     let each = finding.per_request_us.map_or_else(String::new, |us| format!("{us:.2} us a request; "));
+    let of = finding.share.zip(finding.share_error).map_or_else(String::new, |(share, error)| {
+        format!("{:.1}% ±{:.1}% of its time; ", share * 100.0, error * 100.0)
+    });
     let confidence = (finding.confidence * 100.0).round();
-    paragraph(out, "   ", &format!("[{}; {each}{gain}; confidence {confidence:.0}%]", finding.rule));
+    paragraph(out, "   ", &format!("[{}; {of}{each}{gain}; confidence {confidence:.0}%]", finding.rule));
     for evidence in &finding.evidence {
         paragraph(out, "   - ", &evidence.what);
-        if let Some(command) = &evidence.command {
-            // Not wrapped: it is to be copied.
-            line(out, &format!("       $ {command}"));
-        }
+        // Not wrapped: it is to be copied.
+        line(out, &format!("       $ {}", evidence.command));
     }
     if !finding.next_step.is_empty() {
         paragraph(out, "   Next: ", &finding.next_step);
@@ -121,9 +122,11 @@ fn show_health(out: &mut String, health: &Health, seconds: f64) {
     if health.duty < 0.999 {
         let _ = write!(
             text,
-            " To keep its budget it was on for {:.0}% of the time; figures are scaled.",
+            " To keep its budget it was on for {:.0}% of the time; counts and times of calls are scaled",
             health.duty * 100.0
         );
+        let error = health.scale_error.map_or_else(String::new, |error| format!(" (±{:.0}%)", error * 100.0));
+        let _ = write!(text, "{error}.");
     }
     if health.events_lost > 0 {
         let _ = write!(text, " {} events were lost.", health.events_lost);
@@ -225,6 +228,7 @@ mod tests {
     use super::*;
     use crate::analyse::diagnose;
     use crate::golden;
+    use crate::recording::OwnCount;
 
     #[test]
     fn the_answer_comes_before_the_figures() {
@@ -235,6 +239,27 @@ mod tests {
         assert!(answer < text.find("Critical thread").expect("the budget"));
         assert!(text.contains("Ruled out:") && text.contains("The doctor took 1.0% of a CPU"));
         assert!(text.lines().filter(|l| !l.contains("$ ")).all(|l| l.chars().count() <= WIDTH), "{text}");
+    }
+
+    #[test]
+    fn what_was_sampled_or_scaled_says_how_sure_it_is() {
+        let mut recording = golden::busy();
+        golden::add_samples(&mut recording, &["main", "aeMain", "sortCommand"], 1_920);
+        recording.own_count =
+            Some(OwnCount { between_ns: golden::WINDOW_NS, commands: 1_000_000, ..OwnCount::default() });
+        let text = |recording: &Recording| terminal(recording, &diagnose(recording));
+        // Half of 3,840 samples: 98% of the window times 1.96 * sqrt(0.25 / 3840).
+        assert!(
+            text(&recording).contains("[R1; 49.0% ±1.5% of its time; 4.90 us a request; "),
+            "{}",
+            text(&recording)
+        );
+        recording.health.duty = 0.16;
+        recording.health.scale_error = Some(0.04);
+        let scaled = text(&recording);
+        assert!(scaled.contains("[R1; 49.0% ±3.9% of its time; "), "a sixth of them were taken: {scaled}");
+        let words: Vec<&str> = scaled.split_whitespace().collect();
+        assert!(words.join(" ").contains("counts and times of calls are scaled (±4%)."), "{scaled}");
     }
 
     #[test]

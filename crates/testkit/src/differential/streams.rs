@@ -14,9 +14,9 @@ pub(super) const FAMILY: Family = Family {
     only: None,
     commands: &[
         (30, xadd), (3, xlen), (6, xrange), (4, xdel), (4, xtrim), (6, xread), (5, xgroup_create), (5, xgroup), (5, xack),
-        (5, xpending), (6, xinfo), (2, xsetid), (1, encoding),
+        (5, xpending), (6, xinfo), (2, xsetid_anywhere), (1, encoding),
     ],
-    scenes: &[(12, xreadgroup), (3, wait), (2, wait_in_multi), (2, nodes), (2, far_ahead), (1, many)],
+    scenes: &[(12, xreadgroup), (3, wait), (2, wait_in_multi), (2, nodes), (2, far_ahead), (1, many), (1, xsetid_of_new)],
 };
 
 /// What Redis 7.0 does otherwise: it makes a consumer only when that gets an entry, newer ones when it asks for one.
@@ -262,14 +262,27 @@ fn xinfo(make: &mut Maker) -> Args {
     }
 }
 
-/// Valkey refuses what Redis 7.0 takes: an id below that of an entry that was deleted.
 fn xsetid(make: &mut Maker) -> Args {
-    let last = if make.oracle == Peer::Redis { some_id(make) } else { args!["9"].remove(0) };
-    let mut args = args!["XSETID", make.key(), last];
+    let mut args = args!["XSETID", make.key(), some_id(make)];
     if make.chance(40) {
         args.extend(args!["ENTRIESADDED", few(make), "MAXDELETEDID", some_id(make)]);
     }
     args
+}
+
+/// For Redis alone: Valkey refuses an id below that of an entry that was deleted.
+fn xsetid_anywhere(make: &mut Maker) -> Args {
+    if make.oracle == Peer::Redis { xsetid(make) } else { encoding(make) }
+}
+
+/// Of a stream from which nothing was deleted.
+fn xsetid_of_new(make: &mut Maker) {
+    let mut set = xsetid(make);
+    make.command(args!["DEL", set[1].clone()]);
+    let add = args!["XADD", set[1].clone(), id(make), "name", "value"];
+    make.command(add);
+    set.truncate(3); // nor is any said to be
+    make.command(set);
 }
 
 fn encoding(make: &mut Maker) -> Args {

@@ -62,7 +62,8 @@ pub(crate) fn small_calls(view: &View<'_>) -> Outcome {
             findings.push(
                 finding
                     .about(verb)
-                    .evidence(format!("{:.0} such calls a second", view.per_second(sum.would_block)), command)
+                    .evidence(format!("{} such calls a second", view.rate(sum.would_block)), command)
+                    .within(&[view.scale_error(share * refused)])
                     .next("Stop after a read that was not filled; wait for the event before the next."),
             );
         } else if each < BYTES_FEW && view.per_second(done) > CALLS_MANY && share >= SMALL_SHARE_MIN {
@@ -76,7 +77,8 @@ pub(crate) fn small_calls(view: &View<'_>) -> Outcome {
             findings.push(
                 finding
                     .about(verb)
-                    .evidence(format!("{} calls, {} bytes", done, sum.bytes), command)
+                    .evidence(format!("{} calls a second, of {each:.0} bytes", view.rate(done)), command)
+                    .within(&[view.scale_error(share)])
                     .next("Clients that send a request in pieces, or one at a time: batch or pipeline."),
             );
         }
@@ -101,7 +103,8 @@ pub(crate) fn useless_wakeups(view: &View<'_>) -> Outcome {
         let command = format!("strace -c -f -e trace=epoll_wait,poll,select -p {}", view.pid());
         findings.push(
             Finding::new("R7", share, view.confidence(0.7, false), title)
-                .evidence(format!("{} polls", polls.count), command)
+                .evidence(format!("{} polls a second", view.rate(polls.count)), command)
+                .within(&[view.scale_error(share)])
                 .next("Wait with a time-out instead of polling; EPOLLEXCLUSIVE where several wait for one descriptor."),
         );
     }
@@ -110,11 +113,15 @@ pub(crate) fn useless_wakeups(view: &View<'_>) -> Outcome {
             "{} of accepts find nobody: several threads are woken for one connection",
             percent(refused)
         );
+        let share = view.share(accepts.cpu_ns);
         let command = format!("strace -c -f -e trace=accept4 -p {}", view.pid());
+        let counts =
+            format!("{} accepts a second, {} of them in vain", view.rate(accepts.count), percent(refused));
         findings.push(
-            Finding::new("R7", view.share(accepts.cpu_ns), view.confidence(0.7, false), title)
+            Finding::new("R7", share, view.confidence(0.7, false), title)
                 .about("accepts")
-                .evidence(format!("{} accepts, {} in vain", accepts.count, accepts.would_block), command)
+                .evidence(counts, command)
+                .within(&[view.scale_error(share)])
                 .next("EPOLLEXCLUSIVE, or a listener for each thread with SO_REUSEPORT."),
         );
     }

@@ -60,7 +60,8 @@ pub(crate) fn copy_on_write(view: &View<'_>) -> Outcome {
     }
     let copying = view.mark(|frame| COPIES.contains(&frame.name.as_str()));
     let copies = view.samples().filter(|sample| view.meets(sample.stack, &copying));
-    let share = view.sample_share(copies.map(|sample| sample.count).sum());
+    let count = copies.map(|sample| sample.count).sum();
+    let share = view.sample_share(count);
     if share < SHARE_MIN {
         return Outcome::RuledOut(format!("copying shared pages takes {}", percent(share)));
     }
@@ -71,7 +72,8 @@ pub(crate) fn copy_on_write(view: &View<'_>) -> Outcome {
         Finding::new("R5", share, view.confidence(0.8, true), title)
             .evidence(format!("{} of CPU samples are in copy-on-write faults", percent(share)), perf)
             .next("Snapshot when fewer writes come, without huge pages; or a server that does not fork.")
-            .frames(COPIES.iter().map(ToString::to_string)),
+            .frames(COPIES.iter().map(ToString::to_string))
+            .within(&[view.sample_error(count)]),
     ])
 }
 

@@ -118,6 +118,7 @@ pub(crate) fn hot(view: &View<'_>) -> Outcome {
             .next("Look at it in the flame graph (--html FILE): what it calls, and who calls it that often.")
             .frames([hot.name.to_string()])
             .about(hot.name)
+            .within(&[view.sample_error(hot.inclusive)])
         });
     Outcome::found_or(findings.collect(), || "no function of its own has 5%".to_string())
 }
@@ -138,16 +139,16 @@ pub(crate) fn chores(view: &View<'_>) -> Outcome {
     if !view.has_samples() {
         return Outcome::Unseen("shares of functions need CPU samples with stacks".to_string());
     }
-    let share_of = |chore: &Chore| {
+    let count_of = |chore: &Chore| -> u64 {
         let chores = view.mark(|frame| is_chore(frame, chore));
-        let inside = view.samples().filter(|sample| view.meets(sample.stack, &chores));
-        view.sample_share(inside.map(|sample| sample.count).sum())
+        view.samples().filter(|sample| view.meets(sample.stack, &chores)).map(|sample| sample.count).sum()
     };
     let findings: Vec<Finding> = CHORES
         .iter()
-        .map(|chore| (chore, share_of(chore)))
-        .filter(|(_, share)| *share >= SHARE_MIN)
-        .map(|(chore, share)| {
+        .map(|chore| (chore, count_of(chore)))
+        .filter(|(_, count)| view.sample_share(*count) >= SHARE_MIN)
+        .map(|(chore, count)| {
+            let share = view.sample_share(count);
             let title =
                 format!("{} takes {} of the thread's time", sentence_case(chore.name), percent(share));
             let mut finding = Finding::new("R14", share, view.confidence(0.5, true), title);
@@ -158,6 +159,7 @@ pub(crate) fn chores(view: &View<'_>) -> Outcome {
                 .about(chore.name)
                 .next(chore.next)
                 .frames(chore.functions.iter().map(ToString::to_string))
+                .within(&[view.sample_error(count)])
         })
         .collect();
     Outcome::found_or(findings, || {

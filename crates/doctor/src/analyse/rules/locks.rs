@@ -49,8 +49,9 @@ pub(crate) fn contended(view: &View<'_>) -> Outcome {
     );
     finding = finding.evidence(format!("{} blocked in futex on a held mutex", millis(blocked)), trace);
     for ((address, name), ns) in places.iter().take(3) {
-        finding =
-            finding.evidence(format!("mutex {address:#x} at {name}: {} over all threads", millis(*ns)), None);
+        let stacks = format!("offcputime-bpfcc -p {} 10   # the stacks below futex", view.pid());
+        finding = finding
+            .evidence(format!("mutex {address:#x} at {name}: {} over all threads", millis(*ns)), stacks);
     }
     let names = places.into_iter().take(3).map(|((_, name), _)| name);
     Outcome::Found(vec![finding.frames(names)])
@@ -98,7 +99,10 @@ pub(crate) fn hand_offs(view: &View<'_>) -> Outcome {
     let interrupts = view.recording.counters.iter().find(|counter| counter.name == "RescheduleInterrupts");
     let interrupts = interrupts.map_or(0, |counter| counter.added);
     let command = "watch -d -n1 'grep RES /proc/interrupts'".to_string();
+    let hand_offs = format!("perf sched record -p {} -- sleep 10; perf sched map", view.pid());
     let mut finding = Finding::new("R9", share, view.confidence(0.6, false), title)
+        .evidence(format!("{} wake-ups a second by its own threads", view.rate(count)), hand_offs)
+        .within(&[view.scale_error(share)])
         .evidence(
             format!(
                 "{} of the wake-ups come from another CPU, by an interrupt; {:.0} such interrupts a second on the machine",

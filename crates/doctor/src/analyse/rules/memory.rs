@@ -27,7 +27,8 @@ pub(crate) fn not_there(view: &View<'_>) -> Outcome {
     let waits = view.share(blocked);
     let thread = view.recording.threads.iter().find(|thread| thread.tid == view.critical.tid);
     let major = thread.map_or(0, |thread| thread.faults_major);
-    let (mapping, place) = mapping(view);
+    let (count, place) = mapping(view);
+    let mapping = view.sample_share(count);
     let mut findings = Vec::new();
     if waits >= SHARE_MIN {
         let title = format!(
@@ -42,7 +43,7 @@ pub(crate) fn not_there(view: &View<'_>) -> Outcome {
         );
     }
     if mapping >= SHARE_MIN {
-        findings.push(made_again(view, mapping, place));
+        findings.push(made_again(view, count, place));
     }
     Outcome::found_or(findings, || {
         let mapping = if view.samples_kernel() {
@@ -54,10 +55,10 @@ pub(crate) fn not_there(view: &View<'_>) -> Outcome {
     })
 }
 
-/// What the kernel's work on memory takes of the thread's time, and the function of the server's own that causes most of it.
-fn mapping<'a>(view: &View<'a>) -> (f64, Option<&'a str>) {
+/// Samples in the kernel's work on memory, and the function of the server's own that causes most of it.
+fn mapping<'a>(view: &View<'a>) -> (u64, Option<&'a str>) {
     if !view.samples_kernel() {
-        return (0.0, None);
+        return (0, None);
     }
     let mapping = view.mark(is_mapping);
     // Those are R5's.
@@ -66,10 +67,11 @@ fn mapping<'a>(view: &View<'a>) -> (f64, Option<&'a str>) {
     let count: u64 = view.samples().filter(|s| is_of_it(s.stack)).map(|s| s.count).sum();
     let tree = view.tree(|sample| is_of_it(sample.stack), |frame| !is_foreign(frame));
     let place = tree.deepest((count / 2).max(1)).first().map(|hot| hot.name);
-    (view.sample_share(count), place)
+    (count, place)
 }
 
-fn made_again(view: &View<'_>, share: f64, place: Option<&str>) -> Finding {
+fn made_again(view: &View<'_>, samples: u64, place: Option<&str>) -> Finding {
+    let share = view.sample_share(samples);
     let calls: u64 =
         view.calls().filter(|c| CALLS.contains(&c.name.as_str())).map(|c| c.count.unwrap_or(0)).sum();
     let rate = view.per_second(calls);
@@ -92,14 +94,17 @@ fn made_again(view: &View<'_>, share: f64, place: Option<&str>) -> Finding {
         )
     };
     let perf = format!("perf record -g -p {} -- sleep 10; perf report --children", view.pid());
-    let mut finding =
-        Finding::new("R15", share, view.confidence(0.8, true), title).about("making memory").evidence(
-            format!("{} of CPU samples are in the kernel's work on the process's memory", percent(share)),
+    let mut finding = Finding::new("R15", share, view.confidence(0.8, true), title)
+        .about("making memory")
+        .within(&[view.sample_error(samples)])
+        .evidence(
+            format!("{} of the time is the kernel's work on the process's memory", percent(share)),
             perf,
         );
     if view.counts_calls() {
         let command = format!("strace -c -f -e trace={} -p {}", CALLS.join(","), view.pid());
-        finding = finding.evidence(format!("{calls} calls that map and unmap"), command);
+        finding =
+            finding.evidence(format!("{} calls a second that map and unmap", view.rate(calls)), command);
     }
     finding
         .next(next)

@@ -109,7 +109,8 @@ fn on_the_network(view: &View<'_>) -> Option<Finding> {
         .next("Look at that peer, or at the network to it; a limit on its output buffer keeps it from taking memory.");
     finding.holds_while_idle = closed;
     if sockets.len() > 1 {
-        finding = finding.evidence(format!("{} connections are like that", sockets.len()), None);
+        let all = "ss -tnmoi   # those with much in Send-Q".to_string();
+        finding = finding.evidence(format!("{} connections are like that", sockets.len()), all);
     }
     Some(finding)
 }

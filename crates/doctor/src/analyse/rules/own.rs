@@ -20,7 +20,7 @@ pub(crate) fn look(view: &View<'_>) -> Outcome {
     let health = &view.recording.health;
     let window = view.recording.window_ns.max(1) as f64;
     let own = health.own_cpu_ns as f64 / window;
-    let found = [cost(view, health, window), own_cpu(view, own), lost(health), broken(health)];
+    let found = [cost(view, health, window), own_cpu(view, own), lost(health), broken(view, health)];
     Outcome::found_or(found.into_iter().flatten().collect(), || {
         format!(
             "the doctor took {} of a CPU and its programs in the kernel {}; nothing was lost",
@@ -68,17 +68,21 @@ fn lost(health: &Health) -> Option<Finding> {
         "{} events were lost by the doctor: there were more kinds than its tables hold",
         health.events_lost
     );
-    let finding = Finding::aside("R19", title).about("its losses");
+    let show = "evenkeel-doctor explain --json FILE   # health.events_lost".to_string();
+    let lost = format!("{} of what the programs told had no room", health.events_lost);
+    let finding = Finding::aside("R19", title).about("its losses").evidence(lost, show);
     (health.events_lost > 0)
         .then(|| finding.next("A shorter window has fewer kinds of calls, stacks and descriptors."))
 }
 
-fn broken(health: &Health) -> Option<Finding> {
+fn broken(view: &View<'_>, health: &Health) -> Option<Finding> {
     let broken = 1.0 - health.stacks_complete as f64 / health.stacks.max(1) as f64;
     let title = format!("{} of the stacks could not be walked to their end", percent(broken));
-    let finding = Finding::aside("R19", title).about("its stacks");
-    let show = "Code made at run time has no rules for walking: have it keep frame pointers.";
-    (health.stacks >= STACKS_MIN && broken >= BROKEN_MIN).then(|| finding.next(show))
+    let walked = format!("{} of {} stacks end where a thread begins", health.stacks_complete, health.stacks);
+    let perf = format!("perf record --call-graph dwarf -p {} -- sleep 10; perf script", view.pid());
+    let finding = Finding::aside("R19", title).about("its stacks").evidence(walked, perf);
+    let next = "Code made at run time has no rules for walking: have it keep frame pointers.";
+    (health.stacks >= STACKS_MIN && broken >= BROKEN_MIN).then(|| finding.next(next))
 }
 
 #[cfg(test)]

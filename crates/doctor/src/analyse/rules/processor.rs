@@ -69,8 +69,10 @@ fn crowded(view: &View<'_>, share: f64) -> Finding {
         );
     for neighbour in recording.host.neighbours.iter().take(3) {
         let cpu = view.share(neighbour.cpu_ns);
-        finding = finding
-            .evidence(format!("{} ({}) used {} of a CPU", neighbour.name, neighbour.pid, percent(cpu)), None);
+        finding = finding.evidence(
+            format!("{} ({}) used {} of a CPU", neighbour.name, neighbour.pid, percent(cpu)),
+            format!("pidstat -u -p {} 10 1", neighbour.pid),
+        );
     }
     finding.next("Move the others elsewhere, give the server CPUs of its own, or more of them.")
 }

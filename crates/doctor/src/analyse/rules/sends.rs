@@ -91,7 +91,8 @@ fn replicas(view: &View<'_>, sent: f64) -> Option<Finding> {
             .evidence(format!("{} of CPU samples are inside functions that feed replicas", percent(fed)), perf)
             .evidence(format!("writes to replicas take {}", percent(sent)), trace)
             .next("Chain replicas behind one another, or use a server that copies a command once for all of them.")
-            .frames(FEEDS.iter().map(ToString::to_string)),
+            .frames(FEEDS.iter().map(ToString::to_string))
+            .within(&[view.sample_error(samples), view.scale_error(sent)]),
     )
 }
 
@@ -109,11 +110,12 @@ fn sending(view: &View<'_>, role: Role, share: f64) -> Finding {
     finding
         .about(role.plural())
         .evidence(
-            format!("{:.0} calls a second to {}", view.per_second(calls), role.plural()),
+            format!("{} calls a second to {}", view.rate(calls), role.plural()),
             format!("strace -c -f -e trace=write,writev,sendto,sendmsg -p {}", view.pid()),
         )
         .next("Pipelining by the clients makes the calls fewer; threads for I/O take them off this one.")
         .frames(SENDS.iter().map(ToString::to_string))
+        .within(&[view.scale_error(share)])
 }
 
 pub(crate) fn receive_inside_send(view: &View<'_>) -> Outcome {
@@ -137,7 +139,8 @@ pub(crate) fn receive_inside_send(view: &View<'_>) -> Outcome {
         Finding::new("R13", share, view.confidence(0.4, true), title)
             .evidence(format!("{} of CPU samples are in TCP's receive path below a send", percent(share)), perf)
             .next("Expected where both ends are on one machine; a Unix socket, or clients elsewhere, take it away.")
-            .frames(RECEIVES.iter().map(ToString::to_string)),
+            .frames(RECEIVES.iter().map(ToString::to_string))
+            .within(&[view.sample_error(count)]),
     ])
 }
 

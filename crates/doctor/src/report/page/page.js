@@ -50,11 +50,12 @@ function showFindings() {
     make("h3", `${index + 1}. ${finding.title}`, card);
     const gain = finding.ceiling <= 1 ? "about this report" : finding.share === null ? "felt by clients" : `at most x${finding.ceiling.toFixed(2)} if mended`;
     const each = finding.per_request_us === null ? "" : `${finding.per_request_us.toFixed(2)} us a request; `;
-    make("div", `${finding.rule}; ${each}${gain}; confidence ${Math.round(finding.confidence * 100)}%`, card, "small");
+    const of = finding.share_error === null ? "" : `${(finding.share * 100).toFixed(1)}% ±${(finding.share_error * 100).toFixed(1)}% of its time; `;
+    make("div", `${finding.rule}; ${of}${each}${gain}; confidence ${Math.round(finding.confidence * 100)}%`, card, "small");
     const list = make("ul", null, card);
     for (const evidence of finding.evidence) {
       const item = make("li", evidence.what + " ", list);
-      if (evidence.command) make("code", evidence.command, item);
+      make("code", evidence.command, item);
     }
     make("div", finding.next_step, card);
     if (finding.frames.length) {
@@ -252,7 +253,7 @@ function showRest() {
   let text = `The doctor took ${share(h.own_cpu_ns)} of a CPU`;
   if (h.kernel_runs) text += ` and ${share(h.kernel_ns)} inside the kernel, by the kernel's count`;
   if (h.stacks) text += `; ${percent(h.stacks_complete / h.stacks)} of ${h.stacks} stacks are complete`;
-  if (h.duty < 0.999) text += `; on for ${percent(h.duty)} of the time, figures are scaled`;
+  if (h.duty < 0.999) text += `; on for ${percent(h.duty)} of the time, counts and times of calls are scaled${h.scale_error === null ? "" : ` (±${percent(h.scale_error)})`}`;
   make("p", text + ".", byId("health"));
   for (const note of h.notes) make("p", note, byId("health"));
 }
