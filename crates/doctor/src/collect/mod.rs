@@ -71,8 +71,9 @@ pub(crate) fn capture(
     if let Some(server) = &helper {
         server.name_replicas(&mut descriptors, &mut notes);
     }
-    let mut inside = Inside::start(pid, options, &mut notes);
+    // Before anything counts: who hangs does not answer.
     let said_before = helper.as_ref().and_then(helper::Server::say);
+    let mut inside = Inside::start(pid, options, &mut notes);
     let mut window = Window::begin(pid, locals);
     let length = Duration::from_secs_f64(options.seconds);
     let end = Instant::now() + length;

@@ -81,6 +81,12 @@ impl Load {
         Load::start_at(LOAD, port, args)
     }
 
+    /// As many requests as `args` say.
+    pub(crate) fn run(port: u16, args: &[&str]) {
+        let mut load = Load::start(port, args);
+        assert!(load.0.wait().is_ok_and(|status| status.success()), "redis-benchmark failed");
+    }
+
     pub(crate) fn start_at(place: Place, port: u16, args: &[&str]) -> Load {
         let port = port.to_string();
         let mut words = prefix(place);

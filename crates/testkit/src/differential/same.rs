@@ -107,6 +107,8 @@ const QUARRELS: &[Quarrel] = &[
     // Valkey names the command as it was called.
     Quarrel { oracle: Peer::Valkey, command: "XREAD", subject_says: "-ERR Unbalanced XREAD *", oracle_says: "-ERR Unbalanced 'xread' *" },
     Quarrel { oracle: Peer::Valkey, command: "XREADGROUP", subject_says: "-ERR Unbalanced XREAD *", oracle_says: "-ERR Unbalanced 'xreadgroup' *" },
+    // Redis tells the size of what has expired, until it finds that out.
+    Quarrel { oracle: Peer::Redis, command: "MEMORY USAGE", subject_says: "(n*)", oracle_says: ":*" },
     // `+` of XREAD came after Redis 7.0.
     Quarrel { oracle: Peer::Redis, command: "XREAD", subject_says: "*", oracle_says: "-ERR Invalid stream ID *" },
     Quarrel { oracle: Peer::Redis, command: "XREADGROUP", subject_says: "-ERR The + ID *", oracle_says: "-ERR Invalid stream ID *" },

@@ -7,6 +7,10 @@ use crate::analyse::view::View;
 pub(crate) const FORKS: &[&str] = &["clone", "clone3", "fork", "vfork"];
 /// Starting a thread takes 0.1 ms; only page tables take longer.
 const FORK_MIN_NS: u64 = 5_000_000;
+/// A stop of this length weighs as much as half of the thread's time.
+const FELT_NS: f64 = 50_000_000.0;
+const FELT_MIN: f64 = 1.2;
+const FELT_MAX: f64 = 3.0;
 pub(crate) const TABLE_COPIES: &[&str] = &["copy_page_range", "copy_page_tables", "dup_mm", "dup_mmap"];
 #[rustfmt::skip]
 pub(crate) const COPIES: &[&str] = &["do_wp_page", "wp_page_copy", "do_cow_fault", "copy_user_highpage", "do_huge_pmd_wp_page"];
@@ -16,13 +20,13 @@ pub(crate) fn page_tables(view: &View<'_>) -> Outcome {
         .calls()
         .filter(|call| FORKS.contains(&call.name.as_str()) && call.count.is_some())
         .max_by_key(|call| call.longest_ns);
-    // A fork may fall into a pause of the budget: the server's own clock has no pauses.
+    // A fork may fall into a pause of the budget, or into its begin: the server's own clock has no pauses.
     let said = view.recording.forks.filter(|forks| forks.count > 0);
     if said.is_none() && !view.counts_calls() {
         return Outcome::Unseen("how long a fork takes needs programs in the kernel".to_string());
     }
     let seen_ns = seen.map_or(0, |call| call.longest_ns);
-    let longest_ns = if seen_ns >= FORK_MIN_NS { seen_ns } else { said.map_or(0, |forks| forks.latest_ns) };
+    let longest_ns = seen_ns.max(said.map_or(0, |forks| forks.latest_ns));
     if longest_ns < FORK_MIN_NS {
         return Outcome::RuledOut(format!("the longest fork took {}", millis(longest_ns.max(seen_ns))));
     }
@@ -50,7 +54,9 @@ pub(crate) fn page_tables(view: &View<'_>) -> Outcome {
         .next("Snapshot less often or on a replica; less memory in this process; or a server that does not fork.")
         .frames(TABLE_COPIES.iter().map(ToString::to_string));
     finding.holds_while_idle = true;
-    finding.ceiling = finding.ceiling.max(1.2); // it is the longest wait that hurts, not the mean
+    // It is the longest wait that hurts, not the mean.
+    let felt = 1.0 + longest_ns as f64 / FELT_NS;
+    finding.ceiling = finding.ceiling.max(felt.clamp(FELT_MIN, FELT_MAX));
     Outcome::Found(vec![finding])
 }
 
