@@ -194,7 +194,7 @@ impl Executor {
                     reply.simple("QUEUED");
                     Outcome::Replied
                 }
-                Ok(Admitted::Paused) => Outcome::Paused,
+                Ok(Admitted::Paused) => return Outcome::Paused, // it has not been run: no reply is skipped for it
                 Ok(Admitted::HungUp) => Outcome::Replied,
                 Err(error) => {
                     self.reject(session, request.command, &error, reply);

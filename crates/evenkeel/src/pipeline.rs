@@ -4,6 +4,8 @@
 //! each other, so one command alone waits three times; a batch asks for all slots, then all buckets, then all entries,
 //! and waits about three times in all. Measured with 300,000 keys of 500 bytes, this is worth a quarter to a third.
 
+use std::sync::atomic::Ordering::Relaxed;
+
 use evenkeel_resp::request::{Parsed, ProtocolError, Span, State, parse, parse_strangers};
 use evenkeel_store::Place;
 
@@ -79,6 +81,12 @@ impl Pipeline {
     ) -> Ended {
         let mut state = State { at: connection.state.at + *used, ..connection.state };
         loop {
+            if connection.client().killed.load(Relaxed) {
+                // Its last batch was the one that was run when it was killed.
+                connection.session.closing = true;
+                *used = bytes.len();
+                return Ended::Empty;
+            }
             self.take_up(&mut connection.args);
             let parsed = self.parse_batch(executor, bytes, *used, state, &connection.session);
             let run = self.run_batch(executor, &mut connection.session, bytes, reply);
@@ -189,6 +197,7 @@ impl Pipeline {
             }
             if is_line {
                 let line = bytes[start..].split_inclusive(|byte| *byte == b'\n').next();
+                self.line.clear();
                 self.line.extend_from_slice(line.unwrap_or_default());
             }
             let parsed = if is_stranger {
@@ -203,6 +212,8 @@ impl Pipeline {
                         let parts = Parts { start, end, first_span, end_span, command: None, key: None };
                         self.batch.push(parts);
                         first_span = end_span;
+                    } else {
+                        self.line.clear(); // an empty one is no request
                     }
                     start = end;
                     state = State::start(end);

@@ -40,6 +40,8 @@ pub(crate) struct Connection {
     pub(crate) rubbish: Vec<Stretch>,
     /// There may be more to read.
     pub(crate) readable: bool,
+    /// The end of its stream has been announced, which happens once: it is read until that comes.
+    pub(crate) hung_up: bool,
     /// Its commands took all of its share of a turn when they were last run: others go first.
     pub(crate) is_heavy: bool,
     /// Its worker will come back to it without being asked.
@@ -78,6 +80,7 @@ impl Connection {
             backlog_len: 0,
             rubbish: Vec::new(),
             readable: true,
+            hung_up: false,
             is_heavy: false,
             is_ready: false,
             parked: false,

@@ -99,7 +99,7 @@ pub(crate) struct Worker {
     /// `REGIONS` regions of `READ_LEN` bytes.
     buffer: Box<[u8]>,
     /// Connections with something to read in this turn; whether the peer has hung up.
-    readable: Vec<(u64, bool)>,
+    readable: Vec<u64>,
     arrivals: Vec<Arrival>,
     reply: Reply,
     /// The time as of the start of this turn.
@@ -252,10 +252,11 @@ impl Worker {
         }
         if event.is_readable() || event.is_hangup() {
             connection.readable = true;
-            if connection.is_heavy && !event.is_hangup() {
+            connection.hung_up |= event.is_hangup();
+            if connection.is_heavy && !connection.hung_up {
                 self.make_ready(event.token, &mut connection);
             } else {
-                self.readable.push((event.token, event.is_hangup()));
+                self.readable.push(event.token);
             }
         }
         self.put_back(event.token, connection);
@@ -280,31 +281,24 @@ impl Worker {
     }
 
     /// Reads once from each connection of a group. Those with unfinished business are served as they are.
-    fn read_group(&mut self, group: &[(u64, bool)]) {
-        for (token, hangup) in group {
-            let Some(mut connection) = self.take(*token) else { continue };
+    fn read_group(&mut self, group: &[u64]) {
+        for &token in group {
+            let Some(mut connection) = self.take(token) else { continue };
             if connection.is_handshaking() {
-                self.queue_handshake(*token, connection);
+                self.queue_handshake(token, connection);
                 continue;
             }
             let killed = connection.client().killed.load(Relaxed);
             let waits = connection.parked || connection.session.waiting.is_some();
             if waits || connection.session.closing || killed || !connection.input.is_empty() {
-                self.serve(*token, connection, *hangup);
+                self.serve(token, connection);
                 continue;
             }
             let region = self.arrivals.len() * READ_LEN;
             let result = connection.read(&mut self.buffer[region..region + READ_LEN]);
             let got = result.as_ref().map_or(0, |got| *got);
             self.book_read(&connection, got);
-            self.arrivals.push(Arrival {
-                token: *token,
-                connection,
-                result,
-                region,
-                hangup: *hangup,
-                key: None,
-            });
+            self.arrivals.push(Arrival { token, connection, result, region, key: None });
         }
     }
 
@@ -332,11 +326,14 @@ impl Worker {
     }
 
     fn serve_arrival(&mut self, arrival: Arrival) {
-        let Arrival { token, mut connection, result, region, hangup, .. } = arrival;
+        let Arrival { token, mut connection, result, region, .. } = arrival;
+        if connection.client().killed.load(Relaxed) {
+            return self.close(token, connection); // by one of its group
+        }
         self.executor.begin_share();
-        let next = match self.after_read(&mut connection, result, READ_LEN, hangup) {
+        let next = match self.after_read(&mut connection, result, READ_LEN) {
             Ok(got) => match self.run_region(&mut connection, region, got) {
-                Next::Wait if connection.readable => self.read_and_run(&mut connection, hangup),
+                Next::Wait if connection.readable => self.read_and_run(&mut connection),
                 next => next,
             },
             Err(next) => next,
@@ -355,7 +352,7 @@ impl Worker {
             let Some(token) = self.ready.pop_front() else { return };
             if let Some(mut connection) = self.take(token) {
                 connection.is_ready = false;
-                self.serve(token, connection, false);
+                self.serve(token, connection);
             }
             if self.executor.last_ticks >= until {
                 return;
@@ -371,9 +368,9 @@ impl Worker {
     }
 
     /// Reads, runs and answers; then puts the connection back or closes it.
-    fn serve(&mut self, token: u64, mut connection: Box<Connection>, hangup: bool) {
+    fn serve(&mut self, token: u64, mut connection: Box<Connection>) {
         self.executor.begin_share();
-        let next = self.read_and_run(&mut connection, hangup);
+        let next = self.read_and_run(&mut connection);
         self.settle(token, connection, next);
     }
 
@@ -396,7 +393,7 @@ impl Worker {
         }
     }
 
-    fn read_and_run(&mut self, connection: &mut Connection, hangup: bool) -> Next {
+    fn read_and_run(&mut self, connection: &mut Connection) -> Next {
         if connection.client().killed.load(Relaxed) {
             return Next::Close;
         }
@@ -405,7 +402,7 @@ impl Worker {
         }
         if let Some(waiting) = &connection.session.waiting {
             // What has been taken for the client is sent before the end of its stream is read.
-            return if hangup && waiting.give_up() { Next::Close } else { Next::Wait };
+            return if connection.hung_up && waiting.give_up() { Next::Close } else { Next::Wait };
         }
         if connection.session.closing {
             return if connection.backlog_len() == 0 { Next::Close } else { Next::Wait };
@@ -432,7 +429,7 @@ impl Worker {
                 (connection.read_more(room), room)
             };
             self.book_read(connection, result.as_ref().map_or(0, |got| *got));
-            let got = match self.after_read(connection, result, room, hangup) {
+            let got = match self.after_read(connection, result, room) {
                 Ok(0) => continue,
                 Ok(got) => got,
                 Err(next) => return next,
@@ -464,14 +461,13 @@ impl Worker {
         connection: &mut Connection,
         result: io::Result<usize>,
         room: usize,
-        hangup: bool,
     ) -> Result<usize, Next> {
         match result {
             Ok(0) => Err(Next::Close),
             Ok(got) => {
                 // Edge-triggered: after a short read, the next byte will be announced. So will the end of the
                 // stream, unless that has been announced already.
-                if got < room && !hangup && !connection.has_more() {
+                if got < room && !connection.hung_up && !connection.has_more() {
                     connection.readable = false;
                 }
                 Ok(got)
@@ -815,7 +811,6 @@ pub(crate) struct Arrival {
     result: io::Result<usize>,
     /// Where in the worker's buffer its bytes are.
     region: usize,
-    hangup: bool,
     /// The hash and place of its first request's key.
     key: Option<(u64, Place)>,
 }

@@ -265,7 +265,9 @@ impl Machine {
         call.held.seat.keep_expired |= !call.held.holds_all();
         let done = self.run_admitted(call, target, keys, ro);
         call.held.seat.keep_expired = keeps;
-        call.session.db = db;
+        if call.session.db != db {
+            call.session.select(db);
+        }
         done
     }
 

@@ -41,6 +41,7 @@ impl Worker {
             return self.close(token, connection);
         }
         connection.readable |= hung_up;
+        connection.hung_up |= hung_up;
         if let On::Keys(blocked, _) = &waiting.on {
             let blocked = blocked.clone();
             self.note_wait_for_log(&blocked);
@@ -72,6 +73,7 @@ impl Worker {
                 return;
             }
             let connection = self.connections.get(token as u32 as usize).and_then(Option::as_ref);
+            let connection = connection.filter(|connection| connection.client().token.load(Relaxed) == token);
             let waiting = connection.and_then(|connection| connection.session.waiting.as_ref());
             let Some(On::Keys(blocked, _)) = waiting.map(|waiting| &waiting.on) else { continue };
             // If it has just been served, the reply is on its way.
@@ -88,6 +90,7 @@ impl Worker {
         let Resumed { client, number, reply } = resumed;
         let token = client.token.load(Relaxed);
         self.executor.last_ticks = book(self.executor.stats(), Stage::Other, self.executor.last_ticks);
+        self.executor.begin_share();
         let Some(mut connection) = self.take(token) else { return self.discard(reply) };
         let is_its_own = |waiting: &mut Box<Waiting>| waiting.number == number;
         let Some(waiting) = connection.session.waiting.take_if(is_its_own) else {

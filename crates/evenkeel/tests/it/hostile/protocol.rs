@@ -173,3 +173,81 @@ fn a_quoted_line_behind_a_command_that_waits_is_read_once() {
     assert_eq!(client.read().to_string(), "\"a b c\"");
     server.assert_healthy();
 }
+
+/// Empty lines are no requests: what is put back for one that is paused are its own bytes.
+#[test]
+fn empty_lines_before_a_request_that_is_paused_change_nothing() {
+    let mut server = start(&[]);
+    let mut other = server.connect();
+    let with_a_line_inside =
+        "\r\n*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$10\r\nx\r\nFLUSHDB\r\n*2\r\n$3\r\nGET\r\n$1\r\nk\r\n";
+    for (requests, replies) in [
+        ("\r\nSET k 1\r\n", &["OK"][..]),
+        ("\r\n\r\nSET k 2\r\nGET k\r\n", &["OK", "\"2\""]),
+        ("GET k\r\n\r\nSET k 'a b'\r\nGET k\r\n", &["\"2\"", "OK", "\"a b\""]),
+        (with_a_line_inside, &["OK", "\"x\\r\\nFLUSHDB\""]),
+    ] {
+        let mut client = server.connect();
+        other.run("CLIENT PAUSE 50 WRITE");
+        client.send_raw(requests.as_bytes()).expect("connected");
+        for reply in replies {
+            assert_eq!(client.read().to_string(), *reply, "{requests:?}");
+        }
+    }
+    // Nobody has to log in for this one.
+    let mut stranger = server.connect();
+    other.run("CLIENT PAUSE 50 ALL");
+    stranger.send_raw(b"\r\nHELLO\r\n").expect("connected");
+    assert!(stranger.read().to_string().contains("server"));
+    server.assert_healthy();
+}
+
+#[test]
+fn a_reply_that_is_to_be_skipped_is_that_of_a_command_that_was_paused() {
+    let server = start(&[]);
+    let (mut client, mut other) = (server.connect(), server.connect());
+    other.run("CLIENT PAUSE 50 WRITE");
+    client.send_raw(b"CLIENT REPLY SKIP\r\nSET k v\r\nGET k\r\n").expect("connected");
+    assert_eq!(client.read().to_string(), "\"v\"");
+}
+
+/// Much is sent, and then the end of it: it is answered, and the end is seen, however many turns that takes.
+#[test]
+fn the_end_of_a_long_stream_is_not_forgotten() {
+    const REQUESTS: usize = 60_000;
+    let server = start(&[]);
+    for first in ["", "BLPOP none 0.05\r\n", "CLIENT PAUSE 50 ALL\r\n"] {
+        let mut client = server.connect();
+        let mut requests = first.as_bytes().to_vec();
+        requests.extend(b"EXISTS k\r\n".repeat(REQUESTS));
+        client.send_raw(&requests).expect("connected");
+        client.finish_sending().expect("connected");
+        let replies = client.read_to_end().expect("the server hangs up");
+        assert!(replies.ends_with(b":0\r\n:0\r\n"), "{} bytes", replies.len());
+    }
+}
+
+/// A client that was killed does nothing any more, whatever it has sent in the same moment.
+#[test]
+fn who_is_killed_in_the_same_turn_is_not_served() {
+    const ROUNDS: usize = 200;
+    let server = start(&["--threads", "1", "--enable-debug-command", "yes"]);
+    let (mut killer, mut counter) = (server.connect(), server.connect());
+    for round in 0..ROUNDS {
+        let mut victim = server.connect();
+        let id = victim.run("CLIENT ID").to_string();
+        let id = id.trim_start_matches(':');
+        // Both wait in the kernel until the worker is back.
+        counter.send_raw(b"DEBUG SLEEP 0.002\r\n").expect("connected");
+        std::thread::sleep(std::time::Duration::from_millis(1));
+        let kill = format!("CLIENT KILL ID {id}\r\nEXISTS killed\r\n");
+        killer.send_raw(kill.as_bytes()).expect("connected");
+        victim.send_raw(b"SET killed yes\r\n").expect("connected");
+        counter.read();
+        assert_eq!(killer.read().to_string(), ":1", "round {round}");
+        // It may have come first.
+        let then = killer.read();
+        assert_eq!(killer.run("EXISTS killed"), then, "round {round}");
+        killer.run("DEL killed");
+    }
+}
