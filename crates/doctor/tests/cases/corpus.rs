@@ -35,6 +35,16 @@ impl Program {
         self.child.id()
     }
 
+    /// A process that it has started.
+    pub(crate) fn child(&self) -> u32 {
+        let tasks = std::fs::read_dir(format!("/proc/{}/task", self.pid())).expect("it runs");
+        let children = tasks.flatten().find_map(|task| {
+            let pids = std::fs::read_to_string(task.path().join("children")).ok()?;
+            pids.split_ascii_whitespace().next()?.parse().ok()
+        });
+        children.expect("it has started one")
+    }
+
     /// Where it listens, if it does.
     pub(crate) fn port(&self) -> u16 {
         self.port
@@ -87,6 +97,7 @@ fn play() {
         "no-mutex" => workers(false),
         "slow-accept" => slow_accept(),
         "one-accept" => one_accept(),
+        "pool" => pool(),
         "many" => many(),
         "ping-pong" => ping_pong(),
         "reader" => reader(),
@@ -224,6 +235,37 @@ fn slow_accept() {
     loop {
         std::thread::sleep(Duration::from_millis(20));
         drop(listener.accept());
+    }
+}
+
+/// Processes that were forked before there was work, and accept from one listener with a short backlog.
+fn pool() {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    // SAFETY: listen(2) on our own descriptor; again, since std listens with 128.
+    assert_eq!(unsafe { libc::listen(listener.as_raw_fd(), BACKLOG) }, 0);
+    for _ in 0..WORKERS {
+        // SAFETY: the child makes system calls alone, and ends with us.
+        unsafe {
+            if libc::fork() == 0 {
+                libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
+                serve_one_by_one(&listener);
+            }
+        }
+    }
+    ready(listener.local_addr().expect("bound").port());
+    loop {
+        std::thread::park();
+    }
+}
+
+fn serve_one_by_one(listener: &TcpListener) -> ! {
+    let mut request = [0; 64];
+    loop {
+        let Ok((mut stream, _)) = listener.accept() else { continue };
+        if stream.read(&mut request).is_ok_and(|len| len > 0) {
+            std::thread::sleep(Duration::from_millis(1)); // it asks somebody else
+            let _ = stream.write_all(b"+PONG\r\n");
+        }
     }
 }
 
@@ -398,6 +440,19 @@ pub(crate) fn crowd(port: u16) -> Clients {
     Clients::start(20, move |stop| {
         while !stop.load(Ordering::Relaxed) {
             let _ = TcpStream::connect_timeout(&address, Duration::from_millis(100));
+        }
+    })
+}
+
+/// A connection for each request, of so many clients.
+pub(crate) fn short_connections(port: u16, clients: usize) -> Clients {
+    let address = std::net::SocketAddr::from(([127, 0, 0, 1], port));
+    Clients::start(clients, move |stop| {
+        while !stop.load(Ordering::Relaxed) {
+            let connected = TcpStream::connect_timeout(&address, Duration::from_millis(500));
+            let Ok(mut stream) = connected else { continue };
+            let _ = stream.set_read_timeout(Some(Duration::from_millis(500)));
+            ping(&mut stream, &[b"PING\r\n"]);
         }
     })
 }

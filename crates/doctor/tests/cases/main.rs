@@ -227,6 +227,21 @@ fn an_accept_queue_that_overflows_is_the_first_finding() {
 
 #[test]
 #[ignore = "long"]
+fn a_pool_of_processes_with_a_short_backlog_drops_connections() {
+    const CLIENTS: usize = 500;
+    let _stage = stage();
+    let pool = corpus::start("pool", stage::ANYWHERE);
+    let _clients = corpus::short_connections(pool.port(), CLIENTS);
+    for (who, pid) in [("the parent", pool.pid()), ("a child", pool.child())] {
+        let seen = diagnose(&format!("a pool of processes, backlog 5, {CLIENTS} clients: {who}"), pid);
+        seen.expect_first("R10");
+        assert!(seen.titles()[0].contains(&pool.port().to_string()), "{seen}");
+        assert!(seen.titles()[0].contains(" overflows: "), "{seen}");
+    }
+}
+
+#[test]
+#[ignore = "long"]
 fn a_fork_under_load_is_found_and_its_length_is_the_servers_own() {
     let _stage = stage();
     a_fork_is_found(Peer::Redis);
