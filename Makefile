@@ -29,11 +29,11 @@ conformance: ## run the units of Redis' own test suite that conformance/units.tx
 	@[ -n "$$EVENKEEL_BIN" ] || cargo build --release -p evenkeel
 	@EVENKEEL_BIN="$${EVENKEEL_BIN:-$(TARGET)/release/evenkeel}" conformance/run $(ARGS)
 
-bench: ## print figures side by side with redis-server and Valkey, in ten minutes; ARGS replaces "short --quick"
+bench: ## measure side by side with redis-server and Valkey in ten minutes, and write target/bench-short.html and .json; ARGS instead
 	@scripts/setup peers
 	cargo build --profile measured -p evenkeel
 	cargo build --release -p evenkeel-bench
-	@$(TARGET)/release/evenkeel-bench $(or $(ARGS),short --quick)
+	@$(TARGET)/release/evenkeel-bench $(or $(ARGS),short --quick --json $(TARGET)/bench-short.json --html $(TARGET)/bench-short.html)
 
 bench-full: ## run every experiment, thoroughly, and write target/bench.json and target/bench.html; takes hours
 	@$(MAKE) --no-print-directory bench ARGS="all --json $(TARGET)/bench.json --html $(TARGET)/bench.html"

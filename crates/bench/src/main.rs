@@ -227,6 +227,8 @@ fn draw(args: &PageArgs) -> Result<()> {
 
 fn run(options: &Options, experiment: impl FnOnce(&mut Session) -> Result<()>) -> Result<()> {
     let mut session = Session::new(options)?;
-    experiment(&mut session)?;
-    session.finish()
+    let ended = experiment(&mut session);
+    // What was measured until something failed, or somebody had enough.
+    let finished = session.finish();
+    ended.and(finished)
 }

@@ -41,7 +41,7 @@ use crate::peers::{Kind, Peer, Where};
 use crate::promises::{self, Promise, Verdict};
 use crate::stats::Goal;
 use crate::table::{Table, figure};
-use crate::{proc, sys};
+use crate::{interrupt, proc, sys};
 
 pub(crate) use aof::aof;
 pub(crate) use connections::connections;
@@ -114,6 +114,8 @@ pub(crate) struct Session {
     html: Option<PathBuf>,
     records: Vec<Json>,
     verdicts: Vec<Verdict>,
+    /// Experiments of several that could not be measured, and why.
+    failures: Vec<(&'static str, String)>,
     started: Instant,
 }
 
@@ -139,6 +141,7 @@ impl Session {
             html: options.html.clone(),
             records: Vec::new(),
             verdicts: Vec::new(),
+            failures: Vec::new(),
             started: Instant::now(),
         };
         session.print_machine();
@@ -203,7 +206,32 @@ impl Session {
         goal.verdict(value)
     }
 
-    /// The promises in one table, and the files that were asked for.
+    /// Runs one of several experiments: what keeps it from being measured is said, and does not keep the others from it.
+    fn attempt(&mut self, name: &'static str, run: impl FnOnce(&mut Session) -> Result<()>) -> Result<()> {
+        if let Err(error) = run(self) {
+            interrupt::check()?; // that ends them all
+            eprintln!("\n{name}: not measured: {error:#}");
+            self.failures.push((name, format!("{error:#}")));
+        }
+        self.save(&self.to_json())
+    }
+
+    /// Writes the files that were asked for; nothing, while nothing has been measured.
+    fn save(&self, run: &Json) -> Result<()> {
+        if self.records.is_empty() {
+            return Ok(());
+        }
+        let write = |path: &Option<PathBuf>, text: &dyn Fn() -> String| match path {
+            Some(path) => {
+                std::fs::write(path, text()).with_context(|| format!("cannot write {}", path.display()))
+            }
+            None => Ok(()),
+        };
+        write(&self.json, &|| format!("{run}\n"))?;
+        write(&self.html, &|| page(run))
+    }
+
+    /// The goals and promises as tables, and the files that were asked for. Fails if something was not measured.
     pub(crate) fn finish(self) -> Result<()> {
         if !self.verdicts.is_empty() {
             let mut table = Table::new(&["goal", "bound", "reached", ""]);
@@ -216,19 +244,24 @@ impl Session {
         if self.verdicts.iter().any(|verdict| verdict.promise.is_some()) {
             print!("\nEvenkeel's promises\n{}", promises::table(&run["promises"]));
         }
-        let write = |path: &Option<PathBuf>, text: &dyn Fn() -> String| match path {
-            Some(path) => {
-                std::fs::write(path, text()).with_context(|| format!("cannot write {}", path.display()))
-            }
-            None => Ok(()),
-        };
-        write(&self.json, &|| format!("{run}\n"))?;
-        write(&self.html, &|| page(&run))
+        self.save(&run)?;
+        if !self.failures.is_empty() {
+            let names: Vec<&str> = self.failures.iter().map(|(name, _)| *name).collect();
+            bail!("not measured: {}", names.join(", "));
+        }
+        Ok(())
     }
 
     fn to_json(&self) -> Json {
         let peer = |peer: &Peer| {
-            object(vec![("name", peer.kind.name().into()), ("version", peer.version.as_str().into())])
+            object(vec![
+                ("name", peer.kind.name().into()),
+                ("version", peer.version.as_str().into()),
+                ("sha256", peer.sha256.as_str().into()),
+            ])
+        };
+        let failure = |(name, why): &(&str, String)| {
+            object(vec![("experiment", (*name).into()), ("why", why.as_str().into())])
         };
         let verdict = |verdict: &Verdict| {
             object(vec![
@@ -248,6 +281,7 @@ impl Session {
             ("seconds", self.measured.as_secs_f64().into()),
             ("peers", Json::Array(self.all_peers().map(peer).collect())),
             ("experiments", Json::Array(self.records.clone())),
+            ("not_measured", Json::Array(self.failures.iter().map(failure).collect())),
             ("promises", promises::to_json(&self.verdicts)),
             ("goals", Json::Array(self.verdicts.iter().map(verdict).collect())),
         ])
@@ -256,16 +290,16 @@ impl Session {
 
 /// What is run when there is little time: the promises that decide whether somebody moves.
 pub(crate) fn short(session: &mut Session) -> Result<()> {
-    throughput(session, &ThroughputArgs::default())?;
-    scale(session, &ScaleArgs { brief: true })?;
-    wake_up(session)?;
-    aof(session)?;
-    replica(session)?;
-    snapshot(session, &DataArgs::default())?;
-    full_sync(session, &DataArgs::default())?;
-    frozen_disk(session)?;
-    load(session, &DataArgs::default())?;
-    memory(session, &MemoryArgs::default())
+    session.attempt("throughput", |it| throughput(it, &ThroughputArgs::default()))?;
+    session.attempt("scale", |it| scale(it, &ScaleArgs { brief: true }))?;
+    session.attempt("wake-up", wake_up)?;
+    session.attempt("aof", aof)?;
+    session.attempt("replica", replica)?;
+    session.attempt("snapshot", |it| snapshot(it, &DataArgs::default()))?;
+    session.attempt("full-sync", |it| full_sync(it, &DataArgs::default()))?;
+    session.attempt("frozen-disk", frozen_disk)?;
+    session.attempt("loading", |it| load(it, &DataArgs::default()))?;
+    session.attempt("memory", |it| memory(it, &MemoryArgs::default()))
 }
 
 /// All experiments, one after the other.
@@ -295,27 +329,27 @@ pub(crate) fn all(session: &mut Session) -> Result<()> {
         + shapes::estimate(session)
         + KeysArgs::default().estimate(session) * 2;
     println!("this takes about {} minutes", estimate.as_secs().div_ceil(60));
-    throughput(session, &pinned)?;
-    throughput(session, &many)?;
-    throughput(session, &unpinned)?;
-    workers(session)?;
-    scale(session, &ScaleArgs::default())?;
-    wake_up(session)?;
-    connections(session)?;
-    memory(session, &memory_args)?;
-    values(session, &ValuesArgs::default())?;
-    elements(session)?;
-    stalls(session, &StallsArgs::default())?;
-    aof(session)?;
-    snapshot(session, &DataArgs::default())?;
-    frozen_disk(session)?;
-    features(session)?;
-    replica(session)?;
-    full_sync(session, &DataArgs::default())?;
-    load(session, &DataArgs::default())?;
-    hot_key(session)?;
-    databases(session)?;
-    scatter(session)?;
-    growth(session, &KeysArgs::default())?;
-    expiry(session, &KeysArgs::default())
+    session.attempt("throughput", |it| throughput(it, &pinned))?;
+    session.attempt("throughput of many keys", |it| throughput(it, &many))?;
+    session.attempt("throughput unpinned", |it| throughput(it, &unpinned))?;
+    session.attempt("workers", workers)?;
+    session.attempt("scale", |it| scale(it, &ScaleArgs::default()))?;
+    session.attempt("wake-up", wake_up)?;
+    session.attempt("connections", connections)?;
+    session.attempt("memory", |it| memory(it, &memory_args))?;
+    session.attempt("values", |it| values(it, &ValuesArgs::default()))?;
+    session.attempt("elements", elements)?;
+    session.attempt("stalls", |it| stalls(it, &StallsArgs::default()))?;
+    session.attempt("aof", aof)?;
+    session.attempt("snapshot", |it| snapshot(it, &DataArgs::default()))?;
+    session.attempt("frozen-disk", frozen_disk)?;
+    session.attempt("features", features)?;
+    session.attempt("replica", replica)?;
+    session.attempt("full-sync", |it| full_sync(it, &DataArgs::default()))?;
+    session.attempt("loading", |it| load(it, &DataArgs::default()))?;
+    session.attempt("hot-key", hot_key)?;
+    session.attempt("databases", databases)?;
+    session.attempt("scatter", scatter)?;
+    session.attempt("growth", |it| growth(it, &KeysArgs::default()))?;
+    session.attempt("expiry", |it| expiry(it, &KeysArgs::default()))
 }

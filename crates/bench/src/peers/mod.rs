@@ -2,11 +2,12 @@
 
 mod server;
 
-use std::env;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::{env, fs};
 
 use anyhow::{Context, Result, bail};
+use sha2::{Digest, Sha256};
 
 use crate::load::endpoint::Protocol;
 
@@ -89,6 +90,8 @@ pub(crate) struct Peer {
     program: PathBuf,
     /// The line that it prints for `--version`.
     pub(crate) version: String,
+    /// Of the program, in hexadecimal digits: versions do not tell two builds apart.
+    pub(crate) sha256: String,
 }
 
 /// Where to look for the servers.
@@ -151,7 +154,9 @@ impl Where {
         // Absolute, but not resolved: redis-server is a link to a program that goes by the name it is called.
         let program = std::path::absolute(&program).with_context(|| program.display().to_string())?;
         let version = version(kind, &program)?;
-        Ok(Some(Peer { kind, program, version }))
+        let bytes = fs::read(&program).with_context(|| format!("cannot read {}", program.display()))?;
+        let sha256 = Sha256::digest(&bytes).iter().map(|byte| format!("{byte:02x}")).collect();
+        Ok(Some(Peer { kind, program, version, sha256 }))
     }
 }
 

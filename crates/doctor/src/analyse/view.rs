@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use super::critical::{Budget, roles};
 use super::stacks::Tree;
-use crate::recording::{Call, Frame, Recording, Role, Sample, Tier};
+use crate::recording::{Call, Frame, Recording, Role, Sample, Tier, Wait};
 
 /// Findings from sampled states are this sure, compared with exact times.
 const SAMPLED: f64 = 0.75;
@@ -60,6 +60,11 @@ impl<'a> View<'a> {
     /// Samples of the critical thread.
     pub(crate) fn samples(&self) -> impl Iterator<Item = &'a Sample> + '_ {
         self.recording.samples.iter().filter(|sample| sample.tid == self.critical.tid)
+    }
+
+    /// Sleeps of the critical thread, with their stacks.
+    pub(crate) fn waits(&self) -> impl Iterator<Item = &'a Wait> + '_ {
+        self.recording.waits.iter().filter(|wait| wait.tid == self.critical.tid)
     }
 
     pub(crate) fn has_samples(&self) -> bool {

@@ -1,5 +1,6 @@
 //! R15: memory that is not there when it is touched: it must be read from a disk, or the kernel must make it, again and again
-//! where it is mapped and unmapped all the time.
+//! where it is mapped and unmapped all the time. And what keeps the kernel from making it at once: it has to take memory back
+//! first, to move pages together, or to wait until another thread has changed the same address space.
 
 use super::fork::COPIES;
 use super::functions::is_foreign;
@@ -13,6 +14,33 @@ const CALLS: &[&str] = &["mmap", "munmap", "mremap", "brk", "madvise"];
 #[rustfmt::skip]
 const FUNCTIONS: &[&str] = &["ksys_mmap_pgoff", "vm_mmap_pgoff", "__vm_munmap", "__do_sys_munmap", "do_vmi_munmap", "do_vmi_align_munmap",
                              "__do_sys_mremap", "__do_sys_brk", "do_madvise", "do_user_addr_fault", "handle_mm_fault", "exc_page_fault"];
+/// What the thread itself must do, or wait for, before the kernel has memory for it.
+struct Delay {
+    title: &'static str,
+    functions: &'static [&'static str],
+    command: &'static str,
+    next: &'static str,
+}
+
+#[rustfmt::skip]
+const DELAYS: &[Delay] = &[
+    Delay {
+        title: "The thread takes memory back from others before it gets any (direct reclaim)",
+        functions: &["try_to_free_pages", "__alloc_pages_direct_reclaim", "__perform_reclaim", "try_to_free_mem_cgroup_pages",
+                     "mem_cgroup_handle_over_high"],
+        command: "grep -E 'allocstall|pgscan_direct|pgsteal_direct' /proc/vmstat; cat /proc/pressure/memory",
+        next: "More memory, a higher limit of its control group (memory.high, memory.max), or more kept free (vm.min_free_kbytes).",
+    },
+    Delay {
+        title: "The thread moves pages together for a huge one",
+        functions: &["try_to_compact_pages", "__alloc_pages_direct_compact", "compact_zone", "collapse_huge_page"],
+        command: "grep -E 'compact_stall|thp_' /proc/vmstat; cat /sys/kernel/mm/transparent_hugepage/defrag",
+        next: "Set transparent_hugepage/defrag to defer or madvise, or leave huge pages out for this server.",
+    },
+];
+/// Waits for the lock on an address space: these, below what is done with its mappings.
+const LOCK_WAITS: &[&str] =
+    &["rwsem_down_read_slowpath", "rwsem_down_write_slowpath", "down_read_killable", "down_write_killable"];
 /// A server that grows asks for more now and then.
 const CALLS_MANY: f64 = 100.0;
 
@@ -42,6 +70,8 @@ pub(crate) fn not_there(view: &View<'_>) -> Outcome {
                 .next("More memory, no swap for this process, or less reading by mmap."),
         );
     }
+    findings.extend(DELAYS.iter().filter_map(|delay| delayed(view, delay)));
+    findings.extend(address_space(view));
     if mapping >= SHARE_MIN {
         findings.push(made_again(view, count, place));
     }
@@ -61,13 +91,68 @@ fn mapping<'a>(view: &View<'a>) -> (u64, Option<&'a str>) {
         return (0, None);
     }
     let mapping = view.mark(is_mapping);
-    // Those are R5's.
-    let copies = view.mark(|frame| COPIES.contains(&frame.name.as_str()));
-    let is_of_it = |stack| view.meets(stack, &mapping) && !view.meets(stack, &copies);
+    // The copies are R5's, and delays have findings of their own.
+    let named = |frame: &Frame| {
+        let name = frame.name.as_str();
+        COPIES.contains(&name) || DELAYS.iter().any(|delay| delay.functions.contains(&name))
+    };
+    let others = view.mark(|frame| frame.is_kernel() && named(frame));
+    let is_of_it = |stack| view.meets(stack, &mapping) && !view.meets(stack, &others);
     let count: u64 = view.samples().filter(|s| is_of_it(s.stack)).map(|s| s.count).sum();
     let tree = view.tree(|sample| is_of_it(sample.stack), |frame| !is_foreign(frame));
     let place = tree.deepest((count / 2).max(1)).first().map(|hot| hot.name);
     (count, place)
+}
+
+/// By samples of what the thread does itself, and by the stacks of its waits.
+fn delayed(view: &View<'_>, delay: &Delay) -> Option<Finding> {
+    if !view.samples_kernel() {
+        return None;
+    }
+    let marks = view.mark(|frame| frame.is_kernel() && delay.functions.contains(&frame.name.as_str()));
+    let samples: u64 = view.samples().filter(|s| view.meets(s.stack, &marks)).map(|s| s.count).sum();
+    let blocked =
+        view.share(view.waits().filter(|w| view.meets(w.stack, &marks)).map(|w| w.blocked_ns).sum());
+    let share = view.sample_share(samples) + blocked;
+    (share >= SHARE_MIN).then(|| {
+        Finding::new(
+            "R15",
+            share,
+            view.confidence(0.9, true),
+            format!("{}: {} of its time", delay.title, percent(share)),
+        )
+        .about(delay.functions[0])
+        .evidence(
+            format!("{} of its time on a CPU there, {} asleep", percent(share - blocked), percent(blocked)),
+            delay.command.to_string(),
+        )
+        .within(&[view.sample_error(samples)])
+        .next(delay.next)
+        .frames(delay.functions.iter().map(ToString::to_string))
+    })
+}
+
+/// A page fault waits while another thread maps or unmaps, and the other way round.
+fn address_space(view: &View<'_>) -> Option<Finding> {
+    let (locks, mapping) = (
+        view.mark(|frame| frame.is_kernel() && LOCK_WAITS.contains(&frame.name.as_str())),
+        view.mark(is_mapping),
+    );
+    let waits = || view.waits().filter(|w| view.meets(w.stack, &locks) && view.meets(w.stack, &mapping));
+    let share = view.share(waits().map(|wait| wait.blocked_ns).sum());
+    let count = waits().map(|wait| wait.count).sum();
+    (share >= SHARE_MIN).then(|| {
+        let title = format!(
+            "The thread waits {} of the time for the lock on its address space (mmap_lock): others map and unmap",
+            percent(share)
+        );
+        let command = format!("strace -c -f -e trace={} -p {}", CALLS.join(","), view.pid());
+        Finding::new("R15", share, view.confidence(0.9, true), title)
+            .about("mmap_lock")
+            .evidence(format!("{} such waits a second", view.rate(count)), command)
+            .next("Map and unmap less, by larger pieces, or keep freed memory in the process (malloc_trim, madvise less often).")
+            .frames(LOCK_WAITS.iter().map(ToString::to_string))
+    })
 }
 
 fn made_again(view: &View<'_>, samples: u64, place: Option<&str>) -> Finding {
@@ -115,7 +200,7 @@ fn made_again(view: &View<'_>, samples: u64, place: Option<&str>) -> Finding {
 mod tests {
     use crate::analyse::diagnose;
     use crate::golden;
-    use crate::recording::{Call, Tier};
+    use crate::recording::{Call, KERNEL, Tier, Wait};
 
     const LINE: &[&str] = &["main", "log_line", "memset", "asm_exc_page_fault", "exc_page_fault"];
     const UNMAP: &[&str] = &["main", "log_line", "munmap", "entry_SYSCALL_64_after_hwframe", "__vm_munmap"];
@@ -144,6 +229,50 @@ mod tests {
         // User code alone shows nothing of it.
         recording.tier = Tier::T2;
         assert!(diagnose(&recording).findings.iter().all(|finding| finding.rule != "R15"));
+    }
+
+    #[test]
+    fn what_keeps_the_kernel_from_making_memory_is_told() {
+        let title = |names: &[&str], sleeps: bool| {
+            let mut recording = golden::busy();
+            let names = [&["main", "set", "exc_page_fault"], names].concat();
+            if sleeps {
+                let stack = golden::add_stack(&mut recording, &names);
+                let blocked_ns = golden::WINDOW_NS / 10;
+                recording.waits.push(Wait {
+                    tid: golden::TID,
+                    stack,
+                    count: 100,
+                    blocked_ns,
+                    ..Wait::default()
+                });
+            } else {
+                golden::add_samples(&mut recording, &names, 300);
+            }
+            for frame in &mut recording.frames {
+                if names[3..].contains(&frame.name.as_str()) {
+                    frame.module = KERNEL.to_string();
+                }
+            }
+            let found = diagnose(&recording).findings;
+            found
+                .into_iter()
+                .filter(|finding| finding.rule == "R15")
+                .map(|finding| finding.title)
+                .collect::<Vec<_>>()
+        };
+        for sleeps in [false, true] {
+            let titles = title(&["try_to_free_pages"], sleeps);
+            assert!(titles[0].starts_with("The thread takes memory back from others before"), "{titles:?}");
+            let titles = title(&["try_to_compact_pages"], sleeps);
+            assert!(titles[0].starts_with("The thread moves pages together for a huge one: 1"), "{titles:?}");
+        }
+        let titles = title(&["rwsem_down_read_slowpath"], true);
+        assert!(
+            titles[0].starts_with("The thread waits 10% of the time for the lock on its address space"),
+            "{titles:?}"
+        );
+        assert!(title(&["folio_wait_bit"], true).is_empty(), "a page that comes from a disk is not that");
     }
 
     #[test]
