@@ -273,7 +273,8 @@ impl Executor {
             return None;
         }
         let touches_data = !matches!(row.reach, Reach::Walk) || session.watching.is_some();
-        let ends = row.flags.has(Flags::OPERATOR);
+        // RESET goes on with the session, and could not end its watches.
+        let ends = row.flags.has(Flags::OPERATOR) && (session.watching.is_none() || row.name != "RESET");
         (!row.flags.has(Flags::ALLOW_BUSY) || touches_data && !ends).then_some(id)
     }
 

@@ -66,6 +66,9 @@ fn ask(call: &mut Call<'_, '_>, asks: Asks) -> Done {
     if state.is_replica() && !state.link.is_up() {
         return Err(Error::text("NOMASTERLINK Can't SYNC while not connected with my master"));
     }
+    // From here on it is a replica's connection, that no worker knows: nobody would take what it listened to and watched.
+    call.session.hear_no_more(call.server);
+    call.session.unwatch(call.held);
     let introduction = call.session.introduction.get_or_insert_default();
     if asks == Asks::Snapshot {
         // Who speaks the old way knows no marks, whatever it says.

@@ -625,7 +625,7 @@ impl Worker {
         connection.soft_since_ms = over_soft.then(|| connection.soft_since_ms.unwrap_or(self.now_ms));
         let too_long = connection
             .soft_since_ms
-            .is_some_and(|since| self.now_ms.saturating_sub(since) > limit.soft_seconds * 1000);
+            .is_some_and(|since| self.now_ms.saturating_sub(since) > limit.soft_seconds.saturating_mul(1000));
         if (limit.hard_bytes > 0 && len > limit.hard_bytes) || too_long {
             self.note_output_limit(connection, len);
             return false;

@@ -52,7 +52,8 @@ fn guarded(lua: &Lua, behind: &Table) -> mlua::Result<Table> {
     base.push(("pairs".into(), closure(lua, raw::pairs, (behind.clone(), next, seeing))?));
     let mut table = wrap(Some("table"), &["insert", "remove", "sort", "setn"], raw::unless_protected)?;
     table.extend(wrap(Some("table"), &["foreach"], raw::behind_protection)?);
-    let string = wrap(Some("string"), &["find", "match", "gmatch", "gsub"], raw::with_pattern)?;
+    let mut string = wrap(Some("string"), &["match", "gmatch", "gsub"], raw::with_pattern)?;
+    string.extend(wrap(Some("string"), &["find"], raw::find)?);
     let all = [("base", base), ("table", table), ("string", string)];
     let guarded = lua.create_table()?;
     for (name, functions) in all {

@@ -237,15 +237,17 @@ const PATTERN_LEN_MAX: usize = 4096;
 pub(super) unsafe extern "C-unwind" fn with_pattern(state: *mut lua_State) -> c_int {
     // SAFETY: as in `raising`.
     unsafe {
-        let is_plain = ffi::lua_toboolean(state, 4) != 0;
-        if ffi::lua_type(state, 2) == ffi::LUA_TSTRING
-            && ffi::lua_rawlen(state, 2) > PATTERN_LEN_MAX
-            && !is_plain
-        {
+        if ffi::lua_type(state, 2) == ffi::LUA_TSTRING && ffi::lua_rawlen(state, 2) > PATTERN_LEN_MAX {
             raise_here(state, c"pattern too long");
         }
         original(state)
     }
+}
+
+/// `string.find`, whose fourth argument says that the second is plain text.
+pub(super) unsafe extern "C-unwind" fn find(state: *mut lua_State) -> c_int {
+    // SAFETY: as in `raising`.
+    unsafe { if ffi::lua_toboolean(state, 4) != 0 { original(state) } else { with_pattern(state) } }
 }
 
 /// `redis.call` or `redis.pcall`; the first upvalue says whether errors are raised.

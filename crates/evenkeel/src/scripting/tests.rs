@@ -118,6 +118,9 @@ fn meet_limits() {
     fails("local s = 'x' while true do s = s .. s end", "not enough memory");
     fails("local function f() return 1 + f() end return f()", "stack overflow");
     fails("return ('x'):find(('a?'):rep(100000))", "pattern too long");
+    fails("return (('a'):rep(1e6)):gsub(('.?'):rep(1e6), '', 1)", "pattern too long");
+    fails("return (('a'):rep(1e6)):match(('.?'):rep(1e6), 1, true)", "pattern too long");
+    fails("for a in (('a'):rep(1e6)):gmatch(('.?'):rep(1e6), 1, true) do end", "pattern too long");
     fails("local s, t = ('x'):rep(2^20), {} for i = 1, 2000 do t[i] = s end return t", "too long");
     fails("return unpack({}, 1, 1e8)", "too many results to unpack");
     fails(
@@ -126,6 +129,8 @@ fn meet_limits() {
     );
     fails("cjson.decode_max_depth(1e6) return cjson.decode(('['):rep(1e5))", "nested");
     fails("return cmsgpack.unpack(('\\145'):rep(1e5))", "stack overflow");
+    assert_eq!(eval(&mut world, "return ('x.?'):find(('.?'):rep(1), 1, true)", &["0"]), ":2");
+    assert_eq!(eval(&mut world, "return ('x'):find(('.?'):rep(1e6), 1, true)", &["0"]), "(nil)");
     // A value that holds itself is written as deep as Lua's stack goes, which is deeper than clients here read.
     let command = ["EVAL", "local t = {} t[1] = t return t", "0"].map(|word| word.as_bytes().to_vec());
     world.send("deep", &command);

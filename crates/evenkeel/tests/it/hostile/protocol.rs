@@ -251,3 +251,38 @@ fn who_is_killed_in_the_same_turn_is_not_served() {
         killer.run("DEL killed");
     }
 }
+
+/// A replica's connection hears of nothing but the stream: what it listened to, tracked and watched before has ended.
+#[test]
+fn who_becomes_a_replica_listens_to_nothing_else() {
+    let server = start(&[]);
+    let mut other = server.connect();
+    for first in ["SUBSCRIBE channel", "CLIENT TRACKING ON BCAST", "WATCH k", "MONITOR"] {
+        let mut client = server.connect3();
+        client.send_raw(format!("{first}\r\nPSYNC ? -1\r\n").as_bytes()).expect("connected");
+        eventually("it is a replica", || server.info("connected_slaves") == "1");
+        let heard = other.run("PUBSUB NUMSUB channel").to_string();
+        assert_eq!(heard, "[\"channel\", :0]", "{first}");
+        assert_eq!(server.info("tracking_clients"), "0", "{first}");
+        assert_eq!(server.info("watching_clients"), "0", "{first}");
+        let monitors = other.run("CLIENT LIST").to_string();
+        assert!(!monitors.contains("flags=O"), "{first}: {monitors}");
+        drop(client);
+        eventually("it is gone", || server.info("connected_slaves") == "0");
+    }
+}
+
+#[test]
+fn a_client_that_watches_is_reset_when_a_script_has_ended() {
+    let server = start(&["--busy-reply-threshold", "20"]);
+    let (mut client, mut busy, mut other) = (server.connect(), server.connect(), server.connect());
+    client.run("WATCH k");
+    busy.send_raw(b"EVAL 'while true do end' 0\r\n").expect("connected");
+    eventually("the script is busy", || other.run("PING").to_string().contains("BUSY"));
+    let refused = client.run("RESET").to_string();
+    assert!(refused.contains("BUSY"), "{refused}");
+    assert_eq!(other.run("SCRIPT KILL").to_string(), "OK");
+    eventually("it has ended", || other.run("PING").to_string() == "PONG");
+    assert_eq!(client.run("RESET").to_string(), "RESET");
+    assert_eq!(server.info("watching_clients"), "0");
+}
