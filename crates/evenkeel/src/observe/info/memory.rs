@@ -54,9 +54,12 @@ pub(super) fn memory(facts: &Facts<'_>, text: &mut Text) {
     text.field("mem_fragmentation_bytes", resident as i64 - used as i64);
     let replication = &server.replication.figures;
     let (backlog, beyond) = (replication.memory.load(Relaxed), replication.beyond.load(Relaxed));
-    text.field("mem_not_counted_for_evict", beyond + server.keyspace.journal.unread() as u64);
+    let unread = server.keyspace.journal.unread() as u64;
+    // What the feeding thread has yet to take is on its way to replicas, too.
+    let on_its_way = if backlog > 0 { unread } else { 0 };
+    text.field("mem_not_counted_for_evict", beyond + unread);
     text.field("mem_replication_backlog", backlog - beyond);
-    text.field("mem_total_replication_buffers", backlog);
+    text.field("mem_total_replication_buffers", backlog + on_its_way);
     text.field("mem_clients_slaves", beyond);
     text.field("mem_clients_normal", clients);
     text.zeros(&["mem_cluster_links", "mem_aof_buffer"]);
