@@ -608,8 +608,8 @@ impl Executor {
             self.out_of_memory = true;
             return;
         };
-        if self.seat.keep_expired {
-            return; // paused: the data must not change
+        if self.seat.keep_expired || self.server.persist.ending.is_under_way() {
+            return; // paused, or about to end: the data must not change
         }
         if self.server.replication.is_replica() && self.settings.replica_ignore_maxmemory {
             return; // the primary says what goes

@@ -812,7 +812,7 @@ impl<'a> Held<'a> {
     }
 
     /// Whether the key is there although its time has passed.
-    fn has_expired(&self, key: &Key<'_>) -> bool {
+    pub fn has_expired(&self, key: &Key<'_>) -> bool {
         let deadline = self.slot(key).1.find(key.hash, key.bytes).and_then(|found| found.entry().deadline());
         deadline.is_some_and(|deadline| deadline <= self.seat.now_ms)
     }

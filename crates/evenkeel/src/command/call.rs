@@ -7,6 +7,7 @@ use evenkeel_store::{Held, Key};
 
 use super::{Args, Command, Flags, Id};
 use crate::blocking::Mode;
+use crate::clock;
 use crate::config::Settings;
 use crate::error::Done;
 use crate::reply::Reply;
@@ -105,6 +106,15 @@ impl Call<'_, '_> {
     /// The time by which this command goes, in milliseconds since the Unix epoch.
     pub(crate) fn now_ms(&self) -> u64 {
         self.held.seat.now_ms
+    }
+
+    /// What a relative time counts from. Whoever replays has no clock, and is sent absolute times; but a primary older than
+    /// Redis 7 passes relative ones on, which then count from their arrival.
+    pub(crate) fn counts_from_ms(&self) -> u64 {
+        match self.now_ms() {
+            0 => clock::unix_ms(),
+            now => now,
+        }
     }
 
     /// The row's name in lower case, for error texts.

@@ -24,7 +24,7 @@ pub(crate) const COMMANDS: &[Command] = &[
 
 /// EXPIRE key seconds [NX | XX | GT | LT]
 fn expire(call: &mut Call<'_, '_>) -> Done {
-    set_deadline(call, 1000, call.now_ms())
+    set_deadline(call, 1000, call.counts_from_ms())
 }
 
 /// EXPIREAT key unix-time-seconds [NX | XX | GT | LT]
@@ -34,7 +34,7 @@ fn expireat(call: &mut Call<'_, '_>) -> Done {
 
 /// PEXPIRE key milliseconds [NX | XX | GT | LT]
 fn pexpire(call: &mut Call<'_, '_>) -> Done {
-    set_deadline(call, 1, call.now_ms())
+    set_deadline(call, 1, call.counts_from_ms())
 }
 
 /// PEXPIREAT key unix-time-milliseconds [NX | XX | GT | LT]

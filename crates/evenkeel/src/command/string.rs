@@ -65,7 +65,7 @@ fn set(call: &mut Call<'_, '_>) -> Done {
 
 fn set_with_options(call: &mut Call<'_, '_>) -> Done {
     let options = Options::parse(&call.args, 3, Of::Set)?;
-    let expire = options.expire(call.now_ms(), "set")?;
+    let expire = options.expire(call.counts_from_ms(), "set")?;
     let key = &call.keys[0];
     if options.get {
         get(call)?;
@@ -146,7 +146,7 @@ fn psetex(call: &mut Call<'_, '_>) -> Done {
 
 fn set_for(call: &mut Call<'_, '_>, seconds: bool, name: &'static str) -> Done {
     let time = Time { text: call.args.at(2), seconds, relative: true };
-    let deadline = time.deadline(call.now_ms(), name)?;
+    let deadline = time.deadline(call.counts_from_ms(), name)?;
     let (key, value) = (&call.keys[0], call.args.at(3));
     call.held.set_string(key, value, Expire::At(deadline));
     log_set(call, key.bytes, value, Expire::At(deadline));
@@ -275,7 +275,7 @@ fn msetex(call: &mut Call<'_, '_>) -> Done {
         return Err(Error::Syntax); // the arguments are too few
     }
     let options = Options::parse_sent(&call.args, 2 + 2 * count, Of::MSetEx, call.session.replays)?;
-    let expire = options.expire(call.now_ms(), "msetex")?;
+    let expire = options.expire(call.counts_from_ms(), "msetex")?;
     let sets = match options.condition {
         Condition::IfAbsent => !any_key(call),
         Condition::IfPresent => call.keys.iter().all(|key| call.held.peek(key).is_some()),

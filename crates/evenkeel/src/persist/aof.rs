@@ -138,6 +138,11 @@ impl Default for Aof {
 }
 
 impl Aof {
+    /// Whether it is bound to a folder: it was on at some time since the start.
+    pub(crate) fn has_files(&self) -> bool {
+        self.directory.lock().is_some()
+    }
+
     #[inline]
     pub(crate) fn is_on(&self) -> bool {
         self.is_on.load(Acquire)
@@ -536,7 +541,9 @@ impl Writer {
             return;
         }
         // Only the end of the last file may be torn. A failure is noted, and makes what is in the file doubtful.
-        let _ = self.sync();
+        if self.sync().is_ok() {
+            self.publish();
+        }
         let mut directory = aof.directory.lock();
         let directory = directory.as_mut().expect("it is there for as long as the thread runs");
         let begun = directory.next_incremental().map_err(|error| error.to_string());

@@ -411,7 +411,8 @@ impl Work<'_> {
             return record.pass();
         }
         let name = record.key.to_vec();
-        let fields_by = self.how.expired_by.unwrap_or(0);
+        // Replicas that go on from here have the fields: they are removed by a command, like any later.
+        let fields_by = self.how.expired_by.filter(|_| !self.how.goes_on).unwrap_or(0);
         let formed = record
             .object()
             .and_then(|object| serial::build(object, self.settings, &keyspace.hasher, fields_by));

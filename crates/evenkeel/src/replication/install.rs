@@ -134,6 +134,8 @@ impl Installer<'_> {
         let loaded = self.load(input, len, Target::Visible);
         if loaded.is_err() {
             self.empty(); // half of the data are not the data
+            // Nor can anybody go on from here with what others had of them.
+            self.server.replication.stream().give_up();
         }
         let db = loaded.map(|loaded| {
             let db = loaded.position.as_ref().map_or(0, |position| position.db);

@@ -194,6 +194,15 @@ impl<'r, 'a, 'h> Run<'r, 'a, 'h> {
         if !holds && !self.call.held.holds_all() {
             return self.end(Ended::Outside);
         }
+        // While only its slots are held, what has expired is hidden, not removed; but replicas that do as it did would
+        // still have it.
+        let is_of_several = keys.len() > 1 && row.flags.has(Flags::WRITE);
+        if is_of_several
+            && !self.call.held.holds_all()
+            && keys.iter().any(|key| self.call.held.has_expired(key))
+        {
+            return self.end(Ended::Outside);
+        }
         if self.shown.len() > SHOWN_BYTES_MAX && !self.give_up_undo() {
             return self.end(Ended::Outside);
         }

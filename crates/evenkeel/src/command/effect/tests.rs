@@ -43,6 +43,27 @@ fn run(world: &mut World, lines: &[&str]) {
     }
 }
 
+/// What has expired and is still there is gone for replicas, too, before a script makes something of it.
+#[test]
+fn scripts_that_read_what_has_expired() {
+    let script = |command: &str| {
+        format!("EVAL \"return redis.call('{command}', KEYS[1], KEYS[2], KEYS[3])\" 3 {{t}}d {{t}}a {{t}}b")
+    };
+    for command in ["SUNIONSTORE", "SINTERSTORE", "SDIFFSTORE", "PFMERGE"] {
+        let add = if command == "PFMERGE" { "PFADD" } else { "SADD" };
+        let (a, b) = (format!("{add} {{t}}a 1 2"), format!("{add} {{t}}b 2"));
+        let line = script(command);
+        let mut world = World::new();
+        world.now_ms = NOW_MS;
+        let (mut timeless, mut recorder) = (World::timeless(), world.record());
+        run(&mut world, &[&a, &b, "PEXPIRE {t}a 10", "~50", &line]);
+        let taken = recorder.take(&world);
+        assert!(taken.contains(&"DEL {t}a".to_string()), "{command}: {taken:?}");
+        timeless.replay(&recorder.bytes);
+        assert_eq!(difference(&world.digest(), &timeless.digest()), None, "{command}");
+    }
+}
+
 #[test]
 fn strings() {
     check(&["SET k v"], &["SET k v"]);

@@ -11,12 +11,12 @@ use crate::error::{Done, Error};
 
 /// HEXPIRE key seconds [NX | XX | GT | LT] FIELDS numfields field [field ...]
 pub(super) fn hexpire(call: &mut Call<'_, '_>) -> Done {
-    set_deadlines(call, 1000, call.now_ms())
+    set_deadlines(call, 1000, call.counts_from_ms())
 }
 
 /// HPEXPIRE key milliseconds [NX | XX | GT | LT] FIELDS numfields field [field ...]
 pub(super) fn hpexpire(call: &mut Call<'_, '_>) -> Done {
-    set_deadlines(call, 1, call.now_ms())
+    set_deadlines(call, 1, call.counts_from_ms())
 }
 
 /// HEXPIREAT key unix-time-seconds [NX | XX | GT | LT] FIELDS numfields field [field ...]

@@ -177,6 +177,34 @@ fn a_garbled_stream_is_not_guessed_at() {
     }
 }
 
+/// Redis passed times to live on as they came until version 7: they count from when they arrive.
+#[test]
+fn relative_times_of_an_old_primary_are_no_times_long_past() {
+    let port = fake(|replica| {
+        shake_hands(replica, &format!("+FULLRESYNC {ID} 0\r\n"))?;
+        replica.write_all(&[b"$18\r\nREDIS0010\xff".as_slice(), &[0; 8]].concat())?;
+        for line in
+            ["SET a v PX 100000", "SETEX b 100 v", "SET c v", "EXPIRE c 100", "SET d v", "PEXPIRE d 100000"]
+        {
+            let words: Vec<&str> = line.split(' ').collect();
+            let words: String = words.iter().map(|word| format!("${}\r\n{word}\r\n", word.len())).collect();
+            replica.write_all(format!("*{}\r\n{words}", line.split(' ').count()).as_bytes())?;
+        }
+        std::thread::sleep(Duration::from_secs(20));
+        Ok(())
+    });
+    let replica = Server::start(&program(), REPLICA);
+    follow(&replica, port);
+    let mut client = replica.connect();
+    wait_until("all have come", || client.run("EXISTS d").to_string() == ":1");
+    for key in ["a", "b", "c", "d"] {
+        wait_until("it has its time", || {
+            let left = client.run(&format!("PTTL {key}")).as_int().expect("a number");
+            (1..=100_000).contains(&left)
+        });
+    }
+}
+
 /// Commands that this server does not have cost themselves, not the transaction that they are in, and are counted.
 #[test]
 fn unknown_commands_are_told_of() {
