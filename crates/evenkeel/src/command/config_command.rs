@@ -79,10 +79,6 @@ fn put_into_effect(
     pairs: &[(&[u8], &[u8])],
 ) -> Result<(), SetError> {
     let has = |name: &str| changed.contains(&name);
-    if has("dir") && server.persist.aof.has_files() {
-        let reason = "the append-only files stay where they are, and the next start would not find them";
-        return Err(SetError::failed("dir", reason.to_owned()));
-    }
     if has("maxclients") {
         raise_file_limit(new).map_err(|clients| {
             let reason =

@@ -138,11 +138,6 @@ impl Default for Aof {
 }
 
 impl Aof {
-    /// Whether it is bound to a folder: it was on at some time since the start.
-    pub(crate) fn has_files(&self) -> bool {
-        self.directory.lock().is_some()
-    }
-
     #[inline]
     pub(crate) fn is_on(&self) -> bool {
         self.is_on.load(Acquire)
