@@ -122,15 +122,8 @@ fn collect<'a>(value: &'a Json, of: &str, found: &mut Vec<Figure<'a>>) {
     let Some(members) = value.as_object() else {
         // A list of lists, as of servers by clients: called by the place.
         for (index, item) in value.as_array().into_iter().flatten().enumerate() {
-            collect(
-                item,
-                &if item.is_array() {
-                    format!("{of} #{}", index + 1).trim_start().to_owned()
-                } else {
-                    of.to_owned()
-                },
-                found,
-            );
+            let numbered = format!("{of} #{}", index + 1);
+            collect(item, if item.is_array() { numbered.trim_start() } else { of }, found);
         }
         return;
     };

@@ -1,7 +1,5 @@
 //! What a request costs, where the server was asked how many it had processed.
 
-use std::collections::HashMap;
-
 use serde::Serialize;
 
 use super::critical::Budget;
@@ -39,12 +37,11 @@ pub(crate) fn requests(recording: &Recording, critical: &Budget) -> Option<Reque
 /// The part of the requests that the critical thread serves: of threads with the same name but for a number, each serves
 /// as much as it works.
 fn served_by(recording: &Recording, critical: &Budget) -> f64 {
-    let kind = |name: &str| name.trim_end_matches(|c: char| c.is_ascii_digit()).to_string();
-    let mut cpu_ns: HashMap<String, u64> = HashMap::new();
-    for thread in &recording.threads {
-        *cpu_ns.entry(kind(&thread.name)).or_default() += thread.cpu_ns;
+    fn kind(name: &str) -> &str {
+        name.trim_end_matches(|c: char| c.is_ascii_digit())
     }
-    let all = cpu_ns.get(&kind(&critical.name)).copied().unwrap_or(0);
+    let alike = recording.threads.iter().filter(|thread| kind(&thread.name) == kind(&critical.name));
+    let all: u64 = alike.map(|thread| thread.cpu_ns).sum();
     if all == 0 { 1.0 } else { (critical.cpu_ns as f64 / all as f64).clamp(1e-3, 1.0) }
 }
 

@@ -4,12 +4,10 @@ use std::collections::HashMap;
 
 use super::critical::{Budget, roles};
 use super::stacks::Tree;
-use crate::recording::{Call, Frame, Recording, Role, Sample, Tier, Wait};
+use crate::recording::{Call, Frame, INTERVAL_ERRORS, Recording, Role, Sample, Tier, Wait};
 
 /// Findings from sampled states are this sure, compared with exact times.
 const SAMPLED: f64 = 0.75;
-/// Standard errors of an interval that holds the truth nineteen times of twenty.
-const ERRORS: f64 = 1.96;
 /// Samples of the critical thread under which shares of functions mean nothing.
 const SAMPLES_MIN: u64 = 50;
 
@@ -90,7 +88,7 @@ impl<'a> View<'a> {
     pub(crate) fn sample_error(&self, count: u64) -> f64 {
         let taken = self.samples_total as f64 * self.recording.health.duty.clamp(1e-3, 1.0);
         let part = count as f64 / self.samples_total.max(1) as f64;
-        ERRORS * (part * (1.0 - part) / taken.max(1.0)).sqrt() * self.share(self.sampled_cpu_ns())
+        INTERVAL_ERRORS * (part * (1.0 - part) / taken.max(1.0)).sqrt() * self.share(self.sampled_cpu_ns())
     }
 
     /// By how much a share of counted time may be wrong, at 95%: it was scaled up where there were pauses.

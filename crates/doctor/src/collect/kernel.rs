@@ -17,7 +17,8 @@ use super::procfs::{self, InCall};
 use super::{calls, descriptors, threads};
 use crate::analyse::{IDLE_CALLS, POLLS, RECEIVING};
 use crate::recording::{
-    Call, Descriptor, Frame, Heat, KERNEL, Recording, Role, STALL_NS, Sample, Slot, Stall, Wait, Waker,
+    Call, Descriptor, Frame, Heat, INTERVAL_ERRORS, KERNEL, Recording, Role, STALL_NS, Sample, Slot, Stall,
+    Wait, Waker,
 };
 
 /// Samples a second and CPU. Not a divisor of 1,000, so that work every millisecond is not always or never hit.
@@ -220,7 +221,6 @@ fn off_time(on: Duration, share: f64) -> Duration {
 /// By what part of itself a count that was scaled up may be wrong, at 95%: pieces of the window differ, and what lies between
 /// them was not seen. A ratio estimate over the pieces that were drawn, with the correction for those that were all.
 fn scale_error(pieces: &[Piece], duty: f64) -> Option<f64> {
-    const ERRORS: f64 = 1.96;
     let runs = |index: usize| pieces[index].runs - if index == 0 { 0 } else { pieces[index - 1].runs };
     let all_runs = pieces.last()?.runs as f64;
     if pieces.len() < 2 || all_runs == 0.0 || duty >= 0.999 {
@@ -230,7 +230,7 @@ fn scale_error(pieces: &[Piece], duty: f64) -> Option<f64> {
     let residual = |index: usize| runs(index) as f64 - all_runs / on * pieces[index].length.as_secs_f64();
     let squares: f64 = (0..pieces.len()).map(|index| residual(index).powi(2)).sum();
     let count = pieces.len() as f64;
-    Some(ERRORS * ((1.0 - duty) * count / (count - 1.0) * squares).sqrt() / all_runs)
+    Some(INTERVAL_ERRORS * ((1.0 - duty) * count / (count - 1.0) * squares).sqrt() / all_runs)
 }
 
 #[derive(Clone, Copy)]

@@ -434,6 +434,9 @@ pub(crate) struct Counter {
     pub(crate) added: u64,
 }
 
+/// Standard errors of an interval that holds the truth nineteen times of twenty.
+pub(crate) const INTERVAL_ERRORS: f64 = 1.96;
+
 /// How the recording itself went.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub(crate) struct Health {

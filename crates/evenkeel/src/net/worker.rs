@@ -98,7 +98,7 @@ pub(crate) struct Worker {
     handshakes: VecDeque<u64>,
     /// `REGIONS` regions of `READ_LEN` bytes.
     buffer: Box<[u8]>,
-    /// Connections with something to read in this turn; whether the peer has hung up.
+    /// Connections with something to read in this turn.
     readable: Vec<u64>,
     arrivals: Vec<Arrival>,
     reply: Reply,
@@ -327,9 +327,6 @@ impl Worker {
 
     fn serve_arrival(&mut self, arrival: Arrival) {
         let Arrival { token, mut connection, result, region, .. } = arrival;
-        if connection.client().killed.load(Relaxed) {
-            return self.close(token, connection); // by one of its group
-        }
         self.executor.begin_share();
         let next = match self.after_read(&mut connection, result, READ_LEN) {
             Ok(got) => match self.run_region(&mut connection, region, got) {
