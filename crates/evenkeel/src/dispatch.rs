@@ -431,7 +431,7 @@ impl Executor {
             }
         };
         if held.holds_all() {
-            parts.look_again(row, &request.args, held.seat.now_ms)?;
+            look_again(server, parts.session, (row, &request.args), held.seat.now_ms)?;
         }
         // What it calls is shown behind it.
         if server.monitors.is_any() && row.runs_scripts() {
@@ -456,15 +456,15 @@ impl Executor {
     }
 
     /// Locks a command's keys for writing and calls `f`, then serves whoever waits for what it has written. The seat is
-    /// inside the gate.
+    /// inside the gate, and may leave it to hold everything: [`Error::AdmitAgain`] if `f` must not be called after that.
     #[cold]
     pub(crate) fn call_to_write<R>(
         &mut self,
         session: &mut Session,
         (id, args, mode): (Id, Args<'_>, Mode),
         reply: &mut Reply,
-        f: impl FnOnce(&mut Call<'_, '_>) -> R,
-    ) -> R {
+        f: impl FnOnce(&mut Call<'_, '_>) -> Result<R, Error>,
+    ) -> Result<R, Error> {
         let server = &self.server;
         let row = self.table.row(id);
         let keys = keys_of(row, &args, session.db, server);
@@ -478,6 +478,9 @@ impl Executor {
         } else {
             server.keyspace.hold_to_write(&mut self.seat, &mut self.places)
         };
+        if held.holds_all() {
+            look_again(server, parts.session, (row, &args), held.seat.now_ms)?;
+        }
         let result = parts.with_call(mode, args, &keys, &mut held, f);
         self.last_ticks += parts.serve(&mut held, &mut self.resumed);
         drop(held);
@@ -712,24 +715,6 @@ impl Parts<'_> {
         })
     }
 
-    /// Who holds everything has left the gate for it: meanwhile the server may have got another role, or come to rest.
-    #[cold]
-    fn look_again(&self, row: &Command, args: &Args<'_>, now_ms: u64) -> Done {
-        let (server, session) = (self.server, &*self.session);
-        if let Some(link) = session.link
-            && link != server.replication.link.generation()
-        {
-            return Err(Error::text("ERR the master is not followed any more"));
-        }
-        let obstacles = &server.persist.obstacles;
-        let is_kept = !session.replays
-            && (server.pause.delays(server, (row, args), session, now_ms)
-                || obstacles.any() != 0
-                    && (server.persist.refuses(server, row, session).is_some()
-                        || obstacles.delays(row, session)));
-        if is_kept { Err(Error::AdmitAgain) } else { Ok(()) }
-    }
-
     /// Serves the waiters of what the command has written to; returns the ticks that took, which are not the command's.
     fn serve(&self, held: &mut Held<'_>, resumed: &mut Vec<Resumed>) -> Ticks {
         let before = clock::ticks();
@@ -737,6 +722,28 @@ impl Parts<'_> {
         host.serve(held, resumed);
         clock::ticks().saturating_sub(before)
     }
+}
+
+/// Who holds everything has left the gate for it: meanwhile the server may have got another role, or come to rest.
+#[cold]
+pub(crate) fn look_again(
+    server: &Server,
+    session: &Session,
+    (row, args): (&Command, &Args<'_>),
+    now_ms: u64,
+) -> Done {
+    if let Some(link) = session.link
+        && link != server.replication.link.generation()
+    {
+        return Err(Error::text("ERR the master is not followed any more"));
+    }
+    let obstacles = &server.persist.obstacles;
+    let is_kept = !session.replays
+        && (server.pause.delays(server, (row, args), session, now_ms)
+            || obstacles.any() != 0
+                && (server.persist.refuses(server, row, session).is_some()
+                    || obstacles.delays(row, session)));
+    if is_kept { Err(Error::AdmitAgain) } else { Ok(()) }
 }
 
 /// Runs a command that a script calls, with what the script holds; the reply is empty. Its errors are counted here.

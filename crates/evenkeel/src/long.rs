@@ -414,13 +414,50 @@ impl Job {
         (session.db, session.no_touch) = (self.db, self.no_touch);
         let row = table().row(self.id);
         let server = executor.server.clone();
-        // Inside the gate, behind which the server gets another role or comes to rest.
+        let mut commit = Some(commit);
+        let done = loop {
+            if let Err(refusal) = self.admit(executor, long, &session) {
+                *reply = self.empty_reply();
+                break Err(refusal);
+            }
+            let command = (self.id, self.args.as_args(), Mode::Again(attempts));
+            // What has been asked whether it is current is gone: if that was in vain, the handler is run anew.
+            let done = shielded(executor, |executor| {
+                executor.call_to_write(&mut session, command, reply, |call| {
+                    let current = commit.take().and_then(|c| (c.is_current)(call).then_some(c.store));
+                    match current {
+                        Some(store) => call.logged(row, store),
+                        None => call.run(row),
+                    }
+                })
+            });
+            executor.serve_woken();
+            server.keyspace.leave(&mut executor.seat);
+            if done != Err(Error::AdmitAgain) {
+                break done;
+            }
+        };
+        match done {
+            Err(Error::Suspended) => Ok(session.long.take()),
+            done => done.map(|()| None),
+        }
+    }
+
+    /// Waits until the command may write. Then the seat is inside the gate, behind which the server gets another role or
+    /// comes to rest, and has not left it since it was looked at.
+    fn admit(&self, executor: &mut Executor, long: &Long, session: &Session) -> Done {
+        let (row, args, server) = (table().row(self.id), self.args.as_args(), executor.server.clone());
         loop {
             executor.refresh(clock::unix_ms());
             server.keyspace.enter(&mut executor.seat);
-            let command = (row, &self.args.as_args());
-            if !server.pause.delays(&server, command, &session, executor.seat.now_ms) {
-                break;
+            executor.make_room();
+            if let Some(refusal) = server.persist.refuses(&server, row, session) {
+                server.keyspace.leave(&mut executor.seat);
+                return Err(refusal);
+            }
+            let is_paused = server.pause.delays(&server, (row, &args), session, executor.seat.now_ms);
+            if !is_paused && !server.persist.obstacles.delays(row, session) {
+                return Ok(());
             }
             server.keyspace.leave(&mut executor.seat);
             // A pause for writes keeps nobody from reading.
@@ -428,24 +465,6 @@ impl Job {
                 Some(job) => job.run(executor, long),
                 None => std::thread::sleep(PAUSE_LOOK),
             }
-        }
-        if let Some(refusal) = server.persist.refuses(&server, row, &session) {
-            server.keyspace.leave(&mut executor.seat);
-            *reply = self.empty_reply();
-            return Err(refusal);
-        }
-        executor.make_room();
-        let command = (self.id, self.args.as_args(), Mode::Again(attempts));
-        let done = shielded(executor, |executor| {
-            executor.call_to_write(&mut session, command, reply, |call| {
-                if (commit.is_current)(call) { call.logged(row, commit.store) } else { call.run(row) }
-            })
-        });
-        executor.serve_woken();
-        server.keyspace.leave(&mut executor.seat);
-        match done {
-            Err(Error::Suspended) => Ok(session.long.take()),
-            done => done.map(|()| None),
         }
     }
 

@@ -24,11 +24,13 @@ use evenkeel_store::collection::List;
 use evenkeel_store::{Held, Key};
 
 use super::effect::log_list;
+use super::table::table;
 use super::{Call, Command, Group, Reach, at_least, read, write};
 use crate::acl;
 use crate::blocking::Mode;
 use crate::blocking::serve::Host;
 use crate::config::Settings;
+use crate::dispatch::look_again;
 use crate::error::Done;
 use crate::long::Work;
 use crate::pubsub::notices::{GENERIC, LIST};
@@ -152,6 +154,9 @@ fn lock_and_finish(call: &mut Call<'_, '_>, plan: &Plan, mut source: Source) -> 
             true => keyspace.hold_to_write(call.held.seat, &mut places),
             false => keyspace.hold(call.held.seat, &mut places),
         };
+        if held.holds_all() {
+            look_again(call.server, call.session, (table().row(call.id), &call.args), held.seat.now_ms)?;
+        }
         let now = Source::peek(&mut held, &keys[0])?;
         if all || now.is_same(&source) {
             let done = finish(plan, &now, &mut held, keys, db, call.reply);

@@ -7,6 +7,8 @@ use std::time::{Duration, Instant};
 use evenkeel_resp::value::Value;
 use evenkeel_testkit::Client;
 
+use crate::clock;
+use crate::server::Pauser;
 use crate::testing::World;
 use crate::testing::live::Live;
 
@@ -333,4 +335,39 @@ fn what_waits_for_another_server_is_refused_where_too_much_waits() {
         a> MIGRATE 127.0.0.1 1 l 0 1000   < -IOERR *
     ",
     );
+}
+
+/// What is run with everything held waits outside the gate until nobody is inside; a pause that begins meanwhile counts.
+#[test]
+fn whoever_waits_for_the_gate_looks_again() {
+    let live = Live::start(2, &["--databases", "1"]);
+    let (mut writer, mut operator) = (live.connect(), live.connect());
+    let members: Vec<String> = (0..1_100).map(|number| number.to_string()).collect();
+    assert!(!operator.run(&format!("RPUSH list {}", members.join(" "))).is_error());
+    let slow = "for i = 1, 3e7 do end redis.call('SET', KEYS[1], 1)";
+    assert!(!operator.run(&format!("EVAL \"{slow}\" 1 learned")).is_error());
+    let outside = "redis.call('SET', ARGV[1], 1)";
+    let commands = [
+        // Begun with the lock of its key alone, and run again.
+        (format!("EVAL \"{outside}\" 1 other to"), "(nil)"),
+        // By the thread for slow ones.
+        (format!("EVAL \"{slow}\" 1 to"), "(nil)"),
+        // More keys than are locked one by one.
+        ("SORT list BY weight_* STORE to".to_string(), ":1100"),
+    ];
+    let mut seat = live.server.keyspace.seat();
+    for (command, reply) in commands {
+        live.server.keyspace.enter(&mut seat);
+        say(&mut writer, &command);
+        std::thread::sleep(Duration::from_millis(100));
+        live.server.pause.begin(Pauser::End, false, u64::MAX, clock::unix_ms());
+        live.server.keyspace.leave(&mut seat);
+        std::thread::sleep(Duration::from_millis(100));
+        assert_eq!(operator.run("EXISTS to"), Value::Int(0), "{command}");
+        live.server.pause.end(Pauser::End);
+        live.server.wake_all();
+        assert_eq!(writer.read().to_string(), reply, "{command}");
+        assert_eq!(operator.run("DEL to"), Value::Int(1), "{command}");
+    }
+    live.stop();
 }

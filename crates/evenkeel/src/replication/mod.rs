@@ -63,8 +63,8 @@ pub(crate) struct State {
     pub(crate) door: Door,
     /// For whoever of this module needs everything held.
     seat: Mutex<Seat>,
-    /// The last point of the stream that this server makes, once it has ended for good.
-    end: Mutex<Option<Point>>,
+    /// Set once the stream that this server makes has ended for good.
+    end: Mutex<Option<End>>,
     /// The stream is made of the log, by a reader that lies here until the feeding thread takes it, and at this place of the
     /// log.
     reading: Reading,
@@ -136,6 +136,15 @@ impl Figures {
 pub(crate) struct Point {
     pub(crate) record: u64,
     pub(crate) position: Position,
+}
+
+/// How the stream of a server ended that is about to stop.
+#[derive(Debug)]
+struct End {
+    /// Its last point; `None` if it lacks what was logged last, or is not kept.
+    point: Option<Point>,
+    /// Changes of the data up to then.
+    dirty: u64,
 }
 
 /// The names of the history that this server holds.
@@ -402,19 +411,22 @@ impl State {
     /// [`State::go_on`] is called.
     pub(crate) fn finish(&self, held: &mut Held<'_>) -> Option<Position> {
         let mut end = self.end.lock();
-        if end.is_none() && self.reading.is_any() && !self.is_replica() {
+        let is_known = end.as_ref().is_some_and(|end| end.point.is_some());
+        if !is_known && self.reading.is_any() && !self.is_replica() {
+            let dirty = end.as_ref().map_or_else(|| held.keyspace().total().dirty, |end| end.dirty);
             // What is removed from here on, replicas would not hear of.
             held.hide_expired(true);
             self.leave_log(held);
             let is_whole = self.wait_for_end_of_log(link::LOG_PATIENCE);
             let stream = self.stream();
-            if is_whole && stream.backlog.is_some() {
+            let point = (is_whole && stream.backlog.is_some()).then(|| {
                 // What comes next begins with a database, since it begins another stream.
                 let position = Position { id: stream.history.id.clone(), offset: stream.offset, db: 0 };
-                *end = Some(Point { record: held.keyspace().journal.last(), position });
-            }
+                Point { record: held.keyspace().journal.last(), position }
+            });
+            *end = Some(End { point, dirty });
         }
-        end.as_ref().map(|point| point.position.clone())
+        end.as_ref().and_then(|end| Some(end.point.as_ref()?.position.clone()))
     }
 
     /// Stops the server at one moment, of which `stop` is told where it is in the stream, if that is known.
@@ -422,7 +434,7 @@ impl State {
         self.with_all_held(server, |held| {
             if !self.is_replica() {
                 self.finish(held);
-                return stop(self.end.lock().clone());
+                return stop(self.end.lock().as_ref().and_then(|end| end.point.clone()));
             }
             let record = held.keyspace().journal.last();
             stop(self.link.position(server).map(|position| Point { record, position }));
@@ -432,13 +444,15 @@ impl State {
     /// The end does not come: what [`State::finish`] has ended goes on.
     pub(crate) fn go_on(&self, server: &Arc<Server>) {
         self.with_all_held(server, |held| {
-            *self.end.lock() = None;
+            let end = self.end.lock().take();
             if self.is_replica() {
                 return;
             }
             held.hide_expired(self.failover.is_under_way());
             if self.stream().backlog.is_some() {
-                if self.wait_for_end_of_log(link::LOG_PATIENCE) {
+                // Writes were paused; but one that came all the same is in no stream.
+                let is_same = end.is_none_or(|end| end.dirty == held.keyspace().total().dirty);
+                if self.wait_for_end_of_log(link::LOG_PATIENCE) && is_same {
                     self.follow_log(held);
                 } else {
                     self.stream().give_up();
@@ -556,6 +570,30 @@ mod tests {
         stream.append(b"verbatim");
         assert_eq!(stream.backlog().map(Backlog::start), Some(1_000));
         assert!(stream.can_continue(&[b'd'; 40], 1_008));
+    }
+
+    /// Nobody should write while the server is about to stop. Who did is in no stream, so replicas have to begin anew.
+    #[test]
+    fn an_end_that_does_not_come_leaves_the_stream_if_nothing_was_written() {
+        let live = crate::testing::live::Live::start(1, &[]);
+        let (server, state) = (&live.server, &live.server.replication);
+        let mut client = live.connect();
+        state.stream().keep();
+        state.with_all_held(server, |held| state.follow_log(held));
+        state.door.open(server).expect("a thread more");
+        let mut end_in_vain = |write: &str| {
+            assert!(!client.run("SET k before").is_error());
+            let id = state.stream().history.id.clone();
+            let position = state.with_all_held(server, |held| state.finish(held)).expect("it is kept");
+            assert!(!client.run(write).is_error());
+            state.go_on(server);
+            let stream = state.stream();
+            stream.can_continue(id.as_bytes(), position.offset)
+        };
+        assert!(end_in_vain("GET k"));
+        assert!(end_in_vain("GET k"));
+        assert!(!end_in_vain("SET k after"));
+        live.stop();
     }
 
     /// Who ends the reader may do so as soon as it is said that it is dismissed.
