@@ -174,12 +174,15 @@ fn end(server: &Server, written: Result<(), String>) -> bool {
 fn write(server: &Arc<Server>) -> Result<(), String> {
     let (settings, aof) = (server.settings(), &server.persist.aof);
     let say = |error: &dyn std::fmt::Display| error.to_string();
-    hold(server, &settings).map_err(|error| say(&error))?;
     let (draft, log) = {
         let mut directory = aof.directory.lock();
         let directory = match &mut *directory {
+            // Wherever the settings point by now: this is where the log is, and the lock on it.
             Some(directory) => directory,
-            none => none.insert(open(&settings).map_err(|error| say(&error))?),
+            none => {
+                hold(server, &settings).map_err(|error| say(&error))?;
+                none.insert(open(&settings).map_err(|error| say(&error))?)
+            }
         };
         directory.adopt().map_err(|error| say(&error))?;
         let draft = directory.draft_base().map_err(|error| say(&error))?;

@@ -6,5 +6,6 @@ mod exchange;
 pub(crate) mod full;
 mod held_back;
 mod kill;
+mod lock;
 mod moment;
 mod plain;
