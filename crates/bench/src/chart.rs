@@ -1,6 +1,7 @@
-//! The one chart and the one table of a run that a README shows: what a command costs each server, to Valkey.
+//! The one chart and the tables of a run that a README shows: what a command costs each server, to Valkey, and what clients
+//! feel of snapshots and full syncs.
 //!
-//! Both are made of the run's JSON, and say of which machine and day they are. The chart needs nothing else: its styles are
+//! They are made of the run's JSON, and say of which machine and day they are. The chart needs nothing else: its styles are
 //! in it, since pages that show it as an image give it none.
 
 use std::fmt::Write;
@@ -10,7 +11,7 @@ use crate::page::escaped;
 use crate::promises;
 use crate::read::{list, samples, text};
 use crate::stats::Spread;
-use crate::table::thousands;
+use crate::table::{thousands, time_us};
 
 /// All lengths of the drawing, in its own units.
 const WIDTH: f64 = 760.0;
@@ -23,6 +24,8 @@ const FOOT_HEIGHT: f64 = 30.0;
 /// What the others are held against.
 const REFERENCE: &str = "valkey";
 const OURS: &str = "evenkeel";
+/// The experiments of which clients feel something, and what that is.
+const FELT: [(&str, &str); 2] = [("snapshot", "BGSAVE"), ("full-sync", "full sync")];
 
 /// A load, and what it cost each server.
 struct Group {
@@ -66,8 +69,12 @@ fn groups(run: &Json) -> Vec<Group> {
     groups
 }
 
+/// A server that is measured again, for the noise.
+fn is_control(server: &Json) -> bool {
+    server.get("control").and_then(Json::as_bool) == Some(true)
+}
+
 fn costs(record: &Json) -> Vec<Cost> {
-    let is_control = |server: &Json| server.get("control").and_then(Json::as_bool) == Some(true);
     let of = |server: &Json| samples(server.get("cpu_us_per_command")?);
     let servers = || list(record, "servers").filter(|server| !is_control(server));
     let Some(reference) = servers().find(|server| text(server, "server") == REFERENCE).and_then(of) else {
@@ -170,12 +177,22 @@ fn bar(cost: &Cost, most: f64, y: f64, out: &mut String) {
     );
 }
 
-/// The same in Markdown, with the goals and the promises; `None` as for the chart.
+/// The same in Markdown, with the goals, what clients feel, and the promises; `None` when the run has neither.
 pub(crate) fn markdown(run: &Json) -> Option<String> {
+    let (costs, felt) = (costs_table(run), felt_table(run));
+    if costs.is_none() && felt.is_none() {
+        return None;
+    }
+    let tables: Vec<String> = [costs, felt, promises_table(run)].into_iter().flatten().collect();
+    Some(format!("{}; {}\n\n{}", setting(run), versions(run), tables.join("\n")))
+}
+
+/// `None` as for the chart.
+fn costs_table(run: &Json) -> Option<String> {
     let groups = groups(run);
     let first = groups.first()?;
     let names: Vec<&str> = first.servers.iter().map(|cost| cost.server.as_str()).collect();
-    let mut out = format!("{}; {}\n\n", setting(run), versions(run));
+    let mut out = String::new();
     let _ = writeln!(out, "| CPU us per command | {} | {OURS} to {REFERENCE} | goal |", names.join(" | "));
     let _ = writeln!(out, "|---|{}", "---|".repeat(names.len() + 2));
     for group in &groups {
@@ -194,10 +211,42 @@ pub(crate) fn markdown(run: &Json) -> Option<String> {
             goal.map_or("", |goal| text(goal, "bound"))
         );
     }
-    let mut rows = list(run, "promises").peekable();
-    if rows.peek().is_some() {
-        out.push_str("\n| promise | |\n|---|---|\n");
+    Some(out)
+}
+
+/// A row for each server in the first record of each experiment of `FELT`.
+fn felt_table(run: &Json) -> Option<String> {
+    let mut rows = String::new();
+    for (experiment, event) in FELT {
+        let record = list(run, "experiments").find(|record| text(record, "experiment") == experiment);
+        let servers = record.into_iter().flat_map(|record| list(record, "servers"));
+        for server in servers.filter(|server| !is_control(server)) {
+            let rounds = |name| samples(server.get(name)?);
+            let median = |name| Some(Spread::of(rounds(name)?)?.median);
+            let Some(longest) = median("longest_us_during") else { continue };
+            let rates = rounds("requests_per_s_during").zip(rounds("requests_per_s_before"));
+            let rate = rates.and_then(|(during, before)| Spread::of_ratios(&during, &before));
+            let _ = writeln!(
+                rows,
+                "| {event}: {} | {} | {} | {} |",
+                text(server, "server").replace('|', "\\|"),
+                time_us(longest),
+                rate.map_or_else(String::new, |rate| format!("{:.2}", rate.median)),
+                median("took_s").map_or_else(String::new, |took| format!("{took:.2} s")),
+            );
+        }
     }
+    (!rows.is_empty()).then(|| {
+        format!(
+            "| while it is under way | longest request | rate, to before | time |\n|---|---|---|---|\n{rows}"
+        )
+    })
+}
+
+fn promises_table(run: &Json) -> Option<String> {
+    let mut rows = list(run, "promises").peekable();
+    rows.peek()?;
+    let mut out = String::from("| promise | |\n|---|---|\n");
     for record in rows {
         let missed =
             list(record, "missed").map(|goal| format!("{}: {}", text(goal, "goal"), promises::missed(goal)));
@@ -265,5 +314,38 @@ mod tests {
         );
         assert!(table.contains("| small | met, 1 goal |"), "{table}");
         assert_eq!(markdown(&serde_json::json!({"experiments": []})), None);
+    }
+
+    #[test]
+    fn the_table_has_what_clients_feel() {
+        let server = |name: &str, longest: Json, before: Json| {
+            serde_json::json!({"server": name, "longest_us_during": longest, "requests_per_s_before": before,
+                               "requests_per_s_during": [40, 90, 60], "took_s": 2.5})
+        };
+        let servers = [
+            server("valkey", 12_345.6.into(), 80.into()),
+            server("even|keel", vec![3, 1, 2].into(), vec![100, 100, 100].into()),
+            server("no rate", 7.into(), 0.into()),
+            server("null", Json::Null, 100.into()),
+            serde_json::json!({"server": "evenkeel again", "control": true, "longest_us_during": [5]}),
+            server("empty", Json::Array(Vec::new()), 100.into()),
+            serde_json::json!({"server": "longest only", "longest_us_during": [5]}),
+            Json::Null,
+        ];
+        let mut run = run();
+        let record = serde_json::json!({"experiment": "snapshot", "servers": servers});
+        run["experiments"].as_array_mut().expect("a list").push(record.clone());
+        let table = markdown(&run).expect("there is throughput");
+        let rows: Vec<&str> = table.lines().filter(|line| line.contains("BGSAVE")).collect();
+        let expected = [
+            "| BGSAVE: valkey | 12 ms | 0.50 | 2.50 s |",
+            "| BGSAVE: even\\|keel | 2 us | 0.60 | 2.50 s |",
+            "| BGSAVE: no rate | 7 us |  | 2.50 s |",
+            "| BGSAVE: longest only | 5 us |  |  |",
+        ];
+        assert_eq!(rows, expected);
+        let alone = markdown(&serde_json::json!({"experiments": [record]})).expect("clients feel something");
+        assert!(alone.contains("| while it is") && !alone.contains("CPU us"), "{alone}");
+        assert!(!markdown(&self::run()).expect("throughput").contains("while it is"));
     }
 }

@@ -1,7 +1,8 @@
 //! `compare`: two runs' figures side by side, to see what a change has done.
 //!
-//! A figure was measured once per round. If the two runs' ranges overlap, or their medians differ by less than `LEAST`, the
-//! difference is no more than the noise, and is called none. Runs of two machines, or of two lengths, tell nothing of each
+//! A figure was measured once per round. Its noise is how far a server that was measured again in the same rounds lies from
+//! itself, in either run, and `LEAST` at least; and two runs' ranges that overlap say no more. A difference within that is
+//! called none. Runs of two machines, or of two lengths, tell nothing of each
 //! other, so that is said first.
 //!
 //! Experiments nest their figures as suits them: by server, by step, by load. Here each is called by the texts, and the numbers
@@ -14,14 +15,19 @@ use std::process::ExitCode;
 use anyhow::Result;
 
 use crate::json::Json;
-use crate::read::{list, read, samples, text};
+use crate::read::{list, read, text};
 use crate::stats::Spread;
 use crate::table::Table;
 
 /// What both runs must have in common to be compared.
 const SETTING: [&str; 6] = ["cpu", "cores", "memory_bytes", "kernel", "rounds", "seconds"];
 /// The figures that are shown without `--all`, besides those measured once.
-const MAIN: [&str; 4] = ["requests_per_s", "cpu_us_per_command", "latency_us_p99", "latency_us_max"];
+#[rustfmt::skip]
+const MAIN: [&str; 9] = ["requests_per_s", "cpu_us_per_command", "latency_us_p99", "latency_us_max", "requests_per_s_during",
+                         "p99_us_during", "longest_us_during", "longest_us", "took_s"];
+/// Parts of the names of those of which more is better.
+const MORE_IS_BETTER: [&str; 5] =
+    ["requests_per_s", "commands_per_s", "messages_per_s", "events_per_s", "useful"];
 /// Less is noise however narrow the ranges of a few rounds are.
 const LEAST: f64 = 0.03;
 /// Numbers that say what was measured.
@@ -29,7 +35,7 @@ const LEAST: f64 = 0.03;
 const SETTINGS: [&str; 11] = ["clients", "pipeline", "keys", "elements", "value_size", "threads", "cores", "databases", "replicas", "count",
                               "of_each"];
 /// Members that are shown elsewhere.
-const NOT_FIGURES: [&str; 3] = ["table", "timelines", "title"];
+const NOT_FIGURES: [&str; 4] = ["table", "curves", "timelines", "title"];
 
 #[derive(clap::Args, Clone, Debug)]
 pub(crate) struct CompareArgs {
@@ -85,7 +91,7 @@ pub(crate) fn compare(args: &CompareArgs) -> Result<ExitCode> {
                 line.figure,
                 line.before.to_string(),
                 line.after.to_string(),
-                format!("{:.2}", line.after.median / line.before.median),
+                ratio(line.before.median, line.after.median),
                 line.change.word().to_owned(),
             ]);
         }
@@ -110,24 +116,84 @@ struct Line {
     change: Change,
 }
 
+fn ratio(before: f64, after: f64) -> String {
+    Some(after / before).filter(|ratio| ratio.is_finite()).map_or_else(String::new, |it| format!("{it:.2}"))
+}
+
 /// A figure with what it is called by.
 struct Figure<'a> {
     of: String,
     name: &'a str,
-    samples: Vec<f64>,
+    /// A round each; not a number where it was not measured.
+    rounds: Vec<f64>,
+    /// How far a ratio may be from 1 without meaning anything; 0 where nothing was measured again.
+    noise: f64,
+}
+
+impl Figure<'_> {
+    fn measured(&self) -> Vec<f64> {
+        self.rounds.iter().copied().filter(|value| value.is_finite()).collect()
+    }
+}
+
+/// The noise of each figure, of all servers that stand side by side.
+type Noise<'a> = HashMap<&'a str, f64>;
+
+/// The rounds of a figure, if it is one: a number, or numbers with nulls among them.
+fn rounds(value: &Json) -> Option<Vec<f64>> {
+    let number = |value: &Json| if value.is_null() { Some(f64::NAN) } else { value.as_f64() };
+    let rounds: Vec<f64> = match value {
+        Json::Array(values) => values.iter().map(number).collect::<Option<_>>()?,
+        value => vec![value.as_f64()?],
+    };
+    rounds.iter().any(|value| value.is_finite()).then_some(rounds)
+}
+
+fn is_control(server: &Json) -> bool {
+    server.get("control") == Some(&true.into())
+}
+
+/// What a control says of the figures of the server that it repeats: the one of the same name without `again`, else the one
+/// before it.
+fn noise(servers: &[Json]) -> Noise<'_> {
+    let mut noise = Noise::new();
+    for (index, control) in servers.iter().enumerate().filter(|(_, server)| is_control(server)) {
+        let name = text(control, "server").trim_end_matches("again").trim_end();
+        let originals = || servers.iter().filter(|server| !is_control(server));
+        let before = || servers[..index].iter().rfind(|server| !is_control(server));
+        let Some(original) = originals().find(|one| text(one, "server") == name).or_else(before) else {
+            continue;
+        };
+        for (figure, again) in control.as_object().into_iter().flatten() {
+            let (Some(again), Some(once)) = (rounds(again), original.get(figure).and_then(rounds)) else {
+                continue;
+            };
+            let pairs =
+                again.into_iter().zip(once).filter(|(again, once)| again.is_finite() && once.is_finite());
+            let (again, once): (Vec<f64>, Vec<f64>) = pairs.unzip();
+            if let Some(ratio) = Spread::of_ratios(&again, &once) {
+                let known = noise.entry(figure).or_default();
+                *known = ratio.noise().max(*known);
+            }
+        }
+    }
+    noise
 }
 
 /// The figures of an object and of all that it holds, in their order.
-fn collect<'a>(value: &'a Json, of: &str, found: &mut Vec<Figure<'a>>) {
+fn collect<'a>(value: &'a Json, of: &str, known: &Noise<'a>, found: &mut Vec<Figure<'a>>) {
     let Some(members) = value.as_object() else {
+        let items = value.as_array().map_or(&[][..], Vec::as_slice);
+        let noise = noise(items);
+        let known = if noise.is_empty() { known } else { &noise };
         // A list of lists, as of servers by clients: called by the place.
-        for (index, item) in value.as_array().into_iter().flatten().enumerate() {
+        for (index, item) in items.iter().enumerate() {
             let numbered = format!("{of} #{}", index + 1);
-            collect(item, if item.is_array() { numbered.trim_start() } else { of }, found);
+            collect(item, if item.is_array() { numbered.trim_start() } else { of }, known, found);
         }
         return;
     };
-    if members.get("control") == Some(&true.into()) {
+    if is_control(value) {
         return;
     }
     let members = || members.iter().filter(|(name, _)| !NOT_FIGURES.contains(&name.as_str()));
@@ -139,9 +205,12 @@ fn collect<'a>(value: &'a Json, of: &str, found: &mut Vec<Figure<'a>>) {
         [of.to_owned()].into_iter().chain(texts).chain(numbers).filter(|word| !word.is_empty()).collect();
     let of = words.join(", ");
     for (name, value) in members().filter(|(name, _)| !SETTINGS.contains(&name.as_str())) {
-        match samples(value).filter(|samples| !samples.is_empty()) {
-            Some(samples) => found.push(Figure { of: of.clone(), name, samples }),
-            None => collect(value, &of, found),
+        match rounds(value) {
+            Some(rounds) => {
+                let noise = known.get(name.as_str()).copied().unwrap_or(0.0);
+                found.push(Figure { of: of.clone(), name, rounds, noise });
+            }
+            None => collect(value, &of, known, found),
         }
     }
 }
@@ -150,8 +219,8 @@ fn collect<'a>(value: &'a Json, of: &str, found: &mut Vec<Figure<'a>>) {
 fn figures(record: &Json) -> Vec<Figure<'_>> {
     let mut found = Vec::new();
     for (name, value) in record.as_object().into_iter().flatten() {
-        if value.is_array() && samples(value).is_none() && !NOT_FIGURES.contains(&name.as_str()) {
-            collect(value, "", &mut found);
+        if value.is_array() && rounds(value).is_none() && !NOT_FIGURES.contains(&name.as_str()) {
+            collect(value, "", &Noise::new(), &mut found);
         }
     }
     found
@@ -163,26 +232,32 @@ fn lines(before: &Json, after: &Json, all: bool) -> Vec<Line> {
     for figure in &before {
         known.entry((&figure.of, figure.name)).or_insert(figure);
     }
-    let line = |after: &Figure<'_>| {
-        let before = &known.get(&(after.of.as_str(), after.name))?.samples;
-        if before.len().max(after.samples.len()) > 1 && !all && !MAIN.contains(&after.name) {
+    let line = |later: &Figure<'_>| {
+        let earlier = known.get(&(later.of.as_str(), later.name))?;
+        let (before, after) = (earlier.measured(), later.measured());
+        if before.len().max(after.len()) > 1 && !all && !MAIN.contains(&later.name) {
             return None;
         }
-        let is_once = before.len().min(after.samples.len()) < 2;
-        let (before, later) =
-            (Spread::of(before.iter().copied())?, Spread::of(after.samples.iter().copied())?);
-        let change = if is_once { Change::Unknown } else { change(after.name, before, later) };
-        Some(Line { of: after.of.clone(), figure: after.name.to_owned(), before, after: later, change })
+        let is_once = before.len().min(after.len()) < 2;
+        let (before, after) = (Spread::of(before)?, Spread::of(after)?);
+        let change = match change(later.name, before, after, earlier.noise.max(later.noise)) {
+            Change::Better | Change::Worse if is_once => Change::Unknown,
+            // Two values that were measured once tell nothing, even if they are the same.
+            Change::None if earlier.rounds.len().max(later.rounds.len()) < 2 => Change::Unknown,
+            change => change,
+        };
+        Some(Line { of: later.of.clone(), figure: later.name.to_owned(), before, after, change })
     };
     figures(after).iter().filter_map(line).collect()
 }
 
-fn change(name: &str, before: Spread, after: Spread) -> Change {
-    let is_small = (after.median - before.median).abs() < LEAST * before.median.abs();
+/// `noise`: so far a ratio may be from 1 without meaning anything.
+fn change(name: &str, before: Spread, after: Spread, noise: f64) -> Change {
+    let is_small = (after.median - before.median).abs() <= LEAST.max(noise) * before.median.abs();
     if is_small || after.min <= before.max && before.min <= after.max {
         return Change::None;
     }
-    let more_is_better = name.contains("per_s") || name.contains("useful");
+    let more_is_better = MORE_IS_BETTER.iter().any(|part| name.contains(part));
     if (after.median > before.median) == more_is_better { Change::Better } else { Change::Worse }
 }
 
@@ -229,12 +304,15 @@ mod tests {
 
     #[test]
     fn ranges_that_overlap_are_no_difference() {
-        let of = |name, before: &[f64], after: &[f64]| change(name, spread(before), spread(after));
+        let of = |name, before: &[f64], after: &[f64]| change(name, spread(before), spread(after), 0.0);
         assert_eq!(of("cpu_us_per_command", &[1.0, 1.2], &[1.1, 1.5]), Change::None);
         assert_eq!(of("cpu_us_per_command", &[1.0, 1.2], &[1.3, 1.5]), Change::Worse);
         assert_eq!(of("cpu_us_per_command", &[1.3, 1.5], &[1.0, 1.2]), Change::Better);
         assert_eq!(of("requests_per_s", &[1.0, 1.2], &[1.3, 1.5]), Change::Better);
         assert_eq!(of("requests_per_s", &[1.3, 1.5], &[1.0, 1.2]), Change::Worse);
+        assert_eq!(of("signals_per_sleep", &[1.0, 1.2], &[1.3, 1.5]), Change::Worse);
+        assert_eq!(of("requests_per_s", &[100.0, 100.0], &[98.0, 98.0]), Change::None);
+        assert_eq!(of("longest_us_during", &[0.0, 0.0], &[5.0, 5.0]), Change::Worse);
     }
 
     #[test]
@@ -277,6 +355,70 @@ mod tests {
         let control =
             serde_json::json!({"servers": [{"server": "x", "control": true, "requests_per_s": [1, 2]}]});
         assert!(lines(&control, &control, true).is_empty());
+    }
+
+    /// What becomes of the figures of `x` between two records.
+    fn changes(before: &Json, after: &Json) -> Vec<(String, Change)> {
+        let lines = lines(before, after, true).into_iter();
+        lines.map(|line| (line.figure, line.change)).collect()
+    }
+
+    #[test]
+    fn what_a_control_differs_by_is_noise() {
+        let record = |name: &str, again: &str, rates: [f64; 2], again_rates: [f64; 2]| {
+            serde_json::json!({"servers_by_clients": [[
+                {"server": "valkey", "requests_per_s": [1, 1]},
+                {"server": name, "requests_per_s": rates},
+                {"server": again, "control": true, "requests_per_s": again_rates},
+            ]]})
+        };
+        let of_x = |before: &Json, after: &Json| changes(before, after)[1].1;
+        for again in ["x again", "again"] {
+            let of = |rates, again_rates| record("x", again, rates, again_rates);
+            let calm = of([100.0, 101.0], [100.0, 101.0]);
+            assert_eq!(of_x(&calm, &of([120.0, 121.0], [120.0, 121.0])), Change::Better);
+            assert_eq!(
+                of_x(&calm, &of([120.0, 121.0], [120.0, 97.0])),
+                Change::Better,
+                "{again}: 19.8% off, 19.9% more"
+            );
+            assert_eq!(of_x(&calm, &of([120.0, 121.0], [120.0, 96.0])), Change::None, "{again}: 21% off");
+            assert_eq!(
+                of_x(&of([100.0, 101.0], [130.0, 101.0]), &of([80.0, 81.0], [80.0, 81.0])),
+                Change::None
+            );
+            assert_eq!(of_x(&calm, &of([80.0, 81.0], [80.0, 81.0])), Change::Worse);
+        }
+        let unmeasured = serde_json::json!([{"server": "again", "control": true, "requests_per_s": [1]}]);
+        assert!(noise(unmeasured.as_array().expect("a list")).is_empty(), "it repeats nobody");
+    }
+
+    #[test]
+    fn rounds_that_were_not_measured_are_left_out() {
+        let record = |took: Json| serde_json::json!({"servers": [{"server": "x", "took_s": took}]});
+        let of = |before: Json, after: Json| {
+            changes(&record(before), &record(after)).into_iter().map(|(_, change)| change).collect::<Vec<_>>()
+        };
+        let rounds = || serde_json::json!([1.0, null, 1.2]);
+        assert_eq!(of(rounds(), serde_json::json!([null, 1.1, 1.3])), [Change::None]);
+        assert_eq!(of(rounds(), serde_json::json!([2, 3])), [Change::Worse]);
+        assert_eq!(of(1.1.into(), rounds()), [Change::None], "once, and it is among the rounds");
+        assert_eq!(of(2.0.into(), rounds()), [Change::Unknown]);
+        assert_eq!(of(1.0.into(), 1.0.into()), [Change::Unknown]);
+        for nothing in [Json::Null, serde_json::json!([]), serde_json::json!([null]), "1".into(), true.into()]
+        {
+            assert_eq!(of(rounds(), nothing), []);
+        }
+        assert_eq!(
+            (ratio(2.0, 1.0), ratio(0.0, 1.0), ratio(0.0, 0.0)),
+            ("0.50".into(), String::new(), String::new())
+        );
+    }
+
+    #[test]
+    fn charts_are_no_figures() {
+        let record = serde_json::json!({"curves": [{"what": "rate", "x_values": [1, 2], "series": [{"median": [1, 2]}]}]});
+        assert_eq!(changes(&record, &record), []);
     }
 
     #[test]

@@ -30,7 +30,7 @@ pub(crate) struct Args {
     #[arg(long, default_value_t = 500)]
     value_size: usize,
     /// Length of the queue of connections that wait to be accepted
-    #[arg(long, default_value_t = 511)]
+    #[arg(long, default_value_t = 511, overrides_with = "tcp_backlog")]
     tcp_backlog: i32,
 }
 

@@ -1,18 +1,22 @@
 //! `load` and `fill`: the generator as a tool of its own, against any server that speaks the Redis protocol.
 
+use std::env::{self, VarError};
+use std::io::{IsTerminal, stderr};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 
 use crate::json::{Json, object};
 use crate::load::distribution::Distribution;
 use crate::load::endpoint::{Address, Endpoint, Protocol};
+use crate::load::greeting::{Login, Password};
 use crate::load::keys::KeyRange;
 use crate::load::requests::Command;
+use crate::load::sizes::Sizes;
 use crate::load::timeline::{SLICE, Slice};
 use crate::load::tls::{Files, Trust};
-use crate::load::{self, Outcome, Plan, Until};
+use crate::load::{self, Extras, Outcome, Plan, Until};
 use crate::table::{Table, thousands, time_us};
 use crate::{peers, sys};
 
@@ -30,6 +34,15 @@ struct Target {
     /// resp2, resp3 (each connection says HELLO 3), or memcached (get and set only)
     #[arg(long, default_value = "resp2", help_heading = "Server")]
     protocol: Protocol,
+    /// Password that each connection gives [default: REDISCLI_AUTH of the environment, which others cannot see]
+    #[arg(short = 'a', long, value_name = "TEXT", help_heading = "Server")]
+    password: Option<Password>,
+    /// User whose password it is [default: the server's default user]
+    #[arg(long, value_name = "NAME", help_heading = "Server")]
+    user: Option<String>,
+    /// Number of the database that each connection selects
+    #[arg(long, value_name = "NUMBER", help_heading = "Server")]
+    db: Option<u32>,
     /// Talk TLS; needs --cacert or --insecure
     #[arg(long, requires = "believed", help_heading = "TLS")]
     tls: bool,
@@ -51,9 +64,9 @@ struct Target {
     /// Bytes of a key
     #[arg(long, default_value_t = 16, value_name = "BYTES", help_heading = "Requests")]
     key_size: usize,
-    /// Bytes of a value
-    #[arg(short = 'd', long, default_value_t = 500, value_name = "BYTES", help_heading = "Requests")]
-    value_size: usize,
+    /// Bytes of a value: 500, any of 100-1000, or some with weights, 100:70,1000:25,10000:5
+    #[arg(short = 'd', long, default_value = "500", value_name = "BYTES", help_heading = "Requests")]
+    value_size: Sizes,
     /// CPUs for the generator's threads, such as 1 or 2-3
     #[arg(
         long,
@@ -81,11 +94,38 @@ impl Target {
         });
         Ok(Endpoint { address, protocol: self.protocol, tls: tls.transpose()? })
     }
+
+    fn extras(&self) -> Result<Extras> {
+        let password = match &self.password {
+            None if self.protocol != Protocol::Memcached => password_of_environment()?,
+            given => given.clone(),
+        };
+        if self.user.is_some() && password.is_none() {
+            bail!("--user needs --password, or {PASSWORD_VARIABLE} in the environment");
+        }
+        Ok(Extras {
+            login: Login { user: self.user.clone(), password, database: self.db },
+            sizes: Some(self.value_size.clone()),
+            shows_progress: stderr().is_terminal(),
+        })
+    }
+}
+
+/// Where redis-cli, too, looks for a password.
+const PASSWORD_VARIABLE: &str = "REDISCLI_AUTH";
+
+fn password_of_environment() -> Result<Option<Password>> {
+    match env::var(PASSWORD_VARIABLE) {
+        Ok(text) => Ok((!text.is_empty()).then(|| text.into())),
+        Err(VarError::NotPresent) => Ok(None),
+        Err(VarError::NotUnicode(_)) => bail!("{PASSWORD_VARIABLE} is not UTF-8"),
+    }
 }
 
 const LOAD_NOTES: &str = "\
 Commands: mixed is GET with 10% SET, or as many as it says. In words, {key} and {value} stand for a key and the value,
-{same} for the key before, {number} for a key's digits. Several commands, separated by \" ; \", come by turns.
+{same} for the key before, {number} for a key's digits. Several commands, separated by \" ; \", come by turns, or, if
+each begins with a percentage, in any order and that often; there, get and set are known, too.
 GETs of keys that are not there are misses, and cost less: write them first with `evenkeel-bench fill`.
 
 Keys: zipf takes the k-th key in proportion to 1/k^EXPONENT (0.99), hot sends PERCENT (50) of the requests to one.
@@ -99,6 +139,7 @@ Examples:
   evenkeel-bench load -P 16 --command set                 SET as fast as 50 connections get their answers
   evenkeel-bench load --rate 20000 -s 30                  20,000 GETs a second
   evenkeel-bench load --command \"INCR {key}\" -k 1000     any command, over 1,000 keys
+  evenkeel-bench load --command \"70% get ; 25% set ; 5% LRANGE list:{key} 0 9\" -d 100-1000
   evenkeel-bench load --tls -p 6380 --cacert ca.crt --protocol resp3";
 
 /// Put load on a server and report rate, latencies and CPU.
@@ -119,7 +160,7 @@ pub(crate) struct LoadArgs {
     /// A connection for each request; see below
     #[arg(long, help_heading = "Connections")]
     short: bool,
-    /// get, set, mixed, mixed:PERCENT, or words such as "INCR {key}"; see below
+    /// get, set, mixed, mixed:PERCENT, words such as "INCR {key}", or a mix of such; see below
     #[arg(long, default_value = "get", help_heading = "Requests")]
     command: Command,
     /// Number of different keys
@@ -170,6 +211,9 @@ pub(crate) fn load(args: &LoadArgs) -> Result<()> {
             bail!("times must be from 0 to {SECONDS_MAX} seconds");
         }
     }
+    if args.seconds == 0.0 || args.requests == Some(0) {
+        bail!("there is nothing to measure: no time, or no request");
+    }
     let time = Until::Time {
         warm_up: Duration::from_secs_f64(args.warm_up),
         measured: Duration::from_secs_f64(args.seconds),
@@ -183,16 +227,17 @@ pub(crate) fn load(args: &LoadArgs) -> Result<()> {
         key_size: args.target.key_size,
         keys: KeyRange { first: 0, count: args.keys },
         distribution: args.distribution,
-        value_size: args.target.value_size,
+        value_size: args.target.value_size.mean(),
         rate: args.rate,
         until: args.requests.map_or(time, Until::Requests),
         short: args.short,
         cpus: sys::parse_cpus(&args.target.cpus)?,
     };
-    let outcome = load::run(&plan, args.pid)?;
+    let outcome = load::run_with(&plan, &args.target.extras()?, args.pid)?;
     print!("{}", table(&outcome));
     if let Some(path) = &args.json {
-        std::fs::write(path, format!("{}\n", json(&plan, &outcome)))?;
+        std::fs::write(path, format!("{}\n", json(args, &plan, &outcome)))
+            .with_context(|| format!("cannot write {}", path.display()))?;
     }
     Ok(())
 }
@@ -201,9 +246,9 @@ pub(crate) fn fill(args: &FillArgs) -> Result<()> {
     let target = &args.target;
     let server = target.endpoint()?;
     let range = KeyRange { first: args.first, count: args.keys };
-    let mut plan = Plan::fill(server, range, target.key_size, target.value_size);
+    let mut plan = Plan::fill(server, range, target.key_size, target.value_size.mean());
     plan.cpus = sys::parse_cpus(&target.cpus)?;
-    let outcome = load::run(&plan, None)?;
+    let outcome = load::run_with(&plan, &target.extras()?, None)?;
     if outcome.errors > 0 {
         bail!("{} of the writes failed: {}", outcome.errors, outcome.error_text.unwrap_or_default());
     }
@@ -216,6 +261,17 @@ pub(crate) fn fill(args: &FillArgs) -> Result<()> {
     Ok(())
 }
 
+/// Percentiles that are told: their names in a table and in JSON, and the parts of all batches that they stand for.
+const PERCENTILES: [(&str, &str, f64); 7] = [
+    ("p50", "latency_us_p50", 0.5),
+    ("p90", "latency_us_p90", 0.9),
+    ("p95", "latency_us_p95", 0.95),
+    ("p99", "latency_us_p99", 0.99),
+    ("p99.9", "latency_us_p999", 0.999),
+    ("p99.99", "latency_us_p9999", 0.9999),
+    ("max", "latency_us_max", 1.0),
+];
+
 fn table(outcome: &Outcome) -> Table {
     let mut table = Table::new(&["", ""]);
     let mut line = |name: &str, value: String| table.row(vec![name.to_owned(), value]);
@@ -225,7 +281,8 @@ fn table(outcome: &Outcome) -> Table {
     if outcome.late > 0 {
         line("requests that were never sent", thousands(outcome.late as f64));
     }
-    for (name, quantile) in [("p50", 0.5), ("p99", 0.99), ("p99.9", 0.999), ("max", 1.0)] {
+    line("latency of a batch, mean", time_us(outcome.latency_us_mean()));
+    for (name, _, quantile) in PERCENTILES {
         line(&format!("latency of a batch, {name}"), time_us(outcome.latency_us(quantile)));
     }
     let counts = [
@@ -251,14 +308,16 @@ fn table(outcome: &Outcome) -> Table {
             "server's context switches",
             thousands((spent.voluntary_switches + spent.involuntary_switches) as f64),
         );
+        line("server's page faults", thousands(spent.page_faults as f64));
     }
     table
 }
 
-fn json(plan: &Plan, outcome: &Outcome) -> Json {
+fn json(args: &LoadArgs, plan: &Plan, outcome: &Outcome) -> Json {
     let slices =
         |figure: fn(&Slice) -> f64| outcome.timeline.slices().iter().map(figure).collect::<Vec<f64>>();
-    object(vec![
+    let latencies = PERCENTILES.map(|(_, name, quantile)| (name, outcome.latency_us(quantile).into()));
+    let mut members = vec![
         ("server", plan.server.to_string().into()),
         ("protocol", plan.server.protocol.to_string().into()),
         ("command", plan.command.to_string().into()),
@@ -270,14 +329,13 @@ fn json(plan: &Plan, outcome: &Outcome) -> Json {
         ("distribution", plan.distribution.to_string().into()),
         ("keys", plan.keys.count.into()),
         ("key_size", plan.key_size.into()),
-        ("value_size", plan.value_size.into()),
+        ("value_size", plan.value_size.into()), // the mean
+        ("value_sizes", args.target.value_size.to_string().into()),
+        ("database", args.target.db.into()),
         ("requests", outcome.commands.into()),
         ("seconds", outcome.elapsed.as_secs_f64().into()),
         ("requests_per_s", outcome.rate().into()),
-        ("latency_us_p50", outcome.latency_us(0.5).into()),
-        ("latency_us_p99", outcome.latency_us(0.99).into()),
-        ("latency_us_p999", outcome.latency_us(0.999).into()),
-        ("latency_us_max", outcome.latency_us(1.0).into()),
+        ("latency_us_mean", outcome.latency_us_mean().into()),
         ("errors", outcome.errors.into()),
         ("misses", outcome.misses.into()),
         ("refused", outcome.refused.into()),
@@ -286,9 +344,12 @@ fn json(plan: &Plan, outcome: &Outcome) -> Json {
         ("load_cpu_us_per_request", outcome.load_us().into()),
         ("load_busy", outcome.load_busy().into()),
         ("server_cpu_us_per_request", outcome.server_us().into()),
+        ("server_page_faults", outcome.server.as_ref().map(|spent| spent.page_faults).into()),
         ("never_sent", outcome.late.into()),
         ("timeline_slice_ms", (SLICE.as_millis() as u64).into()),
         ("timeline_requests", slices(|slice| slice.commands as f64).into()),
         ("timeline_longest_us", slices(|slice| slice.longest.as_secs_f64() * 1e6).into()),
-    ])
+    ];
+    members.extend(latencies);
+    object(members)
 }

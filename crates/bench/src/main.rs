@@ -16,6 +16,7 @@ mod read;
 mod stats;
 mod sync;
 mod sys;
+mod syscalls;
 mod table;
 
 use std::path::PathBuf;
@@ -126,6 +127,8 @@ enum Verb {
     },
     /// Rates with few and many connections, kept and short
     Connections(Options),
+    /// What a request costs the load generator itself, beside redis-benchmark
+    Generator(Options),
     /// One worker against one per core
     Workers(Options),
     /// From one core to all, beside processes that share nothing and memcached
@@ -201,6 +204,7 @@ fn obey(cli: Cli) -> Result<ExitCode> {
         Verb::FullSync { args, options } => run(&options, |session| experiments::full_sync(session, &args)),
         Verb::Loading { args, options } => run(&options, |session| experiments::load(session, &args)),
         Verb::Connections(options) => run(&options, experiments::connections),
+        Verb::Generator(options) => run(&options, experiments::generator),
         Verb::Scale { args, options } => run(&options, |session| experiments::scale(session, &args)),
         Verb::WakeUp(options) => run(&options, experiments::wake_up),
         Verb::Workers(options) => run(&options, experiments::workers),

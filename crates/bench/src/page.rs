@@ -1,6 +1,11 @@
-//! A run as one page of HTML that needs nothing else: its tables, bars with their ranges, and latency over time.
+//! A run as one page of HTML that needs nothing else: its tables, bars with their ranges, lines by cores or clients, and
+//! latency over time.
 //!
 //! The page is made of the run's JSON, so one can be drawn of any earlier run. It has no script, and reads as well on paper.
+
+mod axis;
+mod curves;
+mod latencies;
 
 use std::fmt::Write;
 
@@ -8,20 +13,20 @@ use crate::json::Json;
 use crate::promises;
 use crate::read::{list, samples, text};
 use crate::stats::Spread;
-use crate::table::{figure, thousands, time_us};
+use crate::table::{figure, thousands};
 
 const STYLE: &str = include_str!("page.css");
-/// The figures that are drawn as bars, and what is written above.
-const BARS: [(&str, &str); 2] =
-    [("requests_per_s", "requests per second"), ("cpu_us_per_command", "CPU microseconds per command")];
+/// The figures that are drawn as bars where they were measured in rounds, and what is written above.
+const BARS: [(&str, &str); 4] = [
+    ("requests_per_s", "requests per second"),
+    ("cpu_us_per_command", "CPU microseconds per command"),
+    ("longest_us_during", "longest request during the event, us"),
+    ("took_s", "seconds"),
+];
 /// All lengths of drawings, in their own units.
 const LABEL_WIDTH: f64 = 190.0;
 const BAR_WIDTH: f64 = 420.0;
 const ROW_HEIGHT: f64 = 22.0;
-const TIME_WIDTH: f64 = 700.0;
-const TIME_HEIGHT: f64 = 140.0;
-/// Most points of a curve: neighbours are drawn as the longest of them.
-const POINTS_MAX: usize = 700;
 
 pub(crate) fn page(run: &Json) -> String {
     let mut out = String::from(
@@ -48,9 +53,8 @@ pub(crate) fn page(run: &Json) -> String {
         for (figure, what) in BARS {
             bars(record, figure, what, &mut out);
         }
-        for timeline in list(record, "timelines") {
-            curve(timeline, &mut out);
-        }
+        curves::draw(record, &mut out);
+        latencies::draw(record, &mut out);
         out.push_str("</section>\n");
     }
     out.push_str("</body></html>\n");
@@ -163,7 +167,8 @@ fn unbroken(cell: &str) -> String {
 
 /// One bar for each server's median, and a line over it from the smallest to the largest.
 fn bars(record: &Json, figure: &str, what: &str, out: &mut String) {
-    let spread = |server: &Json| Spread::of(samples(server.get(figure)?)?);
+    let rounds = |server: &Json| samples(server.get(figure).filter(|value| value.is_array())?);
+    let spread = |server: &Json| Spread::of(rounds(server)?);
     let all: Vec<(&str, Spread)> = list(record, "servers")
         .filter_map(|server| Some((text(server, "server"), spread(server)?)))
         .collect();
@@ -201,75 +206,6 @@ fn bars(record: &Json, figure: &str, what: &str, out: &mut String) {
     out.push_str("</svg>\n</figure>\n");
 }
 
-/// The longest latency of each moment, on a logarithmic scale, with the event between two lines.
-fn curve(timeline: &Json, out: &mut String) {
-    let longest = timeline.get("longest_us").and_then(samples).unwrap_or_default();
-    let slice_ms = timeline.get("slice_ms").and_then(Json::as_f64).unwrap_or(0.0);
-    let most = longest.iter().copied().fold(0.0, f64::max);
-    if longest.is_empty() || slice_ms <= 0.0 || most <= 0.0 {
-        return;
-    }
-    const LEAST_US: f64 = 10.0;
-    let top = 10f64.powf(most.max(LEAST_US * 10.0).log10().ceil());
-    let height =
-        |us: f64| TIME_HEIGHT * (1.0 - (us.max(LEAST_US) / LEAST_US).log10() / (top / LEAST_US).log10());
-    let whole_ms = slice_ms * longest.len() as f64;
-    let at = |ms: f64| LABEL_WIDTH / 2.0 + ms / whole_ms * TIME_WIDTH;
-    let (width, drawn) = (LABEL_WIDTH / 2.0 + TIME_WIDTH + 20.0, TIME_HEIGHT + 24.0);
-    let mut caption = format!("{}: longest latency over time", text(timeline, "server"));
-    match text(timeline, "event") {
-        "" => {}
-        event => caption += &format!("; shaded: {event}"),
-    }
-    let _ = write!(
-        out,
-        "<figure>\n<figcaption>{}</figcaption>\n<svg viewBox=\"0 -8 {width} {drawn}\" role=\"img\">\n",
-        escaped(&caption)
-    );
-    let mut us = LEAST_US;
-    while us <= top * 1.01 {
-        let y = height(us);
-        let _ = writeln!(
-            out,
-            "<line class=\"grid\" x1=\"{:.1}\" x2=\"{:.1}\" y1=\"{y:.1}\" y2=\"{y:.1}\"/><text class=\"name\" x=\"{:.1}\" y=\"{:.1}\">{}</text>",
-            at(0.0),
-            at(whole_ms),
-            at(0.0) - 6.0,
-            y + 4.0,
-            time_us(us)
-        );
-        us *= 10.0;
-    }
-    let event = timeline.get("event_ms").and_then(samples).unwrap_or_default();
-    if let [from, to] = event[..] {
-        let (left, right) = (at(from.clamp(0.0, whole_ms)), at(to.clamp(0.0, whole_ms)));
-        let _ = writeln!(
-            out,
-            "<rect class=\"event\" x=\"{left:.1}\" y=\"0\" width=\"{:.1}\" height=\"{TIME_HEIGHT}\"><title>{}</title></rect>",
-            right - left,
-            escaped(text(timeline, "event"))
-        );
-    }
-    let each = longest.len().div_ceil(POINTS_MAX);
-    let points = longest.chunks(each).enumerate().map(|(index, part)| {
-        let us = part.iter().copied().fold(0.0, f64::max);
-        format!("{:.1},{:.1}", at(index as f64 * each as f64 * slice_ms), height(us))
-    });
-    let points: Vec<String> = points.collect();
-    let class = if text(timeline, "server").starts_with("evenkeel") { "ours" } else { "theirs" };
-    let _ = write!(
-        out,
-        "<polyline class=\"curve {class}\" points=\"{}\"/><text x=\"{:.1}\" y=\"{:.1}\">0 s</text><text class=\"name\" x=\"{:.1}\" \
-         y=\"{:.1}\">{:.1} s</text>\n</svg>\n</figure>\n",
-        points.join(" "),
-        at(0.0),
-        TIME_HEIGHT + 14.0,
-        at(whole_ms),
-        TIME_HEIGHT + 14.0,
-        whole_ms / 1e3
-    );
-}
-
 pub(crate) fn escaped(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {
@@ -301,6 +237,8 @@ mod tests {
                 "experiment": "x", "title": "t & u",
                 "table": {"head": ["", "rate"], "rows": [["evenkeel", "5", "0.50 us (0.40..0.60)"]]},
                 "servers": [{"server": "evenkeel", "requests_per_s": [1.0, 2.0, 4.0]}, {"server": "odd"}],
+                "curves": [{"what": "rate", "x": "cores", "x_values": [1, 2],
+                            "series": [{"server": "evenkeel", "median": [1, 2], "min": [1, 2], "max": [1, 3]}]}],
                 "timelines": [{"server": "evenkeel", "slice_ms": 10, "longest_us": [50.0, 3000.0], "event": "BGSAVE", "event_ms": [0.0, 10.0]},
                               {"server": "none", "slice_ms": 10, "longest_us": []}],
             }],
@@ -317,6 +255,7 @@ mod tests {
             "<td>5</td>",
             "<rect class=\"ours\"",
             "<polyline class=\"curve ours\"",
+            "<polyline class=\"line ours\"",
             "BGSAVE",
             "valkey 9",
             "<td>0.50\u{a0}us <small>(0.40..0.60)</small></td>",
@@ -326,7 +265,24 @@ mod tests {
             assert!(page.contains(part), "{part} in {page}");
         }
         assert!(!page.contains("<script") && !page.contains("http"), "it needs nothing else");
-        assert_eq!(page.matches("<figure>").count(), 2);
+        assert_eq!(page.matches("<figure>").count(), 3);
+    }
+
+    #[test]
+    fn bars_are_drawn_of_rounds() {
+        let bars = |server: Json| {
+            let run = serde_json::json!({"experiments": [{"experiment": "x", "servers": [server]}]});
+            let page = page(&run);
+            assert!(!page.contains("NaN") && !page.contains("inf,"), "{page}");
+            page.matches("<figure>").count()
+        };
+        let rounds = serde_json::json!({"server": "a<b", "longest_us_during": [5, 7, 6], "took_s": [2.5]});
+        assert_eq!(bars(rounds), 2);
+        let once = serde_json::json!({"server": "x", "longest_us_during": 5, "took_s": 2.5});
+        assert_eq!(bars(once), 0);
+        for odd in [serde_json::json!([]), serde_json::json!([0, 0]), serde_json::json!([null]), Json::Null] {
+            assert_eq!(bars(serde_json::json!({"server": "x", "took_s": odd, "requests_per_s": "?"})), 0);
+        }
     }
 
     #[test]

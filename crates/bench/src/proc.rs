@@ -21,6 +21,8 @@ pub(crate) struct Usage {
     pub(crate) rss_bytes: u64,
     voluntary_switches: u64,
     involuntary_switches: u64,
+    /// Minor and major.
+    page_faults: u64,
     /// What each thread has run, in nanoseconds, by its number.
     ran_ns: Vec<(u64, u64)>,
 }
@@ -36,6 +38,8 @@ pub(crate) struct Spent {
     pub(crate) rss_bytes: u64,
     pub(crate) voluntary_switches: u64,
     pub(crate) involuntary_switches: u64,
+    /// Minor and major.
+    pub(crate) page_faults: u64,
 }
 
 impl Spent {
@@ -50,6 +54,7 @@ impl Spent {
             rss_bytes: self.rss_bytes + other.rss_bytes,
             voluntary_switches: self.voluntary_switches + other.voluntary_switches,
             involuntary_switches: self.involuntary_switches + other.involuntary_switches,
+            page_faults: self.page_faults + other.page_faults,
         }
     }
 }
@@ -65,6 +70,7 @@ impl Usage {
             rss_bytes: self.rss_bytes,
             voluntary_switches: self.voluntary_switches.saturating_sub(before.voluntary_switches),
             involuntary_switches: self.involuntary_switches.saturating_sub(before.involuntary_switches),
+            page_faults: self.page_faults.saturating_sub(before.page_faults),
         }
     }
 
@@ -81,7 +87,8 @@ pub(crate) fn usage(pid: u32) -> Result<Usage> {
         let path = format!("/proc/{pid}/{file}");
         fs::read_to_string(&path).with_context(|| format!("cannot read {path}: has the server ended?"))
     };
-    let (user_ticks, system_ticks) = ticks(&read("stat")?).context("unknown form of /proc/PID/stat")?;
+    let Stat { page_faults, user_ticks, system_ticks } =
+        stat(&read("stat")?).context("unknown form of /proc/PID/stat")?;
     let rss_kb = field(&read("status")?, "VmRSS:").context("no VmRSS in /proc/PID/status")?;
     let Threads { voluntary_switches, involuntary_switches, ran_ns } = threads(pid)?;
     let cpu_ns = sys::process_cpu_ns(pid).context("cannot read the server's CPU clock")?;
@@ -94,6 +101,7 @@ pub(crate) fn usage(pid: u32) -> Result<Usage> {
         rss_bytes,
         voluntary_switches,
         involuntary_switches,
+        page_faults,
         ran_ns,
     })
 }
@@ -121,11 +129,20 @@ fn threads(pid: u32) -> Result<Threads> {
     Ok(sum)
 }
 
-/// User and system ticks of a `/proc/PID/stat` line. The command's name, second, may hold spaces and parentheses.
-fn ticks(stat: &str) -> Option<(u64, u64)> {
-    let after_name = &stat[stat.rfind(')')? + 1..];
-    let mut fields = after_name.split_ascii_whitespace().skip(11); // utime is the 14th of all
-    Some((fields.next()?.parse().ok()?, fields.next()?.parse().ok()?))
+/// Of a `/proc/PID/stat` line.
+#[derive(Debug, PartialEq, Eq)]
+struct Stat {
+    page_faults: u64,
+    user_ticks: u64,
+    system_ticks: u64,
+}
+
+/// The command's name, second, may hold spaces and parentheses.
+fn stat(line: &str) -> Option<Stat> {
+    let after_name = &line[line.rfind(')')? + 1..];
+    let fields: Vec<&str> = after_name.split_ascii_whitespace().collect();
+    let field = |number: usize| fields.get(number - 3)?.parse::<u64>().ok(); // the state is the third of all
+    Some(Stat { page_faults: field(10)? + field(12)?, user_ticks: field(14)?, system_ticks: field(15)? })
 }
 
 /// The first number of the line that begins with `name`.
@@ -188,13 +205,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ticks_survive_odd_names() {
+    fn odd_names_do_no_harm() {
         let numbers = "S 1 2 3 4 5 6 7 8 9 10 700 42 0 0 20 0 1 0";
+        let expected = Stat { page_faults: 7 + 9, user_ticks: 700, system_ticks: 42 };
         for name in ["redis-server", "a b", "x) R 1", ""] {
-            assert_eq!(ticks(&format!("77 ({name}) {numbers}")), Some((700, 42)), "{name}");
+            assert_eq!(stat(&format!("77 ({name}) {numbers}")).as_ref(), Some(&expected), "{name}");
         }
-        assert_eq!(ticks("77 (x) S 1 2"), None);
-        assert_eq!(ticks(""), None);
+        assert_eq!(stat("77 (x) S 1 2"), None);
+        assert_eq!(stat(""), None);
     }
 
     #[test]
@@ -232,6 +250,7 @@ mod tests {
             rss_bytes: 10,
             voluntary_switches: 1,
             involuntary_switches: 2,
+            page_faults: 3,
         };
         let both = spent(30, 1.0).and(&spent(10, 0.0));
         assert_eq!((both.cpu, both.busiest), (Duration::from_millis(40), Duration::from_millis(30)));

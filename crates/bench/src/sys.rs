@@ -206,6 +206,32 @@ pub(crate) fn signal_child(pid: u32, signal: libc::c_int) {
     unsafe { libc::kill(pid as libc::pid_t, signal) };
 }
 
+/// Waits until a child ends; the CPU time that it has taken.
+pub(crate) fn wait_for_child(pid: u32) -> io::Result<Duration> {
+    // SAFETY: plain numbers, for which zeroes are valid.
+    let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
+    let mut status = 0;
+    // SAFETY: both are written by the call and outlive it.
+    checked(unsafe { libc::wait4(pid as libc::pid_t, &mut status, 0, &mut usage) })?;
+    if status != 0 {
+        return Err(io::Error::other(format!("it ended with status {status:#x}")));
+    }
+    let time = |time: libc::timeval| Duration::new(time.tv_sec as u64, time.tv_usec as u32 * 1_000);
+    Ok(time(usage.ru_utime) + time(usage.ru_stime))
+}
+
+/// The CPUs that this process may use, in their order.
+pub(crate) fn allowed_cpus() -> Vec<usize> {
+    // SAFETY: a cpu set is plain bits, for which all zeroes is the empty set.
+    let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
+    // SAFETY: the size given is that of the set, which outlives the call.
+    if unsafe { libc::sched_getaffinity(0, size_of::<libc::cpu_set_t>(), &mut set) } < 0 {
+        return vec![0];
+    }
+    // SAFETY: all numbers are below CPU_SETSIZE.
+    (0..libc::CPU_SETSIZE as usize).filter(|&cpu| unsafe { libc::CPU_ISSET(cpu, &set) }).collect()
+}
+
 /// Takes up to `len` bytes that have come out of a connection's buffer and drops them, without a copy; 0 at its end.
 pub(crate) fn discard(stream: &TcpStream, len: usize) -> io::Result<usize> {
     // SAFETY: nothing is written with MSG_TRUNC to a TCP connection, so there need be no buffer.

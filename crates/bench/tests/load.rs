@@ -1,6 +1,7 @@
 //! `load` and `fill` against real servers: every way to reach one, and what must be refused.
 
 mod certs;
+mod login;
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -27,7 +28,13 @@ fn load(server: &[&str], words: &[&str]) -> Result<serde_json::Value, String> {
     let file =
         std::env::temp_dir().join(format!("evenkeel-load-{}-{}.json", std::process::id(), free_port()));
     let json = file.display().to_string();
-    let output = Command::new(BENCH).arg("load").args(server).args(words).args(["--json", &json]).output();
+    let output = Command::new(BENCH)
+        .env_remove("REDISCLI_AUTH")
+        .arg("load")
+        .args(server)
+        .args(words)
+        .args(["--json", &json])
+        .output();
     let output = output.expect("the program is built");
     let text = std::fs::read_to_string(&file);
     let _ = std::fs::remove_file(&file); // it is not there when the load failed
@@ -38,7 +45,13 @@ fn load(server: &[&str], words: &[&str]) -> Result<serde_json::Value, String> {
 }
 
 fn fill(server: &[&str], words: &[&str]) {
-    let status = Command::new(BENCH).arg("fill").args(server).args(words).stdout(Stdio::null()).status();
+    let status = Command::new(BENCH)
+        .env_remove("REDISCLI_AUTH")
+        .arg("fill")
+        .args(server)
+        .args(words)
+        .stdout(Stdio::null())
+        .status();
     assert!(status.expect("the program is built").success(), "fill {server:?} {words:?}");
 }
 
@@ -150,7 +163,12 @@ fn connections_say_what_they_speak() {
         let server = start(&program, &[]);
         let port = server.port().to_string();
         let words = ["load", "-p", &port, "--protocol", "resp3", "-c", "3", "-s", "60", "--rate", "100"];
-        let mut child = Command::new(BENCH).args(words).stdout(Stdio::null()).spawn().expect("it is built");
+        let mut child = Command::new(BENCH)
+            .env_remove("REDISCLI_AUTH")
+            .args(words)
+            .stdout(Stdio::null())
+            .spawn()
+            .expect("it is built");
         let mut client = server.connect();
         let (deadline, mut list) = (Instant::now() + Duration::from_secs(30), String::new());
         while Instant::now() < deadline && list.matches("resp=3").count() < 3 {
@@ -191,8 +209,33 @@ fn what_makes_no_sense_is_refused() {
         &["--protocol", "resp4"],
         &["--socket", "/nowhere/at/all", "-n", "1"],
     ] {
-        let output = Command::new(BENCH).arg("load").args(words).output().expect("it is built");
+        let output = Command::new(BENCH)
+            .env_remove("REDISCLI_AUTH")
+            .arg("load")
+            .args(words)
+            .output()
+            .expect("it is built");
         assert!(!output.status.success() && !output.stderr.is_empty(), "{words:?}");
+    }
+}
+
+#[test]
+fn it_is_said_what_makes_no_sense() {
+    for (words, said) in [
+        (&["--user", "me"][..], "--user needs --password"),
+        (&["--protocol", "memcached", "-a", "x"], "memcached is told no password"),
+        (&["--protocol", "memcached", "--db", "1"], "memcached has no databases"),
+        (&["--protocol", "memcached", "--command", "100% get"], "memcached is sent get"),
+        (&["--db", "x"], "--db <NUMBER>"),
+        (&["-d", "1000-100"], "from the smaller to the larger"),
+        (&["-d", "100:0"], "weight 0"),
+        (&["--command", "50% get ; 60% set"], "add up to 110"),
+        (&["--command", "50% get ; set"], "has no percentage"),
+        (&["-n", "0"], "nothing to measure"),
+        (&["-s", "0"], "nothing to measure"),
+    ] {
+        let error = load(&["-p", "1"], words).expect_err("it makes no sense");
+        assert!(error.contains(said), "{words:?}: {error}");
     }
 }
 

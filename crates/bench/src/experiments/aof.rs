@@ -53,7 +53,11 @@ pub(crate) fn aof(session: &mut Session) -> Result<()> {
 fn start(session: &Session, kind: Kind, args: &ThroughputArgs) -> Result<Pair> {
     let lane = |name: String| -> Result<Lane> {
         let peer = session.peer(kind).expect("it was found");
-        let lane = Lane::start(peer, &name, &Launch { cpus: session.server_cpus.clone(), threads: 1 })?;
+        let lane = Lane::start(
+            peer,
+            &name,
+            &Launch { cpus: session.server_cpus.clone(), threads: 1, ..Launch::default() },
+        )?;
         lane.fill(KeyRange { first: 0, count: args.keys }, args.value_size)?;
         Ok(lane)
     };

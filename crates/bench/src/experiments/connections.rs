@@ -5,6 +5,9 @@
 //! is drained. Refused are those that the server turned away; failed, those that ended or waited for seconds without an
 //! answer; overflows, what the kernel dropped since the queue was full (the client tries again after a second, which shows
 //! as the longest latency).
+//!
+//! The last part gives every server a queue of five: a burst of connections overflows it unless whoever looks at the
+//! listener takes all that have come.
 
 use std::time::Duration;
 
@@ -13,7 +16,7 @@ use anyhow::Result;
 use super::lanes::{self, Lane, Traffic};
 use super::series::Series;
 use super::{Session, throughput};
-use crate::json::Json;
+use crate::json::{Json, object};
 use crate::load::keys::KeyRange;
 use crate::load::requests::Command;
 use crate::peers::{Kind, Launch};
@@ -21,8 +24,11 @@ use crate::promises::Promise;
 use crate::stats::{Goal, Spread};
 use crate::table::{Table, thousands, time_us};
 
-const KEPT: [usize; 2] = [100, 3_000];
-const SHORT: [usize; 3] = [100, 1_000, 3_000];
+const KEPT: [usize; 5] = [1, 10, 100, 1_000, 3_000];
+const SHORT: [usize; 4] = [1, 100, 1_000, 3_000];
+/// With a listen queue of five.
+const SHORT_QUEUE: [usize; 2] = [100, 1_000];
+const SHORT_QUEUE_ARGS: &[&str] = &["--tcp-backlog", "5"];
 const KEPT_GOAL: Goal = Goal::AtLeast(0.90);
 const SHORT_GOAL: Goal = Goal::AtLeast(0.95);
 const KEYS: KeyRange = KeyRange { first: 0, count: 10_000 };
@@ -30,38 +36,93 @@ const VALUE_SIZE: usize = 500;
 /// Opening and closing 3,000 connections around each measurement, for the estimate of the time.
 const OPENING: Duration = Duration::from_millis(300);
 
+/// What is measured over several numbers of clients.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Way {
+    Kept,
+    Short,
+    /// Short ones, and a listen queue of five.
+    ShortQueue,
+}
+
+impl Way {
+    fn numbers(self) -> &'static [usize] {
+        match self {
+            Self::Kept => &KEPT,
+            Self::Short => &SHORT,
+            Self::ShortQueue => &SHORT_QUEUE,
+        }
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Kept => "kept",
+            Self::Short => "short",
+            Self::ShortQueue => "short, queue of 5",
+        }
+    }
+
+    fn title(self) -> &'static str {
+        match self {
+            Self::Kept => "Kept connections, GET without pipeline, requests/s",
+            Self::Short => "Short connections (connect, GET, close), per second",
+            Self::ShortQueue => "Short connections with a listen queue of 5, per second",
+        }
+    }
+
+    /// Of the rate with the most clients, to the best rate.
+    fn goal(self) -> Option<Goal> {
+        match self {
+            Self::Kept => Some(KEPT_GOAL),
+            Self::Short => Some(SHORT_GOAL),
+            Self::ShortQueue => None,
+        }
+    }
+}
+
 pub(super) fn estimate(session: &Session) -> Duration {
-    let measurements = session.peers.len() * session.rounds * (KEPT.len() + SHORT.len());
+    let numbers = KEPT.len() + SHORT.len() + SHORT_QUEUE.len();
+    let measurements = session.peers.len() * session.rounds * numbers;
     session.time_for(measurements) + OPENING * measurements as u32
 }
 
 pub(crate) fn connections(session: &mut Session) -> Result<()> {
+    let lanes = start(session, &[])?;
+    for way in [Way::Kept, Way::Short] {
+        let all = sweep(session, &lanes, way)?;
+        report(session, &all, way);
+    }
+    drop(lanes);
+    let lanes = start(session, SHORT_QUEUE_ARGS)?;
+    let all = sweep(session, &lanes, Way::ShortQueue)?;
+    report(session, &all, Way::ShortQueue);
+    Ok(())
+}
+
+fn start(session: &Session, more: &'static [&'static str]) -> Result<Vec<Lane>> {
     let order = [Kind::Valkey, Kind::Evenkeel, Kind::Redis, Kind::Floor];
-    let launch = Launch { cpus: session.server_cpus.clone(), threads: 1 };
+    let launch = Launch { cpus: session.server_cpus.clone(), threads: 1, more };
     let found = order.into_iter().filter_map(|kind| session.peer(kind));
     let lanes =
         found.map(|peer| Lane::start(peer, peer.kind.name(), &launch)).collect::<Result<Vec<Lane>>>()?;
     lanes.iter().try_for_each(|lane| lane.fill(KEYS, VALUE_SIZE))?;
-    let kept = sweep(session, &lanes, &KEPT, false)?;
-    report(session, &kept, &KEPT, false);
-    let short = sweep(session, &lanes, &SHORT, true)?;
-    report(session, &short, &SHORT, true);
-    Ok(())
+    Ok(lanes)
 }
 
 /// For each number of clients the servers' series. The numbers alternate within the rounds like the servers do.
-fn sweep(session: &Session, lanes: &[Lane], numbers: &[usize], short: bool) -> Result<Vec<Vec<Series>>> {
+fn sweep(session: &Session, lanes: &[Lane], way: Way) -> Result<Vec<Vec<Series>>> {
     let empty = |lane: &Lane| Series {
         name: lane.name.clone(),
         kind: lane.kind,
         is_control: false,
         samples: Vec::new(),
     };
+    let numbers = way.numbers();
     let mut all: Vec<Vec<Series>> = numbers.iter().map(|_| lanes.iter().map(empty).collect()).collect();
     for _ in 0..session.rounds {
         for (index, lane) in lanes.iter().enumerate() {
             for (clients, series) in numbers.iter().zip(&mut all) {
-                let sample = lanes::measure(session, lane, &traffic(session, *clients, short))?;
+                let sample = lanes::measure(session, lane, &traffic(session, *clients, way))?;
                 series[index].samples.push(sample);
             }
         }
@@ -69,21 +130,20 @@ fn sweep(session: &Session, lanes: &[Lane], numbers: &[usize], short: bool) -> R
     Ok(all)
 }
 
-fn traffic(session: &Session, clients: usize, short: bool) -> Traffic {
+fn traffic(session: &Session, clients: usize, way: Way) -> Traffic {
     Traffic {
         command: Command::Get,
         clients,
         keys: KEYS.count,
         value_size: VALUE_SIZE,
-        short,
+        short: way != Way::Kept,
         ..Traffic::pinned(session)
     }
 }
 
-fn report(session: &mut Session, all: &[Vec<Series>], numbers: &[usize], short: bool) {
-    let (kind, goal) = if short { ("short", SHORT_GOAL) } else { ("kept", KEPT_GOAL) };
+fn report(session: &mut Session, all: &[Vec<Series>], way: Way) {
     let columns: Vec<String> =
-        numbers.iter().map(|clients| format!("{} clients", thousands(*clients as f64))).collect();
+        way.numbers().iter().map(|clients| format!("{} clients", thousands(*clients as f64))).collect();
     let mut head = vec![""];
     head.extend(columns.iter().map(String::as_str));
     head.extend([
@@ -98,45 +158,59 @@ fn report(session: &mut Session, all: &[Vec<Series>], numbers: &[usize], short: 
         "overflows",
         "load busy",
     ]);
-    let mut table = Table::new(&head);
+    let (mut table, mut curves) = (Table::new(&head), Vec::new());
     for index in 0..all[0].len() {
         let across: Vec<&Series> = all.iter().map(|series| &series[index]).collect();
-        let row = row(session, &across, goal, short);
+        curves.push(curve(&across));
+        let row = row(session, &across, way);
         table.row(row);
     }
     let cpus = format!("server on cpu {:?}, load on cpu {:?}", session.server_cpus, session.load_cpus);
-    let title = match short {
-        true => format!("Short connections (connect, GET, close), per second; {cpus}"),
-        false => format!("Kept connections, GET without pipeline, requests/s; {cpus}"),
-    };
+    let title = format!("{}; {cpus}", way.title());
     let servers = |series: &Vec<Series>| Json::Array(series.iter().map(Series::to_json).collect());
+    let curves = object(vec![
+        ("what", "requests per second".into()),
+        ("x", "clients".into()),
+        ("x_values", way.numbers().to_vec().into()),
+        ("series", Json::Array(curves)),
+    ]);
     let figures = vec![
-        ("kind", kind.into()),
-        ("clients", numbers.to_vec().into()),
+        ("kind", way.name().into()),
+        ("clients", way.numbers().to_vec().into()),
+        ("curves", Json::Array(vec![curves])),
         ("servers_by_clients", Json::Array(all.iter().map(servers).collect())),
     ];
     session.report("connections", &title, &table, figures);
 }
 
+/// A server's rates over the numbers of clients, for the page.
+fn curve(across: &[&Series]) -> Json {
+    let spreads: Vec<Spread> = across.iter().map(|series| series.spread(|sample| sample.rate)).collect();
+    let list = |figure: fn(&Spread) -> f64| Json::from(spreads.iter().map(figure).collect::<Vec<f64>>());
+    object(vec![
+        ("server", across[0].name.as_str().into()),
+        ("median", list(|spread| spread.median)),
+        ("min", list(|spread| spread.min)),
+        ("max", list(|spread| spread.max)),
+    ])
+}
+
 /// A server's rates, `across` the numbers of clients.
-fn row(session: &mut Session, across: &[&Series], goal: Goal, short: bool) -> Vec<String> {
+fn row(session: &mut Session, across: &[&Series], way: Way) -> Vec<String> {
     let last = across.last().expect("there is more than one number of clients");
     let ratio = last_to_peak(across);
     let mut cells = vec![last.name.clone()];
     cells.extend(across.iter().map(|series| series.rate_cell()));
     cells.push(ratio.map(|ratio| ratio.to_string()).unwrap_or_default());
     let is_ours = last.kind == Kind::Evenkeel;
-    let ratio = ratio.filter(|_| is_ours).map(|ratio| ratio.median);
-    cells.push(ratio.map(|_| goal.to_string()).unwrap_or_default());
-    let what =
-        if short { "short connections, 3,000 to peak" } else { "kept connections, GET, 3,000 to peak" };
-    cells.push(
-        ratio
-            .map(|ratio| {
-                session.judge_for((!short).then_some(Promise::Connections), what.to_owned(), goal, ratio)
-            })
-            .unwrap_or_default(),
-    );
+    let judged = ratio.filter(|_| is_ours).zip(way.goal());
+    cells.push(judged.map(|(_, goal)| goal.to_string()).unwrap_or_default());
+    let (what, promise) = match way {
+        Way::Kept => ("kept connections, GET, 3,000 to peak", Some(Promise::Connections)),
+        _ => ("short connections, 3,000 to peak", None),
+    };
+    let verdict = judged.map(|(ratio, goal)| session.judge_for(promise, what.to_owned(), goal, ratio.median));
+    cells.push(verdict.unwrap_or_default());
     cells.push(format!("{:.1}", last.median(|sample| sample.cpu_us)));
     cells.push(time_us(last.median(|sample| sample.p99)));
     cells.push(time_us(last.spread(|sample| sample.max).max));
@@ -144,15 +218,12 @@ fn row(session: &mut Session, across: &[&Series], goal: Goal, short: bool) -> Ve
         across.iter().map(|series| series.sum(figure)).sum::<u64>()
     };
     let counts = [counts(|s| s.refused), counts(|s| s.failed), counts(|s| s.listen_overflows)];
-    if short && is_ours {
-        session.judge_for(
-            Promise::Connections,
-            "short connections, refused or failed".to_owned(),
-            Goal::AtMost(0.0),
-            (counts[0] + counts[1]) as f64,
-        );
+    if way != Way::Kept && is_ours {
+        let what = format!("{} connections, refused or failed", way.name());
+        let bad = (counts[0] + counts[1]) as f64;
+        session.judge_for(Promise::Connections, what, Goal::AtMost(0.0), bad);
     }
-    cells.extend(counts.map(|count| if short { count.to_string() } else { String::new() }));
+    cells.extend(counts.map(|count| if way == Way::Kept { String::new() } else { count.to_string() }));
     cells.push(throughput::busy_cell(last));
     cells
 }

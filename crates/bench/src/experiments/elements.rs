@@ -85,7 +85,7 @@ pub(crate) fn elements(session: &mut Session) -> Result<()> {
 /// Resident bytes per element of a server that holds nothing else.
 fn bytes(session: &Session, kind: Kind, family: &Family, each: u64) -> Result<f64> {
     let peer = session.peer(kind).expect("only what was found");
-    let lane = Lane::start(peer, kind.name(), &Launch { cpus: Vec::new(), threads: 1 })?;
+    let lane = Lane::start(peer, kind.name(), &Launch { threads: 1, ..Launch::default() })?;
     let server = lane.server.address;
     // What a first value makes a server allocate once is not the elements'.
     feed(server, 1, |_, words| (family.add)(0, words.add(family.command).add("first")))?;

@@ -162,7 +162,11 @@ pub(crate) fn features(session: &mut Session) -> Result<()> {
 
 fn start(session: &Session, kind: Kind) -> Result<Lane> {
     let peer = session.peer(kind).expect("it was found");
-    let lane = Lane::start(peer, kind.name(), &Launch { cpus: session.server_cpus.clone(), threads: 1 })?;
+    let lane = Lane::start(
+        peer,
+        kind.name(),
+        &Launch { cpus: session.server_cpus.clone(), threads: 1, ..Launch::default() },
+    )?;
     lane.fill(KeyRange { first: 0, count: KEYS }, VALUE_SIZE)?;
     Ok(lane)
 }
@@ -219,7 +223,11 @@ fn measure(
 /// Whether a server was built without TLS. One that is asked for it may end then, so it is one started for the question.
 fn lacks_tls(session: &Session, kind: Kind) -> Result<bool> {
     let peer = session.peer(kind).expect("it was found");
-    let lane = Lane::start(peer, kind.name(), &Launch { cpus: session.server_cpus.clone(), threads: 1 })?;
+    let lane = Lane::start(
+        peer,
+        kind.name(),
+        &Launch { cpus: session.server_cpus.clone(), threads: 1, ..Launch::default() },
+    )?;
     let endpoint = encrypted(&lane);
     if let Err(error) = &endpoint {
         eprintln!("{}: TLS skipped, {error:#}", kind.name());

@@ -1,20 +1,40 @@
-//! What clients feel while something happens to a server: the load alone, and then with the event in it.
+//! What clients feel while something happens to a server: the load alone, and then for as long as the event lasts.
+//!
+//! Each server is measured in every round, Evenkeel twice: what the second one says of the first is the machine's. Where
+//! the memory does not hold all of them, they run one after the other, and their rounds with them.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 
-use super::lanes::{self, Lane, Traffic};
+use super::Session;
+use super::feed::{Words, feed, member};
+use super::lanes::{self, Lane, Traffic, memory_for};
 use super::series::Sample;
-use super::{Session, WARM_UP};
 use crate::json::{Json, object};
+use crate::load::Event;
+use crate::load::keys::KeyRange;
+use crate::load::requests::Command;
 use crate::load::timeline::{SLICE, Timeline};
-use crate::table::time_us;
+use crate::peers::{Kind, Launch, Peer, ask};
+use crate::stats::Spread;
+use crate::table::{Table, thousands, time_us};
 use crate::{interrupt, proc};
 
 /// How often the process' memory is looked at.
 const LOOK: Duration = Duration::from_millis(10);
+/// Shorter events are no measurement.
+const SHORTEST: Duration = Duration::from_millis(100);
+/// Share of the free memory that the servers of one experiment may take.
+const MEMORY_SHARE: f64 = 0.85;
+/// Bytes of an element of a huge value, in the dearest server.
+const PER_ELEMENT: u64 = 200;
+/// Elements per command while a huge value is built.
+const AT_ONCE: u64 = 20;
+const HUGE_HASH: &str = "huge:hash";
+const HUGE_ZSET: &str = "huge:zset";
 
 /// A million keys of 700 B, unless told otherwise.
 #[derive(clap::Args, Clone, Debug)]
@@ -25,105 +45,311 @@ pub(crate) struct DataArgs {
     /// Bytes of a value
     #[arg(short = 'd', long, default_value_t = 700)]
     pub(super) value_size: usize,
+    /// As many keys as fit into the free memory twice, which is what a fork under writes may need
+    #[arg(long, conflicts_with = "keys")]
+    pub(super) fill_memory: bool,
+    /// A hash and a sorted set of so many elements among the keys, written to as often as those
+    #[arg(long, value_name = "ELEMENTS", default_value_t = 0)]
+    pub(super) huge: u64,
+    /// Send so many per second, whatever the server does; latencies run from when a request was due
+    #[arg(short, long, value_name = "REQUESTS")]
+    pub(super) rate: Option<f64>,
 }
 
 impl Default for DataArgs {
     fn default() -> Self {
-        Self { keys: 1_000_000, value_size: 700 }
+        Self { keys: 1_000_000, value_size: 700, fill_memory: false, huge: 0, rate: None }
     }
 }
 
 impl DataArgs {
-    /// SETs of such values from 50 clients, with all cores for server and load alike.
+    pub(super) fn keys(&self) -> u64 {
+        if !self.fill_memory {
+            return self.keys;
+        }
+        let room = (proc::memory_available() as f64 * MEMORY_SHARE) as u64 / 2;
+        room.saturating_sub(2 * self.huge * PER_ELEMENT) / memory_for(1, self.value_size)
+    }
+
+    /// What one server holds, in bytes at most.
+    pub(super) fn memory(&self) -> u64 {
+        memory_for(self.keys(), self.value_size) + 2 * self.huge * PER_ELEMENT
+    }
+
+    /// Filling at 200,000 keys a second, the huge values at half a million elements.
+    pub(super) fn fill_time(&self) -> Duration {
+        Duration::from_secs(self.keys() / 200_000 + 2 * self.huge / 500_000)
+    }
+
+    /// Writes from 50 clients, with all cores for server and load alike.
     pub(super) fn traffic(&self) -> Traffic {
-        Traffic { keys: self.keys, value_size: self.value_size, ..Traffic::default() }
+        let command = match self.huge {
+            0 => Command::Set,
+            _ => Command::Words(format!(
+                "SET {{key}} {{value}} ; HSET {HUGE_HASH} {{key}} value ; ZADD {HUGE_ZSET} {{number}} {{key}}"
+            )),
+        };
+        let (keys, value_size, rate) = (self.keys(), self.value_size, self.rate);
+        Traffic { command, keys, value_size, rate, ..Traffic::default() }
+    }
+
+    pub(super) fn fill(&self, lane: &Lane) -> Result<()> {
+        lane.fill(KeyRange { first: 0, count: self.keys() }, self.value_size)?;
+        let build = |command: &'static str, key: &'static str, add: fn(u64, &mut Words)| {
+            feed(lane.server.address, self.huge / AT_ONCE, |number, words| {
+                words.add(command).add(key);
+                (number * AT_ONCE..(number + 1) * AT_ONCE).for_each(|number| add(number, words));
+            })
+        };
+        build("HSET", HUGE_HASH, |number, words| _ = words.add(member(number)).add("value"))?;
+        build("ZADD", HUGE_ZSET, |number, words| _ = words.add(number.to_string()).add(member(number)))
+    }
+
+    /// `SET from 50 clients, 1,000,000 keys of 700 B`
+    pub(super) fn words(&self) -> String {
+        let (keys, size) = (thousands(self.keys() as f64), self.value_size);
+        let rate = self.rate.map_or_else(String::new, |rate| format!(", {} a second", thousands(rate)));
+        match self.huge {
+            0 => format!("SET from 50 clients{rate}, {keys} keys of {size} B"),
+            huge => format!(
+                "SET, HSET and ZADD from 50 clients{rate}, {keys} keys of {size} B, a hash and a zset of {}",
+                thousands(huge as f64)
+            ),
+        }
+    }
+
+    /// The servers, in groups that fit into the memory together; a fork may need as much again for one of them.
+    pub(super) fn groups<'a>(&self, session: &'a Session) -> Result<Vec<Vec<Planned<'a>>>> {
+        let all = planned(session);
+        let (each, free) = (self.memory(), (proc::memory_available() as f64 * MEMORY_SHARE) as u64);
+        if 2 * each > free {
+            bail!("{} keys of {} B need {} MiB twice", self.keys(), self.value_size, each >> 20);
+        }
+        let together = each * (all.len() as u64 + 1) <= free;
+        Ok(if together { vec![all] } else { all.into_iter().map(|one| vec![one]).collect() })
     }
 }
 
-/// The load before an event and during it.
-pub(super) struct Felt {
+/// A server that is to be measured.
+pub(super) struct Planned<'a> {
+    peer: &'a Peer,
+    is_control: bool,
+}
+
+/// The peers that keep data, and Evenkeel again.
+pub(super) fn planned(session: &Session) -> Vec<Planned<'_>> {
+    let kinds =
+        [(Kind::Valkey, false), (Kind::Evenkeel, false), (Kind::Redis, false), (Kind::Evenkeel, true)];
+    let planned = |(kind, is_control)| Some(Planned { peer: session.peer(kind)?, is_control });
+    kinds.into_iter().filter_map(planned).collect()
+}
+
+impl Planned<'_> {
+    pub(super) fn kind(&self) -> Kind {
+        self.peer.kind
+    }
+
+    pub(super) fn name(&self) -> String {
+        format!("{}{}", self.peer.kind.name(), if self.is_control { " again" } else { "" })
+    }
+
+    /// The first Evenkeel.
+    pub(super) fn is_ours(&self) -> bool {
+        self.kind() == Kind::Evenkeel && !self.is_control
+    }
+
+    pub(super) fn start(&self, threads: usize) -> Result<Lane> {
+        let launch = Launch { threads, ..Launch::default() };
+        let mut lane = Lane::start(self.peer, &self.name(), &launch)?;
+        lane.is_control = self.is_control;
+        Ok(lane)
+    }
+
+    /// The same with its files in a directory that is there.
+    pub(super) fn start_in(&self, directory: &std::path::Path) -> Result<Lane> {
+        let launch = Launch { threads: 1, ..Launch::default() };
+        let mut lane = Lane::start_in(self.peer, &self.name(), &launch, directory)?;
+        lane.is_control = self.is_control;
+        Ok(lane)
+    }
+}
+
+/// The load before an event and during it, and what the event says of itself.
+pub(super) struct Felt<T> {
     pub(super) before: Sample,
     pub(super) during: Sample,
     timeline: Timeline,
-    /// Resident bytes before, and the most beyond those during the event; a forked child's own are not in it.
+    /// Resident bytes before, and the most beyond those during the event; what a forked child has made the server copy is
+    /// in it, as the server counts it.
     pub(super) resident: u64,
     pub(super) grown: u64,
+    pub(super) event: T,
 }
 
-/// Names of the columns that [`Felt::cells`] fills.
-pub(super) const HEAD: [&str; 7] =
-    ["SET/s before", "during", "ratio", "p99 before", "during", "longest before", "during"];
-
-/// Measures the load alone, and then for `measured` with an event that begins with it.
+/// Measures the load alone, and then with an event that begins as soon as that is being measured. It is over when it says
+/// so or returns, and with it the measurement.
 pub(super) fn feel<T: Send>(
     session: &Session,
     lane: &Lane,
     traffic: &Traffic,
-    measured: Duration,
-    event: impl FnOnce() -> Result<T> + Send,
-) -> Result<(Felt, T)> {
+    event: impl FnOnce(&Event) -> Result<T> + Send,
+) -> Result<Felt<T>> {
     let before = lanes::measure(session, lane, traffic)?;
     let pid = lane.server.pid();
     let resident = proc::usage(pid)?.rss_bytes;
-    let is_over = &AtomicBool::new(false);
+    let (moment, is_done) = (&Arc::new(Event::default()), &AtomicBool::new(false));
     let (during, happened, peak) = std::thread::scope(|scope| {
         let happening = scope.spawn(move || {
-            let happened = interrupt::sleep(WARM_UP).and_then(|()| event());
-            is_over.store(true, Relaxed);
+            let happened = moment.begin().and_then(|()| event(moment));
+            moment.end();
+            is_done.store(true, Relaxed);
             happened
         });
         let watching = scope.spawn(move || -> Result<u64> {
             let mut peak = 0;
-            while !is_over.load(Relaxed) {
+            while !is_done.load(Relaxed) {
                 peak = peak.max(proc::usage(pid)?.rss_bytes);
                 interrupt::sleep(LOOK)?;
             }
             Ok(peak)
         });
-        let during = lanes::watch(lane, traffic, measured);
+        let during = lanes::outcome_of(lane, traffic, moment);
+        moment.end(); // it may have failed
         let joined = (happening.join(), watching.join());
         (during, joined.0.expect("events do not panic"), joined.1.expect("a look does not panic"))
     });
-    let ((during, timeline), happened, peak) = (during?, happened?, peak?);
-    let grown = peak.saturating_sub(resident);
-    Ok((Felt { before, during, timeline, resident, grown }, happened))
+    let (during, event, peak) = (during?, happened?, peak?);
+    if during.elapsed < SHORTEST {
+        bail!("{}: it took {:?}, which is too short to be felt: use more keys", lane.name, during.elapsed);
+    }
+    let grown = peak.saturating_sub(resident) + copied(lane)?;
+    let (during, timeline) = (Sample::from(&during), during.timeline);
+    Ok(Felt { before, during, timeline, resident, grown, event })
 }
 
-impl Felt {
+/// What the last child that wrote a snapshot had of its own: pages that one of the two has written to meanwhile. Evenkeel
+/// has no child, and all that it needs is resident in the process.
+fn copied(lane: &Lane) -> Result<u64> {
+    if lane.kind == Kind::Evenkeel {
+        return Ok(0);
+    }
+    let info = ask(lane.server.address, &["INFO", "persistence"])?;
+    let told = info.lines().find_map(|line| line.strip_prefix("rdb_last_cow_size:"));
+    Ok(told.and_then(|bytes| bytes.trim().parse().ok()).unwrap_or(0))
+}
+
+/// One server's rounds.
+pub(super) struct Rounds<T> {
+    pub(super) kind: Kind,
+    pub(super) is_control: bool,
+    pub(super) name: String,
+    pub(super) all: Vec<Felt<T>>,
+}
+
+/// Measures each lane once per round; every round begins with another lane.
+pub(super) fn rounds<T: Send>(
+    session: &Session,
+    lanes: &[Lane],
+    traffic: &Traffic,
+    event: impl Fn(&Lane, &Event) -> Result<T> + Sync,
+) -> Result<Vec<Rounds<T>>> {
+    let all = lanes::in_rounds(session.rounds, lanes, |lane| {
+        feel(session, lane, traffic, |moment| event(lane, moment))
+    })?;
+    let rounds = |(lane, all): (&Lane, _)| Rounds {
+        kind: lane.kind,
+        is_control: lane.is_control,
+        name: lane.name.clone(),
+        all,
+    };
+    Ok(lanes.iter().zip(all).map(rounds).collect())
+}
+
+/// A column of its own that an experiment adds: its name, what it shows, and what goes into the JSON under which name.
+pub(super) struct Column<T> {
+    pub(super) head: &'static str,
+    pub(super) cell: fn(&Rounds<T>) -> String,
+    pub(super) json: &'static str,
+    pub(super) figure: fn(&Felt<T>) -> f64,
+}
+
+impl<T> Rounds<T> {
+    pub(super) fn is_ours(&self) -> bool {
+        self.kind == Kind::Evenkeel && !self.is_control
+    }
+
+    pub(super) fn spread(&self, figure: impl Fn(&Felt<T>) -> f64) -> Spread {
+        Spread::of(self.all.iter().map(figure)).unwrap_or(Spread {
+            median: f64::NAN,
+            min: f64::NAN,
+            max: f64::NAN,
+        })
+    }
+
+    pub(super) fn median(&self, figure: impl Fn(&Felt<T>) -> f64) -> f64 {
+        self.spread(figure).median
+    }
+
+    /// Longest request during the event, in microseconds: the median of the rounds.
+    pub(super) fn longest_us(&self) -> f64 {
+        self.median(|felt| felt.during.max)
+    }
+
     /// Rate during the event, to before.
-    pub(super) fn ratio(&self) -> f64 {
+    pub(super) fn rate(&self) -> f64 {
+        self.median(Felt::rate)
+    }
+
+    /// Of this server's figure to the other's, round by round.
+    pub(super) fn ratio_to(&self, other: &Self, figure: fn(&Felt<T>) -> f64) -> f64 {
+        let values = |rounds: &Self| rounds.all.iter().map(figure).collect::<Vec<f64>>();
+        Spread::of_ratios(&values(self), &values(other)).map_or(f64::NAN, |spread| spread.median)
+    }
+
+    fn cells(&self) -> Vec<String> {
+        let rate = |figure: fn(&Felt<T>) -> f64| format!("{:.0}k", self.median(figure) / 1e3);
+        vec![
+            self.name.clone(),
+            rate(|felt| felt.before.rate),
+            rate(|felt| felt.during.rate),
+            self.spread(Felt::rate).to_string(),
+            time_us(self.median(|felt| felt.before.p99)),
+            time_us(self.median(|felt| felt.during.p99)),
+            time_spread(self.spread(|felt| felt.before.max)),
+            time_spread(self.spread(|felt| felt.during.max)),
+        ]
+    }
+
+    fn figures(&self, columns: &[Column<T>]) -> Json {
+        let list =
+            |figure: &dyn Fn(&Felt<T>) -> f64| self.all.iter().map(figure).collect::<Vec<f64>>().into();
+        let mut members = vec![
+            ("server", self.name.as_str().into()),
+            ("control", self.is_control.into()),
+            ("requests_per_s_before", list(&|felt| felt.before.rate)),
+            ("requests_per_s_during", list(&|felt| felt.during.rate)),
+            ("cpu_us_per_command_before", list(&|felt| felt.before.cpu_us)),
+            ("cpu_us_per_command_during", list(&|felt| felt.during.cpu_us)),
+            ("p99_us_before", list(&|felt| felt.before.p99)),
+            ("p99_us_during", list(&|felt| felt.during.p99)),
+            ("longest_us_before", list(&|felt| felt.before.max)),
+            ("longest_us_during", list(&|felt| felt.during.max)),
+            ("page_faults_per_1000_during", list(&|felt| felt.during.faults)),
+            ("memory_grown_bytes", list(&|felt| felt.grown as f64)),
+        ];
+        members.extend(columns.iter().map(|column| (column.json, list(&column.figure))));
+        object(members)
+    }
+}
+
+impl<T> Felt<T> {
+    /// During the event, to before.
+    pub(super) fn rate(&self) -> f64 {
         self.during.rate / self.before.rate
     }
 
-    pub(super) fn cells(&self) -> [String; 7] {
-        let Self { before, during, .. } = self;
-        let rate = |sample: &Sample| format!("{:.0}k", sample.rate / 1e3);
-        [
-            rate(before),
-            rate(during),
-            format!("{:.2}", self.ratio()),
-            time_us(before.p99),
-            time_us(during.p99),
-            time_us(before.max),
-            time_us(during.max),
-        ]
-    }
-
-    pub(super) fn figures(&self) -> Vec<(&'static str, Json)> {
-        let Self { before, during, .. } = self;
-        vec![
-            ("requests_per_s_before", before.rate.into()),
-            ("requests_per_s_during", during.rate.into()),
-            ("p99_us_before", before.p99.into()),
-            ("p99_us_during", during.p99.into()),
-            ("longest_us_before", before.max.into()),
-            ("longest_us_during", during.max.into()),
-            ("memory_grown_bytes", self.grown.into()),
-        ]
-    }
-
-    /// For the page: the longest latency over time, with the event between two moments of it.
-    pub(super) fn curve(&self, server: &str, event: &str, from: Duration, to: Duration) -> Json {
+    /// The longest latency over time, with the event between two moments of it.
+    fn curve(&self, server: &str, event: &str, [from, to]: [Duration; 2]) -> Json {
         let longest = self.timeline.slices().iter().map(|slice| slice.longest.as_secs_f64() * 1e6);
         let ms = |time: Duration| time.as_secs_f64() * 1e3;
         object(vec![
@@ -134,4 +360,44 @@ impl Felt {
             ("event_ms", vec![ms(from), ms(to)].into()),
         ])
     }
+}
+
+/// What an event is called, and from when to when it was in a round.
+pub(super) type Named<T> = (&'static str, fn(&Felt<T>) -> [Duration; 2]);
+
+/// Prints the table of an experiment and keeps its figures. Over time, the round is drawn whose longest request is the
+/// median.
+pub(super) fn report<T>(
+    session: &mut Session,
+    experiment: &'static str,
+    title: &str,
+    all: &[Rounds<T>],
+    columns: &[Column<T>],
+    (event, time): Named<T>,
+) {
+    let mut head =
+        vec!["", "writes/s before", "during", "ratio", "p99 before", "during", "longest before", "during"];
+    head.extend(columns.iter().map(|column| column.head));
+    let mut table = Table::new(&head);
+    for rounds in all {
+        let mut cells = rounds.cells();
+        cells.extend(columns.iter().map(|column| (column.cell)(rounds)));
+        table.row(cells);
+    }
+    let curves = all.iter().filter(|rounds| !rounds.is_control).filter_map(|rounds| {
+        let mut sorted: Vec<&Felt<T>> = rounds.all.iter().collect();
+        sorted.sort_by(|one, other| one.during.max.total_cmp(&other.during.max));
+        let felt = sorted.get(sorted.len() / 2)?;
+        Some(felt.curve(&rounds.name, event, time(felt)))
+    });
+    let members = vec![
+        ("timelines", Json::Array(curves.collect())),
+        ("servers", Json::Array(all.iter().map(|rounds| rounds.figures(columns)).collect())),
+    ];
+    session.report(experiment, title, &table, members);
+}
+
+/// `3.10 ms (2.95 ms..4.00 ms)`
+pub(super) fn time_spread(us: Spread) -> String {
+    format!("{} ({}..{})", time_us(us.median), time_us(us.min), time_us(us.max))
 }

@@ -13,15 +13,13 @@ use anyhow::{Context, Result, bail};
 
 use super::Session;
 use super::aof::wait_until;
-use super::felt::{self, Felt, feel};
+use super::felt::{self, Column, Felt, Planned};
 use super::lanes::{Lane, Traffic};
 use crate::interrupt;
-use crate::json::{Json, object};
 use crate::load::keys::KeyRange;
-use crate::peers::{Kind, Launch, ask};
+use crate::peers::{Kind, ask};
 use crate::promises::Promise;
 use crate::stats::Goal;
-use crate::table::Table;
 
 /// Longest request while the file system is frozen, in microseconds.
 const LONGEST_US_MAX: f64 = 5_000.0;
@@ -29,85 +27,81 @@ const FROZEN: Duration = Duration::from_secs(3);
 /// The load goes on so long before and after.
 const MARGIN: Duration = Duration::from_millis(500);
 /// Sparse: what is not written takes no room.
-const DISK_BYTES: u64 = 4 << 30;
+const DISK_BYTES: u64 = 8 << 30;
 const KEYS: u64 = 100_000;
 const VALUE_SIZE: usize = 500;
 /// More than three seconds of any load.
 const BUFFER_LIMIT: &str = "4gb";
 const LOAD_TIME_MAX: Duration = Duration::from_secs(120);
-pub(super) const ESTIMATE: Duration = Duration::from_secs(60);
+
+pub(super) fn estimate(session: &Session) -> Duration {
+    let servers = felt::planned(session).len() as u32;
+    let round = FROZEN + 2 * MARGIN + session.time_for(1);
+    (round * session.rounds as u32 + Duration::from_secs(8)) * servers
+}
 
 pub(crate) fn frozen_disk(session: &mut Session) -> Result<()> {
     if let Err(error) = Disk::make("trial") {
         println!("\nfrozen-disk is left out: {error:#}");
         return Ok(());
     }
-    let mut table = Table::new(&[&[""][..], &felt::HEAD, &["log waiting"]].concat());
-    let (mut figures, mut curves) = (Vec::new(), Vec::new());
-    for kind in [Kind::Valkey, Kind::Evenkeel, Kind::Redis] {
-        if session.peer(kind).is_none() {
-            continue;
-        }
-        let felt = measure(session, kind)?;
-        if kind == Kind::Evenkeel {
-            let goal = Goal::AtMost(LONGEST_US_MAX);
-            session.judge_for(
-                Promise::Files,
-                "longest request over a frozen disk, us".into(),
-                goal,
-                felt.during.max,
-            );
-        }
-        let mut cells = vec![kind.name().to_owned()];
-        cells.extend(felt.cells());
-        cells.push(format!("{} MB", felt.grown / 1_000_000));
-        table.row(cells);
-        let mut members = vec![("server", kind.name().into())];
-        members.extend(felt.figures());
-        figures.push(object(members));
-        curves.push(felt.curve(kind.name(), "frozen", MARGIN, MARGIN + FROZEN));
+    let planned = felt::planned(session);
+    let disks = planned.iter().map(|one| Disk::make(&one.name().replace(' ', "-")));
+    let disks = disks.collect::<Result<Vec<Disk>>>()?;
+    let lanes = planned.iter().zip(&disks).map(|(one, disk)| start(one, disk));
+    let mut lanes = lanes.collect::<Result<Vec<Lane>>>()?;
+    let traffic = Traffic { keys: KEYS, value_size: VALUE_SIZE, ..Traffic::default() };
+    let all = felt::rounds(session, &lanes, &traffic, |lane, _| {
+        let disk = disks.iter().find(|disk| disk.folder() == lane.server.directory());
+        freeze(disk.expect("each server has one"))
+    })?;
+    for lane in &mut lanes {
+        lane.server.restart(&["--appendonly", "yes"])?;
+        wait_for_keys(lane)?;
     }
+    drop(lanes); // before their disks
+    if let Some(ours) = all.iter().find(|rounds| rounds.is_ours()) {
+        let what = "longest request over a frozen disk, us".into();
+        session.judge_for(Promise::Files, what, Goal::AtMost(LONGEST_US_MAX), ours.longest_us());
+    }
+    let waiting = |felt: &Felt<()>| felt.grown as f64 / 1e6;
+    let columns = [Column {
+        head: "log waiting",
+        cell: |rounds| format!("{:.0} MB", rounds.median(|felt| felt.grown as f64 / 1e6)),
+        json: "log_waiting_mb",
+        figure: waiting,
+    }];
     let title = format!(
         "frozen-disk: SET of {VALUE_SIZE} B from 50 clients, everysec, {} s frozen of {} s",
         FROZEN.as_secs(),
         (FROZEN + 2 * MARGIN).as_secs()
     );
-    session.report(
-        "frozen-disk",
-        &title,
-        &table,
-        vec![("servers", Json::Array(figures)), ("timelines", Json::Array(curves))],
-    );
+    felt::report(session, "frozen-disk", &title, &all, &columns, ("frozen", |_| [MARGIN, MARGIN + FROZEN]));
     Ok(())
 }
 
-fn measure(session: &Session, kind: Kind) -> Result<Felt> {
-    let peer = session.peer(kind).expect("it was found");
-    let disk = Disk::make(kind.name())?;
-    let launch = Launch { cpus: Vec::new(), threads: 1 };
-    let mut lane = Lane::start_in(peer, kind.name(), &launch, disk.folder())?;
+fn start(planned: &Planned<'_>, disk: &Disk) -> Result<Lane> {
+    let lane = planned.start_in(disk.folder())?;
+    // Growth is not to set off a rewrite in the middle of a measurement.
+    lane.set("auto-aof-rewrite-percentage", "0")?;
     lane.set("appendonly", "yes")?;
-    if kind == Kind::Evenkeel {
+    if planned.kind() == Kind::Evenkeel {
         // The question is what clients feel before it is reached, and writers wait.
         lane.set("appendonly-buffer-limit", BUFFER_LIMIT)?;
     }
     wait_until(&lane, "aof_enabled:1")?;
     wait_until(&lane, "aof_rewrite_in_progress:0")?;
     lane.fill(KeyRange { first: 0, count: KEYS }, VALUE_SIZE)?;
-    let traffic = Traffic { keys: KEYS, value_size: VALUE_SIZE, ..Traffic::default() };
-    let (felt, ()) = feel(session, &lane, &traffic, FROZEN + 2 * MARGIN, || freeze(&disk))?;
-    // What was acknowledged long ago has to be on the disk by now.
-    interrupt::sleep(Duration::from_secs(2))?;
-    lane.server.restart(&["--appendonly", "yes"])?;
-    wait_for_keys(&lane)?;
-    Ok(felt)
+    Ok(lane)
 }
 
 /// Freezes the disk in the middle of the load.
 fn freeze(disk: &Disk) -> Result<()> {
     interrupt::sleep(MARGIN)?;
-    let _thaws = disk.freeze()?;
-    interrupt::sleep(FROZEN)
+    let thaws = disk.freeze()?;
+    interrupt::sleep(FROZEN)?;
+    drop(thaws);
+    interrupt::sleep(MARGIN)
 }
 
 fn wait_for_keys(lane: &Lane) -> Result<()> {

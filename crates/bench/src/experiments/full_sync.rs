@@ -1,23 +1,21 @@
 //! `full-sync`: what clients feel while a new replica gets everything.
 //!
-//! SETs from 50 clients as fast as they can, first alone and then while a replica is attached that takes the snapshot and the
+//! Writes from 50 clients as fast as they can, first alone and then until a replica has the snapshot that takes it and the
 //! stream as fast as they come and drops them. It has to get there at the first try, with the limits that servers have of
-//! their own. The servers are measured one after the other, since a fork needs as much memory again as it writes to.
+//! their own.
 
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 
 use super::Session;
-use super::felt::{self, DataArgs, Felt, feel};
-use super::lanes::{Lane, memory_for};
+use super::felt::{self, Column, DataArgs, Felt, Named, Rounds};
+use super::lanes::Lane;
 use super::sink::Sink;
-use crate::json::{Json, object};
-use crate::load::keys::KeyRange;
-use crate::peers::{Kind, Launch, ask};
+use crate::interrupt;
+use crate::load::Event;
+use crate::peers::{Kind, ask};
 use crate::stats::Goal;
-use crate::table::{Table, thousands};
-use crate::{interrupt, proc};
 
 const LONGEST_US_MAX: f64 = 5_000.0;
 const RATE_MIN: f64 = 0.8;
@@ -25,8 +23,12 @@ const RATE_MIN: f64 = 0.8;
 const BUFFER_MB_MAX: f64 = 64.0;
 /// Time, to Valkey's.
 const TIME_MAX: f64 = 1.0;
+/// Bytes of the data that come a second at least.
+const SLOWEST: u64 = 200_000_000;
 /// The stream has to go on within this time after the snapshot: a replica's second word is heard by all.
 const GOES_ON: Duration = Duration::from_millis(2_500);
+/// Seconds for which a primary keeps its stream when the last replica has gone; the next round begins without one.
+const KEPT_S: u64 = 1;
 
 /// A full sync as seen from outside.
 struct Synced {
@@ -37,84 +39,108 @@ struct Synced {
     failed: bool,
 }
 
-/// Filling at 200,000 keys a second and writing at 200,000, for each server.
 pub(super) fn estimate(session: &Session, args: &DataArgs) -> Duration {
-    Duration::from_secs(args.keys * session.peers.len() as u64 / 100_000) + session.time_for(6)
+    let (servers, rounds) = (felt::planned(session).len(), session.rounds as u32);
+    let sync = Duration::from_secs(args.memory() / SLOWEST + 2 * KEPT_S) + GOES_ON;
+    (args.fill_time() + sync * rounds + session.time_for(session.rounds)) * servers as u32
 }
 
 pub(crate) fn full_sync(session: &mut Session, args: &DataArgs) -> Result<()> {
-    let needed = 2 * memory_for(args.keys, args.value_size);
-    if needed > proc::memory_available() {
-        bail!("{} keys of {} B need {} MiB", args.keys, args.value_size, needed >> 20);
+    let mut all = Vec::new();
+    for group in args.groups(session)? {
+        let lanes = group.iter().map(|planned| planned.start(1)).collect::<Result<Vec<Lane>>>()?;
+        for lane in &lanes {
+            lane.set("repl-diskless-sync-delay", "0")?;
+            lane.set("repl-backlog-ttl", &KEPT_S.to_string())?;
+            args.fill(lane)?;
+        }
+        all.extend(felt::rounds(session, &lanes, &args.traffic(), sync)?);
     }
-    let (mut figures, mut curves) = (Vec::new(), Vec::new());
-    let mut table = Table::new(&[&[""][..], &felt::HEAD, &["took", "MB/s", "memory", "first try"]].concat());
-    let mut valkey_s = None;
-    for kind in [Kind::Valkey, Kind::Evenkeel, Kind::Redis] {
-        if session.peer(kind).is_none() {
-            continue;
-        }
-        let (felt, synced) = measure(session, kind, args)?;
-        let (took, grown_mb) = (synced.took.as_secs_f64(), felt.grown as f64 / 1e6);
-        if kind == Kind::Valkey {
-            valkey_s = Some(took);
-        }
-        if kind == Kind::Evenkeel {
-            let failed = f64::from(u8::from(synced.failed));
-            let mut judge = |what: &str, goal, value| _ = session.judge(what.to_owned(), goal, value);
-            judge("longest request during a full sync, us", Goal::AtMost(LONGEST_US_MAX), felt.during.max);
-            judge("rate during a full sync, to before", Goal::AtLeast(RATE_MIN), felt.ratio());
-            judge("memory during a full sync, MB", Goal::AtMost(BUFFER_MB_MAX), grown_mb);
-            judge("failed tries of a full sync", Goal::AtMost(0.0), failed);
-            if let Some(valkey_s) = valkey_s {
-                judge("time of a full sync, to valkey's", Goal::AtMost(TIME_MAX), took / valkey_s);
-            }
-        }
-        let mut cells = vec![kind.name().to_owned()];
-        cells.extend(felt.cells());
-        cells.extend([
-            format!("{took:.2} s"),
-            format!("{:.0}", synced.snapshot_bytes as f64 / took / 1e6),
-            format!("{grown_mb:+.0} MB"),
-            if synced.failed { "no" } else { "yes" }.to_owned(),
-        ]);
-        table.row(cells);
-        let mut members = vec![
-            ("server", kind.name().into()),
-            ("took_s", took.into()),
-            ("snapshot_bytes", synced.snapshot_bytes.into()),
-            ("failed", synced.failed.into()),
-        ];
-        members.extend(felt.figures());
-        figures.push(object(members));
-        curves.push(felt.curve(kind.name(), "a full sync", Duration::ZERO, synced.took));
-    }
-    let keys = thousands(args.keys as f64);
-    let title = format!("full-sync: {keys} keys of {} B, SET from 50 clients, pipeline 1", args.value_size);
-    let members = vec![("servers", Json::Array(figures)), ("timelines", Json::Array(curves))];
-    session.report("full-sync", &title, &table, members);
+    judge(session, &all);
+    let columns = [
+        Column {
+            head: "took, s",
+            cell: |rounds| rounds.spread(seconds).to_string(),
+            json: "took_s",
+            figure: seconds,
+        },
+        Column {
+            head: "MB/s",
+            cell: |rounds| format!("{:.0}", rounds.median(rate)),
+            json: "megabytes_per_s",
+            figure: rate,
+        },
+        Column {
+            head: "memory",
+            cell: |rounds| format!("{:+.0} MB", rounds.median(grown_mb)),
+            json: "memory_grown_mb",
+            figure: grown_mb,
+        },
+        Column {
+            head: "first try",
+            cell: |rounds| {
+                let good = rounds.all.iter().filter(|felt| !felt.event.failed).count();
+                if good == rounds.all.len() {
+                    "yes".into()
+                } else {
+                    format!("{good} of {}", rounds.all.len())
+                }
+            },
+            json: "failed",
+            figure: failed,
+        },
+    ];
+    let title = format!("full-sync: {}", args.words());
+    let event: Named<Synced> = ("a full sync", |felt| [Duration::ZERO, felt.event.took]);
+    felt::report(session, "full-sync", &title, &all, &columns, event);
     Ok(())
 }
 
-fn measure(session: &Session, kind: Kind, args: &DataArgs) -> Result<(Felt, Synced)> {
-    let peer = session.peer(kind).expect("it was found");
-    let lane = Lane::start(peer, kind.name(), &Launch { cpus: Vec::new(), threads: 1 })?;
-    lane.set("repl-diskless-sync-delay", "0")?;
-    lane.fill(KeyRange { first: 0, count: args.keys }, args.value_size)?;
-    let (felt, synced) = feel(session, &lane, &args.traffic(), session.measured, || sync(&lane))?;
-    if synced.took < session.measured / 2 {
-        bail!("the sync took {:?} of {:?}: use more keys or less --seconds", synced.took, session.measured);
-    }
-    Ok((felt, synced))
+fn seconds(felt: &Felt<Synced>) -> f64 {
+    felt.event.took.as_secs_f64()
 }
 
-/// Attaches a replica, and stays until the stream has gone on for a while.
-fn sync(lane: &Lane) -> Result<Synced> {
-    let began = Instant::now();
+fn rate(felt: &Felt<Synced>) -> f64 {
+    felt.event.snapshot_bytes as f64 / seconds(felt) / 1e6
+}
+
+fn grown_mb(felt: &Felt<Synced>) -> f64 {
+    felt.grown as f64 / 1e6
+}
+
+fn failed(felt: &Felt<Synced>) -> f64 {
+    f64::from(u8::from(felt.event.failed))
+}
+
+fn judge(session: &mut Session, all: &[Rounds<Synced>]) {
+    let Some(ours) = all.iter().find(|rounds| rounds.is_ours()) else { return };
+    let mut judge = |what: &str, goal, value| _ = session.judge(what.to_owned(), goal, value);
+    judge("longest request during a full sync, us", Goal::AtMost(LONGEST_US_MAX), ours.longest_us());
+    judge("rate during a full sync, to before", Goal::AtLeast(RATE_MIN), ours.rate());
+    judge("memory during a full sync, MB", Goal::AtMost(BUFFER_MB_MAX), ours.median(grown_mb));
+    judge("failed tries of a full sync", Goal::AtMost(0.0), ours.spread(failed).max);
+    if let Some(valkey) = all.iter().find(|rounds| rounds.kind == Kind::Valkey) {
+        judge("time of a full sync, to valkey's", Goal::AtMost(TIME_MAX), ours.ratio_to(valkey, seconds));
+    }
+}
+
+/// Attaches a replica, stays until the stream has gone on for a while, and leaves.
+fn sync(lane: &Lane, moment: &Event) -> Result<Synced> {
+    let (began, before) = (Instant::now(), full_syncs(lane)?);
     let sink = Sink::attach(lane.server.address, &[]).context("a replica did not get everything")?;
     let took = began.elapsed();
+    moment.end();
     interrupt::sleep(GOES_ON)?;
+    let again = full_syncs(lane)? != before + 1;
+    let failed = again || sink.is_cut_off() || sink.stream_bytes() == 0;
+    let snapshot_bytes = sink.snapshot_bytes;
+    drop(sink);
+    interrupt::sleep(Duration::from_secs(2 * KEPT_S))?;
+    Ok(Synced { took, snapshot_bytes, failed })
+}
+
+fn full_syncs(lane: &Lane) -> Result<u64> {
     let stats = ask(lane.server.address, &["INFO", "stats"])?;
-    let failed = sink.is_cut_off() || sink.stream_bytes() == 0 || !stats.contains("sync_full:1\r\n");
-    Ok(Synced { took, snapshot_bytes: sink.snapshot_bytes, failed })
+    let count = stats.lines().find_map(|line| line.strip_prefix("sync_full:"));
+    count.and_then(|count| count.trim().parse().ok()).context("INFO stats has no sync_full")
 }

@@ -1,6 +1,7 @@
 //! Servers that run side by side for an experiment, and the rounds over them.
 
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
@@ -12,14 +13,17 @@ use crate::load::distribution::Distribution;
 use crate::load::endpoint::{Endpoint, Protocol};
 use crate::load::keys::{self, KeyRange};
 use crate::load::requests::Command;
-use crate::load::timeline::Timeline;
-use crate::load::{self, Outcome, Plan, Until};
+use crate::load::{self, Event, Outcome, Plan, Until};
 use crate::peers::{Kind, Launch, Peer, Server, ask};
+use crate::syscalls::Syscalls;
 
 /// Size of keys everywhere: 16 bytes, as other load generators have it.
 pub(super) const KEY_SIZE: usize = 16;
 /// What a server may need per key beside key and value: the dearest that was measured, rounded up.
 const OVERHEAD_PER_KEY: u64 = 120;
+
+/// Requests over which system calls are counted: those of opening the connections hardly show.
+const COUNTED: u64 = 50_000;
 
 /// A running server with its place in the table.
 pub(super) struct Lane {
@@ -87,6 +91,8 @@ pub(super) struct Traffic {
     pub(super) distribution: Distribution,
     pub(super) value_size: usize,
     pub(super) short: bool,
+    /// Requests per second, sent when they are due; `None`: each connection sends when it has been answered.
+    pub(super) rate: Option<f64>,
     /// Where it goes, if not to where the server listens.
     pub(super) endpoint: Option<Endpoint>,
     pub(super) load_threads: usize,
@@ -106,6 +112,7 @@ impl Default for Traffic {
             distribution: Distribution::Uniform,
             value_size: 500,
             short: false,
+            rate: None,
             endpoint: None,
             load_threads: 1,
             load_cpus: Vec::new(),
@@ -120,7 +127,7 @@ impl Traffic {
         Self { load_threads: load_cpus.len().max(1), load_cpus, ..Self::default() }
     }
 
-    fn plan(&self, lane: &Lane, measured: Duration) -> Plan {
+    fn plan(&self, lane: &Lane, until: Until) -> Plan {
         Plan {
             server: self.endpoint.clone().unwrap_or_else(|| lane.server.endpoint()),
             clients: self.clients,
@@ -131,8 +138,8 @@ impl Traffic {
             keys: KeyRange { first: self.first_key, count: self.keys },
             distribution: self.distribution,
             value_size: self.value_size,
-            rate: None,
-            until: Until::Time { warm_up: WARM_UP, measured },
+            rate: self.rate,
+            until,
             short: self.short,
             cpus: self.load_cpus.clone(),
         }
@@ -141,17 +148,27 @@ impl Traffic {
 
 /// Measures each lane once per round; every round begins with another lane.
 pub(super) fn rounds(session: &Session, lanes: &[Lane], traffic: &Traffic) -> Result<Vec<Series>> {
-    let empty = |lane: &Lane| Series {
+    let all = in_rounds(session.rounds, lanes, |lane| measure(session, lane, traffic))?;
+    let series = |(lane, samples): (&Lane, _)| Series {
         name: lane.name.clone(),
         kind: lane.kind,
         is_control: lane.is_control,
-        samples: Vec::new(),
+        samples,
     };
-    let mut all: Vec<Series> = lanes.iter().map(empty).collect();
-    for round in 0..session.rounds {
+    Ok(lanes.iter().zip(all).map(series).collect())
+}
+
+/// What one measurement of each lane in each round gave, by lanes.
+pub(super) fn in_rounds<T>(
+    rounds: usize,
+    lanes: &[Lane],
+    mut measure: impl FnMut(&Lane) -> Result<T>,
+) -> Result<Vec<Vec<T>>> {
+    let mut all: Vec<Vec<T>> = lanes.iter().map(|_| Vec::new()).collect();
+    for round in 0..rounds {
         for step in 0..lanes.len() {
             let index = (round + step) % lanes.len();
-            all[index].samples.push(measure(session, &lanes[index], traffic)?);
+            all[index].push(measure(&lanes[index])?);
         }
     }
     Ok(all)
@@ -159,18 +176,31 @@ pub(super) fn rounds(session: &Session, lanes: &[Lane], traffic: &Traffic) -> Re
 
 /// One measurement of one lane.
 pub(super) fn measure(session: &Session, lane: &Lane, traffic: &Traffic) -> Result<Sample> {
-    watch(lane, traffic, session.measured).map(|(sample, _)| sample)
+    outcome(lane, traffic, session.measured).map(|outcome| Sample::from(&outcome))
 }
 
-/// The same, of this length, with what happened when.
-pub(super) fn watch(lane: &Lane, traffic: &Traffic, measured: Duration) -> Result<(Sample, Timeline)> {
-    outcome(lane, traffic, measured).map(|outcome| (Sample::from(&outcome), outcome.timeline))
+/// System calls of the server per command; `None` where they cannot be counted. Not to be measured together with anything
+/// else.
+pub(super) fn system_calls(lane: &Lane, traffic: &Traffic) -> Result<Option<f64>> {
+    let Ok(mut calls) = Syscalls::count(lane.server.pid()) else { return Ok(None) };
+    let before = calls.total()?;
+    run(lane, traffic, Until::Requests(COUNTED))?;
+    Ok(Some((calls.total()? - before) as f64 / COUNTED as f64))
 }
 
-/// All that is known of one measurement, in which nothing went wrong.
+/// All that is known of one measurement of this length, in which nothing went wrong.
 pub(super) fn outcome(lane: &Lane, traffic: &Traffic, measured: Duration) -> Result<Outcome> {
+    run(lane, traffic, Until::Time { warm_up: WARM_UP, measured })
+}
+
+/// The same for as long as something else goes on.
+pub(super) fn outcome_of(lane: &Lane, traffic: &Traffic, event: &Arc<Event>) -> Result<Outcome> {
+    run(lane, traffic, Until::Event { warm_up: WARM_UP, event: event.clone() })
+}
+
+fn run(lane: &Lane, traffic: &Traffic, until: Until) -> Result<Outcome> {
     interrupt::check()?;
-    let plan = traffic.plan(lane, measured);
+    let plan = traffic.plan(lane, until);
     let outcome = load::run(&plan, Some(lane.server.pid()))
         .with_context(|| format!("{}: {}, pipeline {}", lane.name, traffic.command, traffic.pipeline))?;
     if outcome.errors > 0 && !traffic.short {

@@ -81,7 +81,7 @@ pub(crate) fn load(session: &mut Session, args: &DataArgs) -> Result<()> {
 
 fn measure(session: &Session, kind: Kind, args: &DataArgs) -> Result<Loaded> {
     let peer = session.peer(kind).expect("it was found");
-    let launch = Launch { cpus: Vec::new(), threads: crate::sys::cores() };
+    let launch = Launch { threads: crate::sys::cores(), ..Launch::default() };
     let mut lane = Lane::start(peer, kind.name(), &launch)?;
     let empty = restart(&mut lane, 0)?;
     lane.fill(KeyRange { first: 0, count: args.keys }, args.value_size)?;

@@ -8,10 +8,10 @@ use std::time::Duration;
 use anyhow::Result;
 
 use super::Session;
-use super::lanes::Lane;
+use super::felt::{self, Planned};
 use crate::json::{Json, object};
 use crate::load::keys::KeyRange;
-use crate::peers::{Kind, Launch};
+use crate::peers::Kind;
 use crate::stats::Goal;
 use crate::table::{Table, thousands};
 use crate::{interrupt, proc};
@@ -42,21 +42,22 @@ impl Default for MemoryArgs {
 impl MemoryArgs {
     pub(super) fn estimate(&self, session: &Session) -> Duration {
         let each = Duration::from_secs(self.keys / FILL_RATE) + SETTLE * STEPS as u32;
-        each * session.peers.iter().filter(|peer| peer.kind != Kind::Floor).count() as u32
+        each * felt::planned(session).len() as u32
     }
 }
 
 /// Bytes per key after each step.
 struct Growth {
+    name: String,
     kind: Kind,
+    is_control: bool,
     empty_bytes: u64,
     per_key: Vec<f64>,
 }
 
 pub(crate) fn memory(session: &mut Session, args: &MemoryArgs) -> Result<()> {
-    let kinds = [Kind::Valkey, Kind::Redis, Kind::Evenkeel];
-    let found = kinds.into_iter().filter(|kind| session.peer(*kind).is_some());
-    let all = found.map(|kind| grow(session, kind, args.keys)).collect::<Result<Vec<Growth>>>()?;
+    let planned = felt::planned(session);
+    let all = planned.iter().map(|one| grow(one, args.keys)).collect::<Result<Vec<Growth>>>()?;
     let steps: Vec<String> =
         (1..=STEPS).map(|step| at_step(step, args.keys)).map(|keys| thousands(keys as f64)).collect();
     let mut head = vec!["", "empty"];
@@ -77,9 +78,8 @@ fn at_step(step: u64, keys: u64) -> u64 {
     keys / STEPS * step + if step == STEPS { keys % STEPS } else { 0 }
 }
 
-fn grow(session: &Session, kind: Kind, keys: u64) -> Result<Growth> {
-    let peer = session.peer(kind).expect("only what was found");
-    let lane = Lane::start(peer, kind.name(), &Launch { cpus: Vec::new(), threads: 1 })?;
+fn grow(planned: &Planned<'_>, keys: u64) -> Result<Growth> {
+    let lane = planned.start(1)?;
     interrupt::sleep(SETTLE)?;
     let empty_bytes = proc::usage(lane.server.pid())?.rss_bytes;
     let mut per_key = Vec::new();
@@ -90,15 +90,16 @@ fn grow(session: &Session, kind: Kind, keys: u64) -> Result<Growth> {
         let grown = proc::usage(lane.server.pid())?.rss_bytes.saturating_sub(empty_bytes);
         per_key.push(grown as f64 / end as f64);
     }
-    Ok(Growth { kind, empty_bytes, per_key })
+    let (name, kind, is_control) = (planned.name(), planned.kind(), lane.is_control);
+    Ok(Growth { name, kind, is_control, empty_bytes, per_key })
 }
 
 fn row(session: &mut Session, all: &[Growth], growth: &Growth) -> Vec<String> {
-    let mut cells = vec![growth.kind.name().to_owned(), format!("{:.1} MB", growth.empty_bytes as f64 / 1e6)];
+    let mut cells = vec![growth.name.clone(), format!("{:.1} MB", growth.empty_bytes as f64 / 1e6)];
     cells.extend(growth.per_key.iter().map(|bytes| format!("{bytes:.1}")));
     let valkey = all.iter().find(|other| other.kind == Kind::Valkey && growth.kind != Kind::Valkey);
     cells.push(valkey.map(|valkey| format!("{:.2}", growth.last() / valkey.last())).unwrap_or_default());
-    if growth.kind == Kind::Evenkeel {
+    if growth.kind == Kind::Evenkeel && !growth.is_control {
         cells.push(GOAL.to_string());
         cells.push(session.judge("resident bytes per key of 32 B".to_owned(), GOAL, growth.last()));
     }
@@ -112,7 +113,8 @@ impl Growth {
 
     fn to_json(&self) -> Json {
         object(vec![
-            ("server", self.kind.name().into()),
+            ("server", self.name.as_str().into()),
+            ("control", self.is_control.into()),
             ("empty_bytes", self.empty_bytes.into()),
             ("bytes_per_key", self.per_key.clone().into()),
         ])

@@ -13,6 +13,7 @@ mod feed;
 mod felt;
 mod frozen;
 mod full_sync;
+mod generator;
 mod lanes;
 mod load;
 mod memory;
@@ -50,6 +51,7 @@ pub(crate) use features::features;
 pub(crate) use felt::DataArgs;
 pub(crate) use frozen::frozen_disk;
 pub(crate) use full_sync::full_sync;
+pub(crate) use generator::generator;
 pub(crate) use load::load;
 pub(crate) use memory::{MemoryArgs, memory};
 pub(crate) use replica::replica;
@@ -87,10 +89,10 @@ pub(crate) struct Options {
     /// Seconds of each measurement
     #[arg(long)]
     seconds: Option<f64>,
-    /// CPUs of the server in pinned runs
-    #[arg(long, value_name = "LIST", default_value = "0")]
-    server_cpus: String,
-    /// CPUs of the load in pinned runs [default: 1, or 0 where there is only one]
+    /// CPUs of the server in pinned runs [default: the first that this process may use]
+    #[arg(long, value_name = "LIST")]
+    server_cpus: Option<String>,
+    /// CPUs of the load in pinned runs [default: the second, or the first where there is only one]
     #[arg(long, value_name = "LIST")]
     load_cpus: Option<String>,
     /// Write all figures to this file as JSON
@@ -129,14 +131,20 @@ impl Session {
         let found = options.places.find()?;
         let (memcached, peers): (Vec<Peer>, _) =
             found.into_iter().partition(|peer| peer.kind == Kind::Memcached);
-        let last_cpu = if sys::cores() > 1 { "1" } else { "0" };
+        let allowed = sys::allowed_cpus();
+        let first = allowed.first().copied().unwrap_or(0);
+        let second = allowed.get(1).copied().unwrap_or(first);
+        let cpus = |list: &Option<String>, default| match list {
+            Some(list) => sys::parse_cpus(list),
+            None => Ok(vec![default]),
+        };
         let session = Self {
             peers,
             memcached: memcached.into_iter().next(),
             rounds,
             measured: Duration::from_secs_f64(seconds),
-            server_cpus: sys::parse_cpus(&options.server_cpus)?,
-            load_cpus: sys::parse_cpus(options.load_cpus.as_deref().unwrap_or(last_cpu))?,
+            server_cpus: cpus(&options.server_cpus, first)?,
+            load_cpus: cpus(&options.load_cpus, second)?,
             json: options.json.clone(),
             html: options.html.clone(),
             records: Vec::new(),
@@ -313,6 +321,7 @@ pub(crate) fn all(session: &mut Session) -> Result<()> {
         + many.estimate(session)
         + memory_args.estimate(session)
         + connections::estimate(session)
+        + generator::estimate(session)
         + workers::estimate(session)
         + ScaleArgs::default().estimate(session)
         + wake_up::estimate(session)
@@ -320,14 +329,15 @@ pub(crate) fn all(session: &mut Session) -> Result<()> {
         + elements::estimate()
         + StallsArgs::default().estimate(session)
         + aof::estimate(session)
-        + snapshot::ESTIMATE
-        + frozen::ESTIMATE
+        + snapshot::estimate(session, &DataArgs::default())
+        + frozen::estimate(session)
         + features::estimate(session)
         + replica::estimate(session)
         + full_sync::estimate(session, &DataArgs::default())
         + load::estimate(session, &DataArgs::default())
         + shapes::estimate(session)
-        + KeysArgs::default().estimate(session) * 2;
+        + KeysArgs::GROWTH.estimate(session)
+        + KeysArgs::EXPIRY.estimate(session);
     println!("this takes about {} minutes", estimate.as_secs().div_ceil(60));
     session.attempt("throughput", |it| throughput(it, &pinned))?;
     session.attempt("throughput of many keys", |it| throughput(it, &many))?;
@@ -336,6 +346,7 @@ pub(crate) fn all(session: &mut Session) -> Result<()> {
     session.attempt("scale", |it| scale(it, &ScaleArgs::default()))?;
     session.attempt("wake-up", wake_up)?;
     session.attempt("connections", connections)?;
+    session.attempt("generator", generator)?;
     session.attempt("memory", |it| memory(it, &memory_args))?;
     session.attempt("values", |it| values(it, &ValuesArgs::default()))?;
     session.attempt("elements", elements)?;
@@ -350,6 +361,6 @@ pub(crate) fn all(session: &mut Session) -> Result<()> {
     session.attempt("hot-key", hot_key)?;
     session.attempt("databases", databases)?;
     session.attempt("scatter", scatter)?;
-    session.attempt("growth", |it| growth(it, &KeysArgs::default()))?;
-    session.attempt("expiry", |it| expiry(it, &KeysArgs::default()))
+    session.attempt("growth", |it| growth(it, &KeysArgs::GROWTH))?;
+    session.attempt("expiry", |it| expiry(it, &KeysArgs::EXPIRY))
 }

@@ -80,7 +80,7 @@ pub(crate) fn replica(session: &mut Session) -> Result<()> {
 
 fn start(session: &Session, kind: Kind) -> Result<Group> {
     let peer = session.peer(kind).expect("it was found");
-    let launch = |cpus: &[usize]| Launch { cpus: cpus.to_vec(), threads: 1 };
+    let launch = |cpus: &[usize]| Launch { cpus: cpus.to_vec(), threads: 1, ..Launch::default() };
     let (mut lanes, mut sinks) = (Vec::new(), Vec::new());
     let lane = |name: String| -> Result<Lane> {
         let lane = Lane::start(peer, &name, &launch(&session.server_cpus))?;

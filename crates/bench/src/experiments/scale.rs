@@ -113,7 +113,7 @@ fn start(session: &Session, kind: Kind, cores: usize) -> Result<Contender> {
     for number in 0..processes {
         let cpus = if processes > 1 { vec![number] } else { (0..cores).collect() };
         let threads = if kind == Kind::Redis { 1 } else { cores };
-        let lane = Lane::start(peer, kind.name(), &Launch { cpus, threads })?;
+        let lane = Lane::start(peer, kind.name(), &Launch { cpus, threads, ..Launch::default() })?;
         lane.fill(share(number, processes), VALUE_SIZE)?;
         lanes.push(lane);
     }
@@ -258,8 +258,12 @@ fn report(session: &mut Session, all: &[Scaled], command: &Command, pipeline: us
     let keys = thousands(KEYS as f64);
     let title = format!("scale: {what}, {VALUE_SIZE} B values, {keys} keys, 1 to {cores} cores");
     let figures = all.iter().map(Scaled::to_json).collect();
-    let members =
-        vec![("pipeline", pipeline.into()), ("cores", cores.into()), ("servers", Json::Array(figures))];
+    let members = vec![
+        ("pipeline", pipeline.into()),
+        ("cores", cores.into()),
+        ("servers", Json::Array(figures)),
+        ("curves", curves(all)),
+    ];
     session.report("scale", &title, &table, members);
 }
 
@@ -277,6 +281,68 @@ fn judge_growth(session: &mut Session, all: &[Scaled], what: &str) {
         let what = format!("growth of CPU with all cores, to redis processes': {what}");
         session.judge_for(Promise::NothingGlobal, what, Goal::AtMost(GROWTH_MAX), ratio.median);
     }
+}
+
+/// For the page: how the figures go with the number of cores, where there are at least two numbers to compare.
+fn curves(all: &[Scaled]) -> Json {
+    let one_of = |kind| all.iter().find(|one| one.kind == kind && one.cores == 1);
+    let percent = |spread: Spread, of: &dyn Fn(f64) -> f64| Spread {
+        median: of(spread.median) * 100.0,
+        min: of(spread.min) * 100.0,
+        max: of(spread.max) * 100.0,
+    };
+    let rate = curve("requests per second", all, |one| Some(one.series.spread(|sample| sample.rate)));
+    let serial = curve("serial part of the CPU time, %", all, |scaled| {
+        let one = one_of(scaled.kind).filter(|_| scaled.cores > 1)?;
+        let cpu = scaled.series.ratio_to(&one.series, |sample| sample.cpu_us)?;
+        Some(percent(cpu, &|ratio| serial(ratio, scaled.cores)))
+    });
+    let lock_wait = curve("waiting for locks, % of the busy time", all, |scaled| {
+        let spread = Spread::of([scaled.lock_wait()?])?;
+        Some(percent(spread, &|share| share))
+    });
+    let rate = rate.map(|mut rate| {
+        rate["ideal"] = true.into();
+        rate
+    });
+    Json::Array([rate, serial, lock_wait].into_iter().flatten().collect())
+}
+
+/// `None` where fewer than two numbers of cores have the figure. What has none is null.
+fn curve(what: &str, all: &[Scaled], figure: impl Fn(&Scaled) -> Option<Spread>) -> Option<Json> {
+    let found: Vec<(&Scaled, Spread)> = all.iter().filter_map(|one| Some((one, figure(one)?))).collect();
+    let mut steps: Vec<usize> = found.iter().map(|(one, _)| one.cores).collect();
+    steps.sort_unstable();
+    steps.dedup();
+    let mut kinds: Vec<Kind> = Vec::new();
+    for (one, _) in &found {
+        if !kinds.contains(&one.kind) {
+            kinds.push(one.kind);
+        }
+    }
+    let series = |kind: &Kind| {
+        let at = |cores: &usize| {
+            found.iter().find(|(one, _)| one.kind == *kind && one.cores == *cores).map(|(_, spread)| *spread)
+        };
+        let list = |part: fn(&Spread) -> f64| -> Json {
+            steps.iter().map(|cores| at(cores).as_ref().map(part)).collect::<Vec<Option<f64>>>().into()
+        };
+        let name = if *kind == Kind::Redis { "redis processes" } else { kind.name() };
+        object(vec![
+            ("server", name.into()),
+            ("median", list(|spread| spread.median)),
+            ("min", list(|spread| spread.min)),
+            ("max", list(|spread| spread.max)),
+        ])
+    };
+    (steps.len() > 1).then(|| {
+        object(vec![
+            ("what", what.into()),
+            ("x", "cores".into()),
+            ("x_values", steps.clone().into()),
+            ("series", Json::Array(kinds.iter().map(series).collect())),
+        ])
+    })
 }
 
 /// See the module's text.
@@ -307,6 +373,7 @@ impl Scaled {
 
 #[cfg(test)]
 mod tests {
+    use super::super::series::tests::series;
     use super::*;
 
     #[test]
@@ -319,6 +386,30 @@ mod tests {
             }
             assert_eq!(next, KEYS);
         }
+    }
+
+    #[test]
+    fn curves_go_over_the_cores() {
+        let scaled = |kind, cores, cpu_us: &[f64]| {
+            let series = series(kind, false, cpu_us);
+            Scaled { kind, cores, series, account: Account::default() }
+        };
+        let all = [
+            scaled(Kind::Evenkeel, 1, &[1.0, 1.0, 2.0]),
+            scaled(Kind::Redis, 1, &[4.0]),
+            scaled(Kind::Evenkeel, 2, &[1.1, 1.2, 4.0]),
+            scaled(Kind::Evenkeel, 3, &[1.2, 1.2, 4.0]),
+        ];
+        let curves = curves(&all);
+        assert_eq!(curves.as_array().map(Vec::len), Some(2), "nobody has said how long it waited for locks");
+        let [rate, serial] = [&curves[0], &curves[1]];
+        assert_eq!((&rate["x_values"], &rate["ideal"]), (&serde_json::json!([1, 2, 3]), &true.into()));
+        assert_eq!(rate["series"][0]["max"][0], 1e6);
+        assert_eq!(rate["series"][1]["median"], serde_json::json!([2.5e5, null, null]));
+        assert_eq!((&serial["x_values"], &serial["ideal"]), (&serde_json::json!([2, 3]), &Json::Null));
+        let part = serial["series"][0]["median"][0].as_f64().expect("a number");
+        assert!((part - 20.0).abs() < 1e-9, "{part}");
+        assert_eq!(super::curves(&all[..2]), Json::Array(Vec::new()));
     }
 
     #[test]

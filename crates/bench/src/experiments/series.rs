@@ -3,6 +3,7 @@
 use crate::json::{Json, object};
 use crate::load::Outcome;
 use crate::peers::Kind;
+use crate::proc::Spent;
 use crate::stats::Spread;
 use crate::table::time_us;
 
@@ -18,6 +19,12 @@ pub(super) struct Sample {
     pub(super) system_share: f64,
     /// Context switches of the server per thousand commands.
     pub(super) switches: f64,
+    /// Of them, those that the server did not ask for.
+    pub(super) involuntary: f64,
+    /// Page faults of the server per thousand commands.
+    pub(super) faults: f64,
+    /// Resident at the end.
+    pub(super) rss_bytes: f64,
     /// Latencies of a batch, in microseconds.
     pub(super) p50: f64,
     pub(super) p99: f64,
@@ -34,14 +41,19 @@ pub(super) struct Sample {
 impl From<&Outcome> for Sample {
     fn from(outcome: &Outcome) -> Self {
         let spent = outcome.server.as_ref();
-        let switches = spent.map_or(0, |spent| spent.voluntary_switches + spent.involuntary_switches);
+        let per_1000 = |count: fn(&Spent) -> u64| {
+            spent.map_or(f64::NAN, |spent| count(spent) as f64 * 1e3 / outcome.commands.max(1) as f64)
+        };
         Self {
             rate: outcome.rate(),
             cpu_us: outcome.server_us().unwrap_or(f64::NAN),
             busiest_us: spent
                 .map_or(f64::NAN, |spent| spent.busiest.as_secs_f64() * 1e6 / outcome.commands.max(1) as f64),
             system_share: spent.map_or(f64::NAN, |spent| spent.system_share),
-            switches: switches as f64 * 1e3 / outcome.commands.max(1) as f64,
+            switches: per_1000(|spent| spent.voluntary_switches + spent.involuntary_switches),
+            involuntary: per_1000(|spent| spent.involuntary_switches),
+            faults: per_1000(|spent| spent.page_faults),
+            rss_bytes: spent.map_or(f64::NAN, |spent| spent.rss_bytes as f64),
             p50: outcome.latency_us(0.5),
             p99: outcome.latency_us(0.99),
             p999: outcome.latency_us(0.999),
@@ -121,6 +133,9 @@ impl Series {
             ("busiest_thread_us_per_command", list(|sample| sample.busiest_us)),
             ("kernel_share", list(|sample| sample.system_share)),
             ("context_switches_per_1000", list(|sample| sample.switches)),
+            ("involuntary_switches_per_1000", list(|sample| sample.involuntary)),
+            ("page_faults_per_1000", list(|sample| sample.faults)),
+            ("rss_bytes", list(|sample| sample.rss_bytes)),
             ("latency_us_p50", list(|sample| sample.p50)),
             ("latency_us_p99", list(|sample| sample.p99)),
             ("latency_us_p999", list(|sample| sample.p999)),
@@ -152,6 +167,9 @@ pub(super) mod tests {
             busiest_us: cpu_us,
             system_share: 0.5,
             switches: 1.0,
+            involuntary: 0.5,
+            faults: 0.1,
+            rss_bytes: 1e6,
             p50: 1.0,
             p99: 2.0,
             p999: 3.0,

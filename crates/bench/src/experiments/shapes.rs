@@ -21,7 +21,8 @@ use crate::load::distribution::Distribution;
 use crate::load::keys::KeyRange;
 use crate::load::requests::Command;
 use crate::peers::{Kind, Launch, Peer};
-use crate::stats::Spread;
+use crate::promises::Promise;
+use crate::stats::{Goal, Spread};
 use crate::sys;
 use crate::table::Table;
 
@@ -29,6 +30,23 @@ const KEYS: u64 = 300_000;
 const HOT_PERCENT: u8 = 90;
 const DATABASES: usize = 16;
 const PIPELINE: usize = 16;
+
+/// With a hot key, many threads are not to be slower than one.
+const HOT_GOAL: Goal = Goal::AtLeast(1.0);
+/// Rate over many databases, to that over one.
+const DATABASES_GOAL: Goal = Goal::AtLeast(0.95);
+const SCATTER_GOAL: Goal = Goal::AtMost(1.0);
+
+/// What is judged of each row of Evenkeel.
+#[derive(Clone, Copy)]
+enum Judged {
+    /// The rate, to Valkey's with the same load.
+    Rate,
+    /// The rate with the harder load, to that with the easier one.
+    Harder,
+    /// CPU per key, to Valkey's.
+    Cpu,
+}
 
 /// A load with its name in the table.
 struct Shape {
@@ -56,7 +74,7 @@ pub(crate) fn hot_key(session: &mut Session) -> Result<()> {
     });
     let lanes = start(session, &[], sys::cores())?;
     let title = format!("hot-key: {HOT_PERCENT}% of the requests to one key, pipeline {PIPELINE}, unpinned");
-    run(session, "hot-key", &title, &lanes, &shapes.collect::<Vec<_>>())
+    run(session, "hot-key", &title, &lanes, &shapes.collect::<Vec<_>>(), Judged::Rate)
 }
 
 pub(crate) fn databases(session: &mut Session) -> Result<()> {
@@ -78,7 +96,7 @@ pub(crate) fn databases(session: &mut Session) -> Result<()> {
     }
     let title =
         format!("databases: SELECT and SET with a log (everysec), pipeline {}, unpinned", 2 * DATABASES);
-    run(session, "databases", &title, &lanes, &[shape(1), shape(DATABASES)])
+    run(session, "databases", &title, &lanes, &[shape(1), shape(DATABASES)], Judged::Harder)
 }
 
 pub(crate) fn scatter(session: &mut Session) -> Result<()> {
@@ -101,7 +119,8 @@ pub(crate) fn scatter(session: &mut Session) -> Result<()> {
         repeated("MSET", "{key} {value}", 100),
     ];
     let lanes = start(session, &session.server_cpus, 1)?;
-    run(session, "scatter", "scatter: any keys, 100 B values, pinned; CPU per key", &lanes, &shapes)
+    let title = "scatter: any keys, 100 B values, pinned; CPU per key";
+    run(session, "scatter", title, &lanes, &shapes, Judged::Cpu)
 }
 
 /// All cores for server and load alike.
@@ -114,7 +133,8 @@ fn start(session: &Session, cpus: &[usize], threads: usize) -> Result<Vec<Lane>>
     let peers = kinds.into_iter().filter_map(|kind| session.peer(kind));
     let lane = |peer: &Peer| {
         let spins = peer.kind == Kind::Valkey && threads < IO_THREADS_FROM;
-        let launch = Launch { cpus: cpus.to_vec(), threads: if spins { 1 } else { threads } };
+        let launch =
+            Launch { cpus: cpus.to_vec(), threads: if spins { 1 } else { threads }, ..Launch::default() };
         let lane = Lane::start(peer, peer.kind.name(), &launch)?;
         lane.fill(KeyRange { first: 0, count: KEYS }, Traffic::default().value_size)?;
         Ok(lane)
@@ -128,8 +148,10 @@ fn run(
     title: &str,
     lanes: &[Lane],
     shapes: &[Shape],
+    judged: Judged,
 ) -> Result<()> {
-    let head = ["", "", "requests/s", "to the row above", "CPU us", "to valkey", "p99", "max", "load busy"];
+    let head =
+        ["", "", "requests/s", "to the easier", "CPU us", "to valkey", "goal", "", "p99", "max", "load busy"];
     let (mut table, mut figures) = (Table::new(&head), Vec::new());
     let mut before: Option<Vec<Series>> = None;
     for (index, shape) in shapes.iter().enumerate() {
@@ -142,6 +164,28 @@ fn run(
             // Shapes come in pairs of which the second is the harder one.
             let easier = before.as_ref().filter(|_| index % 2 == 1).map(|before| &before[lane]);
             let [_, p99, _, max] = series.latency_cells();
+            let judged = Some(judged).filter(|_| series.kind == Kind::Evenkeel);
+            let judged = judged.and_then(|judged| match judged {
+                Judged::Rate => {
+                    let ratio = series.ratio_to(to_valkey?, |sample| sample.rate)?;
+                    Some((None, format!("rate to valkey's: {}", shape.name), HOT_GOAL, ratio.median))
+                }
+                Judged::Harder => {
+                    let ratio = series.ratio_to(easier?, |sample| sample.rate)?;
+                    let what = format!("rate with {}, to one", shape.name);
+                    Some((Some(Promise::NothingGlobal), what, DATABASES_GOAL, ratio.median))
+                }
+                Judged::Cpu => {
+                    let ratio = series.ratio_to(to_valkey?, |sample| sample.cpu_us)?;
+                    Some((None, format!("CPU to valkey's: {}", shape.name), SCATTER_GOAL, ratio.median))
+                }
+            });
+            let (goal, verdict) = match judged {
+                Some((promise, what, goal, value)) => {
+                    (goal.to_string(), session.judge_for(promise, what, goal, value))
+                }
+                None => Default::default(),
+            };
             table.row(vec![
                 shape.name.clone(),
                 series.name.clone(),
@@ -149,6 +193,8 @@ fn run(
                 text(easier.and_then(|easier| series.ratio_to(easier, |sample| sample.rate))),
                 text(Some(series.spread(per_key))),
                 text(to_valkey.and_then(|valkey| series.ratio_to(valkey, |sample| sample.cpu_us))),
+                goal,
+                verdict,
                 p99,
                 max,
                 busy_cell(series),

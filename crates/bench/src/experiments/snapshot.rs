@@ -1,8 +1,7 @@
 //! `snapshot`: what clients feel of a BGSAVE.
 //!
-//! SETs from 50 clients, first alone and then while a snapshot is being taken: rate, latencies, how long the snapshot
-//! takes and how much memory the process takes more meanwhile. The servers are measured one after the other, since each
-//! needs the disk and, to fork, as much memory again as it writes to.
+//! Writes from 50 clients, first alone and then for as long as a snapshot is being taken: rate, latencies, how long the
+//! snapshot takes and how much memory it takes meanwhile.
 
 use std::time::{Duration, Instant};
 
@@ -10,15 +9,13 @@ use anyhow::{Context, Result, bail};
 
 use super::Session;
 use super::aof::wait_until;
-use super::felt::{self, DataArgs, Felt, feel};
+use super::felt::{self, Column, DataArgs, Felt, Rounds};
 use super::lanes::Lane;
 use crate::interrupt;
-use crate::json::{Json, object};
-use crate::load::keys::KeyRange;
-use crate::peers::{Kind, Launch, ask};
+use crate::load::Event;
+use crate::peers::{Kind, ask};
 use crate::promises::Promise;
 use crate::stats::Goal;
-use crate::table::Table;
 
 /// Longest request during a snapshot, in microseconds.
 const LONGEST_US_MAX: f64 = 3_000.0;
@@ -27,61 +24,73 @@ const P99_MAX: f64 = 1.3;
 const MEMORY_MAX: f64 = 0.02;
 /// Time, to Valkey's.
 const TIME_MAX: f64 = 1.0;
-/// A million keys and their snapshots, for each server.
-pub(super) const ESTIMATE: Duration = Duration::from_secs(90);
+/// Bytes that a snapshot takes a second at least, under load.
+const SLOWEST: u64 = 200_000_000;
 const LOOK: Duration = Duration::from_millis(10);
 
+pub(super) fn estimate(session: &Session, args: &DataArgs) -> Duration {
+    let (servers, rounds) = (felt::planned(session).len(), session.rounds as u32);
+    let round = Duration::from_secs(args.memory() / SLOWEST) * rounds + session.time_for(session.rounds);
+    (args.fill_time() + round) * servers as u32
+}
+
 pub(crate) fn snapshot(session: &mut Session, args: &DataArgs) -> Result<()> {
-    let (mut figures, mut curves) = (Vec::new(), Vec::new());
-    let mut table = Table::new(&[&[""][..], &felt::HEAD, &["took", "memory"]].concat());
-    let mut valkey_s = None;
-    for kind in [Kind::Valkey, Kind::Evenkeel, Kind::Redis] {
-        if session.peer(kind).is_none() {
-            continue;
-        }
-        let (felt, took) = measure(session, kind, args)?;
-        let memory = felt.grown as f64 / felt.resident as f64;
-        if kind == Kind::Valkey {
-            valkey_s = Some(took.as_secs_f64());
-        }
-        if kind == Kind::Evenkeel {
-            let p99 = felt.during.p99 / felt.before.p99;
-            let (what, longest) = ("longest request during BGSAVE, us", Goal::AtMost(LONGEST_US_MAX));
-            session.judge_for(Promise::Snapshot, what.to_owned(), longest, felt.during.max);
-            let (what, most) = ("memory during BGSAVE", Goal::AtMost(MEMORY_MAX));
-            session.judge_for(Promise::Snapshot, what.to_owned(), most, memory);
-            let mut judge = |what: &str, goal, value| _ = session.judge(what.to_owned(), goal, value);
-            judge("rate during BGSAVE, to before", Goal::AtLeast(RATE_MIN), felt.ratio());
-            judge("p99 during BGSAVE, to before", Goal::AtMost(P99_MAX), p99);
-            if let Some(valkey_s) = valkey_s {
-                judge("time of BGSAVE, to valkey's", Goal::AtMost(TIME_MAX), took.as_secs_f64() / valkey_s);
-            }
-        }
-        let mut cells = vec![kind.name().to_owned()];
-        cells.extend(felt.cells());
-        cells.extend([format!("{:.2} s", took.as_secs_f64()), format!("{:+.1}%", memory * 100.0)]);
-        table.row(cells);
-        let mut members = vec![("server", kind.name().into()), ("took_s", took.as_secs_f64().into())];
-        members.extend(felt.figures());
-        figures.push(object(members));
-        curves.push(felt.curve(kind.name(), "BGSAVE", Duration::ZERO, took));
+    let mut all = Vec::new();
+    for group in args.groups(session)? {
+        let lanes = group.iter().map(|planned| planned.start(1)).collect::<Result<Vec<Lane>>>()?;
+        lanes.iter().try_for_each(|lane| args.fill(lane))?;
+        all.extend(felt::rounds(session, &lanes, &args.traffic(), |lane, _: &Event| save(lane))?);
     }
-    let title =
-        format!("snapshot: BGSAVE of {} keys of {} B, SET from 50 clients", args.keys, args.value_size);
-    let members = vec![("servers", Json::Array(figures)), ("timelines", Json::Array(curves))];
-    session.report("snapshot", &title, &table, members);
+    judge(session, &all);
+    let columns = [
+        Column {
+            head: "took, s",
+            cell: |rounds| rounds.spread(seconds).to_string(),
+            json: "took_s",
+            figure: seconds,
+        },
+        Column {
+            head: "memory",
+            cell: |rounds| format!("{:+.1}%", rounds.median(memory) * 100.0),
+            json: "memory_grown_share",
+            figure: memory,
+        },
+    ];
+    let title = format!("snapshot: BGSAVE, {}", args.words());
+    felt::report(
+        session,
+        "snapshot",
+        &title,
+        &all,
+        &columns,
+        ("BGSAVE", |felt| [Duration::ZERO, felt.event]),
+    );
     Ok(())
 }
 
-fn measure(session: &Session, kind: Kind, args: &DataArgs) -> Result<(Felt, Duration)> {
-    let peer = session.peer(kind).expect("it was found");
-    let lane = Lane::start(peer, kind.name(), &Launch { cpus: Vec::new(), threads: 1 })?;
-    lane.fill(KeyRange { first: 0, count: args.keys }, args.value_size)?;
-    let (felt, took) = feel(session, &lane, &args.traffic(), session.measured, || save(&lane))?;
-    if took < session.measured / 2 {
-        bail!("the snapshot took {took:?} of {:?}: use more keys or less --seconds", session.measured);
+fn seconds(felt: &Felt<Duration>) -> f64 {
+    felt.event.as_secs_f64()
+}
+
+/// What it took more, to what it had.
+fn memory(felt: &Felt<Duration>) -> f64 {
+    felt.grown as f64 / felt.resident as f64
+}
+
+fn judge(session: &mut Session, all: &[Rounds<Duration>]) {
+    let Some(ours) = all.iter().find(|rounds| rounds.is_ours()) else { return };
+    let mut promised = |what: &str, goal, value| {
+        session.judge_for(Promise::Snapshot, what.to_owned(), goal, value);
+    };
+    promised("longest request during BGSAVE, us", Goal::AtMost(LONGEST_US_MAX), ours.longest_us());
+    promised("memory during BGSAVE", Goal::AtMost(MEMORY_MAX), ours.median(memory));
+    let mut judge = |what: &str, goal, value| _ = session.judge(what.to_owned(), goal, value);
+    judge("rate during BGSAVE, to before", Goal::AtLeast(RATE_MIN), ours.rate());
+    let p99 = ours.median(|felt| felt.during.p99 / felt.before.p99);
+    judge("p99 during BGSAVE, to before", Goal::AtMost(P99_MAX), p99);
+    if let Some(valkey) = all.iter().find(|rounds| rounds.kind == Kind::Valkey) {
+        judge("time of BGSAVE, to valkey's", Goal::AtMost(TIME_MAX), ours.ratio_to(valkey, seconds));
     }
-    Ok((felt, took))
 }
 
 /// Takes a snapshot; how long that took.

@@ -6,6 +6,8 @@
 //! copies them, writes to the copy, deletes both, sorts and unites. What the machine adds of itself shows in the rows where
 //! the server does nothing else, one of them beside a busy thread for each core.
 //!
+//! Evenkeel is measured twice, once more from the beginning: what the two differ in is the machine's.
+//!
 //! The server has one serving thread unless told otherwise: then nobody can be lucky and be served by the other one.
 
 use std::net::SocketAddr;
@@ -17,13 +19,14 @@ use anyhow::{Result, bail};
 
 use super::Session;
 use super::feed::{Words, feed, member};
-use super::lanes::{KEY_SIZE, Lane};
+use super::felt::{self, Planned};
+use super::lanes::KEY_SIZE;
 use super::probe::{Longest, Probe};
 use crate::interrupt;
 use crate::json::{Json, object};
 use crate::load::keys::KeyRange;
 use crate::load::{self, Plan};
-use crate::peers::{Kind, Launch, ask};
+use crate::peers::{Kind, ask};
 use crate::stats::Goal;
 use crate::table::{Table, thousands, time_us};
 
@@ -31,6 +34,10 @@ use crate::table::{Table, thousands, time_us};
 const GOAL_MS: Goal = Goal::AtMost(3.0);
 /// How long the rows take in which nothing happens.
 const IDLE: Duration = Duration::from_secs(2);
+/// Keys of `growth` and of `expiry`, and the bytes of their values.
+const GROWTH_KEYS: u64 = 20_000_000;
+const EXPIRY_KEYS: u64 = 10_000_000;
+const VALUE_SIZE: usize = 64;
 /// Elements per command while a value is built.
 const AT_ONCE: u64 = 20;
 /// How long the probe goes on after a step, for what a server does in the background.
@@ -164,33 +171,30 @@ pub(crate) fn stalls(session: &mut Session, args: &StallsArgs) -> Result<()> {
 
 #[derive(clap::Args, Clone, Debug)]
 pub(crate) struct KeysArgs {
-    /// Number of keys
-    #[arg(short, long, default_value_t = 5_000_000)]
-    keys: u64,
+    /// Number of keys [default: 20,000,000 that come, 10,000,000 that expire]
+    #[arg(short, long)]
+    keys: Option<u64>,
     /// Bytes of a value
-    #[arg(short = 'd', long, default_value_t = 64)]
+    #[arg(short = 'd', long, default_value_t = VALUE_SIZE)]
     value_size: usize,
     /// Serving threads
     #[arg(long, default_value_t = 1)]
     threads: usize,
 }
 
-impl Default for KeysArgs {
-    fn default() -> Self {
-        Self { keys: 5_000_000, value_size: 64, threads: 1 }
-    }
-}
-
 impl KeysArgs {
+    pub(super) const GROWTH: Self = Self { keys: Some(GROWTH_KEYS), value_size: VALUE_SIZE, threads: 1 };
+    pub(super) const EXPIRY: Self = Self { keys: Some(EXPIRY_KEYS), value_size: VALUE_SIZE, threads: 1 };
+
     pub(super) fn estimate(&self, session: &Session) -> Duration {
-        let servers = session.peers.iter().filter(|peer| peer.kind != Kind::Floor).count() as u64;
-        Duration::from_secs(servers * (10 + self.keys / 200_000))
+        let servers = felt::planned(session).len() as u64;
+        Duration::from_secs(servers * (10 + self.keys.unwrap_or(GROWTH_KEYS) / 200_000))
     }
 }
 
 /// Longest wait while the keyspace grows: tables have to become larger, and whoever moves all of one at once is seen.
 pub(crate) fn growth(session: &mut Session, args: &KeysArgs) -> Result<()> {
-    let (keys, size) = (args.keys, args.value_size);
+    let (keys, size) = (args.keys.unwrap_or(GROWTH_KEYS), args.value_size);
     let steps: Vec<(String, Step)> = vec![
         ("nothing".to_owned(), Box::new(|_| interrupt::sleep(IDLE))),
         ("fill".to_owned(), Box::new(move |server| fill(server, keys, size))),
@@ -202,7 +206,7 @@ pub(crate) fn growth(session: &mut Session, args: &KeysArgs) -> Result<()> {
 
 /// Longest wait while all keys expire at the same moment.
 pub(crate) fn expiry(session: &mut Session, args: &KeysArgs) -> Result<()> {
-    let (keys, size) = (args.keys, args.value_size);
+    let (keys, size) = (args.keys.unwrap_or(EXPIRY_KEYS), args.value_size);
     // Past the end of the fill, however slow the server.
     let deadline_ms = Arc::new(AtomicU64::new(0));
     let set = deadline_ms.clone();
@@ -258,13 +262,14 @@ fn waits_of(
     threads: usize,
     steps: &[(String, Step)],
 ) -> Result<()> {
-    let kinds = [Kind::Valkey, Kind::Redis, Kind::Evenkeel];
-    let kinds: Vec<Kind> = kinds.into_iter().filter(|kind| session.peer(*kind).is_some()).collect();
-    let all =
-        kinds.iter().map(|kind| waits(session, *kind, threads, steps)).collect::<Result<Vec<Vec<Wait>>>>()?;
-    let mut head = vec![""];
-    head.extend(kinds.iter().map(|kind| kind.name()));
-    head.extend(["goal", ""]);
+    let lanes = felt::planned(session);
+    let all = lanes.iter().map(|lane| waits(lane, threads, steps)).collect::<Result<Vec<Vec<Wait>>>>()?;
+    let mut head = vec![String::new()];
+    head.extend(lanes.iter().map(Planned::name));
+    head.extend(["goal".to_owned(), String::new()]);
+    let head: Vec<&str> = head.iter().map(String::as_str).collect();
+    let (ours, names) = (lanes.iter().position(Planned::is_ours), &head[1..=lanes.len()]);
+    let names: Json = names.iter().map(|name| Json::from(*name)).collect::<Vec<Json>>().into();
     let mut table = Table::new(&head);
     let mut records = Vec::new();
     for (index, (name, _)) in steps.iter().enumerate() {
@@ -274,7 +279,7 @@ fn waits_of(
             let (all, own) = (time_us(longest.us), time_us(longest.own_us));
             format!("{own} of {all} in {:.1} s", took.as_secs_f64())
         }));
-        if let Some(ours) = kinds.iter().position(|kind| *kind == Kind::Evenkeel) {
+        if let Some(ours) = ours {
             let ms = all[ours][index].longest.own_us / 1e3;
             cells.extend([
                 GOAL_MS.to_string(),
@@ -293,7 +298,12 @@ fn waits_of(
     }
     let title =
         format!("{experiment}: longest wait of another client, the server's own part of the whole: {title}");
-    session.report(experiment, &title, &table, vec![("steps", Json::Array(records))]);
+    session.report(
+        experiment,
+        &title,
+        &table,
+        vec![("servers_of_steps", names), ("steps", Json::Array(records))],
+    );
     Ok(())
 }
 
@@ -303,9 +313,8 @@ struct Wait {
     took: Duration,
 }
 
-fn waits(session: &Session, kind: Kind, threads: usize, steps: &[(String, Step)]) -> Result<Vec<Wait>> {
-    let peer = session.peer(kind).expect("only what was found");
-    let lane = Lane::start(peer, kind.name(), &Launch { cpus: Vec::new(), threads })?;
+fn waits(planned: &Planned<'_>, threads: usize, steps: &[(String, Step)]) -> Result<Vec<Wait>> {
+    let lane = planned.start(threads)?;
     let server = lane.server.address;
     feed(server, 1, |_, words| _ = words.line("SET probe value"))?;
     Probe::run(server, lane.server.pid(), |probe| {

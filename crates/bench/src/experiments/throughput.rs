@@ -20,9 +20,15 @@ use crate::stats::{Goal, Spread};
 use crate::table::{Table, thousands};
 use crate::{proc, sys};
 
-/// The goals: CPU per command of one worker on one core, as a ratio to Valkey.
-const GOALS: [(Command, usize, f64); 4] =
-    [(Command::Set, 16, 0.40), (Command::Get, 16, 0.45), (Command::Set, 1, 0.75), (Command::Get, 1, 0.75)];
+/// What is measured, and the goals: CPU per command of one worker on one core, as a ratio to Valkey.
+const LOADS: [(Command, usize, Option<f64>); 6] = [
+    (Command::Set, 16, Some(0.40)),
+    (Command::Get, 16, Some(0.45)),
+    (Command::Set, 1, Some(0.75)),
+    (Command::Get, 1, Some(0.75)),
+    (Command::Set, 100, None),
+    (Command::Get, 100, None),
+];
 /// Valkey with I/O threads is shown from so many cores on. Its threads wait by spinning: with fewer cores they only take
 /// them from the main thread and the load.
 pub(super) const IO_THREADS_FROM: usize = 4;
@@ -68,7 +74,7 @@ impl ThroughputArgs {
         let lanes = self.lanes(session);
         let fills = lanes.iter().filter(|lane| lane.kind != Kind::Floor).count() as u64;
         let fill = Duration::from_secs(fills * self.keys / FILL_RATE);
-        session.time_for(lanes.len() * session.rounds * GOALS.len()) + fill
+        session.time_for(lanes.len() * session.rounds * LOADS.len()) + fill
     }
 
     /// As many servers as the memory holds, the most important first.
@@ -100,7 +106,8 @@ impl ThroughputArgs {
     fn start(&self, session: &Session, plan: &LanePlan) -> Result<Lane> {
         let peer = session.peer(plan.kind).expect("lanes are made of the peers that were found");
         let cpus = if self.unpinned { Vec::new() } else { session.server_cpus.clone() };
-        let mut lane = Lane::start(peer, &plan.name, &Launch { cpus, threads: plan.threads })?;
+        let mut lane =
+            Lane::start(peer, &plan.name, &Launch { cpus, threads: plan.threads, ..Launch::default() })?;
         lane.is_control = plan.is_control;
         lane.fill(KeyRange { first: 0, count: self.keys }, self.value_size)?;
         Ok(lane)
@@ -149,14 +156,16 @@ pub(crate) fn throughput(session: &mut Session, args: &ThroughputArgs) -> Result
         "\nCPU ratio: to valkey in the same round; of a server that is measured again: to itself, which is the noise"
     );
     let lanes = plans.iter().map(|plan| args.start(session, plan)).collect::<Result<Vec<Lane>>>()?;
-    for (command, pipeline, goal) in GOALS {
+    for (command, pipeline, goal) in LOADS {
         let traffic = args.traffic(session, command.clone(), pipeline);
         let all = lanes::rounds(session, &lanes, &traffic)?;
-        let goal = (!args.unpinned).then_some(Goal::AtMost(goal));
+        let calls = lanes.iter().map(|lane| lanes::system_calls(lane, &traffic));
+        let calls = calls.collect::<Result<Vec<Option<f64>>>>()?;
+        let goal = goal.filter(|_| !args.unpinned).map(Goal::AtMost);
         let title = args.title(session, &command, pipeline);
         let table = table(
             session,
-            &all,
+            (&all, &calls),
             goal,
             &format!("{command}, pipeline {pipeline}, {} keys", thousands(args.keys as f64)),
         );
@@ -165,6 +174,7 @@ pub(crate) fn throughput(session: &mut Session, args: &ThroughputArgs) -> Result
             ("pipeline", pipeline.into()),
             ("keys", args.keys.into()),
             ("pinned", (!args.unpinned).into()),
+            ("system_calls_per_command", calls.into()),
             ("servers", Json::Array(all.iter().map(Series::to_json).collect())),
         ];
         session.report("throughput", &title, &table, figures);
@@ -173,7 +183,12 @@ pub(crate) fn throughput(session: &mut Session, args: &ThroughputArgs) -> Result
 }
 
 /// One row per server, with the ratio to Valkey, and of the control to what it controls.
-fn table(session: &mut Session, all: &[Series], goal: Option<Goal>, what: &str) -> Table {
+fn table(
+    session: &mut Session,
+    (all, calls): (&[Series], &[Option<f64>]),
+    goal: Option<Goal>,
+    what: &str,
+) -> Table {
     let head = [
         "",
         "requests/s",
@@ -186,11 +201,15 @@ fn table(session: &mut Session, all: &[Series], goal: Option<Goal>, what: &str) 
         "p99",
         "p99.9",
         "max",
+        "switches/1000",
+        "faults/1000",
+        "calls/command",
+        "RSS MB",
         "load busy",
     ];
     let mut table = Table::new(&head);
     let noise = series::noise(all, |sample| sample.cpu_us);
-    for series in all {
+    for (series, calls) in all.iter().zip(calls) {
         let ratio = ratio_to_valkey(all, series);
         let is_ours = series.kind == Kind::Evenkeel && !series.is_control;
         let no_difference = ratio.is_some_and(|ratio| (ratio.median - 1.0).abs() <= noise);
@@ -212,7 +231,13 @@ fn table(session: &mut Session, all: &[Series], goal: Option<Goal>, what: &str) 
             verdict,
         ];
         cells.extend(series.latency_cells());
-        cells.push(busy_cell(series));
+        cells.extend([
+            format!("{:.1}", series.median(|sample| sample.switches)),
+            format!("{:.2}", series.median(|sample| sample.faults)),
+            calls.map_or_else(String::new, |calls| format!("{calls:.2}")),
+            format!("{:.0}", series.median(|sample| sample.rss_bytes) / 1e6),
+            busy_cell(series),
+        ]);
         table.row(cells);
     }
     table

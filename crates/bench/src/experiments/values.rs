@@ -139,7 +139,7 @@ fn start(session: &Session, args: &ValuesArgs) -> Result<Vec<Lane>> {
     let mut lanes = Vec::new();
     for (kind, name, is_control) in plans {
         let Some(peer) = session.peer(kind) else { continue };
-        let launch = Launch { cpus: session.server_cpus.clone(), threads: 1 };
+        let launch = Launch { cpus: session.server_cpus.clone(), threads: 1, ..Launch::default() };
         let mut lane = Lane::start(peer, name, &launch)?;
         lane.is_control = is_control;
         let mut filled: Vec<Family> = Vec::new();

@@ -121,7 +121,7 @@ fn server(session: &mut Session) -> Result<()> {
         println!("\nwake-up: the server's part is skipped, since there is no evenkeel");
         return Ok(());
     };
-    let lane = Lane::start(peer, Kind::Evenkeel.name(), &Launch { cpus: Vec::new(), threads: THREADS })?;
+    let lane = Lane::start(peer, Kind::Evenkeel.name(), &Launch { threads: THREADS, ..Launch::default() })?;
     let subscribe = format!("SUBSCRIBE {CHANNEL}\r\n");
     let listen = |_| Listener::connect(lane.server.address, &subscribe, true);
     let _listeners = (0..SUBSCRIBERS).map(listen).collect::<Result<Vec<Listener>>>()?;

@@ -79,7 +79,7 @@ fn start(session: &Session) -> Result<Option<Vec<Lane>>> {
     let Some(peer) = session.peer(Kind::Evenkeel) else { return Ok(None) };
     let mut lanes = Vec::new();
     for (name, threads) in [("one worker", 1), ("one worker again", 1), ("all workers", sys::cores())] {
-        let mut lane = Lane::start(peer, name, &Launch { cpus: Vec::new(), threads })?;
+        let mut lane = Lane::start(peer, name, &Launch { threads, ..Launch::default() })?;
         lane.is_control = name.ends_with("again");
         lane.fill(KeyRange { first: 0, count: KEYS }, VALUE_SIZE)?;
         lanes.push(lane);

@@ -10,6 +10,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use socket2::{Domain, Protocol as Transport, SockAddr, Socket, Type};
 
+use super::greeting::Greeting;
 use super::memcached::Lines;
 use super::replies::{Replies, Skipper};
 use super::stream::Stream;
@@ -90,14 +91,6 @@ impl Protocol {
             Self::Memcached => Replies::Memcached(Lines::default()),
         }
     }
-
-    /// What a connection says before its first request, and how many replies that has.
-    pub(super) fn greeting(self) -> (&'static [u8], u64) {
-        match self {
-            Self::Resp2 | Self::Memcached => (b"", 0),
-            Self::Resp3 => (b"*2\r\n$5\r\nHELLO\r\n$1\r\n3\r\n", 1),
-        }
-    }
 }
 
 impl Endpoint {
@@ -124,7 +117,7 @@ impl Endpoint {
     }
 
     /// A connection over which requests can be sent; from here on it never waits.
-    pub(super) fn open(&self) -> Result<Stream> {
+    pub(super) fn open(&self, greeting: &Greeting) -> Result<Stream> {
         let socket = self.socket()?;
         socket.connect_timeout(&self.target()?, OPEN_TIME_MAX)?;
         if matches!(self.address, Address::Tcp(_)) {
@@ -137,31 +130,26 @@ impl Endpoint {
             tunnel.shake_hands(&mut &socket).context("the TLS handshake failed")?;
         }
         let mut stream = Stream::new(socket, tunnel);
-        self.greet(&mut stream)?;
+        greet(&mut stream, greeting)?;
         stream.set_nonblocking()?;
         Ok(stream)
     }
+}
 
-    fn greet(&self, stream: &mut Stream) -> Result<()> {
-        let (greeting, replies) = self.protocol.greeting();
-        if replies == 0 {
-            return Ok(());
+/// Says the greeting and waits until all of it has been answered.
+fn greet(stream: &mut Stream, greeting: &Greeting) -> Result<()> {
+    let (mut answers, mut inbox) = (greeting.answers(), [0; 1024]);
+    stream.write_all(greeting.bytes()).with_context(|| format!("cannot say {greeting}"))?;
+    while !answers.are_complete() {
+        let size = match stream.read(&mut inbox) {
+            Ok(0) => bail!("the server closed the connection instead of answering {greeting}"),
+            Ok(size) => size,
+            Err(error) if error.kind() == ErrorKind::Interrupted => continue,
+            Err(error) => return Err(error).with_context(|| format!("no answer to {greeting}")),
+        };
+        if let Some(refusal) = answers.take(greeting, &mut &inbox[..size])? {
+            bail!("{refusal}");
         }
-        stream.write_all(greeting)?;
-        let (mut skipper, mut piece, mut answered) = (Skipper::new(), [0; 1024], 0);
-        while answered < replies {
-            let size = match stream.read(&mut piece) {
-                Ok(0) => bail!("the server closed the connection instead of answering HELLO 3"),
-                Ok(size) => size,
-                Err(error) if error.kind() == ErrorKind::Interrupted => continue,
-                Err(error) => return Err(error).context("no answer to HELLO 3"),
-            };
-            let counts = skipper.feed(&piece[..size])?;
-            if counts.errors > 0 {
-                bail!("HELLO 3: {}", skipper.error_text());
-            }
-            answered += counts.replies;
-        }
-        Ok(())
     }
+    Ok(())
 }

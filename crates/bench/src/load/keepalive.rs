@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
+use super::greeting::Greeting;
 use super::replies::Replies;
 use super::requests::Composer;
 use super::schedule::Schedule;
@@ -54,12 +55,12 @@ pub(super) struct KeptConnections {
 
 impl KeptConnections {
     /// Opens the connections of this share.
-    pub(super) fn new(share: &Plan, composer: Composer, index: usize) -> Result<Self> {
+    pub(super) fn new(share: &Plan, composer: Composer, greeting: &Greeting, index: usize) -> Result<Self> {
         let poller = Poller::new().context("epoll")?;
         let mut clients = Vec::with_capacity(share.clients);
         for token in 0..share.clients {
-            let client =
-                Client::connect(share).with_context(|| format!("cannot connect to {}", share.server))?;
+            let client = Client::connect(share, greeting)
+                .with_context(|| format!("cannot connect to {}", share.server))?;
             poller.add(&client.stream, token, sys::BOTH_EDGES).context("epoll")?;
             clients.push(client);
         }
@@ -198,8 +199,9 @@ impl Driver for KeptConnections {
 }
 
 impl Client {
-    fn connect(plan: &Plan) -> Result<Self> {
-        let (stream, replies, unsent) = (plan.server.open()?, plan.server.protocol.replies(), Vec::new());
+    fn connect(plan: &Plan, greeting: &Greeting) -> Result<Self> {
+        let stream = plan.server.open(greeting)?;
+        let (replies, unsent) = (plan.server.protocol.replies(), Vec::new());
         Ok(Self { stream, replies, awaited: 0, sent: 0, sent_at: Instant::now(), unsent })
     }
 

@@ -10,19 +10,24 @@
 
 pub(crate) mod distribution;
 pub(crate) mod endpoint;
+pub(crate) mod greeting;
 mod keepalive;
 pub(crate) mod keys;
 mod memcached;
+mod progress;
 pub(crate) mod replies;
 pub(crate) mod requests;
 mod schedule;
 mod short;
+pub(crate) mod sizes;
 mod stream;
 mod tally;
 pub(crate) mod timeline;
 pub(crate) mod tls;
+mod weights;
 
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::thread::{Scope, ScopedJoinHandle};
 use std::time::{Duration, Instant};
 
@@ -32,8 +37,11 @@ use crate::proc::{self, Usage};
 use crate::{interrupt, sys};
 use distribution::Distribution;
 use endpoint::{Endpoint, Protocol};
+use greeting::{Greeting, Login};
 use keys::{KeyRange, KeyStream};
+use progress::Progress;
 use requests::{Command, Composer};
+use sizes::Sizes;
 pub(crate) use tally::{Outcome, Tally};
 
 /// Longest that the server may leave all connections of a thread without an answer.
@@ -50,12 +58,41 @@ const FILL_CLIENTS: usize = 4;
 const FILL_PIPELINE: usize = 64;
 
 /// When a run ends.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) enum Until {
     /// Measured for a time, after a warm-up that does not count.
     Time { warm_up: Duration, measured: Duration },
-    /// When so many requests have been answered.
+    /// So many requests, all of them measured.
     Requests(u64),
+    /// Measured until something else is over, which begins when the warm-up has ended.
+    Event { warm_up: Duration, event: Arc<Event> },
+}
+
+/// What a load and something that happens to its server tell each other.
+#[derive(Debug, Default)]
+pub(crate) struct Event {
+    may_begin: AtomicBool,
+    is_over: AtomicBool,
+}
+
+impl Event {
+    /// Waits until the load is being measured.
+    pub(crate) fn begin(&self) -> Result<()> {
+        while !self.may_begin.load(Ordering::Acquire) && !self.is_over() {
+            interrupt::check()?;
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        Ok(())
+    }
+
+    /// The load ends.
+    pub(crate) fn end(&self) {
+        self.is_over.store(true, Ordering::Release);
+    }
+
+    pub(crate) fn is_over(&self) -> bool {
+        self.is_over.load(Ordering::Acquire)
+    }
 }
 
 /// Everything that decides what a run does.
@@ -115,7 +152,9 @@ impl Plan {
         if self.rate.is_some_and(|rate| !(RATE_MIN..=RATE_MAX).contains(&rate)) {
             bail!("the rate must be from {RATE_MIN} to {RATE_MAX} requests per second");
         }
-        if self.server.protocol == Protocol::Memcached && matches!(self.command, Command::Words(_)) {
+        if self.server.protocol == Protocol::Memcached
+            && matches!(self.command, Command::Words(_) | Command::Shares(_))
+        {
             bail!("memcached is sent get, set and mixed only");
         }
         if self.short && self.rate.is_some() {
@@ -143,10 +182,20 @@ impl Plan {
         share
     }
 
-    fn composer(&self, index: usize) -> Composer {
+    fn composer(&self, sizes: &Sizes, index: usize) -> Composer {
         let keys = KeyStream::new(self.keys, self.distribution, 0xc0ffee + index as u64);
-        Composer::new(self.server.protocol, &self.command, self.key_size, self.value_size, keys)
+        Composer::new(self.server.protocol, &self.command, self.key_size, sizes, keys, index as u64)
     }
+}
+
+/// What the command line asks for beside a plan, and no experiment does.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Extras {
+    pub(crate) login: Login,
+    /// Sizes of the values, unless all have the plan's.
+    pub(crate) sizes: Option<Sizes>,
+    /// A line on stderr says how far the run is.
+    pub(crate) shows_progress: bool,
 }
 
 /// The phases of a run, in order.
@@ -201,16 +250,23 @@ trait Driver: Send {
 
 /// Runs `plan`; measures the process `server` along with it when its number is given.
 pub(crate) fn run(plan: &Plan, server: Option<u32>) -> Result<Outcome> {
+    run_with(plan, &Extras::default(), server)
+}
+
+pub(crate) fn run_with(plan: &Plan, extras: &Extras, server: Option<u32>) -> Result<Outcome> {
     plan.check()?;
+    extras.login.check(plan.server.protocol)?;
+    let greeting = Arc::new(Greeting::new(plan.server.protocol, &extras.login));
+    let sizes = extras.sizes.clone().unwrap_or(Sizes::Fixed(plan.value_size));
     let threads = plan.threads.min(plan.clients);
     let plan = Plan { threads, ..plan.clone() };
     let mut drivers: Vec<Box<dyn Driver>> = Vec::new();
     for index in 0..threads {
         let share = plan.share(index);
-        let composer = share.composer(index);
+        let composer = share.composer(&sizes, index);
         drivers.push(match plan.short {
-            true => Box::new(short::ShortConnections::new(&share, composer)?),
-            false => Box::new(keepalive::KeptConnections::new(&share, composer, index)?),
+            true => Box::new(short::ShortConnections::new(&share, composer, greeting.clone())?),
+            false => Box::new(keepalive::KeptConnections::new(&share, composer, &greeting, index)?),
         });
     }
     let counters = (0..threads).map(|_| Counter::default()).collect();
@@ -220,7 +276,8 @@ pub(crate) fn run(plan: &Plan, server: Option<u32>) -> Result<Outcome> {
     let began = Mark::take(&control, server)?;
     std::thread::scope(|scope| {
         let workers = spawn(scope, drivers, &control, &plan.cpus)?;
-        let window = conduct(&plan, &control, &workers, began, server);
+        let progress = extras.shows_progress.then(Progress::new);
+        let window = conduct(&plan, &control, &workers, began, server, progress.as_ref());
         control.enter(Phase::Stop);
         let tallies = workers.into_iter().map(|worker| worker.join().expect("the loops do not panic"));
         let tallies = tallies.collect::<Result<Vec<Tally>>>()?;
@@ -313,9 +370,17 @@ fn conduct(
     workers: &[Worker<'_>],
     began: Mark,
     server: Option<u32>,
+    progress: Option<&Progress>,
 ) -> Result<Window> {
-    let one_ended = || workers.iter().any(|worker| worker.is_finished());
-    let all_ended = || workers.iter().all(|worker| worker.is_finished());
+    let tick = || progress.iter().for_each(|line| line.tick(&plan.until, || control.commands()));
+    let one_ended = || {
+        tick();
+        workers.iter().any(|worker| worker.is_finished())
+    };
+    let all_ended = || {
+        tick();
+        workers.iter().all(|worker| worker.is_finished())
+    };
     let started = match plan.until {
         Until::Time { warm_up, measured } => {
             interrupt::sleep_until(Instant::now() + warm_up, one_ended)?;
@@ -327,6 +392,14 @@ fn conduct(
         Until::Requests(_) => {
             wait_for(all_ended)?;
             began
+        }
+        Until::Event { warm_up, ref event } => {
+            interrupt::sleep_until(Instant::now() + warm_up, one_ended)?;
+            let started = Mark::take(control, server)?;
+            control.enter(Phase::Measure);
+            event.may_begin.store(true, Ordering::Release);
+            wait_for(|| event.is_over() || one_ended())?;
+            started
         }
     };
     let (at, commands) = (Instant::now(), control.commands()); // before the look at the server, which takes time

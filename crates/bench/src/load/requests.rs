@@ -1,7 +1,8 @@
 //! The bytes of requests: a command's fixed parts are made once, and each request is those parts with a key between.
 //!
 //! Copying 500 bytes of prepared value costs about 10 ns, a fiftieth of what the kernel takes to send them; so requests
-//! are put together afresh for each batch, and any mix of commands needs no further machinery.
+//! are put together afresh for each batch, and any mix of commands needs no further machinery. Values of different sizes
+//! are beginnings of one buffer; a value whose size never changes is one of the fixed parts.
 
 use std::str::FromStr;
 
@@ -9,6 +10,15 @@ use anyhow::{Context, Result, bail};
 
 use super::endpoint::Protocol;
 use super::keys::{self, KeyStream, Random};
+use super::sizes::{SizeStream, Sizes};
+use super::weights::Weights;
+
+/// Beginnings of the random numbers, to which each thread adds its own.
+const ORDER_SEED: u64 = 0x5eed;
+const SIZES_SEED: u64 = 0x51_2e5;
+
+/// What separates several commands.
+const SEPARATOR: &str = " ; ";
 
 /// What to send, as asked for on the command line.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -22,6 +32,16 @@ pub(crate) enum Command {
     /// Words of a command, in which `{key}` and `{value}` stand for a key and the value, `{same}` for the key before, and
     /// `{number}` for the digits of a key. Several commands, separated by ` ; `, come by turns.
     Words(String),
+    /// Such commands in any order, each with its share.
+    Shares(Vec<(Share, String)>),
+}
+
+/// How often one command of several comes, in thousandths of a percent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Share(u32);
+
+impl Share {
+    const ALL: u32 = 100_000;
 }
 
 impl FromStr for Command {
@@ -33,7 +53,14 @@ impl FromStr for Command {
             let writes_percent = percent.parse().ok().filter(|percent| *percent <= 100);
             return Ok(Self::Mixed { writes_percent: writes_percent.context("mixed:PERCENT, 0 to 100")? });
         }
-        match text {
+        let commands: Vec<&str> = text.split(SEPARATOR).map(str::trim).collect();
+        if commands.len() > 1 && commands.contains(&"") {
+            bail!("there is nothing on one side of a \";\"");
+        }
+        if let Some(shares) = shares(&commands)? {
+            return Ok(Self::Shares(shares));
+        }
+        match text.trim() {
             "get" => Ok(Self::Get),
             "set" => Ok(Self::Set),
             words if words.contains(' ') => Ok(Self::Words(words.to_owned())),
@@ -45,6 +72,48 @@ impl FromStr for Command {
     }
 }
 
+/// The commands with their shares, if they begin with any. No command's name begins like a percentage.
+fn shares(commands: &[&str]) -> Result<Option<Vec<(Share, String)>>> {
+    let told: Vec<Option<(f64, &str)>> = commands.iter().map(|command| percentage(command)).collect();
+    if told.iter().all(Option::is_none) {
+        return Ok(None);
+    }
+    let mut all = Vec::new();
+    for (told, command) in told.iter().zip(commands) {
+        let (percent, words) = told.with_context(|| format!("{command:?} has no percentage; others do"))?;
+        all.push((share(percent)?, spelled_out(words)?));
+    }
+    let sum: u64 = all.iter().map(|(share, _)| u64::from(share.0)).sum();
+    if sum != u64::from(Share::ALL) {
+        bail!("the percentages add up to {}, not to 100", sum as f64 / 1e3);
+    }
+    Ok(Some(all))
+}
+
+/// `30% SET {key} {value}` in its two parts.
+fn percentage(command: &str) -> Option<(f64, &str)> {
+    let (percent, words) = command.split_once('%')?;
+    Some((percent.parse().ok()?, words.trim()))
+}
+
+fn share(percent: f64) -> Result<Share> {
+    let thousandths = (percent * 1e3).round();
+    if !(1.0..=f64::from(Share::ALL)).contains(&thousandths) {
+        bail!("a percentage is from 0.001 to 100, not {percent}");
+    }
+    Ok(Share(thousandths as u32))
+}
+
+/// The words of a command beside others, in which `get` and `set` are what they are alone.
+fn spelled_out(words: &str) -> Result<String> {
+    match words {
+        "" => bail!("a percentage stands before a command"),
+        "get" => Ok("GET {key}".to_owned()),
+        "set" => Ok("SET {key} {value}".to_owned()),
+        words => Ok(words.to_owned()),
+    }
+}
+
 impl std::fmt::Display for Command {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
@@ -52,7 +121,18 @@ impl std::fmt::Display for Command {
             Self::Set => f.write_str("SET"),
             Self::Mixed { writes_percent } => write!(f, "GET with {writes_percent}% SET"),
             Self::Words(words) => f.write_str(words),
+            Self::Shares(shares) => {
+                let all: Vec<String> =
+                    shares.iter().map(|(share, words)| format!("{share} {words}")).collect();
+                f.write_str(&all.join(SEPARATOR))
+            }
         }
+    }
+}
+
+impl std::fmt::Display for Share {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}%", f64::from(self.0) / 1e3)
     }
 }
 
@@ -66,6 +146,13 @@ enum Piece {
     Same,
     /// The digits of the next key.
     Number,
+    /// Draws a value's size and writes, in digits, the size of what has so many of these values among `other` bytes.
+    Length {
+        other: usize,
+        values: usize,
+    },
+    /// A value of the size drawn last.
+    Value,
 }
 
 /// One command.
@@ -75,48 +162,105 @@ struct Template {
     key_size: usize,
 }
 
-impl Template {
-    fn new(words: &[&str], key_size: usize, value: &[u8]) -> Self {
-        let mut template = Self { pieces: Vec::new(), key_size };
+/// What the parts of requests are made of.
+struct Material {
+    protocol: Protocol,
+    key_size: usize,
+    /// The value, if all have one size.
+    value: Option<Vec<u8>>,
+}
+
+impl Material {
+    fn get(&self) -> Template {
+        match self.protocol {
+            Protocol::Memcached => {
+                let mut template = self.template();
+                template.add_bytes(b"get ");
+                template.pieces.push(Piece::Key);
+                template.add_bytes(b"\r\n");
+                template
+            }
+            _ => self.command("GET {key}"),
+        }
+    }
+
+    fn set(&self) -> Template {
+        match self.protocol {
+            Protocol::Memcached => {
+                let mut template = self.template();
+                template.add_bytes(b"set ");
+                template.pieces.push(Piece::Key);
+                template.add_bytes(b" 0 0 ");
+                self.add_length(0, 1, &mut template);
+                self.add_value(&mut template);
+                template.add_bytes(b"\r\n");
+                template
+            }
+            _ => self.command("SET {key} {value}"),
+        }
+    }
+
+    fn command(&self, words: &str) -> Template {
+        let (mut template, words) = (self.template(), words.split_whitespace().collect::<Vec<_>>());
         template.add_bytes(format!("*{}\r\n", words.len()).as_bytes());
-        words.iter().for_each(|word| template.add_word(word, value));
+        words.iter().for_each(|word| self.add_word(word, &mut template));
         template
     }
 
-    /// A key between two stretches of text, and what follows.
-    fn lines([before, after]: [&str; 2], key_size: usize, rest: &[u8]) -> Self {
-        let pieces =
-            vec![Piece::Bytes(before.into()), Piece::Key, Piece::Bytes([after.as_bytes(), rest].concat())];
-        Self { pieces, key_size }
+    fn template(&self) -> Template {
+        Template { pieces: Vec::new(), key_size: self.key_size }
     }
 
-    fn add_word(&mut self, word: &str, value: &[u8]) {
-        let word = word.replace("{value}", &String::from_utf8_lossy(value));
-        let (mut pieces, mut rest) = (Vec::new(), &word[..]);
+    fn add_word(&self, word: &str, template: &mut Template) {
+        let (mut pieces, mut rest) = (Vec::new(), word);
         while let Some((at, name, piece)) = first_placeholder(rest) {
             pieces.extend([Piece::Bytes(rest[..at].into()), piece]);
             rest = &rest[at + name.len()..];
         }
         pieces.push(Piece::Bytes(rest.into()));
-        let size: usize = pieces.iter().map(|piece| self.size(piece)).sum();
-        self.add_bytes(format!("${size}\r\n").as_bytes());
+        let other = pieces.iter().map(|piece| self.size(piece)).sum();
+        let values = pieces.iter().filter(|piece| matches!(piece, Piece::Value)).count();
+        template.add_bytes(b"$");
+        self.add_length(other, values, template);
         for piece in pieces {
             match piece {
-                Piece::Bytes(bytes) => self.add_bytes(&bytes),
-                key => self.pieces.push(key),
+                Piece::Bytes(bytes) => template.add_bytes(&bytes),
+                Piece::Value => self.add_value(template),
+                key => template.pieces.push(key),
             }
         }
-        self.add_bytes(b"\r\n");
+        template.add_bytes(b"\r\n");
     }
 
+    /// Bytes of a piece, values aside.
     fn size(&self, piece: &Piece) -> usize {
         match piece {
             Piece::Bytes(bytes) => bytes.len(),
             Piece::Key | Piece::Same => self.key_size,
             Piece::Number => self.key_size - keys::PREFIX.len(),
+            Piece::Length { .. } | Piece::Value => 0,
         }
     }
 
+    /// The line that says how long it is what follows.
+    fn add_length(&self, other: usize, values: usize, template: &mut Template) {
+        match &self.value {
+            Some(value) => template.add_bytes((other + values * value.len()).to_string().as_bytes()),
+            None if values == 0 => template.add_bytes(other.to_string().as_bytes()),
+            None => template.pieces.push(Piece::Length { other, values }),
+        }
+        template.add_bytes(b"\r\n");
+    }
+
+    fn add_value(&self, template: &mut Template) {
+        match &self.value {
+            Some(value) => template.add_bytes(value),
+            None => template.pieces.push(Piece::Value),
+        }
+    }
+}
+
+impl Template {
     fn add_bytes(&mut self, bytes: &[u8]) {
         match self.pieces.last_mut() {
             Some(Piece::Bytes(last)) => last.extend_from_slice(bytes),
@@ -125,7 +269,7 @@ impl Template {
     }
 
     /// Appends a request; `last` is the number of the key before.
-    fn append(&self, keys: &mut KeyStream, last: &mut u64, out: &mut Vec<u8>) {
+    fn append(&self, keys: &mut KeyStream, last: &mut u64, values: &mut Values, out: &mut Vec<u8>) {
         for piece in &self.pieces {
             match piece {
                 Piece::Bytes(bytes) => out.extend_from_slice(bytes),
@@ -135,75 +279,117 @@ impl Template {
                 }
                 Piece::Same => keys::write(*last, self.key_size, out),
                 Piece::Number => keys::write_digits(keys.next(), self.key_size - keys::PREFIX.len(), out),
+                Piece::Length { other, values: count } => write_number(other + count * values.draw(), out),
+                Piece::Value => out.extend_from_slice(&values.longest[..values.size]),
             }
         }
     }
 }
 
+fn write_number(number: usize, out: &mut Vec<u8>) {
+    let digits = number.checked_ilog10().map_or(1, |log| log as usize + 1);
+    keys::write_digits(number as u64, digits, out);
+}
+
 /// Where the first placeholder of a word is, and what it stands for.
 fn first_placeholder(word: &str) -> Option<(usize, &'static str, Piece)> {
-    let all = [("{key}", Piece::Key), ("{same}", Piece::Same), ("{number}", Piece::Number)];
+    let all = [
+        ("{key}", Piece::Key),
+        ("{same}", Piece::Same),
+        ("{number}", Piece::Number),
+        ("{value}", Piece::Value),
+    ];
     let found = all.into_iter().filter_map(|(name, piece)| Some((word.find(name)?, name, piece)));
     found.min_by_key(|(at, ..)| *at)
+}
+
+/// Values of several sizes.
+#[derive(Debug)]
+struct Values {
+    /// The longest value; each is the beginning of it.
+    longest: Vec<u8>,
+    sizes: SizeStream,
+    random: Random,
+    /// Drawn last.
+    size: usize,
+}
+
+impl Values {
+    fn draw(&mut self) -> usize {
+        self.size = self.sizes.next(&mut self.random);
+        self.size
+    }
+}
+
+/// Which command comes next.
+#[derive(Debug)]
+enum Order {
+    /// The one after that which came last.
+    Turns {
+        last: usize,
+    },
+    Weights(Weights),
 }
 
 /// Writes one request after the other.
 #[derive(Debug)]
 pub(crate) struct Composer {
-    /// They come by turns.
-    often: Vec<Template>,
-    turn: usize,
-    /// The rarer one of a mix.
-    rarely: Option<(Template, u8)>,
+    templates: Vec<Template>,
+    order: Order,
     keys: KeyStream,
     last_key: u64,
+    values: Values,
     random: Random,
 }
 
 impl Composer {
+    /// Two with the same `seed`, and the same of everything else, write the same.
     pub(crate) fn new(
         protocol: Protocol,
         command: &Command,
         key_size: usize,
-        value_size: usize,
+        sizes: &Sizes,
         keys: KeyStream,
+        seed: u64,
     ) -> Self {
-        let value = value(value_size);
-        let template = |words: &[&str]| Template::new(words, key_size, &value);
-        let get = || match protocol {
-            Protocol::Memcached => Template::lines(["get ", "\r\n"], key_size, b""),
-            _ => template(&["GET", "{key}"]),
+        // A value of one size stands in the templates.
+        let longest = value(sizes.longest());
+        let (value, longest) = if sizes.is_one() { (Some(longest), Vec::new()) } else { (None, longest) };
+        let material = Material { protocol, key_size, value };
+        let weights = |weights: Vec<u32>| Order::Weights(Weights::new(weights));
+        let turns = |templates: Vec<Template>| {
+            let last = templates.len() - 1;
+            (templates, Order::Turns { last })
         };
-        let set = || match protocol {
-            Protocol::Memcached => Template::lines(
-                ["set ", &format!(" 0 0 {value_size}\r\n")],
-                key_size,
-                &[&value[..], b"\r\n"].concat(),
-            ),
-            _ => template(&["SET", "{key}", "{value}"]),
-        };
-        let (often, rarely) = match command {
-            Command::Get => (vec![get()], None),
-            Command::Set => (vec![set()], None),
-            Command::Mixed { writes_percent } => (vec![get()], Some((set(), *writes_percent))),
-            Command::Words(commands) => {
-                let words = |command: &str| template(&command.split_whitespace().collect::<Vec<_>>());
-                (commands.split(" ; ").map(words).collect(), None)
+        let (templates, order) = match command {
+            Command::Get => turns(vec![material.get()]),
+            Command::Set => turns(vec![material.set()]),
+            Command::Mixed { writes_percent: writes } => {
+                let reads = 100 - u32::from(*writes);
+                (vec![material.set(), material.get()], weights(vec![u32::from(*writes), reads]))
+            }
+            Command::Words(words) => {
+                turns(words.split(SEPARATOR).map(|words| material.command(words)).collect())
+            }
+            Command::Shares(shares) => {
+                let templates = shares.iter().map(|(_, words)| material.command(words));
+                (templates.collect(), weights(shares.iter().map(|(share, _)| share.0).collect()))
             }
         };
-        let turn = often.len() - 1;
-        Self { often, turn, rarely, keys, last_key: 0, random: Random::new(0x5eed) }
+        let (sizes, random) = (SizeStream::new(sizes), Random::new(SIZES_SEED + seed));
+        let values = Values { longest, sizes, random, size: 0 };
+        Self { templates, order, keys, last_key: 0, values, random: Random::new(ORDER_SEED + seed) }
     }
 
     pub(crate) fn append(&mut self, out: &mut Vec<u8>) {
-        let template = match &self.rarely {
-            Some((rarely, percent)) if self.random.below(100) < u64::from(*percent) => rarely,
-            _ => {
-                self.turn = if self.turn + 1 >= self.often.len() { 0 } else { self.turn + 1 };
-                &self.often[self.turn]
+        let next = match &mut self.order {
+            Order::Turns { last } => {
+                *last = if *last + 1 >= self.templates.len() { 0 } else { *last + 1 };
+                *last
             }
+            Order::Weights(weights) => weights.pick(&mut self.random),
         };
-        template.append(&mut self.keys, &mut self.last_key, out);
+        self.templates[next].append(&mut self.keys, &mut self.last_key, &mut self.values, out);
     }
 }
 
@@ -224,9 +410,13 @@ mod tests {
     }
 
     fn requests_of(protocol: Protocol, command: &str, count: usize) -> String {
+        requests_with(protocol, command, "3", count)
+    }
+
+    fn requests_with(protocol: Protocol, command: &str, sizes: &str, count: usize) -> String {
         let keys = KeyStream::new(KeyRange { first: 7, count: 100 }, Distribution::Sequential, 1);
         let command: Command = command.parse().expect("a command");
-        let mut composer = Composer::new(protocol, &command, 8, 3, keys);
+        let mut composer = Composer::new(protocol, &command, 8, &sizes.parse().expect(sizes), keys, 0);
         let mut out = Vec::new();
         (0..count).for_each(|_| composer.append(&mut out));
         String::from_utf8(out).expect("ASCII")
@@ -280,9 +470,92 @@ mod tests {
     }
 
     #[test]
+    fn commands_come_as_often_as_their_shares_say() {
+        let all = requests("70% GET {key} ; 29.5% SET {key} {value} ; 0.5% INCR c", 100_000);
+        for (name, expected) in [("GET", 70_000), ("SET", 29_500), ("INCR", 500)] {
+            let count = all.matches(&format!("{name}\r\n")).count();
+            assert!(count.abs_diff(expected) < 700, "{name}: {count}");
+        }
+        assert_eq!(requests("100% GET {key}", 3), requests("get", 3));
+        assert_eq!(requests("50% get ; 50% set", 20), requests("50% GET {key} ; 50% SET {key} {value}", 20));
+    }
+
+    #[test]
+    fn shares_are_shown_as_they_are_written() {
+        for text in ["30% SET {key} {value} ; 70% GET {key}", "99.999% PING ; 0.001% TIME", "100% PING"] {
+            assert_eq!(text.parse::<Command>().expect(text).to_string(), text);
+        }
+    }
+
+    #[test]
+    fn the_same_seed_gives_the_same_requests() {
+        let requests = |seed| {
+            let keys = KeyStream::new(KeyRange { first: 7, count: 100 }, Distribution::Uniform, 1);
+            let command: Command = "30% set ; 70% get".parse().expect("a command");
+            let sizes = "1-9".parse().expect("sizes");
+            let mut composer = Composer::new(Protocol::Resp2, &command, 8, &sizes, keys, seed);
+            let mut out = Vec::new();
+            (0..100).for_each(|_| composer.append(&mut out));
+            out
+        };
+        assert_eq!(requests(1), requests(1));
+        assert_ne!(requests(1), requests(2));
+    }
+
+    #[test]
+    fn values_of_several_sizes_are_as_long_as_is_said() {
+        for (command, other) in [("SET {key} {value}", 0), ("SET {key} a{value}{key}", 9)] {
+            let all = requests_with(Protocol::Resp2, command, "8-12", 1_000);
+            let (mut lines, mut sizes) = (all.lines(), [0; 5]);
+            while let Some(count) = lines.next() {
+                assert_eq!(count, "*3");
+                let words: Vec<(&str, &str)> =
+                    (0..3).filter_map(|_| Some((lines.next()?, lines.next()?))).collect();
+                assert!(words.iter().all(|(size, word)| *size == format!("${}", word.len())), "{words:?}");
+                sizes[words[2].1.len() - other - 8] += 1;
+            }
+            assert!(sizes.iter().all(|count| (150..250).contains(count)), "{sizes:?}");
+        }
+        let value = String::from_utf8(value(1_000)).expect("ASCII");
+        let twice = format!("*2\r\n$4\r\nECHO\r\n$2001\r\n{value}-{value}\r\n");
+        assert_eq!(requests_with(Protocol::Resp2, "ECHO {value}-{value}", "1000:1", 1), twice);
+        assert_eq!(requests_with(Protocol::Resp2, "ECHO {value}-{value}", "1000", 1), twice);
+        let nothing = "*2\r\n$4\r\nECHO\r\n$0\r\n\r\n";
+        assert_eq!(requests_with(Protocol::Resp2, "ECHO {value}", "0-0", 1), nothing);
+    }
+
+    #[test]
+    fn values_of_several_sizes_as_lines() {
+        let all = requests_with(Protocol::Memcached, "set", "3:1,12:1", 100);
+        for size in [3, 12] {
+            let value = String::from_utf8(value(size)).expect("ASCII");
+            let count = all.matches(&format!(" 0 0 {size}\r\n{value}\r\n")).count();
+            assert!((30..70).contains(&count), "{size}: {count}");
+        }
+    }
+
+    #[test]
     fn what_is_no_command_is_refused() {
-        for bad in ["gett", "mixed:", "mixed:101", "mixed:x", ""] {
+        for bad in ["gett", "mixed:", "mixed:101", "mixed:x", "", " ", "GET {key} ; ", " ; PING"] {
             assert!(bad.parse::<Command>().is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn shares_that_make_no_sense_are_refused() {
+        for (bad, said) in [
+            ("30% PING ; 60% TIME", "add up to 90,"),
+            ("70% PING ; 70% TIME", "add up to 140,"),
+            ("100% PING ; TIME", "has no percentage"),
+            ("100% PING ; 0% TIME", "from 0.001"),
+            ("150% PING ; -50% TIME", "from 0.001"),
+            ("NaN% PING", "from 0.001"),
+            ("inf% PING", "from 0.001"),
+            ("100%", "before a command"),
+            ("50% PING ; 50% ", "before a command"),
+        ] {
+            let error = bad.parse::<Command>().expect_err(bad).to_string();
+            assert!(error.contains(said), "{bad}: {error}");
         }
     }
 }

@@ -4,7 +4,8 @@
 //! loop-back address has 28,000 ports by default, gone in two seconds. Therefore connections to a loop-back address come
 //! from `SOURCES` addresses in turn, 127.0.0.1 and upwards: all of them are this machine, and no setting is touched.
 //!
-//! Over TLS each makes a whole handshake, and with RESP3 each says HELLO first: what a client costs that comes and goes.
+//! Over TLS each makes a whole handshake, and each says who it is and what it speaks: what a client costs that comes and
+//! goes. The request is sent along with that.
 //!
 //! A connection that is refused, reset, closed without an answer or not answered within `PATIENCE` is counted and
 //! replaced by a new one.
@@ -12,13 +13,15 @@
 use std::io::{ErrorKind, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::os::fd::AsRawFd;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use socket2::{SockAddr, Socket};
 
 use super::endpoint::{Address, Endpoint};
-use super::replies::{Counts, Replies};
+use super::greeting::{Answers, Greeting};
+use super::replies::Replies;
 use super::requests::Composer;
 use super::stream::Stream;
 use super::tally::Tally;
@@ -32,12 +35,14 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// How often all connections are looked at for that.
 const LOOK_AROUND: Duration = Duration::from_millis(250);
 const READ_SIZE: usize = 16 * 1024;
+/// What a server says to a connection too many, and then closes it; it is no answer to the greeting.
+const FULL: &str = "max number of clients";
 
 struct Client {
     stream: Stream,
     replies: Replies,
-    /// Replies to its greeting that have not come yet.
-    greetings: u64,
+    /// Replies to its greeting.
+    answers: Answers,
     request: Vec<u8>,
     started: Instant,
 }
@@ -45,6 +50,7 @@ struct Client {
 pub(super) struct ShortConnections {
     poller: Poller,
     server: Endpoint,
+    greeting: Arc<Greeting>,
     clients: Vec<Option<Client>>,
     /// Places in `clients` that need a new connection.
     vacant: Vec<usize>,
@@ -65,10 +71,11 @@ enum Step {
 }
 
 impl ShortConnections {
-    pub(super) fn new(share: &Plan, composer: Composer) -> Result<Self> {
+    pub(super) fn new(share: &Plan, composer: Composer, greeting: Arc<Greeting>) -> Result<Self> {
         Ok(Self {
             poller: Poller::new().context("epoll")?,
             server: share.server.clone(),
+            greeting,
             clients: (0..share.clients).map(|_| None).collect(),
             vacant: (0..share.clients).rev().collect(),
             composer,
@@ -102,11 +109,11 @@ impl ShortConnections {
             Err(error) if !is_in_progress(&error) => return Ok(step_of(&error)),
             _ => self.poller.add(&socket, token, sys::BOTH_EDGES).context("epoll")?,
         }
-        let (greeting, greetings) = self.server.protocol.greeting();
-        let mut request = greeting.to_vec();
+        let mut request = self.greeting.bytes().to_vec();
         self.composer.append(&mut request);
         let stream = Stream::new(socket, self.server.tunnel()?);
-        let client = Client { stream, replies: self.server.protocol.replies(), greetings, request, started };
+        let (replies, answers) = (self.server.protocol.replies(), self.greeting.answers());
+        let client = Client { stream, replies, answers, request, started };
         Ok(self.clients[token].insert(client).send())
     }
 
@@ -145,13 +152,18 @@ impl ShortConnections {
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(Step::Waiting),
                 Err(error) => return Ok(step_of(&error)),
             };
-            let counts = client.replies.feed(&self.inbox[..size])?;
-            let greeted = counts.replies.min(client.greetings);
-            client.greetings -= greeted;
-            let counts = Counts { replies: counts.replies - greeted, ..counts };
+            let mut bytes = &self.inbox[..size];
+            if let Some(refusal) = client.answers.take(&self.greeting, &mut bytes)? {
+                if !refusal.text.contains(FULL) {
+                    bail!("{refusal}");
+                }
+                self.tally.note_error(|| refusal.text);
+                return Ok(Step::Refused);
+            }
+            let counts = client.replies.feed(bytes)?;
             if counts.errors > 0 {
                 self.tally.note_error(|| client.replies.error_text());
-                return Ok(Step::Refused); // such as: max number of clients reached
+                return Ok(Step::Refused); // such as `FULL`
             }
             self.tally.answered(counts);
             if counts.replies > 0 {

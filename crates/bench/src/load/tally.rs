@@ -185,6 +185,10 @@ impl Outcome {
         self.load_cpu.as_secs_f64() / self.elapsed.as_secs_f64().max(1e-9) / self.load_threads as f64
     }
 
+    pub(crate) fn latency_us_mean(&self) -> f64 {
+        self.latency.mean() / 1e3
+    }
+
     /// Latency in microseconds below which `quantile` of the batches stayed.
     pub(crate) fn latency_us(&self, quantile: f64) -> f64 {
         self.latency.value_at_quantile(quantile) as f64 / 1e3

@@ -38,6 +38,8 @@ pub(crate) struct Launch {
     pub(crate) cpus: Vec<usize>,
     /// Worker threads (evenkeel) or I/O threads (valkey).
     pub(crate) threads: usize,
+    /// Arguments behind the usual ones.
+    pub(crate) more: &'static [&'static str],
 }
 
 #[derive(Debug)]
@@ -184,6 +186,7 @@ fn spawn(
     let mut command = Command::new(&peer.program);
     command
         .args(peer.kind.arguments(port, launch.threads.max(1)))
+        .args(launch.more)
         .args(more)
         .current_dir(directory)
         .stdin(Stdio::null())
