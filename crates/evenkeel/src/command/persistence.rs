@@ -31,7 +31,7 @@ fn save(call: &mut Call<'_, '_>) -> Done {
     }
     let server = call.server.clone();
     call.go_elsewhere(move |reply| {
-        if !snapshot::save(&server, false) {
+        if !snapshot::save(&server) {
             return Err(Error::text("ERR"));
         }
         reply.ok();

@@ -162,7 +162,7 @@ fn end(server: &Arc<Server>, how: How) -> bool {
     let saves = how.save.unwrap_or(!settings.save.is_empty()) && is_whole;
     if saves && !persist.ending.is_aborted() {
         server.log.notice("Saving the final RDB snapshot before exiting.");
-        if !snapshot::save(server, true) && !how.force {
+        if !snapshot::save_last(server) && !how.force {
             server.log.warning("Error trying to save the DB, can't exit.");
             return false;
         }

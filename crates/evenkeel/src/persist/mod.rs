@@ -44,8 +44,8 @@ pub(crate) struct Persist {
     /// The snapshot that is being taken is not wanted any more.
     cancelled: AtomicBool,
     pub(crate) ending: end::Ending,
-    /// The data were given up for a primary's, which have not come whole: what is in memory is not to take the place of what
-    /// is on disk, unless somebody asks for it.
+    /// The data were given up for others, a primary's or those on disk, which have not come whole: what is in memory is not
+    /// to take the place of what is on disk, unless somebody asks for it.
     pub(crate) is_incomplete: AtomicBool,
     pub(crate) progress: Progress,
     pub(crate) loading: load::Loading,
@@ -314,6 +314,13 @@ impl Persist {
         }
         self.cancelled.store(false, Release);
         true
+    }
+
+    /// The same, once what is being done has ended.
+    pub(crate) fn claim_in_turn(&self, job: Job) {
+        while !self.claim(job) {
+            self.wait_until_idle();
+        }
     }
 
     /// Claims that a snapshot is being taken for replicas; `false`: one is being taken. [`Persist::end_sync`] gives it back.

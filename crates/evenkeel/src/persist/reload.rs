@@ -1,6 +1,7 @@
 //! DEBUG RELOAD and LOADAOF: tests of what is written and read take a running server through the disk and back.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering::*;
 
 use super::load::{self, Ended};
 use super::replay::{self, Replayed};
@@ -40,13 +41,12 @@ fn while_all_wait(server: &Arc<Server>, load: impl FnOnce() -> Result<(), String
 /// meanwhile.
 fn replay_log(server: &Arc<Server>) -> Result<(), String> {
     let persist = &server.persist;
-    while !persist.claim(Job::Log) {
-        persist.wait_until_idle();
-    }
+    persist.claim_in_turn(Job::Log);
     let was_on = persist.aof.is_on();
     if was_on {
         rewrite::turn_off(server);
     }
+    persist.is_incomplete.store(true, Release);
     flush_all(server);
     let replayed = replay::directory(server).map_err(|ended| match ended {
         Ended::Failed(reason) => reason,
@@ -54,28 +54,55 @@ fn replay_log(server: &Arc<Server>) -> Result<(), String> {
     });
     let done = replayed.and_then(|Replayed { directory, found, .. }| {
         persist.note_loaded(server.keyspace.total().dirty);
+        persist.is_incomplete.store(false, Release);
         if was_on { rewrite::go_on(server, directory, found) } else { Ok(()) }
     });
     rewrite::release(server);
     done
 }
 
+/// From the save to the end of the load, nobody else writes to disk: what is in memory is half of the data meanwhile.
 fn reload(server: &Arc<Server>, save: bool, flush: bool) -> Result<(), String> {
-    if save && !snapshot::save(server, false) {
-        return Err("it could not be saved".into());
+    if save {
+        if !snapshot::save_before(server, Job::Log) {
+            rewrite::release(server);
+            return Err("it could not be saved".into());
+        }
+    } else {
+        server.persist.claim_in_turn(Job::Log);
     }
+    let done = put_back(server, save, flush);
+    rewrite::release(server);
+    if done.is_ok() {
+        rewrite::follow_soon(server);
+    }
+    done
+}
+
+/// Takes the data out and those of the snapshot in. If that fails, what is in memory is kept from the disk until there are
+/// whole data again.
+fn put_back(server: &Arc<Server>, was_saved: bool, flush: bool) -> Result<(), String> {
+    let persist = &server.persist;
+    let was_incomplete = persist.is_incomplete.swap(true, AcqRel);
     if flush {
         flush_all(server);
     }
-    match load::snapshot(server) {
-        Ok(Some(_)) => {
-            server.persist.note_loaded(server.keyspace.total().dirty);
-            Ok(())
-        }
+    let done = match load::snapshot(server) {
+        Ok(Some(_)) => Ok(()),
         Ok(None) => Err("there is no snapshot".into()),
         Err(Ended::Failed(reason)) => Err(reason),
         Err(Ended::Stopped) => Err("the server ends".into()),
+    };
+    // The log goes on behind the data that were saved, and behind no others: it begins anew with a base of these.
+    let goes_on = was_saved && done.is_ok();
+    if !goes_on && persist.aof.is_on() {
+        rewrite::turn_off(server);
     }
+    if done.is_ok() {
+        persist.note_loaded(server.keyspace.total().dirty);
+        persist.is_incomplete.store(was_incomplete && was_saved, Release);
+    }
+    done
 }
 
 fn flush_all(server: &Server) {

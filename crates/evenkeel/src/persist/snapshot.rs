@@ -21,7 +21,7 @@ use evenkeel_store::{Held, Seat, memory};
 use super::lock::What;
 use super::pace::{NAP_MAX, Pace, Paced};
 use super::recorder::{Form, Recorder, Records, Sizes};
-use super::{Job, Progress};
+use super::{Job, Progress, Running};
 use crate::clock;
 use crate::config::Settings;
 use crate::replication::link::Position;
@@ -57,28 +57,53 @@ pub(crate) fn begin(server: &Arc<Server>) -> Result<Begun, Busy> {
     let (moment, begun) = channel();
     let on_thread = server.clone();
     let thread = std::thread::Builder::new().name("snapshot".into());
-    let spawned = thread.spawn(move || _ = run(&on_thread, Some(moment), false));
+    let spawned = thread.spawn(move || _ = run(&on_thread, Some(moment), Next::Nothing));
     if let Err(error) = spawned {
         server.log.warning(format!("Can't save in background: no thread: {error}"));
-        end(server, None, false);
+        end(server, None, Next::Nothing);
     }
     Ok(Begun(begun))
 }
 
+/// What comes behind a snapshot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Next {
+    Nothing,
+    /// The end of the server.
+    End,
+    /// Another job, before which nobody begins one.
+    Job(Job),
+}
+
 /// Takes a snapshot on this thread, once the one that is being taken has ended; whether that went well. If not, writes are
-/// refused as the settings say, unless it was to be the `last` one: then the server goes on as it was.
-pub(crate) fn save(server: &Arc<Server>, last: bool) -> bool {
-    while !server.persist.claim(Job::Snapshot) {
-        server.persist.wait_until_idle();
+/// refused as the settings say.
+pub(crate) fn save(server: &Arc<Server>) -> bool {
+    server.persist.claim_in_turn(Job::Snapshot);
+    run(server, None, Next::Nothing)
+}
+
+/// The same, and this thread's job is `next` then, however the snapshot went.
+pub(super) fn save_before(server: &Arc<Server>, next: Job) -> bool {
+    server.persist.claim_in_turn(Job::Snapshot);
+    run(server, None, Next::Job(next))
+}
+
+/// The same for the end of the server; if it fails, the server goes on as it was. What is in memory is left where it is if
+/// it turns out not to be whole: a load has failed that was waited for.
+pub(super) fn save_last(server: &Arc<Server>) -> bool {
+    server.persist.claim_in_turn(Job::Snapshot);
+    if server.persist.is_incomplete.load(Acquire) {
+        super::rewrite::release(server);
+        return true;
     }
-    run(server, None, last)
+    run(server, None, Next::End)
 }
 
 /// Takes a snapshot on this thread, or, while a base is being written, as soon as that has ended.
 pub(crate) fn renew(server: &Arc<Server>) {
     loop {
         if server.persist.claim(Job::Snapshot) {
-            run(server, None, false);
+            run(server, None, Next::Nothing);
             return;
         }
         if server.persist.state().running.is_some_and(|running| running.is(Job::Base)) {
@@ -89,7 +114,7 @@ pub(crate) fn renew(server: &Arc<Server>) {
 }
 
 /// `moment` goes when the moment has come that the snapshot is of.
-fn run(server: &Arc<Server>, moment: Option<Sender<()>>, last: bool) -> bool {
+fn run(server: &Arc<Server>, moment: Option<Sender<()>>, next: Next) -> bool {
     let settings = server.settings();
     let path = settings.dir.join(&settings.dbfilename);
     server.log.notice("Background saving started");
@@ -106,15 +131,18 @@ fn run(server: &Arc<Server>, moment: Option<Sender<()>>, last: bool) -> bool {
             None
         }
     };
-    end(server, dirty, last);
+    end(server, dirty, next);
     dirty.is_some()
 }
 
 /// Notes how a snapshot has ended: `dirty` is what it has of the writes.
-fn end(server: &Server, dirty: Option<u64>, last: bool) {
+fn end(server: &Server, dirty: Option<u64>, next: Next) {
     let now_s = clock::unix_ms() / 1000;
     let mut state = server.persist.state.lock();
     let running = state.running.take().expect("it was begun");
+    if let Next::Job(job) = next {
+        state.running = Some(Running { job, since_s: now_s });
+    }
     state.last_took_s = Some(now_s.saturating_sub(running.since_s));
     state.last_copied = server.keyspace.copied_for_snapshot() as u64;
     if let Some(dirty) = dirty {
@@ -122,7 +150,7 @@ fn end(server: &Server, dirty: Option<u64>, last: bool) {
         state.last_save_s = now_s;
         state.dirty_at_save = dirty;
     }
-    if dirty.is_some() || !last && !server.persist.is_cancelled() {
+    if dirty.is_some() || next != Next::End && !server.persist.is_cancelled() {
         state.last_ok = dirty.is_some();
     }
     drop(state);

@@ -9,3 +9,4 @@ mod kill;
 mod lock;
 mod moment;
 mod plain;
+mod reload;

@@ -202,7 +202,6 @@ fn functions_are_those_of_the_primary() {
     }
 }
 
-/// DEBUG RELOAD takes the data through the disk and back while the stream comes in: nothing of it is lost.
 /// What the primary sends meanwhile is run as soon as the script lets it.
 #[test]
 fn a_script_that_does_not_end_loses_nothing_of_the_stream() {
@@ -222,6 +221,7 @@ fn a_script_that_does_not_end_loses_nothing_of_the_stream() {
     assert_eq!(client.run("GET n").to_string(), "\"1000\"");
 }
 
+/// DEBUG RELOAD takes the data through the disk and back while the stream comes in: nothing of it is lost.
 #[test]
 fn a_reload_loses_nothing_of_the_stream() {
     let (primary, replica) = (Server::start(&program(), PRIMARY), Server::start(&program(), REPLICA));

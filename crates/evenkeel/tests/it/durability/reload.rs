@@ -1,0 +1,125 @@
+//! DEBUG RELOAD: what is half loaded never takes the place of what is on disk, and the log goes on behind the same data.
+
+use std::fs;
+use std::time::{Duration, Instant};
+
+use evenkeel_testkit::{Client, Server};
+
+use crate::start;
+
+const KEYS: i64 = 20_000;
+const DEBUG: &[&str] = &["--threads", "1", "--enable-debug-command", "yes"];
+const WITH_SNAPSHOT: &[&str] = &["--save", "3600 1"];
+const WITH_LOG: &[&str] = &["--save", "", "--appendonly", "yes", "--appendfsync", "always"];
+
+/// A server with many keys.
+fn filled(args: &[&str]) -> (Server, Client) {
+    let server = start(&[DEBUG, args].concat());
+    let mut client = server.connect();
+    let sets = (0..KEYS).map(|n| vec!["SET".to_owned(), format!("key:{n}"), n.to_string()]);
+    client.pipeline(&sets.collect::<Vec<_>>());
+    (server, client)
+}
+
+fn size(server: &Server) -> Option<i64> {
+    server.connect().run("DBSIZE").as_int()
+}
+
+#[track_caller]
+fn ok(client: &mut Client, line: &str) {
+    let reply = client.run(line);
+    assert!(!reply.is_error(), "{line}: {reply}");
+}
+
+#[track_caller]
+fn wait_until(what: &str, is_so: impl Fn() -> bool) {
+    let until = Instant::now() + Duration::from_secs(30);
+    while !is_so() {
+        assert!(Instant::now() < until, "{what}");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+/// Has the data loaded again so slowly that something can happen meanwhile, and returns when that has begun.
+fn begin_slow_load(server: &Server, client: &mut Client) {
+    ok(client, "CONFIG SET key-load-delay 200");
+    client.send(&["DEBUG", "RELOAD"]).expect("it reads");
+    wait_until("it is saved", || server.log().contains("DB saved on disk"));
+    std::thread::sleep(Duration::from_millis(100));
+}
+
+#[test]
+fn the_end_of_the_server_keeps_what_was_saved() {
+    let (mut server, mut client) = filled(WITH_SNAPSHOT);
+    begin_slow_load(&server, &mut client);
+    assert!(server.stop().success());
+    server.start_again();
+    assert_eq!(size(&server), Some(KEYS));
+}
+
+/// One that is due waits for the end of the load.
+#[test]
+fn a_rewrite_waits_for_all_data() {
+    let (mut server, mut client) = filled(WITH_LOG);
+    ok(&mut client, "CONFIG SET rdb-key-save-delay 50 key-load-delay 200");
+    ok(&mut client, "BGSAVE");
+    assert!(client.run("BGREWRITEAOF").to_string().contains("scheduled"));
+    ok(&mut client, "CONFIG SET rdb-key-save-delay 0");
+    ok(&mut client, "DEBUG RELOAD");
+    assert_eq!(size(&server), Some(KEYS));
+    wait_until("the rewrite has ended", || {
+        server.info("aof_rewrite_scheduled") == "0" && server.info("aof_rewrite_in_progress") == "0"
+    });
+    server.kill();
+    server.start_again();
+    assert_eq!(size(&server), Some(KEYS));
+}
+
+/// What could not be loaded whole is not saved, not even at the end.
+#[test]
+fn a_load_that_fails_leaves_what_is_on_disk() {
+    let (mut server, mut client) = filled(WITH_SNAPSHOT);
+    ok(&mut client, "SAVE");
+    ok(&mut client, "SET new x");
+    let dump = server.folder().join("dump.rdb");
+    let whole = fs::read(&dump).expect("it was saved");
+    let torn = &whole[..whole.len() / 2];
+    fs::write(&dump, torn).expect("the folder is ours");
+    assert!(client.run("DEBUG RELOAD NOSAVE").is_error());
+    ok(&mut client, "SET newer x");
+    assert!(server.stop().success());
+    assert!(fs::read(&dump).is_ok_and(|there| there == torn), "it is as it was");
+    fs::write(&dump, &whole).expect("the folder is ours");
+    server.start_again();
+    assert_eq!(size(&server), Some(KEYS));
+}
+
+/// The log has whole data, and nothing of what is done to half of them. Data that come whole make a new base.
+#[test]
+fn a_log_goes_on_behind_whole_data_only() {
+    let (mut server, mut client) = filled(WITH_LOG);
+    ok(&mut client, "SAVE");
+    ok(&mut client, "SET new x");
+    let dump = server.folder().join("dump.rdb");
+    let whole = fs::read(&dump).expect("it was saved");
+    fs::write(&dump, &whole[..whole.len() / 2]).expect("the folder is ours");
+    assert!(client.run("DEBUG RELOAD NOSAVE").is_error());
+    ok(&mut client, "RPUSH new x");
+    server.kill();
+    server.start_again();
+    assert_eq!(size(&server), Some(KEYS + 1));
+
+    fs::write(&dump, &whole).expect("the folder is ours");
+    let mut client = server.connect();
+    ok(&mut client, "DEBUG RELOAD NOSAVE");
+    assert_eq!(size(&server), Some(KEYS));
+    ok(&mut client, "RPUSH new x");
+    wait_until("there is a new base", || {
+        server.info("aof_enabled") == "1" && server.info("aof_rewrite_in_progress") == "0"
+    });
+    ok(&mut client, "RPUSH new y");
+    server.kill();
+    server.start_again();
+    assert_eq!(server.connect().run("LLEN new").as_int(), Some(2));
+    assert_eq!(size(&server), Some(KEYS + 1));
+}
