@@ -97,15 +97,27 @@ impl From<Failure> for Ended {
 
 /// Loads the snapshot that the settings name, where there is one. Nobody else changes the keyspace meanwhile.
 pub(crate) fn snapshot(server: &Arc<Server>) -> Result<Option<Loaded>, Ended> {
-    snapshot_how(server, false)
+    let how = How { expired_by: expired_by(server), ..How::default() };
+    snapshot_how(server, how)
 }
 
 /// The same at the start of the server: a primary goes on with the stream whose point the file tells.
 pub(crate) fn snapshot_at_start(server: &Arc<Server>) -> Result<Option<Loaded>, Ended> {
-    snapshot_how(server, true)
+    let expired_by = expired_by(server);
+    snapshot_how(server, How { expired_by, goes_on: expired_by.is_some(), ..How::default() })
 }
 
-fn snapshot_how(server: &Arc<Server>, goes_on: bool) -> Result<Option<Loaded>, Ended> {
+/// The same while log and replicas go on. They have what has expired until they are told that it goes, so it comes back.
+pub(crate) fn snapshot_again(server: &Arc<Server>) -> Result<Option<Loaded>, Ended> {
+    snapshot_how(server, How::default())
+}
+
+/// A replica keeps what has expired until its primary says that it goes.
+fn expired_by(server: &Server) -> Option<Millis> {
+    server.settings().replicaof.is_none().then(clock::unix_ms)
+}
+
+fn snapshot_how(server: &Arc<Server>, how: How) -> Result<Option<Loaded>, Ended> {
     let (settings, mut seats) = (server.settings(), server.persist.loaders.lock());
     let path = settings.dir.join(&settings.dbfilename);
     let file = match File::open(&path) {
@@ -116,11 +128,6 @@ fn snapshot_how(server: &Arc<Server>, goes_on: bool) -> Result<Option<Loaded>, E
     let len = file.metadata().map_or(0, |metadata| metadata.len());
     server.persist.loading.begin(len);
     let began = Instant::now();
-    let now = clock::unix_ms();
-    // A replica keeps what has expired until its primary says that it goes.
-    let expired_by = server.settings().replicaof.is_none().then_some(now);
-    let goes_on = goes_on && expired_by.is_some();
-    let how = How { expired_by, goes_on, ..How::default() };
     let whole = rdb(server, &mut seats, file, Some(len), how).and_then(|(loaded, mut reader)| {
         reader.expect_no_more()?;
         Ok(loaded)

@@ -87,7 +87,7 @@ fn put_back(server: &Arc<Server>, was_saved: bool, flush: bool) -> Result<(), St
     if flush {
         flush_all(server);
     }
-    let done = match load::snapshot(server) {
+    let done = match load::snapshot_again(server) {
         Ok(Some(_)) => Ok(()),
         Ok(None) => Err("there is no snapshot".into()),
         Err(Ended::Failed(reason)) => Err(reason),

@@ -123,3 +123,23 @@ fn a_log_goes_on_behind_whole_data_only() {
     assert_eq!(server.connect().run("LLEN new").as_int(), Some(2));
     assert_eq!(size(&server), Some(KEYS + 1));
 }
+
+/// A key that has expired, and a field, are in the log until somebody removes them and says so.
+#[test]
+fn what_has_expired_is_there_until_it_is_removed() {
+    let mut server = start(&[DEBUG, WITH_LOG].concat());
+    let mut client = server.connect();
+    ok(&mut client, "DEBUG SET-ACTIVE-EXPIRE 0");
+    ok(&mut client, "SET key v PX 20");
+    ok(&mut client, "HSET hash field v other v");
+    ok(&mut client, "HPEXPIRE hash 20 FIELDS 1 field");
+    std::thread::sleep(Duration::from_millis(40));
+    ok(&mut client, "DEBUG RELOAD");
+    assert_eq!(client.run("HINCRBY hash field 1").as_int(), Some(1));
+    assert_eq!(client.run("LPUSH key a").as_int(), Some(1));
+    server.kill();
+    server.start_again();
+    let mut client = server.connect();
+    assert_eq!(client.run("LRANGE key 0 -1").to_string(), "[\"a\"]");
+    assert_eq!(client.run("HGET hash field").to_string(), "\"1\"");
+}
