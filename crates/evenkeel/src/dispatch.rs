@@ -144,7 +144,18 @@ impl Executor {
     /// The command that a request names, and its key, for prefetching.
     #[inline]
     pub(crate) fn resolve<'a>(&self, args: Args<'a>, db: u32) -> Request<'a> {
-        let command = self.table.find(args.at(0));
+        self.request(self.table.find(args.at(0)), args, db)
+    }
+
+    /// The same of a log or a stream, which have the names that every server knows, whatever clients have to call the
+    /// commands here. Where Redis renames commands, they have its names: then these have to be renamed here as well.
+    pub(crate) fn resolve_logged<'a>(&self, args: Args<'a>, db: u32) -> Request<'a> {
+        let name = args.at(0);
+        self.request(table().find(name).or_else(|| self.table.find(name)), args, db)
+    }
+
+    #[inline]
+    fn request<'a>(&self, command: Option<Id>, args: Args<'a>, db: u32) -> Request<'a> {
         let mut key = None;
         if let Some(id) = command
             && self.table.row(id).keys.is_first()

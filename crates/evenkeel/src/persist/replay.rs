@@ -161,7 +161,7 @@ impl Player<'_> {
         self.executor.seat.now_ms = 0;
         let keyspace = &self.server.keyspace;
         keyspace.enter(&mut self.executor.seat);
-        let request = self.executor.resolve(args.as_args(), self.session.db);
+        let request = self.executor.resolve_logged(args.as_args(), self.session.db);
         let (errors, session) = (self.reply.errors, &mut self.session);
         let ran =
             self.executor.shielded(&mut self.reply, |executor, reply| executor.run(session, request, reply));

@@ -181,7 +181,7 @@ impl Applier {
         let (first_span, end_span) = (self.whole, self.spans.len());
         if end_span > first_span {
             let args = Args::new(&self.buffer, &self.spans[first_span..end_span]);
-            let Request { command, key, .. } = self.executor.resolve(args, self.session.db);
+            let Request { command, key, .. } = self.executor.resolve_logged(args, self.session.db);
             self.batch.push(Parts { end, first_span, end_span, command, key });
         }
         (self.whole, self.parsed, self.state) = (end_span, end, State::start(end));

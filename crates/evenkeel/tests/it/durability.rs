@@ -10,3 +10,4 @@ mod lock;
 mod moment;
 mod plain;
 mod reload;
+mod settings;

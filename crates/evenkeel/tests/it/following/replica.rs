@@ -248,3 +248,20 @@ fn a_reload_loses_nothing_of_the_stream() {
     let size = |server: &Server| server.connect().run("DBSIZE").as_int();
     assert_eq!(size(&primary), size(&replica));
 }
+
+/// The stream has the names that commands have everywhere, whatever clients have to call them.
+#[test]
+fn a_command_that_is_renamed_is_applied() {
+    let renamed = ["--rename-command", "FLUSHALL", "secretflush", "--rename-command", "SELECT", ""];
+    let [primary, replica] =
+        [PRIMARY, REPLICA].map(|args| Server::start(&program(), &[args, &renamed].concat()));
+    follow(&replica, primary.port());
+    await_link(&replica);
+    let mut client = primary.connect();
+    for line in ["SET gone x", "secretflush", "SET here x"] {
+        assert_eq!(client.run(line).to_string(), "OK", "{line}");
+    }
+    await_equal(&primary, &replica);
+    assert_eq!(replica.connect().run("KEYS *").to_string(), "[\"here\"]");
+    assert_eq!(replica.info("master_commands_failed"), "0");
+}

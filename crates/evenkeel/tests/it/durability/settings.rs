@@ -1,0 +1,59 @@
+//! What was logged is read back whatever the settings say by then.
+
+use evenkeel_testkit::{Peer, Program, Server};
+
+use super::exchange::take_over;
+use crate::{program, start};
+
+const WITH_LOG: &[&str] = &["--threads", "1", "--save", "", "--appendonly", "yes", "--appendfsync", "always"];
+
+/// Clients have other names for commands than the log: one name is nobody's, and one is another command's.
+#[rustfmt::skip]
+const RENAMED: &[&str] = &[
+    "--rename-command", "FLUSHALL", "secretflush",
+    "--rename-command", "DEL",      "",
+    "--rename-command", "SELECT",   "",
+    "--rename-command", "MULTI",    "",
+    "--rename-command", "SET",      "put",
+    "--rename-command", "GET",      "set",
+];
+
+#[test]
+fn a_log_has_the_names_that_commands_have_everywhere() {
+    let mut server = start(&[WITH_LOG, RENAMED].concat());
+    let mut client = server.connect();
+    for (line, said) in [
+        ("put gone x", "OK"),
+        ("secretflush", "OK"),
+        ("put soon x PX 20", "OK"),
+        ("EVAL redis.call('put','a',1)redis.call('put','b',2) 2 a b", "(nil)"),
+        ("put here x", "OK"),
+    ] {
+        assert_eq!(client.run(line).to_string(), said, "{line}");
+    }
+    while client.run("DBSIZE").as_int() != Some(3) {
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    }
+    server.kill();
+    server.start_again();
+    let mut client = server.connect();
+    assert_eq!(client.run("DBSIZE").as_int(), Some(3));
+    assert_eq!(client.run("set here").to_string(), "\"x\"");
+}
+
+/// Redis logs commands by the names that clients have for them there.
+#[test]
+fn a_log_of_redis_has_the_names_of_its_clients() {
+    let Some(redis) = Program::oracle(Peer::Redis) else { return };
+    let args = ["--appendonly", "yes", "--rename-command", "FLUSHALL", "secretflush"];
+    let [mut one, mut other] = [redis, program()].map(|program| Server::start(&program, &args));
+    let mut client = one.connect();
+    for line in ["SET gone x", "secretflush", "SET here x"] {
+        assert_eq!(client.run(line).to_string(), "OK", "{line}");
+    }
+    assert!(one.stop().success());
+    other.kill();
+    take_over(one.folder(), other.folder());
+    other.start_again();
+    assert_eq!(other.connect().run("KEYS *").to_string(), "[\"here\"]");
+}
