@@ -57,7 +57,7 @@ pub(crate) fn bit_offset(call: &Call<'_, '_>, text: &[u8], bits: Option<u32>) ->
     };
     let offset = evenkeel_resp::number::parse_i64(text).and_then(|offset| offset.checked_mul(unit));
     let offset = offset.and_then(|offset| u64::try_from(offset).ok()).ok_or(Error::BitOffset)?;
-    if offset >> 3 < call.settings.proto_max_bulk_len as u64 { Ok(offset) } else { Err(Error::BitOffset) }
+    if offset >> 3 < call.string_len_max() as u64 { Ok(offset) } else { Err(Error::BitOffset) }
 }
 
 /// GETBIT key offset

@@ -14,6 +14,9 @@ use crate::reply::Reply;
 use crate::server::Server;
 use crate::session::Session;
 
+/// Bytes of a string that are believed of a log, whatever `proto-max-bulk-len` says: 4 GiB. Beyond it is a broken file.
+const LOGGED_LEN_MAX: usize = 4 << 30;
+
 /// See the module's text. The fields are separate, so that a value borrowed from `held` can be written to `reply`.
 pub(crate) struct Call<'a, 'h> {
     pub(crate) id: Id,
@@ -87,6 +90,12 @@ impl Call<'_, '_> {
     /// others took for the present must not be taken for the future then.
     pub(crate) fn is_replay(&self) -> bool {
         self.now_ms() == 0
+    }
+
+    /// Bytes that a string may have. What a log tells was admitted where `proto-max-bulk-len` may have been larger.
+    pub(crate) fn string_len_max(&self) -> usize {
+        let own = self.settings.proto_max_bulk_len;
+        if self.is_replay() { own.max(LOGGED_LEN_MAX) } else { own }
     }
 
     /// Bytes of the reply beyond which its connection is closed with nothing of it sent, so that the rest need not be

@@ -366,7 +366,7 @@ fn append(call: &mut Call<'_, '_>) -> Done {
 
 /// Refuses a string that would end `len` bytes after `offset`, if that is too far.
 fn check_len(call: &Call<'_, '_>, offset: usize, len: usize) -> Done {
-    let fits = offset.checked_add(len).is_some_and(|end| end <= call.settings.proto_max_bulk_len);
+    let fits = offset.checked_add(len).is_some_and(|end| end <= call.string_len_max());
     if fits { Ok(()) } else { Err(Error::StringTooLong) }
 }
 

@@ -32,7 +32,7 @@ fn ok(client: &mut Client, line: &str) {
 }
 
 #[track_caller]
-fn wait_until(what: &str, is_so: impl Fn() -> bool) {
+pub(super) fn wait_until(what: &str, is_so: impl Fn() -> bool) {
     let until = Instant::now() + Duration::from_secs(30);
     while !is_so() {
         assert!(Instant::now() < until, "{what}");

@@ -3,6 +3,8 @@
 use evenkeel_testkit::{Peer, Program, Server};
 
 use super::exchange::take_over;
+use super::reload::wait_until;
+use crate::following::{await_link, follow};
 use crate::{program, start};
 
 const WITH_LOG: &[&str] = &["--threads", "1", "--save", "", "--appendonly", "yes", "--appendfsync", "always"];
@@ -56,4 +58,35 @@ fn a_log_of_redis_has_the_names_of_its_clients() {
     take_over(one.folder(), other.folder());
     other.start_again();
     assert_eq!(other.connect().run("KEYS *").to_string(), "[\"here\"]");
+}
+
+/// A string that may not become as long as it has been logged is as long all the same, here and on a replica.
+#[test]
+fn a_log_has_longer_strings_than_clients_may_make() {
+    let mut server = start(&[WITH_LOG, &["--proto-max-bulk-len", "1mb"]].concat());
+    let replica = start(&["--proto-max-bulk-len", "1mb"]);
+    follow(&replica, server.port());
+    await_link(&replica);
+    let mut client = server.connect();
+    for line in [
+        "CONFIG SET proto-max-bulk-len 8mb",
+        "SETRANGE range 3000000 x",
+        "APPEND range y",
+        "SETBIT bits 30000000 1",
+        "BITFIELD fields SET u8 30000000 1",
+    ] {
+        assert!(!client.run(line).is_error(), "{line}");
+    }
+    let lens = |server: &Server| {
+        let mut client = server.connect();
+        ["range", "bits", "fields"]
+            .map(|key| client.run(&format!("STRLEN {key}")).as_int().expect("a number"))
+    };
+    let written = [3_000_002, 3_750_001, 3_750_001];
+    assert_eq!(lens(&server), written);
+    wait_until("the replica has all", || lens(&replica) == written);
+    server.kill();
+    server.start_again();
+    assert_eq!(lens(&server), written);
+    assert!(server.connect().run("APPEND range z").is_error());
 }
