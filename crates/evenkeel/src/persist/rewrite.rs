@@ -111,6 +111,7 @@ pub(crate) fn go_on(server: &Arc<Server>, mut directory: Directory, found: bool)
     }
     let say = |error: &dyn std::fmt::Display| error.to_string();
     directory.adopt().map_err(|error| say(&error))?;
+    remove_history(server, &mut directory);
     let file = directory.resume().map_err(|error| say(&error))?;
     let parts = directory.parts().map_err(|error| say(&error))?;
     let size = parts.iter().map(|part| part.size).sum();
@@ -196,6 +197,15 @@ fn write(server: &Arc<Server>) -> Result<(), String> {
     write_base(server, &settings, &draft, log).map_err(|error| say(&error))
 }
 
+/// Removes what is contained in the base, unless somebody wants to see to that.
+fn remove_history(server: &Server, directory: &mut Directory) {
+    if !server.settings().aof_disable_auto_gc
+        && let Err(error) = directory.remove_history()
+    {
+        server.log.warning(format!("Files that are no longer needed stay: {error}"));
+    }
+}
+
 /// Makes sure that no other server appends to the same files. Several may share the folder.
 pub(crate) fn hold(server: &Server, settings: &Settings) -> io::Result<()> {
     let name = settings.appenddirname.join(&settings.appendfilename);
@@ -250,11 +260,7 @@ fn write_base(server: &Arc<Server>, settings: &Arc<Settings>, draft: &File, log:
     let directory = directory.as_mut().expect("the draft was made in it");
     directory.install(is_snapshot, since).map_err(|error| io::Error::other(error.to_string()))?;
     aof.note_base(last);
-    if !settings.aof_disable_auto_gc
-        && let Err(error) = directory.remove_history()
-    {
-        server.log.warning(format!("Files that are no longer needed stay: {error}"));
-    }
+    remove_history(server, directory);
     let parts = directory.parts().map_err(|error| io::Error::other(error.to_string()))?;
     let size = parts.iter().map(|part| part.size).sum::<u64>().max(len);
     aof.figures.size.store(size, Relaxed);

@@ -354,16 +354,19 @@ impl Directory {
     }
 
     fn free_base(&self, suffix: &str) -> Result<Entry> {
-        self.free_entry(self.manifest.base.as_ref(), suffix, &[SNAPSHOT_SUFFIX, BASE_SUFFIX])
+        self.free_entry(Kind::Base, suffix, &[SNAPSHOT_SUFFIX, BASE_SUFFIX])
     }
 
     fn free_incremental(&self) -> Result<Entry> {
-        self.free_entry(self.manifest.incremental.last(), INCREMENTAL_SUFFIX, &[INCREMENTAL_SUFFIX])
+        self.free_entry(Kind::Incremental, INCREMENTAL_SUFFIX, &[INCREMENTAL_SUFFIX])
     }
 
-    /// The first number behind the last one that none of the names has.
-    fn free_entry(&self, last: Option<&Entry>, suffix: &str, taken_by: &[&str]) -> Result<Entry> {
-        let first = last.map_or(0, |entry| entry.seq) + 1;
+    /// The first number that none of the names has, behind all that are listed: history is, too, when its files are gone.
+    fn free_entry(&self, kind: Kind, suffix: &str, taken_by: &[&str]) -> Result<Entry> {
+        let was_one = |entry: &Entry| taken_by.iter().any(|suffix| entry.name.ends_with(suffix.as_bytes()));
+        let listed = self.manifest.entries();
+        let listed = listed.filter(|(of, entry)| *of == kind || *of == Kind::History && was_one(entry));
+        let first = listed.map(|(_, entry)| entry.seq).max().unwrap_or(0) + 1;
         let free = |seq: &u64| {
             !taken_by.iter().any(|suffix| exists(&self.folder.join(self.part_name(*seq, suffix))))
         };

@@ -162,3 +162,29 @@ fn a_snapshot_that_is_cut_or_changed_is_refused() {
         }
     }
 }
+
+/// A crash came while a rewrite removed what its base contains: some files are gone, and all are listed still.
+#[test]
+fn history_that_is_half_removed_is_removed_at_the_start() {
+    let mut server = start(&["--threads", "1", "--appendonly", "yes"]);
+    let mut client = server.connect();
+    assert!(!client.run("SET k v").is_error());
+    assert!(!client.run("SAVE").is_error());
+    assert!(server.stop().success());
+    let folder = server.folder().join("appendonlydir");
+    let file = |name: &str| folder.join(format!("appendonly.aof.{name}"));
+    let manifest = "file appendonly.aof.2.base.rdb seq 2 type b\nfile appendonly.aof.1.base.rdb seq 1 type h\n\
+                    file appendonly.aof.1.incr.aof seq 1 type h\n";
+    fs::copy(server.folder().join("dump.rdb"), file("2.base.rdb")).expect("the folder is ours");
+    fs::write(file("manifest"), manifest).expect("the folder is ours");
+    fs::remove_file(file("1.incr.aof")).expect("it was there");
+    server.start_again();
+    let mut client = server.connect();
+    assert_eq!(client.run("GET k").to_string(), "\"v\"");
+    assert!(!client.run("SET k w").is_error());
+    assert!(!file("1.base.rdb").exists());
+    assert!(!fs::read_to_string(file("manifest")).expect("it is there").contains("type h"));
+    assert!(server.stop().success());
+    server.start_again();
+    assert_eq!(server.connect().run("GET k").to_string(), "\"w\"");
+}

@@ -86,6 +86,29 @@ fn what_is_begun_while_commands_come_replaces_all() {
     assert_eq!(listing.len(), 3);
 }
 
+/// A crash has left the entries of files that were removed: their numbers are not used again.
+#[test]
+fn a_number_that_history_has_is_not_used_again() {
+    let manifest = "file a.aof.1.base.rdb seq 1 type b\nfile a.aof.5.base.rdb seq 5 type h\n\
+                    file a.aof.3.incr.aof seq 3 type h\n";
+    for since in [Since::Number(4), Since::Draft] {
+        let root = Root::with(&[(MANIFEST, manifest), ("dir/a.aof.1.base.rdb", "base")]);
+        let mut directory = root.open().expect("whole");
+        if since == Since::Draft {
+            directory.draft_incremental().expect("a draft");
+        } else {
+            directory.resume().expect("a new one is begun");
+        }
+        directory.draft_base().expect("a draft");
+        directory.install(true, since).expect("installed");
+        directory.remove_history().expect("removed");
+        assert_eq!(
+            root.manifest(),
+            "file a.aof.6.base.rdb seq 6 type b\nfile a.aof.4.incr.aof seq 4 type i\n"
+        );
+    }
+}
+
 #[test]
 fn an_old_file_is_moved_in_even_if_a_crash_interrupts_it() {
     for begun in [&[][..], &[(MANIFEST, "file a.aof seq 1 type b\n")][..]] {
