@@ -81,13 +81,21 @@ pub(crate) fn release(server: &Server) {
     server.persist.ended.notify_all();
 }
 
-/// Ends the log. What has been logged is on disk when this returns.
+/// Ends the log. What has been logged is on disk when this returns. Nobody else writes a base.
 pub(crate) fn turn_off(server: &Server) {
     let place = aof::place(server);
     with_all_held(server, |held| held.dismiss(place));
     aof::stop(server);
     aof::vacate(server);
+    leave_directory(server);
     server.log.notice("The append-only file is off.");
+}
+
+/// Nothing is appended to the files any more. The next ones are where the settings say by then.
+fn leave_directory(server: &Server) {
+    if let Some(directory) = server.persist.aof.directory.lock().take() {
+        directory.drop_drafts(); // the disk may be full for their sake
+    }
 }
 
 /// Does something with everything held.
@@ -138,10 +146,12 @@ fn run(server: &Arc<Server>) -> bool {
     if written.is_err() && !was_on && server.persist.aof.is_on() {
         turn_off(server); // a log without a base is none
     }
-    if written.is_err()
+    if !server.persist.aof.is_on() {
+        leave_directory(server);
+    } else if written.is_err()
         && let Some(directory) = &*server.persist.aof.directory.lock()
     {
-        directory.drop_drafts(); // the disk may be full for their sake
+        directory.drop_drafts();
     }
     if written.is_ok() {
         server.log.notice(format!(
