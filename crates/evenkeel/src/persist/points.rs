@@ -11,6 +11,13 @@ use crate::server::Server;
 /// How long after a snapshot that failed the next one may come by itself.
 const RETRY_S: u64 = 5;
 
+/// As many rewrites that fail in a row have them come by themselves ever more rarely, as in Redis: each leaves another
+/// incremental file, and what keeps failing is seldom cured by trying.
+const FAILURES: u64 = 3;
+
+/// The longest between two of them.
+const MINUTES_MAX: u64 = 60;
+
 /// Begins what is due.
 pub(crate) fn look(server: &Arc<Server>) {
     let persist = &server.persist;
@@ -29,7 +36,7 @@ pub(crate) fn look(server: &Arc<Server>) {
         return;
     }
     let may_rewrite =
-        state.rewrites_failed == 0 || now_s.saturating_sub(state.last_rewrite_attempt_s) > RETRY_S;
+        now_s.saturating_sub(state.last_rewrite_attempt_s) >= rewrite_delay_s(state.rewrites_failed);
     if state.rewrite_scheduled || may_rewrite && rewrite_is_due(server, &settings) {
         rewrite::begin(server);
         return;
@@ -46,10 +53,64 @@ pub(crate) fn look(server: &Arc<Server>) {
     }
 }
 
+/// For how long no rewrite comes by itself after the last one, when so many have failed in a row.
+fn rewrite_delay_s(failed: u64) -> u64 {
+    match failed {
+        0 => 0,
+        _ => minutes_limited(failed).map_or(RETRY_S + 1, |minutes| minutes * 60),
+    }
+}
+
+/// The minutes that the next one waits for, if too many have failed: 1, 2, 4 and so on.
+pub(super) fn minutes_limited(failed: u64) -> Option<u64> {
+    let doublings = failed.checked_sub(FAILURES)?;
+    Some((1_u64 << doublings.min(63)).min(MINUTES_MAX))
+}
+
 /// Whether the append-only files have grown so much since the last rewrite that another one is worth it.
 fn rewrite_is_due(server: &Server, settings: &Settings) -> bool {
     let (aof, percentage) = (&server.persist.aof, u64::from(settings.auto_aof_rewrite_percentage));
     let (size, base) = (aof.figures.size.load(Relaxed), aof.figures.base_size.load(Relaxed).max(1));
     let growth = (size.saturating_sub(base)).saturating_mul(100) / base;
     aof.is_on() && percentage > 0 && size > settings.auto_aof_rewrite_min_size && growth >= percentage
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::live::Live;
+
+    #[test]
+    fn rewrites_that_keep_failing_come_ever_more_rarely() {
+        let delays = [0, 1, 2, 3, 4, 5, 8, 9, 10, u64::MAX].map(rewrite_delay_s);
+        assert_eq!(delays, [0, 6, 6, 60, 120, 240, 1_920, 3_600, 3_600, 3_600]);
+    }
+
+    /// The log is to be turned on, which it is not by itself before its time, but by who asks.
+    #[test]
+    fn a_rewrite_waits_for_its_time() {
+        let folder = std::env::temp_dir().join(format!("evenkeel-points-{}", std::process::id()));
+        std::fs::create_dir(&folder).expect("a folder of one's own");
+        let dir = folder.to_str().expect("a plain name");
+        let live = Live::start(1, &["--dir", dir, "--appendonly", "yes"]);
+        let (server, persist) = (&live.server, &live.server.persist);
+        let rewrites_after = |failed, seconds| {
+            let mut state = persist.state.lock();
+            let last_s = clock::unix_ms() / 1000 - seconds;
+            (state.rewrites, state.rewrites_failed, state.last_rewrite_attempt_s) = (0, failed, last_s);
+            drop(state);
+            look(server);
+            persist.wait_until_idle();
+            persist.state().rewrites
+        };
+        assert_eq!(rewrites_after(1, 3), 0);
+        assert_eq!(rewrites_after(3, 50), 0);
+        assert_eq!(rewrites_after(4, 110), 0);
+        assert_eq!(rewrites_after(4, 121), 1);
+        persist.schedule_rewrite();
+        assert_eq!(rewrites_after(4, 0), 1);
+        rewrite::turn_off(server);
+        live.stop();
+        std::fs::remove_dir_all(&folder).expect("it can be removed");
+    }
 }

@@ -13,7 +13,7 @@ use evenkeel_store::Held;
 
 use super::lock::What;
 use super::recorder::{Commands, Records};
-use super::{Job, aof, snapshot};
+use super::{Job, aof, points, snapshot};
 use crate::clock;
 use crate::config::Settings;
 use crate::server::Server;
@@ -176,6 +176,11 @@ fn end(server: &Server, written: Result<(), String>) -> bool {
         state.rewrites_failed = 0;
     } else if !server.persist.is_cancelled() {
         state.rewrites_failed += 1;
+        if let Some(minutes) = points::minutes_limited(state.rewrites_failed) {
+            server.log.warning(format!(
+                "Background AOF rewrite has repeatedly failed and triggered the limit, will retry in {minutes} minutes"
+            ));
+        }
     }
     drop(state);
     server.persist.ended.notify_all();
