@@ -6,7 +6,7 @@
 mod algebra;
 mod member;
 
-pub use algebra::Operation;
+pub use algebra::{Aim, Operation, Plan};
 pub use member::Member;
 
 use super::Cut;

@@ -5,7 +5,7 @@
 
 use evenkeel_resp::number::parse_i64;
 use evenkeel_store::Hasher;
-use evenkeel_store::collection::set::Operation;
+use evenkeel_store::collection::set::{Aim, Operation, Plan};
 use evenkeel_store::collection::{Collection, Set};
 
 use super::form::Limits;
@@ -27,20 +27,21 @@ fn sources(call: &mut Call<'_, '_>, first: usize) -> Result<Vec<Set>, Error> {
 /// Replies with the members of the result.
 fn reply_with(call: &mut Call<'_, '_>, operation: Operation) -> Done {
     let (hasher, sets) = (hasher(call), sources(call, 0)?);
-    if call.is_long(elements(operation.each_ns(&sets))) {
+    let plan = Plan::new(operation, &sets, Aim::Each);
+    if call.is_long(elements(plan.ns())) {
         let hasher = hasher.clone();
         return call.go_long(Work::reads(move |reply| {
-            write_members(reply, operation, &hasher, &sets);
+            write_members(reply, &plan, &hasher, &sets);
             Ok(())
         }));
     }
-    write_members(call.reply, operation, hasher, &sets);
+    write_members(call.reply, &plan, hasher, &sets);
     Ok(())
 }
 
-fn write_members(reply: &mut Reply, operation: Operation, hasher: &Hasher, sets: &[Set]) {
+fn write_members(reply: &mut Reply, plan: &Plan, hasher: &Hasher, sets: &[Set]) {
     let (start, mut count) = (reply.bytes.len(), 0);
-    operation.each(hasher, sets, |member| {
+    plan.each(hasher, sets, |member| {
         reply.bulk(member);
         count += 1;
         true
@@ -51,10 +52,11 @@ fn write_members(reply: &mut Reply, operation: Operation, hasher: &Hasher, sets:
 /// Puts the result into the first key, or removes that where there is none, and replies with its size.
 fn store(call: &mut Call<'_, '_>, operation: Operation) -> Done {
     let (hasher, limits, sets) = (hasher(call), Limits::of(call.settings), sources(call, 1)?);
-    if call.is_long(elements(operation.set_ns(&sets))) {
+    let plan = Plan::new(operation, &sets, Aim::Set);
+    if call.is_long(elements(plan.ns())) {
         let (hasher, known) = (hasher.clone(), sets.clone());
         return call.go_long(Work::writes(
-            move || Ok(Made::of(operation, &hasher, limits, sets)),
+            move || Ok(Made::of(operation, &plan, &hasher, limits, sets)),
             move |call| are_there_still(call, &known),
             |call, made| {
                 made.store(call);
@@ -62,7 +64,7 @@ fn store(call: &mut Call<'_, '_>, operation: Operation) -> Done {
             },
         ));
     }
-    Made::of(operation, hasher, limits, sets).store(call);
+    Made::of(operation, &plan, hasher, limits, sets).store(call);
     Ok(())
 }
 
@@ -74,8 +76,8 @@ struct Made {
 }
 
 impl Made {
-    fn of(operation: Operation, hasher: &Hasher, limits: Limits, sets: Vec<Set>) -> Made {
-        let result = operation.set(hasher, &sets);
+    fn of(operation: Operation, plan: &Plan, hasher: &Hasher, limits: Limits, sets: Vec<Set>) -> Made {
+        let result = plan.set(hasher, &sets);
         let grown = operation == Operation::Difference && !result.is_empty() && is_cut_down(&sets);
         let form = limits.of_result(if grown { &sets[0] } else { &result });
         Made { sets, result, form }
@@ -129,21 +131,22 @@ pub(super) fn sintercard(call: &mut Call<'_, '_>) -> Done {
         limit = value.ok_or(Error::text("ERR LIMIT can't be negative"))?;
     }
     let (hasher, sets) = (hasher(call), sources(call, 0)?);
-    if call.is_long(elements(Operation::Intersection.each_ns(&sets))) {
+    let plan = Plan::new(Operation::Intersection, &sets, Aim::Each);
+    if call.is_long(elements(plan.ns())) {
         let hasher = hasher.clone();
         return call.go_long(Work::reads(move |reply| {
-            reply.int(count_shared(&hasher, &sets, limit));
+            reply.int(count_shared(&plan, &hasher, &sets, limit));
             Ok(())
         }));
     }
-    call.reply.int(count_shared(hasher, &sets, limit));
+    call.reply.int(count_shared(&plan, hasher, &sets, limit));
     Ok(())
 }
 
 /// How many members all sets have; with a limit other than zero, at most that.
-fn count_shared(hasher: &Hasher, sets: &[Set], limit: i64) -> i64 {
+fn count_shared(plan: &Plan, hasher: &Hasher, sets: &[Set], limit: i64) -> i64 {
     let mut count = 0;
-    Operation::Intersection.each(hasher, sets, |_| {
+    plan.each(hasher, sets, |_| {
         count += 1;
         count != limit
     });

@@ -11,6 +11,7 @@
 use std::borrow::Borrow;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
+use std::ops::Range;
 
 use super::super::ordered::{Builder, InOrder};
 use super::{Member, Set, ints};
@@ -50,53 +51,19 @@ pub enum Operation {
 
 impl Operation {
     /// Calls `each` with every member of the result, until it returns `false`. There is one set at least.
-    pub fn each(self, hasher: &Hasher, sets: &[Set], mut each: impl FnMut(&[u8]) -> bool) {
-        if self.is_nothing(sets) {
-            return;
-        }
-        let plan = Plan::new(self, sets, false);
-        match plan.way {
-            Way::Change => _ = plan.changed(hasher).iter().all(|member| each(&member)),
-            _ => plan.run(hasher, false, |_, member| each(&member)),
-        }
+    pub fn each(self, hasher: &Hasher, sets: &[Set], each: impl FnMut(&[u8]) -> bool) {
+        Plan::new(self, sets, Aim::Each).each(hasher, sets, each);
     }
 
     /// The result as a set. There is one set at least.
     pub fn set(self, hasher: &Hasher, sets: &[Set]) -> Set {
-        if self.is_nothing(sets) {
-            return Set::new();
-        }
-        let plan = Plan::new(self, sets, true);
-        match plan.way {
-            Way::Change => plan.changed(hasher),
-            Way::LookUp if plan.sets[0].len() <= SMALL => {
-                let mut result = Set::new();
-                plan.run(hasher, false, |_, member| result.insert(hasher, &member));
-                result
-            }
-            _ => built(|builder| {
-                plan.run(hasher, true, |hash, member| {
-                    builder.push(hash, member);
-                    true
-                })
-            }),
-        }
-    }
-
-    /// About how long [`Operation::each`] takes, in nanoseconds.
-    pub fn each_ns(self, sets: &[Set]) -> u64 {
-        if self.is_nothing(sets) { 0 } else { Plan::new(self, sets, false).ns }
-    }
-
-    /// About how long [`Operation::set`] takes, in nanoseconds.
-    pub fn set_ns(self, sets: &[Set]) -> u64 {
-        if self.is_nothing(sets) { 0 } else { Plan::new(self, sets, true).ns }
+        Plan::new(self, sets, Aim::Set).set(hasher, sets)
     }
 
     /// Whether the result is empty, as far as can be told at a glance.
     fn is_nothing(self, sets: &[Set]) -> bool {
         match self {
-            Operation::Union => false,
+            Operation::Union => sets.iter().all(Set::is_empty),
             Operation::Intersection => sets.iter().any(Set::is_empty),
             Operation::Difference => {
                 sets[0].is_empty() || sets[1..].iter().any(|other| other.is_same(&sets[0]))
@@ -105,17 +72,29 @@ impl Operation {
     }
 }
 
-/// What is done for an operation.
-struct Plan<'a> {
+/// What a plan is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Aim {
+    /// Members, one by one: [`Plan::each`].
+    Each,
+    /// A set: [`Plan::set`].
+    Set,
+}
+
+/// What is done for an operation on certain sets, which have to be the same and unchanged when it is done.
+///
+/// Making one takes as long as sorting so many sets, and no longer.
+pub struct Plan {
     operation: Operation,
-    /// Each once. Of a union the largest first; of an intersection the smallest; of a difference the first, and then the
-    /// largest, which are the likeliest to have its members. One at least.
-    sets: Vec<&'a Set>,
+    /// The sets that matter by their indices, each once, and none that is empty. Of a union the largest first; of an
+    /// intersection the smallest; of a difference the first, and then the largest, which are the likeliest to have its
+    /// members. None if nothing comes of it.
+    order: Vec<usize>,
     way: Way,
     ns: u64,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Way {
     /// Members of the first set are looked up in the others; for a union, those of each set in the ones before.
     LookUp,
@@ -125,36 +104,102 @@ enum Way {
     Change,
 }
 
-impl<'a> Plan<'a> {
-    /// `makes`: the result is to be a set.
-    fn new(operation: Operation, sets: &'a [Set], makes: bool) -> Plan<'a> {
-        let sets = match operation {
-            Operation::Union if members(sets) <= SMALL => sets.iter().collect(),
-            Operation::Union => by_size(sets, Reverse),
-            Operation::Intersection => by_size(sets, |len| len),
-            Operation::Difference => std::iter::once(&sets[0]).chain(by_size(&sets[1..], Reverse)).collect(),
+impl Plan {
+    /// There is one set at least.
+    pub fn new(operation: Operation, sets: &[Set], aim: Aim) -> Plan {
+        let mut plan = Plan { operation, order: Vec::new(), way: Way::Merge, ns: 0 };
+        if operation.is_nothing(sets) {
+            return plan;
+        }
+        let all = 0..sets.len();
+        plan.order = match operation {
+            Operation::Union if members(sets) <= SMALL => all.filter(|at| !sets[*at].is_empty()).collect(),
+            Operation::Union => by_size(sets, all, Reverse),
+            Operation::Intersection => by_size(sets, all, |len| len),
+            Operation::Difference => [0].into_iter().chain(by_size(sets, 1..sets.len(), Reverse)).collect(),
         };
-        let mut plan = Plan { operation, sets, way: Way::Merge, ns: 0 };
+        let ordered = plan.ordered(sets);
         let ways = [Way::LookUp, Way::Merge, Way::Change];
-        let costs = ways.map(|way| (way, plan.cost(way, makes)));
+        let costs = ways.map(|way| (way, Step { operation, sets: &ordered, way }.cost(aim)));
         (plan.way, plan.ns) = costs.into_iter().min_by_key(|(_, ns)| *ns).expect("three ways");
         plan
     }
 
-    fn cost(&self, way: Way, makes: bool) -> u64 {
-        let (first, all) = (self.sets[0].len(), members(&self.sets));
+    /// About how long it takes, in nanoseconds.
+    pub fn ns(&self) -> u64 {
+        self.ns
+    }
+
+    fn ordered<'a>(&self, sets: &'a [Set]) -> Vec<&'a Set> {
+        self.order.iter().map(|at| &sets[*at]).collect()
+    }
+
+    /// Calls `each` with every member of the result, until it returns `false`.
+    pub fn each(&self, hasher: &Hasher, sets: &[Set], mut each: impl FnMut(&[u8]) -> bool) {
+        if self.order.is_empty() {
+            return;
+        }
+        let step = Step { operation: self.operation, sets: &self.ordered(sets), way: self.way };
+        match self.way {
+            Way::Change => _ = step.changed(hasher).iter().all(|member| each(&member)),
+            _ => step.run(hasher, false, |_, member| each(&member)),
+        }
+    }
+
+    /// The result as a set.
+    pub fn set(&self, hasher: &Hasher, sets: &[Set]) -> Set {
+        if self.order.is_empty() {
+            return Set::new();
+        }
+        let step = Step { operation: self.operation, sets: &self.ordered(sets), way: self.way };
+        match self.way {
+            Way::Change => step.changed(hasher),
+            Way::LookUp if step.sets[0].len() <= SMALL => {
+                let mut result = Set::new();
+                step.run(hasher, false, |_, member| result.insert(hasher, &member));
+                result
+            }
+            _ => built(|builder| {
+                step.run(hasher, true, |hash, member| {
+                    builder.push(hash, member);
+                    true
+                })
+            }),
+        }
+    }
+}
+
+/// An operation in one of the ways.
+struct Step<'s, 'a> {
+    operation: Operation,
+    /// In the order of the plan; one at least.
+    sets: &'s [&'a Set],
+    way: Way,
+}
+
+impl<'a> Step<'_, 'a> {
+    /// About how long it takes, in nanoseconds; `u64::MAX`: that way leads nowhere.
+    fn cost(&self, aim: Aim) -> u64 {
+        let (first, all) = (self.sets[0].len(), members(self.sets));
         let others = all - first;
-        let is_union = self.operation == Operation::Union;
+        let (is_union, makes) = (self.operation == Operation::Union, aim == Aim::Set);
         let result = if is_union { all } else { first };
         let each = if makes { BUILD } else { READ };
-        match way {
+        match self.way {
             // They do not come in the order of their hashes.
             Way::LookUp if is_union && makes => u64::MAX,
             Way::LookUp if is_union => {
-                let look_up = |at: usize| self.sets[at].len().saturating_mul(look_up_cost(&self.sets[..at]));
-                (1..self.sets.len()).map(look_up).fold(result * each, u64::saturating_add)
+                let (mut ns, mut before) = (result * each, 0_u64);
+                for set in self.sets {
+                    ns = ns.saturating_add(set.len().saturating_mul(before));
+                    before += look_up_cost(set);
+                }
+                ns
             }
-            Way::LookUp => first.saturating_mul(look_up_cost(&self.sets[1..])).saturating_add(result * each),
+            Way::LookUp => {
+                let in_others: u64 = self.sets[1..].iter().map(|set| look_up_cost(set)).sum();
+                first.saturating_mul(in_others).saturating_add(result * each)
+            }
             Way::Merge => all * MERGE + result * each,
             Way::Change if self.operation == Operation::Intersection => u64::MAX,
             // All in the caches, and in the right order.
@@ -205,7 +250,7 @@ impl<'a> Plan<'a> {
 
     fn merge(&self, hasher: &Hasher, mut each: impl FnMut(u64, Member<'a>) -> bool) {
         let all = self.sets.len();
-        merge(hasher, &self.sets, |hash, member, seen| {
+        merge(hasher, self.sets, |hash, member, seen| {
             let wanted = match self.operation {
                 Operation::Union => true,
                 Operation::Intersection => seen.times == all,
@@ -216,25 +261,25 @@ impl<'a> Plan<'a> {
     }
 }
 
-/// The sets by their sizes, each once: two that are one have the same members.
-fn by_size<K: Ord>(sets: &[Set], key: impl Fn(u64) -> K) -> Vec<&Set> {
-    let mut sets: Vec<&Set> = sets.iter().collect();
-    if sets.len() > 1 {
+/// Those of the sets that have members by their sizes, each once: two that are one have the same members.
+fn by_size<K: Ord>(sets: &[Set], which: Range<usize>, key: impl Fn(u64) -> K) -> Vec<usize> {
+    let mut order: Vec<usize> = which.filter(|at| !sets[*at].is_empty()).collect();
+    if order.len() > 1 {
         // Those that are one are neighbours then.
-        sets.sort_by_key(|set| set.address());
-        sets.dedup_by(|one, other| one.is_same(other));
-        sets.sort_by_key(|set| key(set.len()));
+        order.sort_by_key(|at| sets[*at].address());
+        order.dedup_by(|one, other| sets[*one].is_same(&sets[*other]));
+        order.sort_by_key(|at| key(sets[*at].len()));
     }
-    sets
+    order
 }
 
 fn members<S: Borrow<Set>>(sets: &[S]) -> u64 {
     sets.iter().map(|set| set.borrow().len()).sum()
 }
 
-/// What looking a member up in all of the sets costs at most.
-fn look_up_cost(sets: &[&Set]) -> u64 {
-    sets.iter().map(|set| if set.len() <= NEAR { LOOK_UP_NEAR } else { LOOK_UP_FAR }).sum()
+/// What looking a member up in the set costs at most.
+fn look_up_cost(set: &Set) -> u64 {
+    if set.len() <= NEAR { LOOK_UP_NEAR } else { LOOK_UP_FAR }
 }
 
 /// A set of members that come by ascending hashes.
@@ -345,6 +390,7 @@ mod tests {
     use super::*;
     use evenkeel_testkit::random::{Random, fresh_seed};
     use std::collections::BTreeSet;
+    use std::time::{Duration, Instant};
 
     type Plain = BTreeSet<Vec<u8>>;
 
@@ -378,19 +424,20 @@ mod tests {
             for operation in [Operation::Union, Operation::Intersection, Operation::Difference] {
                 let expected: Plain = operation.set(&hasher, &sets).iter().map(|m| m.to_vec()).collect();
                 for way in [Way::LookUp, Way::Merge, Way::Change] {
-                    let mut plan = Plan::new(operation, &sets, false);
-                    if operation.is_nothing(&sets) || plan.cost(way, false) == u64::MAX {
+                    let plan = Plan::new(operation, &sets, Aim::Each);
+                    let ordered = plan.ordered(&sets);
+                    let step = Step { operation, sets: &ordered, way };
+                    if ordered.is_empty() || step.cost(Aim::Each) == u64::MAX {
                         continue;
                     }
                     taken.insert((operation as u8, plan.way as u8));
-                    plan.way = way;
                     let mut found = Plain::new();
                     if way == Way::Change {
-                        found = plan.changed(&hasher).iter().map(|member| member.to_vec()).collect();
+                        found = step.changed(&hasher).iter().map(|member| member.to_vec()).collect();
                     } else {
                         let (ordered, mut last) = (random.below(2) == 0, 0);
                         let ascend = ordered && (way == Way::Merge || operation != Operation::Union);
-                        plan.run(&hasher, ordered, |hash, member| {
+                        step.run(&hasher, ordered, |hash, member| {
                             assert!(!ascend || hash >= last, "hashes ascend");
                             last = hash;
                             found.insert(member.to_vec())
@@ -401,5 +448,47 @@ mod tests {
             }
         }
         assert!(cfg!(miri) || taken.len() >= 6, "nearly every way is the cheapest for some sets: {taken:?}");
+    }
+
+    /// Neither planning nor the way that is planned may take a time that goes with the square of how many sets there are.
+    #[test]
+    fn many_sets_take_their_number_and_no_more() {
+        let (count, hasher) = (if cfg!(miri) { 300 } else { 80_000 }, Hasher::default());
+        let one = |number: usize| {
+            let mut set = Set::new();
+            set.insert(&hasher, number.to_string().as_bytes());
+            set
+        };
+        let (nothing, all): (Vec<Set>, Vec<Set>) = (0..count).map(|number| (Set::new(), one(number))).unzip();
+        let began = Instant::now();
+        for aim in [Aim::Each, Aim::Set] {
+            let union = Plan::new(Operation::Union, &nothing, aim);
+            assert_eq!((union.order.len(), union.ns()), (0, 0));
+            let of = |operation| {
+                (Plan::new(operation, &all, aim), Plan::new(operation, &nothing, aim).order.len())
+            };
+            let ((union, 0), (intersection, 0), (difference, 0)) =
+                (of(Operation::Union), of(Operation::Intersection), of(Operation::Difference))
+            else {
+                panic!("nothing comes of nothing")
+            };
+            for plan in [&union, &intersection, &difference] {
+                assert!(plan.ns() < count as u64 * 500, "{:?}: {} ns", plan.operation, plan.ns());
+            }
+            assert_eq!(union.set(&hasher, &all).len(), count as u64);
+            assert_eq!(difference.set(&hasher, &all).len(), 1);
+            assert_eq!(intersection.set(&hasher, &all).len(), 0);
+        }
+        let mut found = 0;
+        Operation::Union.each(&hasher, &all, |_| {
+            found += 1;
+            true
+        });
+        assert_eq!(found, count);
+        // With sums of sums it is a minute.
+        assert!(began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());
+        let among_nothing = [&nothing[..9], &all[..2], &nothing[..9]].concat();
+        assert_eq!(Plan::new(Operation::Union, &among_nothing, Aim::Each).order, [9, 10]);
+        assert_eq!(Plan::new(Operation::Difference, &among_nothing[9..], Aim::Each).order, [0, 1]);
     }
 }
