@@ -93,8 +93,9 @@ fn search(call: &mut Call<'_, '_>, syntax: Syntax, source: usize, destination: u
     };
     let stretches: Vec<Range<u64>> = shape.cells().map(|cell| stretch(&zset, cell)).collect();
     let members: u64 = stretches.iter().map(|stretch| stretch.end - stretch.start).sum();
+    let work = members.saturating_mul(shape.units());
     let search = Search { zset, query, stretches };
-    match (search.query.stores, call.is_long(members as usize)) {
+    match (search.query.stores, call.is_long(work as usize)) {
         (false, false) => search.reply(call.reply),
         (false, true) => {
             return call.go_long(Work::reads(move |reply| {

@@ -14,6 +14,9 @@ const MERCATOR_MAX_M: f64 = 20_037_726.37;
 
 const RADIAN: f64 = std::f64::consts::PI / 180.0;
 
+/// Sides of a polygon that are looked at in the time that a distance takes.
+const CORNERS_A_UNIT: u64 = 8;
+
 fn radians(degrees: f64) -> f64 {
     degrees * RADIAN
 }
@@ -52,8 +55,8 @@ pub(super) enum Form {
         width: f64,
         height: f64,
     },
-    /// Three corners at least.
-    Polygon(Vec<Point>),
+    /// Three corners at least, and what encloses them.
+    Polygon(Vec<Point>, Bounds),
 }
 
 /// See the module's text.
@@ -66,17 +69,27 @@ pub(super) struct Shape {
 }
 
 /// Degrees that enclose a shape; some may lie beyond the map.
-struct Bounds {
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Bounds {
     west: f64,
     east: f64,
     south: f64,
     north: f64,
 }
 
+impl Bounds {
+    /// Whether a place may lie in the shape. What rounding does to the sides of a polygon is far less than the margin.
+    fn may_hold(&self, place: Point) -> bool {
+        const MARGIN: f64 = 1e-9;
+        (self.west - MARGIN..=self.east + MARGIN).contains(&place.longitude)
+            && (self.south - MARGIN..=self.north + MARGIN).contains(&place.latitude)
+    }
+}
+
 impl Shape {
     /// A circle or a box around a place.
     pub(super) fn around(centre: Point, unit: Unit, form: Form) -> Shape {
-        debug_assert!(!matches!(form, Form::Polygon(_)), "a polygon has its own centre");
+        debug_assert!(!matches!(form, Form::Polygon(..)), "a polygon has its own centre");
         Shape { centre, unit, form }
     }
 
@@ -91,7 +104,8 @@ impl Shape {
         }
         let centre =
             Point { longitude: degrees(y.atan2(x)), latitude: degrees(z.atan2((x * x + y * y).sqrt())) };
-        Shape { centre, unit: Unit(1.0), form: Form::Polygon(corners) }
+        let bounds = bounds_of(&corners);
+        Shape { centre, unit: Unit(1.0), form: Form::Polygon(corners, bounds) }
     }
 
     /// How far a place is from the centre, in metres; `None` when it lies outside.
@@ -106,16 +120,24 @@ impl Shape {
                 distance_north_m(self.centre, place) > height * self.unit.0 / 2.0
                     || distance_m(place, due_east) > width * self.unit.0 / 2.0
             }
-            Form::Polygon(corners) => !encloses(corners, place),
+            Form::Polygon(corners, bounds) => !bounds.may_hold(place) || !encloses(corners, place),
         };
         if outside { None } else { Some(distance_m(self.centre, place)) }
+    }
+
+    /// How much work [`Shape::distance_to`] is, as a multiple of what it is for a circle.
+    pub(super) fn units(&self) -> u64 {
+        match &self.form {
+            Form::Polygon(corners, _) => 1 + corners.len() as u64 / CORNERS_A_UNIT,
+            Form::Circle { .. } | Form::Box { .. } => 1,
+        }
     }
 
     fn bounds(&self) -> Bounds {
         let (width, height) = match &self.form {
             Form::Circle { radius } => (*radius, *radius),
             Form::Box { width, height } => (width / 2.0, height / 2.0),
-            Form::Polygon(corners) => return bounds_of(corners),
+            Form::Polygon(_, bounds) => return *bounds,
         };
         let Point { longitude, latitude } = self.centre;
         let (width, height) = (self.unit.0 * width, self.unit.0 * height);
@@ -139,7 +161,7 @@ impl Shape {
                 let (width, height) = (width / 2.0, height / 2.0);
                 (width * width + height * height).sqrt() * self.unit.0
             }
-            Form::Polygon(_) => {
+            Form::Polygon(..) => {
                 let Bounds { west, east, south, north } = *bounds;
                 let corners = [(west, north), (east, north), (west, south), (east, south)];
                 let distances = corners
@@ -229,4 +251,47 @@ fn encloses(corners: &[Point], place: Point) -> bool {
         }
     });
     crossed.count() % 2 == 1
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::random;
+    use std::time::{Duration, Instant};
+
+    /// Whether a place lies in a polygon is told by its sides alone; the bounds only save looking at them.
+    #[test]
+    fn bounds_take_nothing_from_a_polygon() {
+        let mut random = random();
+        let mut inside = 0;
+        for _ in 0..2_000 {
+            let mut point = || Point {
+                longitude: 10.0 + random.below(40) as f64 / 8.0,
+                latitude: random.below(40) as f64 / 8.0,
+            };
+            let corners: Vec<Point> = (0..5).map(|_| point()).collect();
+            let shape = Shape::polygon(corners.clone());
+            for place in (0..20).map(|_| point()).chain(corners.clone()) {
+                let is_in = encloses(&corners, place);
+                inside += usize::from(is_in);
+                assert_eq!(shape.distance_to(place).is_some(), is_in, "{place:?} in {corners:?}");
+            }
+        }
+        assert!(inside > 1_000, "{inside} places");
+    }
+
+    /// Looking at all sides for each place would be two thousand million of them: some seconds.
+    #[test]
+    fn places_beyond_the_bounds_cost_no_look_at_the_sides() {
+        let corner = |at: u32| {
+            let (sine, cosine) = f64::from(at).sin_cos();
+            Point { longitude: 10.0 + cosine, latitude: 10.0 + sine }
+        };
+        let (shape, began) = (Shape::polygon((0..20_000).map(corner).collect()), Instant::now());
+        for step in 0..100_000 {
+            let place = Point { longitude: 11.5, latitude: 9.0 + f64::from(step) / 50_000.0 };
+            assert!(shape.distance_to(place).is_none());
+        }
+        assert!(began.elapsed() < Duration::from_millis(500), "{:?}", began.elapsed());
+    }
 }

@@ -1,1 +1,37 @@
+use crate::testing::{World, check};
 
+#[test]
+fn places_are_found_and_stored() {
+    check(
+        "
+        > GEOADD sicily 13.361389 38.115556 Palermo 15.087269 37.502669 Catania   < :2
+        > GEODIST sicily Palermo Catania km                                      < \"166.2742\"
+        > GEOSEARCH sicily FROMLONLAT 15 37 BYRADIUS 200 km ASC                  < [\"Catania\", \"Palermo\"]
+        > GEOSEARCH sicily FROMMEMBER Palermo BYBOX 100 100 km                   < [\"Palermo\"]
+        > GEORADIUS sicily 15 37 100 km STORE a STORE b                          < :1
+        > EXISTS a b                                                             < :1
+        > ZRANGE b 0 -1                                                          < [\"Catania\"]
+        > GEOSEARCHSTORE c sicily FROMLONLAT 15 37 BYRADIUS 200 km               < :2
+        > GEOADD sicily 181 0 nowhere      < -ERR invalid longitude,latitude pair 181.000000,0.000000
+        ",
+    );
+}
+
+/// A member costs as many looks as the polygon has sides, so both numbers tell whether it takes long.
+#[test]
+fn a_polygon_of_many_corners_is_searched_elsewhere() {
+    let mut world = World::new();
+    for member in 0..100 {
+        world.run(&format!("GEOADD places {} 10.5 m{member}", 10.4 + f64::from(member) / 1_000.0));
+    }
+    for (corners, is_long) in [(4, false), (1_000, false), (10_000, true)] {
+        let mut line = format!("GEOSEARCH places BYPOLYGON {corners}");
+        for corner in 0..corners {
+            let (sine, cosine) = (std::f64::consts::TAU * f64::from(corner) / f64::from(corners)).sin_cos();
+            line += &format!(" {:.6} {:.6}", 10.5 + cosine, 10.5 + sine);
+        }
+        let before = world.server.long.total();
+        assert_eq!(world.run(&line).matches("\"m").count(), 100);
+        assert_eq!(world.server.long.total() > before, is_long, "{corners} corners");
+    }
+}
