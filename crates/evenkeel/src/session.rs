@@ -194,7 +194,9 @@ impl Session {
 
     /// Tracks no more.
     pub(crate) fn end_tracking(&mut self, server: &Server) {
-        server.tracking.end(&server.keyspace.events, &self.client);
+        if let Some(forgotten) = server.tracking.end(&server.keyspace.events, &self.client) {
+            server.rubbish.free(forgotten);
+        }
         (self.tracks, self.caching) = (false, Caching::Unsaid);
     }
 

@@ -11,7 +11,9 @@
 //! reason what a client that tracks asks for is never worked on beside (`long.rs`): the reply would come behind what it is
 //! told.
 //!
-//! **Bounded.** Beyond `tracking-table-max-keys` any key is forgotten, and its readers are told as if it had changed.
+//! **Bounded.** Beyond `tracking-table-max-keys` any key is forgotten, and its readers are told as if it had changed. Of
+//! its readers a key knows the numbers only; those that are gone are dropped whenever their list has doubled, and when the
+//! last client that tracks goes, the whole table is.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::hash::{BuildHasher, RandomState};
@@ -64,37 +66,59 @@ impl Tracked {
     }
 }
 
-/// Who has read a key: one client nearly always.
+/// Who has read a key, by their numbers: one client nearly always.
 enum Readers {
-    One(Arc<ClientInfo>),
-    Many(BTreeMap<u64, Arc<ClientInfo>>),
+    One(u64),
+    Many(Box<Many>),
+}
+
+struct Many {
+    ids: BTreeSet<u64>,
+    /// As soon as there are so many, those that are gone are dropped.
+    look_at: usize,
 }
 
 impl Readers {
     /// Whether the client is a new one.
-    fn add(&mut self, client: &Arc<ClientInfo>) -> bool {
+    fn add(&mut self, id: u64) -> bool {
         match self {
-            Readers::One(one) if one.id == client.id => false,
+            Readers::One(one) if *one == id => false,
             Readers::One(one) => {
-                *self = Readers::Many([(one.id, one.clone()), (client.id, client.clone())].into());
+                *self = Readers::Many(Box::new(Many { ids: [*one, id].into(), look_at: 2 }));
                 true
             }
-            Readers::Many(many) => many.insert(client.id, client.clone()).is_none(),
+            Readers::Many(many) => many.ids.insert(id),
+        }
+    }
+
+    /// Whether they have doubled since it was last looked who is there still.
+    fn have_doubled(&self) -> bool {
+        matches!(self, Readers::Many(many) if many.ids.len() >= many.look_at)
+    }
+
+    /// Drops those who are not there any more.
+    fn retain(&mut self, is_there: impl Fn(u64) -> bool) {
+        let Readers::Many(many) = self else { return };
+        many.ids.retain(|id| is_there(*id));
+        many.look_at = 2 * many.ids.len().max(1);
+        if many.ids.len() == 1 {
+            *self = Readers::One(*many.ids.first().expect("one of them"));
         }
     }
 
     fn len(&self) -> usize {
         match self {
             Readers::One(_) => 1,
-            Readers::Many(many) => many.len(),
+            Readers::Many(many) => many.ids.len(),
         }
     }
 
-    fn into_vec(self) -> Vec<Arc<ClientInfo>> {
-        match self {
-            Readers::One(one) => vec![one],
-            Readers::Many(many) => many.into_values().collect(),
-        }
+    fn ids(&self) -> impl Iterator<Item = u64> + '_ {
+        let (one, many) = match self {
+            Readers::One(one) => (Some(*one), None),
+            Readers::Many(many) => (None, Some(many.ids.iter().copied())),
+        };
+        one.into_iter().chain(many.into_iter().flatten())
     }
 }
 
@@ -110,8 +134,8 @@ pub(crate) struct Tracking {
     items: AtomicUsize,
     /// Zero: as many as there are.
     keys_max: AtomicUsize,
-    /// Those who track, in whatever mode.
-    clients: Mutex<ById>,
+    /// Those who track, in whatever mode. Locked before any of the shelves.
+    clients: RwLock<ById>,
     client_count: AtomicUsize,
     prefixes: RwLock<BTreeMap<Box<[u8]>, ById>>,
     prefix_count: AtomicUsize,
@@ -132,7 +156,7 @@ impl Tracking {
             keys: AtomicUsize::new(0),
             items: AtomicUsize::new(0),
             keys_max: AtomicUsize::new(0),
-            clients: Mutex::default(),
+            clients: RwLock::default(),
             client_count: AtomicUsize::new(0),
             prefixes: RwLock::default(),
             prefix_count: AtomicUsize::new(0),
@@ -157,7 +181,7 @@ impl Tracking {
         own.redirect.store(target.as_ref().map_or(0, |target| target.id), Relaxed);
         *own.target.lock() = target;
         own.mode.store(bits | mode::ON, Relaxed);
-        let mut clients = self.clients.lock();
+        let mut clients = self.clients.write();
         // Whoever changes what this client reads from now on takes the lock of that after this.
         events.want(Events::CACHES, true);
         clients.insert(client.id, client.clone());
@@ -176,18 +200,24 @@ impl Tracking {
         }
     }
 
-    /// A client tracks no more. The keys that it has read are forgotten when they change.
-    pub(crate) fn end(&self, events: &Events, client: &ClientInfo) {
+    /// A client tracks no more. The keys that it has read are forgotten when they change, or with the last client: the
+    /// table is returned then, and may take long to free.
+    ///
+    /// Nobody would hear of what changes while nobody tracks, so nothing may be left for who tracks next. The lock says
+    /// who is the last one; a client that begins meanwhile remembers its first key after it has had that lock.
+    pub(crate) fn end(&self, events: &Events, client: &ClientInfo) -> Option<Box<dyn Send>> {
         let own = &client.tracked;
         if own.mode.swap(0, Relaxed) & mode::ON == 0 {
-            return;
+            return None;
         }
         own.redirect.store(0, Relaxed);
         *own.target.lock() = None;
-        let mut clients = self.clients.lock();
+        let mut clients = self.clients.write();
         clients.remove(&client.id);
         events.want(Events::CACHES, !clients.is_empty());
         self.client_count.store(clients.len(), Relaxed);
+        let forgotten =
+            (clients.is_empty() && self.keys() > 0).then(|| -> Box<dyn Send> { Box::new(self.empty()) });
         drop(clients);
         let prefixes = std::mem::take(&mut *own.prefixes.lock());
         client.names.tracked.store(0, Relaxed);
@@ -203,6 +233,19 @@ impl Tracking {
             }
             self.prefix_count.store(all.len(), Relaxed);
         }
+        forgotten
+    }
+
+    /// Takes everything out of the table.
+    fn empty(&self) -> Vec<Shelf> {
+        let take = |shelf: &Mutex<Shelf>| {
+            let mut shelf = shelf.lock();
+            let gone = std::mem::take(&mut *shelf);
+            self.keys.fetch_sub(gone.len(), Relaxed);
+            self.items.fetch_sub(gone.values().map(Readers::len).sum(), Relaxed);
+            gone
+        };
+        self.shelves.iter().map(take).collect()
     }
 
     /// Whether somebody has to be told of changes.
@@ -219,16 +262,31 @@ impl Tracking {
         let at = self.shelf(key);
         let mut shelf = self.shelves[at].lock();
         if let Some(readers) = shelf.get_mut(key) {
-            self.items.fetch_add(usize::from(readers.add(client)), Relaxed);
+            self.items.fetch_add(usize::from(readers.add(client.id)), Relaxed);
+            let have_doubled = readers.have_doubled();
+            drop(shelf);
+            if have_doubled {
+                self.drop_gone(at, key);
+            }
             return;
         }
-        shelf.insert(key.into(), Readers::One(client.clone()));
+        shelf.insert(key.into(), Readers::One(client.id));
         self.items.fetch_add(1, Relaxed);
         let keys = self.keys.fetch_add(1, Relaxed) + 1;
         drop(shelf);
         let max = self.keys_max.load(Relaxed);
         if max > 0 && keys > max {
             self.forget_any(at, key);
+        }
+    }
+
+    /// Drops those readers of a key that are gone.
+    fn drop_gone(&self, at: usize, key: &[u8]) {
+        let clients = self.clients.read();
+        if let Some(readers) = self.shelves[at].lock().get_mut(key) {
+            let before = readers.len();
+            readers.retain(|id| clients.contains_key(&id));
+            self.items.fetch_sub(before - readers.len(), Relaxed);
         }
     }
 
@@ -274,9 +332,9 @@ impl Tracking {
     }
 
     /// Takes a key and its readers out of the table.
-    fn take(&self, key: &[u8]) -> Option<Vec<Arc<ClientInfo>>> {
+    fn take(&self, key: &[u8]) -> Option<Readers> {
         let mut shelf = self.shelves[self.shelf(key)].lock();
-        let readers = shelf.remove(key)?.into_vec();
+        let readers = shelf.remove(key)?;
         // Counted under the lock, so that there is never less to take away than was added.
         self.keys.fetch_sub(1, Relaxed);
         self.items.fetch_sub(readers.len(), Relaxed);
@@ -289,7 +347,11 @@ impl Tracking {
             return;
         }
         let Some(readers) = self.take(key) else { return };
-        for client in readers {
+        let there: Vec<Arc<ClientInfo>> = {
+            let clients = self.clients.read();
+            readers.ids().filter_map(|id| clients.get(&id).cloned()).collect()
+        };
+        for client in there {
             let is_own = client.id == by && client.tracked.has(mode::NO_LOOP);
             if client.tracked.has(mode::ON) && !client.tracked.has(mode::BROADCAST) && !is_own {
                 self.tell(&client, &Invalid::Keys(&[key]));
@@ -340,14 +402,8 @@ impl Tracking {
         if !self.is_needed() && self.keys() == 0 {
             return;
         }
-        for shelf in &self.shelves {
-            let mut shelf = shelf.lock();
-            let gone = std::mem::take(&mut *shelf);
-            self.keys.fetch_sub(gone.len(), Relaxed);
-            let items = gone.values().map(Readers::len).sum();
-            self.items.fetch_sub(items, Relaxed);
-        }
-        let clients: Vec<_> = self.clients.lock().values().cloned().collect();
+        drop(self.empty());
+        let clients: Vec<_> = self.clients.read().values().cloned().collect();
         clients.iter().for_each(|client| self.tell(client, &Invalid::All));
     }
 

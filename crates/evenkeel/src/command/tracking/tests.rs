@@ -1,3 +1,5 @@
+use std::sync::Arc;
+
 use crate::testing::{World, check};
 
 const SWITCH: &str = "ERR You can't switch BCAST mode on/off before disabling tracking for this client, and then \
@@ -205,6 +207,46 @@ fn the_table_is_bounded() {
         > INFO clients                                < "*tracking_clients:0*"
     "#,
     );
+}
+
+/// Changes are not reported while nobody tracks, so what stayed in the table would stay for ever.
+#[test]
+fn the_last_client_takes_the_table_along() {
+    let mut world = World::new();
+    world.check(
+        "
+        a> CLIENT TRACKING on                         < OK
+        b> CLIENT TRACKING on BCAST                   < OK
+        a> MGET x y z                                 < [(nil), (nil), (nil)]
+        a> CLIENT TRACKING off                        < OK
+        > INFO stats                                  < \"*tracking_total_keys:3*tracking_total_items:3*\"
+        b> CLIENT TRACKING off                        < OK
+        > INFO stats                                  < \"*tracking_total_keys:0*tracking_total_items:0*\"
+        ",
+    );
+}
+
+/// Of all who have read a key and gone, a few numbers stay, and nothing else of the clients.
+#[test]
+fn readers_that_are_gone_are_dropped() {
+    let (mut world, mut gone) = (World::new(), Vec::new());
+    world.check("stays> CLIENT TRACKING on < OK\nstays> GET k < (nil)");
+    for turn in 1..=100 {
+        let name = format!("c{turn}");
+        world.check(&format!(
+            "{name}> CLIENT TRACKING on < OK\n{name}> GET k < (nil)\n{name}> GET own{turn} < (nil)"
+        ));
+        gone.extend(world.server.clients.list().last().map(Arc::downgrade));
+        world.hang_up(&name);
+        let items = world.server.tracking.items();
+        assert!(items <= turn + 3, "{items} after {turn}");
+    }
+    assert_eq!(gone.len(), 100);
+    assert!(gone.iter().all(|client| client.strong_count() == 0), "nothing keeps them");
+    world.check("stays> SET k 1 < OK");
+    assert_eq!((world.server.tracking.keys(), world.server.tracking.items()), (100, 100));
+    world.hang_up("stays");
+    assert_eq!((world.server.tracking.keys(), world.server.tracking.items()), (0, 0));
 }
 
 #[test]
