@@ -3,6 +3,7 @@
 //! A change marks the session's flag under the slot's lock; EXEC holds the slots of its watched keys and reads the
 //! flag, so no change can slip in between.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::*};
 
@@ -20,12 +21,24 @@ impl Watch {
     }
 }
 
-/// Who watches keys of one slot.
+/// Who watches keys of one slot: a list while they are few, by key when they are more.
 #[derive(Default)]
-pub(crate) struct Watchers(Vec<Watcher>);
+pub(crate) struct Watchers {
+    few: Vec<(Box<[u8]>, Watcher)>,
+    /// In place of the list; `None` most times.
+    many: Option<Box<Many>>,
+}
+
+/// Most watchers that are kept in a list: looking through so many is no slower than hashing a key.
+const FEW: usize = 8;
+
+#[derive(Default)]
+struct Many {
+    by_key: HashMap<Box<[u8]>, Vec<Watcher>>,
+    len: usize,
+}
 
 struct Watcher {
-    key: Box<[u8]>,
     watch: Arc<Watch>,
     /// The key had expired, but was still there, when the watch began: its removal is no change.
     stale: bool,
@@ -55,44 +68,101 @@ pub(crate) enum After {
 impl Watchers {
     /// `false`: it watches the key already.
     pub(crate) fn add(&mut self, key: &[u8], watch: &Arc<Watch>, stale: bool) -> bool {
-        let new = !self.0.iter().any(|one| one.is(key, watch));
-        if new {
-            self.0.push(Watcher { key: key.into(), watch: watch.clone(), stale });
+        if self.of(key).any(|one| one.is(watch)) {
+            return false;
         }
-        new
+        if self.many.is_none() && self.few.len() == FEW {
+            let mut many = Box::<Many>::default();
+            self.few.drain(..).for_each(|(key, one)| many.put(&key, one));
+            self.many = Some(many);
+        }
+        let watcher = Watcher { watch: watch.clone(), stale };
+        match &mut self.many {
+            Some(many) => many.put(key, watcher),
+            None => self.few.push((key.into(), watcher)),
+        }
+        true
     }
 
     /// `false`: it does not watch the key.
     pub(crate) fn remove(&mut self, key: &[u8], watch: &Arc<Watch>) -> bool {
-        let at = self.0.iter().position(|one| one.is(key, watch));
-        if let Some(at) = at {
-            self.0.swap_remove(at);
+        let Some(many) = &mut self.many else {
+            let at = self.few.iter().position(|(other, one)| **other == *key && one.is(watch));
+            at.map(|at| self.few.swap_remove(at));
+            return at.is_some();
+        };
+        let removed = many.take(key, watch);
+        // At half of what is few, so that one who comes and goes does not change all of it each time.
+        if many.len <= FEW / 2 {
+            let all = std::mem::take(&mut many.by_key);
+            self.many = None;
+            for (key, watchers) in all {
+                self.few.extend(watchers.into_iter().map(|one| (key.clone(), one)));
+            }
         }
-        at.is_some()
+        removed
     }
 
     /// Whether the watch began when the key had expired already.
     pub(crate) fn is_stale(&self, key: &[u8], watch: &Arc<Watch>) -> bool {
-        self.0.iter().any(|one| one.stale && one.is(key, watch))
+        self.of(key).any(|one| one.stale && one.is(watch))
     }
 
     pub(crate) fn touch(&mut self, key: &[u8], change: Change) {
-        self.0.iter_mut().filter(|one| *one.key == *key).for_each(|one| one.touch(change));
+        match &mut self.many {
+            Some(many) => many.by_key.get_mut(key).into_iter().flatten().for_each(|one| one.touch(change)),
+            None => {
+                let of_key = self.few.iter_mut().filter(|(other, _)| **other == *key);
+                of_key.for_each(|(_, one)| one.touch(change));
+            }
+        }
     }
 
     /// Tells all watchers of the slot; `change` says what has happened to a key.
     pub(crate) fn touch_all(&mut self, change: impl Fn(&[u8]) -> Change) {
-        self.0.iter_mut().for_each(|one| one.touch(change(&one.key)));
+        self.few.iter_mut().for_each(|(key, one)| one.touch(change(key)));
+        for (key, watchers) in self.many.iter_mut().flat_map(|many| &mut many.by_key) {
+            let change = change(key);
+            watchers.iter_mut().for_each(|one| one.touch(change));
+        }
     }
 
     pub(crate) fn len(&self) -> usize {
-        self.0.len()
+        self.few.len() + self.many.as_ref().map_or(0, |many| many.len)
+    }
+
+    /// The watchers of a key.
+    fn of(&self, key: &[u8]) -> impl Iterator<Item = &Watcher> {
+        let few = self.few.iter().filter(move |(other, _)| **other == *key).map(|(_, one)| one);
+        few.chain(self.many.iter().filter_map(move |many| many.by_key.get(key)).flatten())
+    }
+}
+
+impl Many {
+    fn put(&mut self, key: &[u8], watcher: Watcher) {
+        match self.by_key.get_mut(key) {
+            Some(watchers) => watchers.push(watcher),
+            None => _ = self.by_key.insert(key.into(), vec![watcher]),
+        }
+        self.len += 1;
+    }
+
+    /// `false`: it does not watch the key.
+    fn take(&mut self, key: &[u8], watch: &Arc<Watch>) -> bool {
+        let Some(watchers) = self.by_key.get_mut(key) else { return false };
+        let Some(at) = watchers.iter().position(|one| one.is(watch)) else { return false };
+        watchers.swap_remove(at);
+        if watchers.is_empty() {
+            self.by_key.remove(key);
+        }
+        self.len -= 1;
+        true
     }
 }
 
 impl Watcher {
-    fn is(&self, key: &[u8], watch: &Arc<Watch>) -> bool {
-        Arc::ptr_eq(&self.watch, watch) && *self.key == *key
+    fn is(&self, watch: &Arc<Watch>) -> bool {
+        Arc::ptr_eq(&self.watch, watch)
     }
 
     /// For readers an expired key is as good as none, so one may come or go, and nothing has changed.
@@ -109,5 +179,80 @@ impl Watcher {
         if !same {
             self.watch.touch();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use evenkeel_testkit::random::{Random, fresh_seed};
+    use std::time::{Duration, Instant};
+
+    /// Few or many, by key or in a list: the same watchers are told.
+    #[test]
+    fn watchers_are_those_of_a_plain_list() {
+        let seed = fresh_seed();
+        println!("EVENKEEL_SEED={seed}");
+        let mut random = Random::new(seed);
+        for most in [3, 12, 60] {
+            let watches: Vec<Arc<Watch>> = (0..5).map(|_| Arc::default()).collect();
+            let (mut watchers, mut plain) = (Watchers::default(), Vec::<(Vec<u8>, usize, bool)>::new());
+            let mut was_many = false;
+            for _ in 0..2_000 {
+                let (key, at) = (vec![b'k', random.below(most) as u8], random.below(watches.len()));
+                let known = plain.iter().position(|(other, who, _)| *other == key && *who == at);
+                match random.below(5) {
+                    0 | 1 if plain.len() < most => {
+                        let stale = random.below(3) == 0;
+                        assert_eq!(watchers.add(&key, &watches[at], stale), known.is_none());
+                        if known.is_none() {
+                            plain.push((key, at, stale));
+                        }
+                    }
+                    2 => {
+                        let told =
+                            plain.iter().any(|(other, who, stale)| *other == key && *who == at && !stale);
+                        watches.iter().for_each(|watch| watch.0.store(false, Release));
+                        watchers.touch(&key, Change::Removed);
+                        assert_eq!(watches[at].is_touched(), told);
+                        let stale = plain.iter_mut().filter(|(other, ..)| *other == key);
+                        stale.for_each(|(_, _, stale)| *stale = false);
+                    }
+                    _ => {
+                        assert_eq!(watchers.remove(&key, &watches[at]), known.is_some());
+                        known.map(|known| plain.swap_remove(known));
+                    }
+                }
+                was_many |= watchers.many.is_some();
+                assert_eq!(watchers.len(), plain.len());
+                for (key, at, stale) in &plain {
+                    assert_eq!(watchers.is_stale(key, &watches[*at]), *stale);
+                }
+            }
+            assert_eq!(was_many, most > FEW);
+            watches.iter().for_each(|watch| watch.0.store(false, Release));
+            watchers.touch_all(|_| Change::Written);
+            for (at, watch) in watches.iter().enumerate() {
+                assert_eq!(watch.is_touched(), plain.iter().any(|(_, who, _)| *who == at));
+            }
+            plain.iter().for_each(|(key, at, _)| assert!(watchers.remove(key, &watches[*at])));
+            assert!(watchers.len() == 0 && watchers.many.is_none());
+        }
+    }
+
+    /// Looking through all of them each time would be the square of their number: half a minute.
+    #[test]
+    fn a_slot_of_many_watchers_takes_no_longer_for_each() {
+        let (count, watch, began) =
+            (if cfg!(miri) { 100 } else { 100_000_u32 }, Arc::default(), Instant::now());
+        let mut watchers = Watchers::default();
+        for number in 0..count {
+            assert!(watchers.add(&number.to_le_bytes(), &watch, false));
+            watchers.touch(b"another", Change::Written);
+            assert!(!watchers.is_stale(b"another", &watch));
+        }
+        assert!(!watch.is_touched());
+        (0..count).for_each(|number| assert!(watchers.remove(&number.to_le_bytes(), &watch)));
+        assert!(watchers.len() == 0 && began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
     }
 }
