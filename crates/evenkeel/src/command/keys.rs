@@ -66,3 +66,24 @@ impl Keys {
         }
     }
 }
+
+/// Some of a call's arguments: a bit each.
+pub(crate) struct Marks(Vec<u64>);
+
+impl Marks {
+    /// None of them yet.
+    pub(crate) fn of(args: &Args<'_>) -> Marks {
+        Marks(vec![0; args.len().div_ceil(64)])
+    }
+
+    /// `false`: it is one of them already.
+    pub(crate) fn add(&mut self, index: usize) -> bool {
+        let is_new = !self.has(index);
+        self.0[index / 64] |= 1 << (index % 64);
+        is_new
+    }
+
+    pub(crate) fn has(&self, index: usize) -> bool {
+        self.0[index / 64] & 1 << (index % 64) != 0
+    }
+}
