@@ -2,6 +2,7 @@
 
 use std::sync::OnceLock;
 
+use crate::command::keys::Marks;
 use crate::command::specs::{self, ChannelArgs, Find};
 use crate::command::table::table;
 use crate::command::{Args, Command, Id, Keys};
@@ -132,7 +133,9 @@ pub(super) fn refused_key(id: Id, args: &Args<'_>, allowed: impl Fn(&[u8], Need)
             }
         }),
         KeyNeeds::Varied => {
+            let mut said = Marks::of(args);
             let is_well_formed = specs::for_each_key(row, args, |index, flags| {
+                said.add(index);
                 if refused.is_none() && !allowed(args.at(index), Need::of(flags)) {
                     refused = Some(index);
                 }
@@ -140,6 +143,12 @@ pub(super) fn refused_key(id: Id, args: &Args<'_>, allowed: impl Fn(&[u8], Need)
             if !is_well_formed {
                 return None; // it has no keys, and the handler is going to say why
             }
+            // What the command can reach all the same needs every permission.
+            each_key(&row.keys, args, |index| {
+                if refused.is_none() && !said.has(index) && !allowed(args.at(index), Need::ALL) {
+                    refused = Some(index);
+                }
+            });
         }
     }
     refused

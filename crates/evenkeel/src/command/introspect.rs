@@ -389,8 +389,12 @@ mod tests {
             > COMMAND GETKEYSANDFLAGS rename a b     < [[\"a\", [RW, access, delete]], [\"b\", [OW, update]]]
         ",
         );
+        // As Valkey; Redis 7.0 tells the first STORE, and takes the last.
         World::new().check(
             "
+            > COMMAND GETKEYS georadius a 1 2 3 m STORE b STORE c            < [\"a\", \"c\"]
+            > COMMAND GETKEYS georadius a STORE 2 3 m STORE b STOREDIST c    < [\"a\", \"c\"]
+            > COMMAND GETKEYSANDFLAGS georadiusbymember a m 3 m STOREDIST a STORE b < [[\"a\", [RO, access]], [\"b\", [OW, update]]]
             > COMMAND GETKEYS msetex 2 a 1 b 2 NX    < [\"a\", \"b\"]
             > COMMAND GETKEYS msetex 9 a 1 b 2       < -ERR Invalid arguments specified for command
             > COMMAND GETKEYS msetex x a 1           < -ERR Invalid arguments specified for command

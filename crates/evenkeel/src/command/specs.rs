@@ -17,7 +17,8 @@ pub(crate) struct KeySpec {
     /// The index of the first key, of its count, or of where to begin to look for the `keyword`:
     /// onwards, or backwards when it is counted from the end.
     pub(crate) first: i16,
-    /// The word that the keys follow; empty: their place is fixed.
+    /// The word that the keys follow; empty: their place is fixed. Which one it is if there are several is not told:
+    /// the row's own rule decides.
     pub(crate) keyword: &'static str,
     pub(crate) find: Find,
     /// What is done in a certain call, where that depends on its arguments.
@@ -567,15 +568,9 @@ pub(crate) fn for_each_key(row: &Command, args: &Args<'_>, mut key: impl FnMut(u
     }
     for spec in specs.into_iter().filter(KeySpec::is_of_keys) {
         let flags = spec.in_call.map_or(spec.flags, |in_call| in_call(args));
-        if !spec.keyword.is_empty() {
-            let from = usize::try_from(spec.first).unwrap_or(args.len()); // it is not there: see above
-            if let Some(word) = (from..args.len().max(1) - 1).find(|at| args.is(*at, spec.keyword)) {
-                let is_last = |at: usize| matches!(spec.find, Find::Range { last: 0, .. }) && at > word + 1;
-                (word + 1..args.len()).take_while(|at| !is_last(*at)).for_each(|at| key(at, flags));
-            }
-            continue;
-        }
         let rule = match spec.find {
+            // The word may be there twice, or be something else: the row's own rule knows.
+            _ if !spec.keyword.is_empty() => row.keys,
             Find::Range { last, step } if last < 0 => Keys::Range { first: spec.first, last, step },
             Find::Range { last, step } => Keys::Range { first: spec.first, last: spec.first + last, step },
             Find::Counted { step } => Keys::Counted { at: spec.first as usize, step: step as usize },
@@ -608,6 +603,7 @@ mod tests {
     use super::super::table::table;
     use super::*;
     use evenkeel_resp::request::Span;
+    use evenkeel_testkit::random::{Random, fresh_seed};
 
     #[test]
     fn extras_are_of_commands_and_sorted() {
@@ -674,6 +670,13 @@ mod tests {
             "GEORADIUS a 1 2 3 m COUNT 3 STOREDIST b ASC",
             "GEORADIUSBYMEMBER a m 3 m COUNT 3 STOREDIST b",
             "GEORADIUSBYMEMBER a m 3 m STORE",
+            "GEORADIUS a 1 2 3 m STORE b STORE c",
+            "GEORADIUS a 1 2 3 m STORE b STOREDIST c",
+            "GEORADIUS a 1 2 3 m STOREDIST b STORE c ASC",
+            "GEORADIUS a 1 2 3 m STORE STORE STOREDIST STORE",
+            "GEORADIUS a 1 2 3 STORE STORE b",
+            "GEORADIUSBYMEMBER a STORE 3 m STORE b STORE c",
+            "GEORADIUSBYMEMBER a m 3 STORE STOREDIST b STOREDIST c",
             "GEOSEARCHSTORE a b FROMMEMBER m BYRADIUS 1 m",
             "PFCOUNT a b c",
             "PFDEBUG GETREG k",
@@ -683,6 +686,7 @@ mod tests {
             "WATCH a b",
             "XREAD BLOCK 0 STREAMS a b 0 $",
             "XREADGROUP GROUP g streams COUNT 1 STREAMS a b > >",
+            "XREAD STREAMS STREAMS a STREAMS 0 0 0",
             "XGROUP|CREATE CREATE k g 0",
             "ZRANGESTORE a b 0 -1",
             "ZUNIONSTORE a 2 b c WEIGHTS 1 2",
@@ -696,6 +700,7 @@ mod tests {
             "SORT_RO a BY b*",
             "MIGRATE h 1 k 0 5000 COPY",
             "MIGRATE h 1 k 0 5000 AUTH keys",
+            "MIGRATE h 1 k 0 5000 AUTH2 keys keys COPY",
         ] {
             let spans = spans(line);
             let args = Args::new(line.as_bytes(), &spans);
@@ -707,6 +712,59 @@ mod tests {
             assert!(for_each_key(row, &args, |index, _| said.push(index)));
             assert_eq!(locked, said, "{line}");
         }
+    }
+
+    /// No order of words makes a command lock a key that is not said: access control would not see it.
+    #[test]
+    fn no_key_is_locked_that_is_not_said() {
+        const WORDS: &[&str] = &[
+            "a",
+            "b",
+            "1",
+            "2",
+            "3",
+            "0",
+            "STORE",
+            "STOREDIST",
+            "STREAMS",
+            "KEYS",
+            "GET",
+            "BY",
+            "LIMIT",
+            "COUNT",
+            "BLOCK",
+            "GROUP",
+            "AUTH",
+            "AUTH2",
+            "WITHDIST",
+            "ASC",
+            "m",
+            "DB",
+            "REPLACE",
+            "NX",
+            "WEIGHTS",
+            "MATCH",
+            "COPY",
+        ];
+        let seed = fresh_seed();
+        println!("EVENKEEL_SEED={seed}");
+        let (mut random, mut checked) = (Random::new(seed), 0);
+        for row in table().rows().iter().filter(|row| !row.keys.is_none()) {
+            for _ in 0..400 {
+                let words = (0..1 + random.below(10)).map(|_| random.pick(WORDS));
+                let line = std::iter::once(row.name).chain(words).collect::<Vec<_>>().join(" ");
+                let spans = spans(&line);
+                let args = Args::new(line.as_bytes(), &spans);
+                let mut said = Marks::of(&args);
+                if !row.arity.admits(args.len()) || !for_each_key(row, &args, |index, _| _ = said.add(index))
+                {
+                    continue;
+                }
+                checked += 1;
+                row.keys.for_each(&args, 0, 16, |index, _| assert!(said.has(index), "{index} of {line}"));
+            }
+        }
+        assert!(checked > 10_000, "{checked} calls");
     }
 
     /// A look for each key at all keys before it would be the square of their number.

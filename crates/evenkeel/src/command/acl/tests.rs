@@ -263,6 +263,40 @@ fn sorting_by_other_keys_needs_all_of_them() {
     );
 }
 
+/// The last STORE counts, so that is the one that has to be permitted. Redis 7.0 looks at the first.
+#[test]
+fn whatever_destination_counts_has_to_be_permitted() {
+    let no_key = "-NOPERM this user has no permissions to access one of the keys used as arguments";
+    World::new().check(&format!(
+        "
+        > ACL SETUSER ann on nopass +@all -@admin %R~src ~bob:*          < OK
+        a> AUTH ann x
+        a< OK
+        > GEOADD src 1 2 m                                               < :1
+        > SET victim precious                                            < OK
+        a> GEORADIUS src 1 2 9 km STORE bob:x STORE victim
+        a< {no_key}
+        a> GEORADIUS src 1 2 9 km STOREDIST bob:x COUNT 1 STORE victim
+        a< {no_key}
+        a> GEORADIUS src 9 9 1 m STORE bob:x STOREDIST victim
+        a< {no_key}
+        a> GEORADIUSBYMEMBER src m 9 km STORE bob:x STORE victim
+        a< {no_key}
+        a> SORT bob:l STORE bob:x STORE victim
+        a< {no_key}
+        a> EVAL \"return redis.call('GEORADIUS','src','1','2','9','km','STORE','bob:x','STORE','victim')\" 0
+        a< -ERR The user executing the script can't access at least one of the keys mentioned in the command arguments script: *
+        > ACL DRYRUN ann GEORADIUS src 1 2 9 km STORE bob:x STORE victim
+        < \"This user has no permissions to access the 'victim' key\"
+        > GET victim                                                     < \"precious\"
+        a> GEORADIUS src 1 2 9 km STORE victim STORE bob:x
+        a< :1
+        a> GEORADIUSBYMEMBER src m 9 km STORE victim STOREDIST bob:x
+        a< :1
+        "
+    ));
+}
+
 /// As Redis 7.2 does; 7.0 serves whoever waits already.
 #[test]
 fn who_waits_is_asked_again() {
