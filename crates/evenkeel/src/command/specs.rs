@@ -777,6 +777,6 @@ mod tests {
         let (mut count, began) = (0, std::time::Instant::now());
         assert!(for_each_key(row, &args, |_, _| count += 1));
         assert_eq!(count, 200_001);
-        assert!(began.elapsed() < std::time::Duration::from_secs(1), "{:?}", began.elapsed());
+        assert!(began.elapsed() < std::time::Duration::from_secs(10), "{:?}", began.elapsed());
     }
 }

@@ -280,7 +280,7 @@ mod tests {
         assert!(inside > 1_000, "{inside} places");
     }
 
-    /// Looking at all sides for each place would be two thousand million of them: some seconds.
+    /// Looking at all sides for each place would be twenty thousand million of them: half a minute.
     #[test]
     fn places_beyond_the_bounds_cost_no_look_at_the_sides() {
         let corner = |at: u32| {
@@ -288,10 +288,10 @@ mod tests {
             Point { longitude: 10.0 + cosine, latitude: 10.0 + sine }
         };
         let (shape, began) = (Shape::polygon((0..20_000).map(corner).collect()), Instant::now());
-        for step in 0..100_000 {
-            let place = Point { longitude: 11.5, latitude: 9.0 + f64::from(step) / 50_000.0 };
+        for step in 0..1_000_000 {
+            let place = Point { longitude: 11.5, latitude: 9.0 + f64::from(step) / 500_000.0 };
             assert!(shape.distance_to(place).is_none());
         }
-        assert!(began.elapsed() < Duration::from_millis(500), "{:?}", began.elapsed());
+        assert!(began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());
     }
 }

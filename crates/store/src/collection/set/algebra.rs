@@ -486,7 +486,7 @@ mod tests {
         });
         assert_eq!(found, count);
         // With sums of sums it is a minute.
-        assert!(began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());
+        assert!(began.elapsed() < Duration::from_secs(20), "{:?}", began.elapsed());
         let among_nothing = [&nothing[..9], &all[..2], &nothing[..9]].concat();
         assert_eq!(Plan::new(Operation::Union, &among_nothing, Aim::Each).order, [9, 10]);
         assert_eq!(Plan::new(Operation::Difference, &among_nothing[9..], Aim::Each).order, [0, 1]);
