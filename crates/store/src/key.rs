@@ -3,9 +3,10 @@
 //! The slot is Redis Cluster's: CRC16 (XMODEM) of the key, or of the first non-empty `{tag}` in it, modulo 16,384.
 //! The hash is keyed per process, so that nobody can choose keys that collide.
 
-use std::hash::{BuildHasher, Hasher as _};
+use std::hash::{BuildHasher, RandomState};
 
 use crc::{CRC_16_XMODEM, Crc, Table};
+use siphasher::sip::SipHasher13;
 
 /// Slots per database; a power of two, since places pack the slot into the low bits.
 pub const SLOTS: usize = 16_384;
@@ -45,16 +46,27 @@ pub struct Key<'a> {
     pub hash: u64,
 }
 
-/// The process' keyed hash function.
-#[derive(Clone, Default)]
-pub struct Hasher(foldhash::quality::RandomState);
+/// The process' keyed hash function: SipHash-1-3, since clients see its values.
+///
+/// SCAN and its like reply with hashes as cursors, and a client may choose its keys and members by what it has learned
+/// from them. Who could work out the secret could make as many collide as he likes: a table whose segments cannot split, a
+/// page that cannot be divided. So the function has to be one of which its values tell nothing. It takes 11 ns of a key of
+/// 16 bytes where foldhash, which does not claim that, takes 2.
+#[derive(Clone)]
+pub struct Hasher(SipHasher13);
+
+impl Default for Hasher {
+    /// With a secret of its own.
+    fn default() -> Hasher {
+        let random = || RandomState::new().hash_one(0_u8);
+        Hasher(SipHasher13::new_with_keys(random(), random()))
+    }
+}
 
 impl Hasher {
     #[inline]
     pub fn hash(&self, bytes: &[u8]) -> u64 {
-        let mut state = self.0.build_hasher();
-        state.write(bytes);
-        state.finish()
+        self.0.hash(bytes)
     }
 
     #[inline]
@@ -129,5 +141,20 @@ mod tests {
                 assert!(has_brace(&key), "{len} {at}");
             }
         }
+    }
+
+    /// Clients see hashes as cursors: the function is the one of which that is harmless, and no two secrets are alike.
+    #[test]
+    fn the_hash_is_siphash_1_3_under_a_secret() {
+        // As the reference does with one round a word and three at the end, of the key 00 01 .. 0f.
+        let keyed = Hasher(SipHasher13::new_with_keys(0x0706_0504_0302_0100, 0x0f0e_0d0c_0b0a_0908));
+        assert_eq!(keyed.hash(b"").to_le_bytes(), [0xdc, 0xc4, 0x0f, 0x05, 0x58, 0x01, 0xac, 0xab]);
+        assert_eq!(keyed.hash(&[0]).to_le_bytes(), [0x93, 0xca, 0x57, 0x7d, 0xf3, 0x9b, 0xf4, 0xc9]);
+        let bytes: Vec<u8> = (0..16).collect();
+        assert_eq!(keyed.hash(&bytes).to_le_bytes(), [0x66, 0x8b, 0x90, 0x7d, 0x1a, 0xdd, 0x4f, 0xcc]);
+        let seen: std::collections::HashSet<u64> = (0..100).map(|_| Hasher::default().hash(b"key")).collect();
+        assert_eq!(seen.len(), 100);
+        let one = Hasher::default();
+        assert_eq!(one.hash(b"key"), one.clone().hash(b"key"));
     }
 }
