@@ -461,7 +461,10 @@ impl Executor {
         if !matches!(row.reach, Reach::Keys) && self.server.settings_version() != self.settings_version {
             // CONFIG SET holds for the next command of the same batch, too.
             self.refresh(self.seat.now_ms);
-            self.make_room();
+            // Who replays must not leave the gate between what a command has done and what counts as run.
+            if !session.replays {
+                self.make_room();
+            }
         }
         done
     }
@@ -618,15 +621,15 @@ impl Executor {
         if self.server.rubbish.is_flushing() {
             return; // more is about to come back than could be evicted meanwhile
         }
+        if self.server.replication.is_replica() && self.settings.replica_ignore_maxmemory {
+            return; // the primary says what goes
+        }
         let Some(policy) = eviction(self.settings.maxmemory_policy) else {
             self.out_of_memory = true;
             return;
         };
         if self.seat.keep_expired || self.server.persist.ending.is_under_way() {
             return; // paused, or about to end: the data must not change
-        }
-        if self.server.replication.is_replica() && self.settings.replica_ignore_maxmemory {
-            return; // the primary says what goes
         }
         let started = clock::ticks();
         let until = started + SLICE_US_MAX * clock::ticks_per_us();
@@ -844,9 +847,12 @@ fn data_bytes(server: &Server) -> usize {
 }
 
 /// Whether a command is refused when there is no memory left: one that may grow the data, an EXEC of such, and all
-/// that would be queued, since a queue may grow without end.
+/// that would be queued, since a queue may grow without end. What is replayed has been admitted elsewhere.
 #[cold]
 fn needs_memory(row: &Command, session: &Session) -> bool {
+    if session.replays {
+        return false;
+    }
     let queue = || session.multi.iter().flat_map(|multi| &multi.queue);
     match row.reach {
         Reach::Queue => queue().any(|queued| table().row(queued.id).flags.has(Flags::DENYOOM)),

@@ -104,6 +104,29 @@ mod tests {
         );
     }
 
+    /// What is too much for a replica's memory is for its primary to remove.
+    #[test]
+    fn memory_is_not_short_on_a_replica() {
+        check(
+            "
+            > SET k v                             < OK
+            > CONFIG SET maxmemory 1              < OK
+            > SET k w                             < -OOM *
+            > REPLICAOF 127.0.0.1 1               < OK
+            > MULTI                               < OK
+            > GET k                               < QUEUED
+            > EXEC                                < [\"v\"]
+            > CONFIG SET replica-read-only no     < OK
+            > SET k w                             < OK
+            > CONFIG SET replica-ignore-maxmemory no < OK
+            > SET k v                             < -OOM *
+            > REPLICAOF NO ONE                    < OK
+            > SET k v                             < -OOM *
+            > CONFIG SET maxmemory 0              < OK
+        ",
+        );
+    }
+
     #[test]
     fn what_scripts_may_do_on_a_replica() {
         check(

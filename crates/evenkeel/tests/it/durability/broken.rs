@@ -72,6 +72,17 @@ impl Attempt {
     }
 }
 
+/// What is in a log has been admitted. Settings that change while it is loaded do not make it unfit.
+#[test]
+fn memory_that_is_short_keeps_nothing_away() {
+    let sample = sample();
+    let mut bytes = fs::read(sample.folder().join(LAST)).expect("it is there");
+    bytes.extend(b"*4\r\n$6\r\nCONFIG\r\n$3\r\nSET\r\n$9\r\nmaxmemory\r\n$1\r\n1\r\n");
+    bytes.extend(b"*3\r\n$3\r\nSET\r\n$4\r\nlate\r\n$1\r\nx\r\n");
+    let server = Attempt::new(&sample, LAST, &bytes).start("yes").expect("it is whole");
+    assert_eq!(server.connect().run("GET late").to_string(), "\"x\"");
+}
+
 fn copy(from: &Path, to: &Path) {
     fs::create_dir_all(to).expect("the folder is ours");
     for entry in fs::read_dir(from).expect("a folder").flatten() {

@@ -50,6 +50,29 @@ fn shake_hands(replica: &mut TcpStream, psync: &str) -> std::io::Result<()> {
     }
 }
 
+/// A snapshot of nothing.
+fn empty_snapshot() -> Vec<u8> {
+    [b"$18\r\nREDIS0010\xff".as_slice(), &[0; 8]].concat()
+}
+
+/// A command as it is sent.
+fn command(line: &str) -> Vec<u8> {
+    let words: String = line.split(' ').map(|word| format!("${}\r\n{word}\r\n", word.len())).collect();
+    format!("*{}\r\n{words}", line.split(' ').count()).into_bytes()
+}
+
+/// Plays a primary that sends a snapshot of nothing and then these commands, all at once.
+fn fake_stream(lines: &[&str]) -> u16 {
+    let stream: Vec<u8> = lines.iter().flat_map(|line| command(line)).collect();
+    fake(move |replica| {
+        shake_hands(replica, &format!("+FULLRESYNC {ID} 0\r\n"))?;
+        replica.write_all(&empty_snapshot())?;
+        replica.write_all(&stream)?;
+        std::thread::sleep(Duration::from_secs(20));
+        Ok(())
+    })
+}
+
 /// A replica with data of its own that is told to follow this port; waits for the line in its log.
 fn expect_line(port: u16, args: &[&str], line: &str) {
     let mut replica = Server::start(&program(), &[REPLICA, args].concat());
@@ -162,7 +185,7 @@ fn a_garbled_stream_is_not_guessed_at() {
     {
         let port = fake(move |replica| {
             shake_hands(replica, &format!("+FULLRESYNC {ID} 0\r\n"))?;
-            replica.write_all(&[b"$18\r\nREDIS0010\xff".as_slice(), &[0; 8]].concat())?;
+            replica.write_all(&empty_snapshot())?;
             replica.write_all(b"*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$1\r\nv\r\n")?;
             replica.write_all(garbage)?;
             std::thread::sleep(Duration::from_millis(200));
@@ -182,13 +205,11 @@ fn a_garbled_stream_is_not_guessed_at() {
 fn relative_times_of_an_old_primary_are_no_times_long_past() {
     let port = fake(|replica| {
         shake_hands(replica, &format!("+FULLRESYNC {ID} 0\r\n"))?;
-        replica.write_all(&[b"$18\r\nREDIS0010\xff".as_slice(), &[0; 8]].concat())?;
+        replica.write_all(&empty_snapshot())?;
         for line in
             ["SET a v PX 100000", "SETEX b 100 v", "SET c v", "EXPIRE c 100", "SET d v", "PEXPIRE d 100000"]
         {
-            let words: Vec<&str> = line.split(' ').collect();
-            let words: String = words.iter().map(|word| format!("${}\r\n{word}\r\n", word.len())).collect();
-            replica.write_all(format!("*{}\r\n{words}", line.split(' ').count()).as_bytes())?;
+            replica.write_all(&command(line))?;
         }
         std::thread::sleep(Duration::from_secs(20));
         Ok(())
@@ -205,12 +226,23 @@ fn relative_times_of_an_old_primary_are_no_times_long_past() {
     }
 }
 
+/// What the primary has written was admitted there. Whether memory is short here does not matter, whenever that is said.
+#[test]
+fn memory_that_is_short_here_keeps_nothing_away() {
+    let port = fake_stream(&["CONFIG SET maxmemory 1", "SET a v", "MULTI", "SET b v", "EXEC", "SET c v"]);
+    let replica = Server::start(&program(), REPLICA);
+    follow(&replica, port);
+    let mut client = replica.connect();
+    wait_until("all have come", || client.run("EXISTS a b c").as_int() == Some(3));
+    assert_eq!(replica.info("master_commands_failed"), "0", "{}", replica.log());
+}
+
 /// Commands that this server does not have cost themselves, not the transaction that they are in, and are counted.
 #[test]
 fn unknown_commands_are_told_of() {
     let port = fake(|replica| {
         shake_hands(replica, &format!("+FULLRESYNC {ID} 0\r\n"))?;
-        replica.write_all(&[b"$18\r\nREDIS0010\xff".as_slice(), &[0; 8]].concat())?;
+        replica.write_all(&empty_snapshot())?;
         replica.write_all(
             b"*1\r\n$5\r\nMULTI\r\n*1\r\n$6\r\nNOSUCH\r\n*2\r\n$4\r\nINCR\r\n$1\r\nk\r\n*1\r\n$4\r\nEXEC\r\n",
         )?;
@@ -233,7 +265,7 @@ fn unknown_commands_are_told_of() {
 fn a_primary_that_falls_silent_is_left() {
     let port = fake(|replica| {
         shake_hands(replica, &format!("+FULLRESYNC {ID} 0\r\n"))?;
-        replica.write_all(&[b"$18\r\nREDIS0010\xff".as_slice(), &[0; 8]].concat())?;
+        replica.write_all(&empty_snapshot())?;
         std::thread::sleep(Duration::from_secs(20));
         Ok(())
     });
