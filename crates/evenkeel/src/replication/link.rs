@@ -539,6 +539,7 @@ impl Follower {
         let (id, offset) = point.unwrap_or_else(|| (random_hex(), 0));
         let new = install::New { history: History::named(id), offset, generation, is_known };
         let db = install::run(&server, &mut self.applier.executor, wire, new)?;
+        wire.begin_to_listen();
         server.replication.link.figures.full_syncs.fetch_add(1, Relaxed);
         server.log.notice("MASTER <-> REPLICA sync: Finished with success");
         self.applier.begin(wire.client.clone(), db);

@@ -2,6 +2,9 @@
 //!
 //! The thread that has it waits in slices of [`LOOK`], and looks between them whether the server ends, the link was told to
 //! go elsewhere, or somebody killed it. So REPLICAOF waits for no time-out of the network.
+//!
+//! A primary is silent if there is nothing to read, and nothing has been for `repl-timeout`. While the thread is busy with
+//! what it has, nothing is read: so it looks for something to read before it judges, and what it sends is no time to judge.
 
 use std::io::{self, IoSlice, Read, Write};
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
@@ -174,6 +177,7 @@ impl Wire {
                 }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    self.check_silence(self.heard)?;
                     if until.is_some_and(|until| Instant::now() >= until) {
                         return Ok(None);
                     }
@@ -242,10 +246,17 @@ impl Wire {
         }
     }
 
+    /// A primary says nothing until what it has sent is loaded: its silence counts from now on.
+    pub(super) fn begin_to_listen(&mut self) {
+        self.heard = Instant::now();
+    }
+
     /// Waits until the socket can be used.
     fn wait(&mut self, events: i16) -> Result<(), Ended> {
+        let began = Instant::now();
         loop {
             self.check()?;
+            self.check_silence(began)?;
             if self.poll(events, LOOK)? {
                 self.heard = Instant::now();
                 return Ok(());
@@ -269,7 +280,7 @@ impl Wire {
         }
     }
 
-    /// Whether the link is still wanted, and alive.
+    /// Whether the link is still wanted, and nobody has killed it.
     pub(super) fn check(&self) -> Result<(), Ended> {
         if self.server.stopping.load(Acquire) || self.server.replication.link.generation() != self.generation
         {
@@ -278,8 +289,13 @@ impl Wire {
         if self.client.killed.load(Relaxed) {
             return Err(Ended::broken("Connection with master lost: it was killed by a client."));
         }
+        Ok(())
+    }
+
+    /// Whether the silence since then is short enough.
+    fn check_silence(&self, since: Instant) -> Result<(), Ended> {
         let patience = Duration::from_secs(self.server.settings().repl_timeout.into());
-        if self.heard.elapsed() > patience {
+        if since.elapsed() > patience {
             let is_up = self.server.replication.link.phase() >= Phase::Transfer;
             return Err(Ended::broken(match is_up {
                 true => "MASTER timeout: no data nor PING received...",

@@ -1,7 +1,7 @@
 //! What clients of a replica see, whatever its primary is.
 
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use evenkeel_testkit::{Peer, Program, Server};
 
@@ -61,9 +61,9 @@ fn a_replica_says_what_it_is() {
     primary.connect().run("SET k w");
     let mut writer = primary.connect();
     writer.run("SET k x");
-    let started = std::time::Instant::now();
+    let started = Instant::now();
     assert_eq!(writer.run("WAIT 1 5000").as_int(), Some(1));
-    assert!(started.elapsed() < std::time::Duration::from_millis(800), "GETACK is answered at once");
+    assert!(started.elapsed() < Duration::from_millis(800), "GETACK is answered at once");
 }
 
 #[test]
@@ -156,6 +156,28 @@ fn what_was_taken_over_is_in_the_log() {
         replica.start_again();
         assert_eq!(replica.connect().run("LLEN list").as_int(), Some(100));
         replica.assert_healthy();
+    }
+}
+
+/// A primary sends nothing while its replica loads, for as long as that takes.
+#[test]
+fn loading_may_take_longer_than_a_silence() {
+    for way in ["disabled", "swapdb", "flush-before-load"] {
+        let primary = start(PRIMARY);
+        let mut writer = primary.connect();
+        (0..800).for_each(|n| drop(writer.run(&format!("SET k{n} v"))));
+        let args = ["--repl-timeout", "1", "--key-load-delay", "4000", "--repl-diskless-load", way];
+        let replica = start(&[REPLICA, &args].concat());
+        follow(&replica, primary.port());
+        let began = Instant::now();
+        wait_until("the link stands", || {
+            writer.run("INCR n");
+            replica.info("master_link_status") == "up"
+        });
+        assert!(began.elapsed() > Duration::from_secs(2), "{way}: it takes some seconds to load");
+        writer.run("INCR n");
+        await_equal(&primary, &replica);
+        assert_eq!(primary.info("sync_full"), "1", "{way}: {}", replica.log());
     }
 }
 
