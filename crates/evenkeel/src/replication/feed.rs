@@ -85,7 +85,7 @@ struct Feed {
     last_blank: Instant,
     /// Since when there has been no replica.
     alone_since: Instant,
-    /// A socket took all that it was given, and there may be more.
+    /// A socket took all that it was given, or had more than was read: there may be more.
     has_more: bool,
     /// There was more than [`BUSY_LEN`] in the log at the last look.
     took_much: bool,
@@ -187,10 +187,9 @@ impl Feed {
             }
             let Some(peer) = self.peers.get_mut(&event.token) else { continue };
             peer.is_writable |= event.is_writable();
-            if event.is_readable() || event.is_hangup() {
-                self.listen(event.token);
-            }
+            peer.is_readable |= event.is_readable() || event.is_hangup();
         }
+        self.listen_to_all();
     }
 
     // From the log to the stream.

@@ -31,6 +31,9 @@ const SEND_LEN: usize = 1 << 20;
 /// Bytes read at once. Replicas say little.
 const READ_LEN: usize = 16 * 1024;
 
+/// Reads before it is the next one's turn: what one that never stops talking takes is a fraction of a millisecond.
+const READS_MAX: usize = 4;
+
 /// The longest word that a replica may say.
 const WORD_LEN_MAX: usize = 16 * 1024;
 
@@ -44,6 +47,8 @@ pub(super) struct Peer {
     head: Vec<u8>,
     head_sent: usize,
     pub(super) is_writable: bool,
+    /// It may have said more than has been read.
+    pub(super) is_readable: bool,
     /// When it last said something, or took something of a snapshot.
     pub(super) moved: Instant,
     /// It has been sent a snapshot, or has come again, and has not come to the end of the stream since: it may be far behind.
@@ -90,6 +95,7 @@ impl Peer {
             head: Vec::new(),
             head_sent: 0,
             is_writable: true,
+            is_readable: true,
             moved: now,
             catches_up: false,
             has_loaded: false,
@@ -255,26 +261,31 @@ impl Peer {
         Ok(sent)
     }
 
-    /// Reads all that it has said, and calls `f` with each word. An error is the end of the connection.
+    /// Reads what it has said, if not too much, and calls `f` with each word. If [`Peer::is_readable`] afterwards, there may
+    /// be more. An error is the end of the connection.
     pub(super) fn listen(&mut self, mut f: impl FnMut(&mut Peer, Word)) -> io::Result<()> {
-        loop {
+        for _ in 0..READS_MAX {
             match self.connection.read_more(READ_LEN) {
                 Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
                 Ok(got) => {
                     _ = self.connection.client().net_in.fetch_add(got as u64, Relaxed);
                 }
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    self.is_readable = false;
+                    break;
+                }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => return Err(error),
             }
-            let (words, used) = words(&mut self.connection.input)?;
-            self.connection.input.drain(..used);
+            self.take_words(&mut f)?;
             if self.connection.input.len() > WORD_LEN_MAX {
                 return Err(io::Error::other("it sends what no replica says"));
             }
-            words.into_iter().for_each(|word| f(self, word));
         }
-        // What it said together with its request.
+        self.take_words(&mut f) // what it said together with its request
+    }
+
+    fn take_words(&mut self, f: &mut impl FnMut(&mut Peer, Word)) -> io::Result<()> {
         let (words, used) = words(&mut self.connection.input)?;
         self.connection.input.drain(..used);
         words.into_iter().for_each(|word| f(self, word));

@@ -69,6 +69,14 @@ impl Feed {
         state.reading.is_any() || state.is_replica()
     }
 
+    /// Hears those who may have said something.
+    pub(super) fn listen_to_all(&mut self) {
+        let tokens = self.peers.iter().filter(|(_, peer)| peer.is_readable).map(|(token, _)| *token);
+        for token in tokens.collect::<Vec<_>>() {
+            self.listen(token);
+        }
+    }
+
     pub(super) fn listen(&mut self, token: u64) {
         let Some(mut peer) = self.peers.remove(&token) else { return };
         let mut acked = false;
@@ -80,6 +88,7 @@ impl Feed {
                 self.note_ack(peer, bytes, synced);
             }
         });
+        self.has_more |= peer.is_readable;
         match heard {
             Ok(()) => drop(self.peers.insert(token, peer)),
             Err(error) => self.part(peer, &error.to_string()),

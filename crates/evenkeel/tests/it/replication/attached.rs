@@ -1,5 +1,7 @@
 //! Redis and Valkey as replicas of ours hold what we hold, whatever clients do.
 
+use std::io::Write;
+use std::net::TcpStream;
 use std::sync::atomic::{AtomicBool, Ordering::*};
 use std::time::Duration;
 
@@ -176,6 +178,36 @@ fn what_is_evicted_is_removed_at_replicas() {
     // Being asked takes memory, too.
     ok(&mut client, "CONFIG SET maxmemory 0");
     replicas.iter().for_each(|replica| assert_same(&server, replica));
+}
+
+/// One that says more than could ever be read holds up nobody either.
+#[test]
+fn one_that_never_stops_talking_holds_up_nobody() {
+    let (server, replica) = (primary(&[]), primary(&[]));
+    attach(&replica, &server);
+    let mut chatty = TcpStream::connect(server.address()).expect("it listens");
+    chatty.set_write_timeout(Some(Duration::from_secs(5))).expect("not zero");
+    chatty.write_all(b"PSYNC ? -1\r\n").expect("it reads");
+    wait_until("it is there", || server.info("connected_slaves") == "2");
+    let (is_there, ends) = (AtomicBool::new(true), AtomicBool::new(false));
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut talked = Ok(());
+            while !ends.load(Relaxed) && talked.is_ok() {
+                talked = chatty.write_all(&[b'\n'; 256 * 1024]);
+            }
+            is_there.store(ends.load(Relaxed), Relaxed);
+        });
+        let _ends = Ends(&ends);
+        let mut client = server.connect();
+        for _ in 0..100 {
+            ok(&mut client, "INCR n");
+            assert_eq!(client.run("WAIT 1 5000").as_int(), Some(1), "the other one has it");
+        }
+        assert_eq!(server.info("connected_slaves"), "2");
+    });
+    assert!(is_there.load(Relaxed), "it went on to the end");
+    assert_same(&server, &replica);
 }
 
 /// One that asks for everything and reads nothing holds up neither the clients nor a replica that reads, and goes when it is
