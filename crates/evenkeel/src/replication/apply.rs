@@ -203,15 +203,14 @@ impl Applier {
         self.session.link = Some(generation);
         // Whoever has stopped the server behind the closed gate counts on that nothing more is run.
         let stops = server.stopping.load(Acquire);
+        let mut ran = Ok(());
         if !stops && self.is_wanted() {
             self.prefetch();
             let batch = std::mem::take(&mut self.batch);
             // A command that needs everything held may find, when it has it, that the server follows somebody else by now.
-            for parts in &batch {
-                if self.is_wanted() {
-                    self.run_one(parts);
-                }
-            }
+            ran = batch
+                .iter()
+                .try_for_each(|parts| if self.is_wanted() { self.run_one(parts) } else { Ok(()) });
             self.batch = batch;
             if self.is_wanted() {
                 self.pass_on();
@@ -223,7 +222,7 @@ impl Applier {
         for trash in self.executor.seat.trash.drain(..) {
             server.rubbish.free(trash);
         }
-        if is_wanted { Ok(()) } else { Err(Ended::Superseded) }
+        if is_wanted { ran } else { Err(Ended::Superseded) }
     }
 
     /// Whether this is the stream that is followed still.
@@ -239,8 +238,19 @@ impl Applier {
         keys().for_each(|(hash, place)| keyspace.prefetch_entry(seat, place, hash, ENTRY_LINES));
     }
 
-    fn run_one(&mut self, parts: &Parts) {
+    fn run_one(&mut self, parts: &Parts) -> Result<(), Ended> {
         let args = Args::new(&self.buffer, &self.spans[parts.first_span..parts.end_span]);
+        if args.is(0, "SELECT") && !self.has_database(&args) {
+            let figures = &self.server.replication.link.figures;
+            figures.failed.fetch_add(1, Relaxed);
+            let number = args.get(1).unwrap_or_default();
+            return Err(Ended::Unfit(format!(
+                "The master selects database {}, and there are {} here (databases): nothing that it writes from there on can \
+                 be applied",
+                number[..number.len().min(NAME_SHOWN)].escape_ascii(),
+                self.server.keyspace.databases()
+            )));
+        }
         let row = parts.command.map(|id| self.server.table.row(id));
         if args.is(0, "REPLCONF") {
             // The link's own, which no other connection is asked for.
@@ -258,6 +268,13 @@ impl Applier {
         if self.session.multi.is_none() {
             self.ran = parts.end;
         }
+        Ok(())
+    }
+
+    /// Whether a SELECT names a database that there is: what follows would go to another one, and within a transaction that
+    /// would not be found before its end.
+    fn has_database(&self, args: &Args<'_>) -> bool {
+        args.len() == 2 && args.database(1, self.server.keyspace.databases() as u32).is_ok()
     }
 
     fn execute(&mut self, parts: &Parts) {

@@ -424,9 +424,10 @@ impl Follower {
             let may_hurry = link.is_up() && !(was_full && began.elapsed() < PAUSE);
             let ended =
                 link.reach(&server, generation, Phase::Connect).map_or_else(|newer| newer, |()| ended);
+            let may_hurry = may_hurry && !matches!(ended, Ended::Unfit(_));
             match ended {
                 Ended::Superseded => continue,
-                Ended::Broken(reason) => server.log.warning(reason),
+                Ended::Broken(reason) | Ended::Unfit(reason) => server.log.warning(reason),
                 Ended::Refused(reason) => failover::refused(&server, generation, &reason),
                 Ended::Garbled(reason) => {
                     server.log.warning(format!("{reason}. The data will be taken over anew."));

@@ -37,6 +37,8 @@ pub(super) enum Ended {
     Broken(String),
     /// The primary does not do what it was asked for, and has to be asked for something else.
     Refused(String),
+    /// What comes next cannot be taken over as this server is. Until somebody changes that, each try ends like this.
+    Unfit(String),
     /// What came cannot be understood, so it is not known either where the stream would go on.
     Garbled(String),
 }

@@ -237,6 +237,34 @@ fn memory_that_is_short_here_keeps_nothing_away() {
     assert_eq!(replica.info("master_commands_failed"), "0", "{}", replica.log());
 }
 
+/// Nothing that the primary writes to a database that is not here may go to another one.
+#[test]
+fn a_database_that_is_not_here_ends_the_link() {
+    let streams: [&[&str]; 3] = [
+        &["SELECT 3", "SET k v", "SELECT 20", "SET lost v", "SELECT 0", "SET lost v"],
+        &["SELECT 3", "SET k v", "MULTI", "SET lost v", "SELECT 20", "SET lost v", "EXEC", "SET lost v"],
+        &["SELECT 3", "SET k v", "SELECT", "SET lost v"],
+    ];
+    for stream in streams {
+        let mut replica = Server::start(&program(), REPLICA);
+        follow(&replica, fake_stream(stream));
+        wait_until("it is told", || replica.log().contains("The master selects database"));
+        wait_until("the link is down", || replica.info("master_link_status") == "down");
+        assert_ne!(replica.info("master_commands_failed"), "0");
+        let mut client = replica.connect();
+        assert_eq!(
+            client.run("INFO keyspace").to_string().matches("keys=1,").count(),
+            1,
+            "nothing else has come"
+        );
+        client.run("SELECT 3");
+        assert_eq!(client.run("GET k").to_string(), "\"v\"", "what came before has happened");
+        let run: usize = stream[..2].iter().map(|line| command(line).len()).sum();
+        assert_eq!(replica.info("master_repl_offset"), run.to_string(), "it goes on there");
+        replica.assert_healthy();
+    }
+}
+
 /// Commands that this server does not have cost themselves, not the transaction that they are in, and are counted.
 #[test]
 fn unknown_commands_are_told_of() {
