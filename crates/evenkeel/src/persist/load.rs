@@ -161,7 +161,7 @@ pub(crate) fn from_primary(
     let now = clock::unix_ms();
     seats.iter_mut().for_each(|seat| seat.now_ms = now);
     server.persist.loading.begin(len.unwrap_or(0));
-    let how = How { target, libraries_aside: true, ..How::default() };
+    let how = How { target, from_primary: true, ..How::default() };
     let (loaded, mut reader) = rdb(server, &mut seats, input, len, how)?;
     reader.expect_no_more()?;
     Ok(loaded)
@@ -181,8 +181,9 @@ pub(super) struct How {
     /// Keys that have expired by then are left out.
     pub(super) expired_by: Option<Millis>,
     pub(super) target: Target,
-    /// Libraries of functions are given to who loads, rather than added to those that there are.
-    pub(super) libraries_aside: bool,
+    /// It is the primary's, whose stream goes on behind it. Libraries of functions are given to who loads, rather than added
+    /// to those that there are.
+    pub(super) from_primary: bool,
     /// The server is a primary, and the data those of its stream. Replicas that have followed it are told what has expired
     /// meanwhile.
     pub(super) goes_on: bool,
@@ -190,7 +191,7 @@ pub(super) struct How {
 
 impl Default for How {
     fn default() -> How {
-        How { expired_by: None, target: Target::Visible, libraries_aside: false, goes_on: false }
+        How { expired_by: None, target: Target::Visible, from_primary: false, goes_on: false }
     }
 }
 
@@ -274,9 +275,10 @@ impl Facts {
 
     /// The database may be told without the rest, by a primary that has told that itself.
     fn position(self) -> Option<Position> {
-        let is_any = self.id.is_some() || self.db.is_some();
+        let id = self.id.filter(|_| self.offset.is_some());
+        let is_any = id.is_some() || self.db.is_some();
         is_any.then(|| Position {
-            id: self.id.unwrap_or_default(),
+            id: id.unwrap_or_default(),
             offset: self.offset.unwrap_or(0),
             db: self.db.unwrap_or(0),
         })
@@ -295,6 +297,21 @@ pub(crate) fn refusal(server: &Server, part: &Part) -> Option<String> {
         }
         _ => None,
     }
+}
+
+/// Why the stream that goes on behind a primary's snapshot cannot be run, if so, as far as this part of it tells.
+pub(crate) fn stream_refusal(server: &Server, part: &Part) -> Option<String> {
+    let Part::Aux { name, value } = part else { return None };
+    if name != b"repl-stream-db" {
+        return None;
+    }
+    let number: u64 = std::str::from_utf8(value).ok()?.parse().ok()?; // none is selected: below zero
+    let databases = server.keyspace.databases() as u64;
+    (number >= databases).then(|| {
+        format!(
+            "a stream that goes on in database {number}, and there are {databases} configured here (databases)"
+        )
+    })
 }
 
 /// Makes a library of functions of its code, or says why that cannot be done.
@@ -329,7 +346,7 @@ impl Work<'_> {
                 has_begun = true;
                 link::go_on_as_primary(self.server, facts.clone().position());
             }
-            if let Some(reason) = part.as_ref().and_then(|part| refusal(self.server, part)) {
+            if let Some(reason) = part.as_ref().and_then(|part| self.refusal(part)) {
                 return Err(Ended::Failed(format!("at byte {at}: {reason}")));
             }
             match part {
@@ -359,10 +376,15 @@ impl Work<'_> {
         }
     }
 
+    fn refusal(&self, part: &Part) -> Option<String> {
+        let of_stream = || stream_refusal(self.server, part).filter(|_| self.how.from_primary);
+        refusal(self.server, part).or_else(of_stream)
+    }
+
     fn add_library(&self, code: &[u8]) -> Result<(), String> {
         let text = |error: crate::error::Error| String::from_utf8_lossy(&error.line()).into_owned();
         let library = library_of(self.server, code)?;
-        if self.how.libraries_aside {
+        if self.how.from_primary {
             return self.libraries.lock().add(Arc::new(library), false).map_err(text);
         }
         let mut libraries = (*self.server.scripts.libraries()).clone();

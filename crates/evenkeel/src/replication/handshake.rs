@@ -5,7 +5,7 @@
 
 use crate::config::Settings;
 
-use super::link::Position;
+use super::link::{OFFSET_MAX, Position};
 use super::wire::{Ended, Wire};
 use crate::server::Server;
 
@@ -150,7 +150,7 @@ fn full(server: &Server, rest: &[u8]) -> Result<Answer, Ended> {
     let mut words = text.split_ascii_whitespace();
     let (id, offset) = (words.next(), words.next().and_then(|offset| offset.parse::<u64>().ok()));
     match (id, offset) {
-        (Some(id), Some(offset)) if is_id(id) => {
+        (Some(id), Some(offset)) if is_id(id) && offset <= OFFSET_MAX => {
             server.log.notice(format!("Full resync from master: {id}:{offset}"));
             Ok(Answer::Full { id: id.to_owned(), offset })
         }

@@ -286,7 +286,8 @@ fn look_through(
         reader = reader.without_checksum();
     }
     while let Some(part) = reader.next().map_err(damaged)? {
-        if let Some(reason) = load::refusal(server, &part) {
+        let refusal = load::refusal(server, &part).or_else(|| load::stream_refusal(server, &part));
+        if let Some(reason) = refusal {
             return Err(unusable(reason));
         }
         match part {

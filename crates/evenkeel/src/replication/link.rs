@@ -74,9 +74,18 @@ impl Position {
         let mut parts = text.split(':');
         let id = parts.next().filter(|id| handshake::is_id(id))?.to_owned();
         let (offset, db) = (parts.next()?.parse().ok()?, parts.next()?.parse().ok()?);
-        parts.next().is_none().then_some(Position { id, offset, db })
+        (parts.next().is_none() && offset <= OFFSET_MAX).then_some(Position { id, offset, db })
+    }
+
+    /// Whether a stream can go on there, on this server.
+    fn is_possible(&self, server: &Server) -> bool {
+        let has_database = (self.db as usize) < server.keyspace.databases();
+        handshake::is_id(&self.id) && self.offset <= OFFSET_MAX && has_database
     }
 }
+
+/// Offsets are told as numbers with a sign.
+pub(crate) const OFFSET_MAX: u64 = i64::MAX as u64;
 
 /// How a note of a position begins.
 const NOTE: &str = "REPL:";
@@ -346,7 +355,7 @@ pub(crate) fn follow_at_start(server: &Arc<Server>) {
 
 /// What has been loaded from disk is at this position of a stream: a replica goes on there.
 pub(crate) fn note_loaded(server: &Server, position: Option<Position>) {
-    if let Some(Position { id, offset, db }) = position.filter(|position| !position.id.is_empty())
+    if let Some(Position { id, offset, db }) = position.filter(|position| position.is_possible(server))
         && server.replication.is_replica()
     {
         server.replication.stream().restart(History::named(id), offset);
@@ -357,7 +366,7 @@ pub(crate) fn note_loaded(server: &Server, position: Option<Position>) {
 /// What is about to be loaded from disk is this primary's own, at this point of its stream: it goes on there under a new name,
 /// and replicas that have no more need no snapshot.
 pub(crate) fn go_on_as_primary(server: &Arc<Server>, position: Option<Position>) {
-    let Some(Position { id, offset, .. }) = position.filter(|position| !position.id.is_empty()) else {
+    let Some(Position { id, offset, .. }) = position.filter(|position| position.is_possible(server)) else {
         return;
     };
     let mut history = History::named(id);
@@ -579,12 +588,12 @@ mod tests {
 
     #[test]
     fn a_position_is_read_as_it_was_written() {
-        let position = Position { id: "0a".repeat(20), offset: u64::MAX, db: 15 };
+        let position = Position { id: "0a".repeat(20), offset: OFFSET_MAX, db: 15 };
         let line = format!("#{}", position.note());
         assert_eq!(Position::from_note(line.as_bytes()), Some(position));
         let id = "0a".repeat(20);
         let others = ["#", "#TS:1", "#REPL:", "#REPL:0a:1:0", "REPL", "#REPL:::"].map(str::to_owned);
-        let more = [":1", ":1:0:0", ":-1:0", ":1:-1", ":x:0", ":1:99999999999", ":18446744073709551616:0"];
+        let more = [":1", ":1:0:0", ":-1:0", ":1:-1", ":x:0", ":1:99999999999", ":9223372036854775808:0"];
         let more = more.map(|rest| format!("#REPL:{id}{rest}"));
         for line in others.iter().chain(&more) {
             assert_eq!(Position::from_note(line.as_bytes()), None, "{line}");

@@ -12,6 +12,9 @@ use crate::program;
 
 const ID: &str = "0123456789abcdef0123456789abcdef01234567";
 
+/// Offsets are numbers with a sign.
+const BEYOND_NUMBERS: &str = "+FULLRESYNC 0123456789abcdef0123456789abcdef01234567 9223372036854775808\r\n";
+
 /// Plays a primary: does `talk` with each connection, one after the other, and then closes it.
 fn fake(mut talk: impl FnMut(&mut TcpStream) -> std::io::Result<()> + Send + 'static) -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
@@ -52,7 +55,18 @@ fn shake_hands(replica: &mut TcpStream, psync: &str) -> std::io::Result<()> {
 
 /// A snapshot of nothing.
 fn empty_snapshot() -> Vec<u8> {
-    [b"$18\r\nREDIS0010\xff".as_slice(), &[0; 8]].concat()
+    sent(&empty_file(&[]))
+}
+
+/// A file without data that says these things of itself.
+fn empty_file(facts: &[(&str, &str)]) -> Vec<u8> {
+    let string = |text: &str| [&[text.len() as u8], text.as_bytes()].concat();
+    let facts = facts.iter().flat_map(|(name, value)| [&[0xfa], &string(name)[..], &string(value)].concat());
+    [b"REDIS0010".as_slice(), &facts.collect::<Vec<_>>(), b"\xff", &[0; 8]].concat()
+}
+
+fn sent(file: &[u8]) -> Vec<u8> {
+    [format!("${}\r\n", file.len()).as_bytes(), file].concat()
 }
 
 /// A command as it is sent.
@@ -121,6 +135,7 @@ fn another_protocol_is_spoken() {
     expect_line(port, &[], "the master's answer is longer than any line");
     for (answer, line) in [
         ("+FULLRESYNC abc 1\r\n", "wrong +FULLRESYNC syntax"),
+        (BEYOND_NUMBERS, "wrong +FULLRESYNC syntax"),
         ("+WHAT\r\n", "Unexpected reply to PSYNC from master: +WHAT"),
         ("-NOMASTERLINK Can't SYNC\r\n", "Master is currently unable to PSYNC but should be in the future"),
         ("+CONTINUE\r\n", "goes on with a stream that was not asked for"),
@@ -235,6 +250,37 @@ fn memory_that_is_short_here_keeps_nothing_away() {
     let mut client = replica.connect();
     wait_until("all have come", || client.run("EXISTS a b c").as_int() == Some(3));
     assert_eq!(replica.info("master_commands_failed"), "0", "{}", replica.log());
+}
+
+#[test]
+fn a_stream_in_a_database_that_is_not_here_is_not_taken_over() {
+    for (way, line) in [("disabled", "cannot be taken over"), ("swapdb", "Failed trying to load")] {
+        let port = fake(|replica| {
+            shake_hands(replica, &format!("+FULLRESYNC {ID} 0\r\n"))?;
+            replica.write_all(&sent(&empty_file(&[("repl-stream-db", "99")])))?;
+            replica.write_all(&command("SET k v"))
+        });
+        expect_line(port, &["--repl-diskless-load", way], line);
+    }
+}
+
+/// What a file says of its place in a stream is believed only if a stream can be there.
+#[test]
+fn a_position_that_cannot_be_is_none() {
+    for (offset, db, tried) in [("7", "3", true), ("9223372036854775808", "3", false), ("7", "99", false)] {
+        let port = fake(|replica| shake_hands(replica, "+CONTINUE\r\n")).to_string();
+        let mut replica = Server::start(&program(), &["--save", "", "--replicaof", "127.0.0.1", &port]);
+        replica.kill();
+        let facts = [("repl-id", ID), ("repl-offset", offset), ("repl-stream-db", db)];
+        std::fs::write(replica.folder().join("dump.rdb"), empty_file(&facts)).expect("its folder is ours");
+        let tries = |log: &str| log.matches("MASTER <-> REPLICA sync started").count();
+        let before = tries(&replica.log());
+        replica.start_again();
+        wait_until("it tries again", || tries(&replica.log()) >= before + 2);
+        let request = format!("Trying a partial resynchronization (request {ID}:8)");
+        assert_eq!(replica.log().contains(&request), tried, "{}", replica.log());
+        replica.assert_healthy();
+    }
 }
 
 /// Nothing that the primary writes to a database that is not here may go to another one.
