@@ -8,6 +8,9 @@
 //!    └───────────────────────────────────────────────────────────────┘ ABORT, it refuses: under a new name
 //! ```
 //!
+//! An answer may be lost on its way, and then nobody knows whether the other one has taken over. So it is asked again, for as
+//! long as it takes; and if it says that it is a primary, it is followed. Only a refusal of the first request leads back.
+//!
 //! It begins behind the closed gate, so whatever was admitted before is in the log, and whatever is admitted afterwards
 //! waits if it writes; expired keys are hidden as on a replica. The stream comes to rest: it gets what is still in the
 //! log and neither pings nor, but for one, questions. The link's thread looks every few milliseconds whether a replica has
@@ -43,6 +46,8 @@ pub(crate) struct Plan {
 enum Phase {
     Waiting,
     Asking,
+    /// It has been asked, and may have taken over.
+    Asked,
 }
 
 impl Phase {
@@ -50,7 +55,7 @@ impl Phase {
     fn name(self) -> &'static str {
         match self {
             Phase::Waiting => "waiting-for-sync",
-            Phase::Asking => "failover-in-progress",
+            Phase::Asking | Phase::Asked => "failover-in-progress",
         }
     }
 }
@@ -70,7 +75,14 @@ impl Failover {
 
     /// Whether the primary that is followed is asked to become one.
     pub(super) fn is_asking(&self) -> bool {
-        matches!(*self.0.lock(), Some((Phase::Asking, _)))
+        matches!(*self.0.lock(), Some((Phase::Asking | Phase::Asked, _)))
+    }
+
+    /// It is about to be asked; whether it has been before.
+    pub(super) fn note_asked(&self) -> bool {
+        let mut state = self.0.lock();
+        let Some((phase @ (Phase::Asking | Phase::Asked), _)) = &mut *state else { return false };
+        std::mem::replace(phase, Phase::Asked) == Phase::Asked
     }
 
     /// As INFO names it.
@@ -100,7 +112,7 @@ pub(crate) fn abort(server: &Arc<Server>, held: &mut Held<'_>, reason: &str) -> 
     server.log.notice(format!("Aborting failover{target} while {}: {reason}", phase.name()));
     match phase {
         Phase::Waiting => held.hide_expired(false),
-        Phase::Asking => {
+        Phase::Asking | Phase::Asked => {
             link::change(server, held, None);
             link::remember(server, None);
         }

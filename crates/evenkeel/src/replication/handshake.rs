@@ -112,10 +112,17 @@ fn ask(
         None => server.log.notice("Partial resynchronization not possible (no cached master)"),
     }
     let mut words: Vec<&[u8]> = vec![b"PSYNC", id.as_bytes(), next.as_bytes()];
+    let mut was_asked = false;
     if failover {
         words.push(b"FAILOVER");
+        was_asked = server.replication.failover.note_asked();
     }
-    let answer = exchange(wire, &words)?;
+    let mut answer = exchange(wire, &words)?;
+    if was_asked && is_of_a_primary(&answer) {
+        server.log.notice("The failover target has become the master already: it is followed.");
+        words.pop();
+        answer = exchange(wire, &words)?;
+    }
     if let Some(rest) = answer.strip_prefix(b"+FULLRESYNC") {
         return full(server, rest);
     }
@@ -124,7 +131,13 @@ fn ask(
     }
     if failover {
         server.log.warning(format!("The server that is to become the master says: {}", shown(&answer)));
-        return Err(Ended::Refused("Failover target rejected psync request".into()));
+        let is_refusal = answer.starts_with(b"-") && !was_asked;
+        return Err(match is_refusal {
+            true => Ended::Refused("Failover target rejected psync request".into()),
+            false => {
+                Ended::broken("It is not known whether the failover target is a master: it is asked again")
+            }
+        });
     }
     if [&b"-NOMASTERLINK"[..], b"-LOADING"].iter().any(|start| answer.starts_with(start)) {
         return Err(Ended::Broken(format!(
@@ -142,6 +155,12 @@ fn ask(
     server.log.notice("Retrying with SYNC...");
     wire.send_command(&[b"SYNC"])?;
     Ok(Answer::FullWithoutOffset)
+}
+
+/// Whether it has refused to become a primary because it is one.
+fn is_of_a_primary(answer: &[u8]) -> bool {
+    const TEXT: &[u8] = b"-ERR PSYNC FAILOVER can't be sent to a";
+    answer.starts_with(TEXT)
 }
 
 /// ` <id> <offset>`

@@ -1,5 +1,8 @@
 //! FAILOVER: the roles change while clients write, and nothing that was acknowledged is lost.
 
+use std::io::{Read, Write};
+use std::net::{Shutdown, TcpListener, TcpStream};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::*};
 use std::time::{Duration, Instant};
 
@@ -317,6 +320,56 @@ fn force_does_it_all_the_same() {
     assert_eq!(waits(), "-READONLY You can't write against a read only replica.");
     assert_eq!((role(&primary).as_str(), role(&replica).as_str()), ("slave", "master"));
     assert_same(&replica, &primary);
+}
+
+/// Stands before a server, and breaks off the first connection in which it says this.
+fn break_off(listener: TcpListener, server: u16, word: &'static str) {
+    let has_broken = Arc::new(AtomicBool::new(false));
+    for mut client in listener.incoming().flatten() {
+        let Ok(mut server) = TcpStream::connect(("127.0.0.1", server)) else { continue };
+        let (mut from, mut to) =
+            (client.try_clone().expect("a handle"), server.try_clone().expect("a handle"));
+        std::thread::spawn(move || {
+            let _ = std::io::copy(&mut from, &mut to); // either side may go away at any time
+            let _ = to.shutdown(Shutdown::Both);
+        });
+        let has_broken = has_broken.clone();
+        std::thread::spawn(move || {
+            let mut piece = [0; 64 * 1024];
+            while let Ok(got @ 1..) = server.read(&mut piece) {
+                let is_said = String::from_utf8_lossy(&piece[..got]).contains(word);
+                if is_said && !has_broken.swap(true, Relaxed) || client.write_all(&piece[..got]).is_err() {
+                    break;
+                }
+            }
+            for stream in [&client, &server] {
+                let _ = stream.shutdown(Shutdown::Both);
+            }
+        });
+    }
+}
+
+/// Whoever was asked may have taken over. So there is no way back, and who takes over is followed.
+#[test]
+fn an_answer_that_is_lost_makes_no_two_primaries() {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let port = listener.local_addr().expect("it is bound").port().to_string();
+    let (primary, target) = (ours(&[]), ours(&["--replica-announce-port", &port]));
+    let behind = target.port();
+    std::thread::spawn(move || break_off(listener, behind, "+CONTINUE"));
+    attach(&target, &primary);
+    let mut client = primary.connect();
+    ok(&mut client, "SET k v");
+    ok(&mut client, &format!("FAILOVER TO 127.0.0.1 {port}"));
+    let waits = write_later(&primary, "SET k w");
+    await_end(&primary);
+    assert_eq!((role(&primary).as_str(), role(&target).as_str()), ("slave", "master"), "{}", primary.log());
+    assert_eq!(waits(), "-READONLY You can't write against a read only replica.");
+    await_link(&primary);
+    ok(&mut target.connect(), "SET k x");
+    assert_same(&target, &primary);
+    assert_eq!(number(&target, "sync_full"), 0);
+    assert!(primary.log().contains("has become the master already"), "{}", primary.log());
 }
 
 #[test]
