@@ -92,7 +92,23 @@ mod tests {
             > GET k                               < \"v\"
             > CONFIG SET replica-read-only no     < OK
             > SET k w                             < OK
-            > CONFIG SET replica-serve-stale-data no replica-read-only yes < OK
+            > MULTI
+            > GET k                               < QUEUED
+            a> MULTI
+            a< OK
+            a> PING
+            a< QUEUED
+            b> MULTI
+            b< OK
+            b> INFO replication
+            b< QUEUED
+            c> CONFIG SET replica-serve-stale-data no replica-read-only yes
+            c< OK
+            > EXEC                                < -EXECABORT Transaction discarded because of: MASTERDOWN Link with MASTER is down and replica-serve-stale-data is set to 'no'.
+            a> EXEC
+            a< -EXECABORT Transaction discarded because of: MASTERDOWN *
+            b> EXEC
+            b< [\"*role:slave*\"]
             > GET k                               < -MASTERDOWN Link with MASTER is down and replica-serve-stale-data is set to 'no'.
             > SET k v                             < -READONLY You can't write against a read only replica.
             > CONFIG SET replica-serve-stale-data yes < OK

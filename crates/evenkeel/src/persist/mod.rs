@@ -181,10 +181,10 @@ impl Persist {
         if any & READ_ONLY != 0 && has(row, session, Flags::WRITE) {
             return Some(Error::text("READONLY You can't write against a read only replica."));
         }
-        if any & STALE != 0 && !row.flags.has(Flags::STALE) {
+        if any & STALE != 0 && lacks(row, session, Flags::STALE) {
             return Some(Error::text(STALE_TEXT));
         }
-        if any & LOADING != 0 && !row.flags.has(Flags::LOADING) {
+        if any & LOADING != 0 && lacks(row, session, Flags::LOADING) {
             return Some(Error::text("LOADING Redis is loading the dataset in memory"));
         }
         if any & NO_SNAPSHOT != 0 && writes() {
@@ -214,6 +214,17 @@ fn has(row: &Command, session: &Session, flags: Flags) -> bool {
             queued.any(|queued| table().row(queued.id).flags.has(flags))
         }
         _ => row.flags.has(flags),
+    }
+}
+
+/// Whether a command lacks this flag; an EXEC, whether one of its commands does.
+fn lacks(row: &Command, session: &Session, flag: Flags) -> bool {
+    match row.reach {
+        Reach::Queue => {
+            let mut queued = session.multi.iter().flat_map(|multi| &multi.queue);
+            queued.any(|queued| !table().row(queued.id).flags.has(flag))
+        }
+        _ => !row.flags.has(flag),
     }
 }
 
