@@ -83,8 +83,17 @@ pub(crate) fn release(server: &Server) {
 
 /// Ends the log. What has been logged is on disk when this returns. Nobody else writes a base.
 pub(crate) fn turn_off(server: &Server) {
-    let place = aof::place(server);
-    with_all_held(server, |held| held.dismiss(place));
+    with_all_held(server, |held| leave(server, held));
+    end_log(server);
+}
+
+/// What is done from now on is not logged. Everything is held; [`end_log`] when it is not.
+pub(crate) fn leave(server: &Server, held: &mut Held<'_>) {
+    held.dismiss(aof::place(server));
+}
+
+/// Waits until what was logged before the log was left is on disk, and ends it.
+pub(crate) fn end_log(server: &Server) {
     aof::stop(server);
     aof::vacate(server);
     leave_directory(server);
@@ -281,4 +290,84 @@ fn write_base(server: &Arc<Server>, settings: &Arc<Settings>, draft: &File, log:
     aof.figures.size.store(size, Relaxed);
     aof.figures.base_size.store(size, Relaxed);
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::live::Live;
+
+    /// A primary with a key, a replica to be that keeps an append-only file, and what makes it one.
+    fn pair(way: &str) -> (Live, Live, String) {
+        let port = evenkeel_testkit::server::free_port().to_string();
+        let primary = Live::start(1, &["--port", &port, "--repl-diskless-sync-delay", "0"]);
+        assert!(!primary.connect().run("SET k theirs").is_error());
+        let replica = Live::start(1, &["--appendonly", "yes", "--repl-diskless-load", way]);
+        follow_soon(&replica.server);
+        await_log(&replica);
+        (primary, replica, format!("REPLICAOF 127.0.0.1 {port}"))
+    }
+
+    fn await_log(live: &Live) {
+        let persist = &live.server.persist;
+        live.wait_until("there is a log", || persist.aof.is_on() && persist.state().running.is_none());
+    }
+
+    /// Whoever turns the log off has to have the seat: without it, it stops right before.
+    #[test]
+    fn nobody_is_made_a_primary_while_the_log_is_turned_off() {
+        for way in ["disabled", "flush-before-load"] {
+            let (primary, replica, follow) = pair(way);
+            let (server, mut client) = (&replica.server, replica.connect());
+            let dump = server.settings().dir.join("dump.rdb");
+            let seat = server.persist.seat.lock();
+            assert!(!client.run(&follow).is_error());
+            replica.wait_until("clients wait", || client.run("GET k").to_string().starts_with("-LOADING"));
+            let refusal = client.run("REPLICAOF NO ONE").to_string();
+            assert!(refusal.starts_with("-LOADING"), "{refusal}");
+            drop(seat);
+            replica.wait_until("the link stands", || server.replication.link.is_up());
+            assert_eq!(client.run("GET k").to_string(), "\"theirs\"");
+            assert_eq!(dump.exists(), way == "disabled");
+            await_log(&replica);
+            replica.stop();
+            primary.stop();
+        }
+    }
+
+    /// While somebody else writes to disk, nothing is given up.
+    #[test]
+    fn who_is_made_a_primary_before_has_what_it_had() {
+        let (primary, replica, follow) = pair("disabled");
+        let (server, mut client) = (&replica.server, replica.connect());
+        assert!(!client.run("SET k ours").is_error());
+        assert!(server.persist.claim_sync());
+        assert!(!client.run(&follow).is_error());
+        replica.wait_until("it has all, and wants to load it", || server.persist.is_cancelled());
+        assert!(!client.run("REPLICAOF NO ONE").is_error());
+        server.persist.end_sync();
+        replica.wait_until("the link has given up", || {
+            let folder = std::fs::read_dir(&server.settings().dir).expect("a folder");
+            folder.flatten().all(|entry| !entry.file_name().to_string_lossy().starts_with("temp-"))
+        });
+        assert_eq!(client.run("GET k").to_string(), "\"ours\"");
+        assert!(server.persist.aof.is_on() && !server.settings().dir.join("dump.rdb").exists());
+        replica.stop();
+        primary.stop();
+    }
+
+    /// Where clients are served until the data are swapped, the log ends at that moment, and nobody is waited for.
+    #[test]
+    fn the_log_is_left_as_the_data_are_swapped() {
+        let (primary, replica, follow) = pair("swapdb");
+        let (server, mut client) = (&replica.server, replica.connect());
+        let seat = server.persist.seat.lock();
+        assert!(!client.run(&follow).is_error());
+        replica.wait_until("they are swapped", || client.run("GET k").to_string() == "\"theirs\"");
+        replica.wait_until("the log has ended", || !server.persist.aof.is_on());
+        drop(seat);
+        await_log(&replica);
+        replica.stop();
+        primary.stop();
+    }
 }

@@ -10,6 +10,10 @@
 //!
 //! While databases are being filled that clients see, all wait (LOADING), nothing else is written to disk, and the log is
 //! off: afterwards it begins anew with what has been loaded.
+//!
+//! **Whoever is made a primary has its own data, on disk, too.** Clients are told to wait behind the closed gate, if the server
+//! follows this primary still, and REPLICAOF has to wait with them. Only then is anything given up: the snapshot's file, the
+//! log, the data. Where clients are served until the swap, the log is left at the same moment as the data.
 
 use std::fs::File;
 use std::io::{BufReader, Read, Seek, SeekFrom};
@@ -83,7 +87,7 @@ struct Installer<'a> {
     new: New,
 }
 
-impl Installer<'_> {
+impl<'a> Installer<'a> {
     fn by_file(mut self, snapshot: &mut Snapshot<'_>) -> Result<u32, Ended> {
         let mut received = Received::from(snapshot, &self.settings.dir)?;
         look_through(self.server, &mut received.file, received.len, snapshot)?;
@@ -98,13 +102,11 @@ impl Installer<'_> {
             .locks
             .hold(What::Snapshot, &self.settings.dir, &self.settings.dbfilename)
             .map_err(failed)?;
-        if self.server.replication.link.generation() != self.new.generation {
-            return Err(Ended::Superseded);
-        }
+        let quiet = self.begin_loading()?;
         // Whatever becomes of this, the data that are about to be dropped are on no disk any more but in this file.
         received.install(&target).map_err(failed)?;
         let mut file = Watched { inner: BufReader::new(file), snapshot };
-        let db = self.replace(&mut file, Some(len))?;
+        let db = self.replace(quiet, &mut file, Some(len))?;
         if self.settings.rdb_del_sync_files && self.settings.save.is_empty() && !self.settings.appendonly {
             let _ = std::fs::remove_file(&target); // it was never asked for
         }
@@ -113,19 +115,39 @@ impl Installer<'_> {
 
     fn in_place(mut self, snapshot: &mut Snapshot<'_>) -> Result<u32, Ended> {
         let len = snapshot.len();
-        let replaced = self.replace(snapshot, len);
+        let replaced = self.begin_loading().and_then(|quiet| self.replace(quiet, snapshot, len));
         replaced.map_err(|ended| snapshot.ended().unwrap_or(ended))
     }
 
-    /// Drops the data and loads others in their place.
-    fn replace(&mut self, input: &mut impl Read, len: Option<u64>) -> Result<u32, Ended> {
+    fn begin_loading(&mut self) -> Result<Quiet<'a>, Ended> {
         let quiet = Quiet::begin(self.server, self.new.generation)?;
+        self.have_all_wait()?;
+        Ok(quiet)
+    }
+
+    /// Has all clients wait, unless this link is not wanted any more: nobody follows somebody else from here on.
+    fn have_all_wait(&mut self) -> Result<(), Ended> {
+        let (server, keyspace) = (self.server, &self.server.keyspace);
+        keyspace.enter(&mut self.executor.seat);
+        let held = keyspace.hold_all(&mut self.executor.seat);
+        let is_wanted = server.replication.link.generation() == self.new.generation;
+        if is_wanted {
+            load::set_loading(server, true);
+        }
+        drop(held);
+        self.executor.serve_woken();
+        keyspace.leave(&mut self.executor.seat);
+        if is_wanted { Ok(()) } else { Err(Ended::Superseded) }
+    }
+
+    /// Drops the data and loads others in their place.
+    fn replace(&mut self, quiet: Quiet<'_>, input: &mut impl Read, len: Option<u64>) -> Result<u32, Ended> {
+        if self.server.persist.aof.is_on() {
+            rewrite::turn_off(self.server);
+        }
         let link = &self.server.replication.link;
-        load::set_loading(self.server, true);
         self.server.log.notice("MASTER <-> REPLICA sync: Flushing old data");
-        // Whoever was told to follow somebody else before clients had to wait has been by now; nobody is from here on.
         if !self.empty() {
-            load::set_loading(self.server, false);
             return Err(Ended::Superseded);
         }
         link.note_position(false, 0);
@@ -143,7 +165,6 @@ impl Installer<'_> {
             self.begin_history(db);
             db
         });
-        load::set_loading(self.server, false);
         drop(quiet);
         db
     }
@@ -153,7 +174,9 @@ impl Installer<'_> {
         let link = &self.server.replication.link;
         let is_same = self.server.replication.stream().history.id == self.new.history.id;
         let is_served = is_same && link.position(self.server).is_some();
-        load::set_loading(self.server, !is_served);
+        if !is_served {
+            self.have_all_wait()?;
+        }
         link.loads_beside.store(is_served, Relaxed);
         self.server.log.notice("MASTER <-> REPLICA sync: Loading DB in memory");
         let len = snapshot.len();
@@ -179,7 +202,11 @@ impl Installer<'_> {
         keyspace.enter(seat);
         let mut held = keyspace.hold_all(seat);
         let is_wanted = server.replication.link.generation() == self.new.generation;
+        let ends_log = is_wanted && server.persist.aof.is_on();
         let mut old = Vec::new();
+        if ends_log {
+            rewrite::leave(server, &mut held);
+        }
         if is_wanted {
             server.scripts.set_libraries(loaded.libraries);
             for index in 0..keyspace.databases() {
@@ -195,6 +222,9 @@ impl Installer<'_> {
         self.executor.serve_woken();
         keyspace.leave(&mut self.executor.seat);
         server.rubbish.free_flushed(old);
+        if ends_log {
+            rewrite::end_log(server);
+        }
         drop(quiet);
         if is_wanted { Ok(db) } else { Err(Ended::Superseded) }
     }
@@ -320,7 +350,8 @@ impl<R: Read> Read for Watched<'_, '_, R> {
     }
 }
 
-/// Nothing is written to disk while this lives: what is in memory is half a data set.
+/// While this lives, nobody else writes to disk, or turns the log on or off. When it goes, nobody has to wait any more, and
+/// the log is what the settings say.
 struct Quiet<'a>(&'a Arc<Server>);
 
 impl<'a> Quiet<'a> {
@@ -333,15 +364,13 @@ impl<'a> Quiet<'a> {
                 return Err(Ended::Superseded);
             }
         }
-        if persist.aof.is_on() {
-            rewrite::turn_off(server);
-        }
         Ok(Quiet(server))
     }
 }
 
 impl Drop for Quiet<'_> {
     fn drop(&mut self) {
+        load::set_loading(self.0, false);
         rewrite::release(self.0);
         rewrite::follow_soon(self.0);
     }

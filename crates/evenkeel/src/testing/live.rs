@@ -27,8 +27,9 @@ impl Live {
         let folder = std::env::temp_dir().join(format!("evenkeel-live-{}", &number[..12]));
         std::fs::create_dir(&folder).expect("a folder of one's own");
         let socket = folder.join("socket").into_os_string();
+        let dir = ["--dir".into(), folder.clone().into_os_string()];
         let own = ["--port", "0", "--unixsocket"].map(OsString::from);
-        let all = own.into_iter().chain([socket]).chain(args.iter().map(OsString::from));
+        let all = dir.into_iter().chain(own).chain([socket]).chain(args.iter().map(OsString::from));
         let launch = Launch::from_args(all, |_| true).expect("good arguments");
         let server =
             Server::new(launch.settings, None, workers, Log::start(Level::Nothing, Target::default()));
