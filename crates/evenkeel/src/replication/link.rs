@@ -217,15 +217,16 @@ impl Link {
         self.has_position.store(is_there, Release);
     }
 
+    /// The database that is selected at the stream's offset, whether or not a primary of its history may go on from there.
+    pub(super) fn db(&self) -> u32 {
+        self.db.load(Relaxed)
+    }
+
     /// Where in the stream a replica's data are. At rest only behind the closed gate.
     pub(crate) fn position(&self, server: &Server) -> Option<Position> {
         let stream = server.replication.stream();
         let is_there = self.has_position.load(Acquire);
-        is_there.then(|| Position {
-            id: stream.history.id.clone(),
-            offset: stream.offset(),
-            db: self.db.load(Relaxed),
-        })
+        is_there.then(|| Position { id: stream.history.id.clone(), offset: stream.offset(), db: self.db() })
     }
 
     /// Has the primary among the clients.

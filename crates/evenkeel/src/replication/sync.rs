@@ -77,14 +77,15 @@ fn version(server: &Server, held: &Held<'_>) -> Version {
 }
 
 /// At the moment that the snapshot is of: what comes next is the stream. A replica's goes on in the database that its own
-/// primary has selected, so whoever loads the snapshot has to be told.
+/// primary has selected, so whoever loads the snapshot has to be told, also where nobody knows the name of that stream.
 fn begin_stream(server: &Server, held: &mut Held<'_>) -> Option<Position> {
     let state = &server.replication;
     if state.is_replica() {
-        let position = state.link.position(server);
-        let offset = position.as_ref().map_or_else(|| state.stream().offset(), |position| position.offset);
-        state.sync_at.store(offset, Release);
-        return position;
+        let nameless =
+            || Position { id: String::new(), offset: state.stream().offset(), db: state.link.db() };
+        let position = state.link.position(server).unwrap_or_else(nameless);
+        state.sync_at.store(position.offset, Release);
+        return Some(position);
     }
     state.follow_log(held);
     state.sync_behind.store(server.keyspace.journal.last(), Release);

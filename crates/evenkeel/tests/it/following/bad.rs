@@ -335,6 +335,33 @@ fn unknown_commands_are_told_of() {
     replica.assert_healthy();
 }
 
+/// A primary that speaks only the oldest protocol tells no position. What is behind its replica goes by the right database.
+#[test]
+fn who_is_behind_a_replica_without_a_position_knows_the_database() {
+    let (sender, receiver) = std::sync::mpsc::channel::<Vec<u8>>();
+    let port = fake(move |replica| {
+        shake_hands(replica, "-ERR unknown command\r\n")?;
+        replica.write_all(&empty_snapshot())?;
+        receiver.iter().try_for_each(|bytes| replica.write_all(&bytes))
+    });
+    let (middle, last) = (Server::start(&program(), PRIMARY), Server::start(&program(), REPLICA));
+    follow(&middle, port);
+    await_link(&middle);
+    let send = |line: &str| sender.send(command(line)).expect("it is connected");
+    let has = |server: &Server, key: &str| {
+        let mut client = server.connect();
+        client.run("SELECT 3");
+        client.run(&format!("EXISTS {key}")).as_int() == Some(1)
+    };
+    send("SELECT 3");
+    send("SET before v");
+    wait_until("it comes", || has(&middle, "before"));
+    follow(&last, middle.port());
+    await_link(&last);
+    send("SET after v");
+    wait_until("it comes to the right database", || has(&last, "before") && has(&last, "after"));
+}
+
 #[test]
 fn a_primary_that_falls_silent_is_left() {
     let port = fake(|replica| {
