@@ -93,10 +93,27 @@ struct Feed {
 
 /// Runs the thread until nobody needs it any more.
 pub(super) fn start(server: &Arc<Server>) -> io::Result<()> {
+    let mut feed = new(server)?;
+    std::thread::Builder::new().name("replication".into()).spawn(move || {
+        evenkeel_store::memory::register_thread();
+        let server = feed.server.clone();
+        // Not before: whoever starts the thread has locked the door, which others do who have the stream.
+        feed.era = server.replication.stream().era();
+        // Nobody else takes the log: it would grow without end.
+        if catch_unwind(AssertUnwindSafe(|| feed.run())).is_err() {
+            server.log.warning("The thread that feeds replicas failed; the process ends");
+            server.log.flush();
+            std::process::exit(70);
+        }
+    })?;
+    Ok(())
+}
+
+fn new(server: &Arc<Server>) -> io::Result<Feed> {
     let poll = Poll::new()?;
     poll.add_wakeup(server.replication.door.fd(), WAKEUP_TOKEN)?;
     let now = Instant::now();
-    let mut feed = Feed {
+    Ok(Feed {
         server: server.clone(),
         settings: server.settings(),
         poll,
@@ -117,20 +134,7 @@ pub(super) fn start(server: &Arc<Server>) -> io::Result<()> {
         alone_since: now,
         has_more: false,
         took_much: false,
-    };
-    std::thread::Builder::new().name("replication".into()).spawn(move || {
-        evenkeel_store::memory::register_thread();
-        let server = feed.server.clone();
-        // Not before: whoever starts the thread has locked the door, which others do who have the stream.
-        feed.era = server.replication.stream().era();
-        // Nobody else takes the log: it would grow without end.
-        if catch_unwind(AssertUnwindSafe(|| feed.run())).is_err() {
-            server.log.warning("The thread that feeds replicas failed; the process ends");
-            server.log.flush();
-            std::process::exit(70);
-        }
-    })?;
-    Ok(())
+    })
 }
 
 impl Feed {
@@ -250,11 +254,16 @@ impl Feed {
     }
 
     /// The stream is another one, or has another name: who follows has to ask anew.
+    ///
+    /// A reader may be of the new one already: it has been taken over if that came between this look and the one before.
     fn follow_era(&mut self) {
-        let era = self.server.replication.stream().era();
+        let stream = self.server.replication.stream();
+        let (era, offset) = (stream.era(), stream.offset());
+        drop(stream);
         if era != self.era {
             self.era = era;
             self.points.clear();
+            self.points.extend(self.reader.as_ref().map(|reader| (offset, reader.last())));
             self.part_if(|peer| {
                 let waits = matches!(peer.stage, Stage::Waiting { .. });
                 (!waits).then(|| "the stream is another one from now on".into())
@@ -417,6 +426,28 @@ fn note_point(points: &mut VecDeque<(u64, u64)>, offset: u64, record: u64) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// The server becomes a primary after the thread has looked at the stream's name, and before it looks at the log.
+    #[test]
+    fn a_stream_that_begins_between_two_looks_has_a_point() {
+        let live = crate::testing::live::Live::start(1, &[]);
+        let (server, state) = (&live.server, &live.server.replication);
+        state.stream().keep();
+        let mut feed = new(server).expect("descriptors are free");
+        feed.follow_era();
+        state.with_all_held(server, |held| {
+            state.stream().rename(crate::server::random_hex());
+            state.follow_log(held);
+        });
+        assert!(!live.connect().run("SET k v").is_error());
+        live.wait_until("it is in the stream", || {
+            feed.take_log();
+            feed.reader.as_ref().is_some_and(|reader| reader.last() == server.keyspace.journal.last())
+        });
+        feed.follow_era();
+        assert_eq!(feed.record_at(state.stream().offset()), server.keyspace.journal.last());
+        live.stop();
+    }
 
     #[test]
     fn points_are_bounded_and_stay_in_order() {
