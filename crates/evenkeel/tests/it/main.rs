@@ -24,7 +24,18 @@ mod stress;
 mod sync;
 mod tls;
 
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
 use evenkeel_testkit::{Program, Server};
+
+/// Tells the other threads of a test to end, also when it fails: it would wait for them for ever.
+pub(crate) struct Ends<'a>(pub(crate) &'a AtomicBool);
+
+impl Drop for Ends<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Relaxed);
+    }
+}
 
 fn program() -> Program {
     Program::under_test(env!("CARGO_BIN_EXE_evenkeel"))

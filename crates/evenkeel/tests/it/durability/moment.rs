@@ -11,7 +11,7 @@ use evenkeel_resp::value::Value;
 use evenkeel_testkit::random::fresh_seed;
 use evenkeel_testkit::{Client, Random, Server};
 
-use crate::start;
+use crate::{Ends, start};
 
 const ACCOUNTS: usize = 2_000;
 const BALANCE: i64 = 1_000;
@@ -68,15 +68,6 @@ fn snapshot(server: &Server, client: &mut Client) {
     }
 }
 
-/// Tells the writers to end, also when a snapshot fails.
-struct EndsAtLast<'a>(&'a AtomicBool);
-
-impl Drop for EndsAtLast<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Relaxed);
-    }
-}
-
 /// Lets `write` run on several connections and takes snapshots meanwhile; `check` is given a server that has loaded each.
 fn snapshots_under(write: impl Fn(&mut Client, &mut Random, usize) + Sync, check: impl Fn(&mut Client)) {
     let seed = fresh_seed();
@@ -85,7 +76,7 @@ fn snapshots_under(write: impl Fn(&mut Client, &mut Random, usize) + Sync, check
     fill(&mut server.connect());
     let (ends, shared) = (AtomicBool::new(false), &server);
     let loaded = std::thread::scope(|scope| {
-        let _at_last = EndsAtLast(&ends);
+        let _ends = Ends(&ends);
         for index in 0..WRITERS {
             let (ends, write) = (&ends, &write);
             scope.spawn(move || {

@@ -1,11 +1,13 @@
 //! Replicas of replicas, and what becomes of the others when one of them is made the primary.
 
+use std::io::{BufRead, BufReader, Write};
+use std::net::TcpStream;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use evenkeel_testkit::{Peer, Program, Server};
 
 use super::{PRIMARY, REPLICA, await_equal, await_link, follow, seed, wait_until, write};
-use crate::program;
+use crate::{Ends, program};
 
 fn evenkeel(args: &[&str]) -> Server {
     Server::start(&program(), &[PRIMARY, args].concat())
@@ -205,15 +207,17 @@ fn who_comes_and_goes_keeps_nobody_from_following() {
                 writer.run("INCR n");
             }
         });
+        let _ends = Ends(&ends);
         for _ in 0..150 {
-            let mut guest = middle.connect();
-            guest.send_raw(b"PSYNC ? -1\r\n").expect("it reads");
-            let answer = guest.read_raw().expect("an answer");
-            assert!(answer.starts_with(b"+FULLRESYNC"), "{}", answer.escape_ascii());
-            drop(guest);
+            let mut guest = TcpStream::connect(("127.0.0.1", middle.port())).expect("it listens");
+            guest.write_all(b"PSYNC ? -1\r\n").expect("it reads");
+            // Empty lines keep the link alive until there is an answer.
+            let mut lines = BufReader::new(guest).lines().map(|line| line.expect("an answer"));
+            let answer = lines.find(|line| !line.trim().is_empty()).expect("an answer");
+            assert!(answer.starts_with("+FULLRESYNC"), "{answer}");
+            drop(lines);
             wait_until("it is gone", || number(&middle, "connected_slaves") == 0);
         }
-        ends.store(true, Relaxed);
     });
     await_equal(&first, &middle);
 }

@@ -9,6 +9,7 @@ use evenkeel_testkit::random::fresh_seed;
 use evenkeel_testkit::{Client, Peer, Program, Random, Server};
 
 use super::{REPLICA, assert_same, attach, ok, peers, primary, wait_until};
+use crate::Ends;
 use crate::random::send_random;
 
 /// Not for servers of a test that goes on, or nothing that is passed on to replicas.
@@ -117,15 +118,6 @@ fn under_load(args: &[&str]) {
     });
     replicas.iter().for_each(|replica| assert_same(&server, replica));
     assert_eq!(sum(&server, bank.accounts), total);
-}
-
-/// Tells others to end, also when something has failed.
-pub(super) struct Ends<'a>(pub(super) &'a AtomicBool);
-
-impl Drop for Ends<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Relaxed);
-    }
 }
 
 #[test]

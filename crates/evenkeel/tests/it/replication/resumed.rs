@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use evenkeel_testkit::{Peer, Program, Server};
 
-use super::attached::Ends;
 use super::{
     PRIMARY, REPLICA, assert_same, attach, await_link, freeze, number, ok, peers, primary, thaw, wait_until,
 };
+use crate::Ends;
 
 #[test]
 fn a_connection_that_broke_is_made_good_from_the_backlog() {
@@ -142,7 +142,10 @@ fn a_primary_with_an_append_only_file_goes_on() {
 #[test]
 fn a_replica_with_an_append_only_file_goes_on() {
     let peers = [Peer::Redis, Peer::Valkey].into_iter().filter_map(Program::oracle);
-    let primaries = peers.map(|program| Server::start(&program, PRIMARY)).chain([primary(&[])]);
+    // However long the replica takes to come again, what it lacks is kept.
+    const BACKLOG: &[&str] = &["--repl-backlog-size", "256mb"];
+    let args = [PRIMARY, BACKLOG].concat();
+    let primaries = peers.map(|program| Server::start(&program, &args)).chain([primary(BACKLOG)]);
     for server in primaries {
         let address = format!("127.0.0.1 {}", server.port());
         let mut replica = primary(&[LOGGED, &["--replicaof", &address]].concat());

@@ -11,6 +11,7 @@ use evenkeel_testkit::server::free_port;
 use evenkeel_testkit::{Client, Server};
 
 use super::{assert_same, attach, await_link, number, ok, primary, wait_until};
+use crate::Ends;
 
 /// One that watches `primary`, and is gone with the test, or after a minute. It asks every second, so who is to be down after
 /// little more than that is down whenever the machine is busy.
@@ -88,15 +89,6 @@ struct Counted {
     ends: AtomicBool,
 }
 
-/// Ends the counting also when the test fails: it would wait for that for ever.
-struct EndsWith<'a>(&'a AtomicBool);
-
-impl Drop for EndsWith<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Relaxed);
-    }
-}
-
 /// Whether a server is a replica. Redis' Sentinel hangs up on the clients of one that it makes a replica.
 fn is_replica(server: &Server) -> bool {
     let role = Client::connect(([127, 0, 0, 1], server.port()).into())
@@ -136,7 +128,7 @@ fn a_lost_primary_is_replaced() {
     let counted = Counted::default();
     let replies = || counted.replies.load(Relaxed);
     std::thread::scope(|scope| {
-        let _ends = EndsWith(&counted.ends);
+        let _ends = Ends(&counted.ends);
         scope.spawn(|| count_up(&sentinel, &counted));
         wait_until("it knows the replicas", || sentinel.knows("num-slaves") == Some(2));
         wait_until("some are safe", || counted.safe.load(Relaxed) > 50);
