@@ -97,7 +97,13 @@ fn examine(recording: &Recording) -> Diagnosis {
             Outcome::Unseen(why) => ruled_out.push(RuledOut { rule: rule.id, why, unseen: true }),
         }
     }
-    findings.sort_by(|a, b| b.rank().total_cmp(&a.rank()).then_with(|| a.rule.cmp(b.rule)));
+    // What a thread does in the little time in which it is awake comes behind what keeps it asleep.
+    let waits = waits(&critical);
+    let is_behind = |finding: &Finding| waits && !finding.holds_while_idle;
+    findings.sort_by(|a, b| {
+        let order = is_behind(a).cmp(&is_behind(b));
+        order.then_with(|| b.rank().total_cmp(&a.rank())).then_with(|| a.rule.cmp(b.rule))
+    });
     let requests = requests(recording, &critical);
     if let Some(requests) = &requests {
         findings.iter_mut().for_each(|finding| {
@@ -114,6 +120,11 @@ fn inconclusive(critical: Option<Budget>, because: String) -> Diagnosis {
     Diagnosis { verdict, sentence, critical, requests: None, findings: Vec::new(), ruled_out: Vec::new() }
 }
 
+/// Whether the thread waits for work most of the time, and for nothing else.
+fn waits(budget: &Budget) -> bool {
+    budget.share(budget.idle_ns) > ELSEWHERE_FROM && budget.share(budget.run_queue_ns) < RUN_QUEUE_LOW
+}
+
 fn judge(view: &View<'_>, findings: &[Finding]) -> (Verdict, String) {
     let budget = &view.critical;
     let name = &view.recording.target.name;
@@ -126,7 +137,7 @@ fn judge(view: &View<'_>, findings: &[Finding]) -> (Verdict, String) {
         let sentence = format!("{name} is idle: its busiest thread works {:.1}% of the time.", busy * 100.0);
         return (Verdict::Idle, sentence);
     }
-    if budget.share(budget.idle_ns) > ELSEWHERE_FROM && budget.share(budget.run_queue_ns) < RUN_QUEUE_LOW {
+    if waits(budget) {
         let sentence = format!(
             "The limit is elsewhere: {name} waits for work {:.0}% of the time. Look at who sends it requests, at the \
              network, or at what it depends on.",

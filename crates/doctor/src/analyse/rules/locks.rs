@@ -120,7 +120,7 @@ pub(crate) fn hand_offs(view: &View<'_>) -> Outcome {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::analyse::diagnose;
+    use crate::analyse::{Verdict, diagnose};
     use crate::golden;
     use crate::recording::Call;
 
@@ -186,7 +186,16 @@ mod tests {
         recording.wakers = vec![waker(golden::TID, 101, golden::TID), waker(101, golden::TID, golden::TID)];
         let diagnosis = diagnose(&recording);
         assert!(diagnosis.sentence.contains("6000 times a second"), "{}", diagnosis.sentence);
+        let mut working = recording.clone();
         recording.wakers.push(waker(golden::TID, 7, 4_000));
         assert!(diagnose(&recording).findings.is_empty(), "a client wakes it as often");
+        // What each does when it is awake takes more than the hand-offs, and is not why they sleep.
+        working.threads[0].cpu_ns = golden::WINDOW_NS / 5;
+        working.calls[0].blocked_ns = golden::WINDOW_NS / 5 * 4;
+        golden::add_samples(&mut working, &["main", "worker"], 2_000);
+        let diagnosis = diagnose(&working);
+        let rules: Vec<&str> = diagnosis.findings.iter().map(|finding| finding.rule).collect();
+        assert_eq!((rules[0], &diagnosis.verdict), ("R9", &Verdict::Found), "{rules:?}");
+        assert!(rules.contains(&"R1"), "{rules:?}");
     }
 }
