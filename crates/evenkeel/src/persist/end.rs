@@ -151,8 +151,10 @@ fn end(server: &Arc<Server>, how: How) -> bool {
     // What a full sync has left in memory is not to take the place of what is on disk.
     let is_whole = !is_loading && !persist.is_incomplete.load(Acquire);
     if !persist.ending.is_aborted() && settings.appendonly && is_whole && !persist.aof.is_complete() {
-        // What is on disk is not the data, and may be those of long ago.
-        if !how.force {
+        // What is on disk is not the data, and may be those of long ago. But it will not become the data either while a
+        // script keeps everybody waiting, and nobody but this ends one that has written.
+        let waits_for_script = how.save == Some(false) && server.scripts.busy.is_busy();
+        if !how.force && !waits_for_script {
             server.log.warning("Writing initial AOF, can't exit");
             return false;
         }

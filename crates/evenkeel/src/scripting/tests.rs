@@ -474,14 +474,19 @@ fn a_busy_script_is_killed_while_others_are_answered() {
 
 #[test]
 fn a_busy_script_that_has_written_is_not_killed_but_ends_with_the_server() {
-    let live = Live::start(2, &["--busy-reply-threshold", "10", "--save", ""]);
-    let (mut busy, mut other) = (live.connect(), live.connect());
-    busy.send(&["EVAL", "redis.call('set', KEYS[1], 'x') while true do end", "1", "k"]).expect("open");
-    wait_for(&mut other, "PING", "BUSY");
-    assert!(other.run("SCRIPT KILL").to_string().contains("UNKILLABLE"));
-    assert!(other.run("SHUTDOWN").to_string().contains("BUSY"));
-    other.send(&["SHUTDOWN", "NOSAVE"]).expect("open");
-    live.stop();
+    // Also where the first base of the append-only file waits for the script.
+    for appendonly in ["no", "yes"] {
+        let args = ["--busy-reply-threshold", "10", "--save", "", "--appendonly", appendonly];
+        let live = Live::start(2, &args);
+        let (mut busy, mut other) = (live.connect(), live.connect());
+        busy.send(&["EVAL", "redis.call('set', KEYS[1], 'x') while true do end", "1", "k"]).expect("open");
+        wait_for(&mut other, "PING", "BUSY");
+        assert!(other.run("SCRIPT KILL").to_string().contains("UNKILLABLE"));
+        assert!(other.run("SHUTDOWN").to_string().contains("BUSY"));
+        other.send(&["SHUTDOWN", "NOSAVE"]).expect("open");
+        live.wait_until("it stops", || live.server.stopping.load(Relaxed));
+        live.stop();
+    }
 }
 
 /// CLIENT PAUSE WRITE holds scripts back, but for those that say that they do not write.
