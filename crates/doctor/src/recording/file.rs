@@ -1,7 +1,7 @@
 //! A recording on disk: one line that says what follows, then JSON.
 //!
 //! ```text
-//! evenkeel-doctor recording 1 18342 9f3c...e1\n      version, bytes that follow, their CRC64
+//! evenkeel-doctor recording 4 18342 9f3c...e1\n      version, bytes that follow, CRC64 of all this and the bytes
 //! {"made_by":"evenkeel-doctor 0.1.0", ...}
 //! ```
 //!
@@ -14,13 +14,15 @@ use std::io::Write;
 use std::path::Path;
 
 use anyhow::{Context, Result, bail, ensure};
-use crc_fast::{CrcAlgorithm, checksum};
+use crc_fast::{CrcAlgorithm, Digest};
 
 use super::Recording;
 
 const MAGIC: &str = "evenkeel-doctor recording";
-/// 3: `host.steal` is of the CPU time that was asked for.
-const VERSION: u32 = 3;
+/// 3: `host.steal` is of the CPU time that was asked for. 4: the checksum is of the version and the length, too.
+const VERSION: u32 = 4;
+/// The last in which another version's digit would not have been noticed.
+const SUM_OF_BODY: u32 = 3;
 /// Larger than the recording of 10,000 threads with 100,000 stacks; a bound on what a file can make us read.
 const BYTES_MAX: u64 = 1 << 30;
 const SUM_DIGITS: usize = 16;
@@ -50,7 +52,8 @@ pub(crate) fn load(path: &Path) -> Result<Recording> {
 
 fn encode(recording: &Recording) -> Result<Vec<u8>> {
     let body = serde_json::to_vec(recording).context("the recording cannot be written as JSON")?;
-    let mut bytes = format!("{MAGIC} {VERSION} {} {:016x}\n", body.len(), sum(&body)).into_bytes();
+    let words = format!("{MAGIC} {VERSION} {} ", body.len());
+    let mut bytes = format!("{words}{:016x}\n", sum(VERSION, &words, &body)).into_bytes();
     bytes.extend_from_slice(&body);
     Ok(bytes)
 }
@@ -71,11 +74,12 @@ fn decode(bytes: &[u8]) -> Result<Recording> {
     let [_, length, expected] = fields[..] else { bail!("its first line is damaged") };
     let length: usize = length.parse().context("its first line is damaged")?;
     ensure!(expected.len() == SUM_DIGITS, "its first line is damaged"); // a leading zero may have become a blank
+    let words = header.and_then(|line| line.strip_suffix(expected)).context("its first line is damaged")?;
     let expected = u64::from_str_radix(expected, 16).context("its first line is damaged")?;
     let body = &bytes[end + 1..];
     ensure!(body.len() >= length, "it is cut: {} of {length} bytes are there", body.len());
     ensure!(body.len() == length, "{} bytes follow its end", body.len() - length);
-    ensure!(sum(body) == expected, "its checksum is wrong: the file is damaged");
+    ensure!(sum(version, words, body) == expected, "its checksum is wrong: the file is damaged");
     let recording = serde_json::from_slice(body).context("its content does not fit its version")?;
     check(&recording)?;
     Ok(recording)
@@ -96,8 +100,14 @@ fn check(recording: &Recording) -> Result<()> {
     Ok(())
 }
 
-fn sum(body: &[u8]) -> u64 {
-    checksum(CrcAlgorithm::Crc64Redis, body)
+/// `words`: the first line up to the checksum.
+fn sum(version: u32, words: &str, body: &[u8]) -> u64 {
+    let mut digest = Digest::new(CrcAlgorithm::Crc64Redis);
+    if version > SUM_OF_BODY {
+        digest.update(words.as_bytes());
+    }
+    digest.update(body);
+    digest.finalize()
 }
 
 #[cfg(test)]
@@ -126,9 +136,10 @@ mod tests {
         assert_eq!(refusal(b"\x7fELF\x02\x01\x01\n"), "it is not a recording of evenkeel-doctor");
         assert!(refusal(&whole[..whole.len() - 1]).starts_with("it is cut: "));
         assert_eq!(refusal(&[&whole[..], b"x"].concat()), "1 bytes follow its end");
-        let newer = String::from_utf8(whole).expect("text").replacen(" 3 ", " 4 ", 1);
+        let (version, next) = (format!(" {VERSION} "), format!(" {} ", VERSION + 1));
+        let newer = String::from_utf8(whole).expect("text").replacen(&version, &next, 1);
         assert!(
-            refusal(newer.as_bytes()).starts_with("it is of version 4, and this"),
+            refusal(newer.as_bytes()).starts_with(&format!("it is of version {}, and this", VERSION + 1)),
             "{}",
             refusal(newer.as_bytes())
         );
@@ -147,6 +158,21 @@ mod tests {
         let end = text.find('\n').expect("a first line");
         let cut = format!("{} {}", &text[..end - SUM_DIGITS], &text[end - SUM_DIGITS + 1..]);
         assert!(refusal(cut.as_bytes()).contains("its first line is damaged"));
+    }
+
+    /// The version says what fields mean, so a changed one is damage, too; recordings of before are read as they were.
+    #[test]
+    fn another_version_is_noticed() {
+        let whole = String::from_utf8(encode(&golden::idle()).expect("encodes")).expect("it is JSON");
+        let of =
+            |version: u32| whole.replacen(&format!("{MAGIC} {VERSION}"), &format!("{MAGIC} {version}"), 1);
+        for version in 1..VERSION {
+            assert!(refusal(of(version).as_bytes()).contains("its checksum is wrong"), "{version}");
+        }
+        let body = whole.split_once('\n').expect("a first line").1;
+        let words = format!("{MAGIC} {SUM_OF_BODY} {} ", body.len());
+        let before = format!("{words}{:016x}\n{body}", sum(SUM_OF_BODY, &words, body.as_bytes()));
+        assert!(decode(before.as_bytes()).is_ok());
     }
 
     #[test]
