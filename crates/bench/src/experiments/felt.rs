@@ -82,7 +82,7 @@ impl DataArgs {
     }
 
     /// Writes from 50 clients, with all cores for server and load alike.
-    pub(super) fn traffic(&self) -> Traffic {
+    fn traffic(&self) -> Traffic {
         let command = match self.huge {
             0 => Command::Set,
             _ => Command::Words(format!(
@@ -93,7 +93,7 @@ impl DataArgs {
         Traffic { command, keys, value_size, rate, ..Traffic::default() }
     }
 
-    pub(super) fn fill(&self, lane: &Lane) -> Result<()> {
+    fn fill(&self, lane: &Lane) -> Result<()> {
         lane.fill(KeyRange { first: 0, count: self.keys() }, self.value_size)?;
         let build = |command: &'static str, key: &'static str, add: fn(u64, &mut Words)| {
             feed(lane.server.address, self.huge / AT_ONCE, |number, words| {
@@ -119,7 +119,7 @@ impl DataArgs {
     }
 
     /// The servers, in groups that fit into the memory together; a fork may need as much again for one of them.
-    pub(super) fn groups<'a>(&self, session: &'a Session) -> Result<Vec<Vec<Planned<'a>>>> {
+    fn groups<'a>(&self, session: &'a Session) -> Result<Vec<Vec<Planned<'a>>>> {
         let all = planned(session);
         let (each, free) = (self.memory(), (proc::memory_available() as f64 * MEMORY_SHARE) as u64);
         if 2 * each > free {
@@ -263,6 +263,22 @@ pub(super) fn rounds<T: Send>(
         all,
     };
     Ok(lanes.iter().zip(all).map(rounds).collect())
+}
+
+/// The rounds of servers that hold these data; each is prepared before it is filled.
+pub(super) fn over_data<T: Send>(
+    session: &Session,
+    args: &DataArgs,
+    prepare: impl Fn(&Lane) -> Result<()>,
+    event: impl Fn(&Lane, &Event) -> Result<T> + Sync,
+) -> Result<Vec<Rounds<T>>> {
+    let mut all = Vec::new();
+    for group in args.groups(session)? {
+        let lanes = group.iter().map(|planned| planned.start(1)).collect::<Result<Vec<Lane>>>()?;
+        lanes.iter().try_for_each(|lane| prepare(lane).and_then(|()| args.fill(lane)))?;
+        all.extend(rounds(session, &lanes, &args.traffic(), &event)?);
+    }
+    Ok(all)
 }
 
 /// A column of its own that an experiment adds: its name, what it shows, and what goes into the JSON under which name.

@@ -46,16 +46,11 @@ pub(super) fn estimate(session: &Session, args: &DataArgs) -> Duration {
 }
 
 pub(crate) fn full_sync(session: &mut Session, args: &DataArgs) -> Result<()> {
-    let mut all = Vec::new();
-    for group in args.groups(session)? {
-        let lanes = group.iter().map(|planned| planned.start(1)).collect::<Result<Vec<Lane>>>()?;
-        for lane in &lanes {
-            lane.set("repl-diskless-sync-delay", "0")?;
-            lane.set("repl-backlog-ttl", &KEPT_S.to_string())?;
-            args.fill(lane)?;
-        }
-        all.extend(felt::rounds(session, &lanes, &args.traffic(), sync)?);
-    }
+    let prepare = |lane: &Lane| {
+        lane.set("repl-diskless-sync-delay", "0")?;
+        lane.set("repl-backlog-ttl", &KEPT_S.to_string())
+    };
+    let all = felt::over_data(session, args, prepare, sync)?;
     judge(session, &all);
     let columns = [
         Column {

@@ -35,12 +35,7 @@ pub(super) fn estimate(session: &Session, args: &DataArgs) -> Duration {
 }
 
 pub(crate) fn snapshot(session: &mut Session, args: &DataArgs) -> Result<()> {
-    let mut all = Vec::new();
-    for group in args.groups(session)? {
-        let lanes = group.iter().map(|planned| planned.start(1)).collect::<Result<Vec<Lane>>>()?;
-        lanes.iter().try_for_each(|lane| args.fill(lane))?;
-        all.extend(felt::rounds(session, &lanes, &args.traffic(), |lane, _: &Event| save(lane))?);
-    }
+    let all = felt::over_data(session, args, |_| Ok(()), |lane, _: &Event| save(lane))?;
     judge(session, &all);
     let columns = [
         Column {
