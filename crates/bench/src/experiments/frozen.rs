@@ -64,12 +64,11 @@ pub(crate) fn frozen_disk(session: &mut Session) -> Result<()> {
         let what = "longest request over a frozen disk, us".into();
         session.judge_for(Promise::Files, what, Goal::AtMost(LONGEST_US_MAX), ours.longest_us());
     }
-    let waiting = |felt: &Felt<()>| felt.grown as f64 / 1e6;
     let columns = [Column {
         head: "log waiting",
-        cell: |rounds| format!("{:.0} MB", rounds.median(|felt| felt.grown as f64 / 1e6)),
+        cell: |rounds| format!("{:.0} MB", rounds.median(waiting_mb)),
         json: "log_waiting_mb",
-        figure: waiting,
+        figure: waiting_mb,
     }];
     let title = format!(
         "frozen-disk: SET of {VALUE_SIZE} B from 50 clients, everysec, {} s frozen of {} s",
@@ -93,6 +92,11 @@ fn start(planned: &Planned<'_>, disk: &Disk) -> Result<Lane> {
     wait_until(&lane, "aof_rewrite_in_progress:0")?;
     lane.fill(KeyRange { first: 0, count: KEYS }, VALUE_SIZE)?;
     Ok(lane)
+}
+
+/// What the process kept in memory meanwhile.
+fn waiting_mb(felt: &Felt<()>) -> f64 {
+    felt.grown as f64 / 1e6
 }
 
 /// Freezes the disk in the middle of the load.
