@@ -94,6 +94,7 @@ fn random_operations_against_a_plain_vector() {
             assert_eq!(tree.get(at as u64), plain.get(at).map(Vec::as_slice));
             if step % 500 == 0 {
                 check(&tree, &plain);
+                let at = random.below(plain.len() + 1);
                 let to = at + random.below(plain.len() - at + 1);
                 assert!(tree.range(at as u64..to as u64).eq(plain[at..to].iter()));
             }
