@@ -50,7 +50,7 @@ pub(crate) struct Executor {
     pub(crate) settings: Arc<Settings>,
     settings_version: u64,
     pub(crate) worker: usize,
-    table: &'static Table,
+    pub(crate) table: &'static Table,
     places: Vec<Place>,
     pub(crate) pool: Pool,
     /// Memory is short, and evicting did not help.

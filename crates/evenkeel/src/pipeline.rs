@@ -6,8 +6,10 @@
 
 use std::sync::atomic::Ordering::Relaxed;
 
+use arrayvec::ArrayVec;
 use evenkeel_resp::request::{Parsed, ProtocolError, Span, State, parse, parse_strangers};
-use evenkeel_store::Place;
+use evenkeel_store::ahead::MEMBERS_MAX;
+use evenkeel_store::{Key, Place};
 
 use crate::command::{Args, Id};
 use crate::dispatch::{Executor, Outcome, Request, book, hear};
@@ -37,6 +39,10 @@ pub(crate) struct Pipeline {
 
 /// Most cache lines fetched ahead per entry; what lies behind, the processor's own prefetching finds.
 const ENTRY_LINES_MAX: usize = 10;
+
+/// Members of one collection that are looked up one after the other from which on their misses are taken together: fewer
+/// do not earn what it takes to go down the tree twice.
+const MEMBERS_MIN: usize = 4;
 
 /// Bytes of an entry beside its value, about.
 const ENTRY_OVERHEAD: usize = 32;
@@ -260,7 +266,11 @@ impl Pipeline {
         }
         let mut ended = None;
         let reply_len = reply.len();
+        let mut fetched = 0;
         for (index, parts) in self.batch.iter().enumerate() {
+            if inside && index >= fetched {
+                fetched = self.prefetch_members(executor, bytes, index);
+            }
             let args = Args::new(bytes, &self.spans[parts.first_span..parts.end_span]);
             let request =
                 Request { command: parts.command, args, len: parts.end - parts.start, key: parts.key };
@@ -317,6 +327,30 @@ impl Pipeline {
         keys().for_each(|(_, place)| keyspace.prefetch_slot(seat, place));
         keys().for_each(|(hash, place)| keyspace.prefetch_bucket(seat, place, hash));
         keys().for_each(|(hash, place)| keyspace.prefetch_entry(seat, place, hash, self.entry_lines));
+    }
+
+    /// Asks for what the commands from `from` on will read that look up members of one collection; returns the first that
+    /// does not, or whose members are too many for once. What the commands before them change is known by then.
+    fn prefetch_members(&self, executor: &mut Executor, bytes: &[u8], from: usize) -> usize {
+        let mut members = ArrayVec::<&[u8], MEMBERS_MAX>::new();
+        let (key, mut to) = (self.batch[from].key, from);
+        for parts in &self.batch[from..] {
+            let Some(rule) = parts.command.and_then(|id| executor.table.row(id).members) else { break };
+            if parts.key != key || members.is_full() {
+                break;
+            }
+            let args = Args::new(bytes, &self.spans[parts.first_span..parts.end_span]);
+            members.extend(rule.of(&args).take(members.remaining_capacity()));
+            to += 1;
+        }
+        if members.len() >= MEMBERS_MIN
+            && let Some((hash, place)) = key
+        {
+            let args = Args::new(bytes, &self.spans[self.batch[from].first_span..self.batch[from].end_span]);
+            let key = Key { bytes: args.at(1), place, hash };
+            executor.server.keyspace.prefetch_members(&mut executor.seat, &key, &members);
+        }
+        to.max(from + 1)
     }
 }
 

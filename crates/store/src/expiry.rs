@@ -17,7 +17,7 @@ mod times;
 use crate::events::What;
 use crate::held::Held;
 use crate::key::Place;
-use crate::keyspace::prefetching;
+use crate::ahead::prefetching;
 use crate::seat::add;
 use crate::segment::{Segment, Word};
 use crate::slot::NEVER;

@@ -15,7 +15,6 @@ use crate::journal::Journal;
 use crate::key::{Hasher, Key, Place};
 use crate::outside::Trash;
 use crate::seat::{DbTally, LeftBehind, Seat, Tally, Total};
-use crate::segment::Word;
 use crate::slot::{Slot, Slots};
 use crate::snapshot::Snapshots;
 use crate::watch::{After, Change};
@@ -315,36 +314,6 @@ impl Keyspace {
         self.gate.close(seat.index)
     }
 
-    /// Asks the memory system for the slot of a key. A hint: nothing is read.
-    #[inline]
-    pub fn prefetch_slot(&self, seat: &Seat, place: Place) {
-        self.assert_inside(seat);
-        if let Some(db) = self.db_if_used(place.db()) {
-            prefetch((&raw const db.slots[place.slot()]).cast());
-        }
-    }
-
-    /// Asks for the bucket of a key, once its slot is there.
-    #[inline]
-    pub fn prefetch_bucket(&self, seat: &Seat, place: Place, hash: u64) {
-        self.assert_inside(seat);
-        if let Some(db) = self.db_if_used(place.db()) {
-            prefetch(db.slots[place.slot()].bucket_hint(hash));
-        }
-    }
-
-    /// Asks for the first `lines` cache lines of a key's entry, once its bucket is there. The seat must be inside.
-    #[inline]
-    pub fn prefetch_entry(&self, seat: &Seat, place: Place, hash: u64, lines: usize) {
-        self.assert_inside(seat);
-        if let Some(db) = self.db_if_used(place.db()) {
-            let entry = db.slots[place.slot()].entry_hint(hash);
-            if !entry.is_null() {
-                (0..lines).for_each(|line| prefetch(entry.wrapping_add(64 * line)));
-            }
-        }
-    }
-
     #[inline]
     pub(crate) fn db_if_used(&self, db: usize) -> Option<&Db> {
         // SAFETY: a database's address changes only behind the closed gate, and callers are inside it.
@@ -541,28 +510,4 @@ impl Drop for Keyspace {
             }
         }
     }
-}
-
-/// Entries asked for ahead of a walk over them: enough to have as many on their way as the memory system can.
-const AHEAD: usize = 16;
-
-/// The words of a list, with their entries asked for ahead of time.
-pub(crate) fn prefetching(words: &[Word]) -> impl Iterator<Item = Word> {
-    words.iter().enumerate().map(|(at, word)| {
-        if let Some(ahead) = words.get(at + AHEAD) {
-            prefetch(ahead.address() as *const u8);
-        }
-        *word
-    })
-}
-
-#[inline]
-fn prefetch(address: *const u8) {
-    #[cfg(all(target_arch = "x86_64", not(miri)))]
-    // SAFETY: prefetching is a hint that reads nothing; any address will do.
-    unsafe {
-        std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(address.cast());
-    }
-    #[cfg(not(all(target_arch = "x86_64", not(miri))))]
-    let _ = address;
 }

@@ -12,6 +12,7 @@
 //!     └─ Db (x databases) ── Slot (x 16,384) ── Segment ── Entry: header, deadline, key, value in one block
 //! ```
 
+pub mod ahead;
 mod audience;
 mod bits;
 pub mod collection;

@@ -26,12 +26,13 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::*};
 
 use parking_lot::Mutex;
 
+use crate::ahead::prefetching;
 use crate::SLOTS;
 use crate::directory::DEPTH_MAX;
 use crate::entry::{EntryPtr, View};
 use crate::held::Held;
 use crate::key::Place;
-use crate::keyspace::{Db, Flushed, Keyspace, prefetching};
+use crate::keyspace::{Db, Flushed, Keyspace};
 use crate::seat::Seat;
 use crate::segment::{TAG_BITS, Word};
 

@@ -275,13 +275,30 @@ pub(crate) struct Command {
     pub(crate) reach: Reach,
     pub(crate) flags: Flags,
     pub(crate) group: Group,
+    pub(crate) members: Option<Members>,
     pub(crate) handler: Handler,
     pub(crate) subcommands: &'static [Command],
 }
 
+/// Which arguments look up members of the collection at the only key, or fields: this one, and from there every so many.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Members {
+    first: u8,
+    step: u8,
+}
+
+impl Members {
+    /// Those of a call, for prefetching: where options come before them, others are told.
+    #[inline]
+    pub(crate) fn of<'a>(self, args: &Args<'a>) -> impl Iterator<Item = &'a [u8]> {
+        let args = *args;
+        (usize::from(self.first)..args.len()).step_by(usize::from(self.step)).map(move |at| args.at(at))
+    }
+}
+
 const fn row(name: &'static str, arity: Arity, group: Group, handler: Handler) -> Command {
     let (keys, reach, flags) = (Keys::NONE, Reach::Walk, Flags::NONE);
-    Command { name, arity, keys, reach, flags, group, handler, subcommands: &[] }
+    Command { name, arity, keys, reach, flags, group, members: None, handler, subcommands: &[] }
 }
 
 /// A command that reads its keys.
@@ -353,6 +370,11 @@ impl Command {
     /// Takes constant or logarithmic time.
     pub(crate) const fn fast(self) -> Command {
         self.flag(Flags::FAST)
+    }
+
+    /// Looks up members, which are the argument `first` and from there every `step`th one.
+    pub(crate) const fn members(self, first: u8, step: u8) -> Command {
+        Command { members: Some(Members { first, step }), ..self }
     }
 
     /// May need memory.

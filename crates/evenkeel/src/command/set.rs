@@ -24,10 +24,10 @@ const COUNTED: Keys = Keys::Counted { at: 1, step: 1 };
 
 #[rustfmt::skip]
 pub(crate) const COMMANDS: &[Command] = &[
-    write("SADD",        at_least(3), Keys::FIRST,     GROUP, sadd                ).grows().fast(),
-    write("SREM",        at_least(3), Keys::FIRST,     GROUP, srem                ).fast(),
-    read ("SISMEMBER",   exactly(3),  Keys::FIRST,     GROUP, sismember           ).fast(),
-    read ("SMISMEMBER",  at_least(3), Keys::FIRST,     GROUP, smismember          ).fast(),
+    write("SADD",        at_least(3), Keys::FIRST,     GROUP, sadd                ).grows().fast().members(2, 1),
+    write("SREM",        at_least(3), Keys::FIRST,     GROUP, srem                ).fast().members(2, 1),
+    read ("SISMEMBER",   exactly(3),  Keys::FIRST,     GROUP, sismember           ).fast().members(2, 1),
+    read ("SMISMEMBER",  at_least(3), Keys::FIRST,     GROUP, smismember          ).fast().members(2, 1),
     read ("SCARD",       exactly(2),  Keys::FIRST,     GROUP, scard               ).fast(),
     read ("SMEMBERS",    exactly(2),  Keys::FIRST,     GROUP, smembers            ),
     write("SMOVE",       exactly(4),  Keys::FIRST_TWO, GROUP, smove               ).fast(),

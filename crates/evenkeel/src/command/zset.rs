@@ -25,14 +25,14 @@ const STORED: Keys = Keys::Across(combine::keys_of_store);
 
 #[rustfmt::skip]
 pub(crate) const COMMANDS: &[Command] = &[
-    write("ZADD",             at_least(4), Keys::FIRST,     GROUP, zadd            ).grows().fast(),
-    write("ZINCRBY",          exactly(4),  Keys::FIRST,     GROUP, zincrby         ).grows().fast(),
-    write("ZREM",             at_least(3), Keys::FIRST,     GROUP, zrem            ).fast(),
+    write("ZADD",             at_least(4), Keys::FIRST,     GROUP, zadd            ).grows().fast().members(3, 2),
+    write("ZINCRBY",          exactly(4),  Keys::FIRST,     GROUP, zincrby         ).grows().fast().members(3, 2),
+    write("ZREM",             at_least(3), Keys::FIRST,     GROUP, zrem            ).fast().members(2, 1),
     read ("ZCARD",            exactly(2),  Keys::FIRST,     GROUP, zcard           ).fast(),
-    read ("ZSCORE",           exactly(3),  Keys::FIRST,     GROUP, zscore          ).fast(),
-    read ("ZMSCORE",          at_least(3), Keys::FIRST,     GROUP, zmscore         ).fast(),
-    read ("ZRANK",            at_least(3), Keys::FIRST,     GROUP, zrank           ).fast(),
-    read ("ZREVRANK",         at_least(3), Keys::FIRST,     GROUP, zrevrank        ).fast(),
+    read ("ZSCORE",           exactly(3),  Keys::FIRST,     GROUP, zscore          ).fast().members(2, 1),
+    read ("ZMSCORE",          at_least(3), Keys::FIRST,     GROUP, zmscore         ).fast().members(2, 1),
+    read ("ZRANK",            at_least(3), Keys::FIRST,     GROUP, zrank           ).fast().members(2, 1),
+    read ("ZREVRANK",         at_least(3), Keys::FIRST,     GROUP, zrevrank        ).fast().members(2, 1),
     read ("ZCOUNT",           exactly(4),  Keys::FIRST,     GROUP, range::zcount          ).fast(),
     read ("ZLEXCOUNT",        exactly(4),  Keys::FIRST,     GROUP, range::zlexcount       ).fast(),
     read ("ZRANGE",           at_least(4), Keys::FIRST,     GROUP, range::zrange          ),

@@ -1,4 +1,4 @@
-//! Requests that come in parts.
+//! Requests that come in parts, and those that are looked ahead of.
 
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
@@ -7,16 +7,20 @@ use super::*;
 use crate::clients::ClientInfo;
 use crate::testing::World;
 
+fn connection(world: &World) -> Connection {
+    let client = ClientInfo::new(1, "test:1".into(), "test:2".into(), -1, false, world.now_ms);
+    let session = Session::of_newcomer(Arc::new(client), &world.server);
+    let (socket, _peer) = UnixStream::pair().expect("two descriptors are free");
+    Connection::new(socket.into(), session)
+}
+
 /// A request that comes in parts, the first of them behind another request: from the second part on, the arguments that
 /// have come stay where they are, however many there are.
 #[test]
 fn the_arguments_of_a_long_request_are_not_moved_with_every_part() {
     const KEYS: usize = 1000;
     let mut world = World::new();
-    let client = ClientInfo::new(1, "test:1".into(), "test:2".into(), -1, false, world.now_ms);
-    let session = Session::of_newcomer(Arc::new(client), &world.server);
-    let (socket, _peer) = UnixStream::pair().expect("two descriptors are free");
-    let mut connection = Connection::new(socket.into(), session);
+    let mut connection = connection(&world);
     let (mut pipeline, mut reply, executor) = (Pipeline::default(), Reply::default(), &mut world.workers[0]);
     let request = format!("*{}\r\n$4\r\nMGET\r\n{}", KEYS + 1, "$1\r\nk\r\n".repeat(KEYS));
     let all = [b"*1\r\n$4\r\nPING\r\n", request.as_bytes()].concat();
@@ -36,4 +40,54 @@ fn the_arguments_of_a_long_request_are_not_moved_with_every_part() {
     }
     assert!(places[..4].iter().all(|place| *place == places[0]), "they were moved");
     assert_eq!(reply.plain(), Some(format!("+PONG\r\n*{KEYS}\r\n{}", "$-1\r\n".repeat(KEYS)).as_bytes()));
+}
+
+/// Look-ups in one large collection are looked ahead of together. What they reply is what they reply one by one, whatever
+/// stands between them and whatever they change.
+#[test]
+fn looking_ahead_changes_no_reply() {
+    let mut world = World::new();
+    let mut connection = connection(&world);
+    let (mut pipeline, executor) = (Pipeline::default(), &mut world.workers[0]);
+    let mut send = |requests: &[String]| {
+        let words = |request: &String| {
+            let words: Vec<&str> = request.split(' ').collect();
+            let bulks: String = words.iter().map(|word| format!("${}\r\n{word}\r\n", word.len())).collect();
+            format!("*{}\r\n{bulks}", words.len())
+        };
+        let (mut input, mut used) = (requests.iter().map(words).collect::<String>().into_bytes(), 0);
+        let mut reply = Reply::default();
+        let ended = pipeline.run(executor, &mut connection, &mut input, &mut used, &mut reply);
+        assert_eq!((ended, used), (Ended::Empty, input.len()));
+        String::from_utf8(reply.plain().expect("short").to_vec()).expect("text")
+    };
+    let fill = |number| [format!("HSET h f{number} v{number}"), format!("SADD s f{number}"), format!("ZADD z 1 f{number}")];
+    (0..2000).map(fill).for_each(|requests| assert_eq!(send(&requests), ":1\r\n:1\r\n:1\r\n"));
+    let looks = |number: usize| {
+        let (one, other) = (number * 37 % 2500, number * 91 % 2500);
+        [
+            format!("HGET h f{one}"),
+            format!("HGET h f{other}"),
+            format!("HDEL h f{one}"),
+            format!("HMGET h f{one} f{other} f{number}"),
+            format!("HSET h f{one} v{one} f{other} v{other}"),
+            format!("HGET h f{one}"),
+            format!("SISMEMBER s f{one}"),
+            format!("SMISMEMBER s f{one} f{other} f{number} x"),
+            format!("SADD s f{other}"),
+            format!("SISMEMBER h f{one}"),
+            format!("ZADD z {number} f{one}"),
+            format!("ZSCORE z f{one}"),
+            format!("ZMSCORE z f{other} f{one} f{number} x"),
+            format!("HGET none f{one}"),
+            format!("HEXISTS h f{other}"),
+        ]
+    };
+    // The same twice: what the first round changes, it changes into what the second one begins with.
+    let all: Vec<String> = (0..300).flat_map(looks).collect();
+    send(&all);
+    let together = send(&all);
+    let apart: String = all.iter().map(|request| send(std::slice::from_ref(request))).collect();
+    assert_eq!(together, apart);
+    assert!(together.contains("-WRONGTYPE") && together.contains("$5\r\nv1332\r\n"));
 }

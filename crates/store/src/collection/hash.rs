@@ -159,6 +159,12 @@ impl Hash {
         self.0.main().find(&mut seek).item().map(Field::of).filter(|field| field.is_live(now))
     }
 
+    /// Asks the memory for what looking up these fields will read, and says how many it has found; see
+    /// [`crate::ahead`].
+    pub(crate) fn prefetch(&self, hasher: &Hasher, names: &[&[u8]]) -> usize {
+        self.0.main().prefetch_hashed(names.iter().map(|name| hasher.hash(name)))
+    }
+
     /// The value of a field.
     #[inline]
     pub fn get(&self, hasher: &Hasher, now: Millis, name: &[u8]) -> Option<&[u8]> {

@@ -252,6 +252,14 @@ impl Page {
         unsafe { std::slice::from_raw_parts(self.tail().cast::<u16>().sub(self.len()), self.len()) }
     }
 
+    /// The offsets and the tags, which end the block.
+    #[inline]
+    pub(crate) fn index(&self) -> &[u8] {
+        let len = self.len() * self.stride();
+        // SAFETY: so many bytes of offsets and tags end the block.
+        unsafe { std::slice::from_raw_parts(self.tail().sub(len), len) }
+    }
+
     #[inline]
     pub(crate) fn tag(&self, at: usize) -> u16 {
         self.tags()[self.len() - 1 - at]

@@ -50,6 +50,12 @@ impl Set {
         }
     }
 
+    /// Asks the memory for what looking up these members will read, and says how many it has found; see
+    /// [`crate::ahead`].
+    pub(crate) fn prefetch(&self, hasher: &Hasher, members: &[&[u8]]) -> usize {
+        self.0.prefetch_hashed(members.iter().map(|member| hasher.hash(member)))
+    }
+
     fn contains_hashed(&self, hash: u64, member: &[u8]) -> bool {
         self.0.find(&mut ByHash::new(hash, |item: &[u8]| item == member)).found
     }

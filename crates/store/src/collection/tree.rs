@@ -994,5 +994,6 @@ impl DoubleEndedIterator for WithPages<'_> {
 
 impl ExactSizeIterator for WithPages<'_> {}
 
+mod ahead;
 #[cfg(test)]
 mod tests;

@@ -217,6 +217,15 @@ impl ZSet {
         self.ordered().len()
     }
 
+    /// Asks the memory for what looking up these members will read, and says how many it has found; see
+    /// [`crate::ahead`].
+    pub(crate) fn prefetch(&self, hasher: &Hasher, members: &[&[u8]]) -> usize {
+        match self.0.view() {
+            View::One(_) => 0,
+            View::Two(twin) => twin.side.prefetch_hashed(members.iter().map(|member| hasher.hash(member))),
+        }
+    }
+
     /// The score of a member.
     pub fn score(&self, hasher: &Hasher, member: &[u8]) -> Option<f64> {
         let is = |item: &[u8]| member_of(item) == member;

@@ -2,6 +2,7 @@
 //!
 //! Random tests print their seed; `EVENKEEL_SEED=<seed>` repeats one.
 
+mod ahead;
 mod collections;
 mod eviction;
 mod fields;

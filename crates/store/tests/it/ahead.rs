@@ -1,0 +1,122 @@
+//! What is asked for ahead of look-ups is what these find.
+
+use std::collections::BTreeSet;
+
+use evenkeel_store::ahead::MEMBERS_MAX;
+use evenkeel_store::collection::{Hash, Set, ZSet};
+use evenkeel_store::{Edit, Expire};
+use evenkeel_testkit::Random;
+
+use crate::world::{World, random, scaled};
+
+const KEY: &[u8] = b"key";
+
+/// A name out of `kinds`; some take a page of their own.
+fn name(random: &mut Random, kinds: usize) -> Vec<u8> {
+    let number = random.below(kinds);
+    format!("{number}{}", "-".repeat(if number % 100 == 0 { 5000 } else { number % 30 })).into_bytes()
+}
+
+fn found(world: &mut World, members: &BTreeSet<Vec<u8>>, key: &[u8]) -> usize {
+    let members: Vec<&[u8]> = members.iter().map(|member| &member[..]).collect();
+    let key = world.keyspace.key(0, key);
+    world.keyspace.enter(&mut world.seat);
+    let found = world.keyspace.prefetch_members(&mut world.seat, &key, &members);
+    world.keyspace.leave(&mut world.seat);
+    found
+}
+
+/// Calls `change` with random members of which it adds some and removes some, and checks that those are found which are
+/// there, unless a page holds all. Tags of 16 bits tell of others that they are there one time of hundreds.
+fn check(change: impl Fn(&mut World, &[u8], bool)) {
+    const PAGE_MAX: usize = 4096;
+    let (mut world, mut random) = (World::new(1), random("ahead"));
+    let (kinds, mut plain, mut mistaken) = (scaled(300, 3000, 20_000), BTreeSet::new(), 0);
+    for step in 0..3 * kinds {
+        let (member, adds) = (name(&mut random, kinds), random.below(3) < [2, 1, 2][step / kinds]);
+        change(&mut world, &member, adds);
+        if adds { plain.insert(member) } else { plain.remove(&member) };
+        if step % 10 > 0 || plain.iter().map(Vec::len).sum::<usize>() < PAGE_MAX {
+            continue;
+        }
+        let sought: BTreeSet<Vec<u8>> = (0..MEMBERS_MAX).map(|_| name(&mut random, kinds)).collect();
+        let (there, found) = (sought.intersection(&plain).count(), found(&mut world, &sought, KEY));
+        assert!(found >= there, "{found} of {there} at step {step}");
+        mistaken += found - there;
+    }
+    assert!(mistaken <= kinds / 20, "{mistaken} were not there");
+    assert_eq!(found(&mut world, &plain, b"another key"), 0);
+    world.verify();
+}
+
+#[test]
+fn members_of_sets_are_found_ahead() {
+    check(|world, member, adds| {
+        world.one(0, KEY, |held, key| {
+            let hasher = &held.keyspace().hasher;
+            let change = |set: &mut Edit<'_, Set>| {
+                set.changes = 1;
+                if adds { set.insert(hasher, member) } else { set.remove(hasher, member) }
+            };
+            held.edit(key, change).expect("a set")
+        });
+    });
+}
+
+#[test]
+fn fields_of_hashes_are_found_ahead_with_deadlines_and_without() {
+    for expire in [Expire::Clear, Expire::At(u64::MAX / 2)] {
+        check(|world, member, adds| {
+            world.one(0, KEY, |held, key| {
+                let (hasher, now) = (&held.keyspace().hasher, held.seat.now_ms);
+                let change = |hash: &mut Edit<'_, Hash>| {
+                    hash.changes = 1;
+                    if adds {
+                        hash.set(hasher, now, member, b"value", expire)
+                    } else {
+                        hash.remove(hasher, now, member)
+                    }
+                };
+                held.edit(key, change).expect("a hash")
+            });
+        });
+    }
+}
+
+#[test]
+fn members_of_sorted_sets_are_found_ahead() {
+    check(|world, member, adds| {
+        world.one(0, KEY, |held, key| {
+            let hasher = &held.keyspace().hasher;
+            let change = |set: &mut Edit<'_, ZSet>| {
+                set.changes = 1;
+                if adds {
+                    set.insert(hasher, member, member.len() as f64)
+                } else {
+                    set.remove(hasher, member)
+                }
+            };
+            held.edit(key, change).expect("a sorted set")
+        });
+    });
+}
+
+/// Looking ahead is no access, and lets what has expired be.
+#[test]
+fn nothing_is_noticed() {
+    let mut world = World::new(1);
+    let members: Vec<Vec<u8>> = (0..1000).map(|number| format!("member {number}").into_bytes()).collect();
+    world.one(0, KEY, |held, key| {
+        let hasher = &held.keyspace().hasher;
+        let change = |set: &mut Edit<'_, Set>| {
+            set.changes = 1;
+            members.iter().for_each(|member| _ = set.insert(hasher, member));
+        };
+        held.edit(key, change).expect("a set");
+        held.set_deadline(key, Some(held.seat.now_ms + 1));
+    });
+    world.seat.now_ms += 10;
+    let before = format!("{:?}", world.keyspace.total());
+    assert_eq!(found(&mut world, &members.into_iter().take(MEMBERS_MAX).collect(), KEY), MEMBERS_MAX);
+    assert_eq!((world.len(0), format!("{:?}", world.keyspace.total())), (1, before));
+}
