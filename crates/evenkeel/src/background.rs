@@ -51,6 +51,11 @@ impl Background {
     /// Works for at most `SLICE_US_MAX`.
     pub(crate) fn slice(&mut self, executor: &mut Executor) {
         let Some((mut db, mut slot)) = self.sweep else { return };
+        // The data must not change in a pause, also where it began after the sweep.
+        if executor.server.pause.is_active(executor.seat.now_ms) {
+            self.sweep = None;
+            return;
+        }
         let started = clock::ticks();
         let until = started + SWEEP_US_MAX * clock::ticks_per_us();
         let server = executor.server.clone();

@@ -11,8 +11,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-use evenkeel_store::evict::{self, Order, Pool};
-use evenkeel_store::memory;
+use evenkeel_store::evict::Pool;
 use evenkeel_store::{Access, Held, Key, Place, Seat};
 
 use crate::acl;
@@ -30,8 +29,10 @@ use crate::observe::stats::{Stage, Stats, add};
 use crate::pubsub::mail::{self, Found};
 use crate::reply::Reply;
 use crate::server::Server;
-use crate::session::{Queued, ReplyMode, Session};
+use crate::session::{Queued, ReplyMode, Session, Watching};
 use crate::waiting::Resumed;
+
+mod memory;
 
 /// What became of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,6 +60,10 @@ pub(crate) struct Executor {
     pub(crate) evict_ticks: Ticks,
     /// When the command at hand began: the end of the one before.
     pub(crate) last_ticks: Ticks,
+    /// When it was the present of `seat.now_ms`.
+    present: Ticks,
+    /// Watches that sessions ended while a script kept the gate closed.
+    pub(crate) left_watches: Vec<Watching>,
     /// When a connection has had its share of the turn.
     time_up: Ticks,
     /// `SHARE_US` in ticks.
@@ -70,9 +75,6 @@ pub(crate) struct Executor {
 /// Microseconds that a connection's commands may take before it is other connections' turn: as long as a slice of
 /// background work. A command is not interrupted, so a connection can take that and the time of one command.
 const SHARE_US: u64 = SLICE_US_MAX;
-
-/// Keys evicted between two looks at the memory that tables no longer need.
-const EVICT_AT_ONCE: usize = 16;
 
 /// A request whose command is known.
 #[derive(Clone, Copy)]
@@ -105,6 +107,8 @@ impl Executor {
             out_of_memory: false,
             evict_ticks: 0,
             last_ticks: clock::ticks(),
+            present: 0,
+            left_watches: Vec::new(),
             time_up: Ticks::MAX,
             share: SHARE_US * clock::ticks_per_us(),
             resumed: Vec::new(),
@@ -132,6 +136,7 @@ impl Executor {
     /// Takes note of the time and of changed settings. To be called once per loop turn.
     pub(crate) fn refresh(&mut self, now_ms: u64) {
         self.seat.now_ms = now_ms;
+        self.present = clock::ticks();
         let version = self.server.settings_version();
         if version != self.settings_version {
             self.settings_version = version;
@@ -139,6 +144,15 @@ impl Executor {
             self.seat.access = access_of(&self.settings);
         }
         self.seat.keep_expired = self.server.pause.is_active(now_ms);
+    }
+
+    /// Goes on with the time: a turn may take long, and what is to live for half a second must not begin in the past.
+    #[inline]
+    pub(crate) fn keep_time(&mut self) {
+        if self.last_ticks >= self.present + 1000 * clock::ticks_per_us() {
+            keep_time(&mut self.seat, &mut self.present, self.last_ticks);
+            self.seat.keep_expired = self.server.pause.is_active(self.seat.now_ms);
+        }
     }
 
     /// The command that a request names, and its key, for prefetching.
@@ -228,10 +242,21 @@ impl Executor {
     pub(crate) fn run_outside(
         &mut self,
         session: &mut Session,
+        request: Request<'_>,
+        reply: &mut Reply,
+    ) -> Outcome {
+        let outcome = self.run_out_there(session, request, reply);
+        self.left_watches.extend(session.left_watches.take());
+        outcome
+    }
+
+    fn run_out_there(
+        &mut self,
+        session: &mut Session,
         mut request: Request<'_>,
         reply: &mut Reply,
     ) -> Outcome {
-        if let Some(id) = self.refused_outside(session, &request) {
+        if let Some(id) = self.refused_outside(&request) {
             let mark = reply.mark();
             let now_ms = self.seat.now_ms;
             let refusal = match acl::admit(&self.server, session, id, &request.args, now_ms) {
@@ -273,7 +298,7 @@ impl Executor {
     }
 
     /// The command, if it is one that has to be refused outside the gate. One that cannot be run in any case is told why.
-    fn refused_outside(&self, session: &Session, request: &Request<'_>) -> Option<Id> {
+    fn refused_outside(&self, request: &Request<'_>) -> Option<Id> {
         let mut id = request.command?;
         let mut row = self.table.row(id);
         if !row.subcommands.is_empty() && request.args.len() > 1 {
@@ -283,9 +308,8 @@ impl Executor {
         if !row.arity.admits(request.args.len()) {
             return None;
         }
-        let touches_data = !matches!(row.reach, Reach::Walk) || session.watching.is_some();
-        // RESET goes on with the session, and could not end its watches.
-        let ends = row.flags.has(Flags::OPERATOR) && (session.watching.is_none() || row.name != "RESET");
+        let touches_data = !matches!(row.reach, Reach::Walk);
+        let ends = row.flags.has(Flags::OPERATOR);
         (!row.flags.has(Flags::ALLOW_BUSY) || touches_data && !ends).then_some(id)
     }
 
@@ -325,7 +349,7 @@ impl Executor {
             self.server.rejected_connections.fetch_add(1, Relaxed);
             return Err(Error::text("ERR max number of clients reached"));
         }
-        if self.out_of_memory && needs_memory(row, session) {
+        if self.out_of_memory && self.lacks_memory(row, session) {
             return Err(Error::OutOfMemory);
         }
         if session.hears {
@@ -442,6 +466,7 @@ impl Executor {
             }
         };
         if held.holds_all() {
+            keep_time(held.seat, &mut self.present, clock::ticks());
             look_again(server, parts.session, (row, &request.args), held.seat.now_ms)?;
         }
         // What it calls is shown behind it.
@@ -493,6 +518,7 @@ impl Executor {
             server.keyspace.hold_to_write(&mut self.seat, &mut self.places)
         };
         if held.holds_all() {
+            keep_time(held.seat, &mut self.present, clock::ticks());
             look_again(server, parts.session, (row, &args), held.seat.now_ms)?;
         }
         let result = parts.with_call(mode, args, &keys, &mut held, f);
@@ -555,6 +581,9 @@ impl Executor {
             }
             silence(session, reply, reply.mark());
         }
+        if session.hears {
+            session.after_command();
+        }
         Outcome::Suspended
     }
 
@@ -591,79 +620,15 @@ impl Executor {
     /// EXEC has been refused: that ends the transaction, and the reply says so.
     fn abort(&mut self, session: &mut Session, cause: &Error) -> Error {
         session.discard();
-        // While a script keeps the gate closed, watches stay until the next EXEC.
-        if self.seat.is_inside() {
-            session.unwatch(&mut self.server.keyspace.hold_none(&mut self.seat));
-        }
+        let keyspace = &self.server.keyspace;
+        session.unwatch(&mut if self.seat.is_inside() {
+            keyspace.hold_none(&mut self.seat)
+        } else {
+            keyspace.hold_outside(&mut self.seat)
+        });
         let line = cause.line();
         let cause = line.strip_prefix(b"ERR ").unwrap_or(&line);
         Error::Bytes([b"EXECABORT Transaction discarded because of: ", cause].concat())
-    }
-
-    /// Gives up keys if more memory is used than `maxmemory` allows. The seat is inside the gate, and holds nothing.
-    #[inline]
-    pub(crate) fn make_room(&mut self) {
-        self.out_of_memory = false;
-        let limit = self.settings.maxmemory as usize;
-        if limit > 0 && self.data_bytes() > limit {
-            self.evict(limit);
-        }
-        self.seat.is_short_of_memory = self.out_of_memory;
-    }
-
-    fn data_bytes(&self) -> usize {
-        data_bytes(&self.server)
-    }
-
-    /// Works for at most one slice: what is still too much then is the next batch's to remove.
-    #[cold]
-    fn evict(&mut self, limit: usize) {
-        if self.server.rubbish.is_flushing() {
-            return; // more is about to come back than could be evicted meanwhile
-        }
-        if self.server.replication.is_replica() && self.settings.replica_ignore_maxmemory {
-            return; // the primary says what goes
-        }
-        let Some(policy) = eviction(self.settings.maxmemory_policy) else {
-            self.out_of_memory = true;
-            return;
-        };
-        if self.seat.keep_expired || self.server.persist.ending.is_under_way() {
-            return; // paused, or about to end: the data must not change
-        }
-        let started = clock::ticks();
-        let until = started + SLICE_US_MAX * clock::ticks_per_us();
-        let (samples, decay) = (self.settings.maxmemory_samples, self.settings.lfu_decay_time);
-        let server = self.server.clone();
-        loop {
-            // Tables that shrink with every key removed are freed only when no thread can be reading them.
-            server.keyspace.step_out(&mut self.seat);
-            if self.data_bytes() <= limit || clock::ticks() >= until {
-                break;
-            }
-            let mut held = server.keyspace.hold_none(&mut self.seat);
-            let evicted = (0..EVICT_AT_ONCE).take_while(|_| {
-                data_bytes(&server) > limit && held.evict(policy, samples, decay, &mut self.pool)
-            });
-            let evicted = evicted.count();
-            // Memory is needed now: what takes long to free is waited for, not evicted for once more.
-            let trash = std::mem::take(&mut held.seat.trash);
-            if !trash.is_empty() {
-                server.rubbish.free_flushed(trash);
-                break;
-            }
-            if evicted == 0 {
-                self.out_of_memory = held.seat.retired_bytes() == 0;
-                break;
-            }
-        }
-        // The command that comes next did not take this time.
-        self.last_ticks = clock::ticks();
-        let elapsed = self.last_ticks.saturating_sub(started);
-        self.stats().book(Stage::Evict, elapsed);
-        let threshold_ms = self.settings.latency_monitor_threshold;
-        server.latency.note("eviction-cycle", clock::us(elapsed), threshold_ms);
-        self.stats().slice_max.fetch_max(elapsed, Relaxed);
     }
 
     /// Runs `f`; a panic in it becomes an error reply, its locks having been released on the way out.
@@ -839,27 +804,6 @@ pub(crate) fn run_nested(call: &mut Call<'_, '_>, queued: &Queued) {
     observe::ended(server, call.settings, call.worker, client, (row, args, &spent));
 }
 
-/// The memory that `maxmemory` limits: without what waits to be written to disk or to be
-/// sent to replicas, which evicting keys would only add to.
-fn data_bytes(server: &Server) -> usize {
-    let for_replicas = server.replication.figures.beyond.load(Relaxed) as usize;
-    memory::used_by_data().saturating_sub(server.keyspace.journal.unread() + for_replicas)
-}
-
-/// Whether a command is refused when there is no memory left: one that may grow the data, an EXEC of such, and all
-/// that would be queued, since a queue may grow without end. What is replayed has been admitted elsewhere.
-#[cold]
-fn needs_memory(row: &Command, session: &Session) -> bool {
-    if session.replays {
-        return false;
-    }
-    let queue = || session.multi.iter().flat_map(|multi| &multi.queue);
-    match row.reach {
-        Reach::Queue => queue().any(|queued| table().row(queued.id).flags.has(Flags::DENYOOM)),
-        _ => row.flags.has(Flags::DENYOOM) || session.multi.is_some() && !row.flags.has(Flags::NOT_QUEUED),
-    }
-}
-
 /// The keys that the row finds among the arguments.
 pub(crate) fn keys_of<'a>(row: &Command, args: &Args<'a>, db: u32, server: &Server) -> Vec<Key<'a>> {
     let mut keys = Vec::new();
@@ -962,6 +906,16 @@ fn unknown_subcommand(row: &Command, args: &Args<'_>) -> Error {
     Error::Bytes(text)
 }
 
+/// Moves the time of a seat on by the whole milliseconds that have passed since `present`. Who replays has none.
+#[cold]
+fn keep_time(seat: &mut Seat, present: &mut Ticks, now: Ticks) {
+    let ms = now.saturating_sub(*present) / (1000 * clock::ticks_per_us());
+    *present += ms * 1000 * clock::ticks_per_us();
+    if seat.now_ms > 0 {
+        seat.now_ms += ms;
+    }
+}
+
 /// How reads mark entries under the configured policy.
 fn access_of(settings: &Settings) -> Access {
     if matches!(settings.maxmemory_policy, Policy::AllkeysLfu | Policy::VolatileLfu) {
@@ -969,21 +923,6 @@ fn access_of(settings: &Settings) -> Access {
     } else {
         Access::Lru
     }
-}
-
-/// The store's words for a policy; `None` evicts nothing.
-fn eviction(policy: Policy) -> Option<evict::Policy> {
-    let (volatile_only, order) = match policy {
-        Policy::VolatileLru => (true, Order::Lru),
-        Policy::VolatileLfu => (true, Order::Lfu),
-        Policy::VolatileRandom => (true, Order::Random),
-        Policy::VolatileTtl => (true, Order::Ttl),
-        Policy::AllkeysLru => (false, Order::Lru),
-        Policy::AllkeysLfu => (false, Order::Lfu),
-        Policy::AllkeysRandom => (false, Order::Random),
-        Policy::NoEviction => return None,
-    };
-    Some(evict::Policy { volatile_only, order })
 }
 
 /// Books a stage that began at `from`; returns the present.

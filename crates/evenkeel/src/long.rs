@@ -39,7 +39,7 @@ use crate::observe::stats::add;
 use crate::observe::{self, commandlog::Spent};
 use crate::reply::Reply;
 use crate::server::Server;
-use crate::session::Session;
+use crate::session::{Caching, Session};
 use crate::waiting::{On, Resumed, Waiting};
 
 /// Elements from which on work is large: at some 50 ns each, a millisecond's.
@@ -239,6 +239,9 @@ pub(crate) struct Job {
     db: u32,
     resp3: bool,
     no_touch: bool,
+    /// Whether what it reads is remembered for its client: of scripts, all of which may go long.
+    tracks: bool,
+    caching: Caching,
     work: Work,
     /// What it has taken on its worker.
     spent: Ticks,
@@ -278,7 +281,9 @@ impl Long {
         let waiting = Waiting { number, timeout: Timeout(None), deadline: None, mute: false, on };
         session.waiting = Some(Box::new(waiting));
         let (client, db, no_touch) = (session.client.clone(), session.db, session.no_touch);
-        let job = Job { number, client, id, args, db, resp3, no_touch, work, spent, nobody_waits };
+        let (tracks, caching) = (session.tracks && work.is_script, session.caching);
+        let job =
+            Job { number, client, id, args, db, resp3, no_touch, tracks, caching, work, spent, nobody_waits };
         let mut jobs = self.jobs.lock();
         jobs.push_back(job);
         self.queued.store(jobs.len(), Relaxed);
@@ -412,6 +417,7 @@ impl Job {
         let access = Access::of_client(&executor.server.acl, &self.client);
         let mut session = Session::new(self.client.clone(), access);
         (session.db, session.no_touch) = (self.db, self.no_touch);
+        (session.tracks, session.caching) = (self.tracks, self.caching);
         let row = table().row(self.id);
         let server = executor.server.clone();
         let mut commit = Some(commit);

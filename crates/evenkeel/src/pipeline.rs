@@ -4,6 +4,7 @@
 //! each other, so one command alone waits three times; a batch asks for all slots, then all buckets, then all entries,
 //! and waits about three times in all. Measured with 300,000 keys of 500 bytes, this is worth a quarter to a third.
 
+use std::cell::Cell;
 use std::sync::atomic::Ordering::Relaxed;
 
 use arrayvec::ArrayVec;
@@ -11,6 +12,7 @@ use evenkeel_resp::request::{Parsed, ProtocolError, Span, State, parse, parse_st
 use evenkeel_store::ahead::MEMBERS_MAX;
 use evenkeel_store::{Key, Place};
 
+use crate::clock;
 use crate::command::{Args, Id};
 use crate::dispatch::{Executor, Outcome, Request, book, hear};
 use crate::error::Error;
@@ -253,7 +255,15 @@ impl Pipeline {
         }
         let from = executor.last_ticks;
         let Executor { server, seat, .. } = &mut *executor;
-        let inside = server.keyspace.enter_unless(seat, || server.scripts.busy.is_busy());
+        let is_closed = Cell::new(false);
+        let inside = server.keyspace.enter_unless(seat, || {
+            is_closed.set(true);
+            server.scripts.busy.is_busy()
+        });
+        if is_closed.get() {
+            // What waited for the gate is no part of the first command, which comes now.
+            executor.last_ticks = clock::ticks();
+        }
         if inside {
             if self.batch.len() > 1 {
                 self.prefetch(executor);
@@ -271,6 +281,7 @@ impl Pipeline {
             if inside && index >= fetched {
                 fetched = self.prefetch_members(executor, bytes, index);
             }
+            executor.keep_time();
             let args = Args::new(bytes, &self.spans[parts.first_span..parts.end_span]);
             let request =
                 Request { command: parts.command, args, len: parts.end - parts.start, key: parts.key };

@@ -26,6 +26,8 @@ pub(crate) struct Session {
     pub(crate) access: Access,
     pub(crate) multi: Option<Multi>,
     pub(crate) watching: Option<Watching>,
+    /// Watches that are over, but are still in slots that could not be locked; see [`Session::unwatch`].
+    pub(crate) left_watches: Option<Watching>,
     /// Its last command waits.
     pub(crate) waiting: Option<Box<Waiting>>,
     pub(crate) log: LogMark,
@@ -111,6 +113,20 @@ pub(crate) struct Watching {
     pub(crate) keys: Vec<(u32, Box<[u8]>)>,
 }
 
+impl Watching {
+    /// Takes the watches out of their slots. `held` holds nothing, everything, or those slots.
+    pub(crate) fn end(self, held: &mut Held<'_>) {
+        for (db, key) in &self.keys {
+            let key = held.keyspace().key(*db, key);
+            if held.holds(key.place) {
+                held.unwatch(&key, &self.watch);
+            } else {
+                held.visit(key.place, |held| held.unwatch(&key, &self.watch));
+            }
+        }
+    }
+}
+
 impl Multi {
     /// Queues a command of this client.
     pub(crate) fn push(&mut self, id: Id, args: OwnedArgs, client: &ClientInfo) {
@@ -129,6 +145,7 @@ impl Session {
             access,
             multi: None,
             watching: None,
+            left_watches: None,
             waiting: None,
             log: LogMark::default(),
             long: None,
@@ -165,18 +182,16 @@ impl Session {
         self.client.db.store(db, Relaxed);
     }
 
-    /// Ends all watches. `held` holds nothing, everything, or the slots of the watched keys.
+    /// Ends all watches. `held` holds nothing, everything, or the slots of the watched keys; where it is outside the gate,
+    /// which a script keeps closed, they are left behind to be ended later.
     pub(crate) fn unwatch(&mut self, held: &mut Held<'_>) {
         let Some(watching) = self.watching.take() else { return };
         self.client.watched.store(0, Relaxed);
         self.client.names.watched.store(0, Relaxed);
-        for (db, key) in &watching.keys {
-            let key = held.keyspace().key(*db, key);
-            if held.holds(key.place) {
-                held.unwatch(&key, &watching.watch);
-            } else {
-                held.visit(key.place, |held| held.unwatch(&key, &watching.watch));
-            }
+        if held.seat.is_inside() {
+            watching.end(held);
+        } else {
+            self.left_watches = Some(watching);
         }
     }
 

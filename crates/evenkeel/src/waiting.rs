@@ -54,6 +54,11 @@ impl Waiting {
         matches!(&self.on, On::Keys(blocked, _) if blocked.safety.is_some())
     }
 
+    /// Whether it waits for work that is done elsewhere.
+    pub(crate) fn is_for_long(&self) -> bool {
+        matches!(self.on, On::Long(_))
+    }
+
     /// The connection ends.
     pub(crate) fn abandon(&self) {
         match &self.on {

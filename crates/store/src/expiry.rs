@@ -14,10 +14,10 @@
 mod fields;
 mod times;
 
+use crate::ahead::prefetching;
 use crate::events::What;
 use crate::held::Held;
 use crate::key::Place;
-use crate::ahead::prefetching;
 use crate::seat::add;
 use crate::segment::{Segment, Word};
 use crate::slot::NEVER;

@@ -219,10 +219,10 @@ impl Seat {
         self.index + 1
     }
 
-    /// Whether a key has been written to since somebody last asked for it.
+    /// Whether waiters of some key are still to be served.
     #[inline]
     pub fn has_woken(&self) -> bool {
-        !self.woken.is_empty()
+        !self.woken.is_empty() || !self.put_off.is_empty()
     }
 
     /// Keys whose waiters are still to be served.

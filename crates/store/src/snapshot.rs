@@ -26,8 +26,8 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::*};
 
 use parking_lot::Mutex;
 
-use crate::ahead::prefetching;
 use crate::SLOTS;
+use crate::ahead::prefetching;
 use crate::directory::DEPTH_MAX;
 use crate::entry::{EntryPtr, View};
 use crate::held::Held;

@@ -248,15 +248,22 @@ impl Held<'_> {
     pub fn next_woken(&mut self) -> Option<Woken> {
         while let Some(woken) = self.seat.woken.pop_front() {
             if self.can_serve(woken.place) {
-                let number = self.seat.number();
-                Audience::if_any(&self.slot_of_place(woken.place).audience, |audience| {
-                    audience.waiters.come_to(&woken.key, number)
-                });
-                return Some(woken);
+                return Some(self.come_to(woken));
             }
             self.seat.put_off.push_back(woken);
         }
-        None
+        // One that was put off is not noted anew by a later write, which may hold what is needed.
+        let at = self.seat.put_off.iter().position(|woken| self.can_serve(woken.place))?;
+        let woken = self.seat.put_off.remove(at)?;
+        Some(self.come_to(woken))
+    }
+
+    fn come_to(&mut self, woken: Woken) -> Woken {
+        let number = self.seat.number();
+        Audience::if_any(&self.slot_of_place(woken.place).audience, |audience| {
+            audience.waiters.come_to(&woken.key, number)
+        });
+        woken
     }
 
     fn can_serve(&self, place: Place) -> bool {

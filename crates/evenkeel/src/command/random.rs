@@ -29,7 +29,7 @@ pub(super) fn zrandmember(call: &mut Call<'_, '_>) -> Done {
 
 /// What is chosen from: items at positions, each of which has something that goes with it.
 trait Choice: Collection {
-    type With<'a>;
+    type With<'a>: Copy;
 
     /// The option that asks for what goes with an item.
     const OPTION: &'static str;
@@ -127,11 +127,19 @@ fn at_random<T: Choice>(call: &mut Call<'_, '_>) -> Done {
 
 fn one<T: Choice>(call: &mut Call<'_, '_>) -> Done {
     let (mut dice, now) = (Dice::new(call.held.seat.random()), call.now_ms());
-    let all = call.held.collection::<T>(&call.keys[0])?;
-    match all.as_ref().and_then(|all| choose(&mut dice, &**all, now)) {
-        Some((name, _)) => call.reply.bulk(name),
-        None => call.reply.null(),
+    let Some(all) = call.held.collection::<T>(&call.keys[0])? else {
+        call.reply.null();
+        return Ok(());
+    };
+    let reply_one = move |all: &T, dice: &mut Dice, reply: &mut Reply| match choose(dice, all, now) {
+        Some((name, _)) => reply.bulk(name),
+        None => reply.null(),
+    };
+    if are_few(&*all, now) && is_much(all.size()) {
+        let all = T::clone(&all);
+        return call.reply_elsewhere(move |reply| reply_one(&all, &mut dice, reply));
     }
+    reply_one(&all, &mut dice, call.reply);
     Ok(())
 }
 
@@ -147,11 +155,18 @@ fn any<T: Choice>(call: &mut Call<'_, '_>, count: u64, with: bool) -> Done {
         call.reply.array(0);
         return Ok(());
     };
+    let (size, are_few) = (all.size(), are_few(&all, now));
     let mut show = move |reply: &mut Reply| {
+        let live: Vec<_> = if are_few { all.items(now).collect() } else { Vec::new() };
         let (mark, start) = (reply.mark(), reply.len());
         let mut list = List::begin(reply, count, with);
         for _ in 0..count {
-            list.item::<T>(choose(&mut dice, &all, now).expect("there is one"));
+            let item = if are_few {
+                live[dice.below(live.len() as u64) as usize]
+            } else {
+                choose(&mut dice, &all, now).expect("there is one")
+            };
+            list.item::<T>(item);
             if list.reply.cut_beyond(len_max) {
                 break;
             }
@@ -162,7 +177,8 @@ fn any<T: Choice>(call: &mut Call<'_, '_>, count: u64, with: bool) -> Done {
         }
         Ok(())
     };
-    if is_much(count) { call.go_long(Work::reads(show)) } else { show(call.reply) }
+    let much = if are_few { size.max(count) } else { count };
+    if is_much(much) { call.go_long(Work::reads(show)) } else { show(call.reply) }
 }
 
 /// As many different ones as asked for, or all.
@@ -173,7 +189,7 @@ fn distinct<T: Choice>(call: &mut Call<'_, '_>, count: u64, with: bool) -> Done 
         return Ok(());
     };
     let (len, size) = (all.count(now), all.size());
-    let goes_over_all = count > len / SHARE || len < size / 2;
+    let goes_over_all = count > len / SHARE || are_few(&all, now);
     let mut show = move |reply: &mut Reply| {
         let list = List::begin(reply, count.min(len), with);
         if goes_over_all {
@@ -187,6 +203,11 @@ fn distinct<T: Choice>(call: &mut Call<'_, '_>, count: u64, with: bool) -> Done 
     }
     show(call.reply);
     Ok(())
+}
+
+/// Whether so many have expired and are still there that trying for one that has not would take long.
+fn are_few<T: Choice>(all: &T, now: Millis) -> bool {
+    all.count(now) < all.size() / 2
 }
 
 /// So many different ones, by looking at each.

@@ -61,7 +61,9 @@ fn looking_ahead_changes_no_reply() {
         assert_eq!((ended, used), (Ended::Empty, input.len()));
         String::from_utf8(reply.plain().expect("short").to_vec()).expect("text")
     };
-    let fill = |number| [format!("HSET h f{number} v{number}"), format!("SADD s f{number}"), format!("ZADD z 1 f{number}")];
+    let fill = |number| {
+        [format!("HSET h f{number} v{number}"), format!("SADD s f{number}"), format!("ZADD z 1 f{number}")]
+    };
     (0..2000).map(fill).for_each(|requests| assert_eq!(send(&requests), ":1\r\n:1\r\n:1\r\n"));
     let looks = |number: usize| {
         let (one, other) = (number * 37 % 2500, number * 91 % 2500);

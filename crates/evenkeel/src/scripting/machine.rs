@@ -67,6 +67,8 @@ struct Environments {
 struct Compiled {
     script: Arc<Script>,
     function: LuaFunction,
+    /// How many scripts had been pushed out when this one was last known to be kept.
+    pushed_out: u64,
 }
 
 thread_local! {
@@ -190,7 +192,11 @@ impl Machine {
 
     /// The script of this text, which is kept from now on; the error says why it cannot be compiled.
     pub(crate) fn script(&mut self, server: &Server, body: &[u8], evaluated: bool) -> Result<Target, Error> {
-        if evaluated && let Some(compiled) = self.scripts.get(body) {
+        let pushed_out = server.scripts.pushed_out.load(Relaxed);
+        if evaluated && let Some(compiled) = self.scripts.get_mut(body) {
+            if std::mem::replace(&mut compiled.pushed_out, pushed_out) != pushed_out {
+                server.scripts.keep(compiled.script.clone(), evaluated); // it may be one of these
+            }
             return Ok(Target::Script(compiled.script.clone()));
         }
         let flags = shebang::of_script(body)?;
@@ -199,7 +205,7 @@ impl Machine {
         let script = server.scripts.keep(Arc::new(script), evaluated);
         let body: Arc<[u8]> = body.into();
         self.by_sha.insert(script.sha, body.clone());
-        self.scripts.insert(body, Compiled { script: script.clone(), function });
+        self.scripts.insert(body, Compiled { script: script.clone(), function, pushed_out });
         Ok(Target::Script(script))
     }
 
@@ -209,11 +215,12 @@ impl Machine {
         if let Some(body) = self.by_sha.get(&sha) {
             return Ok(Target::Script(self.scripts[body].script.clone()));
         }
+        let pushed_out = server.scripts.pushed_out.load(Relaxed);
         let script = server.scripts.find(&sha).ok_or_else(no_script)?;
         let function = self.compile(&script.body)?;
         let body: Arc<[u8]> = script.body.as_ref().into();
         self.by_sha.insert(sha, body.clone());
-        self.scripts.insert(body, Compiled { script: script.clone(), function });
+        self.scripts.insert(body, Compiled { script: script.clone(), function, pushed_out });
         Ok(Target::Script(script))
     }
 

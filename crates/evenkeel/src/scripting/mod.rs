@@ -69,6 +69,8 @@ impl Habits {
 #[derive(Default)]
 pub(crate) struct Scripts {
     cache: Mutex<Cache>,
+    /// Counts the scripts that others have pushed out.
+    pushed_out: AtomicU64,
     /// Counts SCRIPT FLUSH.
     flushes: AtomicU64,
     libraries: RwLock<Arc<Libraries>>,
@@ -98,8 +100,11 @@ impl Scripts {
     fn keep(&self, script: Arc<Script>, evaluated: bool) -> Arc<Script> {
         let mut cache = self.cache.lock();
         if let Some(there) = cache.scripts.get(&script.sha).cloned() {
-            if !evaluated {
-                cache.evaluated.retain(|sha| *sha != there.sha);
+            let among_evaluated = cache.evaluated.iter().position(|sha| *sha == there.sha);
+            if let Some(sha) = among_evaluated.and_then(|at| cache.evaluated.remove(at))
+                && evaluated
+            {
+                cache.evaluated.push_back(sha); // those that are in use stay
             }
             return there;
         }
@@ -111,6 +116,7 @@ impl Scripts {
                 && let Some(gone) = cache.scripts.remove(&oldest)
             {
                 cache.bytes -= gone.body.len();
+                self.pushed_out.fetch_add(1, Relaxed);
             }
         }
         cache.scripts.insert(script.sha, script.clone());

@@ -23,6 +23,7 @@ mod replication;
 mod stress;
 mod sync;
 mod tls;
+mod turns;
 
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 

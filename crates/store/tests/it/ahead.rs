@@ -14,7 +14,8 @@ const KEY: &[u8] = b"key";
 /// A name out of `kinds`; some take a page of their own.
 fn name(random: &mut Random, kinds: usize) -> Vec<u8> {
     let number = random.below(kinds);
-    format!("{number}{}", "-".repeat(if number % 100 == 0 { 5000 } else { number % 30 })).into_bytes()
+    format!("{number}{}", "-".repeat(if number.is_multiple_of(100) { 5000 } else { number % 30 }))
+        .into_bytes()
 }
 
 fn found(world: &mut World, members: &BTreeSet<Vec<u8>>, key: &[u8]) -> usize {
@@ -35,8 +36,12 @@ fn check(change: impl Fn(&mut World, &[u8], bool)) {
     for step in 0..3 * kinds {
         let (member, adds) = (name(&mut random, kinds), random.below(3) < [2, 1, 2][step / kinds]);
         change(&mut world, &member, adds);
-        if adds { plain.insert(member) } else { plain.remove(&member) };
-        if step % 10 > 0 || plain.iter().map(Vec::len).sum::<usize>() < PAGE_MAX {
+        if adds {
+            plain.insert(member)
+        } else {
+            plain.remove(&member)
+        };
+        if !step.is_multiple_of(10) || plain.iter().map(Vec::len).sum::<usize>() < PAGE_MAX {
             continue;
         }
         let sought: BTreeSet<Vec<u8>> = (0..MEMBERS_MAX).map(|_| name(&mut random, kinds)).collect();

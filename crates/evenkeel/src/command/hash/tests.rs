@@ -1,3 +1,7 @@
+use std::time::Duration;
+
+use evenkeel_testkit::transcript::Target;
+
 use crate::testing::{World, check};
 
 #[test]
@@ -324,4 +328,27 @@ fn a_long_value_is_kept_whole() {
         "> HSTRLEN h a < :3000000\n > HSTRLEN h c < :3000001\n > HGET h b < \"2\"\n > HINCRBY h a 1 < -ERR *",
     );
     world.check(&format!("> HGET h a < \"{long}\"\n > HDEL h a c < :2\n > HGETALL h < [\"b\", \"2\"]"));
+}
+
+/// Nearly all fields have expired and are still there: who wants any of the others is not kept trying under locks.
+#[test]
+fn fields_at_random_where_few_are_left_are_looked_for_elsewhere() {
+    const FIELDS: usize = 30_000;
+    let mut world = World::new();
+    let names: Vec<String> = (0..FIELDS).map(|number| format!("f{number}")).collect();
+    for names in names.chunks(1000) {
+        let pairs: String = names.iter().map(|name| format!(" {name} v")).collect();
+        world.run(&format!("HSETEX h PX 1000 FIELDS {}{pairs}", names.len()));
+    }
+    world.check("> HSET h left v  < :1\n> HRANDFIELD h -1 < [\"*\"]\n> INFO stats < \"*long_commands_processed:0\\r*\"");
+    world.pass(Duration::from_secs(2));
+    world.check(
+        "
+        > HRANDFIELD h                  < \"left\"
+        > HRANDFIELD h -3               < [\"left\", \"left\", \"left\"]
+        > HRANDFIELD h -2 WITHVALUES    < [\"left\", \"v\", \"left\", \"v\"]
+        > HRANDFIELD h 3                < [\"left\"]
+        > INFO stats                    < \"*long_commands_processed:4\\r*\"
+        ",
+    );
 }

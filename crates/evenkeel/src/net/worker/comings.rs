@@ -266,11 +266,11 @@ impl Worker {
         let seat = &mut self.executor.seat;
         connection.session.hear_no_more(server);
         server.clients.remove(connection.client().id);
-        if connection.session.watching.is_some() {
+        if let Some(watching) = connection.session.watching.take() {
             if !server.keyspace.enter_unless(seat, || server.scripts.busy.is_busy()) {
-                return self.leaving.sessions.push(connection);
+                return self.executor.left_watches.push(watching);
             }
-            connection.session.unwatch(&mut server.keyspace.hold_none(seat));
+            watching.end(&mut server.keyspace.hold_none(seat));
             server.keyspace.leave(seat);
         }
     }

@@ -25,7 +25,10 @@ impl Worker {
 
     /// Delivers what there is, and puts the connection back or closes it.
     pub(super) fn deliver(&mut self, token: u64, mut connection: Box<Connection>) {
-        if connection.client().mail.is_empty() || self.send_mail(&mut connection) {
+        // Behind the reply: what that holds may be what is told here to be no longer so.
+        let waits_for_long = connection.session.waiting.as_ref().is_some_and(|waiting| waiting.is_for_long());
+        let is_later = connection.session.tracks && waits_for_long;
+        if is_later || connection.client().mail.is_empty() || self.send_mail(&mut connection) {
             self.put_back(token, connection);
         } else {
             self.close(token, connection);
@@ -33,7 +36,7 @@ impl Worker {
     }
 
     /// Sends the mail behind what waits to be sent, all of it in one go; `false` when the connection is to be closed.
-    fn send_mail(&mut self, connection: &mut Connection) -> bool {
+    pub(super) fn send_mail(&mut self, connection: &mut Connection) -> bool {
         let letters = match connection.client().mail.take(connection.resp3) {
             Found::Letters(letters) => letters,
             Found::TooMuch { waiting } => {

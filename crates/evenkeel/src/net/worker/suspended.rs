@@ -13,18 +13,12 @@ use crate::waiting::{On, Resumed, Waiting, has_hung_up};
 
 /// What is still in slots although its connection needs it no more: a script keeps the gate closed for long, and the
 /// worker has clients to tell so.
+///
+/// Watches wait in [`crate::dispatch::Executor::left_watches`].
 #[derive(Default)]
 #[expect(clippy::vec_box, reason = "they come in boxes, and are not moved out of them")]
 pub(super) struct Leaving {
     waits: Vec<Box<Waiting>>,
-    /// With watches.
-    pub(super) sessions: Vec<Box<Connection>>,
-}
-
-impl Leaving {
-    fn is_empty(&self) -> bool {
-        self.waits.is_empty() && self.sessions.is_empty()
-    }
 }
 
 impl Worker {
@@ -110,7 +104,7 @@ impl Worker {
             let own = std::mem::replace(&mut self.reply, reply);
             let is_open = self.flush(&mut connection);
             self.reply = own;
-            if !is_open {
+            if !is_open || !connection.client().mail.is_empty() && !self.send_mail(&mut connection) {
                 return self.close(token, connection);
             }
         }
@@ -149,17 +143,18 @@ impl Worker {
 
     /// Does what could not be done while a script kept the gate closed.
     pub(super) fn leave_later(&mut self) {
-        if self.leaving.is_empty() || self.server.scripts.busy.is_busy() {
+        if self.leaving.waits.is_empty() && self.executor.left_watches.is_empty()
+            || self.server.scripts.busy.is_busy()
+        {
             return;
         }
-        let Leaving { waits, sessions } = std::mem::take(&mut self.leaving);
+        let Leaving { waits } = std::mem::take(&mut self.leaving);
+        let watches = std::mem::take(&mut self.executor.left_watches);
         let (server, seat) = (&self.server, &mut self.executor.seat);
         server.keyspace.enter(seat);
         let mut held = server.keyspace.hold_none(seat);
         waits.iter().for_each(|waiting| waiting.leave(&mut held));
-        for mut connection in sessions {
-            connection.session.unwatch(&mut held);
-        }
+        watches.into_iter().for_each(|watching| watching.end(&mut held));
         drop(held);
         server.keyspace.leave(seat);
     }

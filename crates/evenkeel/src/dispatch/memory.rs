@@ -1,0 +1,133 @@
+//! What `maxmemory` asks for: keys are given up, or commands that would need more are refused.
+
+use std::sync::atomic::Ordering::Relaxed;
+
+use evenkeel_store::evict::{self, Order};
+use evenkeel_store::memory;
+
+use super::Executor;
+use crate::background::SLICE_US_MAX;
+use crate::clock;
+use crate::command::table::table;
+use crate::command::{Command, Flags, Reach};
+use crate::config::Policy;
+use crate::observe::stats::Stage;
+use crate::server::Server;
+use crate::session::Session;
+
+/// Keys evicted between two looks at the memory that tables no longer need.
+const EVICT_AT_ONCE: usize = 16;
+
+impl Executor {
+    /// Gives up keys if more memory is used than `maxmemory` allows. The seat is inside the gate, and holds nothing.
+    #[inline]
+    pub(crate) fn make_room(&mut self) {
+        self.out_of_memory = false;
+        let limit = self.settings.maxmemory as usize;
+        if limit > 0 && data_bytes(&self.server) > limit {
+            self.evict(limit);
+        }
+        self.seat.is_short_of_memory = self.out_of_memory;
+    }
+
+    /// Whether a command has to be refused because memory was short when its batch began, and still is: those before it
+    /// may have removed enough.
+    #[cold]
+    pub(super) fn lacks_memory(&mut self, row: &Command, session: &Session) -> bool {
+        if !needs_memory(row, session) {
+            return false;
+        }
+        if data_bytes(&self.server) <= self.settings.maxmemory as usize {
+            self.out_of_memory = false;
+            self.seat.is_short_of_memory = false;
+        }
+        self.out_of_memory
+    }
+
+    /// Works for at most one slice: what is still too much then is the next batch's to remove.
+    #[cold]
+    fn evict(&mut self, limit: usize) {
+        if self.server.rubbish.is_flushing() {
+            return; // more is about to come back than could be evicted meanwhile
+        }
+        if self.server.replication.is_replica() && self.settings.replica_ignore_maxmemory {
+            return; // the primary says what goes
+        }
+        let Some(policy) = eviction(self.settings.maxmemory_policy) else {
+            self.out_of_memory = true;
+            return;
+        };
+        if self.seat.keep_expired || self.server.persist.ending.is_under_way() {
+            return; // paused, or about to end: the data must not change
+        }
+        let started = clock::ticks();
+        let until = started + SLICE_US_MAX * clock::ticks_per_us();
+        let (samples, decay) = (self.settings.maxmemory_samples, self.settings.lfu_decay_time);
+        let server = self.server.clone();
+        loop {
+            // Tables that shrink with every key removed are freed only when no thread can be reading them.
+            server.keyspace.step_out(&mut self.seat);
+            if data_bytes(&self.server) <= limit || clock::ticks() >= until {
+                break;
+            }
+            let mut held = server.keyspace.hold_none(&mut self.seat);
+            let evicted = (0..EVICT_AT_ONCE).take_while(|_| {
+                data_bytes(&server) > limit && held.evict(policy, samples, decay, &mut self.pool)
+            });
+            let evicted = evicted.count();
+            // Memory is needed now: what takes long to free is waited for, not evicted for once more.
+            let trash = std::mem::take(&mut held.seat.trash);
+            if !trash.is_empty() {
+                server.rubbish.free_flushed(trash);
+                break;
+            }
+            if evicted == 0 {
+                self.out_of_memory = held.seat.retired_bytes() == 0;
+                break;
+            }
+        }
+        // The command that comes next did not take this time.
+        self.last_ticks = clock::ticks();
+        let elapsed = self.last_ticks.saturating_sub(started);
+        self.stats().book(Stage::Evict, elapsed);
+        let threshold_ms = self.settings.latency_monitor_threshold;
+        server.latency.note("eviction-cycle", clock::us(elapsed), threshold_ms);
+        self.stats().slice_max.fetch_max(elapsed, Relaxed);
+    }
+}
+
+/// The memory that `maxmemory` limits: without what waits to be written to disk or to be
+/// sent to replicas, which evicting keys would only add to.
+fn data_bytes(server: &Server) -> usize {
+    let for_replicas = server.replication.figures.beyond.load(Relaxed) as usize;
+    memory::used_by_data().saturating_sub(server.keyspace.journal.unread() + for_replicas)
+}
+
+/// Whether a command is refused when there is no memory left: one that may grow the data, an EXEC of such, and all
+/// that would be queued, since a queue may grow without end. What is replayed has been admitted elsewhere.
+#[cold]
+fn needs_memory(row: &Command, session: &Session) -> bool {
+    if session.replays {
+        return false;
+    }
+    let queue = || session.multi.iter().flat_map(|multi| &multi.queue);
+    match row.reach {
+        Reach::Queue => queue().any(|queued| table().row(queued.id).flags.has(Flags::DENYOOM)),
+        _ => row.flags.has(Flags::DENYOOM) || session.multi.is_some() && !row.flags.has(Flags::NOT_QUEUED),
+    }
+}
+
+/// The store's words for a policy; `None` evicts nothing.
+fn eviction(policy: Policy) -> Option<evict::Policy> {
+    let (volatile_only, order) = match policy {
+        Policy::VolatileLru => (true, Order::Lru),
+        Policy::VolatileLfu => (true, Order::Lfu),
+        Policy::VolatileRandom => (true, Order::Random),
+        Policy::VolatileTtl => (true, Order::Ttl),
+        Policy::AllkeysLru => (false, Order::Lru),
+        Policy::AllkeysLfu => (false, Order::Lfu),
+        Policy::AllkeysRandom => (false, Order::Random),
+        Policy::NoEviction => return None,
+    };
+    Some(evict::Policy { volatile_only, order })
+}

@@ -1,0 +1,198 @@
+//! What one turn of a worker must not get wrong: the time goes on in it, memory comes back, waiters are served, sessions
+//! change, while a script keeps everybody waiting or not.
+
+use std::time::Duration;
+
+use evenkeel_testkit::{Client, Server, words};
+
+use crate::start;
+
+/// A call that keeps everybody waiting for about so many milliseconds, less than it takes to be called busy.
+fn busy(ms: u32) -> [String; 4] {
+    let script = "redis.call('DBSIZE') local from = redis.call('TIME') local function ms(t) return t[1] * 1000 + t[2] / 1000 end \
+                  while ms(redis.call('TIME')) - ms(from) < tonumber(ARGV[1]) do end return 1";
+    ["EVAL", script, "0", &ms.to_string()].map(str::to_string)
+}
+
+fn words_of(line: &str) -> Vec<Vec<u8>> {
+    words::split(line).expect("its quotes are closed")
+}
+
+fn pipe(client: &mut Client, commands: &[&str]) -> Vec<String> {
+    let commands: Vec<Vec<Vec<u8>>> = commands.iter().map(|line| words_of(line)).collect();
+    client.pipeline(&commands).iter().map(ToString::to_string).collect()
+}
+
+fn short() {
+    std::thread::sleep(Duration::from_millis(20));
+}
+
+#[test]
+fn the_time_goes_on_while_a_script_keeps_everybody_waiting() {
+    let server = start(&["--threads", "2"]);
+    let (mut other, mut client) = (server.connect(), server.connect());
+    client.run("SET old v PX 500");
+    other.send(&busy(900)).expect("it is sent");
+    short();
+    let replies = pipe(&mut client, &["SET lock me NX PX 500", "GET old"]);
+    assert_eq!(replies, ["OK", "(nil)"]);
+    assert_eq!(client.run("GET lock").to_string(), "\"me\"", "it was to live for half a second from then on");
+    other.read();
+}
+
+/// The same for what comes behind it in the same turn of the same worker.
+#[test]
+fn the_time_goes_on_behind_a_command_that_takes_long() {
+    let server = start(&["--threads", "1"]);
+    let mut client = server.connect();
+    client.run("SET old v PX 500");
+    let busy = busy(900).map(String::into_bytes).to_vec();
+    let behind = ["EXEC", "SET lock me NX PX 500", "GET old"].map(words_of);
+    let commands: Vec<Vec<Vec<u8>>> = [words_of("MULTI"), busy].into_iter().chain(behind).collect();
+    let replies: Vec<String> = client.pipeline(&commands).iter().map(ToString::to_string).collect();
+    assert_eq!(replies[2..], ["[:1]", "OK", "(nil)"]);
+    assert_eq!(client.run("GET lock").to_string(), "\"me\"");
+}
+
+/// A script that does not end, until it is killed.
+struct Endless(Client);
+
+impl Endless {
+    fn begin(server: &Server) -> Endless {
+        let (mut runs, mut looks) = (server.connect(), server.connect());
+        looks.run("CONFIG SET busy-reply-threshold 20");
+        runs.send(&["EVAL", "while true do end", "0"]).expect("it is sent");
+        while !looks.run("PING").to_string().starts_with("-BUSY") {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        Endless(looks)
+    }
+
+    fn end(mut self) {
+        assert_eq!(self.0.run("SCRIPT KILL").to_string(), "OK");
+        while self.0.run("PING").to_string() != "PONG" {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+}
+
+#[test]
+fn a_transaction_that_begins_while_a_script_is_busy_keeps_its_watch() {
+    let server = start(&[]);
+    let (mut client, mut other) = (server.connect(), server.connect());
+    client.run("WATCH k");
+    let script = Endless::begin(&server);
+    assert_eq!(client.run("MULTI").to_string(), "OK");
+    script.end();
+    other.run("SET k other");
+    assert_eq!(pipe(&mut client, &["SET k mine", "EXEC", "GET k"]), ["QUEUED", "(nil array)", "\"other\""]);
+}
+
+#[test]
+fn a_transaction_that_ends_while_a_script_is_busy_leaves_no_watch() {
+    for ends in ["EXEC", "DISCARD", "RESET"] {
+        let server = start(&[]);
+        let (mut client, mut other) = (server.connect(), server.connect());
+        pipe(&mut client, &["WATCH k", "MULTI"]);
+        let script = Endless::begin(&server);
+        let ended = client.run(ends).to_string();
+        assert!(ended == "OK" || ended == "RESET" || ended.starts_with("-EXECABORT"), "{ended}");
+        script.end();
+        other.run("SET k other");
+        assert_eq!(pipe(&mut client, &["MULTI", "SET y 1", "EXEC"]), ["OK", "QUEUED", "[OK]"], "{ends}");
+        assert_eq!(server.info("watching_clients"), "0", "{ends}");
+    }
+}
+
+#[test]
+fn what_a_script_reads_that_takes_long_is_tracked() {
+    let server = start(&[]);
+    let (mut client, mut other) = (server.connect3(), server.connect());
+    client.run("CLIENT TRACKING on");
+    let script = "local i = 0 while i < tonumber(ARGV[1]) do i = i + 1 end return redis.call('GET', KEYS[1])";
+    for (key, turns) in [("quick", "1"), ("slow", "3000000")] {
+        assert_eq!(client.call(&["EVAL", script, "1", key, turns]).to_string(), "(null)");
+        other.run(&format!("SET {key} v"));
+        assert_eq!(client.read().to_string(), format!(">[\"invalidate\", [\"{key}\"]]"));
+    }
+}
+
+#[test]
+fn what_caching_says_does_not_outlive_a_command_that_waits() {
+    let server = start(&[]);
+    let (mut client, mut other) = (server.connect3(), server.connect());
+    client.run("CLIENT TRACKING on OPTOUT");
+    let replies = pipe(&mut client, &["CLIENT CACHING no", "BLPOP nothing 0.02", "GET k"]);
+    assert_eq!(replies, ["OK", "(null)", "(null)"]);
+    other.run("SET k v");
+    assert_eq!(client.read().to_string(), ">[\"invalidate\", [\"k\"]]");
+}
+
+#[test]
+fn memory_that_a_pipeline_frees_is_there_for_what_comes_next() {
+    let server = start(&["--save", ""]);
+    let mut client = server.connect();
+    let value = "x".repeat(20_000);
+    for number in 0..100 {
+        client.call(&["SET", &format!("big{number}"), &value]);
+    }
+    let limit = server.info("used_memory").parse::<usize>().expect("a number") - 500_000;
+    client.run(&format!("CONFIG SET maxmemory {limit}"));
+    assert!(client.run("SET a 1").to_string().starts_with("-OOM"));
+    let deletes = (0..50).fold("DEL".to_string(), |line, number| format!("{line} big{number}"));
+    assert_eq!(pipe(&mut client, &[&deletes, "SET a 1", "INCR c"]), [":50", "OK", ":1"]);
+}
+
+/// GET has met that the key is gone, which its waiter is to be told of; MGET holds other slots and puts that off; RPUSH must
+/// not leave it so.
+#[test]
+fn a_waiter_that_was_put_off_is_served_by_the_next_push() {
+    let server = start(&["--enable-debug-command", "yes", "--threads", "1"]);
+    let (mut client, mut waiter) = (server.connect(), server.connect());
+    client.run("DEBUG SET-ACTIVE-EXPIRE 0");
+    waiter.send(&["BLPOP", "list", "30"]).expect("it is sent");
+    while server.info("blocked_clients") != "1" {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    client.run("SET list text PX 10");
+    short();
+    let replies = pipe(&mut client, &["GET list", "MGET one other", "RPUSH list v", "LPOP list"]);
+    assert_eq!(replies, ["(nil)", "[(nil), (nil)]", ":1", "(nil)"]);
+    assert_eq!(waiter.read().to_string(), "[\"list\", \"v\"]");
+}
+
+/// EVAL keeps the script's name known to all, also where a worker has it compiled and others have pushed it out.
+#[test]
+fn a_script_that_was_pushed_out_and_runs_again_is_known_by_name() {
+    let server = start(&["--threads", "2"]);
+    let mut client = server.connect();
+    client.run("EVAL 'return 42' 0");
+    for number in 0..600 {
+        client.run(&format!("EVAL 'return {number} + 1' 0"));
+    }
+    client.run("EVAL 'return 42' 0");
+    let by_name = |_| server.connect().run("EVALSHA 1fa00e76656cc152ad327c13fe365858fd7be306 0").to_string();
+    assert_eq!((0..4).map(by_name).collect::<Vec<String>>(), [":42"; 4]);
+}
+
+/// What is due stays while writes are paused, also where its sweep has begun.
+#[test]
+fn nothing_expires_in_a_pause() {
+    const KEYS: usize = 100_000;
+    let server = start(&["--threads", "2", "--save", ""]);
+    let (mut client, mut pauses) = (server.connect(), server.connect());
+    let at = client.run("TIME").to_string();
+    let seconds: u64 = at.split('"').nth(1).and_then(|text| text.parse().ok()).expect("seconds");
+    let due = (seconds + 4) * 1000;
+    let commands: Vec<Vec<Vec<u8>>> =
+        (0..KEYS).map(|number| words_of(&format!("SET key:{number} v PXAT {due}"))).collect();
+    commands.chunks(1000).for_each(|chunk| drop(client.pipeline(chunk)));
+    while client.run("DBSIZE").to_string() == format!(":{KEYS}") {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    pauses.run("CLIENT PAUSE 1000 WRITE");
+    std::thread::sleep(Duration::from_millis(20)); // each worker may be in the middle of a slice
+    let left = client.run("DBSIZE").to_string();
+    std::thread::sleep(Duration::from_millis(300));
+    assert_eq!(client.run("DBSIZE").to_string(), left);
+}
