@@ -107,7 +107,8 @@ impl Wait {
 }
 
 impl Call<'_, '_> {
-    /// Which of the keys at these indices to look at: all, or, for one who waited, the one that was written to.
+    /// Which of the keys at these indices to look at: all, or, for one who waited, the one that was written to. If that
+    /// stands at several of them the handler is run for one after the other, until one of these runs serves.
     pub(crate) fn tries(&self, keys: Range<usize>) -> Range<usize> {
         match self.mode {
             Mode::Serving(index) => index..index + 1,
@@ -120,8 +121,9 @@ impl Call<'_, '_> {
         matches!(self.mode, Mode::Serving(_))
     }
 
-    /// What a handler returns that has found nothing, and changed nothing. Inside MULTI, where nobody waits, the reply is
-    /// a null.
+    /// What a handler returns that has found nothing. When it is run for one who waited ([`Call::is_serving`]) it has
+    /// changed nothing either, or serving would not come to an end; before that it may have noted who asks, as XREADGROUP
+    /// does, which nobody who waits wants to hear of. Inside MULTI, where nobody waits, the reply is a null.
     pub(crate) fn block(&mut self, wait: Wait) -> Done {
         match self.mode {
             Mode::Nested | Mode::Script | Mode::Again(_) => {

@@ -206,3 +206,25 @@ fn what_expires_at_once_serves_nobody() {
     ",
     );
 }
+
+/// Whoever waits with `>` goes on waiting until there is something new, or the group goes.
+#[test]
+fn groups_that_are_set_back_serve_nobody() {
+    check(
+        "
+        > XADD s 1-0 a b
+        > XGROUP CREATE s g $             < OK
+        a> XREADGROUP GROUP g c BLOCK 0 STREAMS s >
+        ~ 40ms
+        > XGROUP SETID s g 0              < OK
+        ~ 40ms
+        > XPENDING s g                    < [:0, (nil), (nil), (nil array)]
+        > XADD s 2-0 a b                  < \"2-0\"
+        a< [[\"s\", [[\"1-0\", [\"a\", \"b\"]], [\"2-0\", [\"a\", \"b\"]]]]]
+        a> XREADGROUP GROUP g c BLOCK 0 STREAMS s >
+        ~ 40ms
+        > XGROUP DESTROY s g              < :1
+        a< -NOGROUP *
+    ",
+    );
+}

@@ -74,30 +74,36 @@ impl Host<'_> {
         let row = table().row(blocked.id);
         let args = blocked.args.as_args();
         let keys = keys_of(row, &args, blocked.db, self.server);
-        let woken = blocked.keys.clone().find(|index| {
-            let own = &keys[*index];
-            own.place == key.place && own.bytes == key.bytes
-        });
-        let mode = Mode::Serving(woken.expect("it stands in the queues of its own keys"));
         if blocked.permitted_at != self.server.acl.generation() {
             acl::admit_waiting(self.server, &blocked.client, blocked.id, &args, held.seat.now_ms)?;
         }
         let mut session = Session::new(blocked.client.clone(), Access::of_server());
         session.db = blocked.db;
         held.seat.no_touch = blocked.no_touch;
-        let mut call = Call {
-            id: blocked.id,
-            args,
-            keys: &keys,
-            held,
-            reply,
-            session: &mut session,
-            server: self.server,
-            settings: self.settings,
-            worker: self.worker,
-            mode,
-        };
-        call.run(row)
+        // A key may be named more than once, with another id of a stream each time.
+        let woken = blocked.keys.clone().filter(|index| {
+            let own = &keys[*index];
+            own.place == key.place && own.bytes == key.bytes
+        });
+        for index in woken {
+            let mut call = Call {
+                id: blocked.id,
+                args,
+                keys: &keys,
+                held: &mut *held,
+                reply: &mut *reply,
+                session: &mut session,
+                server: self.server,
+                settings: self.settings,
+                worker: self.worker,
+                mode: Mode::Serving(index),
+            };
+            let done = call.run(row);
+            if done != Err(Error::Suspended) {
+                return done;
+            }
+        }
+        Err(Error::Suspended)
     }
 
     /// The call was counted when it began to wait; now its time and what came of it are.

@@ -118,7 +118,8 @@ impl Call<'_, '_> {
     }
 
     /// What a relative time counts from. Whoever replays has no clock, and is sent absolute times; but a primary older than
-    /// Redis 7 passes relative ones on, which then count from their arrival.
+    /// Redis 7 passes relative ones on, which then count from their arrival. So does when a consumer of a stream was last
+    /// seen, of which a log says nothing.
     pub(crate) fn counts_from_ms(&self) -> u64 {
         match self.now_ms() {
             0 => clock::unix_ms(),

@@ -23,6 +23,14 @@ use super::shared::Shared;
 use super::{Collection, Cut, raw};
 use crate::entry::Kind;
 
+/// Where counters of streams and groups stay: clients and RDB files know them as signed numbers.
+pub const COUNT_MAX: u64 = i64::MAX as u64;
+
+/// A counter after one more.
+pub fn one_more(count: u64) -> u64 {
+    count.saturating_add(1).min(COUNT_MAX)
+}
+
 /// See the module's text. An entry is at most [`super::ITEM_MAX`] bytes long, lengths included.
 #[derive(Clone)]
 pub struct Stream(Shared<Body>);
@@ -107,7 +115,7 @@ impl Stream {
         let log = &mut self.body().log;
         let bytes = log.entries.push(id, fields, limits);
         log.last_id = id;
-        log.added = log.added.wrapping_add(1);
+        log.added = one_more(log.added);
         Some(bytes)
     }
 
@@ -127,10 +135,12 @@ impl Stream {
     }
 
     /// Sets what is remembered of entries that are gone. The last id is not less than that of any entry, and at least as
-    /// many entries were added as are there.
+    /// many entries were added as are there. What was deleted counts as at most the last one: Redis 7.0 lets that be set
+    /// back behind it.
     pub fn set_history(&mut self, last_id: StreamId, added: u64, max_deleted_id: StreamId) {
         let log = &mut self.body().log;
-        (log.last_id, log.added, log.max_deleted_id) = (last_id, added, max_deleted_id);
+        (log.last_id, log.added) = (last_id, added.min(COUNT_MAX));
+        log.max_deleted_id = max_deleted_id.min(last_id);
     }
 
     // Groups.
@@ -175,6 +185,23 @@ impl Stream {
     /// Whether a group has the entry pending, or has still to deliver it.
     pub fn is_referenced(&self, id: StreamId) -> bool {
         self.groups().any(|(_, group)| group.last_id() < id || group.pending(id).is_some())
+    }
+
+    /// Those of the first `count` entries that no group has pending, or has still to deliver. Takes time in proportion to
+    /// what all groups were given and have not acknowledged, and to how much of that there is no more.
+    pub fn unreferenced(&self, count: u64) -> impl Iterator<Item = StreamId> {
+        let delivered = self.groups().map(|(_, group)| group.last_id()).min().unwrap_or(StreamId::MAX);
+        let end = delivered.next().map_or(count, |next| count.min(self.entries().position(next)));
+        let groups = self.groups().filter(|_| end > 0);
+        let mut pending: Vec<_> =
+            groups.map(|(_, group)| group.pending_ids(StreamId::MIN, delivered).peekable()).collect();
+        let ids = self.entries().range(0..end).map(|entry| entry.id);
+        ids.filter(move |id| {
+            !pending.iter_mut().any(|pending| {
+                while pending.next_if(|before| before < id).is_some() {}
+                pending.peek() == Some(id)
+            })
+        })
     }
 
     /// Makes all groups forget an entry; how many had it pending.

@@ -270,9 +270,9 @@ fn xsetid(make: &mut Maker) -> Args {
     args
 }
 
-/// For Redis alone: Valkey refuses an id below that of an entry that was deleted.
+/// For Valkey alone: Redis 7.0 takes an id below that of an entry that was deleted.
 fn xsetid_anywhere(make: &mut Maker) -> Args {
-    if make.oracle == Peer::Redis { xsetid(make) } else { encoding(make) }
+    if make.oracle == Peer::Valkey { xsetid(make) } else { encoding(make) }
 }
 
 /// Of a stream from which nothing was deleted.
@@ -293,11 +293,11 @@ fn id_or_new(make: &mut Maker) -> Vec<u8> {
     if make.chance(70) { ">".into() } else { id_or_end(make) }
 }
 
-/// Valkey makes a consumer that gets nothing, Redis 7.0 only one that gets something: so there is one before.
+/// Redis 7.0 makes a consumer only when that gets something: so there is one before.
 fn xreadgroup(make: &mut Maker) {
     let (group, consumer) = (group(make), consumer(make));
     let streams = streams(make, id_or_new);
-    if make.oracle == Peer::Valkey {
+    if make.oracle == Peer::Redis {
         for key in &streams[1..=streams.len() / 2] {
             make.command(args!["XGROUP", "CREATECONSUMER", key.clone(), group.clone(), consumer.clone()]);
         }

@@ -215,6 +215,27 @@ fn groups() {
     check(&after(&[READ]), &[NEW, GIVEN, TO_2]);
     check(&after(&["XREADGROUP GROUP g c NOACK STREAMS x >"]), &[NEW, TO_2]);
     check(&after(&[READ, READ]), &[]);
+    const OTHERS: &str = "XREADGROUP GROUP g d STREAMS x >";
+    check(&after(&[READ, OTHERS]), &["XGROUP CREATECONSUMER x g d"]);
+    check(&after(&[READ, OTHERS, OTHERS]), &[]);
+    check(&after(&[READ, "b> XREADGROUP GROUP g d BLOCK 0 STREAMS x >"]), &["XGROUP CREATECONSUMER x g d"]);
+    check(
+        &after(&[
+            READ,
+            "b> XREADGROUP GROUP g d BLOCK 0 STREAMS x >",
+            "XGROUP DELCONSUMER x g d",
+            "XGROUP SETID x g 9",
+            "XADD x 3 f v",
+        ]),
+        &["XADD x 3-0 f v"],
+    );
+    check(
+        &after(&[
+            "XGROUP SETID x g 1 ENTRIESREAD 9223372036854775807",
+            "XREADGROUP GROUP g c NOACK STREAMS x >",
+        ]),
+        &[NEW, "XGROUP SETID x g 2-0 ENTRIESREAD 9223372036854775807"],
+    );
     check(&after(&["XREADGROUP GROUP g c STREAMS x 0"]), &[NEW]);
     check(
         &after(&[READ, "~5", "XREADGROUP GROUP g c COUNT 1 STREAMS x 0"]),
@@ -453,6 +474,47 @@ fn filled_in(random: &mut Random, word: Vec<u8>) -> Vec<u8> {
         kind => format!("{kind}{}", random.between(1, 2)),
     };
     format!("{}{drawn}", &text[..at]).into_bytes()
+}
+
+/// Redis 7.0 lets XSETID go back behind what was deleted, and writes that into its files.
+#[test]
+fn what_redis_says_of_a_stream_is_believed() {
+    for set in ["XSETID x 6-0", "XSETID x 6-0 ENTRIESADDED 2 MAXDELETEDID 9-0"] {
+        let mut timeless = World::timeless();
+        for line in ["XADD x 5-0 f v", "XADD x 9-0 f v", "XDEL x 9-0", set] {
+            assert!(!timeless.run(line).starts_with('-'), "{line}");
+        }
+        timeless.check(
+            r#"
+            > XINFO STREAM x < [*, "last-generated-id", "6-0", "max-deleted-entry-id", "6-0", "entries-added", :2, *
+            "#,
+        );
+    }
+}
+
+/// A consumer that is known from a log alone was seen when the log came: it is not idle for as long as there are clocks.
+#[test]
+fn consumers_of_a_log_were_seen_when_it_came() {
+    let mut timeless = World::timeless();
+    let before_ms = crate::clock::unix_ms();
+    for line in [
+        "XADD x 1-0 f v",
+        "XGROUP CREATE x g 0",
+        "XGROUP CREATECONSUMER x g c",
+        "XCLAIM x g d 0 1-0 TIME 1000 RETRYCOUNT 1 FORCE JUSTID",
+    ] {
+        assert!(!timeless.run(line).starts_with('-'), "{line}");
+    }
+    timeless.now_ms = before_ms;
+    timeless.check(
+        r#"
+        > XINFO CONSUMERS x g < [["name", "c", "pending", :0, "idle", :0, "inactive", :-1], ["name", "d", "pending", :1, "idle", :0, "inactive", :0]]
+        "#,
+    );
+    timeless.now_ms = before_ms + 60_000;
+    timeless.check("> XAUTOCLAIM x g c 50000000 0 < [\"0-0\", [[\"1-0\", *]], []]");
+    let idle = timeless.run("XINFO CONSUMERS x g");
+    assert!(!idle.contains(&before_ms.to_string()), "{idle}");
 }
 
 /// Random commands on several connections, while time passes and sweeps come by.

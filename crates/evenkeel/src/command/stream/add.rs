@@ -1,7 +1,7 @@
 //! XADD, XTRIM, XDEL, XLEN, XSETID: what changes the entries of a stream.
 
-use evenkeel_store::Edit;
 use evenkeel_store::collection::stream::{NodeLimits, Stream, StreamId};
+use evenkeel_store::{Concerns, Edit};
 
 use super::super::{Args, Call};
 use super::id::{self, NewId};
@@ -174,48 +174,73 @@ pub(super) fn xlen(call: &mut Call<'_, '_>) -> Done {
     Ok(())
 }
 
-/// XSETID key last-id [ENTRIESADDED entries-added] [MAXDELETEDID max-deleted-id]
-pub(super) fn xsetid(call: &mut Call<'_, '_>) -> Done {
-    let args = &call.args;
-    let id = id::strict(args.at(2), 0)?;
-    let (mut added, mut max_deleted, mut at) = (None, None, 3);
-    while at < args.len() {
-        match args.word(at).as_bytes() {
-            b"ENTRIESADDED" if at + 1 < args.len() => {
-                let positive = |_| Error::text("ERR entries_added must be positive");
-                added = Some(u64::try_from(args.int(at + 1)?).map_err(positive)?);
-            }
-            b"MAXDELETEDID" if at + 1 < args.len() => {
-                let deleted = id::strict(args.at(at + 1), 0)?;
-                if id < deleted {
-                    return Err(Error::text(
-                        "ERR The ID specified in XSETID is smaller than the provided max_deleted_entry_id",
-                    ));
+/// What XSETID says of a stream.
+struct History {
+    last_id: StreamId,
+    added: Option<u64>,
+    max_deleted_id: Option<StreamId>,
+}
+
+impl History {
+    fn parse(args: &Args<'_>, is_replay: bool) -> Result<History, Error> {
+        let last_id = id::strict(args.at(2), 0)?;
+        let (mut history, mut at) = (History { last_id, added: None, max_deleted_id: None }, 3);
+        while at < args.len() {
+            match args.word(at).as_bytes() {
+                b"ENTRIESADDED" if at + 1 < args.len() => {
+                    let positive = |_| Error::text("ERR entries_added must be positive");
+                    history.added = Some(u64::try_from(args.int(at + 1)?).map_err(positive)?);
                 }
-                max_deleted = Some(deleted).filter(|deleted| *deleted > StreamId::MIN);
+                b"MAXDELETEDID" if at + 1 < args.len() => {
+                    let deleted = id::strict(args.at(at + 1), 0)?;
+                    if last_id < deleted && !is_replay {
+                        return Err(Error::text(
+                            "ERR The ID specified in XSETID is smaller than the provided max_deleted_entry_id",
+                        ));
+                    }
+                    history.max_deleted_id = Some(deleted).filter(|deleted| *deleted > StreamId::MIN);
+                }
+                _ => return Err(Error::Syntax),
             }
-            _ => return Err(Error::Syntax),
+            at += 2;
         }
-        at += 2;
+        Ok(history)
     }
-    let key = &call.keys[0];
-    let stream = call.held.peek_collection::<Stream>(key)?.ok_or(Error::NoSuchKey)?;
-    if let Some(last) = stream.entries().last() {
-        if id < last.id {
+
+    /// Redis 7.0 lets the last id be set back behind what was deleted, so its log is believed.
+    fn check(&self, stream: &Stream, is_replay: bool) -> Result<(), Error> {
+        if self.last_id < stream.log().max_deleted_id() && !is_replay {
+            return Err(Error::text(
+                "ERR The ID specified in XSETID is smaller than current max_deleted_entry_id",
+            ));
+        }
+        let Some(last) = stream.entries().last() else { return Ok(()) };
+        if self.last_id < last.id {
             return Err(Error::text(
                 "ERR The ID specified in XSETID is smaller than the target stream top item",
             ));
         }
-        if added.is_some_and(|added| added < stream.len()) {
+        if self.added.is_some_and(|added| added < stream.len()) {
             return Err(Error::text(
                 "ERR The entries_added specified in XSETID is smaller than the target stream length",
             ));
         }
+        Ok(())
     }
+}
+
+/// XSETID key last-id [ENTRIESADDED entries-added] [MAXDELETEDID max-deleted-id]
+pub(super) fn xsetid(call: &mut Call<'_, '_>) -> Done {
+    let is_replay = call.is_replay();
+    let history = History::parse(&call.args, is_replay)?;
+    let key = &call.keys[0];
+    let stream = call.held.peek_collection::<Stream>(key)?.ok_or(Error::NoSuchKey)?;
+    history.check(&stream, is_replay)?;
     call.held.edit(key, |edit: &mut Edit<'_, Stream>| {
-        let (before, deleted) = (edit.log().added(), edit.log().max_deleted_id());
-        edit.set_history(id, added.unwrap_or(before), max_deleted.unwrap_or(deleted));
-        (edit.changes, edit.concerns) = (1, evenkeel_store::Concerns::Nobody);
+        let (added, deleted) = (edit.log().added(), edit.log().max_deleted_id());
+        let (added, deleted) = (history.added.unwrap_or(added), history.max_deleted_id.unwrap_or(deleted));
+        edit.set_history(history.last_id, added, deleted);
+        (edit.changes, edit.concerns) = (1, Concerns::Nobody);
     })?;
     call.say(key, STREAM, "xsetid");
     call.reply.ok();

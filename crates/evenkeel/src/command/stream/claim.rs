@@ -1,6 +1,6 @@
 //! XPENDING, XCLAIM, XAUTOCLAIM: looking at what was delivered and not acknowledged, and taking it over.
 
-use evenkeel_store::collection::stream::{Delivery, Group, Log, Stream, StreamId};
+use evenkeel_store::collection::stream::{Delivery, Group, Log, Stream, StreamId, one_more};
 use evenkeel_store::{Concerns, Edit};
 
 use super::super::{Args, Call};
@@ -171,6 +171,7 @@ pub(super) fn xclaim(call: &mut Call<'_, '_>) -> Done {
     let ids: Vec<StreamId> = args.from(5).map_while(|text| id::strict(text, 0).ok()).collect();
     let latest_ms = if call.is_replay() { u64::MAX } else { now };
     let options = ClaimOptions::parse(&args, 5 + ids.len(), now, latest_ms)?;
+    let times = Times { now_ms: now, seen_ms: call.counts_from_ms() };
     let (key, reply) = (&call.keys[0], &mut *call.reply);
     let effect = call.held.edit(key, |edit: &mut Edit<'_, Stream>| {
         let (group, log) = edit.group_mut(args.at(2)).expect("seen above");
@@ -179,7 +180,7 @@ pub(super) fn xclaim(call: &mut Call<'_, '_>) -> Done {
             position = Some((options.last_id, group.entries_read()));
             group.set_position(options.last_id, group.entries_read());
         }
-        let mut claim = Claim::begin(group, log, args.at(3), now, options.just_id);
+        let mut claim = Claim::begin(group, log, args.at(3), times, options.just_id);
         let claimed: Vec<StreamId> =
             ids.into_iter().filter(|id| claim.take(*id, min_idle_ms, &options)).collect();
         claim.reply(reply, claimed.into_iter());
@@ -209,13 +210,14 @@ pub(super) fn xautoclaim(call: &mut Call<'_, '_>) -> Done {
     let sweep = Sweep::over(group, log, start, count, |delivery| {
         min_idle_ms == 0 || idle_ms(now, delivery) >= min_idle_ms
     });
+    let times = Times { now_ms: now, seen_ms: call.counts_from_ms() };
     let (key, reply) = (&call.keys[0], &mut *call.reply);
     let effect = call.held.edit(key, |edit: &mut Edit<'_, Stream>| {
         let (group, log) = edit.group_mut(args.at(2)).expect("seen above");
-        let mut claim = Claim::begin(group, log, args.at(3), now, just_id);
+        let mut claim = Claim::begin(group, log, args.at(3), times, just_id);
         sweep.gone.iter().for_each(|id| claim.forget(*id));
         for (id, count) in &sweep.idle {
-            claim.give(*id, Delivery { at_ms: now, count: count.wrapping_add(u64::from(!just_id)) });
+            claim.give(*id, Delivery { at_ms: now, count: if just_id { *count } else { one_more(*count) } });
         }
         reply.array(3);
         id::reply(reply, sweep.next);
@@ -292,12 +294,19 @@ impl Sweep {
     }
 }
 
+/// The time of a call, by which what it delivers goes, and that at which its consumer was seen: a log has only the first.
+#[derive(Clone, Copy)]
+struct Times {
+    now_ms: u64,
+    seen_ms: u64,
+}
+
 /// A consumer that takes entries over.
 struct Claim<'a> {
     group: &'a mut Group,
     log: &'a Log,
     consumer: &'a [u8],
-    now_ms: u64,
+    times: Times,
     just_id: bool,
     changes: u64,
     /// What it has done, for the log.
@@ -309,13 +318,13 @@ impl<'a> Claim<'a> {
         group: &'a mut Group,
         log: &'a Log,
         consumer: &'a [u8],
-        now_ms: u64,
+        times: Times,
         just_id: bool,
     ) -> Claim<'a> {
-        let is_new_consumer = group.add_consumer(consumer, now_ms);
+        let is_new_consumer = group.add_consumer(consumer, times.seen_ms);
         let (changes, effect) = (u64::from(is_new_consumer), Effect { is_new_consumer, ..Effect::default() });
-        group.consumer_mut(consumer).expect("just added").seen_ms = now_ms;
-        Claim { group, log, consumer, now_ms, just_id, changes, effect }
+        group.consumer_mut(consumer).expect("just added").seen_ms = times.seen_ms;
+        Claim { group, log, consumer, times, just_id, changes, effect }
     }
 
     fn forget(&mut self, id: StreamId) {
@@ -328,7 +337,8 @@ impl<'a> Claim<'a> {
     fn give(&mut self, id: StreamId, delivery: Delivery) {
         self.group.give(id, self.consumer, delivery);
         self.effect.given.push((id, delivery));
-        self.group.consumer_mut(self.consumer).expect("just added").active_ms = Some(self.now_ms);
+        let consumer = self.group.consumer_mut(self.consumer).expect("just added");
+        consumer.active_ms = Some(self.times.seen_ms);
         self.changes += 1;
     }
 
@@ -339,15 +349,15 @@ impl<'a> Claim<'a> {
             return false;
         }
         let deliveries = match self.group.pending(id).map(|pending| pending.delivery) {
-            Some(delivery) if min_idle_ms > 0 && idle_ms(self.now_ms, delivery) < min_idle_ms => {
+            Some(delivery) if min_idle_ms > 0 && idle_ms(self.times.now_ms, delivery) < min_idle_ms => {
                 return false;
             }
             Some(delivery) => delivery.count,
             None if options.force => 1,
             None => return false,
         };
-        let count = options.retries.unwrap_or(deliveries.wrapping_add(u64::from(!self.just_id)));
-        self.give(id, Delivery { at_ms: options.at_ms.unwrap_or(self.now_ms), count });
+        let count = options.retries.unwrap_or(if self.just_id { deliveries } else { one_more(deliveries) });
+        self.give(id, Delivery { at_ms: options.at_ms.unwrap_or(self.times.now_ms), count });
         true
     }
 

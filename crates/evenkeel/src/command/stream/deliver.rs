@@ -1,7 +1,7 @@
 //! XREADGROUP: entries that nobody in the group was given yet, or those that a consumer has not acknowledged.
 
-use evenkeel_store::collection::stream::{Delivery, Group, Log, Stream, StreamId};
-use evenkeel_store::{Concerns, Kind, WrongType};
+use evenkeel_store::collection::stream::{Delivery, Group, Log, Stream, StreamId, one_more};
+use evenkeel_store::{Concerns, Edit, Key, Kind, WrongType};
 
 use super::super::Call;
 use super::effect::Effect;
@@ -28,21 +28,24 @@ struct Reader<'a> {
     count: u64,
     no_ack: bool,
     now_ms: u64,
+    /// The same for whoever replays as well, who has no clock.
+    seen_ms: u64,
     is_logged: bool,
 }
 
 /// XREADGROUP GROUP group consumer [COUNT count] [BLOCK milliseconds] [NOACK] STREAMS key [key ...] id [id ...]
 pub(super) fn xreadgroup(call: &mut Call<'_, '_>) -> Done {
     let options = ReadOptions::parse(call, true)?;
-    let mut wishes = Vec::with_capacity(options.streams);
-    for stream in call.tries(0..options.streams) {
+    let tries = call.tries(0..options.streams);
+    let mut wishes = Vec::with_capacity(tries.len());
+    for stream in tries {
         find_group(call, &options, stream)?;
         wishes.push((stream, wish(options.id_text(&call.args, stream))?));
     }
     let (group, consumer) = (call.args.at(options.group), call.args.at(options.group + 1));
     let ReadOptions { count, no_ack, .. } = options;
-    let reader =
-        Reader { group, consumer, count, no_ack, now_ms: call.now_ms(), is_logged: call.is_logged() };
+    let (now_ms, seen_ms, is_logged) = (call.now_ms(), call.counts_from_ms(), call.is_logged());
+    let reader = Reader { group, consumer, count, no_ack, now_ms, seen_ms, is_logged };
     let served =
         reply_streams(call, wishes.into_iter(), |call, stream, wish| reader.serve(call, stream, wish));
     if served || !may_wait(call, &options) {
@@ -93,31 +96,38 @@ fn wish(text: &[u8]) -> Result<Wish, Error> {
 impl Reader<'_> {
     /// Replies what there is of a stream, whose group is there; `false`: nothing.
     fn serve(&self, call: &mut Call<'_, '_>, stream: usize, wish: Wish) -> bool {
-        let (key, reply) = (&call.keys[stream], &mut *call.reply);
-        if let Wish::New = wish {
-            // Looked for first: a consumer that gets nothing leaves no trace.
-            let found = call.held.peek_collection::<Stream>(key).ok().flatten();
-            let last_id =
-                found.as_ref().and_then(|found| Some((found.log(), found.group(self.group)?.last_id())));
-            if last_id.is_none_or(|(log, last_id)| positions_after(log, last_id, 1).is_empty()) {
-                return false;
-            }
+        let key = &call.keys[stream];
+        let is_served = matches!(wish, Wish::After(_)) || self.has_new(call, key);
+        // Who waits was seen when it came. When it is asked again, and gets nothing, nothing may change.
+        if !is_served && call.is_serving() {
+            return false;
         }
-        let served = call.held.edit_if_there(key, |edit: &mut evenkeel_store::Edit<'_, Stream>| {
-            (edit.changes, edit.concerns) = (1, Concerns::Nobody);
+        let reply = &mut *call.reply;
+        let effect = call.held.edit_if_there(key, |edit: &mut Edit<'_, Stream>| {
             let (group, log) = edit.group_mut(self.group).expect("seen above");
-            let is_new_consumer = group.add_consumer(self.consumer, self.now_ms);
+            let is_new_consumer = group.add_consumer(self.consumer, self.seen_ms);
             let consumer = group.consumer_mut(self.consumer).expect("just added");
-            consumer.seen_ms = self.now_ms;
+            consumer.seen_ms = self.seen_ms;
             let effect = match wish {
+                _ if !is_served => Effect::default(),
                 Wish::New => self.deliver(reply, key.bytes, group, log),
                 Wish::After(id) => self.repeat(reply, key.bytes, group, log, id),
             };
+            let has_changed = is_served || is_new_consumer;
+            (edit.changes, edit.concerns) = (has_changed.into(), Concerns::Nobody);
             Effect { is_new_consumer, ..effect }
         });
-        let Ok(Some(effect)) = served else { return false };
+        let Ok(Some(effect)) = effect else { return false };
         effect.log(call, key.bytes, self.group, self.consumer);
-        true
+        is_served
+    }
+
+    /// Whether there is something that nobody in the group was given.
+    fn has_new(&self, call: &mut Call<'_, '_>, key: &Key<'_>) -> bool {
+        let found = call.held.peek_collection::<Stream>(key).ok().flatten();
+        let last_id =
+            found.as_ref().and_then(|found| Some((found.log(), found.group(self.group)?.last_id())));
+        last_id.is_some_and(|(log, last_id)| !positions_after(log, last_id, 1).is_empty())
     }
 
     /// Delivers new entries.
@@ -130,7 +140,7 @@ impl Reader<'_> {
             entry.id
         });
         let ids: Vec<StreamId> = ids.collect();
-        ids.iter().for_each(|id| group.advance(*id, log));
+        group.advance(&ids, log);
         let mut effect =
             Effect { position: Some((group.last_id(), group.entries_read())), ..Effect::default() };
         if !self.no_ack {
@@ -139,7 +149,7 @@ impl Reader<'_> {
                 effect.given = ids.iter().map(|id| (*id, delivery)).collect();
             }
             group.deliver(self.consumer, ids.into_iter(), self.now_ms);
-            group.consumer_mut(self.consumer).expect("just added").active_ms = Some(self.now_ms);
+            group.consumer_mut(self.consumer).expect("just added").active_ms = Some(self.seen_ms);
         }
         effect
     }
@@ -157,7 +167,7 @@ impl Reader<'_> {
                 Some(entry) => {
                     reply_entry(reply, &entry);
                     let pending = group.pending(id).expect("what a consumer has pending, the group has");
-                    let count = pending.delivery.count.wrapping_add(1);
+                    let count = one_more(pending.delivery.count);
                     let delivery = Delivery { at_ms: self.now_ms, count };
                     group.give(id, self.consumer, delivery);
                     effect.given.push((id, delivery));

@@ -3,7 +3,7 @@
 //! XREADGROUP cannot be logged as it came: the time of a delivery is part of the group, and whoever reads the log must not
 //! wait. As in Redis a delivery becomes an XCLAIM that says all of it, but one for all entries that were delivered alike.
 
-use evenkeel_store::collection::stream::{Delivery, StreamId};
+use evenkeel_store::collection::stream::{COUNT_MAX, Delivery, StreamId};
 
 use super::super::Call;
 use crate::pubsub::notices::STREAM;
@@ -40,7 +40,7 @@ impl Effect {
         let forgotten = self.forgotten.iter().map(StreamId::to_string);
         call.log_each(&[b"XACK", key, group], 1, forgotten);
         if let Some((last_id, entries_read)) = self.position {
-            let read = entries_read.map_or("-1".to_owned(), |read| read.to_string());
+            let read = entries_read.map_or("-1".to_owned(), |read| read.min(COUNT_MAX).to_string());
             let last_id = last_id.to_string();
             call.log(&[b"XGROUP", b"SETID", key, group, last_id.as_bytes(), b"ENTRIESREAD", read.as_bytes()]);
         }
@@ -53,7 +53,7 @@ fn log_given(call: &mut Call<'_, '_>, head: &[&[u8]], alike: &[(StreamId, Delive
     const IDS_MAX: usize = 1_000;
     for ids in alike.chunks(IDS_MAX) {
         let Delivery { at_ms, count } = ids[0].1;
-        let (at, count) = (at_ms.to_string(), count.min(i64::MAX as u64).to_string());
+        let (at, count) = (at_ms.to_string(), count.min(COUNT_MAX).to_string());
         let tail: [&[u8]; 6] = [b"TIME", at.as_bytes(), b"RETRYCOUNT", count.as_bytes(), b"FORCE", b"JUSTID"];
         let ids: Vec<String> = ids.iter().map(|(id, _)| id.to_string()).collect();
         let args = head.iter().copied().chain(ids.iter().map(|id| id.as_bytes())).chain(tail);

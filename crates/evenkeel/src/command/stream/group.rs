@@ -122,8 +122,7 @@ pub(super) fn setid(call: &mut Call<'_, '_>) -> Done {
     edit_group(call, |edit, name| {
         let (group, _) = edit.group_mut(name).expect("seen above");
         group.set_position(at, options.entries_read);
-        // Set back, it may have something for who waits.
-        (edit.changes, edit.concerns) = (1, Concerns::Waiters);
+        edit.changes = 1;
     })?;
     call.say(&call.keys[0], STREAM, "xgroup-setid");
     call.reply.ok();
@@ -151,7 +150,7 @@ pub(super) fn destroy(call: &mut Call<'_, '_>) -> Done {
 /// XGROUP CREATECONSUMER key group consumer
 pub(super) fn create_consumer(call: &mut Call<'_, '_>) -> Done {
     find_group(call)?;
-    let (now, consumer) = (call.now_ms(), call.args.at(4));
+    let (now, consumer) = (call.counts_from_ms(), call.args.at(4));
     let created = edit_group(call, |edit, name| {
         let (group, _) = edit.group_mut(name).expect("seen above");
         let created = group.add_consumer(consumer, now);

@@ -118,8 +118,9 @@ fn only_for_groups(option: &str) -> Error {
 /// XREAD [COUNT count] [BLOCK milliseconds] STREAMS key [key ...] id [id ...]
 pub(super) fn xread(call: &mut Call<'_, '_>) -> Done {
     let options = ReadOptions::parse(call, false)?;
-    let mut ids = Vec::with_capacity(options.streams);
-    for stream in call.tries(0..options.streams) {
+    let tries = call.tries(0..options.streams);
+    let mut ids = Vec::with_capacity(tries.len());
+    for stream in tries {
         let text = options.id_text(&call.args, stream);
         let found = call.held.collection::<Stream>(&call.keys[stream])?;
         ids.push((stream, settle(text, found.as_ref().map(|stream| stream.log()))?));

@@ -1,4 +1,15 @@
+use evenkeel_testkit::{Peer, Program, Server, transcript};
+
 use crate::testing::{World, check};
+
+/// Runs a transcript in process, and on Valkey where there is one: Redis 7.0 does something else.
+#[track_caller]
+fn check_newer(text: &str) {
+    World::new().check(text);
+    if let Some(oracle) = Program::oracle(Peer::Valkey) {
+        transcript::check(&Server::start(&oracle, &[]), text);
+    }
+}
 
 #[test]
 fn entries_are_added_and_read() {
@@ -102,5 +113,151 @@ fn the_lag_of_a_group_that_began_before_a_gap_is_not_known() {
         > XGROUP CREATE s g 1-0             < OK
         > XINFO GROUPS s                    < [["name", "g", "consumers", :0, "pending", :0, "last-delivered-id", "1-0", "entries-read", (nil), "lag", (nil)]]
     "#,
+    );
+}
+
+#[test]
+fn the_last_id_does_not_go_back_behind_what_was_deleted() {
+    check_newer(
+        r#"
+        > XADD s 5-0 a b
+        > XADD s 10-0 a b
+        > XDEL s 10-0                       < :1
+        > XSETID s 6-0                      < -ERR The ID specified in XSETID is smaller than current max_deleted_entry_id
+        > XSETID s 4-0                      < -ERR The ID specified in XSETID is smaller than current max_deleted_entry_id
+        > XSETID s 6-0 MAXDELETEDID 6-0     < -ERR The ID specified in XSETID is smaller than current max_deleted_entry_id
+        > XSETID s 6-0 MAXDELETEDID 7-0     < -ERR The ID specified in XSETID is smaller than the provided max_deleted_entry_id
+        > XSETID s 12-0 MAXDELETEDID 0-0    < OK
+        > XINFO STREAM s                    < ["length", :1, *, "last-generated-id", "12-0", "max-deleted-entry-id", "10-0", *
+        > XSETID s 12-0 MAXDELETEDID 3-0    < OK
+        > XSETID s 4-0                      < -ERR The ID specified in XSETID is smaller than the target stream top item
+        > XSETID s 5-0                      < OK
+    "#,
+    );
+}
+
+/// Here the peers begin again at the least of all numbers.
+#[test]
+fn counters_stay_at_the_greatest_number() {
+    World::new().check(
+        r#"
+        > XADD t 5-0 a b
+        > XSETID t 5-0 ENTRIESADDED 9223372036854775807
+        > XADD t 6-0 a b
+        > XINFO STREAM t                    < [*, "entries-added", :9223372036854775807, *
+        > XGROUP CREATE t g 5-0 ENTRIESREAD 9223372036854775807
+        > XREADGROUP GROUP g c STREAMS t >  < [["t", [["6-0", ["a", "b"]]]]]
+        > XINFO GROUPS t                    < [[*, "entries-read", :9223372036854775807, "lag", :0]]
+        > XCLAIM t g c 0 6-0 RETRYCOUNT 9223372036854775807
+        > XCLAIM t g c 0 6-0
+        > XPENDING t g - + 10               < [["6-0", "c", :*, :9223372036854775807]]
+        > XAUTOCLAIM t g c 0 0              < ["0-0", [["6-0", ["a", "b"]]], []]
+        > XREADGROUP GROUP g c STREAMS t 0  < [["t", [["6-0", ["a", "b"]]]]]
+        > XPENDING t g - + 10               < [["6-0", "c", :*, :9223372036854775807]]
+    "#,
+    );
+}
+
+#[test]
+fn who_finds_nothing_is_seen_all_the_same() {
+    check_newer(
+        r#"
+        > XADD s 1-0 a b
+        > XGROUP CREATE s g $
+        > XGROUP CREATE none g $ MKSTREAM
+        > XREADGROUP GROUP g alice STREAMS s > < (nil array)
+        > XREADGROUP GROUP g bob NOACK STREAMS s none > > < (nil array)
+        > MULTI
+        > XREADGROUP GROUP g carol BLOCK 0 STREAMS s > < QUEUED
+        > EXEC                              < [(nil array)]
+        > EVAL "return redis.call('XREADGROUP', 'GROUP', 'g', 'dave', 'STREAMS', KEYS[1], '>')" 1 s < (nil)
+        a> XREADGROUP GROUP g eve BLOCK 0 STREAMS s >
+        ~ 60ms
+        > XINFO CONSUMERS s g               < [["name", "alice", *, "inactive", :-1], ["name", "bob", *], ["name", "carol", *], ["name", "dave", *], ["name", "eve", "pending", :0, "idle", :*, "inactive", :-1]]
+        > XINFO CONSUMERS none g            < [["name", "bob", "pending", :0, "idle", :*, "inactive", :-1]]
+        > XREADGROUP GROUP g frank STREAMS s missing > > < -NOGROUP *
+        > XGROUP DELCONSUMER s g bob        < :0
+        > XGROUP CREATECONSUMER s g frank   < :1
+        > XGROUP CREATECONSUMER s g eve     < :0
+        > XADD s 2-0 a b                    < "2-0"
+        a< [["s", [["2-0", ["a", "b"]]]]]
+    "#,
+    );
+}
+
+/// By the clock that the test moves.
+#[test]
+fn who_finds_nothing_was_seen_and_not_active() {
+    World::new().check(
+        r#"
+        > XADD s 1-0 a b
+        > XGROUP CREATE s g 0
+        > XREADGROUP GROUP g c STREAMS s >  < [*
+        ~ 500ms
+        > XINFO CONSUMERS s g               < [["name", "c", "pending", :1, "idle", :500, "inactive", :500]]
+        > XREADGROUP GROUP g c STREAMS s >  < (nil array)
+        ~ 10ms
+        > XINFO CONSUMERS s g               < [["name", "c", "pending", :1, "idle", :10, "inactive", :510]]
+        a> XREADGROUP GROUP g c BLOCK 0 STREAMS s >
+        ~ 20ms
+        > XINFO CONSUMERS s g               < [["name", "c", "pending", :1, "idle", :20, "inactive", :530]]
+        > XADD s 2-0 a b                    < "2-0"
+        a< [["s", [["2-0", ["a", "b"]]]]]
+        ~ 5ms
+        > XINFO CONSUMERS s g               < [["name", "c", "pending", :2, "idle", :5, "inactive", :5]]
+    "#,
+    );
+}
+
+/// As Valkey counts: it does not go on from a number that somebody has made up.
+#[test]
+fn what_a_group_has_read_is_counted_among_entries() {
+    let text = r#"
+        > XADD q 1-0 a b
+        > XADD q 2-0 a b
+        > XADD q 3-0 a b
+        > XADD q 4-0 a b
+        > XGROUP CREATE q h 0 ENTRIESREAD 1
+        > XINFO GROUPS q                    < [[*, "entries-read", :1, "lag", :3]]
+        > XREADGROUP GROUP h c COUNT 1 STREAMS q > < [*
+        > XINFO GROUPS q                    < [[*, "entries-read", :1, "lag", :3]]
+        > XGROUP SETID q h 0 ENTRIESREAD 9
+        > XREADGROUP GROUP h c COUNT 3 STREAMS q > < [*
+        > XINFO GROUPS q                    < [[*, "last-delivered-id", "3-0", "entries-read", :3, "lag", :1]]
+        > XGROUP SETID q h 2-0 ENTRIESREAD 3
+        > XREADGROUP GROUP h c COUNT 1 STREAMS q > < [*
+        > XINFO GROUPS q                    < [[*, "entries-read", :4, "lag", :0]]
+        > XGROUP SETID q h 1-0 ENTRIESREAD 1
+        > XTRIM q MAXLEN 2                  < :2
+        > XINFO GROUPS q                    < [[*, "entries-read", :1, "lag", :3]]
+        > XREADGROUP GROUP h c COUNT 1 STREAMS q > < [*
+        > XINFO GROUPS q                    < [[*, "entries-read", :3, "lag", :1]]
+        > XTRIM q MAXLEN 0                  < :2
+        > XGROUP SETID q h 7-0 ENTRIESREAD 2
+        > XADD q 9-0 a b
+        > XREADGROUP GROUP h c COUNT 1 STREAMS q > < [*
+        > XINFO GROUPS q                    < [[*, "entries-read", :5, "lag", :0]]
+        > XADD q 10-0 a b
+        > XADD q 11-0 a b
+        > XDEL q 10-0                       < :1
+        > XINFO GROUPS q                    < [[*, "entries-read", :5, "lag", (nil)]]
+        > XREADGROUP GROUP h c COUNT 1 STREAMS q > < [*
+        > XINFO GROUPS q                    < [[*, "entries-read", :7, "lag", :0]]
+    "#;
+    check_newer(text);
+}
+
+/// A stream may be asked for what comes after several ids, of which any may be the one that is served. Redis 7.0 looks at the first.
+#[test]
+fn a_key_is_asked_each_time_that_it_is_named() {
+    check_newer(
+        "
+        > XADD s 1-1 a b
+        a> XREAD BLOCK 0 STREAMS s t s 100 0 5
+        ~ 40ms
+        > XADD s 4-0 a b                  < \"4-0\"
+        > XADD s 6-0 a b                  < \"6-0\"
+        a< [[\"s\", [[\"6-0\", [\"a\", \"b\"]]]]]
+    ",
     );
 }

@@ -208,9 +208,7 @@ impl Trim {
             Some(_) if self.approximately.is_none() => stream.len(),
             _ => first,
         };
-        let free = stream.entries().range(0..among).map(|entry| entry.id);
-        let free = free.filter(|id| !stream.is_referenced(*id)).take(first as usize);
-        let free: Vec<StreamId> = free.collect();
+        let free: Vec<StreamId> = stream.unreferenced(among).take(first as usize).collect();
         free.iter().for_each(|id| _ = stream.delete(*id));
         free
     }

@@ -2,8 +2,8 @@
 //! else.
 //!
 //! Any server of Redis 7 runs them, so what has no command is lost, as in Redis: when a key was last used, and when a
-//! consumer was last seen. What a consumer has not acknowledged can only be claimed while its entry is there, so entries that
-//! are gone are added for that long.
+//! consumer was last seen. What a consumer has not acknowledged can only be claimed while its entry is there. So where
+//! such entries are gone, the groups come before the entries, with others in the place of all that is to be claimed.
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;
@@ -133,24 +133,23 @@ impl<W: io::Write> Commands<W> {
     }
 
     fn stream(&mut self, key: &[u8], stream: &Stream) {
-        let gone = pending_without_entry(stream);
-        let mut missing = gone.iter().copied().peekable();
+        let has_gone = pending(stream).any(|id| !stream.entries().contains(id));
+        if has_gone {
+            self.groups_alone(key, stream);
+        }
         for entry in stream.entries().range(0..stream.len()) {
-            while let Some(id) = missing.next_if(|id| *id < entry.id) {
-                self.stand_in(key, id);
-            }
             let fields = entry.fields().flat_map(|(name, value)| [name, value]);
             let id = entry.id.to_string();
             fields.for_each(|word| self.word(word));
             self.end_command(&[b"XADD", key, id.as_bytes()]);
         }
-        missing.for_each(|id| self.stand_in(key, id));
-        if stream.len() == 0 && gone.is_empty() {
-            // The id is not the last one's, but there is none of zero.
-            self.command(&[b"XADD", key, b"MAXLEN", b"0", b"0-1", b"x", b"y"]);
+        if !has_gone {
+            if stream.len() == 0 {
+                // The id is not the last one's, but there is none of zero.
+                self.command(&[b"XADD", key, b"MAXLEN", b"0", b"0-1", b"x", b"y"]);
+            }
+            stream.groups().for_each(|(name, group)| self.group(key, name, group));
         }
-        stream.groups().for_each(|(name, group)| self.group(key, name, group));
-        self.each(&[b"XDEL", key], 1, gone.iter().map(StreamId::to_string));
         let log = stream.log();
         let [last, deleted] = [log.last_id(), log.max_deleted_id()].map(|id| id.to_string());
         let added = log.added().to_string();
@@ -158,9 +157,15 @@ impl<W: io::Write> Commands<W> {
         self.command(&[b"XSETID", key, last, b"ENTRIESADDED", added, b"MAXDELETEDID", deleted]);
     }
 
-    /// An entry that is to be removed again.
-    fn stand_in(&mut self, key: &[u8], id: StreamId) {
-        self.command(&[b"XADD", key, id.to_string().as_bytes(), b"x", b"y"]);
+    /// Groups with all that they have pending, in a stream that is as good as new then: what stood in for entries is trimmed,
+    /// since what is deleted would be remembered.
+    fn groups_alone(&mut self, key: &[u8], stream: &Stream) {
+        for id in pending(stream).collect::<BTreeSet<_>>() {
+            self.command(&[b"XADD", key, id.to_string().as_bytes(), b"x", b"y"]);
+        }
+        stream.groups().for_each(|(name, group)| self.group(key, name, group));
+        self.command(&[b"XTRIM", key, b"MAXLEN", b"0"]);
+        self.command(&[b"XSETID", key, b"0-0"]);
     }
 
     fn group(&mut self, key: &[u8], name: &[u8], group: &Group) {
@@ -253,10 +258,10 @@ impl<W: io::Write> Form for Commands<W> {
     }
 }
 
-/// What consumers have not acknowledged of entries that are gone.
-fn pending_without_entry(stream: &Stream) -> BTreeSet<StreamId> {
-    let groups = stream.groups().flat_map(|(_, group)| group.pending_range(StreamId::MIN, StreamId::MAX));
-    groups.map(|pending| pending.id).filter(|id| !stream.entries().contains(*id)).collect()
+/// What consumers have not acknowledged, by groups. No entry can have the least of all ids.
+fn pending(stream: &Stream) -> impl Iterator<Item = StreamId> {
+    let ids = stream.groups().flat_map(|(_, group)| group.pending_ids(StreamId::MIN, StreamId::MAX));
+    ids.filter(|id| *id > StreamId::MIN)
 }
 
 fn put_word(out: &mut Vec<u8>, word: &[u8]) {

@@ -3,6 +3,8 @@
 use std::fs;
 use std::time::{Duration, Instant};
 
+use evenkeel_testkit::digest::{difference, digest};
+use evenkeel_testkit::transcript::target;
 use evenkeel_testkit::{Client, Server};
 
 use crate::start;
@@ -142,4 +144,40 @@ fn what_has_expired_is_there_until_it_is_removed() {
     let mut client = server.connect();
     assert_eq!(client.run("LRANGE key 0 -1").to_string(), "[\"a\"]");
     assert_eq!(client.run("HGET hash field").to_string(), "\"1\"");
+}
+
+/// What clients can make of a stream with numbers at their ends can be read again, by whatever it was written.
+#[test]
+fn streams_with_the_greatest_numbers_come_back() {
+    let mut server = start(&[DEBUG, WITH_LOG].concat());
+    let mut client = server.connect();
+    for line in [
+        "XADD t 5-0 a b",
+        "XADD t 6-0 a b",
+        "XDEL t 6-0",
+        "XSETID t 6-0 ENTRIESADDED 9223372036854775807",
+        "XADD t 7-0 a b",
+        "XGROUP CREATE t g 6-0 ENTRIESREAD 9223372036854775807",
+        "XREADGROUP GROUP g c STREAMS t >",
+        "XCLAIM t g c 0 7-0 RETRYCOUNT 9223372036854775807",
+        "XCLAIM t g c 0 7-0",
+        "XADD s 5-0 a b",
+        "XADD s 10-0 a b",
+        "XDEL s 10-0",
+    ] {
+        ok(&mut client, line);
+    }
+    // Redis 7.0 takes it.
+    client.run("XSETID s 6-0");
+    let digest = |server: &Server| digest(&mut target(server));
+    let held = digest(&server);
+    ok(&mut client, "DEBUG LOADAOF");
+    assert_eq!(difference(&digest(&server), &held), None, "the log");
+    ok(&mut client, "DEBUG RELOAD");
+    assert_eq!(difference(&digest(&server), &held), None, "a snapshot");
+    ok(&mut client, "CONFIG SET aof-use-rdb-preamble no");
+    super::exchange::rewrite(&server);
+    assert!(server.stop().success());
+    server.start_again();
+    assert_eq!(difference(&digest(&server), &held), None, "a base of commands");
 }

@@ -10,7 +10,7 @@
 
 use super::super::Decoder;
 use super::super::seen::Seen;
-use super::{counter, id};
+use super::{COUNT_MAX, counter, id};
 use crate::Millis;
 use crate::error::{Error, Reason, Result};
 use crate::item::Item;
@@ -67,11 +67,9 @@ impl<'d, S: Source> Groups<'d, S> {
     }
 
     fn entries_read(&mut self) -> Result<Option<u64>> {
-        let at = self.decoder.position();
         match self.decoder.length()? {
             UNKNOWN => Ok(None),
-            number if number <= i64::MAX as u64 => Ok(Some(number)),
-            _ => Err(Error::new(at, Reason::TooLong)),
+            number => Ok(Some(number.min(COUNT_MAX))),
         }
     }
 

@@ -17,6 +17,7 @@ use super::super::varint::{self, Varint};
 use super::id::StreamId;
 use super::ids::Ids;
 use super::log::Log;
+use super::one_more;
 
 /// See the module's text.
 #[derive(Clone)]
@@ -57,6 +58,7 @@ pub struct Pending<'a> {
 pub struct Delivery {
     /// In milliseconds since the Unix epoch.
     pub at_ms: u64,
+    /// At most [`super::COUNT_MAX`].
     pub count: u64,
 }
 
@@ -117,13 +119,18 @@ impl Group {
         (self.last_id, self.entries_read) = (last_id, entries_read);
     }
 
-    /// Takes note that the entry `id` of the log, which is greater than the last one, is being delivered.
-    pub fn advance(&mut self, id: StreamId, log: &Log) {
-        self.entries_read = match self.entries_read {
-            Some(read) if !log.has_gap_from(id) => Some(read + 1),
-            _ => log.rank_ever(id),
-        };
-        self.last_id = id;
+    /// Takes note that these entries of the log, which come after the last one, are being delivered. As in Valkey the
+    /// count goes on only where nothing is missing between the last one and them: it may have been set to anything.
+    pub fn advance(&mut self, ids: &[StreamId], log: &Log) {
+        let first_id = log.first_id();
+        for id in ids {
+            let is_among_entries = self.last_id >= first_id && !log.has_gap_from(self.last_id);
+            self.entries_read = match self.entries_read {
+                Some(read) if is_among_entries => Some(one_more(read)),
+                _ => log.rank_ever(*id),
+            };
+            self.last_id = *id;
+        }
     }
 
     /// How many entries are still to be delivered, as far as that can be told as Redis tells it.
@@ -212,6 +219,15 @@ impl Group {
         to: StreamId,
     ) -> impl DoubleEndedIterator<Item = Pending<'_>> + ExactSizeIterator {
         self.pending.range(from, to).map(|(id, text)| self.pending_of(id, text))
+    }
+
+    /// The ids of those in a range, both ends included.
+    pub fn pending_ids(
+        &self,
+        from: StreamId,
+        to: StreamId,
+    ) -> impl DoubleEndedIterator<Item = StreamId> + ExactSizeIterator {
+        self.pending.range(from, to).map(|(id, _)| id)
     }
 
     fn pending_of<'a>(&'a self, id: StreamId, text: &[u8]) -> Pending<'a> {

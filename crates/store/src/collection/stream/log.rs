@@ -65,6 +65,6 @@ impl Log {
         }
         let first = self.first_id();
         let no_gap = self.max_deleted_id == StreamId::MIN || self.max_deleted_id < first;
-        (no_gap && id <= first).then(|| self.added.wrapping_sub(len) + u64::from(id == first))
+        (no_gap && id <= first).then(|| self.added.saturating_sub(len) + u64::from(id == first))
     }
 }

@@ -303,3 +303,66 @@ fn nothing_takes_long_in_a_long_stream() {
     snapshot.verify();
     stream.verify();
 }
+
+#[test]
+fn counters_stay_where_clients_can_read_them() {
+    let mut stream = stream_of(2, NodeLimits::new(0, 0));
+    let last_id = stream.log().last_id();
+    stream.set_history(last_id, u64::MAX, StreamId::MAX);
+    assert_eq!((stream.log().added(), stream.log().max_deleted_id()), (COUNT_MAX, last_id));
+    let fields: [&[u8]; 2] = [b"name", b"value"];
+    assert!(stream.append(StreamId::MAX, fields.into_iter(), NodeLimits::new(0, 0)).is_some());
+    assert_eq!(stream.log().added(), COUNT_MAX);
+    let mut group = Group::new(last_id, Some(COUNT_MAX));
+    stream.set_history(StreamId::MAX, COUNT_MAX, StreamId::MIN);
+    group.advance(&[StreamId::MAX], stream.log());
+    assert_eq!((group.entries_read(), group.lag(stream.log())), (Some(COUNT_MAX), Some(0)));
+}
+
+/// What no group refers to is found by walking along the lists of pending entries, none of which is asked for each.
+#[test]
+fn unreferenced_entries_are_those_that_are_not_referenced() {
+    let seed = fresh_seed();
+    println!("EVENKEEL_SEED={seed}");
+    let mut random = Random::new(seed);
+    for _ in 0..if cfg!(miri) { 5 } else { 200 } {
+        let mut stream = Stream::new();
+        let fields: [&[u8]; 2] = [b"name", b"value"];
+        for ms in 1..=30 {
+            assert!(stream.append(StreamId::new(ms, 0), fields.into_iter(), NodeLimits::new(7, 0)).is_some());
+        }
+        for number in 0..random.below(4) {
+            let name = [b'a' + number as u8];
+            stream.add_group(&name, Group::new(StreamId::new(random.below(40) as u64, 0), None));
+            let (group, _) = stream.group_mut(&name).expect("just added");
+            group.add_consumer(b"c", 0);
+            for _ in 0..random.below(40) {
+                let id = StreamId::new(1 + random.below(35) as u64, 0);
+                group.give(id, b"c", Delivery { at_ms: 0, count: 1 });
+            }
+        }
+        (0..random.below(10)).for_each(|_| _ = stream.delete(StreamId::new(random.below(30) as u64, 0)));
+        for count in [0, 5, stream.len()] {
+            let ids = stream.entries().range(0..count).map(|entry| entry.id);
+            let expected: Vec<StreamId> = ids.filter(|id| !stream.is_referenced(*id)).collect();
+            assert_eq!(stream.unreferenced(count).collect::<Vec<_>>(), expected);
+        }
+    }
+}
+
+/// Who has read nothing yet, or little, is why nothing may go: that is seen at once, however long the stream is.
+#[test]
+fn what_nobody_was_given_is_not_looked_at() {
+    if cfg!(miri) {
+        return;
+    }
+    let mut stream = stream_of(1_000_000, NodeLimits::new(100, 4096));
+    stream.add_group(b"behind", Group::new(StreamId::new(1_700_000_000_010, 0), None));
+    stream.add_group(b"further", Group::new(StreamId::new(1_700_000_000_500, 0), None));
+    let started = std::time::Instant::now();
+    for _ in 0..1000 {
+        assert_eq!(stream.unreferenced(u64::MAX).count(), 11);
+    }
+    let elapsed = started.elapsed();
+    assert!(elapsed.as_millis() < 500, "1,000 looks took {elapsed:?}");
+}
