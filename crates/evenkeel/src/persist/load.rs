@@ -27,7 +27,7 @@ use crate::pubsub::mail;
 use crate::replication::link::{self, Position};
 use crate::scripting::functions::{Libraries, Library};
 use crate::scripting::machine;
-use crate::serial;
+use crate::serial::{self, Origin};
 use crate::server::Server;
 
 /// Batches that have been cut and not been taken yet: what keeps the loading threads busy, and 2 MB each.
@@ -452,7 +452,7 @@ impl Work<'_> {
         // Replicas that go on from here have the fields: they are removed by a command, like any later.
         let fields_by = self.how.expired_by.filter(|_| !self.how.goes_on).unwrap_or(0);
         let formed = record.object().and_then(|object| {
-            serial::build(object, self.settings, &keyspace.hasher, fields_by)
+            serial::build(object, self.settings, &keyspace.hasher, (fields_by, Origin::Trusted))
         });
         if let Err(Error { reason: Reason::Empty, .. }) = formed {
             self.pass_empty(&name);
