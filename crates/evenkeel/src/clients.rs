@@ -295,8 +295,9 @@ impl Clients {
     /// that may not be evicted are counted and stay.
     pub(crate) fn beyond(&self, limit: usize) -> Vec<Arc<ClientInfo>> {
         let mut clients = self.list();
-        // What waits for a replica is the stream, of which there is one for all of them.
-        clients.retain(|client| !client.is_replica.load(Relaxed));
+        // What waits for a replica is the stream, of which there is one for all of them; what the primary sends
+        // must not be lost.
+        clients.retain(|client| !client.is_replica.load(Relaxed) && !client.is_primary.load(Relaxed));
         let mut sum: usize = clients.iter().map(|client| client.memory()).sum();
         if sum <= limit {
             return Vec::new();
@@ -372,6 +373,17 @@ mod tests {
         assert_eq!(clients.kill(&clients.beyond(800_000)), 2);
         assert_eq!((clients.count(), clients.kill(&all[1..2])), (3, 0), "each counts once");
         assert!(all[1].killed.load(Relaxed) && !all[0].killed.load(Relaxed));
+    }
+
+    /// What it sends is lost otherwise.
+    #[test]
+    fn neither_replicas_nor_the_primary_go() {
+        let clients = Clients::default();
+        let [replica, primary, other] = [3_000_000, 2_000_000, 100_000].map(|bytes| client(&clients, bytes));
+        replica.is_replica.store(true, Relaxed);
+        primary.is_primary.store(true, Relaxed);
+        assert!(clients.beyond(1_000_000).is_empty(), "nor do they count");
+        assert!(clients.beyond(0).iter().map(|client| client.id).eq([other.id]));
     }
 
     #[test]

@@ -12,7 +12,7 @@ use evenkeel_store::{Expire, Held, Key, Kind, Made, Millis, Str, View};
 
 use crate::long::LONG_MIN;
 
-pub(crate) use read::{build, read};
+pub(crate) use read::{Origin, build, read};
 pub(crate) use write::{payload, record};
 
 /// See the module's text.
@@ -45,7 +45,8 @@ impl Value {
         }
     }
 
-    /// Whether this is still the key's value, and nothing was written to it since it was shared.
+    /// Whether this is still the key's value, and nothing was written to it since it was shared. Of a flat string, which
+    /// cannot be shared, only whether an equal one is there.
     pub(crate) fn is_same(&self, view: View<'_>) -> bool {
         match (self, Value::of(view)) {
             (Value::Flat(one), Value::Flat(other)) => *one == other,

@@ -29,7 +29,7 @@ use crate::observe::hotkeys::HotKeys;
 use crate::observe::latency::Monitor;
 use crate::observe::rates::Rates;
 use crate::observe::stats::Stats;
-use crate::persist::Persist;
+use crate::persist::{Persist, load};
 use crate::pubsub::PubSub;
 use crate::pubsub::notices::Notices;
 use crate::replication;
@@ -104,7 +104,7 @@ impl Server {
         // large for the others and that take snapshots, one that runs the log's commands again, one that feeds replicas, one
         // that follows a primary, one for slow scripts, and one more for tests.
         let keyspace = Keyspace::new(settings.databases, 3 * workers + 8, now, random_seed());
-        let loaders = (0..=workers).map(|_| keyspace.seat()).collect();
+        let loaders = (0..=workers).map(|_| load::seat(&keyspace)).collect();
         let persist = Persist::new(keyspace.seat(), loaders, now / 1000);
         let replication = replication::State::new(keyspace.seat())?;
         let inboxes = (0..workers).map(|_| Inbox::new()).collect::<std::io::Result<_>>()?;

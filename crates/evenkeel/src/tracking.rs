@@ -26,6 +26,7 @@ use parking_lot::{Mutex, RwLock};
 
 use crate::clients::{ClientInfo, Names};
 use crate::pubsub::PubSub;
+use crate::pubsub::mail::Letter;
 
 /// Locks over the table of keys.
 const SHELVES: usize = 64;
@@ -414,10 +415,11 @@ impl Tracking {
         if receiver.gone.load(Relaxed) {
             return self.note_broken(client, receiver.id);
         }
-        if receiver.resp.load(Relaxed) == 3 {
-            self.pubsub.send(receiver, encode(&[b"invalidate"], invalid, true));
-        } else if target.is_some() && receiver.is_subscriber() {
-            self.pubsub.send(receiver, encode(&[b"message", CHANNEL], invalid, false));
+        let listens = target.is_some() && receiver.is_subscriber();
+        if receiver.resp.load(Relaxed) == 3 || listens {
+            let resp2 = listens.then(|| encode(&[b"message", CHANNEL], invalid, false));
+            self.pubsub
+                .send(receiver, Letter::Unlike { resp2, resp3: encode(&[b"invalidate"], invalid, true) });
         }
     }
 
@@ -428,7 +430,7 @@ impl Tracking {
             encoder.push(2);
             encoder.bulk(b"tracking-redir-broken");
             encoder.int(target as i64);
-            self.pubsub.send(client, encoder.bytes.into());
+            self.pubsub.send(client, Letter::Unlike { resp2: None, resp3: encoder.bytes.into() });
         }
     }
 

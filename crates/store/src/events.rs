@@ -108,6 +108,9 @@ impl Held<'_> {
 
     #[cold]
     fn note_event(&mut self, db: u32, key: &[u8], what: What) {
+        if self.seat.is_unheard {
+            return;
+        }
         let by = self.seat.acting;
         self.seat.events.push(Event { db, key: key.into(), what, by });
     }

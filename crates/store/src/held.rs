@@ -20,7 +20,7 @@ use crate::rope::{FLAT_MAX, Rope, Str};
 use crate::seat::{Access, Seat, add, add_signed};
 use crate::segment::Word;
 use crate::slot::{Found, Slot};
-use crate::watch::{Change, Watch};
+use crate::watch::Change;
 
 /// The key holds another type of value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -791,39 +791,10 @@ impl<'a> Held<'a> {
         self.keyspace.swap(a, b, self.seat);
     }
 
-    // Watching.
-
-    /// `watch` is touched when the key changes from now on; `false` when it was watching the key already.
-    pub fn watch(&mut self, key: &Key<'_>, watch: &std::sync::Arc<Watch>) -> bool {
-        let stale = self.has_expired(key);
-        let audience = &self.slot(key).1.audience;
-        let new = Audience::with(audience, |audience| audience.watchers.add(key.bytes, watch, stale));
-        if new {
-            self.keyspace.watches.fetch_add(1, Relaxed);
-        }
-        new
-    }
-
-    /// Whether a key under `watch` has expired since, although it has not been removed yet and so has touched nobody.
-    pub fn lapsed(&self, key: &Key<'_>, watch: &std::sync::Arc<Watch>) -> bool {
-        let audience = &self.slot(key).1.audience;
-        let is_stale = |audience: &mut Audience| audience.watchers.is_stale(key.bytes, watch);
-        self.has_expired(key) && !Audience::if_any(audience, is_stale).unwrap_or(false)
-    }
-
     /// Whether the key is there although its time has passed.
     pub fn has_expired(&self, key: &Key<'_>) -> bool {
         let deadline = self.slot(key).1.find(key.hash, key.bytes).and_then(|found| found.entry().deadline());
         deadline.is_some_and(|deadline| deadline <= self.seat.now_ms)
-    }
-
-    /// Ends what [`Held::watch`] began, for one key.
-    pub fn unwatch(&mut self, key: &Key<'_>, watch: &std::sync::Arc<Watch>) {
-        let audience = &self.slot(key).1.audience;
-        let removed = Audience::if_any(audience, |audience| audience.watchers.remove(key.bytes, watch));
-        if removed == Some(true) {
-            self.keyspace.watches.fetch_sub(1, Relaxed);
-        }
     }
 
     // The rest is how entries get into and out of tables.
@@ -856,9 +827,11 @@ impl<'a> Held<'a> {
 
     #[cold]
     pub(crate) fn tell(&mut self, slot: &Slot, place: Place, key: &[u8], change: Change, concerns: Concerns) {
+        let keyspace = self.keyspace;
         Audience::with(&slot.audience, |audience| {
             if concerns == Concerns::Everybody {
                 audience.watchers.touch(key, change);
+                keyspace.watches.fetch_sub(audience.watchers.drop_forgotten(key), Relaxed);
             }
             if concerns != Concerns::Nobody {
                 audience.waiters.note(key, place, self.seat);

@@ -48,6 +48,8 @@ pub struct Seat {
     pub(crate) hides_expired: bool,
     /// What it does is not logged: it does again what somebody else's log tells.
     pub is_mute: bool,
+    /// What happens to keys with it is told to nobody who wants to hear such: it brings back what was there before.
+    pub is_unheard: bool,
     /// There is no memory for writes that need some. Whoever drives the seat keeps it current, for who cannot ask it.
     pub is_short_of_memory: bool,
     pub tally: Arc<Tally>,
@@ -151,6 +153,7 @@ impl Seat {
             keep_expired: false,
             hides_expired: false,
             is_mute: false,
+            is_unheard: false,
             is_short_of_memory: false,
             tally,
             ticks: || 0,

@@ -2,10 +2,17 @@
 //!
 //! A change marks the session's flag under the slot's lock; EXEC holds the slots of its watched keys and reads the
 //! flag, so no change can slip in between.
+//!
+//! Who watches ends that ([`Held::unwatch`]). If he breaks down before, nobody but us has his flag any more: it goes with the
+//! next change of the key, or when somebody else comes to watch it.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::*};
+
+use crate::audience::Audience;
+use crate::held::Held;
+use crate::key::Key;
 
 /// Set once a watched key has changed.
 #[derive(Debug, Default)]
@@ -108,6 +115,21 @@ impl Watchers {
         self.of(key).any(|one| one.stale && one.is(watch))
     }
 
+    /// Drops the watchers of a key whose flags nobody will read; how many they were.
+    pub(crate) fn drop_forgotten(&mut self, key: &[u8]) -> usize {
+        let before = self.len();
+        self.few.retain(|(other, one)| **other != *key || !one.is_forgotten());
+        if let Some(many) = &mut self.many
+            && let Some(watchers) = many.by_key.get_mut(key)
+        {
+            many.len -= watchers.extract_if(.., |one| one.is_forgotten()).count();
+            if watchers.is_empty() {
+                many.by_key.remove(key);
+            }
+        }
+        before - self.len()
+    }
+
     pub(crate) fn touch(&mut self, key: &[u8], change: Change) {
         match &mut self.many {
             Some(many) => many.by_key.get_mut(key).into_iter().flatten().for_each(|one| one.touch(change)),
@@ -165,6 +187,11 @@ impl Watcher {
         Arc::ptr_eq(&self.watch, watch)
     }
 
+    /// Whether nobody else has the flag, and nobody can get it from here.
+    fn is_forgotten(&self) -> bool {
+        Arc::strong_count(&self.watch) == 1
+    }
+
     /// For readers an expired key is as good as none, so one may come or go, and nothing has changed.
     fn touch(&mut self, change: Change) {
         let (same, stale) = match (change, self.stale) {
@@ -178,6 +205,35 @@ impl Watcher {
         self.stale = stale;
         if !same {
             self.watch.touch();
+        }
+    }
+}
+
+impl Held<'_> {
+    /// `watch` is touched when the key changes from now on; `false` when it was watching the key already.
+    pub fn watch(&mut self, key: &Key<'_>, watch: &Arc<Watch>) -> bool {
+        let (stale, keyspace) = (self.has_expired(key), self.keyspace());
+        Audience::with(&self.slot_of_place(key.place).audience, |audience| {
+            keyspace.watches.fetch_sub(audience.watchers.drop_forgotten(key.bytes), Relaxed);
+            let is_new = audience.watchers.add(key.bytes, watch, stale);
+            keyspace.watches.fetch_add(usize::from(is_new), Relaxed);
+            is_new
+        })
+    }
+
+    /// Whether a key under `watch` has expired since, although it has not been removed yet and so has touched nobody.
+    pub fn lapsed(&self, key: &Key<'_>, watch: &Arc<Watch>) -> bool {
+        let is_stale = |audience: &mut Audience| audience.watchers.is_stale(key.bytes, watch);
+        let audience = &self.slot_of_place(key.place).audience;
+        self.has_expired(key) && !Audience::if_any(audience, is_stale).unwrap_or(false)
+    }
+
+    /// Ends what [`Held::watch`] began, for one key.
+    pub fn unwatch(&mut self, key: &Key<'_>, watch: &Arc<Watch>) {
+        let audience = &self.slot_of_place(key.place).audience;
+        let removed = Audience::if_any(audience, |audience| audience.watchers.remove(key.bytes, watch));
+        if removed == Some(true) {
+            self.keyspace().watches.fetch_sub(1, Relaxed);
         }
     }
 }

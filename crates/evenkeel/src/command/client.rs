@@ -299,6 +299,7 @@ impl Type {
 
     fn of(client: &ClientInfo) -> Type {
         match () {
+            () if client.is_primary.load(Relaxed) => Type::Master,
             () if client.is_replica.load(Relaxed) => Type::Replica,
             () if client.is_subscriber() => Type::PubSub,
             () => Type::Normal,

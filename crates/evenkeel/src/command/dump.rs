@@ -16,7 +16,7 @@ use super::{Call, Command, Flags, Group, Keys, at_least, exactly, read, write};
 use crate::error::{Done, Error};
 use crate::long::{LONG_MIN, Work};
 use crate::reply::Reply;
-use crate::serial::{self, Formed, Value};
+use crate::serial::{self, Formed, Origin, Value};
 use crate::server::Server;
 
 #[rustfmt::skip]
@@ -109,14 +109,16 @@ fn restore(call: &mut Call<'_, '_>) -> Done {
     options.ttl =
         u64::try_from(call.args.int(2)?).map_err(|_| Error::text("ERR Invalid TTL value, must be >= 0"))?;
     let payload = call.args.at(3);
-    let (settings, now) = (call.settings.clone(), call.now_ms());
+    let settings = call.settings.clone();
+    let origin = if call.session.replays { Origin::Trusted } else { Origin::Client };
+    let by = (call.now_ms(), origin);
     if !call.is_long(elements(payload)) {
-        let value = read_payload(payload, &settings, call.server, now)?;
+        let value = read_payload(payload, &settings, call.server, by)?;
         return store(call, options, value);
     }
     let server = Arc::clone(call.server);
     call.go_long(Work::writes_arguments(
-        move |args| read_payload(args.at(3), &settings, &server, now),
+        move |args| read_payload(args.at(3), &settings, &server, by),
         |_| true, // it depends on no key
         move |call, value| {
             refuse_to_overwrite(call, options)?;
@@ -146,11 +148,11 @@ fn read_payload(
     payload: &[u8],
     settings: &crate::config::Settings,
     server: &Server,
-    now: Millis,
+    by: (Millis, Origin),
 ) -> Result<Formed, Error> {
     let opened = if settings.skips_checksums { dump::open_unchecked(payload) } else { dump::open(payload) };
     let mut decoder = opened.map_err(|_| Error::text("ERR DUMP payload version or checksum are wrong"))?;
-    let value = serial::read(&mut decoder, settings, &server.keyspace.hasher, now);
+    let value = serial::read(&mut decoder, settings, &server.keyspace.hasher, by);
     let value = value.and_then(|value| decoder.finish().map(|()| value));
     value.map_err(|error| {
         let form = form_of(payload.first().copied());

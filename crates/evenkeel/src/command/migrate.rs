@@ -2,9 +2,11 @@
 //!
 //! The keys' values are shared under their locks, in constant time each; the other server is talked to by a thread that
 //! has time for it, so nobody here waits for the network. When it has taken them, they are removed here, each unless it
-//! has been written to meanwhile: such a key stays, and the reply is an error that says so. Inside MULTI, where nothing
-//! can be put off, everything stands still until the other server has answered or the timeout has passed. Where too many
-//! commands wait for such a thread, it is refused.
+//! has been written to or removed meanwhile: then what is here stays as it is, and the reply is an error that says so. Each
+//! key is watched until then, for an equal value need not be the one that was sent: the other server may be this one.
+//!
+//! Inside MULTI, where nothing can be put off, everything stands still until the other server has answered or the timeout has
+//! passed. Where too many commands wait for such a thread, it is refused.
 
 mod target;
 
@@ -14,9 +16,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use evenkeel_resp::value::Value as Answer;
-use evenkeel_store::Millis;
+use evenkeel_store::{Millis, Watch};
 
 use super::{Args, Call, Command, Group, Keys, at_least, write};
+use crate::clock;
 use crate::config::Settings;
 use crate::error::{Done, Error};
 use crate::long::Work;
@@ -111,6 +114,8 @@ struct Cargo {
     name: Vec<u8>,
     value: Value,
     deadline: Option<Millis>,
+    /// Touched when something happens to the key.
+    watch: Arc<Watch>,
 }
 
 /// What became of the keys: the indices of those that the other server has taken, ascending, and the first error.
@@ -131,42 +136,51 @@ fn migrate(call: &mut Call<'_, '_>) -> Done {
             && let Some(view) = call.held.read(key)
         {
             let (value, deadline) = (Value::of(view), view.deadline());
-            cargo.push(Cargo { index, name: key.bytes.to_vec(), value, deadline });
+            cargo.push(Cargo { index, name: key.bytes.to_vec(), value, deadline, watch: Arc::default() });
         }
     }
     if cargo.is_empty() {
         call.reply.simple("NOKEY");
         return Ok(());
     }
-    let (settings, now, copies) = (call.settings.clone(), call.now_ms(), options.copies);
-    let server = Arc::clone(call.server);
-    call.go_abroad(Work::writes(
+    let (settings, copies, server) = (call.settings.clone(), options.copies, Arc::clone(call.server));
+    let watches: Vec<_> = cargo.iter().map(|sent| (sent.index, sent.watch.clone())).collect();
+    let done = call.go_abroad(Work::writes(
         move || {
-            let delivered = deliver(&options, &cargo, &settings, now, &server)?;
+            let delivered = deliver(&options, &cargo, &settings, &server);
             Ok((cargo, delivered))
         },
         |_| true, // what was written to meanwhile is left alone, key by key
         move |call, (cargo, delivered)| finish(call, &cargo, delivered, copies),
-    ))
+    ));
+    // The keys are held still. Where all is done already, they have been throughout.
+    if done == Err(Error::Suspended) {
+        watches.iter().for_each(|(index, watch)| _ = call.held.watch(&call.keys[*index], watch));
+    }
+    done
 }
 
-/// Removes what has been delivered, and replies.
+const TOUCHED: &str = "ERR A key was written to or removed while it was being migrated: it was copied, and what is here \
+                       stays as it is";
+
+/// Ends the watches, removes what has been delivered, and replies.
 fn finish(call: &mut Call<'_, '_>, cargo: &[Cargo], delivered: Delivered, copies: bool) -> Done {
     let (mut error, mut removed) = (delivered.error, Vec::new());
-    let is_moved = |sent: &&Cargo| !copies && delivered.indices.binary_search(&sent.index).is_ok();
-    for sent in cargo.iter().filter(is_moved) {
+    let now = call.now_ms();
+    for sent in cargo {
         let key = call.keys[sent.index];
+        call.held.unwatch(&key, &sent.watch);
+        if copies || delivered.indices.binary_search(&sent.index).is_err() {
+            continue;
+        }
+        let is_untouched = !sent.watch.is_touched();
         match call.held.peek(&key) {
-            None => {}
-            Some(view) if view.deadline() == sent.deadline && sent.value.is_same(view) => {
+            None if sent.deadline.is_some_and(|deadline| deadline <= now) => {} // and there it expires, too
+            Some(view) if is_untouched && view.deadline() == sent.deadline && sent.value.is_same(view) => {
                 call.held.remove(&key);
                 removed.push(key.bytes);
             }
-            Some(_) => {
-                error = error.or(Some(Error::text(
-                    "ERR A key was written to while it was being migrated: it was copied, and is still here",
-                )));
-            }
+            _ => error = error.or(Some(Error::text(TOUCHED))),
         }
     }
     call.log_each(&[b"DEL"], 1, removed);
@@ -184,19 +198,20 @@ fn broken(error: &io::Error) -> Error {
     Error::text(format!("IOERR error or timeout {what} to target instance"))
 }
 
-/// Sends the keys, and reads the answers.
-fn deliver(
-    options: &Options,
-    cargo: &[Cargo],
-    settings: &Settings,
-    now: Millis,
-    server: &Server,
-) -> Result<Delivered, Error> {
-    let mut target = greet(options, server)?;
+/// Sends the keys, and reads the answers. A key whose time has passed before its turn comes is left to expire here.
+fn deliver(options: &Options, cargo: &[Cargo], settings: &Settings, server: &Server) -> Delivered {
     let mut delivered = Delivered::default();
+    let mut target = match greet(options, server) {
+        Ok(target) => target,
+        Err(error) => return Delivered { error: Some(error), ..delivered },
+    };
     for sent in cargo {
-        let ttl = sent.deadline.map_or(0, |deadline| deadline.saturating_sub(now).max(1)).to_string();
         let payload = serial::payload(&sent.value, settings);
+        let now = clock::unix_ms();
+        if sent.deadline.is_some_and(|deadline| deadline <= now) {
+            continue;
+        }
+        let ttl = sent.deadline.map_or(0, |deadline| deadline - now).to_string();
         let mut words: Vec<&[u8]> = vec![b"RESTORE", &sent.name, ttl.as_bytes(), &payload];
         if options.replaces {
             words.push(b"REPLACE");
@@ -209,12 +224,12 @@ fn deliver(
             Err(error) => {
                 // What was delivered before is there, and is not to be here as well.
                 delivered.error = delivered.error.or_else(|| Some(broken(&error)));
-                return Ok(delivered);
+                return delivered;
             }
         }
     }
     server.targets.keep(target);
-    Ok(delivered)
+    delivered
 }
 
 /// A connection on which the database is selected. One that was kept may have been closed at the other end: that turns

@@ -121,7 +121,7 @@ fn confirm(call: &mut Call<'_, '_>, word: &[u8], name: Option<&[u8]>, count: usi
     call.session.hears = true;
     if !matches!(call.mode, Mode::Nested) {
         let letter = call.reply.bytes.split_off(start);
-        mail::put(&call.session.client, letter.into(), u64::MAX);
+        mail::put(&call.session.client, letter, u64::MAX);
     }
 }
 

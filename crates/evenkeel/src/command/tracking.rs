@@ -1,7 +1,7 @@
 //! CLIENT TRACKING and what belongs to it: see [`crate::tracking`].
 
 use super::client::{on_or_off, redirection};
-use super::{Call, Command, Flags};
+use super::{Call, Command, Flags, Reach};
 use crate::error::{Done, Error};
 use crate::session::Caching;
 use crate::tracking::mode;
@@ -101,7 +101,7 @@ fn check_prefixes(call: &Call<'_, '_>, prefixes: &[&[u8]]) -> Done {
     };
     let own = call.session.client.tracked.prefixes.lock();
     for (at, prefix) in prefixes.iter().enumerate() {
-        if let Some(other) = own.iter().find(|other| overlap(prefix, other) && ***other != **prefix) {
+        if let Some(other) = own.iter().find(|other| overlap(prefix, other)) {
             return Err(error(prefix, b"an existing prefix", other));
         }
         if let Some(other) = prefixes[at + 1..].iter().find(|other| overlap(prefix, other)) {
@@ -176,13 +176,14 @@ pub(super) fn tracking_info(call: &mut Call<'_, '_>) -> Done {
 }
 
 impl Call<'_, '_> {
-    /// Remembers which keys a client that tracks is about to read.
+    /// Remembers which keys a client that tracks is about to read. What a script reads, the commands that it runs say.
     #[cold]
     pub(super) fn remember_keys(&mut self, row: &Command) {
         let own = &self.session.client.tracked;
         let is_said = self.session.caching != Caching::Unsaid;
         let is_left_out = own.has(mode::OPT_IN) && !is_said || own.has(mode::OPT_OUT) && is_said;
-        if row.flags.has(Flags::READONLY) && !is_left_out {
+        let reads = row.flags.has(Flags::READONLY) && !matches!(row.reach, Reach::Script { .. });
+        if reads && !is_left_out {
             self.keys.iter().for_each(|key| self.server.tracking.remember(key.bytes, &self.session.client));
         }
     }

@@ -16,17 +16,18 @@ use std::time::{Duration, Instant};
 use evenkeel_rdb::file::{Access, Batch, Checksum, Failure, FileReader, Part, ReadLimits, Record};
 use evenkeel_rdb::{Error, Reason, Source};
 use evenkeel_store::evict::{lfu_new, lru_clock};
-use evenkeel_store::{Millis, Seat};
+use evenkeel_store::{Keyspace, Millis, Seat};
 use parking_lot::Mutex;
 
 use super::LOADING;
 use super::pace::key_delay;
 use crate::clock;
 use crate::config::{Policy, Settings};
+use crate::pubsub::mail;
 use crate::replication::link::{self, Position};
 use crate::scripting::functions::{Libraries, Library};
 use crate::scripting::machine;
-use crate::serial;
+use crate::serial::{self, Origin};
 use crate::server::Server;
 
 /// Batches that have been cut and not been taken yet: what keeps the loading threads busy, and 2 MB each.
@@ -93,6 +94,13 @@ impl From<Failure> for Ended {
         };
         Ended::Failed(format!("{mark}{failure}"))
     }
+}
+
+/// A seat for who loads. Nothing happens to a key that comes back from where it was, so nobody is told.
+pub(crate) fn seat(keyspace: &Keyspace) -> Seat {
+    let mut seat = keyspace.seat();
+    seat.is_unheard = true;
+    seat
 }
 
 /// Loads the snapshot that the settings name, where there is one. Nobody else changes the keyspace meanwhile.
@@ -224,6 +232,7 @@ pub(super) fn rdb<R: Read>(
             let (work, receiver, failure, back) = (&work, &receiver, &failure, back.clone());
             scope.spawn(move || {
                 evenkeel_store::memory::register_thread();
+                let _teller = mail::Teller(server);
                 if let Err(error) = work.decode_all(seat, receiver, &back) {
                     work.failed.store(true, Release);
                     failure.lock().get_or_insert(error);
@@ -442,9 +451,9 @@ impl Work<'_> {
         let name = record.key.to_vec();
         // Replicas that go on from here have the fields: they are removed by a command, like any later.
         let fields_by = self.how.expired_by.filter(|_| !self.how.goes_on).unwrap_or(0);
-        let formed = record
-            .object()
-            .and_then(|object| serial::build(object, self.settings, &keyspace.hasher, fields_by));
+        let formed = record.object().and_then(|object| {
+            serial::build(object, self.settings, &keyspace.hasher, (fields_by, Origin::Trusted))
+        });
         if let Err(Error { reason: Reason::Empty, .. }) = formed {
             self.pass_empty(&name);
             return Ok(());

@@ -7,6 +7,7 @@ use super::load::{self, Ended};
 use super::replay::{self, Replayed};
 use super::{Job, rewrite, snapshot};
 use crate::clock;
+use crate::pubsub::mail;
 use crate::scripting::functions::Libraries;
 use crate::server::{Pauser, Server};
 
@@ -111,7 +112,9 @@ fn flush_all(server: &Server) {
     let mut held = keyspace.hold_all(&mut seat);
     server.scripts.set_libraries(Libraries::default());
     let flushed: Vec<_> = (0..keyspace.databases()).filter_map(|db| held.flush(db)).collect();
+    server.tracking.flushed();
     drop(held);
     keyspace.leave(&mut seat);
+    mail::tell(server);
     server.rubbish.free_flushed(flushed);
 }

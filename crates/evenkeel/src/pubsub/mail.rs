@@ -5,7 +5,8 @@
 //! worker. It is told once for whatever has gathered until then.
 //!
 //! **Told per batch.** Clients with new mail are noted by the thread that puts it there, and their workers are told at the
-//! end of its batch of commands ([`tell`]): one message, and at most one wake-up, per worker.
+//! end of its batch of commands ([`tell`]): one message, and at most one wake-up, per worker. A thread that has no batches
+//! keeps a [`Teller`], so that it does not end with clients noted: nobody would note them again.
 //!
 //! **Bounded.** A client whose mail and unsent replies exceed its limit gets no more; what it had is given up at once, by
 //! whoever finds that out, and its worker closes it. So nobody waits for a slow subscriber, whose worker may be busy, too.
@@ -30,9 +31,56 @@ pub(crate) struct Mail {
     state: Mutex<State>,
 }
 
+/// Something for a client, in both protocols: its own may change before it has read this.
+#[derive(Clone)]
+pub(crate) enum Letter {
+    /// The two differ in their first byte at most.
+    Alike(Arc<[u8]>),
+    /// `None`: who speaks RESP2 is not told.
+    Unlike { resp2: Option<Arc<[u8]>>, resp3: Arc<[u8]> },
+}
+
+impl From<Arc<[u8]>> for Letter {
+    fn from(bytes: Arc<[u8]>) -> Letter {
+        Letter::Alike(bytes)
+    }
+}
+
+impl From<Vec<u8>> for Letter {
+    fn from(bytes: Vec<u8>) -> Letter {
+        Letter::Alike(bytes.into())
+    }
+}
+
+impl Letter {
+    /// Bytes, in the longer form.
+    fn len(&self) -> usize {
+        match self {
+            Letter::Alike(bytes) => bytes.len(),
+            Letter::Unlike { resp2, resp3 } => resp3.len().max(resp2.as_ref().map_or(0, |bytes| bytes.len())),
+        }
+    }
+
+    /// What is sent, if anything. A push that was encoded for the other protocol gets the first byte that this one wants.
+    fn encoded(self, resp3: bool) -> Option<Arc<[u8]>> {
+        let bytes = match self {
+            Letter::Alike(bytes) => bytes,
+            Letter::Unlike { resp3: bytes, .. } if resp3 => return Some(bytes),
+            Letter::Unlike { resp2, .. } => return resp2,
+        };
+        let (wanted, other) = if resp3 { (b'>', b'*') } else { (b'*', b'>') };
+        if bytes.first() != Some(&other) {
+            return Some(bytes);
+        }
+        let mut copy = bytes.to_vec();
+        copy[0] = wanted;
+        Some(copy.into())
+    }
+}
+
 #[derive(Default)]
 struct State {
-    letters: Vec<Arc<[u8]>>,
+    letters: Vec<Letter>,
     bytes: usize,
     /// Its worker has been told, or will be at the end of a batch.
     is_noted: bool,
@@ -56,7 +104,8 @@ thread_local! {
 }
 
 /// Puts something into a client's mail, unless that makes more than `limit` bytes wait for it.
-pub(crate) fn put(client: &Arc<ClientInfo>, letter: Arc<[u8]>, limit: u64) {
+pub(crate) fn put(client: &Arc<ClientInfo>, letter: impl Into<Letter>, limit: u64) {
+    let letter = letter.into();
     let mut state = client.mail.state.lock();
     if state.is_over {
         return;
@@ -80,8 +129,7 @@ fn note(client: &Arc<ClientInfo>) {
 }
 
 impl Mail {
-    /// Takes what has come. Pushes that were encoded for the other protocol, which the client has left since, get the
-    /// first byte that this one wants.
+    /// Takes what has come, in the protocol that the client speaks now.
     pub(crate) fn take(&self, resp3: bool) -> Found {
         let mut state = self.state.lock();
         state.is_noted = false;
@@ -89,15 +137,9 @@ impl Mail {
             return Found::TooMuch { waiting: state.bytes as u64 };
         }
         state.bytes = 0;
-        let mut letters = std::mem::take(&mut state.letters);
+        let letters = std::mem::take(&mut state.letters);
         drop(state);
-        let (wanted, other) = if resp3 { (b'>', b'*') } else { (b'*', b'>') };
-        for letter in letters.iter_mut().filter(|letter| letter.first() == Some(&other)) {
-            let mut copy = letter.to_vec();
-            copy[0] = wanted;
-            *letter = copy.into();
-        }
-        Found::Letters(letters)
+        Found::Letters(letters.into_iter().filter_map(|letter| letter.encoded(resp3)).collect())
     }
 
     /// Whether there is nothing in it.
@@ -115,6 +157,15 @@ pub(crate) fn tell(server: &Server) {
     }
 }
 
+/// Tells them when it is dropped: for who ends without the end of a batch.
+pub(crate) struct Teller<'a>(pub(crate) &'a Server);
+
+impl Drop for Teller<'_> {
+    fn drop(&mut self) {
+        tell(self.0);
+    }
+}
+
 #[cold]
 fn tell_noted(server: &Server) {
     IS_ANY_NOTED.set(false);
@@ -127,5 +178,56 @@ fn tell_noted(server: &Server) {
     }
     for (worker, clients) in by_worker.into_iter().enumerate().filter(|(_, clients)| !clients.is_empty()) {
         server.inboxes[worker].post(Message::Mail(clients));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::World;
+
+    fn letter(bytes: &[u8]) -> Arc<[u8]> {
+        bytes.into()
+    }
+
+    fn newcomer(world: &World) -> Arc<ClientInfo> {
+        let id = world.server.clients.next_id();
+        Arc::new(ClientInfo::new(id, "test:1".into(), "test:2".into(), -1, false, 0))
+    }
+
+    #[test]
+    fn a_letter_is_read_in_the_protocol_that_is_spoken_then() {
+        let world = World::new();
+        let client = newcomer(&world);
+        let unlike = |resp2| Letter::Unlike { resp2, resp3: letter(b">three") };
+        for (sent, resp2, resp3) in [
+            (letter(b">push").into(), Some("*push"), Some(">push")),
+            (letter(b"*push").into(), Some("*push"), Some(">push")),
+            (letter(b"+line").into(), Some("+line"), Some("+line")),
+            (unlike(None), None, Some(">three")),
+            (unlike(Some(letter(b"*two"))), Some("*two"), Some(">three")),
+        ] {
+            for (is_resp3, expected) in [(false, resp2), (true, resp3)] {
+                put(&client, sent.clone(), u64::MAX);
+                let expected: Vec<_> = expected.iter().map(|text| letter(text.as_bytes())).collect();
+                assert_eq!(client.mail.take(is_resp3), Found::Letters(expected));
+            }
+        }
+        tell(&world.server);
+    }
+
+    /// Else nobody would ever tell of what comes later, either.
+    #[test]
+    fn a_thread_that_ends_tells_those_whom_it_has_noted() {
+        let world = World::new();
+        let client = newcomer(&world);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let _teller = Teller(&world.server);
+                put(&client, letter(b"+line"), u64::MAX);
+            });
+        });
+        let told = world.server.inboxes[0].take();
+        assert!(matches!(&told[..], [Message::Mail(clients)] if clients[0].id == client.id));
     }
 }

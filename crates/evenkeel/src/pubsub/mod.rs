@@ -22,6 +22,7 @@ use parking_lot::{Mutex, RwLock};
 use crate::clients::{ClientInfo, Names};
 use crate::config::Settings;
 use crate::glob;
+use mail::Letter;
 
 pub(crate) mod mail;
 pub(crate) mod notices;
@@ -191,7 +192,7 @@ impl PubSub {
     }
 
     /// Hands something to one client.
-    pub(crate) fn send(&self, client: &Arc<ClientInfo>, letter: Arc<[u8]>) {
+    pub(crate) fn send(&self, client: &Arc<ClientInfo>, letter: impl Into<Letter>) {
         mail::put(client, letter, self.limits.of(client));
     }
 

@@ -80,6 +80,13 @@ fn announce(server: &Server, snapshot: &Snapshot<'_>, to_disk: bool) {
     });
 }
 
+/// Databases to be emptied.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Which {
+    Seen,
+    Hidden,
+}
+
 struct Installer<'a> {
     server: &'a Arc<Server>,
     settings: &'a Arc<Settings>,
@@ -214,6 +221,7 @@ impl<'a> Installer<'a> {
                 held.swap(index, hidden);
                 old.extend(held.flush(hidden));
             }
+            server.tracking.flushed();
         }
         drop(held);
         if is_wanted {
@@ -257,7 +265,7 @@ impl<'a> Installer<'a> {
     /// Drops the data, unless this link is not wanted any more.
     fn empty(&mut self) -> bool {
         let databases = self.server.keyspace.databases();
-        let is_wanted = self.flush(0..databases, false);
+        let is_wanted = self.flush(0..databases, Which::Seen);
         if is_wanted {
             self.server.scripts.set_libraries(Libraries::default());
         }
@@ -267,15 +275,20 @@ impl<'a> Installer<'a> {
     fn drop_hidden(&mut self) {
         let keyspace = &self.server.keyspace;
         let hidden = (0..keyspace.databases()).filter_map(|db| keyspace.hidden(db));
-        self.flush(hidden.collect::<Vec<_>>().into_iter(), true);
+        self.flush(hidden.collect::<Vec<_>>().into_iter(), Which::Hidden);
     }
 
-    fn flush(&mut self, databases: impl Iterator<Item = usize>, in_any_case: bool) -> bool {
+    /// Empties databases: those that clients see only if this link is wanted still.
+    fn flush(&mut self, databases: impl Iterator<Item = usize>, which: Which) -> bool {
         let (server, keyspace) = (self.server, &self.server.keyspace);
         keyspace.enter(&mut self.executor.seat);
         let mut held = keyspace.hold_all(&mut self.executor.seat);
-        let is_wanted = in_any_case || server.replication.link.generation() == self.new.generation;
+        let is_hidden = which == Which::Hidden;
+        let is_wanted = is_hidden || server.replication.link.generation() == self.new.generation;
         let flushed: Vec<_> = databases.filter(|_| is_wanted).filter_map(|db| held.flush(db)).collect();
+        if is_wanted && !is_hidden {
+            server.tracking.flushed();
+        }
         drop(held);
         self.executor.serve_woken();
         keyspace.leave(&mut self.executor.seat);

@@ -15,25 +15,36 @@ const INTSET: u8 = 0;
 const LISTPACK: u8 = 1;
 const HASHTABLE: u8 = 2;
 
-/// Bytes of a stream's entries that are stored however few were read for them.
+/// Bytes of a stream's entries that are stored however few a client has sent for them.
 const FREE_BYTES: u64 = 64 * 1024 * 1024;
 
-/// Bytes of a stream's entries that one that was read may come to, beyond [`FREE_BYTES`].
+/// Bytes of a stream's entries that one byte of a client's may come to, beyond [`FREE_BYTES`].
 ///
-/// Entries may share names that are too long for the store to share. Redis lets a hundred do so unless it is told otherwise,
-/// and may compress the names to a third; but anybody can write down a node of which any number shares names of any length.
+/// Entries may share names that are too long for the store to share, and anybody can write down a node of which any number
+/// shares names of any length. What we write ourselves shares none that the store does not, and stays below this. Redis lets a
+/// hundred entries share long names unless it is told otherwise: it comes to more than this only where the names nearly
+/// vanish when they are compressed, and there is next to nothing beside them.
 const INFLATION_MAX: u64 = 256;
+
+/// Where bytes come from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Origin {
+    /// A client, who may be anybody.
+    Client,
+    /// A file, a log, or the primary: whoever has written it has had the value in memory.
+    Trusted,
+}
 
 /// Reads one value. Fields that have expired by `now` are left out, so a hash may come out empty.
 pub(crate) fn read<S: Source>(
     decoder: &mut Decoder<S>,
     settings: &Settings,
     hasher: &Hasher,
-    now: Millis,
+    (now, origin): (Millis, Origin),
 ) -> Result<Formed, Error> {
     // Those who insert one by one find out for nothing.
     decoder.leave_duplicates();
-    build(decoder.object()?, settings, hasher, now)
+    build(decoder.object()?, settings, hasher, (now, origin))
 }
 
 /// Builds the value that a decoder, which leaves duplicates to us, is about to read.
@@ -41,7 +52,7 @@ pub(crate) fn build<S: Source>(
     object: Object<'_, S>,
     settings: &Settings,
     hasher: &Hasher,
-    now: Millis,
+    (now, origin): (Millis, Origin),
 ) -> Result<Formed, Error> {
     match object {
         Object::String(string) => Ok(read_string(string)),
@@ -49,7 +60,7 @@ pub(crate) fn build<S: Source>(
         Object::Set(members) => read_set(members, settings, hasher),
         Object::SortedSet(members) => read_zset(members, settings, hasher),
         Object::Hash(fields) => read_hash(fields, settings, hasher, now),
-        Object::Stream(entries) => read_stream(entries, settings),
+        Object::Stream(entries) => read_stream(entries, settings, origin),
     }
 }
 
@@ -146,6 +157,7 @@ fn read_hash<S: Source>(
 fn read_stream<S: Source>(
     mut entries: evenkeel_rdb::Stream<'_, S>,
     settings: &Settings,
+    origin: Origin,
 ) -> Result<Formed, Error> {
     let limits = NodeLimits::new(settings.stream_node_max_entries, settings.stream_node_max_bytes);
     let (start, mut taken) = (entries.position(), 0);
@@ -168,7 +180,7 @@ fn read_stream<S: Source>(
         });
         taken += stream.append(id(entry.id), parts, limits).expect("entries come by ascending ids") as u64;
         let at = entries.position();
-        if taken > FREE_BYTES.max((at - start).saturating_mul(INFLATION_MAX)) {
+        if origin == Origin::Client && taken > FREE_BYTES.max((at - start).saturating_mul(INFLATION_MAX)) {
             return Err(Error { at, inside: None, reason: Reason::Inflated });
         }
     }

@@ -161,7 +161,7 @@ fn write_stream(stream: &Stream, settings: &Settings, encoder: &mut Encoder<impl
         each_entry(stream, |_, fields| count.entry(fields));
         count.nodes()
     });
-    let mut writer = encoder.stream(limits, nodes);
+    let mut writer = encoder.stream(limits, nodes).sharing_up_to(stream::NAMES_MAX);
     each_entry(stream, |id, fields| writer.entry(id, fields));
     let log = stream.log();
     let info = Info {

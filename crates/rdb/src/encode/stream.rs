@@ -23,6 +23,8 @@ pub struct StreamWriter<'e, O: Out> {
     /// The id of the first entry in the node that is being filled; its names are those that others may share.
     first: Id,
     names: Vec<Vec<u8>>,
+    /// Names of more bytes than this, two for the length of each included, are not shared.
+    shared_max: usize,
     entries: u64,
     /// What the node starts with. Its entries are in the encoder's own builder.
     head: Builder,
@@ -46,11 +48,18 @@ impl<'e, O: Out> StreamWriter<'e, O> {
             announced: nodes.ok_or_else(Vec::new),
             first: Id::ZERO,
             names: Vec::new(),
+            shared_max: usize::MAX,
             entries: 0,
             head: Builder::default(),
             length: 0,
             last: Id::ZERO,
         }
+    }
+
+    /// Has no entries share names of more bytes than this: a reader that keeps such names with each entry is to need no more
+    /// memory than it could tell from what it was sent.
+    pub fn sharing_up_to(self, bytes: usize) -> Self {
+        StreamWriter { shared_max: bytes, ..self }
     }
 
     /// The next entry, by ascending id, with at least one field.
@@ -61,6 +70,9 @@ impl<'e, O: Out> StreamWriter<'e, O> {
             self.put_node();
             self.first = id;
             self.names = fields.iter().map(|(name, _)| name.to_vec()).collect();
+            if self.names.iter().map(|name| name.len() + 2).sum::<usize>() > self.shared_max {
+                self.names.clear();
+            }
         }
         self.entries += 1;
         let shared = self.shares_names(fields);

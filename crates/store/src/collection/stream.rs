@@ -12,7 +12,7 @@ mod log;
 
 use std::ptr::NonNull;
 
-pub use codec::{Entry, Fields};
+pub use codec::{Entry, Fields, NAMES_MAX};
 pub use entries::{Entries, EntryRange, NodeLimits};
 pub use group::{Consumer, Delivery, Group, Pending};
 pub use id::StreamId;

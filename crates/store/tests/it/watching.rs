@@ -150,3 +150,30 @@ fn swapping_touches_what_it_changes() {
     world.set(0, b"dead", b"alive", Expire::Clear);
     assert!(touched(world, 1, b"dead", swap), "a dead one has come alive");
 }
+
+/// Who breaks down cannot end what it has begun.
+#[test]
+fn watches_that_nobody_reads_any_more_are_dropped() {
+    let world = &mut World::new(2);
+    let leave = |world: &mut World, count: usize| {
+        for _ in 0..count {
+            world.one(0, b"k", |held, key| assert!(held.watch(key, &Arc::default())));
+        }
+    };
+    let kept = Arc::new(Watch::default());
+    world.one(0, b"k", |held, key| held.watch(key, &kept));
+    for left in [1, 50] {
+        leave(world, left);
+        world.verify();
+        world.set(0, b"k", b"value", Expire::Clear);
+        world.verify();
+    }
+    assert!(kept.is_touched());
+    world.one(0, b"k", |held, key| {
+        held.unwatch(key, &kept);
+        assert!(!held.is_heard() || held.watch(key, &kept));
+    });
+    world.one(0, b"k", |held, key| held.unwatch(key, &kept));
+    world.one(0, b"k", |held, _| assert!(!held.is_heard(), "nobody is left"));
+    world.verify();
+}

@@ -2,6 +2,7 @@ use evenkeel_rdb::{Encoder, Group, Id, Info, NodeLimits, Version};
 use evenkeel_testkit::Target;
 use evenkeel_testkit::payload::seal;
 
+use crate::serial::{self, Origin};
 use crate::testing::{World, check};
 
 /// `hello`, as Redis 7.0 dumps it.
@@ -226,6 +227,43 @@ fn names_that_entries_share_do_not_multiply_memory() {
         }
     }
     world.verify();
+}
+
+/// Who gives such a payload out has held it in memory, and is believed: a primary, a file.
+#[test]
+fn what_comes_from_a_primary_may_share_names_of_any_length() {
+    let mut world = World::new();
+    let payload = stream_that_shares(64 * 1024, 2_000);
+    let server = world.server.clone();
+    let settings = server.settings();
+    for (origin, is_read) in [(Origin::Client, false), (Origin::Trusted, true)] {
+        let mut decoder = evenkeel_rdb::dump::open(&payload).expect("a whole payload");
+        let read = serial::read(&mut decoder, &settings, &server.keyspace.hasher, (0, origin));
+        assert_eq!(read.is_ok(), is_read, "{origin:?}");
+    }
+    world.verify();
+}
+
+/// What we give out is taken: entries share no names that the store would not share.
+#[test]
+fn names_that_the_store_does_not_share_are_written_with_each_entry() {
+    let mut world = World::with(&["--stream-node-max-bytes", "0", "--stream-node-max-entries", "10000"]);
+    for (name_len, is_shared) in [(1_000, true), (1_100, false), (2_900, false)] {
+        world.run("DEL s");
+        for n in 1..=50 {
+            let args = ["XADD", "s", &format!("1-{n}"), &"x".repeat(name_len), ""];
+            world.call(&args.map(|word| word.as_bytes().to_vec())).expect("a reply");
+        }
+        let reply = world.call(&[b"DUMP".to_vec(), b"s".to_vec()]).expect("a reply");
+        let mut decoder =
+            evenkeel_rdb::dump::open(reply.as_bytes().expect("a payload")).expect("a whole payload");
+        let evenkeel_rdb::Object::Stream(mut entries) = decoder.object().expect("a value") else {
+            panic!("a stream")
+        };
+        while let Some(entry) = entries.next_entry().expect("whole") {
+            assert_eq!(entry.shares_names(), is_shared, "{name_len}");
+        }
+    }
 }
 
 /// What takes long is told by what the payload unpacks to, not by what it is packed to.

@@ -34,7 +34,7 @@ impl<'s> Outcome<'s> {
         held: &mut Held<'_>,
         db: u32,
     ) -> Result<Outcome<'s>, Error> {
-        let elements = if plan.sorts { sorted(plan, source, held, db)? } else { unsorted(plan, source) };
+        let elements = if plan.sorts { sorted(plan, source, held, db)? } else { plan.unsorted(source) };
         let columns = plan.gets.iter().map(|pattern| Column::of(pattern, &elements, held, db)).collect();
         Ok(Outcome { plan, elements, columns })
     }
@@ -69,18 +69,6 @@ impl<'s> Outcome<'s> {
         self.for_each(|value| list.push_back(&value.map_or(Cow::Borrowed(&b""[..]), |value| value.bytes())));
         list
     }
-}
-
-/// The elements that are wanted, in the order that they have.
-fn unsorted<'s>(plan: &Plan, source: &'s Source) -> Vec<&'s [u8]> {
-    let len = source.len();
-    let range = plan.range(len);
-    if !plan.descending || source.is_unordered() {
-        return source.elements(range);
-    }
-    let mut elements = source.elements(len - range.end..len - range.start);
-    elements.reverse();
-    elements
 }
 
 /// The elements that are wanted, by their weights.

@@ -147,9 +147,21 @@ impl Plan {
         len.saturating_mul(2 + 10 * self.lookups().count())
     }
 
-    /// Adds the places of all keys that the elements name; some of them may not be needed.
+    /// The elements that are wanted, where nothing is sorted, in the order that they have.
+    pub(super) fn unsorted<'s>(&self, source: &'s Source) -> Vec<&'s [u8]> {
+        let len = source.len();
+        let range = self.range(len);
+        if !self.descending || source.is_unordered() {
+            return source.elements(range);
+        }
+        let mut elements = source.elements(len - range.end..len - range.start);
+        elements.reverse();
+        elements
+    }
+
+    /// Adds the places of all keys that the elements name; where they have to be sorted first, some may not be needed.
     pub(super) fn add_places(&self, source: &Source, keyspace: &Keyspace, db: u32, places: &mut Vec<Place>) {
-        let elements = source.elements(0..source.len());
+        let elements = if self.sorts { source.elements(0..source.len()) } else { self.unsorted(source) };
         let mut name = Vec::new();
         for pattern in self.lookups() {
             for element in &elements {
@@ -208,6 +220,8 @@ impl Pattern {
 
 #[cfg(test)]
 mod tests {
+    use evenkeel_store::collection::{Collection, List};
+
     use super::*;
 
     fn keys(before: &str, after: &str, field: Option<&str>) -> Pattern {
@@ -238,6 +252,27 @@ mod tests {
             ("o_*-->f", keys("o_", "-", Some("f"))),
         ] {
             assert_eq!(Pattern::parse(text.as_bytes()), pattern, "{text:?}");
+        }
+    }
+
+    /// Where nothing is sorted, it is known which ones are wanted, and nothing else need be locked.
+    #[test]
+    fn only_what_is_wanted_is_looked_up() {
+        let mut list = List::new();
+        (0..1_000).for_each(|number: u32| list.push_back(number.to_string().as_bytes()));
+        let (source, keyspace) = (Source::List(list), Keyspace::new(1, 1, 0, 0));
+        let gets = || vec![keys("o_", "", None)];
+        let place = |number: u32| keyspace.key(0, format!("o_{number}").as_bytes()).place;
+        let parsed = || Plan::parse(&Args::new(b"", &[]), true, true).expect("no options");
+        for (sorts, descending, expected) in [
+            (false, false, (5..8).collect::<Vec<_>>()),
+            (false, true, vec![994, 993, 992]),
+            (true, false, (0..1_000).collect()),
+        ] {
+            let plan = Plan { sorts, descending, limit: (5, 3), gets: gets(), ..parsed() };
+            let mut places = Vec::new();
+            plan.add_places(&source, &keyspace, 0, &mut places);
+            assert!(places.into_iter().eq(expected.into_iter().map(place)), "{sorts} {descending}");
         }
     }
 

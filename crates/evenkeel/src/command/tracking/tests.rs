@@ -19,6 +19,8 @@ fn options_that_make_no_sense() {
         > CLIENT TRACKING on BCAST PREFIX foo PREFIX foobar < -ERR Prefix 'foo' overlaps with another provided prefix 'foobar'. Prefixes for a single client must not overlap.
         > CLIENT TRACKING on BCAST PREFIX foo PREFIX bar < OK
         > CLIENT TRACKING on BCAST PREFIX fo          < -ERR Prefix 'fo' overlaps with an existing prefix 'foo'. Prefixes for a single client must not overlap.
+        > CLIENT TRACKING on BCAST PREFIX foo         < -ERR Prefix 'foo' overlaps with an existing prefix 'foo'. Prefixes for a single client must not overlap.
+        > CLIENT TRACKING on BCAST PREFIX new PREFIX foo < -ERR Prefix 'foo' overlaps with an existing prefix 'foo'. Prefixes for a single client must not overlap.
         > CLIENT TRACKING on BCAST PREFIX baz         < OK
         > CLIENT TRACKINGINFO                         < ["flags", ["on", "bcast"], "redirect", :0, "prefixes", ["bar", "baz", "foo"]]
         > CLIENT TRACKING on                          < -SWITCH
@@ -190,6 +192,43 @@ fn another_client_may_be_told_instead() {
         > CLIENT LIST                                 < "*flags=tR*"
     "#
     ));
+}
+
+/// Messages would be taken for replies.
+#[test]
+fn who_speaks_resp2_is_told_nothing() {
+    check(
+        r#"
+        c> HELLO 3 < *
+        c> CLIENT TRACKING on < OK
+        c> GET k < (null)
+        c> MULTI < OK
+        c> SET k 1 < QUEUED
+        c> HELLO 2 < QUEUED
+        c> EXEC < *
+        c> ECHO one < "one"
+        c> GET k < "1"
+        > SET k 2                                     < OK
+        c> ECHO two < "two"
+    "#,
+    );
+}
+
+/// Scripts say which keys they may read, and reading them is another thing.
+#[test]
+fn what_a_script_declares_it_need_not_read() {
+    check(
+        r#"
+        c> HELLO 3 < *
+        c> CLIENT TRACKING on < OK
+        c> EVAL_RO "return 1" 1 k < :1
+        > SET k 1                                     < OK
+        c> PING < PONG
+        c> EVAL_RO "return redis.call('GET', KEYS[1])" 1 k < "1"
+        > SET k 2                                     < OK
+        c< >["invalidate", ["k"]]
+    "#,
+    );
 }
 
 #[test]

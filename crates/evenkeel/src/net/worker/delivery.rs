@@ -44,7 +44,7 @@ impl Worker {
                 return false;
             }
         };
-        if connection.session.closing {
+        if connection.session.closing || letters.is_empty() {
             return true; // the last it gets to read is the reply that it waits for
         }
         let len: usize = letters.iter().map(|letter| letter.len()).sum();

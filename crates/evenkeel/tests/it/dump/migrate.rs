@@ -139,6 +139,8 @@ fn a_target_that_never_answers_keeps_nobody_waiting() {
     source.assert_healthy();
 }
 
+const TOUCHED: &str = "-ERR A key was written to or removed while it was being migrated: it was copied, and what is here stays as it is";
+
 /// What was written to while it was on its way must not be lost. Nothing can come in between in the peers.
 #[test]
 fn a_key_that_is_written_to_on_its_way_stays() {
@@ -170,11 +172,129 @@ fn a_key_that_is_written_to_on_its_way_stays() {
     other.run("RPUSH c z");
     go_on.send(()).expect("the target waits");
     let reply = here.read().to_string();
-    assert_eq!(
-        reply,
-        "-ERR A key was written to while it was being migrated: it was copied, and is still here"
-    );
+    assert_eq!(reply, TOUCHED);
     assert_eq!(here.run("MGET a b").to_string(), "[\"changed\", (nil)]");
     assert_eq!(here.run("LRANGE c 0 -1").to_string(), "[\"x\", \"y\", \"z\"]");
     source.assert_healthy();
+}
+
+/// A target that lets `act` happen before it takes keys, and then answers `count` times.
+fn while_on_their_way(here: &mut Client, keys: &[&str], count: usize, act: impl FnOnce()) -> String {
+    let (arrived, arrivals) = std::sync::mpsc::channel();
+    let (go_on, waits) = std::sync::mpsc::channel();
+    let port = target(move |mut stream| {
+        let mut read = vec![0; 4096];
+        let _ = stream.read(&mut read);
+        arrived.send(()).expect("the test waits");
+        waits.recv().expect("the test goes on");
+        for _ in 0..=count {
+            stream.write_all(b"+OK\r\n").expect("connected");
+            let _ = stream.read(&mut read);
+        }
+        let _ = stream.read_to_end(&mut read); // until the other side has had enough
+    });
+    let port = port.to_string();
+    let words = ["MIGRATE", "127.0.0.1", &port, "", "0", "9000", "KEYS"];
+    here.send(&[&words[..], keys].concat()).expect("connected");
+    arrivals.recv().expect("it connects");
+    act();
+    go_on.send(()).expect("the target waits");
+    here.read().to_string()
+}
+
+/// It would come to life at the target, and whoever has removed it be told that it was.
+#[test]
+fn a_key_that_is_removed_on_its_way_is_told_of() {
+    if program().peer().is_some() {
+        return;
+    }
+    let mut source = start(&[]);
+    let (mut here, mut other) = (source.connect(), source.connect());
+    for (line, left) in [("DEL a", 1), ("RENAME a c", 2), ("FLUSHALL", 0), ("MOVE a 1", 1), ("UNLINK a b", 0)]
+    {
+        here.run("MSET a 1 b 2");
+        here.run("DEL c");
+        let reply = while_on_their_way(&mut here, &["a"], 1, || drop(other.run(line)));
+        assert_eq!(reply, TOUCHED, "{line}");
+        assert_eq!(here.run("DBSIZE").as_int(), Some(left), "{line}");
+        here.run("FLUSHALL");
+    }
+    // One whose time has passed is as gone there.
+    here.run("SET a 1 PX 300");
+    let wait = || std::thread::sleep(Duration::from_millis(400));
+    assert_eq!(while_on_their_way(&mut here, &["a"], 1, wait), "OK");
+    source.assert_healthy();
+}
+
+/// An equal value is not the one that was sent: the target may have sent it back.
+#[test]
+fn a_key_that_is_made_anew_on_its_way_stays() {
+    if program().peer().is_some() {
+        return;
+    }
+    let mut source = start(&[]);
+    let (mut here, mut other) = (source.connect(), source.connect());
+    for lines in [&["SET a 1"][..], &["DEL a", "SET a 1"], &["INCR a", "DECR a"], &["FLUSHALL", "SET a 1"]] {
+        here.run("SET a 1");
+        let act = || lines.iter().for_each(|line| drop(other.run(line)));
+        assert_eq!(while_on_their_way(&mut here, &["a"], 1, act), TOUCHED, "{lines:?}");
+        assert_eq!(here.run("GET a").to_string(), "\"1\"", "{lines:?}");
+    }
+    // Nobody watches it afterwards.
+    assert_eq!(while_on_their_way(&mut here, &["a"], 1, || {}), "OK");
+    assert_eq!(here.run("EXISTS a").as_int(), Some(0));
+    source.assert_healthy();
+}
+
+#[test]
+fn keys_that_move_to_where_they_are_stay() {
+    let server = start(&[]);
+    let (mut client, port) = (server.connect(), server.port());
+    client.run("MSET short v number 12345");
+    client.call(&["SET", "long", &"x".repeat(100_000)]);
+    client.run("RPUSH list a b c");
+    client.run("XADD stream 1-1 f v");
+    for key in ["short", "number", "long", "list", "stream"] {
+        let reply = migrate(&mut client, port, &format!("{key} 0 300 REPLACE"));
+        assert!(reply.starts_with('-'), "{key}: {reply}");
+        assert_eq!(client.run(&format!("EXISTS {key}")).as_int(), Some(1), "{key}");
+    }
+}
+
+/// Each has what is left of its time when its turn comes, and is not sent when there is none.
+#[test]
+fn keys_that_wait_for_others_get_older() {
+    // A peer sends them all at once, and so before their time.
+    if program().peer().is_some() {
+        return;
+    }
+    let source = start(&[]);
+    let mut here = source.connect();
+    here.run("MSET a 1 b 2 c 3");
+    here.run("PEXPIRE b 200");
+    here.run("PEXPIRE c 100000");
+    let (tell, told) = std::sync::mpsc::channel();
+    let port = target(move |mut stream| {
+        let (mut all, mut piece) = (Vec::new(), vec![0; 4096]);
+        // To SELECT, and to one RESTORE after the other.
+        while let Ok(len @ 1..) = stream.read(&mut piece) {
+            all.extend_from_slice(&piece[..len]);
+            std::thread::sleep(Duration::from_millis(250));
+            let _ = stream.write_all(b"+OK\r\n");
+        }
+        let _ = tell.send(all);
+    });
+    here.send(&["MIGRATE", "127.0.0.1", &port.to_string(), "", "0", "2000", "KEYS", "a", "b", "c"])
+        .expect("connected");
+    assert_eq!(here.read().to_string(), "OK");
+    assert_eq!(here.run("EXISTS a b c").as_int(), Some(0));
+    drop((here, source)); // the connection would be kept for another call
+    let sent = told.recv().expect("it ends");
+    let text = String::from_utf8_lossy(&sent);
+    let at = |what: &str| text.find(what);
+    assert!(at("\r\n$1\r\na\r\n$1\r\n0\r\n").is_some(), "{text}");
+    assert!(at("\r\n$1\r\nb\r\n").is_none(), "{text}");
+    let ttl =
+        text.split("\r\n$1\r\nc\r\n").nth(1).and_then(|rest| rest.split("\r\n").nth(1)).expect("it is sent");
+    assert!((90_000..=99_500).contains(&ttl.parse::<u32>().expect("a number")), "{ttl}");
 }

@@ -187,6 +187,17 @@ fn streams() -> Vec<Sample> {
         ),
         stream("stream with groups", grouped, Needs::Nothing),
         stream("stream with an idle consumer", idle, Needs::ActiveTimes),
+        // Names that we write down with each entry.
+        stream(
+            "stream of long names",
+            (1..150)
+                .map(|n| {
+                    [words("XADD v"), vec![word(&format!("{n}-0")), word(&"n".repeat(1_100)), word("")]]
+                        .concat()
+                })
+                .collect(),
+            Needs::Nothing,
+        ),
         stream(
             "stream of long entries",
             (1..4)

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use evenkeel_testkit::digest::{difference, digest};
 use evenkeel_testkit::transcript::target;
-use evenkeel_testkit::{Client, Server};
+use evenkeel_testkit::{Client, Peer, Program, Server};
 
 use crate::start;
 
@@ -180,4 +180,66 @@ fn streams_with_the_greatest_numbers_come_back() {
     assert!(server.stop().success());
     server.start_again();
     assert_eq!(difference(&digest(&server), &held), None, "a base of commands");
+}
+
+/// What listens is told of what happens afterwards, and not of keys that come back from where they were.
+#[test]
+fn who_listens_hears_what_comes_behind() {
+    let (server, mut client) = filled(&[]);
+    ok(&mut client, "CONFIG SET notify-keyspace-events KEAn");
+    let [mut listener, mut cache] = [(); 2].map(|()| server.connect3());
+    listener.run("PSUBSCRIBE __keyevent*");
+    ok(&mut cache, "CLIENT TRACKING ON BCAST");
+    for round in 0..3 {
+        ok(&mut client, "DEBUG RELOAD");
+        ok(&mut client, &format!("SET after {round}"));
+        let told = listener.read().to_string();
+        assert!(told.contains("\"after\""), "{told}");
+        if round == 0 {
+            assert!(listener.read().to_string().contains("\"after\"")); // that it is new
+        }
+        assert_eq!(cache.read().to_string(), ">[\"invalidate\", (null)]");
+        assert_eq!(cache.read().to_string(), ">[\"invalidate\", [\"after\"]]");
+    }
+}
+
+fn entries(count: usize, name_len: usize) -> Vec<Vec<String>> {
+    let name = "x".repeat(name_len);
+    let words = |n: usize| ["XADD", "s", &format!("1-{n}"), &name, ""].map(str::to_owned).to_vec();
+    (1..=count).map(words).collect()
+}
+
+/// Names that come to many times the memory of the file, once they stand with each entry: whoever has written it had that
+/// memory, and nobody loses data because others might have made them up.
+#[test]
+fn what_was_saved_is_loaded_however_small_it_has_become() {
+    const ENTRIES: usize = 51_666;
+    let Some(redis) = Program::oracle(Peer::Redis) else { return };
+    let (theirs, mut server) = (Server::start(&redis, &["--save", ""]), start(WITH_SNAPSHOT));
+    let mut client = theirs.connect();
+    client.pipeline(&entries(ENTRIES, 1_500));
+    ok(&mut client, "SAVE");
+    server.kill();
+    fs::copy(theirs.folder().join("dump.rdb"), server.folder().join("dump.rdb")).expect("it was saved");
+    server.start_again();
+    assert_eq!(server.connect().run("XLEN s").as_int(), Some(ENTRIES as i64));
+}
+
+/// What we give out ourselves can be brought back by anybody.
+#[test]
+fn a_stream_of_long_names_goes_out_and_comes_in() {
+    const ENTRIES: usize = 30_000;
+    let limits = ["--stream-node-max-bytes", "0", "--stream-node-max-entries", "10000"];
+    let mut server = start(&[WITH_SNAPSHOT, &limits].concat());
+    let mut client = server.connect();
+    client.pipeline(&entries(ENTRIES, 2_900));
+    let payload = client.run("DUMP s");
+    let restore = [b"RESTORE", &b"t"[..], b"0", payload.as_bytes().expect("a payload")];
+    assert_eq!(client.call(&restore).to_string(), "OK");
+    ok(&mut client, "SAVE");
+    server.kill();
+    server.start_again();
+    for key in ["s", "t"] {
+        assert_eq!(server.connect().run(&format!("XLEN {key}")).as_int(), Some(ENTRIES as i64));
+    }
 }

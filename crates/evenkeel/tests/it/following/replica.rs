@@ -289,3 +289,47 @@ fn a_command_that_is_renamed_is_applied() {
     assert_eq!(replica.connect().run("KEYS *").to_string(), "[\"here\"]");
     assert_eq!(replica.info("master_commands_failed"), "0");
 }
+
+/// A full sync makes other keys of all that there were: caches are told to drop everything, and whoever listens goes on
+/// hearing.
+#[test]
+fn who_listens_hears_of_a_full_sync_and_of_what_comes_behind() {
+    for way in ["disabled", "swapdb", "flush-before-load"] {
+        let [primary, replica] = [
+            Server::start(&program(), PRIMARY),
+            Server::start(
+                &program(),
+                &[REPLICA, &["--repl-diskless-load", way, "--notify-keyspace-events", "KEAn"]].concat(),
+            ),
+        ];
+        primary.connect().run("DEBUG POPULATE 20000 key 20");
+        replica.connect().run("SET own 1");
+        let [mut cache, mut listener] = [(); 2].map(|()| replica.connect3());
+        assert_eq!(cache.run("CLIENT TRACKING ON").to_string(), "OK");
+        assert_eq!(cache.run("GET own").to_string(), "\"1\"");
+        listener.run("PSUBSCRIBE __keyevent*");
+        follow(&replica, primary.port());
+        assert_eq!(cache.read().to_string(), ">[\"invalidate\", (null)]", "{way}");
+        await_link(&replica);
+        assert_eq!(cache.run("GET later").to_string(), "(null)");
+        primary.connect().run("SET later 1");
+        assert_eq!(cache.read().to_string(), ">[\"invalidate\", [\"later\"]]", "{way}");
+        let told = [listener.read().to_string(), listener.read().to_string()];
+        assert!(told.iter().all(|told| told.contains("\"later\"")), "{way}: {told:?}"); // that it is new, and set
+    }
+}
+
+/// Who closes clients does not mean the primary, unless it is asked for.
+#[test]
+fn the_link_is_no_client_like_others() {
+    let Some((primary, replica)) = pair(&[]) else { return };
+    let mut client = replica.connect();
+    assert_eq!(client.run("CLIENT KILL TYPE normal").as_int(), Some(0));
+    let listed = client.run("CLIENT LIST TYPE master").to_string();
+    assert!(listed.contains("flags=M"), "{listed}");
+    assert!(!client.run("CLIENT LIST TYPE normal").to_string().contains("flags=M"));
+    assert_eq!(client.run("CLIENT KILL TYPE master").as_int(), Some(1));
+    wait_until("it comes back", || replica.info("master_partial_syncs") == "1");
+    primary.connect().run("SET k v");
+    await_equal(&primary, &replica);
+}

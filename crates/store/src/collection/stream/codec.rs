@@ -21,8 +21,8 @@ const LATER: u8 = 2;
 /// Its `seq` is not zero.
 const SEQ: u8 = 4;
 
-/// Names of more bytes than this are not shared, so that a head leaves room for items.
-const NAMES_MAX: usize = PAGE_MAX / 4;
+/// Names of more bytes than this, their lengths included, are not shared, so that a head leaves room for items.
+pub const NAMES_MAX: usize = PAGE_MAX / 4;
 
 /// What the items of a page refer to.
 #[derive(Clone, Copy)]
