@@ -7,12 +7,15 @@
 //! is meant for us.
 
 use std::ffi::OsString;
+use std::fs::File;
 use std::io::{BufRead, Write};
 use std::os::unix::ffi::OsStrExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use evenkeel_rdb::aof::check::{Cut, Report, check};
+use evenkeel_rdb::aof::check::{Cut, Report, check, name_of_log};
+
+use crate::persist::lock::{self, What};
 
 pub(crate) mod redis;
 mod text;
@@ -130,6 +133,13 @@ fn settle(
     if !wanted {
         return Ok(false);
     }
+    let _kept_off = match keep_servers_off(report, cut) {
+        Ok(locks) => locks,
+        Err(error) => {
+            writeln!(out, "Nothing was changed: {error}.")?;
+            return Ok(false);
+        }
+    };
     if !request.yes {
         write!(out, "Continue? [y/N]: ")?;
         out.flush()?;
@@ -150,6 +160,19 @@ fn settle(
             Ok(false)
         }
     }
+}
+
+/// As long as the value lives, no server has the log that a file belongs to. An error: one has it.
+fn keep_servers_off(report: &Report, cut: &Cut) -> std::io::Result<[Option<File>; 2]> {
+    let named_by = std::path::absolute(report.manifest.as_ref().unwrap_or(&cut.path))?;
+    let (Some(folder), Some(file)) = (named_by.parent(), named_by.file_name()) else {
+        return Ok([None, None]);
+    };
+    // Before there were folders, `dir` itself held the file.
+    let beside = if report.manifest.is_none() { lock::keep_servers_off(folder, None)? } else { None };
+    let (Some(dir), Some(name)) = (folder.parent(), folder.file_name()) else { return Ok([beside, None]) };
+    let log = Path::new(name).join(name_of_log(file));
+    Ok([beside, lock::keep_servers_off(dir, Some((What::Log, &log)))?])
 }
 
 #[cfg(test)]

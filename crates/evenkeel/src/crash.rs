@@ -13,6 +13,8 @@ use std::ptr;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering::*};
 
+use crate::config::Settings;
+
 const SIGNALS: [i32; 5] = [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGABRT];
 
 /// Frames that are reported.
@@ -31,8 +33,21 @@ static KNOWN: OnceLock<Known> = OnceLock::new();
 /// Only the first signal is reported: another one may be the report's own.
 static REPORTED: AtomicBool = AtomicBool::new(false);
 
-/// Watches for such signals from now on.
-pub(crate) fn watch(logfile: Option<&Path>) {
+/// Whether there are reports; without them, the signals take their course alone.
+static IS_WANTED: AtomicBool = AtomicBool::new(false);
+
+/// Reports such signals from now on, or no more, as `crash-log-enabled` says.
+pub(crate) fn follow(settings: &Settings) {
+    if settings.crash_log_enabled {
+        watch(settings.logfile.as_deref());
+    }
+    IS_WANTED.store(settings.crash_log_enabled, SeqCst);
+}
+
+fn watch(logfile: Option<&Path>) {
+    if KNOWN.get().is_some() {
+        return; // it has been begun before
+    }
     let logfile = logfile.and_then(|path| CString::new(path.as_os_str().as_bytes()).ok());
     let mut frames = [ptr::null_mut(); 1];
     // SAFETY: there is room for one frame. The first call loads what the later ones, in a handler, must not have to load.
@@ -44,7 +59,7 @@ pub(crate) fn watch(logfile: Option<&Path>) {
         before
     });
     if KNOWN.set(Known { logfile, before }).is_err() {
-        return; // it is being watched already
+        return; // somebody else has begun
     }
     for signal in SIGNALS {
         // SAFETY: the handler has the signature that SA_SIGINFO asks for, and calls only what handlers may call.
@@ -75,7 +90,7 @@ impl fmt::Write for Text {
 
 extern "C" fn report(signal: i32, info: *mut libc::siginfo_t, _: *mut libc::c_void) {
     let Some(known) = KNOWN.get() else { return };
-    if !REPORTED.swap(true, SeqCst) {
+    if IS_WANTED.load(SeqCst) && !REPORTED.swap(true, SeqCst) {
         // SAFETY: the kernel passes a valid pointer.
         write_report(known, signal, unsafe { &*info });
     }

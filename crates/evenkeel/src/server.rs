@@ -3,7 +3,6 @@
 //! Nothing here is written on the path of a command. Settings are an immutable value that is replaced as a whole;
 //! workers look at its version once per loop turn.
 
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
 
@@ -17,7 +16,7 @@ use crate::clock;
 use crate::command::migrate::Targets;
 use crate::command::table::{renamed, table};
 use crate::command::{Args, Command, Flags, Reach, Table};
-use crate::config::Settings;
+use crate::config::{ConfigFile, Settings};
 use crate::log::Log;
 use crate::long::Long;
 use crate::monitor::Monitors;
@@ -48,7 +47,7 @@ pub(crate) struct Server {
     changing: Mutex<()>,
     pub(crate) listeners: Listeners,
     pub(crate) tls: Tls,
-    pub(crate) config_file: Option<PathBuf>,
+    pub(crate) config_file: Option<ConfigFile>,
     /// The commands under the names that the configuration gives them.
     pub(crate) table: &'static Table,
     pub(crate) acl: Acl,
@@ -94,7 +93,7 @@ impl Server {
     /// A server with `workers` workers, which are not running yet.
     pub(crate) fn new(
         settings: Settings,
-        config_file: Option<PathBuf>,
+        config_file: Option<ConfigFile>,
         workers: usize,
         log: Log,
     ) -> std::io::Result<Server> {

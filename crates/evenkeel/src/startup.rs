@@ -85,16 +85,11 @@ fn serve(launch: Launch) -> ExitCode {
         return ExitCode::FAILURE;
     }
     let log = Log::start(level_of(settings.loglevel), Target::of(&settings));
-    if settings.crash_log_enabled {
-        crash::watch(settings.logfile.as_deref());
-    }
-    if let Err(clients) = raise_file_limit(&settings) {
-        log.warning(format!(
-            "maxclients {} needs more open files than this process may have, which is enough for {clients}: raise \
-             the limit with 'ulimit -n'",
-            settings.maxclients
-        ));
-    }
+    crash::follow(&settings);
+    let settings = match within_file_limit(settings, &log) {
+        Ok(settings) => settings,
+        Err(reason) => return fail(&log, reason),
+    };
     let pidfile = settings.pidfile.clone();
     let server = match Server::new(settings, config_file, workers, log.clone()) {
         Ok(server) => Arc::new(server),
@@ -103,13 +98,14 @@ fn serve(launch: Launch) -> ExitCode {
     if let Err(error) = server.acl.load_at_start(&server.settings()) {
         return fail(&log, format!("Aborting the start because of ACL errors: {error}"));
     }
+    // First, since listening takes a Unix socket away from whoever has it.
+    if let Err(error) = lock_files(&server) {
+        return fail(&log, format!("Can't start: {error}. Exiting."));
+    }
     if let Err(reason) = listen(&server) {
         return fail(&log, reason);
     }
     log_panics(log.clone());
-    if let Err(error) = lock_files(&server) {
-        return fail(&log, format!("Can't start: {error}. Exiting."));
-    }
     if let Some(path) = &pidfile
         && let Err(error) = std::fs::write(path, format!("{}\n", std::process::id()))
     {
@@ -258,8 +254,25 @@ fn set_huge_pages(on: bool) {
     }
 }
 
+/// The settings with as many clients as the limit of open files admits; an error if these are none.
+fn within_file_limit(settings: Settings, log: &Log) -> Result<Settings, String> {
+    let Err(clients) = raise_file_limit(&settings) else { return Ok(settings) };
+    const HINT: &str = "raise the limit with 'ulimit -n'";
+    if clients == 0 {
+        return Err(format!(
+            "This process may not have enough open files to serve a client: {HINT}. Exiting."
+        ));
+    }
+    log.warning(format!(
+        "maxclients has been reduced from {} to {clients}, since this process may have no more open files. If you need \
+         higher maxclients, {HINT}",
+        settings.maxclients
+    ));
+    Ok(settings.with_maxclients(clients))
+}
+
 /// Asks for as many descriptors as `maxclients` needs; says how many clients the limit admits when it is too low.
-pub(crate) fn raise_file_limit(settings: &Settings) -> Result<(), u64> {
+pub(crate) fn raise_file_limit(settings: &Settings) -> Result<(), u32> {
     const OTHERS: u64 = 64; // listeners, the log, one epoll and one eventfd per worker, operators
     let others = OTHERS + 2 * worker_count(settings) as u64;
     let wanted = u64::from(settings.maxclients) + others;
@@ -276,7 +289,8 @@ pub(crate) fn raise_file_limit(settings: &Settings) -> Result<(), u64> {
         libc::setrlimit(libc::RLIMIT_NOFILE, &raised) == 0
             || libc::setrlimit(libc::RLIMIT_NOFILE, &reachable) == 0 && reachable.rlim_cur == wanted
     };
-    if done { Ok(()) } else { Err(limit.rlim_max.saturating_sub(others)) }
+    let fit = u32::try_from(limit.rlim_max.saturating_sub(others)).unwrap_or(settings.maxclients);
+    if done { Ok(()) } else { Err(fit) }
 }
 
 fn announce(server: &Server, notices: &[String]) {
@@ -288,7 +302,7 @@ fn announce(server: &Server, notices: &[String]) {
         usize::BITS
     ));
     match &server.config_file {
-        Some(path) => log.notice(format!("Configuration loaded from {}", path.display())),
+        Some(file) => log.notice(format!("Configuration loaded from {}", file.path.display())),
         None => log.notice("No config file specified, using the defaults"),
     }
     notices.iter().for_each(|notice| log.warning(notice.as_str()));
@@ -370,8 +384,9 @@ fn pin_to(cpu: usize) {
     }
 }
 
-/// One thread receives all signals. The second request to stop ends the process at once. SIGHUP, which whoever rotates logs
-/// may send, changes nothing: the log's file is opened anew for each line.
+/// One thread receives all signals. Ctrl-C while the server ends already ends the process at once, as in Redis: somebody waits
+/// at a terminal. Another SIGTERM changes nothing, since service managers repeat theirs: the last snapshot is still taken. Nor
+/// does SIGHUP, which whoever rotates logs may send: the log's file is opened anew for each line.
 fn watch_signals(server: Arc<Server>) {
     let mut signals = signal_hook::iterator::Signals::new([SIGTERM, SIGINT, SIGHUP, SIGPIPE])
         .expect("these signals can be handled");
@@ -385,7 +400,10 @@ fn watch_signals(server: Arc<Server>) {
                     SIGINT => ("SIGINT", settings.shutdown_on_sigint),
                     _ => continue,
                 };
-                if server.stopping.load(Acquire) || server.persist.ending.is_under_way() {
+                let is_ending = server.stopping.load(Acquire) || server.persist.ending.is_under_way();
+                if is_ending && signal == SIGINT {
+                    server.log.warning("You insist... exiting now.");
+                    server.log.flush();
                     snapshot::remove_unfinished(&settings.dir);
                     std::process::exit(1);
                 }

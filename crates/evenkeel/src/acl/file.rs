@@ -84,8 +84,10 @@ impl Acl {
         })
     }
 
-    /// Writes all users into a file, at once: a crash leaves the old one or the new one.
+    /// Writes all users into a file, at once: a crash leaves the old one or the new one. Of several who do it, the last
+    /// writes what is newest.
     pub(crate) fn save(&self, path: &Path) -> io::Result<()> {
+        let _one_at_a_time = self.saving.lock();
         let text: Vec<u8> = lines(&self.users()).flat_map(|line| [&line[..], b"\n"].concat()).collect();
         replace_file(path, &text)
     }

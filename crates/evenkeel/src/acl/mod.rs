@@ -59,6 +59,8 @@ pub(crate) struct Acl {
     users: RwLock<Arc<Users>>,
     /// Held by who changes them. The number of the next user.
     changing: Mutex<u64>,
+    /// Held by who writes them into a file.
+    saving: Mutex<()>,
     pub(crate) log: AclLog,
 }
 
@@ -72,6 +74,7 @@ impl Acl {
             generation: Apart(AtomicU64::new(1)),
             users: RwLock::new(Arc::new(users)),
             changing: Mutex::new(1),
+            saving: Mutex::default(),
             log: AclLog::default(),
         }
     }

@@ -10,6 +10,7 @@ use std::io::{self, BufRead, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use super::keep_servers_off;
 use evenkeel_rdb::Reason;
 use evenkeel_rdb::aof::Kind;
 use evenkeel_rdb::aof::check::{Content, Cut, Hopeless, Part, Report, check};
@@ -161,7 +162,9 @@ impl Aof {
             )?,
             (Some(keep), _) => {
                 let cut = Cut { path: part.path.clone(), size: content.size, keep };
-                if let Err(error) = cut.make() {
+                let kept_off = keep_servers_off(report, &cut).map_err(|error| error.to_string());
+                let made = kept_off.and_then(|_locks| cut.make().map_err(|error| error.to_string()));
+                if let Err(error) = made {
                     writeln!(out, "Failed to truncate AOF {name}: {error}")?;
                     return Ok(false);
                 }
@@ -207,7 +210,10 @@ impl Aof {
             return Ok(false);
         }
         match report.mend() {
-            Ok(Some(cut)) if cut.path == part.path => shrink(&name, content, &cut, input, out),
+            Ok(Some(cut)) if cut.path == part.path => match keep_servers_off(report, &cut) {
+                Ok(_locks) => shrink(&name, content, &cut, input, out),
+                Err(error) => writeln!(out, "Failed to truncate AOF {name}: {error}").map(|()| false),
+            },
             Err(Hopeless::NotLast(_)) => {
                 writeln!(out, "Failed to truncate AOF {name} because it is not the last file")?;
                 Ok(false)

@@ -163,6 +163,7 @@ fn what_cannot_be_mended_is_left_alone() {
         !well && text.contains("The AOF file i is listed in the manifest: No such file or directory\n"),
         "{text}"
     );
+    assert_eq!(folder.check(&["/dev/null"], ""), ("/dev/null is not a file\n".into(), false));
     assert_eq!(
         folder.check(&["nothing"], ""),
         ("Can't open nothing: No such file or directory (os error 2)\n".into(), false)

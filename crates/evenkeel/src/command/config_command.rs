@@ -6,6 +6,7 @@
 
 use super::{Call, Command, Group, at_least, container, docs, exactly, session};
 use crate::config::{Extent, SetError, Settings};
+use crate::crash;
 use crate::error::{Done, Error};
 use crate::persist::rewrite;
 use crate::replication::link;
@@ -53,7 +54,7 @@ fn set(call: &mut Call<'_, '_>) -> Done {
     let (server, local) = (call.server, call.session.client.is_local());
     let changed = server.change_settings(|settings| {
         let (new, changed) = settings.set(&pairs, local)?;
-        put_into_effect(server, &new, &changed, &pairs)?;
+        put_into_effect(server, (settings, &new), &changed, &pairs)?;
         Ok(new)
     });
     changed.map_err(|error: SetError| Error::text(format!("ERR {error}")))?;
@@ -70,11 +71,11 @@ fn set(call: &mut Call<'_, '_>) -> Done {
     Ok(())
 }
 
-/// Does what cannot be left to those who read the settings. What may fail comes first, and sockets last of it, since
-/// they alone would have to be put back.
+/// Does what cannot be left to those who read the settings. What may fail comes first, and sockets last of it: they cannot be
+/// put back for certain.
 fn put_into_effect(
     server: &Server,
-    new: &Settings,
+    (old, new): (&Settings, &Settings),
     changed: &[&'static str],
     pairs: &[(&[u8], &[u8])],
 ) -> Result<(), SetError> {
@@ -90,9 +91,21 @@ fn put_into_effect(
     let is_tls = |name: &&[u8]| name.to_ascii_lowercase().starts_with(b"tls-");
     let named = pairs.iter().map(|(name, _)| *name).find(is_tls);
     let tls = named.map(|name| change_tls(server, new, name)).transpose()?;
+    let has_score = has("oom-score-adj") || has("oom-score-adj-values");
+    let is_replica = server.replication.is_replica();
+    if has_score {
+        server.oom_score.follow(new, is_replica).map_err(|error| {
+            server.log.warning(format!("Unable to write oom_score_adj: {error}"));
+            let name = if has("oom-score-adj") { "oom-score-adj" } else { "oom-score-adj-values" };
+            SetError::failed(name, "Failed to set current oom_score_adj. Check server logs.")
+        })?;
+    }
     if has("port") || has("tls-port") || has("bind") {
         server.listen(new).map_err(|reason| {
             server.log.warning(reason);
+            if has_score && let Err(error) = server.oom_score.follow(old, is_replica) {
+                server.log.warning(format!("Unable to write oom_score_adj as it was before: {error}"));
+            }
             if has("tls-port") {
                 SetError::failed("tls-port", "Unable to listen on this port. Check server logs.")
             } else if has("port") {
@@ -102,18 +115,14 @@ fn put_into_effect(
             }
         })?;
     }
-    if has("oom-score-adj") || has("oom-score-adj-values") {
-        server.oom_score.follow(new, server.replication.is_replica()).map_err(|error| {
-            server.log.warning(format!("Unable to write oom_score_adj: {error}"));
-            let name = if has("oom-score-adj") { "oom-score-adj" } else { "oom-score-adj-values" };
-            SetError::failed(name, "Failed to set current oom_score_adj. Check server logs.")
-        })?;
-    }
     if let Some(tls) = tls {
         tls.put_in_force();
     }
     if has("requirepass") {
         server.acl.set_default_password(&new.requirepass);
+    }
+    if has("crash-log-enabled") {
+        crash::follow(new);
     }
     server.log.set_level(level_of(new.loglevel));
     Ok(())
@@ -140,12 +149,14 @@ fn rewrite(call: &mut Call<'_, '_>) -> Done {
 
 /// Writes the settings into the configuration file.
 pub(crate) fn rewrite_file(server: &Server, extent: Extent) -> Done {
-    let Some(path) = &server.config_file else {
+    let Some(file) = &server.config_file else {
         return Err(Error::text("ERR The server is running without a config file"));
     };
-    let settings = server.settings();
-    let settings = settings.with_users(server.acl.words_for_config(&settings));
-    match settings.rewrite(path, extent) {
+    let rewritten = file.rewrite(extent, || {
+        let settings = server.settings();
+        settings.with_users(server.acl.words_for_config(&settings))
+    });
+    match rewritten {
         Ok(()) => {
             server.log.notice("CONFIG REWRITE executed with success.");
             Ok(())

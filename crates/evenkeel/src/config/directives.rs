@@ -310,7 +310,7 @@ pub(super) static DIRECTIVES: &[Directive] = &[
     line ("list-max-ziplist-value",               file::outdated),
     inert("loading-process-events-interval-bytes", integer(1024, INT_MAX), "2097152",     "workers answer while others load").hidden(),
     line ("loadmodule",                           file::load_module),
-    inert("locale-collate",                       Text,                "",                "SORT is not there yet"),
+    inert("locale-collate",                       Text,                "",                "SORT ... ALPHA compares bytes"),
     inert("log-format",                           Choice(&["legacy", "logfmt", "json"]), "legacy", "log lines have Redis' own form"),
     inert("log-timestamp-format",                 Choice(&["legacy", "iso8601", "milliseconds"]), "legacy", "log lines have Redis' own form"),
     live ("logfile",                              Text,                "",                field!(logfile)).at_start(),

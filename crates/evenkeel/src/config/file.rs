@@ -1,11 +1,12 @@
 //! Reading configuration: lines to words, words to rows of the table, and the directives that steer the reading itself.
 //!
 //! A `Loader` holds the settings as they are after the lines so far. Options of the command line go through it as
-//! lines, too, so that they mean the same as in a file. It looks at the disk for `include` and `dir` only.
+//! lines, too, so that they mean the same as in a file. It looks at the disk for `include` and `dir` only. Relative paths
+//! begin at the last `dir`, as in Redis, which goes there at once, and before the first one where the process was started.
 
 use super::directives::{Directive, Effect, find};
 use super::errors::{ConfigError, Place};
-use super::value::{Before, Reason, Word};
+use super::value::{Before, Kind, Reason, Value, Word};
 use super::{Settings, line, paths};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
@@ -36,6 +37,8 @@ impl<R: Into<Reason>> From<R> for Trouble {
 
 pub(super) struct Loader<'a> {
     pub(super) settings: Settings,
+    /// Where relative paths begin until there is a `dir`.
+    here: &'a Path,
     /// Said to the operator at start.
     pub(super) notices: Vec<String>,
     /// Without it, renaming is not checked.
@@ -53,10 +56,11 @@ pub(super) struct Loader<'a> {
 const BAD: &str = "Bad directive or wrong number of arguments";
 
 impl<'a> Loader<'a> {
-    pub(super) fn new(commands: Option<Commands<'a>>) -> Self {
+    pub(super) fn new(commands: Option<Commands<'a>>, here: &'a Path) -> Self {
         let settings = Settings::default();
         Loader {
             settings,
+            here,
             notices: Vec::new(),
             commands,
             set: BTreeSet::new(),
@@ -94,11 +98,20 @@ impl<'a> Loader<'a> {
     }
 
     fn assign(&mut self, row: &'static Directive, words: &[Word]) -> Result<(), Trouble> {
-        let value = self.settings.value(row);
+        let value = match row.kind {
+            Kind::Directory => Value::Text(self.folder().as_os_str().as_bytes().to_vec()),
+            _ => self.settings.value(row),
+        };
         let repeated = !self.set.insert(row.name);
-        let value = row.parse(words, Before { value: Some(&value), repeated })?;
+        let value = row.kind.parse_line(words, Before { value: Some(&value), repeated })?;
         self.settings.put(row, value);
         Ok(())
+    }
+
+    /// Where relative paths begin now.
+    fn folder(&self) -> &Path {
+        let dir = &self.settings.dir;
+        if dir.is_absolute() { dir } else { self.here }
     }
 
     /// Whether a name means a command after the renamings so far.
@@ -147,18 +160,16 @@ pub(super) fn words(line: &[u8]) -> Option<Option<Vec<Word>>> {
     if line.is_empty() || line[0] == b'#' { Some(None) } else { line::split(line).map(Some) }
 }
 
-/// `include path`: a path without wildcards must exist, a pattern may fit nothing. Relative ones begin at `dir`.
+/// `include path`: a path without wildcards must exist, a pattern may fit nothing.
 pub(super) fn include(loader: &mut Loader<'_>, words: &[Word]) -> Result<(), Trouble> {
     let [path] = words else { return Err(BAD.into()) };
     if loader.depth == INCLUDE_DEPTH_MAX {
         return Err("Files include each other too deeply".into());
     }
-    let path = OsStr::from_bytes(path);
-    let at_start = loader.settings.dir == Path::new(".");
-    let path = if at_start { path.into() } else { loader.settings.dir.join(path) };
+    let files = paths::expand(loader.folder(), Path::new(OsStr::from_bytes(path)));
     let including = loader.included;
     loader.depth += 1;
-    let read = paths::expand(&path).iter().try_for_each(|file| {
+    let read = files.iter().try_for_each(|file| {
         loader.includes += 1;
         loader.included = loader.includes;
         loader.file(file)
@@ -174,7 +185,8 @@ pub(super) fn rename_command(loader: &mut Loader<'_>, words: &[Word]) -> Result<
     if loader.is_command(from) == Some(false) {
         return Err("No such command in rename-command".into());
     }
-    if !to.is_empty() && loader.is_command(to) == Some(true) {
+    let is_new = !to.eq_ignore_ascii_case(from);
+    if is_new && !to.is_empty() && loader.is_command(to) == Some(true) {
         return Err("Target command name already exists".into());
     }
     loader.settings.fields.rename_command.push((from.clone(), to.clone()));
@@ -230,7 +242,7 @@ mod tests {
     }
 
     fn load(text: &str) -> Result<Settings, String> {
-        let mut loader = Loader::new(Some(&known));
+        let mut loader = Loader::new(Some(&known), Path::new("/"));
         let read = loader.text(text.as_bytes(), |line| Place::Stdin { line });
         read.map(|()| loader.settings).map_err(|error| error.to_string())
     }
@@ -302,6 +314,8 @@ mod tests {
         let renamed = load("rename-command GET fetch\nrename-command SET get\nrename-command fetch \"\"")
             .expect("right");
         assert_eq!(renamed.rename_command.len(), 3);
+        let same = load("rename-command get GET\nrename-command GET get").expect("right");
+        assert_eq!(same.rename_command.len(), 2);
         refused("rename-command NO x", 1, "rename-command NO x", "No such command in rename-command");
         refused("rename-command GET set", 1, "rename-command GET set", "Target command name already exists");
         let twice = "rename-command GET \"\"\nrename-command get x";
@@ -328,6 +342,41 @@ mod tests {
     }
 
     #[test]
+    fn relative_paths_begin_where_the_server_is_started_and_then_at_dir() {
+        let scratch = Scratch::new();
+        scratch.write("a.part", "timeout 1\ndir in[ner\ninclude b.part\n");
+        scratch.write("in[ner/b.part", "maxmemory 2\n");
+        scratch.write("in[ner/most/c.part", "hz 9\n");
+        let mut loader = Loader::new(None, &scratch.path);
+        let text = b"include a.part\ndir most\ninclude *.part\n";
+        loader.text(text, |line| Place::Stdin { line }).expect("right");
+        let settings = loader.settings;
+        assert_eq!((settings.timeout, settings.maxmemory, settings.hz), (1, 2, 9));
+        assert_eq!(settings.dir, scratch.path.join("in[ner/most"));
+    }
+
+    /// As the command line and a word in quotes bring them.
+    #[test]
+    fn the_quotes_within_a_lone_word_of_a_list_are_undone() {
+        for (line, name, value) in [
+            (r#"save "\"\"""#, "save", ""),
+            (r#"save '"3600" "1"'"#, "save", "3600 1"),
+            (r#"bind '"127.0.0.1" "-::1"'"#, "bind", "127.0.0.1 -::1"),
+            (r#"latency-tracking-info-percentiles '""'"#, "latency-tracking-info-percentiles", ""),
+            (r#"shutdown-on-sigterm '"now" "force"'"#, "shutdown-on-sigterm", "now force"),
+            (r#"replicaof '"127.0.0.1" "1"'"#, "replicaof", "127.0.0.1 1"),
+            (r#"oom-score-adj-values "'1' 2 3""#, "oom-score-adj-values", "1 2 3"),
+        ] {
+            assert_eq!(shown(&load(line).expect(line), name), value, "{line}");
+        }
+        for line in [r#"save '"3600 1"'"#, r#"save '"" ""'"#, r#"save '"'"#, r#"save "'\"\"'""#] {
+            refused(line, 1, line, "Invalid save parameters");
+        }
+        let line = r#"client-output-buffer-limit '""'"#;
+        refused(line, 1, line, "Wrong number of arguments in buffer limit configuration.");
+    }
+
+    #[test]
     fn a_user_is_defined_once_in_a_file() {
         let scratch = Scratch::new();
         let part = scratch.write("part", "user ann on\nuser bob off\n");
@@ -345,7 +394,7 @@ mod tests {
         assert_eq!(users(&format!("{include}{include}")), ["ann on", "bob off"]);
         refused(&format!("{include}user ann\nuser ann\n"), 3, "user ann", duplicate);
 
-        let mut loader = Loader::new(None);
+        let mut loader = Loader::new(None, Path::new("/"));
         loader.text(format!("{include}user ann\n").as_bytes(), |line| Place::Stdin { line }).expect("right");
         assert_eq!(loader.notices, ["User 'ann' is defined in several files: what the last one says holds"]);
     }
@@ -354,7 +403,7 @@ mod tests {
     fn a_file_that_includes_itself_comes_to_an_end() {
         let scratch = Scratch::new();
         let path = scratch.write("self", &format!("include {}/self\n", scratch.path.display()));
-        let error = Loader::new(None).file(&path).expect_err("endless").to_string();
+        let error = Loader::new(None, Path::new("/")).file(&path).expect_err("endless").to_string();
         assert!(error.ends_with("Files include each other too deeply"), "{error}");
     }
 }

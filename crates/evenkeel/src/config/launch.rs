@@ -9,7 +9,7 @@ use super::directives;
 use super::errors::{ConfigError, Place};
 use super::file::{Commands, Loader};
 use super::value::{Kind, Value, Word};
-use super::{Settings, line};
+use super::{ConfigFile, Settings, line};
 use std::ffi::OsString;
 use std::io::{self, Read};
 use std::os::unix::ffi::OsStringExt;
@@ -20,8 +20,8 @@ use std::path::{Path, PathBuf};
 pub(crate) struct Launch {
     pub(crate) action: Action,
     pub(crate) settings: Settings,
-    /// Absolute; CONFIG REWRITE writes it.
-    pub(crate) config_file: Option<PathBuf>,
+    /// CONFIG REWRITE writes it.
+    pub(crate) config_file: Option<ConfigFile>,
     /// For the log at start, one line each: what was set and has no effect.
     pub(crate) notices: Vec<String>,
 }
@@ -71,10 +71,10 @@ fn launch(
     commands: Commands<'_>,
 ) -> Result<Launch, ConfigError> {
     let request = Request::from(args);
-    let mut loader = Loader::new(Some(commands));
-    let config_file = request.file.map(|file| here.join(file));
-    if let Some(path) = &config_file {
-        loader.file(path)?;
+    let mut loader = Loader::new(Some(commands), here);
+    let config_file = request.file.map(|file| ConfigFile::new(&file, here));
+    if let Some(file) = &config_file {
+        loader.file(&file.path)?;
     }
     if request.stdin {
         let mut text = Vec::new();
@@ -265,6 +265,8 @@ mod tests {
         check(&["--save", "3600 1", "--save", "", "--save", "1", "2"], "save", "1 2");
         check(&["--save"], "save", "");
         check(&["--save", "--port", "7000"], "save", "");
+        check(&["--save", "\"\""], "save", "");
+        check(&["--bind", "\"127.0.0.1\" \"-::1\""], "bind", "127.0.0.1 -::1");
         check(&["--save", "--port", "7000"], "port", "7000");
         check(&["--replicaof", "--host", "6379"], "replicaof", "--host 6379");
         check(&["--list-max-listpack-size", "-1", "--port", "1"], "list-max-listpack-size", "-1");
@@ -300,10 +302,11 @@ mod tests {
         let settings = &launch.settings;
         assert_eq!((settings.port, settings.timeout, settings.maxmemory), (1, 2, 3));
         assert_eq!(shown(settings, "save"), "1 1 7 7");
-        assert_eq!(launch.config_file.as_deref(), Some(Path::new(path)));
+        assert_eq!(launch.config_file.map(|file| file.path), Some(PathBuf::from(path)));
 
         let piped = start_with(&["-", "--port", "5"], "port 4\ntimeout 4").expect("right");
-        assert_eq!((piped.settings.port, piped.settings.timeout, piped.config_file), (5, 4, None));
+        assert_eq!((piped.settings.port, piped.settings.timeout), (5, 4));
+        assert!(piped.config_file.is_none());
         let unread = start_with(&["--port", "5"], "port 4").expect("right");
         assert_eq!(unread.settings.port, 5);
     }

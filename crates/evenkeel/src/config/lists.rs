@@ -55,9 +55,18 @@ fn addresses(words: &[Word], _: Before<'_>) -> Result<Value, Reason> {
     Ok(Value::Words(words.iter().filter(|word| !word.is_empty()).cloned().collect()))
 }
 
+/// A word of no letters, alone, stands for none.
+fn without_lone_blank(words: &[Word]) -> &[Word] {
+    match words {
+        [word] if word.is_empty() => &[],
+        _ => words,
+    }
+}
+
 /// Pairs of seconds and changes.
 fn save_points(words: &[Word], before: Before<'_>) -> Result<Value, Reason> {
     const REFUSED: &str = "Invalid save parameters";
+    let words = without_lone_blank(words);
     let mut points = match before {
         Before { value: Some(Value::Numbers(points)), repeated: true } if !words.is_empty() => points.clone(),
         _ => Vec::new(),
@@ -130,7 +139,7 @@ fn output_limit_line(group: &[Word]) -> Word {
 
 fn percentiles(words: &[Word], _: Before<'_>) -> Result<Value, Reason> {
     let mut percentiles = Vec::with_capacity(words.len());
-    for word in words {
+    for word in without_lone_blank(words) {
         let text = std::str::from_utf8(word).unwrap_or("");
         let percentile = text.parse::<f64>().ok().filter(|p| !p.is_nan());
         let percentile = percentile.ok_or("Invalid latency-tracking-info-percentiles parameters")?;
@@ -207,9 +216,9 @@ fn file_name(name: &str, what: &str, word: &[u8]) -> Result<Word, Reason> {
     plain_file_name(name, what, word)
 }
 
-/// A name that is joined to `dir`: a slash would lead out of it.
+/// A name that is joined to `dir`: a slash would lead out of it. Neither does Redis take the other kind.
 fn plain_file_name(name: &str, what: &str, word: &[u8]) -> Result<Word, Reason> {
-    if word.contains(&b'/') {
+    if word.iter().any(|byte| matches!(byte, b'/' | b'\\')) {
         return Err(format!("{name} can't be a path, just a {what}").into());
     }
     Ok(word.to_vec())
@@ -382,7 +391,9 @@ mod tests {
 
     #[test]
     fn texts_with_rules() {
-        assert!(db_file_name(b"a/b").is_err());
+        for name in [&b"a/b"[..], b"a\\b"] {
+            assert!(db_file_name(name).is_err() && append_file_name(name).is_err());
+        }
         assert!(append_file_name(b"").is_err());
         assert!(host_name(b"host-1.example").is_ok());
         assert!(host_name(b"host_1").is_err());

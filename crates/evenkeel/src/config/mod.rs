@@ -36,7 +36,7 @@ pub(crate) use errors::ConfigError;
 pub(crate) use errors::{SetError, cause};
 pub(crate) use launch::{Action, Launch, USAGE};
 pub(crate) use line::{plain_or_quoted, quoted, split as split_words};
-pub(crate) use rewrite::{Extent, replace as replace_file};
+pub(crate) use rewrite::{ConfigFile, Extent, replace as replace_file};
 #[allow(unused_imports, reason = "the fields' types, for those who pass one on")]
 pub(crate) use typed::{
     AuthClients, Bind, CertifiedUser, ChannelsOfNew, Cpus, DisklessLoad, Facility, Fsync, LogLevel, OomScore,
@@ -49,7 +49,6 @@ use directives::{Change, Directive, find_setting, settings};
 use fields::Fields;
 use std::collections::BTreeMap;
 use std::ops::Deref;
-use std::path::Path;
 use value::{Before, Reason, Value};
 
 /// Every directive's value: `settings.port` for those with a field, `get` for all.
@@ -128,13 +127,6 @@ impl Settings {
         Ok((new, changed))
     }
 
-    /// CONFIG REWRITE: makes the file say what these settings are, and touches nothing else in it.
-    ///
-    /// The file is replaced as a whole, and on disk when this returns.
-    pub(crate) fn rewrite(&self, path: &Path, extent: Extent) -> std::io::Result<()> {
-        rewrite::rewrite(self, path, extent)
-    }
-
     /// Bytes that all clients together may take; zero: no limit.
     pub(crate) fn client_memory_max(&self) -> usize {
         let bytes = match self.maxmemory_clients {
@@ -148,6 +140,13 @@ impl Settings {
     pub(crate) fn with_primary(&self, primary: Option<Primary>) -> Settings {
         let mut new = self.clone();
         new.fields.replicaof = primary;
+        new
+    }
+
+    /// The same, but for how many clients there may be.
+    pub(crate) fn with_maxclients(&self, clients: u32) -> Settings {
+        let mut new = self.clone();
+        new.fields.maxclients = clients;
         new
     }
 

@@ -5,9 +5,10 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path, PathBuf};
 
 /// The files that a path with wildcards names, in the order of their names; one without is returned as it is, there or
-/// not. As in a shell, a name that begins with a dot is fitted by a pattern that does so only.
-pub(super) fn expand(path: &Path) -> Vec<PathBuf> {
-    let mut found = vec![PathBuf::new()];
+/// not. As in a shell, a name that begins with a dot is fitted by a pattern that does so only. A relative one begins at
+/// `folder`, whose own name is no pattern.
+pub(super) fn expand(folder: &Path, path: &Path) -> Vec<PathBuf> {
+    let mut found = vec![folder.to_owned()];
     for component in path.components() {
         found = found.into_iter().flat_map(|base| step(&base, component)).collect();
     }
@@ -20,11 +21,10 @@ fn step(base: &Path, component: Component<'_>) -> Vec<PathBuf> {
     if !glob::is_pattern(pattern) {
         return vec![base.join(component)];
     }
-    let directory = if base.as_os_str().is_empty() { Path::new(".") } else { base };
     let fits = |name: &[u8]| {
         glob::matches(pattern, name, false) && (!name.starts_with(b".") || pattern.starts_with(b"."))
     };
-    let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
+    let entries = std::fs::read_dir(base).into_iter().flatten().flatten();
     let mut names: Vec<_> =
         entries.map(|entry| entry.file_name()).filter(|name| fits(name.as_bytes())).collect();
     names.sort();
@@ -43,7 +43,8 @@ mod tests {
             scratch.write(name, "");
         }
         let expand = |pattern: &str| -> Vec<String> {
-            let found = expand(&scratch.path.join(pattern));
+            let found = expand(Path::new("/"), &scratch.path.join(pattern));
+            assert_eq!(found, expand(&scratch.path, Path::new(pattern)));
             let inside =
                 |path: PathBuf| path.strip_prefix(&scratch.path).expect("inside").display().to_string();
             found.into_iter().map(inside).collect()

@@ -4,6 +4,7 @@ use super::directives::DIRECTIVES;
 use super::file::Loader;
 use super::testing::shown;
 use super::*;
+use std::path::Path;
 
 /// What `CONFIG GET *` of Redis 7.0 names.
 const REDIS: &str = "
@@ -150,7 +151,7 @@ fn every_default_is_read_back_from_what_is_shown_and_from_what_is_written() {
         if !shown.is_empty() && row.name != "dir" {
             assert_eq!(row.parse(&[shown], before), Ok(value.clone()), "{}", row.name);
         }
-        let mut loader = Loader::new(None);
+        let mut loader = Loader::new(None, Path::new("/"));
         for line in row.kind.lines(&value) {
             let line = [row.name.as_bytes(), b" ", &line].concat();
             // Only a start's own words can say that there is no primary.
@@ -315,7 +316,7 @@ fn protected_directives_are_for_those_permitted() {
     for (permit, local, allowed) in
         [("no", true, false), ("local", true, true), ("local", false, false), ("yes", false, true)]
     {
-        let mut loader = Loader::new(None);
+        let mut loader = Loader::new(None, Path::new("/"));
         assert!(loader.line(format!("enable-protected-configs {permit}").as_bytes()).is_ok());
         let done = loader.settings.set(&[(b"dbfilename", b"x.rdb")], local);
         assert_eq!(done.is_ok(), allowed, "{permit} {local}");
@@ -335,7 +336,7 @@ fn values_need_not_be_text() {
 fn a_stock_redis_conf_is_known() {
     let Ok(text) = std::fs::read_to_string("/etc/redis/redis.conf") else { return };
     for line in text.lines().filter(|line| !line.trim_start().starts_with("dir ")) {
-        let mut loader = Loader::new(None);
+        let mut loader = Loader::new(None, Path::new("/"));
         assert!(loader.line(line.as_bytes()).is_ok(), "{line}");
     }
     // `# name value`, as the file shows what could be set; the last of these are words of its prose.

@@ -66,11 +66,27 @@ pub(super) struct Before<'a> {
 const WRONG_NUMBER: Reason = Cow::Borrowed("wrong number of arguments");
 
 impl Kind {
-    /// What `words`, without the directive's name, say.
+    /// What `words`, without the directive's name, say in a CONFIG SET: there is one, and it may hold a whole list.
     pub(super) fn parse(&self, words: &[Word], before: Before<'_>) -> Result<Value, Reason> {
+        self.parse_split(words, before, split_at_blanks)
+    }
+
+    /// What they say in a line of a file, or of the command line. One that holds a whole list is split as a line is, quotes
+    /// and all.
+    pub(super) fn parse_line(&self, words: &[Word], before: Before<'_>) -> Result<Value, Reason> {
+        self.parse_split(words, before, |lone| line::split(lone).unwrap_or_else(|| split_at_blanks(lone)))
+    }
+
+    fn parse_split(
+        &self,
+        words: &[Word],
+        before: Before<'_>,
+        split: impl Fn(&[u8]) -> Vec<Word>,
+    ) -> Result<Value, Reason> {
+        let listed = || if let [lone] = words { split(lone) } else { words.to_vec() };
         match self {
-            Kind::List(list) => (list.parse)(&split_lone(words), before),
-            Kind::Choices(names) => choices(names, &split_lone(words)),
+            Kind::List(list) => (list.parse)(&listed(), before),
+            Kind::Choices(names) => choices(names, &listed()),
             _ => match words {
                 [word] => self.parse_word(word, before),
                 _ => Err(WRONG_NUMBER),
@@ -124,12 +140,8 @@ impl Kind {
     }
 }
 
-/// A single word may hold the whole list: that is how CONFIG SET, quotes and the command line pass one.
-fn split_lone(words: &[Word]) -> Vec<Word> {
-    match words {
-        [lone] => lone.split(u8::is_ascii_whitespace).filter(|w| !w.is_empty()).map(<[u8]>::to_vec).collect(),
-        _ => words.to_vec(),
-    }
+fn split_at_blanks(word: &[u8]) -> Vec<Word> {
+    word.split(u8::is_ascii_whitespace).filter(|part| !part.is_empty()).map(<[u8]>::to_vec).collect()
 }
 
 fn joined(words: impl Iterator<Item = String>) -> Word {

@@ -4,8 +4,8 @@ use std::fmt;
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, Shutdown, SocketAddr};
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
-use std::os::unix::fs::PermissionsExt;
-use std::path::PathBuf;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
@@ -15,23 +15,26 @@ use socket2::{Domain, SockAddr, Socket, TcpKeepalive, Type};
 
 use crate::config::Settings;
 
+/// More seconds the kernel does not take.
+const KEEPALIVE_MAX_S: u32 = 32_767;
+
 /// One listening socket. Dropping it closes it.
 pub(crate) struct Listener {
     /// Tells it from all others of this process, closed ones included.
     pub(crate) id: u64,
     socket: Socket,
     endpoint: Endpoint,
+    /// The file of a Unix socket; it is removed at the end.
+    file: Option<Identity>,
 }
+
+/// Which file a path leads to: device and inode.
+type Identity = (u64, u64);
 
 /// Where to listen.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Endpoint {
-    Tcp {
-        address: String,
-        port: u16,
-        is_tls: bool,
-    },
-    /// The file is removed at the end.
+    Tcp { address: String, port: u16, is_tls: bool },
     Unix(PathBuf),
 }
 
@@ -63,6 +66,9 @@ impl Listeners {
     /// connection that waits. Says what could not be opened; everything is as before then.
     pub(crate) fn follow(&self, settings: &Settings) -> Result<(), String> {
         let wanted = endpoints(settings);
+        if let Some(twice) = first_repeated(&wanted) {
+            return Err(twice.refusal(&io::Error::from_raw_os_error(libc::EADDRINUSE)));
+        }
         let is_wanted = |listener: &Arc<Listener>| wanted.iter().any(|(one, _)| *one == listener.endpoint);
         let mut open = self.0.lock();
         let (mut kept, leaving): (Vec<_>, Vec<_>) = open.drain(..).partition(is_wanted);
@@ -98,6 +104,21 @@ impl Endpoint {
             _ => false,
         }
     }
+
+    /// Why there is no listening there.
+    fn refusal(&self, error: &io::Error) -> String {
+        match self {
+            Endpoint::Tcp { address, port, .. } => {
+                format!("Could not create server TCP listening socket {address}:{port}: {error}")
+            }
+            Endpoint::Unix(path) => format!("Opening Unix socket {}: {error}", path.display()),
+        }
+    }
+}
+
+fn first_repeated(endpoints: &[(Endpoint, bool)]) -> Option<&Endpoint> {
+    let is_before = |at: usize, one: &Endpoint| endpoints[..at].iter().any(|(other, _)| other == one);
+    endpoints.iter().enumerate().find(|(at, (one, _))| is_before(*at, one)).map(|(_, (one, _))| one)
 }
 
 /// What the settings name, and whether it may be missing.
@@ -123,23 +144,21 @@ fn open_all(endpoints: &[(Endpoint, bool)], settings: &Settings) -> Result<Vec<A
         match (opened, endpoint) {
             (Ok(socket), _) => {
                 let id = NEXT_ID.fetch_add(1, Relaxed);
-                listeners.push(Arc::new(Listener { id, socket, endpoint: endpoint.clone() }));
+                let file = if let Endpoint::Unix(path) = endpoint { identity(path) } else { None };
+                listeners.push(Arc::new(Listener { id, socket, endpoint: endpoint.clone(), file }));
             }
             (Err(error), Endpoint::Tcp { .. }) if *optional && is_unavailable(&error) => missing += 1,
-            (Err(error), Endpoint::Tcp { address, port, .. }) => {
-                return Err(format!(
-                    "Could not create server TCP listening socket {address}:{port}: {error}"
-                ));
-            }
-            (Err(error), Endpoint::Unix(path)) => {
-                return Err(format!("Opening Unix socket {}: {error}", path.display()));
-            }
+            (Err(error), _) => return Err(endpoint.refusal(&error)),
         }
     }
     if missing > 0 && missing == endpoints.len() {
         return Err("none of the addresses of 'bind' is there to listen on".into());
     }
     Ok(listeners)
+}
+
+fn identity(path: &Path) -> Option<Identity> {
+    std::fs::symlink_metadata(path).ok().map(|file| (file.dev(), file.ino()))
 }
 
 fn is_unavailable(error: &io::Error) -> bool {
@@ -208,9 +227,11 @@ impl Listener {
     }
 
     /// Takes one waiting connection; `WouldBlock` when there is none. `keepalive_s` 0 leaves keep-alive off.
+    ///
+    /// The system's errors are those of accepting alone: what is said of a connection says nothing about the listener.
     pub(crate) fn accept(&self, keepalive_s: u32) -> io::Result<Accepted> {
         let (socket, peer) = self.socket.accept()?;
-        socket.set_nonblocking(true)?;
+        socket.set_nonblocking(true).map_err(|error| io::Error::other(error.to_string()))?;
         if let Endpoint::Unix(path) = &self.endpoint {
             let name = format!("{}:0", path.display());
             return Ok(Accepted {
@@ -222,14 +243,16 @@ impl Listener {
                 is_tls: false,
             });
         }
-        socket.set_tcp_nodelay(true)?;
+        // A connection without these serves all the same.
+        let _ = socket.set_tcp_nodelay(true);
         if keepalive_s > 0 {
             // As Redis: a dead peer is found after about twice the interval.
+            let seconds = keepalive_s.min(KEEPALIVE_MAX_S);
             let keepalive = TcpKeepalive::new()
-                .with_time(Duration::from_secs(keepalive_s.into()))
-                .with_interval(Duration::from_secs((keepalive_s / 3).max(1).into()))
+                .with_time(Duration::from_secs(seconds.into()))
+                .with_interval(Duration::from_secs((seconds / 3).max(1).into()))
                 .with_retries(3);
-            socket.set_tcp_keepalive(&keepalive)?;
+            let _ = socket.set_tcp_keepalive(&keepalive);
         }
         let peer = peer.as_socket();
         let local = socket.local_addr().ok().and_then(|local| local.as_socket());
@@ -247,8 +270,11 @@ impl Listener {
 
 impl Drop for Listener {
     fn drop(&mut self) {
-        if let Endpoint::Unix(path) = &self.endpoint {
-            // Nothing depends on it being gone.
+        if let Endpoint::Unix(path) = &self.endpoint
+            && self.file.is_some()
+            && self.file == identity(path)
+        {
+            // Nothing depends on it being gone. One that is not ours any more belongs to a server that has come since.
             let _ = std::fs::remove_file(path);
         }
     }

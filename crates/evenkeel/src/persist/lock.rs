@@ -20,6 +20,9 @@ use parking_lot::Mutex;
 /// Beside the files that are locked.
 const FILE: &str = ".evenkeel.lock";
 
+/// All places of that file, as `fcntl` says it.
+const EVERYWHERE: (i64, i64) = (0, 0);
+
 /// How long a server may take to be gone that was there until now.
 const PATIENCE: Duration = Duration::from_secs(2);
 
@@ -55,13 +58,29 @@ impl Locks {
     }
 }
 
+/// For who is no server and is about to change a file: keeps servers from what is kept under a name, or under any, for as long
+/// as the value lives. `None`: no server has ever locked anything there.
+pub(crate) fn keep_servers_off(folder: &Path, name: Option<(What, &Path)>) -> io::Result<Option<File>> {
+    let path = folder.join(FILE);
+    let Ok(file) = OpenOptions::new().read(true).write(true).open(&path) else { return Ok(None) };
+    let place = name.map_or(EVERYWHERE, |(what, name)| (place_of(what, name), 1));
+    match try_lock(&file, place) {
+        Err(error) if is_taken(&error) => Err(io::Error::other(format!(
+            "a server keeps its data in {} (it holds a lock in {}): stop it first",
+            folder.join(name.map_or(Path::new(""), |(_, name)| name)).display(),
+            path.display()
+        ))),
+        _ => Ok(Some(file)),
+    }
+}
+
 /// `None`: nothing can be locked there.
 fn lock(folder: &Path, what: What, name: &Path) -> io::Result<Option<File>> {
     let path = folder.join(FILE);
     let Ok(file) = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&path) else {
         return Ok(None);
     };
-    let (place, until) = (place_of(what, name), Instant::now() + PATIENCE);
+    let (place, until) = ((place_of(what, name), 1), Instant::now() + PATIENCE);
     loop {
         match try_lock(&file, place) {
             Ok(()) => return Ok(Some(file)),
@@ -80,12 +99,12 @@ fn lock(folder: &Path, what: What, name: &Path) -> io::Result<Option<File>> {
 }
 
 /// By the open file, not by the process: the lock is not lost when somebody else in it opens and closes the same file.
-fn try_lock(file: &File, place: i64) -> io::Result<()> {
+fn try_lock(file: &File, (start, len): (i64, i64)) -> io::Result<()> {
     // SAFETY: zeros are valid for this plain structure.
     let mut request: libc::flock = unsafe { std::mem::zeroed() };
     request.l_type = libc::F_WRLCK as i16;
     request.l_whence = libc::SEEK_SET as i16;
-    (request.l_start, request.l_len) = (place, 1);
+    (request.l_start, request.l_len) = (start, len);
     // SAFETY: the descriptor is open and the structure valid.
     match unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_SETLK, &request) } {
         0 => Ok(()),
@@ -127,6 +146,15 @@ mod tests {
         drop(other);
         hold(&one, What::Snapshot, "dump.rdb").expect("its holder is gone");
         hold(&one, What::Snapshot, "none/dump.rdb").expect("a folder is no part of the name");
+        let off = |what, name| keep_servers_off(&folder, Some((what, Path::new(name))));
+        let refused = off(What::Snapshot, "none/dump.rdb").expect_err("it is held").to_string();
+        assert!(refused.contains("none/dump.rdb (it holds a lock in"), "{refused}");
+        assert!(keep_servers_off(&folder, None).is_err(), "something is held there");
+        let kept = off(What::Snapshot, "dump.rdb").expect("it is free").expect("there is a file to lock");
+        let refused = hold(&Locks::default(), What::Snapshot, "dump.rdb").expect_err("it is kept off");
+        assert!(refused.to_string().contains("another server"), "{refused}");
+        drop(kept);
+        assert!(keep_servers_off(&folder.join("none"), None).expect("nobody is there").is_none());
         one.hold(What::Log, &folder.join("none"), Path::new("x")).expect("where nothing can be locked");
         std::fs::remove_dir_all(&folder).expect("it can be removed");
     }

@@ -243,3 +243,18 @@ fn the_system_s_log_gets_lines_with_name_level_and_facility() {
     assert!(line.contains(&format!(" keel-7[{}]: DEBUG LOG: told-0.", server.pid())), "{line}");
     eventually("the standard output gets it as well", || server.log().contains("DEBUG LOG: told-0."));
 }
+
+#[test]
+fn what_is_said_of_a_crash_follows_the_settings() {
+    for (at_start, then) in [("yes", None), ("no", None), ("yes", Some("no")), ("no", Some("yes"))] {
+        let mut server = start(&["--crash-log-enabled", at_start]);
+        if let Some(value) = then {
+            let reply = server.connect().run(&format!("CONFIG SET crash-log-enabled {value}"));
+            assert_eq!(reply.to_string(), "OK");
+        }
+        server.signal(libc::SIGABRT);
+        eventually("it ends", || !server.is_alive());
+        let is_told = server.log().contains("BUG REPORT START");
+        assert_eq!(is_told, then.unwrap_or(at_start) == "yes", "{at_start}, then {then:?}: {}", server.log());
+    }
+}

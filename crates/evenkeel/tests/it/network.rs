@@ -35,6 +35,30 @@ fn a_unix_socket_alone() {
     assert_eq!(ping(&mut server.connect()), "PONG");
 }
 
+/// One that is refused takes nothing away, and one that goes takes nothing with it.
+#[test]
+fn a_unix_socket_belongs_to_who_made_it_last() {
+    let mut first = start(&["--unixsocket", "{dir}/socket", "--save", "3600 1"]);
+    let path = first.folder().join("socket");
+    let reaches = |server: &Server| {
+        let mut client = Client::connect_unix(&path).expect("it listens there");
+        client.run("INFO server").to_string().contains(&format!("process_id:{}\\r", server.pid()))
+    };
+    let (socket, folder) = (path.display().to_string(), first.folder().display().to_string());
+    if program().peer().is_none() {
+        let args = ["--unixsocket", &socket, "--save", "3600 1", "--dir", &folder];
+        let log = Server::try_start(&program(), &args).err().expect("the files are taken");
+        assert!(log.contains("another server keeps its data in"), "{log}");
+    }
+    assert!(reaches(&first));
+    let second = start(&["--unixsocket", &socket]);
+    assert!(reaches(&second));
+    if program().peer().is_none() {
+        assert!(first.stop().success());
+        assert!(reaches(&second));
+    }
+}
+
 #[test]
 fn several_addresses() {
     let server = start(&["--bind", "127.0.0.1", "127.0.0.3", "--protected-mode", "no"]);
@@ -149,6 +173,45 @@ fn the_ways_to_end_it() {
             std::thread::sleep(Duration::from_millis(5));
         }
         assert!(server.stop().success(), "{way} ends it cleanly");
+    }
+}
+
+/// Service managers repeat theirs; who presses Ctrl-C twice means it.
+#[test]
+fn an_end_that_takes_long_is_cut_short_by_ctrl_c_alone() {
+    for (again, ends_well) in [(libc::SIGTERM, true), (libc::SIGINT, false)] {
+        let mut server = start(&["--save", "3600 1", "--rdb-key-save-delay", "10000"]);
+        let mut client = server.connect();
+        for key in 0..150 {
+            assert_eq!(client.run(&format!("SET key:{key} v")).to_string(), "OK");
+        }
+        server.signal(libc::SIGTERM);
+        std::thread::sleep(Duration::from_millis(300));
+        server.signal(again);
+        let asked = Instant::now();
+        while server.is_alive() {
+            assert!(asked.elapsed() < Duration::from_secs(20), "it ends");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        assert_eq!(server.stop().success(), ends_well, "{}", server.log());
+        assert_eq!(server.folder().join("dump.rdb").exists(), ends_well);
+        assert_eq!(server.log().contains("You insist... exiting now."), !ends_well);
+        let names = std::fs::read_dir(server.folder()).expect("it is there").flatten();
+        let temporary = |name: &std::ffi::OsString| name.display().to_string().starts_with("temp-");
+        assert!(!names.map(|entry| entry.file_name()).any(|name| temporary(&name)));
+    }
+}
+
+/// What cannot be set on a connection is no reason to let nobody in.
+#[test]
+fn any_keepalive_lets_clients_in() {
+    let server = start(&["--tcp-keepalive", "40000"]);
+    let mut client = server.connect();
+    for seconds in ["1", "32767", "32768", "2147483647", "0"] {
+        assert_eq!(client.run(&format!("CONFIG SET tcp-keepalive {seconds}")).to_string(), "OK");
+        for _ in 0..5 {
+            assert_eq!(ping(&mut server.connect()), "PONG", "{seconds}");
+        }
     }
 }
 

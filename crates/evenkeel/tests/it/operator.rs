@@ -1,9 +1,10 @@
 //! What an operator does to a server that others use: settings changed, clients closed, the file rewritten.
 
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
-use evenkeel_testkit::Client;
+use evenkeel_testkit::{Client, Server};
 
 use crate::{program, start};
 
@@ -49,6 +50,24 @@ fn a_port_that_is_taken_changes_nothing() {
     let reply = client.run("CONFIG SET bind 999.999.999.999").to_string();
     assert!(reply.ends_with("argument 'bind') - Failed to bind to specified addresses."), "{reply}");
     assert_eq!(server.connect().run("PING").to_string(), "PONG");
+}
+
+/// The file would not start a server.
+#[test]
+fn an_address_is_named_once() {
+    let server = start(&[]);
+    let mut client = server.connect();
+    for bind in
+        ["127.0.0.1 127.0.0.1", "127.0.0.1 -127.0.0.1", "* *", "127.0.0.4 127.0.0.4", "127.0.0.1 localhost"]
+    {
+        let reply = client.run(&format!("CONFIG SET bind \"{bind}\"")).to_string();
+        assert!(
+            reply.ends_with("argument 'bind') - Failed to bind to specified addresses."),
+            "{bind}: {reply}"
+        );
+        assert_eq!(client.run("CONFIG GET bind").to_string(), "[\"bind\", \"127.0.0.1\"]");
+        assert_eq!(server.connect().run("PING").to_string(), "PONG");
+    }
 }
 
 /// `*` and an address are in each other's way on one port, so one must be closed before the other is opened.
@@ -159,10 +178,22 @@ struct WithFile {
 }
 
 impl WithFile {
-    fn start(file: &std::path::Path) -> WithFile {
+    fn start(file: &Path) -> WithFile {
+        WithFile::start_in(Path::new("."), file)
+    }
+
+    fn start_in(folder: &Path, file: &Path) -> WithFile {
         let port = free_port();
-        let mut command = std::process::Command::new(program().path());
-        command.arg(file).args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", ""]);
+        let program = program().path().canonicalize().expect("it is there");
+        let mut command = std::process::Command::new(program);
+        command.current_dir(folder).arg(file).args([
+            "--port",
+            &port.to_string(),
+            "--bind",
+            "127.0.0.1",
+            "--save",
+            "",
+        ]);
         let process = command.stdout(std::process::Stdio::null()).spawn().expect("it starts");
         let server = WithFile { process, port };
         eventually("it listens", || TcpStream::connect(at(port)).is_ok());
@@ -195,6 +226,85 @@ fn settings_are_written_into_the_file_and_read_again() {
     assert!(text.starts_with("# mine\ntimeout 7\n") && text.contains("maxmemory 100mb\n"), "{text}");
     let again = WithFile::start(&file);
     assert_eq!(again.connect().run("CONFIG GET timeout").to_string(), "[\"timeout\", \"7\"]");
+}
+
+/// Each finds a whole file, and leaves one.
+#[test]
+fn many_rewrite_the_files_at_once() {
+    let holder = start(&[]); // for its folder, which goes with it
+    let (file, users) = (holder.folder().join("own.conf"), holder.folder().join("users.acl"));
+    let filling = "# a line that stays\n".repeat(2_000);
+    std::fs::write(&file, format!("aclfile {}\n{filling}", users.display())).expect("written");
+    std::fs::write(&users, "").expect("written");
+    let server = WithFile::start(&file);
+    for number in 0..200 {
+        let rules = "~some:key:* ".repeat(20);
+        assert_eq!(server.connect().run(&format!("ACL SETUSER user:{number} on {rules}")).to_string(), "OK");
+    }
+    std::thread::scope(|scope| {
+        for number in 0..8 {
+            let mut client = server.connect();
+            scope.spawn(move || {
+                for round in 0..20 {
+                    let timeout = 10_000 + 100 * number + round;
+                    for line in [&format!("CONFIG SET timeout {timeout}"), "CONFIG REWRITE", "ACL SAVE"] {
+                        assert_eq!(client.run(line).to_string(), "OK", "{line}");
+                    }
+                }
+            });
+        }
+    });
+    let timeout = server.connect().run("CONFIG GET timeout").to_string();
+    let list = server.connect().run("ACL LIST").to_string();
+    drop(server);
+    let text = std::fs::read_to_string(&file).expect("it is there");
+    assert!(
+        text.contains(&filling) && text.matches("\ntimeout ").count() == 1,
+        "{}",
+        text.replace(&filling, "")
+    );
+    let again = WithFile::start(&file);
+    assert_eq!(again.connect().run("CONFIG GET timeout").to_string(), timeout);
+    assert_eq!(again.connect().run("ACL LIST").to_string(), list);
+    let names = std::fs::read_dir(holder.folder()).expect("it is there").flatten();
+    let left: Vec<_> = names
+        .map(|entry| entry.file_name())
+        .filter(|name| name.display().to_string().contains("tmp"))
+        .collect();
+    assert!(left.is_empty(), "{left:?}");
+}
+
+/// The server has gone to `dir` since; the file is read where it was started all the same.
+#[test]
+fn a_file_with_relative_paths_is_rewritten_as_it_was_read() {
+    let holder = start(&[]); // for its folder, which goes with it
+    let folder = holder.folder();
+    std::fs::create_dir(folder.join("data")).expect("the folder is ours");
+    let text = "include outer.part\ndir data\ninclude inner.part\n";
+    for (name, text) in
+        [("own.conf", text), ("outer.part", "requirepass old\n"), ("data/inner.part", "timeout 7\n")]
+    {
+        std::fs::write(folder.join(name), text).expect("written");
+    }
+    let start = || WithFile::start_in(folder, Path::new("own.conf"));
+    let mut password = "old";
+    for (set, timeout) in [("requirepass new", 7), ("timeout 0", 0), ("hz 11", 0)] {
+        let server = start();
+        let mut client = server.connect();
+        assert_eq!(client.run(&format!("AUTH {password}")).to_string(), "OK");
+        assert_eq!(client.run(&format!("CONFIG SET {set}")).to_string(), "OK");
+        assert_eq!(client.run("CONFIG REWRITE").to_string(), "OK");
+        drop(server);
+        let found = std::fs::read_to_string(folder.join("own.conf")).expect("it is there");
+        assert!(found.starts_with(text) && !found.contains("???"), "{found}");
+        password = "new";
+        let (again, wanted) = (start(), format!("[\"timeout\", \"{timeout}\"]"));
+        let mut client = again.connect();
+        assert_eq!(client.run(&format!("AUTH {password}")).to_string(), "OK");
+        assert_eq!(client.run("CONFIG GET timeout").to_string(), wanted);
+        let dir = folder.join("data").canonicalize().expect("it is there");
+        assert!(client.run("CONFIG GET dir").to_string().contains(&dir.display().to_string()));
+    }
 }
 
 #[test]
@@ -314,6 +424,56 @@ fn the_score_for_the_oom_killer_follows_the_settings() {
     set("CONFIG SET oom-score-adj absolute oom-score-adj-values \"900 20 30\"", 900);
     // Without rights, a process may not lower its score below what it began with.
     set("CONFIG SET oom-score-adj no", base);
+}
+
+/// Neither the sockets nor the score are changed where the other cannot be.
+#[test]
+fn the_score_and_the_port_change_together_or_not_at_all() {
+    // SAFETY: it only asks.
+    let is_root = unsafe { libc::geteuid() } == 0;
+    // Without this right, nobody lowers a score below where it began.
+    let prefix: &[&str] = if is_root { &["setpriv", "--bounding-set", "-sys_resource"] } else { &[] };
+    let (server, other) = (Server::start(&program().started_by(prefix), &[]), start(&[]));
+    let mut client = server.connect();
+    let file = format!("/proc/{}/oom_score_adj", server.pid());
+    let score = || std::fs::read_to_string(&file).expect("it runs").trim().to_owned();
+    let before = score();
+    let taken = other.port();
+    for scores in ["yes oom-score-adj-values \"10 20 30\"", "absolute oom-score-adj-values \"900 20 30\""] {
+        let reply = client.run(&format!("CONFIG SET port {taken} oom-score-adj {scores}")).to_string();
+        assert!(reply.ends_with("Unable to listen on this port. Check server logs."), "{reply}");
+        assert_eq!(score(), before);
+    }
+    let free = free_port();
+    let values = "absolute oom-score-adj-values \"-1000 -1000 -1000\"";
+    let reply = client.run(&format!("CONFIG SET port {free} oom-score-adj {values}")).to_string();
+    assert!(reply.ends_with("Failed to set current oom_score_adj. Check server logs."), "{reply}");
+    assert_eq!(score(), before);
+    assert!(TcpStream::connect(at(free)).is_err(), "nobody listens there");
+    assert_eq!(server.connect().run("PING").to_string(), "PONG");
+}
+
+/// More than may be are asked for, so that even somebody who may raise the limit cannot.
+#[test]
+fn as_many_clients_as_the_open_files_admit_are_served() {
+    let limited = |limit: &str| program().started_by(&["prlimit", limit]);
+    let args = ["--threads", "1", "--maxclients", "4294967295"];
+    let server = Server::start(&limited("--nofile=150:150"), &args);
+    let reply = server.connect().run("CONFIG GET maxclients").to_string();
+    let most: usize =
+        reply.trim_end_matches("\"]").rsplit('"').next().and_then(|n| n.parse().ok()).expect("a number");
+    assert!((1..150).contains(&most), "{reply}");
+    assert!(server.log().contains("maxclients has been reduced"), "{}", server.log());
+    let mut clients: Vec<Client> = (0..most).map(|_| server.connect()).collect();
+    clients.iter_mut().for_each(|client| assert_eq!(client.run("PING").to_string(), "PONG"));
+    let refused = server.connect().read_to_end().expect("hung up on");
+    assert_eq!(refused, b"-ERR max number of clients reached\r\n");
+    for line in ["SET k v", "SAVE", "CONFIG SET appendonly yes"] {
+        assert_eq!(clients[0].run(line).to_string(), "OK");
+    }
+    let log =
+        Server::try_start(&limited("--nofile=20:20"), &args).err().expect("there is no room for a client");
+    assert!(log.contains("open file"), "{log}");
 }
 
 #[test]

@@ -11,7 +11,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use crate::aof::command::{Commands, Record};
-use crate::aof::directory::{Directory, Found, size_of};
+use crate::aof::directory::{Directory, Found, before_number, size_of};
 use crate::aof::error::{Error, Problem};
 use crate::aof::fault::{Fault, Reason};
 use crate::aof::manifest::Kind;
@@ -108,16 +108,26 @@ pub enum Hopeless {
 ///
 /// `later_than`: also finds out where what was executed after this moment begins, in seconds since 1970.
 pub fn check(path: &Path, later_than: Option<i64>) -> Result<Report> {
-    let kind = fs::metadata(path).map_err(Error::io("open", path))?;
-    if kind.is_dir() {
+    let found = fs::metadata(path).map_err(Error::io("open", path))?;
+    if found.is_dir() {
         return check_parts(&only_manifest(path)?, later_than);
     }
     if path.as_os_str().as_bytes().ends_with(MANIFEST_SUFFIX) {
         return check_parts(path, later_than);
     }
+    if !found.is_file() {
+        return Err(Error::new(path, Problem::Special));
+    }
     let content = look_through(path, later_than);
     let part = Part { path: path.to_owned(), kind: Kind::Base, last: true, content };
     Ok(Report { manifest: None, parts: vec![part], strays: Vec::new() })
+}
+
+/// The name of the log, `appendfilename`, whose manifest or part has this name; of another file it is its own.
+pub fn name_of_log(file: &OsStr) -> &OsStr {
+    let name = file.as_bytes();
+    let of_log = name.strip_suffix(MANIFEST_SUFFIX).or_else(|| before_number(name));
+    OsStr::from_bytes(of_log.unwrap_or(name))
 }
 
 impl Report {

@@ -186,8 +186,7 @@ impl Directory {
         self.prepare()?;
         let entry = self.free_incremental()?;
         let path = self.entry_path(&entry);
-        let file = OpenOptions::new().append(true).create_new(true).open(&path);
-        let file = file.map_err(Error::io("create", &path))?;
+        let file = create_for_appending(&path)?;
         let mut manifest = self.manifest.clone();
         manifest.incremental.push(entry.clone());
         self.commit(manifest).inspect_err(|_| self.drop_unlisted(&entry))?;
@@ -204,7 +203,9 @@ impl Directory {
 
     /// Creates the file, under another name, that `install` makes the base; one of an earlier attempt is gone then.
     pub fn draft_base(&self) -> Result<File> {
-        self.draft(&self.draft_base_path())
+        let path = self.draft_base_path();
+        self.prepare()?;
+        File::create(&path).map_err(Error::io("create", &path))
     }
 
     pub fn draft_base_path(&self) -> PathBuf {
@@ -217,7 +218,15 @@ impl Directory {
     ///
     /// [`Directory::drop_drafts`] removes it and that of a base.
     pub fn draft_incremental(&self) -> Result<File> {
-        self.draft(&self.draft_incremental_path())
+        let path = self.draft_incremental_path();
+        self.prepare()?;
+        match fs::remove_file(&path) {
+            Err(error) if error.kind() != ErrorKind::NotFound => {
+                return Err(Error::io("remove", &path)(error));
+            }
+            _ => {}
+        }
+        create_for_appending(&path)
     }
 
     /// Removes what has not been installed, which may be as large as the data. Nobody writes to it any more.
@@ -342,11 +351,6 @@ impl Directory {
         }
     }
 
-    fn draft(&self, path: &Path) -> Result<File> {
-        self.prepare()?;
-        File::create(path).map_err(Error::io("create", path))
-    }
-
     fn install_draft(&self, draft: &Path, entry: &Entry) -> Result<()> {
         let file = File::open(draft).map_err(Error::io("open", draft))?;
         file.sync_all().map_err(Error::io("sync", draft))?;
@@ -383,12 +387,7 @@ impl Directory {
     }
 
     fn is_part_name(&self, name: &[u8]) -> bool {
-        let Some(rest) = name.strip_prefix(self.name.as_bytes()) else { return false };
-        let numbered = |suffix: &&str| {
-            let number = rest.strip_suffix(suffix.as_bytes()).and_then(|rest| rest.strip_prefix(b"."));
-            number.is_some_and(|number| !number.is_empty() && number.iter().all(u8::is_ascii_digit))
-        };
-        rest.is_empty() || SUFFIXES.iter().any(numbered)
+        name == self.name.as_bytes() || before_number(name) == Some(self.name.as_bytes())
     }
 
     fn lists(&self, name: &[u8]) -> bool {
@@ -414,6 +413,19 @@ impl Directory {
     fn draft_incremental_path(&self) -> PathBuf {
         self.path_of("temp-", ".incr")
     }
+}
+
+/// Whatever is cut off a file of commands, what comes next stands at its end.
+fn create_for_appending(path: &Path) -> Result<File> {
+    OpenOptions::new().append(true).create_new(true).open(path).map_err(Error::io("create", path))
+}
+
+/// What stands before the number in the name of a part; `None`: it has no such name.
+pub(crate) fn before_number(name: &[u8]) -> Option<&[u8]> {
+    let rest = SUFFIXES.iter().find_map(|suffix| name.strip_suffix(suffix.as_bytes()))?;
+    let dot = rest.iter().rposition(|byte| *byte == b'.')?;
+    let number = &rest[dot + 1..];
+    (!number.is_empty() && number.iter().all(u8::is_ascii_digit)).then_some(&rest[..dot])
 }
 
 /// Something has this name, be it a link that leads nowhere.

@@ -26,6 +26,8 @@ pub enum Problem {
     Missing,
     /// The manifest lists something that is no file.
     NoFile,
+    /// A device, a pipe or the like, where a file is wanted.
+    Special,
     /// So many manifests are in a folder that should have one.
     Manifests(usize),
     /// The name cannot be a file's, or a manifest that contains it could not be read again.
@@ -67,6 +69,7 @@ impl fmt::Display for Error {
                 write!(f, "The AOF file {path} is listed in the manifest: No such file or directory")
             }
             Problem::NoFile => write!(f, "{path} is listed in the manifest, but is not a file"),
+            Problem::Special => write!(f, "{path} is not a file"),
             Problem::Manifests(0) => write!(f, "{path}: no manifest is in this folder"),
             Problem::Manifests(count) => {
                 write!(f, "{path}: {count} manifests are in this folder; name the one that is meant")

@@ -37,7 +37,8 @@ impl Worker {
     }
 
     /// A connection could not be accepted. Without a descriptor or memory for it, it stays and would be announced without end:
-    /// then this worker does not listen until its next tick. A listener that has been closed is not heard of any more.
+    /// then this worker does not listen until its next tick. A listener that has been closed, which is what EINVAL of accept(2)
+    /// means, is not heard of any more.
     fn turn_away(&mut self, listener: Arc<Listener>, error: &io::Error) {
         match error.raw_os_error() {
             Some(libc::EINVAL) => _ = self.poll.remove(listener.fd()),

@@ -38,7 +38,7 @@ pub(super) fn server(facts: &Facts<'_>, text: &mut Text) {
     text.field("lru_clock", lru_clock(facts.now_ms));
     let executable = std::env::current_exe().unwrap_or_default();
     text.field("executable", executable.display());
-    let config_file = server.config_file.as_deref().unwrap_or(std::path::Path::new(""));
+    let config_file = server.config_file.as_ref().map_or(std::path::Path::new(""), |file| &file.path);
     text.field("config_file", config_file.display());
     text.field("worker_threads", server.workers());
     text.field("io_threads_active", 0);

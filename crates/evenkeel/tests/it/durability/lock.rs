@@ -1,5 +1,10 @@
 //! Files that a server writes are no other server's.
 
+use std::io::Write;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::Stdio;
+
 use evenkeel_testkit::Server;
 
 use super::exchange::rewrite;
@@ -25,6 +30,43 @@ fn nobody_else_writes_a_log_that_has_its_writer() {
     assert!(!client.run("SET k v").is_error());
     rewrite(&server);
     refused();
+}
+
+/// Whoever mends files waits until they are nobody's.
+#[test]
+fn a_log_that_has_its_writer_is_not_cut() {
+    let mut server = start(&["--threads", "1", "--appendonly", "yes", "--appendfsync", "always"]);
+    if server.program().peer().is_some() {
+        return; // the tool is ours
+    }
+    let mut client = server.connect();
+    assert!(!client.run("SET k v").is_error());
+    let folder = server.folder().join("appendonlydir");
+    let part = folder.join("appendonly.aof.1.incr.aof");
+    let whole = std::fs::metadata(&part).expect("it is there").len();
+    let torn = std::fs::OpenOptions::new().append(true).open(&part);
+    torn.and_then(|mut file| file.write_all(b"*2\r\n$3\r\nGE")).expect("written");
+    let len = || std::fs::metadata(&part).expect("it is there").len();
+    let run = |name: &str, args: &[&str], path: &Path| {
+        let mut command = std::process::Command::new(program().path());
+        let output = command.arg0(name).args(args).arg(path).stdin(Stdio::null()).output().expect("it runs");
+        (output.status.success(), String::from_utf8_lossy(&output.stdout).into_owned())
+    };
+    let ways: [(&str, &[&str], &Path); 4] = [
+        ("evenkeel", &["check", "--fix", "--yes"], &folder),
+        ("evenkeel", &["check", "--fix", "--yes"], &part),
+        ("redis-check-aof", &["--fix"], &folder.join("appendonly.aof.manifest")),
+        ("redis-check-aof", &["--fix"], &part),
+    ];
+    for (name, args, path) in ways {
+        let (well, text) = run(name, args, path);
+        assert!(!well && text.contains("appendonly.aof (it holds a lock in"), "{name} {args:?}: {text}");
+        assert_eq!(len(), whole + 10, "{name} {args:?}");
+    }
+    server.kill();
+    let (name, args, path) = ways[0];
+    assert!(run(name, args, path).0);
+    assert_eq!(len(), whole);
 }
 
 /// Turned off and on, the log is where `dir` points by then, and so is the lock; a base without a log holds on to nothing.

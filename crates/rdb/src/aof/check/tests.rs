@@ -31,6 +31,20 @@ fn content(bytes: &[u8]) -> Content {
 }
 
 #[test]
+fn the_files_of_a_log_have_its_name() {
+    for (file, log) in [
+        ("a.aof.manifest", "a.aof"),
+        ("a.aof.1.base.rdb", "a.aof"),
+        ("a.aof.12.incr.aof", "a.aof"),
+        ("a.aof", "a.aof"),
+        ("a.aof.x.base.aof", "a.aof.x.base.aof"),
+        ("1.incr.aof", "1.incr.aof"),
+    ] {
+        assert_eq!(name_of_log(OsStr::new(file)), OsStr::new(log), "{file}");
+    }
+}
+
+#[test]
 fn a_whole_file_is_whole() {
     let bytes = commands(&["@5", "SET a 1", "MULTI", "@7", "SET a 2", "EXEC"]);
     let found = content(&bytes);

@@ -86,6 +86,28 @@ fn what_is_begun_while_commands_come_replaces_all() {
     assert_eq!(listing.len(), 3);
 }
 
+/// The first of a log, too, goes on at its end when it has been shortened, and not with a hole.
+#[test]
+fn every_incremental_file_is_appended_to() {
+    let root = Root::with::<&str>(&[]);
+    let mut directory = root.open().expect("nothing");
+    for _ in 0..2 {
+        directory.draft_incremental().expect("a draft").write_all(b"of an earlier attempt").expect("written");
+    }
+    let mut first = directory.draft_incremental().expect("a draft");
+    directory.draft_base().expect("a draft");
+    first.write_all(b"command, torn").expect("written");
+    directory.install(true, Since::Draft).expect("installed");
+    let second = directory.next_incremental().expect("listed");
+    let resumed = directory.resume().expect("opened");
+    for (mut file, name) in [(first, "1"), (second, "2"), (resumed, "2")] {
+        let path = root.0.join(format!("dir/a.aof.{name}.incr.aof"));
+        fs::write(&path, "command").expect("written");
+        file.write_all(b", another").expect("written");
+        assert_eq!(fs::read_to_string(&path).expect("there"), "command, another");
+    }
+}
+
 /// A crash has left the entries of files that were removed: their numbers are not used again.
 #[test]
 fn a_number_that_history_has_is_not_used_again() {
