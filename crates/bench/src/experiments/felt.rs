@@ -58,11 +58,15 @@ pub(crate) struct DataArgs {
 
 impl Default for DataArgs {
     fn default() -> Self {
-        Self { keys: 1_000_000, value_size: 700, fill_memory: false, huge: 0, rate: None }
+        Self { keys: 1_000_000, ..Self::BRIEF }
     }
 }
 
 impl DataArgs {
+    /// Where there is little time.
+    pub(super) const BRIEF: Self =
+        Self { keys: 400_000, value_size: 700, fill_memory: false, huge: 0, rate: None };
+
     pub(super) fn keys(&self) -> u64 {
         if !self.fill_memory {
             return self.keys;

@@ -303,10 +303,10 @@ pub(crate) fn short(session: &mut Session) -> Result<()> {
     session.attempt("wake-up", wake_up)?;
     session.attempt("aof", aof)?;
     session.attempt("replica", replica)?;
-    session.attempt("snapshot", |it| snapshot(it, &DataArgs::default()))?;
-    session.attempt("full-sync", |it| full_sync(it, &DataArgs::default()))?;
+    session.attempt("snapshot", |it| snapshot(it, &DataArgs::BRIEF))?;
+    session.attempt("full-sync", |it| full_sync(it, &DataArgs::BRIEF))?;
     session.attempt("frozen-disk", frozen_disk)?;
-    session.attempt("loading", |it| load(it, &DataArgs::default()))?;
+    session.attempt("loading", |it| load(it, &DataArgs::BRIEF))?;
     session.attempt("memory", |it| memory(it, &MemoryArgs::default()))
 }
 

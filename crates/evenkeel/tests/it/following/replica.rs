@@ -324,6 +324,9 @@ fn who_listens_hears_of_a_full_sync_and_of_what_comes_behind() {
 fn the_link_is_no_client_like_others() {
     let Some((primary, replica)) = pair(&[]) else { return };
     let mut client = replica.connect();
+    wait_until("those who have gone are gone", || {
+        client.run("CLIENT LIST TYPE normal").to_string().matches("flags=").count() == 1
+    });
     assert_eq!(client.run("CLIENT KILL TYPE normal").as_int(), Some(0));
     let listed = client.run("CLIENT LIST TYPE master").to_string();
     assert!(listed.contains("flags=M"), "{listed}");
