@@ -22,17 +22,66 @@ impl Seek for ById {
         inner.seek(|bound| bound.cmp(&sought))
     }
 
+    /// Ids come in time, and so lie about evenly in a page: few lines of it are read where halving it would read one for each
+    /// step.
     fn within(&mut self, page: &Page) -> (usize, bool) {
-        let (mut from, mut to) = (0, page.len());
+        let (mut from, mut to) = if page.len() < GUESS_FROM { (0, page.len()) } else { self.narrow(page) };
         while from < to {
             let middle = (from + to) / 2;
-            match unpack(page.get(middle)).0.cmp(&self.0) {
+            match id_at(page, middle).cmp(&self.0) {
                 Ordering::Less => from = middle + 1,
                 Ordering::Equal => return (middle, true),
                 Ordering::Greater => to = middle,
             }
         }
         (from, false)
+    }
+}
+
+/// Pages of fewer items are halved at once.
+const GUESS_FROM: usize = 8;
+
+fn id_at(page: &Page, at: usize) -> StreamId {
+    unpack(page.get(at)).0
+}
+
+impl ById {
+    /// Where the first id lies that is not less than the one sought, from a position up to another one: looked for from where
+    /// it would be if they were spread evenly, in steps that double. The page is not empty.
+    fn narrow(&self, page: &Page) -> (usize, usize) {
+        let (len, mut step) = (page.len(), 1);
+        let at = self.guess(id_at(page, 0), id_at(page, len - 1), len);
+        if id_at(page, at) < self.0 {
+            let mut from = at + 1;
+            while from + step < len {
+                let probe = from + step;
+                if id_at(page, probe) >= self.0 {
+                    return (from, probe + 1);
+                }
+                (from, step) = (probe + 1, 2 * step);
+            }
+            return (from, len);
+        }
+        let mut to = at + 1;
+        while to > step {
+            let probe = to - 1 - step.min(to - 1);
+            if id_at(page, probe) < self.0 {
+                return (probe + 1, to);
+            }
+            (to, step) = (probe + 1, 2 * step);
+        }
+        (0, to)
+    }
+
+    /// The position among `len` that it would have if they were spread evenly between the first and the last one.
+    fn guess(&self, first: StreamId, last: StreamId, len: usize) -> usize {
+        let (sought, first, last) = if first.ms == last.ms {
+            (self.0.seq, first.seq, last.seq)
+        } else {
+            (self.0.ms, first.ms, last.ms)
+        };
+        let share = sought.saturating_sub(first) as f64 / last.saturating_sub(first).max(1) as f64;
+        ((share * (len - 1) as f64) as usize).min(len - 1)
     }
 }
 
@@ -95,5 +144,39 @@ impl Ids {
 
     pub(super) fn into_tree(self) -> Tree {
         self.0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use evenkeel_testkit::random::{Random, fresh_seed};
+
+    use super::*;
+
+    /// Ids that lie evenly, in heaps, or with one far away, sought where they are and between them.
+    #[test]
+    fn ids_are_found_however_they_are_spread() {
+        let seed = fresh_seed();
+        println!("EVENKEEL_SEED={seed}");
+        let mut random = Random::new(seed);
+        for round in 0..if cfg!(miri) { 4 } else { 400 } {
+            let (ms, seqs) = ([3, 50, 100_000][round % 3], [1, 4, 1_000][random.below(3)]);
+            let id = |random: &mut Random| match random.below(100) {
+                0 => StreamId { ms: u64::MAX - random.below(3) as u64, seq: u64::MAX },
+                1 => StreamId { ms: 0, seq: random.below(3) as u64 },
+                _ => StreamId { ms: random.below(ms) as u64, seq: random.below(seqs) as u64 },
+            };
+            let (mut ids, mut plain) = (Ids::new(), std::collections::BTreeSet::new());
+            for _ in 0..random.below(150) {
+                let id = id(&mut random);
+                assert_eq!(ids.set(id, b"text", |_| ()).is_some(), !plain.insert(id));
+            }
+            for _ in 0..300 {
+                let id = id(&mut random);
+                assert_eq!(ids.get(id).is_some(), plain.contains(&id), "{id} in round {round}");
+                assert_eq!(ids.0.rank(&mut ById(id)).0, plain.range(..id).count() as u64);
+            }
+            assert!(ids.range(StreamId::MIN, StreamId::MAX).map(|(id, _)| id).eq(plain));
+        }
     }
 }
