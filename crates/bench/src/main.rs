@@ -144,7 +144,7 @@ enum Verb {
     Compare(compare::CompareArgs),
     /// Draw a page, a chart or a table of a run's --json
     Page(PageArgs),
-    /// The experiments that matter most, in about a quarter of an hour with --quick
+    /// The experiments that matter most, in about twelve minutes with --quick
     Short(Options),
     /// All experiments
     All(Options),
