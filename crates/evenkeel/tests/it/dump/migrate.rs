@@ -151,27 +151,10 @@ fn a_key_that_is_written_to_on_its_way_stays() {
     let (mut here, mut other) = (source.connect(), source.connect());
     here.run("MSET a 1 b 2");
     here.run("RPUSH c x y");
-    let (arrived, arrivals) = std::sync::mpsc::channel();
-    let (go_on, waits) = std::sync::mpsc::channel();
-    let port = target(move |mut stream| {
-        let mut read = vec![0; 4096];
-        let _ = stream.read(&mut read);
-        arrived.send(()).expect("the test waits");
-        waits.recv().expect("the test goes on");
-        // To SELECT, and to one RESTORE after the other.
-        for _ in 0..4 {
-            stream.write_all(b"+OK\r\n").expect("connected");
-            let _ = stream.read(&mut read);
-        }
-        let _ = stream.read_to_end(&mut read); // until the other side has had enough
+    let reply = while_on_their_way(&mut here, &["a", "b", "c"], 3, || {
+        other.run("SET a changed");
+        other.run("RPUSH c z");
     });
-    let words = ["MIGRATE", "127.0.0.1", &port.to_string(), "", "0", "9000", "KEYS", "a", "b", "c"];
-    here.send(&words).expect("connected");
-    arrivals.recv().expect("it connects");
-    other.run("SET a changed");
-    other.run("RPUSH c z");
-    go_on.send(()).expect("the target waits");
-    let reply = here.read().to_string();
     assert_eq!(reply, TOUCHED);
     assert_eq!(here.run("MGET a b").to_string(), "[\"changed\", (nil)]");
     assert_eq!(here.run("LRANGE c 0 -1").to_string(), "[\"x\", \"y\", \"z\"]");
