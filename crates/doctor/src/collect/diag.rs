@@ -21,7 +21,7 @@ const EXTENSIONS: u8 = 1 << (ATTRIBUTE_INFO - 1) | 1 << (ATTRIBUTE_SKMEMINFO - 1
 const SKMEMINFO_DROPS: usize = 8 * 4;
 /// Offsets in `struct tcp_info`.
 const INFO_TOTAL_RETRANS: usize = 100;
-const INFO_RWND_LIMITED_US: usize = 176;
+const INFO_BYTES_ACKED: usize = 120;
 /// `struct nlmsghdr`, `struct inet_diag_req_v2`, and `struct inet_diag_msg`.
 const HEADER: usize = 16;
 const REQUEST: usize = 56;
@@ -168,7 +168,7 @@ fn entry(body: &[u8]) -> Option<Entry> {
         match kind {
             ATTRIBUTE_INFO => {
                 entry.retransmissions = u32_at(value, INFO_TOTAL_RETRANS).unwrap_or(0);
-                entry.window_limited_us = u64_at(value, INFO_RWND_LIMITED_US).unwrap_or(0);
+                entry.acked = u64_at(value, INFO_BYTES_ACKED);
             }
             ATTRIBUTE_SKMEMINFO => entry.drops = u32_at(value, SKMEMINFO_DROPS),
             _ => {}

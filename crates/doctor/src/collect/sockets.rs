@@ -32,7 +32,8 @@ pub(crate) struct Entry {
     pub(crate) backlog: Option<u32>,
     pub(crate) drops: Option<u32>,
     pub(crate) retransmissions: u32,
-    pub(crate) window_limited_us: u64,
+    /// Bytes that the peer has acknowledged so far, where that is told.
+    pub(crate) acked: Option<u64>,
     /// The peer's window is closed, and we ask it again and again.
     pub(crate) probing: bool,
 }
@@ -50,7 +51,7 @@ impl Default for Entry {
             backlog: None,
             drops: None,
             retransmissions: 0,
-            window_limited_us: 0,
+            acked: None,
             probing: false,
         }
     }
@@ -126,6 +127,7 @@ fn parse_address(text: &str) -> Option<SocketAddr> {
 struct Followed {
     socket: Socket,
     retransmissions_before: u32,
+    acked_before: Option<u64>,
 }
 
 /// What the looks of a window found.
@@ -209,7 +211,9 @@ impl Watch {
                 ..Socket::default()
             },
             retransmissions_before: entry.retransmissions,
+            acked_before: None,
         });
+        let acked_before = std::mem::replace(&mut followed.acked_before, entry.acked);
         let socket = &mut followed.socket;
         socket.seen += 1;
         socket.unsent_max = socket.unsent_max.max(u64::from(entry.send_queue));
@@ -217,6 +221,7 @@ impl Watch {
         socket.unread_max = socket.unread_max.max(u64::from(entry.receive_queue));
         socket.seen_unread += u64::from(entry.receive_queue > 0);
         socket.seen_probing += u64::from(entry.probing);
+        socket.seen_taking += u64::from(acked_before.is_some_and(|before| entry.acked > Some(before)));
         socket.retransmissions =
             u64::from(entry.retransmissions.saturating_sub(followed.retransmissions_before));
     }

@@ -367,8 +367,11 @@ pub(crate) struct Socket {
     pub(crate) seen_unread: u64,
     pub(crate) seen: u64,
     pub(crate) retransmissions: u64,
-    /// The peer's window was closed: it does not read.
+    /// The peer's window was closed: it does not read, or not as fast as is sent.
     pub(crate) seen_probing: u64,
+    /// Looks that found that it had taken something since the look before.
+    #[serde(default)]
+    pub(crate) seen_taking: u64,
     /// To a process on this machine, by a Unix socket or a pipe. `seen_unsent` has looks that found anything then, since such
     /// a process reads at once, if it does; of a pipe it is not known.
     #[serde(default)]

@@ -5,7 +5,7 @@ use super::{SHARE_MIN, percent};
 use crate::analyse::critical::POLLS;
 use crate::analyse::finding::{Finding, Outcome};
 use crate::analyse::view::View;
-use crate::recording::Call;
+use crate::recording::{Call, Sample};
 
 const RECEIVES: &[&str] = &["read", "readv", "recvfrom", "recvmsg"];
 const ACCEPTS: &[&str] = &["accept", "accept4"];
@@ -39,20 +39,42 @@ fn unseen() -> Outcome {
     Outcome::Unseen("counts of system calls need programs in the kernel".to_string())
 }
 
+/// Calls on connections to others.
+fn on_peers(view: &View<'_>, names: &[&str]) -> Sum {
+    let is_named = |call: &&Call| names.contains(&call.name.as_str());
+    sum(view.calls().filter(is_named).filter(|call| view.role(call.fd).is_some_and(|role| role.is_peer())))
+}
+
+impl Sum {
+    fn bytes_each(&self) -> f64 {
+        self.bytes as f64 / self.done().max(1) as f64
+    }
+
+    fn done(&self) -> u64 {
+        self.count.saturating_sub(self.would_block)
+    }
+
+    /// Whether these are many calls that each bring few bytes, and take time.
+    fn is_small(&self, view: &View<'_>) -> bool {
+        let is_much = view.share(self.cpu_ns) >= SMALL_SHARE_MIN;
+        is_much && self.bytes_each() < BYTES_FEW && view.per_second(self.done()) > CALLS_MANY
+    }
+}
+
+/// Whether a sample is inside one of the calls of which R12 says that they receive too few bytes each.
+pub(super) fn is_small_receive(view: &View<'_>) -> impl Fn(&Sample) -> bool + use<> {
+    let are_small = view.counts_calls() && on_peers(view, RECEIVES).is_small(view);
+    move |sample| are_small && sample.call.as_deref().is_some_and(|name| RECEIVES.contains(&name))
+}
+
 pub(crate) fn small_calls(view: &View<'_>) -> Outcome {
     if !view.counts_calls() {
         return unseen();
     }
-    let on_peers = |names: &'static [&'static str]| {
-        view.calls()
-            .filter(move |c| names.contains(&c.name.as_str()) && view.role(c.fd).is_some_and(|r| r.is_peer()))
-    };
     let mut findings = Vec::new();
     for (names, verb) in [(RECEIVES, "receives"), (SENDS, "sends")] {
-        let sum = sum(on_peers(names));
+        let sum = on_peers(view, names);
         let share = view.share(sum.cpu_ns);
-        let done = sum.count.saturating_sub(sum.would_block);
-        let each = sum.bytes as f64 / done.max(1) as f64;
         let refused = sum.would_block as f64 / sum.count.max(1) as f64;
         let command = format!("strace -c -f -e trace={} -p {}", names.join(","), view.pid());
         if refused >= WOULD_BLOCK_MIN && share >= SHARE_MIN {
@@ -66,7 +88,8 @@ pub(crate) fn small_calls(view: &View<'_>) -> Outcome {
                     .within(&[view.scale_error(share * refused)])
                     .next("Stop after a read that was not filled; wait for the event before the next."),
             );
-        } else if each < BYTES_FEW && view.per_second(done) > CALLS_MANY && share >= SMALL_SHARE_MIN {
+        } else if sum.is_small(view) {
+            let (done, each) = (sum.done(), sum.bytes_each());
             let title = format!(
                 "It {verb} {each:.0} bytes a call, {:.0} times a second: {} of the thread's time",
                 view.per_second(done),
@@ -149,6 +172,14 @@ mod tests {
         let diagnosis = diagnose(&recording);
         let title = &diagnosis.findings.iter().find(|finding| finding.rule == "R12").expect("R12").title;
         assert!(title.starts_with("It receives 1 bytes a call, 50000 times a second"), "{title}");
+        // The function that calls them is not named for what they take.
+        golden::add_samples(&mut recording, &["main", "readClient", "ksys_read"], 500);
+        recording.samples.last_mut().expect("the one just added").call = Some("read".to_string());
+        golden::add_samples(&mut recording, &["main", "readClient"], 200);
+        let diagnosis = diagnose(&recording);
+        let hot =
+            diagnosis.findings.iter().find(|finding| finding.rule == "R1").and_then(|found| found.share);
+        assert!(hot.is_some_and(|share| share < 0.1), "{hot:?}");
     }
 
     #[test]

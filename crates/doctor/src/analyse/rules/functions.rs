@@ -5,8 +5,8 @@
 //! deepest that still has `SHARE_MIN` is where somebody can change something.
 
 use super::memory::is_mapping;
-use super::sends;
 use super::{SHARE_MIN, percent};
+use super::{calls, sends};
 use crate::analyse::finding::{Finding, Outcome};
 use crate::analyse::stacks::Hot;
 use crate::analyse::view::View;
@@ -84,9 +84,10 @@ pub(crate) fn hot(view: &View<'_>) -> Outcome {
     if !view.has_samples() {
         return Outcome::Unseen("shares of functions need CPU samples with stacks".to_string());
     }
-    // What R2 names is not named again.
-    let feeds = sends::feeds(view);
-    let tree = view.tree(|s| !view.meets(s.stack, &feeds) && !sends::is_send(s), |frame| !is_foreign(frame));
+    // What R2 and R12 name is not named again.
+    let (feeds, is_small_receive) = (sends::feeds(view), calls::is_small_receive(view));
+    let is_named = |s: &Sample| view.meets(s.stack, &feeds) || sends::is_send(s) || is_small_receive(s);
+    let tree = view.tree(|sample| !is_named(sample), |frame| !is_foreign(frame));
     let total: u64 = view.samples().map(|sample| sample.count).sum();
     let cpu_share = view.sample_share(total);
     if cpu_share < SHARE_MIN {

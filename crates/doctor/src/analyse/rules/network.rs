@@ -17,6 +17,10 @@ const WAITING_MIN: f64 = 0.5;
 /// Part of the looks with much unsent, from which a peer is slow; and looks that are enough to say so.
 const UNSENT_MIN: f64 = 0.5;
 const LOOKS_MIN: u64 = 4;
+/// Part of the looks that found a closed window, from which a peer does not read; unless it takes something in more of them
+/// than this: then it reads, only more slowly than is sent.
+const CLOSED_MIN: f64 = 0.25;
+const TAKING_MAX: f64 = 0.5;
 /// A process that stands still at the begin and at the end needs no more looks.
 const STOPPED_LOOKS_MIN: u64 = 2;
 /// Of a process on this machine: part of the looks that found something that it had not read.
@@ -86,12 +90,12 @@ pub(crate) fn slow_peers(view: &View<'_>) -> Outcome {
 fn on_the_network(view: &View<'_>) -> Option<Finding> {
     let slow = |socket: &&Socket| {
         let unsent = socket.seen_unsent as f64 / socket.seen.max(1) as f64;
-        socket.seen >= LOOKS_MIN && (socket.seen_probing * 4 >= socket.seen || unsent >= UNSENT_MIN)
+        socket.seen >= LOOKS_MIN && (is_closed(socket) || unsent >= UNSENT_MIN)
     };
     let sockets: Vec<&Socket> =
         view.recording.sockets.iter().filter(|socket| !socket.local_only).filter(slow).collect();
-    let worst = sockets.iter().max_by_key(|s| (s.seen_probing, s.unsent_max))?;
-    let closed = worst.seen_probing > 0;
+    let worst = sockets.iter().max_by_key(|s| (is_closed(s), s.seen_probing, s.unsent_max))?;
+    let closed = is_closed(worst);
     let role = view.role(worst.fd).unwrap_or(Role::Other);
     let who = format!("{} of {}", worst.remote, role.plural());
     let title = if closed {
@@ -103,7 +107,10 @@ fn on_the_network(view: &View<'_>) -> Option<Finding> {
     let (ceiling, confidence) = if closed { (1.5, 0.8) } else { (1.05, 0.3) };
     let mut finding = Finding::outside("R11", ceiling, view.confidence(confidence, false), title)
         .evidence(
-            format!("{} of {} looks found much unsent, {} a closed window", worst.seen_unsent, worst.seen, worst.seen_probing),
+            format!(
+                "{} of {} looks found much unsent, {} a closed window, {} that it had taken something",
+                worst.seen_unsent, worst.seen, worst.seen_probing, worst.seen_taking
+            ),
             format!("ss -tnmo dst {}", worst.remote),
         )
         .next("Look at that peer, or at the network to it; a limit on its output buffer keeps it from taking memory.");
@@ -113,6 +120,11 @@ fn on_the_network(view: &View<'_>) -> Option<Finding> {
         finding = finding.evidence(format!("{} connections are like that", sockets.len()), all);
     }
     Some(finding)
+}
+
+fn is_closed(socket: &Socket) -> bool {
+    let part = |looks: u64| looks as f64 / socket.seen.max(1) as f64;
+    part(socket.seen_probing) >= CLOSED_MIN && part(socket.seen_taking) <= TAKING_MAX
 }
 
 /// A process here that reads at once, if it reads at all.
@@ -225,9 +237,9 @@ mod tests {
     }
 
     #[test]
-    fn a_closed_window_names_the_peer() {
+    fn a_closed_window_names_the_peer_unless_it_reads_all_the_same() {
         let mut recording = golden::idle();
-        recording.sockets = vec![Socket {
+        let mut socket = Socket {
             remote: "10.0.0.9:4000".to_string(),
             fd: Some(golden::CLIENT),
             unsent_max: 2_000_000,
@@ -235,12 +247,26 @@ mod tests {
             seen_unsent: 20,
             seen_probing: 18,
             ..Socket::default()
-        }];
+        };
+        recording.sockets = vec![socket.clone()];
         let diagnosis = diagnose(&recording);
         assert!(
             diagnosis.sentence.starts_with("10.0.0.9:4000 of clients does not read"),
             "{}",
             diagnosis.sentence
+        );
+        // Somebody who reads with all his might more slowly than is sent closes his window now and then.
+        socket.seen_taking = 19;
+        let mut recording = golden::busy();
+        golden::add_samples(&mut recording, &["main", "call", "replicationFeedSlaves", "memcpy"], 500);
+        recording.sockets = vec![socket];
+        let diagnosis = diagnose(&recording);
+        assert_eq!(diagnosis.findings[0].rule, "R2", "{}", diagnosis.sentence);
+        let slow = diagnosis.findings.iter().find(|finding| finding.rule == "R11").expect("it is said");
+        assert!(
+            slow.title.starts_with("10.0.0.9:4000 of clients takes what it is sent slowly"),
+            "{}",
+            slow.title
         );
     }
 
