@@ -178,7 +178,7 @@ impl Group {
     pub fn remove_consumer(&mut self, name: &[u8]) -> Option<(u64, Cut)> {
         let consumer = self.consumers.remove(name)?;
         for (id, _) in consumer.pending.range(StreamId::MIN, StreamId::MAX) {
-            self.pending.remove(id);
+            self.pending.remove(id, |_| ());
         }
         self.names.replace_at(consumer.number.into(), &[&self.free.to_le_bytes()]);
         self.free = consumer.number;
@@ -266,17 +266,17 @@ impl Group {
 
     /// Forgets an entry, since it was acknowledged or is no more; `false`: it was not pending.
     pub fn forget(&mut self, id: StreamId) -> bool {
-        let Some(text) = self.pending.get(id) else { return false };
-        let number = Note::read(id, text).consumer;
-        self.pending.remove(id);
-        self.take_from(number, id);
-        true
+        let owner = self.pending.remove(id, |text| Note::read(id, text).consumer);
+        if let Some(number) = owner {
+            self.take_from(number, id);
+        }
+        owner.is_some()
     }
 
     fn take_from(&mut self, number: u32, id: StreamId) {
         let name = self.names.get(number.into()).expect("a consumer that is named in a note is there");
         let consumer = self.consumers.get_mut(name).expect("a number stands for a consumer");
-        consumer.pending.remove(id);
+        consumer.pending.remove(id, |_| ());
     }
 
     // The whole.

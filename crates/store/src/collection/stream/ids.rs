@@ -114,13 +114,13 @@ impl Ids {
         })
     }
 
-    /// Removes an id, which is there.
-    pub(super) fn remove(&mut self, id: StreamId) {
+    /// Removes an id, if it is there; tells what has followed it.
+    pub(super) fn remove<R>(&mut self, id: StreamId, before: impl FnOnce(&[u8]) -> R) -> Option<R> {
         self.0.change(&mut ById(id), |page, at, found| {
-            assert!(found, "the caller has seen it");
-            page.remove(at, at + 1);
-            ((), Vec::new())
-        });
+            let before = found.then(|| before(unpack(page.get(at)).1));
+            page.remove(at, at + usize::from(found));
+            (before, Vec::new())
+        })
     }
 
     /// Ids, and what follows them, in a range with both ends.
