@@ -319,7 +319,7 @@ impl Tracking {
         for event in events {
             match event.what {
                 What::Written | What::Removed => self.invalidate(&event.key, event.by),
-                What::Expired | What::Evicted => self.invalidate(&event.key, 0),
+                What::Expired | What::AllFieldsExpired | What::Evicted => self.invalidate(&event.key, 0),
                 _ => {}
             }
         }
@@ -367,7 +367,7 @@ impl Tracking {
         for event in events {
             let follows = lost.is_some_and(|lost| lost.db == event.db && lost.key == event.key);
             match event.what {
-                What::Expired | What::Evicted => {
+                What::Expired | What::AllFieldsExpired | What::Evicted => {
                     lost = Some(event);
                     changed.insert(&event.key, 0);
                 }

@@ -36,6 +36,8 @@ pub enum What {
     Expired,
     /// Some fields of a hash are gone, since their time has passed.
     FieldsExpired,
+    /// The same of all fields of a hash, which is removed with them.
+    AllFieldsExpired,
     /// Memory was short.
     Evicted,
     /// Somebody asked for it, and it was not there.

@@ -195,7 +195,7 @@ impl Held<'_> {
     }
 
     /// For who keeps a log, and for who wants to hear of it.
-    pub(super) fn note_expired(&mut self, place: Place, word: Word) {
+    fn note_expired(&mut self, place: Place, word: Word) {
         self.happened(place, word.entry().key(), What::Expired);
         self.log_removal(place, word.entry().key());
     }

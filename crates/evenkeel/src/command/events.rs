@@ -12,6 +12,7 @@ use std::sync::OnceLock;
 use evenkeel_store::Key;
 use evenkeel_store::events::{Event, What};
 
+use super::set_options::{Of, Options};
 use super::table::table;
 use super::{Args, Call, Command, Flags};
 use crate::blocking::Mode;
@@ -27,9 +28,6 @@ enum Name {
 
 use Name::{By, Is};
 
-/// Class and name of the event of a deadline, and whether a call gives one.
-type Expires = (u32, &'static str, fn(&Args<'_>) -> bool);
-
 /// What a command's changes are called.
 struct Rule {
     commands: &'static [&'static str],
@@ -37,8 +35,8 @@ struct Rule {
     name: Name,
     /// Said of a key that is gone, before `del`: its last element was taken. Otherwise only `del` is said.
     empties: bool,
-    /// For commands that give the keys that they write a deadline.
-    expires: Option<Expires>,
+    /// Whether a call gives the keys that it writes a deadline.
+    expires: Option<fn(&Args<'_>) -> bool>,
     /// It looks for keys to read, too.
     reads: bool,
 }
@@ -54,11 +52,7 @@ impl Rule {
     }
 
     const fn expires(self, when: fn(&Args<'_>) -> bool) -> Rule {
-        Rule { expires: Some((GENERIC, "expire", when)), ..self }
-    }
-
-    const fn expires_fields(self, when: fn(&Args<'_>) -> bool) -> Rule {
-        Rule { expires: Some((HASH, "hexpire", when)), ..self }
+        Rule { expires: Some(when), ..self }
     }
 
     const fn reads(self) -> Rule {
@@ -68,10 +62,10 @@ impl Rule {
 
 #[rustfmt::skip]
 const RULES: &[Rule] = &[
-    rule(&["SET"],                                             STRING,  Is("set")).expires(|args| has_deadline(args, 3)).reads(),
+    rule(&["SET"],                                             STRING,  Is("set")).expires(|args| have_deadline(args, 3, Of::Set)).reads(),
     rule(&["SETNX", "MSET", "MSETNX"],                         STRING,  Is("set")),
     rule(&["GETSET"],                                          STRING,  Is("set")).reads(),
-    rule(&["MSETEX"],                                          STRING,  Is("set")).expires(|args| has_deadline(args, 2)),
+    rule(&["MSETEX"],                                          STRING,  Is("set")).expires(|args| have_deadline(args, behind_pairs(args), Of::MSetEx)),
     rule(&["SETEX", "PSETEX"],                                 STRING,  Is("set")).expires(|_| true),
     rule(&["BITOP"],                                           STRING,  Is("set")).reads(),
     rule(&["APPEND"],                                          STRING,  Is("append")),
@@ -103,13 +97,10 @@ const RULES: &[Rule] = &[
     rule(&["SUNIONSTORE"],                                     SET,     Is("sunionstore")).reads(),
     rule(&["SDIFFSTORE"],                                      SET,     Is("sdiffstore")).reads(),
     rule(&["HSET", "HMSET", "HSETNX"],                         HASH,    Is("hset")),
-    rule(&["HSETEX"],                                          HASH,    Is("hset")).expires_fields(|args| has_deadline(args, 2)),
     rule(&["HDEL", "HGETDEL"],                                 HASH,    Is("hdel")).empties(),
     rule(&["HINCRBY"],                                         HASH,    Is("hincrby")),
     rule(&["HINCRBYFLOAT"],                                    HASH,    Is("hincrbyfloat")),
-    rule(&["HEXPIRE", "HPEXPIRE", "HEXPIREAT", "HPEXPIREAT"],  HASH,    Is("hexpire")),
     rule(&["HPERSIST"],                                        HASH,    Is("hpersist")),
-    rule(&["HGETEX"],                                          HASH,    By(|args| if args.is(2, "PERSIST") { "hpersist" } else { "hexpire" })),
     rule(&["ZADD"],                                            ZSET,    By(|args| if increments(args) { "zincr" } else { "zadd" })),
     rule(&["GEOADD"],                                          ZSET,    Is("zadd")),
     rule(&["ZINCRBY"],                                         ZSET,    Is("zincr")),
@@ -137,10 +128,15 @@ const READING: &[&str] = &["SORT", "XACK", "XAUTOCLAIM", "XCLAIM", "XREADGROUP"]
 const QUIET: &[&str] =
     &["MEMORY|USAGE", "OBJECT|ENCODING", "OBJECT|FREQ", "OBJECT|IDLETIME", "OBJECT|REFCOUNT"];
 
-/// Whether an option from `first` on gives a deadline.
-fn has_deadline(args: &Args<'_>, first: usize) -> bool {
-    const OPTIONS: [&str; 4] = ["EX", "PX", "EXAT", "PXAT"];
-    (first..args.len()).any(|at| OPTIONS.iter().any(|option| args.is(at, option)))
+/// Whether the options from `first` on give a deadline.
+fn have_deadline(args: &Args<'_>, first: usize, of: Of) -> bool {
+    Options::parse_sent(args, first, of, true).is_ok_and(|options| options.has_deadline())
+}
+
+/// Where the options of MSETEX begin: behind its pairs.
+fn behind_pairs(args: &Args<'_>) -> usize {
+    let pairs = args.int(1).ok().and_then(|count| usize::try_from(count).ok());
+    pairs.and_then(|pairs| pairs.checked_mul(2)?.checked_add(2)).unwrap_or(args.len())
 }
 
 /// Whether the end of which LMPOP or ZMPOP takes is this one: the word behind the keys.
@@ -219,8 +215,8 @@ impl Call<'_, '_> {
 
     fn say_written(&mut self, rule: &Rule, event: &Event) {
         self.held.say(event.db, &event.key, rule.class, self.name_by(rule));
-        if let Some((class, name, _)) = rule.expires.filter(|(_, _, when)| when(&self.args)) {
-            self.held.say(event.db, &event.key, class, name);
+        if rule.expires.is_some_and(|when| when(&self.args)) {
+            self.held.say(event.db, &event.key, GENERIC, "expire");
         }
     }
 
@@ -265,7 +261,7 @@ fn was_lost(before: &[Event], event: &Event) -> bool {
         .iter()
         .rev()
         .find(|other| other.db == event.db && other.key == event.key)
-        .is_some_and(|other| matches!(other.what, What::Expired | What::Evicted))
+        .is_some_and(|other| matches!(other.what, What::Expired | What::AllFieldsExpired | What::Evicted))
 }
 
 #[cfg(test)]

@@ -149,6 +149,11 @@ impl<'a> Options<'a> {
         })
     }
 
+    /// Whether a time is given, with which what is set expires.
+    pub(crate) fn has_deadline(&self) -> bool {
+        matches!(self.ttl, Ttl::At(_))
+    }
+
     /// Whether nothing was said about the deadline.
     pub(crate) fn leaves_deadline(&self) -> bool {
         self.ttl == Ttl::Unsaid

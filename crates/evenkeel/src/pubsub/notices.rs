@@ -28,7 +28,7 @@ const EVICTED: u32 = 1 << 9;
 pub(crate) const STREAM: u32 = 1 << 10;
 pub(crate) const MISSES: u32 = 1 << 11;
 const MODULE: u32 = 1 << 13;
-const NEW: u32 = 1 << 14;
+pub(crate) const NEW: u32 = 1 << 14;
 const ALL: u32 = GENERIC | STRING | LIST | SET | HASH | ZSET | EXPIRED | EVICTED | STREAM | MODULE;
 
 /// The classes that letters of `notify-keyspace-events` ask for; none if nothing would be published anywhere.
@@ -113,6 +113,10 @@ impl Listener for Notices {
                 What::Expired => self.publish(EXPIRED, "expired", event),
                 What::Evicted => self.publish(EVICTED, "evicted", event),
                 What::FieldsExpired => self.publish(HASH, "hexpired", event),
+                What::AllFieldsExpired => {
+                    self.publish(HASH, "hexpired", event);
+                    self.publish(GENERIC, "del", event);
+                }
                 What::Written | What::Removed | What::Missed => {}
             }
         }

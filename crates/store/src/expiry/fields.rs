@@ -31,7 +31,8 @@ impl Held<'_> {
             drop(hash);
             add(&self.seat.tally.expired_fields, due);
             *fields_left = fields_left.saturating_sub(WHOLE);
-            self.note_expired(place, word);
+            self.happened(place, entry.key(), What::AllFieldsExpired);
+            self.log_removal(place, entry.key());
             return self.remove_found(place, found);
         }
         let mut names: Vec<Vec<u8>> = Vec::new();

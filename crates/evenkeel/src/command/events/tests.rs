@@ -20,6 +20,12 @@ fn every_writing_command_has_a_rule_or_says_itself_what_it_does() {
         "BITFIELD",
         "BLMOVE",
         "BRPOPLPUSH",
+        "HEXPIRE",
+        "HEXPIREAT",
+        "HGETEX",
+        "HPEXPIRE",
+        "HPEXPIREAT",
+        "HSETEX",
         "LMOVE",
         "MOVE",
         "RENAME",
@@ -158,6 +164,58 @@ fn fields_that_expire_are_told_of() {
         a< ["pmessage", "*", "__keyevent@0__:hdel", "h"]
     "#,
     );
+}
+
+/// What Valkey 9.1 says.
+#[test]
+fn fields_whose_time_has_passed_are_told_of_as_expired() {
+    let check = |commands: &[&str], names: &str| {
+        let mut world = World::with(&["--notify-keyspace-events", "EAn"]);
+        world.check(r#"a> PSUBSCRIBE * < ["psubscribe", "*", :1]"#);
+        for command in commands {
+            println!("{command}");
+            world.run(command);
+        }
+        world.now_ms += 100;
+        world.sweep();
+        world.run("PUBLISH end .");
+        for name in names.split_whitespace() {
+            world.check(&format!(r#"a< ["pmessage", "*", "__keyevent@0__:{name}", "*"]"#));
+        }
+        world.check(r#"a< ["pmessage", "*", "end", "."]"#);
+    };
+    let h = "HSET h f v g w";
+    for (command, expected) in [
+        ("HEXPIRE h 0 FIELDS 1 f", "hexpired"),
+        ("HEXPIRE h 0 FIELDS 2 f g", "hexpired del"),
+        ("HEXPIRE h 100 FIELDS 2 f g", "hexpire"),
+        ("HEXPIRE h 100 XX FIELDS 2 f g", ""),
+        ("HGETEX h PXAT 1 FIELDS 1 f", "hexpired"),
+        ("HGETEX h PXAT 1 FIELDS 2 f g", "hexpired del"),
+        ("HGETEX h EX 9 FIELDS 1 f", "hexpire"),
+        ("HGETEX h PERSIST FIELDS 1 f", ""),
+        ("HSETEX h PXAT 1 FIELDS 1 f v", "hset hexpire hexpired"),
+        ("HSETEX h PXAT 1 FIELDS 2 f v g v", "hset hexpire hexpired del"),
+        ("HSETEX h EX 9 FIELDS 1 f v", "hset hexpire"),
+        ("HSETEX h FIELDS 1 ex v", "hset"),
+        ("HSETEX h FXX FIELDS 1 none v", ""),
+        ("HSETEX none PXAT 1 FIELDS 1 f v", "new hset hexpire hexpired del"),
+        ("HSETEX q PX 10 FIELDS 2 f v g v", "new hset hexpire hexpired del"),
+        ("HPEXPIRE h 10 FIELDS 1 f", "hexpire hexpired"),
+    ] {
+        check(&[h, command], &format!("new hset {expected}"));
+    }
+    // A word that looks like an option where none stands.
+    for (command, expected) in [
+        ("MSETEX 1 ex 1", "new set"),
+        ("MSETEX 2 a PX b 1", "new set new set"),
+        ("MSETEX 1 ex 1 EX 9", "new set expire"),
+        ("SET s ex", "new set"),
+        ("SET s v EX 9", "new set expire"),
+        ("SET s q IFEQ ex", ""),
+    ] {
+        check(&[command], expected);
+    }
 }
 
 #[test]

@@ -7,6 +7,7 @@ use super::super::set_options::{Condition, Of, Options};
 use super::times::{check_fields, find_fields, only_fields};
 use super::{Call, note_form, reply_value, sight};
 use crate::error::Done;
+use crate::pubsub::notices::{HASH, NEW};
 
 /// HGETEX key [EX seconds | PX ms | EXAT unix-seconds | PXAT unix-ms | PERSIST] FIELDS numfields field [field ...]
 pub(super) fn hgetex(call: &mut Call<'_, '_>) -> Done {
@@ -42,7 +43,15 @@ pub(super) fn hgetex(call: &mut Call<'_, '_>) -> Done {
         changed
     })?;
     match changed {
-        Some(changed) => log_deadlines(call, &changed, expire),
+        Some(changed) if changed.is_empty() => {}
+        Some(changed) => {
+            log_deadlines(call, &changed, expire);
+            match expire {
+                Expire::At(deadline) if deadline <= now => call.say_taken(&keys[0], HASH, "hexpired"),
+                Expire::At(_) => call.say(&keys[0], HASH, "hexpire"),
+                Expire::Clear | Expire::Keep => call.say(&keys[0], HASH, "hpersist"),
+            }
+        }
         None => args.from(first).for_each(|_| reply.null()),
     }
     Ok(())
@@ -112,9 +121,26 @@ pub(super) fn hsetex(call: &mut Call<'_, '_>) -> Done {
     })?;
     if sets {
         log_set(call, first, expire, traces);
+        say_set(call, is_there, expire);
     }
     call.reply.int(i64::from(sets));
     Ok(())
+}
+
+/// Says that fields have been set, and what has become of them; as Valkey does also of fields that are gone at once.
+fn say_set(call: &mut Call<'_, '_>, was_there: bool, expire: Expire) {
+    let (key, now) = (&call.keys[0], call.now_ms());
+    let is_past = matches!(expire, Expire::At(deadline) if deadline <= now);
+    if is_past && !was_there {
+        call.say(key, NEW, "new");
+    }
+    call.say(key, HASH, "hset");
+    if matches!(expire, Expire::At(_)) {
+        call.say(key, HASH, "hexpire");
+    }
+    if is_past {
+        call.say_taken(key, HASH, "hexpired");
+    }
 }
 
 /// What HSETEX has found that the log's reader would not.

@@ -8,6 +8,7 @@ use evenkeel_store::{Edit, Millis};
 use super::super::expire::{Conditions, to_seconds};
 use super::{Args, Call, note_form, sight};
 use crate::error::{Done, Error};
+use crate::pubsub::notices::HASH;
 
 /// HEXPIRE key seconds [NX | XX | GT | LT] FIELDS numfields field [field ...]
 pub(super) fn hexpire(call: &mut Call<'_, '_>) -> Done {
@@ -71,6 +72,13 @@ fn set_deadlines(call: &mut Call<'_, '_>, unit_ms: i64, base: Millis) -> Done {
         outcomes
     })?;
     log_deadlines(call, outcomes.as_deref(), first, deadline);
+    let has = |wanted| outcomes.iter().flatten().any(|outcome| *outcome == wanted);
+    if has(1) {
+        call.say(&call.keys[0], HASH, "hexpire");
+    }
+    if has(2) {
+        call.say_taken(&call.keys[0], HASH, "hexpired");
+    }
     reply_each(call, outcomes, args.len() - first)
 }
 
