@@ -233,11 +233,17 @@ pub(crate) fn load(args: &LoadArgs) -> Result<()> {
         short: args.short,
         cpus: sys::parse_cpus(&args.target.cpus)?,
     };
+    for word in args.command.unknown_placeholders() {
+        eprintln!("note: {word} stands for itself; {{key}}, {{same}}, {{number}} and {{value}} are replaced");
+    }
     let outcome = load::run_with(&plan, &args.target.extras()?, args.pid)?;
     print!("{}", table(&outcome));
     if let Some(path) = &args.json {
         std::fs::write(path, format!("{}\n", json(args, &plan, &outcome)))
             .with_context(|| format!("cannot write {}", path.display()))?;
+    }
+    if outcome.commands > 0 && outcome.errors >= outcome.commands {
+        bail!("every request was answered with an error: {}", outcome.error_text.unwrap_or_default());
     }
     Ok(())
 }

@@ -11,8 +11,9 @@ pub(crate) fn read(path: &Path) -> Result<Json> {
     let shown = path.display();
     let bytes = fs::read(path).with_context(|| format!("cannot read {shown}"))?;
     let run: Json = serde_json::from_slice(&bytes).with_context(|| format!("{shown} is no JSON"))?;
-    run.get("experiments")
-        .with_context(|| format!("{shown} has no experiments: was it written by --json?"))?;
+    run.get("experiments").with_context(|| {
+        format!("{shown} has no experiments: was it written by --json of an experiment, and not of load?")
+    })?;
     Ok(run)
 }
 

@@ -192,10 +192,30 @@ fn memcached_is_filled_and_asked() {
         load(&server, &["-k", "200", "-n", "200", "--distribution", "sequential"]).expect("it runs")["misses"],
         100
     );
-    let large = load(&server, &["-k", "1", "-n", "3", "-d", "2000000", "--command", "set"]).expect("it runs");
-    assert_eq!(large["errors"], 3, "{large}");
+    let large = load(&server, &["-k", "1", "-n", "3", "-d", "2000000", "--command", "set"]);
+    let large = large.expect_err("it takes no such values");
+    assert!(large.contains("every request was answered with an error"), "{large}");
     let error = load(&server, &["-n", "1", "--command", "INCR {key}"]).expect_err("it has no such words");
     assert!(error.contains("memcached"), "{error}");
+}
+
+#[test]
+fn errors_and_misses_are_those_of_the_requests_that_count() {
+    for program in programs() {
+        let server = start(&program, &[]);
+        let port = server.port().to_string();
+        let run =
+            |command: &str| load(&["-p", &port], &["-s", "0.3", "--warm-up", "0.1", "--command", command]);
+        let missed = run("get").expect("nothing is there");
+        assert_eq!(missed["misses"], missed["requests"], "{}", program.path().display());
+        let half = run("FOO ; PING").expect("a half of it works");
+        let part = half["errors"].as_f64().expect("a number") / half["requests"].as_f64().expect("a number");
+        assert!((0.4..0.6).contains(&part), "{part}");
+        let none = run("FOO").expect_err("nothing of it works");
+        assert!(none.contains("every request was answered with an error: ERR unknown command"), "{none}");
+        let typed = run("ECHO {ky}").expect("it is a word");
+        assert_eq!(typed["errors"], 0);
+    }
 }
 
 #[test]

@@ -253,7 +253,7 @@ fn run(verb: Verb) -> Result<()> {
         Verb::Syscalls { question, by } => answer(question, |recording| report::tables::calls(recording, by)),
         Verb::Sockets(question) => answer(question, report::tables::sockets),
         Verb::Wakeups(question) => answer(question, report::tables::wakers),
-        Verb::Cpu(question) => answer(question, |recording| report::folded(recording, false)),
+        Verb::Cpu(question) => answer(question, |recording| folded(recording, false)),
         Verb::Offcpu(question) => answer(question, report::questions::off_cpu),
         Verb::Locks(question) => answer(question, report::questions::locks),
         Verb::Runqueue(question) => answer(question, report::questions::run_queue),
@@ -278,7 +278,7 @@ fn run(verb: Verb) -> Result<()> {
             let recording = look(question)?;
             let bytes = match format.pprof {
                 true => report::pprof(&recording),
-                false => report::folded(&recording, format.off_cpu).into_bytes(),
+                false => folded(&recording, format.off_cpu).into_bytes(),
             };
             match output {
                 Some(path) => {
@@ -288,6 +288,19 @@ fn run(verb: Verb) -> Result<()> {
             }
         }
     }
+}
+
+/// Folded stacks. Where there are none, why is said on stderr: what reads the lines is another program.
+fn folded(recording: &Recording, off_cpu: bool) -> String {
+    let lines = report::folded(recording, off_cpu);
+    if lines.is_empty() {
+        let what = if off_cpu { "blocked time" } else { "CPU time" };
+        eprintln!(
+            "({}: no stack of {what}; stacks need programs in the kernel or perf events)",
+            recording.target.name
+        );
+    }
+    lines
 }
 
 fn explain(recording: &Recording, output: &Output) -> Result<()> {

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 use socket2::{Domain, Protocol as Transport, SockAddr, Socket, Type};
 
 use super::greeting::Greeting;
@@ -127,7 +127,13 @@ impl Endpoint {
         socket.set_write_timeout(Some(OPEN_TIME_MAX))?;
         let mut tunnel = self.tunnel()?;
         if let Some(tunnel) = &mut tunnel {
-            tunnel.shake_hands(&mut &socket).context("the TLS handshake failed")?;
+            tunnel.shake_hands(&mut &socket).map_err(|error| match error.kind() {
+                ErrorKind::WouldBlock => {
+                    let seconds = OPEN_TIME_MAX.as_secs();
+                    anyhow!("no answer to the TLS handshake within {seconds} s: does this port speak TLS?")
+                }
+                _ => anyhow!(error).context("the TLS handshake failed"),
+            })?;
         }
         let mut stream = Stream::new(socket, tunnel);
         greet(&mut stream, greeting)?;

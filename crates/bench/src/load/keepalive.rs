@@ -132,7 +132,10 @@ impl KeptConnections {
                 self.tally.note_error(|| client.replies.error_text());
             }
             if counts.replies > client.awaited {
-                bail!("the server sent more replies than there were requests{}", client.last_words());
+                let words = client.last_words();
+                bail!(
+                    "the server sent more replies than there were requests; does it speak this protocol?{words}"
+                );
             }
             client.awaited -= counts.replies;
             self.tally.answered(counts);

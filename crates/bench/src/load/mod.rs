@@ -26,8 +26,8 @@ pub(crate) mod timeline;
 pub(crate) mod tls;
 mod weights;
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use std::sync::{Arc, Mutex};
 use std::thread::{Scope, ScopedJoinHandle};
 use std::time::{Duration, Instant};
 
@@ -40,6 +40,7 @@ use endpoint::{Endpoint, Protocol};
 use greeting::{Greeting, Login};
 use keys::{KeyRange, KeyStream};
 use progress::Progress;
+use replies::Counts;
 use requests::{Command, Composer};
 use sizes::Sizes;
 pub(crate) use tally::{Outcome, Tally};
@@ -212,10 +213,20 @@ struct Control {
     counters: Vec<Counter>,
 }
 
-/// Commands that a thread has had answered since its start. On a cache line of its own.
+/// What a thread has had answered since its start: kinds of replies are counted of the same ones. On a cache line of its own.
 #[repr(align(64))]
 #[derive(Default)]
-struct Counter(AtomicU64);
+struct Counter(Mutex<Counts>);
+
+impl Counter {
+    fn set(&self, counts: Counts) {
+        *self.0.lock().expect("nobody panics meanwhile") = counts;
+    }
+
+    fn get(&self) -> Counts {
+        *self.0.lock().expect("nobody panics meanwhile")
+    }
+}
 
 impl Control {
     fn enter(&self, phase: Phase) {
@@ -230,8 +241,10 @@ impl Control {
         }
     }
 
-    fn commands(&self) -> u64 {
-        self.counters.iter().map(|counter| counter.0.load(Ordering::Relaxed)).sum()
+    fn answered(&self) -> Counts {
+        let mut sum = Counts::default();
+        self.counters.iter().for_each(|counter| sum.add(counter.get()));
+        sum
     }
 }
 
@@ -295,7 +308,7 @@ fn spawn<'scope, 'env>(
 ) -> Result<Vec<Worker<'scope>>> {
     let mut workers = Vec::new();
     for (index, mut driver) in drivers.into_iter().enumerate() {
-        let counter = &control.counters[index].0;
+        let counter = &control.counters[index];
         let worker = move || {
             sys::pin(cpus).context("cannot pin the load to its cpus")?;
             drive(driver.as_mut(), control, counter)
@@ -307,17 +320,17 @@ fn spawn<'scope, 'env>(
 }
 
 /// The life of one thread.
-fn drive(driver: &mut dyn Driver, control: &Control, counter: &AtomicU64) -> Result<Tally> {
+fn drive(driver: &mut dyn Driver, control: &Control, counter: &Counter) -> Result<Tally> {
     let mut seen = control.phase();
     let mut cpu_at_start = sys::thread_cpu_ns();
     sys::wake_on_time();
     driver.begin()?;
     let (mut last_count, mut last_progress) = (0, Instant::now());
     while seen != Phase::Stop && driver.turn()? {
-        let count = driver.tally().commands;
-        counter.store(count, Ordering::Relaxed);
-        if count != last_count {
-            (last_count, last_progress) = (count, Instant::now());
+        let answered = driver.tally().answered;
+        counter.set(answered);
+        if answered.replies != last_count {
+            (last_count, last_progress) = (answered.replies, Instant::now());
         } else if last_progress.elapsed() > SILENCE_MAX {
             bail!("the server has answered nothing for {} s", SILENCE_MAX.as_secs());
         }
@@ -328,7 +341,7 @@ fn drive(driver: &mut dyn Driver, control: &Control, counter: &AtomicU64) -> Res
         }
         seen = phase;
     }
-    counter.store(driver.tally().commands, Ordering::Relaxed);
+    counter.set(driver.tally().answered);
     let (waiting, late) = (driver.longest_wait(), driver.late());
     let mut tally = std::mem::take(driver.tally());
     tally.cpu_ns = sys::thread_cpu_ns() - cpu_at_start;
@@ -342,7 +355,7 @@ fn drive(driver: &mut dyn Driver, control: &Control, counter: &AtomicU64) -> Res
 pub(crate) struct Window {
     pub(crate) started: Instant,
     pub(crate) ended: Instant,
-    pub(crate) commands: u64,
+    pub(crate) answered: Counts,
     pub(crate) usage: Option<(Usage, Usage)>,
     pub(crate) threads: usize,
     pub(crate) listen_overflows: u64,
@@ -351,7 +364,7 @@ pub(crate) struct Window {
 /// Counts and measures at one instant.
 struct Mark {
     at: Instant,
-    commands: u64,
+    answered: Counts,
     usage: Option<Usage>,
     listen_overflows: u64,
 }
@@ -359,7 +372,7 @@ struct Mark {
 impl Mark {
     fn take(control: &Control, server: Option<u32>) -> Result<Self> {
         let (usage, listen_overflows) = (server.map(proc::usage).transpose()?, proc::listen_overflows());
-        Ok(Self { at: Instant::now(), commands: control.commands(), usage, listen_overflows })
+        Ok(Self { at: Instant::now(), answered: control.answered(), usage, listen_overflows })
     }
 }
 
@@ -372,7 +385,7 @@ fn conduct(
     server: Option<u32>,
     progress: Option<&Progress>,
 ) -> Result<Window> {
-    let tick = || progress.iter().for_each(|line| line.tick(&plan.until, || control.commands()));
+    let tick = || progress.iter().for_each(|line| line.tick(&plan.until, || control.answered().replies));
     let one_ended = || {
         tick();
         workers.iter().any(|worker| worker.is_finished())
@@ -402,12 +415,12 @@ fn conduct(
             started
         }
     };
-    let (at, commands) = (Instant::now(), control.commands()); // before the look at the server, which takes time
-    let ended = Mark { at, commands, ..Mark::take(control, server)? };
+    let (at, answered) = (Instant::now(), control.answered()); // before the look at the server, which takes time
+    let ended = Mark { at, answered, ..Mark::take(control, server)? };
     Ok(Window {
         started: started.at,
         ended: ended.at,
-        commands: ended.commands - started.commands,
+        answered: ended.answered.since(started.answered),
         usage: started.usage.zip(ended.usage),
         threads: plan.threads,
         listen_overflows: ended.listen_overflows.saturating_sub(started.listen_overflows),

@@ -28,6 +28,23 @@ pub(crate) struct Counts {
     pub(crate) misses: u64,
 }
 
+impl Counts {
+    pub(super) fn add(&mut self, other: Counts) {
+        self.replies += other.replies;
+        self.errors += other.errors;
+        self.misses += other.misses;
+    }
+
+    /// What has come since there were so many.
+    pub(super) fn since(self, before: Counts) -> Counts {
+        Counts {
+            replies: self.replies - before.replies,
+            errors: self.errors - before.errors,
+            misses: self.misses - before.misses,
+        }
+    }
+}
+
 #[derive(Debug)]
 enum State {
     /// The next byte is a type.

@@ -72,6 +72,25 @@ impl FromStr for Command {
     }
 }
 
+impl Command {
+    /// What looks like a placeholder and is none: it may be meant, as the tag that several keys have in common, or mistyped.
+    pub(crate) fn unknown_placeholders(&self) -> Vec<&str> {
+        let commands: Vec<&str> = match self {
+            Self::Words(words) => vec![words],
+            Self::Shares(shares) => shares.iter().map(|(_, words)| words.as_str()).collect(),
+            Self::Get | Self::Set | Self::Mixed { .. } => Vec::new(),
+        };
+        let braced = commands.into_iter().flat_map(|words| {
+            words.split('{').skip(1).filter_map(|part| {
+                let end = part.find('}')?;
+                let at = part.as_ptr() as usize - words.as_ptr() as usize;
+                Some(&words[at - 1..at + end + 1])
+            })
+        });
+        braced.filter(|word| first_placeholder(word).is_none()).collect()
+    }
+}
+
 /// The commands with their shares, if they begin with any. No command's name begins like a percentage.
 fn shares(commands: &[&str]) -> Result<Option<Vec<(Share, String)>>> {
     let told: Vec<Option<(f64, &str)>> = commands.iter().map(|command| percentage(command)).collect();
@@ -532,6 +551,17 @@ mod tests {
             let count = all.matches(&format!(" 0 0 {size}\r\n{value}\r\n")).count();
             assert!((30..70).contains(&count), "{size}: {count}");
         }
+    }
+
+    #[test]
+    fn what_is_not_replaced_is_known() {
+        let unknown = |text: &str| -> String {
+            text.parse::<Command>().expect("a command").unknown_placeholders().join(" ")
+        };
+        assert_eq!(unknown("SET {key} {value}"), "");
+        assert_eq!(unknown("GET {ky}"), "{ky}");
+        assert_eq!(unknown("MSET {user}:{key} {val} ; GET {"), "{user} {val}");
+        assert_eq!(unknown("50% GET {KEY} ; 50% GET {same}"), "{KEY}");
     }
 
     #[test]

@@ -20,11 +20,9 @@ fn latencies() -> Histogram<u64> {
 /// One thread's counts.
 pub(crate) struct Tally {
     /// Answered since the thread's start, warm-up included: the main thread takes differences.
-    pub(crate) commands: u64,
+    pub(crate) answered: Counts,
     /// From write to the whole answer; with short connections from connect. One value per batch.
     latency: Histogram<u64>,
-    errors: u64,
-    misses: u64,
     error_text: Option<String>,
     /// Connections that the server refused, and those that ended or timed out without an answer.
     pub(crate) refused: u64,
@@ -39,10 +37,8 @@ pub(crate) struct Tally {
 impl Default for Tally {
     fn default() -> Self {
         Self {
-            commands: 0,
+            answered: Counts::default(),
             latency: latencies(),
-            errors: 0,
-            misses: 0,
             error_text: None,
             refused: 0,
             failed: 0,
@@ -57,9 +53,7 @@ impl Default for Tally {
 impl Tally {
     #[inline]
     pub(crate) fn answered(&mut self, counts: Counts) {
-        self.commands += counts.replies;
-        self.errors += counts.errors;
-        self.misses += counts.misses;
+        self.answered.add(counts);
     }
 
     #[inline]
@@ -78,7 +72,7 @@ impl Tally {
     pub(crate) fn forget_warm_up(&mut self) {
         self.latency.reset();
         self.timeline.begin();
-        (self.errors, self.misses, self.refused, self.failed) = (0, 0, 0, 0);
+        (self.refused, self.failed) = (0, 0);
     }
 
     /// A connection that still waits at the end has waited at least so long: without this, one that the server forgot
@@ -115,12 +109,12 @@ impl Outcome {
     pub(super) fn new(window: Window, tallies: Vec<Tally>) -> Self {
         let ended = tallies.iter().filter_map(|tally| tally.ended).max().unwrap_or(window.ended);
         let mut outcome = Self {
-            commands: window.commands,
+            commands: window.answered.replies,
             elapsed: ended.min(window.ended) - window.started,
             latency: latencies(),
-            errors: 0,
+            errors: window.answered.errors,
             error_text: None,
-            misses: 0,
+            misses: window.answered.misses,
             refused: 0,
             failed: 0,
             listen_overflows: window.listen_overflows,
@@ -138,8 +132,6 @@ impl Outcome {
         self.latency.add(&tally.latency).expect("all histograms have the same bounds");
         self.timeline.add(&tally.timeline);
         self.late += tally.late;
-        self.errors += tally.errors;
-        self.misses += tally.misses;
         self.refused += tally.refused;
         self.failed += tally.failed;
         self.load_cpu += Duration::from_nanos(tally.cpu_ns);
