@@ -295,10 +295,7 @@ fn folded(recording: &Recording, off_cpu: bool) -> String {
     let lines = report::folded(recording, off_cpu);
     if lines.is_empty() {
         let what = if off_cpu { "blocked time" } else { "CPU time" };
-        eprintln!(
-            "({}: no stack of {what}; stacks need programs in the kernel or perf events)",
-            recording.target.name
-        );
+        eprintln!("(no stack of {what} was seen, in tier {:?}; T3 sees none)", recording.tier);
     }
     lines
 }
