@@ -14,7 +14,17 @@ struct Scale {
     counter: bool,
     /// Nanoseconds per tick, times 2^32.
     ns_q32: u64,
+    /// Ticks per microsecond, at least one: kept, since it is asked for with every command and a division takes as long as
+    /// reading the counter.
+    per_us: u64,
     base: Instant,
+}
+
+impl Scale {
+    fn new(counter: bool, ns_q32: u64, base: Instant) -> Scale {
+        let per_us = ((1000_u128 << 32) / u128::from(ns_q32.max(1))).max(1) as u64;
+        Scale { counter, ns_q32, per_us, base }
+    }
 }
 
 static SCALE: OnceLock<Scale> = OnceLock::new();
@@ -23,12 +33,12 @@ fn scale() -> &'static Scale {
     SCALE.get_or_init(|| {
         let base = Instant::now();
         if !counter_is_invariant() {
-            return Scale { counter: false, ns_q32: 1 << 32, base };
+            return Scale::new(false, 1 << 32, base);
         }
         let before = counter();
         std::thread::sleep(Duration::from_millis(10));
         let (ticks, elapsed) = (counter() - before, base.elapsed().as_nanos() as u64);
-        Scale { counter: true, ns_q32: ((u128::from(elapsed) << 32) / u128::from(ticks.max(1))) as u64, base }
+        Scale::new(true, ((u128::from(elapsed) << 32) / u128::from(ticks.max(1))) as u64, base)
     })
 }
 
@@ -51,8 +61,9 @@ pub(crate) fn us(ticks: Ticks) -> u64 {
 }
 
 /// How many ticks a microsecond has, at least one.
+#[inline]
 pub(crate) fn ticks_per_us() -> u64 {
-    ((1000_u128 << 32) / u128::from(scale().ns_q32.max(1))).max(1) as u64
+    scale().per_us
 }
 
 /// Where ticks come from, for INFO.
