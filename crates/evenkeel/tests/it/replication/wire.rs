@@ -50,7 +50,9 @@ impl Sink {
     /// The same, and says nothing when it has it.
     fn snapshot(&mut self) -> (String, u64) {
         self.ask();
-        self.snapshot_bytes().0
+        let (place, snapshot) = self.snapshot_bytes();
+        assert!(snapshot.starts_with(b"REDIS00"));
+        place
     }
 
     fn ask(&mut self) {
@@ -67,7 +69,6 @@ impl Sink {
         while !snapshot.ends_with(mark.as_bytes()) {
             snapshot.push(self.take(1)[0]);
         }
-        assert!(snapshot.starts_with(b"REDIS00"));
         (place, snapshot)
     }
 
