@@ -6,9 +6,10 @@
 use std::sync::atomic::Ordering::Relaxed;
 
 use super::{Call, Command, Flags, Group, Reach, at_least, exactly, session};
+use crate::config::split_words;
 use crate::error::{Done, Error};
 use crate::replication::link::{self, Phase};
-use crate::replication::replicas::{Asks, Introduction};
+use crate::replication::replicas::{Asks, Content, Introduction};
 
 /// The longest name of itself that a replica may give (Redis: `NET_HOST_STR_LEN`).
 const IP_LEN_MAX: usize = 255;
@@ -118,11 +119,21 @@ fn introduce(introduction: &mut Introduction, call: &Call<'_, '_>, index: usize)
             introduction.only_snapshot =
                 usize::try_from(number).ok().filter(|one| *one <= 1).ok_or(range)? == 1;
         }
+        b"RDB-FILTER-ONLY" => introduction.content = content(value)?,
         // What it is: for people who look at the log of a primary.
         b"VERSION" => {}
         _ => return Err(Error::Bytes([b"ERR Unrecognized REPLCONF option: ", args.at(index)].concat())),
     }
     Ok(())
+}
+
+/// What is left of a snapshot by a filter, which names what is to be in it.
+fn content(filter: &[u8]) -> Result<Content, Error> {
+    let words = split_words(filter).ok_or(Error::text("ERR Missing rdb-filter-only values"))?;
+    if let Some(other) = words.iter().find(|word| !word.eq_ignore_ascii_case(b"functions")) {
+        return Err(Error::Bytes([b"ERR Unsupported rdb-filter-only option: ", &other[..]].concat()));
+    }
+    Ok(if words.is_empty() { Content::Nothing } else { Content::Libraries })
 }
 
 /// ROLE

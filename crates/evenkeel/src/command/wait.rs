@@ -11,7 +11,7 @@
 use std::sync::Arc;
 
 use super::{Call, Command, Flags, Group, exactly, session};
-use crate::blocking::{Mode, Wait};
+use crate::blocking::{Mode, Timeout, Wait};
 use crate::error::{Done, Error};
 use crate::reply::Reply;
 use crate::server::Server;
@@ -76,8 +76,15 @@ impl Safety {
 
 /// WAIT numreplicas timeout
 fn wait(call: &mut Call<'_, '_>) -> Done {
+    if call.server.replication.is_replica() {
+        return Err(Error::text(
+            "ERR WAIT cannot be used with replica instances. Please also note that if a replica is configured to be writable \
+             (which is not the default) writes to replicas are just local and are not propagated.",
+        ));
+    }
     let replicas = call.args.int(1)?;
-    wait_for(call, 2, false, false, replicas)
+    let timeout = call.timeout_ms(2)?;
+    wait_for(call, timeout, false, false, replicas)
 }
 
 /// WAITAOF numlocal numreplicas timeout
@@ -88,11 +95,17 @@ fn wait_aof(call: &mut Call<'_, '_>) -> Done {
     };
     let replicas = call.args.int(2).ok().filter(|replicas| *replicas >= 0);
     let replicas = replicas.ok_or(Error::text("ERR value is out of range, must be positive"))?;
-    wait_for(call, 3, true, local, replicas)
+    let timeout = call.timeout_ms(3)?;
+    if call.server.replication.is_replica() {
+        return Err(Error::text(
+            "ERR WAITAOF cannot be used with replica instances. Please also note that writes to replicas are just local and are \
+             not propagated.",
+        ));
+    }
+    wait_for(call, timeout, true, local, replicas)
 }
 
-fn wait_for(call: &mut Call<'_, '_>, timeout_at: usize, of_files: bool, local: bool, replicas: i64) -> Done {
-    let timeout = call.timeout_ms(timeout_at)?;
+fn wait_for(call: &mut Call<'_, '_>, timeout: Timeout, of_files: bool, local: bool, replicas: i64) -> Done {
     let (server, record) = (call.server.clone(), call.session.log.last(call.held.seat.draft.last));
     let safety = Safety { server, record, of_files, local, replicas };
     if call.mode != Mode::Direct || safety.is_reached() {

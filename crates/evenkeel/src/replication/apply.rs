@@ -14,7 +14,7 @@
 //!                     ^ passed                                    ^ parsed
 //! ```
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::*;
 use std::time::Duration;
@@ -22,6 +22,7 @@ use std::time::Duration;
 use evenkeel_resp::request::{Parsed, Span, State, parse};
 use evenkeel_store::Place;
 
+use super::feed::note_point;
 use super::wire::Ended;
 use crate::acl::Access;
 use crate::clients::ClientInfo;
@@ -72,6 +73,9 @@ pub(super) struct Applier {
     complaints: BTreeSet<Vec<u8>>,
     /// The primary wants to know how far we are.
     pub(super) is_asked: bool,
+    /// Where the log and the stream meet: whoever has the log up to a record has the data of an offset. Both ascending, and
+    /// only what is not known to be on disk, but for the first.
+    points: VecDeque<(u64, u64)>,
 }
 
 /// A command in the buffer.
@@ -103,6 +107,7 @@ impl Applier {
             batch: Vec::new(),
             complaints: BTreeSet::new(),
             is_asked: false,
+            points: VecDeque::new(),
         }
     }
 
@@ -116,6 +121,7 @@ impl Applier {
         self.spans.clear();
         self.whole = 0;
         self.is_asked = false;
+        self.points.clear();
     }
 
     /// Where to put what comes next, `room` bytes. [`Applier::received`] says how many of them have come.
@@ -317,9 +323,32 @@ impl Applier {
             if !self.server.replication.door.is_open() {
                 stream.trim(self.executor.settings.repl_backlog_size, &[]);
             }
+            let offset = stream.offset();
             drop(stream);
             self.passed = self.ran;
+            self.note_point(offset);
         }
+    }
+
+    /// All that the stream has up to this offset has been run, and is in the log.
+    pub(super) fn note_point(&mut self, offset: u64) {
+        if !self.server.persist.aof.is_on() {
+            return;
+        }
+        let record = self.server.keyspace.journal.last();
+        match self.points.back_mut() {
+            Some((last, at)) if *last == record => *at = offset,
+            _ => note_point(&mut self.points, (record, offset)),
+        }
+    }
+
+    /// So many bytes of the stream have been run and are on disk, if that is known of any.
+    pub(super) fn synced(&mut self) -> Option<u64> {
+        let aof = &self.server.persist.aof;
+        while self.points.get(1).is_some_and(|(record, _)| aof.keeps(*record)) {
+            self.points.pop_front();
+        }
+        self.points.front().filter(|(record, _)| aof.keeps(*record)).map(|(_, offset)| *offset)
     }
 
     /// Drops what has been passed on.

@@ -6,7 +6,7 @@
 //! socket is full is left until it has room; the others are none the later. What is kept for it meanwhile is bounded by
 //! `client-output-buffer-limit replica`, and one that falls further behind is dropped.
 //!
-//! It lives from the first replica on until there has been none for `repl-backlog-ttl`; before and afterwards the log has no
+//! It lives from the first replica on until a primary has had none for `repl-backlog-ttl`; before and afterwards the log has no
 //! reader for replicas, and nobody pays anything.
 
 mod arrivals;
@@ -83,7 +83,7 @@ struct Feed {
     last_round: Instant,
     last_ping: Instant,
     last_blank: Instant,
-    /// Since when there has been no replica.
+    /// Since when this server has been a primary without a replica.
     alone_since: Instant,
     /// A socket took all that it was given, or had more than was read: there may be more.
     has_more: bool,
@@ -230,7 +230,7 @@ impl Feed {
         if reader.last() > before {
             self.last_record = self.now;
             self.has_more |= taken >= TAKE_LEN;
-            note_point(&mut self.points, stream.offset(), reader.last());
+            note_point(&mut self.points, (stream.offset(), reader.last()));
         }
         let wanted = state.acks_wanted.load(Acquire);
         if wanted > self.asked || state.wants_acks.load(Relaxed) {
@@ -291,6 +291,7 @@ impl Feed {
         self.points.clear();
         self.points.push_back((stream.offset(), reader.last()));
         self.asked = reader.last();
+        self.alone_since = self.now;
         self.reader = Some(reader);
     }
 
@@ -316,6 +317,9 @@ impl Feed {
                 Ok(some) => {
                     sent += some;
                     self.has_more |= some > 0 && peer.is_writable && peer.has_more(&stream);
+                    if peer.is_done() {
+                        failed.push((*token, "it has all that it wanted".into()));
+                    }
                 }
                 Err(error) => failed.push((*token, error.to_string())),
             }
@@ -360,8 +364,8 @@ impl Feed {
             };
             pipe.trim(self.peers.values().filter_map(at).min().expect("this one's, at least"));
         }
-        if let Some(acked) = self.peers.values().map(|peer| peer.shared.acked.load(Relaxed)).min() {
-            while self.points.len() > 1 && self.points[1].0 <= acked {
+        if let Some(answered) = self.peers.values().map(Peer::answered).min() {
+            while self.points.len() > 1 && self.points[1].0 <= answered {
                 self.points.pop_front();
             }
         }
@@ -411,7 +415,8 @@ impl Feed {
     }
 }
 
-fn note_point(points: &mut VecDeque<(u64, u64)>, offset: u64, record: u64) {
+/// Remembers one more pair of numbers, both of which are behind those of the pair before.
+pub(super) fn note_point(points: &mut VecDeque<(u64, u64)>, point: (u64, u64)) {
     if points.len() >= POINTS_MAX {
         // Every other one will do: who waits is told a little later.
         let mut index = 0;
@@ -420,7 +425,7 @@ fn note_point(points: &mut VecDeque<(u64, u64)>, offset: u64, record: u64) {
             index % 2 == 0
         });
     }
-    points.push_back((offset, record));
+    points.push_back(point);
 }
 
 #[cfg(test)]
@@ -449,10 +454,33 @@ mod tests {
         live.stop();
     }
 
+    /// However long it was a replica, who becomes a primary keeps what its own replicas may ask for.
+    #[test]
+    fn what_was_no_time_as_a_primary_does_not_count() {
+        const LONG: Duration = Duration::from_secs(10);
+        let live = crate::testing::live::Live::start(1, &["--repl-backlog-ttl", "1"]);
+        let (server, state) = (&live.server, &live.server.replication);
+        state.stream().keep();
+        let mut feed = new(server).expect("descriptors are free");
+        state.set_replica(true);
+        feed.now += LONG;
+        feed.round();
+        state.set_replica(false);
+        state.with_all_held(server, |held| state.follow_log(held));
+        assert!(!feed.is_over());
+        feed.now += LONG;
+        feed.take_log();
+        assert!(!feed.is_over(), "its stream has just begun");
+        feed.now += LONG;
+        feed.round();
+        assert!(feed.is_over());
+        live.stop();
+    }
+
     #[test]
     fn points_are_bounded_and_stay_in_order() {
         let mut points = VecDeque::new();
-        (1..200_000).for_each(|n| note_point(&mut points, 10 * n, n));
+        (1..200_000).for_each(|n| note_point(&mut points, (10 * n, n)));
         assert!(points.len() <= POINTS_MAX && points.len() >= POINTS_MAX / 2);
         assert!(points.iter().zip(points.iter().skip(1)).all(|(one, next)| one < next));
         assert_eq!(points.back(), Some(&(1_999_990, 199_999)));

@@ -40,6 +40,9 @@ const PAUSE: Duration = Duration::from_secs(1);
 /// How often the primary is told how far we are.
 const ACK_EVERY: Duration = Duration::from_secs(1);
 
+/// How often it is looked whether what the primary has asked for is on disk.
+const SYNC_LOOK: Duration = Duration::from_millis(10);
+
 /// How long what is logged may take into the stream: some milliseconds, unless the machine is very busy.
 pub(super) const LOG_PATIENCE: Duration = Duration::from_secs(2);
 
@@ -292,8 +295,10 @@ pub(crate) fn change(server: &Arc<Server>, held: &mut Held<'_>, target: Option<T
             held.hide_expired(true);
             replication.set_replica(true);
             replication.leave_log(held);
+            // The position is that of the data, and what clients wrote last may still be on its way into the stream.
+            let is_whole = replication.wait_for_end_of_log(LOG_PATIENCE);
             // Whoever followed us until now may be the one to go on with. Its stream selects a database first.
-            link.note_position(replication.stream().backlog().is_some(), 0);
+            link.note_position(is_whole && replication.stream().backlog().is_some(), 0);
         }
         (None, true) => promote(server, held),
         (Some(_), true) | (None, false) => {}
@@ -319,8 +324,7 @@ pub(crate) fn remember(server: &Server, target: Option<Target>) {
 
 /// The history goes on under a name of its own: others may do so under the former one.
 fn promote(server: &Arc<Server>, held: &mut Held<'_>) {
-    // What its clients wrote when it was a primary last may still be on its way into the stream. The thread that brings it
-    // there needs no gate for that.
+    // Where it was a primary until a moment ago, and the stream had no time to become whole.
     let is_whole = server.replication.wait_for_end_of_log(LOG_PATIENCE);
     let mut stream = server.replication.stream();
     if !is_whole {
@@ -557,20 +561,38 @@ impl Follower {
         Ok(())
     }
 
+    /// Tells the primary how many bytes of the stream have been run, and how many are on disk; returns both.
+    fn acknowledge(&mut self, wire: &mut Wire) -> Result<(u64, Option<u64>), Ended> {
+        let offset = self.server.replication.stream().offset();
+        self.applier.note_point(offset);
+        let synced = self.applier.synced();
+        let told = [Some(offset), synced].map(|bytes| bytes.map_or(String::new(), |bytes| bytes.to_string()));
+        let [bytes, on_disk] = told.each_ref().map(|told| told.as_bytes());
+        let words: [&[u8]; 5] = [b"REPLCONF", b"ACK", bytes, b"FACK", on_disk];
+        wire.send_command(if synced.is_some() { &words } else { &words[..3] })?;
+        Ok((offset, synced))
+    }
+
     /// Runs the stream.
     fn follow(&mut self, wire: &mut Wire, generation: u64) -> Result<Infallible, Ended> {
         let server = self.server.clone();
         let mut next_ack = Instant::now();
-        let offset = || server.replication.stream().offset();
-        server.replication.link.figures.read_offset.store(offset(), Relaxed);
+        // What the primary has asked for last, and has not been told to be on disk.
+        let mut owed = None;
+        let offset = server.replication.stream().offset();
+        server.replication.link.figures.read_offset.store(offset, Relaxed);
         loop {
-            if self.applier.is_asked || Instant::now() >= next_ack {
-                self.applier.is_asked = false;
+            let is_asked = std::mem::take(&mut self.applier.is_asked);
+            let is_synced = owed.is_some() && self.applier.synced() >= owed;
+            if is_asked || is_synced || Instant::now() >= next_ack {
                 next_ack = Instant::now() + ACK_EVERY;
-                wire.send_command(&[b"REPLCONF", b"ACK", offset().to_string().as_bytes()])?;
+                let (offset, synced) = self.acknowledge(wire)?;
+                // Where the disk is not synced within a second, the next word says so.
+                owed = (is_asked && synced.is_some_and(|synced| synced < offset)).then_some(offset);
                 server.keyspace.tidy(&mut self.applier.executor.seat);
             }
             let patience = next_ack.saturating_duration_since(Instant::now());
+            let patience = if owed.is_some() { patience.min(SYNC_LOOK) } else { patience };
             let received = wire.receive_within(self.applier.room(ROOM), patience);
             let got = received.as_ref().map_or(0, |got| got.unwrap_or(0));
             self.applier.received(got, ROOM);
@@ -586,6 +608,32 @@ impl Follower {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::testing::live::Live;
+
+    /// What was written last is on its way into the stream when the server is told to follow somebody.
+    #[test]
+    fn who_becomes_a_replica_is_where_its_data_are() {
+        let live = Live::start(1, &[]);
+        let (server, state) = (&live.server, &live.server.replication);
+        state.stream().keep();
+        state.with_all_held(server, |held| state.follow_log(held));
+        state.door.open(server).expect("a thread more");
+        let mut client = live.connect();
+        for round in 0..20 {
+            assert!(!client.run("SET k v").is_error());
+            let target = Target { host: "127.0.0.1".into(), port: 1 };
+            let (is_whole, position) = state.with_all_held(server, |held| {
+                change(server, held, Some(target));
+                (!state.reading.is_any(), state.link.position(server))
+            });
+            assert!(is_whole, "round {round}");
+            let offset = position.expect("it is kept").offset;
+            std::thread::sleep(Duration::from_millis(5));
+            assert_eq!(state.stream().offset(), offset);
+            state.with_all_held(server, |held| change(server, held, None));
+        }
+        live.stop();
+    }
 
     #[test]
     fn a_position_is_read_as_it_was_written() {

@@ -387,7 +387,8 @@ impl State {
         }
     }
 
-    /// The stream is not made of the log any more. Everything is held; [`State::wait_for_end_of_log`] when it is not.
+    /// The stream is not made of the log any more. Everything is held; [`State::wait_for_end_of_log`] before anybody counts
+    /// on that the stream is as far as the data.
     pub(crate) fn leave_log(&self, held: &mut Held<'_>) {
         if self.reading.goes_on() {
             held.dismiss(self.place.load(Relaxed));
@@ -396,7 +397,7 @@ impl State {
     }
 
     /// Waits until all that was logged for replicas is in the stream, the log having been left, for so long at most; whether
-    /// it is.
+    /// it is. The thread that brings it there needs no gate for that, so everything may be held.
     pub(crate) fn wait_for_end_of_log(&self, patience: Duration) -> bool {
         let began = Instant::now();
         while self.reading.ends() && began.elapsed() < patience {
@@ -498,12 +499,17 @@ impl State {
     ) {
         let began = Instant::now();
         let (mut waits, mut count, mut behind) = (false, 0, Vec::new());
+        // Of somebody else's stream they get what there is by now: it goes on, and is no end of ours.
+        let offset = self.stream().offset();
         while self.door.is_open() {
-            let last = server.keyspace.journal.last();
+            let (last, is_replica) = (server.keyspace.journal.last(), self.is_replica());
             behind = self.replicas.list();
             behind.retain(|replica| replica.is_online());
             count = behind.len();
-            behind.retain(|replica| replica.acked_record() < last);
+            behind.retain(|replica| match is_replica {
+                true => replica.acked() < offset,
+                false => replica.acked_record() < last,
+            });
             if behind.is_empty() || began.elapsed() >= timeout {
                 break;
             }

@@ -51,6 +51,8 @@ pub(super) struct Peer {
     pub(super) is_readable: bool,
     /// When it last said something, or took something of a snapshot.
     pub(super) moved: Instant,
+    /// So many bytes of the stream are on its disk, if it says so.
+    pub(super) synced: Option<u64>,
     /// It has been sent a snapshot, or has come again, and has not come to the end of the stream since: it may be far behind.
     pub(super) catches_up: bool,
     /// It has said what it has of the stream before it was noticed here that it has been sent all of the snapshot.
@@ -70,7 +72,7 @@ pub(super) enum Stage {
     Loading { then: u64 },
     /// It is sent the stream from `at` on.
     Online { at: u64 },
-    /// It has all that it wanted.
+    /// It has been sent all that it wanted.
     Done,
 }
 
@@ -97,6 +99,7 @@ impl Peer {
             is_writable: true,
             is_readable: true,
             moved: now,
+            synced: None,
             catches_up: false,
             has_loaded: false,
             over_soft_since: None,
@@ -116,12 +119,33 @@ impl Peer {
         self.head.extend_from_slice(words);
     }
 
+    /// Whether it has been sent all that it wanted.
+    pub(super) fn is_done(&self) -> bool {
+        matches!(self.stage, Stage::Done) && self.connection.backlog_len() == 0
+    }
+
+    /// Whether nothing comes to it until its full sync has begun, or the file has been written that it is sent.
+    pub(super) fn hears_nothing(&self) -> bool {
+        match &self.stage {
+            Stage::Waiting { .. } | Stage::Begun(_) => true,
+            Stage::Snapshot { pipe, at: 0, .. } => {
+                !self.introduction.takes_mark && pipe.lock().bytes.end() == 0
+            }
+            _ => false,
+        }
+    }
+
     /// Where the snapshot comes from that is for it.
     pub(super) fn pipe(&self) -> Option<&Arc<Pipe>> {
         match &self.stage {
             Stage::Begun(pipe) | Stage::Snapshot { pipe, .. } => Some(pipe),
             _ => None,
         }
+    }
+
+    /// The bytes of the stream of which it is still to be found out what it has of the log with them.
+    pub(super) fn answered(&self) -> u64 {
+        self.synced.unwrap_or(u64::MAX).min(self.shared.acked())
     }
 
     /// The first byte of the stream that it still needs.

@@ -48,7 +48,18 @@ pub(crate) struct Introduction {
     /// It understands that its history may go on under another name.
     pub(crate) takes_names: bool,
     pub(crate) only_snapshot: bool,
+    pub(crate) content: Content,
     pub(crate) asks: Option<Asks>,
+}
+
+/// What of the data is to be in the snapshot.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Content {
+    #[default]
+    All,
+    /// Libraries of functions.
+    Libraries,
+    Nothing,
 }
 
 /// PSYNC or SYNC.

@@ -18,12 +18,14 @@ use std::sync::atomic::Ordering::*;
 use std::time::Instant;
 
 use evenkeel_rdb::Version;
+use evenkeel_rdb::file::FileWriter;
 use evenkeel_store::Held;
 
 use super::link::Position;
 use super::pipe::{Inlet, Pipe};
+use super::replicas::Content;
 use crate::config::Settings;
-use crate::persist::recorder::Records;
+use crate::persist::recorder::{Form as _, Records};
 use crate::persist::snapshot;
 use crate::server::{Server, random_hex};
 
@@ -40,21 +42,21 @@ pub(super) enum Form {
 }
 
 /// Begins a full sync into a pipe. Who calls has claimed that a snapshot is being taken.
-pub(super) fn begin(server: &Arc<Server>, pipe: Arc<Pipe>, form: Form) {
+pub(super) fn begin(server: &Arc<Server>, pipe: Arc<Pipe>, form: Form, content: Content) {
     let (on_thread, into) = (server.clone(), pipe.clone());
     let thread = std::thread::Builder::new().name("full-sync".into());
-    let spawned = thread.spawn(move || run(&on_thread, into, form));
+    let spawned = thread.spawn(move || run(&on_thread, into, form, content));
     if let Err(error) = spawned {
         pipe.finish(Err(format!("no thread: {error}")));
         server.persist.end_sync();
     }
 }
 
-fn run(server: &Arc<Server>, pipe: Arc<Pipe>, form: Form) {
+fn run(server: &Arc<Server>, pipe: Arc<Pipe>, form: Form, content: Content) {
     let began = Instant::now();
     let result = catch_unwind(AssertUnwindSafe(|| match form {
-        Form::Mark => send_as_taken(server, &pipe),
-        Form::Length => send_from_file(server, &pipe),
+        Form::Mark => send_as_taken(server, &pipe, content),
+        Form::Length => send_from_file(server, &pipe, content),
     }));
     let result = result.unwrap_or_else(|_| Err(io::Error::other("a panic, which is in the log")));
     match &result {
@@ -81,6 +83,11 @@ fn version(server: &Server, held: &Held<'_>) -> Version {
 fn begin_stream(server: &Server, held: &mut Held<'_>) -> Option<Position> {
     let state = &server.replication;
     if state.is_replica() {
+        if state.reading.ends() {
+            // It has just become one, and the stream is not as far as the data: nothing says where the snapshot would be.
+            server.persist.cancel_sync();
+            return None;
+        }
         let nameless =
             || Position { id: String::new(), offset: state.stream().offset(), db: state.link.db() };
         let position = state.link.position(server).unwrap_or_else(nameless);
@@ -92,19 +99,48 @@ fn begin_stream(server: &Server, held: &mut Held<'_>) -> Option<Position> {
     None
 }
 
-fn send_as_taken(server: &Arc<Server>, pipe: &Arc<Pipe>) -> io::Result<u64> {
+/// Takes what is wanted of the snapshot of a moment, in which `look` is called.
+fn take<W: Write>(
+    server: &Arc<Server>,
+    settings: &Arc<Settings>,
+    file: FileWriter<W>,
+    disk: Option<&File>,
+    content: Content,
+    look: impl FnOnce(&mut Held<'_>),
+) -> io::Result<FileWriter<W>> {
+    let mut records = Records::new(file, settings.clone());
+    let at_start = |held: &mut Held<'_>| {
+        look(held);
+        begin_stream(server, held)
+    };
+    let taken = if content == Content::All {
+        snapshot::take(server, settings, records, disk, at_start)
+    } else {
+        let mut libraries = Arc::default();
+        let position = server.replication.with_all_held(server, |held| {
+            libraries = server.scripts.libraries();
+            at_start(held)
+        });
+        position.map_or(Ok(()), |position| records.position(&position))?;
+        if content == Content::Libraries {
+            libraries.iter().try_for_each(|library| records.library(&library.code))?;
+        }
+        records.finish()
+    };
+    // Also if there was nothing in which that would have been noticed.
+    if server.persist.is_cancelled() { Err(io::Error::other("it was cancelled")) } else { taken }
+}
+
+fn send_as_taken(server: &Arc<Server>, pipe: &Arc<Pipe>, content: Content) -> io::Result<u64> {
     let (settings, mark) = (server.settings(), random_hex());
     let mut inlet = Inlet(pipe.clone());
     inlet.write_all(format!("$EOF:{mark}\r\n").as_bytes())?;
     // The header goes out first, and cannot be taken back: it has to say a version that will do.
-    let expected = now_needed(server);
+    let expected = if content == Content::All { now_needed(server) } else { Version::V10 };
     let file = snapshot::open(inlet, &settings, expected, false)?;
     let mut needed = expected;
-    let file = snapshot::take(server, &settings, Records::new(file, settings.clone()), None, |held| {
-        needed = version(server, held);
-        begin_stream(server, held)
-    })?;
-    if needed > expected {
+    let file = take(server, &settings, file, None, content, |held| needed = version(server, held))?;
+    if content == Content::All && needed > expected {
         return Err(io::Error::other("hashes got fields that expire while it began"));
     }
     let finished = file.finish()?;
@@ -121,14 +157,11 @@ fn now_needed(server: &Server) -> Version {
     version
 }
 
-fn send_from_file(server: &Arc<Server>, pipe: &Arc<Pipe>) -> io::Result<u64> {
+fn send_from_file(server: &Arc<Server>, pipe: &Arc<Pipe>, content: Content) -> io::Result<u64> {
     let settings = server.settings();
     let disk = nameless(&settings)?;
     let file = snapshot::open(&disk, &settings, Version::V10, false)?;
-    let file =
-        snapshot::take(server, &settings, Records::new(file, settings.clone()), Some(&disk), |held| {
-            begin_stream(server, held)
-        })?;
+    let file = take(server, &settings, file, Some(&disk), content, |_| ())?;
     let len = snapshot::finish(file, &disk)?;
     let mut inlet = Inlet(pipe.clone());
     inlet.write_all(format!("${len}\r\n").as_bytes())?;
@@ -150,4 +183,28 @@ fn nameless(settings: &Settings) -> io::Result<File> {
     let file = options.read(true).write(true).create(true).truncate(true).mode(0o600).open(&path)?;
     std::fs::remove_file(&path)?;
     Ok(file)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Reading;
+    use super::*;
+
+    /// The stream is not as far as the data, and nobody would know where the snapshot is in it.
+    #[test]
+    fn a_sync_fails_while_the_log_is_on_its_way_into_the_stream() {
+        let live = crate::testing::live::Live::start(1, &[]);
+        let state = &live.server.replication;
+        for content in [Content::All, Content::Libraries] {
+            for (reading, is_fine) in [(Reading::ENDS, false), (Reading::NONE, true)] {
+                state.set_replica(true);
+                state.reading.set(reading);
+                let pipe = Pipe::new();
+                assert!(live.server.persist.claim_sync());
+                run(&live.server, pipe.clone(), Form::Mark, content);
+                assert_eq!(pipe.end().map(|end| end.is_ok()), Some(is_fine), "{content:?}");
+            }
+        }
+        live.stop();
+    }
 }

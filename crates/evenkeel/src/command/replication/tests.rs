@@ -23,6 +23,11 @@ fn what_a_replica_says_before() {
         > REPLCONF rdb-only x                   < -ERR value is not an integer or out of range
         > REPLCONF rdb-only 2                   < -ERR value is out of range, value must between 0 and 1
         > REPLCONF rdb-only 0                   < OK
+        > REPLCONF rdb-filter-only x            < -ERR Unsupported rdb-filter-only option: x
+        > REPLCONF rdb-filter-only 'functions x' < -ERR Unsupported rdb-filter-only option: x
+        > REPLCONF rdb-filter-only \"'\"         < -ERR Missing rdb-filter-only values
+        > REPLCONF rdb-filter-only Functions    < OK
+        > REPLCONF rdb-filter-only ''           < OK
         > PSYNC ?                               < -ERR wrong number of arguments for 'psync' command
         > PSYNC ? x                             < -ERR value is not an integer or out of range
         > SYNC x                                < -ERR wrong number of arguments for 'sync' command

@@ -46,6 +46,34 @@ fn arguments_about_the_log() {
     }
 }
 
+#[test]
+fn a_replica_has_nothing_of_its_own_to_wait_for() {
+    const WAIT: &str = "-ERR WAIT cannot be used with replica instances. Please also note that if a replica is configured to be \
+        writable (which is not the default) writes to replicas are just local and are not propagated.";
+    const WAITAOF: &str = "-ERR WAITAOF cannot be used with replica instances. Please also note that writes to replicas are \
+        just local and are not propagated.";
+    let text = format!(
+        "
+        > WAIT x 0                 < {WAIT}
+        > WAIT 0 0                 < {WAIT}
+        > WAITAOF 2 0 0            < -ERR value is out of range, value must between 0 and 1
+        > WAITAOF 0 x 0            < -ERR value is out of range, must be positive
+        > WAITAOF 0 0 -1           < -ERR timeout is negative
+        > WAITAOF 1 0 0            < {WAITAOF}
+        > MULTI
+        > WAIT 1 0                 < QUEUED
+        > WAITAOF 0 0 0            < QUEUED
+        > EXEC                     < [{WAIT}, {WAITAOF}]
+    "
+    );
+    let mut world = World::new();
+    world.server.replication.set_replica(true);
+    world.check(&text);
+    if let Some(valkey) = Program::oracle(Peer::Valkey) {
+        transcript::check(&Server::start(&valkey, &["--replicaof", "127.0.0.1", "1"]), &text);
+    }
+}
+
 /// A server whose log is kept.
 fn with_log(fsync: &str) -> (Live, tempdir::Folder) {
     let folder = tempdir::Folder::new();

@@ -108,6 +108,7 @@ impl Feed {
         peer.shared.note_acked(bytes, self.record_at(bytes));
         if let Some(synced) = synced {
             peer.shared.note_synced(self.record_at(synced));
+            peer.synced = Some(synced);
         }
     }
 

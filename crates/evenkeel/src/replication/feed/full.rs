@@ -53,14 +53,18 @@ impl Feed {
     pub(super) fn begin_sync_if_due(&mut self) {
         let waiting = || {
             self.peers.values().filter_map(|peer| match peer.stage {
-                Stage::Waiting { since } => Some((since, peer.introduction.takes_mark)),
+                Stage::Waiting { since } => {
+                    Some((since, peer.introduction.content, peer.introduction.takes_mark))
+                }
                 _ => None,
             })
         };
-        let Some(first) = waiting().map(|(since, _)| since).min() else { return };
+        // Whoever wants something else of the data gets a snapshot of its own, behind this one.
+        let Some((first, content, _)) = waiting().min_by_key(|(since, ..)| *since) else { return };
+        let waiting = || waiting().filter(|(_, its, _)| *its == content);
         // What was set before the replica came holds for it.
         let settings = self.server.settings();
-        let takes_mark = settings.repl_diskless_sync && waiting().all(|(_, takes_mark)| takes_mark);
+        let takes_mark = settings.repl_diskless_sync && waiting().all(|(.., takes_mark)| takes_mark);
         let most = settings.repl_diskless_sync_max_replicas as usize;
         let delay = Duration::from_secs(u64::from(settings.repl_diskless_sync_delay));
         let waits = takes_mark && self.now - first < delay && (most == 0 || waiting().count() < most);
@@ -72,14 +76,16 @@ impl Feed {
         }
         let (state, pipe) = (&self.server.replication, Pipe::new());
         state.sync_behind.store(NEVER, Release);
-        for peer in self.peers.values_mut().filter(|peer| matches!(peer.stage, Stage::Waiting { .. })) {
+        let is_for =
+            |peer: &Peer| matches!(peer.stage, Stage::Waiting { .. }) && peer.introduction.content == content;
+        for peer in self.peers.values_mut().filter(|peer| is_for(peer)) {
             peer.stage = Stage::Begun(pipe.clone());
             peer.moved = self.now;
             peer.introduction.takes_mark = takes_mark;
             state.figures.full.fetch_add(1, Relaxed);
         }
         let form = if takes_mark { Form::Mark } else { Form::Length };
-        sync::begin(&self.server, pipe.clone(), form);
+        sync::begin(&self.server, pipe.clone(), form, content);
         self.sync = Some(Sync { pipe, form, place: None });
     }
 

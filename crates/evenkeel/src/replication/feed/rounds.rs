@@ -33,7 +33,7 @@ impl Feed {
         for peer in self.peers.values_mut() {
             peer.is_writable = true; // should an announcement have been missed
             // So that it does not take us for dead while it waits.
-            if blank && matches!(peer.stage, Stage::Waiting { .. } | Stage::Begun(_)) {
+            if blank && peer.hears_nothing() {
                 peer.say(b"\n");
             }
         }
@@ -59,7 +59,8 @@ impl Feed {
                 "it is too far behind".into()
             })
         });
-        if !self.peers.is_empty() {
+        // A replica has no end of its own to its stream, so its time as one does not count.
+        if !self.peers.is_empty() || self.server.replication.is_replica() {
             self.alone_since = now;
         }
         self.server.replication.follow(&self.server, &settings);

@@ -4,7 +4,10 @@ use std::time::{Duration, Instant};
 
 use evenkeel_testkit::{Peer, Program, Server};
 
-use super::{REPLICA, attach, await_link, freeze, number, ok, peers, primary, thaw, wait_until};
+use super::{
+    PRIMARY, REPLICA, attach, await_caught_up, await_link, freeze, number, ok, peers, primary, thaw,
+    wait_until,
+};
 
 #[test]
 fn who_waits_is_told_when_replicas_have_it() {
@@ -37,6 +40,34 @@ fn who_waits_is_told_when_replicas_have_it() {
         client.send(&["WAIT", "1", "10000"]).expect("it reads");
         assert_eq!(client.read().as_int(), Some(n + 1));
         assert!(count == 0 || client.read().as_int().is_some_and(|count| count >= 1));
+    }
+}
+
+#[test]
+fn who_waits_is_told_when_a_replica_has_it_on_disk() {
+    let log = ["--appendonly", "yes"];
+    let valkey =
+        Program::oracle(Peer::Valkey).map(|program| Server::start(&program, &[PRIMARY, &log].concat()));
+    for server in [primary(&log)].into_iter().chain(valkey) {
+        let mut client = server.connect();
+        (0..60).for_each(|n| ok(&mut client, &format!("SET {n} v")));
+        let replica = primary(&[&log[..], &["--rdb-key-save-delay", "100000"]].concat());
+        attach(&replica, &server);
+        ok(&mut client, "SET k v");
+        assert_eq!(client.run("WAITAOF 1 0 10000").to_string(), "[:1, :0]");
+        let reply = client.run("WAITAOF 0 1 1500").to_string();
+        if replica.info("aof_rewrite_in_progress") == "1" {
+            assert_eq!(reply, "[:1, :0]", "what it has is on no disk before its base is whole");
+        }
+        assert_eq!(client.run("WAITAOF 1 1 30000").to_string(), "[:1, :1]");
+        // It says so when the disk has it, and not only with its next word.
+        ok(&mut replica.connect(), "CONFIG SET appendfsync always");
+        let began = Instant::now();
+        for n in 0..30 {
+            ok(&mut client, &format!("SET k {n}"));
+            assert!(client.run("WAITAOF 0 1 10000").to_string().ends_with(", :1]"));
+        }
+        assert!(began.elapsed() < Duration::from_secs(20), "{:?}", began.elapsed());
     }
 }
 
@@ -99,6 +130,24 @@ fn an_orderly_end_leaves_all_at_replicas() {
         assert!(server.stop().success());
         assert_eq!(replica.connect().run("DBSIZE").as_int(), Some(20_000));
     }
+}
+
+/// A replica has a log of its own, of whose records its replicas know nothing.
+#[test]
+fn an_end_of_a_replica_waits_for_what_its_replicas_lack() {
+    let first = primary(&[]);
+    let mut middle = primary(&["--appendonly", "yes", "--shutdown-timeout", "40"]);
+    let last = primary(&[]);
+    attach(&middle, &first);
+    attach(&last, &middle);
+    let mut client = first.connect();
+    (0..20).for_each(|n| ok(&mut client, &format!("SET key:{n} v")));
+    wait_until("its log is whole", || middle.log().matches("AOF rewrite finished successfully").count() == 2);
+    await_caught_up(&first, &last);
+    let began = Instant::now();
+    assert!(middle.stop().success());
+    assert!(began.elapsed() < Duration::from_secs(20));
+    assert!(middle.log().contains("1 of 1 replicas are in sync when shutting down."), "{}", middle.log());
 }
 
 /// Whether it says how long it will wait for replicas before it ends.

@@ -49,8 +49,19 @@ impl Sink {
 
     /// The same, and says nothing when it has it.
     fn snapshot(&mut self) -> (String, u64) {
+        self.ask();
+        let (place, snapshot) = self.snapshot_bytes();
+        assert!(snapshot.starts_with(b"REDIS00"));
+        place
+    }
+
+    fn ask(&mut self) {
         ok(&mut self.0, "REPLCONF listening-port 7 capa eof capa psync2");
         self.0.send(&["PSYNC", "?", "-1"]).expect("it reads");
+    }
+
+    /// Reads the snapshot that was asked for.
+    fn snapshot_bytes(&mut self) -> ((String, u64), Vec<u8>) {
         let place = self.place();
         let mark = self.line();
         let mark = mark.strip_prefix("$EOF:").expect("a mark").to_owned();
@@ -58,8 +69,7 @@ impl Sink {
         while !snapshot.ends_with(mark.as_bytes()) {
             snapshot.push(self.take(1)[0]);
         }
-        assert!(snapshot.starts_with(b"REDIS00"));
-        place
+        (place, snapshot)
     }
 
     fn place(&mut self) -> (String, u64) {
@@ -174,11 +184,55 @@ fn who_wants_only_the_snapshot_gets_no_stream() {
     let server = primary(&["--repl-ping-replica-period", "1"]);
     let mut sink = Sink::connect(&server);
     ok(&mut sink.0, "REPLCONF rdb-only 1");
-    sink.full();
-    wait_until("it is known", || server.info("slave0").contains("state=rdb_transmitted"));
+    sink.snapshot();
     ok(&mut server.connect(), "SET k v");
-    sink.0.set_wait(Duration::from_millis(1_500));
     assert!(sink.0.read_exactly(1).is_err(), "nothing comes");
+    assert_eq!(server.info("connected_slaves"), "0");
+}
+
+/// Each gets what it wants of the data, also of those that ask at the same moment.
+#[test]
+fn a_snapshot_has_what_is_wanted_of_the_data() {
+    let server = primary(&["--repl-diskless-sync-delay", "1"]);
+    let mut client = server.connect();
+    let code = "#!lua name=lib\nredis.register_function('f', function() return 1 end)";
+    assert_eq!(client.call(&["FUNCTION", "LOAD", code]).to_string(), "\"lib\"");
+    ok(&mut client, "SET the-key v");
+    ok(&mut client, "HSET hash field v");
+    ok(&mut client, "HPEXPIRE hash 1000000 FIELDS 1 field");
+    let filters = [None, Some("functions"), Some(""), Some("functions")];
+    let mut sinks = filters.map(|filter| {
+        let mut sink = Sink::connect(&server);
+        ok(&mut sink.0, "REPLCONF rdb-only 1");
+        if let Some(filter) = filter {
+            let reply = sink.0.call(&["REPLCONF", "rdb-filter-only", filter]);
+            assert_eq!(reply.to_string(), "OK");
+        }
+        sink.ask();
+        sink
+    });
+    for (filter, sink) in filters.iter().zip(&mut sinks) {
+        let (_, snapshot) = sink.snapshot_bytes();
+        let has = |text: &str| snapshot.windows(text.len()).any(|window| window == text.as_bytes());
+        assert_eq!(has("register_function"), *filter != Some(""), "{filter:?}");
+        assert_eq!(has("the-key"), filter.is_none(), "{filter:?}");
+        assert_eq!(snapshot.starts_with(b"REDIS0010"), filter.is_some(), "what Redis reads, if it can be");
+    }
+}
+
+/// One that waits for a file to be written takes nobody for dead.
+#[test]
+fn who_waits_for_a_file_hears_that_somebody_is_there() {
+    let server = primary(&["--repl-diskless-sync", "no", "--rdb-key-save-delay", "30000"]);
+    let mut client = server.connect();
+    (0..100).for_each(|n| ok(&mut client, &format!("SET {n} v")));
+    let mut sink = Sink::connect(&server);
+    sink.ask();
+    let _place = sink.place();
+    assert_eq!(sink.take(1), b"\n");
+    let line = sink.line();
+    let len: usize = line.strip_prefix('$').and_then(|len| len.parse().ok()).expect("a length");
+    assert!(sink.take(len).starts_with(b"REDIS00"));
 }
 
 /// One that loads for long, while more is written than is kept in memory for it and than any output buffer would be: it gets
