@@ -3,14 +3,22 @@
 //! The result is built up in chunks, as ropes have them, from one source after the other. Where a chunk of the result is
 //! the same as a source's, the two share it; holes cost nothing; so OR of two sparse bitmaps of half a gigabyte touches
 //! only what is set in both.
+//!
+//! Long strings are shared, and where they are much, another thread combines them (`long.rs`). Short ones lie in their
+//! entries: they are combined where they are, which takes no longer than to copy them, and again when the long ones are
+//! done. No operation asks in which order, so both results are put together in the end.
 
 use std::sync::Arc;
 
 use evenkeel_store::rope::{CHUNK, Chunk, FLAT_MAX, Piece, Rope};
-use evenkeel_store::{Made, Str};
+use evenkeel_store::{Key, Kind, Made, Str, WrongType};
 
 use super::Call;
 use crate::error::{Done, Error};
+use crate::long::Work;
+
+/// Bytes that take as long to combine as an element of a collection takes to write, about.
+const BYTES_PER_ELEMENT: usize = 200;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Operation {
@@ -29,30 +37,122 @@ pub(crate) fn bitop(call: &mut Call<'_, '_>) -> Done {
         b"NOT" => Operation::Not,
         _ => return Err(Error::Syntax),
     };
-    let (target, sources) = call.keys.split_first().expect("the row declares it, and the arity three more");
+    let (_, sources) = call.keys.split_first().expect("the row declares it, and the arity three more");
     if operation == Operation::Not && sources.len() != 1 {
         return Err(Error::text("ERR BITOP NOT must be called with a single source key."));
     }
-    let mut result = None::<Bits>;
     for source in sources {
-        let value = call.held.string(source)?.unwrap_or(Str::Flat(b""));
-        match &mut result {
-            None => result = Some(Bits::of(value)),
-            Some(result) => result.combine(operation, value),
-        }
+        // Each mention counts as a hit or a miss, and as an access.
+        call.held.string(source)?;
     }
-    let mut result = result.expect("there is at least one source");
-    if operation == Operation::Not {
-        result.invert();
+    let sources = Sources::of(call, operation)?;
+    if !call.is_long(sources.bytes(operation) / BYTES_PER_ELEMENT) {
+        let result = combined(operation, sources.short, &sources.long, sources.len);
+        drop(sources.long);
+        return store(call, result);
     }
+    let (long, known) = (sources.long.clone(), sources.long);
+    call.go_long(Work::writes(
+        move || Ok(combined(operation, None, &long, 0)),
+        move |call| Sources::of(call, operation).is_ok_and(|now| are_same(&now.long, &known)),
+        move |call, mut result| {
+            let now = Sources::of(call, operation)?;
+            if let Some(short) = now.short {
+                result.combine(operation, Str::Flat(&short.into_flat()));
+            }
+            result.grow(now.len);
+            store(call, result)
+        },
+    ))
+}
+
+/// Puts the result into the first key, or removes that where there is none, and replies with its length.
+fn store(call: &mut Call<'_, '_>, result: Bits) -> Done {
     let len = result.len;
     if len == 0 {
-        call.held.remove(target);
+        call.held.remove(&call.keys[0]);
     } else {
-        call.held.set_made(target, result.made());
+        call.held.set_made(&call.keys[0], result.made());
     }
     call.reply.int(len as i64);
     Ok(())
+}
+
+/// What is to be combined, each key once.
+struct Sources {
+    /// What the short strings come to, of which a key that is not there is one; `None` if there are only long ones.
+    short: Option<Bits>,
+    /// In the order of their keys' names.
+    long: Vec<Rope>,
+    /// How long the result is at least.
+    len: usize,
+}
+
+impl Sources {
+    fn of(call: &mut Call<'_, '_>, operation: Operation) -> Result<Sources, WrongType> {
+        let mut sources = Sources { short: None, long: Vec::new(), len: 0 };
+        for (key, times) in each_once(&call.keys[1..]) {
+            let view = call.held.peek(key);
+            if view.is_some_and(|view| view.kind() != Kind::String) {
+                return Err(WrongType);
+            }
+            let value = view.map_or(Str::Flat(b""), |view| view.string());
+            sources.len = sources.len.max(value.len());
+            match (value, &mut sources.short) {
+                // It cancels itself out.
+                _ if operation == Operation::Xor && times % 2 == 0 => {}
+                (Str::Rope(_), _) => sources.long.extend(view.and_then(|view| view.rope())),
+                (value, None) => sources.short = Some(Bits::of(value)),
+                (value, Some(short)) => short.combine(operation, value),
+            }
+        }
+        Ok(sources)
+    }
+
+    /// How many bytes are gone through.
+    fn bytes(&self, operation: Operation) -> usize {
+        if operation == Operation::And && self.short.is_some() {
+            // Behind the short ones there are zeros.
+            return self.long.len() * CHUNK;
+        }
+        self.long.iter().map(|rope| rope.len()).sum()
+    }
+}
+
+/// The keys in the order of their names, and how often each is there.
+fn each_once<'k, 'n>(keys: &'k [Key<'n>]) -> impl Iterator<Item = (&'k Key<'n>, usize)> {
+    let mut sorted: Vec<&Key<'n>> = keys.iter().collect();
+    sorted.sort_unstable_by_key(|key| key.bytes);
+    let mut all = sorted.into_iter().peekable();
+    std::iter::from_fn(move || {
+        let (key, mut times) = (all.next()?, 1);
+        while all.next_if(|next| next.bytes == key.bytes).is_some() {
+            times += 1;
+        }
+        Some((key, times))
+    })
+}
+
+/// Whether nothing was written to any of these strings since they were shared.
+fn are_same(now: &[Rope], known: &[Rope]) -> bool {
+    now.len() == known.len() && now.iter().zip(known).all(|(now, known)| now.is_same(known))
+}
+
+/// What the strings come to, filled up with zeros to `len` bytes.
+fn combined(operation: Operation, short: Option<Bits>, long: &[Rope], len: usize) -> Bits {
+    let mut result = short;
+    for rope in long {
+        match &mut result {
+            None => result = Some(Bits::of(Str::Rope(rope))),
+            Some(result) => result.combine(operation, Str::Rope(rope)),
+        }
+    }
+    let mut result = result.unwrap_or(Bits { len: 0, chunks: Vec::new() });
+    if operation == Operation::Not {
+        result.invert();
+    }
+    result.grow(len);
+    result
 }
 
 /// A string being made: chunks as in a rope, each of [`CHUNK`] bytes but the last one; `None` is all zeros.
@@ -170,9 +270,13 @@ impl Bits {
         if self.len > FLAT_MAX {
             return Made::Rope(Rope::from_chunks(self.len, self.chunks));
         }
-        let bytes =
-            self.chunks.into_iter().next().flatten().map_or_else(|| vec![0; self.len], Arc::unwrap_or_clone);
-        Made::Flat(bytes)
+        Made::Flat(self.into_flat())
+    }
+
+    /// The bytes of what has no more than one chunk.
+    fn into_flat(self) -> Vec<u8> {
+        let chunk = self.chunks.into_iter().next().flatten();
+        chunk.map_or_else(|| vec![0; self.len], Arc::unwrap_or_clone)
     }
 }
 

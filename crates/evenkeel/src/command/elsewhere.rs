@@ -22,12 +22,32 @@ impl Call<'_, '_> {
         }))
     }
 
+    /// Which of the call's keys is the first that there is, for a command that takes something from that and is about to do so
+    /// elsewhere if it is much. One that would wait if there were none (BZMPOP) does it in place: if it were overtaken, it
+    /// would have to begin to wait on a thread that cannot.
+    pub(crate) fn first_of_much(&mut self, elements: u64) -> Option<usize> {
+        let keys = if is_much(elements) { self.keys } else { &[] };
+        keys.iter().position(|key| self.held.peek(key).is_some())
+    }
+
     /// Has the collection at the call's first key changed elsewhere: `change` gets a clone, which then takes the
     /// collection's place, and returns how many elements it has changed. It writes the reply.
     pub(crate) fn change_elsewhere<T: Collection>(
         &mut self,
         collection: T,
         change: impl FnOnce(&mut T, &mut Reply) -> u64 + Send + 'static,
+    ) -> Done {
+        self.change_elsewhere_and_log(0, collection, change, |_, _| {})
+    }
+
+    /// The same for the first of the call's keys that there is, which has this number; `log` is called in the end, with what
+    /// was there before.
+    pub(crate) fn change_elsewhere_and_log<T: Collection>(
+        &mut self,
+        key: usize,
+        collection: T,
+        change: impl FnOnce(&mut T, &mut Reply) -> u64 + Send + 'static,
+        log: impl FnOnce(&mut Call<'_, '_>, &T) + Send + 'static,
     ) -> Done {
         let known = collection.clone();
         let mut reply = Reply::default();
@@ -38,15 +58,17 @@ impl Call<'_, '_> {
             Ok((changed, changes, reply))
         };
         let is_current = move |call: &mut Call<'_, '_>| {
-            let now = call.held.peek_collection::<T>(&call.keys[0]);
-            now.is_ok_and(|now| now.is_some_and(|now| now.is_same(&known)))
+            let now = call.held.peek_collection::<T>(&call.keys[key]);
+            let is_same = now.is_ok_and(|now| now.is_some_and(|now| now.is_same(&known)));
+            is_same && call.keys[..key].iter().all(|before| call.held.peek(before).is_none())
         };
-        self.go_long(Work::writes(compute, is_current, |call, (changed, changes, reply)| {
-            let old = call.held.edit_if_there::<T, _>(&call.keys[0], |edit| {
+        self.go_long(Work::writes(compute, is_current, move |call, (changed, changes, reply)| {
+            let old = call.held.edit_if_there::<T, _>(&call.keys[key], |edit| {
                 edit.changes = changes;
                 std::mem::replace(&mut **edit, changed)
             })?;
             if let Some(old) = old {
+                log(call, &old);
                 call.held.discard(old);
             }
             call.reply.append(reply);

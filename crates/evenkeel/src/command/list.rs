@@ -10,8 +10,8 @@ mod search;
 use std::ops::Range;
 
 use evenkeel_resp::number::parse_i64;
-use evenkeel_store::Edit;
 use evenkeel_store::collection::{ITEM_MAX, List};
+use evenkeel_store::{Edit, WrongType};
 
 use super::elsewhere::is_much;
 use super::{Call, Command, Flags, Group, Keys, at_least, exactly, read, write};
@@ -176,14 +176,9 @@ fn pop(call: &mut Call<'_, '_>, side: Side) -> Done {
         _ => return Err(Error::Arity(call.name())),
     };
     if let Some(count) = count
-        && is_much(count)
-        && let Some(list) = call.held.peek_collection::<List>(&call.keys[0])?
-        && is_much(list.len())
+        && let Some(list) = long_pop(call, 0, count)?
     {
-        let list = List::clone(&list);
-        if call.is_long(count.min(list.len()) as usize) {
-            return call.change_elsewhere(list, move |list, reply| pop_many(list, count, side, reply));
-        }
+        return call.change_elsewhere(list, move |list, reply| pop_many(list, count, side, reply));
     }
     let popped = call.held.edit_if_there(&call.keys[0], |list: &mut Edit<'_, List>| match count {
         None => {
@@ -204,6 +199,15 @@ fn pop(call: &mut Call<'_, '_>, side: Side) -> Done {
         (None, Some(_)) => call.reply.null_array(),
     }
     Ok(())
+}
+
+/// A clone of the list at the call's key of this number, if it takes long to reply so many of its elements.
+fn long_pop(call: &mut Call<'_, '_>, key: usize, count: u64) -> Result<Option<List>, WrongType> {
+    if !is_much(count) {
+        return Ok(None);
+    }
+    let list = call.held.peek_collection::<List>(&call.keys[key])?.map(|list| List::clone(&list));
+    Ok(list.filter(|list| call.is_long(count.min(list.len()) as usize)))
 }
 
 /// Takes many elements of a list that nobody else changes; returns how many.

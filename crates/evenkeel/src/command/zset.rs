@@ -12,6 +12,7 @@ use evenkeel_resp::float;
 use evenkeel_store::Edit;
 use evenkeel_store::collection::{Collection, Gathered, ZSet};
 
+use super::effect::log_zset;
 use super::random::zrandmember;
 use super::{Args, Call, Command, Flags, Group, Keys, at_least, exactly, read, write};
 use crate::config::Settings;
@@ -175,15 +176,16 @@ const GATHER_UNITS: usize = 10;
 const REMOVE_UNITS: u64 = 10;
 
 /// A sorted set that has been made at once, to be stored.
-struct Made {
+pub(crate) struct Made {
     zset: ZSet,
     form: u8,
 }
 
 impl Made {
-    fn of(gathered: Gathered<'_>, limits: Limits) -> Made {
-        let (zset, form) = finish(gathered, limits);
-        Made { zset, form }
+    pub(crate) fn of(mut gathered: Gathered<'_>, limits: Limits) -> Made {
+        let form = limits.form(gathered.len(), gathered.longest());
+        gathered.map(|score| kept(score, form));
+        Made { zset: gathered.into_set(), form }
     }
 
     fn nothing(limits: Limits) -> Made {
@@ -196,13 +198,19 @@ impl Made {
         call.held.set_collection(&call.keys[0], self.zset, self.form, None);
         Ok(())
     }
-}
 
-/// A sorted set that has been made at once, and its form.
-pub(crate) fn finish(mut gathered: Gathered<'_>, limits: Limits) -> (ZSet, u8) {
-    let form = limits.form(gathered.len(), gathered.longest());
-    gathered.map(|score| kept(score, form));
-    (gathered.into_set(), form)
+    /// The same for the call's key of this number, and for a command that would store something else elsewhere: what is
+    /// logged is what is stored.
+    pub(crate) fn store_and_log(self, call: &mut Call<'_, '_>, key: usize) -> Done {
+        call.reply.int(self.zset.len() as i64);
+        let (key, stored) = (&call.keys[key], self.zset.clone());
+        let before = call.held.changes();
+        call.held.set_collection(key, self.zset, self.form, None);
+        if call.held.changes() != before && call.is_logged() {
+            log_zset(call.held, call.session.db, key.bytes, &stored);
+        }
+        Ok(())
+    }
 }
 
 /// ZADD key [NX | XX] [GT | LT] [CH] [INCR] score member [score member ...]

@@ -82,7 +82,7 @@ impl Set {
     }
 
     /// Turns packed integers into ordinary members.
-    pub fn unpack(&mut self, hasher: &Hasher) {
+    fn unpack(&mut self, hasher: &Hasher) {
         let Some(ints) = self.ints() else { return };
         let mut tree = Tree::new();
         for member in ints.iter().map(Member::integer) {

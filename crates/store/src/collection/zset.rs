@@ -373,8 +373,9 @@ impl ZSet {
 
     /// The positions of members from `from` to `to` in a set whose members all have one score; they may be none.
     ///
-    /// Where scores differ, this means nothing. It is what Redis makes of it in small sets all the same: members from
-    /// the first one that is not before the range to the next one behind it, or from the other side if `backwards`.
+    /// Where scores differ ([`ZSet::has_one_score`]), this means nothing. It is what Redis makes of it in small sets all the
+    /// same: members from the first one that is not before the range to the next one behind it, or from the other side if
+    /// `backwards`. In large ones it depends on where the pages end, which may be elsewhere in a set that is equal.
     pub fn lex_range(&self, from: Lex<'_>, to: Lex<'_>, backwards: bool) -> Range<u64> {
         if let (Some(page), false) = (self.ordered().page(), self.has_one_score()) {
             return lex_range_of_mixed(page, from, to, backwards);
@@ -383,7 +384,8 @@ impl ZSet {
         start..end.max(start)
     }
 
-    fn has_one_score(&self) -> bool {
+    /// Whether all members have the same score.
+    pub fn has_one_score(&self) -> bool {
         let len = self.len();
         let (first, last) = (self.get(0), self.get(len.wrapping_sub(1)));
         first.map(|(_, score)| score) == last.map(|(_, score)| score)

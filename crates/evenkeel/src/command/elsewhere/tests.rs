@@ -4,7 +4,7 @@ use crate::testing::World;
 
 /// Elements of each collection: enough for all of these commands to be long.
 const ELEMENTS: usize = 30_000;
-const KINDS: [&str; 7] = ["list", "hash", "set", "zset", "other", "ints", "stream"];
+const KINDS: [&str; 9] = ["list", "hash", "set", "zset", "other", "ints", "stream", "bits", "mask"];
 
 fn fill(world: &mut World) {
     for part in (0..ELEMENTS).step_by(1000) {
@@ -22,6 +22,17 @@ fn fill(world: &mut World) {
     for number in 0..ELEMENTS {
         world.run(&format!("XADD stream {}-1 f v{number}", number + 1));
     }
+}
+
+/// Two long strings, mostly holes, and a short one.
+fn fill_strings(world: &mut World) {
+    for (key, places) in [("bits", [0, 65_530, 2_000_000]), ("mask", [20_000, 65_533, 5_000_000])] {
+        world.run(&format!("SETRANGE {key} 4300000 last"));
+        for place in places {
+            world.run(&format!("SETRANGE {key} {place} text:{place}"));
+        }
+    }
+    world.run("SET short some-text");
 }
 
 fn long_commands(world: &mut World) -> String {
@@ -54,7 +65,7 @@ fn digest(world: &mut World) -> String {
 }
 
 #[track_caller]
-fn check(lines: &[&str]) {
+fn check(fill: fn(&mut World), lines: &[&str]) {
     let mut world = World::new();
     fill(&mut world);
     // A collection that was cloned, by which whoever changes it would be seen, stays as it was.
@@ -83,34 +94,37 @@ fn undo(world: &mut World) {
 
 #[test]
 fn what_replies() {
-    check(&[
-        "LRANGE list 0 -1",
-        "LRANGE list 3 29000",
-        "LPOS list e4999 COUNT 0",
-        "LPOS list e4999 RANK -3",
-        "LPOS list none",
-        "HGETALL hash",
-        "HKEYS hash",
-        "HVALS hash",
-        "ZRANGE zset 0 -1 WITHSCORES",
-        "ZRANGE zset (5 +inf BYSCORE LIMIT 20 29000",
-        "ZREVRANGEBYSCORE zset +inf -inf WITHSCORES",
-        "ZRANGEBYLEX zset - +",
-        "ZUNION 2 zset other WITHSCORES",
-        "ZUNION 3 set zset ints WEIGHTS 2 3 4 AGGREGATE MAX WITHSCORES",
-        "ZINTER 2 zset other WITHSCORES",
-        "ZDIFF 3 zset other ints",
-        "ZINTERCARD 2 zset other",
-        "ZINTERCARD 2 zset set LIMIT 9000",
-        "XRANGE stream - +",
-        "XREVRANGE stream + - COUNT 25000",
-        "XREAD STREAMS stream 0",
-        "XREAD COUNT 15000 BLOCK 0 STREAMS stream none stream 0 0 9000",
-        "HRANDFIELD hash 30000 WITHVALUES",
-        "ZRANDMEMBER zset 30000 WITHSCORES",
-        "HRANDFIELD single -30000 WITHVALUES",
-        "ZRANDMEMBER single_zset -30000",
-    ]);
+    check(
+        fill,
+        &[
+            "LRANGE list 0 -1",
+            "LRANGE list 3 29000",
+            "LPOS list e4999 COUNT 0",
+            "LPOS list e4999 RANK -3",
+            "LPOS list none",
+            "HGETALL hash",
+            "HKEYS hash",
+            "HVALS hash",
+            "ZRANGE zset 0 -1 WITHSCORES",
+            "ZRANGE zset (5 +inf BYSCORE LIMIT 20 29000",
+            "ZREVRANGEBYSCORE zset +inf -inf WITHSCORES",
+            "ZRANGEBYLEX zset - +",
+            "ZUNION 2 zset other WITHSCORES",
+            "ZUNION 3 set zset ints WEIGHTS 2 3 4 AGGREGATE MAX WITHSCORES",
+            "ZINTER 2 zset other WITHSCORES",
+            "ZDIFF 3 zset other ints",
+            "ZINTERCARD 2 zset other",
+            "ZINTERCARD 2 zset set LIMIT 9000",
+            "XRANGE stream - +",
+            "XREVRANGE stream + - COUNT 25000",
+            "XREAD STREAMS stream 0",
+            "XREAD COUNT 15000 BLOCK 0 STREAMS stream none stream 0 0 9000",
+            "HRANDFIELD hash 30000 WITHVALUES",
+            "ZRANDMEMBER zset 30000 WITHSCORES",
+            "HRANDFIELD single -30000 WITHVALUES",
+            "ZRANDMEMBER single_zset -30000",
+        ],
+    );
 }
 
 /// A few of many are picked, many of many are sifted: each once.
@@ -133,33 +147,56 @@ fn members_at_random_are_different() {
 
 #[test]
 fn what_changes() {
-    check(&[
-        "LPOP list 25000",
-        "RPOP list 100000",
-        "LREM list 0 e77",
-        "LREM list -2 e77",
-        "LREM list 0 none",
-        "LINSERT list BEFORE e4999 new",
-        "LINSERT list AFTER e0 new",
-        "LINSERT list AFTER none new",
-        "ZPOPMIN zset 20000",
-        "ZPOPMAX zset 40000",
-        "ZREMRANGEBYRANK zset 5 -5",
-        "ZREMRANGEBYSCORE zset 10 (900",
-        "ZREMRANGEBYLEX other [m2 (m7",
-        "ZRANGESTORE to zset 0 -1",
-        "ZRANGESTORE zset zset 10 +inf BYSCORE LIMIT 5 20000",
-        "ZUNIONSTORE to 3 zset other ints",
-        "ZUNIONSTORE zset 2 zset set WEIGHTS 2 0.5 AGGREGATE MIN",
-        "ZINTERSTORE to 2 zset set",
-        "ZDIFFSTORE other 2 other set",
-    ]);
+    check(
+        fill,
+        &[
+            "LPOP list 25000",
+            "RPOP list 100000",
+            "LREM list 0 e77",
+            "LREM list -2 e77",
+            "LREM list 0 none",
+            "LINSERT list BEFORE e4999 new",
+            "LINSERT list AFTER e0 new",
+            "LINSERT list AFTER none new",
+            "LMPOP 2 nosuch list LEFT COUNT 25000",
+            "ZPOPMIN zset 20000",
+            "ZPOPMAX zset 40000",
+            "ZMPOP 2 zset other MAX COUNT 20000",
+            "ZMPOP 2 nosuch zset MIN COUNT 40000",
+            "ZREMRANGEBYRANK zset 5 -5",
+            "ZREMRANGEBYSCORE zset 10 (900",
+            "ZREMRANGEBYLEX other [m2 (m7",
+            "ZRANGESTORE to zset 0 -1",
+            "ZRANGESTORE zset zset 10 +inf BYSCORE LIMIT 5 20000",
+            "ZUNIONSTORE to 3 zset other ints",
+            "ZUNIONSTORE zset 2 zset set WEIGHTS 2 0.5 AGGREGATE MIN",
+            "ZINTERSTORE to 2 zset set",
+            "ZDIFFSTORE other 2 other set",
+        ],
+    );
+}
+
+#[test]
+fn what_combines_strings() {
+    check(
+        fill_strings,
+        &[
+            "BITOP XOR to bits mask short nosuch",
+            "BITOP XOR to bits mask bits mask bits",
+            "BITOP OR bits bits mask bits short",
+            "BITOP AND to mask bits mask",
+            "BITOP NOT mask mask",
+        ],
+    );
 }
 
 #[test]
 fn what_is_overtaken_is_done_anew() {
     let mut world = World::new();
     fill(&mut world);
+    fill_strings(&mut world);
+    world.run("COPY list stack");
+    world.run("COPY zset pile");
     for (line, meanwhile, reply) in [
         ("LREM list 0 e1", "RPUSH list e1", ":7"),
         ("LPOP list 29000", "DEL list", "(nil array)"),
@@ -169,10 +206,33 @@ fn what_is_overtaken_is_done_anew() {
         ("ZUNIONSTORE to 2 set ints", "DEL ints", ":30000"),
         ("ZUNIONSTORE to 2 set ints", "SADD ints 4 5", ":30002"),
         ("ZRANGESTORE to set 0 -1", "PING", "-WRONGTYPE*"),
+        ("ZMPOP 2 early pile MIN COUNT 20000", "ZADD early 1 m", "[\"early\", [[\"m\", \"1\"]]]"),
+        ("ZMPOP 2 nosuch pile MIN COUNT 20000", "DEL pile", "(nil array)"),
+        ("LMPOP 2 early stack LEFT COUNT 20000", "RPUSH early e", "[\"early\", [\"e\"]]"),
+        ("BITOP OR to bits mask", "SETRANGE bits 5000000 x", ":5000012"),
+        ("BITOP OR to bits mask", "DEL mask", ":5000001"),
+        ("BITOP NOT to bits", "DEL bits", ":0"),
     ] {
         world.type_in("a", line);
         world.run(meanwhile);
         world.check(&format!("a< {reply}"));
+        world.verify();
+    }
+}
+
+/// Short ones cannot be shared, and count as they are in the end.
+#[test]
+fn short_strings_may_change_while_long_ones_are_combined() {
+    let mut world = World::new();
+    fill_strings(&mut world);
+    for (meanwhile, start) in
+        [("PING", "some-text"), ("SET short TEXT", "TEXT\\x00"), ("DEL short", "\\x00\\x00")]
+    {
+        let before = long_commands(&mut world);
+        world.type_in("a", "BITOP XOR to mask short bits bits");
+        world.run(meanwhile);
+        world.check(&format!("a< :5000012\n > GETRANGE to 0 9 < \"{start}*\""));
+        assert_ne!(long_commands(&mut world), before, "it is done elsewhere");
         world.verify();
     }
 }

@@ -13,8 +13,7 @@ use super::cell::{self, Cell};
 use super::options::{Order, Query, Syntax};
 use super::shape::Shape;
 use super::{Point, reply_distance};
-use crate::command::effect::log_zset;
-use crate::command::zset::{self, Limits};
+use crate::command::zset::{Limits, Made};
 use crate::command::{Args, Call, Keys};
 use crate::error::Done;
 use crate::long::Work;
@@ -104,8 +103,8 @@ fn search(call: &mut Call<'_, '_>, syntax: Syntax, source: usize, destination: u
             }));
         }
         (true, false) => {
-            let made = search.store(hasher, Limits::of(call.settings));
-            made.store(call, destination);
+            // Sines are not the same on all machines.
+            return search.store(hasher, Limits::of(call.settings)).store_and_log(call, destination);
         }
         (true, true) => return store_elsewhere(call, search, source, destination),
     }
@@ -120,10 +119,7 @@ fn store_elsewhere(call: &mut Call<'_, '_>, search: Search, source: usize, desti
             let now = call.held.collection::<ZSet>(&call.keys[source]);
             matches!(now, Ok(Some(now)) if now.is_same(&zset))
         },
-        move |call, made: Made| {
-            made.store(call, destination);
-            Ok(())
-        },
+        move |call, made: Made| made.store_and_log(call, destination),
     ))
 }
 
@@ -199,27 +195,7 @@ impl Search {
             let distance = found.distance_m / self.shape().unit.0;
             gather.push(found.member, if self.query.stores_distances { distance } else { found.score });
         }
-        let (zset, form) = zset::finish(gather.merge(|score, _| score), limits);
-        Made { zset, form }
-    }
-}
-
-/// A sorted set on its way to the destination.
-struct Made {
-    zset: ZSet,
-    form: u8,
-}
-
-impl Made {
-    fn store(self, call: &mut Call<'_, '_>, destination: usize) {
-        call.reply.int(self.zset.len() as i64);
-        let (key, found) = (&call.keys[destination], self.zset.clone());
-        let before = call.held.changes();
-        call.held.set_collection(key, self.zset, self.form, None);
-        if call.held.changes() != before && call.is_logged() {
-            // Sines are not the same on all machines.
-            log_zset(call.held, call.session.db, key.bytes, &found);
-        }
+        Made::of(gather.merge(|score, _| score), limits)
     }
 }
 

@@ -5,11 +5,12 @@ use evenkeel_store::Edit;
 use evenkeel_store::Kind;
 use evenkeel_store::collection::List;
 
-use super::{Side, take};
+use super::{Side, long_pop, pop_many, take};
 use crate::blocking::Wait;
 use crate::command::{Call, Keys};
 use crate::error::{Done, Error};
 use crate::pubsub::notices::LIST;
+use crate::reply::Reply;
 
 /// LMPOP's keys.
 pub(super) const COUNTED: Keys = Keys::Counted { at: 1, step: 1 };
@@ -97,6 +98,11 @@ fn try_move(call: &mut Call<'_, '_>, from: Side, to: Side) -> Result<bool, Error
 /// LMPOP numkeys key [key ...] <LEFT | RIGHT> [COUNT count]
 pub(super) fn lmpop(call: &mut Call<'_, '_>) -> Done {
     let (side, count) = parse_mpop(call, 1)?;
+    if let Some(key) = call.first_of_much(count)
+        && let Some(list) = long_pop(call, key, count)?
+    {
+        return mpop_elsewhere(call, key, list, side, count);
+    }
     if !try_mpop(call, side, count)? {
         call.reply.null_array();
     }
@@ -161,18 +167,34 @@ fn parse_mpop(call: &Call<'_, '_>, index: usize) -> Result<(Side, u64), Error> {
 
 /// Takes elements from the first list that is there, and replies its key and them; `false` if there is none.
 fn try_mpop(call: &mut Call<'_, '_>, side: Side, count: u64) -> Result<bool, Error> {
-    for key in &call.keys[call.tries(0..call.keys.len())] {
-        let popped = call.held.edit_if_there(key, |list: &mut Edit<'_, List>| {
+    for key in call.tries(0..call.keys.len()) {
+        let name = &call.keys[key];
+        let popped = call.held.edit_if_there(name, |list: &mut Edit<'_, List>| {
             let count = count.min(list.len());
             call.reply.array(2);
-            call.reply.bulk(key.bytes);
+            call.reply.bulk(name.bytes);
             call.reply.array(count as usize);
             take(list, count, side, call.reply);
         })?;
         if popped.is_some() {
-            call.log(&[side.pop_command(), key.bytes, count.to_string().as_bytes()]);
+            log_mpop(call, key, side, count);
             return Ok(true);
         }
     }
     Ok(false)
+}
+
+/// Has another thread take elements from the list at the call's key of this number, the first that there is.
+fn mpop_elsewhere(call: &mut Call<'_, '_>, key: usize, list: List, side: Side, count: u64) -> Done {
+    let name = call.keys[key].bytes.to_vec();
+    let take = move |list: &mut List, reply: &mut Reply| {
+        reply.array(2);
+        reply.bulk(&name);
+        pop_many(list, count, side, reply)
+    };
+    call.change_elsewhere_and_log(key, list, take, move |call, _| log_mpop(call, key, side, count))
+}
+
+fn log_mpop(call: &mut Call<'_, '_>, key: usize, side: Side, count: u64) {
+    call.log(&[side.pop_command(), call.keys[key].bytes, count.to_string().as_bytes()]);
 }

@@ -5,6 +5,7 @@
 //! which scores are added up can be seen in their last digits.
 
 use evenkeel_resp::float;
+use evenkeel_store::collection::set::Member;
 use evenkeel_store::collection::{Gather, Set, ZSet};
 use evenkeel_store::{Hasher, Kind, View};
 
@@ -57,7 +58,6 @@ enum Operation {
 /// One of the values that are combined.
 enum Value {
     Sorted(ZSet),
-    /// Not packed where it is read.
     Plain(Set),
     Missing,
 }
@@ -96,19 +96,20 @@ impl Value {
         }
     }
 
-    fn for_each<'v>(&'v self, mut each: impl FnMut(&'v [u8], f64)) {
-        match self {
-            Value::Sorted(zset) => zset.range(0..zset.len()).for_each(|(member, score)| each(member, score)),
-            Value::Plain(set) => set.unpacked().for_each(|member| each(member, 1.0)),
-            Value::Missing => {}
-        }
+    fn for_each<'v>(&'v self, mut each: impl FnMut(Member<'v>, f64)) {
+        self.try_for_each(|member, score| {
+            each(member, score);
+            true
+        });
     }
 
-    /// The members and scores for which `more` says so, until it says that there are enough.
-    fn try_for_each<'v>(&'v self, mut more: impl FnMut(&'v [u8], f64) -> bool) {
+    /// The members and scores, until `more` says that there are enough.
+    fn try_for_each<'v>(&'v self, mut more: impl FnMut(Member<'v>, f64) -> bool) {
         match self {
-            Value::Sorted(zset) => _ = zset.range(0..zset.len()).all(|(member, score)| more(member, score)),
-            Value::Plain(set) => _ = set.unpacked().all(|member| more(member, 1.0)),
+            Value::Sorted(zset) => {
+                zset.range(0..zset.len()).all(|(member, score)| more(member.into(), score));
+            }
+            Value::Plain(set) => _ = set.iter().all(|member| more(member, 1.0)),
             Value::Missing => {}
         }
     }
@@ -232,7 +233,7 @@ impl Plan {
         Made::of(self.gather(hasher).merge(|a, b| self.aggregate.of(a, b)), limits)
     }
 
-    /// All members with their scores, those of a union as often as they are in a source.
+    /// All members with their scores, those of a union more than once, perhaps.
     fn gather<'p>(&'p self, hasher: &'p Hasher) -> Gather<'p> {
         let mut gather = Gather::new(hasher);
         let (first, others) = self.sources.split_first().expect("one source at least");
@@ -240,11 +241,12 @@ impl Plan {
             Operation::Union => {
                 for source in &self.sources {
                     source.value.for_each(|member, score| gather.push(member, source.weighted(score)));
+                    gather.settle(|a, b| self.aggregate.of(a, b));
                 }
             }
             Operation::Inter => first.value.for_each(|member, score| {
                 let score = others.iter().try_fold(first.weighted(score), |sum, other| {
-                    let score = other.value.score(hasher, member)?;
+                    let score = other.value.score(hasher, &member)?;
                     Some(self.aggregate.of(sum, other.weight * score))
                 });
                 if let Some(score) = score {
@@ -252,7 +254,7 @@ impl Plan {
                 }
             }),
             Operation::Diff => first.value.for_each(|member, score| {
-                if !others.iter().any(|other| other.value.score(hasher, member).is_some()) {
+                if !others.iter().any(|other| other.value.score(hasher, &member).is_some()) {
                     gather.push(member, score);
                 }
             }),
@@ -265,7 +267,7 @@ impl Plan {
         let (first, others) = self.sources.split_first().expect("one source at least");
         let mut count = 0;
         first.value.try_for_each(|member, _| {
-            count += u64::from(others.iter().all(|other| other.value.score(hasher, member).is_some()));
+            count += u64::from(others.iter().all(|other| other.value.score(hasher, &member).is_some()));
             limit == 0 || count < limit
         });
         count
@@ -282,16 +284,8 @@ fn sources(call: &mut Call<'_, '_>, counted: usize, first_key: usize) -> Result<
     if count > (call.args.len() - counted - 1) as i64 {
         return Err(Error::Syntax);
     }
-    let (keys, hasher) = (&call.keys[first_key..], &call.held.keyspace().hasher);
-    keys.iter()
-        .map(|key| {
-            let mut value = value_of(call.held.read(key))?;
-            if let Value::Plain(set) = &mut value {
-                set.unpack(hasher);
-            }
-            Ok(Source { value, weight: 1.0 })
-        })
-        .collect()
+    let keys = call.keys[first_key..].iter();
+    keys.map(|key| Ok(Source { value: value_of(call.held.read(key))?, weight: 1.0 })).collect()
 }
 
 /// A clone of what is at a key.

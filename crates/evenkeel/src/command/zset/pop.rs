@@ -60,26 +60,43 @@ fn pop_from_one(call: &mut Call<'_, '_>, end: End) -> Done {
     }
     let count = if args.len() == 3 { Some(count_at(&args, 2)?) } else { None };
     let shape = if count.is_some() && call.reply.resp3 { Shape::Pairs } else { Shape::Flat };
-    if let Some(count) = count
-        && is_much(count.saturating_mul(REMOVE_UNITS))
-        && let Some(zset) = call.held.peek_collection::<ZSet>(&call.keys[0])?
-    {
-        let zset = ZSet::clone(&zset);
-        if call.is_long((count.min(zset.len()) * REMOVE_UNITS) as usize) {
-            let hasher = call.held.keyspace().hasher.clone();
-            return call.change_elsewhere(zset, move |zset, reply| {
-                let range = end.range(count.min(zset.len()), zset.len());
-                reply_popped(reply, zset, range.clone(), end, b"", shape);
-                let popped = range.end - range.start;
-                drop(zset.remove_range(&hasher, range));
-                popped
-            });
-        }
+    let count = count.unwrap_or(1);
+    if let Some(zset) = long_pop(call, 0, count)? {
+        return pop_elsewhere(call, 0, zset, end, count, shape);
     }
-    if !pop(call, 0, end, count.unwrap_or(1), shape)? {
+    if !pop(call, 0, end, count, shape)? {
         call.reply.array(0);
     }
     Ok(())
+}
+
+/// A clone of the set at the call's key of this number, if it takes long to take so many members from it.
+fn long_pop(call: &mut Call<'_, '_>, key: usize, count: u64) -> Result<Option<ZSet>, WrongType> {
+    if !is_much(count.saturating_mul(REMOVE_UNITS)) {
+        return Ok(None);
+    }
+    let zset = call.held.peek_collection::<ZSet>(&call.keys[key])?.map(|zset| ZSet::clone(&zset));
+    Ok(zset.filter(|zset| call.is_long((count.min(zset.len()) * REMOVE_UNITS) as usize)))
+}
+
+/// Has another thread take up to `count` members from the set at the call's key of this number, the first that there is.
+fn pop_elsewhere(
+    call: &mut Call<'_, '_>,
+    key: usize,
+    zset: ZSet,
+    end: End,
+    count: u64,
+    shape: Shape,
+) -> Done {
+    let (hasher, name) = (call.held.keyspace().hasher.clone(), call.keys[key].bytes.to_vec());
+    let take = move |zset: &mut ZSet, reply: &mut Reply| {
+        let range = end.range(count.min(zset.len()), zset.len());
+        reply_popped(reply, zset, range.clone(), end, &name, shape);
+        let popped = range.end - range.start;
+        drop(zset.remove_range(&hasher, range));
+        popped
+    };
+    call.change_elsewhere_and_log(key, zset, take, move |call, _| log_pop(call, key, end, count))
 }
 
 fn count_at(args: &Args<'_>, at: usize) -> Result<u64, Error> {
@@ -147,6 +164,11 @@ fn begin(reply: &mut Reply, key: &[u8], members: usize, shape: Shape) {
 /// ZMPOP numkeys key [key ...] <MIN | MAX> [COUNT count]
 pub(super) fn zmpop(call: &mut Call<'_, '_>) -> Done {
     let (end, count) = parse_mpop(&call.args, 1)?;
+    if let Some(key) = call.first_of_much(count.saturating_mul(REMOVE_UNITS))
+        && let Some(zset) = long_pop(call, key, count)?
+    {
+        return pop_elsewhere(call, key, zset, end, count, Shape::KeyAndPairs);
+    }
     for key in 0..call.keys.len() {
         if pop(call, key, end, count, Shape::KeyAndPairs)? {
             log_pop(call, key, end, count);

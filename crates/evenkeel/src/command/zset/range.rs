@@ -56,6 +56,12 @@ impl<'a> Ends<'a> {
         }
     }
 
+    /// Whether they are the ends of the same members in every set that is equal. By members they are not where scores differ
+    /// ([`ZSet::lex_range`]), neither here nor in Redis, so what is done to such a range is logged by its effect.
+    fn are_the_same_elsewhere(&self, zset: &ZSet) -> bool {
+        !matches!(self, Ends::Lex(..)) || zset.has_one_score()
+    }
+
     /// The positions in ascending order; `backwards` matters where Redis' answer depends on the side it begins at.
     fn positions(&self, zset: &ZSet, backwards: bool) -> Range<u64> {
         let len = zset.len();
@@ -283,8 +289,12 @@ pub(super) fn zrangestore(call: &mut Call<'_, '_>) -> Done {
     let source = call.held.collection::<ZSet>(&call.keys[1])?.map(|zset| ZSet::clone(&zset));
     let Some(source) = source else { return Made::nothing(limits).store(call) };
     let positions = query.positions(&source);
+    let is_the_same_elsewhere = query.ends.are_the_same_elsewhere(&source);
+    let store = move |call: &mut Call<'_, '_>, made: Made| {
+        if is_the_same_elsewhere { made.store(call) } else { made.store_and_log(call, 0) }
+    };
     if !call.is_long((positions.end - positions.start) as usize * GATHER_UNITS) {
-        return gather(hasher, &source, positions, limits).store(call);
+        return store(call, gather(hasher, &source, positions, limits));
     }
     let (hasher, known) = (hasher.clone(), source.clone());
     call.go_long(Work::writes(
@@ -296,9 +306,9 @@ pub(super) fn zrangestore(call: &mut Call<'_, '_>) -> Done {
             let now = call.held.peek_collection::<ZSet>(&call.keys[1]);
             now.is_ok_and(|now| now.is_some_and(|now| now.is_same(&known)))
         },
-        |call, (made, source)| {
+        move |call, (made, source)| {
             call.held.discard(source);
-            made.store(call)
+            store(call, made)
         },
     ))
 }
@@ -345,29 +355,57 @@ pub(super) fn zremrangebylex(call: &mut Call<'_, '_>) -> Done {
 
 fn remove(call: &mut Call<'_, '_>, by: By) -> Done {
     let ends = Ends::parse(by, &call.args, 2, 3)?;
-    let hasher = &call.held.keyspace().hasher;
-    if let Some(zset) = call.held.peek_collection::<ZSet>(&call.keys[0])?
-        && is_much(zset.len() * REMOVE_UNITS)
+    let (hasher, is_logged) = (&call.held.keyspace().hasher, call.is_logged());
+    let Some(zset) = call.held.peek_collection::<ZSet>(&call.keys[0])? else {
+        call.reply.int(0);
+        return Ok(());
+    };
+    let (range, len) = (ends.positions(&zset, false), zset.len());
+    let count = range.end - range.start;
+    let is_the_same_elsewhere = ends.are_the_same_elsewhere(&zset);
+    // All of it is let go in one piece.
+    let is_much = count < len && is_much(count * REMOVE_UNITS);
+    let is_told = is_logged && count > 0 && !is_the_same_elsewhere;
+    let mut shared = (is_much || is_told).then(|| ZSet::clone(&zset));
+    if is_much
+        && call.is_long((count * REMOVE_UNITS) as usize)
+        && let Some(zset) = shared.take()
     {
-        let (zset, range) = (ZSet::clone(&zset), ends.positions(&zset, false));
-        let count = range.end - range.start;
-        // All of it is let go in one piece.
-        if count < zset.len() && call.is_long((count * REMOVE_UNITS) as usize) {
-            let hasher = hasher.clone();
-            return call.change_elsewhere(zset, move |zset, reply| {
-                drop(zset.remove_range(&hasher, range));
-                reply.int(count as i64);
-                count
-            });
-        }
+        let (hasher, removed) = (hasher.clone(), range.clone());
+        let change = move |zset: &mut ZSet, reply: &mut Reply| {
+            drop(zset.remove_range(&hasher, range));
+            reply.int(count as i64);
+            count
+        };
+        return call.change_elsewhere_and_log(0, zset, change, move |call, before| {
+            if !is_the_same_elsewhere {
+                log_removed(call, before, removed);
+            }
+        });
     }
-    let removed = call.held.edit_if_there(&call.keys[0], |edit: &mut Edit<'_, ZSet>| {
-        let range = ends.positions(edit, false);
-        edit.changes = range.end - range.start;
-        let cut = edit.remove_range(hasher, range);
+    // Where nobody needs to see what there was, it is not shared either, and nothing is copied.
+    let before = shared.filter(|_| is_told);
+    call.held.edit_if_there(&call.keys[0], |edit: &mut Edit<'_, ZSet>| {
+        edit.changes = count;
+        let cut = edit.remove_range(hasher, range.clone());
         edit.discard(cut);
-        edit.changes
     })?;
-    call.reply.int(removed.unwrap_or(0) as i64);
+    if let Some(before) = before {
+        log_removed(call, &before, range);
+        call.held.discard(before);
+    }
+    call.reply.int(count as i64);
     Ok(())
+}
+
+/// Logs which members of the set that was there before were removed.
+fn log_removed(call: &mut Call<'_, '_>, before: &ZSet, range: Range<u64>) {
+    if !call.is_logged() {
+        return;
+    }
+    let key = call.keys[0].bytes;
+    if range == (0..before.len()) {
+        return call.log(&[b"DEL", key]);
+    }
+    call.log_each(&[b"ZREM", key], 1, before.range(range).map(|(member, _)| member));
 }

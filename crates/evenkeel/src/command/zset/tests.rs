@@ -1,3 +1,5 @@
+use std::time::{Duration, Instant};
+
 use crate::testing::{World, check};
 
 #[test]
@@ -675,6 +677,28 @@ fn large_sets_agree_with_themselves() {
         > ZPOPMIN z 3000                        < *
         > EXISTS z                              < :0
         "#,
+    );
+    world.verify();
+}
+
+/// Packed integers are read where they lie: each mention of a set costs a look-up, whatever it holds.
+#[test]
+fn sets_of_integers_may_be_named_often() {
+    const TIMES: usize = 5000;
+    let mut world = World::new();
+    world.run(&format!("SADD s{}", (0..500).map(|number| format!(" {number}")).collect::<String>()));
+    world.check("> OBJECT ENCODING s < \"intset\"\n > ZADD z 0.5 7 1 x < :2");
+    let (keys, began) = (" s".repeat(TIMES), Instant::now());
+    world.check(&format!("> ZINTERCARD {TIMES}{keys} LIMIT 1 < :1"));
+    world.check(&format!("> ZINTER {}{keys} z WITHSCORES < [\"7\", \"5000.5\"]", TIMES + 1));
+    world.check(&format!("> ZDIFF {}{keys} < []", TIMES));
+    assert!(began.elapsed() < Duration::from_millis(800), "{:?}", began.elapsed());
+    world.check(
+        "
+        > ZUNIONSTORE d 3 s z s                 < :501
+        > ZMSCORE d 7 499 x                     < [\"2.5\", \"2\", \"1\"]
+        > OBJECT ENCODING s                     < \"intset\"
+    ",
     );
     world.verify();
 }

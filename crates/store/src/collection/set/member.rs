@@ -44,6 +44,13 @@ impl<'a> Member<'a> {
     }
 }
 
+impl<'a> From<&'a [u8]> for Member<'a> {
+    #[inline]
+    fn from(bytes: &'a [u8]) -> Member<'a> {
+        Member::bytes(bytes)
+    }
+}
+
 impl Deref for Member<'_> {
     type Target = [u8];
 

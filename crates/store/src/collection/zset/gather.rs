@@ -2,12 +2,16 @@
 //!
 //! Adding a million members one by one walks down two trees a million times. Here they are sorted by their hashes, which
 //! brings those together that are the same member, and then by score; both trees are appended page by page.
+//!
+//! Whoever adds the same members again and again has them put together now and then ([`Gather::settle`]), so that the memory
+//! for it goes with the result, not with all that was added.
 
 use std::cmp::Ordering;
 
 use super::super::hashed;
 use super::super::page::{self, PAGE_MAX, Page};
 use super::super::root::Twin;
+use super::super::set::Member;
 use super::super::tree::{Siblings, Tree};
 use super::{Score, ZSet, bound_of};
 use crate::Hasher;
@@ -15,10 +19,15 @@ use crate::Hasher;
 /// Bytes up to which a page is filled, so that the next members do not split each one at once.
 const FILL: usize = PAGE_MAX / 8 * 7;
 
+/// Members that are not worth being put together before the end: three megabytes of them.
+const UNSETTLED_MAX: usize = 65_536;
+
 /// Members with scores on their way into a sorted set.
 pub struct Gather<'a> {
     hasher: &'a Hasher,
     items: Vec<Item<'a>>,
+    /// As many of the first ones are different members.
+    settled: usize,
     longest: usize,
 }
 
@@ -32,32 +41,46 @@ pub struct Gathered<'a> {
 #[derive(Clone, Copy)]
 struct Item<'a> {
     hash: u64,
-    member: &'a [u8],
+    member: Member<'a>,
     score: f64,
 }
 
 impl<'a> Gather<'a> {
     pub fn new(hasher: &'a Hasher) -> Gather<'a> {
-        Gather { hasher, items: Vec::new(), longest: 0 }
+        Gather { hasher, items: Vec::new(), settled: 0, longest: 0 }
     }
 
     /// Adds a member; its score is a number.
-    pub fn push(&mut self, member: &'a [u8], score: f64) {
+    pub fn push(&mut self, member: impl Into<Member<'a>>, score: f64) {
         debug_assert!(!score.is_nan(), "a score is a number");
-        self.items.push(Item { hash: self.hasher.hash(member), member, score });
+        let member = member.into();
         self.longest = self.longest.max(member.len());
+        self.items.push(Item { hash: self.hasher.hash(&member), member, score });
+    }
+
+    /// Puts together what is the same member, as [`Gather::merge`] does in the end, if more has come since the last time than
+    /// there was then. The scores become the same: what is put together stands before all that comes later.
+    pub fn settle(&mut self, merge: impl Fn(f64, f64) -> f64) {
+        if self.items.len() - self.settled > self.settled.max(UNSETTLED_MAX) {
+            self.put_together(merge);
+        }
     }
 
     /// Puts together what is the same member: it gets the score that `merge` makes of the first two, then of that and
     /// the third, in the order in which they came.
     pub fn merge(mut self, merge: impl Fn(f64, f64) -> f64) -> Gathered<'a> {
+        self.put_together(merge);
+        Gathered { items: self.items, longest: self.longest }
+    }
+
+    fn put_together(&mut self, merge: impl Fn(f64, f64) -> f64) {
         // Stable: members that are the same stay in the order in which they came.
         self.items.sort_by_key(|item| item.hash);
         let mut kept: usize = 0;
         for at in 0..self.items.len() {
             let item = self.items[at];
             let mut alike = self.items[..kept].iter_mut().rev().take_while(|other| other.hash == item.hash);
-            match alike.find(|other| other.member == item.member) {
+            match alike.find(|other| other.member[..] == item.member[..]) {
                 Some(other) => other.score = merge(other.score, item.score),
                 None => {
                     self.items[kept] = item;
@@ -66,7 +89,7 @@ impl<'a> Gather<'a> {
             }
         }
         self.items.truncate(kept);
-        Gathered { items: self.items, longest: self.longest }
+        self.settled = kept;
     }
 }
 
@@ -99,10 +122,10 @@ impl<'a> Gathered<'a> {
     }
 
     /// Members and scores in order.
-    pub fn in_order(&self) -> impl ExactSizeIterator<Item = (&'a [u8], f64)> {
+    pub fn in_order(&self) -> impl ExactSizeIterator<Item = (&[u8], f64)> {
         self.order().into_iter().map(|place| {
             let item = &self.items[place.index as usize];
-            (item.member, item.score)
+            (&item.member[..], item.score)
         })
     }
 
@@ -110,9 +133,9 @@ impl<'a> Gathered<'a> {
         assert!(self.items.len() <= u32::MAX as usize, "more members than fit into memory");
         let places = self.items.iter().enumerate();
         let mut order: Vec<Place> = places
-            .map(|(index, item)| Place { bound: bound_of(item.score, item.member), index: index as u32 })
+            .map(|(index, item)| Place { bound: bound_of(item.score, &item.member), index: index as u32 })
             .collect();
-        let rest = |place: &Place| self.items[place.index as usize].member;
+        let rest = |place: &Place| &self.items[place.index as usize].member[..];
         order.sort_unstable_by(|a, b| match a.bound.cmp(&b.bound) {
             Ordering::Equal => rest(a).cmp(rest(b)),
             other => other,
@@ -132,24 +155,27 @@ struct Place {
 fn ordered_tree(items: &[Item<'_>], order: &[Place]) -> Tree {
     let parts = |place: &Place| {
         let item = &items[place.index as usize];
-        (Score::new(item.score), item.member, 0)
+        (Score::new(item.score), &item.member[..], 0)
     };
     pages(order, |place| place.bound, |_, _| false, parts, false)
 }
 
 /// The tree of items by their hashes, in the order of which they are.
-fn hashed_tree<'a>(items: &[Item<'a>]) -> Tree {
-    let parts = |item: &Item<'a>| (Score::new(item.score), item.member, hashed::tag(item.hash));
+fn hashed_tree(items: &[Item<'_>]) -> Tree {
+    let parts = |item| {
+        let Item { hash, member, score }: &Item<'_> = item;
+        (Score::new(*score), &member[..], hashed::tag(*hash))
+    };
     // Items of one hash are in one page.
     pages(items, |item| [item.hash, 0], |a, b| a.hash == b.hash, parts, true)
 }
 
 /// A tree of pages of these items; `together` tells which neighbours must be in one.
 fn pages<'a, T>(
-    all: &[T],
+    all: &'a [T],
     bound: impl Fn(&T) -> [u64; 2],
     together: impl Fn(&T, &T) -> bool,
-    parts: impl Fn(&T) -> (Score, &'a [u8], u16),
+    parts: impl Fn(&'a T) -> (Score, &'a [u8], u16),
     tagged: bool,
 ) -> Tree {
     let mut siblings: Siblings<Page> = Vec::new();
@@ -175,4 +201,58 @@ fn pages<'a, T>(
         rest = later;
     }
     Tree::of_pages(siblings)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use evenkeel_testkit::random::{Random, fresh_seed};
+
+    fn added(
+        of: impl Fn(f64, f64) -> f64 + Copy,
+        names: &[String],
+        scores: &[f64],
+        settles: bool,
+    ) -> Vec<(Vec<u8>, u64)> {
+        let hasher = Hasher::default();
+        let mut gather = Gather::new(&hasher);
+        for (at, score) in scores.iter().enumerate() {
+            gather.push(names[at % names.len()].as_bytes(), *score);
+            if settles && at % 100 == 0 {
+                gather.put_together(of);
+            }
+        }
+        let gathered = gather.merge(of);
+        gathered.in_order().map(|(member, score)| (member.to_vec(), score.to_bits())).collect()
+    }
+
+    /// The order of additions can be seen in their last digits.
+    #[test]
+    fn what_is_put_together_early_has_the_same_scores() {
+        let seed = fresh_seed();
+        println!("EVENKEEL_SEED={seed}");
+        let mut random = Random::new(seed);
+        let names: Vec<String> = (0..37).map(|number| format!("member:{number}")).collect();
+        let scores: Vec<f64> = (0..2000).map(|_| random.below(1_000_000) as f64 / 7e5).collect();
+        let sum = |a, b| a + b;
+        let of_all = added(sum, &names, &scores, false);
+        assert_eq!(of_all.len(), names.len());
+        assert_eq!(added(sum, &names, &scores, true), of_all);
+        let reversed: Vec<f64> = scores.iter().rev().copied().collect();
+        assert_ne!(added(sum, &names, &reversed, true), of_all, "another order can be seen");
+    }
+
+    #[test]
+    fn memory_goes_with_the_result() {
+        const MEMBERS: usize = 1000;
+        let (hasher, names) =
+            (Hasher::default(), (0..MEMBERS).map(|number| number.to_string()).collect::<Vec<_>>());
+        let mut gather = Gather::new(&hasher);
+        for _ in 0..if cfg!(miri) { 70 } else { 1000 } {
+            names.iter().for_each(|name| gather.push(name.as_bytes(), 1.0));
+            gather.settle(|a, b| a + b);
+        }
+        assert!(gather.items.capacity() < 3 * UNSETTLED_MAX, "{}", gather.items.capacity());
+        assert_eq!(gather.merge(|a, b| a + b).len(), MEMBERS as u64);
+    }
 }
