@@ -221,7 +221,7 @@ proc wait_server_started {config_file stdout pid} {
     for {set waited 0} {$waited < 60000} {incr waited 20} {
         set alive [expr {![catch {exec kill -0 $pid}]}]
         set log [exec cat $stdout]
-        if {[string match "* PID: $pid*" $log]} { return 0 }
+        if {[string match "* pid=$pid,*" $log]} { return 0 }
         if {[string match "*Failed listening on port*" $log]} { return 1 }
         if {!$alive} { error "the server ended at its start: [start_errors $stdout]" }
         after 20

@@ -20,6 +20,13 @@ use crate::persist::lock::{self, What};
 pub(crate) mod redis;
 mod text;
 
+/// What is asked for.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Wish {
+    Look(Request),
+    Help,
+}
+
 /// What is to be looked through, and what to do about it.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Request {
@@ -37,13 +44,17 @@ impl Request {
     pub(crate) fn from(
         args: &[OsString],
         is_file: impl FnOnce(&OsString) -> bool,
-    ) -> Option<Result<Request, String>> {
+    ) -> Option<Result<Wish, String>> {
         let (first, rest) = args.split_first()?;
         if first != "check" {
             return None;
         }
-        let request = Request::parse(rest);
-        (request.is_ok() || !is_file(first)).then_some(request)
+        let wish = match rest {
+            [help] if help == "--help" || help == "-h" => Ok(Wish::Help),
+            _ => Request::parse(rest).map(Wish::Look),
+        };
+        let is_meant = matches!(wish, Ok(Wish::Look(_))) || !is_file(first);
+        is_meant.then_some(wish)
     }
 
     fn parse(mut rest: &[OsString]) -> Result<Request, String> {
@@ -69,12 +80,21 @@ impl Request {
     }
 }
 
-const USAGE: &str = "Usage: evenkeel check FILE|FOLDER [--fix] [--yes] [--truncate-to-timestamp SECONDS]";
+const USAGE: &str = "\
+Usage: evenkeel check FILE|FOLDER [--fix] [--yes] [--truncate-to-timestamp SECONDS]
+Looks through an RDB file, a file of commands, a manifest, or the folder of one, and says what is whole and what is lost.
+  --fix                             cuts a torn end off
+  --truncate-to-timestamp SECONDS   goes back to a moment that an annotation tells of, in seconds since 1970
+  --yes                             does not ask before it cuts";
 
 /// Does what is asked, with standard input and output.
-pub(crate) fn run(request: Result<Request, String>) -> ExitCode {
-    let request = match request {
-        Ok(request) => request,
+pub(crate) fn run(wish: Result<Wish, String>) -> ExitCode {
+    let request = match wish {
+        Ok(Wish::Look(request)) => request,
+        Ok(Wish::Help) => {
+            println!("{USAGE}");
+            return ExitCode::SUCCESS;
+        }
         Err(reason) => {
             eprintln!("evenkeel check: {reason}\n{USAGE}");
             return ExitCode::FAILURE;

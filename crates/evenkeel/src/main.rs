@@ -32,6 +32,7 @@ mod serial;
 mod server;
 mod session;
 mod startup;
+mod supervised;
 mod sync;
 #[cfg(test)]
 mod testing;

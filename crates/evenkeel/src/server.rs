@@ -34,6 +34,7 @@ use crate::pubsub::notices::Notices;
 use crate::replication;
 use crate::scripting::Scripts;
 use crate::session::Session;
+use crate::supervised::Manager;
 use crate::tls::Tls;
 use crate::tracking::Tracking;
 use crate::waiting::Resumed;
@@ -85,6 +86,7 @@ pub(crate) struct Server {
     pub(crate) hotkeys: HotKeys,
     pub(crate) latency: Monitor,
     pub(crate) oom_score: crate::oom::Score,
+    pub(crate) manager: Manager,
     /// Connections that MIGRATE keeps.
     pub(crate) targets: Targets,
 }
@@ -118,6 +120,7 @@ impl Server {
         keyspace.events.set_listener(notices.clone());
         keyspace.events.want(Events::NOTICES, notices.configure(&settings.notify_keyspace_events));
         Ok(Server {
+            manager: Manager::at_start(settings.supervised, &log),
             keyspace,
             table,
             acl: Acl::new(&settings),

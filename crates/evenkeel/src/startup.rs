@@ -71,7 +71,7 @@ pub(crate) fn run(mut args: impl Iterator<Item = OsString>) -> ExitCode {
 }
 
 fn serve(launch: Launch) -> ExitCode {
-    let Launch { settings, config_file, notices, .. } = launch;
+    let Launch { settings, config_file, has_more, notices, .. } = launch;
     set_huge_pages(settings.huge_pages);
     if let Err(error) = std::env::set_current_dir(&settings.dir) {
         eprintln!("Can't chdir to '{}': {error}", settings.dir.display());
@@ -117,7 +117,7 @@ fn serve(launch: Launch) -> ExitCode {
     if let Err(error) = server.oom_score.follow(&server.settings(), server.replication.is_replica()) {
         log.warning(format!("Unable to write oom_score_adj: {error}"));
     }
-    announce(&server, &notices);
+    announce(&server, has_more, &notices);
     // Before the first client is served: whoever has had a reply may count on an orderly end.
     watch_signals(server.clone());
     let threads = match start_workers(&server) {
@@ -131,7 +131,10 @@ fn serve(launch: Launch) -> ExitCode {
     let loaded = load(&server);
     drop(bar);
     match loaded {
-        Ok(()) => log.notice("Ready to accept connections"),
+        Ok(()) => {
+            log.notice("Ready to accept connections");
+            server.manager.tell_ready(server.replication.is_replica(), &log);
+        }
         Err(Ended::Stopped) => log.warning("Stopped while loading"),
         Err(Ended::Failed(reason)) => {
             let reason = format!("Fatal error loading the DB: {reason}. Nothing was changed. Exiting.");
@@ -293,16 +296,14 @@ pub(crate) fn raise_file_limit(settings: &Settings) -> Result<(), u32> {
     if done { Ok(()) } else { Err(fit) }
 }
 
-fn announce(server: &Server, notices: &[String]) {
+fn announce(server: &Server, has_more: bool, notices: &[String]) {
     let settings = server.settings();
     let log = &server.log;
     let pid = std::process::id();
-    log.notice(format!(
-        "Evenkeel version={VERSION}, bits={}, pid={pid}, PID: {pid}, just started",
-        usize::BITS
-    ));
+    log.notice(format!("Evenkeel version={VERSION}, bits={}, pid={pid}, just started", usize::BITS));
     match &server.config_file {
         Some(file) => log.notice(format!("Configuration loaded from {}", file.path.display())),
+        None if has_more => log.notice("Configuration loaded, from no file"),
         None => log.notice("No config file specified, using the defaults"),
     }
     notices.iter().for_each(|notice| log.warning(notice.as_str()));
@@ -321,11 +322,12 @@ fn announce(server: &Server, notices: &[String]) {
         log.notice(format!("The server is now ready to accept connections at {}", path.display()));
     }
     let here = std::env::current_dir().unwrap_or_else(|_| PathBuf::from("."));
-    log.notice(format!(
-        "{} worker threads; data stays in memory, files go to {}",
-        server.workers(),
-        here.display()
-    ));
+    let kept = match (settings.appendonly, settings.save.is_empty()) {
+        (true, _) => "every write is logged",
+        (false, false) => "snapshots are taken at save points",
+        (false, true) => "data stays in memory",
+    };
+    log.notice(format!("{} worker threads; {kept}, files go to {}", server.workers(), here.display()));
     log.notice("Server initialized");
 }
 

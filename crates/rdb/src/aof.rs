@@ -27,6 +27,7 @@ mod manifest;
 mod scratch;
 
 use std::io::{self, Read, Seek, SeekFrom};
+use std::path::Path;
 
 pub use command::{Command, Commands, Record, push_command, push_comment, push_timestamp};
 pub use directory::{Directory, Found, Part, Since};
@@ -37,6 +38,12 @@ pub use manifest::{Entry, Flaw, Kind, LineError, Manifest};
 
 /// How snapshots begin: Redis' and Valkey's word for it.
 const MAGICS: [&[u8]; 2] = [b"REDIS", b"VALKEY"];
+
+/// Whether a file is a snapshot by its name. A file of commands may be empty, but even a snapshot of nothing is not: an empty
+/// file of such a name is what is left of a lost one.
+pub fn is_snapshot_by_name(path: &Path) -> bool {
+    path.extension().is_some_and(|kind| kind == "rdb")
+}
 
 /// Whether a file begins with a snapshot in RDB's format; it stands at its beginning again afterwards.
 ///

@@ -5,19 +5,10 @@
 /// Full names in lower case, sorted.
 #[rustfmt::skip]
 const NAMES: &[&str] = &[
-    "asking",
     "client|capa", "client|import-source",
-    "cluster", "clusterscan",
-    "cluster|addslots", "cluster|addslotsrange", "cluster|bumpepoch", "cluster|cancelslotmigrations",
-    "cluster|count-failure-reports", "cluster|countkeysinslot", "cluster|delslots", "cluster|delslotsrange",
-    "cluster|failover", "cluster|flushslot", "cluster|flushslots", "cluster|forget", "cluster|getkeysinslot",
-    "cluster|getslotmigrations", "cluster|help", "cluster|info", "cluster|keyslot", "cluster|links", "cluster|meet",
-    "cluster|migrateslots", "cluster|myid", "cluster|myshardid", "cluster|nodes", "cluster|replicas",
-    "cluster|replicate", "cluster|reset", "cluster|saveconfig", "cluster|set-config-epoch", "cluster|setslot",
-    "cluster|shards", "cluster|slaves", "cluster|slot-stats", "cluster|slots", "cluster|syncslots",
+    "clusterscan",
+    "cluster|flushslot", "cluster|syncslots",
     "lolwut",
-    "module", "module|help", "module|list", "module|load", "module|loadex", "module|unload",
-    "readonly", "readwrite",
 ];
 
 /// Whether this is the name of such a command, or of a subcommand; in lower case.

@@ -74,7 +74,7 @@ impl Tool {
 
 impl Aof {
     /// Whether all is whole in the end.
-    fn run(&self, input: &mut impl BufRead, out: &mut impl Write) -> io::Result<bool> {
+    pub(super) fn run(&self, input: &mut impl BufRead, out: &mut impl Write) -> io::Result<bool> {
         let report = match check(&self.path, self.moment) {
             Ok(report) => report,
             Err(error) => {
@@ -118,6 +118,10 @@ impl Aof {
                 return Ok(false);
             }
         };
+        if content.lacks_snapshot {
+            writeln!(out, "{}AOF {name} is empty, and should be a snapshot", label(report, part))?;
+            return Ok(false);
+        }
         if content.size == 0 {
             writeln!(out, "{}AOF {name} is empty", label(report, part))?;
             return Ok(true);
@@ -269,7 +273,8 @@ fn label(report: &Report, part: &Part) -> &'static str {
 }
 
 fn format_of(part: &Part) -> &'static str {
-    let is_snapshot = part.content.as_ref().is_ok_and(|content| content.snapshot.is_some());
+    let is_snapshot =
+        part.content.as_ref().is_ok_and(|content| content.snapshot.is_some() || content.lacks_snapshot);
     if is_snapshot { "RDB" } else { "RESP" }
 }
 

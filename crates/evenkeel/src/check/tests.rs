@@ -47,7 +47,10 @@ impl Drop for Folder {
 
 fn request(args: &[&str]) -> Option<Request> {
     let args: Vec<OsString> = ["check"].iter().chain(args).map(OsString::from).collect();
-    Request::from(&args, |_| true)?.ok()
+    match Request::from(&args, |_| true)?.ok()? {
+        Wish::Look(request) => Some(request),
+        Wish::Help => None,
+    }
 }
 
 fn commands(lines: &[&str]) -> Vec<u8> {
@@ -69,6 +72,15 @@ fn the_command_line_of_redis_server_keeps_its_meaning() {
     let all = request(&["--yes", "--truncate-to-timestamp", "7", "a", "--fix"]);
     assert_eq!(all, Some(Request { path, fix: true, yes: true, moment: Some(7) }));
     assert_eq!(request(&["a", "--truncate-to-timestamp", "x"]), None);
+}
+
+#[test]
+fn help_is_no_mistake() {
+    for help in ["--help", "-h"] {
+        let args = ["check".into(), help.into()];
+        assert_eq!(Request::from(&args, |_| false), Some(Ok(Wish::Help)));
+        assert_eq!(Request::from(&args, |_| true), None, "an option of the server's");
+    }
 }
 
 #[test]
@@ -152,7 +164,7 @@ fn what_cannot_be_mended_is_left_alone() {
     assert!(!well && text.contains("b cannot be cut: what later files hold was executed after"), "{text}");
     assert_eq!(folder.size("b"), torn.len() as u64);
     let (text, well) = folder.check(&["r", "--fix", "--yes"], "");
-    assert!(!well && text.contains("r begins with a snapshot that is broken"), "{text}");
+    assert!(!well && text.contains("r holds a snapshot that is broken"), "{text}");
     assert!(
         text.contains("BROKEN: a snapshot of version 10, 1 key in 1 database\n    the data ends"),
         "{text}"
@@ -168,6 +180,48 @@ fn what_cannot_be_mended_is_left_alone() {
         folder.check(&["nothing"], ""),
         ("Can't open nothing: No such file or directory (os error 2)\n".into(), false)
     );
+}
+
+/// A server does not start on it.
+#[test]
+fn an_empty_snapshot_is_broken_and_an_empty_log_is_not() {
+    let manifest = b"file m.1.base.rdb seq 1 type b\nfile m.1.incr.aof seq 1 type i\n";
+    let folder = Folder::with(&[
+        ("m.manifest", manifest),
+        ("m.1.base.rdb", b""),
+        ("m.1.incr.aof", b""),
+        ("dump.rdb", b""),
+        ("old.aof", b""),
+    ]);
+    let broken = "m.1.base.rdb: 0 bytes, BROKEN: empty, and should be a snapshot\n\
+        m.1.incr.aof: incremental, 0 bytes, empty\n\
+        m.1.base.rdb holds a snapshot that is broken: it cannot be mended by cutting.\n";
+    assert_eq!(folder.check(&["m.manifest"], ""), (format!("m.manifest: 2 files\n{broken}"), false));
+    let (text, well) = folder.check(&["dump.rdb", "--fix", "--yes"], "");
+    assert!(!well && text.starts_with("dump.rdb: 0 bytes, BROKEN: empty"), "{text}");
+    assert!(folder.check(&["old.aof"], "").1);
+
+    let args = [folder.0.join("m.manifest").into_os_string()];
+    let Some(redis::Tool::Aof(tool)) = redis::Tool::from("redis-check-aof".as_ref(), &args) else {
+        panic!("it is asked to look");
+    };
+    let mut out = Vec::new();
+    let well = tool.run(&mut std::io::empty(), &mut out).expect("a Vec takes all");
+    let text = String::from_utf8_lossy(&out);
+    assert!(!well && text.ends_with("BASE AOF m.1.base.rdb is empty, and should be a snapshot\n"), "{text}");
+}
+
+/// Whoever names the server's folder hears where its log is.
+#[test]
+fn a_folder_inside_is_named() {
+    let folder = Folder::with(&[("dump.rdb", SNAPSHOT)]);
+    let inside = folder.0.join("appendonlydir");
+    fs::create_dir_all(&inside).expect("the folder can be written");
+    assert_eq!(folder.check(&["."], "").0, "./: no manifest is in this folder\n".replace("./", "."));
+    fs::write(inside.join("m.manifest"), "file i seq 1 type i\n").expect("the folder can be written");
+    let (text, well) = folder.check(&["."], "");
+    let expected = "no manifest is in this folder, but one is in ./appendonlydir\n";
+    assert!(!well && text.ends_with(expected), "{text}");
 }
 
 #[test]

@@ -54,7 +54,7 @@ pub(super) fn hopeless(hopeless: &Hopeless) -> String {
             shown(path)
         ),
         Hopeless::Snapshot(path) => {
-            format!("{} begins with a snapshot that is broken: it cannot be mended by cutting.", shown(path))
+            format!("{} holds a snapshot that is broken: it cannot be mended by cutting.", shown(path))
         }
         Hopeless::Unreadable(path) => {
             format!("{} cannot be read, so nothing can be said about it.", shown(path))
@@ -86,6 +86,9 @@ fn part(out: &mut String, part: &Part) {
 
 /// What is whole in it.
 fn held(content: &Content) -> String {
+    if content.lacks_snapshot {
+        return "BROKEN: empty, and should be a snapshot".to_owned();
+    }
     if content.size == 0 {
         return "empty".to_owned();
     }

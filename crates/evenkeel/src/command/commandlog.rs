@@ -54,8 +54,9 @@ fn get_slow(call: &mut Call<'_, '_>) -> Done {
         3 => (count(&call.args)?, false),
         4 if call.args.is(3, "STAGES") => (count(&call.args)?, true),
         _ => {
-            let text = "ERR unknown subcommand or wrong number of arguments for 'GET'. Try SLOWLOG HELP.";
-            return Err(Error::text(text));
+            let lead = b"ERR unknown subcommand or wrong number of arguments for '";
+            let name = call.args.quoted(1, 128);
+            return Err(Error::Bytes([&lead[..], name, b"'. Try SLOWLOG HELP."].concat()));
         }
     };
     reply_newest(call, Kind::Slow, count, with_stages);
@@ -158,6 +159,7 @@ mod tests {
             > SLOWLOG GET -2                      < -ERR count should be greater than or equal to -1
             > SLOWLOG GET x                       < -ERR count should be greater than or equal to -1
             > SLOWLOG GET 1 2                     < -ERR unknown subcommand or wrong number of arguments for 'GET'. Try SLOWLOG HELP.
+            > SLOWLOG gEt 1 2                     < -ERR unknown subcommand or wrong number of arguments for 'gEt'. Try SLOWLOG HELP.
         "
         ));
     }

@@ -125,6 +125,7 @@ fn put_into_effect(
         crash::follow(new);
     }
     server.log.set_level(level_of(new.loglevel));
+    new.in_vain(changed).for_each(|notice| server.log.warning(notice));
     Ok(())
 }
 
@@ -188,6 +189,7 @@ mod tests {
             > CONFIG SET maxmemory 1 timeout x           < -ERR CONFIG SET failed (possibly related to argument 'timeout') - argument couldn't be parsed into an integer
             > CONFIG SET maxmemory 1 maxmemory 2         < -ERR CONFIG SET failed (possibly related to argument 'maxmemory') - duplicate parameter
             > CONFIG SET maxmemory 1 daemonize yes       < -ERR CONFIG SET failed (possibly related to argument 'daemonize') - can't set immutable config
+            > CONFIG SET acl-pubsub-default foo          < -ERR *argument(s) must be one of the following: allchannels, resetchannels
             > CONFIG SET maxmemory 1 timeout             < -ERR syntax error
             > CONFIG SET maxmemory 1 nosuch 1            < -ERR Unknown option or number of arguments for CONFIG SET - 'nosuch'
             > CONFIG GET maxmemory                       < [\"maxmemory\", \"104857600\"]

@@ -11,6 +11,7 @@ pub(crate) mod bitmap;
 mod bitop;
 pub(crate) mod call;
 pub(crate) mod client;
+mod cluster;
 mod commandlog;
 pub(crate) mod config_command;
 pub(crate) mod connection;
@@ -37,6 +38,7 @@ mod lcs;
 pub(crate) mod list;
 pub(crate) mod memory;
 pub(crate) mod migrate;
+mod module;
 mod monitor;
 mod natural;
 pub(crate) mod object;
@@ -73,6 +75,7 @@ pub(crate) const FAMILIES: &[&[Command]] = &[
     acl::COMMANDS,
     bitmap::COMMANDS,
     client::COMMANDS,
+    cluster::COMMANDS,
     commandlog::COMMANDS,
     config_command::COMMANDS,
     connection::COMMANDS,
@@ -90,6 +93,7 @@ pub(crate) const FAMILIES: &[&[Command]] = &[
     list::COMMANDS,
     memory::COMMANDS,
     migrate::COMMANDS,
+    module::COMMANDS,
     monitor::COMMANDS,
     object::COMMANDS,
     persistence::COMMANDS,

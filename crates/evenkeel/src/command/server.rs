@@ -81,6 +81,15 @@ mod tests {
             "stage_execute_usec",
             "worker0",
             "worker1",
+            "used_cpu_user_main_thread",
+            "used_cpu_sys_main_thread",
+            "rss_overhead_ratio",
+            "rss_overhead_bytes",
+            "evicted_scripts",
+            "reply_buffer_shrinks",
+            "reply_buffer_expands",
+            "gcc_version",
+            "atomicvar_api",
         ] {
             assert_eq!(fields.iter().filter(|field| **field == name).count(), 1, "{name}: {text}");
         }

@@ -12,7 +12,7 @@ use super::file::{self, Handler};
 use super::lists::*;
 use super::typed::{
     AuthClients, CertifiedUser, ChannelsOfNew, DisklessLoad, Facility, Fsync, LogLevel, OomScore, Permit,
-    Policy, Typed,
+    Policy, Supervised, Typed,
 };
 use super::value::{Before, Kind, Range, Reason, Value, Word};
 
@@ -246,7 +246,7 @@ pub(super) static DIRECTIVES: &[Directive] = &[
     inert("cluster-config-file",                  Text,                "nodes.conf",      NO_CLUSTER).at_start(),
     inert("cluster-config-save-behavior",         Choice(&["sync", "best-effort"]), "sync", NO_CLUSTER),
     inert("cluster-databases",                    integer(1, INT_MAX), "1",               NO_CLUSTER).at_start(),
-    inert("cluster-enabled",                      Flag,                "no",              NO_CLUSTER).at_start(),
+    inert("cluster-enabled",                      Checked(no_cluster), "no",              NO_CLUSTER).at_start(),
     inert("cluster-link-sendbuf-limit",           memory(0, u64::MAX as i128), "0",       NO_CLUSTER),
     inert("cluster-manual-failover-timeout",      integer(1, INT_MAX), "5000",            NO_CLUSTER),
     inert("cluster-message-gossip-perc",          integer(1, 100),     "10",              NO_CLUSTER).hidden(),
@@ -397,7 +397,7 @@ pub(super) static DIRECTIVES: &[Directive] = &[
     live ("stop-writes-on-bgsave-error",          Flag,                "yes",             field!(stop_writes_on_bgsave_error)),
     live ("stream-node-max-bytes",                SIZE,                "4096",            field!(stream_node_max_bytes)),
     live ("stream-node-max-entries",              LONG,                "100",             field!(stream_node_max_entries)),
-    inert("supervised",                           Choice(&["upstart", "systemd", "auto", "no"]), "no", "the service manager is not told about the start").at_start(),
+    live ("supervised",                           Choice(Supervised::NAMES), "no",        field!(supervised)).at_start(),
     live ("syslog-enabled",                       Flag,                "no",              field!(syslog_enabled)).at_start(),
     live ("syslog-facility",                      Choice(Facility::NAMES), "local0",        field!(syslog_facility)).at_start(),
     live ("syslog-ident",                         Text,                "redis",           field!(syslog_ident)).at_start(),

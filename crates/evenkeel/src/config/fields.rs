@@ -5,7 +5,7 @@
 
 use super::typed::{
     AuthClients, Bind, CertifiedUser, ChannelsOfNew, Cpus, DisklessLoad, Facility, Fsync, LogLevel, OomScore,
-    OutputLimits, Permit, Policy, Primary, SavePoint,
+    OutputLimits, Permit, Policy, Primary, SavePoint, Supervised,
 };
 use super::value::Word;
 use crate::persist::end::How;
@@ -82,6 +82,7 @@ pub(crate) struct Fields {
     pub(crate) syslog_facility: Facility,
     pub(crate) syslog_ident: Word,
     pub(crate) always_show_logo: bool,
+    pub(crate) supervised: Supervised,
     pub(crate) crash_log_enabled: bool,
     pub(crate) oom_score_adj: OomScore,
     pub(crate) oom_score_adj_values: [i64; 3],

@@ -5,7 +5,7 @@
 //! overrides the file. A word right after a `--directive` is its value even when it begins with `--`, since a value
 //! may; only `save`, which can stand alone, takes none then.
 
-use super::directives;
+use super::directives::{self, Directive};
 use super::errors::{ConfigError, Place};
 use super::file::{Commands, Loader};
 use super::value::{Kind, Value, Word};
@@ -22,6 +22,8 @@ pub(crate) struct Launch {
     pub(crate) settings: Settings,
     /// CONFIG REWRITE writes it.
     pub(crate) config_file: Option<ConfigFile>,
+    /// The standard input or options tell of something, too.
+    pub(crate) has_more: bool,
     /// For the log at start, one line each: what was set and has no effect.
     pub(crate) notices: Vec<String>,
 }
@@ -90,13 +92,17 @@ fn launch(
         settings.fields.dir = here.to_owned();
     }
     let mut notices = loader.notices;
-    notices.extend(without_effect(&settings));
-    Ok(Launch { action: request.action, settings, config_file, notices })
+    notices.extend(without_effect(&settings, directives::settings()));
+    let has_more = request.stdin || !request.options.is_empty();
+    Ok(Launch { action: request.action, settings, config_file, has_more, notices })
 }
 
 /// A line for each directive that asks for something in vain. One that only switches something off is granted.
-fn without_effect(settings: &Settings) -> impl Iterator<Item = String> {
-    directives::settings().filter_map(|row| {
+pub(super) fn without_effect(
+    settings: &Settings,
+    rows: impl Iterator<Item = &'static Directive>,
+) -> impl Iterator<Item = String> {
+    rows.filter_map(|row| {
         let (value, why) = (settings.value(row), row.why_no_effect()?);
         let notice = format!("'{}' has no effect: {why}", row.name);
         (value != row.default_value() && !is_off(&value)).then_some(notice)
@@ -320,16 +326,33 @@ mod tests {
         assert_eq!(start(&["--dir", path, "--dir", "inner"]).settings.dir, scratch.path.join("inner"));
     }
 
+    /// Who counts on them would lose data, or get errors where there were none.
+    #[test]
+    fn clusters_and_modules_are_refused() {
+        let reason = "There is no cluster mode: this server cannot be a node of a cluster";
+        refused(&["--cluster-enabled", "yes"], 1, "cluster-enabled \"yes\"", reason);
+        check(&["--cluster-enabled", "NO"], "cluster-enabled", "no");
+        let reason = "There are no modules: none can be loaded";
+        refused(&["--loadmodule", "x.so", "1"], 1, "loadmodule \"x.so\" \"1\"", reason);
+    }
+
+    #[test]
+    fn a_start_knows_where_its_configuration_came_from() {
+        assert!(!start(&[]).has_more);
+        assert!(start(&["--port", "1"]).has_more);
+        assert!(start_with(&["-"], "port 1").expect("right").has_more);
+    }
+
     #[test]
     fn notices_name_what_was_asked_for_in_vain() {
         assert_eq!(start(&[]).notices, Vec::<String>::new());
         assert_eq!(start(&["--port", "7", "--appendonly", "no"]).notices, Vec::<String>::new());
         assert_eq!(start(&["--io-threads", "1", "--save", ""]).notices, Vec::<String>::new());
-        let notices = start(&["--io-threads", "4", "--cluster-enabled", "yes"]).notices;
+        let notices = start(&["--io-threads", "4", "--activedefrag", "yes"]).notices;
         assert_eq!(
             notices,
             [
-                "'cluster-enabled' has no effect: there is no cluster mode yet",
+                "'activedefrag' has no effect: the allocator is not asked to move memory",
                 "'io-threads' has no effect: every worker serves its own connections, see threads",
             ]
         );

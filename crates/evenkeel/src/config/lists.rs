@@ -242,6 +242,15 @@ pub(super) fn announced_ip(word: &[u8]) -> Result<Word, Reason> {
     plain_name(word, "cluster-announce-ip contains invalid character")
 }
 
+/// A node of a cluster would take writes for all slots, also those of others.
+pub(super) fn no_cluster(word: &[u8]) -> Result<Word, Reason> {
+    match word.to_ascii_lowercase().as_slice() {
+        b"no" => Ok(b"no".to_vec()),
+        b"yes" => Err("There is no cluster mode: this server cannot be a node of a cluster".into()),
+        _ => Err("argument must be 'yes' or 'no'".into()),
+    }
+}
+
 /// Nothing that could break a line of nodes.conf or of CLUSTER NODES.
 fn plain_name(word: &[u8], refused: &'static str) -> Result<Word, Reason> {
     let breaks = |byte: &u8| byte.is_ascii_control() || b" !\"#$%&'()*+,;<=>?@[\\]^{|}~".contains(byte);

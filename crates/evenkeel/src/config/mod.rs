@@ -40,7 +40,7 @@ pub(crate) use rewrite::{ConfigFile, Extent, replace as replace_file};
 #[allow(unused_imports, reason = "the fields' types, for those who pass one on")]
 pub(crate) use typed::{
     AuthClients, Bind, CertifiedUser, ChannelsOfNew, Cpus, DisklessLoad, Facility, Fsync, LogLevel, OomScore,
-    OutputLimit, OutputLimits, Permit, Policy, Primary, SavePoint,
+    OutputLimit, OutputLimits, Permit, Policy, Primary, SavePoint, Supervised,
 };
 pub(crate) use value::{Word, memory_size};
 
@@ -134,6 +134,11 @@ impl Settings {
             bytes => bytes,
         };
         usize::try_from(bytes).unwrap_or(usize::MAX)
+    }
+
+    /// A line for each of these directives that asks for something in vain.
+    pub(crate) fn in_vain(&self, names: &[&str]) -> impl Iterator<Item = String> {
+        launch::without_effect(self, settings().filter(|row| names.contains(&row.name)))
     }
 
     /// The same, but for whom to follow.

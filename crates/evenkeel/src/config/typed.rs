@@ -320,10 +320,20 @@ macro_rules! choices {
 }
 
 choices! {
+    /// Which service manager is told about the start and the end.
+    Supervised {
+        Upstart = "upstart",
+        Systemd = "systemd",
+        Auto = "auto",
+        No = "no",
+    }
+}
+
+choices! {
     /// Which channels a new user may use.
     ChannelsOfNew {
-        None = "resetchannels",
         All = "allchannels",
+        None = "resetchannels",
     }
 }
 

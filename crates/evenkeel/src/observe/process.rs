@@ -22,6 +22,24 @@ pub(crate) fn cpu_time(children: bool) -> CpuTime {
     CpuTime { user: span(usage.ru_utime), system: span(usage.ru_stime) }
 }
 
+/// Of the thread that the process began with, which serves nobody here: it is the control thread.
+pub(crate) fn main_thread_cpu_time() -> CpuTime {
+    let stat = std::fs::read_to_string(format!("/proc/self/task/{}/stat", std::process::id()));
+    cpu_time_in(&stat.unwrap_or_default()).unwrap_or_default()
+}
+
+/// What a thread's line of figures says. Its name comes first and may hold anything but ends with the last parenthesis.
+fn cpu_time_in(stat: &str) -> Option<CpuTime> {
+    let (_, figures) = stat.rsplit_once(')')?;
+    let mut ticks = figures.split_whitespace().skip(11).map(str::parse::<u64>);
+    let (user, system) = (ticks.next()?.ok()?, ticks.next()?.ok()?);
+    // SAFETY: asks for a number.
+    let per_second =
+        u64::try_from(unsafe { libc::sysconf(libc::_SC_CLK_TCK) }).ok().filter(|ticks| *ticks > 0)?;
+    let span = |ticks: u64| Duration::from_millis(ticks * 1000 / per_second);
+    Some(CpuTime { user: span(user), system: span(system) })
+}
+
 /// Bytes of physical memory in use.
 pub(crate) fn resident_bytes() -> u64 {
     let statm = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
@@ -72,4 +90,18 @@ pub(crate) fn allocator_report() -> String {
 pub(crate) fn purge() {
     // SAFETY: works on the allocator's own structures.
     unsafe { libmimalloc_sys::mi_collect(true) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_thread_has_any_name() {
+        let stat = "7 (a ) b) S 1 1 1 0 -1 4194560 1 2 3 4 200 100 7 8 20 0";
+        let time = cpu_time_in(stat).expect("it is whole");
+        assert_eq!((time.user, time.system), (time.system * 2, time.user / 2));
+        assert!(time.user > Duration::ZERO && cpu_time_in("7 (a) S").is_none());
+        assert!(main_thread_cpu_time().user <= cpu_time(false).user + Duration::from_millis(50));
+    }
 }

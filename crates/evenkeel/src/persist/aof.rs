@@ -56,7 +56,7 @@ const IDLE: Duration = Duration::from_secs(1);
 /// How often it looks after other things when it sleeps.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// How long it tries to write what is left when the server ends.
+/// How long it tries to write what is left at its end, unless the disk took nothing before.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// How long after a failure it tries again.
@@ -212,6 +212,7 @@ pub(super) fn start(server: &Arc<Server>, file: File, reader: Reader) -> io::Res
         file,
         buffer: Vec::with_capacity(WRITE_LEN),
         done: 0,
+        fails: false,
         taken: after,
         selected: None,
         second: 0,
@@ -257,6 +258,12 @@ pub(super) fn vacate(server: &Server) {
     server.keyspace.journal.vacate(place);
 }
 
+/// Refuses writes if the log cannot be written, as long as it is wanted, or no longer.
+pub(super) fn refuse_writes(server: &Server) {
+    let fails = server.persist.aof.figures.write_failed.load(Relaxed);
+    server.persist.obstacles.set(NO_LOG, fails && server.settings().appendonly);
+}
+
 /// The place of the thread's reader of the log.
 pub(super) fn place(server: &Server) -> usize {
     server.persist.aof.place.load(Relaxed)
@@ -279,6 +286,8 @@ struct Writer {
     /// What comes next, of which `done` bytes are in the file already.
     buffer: Vec<u8>,
     done: usize,
+    /// The last write failed.
+    fails: bool,
     /// The last record in the buffer.
     taken: u64,
     /// The database selected at the end of the buffer.
@@ -320,13 +329,14 @@ impl Writer {
             if ends && wrote && !is_behind {
                 break;
             }
-            if ends && !wrote && self.last_record.elapsed() > PATIENCE {
+            let failed_before = std::mem::replace(&mut self.fails, !wrote);
+            if ends && !wrote && (failed_before || self.last_record.elapsed() > PATIENCE) {
                 let left = self.buffer.len() - self.done + self.reader.unread(journal);
                 server.log.warning(format!("{left} bytes of the log could not be written, and are lost."));
                 break;
             }
             if !wrote {
-                std::thread::sleep(RETRY);
+                self.rest_before_retry(ends);
             } else if !self.more {
                 self.rest(journal, settings.appendfsync);
             }
@@ -352,8 +362,8 @@ impl Writer {
     /// Nobody waits any more for what is not written.
     fn leave(&self) {
         let aof = &self.server.persist.aof;
-        self.server.persist.obstacles.set(NO_LOG | CROWDED, false);
         aof.figures.write_failed.store(false, Relaxed);
+        self.server.persist.obstacles.set(NO_LOG | CROWDED, false);
         aof.figures.buffered.store(0, Relaxed);
         aof.is_on.store(false, Release);
         aof.switched.1.notify_all();
@@ -432,7 +442,7 @@ impl Writer {
             if figures.write_failed.load(Relaxed) && !self.broken && self.doubtful.is_none() {
                 self.server.log.notice("The append-only file can be written to again.");
                 figures.write_failed.store(false, Relaxed);
-                self.server.persist.obstacles.set(NO_LOG, false);
+                refuse_writes(&self.server);
             }
         }
         figures.buffered.store(0, Relaxed);
@@ -448,8 +458,8 @@ impl Writer {
                 "Error writing to the append-only file: {error}. What is to be written waits in memory, writes are \
                  refused meanwhile."
             ));
-            self.server.persist.obstacles.set(NO_LOG, true);
         }
+        refuse_writes(&self.server);
     }
 
     /// Lets writers go on when enough of the log has been taken.
@@ -492,7 +502,7 @@ impl Writer {
                 self.broken = true;
                 *figures.failure.lock() = crate::config::cause(error);
                 figures.write_failed.store(true, Relaxed);
-                self.server.persist.obstacles.set(NO_LOG, true);
+                refuse_writes(&self.server);
                 self.server.log.warning(format!(
                     "Error syncing the append-only file: {error}. What was written may be lost, so writes are refused, and \
                      with 'appendfsync always' nothing is acknowledged any more. BGREWRITEAOF begins a new file."
@@ -509,7 +519,7 @@ impl Writer {
             self.doubtful = None;
             self.server.log.notice("A new base has all that was in doubt; writes go on.");
             aof.figures.write_failed.store(false, Relaxed);
-            self.server.persist.obstacles.set(NO_LOG, false);
+            refuse_writes(&self.server);
             self.publish();
         }
     }
@@ -557,6 +567,14 @@ impl Writer {
         let mut switched = aof.switched.0.lock();
         *switched = Switched { behind, seq: begun };
         aof.switched.1.notify_all();
+    }
+
+    /// Waits until the disk may take something again, or the thread is to end.
+    fn rest_before_retry(&self, ends: bool) {
+        let until = Instant::now() + RETRY;
+        while Instant::now() < until && self.server.persist.aof.ends.load(Acquire) == ends {
+            std::thread::sleep(NAP_MAX);
+        }
     }
 
     /// Waits for more.

@@ -172,6 +172,7 @@ fn end(server: &Arc<Server>, how: How) -> bool {
     if !persist.ending.make_certain() {
         return false;
     }
+    server.manager.tell_stopping(&server.log);
     server.replication.stop(server, |point| {
         persist.aof.note_end(point);
         server.stop();

@@ -8,7 +8,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::*;
 use std::time::Instant;
 
-use evenkeel_rdb::aof::{Command, Commands, Directory, Found, Part, Record, holds_snapshot, truncate};
+use evenkeel_rdb::aof::{
+    Command, Commands, Directory, Found, Part, Record, holds_snapshot, is_snapshot_by_name, truncate,
+};
 
 use super::load::{self, Ended, How, in_file};
 use super::rewrite;
@@ -90,8 +92,7 @@ impl Player<'_> {
         let io = |error: std::io::Error| Ended::Failed(error.to_string());
         let mut file = File::open(&part.path).map_err(io)?;
         let mut at = 0;
-        if part.size == 0 && part.path.extension().is_some_and(|kind| kind == "rdb") {
-            // A log may be empty, but even a snapshot of nothing is not: this one is lost.
+        if part.size == 0 && is_snapshot_by_name(&part.path) {
             return Err(Ended::Failed("at byte 0: the file is empty, and should be a snapshot".into()));
         }
         if holds_snapshot(&mut file).map_err(io)? {

@@ -45,6 +45,7 @@ pub(crate) fn begin(server: &Arc<Server>) -> bool {
 /// Makes the append-only file be what the settings say, if it is not. What takes long is left to threads of its own.
 pub(crate) fn follow_soon(server: &Arc<Server>) {
     let (wanted, is_on) = (server.settings().appendonly, server.persist.aof.is_on());
+    aof::refuse_writes(server);
     if wanted && !is_on {
         if server.persist.is_incomplete.load(Acquire) {
             return; // begun when the data are whole

@@ -1,6 +1,8 @@
 //! What an operator does to a server that others use: settings changed, clients closed, the file rewritten.
 
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr as UnixAddress, UnixDatagram};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -485,4 +487,83 @@ fn a_final_snapshot_that_fails_leaves_the_server_as_it_was() {
     assert!(client.run("SHUTDOWN").to_string().starts_with("-ERR Errors trying to SHUTDOWN"));
     assert_eq!(client.run("PING").to_string(), "PONG");
     assert_eq!(client.run("SET k w").to_string(), "OK");
+}
+
+/// systemd's protocol, at a path and at an abstract name.
+#[test]
+fn the_service_manager_is_told_about_the_start_and_the_end() {
+    let name = format!("evenkeel-notify-{}", std::process::id());
+    let path = std::env::temp_dir().join(&name);
+    let bound = UnixDatagram::bind(&path).expect("the temporary folder is ours");
+    let named = UnixAddress::from_abstract_name(&name).expect("a name");
+    let named = UnixDatagram::bind_addr(&named).expect("nobody has this name");
+    for (socket, address, way) in
+        [(bound, path.display().to_string(), "systemd"), (named, format!("@{name}"), "auto")]
+    {
+        socket.set_read_timeout(Some(Duration::from_secs(10))).expect("a socket");
+        let heard = || {
+            let mut text = [0; 256];
+            let len = socket.recv(&mut text).expect("it is told");
+            String::from_utf8_lossy(&text[..len]).into_owned()
+        };
+        let manager = format!("NOTIFY_SOCKET={address}");
+        let program = program().started_by(&["env", &manager]);
+        let mut server = Server::start(&program, &["--supervised", way, "--daemonize", "no"]);
+        assert_eq!(heard(), "STATUS=Evenkeel is loading...\n");
+        assert_eq!(heard(), "STATUS=Ready to accept connections\nREADY=1\n");
+        assert_eq!(server.info("process_supervised"), "systemd");
+        assert!(server.stop().success());
+        assert_eq!(heard(), "STOPPING=1\n");
+
+        let server = Server::start(&program, &["--supervised", "no"]);
+        assert_eq!(server.info("process_supervised"), "no");
+        socket.set_nonblocking(true).expect("a socket");
+        assert!(socket.recv(&mut [0; 256]).is_err(), "nobody is to be told");
+    }
+    let _ = std::fs::remove_file(&path); // one left behind is no failure of the test
+}
+
+#[test]
+fn a_service_manager_that_is_not_there_keeps_nobody_from_serving() {
+    for (address, way, line) in [
+        ("NOTIFY_SOCKET=/nonexistent/socket", "systemd", "systemd cannot be told about the start or end"),
+        ("NOTIFY_SOCKET=nothing", "auto", "NOTIFY_SOCKET names no socket"),
+        ("OTHER=1", "systemd", "systemd supervision requested, but NOTIFY_SOCKET not found!"),
+        ("OTHER=1", "upstart", "'supervised upstart' has no effect: upstart is not told about the start"),
+    ] {
+        let program = program().started_by(&["env", "-u", "NOTIFY_SOCKET", address]);
+        let server = Server::start(&program, &["--supervised", way]);
+        eventually(line, || server.log().contains(line));
+        assert_eq!(server.info("process_supervised"), "no");
+    }
+}
+
+#[test]
+fn the_log_says_what_has_no_effect() {
+    let server = start(&[]);
+    let mut client = server.connect();
+    let line = "'activedefrag' has no effect: the allocator is not asked to move memory";
+    assert_eq!(client.run("CONFIG SET activedefrag no").to_string(), "OK");
+    assert!(!server.log().contains(line));
+    assert_eq!(client.run("CONFIG SET activedefrag yes").to_string(), "OK");
+    eventually("it is told", || server.log().contains(line));
+}
+
+#[test]
+fn the_log_says_how_the_server_was_started() {
+    let kept = |args: &[&str]| {
+        let server = start(args);
+        eventually("it is logged", || server.log().contains("Ready to accept connections"));
+        let log = server.log();
+        assert_eq!(log.matches("pid=").count(), 1, "{log}");
+        assert!(!log.contains("PID: "), "{log}");
+        assert!(log.contains("Configuration loaded, from no file"), "{log}");
+        ["data stays in memory", "snapshots are taken at save points", "every write is logged"]
+            .into_iter()
+            .filter(|line| log.contains(&format!("worker threads; {line}, files go to ")))
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(kept(&["--save", ""]), ["data stays in memory"]);
+    assert_eq!(kept(&["--save", "100 1"]), ["snapshots are taken at save points"]);
+    assert_eq!(kept(&["--appendonly", "yes", "--save", ""]), ["every write is logged"]);
 }

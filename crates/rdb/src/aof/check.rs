@@ -15,7 +15,7 @@ use crate::aof::directory::{Directory, Found, before_number, size_of};
 use crate::aof::error::{Error, Problem};
 use crate::aof::fault::{Fault, Reason};
 use crate::aof::manifest::Kind;
-use crate::aof::{durable, holds_snapshot};
+use crate::aof::{durable, holds_snapshot, is_snapshot_by_name};
 use crate::file;
 
 mod lost;
@@ -69,11 +69,13 @@ pub struct Content {
     pub later: Option<u64>,
     /// An annotation that should tell a time and does not, before `later`.
     pub illegible: Option<u64>,
+    /// It is empty, and should be a snapshot.
+    pub lacks_snapshot: bool,
 }
 
 impl Content {
     pub fn is_whole(&self) -> bool {
-        self.fault.is_none() && self.snapshot.as_ref().is_none_or(is_sound)
+        !self.lacks_snapshot && self.fault.is_none() && self.snapshot.as_ref().is_none_or(is_sound)
     }
 }
 
@@ -219,6 +221,24 @@ fn check_parts(manifest: &Path, later_than: Option<i64>) -> Result<Report> {
 
 /// The manifest in a folder: there must be one, and not a second one.
 fn only_manifest(folder: &Path) -> Result<PathBuf> {
+    let mut found = manifests(folder)?;
+    match found.len() {
+        1 => Ok(found.remove(0)),
+        0 => Err(Error::new(
+            folder,
+            folder_inside(folder).map_or(Problem::Manifests(0), Problem::ManifestInside),
+        )),
+        count => Err(Error::new(folder, Problem::Manifests(count))),
+    }
+}
+
+/// A folder in this one that has a manifest, as the one of a server's data has.
+fn folder_inside(folder: &Path) -> Option<PathBuf> {
+    let inside = fs::read_dir(folder).ok()?.flatten().map(|entry| entry.path());
+    inside.filter(|path| path.is_dir()).find(|path| manifests(path).is_ok_and(|found| !found.is_empty()))
+}
+
+fn manifests(folder: &Path) -> Result<Vec<PathBuf>> {
     let mut found = Vec::new();
     for entry in fs::read_dir(folder).map_err(Error::io("read", folder))? {
         let name = entry.map_err(Error::io("read", folder))?.file_name();
@@ -226,10 +246,7 @@ fn only_manifest(folder: &Path) -> Result<PathBuf> {
             found.push(folder.join(name));
         }
     }
-    match found.len() {
-        1 => Ok(found.remove(0)),
-        count => Err(Error::new(folder, Problem::Manifests(count))),
-    }
+    Ok(found)
 }
 
 /// That something follows is no fault of a snapshot here.
@@ -242,7 +259,8 @@ fn look_through(path: &Path, later_than: Option<i64>) -> Result<Content> {
     let size = size_of(path)?;
     let open = || File::open(path).map_err(Error::io("open", path));
     let mut file = open()?;
-    let mut content = Content { size, ..Content::default() };
+    let lacks_snapshot = size == 0 && is_snapshot_by_name(path);
+    let mut content = Content { size, lacks_snapshot, ..Content::default() };
     if holds_snapshot(&mut file).map_err(Error::io("read", path))? {
         let found = file::check(open()?, Some(size));
         let (end, sound) = (found.readable, is_sound(&found));

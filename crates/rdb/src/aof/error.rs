@@ -30,6 +30,8 @@ pub enum Problem {
     Special,
     /// So many manifests are in a folder that should have one.
     Manifests(usize),
+    /// The manifest is not in this folder, but in one inside it.
+    ManifestInside(PathBuf),
     /// The name cannot be a file's, or a manifest that contains it could not be read again.
     Name,
     /// No number is left for the next file.
@@ -71,6 +73,9 @@ impl fmt::Display for Error {
             Problem::NoFile => write!(f, "{path} is listed in the manifest, but is not a file"),
             Problem::Special => write!(f, "{path} is not a file"),
             Problem::Manifests(0) => write!(f, "{path}: no manifest is in this folder"),
+            Problem::ManifestInside(folder) => {
+                write!(f, "{path}: no manifest is in this folder, but one is in {}", folder.display())
+            }
             Problem::Manifests(count) => {
                 write!(f, "{path}: {count} manifests are in this folder; name the one that is meant")
             }

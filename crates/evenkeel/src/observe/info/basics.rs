@@ -26,8 +26,10 @@ pub(super) fn server(facts: &Facts<'_>, text: &mut Text) {
     text.field("arch_bits", usize::BITS);
     text.field("monotonic_clock", clock::source());
     text.field("multiplexing_api", "epoll");
+    text.field("atomicvar_api", "rust-core");
+    text.field("gcc_version", "0.0.0"); // it was another compiler
     text.field("process_id", std::process::id());
-    text.field("process_supervised", "no");
+    text.field("process_supervised", server.manager.name());
     text.field("run_id", &server.run_id);
     text.field("tcp_port", if settings.port > 0 { settings.port } else { settings.tls_port });
     text.field("server_time_usec", clock::unix_us());
@@ -166,6 +168,9 @@ pub(super) fn cpu(_: &Facts<'_>, text: &mut Text) {
         text.field(format_args!("used_cpu_sys{suffix}"), format_args!("{:.6}", time.system.as_secs_f64()));
         text.field(format_args!("used_cpu_user{suffix}"), format_args!("{:.6}", time.user.as_secs_f64()));
     }
+    let time = process::main_thread_cpu_time();
+    text.field("used_cpu_sys_main_thread", format_args!("{:.6}", time.system.as_secs_f64()));
+    text.field("used_cpu_user_main_thread", format_args!("{:.6}", time.user.as_secs_f64()));
 }
 
 pub(super) fn cluster(_: &Facts<'_>, text: &mut Text) {

@@ -50,6 +50,8 @@ pub(super) fn memory(facts: &Facts<'_>, text: &mut Text) {
     text.field("allocator_frag_bytes", resident as i64 - used as i64);
     text.field("allocator_rss_ratio", "1.00");
     text.field("allocator_rss_bytes", 0);
+    text.field("rss_overhead_ratio", "1.00");
+    text.field("rss_overhead_bytes", 0);
     text.field("mem_fragmentation_ratio", format_args!("{:.2}", ratio(resident, used)));
     text.field("mem_fragmentation_bytes", resident as i64 - used as i64);
     let replication = &server.replication.figures;

@@ -52,6 +52,7 @@ pub(super) fn stats(facts: &Facts<'_>, text: &mut Text) {
     text.field("pubsub_patterns", server.pubsub.count(Kind::Pattern));
     text.field("pubsubshard_channels", server.pubsub.count(Kind::Shard));
     text.zeros(&["latest_fork_usec", "total_forks"]);
+    text.zeros(&["evicted_scripts"]); // they stay until SCRIPT FLUSH
     text.field("migrate_cached_sockets", server.targets.kept());
     text.zeros(&["slave_expires_tracked_keys"]);
     text.zeros(&["active_defrag_hits", "active_defrag_misses"]);
@@ -65,6 +66,7 @@ pub(super) fn stats(facts: &Facts<'_>, text: &mut Text) {
     text.field("total_reads_processed", sum(|stats| &stats.reads));
     text.field("total_writes_processed", sum(|stats| &stats.writes));
     text.zeros(&["io_threaded_reads_processed", "io_threaded_writes_processed"]);
+    text.zeros(&["reply_buffer_shrinks", "reply_buffer_expands"]);
     text.field("client_query_buffer_limit_disconnections", server.closed_for_input.load(Relaxed));
     text.field("client_output_buffer_limit_disconnections", server.closed_for_output.load(Relaxed));
     let busy_us: u64 = Stage::ALL.into_iter().filter(|stage| *stage != Stage::Idle).map(stage_us).sum();

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use evenkeel_testkit::Client;
+use evenkeel_testkit::{Client, Server};
 
 use crate::start;
 
@@ -88,6 +88,47 @@ fn a_full_disk_stops_writers_and_loses_nothing() {
     }
     assert_eq!(client.run("GET other").to_string(), "\"1\"");
     server.kill(); // before the disk goes
+}
+
+/// A server with two megabytes for its log, of which more have been written.
+fn overfull(disk: &Disk) -> Server {
+    let dir = disk.path().display().to_string();
+    let server = start(&["--threads", "2", "--appendonly", "yes", "--save", "", "--dir", &dir]);
+    let mut client = server.connect();
+    assert!(!client.call(&["SET", "k", &"x".repeat(3_300_000)]).is_error());
+    let until = Instant::now() + Duration::from_secs(5);
+    while !client.run("SET other 1").to_string().starts_with("-MISCONF") {
+        assert!(Instant::now() < until, "there is room for all");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    server
+}
+
+/// Nobody waits for what the log will not take, once it is not wanted any more.
+#[test]
+fn a_log_on_a_full_disk_is_turned_off_at_once() {
+    let Some(disk) = Disk::mount("off") else { return };
+    let server = overfull(&disk);
+    let mut client = server.connect();
+    assert_eq!(client.run("CONFIG SET appendonly no").to_string(), "OK");
+    assert_eq!(client.run("SET other 1").to_string(), "OK");
+    let until = Instant::now() + Duration::from_secs(3);
+    while server.info("aof_enabled") != "0" || client.run("BGSAVE").is_error() {
+        assert!(Instant::now() < until, "the log does not end");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    assert_eq!(server.info("aof_last_write_status"), "ok");
+    drop(server); // before the disk goes
+}
+
+#[test]
+fn a_server_whose_log_finds_no_room_ends_at_once() {
+    let Some(disk) = Disk::mount("term") else { return };
+    let mut server = overfull(&disk);
+    let began = Instant::now();
+    assert!(server.stop().success());
+    assert!(began.elapsed() < Duration::from_secs(3), "it took {:?}", began.elapsed());
+    assert!(server.log().contains("bytes of the log could not be written, and are lost."));
 }
 
 /// Killed while the disk is full: the log ends within a command.

@@ -1,0 +1,96 @@
+//! The service manager that has started this process: told when clients can be served, and when the end comes.
+//!
+//! That is systemd's protocol: a datagram of `NAME=value` lines to the socket that the environment names. A manager that does
+//! not listen keeps nobody from serving. Upstart, which wants a process to stop itself, is not supported.
+
+use std::ffi::OsStr;
+use std::io;
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::net::{SocketAddr, UnixDatagram};
+
+use crate::config::Supervised;
+use crate::log::Log;
+
+const SOCKET_VARIABLE: &str = "NOTIFY_SOCKET";
+
+/// See the module's text.
+#[derive(Default)]
+pub(crate) struct Manager {
+    /// Where it listens.
+    address: Option<SocketAddr>,
+}
+
+impl Manager {
+    /// The one that the configuration tells of, or none.
+    pub(crate) fn at_start(supervised: Supervised, log: &Log) -> Manager {
+        let socket = std::env::var_os(SOCKET_VARIABLE);
+        match supervised {
+            Supervised::No => return Manager::default(),
+            Supervised::Auto if socket.is_none() => return Manager::default(),
+            Supervised::Upstart => {
+                log.warning("'supervised upstart' has no effect: upstart is not told about the start");
+                return Manager::default();
+            }
+            Supervised::Auto | Supervised::Systemd => {}
+        }
+        let Some(socket) = socket else {
+            log.warning(format!("systemd supervision requested, but {SOCKET_VARIABLE} not found!"));
+            return Manager::default();
+        };
+        let address = address(&socket)
+            .inspect_err(|error| log.warning(format!("{SOCKET_VARIABLE} names no socket: {error}")));
+        let manager = Manager { address: address.ok() };
+        if manager.tell("STATUS=Evenkeel is loading...\n", log) {
+            log.notice(
+                "Supervised by systemd. Please make sure you set appropriate values for TimeoutStartSec and \
+                 TimeoutStopSec in your service unit.",
+            );
+            manager
+        } else {
+            Manager::default()
+        }
+    }
+
+    /// As INFO says it.
+    pub(crate) fn name(&self) -> &'static str {
+        if self.address.is_some() { "systemd" } else { "no" }
+    }
+
+    /// Clients are served.
+    pub(crate) fn tell_ready(&self, is_replica: bool, log: &Log) {
+        let status = match is_replica {
+            false => "Ready to accept connections",
+            true => "Ready to accept connections in read-only mode. Waiting for MASTER <-> REPLICA sync",
+        };
+        self.tell(&format!("STATUS={status}\nREADY=1\n"), log);
+    }
+
+    /// The process ends, and nothing stops it any more.
+    pub(crate) fn tell_stopping(&self, log: &Log) {
+        self.tell("STOPPING=1\n", log);
+    }
+
+    /// Whether there is somebody who takes it.
+    fn tell(&self, state: &str, log: &Log) -> bool {
+        let Some(address) = &self.address else { return false };
+        let sent = UnixDatagram::unbound().and_then(|socket| {
+            // One that does not read is not waited for.
+            socket.set_nonblocking(true)?;
+            socket.send_to_addr(state.as_bytes(), address)
+        });
+        sent.inspect_err(|error| {
+            log.warning(format!("systemd cannot be told about the start or end: {error}"))
+        })
+        .is_ok()
+    }
+}
+
+/// A path, or behind an `@` the name of an abstract socket.
+fn address(socket: &OsStr) -> io::Result<SocketAddr> {
+    match socket.as_bytes() {
+        [b'@', name @ ..] => SocketAddr::from_abstract_name(name),
+        [b'/', ..] => SocketAddr::from_pathname(socket),
+        _ => Err(io::Error::new(io::ErrorKind::InvalidInput, "neither a path nor an abstract name")),
+    }
+}
