@@ -8,7 +8,6 @@ const NAMES: &[&str] = &[
     "client|capa", "client|import-source",
     "clusterscan",
     "cluster|flushslot", "cluster|syncslots",
-    "lolwut",
 ];
 
 /// Whether this is the name of such a command, or of a subcommand; in lower case.

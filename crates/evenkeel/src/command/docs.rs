@@ -628,6 +628,8 @@ pub(crate) const DOCS: &[Doc] = &[
     doc("LMPOP", "list", "7.0.0", "O(N+M) with N keys and M elements taken",
         "numkeys key [key ...] where=<LEFT | RIGHT> [COUNT count]",
         "Takes elements from the first list that has some."),
+    doc("LOLWUT", "server", "5.0.0", "O(1)", "[VERSION version:integer]",
+        "Draws a picture, on a sea as rough as the latencies of commands are uneven."),
     doc("LPOP", "list", "1.0.0", "O(N) with N elements taken", "key [count]",
         "Takes the first elements of a list."),
     doc("LPOS", "list", "6.0.6", "O(N) with N elements looked at",

@@ -36,6 +36,7 @@ pub(crate) mod keyspace;
 pub(crate) mod latency;
 mod lcs;
 pub(crate) mod list;
+mod lolwut;
 pub(crate) mod memory;
 pub(crate) mod migrate;
 mod module;
@@ -91,6 +92,7 @@ pub(crate) const FAMILIES: &[&[Command]] = &[
     keyspace::COMMANDS,
     latency::COMMANDS,
     list::COMMANDS,
+    lolwut::COMMANDS,
     memory::COMMANDS,
     migrate::COMMANDS,
     module::COMMANDS,

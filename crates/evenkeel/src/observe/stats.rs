@@ -283,6 +283,15 @@ impl Default for Latencies {
 }
 
 impl Latencies {
+    pub(crate) fn add(&mut self, other: &Latencies) {
+        self.0.iter_mut().zip(other.0).for_each(|(sum, count)| *sum += count);
+    }
+
+    #[cfg(test)]
+    pub(crate) fn record(&mut self, ns: u64) {
+        self.0[bucket_of(ns)] += 1;
+    }
+
     pub(crate) fn count(&self) -> u64 {
         self.0.iter().sum()
     }

@@ -553,8 +553,8 @@ fn rules_may_name_commands_of_others() {
         > ACL SETUSER ann -sentinel          < -ERR *Unknown command or category name in ACL
         > ACL DRYRUN ann cluster slots       < OK
         > ACL DRYRUN ann get k               < \"*no permissions to run the 'get' command\"
-        > ACL SETUSER ann -lolwut            < OK
-        > LOLWUT                             < -ERR unknown command *
+        > ACL SETUSER ann -clusterscan       < OK
+        > CLUSTERSCAN                        < -ERR unknown command *
         ",
     );
     for peer in [Peer::Redis, Peer::Valkey] {
