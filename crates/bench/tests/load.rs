@@ -78,7 +78,8 @@ fn everything(server: &[&str]) {
     all_answered(server, &["-k", "100", "-c", "4", "--rate", "2000"], 100);
     let missed = load(server, &["-k", "1", "-n", "30", "--command", "GET nothing:{key}"]).expect("it runs");
     assert_eq!(missed["misses"], 30, "{missed}");
-    let wrong = load(server, &["-k", "100", "-n", "30", "--command", "LPUSH {key} x"]).expect("it runs");
+    let wrong =
+        load(server, &["-k", "100", "-n", "60", "--command", "LPUSH {key} x ; PING"]).expect("it runs");
     assert_eq!(wrong["errors"], 30, "{wrong}");
 }
 

@@ -258,9 +258,12 @@ pub(super) fn vacate(server: &Server) {
     server.keyspace.journal.vacate(place);
 }
 
-/// Refuses writes if the log cannot be written, as long as it is wanted, or no longer.
+/// Refuses writes if the log cannot be written, as long as it is wanted, or no longer. To be called when either has changed.
 pub(super) fn refuse_writes(server: &Server) {
-    let fails = server.persist.aof.figures.write_failed.load(Relaxed);
+    let figures = &server.persist.aof.figures;
+    // One at a time: the last one to come sees what all have changed.
+    let _one = figures.failure.lock();
+    let fails = figures.write_failed.load(Relaxed);
     server.persist.obstacles.set(NO_LOG, fails && server.settings().appendonly);
 }
 
@@ -363,7 +366,8 @@ impl Writer {
     fn leave(&self) {
         let aof = &self.server.persist.aof;
         aof.figures.write_failed.store(false, Relaxed);
-        self.server.persist.obstacles.set(NO_LOG | CROWDED, false);
+        refuse_writes(&self.server);
+        self.server.persist.obstacles.set(CROWDED, false);
         aof.figures.buffered.store(0, Relaxed);
         aof.is_on.store(false, Release);
         aof.switched.1.notify_all();

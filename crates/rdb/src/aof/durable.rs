@@ -11,12 +11,20 @@ use crate::aof::error::{Error, Problem};
 
 type Result<T> = std::result::Result<T, Error>;
 
-/// Makes `path` consist of `bytes`: written to `beside`, synced, renamed, and the folder synced.
+/// Makes `path` consist of `bytes`: written to `beside`, synced, renamed, and the folder synced. If that fails, nothing is left
+/// beside.
 pub(crate) fn replace(path: &Path, beside: &Path, bytes: &[u8]) -> Result<()> {
-    let mut file = File::create(beside).map_err(Error::io("create", beside))?;
-    file.write_all(bytes).map_err(Error::io("write", beside))?;
-    file.sync_all().map_err(Error::io("sync", beside))?;
-    rename(beside, path)
+    let replaced = write(beside, bytes).and_then(|()| rename(beside, path));
+    if replaced.is_err() {
+        let _ = fs::remove_file(beside); // it may not be there, and the error says what went wrong
+    }
+    replaced
+}
+
+fn write(path: &Path, bytes: &[u8]) -> Result<()> {
+    let mut file = File::create(path).map_err(Error::io("create", path))?;
+    file.write_all(bytes).map_err(Error::io("write", path))?;
+    file.sync_all().map_err(Error::io("sync", path))
 }
 
 /// Renames within a file system and syncs the folders of both names.
@@ -48,4 +56,23 @@ pub fn truncate(path: &Path, len: u64) -> Result<()> {
     }
     file.set_len(len).map_err(Error::io("truncate", path))?;
     file.sync_all().map_err(Error::io("sync", path))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::aof::scratch::Root;
+
+    #[test]
+    fn what_cannot_be_replaced_leaves_nothing_beside() {
+        let root = Root::with::<&str>(&[]);
+        let (path, beside) = (root.0.join("manifest"), root.0.join("temp"));
+        replace(&path, &beside, b"one").expect("there is room");
+        replace(&path, &beside, b"two").expect("there is room");
+        assert_eq!(fs::read(&path).expect("it is there"), b"two");
+        fs::remove_file(&path).expect("it is there");
+        fs::create_dir_all(path.join("in the way")).expect("there is room");
+        assert!(replace(&path, &beside, b"three").is_err());
+        assert!(!beside.exists());
+    }
 }
