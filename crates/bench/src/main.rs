@@ -76,6 +76,8 @@ enum Verb {
         #[command(flatten)]
         options: Options,
     },
+    /// What it costs that Evenkeel accounts for its time, and counts hot keys
+    Accounting(Options),
     /// What it costs commands that somebody listens
     Features(Options),
     /// Longest wait while millions of keys come
@@ -191,6 +193,7 @@ fn obey(cli: Cli) -> Result<ExitCode> {
         Verb::Values { args, options } => run(&options, |session| experiments::values(session, &args)),
         Verb::Elements(options) => run(&options, experiments::elements),
         Verb::Stalls { args, options } => run(&options, |session| experiments::stalls(session, &args)),
+        Verb::Accounting(options) => run(&options, experiments::accounting),
         Verb::Features(options) => run(&options, experiments::features),
         Verb::Growth { args, options } => run(&options, |session| experiments::growth(session, &args)),
         Verb::Expiry { args, options } => run(&options, |session| experiments::expiry(session, &args)),

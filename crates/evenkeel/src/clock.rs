@@ -4,6 +4,7 @@
 //! not promise that the counter runs evenly, the monotonic clock takes its place.
 
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// A count that grows evenly; see [`ns`].
@@ -47,6 +48,24 @@ fn scale() -> &'static Scale {
 pub(crate) fn ticks() -> Ticks {
     let scale = scale();
     if scale.counter { counter() } else { scale.base.elapsed().as_nanos() as u64 }
+}
+
+/// What is done for clients is timed, always: but for who asks what that costs (DEBUG ACCOUNTING).
+static IS_ACCOUNTING: AtomicBool = AtomicBool::new(true);
+
+pub(crate) fn set_accounting(is_on: bool) {
+    IS_ACCOUNTING.store(is_on, Relaxed);
+}
+
+#[inline]
+pub(crate) fn is_accounting() -> bool {
+    IS_ACCOUNTING.load(Relaxed)
+}
+
+/// The present as the end of a stage that began at `from`; without accounting, stages take no time.
+#[inline]
+pub(crate) fn stage_end(from: Ticks) -> Ticks {
+    if is_accounting() { ticks() } else { from }
 }
 
 /// A span of ticks in nanoseconds.

@@ -593,11 +593,11 @@ impl Executor {
             reply.fail(error);
             self.stats().error(&error.line());
         }
-        let now = clock::ticks();
+        let now = clock::stage_end(self.last_ticks);
         let elapsed = now.saturating_sub(self.last_ticks);
         self.last_ticks = now;
         let failed = reply.errors != errors_before;
-        self.stats().ran(id, elapsed, failed, self.settings.latency_tracking);
+        self.stats().ran(id, elapsed, failed, self.settings.latency_tracking && clock::is_accounting());
         elapsed
     }
 
@@ -928,7 +928,7 @@ fn access_of(settings: &Settings) -> Access {
 /// Books a stage that began at `from`; returns the present.
 #[inline]
 pub(crate) fn book(stats: &Stats, stage: Stage, from: Ticks) -> Ticks {
-    let now = clock::ticks();
+    let now = clock::stage_end(from);
     stats.book(stage, now.saturating_sub(from));
     now
 }

@@ -29,8 +29,6 @@ const CLIENTS: usize = 50;
 const TRAFFIC: [(Command, usize); 4] =
     [(Command::Set, 16), (Command::Get, 16), (Command::Set, 1), (Command::Get, 1)];
 
-/// With hot keys counted, to without.
-const HOT_KEYS_RATIO_MAX: f64 = 1.01;
 /// With a feature, to Valkey with it.
 const TO_VALKEY_MAX: f64 = 1.0;
 
@@ -48,28 +46,12 @@ struct Feature {
     /// Connections kept open meanwhile, which read whatever comes, and what each sends.
     listeners: usize,
     says: fn(usize) -> String,
-    /// Whether peers have it as well.
-    is_common: bool,
 }
 
-const PLAIN: Feature = Feature {
-    name: "",
-    on: Vec::new,
-    off: &[],
-    encrypts: false,
-    listeners: 0,
-    says: |_| String::new(),
-    is_common: true,
-};
+const PLAIN: Feature =
+    Feature { name: "", on: Vec::new, off: &[], encrypts: false, listeners: 0, says: |_| String::new() };
 
-const FEATURES: [Feature; 7] = [
-    Feature {
-        name: "hot keys",
-        on: || vec!["HOTKEYS START METRICS 3 CPU NET REQUESTS".into()],
-        off: &["HOTKEYS STOP"],
-        is_common: false,
-        ..PLAIN
-    },
+const FEATURES: [Feature; 6] = [
     Feature {
         name: "notifications",
         on: || vec!["CONFIG SET notify-keyspace-events KEA".into()],
@@ -126,8 +108,6 @@ pub(crate) fn features(session: &mut Session) -> Result<()> {
             "CPU us/command without",
             "with",
             "with/without",
-            "goal",
-            "",
             "to valkey",
             "goal",
             "",
@@ -195,10 +175,7 @@ fn measure(
     feature: &Feature,
     traffic: &Traffic,
 ) -> Result<Vec<Pair>> {
-    let has_it = |lane: &&Lane| {
-        (feature.is_common || lane.kind == Kind::Evenkeel)
-            && !(feature.encrypts && without_tls.contains(&lane.kind))
-    };
+    let has_it = |lane: &&Lane| !(feature.encrypts && without_tls.contains(&lane.kind));
     let lanes: Vec<&Lane> = lanes.iter().filter(has_it).collect();
     let empty = |lane: &&Lane| {
         let series =
@@ -258,11 +235,6 @@ fn encrypted(lane: &Lane) -> Result<Endpoint> {
 fn row(session: &mut Session, what: &str, feature: &Feature, pair: &Pair, all: &[Pair]) -> Vec<String> {
     let is_ours = pair.on.kind == Kind::Evenkeel;
     let cost = pair.on.ratio_to(&pair.off, |sample| sample.cpu_us);
-    let cost_goal = (is_ours && !feature.is_common).then_some(Goal::AtMost(HOT_KEYS_RATIO_MAX));
-    let cost_verdict = match (&cost, cost_goal) {
-        (Some(cost), Some(goal)) => session.judge(format!("CPU with/without {what}"), goal, cost.median),
-        _ => String::new(),
-    };
     let valkey = all.iter().find(|other| other.on.kind == Kind::Valkey && pair.on.kind != Kind::Valkey);
     let ratio = valkey.and_then(|valkey| pair.on.ratio_to(&valkey.on, |sample| sample.cpu_us));
     let ratio_goal = (is_ours && ratio.is_some()).then_some(Goal::AtMost(TO_VALKEY_MAX));
@@ -272,7 +244,6 @@ fn row(session: &mut Session, what: &str, feature: &Feature, pair: &Pair, all: &
         }
         _ => String::new(),
     };
-    let shown = |goal: Option<Goal>| goal.map(|goal| goal.to_string()).unwrap_or_default();
     vec![
         feature.name.to_owned(),
         pair.on.name.clone(),
@@ -280,10 +251,8 @@ fn row(session: &mut Session, what: &str, feature: &Feature, pair: &Pair, all: &
         pair.off.cpu_cell(),
         pair.on.cpu_cell(),
         cost.map(|cost| cost.to_string()).unwrap_or_default(),
-        shown(cost_goal),
-        cost_verdict,
         ratio.map(|ratio| ratio.to_string()).unwrap_or_default(),
-        shown(ratio_goal),
+        ratio_goal.map(|goal| goal.to_string()).unwrap_or_default(),
         ratio_verdict,
     ]
 }

@@ -5,6 +5,7 @@
 //! within a round (see `stats`).
 
 mod account;
+mod accounting;
 mod aof;
 mod connections;
 mod elements;
@@ -44,6 +45,7 @@ use crate::stats::Goal;
 use crate::table::{Table, figure};
 use crate::{interrupt, proc, sys};
 
+pub(crate) use accounting::accounting;
 pub(crate) use aof::aof;
 pub(crate) use connections::connections;
 pub(crate) use elements::elements;
@@ -216,7 +218,10 @@ impl Session {
 
     /// Runs one of several experiments: what keeps it from being measured is said, and does not keep the others from it.
     fn attempt(&mut self, name: &'static str, run: impl FnOnce(&mut Session) -> Result<()>) -> Result<()> {
-        if let Err(error) = run(self) {
+        let began = Instant::now();
+        let ended = run(self);
+        println!("\n({name}: {:.0} s)", began.elapsed().as_secs_f64());
+        if let Err(error) = ended {
             interrupt::check()?; // that ends them all
             eprintln!("\n{name}: not measured: {error:#}");
             self.failures.push((name, format!("{error:#}")));
@@ -332,6 +337,7 @@ pub(crate) fn all(session: &mut Session) -> Result<()> {
         + snapshot::estimate(session, &DataArgs::default())
         + frozen::estimate(session)
         + features::estimate(session)
+        + accounting::estimate(session)
         + replica::estimate(session)
         + full_sync::estimate(session, &DataArgs::default())
         + load::estimate(session, &DataArgs::default())
@@ -355,6 +361,7 @@ pub(crate) fn all(session: &mut Session) -> Result<()> {
     session.attempt("snapshot", |it| snapshot(it, &DataArgs::default()))?;
     session.attempt("frozen-disk", frozen_disk)?;
     session.attempt("features", features)?;
+    session.attempt("accounting", accounting)?;
     session.attempt("replica", replica)?;
     session.attempt("full-sync", |it| full_sync(it, &DataArgs::default()))?;
     session.attempt("loading", |it| load(it, &DataArgs::default()))?;

@@ -1084,6 +1084,7 @@ pub(crate) const DOCS: &[Doc] = &[
 /// DEBUG is one command to COMMAND, as in Redis: its subcommands are no rows above but stand in HELP alone.
 #[rustfmt::skip]
 const DEBUG_TOPICS: &[(&str, &str)] = &[
+    ("ACCOUNTING <0 | 1>", "Stops or starts to account for time; for measuring what that costs."),
     ("CONFIG-REWRITE-FORCE-ALL", "Writes every setting to the configuration file, defaults too."),
     ("DIGEST", "Gives a digest of all data, which equals that of another server with the same data."),
     ("DIGEST-VALUE [key [key ...]]", "Gives a digest of each value."),

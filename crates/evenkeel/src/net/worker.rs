@@ -186,7 +186,8 @@ impl Worker {
         self.busy_ticks += before.saturating_sub(self.turn_ticks);
         let events = self.poll.wait(timeout)?;
         self.inbox().awake();
-        self.turn_ticks = book(self.executor.stats(), Stage::Idle, before);
+        self.turn_ticks = clock::ticks(); // how busy a worker is has to be known in any case
+        self.executor.stats().book(Stage::Idle, self.turn_ticks.saturating_sub(before));
         self.executor.last_ticks = self.turn_ticks;
         add(&self.executor.stats().turns, 1);
         self.now_ms = clock::unix_ms();

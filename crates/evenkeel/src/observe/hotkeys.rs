@@ -21,7 +21,7 @@ use crate::server::Server;
 /// Without a ratio of one's own: each worker looks at its first commands, so that a few are counted exactly, and then at one
 /// in so many, which costs less than a hundredth of a command each.
 const FIRST: u32 = 1000;
-const USUAL_RATIO: u32 = 128;
+const USUAL_RATIO: u32 = 256;
 
 /// Room in a sketch for each key that is asked for, and at least.
 const ROOM_PER_KEY: usize = 8;

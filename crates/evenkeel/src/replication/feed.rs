@@ -157,7 +157,9 @@ impl Feed {
         let arrivals = self.server.replication.door.take();
         self.take_log();
         if !arrivals.is_empty() {
-            self.trim(); // what they may go on with is what is kept of all that was written before they came
+            // What they may go on with is what is to be kept now, of all that was written before they came.
+            self.settings = self.server.settings();
+            self.trim();
             arrivals.into_iter().for_each(|connection| self.welcome(connection));
         }
         self.look_at_sync();
@@ -334,7 +336,8 @@ impl Feed {
 
     /// Lets go of what nobody has to be sent any more.
     fn trim(&mut self) {
-        let readers: Vec<u64> = self.peers.values().filter_map(Peer::needs).collect();
+        let living = self.peers.values().filter(|peer| !peer.is_killed());
+        let readers: Vec<u64> = living.filter_map(Peer::needs).collect();
         let catches_up = self.peers.values().any(|peer| peer.catches_up);
         let kept = self.settings.repl_backlog_size;
         let state = &self.server.replication;

@@ -161,6 +161,24 @@ fn who_asks_for_what_is_not_there_gets_everything() {
     }
 }
 
+/// A smaller backlog holds from the next one on that comes, not from the next look around.
+#[test]
+fn a_backlog_is_cut_before_anybody_goes_on_from_it() {
+    let server = primary(&[]);
+    let (mut client, value) = (server.connect(), "v".repeat(20_000));
+    let mut first = Sink::connect(&server);
+    let (id, offset) = first.full();
+    let mut again = Sink::connect(&server);
+    ok(&mut client, "MULTI");
+    ok(&mut client, "CLIENT KILL TYPE replica");
+    ok(&mut client, "CONFIG SET repl-backlog-size 16384");
+    (0..10).for_each(|n| ok(&mut client, &format!("SET key:{n} {value}")));
+    ok(&mut client, "EXEC");
+    again.0.send(&["PSYNC", &id, &(offset + 1).to_string()]).expect("it reads");
+    assert_eq!(again.place().0, id, "what it lacks is more than is kept");
+    assert_eq!(number(&server, "sync_full"), 2);
+}
+
 /// One that knows neither marks nor offsets: a length, the snapshot, and the stream right behind it.
 #[test]
 fn the_old_way() {
