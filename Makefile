@@ -29,7 +29,7 @@ conformance: ## run the units of Redis' own test suite that conformance/units.tx
 	@[ -n "$$EVENKEEL_BIN" ] || cargo build --release -p evenkeel
 	@EVENKEEL_BIN="$${EVENKEEL_BIN:-$(TARGET)/release/evenkeel}" conformance/run $(ARGS)
 
-bench: ## measure side by side with redis-server and Valkey in twelve minutes, and write target/bench-short.html and .json; ARGS instead
+bench: ## measure side by side with redis-server and Valkey in ten minutes, and write target/bench-short.html and .json; ARGS instead
 	@scripts/setup peers
 	cargo build --profile measured -p evenkeel
 	cargo build --release -p evenkeel-bench

@@ -146,7 +146,7 @@ enum Verb {
     Compare(compare::CompareArgs),
     /// Draw a page, a chart or a table of a run's --json
     Page(PageArgs),
-    /// The experiments that matter most, in about twelve minutes with --quick
+    /// The experiments that matter most, in about ten minutes with --quick
     Short(Options),
     /// All experiments
     All(Options),

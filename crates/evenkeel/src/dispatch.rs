@@ -332,6 +332,7 @@ impl Executor {
             id = request.command.ok_or_else(|| unknown_subcommand(row, &request.args))?;
             row = self.table.row(id);
         }
+        session.client.command.store(id.index() as u32, Relaxed);
         if !row.arity.admits(request.args.len()) {
             return Err(Error::Arity(row.name));
         }
@@ -416,7 +417,6 @@ impl Executor {
         reply: &mut Reply,
     ) -> Done {
         let row = self.table.row(id);
-        session.client.command.store(id.index() as u32, Relaxed);
         self.seat.no_touch = session.no_touch;
         let server = &self.server;
         let keyspace = &server.keyspace;

@@ -357,6 +357,7 @@ impl Job {
 
     fn work_off(mut self, executor: &mut Executor, long: &Long) {
         let server = executor.server.clone();
+        executor.refresh(clock::unix_ms());
         let before = clock::ticks();
         if !self.work.writes && self.nobody_waits.load(Relaxed) {
             return;

@@ -260,6 +260,8 @@ impl Server {
         self.log.reset_lost();
         self.acl.log.reset_counts();
         self.replication.figures.reset();
+        self.replication.link.figures.bytes_in.store(0, Relaxed);
+        self.persist.reset_saves();
         for counter in [
             &self.rejected_connections,
             &self.closed_for_output,

@@ -431,7 +431,7 @@ fn control(server: &Arc<Server>) {
     server.census.note_startup();
     while !server.stopping.load(Acquire) {
         seat.now_ms = clock::unix_ms();
-        server.rates.lock().sample(&server.stats, seat.now_ms);
+        server.rates.lock().sample(&server.stats, server.replication.traffic(), seat.now_ms);
         server.targets.close_idle();
         evenkeel_store::memory::peak();
         server.census.round(&server.keyspace, &mut seat, server.settings().maxmemory);

@@ -65,7 +65,7 @@ impl Default for DataArgs {
 impl DataArgs {
     /// Where there is little time.
     pub(super) const BRIEF: Self =
-        Self { keys: 400_000, value_size: 700, fill_memory: false, huge: 0, rate: None };
+        Self { keys: 250_000, value_size: 700, fill_memory: false, huge: 0, rate: None };
 
     pub(super) fn keys(&self) -> u64 {
         if !self.fill_memory {

@@ -529,6 +529,21 @@ mod tests {
         ));
     }
 
+    /// Also what is queued, or has to wait for the end of a pause.
+    #[test]
+    fn the_last_command_is_that_which_came_last() {
+        World::new().check(
+            "
+            a> CLIENT SETNAME one              < OK
+            a> MULTI                           < OK
+            a> SET k v                         < QUEUED
+            > CLIENT LIST                      < \"*name=one *cmd=set *\"
+            a> EXEC                            < [OK]
+            > CLIENT LIST                      < \"*name=one *cmd=exec *\"
+        ",
+        );
+    }
+
     #[test]
     fn flags_and_libraries_are_shown() {
         World::new().check(

@@ -1,10 +1,9 @@
 //! MEMORY: what takes it.
 
-use evenkeel_store::memory as counted;
-
 use super::{Call, Command, Flags, Group, Keys, at_least, container, docs, exactly, read, session};
 use crate::error::{Done, Error};
 use crate::net::inbox::Message;
+use crate::observe::memory::Figures;
 use crate::observe::process;
 
 const GROUP: Group = Group::Server;
@@ -54,50 +53,16 @@ fn usage(call: &mut Call<'_, '_>) -> Done {
     Ok(())
 }
 
-/// Where memory goes, in bytes.
-struct Figures {
-    used: u64,
-    peak: u64,
-    startup: u64,
-    clients: u64,
-    overhead: u64,
-    resident: u64,
-    keys: u64,
-}
-
-impl Figures {
-    fn gather(call: &Call<'_, '_>) -> Figures {
-        let (server, seat) = (call.server, &*call.held.seat);
-        let clients = server.clients.totals().memory as u64;
-        let startup = server.census.startup_bytes();
-        Figures {
-            used: counted::used() as u64,
-            peak: counted::peak() as u64,
-            startup,
-            clients,
-            overhead: startup + clients + server.census.table_bytes(),
-            resident: process::resident_bytes(),
-            keys: (0..server.keyspace.databases()).map(|db| server.keyspace.len(seat, db) as u64).sum(),
-        }
-    }
-
-    fn net_used(&self) -> u64 {
-        self.used.saturating_sub(self.startup)
-    }
-
-    fn dataset(&self) -> u64 {
-        self.used.saturating_sub(self.overhead)
-    }
-}
-
 fn ratio(part: u64, whole: u64) -> f64 {
     part as f64 / whole.max(1) as f64
 }
 
 /// MEMORY STATS
 fn stats(call: &mut Call<'_, '_>) -> Done {
-    let figures = Figures::gather(call);
-    let Figures { used, peak, startup, clients, overhead, resident, keys } = figures;
+    let (server, seat) = (call.server, &*call.held.seat);
+    let figures = Figures::gather(server, server.clients.totals().memory as u64);
+    let Figures { used, peak, startup, clients, overhead, resident, .. } = figures;
+    let keys: u64 = (0..server.keyspace.databases()).map(|db| server.keyspace.len(seat, db) as u64).sum();
     let databases: Vec<(usize, u64)> = (0..call.server.keyspace.databases())
         .filter(|db| call.server.keyspace.len(call.held.seat, *db) > 0)
         .map(|db| (db, call.server.census.table_bytes_of(db)))
@@ -107,13 +72,13 @@ fn stats(call: &mut Call<'_, '_>) -> Done {
         ("peak.allocated", peak),
         ("total.allocated", used),
         ("startup.allocated", startup),
-        ("replication.backlog", 0),
-        ("clients.slaves", 0),
+        ("replication.backlog", figures.backlog),
+        ("clients.slaves", figures.beyond),
         ("clients.normal", clients),
         ("cluster.links", 0),
         ("aof.buffer", 0),
-        ("lua.caches", 0),
-        ("functions.caches", 0),
+        ("lua.caches", figures.scripts),
+        ("functions.caches", figures.functions),
     ];
     let after: &[(&str, u64)] = &[
         ("overhead.total", overhead),
@@ -127,11 +92,18 @@ fn stats(call: &mut Call<'_, '_>) -> Done {
     let ratios: &[(&str, f64)] = &[
         ("dataset.percentage", 100.0 * ratio(figures.dataset(), figures.net_used())),
         ("peak.percentage", 100.0 * ratio(used, peak)),
-        ("allocator-fragmentation.ratio", ratio(resident, used)),
+        ("allocator-fragmentation.ratio", figures.fragmentation()),
         ("allocator-rss.ratio", 1.0),
-        ("fragmentation", ratio(resident, used)),
+        ("rss-overhead.ratio", 1.0),
+        ("fragmentation", figures.fragmentation()),
     ];
-    reply.map(before.len() + databases.len() + after.len() + ratios.len() + 1);
+    let differences: &[(&str, i64)] = &[
+        ("allocator-fragmentation.bytes", figures.fragmentation_bytes()),
+        ("allocator-rss.bytes", 0),
+        ("rss-overhead.bytes", 0),
+        ("fragmentation.bytes", figures.fragmentation_bytes()),
+    ];
+    reply.map(before.len() + databases.len() + after.len() + ratios.len() + differences.len());
     let mut number = |(name, value): &(&str, u64)| {
         reply.bulk(name.as_bytes());
         reply.int(*value as i64);
@@ -150,14 +122,16 @@ fn stats(call: &mut Call<'_, '_>) -> Done {
         reply.bulk(name.as_bytes());
         reply.double(*value);
     }
-    reply.bulk(b"fragmentation.bytes");
-    reply.int(resident as i64 - used as i64);
+    for (name, value) in differences {
+        reply.bulk(name.as_bytes());
+        reply.int(*value);
+    }
     Ok(())
 }
 
 /// MEMORY DOCTOR
 fn doctor(call: &mut Call<'_, '_>) -> Done {
-    let figures = Figures::gather(call);
+    let figures = Figures::gather(call.server, call.server.clients.totals().memory as u64);
     let clients = call.server.clients.count() as u64;
     call.reply.verbatim(&diagnosis(&figures, clients), b"txt");
     Ok(())
@@ -165,7 +139,9 @@ fn doctor(call: &mut Call<'_, '_>) -> Done {
 
 fn diagnosis(figures: &Figures, clients: u64) -> String {
     const MB: u64 = 1 << 20;
-    if figures.used < 5 * MB {
+    // Each serving thread has some megabytes from the start on, and touches more of what the allocator has reserved for it.
+    const OF_THREADS: u64 = 64 * MB;
+    if figures.net_used() < 5 * MB {
         return "There is too little in memory to tell anything from it.\n".into();
     }
     let mut found = Vec::new();
@@ -177,7 +153,7 @@ fn diagnosis(figures: &Figures, clients: u64) -> String {
             figures.peak / MB
         ));
     }
-    if figures.resident * 5 > figures.used * 7 && figures.resident > figures.used + 10 * MB {
+    if figures.resident * 5 > figures.used * 7 && figures.resident > figures.used + OF_THREADS {
         found.push(format!(
             "Fragmentation: {} MB are resident for {} MB in use. If that lasts, values of many different sizes are \
              written and removed by turns.",
@@ -256,11 +232,11 @@ mod tests {
             peak: peak * MB,
             resident: resident * MB,
             clients: clients * MB,
-            startup: 0,
-            overhead: 0,
-            keys: 0,
+            ..Figures::default()
         };
         assert!(diagnosis(&figures(1, 100, 100, 0), 1).contains("too little"));
+        let at_start = Figures { startup: 10 * MB, ..figures(14, 14, 60, 0) };
+        assert!(diagnosis(&at_start, 1).contains("too little"));
         assert!(diagnosis(&figures(100, 100, 110, 1), 100).contains("Nothing is odd"));
         assert!(diagnosis(&figures(100, 200, 110, 1), 100).starts_with("- Peak: 100 MB"));
         assert!(diagnosis(&figures(100, 100, 200, 1), 100).starts_with("- Fragmentation: 200 MB"));

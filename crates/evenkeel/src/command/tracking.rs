@@ -114,7 +114,7 @@ fn check_prefixes(call: &Call<'_, '_>, prefixes: &[&[u8]]) -> Done {
 /// CLIENT CACHING YES | NO
 pub(super) fn caching(call: &mut Call<'_, '_>) -> Done {
     let own = &call.session.client.tracked;
-    if !own.has(mode::OPT_IN | mode::OPT_OUT) {
+    if !own.has(mode::ON) {
         return Err(Error::text(
             "ERR CLIENT CACHING can be called only when the client is in tracking mode with OPTIN or OPTOUT mode enabled",
         ));

@@ -121,6 +121,12 @@ fn the_slow_log_has_all_of_the_time() {
         > TEST.LONGCOPY k to 30
         > SLOWLOG LEN                     < :2
         > INFO commandstats               < \"*cmdstat_test.longcopy:calls=1,*\"
+        > CONFIG SET slowlog-log-slower-than 1000
+        > TEST.LONG k 3
+        > SLOWLOG LEN                     < :3
+        > CONFIG SET slowlog-log-slower-than 100000
+        > TEST.LONG k 30
+        > SLOWLOG LEN                     < :3
     ",
     );
 }

@@ -5,6 +5,7 @@ pub(crate) mod commandlog;
 pub(crate) mod hotkeys;
 pub(crate) mod info;
 pub(crate) mod latency;
+pub(crate) mod memory;
 mod probe;
 pub(crate) mod process;
 pub(crate) mod rates;

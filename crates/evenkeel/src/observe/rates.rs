@@ -37,16 +37,21 @@ pub(crate) struct Rates {
     commands: Rate,
     net_in: Rate,
     net_out: Rate,
+    repl_in: Rate,
+    repl_out: Rate,
     turns: Rate,
 }
 
 impl Rates {
-    pub(crate) fn sample(&mut self, stats: &[Stats], now_ms: u64) {
+    /// `replication`: bytes that came from a primary, and bytes that went to replicas, which are no part of `stats`.
+    pub(crate) fn sample(&mut self, stats: &[Stats], replication: (u64, u64), now_ms: u64) {
         let sum =
             |counter: fn(&Stats) -> &AtomicU64| stats.iter().map(|one| counter(one).load(Relaxed)).sum();
         self.commands.sample(sum(|stats| &stats.commands_run), now_ms);
-        self.net_in.sample(sum(|stats| &stats.net_in), now_ms);
-        self.net_out.sample(sum(|stats| &stats.net_out), now_ms);
+        self.net_in.sample(sum(|stats| &stats.net_in) + replication.0, now_ms);
+        self.net_out.sample(sum(|stats| &stats.net_out) + replication.1, now_ms);
+        self.repl_in.sample(replication.0, now_ms);
+        self.repl_out.sample(replication.1, now_ms);
         self.turns.sample(sum(|stats| &stats.turns), now_ms);
     }
 
@@ -67,5 +72,15 @@ impl Rates {
     /// Bytes per second.
     pub(crate) fn net_out_per_second(&self) -> u64 {
         self.net_out.per_second()
+    }
+
+    /// Bytes per second that come from a primary.
+    pub(crate) fn repl_in_per_second(&self) -> u64 {
+        self.repl_in.per_second()
+    }
+
+    /// Bytes per second that go to replicas.
+    pub(crate) fn repl_out_per_second(&self) -> u64 {
+        self.repl_out.per_second()
     }
 }

@@ -178,8 +178,7 @@ impl Stats {
         /// Distinct codes kept; a client cannot invent more than this.
         const CODES_MAX: usize = 128;
         add(&self.errors, 1);
-        let code = line.split(|byte| *byte == b' ').next().unwrap_or(b"ERR");
-        let code = String::from_utf8_lossy(code).into_owned();
+        let code = code_of(line);
         let mut by_error = self.by_error.lock();
         if by_error.len() < CODES_MAX || by_error.contains_key(&code) {
             *by_error.entry(code).or_default() += 1;
@@ -236,6 +235,14 @@ impl CommandStats {
             }
         }
     }
+}
+
+/// The code that an error line begins with: its first word, if that is not all and no longer than codes are. INFO shows it, so
+/// what would end a name or a line there is replaced.
+fn code_of(line: &[u8]) -> String {
+    const LEN_MAX: usize = 30;
+    let Some(len) = line.iter().take(LEN_MAX + 1).position(|byte| *byte == b' ') else { return "ERR".into() };
+    String::from_utf8_lossy(&line[..len]).replace(['#', ':', '\n', '\r'], "_")
 }
 
 /// Latencies in nanoseconds: powers of two, each cut in eight, so a percentile is right to an eighth.

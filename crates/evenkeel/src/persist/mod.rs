@@ -264,6 +264,11 @@ impl Persist {
         }
     }
 
+    /// CONFIG RESETSTAT
+    pub(crate) fn reset_saves(&self) {
+        self.state.lock().saves = 0;
+    }
+
     pub(crate) fn state(&self) -> State {
         self.state.lock().clone()
     }

@@ -206,6 +206,8 @@ impl Applier {
             std::thread::sleep(RELOAD_LOOK);
             keyspace.enter(&mut self.executor.seat);
         }
+        // What was waited for is no command's time.
+        self.executor.last_ticks = clock::ticks();
         self.session.link = Some(generation);
         // Whoever has stopped the server behind the closed gate counts on that nothing more is run.
         let stops = server.stopping.load(Acquire);

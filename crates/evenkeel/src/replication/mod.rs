@@ -317,6 +317,11 @@ impl Stream {
 }
 
 impl State {
+    /// Bytes that came from the primary, and bytes that went to replicas.
+    pub(crate) fn traffic(&self) -> (u64, u64) {
+        (self.link.figures.bytes_in.load(Relaxed), self.figures.sent.load(Relaxed))
+    }
+
     pub(crate) fn new(seat: Seat) -> io::Result<State> {
         Ok(State {
             stream: Mutex::new(Stream::new()),

@@ -66,6 +66,32 @@ fn a_replica_says_what_it_is() {
     assert!(started.elapsed() < Duration::from_millis(800), "GETACK is answered at once");
 }
 
+/// The time between two commands of the primary is nobody's; what came from it and went to others is counted.
+#[test]
+fn a_replica_accounts_for_commands_and_traffic() {
+    let Some((redis, middle)) = pair(&["--slowlog-log-slower-than", "200000"]) else { return };
+    let last = Server::start(&program(), REPLICA);
+    follow(&last, middle.port());
+    await_link(&last);
+    let traffic = |server: &Server, way: &str| {
+        server.info(&format!("total_net_repl_{way}_bytes")).parse::<u64>().expect("a number")
+    };
+    let before = [traffic(&middle, "input"), traffic(&middle, "output"), traffic(&last, "input")];
+    let value = "v".repeat(100_000);
+    for _ in 0..3 {
+        std::thread::sleep(Duration::from_millis(400));
+        redis.connect().run(&format!("SET k {value}"));
+    }
+    await_equal(&redis, &last);
+    assert_eq!(middle.connect().run("SLOWLOG GET").to_string(), "[]");
+    let after = [traffic(&middle, "input"), traffic(&middle, "output"), traffic(&last, "input")];
+    for (before, after) in before.into_iter().zip(after) {
+        assert!((300_000..400_000).contains(&(after - before)), "{before} {after}");
+    }
+    let all: u64 = middle.info("total_net_output_bytes").parse().expect("a number");
+    assert!(all >= after[1], "the whole has it, too");
+}
+
 #[test]
 fn who_waits_is_told_that_the_role_has_changed() {
     let Some(peer) = Program::oracle(Peer::Redis) else { return };
