@@ -28,6 +28,7 @@ pub(super) fn natives(lua: &Lua) -> mlua::Result<Table> {
     table.raw_set("refuse_write", closure(lua, raw::refuse_write, ())?)?;
     table.raw_set("missing_global", closure(lua, raw::missing_global, ())?)?;
     table.raw_set("pcall", closure(lua, raw::pcall, ())?)?;
+    table.raw_set("xpcall", closure(lua, raw::xpcall, ())?)?;
     table.raw_set("random", native(lua, random)?)?;
     table.raw_set("randomseed", native(lua, random_seed)?)?;
     table.raw_set("registration", registration(lua)?)?;
@@ -54,7 +55,9 @@ fn guarded(lua: &Lua, behind: &Table) -> mlua::Result<Table> {
     table.extend(wrap(Some("table"), &["foreach"], raw::behind_protection)?);
     let mut string = wrap(Some("string"), &["match", "gmatch", "gsub"], raw::with_pattern)?;
     string.extend(wrap(Some("string"), &["find"], raw::find)?);
-    let all = [("base", base), ("table", table), ("string", string)];
+    base.extend(wrap(None, &["unpack"], raw::unpack)?);
+    let coroutine = wrap(Some("coroutine"), &["create", "wrap"], raw::looked_at)?;
+    let all = [("base", base), ("table", table), ("string", string), ("coroutine", coroutine)];
     let guarded = lua.create_table()?;
     for (name, functions) in all {
         guarded.raw_set(name, lua.create_table_from(functions)?)?;

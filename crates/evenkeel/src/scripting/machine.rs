@@ -33,6 +33,8 @@ const COMPILED_MAX: usize = 1_000;
 /// Instructions between two looks around: some 20 us.
 const LOOK_EVERY: u32 = 4_000;
 
+const KILLED: &str = "ERR Script killed by user with SCRIPT KILL...";
+
 /// The functions of a library, by name.
 type Callbacks = HashMap<Vec<u8>, LuaFunction>;
 
@@ -42,8 +44,8 @@ pub(crate) struct Machine {
     /// The server's, whose scripts these are: tests have several in one thread.
     server: String,
     envs: Environments,
-    run_script: LuaFunction,
-    run_function: LuaFunction,
+    /// Calls a function with arguments; gives whether it went well, and its value or error.
+    protected: LuaFunction,
     /// Shows libraries what they see while they are loaded, or what their functions see.
     set_loading: LuaFunction,
     scripts: HashMap<Arc<[u8]>, Compiled>,
@@ -136,8 +138,9 @@ impl Machine {
         let native = api::natives(&lua)?;
         native.raw_set("libraries", libraries::all(&lua)?)?;
         let sandbox = lua.load(include_str!("sandbox.lua")).set_name("=sandbox").into_function()?;
-        type Made = (Table, Table, LuaFunction, LuaFunction, LuaFunction);
-        let (envs, behind_scripts, run_script, run_function, set_loading): Made = sandbox.call(native)?;
+        type Made = (Table, Table, LuaFunction, LuaFunction);
+        let (envs, behind_scripts, on_error, set_loading): Made = sandbox.call(native)?;
+        let protected = raw::closure(&lua, raw::protected, on_error)?;
         watch(&lua, LOOK_EVERY)?;
         Ok(Machine {
             server: server.run_id.clone(),
@@ -146,8 +149,7 @@ impl Machine {
                 functions: envs.raw_get("functions")?,
                 behind_scripts,
             },
-            run_script,
-            run_function,
+            protected,
             set_loading,
             scripts: HashMap::new(),
             by_sha: HashMap::new(),
@@ -309,11 +311,11 @@ impl Machine {
         let named = self.sequence(args.by_ref().take(keys))?;
         let rest = self.sequence(args)?;
         if is_function {
-            return self.run_function.call((function, named, rest));
+            return self.protected.call((function, named, rest));
         }
         self.envs.behind_scripts.raw_set("KEYS", named)?;
         self.envs.behind_scripts.raw_set("ARGV", rest)?;
-        self.run_script.call(function)
+        self.protected.call(function)
     }
 
     fn sequence<'b>(&self, words: impl Iterator<Item = &'b [u8]>) -> mlua::Result<Table> {
@@ -372,6 +374,8 @@ impl Machine {
             _ => {}
         }
         match result {
+            // It may have caught the error with the last that it did.
+            Ok((true, _)) if run.ended == Some(Ended::Killed) => Err(Error::text(KILLED)),
             Ok((true, value)) => {
                 let mut errors = Vec::new();
                 let written = raw::write(&self.lua, &value, run.resp3, run.call.reply, &mut errors);
@@ -389,6 +393,7 @@ impl Machine {
                 }
             }
             Ok((false, error)) => self.report(run, error),
+            Err(_) if run.ended == Some(Ended::Killed) => Err(Error::text(KILLED)),
             Err(error) => Err(Error::text(format!("ERR Error running script: {error}"))),
         }
     }
@@ -409,7 +414,7 @@ impl Machine {
         };
         let mut line = field("err").unwrap_or_else(|| b"ERR unknown error".to_vec());
         if run.ended == Some(Ended::Killed) {
-            line = b"ERR Script killed by user with SCRIPT KILL...".to_vec();
+            line = KILLED.into();
         }
         if let (Some(source), Some(number)) = (field("source"), field("line")) {
             line.extend_from_slice(
@@ -440,7 +445,7 @@ impl Machine {
         let no_memory = |error| Error::text(format!("ERR Error registering functions: {error}"));
         self.set_loading.call::<()>(true).map_err(no_memory)?;
         api::begin_load();
-        let result = self.run_script.call::<(bool, Value)>(chunk);
+        let result = self.protected.call::<(bool, Value)>(chunk);
         let registered = api::end_load();
         self.set_loading.call::<()>(false).map_err(no_memory)?;
         if registered.is_late {

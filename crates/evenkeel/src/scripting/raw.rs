@@ -136,6 +136,57 @@ pub(super) unsafe extern "C-unwind" fn pcall(state: *mut lua_State) -> c_int {
     }
 }
 
+/// Whether the script may go on; to be asked where no hook would ask.
+fn may_go_on() -> bool {
+    super::run::look_around() && super::api::load_in_time()
+}
+
+/// `xpcall`. Of an error that the hook has raised, Lua calls the handler without hooks, so nothing would end one that runs on.
+pub(super) unsafe extern "C-unwind" fn xpcall(state: *mut lua_State) -> c_int {
+    // SAFETY: as in `raising`.
+    unsafe {
+        ffi::luaL_checkany(state, 2);
+        ffi::lua_settop(state, 2);
+        if ffi::lua_type(state, 2) == ffi::LUA_TFUNCTION {
+            ffi::lua_pushcclosure(state, handler, 1);
+        }
+        ffi::lua_insert(state, 1);
+        let failed = ffi::lua_pcall(state, 0, ffi::LUA_MULTRET, 1) != 0;
+        ffi::lua_pushboolean(state, c_int::from(!failed));
+        ffi::lua_replace(state, 1);
+        ffi::lua_gettop(state)
+    }
+}
+
+/// Calls its upvalue, unless the script is over: then the error stays what it is.
+unsafe extern "C-unwind" fn handler(state: *mut lua_State) -> c_int {
+    // SAFETY: as in `raising`.
+    unsafe {
+        ffi::lua_settop(state, 1);
+        if may_go_on() {
+            ffi::lua_pushvalue(state, ffi::lua_upvalueindex(1));
+            ffi::lua_insert(state, 1);
+            ffi::lua_call(state, 1, 1);
+        }
+    }
+    1
+}
+
+/// Calls its first argument with the others, and the upvalue with an error of that; returns whether it went well, and one
+/// value. No instruction of Lua's comes behind the script, at which the hook could end what has ended already.
+pub(super) unsafe extern "C-unwind" fn protected(state: *mut lua_State) -> c_int {
+    // SAFETY: as in `raising`.
+    unsafe {
+        let args = ffi::lua_gettop(state) - 1;
+        ffi::lua_pushvalue(state, ffi::lua_upvalueindex(1));
+        ffi::lua_insert(state, 1);
+        let failed = ffi::lua_pcall(state, args, 1, 1) != 0;
+        ffi::lua_pushboolean(state, c_int::from(!failed));
+        ffi::lua_insert(state, -2);
+    }
+    2
+}
+
 /// Whether the first argument is a table that scripts must not change; if so, what is behind it is left on the stack. The
 /// first upvalue knows them.
 unsafe fn is_protected(state: *mut lua_State) -> bool {
@@ -217,6 +268,36 @@ pub(super) unsafe extern "C-unwind" fn missing_global(state: *mut lua_State) -> 
         ffi::lua_pushstring(state, c"'".as_ptr());
         ffi::lua_concat(state, 4);
         ffi::lua_error(state)
+    }
+}
+
+/// A function of Lua's that makes a coroutine. Each counts its own instructions to the next look around, so many short ones
+/// would never be looked at.
+pub(super) unsafe extern "C-unwind" fn looked_at(state: *mut lua_State) -> c_int {
+    // SAFETY: as in `raising`.
+    unsafe {
+        if !may_go_on() {
+            raise_here(state, c"the script has been ended");
+        }
+        original(state)
+    }
+}
+
+/// `unpack`. Lua's own counts the values in an `int`: of the widest ranges that overflows, and it writes beyond its stack.
+pub(super) unsafe extern "C-unwind" fn unpack(state: *mut lua_State) -> c_int {
+    /// As many as are let onto the stack.
+    const VALUES_MAX: i64 = 8_000;
+    // SAFETY: as in `raising`.
+    unsafe {
+        ffi::luaL_checktype(state, 1, ffi::LUA_TTABLE);
+        let len = ffi::lua_rawlen(state, 1) as ffi::lua_Integer;
+        // Cut to an `int`, as Lua does.
+        let from = ffi::luaL_optinteger(state, 2, 1) as c_int;
+        let to = ffi::luaL_optinteger(state, 3, len) as c_int;
+        if i64::from(to) - i64::from(from) >= VALUES_MAX {
+            raise_here(state, c"too many results to unpack");
+        }
+        original(state)
     }
 }
 
@@ -478,6 +559,9 @@ unsafe fn push_pairs(
 /// Bytes of a reply beyond which a script is not heard out.
 const REPLY_LEN_MAX: usize = 1 << 30;
 
+/// Elements that are counted for a reply. The memory of a script holds fewer, but a table may hold itself, many times.
+const ELEMENTS_MAX: usize = 32 << 20;
+
 /// A reply would be longer than anybody wants.
 pub(super) struct TooLong;
 
@@ -496,7 +580,8 @@ pub(super) fn write(
     // SAFETY: the value is on the stack. The closure owns nothing, and a jump out of it is caught by `exec_raw`.
     unsafe {
         lua.exec_raw::<()>(value, |state| {
-            written = Writer { state, script_resp3, reply, start, frames: &mut frames, errors }.run();
+            written =
+                Writer { state, script_resp3, reply, start, elements: 0, frames: &mut frames, errors }.run();
             ffi::lua_settop(state, 0);
         })?;
     }
@@ -522,6 +607,8 @@ struct Writer<'r> {
     script_resp3: bool,
     reply: &'r mut Reply,
     start: usize,
+    /// Counted so far: there are as many looks at elements again as are written.
+    elements: usize,
     frames: &'r mut Vec<Frame>,
     errors: &'r mut Vec<Vec<u8>>,
 }
@@ -533,7 +620,7 @@ impl Writer<'_> {
             // SAFETY: there is a value on top, and `advance` has left the next one there.
             unsafe {
                 self.value();
-                if self.reply.len() - self.start > REPLY_LEN_MAX {
+                if self.reply.len() - self.start > REPLY_LEN_MAX || self.elements > ELEMENTS_MAX {
                     return Err(TooLong);
                 }
                 if !self.advance() {
@@ -684,6 +771,7 @@ impl Writer<'_> {
                 ffi::lua_pop(state, 1);
                 len += 1;
             }
+            self.elements += len;
             if with_values {
                 self.reply.map(len)
             } else {
@@ -711,6 +799,7 @@ impl Writer<'_> {
                 len += 1;
             }
         }
+        self.elements += len;
         self.reply.array(len);
         self.frames.push(Frame::Array { next: 0, len });
     }

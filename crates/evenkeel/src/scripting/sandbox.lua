@@ -33,11 +33,12 @@ for name, wrapped in pairs(guarded.table) do table_[name] = wrapped end
 local math_ = names(math, [[abs acos asin atan2 atan ceil cos cosh deg exp floor fmod frexp huge ldexp log10 log max min
   mod modf pi pow rad sin sinh sqrt tan tanh]])
 math_.random, math_.randomseed = native.random, native.randomseed
-local coroutine_ = names(coroutine, 'create resume running status wrap yield')
+local coroutine_ = names(coroutine, 'resume running status yield')
+for name, wrapped in pairs(guarded.coroutine) do coroutine_[name] = wrapped end
 
-local globals = names(real, [[_VERSION assert error gcinfo ipairs rawequal select tonumber tostring type unpack xpcall]])
+local globals = names(real, [[_VERSION assert error gcinfo ipairs rawequal select tonumber tostring type]])
 for name, wrapped in pairs(guarded.base) do globals[name] = wrapped end
-globals.pcall = native.pcall
+globals.pcall, globals.xpcall = native.pcall, native.xpcall
 globals.string, globals.table, globals.math = protect(string_), protect(table_), protect(math_)
 globals.coroutine = protect(coroutine_)
 for name, library in pairs(native.libraries) do globals[name] = protect(library) end
@@ -145,14 +146,5 @@ local function set_loading(is_loading)
   behind[env.functions] = fields
 end
 
-local xpcall = xpcall
-
--- The environments, where KEYS and ARGV go, how a script and a function are run, and what is to be called around the
--- loading of a library.
-return env, scripts, function(chunk)
-  local ok, result = xpcall(chunk, on_error)
-  return ok, result
-end, function(callback, keys, args)
-  local ok, result = xpcall(function() return callback(keys, args) end, on_error)
-  return ok, result
-end, set_loading
+-- The environments, where KEYS and ARGV go, what errors become, and what is to be called around the loading of a library.
+return env, scripts, on_error, set_loading

@@ -430,6 +430,47 @@ fn scripts_on_all_workers_lose_nothing() {
     live.stop();
 }
 
+#[test]
+fn a_range_of_values_wider_than_the_stack_is_refused() {
+    for range in
+        ["0, 2147483647", "-2, 2147483647", "-2147483648, 2147483646", "-2147483648, 2147483647", "1, 8001"]
+    {
+        check(&format!(
+            "> EVAL \"return {{pcall(unpack, {{}}, {range})}}\" 0 < [(nil), \"too many results to unpack\"]"
+        ));
+    }
+    check(
+        r#"
+        > EVAL "return {unpack({1, 2, 3})}" 0                         < [:1, :2, :3]
+        > EVAL "return {unpack({1, 2, 3}, 2)}" 0                      < [:2, :3]
+        > EVAL "return {unpack({1, 2, 3}, -1, 1) == nil, select('#', unpack({}, -1, 1))}" 0 < [:1, :3]
+        > EVAL "return select('#', unpack({}, 1, 7000))" 0            < :7000
+        > EVAL "return select('#', unpack({}, 2147483647, 1))" 0      < :0
+        > EVAL "return unpack(1)" 0                                   < -ERR user_script:1: bad argument #1 to 'unpack' (table expected, got number)*
+        > EVAL "return {xpcall(function() return 1, 2 end, error)}" 0 < [:1, :1, :2]
+        > EVAL "return {xpcall(function() error('x', 0) end, function(e) return e .. '!' end)}" 0 < [(nil), "x!"]
+        > EVAL "return {xpcall(function() error('x', 0) end, 5)}" 0   < [(nil), *]
+        > EVAL "return xpcall(function() end)" 0                      < -ERR user_script:1: bad argument #2 to 'xpcall' (value expected)*
+    "#,
+    );
+}
+
+/// A table that holds itself is short to write, and long to count.
+#[test]
+fn a_reply_that_would_take_for_ever_to_count_is_given_up() {
+    let live = Live::start(1, &[]);
+    let mut client = live.connect();
+    for element in ["t", "{map = t}", "{set = t}"] {
+        let script = format!("local t = {{}} for i = 1, 300000 do t[i] = {element} end return t");
+        let reply = client.call(&["EVAL", &script, "0"]).to_string();
+        assert_eq!(reply, "-ERR the reply of the script is too long", "{element}");
+    }
+    let script = "local t = {} for i = 1, 300000 do t[i] = {i} end return t";
+    client.send(&["EVAL", script, "0"]).expect("open");
+    assert!(client.read().to_string().ends_with("[:299999], [:300000]]"));
+    live.stop();
+}
+
 fn wait_for(client: &mut Client, line: &str, with: &str) {
     let started = Instant::now();
     loop {
@@ -448,14 +489,16 @@ fn a_busy_script_is_killed_while_others_are_answered() {
     let (mut busy, mut other, mut waiter) = (live.connect(), live.connect(), live.connect());
     waiter.send(&["BLPOP", "q", "0"]).expect("open");
     live.await_blocked(1);
-    for (script, kills) in [
-        ("while true do end", true),
-        ("while true do pcall(function() while true do end end) end", true),
-        ("redis.call('set', KEYS[1], 'x') while redis.call('exists', KEYS[1]) do end", false),
+    for script in [
+        "while true do end",
+        "while true do pcall(function() while true do end end) end",
+        "return pcall(function() while true do end end)",
+        // Lua calls the handler of an error that its hook has raised without hooks.
+        "xpcall(function() while true do end end, function() while true do end end) return 5",
+        // Each of these is over before it would be looked at.
+        "local function f(d) if d > 0 then for i = 1, 150 do coroutine.wrap(f)(d - 1) end end end f(5)",
+        "local function f(d) if d > 0 then for i = 1, 150 do coroutine.resume(coroutine.create(f), d - 1) end end end f(5)",
     ] {
-        if !kills {
-            continue;
-        }
         busy.send(&["EVAL", script, "1", "k"]).expect("open");
         wait_for(&mut other, "PING", "BUSY Redis is busy running a script. You can only call SCRIPT KILL");
         assert!(other.run("GET k").to_string().contains("BUSY"));
@@ -463,7 +506,8 @@ fn a_busy_script_is_killed_while_others_are_answered() {
         drop(live.connect());
         assert_eq!(other.run("SCRIPT KILL").to_string(), "OK");
         let reply = busy.read().to_string();
-        assert!(reply.contains("Script killed by user with SCRIPT KILL"), "{reply}");
+        assert!(reply.starts_with("-ERR Script killed by user with SCRIPT KILL..."), "{script}: {reply}");
+        assert!(reply.ends_with(", on @user_script:1."), "{script}: {reply}");
         assert_eq!(other.run("PING").to_string(), "PONG");
     }
     assert_eq!(other.run("LPUSH q v").to_string(), ":1");
