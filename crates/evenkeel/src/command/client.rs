@@ -457,7 +457,7 @@ fn unblock(call: &mut Call<'_, '_>) -> Done {
     if let Some((id, resumed)) = ended {
         let (stats, is_error) = (&call.server.stats[call.worker], end == End::Error);
         if is_error {
-            stats.error(b"UNBLOCKED");
+            stats.error(b"UNBLOCKED client unblocked via CLIENT UNBLOCK");
         }
         stats.resumed(id, 0, is_error, call.settings.latency_tracking);
         call.server.resume(resumed);

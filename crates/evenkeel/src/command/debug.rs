@@ -394,8 +394,6 @@ mod tests {
             > DEBUG SLEEP 0.001                < OK
             > DEBUG SET-ACTIVE-EXPIRE 1        < OK
             > DEBUG ERROR \"TEST of an error\"  < -TEST of an error
-            > DEBUG ACCOUNTING x               < -ERR value is not an integer or out of range
-            > DEBUG ACCOUNTING 1               < OK
             > DEBUG OBJECT k                   < -ERR no such key
             > SET k 1234
             > DEBUG OBJECT k                   < Value at:* refcount:2147483647 encoding:int serializedlength:3 lru:* lru_seconds_idle:0
@@ -403,6 +401,18 @@ mod tests {
             > GET key:2                        < \"value:2\\x00\\x00\\x00\"
             > DEBUG POPULATE x                 < -ERR value is out of range, must be positive
             > DEBUG HTSTATS 99                 < -ERR Out of range database
+        ",
+        );
+    }
+
+    /// Redis has no such topic.
+    #[test]
+    fn accounting_is_turned_off_and_on_by_a_number() {
+        World::new().check(
+            "
+            > DEBUG ACCOUNTING                 < -ERR unknown subcommand or wrong number of arguments for 'ACCOUNTING'. Try DEBUG HELP.
+            > DEBUG ACCOUNTING x               < -ERR value is not an integer or out of range
+            > DEBUG ACCOUNTING 1               < OK
         ",
         );
     }

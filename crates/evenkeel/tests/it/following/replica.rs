@@ -78,9 +78,9 @@ fn a_replica_accounts_for_commands_and_traffic() {
     };
     let before = [traffic(&middle, "input"), traffic(&middle, "output"), traffic(&last, "input")];
     let value = "v".repeat(100_000);
-    for _ in 0..3 {
+    for number in 0..3 {
         std::thread::sleep(Duration::from_millis(400));
-        redis.connect().run(&format!("SET k {value}"));
+        redis.connect().run(&format!("SET k{number} {value}"));
     }
     await_equal(&redis, &last);
     assert_eq!(middle.connect().run("SLOWLOG GET").to_string(), "[]");
