@@ -150,14 +150,20 @@ fn restore(call: &mut Call<'_, '_>) -> Done {
         evenkeel_rdb::functions::Broken::Sum => Error::text("ERR DUMP payload version or checksum are wrong"),
         evenkeel_rdb::functions::Broken::Content => Error::text("ERR failed loading functions"),
     })?;
-    let mut libraries = if flush { Libraries::default() } else { (*call.server.scripts.libraries()).clone() };
+    // A payload that has a library or a function twice is refused, whatever the policy.
+    let mut restored = Libraries::default();
     for code in codes {
-        let library = library(call, &code)?;
-        if !replace && libraries.has(&library.name) {
+        restored.add(library(call, &code)?, false)?;
+    }
+    let mut libraries = if flush { Libraries::default() } else { (*call.server.scripts.libraries()).clone() };
+    for library in restored.iter() {
+        if libraries.remove(&library.name) && !replace {
             let text = [b"ERR Library ", &library.name[..], b" already exists"].concat();
             return Err(Error::Bytes(text));
         }
-        libraries.add(library, replace)?;
+    }
+    for library in restored.iter() {
+        libraries.add(library.clone(), false)?;
     }
     change(call, libraries);
     call.reply.ok();

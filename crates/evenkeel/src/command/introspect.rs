@@ -368,6 +368,9 @@ mod tests {
             "
             > COMMAND GETKEYS mset a 1 b 2           < [\"a\", \"b\"]
             > COMMAND GETKEYS copy a b db 3          < [\"a\", \"b\"]
+            > COMMAND GETKEYS zunionstore d 0 a      < -ERR Invalid arguments specified for command
+            > COMMAND GETKEYS sintercard 0 a         < -ERR Invalid arguments specified for command
+            > COMMAND GETKEYS eval x 0 a             < []
             > COMMAND GETKEYS memory usage k         < [\"k\"]
             > COMMAND GETKEYS nosuch a               < -ERR Invalid command specified
             > COMMAND GETKEYS set k                  < -ERR Invalid number of arguments specified for command

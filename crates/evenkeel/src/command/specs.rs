@@ -555,7 +555,7 @@ pub(crate) fn categories(row: &Command) -> Vec<&'static str> {
 }
 
 /// Calls back with the index of each key of a call and what is done with it; `false`: the call has a count that is no
-/// number or too large, or contradicts itself.
+/// number, too large, or none where only scripts may have none, or contradicts itself.
 pub(crate) fn for_each_key(row: &Command, args: &Args<'_>, mut key: impl FnMut(usize, &'static str)) -> bool {
     let (specs, mut said) = (key_specs(row), Marks::of(args));
     if specs.iter().any(|spec| misleads(spec, args)) {
@@ -585,7 +585,8 @@ pub(crate) fn for_each_key(row: &Command, args: &Args<'_>, mut key: impl FnMut(u
                 key(index, flags);
             }
         });
-        if matches!(spec.find, Find::Counted { .. }) && count == 0 && args.int(spec.first as usize) != Ok(0) {
+        let may_be_none = row.group == super::Group::Scripting && args.int(spec.first as usize) == Ok(0);
+        if matches!(spec.find, Find::Counted { .. }) && count == 0 && !may_be_none {
             return false;
         }
     }

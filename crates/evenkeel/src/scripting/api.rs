@@ -7,10 +7,10 @@ use std::time::{Duration, Instant};
 use mlua::{Function as LuaFunction, Lua, MultiValue, Table, Value};
 
 use super::functions::Function;
-use super::raw::{self, Raise, closure, native};
+use super::raw::{self, Raise, closure, native, truncated};
 use super::run::with_current;
 use super::shebang::{self, ScriptFlags};
-use super::{Habits, sha_of};
+use super::{Habits, search, sha_of};
 use crate::acl;
 use crate::command::args::OwnedArgs;
 use crate::command::connection::REDIS_VERSION;
@@ -35,7 +35,7 @@ pub(super) fn natives(lua: &Lua) -> mlua::Result<Table> {
     Ok(table)
 }
 
-/// Functions of Lua's own that would pass a metatable by.
+/// Functions in the place of Lua's own: those would pass a metatable by, run for ever where nothing looks, or overflow.
 fn guarded(lua: &Lua, behind: &Table) -> mlua::Result<Table> {
     let globals = lua.globals();
     let wrap = |library: Option<&str>, names: &[&str], by| -> mlua::Result<Vec<(String, LuaFunction)>> {
@@ -51,10 +51,19 @@ fn guarded(lua: &Lua, behind: &Table) -> mlua::Result<Table> {
     let next: LuaFunction = globals.raw_get("next")?;
     let seeing = base.last().expect("the last of them is next").1.clone();
     base.push(("pairs".into(), closure(lua, raw::pairs, (behind.clone(), next, seeing))?));
-    let mut table = wrap(Some("table"), &["insert", "remove", "sort", "setn"], raw::unless_protected)?;
+    let mut table = wrap(Some("table"), &["remove", "sort"], raw::over_own_elements)?;
+    table.extend(wrap(Some("table"), &["insert"], raw::insert)?);
+    table.extend(wrap(Some("table"), &["setn"], raw::unless_protected)?);
     table.extend(wrap(Some("table"), &["foreach"], raw::behind_protection)?);
-    let mut string = wrap(Some("string"), &["match", "gmatch", "gsub"], raw::with_pattern)?;
-    string.extend(wrap(Some("string"), &["find"], raw::find)?);
+    table.extend(wrap(Some("table"), &["foreachi"], raw::over_elements)?);
+    let mut string = wrap(Some("string"), &["rep"], raw::rep)?;
+    string.extend([
+        ("find".to_owned(), closure(lua, search::find, ())?),
+        ("match".to_owned(), closure(lua, search::match_, ())?),
+        ("gmatch".to_owned(), closure(lua, search::gmatch, ())?),
+        ("gfind".to_owned(), closure(lua, search::gmatch, ())?),
+        ("gsub".to_owned(), closure(lua, search::gsub, ())?),
+    ]);
     base.extend(wrap(None, &["unpack"], raw::unpack)?);
     let coroutine = wrap(Some("coroutine"), &["create", "wrap"], raw::looked_at)?;
     let all = [("base", base), ("table", table), ("string", string), ("coroutine", coroutine)];
@@ -170,11 +179,11 @@ fn set_resp(lua: &Lua, args: MultiValue) -> Returned {
     if args.len() != 1 {
         return Err(refuse(lua, "redis.setresp() requires one argument."));
     }
-    let version = number(lua, args.front()).unwrap_or(0.0);
-    if version != 2.0 && version != 3.0 {
+    let version = truncated(number(lua, args.front()).unwrap_or(0.0));
+    if version != 2 && version != 3 {
         return Err(refuse(lua, "RESP version must be 2 or 3."));
     }
-    with_current(|run| run.resp3 = version == 3.0);
+    with_current(|run| run.resp3 = version == 3);
     Ok(MultiValue::new())
 }
 
@@ -354,7 +363,7 @@ fn register(lua: &Lua, args: MultiValue) -> Returned {
     let refuse = |text: &str| refuse(lua, text);
     let registration = match args.len() {
         1 => match args.front() {
-            Some(Value::Table(named)) => by_name(named).map_err(refuse)?,
+            Some(Value::Table(named)) => by_name(lua, named).map_err(refuse)?,
             _ => {
                 return Err(refuse(
                     "calling redis.register_function with a single argument is only applicable to Lua table \
@@ -398,24 +407,27 @@ fn register(lua: &Lua, args: MultiValue) -> Returned {
     }
 }
 
-fn by_name(named: &Table) -> Result<Registration, &'static str> {
+/// Numbers are taken for words, and the keys are not told apart by their case, as everywhere in Lua's C interface.
+fn by_name(lua: &Lua, named: &Table) -> Result<Registration, &'static str> {
     let mut registration = Registration::default();
     for pair in named.pairs::<Value, Value>() {
         let (key, value) = pair.map_err(|_| "not enough memory")?;
-        let Value::String(key) = key else {
-            return Err("named argument key given to redis.register_function is not a string");
-        };
-        let key = key.as_bytes().to_vec();
+        let key = text(lua, Some(&key))
+            .ok_or("named argument key given to redis.register_function is not a string")?
+            .to_ascii_lowercase();
         match (&key[..], value) {
-            (b"function_name", Value::String(name)) => registration.name = Some(name.as_bytes().to_vec()),
-            (b"function_name", _) => {
-                return Err("function_name argument given to redis.register_function must be a string");
+            (b"function_name", value) => {
+                let name = text(lua, Some(&value));
+                registration.name = Some(
+                    name.ok_or("function_name argument given to redis.register_function must be a string")?,
+                );
             }
-            (b"description", Value::String(text)) => {
-                registration.description = Some(text.as_bytes().to_vec());
-            }
-            (b"description", _) => {
-                return Err("description argument given to redis.register_function must be a string");
+            (b"description", value) => {
+                let description = text(lua, Some(&value));
+                registration.description = Some(
+                    description
+                        .ok_or("description argument given to redis.register_function must be a string")?,
+                );
             }
             (b"callback", Value::Function(callback)) => registration.callback = Some(callback),
             (b"callback", _) => {

@@ -5,6 +5,7 @@
 //! - `machine` is a Lua state. Each thread that runs scripts makes one when it runs its first; nothing of it is shared.
 //! - `run` is a script being run: its commands, and the ways in which it may have to be run anew.
 //! - `raw` is what is done on Lua's own stack; `sandbox.lua` is what scripts see; `api` is `redis.*`.
+//! - `pattern` is what Lua's patterns match, `search` the functions of strings that use it.
 //! - `libraries` are cjson, cmsgpack, bit and struct.
 //! - [`Scripts`] is what all threads share: the texts of EVAL's scripts by their digests, and the libraries of functions.
 //!   A machine keeps what it has compiled, and looks at two numbers to see whether that still holds.
@@ -14,8 +15,10 @@ pub(crate) mod busy;
 pub(crate) mod functions;
 mod libraries;
 pub(crate) mod machine;
+mod pattern;
 mod raw;
 mod run;
+mod search;
 pub(crate) mod shebang;
 #[cfg(test)]
 mod tests;

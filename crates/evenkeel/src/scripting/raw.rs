@@ -137,7 +137,7 @@ pub(super) unsafe extern "C-unwind" fn pcall(state: *mut lua_State) -> c_int {
 }
 
 /// Whether the script may go on; to be asked where no hook would ask.
-fn may_go_on() -> bool {
+pub(super) fn may_go_on() -> bool {
     super::run::look_around() && super::api::load_in_time()
 }
 
@@ -220,11 +220,70 @@ unsafe fn original(state: *mut lua_State) -> c_int {
 pub(super) unsafe extern "C-unwind" fn unless_protected(state: *mut lua_State) -> c_int {
     // SAFETY: as in `raising`.
     unsafe {
+        refuse_protected(state);
+        original(state)
+    }
+}
+
+unsafe fn refuse_protected(state: *mut lua_State) {
+    // SAFETY: as in `raising`.
+    unsafe {
         if is_protected(state) {
             ffi::lua_pushstring(state, c"Attempt to modify a readonly table".as_ptr());
             ffi::lua_error(state);
         }
+    }
+}
+
+/// A function of Lua's that goes over all elements of its first argument.
+pub(super) unsafe extern "C-unwind" fn over_elements(state: *mut lua_State) -> c_int {
+    /// More than the memory of a state has room for. Few elements, at the powers of two, can make Lua believe in 2^29, and to
+    /// go over all of those would take minutes.
+    const ELEMENTS_MAX: usize = 32 << 20;
+    // SAFETY: as in `raising`.
+    unsafe {
+        if ffi::lua_type(state, 1) == ffi::LUA_TTABLE && ffi::lua_rawlen(state, 1) > ELEMENTS_MAX {
+            raise_here(state, c"table is too long");
+        }
         original(state)
+    }
+}
+
+/// The same, if it moves them.
+pub(super) unsafe extern "C-unwind" fn over_own_elements(state: *mut lua_State) -> c_int {
+    // SAFETY: as in `raising`.
+    unsafe {
+        refuse_protected(state);
+        over_elements(state)
+    }
+}
+
+/// `table.insert`. Lua's own moves everything from the position on, also through two thousand million places that are empty.
+pub(super) unsafe extern "C-unwind" fn insert(state: *mut lua_State) -> c_int {
+    const POSITION_MIN: i64 = -65_536;
+    // SAFETY: as in `raising`.
+    unsafe {
+        // Cut to an `int`, as Lua does.
+        let position = i64::from(ffi::lua_tointeger(state, 2) as c_int);
+        if ffi::lua_gettop(state) == 3 && position < POSITION_MIN {
+            raise_here(state, c"bad argument #2 to 'insert' (position out of bounds)");
+        }
+        over_own_elements(state)
+    }
+}
+
+/// `string.rep`. Lua's own counts to the end also where there is nothing to repeat.
+pub(super) unsafe extern "C-unwind" fn rep(state: *mut lua_State) -> c_int {
+    // SAFETY: as in `raising`.
+    unsafe {
+        let mut len = 0;
+        ffi::luaL_checklstring(state, 1, &mut len);
+        if len > 0 {
+            return original(state);
+        }
+        ffi::luaL_checkinteger(state, 2);
+        ffi::lua_settop(state, 1);
+        1
     }
 }
 
@@ -301,7 +360,7 @@ pub(super) unsafe extern "C-unwind" fn unpack(state: *mut lua_State) -> c_int {
     }
 }
 
-unsafe fn raise_here(state: *mut lua_State, text: &std::ffi::CStr) -> ! {
+pub(super) unsafe fn raise_here(state: *mut lua_State, text: &std::ffi::CStr) -> ! {
     // SAFETY: as in `raising`.
     unsafe {
         ffi::luaL_where(state, 1);
@@ -309,26 +368,6 @@ unsafe fn raise_here(state: *mut lua_State, text: &std::ffi::CStr) -> ! {
         ffi::lua_concat(state, 2);
         ffi::lua_error(state)
     }
-}
-
-/// Longest pattern: matching goes one frame deeper for each of its items.
-const PATTERN_LEN_MAX: usize = 4096;
-
-/// A function of Lua's whose second argument is a pattern.
-pub(super) unsafe extern "C-unwind" fn with_pattern(state: *mut lua_State) -> c_int {
-    // SAFETY: as in `raising`.
-    unsafe {
-        if ffi::lua_type(state, 2) == ffi::LUA_TSTRING && ffi::lua_rawlen(state, 2) > PATTERN_LEN_MAX {
-            raise_here(state, c"pattern too long");
-        }
-        original(state)
-    }
-}
-
-/// `string.find`, whose fourth argument says that the second is plain text.
-pub(super) unsafe extern "C-unwind" fn find(state: *mut lua_State) -> c_int {
-    // SAFETY: as in `raising`.
-    unsafe { if ffi::lua_toboolean(state, 4) != 0 { original(state) } else { with_pattern(state) } }
 }
 
 /// `redis.call` or `redis.pcall`; the first upvalue says whether errors are raised.

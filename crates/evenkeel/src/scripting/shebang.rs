@@ -43,16 +43,12 @@ impl ScriptFlags {
     }
 }
 
-/// The first line, without its end; `None`: the text does not begin with a shebang.
+/// The first line, without its end, which must come before any zero byte; `None`: the text does not begin with a shebang.
 fn first_line(text: &[u8]) -> Option<Result<&[u8], ()>> {
-    text.starts_with(b"#!").then(|| match text.iter().position(|byte| *byte == b'\n') {
-        Some(end) => Ok(&text[..end]),
-        None => Err(()),
+    text.starts_with(b"#!").then(|| match text.iter().position(|byte| matches!(byte, b'\n' | 0)) {
+        Some(end) if text[end] == b'\n' => Ok(&text[..end]),
+        _ => Err(()),
     })
-}
-
-fn words(line: &[u8]) -> impl Iterator<Item = &[u8]> {
-    line.split(|byte| byte.is_ascii_whitespace()).filter(|word| !word.is_empty())
 }
 
 /// The words of a line, of which some may be quoted, as in a command that a person types in.
@@ -75,7 +71,8 @@ pub(crate) fn of_script(body: &[u8]) -> Result<Option<ScriptFlags>, Error> {
         None => return Ok(None),
         Some(line) => line.map_err(|()| Error::text("ERR Invalid script shebang"))?,
     };
-    let mut words = words(line);
+    let words = quoted_words(line).ok_or_else(|| Error::text("ERR Invalid engine in script shebang"))?;
+    let mut words = words.iter().map(Vec::as_slice);
     let engine = words.next().unwrap_or_default();
     if engine != b"#!lua" {
         return Err(quoting("ERR Unexpected engine in script shebang: ", engine));
@@ -85,7 +82,10 @@ pub(crate) fn of_script(body: &[u8]) -> Result<Option<ScriptFlags>, Error> {
         let Some(list) = word.strip_prefix(b"flags=") else {
             return Err(quoting("ERR Unknown lua shebang option: ", word));
         };
-        for name in list.split(|byte| *byte == b',').filter(|name| !name.is_empty()) {
+        if list.is_empty() {
+            continue;
+        }
+        for name in list.split(|byte| *byte == b',') {
             let flag = ScriptFlags::named(name);
             flags = flags.with(flag.ok_or_else(|| quoting("ERR Unexpected flag in script shebang: ", name))?);
         }
@@ -113,15 +113,10 @@ pub(crate) fn library_name(code: &[u8]) -> Result<Vec<u8>, Error> {
     let engine = engine.ok_or_else(|| Error::text("ERR Invalid library metadata"))?;
     let mut name = None;
     for word in words {
-        match word.strip_prefix(b"name=") {
-            Some(_) if name.is_some() => {
-                return Err(quoting(
-                    "ERR Invalid metadata value, name argument was given multiple times",
-                    b"",
-                ));
-            }
-            Some(given) => name = Some(given.to_vec()),
-            None => return Err(quoting("ERR Invalid metadata value given: ", word)),
+        let given = word.split_at_checked(5).filter(|(key, _)| key.eq_ignore_ascii_case(b"name="));
+        let (_, given) = given.ok_or_else(|| quoting("ERR Invalid metadata value given: ", word))?;
+        if name.replace(given.to_vec()).is_some() {
+            return Err(Error::text("ERR Invalid metadata value, name argument was given multiple times"));
         }
     }
     let name = name.ok_or_else(|| Error::text("ERR Library name was not given"))?;

@@ -121,6 +121,13 @@ fn meet_limits() {
     fails("return (('a'):rep(1e6)):gsub(('.?'):rep(1e6), '', 1)", "pattern too long");
     fails("return (('a'):rep(1e6)):match(('.?'):rep(1e6), 1, true)", "pattern too long");
     fails("for a in (('a'):rep(1e6)):gmatch(('.?'):rep(1e6), 1, true) do end", "pattern too long");
+    fails("for a in string.gfind(('a'):rep(1e6), ('.?'):rep(1e6)) do end", "pattern too long");
+    fails("table.insert({}, -2147483648, 1)", "position out of bounds");
+    fails("return ('x'):rep(2147483647)", "not enough memory");
+    for call in ["insert(t, 1, 1)", "remove(t, 1)", "sort(t, rawequal)", "foreachi(t, type)"] {
+        let sparse = "local t = {} for i = 29, 0, -1 do t[2 ^ i] = 1 end";
+        fails(&format!("{sparse} return table.{call}"), "table is too long");
+    }
     fails("local s, t = ('x'):rep(2^20), {} for i = 1, 2000 do t[i] = s end return t", "too long");
     fails("return unpack({}, 1, 1e8)", "too many results to unpack");
     fails(
@@ -131,6 +138,10 @@ fn meet_limits() {
     fails("return cmsgpack.unpack(('\\145'):rep(1e5))", "stack overflow");
     assert_eq!(eval(&mut world, "return ('x.?'):find(('.?'):rep(1), 1, true)", &["0"]), ":2");
     assert_eq!(eval(&mut world, "return ('x'):find(('.?'):rep(1e6), 1, true)", &["0"]), "(nil)");
+    assert_eq!(eval(&mut world, "return (''):rep(2147483647)", &["0"]), "\"\"");
+    // Step by step this would be ten million million comparisons.
+    let plain = "return (('a'):rep(5000000)):find(('a'):rep(2500000) .. 'b', 1, true)";
+    assert_eq!(eval(&mut world, plain, &["0"]), "(nil)");
     // A value that holds itself is written as deep as Lua's stack goes, which is deeper than clients here read.
     let command = ["EVAL", "local t = {} t[1] = t return t", "0"].map(|word| word.as_bytes().to_vec());
     world.send("deep", &command);
@@ -248,6 +259,91 @@ fn functions() {
 }
 
 #[test]
+fn first_lines() {
+    check(
+        r##"
+        > EVAL "#!lua flags=\"no-writes\"\nreturn 1" 0            < :1
+        > EVAL "#!lua \"flags=no-writes,allow-oom\"\nreturn 1" 0  < :1
+        > EVAL "#!\"lua\" flags=\nreturn 1" 0        < :1
+        > EVAL "#!lua flags=no-writes,\nreturn 1" 0   < -ERR Unexpected flag in script shebang: *
+        > EVAL "#!lua flags=,no-writes\nreturn 1" 0   < -ERR Unexpected flag in script shebang: *
+        > EVAL "#!lua FLAGS=no-writes\nreturn 1" 0    < -ERR Unknown lua shebang option: FLAGS=no-writes
+        > EVAL "#!lua name=\"lib\nreturn 1" 0         < -ERR Invalid engine in script shebang
+        > EVAL "#!lua\x00\nreturn 1" 0                < -ERR Invalid script shebang
+        > EVAL "#!LUA\nreturn 1" 0                    < -ERR Unexpected engine in script shebang: #!LUA
+        > FUNCTION LOAD "#!LUA Name=\"a\"\nredis.register_function('a', function() return 1 end)"  < "a"
+        > FUNCTION LOAD "#!lua name=b\x00\nredis.register_function('b', function() return 1 end)"  < -ERR Invalid library metadata
+        > FUNCTION LOAD "#!lua name=b NAME=c\n"       < -ERR Invalid metadata value, name argument was given multiple times
+        > FUNCTION LOAD "#!lua names=b\n"             < -ERR Invalid metadata value given: names=b
+        > FUNCTION LOAD "#!lua name\n"                < -ERR Invalid metadata value given: name
+    "##,
+    );
+}
+
+/// Numbers are words to Lua's C interface, and the names of arguments are not told apart by their case.
+#[test]
+fn registrations() {
+    check(
+        r##"
+        > FUNCTION LOAD "#!lua name=a\nredis.register_function{Function_Name=1, description=2, CALLBACK=function() return 3 end}"  < "a"
+        > FCALL 1 0      < :3
+        > FUNCTION LIST  < [["library_name", "a", "engine", "LUA", "functions", [["name", "1", "description", "2", "flags", []]]]]
+        > FUNCTION LOAD "#!lua name=b\nredis.register_function{'b'}"        < -ERR Error registering functions: ERR unknown argument given to redis.register_function
+        > FUNCTION LOAD "#!lua name=b\nredis.register_function{[true]=1}"   < -ERR Error registering functions: ERR named argument key given to redis.register_function is not a string
+        > FUNCTION LOAD "#!lua name=b\nredis.register_function{function_name=true}"  < -ERR Error registering functions: ERR function_name argument given to redis.register_function must be a string
+    "##,
+    );
+}
+
+/// What FUNCTION DUMP says of libraries, as a word of a transcript: each of one function.
+fn payload(libraries: &[(&str, &str)]) -> String {
+    let code = |(library, function): &(&str, &str)| {
+        let call = format!("redis.register_function('{function}', function() return '{library}' end)");
+        format!("#!lua name={library}\n{call}").into_bytes()
+    };
+    let codes: Vec<Vec<u8>> = libraries.iter().map(code).collect();
+    let codes: Vec<&[u8]> = codes.iter().map(Vec::as_slice).collect();
+    let bytes = evenkeel_rdb::functions::dump(&codes);
+    format!("\"{}\"", bytes.iter().map(|byte| format!("\\x{byte:02x}")).collect::<String>())
+}
+
+#[test]
+fn restored_functions() {
+    let twice = payload(&[("a", "fa"), ("a", "fb")]);
+    let same = payload(&[("a", "f"), ("b", "f")]);
+    let before = payload(&[("a", "fa"), ("b", "fb")]);
+    let after = payload(&[("a", "fb"), ("b", "fa")]);
+    check(&format!(
+        "
+        > FUNCTION RESTORE {twice}          < -ERR Library 'a' already exists
+        > FUNCTION RESTORE {twice} REPLACE  < -ERR Library 'a' already exists
+        > FUNCTION RESTORE {same} FLUSH     < -ERR Function f already exists
+        > FUNCTION STATS                    < [\"running_script\", (nil), \"engines\", [\"LUA\", [\"libraries_count\", :0, \"functions_count\", :0]]]
+        > FUNCTION RESTORE {before}         < OK
+        > FUNCTION RESTORE {after}          < -ERR Library a already exists
+        > FCALL fb 0                        < \"b\"
+        > FUNCTION RESTORE {after} REPLACE  < OK
+        > FCALL fb 0                        < \"a\"
+        > FCALL fa 0                        < \"b\"
+    "
+    ));
+}
+
+#[test]
+fn numbers_that_are_none() {
+    check(
+        r##"
+        > EVAL "return struct.pack('l', 0/0)" 0           < "\x00\x00\x00\x00\x00\x00\x00\x80"
+        > EVAL "return struct.pack('>L', 0/0)" 0          < "\x80\x00\x00\x00\x00\x00\x00\x00"
+        > EVAL "return struct.pack('l', 1/0)" 0           < "\x00\x00\x00\x00\x00\x00\x00\x00"
+        > EVAL "return struct.pack('c1000000000', 'hello')" 0  < -ERR user_script:1: bad argument #3 to 'pack' (string too short)*
+        > EVAL "redis.setresp(3.9) return 1" 0            < :1
+        > EVAL "return pcall(redis.setresp, 1.9) and 1 or 0" 0  < :0
+    "##,
+    );
+}
+
+#[test]
 fn functions_are_logged_and_replayed() {
     let (mut world, mut other) = (World::new(), World::timeless());
     let mut recorder = world.record();
@@ -325,6 +421,64 @@ fn libraries_agree_with_redis() {
         let theirs = client.call(&["EVAL", &script, "0"]).to_string();
         assert_eq!(ours, theirs, "{script}");
     }
+}
+
+/// Patterns, also wrong ones, do to random texts what Redis' do.
+#[test]
+fn patterns_agree_with_redis() {
+    const ITEMS: [&str; 44] = [
+        "a", "b", "1", ".", "%a", "%d", "%s", "%w", "%W", "%z", "%%", "%p", "%U", "[ab]", "[^a]", "[a-c]",
+        "[]a]", "[^]a]", "[a-]", "[%a_]", "[a-%d]", "[%", "[", "]", "%", "(", ")", "()", "(a", "%1", "%2",
+        "%0", "%b()", "%bab", "%b", "%f[a]", "%f[^%w]", "%f", "*", "-", "?", "^", "$", "\\000",
+    ];
+    const TEXTS: [&str; 11] = ["a", "a", "b", "1", "(", ")", " ", "_", "\\000", "\\255", "]"];
+    const TEMPLATES: [&str; 8] = ["x", "%1", "%0", "%2", "<%1>", "%", "%x\\000", "7"];
+    let Some(oracle) = Program::oracle(Peer::Redis) else { return };
+    let server = Server::start(&oracle, &[]);
+    let (mut client, mut world, mut random) = (server.connect(), World::new(), random());
+    for _ in 0..3000 {
+        let mut some =
+            |of: &[&str], most: usize| (0..random.below(most)).map(|_| random.pick(of)).collect::<String>();
+        let (subject, pattern, template) = (some(&TEXTS, 12), some(&ITEMS, 8), some(&TEMPLATES, 3));
+        let number = random.between(-14, 15);
+        let script = format!(
+            "local s, p, r, n = '{subject}', '{pattern}', '{template}', {number} \
+             local function all(...) \
+               local t = {{}} for i = 1, select('#', ...) do t[i] = tostring((select(i, ...))) end return t \
+             end \
+             local function each() \
+               local t = {{}} for a, b in string.gmatch(s, p) do t[#t + 1] = tostring(a) .. ':' .. tostring(b) end \
+               return unpack(t) \
+             end \
+             local function joined(...) return table.concat(all(...), '|') end \
+             return {{all(pcall(string.find, s, p, n)), all(pcall(string.match, s, p, n)), all(pcall(each)), \
+               all(pcall(string.gsub, s, p, r)), all(pcall(string.gsub, s, p, joined, n)), \
+               all(pcall(string.gsub, s, p, {{a = 'x', ['1'] = false, ['('] = true}}))}}"
+        );
+        let ours = eval(&mut world, &script, &["0"]);
+        let theirs = client.call(&["EVAL", &script, "0"]).to_string();
+        assert_eq!(ours, theirs, "{script}");
+    }
+}
+
+#[test]
+fn what_searches_take_and_refuse() {
+    check(
+        r##"
+        > EVAL "return {string.find(121, 2), string.find('a.b', '.', 2, true), string.find('abc', 'b', -2)}" 0  < [:2, :2, :2, :2]
+        > EVAL "return {string.find('abc', '', 10), string.find('', '')}" 0       < [:4, :1, :0]
+        > EVAL "return {string.gfind('ab', 'b')()}" 0                             < ["b"]
+        > EVAL "return {string.gsub('abc', '', '-')}" 0                           < ["-a-b-c-", :4]
+        > EVAL "return {string.gsub('abc', '%w', '%%%0', 2)}" 0                   < ["%a%bc", :2]
+        > EVAL "return {string.gsub('abc', '^a', 'x', 4294967296)}" 0             < ["abc", :0]
+        > EVAL "return string.find('a')" 0            < -ERR user_script:1: bad argument #2 to 'find' (string expected, got no value)*
+        > EVAL "return ('a'):find('a', {})" 0         < -ERR user_script:1: bad argument #2 to 'find' (number expected, got table)*
+        > EVAL "return string.gsub('a', 'a')" 0       < -ERR user_script:1: bad argument #3 to 'gsub' (string/function/table expected)*
+        > EVAL "return string.gsub('a', 'a', function() return {} end)" 0  < -ERR user_script:1: invalid replacement value (a table)*
+        > EVAL "return ('a'):match('(')" 0            < -ERR user_script:1: unfinished capture*
+        > EVAL "return ('a'):match('%')" 0            < -ERR user_script:1: malformed pattern (ends with '%')*
+    "##,
+    );
 }
 
 fn mutated_json(random: &mut Random) -> String {
@@ -498,6 +652,10 @@ fn a_busy_script_is_killed_while_others_are_answered() {
         // Each of these is over before it would be looked at.
         "local function f(d) if d > 0 then for i = 1, 150 do coroutine.wrap(f)(d - 1) end end end f(5)",
         "local function f(d) if d > 0 then for i = 1, 150 do coroutine.resume(coroutine.create(f), d - 1) end end end f(5)",
+        // One call that tries an exponential number of ways.
+        "return string.find(string.rep('a', 3000), string.rep('.-', 20) .. 'b')",
+        "for _ in string.gmatch(string.rep('a', 3000), string.rep('a*', 20) .. 'b') do end",
+        "while true do pcall(string.gsub, string.rep('a', 3000), string.rep('a?.-', 20) .. 'b', '') end",
     ] {
         busy.send(&["EVAL", script, "1", "k"]).expect("open");
         wait_for(&mut other, "PING", "BUSY Redis is busy running a script. You can only call SCRIPT KILL");

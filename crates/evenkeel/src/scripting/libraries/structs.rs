@@ -136,8 +136,9 @@ fn pack(given: &Given<'_>) -> Result<MultiValue, Raise> {
     let (mut format, mut out, mut arg) = (Format::new(&text), Vec::new(), 2);
     while let Some(item) = format.next(out.len()) {
         let Item { option, size, padding } = item?;
-        if out.len() + padding + size > LEN_MAX {
-            return Err(Raise::here("not enough memory"));
+        // A text is looked at before there has to be room for it.
+        if !matches!(option, b'c' | b's') {
+            find_room(&out, padding + size)?;
         }
         out.resize(out.len() + padding, 0);
         match option {
@@ -169,6 +170,7 @@ fn pack(given: &Given<'_>) -> Result<MultiValue, Raise> {
                 if word.len() < len {
                     return Err(given.bad(arg, "string too short"));
                 }
+                find_room(&out, len + 1)?;
                 out.extend_from_slice(&word[..len]);
                 if option == b's' {
                     out.push(0);
@@ -180,10 +182,14 @@ fn pack(given: &Given<'_>) -> Result<MultiValue, Raise> {
     one(Value::String(given.lua.create_string(out)?))
 }
 
-/// A number as C makes an unsigned integer of it on x86.
+fn find_room(out: &[u8], more: usize) -> Result<(), Raise> {
+    if out.len() + more > LEN_MAX { Err(Raise::here("not enough memory")) } else { Ok(()) }
+}
+
+/// A number as C makes an unsigned integer of it on x86; one that is none, too.
 fn unsigned(number: f64) -> u64 {
     const HALF: f64 = 9_223_372_036_854_775_808.0;
-    if number < HALF { truncated(number) as u64 } else { truncated(number - HALF) as u64 ^ 1 << 63 }
+    if number >= HALF { truncated(number - HALF) as u64 ^ 1 << 63 } else { truncated(number) as u64 }
 }
 
 fn unpack(given: &Given<'_>) -> Result<MultiValue, Raise> {
