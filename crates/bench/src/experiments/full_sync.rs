@@ -11,7 +11,7 @@ use anyhow::{Context, Result};
 use super::Session;
 use super::felt::{self, Column, DataArgs, Felt, Named, Rounds};
 use super::lanes::Lane;
-use super::sink::Sink;
+use super::sink::{CutOff, Sink};
 use crate::interrupt;
 use crate::load::Event;
 use crate::peers::{Kind, ask};
@@ -32,7 +32,7 @@ const KEPT_S: u64 = 1;
 
 /// A full sync as seen from outside.
 struct Synced {
-    /// Until the snapshot had come.
+    /// Until the snapshot had come, or the replica had been cut off.
     took: Duration,
     snapshot_bytes: u64,
     /// The replica had to begin anew, or was cut off.
@@ -114,7 +114,8 @@ fn judge(session: &mut Session, all: &[Rounds<Synced>]) {
     judge("rate during a full sync, to before", Goal::AtLeast(RATE_MIN), ours.rate());
     judge("memory during a full sync, MB", Goal::AtMost(BUFFER_MB_MAX), ours.median(grown_mb));
     judge("failed tries of a full sync", Goal::AtMost(0.0), ours.spread(failed).max);
-    if let Some(valkey) = all.iter().find(|rounds| rounds.kind == Kind::Valkey) {
+    let succeeds = |rounds: &&Rounds<Synced>| rounds.kind == Kind::Valkey && rounds.spread(failed).max == 0.0;
+    if let Some(valkey) = all.iter().find(succeeds) {
         judge("time of a full sync, to valkey's", Goal::AtMost(TIME_MAX), ours.ratio_to(valkey, seconds));
     }
 }
@@ -122,9 +123,20 @@ fn judge(session: &mut Session, all: &[Rounds<Synced>]) {
 /// Attaches a replica, stays until the stream has gone on for a while, and leaves.
 fn sync(lane: &Lane, moment: &Event) -> Result<Synced> {
     let (began, before) = (Instant::now(), full_syncs(lane)?);
-    let sink = Sink::attach(lane.server.address, &[]).context("a replica did not get everything")?;
+    let attached = Sink::attach(lane.server.address, &[]);
     let took = began.elapsed();
     moment.end();
+    let sink = match attached {
+        Ok(sink) => sink,
+        Err(error) => {
+            let Some(CutOff { taken }) = error.downcast_ref() else {
+                return Err(error.context("a replica did not get everything"));
+            };
+            let snapshot_bytes = *taken;
+            interrupt::sleep(Duration::from_secs(2 * KEPT_S))?;
+            return Ok(Synced { took, snapshot_bytes, failed: true });
+        }
+    };
     interrupt::sleep(GOES_ON)?;
     let again = full_syncs(lane)? != before + 1;
     let failed = again || sink.is_cut_off() || sink.stream_bytes() == 0;

@@ -21,6 +21,22 @@ const PIECE: usize = 1 << 20;
 /// Length of the text that ends a snapshot whose length is not told.
 const MARK: usize = 40;
 
+/// The primary hung up in the middle of the snapshot. Servers do so to a replica behind whose back more has been written than
+/// they keep for it.
+#[derive(Debug)]
+pub(super) struct CutOff {
+    /// Bytes of the snapshot that had come.
+    pub(super) taken: u64,
+}
+
+impl std::fmt::Display for CutOff {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "a snapshot ended after {} bytes", self.taken)
+    }
+}
+
+impl std::error::Error for CutOff {}
+
 /// A replica whose snapshot has come, and whose stream a thread takes.
 pub(super) struct Sink {
     pub(super) snapshot_bytes: u64,
@@ -109,7 +125,7 @@ fn snapshot(reader: &mut BufReader<TcpStream>) -> Result<u64> {
     let len = told.parse().with_context(|| format!("{head:?} is no length"))?;
     let taken = io::copy(&mut reader.take(len), &mut io::sink())?;
     if taken < len {
-        bail!("a snapshot of {len} bytes ended after {taken}")
+        return Err(CutOff { taken }.into());
     }
     Ok(len)
 }
@@ -124,7 +140,7 @@ fn up_to(reader: &mut impl BufRead, mark: &[u8]) -> Result<u64> {
         interrupt::check()?;
         let piece = reader.fill_buf().context("a primary is silent")?;
         if piece.is_empty() {
-            bail!("a snapshot ended after {taken} bytes");
+            return Err(CutOff { taken }.into());
         }
         // The mark may lie across two pieces.
         let kept = tail.len();
@@ -198,7 +214,8 @@ mod tests {
                 assert_eq!(rest, "*1\r\n", "{before} {capacity}");
             }
         }
-        assert!(up_to(&mut BufReader::new(&b"xxxx"[..]), &mark).is_err());
+        let cut = up_to(&mut BufReader::new(&b"xxxx"[..]), &mark).expect_err("there is no mark");
+        assert_eq!(cut.downcast_ref::<CutOff>().map(|cut| cut.taken), Some(4));
         assert!(up_to(&mut BufReader::new(&b"xxxx"[..]), b"short").is_err());
     }
 }
