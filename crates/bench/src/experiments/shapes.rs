@@ -9,7 +9,7 @@
 
 use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 
 use super::Session;
 use super::aof::wait_until;
@@ -20,7 +20,7 @@ use crate::json::Json;
 use crate::load::distribution::Distribution;
 use crate::load::keys::KeyRange;
 use crate::load::requests::Command;
-use crate::peers::{Kind, Launch, Peer};
+use crate::peers::{Kind, Launch, Peer, ask};
 use crate::promises::Promise;
 use crate::stats::{Goal, Spread};
 use crate::sys;
@@ -82,14 +82,21 @@ pub(crate) fn databases(session: &mut Session) -> Result<()> {
         let commands = (0..count).map(|db| format!("SELECT {db} ; SET {{key}} {{value}}"));
         Command::Words(commands.collect::<Vec<String>>().join(" ; "))
     };
-    // A batch of each connection is SELECT, SET, SELECT, SET: both shapes do the same but for the numbers.
+    // A batch of each connection is SELECT, SET, SELECT, SET: both shapes do the same, to as many keys in all, but for the
+    // numbers of the databases.
     let shape = |count: usize| Shape {
         name: format!("{count} database{}", if count == 1 { "" } else { "s" }),
-        traffic: Traffic { command: over(count), pipeline: 2 * DATABASES, ..unpinned() },
+        traffic: Traffic {
+            command: over(count),
+            pipeline: 2 * DATABASES,
+            keys: KEYS / count as u64,
+            ..unpinned()
+        },
         keys: 1,
     };
     let lanes = start(session, &[], sys::cores())?;
     for lane in &lanes {
+        spread_over_databases(lane)?;
         lane.set("auto-aof-rewrite-percentage", "0")?;
         lane.set("appendonly", "yes")?;
         wait_until(lane, "aof_rewrite_in_progress:0")?;
@@ -97,6 +104,21 @@ pub(crate) fn databases(session: &mut Session) -> Result<()> {
     let title =
         format!("databases: SELECT and SET with a log (everysec), pipeline {}, unpinned", 2 * DATABASES);
     run(session, "databases", &title, &lanes, &[shape(1), shape(DATABASES)], Judged::Harder)
+}
+
+/// Gives each other database its part of as many keys as the first one has.
+fn spread_over_databases(lane: &Lane) -> Result<()> {
+    let swap = |with: usize| {
+        let answer = ask(lane.server.address, &["SWAPDB", "0", &with.to_string()])?;
+        if answer.starts_with("+OK") { Ok(()) } else { bail!("{}: SWAPDB: {answer}", lane.name) }
+    };
+    let last = DATABASES - 1;
+    swap(last)?;
+    for other in 1..DATABASES {
+        lane.fill(KeyRange { first: 0, count: KEYS / DATABASES as u64 }, Traffic::default().value_size)?;
+        swap(other)?;
+    }
+    Ok(())
 }
 
 pub(crate) fn scatter(session: &mut Session) -> Result<()> {
