@@ -307,6 +307,7 @@ fn payload(libraries: &[(&str, &str)]) -> String {
     format!("\"{}\"", bytes.iter().map(|byte| format!("\\x{byte:02x}")).collect::<String>())
 }
 
+/// Which of two libraries that are there already is named, Redis leaves to the order of its hash table.
 #[test]
 fn restored_functions() {
     let twice = payload(&[("a", "fa"), ("a", "fb")]);
@@ -320,7 +321,7 @@ fn restored_functions() {
         > FUNCTION RESTORE {same} FLUSH     < -ERR Function f already exists
         > FUNCTION STATS                    < [\"running_script\", (nil), \"engines\", [\"LUA\", [\"libraries_count\", :0, \"functions_count\", :0]]]
         > FUNCTION RESTORE {before}         < OK
-        > FUNCTION RESTORE {after}          < -ERR Library a already exists
+        > FUNCTION RESTORE {after}          < -ERR Library *
         > FCALL fb 0                        < \"b\"
         > FUNCTION RESTORE {after} REPLACE  < OK
         > FCALL fb 0                        < \"a\"
