@@ -181,6 +181,13 @@ impl Executor {
         Request { command, args, len: 0, key }
     }
 
+    /// The database that the command selects if it is run and succeeds, for prefetching what those behind it name.
+    pub(crate) fn selected_by(&self, id: Id, args: &Args<'_>) -> Option<u32> {
+        let row = self.table.row(id);
+        let selects = row.name == "SELECT" && row.arity.admits(args.len());
+        selects.then(|| args.database(1, self.server.keyspace.databases() as u32).ok())?
+    }
+
     /// Runs a request and writes its reply. The seat is inside the gate.
     #[inline]
     pub(crate) fn run(

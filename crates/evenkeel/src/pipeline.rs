@@ -233,13 +233,32 @@ impl Pipeline {
                 Err(error) => break BatchEnd::Broken(error),
             }
         };
+        let mut all_have_keys = true;
         for parts in &mut self.batch {
             let args = Args::new(bytes, &self.spans[parts.first_span..parts.end_span]);
             let request = executor.resolve(args, session.db);
             (parts.command, parts.key) = (request.command, request.key);
+            all_have_keys &= request.key.is_some();
+        }
+        if !all_have_keys && self.batch.len() > 1 {
+            self.follow_selects(executor, bytes, session.db);
         }
         executor.last_ticks = book(executor.stats(), Stage::Parse, from);
         ParsedBatch { end, skipped_to: start, spans_used: first_span }
+    }
+
+    /// Looks for the keys behind a SELECT in the database that it selects: what was fetched of another one would be of no use.
+    #[cold]
+    fn follow_selects(&mut self, executor: &Executor, bytes: &[u8], first: u32) {
+        let mut db = first;
+        for parts in &mut self.batch {
+            let args = Args::new(bytes, &self.spans[parts.first_span..parts.end_span]);
+            if parts.key.is_some() {
+                parts.key = parts.key.map(|(hash, place)| (hash, Place::new(db, place.slot() as u16)));
+            } else if let Some(selected) = parts.command.and_then(|id| executor.selected_by(id, &args)) {
+                db = selected;
+            }
+        }
     }
 
     /// Runs the batch; `Some` with the index of a command that has to wait, and why.

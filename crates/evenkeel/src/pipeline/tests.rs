@@ -93,3 +93,28 @@ fn looking_ahead_changes_no_reply() {
     assert_eq!(together, apart);
     assert!(together.contains("-WRONGTYPE") && together.contains("$5\r\nv1332\r\n"));
 }
+
+/// What comes behind a SELECT is looked ahead of in the database that it selects, if there is one.
+#[test]
+fn looking_ahead_follows_select() {
+    let mut world = World::new();
+    let connection = connection(&world);
+    let executor = &mut world.workers[0];
+    for (selects, databases) in [
+        (["3", "15", "0"], [3, 15, 0]),
+        (["16", "2", "-1"], [0, 2, 2]), // those that fail change nothing
+        (["1 1", "4294967296", "x"], [0, 0, 0]),
+    ] {
+        let mut pipeline = Pipeline::default();
+        let requests = selects.iter().map(|to| {
+            let words: Vec<&str> = ["SELECT"].into_iter().chain(to.split(' ')).collect();
+            let bulks: String = words.iter().map(|word| format!("${}\r\n{word}\r\n", word.len())).collect();
+            format!("*{}\r\n{bulks}*2\r\n$3\r\nGET\r\n$1\r\nk\r\n", words.len())
+        });
+        let mut bytes = requests.collect::<String>().into_bytes();
+        pipeline.parse_batch(executor, &mut bytes, 0, State::start(0), &connection.session);
+        let ahead: Vec<usize> =
+            pipeline.batch.iter().filter_map(|parts| parts.key).map(|(_, place)| place.db()).collect();
+        assert_eq!(ahead, databases, "{selects:?}");
+    }
+}
