@@ -21,6 +21,7 @@ use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
 
 use crate::Millis;
+use crate::ahead::prefetch;
 use crate::collection::{Collection, Hash};
 use crate::outside::Outside;
 use crate::rope::{FLAT_MAX, Rope, Spine, Str};
@@ -100,6 +101,10 @@ const VALUE_LEN_AT: usize = 6;
 const EPOCH: u16 = 1 << 15;
 const HEADER: usize = size_of::<Header>();
 const _: () = assert!(HEADER == 8 && std::mem::offset_of!(Header, value_len) == VALUE_LEN_AT);
+
+/// Bytes of a cache line, and of an entry that is asked for ahead of time.
+const LINE: usize = 64;
+const PREFETCHED_MAX: usize = 1024;
 
 /// A value on its way into or out of an entry.
 pub(crate) enum Value<'a> {
@@ -483,6 +488,13 @@ impl EntryPtr {
             Str::Flat(bytes) => Value::Flat { bytes, raw: self.is_raw() },
             Str::Rope(_) => unreachable!("the caller has looked outside"),
         }
+    }
+
+    /// Asks the memory for what lies behind the first cache line, or for the beginning of that if it is long: the rest is
+    /// foreseen by the processor itself.
+    pub(crate) fn prefetch_rest(self) {
+        let start = self.address() as *const u8;
+        (LINE..self.size().min(PREFETCHED_MAX)).step_by(LINE).for_each(|at| prefetch(start.wrapping_add(at)));
     }
 
     /// Bytes of memory: the block, and what is not in it.

@@ -42,6 +42,9 @@ const STEP_ENTRIES_MAX: usize = 128;
 /// Bytes that the one who takes them may have copied before the lock is released.
 const STEP_BYTES_MAX: usize = 64 * 1024;
 
+/// How many entries ahead of the one that is being copied the rest of an entry is asked for: its beginning has come by then.
+const SOON: usize = 4;
+
 /// What an entry with a share of a large value counts.
 const SHARE_LEN: usize = 64;
 
@@ -269,8 +272,13 @@ impl Held<'_> {
         let words = segment.occupied().map(|bucket| segment.word(bucket));
         let words: Vec<Word> = words.filter(|word| tags.contains(&u64::from(word.tag()))).collect();
         let mut bytes = 0;
-        for word in prefetching(&words) {
+        for (at, word) in prefetching(&words).enumerate() {
             let entry = word.entry();
+            if let Some(soon) = words.get(at + SOON).map(|word| word.entry())
+                && soon.epoch() != epoch
+            {
+                soon.prefetch_rest();
+            }
             if entry.epoch() != epoch {
                 bytes += f(View::new(entry));
                 entry.set_epoch(epoch);

@@ -392,6 +392,7 @@ pub(super) static DIRECTIVES: &[Directive] = &[
     live ("slowlog-log-slower-than",              integer(-1, LONG_MAX), "10000",         field!(slowlog_log_slower_than)).alias("commandlog-execution-slower-than"),
     live ("slowlog-max-len",                      LONG,                "128",             field!(slowlog_max_len)).alias("commandlog-slow-execution-max-len"),
     live ("snapshot-buffer-limit",                memory(1 << 20, LONG_MAX), "1gb",       field!(snapshot_buffer_limit)),
+    live ("snapshot-direct-io",                   Flag,                "yes",             field!(snapshot_direct_io)),
     live ("snapshot-max-mbps",                    COUNT,               "0",               field!(snapshot_max_mbps)),
     inert("socket-mark-id",                       integer(0, u32::MAX as i128), "0",      "sockets are not marked").at_start(),
     live ("stop-writes-on-bgsave-error",          Flag,                "yes",             field!(stop_writes_on_bgsave_error)),

@@ -178,6 +178,8 @@ pub(crate) struct Fields {
     pub(crate) snapshot_max_mbps: u32,
     /// Bytes of entries that may wait for a snapshot's disk before the snapshot is given up.
     pub(crate) snapshot_buffer_limit: u64,
+    /// Snapshots go past the page cache where that can be.
+    pub(crate) snapshot_direct_io: bool,
     pub(crate) stop_writes_on_bgsave_error: bool,
     pub(crate) appendonly: bool,
     pub(crate) appendfsync: Fsync,

@@ -6,6 +6,7 @@
 
 pub(crate) mod aof;
 pub(crate) mod bar;
+pub(crate) mod draft;
 pub(crate) mod end;
 pub(crate) mod load;
 pub(crate) mod lock;

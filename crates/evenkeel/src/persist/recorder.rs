@@ -125,11 +125,6 @@ impl<'a, F: Form> Recorder<'a, F> {
         self.form.error()
     }
 
-    /// Bytes that have gone to the file.
-    pub(super) fn written(&mut self) -> u64 {
-        self.form.written()
-    }
-
     /// The file, once all is in it.
     pub(super) fn finish(mut self) -> io::Result<F::Whole> {
         self.encode_shared();

@@ -11,6 +11,7 @@ use evenkeel_rdb::Version;
 use evenkeel_rdb::aof::{Directory, Since};
 use evenkeel_store::Held;
 
+use super::draft::{Cache, Draft};
 use super::lock::What;
 use super::recorder::{Commands, Records};
 use super::{Job, aof, points, snapshot};
@@ -266,12 +267,13 @@ fn write_base(server: &Arc<Server>, settings: &Arc<Settings>, draft: &File, log:
         None
     };
     let is_snapshot = settings.aof_use_rdb_preamble;
+    let writer = Draft::new(server, settings, draft, Cache::Past)?;
     let len = if is_snapshot {
-        let records = Records::new(snapshot::open(draft, settings, Version::V10, true)?, settings.clone());
-        snapshot::finish(snapshot::take(server, settings, records, Some(draft), at_start)?, draft)?
+        let records = Records::new(snapshot::open(writer, settings, Version::V10, true)?, settings.clone());
+        snapshot::finish(snapshot::take(server, settings, records, true, at_start)?, draft)?
     } else {
         let second = settings.aof_timestamp_enabled.then(|| clock::unix_ms() / 1000);
-        snapshot::take(server, settings, Commands::new(draft, second), Some(draft), at_start)?
+        snapshot::take(server, settings, Commands::new(writer, second), true, at_start)?
     };
     started?;
     draft.sync_all()?;

@@ -5,7 +5,6 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Seek, Write};
-use std::os::fd::AsRawFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -18,6 +17,7 @@ use evenkeel_rdb::file::{FileWriter, Finished, Origin};
 use evenkeel_store::snapshot::Walk;
 use evenkeel_store::{Held, Seat, memory};
 
+use super::draft::{Cache, Draft};
 use super::lock::What;
 use super::pace::{NAP_MAX, Pace, Paced};
 use super::recorder::{Form, Recorder, Records, Sizes};
@@ -29,9 +29,6 @@ use crate::server::Server;
 
 /// The version of Redis that files name as their writer's: the one whose formats they have.
 const REDIS_VERSION: &str = "7.0.15";
-
-/// Bytes after which the kernel is asked to write what it has, so that the sync at the end has little to do.
-const SYNC_BYTES: u64 = 32 << 20;
 
 /// Why a snapshot cannot begin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -174,10 +171,13 @@ fn write_file(
     let began = Instant::now();
     server.persist.locks.hold(What::Snapshot, &settings.dir, &settings.dbfilename)?;
     let beside = Beside::create(path)?;
-    let file = open(&beside.file, settings, Version::V10, false)?;
+    // Whoever waits for all of it may start the next server as soon as it is there.
+    let cache = if moment.is_some() { Cache::Past } else { Cache::Through };
+    let draft = Draft::new(server, settings, &beside.file, cache)?;
+    let file = open(draft, settings, Version::V10, false)?;
     let mut dirty = 0;
     let records = Records::new(file, settings.clone());
-    let file = take(server, settings, records, Some(&beside.file), |held| {
+    let file = take(server, settings, records, true, |held| {
         dirty = held.keyspace().total().dirty;
         drop(moment);
         let is_last = server.persist.ending.is_under_way();
@@ -209,7 +209,7 @@ pub(crate) fn open<W: Write>(
 }
 
 /// Writes the end of a file, and its beginning anew if that has to say something else; returns how many bytes it has.
-pub(crate) fn finish(file: FileWriter<&File>, mut disk: &File) -> io::Result<u64> {
+pub(crate) fn finish(file: FileWriter<Draft>, mut disk: &File) -> io::Result<u64> {
     let Finished { len, header, .. } = file.finish()?;
     if let Some(header) = header {
         disk.seek(io::SeekFrom::Start(0))?;
@@ -219,20 +219,21 @@ pub(crate) fn finish(file: FileWriter<&File>, mut disk: &File) -> io::Result<u64
 }
 
 /// Takes a snapshot, of which `form` says what becomes of it. `at_start` is called with everything held at the moment that
-/// the snapshot is of, and says which point of a replication stream that is. `disk`: what the form writes to in the end, if
-/// that is a disk.
+/// the snapshot is of, and says which point of a replication stream that is. `to_disk`: a disk is what the form writes to in
+/// the end.
 pub(crate) fn take<F: Form>(
     server: &Arc<Server>,
     settings: &Arc<Settings>,
     mut form: F,
-    disk: Option<&File>,
+    to_disk: bool,
     at_start: impl FnOnce(&mut Held<'_>) -> Option<Position>,
 ) -> io::Result<F::Whole> {
+    super::pace::give_way();
     let mut seat = server.persist.seat.lock();
     let (keyspace, progress) = (&server.keyspace, &server.persist.progress);
     seat.now_ms = clock::unix_ms();
     // Replicas are given up by who feeds them.
-    let waiting_max = disk.map_or(usize::MAX, |_| settings.snapshot_buffer_limit as usize);
+    let waiting_max = if to_disk { settings.snapshot_buffer_limit as usize } else { usize::MAX };
     let mut libraries = Arc::default();
     let (mut walk, sizes, position) = begin_walk(server, waiting_max, &mut seat, |held| {
         libraries = server.scripts.libraries();
@@ -244,7 +245,7 @@ pub(crate) fn take<F: Form>(
     let recorder = || Recorder::new(form, settings.clone(), progress, now_ms, sizes);
     let mut recorder = Paced::new(memory::aside(recorder), Pace::new(settings), keyspace, progress);
     // It goes to its end even if nobody wants it any more: the epoch of all entries must be the same again.
-    let (mut cause, mut synced) = (told.and(written).err(), 0);
+    let mut cause = told.and(written).err();
     while !walk.is_done() {
         if cause.is_some() {
             walk.step(keyspace, &mut seat, &mut Nowhere);
@@ -264,14 +265,6 @@ pub(crate) fn take<F: Form>(
             keyspace.leave_after_panic(&mut seat);
             cause = Some(io::Error::other("a panic, which is in the log"));
             continue;
-        }
-        let written = recorder.sink.written();
-        if let Some(disk) = disk
-            && settings.rdb_save_incremental_fsync
-            && written - synced >= SYNC_BYTES
-        {
-            start_writeback(disk, synced, written);
-            synced = written;
         }
         if walk.is_lost(keyspace) {
             cause = Some(overrun(server, settings));
@@ -352,14 +345,6 @@ impl Progress {
         self.keys_total.store(keys, Relaxed);
         self.bytes.store(0, Relaxed);
         self.walked.store(0, Relaxed);
-    }
-}
-
-/// Asks the kernel to write a stretch of the file, and does not wait for it.
-fn start_writeback(file: &File, from: u64, to: u64) {
-    // SAFETY: the descriptor is open. Whether it helps makes no difference.
-    unsafe {
-        libc::sync_file_range(file.as_raw_fd(), from as i64, (to - from) as i64, libc::SYNC_FILE_RANGE_WRITE);
     }
 }
 

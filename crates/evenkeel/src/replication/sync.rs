@@ -25,6 +25,7 @@ use super::link::Position;
 use super::pipe::{Inlet, Pipe};
 use super::replicas::Content;
 use crate::config::Settings;
+use crate::persist::draft::{Cache, Draft};
 use crate::persist::recorder::{Form as _, Records};
 use crate::persist::snapshot;
 use crate::server::{Server, random_hex};
@@ -104,7 +105,7 @@ fn take<W: Write>(
     server: &Arc<Server>,
     settings: &Arc<Settings>,
     file: FileWriter<W>,
-    disk: Option<&File>,
+    to_disk: bool,
     content: Content,
     look: impl FnOnce(&mut Held<'_>),
 ) -> io::Result<FileWriter<W>> {
@@ -114,7 +115,7 @@ fn take<W: Write>(
         begin_stream(server, held)
     };
     let taken = if content == Content::All {
-        snapshot::take(server, settings, records, disk, at_start)
+        snapshot::take(server, settings, records, to_disk, at_start)
     } else {
         let mut libraries = Arc::default();
         let position = server.replication.with_all_held(server, |held| {
@@ -139,7 +140,7 @@ fn send_as_taken(server: &Arc<Server>, pipe: &Arc<Pipe>, content: Content) -> io
     let expected = if content == Content::All { now_needed(server) } else { Version::V10 };
     let file = snapshot::open(inlet, &settings, expected, false)?;
     let mut needed = expected;
-    let file = take(server, &settings, file, None, content, |held| needed = version(server, held))?;
+    let file = take(server, &settings, file, false, content, |held| needed = version(server, held))?;
     if content == Content::All && needed > expected {
         return Err(io::Error::other("hashes got fields that expire while it began"));
     }
@@ -160,8 +161,9 @@ fn now_needed(server: &Server) -> Version {
 fn send_from_file(server: &Arc<Server>, pipe: &Arc<Pipe>, content: Content) -> io::Result<u64> {
     let settings = server.settings();
     let disk = nameless(&settings)?;
-    let file = snapshot::open(&disk, &settings, Version::V10, false)?;
-    let file = take(server, &settings, file, Some(&disk), content, |_| ())?;
+    let draft = Draft::new(server, &settings, &disk, Cache::Through)?;
+    let file = snapshot::open(draft, &settings, Version::V10, false)?;
+    let file = take(server, &settings, file, true, content, |_| ())?;
     let len = snapshot::finish(file, &disk)?;
     let mut inlet = Inlet(pipe.clone());
     inlet.write_all(format!("${len}\r\n").as_bytes())?;

@@ -254,7 +254,8 @@ impl<W: io::Write> Form for Commands<W> {
 
     fn finish(mut self) -> io::Result<u64> {
         self.flush();
-        self.error.map_or(Ok(self.written), Err)
+        self.error.map_or_else(|| self.out.flush(), Err)?;
+        Ok(self.written)
     }
 }
 

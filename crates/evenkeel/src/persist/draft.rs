@@ -1,0 +1,344 @@
+//! Files that are written from their beginning to their end: snapshots, and bases of the append-only file.
+//!
+//! What is encoded gathers in blocks of a megabyte, and a thread beside the one that encodes gives them to the disk, so that
+//! both go on at once, and a pause of the one that encodes is none of the disk's.
+//!
+//! The blocks go past the page cache (`O_DIRECT`). Nobody reads such a file before the server starts the next time, and through
+//! the cache each of its pages is allocated, copied, entered into a tree, found again for the disk and reclaimed from what
+//! others would rather have kept: with values of 700 B that was two thirds of the CPU time of a snapshot. The cache is for two
+//! cases: a file that is read at once ([`Cache::Through`]), and writers who hand over more than a disk takes that writes as
+//! much and no more than it is given; the cache takes what there is memory for. Where a file system has no such thing as
+//! writing past the cache, all goes through it.
+
+use std::fs::File;
+use std::io::{self, Write};
+use std::os::fd::AsRawFd;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread::JoinHandle;
+
+use evenkeel_store::memory;
+
+use super::pace::handed_over_max;
+use crate::config::Settings;
+use crate::server::Server;
+
+/// Bytes of a write: on a disk of 2 GB/s, 64 KiB at a time take three times as long and six times the CPU time.
+const BLOCK: usize = 1 << 20;
+
+/// Blocks of a file: one that is filled, one that is written, and one that waits for either.
+const BLOCKS: usize = 3;
+
+/// What addresses, lengths and places in the file must be multiples of, past the cache: the block of nearly all disks. One
+/// that wants more refuses the write, and gets all through the cache.
+const ALIGN: usize = 4096;
+const _: () = assert!(BLOCK.is_multiple_of(ALIGN));
+
+/// Bytes after which the kernel is asked to write what it has in the cache, so that the sync at the end has little to do.
+const WRITEBACK: u64 = 32 << 20;
+
+/// Where what is written goes first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Cache {
+    /// To the disk, if the settings say nothing else.
+    Past,
+    /// To the page cache: it will be read soon.
+    Through,
+}
+
+/// See the module's text. What has been written is in the file after a flush, and on disk after a sync of the file.
+pub(crate) struct Draft {
+    /// The one that is filled; `None` after an error.
+    block: Option<Block>,
+    /// To the thread, which gives them back, or says what went wrong and ends. `None` once it is to end.
+    full: Option<Sender<Block>>,
+    empty: Receiver<io::Result<Block>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Draft {
+    /// Goes on where `file` ends, which is empty or ends at a multiple of [`ALIGN`] if it is to be written past the cache.
+    /// Until it is flushed, nobody else writes to it.
+    pub(crate) fn new(
+        server: &Arc<Server>,
+        settings: &Settings,
+        file: &File,
+        cache: Cache,
+    ) -> io::Result<Draft> {
+        let past_cache = cache == Cache::Past && settings.snapshot_direct_io;
+        let mut writer = Writer {
+            server: server.clone(),
+            file: file.try_clone()?,
+            past_cache,
+            is_direct: false,
+            written: 0,
+            asked: if settings.rdb_save_incremental_fsync { 0 } else { u64::MAX },
+        };
+        let (full, to_write) = channel::<Block>();
+        let (back, empty) = channel();
+        // Not the data's: as all that a snapshot takes.
+        memory::aside(|| {
+            for _ in 0..BLOCKS {
+                let _ = back.send(Ok(Block::new())); // both ends are here
+            }
+        });
+        let thread = std::thread::Builder::new().name("snapshot-disk".into()).spawn(move || {
+            for mut block in to_write {
+                let written = writer.write(&block);
+                let has_failed = written.is_err();
+                block.len = 0;
+                if back.send(written.map(|()| block)).is_err() || has_failed {
+                    return;
+                }
+            }
+        })?;
+        Ok(Draft { block: None, full: Some(full), empty, thread: Some(thread) })
+    }
+}
+
+impl Write for Draft {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let block = match &mut self.block {
+            Some(block) => block,
+            none => none.insert(next(&self.empty)?),
+        };
+        let taken = block.add(bytes);
+        if block.room() == 0 {
+            self.pass_on()?;
+        }
+        Ok(taken)
+    }
+
+    /// Ends it: what was written is in the file, and the file is one like others.
+    fn flush(&mut self) -> io::Result<()> {
+        self.pass_on()?;
+        self.full = None;
+        let written = self.empty.iter().try_for_each(|block| block.map(drop));
+        let ended = self.thread.take().is_none_or(|thread| thread.join().is_ok());
+        written.and(if ended { Ok(()) } else { Err(io::ErrorKind::BrokenPipe.into()) })
+    }
+}
+
+impl Draft {
+    /// Gives what has been filled to the thread.
+    fn pass_on(&mut self) -> io::Result<()> {
+        let Some(block) = self.block.take() else { return Ok(()) };
+        match &self.full {
+            Some(full) if full.send(block).is_ok() => Ok(()),
+            _ => self
+                .empty
+                .iter()
+                .try_for_each(|block| block.map(drop))
+                .and(Err(io::ErrorKind::BrokenPipe.into())),
+        }
+    }
+}
+
+impl Drop for Draft {
+    /// Waits for the thread: the file may be written over when this is gone.
+    fn drop(&mut self) {
+        self.full = None;
+        let _ = self.thread.take().map(JoinHandle::join); // whoever flushes has been told of a panic
+    }
+}
+
+/// A block to fill, once the disk has taken one.
+fn next(empty: &Receiver<io::Result<Block>>) -> io::Result<Block> {
+    empty.recv().unwrap_or_else(|_| Err(io::ErrorKind::BrokenPipe.into()))
+}
+
+/// Bytes that begin at a multiple of [`ALIGN`].
+struct Block {
+    bytes: Vec<u8>,
+    start: usize,
+    len: usize,
+}
+
+impl Block {
+    fn new() -> Block {
+        let bytes = vec![0; BLOCK + ALIGN];
+        let start = bytes.as_ptr().align_offset(ALIGN);
+        Block { bytes, start, len: 0 }
+    }
+
+    fn room(&self) -> usize {
+        BLOCK - self.len
+    }
+
+    /// Adds as many as there is room for.
+    fn add(&mut self, bytes: &[u8]) -> usize {
+        let (at, len) = (self.start + self.len, bytes.len().min(self.room()));
+        self.bytes[at..at + len].copy_from_slice(&bytes[..len]);
+        self.len += len;
+        len
+    }
+
+    fn filled(&self) -> &[u8] {
+        &self.bytes[self.start..self.start + self.len]
+    }
+}
+
+/// The thread's side.
+struct Writer {
+    server: Arc<Server>,
+    file: File,
+    past_cache: bool,
+    /// The file is one that is written past the cache.
+    is_direct: bool,
+    /// Bytes behind where it began, and those of which the kernel has been asked to write them.
+    written: u64,
+    asked: u64,
+}
+
+impl Writer {
+    fn write(&mut self, block: &Block) -> io::Result<()> {
+        let in_haste = || self.server.keyspace.handed_over() > handed_over_max();
+        let goes_past = self.past_cache && block.room() == 0 && !in_haste();
+        self.set_direct(goes_past);
+        let mut left = block.filled();
+        while !left.is_empty() {
+            match self.file.write(left) {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(written) => left = &left[written..],
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                // The disk has other blocks than most, or has taken a part of one.
+                Err(error) if self.is_direct && error.raw_os_error() == Some(libc::EINVAL) => {
+                    self.past_cache = false;
+                    self.set_direct(false);
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        self.written += block.len as u64;
+        if self.is_direct {
+            self.asked = self.asked.max(self.written);
+        } else if self.written.saturating_sub(self.asked) >= WRITEBACK {
+            start_writeback(&self.file, self.asked, self.written);
+            self.asked = self.written;
+        }
+        Ok(())
+    }
+
+    /// Whether writes go past the cache from now on; if the file system does not know that, they never do.
+    fn set_direct(&mut self, wanted: bool) {
+        if wanted == self.is_direct {
+            return;
+        }
+        // SAFETY: the descriptor is open; these calls read and set its flags.
+        let done = unsafe {
+            let flags = libc::fcntl(self.file.as_raw_fd(), libc::F_GETFL);
+            let flags = if wanted { flags | libc::O_DIRECT } else { flags & !libc::O_DIRECT };
+            libc::fcntl(self.file.as_raw_fd(), libc::F_SETFL, flags) == 0
+        };
+        if done {
+            self.is_direct = wanted;
+        } else {
+            self.past_cache = false;
+        }
+    }
+}
+
+impl Drop for Writer {
+    fn drop(&mut self) {
+        self.set_direct(false); // the flag is the open file's, which others have as well
+    }
+}
+
+/// Asks the kernel to write a stretch of the file, and does not wait for it.
+fn start_writeback(file: &File, from: u64, to: u64) {
+    // SAFETY: the descriptor is open. Whether it helps makes no difference.
+    unsafe {
+        libc::sync_file_range(file.as_raw_fd(), from as i64, (to - from) as i64, libc::SYNC_FILE_RANGE_WRITE);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::OpenOptions;
+    use std::os::unix::fs::OpenOptionsExt;
+    use std::path::PathBuf;
+
+    use evenkeel_testkit::random::{Random, fresh_seed};
+
+    use super::*;
+    use crate::testing::live::Live;
+
+    fn create(live: &Live, name: &str) -> (PathBuf, File) {
+        let path = live.server.settings().dir.join(name);
+        let file = OpenOptions::new().read(true).write(true).create(true).truncate(true).open(&path);
+        (path, file.expect("a file"))
+    }
+
+    fn is_direct(file: &File) -> bool {
+        // SAFETY: the descriptor is open.
+        unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GETFL) & libc::O_DIRECT != 0 }
+    }
+
+    #[test]
+    fn what_is_written_in_any_pieces_is_in_the_file() {
+        let live = Live::start(1, &[]);
+        let settings = live.server.settings();
+        let seed = fresh_seed();
+        println!("seed {seed}");
+        let mut random = Random::new(seed);
+        let ends = [0, 1, ALIGN, BLOCK - 1, BLOCK, BLOCK + 1, 5 * BLOCK, 5 * BLOCK + ALIGN + 9];
+        for (cache, len) in
+            [Cache::Past, Cache::Through].into_iter().flat_map(|cache| ends.map(|len| (cache, len)))
+        {
+            let (path, mut file) = create(&live, "draft");
+            let bytes: Vec<u8> =
+                (0..len / 8 + 1).flat_map(|_| random.draw().to_le_bytes()).take(len).collect();
+            let mut draft = Draft::new(&live.server, &settings, &file, cache).expect("a draft");
+            let mut left = &bytes[..];
+            while !left.is_empty() {
+                let len_max = if random.chance(2) { 300 } else { 3 * BLOCK };
+                let (piece, behind) = left.split_at((1 + random.below(len_max)).min(left.len()));
+                draft.write_all(piece).expect("it is written");
+                left = behind;
+            }
+            draft.flush().expect("it is written");
+            assert!(!is_direct(&file), "others may write what they like");
+            assert!(std::fs::read(&path).expect("the file") == bytes, "{len} bytes, {cache:?}");
+            // As when a header is put right.
+            io::Seek::rewind(&mut file).expect("the beginning");
+            file.write_all(b"REDIS0011").expect("a header of its own length");
+        }
+        live.stop();
+    }
+
+    #[test]
+    fn the_cache_is_passed_by_where_that_can_be_and_is_wanted() {
+        let live = Live::start(1, &[]);
+        let (path, file) = create(&live, "draft");
+        let can_be = OpenOptions::new().write(true).custom_flags(libc::O_DIRECT).open(&path).is_ok();
+        let goes_past = |setting: &str, cache| {
+            assert!(!live.connect().run(&format!("CONFIG SET snapshot-direct-io {setting}")).is_error());
+            let settings = live.server.settings();
+            let mut draft = Draft::new(&live.server, &settings, &file, cache).expect("a draft");
+            // When the last one has found a block to be filled, the first has been written.
+            draft.write_all(&vec![7; BLOCKS * BLOCK + 1]).expect("it is written");
+            is_direct(&file)
+        };
+        assert_eq!(goes_past("yes", Cache::Past), can_be);
+        assert!(!goes_past("yes", Cache::Through));
+        assert!(!goes_past("no", Cache::Past));
+        assert!(!is_direct(&file), "nor when it is gone");
+        live.stop();
+    }
+
+    #[test]
+    fn whoever_writes_is_told_of_an_error() {
+        let live = Live::start(1, &[]);
+        let full = OpenOptions::new().write(true).open("/dev/full").expect("a device that is always full");
+        let mut draft =
+            Draft::new(&live.server, &live.server.settings(), &full, Cache::Through).expect("a draft");
+        let error = draft.write_all(&vec![0; 9 * BLOCK]).expect_err("it is full");
+        assert_eq!(error.kind(), io::ErrorKind::StorageFull);
+        assert!(draft.write_all(&vec![0; 9 * BLOCK]).is_err() || draft.flush().is_err(), "nor later");
+        let mut draft =
+            Draft::new(&live.server, &live.server.settings(), &full, Cache::Past).expect("a draft");
+        draft.write_all(b"little").expect("nobody has tried yet");
+        assert_eq!(draft.flush().expect_err("it is full").kind(), io::ErrorKind::StorageFull);
+        live.stop();
+    }
+}
