@@ -70,11 +70,12 @@ pub(crate) fn log_zset(held: &mut Held<'_>, db: u32, key: &[u8], zset: &ZSet) {
     log_each(held, db, &[b"ZADD", key], 2, words);
 }
 
-/// Whether a text may be a hexadecimal number, or the end of a range that excludes one.
-fn is_hexadecimal(text: &[u8]) -> bool {
-    let number = text.strip_prefix(b"(").unwrap_or(text).trim_ascii_start();
+/// Whether a text may be a number, or the end of a range that excludes one, that Redis reads and Valkey does not: one in
+/// hexadecimal digits, or with spaces in front.
+fn is_read_by_few(text: &[u8]) -> bool {
+    let number = text.strip_prefix(b"(").unwrap_or(text);
     let digits = number.strip_prefix(b"-").or(number.strip_prefix(b"+")).unwrap_or(number);
-    matches!(digits, [b'0', b'x' | b'X', ..])
+    matches!(number, [b' ' | b'\t'..=b'\r', ..]) || matches!(digits, [b'0', b'x' | b'X', ..])
 }
 
 /// The same in decimals; as it is if it is no number.
@@ -122,7 +123,7 @@ impl Call<'_, '_> {
         // By the name that every server knows it by, whatever the configuration calls it here.
         let is_its_name = args.at(0).eq_ignore_ascii_case(row.name.as_bytes());
         let name = if is_its_name { row.name } else { row.name.split('|').next().unwrap_or(row.name) };
-        if matches!(row.group, Group::SortedSet | Group::Geo) && args.from(2).any(is_hexadecimal) {
+        if matches!(row.group, Group::SortedSet | Group::Geo) && args.from(2).any(is_read_by_few) {
             return self.log_in_decimals(name);
         }
         if (is_its_name || args.at(0).eq_ignore_ascii_case(name.as_bytes()))
@@ -134,7 +135,7 @@ impl Call<'_, '_> {
         self.held.log(self.session.db, (0..args.len()).map(arg));
     }
 
-    /// Valkey takes hexadecimal scores, weights and coordinates for no numbers; Redis and this server read them.
+    /// Redis and this server read hexadecimal scores, weights and coordinates, and spaces in front of the ends of ranges.
     #[cold]
     fn log_in_decimals(&mut self, name: &str) {
         let args = self.args;
@@ -157,7 +158,7 @@ impl Call<'_, '_> {
         };
         let word = |at: usize| match args.at(at) {
             _ if at == 0 => Cow::Borrowed(name.as_bytes()),
-            text if numbers.contains(&at) && is_hexadecimal(text) => decimal(text),
+            text if numbers.contains(&at) && is_read_by_few(text) => decimal(text),
             text => Cow::Borrowed(text),
         };
         let words: Vec<Cow<'_, [u8]>> = (0..args.len()).map(word).collect();

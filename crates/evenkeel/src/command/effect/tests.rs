@@ -120,11 +120,15 @@ fn sets_and_sorted_sets() {
     check(&["SADD s a b", "SREM s a b", "SPOP s 2"], &[]);
     check(&["SADD s a", "SADD s a"], &[]);
     let filled = "ZADD z 1 a 2 b 3 c";
-    // Valkey reads no hexadecimal numbers.
+    // Valkey reads no hexadecimal numbers, nor spaces in front of others.
     check(&["ZADD z NX CH 0x10 0x10 -0X1p-1 NX"], &["ZADD z NX CH 16 0x10 -0.5 NX"]);
     check(&["ZINCRBY z 0x10 0x10"], &["ZINCRBY z 16 0x10"]);
     check(&[filled, "ZREMRANGEBYSCORE z (0x1 0x2"], &["ZREMRANGEBYSCORE z (1 2"]);
     check(&[filled, "ZRANGESTORE d z 0x1 0x2 BYSCORE"], &["ZRANGESTORE d z 1 2 BYSCORE"]);
+    check(&[filled, r#"ZRANGESTORE d z " 1" "(\t-0x2" BYSCORE REV"#], &["ZRANGESTORE d z 1 (-2 BYSCORE REV"]);
+    check(&[filled, r#"ZRANGESTORE d z "(\x0b-0x2" " 2" BYSCORE"#], &["ZRANGESTORE d z (-2 2 BYSCORE"]);
+    check(&[filled, r#"ZREMRANGEBYSCORE z "(  1" 2"#], &["ZREMRANGEBYSCORE z (1 2"]);
+    check(&[r#"ZADD z 1 " 1""#], &[r#"ZADD z 1 " 1""#]);
     check(
         &[filled, "ZUNIONSTORE d 1 z WEIGHTS 0x2 AGGREGATE MAX"],
         &["ZUNIONSTORE d 1 z WEIGHTS 2 AGGREGATE MAX"],
