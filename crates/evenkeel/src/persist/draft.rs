@@ -13,11 +13,10 @@
 use std::fs::File;
 use std::io::{self, Write};
 use std::os::fd::AsRawFd;
+use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
-
-use evenkeel_store::memory;
 
 use super::pace::handed_over_max;
 use crate::config::Settings;
@@ -76,12 +75,9 @@ impl Draft {
         };
         let (full, to_write) = channel::<Block>();
         let (back, empty) = channel();
-        // Not the data's: as all that a snapshot takes.
-        memory::aside(|| {
-            for _ in 0..BLOCKS {
-                let _ = back.send(Ok(Block::new())); // both ends are here
-            }
-        });
+        for _ in 0..BLOCKS {
+            let _ = back.send(Ok(Block::new()?)); // both ends are here
+        }
         let thread = std::thread::Builder::new().name("snapshot-disk".into()).spawn(move || {
             for mut block in to_write {
                 let written = writer.write(&block);
@@ -147,18 +143,25 @@ fn next(empty: &Receiver<io::Result<Block>>) -> io::Result<Block> {
     empty.recv().unwrap_or_else(|_| Err(io::ErrorKind::BrokenPipe.into()))
 }
 
-/// Bytes that begin at a multiple of [`ALIGN`].
+/// Memory for [`BLOCK`] bytes, which begins at a page, and so at a multiple of [`ALIGN`]. It comes from the kernel: what a
+/// snapshot takes is no data that `maxmemory` is for, and there is nobody to count it apart when it is given back.
 struct Block {
-    bytes: Vec<u8>,
-    start: usize,
+    start: NonNull<u8>,
     len: usize,
 }
 
+// SAFETY: the memory is the block's alone, and nothing in it belongs to a thread.
+unsafe impl Send for Block {}
+
 impl Block {
-    fn new() -> Block {
-        let bytes = vec![0; BLOCK + ALIGN];
-        let start = bytes.as_ptr().align_offset(ALIGN);
-        Block { bytes, start, len: 0 }
+    fn new() -> io::Result<Block> {
+        let (access, kind) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+        // SAFETY: a new mapping, wherever there is room, changes nothing that exists.
+        let start = unsafe { libc::mmap(std::ptr::null_mut(), BLOCK, access, kind, -1, 0) };
+        if start == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        Ok(Block { start: NonNull::new(start.cast()).expect("the kernel maps nothing at zero"), len: 0 })
     }
 
     fn room(&self) -> usize {
@@ -167,14 +170,24 @@ impl Block {
 
     /// Adds as many as there is room for.
     fn add(&mut self, bytes: &[u8]) -> usize {
-        let (at, len) = (self.start + self.len, bytes.len().min(self.room()));
-        self.bytes[at..at + len].copy_from_slice(&bytes[..len]);
+        let len = bytes.len().min(self.room());
+        // SAFETY: the mapping has `BLOCK` bytes, zeroes at first, and is borrowed here alone.
+        let all = unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), BLOCK) };
+        all[self.len..][..len].copy_from_slice(&bytes[..len]);
         self.len += len;
         len
     }
 
     fn filled(&self) -> &[u8] {
-        &self.bytes[self.start..self.start + self.len]
+        // SAFETY: `len` is at most `BLOCK`, and nobody writes while this borrows.
+        unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.len) }
+    }
+}
+
+impl Drop for Block {
+    fn drop(&mut self) {
+        // SAFETY: it was mapped with this length, and nobody else knows of it.
+        unsafe { libc::munmap(self.start.as_ptr().cast(), BLOCK) };
     }
 }
 

@@ -19,7 +19,7 @@ use evenkeel_store::{Held, Seat, memory};
 
 use super::draft::{Cache, Draft};
 use super::lock::What;
-use super::pace::{NAP_MAX, Pace, Paced};
+use super::pace::{GivesWay, NAP_MAX, Pace, Paced};
 use super::recorder::{Form, Recorder, Records, Sizes};
 use super::{Job, Progress, Running};
 use crate::clock;
@@ -228,7 +228,6 @@ pub(crate) fn take<F: Form>(
     to_disk: bool,
     at_start: impl FnOnce(&mut Held<'_>) -> Option<Position>,
 ) -> io::Result<F::Whole> {
-    super::pace::give_way();
     let mut seat = server.persist.seat.lock();
     let (keyspace, progress) = (&server.keyspace, &server.persist.progress);
     seat.now_ms = clock::unix_ms();
@@ -239,6 +238,8 @@ pub(crate) fn take<F: Form>(
         libraries = server.scripts.libraries();
         at_start(held)
     });
+    // Not before: threads that the beginning starts are to be as others.
+    let _gives_way = GivesWay::new();
     let told = position.map_or(Ok(()), |position| form.position(&position));
     let now_ms = seat.now_ms;
     let written = libraries.iter().try_for_each(|library| form.library(&library.code));

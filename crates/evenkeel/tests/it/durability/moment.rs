@@ -209,3 +209,28 @@ fn check_pairs(client: &mut Client) {
         assert_eq!(pair[0], pair[1], "pair {key}");
     }
 }
+
+/// What a snapshot needs for itself is not what `maxmemory` is for, up to its end and behind it.
+#[test]
+fn a_snapshot_takes_nothing_of_the_memory_for_data() {
+    let server = start(&["--threads", "2", "--save", ""]);
+    let mut client = server.connect();
+    let value = "x".repeat(700);
+    (0..20_000).for_each(|n| drop(client.call(&["SET", &format!("k{n}"), &value])));
+    let used: u64 = server.info("used_memory").parse().expect("a number");
+    assert_eq!(client.run(&format!("CONFIG SET maxmemory {}", used + (3 << 19))).to_string(), "OK");
+    for form in ["BGSAVE", "BGREWRITEAOF", "BGSAVE", "BGREWRITEAOF", "BGSAVE", "BGSAVE"] {
+        assert!(!client.run(form).is_error());
+        let until = Instant::now() + Duration::from_secs(20);
+        let is_busy = |field| server.info(field) != "0";
+        while is_busy("rdb_bgsave_in_progress") || is_busy("aof_rewrite_in_progress") {
+            assert!(Instant::now() < until, "{form} does not end");
+            for _ in 0..200 {
+                let reply = client.run("SET another v").to_string();
+                assert_eq!(reply, "OK", "during {form}");
+                assert_eq!(client.run("DEL another").to_string(), ":1");
+            }
+        }
+        assert_eq!(client.run("SET another v").to_string(), "OK", "behind {form}");
+    }
+}
