@@ -106,7 +106,7 @@ fn lists() {
     check(&[filled, "BRPOP nosuch l 0"], &["RPOP l"]);
     check(&["b> BLPOP l m 0", filled], &[filled, "LPOP l"]);
     check(&[filled, "LMPOP 2 nosuch l RIGHT COUNT 3"], &["RPOP l 3"]);
-    check(&["b> BLMPOP 0 1 l LEFT COUNT 9", filled], &[filled, "LPOP l 9"]);
+    check(&["b> BLMPOP 0 1 l LEFT COUNT 9", filled], &[filled, "LPOP l 3"]);
     check(&[filled, "BLMOVE l m LEFT RIGHT 0"], &["LMOVE l m LEFT RIGHT"]);
     check(&["b> BRPOPLPUSH l m 0", "c> BLPOP m 0", filled], &[filled, "RPOPLPUSH l m", "LPOP m"]);
     check(&["BLPOP l 0"], &[]);
@@ -150,6 +150,7 @@ fn sets_and_sorted_sets() {
     check(&[filled, "ZMPOP 2 nosuch z MAX COUNT 2"], &["ZPOPMAX z 2"]);
     check(&[filled, "BZPOPMIN nosuch z 0"], &["ZPOPMIN z 1"]);
     check(&["b> BZMPOP 0 1 z MIN COUNT 2", filled], &[filled, "ZPOPMIN z 2"]);
+    check(&[filled, "ZMPOP 2 nosuch z MIN COUNT 10"], &["ZPOPMIN z 3"]);
     check(&["GEOADD g 13 38 a", "GEOSEARCHSTORE d nosuch FROMLONLAT 13 38 BYRADIUS 9 km"], &[]);
     check(
         &["GEOADD g 13 38 a", "GEOSEARCHSTORE d g FROMLONLAT 13 38 BYRADIUS 9 km"],

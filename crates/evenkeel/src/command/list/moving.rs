@@ -175,9 +175,10 @@ fn try_mpop(call: &mut Call<'_, '_>, side: Side, count: u64) -> Result<bool, Err
             call.reply.bulk(name.bytes);
             call.reply.array(count as usize);
             take(list, count, side, call.reply);
+            count
         })?;
-        if popped.is_some() {
-            log_mpop(call, key, side, count);
+        if let Some(popped) = popped {
+            log_mpop(call, key, side, popped);
             return Ok(true);
         }
     }
@@ -192,9 +193,12 @@ fn mpop_elsewhere(call: &mut Call<'_, '_>, key: usize, list: List, side: Side, c
         reply.bulk(&name);
         pop_many(list, count, side, reply)
     };
-    call.change_elsewhere_and_log(key, list, take, move |call, _| log_mpop(call, key, side, count))
+    call.change_elsewhere_and_log(key, list, take, move |call, before| {
+        log_mpop(call, key, side, count.min(before.len()));
+    })
 }
 
+/// Logs that so many elements were taken from the list at the call's key of this number.
 fn log_mpop(call: &mut Call<'_, '_>, key: usize, side: Side, count: u64) {
     call.log(&[side.pop_command(), call.keys[key].bytes, count.to_string().as_bytes()]);
 }

@@ -64,7 +64,7 @@ fn pop_from_one(call: &mut Call<'_, '_>, end: End) -> Done {
     if let Some(zset) = long_pop(call, 0, count)? {
         return pop_elsewhere(call, 0, zset, end, count, shape);
     }
-    if !pop(call, 0, end, count, shape)? {
+    if pop(call, 0, end, count, shape)?.is_none() {
         call.reply.array(0);
     }
     Ok(())
@@ -96,7 +96,9 @@ fn pop_elsewhere(
         drop(zset.remove_range(&hasher, range));
         popped
     };
-    call.change_elsewhere_and_log(key, zset, take, move |call, _| log_pop(call, key, end, count))
+    call.change_elsewhere_and_log(key, zset, take, move |call, before| {
+        log_pop(call, key, end, count.min(before.len()));
+    })
 }
 
 fn count_at(args: &Args<'_>, at: usize) -> Result<u64, Error> {
@@ -104,19 +106,25 @@ fn count_at(args: &Args<'_>, at: usize) -> Result<u64, Error> {
     count.ok_or(Error::text("ERR value is out of range, must be positive"))
 }
 
-/// Takes up to `count` members from the end of the set at the call's key of this number, and replies;
-/// `false` where there is no set.
-fn pop(call: &mut Call<'_, '_>, key: usize, end: End, count: u64, shape: Shape) -> Result<bool, WrongType> {
+/// Takes up to `count` members from the end of the set at the call's key of this number, and replies; returns how many,
+/// `None` where there is no set.
+fn pop(
+    call: &mut Call<'_, '_>,
+    key: usize,
+    end: End,
+    count: u64,
+    shape: Shape,
+) -> Result<Option<u64>, WrongType> {
     let hasher = &call.held.keyspace().hasher;
     let (key, reply) = (&call.keys[key], &mut *call.reply);
-    let popped = call.held.edit_if_there(key, |edit: &mut Edit<'_, ZSet>| {
+    call.held.edit_if_there(key, |edit: &mut Edit<'_, ZSet>| {
         edit.changes = count.min(edit.len());
         let range = end.range(edit.changes, edit.len());
         reply_popped(reply, edit, range.clone(), end, key.bytes, shape);
         let cut = edit.remove_range(hasher, range);
         edit.discard(cut);
-    })?;
-    Ok(popped.is_some())
+        edit.changes
+    })
 }
 
 /// Tells the members at these positions, the outermost first.
@@ -136,7 +144,7 @@ fn reply_popped(reply: &mut Reply, zset: &ZSet, range: Range<u64>, end: End, key
     }
 }
 
-/// Logs that members were taken from the set at the call's key of this number: the other keys do not matter any more.
+/// Logs that so many members were taken from the set at the call's key of this number: the other keys do not matter any more.
 fn log_pop(call: &mut Call<'_, '_>, key: usize, end: End, count: u64) {
     let command: &[u8] = match end {
         End::Min => b"ZPOPMIN",
@@ -170,8 +178,8 @@ pub(super) fn zmpop(call: &mut Call<'_, '_>) -> Done {
         return pop_elsewhere(call, key, zset, end, count, Shape::KeyAndPairs);
     }
     for key in 0..call.keys.len() {
-        if pop(call, key, end, count, Shape::KeyAndPairs)? {
-            log_pop(call, key, end, count);
+        if let Some(popped) = pop(call, key, end, count, Shape::KeyAndPairs)? {
+            log_pop(call, key, end, popped);
             return Ok(());
         }
     }
@@ -226,8 +234,8 @@ pub(super) fn bzmpop(call: &mut Call<'_, '_>) -> Done {
 fn pop_or_wait(call: &mut Call<'_, '_>, timeout: Timeout, end: End, count: u64, shape: Shape) -> Done {
     let keys = 0..call.keys.len();
     for key in call.tries(keys.clone()) {
-        if pop(call, key, end, count, shape)? {
-            log_pop(call, key, end, count);
+        if let Some(popped) = pop(call, key, end, count, shape)? {
+            log_pop(call, key, end, popped);
             return Ok(());
         }
     }
