@@ -54,7 +54,11 @@ impl Monitors {
         if is_shown(row) {
             self.send(pubsub, || {
                 let mut line = Vec::new();
-                write_line(&mut line, session.db, &session.client.address, row, args);
+                let address = &session.client.address;
+                match address.strip_suffix(":0").filter(|_| session.client.is_unix) {
+                    Some(path) => write_line(&mut line, session.db, format_args!("unix:{path}"), row, args),
+                    None => write_line(&mut line, session.db, address, row, args),
+                }
                 line
             });
         }

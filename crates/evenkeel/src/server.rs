@@ -261,7 +261,7 @@ impl Server {
         self.acl.log.reset_counts();
         self.replication.figures.reset();
         self.replication.link.figures.bytes_in.store(0, Relaxed);
-        self.persist.reset_saves();
+        self.persist.reset_counts();
         for counter in [
             &self.rejected_connections,
             &self.closed_for_output,

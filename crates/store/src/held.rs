@@ -762,7 +762,9 @@ impl<'a> Held<'a> {
     /// Empties a database; everything is held. What is returned is to be dropped where time does not matter.
     pub fn flush(&mut self, db: usize) -> Option<Flushed> {
         assert!(self.holds_all(), "flushing needs everything");
-        add(&self.seat.tally.dirty, 1);
+        // Each key is a change that a save point counts; that of an empty one is logged all the same.
+        let keys = self.keyspace.len(self.seat, db) as u64;
+        add(&self.seat.tally.dirty, keys.max(1));
         if self.keyspace.is_empty(self.seat, db) {
             return None; // and it need not be made again
         }

@@ -3,8 +3,6 @@
 use std::fmt::Write as _;
 use std::sync::atomic::Ordering::Relaxed;
 
-use evenkeel_resp::number::parse_i64;
-
 use super::connection::set_name;
 use super::table::table;
 use super::{Args, Call, Command, Flags, Group, at_least, container, docs, exactly, session, tracking};
@@ -14,6 +12,10 @@ use crate::error::{Done, Error};
 use crate::server::Pauser;
 use crate::session::ReplyMode;
 use crate::tracking::mode;
+
+mod filter;
+
+use filter::{Filter, Purpose};
 
 #[rustfmt::skip]
 pub(crate) const COMMANDS: &[Command] = &[
@@ -59,7 +61,7 @@ fn info(call: &mut Call<'_, '_>) -> Done {
     Ok(())
 }
 
-/// CLIENT LIST [TYPE type] [ID client-id ...]
+/// CLIENT LIST [filter value ...]
 fn list(call: &mut Call<'_, '_>) -> Done {
     let filter = Filter::parse(call, 2, Purpose::List)?;
     let mut text = Vec::new();
@@ -193,135 +195,6 @@ fn kill(call: &mut Call<'_, '_>) -> Done {
     call.session.closing |= itself;
     call.reply.int((killed + usize::from(itself)) as i64);
     Ok(())
-}
-
-/// What a filter is for: listing spares nobody, killing spares its caller unless told otherwise.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Purpose {
-    List,
-    Kill,
-}
-
-/// Which clients are meant. What is not given admits all.
-#[derive(Default)]
-struct Filter {
-    ids: Vec<u64>,
-    kind: Option<Type>,
-    user: Option<Vec<u8>>,
-    address: Option<Vec<u8>>,
-    local_address: Option<Vec<u8>>,
-    /// In seconds.
-    age_min: Option<u64>,
-    skip_caller: bool,
-}
-
-impl Filter {
-    fn parse(call: &Call<'_, '_>, first: usize, purpose: Purpose) -> Result<Filter, Error> {
-        let args = call.args;
-        let is_kill = purpose == Purpose::Kill;
-        let mut filter = Filter { skip_caller: is_kill, ..Filter::default() };
-        let mut at = first;
-        while at < args.len() {
-            let value = args.get(at + 1).ok_or(Error::Syntax)?;
-            let mut used = 2;
-            match args.word(at).as_bytes() {
-                b"ID" => used = 1 + filter.parse_ids(args, at + 1, purpose)?,
-                b"TYPE" => filter.kind = Some(Type::parse(value)?),
-                b"USER" if is_kill => filter.user = Some(known_user(call, value)?),
-                b"ADDR" if is_kill => filter.address = Some(value.to_vec()),
-                b"LADDR" if is_kill => filter.local_address = Some(value.to_vec()),
-                b"MAXAGE" if is_kill => filter.age_min = Some(age(value)?),
-                b"SKIPME" if is_kill => filter.skip_caller = yes_or_no(args, at + 1)?,
-                _ => return Err(Error::Syntax),
-            }
-            at += used;
-        }
-        Ok(filter)
-    }
-
-    /// Reads ids from `first` on, as many as there are; returns how many.
-    fn parse_ids(&mut self, args: Args<'_>, first: usize, purpose: Purpose) -> Result<usize, Error> {
-        let too_small = || Error::text("ERR client-id should be greater than 0");
-        let ids: Vec<i64> = args.from(first).map_while(parse_i64).collect();
-        match purpose {
-            Purpose::List if ids.is_empty() => return Err(Error::text("ERR Invalid client ID")),
-            Purpose::Kill if ids.is_empty() || ids.iter().any(|id| *id <= 0) => return Err(too_small()),
-            _ => {}
-        }
-        self.ids.extend(ids.iter().filter_map(|id| u64::try_from(*id).ok()));
-        if self.ids.is_empty() {
-            self.ids.push(0); // ids were asked for, and no client has this one
-        }
-        Ok(ids.len())
-    }
-
-    fn admits(&self, call: &Call<'_, '_>, client: &ClientInfo) -> bool {
-        let is = |wanted: &Option<Vec<u8>>, value: &str| {
-            wanted.as_ref().is_none_or(|wanted| wanted == value.as_bytes())
-        };
-        let age_s = call.now_ms().saturating_sub(client.created_ms) / 1000;
-        (self.ids.is_empty() || self.ids.contains(&client.id))
-            && self.kind.is_none_or(|kind| kind == Type::of(client))
-            && self
-                .user
-                .as_ref()
-                .is_none_or(|user| client.user.lock().as_ref().is_some_and(|who| *who.name == **user))
-            && is(&self.address, &client.address)
-            && is(&self.local_address, &client.local_address)
-            && self.age_min.is_none_or(|least| age_s >= least)
-            && !(self.skip_caller && client.id == call.session.client.id)
-    }
-}
-
-/// What a client is there for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Type {
-    Normal,
-    Master,
-    Replica,
-    PubSub,
-}
-
-impl Type {
-    fn parse(word: &[u8]) -> Result<Type, Error> {
-        const TYPES: [(&str, Type); 5] = [
-            ("normal", Type::Normal),
-            ("master", Type::Master),
-            ("replica", Type::Replica),
-            ("slave", Type::Replica),
-            ("pubsub", Type::PubSub),
-        ];
-        let found = TYPES.iter().find(|(name, _)| word.eq_ignore_ascii_case(name.as_bytes()));
-        found
-            .map(|(_, kind)| *kind)
-            .ok_or_else(|| Error::Bytes([b"ERR Unknown client type '", word, b"'"].concat()))
-    }
-
-    fn of(client: &ClientInfo) -> Type {
-        match () {
-            () if client.is_primary.load(Relaxed) => Type::Master,
-            () if client.is_replica.load(Relaxed) => Type::Replica,
-            () if client.is_subscriber() => Type::PubSub,
-            () => Type::Normal,
-        }
-    }
-}
-
-fn known_user(call: &Call<'_, '_>, name: &[u8]) -> Result<Vec<u8>, Error> {
-    if call.server.acl.user(name).is_none() {
-        return Err(Error::Bytes([b"ERR No such user '", name, b"'"].concat()));
-    }
-    Ok(name.to_vec())
-}
-
-fn age(seconds: &[u8]) -> Result<u64, Error> {
-    let seconds = parse_i64(seconds).ok_or(Error::text("ERR maxage is not an integer or out of range"))?;
-    let positive = u64::try_from(seconds).ok().filter(|seconds| *seconds > 0);
-    positive.ok_or(Error::text("ERR maxage should be greater than 0"))
-}
-
-fn yes_or_no(args: Args<'_>, at: usize) -> Result<bool, Error> {
-    one_of(args, at, "YES", "NO")
 }
 
 pub(super) fn on_or_off(args: Args<'_>, at: usize) -> Result<bool, Error> {

@@ -127,13 +127,18 @@ impl Settings {
         Ok((new, changed))
     }
 
-    /// Bytes that all clients together may take; zero: no limit.
+    /// Bytes that all clients together may take; zero: no limit. As in Redis, whatever is asked for, a few clients have room.
     pub(crate) fn client_memory_max(&self) -> usize {
+        /// Below it, whoever comes to say so would be evicted.
+        const LEAST: usize = 128 * 1024;
         let bytes = match self.maxmemory_clients {
             percent @ ..0 => i128::from(self.maxmemory) * -percent / 100,
             bytes => bytes,
         };
-        usize::try_from(bytes).unwrap_or(usize::MAX)
+        match usize::try_from(bytes).unwrap_or(usize::MAX) {
+            0 => 0,
+            bytes => bytes.max(LEAST),
+        }
     }
 
     /// A line for each of these directives that asks for something in vain.

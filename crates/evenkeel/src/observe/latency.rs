@@ -5,6 +5,8 @@
 //! | `command`, `fast-command` | a command; the slow log says which |
 //! | `expire-cycle` | a slice of the sweep for expired keys |
 //! | `eviction-cycle` | a slice of making room |
+//! | `aof-write` | a write to the append-only file; nobody waits for it but the thread that writes |
+//! | `aof-fsync-always`, `aof-fsync` | a sync of it that replies wait for, and one that nobody does |
 //!
 //! Slices of background work are meant to take at most half a millisecond, so an event of theirs tells of a fault or of
 //! a machine that has other things to do.
@@ -162,6 +164,11 @@ pub(crate) fn report(events: &[(&'static str, Series)], threshold_ms: u64, slow_
     if has("expire-cycle") || has("eviction-cycle") {
         text += "- Background work is done in slices of half a millisecond. One that takes longer did not get a \
                  processor: look for other processes, and for a limit on this one's share.\n";
+    }
+    if has("aof-fsync-always") || has("aof-fsync") || has("aof-write") {
+        text += "- The disk under the append-only file is slow, or busy with something else. With appendfsync always, \
+                 clients wait for it; otherwise nobody does, but more is lost if the machine fails. INFO persistence \
+                 has the longest write and sync.\n";
     }
     text
 }

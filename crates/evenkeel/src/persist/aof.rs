@@ -64,6 +64,9 @@ const RETRY: Duration = Duration::from_millis(200);
 
 const SYNC_EVERY: Duration = Duration::from_secs(1);
 
+/// With `everysec`, what a crash of the machine may lose grows by as much as a sync takes; beyond this the operator is told.
+const SYNC_LONG: Duration = Duration::from_secs(2);
+
 /// There is no reader.
 const NOWHERE: usize = usize::MAX;
 
@@ -104,6 +107,9 @@ pub(crate) struct Figures {
     pub(crate) syncs: AtomicU64,
     pub(crate) longest_write_us: AtomicU64,
     pub(crate) longest_sync_us: AtomicU64,
+    /// Syncs that took longer than [`SYNC_LONG`], and whether one that nobody waits for is under way.
+    pub(crate) delayed_syncs: AtomicU64,
+    pub(crate) is_syncing: AtomicBool,
     /// How often writers had to wait because too much of the log was not written.
     pub(crate) crowded: AtomicU64,
     /// DEBUG AOF-FLUSH-SLEEP: how long each write is put off.
@@ -117,6 +123,15 @@ pub(crate) struct Figures {
 struct Switched {
     behind: u64,
     seq: Result<u64, String>,
+}
+
+impl Figures {
+    /// CONFIG RESETSTAT.
+    pub(super) fn reset(&self) {
+        let counted =
+            [&self.syncs, &self.longest_write_us, &self.longest_sync_us, &self.delayed_syncs, &self.crowded];
+        counted.iter().for_each(|figure| figure.store(0, Relaxed));
+    }
 }
 
 impl Default for Aof {
@@ -443,6 +458,7 @@ impl Writer {
             self.buffer.clear();
             self.done = 0;
             figures.longest_write_us.fetch_max(began.elapsed().as_micros() as u64, Relaxed);
+            self.note_latency("aof-write", began.elapsed());
             if figures.write_failed.load(Relaxed) && !self.broken && self.doubtful.is_none() {
                 self.server.log.notice("The append-only file can be written to again.");
                 figures.write_failed.store(false, Relaxed);
@@ -495,10 +511,13 @@ impl Writer {
         if self.broken {
             return Err(io::ErrorKind::BrokenPipe.into());
         }
-        let result = self.file.sync_data();
         let figures = &self.server.persist.aof.figures;
+        let is_awaited = self.server.settings().appendfsync == Fsync::Always;
+        figures.is_syncing.store(!is_awaited, Relaxed);
+        let result = self.file.sync_data();
+        figures.is_syncing.store(false, Relaxed);
         figures.syncs.fetch_add(1, Relaxed);
-        figures.longest_sync_us.fetch_max(began.elapsed().as_micros() as u64, Relaxed);
+        self.note_sync(began.elapsed(), is_awaited);
         match &result {
             Ok(()) => self.synced = self.taken,
             Err(error) => {
@@ -514,6 +533,27 @@ impl Writer {
             }
         }
         result
+    }
+
+    /// A sync took so long.
+    fn note_sync(&self, took: Duration, is_awaited: bool) {
+        let (server, figures) = (&self.server, &self.server.persist.aof.figures);
+        figures.longest_sync_us.fetch_max(took.as_micros() as u64, Relaxed);
+        let event = if is_awaited { "aof-fsync-always" } else { "aof-fsync" };
+        self.note_latency(event, took);
+        if took > SYNC_LONG {
+            figures.delayed_syncs.fetch_add(1, Relaxed);
+            server.log.warning(format!(
+                "A sync of the append-only file took {:.1} s: the disk is busy, or slow. What is written meanwhile is not safe \
+                 from a failure of the machine before the next one.",
+                took.as_secs_f64()
+            ));
+        }
+    }
+
+    fn note_latency(&self, event: &'static str, took: Duration) {
+        let threshold_ms = self.server.settings().latency_monitor_threshold;
+        self.server.latency.note(event, took.as_micros() as u64, threshold_ms);
     }
 
     /// Trusts the disk again once a base has what was in a file whose sync failed.

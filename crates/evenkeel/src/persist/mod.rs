@@ -266,8 +266,9 @@ impl Persist {
     }
 
     /// CONFIG RESETSTAT
-    pub(crate) fn reset_saves(&self) {
+    pub(crate) fn reset_counts(&self) {
         self.state.lock().saves = 0;
+        self.aof.figures.reset();
     }
 
     pub(crate) fn state(&self) -> State {

@@ -23,6 +23,7 @@ use super::Stream;
 use super::pipe::Pipe;
 use super::replicas::{Introduction, Progress, Replica};
 use crate::command::Args;
+use crate::command::table::table;
 use crate::net::connection::{Connection, Sent};
 
 /// Bytes sent to one replica before it is the next one's turn.
@@ -283,6 +284,16 @@ impl Peer {
         let sent = self.connection.write_gathered(slices)?;
         self.is_writable = sent == wanted;
         Ok(sent)
+    }
+
+    /// It has said something: for who looks at the list of clients, too, where it is one like others.
+    pub(super) fn heard(&self, now_ms: u64) {
+        self.shared.heard_ms.store(now_ms, Relaxed);
+        let client = self.connection.client();
+        client.active_ms.store(now_ms, Relaxed);
+        if let Some(id) = table().find(b"REPLCONF") {
+            client.command.store(id.index() as u32, Relaxed);
+        }
     }
 
     /// Reads what it has said, if not too much, and calls `f` with each word. If [`Peer::is_readable`] afterwards, there may

@@ -73,7 +73,7 @@ impl Habits {
 pub(crate) struct Scripts {
     cache: Mutex<Cache>,
     /// Counts the scripts that others have pushed out.
-    pushed_out: AtomicU64,
+    pub(crate) pushed_out: AtomicU64,
     /// Counts SCRIPT FLUSH.
     flushes: AtomicU64,
     libraries: RwLock<Arc<Libraries>>,

@@ -23,6 +23,11 @@ fn a_unix_socket_beside_tcp() {
     assert_eq!(server.connect().run("GET k").to_string(), "\"v\"");
     let mode = std::fs::metadata(&path).expect("the socket is a file").permissions().mode();
     assert_eq!(mode & 0o777, 0o700);
+    let mut watcher = server.connect();
+    assert_eq!(watcher.run("MONITOR").to_string(), "OK");
+    assert_eq!(ping(&mut local), "PONG");
+    let shown = watcher.read().to_string();
+    assert!(shown.contains(&format!("[0 unix:{}] ", path.display())), "{shown}");
 }
 
 #[test]

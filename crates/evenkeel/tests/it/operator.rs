@@ -567,3 +567,102 @@ fn the_log_says_how_the_server_was_started() {
     assert_eq!(kept(&["--save", "100 1"]), ["snapshots are taken at save points"]);
     assert_eq!(kept(&["--appendonly", "yes", "--save", ""]), ["every write is logged"]);
 }
+
+/// A save point looks at how many: what was flushed must not come back after a crash.
+#[test]
+fn a_flushed_database_is_as_many_changes_as_it_had_keys() {
+    let server = start(&["--databases", "2"]);
+    let mut client = server.connect();
+    let changes = || server.info("rdb_changes_since_last_save").parse::<u64>().expect("a number");
+    for (flush, counted) in [("FLUSHDB", 100), ("FLUSHDB ASYNC", 100), ("FLUSHDB", 1), ("FLUSHALL", 101)] {
+        if counted >= 100 {
+            (0..100).for_each(|n| drop(client.run(&format!("SET k{n} v"))));
+        }
+        let before = changes();
+        assert_eq!(client.run(flush).to_string(), "OK");
+        assert_eq!(changes() - before, counted, "{flush}");
+    }
+}
+
+#[test]
+fn the_least_limit_for_clients_leaves_room_for_a_few() {
+    let server = start(&["--threads", "2", "--maxclients", "100"]);
+    assert_eq!(server.connect().run("CONFIG SET maxmemory-clients 1").to_string(), "OK");
+    for _ in 0..3 {
+        let mut client = server.connect();
+        for _ in 0..2 {
+            assert_eq!(client.run("PING").to_string(), "PONG");
+            std::thread::sleep(Duration::from_millis(150)); // longer than the control thread takes to look
+        }
+    }
+    assert_eq!(server.info("evicted_clients"), "0");
+}
+
+/// With Valkey's names and errors.
+#[test]
+fn clients_are_found_by_what_they_are() {
+    let server = start(&["--threads", "2"]);
+    let mut operator = server.connect();
+    let ids = |client: &mut Client, filters: &str| -> Vec<i64> {
+        let reply = client.run(&format!("CLIENT LIST {filters}"));
+        let text = reply.as_bytes().unwrap_or_else(|| panic!("{filters}: {reply}"));
+        let text = String::from_utf8_lossy(text);
+        let id = |line: &str| line.split_once(' ')?.0.strip_prefix("id=")?.parse().ok();
+        let mut ids: Vec<i64> = text.lines().map(|line| id(line).expect("an id")).collect();
+        ids.sort_unstable();
+        ids
+    };
+    let id_of = |client: &mut Client| client.run("CLIENT ID").as_int().expect("an id");
+    let (mut named, mut hears) = (server.connect(), server.connect());
+    for command in
+        ["CLIENT SETNAME ann", "CLIENT SETINFO LIB-NAME lib", "CLIENT SETINFO LIB-VER 1.2", "SELECT 3"]
+    {
+        assert_eq!(named.run(command).to_string(), "OK");
+    }
+    let (it, ann, ear) = (id_of(&mut operator), id_of(&mut named), id_of(&mut hears));
+    hears.run("SUBSCRIBE news");
+    let address = operator.run(&format!("CLIENT LIST ID {ann}")).to_string();
+    let address =
+        address.split(' ').find_map(|word| word.strip_prefix("addr=")).expect("it has one").to_owned();
+    for (filters, expected) in [
+        (String::new(), vec![it, ann, ear]),
+        ("SKIPME yes".into(), vec![ann, ear]),
+        ("NAME ann".into(), vec![ann]),
+        ("NOT-NAME ann".into(), vec![it, ear]),
+        ("NAME bob NAME ann".into(), vec![ann]),
+        ("DB 3".into(), vec![ann]),
+        ("not-db 3 skipme yes".into(), vec![ear]),
+        ("LIB-NAME lib LIB-VER 1.2".into(), vec![ann]),
+        ("LIB-NAME lib NOT-LIB-VER 1.2".into(), vec![]),
+        ("FLAGS P".into(), vec![ear]),
+        ("NOT-FLAGS P".into(), vec![it, ann]),
+        ("TYPE pubsub".into(), vec![ear]),
+        ("NOT-TYPE pubsub".into(), vec![it, ann]),
+        ("IP 127.0.0.1".into(), vec![it, ann, ear]),
+        ("NOT-IP 127.0.0.1".into(), vec![]),
+        (format!("ADDR {address}"), vec![ann]),
+        (format!("NOT-ADDR {address}"), vec![it, ear]),
+        (format!("NOT-ID {ann} {ear}"), vec![it]),
+        (format!("ID {ann} ID {ear}"), vec![ann, ear]),
+        (format!("ID {ann} {ear} NOT-ID {ear}"), vec![ann]),
+        ("USER default MAXAGE 1000".into(), vec![]),
+        ("IDLE 1000".into(), vec![]),
+        ("NOT-CAPA r".into(), vec![it, ann, ear]),
+    ] {
+        assert_eq!(ids(&mut operator, &filters), expected, "CLIENT LIST {filters}");
+    }
+    for (filters, error) in [
+        ("DB 99", "-ERR DB number should be between 0 and 15"),
+        ("DB x", "-ERR DB is not an integer or out of range"),
+        ("IDLE 0", "-ERR idle should be greater than 0"),
+        ("FLAGS Z", "-ERR Unknown flags found in the provided filter: Z"),
+        ("NOT-USER nosuch", "-ERR No such user 'nosuch'"),
+        ("NOT-IDLE 1", "-ERR syntax error"),
+        ("NAME", "-ERR syntax error"),
+        ("SKIPME perhaps", "-ERR syntax error"),
+    ] {
+        assert_eq!(operator.run(&format!("CLIENT LIST {filters}")).to_string(), error);
+    }
+    assert_eq!(operator.run("CLIENT KILL NOT-FLAGS P NOT-NAME bob").as_int(), Some(1), "itself is spared");
+    assert_eq!(ids(&mut operator, ""), [it, ear]);
+}

@@ -74,7 +74,8 @@ fn append_only_file(facts: &Facts<'_>, text: &mut Text, state: &State, now_s: u6
         text.field("aof_base_size", figures.base_size.load(Relaxed));
         text.field("aof_pending_rewrite", u8::from(state.rewrite_scheduled));
         text.field("aof_buffer_length", aof.unread(journal) + figures.buffered.load(Relaxed));
-        text.zeros(&["aof_pending_bio_fsync", "aof_delayed_fsync"]);
+        text.field("aof_pending_bio_fsync", u8::from(figures.is_syncing.load(Relaxed)));
+        text.field("aof_delayed_fsync", figures.delayed_syncs.load(Relaxed));
         text.field("aof_syncs", figures.syncs.load(Relaxed));
         text.field("aof_longest_write_usec", figures.longest_write_us.load(Relaxed));
         text.field("aof_longest_sync_usec", figures.longest_sync_us.load(Relaxed));

@@ -54,7 +54,7 @@ pub(super) fn stats(facts: &Facts<'_>, text: &mut Text) {
     text.field("pubsub_patterns", server.pubsub.count(Kind::Pattern));
     text.field("pubsubshard_channels", server.pubsub.count(Kind::Shard));
     text.zeros(&["latest_fork_usec", "total_forks"]);
-    text.zeros(&["evicted_scripts"]); // they stay until SCRIPT FLUSH
+    text.field("evicted_scripts", server.scripts.pushed_out.load(Relaxed));
     text.field("migrate_cached_sockets", server.targets.kept());
     text.zeros(&["slave_expires_tracked_keys"]);
     text.zeros(&["active_defrag_hits", "active_defrag_misses"]);

@@ -82,7 +82,7 @@ impl Feed {
         let mut acked = false;
         let heard = peer.listen(|peer, word| {
             peer.moved = self.now;
-            peer.shared.heard_ms.store(self.now_ms, Relaxed);
+            peer.heard(self.now_ms);
             if let Word::Ack { bytes, synced } = word {
                 acked = true;
                 self.note_ack(peer, bytes, synced);
