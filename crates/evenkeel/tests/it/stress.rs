@@ -9,6 +9,7 @@ mod orders;
 mod pieces;
 mod queues;
 mod scan;
+mod together;
 mod totals;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

@@ -13,7 +13,7 @@ use super::{Member, crowd};
 const KEYS: usize = 40;
 
 /// A client, and what it has cached: the value of each key, or that there is none.
-struct Cache {
+pub(super) struct Cache {
     client: Client,
     held: HashMap<Vec<u8>, Option<Vec<u8>>>,
     told: u64,
@@ -22,7 +22,7 @@ struct Cache {
 }
 
 impl Cache {
-    fn new(server: &Server, mode: &[&str]) -> Cache {
+    pub(super) fn new(server: &Server, mode: &[&str]) -> Cache {
         let mut client = server.connect3();
         let reply = client.call(&[&["CLIENT", "TRACKING", "ON"], mode].concat());
         assert_eq!(reply.to_string(), "OK");
@@ -62,17 +62,28 @@ impl Cache {
     }
 
     /// Reads what has come.
-    fn settle(&mut self) {
+    pub(super) fn settle(&mut self) {
         self.client.send(&["PING"]).expect("the server is there");
         self.reply();
     }
+
+    /// Nothing in it differs from what the server has, whom `plain` asks. All is quiet.
+    #[track_caller]
+    pub(super) fn assert_is_true(&self, plain: &mut Client) {
+        println!("{} keys cached, {} messages", self.held.len(), self.told);
+        assert!(self.told > 0, "there was something to tell");
+        for (key, value) in &self.held {
+            let now = plain.call(&[b"GET", &key[..]]).as_bytes().map(<[u8]>::to_vec);
+            assert_eq!(now, *value, "{}", String::from_utf8_lossy(key));
+        }
+    }
 }
 
-fn key(member: &mut Member<'_>) -> String {
+pub(super) fn key(member: &mut Member<'_>) -> String {
     format!("k{}", member.random.below(KEYS))
 }
 
-fn read(member: &mut Member<'_>, cache: &mut Cache) {
+pub(super) fn read(member: &mut Member<'_>, cache: &mut Cache) {
     while member.goes_on() {
         let key = key(member);
         if cache.held.contains_key(key.as_bytes()) || !cache.is_told_of(&key) {
@@ -125,11 +136,6 @@ fn nothing_stale_stays_in_a_cache() {
     let mut plain = server.connect();
     for mut cache in done.into_inner().expect("no thread has failed") {
         cache.settle();
-        println!("{} keys cached, {} messages", cache.held.len(), cache.told);
-        assert!(cache.told > 0, "there was something to tell");
-        for (key, value) in &cache.held {
-            let now = plain.call(&[b"GET", &key[..]]).as_bytes().map(<[u8]>::to_vec);
-            assert_eq!(now, *value, "{}", String::from_utf8_lossy(key));
-        }
+        cache.assert_is_true(&mut plain);
     }
 }
