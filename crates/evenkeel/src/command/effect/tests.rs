@@ -106,7 +106,7 @@ fn lists() {
     check(&[filled, "BRPOP nosuch l 0"], &["RPOP l"]);
     check(&["b> BLPOP l m 0", filled], &[filled, "LPOP l"]);
     check(&[filled, "LMPOP 2 nosuch l RIGHT COUNT 3"], &["RPOP l 3"]);
-    check(&["b> BLMPOP 0 1 l LEFT COUNT 9", filled], &[filled, "LPOP l 3"]);
+    check(&["b> BLMPOP 0 1 l LEFT COUNT 9", filled], &[filled, "LPOP l 4"]);
     check(&[filled, "BLMOVE l m LEFT RIGHT 0"], &["LMOVE l m LEFT RIGHT"]);
     check(&["b> BRPOPLPUSH l m 0", "c> BLPOP m 0", filled], &[filled, "RPOPLPUSH l m", "LPOP m"]);
     check(&["BLPOP l 0"], &[]);
