@@ -245,7 +245,8 @@ pub(crate) const DOCS: &[Doc] = &[
          [ADDR addr=ip:port] | [LADDR laddr=ip:port] | [SKIPME skipme=<YES | NO>] | [MAXAGE maxage:integer]> ...>",
         "Closes the connections that fit every filter."),
     doc("CLIENT|LIST", "connection", "2.4.0", "O(N) with N connections",
-        "[TYPE client-type=<NORMAL | MASTER | REPLICA | PUBSUB>] [ID client-id [client-id ...]] [USER username] [ADDR addr=ip:port] [LADDR laddr=ip:port] \
+        "[TYPE client-type=<NORMAL | MASTER | REPLICA | PUBSUB>] [ID client-id [client-id ...]] \
+         [USER username] [ADDR addr=ip:port] [LADDR laddr=ip:port] \
          [SKIPME skipme=<YES | NO>] [MAXAGE maxage:integer] [NAME name] [IDLE idle:integer] [FLAGS flags] \
          [LIB-NAME lib-name] [LIB-VER lib-ver] [DB db-id:integer] [IP ip]",
         "Describes the connections that fit every filter, a line each."),

@@ -145,6 +145,7 @@ impl Call<'_, '_> {
         };
         let first = (2..args.len()).find(|at| !is_option(at)).unwrap_or(args.len());
         let behind = |word: &str| (2..args.len()).find(|at| args.is(*at, word)).map(|at| at + 1);
+        // In ascending order: members may be many, and all of them begin with a space.
         let numbers: Vec<usize> = match name {
             "ZADD" => (first..args.len()).step_by(2).collect(),
             "GEOADD" => (first..args.len()).filter(|at| (at - first) % 3 < 2).collect(),
@@ -158,7 +159,7 @@ impl Call<'_, '_> {
         };
         let word = |at: usize| match args.at(at) {
             _ if at == 0 => Cow::Borrowed(name.as_bytes()),
-            text if numbers.contains(&at) && is_read_by_few(text) => decimal(text),
+            text if is_read_by_few(text) && numbers.binary_search(&at).is_ok() => decimal(text),
             text => Cow::Borrowed(text),
         };
         let words: Vec<Cow<'_, [u8]>> = (0..args.len()).map(word).collect();
