@@ -15,10 +15,14 @@
 //! a time. A command of that kind that has to end under locks holds everything.
 //!
 //! Inside MULTI, and where a command is run on behalf of one who waits, all is done in place; likewise when
-//! [`QUEUE_MAX`] commands wait for a thread already. What waits for another server is refused then ([`Call::go_abroad`]).
+//! [`QUEUE_MAX`] commands wait for a thread already.
+//!
+//! What waits for another server ([`Call::go_abroad`]) must not keep the few threads there are from all else, however long
+//! that server says nothing: it has a thread of its own for that, and comes here with its result. There are
+//! [`ABROAD_MAX`] of these at most, and no more commands of that kind begin meanwhile.
 
 use std::collections::VecDeque;
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::*};
 use std::time::Duration;
@@ -48,6 +52,9 @@ pub(crate) const LONG_MIN: usize = 20_000;
 /// Commands that may wait for a thread. Each keeps its sources from being freed.
 const QUEUE_MAX: usize = 128;
 
+/// Commands that may wait for other servers at a time.
+const ABROAD_MAX: usize = 64;
+
 /// How often the work is done without locks before it is done under them.
 const ATTEMPTS: u8 = 2;
 
@@ -59,11 +66,15 @@ enum Run {
     Apart(Box<Apart>),
     /// Visits the slots of keys: what it is given holds nothing, or all that it visits.
     Visiting(Box<Visiting>),
+    /// Waits for another server, until nobody waits for it any more.
+    Abroad(Box<Abroad>),
 }
 
 type Apart = dyn FnOnce(Args<'_>, &mut Reply) -> Ran + Send;
 
 type Visiting = dyn FnOnce(&mut Held<'_>, &mut Reply) -> Ran + Send;
+
+type Abroad = dyn FnOnce(&Arc<AtomicBool>) -> Ran + Send;
 
 /// There may be something to be stored.
 type Ran = Result<Option<Commit>, Error>;
@@ -128,6 +139,17 @@ impl Work {
         Work { run: Run::Visiting(Box::new(run)), writes: true, is_script: false }
     }
 
+    /// The same for work that waits for another server, and should look whether anybody waits for that still: `compute`
+    /// is told when nobody does. What it has got is stored in any case.
+    pub(crate) fn abroad<T: Send + 'static>(
+        compute: impl FnOnce(&Arc<AtomicBool>) -> Result<T, Error> + Send + 'static,
+        store: impl FnOnce(&mut Call<'_, '_>, T) -> Done + Send + 'static,
+    ) -> Work {
+        let run =
+            |nobody_waits: &Arc<AtomicBool>| Ok(Some(Commit::of(compute(nobody_waits)?, |_| true, store)));
+        Work { run: Run::Abroad(Box::new(run)), writes: true, is_script: false }
+    }
+
     pub(crate) fn is_script(&self) -> bool {
         self.is_script
     }
@@ -188,6 +210,14 @@ impl Call<'_, '_> {
         Err(Error::Suspended)
     }
 
+    /// The same for work that needs everything to come to rest: who runs as a part of something keeps it from that.
+    pub(crate) fn go_to_rest(&mut self, work: impl FnOnce(&mut Reply) -> Done + Send + 'static) -> Done {
+        if self.mode.is_nested() {
+            return Err(Error::text("ERR This command cannot be a part of a transaction or of a script"));
+        }
+        self.go_elsewhere(work)
+    }
+
     /// What a handler returns whose work waits for another server, and would keep everybody here waiting with it. Who tracks
     /// may hear of a change before the reply, which holds nothing that could be cached. Where it must not be done elsewhere,
     /// it is done at once; where it might, but too many wait for a thread already, it is refused.
@@ -195,8 +225,8 @@ impl Call<'_, '_> {
         if self.mode != Mode::Direct || self.session.replays {
             return self.go_long(work);
         }
-        if !self.server.long.has_room() {
-            return Err(Error::text("ERR Too many commands that take long wait already, try again later"));
+        if self.server.long.abroad.load(Relaxed) >= ABROAD_MAX {
+            return Err(Error::text("ERR Too many commands wait for other servers already, try again later"));
         }
         self.session.long = Some(work);
         Err(Error::Suspended)
@@ -211,6 +241,7 @@ impl Call<'_, '_> {
         let ran = match work.run {
             Run::Apart(run) => run(self.args, self.reply),
             Run::Visiting(run) => run(self.held, self.reply),
+            Run::Abroad(run) => run(&Arc::default()),
         };
         match ran? {
             Some(commit) => (commit.store)(self),
@@ -227,6 +258,8 @@ pub(crate) struct Long {
     /// How many wait; a hint for who must not take the lock.
     queued: AtomicUsize,
     running: AtomicUsize,
+    /// How many have a thread of their own, to wait for another server.
+    abroad: AtomicUsize,
     total: AtomicU64,
 }
 
@@ -245,6 +278,8 @@ pub(crate) struct Job {
     work: Work,
     /// What it has taken on its worker.
     spent: Ticks,
+    /// What it has waited for another server.
+    abroad: Ticks,
     /// The client has gone.
     nobody_waits: Arc<AtomicBool>,
 }
@@ -255,7 +290,7 @@ impl Long {
     }
 
     pub(crate) fn running(&self) -> usize {
-        self.running.load(Relaxed)
+        self.running.load(Relaxed) + self.abroad.load(Relaxed)
     }
 
     /// Commands worked on elsewhere since the start.
@@ -270,7 +305,7 @@ impl Long {
     /// Gives a command of this session away; `spent`: what it has taken so far.
     pub(crate) fn submit(
         &self,
-        server: &Server,
+        server: &Arc<Server>,
         session: &mut Session,
         (id, args, resp3): (Id, OwnedArgs, bool),
         work: Work,
@@ -282,8 +317,33 @@ impl Long {
         session.waiting = Some(Box::new(waiting));
         let (client, db, no_touch) = (session.client.clone(), session.db, session.no_touch);
         let (tracks, caching) = (session.tracks && work.is_script, session.caching);
-        let job =
-            Job { number, client, id, args, db, resp3, no_touch, tracks, caching, work, spent, nobody_waits };
+        let no_work = Work::reads(|_| Ok(()));
+        let abroad = 0;
+        let mut job = Job {
+            number,
+            client,
+            id,
+            args,
+            db,
+            resp3,
+            no_touch,
+            tracks,
+            caching,
+            work: no_work,
+            spent,
+            abroad,
+            nobody_waits,
+        };
+        match work.run {
+            Run::Abroad(run) => go_abroad(server, job, run),
+            _ => {
+                job.work = work;
+                self.push(job);
+            }
+        }
+    }
+
+    fn push(&self, job: Job) {
         let mut jobs = self.jobs.lock();
         jobs.push_back(job);
         self.queued.store(jobs.len(), Relaxed);
@@ -336,6 +396,36 @@ impl Long {
     }
 }
 
+/// Lets a command's work wait for another server on a thread of its own, and queues the command with the result.
+fn go_abroad(server: &Arc<Server>, mut job: Job, run: Box<Abroad>) {
+    let come_back = |server: &Server, mut job: Job, ran: std::thread::Result<Ran>| {
+        let run = Run::Apart(Box::new(|_, _: &mut Reply| ran.unwrap_or_else(|panic| resume_unwind(panic))));
+        job.work = Work { run, writes: true, is_script: false };
+        server.long.push(job);
+    };
+    let (on_thread, waits) = (server.clone(), job.nobody_waits.clone());
+    server.long.abroad.fetch_add(1, Relaxed);
+    // The job is handed over once there is a thread.
+    let (hand_over, handed) = std::sync::mpsc::channel();
+    let thread = std::thread::Builder::new().name("abroad".into());
+    let spawned = thread.spawn(move || {
+        let before = clock::ticks();
+        let ran = catch_unwind(AssertUnwindSafe(|| run(&waits)));
+        let Ok(mut job): Result<Job, _> = handed.recv() else { return };
+        job.abroad = clock::ticks().saturating_sub(before);
+        come_back(&on_thread, job, ran);
+        on_thread.long.abroad.fetch_sub(1, Relaxed);
+    });
+    match spawned {
+        Ok(_) => _ = hand_over.send(job),
+        Err(error) => {
+            server.long.abroad.fetch_sub(1, Relaxed);
+            job.abroad = 0;
+            come_back(server, job, Ok(Err(Error::text(format!("ERR There is no thread for this: {error}")))));
+        }
+    }
+}
+
 /// Works on long commands until the server stops. `index` tells its counters from those of the other threads.
 pub(crate) fn run(server: &Arc<Server>, long: &Long, index: usize) {
     evenkeel_store::memory::register_thread();
@@ -365,7 +455,7 @@ impl Job {
         let (mut reply, no_work) = (self.empty_reply(), Work::reads(|_| Ok(())));
         let work = std::mem::replace(&mut self.work, no_work);
         let done = self.attempt(executor, long, work, &mut reply);
-        let elapsed = clock::ticks().saturating_sub(before);
+        let elapsed = clock::ticks().saturating_sub(before) + self.abroad;
         add(&executor.stats().long_ticks, elapsed);
         self.book(executor, done, &mut reply, elapsed);
         server.resume(Resumed { client: self.client, number: self.number, reply });
@@ -394,6 +484,7 @@ impl Job {
         let run = match work.run {
             Run::Apart(run) => return shielded(executor, |_| run(self.args.as_args(), reply)),
             Run::Visiting(run) => run,
+            Run::Abroad(_) => unreachable!("it comes here with what it has got"),
         };
         let server = executor.server.clone();
         executor.refresh(clock::unix_ms());

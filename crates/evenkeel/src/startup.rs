@@ -30,6 +30,9 @@ pub(crate) const VERSION: &str = env!("CARGO_PKG_VERSION");
 /// buffer of 8 KiB. What is not used is not taken.
 pub(crate) const STACK_LEN: usize = 16 << 20;
 
+/// How long the end waits for a snapshot that was given up: only a write to a disk that hangs takes so long.
+const UNWANTED_MAX: Duration = Duration::from_secs(5);
+
 /// Milliseconds between two rounds of the control thread.
 const ROUND_MS: u64 = 100;
 
@@ -149,7 +152,12 @@ fn serve(launch: Launch) -> ExitCode {
     server.replication.wait_for_end(&server);
     // One that is still being taken is not wanted any more: its file goes.
     server.persist.cancel_all();
-    server.persist.wait_until_idle();
+    if !server.persist.is_idle_within(UNWANTED_MAX) {
+        log.warning(
+            "A snapshot that is not wanted any more is stuck in a write to its disk: it is not waited for",
+        );
+        snapshot::remove_unfinished(&server.settings().dir);
+    }
     if server.persist.aof.is_on() {
         aof::stop(&server);
     }

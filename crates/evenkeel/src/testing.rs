@@ -423,8 +423,9 @@ impl Target for World {
                 self.long.refresh(self.now_ms);
                 job.run(&mut self.long, long);
                 self.resume_all();
-            } else if ends {
-                std::thread::sleep(Duration::from_millis(1)); // the thread that ends the server says how that goes
+            } else if ends || server.long.running() > 0 {
+                // The thread that ends the server says how that goes, and one that waits for another server comes back.
+                std::thread::sleep(Duration::from_millis(1));
             } else {
                 return Err("no reply".into());
             }

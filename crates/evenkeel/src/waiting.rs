@@ -4,12 +4,13 @@
 use std::os::fd::RawFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use evenkeel_store::Held;
 
 use crate::blocking::{Blocked, Timeout};
 use crate::clients::ClientInfo;
+use crate::net::poll;
 use crate::reply::Reply;
 
 /// A command that waits, as its session sees it.
@@ -81,8 +82,6 @@ impl Waiting {
 /// Whether the peer of a socket has closed its side of it. What has arrived before is not looked at. A descriptor below
 /// zero, as tests have, is a client that is there.
 pub(crate) fn has_hung_up(fd: RawFd) -> bool {
-    let mut poll = libc::pollfd { fd, events: libc::POLLRDHUP, revents: 0 };
-    // SAFETY: one valid `pollfd`, and no waiting.
-    let count = unsafe { libc::poll(&raw mut poll, 1, 0) };
-    count > 0 && poll.revents & (libc::POLLRDHUP | libc::POLLHUP | libc::POLLERR | libc::POLLNVAL) != 0
+    let seen = poll::await_events(fd, libc::POLLRDHUP, Duration::ZERO).unwrap_or(0);
+    seen & (libc::POLLRDHUP | libc::POLLHUP | libc::POLLERR | libc::POLLNVAL) != 0
 }

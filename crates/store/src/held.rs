@@ -227,6 +227,16 @@ impl<'a> Held<'a> {
         }
     }
 
+    /// Does what takes long and touches no data outside the gate, so that nobody who needs everything at rest waits for it;
+    /// whatever was read before may have changed afterwards. For who holds something it is done where it is.
+    pub fn aside<R>(&mut self, f: impl FnOnce() -> R) -> R {
+        if !matches!(self.scope, Scope::None) {
+            return f();
+        }
+        let _stroll = Stroll::begin(self.keyspace, self.seat);
+        f()
+    }
+
     /// Lets go of what is held, once the log has what was done with it.
     fn unlock(&mut self) {
         self.tell_listener();
@@ -969,4 +979,23 @@ fn edited(old: Str<'_>, offset: usize, bytes: &[u8]) -> Made {
     let mut rope = Rope::new(&old.bytes());
     rope.write(offset, bytes);
     Made::Rope(rope)
+}
+
+/// A seat that is outside for a while, and goes back in whatever happens.
+struct Stroll<'a> {
+    keyspace: &'a Keyspace,
+    seat: &'a mut Seat,
+}
+
+impl<'a> Stroll<'a> {
+    fn begin(keyspace: &'a Keyspace, seat: &'a mut Seat) -> Stroll<'a> {
+        keyspace.leave(seat);
+        Stroll { keyspace, seat }
+    }
+}
+
+impl Drop for Stroll<'_> {
+    fn drop(&mut self) {
+        self.keyspace.enter(self.seat);
+    }
 }

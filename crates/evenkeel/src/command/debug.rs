@@ -171,7 +171,7 @@ fn reload(call: &mut Call<'_, '_>) -> Done {
         }
     }
     let server = call.server.clone();
-    call.go_elsewhere(move |reply| {
+    call.go_to_rest(move |reply| {
         let reloaded = persist::reload::from_snapshot(&server, save, flush);
         reloaded.map_err(|reason| {
             server.log.warning(format!("DEBUG RELOAD: {reason}"));
@@ -185,7 +185,7 @@ fn reload(call: &mut Call<'_, '_>) -> Done {
 /// DEBUG LOADAOF: loads the append-only files again. Everybody waits.
 fn load_log(call: &mut Call<'_, '_>) -> Done {
     let server = call.server.clone();
-    call.go_elsewhere(move |reply| {
+    call.go_to_rest(move |reply| {
         let loaded = persist::reload::from_log(&server);
         loaded.map_err(|_| Error::text("ERR Error trying to load the AOF files, check server logs."))?;
         reply.ok();

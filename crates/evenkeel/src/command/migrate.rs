@@ -1,18 +1,19 @@
 //! MIGRATE: moves keys to another server.
 //!
-//! The keys' values are shared under their locks, in constant time each; the other server is talked to by a thread that
-//! has time for it, so nobody here waits for the network. When it has taken them, they are removed here, each unless it
+//! The keys' values are shared under their locks, in constant time each; the other server is talked to by a thread of the
+//! command's own, so nobody here waits for the network. When it has taken them, they are removed here, each unless it
 //! has been written to or removed meanwhile: then what is here stays as it is, and the reply is an error that says so. Each
 //! key is watched until then, for an equal value need not be the one that was sent: the other server may be this one.
 //!
 //! Inside MULTI, where nothing can be put off, everything stands still until the other server has answered or the timeout has
-//! passed. Where too many commands wait for such a thread, it is refused.
+//! passed. Where too many have such a thread, it is refused; one whose client has gone gives up.
 
 mod target;
 
 use std::collections::HashSet;
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use evenkeel_resp::value::Value as Answer;
@@ -25,7 +26,7 @@ use crate::error::{Done, Error};
 use crate::long::Work;
 use crate::serial::{self, Value};
 use crate::server::Server;
-use target::{Target, Who};
+use target::{Patience, Target, Who};
 
 pub(crate) use target::Targets;
 
@@ -145,12 +146,11 @@ fn migrate(call: &mut Call<'_, '_>) -> Done {
     }
     let (settings, copies, server) = (call.settings.clone(), options.copies, Arc::clone(call.server));
     let watches: Vec<_> = cargo.iter().map(|sent| (sent.index, sent.watch.clone())).collect();
-    let done = call.go_abroad(Work::writes(
-        move || {
-            let delivered = deliver(&options, &cargo, &settings, &server);
+    let done = call.go_abroad(Work::abroad(
+        move |nobody_waits| {
+            let delivered = deliver(&options, &cargo, (&settings, &server), nobody_waits);
             Ok((cargo, delivered))
         },
-        |_| true, // what was written to meanwhile is left alone, key by key
         move |call, (cargo, delivered)| finish(call, &cargo, delivered, copies),
     ));
     // The keys are held still. Where all is done already, they have been throughout.
@@ -199,9 +199,15 @@ fn broken(error: &io::Error) -> Error {
 }
 
 /// Sends the keys, and reads the answers. A key whose time has passed before its turn comes is left to expire here.
-fn deliver(options: &Options, cargo: &[Cargo], settings: &Settings, server: &Server) -> Delivered {
+fn deliver(
+    options: &Options,
+    cargo: &[Cargo],
+    (settings, server): (&Settings, &Server),
+    nobody_waits: &Arc<AtomicBool>,
+) -> Delivered {
     let mut delivered = Delivered::default();
-    let mut target = match greet(options, server) {
+    let patience = Patience::new(options.timeout, nobody_waits);
+    let mut target = match greet(options, server, &patience) {
         Ok(target) => target,
         Err(error) => return Delivered { error: Some(error), ..delivered },
     };
@@ -234,16 +240,16 @@ fn deliver(options: &Options, cargo: &[Cargo], settings: &Settings, server: &Ser
 
 /// A connection on which the database is selected. One that was kept may have been closed at the other end: that turns
 /// out before any key is sent, and a new one is made.
-fn greet(options: &Options, server: &Server) -> Result<Target, Error> {
-    if let Some(mut target) = server.targets.take(&options.who)
-        && target.set_timeout(options.timeout).is_ok()
-        && let Ok(answered) = introduce(&mut target, options)
-    {
-        return answered.map(|()| target);
+fn greet(options: &Options, server: &Server, patience: &Patience) -> Result<Target, Error> {
+    if let Some(mut target) = server.targets.take(&options.who) {
+        target.set_patience(patience.clone());
+        if let Ok(answered) = introduce(&mut target, options) {
+            return answered.map(|()| target);
+        }
     }
     let tls = server.tls.contexts().map(|contexts| contexts.client.clone());
     let mut target =
-        Target::connect(&options.who, options.timeout, tls.as_ref()).map_err(|error| match error.kind() {
+        Target::connect(&options.who, patience, tls.as_ref()).map_err(|error| match error.kind() {
             // Redis finds out only when it writes.
             io::ErrorKind::ConnectionRefused => broken(&error),
             _ => unreachable_target(),

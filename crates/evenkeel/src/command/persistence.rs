@@ -30,7 +30,7 @@ fn save(call: &mut Call<'_, '_>) -> Done {
         return Err(Error::text("ERR Background save already in progress"));
     }
     let server = call.server.clone();
-    call.go_elsewhere(move |reply| {
+    call.go_to_rest(move |reply| {
         if !snapshot::save(&server) {
             return Err(Error::text("ERR"));
         }

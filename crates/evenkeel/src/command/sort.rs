@@ -124,12 +124,23 @@ fn store(held: &mut Held<'_>, key: &Key<'_>, db: u32, list: List, reply: &mut Re
 fn work(plan: Plan, source: Source, db: u32) -> Work {
     if !plan.stores {
         return Work::visits(move |held, reply| {
-            Outcome::of(&plan, &source, held, db)?.reply(reply);
+            let outcome = Outcome::of(&plan, &source, held, db)?;
+            held.aside(|| {
+                outcome.reply(reply);
+                drop(outcome);
+            });
+            held.aside(|| drop((plan, source)));
             Ok(())
         });
     }
     let shared = source.clone();
-    let compute = move |held: &mut Held<'_>| Ok(Outcome::of(&plan, &source, held, db)?.list());
+    let compute = move |held: &mut Held<'_>| {
+        let outcome = Outcome::of(&plan, &source, held, db)?;
+        let list = held.aside(|| outcome.list());
+        drop(outcome);
+        held.aside(|| drop((plan, source)));
+        Ok(list)
+    };
     let is_current = move |call: &mut Call<'_, '_>| {
         Source::peek(call.held, &call.keys[0]).is_ok_and(|source| source.is_same(&shared))
     };

@@ -1,4 +1,4 @@
-//! Waiting for readiness: `epoll`, as it is.
+//! Waiting for readiness: `epoll`, as it is, and `poll` for who has but one descriptor to wait for.
 //!
 //! Our own few lines instead of `mio`, for two things that it hides: connections are edge-triggered, which saves a
 //! system call per request, while listeners are level-triggered and exclusive, so that no connection is forgotten
@@ -6,6 +6,7 @@
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::time::Duration;
 
 /// What happened, and to whom.
 #[derive(Clone, Copy)]
@@ -26,6 +27,19 @@ impl Event {
     /// The peer has closed its side, or the connection broke.
     pub(crate) fn is_hangup(self) -> bool {
         self.bits & (libc::EPOLLRDHUP | libc::EPOLLHUP | libc::EPOLLERR) as u32 != 0
+    }
+}
+
+/// Waits for one of these events (`POLLIN` and so on), or a failure, on one descriptor, for `patience` at most, and returns
+/// which are there; zero: none, the time is over or a signal came.
+pub(crate) fn await_events(fd: RawFd, events: i16, patience: Duration) -> io::Result<i16> {
+    let mut poll = libc::pollfd { fd, events, revents: 0 };
+    let ms = i32::try_from(patience.as_millis()).unwrap_or(i32::MAX);
+    // SAFETY: one valid `pollfd`.
+    match check(unsafe { libc::poll(&raw mut poll, 1, ms) }) {
+        Ok(_) => Ok(poll.revents),
+        Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(0),
+        Err(error) => Err(error),
     }
 }
 

@@ -2,7 +2,8 @@
 //! stops.
 //!
 //! One thread does it, whoever asks. Writes wait meanwhile. Until the last step it may turn out that the server stays:
-//! somebody aborts it, or the snapshot cannot be taken. Then writes go on, and all who have asked are told.
+//! somebody aborts it, or the snapshot cannot be taken. Then writes go on, and all who have asked are told. That holds for a
+//! snapshot whose disk hangs, too: it is taken by a thread of its own, which is left to its disk.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
@@ -80,7 +81,7 @@ impl Ending {
         self.is_certain.load(Acquire)
     }
 
-    fn is_aborted(&self) -> bool {
+    pub(super) fn is_aborted(&self) -> bool {
         self.is_aborted.load(Acquire)
     }
 
@@ -164,7 +165,7 @@ fn end(server: &Arc<Server>, how: How) -> bool {
     let saves = how.save.unwrap_or(!settings.save.is_empty()) && is_whole;
     if saves && !persist.ending.is_aborted() {
         server.log.notice("Saving the final RDB snapshot before exiting.");
-        if !snapshot::save_last(server) && !how.force {
+        if !snapshot::save_last(server) && (!how.force || persist.ending.is_aborted()) {
             server.log.warning("Error trying to save the DB, can't exit.");
             return false;
         }

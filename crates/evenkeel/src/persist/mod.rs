@@ -19,6 +19,7 @@ pub(crate) mod rewrite;
 pub(crate) mod snapshot;
 
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering::*};
+use std::time::{Duration, Instant};
 
 use evenkeel_store::Seat;
 use parking_lot::{Condvar, Mutex};
@@ -29,6 +30,9 @@ use crate::config::Settings;
 use crate::error::Error;
 use crate::server::Server;
 use crate::session::Session;
+
+/// How long it may take to notice that the end of the server was aborted.
+const ABORT_LOOK: Duration = Duration::from_millis(20);
 
 /// See the module's text.
 pub(crate) struct Persist {
@@ -44,6 +48,8 @@ pub(crate) struct Persist {
     ended: Condvar,
     /// The snapshot that is being taken is not wanted any more.
     cancelled: AtomicBool,
+    /// Held by who takes all data out and puts them back.
+    reload: Mutex<()>,
     pub(crate) ending: end::Ending,
     /// The data were given up for others, a primary's or those on disk, which have not come whole: what is in memory is not
     /// to take the place of what is on disk, unless somebody asks for it.
@@ -256,6 +262,7 @@ impl Persist {
             state: Mutex::new(state),
             ended: Condvar::new(),
             cancelled: AtomicBool::new(false),
+            reload: Mutex::new(()),
             ending: end::Ending::default(),
             is_incomplete: AtomicBool::new(false),
             progress: Progress::default(),
@@ -380,12 +387,32 @@ impl Persist {
         self.obstacles.set(NO_SNAPSHOT, stops && !self.state.lock().last_ok);
     }
 
+    /// The same, unless it is no longer wanted, which is looked at in between; whether it is claimed. What is being done may
+    /// be a write to a disk that hangs.
+    fn claim_in_turn_unless(&self, job: Job, is_given_up: impl Fn() -> bool) -> bool {
+        while !is_given_up() {
+            if self.claim(job) {
+                return true;
+            }
+            self.is_idle_within(ABORT_LOOK);
+        }
+        false
+    }
+
     /// Waits until no snapshot is being taken.
     pub(crate) fn wait_until_idle(&self) {
         let mut state = self.state.lock();
         while state.running.is_some() {
             self.ended.wait(&mut state);
         }
+    }
+
+    /// The same, for so long at most; whether none is.
+    pub(crate) fn is_idle_within(&self, patience: Duration) -> bool {
+        let until = Instant::now() + patience;
+        let mut state = self.state.lock();
+        while state.running.is_some() && !self.ended.wait_until(&mut state, until).timed_out() {}
+        state.running.is_none()
     }
 
     /// The data are what is on disk: they have been loaded just now.

@@ -31,6 +31,8 @@ pub(crate) fn from_log(server: &Arc<Server>) -> Result<(), String> {
 }
 
 fn while_all_wait(server: &Arc<Server>, load: impl FnOnce() -> Result<(), String>) -> Result<(), String> {
+    // Of two, one loads what the other has left: with half of that, it would save half.
+    let _turn = server.persist.reload.lock();
     server.pause.begin(Pauser::Reload, true, u64::MAX, clock::unix_ms());
     let done = load();
     server.pause.end(Pauser::Reload);

@@ -9,7 +9,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::*;
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
 use evenkeel_rdb::Version;
@@ -21,7 +21,7 @@ use super::draft::{Cache, Draft};
 use super::lock::What;
 use super::pace::{GivesWay, NAP_MAX, Pace, Paced};
 use super::recorder::{Form, Recorder, Records, Sizes};
-use super::{Job, Progress, Running};
+use super::{ABORT_LOOK, Job, Progress, Running};
 use crate::clock;
 use crate::config::Settings;
 use crate::replication::link::Position;
@@ -38,11 +38,12 @@ pub(crate) struct Busy;
 pub(crate) struct Begun(Receiver<()>);
 
 impl Begun {
-    /// Waits for the moment that the snapshot is of, or until it is clear that there will be none. Who waits is not in the
-    /// gate.
+    /// Waits for the moment that the snapshot is of, or until it is clear that there will be none; but not long, for before
+    /// that moment there is a file to be opened, and its disk may hang. Who waits is not in the gate.
     pub(crate) fn wait(self) {
+        const PATIENCE: Duration = Duration::from_millis(500);
         // Nothing is ever sent: the other end goes.
-        let _ = self.0.recv();
+        let _ = self.0.recv_timeout(PATIENCE);
     }
 }
 
@@ -52,14 +53,18 @@ pub(crate) fn begin(server: &Arc<Server>) -> Result<Begun, Busy> {
         return Err(Busy);
     }
     let (moment, begun) = channel();
+    spawn(server, |server| _ = run(server, Some(moment), Next::Nothing));
+    Ok(Begun(begun))
+}
+
+/// Lets a thread of its own take the snapshot that is claimed; without one, it has failed.
+fn spawn(server: &Arc<Server>, run: impl FnOnce(&Arc<Server>) + Send + 'static) {
     let on_thread = server.clone();
     let thread = std::thread::Builder::new().name("snapshot".into());
-    let spawned = thread.spawn(move || _ = run(&on_thread, Some(moment), Next::Nothing));
-    if let Err(error) = spawned {
+    if let Err(error) = thread.spawn(move || run(&on_thread)) {
         server.log.warning(format!("Can't save in background: no thread: {error}"));
         end(server, None, Next::Nothing);
     }
-    Ok(Begun(begun))
 }
 
 /// What comes behind a snapshot.
@@ -85,15 +90,26 @@ pub(super) fn save_before(server: &Arc<Server>, next: Job) -> bool {
     run(server, None, Next::Job(next))
 }
 
-/// The same for the end of the server; if it fails, the server goes on as it was. What is in memory is left where it is if
-/// it turns out not to be whole: a load has failed that was waited for.
+/// The same for the end of the server, as long as that is not aborted; if it fails, the server goes on as it was. What is in
+/// memory is left where it is if it turns out not to be whole: a load has failed that was waited for.
 pub(super) fn save_last(server: &Arc<Server>) -> bool {
-    server.persist.claim_in_turn(Job::Snapshot);
+    let is_aborted = || server.persist.ending.is_aborted();
+    if !server.persist.claim_in_turn_unless(Job::Snapshot, is_aborted) {
+        return false;
+    }
     if server.persist.is_incomplete.load(Acquire) {
         super::rewrite::release(server);
         return true;
     }
-    run(server, None, Next::End)
+    let (tell, told) = channel();
+    spawn(server, move |server| _ = tell.send(run(server, None, Next::End)));
+    loop {
+        match told.recv_timeout(ABORT_LOOK) {
+            Ok(is_saved) => return is_saved,
+            Err(RecvTimeoutError::Timeout) if !is_aborted() => {}
+            Err(_) => return false,
+        }
+    }
 }
 
 /// Takes a snapshot on this thread, or, while a base is being written, as soon as that has ended.

@@ -19,6 +19,7 @@ use super::link::{Phase, Target};
 use crate::clients::ClientInfo;
 use crate::clock;
 use crate::config::Settings;
+use crate::net::poll::await_events;
 use crate::server::Server;
 use crate::tls::Tunnel;
 
@@ -267,19 +268,9 @@ impl Wire {
     }
 
     fn poll(&self, events: i16, patience: Duration) -> Result<bool, Ended> {
-        let mut poll = libc::pollfd { fd: self.stream.as_raw_fd(), events, revents: 0 };
-        let ms = patience.as_millis().clamp(1, LOOK.as_millis()) as i32;
-        // SAFETY: one valid `pollfd`.
-        let count = unsafe { libc::poll(&raw mut poll, 1, ms) };
-        match count {
-            0 => Ok(false),
-            1.. => Ok(true),
-            _ => {
-                let error = io::Error::last_os_error();
-                let is_harmless = error.kind() == io::ErrorKind::Interrupted;
-                if is_harmless { Ok(false) } else { Err(Ended::Broken(error.to_string())) }
-            }
-        }
+        let patience = patience.clamp(Duration::from_millis(1), LOOK);
+        let seen = await_events(self.stream.as_raw_fd(), events, patience);
+        seen.map(|seen| seen != 0).map_err(|error| Ended::Broken(error.to_string()))
     }
 
     /// Whether the link is still wanted, and nobody has killed it.

@@ -8,12 +8,12 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::*;
 
-use mlua::{Function as LuaFunction, HookTriggers, Lua, LuaOptions, StdLib, Table, Value, VmState};
+use mlua::{Function as LuaFunction, Lua, LuaOptions, StdLib, Table, Value};
 
 use super::functions::{Function, Libraries, Library};
 use super::run::{self, Ended, Run};
 use super::shebang::{self, ScriptFlags};
-use super::{Script, Sha, api, libraries, raw, sha_of};
+use super::{Script, Sha, api, libraries, raw, sha_of, watch};
 use crate::blocking::Mode;
 use crate::clock;
 use crate::command::Call;
@@ -29,9 +29,6 @@ const LEFT_MAX: usize = 32 << 20;
 
 /// Scripts that are kept compiled. Beyond that all are forgotten, and compiled anew when they come.
 const COMPILED_MAX: usize = 1_000;
-
-/// Instructions between two looks around: some 20 us.
-const LOOK_EVERY: u32 = 4_000;
 
 const KILLED: &str = "ERR Script killed by user with SCRIPT KILL...";
 
@@ -141,7 +138,7 @@ impl Machine {
         type Made = (Table, Table, LuaFunction, LuaFunction);
         let (envs, behind_scripts, on_error, set_loading): Made = sandbox.call(native)?;
         let protected = raw::closure(&lua, raw::protected, on_error)?;
-        watch(&lua, LOOK_EVERY)?;
+        watch::watch(&lua)?;
         Ok(Machine {
             server: server.run_id.clone(),
             envs: Environments {
@@ -297,6 +294,7 @@ impl Machine {
         run.read_only = ro || flags.is_some_and(|flags| flags.has(ScriptFlags::NO_WRITES));
         run.allow_oom =
             flags.is_some_and(|flags| flags.has(ScriptFlags::NO_WRITES) || flags.has(ScriptFlags::ALLOW_OOM));
+        watch::begin();
         let result = run.enter(|| self.execute(&function, is_function, args.from(3), keys));
         self.conclude(run, target, mark, result)
     }
@@ -340,7 +338,7 @@ impl Machine {
         }
         if run.ended.is_some() {
             // The next script is watched as usual again.
-            let _ = watch(&self.lua, LOOK_EVERY);
+            let _ = watch::watch(&self.lua);
         }
         if let Some(again @ (Ended::Outside | Ended::Slow)) = run.ended {
             if let Some(undo) = run.undo.take() {
@@ -445,11 +443,12 @@ impl Machine {
         let no_memory = |error| Error::text(format!("ERR Error registering functions: {error}"));
         self.set_loading.call::<()>(true).map_err(no_memory)?;
         api::begin_load();
+        watch::begin();
         let result = self.protected.call::<(bool, Value)>(chunk);
         let registered = api::end_load();
         self.set_loading.call::<()>(false).map_err(no_memory)?;
         if registered.is_late {
-            let _ = watch(&self.lua, LOOK_EVERY);
+            let _ = watch::watch(&self.lua);
             return Err(Error::text("ERR Error registering functions: ERR FUNCTION LOAD timeout"));
         }
         match result {
@@ -479,18 +478,6 @@ impl Machine {
         self.loaded.insert(library.number, callbacks);
         Ok(library)
     }
-}
-
-/// Has the running script looked after every so many instructions.
-fn watch(lua: &Lua, every: u32) -> mlua::Result<()> {
-    lua.set_global_hook(HookTriggers::new().every_nth_instruction(every), |lua, _| {
-        if run::look_around() && api::load_in_time() {
-            return Ok(VmState::Continue);
-        }
-        // From here on each instruction ends the function that it is in: no `pcall` lives longer.
-        watch(lua, 1)?;
-        Err(mlua::Error::RuntimeError("Script killed by user with SCRIPT KILL...".into()))
-    })
 }
 
 /// What a script's flags and the server's state have against it.

@@ -22,6 +22,7 @@ mod search;
 pub(crate) mod shebang;
 #[cfg(test)]
 mod tests;
+mod watch;
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;

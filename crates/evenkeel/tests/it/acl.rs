@@ -5,16 +5,7 @@ use std::time::{Duration, Instant};
 
 use evenkeel_testkit::{Client, Peer, Program, Server};
 
-use crate::{program, start};
-
-#[track_caller]
-fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
-    let until = Instant::now() + Duration::from_secs(20);
-    while !is_so() {
-        assert!(Instant::now() < until, "not in time: {what}");
-        std::thread::sleep(Duration::from_millis(10));
-    }
-}
+use crate::{program, start, wait_until};
 
 #[track_caller]
 fn ok(client: &mut Client, line: &str) {

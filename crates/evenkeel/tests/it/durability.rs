@@ -11,3 +11,4 @@ mod moment;
 mod plain;
 mod reload;
 mod settings;
+mod stuck;

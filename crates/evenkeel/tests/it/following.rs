@@ -14,6 +14,7 @@ use evenkeel_testkit::random::fresh_seed;
 use evenkeel_testkit::{Peer, Server};
 
 use crate::random::send_random;
+use crate::wait_until;
 
 /// How long anything may take.
 const PATIENCE: Duration = Duration::from_secs(40);
@@ -36,15 +37,6 @@ const LEFT_OUT: &[&str] = &[
     "SAVE",
     "REPLICAOF",
 ];
-
-#[track_caller]
-fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
-    let until = Instant::now() + PATIENCE;
-    while !is_so() {
-        assert!(Instant::now() < until, "not within {PATIENCE:?}: {what}");
-        std::thread::sleep(Duration::from_millis(10));
-    }
-}
 
 /// For a test, which shows it if it fails.
 fn seed() -> u64 {

@@ -26,6 +26,7 @@ mod tls;
 mod turns;
 
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::{Duration, Instant};
 
 use evenkeel_testkit::{Program, Server};
 
@@ -45,4 +46,15 @@ fn program() -> Program {
 #[track_caller]
 fn start(args: &[&str]) -> Server {
     Server::start(&program(), args)
+}
+
+/// Waits until something is so that will be soon.
+#[track_caller]
+fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
+    const PATIENCE: Duration = Duration::from_secs(60);
+    let until = Instant::now() + PATIENCE;
+    while !is_so() {
+        assert!(Instant::now() < until, "not within {PATIENCE:?}: {what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
 }

@@ -1,8 +1,10 @@
 //! MIGRATE from one server to another.
 
+use std::net::TcpListener;
+
 use evenkeel_testkit::{Client, Server};
 
-use crate::start;
+use crate::{start, wait_until};
 
 /// Migrates as `what` says, which comes behind the address.
 fn migrate(client: &mut Client, to: &Server, what: &str) -> String {
@@ -71,4 +73,48 @@ fn credentials_are_no_other_callers() {
     assert!(migrate(&mut here, &to, "b 0 5000 AUTH wrong").contains("WRONGPASS"));
     assert_eq!(migrate(&mut here, &to, "b 0 5000 AUTH secret"), "OK");
     assert_eq!(here.run("DBSIZE").to_string(), ":0");
+}
+
+/// Whoever waits for a server that says nothing keeps nobody else waiting, and gives up when its client has gone.
+#[test]
+fn a_silent_host_keeps_nobody_else_waiting() {
+    let server = start(&["--threads", "1", "--save", ""]);
+    let silent = TcpListener::bind("127.0.0.1:0").expect("a port is free");
+    let port = silent.local_addr().expect("it is bound").port().to_string();
+    let mut client = server.connect();
+    client.run("MSET a 1 b 2 c 3");
+    let waiting = ["a", "b", "c"].map(|key| {
+        let mut waiting = server.connect();
+        waiting.send(&["MIGRATE", "127.0.0.1", &port, key, "0", "600000000"]).expect("it reads");
+        waiting
+    });
+    wait_until("all wait", || server.info("long_commands_running") == "3");
+    assert_eq!(client.run("BGSAVE").to_string(), "Background saving started");
+    assert_eq!(client.run("FLUSHDB SYNC").to_string(), "OK");
+    client.run("SET a 1");
+    assert_eq!(client.run("CLIENT KILL TYPE normal SKIPME yes").to_string(), ":3");
+    wait_until("nobody waits any more", || server.info("long_commands_running") == "0");
+    assert_eq!(client.run("GET a").to_string(), "\"1\"");
+    drop(waiting);
+}
+
+/// What is asked for beyond some threads is refused; those who wait end at their timeout.
+#[test]
+fn so_many_may_wait_for_other_servers() {
+    let server = start(&["--threads", "1", "--save", ""]);
+    let silent = TcpListener::bind("127.0.0.1:0").expect("a port is free");
+    let port = silent.local_addr().expect("it is bound").port().to_string();
+    let mut client = server.connect();
+    client.run("SET k 1");
+    let words = |timeout: &str| ["MIGRATE", "127.0.0.1", &port, "k", "0", timeout].map(str::to_owned);
+    let mut waiting: Vec<_> = (0..64).map(|_| server.connect()).collect();
+    waiting.iter_mut().for_each(|one| one.send(&words("3000")).expect("it reads"));
+    wait_until("all wait", || server.info("long_commands_running") == "64");
+    let refused = "-ERR Too many commands wait for other servers already, try again later";
+    assert_eq!(client.call(&words("100")).to_string(), refused);
+    for one in &mut waiting {
+        assert_eq!(one.read().to_string(), "-IOERR error or timeout reading to target instance");
+    }
+    assert_eq!(client.call(&words("100")).to_string(), "-IOERR error or timeout reading to target instance");
+    assert_eq!(client.run("GET k").to_string(), "\"1\"");
 }

@@ -13,15 +13,13 @@ use evenkeel_testkit::digest::{difference, digest};
 use evenkeel_testkit::transcript::target;
 use evenkeel_testkit::{Client, Peer, Program, Server};
 
-use crate::start;
+use crate::{start, wait_until};
 
 /// Full syncs begin at once.
 const PRIMARY: &[&str] = &["--repl-diskless-sync-delay", "0", "--enable-debug-command", "yes"];
 
 /// A peer as a replica may do what its own clients tell it for tests.
 const REPLICA: &[&str] = &["--enable-debug-command", "yes"];
-
-const PATIENCE: Duration = Duration::from_secs(60);
 
 fn primary(args: &[&str]) -> Server {
     start(&[PRIMARY, args].concat())
@@ -31,15 +29,6 @@ fn primary(args: &[&str]) -> Server {
 fn peers() -> Vec<Server> {
     let found = [Peer::Redis, Peer::Valkey].into_iter().filter_map(Program::oracle);
     found.map(|program| Server::start(&program, REPLICA)).collect()
-}
-
-#[track_caller]
-fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
-    let began = Instant::now();
-    while !is_so() {
-        assert!(began.elapsed() < PATIENCE, "{what}");
-        std::thread::sleep(Duration::from_millis(5));
-    }
 }
 
 /// Tells a server to follow another one, and waits until it does.

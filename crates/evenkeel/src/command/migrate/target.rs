@@ -6,19 +6,27 @@
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
+use std::os::fd::AsRawFd;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use evenkeel_resp::value::{Value as Answer, decode};
 use parking_lot::Mutex;
 use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, ClientConnection, StreamOwned};
+use socket2::{Domain, Protocol, SockAddr, Socket, Type};
+
+use crate::net::poll::await_events;
 
 /// How long a connection is kept that nobody uses, as in Redis.
 const IDLE_MAX: Duration = Duration::from_secs(10);
 
 /// Connections kept at most, as in Redis.
 const KEPT_MAX: usize = 64;
+
+/// How long it may take to notice that nobody waits any more.
+const LOOK: Duration = Duration::from_millis(50);
 
 /// Bytes of an answer, at most: they are short lines.
 const ANSWER_MAX: usize = 64 * 1024;
@@ -34,55 +42,128 @@ pub(super) struct Who {
     pub(super) is_encrypted: bool,
 }
 
+/// For how long somebody waits for the other server.
+#[derive(Clone)]
+pub(super) struct Patience {
+    /// For each write and read, and for the connection.
+    timeout: Duration,
+    /// Who has asked for it has gone.
+    nobody_waits: Arc<AtomicBool>,
+}
+
+impl Patience {
+    pub(super) fn new(timeout: Duration, nobody_waits: &Arc<AtomicBool>) -> Patience {
+        Patience { timeout, nobody_waits: nobody_waits.clone() }
+    }
+}
+
+/// A socket that waits in slices of [`LOOK`], and looks between them whether anybody waits for it.
+struct Line {
+    socket: TcpStream,
+    patience: Patience,
+}
+
+impl Line {
+    fn connect(address: &SocketAddr, patience: Patience) -> io::Result<Line> {
+        let socket = Socket::new(Domain::for_address(*address), Type::STREAM, Some(Protocol::TCP))?;
+        socket.set_nonblocking(true)?;
+        socket.set_tcp_nodelay(true)?;
+        match socket.connect(&SockAddr::from(*address)) {
+            Err(error) if error.raw_os_error() != Some(libc::EINPROGRESS) => return Err(error),
+            _ => {}
+        }
+        let line = Line { socket: socket.into(), patience };
+        line.wait(libc::POLLOUT)?;
+        line.socket.take_error()?.map_or(Ok(line), Err)
+    }
+
+    fn wait(&self, events: i16) -> io::Result<()> {
+        let began = Instant::now();
+        while !self.patience.nobody_waits.load(Relaxed) {
+            let left = self.patience.timeout.saturating_sub(began.elapsed());
+            if await_events(self.socket.as_raw_fd(), events, left.min(LOOK))? != 0 {
+                return Ok(());
+            }
+            if left.is_zero() {
+                break;
+            }
+        }
+        Err(io::ErrorKind::TimedOut.into())
+    }
+
+    /// Does once what would block, and again as soon as it would not.
+    fn insist<R>(
+        &mut self,
+        events: i16,
+        mut once: impl FnMut(&mut TcpStream) -> io::Result<R>,
+    ) -> io::Result<R> {
+        loop {
+            match once(&mut self.socket) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.wait(events)?,
+                done => return done,
+            }
+        }
+    }
+}
+
+impl Read for Line {
+    fn read(&mut self, piece: &mut [u8]) -> io::Result<usize> {
+        self.insist(libc::POLLIN, |socket| socket.read(piece))
+    }
+}
+
+impl Write for Line {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.insist(libc::POLLOUT, |socket| socket.write(bytes))
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
 enum Stream {
-    Plain(TcpStream),
-    Encrypted(Box<StreamOwned<ClientConnection, TcpStream>>),
+    Plain(Line),
+    Encrypted(Box<StreamOwned<ClientConnection, Line>>),
 }
 
 impl Stream {
     /// Connects, and shakes hands where it is to be encrypted.
     fn connect(
         address: &SocketAddr,
-        timeout: Duration,
+        patience: Patience,
         tls: Option<&Arc<ClientConfig>>,
     ) -> io::Result<Stream> {
-        let mut socket = TcpStream::connect_timeout(address, timeout)?;
-        socket.set_nodelay(true)?;
-        set_timeout(&socket, timeout)?;
-        let Some(config) = tls else { return Ok(Stream::Plain(socket)) };
+        let mut line = Line::connect(address, patience)?;
+        let Some(config) = tls else { return Ok(Stream::Plain(line)) };
         let name = ServerName::IpAddress(address.ip().into());
         let mut connection = ClientConnection::new(config.clone(), name).map_err(io::Error::other)?;
         while connection.is_handshaking() {
-            connection.complete_io(&mut socket)?;
+            connection.complete_io(&mut line)?;
         }
-        Ok(Stream::Encrypted(Box::new(StreamOwned::new(connection, socket))))
+        Ok(Stream::Encrypted(Box::new(StreamOwned::new(connection, line))))
     }
 
-    fn socket(&self) -> &TcpStream {
+    fn line(&mut self) -> &mut Line {
         match self {
-            Stream::Plain(socket) => socket,
-            Stream::Encrypted(stream) => &stream.sock,
+            Stream::Plain(line) => line,
+            Stream::Encrypted(stream) => &mut stream.sock,
         }
     }
 
     fn write_all(&mut self, bytes: &[u8]) -> io::Result<()> {
         match self {
-            Stream::Plain(socket) => socket.write_all(bytes),
+            Stream::Plain(line) => line.write_all(bytes),
             Stream::Encrypted(stream) => stream.write_all(bytes),
         }
     }
 
     fn read(&mut self, piece: &mut [u8]) -> io::Result<usize> {
         match self {
-            Stream::Plain(socket) => socket.read(piece),
+            Stream::Plain(line) => line.read(piece),
             Stream::Encrypted(stream) => stream.read(piece),
         }
     }
-}
-
-fn set_timeout(socket: &TcpStream, timeout: Duration) -> io::Result<()> {
-    socket.set_read_timeout(Some(timeout))?;
-    socket.set_write_timeout(Some(timeout))
 }
 
 /// A connection to it.
@@ -98,7 +179,7 @@ impl Target {
     /// `tls` encrypts where the target asks for that.
     pub(super) fn connect(
         who: &Who,
-        timeout: Duration,
+        patience: &Patience,
         tls: Option<&Arc<ClientConfig>>,
     ) -> io::Result<Target> {
         if who.is_encrypted && tls.is_none() {
@@ -107,7 +188,7 @@ impl Target {
         let tls = tls.filter(|_| who.is_encrypted);
         let mut last = io::Error::from(io::ErrorKind::NotFound);
         for address in (who.host.as_str(), who.port).to_socket_addrs()? {
-            match Stream::connect(&address, timeout, tls) {
+            match Stream::connect(&address, patience.clone(), tls) {
                 Ok(stream) => {
                     return Ok(Target { who: who.clone(), stream, read: Vec::new(), used: Instant::now() });
                 }
@@ -117,9 +198,9 @@ impl Target {
         Err(last)
     }
 
-    /// For each write and read from now on.
-    pub(super) fn set_timeout(&self, timeout: Duration) -> io::Result<()> {
-        set_timeout(self.stream.socket(), timeout)
+    /// From now on.
+    pub(super) fn set_patience(&mut self, patience: Patience) {
+        self.stream.line().patience = patience;
     }
 
     /// Sends a request and waits for the answer. After an error the connection is of no use.
@@ -198,6 +279,10 @@ mod tests {
     use super::*;
     use std::net::TcpListener;
 
+    fn patience() -> Patience {
+        Patience::new(Duration::from_secs(5), &Arc::default())
+    }
+
     fn who(listener: &TcpListener, password: &str) -> Who {
         let address = listener.local_addr().expect("it is bound");
         Who {
@@ -213,7 +298,7 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port is free");
         let (one, other) = (who(&listener, "one"), who(&listener, "other"));
         let targets = Targets::default();
-        let connect = || Target::connect(&one, Duration::from_secs(5), None).expect("somebody listens");
+        let connect = || Target::connect(&one, &patience(), None).expect("somebody listens");
         targets.keep(connect());
         targets.close_idle();
         assert_eq!(targets.kept(), 1);
@@ -236,7 +321,7 @@ mod tests {
         let targets = Targets::default();
         for number in 0..=KEPT_MAX {
             let who = who(&listener, &number.to_string());
-            targets.keep(Target::connect(&who, Duration::from_secs(5), None).expect("somebody listens"));
+            targets.keep(Target::connect(&who, &patience(), None).expect("somebody listens"));
         }
         assert_eq!(targets.kept(), KEPT_MAX);
         assert!(targets.take(&who(&listener, "0")).is_none());

@@ -21,12 +21,15 @@ pub(super) fn look_up(
     mut found: impl FnMut(usize, Option<Str<'_>>),
 ) {
     let (keyspace, mut name) = (held.keyspace(), Vec::new());
-    let mut visits: Vec<(Place, usize)> = Vec::with_capacity(elements.len());
-    for (index, element) in elements.iter().enumerate() {
-        pattern.name(element, &mut name);
-        visits.push((keyspace.key(db, &name).place, index));
-    }
-    visits.sort_unstable();
+    let visits = held.aside(|| {
+        let place = |(index, element): (usize, &&[u8])| {
+            pattern.name(element, &mut name);
+            (keyspace.key(db, &name).place, index)
+        };
+        let mut visits: Vec<(Place, usize)> = elements.iter().enumerate().map(place).collect();
+        visits.sort_unstable();
+        visits
+    });
     for slot in visits.chunk_by(|one, next| one.0 == next.0) {
         for some in slot.chunks(VISIT_MAX) {
             held.visit(some[0].0, |held| {

@@ -1,7 +1,8 @@
 //! Putting elements in order, and what is replied of them.
 //!
 //! Elements that compare equal keep their order, as with the C library's sort that Redis uses. Where only some are
-//! wanted, the others are set aside first, in linear time.
+//! wanted, the others are set aside first, in linear time. All but the looking up is done outside the gate, by who holds
+//! nothing.
 
 use std::borrow::Cow;
 use std::cmp::Ordering;
@@ -34,7 +35,10 @@ impl<'s> Outcome<'s> {
         held: &mut Held<'_>,
         db: u32,
     ) -> Result<Outcome<'s>, Error> {
-        let elements = if plan.sorts { sorted(plan, source, held, db)? } else { plan.unsorted(source) };
+        let elements = match plan.sorts {
+            true => sorted(plan, source, held, db)?,
+            false => held.aside(|| plan.unsorted(source)),
+        };
         let columns = plan.gets.iter().map(|pattern| Column::of(pattern, &elements, held, db)).collect();
         Ok(Outcome { plan, elements, columns })
     }
@@ -73,27 +77,42 @@ impl<'s> Outcome<'s> {
 
 /// The elements that are wanted, by their weights.
 fn sorted<'s>(plan: &Plan, source: &'s Source, held: &mut Held<'_>, db: u32) -> Result<Vec<&'s [u8]>, Error> {
-    let elements = source.elements(0..source.len());
-    let order = match (&plan.by, plan.alpha) {
-        (None, true) => arrange(plan, &elements, |at| elements[at], |a, b| collate(plan, a, b)),
-        (Some(by), true) => {
-            let weights = Column::of(by, &elements, held, db);
-            let weights: Vec<Option<Cow<'_, [u8]>>> =
-                (0..elements.len()).map(|at| weights.get(at).map(|weight| weight.bytes())).collect();
-            arrange(plan, &elements, |at| weights[at].as_deref(), |a, b| collate_all(plan, a, b))
-        }
-        (by, false) => {
-            let weights = match by {
-                Some(by) => weights_by(by, &elements, held, db),
-                None => elements.iter().map(|element| parse_weight(element)).collect(),
-            };
-            // Zero and its negative are the same number.
-            let weights: Vec<f64> = weights.ok_or(Error::text(NO_NUMBER))?;
-            let element = |at: usize| (weights[at] + 0.0, elements[at]);
-            arrange(plan, &elements, element, |a, b| a.0.total_cmp(&b.0).then_with(|| a.1.cmp(b.1)))
+    let elements = held.aside(|| source.elements(0..source.len()));
+    let weights = match (&plan.by, plan.alpha) {
+        (None, true) => Weights::Elements,
+        (Some(by), true) => Weights::Texts(Column::of(by, &elements, held, db)),
+        (Some(by), false) => Weights::Numbers(weights_by(by, &elements, held, db)),
+        (None, false) => {
+            Weights::Numbers(held.aside(|| elements.iter().map(|element| parse_weight(element)).collect()))
         }
     };
-    Ok(order.into_iter().map(|at| elements[at]).collect())
+    held.aside(|| {
+        let order = match weights {
+            Weights::Elements => arrange(plan, &elements, |at| elements[at], |a, b| collate(plan, a, b)),
+            Weights::Texts(column) => {
+                let texts: Vec<Option<Cow<'_, [u8]>>> =
+                    (0..elements.len()).map(|at| column.get(at).map(|text| text.bytes())).collect();
+                arrange(plan, &elements, |at| texts[at].as_deref(), |a, b| collate_all(plan, a, b))
+            }
+            Weights::Numbers(numbers) => {
+                let numbers = numbers.ok_or(Error::text(NO_NUMBER))?;
+                // Zero and its negative are the same number.
+                let weight = |at: usize| (numbers[at] + 0.0, elements[at]);
+                arrange(plan, &elements, weight, |a, b| a.0.total_cmp(&b.0).then_with(|| a.1.cmp(b.1)))
+            }
+        };
+        Ok(order.into_iter().map(|at| elements[at]).collect())
+    })
+}
+
+/// What elements are compared by.
+enum Weights {
+    /// Themselves.
+    Elements,
+    /// What a pattern leads to.
+    Texts(Column),
+    /// `None`: one of them is no number.
+    Numbers(Option<Vec<f64>>),
 }
 
 /// The numbers that a pattern leads to, zero where that is nothing; `None` if one of them is no number.

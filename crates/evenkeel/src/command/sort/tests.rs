@@ -2,6 +2,7 @@
 
 use evenkeel_testkit::random::Random;
 
+use crate::testing::live::Live;
 use crate::testing::{World, check, random};
 
 #[test]
@@ -277,5 +278,29 @@ fn a_source_that_changes_meanwhile() {
         world.type_in("a", &format!("SORT l {options} STORE d"));
         world.check("> SET l x < OK\n a< -WRONGTYPE*\n > EXISTS d < :0");
         world.verify();
+    }
+}
+
+/// Whoever needs everything at rest, as SWAPDB does, does not wait until a large collection is sorted.
+#[test]
+fn a_long_sort_keeps_nobody_from_bringing_all_to_rest() {
+    const ELEMENTS: usize = 600_000;
+    for sort in ["SORT l ALPHA LIMIT 0 1", "SORT l ALPHA LIMIT 0 1 STORE to", "SORT l BY w* LIMIT 0 1 GET o*"]
+    {
+        let live = Live::start(2, &[]);
+        let (mut slow, mut operator) = (live.connect(), live.connect());
+        let elements = (0..ELEMENTS).map(|element| format!("{:09}", (element * 7_919) % ELEMENTS));
+        let push = ["RPUSH".to_owned(), "l".to_owned()].into_iter().chain(elements);
+        assert_eq!(slow.call(&push.collect::<Vec<_>>()).as_int(), Some(ELEMENTS as i64));
+        slow.send(&sort.split(' ').collect::<Vec<_>>()).expect("it reads");
+        live.wait_until("it has begun", || live.server.long.running() == 1);
+        let mut swaps = 0;
+        while live.server.long.running() == 1 {
+            assert_eq!(operator.run("SWAPDB 1 2").to_string(), "OK");
+            swaps += 1;
+        }
+        assert!(!slow.read().is_error(), "{sort}");
+        assert!(swaps > 20, "{sort}: {swaps}");
+        live.stop();
     }
 }

@@ -8,7 +8,7 @@ use std::process::Stdio;
 use evenkeel_testkit::Server;
 
 use super::exchange::rewrite;
-use super::reload::wait_until;
+use crate::wait_until;
 use crate::{program, start};
 
 /// The lock is where the files are, and not where `dir` points by now.

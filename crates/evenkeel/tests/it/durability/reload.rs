@@ -1,13 +1,14 @@
 //! DEBUG RELOAD: what is half loaded never takes the place of what is on disk, and the log goes on behind the same data.
 
 use std::fs;
-use std::time::{Duration, Instant};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::Duration;
 
 use evenkeel_testkit::digest::{difference, digest};
 use evenkeel_testkit::transcript::target;
 use evenkeel_testkit::{Client, Peer, Program, Server};
 
-use crate::start;
+use crate::{Ends, start, wait_until};
 
 const KEYS: i64 = 20_000;
 const DEBUG: &[&str] = &["--threads", "1", "--enable-debug-command", "yes"];
@@ -31,15 +32,6 @@ fn size(server: &Server) -> Option<i64> {
 fn ok(client: &mut Client, line: &str) {
     let reply = client.run(line);
     assert!(!reply.is_error(), "{line}: {reply}");
-}
-
-#[track_caller]
-pub(super) fn wait_until(what: &str, is_so: impl Fn() -> bool) {
-    let until = Instant::now() + Duration::from_secs(30);
-    while !is_so() {
-        assert!(Instant::now() < until, "{what}");
-        std::thread::sleep(Duration::from_millis(2));
-    }
 }
 
 /// Has the data loaded again so slowly that something can happen meanwhile, and returns when that has begun.
@@ -242,4 +234,50 @@ fn a_stream_of_long_names_goes_out_and_comes_in() {
     for key in ["s", "t"] {
         assert_eq!(server.connect().run(&format!("XLEN {key}")).as_int(), Some(ENTRIES as i64));
     }
+}
+
+/// Who runs as a part of something keeps everything from coming to rest, and would wait for itself.
+#[test]
+fn a_transaction_cannot_have_the_data_loaded_again() {
+    let (server, mut client) = filled(WITH_LOG);
+    let refused = "-ERR This command cannot be a part of a transaction or of a script";
+    for command in ["DEBUG RELOAD", "DEBUG LOADAOF"] {
+        ok(&mut client, "MULTI");
+        ok(&mut client, command);
+        ok(&mut client, "SET last 1");
+        assert_eq!(client.run("EXEC").to_string(), format!("[{refused}, OK]"));
+    }
+    assert_eq!(size(&server), Some(KEYS + 1));
+}
+
+/// Of two at once, one begins when the other has ended, and so finds all data; who writes waits for both.
+#[test]
+fn two_that_have_the_data_loaded_again_take_turns() {
+    let (mut server, mut client) = filled(&[WITH_LOG, &["--threads", "2"]].concat());
+    ok(&mut client, "CONFIG SET key-load-delay 20");
+    let mut writes = 0;
+    for commands in [["RELOAD", "RELOAD"], ["RELOAD", "LOADAOF"], ["LOADAOF", "LOADAOF"]] {
+        let mut others = commands.map(|_| server.connect());
+        for (other, command) in others.iter_mut().zip(commands) {
+            other.send(&["DEBUG", command]).expect("it reads");
+        }
+        let is_done = AtomicBool::new(false);
+        writes += std::thread::scope(|scope| {
+            let writer = scope.spawn(|| {
+                let mut writer = server.connect();
+                let writes = (0..).take_while(|_| !is_done.load(Relaxed));
+                writes.map(|_| assert!(!writer.run("INCR written").is_error())).count()
+            });
+            let ends = Ends(&is_done);
+            others.iter_mut().for_each(|other| assert_eq!(other.read().to_string(), "OK", "{commands:?}"));
+            drop(ends);
+            writer.join().expect("no failure")
+        });
+        assert_eq!(client.run("GET written").to_string(), format!("\"{writes}\""), "{commands:?}");
+        assert_eq!(size(&server), Some(KEYS + 1));
+    }
+    server.kill();
+    server.start_again();
+    assert_eq!(server.connect().run("GET written").to_string(), format!("\"{writes}\""));
+    assert_eq!(size(&server), Some(KEYS + 1));
 }

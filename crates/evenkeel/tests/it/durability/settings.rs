@@ -3,8 +3,8 @@
 use evenkeel_testkit::{Peer, Program, Server};
 
 use super::exchange::take_over;
-use super::reload::wait_until;
 use crate::following::{await_link, follow};
+use crate::wait_until;
 use crate::{program, start};
 
 const WITH_LOG: &[&str] = &["--threads", "1", "--save", "", "--appendonly", "yes", "--appendfsync", "always"];

@@ -1,0 +1,84 @@
+//! When a running script is looked after: whether it is to end, whether it is slow, whether others are to be told.
+//!
+//! Lua calls back after a number of instructions. Most take some nanoseconds, but one that makes a text of megabytes takes
+//! milliseconds, and thousands of these between two looks would be a script that nobody can end. So the number follows the time
+//! that the last ones took.
+
+use std::cell::Cell;
+
+use mlua::{HookTriggers, Lua, VmState};
+
+use super::{api, run};
+use crate::clock::{self, Ticks};
+
+/// Instructions between two looks: some 20 us.
+const EVERY_MAX: u32 = 4_000;
+
+/// Microseconds between two looks beyond which there are too few of them, and what is aimed at then.
+const GAP_MAX_US: u64 = 2_000;
+const GAP_US: u64 = 500;
+
+/// Microseconds below which there may be fewer looks again.
+const GAP_MIN_US: u64 = 100;
+
+thread_local! {
+    /// When this thread's script was looked after last, or began.
+    static LOOKED: Cell<Ticks> = const { Cell::new(0) };
+}
+
+/// A script begins, or the code of a library.
+pub(super) fn begin() {
+    LOOKED.set(clock::ticks());
+}
+
+/// Has running scripts looked after as usual, from now on.
+pub(super) fn watch(lua: &Lua) -> mlua::Result<()> {
+    look_every(lua, EVERY_MAX)
+}
+
+fn look_every(lua: &Lua, every: u32) -> mlua::Result<()> {
+    lua.set_global_hook(HookTriggers::new().every_nth_instruction(every), move |lua, _| {
+        let now = clock::ticks();
+        let gap = now.saturating_sub(LOOKED.replace(now));
+        if !(run::look_around() && api::load_in_time()) {
+            // From here on each instruction ends the function that it is in: no `pcall` lives longer.
+            look_every(lua, 1)?;
+            return Err(mlua::Error::RuntimeError("Script killed by user with SCRIPT KILL...".into()));
+        }
+        let next = next(every, gap / clock::ticks_per_us());
+        if next != every {
+            look_every(lua, next)?;
+        }
+        Ok(VmState::Continue)
+    })
+}
+
+/// After how many instructions to look next, if the last `every` took so many microseconds.
+fn next(every: u32, gap_us: u64) -> u32 {
+    match gap_us {
+        ..GAP_MIN_US => every.saturating_mul(8).min(EVERY_MAX),
+        GAP_MIN_US..=GAP_MAX_US => every,
+        _ => (u64::from(every) * GAP_US / gap_us).max(1) as u32,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Instructions that take `ns` each, from `every` on: how often is looked in the end.
+    fn settled(ns: u64) -> u32 {
+        (0..20).fold(EVERY_MAX, |every, _| next(every, u64::from(every) * ns / 1_000))
+    }
+
+    #[test]
+    fn looks_follow_the_time_that_instructions_take() {
+        assert_eq!(settled(5), EVERY_MAX);
+        assert_eq!(settled(20), EVERY_MAX);
+        for (ns, gap_us) in [(1_000, 100..=2_000), (50_000, 100..=2_000), (5_000_000, 5_000..=5_000)] {
+            let gap = u64::from(settled(ns)) * ns / 1_000;
+            assert!(gap_us.contains(&gap), "{ns}: {gap}");
+        }
+        assert_eq!((0..10).fold(1, |every, _| next(every, 1)), EVERY_MAX, "after the slow ones");
+    }
+}
