@@ -25,6 +25,7 @@ use crate::command::wait::Safety;
 use crate::command::{Call, Id};
 use crate::error::{Done, Error};
 use crate::reply::Reply;
+use crate::session::Caching;
 use crate::waiting::{On, Resumed, Waiting, has_hung_up};
 use claim::Claim;
 
@@ -158,6 +159,8 @@ impl Call<'_, '_> {
             beyond,
             resp3: self.reply.resp3,
             no_touch: self.session.no_touch,
+            tracks: self.session.tracks,
+            caching: self.session.caching,
             permitted_at: self.session.access.checked_at(),
             safety: wait.safety,
         });
@@ -173,7 +176,7 @@ impl Call<'_, '_> {
         client.note_wait(true, memory, wait.timeout.0.is_some());
         *client.wait.lock() = Arc::downgrade(&blocked);
         let (timeout, on) = (wait.timeout, On::Keys(blocked, keys));
-        let waiting = Waiting { number: ticket, timeout, deadline: None, mute: false, on };
+        let waiting = Waiting::new(ticket, timeout, on);
         self.session.waiting = Some(Box::new(waiting));
     }
 
@@ -216,6 +219,9 @@ pub(crate) struct Blocked {
     beyond: Vec<Place>,
     resp3: bool,
     no_touch: bool,
+    /// Whether what it reads is remembered for its client.
+    tracks: bool,
+    caching: Caching,
     /// The number of changes of users at which it was permitted.
     permitted_at: u64,
     /// It waits for no key, but for this.

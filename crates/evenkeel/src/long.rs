@@ -313,7 +313,7 @@ impl Long {
     ) {
         let (number, nobody_waits) = (server.keyspace.ticket(), Arc::new(AtomicBool::new(false)));
         let on = On::Long(nobody_waits.clone());
-        let waiting = Waiting { number, timeout: Timeout(None), deadline: None, mute: false, on };
+        let waiting = Waiting::new(number, Timeout(None), on);
         session.waiting = Some(Box::new(waiting));
         let (client, db, no_touch) = (session.client.clone(), session.db, session.no_touch);
         let (tracks, caching) = (session.tracks && work.is_script, session.caching);

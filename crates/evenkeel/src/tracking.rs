@@ -8,8 +8,8 @@
 //! [`Tracking::hear`] before that lock is released. Bad interleaving if it were remembered after the lock: another client
 //! writes in between, nobody is told, and the cache keeps what was true before. If a change comes between remembering and
 //! reading, the client is told of it behind the reply that has the new value already, and reads it once more. For the same
-//! reason what a client that tracks asks for is never worked on beside (`long.rs`): the reply would come behind what it is
-//! told.
+//! reason what a client that tracks asks for is never worked on beside (`long.rs`), but for scripts; and what a client is told
+//! while its reply is on its way, from there or after a wait for a key, comes behind that reply.
 //!
 //! **Bounded.** Beyond `tracking-table-max-keys` any key is forgotten, and its readers are told as if it had changed. Of
 //! its readers a key knows the numbers only; those that are gone are dropped whenever their list has doubled, and when the

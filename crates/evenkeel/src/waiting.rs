@@ -23,6 +23,8 @@ pub(crate) struct Waiting {
     /// CLIENT REPLY: the reply is dropped.
     pub(crate) mute: bool,
     pub(crate) on: On,
+    /// Mail that has to come behind the reply.
+    pub(crate) late: Vec<Arc<[u8]>>,
 }
 
 /// What a command waits for.
@@ -41,6 +43,11 @@ pub(crate) struct Resumed {
 }
 
 impl Waiting {
+    /// `number` tells it from all others of this server.
+    pub(crate) fn new(number: u64, timeout: Timeout, on: On) -> Waiting {
+        Waiting { number, timeout, deadline: None, mute: false, on, late: Vec::new() }
+    }
+
     /// Ends the wait since the client has closed its side; `false`: the reply is on its way. What is being worked on is
     /// finished: the client may still be listening.
     pub(crate) fn give_up(&self) -> bool {
@@ -55,9 +62,12 @@ impl Waiting {
         matches!(&self.on, On::Keys(blocked, _) if blocked.safety.is_some())
     }
 
-    /// Whether it waits for work that is done elsewhere.
-    pub(crate) fn is_for_long(&self) -> bool {
-        matches!(self.on, On::Long(_))
+    /// Whether its reply may be on its way, or made already.
+    pub(crate) fn may_be_answered(&self) -> bool {
+        match &self.on {
+            On::Keys(blocked, _) => blocked.claim.is_over(),
+            On::Long(_) => true,
+        }
     }
 
     /// The connection ends.

@@ -40,6 +40,11 @@ impl Claim {
         (!*is_over).then_some(Claimed(is_over))
     }
 
+    /// Whether the wait is over; looked at when nobody is serving it.
+    pub(crate) fn is_over(&self) -> bool {
+        *self.0.lock()
+    }
+
     /// Ends the wait without serving it; `false`: it was over.
     pub(crate) fn end(&self) -> bool {
         !std::mem::replace(&mut *self.0.lock(), true)

@@ -79,6 +79,7 @@ impl Host<'_> {
         }
         let mut session = Session::new(blocked.client.clone(), Access::of_server());
         session.db = blocked.db;
+        (session.tracks, session.caching) = (blocked.tracks, blocked.caching);
         held.seat.no_touch = blocked.no_touch;
         // A key may be named more than once, with another id of a stream each time.
         let woken = blocked.keys.clone().filter(|index| {

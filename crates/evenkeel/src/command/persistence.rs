@@ -146,7 +146,7 @@ fn shutdown(call: &mut Call<'_, '_>) -> Done {
     let (server, client) = (call.server, call.session.client.clone());
     let (number, nobody_waits) = (server.keyspace.ticket(), Arc::new(AtomicBool::new(false)));
     let on = On::Long(nobody_waits);
-    let waiting = Waiting { number, timeout: Timeout(None), deadline: None, mute: false, on };
+    let waiting = Waiting::new(number, Timeout(None), on);
     call.session.waiting = Some(Box::new(waiting));
     client.note_wait(true, 0, false);
     server.log.warning("User requested shutdown...");

@@ -11,8 +11,8 @@ use mlua::{HookTriggers, Lua, VmState};
 use super::{api, run};
 use crate::clock::{self, Ticks};
 
-/// Instructions between two looks: some 20 us.
-const EVERY_MAX: u32 = 4_000;
+/// Instructions between two looks: some 5 us, of which the look is not a hundredth.
+const EVERY_MAX: u32 = 1_000;
 
 /// Microseconds between two looks beyond which there are too few of them, and what is aimed at then.
 const GAP_MAX_US: u64 = 2_000;
@@ -66,7 +66,7 @@ fn next(every: u32, gap_us: u64) -> u32 {
 mod tests {
     use super::*;
 
-    /// Instructions that take `ns` each, from `every` on: how often is looked in the end.
+    /// Instructions that take `ns` each: how often is looked in the end.
     fn settled(ns: u64) -> u32 {
         (0..20).fold(EVERY_MAX, |every, _| next(every, u64::from(every) * ns / 1_000))
     }

@@ -6,7 +6,7 @@ mod model;
 
 use loom::cell::UnsafeCell;
 use loom::sync::Arc;
-use loom::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use loom::sync::atomic::{AtomicUsize, Ordering::*};
 use loom::thread;
 
 use model::Claim;
@@ -73,6 +73,26 @@ fn one_of_two_has_something_for_it() {
         assert!(other.join().expect("no panic"), "it waits for a key that has what it wants");
         assert!(!client.serve(true), "taken twice");
         assert_eq!(client.replies.load(Relaxed), 1);
+    });
+}
+
+/// A worker that has taken its mail, of which some may tell of what the reply holds, sees that there is a reply.
+#[test]
+fn who_looks_behind_the_mail_sees_the_reply() {
+    explore(3, || {
+        let client = Client::new();
+        let mail = Arc::new(AtomicUsize::new(0));
+        let other = thread::spawn({
+            let (client, mail) = (client.clone(), mail.clone());
+            move || {
+                client.serve(true);
+                mail.store(1, Release);
+            }
+        });
+        let tells_of_it = mail.load(Acquire) == 1;
+        assert!(client.claim.is_over() || !tells_of_it);
+        other.join().expect("no panic");
+        assert!(client.claim.is_over());
     });
 }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use evenkeel_testkit::{Client, Server, words};
 
-use crate::start;
+use crate::{start, wait_until};
 
 /// A call that keeps everybody waiting for about so many milliseconds, less than it takes to be called busy.
 fn busy(ms: u32) -> [String; 4] {
@@ -114,6 +114,26 @@ fn what_a_script_reads_that_takes_long_is_tracked() {
         assert_eq!(client.call(&["EVAL", script, "1", key, turns]).to_string(), "(null)");
         other.run(&format!("SET {key} v"));
         assert_eq!(client.read().to_string(), format!(">[\"invalidate\", [\"{key}\"]]"));
+    }
+}
+
+/// Served by another client, it is as if it had been read at that moment.
+#[test]
+fn what_is_read_after_a_wait_is_tracked() {
+    let server = start(&[]);
+    let (mut client, mut other) = (server.connect3(), server.connect());
+    client.run("CLIENT TRACKING on");
+    for round in 1..=200 {
+        client.send(&["XREAD", "BLOCK", "0", "STREAMS", "s", "$"]).expect("it reads");
+        wait_until("it waits", || server.info("blocked_clients") == "1");
+        // The second comes before or behind the delivery of what the first one has done.
+        let adds = (0..2)
+            .map(|add| vec!["XADD".to_owned(), "s".into(), format!("{round}-{add}"), "f".into(), "v".into()]);
+        other.pipeline(&adds.collect::<Vec<_>>());
+        // That the first one wakes it, what it reads, and that the second one changes that.
+        let said = [(); 3].map(|()| client.read().to_string());
+        let is_change = said.each_ref().map(|one| one.starts_with(">"));
+        assert!(is_change == [true, false, true] || is_change == [false, true, true], "{said:?}");
     }
 }
 

@@ -25,25 +25,33 @@ impl Worker {
 
     /// Delivers what there is, and puts the connection back or closes it.
     pub(super) fn deliver(&mut self, token: u64, mut connection: Box<Connection>) {
-        // Behind the reply: what that holds may be what is told here to be no longer so.
-        let waits_for_long = connection.session.waiting.as_ref().is_some_and(|waiting| waiting.is_for_long());
-        let is_later = connection.session.tracks && waits_for_long;
-        if is_later || connection.client().mail.is_empty() || self.send_mail(&mut connection) {
+        if connection.client().mail.is_empty() || self.send_mail(&mut connection, Vec::new()) {
             self.put_back(token, connection);
         } else {
             self.close(token, connection);
         }
     }
 
-    /// Sends the mail behind what waits to be sent, all of it in one go; `false` when the connection is to be closed.
-    pub(super) fn send_mail(&mut self, connection: &mut Connection) -> bool {
-        let letters = match connection.client().mail.take(connection.resp3) {
-            Found::Letters(letters) => letters,
+    /// Sends the mail behind what waits to be sent, all of it in one go, with these before it; `false` when the connection is
+    /// to be closed.
+    pub(super) fn send_mail(&mut self, connection: &mut Connection, late: Vec<Arc<[u8]>>) -> bool {
+        let mut letters = late;
+        match connection.client().mail.take(connection.resp3) {
+            Found::Letters(more) => letters.extend(more),
             Found::TooMuch { waiting } => {
                 self.note_output_limit(connection, waiting);
                 return false;
             }
-        };
+        }
+        // What the reply holds may be what is told here to be no longer so. If there is none yet, nothing of this is about
+        // it: what it reads is remembered while the wait is claimed, and that is looked at after the mail was taken.
+        if connection.session.tracks
+            && let Some(waiting) = &mut connection.session.waiting
+            && waiting.may_be_answered()
+        {
+            waiting.late.append(&mut letters);
+            return true;
+        }
         if connection.session.closing || letters.is_empty() {
             return true; // the last it gets to read is the reply that it waits for
         }

@@ -87,12 +87,12 @@ impl Worker {
         self.executor.begin_share();
         let Some(mut connection) = self.take(token) else { return self.discard(reply) };
         let is_its_own = |waiting: &mut Box<Waiting>| waiting.number == number;
-        let Some(waiting) = connection.session.waiting.take_if(is_its_own) else {
+        let Some(mut waiting) = connection.session.waiting.take_if(is_its_own) else {
             self.put_back(token, connection);
             return self.discard(reply);
         };
         let is_for_safety = waiting.is_for_safety();
-        let mute = waiting.mute;
+        let (mute, late) = (waiting.mute, std::mem::take(&mut waiting.late));
         self.leave_queues(token, waiting);
         if self.server.keyspace.journal.is_on() && !is_for_safety {
             // Somebody else has written for it: how far the log had come then is not known, but by now it is in there.
@@ -104,9 +104,13 @@ impl Worker {
             let own = std::mem::replace(&mut self.reply, reply);
             let is_open = self.flush(&mut connection);
             self.reply = own;
-            if !is_open || !connection.client().mail.is_empty() && !self.send_mail(&mut connection) {
+            if !is_open {
                 return self.close(token, connection);
             }
+        }
+        let has_mail = !late.is_empty() || !connection.client().mail.is_empty();
+        if has_mail && !self.send_mail(&mut connection, late) {
+            return self.close(token, connection);
         }
         self.settle(token, connection, Next::Again);
     }
