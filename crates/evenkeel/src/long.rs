@@ -357,16 +357,14 @@ impl Long {
         self.pop(&mut self.jobs.lock())
     }
 
-    /// The next command; `None` when the server stops.
+    /// The next command; `None` when this thread was woken for something else, or the server stops.
     fn await_next(&self, stopping: &AtomicBool) -> Option<Job> {
         let mut jobs = self.jobs.lock();
-        while !stopping.load(Acquire) {
-            if let Some(job) = self.pop(&mut jobs) {
-                return Some(job);
-            }
+        let next = self.pop(&mut jobs);
+        if next.is_none() && !stopping.load(Acquire) {
             self.came.wait(&mut jobs);
         }
-        None
+        next.or_else(|| self.pop(&mut jobs))
     }
 
     fn pop(&self, jobs: &mut VecDeque<Job>) -> Option<Job> {
@@ -391,6 +389,11 @@ impl Long {
     /// The server stops: no command is begun any more. Those that are being worked on are left alone: they hold nothing,
     /// and nobody waits for them.
     pub(crate) fn stop(&self) {
+        self.wake_all();
+    }
+
+    /// All threads look whether there is something for them to do.
+    pub(crate) fn wake_all(&self) {
         drop(self.jobs.lock());
         self.came.notify_all();
     }
@@ -430,11 +433,14 @@ fn go_abroad(server: &Arc<Server>, mut job: Job, run: Box<Abroad>) {
 pub(crate) fn run(server: &Arc<Server>, long: &Long, index: usize) {
     evenkeel_store::memory::register_thread();
     let mut executor = Executor::new(server.clone(), index);
-    while let Some(job) = long.await_next(&server.stopping) {
-        job.run(&mut executor, long);
+    while !server.stopping.load(Acquire) {
+        if let Some(job) = long.await_next(&server.stopping) {
+            job.run(&mut executor, long);
+        }
         // Here is the time to free what would keep a worker from its clients.
         executor.seat.trash.clear();
         server.keyspace.tidy(&mut executor.seat);
+        server.slack.follow(true);
     }
 }
 

@@ -4,6 +4,7 @@
 //! `pipeline.rs` and `dispatch.rs`.
 
 mod acl;
+mod allocator;
 mod background;
 mod blocking;
 mod check;

@@ -86,6 +86,9 @@ impl Stretch {
     }
 }
 
+/// Bytes that a string in a reply takes at least.
+pub(crate) const BULK_MIN: u64 = 6;
+
 /// Bytes from which on a reply is not copied but handed over, and freed by the thread for that: a million takes 0.1 ms.
 pub(crate) const LARGE: usize = 1 << 20;
 

@@ -11,6 +11,7 @@ use evenkeel_store::events::Events;
 use parking_lot::{Mutex, RwLock};
 
 use crate::acl::Acl;
+use crate::allocator::Slack;
 use crate::clients::{ClientInfo, Clients};
 use crate::clock;
 use crate::command::migrate::Targets;
@@ -56,7 +57,7 @@ pub(crate) struct Server {
     /// One set per worker, then one per thread that works on long commands, one for slow scripts, and one more for tests
     /// and tools.
     pub(crate) stats: Box<[Stats]>,
-    pub(crate) inboxes: Box<[Inbox]>,
+    pub(crate) inboxes: Arc<[Inbox]>,
     pub(crate) pause: Pause,
     pub(crate) pubsub: Arc<PubSub>,
     notices: Arc<Notices>,
@@ -69,6 +70,7 @@ pub(crate) struct Server {
     pub(crate) slow_scripts: Long,
     pub(crate) persist: Persist,
     pub(crate) rubbish: crate::rubbish::Rubbish,
+    pub(crate) slack: Slack,
     pub(crate) started_ms: u64,
     pub(crate) run_id: String,
     pub(crate) replication: replication::State,
@@ -108,7 +110,7 @@ impl Server {
         let loaders = (0..=workers).map(|_| load::seat(&keyspace)).collect();
         let persist = Persist::new(keyspace.seat(), loaders, now / 1000);
         let replication = replication::State::new(keyspace.seat())?;
-        let inboxes = (0..workers).map(|_| Inbox::new()).collect::<std::io::Result<_>>()?;
+        let inboxes = (0..workers).map(|_| Inbox::new()).collect::<std::io::Result<Arc<[Inbox]>>>()?;
         let commands = table().rows().len();
         let table = renamed(&settings.rename_command);
         let commandlog = CommandLog::new(2 * workers + 2);
@@ -132,7 +134,9 @@ impl Server {
             config_file,
             clients: Clients::default(),
             stats: (0..2 * workers + 2).map(|_| Stats::new(commands)).collect(),
+            rubbish: crate::rubbish::Rubbish::start(inboxes.clone()),
             inboxes,
+            slack: Slack::default(),
             pause: Pause::default(),
             pubsub,
             notices,
@@ -143,7 +147,6 @@ impl Server {
             scripts: Scripts::default(),
             slow_scripts: Long::default(),
             persist,
-            rubbish: crate::rubbish::Rubbish::start(),
             started_ms: now,
             run_id: random_hex(),
             replication,
@@ -161,6 +164,13 @@ impl Server {
             oom_score: crate::oom::Score::default(),
             targets: Targets::default(),
         })
+    }
+
+    /// Wakes all threads that own much memory, to follow what they are asked to do with it.
+    pub(crate) fn ask_for_slack(&self) {
+        self.wake_all();
+        self.long.wake_all();
+        self.slow_scripts.wake_all();
     }
 
     pub(crate) fn settings(&self) -> Arc<Settings> {

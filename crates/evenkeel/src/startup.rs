@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use signal_hook::consts::{SIGHUP, SIGINT, SIGPIPE, SIGTERM};
 
+use crate::allocator::{self, Watch};
 use crate::check;
 use crate::clock;
 use crate::command::table::table;
@@ -75,7 +76,7 @@ pub(crate) fn run(mut args: impl Iterator<Item = OsString>) -> ExitCode {
 
 fn serve(launch: Launch) -> ExitCode {
     let Launch { settings, config_file, has_more, notices, .. } = launch;
-    set_huge_pages(settings.huge_pages);
+    allocator::set_up(settings.huge_pages);
     if let Err(error) = std::env::set_current_dir(&settings.dir) {
         eprintln!("Can't chdir to '{}': {error}", settings.dir.display());
         return ExitCode::FAILURE;
@@ -245,23 +246,6 @@ pub(crate) fn level_of(level: LogLevel) -> Level {
         LogLevel::Notice => Level::Notice,
         LogLevel::Warning => Level::Warning,
         LogLevel::Nothing => Level::Nothing,
-    }
-}
-
-/// Tells the allocator whether to ask for huge pages. Nothing in this program forks, so a page of 2 MiB is never
-/// copied for one byte.
-///
-/// Freed memory is given back to the system a second later instead of at once: tables that grow free and take memory
-/// all the time, and every piece given back in between breaks a huge page up (measured while 5 million keys were set:
-/// 28% of the memory in huge pages after 10 ms, 99% after 1 s).
-fn set_huge_pages(on: bool) {
-    const PURGE_DELAY: libmimalloc_sys::mi_option_t = 15;
-    const PURGE_DELAY_MS: std::ffi::c_long = 1000;
-    const ALLOW_THP: libmimalloc_sys::mi_option_t = 37;
-    // SAFETY: sets numbers that the allocator reads when it next asks the system for memory, or gives some back.
-    unsafe {
-        libmimalloc_sys::mi_option_set(PURGE_DELAY, PURGE_DELAY_MS);
-        libmimalloc_sys::mi_option_set(ALLOW_THP, on.into());
     }
 }
 
@@ -436,12 +420,16 @@ fn log_panics(log: Log) {
 /// What is done now and then, beside the workers, until the server stops.
 fn control(server: &Arc<Server>) {
     let mut seat = server.keyspace.seat();
+    let mut slack = Watch::default();
     server.census.note_startup();
     while !server.stopping.load(Acquire) {
         seat.now_ms = clock::unix_ms();
         server.rates.lock().sample(&server.stats, server.replication.traffic(), seat.now_ms);
         server.targets.close_idle();
         evenkeel_store::memory::peak();
+        if slack.round(&server.slack) {
+            server.ask_for_slack();
+        }
         server.census.round(&server.keyspace, &mut seat, server.settings().maxmemory);
         points::look(server);
         reload_tls(server);

@@ -6,7 +6,7 @@
 //! Counted are the sizes asked for; what the allocator adds by rounding up shows in the resident set size.
 
 use std::alloc::{GlobalAlloc, Layout};
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::sync::atomic::{AtomicIsize, AtomicUsize, Ordering::Relaxed};
 
 /// Threads with a counter of their own; all others share the first.
@@ -24,7 +24,13 @@ static PEAK: AtomicUsize = AtomicUsize::new(0);
 
 thread_local! {
     static MINE: Cell<usize> = const { Cell::new(0) };
+    /// Of a thread that frees at a pace: how many blocks it frees until it is to wait; zero: any number.
+    static UNPACED: Cell<u32> = const { Cell::new(0) };
+    static PACE: RefCell<Option<Pace>> = const { RefCell::new(None) };
 }
+
+/// How many blocks are freed at once, and what is done then.
+type Pace = (u32, Box<dyn FnMut()>);
 
 /// Wraps the allocator `A` and counts.
 pub struct Counting<A>(pub A);
@@ -46,9 +52,12 @@ unsafe impl<A: GlobalAlloc> GlobalAlloc for Counting<A> {
 
     #[inline]
     unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
-        add(-(layout.size() as isize));
+        let is_own = add(-(layout.size() as isize));
         // SAFETY: as above.
         unsafe { self.0.dealloc(block, layout) }
+        if !is_own {
+            freed_by_any();
+        }
     }
 
     #[inline]
@@ -61,22 +70,48 @@ unsafe impl<A: GlobalAlloc> GlobalAlloc for Counting<A> {
 #[inline]
 fn counted(block: *mut u8, bytes: isize) -> *mut u8 {
     if !block.is_null() {
-        add(bytes);
+        let _ = add(bytes);
     }
     block
 }
 
+/// Whether the thread has a counter of its own.
 #[inline]
-fn add(bytes: isize) {
+fn add(bytes: isize) -> bool {
     // A thread that is being torn down has lost its index and counts on the shared line.
     let mine = MINE.try_with(Cell::get).unwrap_or(0);
     let counter = &COUNTERS[mine].0;
     if mine == 0 || mine == ASIDE {
         counter.fetch_add(bytes, Relaxed);
+        false
     } else {
         // Only this thread writes this counter.
         counter.store(counter.load(Relaxed) + bytes, Relaxed);
+        true
     }
+}
+
+/// A thread without a counter of its own has freed a block.
+#[cold]
+fn freed_by_any() {
+    let left = UNPACED.try_with(|left| left.replace(left.get().saturating_sub(1))).unwrap_or(0);
+    if left == 1 {
+        // What is freed meanwhile does not count: there is no number to count down.
+        let _ = PACE.try_with(|pace| {
+            if let Ok(mut pace) = pace.try_borrow_mut()
+                && let Some((blocks, pause)) = &mut *pace
+            {
+                pause();
+                UNPACED.set(*blocks);
+            }
+        });
+    }
+}
+
+/// Has the calling thread, which must not be registered, do `pause` each time that it has freed so many blocks, at least one.
+pub fn pace_frees(blocks: u32, pause: impl FnMut() + 'static) {
+    PACE.replace(Some((blocks, Box::new(pause))));
+    UNPACED.set(blocks);
 }
 
 /// Gives the calling thread a counter of its own. Worth it for threads that serve clients; at most 511 get one.

@@ -1,10 +1,9 @@
 //! MEMORY: what takes it.
 
 use super::{Call, Command, Flags, Group, Keys, at_least, container, docs, exactly, read, session};
+use crate::allocator;
 use crate::error::{Done, Error};
-use crate::net::inbox::Message;
 use crate::observe::memory::Figures;
-use crate::observe::process;
 
 const GROUP: Group = Group::Server;
 
@@ -176,14 +175,15 @@ fn diagnosis(figures: &Figures, clients: u64) -> String {
 
 /// MEMORY MALLOC-STATS
 fn malloc_stats(call: &mut Call<'_, '_>) -> Done {
-    let text = process::allocator_report();
+    let text = allocator::report();
     call.reply.verbatim(&text, b"txt");
     Ok(())
 }
 
 /// MEMORY PURGE: each thread gives back what it has, soon.
 fn purge(call: &mut Call<'_, '_>) -> Done {
-    call.server.inboxes.iter().for_each(|inbox| inbox.post(Message::Purge));
+    call.server.slack.ask_to_purge();
+    call.server.ask_for_slack();
     call.reply.ok();
     Ok(())
 }

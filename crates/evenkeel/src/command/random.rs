@@ -10,7 +10,7 @@ use super::Call;
 use super::elsewhere::is_much;
 use crate::error::{Done, Error};
 use crate::long::Work;
-use crate::reply::Reply;
+use crate::reply::{BULK_MIN, Reply};
 
 /// Where more than one field in so many is asked for, choosing which ones are left out takes fewer tries.
 const SHARE: u64 = 3;
@@ -155,6 +155,9 @@ fn any<T: Choice>(call: &mut Call<'_, '_>, count: u64, with: bool) -> Done {
         call.reply.array(0);
         return Ok(());
     };
+    if len_max == usize::MAX && count > longest as u64 / BULK_MIN {
+        return Err(Error::text(OUT_OF_RANGE));
+    }
     let (size, are_few) = (all.size(), are_few(&all, now));
     let mut show = move |reply: &mut Reply| {
         let live: Vec<_> = if are_few { all.items(now).collect() } else { Vec::new() };

@@ -27,8 +27,8 @@ pub(crate) enum Message {
     Resume(Resumed),
     /// These clients have got mail.
     Mail(Vec<Arc<ClientInfo>>),
-    /// Give unused memory back.
-    Purge,
+    /// Others have freed much of the worker's memory: take it back, and note this number.
+    Settle(u64),
     /// More of the log is on disk.
     Durable,
 }
@@ -42,6 +42,8 @@ pub(crate) struct Inbox {
     pub(crate) busy: AtomicU64,
     /// The worker holds replies back until what they tell of is on disk.
     pub(crate) awaits_log: AtomicBool,
+    /// The last number of [`Message::Settle`].
+    pub(crate) settled: AtomicU64,
 }
 
 impl Inbox {
@@ -52,6 +54,7 @@ impl Inbox {
             connections: AtomicUsize::new(0),
             busy: AtomicU64::new(0),
             awaits_log: AtomicBool::new(false),
+            settled: AtomicU64::new(0),
         })
     }
 

@@ -7,7 +7,7 @@
 use std::collections::{BTreeSet, VecDeque};
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::{Acquire, Relaxed};
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::time::Instant;
 
 use evenkeel_store::Place;
@@ -16,13 +16,13 @@ use super::connection::{Connection, Sent};
 use super::inbox::{Inbox, Message};
 use super::listener::{Accepted, Listener};
 use super::poll::{Event, Poll};
+use crate::allocator;
 use crate::background::Background;
 use crate::blocking::Blocked;
 use crate::clients::ClientInfo;
 use crate::clock::{self, Ticks};
 use crate::config::OutputLimit;
 use crate::dispatch::{Executor, book};
-use crate::observe::process;
 use crate::observe::stats::{Stage, add};
 use crate::persist::CROWDED;
 use crate::pipeline::{Ended, Pipeline};
@@ -53,6 +53,9 @@ const READS_PER_TURN: usize = 4;
 
 /// Milliseconds between two looks at timers.
 const TICK_MS: u64 = 100;
+
+/// A worker that is busy for less than so many thousandths of its time has some for its memory.
+const CALM: u64 = 100;
 
 /// Bytes kept for clients after which it is time to look for those that take too much.
 const KEPT_FOR_CLIENTS_MAX: usize = 256 * 1024;
@@ -213,6 +216,7 @@ impl Worker {
             self.next_tick_ms = self.now_ms + TICK_MS;
             self.tick();
         }
+        allocator::settle();
         self.background.slice(&mut self.executor);
         Ok(())
     }
@@ -651,7 +655,10 @@ impl Worker {
                 Message::Resume(resumed) => self.resume(resumed),
                 Message::Listen => self.follow_listeners(),
                 Message::Mail(clients) => self.deliver_to(clients),
-                Message::Purge => process::purge(),
+                Message::Settle(number) => {
+                    allocator::settle();
+                    self.inbox().settled.store(number, Release);
+                }
                 Message::Durable => self.release(),
             }
         }
@@ -706,6 +713,7 @@ impl Worker {
             self.server.rubbish.free(rope);
         }
         self.background.tick(&self.executor);
+        self.server.slack.follow(self.inbox().busy.load(Relaxed) < CALM);
         self.server.tracking.trim();
         mail::tell(&self.server);
         book(self.executor.stats(), Stage::Other, before);

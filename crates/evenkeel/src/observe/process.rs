@@ -73,25 +73,6 @@ pub(crate) fn system_name() -> String {
     format!("{} {} {}", text(&name.sysname), text(&name.release), text(&name.machine))
 }
 
-/// The allocator's own report about its memory.
-pub(crate) fn allocator_report() -> String {
-    unsafe extern "C" fn append(line: *const libc::c_char, text: *mut libc::c_void) {
-        // SAFETY: the allocator passes a text that ends in a zero, and the address that it was given.
-        let (line, text) = unsafe { (std::ffi::CStr::from_ptr(line), &mut *text.cast::<String>()) };
-        text.push_str(&line.to_string_lossy());
-    }
-    let mut text = String::new();
-    // SAFETY: the function and the text outlive the call.
-    unsafe { libmimalloc_sys::mi_stats_print_out(Some(append), (&raw mut text).cast()) };
-    text
-}
-
-/// Gives memory that this thread has and does not use back to the system.
-pub(crate) fn purge() {
-    // SAFETY: works on the allocator's own structures.
-    unsafe { libmimalloc_sys::mi_collect(true) }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

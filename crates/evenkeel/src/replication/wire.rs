@@ -184,6 +184,7 @@ impl Wire {
                     if until.is_some_and(|until| Instant::now() >= until) {
                         return Ok(None);
                     }
+                    self.server.slack.follow(true);
                     let left = until.map_or(LOOK, |until| until.saturating_duration_since(Instant::now()));
                     self.poll(libc::POLLIN, left.min(LOOK))?;
                 }

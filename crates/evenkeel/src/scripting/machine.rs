@@ -211,10 +211,15 @@ impl Machine {
     /// The script of this name.
     pub(crate) fn script_named(&mut self, server: &Server, sha: &[u8]) -> Result<Target, Error> {
         let sha: Sha = sha.to_ascii_lowercase().try_into().map_err(|_| no_script())?;
-        if let Some(body) = self.by_sha.get(&sha) {
-            return Ok(Target::Script(self.scripts[body].script.clone()));
-        }
         let pushed_out = server.scripts.pushed_out.load(Relaxed);
+        if let Some(compiled) = self.by_sha.get(&sha).and_then(|body| self.scripts.get_mut(body)) {
+            // It may be one of these, and is not known to other workers either then.
+            if compiled.pushed_out != pushed_out && server.scripts.find(&sha).is_none() {
+                return Err(no_script());
+            }
+            compiled.pushed_out = pushed_out;
+            return Ok(Target::Script(compiled.script.clone()));
+        }
         let script = server.scripts.find(&sha).ok_or_else(no_script)?;
         let function = self.compile(&script.body)?;
         let body: Arc<[u8]> = script.body.as_ref().into();

@@ -638,6 +638,16 @@ fn wait_for(client: &mut Client, line: &str, with: &str) {
     }
 }
 
+/// As for all workers, those included that have it compiled.
+#[test]
+fn a_script_that_was_pushed_out_is_not_known_by_name() {
+    let mut world = World::new();
+    world.check("> EVAL 'return 0' 0 < :0\n > EVALSHA 06d3d9b2060dd51343d5f19f0e531f15c507e3d1 0 < :0");
+    (1..=500).for_each(|number| world.check(&format!("> EVAL 'return {number}' 0 < :{number}")));
+    world.check("> EVALSHA 06d3d9b2060dd51343d5f19f0e531f15c507e3d1 0 < -NOSCRIPT *");
+    world.check("> EVAL 'return 0' 0 < :0\n > EVALSHA 06d3d9b2060dd51343d5f19f0e531f15c507e3d1 0 < :0");
+}
+
 #[test]
 fn a_busy_script_is_killed_while_others_are_answered() {
     let live = Live::start(1, &["--busy-reply-threshold", "20"]);

@@ -11,21 +11,13 @@ use std::time::{Duration, Instant};
 
 use evenkeel_testkit::{Client, Server};
 
-use crate::{program, start};
+use crate::{program, start, wait_until};
 
 /// More lines than the server keeps while its log hangs.
 const LINES: usize = 6_000;
 
 /// Longest that a command may take while the log hangs; the log itself hangs for as long as the test likes.
 const ANSWER: Duration = Duration::from_secs(2);
-
-fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
-    let deadline = Instant::now() + Duration::from_secs(20);
-    while !holds() {
-        assert!(Instant::now() < deadline, "not within twenty seconds: {what}");
-        std::thread::sleep(Duration::from_millis(10));
-    }
-}
 
 fn logging_to(file: &str, args: &[&str]) -> Server {
     start(&[&["--logfile", file, "--enable-debug-command", "local"], args].concat())
@@ -61,17 +53,17 @@ fn a_file_that_is_renamed_or_removed_is_made_anew() {
     let [own, rotated] = ["server.log", "server.log.1"].map(|name| server.folder().join(name));
     let read = |path: &Path| fs::read_to_string(path).unwrap_or_default();
     log_lines(&mut client, "before", 1);
-    eventually("the first line is there", || read(&own).contains("before-0"));
+    wait_until("the first line is there", || read(&own).contains("before-0"));
     fs::rename(&own, &rotated).expect("renamed");
     // Whoever rotates logs may say so, or not.
     // SAFETY: sends a signal to a process of this test's own.
     assert_eq!(unsafe { libc::kill(server.pid() as i32, libc::SIGHUP) }, 0);
     log_lines(&mut client, "renamed", 1);
-    eventually("the second line is in a new file", || read(&own).contains("renamed-0"));
+    wait_until("the second line is in a new file", || read(&own).contains("renamed-0"));
     assert!(!read(&rotated).contains("renamed-0"));
     fs::remove_file(&own).expect("removed");
     log_lines(&mut client, "removed", 1);
-    eventually("the third line is in a newer file", || read(&own).contains("removed-0"));
+    wait_until("the third line is in a newer file", || read(&own).contains("removed-0"));
     assert_eq!(server.log(), "", "nothing goes to the standard output");
 }
 
@@ -92,7 +84,7 @@ fn levels_are_changed_while_the_server_runs() {
     log_lines(&mut client, "nothing", 1);
     assert_eq!(client.run("CONFIG SET loglevel warning").to_string(), "OK");
     log_lines(&mut client, "warning", 1);
-    eventually("warnings are written", || read().contains("# DEBUG LOG: warning-0."));
+    wait_until("warnings are written", || read().contains("# DEBUG LOG: warning-0."));
     assert_eq!(read().lines().count(), 1, "{}", read());
 }
 
@@ -112,13 +104,13 @@ fn a_pipe_that_nobody_reads_delays_nobody() {
     let reader =
         fs::OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(&pipe).expect("opened");
     let mut text = Vec::new();
-    eventually("what waited is written", || {
+    wait_until("what waited is written", || {
         let _ = std::io::Read::read_to_end(&mut &reader, &mut text); // there may be nothing yet
         let all = String::from_utf8_lossy(&text).contains(&format!("{lost_lines} log lines were lost"));
         all && String::from_utf8_lossy(&text).contains("hung-0.")
     });
     log_lines(&mut client, "after", 1);
-    eventually("the log goes on", || {
+    wait_until("the log goes on", || {
         let _ = std::io::Read::read_to_end(&mut &reader, &mut text);
         String::from_utf8_lossy(&text).contains("after-0.")
     });
@@ -205,9 +197,9 @@ fn a_frozen_disk_delays_nobody() {
     let lost_lines = lost(&server);
     drop(frozen);
     let read = || fs::read_to_string(&file).unwrap_or_default();
-    eventually("what waited is written", || read().contains(&format!("{lost_lines} log lines were lost")));
+    wait_until("what waited is written", || read().contains(&format!("{lost_lines} log lines were lost")));
     log_lines(&mut client, "after", 1);
-    eventually("the log goes on", || read().contains("after-0."));
+    wait_until("the log goes on", || read().contains("after-0."));
     check_text(&read(), lost_lines);
     drop(server);
 }
@@ -241,7 +233,7 @@ fn the_system_s_log_gets_lines_with_name_level_and_facility() {
     // Facility 19, level 4.
     assert!(line.starts_with("<156>"), "{line}");
     assert!(line.contains(&format!(" keel-7[{}]: DEBUG LOG: told-0.", server.pid())), "{line}");
-    eventually("the standard output gets it as well", || server.log().contains("DEBUG LOG: told-0."));
+    wait_until("the standard output gets it as well", || server.log().contains("DEBUG LOG: told-0."));
 }
 
 #[test]
@@ -253,7 +245,7 @@ fn what_is_said_of_a_crash_follows_the_settings() {
             assert_eq!(reply.to_string(), "OK");
         }
         server.signal(libc::SIGABRT);
-        eventually("it ends", || !server.is_alive());
+        wait_until("it ends", || !server.is_alive());
         let is_told = server.log().contains("BUG REPORT START");
         assert_eq!(is_told, then.unwrap_or(at_start) == "yes", "{at_start}, then {then:?}: {}", server.log());
     }

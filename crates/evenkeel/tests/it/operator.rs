@@ -8,15 +8,7 @@ use std::time::{Duration, Instant};
 
 use evenkeel_testkit::{Client, Server};
 
-use crate::{program, start};
-
-fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
-    let deadline = Instant::now() + Duration::from_secs(10);
-    while !holds() {
-        assert!(Instant::now() < deadline, "not within ten seconds: {what}");
-        std::thread::sleep(Duration::from_millis(10));
-    }
-}
+use crate::{program, start, wait_until};
 
 fn free_port() -> u16 {
     let listener = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
@@ -144,8 +136,8 @@ fn the_largest_clients_go_when_all_take_too_much() {
         let _ = client.send_raw(b"*2\r\n$4\r\nECHO\r\n$10000000\r\n");
         let _ = client.send_raw(&vec![b'x'; 1 << 20]);
     }
-    eventually("some of the large ones are gone", || server.info("evicted_clients") != "0");
-    eventually("the others fit", || {
+    wait_until("some of the large ones are gone", || server.info("evicted_clients") != "0");
+    wait_until("the others fit", || {
         let bytes: usize = server.info("mem_clients_normal").parse().expect("a number");
         bytes <= 3 << 20
     });
@@ -198,7 +190,7 @@ impl WithFile {
         ]);
         let process = command.stdout(std::process::Stdio::null()).spawn().expect("it starts");
         let server = WithFile { process, port };
-        eventually("it listens", || TcpStream::connect(at(port)).is_ok());
+        wait_until("it listens", || TcpStream::connect(at(port)).is_ok());
         server
     }
 
@@ -364,7 +356,7 @@ fn clients_that_watch_listen_or_track_too_much_go() {
         let mut client = server.connect3();
         let evicted = server.info("evicted_clients");
         let mut names = 0;
-        eventually("who takes too much is gone", || {
+        wait_until("who takes too much is gone", || {
             let lines: String = (names..names + 200).map(|at| ask(at) + "\r\n").collect();
             names += 200;
             client.send_raw(lines.as_bytes()).is_err() || server.info("evicted_clients") != evicted
@@ -396,7 +388,7 @@ fn a_lower_limit_for_clients_holds_at_once_and_none_for_nobody() {
     assert_eq!(large.run("CLIENT SETNAME large").to_string(), "OK");
     large.send_raw(b"*2\r\n$4\r\nECHO\r\n$10000000\r\n").expect("connected");
     large.send_raw(&vec![b'x'; 1 << 20]).expect("connected");
-    eventually("it takes memory", || {
+    wait_until("it takes memory", || {
         let bytes: usize = server.info("mem_clients_normal").parse().expect("a number");
         bytes > 1 << 20
     });
@@ -533,7 +525,7 @@ fn a_service_manager_that_is_not_there_keeps_nobody_from_serving() {
     ] {
         let program = program().started_by(&["env", "-u", "NOTIFY_SOCKET", address]);
         let server = Server::start(&program, &["--supervised", way]);
-        eventually(line, || server.log().contains(line));
+        wait_until(line, || server.log().contains(line));
         assert_eq!(server.info("process_supervised"), "no");
     }
 }
@@ -546,14 +538,14 @@ fn the_log_says_what_has_no_effect() {
     assert_eq!(client.run("CONFIG SET activedefrag no").to_string(), "OK");
     assert!(!server.log().contains(line));
     assert_eq!(client.run("CONFIG SET activedefrag yes").to_string(), "OK");
-    eventually("it is told", || server.log().contains(line));
+    wait_until("it is told", || server.log().contains(line));
 }
 
 #[test]
 fn the_log_says_how_the_server_was_started() {
     let kept = |args: &[&str]| {
         let server = start(args);
-        eventually("it is logged", || server.log().contains("Ready to accept connections"));
+        wait_until("it is logged", || server.log().contains("Ready to accept connections"));
         let log = server.log();
         assert_eq!(log.matches("pid=").count(), 1, "{log}");
         assert!(!log.contains("PID: "), "{log}");
@@ -665,4 +657,22 @@ fn clients_are_found_by_what_they_are() {
     }
     assert_eq!(operator.run("CLIENT KILL NOT-FLAGS P NOT-NAME bob").as_int(), Some(1), "itself is spared");
     assert_eq!(ids(&mut operator, ""), [it, ear]);
+}
+
+/// Nobody asks for it, and nothing else happens that would have the threads look through their memory.
+#[test]
+fn memory_that_was_freed_goes_back_to_the_system() {
+    let server = start(&["--threads", "2", "--save", "", "--enable-debug-command", "yes"]);
+    let (before, mut client) = (server.rss(), server.connect());
+    // By a thread for long commands, and by workers.
+    client.run("DEBUG POPULATE 100000 by_long 1000");
+    let value = "x".repeat(1000);
+    let sets =
+        (0..100_000).map(|number| vec!["SET".to_owned(), format!("by_worker:{number}"), value.clone()]);
+    client.pipeline(&sets.collect::<Vec<_>>());
+    assert_eq!(client.run("DBSIZE").to_string(), ":200000");
+    let full = server.rss();
+    assert!(full > before + 200_000_000, "{before} {full}");
+    client.run("FLUSHALL");
+    wait_until("most of it has gone back", || server.rss() < before + (full - before) / 4);
 }

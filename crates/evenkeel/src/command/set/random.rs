@@ -10,7 +10,7 @@ use super::form::{HASHTABLE, LISTPACK, Limits};
 use super::{Call, Open, all};
 use crate::error::{Done, Error};
 use crate::long::Work;
-use crate::reply::Reply;
+use crate::reply::{BULK_MIN, Reply};
 
 const NOT_A_COUNT: &str = "ERR value is out of range, must be positive";
 const OUT_OF_RANGE: &str = "ERR value is out of range";
@@ -196,6 +196,9 @@ fn show_any(call: &mut Call<'_, '_>, count: u64) -> Done {
         call.reply.array(0);
         return Ok(());
     };
+    if len_max == usize::MAX && count > longest as u64 / BULK_MIN {
+        return Err(Error::text(OUT_OF_RANGE));
+    }
     let mut show = move |reply: &mut Reply| {
         let (mark, start) = (reply.mark(), reply.len());
         reply.array(count as usize);

@@ -22,7 +22,7 @@ pub(super) fn stages(facts: &Facts<'_>, text: &mut Text) {
 /// A line for each worker; `busy` is its share of the last tenth of a second, the rest counts from the start.
 pub(super) fn workers(facts: &Facts<'_>, text: &mut Text) {
     let server = facts.server;
-    for (index, (stats, inbox)) in server.stats.iter().zip(&server.inboxes).enumerate() {
+    for (index, (stats, inbox)) in server.stats.iter().zip(server.inboxes.iter()).enumerate() {
         let counts = [
             ("commands", &stats.commands_run),
             ("reads", &stats.reads),

@@ -7,8 +7,8 @@ use evenkeel_testkit::{Client, Server};
 use socket2::{Domain, Socket, Type};
 
 use super::witness::while_serving_others;
-use super::{MIB, eventually, used_memory};
-use crate::start;
+use super::{MIB, used_memory};
+use crate::{start, wait_until};
 
 #[test]
 fn what_is_announced_and_never_sent_takes_no_memory() {
@@ -34,7 +34,7 @@ fn what_is_announced_and_never_sent_takes_no_memory() {
     let more = server.rss().saturating_sub(before);
     assert!(more < 32 * MIB, "{} MiB for requests of a few bytes", more / MIB);
     drop(waiting);
-    eventually("the connections are gone", || server.info("connected_clients") == "1");
+    wait_until("the connections are gone", || server.info("connected_clients") == "1");
 }
 
 #[test]
@@ -74,13 +74,13 @@ fn clients_that_never_read_are_hung_up_on_at_the_hard_limit() {
     while_serving_others(&mut server, |server| {
         let mut sleepers: Vec<Client> = (0..4).map(|_| deaf(server)).collect();
         sleepers.iter_mut().for_each(ask_for_a_gigabyte);
-        eventually("only the witness and the one who asks are connected", || {
+        wait_until("only the witness and the one who asks are connected", || {
             server.info("connected_clients") == "2"
         });
     });
     let more = server.rss().saturating_sub(before);
     assert!(more < 96 * MIB, "four limits of 8 MiB, and {} MiB were taken", more / MIB);
-    eventually("the buffers are freed", || used_memory(&server) < 8 * MIB);
+    wait_until("the buffers are freed", || used_memory(&server) < 8 * MIB);
 }
 
 #[test]
@@ -91,7 +91,7 @@ fn clients_over_the_soft_limit_are_hung_up_on_when_its_time_is_over() {
     slow.send_raw(&b"GET big\r\n".repeat(8)).expect("connected");
     std::thread::sleep(Duration::from_millis(300));
     assert_eq!(server.info("connected_clients"), "2", "it has a second");
-    eventually("the slow client is gone", || server.info("connected_clients") == "1");
+    wait_until("the slow client is gone", || server.info("connected_clients") == "1");
     server.assert_healthy();
 }
 
@@ -136,7 +136,7 @@ fn a_transaction_over_the_query_buffer_limit_is_hung_up_on() {
         client.send_raw(b"MULTI\r\n").expect("connected");
         let sent = (0..1000).take_while(|_| client.send_raw(&set).is_ok()).count();
         assert!(sent < 1000, "the server must stop reading and hang up");
-        eventually("it is counted", || server.info("client_query_buffer_limit_disconnections") == "1");
+        wait_until("it is counted", || server.info("client_query_buffer_limit_disconnections") == "1");
     });
     assert!(server.rss() < before + 32 * MIB);
     assert_eq!(server.connect().run("EXISTS k").to_string(), ":0");
@@ -154,10 +154,10 @@ fn memory_of_clients_that_left_is_given_back() {
             client
         })
         .collect();
-    eventually("what was sent is counted", || used_memory(&server) > before + 400 * 50_000);
+    wait_until("what was sent is counted", || used_memory(&server) > before + 400 * 50_000);
     drop(clients);
-    eventually("the connections are gone", || server.info("connected_clients") == "1");
-    eventually("what they held is freed", || used_memory(&server) < before + 2 * MIB);
+    wait_until("the connections are gone", || server.info("connected_clients") == "1");
+    wait_until("what they held is freed", || used_memory(&server) < before + 2 * MIB);
     server.assert_healthy();
 }
 
@@ -190,7 +190,7 @@ fn without_descriptors_connections_wait_and_cost_nothing() {
     let before = limit_descriptors(&server, 3);
     let mut waiting = server.connect();
     waiting.send_raw(b"PING\r\n").expect("the kernel takes it");
-    eventually("the log says so", || {
+    wait_until("the log says so", || {
         server.log().contains("Accepting client connection: Too many open files")
     });
     let turns_before = turns();

@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use evenkeel_testkit::random::{Random, fresh_seed};
 
+use super::MIB;
 use super::witness::while_serving_others;
-use super::{MIB, eventually};
-use crate::start;
+use crate::{start, wait_until};
 
 const REQUESTS: &[&[u8]] = &[
     b"*3\r\n$3\r\nSET\r\n$3\r\ncut\r\n$5\r\n\x00\xff\r\n!\r\n",
@@ -54,7 +54,7 @@ fn a_request_that_is_cut_off_for_good_does_nothing() {
             client.send_raw(&request[..cut]).expect("connected");
         }
     }
-    eventually("the connections are gone", || server.info("connected_clients") == "1");
+    wait_until("the connections are gone", || server.info("connected_clients") == "1");
     assert_eq!(server.connect().run("EXISTS cut").to_string(), ":0");
     server.assert_healthy();
 }
@@ -114,7 +114,7 @@ fn clients_that_leave_without_reading_are_forgotten() {
             client.send_raw(&b"PING\r\n".repeat(2_000)).expect("connected");
         }
     });
-    eventually("the connections are gone", || server.info("connected_clients") == "1");
+    wait_until("the connections are gone", || server.info("connected_clients") == "1");
 }
 
 /// Random changes to valid requests, on many connections: answered, refused or hung up on, but survived.
@@ -132,7 +132,7 @@ fn mutated_requests_are_survived() {
             client.read_to_end().expect("an end, one way or the other");
         }
     });
-    eventually("the connections are gone", || server.info("connected_clients") == "1");
+    wait_until("the connections are gone", || server.info("connected_clients") == "1");
 }
 
 fn mutated(random: &mut Random) -> Vec<u8> {
@@ -260,7 +260,7 @@ fn who_becomes_a_replica_listens_to_nothing_else() {
     for first in ["SUBSCRIBE channel", "CLIENT TRACKING ON BCAST", "WATCH k", "MONITOR"] {
         let mut client = server.connect3();
         client.send_raw(format!("{first}\r\nPSYNC ? -1\r\n").as_bytes()).expect("connected");
-        eventually("it is a replica", || server.info("connected_slaves") == "1");
+        wait_until("it is a replica", || server.info("connected_slaves") == "1");
         let heard = other.run("PUBSUB NUMSUB channel").to_string();
         assert_eq!(heard, "[\"channel\", :0]", "{first}");
         assert_eq!(server.info("tracking_clients"), "0", "{first}");
@@ -268,7 +268,7 @@ fn who_becomes_a_replica_listens_to_nothing_else() {
         let monitors = other.run("CLIENT LIST").to_string();
         assert!(!monitors.contains("flags=O"), "{first}: {monitors}");
         drop(client);
-        eventually("it is gone", || server.info("connected_slaves") == "0");
+        wait_until("it is gone", || server.info("connected_slaves") == "0");
     }
 }
 
@@ -278,11 +278,11 @@ fn a_client_that_watches_is_reset_while_a_script_is_busy() {
     let (mut client, mut busy, mut other) = (server.connect(), server.connect(), server.connect());
     client.run("WATCH k");
     busy.send_raw(b"EVAL 'while true do end' 0\r\n").expect("connected");
-    eventually("the script is busy", || other.run("PING").to_string().contains("BUSY"));
+    wait_until("the script is busy", || other.run("PING").to_string().contains("BUSY"));
     assert_eq!(client.run("RESET").to_string(), "RESET");
     assert_eq!(client.run("RESET").to_string(), "RESET");
     assert_eq!(other.run("SCRIPT KILL").to_string(), "OK");
-    eventually("it has ended", || other.run("PING").to_string() == "PONG");
+    wait_until("it has ended", || other.run("PING").to_string() == "PONG");
     assert_eq!(server.info("watching_clients"), "0");
     // Nothing is left of the watch in its slot: this one is another.
     other.run("WATCH k");
