@@ -10,7 +10,6 @@ use evenkeel_store::SLOTS;
 use crate::clock;
 use crate::dispatch::Executor;
 use crate::observe::stats::{Stage, add};
-use crate::persist::LOADING;
 
 /// The longest slice of background work, in microseconds.
 pub(crate) const SLICE_US_MAX: u64 = 500;
@@ -40,7 +39,7 @@ impl Background {
 
     /// Begins what is due with every tick.
     pub(crate) fn tick(&mut self, executor: &Executor) {
-        let is_loading = executor.server.persist.obstacles.any() & LOADING != 0;
+        let is_loading = executor.server.persist.is_loading();
         let may_expire =
             executor.server.active_expire.load(Relaxed) && !executor.seat.keep_expired && !is_loading;
         if self.sweep.is_none() && may_expire {

@@ -157,7 +157,7 @@ fn serve(launch: Launch) -> ExitCode {
         log.warning(
             "A snapshot that is not wanted any more is stuck in a write to its disk: it is not waited for",
         );
-        snapshot::remove_unfinished(&server.settings().dir);
+        snapshot::remove_unfinished(&server.settings());
     }
     if server.persist.aof.is_on() {
         aof::stop(&server);
@@ -398,7 +398,7 @@ fn watch_signals(server: Arc<Server>) {
                 if is_ending && signal == SIGINT {
                     server.log.warning("You insist... exiting now.");
                     server.log.flush();
-                    snapshot::remove_unfinished(&settings.dir);
+                    snapshot::remove_unfinished(&settings);
                     std::process::exit(1);
                 }
                 server.log.warning(format!("Received {name} scheduling shutdown..."));

@@ -8,7 +8,7 @@ use super::{Call, Command, Group, at_least, container, docs, exactly, session};
 use crate::config::{Extent, SetError, Settings};
 use crate::crash;
 use crate::error::{Done, Error};
-use crate::persist::rewrite;
+use crate::persist::{self, rewrite};
 use crate::replication::link;
 use crate::server::Server;
 use crate::startup::{level_of, raise_file_limit};
@@ -52,6 +52,12 @@ fn set(call: &mut Call<'_, '_>) -> Done {
     }
     let pairs: Vec<(&[u8], &[u8])> = words.chunks_exact(2).map(|pair| (pair[0], pair[1])).collect();
     let (server, local) = (call.server, call.session.client.is_local());
+    // What is being loaded would be taken for all there is, or be looked for elsewhere.
+    let is_of_files =
+        |name: &[u8]| [&b"appendonly"[..], b"dir"].iter().any(|own| name.eq_ignore_ascii_case(own));
+    if server.persist.is_loading() && pairs.iter().any(|(name, _)| is_of_files(name)) {
+        return Err(persist::loading());
+    }
     let changed = server.change_settings(|settings| {
         let (new, changed) = settings.set(&pairs, local)?;
         put_into_effect(server, (settings, &new), &changed, &pairs)?;

@@ -185,8 +185,8 @@ fn form_of(kind: Option<u8>) -> &'static str {
 }
 
 fn store(call: &mut Call<'_, '_>, options: Options, value: Formed) -> Done {
-    let (key, now): (Key<'_>, _) = (call.keys[0], call.now_ms());
-    let deadline = options.deadline(now);
+    let (key, now, from): (Key<'_>, _, _) = (call.keys[0], call.now_ms(), call.counts_from_ms());
+    let deadline = options.deadline(from);
     let removed = call.held.remove(&key);
     // A value that has expired on its way is as good as restored and gone; one without elements, too.
     if deadline.is_some_and(|deadline| deadline <= now) || value.is_nothing() {
@@ -199,10 +199,10 @@ fn store(call: &mut Call<'_, '_>, options: Options, value: Formed) -> Done {
         log_restore(call, options, deadline, payload.as_deref());
         let access = match (call.held.seat.access, options) {
             (Access::Lru, Options { idle_seconds: Some(idle), .. }) => {
-                Some(evict::lru_clock(now.saturating_sub((idle as u64).saturating_mul(1000))))
+                Some(evict::lru_clock(from.saturating_sub((idle as u64).saturating_mul(1000))))
             }
             (Access::Lfu { .. }, Options { frequency: Some(frequency), .. }) => {
-                Some(evict::lfu_new(now) & !0xff | u32::from(frequency))
+                Some(evict::lfu_new(from) & !0xff | u32::from(frequency))
             }
             _ => None,
         };

@@ -183,7 +183,7 @@ fn getdel(call: &mut Call<'_, '_>) -> Done {
 /// GETEX key [EX seconds | PX ms | EXAT unix-seconds | PXAT unix-ms | PERSIST]
 fn getex(call: &mut Call<'_, '_>) -> Done {
     let options = Options::parse(&call.args, 2, Of::GetEx)?;
-    let (key, now) = (&call.keys[0], call.now_ms());
+    let (key, from) = (&call.keys[0], call.counts_from_ms());
     // A time that is none is only looked at where there is a key.
     let (had_deadline, expire) = match call.held.read(key) {
         None => {
@@ -191,7 +191,7 @@ fn getex(call: &mut Call<'_, '_>) -> Done {
             return Ok(());
         }
         Some(view) if view.kind() == Kind::String => {
-            let expire = options.expire(now, "getex")?;
+            let expire = options.expire(from, "getex")?;
             call.reply.string(view.string());
             (view.deadline().is_some(), expire)
         }

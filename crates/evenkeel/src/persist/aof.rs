@@ -158,6 +158,11 @@ impl Aof {
         self.is_on.load(Acquire)
     }
 
+    /// Whether the last try to write or sync has failed: there is something acknowledged that is not on disk.
+    pub(super) fn fails(&self) -> bool {
+        self.is_on() && self.figures.write_failed.load(Relaxed)
+    }
+
     /// Bytes of the log that the thread has not taken yet.
     pub(crate) fn unread(&self, journal: &Journal) -> u64 {
         journal.unread_by(self.place.load(Relaxed)) as u64
@@ -601,7 +606,8 @@ impl Writer {
             directory.manifest().incremental.last().map_or(0, |entry| entry.seq)
         });
         if begun.is_ok() {
-            self.selected = None;
+            // Each file says of itself which database, and of when.
+            (self.selected, self.second) = (None, 0);
             if std::mem::take(&mut self.broken) {
                 self.doubtful = Some(self.taken);
             }

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
-use super::{LOADING, snapshot};
+use super::snapshot;
 use crate::clients::ClientInfo;
 use crate::clock;
 use crate::command::Id;
@@ -99,7 +99,7 @@ impl Ending {
 
 /// Begins the end. One that has been begun before is not changed, and `who` hears how that goes.
 pub(crate) fn begin(server: &Arc<Server>, how: How, who: Option<Asker>) {
-    let ending = &server.persist.ending;
+    let (ending, by_client) = (&server.persist.ending, who.is_some());
     let mut stage = ending.stage.lock();
     match &mut *stage {
         Stage::Begun(askers) => return askers.extend(who),
@@ -112,7 +112,7 @@ pub(crate) fn begin(server: &Arc<Server>, how: How, who: Option<Asker>) {
     let on_thread = server.clone();
     let thread = std::thread::Builder::new().name("shutdown".into());
     let spawned = thread.spawn(move || {
-        if !end(&on_thread, how) {
+        if !end(&on_thread, how, by_client) {
             stay(&on_thread);
         }
     });
@@ -137,10 +137,10 @@ pub(crate) fn abort(server: &Server) -> bool {
 }
 
 /// Ends the server, unless something is in the way; whether it ends.
-fn end(server: &Arc<Server>, how: How) -> bool {
+fn end(server: &Arc<Server>, how: How, by_client: bool) -> bool {
     let (settings, persist) = (server.settings(), &server.persist);
     server.pause.begin(Pauser::End, false, u64::MAX, clock::unix_ms());
-    let is_loading = persist.obstacles.any() & LOADING != 0;
+    let is_loading = persist.is_loading();
     if !how.now && !is_loading {
         let timeout = Duration::from_secs(u64::from(settings.shutdown_timeout));
         persist.ending.until_ms.store(clock::unix_ms() + timeout.as_millis() as u64, Relaxed);
@@ -161,11 +161,18 @@ fn end(server: &Arc<Server>, how: How) -> bool {
         }
         server.log.warning("Writing initial AOF. Exit anyway.");
     }
+    // A client can say that it is to end all the same, a service manager cannot.
+    if by_client && !persist.ending.is_aborted() && persist.aof.fails() && !how.force {
+        server.log.warning("What was acknowledged cannot be written to the append-only file, can't exit.");
+        return false;
+    }
     persist.cancel_all();
-    let saves = how.save.unwrap_or(!settings.save.is_empty()) && is_whole;
+    // Somebody who asks for it gets what there is.
+    let (is_asked, is_due) = (how.save == Some(true), how.save.is_none() && !settings.save.is_empty());
+    let saves = is_asked && !is_loading || is_due && is_whole;
     if saves && !persist.ending.is_aborted() {
         server.log.notice("Saving the final RDB snapshot before exiting.");
-        if !snapshot::save_last(server) && (!how.force || persist.ending.is_aborted()) {
+        if !snapshot::save_last(server, is_asked) && (!how.force || persist.ending.is_aborted()) {
             server.log.warning("Error trying to save the DB, can't exit.");
             return false;
         }

@@ -136,7 +136,7 @@ pub(crate) struct Progress {
 pub(crate) struct Obstacles(AtomicU8);
 
 /// Data are being loaded.
-pub(crate) const LOADING: u8 = 1 << 0;
+const LOADING: u8 = 1 << 0;
 /// The last snapshot failed, and writes are not to go on without one.
 pub(crate) const NO_SNAPSHOT: u8 = 1 << 1;
 /// The log cannot be written to disk.
@@ -192,7 +192,7 @@ impl Persist {
             return Some(Error::text(STALE_TEXT));
         }
         if any & LOADING != 0 && lacks(row, session, Flags::LOADING) {
-            return Some(Error::text("LOADING Redis is loading the dataset in memory"));
+            return Some(loading());
         }
         if any & NO_SNAPSHOT != 0 && writes() {
             return Some(Error::text(
@@ -211,6 +211,11 @@ impl Persist {
         }
         None
     }
+}
+
+/// What is answered while data are loaded.
+pub(crate) fn loading() -> Error {
+    Error::text("LOADING Redis is loading the dataset in memory")
 }
 
 /// Whether a command has one of these flags; an EXEC, whether one of its commands has.
@@ -374,6 +379,15 @@ impl Persist {
         state.last_took_s = Some((crate::clock::unix_ms() / 1000).saturating_sub(running.since_s));
         drop(state);
         self.ended.notify_all();
+    }
+
+    /// Whether what is in memory are the data, and not what has been loaded of them so far.
+    pub(crate) fn has_all_data(&self) -> bool {
+        !self.is_loading() && !self.is_incomplete.load(Acquire)
+    }
+
+    pub(crate) fn is_loading(&self) -> bool {
+        self.obstacles.any() & LOADING != 0
     }
 
     /// Whether what is being written is not wanted any more.

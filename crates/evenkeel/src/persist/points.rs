@@ -21,8 +21,7 @@ const MINUTES_MAX: u64 = 60;
 /// Begins what is due.
 pub(crate) fn look(server: &Arc<Server>) {
     let persist = &server.persist;
-    let is_half_loaded = persist.obstacles.any() & super::LOADING != 0 || persist.is_incomplete.load(Acquire);
-    if is_half_loaded || server.stopping.load(Acquire) {
+    if !persist.has_all_data() || server.stopping.load(Acquire) {
         return;
     }
     let (state, settings) = (server.persist.state(), server.settings());

@@ -31,6 +31,9 @@ pub(crate) fn from_log(server: &Arc<Server>) -> Result<(), String> {
 }
 
 fn while_all_wait(server: &Arc<Server>, load: impl FnOnce() -> Result<(), String>) -> Result<(), String> {
+    if server.persist.is_loading() {
+        return Err("the data are being loaded already".into());
+    }
     // Of two, one loads what the other has left: with half of that, it would save half.
     let _turn = server.persist.reload.lock();
     server.pause.begin(Pauser::Reload, true, u64::MAX, clock::unix_ms());
@@ -86,8 +89,9 @@ fn reload(server: &Arc<Server>, save: bool, flush: bool) -> Result<(), String> {
 /// whole data again.
 fn put_back(server: &Arc<Server>, was_saved: bool, flush: bool) -> Result<(), String> {
     let persist = &server.persist;
-    let was_incomplete = persist.is_incomplete.swap(true, AcqRel);
+    let was_incomplete = persist.is_incomplete.load(Acquire);
     if flush {
+        persist.is_incomplete.store(true, Release);
         flush_all(server);
     }
     let done = match load::snapshot_again(server) {

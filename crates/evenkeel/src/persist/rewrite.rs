@@ -48,7 +48,7 @@ pub(crate) fn follow_soon(server: &Arc<Server>) {
     let (wanted, is_on) = (server.settings().appendonly, server.persist.aof.is_on());
     aof::refuse_writes(server);
     if wanted && !is_on {
-        if server.persist.is_incomplete.load(Acquire) {
+        if !server.persist.has_all_data() {
             return; // begun when the data are whole
         }
         // The base that is being written may be the one that is wanted.

@@ -3,6 +3,7 @@
 //! A thread writes to a file beside, syncs it, and renames it; whoever reads the directory finds the old snapshot or the new
 //! one. What can go wrong goes wrong before that: the old one stays, the new one is removed, and the reason is in the log.
 
+use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Seek, Write};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -91,13 +92,14 @@ pub(super) fn save_before(server: &Arc<Server>, next: Job) -> bool {
 }
 
 /// The same for the end of the server, as long as that is not aborted; if it fails, the server goes on as it was. What is in
-/// memory is left where it is if it turns out not to be whole: a load has failed that was waited for.
-pub(super) fn save_last(server: &Arc<Server>) -> bool {
+/// memory is left where it is if it turns out not to be whole, unless that `is_asked` for: a load has failed that was waited
+/// for.
+pub(super) fn save_last(server: &Arc<Server>, is_asked: bool) -> bool {
     let is_aborted = || server.persist.ending.is_aborted();
     if !server.persist.claim_in_turn_unless(Job::Snapshot, is_aborted) {
         return false;
     }
-    if server.persist.is_incomplete.load(Acquire) {
+    if !is_asked && server.persist.is_incomplete.load(Acquire) {
         super::rewrite::release(server);
         return true;
     }
@@ -373,17 +375,22 @@ struct Beside {
 }
 
 /// Removes what is being written into `folder`, for who ends the process without waiting for it.
-pub(crate) fn remove_unfinished(folder: &Path) {
-    let _ = fs::remove_file(folder.join(unfinished())); // there is none nearly always
+pub(crate) fn remove_unfinished(settings: &Settings) {
+    let target = settings.dir.join(&settings.dbfilename);
+    let _ = fs::remove_file(unfinished(&target)); // there is none nearly always
 }
 
-fn unfinished() -> String {
-    format!("temp-{}.rdb", std::process::id())
+/// What is written until it takes the place of `target`. Servers that share a folder have a file each, which is locked; but in
+/// containers they may well have one number.
+fn unfinished(target: &Path) -> PathBuf {
+    let mut name = OsString::from(format!("temp-{}-", std::process::id()));
+    name.push(target.file_name().unwrap_or_default());
+    target.with_file_name(name)
 }
 
 impl Beside {
     fn create(target: &Path) -> io::Result<Beside> {
-        let path = target.with_file_name(unfinished());
+        let path = unfinished(target);
         let file = OpenOptions::new().write(true).create(true).truncate(true).open(&path)?;
         Ok(Beside { file, path, installed: false })
     }

@@ -6,9 +6,23 @@ mod exchange;
 pub(crate) mod full;
 mod held_back;
 mod kill;
+mod loading;
 mod lock;
 mod moment;
 mod plain;
 mod reload;
 mod settings;
 mod stuck;
+
+use std::fs;
+use std::path::Path;
+
+/// The files of a folder with what is in them, by name.
+fn files(folder: &Path) -> Vec<(String, Vec<u8>)> {
+    let entries = fs::read_dir(folder).expect("a folder").flatten().filter(|entry| entry.path().is_file());
+    let name = |path: &Path| path.file_name().expect("a file").to_string_lossy().into_owned();
+    let mut files: Vec<_> =
+        entries.map(|entry| (name(&entry.path()), fs::read(entry.path()).expect("it can be read"))).collect();
+    files.sort();
+    files
+}

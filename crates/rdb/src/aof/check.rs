@@ -67,6 +67,8 @@ pub struct Content {
     pub lost: Lost,
     /// Where what was executed after the moment asked for begins; a transaction stays together.
     pub later: Option<u64>,
+    /// The snapshot that it starts with was begun after that moment.
+    pub began_later: bool,
     /// An annotation that should tell a time and does not, before `later`.
     pub illegible: Option<u64>,
     /// It is empty, and should be a snapshot.
@@ -74,6 +76,19 @@ pub struct Content {
 }
 
 impl Content {
+    /// Whether what stands right behind the snapshot is no command, and no beginning of one.
+    fn has_strange_tail(&self, fault: &Fault) -> bool {
+        let is_behind_snapshot =
+            self.snapshot.as_ref().is_some_and(|snapshot| snapshot.readable == fault.whole);
+        is_behind_snapshot && self.commands == 0 && !fault.is_torn()
+    }
+
+    /// When the snapshot was begun that it starts with, in seconds since 1970.
+    fn made(&self) -> Option<i64> {
+        let (_, made) = self.snapshot.as_ref()?.aux.iter().find(|(name, _)| name == b"ctime")?;
+        std::str::from_utf8(made).ok()?.parse().ok()
+    }
+
     pub fn is_whole(&self) -> bool {
         !self.lacks_snapshot && self.fault.is_none() && self.snapshot.as_ref().is_none_or(is_sound)
     }
@@ -148,6 +163,9 @@ impl Report {
         };
         match content.fault {
             None => Err(Hopeless::Snapshot(path)),
+            // What follows does not even begin as commands do: a byte of the snapshot may read as its end, or two files were
+            // written into one.
+            Some(fault) if content.has_strange_tail(&fault) => Err(Hopeless::Snapshot(path)),
             Some(Fault { reason: Reason::Io(_), .. }) => Err(Hopeless::Unreadable(path)),
             Some(_) if !part.last => Err(Hopeless::NotLast(path)),
             Some(fault) => Ok(Some(Cut { path, size: content.size, keep: fault.whole })),
@@ -156,6 +174,10 @@ impl Report {
 
     /// What has to be cut off to go back to the moment that was asked for; `None`: nothing is later.
     pub fn rewind(&self) -> std::result::Result<Option<Cut>, Hopeless> {
+        let is_later = |part: &&Part| part.content.as_ref().is_ok_and(|content| content.began_later);
+        if let Some(part) = self.parts.iter().find(is_later) {
+            return Err(Hopeless::NothingBefore(part.path.clone()));
+        }
         for part in &self.parts {
             let path = part.path.clone();
             let content = match &part.content {
@@ -272,6 +294,7 @@ fn look_through(path: &Path, later_than: Option<i64>) -> Result<Content> {
         content.whole = end;
         file.seek(SeekFrom::Start(end)).map_err(Error::io("read", path))?;
     }
+    content.began_later = later_than.zip(content.made()).is_some_and(|(limit, made)| made > limit);
     content.walk(Commands::new(file, content.whole, Some(size)), later_than);
     if content.fault.is_some() {
         content.lost = Lost::behind(open()?, content.whole, size).map_err(Error::io("read", path))?;

@@ -159,9 +159,14 @@ impl Directory {
         if !self.old {
             return Ok(());
         }
+        let (from, to) = (self.old_path(), self.folder.join(&self.name));
+        if from.is_symlink() {
+            // Where it leads from here, it does not lead from there.
+            let error = std::io::Error::other("it is a link: put the file itself there");
+            return Err(Error::new(&from, Problem::Io("move", error)));
+        }
         let entry = Entry { name: self.name.as_bytes().to_owned(), seq: 1 };
         self.commit(Manifest { base: Some(entry), ..Manifest::default() })?;
-        let (from, to) = (self.old_path(), self.folder.join(&self.name));
         if exists(&to) {
             let error = std::io::Error::from(ErrorKind::AlreadyExists);
             return Err(Error::new(&to, Problem::Io("move the old file to", error)));

@@ -18,7 +18,7 @@ pub(super) fn hgetex(call: &mut Call<'_, '_>) -> Done {
     // Of another type is said before a time that is none.
     call.held.peek_collection::<Hash>(&call.keys[0])?;
     let (settings, (hasher, now)) = (call.settings, sight(call));
-    let (expire, len_max) = (options.field_expire(now, "hgetex")?, call.reply_len_max());
+    let (expire, len_max) = (options.field_expire(call.counts_from_ms(), "hgetex")?, call.reply_len_max());
     let (keys, reply) = (call.keys, &mut *call.reply);
     reply.array(args.len() - first);
     let changed = call.held.edit_if_there(&keys[0], |hash: &mut Edit<'_, Hash>| {
@@ -85,7 +85,7 @@ pub(super) fn hsetex(call: &mut Call<'_, '_>) -> Done {
         return Ok(());
     }
     let (settings, (hasher, now)) = (call.settings, sight(call));
-    let expire = options.field_expire(now, "hsetex")?;
+    let expire = options.field_expire(call.counts_from_ms(), "hsetex")?;
     let mut traces = Traces::default();
     let sets = call.held.edit(&call.keys[0], |hash: &mut Edit<'_, Hash>| {
         let size = hash.size();

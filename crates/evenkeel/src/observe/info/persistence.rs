@@ -4,12 +4,12 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use super::{Facts, Text};
 use crate::clock;
-use crate::persist::{Job, LOADING, State};
+use crate::persist::{Job, State};
 
 pub(super) fn persistence(facts: &Facts<'_>, text: &mut Text) {
     let (persist, now_s) = (&facts.server.persist, clock::unix_ms() / 1000);
     let (state, progress) = (persist.state(), &persist.progress);
-    let is_loading = persist.obstacles.any() & LOADING != 0;
+    let is_loading = persist.is_loading();
     // One that goes to replicas is a snapshot like any other to who looks how busy the server is.
     let is_saving = state.running.is_some_and(|running| running.is(Job::Snapshot) || running.is(Job::Sync));
     let is_writing = state.running.is_some();

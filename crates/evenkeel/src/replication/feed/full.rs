@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering::*;
 use std::time::Duration;
 
 use super::{Feed, MEMORY_LEN_MAX};
-use crate::persist::LOADING;
+
 use crate::replication::backlog::Backlog;
 use crate::replication::peer::{Peer, Stage};
 use crate::replication::pipe::Pipe;
@@ -68,7 +68,7 @@ impl Feed {
         let most = settings.repl_diskless_sync_max_replicas as usize;
         let delay = Duration::from_secs(u64::from(settings.repl_diskless_sync_delay));
         let waits = takes_mark && self.now - first < delay && (most == 0 || waiting().count() < most);
-        let is_loading = self.server.persist.obstacles.any() & LOADING != 0;
+        let is_loading = self.server.persist.is_loading();
         // A reader that ends is none of the stream that this one begins.
         let ends = self.server.replication.reading.ends();
         if waits || is_loading || ends || !self.server.persist.claim_sync() {

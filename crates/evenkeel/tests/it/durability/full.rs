@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use evenkeel_testkit::{Client, Server};
 
-use crate::start;
+use crate::{start, wait_until};
 
 /// A file system of its own, of two megabytes; unmounted with its owner.
 pub(crate) struct Disk(PathBuf);
@@ -129,6 +129,25 @@ fn a_server_whose_log_finds_no_room_ends_at_once() {
     assert!(server.stop().success());
     assert!(began.elapsed() < Duration::from_secs(3), "it took {:?}", began.elapsed());
     assert!(server.log().contains("bytes of the log could not be written, and are lost."));
+}
+
+/// All data are in memory still, and whoever asks can free some space, or say that they may be lost.
+#[test]
+fn who_ends_a_server_whose_log_finds_no_room_is_told() {
+    let Some(disk) = Disk::mount("refused") else { return };
+    let mut server = overfull(&disk);
+    let mut client = server.connect();
+    for line in ["SHUTDOWN", "SHUTDOWN NOSAVE", "SHUTDOWN NOW"] {
+        assert_eq!(client.run(line).to_string(), "-ERR Errors trying to SHUTDOWN. Check logs.", "{line}");
+    }
+    assert!(
+        server.log().contains("cannot be written to the append-only file, can't exit."),
+        "{}",
+        server.log()
+    );
+    client.send(&["SHUTDOWN", "FORCE"]).expect("it reads");
+    assert!(client.try_read().is_err());
+    wait_until("it ends", || !server.is_alive());
 }
 
 /// Killed while the disk is full: the log ends within a command.

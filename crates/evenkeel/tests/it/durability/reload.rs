@@ -250,6 +250,27 @@ fn a_transaction_cannot_have_the_data_loaded_again() {
     assert_eq!(size(&server), Some(KEYS + 1));
 }
 
+/// Nothing was taken out, so what is in memory is all there is; and who asks for a snapshot gets one in any case.
+#[test]
+fn a_load_on_top_that_fails_does_not_keep_data_from_the_disk() {
+    for (reload, shutdown) in
+        [("DEBUG RELOAD NOFLUSH NOSAVE", "SHUTDOWN"), ("DEBUG RELOAD NOSAVE", "SHUTDOWN SAVE")]
+    {
+        let mut server = start(&[DEBUG, WITH_SNAPSHOT].concat());
+        let mut client = server.connect();
+        ok(&mut client, "SET old 1");
+        ok(&mut client, "SAVE");
+        let dump = server.folder().join("dump.rdb");
+        fs::write(&dump, &fs::read(&dump).expect("it was saved")[..40]).expect("the folder is ours");
+        assert!(client.run(reload).is_error());
+        ok(&mut client, "SET new 1");
+        client.send(&shutdown.split(' ').collect::<Vec<_>>()).expect("it reads");
+        wait_until("it ends", || !server.is_alive());
+        server.start_again();
+        assert_eq!(server.connect().run("EXISTS new").as_int(), Some(1), "{reload}");
+    }
+}
+
 /// Of two at once, one begins when the other has ended, and so finds all data; who writes waits for both.
 #[test]
 fn two_that_have_the_data_loaded_again_take_turns() {

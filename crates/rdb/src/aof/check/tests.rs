@@ -192,3 +192,27 @@ fn a_directory_goes_back_in_time() {
     assert!(matches!(rewound(upto(1), broken, 100), Err(Hopeless::Broken(_))));
     assert_eq!(rewound(upto(1), [&all[..], TORN].concat(), 100), Ok(Some(upto(3))));
 }
+
+/// Two files written into one, or a byte of a snapshot that reads as its end: what would stay is not what it was.
+#[test]
+fn what_is_no_command_behind_a_snapshot_is_not_cut_off() {
+    let strange = [SNAPSHOT, b"\xe8\x00\x01rest"].concat();
+    let root = Root::with(&[("dump.rdb", &strange[..])]);
+    let report = look(&root, "dump.rdb");
+    assert!(!report.is_whole());
+    assert!(matches!(report.mend(), Err(Hopeless::Snapshot(path)) if path.ends_with("dump.rdb")));
+    for tail in [TORN.to_vec(), [&commands(&["SET a 1"])[..], TORN].concat()] {
+        let root = Root::with(&[("appendonly.aof", [SNAPSHOT, &tail].concat())]);
+        assert!(look(&root, "appendonly.aof").mend().expect("a log").is_some());
+    }
+}
+
+#[test]
+fn there_is_nothing_of_the_time_before_the_snapshot() {
+    let snapshot = [&SNAPSHOT[..9], b"\xfa\x05ctime\x041000", &SNAPSHOT[9..]].concat();
+    let files = [(MANIFEST, LISTED.to_vec()), ("d/b", snapshot), ("d/i", commands(&["SET a 1"]))];
+    let root = Root::with(&files);
+    let rewound = |seconds| check(&root.0.join("d"), Some(seconds)).expect("looked through").rewind();
+    assert!(matches!(rewound(999), Err(Hopeless::NothingBefore(path)) if path.ends_with("d/b")));
+    assert_eq!(rewound(1000), Ok(None));
+}

@@ -1,0 +1,143 @@
+//! What clients ask for while the data are being loaded: what is there of them so far is not taken for all.
+
+use std::path::Path;
+
+use evenkeel_testkit::server::free_port;
+use evenkeel_testkit::{Client, Server};
+
+use super::files;
+use crate::{start, wait_until};
+
+const KEYS: i64 = 2_000;
+
+/// A server with keys whose next start takes a second, and its address.
+fn with_keys(args: &[&str]) -> Server {
+    let port = free_port().to_string();
+    let common =
+        ["--port", &port, "--threads", "2", "--enable-debug-command", "yes", "--key-load-delay", "500"];
+    let server = start(&[&common, args].concat());
+    let sets = (0..KEYS).map(|n| vec!["SET".to_owned(), format!("key:{n}"), n.to_string()]);
+    server.connect().pipeline(&sets.collect::<Vec<_>>());
+    server
+}
+
+/// Starts the server again and sends these commands meanwhile; returns what is replied.
+fn ask_meanwhile(server: &mut Server, lines: &[&str]) -> Vec<String> {
+    let address = server.address();
+    std::thread::scope(|scope| {
+        let asked = scope.spawn(move || {
+            let mut client = None;
+            wait_until("it is there", || {
+                client = Client::connect(address).ok();
+                client.is_some()
+            });
+            let mut client = client.expect("it is there");
+            assert!(client.run("PING").to_string().starts_with("-LOADING"));
+            lines.iter().map(|line| client.run(line).to_string()).collect()
+        });
+        server.start_again();
+        asked.join().expect("no failure")
+    })
+}
+
+fn log_of(folder: &Path) -> Vec<(String, Vec<u8>)> {
+    files(&folder.join("appendonlydir"))
+}
+
+#[test]
+fn a_log_that_is_being_loaded_stays_as_it_is() {
+    let mut server = with_keys(&["--appendonly", "yes", "--appendfsync", "always"]);
+    // A snapshot, which takes its time, and commands behind it.
+    assert!(!server.connect().run("BGREWRITEAOF").is_error());
+    wait_until("it is written", || server.info("aof_rewrite_in_progress") == "0");
+    server.connect().run("SET last 1");
+    server.kill();
+    let before = log_of(server.folder());
+    let replies = ask_meanwhile(&mut server, &["CONFIG SET maxmemory 1gb", "CONFIG SET slowlog-max-len 7"]);
+    assert_eq!(replies, ["OK", "OK"]);
+    assert_eq!(server.connect().run("DBSIZE").as_int(), Some(KEYS + 1));
+    assert_eq!(log_of(server.folder()), before);
+    server.kill();
+    server.start_again();
+    assert_eq!(server.connect().run("DBSIZE").as_int(), Some(KEYS + 1));
+}
+
+#[test]
+fn a_log_does_not_begin_with_half_of_a_snapshot() {
+    let mut server = with_keys(&["--save", "3600 1"]);
+    assert_eq!(server.connect().run("SAVE").to_string(), "OK");
+    server.kill();
+    let asked = ["CONFIG SET appendonly yes", "CONFIG SET maxmemory 1gb APPENDONLY yes", "CONFIG SET dir /"];
+    let replies = ask_meanwhile(&mut server, &asked);
+    assert!(replies.iter().all(|reply| reply.starts_with("-LOADING ")), "{replies:?}");
+    let mut client = server.connect();
+    assert_eq!(client.run("DBSIZE").as_int(), Some(KEYS));
+    assert_eq!(client.run("CONFIG GET appendonly").to_string(), "[\"appendonly\", \"no\"]");
+    assert_eq!(client.run("CONFIG GET maxmemory").to_string(), "[\"maxmemory\", \"0\"]");
+}
+
+#[test]
+fn a_snapshot_that_is_being_loaded_is_not_loaded_again() {
+    let mut server = with_keys(&["--save", "3600 1"]);
+    assert_eq!(server.connect().run("SAVE").to_string(), "OK");
+    server.kill();
+    let before = files(server.folder());
+    let replies =
+        ask_meanwhile(&mut server, &["DEBUG RELOAD", "DEBUG RELOAD NOSAVE NOFLUSH", "DEBUG LOADAOF"]);
+    assert!(replies.iter().all(|reply| reply.starts_with("-ERR Error trying to load")), "{replies:?}");
+    assert_eq!(server.connect().run("DBSIZE").as_int(), Some(KEYS));
+    let snapshot = |files: Vec<(String, Vec<u8>)>| files.into_iter().find(|(name, _)| name == "dump.rdb");
+    assert_eq!(snapshot(files(server.folder())), snapshot(before));
+}
+
+/// As they come from a primary older than Redis 7, or from its log.
+#[test]
+fn times_that_are_relative_count_from_the_load() {
+    let mut server = start(&["--threads", "1", "--appendonly", "yes"]);
+    let mut client = server.connect();
+    client.run("SET plain v");
+    let dumped = client.call(&["DUMP", "plain"]);
+    let payload = dumped.as_bytes().expect("a payload");
+    assert!(server.stop().success());
+    let mut more = Vec::new();
+    let lines: [&[&[u8]]; 5] = [
+        &[b"RESTORE", b"restored", b"1000000", payload],
+        &[b"SET", b"read", b"v"],
+        &[b"GETEX", b"read", b"EX", b"1000"],
+        &[b"HSETEX", b"hash", b"EX", b"1000", b"FIELDS", b"1", b"f", b"v"],
+        &[b"HGETEX", b"hash", b"PX", b"900000", b"FIELDS", b"1", b"f"],
+    ];
+    lines.iter().for_each(|words| evenkeel_rdb::aof::push_command(&mut more, words));
+    append(&server, &more);
+    server.start_again();
+    let mut client = server.connect();
+    for (line, seconds) in [("TTL restored", 1000), ("TTL read", 1000)] {
+        let left = client.run(line).as_int().expect("a number");
+        assert!((seconds - 60..=seconds).contains(&left), "{line}: {left}");
+    }
+    let left = client.run("HTTL hash FIELDS 1 f").to_string();
+    assert!(left.starts_with("[:8") || left == "[:900]", "{left}");
+}
+
+fn append(server: &Server, bytes: &[u8]) {
+    let path = server.folder().join("appendonlydir/appendonly.aof.1.incr.aof");
+    let file = std::fs::OpenOptions::new().append(true).open(path);
+    std::io::Write::write_all(&mut file.expect("the log"), bytes).expect("there is room");
+}
+
+/// Servers before Redis 7 log scripts as they came, and what one had done before it failed stays, there and here.
+#[test]
+fn a_script_in_the_log_may_fail() {
+    let mut server = start(&["--threads", "1", "--appendonly", "yes"]);
+    server.connect().run("SET k text");
+    assert!(server.stop().success());
+    let script: &[u8] =
+        b"redis.call('SET', KEYS[2], 1) redis.call('INCR', KEYS[1]) redis.call('SET', KEYS[2], 2)";
+    let mut more = Vec::new();
+    evenkeel_rdb::aof::push_command(&mut more, &[b"EVAL".as_slice(), script, b"2", b"k", b"done"]);
+    evenkeel_rdb::aof::push_command(&mut more, &[b"SET".as_slice(), b"last", b"1"]);
+    append(&server, &more);
+    server.start_again();
+    assert_eq!(server.connect().run("MGET k done last").to_string(), "[\"text\", \"1\", \"1\"]");
+    assert!(server.log().contains("of the append only file has failed"), "{}", server.log());
+}
