@@ -456,7 +456,7 @@ fn encode(head: &[&[u8]], invalid: &Invalid<'_>, resp3: bool) -> Arc<[u8]> {
     encoder.push(head.len() + 1);
     head.iter().for_each(|word| encoder.bulk(word));
     match invalid {
-        Invalid::All => encoder.null_array(),
+        Invalid::All => encoder.null(),
         Invalid::Keys(keys) => {
             encoder.array(keys.len());
             keys.iter().for_each(|key| encoder.bulk(key));

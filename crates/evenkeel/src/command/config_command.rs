@@ -68,7 +68,7 @@ fn set(call: &mut Call<'_, '_>) -> Done {
     rewrite::follow_soon(server);
     server.persist.follow(&server.settings());
     server.replication.follow(server, &server.settings());
-    link::follow_settings(server, &server.settings());
+    link::follow_settings(server);
     let clients_max = server.settings().client_memory_max();
     if clients_max > 0 && pairs.iter().any(|(name, _)| name.eq_ignore_ascii_case(b"maxmemory-clients")) {
         server.evict_clients(clients_max);

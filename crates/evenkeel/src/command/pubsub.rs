@@ -192,7 +192,7 @@ fn shard_subscriber_counts(call: &mut Call<'_, '_>) -> Done {
 }
 
 fn reply_counts(call: &mut Call<'_, '_>, kind: Kind) -> Done {
-    call.reply.map(call.args.len() - 2);
+    call.reply.array(2 * (call.args.len() - 2));
     for channel in call.args.from(2) {
         call.reply.bulk(channel);
         call.reply.int(call.server.pubsub.subscribers(kind, channel) as i64);

@@ -44,6 +44,13 @@ impl Executor {
         self.out_of_memory
     }
 
+    /// While it was outside the gate, this server may have become a replica, or be about to end.
+    fn may_still_evict(&self) -> bool {
+        let server = &self.server;
+        let is_told = server.replication.is_replica() && self.settings.replica_ignore_maxmemory;
+        !is_told && !server.persist.ending.is_under_way() && !server.pause.is_active(self.seat.now_ms)
+    }
+
     /// Works for at most one slice: what is still too much then is the next batch's to remove.
     #[cold]
     fn evict(&mut self, limit: usize) {
@@ -67,7 +74,7 @@ impl Executor {
         loop {
             // Tables that shrink with every key removed are freed only when no thread can be reading them.
             server.keyspace.step_out(&mut self.seat);
-            if data_bytes(&self.server) <= limit || clock::ticks() >= until {
+            if data_bytes(&self.server) <= limit || clock::ticks() >= until || !self.may_still_evict() {
                 break;
             }
             let mut held = server.keyspace.hold_none(&mut self.seat);

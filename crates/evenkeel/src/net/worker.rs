@@ -752,8 +752,10 @@ impl Worker {
     fn is_idle(&self, connection: &Connection) -> bool {
         let timeout = self.executor.settings.timeout;
         let idle_ms = self.now_ms.saturating_sub(connection.client().active_ms.load(Relaxed));
-        let waits = connection.parked || connection.session.waiting.is_some();
-        timeout > 0 && !waits && !connection.client().is_subscriber() && idle_ms > u64::from(timeout) * 1000
+        let (client, waits) =
+            (connection.client(), connection.parked || connection.session.waiting.is_some());
+        let listens = client.is_subscriber() || client.monitors.load(Relaxed);
+        timeout > 0 && !waits && !listens && idle_ms > u64::from(timeout) * 1000
     }
 
     /// Looks for clients that take more memory than `maxmemory-clients` allows all of them together.

@@ -27,7 +27,7 @@ use super::install;
 use super::wire::{Ended, Wire};
 use crate::blocking::End;
 use crate::clock;
-use crate::config::{Primary, Settings};
+use crate::config::Primary;
 use crate::persist::{READ_ONLY, STALE, rewrite};
 use crate::server::{Server, random_hex};
 
@@ -150,6 +150,8 @@ pub(crate) struct Figures {
 pub(crate) struct Link {
     wanted: Mutex<Wanted>,
     changed: Condvar,
+    /// Held by who puts into force what clients may do on a replica.
+    following: Mutex<()>,
     /// Goes up under the lock of what is wanted.
     generation: AtomicU64,
     /// The primary's number among the clients, while the link stands.
@@ -177,6 +179,7 @@ impl Link {
         Link {
             wanted: Mutex::default(),
             changed: Condvar::new(),
+            following: Mutex::default(),
             generation: AtomicU64::new(0),
             client: Mutex::new(None),
             phase: AtomicU8::new(Phase::None as u8),
@@ -267,13 +270,16 @@ impl Link {
         if before == Phase::Connected {
             self.figures.down_since_ms.store(clock::unix_ms(), Relaxed);
         }
-        follow_settings(server, &server.settings());
+        follow_settings(server);
     }
 }
 
 /// Refuses what clients may not do on a replica, as the settings say.
-pub(crate) fn follow_settings(server: &Server, settings: &Settings) {
+pub(crate) fn follow_settings(server: &Server) {
     let (replication, obstacles) = (&server.replication, &server.persist.obstacles);
+    // Of two threads, the one that comes last has seen all that the other one has.
+    let _turn = replication.link.following.lock();
+    let settings = server.settings();
     let is_replica = replication.is_replica();
     obstacles.set(READ_ONLY, is_replica && settings.replica_read_only);
     let is_stale = is_replica && !replication.link.is_up();
@@ -306,6 +312,9 @@ pub(crate) fn change(server: &Arc<Server>, held: &mut Held<'_>, target: Option<T
     let phase = if target.is_some() { Phase::Connect } else { Phase::None };
     link.figures.heard_ms.store(0, Relaxed);
     link.set_phase(server, phase);
+    if phase == Phase::None {
+        link.figures.down_since_ms.store(0, Relaxed); // the next link has not been there yet
+    }
     *link.wanted.lock() = Wanted { target, generation };
     link.changed.notify_all();
     replication.follow(server, &server.settings());

@@ -65,8 +65,9 @@ pub(super) struct Peer {
 pub(super) enum Stage {
     /// For a full sync to begin.
     Waiting { since: Instant },
-    /// The snapshot in this pipe is to be for it, as soon as it is known where in the stream that begins.
-    Begun(Arc<Pipe>),
+    /// The snapshot in this pipe is to be for it, as soon as it is known where in the stream that begins: not before `keeps`,
+    /// where the stream is not that of this server's own writes, and may go on before that is known here.
+    Begun { pipe: Arc<Pipe>, keeps: Option<u64> },
     /// It is sent the snapshot from `at` on, and afterwards the stream from `then` on.
     Snapshot { pipe: Arc<Pipe>, at: u64, then: u64 },
     /// It loads the snapshot.
@@ -128,7 +129,7 @@ impl Peer {
     /// Whether nothing comes to it until its full sync has begun, or the file has been written that it is sent.
     pub(super) fn hears_nothing(&self) -> bool {
         match &self.stage {
-            Stage::Waiting { .. } | Stage::Begun(_) => true,
+            Stage::Waiting { .. } | Stage::Begun { .. } => true,
             Stage::Snapshot { pipe, at: 0, .. } => {
                 !self.introduction.takes_mark && pipe.lock().bytes.end() == 0
             }
@@ -139,7 +140,7 @@ impl Peer {
     /// Where the snapshot comes from that is for it.
     pub(super) fn pipe(&self) -> Option<&Arc<Pipe>> {
         match &self.stage {
-            Stage::Begun(pipe) | Stage::Snapshot { pipe, .. } => Some(pipe),
+            Stage::Begun { pipe, .. } | Stage::Snapshot { pipe, .. } => Some(pipe),
             _ => None,
         }
     }
@@ -154,7 +155,8 @@ impl Peer {
         match self.stage {
             Stage::Snapshot { then, .. } | Stage::Loading { then } => Some(then),
             Stage::Online { at } => Some(at),
-            Stage::Waiting { .. } | Stage::Begun(_) | Stage::Done => None,
+            Stage::Begun { keeps, .. } => keeps,
+            Stage::Waiting { .. } | Stage::Done => None,
         }
     }
 

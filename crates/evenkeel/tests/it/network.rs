@@ -133,7 +133,8 @@ fn more_clients_than_allowed_are_told_and_hung_up_on() {
 #[test]
 fn idle_clients_are_hung_up_on_and_busy_ones_are_not() {
     let server = start(&["--timeout", "1"]);
-    let (mut idle, mut busy) = (server.connect(), server.connect());
+    let (mut idle, mut busy, mut monitor) = (server.connect(), server.connect(), server.connect());
+    assert_eq!(monitor.run("MONITOR").to_string(), "OK");
     let started = Instant::now();
     while started.elapsed() < Duration::from_millis(2_500) {
         assert_eq!(ping(&mut busy), "PONG");
@@ -142,6 +143,9 @@ fn idle_clients_are_hung_up_on_and_busy_ones_are_not() {
     idle.set_wait(Duration::from_secs(3));
     assert_eq!(idle.read_to_end().expect("hung up on"), b"");
     assert_eq!(ping(&mut busy), "PONG");
+    // Who listens has nothing to say.
+    busy.run("ECHO last");
+    while !monitor.read().to_string().contains("last") {}
 }
 
 #[test]

@@ -172,6 +172,8 @@ fn who_listens_to_what() {
         a> SSUBSCRIBE s < ["ssubscribe", "s", :1]
         > PUBSUB NUMSUB x y z             < ["x", :2, "y", :1, "z", :0]
         > PUBSUB NUMSUB                   < []
+        three> HELLO 3                    < *
+        three> PUBSUB NUMSUB x z          < ["x", :2, "z", :0]
         > PUBSUB NUMPAT                   < :2
         > PUBSUB CHANNELS y*              < ["y"]
         > PUBSUB CHANNELS s               < []

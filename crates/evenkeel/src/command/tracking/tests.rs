@@ -179,7 +179,7 @@ fn another_client_may_be_told_instead() {
         > SET x 2                                     < OK
         r< ["message", "__redis__:invalidate", ["x"]]
         > FLUSHALL                                    < OK
-        r< ["message", "__redis__:invalidate", (nil array)]
+        r< ["message", "__redis__:invalidate", (nil)]
         c> GET x < (null)
     "#
         )

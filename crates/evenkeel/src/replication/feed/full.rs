@@ -76,10 +76,11 @@ impl Feed {
         }
         let (state, pipe) = (&self.server.replication, Pipe::new());
         state.sync_behind.store(NEVER, Release);
+        let keeps = state.is_replica().then(|| state.stream().offset());
         let is_for =
             |peer: &Peer| matches!(peer.stage, Stage::Waiting { .. }) && peer.introduction.content == content;
         for peer in self.peers.values_mut().filter(|peer| is_for(peer)) {
-            peer.stage = Stage::Begun(pipe.clone());
+            peer.stage = Stage::Begun { pipe: pipe.clone(), keeps };
             peer.moved = self.now;
             peer.introduction.takes_mark = takes_mark;
             state.figures.full.fetch_add(1, Relaxed);
@@ -100,7 +101,7 @@ impl Feed {
         let id = stream.history.id.clone();
         drop(stream);
         for peer in self.peers.values_mut() {
-            let Stage::Begun(pipe) = &peer.stage else { continue };
+            let Stage::Begun { pipe, .. } = &peer.stage else { continue };
             let pipe = pipe.clone();
             if peer.introduction.asks != Some(Asks::Snapshot) {
                 peer.say(format!("+FULLRESYNC {id} {offset}\r\n").as_bytes());
