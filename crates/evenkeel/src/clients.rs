@@ -9,6 +9,7 @@ use std::sync::atomic::{
 };
 use std::sync::{Arc, Weak};
 
+use evenkeel_store::Watch;
 use parking_lot::Mutex;
 
 use crate::acl::Who;
@@ -77,6 +78,8 @@ pub(crate) struct ClientInfo {
     pub(crate) waiting_memory: AtomicUsize,
     /// The command that waits, or the last one that did.
     pub(crate) wait: Mutex<Weak<Blocked>>,
+    /// What it watches keys with.
+    pub(crate) watch: Mutex<Weak<Watch>>,
     /// It is the primary that this server follows.
     pub(crate) is_primary: AtomicBool,
     /// To be closed by its worker.
@@ -159,6 +162,7 @@ impl ClientInfo {
             in_timeout: AtomicBool::new(false),
             waiting_memory: AtomicUsize::new(0),
             wait: Mutex::default(),
+            watch: Mutex::default(),
             is_primary: AtomicBool::new(false),
             killed: AtomicBool::new(false),
             name: Mutex::default(),

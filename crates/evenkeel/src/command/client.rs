@@ -157,6 +157,7 @@ fn flags_of(client: &ClientInfo) -> String {
         (client.tracked.has(mode::ON), 't'),
         (client.tracked.has(mode::BROKEN), 'R'),
         (client.tracked.has(mode::BROADCAST), 'B'),
+        (client.watch.lock().upgrade().is_some_and(|watch| watch.is_touched()), 'd'),
         (client.killed.load(Relaxed), 'A'),
         (client.is_unix, 'U'),
         (client.no_evict.load(Relaxed), 'e'),
@@ -430,6 +431,12 @@ mod tests {
             > CLIENT INFO                     < \"* flags=eT * lib-name=my-lib lib-ver=1.2 *\"
             > CLIENT NO-TOUCH off             < OK
             > CLIENT NO-EVICT off             < OK
+            > CLIENT INFO                     < \"* flags=N *\"
+            > WATCH k                         < OK
+            > CLIENT INFO                     < \"* flags=N *\"
+            other> SET k v                    < OK
+            > CLIENT INFO                     < \"* flags=d *\"
+            > UNWATCH                         < OK
             > CLIENT INFO                     < \"* flags=N *\"
             > CLIENT NO-TOUCH perhaps         < -ERR syntax error
             > CLIENT NO-EVICT perhaps         < -ERR syntax error

@@ -101,6 +101,7 @@ fn watch(call: &mut Call<'_, '_>) -> Done {
             client.names.watched.fetch_add(Names::cost(key.bytes), Relaxed);
         }
     }
+    *client.watch.lock() = Arc::downgrade(&watching.watch);
     client.watched.store(watching.keys.len() as u32, Relaxed);
     call.reply.ok();
     Ok(())
