@@ -67,7 +67,10 @@ fn reset(call: &mut Call<'_, '_>) -> Done {
     call.session.unwatch(call.held);
     call.session.hear_no_more(call.server);
     call.session.select(0);
-    call.session.reply_mode = ReplyMode::On;
+    // Behind CLIENT REPLY SKIP this is what is not replied to.
+    if call.session.reply_mode != ReplyMode::SkipThis {
+        call.session.reply_mode = ReplyMode::On;
+    }
     call.session.no_touch = false;
     call.session.become_user(Access::of_newcomer(&call.server.acl));
     let client = &call.session.client;

@@ -506,9 +506,7 @@ fn admit(call: &Call<'_, '_>, flags: Option<ScriptFlags>, ro: bool) -> Result<()
             return Err(error);
         }
         if !flags.has(ScriptFlags::ALLOW_OOM) && call.held.seat.is_short_of_memory {
-            return Err(Error::text(
-                "OOM allow-oom flag is not set on the script, can not run it when used memory > 'maxmemory'",
-            ));
+            return Err(Error::OutOfMemory);
         }
     }
     Ok(())

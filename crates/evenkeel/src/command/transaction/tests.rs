@@ -326,6 +326,7 @@ fn no_memory_no_transaction() {
         > SET k w                  < QUEUED
         other> CONFIG SET maxmemory 1 < *
         > EXEC                     < (nil array)
+        > EVAL \"#!lua\\nreturn 1\" 0 < -{oom}
         other> DEL k               < *
         > MULTI
         > DISCARD                  < OK
