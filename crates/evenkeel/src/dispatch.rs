@@ -26,7 +26,6 @@ use crate::error::{Done, Error};
 use crate::observe;
 use crate::observe::commandlog::{self, Spent};
 use crate::observe::stats::{Stage, Stats, add};
-use crate::persist::{self, READ_ONLY};
 use crate::pubsub::mail::{self, Found};
 use crate::reply::Reply;
 use crate::server::Server;
@@ -789,13 +788,6 @@ pub(crate) fn run_nested(call: &mut Call<'_, '_>, queued: &Queued) {
     };
     let done = parts.with_call(Mode::Nested, args, &keys, call.held, |call| {
         acl::admit_in_exec(call, queued.id, &args)?;
-        // REPLICAOF may have come before it.
-        if row.flags.has(Flags::WRITE)
-            && server.persist.obstacles.any() & READ_ONLY != 0
-            && !call.session.replays
-        {
-            return Err(persist::read_only());
-        }
         call.run(row)
     });
     if server.monitors.is_any() && !row.runs_scripts() {

@@ -186,7 +186,7 @@ impl Persist {
             return Some(Error::text(format!("MISCONF Errors writing to the AOF file: {cause}")));
         }
         if any & READ_ONLY != 0 && has(row, session, Flags::WRITE) {
-            return Some(read_only());
+            return Some(Error::text("READONLY You can't write against a read only replica."));
         }
         if any & STALE != 0 && lacks(row, session, Flags::STALE) {
             return Some(Error::text(STALE_TEXT));
@@ -211,11 +211,6 @@ impl Persist {
         }
         None
     }
-}
-
-/// What is answered to who writes to a replica that only reads.
-pub(crate) fn read_only() -> Error {
-    Error::text("READONLY You can't write against a read only replica.")
 }
 
 /// What is answered while data are loaded.

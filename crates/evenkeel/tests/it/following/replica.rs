@@ -363,26 +363,6 @@ fn the_link_is_no_client_like_others() {
     await_equal(&primary, &replica);
 }
 
-/// The role has changed, and with it what may be written; Redis runs it, and the two differ from then on.
-#[test]
-fn what_comes_behind_a_change_of_role_in_a_transaction_is_not_written() {
-    let (old, new) = (start(&[]), start(&[]));
-    follow(&new, old.port());
-    await_link(&new);
-    old.connect().run("SET k 1");
-    await_equal(&old, &new);
-    assert_eq!(new.connect().run("REPLICAOF NO ONE").to_string(), "OK");
-    let mut client = old.connect();
-    let reply = format!("REPLICAOF 127.0.0.1 {}", new.port());
-    for line in ["MULTI", &reply, "SET k 2", "GET k"] {
-        client.run(line);
-    }
-    let refused = "-READONLY You can't write against a read only replica.";
-    assert_eq!(client.run("EXEC").to_string(), format!("[OK, {refused}, \"1\"]"));
-    await_link(&old);
-    await_equal(&new, &old);
-}
-
 /// Of the time before, Sentinel would think that its data are that old.
 #[test]
 fn how_long_a_link_has_been_down_is_not_known_of_the_one_before() {
