@@ -150,6 +150,11 @@ impl Work {
         Work { run: Run::Abroad(Box::new(run)), writes: true, is_script: false }
     }
 
+    /// What stands in for work that somebody has taken.
+    fn nothing() -> Work {
+        Work::reads(|_| Ok(()))
+    }
+
     pub(crate) fn is_script(&self) -> bool {
         self.is_script
     }
@@ -317,29 +322,13 @@ impl Long {
         session.waiting = Some(Box::new(waiting));
         let (client, db, no_touch) = (session.client.clone(), session.db, session.no_touch);
         let (tracks, caching) = (session.tracks && work.is_script, session.caching);
-        let no_work = Work::reads(|_| Ok(()));
-        let abroad = 0;
-        let mut job = Job {
-            number,
-            client,
-            id,
-            args,
-            db,
-            resp3,
-            no_touch,
-            tracks,
-            caching,
-            work: no_work,
-            spent,
-            abroad,
-            nobody_waits,
+        #[rustfmt::skip]
+        let job = |work| Job {
+            number, client, id, args, db, resp3, no_touch, tracks, caching, work, spent, abroad: 0, nobody_waits,
         };
-        match work.run {
-            Run::Abroad(run) => go_abroad(server, job, run),
-            _ => {
-                job.work = work;
-                self.push(job);
-            }
+        match work {
+            Work { run: Run::Abroad(run), .. } => go_abroad(server, job(Work::nothing()), run),
+            work => self.push(job(work)),
         }
     }
 
@@ -400,7 +389,7 @@ impl Long {
 }
 
 /// Lets a command's work wait for another server on a thread of its own, and queues the command with the result.
-fn go_abroad(server: &Arc<Server>, mut job: Job, run: Box<Abroad>) {
+fn go_abroad(server: &Arc<Server>, job: Job, run: Box<Abroad>) {
     let come_back = |server: &Server, mut job: Job, ran: std::thread::Result<Ran>| {
         let run = Run::Apart(Box::new(|_, _: &mut Reply| ran.unwrap_or_else(|panic| resume_unwind(panic))));
         job.work = Work { run, writes: true, is_script: false };
@@ -423,7 +412,6 @@ fn go_abroad(server: &Arc<Server>, mut job: Job, run: Box<Abroad>) {
         Ok(_) => _ = hand_over.send(job),
         Err(error) => {
             server.long.abroad.fetch_sub(1, Relaxed);
-            job.abroad = 0;
             come_back(server, job, Ok(Err(Error::text(format!("ERR There is no thread for this: {error}")))));
         }
     }
@@ -458,8 +446,8 @@ impl Job {
         if !self.work.writes && self.nobody_waits.load(Relaxed) {
             return;
         }
-        let (mut reply, no_work) = (self.empty_reply(), Work::reads(|_| Ok(())));
-        let work = std::mem::replace(&mut self.work, no_work);
+        let mut reply = self.empty_reply();
+        let work = std::mem::replace(&mut self.work, Work::nothing());
         let done = self.attempt(executor, long, work, &mut reply);
         let elapsed = clock::ticks().saturating_sub(before) + self.abroad;
         add(&executor.stats().long_ticks, elapsed);

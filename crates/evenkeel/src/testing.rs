@@ -8,6 +8,7 @@ pub(crate) mod replay;
 
 use std::collections::{HashMap, VecDeque};
 use std::ffi::OsString;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -45,6 +46,14 @@ pub(crate) const COMMANDS: &[Command] = &[
     write("TEST.LONGCOPY", exactly(4), Keys::FIRST_TWO,                        Group::Server, long_copy),
     write("TEST.BGONE", exactly(3),  Keys::FIRST,                              Group::Server, blocking_gone).blocks(),
 ];
+
+/// A new folder, for a test to remove. `purpose` is in its name.
+pub(crate) fn folder(purpose: &str) -> PathBuf {
+    let path =
+        std::env::temp_dir().join(format!("evenkeel-{purpose}-{}", &crate::server::random_hex()[..12]));
+    std::fs::create_dir(&path).expect("the temporary directory takes a new one");
+    path
+}
 
 /// TEST.BGET key [key ...] timeout: waits until one of the keys has a value, replies both and deletes the key.
 fn blocking_get(call: &mut Call<'_, '_>) -> Done {

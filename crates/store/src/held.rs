@@ -3,24 +3,27 @@
 //! Locks are taken here and nowhere else, in ascending order of places, so two commands can never wait for each
 //! other. A key outside the held slots is a mistake of the caller and panics: a command reaches what it declared.
 
+mod strings;
+
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::Ordering::Relaxed;
 
 use crate::Millis;
 use crate::audience::Audience;
 use crate::collection::{Collection, Cut};
-use crate::entry::{EntryPtr, Kind, Ref, Times, Value, View};
+use crate::entry::{EntryPtr, Ref, Times, Value, View};
 use crate::events::What;
 use crate::evict;
 use crate::gate::Closed;
 use crate::key::{Key, Place};
 use crate::keyspace::{Db, Flushed, Keyspace};
 use crate::outside::Outside;
-use crate::rope::{FLAT_MAX, Rope, Str};
 use crate::seat::{Access, Seat, add, add_signed};
 use crate::segment::Word;
 use crate::slot::{Found, Slot};
 use crate::watch::Change;
+
+pub use self::strings::{Edited, Made};
 
 /// The key holds another type of value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,13 +35,6 @@ pub enum Expire {
     Keep,
     Clear,
     At(Millis),
-}
-
-/// A string that a command has made.
-#[derive(Debug)]
-pub enum Made {
-    Flat(Vec<u8>),
-    Rope(Rope),
 }
 
 /// Who is told of a change.
@@ -85,15 +81,6 @@ impl<T> DerefMut for Edit<'_, T> {
     fn deref_mut(&mut self) -> &mut T {
         self.value
     }
-}
-
-/// What a command has done to a string in [`Held::edit_flat`].
-#[derive(Debug, PartialEq, Eq)]
-pub struct Edited {
-    /// How many changes that counts as; with none, the string is what it was.
-    pub changes: u64,
-    /// What takes the string's place, where it could not be changed where it lies.
-    pub instead: Option<Vec<u8>>,
 }
 
 enum Scope<'a> {
@@ -347,16 +334,6 @@ impl<'a> Held<'a> {
         Some(View::new(found.entry()))
     }
 
-    /// The string at the key, as [`Held::read`].
-    #[inline]
-    pub fn string(&mut self, key: &Key<'_>) -> Result<Option<Str<'_>>, WrongType> {
-        match self.read(key) {
-            None => Ok(None),
-            Some(view) if view.kind() == Kind::String => Ok(Some(view.string())),
-            Some(_) => Err(WrongType),
-        }
-    }
-
     /// Leaves the mark of an access on an entry.
     #[inline]
     fn mark(&mut self, entry: EntryPtr) {
@@ -538,171 +515,6 @@ impl<'a> Held<'a> {
         // SAFETY: the raw value is one of this kind, and its reference moves on.
         let outside = unsafe { Outside::from_raw(T::KIND, raw.as_ptr()) };
         EntryPtr::new(key.bytes, Value::Outside(outside, form), deadline, self.new_access())
-    }
-
-    /// Sets the key to a string.
-    #[inline]
-    pub fn set_string(&mut self, key: &Key<'_>, bytes: &[u8], expire: Expire) {
-        let Some(found) = self.live_or_gone(key) else {
-            let deadline = if let Expire::At(deadline) = expire { Some(deadline) } else { None };
-            let entry = EntryPtr::new(key.bytes, Value::string(bytes), deadline, self.new_access());
-            self.add_entry(key, entry);
-            return self.changed(key, Change::Written);
-        };
-        let old = found.entry();
-        let before = old.deadline();
-        let deadline = match expire {
-            Expire::Keep => before,
-            Expire::Clear => None,
-            Expire::At(deadline) => Some(deadline),
-        };
-        // A new value was used just now; how often the key was used stays with the key.
-        if self.seat.access == Access::Lru {
-            old.set_access(self.new_access());
-        } else {
-            self.mark(old);
-        }
-        let fits = before == deadline && old.kind() == Kind::String && old.has_room_of(bytes.len());
-        if fits {
-            self.preserve(key.place, old);
-            old.overwrite(bytes);
-        } else {
-            let entry = EntryPtr::new(key.bytes, Value::string(bytes), deadline, old.access());
-            self.replace(key, found, entry);
-        }
-        self.changed(key, Change::Written);
-    }
-
-    /// Sets the key to a string that a command has computed and that is no integer to OBJECT ENCODING, even if it reads
-    /// as one: INCRBYFLOAT leaves such. The deadline is kept.
-    pub fn set_text(&mut self, key: &Key<'_>, bytes: &[u8]) {
-        self.set_string(key, bytes, Expire::Keep);
-        self.live(key).expect("just set").entry().set_text();
-    }
-
-    /// Sets the key to a string that a command has made of others, as BITOP does: `raw`, and without a deadline.
-    pub fn set_made(&mut self, key: &Key<'_>, made: Made) {
-        self.remake(key, made, Expire::Clear, 1);
-    }
-
-    /// The same with a say on the deadline, and on how many changes that counts as.
-    pub fn remake(&mut self, key: &Key<'_>, made: Made, expire: Expire, changes: u64) {
-        let found = self.live_or_gone(key);
-        let deadline = match expire {
-            Expire::Keep => found.as_ref().and_then(|found| found.entry().deadline()),
-            Expire::Clear => None,
-            Expire::At(deadline) => Some(deadline),
-        };
-        let entry = EntryPtr::new(key.bytes, made.value(), deadline, self.new_access());
-        match found {
-            Some(found) => self.replace(key, found, entry),
-            None => self.add_entry(key, entry),
-        }
-        self.changed_times(key, Change::Written, changes);
-    }
-
-    /// Lets `edit` change the flat string at the key where it lies, or put another in its place; the deadline stays.
-    /// Returns the number of changes, or `None` when there is no key or its string is a rope. Counts as an access,
-    /// and as an edit to OBJECT ENCODING even if nothing has changed. Nothing is done when `edit` fails, which then has
-    /// changed nothing.
-    pub fn edit_flat<E: From<WrongType>>(
-        &mut self,
-        key: &Key<'_>,
-        edit: impl FnOnce(&mut [u8]) -> Result<Edited, E>,
-    ) -> Result<Option<u64>, E> {
-        let Some(found) = self.live(key) else { return Ok(None) };
-        let entry = found.entry();
-        if entry.kind() != Kind::String {
-            return Err(WrongType.into());
-        }
-        self.mark(entry);
-        self.preserve(key.place, entry);
-        let Some(bytes) = entry.flat_mut() else { return Ok(None) };
-        let Edited { changes, instead } = edit(bytes)?;
-        match instead.map(Made::Flat) {
-            None => entry.set_raw(),
-            Some(made) => {
-                let new = EntryPtr::new(key.bytes, made.value(), entry.deadline(), entry.access());
-                self.replace(key, found, new);
-            }
-        }
-        if changes > 0 {
-            self.changed_times(key, Change::Written, changes);
-        }
-        Ok(Some(changes))
-    }
-
-    /// For a write that finds what it writes there already: an access, and an edit to OBJECT ENCODING, but no change.
-    pub fn write_same(&mut self, key: &Key<'_>) -> Result<(), WrongType> {
-        let Some(found) = self.live(key) else { return Ok(()) };
-        let entry = found.entry();
-        if entry.kind() != Kind::String {
-            return Err(WrongType);
-        }
-        self.mark(entry);
-        if let Str::Flat(_) = entry.string() {
-            entry.patch(0, b"");
-        }
-        Ok(())
-    }
-
-    /// Appends to the string at the key, which is set where there is none; returns its new length.
-    pub fn append(&mut self, key: &Key<'_>, bytes: &[u8]) -> Result<usize, WrongType> {
-        match self.peek(key) {
-            None => {
-                self.set_string(key, bytes, Expire::Clear);
-                Ok(bytes.len())
-            }
-            Some(view) if view.kind() == Kind::String => {
-                let len = view.string().len();
-                if bytes.is_empty() {
-                    // Counts as a change, unlike an empty SETRANGE.
-                    self.write_same(key)?;
-                    self.changed(key, Change::Written);
-                    return Ok(len);
-                }
-                self.write_range(key, len, bytes)
-            }
-            Some(_) => Err(WrongType),
-        }
-    }
-
-    /// Writes into the string at the key from `offset` on, filling a gap with zeros; returns its new length. A
-    /// missing key is made, unless there is nothing to write. The caller limits `offset`: each 64 KiB of gap takes
-    /// 8 bytes.
-    pub fn write_range(&mut self, key: &Key<'_>, offset: usize, bytes: &[u8]) -> Result<usize, WrongType> {
-        let end = offset.checked_add(bytes.len()).expect("the caller limits the offset");
-        let Some(found) = self.live_or_gone(key) else {
-            if bytes.is_empty() {
-                return Ok(0);
-            }
-            let fresh = edited(Str::Flat(b""), offset, bytes);
-            let entry = EntryPtr::new(key.bytes, fresh.value(), None, self.new_access());
-            self.add_entry(key, entry);
-            self.changed(key, Change::Written);
-            return Ok(end);
-        };
-        let entry = found.entry();
-        if entry.kind() != Kind::String {
-            return Err(WrongType);
-        }
-        self.mark(entry);
-        let len = entry.string().len();
-        if bytes.is_empty() {
-            return Ok(len);
-        }
-        self.preserve(key.place, entry);
-        if let Some(mut rope) = entry.rope_mut() {
-            rope.write(offset, bytes);
-        } else if end <= len {
-            entry.patch(offset, bytes);
-        } else {
-            let grown = edited(entry.string(), offset, bytes);
-            let new = EntryPtr::new(key.bytes, grown.value(), entry.deadline(), entry.access());
-            self.replace(key, found, new);
-        }
-        self.changed(key, Change::Written);
-        Ok(len.max(end))
     }
 
     /// Removes the key; `false` when it was not there. Where what has expired is only hidden, it is there: whoever may write to a
@@ -954,31 +766,6 @@ fn lock<'a>(keyspace: &'a Keyspace, seat: &mut Seat, place: Place) -> &'a Slot {
         seat.lock_wait += (seat.ticks)().saturating_sub(before);
     }
     slot
-}
-
-impl Made {
-    /// The value, which is `raw`.
-    fn value(&self) -> Value<'_> {
-        match self {
-            Made::Flat(bytes) if bytes.len() <= FLAT_MAX => Value::Flat { bytes, raw: true },
-            Made::Flat(bytes) => Value::string(bytes),
-            Made::Rope(rope) => Value::rope(rope.clone()),
-        }
-    }
-}
-
-/// A string after a write that made it longer or new.
-fn edited(old: Str<'_>, offset: usize, bytes: &[u8]) -> Made {
-    let len = old.len().max(offset + bytes.len());
-    if len <= FLAT_MAX {
-        let mut flat = old.bytes().into_owned();
-        flat.resize(len, 0);
-        flat[offset..offset + bytes.len()].copy_from_slice(bytes);
-        return Made::Flat(flat);
-    }
-    let mut rope = Rope::new(&old.bytes());
-    rope.write(offset, bytes);
-    Made::Rope(rope)
 }
 
 /// A seat that is outside for a while, and goes back in whatever happens.

@@ -131,8 +131,7 @@ mod tests {
 
     #[test]
     fn a_name_is_held_by_one_and_let_go_of() {
-        let folder = std::env::temp_dir().join(format!("evenkeel-lock-{}", std::process::id()));
-        std::fs::create_dir_all(&folder).expect("a folder");
+        let folder = crate::testing::folder("lock");
         let (one, other) = (Locks::default(), Locks::default());
         let hold = |locks: &Locks, what, name: &str| locks.hold(what, &folder, Path::new(name));
         hold(&one, What::Snapshot, "dump.rdb").expect("it is free");

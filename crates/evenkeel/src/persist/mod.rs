@@ -8,6 +8,7 @@ pub(crate) mod aof;
 pub(crate) mod bar;
 pub(crate) mod draft;
 pub(crate) mod end;
+pub(crate) mod fresh;
 pub(crate) mod load;
 pub(crate) mod lock;
 mod pace;

@@ -88,8 +88,7 @@ mod tests {
     /// The log is to be turned on, which it is not by itself before its time, but by who asks.
     #[test]
     fn a_rewrite_waits_for_its_time() {
-        let folder = std::env::temp_dir().join(format!("evenkeel-points-{}", std::process::id()));
-        std::fs::create_dir(&folder).expect("a folder of one's own");
+        let folder = crate::testing::folder("points");
         let dir = folder.to_str().expect("a plain name");
         let live = Live::start(1, &["--dir", dir, "--appendonly", "yes"]);
         let (server, persist) = (&live.server, &live.server.persist);

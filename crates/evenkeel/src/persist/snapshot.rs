@@ -31,6 +31,9 @@ use crate::server::Server;
 /// The version of Redis that files name as their writer's: the one whose formats they have.
 const REDIS_VERSION: &str = "7.0.15";
 
+/// What `dbfilename` is if nobody says otherwise.
+const USUAL_NAME: &str = "dump.rdb";
+
 /// Why a snapshot cannot begin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Busy;
@@ -380,11 +383,18 @@ pub(crate) fn remove_unfinished(settings: &Settings) {
     let _ = fs::remove_file(unfinished(&target)); // there is none nearly always
 }
 
-/// What is written until it takes the place of `target`. Servers that share a folder have a file each, which is locked; but in
-/// containers they may well have one number.
+/// What is written until it takes the place of `target`: Redis' name for it, with that of the target if it is not the usual one.
+/// Servers that share a folder have a target each, which is locked; but in containers they may well have one process number.
 fn unfinished(target: &Path) -> PathBuf {
-    let mut name = OsString::from(format!("temp-{}-", std::process::id()));
-    name.push(target.file_name().unwrap_or_default());
+    let process = std::process::id();
+    let mut name = OsString::from(format!("temp-{process}"));
+    match target.file_name() {
+        Some(of) if of != USUAL_NAME => {
+            name.push("-");
+            name.push(of);
+        }
+        _ => name.push(".rdb"),
+    }
     target.with_file_name(name)
 }
 
@@ -410,5 +420,20 @@ impl Drop for Beside {
         if !self.installed {
             let _ = fs::remove_file(&self.path);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Redis' own tests and operators' scripts know the first one.
+    #[test]
+    fn what_is_being_written_is_named_by_its_process_and_its_target() {
+        let process = std::process::id();
+        assert_eq!(unfinished(Path::new("/x/dump.rdb")), PathBuf::from(format!("/x/temp-{process}.rdb")));
+        assert_eq!(unfinished(Path::new("other.rdb")), PathBuf::from(format!("temp-{process}-other.rdb")));
+        let settings = Settings::default();
+        assert_eq!(settings.dbfilename, Path::new(USUAL_NAME));
     }
 }

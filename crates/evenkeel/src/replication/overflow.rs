@@ -14,10 +14,10 @@
 //! their pace.
 
 use std::collections::BTreeMap;
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
@@ -26,6 +26,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use parking_lot::Mutex;
 
 use super::backlog::BLOCK;
+use crate::persist::fresh;
 
 /// Bytes that may lie on disk: more than half an hour of what one thread writes.
 const OVERFLOW_LEN_MAX: u64 = 64 << 30;
@@ -77,17 +78,8 @@ impl Overflow {
         offset: u64,
         notify: impl Fn() + Send + 'static,
     ) -> io::Result<Overflow> {
-        // One that is given up may still be on its way to be opened when the next one is.
-        static NEXT: AtomicU64 = AtomicU64::new(0);
-        let name = format!("temp-stream-{}-{}", std::process::id(), NEXT.fetch_add(1, Relaxed));
-        let path = folder.join(name);
-        let open = move || {
-            let mut options = OpenOptions::new();
-            let file = options.read(true).write(true).create(true).truncate(true).mode(0o600).open(&path)?;
-            std::fs::remove_file(&path)?;
-            Ok(file)
-        };
-        Overflow::start_thread(open, offset, notify)
+        let folder = folder.to_path_buf();
+        Overflow::start_thread(move || fresh::nameless(&folder, "stream"), offset, notify)
     }
 
     fn start_thread(

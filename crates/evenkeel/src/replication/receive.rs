@@ -4,7 +4,7 @@
 //! sends behind it; it sends nothing more then until it is told that they have arrived. So the last forty bytes that
 //! have come are kept back until more come: they are the mark, or they are not the last ones.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File};
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering::*;
@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 
 use super::handshake::{answer, shown};
 use super::wire::{Ended, Wire};
+use crate::persist::fresh;
 use crate::server::Server;
 
 /// Bytes received at a time.
@@ -177,16 +178,15 @@ pub(super) struct Received {
 impl Received {
     /// Writes all that comes into a file.
     pub(super) fn from(snapshot: &mut Snapshot<'_>, folder: &Path) -> Result<Received, Ended> {
-        let name = format!("temp-{}.{}.rdb", crate::clock::unix_ms() / 1000, std::process::id());
-        let path = folder.join(name);
+        let (now, process) = (crate::clock::unix_ms() / 1000, std::process::id());
         let failed = |error: io::Error| {
             Ended::Broken(format!(
                 "Write error or short write writing to the DB dump file needed for MASTER <-> REPLICA synchronization: \
                  {error}"
             ))
         };
-        let file = OpenOptions::new().read(true).write(true).create(true).truncate(true).open(&path);
-        let file = file.map_err(|error| {
+        let created = fresh::create(folder, |number| format!("temp-{}.{process}.rdb", now + number));
+        let (file, path) = created.map_err(|error| {
             Ended::Broken(format!(
                 "Opening the temp file needed for MASTER <-> REPLICA synchronization: {error}"
             ))

@@ -9,9 +9,7 @@
 //! the last record before is left in [`super::State::sync_behind`], and the feeding thread notes at which offset of the stream
 //! that record ends.
 
-use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom, Write};
-use std::os::unix::fs::OpenOptionsExt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::*;
@@ -26,6 +24,7 @@ use super::pipe::{Inlet, Pipe};
 use super::replicas::Content;
 use crate::config::Settings;
 use crate::persist::draft::{Cache, Draft};
+use crate::persist::fresh;
 use crate::persist::recorder::{Form as _, Records};
 use crate::persist::snapshot;
 use crate::server::{Server, random_hex};
@@ -160,7 +159,7 @@ fn now_needed(server: &Server) -> Version {
 
 fn send_from_file(server: &Arc<Server>, pipe: &Arc<Pipe>, content: Content) -> io::Result<u64> {
     let settings = server.settings();
-    let disk = nameless(&settings)?;
+    let disk = fresh::nameless(&settings.dir, "repl")?;
     let draft = Draft::new(server, &settings, &disk, Cache::Through)?;
     let file = snapshot::open(draft, &settings, Version::V10, false)?;
     let file = take(server, &settings, file, true, content, |_| ())?;
@@ -176,15 +175,6 @@ fn send_from_file(server: &Arc<Server>, pipe: &Arc<Pipe>, content: Content) -> i
         left -= wanted as u64;
     }
     Ok(len)
-}
-
-/// A file in the data directory that is gone when nobody has it open.
-fn nameless(settings: &Settings) -> io::Result<File> {
-    let path = settings.dir.join(format!("temp-repl-{}.rdb", std::process::id()));
-    let mut options = OpenOptions::new();
-    let file = options.read(true).write(true).create(true).truncate(true).mode(0o600).open(&path)?;
-    std::fs::remove_file(&path)?;
-    Ok(file)
 }
 
 #[cfg(test)]

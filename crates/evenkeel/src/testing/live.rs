@@ -23,9 +23,7 @@ pub(crate) struct Live {
 
 impl Live {
     pub(crate) fn start(workers: usize, args: &[&str]) -> Live {
-        let number = crate::server::random_hex();
-        let folder = std::env::temp_dir().join(format!("evenkeel-live-{}", &number[..12]));
-        std::fs::create_dir(&folder).expect("a folder of one's own");
+        let folder = super::folder("live");
         let socket = folder.join("socket").into_os_string();
         let dir = ["--dir".into(), folder.clone().into_os_string()];
         let own = ["--port", "0", "--unixsocket"].map(OsString::from);

@@ -11,6 +11,13 @@ fn migrate(client: &mut Client, to: &Server, what: &str) -> String {
     client.run(&format!("MIGRATE 127.0.0.1 {} {what}", to.port())).to_string()
 }
 
+/// A host that takes connections and says nothing for as long as it is kept, and its port.
+fn silent_host() -> (TcpListener, String) {
+    let host = TcpListener::bind("127.0.0.1:0").expect("a port is free");
+    let port = host.local_addr().expect("it is bound").port().to_string();
+    (host, port)
+}
+
 fn kept(client: &mut Client) -> String {
     let info = client.run("INFO stats").to_string();
     let (_, rest) = info.split_once("migrate_cached_sockets:").expect("INFO has it");
@@ -79,8 +86,7 @@ fn credentials_are_no_other_callers() {
 #[test]
 fn a_silent_host_keeps_nobody_else_waiting() {
     let server = start(&["--threads", "1", "--save", ""]);
-    let silent = TcpListener::bind("127.0.0.1:0").expect("a port is free");
-    let port = silent.local_addr().expect("it is bound").port().to_string();
+    let (_silent, port) = silent_host();
     let mut client = server.connect();
     client.run("MSET a 1 b 2 c 3");
     let waiting = ["a", "b", "c"].map(|key| {
@@ -102,8 +108,7 @@ fn a_silent_host_keeps_nobody_else_waiting() {
 #[test]
 fn so_many_may_wait_for_other_servers() {
     let server = start(&["--threads", "1", "--save", ""]);
-    let silent = TcpListener::bind("127.0.0.1:0").expect("a port is free");
-    let port = silent.local_addr().expect("it is bound").port().to_string();
+    let (_silent, port) = silent_host();
     let mut client = server.connect();
     client.run("SET k 1");
     let words = |timeout: &str| ["MIGRATE", "127.0.0.1", &port, "k", "0", timeout].map(str::to_owned);

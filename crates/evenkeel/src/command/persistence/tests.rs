@@ -40,7 +40,7 @@ fn what_is_scheduled_can_be_cancelled() {
 
 #[test]
 fn a_save_that_fails_is_not_pretended() {
-    let folder = std::env::temp_dir().join(format!("evenkeel-save-{}", std::process::id()));
+    let folder = crate::testing::folder("save");
     let file = folder.join("dump.rdb");
     std::fs::create_dir_all(&file).expect("a directory where the file should be");
     let mut world = World::with(&["--dir", folder.to_str().expect("a plain name"), "--save", "3600 1"]);

@@ -12,7 +12,7 @@ use crate::{start, wait_until};
 fn with_stuck_snapshots() -> Server {
     let server = start(&["--threads", "1", "--save", ""]);
     assert_eq!(server.connect().run("SET k 1").to_string(), "OK");
-    let path = server.folder().join(format!("temp-{}-dump.rdb", server.pid()));
+    let path = server.folder().join(format!("temp-{}.rdb", server.pid()));
     let path = CString::new(path.as_os_str().as_bytes()).expect("no zero in it");
     // SAFETY: the path ends with a zero.
     assert_eq!(unsafe { libc::mkfifo(path.as_ptr(), 0o600) }, 0);

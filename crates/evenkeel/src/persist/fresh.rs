@@ -1,0 +1,76 @@
+//! New files that nobody else writes.
+//!
+//! A name with the number of the process in it is not enough: servers in containers may share a folder and each be process 1.
+//! So a file is made only where there is none, and what another one has made, or left behind, gets the next name used.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, ErrorKind};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+/// Names that are tried. So many servers do not begin the same thing at once.
+const NAMES: u64 = 1_000;
+
+/// A file to be written and read, and its path: the first of `name(0)`, `name(1)` .. in `folder` that is free.
+///
+/// # Errors
+/// What the system says; [`ErrorKind::AlreadyExists`] if a thousand names are taken.
+pub(crate) fn create(folder: &Path, name: impl Fn(u64) -> String) -> io::Result<(File, PathBuf)> {
+    open(OpenOptions::new().read(true).write(true), folder, name)
+}
+
+/// A file to be written and read by this user alone, which is gone when nobody has it open. `purpose` is in the name that it
+/// has for a moment.
+pub(crate) fn nameless(folder: &Path, purpose: &str) -> io::Result<File> {
+    let process = std::process::id();
+    let name = |number| format!("temp-{purpose}-{process}-{number}");
+    let (file, path) = open(OpenOptions::new().read(true).write(true).mode(0o600), folder, name)?;
+    fs::remove_file(&path)?;
+    Ok(file)
+}
+
+fn open(options: &OpenOptions, folder: &Path, name: impl Fn(u64) -> String) -> io::Result<(File, PathBuf)> {
+    let mut options = options.clone();
+    options.create_new(true);
+    let mut last = ErrorKind::AlreadyExists.into();
+    for path in (0..NAMES).map(|number| folder.join(name(number))) {
+        match options.open(&path) {
+            Ok(file) => return Ok((file, path)),
+            Err(error) if error.kind() == ErrorKind::AlreadyExists => last = error,
+            Err(error) => return Err(error),
+        }
+    }
+    Err(last)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_there_is_left_alone() {
+        let folder = crate::testing::folder("fresh");
+        fs::write(folder.join("a-0"), "another server's").expect("writes");
+        let (_, path) = create(&folder, |number| format!("a-{number}")).expect("the next name is free");
+        assert_eq!(path, folder.join("a-1"));
+        assert_eq!(fs::read(folder.join("a-0")).expect("reads"), b"another server's");
+        let refused = create(&folder, |_| "a-0".into()).expect_err("it is taken");
+        assert_eq!(refused.kind(), ErrorKind::AlreadyExists);
+        let missing = create(&folder.join("none"), |number| number.to_string()).expect_err("no such folder");
+        assert_eq!(missing.kind(), ErrorKind::NotFound);
+        fs::remove_dir_all(folder).expect("removes");
+    }
+
+    #[test]
+    fn two_without_a_name_are_two() {
+        let folder = crate::testing::folder("nameless");
+        let other = folder.join(format!("temp-x-{}-0", std::process::id()));
+        fs::write(&other, "just made by another one").expect("writes");
+        let file = nameless(&folder, "x").expect("creates");
+        assert_eq!(file.metadata().expect("is open").len(), 0);
+        let left: Vec<_> =
+            fs::read_dir(&folder).expect("lists").flatten().map(|entry| entry.path()).collect();
+        assert_eq!(left, [other]);
+        fs::remove_dir_all(folder).expect("removes");
+    }
+}
