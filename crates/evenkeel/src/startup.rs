@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Acquire;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use signal_hook::consts::{SIGHUP, SIGINT, SIGPIPE, SIGTERM};
 
@@ -21,7 +21,7 @@ use crate::persist::bar::Bar;
 use crate::persist::load::{self, Ended};
 use crate::persist::lock::What;
 use crate::persist::replay::{self, Replayed};
-use crate::persist::{aof, end, points, rewrite, snapshot};
+use crate::persist::{LOADING, aof, end, points, rewrite, snapshot};
 use crate::replication::link;
 use crate::server::Server;
 
@@ -33,6 +33,9 @@ pub(crate) const STACK_LEN: usize = 16 << 20;
 
 /// How long the end waits for a snapshot that was given up: only a write to a disk that hangs takes so long.
 const UNWANTED_MAX: Duration = Duration::from_secs(5);
+
+/// How long clients are kept waiting before they are told that data are being loaded.
+const SHORT_LOAD: Duration = Duration::from_millis(200);
 
 /// Milliseconds between two rounds of the control thread.
 const ROUND_MS: u64 = 100;
@@ -335,10 +338,20 @@ fn start_workers(server: &Arc<Server>) -> std::io::Result<Vec<std::thread::JoinH
                 if let Some(cpu) = cpu {
                     pin_to(cpu);
                 }
+                wait_for_short_load(&server);
                 or_end(&server, "worker", || worker.run());
             })
         })
         .collect()
+}
+
+/// A load that is over at once, of little or of nothing, is not told of: who connects meanwhile is kept waiting, as by Redis, and
+/// need not come again.
+fn wait_for_short_load(server: &Server) {
+    let began = Instant::now();
+    while server.persist.obstacles.any() & LOADING != 0 && began.elapsed() < SHORT_LOAD {
+        std::thread::sleep(Duration::from_millis(1));
+    }
 }
 
 /// As many threads for long commands as there are workers. They are not waited for at the end.

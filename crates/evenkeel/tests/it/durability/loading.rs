@@ -12,17 +12,28 @@ const KEYS: i64 = 2_000;
 
 /// A server with keys whose next start takes a second, and its address.
 fn with_keys(args: &[&str]) -> Server {
+    with_so_many_keys(KEYS, args)
+}
+
+fn with_so_many_keys(keys: i64, args: &[&str]) -> Server {
     let port = free_port().to_string();
     let common =
         ["--port", &port, "--threads", "2", "--enable-debug-command", "yes", "--key-load-delay", "500"];
     let server = start(&[&common, args].concat());
-    let sets = (0..KEYS).map(|n| vec!["SET".to_owned(), format!("key:{n}"), n.to_string()]);
+    let sets = (0..keys).map(|n| vec!["SET".to_owned(), format!("key:{n}"), n.to_string()]);
     server.connect().pipeline(&sets.collect::<Vec<_>>());
     server
 }
 
-/// Starts the server again and sends these commands meanwhile; returns what is replied.
+/// Starts the server again and sends these commands meanwhile, which is told of the load first; returns what is replied.
 fn ask_meanwhile(server: &mut Server, lines: &[&str]) -> Vec<String> {
+    let replies = ask_at_once(server, &[&["PING"], lines].concat());
+    assert!(replies[0].starts_with("-LOADING"), "{replies:?}");
+    replies[1..].to_vec()
+}
+
+/// The same from the moment on that the server can be connected to.
+fn ask_at_once(server: &mut Server, lines: &[&str]) -> Vec<String> {
     let address = server.address();
     std::thread::scope(|scope| {
         let asked = scope.spawn(move || {
@@ -32,7 +43,6 @@ fn ask_meanwhile(server: &mut Server, lines: &[&str]) -> Vec<String> {
                 client.is_some()
             });
             let mut client = client.expect("it is there");
-            assert!(client.run("PING").to_string().starts_with("-LOADING"));
             lines.iter().map(|line| client.run(line).to_string()).collect()
         });
         server.start_again();
@@ -88,6 +98,16 @@ fn a_snapshot_that_is_being_loaded_is_not_loaded_again() {
     assert_eq!(server.connect().run("DBSIZE").as_int(), Some(KEYS));
     let snapshot = |files: Vec<(String, Vec<u8>)>| files.into_iter().find(|(name, _)| name == "dump.rdb");
     assert_eq!(snapshot(files(server.folder())), snapshot(before));
+}
+
+/// Little, or nothing, is there before anybody is served. So in Redis, where nobody is served meanwhile.
+#[test]
+fn a_short_load_is_not_told_of() {
+    let mut server = with_so_many_keys(60, &["--appendonly", "yes"]);
+    assert!(!server.connect().run("BGREWRITEAOF").is_error());
+    wait_until("it is written", || server.info("aof_rewrite_in_progress") == "0");
+    server.kill();
+    assert_eq!(ask_at_once(&mut server, &["DBSIZE", "SET k 1"]), [":60", "OK"]);
 }
 
 /// As they come from a primary older than Redis 7, or from its log.
