@@ -101,9 +101,12 @@ fn survives_cuts(primary: &Program, replica: &Program, peer: Peer, load: &str, w
     let offset = |server: &Server| server.info("master_repl_offset").parse::<u64>().expect("a number");
     while scissors.cuts.load(Relaxed) < wanted {
         round += 1;
-        // More than the backlog holds would have to be sent anew.
+        // More than the backlog holds would have to be sent anew. A command longer than what passes before a cut gets through
+        // when there are no more of them.
         wait_until("the replica comes along", || {
-            way == Way::Fast || offset(&primary).saturating_sub(offset(&replica)) < 8 << 20
+            way == Way::Fast
+                || scissors.cuts.load(Relaxed) >= wanted
+                || offset(&primary).saturating_sub(offset(&replica)) < 8 << 20
         });
         write(&primary, peer, seed + round, 300);
         // Large values, so that cuts come soon, and transactions, which must come whole.
