@@ -21,7 +21,7 @@ use crate::persist::bar::Bar;
 use crate::persist::load::{self, Ended};
 use crate::persist::lock::What;
 use crate::persist::replay::{self, Replayed};
-use crate::persist::{LOADING, aof, end, points, rewrite, snapshot};
+use crate::persist::{aof, end, points, rewrite, snapshot};
 use crate::replication::link;
 use crate::server::Server;
 
@@ -349,7 +349,7 @@ fn start_workers(server: &Arc<Server>) -> std::io::Result<Vec<std::thread::JoinH
 /// need not come again.
 fn wait_for_short_load(server: &Server) {
     let began = Instant::now();
-    while server.persist.obstacles.any() & LOADING != 0 && began.elapsed() < SHORT_LOAD {
+    while server.persist.is_loading() && began.elapsed() < SHORT_LOAD {
         std::thread::sleep(Duration::from_millis(1));
     }
 }

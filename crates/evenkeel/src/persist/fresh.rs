@@ -32,15 +32,14 @@ pub(crate) fn nameless(folder: &Path, purpose: &str) -> io::Result<File> {
 fn open(options: &OpenOptions, folder: &Path, name: impl Fn(u64) -> String) -> io::Result<(File, PathBuf)> {
     let mut options = options.clone();
     options.create_new(true);
-    let mut last = ErrorKind::AlreadyExists.into();
     for path in (0..NAMES).map(|number| folder.join(name(number))) {
         match options.open(&path) {
             Ok(file) => return Ok((file, path)),
-            Err(error) if error.kind() == ErrorKind::AlreadyExists => last = error,
+            Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
             Err(error) => return Err(error),
         }
     }
-    Err(last)
+    Err(ErrorKind::AlreadyExists.into())
 }
 
 #[cfg(test)]

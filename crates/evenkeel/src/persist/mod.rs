@@ -137,7 +137,7 @@ pub(crate) struct Progress {
 pub(crate) struct Obstacles(AtomicU8);
 
 /// Data are being loaded.
-pub(crate) const LOADING: u8 = 1 << 0;
+const LOADING: u8 = 1 << 0;
 /// The last snapshot failed, and writes are not to go on without one.
 pub(crate) const NO_SNAPSHOT: u8 = 1 << 1;
 /// The log cannot be written to disk.
