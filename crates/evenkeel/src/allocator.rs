@@ -10,11 +10,15 @@
 //! So when much has been freed, and no more is being freed, all threads that own pages are asked to ([`Slack`]). A worker that
 //! is busy does not do that: it looks through all its pages for it, at some 5 ms for each GB and more if they are full of what
 //! others have freed, and it is going to fill them again.
+//!
+//! **What is taken from it** is asked for by a thread of its own, before it is needed: [`ahead`].
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use evenkeel_store::memory;
+
+pub(crate) mod ahead;
 
 /// Tells the allocator whether to ask for huge pages. Nothing in this program forks, so a page of 2 MiB is never
 /// copied for one byte.
@@ -34,6 +38,10 @@ pub(crate) fn set_up(huge_pages: bool) {
     const GENERIC_COLLECT: libmimalloc_sys::mi_option_t = 36;
     const REQUESTS: std::ffi::c_long = 1_000_000;
     const ALLOW_THP: libmimalloc_sys::mi_option_t = 37;
+    if !huge_pages {
+        // SAFETY: says of this process that it gets none, not even where the allocator has asked for them already.
+        unsafe { libc::prctl(libc::PR_SET_THP_DISABLE, 1, 0, 0, 0) };
+    }
     // SAFETY: sets numbers that the allocator reads when it next asks the system for memory, or gives some back.
     unsafe {
         libmimalloc_sys::mi_option_set(PURGE_DELAY, PURGE_DELAY_MS);
@@ -98,6 +106,7 @@ thread_local! {
 impl Slack {
     /// MEMORY PURGE
     pub(crate) fn ask_to_purge(&self) {
+        memory::regions::forget();
         self.purges.fetch_add(1, Relaxed);
     }
 
@@ -128,6 +137,10 @@ const SHARED_MAX: u32 = 600;
 /// Rounds between the two steps: meanwhile most has gone back without any work for those who own pages.
 const STEP_ROUNDS: u32 = 50;
 
+/// Rounds for which regions are forgotten once in ten after much has been freed: the allocator gives it back by itself within a
+/// second or two, and says nothing of that.
+const FORGET_ROUNDS: u32 = 40;
+
 /// The control thread's eye on what has been freed.
 #[derive(Default)]
 pub(crate) struct Watch {
@@ -140,6 +153,8 @@ pub(crate) struct Watch {
     step: u32,
     /// Rounds for which there may be something to be given back that belongs to no thread.
     shared: u32,
+    /// Rounds for which regions may lose their memory.
+    fading: u32,
 }
 
 impl Watch {
@@ -169,10 +184,23 @@ impl Watch {
         }
     }
 
+    /// Whether regions are to be forgotten in this round.
+    fn is_time_to_forget(&mut self) -> bool {
+        if self.calm == 0 && self.peak - self.last >= Self::FREED_MIN {
+            self.fading = FORGET_ROUNDS;
+        }
+        self.fading = self.fading.saturating_sub(1);
+        self.fading % 10 == 1
+    }
+
     /// One round; whether all threads are asked for something now.
     pub(crate) fn round(&mut self, slack: &Slack) -> bool {
         let steps = slack.steps.load(Relaxed);
-        match self.look(memory::used()) {
+        let looked = self.look(memory::used());
+        if self.is_time_to_forget() || looked == Looked::Purges {
+            memory::regions::forget();
+        }
+        match looked {
             Looked::Nothing => return false,
             Looked::Shared => {
                 collect();
@@ -232,6 +260,22 @@ mod tests {
         let behind = &looked[before + between + 2..];
         assert!(behind.iter().all(|looked| *looked == Looked::Shared) && behind.len() > 40, "{looked:?}");
         assert_eq!(count(&mut watch, Looked::Nothing, std::iter::repeat_n(0, 1000)), 1000);
+    }
+
+    #[test]
+    fn regions_are_forgotten_for_as_long_as_freed_memory_goes_back() {
+        let mut watch = Watch::default();
+        let mut forgets = |used: usize, rounds: usize| {
+            let round = |_: &usize| {
+                watch.look(used);
+                watch.is_time_to_forget()
+            };
+            (0..rounds).filter(round).count()
+        };
+        assert_eq!(forgets(GB, 100), 0);
+        assert_eq!(forgets(GB - GB / 50, 100), 0, "little was freed");
+        assert_eq!(forgets(GB / 2, 15), 1);
+        assert_eq!(forgets(GB / 2, 1000), 3);
     }
 
     #[test]

@@ -131,6 +131,9 @@ fn serve(launch: Launch) -> ExitCode {
         Ok(threads) => threads,
         Err(error) => return fail(&log, format!("A worker cannot be started: {error}")),
     };
+    if let Err(error) = allocator::ahead::start() {
+        return fail(&log, format!("The thread that asks for memory cannot be started: {error}"));
+    }
     if let Err(error) = start_long(&server) {
         return fail(&log, format!("A thread for long commands cannot be started: {error}"));
     }

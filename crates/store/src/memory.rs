@@ -9,6 +9,8 @@ use std::alloc::{GlobalAlloc, Layout};
 use std::cell::{Cell, RefCell};
 use std::sync::atomic::{AtomicIsize, AtomicUsize, Ordering::Relaxed};
 
+pub mod regions;
+
 /// Threads with a counter of their own; all others share the first.
 const THREADS_MAX: usize = 512;
 
@@ -71,6 +73,7 @@ unsafe impl<A: GlobalAlloc> GlobalAlloc for Counting<A> {
 fn counted(block: *mut u8, bytes: isize) -> *mut u8 {
     if !block.is_null() {
         let _ = add(bytes);
+        regions::note(block);
     }
     block
 }

@@ -216,3 +216,39 @@ fn nothing_expires_in_a_pause() {
     std::thread::sleep(Duration::from_millis(300));
     assert_eq!(client.run("DBSIZE").to_string(), left);
 }
+
+/// Pages that threads of this name have had the kernel find for them.
+fn page_faults(server: &Server, name: &str) -> u64 {
+    let threads = std::fs::read_dir(format!("/proc/{}/task", server.pid())).expect("it runs");
+    let stats = threads.filter_map(|thread| std::fs::read_to_string(thread.ok()?.path().join("stat")).ok());
+    let faults = |stat: String| {
+        let (named, rest) = stat.split_once('(')?.1.rsplit_once(") ")?;
+        (named == name).then(|| rest.split(' ').nth(7)?.parse::<u64>().ok())?
+    };
+    stats.filter_map(faults).sum()
+}
+
+/// Data that grow at 100 MB a second: the pages for them are found by a thread beside the worker.
+#[test]
+fn workers_do_not_wait_for_the_kernel_to_find_memory() {
+    const BATCHES: u64 = 256;
+    let server = start(&["--threads", "1", "--huge-pages", "no"]);
+    let mut client = server.connect();
+    let mut fill = |prefix: &str| {
+        for batch in 0..BATCHES {
+            let set = |number| words_of(&format!("SET {prefix}:{batch}:{number} {:0>2000}", 1));
+            client.pipeline(&(0..256).map(set).collect::<Vec<_>>());
+            std::thread::sleep(Duration::from_millis(4));
+        }
+    };
+    fill("first"); // what is new in the program is read from its file
+    let before = ["worker-0", "memory"].map(|name| page_faults(&server, name));
+    fill("second");
+    let after = ["worker-0", "memory"].map(|name| page_faults(&server, name));
+    let [worker, beside] = [0, 1].map(|thread| after[thread] - before[thread]);
+    let pages = BATCHES * 256 * 2000 / 4096;
+    assert!(
+        beside > pages / 2 && worker < pages / 4,
+        "of {pages} pages: worker {worker}, beside it {beside}"
+    );
+}
