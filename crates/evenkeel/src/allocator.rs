@@ -106,7 +106,6 @@ thread_local! {
 impl Slack {
     /// MEMORY PURGE
     pub(crate) fn ask_to_purge(&self) {
-        memory::regions::forget();
         self.purges.fetch_add(1, Relaxed);
     }
 
@@ -137,9 +136,9 @@ const SHARED_MAX: u32 = 600;
 /// Rounds between the two steps: meanwhile most has gone back without any work for those who own pages.
 const STEP_ROUNDS: u32 = 50;
 
-/// Rounds for which regions are forgotten once in ten after much has been freed: the allocator gives it back by itself within a
-/// second or two, and says nothing of that.
-const FORGET_ROUNDS: u32 = 40;
+/// Rounds for which it is looked once in ten at what has gone back, after much has been freed: the allocator does that by itself
+/// within a second or two, and says nothing of it.
+const FADING_ROUNDS: u32 = 40;
 
 /// The control thread's eye on what has been freed.
 #[derive(Default)]
@@ -153,8 +152,10 @@ pub(crate) struct Watch {
     step: u32,
     /// Rounds for which there may be something to be given back that belongs to no thread.
     shared: u32,
-    /// Rounds for which regions may lose their memory.
+    /// Rounds for which memory may go back.
     fading: u32,
+    /// How often it had been asked for in any case.
+    purges: u64,
 }
 
 impl Watch {
@@ -184,10 +185,10 @@ impl Watch {
         }
     }
 
-    /// Whether regions are to be forgotten in this round.
-    fn is_time_to_forget(&mut self) -> bool {
-        if self.calm == 0 && self.peak - self.last >= Self::FREED_MIN {
-            self.fading = FORGET_ROUNDS;
+    /// Whether memory may have gone back since this was last true; `is_asked_for`: that it is to.
+    fn may_have_faded(&mut self, is_asked_for: bool) -> bool {
+        if is_asked_for || self.calm == 0 && self.peak - self.last >= Self::FREED_MIN {
+            self.fading = FADING_ROUNDS;
         }
         self.fading = self.fading.saturating_sub(1);
         self.fading % 10 == 1
@@ -197,8 +198,10 @@ impl Watch {
     pub(crate) fn round(&mut self, slack: &Slack) -> bool {
         let steps = slack.steps.load(Relaxed);
         let looked = self.look(memory::used());
-        if self.is_time_to_forget() || looked == Looked::Purges {
-            memory::regions::forget();
+        let purges = slack.purges.load(Relaxed);
+        let is_asked_for = looked == Looked::Purges || std::mem::replace(&mut self.purges, purges) != purges;
+        if self.may_have_faded(is_asked_for) {
+            ahead::look_for_gaps();
         }
         match looked {
             Looked::Nothing => return false,
@@ -263,19 +266,21 @@ mod tests {
     }
 
     #[test]
-    fn regions_are_forgotten_for_as_long_as_freed_memory_goes_back() {
+    fn what_has_gone_back_is_looked_for_while_it_does() {
         let mut watch = Watch::default();
-        let mut forgets = |used: usize, rounds: usize| {
+        let mut looks = |used: usize, rounds: usize| {
             let round = |_: &usize| {
                 watch.look(used);
-                watch.is_time_to_forget()
+                watch.may_have_faded(false)
             };
             (0..rounds).filter(round).count()
         };
-        assert_eq!(forgets(GB, 100), 0);
-        assert_eq!(forgets(GB - GB / 50, 100), 0, "little was freed");
-        assert_eq!(forgets(GB / 2, 15), 1);
-        assert_eq!(forgets(GB / 2, 1000), 3);
+        assert_eq!(looks(GB, 100), 0);
+        assert_eq!(looks(GB - GB / 50, 100), 0, "little was freed");
+        assert_eq!(looks(GB / 2, 15), 1);
+        assert_eq!(looks(GB / 2, 1000), 3);
+        assert!(!watch.may_have_faded(true));
+        assert_eq!((0..100).filter(|_| watch.may_have_faded(false)).count(), 4);
     }
 
     #[test]

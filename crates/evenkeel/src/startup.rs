@@ -79,7 +79,8 @@ pub(crate) fn run(mut args: impl Iterator<Item = OsString>) -> ExitCode {
 
 fn serve(launch: Launch) -> ExitCode {
     let Launch { settings, config_file, has_more, notices, .. } = launch;
-    allocator::set_up(settings.huge_pages);
+    let huge_pages = settings.huge_pages;
+    allocator::set_up(huge_pages);
     if let Err(error) = std::env::set_current_dir(&settings.dir) {
         eprintln!("Can't chdir to '{}': {error}", settings.dir.display());
         return ExitCode::FAILURE;
@@ -131,8 +132,8 @@ fn serve(launch: Launch) -> ExitCode {
         Ok(threads) => threads,
         Err(error) => return fail(&log, format!("A worker cannot be started: {error}")),
     };
-    if let Err(error) = allocator::ahead::start() {
-        return fail(&log, format!("The thread that asks for memory cannot be started: {error}"));
+    if let Err(error) = allocator::ahead::start(server.workers(), huge_pages) {
+        log.warning(format!("Memory is not asked for ahead: the thread for that cannot be started: {error}"));
     }
     if let Err(error) = start_long(&server) {
         return fail(&log, format!("A thread for long commands cannot be started: {error}"));

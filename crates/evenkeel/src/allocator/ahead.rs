@@ -8,13 +8,13 @@
 //! fills meanwhile, since they are resident.
 //!
 //! Where that is follows from how the allocator takes memory: a thread fills its segment from the front, and its next segment is
-//! the first free one of the first arena that has any.
+//! the first free one of the first arena that has any. It may be wrong, and then a worker waits, as without.
 //!
 //! With several memory nodes nothing is done, since all data would come from the node of this thread.
 
 use std::ops::Range;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicUsize, Ordering::*};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::*};
 use std::thread::Thread;
 
 use evenkeel_store::memory::regions::{self, REGION};
@@ -25,14 +25,22 @@ const SEGMENT: usize = 32 << 20;
 /// The smallest page.
 const PAGE: usize = 4096;
 
-/// Regions asked for ahead, and how much memory has to be in use for the second one: with little, a region is much.
+/// Regions asked for ahead at most. With little in use, a region for each worker is much: so much has to be in use for the first
+/// one, per worker, and for the second, per worker and in all.
 const AHEAD: usize = 2;
-const SECOND_FROM: usize = 256 << 20;
+const FIRST_FROM: usize = 2 * REGION;
+const SECOND_FROM: usize = 16 * REGION;
+const SECOND_FROM_IN_ALL: usize = 256 << 20;
+
+/// Segments that are populated at their beginning and that nobody has taken: more than one only where it was another one that was
+/// taken next.
+const BEGUN_MAX: usize = 4;
 
 /// First blocks that have not been looked at. Where more come at once, the oldest are lost, and their threads wait for the kernel.
 const FIRST_BLOCKS: usize = 64;
 static FIRST: [AtomicUsize; FIRST_BLOCKS] = [const { AtomicUsize::new(0) }; FIRST_BLOCKS];
 static NEXT: AtomicUsize = AtomicUsize::new(0);
+static GAPS: AtomicBool = AtomicBool::new(false);
 static THREAD: OnceLock<Thread> = OnceLock::new();
 
 unsafe extern "C" {
@@ -40,16 +48,30 @@ unsafe extern "C" {
     fn mi_arena_area(arena: std::ffi::c_int, size: *mut usize) -> *mut libc::c_void;
 }
 
-/// Starts the thread, which goes on as long as the process.
-pub(crate) fn start() -> std::io::Result<()> {
-    if has_several_nodes() {
+/// Starts the thread, which goes on as long as the process, where the kernel can do what it needs.
+pub(crate) fn start(workers: usize, huge_pages: bool) -> std::io::Result<()> {
+    if has_several_nodes() || !can_ask() {
         return Ok(());
     }
-    let thread = std::thread::Builder::new().name("memory".into()).spawn(run)?;
+    let kernel = Kernel { may_reserve: overcommits(), huge_pages, advised: 0 };
+    let thread =
+        std::thread::Builder::new().name("memory".into()).spawn(move || run(Ahead::new(kernel, workers)))?;
     if THREAD.set(thread.thread().clone()).is_ok() {
         regions::tell_of_first_blocks(tell);
     }
     Ok(())
+}
+
+/// Memory may have gone back to the system: where, is found out.
+pub(crate) fn look_for_gaps() {
+    GAPS.store(true, Release);
+    wake();
+}
+
+fn wake() {
+    if let Some(thread) = THREAD.get() {
+        thread.unpark();
+    }
 }
 
 fn has_several_nodes() -> bool {
@@ -57,17 +79,40 @@ fn has_several_nodes() -> bool {
     nodes.contains(['-', ','])
 }
 
+/// Whether more address space may be taken than there is memory.
+fn overcommits() -> bool {
+    std::fs::read_to_string("/proc/sys/vm/overcommit_memory").is_ok_and(|mode| mode.trim() != "2")
+}
+
+/// Tries with a page whether the kernel populates memory (Linux 5.14) and says which is there (a sandbox may say that all is).
+fn can_ask() -> bool {
+    use libc::{MAP_ANONYMOUS, MAP_FAILED, MAP_PRIVATE, PROT_READ, PROT_WRITE};
+    // SAFETY: a new page, which is not used otherwise and given back.
+    let page = unsafe {
+        let (access, kind) = (PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS);
+        libc::mmap(std::ptr::null_mut(), PAGE, access, kind, -1, 0)
+    };
+    if page == MAP_FAILED {
+        return false;
+    }
+    let range = page as usize..page as usize + PAGE;
+    let can = !is_any_resident(&range) && populate(&range) && is_any_resident(&range);
+    // SAFETY: as above.
+    unsafe { libc::munmap(page, PAGE) };
+    can
+}
+
 /// Called by the thread that has got the block, within the allocator.
 fn tell(address: usize) {
     FIRST[NEXT.fetch_add(1, Relaxed) % FIRST_BLOCKS].store(address, Release);
-    if let Some(thread) = THREAD.get() {
-        thread.unpark();
-    }
+    wake();
 }
 
-fn run() {
-    let mut ahead = Ahead::new(Kernel { may_reserve: overcommits() });
+fn run(mut ahead: Ahead<Kernel>) {
     loop {
+        if GAPS.swap(false, Acquire) {
+            ahead.look_for_gaps();
+        }
         for first in &FIRST {
             let address = first.swap(0, Acquire);
             if address != 0 {
@@ -79,19 +124,16 @@ fn run() {
     }
 }
 
-/// Whether more address space may be taken than there is memory.
-fn overcommits() -> bool {
-    std::fs::read_to_string("/proc/sys/vm/overcommit_memory").is_ok_and(|mode| mode.trim() != "2")
-}
-
 /// What is done with memory; tests have another one.
 trait Memory {
     /// All arenas, in the order in which they are used.
-    fn arenas(&self) -> Vec<Range<usize>>;
+    fn arenas(&mut self) -> Vec<Range<usize>>;
     /// Whether any page of a range is there.
     fn is_any_resident(&self, range: Range<usize>) -> bool;
     /// Whether a block has come from the region there.
     fn is_used(&self, address: usize) -> bool;
+    /// No block of these regions counts as the first one any more.
+    fn forget(&mut self, regions: Range<usize>);
     /// Fills a range with pages; one that is there stays as it is.
     fn populate(&mut self, range: Range<usize>);
     /// Makes another arena beside so many, which the allocator uses when the others are full.
@@ -100,13 +142,22 @@ trait Memory {
 
 struct Ahead<M> {
     memory: M,
-    /// The segment that was begun last before any thread had it.
-    begun: Option<usize>,
+    workers: usize,
+    /// At most `BEGUN_MAX` segments, populated at the beginning before any thread had them.
+    begun: Vec<usize>,
+    /// Another segment was taken than one of these.
+    was_wrong: bool,
+    /// Another arena did not help.
+    is_at_end: bool,
+}
+
+fn segments(arenas: &[Range<usize>]) -> impl Iterator<Item = usize> {
+    arenas.iter().flat_map(|arena| (arena.start..arena.end).step_by(SEGMENT))
 }
 
 impl<M: Memory> Ahead<M> {
-    fn new(memory: M) -> Self {
-        Ahead { memory, begun: None }
+    fn new(memory: M, workers: usize) -> Self {
+        Ahead { memory, workers, begun: Vec::new(), was_wrong: false, is_at_end: false }
     }
 
     /// A thread has got the first block of the region around `address`, with so many bytes in use by all.
@@ -116,10 +167,11 @@ impl<M: Memory> Ahead<M> {
             return; // a block of its own, from the system
         }
         let (region, segment) = (address / REGION * REGION, address / SEGMENT * SEGMENT);
-        if region == segment && self.begun != Some(segment) {
+        if region == segment && !self.begun.contains(&segment) {
+            self.was_wrong = true;
             return; // most threads never need more than their first region
         }
-        let ahead = if used >= SECOND_FROM { AHEAD } else { 1 };
+        let ahead = self.regions_ahead(used);
         let (wanted, end) = (region + REGION..region + (1 + ahead) * REGION, segment + SEGMENT);
         // A segment with pages behind these is one that blocks come back to, and what is missing was given back.
         if wanted.end < end && self.memory.is_any_resident(wanted.end..end) {
@@ -131,63 +183,109 @@ impl<M: Memory> Ahead<M> {
         }
     }
 
-    /// Populates the beginning of the segment that will be taken next, unless the last one has not been yet.
+    fn regions_ahead(&self, used: usize) -> usize {
+        let share = used / self.workers;
+        if share >= SECOND_FROM && used >= SECOND_FROM_IN_ALL { AHEAD } else { (share >= FIRST_FROM).into() }
+    }
+
+    /// Populates the beginning of the segment that will be taken next, unless that has been done.
     fn begin_next(&mut self, mut arenas: Vec<Range<usize>>, len: usize) {
-        if self.begun.is_some_and(|begun| !self.memory.is_used(begun)) {
+        self.begun.retain(|begun| !self.memory.is_used(*begun));
+        let next = segments(&arenas).find(|segment| !self.memory.is_used(*segment));
+        if let Some(segment) = next.filter(|next| self.begun.contains(next) && !self.was_wrong) {
+            return self.memory.populate(segment..segment + len);
+        }
+        if self.begun.len() == BEGUN_MAX {
             return;
         }
-        self.begun = self.free_segment(&arenas);
-        if self.begun.is_none() {
+        self.was_wrong = false;
+        // Each worker may take one before this is asked again.
+        let left = segments(&arenas).filter(|segment| !self.memory.is_used(*segment)).take(self.workers + 1);
+        if left.count() <= self.workers && !self.is_at_end {
             self.memory.reserve(arenas.len());
+            let before = arenas.len();
             arenas = self.memory.arenas();
-            self.begun = self.free_segment(&arenas);
+            self.is_at_end = arenas.len() == before;
         }
-        if let Some(segment) = self.begun {
+        let is_free = |segment: &usize| !self.memory.is_used(*segment) && !self.is_begun(*segment);
+        if let Some(segment) = segments(&arenas).find(is_free) {
+            self.begun.push(segment);
             self.memory.populate(segment..segment + len);
         }
     }
 
-    /// The first one that nobody has: who has one has written to its first page.
-    fn free_segment(&self, arenas: &[Range<usize>]) -> Option<usize> {
-        let segments = |arena: &Range<usize>| (arena.start..arena.end).step_by(SEGMENT);
-        let is_free = |start: &usize| !self.memory.is_any_resident(*start..start + PAGE);
-        arenas.iter().flat_map(segments).find(is_free)
+    /// Whether a segment has its first page: who has one has written to it.
+    fn is_begun(&self, segment: usize) -> bool {
+        self.memory.is_any_resident(segment..segment + PAGE)
+    }
+
+    /// Segments of which nothing is left are filled from the front again.
+    fn look_for_gaps(&mut self) {
+        for segment in segments(&self.memory.arenas()) {
+            if self.memory.is_used(segment) && !self.is_begun(segment) {
+                self.memory.forget(segment..segment + SEGMENT);
+            }
+        }
     }
 }
 
 struct Kernel {
     may_reserve: bool,
+    huge_pages: bool,
+    /// Arenas that huge pages have been asked for.
+    advised: usize,
+}
+
+fn is_any_resident(range: &Range<usize>) -> bool {
+    let mut pages = vec![0u8; range.len().div_ceil(PAGE)];
+    // SAFETY: writes a byte for each page of the range at most, which is mapped.
+    let result =
+        unsafe { libc::mincore(range.start as *mut libc::c_void, range.len(), pages.as_mut_ptr().cast()) };
+    result != 0 || pages.iter().any(|page| page & 1 == 1)
+}
+
+/// Whether all of the range is there now.
+fn populate(range: &Range<usize>) -> bool {
+    const MADV_POPULATE_WRITE: i32 = 23;
+    // SAFETY: pages that are missing from the range, which is mapped, appear with zeros, as they do when written to.
+    unsafe { libc::madvise(range.start as *mut libc::c_void, range.len(), MADV_POPULATE_WRITE) == 0 }
 }
 
 impl Memory for Kernel {
-    fn arenas(&self) -> Vec<Range<usize>> {
+    /// The allocator does not ask for huge pages where an arena is larger than a gigabyte, since it finds no aligned place for it.
+    fn arenas(&mut self) -> Vec<Range<usize>> {
         let area = |number| {
             let mut size = 0;
             // SAFETY: writes the size; the allocator's arenas stay for ever.
             let start = unsafe { mi_arena_area(number, &mut size) } as usize;
             (start != 0).then_some(start..start + size)
         };
-        (1..).map_while(area).collect()
+        let arenas: Vec<Range<usize>> = (1..).map_while(area).collect();
+        for arena in &arenas[self.advised.min(arenas.len())..] {
+            if self.huge_pages {
+                // SAFETY: says what is wished for memory that is mapped.
+                unsafe { libc::madvise(arena.start as *mut libc::c_void, arena.len(), libc::MADV_HUGEPAGE) };
+            }
+        }
+        self.advised = arenas.len();
+        arenas
     }
 
     fn is_any_resident(&self, range: Range<usize>) -> bool {
-        let mut pages = vec![0u8; range.len().div_ceil(PAGE)];
-        // SAFETY: writes a byte per page of the range, which is an arena's. Pages larger than `PAGE` need fewer.
-        let result = unsafe {
-            libc::mincore(range.start as *mut libc::c_void, range.len(), pages.as_mut_ptr().cast())
-        };
-        result == 0 && pages.iter().any(|page| page & 1 == 1)
+        is_any_resident(&range)
     }
 
     fn is_used(&self, address: usize) -> bool {
         regions::is_known(address)
     }
 
+    fn forget(&mut self, regions: Range<usize>) {
+        regions::forget(regions);
+    }
+
+    /// One region after the other: the kernel keeps others from changing what is mapped meanwhile.
     fn populate(&mut self, range: Range<usize>) {
-        /// Of Linux 5.14 and later; others refuse it, and threads wait for their pages there.
-        const MADV_POPULATE_WRITE: i32 = 23;
-        // SAFETY: pages that are missing from the range, which is an arena's, appear with zeros, as they do when written to.
-        unsafe { libc::madvise(range.start as *mut libc::c_void, range.len(), MADV_POPULATE_WRITE) };
+        range.step_by(REGION).for_each(|region| _ = populate(&(region..region + REGION)));
     }
 
     /// As large as the allocator would make it: there are 132 at most, so every eighth is twice as large as those before.
@@ -212,14 +310,15 @@ mod tests {
         arenas: Vec<usize>,
         resident: BTreeSet<usize>,
         used: BTreeSet<usize>,
+        is_full: bool,
     }
 
     const PER_SEGMENT: usize = SEGMENT / REGION;
-    const LITTLE: usize = 1 << 20;
+    const LITTLE: usize = 8 << 20;
     const MUCH: usize = 1 << 30;
 
     impl Memory for Plain {
-        fn arenas(&self) -> Vec<Range<usize>> {
+        fn arenas(&mut self) -> Vec<Range<usize>> {
             let mut start = 0;
             let area = |segments: &usize| {
                 let area = start..start + segments * SEGMENT;
@@ -237,12 +336,18 @@ mod tests {
             self.used.contains(&(address / REGION))
         }
 
+        fn forget(&mut self, regions: Range<usize>) {
+            regions.step_by(REGION).for_each(|region| _ = self.used.remove(&(region / REGION)));
+        }
+
         fn populate(&mut self, range: Range<usize>) {
             self.resident.extend(range.start / REGION..range.end.div_ceil(REGION));
         }
 
         fn reserve(&mut self, _: usize) {
-            self.arenas.push(4);
+            if !self.is_full {
+                self.arenas.push(4);
+            }
         }
     }
 
@@ -250,14 +355,25 @@ mod tests {
         /// A thread takes its first block of a region; whether it had to wait for the kernel.
         fn take(&mut self, region: usize, used: usize) -> bool {
             let waits = self.memory.resident.insert(region);
-            self.memory.used.insert(region);
-            self.follow(region * REGION + 64, used);
+            if self.memory.used.insert(region) {
+                self.follow(region * REGION + 64, used);
+            }
             waits
+        }
+
+        /// All of a segment; how often it had to wait.
+        fn fill(&mut self, segment: usize) -> usize {
+            let regions = segment * PER_SEGMENT..(segment + 1) * PER_SEGMENT;
+            regions.filter(|region| self.take(*region, MUCH)).count()
+        }
+
+        fn resident_of(&self, segment: usize) -> usize {
+            self.memory.resident.range(segment * PER_SEGMENT..(segment + 1) * PER_SEGMENT).count()
         }
     }
 
     fn of(segments: usize) -> Ahead<Plain> {
-        Ahead::new(Plain { arenas: vec![segments], ..Plain::default() })
+        Ahead::new(Plain { arenas: vec![segments], ..Plain::default() }, 1)
     }
 
     #[test]
@@ -275,40 +391,70 @@ mod tests {
     fn little_is_asked_for_where_there_is_little() {
         let mut ahead = of(2);
         ahead.take(0, LITTLE);
-        assert_eq!(ahead.memory.resident.len(), 1);
-        ahead.take(1, LITTLE);
-        assert_eq!(ahead.memory.resident.len(), 3);
-        ahead.take(2, MUCH);
-        assert_eq!(ahead.memory.resident.len(), 5);
+        ahead.take(1, FIRST_FROM - 1);
+        assert_eq!(ahead.memory.resident.len(), 2);
+        ahead.take(2, LITTLE);
+        assert_eq!(ahead.memory.resident.len(), 4);
+        ahead.take(3, MUCH);
+        assert_eq!(ahead.memory.resident.len(), 6);
+        ahead.workers = 128;
+        ahead.take(4, MUCH);
+        ahead.take(5, MUCH / 4);
+        assert_eq!(ahead.memory.resident.len(), 6, "the other workers have as much");
     }
 
     #[test]
     fn two_threads_get_one_next_segment_at_a_time() {
         let mut ahead = of(8);
-        let (one, other) = (0, PER_SEGMENT);
         for region in 0..PER_SEGMENT {
-            ahead.take(one + region, MUCH);
-            ahead.take(other + region, MUCH);
+            ahead.take(region, MUCH);
+            ahead.take(PER_SEGMENT + region, MUCH);
         }
-        let resident = |segment: usize, ahead: &Ahead<Plain>| {
-            ahead.memory.resident.range(segment * PER_SEGMENT..(segment + 1) * PER_SEGMENT).count()
-        };
-        assert_eq!((resident(2, &ahead), resident(3, &ahead)), (1, 0));
+        assert_eq!((ahead.resident_of(2), ahead.resident_of(3)), (2, 0));
         assert!(!ahead.take(2 * PER_SEGMENT, MUCH));
-        ahead.take(one + PER_SEGMENT - 1, MUCH);
-        assert_eq!(resident(3, &ahead), 2);
+    }
+
+    #[test]
+    fn who_takes_another_segment_is_followed() {
+        let mut ahead = of(64);
+        ahead.fill(0);
+        // Others than the one that was begun: blocks of several segments lie between.
+        assert_eq!((3..20).map(|segment| ahead.fill(segment)).filter(|waits| *waits > 2).count(), 0);
+        let begun = (0..64).filter(|segment| (1..=4).contains(&ahead.resident_of(*segment))).count();
+        assert!(begun <= BEGUN_MAX, "no more is taken for nobody: {begun}");
+    }
+
+    #[test]
+    fn what_went_back_is_taken_ahead_again() {
+        let mut ahead = of(8);
+        (0..4).for_each(|segment| _ = ahead.fill(segment));
+        (0..3 * PER_SEGMENT).for_each(|region| _ = ahead.memory.resident.remove(&region));
+        ahead.look_for_gaps();
+        assert!(
+            (3 * PER_SEGMENT..4 * PER_SEGMENT).all(|region| ahead.memory.used.contains(&region)),
+            "is there"
+        );
+        assert_eq!((0..3).map(|segment| ahead.fill(segment)).collect::<Vec<_>>(), [2, 0, 0]);
     }
 
     #[test]
     fn what_was_given_back_in_the_middle_stays_with_the_system() {
         let mut ahead = of(4);
-        (0..PER_SEGMENT).for_each(|region| _ = ahead.take(region, MUCH));
-        for region in 3..8 {
-            ahead.memory.resident.remove(&region);
-        }
+        ahead.fill(0);
+        (3..8).for_each(|region| _ = ahead.memory.resident.remove(&region));
         let before = ahead.memory.resident.clone();
+        ahead.look_for_gaps();
+        assert!(!ahead.memory.used.contains(&PER_SEGMENT) && ahead.memory.used.contains(&3));
         ahead.follow(2 * REGION, MUCH);
         assert_eq!(ahead.memory.resident, before);
+    }
+
+    #[test]
+    fn where_there_is_no_room_no_more_is_asked_for() {
+        let mut ahead = of(2);
+        ahead.memory.is_full = true;
+        (0..2).for_each(|segment| _ = ahead.fill(segment));
+        assert!(ahead.is_at_end && ahead.memory.arenas == [2]);
     }
 
     #[test]
@@ -316,5 +462,10 @@ mod tests {
         let mut ahead = of(1);
         ahead.follow(SEGMENT + REGION, MUCH);
         assert!(ahead.memory.resident.is_empty());
+    }
+
+    #[test]
+    fn this_kernel_can_be_asked() {
+        assert!(can_ask(), "Linux 5.14 or later");
     }
 }
