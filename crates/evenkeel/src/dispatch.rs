@@ -368,8 +368,10 @@ impl Executor {
         {
             return Ok(Admitted::Paused);
         }
+        let flags =
+            if session.multi.is_some() { row.flags_in(&request.args, &self.server) } else { row.flags };
         if self.server.persist.obstacles.any() != 0 && !session.replays {
-            if let Some(error) = self.server.persist.refuses(&self.server, row, session) {
+            if let Some(error) = self.server.persist.refuses(&self.server, (row, flags), session) {
                 return Err(error);
             }
             if self.server.persist.obstacles.delays(row, session) {
@@ -391,7 +393,7 @@ impl Executor {
                     session.closing = true;
                     return Ok(Admitted::HungUp);
                 }
-                multi.push(id, request.args.to_owned(), &session.client);
+                multi.push((id, flags), request.args.to_owned(), &session.client);
             }
             return Ok(Admitted::Queued);
         }
@@ -727,7 +729,7 @@ pub(crate) fn look_again(
     let is_kept = !session.replays
         && (server.pause.delays(server, (row, args), session, now_ms)
             || obstacles.any() != 0
-                && (server.persist.refuses(server, row, session).is_some()
+                && (server.persist.refuses(server, (row, row.flags), session).is_some()
                     || obstacles.delays(row, session)));
     if is_kept { Err(Error::AdmitAgain) } else { Ok(()) }
 }

@@ -543,7 +543,7 @@ impl Job {
             executor.refresh(clock::unix_ms());
             server.keyspace.enter(&mut executor.seat);
             executor.make_room();
-            if let Some(refusal) = server.persist.refuses(&server, row, session) {
+            if let Some(refusal) = server.persist.refuses(&server, (row, row.flags), session) {
                 server.keyspace.leave(&mut executor.seat);
                 return Err(refusal);
             }

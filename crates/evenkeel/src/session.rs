@@ -9,8 +9,8 @@ use evenkeel_store::{Held, Watch};
 
 use crate::acl::Access;
 use crate::clients::ClientInfo;
-use crate::command::Id;
 use crate::command::args::OwnedArgs;
+use crate::command::{Flags, Id};
 use crate::long::Work;
 use crate::pubsub::{PubSub, Subscriptions};
 use crate::replication::replicas::Introduction;
@@ -103,6 +103,8 @@ pub(crate) struct Multi {
 
 pub(crate) struct Queued {
     pub(crate) id: Id,
+    /// See [`crate::command::Command::flags_in`].
+    pub(crate) flags: Flags,
     pub(crate) args: OwnedArgs,
 }
 
@@ -129,9 +131,9 @@ impl Watching {
 
 impl Multi {
     /// Queues a command of this client.
-    pub(crate) fn push(&mut self, id: Id, args: OwnedArgs, client: &ClientInfo) {
+    pub(crate) fn push(&mut self, (id, flags): (Id, Flags), args: OwnedArgs, client: &ClientInfo) {
         self.memory += args.memory() + size_of::<Queued>();
-        self.queue.push(Queued { id, args });
+        self.queue.push(Queued { id, flags, args });
         client.multi_len.store(self.queue.len() as i32, Relaxed);
         client.multi_memory.store(self.memory, Relaxed);
     }

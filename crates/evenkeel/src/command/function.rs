@@ -25,8 +25,8 @@ const fn changes(name: &'static str, arity: super::Arity, handler: Handler) -> C
 
 #[rustfmt::skip]
 pub(crate) const COMMANDS: &[Command] = &[
-    runs ("FCALL",    needs_all, only_reads, fcall   ),
-    reads("FCALL_RO", needs_all, only_reads, fcall_ro),
+    runs ("FCALL",    needs_all, says, fcall   ),
+    reads("FCALL_RO", needs_all, says, fcall_ro),
     container("FUNCTION", GROUP, &[
         changes("FUNCTION|DELETE",  exactly(3),  delete ),
         session("FUNCTION|DUMP",    exactly(2),  GROUP, dump ).without(LOADS),
@@ -41,10 +41,10 @@ pub(crate) const COMMANDS: &[Command] = &[
 ];
 const LOADS: Flags = Flags::LOADING.with(Flags::STALE);
 
-fn only_reads(args: &Args<'_>, server: &Server) -> bool {
+fn says(args: &Args<'_>, server: &Server) -> Option<ScriptFlags> {
     let libraries = server.scripts.libraries();
-    let found = args.get(1).and_then(|name| libraries.function(name));
-    found.is_some_and(|(_, function)| function.flags.has(ScriptFlags::NO_WRITES))
+    let (_, function) = libraries.function(args.get(1)?)?;
+    Some(function.flags)
 }
 
 fn needs_all(args: &Args<'_>, server: &Server) -> bool {

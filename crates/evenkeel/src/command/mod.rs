@@ -69,6 +69,7 @@ pub(crate) use keys::Keys;
 pub(crate) use table::{Id, Table};
 
 use crate::error::Done;
+use crate::scripting::shebang::ScriptFlags;
 use crate::server::Server;
 
 /// All families.
@@ -120,6 +121,9 @@ pub(crate) const FAMILIES: &[&[Command]] = &[
 /// Says something of a call before it is run.
 pub(crate) type Tells = fn(&Args<'_>, &Server) -> bool;
 
+/// What the script of a call says of itself, if it is there and says anything.
+pub(crate) type Says = fn(&Args<'_>, &Server) -> Option<ScriptFlags>;
+
 /// What a handler gets to hold, beside its session.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Reach {
@@ -135,9 +139,9 @@ pub(crate) enum Reach {
     /// The slots of all commands queued since MULTI, and of the watched keys (EXEC).
     Queue,
     /// The slots of the row's keys, locked for writing, or everything, if the function says so: a script that is known to
-    /// reach for more than it declares (EVAL). The handler may ask to be run again with everything. The other function says
-    /// whether the script itself declares that it does not write.
-    Script { needs_all: Tells, only_reads: Tells },
+    /// reach for more than it declares (EVAL). The handler may ask to be run again with everything. The other function has
+    /// what the script says of itself.
+    Script { needs_all: Tells, says: Says },
 }
 
 /// Properties of a command, as bits.
@@ -416,7 +420,27 @@ impl Command {
     /// Whether a call of a command that may write is known not to: of a script that says so.
     #[cold]
     pub(crate) fn only_reads(&self, args: &Args<'_>, server: &Server) -> bool {
-        matches!(self.reach, Reach::Script { only_reads, .. } if only_reads(args, server))
+        self.script_says(args, server).is_some_and(|flags| flags.has(ScriptFlags::NO_WRITES))
+    }
+
+    /// The flags of a call that is queued: those of the row, but for a script that says something of itself.
+    pub(crate) fn flags_in(&self, args: &Args<'_>, server: &Server) -> Flags {
+        let Some(says) = self.script_says(args, server) else { return self.flags };
+        let flags =
+            if says.has(ScriptFlags::ALLOW_STALE) { self.flags } else { self.flags.without(Flags::STALE) };
+        match (says.has(ScriptFlags::NO_WRITES), says.has(ScriptFlags::ALLOW_OOM)) {
+            (true, _) => flags,
+            (false, true) => flags.with(Flags::WRITE),
+            (false, false) => flags.with(Flags::WRITE).with(Flags::DENYOOM),
+        }
+    }
+
+    /// What the script says of itself that a call would run, if it would.
+    fn script_says(&self, args: &Args<'_>, server: &Server) -> Option<ScriptFlags> {
+        match self.reach {
+            Reach::Script { says, .. } => says(args, server),
+            _ => None,
+        }
     }
 
     /// The name as statistics and COMMAND print it.

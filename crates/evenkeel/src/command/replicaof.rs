@@ -155,7 +155,26 @@ mod tests {
             > EVAL \"#!lua flags=no-writes\\nreturn redis.call('get', 'x')\" 1 x < \"1\"
             > EVAL \"#!lua flags=allow-stale\\nreturn 1\" 0 < -READONLY You can't write against a read only replica.
             > FUNCTION LOAD \"#!lua name=lib\\nredis.register_function('f', function() return 1 end)\" < -READONLY You can't write against a read only replica.
+            > MULTI                               < OK
+            > EVAL \"#!lua\\nreturn 1\" 0          < -READONLY You can't write against a read only replica.
+            > EVAL_RO \"#!lua\\nreturn 1\" 0       < -READONLY You can't write against a read only replica.
+            > GET x                               < QUEUED
+            > EXEC                                < -EXECABORT Transaction discarded because of previous errors.
+            > MULTI                               < OK
+            > EVAL \"#!lua flags=no-writes\\nreturn 1\" 0 < QUEUED
+            > EVAL \"return redis.call('set', 'x', 2)\" 1 x < QUEUED
+            > EVALSHA 0123456789012345678901234567890123456789 0 < QUEUED
+            > EXEC                                < [:1, -READONLY You can't write against a read only replica.*, -NOSCRIPT *]
+            > REPLICAOF NO ONE                    < OK
+            > MULTI                               < OK
+            > EVAL \"#!lua\\nreturn 1\" 0          < QUEUED
+            b> REPLICAOF 127.0.0.1 1              < OK
+            > EXEC                                < -EXECABORT Transaction discarded because of: READONLY *
             > CONFIG SET replica-serve-stale-data no < OK
+            > MULTI                               < OK
+            > EVAL \"#!lua flags=no-writes\\nreturn 1\" 0 < -MASTERDOWN *
+            > EVAL \"#!lua flags=allow-stale,no-writes\\nreturn 1\" 0 < QUEUED
+            > DISCARD                             < OK
             > EVAL \"return 1\" 0                 < -MASTERDOWN Link with MASTER is down and replica-serve-stale-data is set to 'no'.
             > EVAL \"#!lua flags=no-writes\\nreturn 1\" 0 < -MASTERDOWN Link with MASTER is down and replica-serve-stale-data is set to 'no'.
             > EVAL \"#!lua flags=allow-stale,no-writes\\nreturn 1\" 0 < :1

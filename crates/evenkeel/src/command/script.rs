@@ -3,7 +3,7 @@
 //! docs/scripting.md has which locks a script holds and how it is run; `scripting` does it.
 
 use super::{
-    Args, Call, Command, Flags, Group, Handler, Keys, Reach, Tells, at_least, container, docs, exactly,
+    Args, Call, Command, Flags, Group, Handler, Keys, Reach, Says, Tells, at_least, container, docs, exactly,
     session,
 };
 use crate::blocking::Mode;
@@ -16,39 +16,29 @@ use crate::server::Server;
 const GROUP: Group = Group::Scripting;
 
 /// A command that runs a script or a function.
-pub(super) const fn runs(
-    name: &'static str,
-    needs_all: Tells,
-    only_reads: Tells,
-    handler: Handler,
-) -> Command {
+pub(super) const fn runs(name: &'static str, needs_all: Tells, says: Says, handler: Handler) -> Command {
     let flags = Flags::NOSCRIPT.with(Flags::STALE).with(Flags::MAY_WRITE);
     let keys = Keys::Counted { at: 2, step: 1 };
     Command {
         flags,
         keys,
-        reach: Reach::Script { needs_all, only_reads },
+        reach: Reach::Script { needs_all, says },
         ..session(name, at_least(3), GROUP, handler)
     }
 }
 
 /// The same for one that only reads.
-pub(super) const fn reads(
-    name: &'static str,
-    needs_all: Tells,
-    only_reads: Tells,
-    handler: Handler,
-) -> Command {
-    let command = runs(name, needs_all, only_reads, handler);
+pub(super) const fn reads(name: &'static str, needs_all: Tells, says: Says, handler: Handler) -> Command {
+    let command = runs(name, needs_all, says, handler);
     command.without(Flags::MAY_WRITE).flag(Flags::READONLY)
 }
 
 #[rustfmt::skip]
 pub(crate) const COMMANDS: &[Command] = &[
-    runs ("EVAL",       text_needs_all, text_only_reads, eval      ),
-    runs ("EVALSHA",    name_needs_all, name_only_reads, eval_sha   ),
-    reads("EVALSHA_RO", name_needs_all, name_only_reads, eval_sha_ro),
-    reads("EVAL_RO",    text_needs_all, text_only_reads, eval_ro    ),
+    runs ("EVAL",       text_needs_all, text_says, eval      ),
+    runs ("EVALSHA",    name_needs_all, name_says, eval_sha   ),
+    reads("EVALSHA_RO", name_needs_all, name_says, eval_sha_ro),
+    reads("EVAL_RO",    text_needs_all, text_says, eval_ro    ),
     container("SCRIPT", GROUP, &[
         session("SCRIPT|DEBUG",  exactly(3),  GROUP, debug ).without(LOADS),
         session("SCRIPT|EXISTS", at_least(3), GROUP, exists).without(LOADS),
@@ -69,15 +59,13 @@ fn name_needs_all(args: &Args<'_>, server: &Server) -> bool {
     machine::with(server, |machine| machine.name_reaches_outside(args.at(1))).unwrap_or(false)
 }
 
-fn text_only_reads(args: &Args<'_>, _: &Server) -> bool {
-    let flags = args.get(1).and_then(|body| shebang::of_script(body).ok().flatten());
-    flags.is_some_and(|flags| flags.has(ScriptFlags::NO_WRITES))
+fn text_says(args: &Args<'_>, _: &Server) -> Option<ScriptFlags> {
+    shebang::of_script(args.get(1)?).ok()?
 }
 
-fn name_only_reads(args: &Args<'_>, server: &Server) -> bool {
-    let sha = args.get(1).and_then(|name| Sha::try_from(name.to_ascii_lowercase()).ok());
-    let flags = sha.and_then(|sha| server.scripts.find(&sha)?.flags);
-    flags.is_some_and(|flags| flags.has(ScriptFlags::NO_WRITES))
+fn name_says(args: &Args<'_>, server: &Server) -> Option<ScriptFlags> {
+    let sha = Sha::try_from(args.get(1)?.to_ascii_lowercase()).ok()?;
+    server.scripts.find(&sha)?.flags
 }
 
 /// How many keys there are, for a call that names them; the error is the one for what is no number.

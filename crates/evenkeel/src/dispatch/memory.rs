@@ -8,7 +8,6 @@ use evenkeel_store::memory;
 use super::Executor;
 use crate::background::SLICE_US_MAX;
 use crate::clock;
-use crate::command::table::table;
 use crate::command::{Command, Flags, Reach};
 use crate::config::Policy;
 use crate::observe::stats::Stage;
@@ -119,7 +118,7 @@ fn needs_memory(row: &Command, session: &Session) -> bool {
     }
     let queue = || session.multi.iter().flat_map(|multi| &multi.queue);
     match row.reach {
-        Reach::Queue => queue().any(|queued| table().row(queued.id).flags.has(Flags::DENYOOM)),
+        Reach::Queue => queue().any(|queued| queued.flags.has(Flags::DENYOOM)),
         _ => row.flags.has(Flags::DENYOOM) || session.multi.is_some() && !row.flags.has(Flags::NOT_QUEUED),
     }
 }

@@ -25,7 +25,6 @@ use std::time::{Duration, Instant};
 use evenkeel_store::Seat;
 use parking_lot::{Condvar, Mutex};
 
-use crate::command::table::table;
 use crate::command::{Command, Flags, Reach};
 use crate::config::Settings;
 use crate::error::Error;
@@ -171,28 +170,33 @@ impl Obstacles {
     /// Whether a command has to wait until more of the log is written.
     #[cold]
     pub(crate) fn delays(&self, row: &Command, session: &Session) -> bool {
-        self.any() & CROWDED != 0 && has(row, session, Flags::WRITE)
+        self.any() & CROWDED != 0 && has((row, row.flags), session, Flags::WRITE)
     }
 }
 
 impl Persist {
-    /// Why a command cannot be run now, if so.
+    /// Why a command with these flags cannot be run now, if so.
     #[cold]
-    pub(crate) fn refuses(&self, server: &Server, row: &Command, session: &Session) -> Option<Error> {
+    pub(crate) fn refuses(
+        &self,
+        server: &Server,
+        command: (&Command, Flags),
+        session: &Session,
+    ) -> Option<Error> {
         let any = self.obstacles.any();
         // PING counts as a write here: it tells whether a server is fit to be written to.
-        let writes = || has(row, session, Flags::WRITE.with(Flags::HEALTH));
+        let writes = || has(command, session, Flags::WRITE.with(Flags::HEALTH));
         if any & NO_LOG != 0 && writes() {
             let cause = self.aof.figures.failure.lock();
             return Some(Error::text(format!("MISCONF Errors writing to the AOF file: {cause}")));
         }
-        if any & READ_ONLY != 0 && has(row, session, Flags::WRITE) {
+        if any & READ_ONLY != 0 && has(command, session, Flags::WRITE) {
             return Some(Error::text("READONLY You can't write against a read only replica."));
         }
-        if any & STALE != 0 && lacks(row, session, Flags::STALE) {
+        if any & STALE != 0 && lacks(command, session, Flags::STALE) {
             return Some(Error::text(STALE_TEXT));
         }
-        if any & LOADING != 0 && lacks(row, session, Flags::LOADING) {
+        if any & LOADING != 0 && lacks(command, session, Flags::LOADING) {
             return Some(loading());
         }
         if any & NO_SNAPSHOT != 0 && writes() {
@@ -205,7 +209,7 @@ impl Persist {
         }
         // Looked at again: a replica that is told to be online counts from then on.
         if any & NO_REPLICAS != 0
-            && has(row, session, Flags::WRITE)
+            && has(command, session, Flags::WRITE)
             && server.replication.follow(server, &server.settings())
         {
             return Some(Error::text("NOREPLICAS Not enough good replicas to write."));
@@ -220,25 +224,23 @@ pub(crate) fn loading() -> Error {
 }
 
 /// Whether a command has one of these flags; an EXEC, whether one of its commands has.
-fn has(row: &Command, session: &Session, flags: Flags) -> bool {
+fn has((row, its): (&Command, Flags), session: &Session, flags: Flags) -> bool {
     match row.reach {
-        Reach::Queue => {
-            let mut queued = session.multi.iter().flat_map(|multi| &multi.queue);
-            queued.any(|queued| table().row(queued.id).flags.has(flags))
-        }
-        _ => row.flags.has(flags),
+        Reach::Queue => queued(session).any(|its| its.has(flags)),
+        _ => its.has(flags),
     }
 }
 
 /// Whether a command lacks this flag; an EXEC, whether one of its commands does.
-fn lacks(row: &Command, session: &Session, flag: Flags) -> bool {
+fn lacks((row, its): (&Command, Flags), session: &Session, flag: Flags) -> bool {
     match row.reach {
-        Reach::Queue => {
-            let mut queued = session.multi.iter().flat_map(|multi| &multi.queue);
-            queued.any(|queued| !table().row(queued.id).flags.has(flag))
-        }
-        _ => !row.flags.has(flag),
+        Reach::Queue => queued(session).any(|its| !its.has(flag)),
+        _ => !its.has(flag),
     }
+}
+
+fn queued(session: &Session) -> impl Iterator<Item = Flags> {
+    session.multi.iter().flat_map(|multi| &multi.queue).map(|queued| queued.flags)
 }
 
 impl Persist {

@@ -501,7 +501,7 @@ fn admit(call: &Call<'_, '_>, flags: Option<ScriptFlags>, ro: bool) -> Result<()
         let set = crate::command::table::table().row(set);
         // Whether it may be run on old data has been looked at.
         if call.server.persist.obstacles.any() & !STALE != 0
-            && let Some(error) = call.server.persist.refuses(call.server, set, call.session)
+            && let Some(error) = call.server.persist.refuses(call.server, (set, set.flags), call.session)
         {
             return Err(error);
         }

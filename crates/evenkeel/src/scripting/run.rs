@@ -318,7 +318,7 @@ impl<'r, 'a, 'h> Run<'r, 'a, 'h> {
         if writes
             && obstacles != 0
             && !self.call.session.replays
-            && let Some(error) = server.persist.refuses(server, row, self.call.session)
+            && let Some(error) = server.persist.refuses(server, (row, row.flags), self.call.session)
         {
             return Err((Some(id), error));
         }
