@@ -368,9 +368,9 @@ impl Executor {
         {
             return Ok(Admitted::Paused);
         }
-        let flags =
-            if session.multi.is_some() { row.flags_in(&request.args, &self.server) } else { row.flags };
         if self.server.persist.obstacles.any() != 0 && !session.replays {
+            let is_queued = session.multi.is_some();
+            let flags = if is_queued { row.flags_in(&request.args, &self.server) } else { row.flags };
             if let Some(error) = self.server.persist.refuses(&self.server, (row, flags), session) {
                 return Err(error);
             }
@@ -393,6 +393,7 @@ impl Executor {
                     session.closing = true;
                     return Ok(Admitted::HungUp);
                 }
+                let flags = row.flags_in(&request.args, &self.server);
                 multi.push((id, flags), request.args.to_owned(), &session.client);
             }
             return Ok(Admitted::Queued);
