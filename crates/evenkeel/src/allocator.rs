@@ -6,19 +6,23 @@
 //! and one SET would walk all of them (measured: 157 ms after a FLUSHALL of 1.4 GB). Therefore workers look each time round
 //! ([`settle`]), and who frees much waits for them now and then ([`crate::rubbish`]).
 //!
-//! **What goes back to the system.** A page is given back when its owner finds that it is empty, and an idle owner does not look.
-//! So when much has been freed, and no more is being freed, all threads that own pages are asked to ([`Slack`]). A worker that
-//! is busy does not do that: it looks through all its pages for it, at some 5 ms for each GB and more if they are full of what
-//! others have freed, and it is going to fill them again.
+//! **What goes back to the system.** Memory is given back when something near it is freed a second later, and an idle owner frees
+//! nothing. So when much has been freed, and no more is being freed, all threads are asked to give back what they have unused
+//! ([`Slack`]), and do so in slices ([`spans`]).
 //!
 //! **What is taken from it** is asked for by a thread of its own, before it is needed: [`ahead`].
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::{Duration, Instant};
 
 use evenkeel_store::memory;
 
 pub(crate) mod ahead;
+mod spans;
+
+/// The number of an option: how long what was freed is kept, in milliseconds.
+const PURGE_DELAY: libmimalloc_sys::mi_option_t = 15;
 
 /// Tells the allocator whether to ask for huge pages. Nothing in this program forks, so a page of 2 MiB is never
 /// copied for one byte.
@@ -32,7 +36,6 @@ pub(crate) mod ahead;
 /// A thread looks through all its pages once in a million requests that its present page cannot serve, and not in ten
 /// thousand: that is milliseconds for each GB.
 pub(crate) fn set_up(huge_pages: bool) {
-    const PURGE_DELAY: libmimalloc_sys::mi_option_t = 15;
     const PURGE_DELAY_MS: std::ffi::c_long = 1000;
     const SHARED_PURGE_MULT: libmimalloc_sys::mi_option_t = 24;
     const GENERIC_COLLECT: libmimalloc_sys::mi_option_t = 36;
@@ -63,16 +66,10 @@ pub(crate) fn settle() {
     unsafe { _mi_heap_delayed_free_partial(libmimalloc_sys::mi_heap_get_default()) };
 }
 
-/// Has this thread look through its pages, and gives back what has been unused for a while.
-pub(crate) fn collect() {
+/// Gives back what belongs to no thread any more and has been unused for a while; for a thread that owns few pages.
+fn collect() {
     // SAFETY: works on the allocator's own structures.
     unsafe { libmimalloc_sys::mi_collect(false) }
-}
-
-/// The same, and gives all of it back at once.
-pub(crate) fn purge() {
-    // SAFETY: as above.
-    unsafe { libmimalloc_sys::mi_collect(true) }
 }
 
 /// The allocator's own report.
@@ -88,41 +85,52 @@ pub(crate) fn report() -> String {
     text
 }
 
-/// What threads that own pages have been asked to do.
+/// How often threads have been asked to give back what they have unused, and how often one has.
 #[derive(Default)]
 pub(crate) struct Slack {
-    /// How often, if they have the time: to look through their pages where it is odd, and to give back what they have at once
-    /// where it is even.
-    steps: AtomicU64,
-    /// How often, in any case: to give back all that is unused.
-    purges: AtomicU64,
+    asked: AtomicU64,
+    given_back: AtomicU64,
 }
 
 thread_local! {
-    /// What this thread has done of it.
-    static DONE: Cell<(u64, u64)> = const { Cell::new((0, 0)) };
+    /// How often this thread has begun to.
+    static BEGUN: Cell<u64> = const { Cell::new(0) };
 }
 
 impl Slack {
-    /// MEMORY PURGE
-    pub(crate) fn ask_to_purge(&self) {
-        self.purges.fetch_add(1, Relaxed);
+    /// Threads are to look at [`Slack::is_asked`] soon.
+    pub(crate) fn ask(&self) {
+        self.asked.fetch_add(1, Relaxed);
     }
 
-    /// Does what was asked for since this thread last did; `is_calm`: it has the time to look through its pages.
+    /// Whether there is anything to do for this thread.
     #[inline]
-    pub(crate) fn follow(&self, is_calm: bool) {
-        let asked = (self.steps.load(Relaxed), self.purges.load(Relaxed));
-        let (steps, purges) = DONE.get();
-        if asked.1 == purges && (asked.0 == steps || !is_calm) {
-            return;
+    pub(crate) fn is_asked(&self) -> bool {
+        spans::is_on() || BEGUN.get() != self.asked.load(Relaxed)
+    }
+
+    /// Does what was asked for, until `is_over`, which is asked now and then: within a microsecond or two, and a millisecond where much
+    /// goes back. Returns whether there is more to do.
+    pub(crate) fn follow(&self, is_over: impl FnMut() -> bool) -> bool {
+        if !self.is_asked() {
+            return false;
         }
-        if asked.1 == purges && asked.0 % 2 == 1 {
-            collect()
-        } else {
-            purge()
+        if !spans::is_on() {
+            BEGUN.set(self.asked.load(Relaxed));
+            settle();
+            spans::begin();
         }
-        DONE.set(asked);
+        if spans::give_back(is_over) {
+            return true;
+        }
+        self.given_back.fetch_add(1, Relaxed);
+        self.is_asked()
+    }
+
+    /// The same for as long as a worker's slice of background work.
+    pub(crate) fn follow_a_slice(&self) -> bool {
+        let until = Instant::now() + Duration::from_micros(crate::background::SLICE_US_MAX);
+        self.follow(|| Instant::now() >= until)
     }
 }
 
@@ -133,8 +141,8 @@ const CALM_ROUNDS: u32 = 20;
 const SHARED_ROUNDS: u32 = 10;
 const SHARED_MAX: u32 = 600;
 
-/// Rounds between the two steps: meanwhile most has gone back without any work for those who own pages.
-const STEP_ROUNDS: u32 = 50;
+/// Rounds until threads are asked: meanwhile most goes back without any work of theirs.
+const ASKING_ROUNDS: u32 = 50;
 
 /// Rounds for which it is looked once in ten at what has gone back, after much has been freed: the allocator does that by itself
 /// within a second or two, and says nothing of it.
@@ -148,14 +156,14 @@ pub(crate) struct Watch {
     last: usize,
     /// Rounds without less being used than before.
     calm: u32,
-    /// Rounds until the second step.
-    step: u32,
+    /// Rounds until threads are asked, if they are to be.
+    asks_in: u32,
     /// Rounds for which there may be something to be given back that belongs to no thread.
     shared: u32,
     /// Rounds for which memory may go back.
     fading: u32,
-    /// How often it had been asked for in any case.
-    purges: u64,
+    /// How often threads had given back what they had unused.
+    given_back: u64,
 }
 
 impl Watch {
@@ -173,13 +181,12 @@ impl Watch {
             self.shared = SHARED_MAX;
         }
         self.shared = self.shared.saturating_sub(1);
-        self.step = self.step.saturating_sub(1);
+        self.asks_in = self.asks_in.saturating_sub(1);
         if is_worth_it && self.calm >= CALM_ROUNDS {
-            (self.peak, self.step) = (used, STEP_ROUNDS);
-            return Looked::Collects;
+            (self.peak, self.asks_in) = (used, ASKING_ROUNDS);
         }
-        match (self.step, self.shared % SHARED_ROUNDS) {
-            (1, _) => Looked::Purges,
+        match (self.asks_in, self.shared % SHARED_ROUNDS) {
+            (1, _) => Looked::Asks,
             (_, 0) if self.shared > 0 => Looked::Shared,
             _ => Looked::Nothing,
         }
@@ -196,23 +203,21 @@ impl Watch {
 
     /// One round; whether all threads are asked for something now.
     pub(crate) fn round(&mut self, slack: &Slack) -> bool {
-        let steps = slack.steps.load(Relaxed);
+        let given_back = slack.given_back.load(Relaxed);
+        let has_given_back = std::mem::replace(&mut self.given_back, given_back) != given_back;
         let looked = self.look(memory::used());
-        let purges = slack.purges.load(Relaxed);
-        let is_asked_for = looked == Looked::Purges || std::mem::replace(&mut self.purges, purges) != purges;
-        if self.may_have_faded(is_asked_for) {
+        if has_given_back {
+            spans::give_back_shared();
+        } else if looked == Looked::Shared {
+            collect();
+        }
+        if self.may_have_faded(has_given_back) {
             ahead::look_for_gaps();
         }
-        match looked {
-            Looked::Nothing => return false,
-            Looked::Shared => {
-                collect();
-                return false;
-            }
-            Looked::Collects => slack.steps.store((steps + 1) | 1, Relaxed),
-            Looked::Purges => slack.steps.store(steps + 1, Relaxed),
+        if looked == Looked::Asks {
+            slack.ask();
         }
-        true
+        looked == Looked::Asks
     }
 }
 
@@ -221,10 +226,8 @@ enum Looked {
     Nothing,
     /// At what belongs to no thread.
     Shared,
-    /// Threads are to look through their pages.
-    Collects,
-    /// They are to give back what they have found.
-    Purges,
+    /// Threads are to give back what they have unused.
+    Asks,
 }
 
 #[cfg(test)]
@@ -240,7 +243,7 @@ mod tests {
     #[test]
     fn threads_are_asked_once_when_much_has_been_freed() {
         let mut watch = Watch::default();
-        let mut asked = |used: &mut dyn Iterator<Item = usize>| count(&mut watch, Looked::Collects, used);
+        let mut asked = |used: &mut dyn Iterator<Item = usize>| count(&mut watch, Looked::Asks, used);
         assert_eq!(asked(&mut (0..100).map(|round| round * GB / 50)), 0, "it grows");
         assert_eq!(asked(&mut (0..100).map(|_| 2 * GB - GB / 20)), 0, "a fortieth is not much");
         assert_eq!(asked(&mut (0..100).map(|round| 2 * GB - round * GB / 50)), 0, "more is being freed");
@@ -254,13 +257,9 @@ mod tests {
         watch.look(GB);
         let looked: Vec<_> =
             (0..1000).map(|_| watch.look(0)).filter(|looked| *looked != Looked::Nothing).collect();
-        let shared = |looked: &&Looked| **looked == Looked::Shared;
-        let before = looked.iter().take_while(shared).count();
-        assert_eq!(looked[before], Looked::Collects);
-        let between = looked[before + 1..].iter().take_while(shared).count();
-        assert_eq!(looked[before + 1 + between], Looked::Purges);
-        assert!(before >= 1 && between >= 4, "{looked:?}");
-        let behind = &looked[before + between + 2..];
+        let before = looked.iter().take_while(|looked| **looked == Looked::Shared).count();
+        assert!(before >= 5 && looked[before] == Looked::Asks, "{looked:?}");
+        let behind = &looked[before + 1..];
         assert!(behind.iter().all(|looked| *looked == Looked::Shared) && behind.len() > 40, "{looked:?}");
         assert_eq!(count(&mut watch, Looked::Nothing, std::iter::repeat_n(0, 1000)), 1000);
     }
@@ -284,16 +283,23 @@ mod tests {
     }
 
     #[test]
-    fn who_is_busy_follows_later_but_purges_at_once() {
-        let slack = Slack::default();
-        DONE.set((0, 0));
-        slack.steps.store(1, Relaxed);
-        slack.follow(false);
-        assert_eq!(DONE.get(), (0, 0));
-        slack.follow(true);
-        assert_eq!(DONE.get(), (1, 0));
-        slack.ask_to_purge();
-        slack.follow(false);
-        assert_eq!(DONE.get(), (1, 1));
+    fn who_is_asked_again_meanwhile_does_it_again() {
+        std::thread::spawn(|| {
+            // Every other one goes, so that there are spans.
+            let mut blocks: Vec<_> = (0..20).map(|_| Some(vec![1_u8; 200_000])).collect();
+            blocks.iter_mut().step_by(2).for_each(|block| *block = None);
+            let slack = Slack::default();
+            assert!(!slack.is_asked() && !slack.follow(|| true));
+            slack.ask();
+            assert!(slack.is_asked() && slack.follow(|| true), "it has just begun");
+            slack.ask();
+            assert!(slack.follow(|| false), "once more");
+            assert_eq!(slack.given_back.load(Relaxed), 1);
+            assert!(slack.is_asked() && !slack.follow(|| false));
+            assert!(!slack.is_asked() && !slack.follow(|| false));
+            assert_eq!(slack.given_back.load(Relaxed), 2);
+        })
+        .join()
+        .expect("it holds");
     }
 }

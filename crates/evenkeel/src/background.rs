@@ -1,7 +1,10 @@
-//! Background work of a worker: expired keys, in slices.
+//! Background work of a worker, in slices of at most half a millisecond, between which clients are served; every slice is booked
+//! under its name.
 //!
-//! Each worker sweeps its own share of the slots. A sweep begins with every tick and goes on in slices of at most half
-//! a millisecond, between which clients are served; every slice is booked under its name.
+//! **Expired keys.** Each worker sweeps its own share of the slots. A sweep begins with every tick.
+//!
+//! **Unused memory.** When much has been freed, each worker gives back what it has unused ([`crate::allocator::Slack`]). One that has
+//! much to do takes a slice with every tick; otherwise it goes on until it is through.
 
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -23,22 +26,28 @@ pub(crate) struct Background {
     to: usize,
     /// Where the sweep goes on: database and slot.
     sweep: Option<(usize, usize)>,
+    /// Whether a slice is due for unused memory.
+    memory: bool,
+    /// Whether the worker has little to do, as of the last tick.
+    is_calm: bool,
 }
 
 impl Background {
     /// For worker `index` of `workers`.
     pub(crate) fn new(index: usize, workers: usize) -> Background {
         let share = |index: usize| SLOTS * index / workers;
-        Background { from: share(index), to: share(index + 1), sweep: None }
+        Background { from: share(index), to: share(index + 1), sweep: None, memory: false, is_calm: false }
     }
 
     /// Whether there is work left over from the last slice.
     pub(crate) fn is_pending(&self) -> bool {
-        self.sweep.is_some()
+        self.sweep.is_some() || self.memory
     }
 
-    /// Begins what is due with every tick.
-    pub(crate) fn tick(&mut self, executor: &Executor) {
+    /// Begins what is due with every tick. `is_calm`: the worker has little to do.
+    pub(crate) fn tick(&mut self, executor: &Executor, is_calm: bool) {
+        self.memory = executor.server.slack.is_asked();
+        self.is_calm = is_calm;
         let is_loading = executor.server.persist.is_loading();
         let may_expire =
             executor.server.active_expire.load(Relaxed) && !executor.seat.keep_expired && !is_loading;
@@ -49,7 +58,24 @@ impl Background {
 
     /// Works for at most `SLICE_US_MAX`.
     pub(crate) fn slice(&mut self, executor: &mut Executor) {
-        let Some((mut db, mut slot)) = self.sweep else { return };
+        if let Some(next) = self.sweep {
+            self.expire(executor, next)
+        } else if self.memory {
+            self.give_memory_back(executor)
+        }
+    }
+
+    fn give_memory_back(&mut self, executor: &Executor) {
+        let started = clock::ticks();
+        let until = started + SLICE_US_MAX * clock::ticks_per_us();
+        let has_more = executor.server.slack.follow(|| clock::ticks() >= until);
+        self.memory = has_more && self.is_calm;
+        let elapsed = clock::ticks().saturating_sub(started);
+        executor.stats().book(Stage::Purge, elapsed);
+        executor.stats().slice_max.fetch_max(elapsed, Relaxed);
+    }
+
+    fn expire(&mut self, executor: &mut Executor, (mut db, mut slot): (usize, usize)) {
         // The data must not change in a pause, also where it began after the sweep.
         if executor.server.pause.is_active(executor.seat.now_ms) {
             self.sweep = None;

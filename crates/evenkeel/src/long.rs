@@ -428,7 +428,7 @@ pub(crate) fn run(server: &Arc<Server>, long: &Long, index: usize) {
         // Here is the time to free what would keep a worker from its clients.
         executor.seat.trash.clear();
         server.keyspace.tidy(&mut executor.seat);
-        server.slack.follow(true);
+        while long.queued.load(Relaxed) == 0 && server.slack.follow_a_slice() {}
     }
 }
 

@@ -182,7 +182,7 @@ fn malloc_stats(call: &mut Call<'_, '_>) -> Done {
 
 /// MEMORY PURGE: each thread gives back what it has, soon.
 fn purge(call: &mut Call<'_, '_>) -> Done {
-    call.server.slack.ask_to_purge();
+    call.server.slack.ask();
     call.server.ask_for_slack();
     call.reply.ok();
     Ok(())

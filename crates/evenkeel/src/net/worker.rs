@@ -54,7 +54,7 @@ const READS_PER_TURN: usize = 4;
 /// Milliseconds between two looks at timers.
 const TICK_MS: u64 = 100;
 
-/// A worker that is busy for less than so many thousandths of its time has some for its memory.
+/// A worker that is busy for less than so many thousandths of its time goes on with background work that can wait.
 const CALM: u64 = 100;
 
 /// Bytes kept for clients after which it is time to look for those that take too much.
@@ -712,8 +712,7 @@ impl Worker {
         for rope in self.executor.seat.trash.drain(..) {
             self.server.rubbish.free(rope);
         }
-        self.background.tick(&self.executor);
-        self.server.slack.follow(self.inbox().busy.load(Relaxed) < CALM);
+        self.background.tick(&self.executor, self.inbox().busy.load(Relaxed) < CALM);
         self.server.tracking.trim();
         mail::tell(&self.server);
         book(self.executor.stats(), Stage::Other, before);

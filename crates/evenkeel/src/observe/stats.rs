@@ -26,6 +26,8 @@ pub(crate) enum Stage {
     Expire,
     /// Making room.
     Evict,
+    /// Giving unused memory back to the system.
+    Purge,
     /// Everything else between two waits: timers, the inbox.
     Other,
     /// Waiting for events.
@@ -33,7 +35,7 @@ pub(crate) enum Stage {
 }
 
 impl Stage {
-    pub(crate) const ALL: [Stage; 10] = [
+    pub(crate) const ALL: [Stage; 11] = [
         Stage::Accept,
         Stage::Read,
         Stage::Parse,
@@ -42,6 +44,7 @@ impl Stage {
         Stage::Write,
         Stage::Expire,
         Stage::Evict,
+        Stage::Purge,
         Stage::Other,
         Stage::Idle,
     ];
@@ -56,6 +59,7 @@ impl Stage {
             Stage::Write => "write",
             Stage::Expire => "expire",
             Stage::Evict => "evict",
+            Stage::Purge => "purge",
             Stage::Other => "other",
             Stage::Idle => "idle",
         }

@@ -184,9 +184,9 @@ impl Wire {
                     if until.is_some_and(|until| Instant::now() >= until) {
                         return Ok(None);
                     }
-                    self.server.slack.follow(true);
-                    let left = until.map_or(LOOK, |until| until.saturating_duration_since(Instant::now()));
-                    self.poll(libc::POLLIN, left.min(LOOK))?;
+                    let look = if self.server.slack.follow_a_slice() { Duration::ZERO } else { LOOK };
+                    let left = until.map_or(look, |until| until.saturating_duration_since(Instant::now()));
+                    self.poll(libc::POLLIN, left.min(look))?;
                 }
                 Err(error) => {
                     return Err(Ended::Broken(format!("Connection with master lost: {error}")));
