@@ -294,6 +294,13 @@ impl Inner {
         })
     }
 
+    /// The bounds of a branch and of the next one, where they are known here: what lies between them is in the branch.
+    #[inline]
+    pub(crate) fn bounds_of(&self, at: usize) -> (Option<Bound>, Option<Bound>) {
+        let bound = |at: usize| self.branches.get(at).map(|branch| branch.bound);
+        (if at > 0 { bound(at) } else { None }, bound(at + 1))
+    }
+
     /// Takes note of what has become of a branch; returns what does not fit in here any more.
     fn settle(&mut self, at: usize, siblings: Siblings<Tree>) -> Siblings<Tree> {
         let branch = &mut self.branches[at];
