@@ -9,7 +9,7 @@ fn main() {
     cc::Build::new()
         .file(SOURCE)
         .include(headers)
-        .define("MI_DEBUG", "0") // as that crate defines it: the structures depend on it
+        .define("MI_DEBUG", "0") // as that crate defines it: the structures depend on it, and a test sees that they fit
         .warnings(false)
         .compile("evenkeel_spans");
 }

@@ -141,6 +141,9 @@ const CALM_ROUNDS: u32 = 20;
 const SHARED_ROUNDS: u32 = 10;
 const SHARED_MAX: u32 = 600;
 
+/// Rounds for which that is done after threads have given back theirs.
+const AGAIN_ROUNDS: u32 = 50;
+
 /// Rounds until threads are asked: meanwhile most goes back without any work of theirs.
 const ASKING_ROUNDS: u32 = 50;
 
@@ -182,7 +185,7 @@ impl Watch {
         }
         self.shared = self.shared.saturating_sub(1);
         self.asks_in = self.asks_in.saturating_sub(1);
-        if is_worth_it && self.calm >= CALM_ROUNDS {
+        if is_worth_it && self.calm >= CALM_ROUNDS && self.asks_in == 0 {
             (self.peak, self.asks_in) = (used, ASKING_ROUNDS);
         }
         match (self.asks_in, self.shared % SHARED_ROUNDS) {
@@ -208,6 +211,8 @@ impl Watch {
         let looked = self.look(memory::used());
         if has_given_back {
             spans::give_back_shared();
+            // If somebody else was about to, that has done nothing.
+            self.shared = self.shared.max(AGAIN_ROUNDS);
         } else if looked == Looked::Shared {
             collect();
         }

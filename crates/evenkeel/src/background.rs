@@ -10,7 +10,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use evenkeel_store::SLOTS;
 
-use crate::clock;
+use crate::clock::{self, Ticks};
 use crate::dispatch::Executor;
 use crate::observe::stats::{Stage, add};
 
@@ -26,6 +26,8 @@ pub(crate) struct Background {
     to: usize,
     /// Where the sweep goes on: database and slot.
     sweep: Option<(usize, usize)>,
+    /// Whether the last slice was a part of a sweep.
+    swept: bool,
     /// Whether a slice is due for unused memory.
     memory: bool,
     /// Whether the worker has little to do, as of the last tick.
@@ -36,7 +38,14 @@ impl Background {
     /// For worker `index` of `workers`.
     pub(crate) fn new(index: usize, workers: usize) -> Background {
         let share = |index: usize| SLOTS * index / workers;
-        Background { from: share(index), to: share(index + 1), sweep: None, memory: false, is_calm: false }
+        Background {
+            from: share(index),
+            to: share(index + 1),
+            sweep: None,
+            swept: false,
+            memory: false,
+            is_calm: false,
+        }
     }
 
     /// Whether there is work left over from the last slice.
@@ -56,16 +65,23 @@ impl Background {
         }
     }
 
-    /// Works for at most `SLICE_US_MAX`.
-    pub(crate) fn slice(&mut self, executor: &mut Executor) {
-        if let Some(next) = self.sweep {
-            self.expire(executor, next)
-        } else if self.memory {
-            self.give_memory_back(executor)
+    /// Works for at most `SLICE_US_MAX`, on one after the other where both are due. Returns what of that does not count as being busy:
+    /// a worker that gives memory back has as much time for others as before.
+    pub(crate) fn slice(&mut self, executor: &mut Executor) -> Ticks {
+        let is_memorys_turn = self.memory && (self.sweep.is_none() || self.swept);
+        self.swept = false;
+        match self.sweep {
+            _ if is_memorys_turn => return self.give_memory_back(executor),
+            Some(next) => {
+                self.expire(executor, next);
+                self.swept = true;
+            }
+            None => {}
         }
+        0
     }
 
-    fn give_memory_back(&mut self, executor: &Executor) {
+    fn give_memory_back(&mut self, executor: &Executor) -> Ticks {
         let started = clock::ticks();
         let until = started + SLICE_US_MAX * clock::ticks_per_us();
         let has_more = executor.server.slack.follow(|| clock::ticks() >= until);
@@ -73,6 +89,7 @@ impl Background {
         let elapsed = clock::ticks().saturating_sub(started);
         executor.stats().book(Stage::Purge, elapsed);
         executor.stats().slice_max.fetch_max(elapsed, Relaxed);
+        elapsed
     }
 
     fn expire(&mut self, executor: &mut Executor, (mut db, mut slot): (usize, usize)) {

@@ -450,6 +450,9 @@ impl Executor {
             Reach::Walk => keyspace.hold_none(&mut self.seat),
             Reach::Whole => keyspace.hold_all(&mut self.seat),
             Reach::Keys | Reach::KeysUnless(_) => {
+                if keys.len() > 1 {
+                    keyspace.prefetch_keys(&self.seat, &keys);
+                }
                 self.places.clear();
                 self.places.extend(keys.iter().map(|key| key.place));
                 if row.flags.has(Flags::WRITE) {

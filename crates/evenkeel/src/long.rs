@@ -346,11 +346,11 @@ impl Long {
         self.pop(&mut self.jobs.lock())
     }
 
-    /// The next command; `None` when this thread was woken for something else, or the server stops.
-    fn await_next(&self, stopping: &AtomicBool) -> Option<Job> {
+    /// The next command; `None` when there is something else to do, or this thread was woken for that, or the server stops.
+    fn await_next(&self, stopping: &AtomicBool, has_more_to_do: impl Fn() -> bool) -> Option<Job> {
         let mut jobs = self.jobs.lock();
         let next = self.pop(&mut jobs);
-        if next.is_none() && !stopping.load(Acquire) {
+        if next.is_none() && !stopping.load(Acquire) && !has_more_to_do() {
             self.came.wait(&mut jobs);
         }
         next.or_else(|| self.pop(&mut jobs))
@@ -422,13 +422,13 @@ pub(crate) fn run(server: &Arc<Server>, long: &Long, index: usize) {
     evenkeel_store::memory::register_thread();
     let mut executor = Executor::new(server.clone(), index);
     while !server.stopping.load(Acquire) {
-        if let Some(job) = long.await_next(&server.stopping) {
+        if let Some(job) = long.await_next(&server.stopping, || server.slack.is_asked()) {
             job.run(&mut executor, long);
         }
         // Here is the time to free what would keep a worker from its clients.
         executor.seat.trash.clear();
         server.keyspace.tidy(&mut executor.seat);
-        while long.queued.load(Relaxed) == 0 && server.slack.follow_a_slice() {}
+        server.slack.follow_a_slice();
     }
 }
 

@@ -13,6 +13,10 @@ use crate::seat::Seat;
 use crate::segment::Word;
 use crate::{Key, Kind};
 
+/// Keys of one command that are asked for at most, and lines of the entry of each: they stay within what a core has for itself.
+const KEYS_MAX: usize = 1024;
+const ENTRY_LINES: usize = 2;
+
 /// Members that are asked for at once at most. More would be gone again before the last one is looked at.
 pub const MEMBERS_MAX: usize = 32;
 
@@ -45,6 +49,15 @@ impl Keyspace {
                 (0..lines).for_each(|line| prefetch(entry.wrapping_add(64 * line)));
             }
         }
+    }
+
+    /// Asks for the slots, buckets and entries of a command's keys: all misses of a kind are waited for together. The seat must be
+    /// inside.
+    pub fn prefetch_keys(&self, seat: &Seat, keys: &[Key<'_>]) {
+        let keys = || keys.iter().take(KEYS_MAX);
+        keys().for_each(|key| self.prefetch_slot(seat, key.place));
+        keys().for_each(|key| self.prefetch_bucket(seat, key.place, key.hash));
+        keys().for_each(|key| self.prefetch_entry(seat, key.place, key.hash, ENTRY_LINES));
     }
 
     /// Asks for what looking up these members, at most [`MEMBERS_MAX`], in the collection at a key will read, if that is

@@ -7,8 +7,9 @@
 
 typedef struct {
   mi_slice_t *span; // the next one, unless it has gone meanwhile; null where the walk has not begun
+  size_t slices;    // its size
   size_t queue;     // of those by size, the one that it is in
-  size_t left;      // spans that may still be visited: queues change, and are begun anew
+  size_t left;      // spans that may still be visited: queues change, and are begun anew; then what is left is left
 } place_t;
 
 // Whether the memory in which the span is described stays readable, whatever becomes of the span. Arenas stay.
@@ -24,7 +25,7 @@ static bool is_still_there(const mi_heap_t *heap, const place_t *place) {
   if (mi_atomic_load_acquire(&segment->thread_id) != heap->thread_id) return false;
   if (segment->cookie != _mi_ptr_cookie(segment)) return false;
   if (span < segment->slices || span >= segment->slices + segment->slice_entries) return false;
-  if (span->slice_count == 0 || span->slice_offset != 0 || span->block_size != 0) return false;
+  if (span->slice_count != place->slices || span->slice_offset != 0 || span->block_size != 0) return false;
   // What is left of a span that has become a part of another one is linked with nothing.
   if (span->prev == NULL) return heap->tld->segments.spans[place->queue].first == span;
   return span->prev->next == span;
@@ -54,6 +55,7 @@ bool evenkeel_give_back(place_t *place, bool (*is_over)(void *), void *argument)
     if (place->left == 0) return false;
     if (visited && can_be_returned_to(span) && is_over(argument)) {
       place->span = span;
+      place->slices = span->slice_count;
       return true;
     }
     place->left--;

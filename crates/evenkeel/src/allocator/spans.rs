@@ -17,6 +17,7 @@ use std::ptr;
 #[repr(C)]
 struct Place {
     span: *mut c_void,
+    slices: usize,
     queue: usize,
     left: usize,
 }
@@ -42,7 +43,7 @@ pub(super) fn is_on() -> bool {
 
 /// Begins one.
 pub(super) fn begin() {
-    PLACE.set(Some(Place { span: ptr::null_mut(), queue: 0, left: 0 }));
+    PLACE.set(Some(Place { span: ptr::null_mut(), slices: 0, queue: 0, left: 0 }));
 }
 
 /// Goes on until `is_over`, which is asked after each span. Returns whether there is more.
@@ -59,6 +60,10 @@ pub(super) fn give_back(mut is_over: impl FnMut() -> bool) -> bool {
     // back but for `is_over`, which outlives the call.
     let has_more = unsafe { evenkeel_give_back(&mut place, asks(&is_over), (&raw mut is_over).cast()) };
     PLACE.set(has_more.then_some(place));
+    if !has_more {
+        // SAFETY: adds this thread's counters to those that MEMORY MALLOC-STATS shows.
+        unsafe { libmimalloc_sys::mi_stats_merge() };
+    }
     has_more
 }
 

@@ -217,7 +217,7 @@ impl Worker {
             self.tick();
         }
         allocator::settle();
-        self.background.slice(&mut self.executor);
+        self.turn_ticks += self.background.slice(&mut self.executor);
         Ok(())
     }
 
