@@ -182,6 +182,9 @@ fn obey(cli: Cli) -> Result<ExitCode> {
     if !matches!(cli.verb, Verb::Floor(_)) {
         interrupt::install()?; // the floor waits for ever and has nothing to clean up
     }
+    if matches!(cli.verb, Verb::Compare(_)) {
+        sys::end_with_the_reader();
+    }
     match cli.verb {
         Verb::Load(args) => load_command::load(&args),
         Verb::Fill(args) => load_command::fill(&args),

@@ -175,6 +175,12 @@ fn clock_ns(clock: libc::clockid_t) -> io::Result<u64> {
     Ok(Duration::new(time.tv_sec as u64, time.tv_nsec as u32).as_nanos() as u64)
 }
 
+/// Has the process end quietly when nobody reads its output any more (`| head`). Not for who writes to sockets.
+pub(crate) fn end_with_the_reader() {
+    // SAFETY: sets the signal's own action back to what it is outside of Rust.
+    unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
+}
+
 /// Raises the soft limit on open files to the hard one and returns it. Servers started later inherit it.
 pub(crate) fn raise_open_files() -> io::Result<u64> {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };

@@ -159,10 +159,10 @@ pub(super) fn rounds(session: &Session, lanes: &[Lane], traffic: &Traffic) -> Re
 }
 
 /// What one measurement of each lane in each round gave, by lanes.
-pub(super) fn in_rounds<T>(
+pub(super) fn in_rounds<L, T>(
     rounds: usize,
-    lanes: &[Lane],
-    mut measure: impl FnMut(&Lane) -> Result<T>,
+    lanes: &[L],
+    mut measure: impl FnMut(&L) -> Result<T>,
 ) -> Result<Vec<Vec<T>>> {
     let mut all: Vec<Vec<T>> = lanes.iter().map(|_| Vec::new()).collect();
     for round in 0..rounds {

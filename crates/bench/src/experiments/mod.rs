@@ -344,7 +344,7 @@ pub(crate) fn all(session: &mut Session) -> Result<()> {
         + load::estimate(session, &DataArgs::default())
         + shapes::estimate(session)
         + KeysArgs::GROWTH.estimate(session)
-        + KeysArgs::EXPIRY.estimate(session);
+        + KeysArgs::EXPIRY.estimate_expiry(session);
     println!("this takes about {} minutes", estimate.as_secs().div_ceil(60));
     session.attempt("throughput", |it| throughput(it, &pinned))?;
     session.attempt("throughput of many keys", |it| throughput(it, &many))?;
