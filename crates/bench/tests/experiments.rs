@@ -67,7 +67,7 @@ fn rounds(server: &Value, figure: &str) -> Vec<f64> {
 #[test]
 fn throughput_makes_a_page_a_chart_and_a_table() {
     let folder = Folder::new("throughput");
-    let brief = ["throughput", "--rounds", "2", "--seconds", "0.2", "-k", "1000", "--without", "redis,floor"];
+    let brief = ["throughput", "--rounds", "2", "--seconds", "0.5", "-k", "1000", "--without", "redis,floor"];
     let record = run(&folder, &brief);
     for name in ["valkey", "evenkeel", "evenkeel again"] {
         let server = server(&record, name);
