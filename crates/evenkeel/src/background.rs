@@ -68,17 +68,16 @@ impl Background {
     /// Works for at most `SLICE_US_MAX`, on one after the other where both are due. Returns what of that does not count as being busy:
     /// a worker that gives memory back has as much time for others as before.
     pub(crate) fn slice(&mut self, executor: &mut Executor) -> Ticks {
-        let is_memorys_turn = self.memory && (self.sweep.is_none() || self.swept);
-        self.swept = false;
-        match self.sweep {
-            _ if is_memorys_turn => return self.give_memory_back(executor),
-            Some(next) => {
-                self.expire(executor, next);
-                self.swept = true;
-            }
-            None => {}
+        let is_memorys_turn = self.memory && self.swept;
+        if let Some(next) = self.sweep
+            && !is_memorys_turn
+        {
+            self.expire(executor, next);
+            self.swept = true;
+            return 0;
         }
-        0
+        self.swept = false;
+        if self.memory { self.give_memory_back(executor) } else { 0 }
     }
 
     fn give_memory_back(&mut self, executor: &Executor) -> Ticks {
