@@ -61,7 +61,8 @@ fn replay_log(server: &Arc<Server>) -> Result<(), String> {
     let done = replayed.and_then(|Replayed { directory, found, .. }| {
         persist.note_loaded(server.keyspace.total().dirty);
         persist.is_incomplete.store(false, Release);
-        if was_on { rewrite::go_on(server, directory, found) } else { Ok(()) }
+        // It may have been on only because nobody has had the time to turn it off.
+        if was_on && server.settings().appendonly { rewrite::go_on(server, directory, found) } else { Ok(()) }
     });
     rewrite::release(server);
     done

@@ -36,7 +36,13 @@ pub(crate) fn begin(server: &Arc<Server>) -> bool {
     }
     let on_thread = server.clone();
     let thread = std::thread::Builder::new().name("snapshot".into());
-    let spawned = thread.spawn(move || _ = run(&on_thread));
+    let spawned = thread.spawn(move || {
+        run(&on_thread);
+        // Turned off meanwhile: that waits for this alone. Turning on has tried, and is tried again now and then.
+        if !on_thread.settings().appendonly {
+            follow_soon(&on_thread);
+        }
+    });
     if let Err(error) = spawned {
         end(server, Err(format!("no thread: {error}")));
     }

@@ -145,13 +145,14 @@ fn back_length(len: usize) -> ([u8; 5], usize) {
     (bytes, size)
 }
 
+/// As Redis has it, which gives the greatest lengths of two, three and four bytes one more than they need.
 #[inline]
 fn back_length_bytes(len: usize) -> usize {
     match len {
         0..0x80 => 1,
-        0x80..0x4000 => 2,
-        0x4000..0x20_0000 => 3,
-        0x20_0000..0x1000_0000 => 4,
+        0x80..0x3fff => 2,
+        0x3fff..0x1f_ffff => 3,
+        0x1f_ffff..0xfff_ffff => 4,
         _ => 5,
     }
 }
@@ -291,11 +292,18 @@ mod tests {
         for number in numbers {
             assert_eq!(items(&block(&[number.into()])), Ok(vec![number.to_string().into_bytes()]));
         }
-        for len in [0, 1, 63, 64, 4_095, 4_096, 125, 126, 127, 128, 16_378, 16_384, 2_097_140, 2_097_152] {
+        for len in [
+            0, 1, 63, 64, 4_095, 4_096, 125, 126, 127, 128, 16_377, 16_378, 16_379, 16_384, 2_097_145,
+            2_097_146, 2_097_147,
+        ] {
             let string = vec![b'x'; len];
             let block = block(&[Item::Bytes(&string), Item::Bytes(b"end")]);
             assert_eq!(items(&block), Ok(vec![string, b"end".to_vec()]));
             assert_eq!(block.len(), HEADER + size_max(len) + size_max(3) + 1);
+        }
+        // With its form, as long as two bytes could say, or three: Redis takes one more for that.
+        for (len, back) in [(16_377, 2), (16_378, 3), (2_097_145, 3), (2_097_146, 4)] {
+            assert_eq!(size_max(len), 5 + len + back, "{len}");
         }
     }
 

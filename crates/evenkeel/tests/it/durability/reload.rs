@@ -174,6 +174,26 @@ fn streams_with_the_greatest_numbers_come_back() {
     assert_eq!(difference(&digest(&server), &held), None, "a base of commands");
 }
 
+/// It cannot be turned off while a base is being written, and is as soon as that has been given up.
+#[test]
+fn a_log_that_is_being_turned_off_does_not_come_back() {
+    let (server, mut client) = filled(&["--save", "", "--appendonly", "yes"]);
+    for round in 1..=5 {
+        super::exchange::rewrite(&server);
+        ok(&mut client, "CONFIG SET rdb-key-save-delay 10000000");
+        ok(&mut client, "BGREWRITEAOF");
+        ok(&mut client, "CONFIG SET appendonly no");
+        ok(&mut client, "DEBUG LOADAOF");
+        assert_eq!(size(&server), Some(KEYS));
+        std::thread::sleep(Duration::from_millis(250)); // the settings are looked at each tenth of a second
+        assert_eq!(server.log().matches("The append-only file is off.").count(), round, "{}", server.log());
+        ok(&mut client, "CONFIG SET rdb-key-save-delay 0 appendonly yes");
+        wait_until("it is on again", || {
+            server.info("aof_rewrite_in_progress") == "0" && server.info("aof_enabled") == "1"
+        });
+    }
+}
+
 /// What listens is told of what happens afterwards, and not of keys that come back from where they were.
 #[test]
 fn who_listens_hears_what_comes_behind() {
