@@ -23,8 +23,8 @@ use crate::table::Table;
 const SETTING: [&str; 6] = ["cpu", "cores", "memory_bytes", "kernel", "rounds", "seconds"];
 /// The figures that are shown without `--all`, besides those measured once.
 #[rustfmt::skip]
-const MAIN: [&str; 9] = ["requests_per_s", "cpu_us_per_command", "latency_us_p99", "latency_us_max", "requests_per_s_during",
-                         "p99_us_during", "longest_us_during", "longest_us", "took_s"];
+const MAIN: [&str; 11] = ["requests_per_s", "cpu_us_per_command", "latency_us_p99", "latency_us_max", "requests_per_s_during",
+                         "p99_us_during", "longest_us_during", "longest_us", "took_s", "bytes_per_key", "bytes_per_element"];
 /// Parts of the names of those of which more is better.
 const MORE_IS_BETTER: [&str; 5] =
     ["requests_per_s", "commands_per_s", "messages_per_s", "events_per_s", "useful"];

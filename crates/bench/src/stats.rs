@@ -36,6 +36,12 @@ impl Spread {
         Self::of(rounds.map(|(ours, theirs)| ours / theirs))
     }
 
+    /// With one decimal; the range only where there is one.
+    pub(crate) fn to_one_decimal(self) -> String {
+        let Self { median, min, max } = self;
+        if min == max { format!("{median:.1}") } else { format!("{median:.1} ({min:.1}..{max:.1})") }
+    }
+
     /// For a server against itself: how far from 1 a ratio may be without meaning anything.
     pub(crate) fn noise(&self) -> f64 {
         (self.max - 1.0).abs().max((1.0 - self.min).abs())

@@ -9,10 +9,11 @@ use anyhow::Result;
 
 use super::Session;
 use super::feed::{Words, feed, member};
-use super::lanes::Lane;
+use super::felt::{self, Planned};
+use super::lanes;
 use crate::json::{Json, object};
-use crate::peers::{Kind, Launch};
-use crate::stats::Goal;
+use crate::peers::Kind;
+use crate::stats::{Goal, Spread};
 use crate::table::Table;
 use crate::{interrupt, proc};
 
@@ -51,44 +52,54 @@ const FAMILIES: [Family; 4] = [
     Family { name: "list", command: "RPUSH", add: |number, words| _ = words.add(member(number)) },
 ];
 
-pub(super) fn estimate() -> Duration {
-    Duration::from_secs(FAMILIES.len() as u64 * 2 * 3 * 9)
+pub(super) fn estimate(session: &Session) -> Duration {
+    Duration::from_secs((FAMILIES.len() * 2 * felt::planned(session).len() * session.rounds) as u64 * 7)
 }
 
 pub(crate) fn elements(session: &mut Session) -> Result<()> {
-    let kinds = [Kind::Valkey, Kind::Redis, Kind::Evenkeel];
-    let kinds: Vec<Kind> = kinds.into_iter().filter(|kind| session.peer(*kind).is_some()).collect();
-    let mut head = vec![""];
-    head.extend(kinds.iter().map(|kind| kind.name()));
-    head.extend(["to valkey's", "goal", ""]);
-    let mut table = Table::new(&head);
-    let mut records = Vec::new();
+    let planned = felt::planned(session);
+    let names: Vec<String> = planned.iter().map(Planned::name).collect();
+    let valkey = planned.iter().position(|one| one.kind() == Kind::Valkey);
+    let ours = planned.iter().position(Planned::is_ours);
+    let mut rows = Vec::new();
     for (each, what, goal) in [(ELEMENTS, "4M elements", GOAL_LARGE), (SMALL, "10 elements", GOAL_SMALL)] {
         for family in &FAMILIES {
             let name = format!("{} of {what}", family.name);
-            let bytes: Vec<f64> =
-                kinds.iter().map(|kind| bytes(session, *kind, family, each)).collect::<Result<_>>()?;
-            let of = |kind| kinds.iter().position(|one| *one == kind).map(|index| bytes[index]);
-            let mut cells = vec![name.clone()];
-            cells.extend(bytes.iter().map(|bytes| format!("{bytes:.1}")));
-            if let Some((ours, theirs)) = of(Kind::Evenkeel).zip(of(Kind::Valkey)) {
-                let ratio = ours / theirs;
-                let verdict = session.judge(format!("bytes to valkey's: {name}"), goal, ratio);
-                cells.extend([format!("{ratio:.2}"), goal.to_string(), verdict]);
-            }
-            table.row(cells);
-            records.push(object(vec![("value", name.into()), ("bytes", bytes.into())]));
+            let rounds = lanes::in_rounds(session.rounds, &planned, |one| bytes(one, family, each))?;
+            rows.push((name, goal, rounds));
         }
+    }
+    let mut head = vec![""];
+    head.extend(names.iter().map(String::as_str));
+    head.extend(["to valkey's", "goal", ""]);
+    let mut table = Table::new(&head);
+    let mut records = Vec::new();
+    for (name, goal, all) in rows {
+        let mut cells = vec![name.clone()];
+        cells.extend(all.iter().map(|rounds| spread(rounds).to_one_decimal()));
+        let ratio = ours.zip(valkey).and_then(|(ours, valkey)| Spread::of_ratios(&all[ours], &all[valkey]));
+        if let Some(ratio) = ratio {
+            let verdict = session.judge(format!("bytes to valkey's: {name}"), goal, ratio.median);
+            cells.extend([ratio.to_string(), goal.to_string(), verdict]);
+        }
+        table.row(cells);
+        let servers = names.iter().zip(all).map(|(server, rounds)| {
+            object(vec![("server", server.as_str().into()), ("bytes_per_element", rounds.into())])
+        });
+        records.push(object(vec![("value", name.into()), ("servers", Json::Array(servers.collect()))]));
     }
     let title = "Resident bytes per element of 16 B (hash: 16 B and a value of 16 B), keys included";
     session.report("elements", title, &table, vec![("rows", Json::Array(records))]);
     Ok(())
 }
 
+fn spread(rounds: &[f64]) -> Spread {
+    Spread::of(rounds.iter().copied()).expect("one round at least, and bytes are numbers")
+}
+
 /// Resident bytes per element of a server that holds nothing else.
-fn bytes(session: &Session, kind: Kind, family: &Family, each: u64) -> Result<f64> {
-    let peer = session.peer(kind).expect("only what was found");
-    let lane = Lane::start(peer, kind.name(), &Launch { threads: 1, ..Launch::default() })?;
+fn bytes(planned: &Planned<'_>, family: &Family, each: u64) -> Result<f64> {
+    let lane = planned.start(1)?;
     let server = lane.server.address;
     let at_once = AT_ONCE.min(each);
     // What a first value makes a server allocate once is not the elements', nor are buffers for requests of that size.

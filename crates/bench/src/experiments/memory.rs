@@ -1,7 +1,7 @@
 //! `memory`: what a key costs, from the growth of the resident set while 16-byte keys with 16-byte values are written.
 //!
 //! Taken after each fifth of the keys, since tables grow in steps: a single figure depends on whether a table has just
-//! doubled. The goal is held against the last one.
+//! doubled. The goal is held against the last one, the median of the rounds.
 
 use std::time::Duration;
 
@@ -9,17 +9,18 @@ use anyhow::Result;
 
 use super::Session;
 use super::felt::{self, Planned};
+use super::lanes;
 use crate::json::{Json, object};
 use crate::load::keys::KeyRange;
 use crate::peers::Kind;
-use crate::stats::Goal;
+use crate::stats::{Goal, Spread};
 use crate::table::{Table, thousands};
 use crate::{interrupt, proc};
 
 const VALUE_SIZE: usize = 16;
 const STEPS: u64 = 5;
 /// What lies in memory of a key and its value, whatever holds them.
-const PAYLOAD: usize = super::lanes::KEY_SIZE + VALUE_SIZE;
+const PAYLOAD: usize = lanes::KEY_SIZE + VALUE_SIZE;
 const GOAL: Goal = Goal::AtMost(56.0);
 /// Background work (rehashing, freeing) may go on for a moment after the last write.
 const SETTLE: Duration = Duration::from_secs(1);
@@ -42,34 +43,44 @@ impl Default for MemoryArgs {
 impl MemoryArgs {
     pub(super) fn estimate(&self, session: &Session) -> Duration {
         let each = Duration::from_secs(self.keys / FILL_RATE) + SETTLE * STEPS as u32;
-        each * felt::planned(session).len() as u32
+        each * (felt::planned(session).len() * session.rounds) as u32
     }
+}
+
+/// A server's rounds.
+struct Server {
+    name: String,
+    kind: Kind,
+    is_control: bool,
+    rounds: Vec<Growth>,
 }
 
 /// Bytes per key after each step.
 struct Growth {
-    name: String,
-    kind: Kind,
-    is_control: bool,
     empty_bytes: u64,
     per_key: Vec<f64>,
 }
 
 pub(crate) fn memory(session: &mut Session, args: &MemoryArgs) -> Result<()> {
     let planned = felt::planned(session);
-    let all = planned.iter().map(|one| grow(one, args.keys)).collect::<Result<Vec<Growth>>>()?;
+    let all = lanes::in_rounds(session.rounds, &planned, |one| grow(one, args.keys))?;
+    let server = |(one, rounds): (&Planned<'_>, _)| {
+        let is_control = one.kind() == Kind::Evenkeel && !one.is_ours();
+        Server { name: one.name(), kind: one.kind(), is_control, rounds }
+    };
+    let all: Vec<Server> = planned.iter().zip(all).map(server).collect();
     let steps: Vec<String> =
         (1..=STEPS).map(|step| at_step(step, args.keys)).map(|keys| thousands(keys as f64)).collect();
     let mut head = vec!["", "empty"];
     head.extend(steps.iter().map(String::as_str));
     head.extend(["to valkey's", "goal", ""]);
     let mut table = Table::new(&head);
-    for growth in &all {
-        let row = row(session, &all, growth);
+    for server in &all {
+        let row = row(session, &all, server);
         table.row(row);
     }
     let title = format!("Resident bytes per key of {PAYLOAD} B (16 B key, 16 B value), after so many keys");
-    let figures = vec![("servers", Json::Array(all.iter().map(Growth::to_json).collect()))];
+    let figures = vec![("servers", Json::Array(all.iter().map(Server::to_json).collect()))];
     session.report("memory", &title, &table, figures);
     Ok(())
 }
@@ -90,33 +101,45 @@ fn grow(planned: &Planned<'_>, keys: u64) -> Result<Growth> {
         let grown = proc::usage(lane.server.pid())?.rss_bytes.saturating_sub(empty_bytes);
         per_key.push(grown as f64 / end as f64);
     }
-    let (name, kind, is_control) = (planned.name(), planned.kind(), lane.is_control);
-    Ok(Growth { name, kind, is_control, empty_bytes, per_key })
+    Ok(Growth { empty_bytes, per_key })
 }
 
-fn row(session: &mut Session, all: &[Growth], growth: &Growth) -> Vec<String> {
-    let mut cells = vec![growth.name.clone(), format!("{:.1} MB", growth.empty_bytes as f64 / 1e6)];
-    cells.extend(growth.per_key.iter().map(|bytes| format!("{bytes:.1}")));
-    let valkey = all.iter().find(|other| other.kind == Kind::Valkey && growth.kind != Kind::Valkey);
-    cells.push(valkey.map(|valkey| format!("{:.2}", growth.last() / valkey.last())).unwrap_or_default());
-    if growth.kind == Kind::Evenkeel && !growth.is_control {
+fn row(session: &mut Session, all: &[Server], server: &Server) -> Vec<String> {
+    let empty = server.spread(|growth| growth.empty_bytes as f64 / 1e6).median;
+    let mut cells = vec![server.name.clone(), format!("{empty:.1} MB")];
+    let (last, before) = (STEPS as usize - 1, 0..STEPS as usize - 1);
+    cells.extend(before.map(|step| format!("{:.1}", server.spread(|growth| growth.per_key[step]).median)));
+    let bytes = server.spread(|growth| growth.per_key[last]);
+    cells.push(bytes.to_one_decimal());
+    let valkey = all.iter().find(|other| other.kind == Kind::Valkey && server.kind != Kind::Valkey);
+    let ratio = valkey.and_then(|valkey| Spread::of_ratios(&server.last(), &valkey.last()));
+    cells.push(ratio.map(|ratio| ratio.to_string()).unwrap_or_default());
+    if server.kind == Kind::Evenkeel && !server.is_control {
         cells.push(GOAL.to_string());
-        cells.push(session.judge("resident bytes per key of 32 B".to_owned(), GOAL, growth.last()));
+        cells.push(session.judge("resident bytes per key of 32 B".to_owned(), GOAL, bytes.median));
     }
     cells
 }
 
-impl Growth {
-    fn last(&self) -> f64 {
-        self.per_key.last().copied().unwrap_or(f64::NAN)
+impl Server {
+    fn spread(&self, figure: impl Fn(&Growth) -> f64) -> Spread {
+        Spread::of(self.rounds.iter().map(figure)).expect("one round at least, and bytes are numbers")
+    }
+
+    /// Bytes per key at the end of each round.
+    fn last(&self) -> Vec<f64> {
+        self.rounds.iter().map(|growth| growth.per_key[STEPS as usize - 1]).collect()
     }
 
     fn to_json(&self) -> Json {
+        let steps = (0..STEPS as usize).map(|step| self.spread(|growth| growth.per_key[step]).median);
+        let empty: Vec<f64> = self.rounds.iter().map(|growth| growth.empty_bytes as f64).collect();
         object(vec![
             ("server", self.name.as_str().into()),
             ("control", self.is_control.into()),
-            ("empty_bytes", self.empty_bytes.into()),
-            ("bytes_per_key", self.per_key.clone().into()),
+            ("empty_bytes", empty.into()),
+            ("bytes_per_key", self.last().into()),
+            ("bytes_per_key_by_step", steps.collect::<Vec<f64>>().into()),
         ])
     }
 }

@@ -332,7 +332,7 @@ pub(crate) fn all(session: &mut Session) -> Result<()> {
         + ScaleArgs::default().estimate(session)
         + wake_up::estimate(session)
         + ValuesArgs::default().estimate(session)
-        + elements::estimate()
+        + elements::estimate(session)
         + StallsArgs::default().estimate(session)
         + aof::estimate(session)
         + snapshot::estimate(session, &DataArgs::default())
