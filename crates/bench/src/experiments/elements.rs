@@ -59,6 +59,7 @@ pub(super) fn estimate(session: &Session) -> Duration {
 pub(crate) fn elements(session: &mut Session) -> Result<()> {
     let planned = felt::planned(session);
     let names: Vec<String> = planned.iter().map(Planned::name).collect();
+    let controls: Vec<bool> = planned.iter().map(Planned::is_control).collect();
     let valkey = planned.iter().position(|one| one.kind() == Kind::Valkey);
     let ours = planned.iter().position(Planned::is_ours);
     let mut rows = Vec::new();
@@ -83,8 +84,12 @@ pub(crate) fn elements(session: &mut Session) -> Result<()> {
             cells.extend([ratio.to_string(), goal.to_string(), verdict]);
         }
         table.row(cells);
-        let servers = names.iter().zip(all).map(|(server, rounds)| {
-            object(vec![("server", server.as_str().into()), ("bytes_per_element", rounds.into())])
+        let servers = names.iter().zip(&controls).zip(all).map(|((server, is_control), rounds)| {
+            object(vec![
+                ("server", server.as_str().into()),
+                ("control", (*is_control).into()),
+                ("bytes_per_element", rounds.into()),
+            ])
         });
         records.push(object(vec![("value", name.into()), ("servers", Json::Array(servers.collect()))]));
     }

@@ -157,6 +157,11 @@ impl Planned<'_> {
         format!("{}{}", self.peer.kind.name(), if self.is_control { " again" } else { "" })
     }
 
+    /// Evenkeel, again.
+    pub(super) fn is_control(&self) -> bool {
+        self.is_control
+    }
+
     /// The first Evenkeel.
     pub(super) fn is_ours(&self) -> bool {
         self.kind() == Kind::Evenkeel && !self.is_control
@@ -417,7 +422,10 @@ pub(super) fn report<T>(
     session.report(experiment, title, &table, members);
 }
 
-/// `3.10 ms (2.95 ms..4.00 ms)`
+/// `3.10 ms (2.95 ms..4.00 ms)`; the range only where there is one.
 pub(super) fn time_spread(us: Spread) -> String {
+    if us.min == us.max {
+        return time_us(us.median);
+    }
     format!("{} ({}..{})", time_us(us.median), time_us(us.min), time_us(us.max))
 }

@@ -64,9 +64,11 @@ struct Growth {
 pub(crate) fn memory(session: &mut Session, args: &MemoryArgs) -> Result<()> {
     let planned = felt::planned(session);
     let all = lanes::in_rounds(session.rounds, &planned, |one| grow(one, args.keys))?;
-    let server = |(one, rounds): (&Planned<'_>, _)| {
-        let is_control = one.kind() == Kind::Evenkeel && !one.is_ours();
-        Server { name: one.name(), kind: one.kind(), is_control, rounds }
+    let server = |(one, rounds): (&Planned<'_>, _)| Server {
+        name: one.name(),
+        kind: one.kind(),
+        is_control: one.is_control(),
+        rounds,
     };
     let all: Vec<Server> = planned.iter().zip(all).map(server).collect();
     let steps: Vec<String> =

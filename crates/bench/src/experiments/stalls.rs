@@ -276,8 +276,9 @@ fn waits_of(
 ) -> Result<()> {
     let lanes = felt::planned(session);
     let all = lanes::in_rounds(session.rounds, &lanes, |lane| waits(lane, threads, steps))?;
-    let (names, ours): (Vec<String>, _) =
-        (lanes.iter().map(Planned::name).collect(), lanes.iter().position(Planned::is_ours));
+    let names: Vec<String> = lanes.iter().map(Planned::name).collect();
+    let controls: Vec<bool> = lanes.iter().map(Planned::is_control).collect();
+    let ours = lanes.iter().position(Planned::is_ours);
     let mut head = vec![""];
     head.extend(names.iter().map(String::as_str));
     head.extend(["goal", ""]);
@@ -297,10 +298,11 @@ fn waits_of(
             ]);
         }
         table.row(cells);
-        let servers = names.iter().zip(&all).map(|(name, rounds)| {
+        let servers = names.iter().zip(&controls).zip(&all).map(|((name, is_control), rounds)| {
             let list = |figure: fn(&Wait) -> f64| rounds.iter().map(figure).collect::<Vec<f64>>().into();
             object(vec![
                 ("server", name.as_str().into()),
+                ("control", (*is_control).into()),
                 ("longest_us", list(Wait::us)),
                 ("longest_own_us", list(Wait::own_us)),
                 ("took_s", list(Wait::seconds)),
@@ -317,8 +319,7 @@ fn waits_of(
 
 /// `3.10 ms of 3.20 ms in 1.0 s`; with several rounds, behind the first the least and the most.
 fn cell(rounds: &[Wait]) -> String {
-    let own = spread(rounds, Wait::own_us);
-    let own = if rounds.len() == 1 { time_us(own.median) } else { felt::time_spread(own) };
+    let own = felt::time_spread(spread(rounds, Wait::own_us));
     let (all, took) = (spread(rounds, Wait::us).median, spread(rounds, Wait::seconds).median);
     format!("{own} of {} in {took:.1} s", time_us(all))
 }
