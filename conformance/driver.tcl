@@ -11,6 +11,8 @@
 #   - an exception inside a test is that test's failure, and the connection is made anew behind the same handle
 #     (a half-read reply or an open MULTI must not fail the tests that follow); a dead server is started again;
 #   - a server that ends while it starts is noticed at once instead of after two minutes;
+#   - a blocking command of a client that does not wait for its reply is in the server's hands before the next
+#     command of another client is sent: the tests count on their order, which workers do not keep between clients;
 #   - the names in the skip list are left out, or with `try` run and reported when they pass.
 #
 # A read from the server blocks without limit in Tcl. Whoever runs this file watches the modification time of
@@ -286,6 +288,30 @@ proc wait_for_log_messages {server patterns from_line maxtries delay} {
     suite_wait_for_log_messages $server $patterns $from_line $maxtries $delay
 }
 
+# Tests let one client block, then another one, then have a third push, and expect them to be served in that order
+# without looking whether they wait yet. One thread takes requests in the order in which they came; of several, one
+# may be held up by the machine.
+set BLOCKING {blmove blmpop blpop brpop brpoplpush bzmpop bzpopmax bzpopmin wait xread xreadgroup}
+
+proc dispatch {id method args} {
+    set code [catch {::redis::suite_dispatch $id $method {*}$args} result]
+    if {!$code && [string tolower $method] in $::BLOCKING && $::redis::deferred($id)} { await_taken $id }
+    return -code $code $result
+}
+
+# Waits until the server has read what was sent to it, or a tenth of a second: it may sleep, as tests make it do.
+proc await_taken {id} {
+    set own_port [lindex [fconfigure $::redis::fd($id) -sockname] 2]
+    set server_end [format {:%04X [0-9A-F]+:%04X 01 [0-9A-F]+:([0-9A-F]+)} [lindex $::redis::addr($id) 1] $own_port]
+    for {set left 100} {$left > 0} {incr left -1} {
+        set table [open /proc/net/tcp]
+        set known [regexp $server_end [read $table] all unread]
+        close $table
+        after 1 ;# from the reading on, the server takes a moment to carry it out
+        if {!$known || $unread eq "00000000"} return
+    }
+}
+
 # --- Reading the suite and running the unit -------------------------------------------------------------------
 
 # The suite's main program, started as a test client, calls this once it is read: nothing to do yet.
@@ -307,6 +333,8 @@ proc read_suite {} {
     uplevel #0 source tests/test_helper.tcl
     rename proc ""
     rename define proc
+    rename ::redis::__dispatch__ ::redis::suite_dispatch
+    interp alias {} ::redis::__dispatch__ {} dispatch
     set ::test_server_fd none
 }
 
