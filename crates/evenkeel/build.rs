@@ -3,7 +3,7 @@
 use std::env;
 
 fn main() {
-    const SOURCE: &str = "src/allocator/spans.c";
+    const SOURCE: &str = "src/allocator/heap.c";
     println!("cargo:rerun-if-changed={SOURCE}");
     let headers = env::var("DEP_MIMALLOC_INCLUDE_DIR").expect("libmimalloc-sys says where its headers are");
     cc::Build::new()
@@ -11,5 +11,5 @@ fn main() {
         .include(headers)
         .define("MI_DEBUG", "0") // as that crate defines it: the structures depend on it, and a test sees that they fit
         .warnings(false)
-        .compile("evenkeel_spans");
+        .compile("evenkeel_heap");
 }

@@ -21,8 +21,10 @@ use evenkeel_store::memory;
 pub(crate) mod ahead;
 mod spans;
 
-/// The number of an option: how long what was freed is kept, in milliseconds.
+/// Numbers of options: how long what was freed is kept, in milliseconds, ..
 const PURGE_DELAY: libmimalloc_sys::mi_option_t = 15;
+/// .. and after how many requests that its present page cannot serve a thread looks through all its pages.
+const GENERIC_COLLECT: libmimalloc_sys::mi_option_t = 36;
 
 /// Tells the allocator whether to ask for huge pages. Nothing in this program forks, so a page of 2 MiB is never
 /// copied for one byte.
@@ -33,12 +35,11 @@ const PURGE_DELAY: libmimalloc_sys::mi_option_t = 15;
 ///
 /// What belongs to no thread any more is given back after two seconds, not ten: it is asked for while the server is calm.
 ///
-/// A thread looks through all its pages once in a million requests that its present page cannot serve, and not in ten
-/// thousand: that is milliseconds for each GB.
+/// A thread that does not [`settle`] looks through all its pages once in a million requests that its present page cannot serve,
+/// and not in ten thousand: that is milliseconds for each GB.
 pub(crate) fn set_up(huge_pages: bool) {
     const PURGE_DELAY_MS: std::ffi::c_long = 1000;
     const SHARED_PURGE_MULT: libmimalloc_sys::mi_option_t = 24;
-    const GENERIC_COLLECT: libmimalloc_sys::mi_option_t = 36;
     const REQUESTS: std::ffi::c_long = 1_000_000;
     const ALLOW_THP: libmimalloc_sys::mi_option_t = 37;
     if !huge_pages {
@@ -55,15 +56,17 @@ pub(crate) fn set_up(huge_pages: bool) {
 }
 
 unsafe extern "C" {
-    /// Not a part of the allocator's interface, but of its library: a version without it is not linked with.
-    fn _mi_heap_delayed_free_partial(heap: *mut libmimalloc_sys::mi_heap_t) -> bool;
+    fn evenkeel_settle();
 }
 
 /// Takes back what other threads have freed of this thread's full pages. Costs nothing when that is nothing.
+///
+/// A thread that calls this again and again never looks through all its pages. The allocator has it do so after so many requests, in
+/// one piece, for what others have freed.
 #[inline]
 pub(crate) fn settle() {
-    // SAFETY: the heap is the calling thread's own, which is what both functions ask for.
-    unsafe { _mi_heap_delayed_free_partial(libmimalloc_sys::mi_heap_get_default()) };
+    // SAFETY: works on the calling thread's own heap.
+    unsafe { evenkeel_settle() };
 }
 
 /// Gives back what belongs to no thread any more and has been unused for a while; for a thread that owns few pages.
@@ -285,6 +288,35 @@ mod tests {
         assert_eq!(looks(GB / 2, 1000), 3);
         assert!(!watch.may_have_faded(true));
         assert_eq!((0..100).filter(|_| watch.may_have_faded(false)).count(), 4);
+    }
+
+    /// What the calling thread's heap is asked for is counted; a look through all pages is one more call than those.
+    fn calls_of_the_allocator(requests: usize, mut each: impl FnMut()) -> usize {
+        thread_local!(static CALLS: Cell<usize> = const { Cell::new(0) });
+        extern "C" fn count(_is_forced: bool, _heartbeat: libc::c_ulonglong, _argument: *mut libc::c_void) {
+            CALLS.set(CALLS.get() + 1);
+        }
+        // SAFETY: it takes no memory, and stays.
+        unsafe { libmimalloc_sys::mi_register_deferred_free(Some(count), std::ptr::null_mut()) };
+        let before = CALLS.get();
+        for _ in 0..requests {
+            // Too large for a page with others.
+            drop(std::hint::black_box(Vec::<u8>::with_capacity(1 << 20)));
+            each();
+        }
+        CALLS.get() - before
+    }
+
+    #[test]
+    fn who_settles_never_looks_through_all_pages() {
+        let look_after_a_thousand = || {
+            // SAFETY: sets a number that the allocator reads when it is asked for memory.
+            unsafe { libmimalloc_sys::mi_option_set(GENERIC_COLLECT, 1000) };
+        };
+        look_after_a_thousand();
+        let on_a_thread = |each: fn()| std::thread::spawn(move || calls_of_the_allocator(20_000, each)).join();
+        assert_eq!(on_a_thread(|| ()).expect("it holds"), 200 + 20);
+        assert_eq!(on_a_thread(settle).expect("it holds"), 200);
     }
 
     #[test]

@@ -12,7 +12,7 @@ use std::cell::Cell;
 use std::ffi::c_void;
 use std::ptr;
 
-/// Where a walk goes on; `place_t` of spans.c.
+/// Where a walk goes on; `place_t` of heap.c.
 #[derive(Clone, Copy)]
 #[repr(C)]
 struct Place {

@@ -1,10 +1,20 @@
-// A thread's walk through the free spans of its segments, in pieces: see spans.rs. Compiled against the headers of the very allocator
-// that is linked.
+// What the calling thread does with its own heap: see allocator.rs and spans.rs. Compiled against the headers of the very allocator that
+// is linked.
 
 #include "mimalloc.h"
 #include "mimalloc/internal.h"
 #include "mimalloc/prim.h"
 
+// Takes back what others have freed of full pages, which is all that a look through all pages would find; so that look, which the
+// allocator has after so many requests, is put off.
+void evenkeel_settle(void) {
+  mi_heap_t *heap = mi_prim_get_default_heap();
+  if (!mi_heap_is_initialized(heap)) return;
+  _mi_heap_delayed_free_partial(heap);
+  heap->generic_collect_count = 0;
+}
+
+// A walk through the free spans of the thread's segments, in pieces.
 typedef struct {
   mi_slice_t *span; // the next one, unless it has gone meanwhile; null where the walk has not begun
   size_t slices;    // its size
