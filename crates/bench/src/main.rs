@@ -9,6 +9,7 @@ mod json;
 mod load;
 mod load_command;
 mod page;
+mod pauses;
 mod peers;
 mod proc;
 mod promises;

@@ -132,6 +132,7 @@ fn goals(run: &Json, out: &mut String) {
         let is_met = goal.get("met").and_then(Json::as_bool).unwrap_or(false);
         let reached = goal.get("reached").and_then(Json::as_f64).map_or("?".to_owned(), figure);
         let (class, word) = if is_met { ("met", "met") } else { ("missed", "not met") };
+        let word = escaped(goal.get("verdict").and_then(Json::as_str).unwrap_or(word));
         let (goal, bound) = (escaped(text(goal, "goal")), escaped(text(goal, "bound")));
         let _ = writeln!(
             rows,
@@ -232,7 +233,7 @@ mod tests {
             "promises": [{"promise": "never <late>", "verdict": "not met", "goals": 2, "experiment": "x",
                           "missed": [{"goal": "p99", "bound": "<= 1.00", "reached": 2.5, "by": "2.50 times as much"}]},
                          {"promise": "small", "verdict": "met", "goals": 1, "missed": []}],
-            "goals": [{"goal": "g", "bound": "<= 1", "reached": 2.0, "met": false}],
+            "goals": [{"goal": "g", "bound": "<= 1", "reached": 2.0, "met": false, "verdict": "NOT met (+1.00); the machine alone 1.50"}],
             "experiments": [{
                 "experiment": "x", "title": "t & u",
                 "table": {"head": ["", "rate"], "rows": [["evenkeel", "5", "0.50 us (0.40..0.60)"]]},
@@ -251,7 +252,7 @@ mod tests {
             "NOT met, 1 of 2 goals missed",
             "2.50, bound &lt;= 1.00: 2.50 times as much",
             "met, 1 goal<",
-            "not met",
+            "NOT met (+1.00); the machine alone 1.50",
             "<td>5</td>",
             "<rect class=\"ours\"",
             "<polyline class=\"curve ours\"",

@@ -62,9 +62,22 @@ pub(crate) struct Verdict {
     pub(crate) what: String,
     pub(crate) value: f64,
     pub(crate) goal: Goal,
+    /// Of a wait: the longest that the machine makes an empty loop wait, in the same unit. Nothing that runs there is better.
+    pub(crate) alone: Option<f64>,
 }
 
 impl Verdict {
+    /// `met`, or by how much it is missed, and whether the machine alone misses it.
+    pub(crate) fn words(&self) -> String {
+        let words = self.goal.verdict(self.value);
+        match self.alone {
+            Some(alone) if !self.goal.is_met(self.value) && !self.goal.is_met(alone) => {
+                format!("{words}; the machine alone {}", figure(alone))
+            }
+            _ => words,
+        }
+    }
+
     fn to_json(&self) -> Json {
         object(vec![
             ("goal", self.what.as_str().into()),
@@ -132,7 +145,16 @@ mod tests {
     use super::*;
 
     fn verdict_of(promise: Option<Promise>, what: &str, value: f64) -> Verdict {
-        Verdict { promise, what: what.to_owned(), value, goal: Goal::AtMost(0.25) }
+        Verdict { promise, what: what.to_owned(), value, goal: Goal::AtMost(0.25), alone: None }
+    }
+
+    #[test]
+    fn what_the_machine_alone_misses_is_said() {
+        let words = |value, alone| Verdict { alone, ..verdict_of(None, "a wait", value) }.words();
+        assert_eq!(words(0.5, None), "NOT met (+0.25)");
+        assert_eq!(words(0.5, Some(0.2)), "NOT met (+0.25)");
+        assert_eq!(words(0.5, Some(0.4)), "NOT met (+0.25); the machine alone 0.40");
+        assert_eq!(words(0.2, Some(0.4)), "met");
     }
 
     #[test]

@@ -98,6 +98,11 @@ fn a_snapshot_is_felt_for_as_long_as_it_lasts() {
             ["longest_us_during", "took_s", "requests_per_s_during"].map(|figure| rounds(server, figure)[0]);
         assert!(took > 0.1 && longest > 0.0 && rate > 0.0, "{server}");
     }
+    let pauses = &record["pauses"];
+    assert!(
+        pauses["looked_s"] == 6.0 && pauses["longest_us"].as_f64().is_some_and(|us| us > 0.0),
+        "{pauses}"
+    );
     let timeline = &record["timelines"][0];
     let slices = timeline["longest_us"].as_array().expect("a list").len() as f64;
     let [whole_ms, event_ms] = [

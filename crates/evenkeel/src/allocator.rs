@@ -314,7 +314,8 @@ mod tests {
             unsafe { libmimalloc_sys::mi_option_set(GENERIC_COLLECT, 1000) };
         };
         look_after_a_thousand();
-        let on_a_thread = |each: fn()| std::thread::spawn(move || calls_of_the_allocator(20_000, each)).join();
+        let on_a_thread =
+            |each: fn()| std::thread::spawn(move || calls_of_the_allocator(20_000, each)).join();
         assert_eq!(on_a_thread(|| ()).expect("it holds"), 200 + 20);
         assert_eq!(on_a_thread(settle).expect("it holds"), 200);
     }

@@ -16,6 +16,7 @@ use super::aof::wait_until;
 use super::felt::{self, Column, Felt, Planned};
 use super::lanes::{Lane, Traffic};
 use crate::interrupt;
+use crate::load::Event;
 use crate::load::keys::KeyRange;
 use crate::peers::{Kind, ask};
 use crate::promises::Promise;
@@ -51,10 +52,11 @@ pub(crate) fn frozen_disk(session: &mut Session) -> Result<()> {
     let lanes = planned.iter().zip(&disks).map(|(one, disk)| start(one, disk));
     let mut lanes = lanes.collect::<Result<Vec<Lane>>>()?;
     let traffic = Traffic { keys: KEYS, value_size: VALUE_SIZE, ..Traffic::default() };
-    let all = felt::rounds(session, &lanes, &traffic, |lane, _| {
+    let frozen = |lane: &Lane, _: &Event| {
         let disk = disks.iter().find(|disk| disk.folder() == lane.server.directory());
         freeze(disk.expect("each server has one"))
-    })?;
+    };
+    let all = session.beside_pauses(|it| felt::rounds(it, &lanes, &traffic, frozen))?;
     for lane in &mut lanes {
         lane.server.restart(&["--appendonly", "yes"])?;
         wait_for_keys(lane)?;
@@ -62,7 +64,7 @@ pub(crate) fn frozen_disk(session: &mut Session) -> Result<()> {
     drop(lanes); // before their disks
     if let Some(ours) = all.iter().find(|rounds| rounds.is_ours()) {
         let what = "longest request over a frozen disk, us".into();
-        session.judge_for(Promise::Files, what, Goal::AtMost(LONGEST_US_MAX), ours.longest_us());
+        session.judge_wait(Promise::Files, what, Goal::AtMost(LONGEST_US_MAX), ours.longest_us(), 1.0);
     }
     let columns = [Column {
         head: "log waiting",

@@ -50,7 +50,7 @@ pub(crate) fn full_sync(session: &mut Session, args: &DataArgs) -> Result<()> {
         lane.set("repl-diskless-sync-delay", "0")?;
         lane.set("repl-backlog-ttl", &KEPT_S.to_string())
     };
-    let all = felt::over_data(session, args, prepare, sync)?;
+    let all = session.beside_pauses(|it| felt::over_data(it, args, prepare, sync))?;
     judge(session, &all);
     let columns = [
         Column {
@@ -109,8 +109,9 @@ fn failed(felt: &Felt<Synced>) -> f64 {
 
 fn judge(session: &mut Session, all: &[Rounds<Synced>]) {
     let Some(ours) = all.iter().find(|rounds| rounds.is_ours()) else { return };
+    let (what, goal) = ("longest request during a full sync, us".to_owned(), Goal::AtMost(LONGEST_US_MAX));
+    session.judge_wait(None, what, goal, ours.longest_us(), 1.0);
     let mut judge = |what: &str, goal, value| _ = session.judge(what.to_owned(), goal, value);
-    judge("longest request during a full sync, us", Goal::AtMost(LONGEST_US_MAX), ours.longest_us());
     judge("rate during a full sync, to before", Goal::AtLeast(RATE_MIN), ours.rate());
     judge("memory during a full sync, MB", Goal::AtMost(BUFFER_MB_MAX), ours.median(grown_mb));
     judge("failed tries of a full sync", Goal::AtMost(0.0), ours.spread(failed).max);

@@ -39,6 +39,7 @@ use anyhow::{Context, Result, bail};
 
 use crate::json::{Json, object};
 use crate::page::page;
+use crate::pauses::Pauses;
 use crate::peers::{Kind, Peer, Where};
 use crate::promises::{self, Promise, Verdict};
 use crate::stats::Goal;
@@ -73,6 +74,8 @@ const QUICK: (usize, f64) = (3, 0.6);
 const WARM_UP: Duration = Duration::from_millis(200);
 /// Opening connections and coming to rest between two measurements, for the estimate of the time.
 const CHANGEOVER: Duration = Duration::from_millis(100);
+/// For how long it is looked what the machine does by itself, before and behind what measures waits.
+const LOOK_AT_MACHINE: Duration = Duration::from_secs(3);
 const SECONDS_MAX: f64 = 3_600.0;
 /// Keys of the large run in `all`.
 const MANY_KEYS: u64 = 10_000_000;
@@ -118,6 +121,8 @@ pub(crate) struct Session {
     html: Option<PathBuf>,
     records: Vec<Json>,
     verdicts: Vec<Verdict>,
+    /// What the machine does by itself, from a look at it until the next report.
+    pauses: Option<Pauses>,
     /// Experiments of several that could not be measured, and why.
     failures: Vec<(&'static str, String)>,
     started: Instant,
@@ -151,6 +156,7 @@ impl Session {
             html: options.html.clone(),
             records: Vec::new(),
             verdicts: Vec::new(),
+            pauses: None,
             failures: Vec::new(),
             started: Instant::now(),
         };
@@ -196,6 +202,10 @@ impl Session {
         let mut record =
             vec![("experiment", Json::from(experiment)), ("title", title.into()), ("table", table.to_json())];
         record.extend(figures);
+        if let Some(pauses) = self.pauses.take() {
+            println!("{}", pauses.words());
+            record.push(("pauses", pauses.to_json()));
+        }
         self.records.push(object(record));
     }
 
@@ -212,8 +222,34 @@ impl Session {
         goal: Goal,
         value: f64,
     ) -> String {
-        self.verdicts.push(Verdict { promise: promise.into(), what, value, goal });
-        goal.verdict(value)
+        self.note(Verdict { promise: promise.into(), what, value, goal, alone: None })
+    }
+
+    /// The same for a wait: the time in microseconds, `unit_us` of which are one of the goal's.
+    fn judge_wait(
+        &mut self,
+        promise: impl Into<Option<Promise>>,
+        what: String,
+        goal: Goal,
+        us: f64,
+        unit_us: f64,
+    ) -> String {
+        let alone = self.pauses.map(|pauses| pauses.longest_us() / unit_us);
+        self.note(Verdict { promise: promise.into(), what, value: us / unit_us, goal, alone })
+    }
+
+    fn note(&mut self, verdict: Verdict) -> String {
+        let words = verdict.words();
+        self.verdicts.push(verdict);
+        words
+    }
+
+    /// Measures waits, between two looks at what the machine does by itself.
+    fn beside_pauses<T>(&mut self, measure: impl FnOnce(&mut Session) -> Result<T>) -> Result<T> {
+        let before = Pauses::look(LOOK_AT_MACHINE)?;
+        let measured = measure(self)?;
+        self.pauses = Some(Pauses::look(LOOK_AT_MACHINE)?.and(before));
+        Ok(measured)
     }
 
     /// Runs one of several experiments: what keeps it from being measured is said, and does not keep the others from it.
@@ -248,8 +284,9 @@ impl Session {
     pub(crate) fn finish(self) -> Result<()> {
         if !self.verdicts.is_empty() {
             let mut table = Table::new(&["goal", "bound", "reached", ""]);
-            for Verdict { what, value, goal, .. } in &self.verdicts {
-                table.row(vec![what.clone(), goal.to_string(), figure(*value), goal.verdict(*value)]);
+            for verdict in &self.verdicts {
+                let Verdict { what, value, goal, .. } = verdict;
+                table.row(vec![what.clone(), goal.to_string(), figure(*value), verdict.words()]);
             }
             print!("\nEvenkeel's goals, after {:.0} s\n{table}", self.started.elapsed().as_secs_f64());
         }
@@ -282,6 +319,7 @@ impl Session {
                 ("bound", verdict.goal.to_string().into()),
                 ("reached", verdict.value.into()),
                 ("met", verdict.goal.is_met(verdict.value).into()),
+                ("verdict", verdict.words().into()),
             ])
         };
         object(vec![

@@ -35,7 +35,8 @@ pub(super) fn estimate(session: &Session, args: &DataArgs) -> Duration {
 }
 
 pub(crate) fn snapshot(session: &mut Session, args: &DataArgs) -> Result<()> {
-    let all = felt::over_data(session, args, |_| Ok(()), |lane, _: &Event| save(lane))?;
+    let all =
+        session.beside_pauses(|it| felt::over_data(it, args, |_| Ok(()), |lane, _: &Event| save(lane)))?;
     judge(session, &all);
     let columns = [
         Column {
@@ -74,11 +75,10 @@ fn memory(felt: &Felt<Duration>) -> f64 {
 
 fn judge(session: &mut Session, all: &[Rounds<Duration>]) {
     let Some(ours) = all.iter().find(|rounds| rounds.is_ours()) else { return };
-    let mut promised = |what: &str, goal, value| {
-        session.judge_for(Promise::Snapshot, what.to_owned(), goal, value);
-    };
-    promised("longest request during BGSAVE, us", Goal::AtMost(LONGEST_US_MAX), ours.longest_us());
-    promised("memory during BGSAVE", Goal::AtMost(MEMORY_MAX), ours.median(memory));
+    let (what, goal) = ("longest request during BGSAVE, us".to_owned(), Goal::AtMost(LONGEST_US_MAX));
+    session.judge_wait(Promise::Snapshot, what, goal, ours.longest_us(), 1.0);
+    let what = "memory during BGSAVE".to_owned();
+    session.judge_for(Promise::Snapshot, what, Goal::AtMost(MEMORY_MAX), ours.median(memory));
     let mut judge = |what: &str, goal, value| _ = session.judge(what.to_owned(), goal, value);
     judge("rate during BGSAVE, to before", Goal::AtLeast(RATE_MIN), ours.rate());
     let p99 = ours.median(|felt| felt.during.p99 / felt.before.p99);

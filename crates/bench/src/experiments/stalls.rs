@@ -275,10 +275,12 @@ fn waits_of(
     steps: &[(String, Step)],
 ) -> Result<()> {
     let lanes = felt::planned(session);
-    let all = lanes::in_rounds(session.rounds, &lanes, |lane| waits(lane, threads, steps))?;
     let names: Vec<String> = lanes.iter().map(Planned::name).collect();
     let controls: Vec<bool> = lanes.iter().map(Planned::is_control).collect();
     let ours = lanes.iter().position(Planned::is_ours);
+    let all = session.beside_pauses(|it| {
+        lanes::in_rounds(it.rounds, &felt::planned(it), |lane| waits(lane, threads, steps))
+    })?;
     let mut head = vec![""];
     head.extend(names.iter().map(String::as_str));
     head.extend(["goal", ""]);
@@ -291,11 +293,9 @@ fn waits_of(
         let mut cells = vec![name.clone()];
         cells.extend(all.iter().map(|rounds| cell(rounds)));
         if let Some(ours) = ours {
-            let ms = spread(&all[ours], Wait::own_us).median / 1e3;
-            cells.extend([
-                GOAL_MS.to_string(),
-                session.judge(format!("longest wait in ms: {name}"), GOAL_MS, ms),
-            ]);
+            let us = spread(&all[ours], Wait::own_us).median;
+            let verdict = session.judge_wait(None, format!("longest wait in ms: {name}"), GOAL_MS, us, 1e3);
+            cells.extend([GOAL_MS.to_string(), verdict]);
         }
         table.row(cells);
         let servers = names.iter().zip(&controls).zip(&all).map(|((name, is_control), rounds)| {

@@ -1,0 +1,124 @@
+//! How long the machine keeps a thread from running where nothing else wants to run.
+//!
+//! A virtual machine's processors are taken away by whoever owns the real ones, for milliseconds at a time. A server that answers
+//! nobody in such a moment has not stalled, and no server can be better than that. An empty loop on each processor sees it.
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+
+use crate::json::{Json, object};
+use crate::table::time_us;
+use crate::{interrupt, sys};
+
+/// Gaps from here on are counted.
+const LONG: Duration = Duration::from_millis(1);
+
+/// What empty loops have seen.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(crate) struct Pauses {
+    /// The longest gap between two readings of the clock.
+    longest: Duration,
+    /// Gaps of a millisecond or more, of all processors.
+    long: u64,
+    /// For how long it was looked, on each processor.
+    looked: Duration,
+}
+
+impl Pauses {
+    /// Runs an empty loop on each processor that this process may use.
+    pub(crate) fn look(time: Duration) -> Result<Pauses> {
+        let cpus = sys::allowed_cpus();
+        let seen = thread::scope(|scope| {
+            let loops: Vec<_> = cpus.iter().map(|cpu| scope.spawn(|| spin(*cpu, time))).collect();
+            loops.into_iter().map(|one| one.join().expect("a loop does not panic")).collect::<Vec<_>>()
+        });
+        interrupt::check()?;
+        let of_one = seen.into_iter().collect::<std::io::Result<Vec<Pauses>>>()?;
+        let together = of_one.into_iter().fold(Pauses::default(), Pauses::and);
+        Ok(Pauses { looked: time, ..together })
+    }
+
+    /// Both, one after the other.
+    pub(crate) fn and(self, other: Pauses) -> Pauses {
+        Pauses {
+            longest: self.longest.max(other.longest),
+            long: self.long + other.long,
+            looked: self.looked + other.looked,
+        }
+    }
+
+    pub(crate) fn longest_us(self) -> f64 {
+        self.longest.as_secs_f64() * 1e6
+    }
+
+    /// `an empty loop on each core for 6 s: the longest pause 4.03 ms, 5 of a millisecond or more`
+    pub(crate) fn words(self) -> String {
+        format!(
+            "an empty loop on each core for {:.0} s: the longest pause {}, {} of a millisecond or more",
+            self.looked.as_secs_f64(),
+            time_us(self.longest_us()),
+            self.long,
+        )
+    }
+
+    pub(crate) fn to_json(self) -> Json {
+        object(vec![
+            ("longest_us", self.longest_us().into()),
+            ("of_1_ms_or_more", self.long.into()),
+            ("looked_s", self.looked.as_secs_f64().into()),
+        ])
+    }
+}
+
+fn spin(cpu: usize, time: Duration) -> std::io::Result<Pauses> {
+    sys::pin(&[cpu])?;
+    let began = Instant::now();
+    let (mut pauses, mut last) = (Pauses::default(), began);
+    while last - began < time {
+        let now = Instant::now();
+        let gap = now - last;
+        pauses.longest = pauses.longest.max(gap);
+        pauses.long += u64::from(gap >= LONG);
+        last = now;
+    }
+    Ok(Pauses { looked: last - began, ..pauses })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_loop_sees_whoever_takes_its_processor() {
+        let cpu = sys::allowed_cpus()[0];
+        let alone = spin(cpu, Duration::from_millis(50)).expect("it may run there");
+        assert!(alone.looked >= Duration::from_millis(50) && alone.longest < alone.looked, "{alone:?}");
+        let beside = thread::scope(|scope| {
+            let until = Instant::now() + Duration::from_millis(200);
+            for _ in 0..3 {
+                scope.spawn(move || {
+                    sys::pin(&[cpu]).expect("it may run there");
+                    while Instant::now() < until {}
+                });
+            }
+            spin(cpu, Duration::from_millis(150)).expect("it may run there")
+        });
+        assert!(beside.longest >= LONG && beside.long > 1, "{beside:?}");
+    }
+
+    #[test]
+    fn two_looks_are_one() {
+        let of = |longest, long, looked| Pauses {
+            longest: Duration::from_micros(longest),
+            long,
+            looked: Duration::from_secs(looked),
+        };
+        let both = of(4030, 2, 3).and(of(100, 0, 3));
+        assert_eq!(both, of(4030, 2, 6));
+        let words =
+            "an empty loop on each core for 6 s: the longest pause 4.03 ms, 2 of a millisecond or more";
+        assert_eq!(both.words(), words);
+    }
+}
