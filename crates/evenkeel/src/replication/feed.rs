@@ -50,8 +50,11 @@ const TAKE_LEN: usize = 1 << 20;
 /// How often it looks after what takes its time: pings, timeouts, limits.
 const ROUND: Duration = Duration::from_millis(100);
 
-/// Bytes of the stream in memory for replicas that are in a full sync; the rest is on disk.
-const MEMORY_LEN_MAX: u64 = 48 << 20;
+/// Bytes of the stream in memory for replicas that are in a full sync; the rest is on disk ..
+const MEMORY_LEN_MAX: u64 = 16 << 20;
+
+/// .. and those where the disk does not take it.
+const WITHOUT_DISK_LEN_MAX: u64 = 48 << 20;
 
 /// Points of the stream that are remembered with the record that ends there.
 const POINTS_MAX: usize = 1 << 16;
@@ -344,7 +347,7 @@ impl Feed {
         let mut stream = state.stream();
         stream.trim(kept, &readers);
         let in_memory = if catches_up { MEMORY_LEN_MAX.max(kept + BLOCK as u64) } else { u64::MAX };
-        let overflowed = stream.overflow(in_memory, |from| {
+        let overflowed = stream.overflow(in_memory, WITHOUT_DISK_LEN_MAX.max(in_memory), |from| {
             let server = self.server.clone();
             Overflow::create(&self.settings.dir, from, move || server.replication.door.nudge())
         });

@@ -38,7 +38,7 @@ use crate::clock;
 use crate::config::Settings;
 use crate::persist::NO_REPLICAS;
 use crate::server::{Server, random_hex};
-use backlog::Backlog;
+use backlog::{BLOCK, Backlog};
 use door::Door;
 use failover::Failover;
 use link::{Link, Position};
@@ -238,19 +238,29 @@ impl Stream {
         Some(self.overflow.as_ref().map_or(backlog.start(), |overflow| overflow.start().min(backlog.start())))
     }
 
-    /// Keeps at most so many bytes of the backlog in memory, and has the rest written to disk.
-    fn overflow(&mut self, len: u64, create: impl FnOnce(u64) -> io::Result<Overflow>) -> io::Result<()> {
-        if let Some(overflow) = &self.overflow {
-            overflow.check()?;
+    /// Keeps at most so many bytes of the backlog in memory, and has the rest written to disk; where there is no file for it, up to
+    /// `len_without` in memory, before that is an error.
+    fn overflow(
+        &mut self,
+        len: u64,
+        len_without: u64,
+        create: impl FnOnce(u64) -> io::Result<Overflow>,
+    ) -> io::Result<()> {
+        let beyond = self.backlog.as_mut().filter(|backlog| backlog.len() > len);
+        let overflow = match (&mut self.overflow, &beyond) {
+            (Some(overflow), _) => overflow,
+            (None, None) => return Ok(()),
+            (none, Some(backlog)) => none.insert(create(backlog.start())?),
+        };
+        match overflow.is_open() {
+            Ok(true) => overflow.check()?,
+            _ if beyond.as_ref().is_none_or(|backlog| backlog.len() <= len_without) => return Ok(()),
+            Ok(false) => {} // in memory, on its way to the disk
+            Err(error) => return Err(error),
         }
-        let Some(backlog) = self.backlog.as_mut().filter(|backlog| backlog.len() > len) else {
-            return Ok(());
-        };
-        let overflow = match &mut self.overflow {
-            Some(overflow) => overflow,
-            none => none.insert(create(backlog.start())?),
-        };
-        overflow.append(backlog.take_oldest(len));
+        if let Some(backlog) = beyond {
+            overflow.append(backlog.start(), backlog.take_oldest(len));
+        }
         Ok(())
     }
 
@@ -260,7 +270,11 @@ impl Stream {
         let Some(backlog) = &mut self.backlog else { return };
         let needed = readers.iter().copied().min();
         backlog.trim(size, needed);
-        if needed.is_none_or(|needed| needed >= backlog.start()) {
+        let is_needed = |overflow: &Overflow| match overflow.is_unused() {
+            true => backlog.len() > size + BLOCK as u64,
+            false => needed < Some(backlog.start()),
+        };
+        if needed.is_none() || !self.overflow.as_ref().is_some_and(is_needed) {
             self.overflow = None;
         } else if let (Some(overflow), Some(needed)) = (&mut self.overflow, needed) {
             overflow.trim(needed, readers);

@@ -55,6 +55,8 @@ pub(crate) struct Overflow {
 /// What the thread says.
 #[derive(Default)]
 struct Shared {
+    /// The file is there.
+    is_open: AtomicBool,
     /// Bytes to be written.
     waiting: AtomicU64,
     /// Pieces by their place in the file, counted in pieces; `None` while they are being fetched.
@@ -72,7 +74,7 @@ enum Request {
 }
 
 impl Overflow {
-    /// Empty, in this folder, for the stream from an offset on. `notify` is called when something that was asked for is there.
+    /// Empty, in this folder, for the stream from this offset on or from one behind it. `notify` is called when something that was asked for is there.
     pub(super) fn create(
         folder: &Path,
         offset: u64,
@@ -119,6 +121,14 @@ impl Overflow {
         self.shared.waiting.load(Acquire)
     }
 
+    /// Whether its file is there; an error if there will be none. A disk that hangs lets neither be said.
+    pub(super) fn is_open(&self) -> io::Result<bool> {
+        if self.shared.is_open.load(Acquire) {
+            return Ok(true);
+        }
+        self.check().map(|()| false)
+    }
+
     /// An error if it cannot be gone on with, or the disk has taken too little for too long.
     pub(super) fn check(&self) -> io::Result<()> {
         let why = match self.shared.failed.lock().clone() {
@@ -132,8 +142,17 @@ impl Overflow {
         Err(io::Error::other(why))
     }
 
-    /// What comes next.
-    pub(super) fn append(&mut self, blocks: Vec<Box<[u8]>>) {
+    /// Nothing has come yet.
+    pub(super) fn is_unused(&self) -> bool {
+        self.base == self.end
+    }
+
+    /// What comes next, from this offset on: where it ends, or anywhere if nothing has come yet.
+    pub(super) fn append(&mut self, from: u64, blocks: Vec<Box<[u8]>>) {
+        if self.is_unused() {
+            (self.base, self.start, self.end) = (from, from, from);
+        }
+        assert_eq!(from, self.end, "it has no gaps");
         let len: u64 = blocks.iter().map(|block| block.len() as u64).sum();
         self.shared.waiting.fetch_add(len, AcqRel);
         self.end += len;
@@ -201,6 +220,7 @@ fn serve(
     notify: &impl Fn(),
 ) -> io::Result<()> {
     let (file, mut end) = (open()?, 0);
+    shared.is_open.store(true, Release);
     let goes_on = || !shared.is_over.load(Acquire);
     for request in asked.into_iter().take_while(|_| goes_on()) {
         match request {
@@ -254,7 +274,7 @@ mod tests {
         let (mut model, mut needed) = (Vec::new(), begin);
         while model.len() < 3 * HOLE_LEN as usize {
             let byte = random.draw() as u8;
-            overflow.append(blocks(byte, 16));
+            overflow.append(begin + model.len() as u64, blocks(byte, 16));
             model.resize(model.len() + 16 * BLOCK, byte);
             needed += random.below((begin as usize + model.len()) - needed as usize + 1) as u64 / 8;
             let from = needed + random.below((begin as usize + model.len()) - needed as usize) as u64;
@@ -281,7 +301,7 @@ mod tests {
         let mut overflow = Overflow::create(&std::env::temp_dir(), 7, || {}).expect("a thread");
         let mut at = 7;
         for n in 0..5 * PIECE_LEN as usize / (3 * BLOCK) {
-            overflow.append(blocks(n as u8, 3));
+            overflow.append(7 + (n * 3 * BLOCK) as u64, blocks(n as u8, 3));
             while overflow.has(at) {
                 if let Some((piece, skip)) = overflow.read(at) {
                     assert!(piece[skip..].iter().all(|byte| usize::from(*byte) == n), "{n} at {at}");
@@ -303,7 +323,8 @@ mod tests {
         let mut overflow = Overflow::start_thread(open, 0, notify).expect("a thread");
         let mut given = 0;
         while overflow.check().is_ok() {
-            overflow.append(blocks(1, 64));
+            assert!(!overflow.is_open().expect("nobody knows yet"));
+            overflow.append(given, blocks(1, 64));
             given += 64 * BLOCK as u64;
             assert_eq!(overflow.waiting(), given);
             assert!(overflow.read(0).is_none(), "it is being fetched");
@@ -315,6 +336,7 @@ mod tests {
         drop(go_on);
         hears.recv_timeout(Duration::from_secs(60)).expect("the feeding thread is woken");
         assert_eq!(overflow.check().expect_err("it has failed").to_string(), "it hung");
+        assert_eq!(overflow.is_open().expect_err("it will not be").to_string(), "it hung");
         assert!(overflow.read(0).is_none());
     }
 }

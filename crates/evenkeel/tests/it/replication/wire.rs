@@ -303,6 +303,10 @@ fn who_needs_what_the_disk_does_not_take_begins_anew() {
         ok(&mut client, &set(n).join(" "));
         let expected = resp(&set(n).join(" "));
         assert!(follows.take(expected.len()) == expected.as_bytes(), "at write {n}");
+        if n == 400 {
+            assert_eq!(server.info("connected_slaves"), "2", "memory holds 40 MB of it");
+            assert!(!server.log().contains("cannot be kept on disk"));
+        }
     }
     wait_until("one is left", || server.info("connected_slaves") == "1");
     std::fs::rename(&elsewhere, server.folder()).expect("the folder is ours");
