@@ -11,7 +11,7 @@
 #   - an exception inside a test is that test's failure, and the connection is made anew behind the same handle
 #     (a half-read reply or an open MULTI must not fail the tests that follow); a dead server is started again;
 #   - a server that ends while it starts is noticed at once instead of after two minutes;
-#   - a blocking command of a client that does not wait for its reply is in the server's hands before the next
+#   - a blocking command of a client that does not wait for its reply has been read by the server before the next
 #     command of another client is sent: the tests count on their order, which workers do not keep between clients;
 #   - the names in the skip list are left out, or with `try` run and reported when they pass.
 #

@@ -1,7 +1,7 @@
 //! How long the machine keeps a thread from running where nothing else wants to run.
 //!
 //! A virtual machine's processors are taken away by whoever owns the real ones, for milliseconds at a time. A server that answers
-//! nobody in such a moment has not stalled, and no server can be better than that. An empty loop on each processor sees it.
+//! nobody in such a moment has not stalled. An empty loop on each processor sees how often that is, and how long.
 
 use std::thread;
 use std::time::{Duration, Instant};

@@ -62,7 +62,7 @@ pub(crate) struct Verdict {
     pub(crate) what: String,
     pub(crate) value: f64,
     pub(crate) goal: Goal,
-    /// Of a wait: the longest that the machine makes an empty loop wait, in the same unit. Nothing that runs there is better.
+    /// Of a wait: the longest that the machine made an empty loop wait before and behind, in the same unit.
     pub(crate) alone: Option<f64>,
 }
 

@@ -115,6 +115,12 @@ pub(crate) fn pin(cpus: &[usize]) -> io::Result<()> {
     checked(unsafe { libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &set) }).map(drop)
 }
 
+/// Waits until everything that was written to files is on disk.
+pub(crate) fn sync_files() {
+    // SAFETY: takes nothing, and cannot fail.
+    unsafe { libc::sync() };
+}
+
 /// The day and the time, in UTC: `2026-01-31 12:00`.
 pub(crate) fn date() -> String {
     // SAFETY: a broken-down time is plain numbers, for which zeroes are valid.

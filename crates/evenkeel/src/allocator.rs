@@ -59,10 +59,10 @@ unsafe extern "C" {
     fn evenkeel_settle();
 }
 
-/// Takes back what other threads have freed of this thread's full pages. Costs nothing when that is nothing.
+/// Takes back what other threads have freed of this thread's pages. Costs nothing when that is nothing.
 ///
-/// A thread that calls this again and again never looks through all its pages. The allocator has it do so after so many requests, in
-/// one piece, for what others have freed.
+/// A thread that calls this again and again does not look through all its pages, unless a million requests come between two calls.
+/// The allocator has it do so after as many, in one piece, for what others have freed.
 #[inline]
 pub(crate) fn settle() {
     // SAFETY: works on the calling thread's own heap.
@@ -308,16 +308,17 @@ mod tests {
     }
 
     #[test]
-    fn who_settles_never_looks_through_all_pages() {
-        let look_after_a_thousand = || {
-            // SAFETY: sets a number that the allocator reads when it is asked for memory.
-            unsafe { libmimalloc_sys::mi_option_set(GENERIC_COLLECT, 1000) };
-        };
-        look_after_a_thousand();
+    fn who_settles_does_not_look_through_all_pages() {
+        // SAFETY: asks for and sets a number that the allocator reads when it is asked for memory.
+        let look_after = |requests| unsafe { libmimalloc_sys::mi_option_set(GENERIC_COLLECT, requests) };
+        // SAFETY: the same.
+        let before = unsafe { libmimalloc_sys::mi_option_get(GENERIC_COLLECT) };
+        look_after(1000);
         let on_a_thread =
             |each: fn()| std::thread::spawn(move || calls_of_the_allocator(20_000, each)).join();
         assert_eq!(on_a_thread(|| ()).expect("it holds"), 200 + 20);
         assert_eq!(on_a_thread(settle).expect("it holds"), 200);
+        look_after(before);
     }
 
     #[test]

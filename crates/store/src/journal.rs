@@ -33,7 +33,7 @@ pub const READERS_MAX: usize = 4;
 const SPARE_LEN_MAX: usize = 256 * 1024;
 
 /// Bytes of all pages that a lane keeps for reuse: what a busy writer fills between two looks of a reader.
-const SPARES_LEN_MAX: usize = 1 << 20;
+const SPARES_LEN_MAX: usize = 512 * 1024;
 
 /// Bytes that the cache is asked for ahead: more lines than that would have to wait for each other.
 const EXPECTED_LEN_MAX: usize = 1024;

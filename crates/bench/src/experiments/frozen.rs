@@ -13,14 +13,13 @@ use anyhow::{Context, Result, bail};
 
 use super::Session;
 use super::aof::wait_until;
-use super::felt::{self, Column, Felt, Planned};
+use super::felt::{self, Column, Felt, Planned, Rounds};
 use super::lanes::{Lane, Traffic};
-use crate::interrupt;
-use crate::load::Event;
 use crate::load::keys::KeyRange;
 use crate::peers::{Kind, ask};
 use crate::promises::Promise;
 use crate::stats::Goal;
+use crate::{interrupt, sys};
 
 /// Longest request while the file system is frozen, in microseconds.
 const LONGEST_US_MAX: f64 = 5_000.0;
@@ -46,22 +45,7 @@ pub(crate) fn frozen_disk(session: &mut Session) -> Result<()> {
         println!("\nfrozen-disk is left out: {error:#}");
         return Ok(());
     }
-    let planned = felt::planned(session);
-    let disks = planned.iter().map(|one| Disk::make(&one.name().replace(' ', "-")));
-    let disks = disks.collect::<Result<Vec<Disk>>>()?;
-    let lanes = planned.iter().zip(&disks).map(|(one, disk)| start(one, disk));
-    let mut lanes = lanes.collect::<Result<Vec<Lane>>>()?;
-    let traffic = Traffic { keys: KEYS, value_size: VALUE_SIZE, ..Traffic::default() };
-    let frozen = |lane: &Lane, _: &Event| {
-        let disk = disks.iter().find(|disk| disk.folder() == lane.server.directory());
-        freeze(disk.expect("each server has one"))
-    };
-    let all = session.beside_pauses(|it| felt::rounds(it, &lanes, &traffic, frozen))?;
-    for lane in &mut lanes {
-        lane.server.restart(&["--appendonly", "yes"])?;
-        wait_for_keys(lane)?;
-    }
-    drop(lanes); // before their disks
+    let all = session.beside_pauses(over_disks)?;
     if let Some(ours) = all.iter().find(|rounds| rounds.is_ours()) {
         let what = "longest request over a frozen disk, us".into();
         session.judge_wait(Promise::Files, what, Goal::AtMost(LONGEST_US_MAX), ours.longest_us(), 1.0);
@@ -79,6 +63,28 @@ pub(crate) fn frozen_disk(session: &mut Session) -> Result<()> {
     );
     felt::report(session, "frozen-disk", &title, &all, &columns, ("frozen", |_| [MARGIN, MARGIN + FROZEN]));
     Ok(())
+}
+
+/// The rounds, each server with a disk of its own; in the end nothing of them is under way any more.
+fn over_disks(session: &mut Session) -> Result<Vec<Rounds<()>>> {
+    let planned = felt::planned(session);
+    let disks = planned.iter().map(|one| Disk::make(&one.name().replace(' ', "-")));
+    let disks = disks.collect::<Result<Vec<Disk>>>()?;
+    let lanes = planned.iter().zip(&disks).map(|(one, disk)| start(one, disk));
+    let mut lanes = lanes.collect::<Result<Vec<Lane>>>()?;
+    let traffic = Traffic { keys: KEYS, value_size: VALUE_SIZE, ..Traffic::default() };
+    let all = felt::rounds(session, &lanes, &traffic, |lane, _| {
+        let disk = disks.iter().find(|disk| disk.folder() == lane.server.directory());
+        freeze(disk.expect("each server has one"))
+    })?;
+    for lane in &mut lanes {
+        lane.server.restart(&["--appendonly", "yes"])?;
+        wait_for_keys(lane)?;
+    }
+    drop(lanes); // before their disks
+    drop(disks);
+    sys::sync_files();
+    Ok(all)
 }
 
 fn start(planned: &Planned<'_>, disk: &Disk) -> Result<Lane> {

@@ -255,6 +255,7 @@ impl Session {
     /// Runs one of several experiments: what keeps it from being measured is said, and does not keep the others from it.
     fn attempt(&mut self, name: &'static str, run: impl FnOnce(&mut Session) -> Result<()>) -> Result<()> {
         let began = Instant::now();
+        self.pauses = None;
         let ended = run(self);
         println!("\n({name}: {:.0} s)", began.elapsed().as_secs_f64());
         if let Err(error) = ended {

@@ -5,8 +5,8 @@
 #include "mimalloc/internal.h"
 #include "mimalloc/prim.h"
 
-// Takes back what others have freed of full pages, which is all that a look through all pages would find; so that look, which the
-// allocator has after so many requests, is put off.
+// Takes back what others have freed. A look through all pages, which the allocator has after so many requests, would find no more of
+// this thread's than a few pages that are empty and kept, so it is put off.
 void evenkeel_settle(void) {
   mi_heap_t *heap = mi_prim_get_default_heap();
   if (!mi_heap_is_initialized(heap)) return;

@@ -1,7 +1,5 @@
 //! Where memory is, for INFO and MEMORY.
 
-use std::sync::atomic::Ordering::Relaxed;
-
 use evenkeel_store::memory as counted;
 
 use super::process;
@@ -18,8 +16,9 @@ pub(crate) struct Figures {
     /// What is kept of the stream in any case, and what is kept beyond that until some replica has it.
     pub(crate) backlog: u64,
     pub(crate) beyond: u64,
-    /// Of the log, what its readers have not taken yet.
+    /// Of the log, what its readers have not taken yet, and what of that will be of the stream.
     pub(crate) unread: u64,
+    pub(crate) on_its_way: u64,
     /// States of Lua, and the texts of scripts and of libraries of functions.
     pub(crate) lua: u64,
     pub(crate) scripts: u64,
@@ -31,8 +30,12 @@ pub(crate) struct Figures {
 impl Figures {
     /// `clients`: bytes of all connections, which whoever asks may have counted.
     pub(crate) fn gather(server: &Server, clients: u64) -> Figures {
-        let replication = &server.replication.figures;
-        let (memory, beyond) = (replication.memory.load(Relaxed), replication.beyond.load(Relaxed));
+        // The log is read with the stream locked: what is not in the one is in the other.
+        let stream = server.replication.stream();
+        let (memory, unread) = (stream.memory(), server.keyspace.journal.unread() as u64);
+        let on_its_way = stream.backlog().map_or(0, |backlog| backlog.memory_for(unread));
+        drop(stream);
+        let backlog = memory.min(server.settings().repl_backlog_size);
         let startup = server.census.startup_bytes();
         let functions = server.scripts.libraries().iter().map(|library| library.code.len() as u64).sum();
         Figures {
@@ -41,9 +44,10 @@ impl Figures {
             startup,
             resident: process::resident_bytes(),
             clients,
-            backlog: memory.saturating_sub(beyond),
-            beyond,
-            unread: server.keyspace.journal.unread() as u64,
+            backlog,
+            beyond: memory - backlog,
+            unread,
+            on_its_way,
             lua: server.scripts.lua_bytes(),
             scripts: server.scripts.figures().1 as u64,
             functions,

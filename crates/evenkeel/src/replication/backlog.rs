@@ -59,8 +59,19 @@ impl Backlog {
     }
 
     /// Bytes of memory.
-    pub(crate) fn memory(&self) -> usize {
-        (self.blocks.len() + self.spares.len()) * BLOCK
+    pub(crate) fn memory(&self) -> u64 {
+        self.memory_with(0)
+    }
+
+    /// The same when so many more have been appended.
+    fn memory_with(&self, more: u64) -> u64 {
+        let needed = (self.len() + more).div_ceil(BLOCK as u64);
+        needed.max((self.blocks.len() + self.spares.len()) as u64) * BLOCK as u64
+    }
+
+    /// Bytes of memory that so many more will take.
+    pub(crate) fn memory_for(&self, more: u64) -> u64 {
+        self.memory_with(more) - self.memory()
     }
 
     pub(crate) fn append(&mut self, mut bytes: &[u8]) {
@@ -193,15 +204,16 @@ mod tests {
         let mut backlog = Backlog::new(0);
         backlog.append(&[1; 3 * BLOCK]);
         backlog.trim(0, None);
-        assert_eq!(backlog.memory(), 3 * BLOCK);
+        assert_eq!(backlog.memory(), 3 * BLOCK as u64);
+        assert_eq!([1, 3, 4].map(|blocks| backlog.memory_for(blocks * BLOCK as u64)), [0, 0, BLOCK as u64]);
         backlog.append(&[1; 2 * BLOCK + 1]);
-        assert_eq!(backlog.memory(), 3 * BLOCK, "they are used again");
+        assert_eq!(backlog.memory(), 3 * BLOCK as u64, "they are used again");
         backlog.trim(0, None);
-        assert_eq!(backlog.memory(), 3 * BLOCK);
+        assert_eq!(backlog.memory(), 3 * BLOCK as u64);
         backlog.trim(0, None);
-        assert_eq!(backlog.memory(), BLOCK, "the one that is begun");
+        assert_eq!(backlog.memory(), BLOCK as u64, "the one that is begun");
         backlog.append(&vec![2; 2 * SPARES_MAX * BLOCK]);
         backlog.trim(0, None);
-        assert_eq!(backlog.memory(), (1 + SPARES_MAX) * BLOCK, "not all of them");
+        assert_eq!(backlog.memory(), ((1 + SPARES_MAX) * BLOCK) as u64, "not all of them");
     }
 }

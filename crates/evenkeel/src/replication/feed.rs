@@ -53,8 +53,8 @@ const ROUND: Duration = Duration::from_millis(100);
 /// Bytes of the stream in memory for replicas that are in a full sync; the rest is on disk ..
 const MEMORY_LEN_MAX: u64 = 16 << 20;
 
-/// .. and those where the disk does not take it.
-const WITHOUT_DISK_LEN_MAX: u64 = 48 << 20;
+/// .. and those where no file can be made for that.
+pub(super) const WITHOUT_DISK_LEN_MAX: u64 = 48 << 20;
 
 /// Points of the stream that are remembered with the record that ends there.
 const POINTS_MAX: usize = 1 << 16;
@@ -347,20 +347,20 @@ impl Feed {
         let mut stream = state.stream();
         stream.trim(kept, &readers);
         let in_memory = if catches_up { MEMORY_LEN_MAX.max(kept + BLOCK as u64) } else { u64::MAX };
-        let overflowed = stream.overflow(in_memory, WITHOUT_DISK_LEN_MAX.max(in_memory), |from| {
+        let without_disk = WITHOUT_DISK_LEN_MAX.max(in_memory);
+        let overflowed = stream.overflow(in_memory, without_disk, |from| {
             let server = self.server.clone();
             Overflow::create(&self.settings.dir, from, move || server.replication.door.nudge())
         });
         let waiting = stream.overflow.as_ref().map_or(0, Overflow::waiting);
-        let memory = stream.backlog().map_or(0, |backlog| backlog.memory() as u64) + waiting;
         let on_disk =
             stream.overflow.as_ref().map_or(0, |overflow| overflow.len() - waiting.min(overflow.len()));
+        let memory = stream.memory();
         drop(stream);
-        state.figures.memory.store(memory, Relaxed);
         state.figures.beyond.store(memory.saturating_sub(kept), Relaxed);
         state.figures.on_disk.store(on_disk, Relaxed);
         if let Err(error) = overflowed {
-            self.give_up_slow(&error);
+            self.give_up_slow(without_disk, &error);
         }
         for peer in self.peers.values() {
             let Stage::Snapshot { pipe, .. } = &peer.stage else { continue };
@@ -399,7 +399,6 @@ impl Feed {
             keyspace.leave(&mut seat);
             reader.end(&keyspace.journal);
             state.stream().forget();
-            state.figures.memory.store(0, Relaxed);
             state.figures.beyond.store(0, Relaxed);
             state.reading.set(Reading::NONE);
             self.server.log.notice("The replication backlog is freed: there has been no replica for long.");

@@ -116,8 +116,7 @@ pub(crate) struct Figures {
     pub(crate) partial_refused: AtomicU64,
     /// Bytes sent to replicas.
     pub(crate) sent: AtomicU64,
-    /// Bytes of the backlog, and those of them that are kept only until some replica has them.
-    pub(crate) memory: AtomicU64,
+    /// Bytes of memory of the stream that are kept only until some replica has them.
     pub(crate) beyond: AtomicU64,
     /// Bytes of the stream that are on disk until a replica has them.
     pub(crate) on_disk: AtomicU64,
@@ -232,10 +231,16 @@ impl Stream {
         self.backlog.as_ref()
     }
 
+    /// Bytes of memory of what is kept, with what the disk has not taken yet.
+    pub(crate) fn memory(&self) -> u64 {
+        self.backlog.as_ref().map_or(0, Backlog::memory) + self.overflow.as_ref().map_or(0, Overflow::waiting)
+    }
+
     /// The offset of the first byte that is kept, in memory or on disk, if any are.
     pub(crate) fn start(&self) -> Option<u64> {
         let backlog = self.backlog.as_ref()?;
-        Some(self.overflow.as_ref().map_or(backlog.start(), |overflow| overflow.start().min(backlog.start())))
+        let overflow = self.overflow.as_ref().filter(|overflow| !overflow.is_unused());
+        Some(overflow.map_or(backlog.start(), |overflow| overflow.start().min(backlog.start())))
     }
 
     /// Keeps at most so many bytes of the backlog in memory, and has the rest written to disk; where there is no file for it, up to
@@ -254,6 +259,7 @@ impl Stream {
         };
         match overflow.is_open() {
             Ok(true) => overflow.check()?,
+            Err(error) if !overflow.is_unused() => return Err(error), // what it had is lost
             _ if beyond.as_ref().is_none_or(|backlog| backlog.len() <= len_without) => return Ok(()),
             Ok(false) => {} // in memory, on its way to the disk
             Err(error) => return Err(error),

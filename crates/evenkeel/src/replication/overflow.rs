@@ -34,6 +34,9 @@ const OVERFLOW_LEN_MAX: u64 = 64 << 30;
 /// Bytes that the disk may lag behind: what a busy server writes in a second or two.
 const WAITING_LEN_MAX: u64 = 256 << 20;
 
+/// Bytes that have to be free on the disk to begin with, as many as are kept in memory where they are not.
+const RESERVED_LEN: u64 = super::feed::WITHOUT_DISK_LEN_MAX;
+
 /// Bytes that are given back to the disk at once.
 const HOLE_LEN: u64 = 64 << 20;
 const _: () = assert!(HOLE_LEN.is_multiple_of(BLOCK as u64), "holes are made of whole pages");
@@ -81,7 +84,12 @@ impl Overflow {
         notify: impl Fn() + Send + 'static,
     ) -> io::Result<Overflow> {
         let folder = folder.to_path_buf();
-        Overflow::start_thread(move || fresh::nameless(&folder, "stream"), offset, notify)
+        let open = move || {
+            let file = fresh::nameless(&folder, "stream")?;
+            reserve(&file)?;
+            Ok(file)
+        };
+        Overflow::start_thread(open, offset, notify)
     }
 
     fn start_thread(
@@ -212,6 +220,18 @@ impl Drop for Overflow {
     }
 }
 
+/// Takes room on the disk, so that one that is full is known before anything is given to it.
+fn reserve(file: &File) -> io::Result<()> {
+    // SAFETY: the descriptor is open.
+    let rc = unsafe { libc::fallocate(file.as_raw_fd(), libc::FALLOC_FL_KEEP_SIZE, 0, RESERVED_LEN as i64) };
+    let error = io::Error::last_os_error();
+    match rc {
+        0 => Ok(()),
+        _ if error.raw_os_error() == Some(libc::EOPNOTSUPP) => Ok(()),
+        _ => Err(error),
+    }
+}
+
 /// Does what is asked for, until nobody needs that any more.
 fn serve(
     open: impl FnOnce() -> io::Result<File>,
@@ -293,6 +313,17 @@ mod tests {
         assert!(!overflow.has(begin + model.len() as u64) && !overflow.has(begin));
         overflow.check().expect("a disk that takes it");
         wait_until("all is on disk", || overflow.waiting() == 0);
+    }
+
+    #[test]
+    fn room_is_taken_before_anything_is_given_to_it() {
+        use std::os::unix::fs::MetadataExt;
+        let file = fresh::nameless(&std::env::temp_dir(), "reserve").expect("a file");
+        reserve(&file).expect("room");
+        let metadata = file.metadata().expect("it is open");
+        assert!(metadata.blocks() * 512 >= RESERVED_LEN && metadata.len() == 0, "{metadata:?}");
+        let refused = File::open("/dev/null").expect("it is there");
+        assert!(reserve(&refused).is_err());
     }
 
     /// Whoever is sent a piece that was the last one goes on when there is more.

@@ -8,7 +8,7 @@ pub(super) fn memory(facts: &Facts<'_>, text: &mut Text) {
     let (server, settings) = (facts.server, &facts.settings);
     let figures = Figures::gather(server, facts.clients.memory as u64);
     let Figures { used, peak, resident, startup, clients, overhead, lua, .. } = figures;
-    let Figures { scripts, functions, backlog, beyond, unread, .. } = figures;
+    let Figures { scripts, functions, backlog, beyond, unread, on_its_way, .. } = figures;
     let dataset = figures.dataset();
 
     text.bytes("used_memory", used);
@@ -47,8 +47,6 @@ pub(super) fn memory(facts: &Facts<'_>, text: &mut Text) {
     text.field("rss_overhead_bytes", 0);
     text.field("mem_fragmentation_ratio", format_args!("{:.2}", figures.fragmentation()));
     text.field("mem_fragmentation_bytes", figures.fragmentation_bytes());
-    // What the feeding thread has yet to take is on its way to replicas, too.
-    let on_its_way = if backlog + beyond > 0 { unread } else { 0 };
     text.field("mem_not_counted_for_evict", beyond + unread);
     text.field("mem_replication_backlog", backlog);
     text.field("mem_total_replication_buffers", backlog + beyond + on_its_way);

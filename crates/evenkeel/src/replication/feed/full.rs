@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::*;
 use std::time::Duration;
 
-use super::{Feed, WITHOUT_DISK_LEN_MAX};
+use super::Feed;
 
 use crate::replication::backlog::Backlog;
 use crate::replication::peer::{Peer, Stage};
@@ -110,18 +110,19 @@ impl Feed {
         }
     }
 
-    /// What is needed for full syncs finds no place on disk: those who need more than memory may hold begin anew.
-    pub(super) fn give_up_slow(&mut self, error: &io::Error) {
+    /// What is needed for full syncs finds no place on disk: those begin anew who need more than the bytes that memory may hold, or
+    /// what the disk had.
+    pub(super) fn give_up_slow(&mut self, len_max: u64, error: &io::Error) {
         let stream = self.server.replication.stream();
         let (offset, start) = (stream.offset(), stream.backlog().map_or(0, Backlog::start));
         drop(stream);
-        let is_beyond = |needs: u64| needs < start || offset.saturating_sub(needs) > WITHOUT_DISK_LEN_MAX;
+        let is_beyond = |needs: u64| needs < start || offset.saturating_sub(needs) > len_max;
         let is_slow = |peer: &Peer| peer.needs().is_some_and(is_beyond);
         if !self.peers.values().any(is_slow) {
             return;
         }
         self.server.log.warning(format!(
-            "What is written during a full sync is more than {WITHOUT_DISK_LEN_MAX} bytes, and cannot be kept on disk: {error}"
+            "What is written during a full sync is more than is kept in memory, and cannot be kept on disk: {error}"
         ));
         self.part_if(|peer| is_slow(peer).then(|| "its full sync takes more room than there is".into()));
     }

@@ -316,6 +316,21 @@ fn who_needs_what_the_disk_does_not_take_begins_anew() {
     assert_eq!(number(&server, "repl_backlog_on_disk"), 0);
 }
 
+/// What the disk was given and did not take is not waited for.
+#[test]
+fn who_needs_what_is_lost_at_once_begins_anew_at_once() {
+    let server = primary(&["--repl-ping-replica-period", "3600"]);
+    let mut client = server.connect();
+    let mut loads = Sink::connect(&server);
+    let _place = loads.snapshot();
+    let elsewhere = server.folder().with_extension("elsewhere");
+    std::fs::rename(server.folder(), &elsewhere).expect("the folder is ours");
+    ok(&mut client, &format!("SET large {}", "x".repeat(64 << 20)));
+    wait_until("it is cut off", || server.info("connected_slaves") == "0");
+    std::fs::rename(&elsewhere, server.folder()).expect("the folder is ours");
+    assert!(server.log().contains("cannot be kept on disk: No such file"), "{}", server.log());
+}
+
 /// What is kept for one that loads is there for another one that comes again, in memory or on disk.
 #[test]
 fn what_is_kept_on_disk_is_there_for_others() {
