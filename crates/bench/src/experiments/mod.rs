@@ -383,7 +383,8 @@ pub(crate) fn all(session: &mut Session) -> Result<()> {
         + load::estimate(session, &DataArgs::default())
         + shapes::estimate(session)
         + KeysArgs::GROWTH.estimate(session)
-        + KeysArgs::EXPIRY.estimate_expiry(session);
+        + KeysArgs::EXPIRY.estimate_expiry(session)
+        + 2 * LOOK_AT_MACHINE * 6; // beside snapshot, full-sync, frozen-disk, stalls, growth, expiry
     println!("this takes about {} minutes", estimate.as_secs().div_ceil(60));
     session.attempt("throughput", |it| throughput(it, &pinned))?;
     session.attempt("throughput of many keys", |it| throughput(it, &many))?;

@@ -22,10 +22,10 @@ use std::time::{Duration, Instant};
 
 use evenkeel_store::journal::{Reader, select};
 
-use super::Reading;
 use super::backlog::BLOCK;
 use super::overflow::Overflow;
 use super::peer::{Peer, Stage};
+use super::{Reading, Stream};
 use crate::clock;
 use crate::config::Settings;
 use crate::net::poll::Poll;
@@ -249,6 +249,7 @@ impl Feed {
             }
             self.last_record = self.now; // somebody waits
         }
+        self.note_memory(&stream);
         drop(stream);
         if let Some(offset) = placed {
             self.begin_snapshots(offset);
@@ -337,6 +338,13 @@ impl Feed {
         }
     }
 
+    /// For who decides whether there is room for data. To be called with what was changed still locked: what has left the log is
+    /// in the stream.
+    fn note_memory(&self, stream: &Stream) {
+        let beyond = stream.memory().saturating_sub(self.settings.repl_backlog_size);
+        self.server.replication.figures.beyond.store(beyond, Relaxed);
+    }
+
     /// Lets go of what nobody has to be sent any more.
     fn trim(&mut self) {
         let living = self.peers.values().filter(|peer| !peer.is_killed());
@@ -355,9 +363,8 @@ impl Feed {
         let waiting = stream.overflow.as_ref().map_or(0, Overflow::waiting);
         let on_disk =
             stream.overflow.as_ref().map_or(0, |overflow| overflow.len() - waiting.min(overflow.len()));
-        let memory = stream.memory();
+        self.note_memory(&stream);
         drop(stream);
-        state.figures.beyond.store(memory.saturating_sub(kept), Relaxed);
         state.figures.on_disk.store(on_disk, Relaxed);
         if let Err(error) = overflowed {
             self.give_up_slow(without_disk, &error);

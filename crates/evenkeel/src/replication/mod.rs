@@ -258,7 +258,7 @@ impl Stream {
             (none, Some(backlog)) => none.insert(create(backlog.start())?),
         };
         match overflow.is_open() {
-            Ok(true) => overflow.check()?,
+            Ok(true) => {}
             Err(error) if !overflow.is_unused() => return Err(error), // what it had is lost
             _ if beyond.as_ref().is_none_or(|backlog| backlog.len() <= len_without) => return Ok(()),
             Ok(false) => {} // in memory, on its way to the disk

@@ -77,7 +77,8 @@ enum Request {
 }
 
 impl Overflow {
-    /// Empty, in this folder, for the stream from this offset on or from one behind it. `notify` is called when something that was asked for is there.
+    /// Empty, in this folder, for the stream from this offset on or from one behind it. `notify` is called when something that
+    /// was asked for is there.
     pub(super) fn create(
         folder: &Path,
         offset: u64,
@@ -129,12 +130,9 @@ impl Overflow {
         self.shared.waiting.load(Acquire)
     }
 
-    /// Whether its file is there; an error if there will be none. A disk that hangs lets neither be said.
+    /// Whether its file is there, which nobody knows yet of a disk that hangs. Errors as [`Overflow::check`].
     pub(super) fn is_open(&self) -> io::Result<bool> {
-        if self.shared.is_open.load(Acquire) {
-            return Ok(true);
-        }
-        self.check().map(|()| false)
+        self.check().map(|()| self.shared.is_open.load(Acquire))
     }
 
     /// An error if it cannot be gone on with, or the disk has taken too little for too long.

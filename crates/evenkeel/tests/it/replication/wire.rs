@@ -316,6 +316,21 @@ fn who_needs_what_the_disk_does_not_take_begins_anew() {
     assert_eq!(number(&server, "repl_backlog_on_disk"), 0);
 }
 
+/// What is on its way from the log to the stream is in one of the two, whenever somebody looks.
+#[test]
+fn what_is_kept_for_a_replica_is_counted_at_every_moment() {
+    let server = primary(&["--repl-ping-replica-period", "3600"]);
+    let mut client = server.connect();
+    let mut loads = Sink::connect(&server);
+    let _place = loads.snapshot();
+    let write = format!("SET key {}", "x".repeat(10_000));
+    for writes in 1..=1_000 {
+        ok(&mut client, &write);
+        let kept = number(&server, "mem_total_replication_buffers");
+        assert!(kept >= writes * resp(&write).len() as u64, "{kept} after {writes} writes");
+    }
+}
+
 /// What the disk was given and did not take is not waited for.
 #[test]
 fn who_needs_what_is_lost_at_once_begins_anew_at_once() {
