@@ -219,6 +219,7 @@ pub(super) static DIRECTIVES: &[Directive] = &[
     live ("appendfsync",                          Choice(Fsync::NAMES), "everysec",       field!(appendfsync)),
     live ("appendonly",                           Flag,                "no",              field!(appendonly)),
     live ("appendonly-buffer-limit",              memory(1 << 20, LONG_MAX), "256mb",     field!(appendonly_buffer_limit)),
+    live ("appendonly-direct-io",                 Flag,                "yes",             field!(appendonly_direct_io)),
     live ("auto-aof-rewrite-min-size",            SIZE,                "64mb",            field!(auto_aof_rewrite_min_size)),
     live ("auto-aof-rewrite-percentage",          COUNT,               "100",             field!(auto_aof_rewrite_percentage)),
     inert("availability-zone",                    Text,                "",                NO_CLUSTER),

@@ -187,6 +187,8 @@ pub(crate) struct Fields {
     pub(crate) appenddirname: PathBuf,
     /// Bytes of the log that may wait to be written before writers have to.
     pub(crate) appendonly_buffer_limit: u64,
+    /// The append-only file goes past the page cache where that can be and there is much.
+    pub(crate) appendonly_direct_io: bool,
     pub(crate) aof_load_truncated: bool,
     pub(crate) aof_timestamp_enabled: bool,
     pub(crate) aof_use_rdb_preamble: bool,

@@ -27,7 +27,7 @@ mod lists;
 mod paths;
 mod rewrite;
 #[cfg(test)]
-mod testing;
+pub(crate) mod testing;
 mod typed;
 mod value;
 

@@ -1,16 +1,16 @@
-//! What the tests of this module share.
+//! What the tests of this module share, and a folder for others.
 
 use super::Settings;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// An own directory, gone with the value.
-pub(super) struct Scratch {
-    pub(super) path: PathBuf,
+pub(crate) struct Scratch {
+    pub(crate) path: PathBuf,
 }
 
 impl Scratch {
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         static NUMBER: AtomicUsize = AtomicUsize::new(0);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         let name = format!("evenkeel-config-{}-{number}", std::process::id());

@@ -17,8 +17,9 @@
 //! lost even though it was written, and no later sync can be trusted: nothing is acknowledged any more under `always`
 //! until a rewrite has begun a new file.
 
-use std::fs::File;
-use std::io::{self, Write};
+mod file;
+
+use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::*};
@@ -29,6 +30,7 @@ use evenkeel_store::Held;
 use evenkeel_store::journal::{Journal, Reader, select};
 use parking_lot::{Condvar, Mutex};
 
+pub(super) use self::file::LogFile;
 use super::{CROWDED, NO_LOG};
 use crate::clock;
 use crate::config::{Fsync, Settings};
@@ -39,6 +41,15 @@ use crate::server::Server;
 /// Bytes taken from the log before they are written: large enough that a write's own cost does not matter, and few enough
 /// that they are still in a cache then.
 const WRITE_LEN: usize = 256 * 1024;
+
+/// Bytes for what comes before a record: the second, and its database.
+const PREFACE_LEN: usize = 128;
+
+/// Bytes a second below which a disk had better get what it is given from the page cache, which gives it more at a time, once
+/// a part of `appendonly-buffer-limit` has gathered. With `everysec` the cache is no room for more than a second's worth: the
+/// sync waits for all of it.
+const SLOW_DISK: f64 = 100e6;
+const UNREAD_PART: u64 = 4;
 
 /// How long the thread naps when there was something to write: what a crash of the process, not of the machine, may lose.
 const NAP_MAX: Duration = Duration::from_millis(5);
@@ -224,14 +235,12 @@ impl Aof {
 }
 
 /// Starts the thread: it writes to `file` what the reader reads.
-pub(super) fn start(server: &Arc<Server>, file: File, reader: Reader) -> io::Result<()> {
+pub(super) fn start(server: &Arc<Server>, file: LogFile, reader: Reader) -> io::Result<()> {
     let (aof, after, place) = (&server.persist.aof, reader.last(), reader.place());
     let writer = Writer {
         server: server.clone(),
         reader,
         file,
-        buffer: Vec::with_capacity(WRITE_LEN),
-        done: 0,
         fails: false,
         taken: after,
         selected: None,
@@ -305,15 +314,12 @@ pub(crate) fn stop(server: &Server) {
 struct Writer {
     server: Arc<Server>,
     reader: Reader,
-    file: File,
-    /// What comes next, of which `done` bytes are in the file already.
-    buffer: Vec<u8>,
-    done: usize,
+    file: LogFile,
     /// The last write failed.
     fails: bool,
-    /// The last record in the buffer.
+    /// The last record that has been taken from the log.
     taken: u64,
-    /// The database selected at the end of the buffer.
+    /// The database selected behind it.
     selected: Option<u32>,
     /// Of the last annotation.
     second: u64,
@@ -338,13 +344,18 @@ impl Writer {
         loop {
             let settings = server.settings();
             let ends = aof.ends.load(Acquire);
-            if self.buffer.is_empty() {
+            if !self.fails || self.file.pending() == 0 {
                 self.take(journal, &settings);
             }
-            let wrote = self.write();
+            let is_sync_due = self.is_sync_due(&settings, ends);
+            let is_switch_due = self.reader.last() >= aof.switch_behind.load(Acquire);
+            let must_all = ends || is_sync_due || is_switch_due;
+            let wrote = self.write(journal, must_all);
             self.relieve(journal, &settings);
             if wrote {
-                self.sync_if_due(settings.appendfsync, ends);
+                if is_sync_due && self.sync().is_ok() {
+                    self.publish();
+                }
                 self.switch_if_due();
                 self.settle_doubt();
             }
@@ -354,7 +365,7 @@ impl Writer {
             }
             let failed_before = std::mem::replace(&mut self.fails, !wrote);
             if ends && !wrote && (failed_before || self.last_record.elapsed() > PATIENCE) {
-                let left = self.buffer.len() - self.done + self.reader.unread(journal);
+                let left = self.file.pending() + self.reader.unread(journal);
                 server.log.warning(format!("{left} bytes of the log could not be written, and are lost."));
                 break;
             }
@@ -372,13 +383,15 @@ impl Writer {
     /// Says where in a replication stream the data are that have been written, if that is known.
     fn note_end(&mut self) {
         let point = self.server.persist.aof.end.lock().take();
-        let is_end = |point: &Point| point.record == self.reader.last() && self.buffer.is_empty();
+        let is_end = |point: &Point| point.record == self.reader.last() && self.file.pending() == 0;
         if let Some(Point { position, .. }) = point.filter(is_end)
             && !self.broken
             && self.doubtful.is_none()
         {
-            push_comment(&mut self.buffer, &position.note());
-            self.write();
+            let note = position.note();
+            push_comment(self.file.room(PREFACE_LEN + note.len()), &note);
+            let server = self.server.clone();
+            self.write(&server.keyspace.journal, true);
         }
     }
 
@@ -403,7 +416,8 @@ impl Writer {
         }
         let now_s = if settings.aof_timestamp_enabled { clock::unix_ms() / 1000 } else { 0 };
         self.more = false;
-        let Writer { reader, buffer, selected, second, taken, more, .. } = self;
+        let Writer { reader, file, selected, second, taken, more, .. } = self;
+        let mut found = 0;
         // Where a new file is to begin is said before the first record of that file gets its number, but perhaps after
         // this thread has looked. So it looks again with each record in hand: taken for one of the old file, it would be in
         // neither the base nor a file that stays.
@@ -413,6 +427,7 @@ impl Writer {
             if !record.is_data {
                 return true;
             }
+            let buffer = file.room(PREFACE_LEN + record.bytes.len());
             if now_s > *second {
                 *second = now_s;
                 push_timestamp(buffer, now_s as i64);
@@ -422,61 +437,59 @@ impl Writer {
             }
             buffer.extend_from_slice(record.bytes);
             *selected = Some(record.last_db);
-            *more = buffer.len() >= WRITE_LEN;
+            found += record.bytes.len();
+            *more = found >= WRITE_LEN;
             !*more
         });
         self.more |= self.reader.last() >= switch_behind.load(Acquire);
-        if !self.buffer.is_empty() {
+        if found > 0 {
             self.last_record = Instant::now();
         }
-        self.nap = match self.buffer.len() {
+        self.nap = match found {
             MUCH.. => (self.nap / 2).max(NAP_MIN),
             ..LITTLE => (self.nap * 2).min(NAP_MAX),
             _ => self.nap,
         };
     }
 
-    /// Writes what is in the buffer; `false`: not all of it could be.
-    fn write(&mut self) -> bool {
+    /// Writes what has been taken; `false`: not all of it could be. Unless it `must_all`, some of it may wait for more.
+    fn write(&mut self, journal: &Journal, must_all: bool) -> bool {
         let figures = &self.server.persist.aof.figures;
+        let pending = self.file.pending();
+        if pending == 0 || !must_all && self.file.may_wait() {
+            figures.buffered.store(pending as u64, Relaxed);
+            return true;
+        }
         let sleep_us = figures.flush_sleep_us.load(Relaxed);
-        if sleep_us > 0 && !self.buffer.is_empty() {
+        if sleep_us > 0 {
             std::thread::sleep(Duration::from_micros(sleep_us));
         }
         let began = Instant::now();
-        while self.done < self.buffer.len() {
-            match self.file.write(&self.buffer[self.done..]) {
-                Ok(0) => {
-                    self.note_failure(&io::ErrorKind::WriteZero.into());
-                    return false;
-                }
-                Ok(written) => self.done += written,
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => {
-                    self.note_failure(&error);
-                    return false;
-                }
-            }
+        let result = if must_all { self.file.write_all() } else { self.file.write() };
+        let left = self.file.pending();
+        figures.size.fetch_add((pending - left) as u64, Relaxed);
+        figures.buffered.store(left as u64, Relaxed);
+        if let Err(error) = result {
+            self.note_failure(&error);
+            return false;
         }
-        if !self.buffer.is_empty() {
-            figures.size.fetch_add(self.buffer.len() as u64, Relaxed);
-            self.buffer.clear();
-            self.done = 0;
-            figures.longest_write_us.fetch_max(began.elapsed().as_micros() as u64, Relaxed);
-            self.note_latency("aof-write", began.elapsed());
-            if figures.write_failed.load(Relaxed) && !self.broken && self.doubtful.is_none() {
-                self.server.log.notice("The append-only file can be written to again.");
-                figures.write_failed.store(false, Relaxed);
-                refuse_writes(&self.server);
-            }
+        let unread_max = self.server.settings().appendonly_buffer_limit / UNREAD_PART;
+        let is_slow = || ((pending - left) as f64) < SLOW_DISK * began.elapsed().as_secs_f64();
+        if self.file.goes_past() && self.reader.unread(journal) as u64 > unread_max && is_slow() {
+            self.file.rest();
         }
-        figures.buffered.store(0, Relaxed);
+        figures.longest_write_us.fetch_max(began.elapsed().as_micros() as u64, Relaxed);
+        self.note_latency("aof-write", began.elapsed());
+        if figures.write_failed.load(Relaxed) && !self.broken && self.doubtful.is_none() {
+            self.server.log.notice("The append-only file can be written to again.");
+            figures.write_failed.store(false, Relaxed);
+            refuse_writes(&self.server);
+        }
         true
     }
 
     fn note_failure(&self, error: &io::Error) {
         let figures = &self.server.persist.aof.figures;
-        figures.buffered.store((self.buffer.len() - self.done) as u64, Relaxed);
         *figures.failure.lock() = crate::config::cause(error);
         if !figures.write_failed.swap(true, Relaxed) {
             self.server.log.warning(format!(
@@ -498,16 +511,16 @@ impl Writer {
         }
     }
 
-    fn sync_if_due(&mut self, policy: Fsync, ends: bool) {
-        let due = match policy {
+    fn is_sync_due(&self, settings: &Settings, ends: bool) -> bool {
+        let due = match settings.appendfsync {
             Fsync::Always => true,
-            Fsync::EverySecond => self.last_sync.elapsed() >= SYNC_EVERY,
+            Fsync::EverySecond => {
+                self.last_sync.elapsed() >= SYNC_EVERY || self.file.is_much() && settings.appendonly_direct_io
+            }
             Fsync::Never => false,
         };
         let has_unsynced = self.taken > self.synced;
-        if has_unsynced && (due || ends) && self.sync().is_ok() {
-            self.publish();
-        }
+        has_unsynced && (due || ends)
     }
 
     fn sync(&mut self) -> io::Result<()> {
@@ -517,14 +530,19 @@ impl Writer {
             return Err(io::ErrorKind::BrokenPipe.into());
         }
         let figures = &self.server.persist.aof.figures;
-        let is_awaited = self.server.settings().appendfsync == Fsync::Always;
+        let settings = self.server.settings();
+        let is_awaited = settings.appendfsync == Fsync::Always;
         figures.is_syncing.store(!is_awaited, Relaxed);
-        let result = self.file.sync_data();
+        let result = self.file.sync();
         figures.is_syncing.store(false, Relaxed);
         figures.syncs.fetch_add(1, Relaxed);
         self.note_sync(began.elapsed(), is_awaited);
         match &result {
-            Ok(()) => self.synced = self.taken,
+            Ok(()) => {
+                self.synced = self.taken;
+                let is_each_second = settings.appendfsync == Fsync::EverySecond;
+                self.file.note_sync(is_each_second && settings.appendonly_direct_io);
+            }
             Err(error) => {
                 // The kernel may have dropped what it could not write, and will not say so twice.
                 self.broken = true;
@@ -591,7 +609,7 @@ impl Writer {
         let server = self.server.clone();
         let aof = &server.persist.aof;
         let behind = aof.switch_behind.load(Acquire);
-        if self.reader.last() < behind || !self.buffer.is_empty() {
+        if self.reader.last() < behind || self.file.pending() > 0 {
             return;
         }
         // Only the end of the last file may be torn. A failure is noted, and makes what is in the file doubtful.
@@ -602,7 +620,7 @@ impl Writer {
         let directory = directory.as_mut().expect("it is there for as long as the thread runs");
         let begun = directory.next_incremental().map_err(|error| error.to_string());
         let begun = begun.map(|file| {
-            self.file = file;
+            self.file.begin(file);
             directory.manifest().incremental.last().map_or(0, |entry| entry.seq)
         });
         if begun.is_ok() {

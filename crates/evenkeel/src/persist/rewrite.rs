@@ -24,7 +24,7 @@ enum Log {
     /// The log is kept, and goes on in a new file.
     GoesOn,
     /// The log begins with the base, in this file.
-    Begins(File),
+    Begins(aof::LogFile),
     /// Nothing.
     None,
 }
@@ -138,6 +138,7 @@ pub(crate) fn go_on(server: &Arc<Server>, mut directory: Directory, found: bool)
     directory.adopt().map_err(|error| say(&error))?;
     remove_history(server, &mut directory);
     let file = directory.resume().map_err(|error| say(&error))?;
+    let file = aof::LogFile::open(file).map_err(|error| say(&error))?;
     let parts = directory.parts().map_err(|error| say(&error))?;
     let size = parts.iter().map(|part| part.size).sum();
     let figures = &server.persist.aof.figures;
@@ -221,7 +222,10 @@ fn write(server: &Arc<Server>) -> Result<(), String> {
         let draft = directory.draft_base().map_err(|error| say(&error))?;
         let log = match (aof.is_on(), settings.appendonly) {
             (true, _) => Log::GoesOn,
-            (false, true) => Log::Begins(directory.draft_incremental().map_err(|error| say(&error))?),
+            (false, true) => {
+                let file = directory.draft_incremental().map_err(|error| say(&error))?;
+                Log::Begins(aof::LogFile::open(file).map_err(|error| say(&error))?)
+            }
             (false, false) => Log::None,
         };
         (draft, log)

@@ -176,13 +176,13 @@ impl Directory {
         Ok(())
     }
 
-    /// Opens the file that commands are appended to: the last incremental one, or a new one.
+    /// Opens the file that commands are appended to: the last incremental one, or a new one. It can be read as well.
     pub fn resume(&mut self) -> Result<File> {
         let Some(entry) = self.manifest.incremental.last() else {
             return self.next_incremental();
         };
         let path = self.entry_path(entry);
-        OpenOptions::new().append(true).open(&path).map_err(Error::io("open", &path))
+        OpenOptions::new().read(true).append(true).open(&path).map_err(Error::io("open", &path))
     }
 
     /// Goes on in a new incremental file. The caller has synced the one until now: only the end of the last part may be torn.
@@ -422,7 +422,7 @@ impl Directory {
 
 /// Whatever is cut off a file of commands, what comes next stands at its end.
 fn create_for_appending(path: &Path) -> Result<File> {
-    OpenOptions::new().append(true).create_new(true).open(path).map_err(Error::io("create", path))
+    OpenOptions::new().read(true).append(true).create_new(true).open(path).map_err(Error::io("create", path))
 }
 
 /// What stands before the number in the name of a part; `None`: it has no such name.

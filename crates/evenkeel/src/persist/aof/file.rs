@@ -1,0 +1,475 @@
+//! The file that commands are appended to, and what is to be appended next.
+//!
+//! There are two ways to the disk. *Through* the page cache any number of bytes goes at once, and is safe from a crash of the
+//! process then; but each 4 KiB is allocated, copied, entered into a tree, and found again for the disk: 0.8 us for a command
+//! of 500 B, more than all else that a log costs, and memory that others would rather have kept. *Past* it (`O_DIRECT`) go whole
+//! blocks alone, at a tenth of that, if they come by the hundred. So it is for times in which there is much, and a file
+//! system that knows it.
+//!
+//! A crash of the machine leaves a beginning of what was written, whatever the way: a file system notes that a file has
+//! grown when the new bytes are on disk. That holds for each of the ways, and for one after the other only if what went
+//! through the cache is on disk before anything goes past it. So the way past begins behind a sync ([`LogFile::note_sync`]), and
+//! ends with the first bytes that go through the cache.
+//!
+//! The buffer begins with the last block of the file, where that is not full: to go on past the cache it is written again.
+
+use std::fs::File;
+use std::io::{self, Write};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::FileExt;
+use std::time::{Duration, Instant};
+
+/// What addresses, lengths and places in the file must be multiples of, past the cache: the block of nearly all disks. One
+/// that wants more refuses the write, and gets all through the cache.
+const BLOCK: usize = 4096;
+
+/// Bytes that are worth a write past the cache by themselves.
+const LEN_MIN: usize = 64 * 1024;
+
+/// Bytes that wait for one no longer: those of twice as many take the disk less time, and are in no cache any more.
+const LEN_MAX: usize = 512 * 1024;
+
+/// Room in the buffer, at least. A command of its own length gets a buffer of its own.
+const ROOM: usize = 2 * LEN_MAX;
+
+/// How long bytes may wait in memory for others to come: what a crash of the process may lose.
+const WAIT_MAX: Duration = Duration::from_millis(5);
+
+/// Bytes through the cache since the last sync that are much: what follows is worth a sync, to go past the cache.
+const FLOW_MIN: u64 = 8 << 20;
+
+/// How long all goes through the cache after a disk has been too slow, or has refused.
+const REST: Duration = Duration::from_secs(10);
+
+pub(in crate::persist) struct LogFile {
+    file: File,
+    /// From `start` on, which is a multiple of [`BLOCK`] in memory, it has what the file has from `at` on, which is one
+    /// there: `written` bytes that are in the file, and those that are to come.
+    buffer: Vec<u8>,
+    start: usize,
+    at: u64,
+    written: usize,
+    /// Since when bytes have been waiting, if there are any.
+    since: Instant,
+    goes_past: bool,
+    /// The open file has the flag.
+    is_direct: bool,
+    /// Bytes have gone through the cache since the last sync.
+    in_cache: bool,
+    /// Bytes written since the last sync.
+    flow: u64,
+    /// It does not go past the cache before.
+    rests_until: Option<Instant>,
+}
+
+impl LogFile {
+    /// Goes on at the end of a file that can be read, and is for appending.
+    pub(in crate::persist) fn open(file: File) -> io::Result<LogFile> {
+        let (at, last) = last_block(&file)?;
+        let mut log = LogFile {
+            file,
+            buffer: Vec::new(),
+            start: 0,
+            at,
+            written: last.len(),
+            since: Instant::now(),
+            goes_past: false,
+            is_direct: false,
+            // What a server before this one has written may be there still.
+            in_cache: true,
+            flow: 0,
+            rests_until: None,
+        };
+        log.renew_buffer(ROOM, &last);
+        Ok(log)
+    }
+
+    /// Goes on in a new file, which is empty, when all is in the one until now.
+    pub(super) fn begin(&mut self, file: File) {
+        debug_assert_eq!(self.pending(), 0);
+        self.file = file;
+        (self.at, self.written, self.flow) = (0, 0, 0);
+        (self.goes_past, self.is_direct, self.in_cache) = (false, false, false);
+        self.buffer.truncate(self.start);
+    }
+
+    /// Where to put what comes next, with room for so many bytes.
+    pub(super) fn room(&mut self, more: usize) -> &mut Vec<u8> {
+        if self.pending() == 0 {
+            self.since = Instant::now();
+        }
+        if self.buffer.capacity() - self.buffer.len() < more {
+            let kept = self.buffer.split_off(self.start);
+            self.renew_buffer(more + ROOM, &kept);
+        }
+        &mut self.buffer
+    }
+
+    /// Bytes that are not in the file yet.
+    pub(super) fn pending(&self) -> usize {
+        self.buffer.len() - self.start - self.written
+    }
+
+    /// Bytes may wait for others to come.
+    pub(super) fn may_wait(&self) -> bool {
+        self.goes_past && self.pending() < LEN_MAX && self.since.elapsed() < WAIT_MAX
+    }
+
+    /// Writes what has come, or, past the cache, all but an end of less than a block, which waits for the next.
+    ///
+    /// # Errors
+    /// What the system says. What is not in the file is still pending.
+    pub(super) fn write(&mut self) -> io::Result<()> {
+        if self.goes_past && !self.in_cache && self.pending() >= LEN_MIN && self.write_past() {
+            return Ok(());
+        }
+        if std::mem::take(&mut self.goes_past) {
+            self.flow = 0;
+        }
+        self.write_all()
+    }
+
+    /// Writes all that has come.
+    ///
+    /// # Errors
+    /// As of [`LogFile::write`].
+    pub(super) fn write_all(&mut self) -> io::Result<()> {
+        if self.pending() == 0 {
+            return Ok(());
+        }
+        self.set_direct(false)?;
+        self.in_cache = true;
+        while self.pending() > 0 {
+            let left = &self.buffer[self.start + self.written..];
+            // At the end, wherever that is: it may have been shortened by somebody else.
+            match self.file.write(left) {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(written) => self.note_written(self.written + written),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes whole blocks past the cache. `false`: they are to go through it.
+    fn write_past(&mut self) -> bool {
+        if !self.file.metadata().is_ok_and(|file| file.len() == self.at + self.written as u64) {
+            self.find_end();
+            return false;
+        }
+        let len = self.buffer.len() - self.start;
+        let blocks = self.start..self.start + len - len % BLOCK;
+        // The last block may have been written before, and more of it comes.
+        match self.set_direct(true).and_then(|()| self.file.write_at(&self.buffer[blocks], self.at)) {
+            Ok(written) if written >= self.written => {
+                self.note_written(written);
+                self.since = Instant::now();
+                self.pending() < BLOCK
+            }
+            // If it is the disk's, it says so again; if there is no such way, never mind.
+            _ => {
+                self.rest();
+                false
+            }
+        }
+    }
+
+    /// Somebody else has changed the file's length.
+    fn find_end(&mut self) {
+        self.rest();
+        if let Ok((at, last)) = last_block(&self.file) {
+            let pending = self.buffer.split_off(self.start + self.written);
+            (self.at, self.written) = (at, last.len());
+            self.renew_buffer(ROOM + pending.len(), &last);
+            self.buffer.extend_from_slice(&pending);
+        }
+    }
+
+    /// The file has so many bytes of the buffer.
+    fn note_written(&mut self, written: usize) {
+        self.flow += (written - self.written) as u64;
+        let whole = written - written % BLOCK;
+        self.at += whole as u64;
+        self.written = written - whole;
+        self.buffer.drain(self.start..self.start + whole);
+        if self.buffer.capacity() > 2 * ROOM && self.buffer.len() < ROOM {
+            let kept = self.buffer.split_off(self.start);
+            self.renew_buffer(ROOM, &kept);
+        }
+    }
+
+    /// All goes through the cache for a while.
+    pub(super) fn rest(&mut self) {
+        self.goes_past = false;
+        self.rests_until = Some(Instant::now() + REST);
+    }
+
+    /// # Errors
+    /// What the system says: what was written since the sync before may be lost.
+    pub(super) fn sync(&self) -> io::Result<()> {
+        self.file.sync_data()
+    }
+
+    /// So much goes through the cache that it had better go past it, which begins with a sync.
+    pub(super) fn is_much(&self) -> bool {
+        let has_rested = self.rests_until.is_none_or(|until| Instant::now() >= until);
+        !self.goes_past && self.flow >= FLOW_MIN && has_rested
+    }
+
+    /// All is on disk, so what follows may go past the cache: if it `may_go_past`, and there is much or it has gone there before.
+    pub(super) fn note_sync(&mut self, may_go_past: bool) {
+        self.in_cache = false;
+        self.goes_past = may_go_past && (self.goes_past || self.is_much());
+        self.flow = 0;
+    }
+
+    pub(super) fn goes_past(&self) -> bool {
+        self.goes_past
+    }
+
+    fn set_direct(&mut self, wanted: bool) -> io::Result<()> {
+        if wanted == self.is_direct {
+            return Ok(());
+        }
+        debug_assert!(!(wanted && self.in_cache), "what is in the cache might come after what goes past it");
+        // To go on in the middle of a block, writes past the cache say where they go.
+        const APPEND: i32 = libc::O_APPEND;
+        const DIRECT: i32 = libc::O_DIRECT;
+        // SAFETY: the descriptor is open; these calls read and set its flags.
+        let done = unsafe {
+            let flags = libc::fcntl(self.file.as_raw_fd(), libc::F_GETFL);
+            let flags = if wanted { flags & !APPEND | DIRECT } else { flags & !DIRECT | APPEND };
+            libc::fcntl(self.file.as_raw_fd(), libc::F_SETFL, flags)
+        };
+        if done != 0 {
+            return Err(io::Error::last_os_error());
+        }
+        self.is_direct = wanted;
+        Ok(())
+    }
+
+    /// Another buffer, with so much room behind `kept`.
+    fn renew_buffer(&mut self, room: usize, kept: &[u8]) {
+        self.buffer = Vec::with_capacity(BLOCK + kept.len() + room);
+        self.start = self.buffer.as_ptr().align_offset(BLOCK);
+        self.buffer.resize(self.start, 0);
+        self.buffer.extend_from_slice(kept);
+    }
+}
+
+/// Where the last block of a file begins, and what is in it, unless it is full.
+fn last_block(file: &File) -> io::Result<(u64, Vec<u8>)> {
+    let len = file.metadata()?.len();
+    let mut last = vec![0; (len % BLOCK as u64) as usize];
+    let at = len - last.len() as u64;
+    file.read_exact_at(&mut last, at)?;
+    Ok((at, last))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::OpenOptions;
+    use std::os::unix::fs::OpenOptionsExt;
+    use std::path::{Path, PathBuf};
+
+    use evenkeel_testkit::random::{Random, fresh_seed};
+
+    use super::*;
+    use crate::config::testing::Scratch;
+
+    fn open(path: &Path) -> LogFile {
+        let file = OpenOptions::new().read(true).append(true).create(true).open(path);
+        LogFile::open(file.expect("a file")).expect("its end")
+    }
+
+    fn named(scratch: &Scratch, name: &str) -> PathBuf {
+        scratch.path.join(name)
+    }
+
+    fn add(log: &mut LogFile, bytes: &[u8]) {
+        log.room(bytes.len()).extend_from_slice(bytes);
+    }
+
+    fn sync(log: &mut LogFile) {
+        log.sync().expect("a sync");
+        log.note_sync(true);
+    }
+
+    /// Writes through the cache what is much.
+    fn begin_flow(log: &mut LogFile) -> Vec<u8> {
+        let much = vec![b'.'; FLOW_MIN as usize];
+        add(log, &much);
+        log.write().expect("written");
+        assert!(log.is_much() || log.goes_past(), "worth a sync");
+        sync(log);
+        much
+    }
+
+    /// The flag of the open file, as others see it.
+    fn is_direct(log: &LogFile) -> bool {
+        // SAFETY: the descriptor is open.
+        unsafe { libc::fcntl(log.file.as_raw_fd(), libc::F_GETFL) & libc::O_DIRECT != 0 }
+    }
+
+    fn can_be_passed(path: &Path) -> bool {
+        OpenOptions::new().write(true).custom_flags(libc::O_DIRECT).open(path).is_ok()
+    }
+
+    #[test]
+    fn the_file_has_all_but_what_is_pending_whatever_the_way() {
+        let scratch = Scratch::new();
+        let seed = fresh_seed();
+        println!("seed {seed}");
+        let mut random = Random::new(seed);
+        let path = named(&scratch, "log");
+        let (mut log, mut all) = (open(&path), Vec::new());
+        let (mut ways, mut long_ones) = ([0, 0], 0);
+        for round in 0..600 {
+            let len_max = [3, 700, BLOCK, LEN_MIN, 2 * LEN_MIN, LEN_MAX, 3 * LEN_MAX][random.below(7)];
+            let len_min = if long_ones > 0 { LEN_MIN } else { 0 };
+            long_ones = long_ones.max(1) - 1;
+            let len = len_min + random.below(len_max);
+            let piece: Vec<u8> = (0..=len / 8).flat_map(|_| random.draw().to_le_bytes()).collect();
+            add(&mut log, &piece);
+            all.extend_from_slice(&piece);
+            match random.below(12) {
+                0 => log.write_all().expect("written"),
+                1 => {
+                    log.write_all().expect("written");
+                    sync(&mut log);
+                }
+                2 => {
+                    log.write_all().expect("written");
+                    log = open(&path);
+                }
+                3 => {
+                    all.extend(begin_flow(&mut log));
+                    long_ones = random.below(20);
+                }
+                4 | 5 => continue,
+                _ => log.write().expect("written"),
+            }
+            ways[usize::from(log.is_direct)] += 1;
+            let there = std::fs::read(&path).expect("the file");
+            assert_eq!(there.len() + log.pending(), all.len(), "round {round}");
+            assert!(all.starts_with(&there), "round {round}: other bytes");
+            if all.len() > 48 << 20 {
+                log.write_all().expect("written");
+                (log, all) = (open(&named(&scratch, &round.to_string())), Vec::new());
+                std::fs::remove_file(&path).expect("the one before");
+                std::fs::rename(named(&scratch, &round.to_string()), &path).expect("the same name");
+            }
+        }
+        println!("through the cache and past it: {ways:?}");
+        assert!(ways[0] > 20 && (ways[1] > 20 || !can_be_passed(&path)));
+    }
+
+    #[test]
+    fn the_cache_is_passed_behind_a_sync_while_there_is_much() {
+        let scratch = Scratch::new();
+        let path = named(&scratch, "log");
+        let mut log = open(&path);
+        if !can_be_passed(&path) {
+            return;
+        }
+        add(&mut log, &[7; 3]);
+        log.write().expect("written");
+        sync(&mut log);
+        assert!(!log.goes_past(), "for so little");
+        begin_flow(&mut log);
+        assert!(log.goes_past() && !is_direct(&log), "nothing has come yet");
+        add(&mut log, &[7; LEN_MIN]);
+        assert!(log.may_wait(), "others may come soon");
+        log.write().expect("written");
+        assert!(is_direct(&log));
+        assert_eq!(log.pending(), (3 + FLOW_MIN as usize + LEN_MIN) % BLOCK, "whole blocks are in the file");
+        // A sync has all go through the cache, and another way begins behind it.
+        log.write_all().expect("written");
+        assert_eq!((log.pending(), is_direct(&log)), (0, false));
+        add(&mut log, &[7; LEN_MIN]);
+        sync(&mut log);
+        log.write().expect("written");
+        assert!(is_direct(&log), "in the middle of a block that has been written");
+        // Without the sync it is the cache's: what is in there may be lost while what follows is kept.
+        log.write_all().expect("written");
+        add(&mut log, &[7; LEN_MIN]);
+        log.write().expect("written");
+        assert!(!is_direct(&log) && !log.goes_past());
+        // And where there is little.
+        begin_flow(&mut log);
+        add(&mut log, b"little");
+        log.write().expect("written");
+        assert!(log.pending() == 0 && !log.goes_past());
+        sync(&mut log);
+        assert!(!log.goes_past(), "it was much before that");
+        begin_flow(&mut log);
+        log.note_sync(false);
+        assert!(!log.goes_past(), "it is not wanted any more");
+        // A disk that has been too slow.
+        begin_flow(&mut log);
+        log.rest();
+        add(&mut log, &vec![b'.'; FLOW_MIN as usize]);
+        log.write().expect("written");
+        sync(&mut log);
+        assert!(!log.goes_past() && !log.is_much(), "it rests");
+    }
+
+    #[test]
+    fn what_a_file_refuses_goes_through_the_cache_and_what_fails_stays_pending() {
+        let device = |path| {
+            let file = OpenOptions::new().read(true).append(true).open(path).expect("a device");
+            LogFile::open(file).expect("its end")
+        };
+        let mut log = device("/dev/null"); // it has no such way
+        add(&mut log, &vec![b'.'; FLOW_MIN as usize]);
+        log.write().expect("written");
+        log.note_sync(true);
+        assert!(log.goes_past());
+        add(&mut log, &[7; LEN_MAX]);
+        log.write().expect("written all the same");
+        assert_eq!((log.pending(), log.goes_past(), log.is_much()), (0, false, false));
+        let mut log = device("/dev/full");
+        add(&mut log, b"one");
+        add(&mut log, b" and another");
+        let error = log.write().expect_err("it is full");
+        assert_eq!((error.kind(), log.pending()), (io::ErrorKind::StorageFull, 15));
+    }
+
+    /// Whoever does that has lost what was cut off, and nothing of what comes.
+    #[test]
+    fn a_file_that_was_shortened_goes_on_at_its_end() {
+        let scratch = Scratch::new();
+        let path = named(&scratch, "log");
+        let mut log = open(&path);
+        for len in [0, 5, BLOCK as u64, FLOW_MIN] {
+            log.rests_until = None;
+            begin_flow(&mut log);
+            add(&mut log, &[7; LEN_MIN + 1]);
+            log.write().expect("written");
+            let pending = log.pending();
+            let other = OpenOptions::new().write(true).open(&path).expect("the file");
+            other.set_len(len).expect("it is shortened");
+            add(&mut log, &[8; 2 * LEN_MIN]);
+            log.write().expect("written");
+            log.write_all().expect("written");
+            let there = std::fs::read(&path).expect("the file");
+            assert_eq!(there.len(), len as usize + pending + 2 * LEN_MIN, "cut off behind {len} bytes");
+            let (tail, pieces) = (&there[len as usize..], [vec![7; pending], vec![8; 2 * LEN_MIN]].concat());
+            assert!(tail == pieces, "cut off behind {len} bytes: other ones");
+            sync(&mut log);
+        }
+    }
+
+    #[test]
+    fn a_long_command_leaves_no_buffer_of_its_length() {
+        let scratch = Scratch::new();
+        let mut log = open(&named(&scratch, "log"));
+        add(&mut log, &vec![7; 40 * ROOM]);
+        assert!(log.buffer.capacity() >= 40 * ROOM);
+        log.write_all().expect("written");
+        assert!(log.buffer.capacity() <= 2 * ROOM);
+        let start = log.buffer[log.start..].as_ptr();
+        assert_eq!(start.align_offset(BLOCK), 0, "past the cache, memory must be aligned");
+    }
+}
