@@ -14,7 +14,10 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use evenkeel_rdb::aof::check::{Cut, Report, check, name_of_log};
+use evenkeel_rdb::aof::tail::{self, Tail};
+use evenkeel_rdb::aof::{Directory, Error};
 
+use crate::persist::aof::boot;
 use crate::persist::lock::{self, What};
 
 pub(crate) mod redis;
@@ -121,6 +124,23 @@ fn act(request: &Request, input: &mut impl BufRead, out: &mut impl Write) -> std
         }
     };
     out.write_all(text::report(&report).as_bytes())?;
+    let tail = match tail_of(&report) {
+        Ok(tail) => tail,
+        Err(error) => {
+            writeln!(out, "{error}")?;
+            return Ok(false);
+        }
+    };
+    if let Tail::Lacks { path, from, len } = &tail {
+        writeln!(
+            out,
+            "{len} bytes of {} are in its tail, from byte {from} on: the next start puts them back.",
+            path.display()
+        )?;
+        if request.moment.is_none() {
+            return Ok(report.is_whole());
+        }
+    }
     let cut = match request.moment {
         Some(_) => report.rewind(),
         None => report.mend(),
@@ -170,7 +190,9 @@ fn settle(
             return Ok(false);
         }
     }
-    match cut.make() {
+    // A tail would put back what is to be cut off.
+    let no_tail = report.manifest.as_deref().and_then(directory_of).map(|log| log.tail_path());
+    match no_tail.map_or(Ok(()), |path| tail::remove(&path)).and_then(|()| cut.make()) {
         Ok(()) => {
             writeln!(out, "Done: {} ends at byte {} now.", cut.path.display(), cut.keep)?;
             Ok(true)
@@ -180,6 +202,22 @@ fn settle(
             Ok(false)
         }
     }
+}
+
+/// What the last file lacks that is in its tail, if there is a log with one.
+fn tail_of(report: &Report) -> Result<Tail, Error> {
+    let log = report.manifest.as_deref().and_then(directory_of);
+    match (log, boot()) {
+        (Some(log), Some(boot)) => tail::look(&log, boot),
+        _ => Ok(Tail::Whole),
+    }
+}
+
+/// The log that a manifest is of.
+fn directory_of(manifest: &Path) -> Option<Directory> {
+    let manifest = std::path::absolute(manifest).ok()?;
+    let (folder, name) = (manifest.parent()?, name_of_log(manifest.file_name()?));
+    Directory::open(folder.parent()?, folder.file_name()?, name).ok() // what is wrong with it has been told
 }
 
 /// As long as the value lives, no server has the log that a file belongs to. An error: one has it.

@@ -8,6 +8,7 @@
 //!   appendonly.aof.manifest       file appendonly.aof.2.base.rdb seq 2 type b      <- Manifest
 //!   appendonly.aof.2.base.rdb     a snapshot, or commands (.base.aof)              <- holds_snapshot, Commands
 //!   appendonly.aof.4.incr.aof     commands since then; appended to by Directory's caller
+//!   appendonly.aof.tail           what of it is not synced yet, with `appendfsync always`            <- tail
 //! ```
 //!
 //! To start: [`Directory::open`] reads and changes nothing. Its [`parts`](Directory::parts) are loaded in order, each
@@ -25,6 +26,7 @@ mod line;
 mod manifest;
 #[cfg(test)]
 mod scratch;
+pub mod tail;
 
 use std::io::{self, Read, Seek, SeekFrom};
 use std::path::Path;

@@ -18,6 +18,7 @@
 //! until a rewrite has begun a new file.
 
 mod file;
+mod tail;
 
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -31,6 +32,8 @@ use evenkeel_store::journal::{Journal, Reader, select};
 use parking_lot::{Condvar, Mutex};
 
 pub(super) use self::file::LogFile;
+use self::tail::TailFile;
+pub(crate) use self::tail::boot;
 use super::{CROWDED, NO_LOG};
 use crate::clock;
 use crate::config::{Fsync, Settings};
@@ -250,6 +253,9 @@ pub(super) fn start(server: &Arc<Server>, file: LogFile, reader: Reader) -> io::
         more: false,
         synced: after,
         last_sync: Instant::now(),
+        last_file_sync: Instant::now(),
+        tail: None,
+        tail_is_possible: true,
         last_record: Instant::now(),
         nap: NAP_MAX,
     };
@@ -332,6 +338,12 @@ struct Writer {
     /// The last record that is synced.
     synced: u64,
     last_sync: Instant,
+    /// The last one that was of the file itself.
+    last_file_sync: Instant,
+    /// Where syncs that are waited for go, but for one each second.
+    tail: Option<TailFile>,
+    /// This file may have one: it has not been tried in vain.
+    tail_is_possible: bool,
     last_record: Instant,
     /// How long it sleeps between two looks.
     nap: Duration,
@@ -350,10 +362,15 @@ impl Writer {
             let is_sync_due = self.is_sync_due(&settings, ends);
             let is_switch_due = self.reader.last() >= aof.switch_behind.load(Acquire);
             let must_all = ends || is_sync_due || is_switch_due;
+            if settings.appendfsync == Fsync::Always
+                && let Some(tail) = &mut self.tail
+            {
+                tail.prepare(self.file.inode(), self.file.end(), self.file.pending_bytes());
+            }
             let wrote = self.write(journal, must_all);
             self.relieve(journal, &settings);
             if wrote {
-                if is_sync_due && self.sync().is_ok() {
+                if is_sync_due && self.sync(ends).is_ok() {
                     self.publish();
                 }
                 self.switch_if_due();
@@ -376,7 +393,7 @@ impl Writer {
             }
         }
         self.note_end();
-        let _ = self.sync();
+        let _ = self.sync(true);
         self.leave();
     }
 
@@ -396,7 +413,12 @@ impl Writer {
     }
 
     /// Nobody waits any more for what is not written.
-    fn leave(&self) {
+    fn leave(&mut self) {
+        if let Some(tail) = self.tail.take()
+            && self.synced == self.taken
+        {
+            tail.remove();
+        }
         let aof = &self.server.persist.aof;
         aof.figures.write_failed.store(false, Relaxed);
         refuse_writes(&self.server);
@@ -523,7 +545,8 @@ impl Writer {
         has_unsynced && (due || ends)
     }
 
-    fn sync(&mut self) -> io::Result<()> {
+    /// Syncs what is in the file: the file itself, or, if that will do and is waited for, the tail.
+    fn sync(&mut self, file_itself: bool) -> io::Result<()> {
         let began = Instant::now();
         self.last_sync = began;
         if self.broken {
@@ -533,18 +556,29 @@ impl Writer {
         let settings = self.server.settings();
         let is_awaited = settings.appendfsync == Fsync::Always;
         figures.is_syncing.store(!is_awaited, Relaxed);
-        let result = self.file.sync();
+        let end = self.file.end();
+        let may_do = is_awaited && !file_itself && self.last_file_sync.elapsed() < SYNC_EVERY;
+        let by_tail = may_do && self.tail.as_mut().is_some_and(|tail| tail.sync(end));
+        let result = if by_tail { Ok(()) } else { self.file.sync() };
         figures.is_syncing.store(false, Relaxed);
         figures.syncs.fetch_add(1, Relaxed);
         self.note_sync(began.elapsed(), is_awaited);
         match &result {
             Ok(()) => {
                 self.synced = self.taken;
+                if by_tail {
+                    self.file.start_writeback();
+                    return result;
+                }
+                self.last_file_sync = began;
+                self.settle_tail(is_awaited && settings.appendonly_direct_io, end);
                 let is_each_second = settings.appendfsync == Fsync::EverySecond;
                 self.file.note_sync(is_each_second && settings.appendonly_direct_io);
             }
             Err(error) => {
-                // The kernel may have dropped what it could not write, and will not say so twice.
+                // The kernel may have dropped what it could not write, and will not say so twice. What is in the tail may
+                // be all that is left, and stays.
+                (self.tail, self.tail_is_possible) = (None, false);
                 self.broken = true;
                 *figures.failure.lock() = crate::config::cause(error);
                 figures.write_failed.store(true, Relaxed);
@@ -556,6 +590,24 @@ impl Writer {
             }
         }
         result
+    }
+
+    /// The file has been synced itself, up to its end. From now on there is a tail, or none.
+    fn settle_tail(&mut self, wanted: bool, end: u64) {
+        match &mut self.tail {
+            Some(tail) if wanted => tail.note_synced(end),
+            Some(_) => self.tail.take().into_iter().for_each(TailFile::remove),
+            None if wanted && self.tail_is_possible && self.doubtful.is_none() => {
+                // Who holds it makes the next one wait no longer than this one.
+                let directory = self.server.persist.aof.directory.try_lock();
+                let Some(path) = directory.and_then(|directory| Some(directory.as_ref()?.tail_path())) else {
+                    return;
+                };
+                self.tail = TailFile::create(path, end).ok();
+                self.tail_is_possible = self.tail.is_some();
+            }
+            None => {}
+        }
     }
 
     /// A sync took so long.
@@ -613,17 +665,19 @@ impl Writer {
             return;
         }
         // Only the end of the last file may be torn. A failure is noted, and makes what is in the file doubtful.
-        if self.sync().is_ok() {
+        if self.sync(true).is_ok() {
             self.publish();
         }
         let mut directory = aof.directory.lock();
         let directory = directory.as_mut().expect("it is there for as long as the thread runs");
         let begun = directory.next_incremental().map_err(|error| error.to_string());
-        let begun = begun.map(|file| {
-            self.file.begin(file);
-            directory.manifest().incremental.last().map_or(0, |entry| entry.seq)
+        let begun = begun.and_then(|file| {
+            self.file.begin(file).map_err(|error| error.to_string())?;
+            Ok(directory.manifest().incremental.last().map_or(0, |entry| entry.seq))
         });
         if begun.is_ok() {
+            self.tail_is_possible = true;
+            self.tail.take_if(|tail| tail.begin().is_err()).into_iter().for_each(TailFile::remove);
             // Each file says of itself which database, and of when.
             (self.selected, self.second) = (None, 0);
             if std::mem::take(&mut self.broken) {

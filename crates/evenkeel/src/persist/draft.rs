@@ -258,7 +258,7 @@ impl Drop for Writer {
 }
 
 /// Asks the kernel to write a stretch of the file, and does not wait for it.
-fn start_writeback(file: &File, from: u64, to: u64) {
+pub(super) fn start_writeback(file: &File, from: u64, to: u64) {
     // SAFETY: the descriptor is open. Whether it helps makes no difference.
     unsafe {
         libc::sync_file_range(file.as_raw_fd(), from as i64, (to - from) as i64, libc::SYNC_FILE_RANGE_WRITE);

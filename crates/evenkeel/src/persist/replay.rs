@@ -8,12 +8,13 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::*;
 use std::time::Instant;
 
+use evenkeel_rdb::aof::tail::{self, Tail};
 use evenkeel_rdb::aof::{
     Command, Commands, Directory, Found, Part, Record, holds_snapshot, is_snapshot_by_name, truncate,
 };
 
 use super::load::{self, Ended, How, in_file};
-use super::rewrite;
+use super::{aof, rewrite};
 use crate::acl::Access;
 use crate::clients::ClientInfo;
 use crate::clock;
@@ -49,6 +50,7 @@ pub(crate) fn directory(server: &Arc<Server>) -> Result<Replayed, Ended> {
     if directory.found() == Found::Nothing {
         return Ok(Replayed { directory, found: false, position: None });
     }
+    put_tail_back(server, &directory).map_err(|error| failed(&error))?;
     let parts = directory.parts().map_err(|error| failed(&error))?;
     server.persist.loading.begin(parts.iter().map(|part| part.size).sum());
     let began = Instant::now();
@@ -65,6 +67,25 @@ pub(crate) fn directory(server: &Arc<Server>) -> Result<Replayed, Ended> {
         began.elapsed().as_secs_f64()
     ));
     Ok(Replayed { directory, found: true, position })
+}
+
+/// Completes the file that commands were appended to when the machine failed.
+fn put_tail_back(server: &Server, directory: &Directory) -> Result<(), evenkeel_rdb::aof::Error> {
+    // Without a name for its starts, none has left a tail.
+    let Some(boot) = aof::boot() else { return Ok(()) };
+    match tail::restore(directory, boot)? {
+        Tail::Whole => {}
+        Tail::Lacks { path, from, len } => server.log.notice(format!(
+            "{}: {len} bytes that had been synced in the tail are back, from byte {from} on.",
+            path.display()
+        )),
+        Tail::Changed { path } => server.log.warning(format!(
+            "{} is not the file that its tail belongs to any more: it was cut off or changed after the machine failed.              It is loaded as it is; the tail is kept as {}.",
+            path.display(),
+            directory.unused_tail_path().display()
+        )),
+    }
+    Ok(())
 }
 
 /// Runs commands as a client would send them that nobody sees.

@@ -14,6 +14,7 @@ mod plain;
 mod reload;
 mod settings;
 mod stuck;
+mod tail;
 
 use std::fs;
 use std::path::Path;

@@ -117,6 +117,21 @@ impl Directory {
         self.path_of("", ".manifest")
     }
 
+    /// Where what is not synced yet of the last incremental file is; see [`tail`](crate::aof::tail).
+    pub fn tail_path(&self) -> PathBuf {
+        self.path_of("", ".tail")
+    }
+
+    /// Where one is that belongs to the file no more.
+    pub fn unused_tail_path(&self) -> PathBuf {
+        self.path_of("", ".tail.unused")
+    }
+
+    /// The file that commands are appended to, if there is one.
+    pub fn last_incremental_path(&self) -> Option<PathBuf> {
+        self.manifest.incremental.last().map(|entry| self.entry_path(entry))
+    }
+
     /// The files to be loaded, in order, with their sizes now. One that is not there is an error.
     pub fn parts(&self) -> Result<Vec<Part>> {
         if self.old {

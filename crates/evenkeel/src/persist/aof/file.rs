@@ -16,8 +16,10 @@
 use std::fs::File;
 use std::io::{self, Write};
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::time::{Duration, Instant};
+
+use crate::persist::draft::start_writeback;
 
 /// What addresses, lengths and places in the file must be multiples of, past the cache: the block of nearly all disks. One
 /// that wants more refuses the write, and gets all through the cache.
@@ -38,11 +40,15 @@ const WAIT_MAX: Duration = Duration::from_millis(5);
 /// Bytes through the cache since the last sync that are much: what follows is worth a sync, to go past the cache.
 const FLOW_MIN: u64 = 8 << 20;
 
+/// Bytes in the cache that the kernel is asked to write before a sync makes somebody wait for them.
+const WRITEBACK: u64 = 1 << 20;
+
 /// How long all goes through the cache after a disk has been too slow, or has refused.
 const REST: Duration = Duration::from_secs(10);
 
 pub(in crate::persist) struct LogFile {
     file: File,
+    inode: u64,
     /// From `start` on, which is a multiple of [`BLOCK`] in memory, it has what the file has from `at` on, which is one
     /// there: `written` bytes that are in the file, and those that are to come.
     buffer: Vec<u8>,
@@ -58,6 +64,8 @@ pub(in crate::persist) struct LogFile {
     in_cache: bool,
     /// Bytes written since the last sync.
     flow: u64,
+    /// Bytes of the file that the kernel has been asked to write.
+    asked: u64,
     /// It does not go past the cache before.
     rests_until: Option<Instant>,
 }
@@ -67,6 +75,7 @@ impl LogFile {
     pub(in crate::persist) fn open(file: File) -> io::Result<LogFile> {
         let (at, last) = last_block(&file)?;
         let mut log = LogFile {
+            inode: file.metadata()?.ino(),
             file,
             buffer: Vec::new(),
             start: 0,
@@ -78,6 +87,7 @@ impl LogFile {
             // What a server before this one has written may be there still.
             in_cache: true,
             flow: 0,
+            asked: at,
             rests_until: None,
         };
         log.renew_buffer(ROOM, &last);
@@ -85,12 +95,28 @@ impl LogFile {
     }
 
     /// Goes on in a new file, which is empty, when all is in the one until now.
-    pub(super) fn begin(&mut self, file: File) {
+    ///
+    /// # Errors
+    /// The new one cannot be examined, and the one until now is gone on with.
+    pub(super) fn begin(&mut self, file: File) -> io::Result<()> {
         debug_assert_eq!(self.pending(), 0);
+        self.inode = file.metadata()?.ino();
         self.file = file;
         (self.at, self.written, self.flow) = (0, 0, 0);
         (self.goes_past, self.is_direct, self.in_cache) = (false, false, false);
+        self.asked = 0;
         self.buffer.truncate(self.start);
+        Ok(())
+    }
+
+    /// What tells the file from all others of its file system.
+    pub(super) fn inode(&self) -> u64 {
+        self.inode
+    }
+
+    /// Bytes of the file.
+    pub(super) fn end(&self) -> u64 {
+        self.at + self.written as u64
     }
 
     /// Where to put what comes next, with room for so many bytes.
@@ -108,6 +134,10 @@ impl LogFile {
     /// Bytes that are not in the file yet.
     pub(super) fn pending(&self) -> usize {
         self.buffer.len() - self.start - self.written
+    }
+
+    pub(super) fn pending_bytes(&self) -> &[u8] {
+        &self.buffer[self.start + self.written..]
     }
 
     /// Bytes may wait for others to come.
@@ -140,9 +170,8 @@ impl LogFile {
         self.set_direct(false)?;
         self.in_cache = true;
         while self.pending() > 0 {
-            let left = &self.buffer[self.start + self.written..];
             // At the end, wherever that is: it may have been shortened by somebody else.
-            match self.file.write(left) {
+            match self.file.write(&self.buffer[self.start + self.written..]) {
                 Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
                 Ok(written) => self.note_written(self.written + written),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
@@ -154,7 +183,7 @@ impl LogFile {
 
     /// Writes whole blocks past the cache. `false`: they are to go through it.
     fn write_past(&mut self) -> bool {
-        if !self.file.metadata().is_ok_and(|file| file.len() == self.at + self.written as u64) {
+        if !self.file.metadata().is_ok_and(|file| file.len() == self.end()) {
             self.find_end();
             return false;
         }
@@ -203,6 +232,15 @@ impl LogFile {
     pub(super) fn rest(&mut self) {
         self.goes_past = false;
         self.rests_until = Some(Instant::now() + REST);
+    }
+
+    /// Has the kernel write what it has in the cache, if that is much, so that the next sync has little to do.
+    pub(super) fn start_writeback(&mut self) {
+        let end = self.end();
+        if end.saturating_sub(self.asked) >= WRITEBACK {
+            start_writeback(&self.file, self.asked, end);
+            self.asked = end;
+        }
     }
 
     /// # Errors

@@ -1,0 +1,182 @@
+//! Syncs that do without the append-only file: what is appended goes into a file of a fixed size as well, past the page cache, and
+//! is on disk when that write returns. `evenkeel_rdb::aof::tail` has the format, the reason, and how the start uses it.
+//!
+//! Whatever is in doubt is settled by a sync of the append-only file itself, as if there were no tail: a record must go on where
+//! the last sync ended ([`TailFile::note_synced`]), fit, and be written whole.
+
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use evenkeel_rdb::aof::tail::{self, BLOCK, HEADER_LEN, Place, TAIL_LEN};
+
+/// Bytes of the longest record, with what is before and behind: a sync of more is the append-only file's.
+const RECORD_MAX: usize = 1 << 20;
+
+/// The start of the machine since which it runs, or `None` if the system does not say.
+pub(crate) fn boot() -> Option<u128> {
+    let text = fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
+    u128::from_str_radix(&text.trim().replace('-', ""), 16).ok()
+}
+
+/// No record goes on here.
+const NOWHERE: u64 = u64::MAX;
+
+pub(super) struct TailFile {
+    file: File,
+    path: PathBuf,
+    /// From `start` on, a multiple of [`BLOCK`] in memory, the next record.
+    buffer: Vec<u8>,
+    start: usize,
+    /// The record in the buffer ends there in the append-only file; `None`: there is none.
+    prepared: Option<u64>,
+    /// Where the next record is to be in the tail.
+    at: u64,
+    /// Where the last sync ended in the append-only file.
+    end: u64,
+    epoch: u64,
+    boot: u128,
+}
+
+impl TailFile {
+    /// Makes the file, in the place of one that was there, for an append-only file that is synced up to `end`.
+    ///
+    /// # Errors
+    /// There is no room, or the file system does not know how to write past the page cache.
+    pub(super) fn create(path: PathBuf, end: u64) -> io::Result<TailFile> {
+        let boot = boot().ok_or(io::ErrorKind::Unsupported)?;
+        let mut buffer: Vec<u8> = Vec::with_capacity(BLOCK + RECORD_MAX);
+        let start = buffer.as_ptr().align_offset(BLOCK);
+        buffer.resize(start, 0);
+        let file = Self::fill(&path, &mut buffer).inspect_err(|_| {
+            let _ = fs::remove_file(&path); // it may not be there
+        })?;
+        Ok(TailFile { file, path, buffer, start, prepared: None, at: 0, end, epoch: 1, boot })
+    }
+
+    /// A file of zeroes that are on disk, so that what is written over them takes one write.
+    fn fill(path: &Path, buffer: &mut Vec<u8>) -> io::Result<File> {
+        let mut options = OpenOptions::new();
+        options.write(true).create(true).truncate(true).custom_flags(libc::O_DIRECT | libc::O_DSYNC);
+        let file = options.open(path)?;
+        let start = buffer.len();
+        buffer.resize(start + RECORD_MAX, 0);
+        for at in (0..TAIL_LEN).step_by(RECORD_MAX) {
+            file.write_all_at(&buffer[start..], at as u64)?;
+        }
+        buffer.truncate(start);
+        file.sync_all()?;
+        File::open(path.parent().unwrap_or(Path::new(".")))?.sync_all()?;
+        Ok(file)
+    }
+
+    /// Makes a record of what is about to be appended to the file with this inode, at this place.
+    pub(super) fn prepare(&mut self, file: u64, offset: u64, bytes: &[u8]) {
+        self.prepared = None;
+        let len = (HEADER_LEN + bytes.len()).next_multiple_of(BLOCK);
+        if bytes.is_empty()
+            || len > RECORD_MAX
+            || self.at + len as u64 > TAIL_LEN as u64
+            || offset != self.end
+        {
+            return;
+        }
+        let place = Place { epoch: self.epoch, file, boot: self.boot, offset };
+        self.buffer.truncate(self.start);
+        self.buffer.extend_from_slice(&tail::header(&place, bytes));
+        self.buffer.extend_from_slice(bytes);
+        self.buffer.resize(self.start + len, 0);
+        self.prepared = Some(offset + bytes.len() as u64);
+    }
+
+    /// Syncs what was prepared, which has been appended and ends there. `false`: the append-only file is to be synced itself.
+    pub(super) fn sync(&mut self, end: u64) -> bool {
+        let is_all = self.prepared.take() == Some(end);
+        let record = &self.buffer[self.start..];
+        if !is_all || self.file.write_all_at(record, self.at).is_err() {
+            return false;
+        }
+        self.at += record.len() as u64;
+        self.end = end;
+        true
+    }
+
+    /// The append-only file has been synced itself, up to this place.
+    pub(super) fn note_synced(&mut self, end: u64) {
+        (self.prepared, self.at, self.end) = (None, 0, end);
+        self.epoch += 1;
+    }
+
+    /// Another append-only file begins, and the one until now is synced. Its own first sync is the file's: until then, a
+    /// file system may not even know of it.
+    ///
+    /// # Errors
+    /// What is in the tail could not be taken out, and may be taken for what belongs to another file some day.
+    pub(super) fn begin(&mut self) -> io::Result<()> {
+        self.note_synced(NOWHERE);
+        self.buffer.truncate(self.start);
+        self.buffer.resize(self.start + BLOCK, 0);
+        self.file.write_all_at(&self.buffer[self.start..], 0)
+    }
+
+    /// Removes the file: all of it has been synced where it belongs.
+    pub(super) fn remove(self) {
+        // One that is left is of no use to the next start, and no harm.
+        let _ = tail::remove(&self.path);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::testing::Scratch;
+
+    /// What the file begins with.
+    fn header(path: &Path) -> Vec<u8> {
+        fs::read(path).expect("the file")[..HEADER_LEN].to_owned()
+    }
+
+    #[test]
+    fn what_does_not_fit_or_go_on_is_for_the_file_itself() {
+        let scratch = Scratch::new();
+        let path = scratch.path.join("tail");
+        fs::write(&path, "an old one").expect("written");
+        let Ok(mut tail) = TailFile::create(path.clone(), 10) else { return }; // the file system has no such way
+        assert_eq!(fs::read(&path).expect("the file"), vec![0; TAIL_LEN], "nothing of the old one");
+        assert!(!tail.sync(10), "nothing was prepared");
+        tail.prepare(7, 10, b"one");
+        assert!(tail.sync(13));
+        assert!(!tail.sync(13), "that is done");
+        let place = |epoch, offset| Place { epoch, file: 7, boot: tail.boot, offset };
+        assert_eq!(header(&path), tail::header(&place(1, 10), b"one"));
+        tail.prepare(7, 13, b"two");
+        assert!(!tail.sync(15), "not all of it was appended");
+        tail.prepare(7, 16, b"three");
+        assert!(!tail.sync(21), "there is a gap");
+        tail.prepare(7, 13, &vec![b'x'; RECORD_MAX]);
+        assert!(!tail.sync(13 + RECORD_MAX as u64), "it is too long");
+        tail.note_synced(21);
+        tail.prepare(7, 21, b"four");
+        assert!(tail.sync(25));
+        assert_eq!(
+            header(&path),
+            tail::header(&Place { epoch: 2, offset: 21, file: 7, boot: tail.boot }, b"four")
+        );
+        // Until it is full.
+        let records = (1..).take_while(|number| {
+            tail.prepare(7, 24 + number, b"x");
+            tail.sync(25 + number)
+        });
+        assert_eq!(records.count(), TAIL_LEN / BLOCK - 1);
+        tail.begin().expect("another file");
+        assert_eq!(header(&path), [0; HEADER_LEN], "what belongs to the one before is gone");
+        tail.prepare(8, 0, b"five");
+        assert!(!tail.sync(4), "nobody knows of that file yet");
+        tail.note_synced(4);
+        tail.prepare(8, 4, b"six");
+        assert!(tail.sync(7));
+        tail.remove();
+        assert!(!path.exists());
+    }
+}

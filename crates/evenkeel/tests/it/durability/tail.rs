@@ -1,0 +1,179 @@
+//! Failures of the machine, as far as they can be played: with `always`, what the append-only file has not synced itself is cut off
+//! it, and its tail says that the machine was another one. What was acknowledged is there after the start.
+
+use std::collections::BTreeMap;
+use std::fs::{self, OpenOptions};
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use evenkeel_rdb::aof::tail::{BLOCK, HEADER_LEN, Place, header};
+use evenkeel_testkit::random::fresh_seed;
+use evenkeel_testkit::{Random, Server};
+
+use crate::{start, wait_until};
+
+const WRITERS: usize = 3;
+
+fn log_folder(server: &Server) -> PathBuf {
+    server.folder().join("appendonlydir")
+}
+
+fn tail_path(server: &Server) -> PathBuf {
+    log_folder(server).join("appendonly.aof.tail")
+}
+
+fn last_file(server: &Server) -> PathBuf {
+    let manifest =
+        fs::read_to_string(log_folder(server).join("appendonly.aof.manifest")).expect("a manifest");
+    let last = manifest.lines().rfind(|line| line.ends_with("type i")).expect("a file of commands");
+    log_folder(server).join(last.split(' ').nth(1).expect("its name"))
+}
+
+/// Has several clients count until the server is killed; returns what each was told last.
+fn count_until_killed(server: &mut Server, run: Duration) -> Vec<i64> {
+    let clients: Vec<_> = (0..WRITERS).map(|_| server.connect()).collect();
+    std::thread::scope(|scope| {
+        let count = |(index, mut client): (usize, evenkeel_testkit::Client)| {
+            scope.spawn(move || {
+                let name = format!("count:{index}");
+                let mut last = 0;
+                while let Ok(reply) = client.try_call(&["INCR", &name]) {
+                    last = reply.as_int().expect("a number");
+                }
+                last
+            })
+        };
+        let counts: Vec<_> = clients.into_iter().enumerate().map(count).collect();
+        std::thread::sleep(run);
+        server.kill();
+        counts.into_iter().map(|count| count.join().expect("it counts")).collect()
+    })
+}
+
+/// The row of records that the tail begins with: where each is in the tail, where it belongs, and its bytes.
+fn row(tail: &[u8]) -> BTreeMap<usize, (Place, Vec<u8>)> {
+    let number = |at: usize| u64::from_le_bytes(tail[at..at + 8].try_into().expect("eight"));
+    let (mut row, mut at) = (BTreeMap::<usize, (Place, Vec<u8>)>::new(), 0);
+    while tail[at..].starts_with(b"EVKTAIL1") {
+        let boot = u128::from_le_bytes(tail[at + 32..at + 48].try_into().expect("sixteen"));
+        let place = Place { epoch: number(at + 16), file: number(at + 24), boot, offset: number(at + 48) };
+        if row.first_key_value().is_some_and(|(_, (first, _))| first.epoch != place.epoch) {
+            break;
+        }
+        let bytes = tail[at + HEADER_LEN..][..number(at + 56) as usize].to_owned();
+        let len = (HEADER_LEN + bytes.len()).next_multiple_of(BLOCK);
+        row.insert(at, (place, bytes));
+        at += len;
+    }
+    row
+}
+
+/// The machine fails: its next start has another name, and of what the file has not synced itself, some is gone.
+fn fail_machine(server: &Server, random: &mut Random) {
+    let (path, file) = (tail_path(server), last_file(server));
+    let mut tail = fs::read(&path).expect("a tail");
+    let row = row(&tail);
+    let synced = row.first_key_value().expect("a record").1.0.offset;
+    for (at, (place, bytes)) in row {
+        let other = Place { boot: place.boot ^ 1, ..place };
+        tail[at..at + HEADER_LEN].copy_from_slice(&header(&other, &bytes));
+    }
+    fs::write(&path, tail).expect("it can be written");
+    let len = fs::metadata(&file).expect("a file").len();
+    let kept = synced + random.below((len - synced) as usize + 1) as u64;
+    let file = OpenOptions::new().write(true).open(file).expect("a file");
+    file.set_len(kept).expect("it is cut off");
+    if random.chance(2) {
+        file.set_len(len).expect("it has its length, and zeroes");
+    }
+}
+
+#[test]
+fn what_was_acknowledged_is_there_when_the_machine_has_failed() {
+    let seed = fresh_seed();
+    println!("EVENKEEL_SEED={seed}");
+    let mut random = Random::new(seed);
+    let mut server = start(&["--appendonly", "yes", "--appendfsync", "always", "--threads", "2"]);
+    wait_until("the first base is there", || {
+        server.connect().run("INFO persistence").to_string().contains("aof_rewrite_in_progress:0")
+    });
+    let mut put_back = 0;
+    for round in 0..8 {
+        if round % 3 == 2 {
+            server.connect().run("BGREWRITEAOF");
+        }
+        // The first sync is the file's own, as is one each second.
+        let run = Duration::from_millis(150 + random.below(1_200) as u64);
+        let counts = count_until_killed(&mut server, run);
+        if !tail_path(&server).exists() {
+            println!("no tail: the file system does not know the way");
+            return;
+        }
+        let is_failure = !row(&fs::read(tail_path(&server)).expect("a tail")).is_empty();
+        if is_failure {
+            fail_machine(&server, &mut random);
+        }
+        server.start_again();
+        put_back += usize::from(server.log().contains("had been synced in the tail are back"));
+        let mut client = server.connect();
+        for (index, count) in counts.iter().enumerate() {
+            let held = client.call(&["GET", &format!("count:{index}")]).to_string();
+            let held: i64 = held.trim_matches('"').parse().expect("a number");
+            assert!(held >= *count, "round {round}: {held} of {count} that writer {index} was told of");
+            assert!(held <= count + 1, "round {round}: {held} of {count}: executed twice");
+        }
+    }
+    assert!(put_back >= 4, "a tail was needed in {put_back} rounds only");
+    server.assert_healthy();
+}
+
+/// Whoever cuts the file off, in order to undo something, gets what the file has.
+#[test]
+fn after_a_crash_of_the_process_the_file_alone_counts() {
+    let mut server = start(&["--appendonly", "yes", "--appendfsync", "always", "--threads", "1"]);
+    let mut client = server.connect();
+    client.run("SET kept 1");
+    let began = Instant::now();
+    while !tail_path(&server).exists() && began.elapsed() < Duration::from_secs(5) {
+        client.run("SET kept 2");
+    }
+    let len = fs::metadata(last_file(&server)).expect("a file").len();
+    client.run("FLUSHALL");
+    server.kill();
+    OpenOptions::new().write(true).open(last_file(&server)).expect("a file").set_len(len).expect("cut off");
+    server.start_again();
+    assert!(server.connect().run("GET kept").as_bytes().is_some());
+    assert!(!server.log().contains("are back"), "{}", server.log());
+}
+
+#[test]
+fn a_tail_is_there_as_long_as_it_is_needed() {
+    let mut server = start(&["--appendonly", "yes", "--appendfsync", "always", "--threads", "1"]);
+    let mut client = server.connect();
+    let wait_for = |client: &mut evenkeel_testkit::Client, wanted: bool| {
+        let began = Instant::now();
+        while tail_path(&server).exists() != wanted {
+            assert!(began.elapsed() < Duration::from_secs(20), "it does not become {wanted}");
+            client.run("INCR n");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    };
+    client.run("INCR n");
+    std::thread::sleep(Duration::from_millis(200));
+    if !tail_path(&server).exists() {
+        return; // the file system does not know the way
+    }
+    client.run("CONFIG SET appendfsync everysec");
+    wait_for(&mut client, false);
+    client.run("CONFIG SET appendfsync always");
+    wait_for(&mut client, true);
+    client.run("CONFIG SET appendonly-direct-io no");
+    wait_for(&mut client, false);
+    client.run("CONFIG SET appendonly-direct-io yes");
+    wait_for(&mut client, true);
+    let n = client.run("GET n").to_string();
+    assert!(server.stop().success());
+    assert!(!tail_path(&server).exists(), "all is in the file");
+    server.start_again();
+    assert_eq!(server.connect().run("GET n").to_string(), n);
+}
