@@ -13,9 +13,9 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use evenkeel_rdb::aof::Directory;
 use evenkeel_rdb::aof::check::{Cut, Report, check, name_of_log};
 use evenkeel_rdb::aof::tail::{self, Tail};
-use evenkeel_rdb::aof::{Directory, Error};
 
 use crate::persist::aof::boot;
 use crate::persist::lock::{self, What};
@@ -116,7 +116,19 @@ pub(crate) fn run(wish: Result<Wish, String>) -> ExitCode {
 
 /// Whether all is whole in the end.
 fn act(request: &Request, input: &mut impl BufRead, out: &mut impl Write) -> std::io::Result<bool> {
-    let report = match check(&request.path, request.moment) {
+    let look = || check(&request.path, request.moment);
+    let mut looked = look();
+    if let Ok(report) = &looked
+        && let Some(log) = report.manifest.as_deref().and_then(directory_of)
+    {
+        // Before anything is cut off, the log gets all that it has.
+        match settle_tail(request, report, &log, out)? {
+            Settled::Same => {}
+            Settled::Changed => looked = look(),
+            Settled::No => return Ok(false),
+        }
+    }
+    let report = match looked {
         Ok(report) => report,
         Err(error) => {
             writeln!(out, "{error}")?;
@@ -124,23 +136,6 @@ fn act(request: &Request, input: &mut impl BufRead, out: &mut impl Write) -> std
         }
     };
     out.write_all(text::report(&report).as_bytes())?;
-    let tail = match tail_of(&report) {
-        Ok(tail) => tail,
-        Err(error) => {
-            writeln!(out, "{error}")?;
-            return Ok(false);
-        }
-    };
-    if let Tail::Lacks { path, from, len } = &tail {
-        writeln!(
-            out,
-            "{len} bytes of {} are in its tail, from byte {from} on: the next start puts them back.",
-            path.display()
-        )?;
-        if request.moment.is_none() {
-            return Ok(report.is_whole());
-        }
-    }
     let cut = match request.moment {
         Some(_) => report.rewind(),
         None => report.mend(),
@@ -173,7 +168,7 @@ fn settle(
     if !wanted {
         return Ok(false);
     }
-    let _kept_off = match keep_servers_off(report, cut) {
+    let _kept_off = match ready_to_cut(report, cut) {
         Ok(locks) => locks,
         Err(error) => {
             writeln!(out, "Nothing was changed: {error}.")?;
@@ -190,9 +185,7 @@ fn settle(
             return Ok(false);
         }
     }
-    // A tail would put back what is to be cut off.
-    let no_tail = report.manifest.as_deref().and_then(directory_of).map(|log| log.tail_path());
-    match no_tail.map_or(Ok(()), |path| tail::remove(&path)).and_then(|()| cut.make()) {
+    match cut.make() {
         Ok(()) => {
             writeln!(out, "Done: {} ends at byte {} now.", cut.path.display(), cut.keep)?;
             Ok(true)
@@ -204,12 +197,49 @@ fn settle(
     }
 }
 
-/// What the last file lacks that is in its tail, if there is a log with one.
-fn tail_of(report: &Report) -> Result<Tail, Error> {
-    let log = report.manifest.as_deref().and_then(directory_of);
-    match (log, boot()) {
-        (Some(log), Some(boot)) => tail::look(&log, boot),
-        _ => Ok(Tail::Whole),
+/// What has become of a log's tail.
+enum Settled {
+    /// Nothing was to be done, or is to be.
+    Same,
+    /// The log has what was in it, or it is put aside.
+    Changed,
+    /// It should have been.
+    No,
+}
+
+/// Says what a log lacks of its tail, and puts that back if something is to be done about the log.
+fn settle_tail(
+    request: &Request,
+    report: &Report,
+    log: &Directory,
+    out: &mut impl Write,
+) -> std::io::Result<Settled> {
+    let boot = boot();
+    let wanted = request.fix || request.moment.is_some();
+    match tail::look(log, boot) {
+        Ok(Tail::Nothing | Tail::Whole { .. }) => return Ok(Settled::Same),
+        Ok(tail) if !wanted => {
+            write!(out, "{}", text::tail(&tail))?;
+            return Ok(Settled::Same);
+        }
+        Ok(_) => {}
+        Err(error) => {
+            writeln!(out, "{error}")?;
+            return Ok(if wanted { Settled::No } else { Settled::Same });
+        }
+    }
+    let restored = keep_servers_off(report, &log.tail_path())
+        .map_err(|error| error.to_string())
+        .and_then(|_locks| tail::restore(log, boot).map_err(|error| error.to_string()));
+    match restored {
+        Ok((tail, aside)) => {
+            write!(out, "{}", text::restored(&tail, aside.as_deref()))?;
+            Ok(Settled::Changed)
+        }
+        Err(error) => {
+            writeln!(out, "Nothing was changed: {error}.")?;
+            Ok(Settled::No)
+        }
     }
 }
 
@@ -220,9 +250,19 @@ fn directory_of(manifest: &Path) -> Option<Directory> {
     Directory::open(folder.parent()?, folder.file_name()?, name).ok() // what is wrong with it has been told
 }
 
+/// As [`keep_servers_off`], and nothing is in a tail any more that would put back what is cut off. If the file has got
+/// something of it, it is not as it was looked through, and is not cut.
+fn ready_to_cut(report: &Report, cut: &Cut) -> std::io::Result<[Option<File>; 2]> {
+    let locks = keep_servers_off(report, &cut.path)?;
+    if let Some(log) = report.manifest.as_deref().and_then(directory_of) {
+        tail::restore(&log, boot()).map_err(|error| std::io::Error::other(error.to_string()))?;
+    }
+    Ok(locks)
+}
+
 /// As long as the value lives, no server has the log that a file belongs to. An error: one has it.
-fn keep_servers_off(report: &Report, cut: &Cut) -> std::io::Result<[Option<File>; 2]> {
-    let named_by = std::path::absolute(report.manifest.as_ref().unwrap_or(&cut.path))?;
+fn keep_servers_off(report: &Report, path: &Path) -> std::io::Result<[Option<File>; 2]> {
+    let named_by = std::path::absolute(report.manifest.as_deref().unwrap_or(path))?;
     let (Some(folder), Some(file)) = (named_by.parent(), named_by.file_name()) else {
         return Ok([None, None]);
     };

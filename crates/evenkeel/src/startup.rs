@@ -148,7 +148,8 @@ fn serve(launch: Launch) -> ExitCode {
         }
         Err(Ended::Stopped) => log.warning("Stopped while loading"),
         Err(Ended::Failed(reason)) => {
-            let reason = format!("Fatal error loading the DB: {reason}. Nothing was changed. Exiting.");
+            let reason =
+                format!("Fatal error loading the DB: {reason}. Nothing was lost or written over. Exiting.");
             return fail(&log, reason);
         }
     }
@@ -181,6 +182,7 @@ fn serve(launch: Launch) -> ExitCode {
 /// Loads what is on disk, while the workers tell their clients to come again.
 fn load(server: &Arc<Server>) -> Result<(), Ended> {
     if server.settings().appendonly {
+        replay::put_tail_back(server)?;
         let Replayed { directory, found, position } = replay::directory(server)?;
         if !found {
             // As whoever turns the log on for the first time expects: what is there goes on.

@@ -10,7 +10,7 @@ use std::io::{self, BufRead, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use super::keep_servers_off;
+use super::ready_to_cut;
 use evenkeel_rdb::Reason;
 use evenkeel_rdb::aof::Kind;
 use evenkeel_rdb::aof::check::{Content, Cut, Hopeless, Part, Report, check};
@@ -166,7 +166,7 @@ impl Aof {
             )?,
             (Some(keep), _) => {
                 let cut = Cut { path: part.path.clone(), size: content.size, keep };
-                let kept_off = keep_servers_off(report, &cut).map_err(|error| error.to_string());
+                let kept_off = ready_to_cut(report, &cut).map_err(|error| error.to_string());
                 let made = kept_off.and_then(|_locks| cut.make().map_err(|error| error.to_string()));
                 if let Err(error) = made {
                     writeln!(out, "Failed to truncate AOF {name}: {error}")?;
@@ -214,7 +214,7 @@ impl Aof {
             return Ok(false);
         }
         match report.mend() {
-            Ok(Some(cut)) if cut.path == part.path => match keep_servers_off(report, &cut) {
+            Ok(Some(cut)) if cut.path == part.path => match ready_to_cut(report, &cut) {
                 Ok(_locks) => shrink(&name, content, &cut, input, out),
                 Err(error) => writeln!(out, "Failed to truncate AOF {name}: {error}").map(|()| false),
             },

@@ -240,3 +240,47 @@ fn a_file_goes_back_in_time() {
     assert_eq!(folder.size("f"), 27);
     assert!(Path::new(&folder.0).is_dir());
 }
+
+/// A log whose machine has failed: what the file lacks is in its tail.
+fn with_tail(file: &[u8], offset: u64, bytes: &[u8]) -> Folder {
+    use std::os::unix::fs::MetadataExt;
+    let folder = Folder::with(&[("a.manifest", b"file a.1.incr.aof seq 1 type i\n"), ("a.1.incr.aof", file)]);
+    let inode = fs::metadata(folder.0.join("a.1.incr.aof")).expect("there").ino();
+    let place =
+        tail::Place { epoch: 1, file: inode, boot: boot().expect("a start of the machine") ^ 1, offset };
+    fs::write(folder.0.join("a.tail"), [&tail::header(&place, bytes)[..], bytes].concat()).expect("written");
+    folder
+}
+
+#[test]
+fn what_is_in_the_tail_is_told_and_put_back_before_anything_is_cut_off() {
+    let (first, second) = (commands(&["SET a 1"]), commands(&["SET b 2"]));
+    let all = [&first[..], &second].concat();
+    let torn = &all[..first.len() + 3];
+    let folder = with_tail(torn, first.len() as u64, &second);
+    let (told, well) = folder.check(&["a.manifest"], "");
+    assert!(told.contains("are in its tail") && !well, "{told}");
+    assert_eq!(folder.size("a.1.incr.aof"), torn.len() as u64, "nothing is changed by looking");
+    let (told, well) = folder.check(&["a.manifest", "--fix"], "");
+    assert!(
+        told.contains("are back from its tail") && told.contains("Everything is whole.") && well,
+        "{told}"
+    );
+    assert_eq!(fs::read(folder.0.join("a.1.incr.aof")).expect("there"), all);
+    assert!(!folder.0.join("a.tail").exists());
+    // Back to a moment that is before what is in the tail.
+    let mut early = first.clone();
+    push_timestamp(&mut early, 100);
+    let folder = with_tail(&early, early.len() as u64, &second);
+    let (told, well) = folder.check(&["a.manifest", "--truncate-to-timestamp", "99", "--yes"], "");
+    assert!(told.contains("Done") && well, "{told}");
+    assert!(fs::read(folder.0.join("a.1.incr.aof")).expect("there").starts_with(&first));
+    assert!(folder.size("a.1.incr.aof") < all.len() as u64 && !folder.0.join("a.tail").exists(), "{told}");
+    // One that somebody has changed.
+    let folder = with_tail(&all, first.len() as u64, b"other bytes");
+    let (told, well) = folder.check(&["a.manifest"], "");
+    assert!(told.contains("has been cut off or changed") && well, "{told}");
+    let (told, well) = folder.check(&["a.manifest", "--fix"], "");
+    assert!(told.contains("is kept as a.tail.unused.1") && well, "{told}");
+    assert_eq!(fs::read(folder.0.join("a.1.incr.aof")).expect("there"), all);
+}

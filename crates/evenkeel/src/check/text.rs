@@ -5,6 +5,7 @@ use std::path::Path;
 
 use evenkeel_rdb::aof::Kind;
 use evenkeel_rdb::aof::check::{Content, Cut, Hopeless, Part, Report};
+use evenkeel_rdb::aof::tail::Tail;
 use evenkeel_rdb::file::{self, Checksum};
 
 const WRITTEN: &str = "a String takes all that is written";
@@ -153,5 +154,33 @@ fn count(number: u64, what: &str) -> String {
         (1, _) => format!("1 {what}"),
         (_, Some(stem)) if what.ends_with("ry") => format!("{number} {stem}ies"),
         _ => format!("{number} {what}s"),
+    }
+}
+/// What the next start would do with a tail, as a line, if it is anything.
+pub(super) fn tail(tail: &Tail) -> String {
+    match tail {
+        Tail::Nothing | Tail::Whole { .. } => String::new(),
+        Tail::Lacks { path, from, len } => format!(
+            "{len} bytes of {} are in its tail, from byte {from} on: the next start puts them back, as does --fix.\n",
+            path.display()
+        ),
+        Tail::Changed { path } => {
+            format!(
+                "{} has been cut off or changed since its tail was written: the tail is put aside.\n",
+                path.display()
+            )
+        }
+        Tail::Foreign => "The tail belongs to none of these files: it is put aside.\n".to_owned(),
+    }
+}
+
+/// What was done with it.
+pub(super) fn restored(tail: &Tail, aside: Option<&Path>) -> String {
+    match (tail, aside) {
+        (Tail::Lacks { path, from, len }, _) => {
+            format!("{len} bytes of {} are back from its tail, from byte {from} on.\n", path.display())
+        }
+        (_, Some(aside)) => format!("The tail, which is of another file, is kept as {}.\n", aside.display()),
+        _ => String::new(),
     }
 }

@@ -87,6 +87,11 @@ const NOWHERE: usize = usize::MAX;
 /// No switch is due.
 const NEVER: u64 = u64::MAX;
 
+/// Syncs are waited for, and may go past the page cache.
+fn wants_tail(settings: &Settings) -> bool {
+    settings.appendfsync == Fsync::Always && settings.appendonly_direct_io
+}
+
 /// What all threads know of the append-only file.
 pub(crate) struct Aof {
     /// The thread runs.
@@ -256,6 +261,7 @@ pub(super) fn start(server: &Arc<Server>, file: LogFile, reader: Reader) -> io::
         last_file_sync: Instant::now(),
         tail: None,
         tail_is_possible: true,
+        in_tail: false,
         last_record: Instant::now(),
         nap: NAP_MAX,
     };
@@ -344,6 +350,8 @@ struct Writer {
     tail: Option<TailFile>,
     /// This file may have one: it has not been tried in vain.
     tail_is_possible: bool,
+    /// The last sync was the tail's.
+    in_tail: bool,
     last_record: Instant,
     /// How long it sleeps between two looks.
     nap: Duration,
@@ -372,6 +380,9 @@ impl Writer {
             if wrote {
                 if is_sync_due && self.sync(ends).is_ok() {
                     self.publish();
+                    if !ends {
+                        self.tend_tail(&settings);
+                    }
                 }
                 self.switch_if_due();
                 self.settle_doubt();
@@ -542,7 +553,10 @@ impl Writer {
             Fsync::Never => false,
         };
         let has_unsynced = self.taken > self.synced;
-        has_unsynced && (due || ends)
+        // What is in the tail alone has a second as well, and the tail an end when it is wanted no more.
+        let is_old = self.in_tail && self.last_file_sync.elapsed() >= SYNC_EVERY;
+        let is_useless = self.tail.is_some() && !wants_tail(settings);
+        has_unsynced && (due || ends) || is_old || is_useless
     }
 
     /// Syncs what is in the file: the file itself, or, if that will do and is waited for, the tail.
@@ -565,20 +579,22 @@ impl Writer {
         self.note_sync(began.elapsed(), is_awaited);
         match &result {
             Ok(()) => {
-                self.synced = self.taken;
-                if by_tail {
-                    self.file.start_writeback();
-                    return result;
+                if self.file.pending() == 0 {
+                    self.synced = self.taken;
                 }
-                self.last_file_sync = began;
-                self.settle_tail(is_awaited && settings.appendonly_direct_io, end);
-                let is_each_second = settings.appendfsync == Fsync::EverySecond;
-                self.file.note_sync(is_each_second && settings.appendonly_direct_io);
+                self.in_tail = by_tail;
+                if !by_tail {
+                    self.last_file_sync = began;
+                    let is_each_second = settings.appendfsync == Fsync::EverySecond;
+                    self.file.note_sync(is_each_second && settings.appendonly_direct_io);
+                    let end = self.file.end();
+                    self.tail.iter_mut().for_each(|tail| tail.note_synced(end));
+                }
             }
             Err(error) => {
                 // The kernel may have dropped what it could not write, and will not say so twice. What is in the tail may
                 // be all that is left, and stays.
-                (self.tail, self.tail_is_possible) = (None, false);
+                (self.tail, self.tail_is_possible, self.in_tail) = (None, false, false);
                 self.broken = true;
                 *figures.failure.lock() = crate::config::cause(error);
                 figures.write_failed.store(true, Relaxed);
@@ -592,21 +608,24 @@ impl Writer {
         result
     }
 
-    /// The file has been synced itself, up to its end. From now on there is a tail, or none.
-    fn settle_tail(&mut self, wanted: bool, end: u64) {
-        match &mut self.tail {
-            Some(tail) if wanted => tail.note_synced(end),
-            Some(_) => self.tail.take().into_iter().for_each(TailFile::remove),
-            None if wanted && self.tail_is_possible && self.doubtful.is_none() => {
-                // Who holds it makes the next one wait no longer than this one.
-                let directory = self.server.persist.aof.directory.try_lock();
-                let Some(path) = directory.and_then(|directory| Some(directory.as_ref()?.tail_path())) else {
-                    return;
-                };
-                self.tail = TailFile::create(path, end).ok();
+    /// After a sync, makes a tail if there is to be one, or does away with it; nobody waits for that.
+    fn tend_tail(&mut self, settings: &Settings) {
+        if self.in_tail {
+            self.file.start_writeback();
+            return;
+        }
+        if let Some(tail) = self.tail.take_if(|tail| !wants_tail(settings) || !tail.is_good()) {
+            // What fails once may take its time each time.
+            self.tail_is_possible = !tail.has_failed();
+            tail.remove();
+        }
+        if self.tail.is_none() && wants_tail(settings) && self.tail_is_possible && self.doubtful.is_none() {
+            // If somebody changes it at the moment, there is one after the next sync.
+            let directory = self.server.persist.aof.directory.try_lock();
+            if let Some(path) = directory.and_then(|directory| Some(directory.as_ref()?.tail_path())) {
+                self.tail = TailFile::create(path, self.file.end()).ok();
                 self.tail_is_possible = self.tail.is_some();
             }
-            None => {}
         }
     }
 

@@ -50,7 +50,6 @@ pub(crate) fn directory(server: &Arc<Server>) -> Result<Replayed, Ended> {
     if directory.found() == Found::Nothing {
         return Ok(Replayed { directory, found: false, position: None });
     }
-    put_tail_back(server, &directory).map_err(|error| failed(&error))?;
     let parts = directory.parts().map_err(|error| failed(&error))?;
     server.persist.loading.begin(parts.iter().map(|part| part.size).sum());
     let began = Instant::now();
@@ -69,20 +68,27 @@ pub(crate) fn directory(server: &Arc<Server>) -> Result<Replayed, Ended> {
     Ok(Replayed { directory, found: true, position })
 }
 
-/// Completes the file that commands were appended to when the machine failed.
-fn put_tail_back(server: &Server, directory: &Directory) -> Result<(), evenkeel_rdb::aof::Error> {
-    // Without a name for its starts, none has left a tail.
-    let Some(boot) = aof::boot() else { return Ok(()) };
-    match tail::restore(directory, boot)? {
-        Tail::Whole => {}
+/// Completes the files of the log where the machine has failed. Before they are loaded at the start, with the log's lock held: a
+/// server that runs has a tail of its own.
+pub(crate) fn put_tail_back(server: &Server) -> Result<(), Ended> {
+    let failed = |error: evenkeel_rdb::aof::Error| Ended::Failed(error.to_string());
+    let directory = rewrite::open(&server.settings()).map_err(failed)?;
+    let (tail, aside) = tail::restore(&directory, aof::boot()).map_err(failed)?;
+    let aside = aside.unwrap_or_default();
+    match tail {
+        Tail::Nothing | Tail::Whole { .. } => {}
         Tail::Lacks { path, from, len } => server.log.notice(format!(
-            "{}: {len} bytes that had been synced in the tail are back, from byte {from} on.",
+            "{}: {len} bytes that had been synced in the tail are back, from byte {from} on",
             path.display()
         )),
         Tail::Changed { path } => server.log.warning(format!(
-            "{} is not the file that its tail belongs to any more: it was cut off or changed after the machine failed.              It is loaded as it is; the tail is kept as {}.",
+            "{} has been cut off or changed since its tail was written. It is loaded as it is; the tail is kept as {}",
             path.display(),
-            directory.unused_tail_path().display()
+            aside.display()
+        )),
+        Tail::Foreign => server.log.warning(format!(
+            "The tail belongs to none of the files of the log, which were copied perhaps. It is kept as {}",
+            aside.display()
         )),
     }
     Ok(())

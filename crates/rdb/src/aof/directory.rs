@@ -122,14 +122,15 @@ impl Directory {
         self.path_of("", ".tail")
     }
 
-    /// Where one is that belongs to the file no more.
+    /// Where to put one that belongs to no file any more: a name that nothing has.
     pub fn unused_tail_path(&self) -> PathBuf {
-        self.path_of("", ".tail.unused")
+        let numbered = |number: u64| self.path_of("", &format!(".tail.unused.{number}"));
+        (1..).map(numbered).find(|path| !exists(path)).expect("no folder has so many files")
     }
 
-    /// The file that commands are appended to, if there is one.
-    pub fn last_incremental_path(&self) -> Option<PathBuf> {
-        self.manifest.incremental.last().map(|entry| self.entry_path(entry))
+    /// The files that commands are or were appended to, in order.
+    pub fn incremental_paths(&self) -> impl DoubleEndedIterator<Item = PathBuf> {
+        self.manifest.incremental.iter().map(|entry| self.entry_path(entry))
     }
 
     /// The files to be loaded, in order, with their sizes now. One that is not there is an error.

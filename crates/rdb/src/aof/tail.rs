@@ -98,51 +98,60 @@ fn row(mut tail: &[u8]) -> Option<(Place, Vec<u8>)> {
     found
 }
 
-/// What became of a tail.
+/// What there is to say of a tail.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Tail {
-    /// There is none, or the file has all of it.
-    Whole,
-    /// The file lacks bytes of it, or has zeroes in their place: from `from` on, `len` of them.
+    /// There is none, or nothing in it is of use.
+    Nothing,
+    /// The file has all of it.
+    Whole { path: PathBuf },
+    /// It lacks `len` bytes, or has zeroes for them: the first is number `from` in the file.
     Lacks { path: PathBuf, from: u64, len: u64 },
-    /// It has others, or ends before: somebody has changed it since.
+    /// It ends before, or has others: somebody has changed it since.
     Changed { path: PathBuf },
+    /// No file of the log is the one that it belongs to, and the machine has been started since: this is a copy.
+    Foreign,
 }
 
-/// Says what the last incremental file lacks of its tail, and changes nothing. `boot` is the machine's last start.
+/// Says what the log lacks of its tail, and changes nothing. `boot` is the machine's last start, if that is known.
 ///
 /// # Errors
 /// A file cannot be read.
-pub fn look(directory: &Directory, boot: u128) -> Result<Tail> {
-    Ok(compare(directory, boot)?.map_or(Tail::Whole, |(tail, _)| tail))
+pub fn look(directory: &Directory, boot: Option<u128>) -> Result<Tail> {
+    Ok(compare(directory, boot)?.0)
 }
 
-/// Puts back what the last incremental file lacks, which is on disk then, and removes the tail: it is not needed any more.
-/// A file that somebody has changed is left as it is, and the tail put aside ([`Directory::unused_tail_path`]).
+/// Puts back what the log lacks of its tail, so that it is on disk, and removes the tail: it is not needed any more. One that
+/// belongs to a file which is another now is put aside; the second result says where.
 ///
 /// # Errors
-/// A file cannot be read, written or removed. Then the tail is still there.
-pub fn restore(directory: &Directory, boot: u128) -> Result<Tail> {
+/// A file cannot be read, written, renamed or removed. Then the tail is still there.
+pub fn restore(directory: &Directory, boot: Option<u128>) -> Result<(Tail, Option<PathBuf>)> {
     let tail_path = directory.tail_path();
-    if !tail_path.is_file() {
-        return Ok(Tail::Whole);
+    if open(&tail_path)?.is_none() {
+        return Ok((Tail::Nothing, None));
     }
-    let compared = compare(directory, boot)?;
-    if let Some((Tail::Lacks { path, from, .. }, bytes)) = &compared {
-        let file = OpenOptions::new().write(true).open(path).map_err(Error::io("open", path))?;
-        file.write_all_at(bytes, *from).map_err(Error::io("write", path))?;
-    }
-    // A process that was killed has left it unsynced.
-    if let Some(path) = directory.last_incremental_path()
-        && let Some(file) = open(&path)?
-    {
-        file.sync_all().map_err(Error::io("sync", &path))?;
-    }
-    match &compared {
-        Some((Tail::Changed { .. }, _)) => durable::rename(&tail_path, &directory.unused_tail_path())?,
-        _ => remove(&tail_path)?,
-    }
-    Ok(compared.map_or(Tail::Whole, |(tail, _)| tail))
+    let (tail, place, bytes) = compare(directory, boot)?;
+    let aside = match &tail {
+        Tail::Changed { .. } | Tail::Foreign => {
+            let aside = directory.unused_tail_path();
+            durable::rename(&tail_path, &aside)?;
+            Some(aside)
+        }
+        Tail::Whole { path } | Tail::Lacks { path, .. } => {
+            // All of it, so that the kernel syncs what it may have given up once before.
+            let file = OpenOptions::new().write(true).open(path).map_err(Error::io("open", path))?;
+            file.write_all_at(&bytes, place.offset).map_err(Error::io("write", path))?;
+            file.sync_all().map_err(Error::io("sync", path))?;
+            remove(&tail_path)?;
+            None
+        }
+        Tail::Nothing => {
+            remove(&tail_path)?;
+            None
+        }
+    };
+    Ok((tail, aside))
 }
 
 /// Removes a tail, for good.
@@ -157,31 +166,42 @@ pub fn remove(path: &Path) -> Result<()> {
     }
 }
 
-/// What there is to say of a tail, with the bytes that are missing. `None`: nothing.
-fn compare(directory: &Directory, boot: u128) -> Result<Option<(Tail, Vec<u8>)>> {
-    let (tail_path, path) = (directory.tail_path(), directory.last_incremental_path());
-    let (Some(tail), Some(path)) = (open(&tail_path)?, path) else { return Ok(None) };
-    let Some((place, bytes)) = row(&read(&tail, 0, TAIL_LEN, &tail_path)?) else { return Ok(None) };
-    // While the machine has not been started again, the file has all that was written to it.
-    if place.boot == boot {
-        return Ok(None);
+/// What there is to say of a tail, with what is in it.
+fn compare(directory: &Directory, boot: Option<u128>) -> Result<(Tail, Place, Vec<u8>)> {
+    let tail_path = directory.tail_path();
+    let none = Place { epoch: 0, file: 0, boot: 0, offset: 0 };
+    let Some(file) = open(&tail_path)? else { return Ok((Tail::Nothing, none, Vec::new())) };
+    let Some((place, bytes)) = row(&read(&file, 0, TAIL_LEN, &tail_path)?) else {
+        return Ok((Tail::Nothing, none, Vec::new()));
+    };
+    let was_started = boot != Some(place.boot);
+    // Nearly always the last: the one before if its last sync has failed.
+    for path in directory.incremental_paths().rev() {
+        let Some(file) = open(&path)? else { continue };
+        let status = file.metadata().map_err(Error::io("examine", &path))?;
+        if status.ino() == place.file {
+            let there = match status.len().checked_sub(place.offset) {
+                Some(_) => read(&file, place.offset, bytes.len(), &path)?,
+                None => return Ok((Tail::Changed { path }, place, bytes)),
+            };
+            return Ok((judge(path, &place, &there, &bytes, was_started), place, bytes));
+        }
     }
-    let Some(file) = open(&path)? else { return Ok(None) };
-    let status = file.metadata().map_err(Error::io("examine", &path))?;
-    if status.ino() != place.file {
-        return Ok(None);
+    Ok((if was_started { Tail::Foreign } else { Tail::Nothing }, place, bytes))
+}
+
+/// A file has `there` where a tail has `bytes`.
+fn judge(path: PathBuf, place: &Place, there: &[u8], bytes: &[u8], was_started: bool) -> Tail {
+    let differ = |at: &usize| there.get(*at) != Some(&bytes[*at]);
+    let Some(first) = (0..bytes.len()).find(differ) else { return Tail::Whole { path } };
+    // A file system may note a length before the bytes are there, and these come in any order.
+    let is_hole = there.iter().zip(bytes).all(|(there, byte)| there == byte || *there == 0);
+    // As long as the machine runs, a file has all that was written to it, unless somebody has cut it off.
+    if !is_hole || there.len() < bytes.len() && !was_started {
+        return Tail::Changed { path };
     }
-    if status.len() < place.offset {
-        return Ok(Some((Tail::Changed { path }, Vec::new())));
-    }
-    let there = read(&file, place.offset, bytes.len(), &path)?;
-    let same = there.iter().zip(&bytes).take_while(|(there, byte)| there == byte).count();
-    if there[same..].iter().any(|byte| *byte != 0) {
-        return Ok(Some((Tail::Changed { path }, Vec::new())));
-    }
-    let missing = bytes[same..].to_owned();
-    let (from, len) = (place.offset + same as u64, missing.len() as u64);
-    Ok((len > 0).then_some((Tail::Lacks { path, from, len }, missing)))
+    let last = (first..bytes.len()).rfind(differ).unwrap_or(first);
+    Tail::Lacks { path, from: place.offset + first as u64, len: (last - first + 1) as u64 }
 }
 
 /// `None`: it is not there.
@@ -240,54 +260,86 @@ mod tests {
         tail
     }
 
+    /// What becomes of a file after another start of the machine, or after this one (`boot`).
     #[track_caller]
-    fn restored(file: &[u8], offset: u64, records: &[&[u8]], expected: &[u8]) -> Tail {
+    fn restored(file: &[u8], offset: u64, records: &[&[u8]], boot: Option<u128>, expected: &[u8]) -> Tail {
         let (root, directory) = crashed(file, offset, records);
-        let seen = look(&directory, NOW).expect("it can be read");
+        let seen = look(&directory, boot).expect("it can be read");
         assert_eq!(fs::read(root.0.join(NAME)).expect("there"), file, "looking changes nothing");
-        let tail = restore(&directory, NOW).expect("it can be written");
+        let (tail, aside) = restore(&directory, boot).expect("it can be written");
         assert_eq!(tail, seen);
         assert_eq!(fs::read(root.0.join(NAME)).expect("there"), expected);
         assert!(!root.0.join("dir/a.aof.tail").exists(), "it is not needed any more");
-        assert_eq!(restore(&directory, NOW).expect("nothing to do"), Tail::Whole);
+        assert_eq!(aside.is_some(), matches!(tail, Tail::Changed { .. }), "the bytes may be wanted yet");
+        assert!(aside.is_none_or(|path| path.exists()));
+        assert_eq!(restore(&directory, boot).expect("nothing to do"), (Tail::Nothing, None));
         tail
+    }
+
+    #[track_caller]
+    fn lacks(tail: &Tail, from: u64, len: u64) {
+        assert!(matches!(tail, Tail::Lacks { from: f, len: l, .. } if (*f, *l) == (from, len)), "{tail:?}");
     }
 
     #[test]
     fn what_the_file_lacks_is_put_back() {
         let long = vec![b'x'; 3 * BLOCK];
-        let lacks = |from, len| move |tail: Tail| matches!(tail, Tail::Lacks { from: f, len: l, .. } if (f, l) == (from, len));
-        assert!(lacks(4, 7)(restored(b"base", 4, &[b"one", b"more"], b"baseonemore")));
-        assert!(lacks(6, 5)(restored(b"baseon", 4, &[b"one", b"more"], b"baseonemore")));
         let whole = [b"base".as_slice(), &long, b"end"].concat();
-        assert!(lacks(100, long.len() as u64 - 93)(restored(&whole[..100], 4, &[&long, b"end"], &whole)));
-        // A file system that notes a length before the bytes are there.
-        assert!(lacks(5, 6)(restored(b"baseo\0\0\0\0", 4, &[b"one", b"more"], b"baseonemore")));
-        assert!(lacks(0, 3)(restored(b"", 0, &[b"one"], b"one")));
+        for boot in [Some(NOW), None] {
+            let two: [&[u8]; 2] = [b"one", b"more"];
+            lacks(&restored(b"base", 4, &two, boot, b"baseonemore"), 4, 7);
+            lacks(&restored(b"baseon", 4, &two, boot, b"baseonemore"), 6, 5);
+            lacks(&restored(&whole[..100], 4, &[&long, b"end"], boot, &whole), 100, long.len() as u64 - 93);
+            lacks(&restored(b"", 0, &[b"one"], boot, b"one"), 0, 3);
+            // A file system that notes a length before the bytes are there, which come in any order.
+            lacks(&restored(b"baseo\0\0\0\0", 4, &two, boot, b"baseonemore"), 5, 6);
+            lacks(&restored(b"base\0\0\0more", 4, &two, boot, b"baseonemore"), 4, 3);
+            lacks(&restored(b"baseo\0em\0re, torn", 4, &two, boot, b"baseonemore, torn"), 5, 4);
+        }
+        // The machine goes on, but its file system was another one for a while.
+        lacks(&restored(b"base\0\0\0more", 4, &[b"one", b"more"], Some(BEFORE), b"baseonemore"), 4, 3);
     }
 
     #[test]
     fn a_file_that_has_all_or_other_bytes_stays_as_it_is() {
-        assert_eq!(restored(b"baseonemore", 4, &[b"one", b"more"], b"baseonemore"), Tail::Whole);
-        assert_eq!(restored(b"baseonemore, torn", 4, &[b"one", b"more"], b"baseonemore, torn"), Tail::Whole);
-        assert!(matches!(restored(b"bas", 4, &[b"one"], b"bas"), Tail::Changed { .. }), "cut off");
-        assert!(matches!(restored(b"baseTWO", 4, &[b"one", b"more"], b"baseTWO"), Tail::Changed { .. }));
-        let (root, directory) = crashed(b"baseTWO", 4, &[b"one"]);
-        restore(&directory, NOW).expect("put aside");
-        assert!(root.0.join("dir/a.aof.tail.unused").exists(), "the bytes may be wanted yet");
+        let two: [&[u8]; 2] = [b"one", b"more"];
+        for boot in [Some(NOW), Some(BEFORE), None] {
+            let whole = |file: &[u8]| matches!(restored(file, 4, &two, boot, file), Tail::Whole { .. });
+            assert!(whole(b"baseonemore") && whole(b"baseonemore, torn"));
+            let changed = |file: &[u8]| matches!(restored(file, 4, &two, boot, file), Tail::Changed { .. });
+            assert!(changed(b"bas"), "cut off before it");
+            assert!(changed(b"baseTWO") && changed(b"baseonemort"));
+        }
+        let cut_off = restored(b"baseone", 4, &two, Some(BEFORE), b"baseone");
+        assert!(matches!(cut_off, Tail::Changed { .. }), "somebody has done so");
     }
 
     #[test]
-    fn a_tail_of_this_start_or_of_another_file_is_of_no_use() {
+    fn the_file_is_found_by_its_inode() {
         let (root, directory) = crashed(b"base", 4, &[b"one"]);
-        assert_eq!(look(&directory, BEFORE).expect("read"), Tail::Whole, "somebody has cut it off since");
         fs::rename(root.0.join(NAME), root.0.join("other")).expect("renamed");
         fs::write(root.0.join(NAME), b"base").expect("written");
-        assert_eq!(look(&directory, NOW).expect("read"), Tail::Whole);
-        fs::rename(root.0.join("other"), root.0.join(NAME)).expect("renamed");
-        assert!(matches!(look(&directory, NOW).expect("read"), Tail::Lacks { .. }));
-        assert_eq!(restore(&directory, BEFORE).expect("removed"), Tail::Whole);
+        assert_eq!(
+            look(&directory, Some(BEFORE)).expect("read"),
+            Tail::Nothing,
+            "it never was one of the log's"
+        );
+        assert_eq!(look(&directory, Some(NOW)).expect("read"), Tail::Foreign);
+        let aside = restore(&directory, Some(NOW)).expect("put aside").1.expect("its path");
         assert_eq!(fs::read(root.0.join(NAME)).expect("there"), b"base");
+        assert_ne!(directory.unused_tail_path(), aside, "another one does not replace it");
+        // It may be one before the last, whose sync has failed.
+        fs::rename(aside, directory.tail_path()).expect("back");
+        fs::rename(root.0.join("other"), root.0.join(NAME)).expect("back");
+        let manifest = format!("{MANIFEST}file a.aof.2.incr.aof seq 2 type i\n");
+        fs::write(root.0.join("dir/a.aof.manifest"), manifest).expect("written");
+        fs::write(root.0.join("dir/a.aof.2.incr.aof"), "more").expect("written");
+        let directory = Directory::open(&root.0, "dir".as_ref(), "a.aof".as_ref()).expect("whole");
+        lacks(&restore(&directory, Some(NOW)).expect("put back").0, 4, 3);
+        assert_eq!(fs::read(root.0.join(NAME)).expect("there"), b"baseone");
+        fs::write(directory.tail_path(), vec![0; TAIL_LEN]).expect("written");
+        assert_eq!(restore(&directory, Some(NOW)).expect("removed"), (Tail::Nothing, None));
+        assert!(!directory.tail_path().exists());
     }
 
     #[test]

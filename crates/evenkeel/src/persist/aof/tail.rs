@@ -6,7 +6,8 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use evenkeel_rdb::aof::tail::{self, BLOCK, HEADER_LEN, Place, TAIL_LEN};
@@ -20,6 +21,9 @@ pub(crate) fn boot() -> Option<u128> {
     u128::from_str_radix(&text.trim().replace('-', ""), 16).ok()
 }
 
+/// Bytes that the file system must have free for a tail to be worth its own.
+const ROOM_MIN: u64 = 8 * TAIL_LEN as u64;
+
 /// No record goes on here.
 const NOWHERE: u64 = u64::MAX;
 
@@ -29,8 +33,10 @@ pub(super) struct TailFile {
     /// From `start` on, a multiple of [`BLOCK`] in memory, the next record.
     buffer: Vec<u8>,
     start: usize,
-    /// The record in the buffer ends there in the append-only file; `None`: there is none.
+    /// What was prepared ends there in the append-only file, as a record in the buffer unless it is nothing; `None`: nothing was.
     prepared: Option<u64>,
+    /// A write has failed.
+    has_failed: bool,
     /// Where the next record is to be in the tail.
     at: u64,
     /// Where the last sync ended in the append-only file.
@@ -43,7 +49,7 @@ impl TailFile {
     /// Makes the file, in the place of one that was there, for an append-only file that is synced up to `end`.
     ///
     /// # Errors
-    /// There is no room, or the file system does not know how to write past the page cache.
+    /// There is little room, or the file system does not know how to write past the page cache.
     pub(super) fn create(path: PathBuf, end: u64) -> io::Result<TailFile> {
         let boot = boot().ok_or(io::ErrorKind::Unsupported)?;
         let mut buffer: Vec<u8> = Vec::with_capacity(BLOCK + RECORD_MAX);
@@ -52,14 +58,29 @@ impl TailFile {
         let file = Self::fill(&path, &mut buffer).inspect_err(|_| {
             let _ = fs::remove_file(&path); // it may not be there
         })?;
-        Ok(TailFile { file, path, buffer, start, prepared: None, at: 0, end, epoch: 1, boot })
+        Ok(TailFile {
+            file,
+            path,
+            buffer,
+            start,
+            prepared: None,
+            has_failed: false,
+            at: 0,
+            end,
+            epoch: 1,
+            boot,
+        })
     }
 
     /// A file of zeroes that are on disk, so that what is written over them takes one write.
     fn fill(path: &Path, buffer: &mut Vec<u8>) -> io::Result<File> {
-        let mut options = OpenOptions::new();
-        options.write(true).create(true).truncate(true).custom_flags(libc::O_DIRECT | libc::O_DSYNC);
-        let file = options.open(path)?;
+        let open = |flags| {
+            OpenOptions::new().write(true).create(true).custom_flags(libc::O_DIRECT | flags).open(path)
+        };
+        let file = open(libc::O_TRUNC)?;
+        if room(&file)? < ROOM_MIN {
+            return Err(io::ErrorKind::StorageFull.into());
+        }
         let start = buffer.len();
         buffer.resize(start + RECORD_MAX, 0);
         for at in (0..TAIL_LEN).step_by(RECORD_MAX) {
@@ -68,33 +89,44 @@ impl TailFile {
         buffer.truncate(start);
         file.sync_all()?;
         File::open(path.parent().unwrap_or(Path::new(".")))?.sync_all()?;
-        Ok(file)
+        open(libc::O_DSYNC)
+    }
+
+    pub(super) fn has_failed(&self) -> bool {
+        self.has_failed
+    }
+
+    /// It is still what the next start will find, and can be written to.
+    pub(super) fn is_good(&self) -> bool {
+        !self.has_failed && self.file.metadata().is_ok_and(|file| file.nlink() > 0)
     }
 
     /// Makes a record of what is about to be appended to the file with this inode, at this place.
     pub(super) fn prepare(&mut self, file: u64, offset: u64, bytes: &[u8]) {
         self.prepared = None;
         let len = (HEADER_LEN + bytes.len()).next_multiple_of(BLOCK);
-        if bytes.is_empty()
-            || len > RECORD_MAX
-            || self.at + len as u64 > TAIL_LEN as u64
-            || offset != self.end
-        {
+        self.buffer.truncate(self.start);
+        if offset != self.end || len > RECORD_MAX || self.at + len as u64 > TAIL_LEN as u64 {
+            return;
+        }
+        self.prepared = Some(offset + bytes.len() as u64);
+        if bytes.is_empty() {
             return;
         }
         let place = Place { epoch: self.epoch, file, boot: self.boot, offset };
-        self.buffer.truncate(self.start);
         self.buffer.extend_from_slice(&tail::header(&place, bytes));
         self.buffer.extend_from_slice(bytes);
         self.buffer.resize(self.start + len, 0);
-        self.prepared = Some(offset + bytes.len() as u64);
     }
 
     /// Syncs what was prepared, which has been appended and ends there. `false`: the append-only file is to be synced itself.
     pub(super) fn sync(&mut self, end: u64) -> bool {
-        let is_all = self.prepared.take() == Some(end);
+        if self.prepared.take() != Some(end) {
+            return false;
+        }
         let record = &self.buffer[self.start..];
-        if !is_all || self.file.write_all_at(record, self.at).is_err() {
+        if !record.is_empty() && self.file.write_all_at(record, self.at).is_err() {
+            self.has_failed = true;
             return false;
         }
         self.at += record.len() as u64;
@@ -127,6 +159,18 @@ impl TailFile {
     }
 }
 
+/// Bytes that are free where a file is.
+fn room(file: &File) -> io::Result<u64> {
+    // SAFETY: all zeroes is a valid value, and the kernel writes no more than its size; the descriptor is open.
+    unsafe {
+        let mut status: libc::statvfs = std::mem::zeroed();
+        match libc::fstatvfs(file.as_raw_fd(), &raw mut status) {
+            0 => Ok(status.f_bavail * status.f_frsize),
+            _ => Err(io::Error::last_os_error()),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -150,6 +194,8 @@ mod tests {
         assert!(!tail.sync(13), "that is done");
         let place = |epoch, offset| Place { epoch, file: 7, boot: tail.boot, offset };
         assert_eq!(header(&path), tail::header(&place(1, 10), b"one"));
+        tail.prepare(7, 13, b"");
+        assert!(tail.sync(13), "there is nothing to be synced");
         tail.prepare(7, 13, b"two");
         assert!(!tail.sync(15), "not all of it was appended");
         tail.prepare(7, 16, b"three");
@@ -176,7 +222,11 @@ mod tests {
         tail.note_synced(4);
         tail.prepare(8, 4, b"six");
         assert!(tail.sync(7));
+        assert!(tail.is_good());
         tail.remove();
         assert!(!path.exists());
+        let tail = TailFile::create(path.clone(), 0).expect("as before");
+        fs::remove_file(&path).expect("it is there");
+        assert!(!tail.is_good(), "no start would find it");
     }
 }

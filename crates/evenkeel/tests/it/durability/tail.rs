@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::fs::{self, OpenOptions};
+use std::io::Write;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -79,13 +80,21 @@ fn fail_machine(server: &Server, random: &mut Random) {
         tail[at..at + HEADER_LEN].copy_from_slice(&header(&other, &bytes));
     }
     fs::write(&path, tail).expect("it can be written");
-    let len = fs::metadata(&file).expect("a file").len();
-    let kept = synced + random.below((len - synced) as usize + 1) as u64;
-    let file = OpenOptions::new().write(true).open(file).expect("a file");
-    file.set_len(kept).expect("it is cut off");
-    if random.chance(2) {
-        file.set_len(len).expect("it has its length, and zeroes");
+    let mut bytes = fs::read(&file).expect("a file");
+    let unsynced = bytes.len() - synced as usize;
+    match random.below(3) {
+        // It ends before, or has zeroes from there on, or in the middle.
+        0 => bytes.truncate(synced as usize + random.below(unsynced + 1)),
+        1 => bytes[synced as usize + random.below(unsynced + 1)..].fill(0),
+        _ => {
+            let from = synced as usize + random.below(unsynced + 1);
+            let len = random.below(bytes.len() - from + 1);
+            bytes[from..from + len].fill(0);
+        }
     }
+    // The same file, which is known by its inode.
+    let mut file = OpenOptions::new().write(true).truncate(true).open(file).expect("a file");
+    file.write_all(&bytes).expect("it can be written");
 }
 
 #[test]
@@ -144,6 +153,40 @@ fn after_a_crash_of_the_process_the_file_alone_counts() {
     server.start_again();
     assert!(server.connect().run("GET kept").as_bytes().is_some());
     assert!(!server.log().contains("are back"), "{}", server.log());
+    assert!(server.log().contains("the tail is kept as"), "{}", server.log());
+}
+
+/// What nobody syncs any more once clients are silent, or when a sync is no longer waited for.
+#[test]
+fn the_file_is_synced_itself_a_second_later() {
+    let server = start(&["--appendonly", "yes", "--appendfsync", "always", "--threads", "1"]);
+    let mut client = server.connect();
+    client.run("SET k 1");
+    std::thread::sleep(Duration::from_millis(300));
+    client.run("SET k 2");
+    if !tail_path(&server).exists() {
+        return; // the file system does not know the way
+    }
+    // Each sync of the file itself begins the row again with the next number.
+    let epoch =
+        || row(&fs::read(tail_path(&server)).expect("a tail")).values().next().map(|(place, _)| place.epoch);
+    let first = epoch();
+    wait_until("the next row", || {
+        std::thread::sleep(Duration::from_millis(1_300));
+        client.run("INCR n");
+        epoch() > first
+    });
+    client.run("SET k 3");
+    let syncs: u64 = server.info("aof_syncs").parse().expect("a number");
+    wait_until("a sync without a write", || {
+        server.info("aof_syncs").parse::<u64>().expect("a number") > syncs
+    });
+    // A tail that somebody has removed is no use to anybody.
+    fs::remove_file(tail_path(&server)).expect("it is there");
+    wait_until("there is another one", || {
+        client.run("INCR n");
+        tail_path(&server).exists()
+    });
 }
 
 #[test]
@@ -164,7 +207,8 @@ fn a_tail_is_there_as_long_as_it_is_needed() {
         return; // the file system does not know the way
     }
     client.run("CONFIG SET appendfsync everysec");
-    wait_for(&mut client, false);
+    // Without another write.
+    wait_until("it is gone", || !tail_path(&server).exists());
     client.run("CONFIG SET appendfsync always");
     wait_for(&mut client, true);
     client.run("CONFIG SET appendonly-direct-io no");
