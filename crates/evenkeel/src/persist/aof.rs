@@ -13,6 +13,8 @@
 //! a new incremental file ([`Aof::switch_behind`]), and when the snapshot is on disk, it becomes the base and the older files
 //! history. `docs/aof.md` has the formats and the rules of the start.
 //!
+//! A sync that replies wait for is one of the file or of its [`tail`], which takes the disk one write.
+//!
 //! What cannot be written stays in memory and is tried again; writers are told with MISCONF. What cannot be *synced* may be
 //! lost even though it was written, and no later sync can be trusted: nothing is acknowledged any more under `always`
 //! until a rewrite has begun a new file.
@@ -54,7 +56,8 @@ const PREFACE_LEN: usize = 128;
 const SLOW_DISK: f64 = 100e6;
 const UNREAD_PART: u64 = 4;
 
-/// How long the thread naps when there was something to write: what a crash of the process, not of the machine, may lose.
+/// How long the thread naps when there was something to write. What a crash of the process, not of the machine, may lose is this,
+/// and what waits in the file's buffer.
 const NAP_MAX: Duration = Duration::from_millis(5);
 
 /// How often if there is much: so that what is read is still in a cache.
