@@ -72,6 +72,39 @@ struct Strings {
     compressor: Option<Compressor>,
     compressed: Vec<u8>,
     plain: bool,
+    misses: Misses,
+}
+
+/// Which strings are not worth a try: where so many in a row of about the same length have lost nothing by compression, three of
+/// four are written as they are, until one does lose something. Looking for repetitions is a third of what a snapshot of
+/// values of 700 B costs that have none, such as what is compressed or encrypted already.
+#[derive(Default)]
+struct Misses {
+    /// By the logarithm of the length, in a row; from [`MISSES_MAX`] on, those that were not tried are counted as well.
+    in_a_row: [u8; LENGTHS],
+}
+
+const MISSES_MAX: u8 = 32;
+const UNTRIED: u8 = 3;
+
+/// Strings of 4 KiB or more are always tried.
+const LENGTHS: usize = 12;
+
+impl Misses {
+    fn is_worth_a_try(&mut self, len: usize) -> bool {
+        let Some(misses) = self.in_a_row.get_mut(len.ilog2() as usize) else { return true };
+        if *misses < MISSES_MAX || *misses == MISSES_MAX + UNTRIED {
+            return true;
+        }
+        *misses += 1;
+        false
+    }
+
+    fn note(&mut self, len: usize, is_miss: bool) {
+        if let Some(misses) = self.in_a_row.get_mut(len.ilog2() as usize) {
+            *misses = if is_miss { (*misses + 1).min(MISSES_MAX) } else { 0 };
+        }
+    }
 }
 
 impl<O: Out> Encoder<O> {
@@ -248,8 +281,13 @@ impl Strings {
     }
 
     fn put_compressed(&mut self, out: &mut impl Out, bytes: &[u8]) -> bool {
+        if !self.misses.is_worth_a_try(bytes.len()) {
+            return false;
+        }
         let compressor = self.compressor.get_or_insert_with(Compressor::new);
-        if !compressor.compress(bytes, &mut self.compressed, bytes.len() - COMPRESSION_GAIN_MIN) {
+        let is_less = compressor.compress(bytes, &mut self.compressed, bytes.len() - COMPRESSION_GAIN_MIN);
+        self.misses.note(bytes.len(), !is_less);
+        if !is_less {
             return false;
         }
         out.put(&[0xc3]);
@@ -295,6 +333,39 @@ pub(crate) fn put_length(out: &mut impl Out, length: u64) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Bytes that an encoder takes for a string without its length.
+    fn len_of(encoder: &mut Encoder<Vec<u8>>, string: &[u8]) -> usize {
+        let before = encoder.out().len();
+        encoder.strings.put_bytes(&mut encoder.out, string);
+        encoder.out().len() - before
+    }
+
+    #[test]
+    fn what_is_never_less_is_not_always_tried() {
+        let mut encoder = Encoder::new(Vec::new(), Version::V10);
+        let mut random = evenkeel_testkit::Random::new(7);
+        let mut noise = |len: usize| -> Vec<u8> { (0..len).map(|_| random.draw() as u8).collect() };
+        let text = |len: usize| b"ab".repeat(len / 2);
+        for _ in 0..100 {
+            assert!(len_of(&mut encoder, &noise(700)) > 700);
+        }
+        // Of other lengths each is, and the long ones.
+        assert!(len_of(&mut encoder, &text(300)) < 100);
+        for _ in 0..100 {
+            len_of(&mut encoder, &noise(9_000));
+        }
+        assert!(len_of(&mut encoder, &text(9_000)) < 1_000);
+        let tries = (0..=usize::from(UNTRIED)).map(|_| len_of(&mut encoder, &text(700)) < 100);
+        assert_eq!(tries.filter(|is_less| *is_less).count(), 1, "one of four");
+        // That is enough: where one among 32 is less, each is tried.
+        for number in 1..400 {
+            assert!(len_of(&mut encoder, &noise(700)) > 700);
+            if number % (u32::from(MISSES_MAX) - 1) == 0 {
+                assert!(len_of(&mut encoder, &text(700)) < 100, "behind {number}");
+            }
+        }
+    }
 
     fn string(string: Item<'_>) -> Vec<u8> {
         let mut encoder = Encoder::new(Vec::new(), Version::V10);
