@@ -13,9 +13,9 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use evenkeel_rdb::aof::Directory;
 use evenkeel_rdb::aof::check::{Cut, Report, check, name_of_log};
 use evenkeel_rdb::aof::tail::{self, Tail};
+use evenkeel_rdb::aof::{Directory, Error};
 
 use crate::persist::aof::boot;
 use crate::persist::lock::{self, What};
@@ -86,7 +86,7 @@ impl Request {
 const USAGE: &str = "\
 Usage: evenkeel check FILE|FOLDER [--fix] [--yes] [--truncate-to-timestamp SECONDS]
 Looks through an RDB file, a file of commands, a manifest, or the folder of one, and says what is whole and what is lost.
-  --fix                             cuts a torn end off
+  --fix                             puts back what is in a tail, and cuts a torn end off
   --truncate-to-timestamp SECONDS   goes back to a moment that an annotation tells of, in seconds since 1970
   --yes                             does not ask before it cuts";
 
@@ -114,28 +114,61 @@ pub(crate) fn run(wish: Result<Wish, String>) -> ExitCode {
     }
 }
 
+/// Looks a file or log through. If something is to be done about it (`wanted`), it gets what it lacks of its tail before, and where
+/// that fails there is no report.
+fn look(
+    path: &Path,
+    moment: Option<i64>,
+    wanted: bool,
+    out: &mut impl Write,
+) -> std::io::Result<Option<Result<Report, Error>>> {
+    let report = match check(path, moment) {
+        Ok(report) if wanted => report,
+        looked => return Ok(Some(looked)),
+    };
+    let Some(log) = log_of(&report, path) else { return Ok(Some(Ok(report))) };
+    match tail::look(&log, boot()) {
+        Ok(Tail::Nothing | Tail::Whole { .. }) => return Ok(Some(Ok(report))),
+        Ok(_) => {}
+        Err(error) => return writeln!(out, "{error}").map(|()| None),
+    }
+    let restored = keep_servers_off(&report, path)
+        .map_err(|error| error.to_string())
+        .and_then(|_locks| tail::restore(&log, boot()).map_err(|error| error.to_string()));
+    match restored {
+        Ok((tail, aside)) => {
+            write!(out, "{}", text::restored(&tail, aside.as_deref()))?;
+            Ok(Some(check(path, moment)))
+        }
+        Err(error) => writeln!(out, "The tail cannot be put back: {error}.").map(|()| None),
+    }
+}
+
 /// Whether all is whole in the end.
 fn act(request: &Request, input: &mut impl BufRead, out: &mut impl Write) -> std::io::Result<bool> {
-    let look = || check(&request.path, request.moment);
-    let mut looked = look();
-    if let Ok(report) = &looked
-        && let Some(log) = report.manifest.as_deref().and_then(directory_of)
-    {
-        // Before anything is cut off, the log gets all that it has.
-        match settle_tail(request, report, &log, out)? {
-            Settled::Same => {}
-            Settled::Changed => looked = look(),
-            Settled::No => return Ok(false),
-        }
-    }
-    let report = match looked {
-        Ok(report) => report,
-        Err(error) => {
+    let wanted = request.fix || request.moment.is_some();
+    let report = match look(&request.path, request.moment, wanted, out)? {
+        None => return Ok(false),
+        Some(Ok(report)) => report,
+        Some(Err(error)) => {
             writeln!(out, "{error}")?;
             return Ok(false);
         }
     };
     out.write_all(text::report(&report).as_bytes())?;
+    if let Some(log) = log_of(&report, &request.path).filter(|_| !wanted) {
+        let tail = match tail::look(&log, boot()) {
+            Ok(tail) => tail,
+            Err(error) => {
+                writeln!(out, "{error}")?;
+                Tail::Nothing
+            }
+        };
+        write!(out, "{}", text::tail(&tail))?;
+        if matches!(tail, Tail::Lacks { .. }) {
+            return Ok(false); // whatever else is wrong may be right then
+        }
+    }
     let cut = match request.moment {
         Some(_) => report.rewind(),
         None => report.mend(),
@@ -197,65 +230,23 @@ fn settle(
     }
 }
 
-/// What has become of a log's tail.
-enum Settled {
-    /// Nothing was to be done, or is to be.
-    Same,
-    /// The log has what was in it, or it is put aside.
-    Changed,
-    /// It should have been.
-    No,
-}
-
-/// Says what a log lacks of its tail, and puts that back if something is to be done about the log.
-fn settle_tail(
-    request: &Request,
-    report: &Report,
-    log: &Directory,
-    out: &mut impl Write,
-) -> std::io::Result<Settled> {
-    let boot = boot();
-    let wanted = request.fix || request.moment.is_some();
-    match tail::look(log, boot) {
-        Ok(Tail::Nothing | Tail::Whole { .. }) => return Ok(Settled::Same),
-        Ok(tail) if !wanted => {
-            write!(out, "{}", text::tail(&tail))?;
-            return Ok(Settled::Same);
-        }
-        Ok(_) => {}
-        Err(error) => {
-            writeln!(out, "{error}")?;
-            return Ok(if wanted { Settled::No } else { Settled::Same });
-        }
-    }
-    let restored = keep_servers_off(report, &log.tail_path())
-        .map_err(|error| error.to_string())
-        .and_then(|_locks| tail::restore(log, boot).map_err(|error| error.to_string()));
-    match restored {
-        Ok((tail, aside)) => {
-            write!(out, "{}", text::restored(&tail, aside.as_deref()))?;
-            Ok(Settled::Changed)
-        }
-        Err(error) => {
-            writeln!(out, "Nothing was changed: {error}.")?;
-            Ok(Settled::No)
-        }
-    }
-}
-
-/// The log that a manifest is of.
-fn directory_of(manifest: &Path) -> Option<Directory> {
-    let manifest = std::path::absolute(manifest).ok()?;
-    let (folder, name) = (manifest.parent()?, name_of_log(manifest.file_name()?));
+/// The log that was looked through, or that a file is one of, which was looked through alone.
+fn log_of(report: &Report, path: &Path) -> Option<Directory> {
+    let file = std::path::absolute(report.manifest.as_deref().unwrap_or(path)).ok()?;
+    let (folder, name) = (file.parent()?, name_of_log(file.file_name()?));
     Directory::open(folder.parent()?, folder.file_name()?, name).ok() // what is wrong with it has been told
 }
 
-/// As [`keep_servers_off`], and nothing is in a tail any more that would put back what is cut off. If the file has got
-/// something of it, it is not as it was looked through, and is not cut.
+/// As [`keep_servers_off`], and nothing is in a tail any more that would put back what is cut off. A file that has got something
+/// of it is not what was looked through, and must not be cut.
 fn ready_to_cut(report: &Report, cut: &Cut) -> std::io::Result<[Option<File>; 2]> {
     let locks = keep_servers_off(report, &cut.path)?;
-    if let Some(log) = report.manifest.as_deref().and_then(directory_of) {
-        tail::restore(&log, boot()).map_err(|error| std::io::Error::other(error.to_string()))?;
+    if let Some(log) = log_of(report, &cut.path) {
+        let restored =
+            tail::restore(&log, boot()).map_err(|error| std::io::Error::other(error.to_string()))?;
+        if let (Tail::Lacks { .. }, _) = restored {
+            return Err(std::io::Error::other("it has got back what was in its tail, look again"));
+        }
     }
     Ok(locks)
 }

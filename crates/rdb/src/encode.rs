@@ -82,10 +82,14 @@ struct Strings {
 struct Misses {
     /// By the logarithm of the length, in a row; from [`MISSES_MAX`] on, those that were not tried are counted as well.
     in_a_row: [u8; LENGTHS],
+    /// How often one has been tried among others that were not.
+    tries: u8,
 }
 
 const MISSES_MAX: u8 = 32;
-const UNTRIED: u8 = 3;
+/// By turns this many and up to two more are not tried: with one number alone it might always be the keys that are, and never
+/// the values.
+const UNTRIED: u8 = 2;
 
 /// Strings of 4 KiB or more are always tried.
 const LENGTHS: usize = 12;
@@ -93,11 +97,13 @@ const LENGTHS: usize = 12;
 impl Misses {
     fn is_worth_a_try(&mut self, len: usize) -> bool {
         let Some(misses) = self.in_a_row.get_mut(len.ilog2() as usize) else { return true };
-        if *misses < MISSES_MAX || *misses == MISSES_MAX + UNTRIED {
+        if *misses < MISSES_MAX {
             return true;
         }
-        *misses += 1;
-        false
+        let is_worth_it = *misses >= MISSES_MAX + UNTRIED + self.tries % 3;
+        (*misses, self.tries) =
+            if is_worth_it { (*misses, self.tries.wrapping_add(1)) } else { (*misses + 1, self.tries) };
+        is_worth_it
     }
 
     fn note(&mut self, len: usize, is_miss: bool) {
@@ -356,8 +362,17 @@ mod tests {
             len_of(&mut encoder, &noise(9_000));
         }
         assert!(len_of(&mut encoder, &text(9_000)) < 1_000);
-        let tries = (0..=usize::from(UNTRIED)).map(|_| len_of(&mut encoder, &text(700)) < 100);
-        assert_eq!(tries.filter(|is_less| *is_less).count(), 1, "one of four");
+        let first = (0..10).find(|_| len_of(&mut encoder, &text(700)) < 100).expect("one is tried");
+        assert!(first >= u32::from(UNTRIED), "{first} were not tried");
+        for _ in 0..100 {
+            len_of(&mut encoder, &noise(700));
+        }
+        // Keys and values take turns.
+        let values = (0..20).filter(|_| {
+            len_of(&mut encoder, &noise(690));
+            len_of(&mut encoder, &text(700)) < 100
+        });
+        assert!(values.count() > 10);
         // That is enough: where one among 32 is less, each is tried.
         for number in 1..400 {
             assert!(len_of(&mut encoder, &noise(700)) > 700);

@@ -10,10 +10,10 @@ use std::io::{self, BufRead, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use super::ready_to_cut;
+use super::{look, ready_to_cut};
 use evenkeel_rdb::Reason;
 use evenkeel_rdb::aof::Kind;
-use evenkeel_rdb::aof::check::{Content, Cut, Hopeless, Part, Report, check};
+use evenkeel_rdb::aof::check::{Content, Cut, Hopeless, Part, Report};
 use evenkeel_rdb::file::{self, Checksum};
 
 /// Which of them the program was called as, and with what.
@@ -75,9 +75,11 @@ impl Tool {
 impl Aof {
     /// Whether all is whole in the end.
     pub(super) fn run(&self, input: &mut impl BufRead, out: &mut impl Write) -> io::Result<bool> {
-        let report = match check(&self.path, self.moment) {
-            Ok(report) => report,
-            Err(error) => {
+        let wanted = self.fix || self.moment.is_some();
+        let report = match look(&self.path, self.moment, wanted, out)? {
+            None => return Ok(false),
+            Some(Ok(report)) => report,
+            Some(Err(error)) => {
                 writeln!(out, "Cannot open file {}: {error}", self.path.display())?;
                 return Ok(false);
             }
@@ -251,10 +253,9 @@ fn shrink(
         return Ok(false);
     }
     match cut.make() {
-        Ok(()) => writeln!(out, "Successfully truncated AOF {name}")?,
-        Err(error) => writeln!(out, "Failed to truncate AOF {name}: {error}")?,
+        Ok(()) => writeln!(out, "Successfully truncated AOF {name}").map(|()| true),
+        Err(error) => writeln!(out, "Failed to truncate AOF {name}: {error}").map(|()| false),
     }
-    Ok(true)
 }
 
 fn name_of(report: &Report, part: &Part) -> String {

@@ -276,6 +276,25 @@ fn what_is_in_the_tail_is_told_and_put_back_before_anything_is_cut_off() {
     assert!(told.contains("Done") && well, "{told}");
     assert!(fs::read(folder.0.join("a.1.incr.aof")).expect("there").starts_with(&first));
     assert!(folder.size("a.1.incr.aof") < all.len() as u64 && !folder.0.join("a.tail").exists(), "{told}");
+    // A hole: what follows it is no command, for now.
+    let holed = [&first[..], &[0; 9], &second[9..]].concat();
+    for tool in [false, true] {
+        let folder = with_tail(&holed, first.len() as u64, &second);
+        let (told, well) = if tool {
+            let args = ["--fix".into(), folder.0.join("a.manifest").into_os_string()];
+            let Some(redis::Tool::Aof(aof)) = redis::Tool::from("redis-check-aof".as_ref(), &args) else {
+                panic!("it is asked to mend");
+            };
+            let mut out = Vec::new();
+            let well = aof.run(&mut "y".as_bytes(), &mut out).expect("a Vec takes all");
+            (String::from_utf8(out).expect("it is text"), well)
+        } else {
+            // The file alone.
+            folder.check(&["a.1.incr.aof", "--fix", "--yes"], "")
+        };
+        assert!(told.contains("are back from its tail") && well, "{told}");
+        assert_eq!(fs::read(folder.0.join("a.1.incr.aof")).expect("there"), all, "{told}");
+    }
     // One that somebody has changed.
     let folder = with_tail(&all, first.len() as u64, b"other bytes");
     let (told, well) = folder.check(&["a.manifest"], "");

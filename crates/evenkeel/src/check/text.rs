@@ -180,7 +180,9 @@ pub(super) fn restored(tail: &Tail, aside: Option<&Path>) -> String {
         (Tail::Lacks { path, from, len }, _) => {
             format!("{len} bytes of {} are back from its tail, from byte {from} on.\n", path.display())
         }
-        (_, Some(aside)) => format!("The tail, which is of another file, is kept as {}.\n", aside.display()),
+        (_, Some(aside)) => {
+            format!("The tail is not of these files as they are, and is kept as {}.\n", aside.display())
+        }
         _ => String::new(),
     }
 }

@@ -28,6 +28,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::*};
 use std::time::{Duration, Instant};
 
+use evenkeel_rdb::aof::tail::remove as remove_tail;
 use evenkeel_rdb::aof::{Directory, push_comment, push_timestamp};
 use evenkeel_store::Held;
 use evenkeel_store::journal::{Journal, Reader, select};
@@ -80,6 +81,9 @@ const PATIENCE: Duration = Duration::from_secs(10);
 const RETRY: Duration = Duration::from_millis(200);
 
 const SYNC_EVERY: Duration = Duration::from_secs(1);
+
+/// How long there is no tail after one could not be made or written.
+const NO_TAIL: Duration = Duration::from_secs(60);
 
 /// With `everysec`, what a crash of the machine may lose grows by as much as a sync takes; beyond this the operator is told.
 const SYNC_LONG: Duration = Duration::from_secs(2);
@@ -263,7 +267,7 @@ pub(super) fn start(server: &Arc<Server>, file: LogFile, reader: Reader) -> io::
         last_sync: Instant::now(),
         last_file_sync: Instant::now(),
         tail: None,
-        tail_is_possible: true,
+        tail_not_before: None,
         in_tail: false,
         last_record: Instant::now(),
         nap: NAP_MAX,
@@ -351,8 +355,8 @@ struct Writer {
     last_file_sync: Instant,
     /// Where syncs that are waited for go, but for one each second.
     tail: Option<TailFile>,
-    /// This file may have one: it has not been tried in vain.
-    tail_is_possible: bool,
+    /// When to try again to make one, which was in vain, or has failed.
+    tail_not_before: Option<Instant>,
     /// The last sync was the tail's.
     in_tail: bool,
     last_record: Instant,
@@ -381,7 +385,7 @@ impl Writer {
             let wrote = self.write(journal, must_all);
             self.relieve(journal, &settings);
             if wrote {
-                if is_sync_due && self.sync(ends).is_ok() {
+                if is_sync_due && self.sync(ends || !wants_tail(&settings)).is_ok() {
                     self.publish();
                     if !ends {
                         self.tend_tail(&settings);
@@ -587,7 +591,7 @@ impl Writer {
                 }
                 self.in_tail = by_tail;
                 if !by_tail {
-                    self.last_file_sync = began;
+                    self.last_file_sync = Instant::now();
                     let is_each_second = settings.appendfsync == Fsync::EverySecond;
                     self.file.note_sync(is_each_second && settings.appendonly_direct_io);
                     let end = self.file.end();
@@ -597,7 +601,7 @@ impl Writer {
             Err(error) => {
                 // The kernel may have dropped what it could not write, and will not say so twice. What is in the tail may
                 // be all that is left, and stays.
-                (self.tail, self.tail_is_possible, self.in_tail) = (None, false, false);
+                (self.tail, self.in_tail) = (None, false);
                 self.broken = true;
                 *figures.failure.lock() = crate::config::cause(error);
                 figures.write_failed.store(true, Relaxed);
@@ -611,25 +615,41 @@ impl Writer {
         result
     }
 
-    /// After a sync, makes a tail if there is to be one, or does away with it; nobody waits for that.
+    /// After a sync, and when all who waited for it have been told: makes a tail if there is to be one, or does away with it.
     fn tend_tail(&mut self, settings: &Settings) {
         if self.in_tail {
             self.file.start_writeback();
             return;
         }
         if let Some(tail) = self.tail.take_if(|tail| !wants_tail(settings) || !tail.is_good()) {
-            // What fails once may take its time each time.
-            self.tail_is_possible = !tail.has_failed();
+            if tail.has_failed() {
+                self.put_tail_off("a write to it has failed");
+            }
             tail.remove();
         }
-        if self.tail.is_none() && wants_tail(settings) && self.tail_is_possible && self.doubtful.is_none() {
+        let aof = &self.server.persist.aof;
+        // Before there is a base, no start would use it, and one that is left may be needed.
+        let is_due = aof.is_based.load(Acquire) && self.doubtful.is_none();
+        let may_try = self.tail_not_before.is_none_or(|moment| Instant::now() >= moment);
+        if self.tail.is_none() && wants_tail(settings) && is_due && may_try {
             // If somebody changes it at the moment, there is one after the next sync.
-            let directory = self.server.persist.aof.directory.try_lock();
-            if let Some(path) = directory.and_then(|directory| Some(directory.as_ref()?.tail_path())) {
-                self.tail = TailFile::create(path, self.file.end()).ok();
-                self.tail_is_possible = self.tail.is_some();
+            let directory = aof.directory.try_lock();
+            let path = directory.and_then(|directory| Some(directory.as_ref()?.tail_path()));
+            match path.map(|path| TailFile::create(path, self.file.end())) {
+                None => {}
+                Some(Ok(tail)) => self.tail = Some(tail),
+                Some(Err(error)) => self.put_tail_off(&error.to_string()),
             }
         }
+    }
+
+    fn put_tail_off(&mut self, reason: &str) {
+        if self.tail_not_before.is_none() {
+            self.server.log.notice(format!(
+                "The append-only file has no tail, so each sync is its own and takes longer: {reason}"
+            ));
+        }
+        self.tail_not_before = Some(Instant::now() + NO_TAIL);
     }
 
     /// A sync took so long.
@@ -658,6 +678,10 @@ impl Writer {
         let aof = &self.server.persist.aof;
         if self.doubtful.is_some_and(|last| aof.base_has.load(Acquire) >= last) {
             self.doubtful = None;
+            // One that was left when a sync failed has nothing any more that the base has not.
+            if let Some(directory) = &*aof.directory.lock() {
+                let _ = remove_tail(&directory.tail_path()); // the next one takes its place
+            }
             self.server.log.notice("A new base has all that was in doubt; writes go on.");
             aof.figures.write_failed.store(false, Relaxed);
             refuse_writes(&self.server);
@@ -698,7 +722,6 @@ impl Writer {
             Ok(directory.manifest().incremental.last().map_or(0, |entry| entry.seq))
         });
         if begun.is_ok() {
-            self.tail_is_possible = true;
             self.tail.take_if(|tail| tail.begin().is_err()).into_iter().for_each(TailFile::remove);
             // Each file says of itself which database, and of when.
             (self.selected, self.second) = (None, 0);

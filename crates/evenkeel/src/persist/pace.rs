@@ -29,6 +29,9 @@ const PIECE: Duration = Duration::from_micros(100);
 /// Longest sleep: what writers hand over meanwhile is taken in between.
 pub(super) const NAP_MAX: Duration = Duration::from_millis(5);
 
+/// Rest that may be left over for later, when a piece was long: a large value is encoded as one.
+const OWED_MAX: Duration = Duration::from_millis(20);
+
 /// Bytes that writers may hand over before there is no rest any more, if that is more than a 128th of all.
 const HANDED_OVER_MIN: usize = 4 << 20;
 
@@ -92,11 +95,10 @@ impl Pace {
         let ran = thread_cpu();
         let worked = ran.saturating_sub(mem::replace(&mut self.ran, ran));
         let share = self.share.at(now).max(share_min.min(1.0));
-        // Time that it was kept from its core beyond the last rest counts for this one.
+        // Time that it was kept from its core, or waited for its disk, counts as rest.
         let late = now.saturating_duration_since(self.began).saturating_sub(worked);
-        let owed = worked.mul_f64((1.0 - share) / share) + mem::take(&mut self.owed);
-        let nap = owed.saturating_sub(late).min(NAP_MAX);
-        self.owed = owed.saturating_sub(late).saturating_sub(nap);
+        let nap;
+        (nap, self.owed) = rest(worked, late, share, self.owed);
         self.began = now + nap;
         (!nap.is_zero()).then_some(nap)
     }
@@ -111,6 +113,17 @@ impl Pace {
         let by_bytes = self.bytes_per_s > 0.0 && bytes as f64 > self.bytes_per_s * elapsed;
         by_bytes || keys as f64 * self.s_per_key > elapsed
     }
+}
+
+/// How long to rest after so much work, if others have had the core for `late` already and so much rest is `owed` to them yet; and
+/// how much is then.
+fn rest(worked: Duration, late: Duration, share: f64, owed: Duration) -> (Duration, Duration) {
+    if share >= 1.0 {
+        return (Duration::ZERO, Duration::ZERO); // there is haste, or nobody else
+    }
+    let owed = (worked.mul_f64((1.0 - share) / share) + owed).saturating_sub(late);
+    let nap = owed.min(NAP_MAX);
+    (nap, (owed - nap).min(OWED_MAX))
 }
 
 /// Lets the threads that serve clients go first when they wake, as long as that is no more than their part: since 6.12, the
@@ -297,6 +310,20 @@ mod tests {
         assert_eq!(idle_s(stat, &[1]), Some(1.0));
         assert_eq!(idle_s("cpu 1\ncpu0 1 2\n", &[0]), None);
         assert_eq!(idle_s("cpu 1\ncpux 1 2\n", &[0]), None);
+    }
+
+    #[test]
+    fn rest_is_what_the_share_leaves_to_others() {
+        let us = Duration::from_micros;
+        let none = Duration::ZERO;
+        assert_eq!(rest(us(100), none, 0.2, none), (us(400), none));
+        assert_eq!(rest(us(100), us(150), 0.2, none), (us(250), none), "some was taken already");
+        assert_eq!(rest(us(100), us(900), 0.2, none), (none, none));
+        // A long piece is made up for by and by, but not for ever.
+        assert_eq!(rest(us(2_000), none, 0.2, none), (NAP_MAX, us(3_000)));
+        assert_eq!(rest(us(100), none, 0.2, us(3_000)), (us(3_400), none));
+        assert_eq!(rest(us(900_000), none, 0.2, none), (NAP_MAX, OWED_MAX));
+        assert_eq!(rest(us(100), none, 1.0, OWED_MAX), (none, none), "haste comes first");
     }
 
     #[test]

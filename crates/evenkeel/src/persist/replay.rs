@@ -82,7 +82,8 @@ pub(crate) fn put_tail_back(server: &Server) -> Result<(), Ended> {
             path.display()
         )),
         Tail::Changed { path } => server.log.warning(format!(
-            "{} has been cut off or changed since its tail was written. It is loaded as it is; the tail is kept as {}",
+            "{} has been cut off or changed since its tail was written, or its file system was lost and mounted again. It is \
+             loaded as it is; the tail is kept as {}",
             path.display(),
             aside.display()
         )),

@@ -1,8 +1,8 @@
 //! The file that commands are appended to, and what is to be appended next.
 //!
 //! There are two ways to the disk. *Through* the page cache any number of bytes goes at once, and is safe from a crash of the
-//! process then; but each 4 KiB is allocated, copied, entered into a tree, and found again for the disk: 0.8 us for a command
-//! of 500 B, more than all else that a log costs, and memory that others would rather have kept. *Past* it (`O_DIRECT`) go whole
+//! process then; but each 4 KiB is allocated, copied, entered into a tree, and found again for the disk: 0.8 us for a command of
+//! 500 B, more than all else that a log costs, and memory that others would rather have kept. *Past* it (`O_DIRECT`) go whole
 //! blocks alone, at a tenth of that, if they come by the hundred. So it is for times in which there is much, and a file
 //! system that knows it.
 //!
@@ -58,6 +58,8 @@ pub(in crate::persist) struct LogFile {
     /// Since when bytes have been waiting, if there are any.
     since: Instant,
     goes_past: bool,
+    /// Something has gone there since it began to.
+    went_past: bool,
     /// The open file has the flag.
     is_direct: bool,
     /// Bytes have gone through the cache since the last sync.
@@ -83,6 +85,7 @@ impl LogFile {
             written: last.len(),
             since: Instant::now(),
             goes_past: false,
+            went_past: false,
             is_direct: false,
             // What a server before this one has written may be there still.
             in_cache: true,
@@ -155,6 +158,9 @@ impl LogFile {
         }
         if std::mem::take(&mut self.goes_past) {
             self.flow = 0;
+            if !self.went_past {
+                self.rest(); // it ended before it began: another sync would be for nothing
+            }
         }
         self.write_all()
     }
@@ -193,6 +199,7 @@ impl LogFile {
         match self.set_direct(true).and_then(|()| self.file.write_at(&self.buffer[blocks], self.at)) {
             Ok(written) if written >= self.written => {
                 self.note_written(written);
+                self.went_past = true;
                 self.since = Instant::now();
                 self.pending() < BLOCK
             }
@@ -265,6 +272,7 @@ impl LogFile {
             self.find_end();
         }
         self.in_cache = false;
+        self.went_past &= self.goes_past;
         self.goes_past = may_go_past && (self.goes_past || self.is_much());
         self.flow = 0;
     }
@@ -346,6 +354,7 @@ mod tests {
         let much = vec![b'.'; FLOW_MIN as usize];
         add(log, &much);
         log.write().expect("written");
+        log.rests_until = None;
         assert!(log.is_much() || log.goes_past(), "worth a sync");
         sync(log);
         much
@@ -448,6 +457,7 @@ mod tests {
         assert!(log.pending() == 0 && !log.goes_past());
         sync(&mut log);
         assert!(!log.goes_past(), "it was much before that");
+        assert!(log.rests_until.is_some(), "and the next sync for a way past would be in vain as well");
         begin_flow(&mut log);
         log.note_sync(false);
         assert!(!log.goes_past(), "it is not wanted any more");
