@@ -60,6 +60,11 @@ impl Request {
         is_meant.then_some(wish)
     }
 
+    /// Something is to be done about what is found.
+    fn wants_a_change(&self) -> bool {
+        self.fix || self.moment.is_some()
+    }
+
     fn parse(mut rest: &[OsString]) -> Result<Request, String> {
         let (mut path, mut fix, mut yes, mut moment) = (None, false, false, None);
         while let [word, behind @ ..] = rest {
@@ -146,7 +151,7 @@ fn look(
 
 /// Whether all is whole in the end.
 fn act(request: &Request, input: &mut impl BufRead, out: &mut impl Write) -> std::io::Result<bool> {
-    let wanted = request.fix || request.moment.is_some();
+    let wanted = request.wants_a_change();
     let report = match look(&request.path, request.moment, wanted, out)? {
         None => return Ok(false),
         Some(Ok(report)) => report,
@@ -195,7 +200,7 @@ fn settle(
     input: &mut impl BufRead,
     out: &mut impl Write,
 ) -> std::io::Result<bool> {
-    let wanted = request.fix || request.moment.is_some();
+    let wanted = request.wants_a_change();
     let lead = if wanted { "This will cut" } else { "--fix would cut" };
     writeln!(out, "{lead} {}", text::cut(report, cut))?;
     if !wanted {
@@ -204,7 +209,7 @@ fn settle(
     let _kept_off = match ready_to_cut(report, cut) {
         Ok(locks) => locks,
         Err(error) => {
-            writeln!(out, "Nothing was changed: {error}.")?;
+            writeln!(out, "Nothing was cut off: {error}.")?;
             return Ok(false);
         }
     };

@@ -75,9 +75,9 @@ struct Strings {
     misses: Misses,
 }
 
-/// Which strings are not worth a try: where so many in a row of about the same length have lost nothing by compression, three of
-/// four are written as they are, until one does lose something. Looking for repetitions is a third of what a snapshot of
-/// values of 700 B costs that have none, such as what is compressed or encrypted already.
+/// Which strings are not worth a try: where so many in a row of about the same length have lost nothing by compression, one of three
+/// to five is tried, and the others are written as they are, until one does lose something. Looking for repetitions is a third
+/// of what a snapshot costs of values of 700 B that have none, such as what is compressed or encrypted already.
 #[derive(Default)]
 struct Misses {
     /// By the logarithm of the length, in a row; from [`MISSES_MAX`] on, those that were not tried are counted as well.

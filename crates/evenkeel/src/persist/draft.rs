@@ -12,12 +12,12 @@
 
 use std::fs::File;
 use std::io::{self, Write};
-use std::os::fd::AsRawFd;
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 
+use super::direct::{self, BLOCK as ALIGN, start_writeback};
 use super::pace::handed_over_max;
 use crate::config::Settings;
 use crate::server::Server;
@@ -28,9 +28,6 @@ const BLOCK: usize = 1 << 20;
 /// Blocks of a file: one that is filled, one that is written, and one that waits for either.
 const BLOCKS: usize = 3;
 
-/// What addresses, lengths and places in the file must be multiples of, past the cache: the block of nearly all disks. One
-/// that wants more refuses the write, and gets all through the cache.
-const ALIGN: usize = 4096;
 const _: () = assert!(BLOCK.is_multiple_of(ALIGN));
 
 /// Bytes after which the kernel is asked to write what it has in the cache, so that the sync at the end has little to do.
@@ -237,12 +234,7 @@ impl Writer {
         if wanted == self.is_direct {
             return;
         }
-        // SAFETY: the descriptor is open; these calls read and set its flags.
-        let done = unsafe {
-            let flags = libc::fcntl(self.file.as_raw_fd(), libc::F_GETFL);
-            let flags = if wanted { flags | libc::O_DIRECT } else { flags & !libc::O_DIRECT };
-            libc::fcntl(self.file.as_raw_fd(), libc::F_SETFL, flags) == 0
-        };
+        let done = direct::set(&self.file, wanted).is_ok();
         if done {
             self.is_direct = wanted;
         } else {
@@ -257,17 +249,10 @@ impl Drop for Writer {
     }
 }
 
-/// Asks the kernel to write a stretch of the file, and does not wait for it.
-pub(super) fn start_writeback(file: &File, from: u64, to: u64) {
-    // SAFETY: the descriptor is open. Whether it helps makes no difference.
-    unsafe {
-        libc::sync_file_range(file.as_raw_fd(), from as i64, (to - from) as i64, libc::SYNC_FILE_RANGE_WRITE);
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::fs::OpenOptions;
+    use std::os::fd::AsRawFd;
     use std::os::unix::fs::OpenOptionsExt;
     use std::path::PathBuf;
 

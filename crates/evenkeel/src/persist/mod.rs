@@ -6,6 +6,7 @@
 
 pub(crate) mod aof;
 pub(crate) mod bar;
+mod direct;
 pub(crate) mod draft;
 pub(crate) mod end;
 pub(crate) mod fresh;

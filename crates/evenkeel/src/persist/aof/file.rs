@@ -15,15 +15,10 @@
 
 use std::fs::File;
 use std::io::{self, Write};
-use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::time::{Duration, Instant};
 
-use crate::persist::draft::start_writeback;
-
-/// What addresses, lengths and places in the file must be multiples of, past the cache: the block of nearly all disks. One
-/// that wants more refuses the write, and gets all through the cache.
-const BLOCK: usize = 4096;
+use crate::persist::direct::{self, BLOCK};
 
 /// Bytes that are worth a write past the cache by themselves.
 const LEN_MIN: usize = 64 * 1024;
@@ -249,7 +244,7 @@ impl LogFile {
     pub(super) fn start_writeback(&mut self) {
         let end = self.end();
         if end.saturating_sub(self.asked) >= WRITEBACK {
-            start_writeback(&self.file, self.asked, end);
+            direct::start_writeback(&self.file, self.asked, end);
             self.asked = end;
         }
     }
@@ -286,27 +281,15 @@ impl LogFile {
             return Ok(());
         }
         debug_assert!(!(wanted && self.in_cache), "what is in the cache might come after what goes past it");
-        // To go on in the middle of a block, writes past the cache say where they go.
-        const APPEND: i32 = libc::O_APPEND;
-        const DIRECT: i32 = libc::O_DIRECT;
-        // SAFETY: the descriptor is open; these calls read and set its flags.
-        let done = unsafe {
-            let flags = libc::fcntl(self.file.as_raw_fd(), libc::F_GETFL);
-            let flags = if wanted { flags & !APPEND | DIRECT } else { flags & !DIRECT | APPEND };
-            libc::fcntl(self.file.as_raw_fd(), libc::F_SETFL, flags)
-        };
-        if done != 0 {
-            return Err(io::Error::last_os_error());
-        }
+        direct::set_or_append(&self.file, wanted)?;
         self.is_direct = wanted;
         Ok(())
     }
 
     /// Another buffer, with so much room behind `kept`.
     fn renew_buffer(&mut self, room: usize, kept: &[u8]) {
-        self.buffer = Vec::with_capacity(BLOCK + kept.len() + room);
-        self.start = self.buffer.as_ptr().align_offset(BLOCK);
-        self.buffer.resize(self.start, 0);
+        self.buffer = direct::buffer(kept.len() + room);
+        self.start = self.buffer.len();
         self.buffer.extend_from_slice(kept);
     }
 }
@@ -323,6 +306,7 @@ fn last_block(file: &File) -> io::Result<(u64, Vec<u8>)> {
 #[cfg(test)]
 mod tests {
     use std::fs::OpenOptions;
+    use std::os::fd::AsRawFd;
     use std::os::unix::fs::OpenOptionsExt;
     use std::path::{Path, PathBuf};
 

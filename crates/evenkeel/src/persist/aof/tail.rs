@@ -12,6 +12,10 @@ use std::path::{Path, PathBuf};
 
 use evenkeel_rdb::aof::tail::{self, BLOCK, HEADER_LEN, Place, TAIL_LEN};
 
+use crate::persist::direct;
+
+const _: () = assert!(BLOCK.is_multiple_of(direct::BLOCK) && TAIL_LEN.is_multiple_of(RECORD_MAX));
+
 /// Bytes of the longest record, with what is before and behind: a sync of more is the append-only file's.
 const RECORD_MAX: usize = 1 << 20;
 
@@ -52,9 +56,8 @@ impl TailFile {
     /// There is little room, or the file system does not know how to write past the page cache.
     pub(super) fn create(path: PathBuf, end: u64) -> io::Result<TailFile> {
         let boot = boot().ok_or(io::ErrorKind::Unsupported)?;
-        let mut buffer: Vec<u8> = Vec::with_capacity(BLOCK + RECORD_MAX);
-        let start = buffer.as_ptr().align_offset(BLOCK);
-        buffer.resize(start, 0);
+        let mut buffer = direct::buffer(RECORD_MAX);
+        let start = buffer.len();
         let file = Self::fill(&path, &mut buffer).inspect_err(|_| {
             let _ = fs::remove_file(&path); // it may not be there
         })?;
