@@ -86,6 +86,7 @@ fn serve(launch: Launch) -> ExitCode {
         return ExitCode::FAILURE;
     }
     let workers = worker_count(&settings);
+    let ahead = allocator::ahead::start(workers, huge_pages);
     if let Some(path) = &settings.logfile
         && let Err(error) = try_file(path)
     {
@@ -132,7 +133,7 @@ fn serve(launch: Launch) -> ExitCode {
         Ok(threads) => threads,
         Err(error) => return fail(&log, format!("A worker cannot be started: {error}")),
     };
-    if let Err(error) = allocator::ahead::start(server.workers(), huge_pages) {
+    if let Err(error) = ahead {
         log.warning(format!("Memory is not asked for ahead: the thread for that cannot be started: {error}"));
     }
     if let Err(error) = start_long(&server) {

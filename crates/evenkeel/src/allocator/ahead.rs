@@ -7,11 +7,18 @@
 //! block has come out of a region ([`evenkeel_store::memory::regions`]), the next ones are populated; no more of them than a worker
 //! fills meanwhile, since they are resident.
 //!
-//! Where that is follows from how the allocator takes memory: a thread fills its segment from the front, and its next segment is
-//! the first free one of the first arena that has any. It may be wrong, and then a worker waits, as without.
+//! **Who comes first takes small pages.** Only what is populated here, or has been filled, is of huge pages: elsewhere workers' first
+//! writes get pages of 4 KiB, so that one that outruns this thread, or is at the beginning of its memory, waits for those (8 us each
+//! on such a machine) and not for 2 MiB; and a process with little in it does not take 2 MiB for each of its threads. When such a region
+//! has been filled, and there is enough in use, its pages are gathered into a huge one.
 //!
-//! With several memory nodes nothing is done, since all data would come from the node of this thread.
+//! Where that is follows from how the allocator takes memory: a thread fills its segment from the front, and its next segment is
+//! the first free one of the first arena that has any. It may be wrong, and then a worker takes small pages.
+//!
+//! With several memory nodes nothing is done, since all data would come from the node of this thread: there, and where the kernel
+//! cannot do it, workers take huge pages themselves.
 
+use std::collections::{BTreeSet, VecDeque};
 use std::ops::Range;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::*};
@@ -25,6 +32,9 @@ const SEGMENT: usize = 32 << 20;
 /// The smallest page.
 const PAGE: usize = 4096;
 
+/// So many of them make it worth to have a huge page instead, which has all.
+const FILLED: usize = REGION / PAGE * 7 / 8;
+
 /// Regions asked for ahead at most. With little in use, a region for each worker is much: so much has to be in use for the first
 /// one, per worker, and for the second, per worker and in all.
 const AHEAD: usize = 2;
@@ -36,7 +46,10 @@ const SECOND_FROM_IN_ALL: usize = 256 << 20;
 /// taken next.
 const BEGUN_MAX: usize = 4;
 
-/// First blocks that have not been looked at. Where more come at once, the oldest are lost, and their threads wait for the kernel.
+/// Regions of small pages that may be gathered later: the oldest are left as they are, where more come.
+const LOOSE_MAX: usize = 256;
+
+/// First blocks that have not been looked at. Where more come at once, the oldest are lost, and their threads take small pages.
 const FIRST_BLOCKS: usize = 64;
 static FIRST: [AtomicUsize; FIRST_BLOCKS] = [const { AtomicUsize::new(0) }; FIRST_BLOCKS];
 static NEXT: AtomicUsize = AtomicUsize::new(0);
@@ -48,12 +61,14 @@ unsafe extern "C" {
     fn mi_arena_area(arena: std::ffi::c_int, size: *mut usize) -> *mut libc::c_void;
 }
 
-/// Starts the thread, which goes on as long as the process, where the kernel can do what it needs.
+/// Starts the thread, which goes on as long as the process, where the kernel can do what it needs. To be called before other threads are
+/// started, which take their first pages.
 pub(crate) fn start(workers: usize, huge_pages: bool) -> std::io::Result<()> {
     if has_several_nodes() || !can_ask() {
         return Ok(());
     }
-    let kernel = Kernel { may_reserve: overcommits(), huge_pages, advised: 0 };
+    let mut kernel = Kernel::new(huge_pages);
+    kernel.arenas();
     let thread =
         std::thread::Builder::new().name("memory".into()).spawn(move || run(Ahead::new(kernel, workers)))?;
     if THREAD.set(thread.thread().clone()).is_ok() {
@@ -84,21 +99,29 @@ fn overcommits() -> bool {
     std::fs::read_to_string("/proc/sys/vm/overcommit_memory").is_ok_and(|mode| mode.trim() != "2")
 }
 
+/// New memory of so many bytes, which stays mapped; `None` where there is no address space.
+fn map(len: usize) -> Option<Range<usize>> {
+    use libc::{MAP_ANONYMOUS, MAP_FAILED, MAP_PRIVATE, PROT_READ, PROT_WRITE};
+    // SAFETY: takes nothing away from anybody.
+    let memory = unsafe {
+        let (access, kind) = (PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS);
+        libc::mmap(std::ptr::null_mut(), len, access, kind, -1, 0)
+    };
+    (memory != MAP_FAILED).then_some(memory as usize..memory as usize + len)
+}
+
+/// A new region.
+fn map_region() -> Option<Range<usize>> {
+    let start = map(2 * REGION)?.start.next_multiple_of(REGION);
+    Some(start..start + REGION)
+}
+
 /// Tries with a page whether the kernel populates memory (Linux 5.14) and says which is there (a sandbox may say that all is).
 fn can_ask() -> bool {
-    use libc::{MAP_ANONYMOUS, MAP_FAILED, MAP_PRIVATE, PROT_READ, PROT_WRITE};
-    // SAFETY: a new page, which is not used otherwise and given back.
-    let page = unsafe {
-        let (access, kind) = (PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS);
-        libc::mmap(std::ptr::null_mut(), PAGE, access, kind, -1, 0)
-    };
-    if page == MAP_FAILED {
-        return false;
-    }
-    let range = page as usize..page as usize + PAGE;
-    let can = !is_any_resident(&range) && populate(&range) && is_any_resident(&range);
-    // SAFETY: as above.
-    unsafe { libc::munmap(page, PAGE) };
+    let Some(page) = map(PAGE) else { return false };
+    let can = resident(&page) == 0 && populate(&page) && resident(&page) == 1;
+    // SAFETY: mapped above, and not used otherwise.
+    unsafe { libc::munmap(page.start as *mut libc::c_void, PAGE) };
     can
 }
 
@@ -113,11 +136,16 @@ fn run(mut ahead: Ahead<Kernel>) {
         if GAPS.swap(false, Acquire) {
             ahead.look_for_gaps();
         }
+        let mut is_calm = true;
         for first in &FIRST {
             let address = first.swap(0, Acquire);
             if address != 0 {
+                is_calm = false;
                 ahead.follow(address, evenkeel_store::memory::used());
             }
+        }
+        if !is_calm || ahead.gather_one(evenkeel_store::memory::used()) {
+            continue;
         }
         // A block that has come meanwhile has left a token: then this does not wait.
         std::thread::park();
@@ -128,14 +156,16 @@ fn run(mut ahead: Ahead<Kernel>) {
 trait Memory {
     /// All arenas, in the order in which they are used.
     fn arenas(&mut self) -> Vec<Range<usize>>;
-    /// Whether any page of a range is there.
-    fn is_any_resident(&self, range: Range<usize>) -> bool;
+    /// How many pages of a range are there.
+    fn resident(&self, range: Range<usize>) -> usize;
     /// Whether a block has come from the region there.
     fn is_used(&self, address: usize) -> bool;
     /// No block of these regions counts as the first one any more.
     fn forget(&mut self, regions: Range<usize>);
-    /// Fills a range with pages; one that is there stays as it is.
-    fn populate(&mut self, range: Range<usize>);
+    /// Fills a region with pages, a huge one if none is there; one that is there stays as it is.
+    fn populate(&mut self, region: usize);
+    /// Makes the pages of a region a huge one.
+    fn gather(&mut self, region: usize);
     /// Makes another arena beside so many, which the allocator uses when the others are full.
     fn reserve(&mut self, arenas: usize);
 }
@@ -149,6 +179,10 @@ struct Ahead<M> {
     was_wrong: bool,
     /// Another arena did not help.
     is_at_end: bool,
+    /// Regions that are populated and that no block has come out of.
+    ready: BTreeSet<usize>,
+    /// Regions that blocks have come out of before they were populated, the oldest first; at most `LOOSE_MAX`.
+    loose: VecDeque<usize>,
 }
 
 fn segments(arenas: &[Range<usize>]) -> impl Iterator<Item = usize> {
@@ -157,7 +191,8 @@ fn segments(arenas: &[Range<usize>]) -> impl Iterator<Item = usize> {
 
 impl<M: Memory> Ahead<M> {
     fn new(memory: M, workers: usize) -> Self {
-        Ahead { memory, workers, begun: Vec::new(), was_wrong: false, is_at_end: false }
+        let (begun, ready, loose) = Default::default();
+        Ahead { memory, workers, begun, was_wrong: false, is_at_end: false, ready, loose }
     }
 
     /// A thread has got the first block of the region around `address`, with so many bytes in use by all.
@@ -167,6 +202,12 @@ impl<M: Memory> Ahead<M> {
             return; // a block of its own, from the system
         }
         let (region, segment) = (address / REGION * REGION, address / SEGMENT * SEGMENT);
+        if !self.ready.remove(&region) {
+            if self.loose.len() == LOOSE_MAX {
+                self.loose.pop_front();
+            }
+            self.loose.push_back(region);
+        }
         if region == segment && !self.begun.contains(&segment) {
             self.was_wrong = true;
             return; // most threads never need more than their first region
@@ -174,13 +215,39 @@ impl<M: Memory> Ahead<M> {
         let ahead = self.regions_ahead(used);
         let (wanted, end) = (region + REGION..region + (1 + ahead) * REGION, segment + SEGMENT);
         // A segment with pages behind these is one that blocks come back to, and what is missing was given back.
-        if wanted.end < end && self.memory.is_any_resident(wanted.end..end) {
+        if wanted.end < end && self.memory.resident(wanted.end..end) > 0 {
             return;
         }
-        self.memory.populate(wanted.start..wanted.end.min(end));
+        self.populate(wanted.start..wanted.end.min(end));
         if wanted.end > end {
             self.begin_next(arenas, wanted.end - end);
         }
+    }
+
+    /// One region after the other: the kernel keeps others from changing what is mapped meanwhile.
+    fn populate(&mut self, range: Range<usize>) {
+        for region in range.step_by(REGION) {
+            // Who is there already has small pages, which are gathered when there are enough.
+            if !self.ready.contains(&region) && !self.memory.is_used(region) {
+                self.memory.populate(region);
+                self.ready.insert(region);
+            }
+        }
+    }
+
+    /// Makes a region that has been filled with small pages a huge one, if there is one and enough is in use; whether there may be more.
+    fn gather_one(&mut self, used: usize) -> bool {
+        if self.regions_ahead(used) == 0 {
+            return false;
+        }
+        let is_filled = |region: &usize| {
+            let is_over = region % SEGMENT == SEGMENT - REGION || self.memory.is_used(region + REGION);
+            is_over && self.memory.resident(*region..region + REGION) >= FILLED
+        };
+        let Some(at) = self.loose.iter().position(is_filled) else { return false };
+        let region = self.loose.remove(at);
+        region.into_iter().for_each(|region| self.memory.gather(region));
+        region.is_some()
     }
 
     fn regions_ahead(&self, used: usize) -> usize {
@@ -193,7 +260,7 @@ impl<M: Memory> Ahead<M> {
         self.begun.retain(|begun| !self.memory.is_used(*begun));
         let next = segments(&arenas).find(|segment| !self.memory.is_used(*segment));
         if let Some(segment) = next.filter(|next| self.begun.contains(next) && !self.was_wrong) {
-            return self.memory.populate(segment..segment + len);
+            return self.populate(segment..segment + len);
         }
         if self.begun.len() == BEGUN_MAX {
             return;
@@ -210,13 +277,13 @@ impl<M: Memory> Ahead<M> {
         let is_free = |segment: &usize| !self.memory.is_used(*segment) && !self.is_begun(*segment);
         if let Some(segment) = segments(&arenas).find(is_free) {
             self.begun.push(segment);
-            self.memory.populate(segment..segment + len);
+            self.populate(segment..segment + len);
         }
     }
 
     /// Whether a segment has its first page: who has one has written to it.
     fn is_begun(&self, segment: usize) -> bool {
-        self.memory.is_any_resident(segment..segment + PAGE)
+        self.memory.resident(segment..segment + PAGE) > 0
     }
 
     /// Segments of which nothing is left are filled from the front again.
@@ -232,16 +299,19 @@ impl<M: Memory> Ahead<M> {
 struct Kernel {
     may_reserve: bool,
     huge_pages: bool,
+    /// A region in which there is nothing, for pages that are to be used once.
+    own: Option<Range<usize>>,
     /// Arenas that huge pages have been asked for.
     advised: usize,
 }
 
-fn is_any_resident(range: &Range<usize>) -> bool {
+/// Pages of a range that are there; all where that cannot be asked.
+fn resident(range: &Range<usize>) -> usize {
     let mut pages = vec![0u8; range.len().div_ceil(PAGE)];
     // SAFETY: writes a byte for each page of the range at most, which is mapped.
     let result =
         unsafe { libc::mincore(range.start as *mut libc::c_void, range.len(), pages.as_mut_ptr().cast()) };
-    result != 0 || pages.iter().any(|page| page & 1 == 1)
+    if result != 0 { pages.len() } else { pages.iter().filter(|page| *page & 1 == 1).count() }
 }
 
 /// Whether all of the range is there now.
@@ -251,8 +321,25 @@ fn populate(range: &Range<usize>) -> bool {
     unsafe { libc::madvise(range.start as *mut libc::c_void, range.len(), MADV_POPULATE_WRITE) == 0 }
 }
 
+const MADV_COLLAPSE: i32 = 25;
+
+/// Says what is wished for memory that is mapped.
+fn advise(range: &Range<usize>, advice: i32) -> bool {
+    // SAFETY: of the advices that are given here, only one changes what can be read, and that is given for memory with nothing in it.
+    unsafe { libc::madvise(range.start as *mut libc::c_void, range.len(), advice) == 0 }
+}
+
+impl Kernel {
+    fn new(huge_pages: bool) -> Kernel {
+        let own = map_region();
+        if let Some(own) = &own {
+            advise(own, libc::MADV_HUGEPAGE);
+        }
+        Kernel { may_reserve: overcommits(), huge_pages, own, advised: 0 }
+    }
+}
+
 impl Memory for Kernel {
-    /// The allocator does not ask for huge pages where an arena is larger than a gigabyte, since it finds no aligned place for it.
     fn arenas(&mut self) -> Vec<Range<usize>> {
         let area = |number| {
             let mut size = 0;
@@ -262,17 +349,14 @@ impl Memory for Kernel {
         };
         let arenas: Vec<Range<usize>> = (1..).map_while(area).collect();
         for arena in &arenas[self.advised.min(arenas.len())..] {
-            if self.huge_pages {
-                // SAFETY: says what is wished for memory that is mapped.
-                unsafe { libc::madvise(arena.start as *mut libc::c_void, arena.len(), libc::MADV_HUGEPAGE) };
-            }
+            advise(arena, libc::MADV_NOHUGEPAGE);
         }
         self.advised = arenas.len();
         arenas
     }
 
-    fn is_any_resident(&self, range: Range<usize>) -> bool {
-        is_any_resident(&range)
+    fn resident(&self, range: Range<usize>) -> usize {
+        resident(&range)
     }
 
     fn is_used(&self, address: usize) -> bool {
@@ -280,20 +364,42 @@ impl Memory for Kernel {
     }
 
     fn forget(&mut self, regions: Range<usize>) {
+        advise(&regions, libc::MADV_NOHUGEPAGE);
         regions::forget(regions);
     }
 
-    /// One region after the other: the kernel keeps others from changing what is mapped meanwhile.
-    fn populate(&mut self, range: Range<usize>) {
-        range.step_by(REGION).for_each(|region| _ = populate(&(region..region + REGION)));
+    fn populate(&mut self, region: usize) {
+        let region = region..region + REGION;
+        if self.huge_pages {
+            advise(&region, libc::MADV_HUGEPAGE);
+        }
+        populate(&region);
+    }
+
+    /// From Linux 6.1 on; before, the kernel's own thread comes by at some time.
+    ///
+    /// The kernel copies what is there while nobody may change what is mapped, so all who need a page wait for that. It is to copy
+    /// to a page that the machine has: one that has just been used and freed is what it takes.
+    fn gather(&mut self, region: usize) {
+        if self.huge_pages {
+            let region = region..region + REGION;
+            advise(&region, libc::MADV_HUGEPAGE);
+            if let Some(own) = &self.own {
+                populate(own);
+                advise(own, libc::MADV_DONTNEED);
+            }
+            advise(&region, MADV_COLLAPSE);
+        }
     }
 
     /// As large as the allocator would make it: there are 132 at most, so every eighth is twice as large as those before.
     fn reserve(&mut self, arenas: usize) {
         let len = 1 << (30 + (arenas / 8).min(16));
         if self.may_reserve {
-            // SAFETY: takes address space and gives it to the allocator. It asks for huge pages as its own arenas do.
-            unsafe { libmimalloc_sys::mi_reserve_os_memory_ex(len, true, true, false, std::ptr::null_mut()) };
+            // SAFETY: takes address space and gives it to the allocator.
+            unsafe {
+                libmimalloc_sys::mi_reserve_os_memory_ex(len, true, false, false, std::ptr::null_mut())
+            };
         }
     }
 }
@@ -309,6 +415,7 @@ mod tests {
     struct Plain {
         arenas: Vec<usize>,
         resident: BTreeSet<usize>,
+        huge: BTreeSet<usize>,
         used: BTreeSet<usize>,
         is_full: bool,
     }
@@ -328,8 +435,9 @@ mod tests {
             self.arenas.iter().map(area).collect()
         }
 
-        fn is_any_resident(&self, range: Range<usize>) -> bool {
-            self.resident.range(range.start / REGION..range.end.div_ceil(REGION)).next().is_some()
+        fn resident(&self, range: Range<usize>) -> usize {
+            let regions = self.resident.range(range.start / REGION..range.end.div_ceil(REGION)).count();
+            regions * range.len().min(REGION) / PAGE
         }
 
         fn is_used(&self, address: usize) -> bool {
@@ -340,8 +448,13 @@ mod tests {
             regions.step_by(REGION).for_each(|region| _ = self.used.remove(&(region / REGION)));
         }
 
-        fn populate(&mut self, range: Range<usize>) {
-            self.resident.extend(range.start / REGION..range.end.div_ceil(REGION));
+        fn populate(&mut self, region: usize) {
+            self.resident.insert(region / REGION);
+            self.huge.insert(region / REGION);
+        }
+
+        fn gather(&mut self, region: usize) {
+            assert!(self.huge.insert(region / REGION));
         }
 
         fn reserve(&mut self, _: usize) {
@@ -465,7 +578,71 @@ mod tests {
     }
 
     #[test]
+    fn small_pages_are_gathered_when_a_region_is_full_and_much_is_in_use() {
+        let mut ahead = of(2);
+        (0..3).for_each(|region| _ = ahead.take(region, FIRST_FROM - 1));
+        assert!(!ahead.gather_one(FIRST_FROM - 1), "little is in use");
+        assert!(ahead.gather_one(LITTLE) && ahead.gather_one(LITTLE) && !ahead.gather_one(LITTLE));
+        assert_eq!(Vec::from_iter(&ahead.memory.huge), [&0, &1], "the third has just been begun");
+        ahead.take(3, LITTLE);
+        ahead.take(4, LITTLE);
+        assert_eq!(Vec::from_iter(&ahead.memory.huge), [&0, &1, &4, &5], "the fourth was taken small");
+        assert!(ahead.gather_one(LITTLE) && ahead.gather_one(LITTLE) && !ahead.gather_one(LITTLE));
+        assert_eq!(Vec::from_iter(&ahead.memory.huge), [&0, &1, &2, &3, &4, &5]);
+    }
+
+    #[test]
+    fn what_went_back_is_not_gathered() {
+        let mut ahead = of(2);
+        (0..3).for_each(|region| _ = ahead.take(region, LITTLE / 4));
+        ahead.memory.resident.remove(&0);
+        assert!(ahead.gather_one(LITTLE) && !ahead.gather_one(LITTLE));
+        assert_eq!(Vec::from_iter(&ahead.memory.huge), [&1]);
+    }
+
+    #[test]
+    fn a_populated_region_is_not_gathered() {
+        let mut ahead = of(2);
+        (0..2 * PER_SEGMENT).for_each(|region| _ = ahead.take(region, MUCH));
+        while ahead.gather_one(MUCH) {} // what is huge already would panic
+        assert_eq!(ahead.memory.huge.len(), 2 * PER_SEGMENT + AHEAD);
+        assert!(ahead.loose.is_empty() && ahead.ready.len() == AHEAD);
+    }
+
+    #[test]
     fn this_kernel_can_be_asked() {
         assert!(can_ask(), "Linux 5.14 or later");
+    }
+
+    /// Pages of a range that are parts of huge ones, as the kernel counts them.
+    fn huge_in(range: &Range<usize>) -> usize {
+        let maps = std::fs::read_to_string("/proc/self/smaps").expect("it can be read");
+        let start = format!("{:x}-{:x} ", range.start, range.end);
+        let of_range = maps.lines().skip_while(|line| !line.starts_with(&start)).skip(1);
+        let huge = of_range.into_iter().find_map(|line| line.strip_prefix("AnonHugePages:"));
+        let kib: usize = huge.and_then(|text| text.trim().strip_suffix(" kB")?.parse().ok()).unwrap_or(0);
+        kib * 1024 / PAGE
+    }
+
+    #[test]
+    fn the_kernel_gathers_pages_and_keeps_what_is_in_them() {
+        let range = map_region().expect("there is address space");
+        let region = range.start;
+        advise(&range, libc::MADV_NOHUGEPAGE);
+        // SAFETY: mapped above, and nobody else's.
+        let bytes = unsafe { std::slice::from_raw_parts_mut(region as *mut u8, REGION) };
+        bytes.iter_mut().enumerate().for_each(|(at, byte)| *byte = (at / 37) as u8);
+        assert_eq!((resident(&range), huge_in(&range)), (REGION / PAGE, 0));
+        let mut kernel = Kernel::new(true);
+        kernel.gather(region);
+        assert!(bytes.iter().enumerate().all(|(at, byte)| *byte == (at / 37) as u8));
+        // Some kernels, older than 6.1 or without huge pages, and sandboxes, cannot.
+        let can = advise(&range, MADV_COLLAPSE);
+        assert_eq!(
+            huge_in(&range),
+            if can { REGION / PAGE } else { 0 },
+            "{}",
+            std::io::Error::last_os_error()
+        );
     }
 }
