@@ -25,7 +25,7 @@ use crate::session::Session;
 const BATCH: usize = 32;
 
 /// Bytes of replies after which they are sent before more commands are run.
-const REPLY_LEN_MAX: usize = 128 * 1024;
+pub(crate) const REPLY_LEN_MAX: usize = 128 * 1024;
 
 /// What a worker reuses from batch to batch.
 #[derive(Default)]

@@ -7,24 +7,31 @@
 //! block has come out of a region ([`evenkeel_store::memory::regions`]), the next ones are populated; no more of them than a worker
 //! fills meanwhile, since they are resident.
 //!
-//! **Who comes first takes small pages.** Only what is populated here, or has been filled, is of huge pages: elsewhere workers' first
-//! writes get pages of 4 KiB, so that one that outruns this thread, or is at the beginning of its memory, waits for those (8 us each
-//! on such a machine) and not for 2 MiB; and a process with little in it does not take 2 MiB for each of its threads. When such a region
-//! has been filled, and there is enough in use, its pages are gathered into a huge one.
+//! **Who comes first takes small pages.** Huge ones are asked for as far as workers have come and this thread has populated, and no
+//! further. So a worker that outruns this thread, or is at the beginning of its memory, waits for 4 KiB (8 us on such a machine) and
+//! not for 2 MiB, and a process with little in it does not take 2 MiB for each of its threads. What has been filled with small pages is
+//! gathered into huge ones when there is time. The kernel copies it then, while nobody may change what is mapped, and who needs a
+//! page waits: so that is done seldom, and to a page that the machine has ([`Memory::warm`]).
 //!
 //! Where that is follows from how the allocator takes memory: a thread fills its segment from the front, and its next segment is
 //! the first free one of the first arena that has any. It may be wrong, and then a worker takes small pages.
 //!
 //! With several memory nodes nothing is done, since all data would come from the node of this thread: there, and where the kernel
-//! cannot do it, workers take huge pages themselves.
+//! cannot do it, workers take huge pages themselves. They do so too where the kernel does not gather (before Linux 6.1), in memory that
+//! went back to the system and is taken again, and in an arena that the allocator has had to make itself.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::ops::Range;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::*};
 use std::thread::Thread;
+use std::time::{Duration, Instant};
 
 use evenkeel_store::memory::regions::{self, REGION};
+
+mod kernel;
+
+use kernel::{Kernel, advise, can_ask, has_several_nodes, is_never_huge};
 
 /// What a thread takes of an arena at once, and its alignment.
 const SEGMENT: usize = 32 << 20;
@@ -34,6 +41,10 @@ const PAGE: usize = 4096;
 
 /// So many of them make it worth to have a huge page instead, which has all.
 const FILLED: usize = REGION / PAGE * 7 / 8;
+
+/// Between two regions that are gathered; and how many are looked at in between.
+const GATHERS_EACH: Duration = Duration::from_millis(5);
+const LOOKS: usize = 64;
 
 /// Regions asked for ahead at most. With little in use, a region for each worker is much: so much has to be in use for the first
 /// one, per worker, and for the second, per worker and in all.
@@ -46,20 +57,12 @@ const SECOND_FROM_IN_ALL: usize = 256 << 20;
 /// taken next.
 const BEGUN_MAX: usize = 4;
 
-/// Regions of small pages that may be gathered later: the oldest are left as they are, where more come.
-const LOOSE_MAX: usize = 256;
-
 /// First blocks that have not been looked at. Where more come at once, the oldest are lost, and their threads take small pages.
-const FIRST_BLOCKS: usize = 64;
+const FIRST_BLOCKS: usize = 256;
 static FIRST: [AtomicUsize; FIRST_BLOCKS] = [const { AtomicUsize::new(0) }; FIRST_BLOCKS];
 static NEXT: AtomicUsize = AtomicUsize::new(0);
 static GAPS: AtomicBool = AtomicBool::new(false);
 static THREAD: OnceLock<Thread> = OnceLock::new();
-
-unsafe extern "C" {
-    /// The memory of an arena, of which the first has number 1; null where there is none.
-    fn mi_arena_area(arena: std::ffi::c_int, size: *mut usize) -> *mut libc::c_void;
-}
 
 /// Starts the thread, which goes on as long as the process, where the kernel can do what it needs. To be called before other threads are
 /// started, which take their first pages.
@@ -67,10 +70,13 @@ pub(crate) fn start(workers: usize, huge_pages: bool) -> std::io::Result<()> {
     if has_several_nodes() || !can_ask() {
         return Ok(());
     }
-    let mut kernel = Kernel::new(huge_pages);
-    kernel.arenas();
-    let thread =
-        std::thread::Builder::new().name("memory".into()).spawn(move || run(Ahead::new(kernel, workers)))?;
+    let mut kernel = Kernel::new(huge_pages && !is_never_huge());
+    let arenas = kernel.arenas();
+    let run = move || run(Ahead::new(kernel, workers));
+    let thread = std::thread::Builder::new().name("memory".into()).spawn(run).inspect_err(|_| {
+        // Nobody would make huge pages of what workers take.
+        arenas.iter().for_each(|arena| _ = advise(arena, libc::MADV_HUGEPAGE));
+    })?;
     if THREAD.set(thread.thread().clone()).is_ok() {
         regions::tell_of_first_blocks(tell);
     }
@@ -89,42 +95,6 @@ fn wake() {
     }
 }
 
-fn has_several_nodes() -> bool {
-    let nodes = std::fs::read_to_string("/sys/devices/system/node/online").unwrap_or_default();
-    nodes.contains(['-', ','])
-}
-
-/// Whether more address space may be taken than there is memory.
-fn overcommits() -> bool {
-    std::fs::read_to_string("/proc/sys/vm/overcommit_memory").is_ok_and(|mode| mode.trim() != "2")
-}
-
-/// New memory of so many bytes, which stays mapped; `None` where there is no address space.
-fn map(len: usize) -> Option<Range<usize>> {
-    use libc::{MAP_ANONYMOUS, MAP_FAILED, MAP_PRIVATE, PROT_READ, PROT_WRITE};
-    // SAFETY: takes nothing away from anybody.
-    let memory = unsafe {
-        let (access, kind) = (PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS);
-        libc::mmap(std::ptr::null_mut(), len, access, kind, -1, 0)
-    };
-    (memory != MAP_FAILED).then_some(memory as usize..memory as usize + len)
-}
-
-/// A new region.
-fn map_region() -> Option<Range<usize>> {
-    let start = map(2 * REGION)?.start.next_multiple_of(REGION);
-    Some(start..start + REGION)
-}
-
-/// Tries with a page whether the kernel populates memory (Linux 5.14) and says which is there (a sandbox may say that all is).
-fn can_ask() -> bool {
-    let Some(page) = map(PAGE) else { return false };
-    let can = resident(&page) == 0 && populate(&page) && resident(&page) == 1;
-    // SAFETY: mapped above, and not used otherwise.
-    unsafe { libc::munmap(page.start as *mut libc::c_void, PAGE) };
-    can
-}
-
 /// Called by the thread that has got the block, within the allocator.
 fn tell(address: usize) {
     FIRST[NEXT.fetch_add(1, Relaxed) % FIRST_BLOCKS].store(address, Release);
@@ -132,6 +102,7 @@ fn tell(address: usize) {
 }
 
 fn run(mut ahead: Ahead<Kernel>) {
+    let mut next_gather = Instant::now();
     loop {
         if GAPS.swap(false, Acquire) {
             ahead.look_for_gaps();
@@ -144,11 +115,20 @@ fn run(mut ahead: Ahead<Kernel>) {
                 ahead.follow(address, evenkeel_store::memory::used());
             }
         }
-        if !is_calm || ahead.gather_one(evenkeel_store::memory::used()) {
+        if !is_calm {
             continue;
         }
+        let now = Instant::now();
+        let may_gather = now >= next_gather;
+        if may_gather {
+            next_gather = now + GATHERS_EACH;
+        }
         // A block that has come meanwhile has left a token: then this does not wait.
-        std::thread::park();
+        if may_gather && !ahead.gather_one() {
+            std::thread::park();
+        } else {
+            std::thread::park_timeout(next_gather.saturating_duration_since(Instant::now()));
+        }
     }
 }
 
@@ -162,9 +142,13 @@ trait Memory {
     fn is_used(&self, address: usize) -> bool;
     /// No block of these regions counts as the first one any more.
     fn forget(&mut self, regions: Range<usize>);
-    /// Fills a region with pages, a huge one if none is there; one that is there stays as it is.
-    fn populate(&mut self, region: usize);
-    /// Makes the pages of a region a huge one.
+    /// Makes the next huge page one that the machine has.
+    fn warm(&self);
+    /// These are to have huge pages from now on: whoever comes to an empty one takes one. Others, which never were, have none.
+    fn open(&mut self, range: Range<usize>);
+    /// Fills a region with pages, a huge one if none is there; one that is there stays as it is. Whether all are there now.
+    fn populate(&mut self, region: usize) -> bool;
+    /// Makes the pages of a region a huge one, if that can be done now.
     fn gather(&mut self, region: usize);
     /// Makes another arena beside so many, which the allocator uses when the others are full.
     fn reserve(&mut self, arenas: usize);
@@ -179,10 +163,12 @@ struct Ahead<M> {
     was_wrong: bool,
     /// Another arena did not help.
     is_at_end: bool,
-    /// Regions that are populated and that no block has come out of.
+    /// Regions that have a huge page, and that no block has come out of.
     ready: BTreeSet<usize>,
-    /// Regions that blocks have come out of before they were populated, the oldest first; at most `LOOSE_MAX`.
+    /// Regions that blocks have come out of before they had one; those that were looked at longest ago are first.
     loose: VecDeque<usize>,
+    /// How many of these have been looked at since a block was the first of its region.
+    looked_at: usize,
 }
 
 fn segments(arenas: &[Range<usize>]) -> impl Iterator<Item = usize> {
@@ -192,7 +178,7 @@ fn segments(arenas: &[Range<usize>]) -> impl Iterator<Item = usize> {
 impl<M: Memory> Ahead<M> {
     fn new(memory: M, workers: usize) -> Self {
         let (begun, ready, loose) = Default::default();
-        Ahead { memory, workers, begun, was_wrong: false, is_at_end: false, ready, loose }
+        Ahead { memory, workers, begun, was_wrong: false, is_at_end: false, ready, loose, looked_at: 0 }
     }
 
     /// A thread has got the first block of the region around `address`, with so many bytes in use by all.
@@ -202,11 +188,10 @@ impl<M: Memory> Ahead<M> {
             return; // a block of its own, from the system
         }
         let (region, segment) = (address / REGION * REGION, address / SEGMENT * SEGMENT);
+        self.looked_at = 0;
         if !self.ready.remove(&region) {
-            if self.loose.len() == LOOSE_MAX {
-                self.loose.pop_front();
-            }
             self.loose.push_back(region);
+            self.memory.open(segment..region + REGION);
         }
         if region == segment && !self.begun.contains(&segment) {
             self.was_wrong = true;
@@ -224,30 +209,37 @@ impl<M: Memory> Ahead<M> {
         }
     }
 
-    /// One region after the other: the kernel keeps others from changing what is mapped meanwhile.
+    /// Populates from the beginning of a segment or what is open of it on, one region after the other: the kernel keeps others from
+    /// changing what is mapped meanwhile.
     fn populate(&mut self, range: Range<usize>) {
         for region in range.step_by(REGION) {
-            // Who is there already has small pages, which are gathered when there are enough.
-            if !self.ready.contains(&region) && !self.memory.is_used(region) {
-                self.memory.populate(region);
+            let was_empty = self.memory.resident(region..region + REGION) == 0;
+            if was_empty {
+                self.memory.warm();
+                self.memory.open(region..region + REGION);
+            }
+            // Who is there already has small pages.
+            if self.memory.populate(region) && was_empty && !self.memory.is_used(region) {
                 self.ready.insert(region);
             }
         }
     }
 
-    /// Makes a region that has been filled with small pages a huge one, if there is one and enough is in use; whether there may be more.
-    fn gather_one(&mut self, used: usize) -> bool {
-        if self.regions_ahead(used) == 0 {
-            return false;
+    /// Makes a region that has been filled with small pages a huge one; whether there may be more.
+    fn gather_one(&mut self) -> bool {
+        for _ in 0..LOOKS {
+            if self.looked_at >= self.loose.len() {
+                return false;
+            }
+            let Some(region) = self.loose.pop_front() else { return false };
+            if self.memory.resident(region..region + REGION) >= FILLED {
+                self.memory.gather(region);
+                return true;
+            }
+            self.loose.push_back(region);
+            self.looked_at += 1;
         }
-        let is_filled = |region: &usize| {
-            let is_over = region % SEGMENT == SEGMENT - REGION || self.memory.is_used(region + REGION);
-            is_over && self.memory.resident(*region..region + REGION) >= FILLED
-        };
-        let Some(at) = self.loose.iter().position(is_filled) else { return false };
-        let region = self.loose.remove(at);
-        region.into_iter().for_each(|region| self.memory.gather(region));
-        region.is_some()
+        true
     }
 
     fn regions_ahead(&self, used: usize) -> usize {
@@ -288,119 +280,16 @@ impl<M: Memory> Ahead<M> {
 
     /// Segments of which nothing is left are filled from the front again.
     fn look_for_gaps(&mut self) {
+        let mut gone = BTreeSet::new();
         for segment in segments(&self.memory.arenas()) {
             if self.memory.is_used(segment) && !self.is_begun(segment) {
                 self.memory.forget(segment..segment + SEGMENT);
+                gone.insert(segment);
             }
         }
-    }
-}
-
-struct Kernel {
-    may_reserve: bool,
-    huge_pages: bool,
-    /// A region in which there is nothing, for pages that are to be used once.
-    own: Option<Range<usize>>,
-    /// Arenas that huge pages have been asked for.
-    advised: usize,
-}
-
-/// Pages of a range that are there; all where that cannot be asked.
-fn resident(range: &Range<usize>) -> usize {
-    let mut pages = vec![0u8; range.len().div_ceil(PAGE)];
-    // SAFETY: writes a byte for each page of the range at most, which is mapped.
-    let result =
-        unsafe { libc::mincore(range.start as *mut libc::c_void, range.len(), pages.as_mut_ptr().cast()) };
-    if result != 0 { pages.len() } else { pages.iter().filter(|page| *page & 1 == 1).count() }
-}
-
-/// Whether all of the range is there now.
-fn populate(range: &Range<usize>) -> bool {
-    const MADV_POPULATE_WRITE: i32 = 23;
-    // SAFETY: pages that are missing from the range, which is mapped, appear with zeros, as they do when written to.
-    unsafe { libc::madvise(range.start as *mut libc::c_void, range.len(), MADV_POPULATE_WRITE) == 0 }
-}
-
-const MADV_COLLAPSE: i32 = 25;
-
-/// Says what is wished for memory that is mapped.
-fn advise(range: &Range<usize>, advice: i32) -> bool {
-    // SAFETY: of the advices that are given here, only one changes what can be read, and that is given for memory with nothing in it.
-    unsafe { libc::madvise(range.start as *mut libc::c_void, range.len(), advice) == 0 }
-}
-
-impl Kernel {
-    fn new(huge_pages: bool) -> Kernel {
-        let own = map_region();
-        if let Some(own) = &own {
-            advise(own, libc::MADV_HUGEPAGE);
-        }
-        Kernel { may_reserve: overcommits(), huge_pages, own, advised: 0 }
-    }
-}
-
-impl Memory for Kernel {
-    fn arenas(&mut self) -> Vec<Range<usize>> {
-        let area = |number| {
-            let mut size = 0;
-            // SAFETY: writes the size; the allocator's arenas stay for ever.
-            let start = unsafe { mi_arena_area(number, &mut size) } as usize;
-            (start != 0).then_some(start..start + size)
-        };
-        let arenas: Vec<Range<usize>> = (1..).map_while(area).collect();
-        for arena in &arenas[self.advised.min(arenas.len())..] {
-            advise(arena, libc::MADV_NOHUGEPAGE);
-        }
-        self.advised = arenas.len();
-        arenas
-    }
-
-    fn resident(&self, range: Range<usize>) -> usize {
-        resident(&range)
-    }
-
-    fn is_used(&self, address: usize) -> bool {
-        regions::is_known(address)
-    }
-
-    fn forget(&mut self, regions: Range<usize>) {
-        advise(&regions, libc::MADV_NOHUGEPAGE);
-        regions::forget(regions);
-    }
-
-    fn populate(&mut self, region: usize) {
-        let region = region..region + REGION;
-        if self.huge_pages {
-            advise(&region, libc::MADV_HUGEPAGE);
-        }
-        populate(&region);
-    }
-
-    /// From Linux 6.1 on; before, the kernel's own thread comes by at some time.
-    ///
-    /// The kernel copies what is there while nobody may change what is mapped, so all who need a page wait for that. It is to copy
-    /// to a page that the machine has: one that has just been used and freed is what it takes.
-    fn gather(&mut self, region: usize) {
-        if self.huge_pages {
-            let region = region..region + REGION;
-            advise(&region, libc::MADV_HUGEPAGE);
-            if let Some(own) = &self.own {
-                populate(own);
-                advise(own, libc::MADV_DONTNEED);
-            }
-            advise(&region, MADV_COLLAPSE);
-        }
-    }
-
-    /// As large as the allocator would make it: there are 132 at most, so every eighth is twice as large as those before.
-    fn reserve(&mut self, arenas: usize) {
-        let len = 1 << (30 + (arenas / 8).min(16));
-        if self.may_reserve {
-            // SAFETY: takes address space and gives it to the allocator.
-            unsafe {
-                libmimalloc_sys::mi_reserve_os_memory_ex(len, true, false, false, std::ptr::null_mut())
-            };
-        }
+        let stays = |region: &usize| !gone.contains(&(region / SEGMENT * SEGMENT));
+        self.ready.retain(stays);
+        self.loose.retain(stays);
     }
 }
 
@@ -415,9 +304,13 @@ mod tests {
     struct Plain {
         arenas: Vec<usize>,
         resident: BTreeSet<usize>,
+        /// Those of which only a part is.
+        partly: BTreeSet<usize>,
+        open: BTreeSet<usize>,
         huge: BTreeSet<usize>,
         used: BTreeSet<usize>,
         is_full: bool,
+        is_refused: bool,
     }
 
     const PER_SEGMENT: usize = SEGMENT / REGION;
@@ -436,8 +329,11 @@ mod tests {
         }
 
         fn resident(&self, range: Range<usize>) -> usize {
-            let regions = self.resident.range(range.start / REGION..range.end.div_ceil(REGION)).count();
-            regions * range.len().min(REGION) / PAGE
+            let regions = self.resident.range(range.start / REGION..range.end.div_ceil(REGION));
+            let pages = |region: &usize| {
+                range.len().min(REGION) / PAGE - usize::from(self.partly.contains(region)) * 100
+            };
+            regions.map(pages).sum()
         }
 
         fn is_used(&self, address: usize) -> bool {
@@ -445,15 +341,34 @@ mod tests {
         }
 
         fn forget(&mut self, regions: Range<usize>) {
-            regions.step_by(REGION).for_each(|region| _ = self.used.remove(&(region / REGION)));
+            for region in regions.step_by(REGION).map(|region| region / REGION) {
+                for set in [&mut self.used, &mut self.open, &mut self.huge] {
+                    set.remove(&region);
+                }
+            }
         }
 
-        fn populate(&mut self, region: usize) {
-            self.resident.insert(region / REGION);
-            self.huge.insert(region / REGION);
+        fn warm(&self) {}
+
+        fn open(&mut self, range: Range<usize>) {
+            assert!(
+                range.start.is_multiple_of(SEGMENT) || self.open.contains(&(range.start / REGION - 1)),
+                "an island"
+            );
+            self.open.extend(range.start / REGION..range.end / REGION);
+        }
+
+        fn populate(&mut self, region: usize) -> bool {
+            let region = region / REGION;
+            if self.resident.insert(region) {
+                assert!(self.open.contains(&region));
+                self.huge.insert(region);
+            }
+            !self.is_refused
         }
 
         fn gather(&mut self, region: usize) {
+            assert!(self.open.contains(&(region / REGION)));
             assert!(self.huge.insert(region / REGION));
         }
 
@@ -577,18 +492,39 @@ mod tests {
         assert!(ahead.memory.resident.is_empty());
     }
 
+    impl Ahead<Plain> {
+        /// Gathers all that can be; which are huge now.
+        fn gather_all(&mut self) -> Vec<usize> {
+            while self.gather_one() {}
+            self.memory.huge.iter().copied().collect()
+        }
+    }
+
     #[test]
-    fn small_pages_are_gathered_when_a_region_is_full_and_much_is_in_use() {
+    fn small_pages_are_gathered_when_a_region_has_been_filled() {
         let mut ahead = of(2);
         (0..3).for_each(|region| _ = ahead.take(region, FIRST_FROM - 1));
-        assert!(!ahead.gather_one(FIRST_FROM - 1), "little is in use");
-        assert!(ahead.gather_one(LITTLE) && ahead.gather_one(LITTLE) && !ahead.gather_one(LITTLE));
-        assert_eq!(Vec::from_iter(&ahead.memory.huge), [&0, &1], "the third has just been begun");
+        ahead.memory.partly.insert(2);
+        assert_eq!(ahead.gather_all(), [0, 1]);
         ahead.take(3, LITTLE);
+        assert_eq!(ahead.gather_all(), [0, 1, 3, 4], "the fourth was taken small, the fifth ahead");
+        ahead.memory.partly.clear();
+        assert_eq!(ahead.gather_all(), [0, 1, 3, 4], "nobody came meanwhile");
         ahead.take(4, LITTLE);
-        assert_eq!(Vec::from_iter(&ahead.memory.huge), [&0, &1, &4, &5], "the fourth was taken small");
-        assert!(ahead.gather_one(LITTLE) && ahead.gather_one(LITTLE) && !ahead.gather_one(LITTLE));
-        assert_eq!(Vec::from_iter(&ahead.memory.huge), [&0, &1, &2, &3, &4, &5]);
+        assert_eq!(ahead.gather_all(), [0, 1, 2, 3, 4, 5]);
+    }
+
+    #[test]
+    fn many_that_are_not_full_do_not_keep_one_that_is() {
+        let mut ahead = of(40);
+        (0..40).for_each(|segment| {
+            (0..4).for_each(|region| _ = ahead.take(segment * PER_SEGMENT + region, FIRST_FROM - 1));
+        });
+        ahead.memory.partly = (0..39 * PER_SEGMENT + 3).collect();
+        assert!(ahead.gather_one(), "there are more to be looked at");
+        assert_eq!(ahead.gather_all(), [39 * PER_SEGMENT + 3]);
+        assert_eq!(ahead.loose.len(), 159);
+        assert!(!ahead.gather_one());
     }
 
     #[test]
@@ -596,53 +532,45 @@ mod tests {
         let mut ahead = of(2);
         (0..3).for_each(|region| _ = ahead.take(region, LITTLE / 4));
         ahead.memory.resident.remove(&0);
-        assert!(ahead.gather_one(LITTLE) && !ahead.gather_one(LITTLE));
-        assert_eq!(Vec::from_iter(&ahead.memory.huge), [&1]);
+        ahead.look_for_gaps();
+        assert_eq!(ahead.gather_all(), []);
+        (0..3).for_each(|region| _ = ahead.take(region, LITTLE / 4));
+        assert_eq!(ahead.gather_all(), [0, 1, 2]);
     }
 
     #[test]
     fn a_populated_region_is_not_gathered() {
         let mut ahead = of(2);
         (0..2 * PER_SEGMENT).for_each(|region| _ = ahead.take(region, MUCH));
-        while ahead.gather_one(MUCH) {} // what is huge already would panic
-        assert_eq!(ahead.memory.huge.len(), 2 * PER_SEGMENT + AHEAD);
+        // What is huge already would panic.
+        assert_eq!(ahead.gather_all().len(), 2 * PER_SEGMENT + AHEAD);
         assert!(ahead.loose.is_empty() && ahead.ready.len() == AHEAD);
     }
 
     #[test]
-    fn this_kernel_can_be_asked() {
-        assert!(can_ask(), "Linux 5.14 or later");
-    }
-
-    /// Pages of a range that are parts of huge ones, as the kernel counts them.
-    fn huge_in(range: &Range<usize>) -> usize {
-        let maps = std::fs::read_to_string("/proc/self/smaps").expect("it can be read");
-        let start = format!("{:x}-{:x} ", range.start, range.end);
-        let of_range = maps.lines().skip_while(|line| !line.starts_with(&start)).skip(1);
-        let huge = of_range.into_iter().find_map(|line| line.strip_prefix("AnonHugePages:"));
-        let kib: usize = huge.and_then(|text| text.trim().strip_suffix(" kB")?.parse().ok()).unwrap_or(0);
-        kib * 1024 / PAGE
+    fn a_block_that_spans_regions_leaves_no_island() {
+        let mut ahead = of(2);
+        ahead.take(0, LITTLE / 4);
+        ahead.take(5, LITTLE / 4);
+        ahead.take(6, LITTLE);
+        assert_eq!(ahead.memory.open, (0..8).collect(), "and one ahead");
     }
 
     #[test]
-    fn the_kernel_gathers_pages_and_keeps_what_is_in_them() {
-        let range = map_region().expect("there is address space");
-        let region = range.start;
-        advise(&range, libc::MADV_NOHUGEPAGE);
-        // SAFETY: mapped above, and nobody else's.
-        let bytes = unsafe { std::slice::from_raw_parts_mut(region as *mut u8, REGION) };
-        bytes.iter_mut().enumerate().for_each(|(at, byte)| *byte = (at / 37) as u8);
-        assert_eq!((resident(&range), huge_in(&range)), (REGION / PAGE, 0));
-        let mut kernel = Kernel::new(true);
-        kernel.gather(region);
-        assert!(bytes.iter().enumerate().all(|(at, byte)| *byte == (at / 37) as u8));
-        // Some kernels, older than 6.1 or without huge pages, and sandboxes, cannot.
-        let can = advise(&range, MADV_COLLAPSE);
-        assert_eq!(
-            huge_in(&range),
-            if can { REGION / PAGE } else { 0 },
-            "{}",
-            std::io::Error::last_os_error()
-        );
+    fn what_was_populated_and_went_back_is_populated_again() {
+        let mut ahead = of(2);
+        (0..4).for_each(|region| _ = ahead.take(region, MUCH));
+        ahead.memory.resident.remove(&5);
+        ahead.take(4, MUCH);
+        assert!(ahead.memory.resident.contains(&5));
+    }
+
+    #[test]
+    fn what_could_not_be_populated_is_gathered() {
+        let mut ahead = of(2);
+        ahead.memory.is_refused = true;
+        (0..4).for_each(|region| _ = ahead.take(region, MUCH));
+        assert!(ahead.ready.is_empty());
+        assert_eq!(Vec::from_iter(&ahead.loose), [&0, &REGION, &(2 * REGION), &(3 * REGION)]);
     }
 }

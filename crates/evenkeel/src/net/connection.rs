@@ -50,6 +50,8 @@ pub(crate) struct Connection {
     pub(crate) parked: bool,
     /// What waits to be sent tells of writes that are not on disk yet.
     pub(crate) is_held_back: bool,
+    /// What waits to be sent are replies to the beginning of a pipeline, which wait for the others.
+    pub(crate) is_put_off: bool,
     /// Since when the backlog has been above the soft limit, in milliseconds since the Unix epoch.
     pub(crate) soft_since_ms: Option<u64>,
     /// Batches run since the worker last looked, for moving busy connections.
@@ -85,6 +87,7 @@ impl Connection {
             is_ready: false,
             parked: false,
             is_held_back: false,
+            is_put_off: false,
             soft_since_ms: None,
             activity: 0,
         }

@@ -12,7 +12,7 @@ use std::time::Instant;
 
 use evenkeel_store::Place;
 
-use super::connection::{Connection, Sent};
+use super::connection::Connection;
 use super::inbox::{Inbox, Message};
 use super::listener::{Accepted, Listener};
 use super::poll::{Event, Poll};
@@ -21,7 +21,6 @@ use crate::background::Background;
 use crate::blocking::Blocked;
 use crate::clients::ClientInfo;
 use crate::clock::{self, Ticks};
-use crate::config::OutputLimit;
 use crate::dispatch::{Executor, book};
 use crate::observe::stats::{Stage, add};
 use crate::persist::CROWDED;
@@ -35,6 +34,7 @@ mod comings;
 mod delivery;
 mod durable;
 mod handshakes;
+mod replies;
 mod suspended;
 
 /// Bytes read at once from a connection: what a pipeline of 100 requests of 500 bytes needs.
@@ -536,7 +536,9 @@ impl Worker {
             let log = &mut connection.session.log;
             log.logged = log.last(self.executor.seat.draft.last);
             connection.resp3 = self.reply.resp3;
-            if !self.reply.is_empty() && !self.flush(connection) {
+            if ended == Ended::TimeUp && used < bytes.len() && self.may_put_off(connection) {
+                self.put_off(connection);
+            } else if (!self.reply.is_empty() || connection.is_put_off) && !self.flush(connection) {
                 return (Next::Close, used);
             }
             match ended {
@@ -552,96 +554,6 @@ impl Worker {
 
     fn after_closing(&self, connection: &Connection) -> Next {
         if connection.backlog_len() == 0 { Next::Close } else { Next::Wait }
-    }
-
-    /// Sends the reply; `false` when the connection is to be closed.
-    fn flush(&mut self, connection: &mut Connection) -> bool {
-        let before = self.executor.last_ticks;
-        let len = self.reply.len();
-        let limit = self.output_limit(connection).hard_bytes;
-        let waiting = (connection.backlog_len() + len) as u64;
-        if limit > 0 && waiting > limit || self.reply.is_cut() {
-            // Nothing of it is sent: a client must not take the beginning for the whole.
-            self.server.rubbish.free(std::mem::take(&mut self.reply));
-            self.note_output_limit(connection, waiting);
-            return false;
-        }
-        let waits = connection.session.log.logged > 0 && self.awaits_log(connection);
-        let sent = if waits { Ok(Sent::Part) } else { connection.send(&mut self.reply) };
-        self.clear_away(connection);
-        let stats = self.executor.stats();
-        self.executor.last_ticks = book(stats, Stage::Write, before);
-        let stats = self.executor.stats();
-        add(&stats.writes, 1);
-        add(&stats.net_out, len as u64);
-        add(&connection.client().net_out, len as u64);
-        match sent {
-            _ if waits => {
-                self.hold_back(connection);
-                self.within_limits(connection)
-            }
-            Ok(Sent::All) => true,
-            Ok(Sent::Part) => {
-                self.kept_for_clients += len;
-                self.within_limits(connection)
-            }
-            Err(_) => {
-                self.reply.clear();
-                false
-            }
-        }
-    }
-
-    /// Has what was sent freed by the thread for that, where it is much.
-    #[inline]
-    fn clear_away(&self, connection: &mut Connection) {
-        for stretch in connection.rubbish.drain(..) {
-            self.server.rubbish.free(stretch);
-        }
-    }
-
-    fn flush_backlog(&mut self, connection: &mut Connection) -> bool {
-        let before = clock::ticks();
-        let sent = connection.send_backlog();
-        self.clear_away(connection);
-        book(self.executor.stats(), Stage::Write, before);
-        match sent {
-            Ok(Sent::All) => !connection.session.closing,
-            Ok(Sent::Part) => self.within_limits(connection),
-            Err(_) => false,
-        }
-    }
-
-    /// The part of `client-output-buffer-limit` that is about such clients.
-    #[inline]
-    fn output_limit(&self, connection: &Connection) -> OutputLimit {
-        let limits = &self.executor.settings.client_output_buffer_limit;
-        limits.of_client(connection.session.subscriptions.is_some())
-    }
-
-    /// Whether the backlog keeps to `client-output-buffer-limit`.
-    fn within_limits(&mut self, connection: &mut Connection) -> bool {
-        let limit = self.output_limit(connection);
-        let len = connection.backlog_len() as u64;
-        let over_soft = limit.soft_bytes > 0 && len > limit.soft_bytes;
-        connection.soft_since_ms = over_soft.then(|| connection.soft_since_ms.unwrap_or(self.now_ms));
-        let too_long = connection
-            .soft_since_ms
-            .is_some_and(|since| self.now_ms.saturating_sub(since) > limit.soft_seconds.saturating_mul(1000));
-        if (limit.hard_bytes > 0 && len > limit.hard_bytes) || too_long {
-            self.note_output_limit(connection, len);
-            return false;
-        }
-        true
-    }
-
-    fn note_output_limit(&self, connection: &Connection, waiting: u64) {
-        self.server.closed_for_output.fetch_add(1, Relaxed);
-        self.server.log.warning(format!(
-            "Client id={} addr={} closed for overcoming of output buffer limits ({waiting} bytes waiting).",
-            connection.client().id,
-            connection.client().address
-        ));
     }
 
     fn read_inbox(&mut self) {

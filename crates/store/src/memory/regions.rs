@@ -1,6 +1,7 @@
 //! Which regions of the address space blocks have come from: whoever takes the first one of a region is about to need the next.
 //!
-//! A mark for each region, which every allocation reads: one byte, of a table that stays in the cache (25 KB of it for 50 GB).
+//! A mark for each region, which every allocation reads: one byte, of a table that stays in the cache (25 KB of it for 50 GB). The
+//! table has room for all addresses that a process has, and takes memory where there are blocks.
 
 use std::ops::Range;
 use std::sync::OnceLock;
@@ -9,8 +10,8 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 /// Bytes of a region: a huge page.
 pub const REGION: usize = 2 << 20;
 
-/// Regions until two share a mark, and one of them is not told of: 256 GiB.
-const REGIONS: usize = 1 << 17;
+/// Those of 47 bits of address. With more, two share a mark, and one of them is not told of.
+const REGIONS: usize = if cfg!(miri) { 1 << 17 } else { 1 << 26 };
 const _: () = assert!(REGIONS.is_power_of_two() && REGION.is_power_of_two());
 
 static MARKS: [AtomicBool; REGIONS] = [const { AtomicBool::new(false) }; REGIONS];

@@ -83,6 +83,36 @@ fn clients_that_never_read_are_hung_up_on_at_the_hard_limit() {
     wait_until("the buffers are freed", || used_memory(&server) < 8 * MIB);
 }
 
+/// Each of these takes a connection's whole share of a turn, so others come in between.
+fn pipeline_of_turns(values: usize) -> Vec<u8> {
+    b"DEBUG SLEEP 0.001\r\nGET value\r\n".repeat(values)
+}
+
+#[test]
+fn the_limit_is_about_all_replies_to_a_pipeline_however_many_turns_it_takes() {
+    let limit = ["--client-output-buffer-limit", "normal", "100000", "0", "0"];
+    let mut server = start(&[&limit[..], &["--enable-debug-command", "yes"]].concat());
+    let mut setter = server.connect();
+    assert_eq!(setter.call(&[b"SET", &b"value"[..], &[b'x'; 10_000]]).to_string(), "OK");
+    let mut greedy = server.connect();
+    greedy.send_raw(&pipeline_of_turns(12)).expect("connected");
+    assert!(greedy.try_read().is_err(), "not even the first reply comes");
+    let mut modest = server.connect();
+    // There is more behind the last turn, and it has no reply: the beginning of a request, and one whose reply is not wanted.
+    for (rest, end) in [("GE", "T none\r\n"), ("CLIENT REPLY SKIP\r\n", "PING\r\nGET none\r\n")] {
+        let pipeline = [&pipeline_of_turns(9), &b"DEBUG SLEEP 0.001\r\n"[..], rest.as_bytes()].concat();
+        modest.send_raw(&pipeline).expect("connected");
+        for _ in 0..9 {
+            assert_eq!(modest.read().to_string(), "OK");
+            assert_eq!(modest.read().as_bytes().map(<[u8]>::len), Some(10_000));
+        }
+        assert_eq!(modest.read().to_string(), "OK");
+        modest.send_raw(end.as_bytes()).expect("connected");
+        assert_eq!(modest.read().to_string(), "(nil)");
+    }
+    server.assert_healthy();
+}
+
 #[test]
 fn clients_over_the_soft_limit_are_hung_up_on_when_its_time_is_over() {
     let mut server = start(&["--client-output-buffer-limit", "normal", "0", "1mb", "1"]);

@@ -1,0 +1,220 @@
+//! What the kernel is asked for memory, and the allocator for its arenas.
+
+use std::ops::Range;
+
+use evenkeel_store::memory::regions::{self, REGION};
+
+use super::{Memory, PAGE};
+
+/// Has a huge page instead of small ones: from Linux 6.1 on.
+const MADV_COLLAPSE: i32 = 25;
+
+unsafe extern "C" {
+    /// The memory of an arena, of which the first has number 1; null where there is none.
+    fn mi_arena_area(arena: std::ffi::c_int, size: *mut usize) -> *mut libc::c_void;
+}
+
+pub(super) fn has_several_nodes() -> bool {
+    let nodes = std::fs::read_to_string("/sys/devices/system/node/online").unwrap_or_default();
+    nodes.contains(['-', ','])
+}
+
+/// Whether who runs the machine wants no huge pages at all.
+pub(super) fn is_never_huge() -> bool {
+    std::fs::read_to_string("/sys/kernel/mm/transparent_hugepage/enabled")
+        .is_ok_and(|choices| choices.contains("[never]"))
+}
+
+/// Whether more address space may be taken than there is memory.
+fn overcommits() -> bool {
+    std::fs::read_to_string("/proc/sys/vm/overcommit_memory").is_ok_and(|mode| mode.trim() != "2")
+}
+
+/// New memory of so many bytes, which stays mapped; `None` where there is no address space.
+fn map(len: usize) -> Option<Range<usize>> {
+    use libc::{MAP_ANONYMOUS, MAP_FAILED, MAP_PRIVATE, PROT_READ, PROT_WRITE};
+    // SAFETY: takes nothing away from anybody.
+    let memory = unsafe {
+        let (access, kind) = (PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS);
+        libc::mmap(std::ptr::null_mut(), len, access, kind, -1, 0)
+    };
+    (memory != MAP_FAILED).then_some(memory as usize..memory as usize + len)
+}
+
+/// A new region.
+fn map_region() -> Option<Range<usize>> {
+    let start = map(2 * REGION)?.start.next_multiple_of(REGION);
+    Some(start..start + REGION)
+}
+
+/// Tries with a page whether the kernel populates memory (Linux 5.14) and says which is there (a sandbox may say that all is).
+pub(super) fn can_ask() -> bool {
+    let Some(page) = map(PAGE) else { return false };
+    let can = resident(&page) == 0 && populate(&page) && resident(&page) == 1;
+    // SAFETY: mapped above, and not used otherwise.
+    unsafe { libc::munmap(page.start as *mut libc::c_void, PAGE) };
+    can
+}
+
+pub(super) struct Kernel {
+    may_reserve: bool,
+    huge_pages: bool,
+    /// A region in which there is nothing: [`Memory::warm`].
+    own: Option<Range<usize>>,
+    /// Workers' first writes take small pages.
+    small_first: bool,
+    /// Arenas of which that is known to the kernel.
+    advised: usize,
+}
+
+/// Pages of a range that are there; all where that cannot be asked.
+fn resident(range: &Range<usize>) -> usize {
+    let mut pages = vec![0u8; range.len().div_ceil(PAGE)];
+    // SAFETY: writes a byte for each page of the range at most, which is mapped.
+    let result =
+        unsafe { libc::mincore(range.start as *mut libc::c_void, range.len(), pages.as_mut_ptr().cast()) };
+    if result != 0 { pages.len() } else { pages.iter().filter(|page| *page & 1 == 1).count() }
+}
+
+/// Whether all of the range is there now.
+fn populate(range: &Range<usize>) -> bool {
+    const MADV_POPULATE_WRITE: i32 = 23;
+    // SAFETY: pages that are missing from the range, which is mapped, appear with zeros, as they do when written to.
+    unsafe { libc::madvise(range.start as *mut libc::c_void, range.len(), MADV_POPULATE_WRITE) == 0 }
+}
+
+/// Says what is wished for memory that is mapped.
+pub(super) fn advise(range: &Range<usize>, advice: i32) -> bool {
+    // SAFETY: of the advices that are given here, only one changes what can be read, and that is given for memory with nothing in it.
+    unsafe { libc::madvise(range.start as *mut libc::c_void, range.len(), advice) == 0 }
+}
+
+impl Kernel {
+    pub(super) fn new(huge_pages: bool) -> Kernel {
+        let own = map_region();
+        // Of nothing, it says whether it could be done.
+        let can_gather = advise(&(0..0), MADV_COLLAPSE);
+        let small_first = huge_pages && can_gather;
+        Kernel { may_reserve: overcommits(), huge_pages, own, small_first, advised: 0 }
+    }
+
+    /// Has the kernel free a huge page that has been written to: what is freed last is taken next.
+    fn touch_own(&self) {
+        if let Some(own) = &self.own {
+            advise(own, libc::MADV_HUGEPAGE);
+            populate(own);
+            advise(own, libc::MADV_DONTNEED);
+        }
+    }
+}
+
+impl Memory for Kernel {
+    fn arenas(&mut self) -> Vec<Range<usize>> {
+        let area = |number| {
+            let mut size = 0;
+            // SAFETY: writes the size; the allocator's arenas stay for ever.
+            let start = unsafe { mi_arena_area(number, &mut size) } as usize;
+            (start != 0).then_some(start..start + size)
+        };
+        let arenas: Vec<Range<usize>> = (1..).map_while(area).collect();
+        for arena in &arenas[self.advised.min(arenas.len())..] {
+            if self.huge_pages {
+                advise(arena, if self.small_first { libc::MADV_NOHUGEPAGE } else { libc::MADV_HUGEPAGE });
+            }
+        }
+        self.advised = arenas.len();
+        arenas
+    }
+
+    fn resident(&self, range: Range<usize>) -> usize {
+        resident(&range)
+    }
+
+    fn is_used(&self, address: usize) -> bool {
+        regions::is_known(address)
+    }
+
+    fn forget(&mut self, regions: Range<usize>) {
+        if self.small_first {
+            advise(&regions, libc::MADV_NOHUGEPAGE);
+        }
+        regions::forget(regions);
+    }
+
+    fn warm(&self) {
+        if self.small_first {
+            self.touch_own();
+        }
+    }
+
+    fn open(&mut self, range: Range<usize>) {
+        if self.small_first {
+            advise(&range, libc::MADV_HUGEPAGE);
+        }
+    }
+
+    fn populate(&mut self, region: usize) -> bool {
+        populate(&(region..region + REGION))
+    }
+
+    fn gather(&mut self, region: usize) {
+        if self.small_first {
+            self.touch_own();
+            advise(&(region..region + REGION), MADV_COLLAPSE);
+        }
+    }
+
+    /// As large as the allocator would make it: there are 132 at most, so every eighth is twice as large as those before.
+    fn reserve(&mut self, arenas: usize) {
+        let len = 1 << (30 + (arenas / 8).min(16));
+        if self.may_reserve {
+            // SAFETY: takes address space and gives it to the allocator.
+            unsafe {
+                libmimalloc_sys::mi_reserve_os_memory_ex(len, true, false, false, std::ptr::null_mut())
+            };
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn this_kernel_can_be_asked() {
+        assert!(can_ask(), "Linux 5.14 or later");
+    }
+
+    /// Pages of a range that are parts of huge ones, as the kernel counts them.
+    fn huge_in(range: &Range<usize>) -> usize {
+        let maps = std::fs::read_to_string("/proc/self/smaps").expect("it can be read");
+        let start = format!("{:x}-{:x} ", range.start, range.end);
+        let of_range = maps.lines().skip_while(|line| !line.starts_with(&start)).skip(1);
+        let huge = of_range.into_iter().find_map(|line| line.strip_prefix("AnonHugePages:"));
+        let kib: usize = huge.and_then(|text| text.trim().strip_suffix(" kB")?.parse().ok()).unwrap_or(0);
+        kib * 1024 / PAGE
+    }
+
+    #[test]
+    fn the_kernel_gathers_pages_and_keeps_what_is_in_them() {
+        let range = map_region().expect("there is address space");
+        let region = range.start;
+        advise(&range, libc::MADV_NOHUGEPAGE);
+        // SAFETY: mapped above, and nobody else's.
+        let bytes = unsafe { std::slice::from_raw_parts_mut(region as *mut u8, REGION) };
+        bytes.iter_mut().enumerate().for_each(|(at, byte)| *byte = (at / 37) as u8);
+        assert_eq!((resident(&range), huge_in(&range)), (REGION / PAGE, 0));
+        let mut kernel = Kernel::new(true);
+        kernel.open(range.clone());
+        kernel.gather(region);
+        assert!(bytes.iter().enumerate().all(|(at, byte)| *byte == (at / 37) as u8));
+        // Some kernels, older than 6.1 or without huge pages, and sandboxes, cannot.
+        let can = advise(&range, MADV_COLLAPSE);
+        assert_eq!(
+            huge_in(&range),
+            if can { REGION / PAGE } else { 0 },
+            "{}",
+            std::io::Error::last_os_error()
+        );
+    }
+}

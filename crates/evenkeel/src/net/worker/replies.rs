@@ -1,0 +1,134 @@
+//! Replies on their way out, and how much of them may wait for a client.
+
+use std::sync::atomic::Ordering::Relaxed;
+
+use super::Worker;
+use crate::clock;
+use crate::config::OutputLimit;
+use crate::dispatch::book;
+use crate::net::connection::{Connection, Sent};
+use crate::observe::stats::{Stage, add};
+use crate::pipeline::REPLY_LEN_MAX;
+
+impl Worker {
+    /// Sends the reply; `false` when the connection is to be closed.
+    pub(super) fn flush(&mut self, connection: &mut Connection) -> bool {
+        let before = self.executor.last_ticks;
+        let len = self.reply.len();
+        let limit = self.output_limit(connection).hard_bytes;
+        let waiting = (connection.backlog_len() + len) as u64;
+        if limit > 0 && waiting > limit || self.reply.is_cut() {
+            // Nothing of it is sent: a client must not take the beginning for the whole.
+            self.server.rubbish.free(std::mem::take(&mut self.reply));
+            self.note_output_limit(connection, waiting);
+            return false;
+        }
+        let waits = connection.session.log.logged > 0 && self.awaits_log(connection);
+        let was_put_off = std::mem::take(&mut connection.is_put_off);
+        let sent = if waits {
+            Ok(Sent::Part)
+        } else if was_put_off {
+            connection.hold_back(&mut self.reply);
+            connection.send_backlog()
+        } else {
+            connection.send(&mut self.reply)
+        };
+        self.clear_away(connection);
+        let stats = self.executor.stats();
+        self.executor.last_ticks = book(stats, Stage::Write, before);
+        let stats = self.executor.stats();
+        add(&stats.writes, 1);
+        add(&stats.net_out, len as u64);
+        add(&connection.client().net_out, len as u64);
+        match sent {
+            _ if waits => {
+                self.hold_back(connection);
+                self.within_limits(connection)
+            }
+            Ok(Sent::All) => true,
+            Ok(Sent::Part) => {
+                self.kept_for_clients += len;
+                self.within_limits(connection)
+            }
+            Err(_) => {
+                self.reply.clear();
+                false
+            }
+        }
+    }
+
+    /// Whether replies to the beginning of what was read wait for those to the rest of it, since it is others' turn in between.
+    /// `client-output-buffer-limit` is about all of them: a client that asks for more at once than it may have gets nothing. Where there
+    /// is no such limit, or they are many, they are sent.
+    #[cold]
+    pub(super) fn may_put_off(&self, connection: &Connection) -> bool {
+        let is_limited = self.output_limit(connection).hard_bytes > 0;
+        let waits =
+            connection.is_held_back || connection.session.log.logged > 0 && self.awaits_log(connection);
+        is_limited && !waits && connection.backlog_len() + self.reply.len() <= REPLY_LEN_MAX
+    }
+
+    /// Keeps the reply: the connection goes on in its next turn.
+    #[cold]
+    pub(super) fn put_off(&mut self, connection: &mut Connection) {
+        let len = self.reply.len();
+        connection.hold_back(&mut self.reply);
+        connection.is_put_off = true;
+        self.kept_for_clients += len;
+        let stats = self.executor.stats();
+        add(&stats.net_out, len as u64);
+        add(&connection.client().net_out, len as u64);
+    }
+
+    /// Has what was sent freed by the thread for that, where it is much.
+    #[inline]
+    fn clear_away(&self, connection: &mut Connection) {
+        for stretch in connection.rubbish.drain(..) {
+            self.server.rubbish.free(stretch);
+        }
+    }
+
+    pub(super) fn flush_backlog(&mut self, connection: &mut Connection) -> bool {
+        let before = clock::ticks();
+        let sent = connection.send_backlog();
+        self.clear_away(connection);
+        book(self.executor.stats(), Stage::Write, before);
+        match sent {
+            Ok(Sent::All) => !connection.session.closing,
+            Ok(Sent::Part) => self.within_limits(connection),
+            Err(_) => false,
+        }
+    }
+
+    /// The part of `client-output-buffer-limit` that is about such clients.
+    #[inline]
+    fn output_limit(&self, connection: &Connection) -> OutputLimit {
+        let limits = &self.executor.settings.client_output_buffer_limit;
+        limits.of_client(connection.session.subscriptions.is_some())
+    }
+
+    /// Whether the backlog keeps to `client-output-buffer-limit`.
+    pub(super) fn within_limits(&mut self, connection: &mut Connection) -> bool {
+        let limit = self.output_limit(connection);
+        let len = connection.backlog_len() as u64;
+        let over_soft = limit.soft_bytes > 0 && len > limit.soft_bytes;
+        connection.soft_since_ms = over_soft.then(|| connection.soft_since_ms.unwrap_or(self.now_ms));
+        let too_long = connection
+            .soft_since_ms
+            .is_some_and(|since| self.now_ms.saturating_sub(since) > limit.soft_seconds.saturating_mul(1000));
+        if (limit.hard_bytes > 0 && len > limit.hard_bytes) || too_long {
+            self.note_output_limit(connection, len);
+            return false;
+        }
+        true
+    }
+
+    pub(super) fn note_output_limit(&self, connection: &Connection, waiting: u64) {
+        self.server.closed_for_output.fetch_add(1, Relaxed);
+        self.server.log.warning(format!(
+            "Client id={} addr={} closed for overcoming of output buffer limits ({waiting} bytes waiting).",
+            connection.client().id,
+            connection.client().address
+        ));
+    }
+}
