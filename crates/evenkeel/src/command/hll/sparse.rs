@@ -172,9 +172,59 @@ impl Found {
     }
 }
 
+/// The codes that begin in eight bytes, the first of which begins one: how many bytes they take, and how many registers. One that goes
+/// on behind the eight is left out.
+///
+/// Which codes follow each other cannot be foreseen, so nothing branches on that, and all eight bytes are looked at together. What is
+/// hard is which bytes are the second of a code: those behind an odd number of bytes, from some first one on, that look like the first
+/// byte of an XZERO. These are flags, one at the lowest bit of each byte. If those that look so are subtracted from the same moved on by
+/// one, with a flag set at every other byte, the borrow goes through each series of them to its end, and flips every other one of them.
+#[inline]
+fn measure(bytes: [u8; 8]) -> (usize, usize) {
+    const EACH: u64 = 0x0101_0101_0101_0101;
+    const OTHER: u64 = 0x0100_0100_0100_0100;
+    let bytes = u64::from_le_bytes(bytes);
+    let sum = |parts: u64| (parts.wrapping_mul(EACH) >> 56) as usize;
+    let like_xzero = bytes >> 6 & !(bytes >> 7) & EACH;
+    let flipped = ((like_xzero << 8 | OTHER).wrapping_sub(like_xzero) ^ OTHER) & EACH;
+    let (second, xzero) = (flipped ^ like_xzero, flipped & like_xzero);
+    let val = bytes >> 7 & EACH & !second;
+    let is_cut = xzero >> 56;
+    let whole = |flags: u64| flags * 0xff;
+    let plain = !whole(second | xzero | val);
+    let high = sum(bytes & whole(xzero & !(is_cut << 56)) & (EACH * 0x3f));
+    // Second bytes add up to more than a byte holds.
+    let low = bytes & whole(second) | bytes & whole(val) & (EACH * 3) | bytes & plain & (EACH * 0x3f);
+    let pairs = (low & 0x00ff_00ff_00ff_00ff) + (low >> 8 & 0x00ff_00ff_00ff_00ff);
+    let low = (pairs.wrapping_mul(0x0001_0001_0001_0001) >> 48) as usize;
+    let codes = 8 - is_cut as usize - sum(second);
+    (8 - is_cut as usize, codes + (high << 8) + low)
+}
+
 /// Finds the run of the register `index`, which does not lie before `from`.
 #[inline]
 pub(super) fn find(bytes: &[u8], index: usize, from: Start) -> Result<Found, Fault> {
+    let (mut start, mut last) = (from, None);
+    while let Some(eight) = bytes.get(start.at..start.at + 8) {
+        let (len, registers) = measure(eight.try_into().expect("as many"));
+        if index < start.first + registers {
+            break;
+        }
+        last = Some(start);
+        start = Start { at: start.at + len, first: start.first + registers };
+    }
+    match (find_by_one(bytes, index, start)?, last) {
+        (found @ Found { before: None, .. }, Some(last)) => {
+            let before = find_by_one(bytes, found.first - 1, last)?;
+            Ok(Found { before: Some(Start { at: before.at, first: before.first }), ..found })
+        }
+        (found, _) => Ok(found),
+    }
+}
+
+/// The same, run by run.
+#[inline]
+fn find_by_one(bytes: &[u8], index: usize, from: Start) -> Result<Found, Fault> {
     let Start { mut at, mut first } = from;
     let mut before = None;
     while let Some(run) = Run::at(bytes, at) {
@@ -275,6 +325,30 @@ fn join(bytes: &mut Vec<u8>, mut at: usize) {
                 bytes[at] = VAL | (run.value() - 1) << 2 | (len - 1) as u8;
             }
             None => at += run.bytes(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::random;
+
+    #[test]
+    fn eight_bytes_at_once_are_found_as_one_by_one() {
+        let mut random = random();
+        for _ in 0..5_000 {
+            // Any may look like the first one of any code.
+            let kinds = [0, XZERO, XZERO, XZERO | 0x3c, VAL, VAL | 0x7c];
+            let code = |_| kinds[random.below(kinds.len())] | random.below(4) as u8;
+            let bytes: Vec<u8> = (0..HEADER + 60).map(code).collect();
+            let bytes = &bytes[..HEADER + random.below(60)];
+            let registers: usize = runs(&bytes[HEADER..]).map(|run| run.len).sum();
+            for _ in 0..50 {
+                let index = random.below(registers + 2);
+                let (found, expected) = (find(bytes, index, START), find_by_one(bytes, index, START));
+                assert_eq!(format!("{found:?}"), format!("{expected:?}"), "{index} in {bytes:x?}");
+            }
         }
     }
 }
