@@ -148,7 +148,7 @@ trait Memory {
     fn open(&mut self, range: Range<usize>);
     /// Fills a region with pages, a huge one if none is there; one that is there stays as it is. Whether all are there now.
     fn populate(&mut self, region: usize) -> bool;
-    /// Makes the pages of a region a huge one, if that can be done now.
+    /// Makes the pages of a region a huge one, if that can be done now; it is open then.
     fn gather(&mut self, region: usize);
     /// Makes another arena beside so many, which the allocator uses when the others are full.
     fn reserve(&mut self, arenas: usize);
@@ -191,7 +191,10 @@ impl<M: Memory> Ahead<M> {
         self.looked_at = 0;
         if !self.ready.remove(&region) {
             self.loose.push_back(region);
-            self.memory.open(segment..region + REGION);
+        }
+        // The kernel's own thread gathers what is open, however little there is: so that has to be behind whoever fills it.
+        if region > segment && !self.loose.is_empty() {
+            self.memory.open(segment..region);
         }
         if region == segment && !self.begun.contains(&segment) {
             self.was_wrong = true;
@@ -351,10 +354,9 @@ mod tests {
         fn warm(&self) {}
 
         fn open(&mut self, range: Range<usize>) {
-            assert!(
-                range.start.is_multiple_of(SEGMENT) || self.open.contains(&(range.start / REGION - 1)),
-                "an island"
-            );
+            let before = range.start / REGION;
+            let is_island = !range.start.is_multiple_of(SEGMENT) && !self.used.contains(&(before - 1));
+            assert!(!is_island || self.open.contains(&(before - 1)), "nobody has been before it");
             self.open.extend(range.start / REGION..range.end / REGION);
         }
 
@@ -368,7 +370,7 @@ mod tests {
         }
 
         fn gather(&mut self, region: usize) {
-            assert!(self.open.contains(&(region / REGION)));
+            self.open.insert(region / REGION);
             assert!(self.huge.insert(region / REGION));
         }
 
@@ -528,6 +530,19 @@ mod tests {
     }
 
     #[test]
+    fn who_needs_little_takes_no_huge_page() {
+        let mut ahead = of(8);
+        for segment in 0..4 {
+            ahead.take(segment * PER_SEGMENT, LITTLE);
+            ahead.memory.partly.insert(segment * PER_SEGMENT);
+        }
+        ahead.take(4 * PER_SEGMENT, MUCH);
+        ahead.take(4 * PER_SEGMENT + 1, MUCH);
+        assert_eq!(ahead.gather_all().first(), Some(&(4 * PER_SEGMENT)));
+        assert_eq!(ahead.memory.open.first(), Some(&(4 * PER_SEGMENT)));
+    }
+
+    #[test]
     fn what_went_back_is_not_gathered() {
         let mut ahead = of(2);
         (0..3).for_each(|region| _ = ahead.take(region, LITTLE / 4));
@@ -553,7 +568,11 @@ mod tests {
         ahead.take(0, LITTLE / 4);
         ahead.take(5, LITTLE / 4);
         ahead.take(6, LITTLE);
-        assert_eq!(ahead.memory.open, (0..8).collect(), "and one ahead");
+        assert_eq!(
+            Vec::from_iter(&ahead.memory.open),
+            [&0, &1, &2, &3, &4, &5, &7],
+            "what is behind, and one ahead"
+        );
     }
 
     #[test]

@@ -160,7 +160,9 @@ impl Memory for Kernel {
     fn gather(&mut self, region: usize) {
         if self.small_first {
             self.touch_own();
-            advise(&(region..region + REGION), MADV_COLLAPSE);
+            let region = region..region + REGION;
+            advise(&region, libc::MADV_HUGEPAGE);
+            advise(&region, MADV_COLLAPSE);
         }
     }
 
@@ -205,7 +207,6 @@ mod tests {
         bytes.iter_mut().enumerate().for_each(|(at, byte)| *byte = (at / 37) as u8);
         assert_eq!((resident(&range), huge_in(&range)), (REGION / PAGE, 0));
         let mut kernel = Kernel::new(true);
-        kernel.open(range.clone());
         kernel.gather(region);
         assert!(bytes.iter().enumerate().all(|(at, byte)| *byte == (at / 37) as u8));
         // Some kernels, older than 6.1 or without huge pages, and sandboxes, cannot.
