@@ -17,8 +17,10 @@
 //! the first free one of the first arena that has any. It may be wrong, and then a worker takes small pages.
 //!
 //! With several memory nodes nothing is done, since all data would come from the node of this thread: there, and where the kernel
-//! cannot do it, workers take huge pages themselves. They do so too where the kernel does not gather (before Linux 6.1), in memory that
-//! went back to the system and is taken again, and in an arena that the allocator has had to make itself.
+//! cannot do it, workers take huge pages themselves, in arenas of up to a gigabyte, for which the allocator finds an aligned place. They do
+//! so too where the kernel does not gather (before Linux 6.1), in memory that went back to the system and is taken again, and in an arena
+//! that the allocator has had to make itself, until this thread comes to it. What lies within a block of several regions is left to the
+//! kernel's own thread, when somebody has come behind it.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::ops::Range;
@@ -115,19 +117,17 @@ fn run(mut ahead: Ahead<Kernel>) {
                 ahead.follow(address, evenkeel_store::memory::used());
             }
         }
-        if !is_calm {
-            continue;
-        }
         let now = Instant::now();
         let may_gather = now >= next_gather;
         if may_gather {
             next_gather = now + GATHERS_EACH;
         }
+        let is_done = may_gather && !ahead.gather_one();
         // A block that has come meanwhile has left a token: then this does not wait.
-        if may_gather && !ahead.gather_one() {
-            std::thread::park();
-        } else {
-            std::thread::park_timeout(next_gather.saturating_duration_since(Instant::now()));
+        match is_done {
+            _ if !is_calm => {}
+            true => std::thread::park(),
+            false => std::thread::park_timeout(next_gather.saturating_duration_since(Instant::now())),
         }
     }
 }
@@ -146,10 +146,14 @@ trait Memory {
     fn warm(&self);
     /// These are to have huge pages from now on: whoever comes to an empty one takes one. Others, which never were, have none.
     fn open(&mut self, range: Range<usize>);
+    /// The opposite.
+    fn close(&mut self, range: Range<usize>);
+    /// Whether small pages can be gathered.
+    fn gathers(&self) -> bool;
     /// Fills a region with pages, a huge one if none is there; one that is there stays as it is. Whether all are there now.
     fn populate(&mut self, region: usize) -> bool;
-    /// Makes the pages of a region a huge one, if that can be done now; it is open then.
-    fn gather(&mut self, region: usize);
+    /// Makes the pages of a region a huge one, if that can be done now, which is returned; it is open then.
+    fn gather(&mut self, region: usize) -> bool;
     /// Makes another arena beside so many, which the allocator uses when the others are full.
     fn reserve(&mut self, arenas: usize);
 }
@@ -189,7 +193,7 @@ impl<M: Memory> Ahead<M> {
         }
         let (region, segment) = (address / REGION * REGION, address / SEGMENT * SEGMENT);
         self.looked_at = 0;
-        if !self.ready.remove(&region) {
+        if !self.ready.remove(&region) && self.memory.gathers() {
             self.loose.push_back(region);
         }
         // The kernel's own thread gathers what is open, however little there is: so that has to be behind whoever fills it.
@@ -221,9 +225,11 @@ impl<M: Memory> Ahead<M> {
                 self.memory.warm();
                 self.memory.open(region..region + REGION);
             }
-            // Who is there already has small pages.
-            if self.memory.populate(region) && was_empty && !self.memory.is_used(region) {
-                self.ready.insert(region);
+            let is_there = self.memory.populate(region);
+            if was_empty && !is_there {
+                return self.memory.close(region..region + REGION);
+            } else if was_empty && !self.memory.is_used(region) {
+                self.ready.insert(region); // who is there already has small pages
             }
         }
     }
@@ -235,8 +241,7 @@ impl<M: Memory> Ahead<M> {
                 return false;
             }
             let Some(region) = self.loose.pop_front() else { return false };
-            if self.memory.resident(region..region + REGION) >= FILLED {
-                self.memory.gather(region);
+            if self.memory.resident(region..region + REGION) >= FILLED && self.memory.gather(region) {
                 return true;
             }
             self.loose.push_back(region);
@@ -362,16 +367,25 @@ mod tests {
 
         fn populate(&mut self, region: usize) -> bool {
             let region = region / REGION;
-            if self.resident.insert(region) {
-                assert!(self.open.contains(&region));
+            assert!(self.resident.contains(&region) || self.open.contains(&region));
+            if !self.is_refused && self.resident.insert(region) {
                 self.huge.insert(region);
             }
             !self.is_refused
         }
 
-        fn gather(&mut self, region: usize) {
+        fn gather(&mut self, region: usize) -> bool {
             self.open.insert(region / REGION);
             assert!(self.huge.insert(region / REGION));
+            true
+        }
+
+        fn close(&mut self, range: Range<usize>) {
+            (range.start / REGION..range.end / REGION).for_each(|region| _ = self.open.remove(&region));
+        }
+
+        fn gathers(&self) -> bool {
+            true
         }
 
         fn reserve(&mut self, _: usize) {
@@ -589,7 +603,10 @@ mod tests {
         let mut ahead = of(2);
         ahead.memory.is_refused = true;
         (0..4).for_each(|region| _ = ahead.take(region, MUCH));
-        assert!(ahead.ready.is_empty());
+        assert!(
+            ahead.ready.is_empty() && !ahead.memory.open.contains(&4),
+            "who comes next takes small pages"
+        );
         assert_eq!(Vec::from_iter(&ahead.loose), [&0, &REGION, &(2 * REGION), &(3 * REGION)]);
     }
 }

@@ -50,8 +50,9 @@ pub(crate) struct Connection {
     pub(crate) parked: bool,
     /// What waits to be sent tells of writes that are not on disk yet.
     pub(crate) is_held_back: bool,
-    /// What waits to be sent are replies to the beginning of a pipeline, which wait for the others.
-    pub(crate) is_put_off: bool,
+    /// What waits to be sent are replies to the beginning of a pipeline, which wait for the others: since when, in milliseconds since the
+    /// Unix epoch. The connection is ready for its next turn, which sends them or puts more off.
+    pub(crate) put_off_since_ms: Option<u64>,
     /// Since when the backlog has been above the soft limit, in milliseconds since the Unix epoch.
     pub(crate) soft_since_ms: Option<u64>,
     /// Batches run since the worker last looked, for moving busy connections.
@@ -87,7 +88,7 @@ impl Connection {
             is_ready: false,
             parked: false,
             is_held_back: false,
-            is_put_off: false,
+            put_off_since_ms: None,
             soft_since_ms: None,
             activity: 0,
         }
@@ -98,6 +99,11 @@ impl Connection {
         self.client().tunnel_size.store(Tunnel::MEMORY, Relaxed);
         self.tunnel = Some(Box::new(tunnel));
         self
+    }
+
+    #[inline]
+    pub(crate) fn is_put_off(&self) -> bool {
+        self.put_off_since_ms.is_some()
     }
 
     pub(crate) fn fd(&self) -> RawFd {

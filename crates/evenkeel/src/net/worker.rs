@@ -251,7 +251,7 @@ impl Worker {
             return self.knocking.push(event.token - LISTENER_TOKENS);
         }
         let Some(mut connection) = self.take(event.token) else { return };
-        let may_send = connection.backlog_len() > 0 && !connection.is_held_back;
+        let may_send = connection.backlog_len() > 0 && !connection.is_held_back && !connection.is_put_off();
         if event.is_writable() && may_send && !self.flush_backlog(&mut connection) {
             return self.close(event.token, connection);
         }
@@ -538,7 +538,7 @@ impl Worker {
             connection.resp3 = self.reply.resp3;
             if ended == Ended::TimeUp && used < bytes.len() && self.may_put_off(connection) {
                 self.put_off(connection);
-            } else if (!self.reply.is_empty() || connection.is_put_off) && !self.flush(connection) {
+            } else if (!self.reply.is_empty() || connection.is_put_off()) && !self.flush(connection) {
                 return (Next::Close, used);
             }
             match ended {
@@ -647,7 +647,10 @@ impl Worker {
                 self.close(token, connection);
                 continue;
             }
-            if connection.backlog_len() > 0 && !self.within_limits(&mut connection) {
+            if connection.backlog_len() > 0
+                && !connection.is_put_off()
+                && !self.within_limits(&mut connection)
+            {
                 self.close(token, connection);
                 continue;
             }
@@ -691,8 +694,8 @@ impl Worker {
         for token in self.tokens() {
             let connection =
                 self.connections[token as u32 as usize].as_mut().expect("a token of one that is there");
-            let waits =
-                connection.parked || connection.session.waiting.is_some() || connection.backlog_len() > 0;
+            let may_not_send = connection.backlog_len() > 0 && !connection.is_put_off();
+            let waits = connection.parked || connection.session.waiting.is_some() || may_not_send;
             if connection.activity > 0 && !waits {
                 active.push((connection.activity, token));
             }

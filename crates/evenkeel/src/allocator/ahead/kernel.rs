@@ -91,7 +91,7 @@ pub(super) fn advise(range: &Range<usize>, advice: i32) -> bool {
 
 impl Kernel {
     pub(super) fn new(huge_pages: bool) -> Kernel {
-        let own = map_region();
+        let own = map_region().inspect(|own| _ = advise(own, libc::MADV_HUGEPAGE));
         // Of nothing, it says whether it could be done.
         let can_gather = advise(&(0..0), MADV_COLLAPSE);
         let small_first = huge_pages && can_gather;
@@ -101,7 +101,6 @@ impl Kernel {
     /// Has the kernel free a huge page that has been written to: what is freed last is taken next.
     fn touch_own(&self) {
         if let Some(own) = &self.own {
-            advise(own, libc::MADV_HUGEPAGE);
             populate(own);
             advise(own, libc::MADV_DONTNEED);
         }
@@ -135,9 +134,7 @@ impl Memory for Kernel {
     }
 
     fn forget(&mut self, regions: Range<usize>) {
-        if self.small_first {
-            advise(&regions, libc::MADV_NOHUGEPAGE);
-        }
+        self.close(regions.clone());
         regions::forget(regions);
     }
 
@@ -157,13 +154,20 @@ impl Memory for Kernel {
         populate(&(region..region + REGION))
     }
 
-    fn gather(&mut self, region: usize) {
+    fn close(&mut self, range: Range<usize>) {
         if self.small_first {
-            self.touch_own();
-            let region = region..region + REGION;
-            advise(&region, libc::MADV_HUGEPAGE);
-            advise(&region, MADV_COLLAPSE);
+            advise(&range, libc::MADV_NOHUGEPAGE);
         }
+    }
+
+    fn gathers(&self) -> bool {
+        self.small_first
+    }
+
+    fn gather(&mut self, region: usize) -> bool {
+        self.touch_own();
+        let region = region..region + REGION;
+        advise(&region, libc::MADV_HUGEPAGE) && advise(&region, MADV_COLLAPSE)
     }
 
     /// As large as the allocator would make it: there are 132 at most, so every eighth is twice as large as those before.
@@ -197,25 +201,25 @@ mod tests {
         kib * 1024 / PAGE
     }
 
-    #[test]
-    fn the_kernel_gathers_pages_and_keeps_what_is_in_them() {
+    /// A region of small pages, with something in each byte.
+    fn filled() -> (Range<usize>, &'static mut [u8]) {
         let range = map_region().expect("there is address space");
-        let region = range.start;
         advise(&range, libc::MADV_NOHUGEPAGE);
-        // SAFETY: mapped above, and nobody else's.
-        let bytes = unsafe { std::slice::from_raw_parts_mut(region as *mut u8, REGION) };
+        // SAFETY: mapped above, for ever, and nobody else's.
+        let bytes = unsafe { std::slice::from_raw_parts_mut(range.start as *mut u8, REGION) };
         bytes.iter_mut().enumerate().for_each(|(at, byte)| *byte = (at / 37) as u8);
         assert_eq!((resident(&range), huge_in(&range)), (REGION / PAGE, 0));
-        let mut kernel = Kernel::new(true);
-        kernel.gather(region);
+        (range, bytes)
+    }
+
+    #[test]
+    fn the_kernel_gathers_pages_and_keeps_what_is_in_them() {
+        // Some kernels cannot: those older than 6.1, those without huge pages, and sandboxes.
+        let (other, _) = filled();
+        let can = advise(&other, libc::MADV_HUGEPAGE) && advise(&other, MADV_COLLAPSE);
+        let (range, bytes) = filled();
+        assert_eq!(Kernel::new(true).gather(range.start), can);
+        assert_eq!(huge_in(&range), if can { REGION / PAGE } else { 0 });
         assert!(bytes.iter().enumerate().all(|(at, byte)| *byte == (at / 37) as u8));
-        // Some kernels, older than 6.1 or without huge pages, and sandboxes, cannot.
-        let can = advise(&range, MADV_COLLAPSE);
-        assert_eq!(
-            huge_in(&range),
-            if can { REGION / PAGE } else { 0 },
-            "{}",
-            std::io::Error::last_os_error()
-        );
     }
 }

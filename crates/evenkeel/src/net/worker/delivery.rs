@@ -60,7 +60,7 @@ impl Worker {
         add(&stats.writes, 1);
         add(&stats.net_out, len as u64);
         add(&connection.client().net_out, len as u64);
-        // If the socket was full before, it is announced when it is not.
+        // If the socket was full before, it is announced when it is not; and replies that are put off are sent in the next turn.
         let must_wait = connection.backlog_len() > 0;
         connection.enqueue(letters);
         self.kept_for_clients += len;

@@ -10,6 +10,9 @@ use crate::net::connection::{Connection, Sent};
 use crate::observe::stats::{Stage, add};
 use crate::pipeline::REPLY_LEN_MAX;
 
+/// Milliseconds for which replies are put off at most.
+const PUT_OFF_MS_MAX: u64 = 500;
+
 impl Worker {
     /// Sends the reply; `false` when the connection is to be closed.
     pub(super) fn flush(&mut self, connection: &mut Connection) -> bool {
@@ -24,7 +27,7 @@ impl Worker {
             return false;
         }
         let waits = connection.session.log.logged > 0 && self.awaits_log(connection);
-        let was_put_off = std::mem::take(&mut connection.is_put_off);
+        let was_put_off = connection.put_off_since_ms.take().is_some();
         let sent = if waits {
             Ok(Sent::Part)
         } else if was_put_off {
@@ -45,7 +48,10 @@ impl Worker {
                 self.hold_back(connection);
                 self.within_limits(connection)
             }
-            Ok(Sent::All) => true,
+            Ok(Sent::All) => {
+                connection.soft_since_ms = None;
+                true
+            }
             Ok(Sent::Part) => {
                 self.kept_for_clients += len;
                 self.within_limits(connection)
@@ -57,15 +63,19 @@ impl Worker {
         }
     }
 
-    /// Whether replies to the beginning of what was read wait for those to the rest of it, since it is others' turn in between.
-    /// `client-output-buffer-limit` is about all of them: a client that asks for more at once than it may have gets nothing. Where there
-    /// is no such limit, or they are many, they are sent.
+    /// Whether replies to the beginning of what was read at once wait for those to the rest of it, since it is others' turn in between.
+    /// `client-output-buffer-limit` is about all of them: a client that asks for more at once than it may have gets nothing. They are sent
+    /// where there is no such limit, where they are many already, and where the client has waited for long.
     #[cold]
     pub(super) fn may_put_off(&self, connection: &Connection) -> bool {
-        let is_limited = self.output_limit(connection).hard_bytes > 0;
+        let limit = self.output_limit(connection).hard_bytes;
         let waits =
             connection.is_held_back || connection.session.log.logged > 0 && self.awaits_log(connection);
-        is_limited && !waits && connection.backlog_len() + self.reply.len() <= REPLY_LEN_MAX
+        let waiting = connection.backlog_len() + self.reply.len();
+        let since = connection.put_off_since_ms.unwrap_or(self.now_ms);
+        let is_soon = self.now_ms.saturating_sub(since) <= PUT_OFF_MS_MAX;
+        // More than the limit is refused at once.
+        limit > 0 && !waits && waiting <= REPLY_LEN_MAX && waiting as u64 <= limit && is_soon
     }
 
     /// Keeps the reply: the connection goes on in its next turn.
@@ -73,7 +83,7 @@ impl Worker {
     pub(super) fn put_off(&mut self, connection: &mut Connection) {
         let len = self.reply.len();
         connection.hold_back(&mut self.reply);
-        connection.is_put_off = true;
+        connection.put_off_since_ms.get_or_insert(self.now_ms);
         self.kept_for_clients += len;
         let stats = self.executor.stats();
         add(&stats.net_out, len as u64);
@@ -94,7 +104,10 @@ impl Worker {
         self.clear_away(connection);
         book(self.executor.stats(), Stage::Write, before);
         match sent {
-            Ok(Sent::All) => !connection.session.closing,
+            Ok(Sent::All) => {
+                connection.soft_since_ms = None;
+                !connection.session.closing
+            }
             Ok(Sent::Part) => self.within_limits(connection),
             Err(_) => false,
         }
