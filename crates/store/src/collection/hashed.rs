@@ -121,7 +121,7 @@ fn beside(page: &mut Page, old: u64, parts: &[&[u8]], hash: u64) -> Option<Sibli
 /// A page of a single item. It has a tag from the start, as all pages have to have that are not alone, since to give it one
 /// later would be to copy it.
 fn alone(parts: &[&[u8]], hash: u64) -> Page {
-    let mut page = Page::new(true, 1, len_of(parts));
+    let mut page = Page::new(true, len_of(parts));
     page.insert(0, parts, tag(hash));
     page
 }
@@ -149,7 +149,7 @@ pub(crate) fn replace(
         *page = alone(parts, hash);
         return Vec::new();
     }
-    if page.len() == 1 || page.has_room(parts) || len_of(parts) <= page.get(at).len() {
+    if page.has_room_instead(at, parts) {
         page.replace(at, parts);
         return Vec::new();
     }

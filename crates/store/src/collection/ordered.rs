@@ -78,7 +78,7 @@ impl<T: AsRef<[u8]>> Builder<T> {
         let Some((first, _)) = self.waiting.first() else { return };
         let (bound, count) = ([*first, 0], self.waiting.len());
         let tagged = count >= TAGS_FROM || !self.pages.is_empty();
-        let mut page = Page::new(tagged, count, self.bytes - count * STRIDE);
+        let mut page = Page::for_items(tagged, self.waiting.iter().map(|(_, item)| item.as_ref().len()));
         for (hash, item) in self.waiting.drain(..) {
             page.insert(page.len(), &[item.as_ref()], tag(hash));
         }

@@ -7,7 +7,8 @@
 //! ```
 //!
 //! Items lie one behind the other in the order of their positions, so an item's length is the distance to the next
-//! offset, and a member of 16 bytes costs 18 (20 with a tag, 17 in a page of less than 256 bytes). Clones share the
+//! offset, and a member of 16 bytes costs 18 (20 with a tag, 17 in a page of less than 256 bytes). An even page, the items of which are
+//! all as long as each other, has no offsets: there it costs 16 (18). Pages are even as long as they can be. Clones share the
 //! block; whoever writes to a shared one gets a copy. A page of several items is at most [`PAGE_MAX`] bytes long, which
 //! is what copying, inserting in the middle and looking for a tag cost at most; an item too long for that has a page of
 //! its own, of any length, which is replaced but never copied for a neighbour's sake.
@@ -44,6 +45,9 @@ const NARROW: u8 = 2;
 const HEADED: u8 = 4;
 /// There is one item, which is many to those who know how to read it.
 const PACKED: u8 = 8;
+/// There are no offsets: all items are as long as each other, and there is no head. Where there are several, none is empty, or there could
+/// be any number of them.
+const EVEN: u8 = 16;
 
 #[repr(C)]
 struct Header {
@@ -106,9 +110,29 @@ fn layout(size: usize) -> Layout {
 }
 
 impl Page {
+    /// An empty page with room for an item of `bytes` bytes, or none.
+    pub(crate) fn new(tagged: bool, bytes: usize) -> Page {
+        Page::of_kind(tagged, true, usize::from(bytes > 0), bytes)
+    }
+
+    /// An empty page with room for items of these lengths.
+    pub(crate) fn for_items(tagged: bool, mut lens: impl Iterator<Item = usize>) -> Page {
+        let Some(first) = lens.next() else { return Page::new(tagged, 0) };
+        let (mut items, mut bytes, mut even) = (1, first, first > 0);
+        for len in lens {
+            (items, bytes, even) = (items + 1, bytes + len, even && len == first);
+        }
+        Page::of_kind(tagged, even, items, bytes)
+    }
+
     /// An empty page with room for `items` items of `bytes` bytes in all.
-    pub(crate) fn new(tagged: bool, items: usize, bytes: usize) -> Page {
-        let flags = if tagged { TAGGED } else { 0 } | if bytes <= NARROW_MAX { NARROW } else { 0 };
+    fn of_kind(tagged: bool, even: bool, items: usize, bytes: usize) -> Page {
+        let offsets = match (even, bytes <= NARROW_MAX) {
+            (true, _) => EVEN,
+            (false, true) => NARROW,
+            (false, false) => 0,
+        };
+        let flags = if tagged { TAGGED } else { 0 } | offsets;
         let class = class_of_size(HEADER + bytes + items * stride(flags));
         let layout = layout(size_of_class(class));
         // SAFETY: the layout's size is at least that of the header.
@@ -123,7 +147,7 @@ impl Page {
     /// An empty page with a head, and with room for `items` items of `bytes` bytes in all.
     pub(crate) fn with_head(head: &[u8], items: usize, bytes: usize) -> Page {
         assert!(head.len() <= PAGE_MAX, "the first item's offset fits");
-        let mut page = Page::new(false, items, head.len() + bytes);
+        let mut page = Page::of_kind(false, false, items, head.len() + bytes);
         page.write(0, &[head]);
         // SAFETY: nobody else has the block.
         let header = unsafe { page.0.as_mut() };
@@ -134,7 +158,7 @@ impl Page {
 
     /// A packed page of this item.
     pub(crate) fn packed(item: &[u8]) -> Page {
-        let mut page = Page::new(false, 1, item.len());
+        let mut page = Page::new(false, item.len());
         page.insert(0, &[item], 0);
         // SAFETY: nobody else has the block.
         unsafe { page.0.as_mut() }.flags |= PACKED;
@@ -194,9 +218,26 @@ impl Page {
         self.header().flags & NARROW != 0
     }
 
+    #[inline]
+    fn is_even(&self) -> bool {
+        self.header().flags & EVEN != 0
+    }
+
+    /// The length of each item of an even page that has one.
+    #[inline]
+    fn even_len(&self) -> usize {
+        (self.header().used / u32::from(self.header().count)) as usize
+    }
+
+    /// Whether the page is even, and stays so with items of `len` bytes, several in all.
+    #[inline]
+    fn stays_even_with(&self, len: usize) -> bool {
+        self.is_even() && len > 0 && (self.len() == 0 || self.even_len() == len)
+    }
+
     /// Bytes that each item takes beside its own.
     #[inline]
-    fn stride(&self) -> usize {
+    pub(crate) fn stride(&self) -> usize {
         stride(self.header().flags)
     }
 
@@ -230,10 +271,33 @@ impl Page {
         self.bytes_with(len_of(parts)) <= PAGE_MAX
     }
 
-    /// Bytes that the items, tags, offsets and header would take with an item of `len` bytes more, in a wide page.
+    /// Bytes that the items, tags, offsets and header would take with an item of `len` bytes more, in a page that is not narrow.
     #[inline]
     pub(crate) fn bytes_with(&self, len: usize) -> usize {
-        HEADER + self.used() + len + (self.len() + 1) * stride(self.header().flags & !NARROW)
+        let stride = if self.stays_even_with(len) { self.stride() } else { self.wide_stride() };
+        HEADER + self.used() + len + (self.len() + 1) * stride
+    }
+
+    /// Bytes that they would take with the items of another page.
+    pub(crate) fn bytes_with_all_of(&self, other: &Page) -> usize {
+        let stride = if self.stays_even_with_all_of(other) { self.stride() } else { self.wide_stride() };
+        HEADER + self.used() + other.used() + (self.len() + other.len()) * stride
+    }
+
+    fn stays_even_with_all_of(&self, other: &Page) -> bool {
+        self.is_even() && other.is_even() && (other.len() == 0 || self.stays_even_with(other.even_len()))
+    }
+
+    #[inline]
+    fn wide_stride(&self) -> usize {
+        stride(self.header().flags & !(NARROW | EVEN))
+    }
+
+    /// Whether `parts`, put together, can take the place of an item here, in a page of ordinary size.
+    #[inline]
+    pub(crate) fn has_room_instead(&self, at: usize, parts: &[&[u8]]) -> bool {
+        let (old, new) = (self.get(at).len(), len_of(parts));
+        self.len() == 1 || new == old || new < old && !self.is_even() || self.bytes_with(new) <= PAGE_MAX
     }
 
     /// Whether nobody shares the block.
@@ -268,6 +332,9 @@ impl Page {
     #[inline]
     fn start(&self, at: usize) -> usize {
         assert!(at < self.len(), "a position inside");
+        if self.is_even() {
+            return at * self.even_len();
+        }
         // SAFETY: `count` offsets lie before the tags, the first one last; two bytes wide ones are aligned, since tags
         // are as wide.
         unsafe {
@@ -276,17 +343,23 @@ impl Page {
         }
     }
 
+    /// Where an item begins and ends.
     #[inline]
-    fn end(&self, at: usize) -> usize {
-        if at + 1 == self.len() { self.used() } else { self.start(at + 1) }
+    fn bounds(&self, at: usize) -> (usize, usize) {
+        assert!(at < self.len(), "a position inside");
+        if self.is_even() {
+            let len = self.even_len();
+            return (at * len, (at + 1) * len);
+        }
+        (self.start(at), if at + 1 == self.len() { self.used() } else { self.start(at + 1) })
     }
 
     /// The item at a position, which is there. Panics otherwise.
     #[inline]
     pub(crate) fn get(&self, at: usize) -> &[u8] {
-        let (start, end) = (self.start(at), self.end(at));
+        let (start, end) = self.bounds(at);
         debug_assert!(start <= end && end <= self.used(), "offsets rise");
-        // SAFETY: offsets rise and end at `used`, which lies inside the block.
+        // SAFETY: offsets rise and end at `used`, which lies inside the block; so do multiples of its share.
         unsafe { std::slice::from_raw_parts(self.base().add(HEADER + start), end - start) }
     }
 
@@ -309,19 +382,20 @@ impl Page {
 
     // Writing. All of these make the block this reference's own first.
 
-    /// Makes the block this reference's own, with room for so many more items and bytes; it may be copied for either.
-    fn own(&mut self, items: usize, bytes: usize) {
+    /// Makes the block this reference's own, with room for so many more items and bytes, and even or not; it may be copied for any.
+    fn own(&mut self, items: usize, bytes: usize, even: bool) {
         let used = self.used() + bytes;
+        let stays = even == self.is_even();
         let too_wide = self.is_narrow() && used > NARROW_MAX && self.len() + items > 1;
         let needed = self.bytes() + bytes + items * self.stride();
-        if !self.is_own() || too_wide || needed > self.memory() {
-            *self = self.copied(self.len() + items, used);
+        if !self.is_own() || !stays || too_wide || needed > self.memory() {
+            *self = self.copied(self.len() + items, used, even);
         }
     }
 
     /// A copy with room for so many items and bytes of them in all.
-    fn copied(&self, items: usize, bytes: usize) -> Page {
-        let mut copy = Page::new(self.is_tagged(), items, bytes);
+    fn copied(&self, items: usize, bytes: usize, even: bool) -> Page {
+        let mut copy = Page::of_kind(self.is_tagged(), even, items, bytes);
         let (used, count) = (self.used(), self.len());
         // SAFETY: both blocks hold `used` bytes behind the header, and tags at their ends; the copy has room for as many
         // of both, and nobody else has it.
@@ -334,11 +408,13 @@ impl Page {
             header.used = used as u32;
             header.flags |= self.header().flags & (HEADED | PACKED);
         }
-        (0..count).for_each(|at| copy.set_start(at, self.start(at)));
+        if !even {
+            (0..count).for_each(|at| copy.set_start(at, self.start(at)));
+        }
         copy
     }
 
-    /// Sets an offset in a block that is ours.
+    /// Sets an offset in a block that is ours, and not even.
     fn set_start(&mut self, at: usize, start: usize) {
         assert!(at < self.len(), "a position inside");
         // SAFETY: as in `start`.
@@ -355,7 +431,7 @@ impl Page {
     /// Gives memory back after much has been removed.
     fn shrink(&mut self) {
         if self.bytes() * 2 < self.memory() {
-            *self = self.copied(self.len(), self.used());
+            *self = self.copied(self.len(), self.used(), self.is_even());
         }
     }
 
@@ -378,7 +454,7 @@ impl Page {
             if self.is_narrow() {
                 let offsets = std::slice::from_raw_parts_mut(offsets, count - from);
                 offsets.iter_mut().for_each(|offset| *offset = offset.wrapping_add(change as u8));
-            } else {
+            } else if !self.is_even() {
                 let offsets = std::slice::from_raw_parts_mut(offsets.cast::<u16>(), count - from);
                 offsets.iter_mut().for_each(|offset| *offset = offset.wrapping_add(change as u16));
             }
@@ -399,11 +475,15 @@ impl Page {
         assert!(at <= count && count < u16::MAX as usize, "a position inside, and a count that fits");
         assert!(len <= ITEM_MAX, "an item's length fits");
         assert!(count == 0 || self.used() + len <= u16::MAX as usize, "offsets fit");
-        self.own(1, len);
+        // One item alone is even.
+        let even = self.is_even() && (self.stays_even_with(len) || count == 0);
+        self.own(1, len, even);
         let start = if at == count { self.used() } else { self.start(at) };
         self.shift(start, start, len, at);
         self.open_tail(at, tag);
-        self.set_start(at, start);
+        if !even {
+            self.set_start(at, start);
+        }
         // SAFETY: room for the item was made at `start`, in a block that is ours.
         let mut space = unsafe { Space::new(self.base().add(HEADER + start), len) };
         fill(&mut space);
@@ -438,7 +518,7 @@ impl Page {
 
     /// Puts another item in the place of one.
     pub(crate) fn replace(&mut self, at: usize, parts: &[&[u8]]) {
-        let (start, end) = (self.start(at), self.end(at));
+        let (start, end) = self.bounds(at);
         let len = len_of(parts);
         if self.len() == 1
             && !self.is_headed()
@@ -446,13 +526,14 @@ impl Page {
         {
             // Nothing of the old block is needed.
             let tag = if self.is_tagged() { self.tag(0) } else { 0 };
-            let mut page = Page::new(self.is_tagged(), 1, len);
+            let mut page = Page::new(self.is_tagged(), len);
             page.insert(0, parts, tag);
             *self = page;
             return;
         }
         assert!(self.len() == 1 || self.used() - (end - start) + len <= u16::MAX as usize, "offsets fit");
-        self.own(0, len.saturating_sub(end - start));
+        let even = self.is_even() && (self.len() == 1 || len == end - start);
+        self.own(0, len.saturating_sub(end - start), even);
         self.shift(start, end, len, at + 1);
         self.write(start, parts);
         self.shrink();
@@ -463,7 +544,7 @@ impl Page {
         assert!(self.is_packed() && part.start <= part.end && part.end <= self.used(), "a part of the item");
         let (old, new) = (part.len(), bytes.len());
         assert!(self.used() - old + new <= ITEM_MAX, "an item's length fits");
-        self.own(0, new.saturating_sub(old));
+        self.own(0, new.saturating_sub(old), self.is_even());
         self.shift(part.start, part.end, new, 1);
         self.write(part.start, &[bytes]);
         if new < old {
@@ -473,9 +554,9 @@ impl Page {
 
     /// Writes over a part of an item, which lies inside.
     pub(crate) fn patch(&mut self, at: usize, offset: usize, bytes: &[u8]) {
-        let (start, end) = (self.start(at), self.end(at));
+        let (start, end) = self.bounds(at);
         assert!(offset + bytes.len() <= end - start, "inside the item");
-        self.own(0, 0);
+        self.own(0, 0, self.is_even());
         self.write(start + offset, &[bytes]);
     }
 
@@ -487,11 +568,11 @@ impl Page {
         }
         if to - from == self.len() && !self.is_headed() && !self.is_own() {
             // Nothing of the old block is needed, and it may be long.
-            *self = Page::new(self.is_tagged(), 0, 0);
+            *self = Page::new(self.is_tagged(), 0);
             return;
         }
-        self.own(0, 0);
-        let (start, end) = (self.start(from), self.end(to - 1));
+        self.own(0, 0, self.is_even());
+        let (start, end) = (self.start(from), self.bounds(to - 1).1);
         self.shift(start, end, 0, to);
         let (count, tag_width, gone) = (self.len(), self.tag_width(), to - from);
         let width = self.stride() - tag_width;
@@ -520,7 +601,7 @@ impl Page {
     /// Appends the items of another page, which is tagged if this one is.
     pub(crate) fn append(&mut self, other: &Page) {
         assert!(!self.is_headed() && !other.is_headed(), "items stay with their head");
-        self.own(other.len(), other.used());
+        self.own(other.len(), other.used(), self.stays_even_with_all_of(other));
         for at in 0..other.len() {
             let (item, tag) = other.numbered(at);
             self.insert(self.len(), &[item], tag);
@@ -550,8 +631,7 @@ impl Page {
     /// A page of these items.
     fn of<'a>(&self, tagged: bool, items: impl Iterator<Item = (&'a [u8], u16)> + Clone) -> Page {
         assert!(!self.is_headed(), "items stay with their head");
-        let bytes = items.clone().map(|(item, _)| item.len()).sum();
-        let mut page = Page::new(tagged, items.clone().count(), bytes);
+        let mut page = Page::for_items(tagged, items.clone().map(|(item, _)| item.len()));
         items.for_each(|(item, tag)| page.insert(page.len(), &[item], tag));
         page
     }
@@ -608,7 +688,11 @@ impl Drop for Space<'_> {
 /// Bytes that each item takes beside its own in a page with these flags.
 #[inline]
 fn stride(flags: u8) -> usize {
-    let offset = if flags & NARROW != 0 { 1 } else { 2 };
+    let offset = match flags & (NARROW | EVEN) {
+        0 => 2,
+        NARROW => 1,
+        _ => 0,
+    };
     offset + if flags & TAGGED != 0 { TAG } else { 0 }
 }
 
@@ -652,12 +736,15 @@ mod tests {
             let head = vec![b'h'; random.below(400)];
             let is_headed = round % 3 == 2;
             let mut page =
-                if is_headed { Page::with_head(&head, 0, 0) } else { Page::new(round % 2 == 0, 0, 0) };
+                if is_headed { Page::with_head(&head, 0, 0) } else { Page::new(round % 2 == 0, 0) };
             let mut plain = Plain::new();
+            // Of one length but for a few, in some rounds.
+            let (usual, others) = [(0, 100), (16, 1), (1, 1), (16, 20), (5, 0)][random.below(5)];
             let mut clones: Vec<(Page, Plain)> = Vec::new();
             for _ in 0..if cfg!(miri) { 60 } else { 500 } {
                 let long = if random.below(20) == 0 { 300 } else { 30 };
-                let item = vec![random.below(256) as u8; random.below(long)];
+                let len = if random.chance(others) { random.below(long) } else { usual };
+                let item = vec![random.below(256) as u8; len];
                 let tag = random.below(300) as u16;
                 let at = random.below(plain.len() + 1);
                 match random.below(8) {
@@ -666,7 +753,7 @@ mod tests {
                         page.insert(at, &[a, b], tag);
                         plain.insert(at, (item, tag));
                     }
-                    3 if at < plain.len() && page.has_room(&[&item]) => {
+                    3 if at < plain.len() && page.has_room_instead(at, &[&item]) => {
                         page.replace(at, &[&item]);
                         plain[at].0 = item;
                     }
@@ -702,14 +789,49 @@ mod tests {
                 check(&page, &plain);
                 assert_eq!(page.head(), if is_headed { &head[..] } else { b"" });
                 assert!(page.bytes() <= page.memory());
+                assert!(page.bytes() <= PAGE_MAX || page.len() == 1, "{} bytes", page.bytes());
             }
             clones.iter().for_each(|(page, plain)| check(page, plain));
         }
     }
 
     #[test]
+    fn items_as_long_as_each_other_have_no_offsets() {
+        let item = |at: usize| [at as u8; 16];
+        let mut page = Page::new(false, 0);
+        while page.has_room(&[&item(0)]) {
+            page.insert(page.len(), &[&item(page.len())], 0);
+        }
+        assert_eq!((page.len(), page.bytes()), ((PAGE_MAX - HEADER) / 16, HEADER + page.len() * 16));
+        let mut half = page.split_off(100);
+        assert_eq!(page.bytes(), HEADER + 100 * 16);
+        assert!(half.has_room_instead(7, &[&item(0)]) && half.has_room(&[b"longer than the others"]));
+        half.replace(7, &[b"short"]);
+        assert_eq!(half.bytes(), HEADER + half.len() * 18 - 11);
+        assert_eq!((half.get(6), half.get(7), half.get(8)), (&item(106)[..], &b"short"[..], &item(108)[..]));
+        assert!(page.bytes_with_all_of(&half) > PAGE_MAX, "with offsets for all");
+        half.remove(7, 8);
+        let even = half.split_off(0);
+        page.append(&even);
+        assert_eq!(page.bytes(), HEADER + page.len() * 16);
+        assert!(!page.has_room_instead(7, &[b"short"]), "all the others would need offsets");
+    }
+
+    #[test]
+    fn empty_items_have_offsets_if_they_are_several() {
+        let mut page = Page::new(false, 0);
+        let room = (0..).take_while(|_| {
+            let has_room = page.has_room(&[b""]);
+            page.insert(page.len(), &[b""], 0);
+            has_room
+        });
+        assert!(room.count() <= PAGE_MAX / 2);
+        assert!((0..page.len()).all(|at| page.get(at).is_empty()));
+    }
+
+    #[test]
     fn bytes_of_an_item_that_a_panic_left_out_are_zeros() {
-        let mut page = Page::new(false, 0, 0);
+        let mut page = Page::new(false, 0);
         let fill = |space: &mut Space<'_>| {
             space.put(b"half");
             panic!("as a test wants it");
@@ -754,7 +876,7 @@ mod tests {
 
     #[test]
     fn an_item_of_its_own_page_may_be_long() {
-        let mut page = Page::new(true, 0, 0);
+        let mut page = Page::new(true, 0);
         let long = vec![b'x'; 3_000_000];
         page.insert(0, &[&long, b"end"], 7);
         assert_eq!(page.get(0).len(), long.len() + 3);

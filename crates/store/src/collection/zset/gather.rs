@@ -192,7 +192,11 @@ fn pages<'a, T>(
             (count, bytes) = (count + 1, bytes + more);
         }
         let (now, later) = rest.split_at(count);
-        let mut page = Page::new(tagged, count, bytes);
+        let len_of = |one| {
+            let (score, member, _) = parts(one);
+            score.as_bytes().len() + member.len()
+        };
+        let mut page = Page::for_items(tagged, now.iter().map(len_of));
         for one in now {
             let (score, member, tag) = parts(one);
             page.insert(page.len(), &[score.as_bytes(), member], tag);
