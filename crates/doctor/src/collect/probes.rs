@@ -130,7 +130,8 @@ mod with_programs {
         ask()?;
         let teller = bpf::Teller::start(found.pid, "evenkeel", "stage")?;
         let met = |told: &[bpf::Told]| told.iter().map(|told| told.count).sum::<u64>();
-        let (counted_before, before) = (ask()?, teller.told());
+        // What is told is looked at first: the end of an INFO's own execution counts in neither then, or in both.
+        let (before, counted_before) = (teller.told(), ask()?);
         let passed = wait(found, length, stop, TRIAL, |passed| {
             let rate = met(&teller.told()).saturating_sub(met(&before)) as f64 / passed.as_secs_f64();
             ensure!(
@@ -140,7 +141,7 @@ mod with_programs {
             );
             Ok(())
         })?;
-        let (counted, after) = (ask()?, teller.told());
+        let (after, counted) = (teller.told(), ask()?);
         let told = after.iter().zip(&before);
         let times = counted.us.iter().zip(&counted_before.us);
         let stages = told.zip(times).map(|((after, before), ((name, us), (_, us_before)))| Stage {

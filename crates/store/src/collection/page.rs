@@ -293,11 +293,20 @@ impl Page {
         stride(self.header().flags & !(NARROW | EVEN))
     }
 
+    /// Whether `parts`, put together, fit as one more item into a page of ordinary size that has these items of this one.
+    pub(crate) fn has_room_in(&self, items: Range<usize>, parts: &[&[u8]]) -> bool {
+        let used = if items.is_empty() { 0 } else { self.bounds(items.end - 1).1 - self.start(items.start) };
+        let len = len_of(parts);
+        let stride = if self.stays_even_with(len) { self.stride() } else { self.wide_stride() };
+        HEADER + used + len + (items.len() + 1) * stride <= PAGE_MAX
+    }
+
     /// Whether `parts`, put together, can take the place of an item here, in a page of ordinary size.
     #[inline]
     pub(crate) fn has_room_instead(&self, at: usize, parts: &[&[u8]]) -> bool {
         let (old, new) = (self.get(at).len(), len_of(parts));
-        self.len() == 1 || new == old || new < old && !self.is_even() || self.bytes_with(new) <= PAGE_MAX
+        let stays = self.len() == 1 || new == old || new < old && !self.is_even();
+        stays || HEADER + self.used() - old + new + self.len() * self.wide_stride() <= PAGE_MAX
     }
 
     /// Whether nobody shares the block.
@@ -586,7 +595,11 @@ impl Page {
             let first = offsets.add((count - from) * width);
             first.add(gone * tag_width).copy_from(first, from * width);
             offsets.add(gone * (tag_width + width)).copy_from(offsets, (count - to) * width);
-            self.0.as_mut().count -= gone as u16;
+            let header = self.0.as_mut();
+            header.count -= gone as u16;
+            if header.count == 0 && header.flags & (HEADED | PACKED) == 0 {
+                header.flags = header.flags & !NARROW | EVEN;
+            }
         }
         self.shrink();
     }
@@ -815,6 +828,17 @@ mod tests {
         page.append(&even);
         assert_eq!(page.bytes(), HEADER + page.len() * 16);
         assert!(!page.has_room_instead(7, &[b"short"]), "all the others would need offsets");
+    }
+
+    #[test]
+    fn a_page_that_was_emptied_is_even_again() {
+        let mut page = Page::new(true, 0);
+        [&b"one"[..], b"another", b"third"].iter().for_each(|item| page.insert(0, &[item], 1));
+        page.remove(0, 2);
+        assert_eq!(page.bytes(), HEADER + 3 + 3, "one byte of an offset, two of a tag");
+        page.remove(0, 1);
+        (0..9).for_each(|at| page.insert(at, &[b"sixteen bytes..."], at as u16));
+        assert_eq!((page.bytes(), page.tag(8)), (HEADER + 9 * 18, 8));
     }
 
     #[test]

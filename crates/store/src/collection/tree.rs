@@ -775,6 +775,9 @@ pub(crate) fn insert(
         return vec![(bound(right.get(0)), right)];
     }
     let middle = page_middle(page);
+    let half = if at <= middle { 0..middle } else { middle..page.len() };
+    // Where that is not enough, it is divided where the item goes, and not into ever smaller halves.
+    let middle = if page.has_room_in(half, parts) { middle } else { at };
     let mut right = page.split_off(middle);
     let mut siblings = Vec::new();
     if at <= middle {
@@ -805,14 +808,15 @@ pub(crate) fn replace(
 
 /// The position that leaves about half of the bytes on either side, and at least one item. There are two at least.
 ///
-/// It lies before the middle by so many bytes an item: a million scores in steps of 7,919 take 2% less memory so, and a tenth less of
-/// the process', than with halves.
+/// It lies before the middle by so many bytes an item, unless those are small: a million scores in steps of 7,919 take 2% less memory so,
+/// and a tenth less of the process', than with halves.
 fn page_middle(page: &Page) -> usize {
     const EXTRA: usize = 2;
     let half = page.bytes() / 2;
     let mut bytes = 0;
     for at in 0..page.len() - 1 {
-        bytes += page.get(at).len() + page.stride() + EXTRA;
+        let len = page.get(at).len();
+        bytes += len + page.stride() + EXTRA.min(len / 8);
         if bytes >= half {
             return (at + 1).max(1);
         }
