@@ -180,7 +180,8 @@ fn sources_that_always_change_do_not_keep_it_for_ever() {
         stop.store(true, Relaxed);
         let (longest, _) = others.join().expect("no failure");
         assert!(copy.ends_with("+++\""), "{copy}");
-        assert!(longest >= Duration::from_millis(50), "the third time holds the slot: {longest:?}");
+        // It may have been asked some time after the slot was taken. Where nothing holds it, no call takes that long.
+        assert!(longest >= Duration::from_millis(25), "the third time holds the slot: {longest:?}");
     });
     live.verify();
 }
