@@ -101,6 +101,12 @@ impl Connection {
         self
     }
 
+    /// Whether something waits to be sent, and not for the rest of a pipeline.
+    #[inline]
+    pub(crate) fn has_unsent(&self) -> bool {
+        self.backlog_len() > 0 && !self.is_put_off()
+    }
+
     #[inline]
     pub(crate) fn is_put_off(&self) -> bool {
         self.put_off_since_ms.is_some()

@@ -251,7 +251,7 @@ impl Worker {
             return self.knocking.push(event.token - LISTENER_TOKENS);
         }
         let Some(mut connection) = self.take(event.token) else { return };
-        let may_send = connection.backlog_len() > 0 && !connection.is_held_back && !connection.is_put_off();
+        let may_send = connection.has_unsent() && !connection.is_held_back;
         if event.is_writable() && may_send && !self.flush_backlog(&mut connection) {
             return self.close(event.token, connection);
         }
@@ -647,10 +647,7 @@ impl Worker {
                 self.close(token, connection);
                 continue;
             }
-            if connection.backlog_len() > 0
-                && !connection.is_put_off()
-                && !self.within_limits(&mut connection)
-            {
+            if connection.has_unsent() && !self.within_limits(&mut connection) {
                 self.close(token, connection);
                 continue;
             }
@@ -694,8 +691,7 @@ impl Worker {
         for token in self.tokens() {
             let connection =
                 self.connections[token as u32 as usize].as_mut().expect("a token of one that is there");
-            let may_not_send = connection.backlog_len() > 0 && !connection.is_put_off();
-            let waits = connection.parked || connection.session.waiting.is_some() || may_not_send;
+            let waits = connection.parked || connection.session.waiting.is_some() || connection.has_unsent();
             if connection.activity > 0 && !waits {
                 active.push((connection.activity, token));
             }

@@ -8,7 +8,7 @@
 //!
 //! Items lie one behind the other in the order of their positions, so an item's length is the distance to the next
 //! offset, and a member of 16 bytes costs 18 (20 with a tag, 17 in a page of less than 256 bytes). An even page, the items of which are
-//! all as long as each other, has no offsets: there it costs 16 (18). Pages are even as long as they can be. Clones share the
+//! all as long as each other, has no offsets: there it costs 16 (18). A page is even until an item of another length comes. Clones share the
 //! block; whoever writes to a shared one gets a copy. A page of several items is at most [`PAGE_MAX`] bytes long, which
 //! is what copying, inserting in the middle and looking for a tag cost at most; an item too long for that has a page of
 //! its own, of any length, which is replaced but never copied for a neighbour's sake.
