@@ -14,17 +14,18 @@ pub(super) const FAMILY: Family = Family {
     only: None,
     commands: &[
         (30, xadd), (3, xlen), (6, xrange), (4, xdel), (4, xtrim), (6, xread), (5, xgroup_create), (5, xgroup), (5, xack),
-        (5, xpending), (6, xinfo), (2, xsetid_anywhere), (1, encoding),
+        (5, xpending), (6, xinfo), (3, encoding),
     ],
-    scenes: &[(12, xreadgroup), (3, wait), (2, wait_in_multi), (2, nodes), (2, far_ahead), (1, many), (1, xsetid_of_new)],
+    scenes: &[(12, xreadgroup_of_known), (3, wait), (2, wait_in_multi), (2, nodes), (2, far_ahead), (1, many), (1, xsetid_of_new)],
 };
 
-/// What Redis 7.0 does otherwise: it makes a consumer only when that gets an entry, newer ones when it asks for one.
+/// What Redis 7.0 does otherwise: it makes a consumer only when that gets an entry, newer ones when it asks for one; and
+/// it takes an XSETID below an entry that was deleted.
 pub(super) const NEWER: Family = Family {
     name: "streams-valkey",
     weight: 40,
     only: Some(Peer::Valkey),
-    commands: &[(5, xclaim), (4, xautoclaim), (3, xgroup_create), (4, xadd), (2, xinfo)],
+    commands: &[(5, xclaim), (4, xautoclaim), (3, xgroup_create), (4, xadd), (2, xinfo), (1, xsetid)],
     scenes: &[(4, xreadgroup)],
 };
 
@@ -270,11 +271,6 @@ fn xsetid(make: &mut Maker) -> Args {
     args
 }
 
-/// For Valkey alone: Redis 7.0 takes an id below that of an entry that was deleted.
-fn xsetid_anywhere(make: &mut Maker) -> Args {
-    if make.oracle == Peer::Valkey { xsetid(make) } else { encoding(make) }
-}
-
 /// Of a stream from which nothing was deleted.
 fn xsetid_of_new(make: &mut Maker) {
     let mut set = xsetid(make);
@@ -293,15 +289,21 @@ fn id_or_new(make: &mut Maker) -> Vec<u8> {
     if make.chance(70) { ">".into() } else { id_or_end(make) }
 }
 
-/// Redis 7.0 makes a consumer only when that gets something: so there is one before.
 fn xreadgroup(make: &mut Maker) {
-    let (group, consumer) = (group(make), consumer(make));
-    let streams = streams(make, id_or_new);
-    if make.oracle == Peer::Redis {
-        for key in &streams[1..=streams.len() / 2] {
-            make.command(args!["XGROUP", "CREATECONSUMER", key.clone(), group.clone(), consumer.clone()]);
-        }
+    let (group, consumer, streams) = (group(make), consumer(make), streams(make, id_or_new));
+    read_group(make, group, consumer, streams);
+}
+
+/// By a consumer that is there already, since not every peer makes one that gets nothing.
+fn xreadgroup_of_known(make: &mut Maker) {
+    let (group, consumer, streams) = (group(make), consumer(make), streams(make, id_or_new));
+    for key in &streams[1..=streams.len() / 2] {
+        make.command(args!["XGROUP", "CREATECONSUMER", key.clone(), group.clone(), consumer.clone()]);
     }
+    read_group(make, group, consumer, streams);
+}
+
+fn read_group(make: &mut Maker, group: Vec<u8>, consumer: Vec<u8>, streams: Args) {
     let mut args = args!["XREADGROUP", "GROUP", group, consumer];
     if make.chance(50) {
         args.extend(args!["COUNT", few(make)]);
