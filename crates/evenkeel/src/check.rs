@@ -247,6 +247,12 @@ fn log_of(report: &Report, path: &Path) -> Option<Directory> {
 fn ready_to_cut(report: &Report, cut: &Cut) -> std::io::Result<[Option<File>; 2]> {
     let locks = keep_servers_off(report, &cut.path)?;
     if let Some(log) = log_of(report, &cut.path) {
+        // A part that was looked through alone may not be the last: what follows does not go on where the cut is.
+        let is_it = |path: &Path| path.canonicalize().ok() == cut.path.canonicalize().ok();
+        let parts = log.parts().unwrap_or_default();
+        if parts.iter().any(|part| !part.last && is_it(&part.path)) {
+            return Err(std::io::Error::other("later parts follow, which the manifest lists"));
+        }
         let restored =
             tail::restore(&log, boot()).map_err(|error| std::io::Error::other(error.to_string()))?;
         if let (Tail::Lacks { .. }, _) = restored {

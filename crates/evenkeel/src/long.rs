@@ -191,7 +191,7 @@ impl Call<'_, '_> {
         }
         match self.mode {
             // Who tracks would hear of a change before the reply that it concerns.
-            Mode::Direct if self.session.tracks => false,
+            Mode::Direct if self.session.is_tracking() => false,
             Mode::Direct => !self.session.replays && self.server.long.has_room(),
             Mode::Again(_) => !self.mode.must_end(),
             Mode::Nested | Mode::Script | Mode::Serving(_) => false,

@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use evenkeel_store::{Held, Watch};
 
-use crate::acl::Access;
+use crate::acl::{Access, Acl};
 use crate::clients::ClientInfo;
 use crate::command::args::OwnedArgs;
 use crate::command::{Flags, Id};
@@ -24,6 +24,8 @@ pub(crate) struct Session {
     /// The client's entry in the registry, shared with whoever lists or kills clients.
     pub(crate) client: Arc<ClientInfo>,
     pub(crate) access: Access,
+    /// It has said who it is at some time, or did not have to.
+    pub(crate) was_known: bool,
     pub(crate) multi: Option<Multi>,
     pub(crate) watching: Option<Watching>,
     /// Watches that are over, but are still in slots that could not be locked; see [`Session::unwatch`].
@@ -144,6 +146,7 @@ impl Session {
         Session {
             db: 0,
             client,
+            was_known: access.is_authenticated(),
             access,
             multi: None,
             watching: None,
@@ -168,15 +171,26 @@ impl Session {
 
     /// That of a client who has just come: it is the default user.
     pub(crate) fn of_newcomer(client: Arc<ClientInfo>, server: &Server) -> Session {
-        let mut session = Session::new(client, Access::of_server());
-        session.become_user(Access::of_newcomer(&server.acl));
-        session
+        let access = Access::of_newcomer(&server.acl);
+        *client.user.lock() = access.who().cloned();
+        Session::new(client, access)
     }
 
     /// Goes on as another user.
     pub(crate) fn become_user(&mut self, access: Access) {
         *self.client.user.lock() = access.who().cloned();
+        self.was_known |= access.is_authenticated();
         self.access = access;
+    }
+
+    /// Whether nothing is known of the client but that it has come, where it has to say who it is.
+    pub(crate) fn is_stranger(&self, acl: &Acl) -> bool {
+        !self.was_known && self.access.lacks_auth(acl)
+    }
+
+    /// Whether others tell it of changes to what it has read, or might read.
+    pub(crate) fn is_tracking(&self) -> bool {
+        self.client.tracked.has(mode::ON)
     }
 
     pub(crate) fn select(&mut self, db: u32) {
@@ -227,7 +241,7 @@ impl Session {
     /// Others have nothing more to tell it: for RESET, and at the end.
     pub(crate) fn hear_no_more(&mut self, server: &Server) {
         self.unsubscribe(&server.pubsub);
-        if self.client.tracked.has(mode::ON) {
+        if self.is_tracking() {
             self.end_tracking(server);
         }
         if std::mem::take(&mut self.monitors) {
@@ -238,7 +252,7 @@ impl Session {
     /// A command has been run, or queued: whether anybody may have something for the client still, and what CLIENT CACHING
     /// holds for.
     pub(crate) fn after_command(&mut self) {
-        self.hears = self.subscriptions.is_some() || self.monitors || self.client.tracked.has(mode::ON);
+        self.hears = self.subscriptions.is_some() || self.monitors || self.is_tracking();
         self.caching = match self.caching {
             Caching::Said => Caching::Holds,
             Caching::Holds if self.multi.is_some() => Caching::Holds,

@@ -319,7 +319,9 @@ impl Tracking {
         for event in events {
             match event.what {
                 What::Written | What::Removed => self.invalidate(&event.key, event.by),
-                What::Expired | What::AllFieldsExpired | What::Evicted => self.invalidate(&event.key, 0),
+                What::Expired | What::FieldsExpired | What::AllFieldsExpired | What::Evicted => {
+                    self.invalidate(&event.key, 0);
+                }
                 _ => {}
             }
         }
@@ -369,6 +371,9 @@ impl Tracking {
             match event.what {
                 What::Expired | What::AllFieldsExpired | What::Evicted => {
                     lost = Some(event);
+                    changed.insert(&event.key, 0);
+                }
+                What::FieldsExpired => {
                     changed.insert(&event.key, 0);
                 }
                 What::Removed if follows => {}

@@ -34,7 +34,7 @@ pub enum What {
     Removed,
     /// Its time has passed.
     Expired,
-    /// Some fields of a hash are gone, since their time has passed.
+    /// Some fields of a hash are gone, since their time has passed: it has got another value.
     FieldsExpired,
     /// The same of all fields of a hash, which is removed with them.
     AllFieldsExpired,

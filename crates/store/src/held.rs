@@ -423,18 +423,25 @@ impl<'a> Held<'a> {
         }
         self.mark(entry);
         self.preserve(key.place, entry);
-        let before = entry.times();
+        let (before, now) = (entry.times(), self.seat.now_ms);
         let mut value = entry.collection_mut::<T>();
+        let overdue = value.overdue(now);
         let mut edit = Edit::new(&mut *value, entry.form());
         let result = change(&mut edit);
         let Edit { changes, concerns, form, cut, .. } = edit;
         let is_empty = value.is_empty();
+        let expired = if overdue > 0 { overdue.saturating_sub(value.overdue(now)) } else { 0 };
         drop(value);
         cut.into_iter().for_each(|cut| self.seat.discard_cut(cut));
         let found = self.note_times(key.place, found, before);
+        if expired > 0 {
+            self.fields_expired(key.place, key.bytes, expired, is_empty && changes == 0);
+        }
         if is_empty {
             self.remove_found(key.place, found);
             add(&self.seat.tally.dirty, changes.saturating_sub(1));
+        } else if expired > 0 && changes == 0 {
+            self.tell_if_there(key.place, key.bytes);
         } else if changes > 0 {
             entry.set_form(form);
             self.changed_for(key, Change::Written, changes, concerns);

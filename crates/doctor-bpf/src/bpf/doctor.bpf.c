@@ -1,5 +1,5 @@
 /*
- * Where a process' time goes: every switch and system call of its threads, and 199 samples a second of each CPU.
+ * Where a process' time goes: every switch and system call of its threads, and samples of each CPU.
  *
  * Times are added up here, by thread, call and descriptor; nothing is sent event by event. Blocked time, time in the run
  * queue and time on a CPU are kept apart: a sleep ends when the thread is woken, and what passes until it runs is the

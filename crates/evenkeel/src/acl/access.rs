@@ -91,6 +91,10 @@ impl Access {
         self.known_at
     }
 
+    pub(crate) fn is_authenticated(&self) -> bool {
+        self.is_authenticated
+    }
+
     /// Whether the client has to say who it is before anything else. A password that has been taken away is asked of nobody.
     pub(crate) fn lacks_auth(&self, acl: &Acl) -> bool {
         !self.is_authenticated && !self.is_free_at(acl.generation()) && !acl.default_user().admits_everybody()

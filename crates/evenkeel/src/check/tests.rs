@@ -19,7 +19,9 @@ impl Folder {
         let folder = Folder(std::env::temp_dir().join(name));
         fs::create_dir_all(&folder.0).expect("the temporary folder can be written");
         for (name, content) in files {
-            fs::write(folder.0.join(name), content).expect("the folder can be written");
+            let path = folder.0.join(name);
+            fs::create_dir_all(path.parent().expect("a folder")).expect("the folder can be written");
+            fs::write(path, content).expect("the folder can be written");
         }
         folder
     }
@@ -132,6 +134,20 @@ fn a_torn_end_is_cut_off_when_asked_for_and_confirmed() {
     assert_eq!(folder.check(&["f", "--fix"], "y\n"), (done, true));
     assert_eq!(folder.size("f"), 27);
     assert_eq!(folder.check(&["f", "--fix"], "").0, "f: 27 bytes, whole: 1 command\nEverything is whole.\n");
+}
+
+/// Looked at alone, nothing about a part says that others go on where it ends.
+#[test]
+fn only_the_last_part_is_cut() {
+    let torn = [&commands(&["SET a 1"])[..], TORN].concat();
+    let whole = commands(&["SET b 1"]);
+    let manifest = b"file l.1.incr.aof seq 1 type i\nfile l.2.incr.aof seq 2 type i\n";
+    let folder =
+        Folder::with(&[("d/l.1.incr.aof", &torn), ("d/l.2.incr.aof", &whole), ("d/l.manifest", manifest)]);
+    let (said, fixed) = folder.check(&["d/l.1.incr.aof", "--fix", "--yes"], "");
+    assert!(said.ends_with("Nothing was cut off: later parts follow, which the manifest lists.\n"), "{said}");
+    assert!(!fixed);
+    assert_eq!(folder.size("d/l.1.incr.aof"), torn.len() as u64);
 }
 
 #[test]

@@ -6,6 +6,7 @@ use evenkeel_resp::number::parse_i64;
 
 use super::{Call, Command, Flags, Group, at_least, exactly, session};
 use crate::acl::{self, Access, DEFAULT};
+use crate::dispatch::hear;
 use crate::error::{Done, Error};
 use crate::session::ReplyMode;
 use crate::startup::VERSION;
@@ -66,6 +67,8 @@ fn reset(call: &mut Call<'_, '_>) -> Done {
     call.session.discard();
     call.session.unwatch(call.held);
     call.session.hear_no_more(call.server);
+    // The last that it hears comes before the reply, and in the protocol of before.
+    hear(call.session, call.reply);
     call.session.select(0);
     // Behind CLIENT REPLY SKIP this is what is not replied to.
     if call.session.reply_mode != ReplyMode::SkipThis {

@@ -113,19 +113,19 @@ fn replies_that_are_off_stay_off() {
 fn the_slow_log_has_all_of_the_time() {
     World::new().check(
         "
-        > CONFIG SET slowlog-log-slower-than 20000
+        > CONFIG SET slowlog-log-slower-than 200000
         > SET k v
-        > TEST.LONG k 30
-        > SLOWLOG GET                     < [[:0, *, *, [\"TEST.LONG\", \"k\", \"30\"], *]]
+        > TEST.LONG k 300
+        > SLOWLOG GET                     < [[:0, *, *, [\"TEST.LONG\", \"k\", \"300\"], *]]
         > CONFIG RESETSTAT
-        > TEST.LONGCOPY k to 30
+        > TEST.LONGCOPY k to 300
         > SLOWLOG LEN                     < :2
         > INFO commandstats               < \"*cmdstat_test.longcopy:calls=1,*\"
-        > CONFIG SET slowlog-log-slower-than 1000
-        > TEST.LONG k 3
-        > SLOWLOG LEN                     < :3
         > CONFIG SET slowlog-log-slower-than 100000
-        > TEST.LONG k 30
+        > TEST.LONG k 110
+        > SLOWLOG LEN                     < :3
+        > CONFIG SET slowlog-log-slower-than 2000000
+        > TEST.LONG k 300
         > SLOWLOG LEN                     < :3
     ",
     );
@@ -157,24 +157,39 @@ fn loop_over(client: &mut Client, lines: [&str; 2], stop: &AtomicBool) -> Seen {
     seen
 }
 
+/// What a client sees that calls as fast as it can while `f` lasts.
+fn beside(client: &mut Client, lines: [&str; 2], f: impl FnOnce()) -> Seen {
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let others = scope.spawn(|| loop_over(client, lines, &stop));
+        f();
+        stop.store(true, Relaxed);
+        others.join().expect("no failure")
+    })
+}
+
+/// The least of three: what keeps a client waiting does so each time, and the machine does not.
+fn least_longest(mut seen: impl FnMut() -> Seen) -> Duration {
+    let longest = (0..3).map(|_| {
+        let Seen { longest, count, .. } = seen();
+        println!("{count} calls, the longest of {longest:?}");
+        longest
+    });
+    longest.min().expect("three")
+}
+
 /// One worker: without another thread for the long command, the other client would wait for as long as it takes.
 #[test]
 fn neither_the_worker_nor_the_slot_is_kept() {
     let live = Live::start(1, &[]);
     let (mut slow, mut quick) = (live.connect(), live.connect());
     assert!(!slow.run("SET k v").is_error());
-    let stop = AtomicBool::new(false);
-    let Seen { longest, count, .. } = std::thread::scope(|scope| {
-        let others = scope.spawn(|| loop_over(&mut quick, ["GET k", "SET {k}2 w"], &stop));
-        for _ in 0..3 {
-            assert_eq!(slow.run("TEST.LONG k 200").to_string(), "\"v\"");
-            assert_eq!(slow.run("TEST.LONGCOPY k to 200").to_string(), "\"v+\"");
-        }
-        stop.store(true, Relaxed);
-        others.join().expect("no failure")
-    });
-    println!("{count} calls, the longest of {longest:?}");
-    assert!(longest < Duration::from_millis(100), "{longest:?}");
+    for (line, reply) in [("TEST.LONG k 200", "\"v\""), ("TEST.LONGCOPY k to 200", "\"v+\"")] {
+        let longest = least_longest(|| {
+            beside(&mut quick, ["GET k", "SET {k}2 w"], || assert_eq!(slow.run(line).to_string(), reply))
+        });
+        assert!(longest < Duration::from_millis(100), "{line}: {longest:?}");
+    }
     live.verify();
     live.stop();
 }
@@ -188,12 +203,12 @@ fn sources_that_always_change_do_not_keep_it_for_ever() {
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let others = scope.spawn(|| loop_over(&mut busy, ["INCR k", "INCR k"], &stop));
-        let copy = slow.run("TEST.LONGCOPY k to 50").to_string();
+        let copy = slow.run("TEST.LONGCOPY k to 200").to_string();
         stop.store(true, Relaxed);
         let Seen { longest_two, .. } = others.join().expect("no failure");
         assert!(copy.ends_with("+++\""), "{copy}");
         // A call may begin when the slot is held already; the one before it did not.
-        assert!(longest_two >= Duration::from_millis(50), "the third time holds the slot: {longest_two:?}");
+        assert!(longest_two >= Duration::from_millis(200), "the third time holds the slot: {longest_two:?}");
     });
     live.verify();
 }
@@ -312,20 +327,16 @@ fn a_pipeline_of_slow_commands_lets_others_pass() {
     let live = Live::start(1, &["--enable-debug-command", "yes"]);
     let (mut slow, mut quick) = (live.connect(), live.connect());
     let line = b"*3\r\n$5\r\nDEBUG\r\n$5\r\nSLEEP\r\n$4\r\n0.01\r\n";
-    let stop = AtomicBool::new(false);
-    let Seen { longest, count, .. } = std::thread::scope(|scope| {
-        let others = scope.spawn(|| loop_over(&mut quick, ["PING", "ECHO quick"], &stop));
-        slow.send_raw(&[&line.repeat(COMMANDS)[..], b"PING\r\n"].concat()).expect("an open connection");
-        (0..COMMANDS).for_each(|_| assert_eq!(slow.read().to_string(), "OK"));
-        assert_eq!(slow.read().to_string(), "PONG");
-        stop.store(true, Relaxed);
-        others.join().expect("no failure")
+    let longest = least_longest(|| {
+        let seen = beside(&mut quick, ["PING", "ECHO quick"], || {
+            slow.send_raw(&[&line.repeat(COMMANDS)[..], b"PING\r\n"].concat()).expect("an open connection");
+            (0..COMMANDS).for_each(|_| assert_eq!(slow.read().to_string(), "OK"));
+            assert_eq!(slow.read().to_string(), "PONG");
+        });
+        assert!(seen.count > COMMANDS as u32 / 2, "{} calls", seen.count);
+        seen
     });
-    println!("{count} calls, the longest of {longest:?}");
-    assert!(
-        longest < Duration::from_millis(100) && count > COMMANDS as u32 / 2,
-        "{count} calls, {longest:?}"
-    );
+    assert!(longest < Duration::from_millis(100), "{longest:?}");
     live.stop();
 }
 
@@ -387,4 +398,14 @@ fn whoever_waits_for_the_gate_looks_again() {
         assert_eq!(operator.run("DEL to"), Value::Int(1), "{command}");
     }
     live.stop();
+}
+
+/// By prefix as well: it would hear that the key has changed before it reads what was there before.
+#[test]
+fn who_tracks_by_prefix_is_answered_in_place() {
+    let mut world = World::new();
+    world.check("> SET k v\n a> HELLO 3 < *\n a> CLIENT TRACKING ON BCAST < OK\n a> TEST.LONG k 1 < \"v\"");
+    world.check("> INFO stats < \"*long_commands_queued:0\\r\\nlong_commands_processed:0\\r*\"");
+    world.check("a> CLIENT TRACKING OFF < OK\n a> TEST.LONG k 1 < \"v\"");
+    world.check("> INFO stats < \"*long_commands_queued:0\\r\\nlong_commands_processed:1\\r*\"");
 }

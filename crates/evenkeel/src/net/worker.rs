@@ -29,6 +29,7 @@ use crate::pubsub::mail;
 use crate::reply::{LARGE, Reply};
 use crate::server::Server;
 use crate::session::Session;
+use crate::waiting::has_hung_up;
 
 mod comings;
 mod delivery;
@@ -385,6 +386,10 @@ impl Worker {
                 self.put_back(token, connection);
             }
             Next::Park => {
+                // A hang-up announced together with the command is not announced again.
+                if has_hung_up(connection.fd()) {
+                    return self.close(token, connection);
+                }
                 connection.parked = true;
                 connection.client().blocked.store(true, Relaxed);
                 self.parked.push(token);
@@ -400,7 +405,8 @@ impl Worker {
             return Next::Close;
         }
         if connection.parked {
-            return Next::Wait;
+            // What nobody waits for any more is not done when the pause is over.
+            return if connection.hung_up { Next::Close } else { Next::Wait };
         }
         if let Some(waiting) = &connection.session.waiting {
             // What has been taken for the client is sent before the end of its stream is read.

@@ -440,9 +440,11 @@ impl Writer {
         let aof = &self.server.persist.aof;
         aof.figures.write_failed.store(false, Relaxed);
         refuse_writes(&self.server);
-        self.server.persist.obstacles.set(CROWDED, false);
         aof.figures.buffered.store(0, Relaxed);
         aof.is_on.store(false, Release);
+        // Who sets it looks once more whether there is still somebody to take it back.
+        std::sync::atomic::fence(SeqCst);
+        self.server.persist.obstacles.set(CROWDED, false);
         aof.switched.1.notify_all();
         self.publish();
         self.server.wake_all();
@@ -676,7 +678,8 @@ impl Writer {
     /// Trusts the disk again once a base has what was in a file whose sync failed.
     fn settle_doubt(&mut self) {
         let aof = &self.server.persist.aof;
-        if self.doubtful.is_some_and(|last| aof.base_has.load(Acquire) >= last) {
+        // The file that is written now may have come to be in doubt as well: then there will be a base of that.
+        if !self.broken && self.doubtful.is_some_and(|last| aof.base_has.load(Acquire) >= last) {
             self.doubtful = None;
             // One that was left when a sync failed has nothing any more that the base has not.
             if let Some(directory) = &*aof.directory.lock() {

@@ -402,7 +402,9 @@ impl Persist {
     /// Refuses writes, or no longer, as the settings say of a snapshot that failed.
     pub(crate) fn follow(&self, settings: &Settings) {
         let stops = settings.stop_writes_on_bgsave_error && !settings.save.is_empty();
-        self.obstacles.set(NO_SNAPSHOT, stops && !self.state.lock().last_ok);
+        // Under the lock: the last one to come sees what all have changed.
+        let state = self.state.lock();
+        self.obstacles.set(NO_SNAPSHOT, stops && !state.last_ok);
     }
 
     /// The same, unless it is no longer wanted, which is looked at in between; whether it is claimed. What is being done may

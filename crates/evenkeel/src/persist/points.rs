@@ -40,7 +40,8 @@ pub(crate) fn look(server: &Arc<Server>) {
         rewrite::begin(server);
         return;
     }
-    if settings.appendonly != server.persist.aof.is_on() && may_rewrite {
+    // To turn the log off takes no rewrite, and is the way out when none succeeds.
+    if settings.appendonly != server.persist.aof.is_on() && (may_rewrite || !settings.appendonly) {
         return rewrite::follow_soon(server);
     }
     let changes = server.keyspace.total().dirty.saturating_sub(state.dirty_at_save);

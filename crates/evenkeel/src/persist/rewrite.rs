@@ -138,6 +138,8 @@ pub(crate) fn go_on(server: &Arc<Server>, mut directory: Directory, found: bool)
     directory.adopt().map_err(|error| say(&error))?;
     remove_history(server, &mut directory);
     let file = directory.resume().map_err(|error| say(&error))?;
+    // What was loaded is taken for synced, and the last server may not have come to that.
+    file.sync_all().map_err(|error| say(&error))?;
     let file = aof::LogFile::open(file).map_err(|error| say(&error))?;
     let parts = directory.parts().map_err(|error| say(&error))?;
     let size = parts.iter().map(|part| part.size).sum();
@@ -218,7 +220,12 @@ fn write(server: &Arc<Server>) -> Result<(), String> {
                 none.insert(open(&settings).map_err(|error| say(&error))?)
             }
         };
-        directory.adopt().map_err(|error| say(&error))?;
+        if let Some(path) = directory.pass_over_old_file() {
+            server.log.warning(format!(
+                "{} is of before Redis 7, and was not loaded by this server. It is left as it is, and not looked at any more.",
+                path.display()
+            ));
+        }
         let draft = directory.draft_base().map_err(|error| say(&error))?;
         let log = match (aof.is_on(), settings.appendonly) {
             (true, _) => Log::GoesOn,

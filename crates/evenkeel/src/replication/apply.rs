@@ -27,7 +27,7 @@ use super::wire::Ended;
 use crate::acl::Access;
 use crate::clients::ClientInfo;
 use crate::clock;
-use crate::command::{Args, Id, Reach};
+use crate::command::{Args, Command, Id, Reach};
 use crate::dispatch::{Executor, Outcome, Request};
 use crate::reply::Reply;
 use crate::server::Server;
@@ -264,6 +264,11 @@ impl Applier {
             // The link's own, which no other connection is asked for.
             self.is_asked |= args.is(1, "GETACK");
         } else if let Some(row) = row {
+            if self.session.multi.is_some() && !self.is_well_formed(row, &args) {
+                let name = args.quoted(0, NAME_SHOWN).to_ascii_lowercase();
+                self.complain(name, "this server knows it in another form");
+                return Ok(());
+            }
             if !matches!(row.reach, Reach::Keys) {
                 self.pass_on();
             }
@@ -277,6 +282,15 @@ impl Applier {
             self.ran = parts.end;
         }
         Ok(())
+    }
+
+    /// Whether this server knows the subcommand, if there is one, with so many arguments.
+    fn is_well_formed(&self, row: &Command, args: &Args<'_>) -> bool {
+        let table = self.server.table;
+        if row.subcommands.is_empty() || args.len() < 2 {
+            return row.arity.admits(args.len());
+        }
+        table.find_sub(row, args.at(1)).is_some_and(|id| table.row(id).arity.admits(args.len()))
     }
 
     /// Whether a SELECT names a database that there is: what follows would go to another one, and within a transaction that

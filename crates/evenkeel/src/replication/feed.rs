@@ -83,6 +83,8 @@ struct Feed {
     now: Instant,
     now_ms: u64,
     last_record: Instant,
+    /// The end of a replica's stream when it was last looked at.
+    seen: u64,
     last_round: Instant,
     last_ping: Instant,
     last_blank: Instant,
@@ -131,6 +133,7 @@ fn new(server: &Arc<Server>) -> io::Result<Feed> {
         now,
         now_ms: clock::unix_ms(),
         last_record: now,
+        seen: 0,
         last_round: now,
         last_ping: now,
         last_blank: now,
@@ -209,7 +212,14 @@ impl Feed {
         }
         let server = self.server.clone();
         let (state, journal) = (&server.replication, &server.keyspace.journal);
-        let Some(reader) = &mut self.reader else { return };
+        let Some(reader) = &mut self.reader else {
+            // A replica's own replicas get what its primary sends it.
+            let offset = state.stream().offset();
+            if std::mem::replace(&mut self.seen, offset) != offset {
+                self.last_record = self.now;
+            }
+            return;
+        };
         let mut stream = state.stream();
         let (selected, mut placed, mut taken) = (&mut self.selected, None, 0);
         let before = reader.last();

@@ -25,6 +25,7 @@ use evenkeel_rdb::file::{FileReader, Part, ReadLimits};
 use evenkeel_store::Seat;
 
 use super::History;
+use super::link::LOOK;
 use super::receive::{Received, Snapshot};
 use super::wire::{Ended, Wire};
 use crate::clock;
@@ -372,7 +373,7 @@ impl<'a> Quiet<'a> {
         let persist = &server.persist;
         while !persist.claim(crate::persist::Job::Log) {
             persist.cancel_all();
-            persist.wait_until_idle();
+            persist.is_idle_within(LOOK);
             if server.stopping.load(Acquire) || server.replication.link.generation() != generation {
                 return Err(Ended::Superseded);
             }

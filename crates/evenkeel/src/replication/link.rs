@@ -28,7 +28,7 @@ use super::wire::{Ended, Wire};
 use crate::blocking::End;
 use crate::clock;
 use crate::config::Primary;
-use crate::persist::{READ_ONLY, STALE, rewrite};
+use crate::persist::{CROWDED, READ_ONLY, STALE, rewrite};
 use crate::server::{Server, random_hex};
 
 /// Bytes received at a time.
@@ -47,7 +47,7 @@ const SYNC_LOOK: Duration = Duration::from_millis(10);
 pub(super) const LOG_PATIENCE: Duration = Duration::from_secs(2);
 
 /// How often the thread looks whether the server ends when it has nothing to do.
-const LOOK: Duration = Duration::from_millis(100);
+pub(super) const LOOK: Duration = Duration::from_millis(100);
 
 /// Another server, as REPLICAOF names it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -602,6 +602,12 @@ impl Follower {
             }
             let patience = next_ack.saturating_duration_since(Instant::now());
             let patience = if owed.is_some() { patience.min(SYNC_LOOK) } else { patience };
+            // What the disk cannot take up must not fill the memory: the primary keeps it, as for any replica that is slow.
+            if server.persist.obstacles.any() & CROWDED != 0 {
+                wire.check()?;
+                std::thread::sleep(patience.min(LOOK));
+                continue;
+            }
             let received = wire.receive_within(self.applier.room(ROOM), patience);
             let got = received.as_ref().map_or(0, |got| got.unwrap_or(0));
             self.applier.received(got, ROOM);

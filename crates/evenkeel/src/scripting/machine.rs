@@ -1,7 +1,8 @@
 //! A Lua state, with what it has compiled. One per thread that runs scripts, made when it runs its first.
 //!
 //! It has a limit of memory, which also holds while Rust works for a script: who passes it gets Lua's own error, "not enough
-//! memory". Between scripts the collector gives back what a large one has left.
+//! memory". Between scripts the collector gives back what a large one has left, and what is kept compiled is bounded by number
+//! and bytes, so that no script finds a state that others have filled.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -27,8 +28,15 @@ pub(super) const MEMORY_MAX: usize = 512 << 20;
 /// Bytes that a script may leave behind before all of it is collected at once.
 const LEFT_MAX: usize = 32 << 20;
 
-/// Scripts that are kept compiled. Beyond that all are forgotten, and compiled anew when they come.
+/// Scripts that are kept compiled, and bytes of their texts: compiled, a text takes up to some ten times as much. Beyond either, all are
+/// forgotten, and compiled anew when they come.
 const COMPILED_MAX: usize = 1_000;
+const COMPILED_BYTES_MAX: usize = 16 << 20;
+
+/// Bytes of keys and arguments of a script that may stay where it has found them.
+const WORDS_MAX: usize = 64 * 1024;
+
+const NO_MEMORY: &[u8] = b"not enough memory";
 
 const KILLED: &str = "ERR Script killed by user with SCRIPT KILL...";
 
@@ -47,12 +55,16 @@ pub(crate) struct Machine {
     set_loading: LuaFunction,
     scripts: HashMap<Arc<[u8]>, Compiled>,
     by_sha: HashMap<Sha, Arc<[u8]>>,
+    /// Bytes of all texts.
+    compiled_bytes: usize,
     flushes: u64,
     libraries: Arc<Libraries>,
     libraries_version: u64,
     /// Callbacks by the number of their library.
     loaded: HashMap<u64, Callbacks>,
     bytes: u64,
+    /// All is collected when so many bytes are in use.
+    collect_from: usize,
 }
 
 struct Environments {
@@ -150,11 +162,13 @@ impl Machine {
             set_loading,
             scripts: HashMap::new(),
             by_sha: HashMap::new(),
+            compiled_bytes: 0,
             flushes: server.scripts.flushes.load(Acquire),
             libraries: server.scripts.libraries(),
             libraries_version: 0,
             loaded: HashMap::new(),
             bytes: 0,
+            collect_from: LEFT_MAX,
             lua,
         })
     }
@@ -162,10 +176,10 @@ impl Machine {
     /// Forgets what no longer holds.
     fn follow(&mut self, server: &Server) {
         let flushes = server.scripts.flushes.load(Acquire);
-        if flushes != self.flushes || self.scripts.len() > COMPILED_MAX {
+        let is_much = self.scripts.len() > COMPILED_MAX || self.compiled_bytes > COMPILED_BYTES_MAX;
+        if flushes != self.flushes || is_much {
             self.flushes = flushes;
-            self.scripts.clear();
-            self.by_sha.clear();
+            self.forget_scripts();
         }
         let version = server.scripts.libraries_version.load(Acquire);
         if version != self.libraries_version {
@@ -176,17 +190,29 @@ impl Machine {
         }
     }
 
+    fn forget_scripts(&mut self) {
+        self.scripts.clear();
+        self.by_sha.clear();
+        self.compiled_bytes = 0;
+    }
+
     /// Gives back what a script has left, and says how much is in use.
     fn tidy(&mut self, server: &Server) {
-        if self.lua.used_memory() > LEFT_MAX {
-            // Nothing can fail: finalisers are not scripts' to set.
-            let _ = self.lua.gc_collect();
+        if self.lua.used_memory() > self.collect_from {
+            self.collect();
         }
         let bytes = self.lua.used_memory() as u64;
         if bytes.abs_diff(self.bytes) > 64 * 1024 {
             server.scripts.lua_bytes.fetch_add(bytes.wrapping_sub(self.bytes), Relaxed);
             self.bytes = bytes;
         }
+    }
+
+    fn collect(&mut self) {
+        // Nothing can fail: finalisers are not scripts' to set.
+        let _ = self.lua.gc_collect();
+        // What libraries and scripts keep is looked at again only when there is as much more.
+        self.collect_from = (self.lua.used_memory() * 2).clamp(LEFT_MAX, MEMORY_MAX / 2);
     }
 
     /// The script of this text, which is kept from now on; the error says why it cannot be compiled.
@@ -202,9 +228,7 @@ impl Machine {
         let function = self.compile(body)?;
         let script = Script { sha: sha_of(body), body: body.into(), flags, habits: super::Habits::default() };
         let script = server.scripts.keep(Arc::new(script), evaluated);
-        let body: Arc<[u8]> = body.into();
-        self.by_sha.insert(script.sha, body.clone());
-        self.scripts.insert(body, Compiled { script: script.clone(), function, pushed_out });
+        self.keep_compiled(Compiled { script: script.clone(), function, pushed_out });
         Ok(Target::Script(script))
     }
 
@@ -222,10 +246,17 @@ impl Machine {
         }
         let script = server.scripts.find(&sha).ok_or_else(no_script)?;
         let function = self.compile(&script.body)?;
-        let body: Arc<[u8]> = script.body.as_ref().into();
-        self.by_sha.insert(sha, body.clone());
-        self.scripts.insert(body, Compiled { script: script.clone(), function, pushed_out });
+        self.keep_compiled(Compiled { script: script.clone(), function, pushed_out });
         Ok(Target::Script(script))
+    }
+
+    fn keep_compiled(&mut self, compiled: Compiled) {
+        let body: Arc<[u8]> = compiled.script.body.as_ref().into();
+        self.by_sha.insert(compiled.script.sha, body.clone());
+        let len = body.len();
+        if self.scripts.insert(body, compiled).is_none() {
+            self.compiled_bytes += len;
+        }
     }
 
     /// Whether a script of this text is known to reach for more than it declares.
@@ -251,9 +282,18 @@ impl Machine {
         Ok(Target::Function(library.clone(), function.clone()))
     }
 
-    fn compile(&self, body: &[u8]) -> Result<LuaFunction, Error> {
-        let code = shebang::code(body);
-        self.compile_as(code, "@user_script", &self.envs.scripts).map_err(|text| {
+    /// Compiles a script; if there is no memory, without all others.
+    fn compile(&mut self, body: &[u8]) -> Result<LuaFunction, Error> {
+        let compile = |machine: &Machine| {
+            machine.compile_as(shebang::code(body), "@user_script", &machine.envs.scripts)
+        };
+        let mut compiled = compile(self);
+        if compiled.as_ref().is_err_and(|text| text == NO_MEMORY) {
+            self.forget_scripts();
+            self.collect();
+            compiled = compile(self);
+        }
+        compiled.map_err(|text| {
             Error::Bytes([b"ERR Error compiling script (new function): ", &text[..]].concat())
         })
     }
@@ -262,7 +302,7 @@ impl Machine {
         let chunk = self.lua.load(code).set_name(name).set_mode(mlua::chunk::ChunkMode::Text);
         chunk.set_environment(env.clone()).into_function().map_err(|error| match error {
             mlua::Error::SyntaxError { message, .. } => message.into_bytes(),
-            mlua::Error::MemoryError(_) => b"not enough memory".to_vec(),
+            mlua::Error::MemoryError(_) => NO_MEMORY.to_vec(),
             error => error.to_string().into_bytes(),
         })
     }
@@ -311,19 +351,29 @@ impl Machine {
         mut args: impl Iterator<Item = &'b [u8]>,
         keys: usize,
     ) -> mlua::Result<(bool, Value)> {
-        let named = self.sequence(args.by_ref().take(keys))?;
-        let rest = self.sequence(args)?;
+        let mut bytes = 0;
+        let named = self.sequence(args.by_ref().take(keys), &mut bytes)?;
+        let rest = self.sequence(args, &mut bytes)?;
         if is_function {
             return self.protected.call((function, named, rest));
         }
-        self.envs.behind_scripts.raw_set("KEYS", named)?;
-        self.envs.behind_scripts.raw_set("ARGV", rest)?;
-        self.protected.call(function)
+        let behind = &self.envs.behind_scripts;
+        behind.raw_set("KEYS", named)?;
+        behind.raw_set("ARGV", rest)?;
+        let result = self.protected.call(function);
+        if bytes > WORDS_MAX {
+            // The next script brings its own, and needs the memory.
+            behind.raw_set("KEYS", Value::Nil)?;
+            behind.raw_set("ARGV", Value::Nil)?;
+        }
+        result
     }
 
-    fn sequence<'b>(&self, words: impl Iterator<Item = &'b [u8]>) -> mlua::Result<Table> {
+    /// Counts the bytes of the words.
+    fn sequence<'b>(&self, words: impl Iterator<Item = &'b [u8]>, bytes: &mut usize) -> mlua::Result<Table> {
         let table = self.lua.create_table()?;
         for word in words {
+            *bytes += word.len();
             table.raw_push(self.lua.create_string(word)?)?;
         }
         Ok(table)
@@ -345,17 +395,19 @@ impl Machine {
             // The next script is watched as usual again.
             let _ = watch::watch(&self.lua);
         }
-        if let Some(again @ (Ended::Outside | Ended::Slow)) = run.ended {
+        if let Some(again @ (Ended::Outside | Ended::ForOnce | Ended::Slow)) = run.ended {
             if let Some(undo) = run.undo.take() {
                 run.call.held.undo(undo);
             }
             let habits = target.habits();
+            if again == Ended::Slow {
+                habits.slow.store(true, Relaxed);
+                return run.call.go_to_slow_scripts();
+            }
             if again == Ended::Outside {
                 habits.outside.store(true, Relaxed);
-                return Err(Error::NeedsAll);
             }
-            habits.slow.store(true, Relaxed);
-            return run.call.go_to_slow_scripts();
+            return Err(Error::NeedsAll);
         }
         let elapsed = clock::ticks().saturating_sub(run.since) / clock::ticks_per_us();
         if matches!(run.call.mode, Mode::Again(_)) && elapsed < run::SLOW_US / 2 {

@@ -48,8 +48,10 @@ const SHOWN_BYTES_MAX: usize = 4 << 20;
 /// Why a run is over early.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Ended {
-    /// It reaches for what it does not hold.
+    /// It reaches for what it does not hold, and will again.
     Outside,
+    /// This time it needs everything held.
+    ForOnce,
     /// It takes long.
     Slow,
     Killed,
@@ -201,10 +203,10 @@ impl<'r, 'a, 'h> Run<'r, 'a, 'h> {
             && !self.call.held.holds_all()
             && keys.iter().any(|key| self.call.held.has_expired(key))
         {
-            return self.end(Ended::Outside);
+            return self.end(Ended::ForOnce);
         }
         if self.shown.len() > SHOWN_BYTES_MAX && !self.give_up_undo() {
-            return self.end(Ended::Outside);
+            return self.end(Ended::ForOnce);
         }
         if row.flags.has(Flags::WRITE.with(Flags::MAY_WRITE)) {
             let may_take_back = matches!(row.reach_in(&args), Reach::Keys);
@@ -213,7 +215,7 @@ impl<'r, 'a, 'h> Run<'r, 'a, 'h> {
                 {
                     keys.iter().for_each(|key| self.call.held.keep_for_undo(key, undo));
                 } else if !self.give_up_undo() {
-                    return self.end(Ended::Outside);
+                    return self.end(if may_take_back { Ended::ForOnce } else { Ended::Outside });
                 }
             }
             self.wrote |= row.flags.has(Flags::WRITE);
@@ -339,11 +341,17 @@ impl<'r, 'a, 'h> Run<'r, 'a, 'h> {
                 self.end(Ended::Killed);
             } else if self.undo.is_some() && elapsed > SLOW_US && server.slow_scripts.has_room() {
                 self.end(Ended::Slow);
-            } else if !self.is_announced && elapsed / 1000 >= self.call.settings.busy_reply_threshold {
+            } else if !self.is_announced && self.keeps_waiting(elapsed) {
                 self.announce();
             }
         }
         self.ended.is_none()
+    }
+
+    /// Whether others are to be told, after so many microseconds. A threshold of zero means never.
+    fn keeps_waiting(&self, elapsed: u64) -> bool {
+        let threshold = self.call.settings.busy_reply_threshold;
+        threshold > 0 && elapsed / 1000 >= threshold
     }
 
     /// Others are told that a script keeps them waiting.

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use evenkeel_resp::value::Value;
 use evenkeel_testkit::{Client, Peer, Program, Random, Server, Target, transcript};
 
+use super::sha_of;
 use crate::testing::live::Live;
 use crate::testing::{World, check, random};
 
@@ -668,6 +669,9 @@ fn a_busy_script_is_killed_while_others_are_answered() {
         // One call that tries an exponential number of ways.
         "return string.find(string.rep('a', 3000), string.rep('.-', 20) .. 'b')",
         "for _ in string.gmatch(string.rep('a', 3000), string.rep('a*', 20) .. 'b') do end",
+        // Values that stand for more than there is time, or memory, for.
+        "local t = {} for i = 1, 40 do t = {t, t} end return cjson.encode(t)",
+        "local t = {} for i = 1, 15 do t = {t, t, t, t, t, t} end return cmsgpack.pack(t)",
         "while true do pcall(string.gsub, string.rep('a', 3000), string.rep('a?.-', 20) .. 'b', '') end",
     ] {
         busy.send(&["EVAL", script, "1", "k"]).expect("open");
@@ -726,4 +730,65 @@ fn scripts_that_only_read_are_not_paused() {
     for held_back in ["EVAL", "EVALSHA", "FCALL", "SET"] {
         assert!(world.is_paused(held_back), "{held_back}");
     }
+}
+
+/// Clients that put their values into the text of scripts make new ones with every call.
+#[test]
+fn scripts_that_are_kept_compiled_do_not_fill_the_state() {
+    let mut world = World::new();
+    let text = "x".repeat(1 << 20);
+    for number in 0..600 {
+        let reply = eval(&mut world, &format!("return #'{number:04}{text}'"), &["0"]);
+        assert_eq!(reply, ":1048580", "number {number}");
+    }
+}
+
+/// What a script was given is not kept for the next one.
+#[test]
+fn large_arguments_are_let_go_of() {
+    let mut world = World::new();
+    let in_use = |world: &mut World| {
+        let info = world.run("INFO memory");
+        let field = info.split_once("used_memory_vm_eval:").expect("it is told").1;
+        field.split('\\').next().and_then(|number| number.parse::<usize>().ok()).expect("a number")
+    };
+    let before = in_use(&mut world);
+    for words in [["1", &"x".repeat(60 << 20)], ["0", &"x".repeat(60 << 20)]] {
+        assert_eq!(eval(&mut world, "return #KEYS", &words), format!(":{}", words[0]));
+    }
+    let after = in_use(&mut world);
+    assert!(after < before + (20 << 20), "{before} bytes before, {after} now");
+}
+
+/// Zero is no threshold: nobody is told that a script is slow.
+#[test]
+fn without_a_threshold_no_script_is_slow() {
+    let live = Live::start(2, &["--busy-reply-threshold", "0"]);
+    let (mut busy, mut other) = (live.connect(), live.connect());
+    let script = "local at = redis.call('time') repeat local now = redis.call('time') \
+                  until (now[1] - at[1]) * 1e6 + now[2] - at[2] > 3e5";
+    busy.send(&["EVAL", script, "0"]).expect("open");
+    for _ in 0..30 {
+        assert_eq!(other.run("PING").to_string(), "PONG");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    assert_eq!(busy.read().to_string(), "(nil)");
+    live.stop();
+}
+
+/// That a key has expired and is there still says nothing of the script.
+#[test]
+fn a_script_that_meets_an_expired_key_is_not_held_for_one_that_reaches_outside() {
+    const SCRIPT: &str = "return redis.call('del', KEYS[1], KEYS[2])";
+    let mut world = World::new();
+    let habit = |world: &World, script: &str| {
+        let sha = sha_of(script.as_bytes());
+        world.server.scripts.find(&sha).expect("it was run").habits.reach_outside()
+    };
+    world.check("> SET {t}a 1 PX 5 < OK\n > SET {t}b 1 < OK\n ~ 10ms");
+    assert_eq!(eval(&mut world, SCRIPT, &["2", "{t}a", "{t}b"]), ":1");
+    assert!(!habit(&world, SCRIPT));
+    const OTHER: &str = "return redis.call('get', 'other')";
+    assert_eq!(eval(&mut world, OTHER, &["0"]), "(nil)");
+    assert!(habit(&world, OTHER), "this one does");
 }

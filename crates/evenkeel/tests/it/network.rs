@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use evenkeel_testkit::{Client, Server};
 
-use crate::{program, start};
+use crate::{program, start, wait_until};
 
 fn ping(client: &mut Client) -> String {
     client.run("PING").to_string()
@@ -103,15 +103,20 @@ fn a_port_that_is_taken_is_an_error() {
     let problem = Server::try_start(&program(), &["--port", &server.port().to_string()]);
     // Either the second process ends, or it was mistaken for ready because the first one answers on its port.
     if let Ok(mut second) = problem {
-        std::thread::sleep(Duration::from_millis(500));
-        assert!(!second.is_alive() && second.log().contains("in use"), "{}", second.log());
+        wait_until("it ends", || !second.is_alive());
+        assert!(second.log().contains("in use"), "{}", second.log());
     }
 }
 
 #[test]
 fn more_clients_than_allowed_are_told_and_hung_up_on() {
     let server = start(&["--maxclients", "5", "--unixsocket", "{dir}/socket"]);
-    let mut clients: Vec<Client> = (0..5).map(|_| server.connect()).collect();
+    let mut clients = vec![server.connect()];
+    // Who has asked whether it is there may not have gone yet.
+    wait_until("it is alone", || {
+        clients[0].run("INFO clients").to_string().contains("connected_clients:1\\r")
+    });
+    clients.extend((1..5).map(|_| server.connect()));
     clients.iter_mut().for_each(|client| assert_eq!(ping(client), "PONG"));
     let mut refused = server.connect();
     let answer = refused.read_to_end().expect("the server hangs up");

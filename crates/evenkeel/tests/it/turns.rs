@@ -23,8 +23,9 @@ fn pipe(client: &mut Client, commands: &[&str]) -> Vec<String> {
     client.pipeline(&commands).iter().map(ToString::to_string).collect()
 }
 
+/// Until what was sent has been begun.
 fn short() {
-    std::thread::sleep(Duration::from_millis(20));
+    std::thread::sleep(Duration::from_millis(150));
 }
 
 #[test]
@@ -210,11 +211,41 @@ fn nothing_expires_in_a_pause() {
     while client.run("DBSIZE").to_string() == format!(":{KEYS}") {
         std::thread::sleep(Duration::from_millis(1));
     }
-    pauses.run("CLIENT PAUSE 1000 WRITE");
-    std::thread::sleep(Duration::from_millis(20)); // each worker may be in the middle of a slice
-    let left = client.run("DBSIZE").to_string();
+    pauses.run("CLIENT PAUSE 100000 WRITE");
+    // Each worker may be in the middle of a slice.
+    let mut left = client.run("DBSIZE").to_string();
+    wait_until("the slices are over", || {
+        std::thread::sleep(Duration::from_millis(50));
+        let before = std::mem::replace(&mut left, client.run("DBSIZE").to_string());
+        before == left
+    });
     std::thread::sleep(Duration::from_millis(300));
     assert_eq!(client.run("DBSIZE").to_string(), left);
+    assert_ne!(left, ":0", "some were left to expire");
+}
+
+/// Who hangs up in a pause has given up what he asked for: it is not done when the pause is over.
+#[test]
+fn what_was_asked_for_in_a_pause_by_who_has_gone_is_not_done() {
+    let server = start(&["--threads", "2"]);
+    let mut operator = server.connect();
+    operator.run("CLIENT PAUSE 100000 WRITE");
+    for round in 0..40 {
+        let mut client = server.connect();
+        client.send(&["INCR", "k"]).expect("it is sent");
+        if round % 2 == 0 {
+            // Else the end comes together with the command.
+            wait_until("it waits", || {
+                operator.run("INFO clients").to_string().contains("blocked_clients:1\\r")
+            });
+        }
+        drop(client);
+        wait_until("it is gone", || {
+            operator.run("INFO clients").to_string().contains("connected_clients:1\\r")
+        });
+    }
+    operator.run("CLIENT UNPAUSE");
+    assert_eq!(operator.run("INCR k").to_string(), ":1");
 }
 
 /// Pages that threads of this name have had the kernel find for them.
@@ -244,15 +275,18 @@ fn workers_do_not_wait_for_the_kernel_to_find_memory() {
             std::thread::sleep(Duration::from_millis(4));
         }
     };
-    let mut faults_of_fill = |prefix| {
+    let mut faults_of_fill = |prefix: String| {
         let before = ["worker-0", "memory"].map(|name| page_faults(&server, name));
-        fill(prefix);
+        fill(&prefix);
         let after = ["worker-0", "memory"].map(|name| page_faults(&server, name));
         [after[0] - before[0], after[1] - before[1]]
     };
     // Of the first one, some are the program's own. Where other tests take the cores, a worker may get ahead, but not each time.
-    let fills = ["first", "second", "third", "fourth"].map(&mut faults_of_fill);
     let pages = BATCHES * 256 * 2000 / 4096;
     let is_ahead = |&[worker, beside]: &[u64; 2]| beside > pages / 2 && worker < pages / 4;
-    assert!(fills.iter().any(is_ahead), "of {pages} pages, the worker and the thread beside it: {fills:?}");
+    let mut fills = Vec::new();
+    while !fills.last().is_some_and(is_ahead) {
+        fills.push(faults_of_fill(format!("fill-{}", fills.len())));
+        assert!(fills.len() < 10, "of {pages} pages, the worker and the thread beside it: {fills:?}");
+    }
 }

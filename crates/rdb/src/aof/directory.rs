@@ -192,6 +192,11 @@ impl Directory {
         Ok(())
     }
 
+    /// Goes on as if there were no file of an older server, which stays as it is: for who has not loaded it. Returns its path.
+    pub fn pass_over_old_file(&mut self) -> Option<PathBuf> {
+        std::mem::take(&mut self.old).then(|| self.old_path())
+    }
+
     /// Opens the file that commands are appended to: the last incremental one, or a new one. It can be read as well.
     pub fn resume(&mut self) -> Result<File> {
         let Some(entry) = self.manifest.incremental.last() else {

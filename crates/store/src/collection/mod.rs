@@ -35,6 +35,7 @@ pub use zset::{Gather, Gathered, Lex, ZSet};
 
 use std::ptr::NonNull;
 
+use crate::Millis;
 use crate::entry::Kind;
 use root::{Root, View};
 use tree::Tree;
@@ -49,6 +50,11 @@ pub trait Collection: Sized + Send + Sync + Clone + raw::Raw + 'static {
 
     /// Whether both are one, and so nothing was written to either since one was cloned from the other.
     fn is_same(&self, other: &Self) -> bool;
+
+    /// Items whose time has passed, and that are still there.
+    fn overdue(&self, _now: Millis) -> u64 {
+        0
+    }
 }
 
 /// How collections get into and out of entries; for this crate alone.
@@ -66,7 +72,7 @@ pub(crate) mod raw {
 
 /// Makes a collection of a type that has one field, which has `into_raw` and `from_raw`.
 macro_rules! collection {
-    ($type:ident, $kind:expr, $inner:ty, $new:expr, $len:ident) => {
+    ($type:ident, $kind:expr, $inner:ty, $new:expr, $len:ident $(, $overdue:ident)?) => {
         impl Collection for $type {
             const KIND: Kind = $kind;
 
@@ -81,6 +87,10 @@ macro_rules! collection {
             fn is_same(&self, other: &$type) -> bool {
                 self.0.is_same(&other.0)
             }
+
+            $(fn overdue(&self, now: Millis) -> u64 {
+                self.$overdue(now)
+            })?
         }
 
         impl raw::Raw for $type {
@@ -98,7 +108,7 @@ macro_rules! collection {
 
 collection!(List, Kind::List, Tree, Tree::new(), len);
 collection!(Set, Kind::Set, Tree, Tree::new(), len);
-collection!(Hash, Kind::Hash, Root, Tree::new().into(), size);
+collection!(Hash, Kind::Hash, Root, Tree::new().into(), size, expired);
 collection!(ZSet, Kind::ZSet, Root, Tree::new().into(), len);
 
 /// What has been cut off a collection, and may be much: to be dropped where time does not matter.

@@ -29,9 +29,8 @@ impl Held<'_> {
         let due = hash.expired(now);
         if hash.len(now) == 0 && *fields_left > 0 {
             drop(hash);
-            add(&self.seat.tally.expired_fields, due);
             *fields_left = fields_left.saturating_sub(WHOLE);
-            self.happened(place, entry.key(), What::AllFieldsExpired);
+            self.fields_expired(place, entry.key(), due, true);
             self.log_removal(place, entry.key());
             return self.remove_found(place, found);
         }
@@ -46,7 +45,6 @@ impl Held<'_> {
         drop(hash);
         self.seat.discard_cut(cut);
         *fields_left -= removed;
-        add(&self.seat.tally.expired_fields, removed as u64);
         add(&self.seat.tally.dirty, removed as u64);
         let found = self.note_times(place, found, before);
         slot.remember(found);
@@ -55,11 +53,23 @@ impl Held<'_> {
             self.log_aside(place, args.collect::<Vec<_>>().into_iter(), removed as u64);
         }
         if removed > 0 {
-            self.happened(place, entry.key(), What::FieldsExpired);
-            self.happened(place, entry.key(), What::Written);
+            self.fields_expired(place, entry.key(), removed as u64, false);
+            self.tell_if_there(place, entry.key());
         }
-        if removed > 0 && Audience::is_there(&slot.audience) {
-            self.tell(slot, place, entry.key(), Change::Written, Concerns::Everybody);
+    }
+
+    /// Counts fields that are gone, since their time has passed, or all with them.
+    #[cold]
+    pub(crate) fn fields_expired(&mut self, place: Place, key: &[u8], count: u64, all: bool) {
+        add(&self.seat.tally.expired_fields, count);
+        self.happened(place, key, if all { What::AllFieldsExpired } else { What::FieldsExpired });
+    }
+
+    /// Tells those who watch the key, or wait for it.
+    pub(crate) fn tell_if_there(&mut self, place: Place, key: &[u8]) {
+        let slot = self.slot_at(place).1;
+        if Audience::is_there(&slot.audience) {
+            self.tell(slot, place, key, Change::Written, Concerns::Everybody);
         }
     }
 }

@@ -288,9 +288,24 @@ fn has_a_newer_form(args: &Args) -> bool {
 }
 
 fn counts_milliseconds(args: &Args) -> bool {
-    let names: [&[u8]; 8] =
-        [b"PX", b"PSETEX", b"PEXPIRE", b"HPEXPIRE", b"XCLAIM", b"XAUTOCLAIM", b"IDLE", b"RESTORE"];
-    args.iter().any(|arg| names.iter().any(|name| arg.eq_ignore_ascii_case(name)))
+    const NAMES: [&[u8]; 15] = [
+        b"PX",
+        b"PXAT",
+        b"EXAT",
+        b"PSETEX",
+        b"PEXPIRE",
+        b"PEXPIREAT",
+        b"EXPIREAT",
+        b"HPEXPIRE",
+        b"HPEXPIREAT",
+        b"HEXPIREAT",
+        b"XCLAIM",
+        b"XAUTOCLAIM",
+        b"IDLE",
+        b"TIME",
+        b"RESTORE",
+    ];
+    args.iter().any(|arg| NAMES.iter().any(|name| arg.eq_ignore_ascii_case(name)))
 }
 
 /// Redis 7.0 removes everything where LREM is given the one number that has no opposite, and Valkey's LSET takes the

@@ -16,11 +16,11 @@ fn a_transcript_runs_over_connections_and_real_time() {
     check(
         &server,
         r#"
-        > SET k v PX 30        < OK
+        > SET k v PX 1000      < OK
         a> SELECT 1            < OK
         a> GET k               < (nil)
         > GET k                < "v"
-        ~ 50ms
+        ~ 1100ms
         > GET k                < (nil)
         b> BLPOP list 0
         > RPUSH list x         < :1

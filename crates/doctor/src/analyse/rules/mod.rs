@@ -19,7 +19,7 @@ mod stalls;
 use super::View;
 use super::finding::Outcome;
 
-/// Less is noise: at 199 samples a second and 10 s, 5% are 100 samples, good to a fifth.
+/// Less is noise: at perf's 99 samples a second and 10 s, 5% are 50 samples, good to a quarter.
 pub(crate) const SHARE_MIN: f64 = 0.05;
 
 pub(crate) struct Rule {

@@ -228,3 +228,44 @@ fn nothing_is_noted_while_nobody_wants_it() {
     world.configure("notify-keyspace-events", "K");
     assert!(!world.server.keyspace.events.is_wanted(), "no class is asked for");
 }
+
+/// A field whose time has passed is told of by who meets it, as Valkey does; also where nobody but its readers would notice.
+#[test]
+fn fields_that_have_expired_are_told_of_when_they_are_met() {
+    World::new().check(
+        r#"
+        > DEBUG SET-ACTIVE-EXPIRE 0                     < OK
+        > CONFIG SET notify-keyspace-events KEhg        < OK
+        > HSET h f v g w i 1                            < :3
+        > HPEXPIRE h 1 FIELDS 3 f g i                   < [:1, :1, :1]
+        > HSET h other 1                                < :1
+        a> HELLO 3                                      < *
+        a> CLIENT TRACKING ON                           < OK
+        a> HGETALL h                                    < *
+        a> SUBSCRIBE __keyspace@0__:h                   < *
+        ~ 10ms
+        > HSET h f x                                    < :1
+        a< >["invalidate", ["h"]]
+        a< >["message", "__keyspace@0__:h", "hexpired"]
+        a< >["message", "__keyspace@0__:h", "hset"]
+        > HINCRBY h i 3                                 < :3
+        a< >["message", "__keyspace@0__:h", "hexpired"]
+        a< >["message", "__keyspace@0__:h", "hincrby"]
+        > HDEL h g                                      < :0
+        a< >["message", "__keyspace@0__:h", "hexpired"]
+        > INFO stats                                    < "*expired_fields:3\r*"
+        > HDEL h other f i                              < :3
+        a< >["message", "__keyspace@0__:h", "hdel"]
+        a< >["message", "__keyspace@0__:h", "del"]
+        > HSET h f v                                    < :1
+        a< >["message", "__keyspace@0__:h", "hset"]
+        > HPEXPIRE h 1 FIELDS 1 f                       < [:1]
+        a< >["message", "__keyspace@0__:h", "hexpire"]
+        ~ 10ms
+        > HDEL h f                                      < :0
+        a< >["message", "__keyspace@0__:h", "hexpired"]
+        a< >["message", "__keyspace@0__:h", "del"]
+        > EXISTS h                                      < :0
+    "#,
+    );
+}

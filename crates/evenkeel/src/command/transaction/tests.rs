@@ -195,9 +195,9 @@ fn a_watched_key_that_expires_stops_exec() {
             "
             > DEBUG SET-ACTIVE-EXPIRE 0
             > SET k v
-            > PEXPIRE k 20
+            > PEXPIRE k 500
             > WATCH k
-            ~ 40ms
+            ~ 600ms
             other> {meet}              < *
             > MULTI
             > PING

@@ -45,7 +45,7 @@ impl Worker {
         }
         // What the reply holds may be what is told here to be no longer so. If there is none yet, nothing of this is about
         // it: what it reads is remembered while the wait is claimed, and that is looked at after the mail was taken.
-        if connection.session.tracks
+        if connection.session.is_tracking()
             && let Some(waiting) = &mut connection.session.waiting
             && waiting.may_be_answered()
         {

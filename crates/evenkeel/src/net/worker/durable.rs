@@ -2,7 +2,7 @@
 //! writers that wait because too much of the log is not written yet; and WAITAOF.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering::*;
+use std::sync::atomic::{Ordering::*, fence};
 
 use super::Worker;
 use crate::blocking::{Blocked, End};
@@ -107,6 +107,10 @@ impl Worker {
         // Only the log's thread would let them go on.
         if unread > limit && persist.aof.is_on() && persist.obstacles.any() & CROWDED == 0 {
             persist.obstacles.set(CROWDED, true);
+            fence(SeqCst);
+            if !persist.aof.is_on() {
+                return persist.obstacles.set(CROWDED, false);
+            }
             persist.aof.figures.crowded.fetch_add(1, Relaxed);
             self.server.log.warning(format!(
                 "{unread} bytes of the log are not written to the append-only file yet: writes wait until they are \

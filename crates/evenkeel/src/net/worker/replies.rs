@@ -10,6 +10,9 @@ use crate::net::connection::{Connection, Sent};
 use crate::observe::stats::{Stage, add};
 use crate::pipeline::REPLY_LEN_MAX;
 
+/// Bytes that may wait for a client that has not said who it is, where it has to.
+const STRANGERS_MAX: u64 = 1024;
+
 /// Milliseconds for which replies are put off at most.
 const PUT_OFF_MS_MAX: u64 = 500;
 
@@ -120,10 +123,14 @@ impl Worker {
         limits.of_client(connection.session.subscriptions.is_some())
     }
 
-    /// Whether the backlog keeps to `client-output-buffer-limit`.
+    /// Whether the backlog keeps to `client-output-buffer-limit`, and to less where anybody might have caused it.
     pub(super) fn within_limits(&mut self, connection: &mut Connection) -> bool {
         let limit = self.output_limit(connection);
         let len = connection.backlog_len() as u64;
+        if len > STRANGERS_MAX && connection.session.is_stranger(&self.server.acl) {
+            self.note_output_limit(connection, len);
+            return false;
+        }
         let over_soft = limit.soft_bytes > 0 && len > limit.soft_bytes;
         connection.soft_since_ms = over_soft.then(|| connection.soft_since_ms.unwrap_or(self.now_ms));
         let too_long = connection

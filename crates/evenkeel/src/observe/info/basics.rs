@@ -10,6 +10,9 @@ use crate::replication::link::Phase;
 use crate::tls::Paper;
 use evenkeel_store::evict::lru_clock;
 
+/// Where a replica says to be in the stream that has no part of one: Redis' value.
+const NO_OFFSET: u64 = 1;
+
 const DAY_S: u64 = 24 * 60 * 60;
 
 pub(super) fn server(facts: &Facts<'_>, text: &mut Text) {
@@ -139,8 +142,11 @@ fn link(facts: &Facts<'_>, text: &mut Text) {
     text.field("master_link_status", if phase == Phase::Connected { "up" } else { "down" });
     text.field("master_last_io_seconds_ago", if phase == Phase::Connected { heard_s } else { -1 });
     text.field("master_sync_in_progress", u8::from(phase == Phase::Transfer));
-    let offset = facts.server.replication.stream().offset();
-    text.field("slave_read_repl_offset", figures.read_offset.load(Relaxed).max(offset));
+    // Where its data are no state of any stream, the offset would tell Sentinel that they are newer than others'.
+    let has_data = phase == Phase::Connected || link.position(facts.server).is_some();
+    let read = if has_data { figures.read_offset.load(Relaxed) } else { 0 };
+    let offset = if has_data { facts.server.replication.stream().offset() } else { NO_OFFSET };
+    text.field("slave_read_repl_offset", read.max(offset));
     text.field("slave_repl_offset", offset);
     if phase == Phase::Transfer {
         let (total, read) = (figures.transfer_total.load(Relaxed), figures.transfer_read.load(Relaxed));

@@ -68,10 +68,11 @@ impl Feed {
         let most = settings.repl_diskless_sync_max_replicas as usize;
         let delay = Duration::from_secs(u64::from(settings.repl_diskless_sync_delay));
         let waits = takes_mark && self.now - first < delay && (most == 0 || waiting().count() < most);
-        let is_loading = self.server.persist.is_loading();
+        // Of a replica that has given up its data and not got others yet, nobody is to get nothing in the place of what it has.
+        let lacks_data = !self.server.persist.has_all_data();
         // A reader that ends is none of the stream that this one begins.
         let ends = self.server.replication.reading.ends();
-        if waits || is_loading || ends || !self.server.persist.claim_sync() {
+        if waits || lacks_data || ends || !self.server.persist.claim_sync() {
             return;
         }
         let (state, pipe) = (&self.server.replication, Pipe::new());

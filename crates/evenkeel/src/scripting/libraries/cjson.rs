@@ -9,7 +9,7 @@ use std::rc::Rc;
 
 use mlua::{Lua, MultiValue, Table, Value};
 
-use super::{Given, add, one, type_name};
+use super::{Given, Steps, add, one, type_name};
 use crate::scripting::machine::MEMORY_MAX;
 use crate::scripting::raw::{Raise, truncated};
 
@@ -77,7 +77,8 @@ fn with_settings(lua: &Lua, settings: Rc<Cell<Settings>>) -> mlua::Result<Table>
             return Err(given.bad(1, "expected 1 argument"));
         }
         let mut out = Vec::new();
-        Encoder { settings: settings.get(), out: &mut out }.value(&given.args[0], 0)?;
+        Encoder { settings: settings.get(), out: &mut out, steps: Steps::default() }
+            .value(&given.args[0], 0)?;
         one(Value::String(given.lua.create_string(out)?))
     })?;
     of("decode", |given, settings| {
@@ -200,10 +201,12 @@ fn invalid(given: &Given<'_>, now: Invalid, with_null: bool) -> Result<(Invalid,
 struct Encoder<'o> {
     settings: Settings,
     out: &'o mut Vec<u8>,
+    steps: Steps,
 }
 
 impl Encoder<'_> {
     fn value(&mut self, value: &Value, depth: usize) -> Result<(), Raise> {
+        self.steps.take()?;
         if self.out.len() > MEMORY_MAX {
             return Err(Raise::here("not enough memory"));
         }

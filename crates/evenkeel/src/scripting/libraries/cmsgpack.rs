@@ -2,7 +2,7 @@
 
 use mlua::{Lua, MultiValue, Table, Value};
 
-use super::{Given, add, one};
+use super::{Given, Steps, add, one};
 use crate::scripting::raw::{Raise, truncated};
 
 /// Tables are nested this deep; what lies deeper is packed as nil.
@@ -36,14 +36,15 @@ fn pack(given: &Given<'_>) -> Result<MultiValue, Raise> {
     if given.len() == 0 {
         return Err(given.bad(0, "MessagePack pack needs input."));
     }
-    let mut out = Vec::new();
+    let (mut out, mut steps) = (Vec::new(), Steps::default());
     for value in given.args.iter() {
-        encode(value, 0, &mut out)?;
+        encode(value, 0, &mut out, &mut steps)?;
     }
     one(Value::String(given.lua.create_string(out)?))
 }
 
-fn encode(value: &Value, depth: usize, out: &mut Vec<u8>) -> Result<(), Raise> {
+fn encode(value: &Value, depth: usize, out: &mut Vec<u8>, steps: &mut Steps) -> Result<(), Raise> {
+    steps.take()?;
     if out.len() > crate::scripting::machine::MEMORY_MAX {
         return Err(Raise::here("not enough memory"));
     }
@@ -52,7 +53,7 @@ fn encode(value: &Value, depth: usize, out: &mut Vec<u8>) -> Result<(), Raise> {
         Value::Boolean(value) => out.push(if *value { 0xc3 } else { 0xc2 }),
         Value::Integer(number) => encode_number(*number as f64, out),
         Value::Number(number) => encode_number(*number, out),
-        Value::Table(table) if depth < PACK_DEPTH_MAX => encode_table(table, depth, out)?,
+        Value::Table(table) if depth < PACK_DEPTH_MAX => encode_table(table, depth, out, steps)?,
         _ => out.push(0xc0),
     }
     Ok(())
@@ -110,7 +111,7 @@ fn encode_number(number: f64, out: &mut Vec<u8>) {
     out.extend_from_slice(&bytes[8 - len..]);
 }
 
-fn encode_table(table: &Table, depth: usize, out: &mut Vec<u8>) -> Result<(), Raise> {
+fn encode_table(table: &Table, depth: usize, out: &mut Vec<u8>, steps: &mut Steps) -> Result<(), Raise> {
     let (mut count, mut most, mut is_array) = (0_usize, 0.0_f64, true);
     for pair in table.pairs::<Value, Value>() {
         let number = match pair?.0 {
@@ -126,15 +127,15 @@ fn encode_table(table: &Table, depth: usize, out: &mut Vec<u8>) -> Result<(), Ra
         let len = table.raw_len();
         head(out, len, 15, 0x90, &[(0xffff, 0xdc)], 0xdd);
         for index in 1..=len {
-            encode(&table.raw_get::<Value>(index)?, depth + 1, out)?;
+            encode(&table.raw_get::<Value>(index)?, depth + 1, out, steps)?;
         }
         return Ok(());
     }
     head(out, count, 15, 0x80, &[(0xffff, 0xde)], 0xdf);
     for pair in table.pairs::<Value, Value>() {
         let (key, value) = pair?;
-        encode(&key, depth + 1, out)?;
-        encode(&value, depth + 1, out)?;
+        encode(&key, depth + 1, out, steps)?;
+        encode(&value, depth + 1, out, steps)?;
     }
     Ok(())
 }

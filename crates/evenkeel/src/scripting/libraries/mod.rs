@@ -8,7 +8,7 @@ mod structs;
 use mlua::{Lua, MultiValue, Table, Value};
 
 use super::api;
-use super::raw::{Raise, truncated};
+use super::raw::{Raise, may_go_on, truncated};
 
 /// All libraries by the names that scripts use.
 pub(super) fn all(lua: &Lua) -> mlua::Result<Table> {
@@ -68,6 +68,21 @@ impl Given<'_> {
         let is_text = matches!(value, Some(Value::String(_) | Value::Number(_) | Value::Integer(_)));
         let text = value.filter(|_| is_text).and_then(|value| self.lua.coerce_string(value).ok().flatten());
         text.ok_or_else(|| self.expected(index, "string"))
+    }
+}
+
+/// Counts what one call does, and asks now and then whether the script may go on: a value may refer to another many times, and so stand for
+/// more than memory holds.
+#[derive(Default)]
+struct Steps(u32);
+
+impl Steps {
+    fn take(&mut self) -> Result<(), Raise> {
+        self.0 = self.0.wrapping_add(1);
+        if self.0.is_multiple_of(4_096) && !may_go_on() {
+            return Err(Raise::here("interrupted"));
+        }
+        Ok(())
     }
 }
 

@@ -121,6 +121,28 @@ fn a_log_on_a_full_disk_is_turned_off_at_once() {
     drop(server); // before the disk goes
 }
 
+/// Also after so many rewrites have failed that the next one has to wait, and while somebody else writes.
+#[test]
+fn a_log_on_a_full_disk_is_turned_off_between_rewrites() {
+    let Some(disk) = Disk::mount("between") else { return };
+    let server = overfull(&disk);
+    let mut client = server.connect();
+    for _ in 0..3 {
+        assert!(!client.run("BGREWRITEAOF").is_error());
+        wait_until("it has failed", || server.info("aof_rewrite_in_progress") == "0");
+        assert_eq!(server.info("aof_last_bgrewrite_status"), "err");
+    }
+    client.run("CONFIG SET rdb-key-save-delay 10000000");
+    assert!(!client.run("BGSAVE").is_error());
+    assert_eq!(client.run("CONFIG SET appendonly no").to_string(), "OK");
+    let asked = Instant::now();
+    assert!(!client.run("BGSAVE CANCEL").is_error());
+    wait_until("it is off", || server.info("aof_enabled") == "0");
+    assert!(asked.elapsed() < Duration::from_secs(30), "{:?}", asked.elapsed());
+    assert_eq!(client.run("SET other 1").to_string(), "OK");
+    drop(server); // before the disk goes
+}
+
 #[test]
 fn a_server_whose_log_finds_no_room_ends_at_once() {
     let Some(disk) = Disk::mount("term") else { return };
@@ -140,11 +162,8 @@ fn who_ends_a_server_whose_log_finds_no_room_is_told() {
     for line in ["SHUTDOWN", "SHUTDOWN NOSAVE", "SHUTDOWN NOW"] {
         assert_eq!(client.run(line).to_string(), "-ERR Errors trying to SHUTDOWN. Check logs.", "{line}");
     }
-    assert!(
-        server.log().contains("cannot be written to the append-only file, can't exit."),
-        "{}",
-        server.log()
-    );
+    let line = "cannot be written to the append-only file, can't exit.";
+    wait_until("it is said", || server.log().contains(line));
     client.send(&["SHUTDOWN", "FORCE"]).expect("it reads");
     assert!(client.try_read().is_err());
     wait_until("it ends", || !server.is_alive());

@@ -185,6 +185,7 @@ fn a_log_that_is_being_turned_off_does_not_come_back() {
         ok(&mut client, "CONFIG SET appendonly no");
         ok(&mut client, "DEBUG LOADAOF");
         assert_eq!(size(&server), Some(KEYS));
+        wait_until("it is off", || server.log().matches("The append-only file is off.").count() >= round);
         std::thread::sleep(Duration::from_millis(250)); // the settings are looked at each tenth of a second
         assert_eq!(server.log().matches("The append-only file is off.").count(), round, "{}", server.log());
         ok(&mut client, "CONFIG SET rdb-key-save-delay 0 appendonly yes");

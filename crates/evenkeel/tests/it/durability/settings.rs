@@ -90,3 +90,27 @@ fn a_log_has_longer_strings_than_clients_may_make() {
     assert_eq!(lens(&server), written);
     assert!(server.connect().run("APPEND range z").is_error());
 }
+
+/// The one file of a server before Redis 7 is this server's only if it has loaded it.
+#[test]
+fn a_log_that_was_not_loaded_is_left_alone() {
+    let mut server = start(&["--save", "", "--appendonly", "no"]);
+    let (old, content) =
+        (server.folder().join("appendonly.aof"), b"*3\r\n$3\r\nSET\r\n$3\r\nold\r\n$1\r\n1\r\n");
+    std::fs::write(&old, content).expect("the folder is ours");
+    for line in ["SET new 1", "CONFIG SET appendonly yes", "CONFIG REWRITE"] {
+        let said = server.connect().run(line).to_string();
+        assert!(said == "OK" || line == "CONFIG REWRITE", "{line}: {said}");
+    }
+    wait_until("it is on", || {
+        server.info("aof_enabled") == "1" && server.info("aof_rewrite_in_progress") == "0"
+    });
+    super::exchange::rewrite(&server);
+    assert_eq!(std::fs::read(&old).expect("it is there"), content);
+    assert!(server.log().contains("was not loaded by this server"), "{}", server.log());
+    server.kill();
+    let dir = server.folder().display().to_string();
+    let again = start(&["--save", "", "--appendonly", "yes", "--dir", &dir]);
+    assert_eq!(again.connect().run("KEYS *").to_string(), "[\"new\"]");
+    assert_eq!(std::fs::read(&old).expect("it is there"), content);
+}

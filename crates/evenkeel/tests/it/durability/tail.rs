@@ -164,8 +164,8 @@ fn after_a_crash_of_the_process_the_file_alone_counts() {
     OpenOptions::new().write(true).open(last_file(&server)).expect("a file").set_len(len).expect("cut off");
     server.start_again();
     assert!(server.connect().run("GET kept").as_bytes().is_some());
+    wait_until("it is said", || server.log().contains("the tail is kept as"));
     assert!(!server.log().contains("are back"), "{}", server.log());
-    assert!(server.log().contains("the tail is kept as"), "{}", server.log());
 }
 
 /// What nobody syncs any more once clients are silent, or when a sync is no longer waited for.

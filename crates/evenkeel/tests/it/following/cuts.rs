@@ -91,12 +91,10 @@ fn survives_cuts(primary: &Program, replica: &Program, peer: Peer, load: &str, w
     let scissors = Scissors::before(primary.port(), seed, 60_000, way);
     write(&primary, peer, seed, 300);
     // A snapshot that is cut off is begun anew, and is another matter.
-    scissors.ends.store(way == Way::Stalling, Relaxed);
+    scissors.ends.store(true, Relaxed);
     follow(&replica, scissors.port);
-    if way == Way::Stalling {
-        await_link(&replica);
-        scissors.ends.store(false, Relaxed);
-    }
+    await_link(&replica);
+    scissors.ends.store(false, Relaxed);
     let mut round = 0;
     let offset = |server: &Server| server.info("master_repl_offset").parse::<u64>().expect("a number");
     while scissors.cuts.load(Relaxed) < wanted {

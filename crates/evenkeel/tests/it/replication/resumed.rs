@@ -1,7 +1,7 @@
 //! Replicas that were away go on where they were, if what they lack is kept; otherwise they begin anew.
 
 use std::sync::atomic::{AtomicBool, Ordering::*};
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use evenkeel_testkit::{Peer, Program, Server};
 
@@ -65,14 +65,18 @@ fn restarted(options: &[&str], loaded: impl Fn(&Server)) -> (Server, Vec<Server>
     let all = replicas.len() as u64;
     for round in 1..=2 {
         let mut client = server.connect();
+        let due = SystemTime::now() + Duration::from_secs(2);
+        let due_ms = due.duration_since(UNIX_EPOCH).expect("after 1970").as_millis();
         for n in 0..200 {
             ok(&mut client, &format!("SELECT {}", n % 3));
-            ok(&mut client, &format!("SET brief:{n} v PX 300"));
+            ok(&mut client, &format!("SET brief:{n} v PXAT {due_ms}"));
             ok(&mut client, &format!("RPUSH list:{n} {round}"));
         }
         let (id, full) = (server.info("master_replid"), number(&replicas[0], "sync_full"));
         assert!(server.stop().success());
-        std::thread::sleep(Duration::from_millis(400));
+        std::thread::sleep(
+            due.duration_since(SystemTime::now()).unwrap_or_default() + Duration::from_millis(100),
+        );
         server.start_again();
         assert_eq!(server.info("master_replid2"), id, "{}", server.log());
         loaded(&server);

@@ -3,13 +3,14 @@
 //! without anybody noticing.
 
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
 use evenkeel_resp::value::Value;
 use evenkeel_testkit::Client;
 
 use super::{Member, crowd};
+use crate::start;
 
 const PUBLISHERS: usize = 3;
 const CHANNELS: usize = 4;
@@ -186,4 +187,32 @@ fn a_subscriber_that_does_not_read_is_dropped() {
     let received = slow.read_to_end().map_or(0, |bytes| bytes.len());
     assert!(received < MESSAGES * body.len(), "it was hung up on: {received}");
     server.assert_healthy();
+}
+
+/// Whatever comes for a client that resets comes before it is told so: what it reads next is the answer to what it asks next.
+#[test]
+fn nothing_comes_behind_a_reset() {
+    let server = start(&["--threads", "2"]);
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                let mut client = server.connect();
+                while !stop.load(SeqCst) {
+                    client.send_raw(&b"PUBLISH channel x\r\n".repeat(50)).expect("connected");
+                    (0..50).for_each(|_| drop(client.read()));
+                }
+            });
+        }
+        let mut client = server.connect();
+        for round in 0..1_000 {
+            let line = if round % 2 == 0 { "MONITOR\r\n" } else { "SUBSCRIBE channel\r\n" };
+            client.send_raw(line.as_bytes()).expect("connected");
+            client.read();
+            client.send_raw(b"RESET\r\nECHO mark\r\n").expect("connected");
+            while client.read().to_string() != "RESET" {}
+            assert_eq!(client.read().to_string(), "\"mark\"", "round {round}");
+        }
+        stop.store(true, SeqCst);
+    });
 }
