@@ -5,6 +5,7 @@
 
 mod digest;
 
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 use evenkeel_store::{Expire, Key, Kind, Str};
@@ -29,6 +30,7 @@ pub(crate) const COMMANDS: &[Command] = &[
 const TOPICS: &[(&str, Arity, Handler)] = &[
     ("ACCOUNTING",               exactly(3),  accounting       ),
     ("AOF-FLUSH-SLEEP",          exactly(3),  aof_flush_sleep  ),
+    ("AOF-SYNC-SLEEP",           exactly(3),  aof_sync_sleep   ),
     ("CONFIG-REWRITE-FORCE-ALL", exactly(2),  rewrite_all      ),
     ("DIGEST",                   exactly(2),  digest::digest   ),
     ("DIGEST-VALUE",             at_least(2), digest::digest_value),
@@ -96,10 +98,21 @@ fn accounting(call: &mut Call<'_, '_>) -> Done {
 
 /// DEBUG AOF-FLUSH-SLEEP microseconds: each write to the append-only file is put off.
 fn aof_flush_sleep(call: &mut Call<'_, '_>) -> Done {
-    let us = u64::try_from(call.args.int(2).unwrap_or(0)).unwrap_or(0);
-    call.server.persist.aof.figures.flush_sleep_us.store(us, std::sync::atomic::Ordering::Relaxed);
+    call.server.persist.aof.figures.flush_sleep_us.store(microseconds(call), Relaxed);
     call.reply.ok();
     Ok(())
+}
+
+/// DEBUG AOF-SYNC-SLEEP microseconds: each sync that nobody waits for takes so much longer, as on a slow disk.
+fn aof_sync_sleep(call: &mut Call<'_, '_>) -> Done {
+    call.server.persist.aof.figures.sync_sleep_us.store(microseconds(call), Relaxed);
+    call.reply.ok();
+    Ok(())
+}
+
+/// Anything that is no number is none, as in Redis.
+fn microseconds(call: &Call<'_, '_>) -> u64 {
+    u64::try_from(call.args.int(2).unwrap_or(0)).unwrap_or(0)
 }
 
 /// DEBUG CONFIG-REWRITE-FORCE-ALL

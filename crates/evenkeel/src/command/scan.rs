@@ -9,6 +9,7 @@ use evenkeel_store::{Cursor, View};
 use super::{Args, Call, Command, Group, at_least, exactly, walk};
 use crate::error::{Done, Error};
 use crate::glob;
+use crate::reply::Reply;
 
 #[rustfmt::skip]
 pub(crate) const COMMANDS: &[Command] = &[
@@ -110,6 +111,23 @@ pub(super) struct Filter<'a> {
     pub(super) count: usize,
     /// Without what goes with each name.
     pub(super) names_only: bool,
+}
+
+/// What a page of a collection has found.
+#[derive(Default)]
+pub(super) struct PageFound {
+    pub(super) found: Encoder,
+    pub(super) count: usize,
+}
+
+impl PageFound {
+    /// The reply of a page behind which the walk goes on at `next`.
+    pub(super) fn reply(self, reply: &mut Reply, next: u64) {
+        reply.array(2);
+        reply.bulk(next.to_string().as_bytes());
+        reply.array(self.count);
+        reply.bytes.extend_from_slice(&self.found.bytes);
+    }
 }
 
 impl<'a> Filter<'a> {

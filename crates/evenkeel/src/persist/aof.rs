@@ -13,12 +13,14 @@
 //! a new incremental file ([`Aof::switch_behind`]), and when the snapshot is on disk, it becomes the base and the older files
 //! history. `docs/aof.md` has the formats and the rules of the start.
 //!
-//! A sync that replies wait for is one of the file or of its [`tail`], which takes the disk one write.
+//! A sync that replies wait for is one of the file or of its [`tail`], which takes the disk one write. One that nobody waits for is
+//! another thread's ([`beside`]) when it takes longer than a moment, and the log is written meanwhile.
 //!
 //! What cannot be written stays in memory and is tried again; writers are told with MISCONF. What cannot be *synced* may be
 //! lost even though it was written, and no later sync can be trusted: nothing is acknowledged any more under `always`
 //! until a rewrite has begun a new file.
 
+mod beside;
 mod file;
 mod tail;
 
@@ -34,6 +36,7 @@ use evenkeel_store::Held;
 use evenkeel_store::journal::{Journal, Reader, select};
 use parking_lot::{Condvar, Mutex};
 
+use self::beside::Syncer;
 pub(super) use self::file::LogFile;
 use self::tail::TailFile;
 pub(crate) use self::tail::boot;
@@ -84,6 +87,9 @@ const SYNC_EVERY: Duration = Duration::from_secs(1);
 
 /// How long there is no tail after one could not be made or written.
 const NO_TAIL: Duration = Duration::from_secs(60);
+
+/// How long a sync that nobody waits for may keep what comes from being written: so long, a crash of the process may lose more.
+const SYNC_MOMENT: Duration = Duration::from_millis(200);
 
 /// With `everysec`, what a crash of the machine may lose grows by as much as a sync takes; beyond this the operator is told.
 const SYNC_LONG: Duration = Duration::from_secs(2);
@@ -138,6 +144,8 @@ pub(crate) struct Figures {
     pub(crate) is_syncing: AtomicBool,
     /// How often writers had to wait because too much of the log was not written.
     pub(crate) crowded: AtomicU64,
+    /// DEBUG AOF-SYNC-SLEEP: how much longer each sync takes that nobody waits for.
+    pub(crate) sync_sleep_us: AtomicU64,
     /// DEBUG AOF-FLUSH-SLEEP: how long each write is put off.
     pub(crate) flush_sleep_us: AtomicU64,
     pub(crate) write_failed: AtomicBool,
@@ -269,6 +277,8 @@ pub(super) fn start(server: &Arc<Server>, file: LogFile, reader: Reader) -> io::
         tail: None,
         tail_not_before: None,
         in_tail: false,
+        syncer: None,
+        under_way: None,
         last_record: Instant::now(),
         nap: NAP_MAX,
     };
@@ -359,9 +369,41 @@ struct Writer {
     tail_not_before: Option<Instant>,
     /// The last sync was the tail's.
     in_tail: bool,
+    /// Syncs that nobody waits for, once there has been one, and the one that is under way.
+    syncer: Option<Syncer>,
+    under_way: Option<UnderWay>,
     last_record: Instant,
     /// How long it sleeps between two looks.
     nap: Duration,
+}
+
+/// A sync.
+#[derive(Clone, Copy)]
+struct UnderWay {
+    began: Instant,
+    /// The last record of which all was in the file.
+    has: Option<u64>,
+    /// Where the file ended.
+    end: u64,
+    by_tail: bool,
+}
+
+/// What a sync has to be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum How {
+    /// If there is a tail, it will do.
+    TailWillDo,
+    OfTheFile,
+    /// And nobody waits for it.
+    InItsOwnTime,
+}
+
+/// Sleeps for so many microseconds.
+fn sleep_us(us: &AtomicU64) {
+    let us = us.load(Relaxed);
+    if us > 0 {
+        std::thread::sleep(Duration::from_micros(us));
+    }
 }
 
 impl Writer {
@@ -371,6 +413,7 @@ impl Writer {
         loop {
             let settings = server.settings();
             let ends = aof.ends.load(Acquire);
+            self.look_at_sync();
             if !self.fails || self.file.pending() == 0 {
                 self.take(journal, &settings);
             }
@@ -385,7 +428,13 @@ impl Writer {
             let wrote = self.write(journal, must_all);
             self.relieve(journal, &settings);
             if wrote {
-                if is_sync_due && self.sync(ends || !wants_tail(&settings)).is_ok() {
+                let how = match settings.appendfsync {
+                    _ if ends => How::OfTheFile,
+                    Fsync::Always if wants_tail(&settings) => How::TailWillDo,
+                    Fsync::Always => How::OfTheFile,
+                    Fsync::EverySecond | Fsync::Never => How::InItsOwnTime,
+                };
+                if is_sync_due && self.sync(how).is_ok() && self.under_way.is_none() {
                     self.publish();
                     if !ends {
                         self.tend_tail(&settings);
@@ -411,7 +460,7 @@ impl Writer {
             }
         }
         self.note_end();
-        let _ = self.sync(true);
+        let _ = self.sync(How::OfTheFile);
         self.leave();
     }
 
@@ -502,10 +551,7 @@ impl Writer {
             figures.buffered.store(pending as u64, Relaxed);
             return true;
         }
-        let sleep_us = figures.flush_sleep_us.load(Relaxed);
-        if sleep_us > 0 {
-            std::thread::sleep(Duration::from_micros(sleep_us));
-        }
+        sleep_us(&figures.flush_sleep_us);
         let began = Instant::now();
         let result = if must_all { self.file.write_all() } else { self.file.write() };
         let left = self.file.pending();
@@ -554,6 +600,9 @@ impl Writer {
     }
 
     fn is_sync_due(&self, settings: &Settings, ends: bool) -> bool {
+        if self.under_way.is_some() && !ends && settings.appendfsync != Fsync::Always {
+            return false;
+        }
         let due = match settings.appendfsync {
             Fsync::Always => true,
             Fsync::EverySecond => {
@@ -568,35 +617,91 @@ impl Writer {
         has_unsynced && (due || ends) || is_old || is_useless
     }
 
-    /// Syncs what is in the file: the file itself, or, if that will do and is waited for, the tail.
-    fn sync(&mut self, file_itself: bool) -> io::Result<()> {
+    /// Syncs what is in the file: the file itself, or, if that will do and is waited for, the tail. If it may take its time, it may be
+    /// under way still when this returns.
+    fn sync(&mut self, how: How) -> io::Result<()> {
+        let _ = self.await_sync(); // a failure has been noted
         let began = Instant::now();
         self.last_sync = began;
         if self.broken {
             return Err(io::ErrorKind::BrokenPipe.into());
         }
+        let is_awaited = self.server.settings().appendfsync == Fsync::Always;
+        self.server.persist.aof.figures.is_syncing.store(!is_awaited, Relaxed);
+        let end = self.file.end();
+        let may_do = is_awaited && how == How::TailWillDo && self.last_file_sync.elapsed() < SYNC_EVERY;
+        let by_tail = may_do && self.tail.as_mut().is_some_and(|tail| tail.sync(end));
+        let has = (self.file.pending() == 0).then_some(self.taken);
+        let sync = UnderWay { began, has, end, by_tail };
+        if by_tail {
+            return self.end_sync(sync, Ok(()));
+        }
+        if how == How::InItsOwnTime && self.begin_beside() {
+            self.under_way = Some(sync);
+            let ended = self.syncer.as_ref().and_then(|syncer| syncer.end_within(SYNC_MOMENT));
+            return match ended {
+                Some(result) => self.end_sync(sync, result),
+                None => {
+                    // What comes goes through the cache at once, and is not kept to come with more.
+                    self.file.rest();
+                    Ok(())
+                }
+            };
+        }
+        let result = self.file.sync();
+        self.end_sync(sync, result)
+    }
+
+    /// Begins a sync by the other thread; `false`: it cannot be.
+    fn begin_beside(&mut self) -> bool {
+        if self.syncer.is_none() {
+            self.syncer = Syncer::start(&self.server);
+        }
+        let begun = self.syncer.as_ref().is_some_and(|syncer| self.file.sync_beside(syncer));
+        if !begun {
+            self.syncer = None;
+        }
+        begun
+    }
+
+    /// Takes note of a sync under way that has ended meanwhile.
+    fn look_at_sync(&mut self) {
+        let (Some(sync), Some(syncer)) = (self.under_way, &self.syncer) else { return };
+        if let Some(result) = syncer.end_within(Duration::ZERO)
+            && self.end_sync(sync, result).is_ok()
+        {
+            self.publish();
+        }
+    }
+
+    /// Waits for the end of one that is under way.
+    fn await_sync(&mut self) -> io::Result<()> {
+        let (Some(sync), Some(syncer)) = (self.under_way, &self.syncer) else { return Ok(()) };
+        let result = syncer.end();
+        self.end_sync(sync, result)
+    }
+
+    /// What a sync means that has ended.
+    fn end_sync(&mut self, sync: UnderWay, result: io::Result<()>) -> io::Result<()> {
+        self.under_way = None;
         let figures = &self.server.persist.aof.figures;
         let settings = self.server.settings();
-        let is_awaited = settings.appendfsync == Fsync::Always;
-        figures.is_syncing.store(!is_awaited, Relaxed);
-        let end = self.file.end();
-        let may_do = is_awaited && !file_itself && self.last_file_sync.elapsed() < SYNC_EVERY;
-        let by_tail = may_do && self.tail.as_mut().is_some_and(|tail| tail.sync(end));
-        let result = if by_tail { Ok(()) } else { self.file.sync() };
         figures.is_syncing.store(false, Relaxed);
         figures.syncs.fetch_add(1, Relaxed);
-        self.note_sync(began.elapsed(), is_awaited);
+        self.note_sync(sync.began.elapsed(), settings.appendfsync == Fsync::Always);
         match &result {
             Ok(()) => {
-                if self.file.pending() == 0 {
-                    self.synced = self.taken;
-                }
-                self.in_tail = by_tail;
-                if !by_tail {
+                self.synced = sync.has.unwrap_or(self.synced);
+                self.in_tail = sync.by_tail;
+                if !sync.by_tail {
                     self.last_file_sync = Instant::now();
-                    let is_each_second = settings.appendfsync == Fsync::EverySecond;
-                    self.file.note_sync(is_each_second && settings.appendonly_direct_io);
-                    let end = self.file.end();
+                    let mut end = sync.end;
+                    // What was written meanwhile may be in the cache.
+                    if self.file.end() == end {
+                        let is_each_second = settings.appendfsync == Fsync::EverySecond;
+                        self.file.note_sync(is_each_second && settings.appendonly_direct_io);
+                        end = self.file.end();
+                    }
                     self.tail.iter_mut().for_each(|tail| tail.note_synced(end));
                 }
             }
@@ -714,7 +819,7 @@ impl Writer {
             return;
         }
         // Only the end of the last file may be torn. A failure is noted, and makes what is in the file doubtful.
-        if self.sync(true).is_ok() {
+        if self.sync(How::OfTheFile).is_ok() {
             self.publish();
         }
         let mut directory = aof.directory.lock();

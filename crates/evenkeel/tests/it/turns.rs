@@ -230,7 +230,14 @@ fn what_was_asked_for_in_a_pause_by_who_has_gone_is_not_done() {
     let server = start(&["--threads", "2"]);
     let mut operator = server.connect();
     operator.run("CLIENT PAUSE 100000 WRITE");
+    let came = |operator: &mut Client| {
+        let stats = operator.run("INFO stats").to_string();
+        let number =
+            stats.split("total_connections_received:").nth(1).and_then(|rest| rest.split('\\').next());
+        number.and_then(|number| number.parse::<u64>().ok()).expect("it is counted")
+    };
     for round in 0..40 {
+        let before = came(&mut operator);
         let mut client = server.connect();
         client.send(&["INCR", "k"]).expect("it is sent");
         if round % 2 == 0 {
@@ -240,6 +247,7 @@ fn what_was_asked_for_in_a_pause_by_who_has_gone_is_not_done() {
             });
         }
         drop(client);
+        wait_until("it has come", || came(&mut operator) > before);
         wait_until("it is gone", || {
             operator.run("INFO clients").to_string().contains("connected_clients:1\\r")
         });

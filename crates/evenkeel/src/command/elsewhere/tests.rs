@@ -22,6 +22,8 @@ fn fill(world: &mut World) {
     for number in 0..ELEMENTS {
         world.run(&format!("XADD stream {}-1 f v{number}", number + 1));
     }
+    world.run("XGROUP CREATE stream g 0");
+    world.run("XREADGROUP GROUP g alice STREAMS stream >");
 }
 
 /// Two long strings, mostly holes, and a short one.
@@ -118,6 +120,15 @@ fn what_replies() {
             "XRANGE stream - +",
             "XREVRANGE stream + - COUNT 25000",
             "XREAD STREAMS stream 0",
+            "XINFO STREAM stream FULL COUNT 0",
+            "XPENDING stream g - + 100000",
+            "XPENDING stream g IDLE 100000000 - + 1",
+            "XPENDING stream g 100-1 25000-1 30000 alice",
+            "HSCAN hash 0 COUNT 30000",
+            "HSCAN hash 0 MATCH *7* COUNT 1000000 NOVALUES",
+            "SSCAN set 0 MATCH *7* COUNT 1000000",
+            "ZSCAN zset 0 COUNT 25000 NOSCORES",
+            "ZSCAN zset 0 COUNT 1000000",
             "XREAD COUNT 15000 BLOCK 0 STREAMS stream none stream 0 0 9000",
             "HRANDFIELD hash 30000 WITHVALUES",
             "ZRANDMEMBER zset 30000 WITHSCORES",

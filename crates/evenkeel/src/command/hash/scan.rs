@@ -1,11 +1,13 @@
 //! HSCAN: a hash by pages.
 
-use evenkeel_resp::reply::Encoder;
 use evenkeel_store::collection::Hash;
+use evenkeel_store::{Hasher, Millis};
 
-use super::super::scan::{Filter, Of, cursor_of};
+use super::super::elsewhere::is_much;
+use super::super::scan::{Filter, Of, PageFound, cursor_of};
 use super::{Call, sight};
 use crate::error::{Done, Error};
+use crate::reply::Reply;
 
 /// HSCAN key cursor [MATCH pattern] [COUNT count] [NOVALUES]
 ///
@@ -15,27 +17,39 @@ pub(super) fn hscan(call: &mut Call<'_, '_>) -> Done {
     let ((hasher, now), args) = (sight(call), call.args);
     let small = call.held.peek(&call.keys[0]).is_some_and(|view| view.form() == 0);
     let Some(hash) = call.held.collection::<Hash>(&call.keys[0])? else {
-        call.reply.array(2);
-        call.reply.bulk(b"0");
-        call.reply.array(0);
+        PageFound::default().reply(call.reply, 0);
         return Ok(());
     };
     let filter = Filter::parse(&args, 3, Of::Fields)?;
-    let (mut found, mut count) = (Encoder::default(), 0);
     let (from, step) = if small { (0, usize::MAX) } else { (cursor.0, filter.count) };
+    if is_much(hash.size().min(step as u64)) {
+        let (hash, hasher, args) = (Hash::clone(&hash), hasher.clone(), args.to_owned());
+        return call.reply_elsewhere(move |reply| {
+            let filter = Filter::parse(&args.as_args(), 3, Of::Fields).expect("it was read before");
+            page(reply, &hash, (&hasher, now), (from, step), &filter);
+        });
+    }
+    page(call.reply, &hash, (hasher, now), (from, step), &filter);
+    Ok(())
+}
+
+fn page(
+    reply: &mut Reply,
+    hash: &Hash,
+    (hasher, now): (&Hasher, Millis),
+    (from, step): (u64, usize),
+    filter: &Filter<'_>,
+) {
+    let mut page = PageFound::default();
     let next = hash.scan(hasher, now, from, step, |field, value| {
         if filter.admits(field) {
-            found.bulk(field);
-            count += 1;
+            page.found.bulk(field);
+            page.count += 1;
             if !filter.names_only {
-                found.bulk(value);
-                count += 1;
+                page.found.bulk(value);
+                page.count += 1;
             }
         }
     });
-    call.reply.array(2);
-    call.reply.bulk(next.to_string().as_bytes());
-    call.reply.array(count);
-    call.reply.bytes.extend_from_slice(&found.bytes);
-    Ok(())
+    page.reply(reply, next);
 }

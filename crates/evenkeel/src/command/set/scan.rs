@@ -1,12 +1,14 @@
 //! SSCAN: a set by pages.
 
-use evenkeel_resp::reply::Encoder;
+use evenkeel_store::Hasher;
 use evenkeel_store::collection::Set;
 
-use super::super::scan::{Filter, Of, cursor_of};
+use super::super::elsewhere::is_much;
+use super::super::scan::{Filter, Of, PageFound, cursor_of};
 use super::form::HASHTABLE;
 use super::{Call, hasher};
 use crate::error::{Done, Error};
+use crate::reply::Reply;
 
 /// SSCAN key cursor [MATCH pattern] [COUNT count]
 ///
@@ -16,23 +18,29 @@ pub(super) fn sscan(call: &mut Call<'_, '_>) -> Done {
     let (hasher, args) = (hasher(call), call.args);
     let is_small = call.held.peek(&call.keys[0]).is_some_and(|view| view.form() < HASHTABLE);
     let Some(set) = call.held.collection::<Set>(&call.keys[0])? else {
-        call.reply.array(2);
-        call.reply.bulk(b"0");
-        call.reply.array(0);
+        PageFound::default().reply(call.reply, 0);
         return Ok(());
     };
     let filter = Filter::parse(&args, 3, Of::Members)?;
-    let (mut found, mut count) = (Encoder::default(), 0);
     let (from, step) = if is_small { (0, usize::MAX) } else { (cursor.0, filter.count) };
+    if is_much(set.len().min(step as u64)) {
+        let (set, hasher, args) = (Set::clone(&set), hasher.clone(), args.to_owned());
+        return call.reply_elsewhere(move |reply| {
+            let filter = Filter::parse(&args.as_args(), 3, Of::Members).expect("it was read before");
+            page(reply, &set, &hasher, (from, step), &filter);
+        });
+    }
+    page(call.reply, &set, hasher, (from, step), &filter);
+    Ok(())
+}
+
+fn page(reply: &mut Reply, set: &Set, hasher: &Hasher, (from, step): (u64, usize), filter: &Filter<'_>) {
+    let mut page = PageFound::default();
     let next = set.scan(hasher, from, step, |member| {
         if filter.admits(member) {
-            found.bulk(member);
-            count += 1;
+            page.found.bulk(member);
+            page.count += 1;
         }
     });
-    call.reply.array(2);
-    call.reply.bulk(next.to_string().as_bytes());
-    call.reply.array(count);
-    call.reply.bytes.extend_from_slice(&found.bytes);
-    Ok(())
+    page.reply(reply, next);
 }

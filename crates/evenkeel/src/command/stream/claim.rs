@@ -3,6 +3,7 @@
 use evenkeel_store::collection::stream::{Delivery, Group, Log, Stream, StreamId, one_more};
 use evenkeel_store::{Concerns, Edit};
 
+use super::super::elsewhere::is_much;
 use super::super::{Args, Call};
 use super::effect::Effect;
 use super::id;
@@ -84,6 +85,19 @@ pub(super) fn xpending(call: &mut Call<'_, '_>) -> Done {
     let group = found.as_ref().and_then(|stream| stream.group(call.args.at(2)));
     let group = group.ok_or_else(|| no_key_or_group(call.args))?;
     match range {
+        // However few are wanted, all may be looked at for those that have been idle for long.
+        Some(range)
+            if is_much(
+                if range.min_idle_ms > 0 { u64::MAX } else { range.count }.min(group.pending_len()),
+            ) =>
+        {
+            let (stream, args) = (found.as_deref().expect("it has the group").clone(), call.args.to_owned());
+            return call.reply_elsewhere(move |reply| {
+                let args = args.as_args();
+                let range = PendingRange::parse(&args).ok().flatten().expect("it was read before");
+                range.reply(reply, stream.group(args.at(2)).expect("it was there"), now);
+            });
+        }
         Some(range) => range.reply(call.reply, group, now),
         None => reply_summary(call.reply, group),
     }

@@ -3,6 +3,7 @@
 use evenkeel_store::Ref;
 use evenkeel_store::collection::stream::{Consumer, Entry, Group, Log, Stream, StreamId};
 
+use super::super::elsewhere::is_much;
 use super::super::{Call, docs};
 use super::id;
 use super::range::reply_entry;
@@ -73,6 +74,12 @@ pub(super) fn stream(call: &mut Call<'_, '_>) -> Done {
         return Err(super::bad_subcommand(&args, "XINFO"));
     }
     let count = if args.len() == 6 { args.int(5)? } else { COUNT };
+    let pending = stream.groups().map(|(_, group)| group.pending_len()).sum::<u64>();
+    let wanted = if count == 0 { u64::MAX } else { count.unsigned_abs() };
+    if is_much((stream.len() + pending).min(wanted)) {
+        let stream = Stream::clone(&stream);
+        return call.reply_elsewhere(move |reply| reply_full(reply, &stream, count));
+    }
     reply_full(reply, &stream, count);
     Ok(())
 }

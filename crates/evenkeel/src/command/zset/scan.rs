@@ -2,12 +2,15 @@
 
 use evenkeel_resp::float;
 use evenkeel_resp::reply::Encoder;
+use evenkeel_store::Hasher;
 use evenkeel_store::collection::ZSet;
 
 use super::LISTPACK;
 use crate::command::Call;
-use crate::command::scan::{Filter, Of, cursor_of};
+use crate::command::elsewhere::is_much;
+use crate::command::scan::{Filter, Of, PageFound, cursor_of};
 use crate::error::{Done, Error};
+use crate::reply::Reply;
 
 /// ZSCAN key cursor [MATCH pattern] [COUNT count] [NOSCORES]
 ///
@@ -17,29 +20,42 @@ pub(super) fn zscan(call: &mut Call<'_, '_>) -> Done {
     let (hasher, args) = (&call.held.keyspace().hasher, call.args);
     let small = call.held.peek(&call.keys[0]).is_some_and(|view| view.form() == LISTPACK);
     let Some(zset) = call.held.collection::<ZSet>(&call.keys[0])? else {
-        call.reply.array(2);
-        call.reply.bulk(b"0");
-        call.reply.array(0);
+        PageFound::default().reply(call.reply, 0);
         return Ok(());
     };
     let filter = Filter::parse(&args, 3, Of::ScoredMembers)?;
-    let (mut found, mut count) = (Encoder::default(), 0);
     let (from, step) = if small { (0, usize::MAX) } else { (cursor.0, filter.count) };
+    if is_much(zset.len().min(step as u64)) {
+        let (zset, hasher, args) = (ZSet::clone(&zset), hasher.clone(), args.to_owned());
+        return call.reply_elsewhere(move |reply| {
+            let filter = Filter::parse(&args.as_args(), 3, Of::ScoredMembers).expect("it was read before");
+            page(reply, &zset, &hasher, (from, step), &filter, small);
+        });
+    }
+    page(call.reply, &zset, hasher, (from, step), &filter, small);
+    Ok(())
+}
+
+fn page(
+    reply: &mut Reply,
+    zset: &ZSet,
+    hasher: &Hasher,
+    (from, step): (u64, usize),
+    filter: &Filter<'_>,
+    small: bool,
+) {
+    let mut page = PageFound::default();
     let next = zset.scan(hasher, from, step, |member, score| {
         if filter.admits(member) {
-            found.bulk(member);
-            count += 1;
+            page.found.bulk(member);
+            page.count += 1;
             if !filter.names_only {
-                tell(&mut found, score, small);
-                count += 1;
+                tell(&mut page.found, score, small);
+                page.count += 1;
             }
         }
     });
-    call.reply.array(2);
-    call.reply.bulk(next.to_string().as_bytes());
-    call.reply.array(count);
-    call.reply.bytes.extend_from_slice(&found.bytes);
-    Ok(())
+    page.reply(reply, next);
 }
 
 /// A score as a text, which in a `listpack` is that of an integer where the score is one.

@@ -18,6 +18,7 @@ use std::io::{self, Write};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::time::{Duration, Instant};
 
+use super::beside::Syncer;
 use crate::persist::direct::{self, BLOCK};
 
 /// Bytes that are worth a write past the cache by themselves.
@@ -253,6 +254,11 @@ impl LogFile {
     /// What the system says: what was written since the sync before may be lost.
     pub(super) fn sync(&self) -> io::Result<()> {
         self.file.sync_data()
+    }
+
+    /// Begins the same by another thread; `false`: it cannot be.
+    pub(super) fn sync_beside(&self, syncer: &Syncer) -> bool {
+        syncer.begin(&self.file)
     }
 
     /// So much goes through the cache that it had better go past it, which begins with a sync.

@@ -47,3 +47,47 @@ fn an_end_without_a_snapshot_does_not_wait_for_a_stuck_one() {
     assert!(before.elapsed() < Duration::from_secs(30), "{:?}", before.elapsed());
     assert!(server.log().contains("is stuck in a write to its disk"), "{}", server.log());
 }
+
+/// A disk that takes seconds for a sync: what a killed process loses does not grow by that.
+#[test]
+fn what_comes_during_a_long_sync_survives_a_kill() {
+    let args = ["--threads", "2", "--save", "", "--appendonly", "yes", "--enable-debug-command", "yes"];
+    let mut server = start(&args);
+    let mut client = server.connect();
+    assert_eq!(client.run("DEBUG AOF-SYNC-SLEEP 20000000").to_string(), "OK");
+    client.run("SET first 1");
+    wait_until("a sync is under way", || server.info("aof_pending_bio_fsync") == "1");
+    // The log's thread waits for a moment whether it is a short one.
+    std::thread::sleep(Duration::from_millis(500));
+    for number in 0..1_000 {
+        client.run(&format!("SET key:{number} {}", "x".repeat(1_000)));
+    }
+    std::thread::sleep(Duration::from_millis(300));
+    assert_eq!(server.info("aof_pending_bio_fsync"), "1", "it is under way still");
+    assert_eq!(client.run("WAITAOF 1 0 100").to_string(), "[:0, :0]", "which says what is on disk");
+    server.kill();
+    server.start_again();
+    assert_eq!(server.connect().run("DBSIZE").as_int(), Some(1_001));
+    // A rewrite, another policy and the end wait for one that is under way.
+    let mut client = server.connect();
+    assert_eq!(client.run("DEBUG AOF-SYNC-SLEEP 1000000").to_string(), "OK");
+    for line in ["CONFIG SET appendfsync always", "CONFIG SET appendfsync everysec"] {
+        client.run("SET second 1");
+        wait_until("a sync is under way", || {
+            server.info("aof_pending_bio_fsync") == "1" || line.ends_with("everysec")
+        });
+        assert_eq!(client.run(line).to_string(), "OK");
+        assert!(!client.run("INCR n").is_error());
+    }
+    super::exchange::rewrite(&server);
+    client.run("INCR n");
+    assert_eq!(client.run("WAITAOF 1 0 10000").to_string(), "[:1, :0]");
+    client.run("INCR n");
+    assert!(server.stop().success());
+    server.start_again();
+    let mut client = server.connect();
+    assert_eq!(
+        (client.run("DBSIZE").as_int(), client.run("GET n").to_string()),
+        (Some(1_003), "\"4\"".into())
+    );
+}

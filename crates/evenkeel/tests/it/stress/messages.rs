@@ -10,7 +10,7 @@ use evenkeel_resp::value::Value;
 use evenkeel_testkit::Client;
 
 use super::{Member, crowd};
-use crate::start;
+use crate::{Ends, start};
 
 const PUBLISHERS: usize = 3;
 const CHANNELS: usize = 4;
@@ -204,6 +204,7 @@ fn nothing_comes_behind_a_reset() {
                 }
             });
         }
+        let _ends = Ends(&stop);
         let mut client = server.connect();
         for round in 0..1_000 {
             let line = if round % 2 == 0 { "MONITOR\r\n" } else { "SUBSCRIBE channel\r\n" };
@@ -213,6 +214,5 @@ fn nothing_comes_behind_a_reset() {
             while client.read().to_string() != "RESET" {}
             assert_eq!(client.read().to_string(), "\"mark\"", "round {round}");
         }
-        stop.store(true, SeqCst);
     });
 }
