@@ -5,6 +5,7 @@ mod login;
 
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use certs::Certs;
@@ -25,8 +26,9 @@ fn programs() -> Vec<Program> {
 
 /// What `load` writes as JSON, or what it says when it fails.
 fn load(server: &[&str], words: &[&str]) -> Result<serde_json::Value, String> {
-    let file =
-        std::env::temp_dir().join(format!("evenkeel-load-{}-{}.json", std::process::id(), free_port()));
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let number = NEXT.fetch_add(1, Relaxed);
+    let file = std::env::temp_dir().join(format!("evenkeel-load-{}-{number}.json", std::process::id()));
     let json = file.display().to_string();
     let output = Command::new(BENCH)
         .env_remove("REDISCLI_AUTH")

@@ -75,7 +75,7 @@ fn on_a_kernel_that_does_not_describe_itself_perf_is_used_and_it_is_said() {
 }
 
 /// Links of programs in the kernel that a process holds.
-fn links_of(pid: u32) -> usize {
+pub(crate) fn links_of(pid: u32) -> usize {
     let Ok(entries) = std::fs::read_dir(format!("/proc/{pid}/fd")) else { return 0 };
     let link = |entry: std::fs::DirEntry| std::fs::read_link(entry.path()).ok();
     entries.flatten().filter_map(link).filter(|to| to.to_string_lossy().contains("bpf_link")).count()

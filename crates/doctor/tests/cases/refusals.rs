@@ -1,8 +1,9 @@
 //! What cannot be looked at is said in one sentence, with an exit code, and nothing stays behind.
 
 use std::process::{Command, Output, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use crate::extremes::links_of;
 use crate::stage::stage;
 
 fn doctor(args: &[&str]) -> Output {
@@ -59,6 +60,14 @@ fn recordings_that_are_damaged_are_refused() {
     std::fs::remove_dir_all(&folder).expect("removed");
 }
 
+/// Waits until a doctor has its programs in the kernel; where it can have none, until it has had time to look about.
+fn begun(pid: u32) {
+    let start = Instant::now();
+    while links_of(pid) < 3 && start.elapsed() < Duration::from_secs(3) {
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
 #[test]
 fn ctrl_c_ends_the_window_and_what_was_seen_is_reported() {
     let _stage = stage();
@@ -68,7 +77,8 @@ fn ctrl_c_ends_the_window_and_what_was_seen_is_reported() {
         .stdout(Stdio::piped())
         .spawn()
         .expect("the doctor was built for this test");
-    std::thread::sleep(Duration::from_secs(2));
+    begun(child.id());
+    std::thread::sleep(Duration::from_secs(1));
     // SAFETY: a plain system call, on a child that has not been waited for.
     unsafe { libc::kill(child.id().cast_signed(), libc::SIGINT) };
     let output = child.wait_with_output().expect("it ends");
@@ -89,7 +99,8 @@ fn programs_stop_looking_while_the_doctor_is_not_run() {
         .stdout(Stdio::piped())
         .spawn()
         .expect("the doctor was built for this test");
-    std::thread::sleep(Duration::from_millis(1_300));
+    begun(child.id());
+    std::thread::sleep(Duration::from_millis(500));
     for (signal, then) in [(libc::SIGSTOP, 1_500), (libc::SIGCONT, 0)] {
         // SAFETY: a plain system call, on a child that has not been waited for.
         unsafe { libc::kill(child.id().cast_signed(), signal) };

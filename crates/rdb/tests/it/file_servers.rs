@@ -190,6 +190,7 @@ fn how_keys_were_used_passes_both_ways() {
         let mut client = server.connect();
         let mut content = Content::default();
         let value = crate::model::Value::String(b"v".into());
+        client.call(&["CONFIG", "SET", "lfu-decay-time", "0"]); // a minute may end at any moment
         for (policy, key, access) in [
             ("allkeys-lfu", "often", Access::Frequency(200)),
             ("allkeys-lru", "long ago", Access::Idle(100_000)),
