@@ -671,6 +671,10 @@ impl Writer {
             && self.end_sync(sync, result).is_ok()
         {
             self.publish();
+            // Of a time in which syncs were waited for: the file itself has it all now.
+            if let Some(tail) = self.tail.take_if(|_| !wants_tail(&self.server.settings())) {
+                tail.remove();
+            }
         }
     }
 

@@ -582,6 +582,15 @@ impl Follower {
         Ok((offset, synced))
     }
 
+    /// Whether more of the log waits for the disk than may.
+    fn is_crowded(&self) -> bool {
+        let (server, aof) = (&self.server, &self.server.persist.aof);
+        let limit = || server.settings().appendonly_buffer_limit;
+        aof.is_on()
+            && (server.persist.obstacles.any() & CROWDED != 0
+                || aof.unread(&server.keyspace.journal) > limit())
+    }
+
     /// Runs the stream.
     fn follow(&mut self, wire: &mut Wire, generation: u64) -> Result<Infallible, Ended> {
         let server = self.server.clone();
@@ -603,7 +612,7 @@ impl Follower {
             let patience = next_ack.saturating_duration_since(Instant::now());
             let patience = if owed.is_some() { patience.min(SYNC_LOOK) } else { patience };
             // What the disk cannot take up must not fill the memory: the primary keeps it, as for any replica that is slow.
-            if server.persist.obstacles.any() & CROWDED != 0 {
+            if self.is_crowded() {
                 wire.check()?;
                 std::thread::sleep(patience.min(LOOK));
                 continue;

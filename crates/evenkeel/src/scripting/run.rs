@@ -215,7 +215,7 @@ impl<'r, 'a, 'h> Run<'r, 'a, 'h> {
                 {
                     keys.iter().for_each(|key| self.call.held.keep_for_undo(key, undo));
                 } else if !self.give_up_undo() {
-                    return self.end(if may_take_back { Ended::ForOnce } else { Ended::Outside });
+                    return self.end(Ended::Outside);
                 }
             }
             self.wrote |= row.flags.has(Flags::WRITE);

@@ -266,6 +266,17 @@ fn fields_that_have_expired_are_told_of_when_they_are_met() {
         a< >["message", "__keyspace@0__:h", "hexpired"]
         a< >["message", "__keyspace@0__:h", "del"]
         > EXISTS h                                      < :0
+        > HSET h f v                                    < :1
+        a< >["message", "__keyspace@0__:h", "hset"]
+        > HPEXPIRE h 1 FIELDS 1 f                       < [:1]
+        a< >["message", "__keyspace@0__:h", "hexpire"]
+        ~ 10ms
+        > HSETEX h PXAT 1 FIELDS 1 f v                  < :1
+        a< >["message", "__keyspace@0__:h", "hexpired"]
+        a< >["message", "__keyspace@0__:h", "del"]
+        a< >["message", "__keyspace@0__:h", "hset"]
+        a< >["message", "__keyspace@0__:h", "hexpire"]
+        a> PING                                         < PONG
     "#,
     );
 }

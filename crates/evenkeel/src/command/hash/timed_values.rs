@@ -117,18 +117,20 @@ pub(super) fn hsetex(call: &mut Call<'_, '_>) -> Done {
         }
         note_form(hash, settings, longest);
         traces.removed_any = hash.size() < size;
+        traces.was_lost = size > 0 && hash.size() == 0 && hash.changes == 0;
         true
     })?;
     if sets {
+        let was_lost = traces.was_lost;
         log_set(call, first, expire, traces);
-        say_set(call, is_there, expire);
+        say_set(call, is_there, was_lost, expire);
     }
     call.reply.int(i64::from(sets));
     Ok(())
 }
 
 /// Says that fields have been set, and what has become of them; as Valkey does also of fields that are gone at once.
-fn say_set(call: &mut Call<'_, '_>, was_there: bool, expire: Expire) {
+fn say_set(call: &mut Call<'_, '_>, was_there: bool, was_lost: bool, expire: Expire) {
     let (key, now) = (&call.keys[0], call.now_ms());
     let is_past = matches!(expire, Expire::At(deadline) if deadline <= now);
     if is_past && !was_there {
@@ -138,7 +140,8 @@ fn say_set(call: &mut Call<'_, '_>, was_there: bool, expire: Expire) {
     if matches!(expire, Expire::At(_)) {
         call.say(key, HASH, "hexpire");
     }
-    if is_past {
+    // If all that there was had expired before, that has been told of.
+    if is_past && !was_lost {
         call.say_taken(key, HASH, "hexpired");
     }
 }
@@ -149,6 +152,8 @@ struct Traces<'a> {
     /// Fields that had expired, whose deadlines were not kept.
     expired: Vec<&'a [u8]>,
     removed_any: bool,
+    /// They were all that there was, and had expired.
+    was_lost: bool,
 }
 
 /// Logs that the fields from argument `first` on have been set, whatever the conditions were.

@@ -1,14 +1,14 @@
 //! XPENDING, XCLAIM, XAUTOCLAIM: looking at what was delivered and not acknowledged, and taking it over.
 
-use evenkeel_store::collection::stream::{Delivery, Group, Log, Stream, StreamId, one_more};
+use evenkeel_store::collection::stream::{Delivery, Group, Log, Pending, Stream, StreamId, one_more};
 use evenkeel_store::{Concerns, Edit};
 
-use super::super::elsewhere::is_much;
 use super::super::{Args, Call};
 use super::effect::Effect;
 use super::id;
 use super::range::reply_entry;
 use crate::error::{Done, Error};
+use crate::long::LONG_MIN;
 use crate::reply::Reply;
 
 /// Milliseconds since a delivery; none if the clock went back since.
@@ -47,33 +47,48 @@ impl<'a> PendingRange<'a> {
         Ok(Some(PendingRange { min_idle_ms, start, end, count, consumer: args.get(first + 3) }))
     }
 
-    fn reply(&self, reply: &mut Reply, group: &Group, now_ms: u64) {
-        let consumer = match self.consumer.map(|name| group.consumer(name)) {
-            Some(None) => return reply.array(0),
-            Some(Some(consumer)) => Some(consumer),
-            None => None,
-        };
-        let is_idle =
-            |delivery: Delivery| self.min_idle_ms == 0 || idle_ms(now_ms, delivery) >= self.min_idle_ms;
-        let pending: Vec<_> = match consumer {
-            Some(consumer) => {
+    /// Replies, unless more than so many would have to be looked at; whether it has.
+    fn reply(&self, reply: &mut Reply, group: &Group, now_ms: u64, looks_max: usize) -> bool {
+        let found = match self.consumer.map(|name| group.consumer(name)) {
+            Some(None) => Some(Vec::new()),
+            Some(Some(consumer)) => {
                 let ids = consumer.pending_ids(self.start, self.end);
-                let pending = ids.filter_map(|id| group.pending(id));
-                pending.filter(|one| is_idle(one.delivery)).take(self.count as usize).collect()
+                self.find(ids.filter_map(|id| group.pending(id)), now_ms, looks_max)
             }
-            None => {
-                let pending = group.pending_range(self.start, self.end);
-                pending.filter(|one| is_idle(one.delivery)).take(self.count as usize).collect()
-            }
+            None => self.find(group.pending_range(self.start, self.end), now_ms, looks_max),
         };
-        reply.array(pending.len());
-        for one in pending {
+        let Some(found) = found else { return false };
+        reply.array(found.len());
+        for one in found {
             reply.array(4);
             id::reply(reply, one.id);
             reply.bulk(one.consumer);
             reply.int(idle_ms(now_ms, one.delivery) as i64);
             reply.int(one.delivery.count as i64);
         }
+        true
+    }
+
+    /// As many as are wanted of those that have been idle for long enough; `None`: that takes more looks.
+    fn find<'g>(
+        &self,
+        pending: impl Iterator<Item = Pending<'g>>,
+        now_ms: u64,
+        looks_max: usize,
+    ) -> Option<Vec<Pending<'g>>> {
+        let mut found = Vec::new();
+        for (looks, one) in pending.enumerate() {
+            if found.len() as u64 >= self.count {
+                break;
+            }
+            if looks >= looks_max {
+                return None;
+            }
+            if self.min_idle_ms == 0 || idle_ms(now_ms, one.delivery) >= self.min_idle_ms {
+                found.push(one);
+            }
+        }
+        Some(found)
     }
 }
 
@@ -84,24 +99,19 @@ pub(super) fn xpending(call: &mut Call<'_, '_>) -> Done {
     let found = call.held.collection::<Stream>(&call.keys[0])?;
     let group = found.as_ref().and_then(|stream| stream.group(call.args.at(2)));
     let group = group.ok_or_else(|| no_key_or_group(call.args))?;
-    match range {
-        // However few are wanted, all may be looked at for those that have been idle for long.
-        Some(range)
-            if is_much(
-                if range.min_idle_ms > 0 { u64::MAX } else { range.count }.min(group.pending_len()),
-            ) =>
-        {
-            let (stream, args) = (found.as_deref().expect("it has the group").clone(), call.args.to_owned());
-            return call.reply_elsewhere(move |reply| {
-                let args = args.as_args();
-                let range = PendingRange::parse(&args).ok().flatten().expect("it was read before");
-                range.reply(reply, stream.group(args.at(2)).expect("it was there"), now);
-            });
-        }
-        Some(range) => range.reply(call.reply, group, now),
-        None => reply_summary(call.reply, group),
+    let Some(range) = range else {
+        reply_summary(call.reply, group);
+        return Ok(());
+    };
+    if range.reply(call.reply, group, now, LONG_MIN) {
+        return Ok(());
     }
-    Ok(())
+    let (stream, args) = (found.as_deref().expect("it has the group").clone(), call.args.to_owned());
+    call.reply_elsewhere(move |reply| {
+        let args = args.as_args();
+        let range = PendingRange::parse(&args).ok().flatten().expect("it was read before");
+        range.reply(reply, stream.group(args.at(2)).expect("it was there"), now, usize::MAX);
+    })
 }
 
 fn no_key_or_group(args: Args<'_>) -> Error {

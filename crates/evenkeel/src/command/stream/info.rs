@@ -74,9 +74,7 @@ pub(super) fn stream(call: &mut Call<'_, '_>) -> Done {
         return Err(super::bad_subcommand(&args, "XINFO"));
     }
     let count = if args.len() == 6 { args.int(5)? } else { COUNT };
-    let pending = stream.groups().map(|(_, group)| group.pending_len()).sum::<u64>();
-    let wanted = if count == 0 { u64::MAX } else { count.unsigned_abs() };
-    if is_much((stream.len() + pending).min(wanted)) {
+    if is_much(lines_of(&stream, count)) {
         let stream = Stream::clone(&stream);
         return call.reply_elsewhere(move |reply| reply_full(reply, &stream, count));
     }
@@ -100,12 +98,26 @@ fn reply_numbers(reply: &mut Reply, stream: &Stream) {
 }
 
 /// Zero stands for all, less for the usual number.
-fn reply_full(reply: &mut Reply, stream: &Stream, count: i64) {
-    let count = match count {
+fn wanted(count: i64) -> u64 {
+    match count {
         0 => u64::MAX,
         1.. => count.unsigned_abs(),
         _ => COUNT.unsigned_abs(),
+    }
+}
+
+/// How many entries, pending ones, groups and consumers FULL replies at most.
+fn lines_of(stream: &Stream, count: i64) -> u64 {
+    let count = wanted(count);
+    let of_group = |group: &Group| {
+        let (pending, consumers) = (group.pending_len(), group.consumers_len() as u64);
+        1 + pending.min(count) + consumers + pending.min(count.saturating_mul(consumers))
     };
+    stream.groups().fold(stream.len().min(count), |lines, (_, group)| lines + of_group(group))
+}
+
+fn reply_full(reply: &mut Reply, stream: &Stream, count: i64) {
+    let count = wanted(count);
     reply.map(9);
     reply_numbers(reply, stream);
     reply.bulk(b"entries");

@@ -79,6 +79,8 @@ fn what_comes_during_a_long_sync_survives_a_kill() {
         assert_eq!(client.run(line).to_string(), "OK");
         assert!(!client.run("INCR n").is_error());
     }
+    let tail = server.folder().join("appendonlydir/appendonly.aof.tail");
+    wait_until("nothing is in a tail any more", || !tail.exists());
     super::exchange::rewrite(&server);
     client.run("INCR n");
     assert_eq!(client.run("WAITAOF 1 0 10000").to_string(), "[:1, :0]");
