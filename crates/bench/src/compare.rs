@@ -103,6 +103,10 @@ pub(crate) fn compare(args: &CompareArgs) -> Result<ExitCode> {
     for before in list(&old, "experiments").filter(|before| !is_there(before)) {
         println!("\n{}: only in the earlier run", text(before, "title"));
     }
+    for lost in list(&new, "not_measured") {
+        println!("\nnot measured in the later run: {lost}");
+        is_worse = true;
+    }
     is_worse |= goals(&old, &new);
     Ok(if is_worse { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }

@@ -247,7 +247,7 @@ fn run(verb: Verb) -> Result<()> {
             } else {
                 report::comparison(&comparison)
             };
-            print(text.as_bytes())
+            print_text(&text)
         }
         Verb::Threads(question) => answer(question, report::tables::threads),
         Verb::Syscalls { question, by } => answer(question, |recording| report::tables::calls(recording, by)),
@@ -261,18 +261,18 @@ fn run(verb: Verb) -> Result<()> {
         Verb::Function { function, live } => {
             let (length, stop) = (length(live.seconds)?, stop_on_signals()?);
             let timed = probes::time_function(&target::find(&live.which)?, &function, length, &stop)?;
-            print(report::probes::latency(&timed).as_bytes())
+            print_text(&report::probes::latency(&timed))
         }
         Verb::Stages { live, auth } => {
             let (length, stop) = (length(live.seconds)?, stop_on_signals()?);
             let password = auth.or_else(|| std::env::var("REDISCLI_AUTH").ok());
             let staged = probes::stages(&target::find(&live.which)?, password.as_deref(), length, &stop)?;
-            print(report::probes::stages(&staged).as_bytes())
+            print_text(&report::probes::stages(&staged))
         }
         Verb::Count { pattern, live } => {
             let (length, stop) = (length(live.seconds)?, stop_on_signals()?);
             let counted = probes::count(&target::find(&live.which)?, &pattern, length, &stop)?;
-            print(report::probes::counts(&counted).as_bytes())
+            print_text(&report::probes::counts(&counted))
         }
         Verb::Export { question, format, output } => {
             let recording = look(question)?;
@@ -310,7 +310,7 @@ fn explain(recording: &Recording, output: &Output) -> Result<()> {
     } else {
         report::terminal(recording, &diagnosis)
     };
-    print(text.as_bytes())
+    print_text(&text)
 }
 
 fn write_page(path: &std::path::Path, page: &str) -> Result<()> {
@@ -318,7 +318,7 @@ fn write_page(path: &std::path::Path, page: &str) -> Result<()> {
 }
 
 fn answer(question: Question, table: impl FnOnce(&Recording) -> String) -> Result<()> {
-    print(table(&look(question)?).as_bytes())
+    print_text(&table(&look(question)?))
 }
 
 /// The recording that a question is about, or one that is taken now.
@@ -335,6 +335,12 @@ fn look(question: Question) -> Result<Recording> {
             capture(Look { which, seconds, no_bpf, proc_only, no_ask: false, auth: None })
         }
     }
+}
+
+/// Names of processes, files and functions are anybody's, and must not tell a terminal what to do.
+fn print_text(text: &str) -> Result<()> {
+    let is_told = |c: char| c.is_control() && c != '\n';
+    print(text.replace(is_told, "?").as_bytes())
 }
 
 /// A reader that has seen enough, as `head` has, is no error.

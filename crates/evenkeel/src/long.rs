@@ -90,7 +90,7 @@ pub(crate) struct Work {
 
 /// What is done with the result, under the locks of the command's keys.
 struct Commit {
-    is_current: Box<dyn FnOnce(&mut Call<'_, '_>) -> bool + Send>,
+    is_current: Box<dyn FnMut(&mut Call<'_, '_>) -> bool + Send>,
     store: Box<dyn FnOnce(&mut Call<'_, '_>) -> Done + Send>,
 }
 
@@ -111,7 +111,7 @@ impl Work {
     /// it must know them by their identity, since an equal value need not be the same one. `store` stores and replies.
     pub(crate) fn writes<T: Send + 'static>(
         compute: impl FnOnce() -> Result<T, Error> + Send + 'static,
-        is_current: impl FnOnce(&mut Call<'_, '_>) -> bool + Send + 'static,
+        is_current: impl FnMut(&mut Call<'_, '_>) -> bool + Send + 'static,
         store: impl FnOnce(&mut Call<'_, '_>, T) -> Done + Send + 'static,
     ) -> Work {
         Work::writes_arguments(move |_| compute(), is_current, store)
@@ -121,7 +121,7 @@ impl Work {
     /// this while the command's locks are held.
     pub(crate) fn writes_arguments<T: Send + 'static>(
         compute: impl FnOnce(Args<'_>) -> Result<T, Error> + Send + 'static,
-        is_current: impl FnOnce(&mut Call<'_, '_>) -> bool + Send + 'static,
+        is_current: impl FnMut(&mut Call<'_, '_>) -> bool + Send + 'static,
         store: impl FnOnce(&mut Call<'_, '_>, T) -> Done + Send + 'static,
     ) -> Work {
         let run = |args: Args<'_>, _: &mut Reply| Ok(Some(Commit::of(compute(args)?, is_current, store)));
@@ -131,7 +131,7 @@ impl Work {
     /// The same for work that visits the slots of keys. What it finds there need not be current at the end.
     pub(crate) fn visits_and_writes<T: Send + 'static>(
         compute: impl FnOnce(&mut Held<'_>) -> Result<T, Error> + Send + 'static,
-        is_current: impl FnOnce(&mut Call<'_, '_>) -> bool + Send + 'static,
+        is_current: impl FnMut(&mut Call<'_, '_>) -> bool + Send + 'static,
         store: impl FnOnce(&mut Call<'_, '_>, T) -> Done + Send + 'static,
     ) -> Work {
         let run =
@@ -163,7 +163,7 @@ impl Work {
 impl Commit {
     fn of<T: Send + 'static>(
         result: T,
-        is_current: impl FnOnce(&mut Call<'_, '_>) -> bool + Send + 'static,
+        is_current: impl FnMut(&mut Call<'_, '_>) -> bool + Send + 'static,
         store: impl FnOnce(&mut Call<'_, '_>, T) -> Done + Send + 'static,
     ) -> Commit {
         Commit { is_current: Box::new(is_current), store: Box::new(|call| store(call, result)) }
@@ -507,6 +507,8 @@ impl Job {
         let row = table().row(self.id);
         let server = executor.server.clone();
         let mut commit = Some(commit);
+        // What is not stored may be much, and so may be what was only known: dropped when nothing is locked any more.
+        let mut is_over = (None, None);
         let done = loop {
             if let Err(refusal) = self.admit(executor, long, &session) {
                 *reply = self.empty_reply();
@@ -516,11 +518,14 @@ impl Job {
             // What has been asked whether it is current is gone: if that was in vain, the handler is run anew.
             let done = shielded(executor, |executor| {
                 executor.call_to_write(&mut session, command, reply, |call| {
-                    let current = commit.take().and_then(|c| (c.is_current)(call).then_some(c.store));
-                    match current {
-                        Some(store) => call.logged(row, store),
-                        None => call.run(row),
+                    let Some(Commit { mut is_current, store }) = commit.take() else { return call.run(row) };
+                    let is_so = is_current(call);
+                    is_over.0 = Some(is_current);
+                    if is_so {
+                        return call.logged(row, store);
                     }
+                    is_over.1 = Some(store);
+                    call.run(row)
                 })
             });
             executor.serve_woken();
@@ -529,6 +534,7 @@ impl Job {
                 break done;
             }
         };
+        drop(is_over);
         match done {
             Err(Error::Suspended) => Ok(session.long.take()),
             done => done.map(|()| None),

@@ -10,6 +10,8 @@ use std::sync::atomic::{AtomicU64, Ordering::*};
 use std::sync::mpsc::{Sender, channel};
 use std::time::{Duration, Instant};
 
+use evenkeel_store::{Flushed, memory};
+
 use crate::net::inbox::{Inbox, Message};
 
 /// Blocks that are freed at once: at 0.15 us each, 0.6 ms of a worker that owns all of them.
@@ -35,6 +37,8 @@ struct Counts {
     forgotten: AtomicU64,
     /// FLUSHDBs and FLUSHALLs whose memory has not come back yet.
     flushes: AtomicU64,
+    /// Bytes that the data took when that of the last one was given here.
+    flushed_at: AtomicU64,
 }
 
 impl Rubbish {
@@ -66,9 +70,27 @@ impl Rubbish {
 
     /// Drops flushed databases soon; until then, [`Rubbish::is_flushing`].
     pub(crate) fn free_flushed(&self, databases: impl Send + 'static) {
+        self.note_flush();
         self.counts.flushes.fetch_add(1, Relaxed);
         // Dropped in this order.
         self.free((databases, Flush(self.counts.clone())));
+    }
+
+    /// The same, if there are any.
+    pub(crate) fn free_if_any(&self, databases: Vec<Flushed>) {
+        if !databases.is_empty() {
+            self.free_flushed(databases);
+        }
+    }
+
+    /// Databases have been flushed, or are about to be: so much memory is not to be exceeded by much before theirs is back.
+    pub(crate) fn note_flush(&self) {
+        self.counts.flushed_at.store(memory::used_by_data() as u64, Relaxed);
+    }
+
+    /// Bytes that the data took at the last flush.
+    pub(crate) fn flushed_at(&self) -> u64 {
+        self.counts.flushed_at.load(Relaxed)
     }
 
     /// Whether the memory of flushed databases is about to come back.

@@ -115,7 +115,7 @@ impl Misses {
 
 impl<O: Out> Encoder<O> {
     pub fn new(out: O, version: Version) -> Encoder<O> {
-        let (strings, builder) = (Strings::default(), listpack::Builder::default());
+        let (strings, builder) = (Strings::default(), listpack::Builder::new(version >= Version::V80));
         Encoder {
             out,
             version,

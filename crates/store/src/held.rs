@@ -486,16 +486,31 @@ impl<'a> Held<'a> {
             self.remove(key);
             return;
         }
-        let replaced = self.live_or_gone(key).map(|found| {
+        let found = self.live_or_gone(key);
+        let access = self.access_after(found.as_ref());
+        let replaced = found.map(|found| {
             let old = self.detach(key.place, found);
             self.free(key.place, old);
         });
         let entry = self.entry_of(key, value, form, deadline);
+        entry.set_access(access);
         self.insert(key, entry);
         if replaced.is_none() {
             self.happened(key.place, key.bytes, What::Added);
         }
         self.changed(key, Change::Written);
+    }
+
+    /// The access history of a value that takes the place of this one: how often the key was used stays with the key, and a new value
+    /// was used just now.
+    pub(crate) fn access_after(&mut self, found: Option<&Found>) -> u32 {
+        match found {
+            Some(found) if self.seat.access != Access::Lru => {
+                self.mark(found.entry());
+                found.entry().access()
+            }
+            _ => self.new_access(),
+        }
     }
 
     /// Lets go of a collection that a command has shared with a key or made itself, and frees it if that was the last

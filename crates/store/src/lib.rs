@@ -47,7 +47,7 @@ pub use entry::{Kind, Ref, View};
 pub use expiry::Swept;
 pub use held::{Concerns, Edit, Edited, Expire, Held, Made, WrongType};
 pub use key::{Hasher, Key, Place, SLOTS};
-pub use keyspace::Keyspace;
+pub use keyspace::{Flushed, Keyspace};
 pub use outside::Trash;
 pub use rope::Str;
 pub use scan::Cursor;

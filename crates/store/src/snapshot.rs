@@ -55,6 +55,8 @@ pub struct Kept {
     /// The database's counters' index.
     db: usize,
     entry: EntryPtr,
+    /// Bytes of memory that come back when it is dropped.
+    returns: usize,
 }
 
 // SAFETY: the entry is owned, in no table, and all that it refers to may be shared between threads.
@@ -95,6 +97,9 @@ pub(crate) struct Snapshots {
     /// Bytes that have been laid down and not given to the sink, and how many may be.
     waiting: AtomicUsize,
     waiting_max: AtomicUsize,
+    /// Bytes of memory that come back when the sink has got all that was laid down, and databases that do.
+    returning: AtomicUsize,
+    flushed_kept: AtomicUsize,
     /// Bytes that have been laid down since the beginning.
     laid_down: AtomicUsize,
     /// More would have been: the snapshot is not wanted any more.
@@ -129,6 +134,7 @@ impl Snapshots {
             self.is_lost.store(true, Relaxed);
         }
         if !self.is_lost.load(Relaxed) {
+            self.returning.fetch_add(seat.kept.iter().map(|kept| kept.returns).sum(), Relaxed);
             return self.kept[seat.index].0.lock().append(&mut seat.kept);
         }
         self.waiting.fetch_sub(bytes, Relaxed);
@@ -156,6 +162,7 @@ impl Snapshots {
         if !self.is_active.load(Relaxed) || !self.is_wanted() {
             return Some(flushed);
         }
+        self.flushed_kept.fetch_add(1, Relaxed);
         self.flushed.lock().push(flushed);
         None
     }
@@ -165,6 +172,16 @@ impl Keyspace {
     /// Bytes that writers have handed over to the snapshot and that its sink has not got yet.
     pub fn handed_over(&self) -> usize {
         self.snapshots.waiting.load(Relaxed)
+    }
+
+    /// Bytes of memory that come back when the sink has got what was handed over: copies, and entries that were removed.
+    pub fn kept_for_snapshot(&self) -> usize {
+        self.snapshots.returning.load(Relaxed)
+    }
+
+    /// Whether a database was flushed whose memory comes back when the sink has got it.
+    pub fn keeps_flushed(&self) -> bool {
+        self.snapshots.flushed_kept.load(Relaxed) > 0
     }
 }
 
@@ -235,7 +252,7 @@ impl Held<'_> {
     pub(crate) fn free(&mut self, place: Place, entry: EntryPtr) {
         if entry.epoch() != self.seat.epoch && self.keyspace().snapshots.is_wanted() {
             let db = self.keyspace().db(place.db()).id;
-            return self.seat.kept.push(Kept { db, entry });
+            return self.seat.kept.push(Kept { db, entry, returns: entry.memory() });
         }
         let outside = entry.free();
         self.seat.discard(outside);
@@ -255,7 +272,9 @@ impl Held<'_> {
         if self.keyspace().snapshots.is_wanted() {
             let db = self.slot_at(place).0.id;
             let copy = entry.copy(entry.key(), entry.deadline(), entry.access());
-            self.seat.kept.push(Kept { db, entry: copy });
+            let mut kept = Kept { db, entry: copy, returns: 0 };
+            kept.returns = kept.len();
+            self.seat.kept.push(kept);
         }
         entry.set_epoch(self.seat.epoch);
     }
@@ -293,25 +312,30 @@ impl Held<'_> {
 
 impl Walk {
     /// Gives some entries of the snapshot to the sink. What was handed over comes first: it takes memory. The seat is
-    /// outside the gate.
-    pub fn step(&mut self, keyspace: &Keyspace, seat: &mut Seat, sink: &mut impl Sink) {
-        self.take_kept(keyspace, sink);
+    /// outside the gate. Returns what [`Walk::take_kept`] does.
+    pub fn step(&mut self, keyspace: &Keyspace, seat: &mut Seat, sink: &mut impl Sink) -> Vec<Flushed> {
+        let flushed = self.take_kept(keyspace, sink);
         keyspace.enter(seat);
         self.step_inside(&mut keyspace.hold_none(seat), sink);
         keyspace.leave(seat);
+        flushed
     }
 
-    /// Gives all to the sink that was handed over.
-    pub fn take_kept(&mut self, keyspace: &Keyspace, sink: &mut impl Sink) {
+    /// Gives all to the sink that was handed over. Returns databases that are to be dropped where time does not matter.
+    pub fn take_kept(&mut self, keyspace: &Keyspace, sink: &mut impl Sink) -> Vec<Flushed> {
         let snapshots = &keyspace.snapshots;
         snapshots.take(&mut self.taken);
         self.give(keyspace, sink);
         let next = || snapshots.flushed.lock().pop();
+        let mut done = Vec::new();
         while let Some(flushed) = next() {
             if let Some(index) = walked(&self.dbs, flushed.db().id).and_then(|db| db.index) {
                 flushed.db().each_of_other_epoch(snapshots.epoch(), |view| sink.take(index, view));
             }
+            done.push(flushed);
+            snapshots.flushed_kept.fetch_sub(1, Relaxed);
         }
+        done
     }
 
     fn step_inside(&mut self, held: &mut Held<'_>, sink: &mut impl Sink) {
@@ -345,6 +369,7 @@ impl Walk {
                 sink.take(index, kept.view());
             }
             keyspace.snapshots.waiting.fetch_sub(kept.len(), Relaxed);
+            keyspace.snapshots.returning.fetch_sub(kept.returns, Relaxed);
         }
     }
 
@@ -373,14 +398,15 @@ pub struct Rest {
     walk: Walk,
     is_lost: bool,
     /// Databases that were walked before they were flushed: all in them is younger than the snapshot.
-    #[expect(dead_code, reason = "kept to be dropped")]
     flushed: Vec<Flushed>,
 }
 
 impl Rest {
-    /// Gives all that was handed over last to the sink, and frees it.
-    pub fn finish(mut self, keyspace: &Keyspace, sink: &mut impl Sink) {
+    /// Gives all that was handed over last to the sink, and frees it. Returns what [`Walk::take_kept`] does.
+    pub fn finish(mut self, keyspace: &Keyspace, sink: &mut impl Sink) -> Vec<Flushed> {
         self.walk.give(keyspace, sink);
+        keyspace.snapshots.flushed_kept.fetch_sub(self.flushed.len(), Relaxed);
+        self.flushed
     }
 
     /// See [`Walk::is_lost`]; nothing is added to it any more.

@@ -67,9 +67,10 @@ impl Probe {
         let own = Thread::open("/proc/thread-self".into())?;
         while !self.stop.load(Relaxed) {
             for line in &mut *lines {
-                let in_line = own.in_line()? + line.thread.in_line()?;
+                let before = (own.in_line()?, line.thread.in_line()?);
                 let us = line.get()?.as_nanos() as f64 / 1e3;
-                let in_line = own.in_line()? + line.thread.in_line()? - in_line;
+                // Both may stand in line at once: that is one wait.
+                let in_line = (own.in_line()? - before.0).max(line.thread.in_line()? - before.1);
                 let mut longest = self.longest.lock().expect("nobody panics with it");
                 longest.us = longest.us.max(us);
                 longest.own_us = longest.own_us.max(us - in_line.as_nanos() as f64 / 1e3);

@@ -111,7 +111,8 @@ fn start(session: &Session, kind: Kind, cores: usize) -> Result<Contender> {
     let processes = if kind == Kind::Redis { cores } else { 1 };
     let mut lanes = Vec::new();
     for number in 0..processes {
-        let cpus = if processes > 1 { vec![number] } else { (0..cores).collect() };
+        let allowed = sys::allowed_cpus();
+        let cpus = if processes > 1 { vec![allowed[number]] } else { allowed[..cores].to_vec() };
         let threads = if kind == Kind::Redis { 1 } else { cores };
         let lane = Lane::start(peer, kind.name(), &Launch { cpus, threads, ..Launch::default() })?;
         lane.fill(share(number, processes), VALUE_SIZE)?;
@@ -156,12 +157,13 @@ fn rounds(
     Ok(all)
 }
 
-/// The load has the cores that the server has not, or shares them all with it.
+/// The load has the cores that the server has not, or shares them all with it. Where it shares them, it has as many threads for all: each
+/// process needs one at least.
 fn measure(session: &Session, contender: &Contender, command: &Command, pipeline: usize) -> Result<Outcome> {
     let all = sys::cores();
     let (load_threads, load_cpus) = match contender.cores {
-        cores if cores < all => (all - cores, (cores..all).collect()),
-        _ => (all.div_ceil(2), Vec::new()),
+        cores if cores < all => (all - cores, sys::allowed_cpus()[cores..].to_vec()),
+        _ => (all, Vec::new()),
     };
     let processes = contender.lanes.len();
     let traffic = |number| {

@@ -105,12 +105,13 @@ fn row(session: &mut Session, all: &[Series], what: &str) -> Vec<String> {
     let rate = many.ratio_to(one, |sample| sample.rate);
     let cpu = many.ratio_to(one, |sample| sample.cpu_us);
     let limited = one.median(|sample| sample.load_busy) > throughput::LOAD_IS_THE_LIMIT;
-    let verdict = match rate {
-        _ if limited => "limited by the load".to_owned(),
-        Some(rate) if (rate.median - 1.0).abs() <= noise => "no difference".to_owned(),
-        Some(rate) => session.judge(format!("all workers to one: {what}"), GOAL, rate.median),
-        None => String::new(),
+    let judged = rate.map(|rate| session.judge(format!("all workers to one: {what}"), GOAL, rate.median));
+    let why = match rate {
+        _ if limited => ", limited by the load",
+        Some(rate) if (rate.median - 1.0).abs() <= noise => ", within the noise",
+        _ => "",
     };
+    let verdict = judged.map_or_else(String::new, |judged| judged + why);
     let text = |ratio: Option<crate::stats::Spread>| ratio.map(|ratio| ratio.to_string()).unwrap_or_default();
     vec![
         what.to_owned(),

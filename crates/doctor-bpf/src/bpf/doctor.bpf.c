@@ -26,6 +26,7 @@ const volatile struct config config SEC(".rodata.config");
 #define IDLE_STACK_EVERY 16
 #define IDLE_STACK_NS 50000000
 #define EAGAIN 11
+#define TASK_IS_DEAD 0x80 /* the kernel's TASK_DEAD, which is a macro */
 
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -339,8 +340,12 @@ int BPF_PROG(on_switch, bool preempt, struct task_struct *prev, struct task_stru
 	__u64 now = bpf_ktime_get_ns();
 	if (is_over(now))
 		return 0;
-	if (leaves)
+	if (leaves && prev_state & TASK_IS_DEAD) {
+		__u32 tid = prev->pid;
+		bpf_map_delete_elem(&threads, &tid); /* its end was an event, and this is no sleep */
+	} else if (leaves) {
 		went_off(prev, preempt || prev_state == 0, now);
+	}
 	if (comes)
 		came_on(next, now);
 	return 0;

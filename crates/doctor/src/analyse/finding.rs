@@ -114,6 +114,14 @@ pub(crate) enum Outcome {
 }
 
 impl Outcome {
+    /// What was not to be seen is not ruled out.
+    pub(crate) fn if_shown(self, hidden: Option<String>) -> Outcome {
+        match (self, hidden) {
+            (Outcome::RuledOut(_), Some(why)) => Outcome::Unseen(why),
+            (outcome, _) => outcome,
+        }
+    }
+
     /// The findings, or the sentence if there are none.
     pub(crate) fn found_or(found: Vec<Finding>, otherwise: impl FnOnce() -> String) -> Outcome {
         if found.is_empty() { Outcome::RuledOut(otherwise()) } else { Outcome::Found(found) }

@@ -35,6 +35,8 @@ const ELSEWHERE_FROM: f64 = 0.7;
 /// Busy share under which nobody asked for anything.
 const IDLE_BELOW: f64 = 0.02;
 const RUN_QUEUE_LOW: f64 = 0.1;
+/// CPU time of threads that ended, in CPUs, up to which it is not what the server does.
+const ENDED_MAX: f64 = 0.1;
 /// Windows that are shorter say little.
 const WINDOW_MIN_NS: u64 = 500_000_000;
 
@@ -91,7 +93,7 @@ fn examine(recording: &Recording) -> Diagnosis {
     let view = View::new(recording, critical.clone());
     let (mut findings, mut ruled_out) = (Vec::new(), Vec::new());
     for rule in rules::ALL {
-        match (rule.look)(&view) {
+        match rule.look(&view) {
             Outcome::Found(found) => findings.extend(found),
             Outcome::RuledOut(why) => ruled_out.push(RuledOut { rule: rule.id, why, unseen: false }),
             Outcome::Unseen(why) => ruled_out.push(RuledOut { rule: rule.id, why, unseen: true }),
@@ -125,6 +127,19 @@ fn waits(budget: &Budget) -> bool {
     budget.share(budget.idle_ns) > ELSEWHERE_FROM && budget.share(budget.run_queue_ns) < RUN_QUEUE_LOW
 }
 
+/// Why a thread that seems to wait for work may not, or others may work in its place.
+fn unknown(view: &View<'_>) -> Option<String> {
+    let ended = view.share(view.recording.health.ended_cpu_ns);
+    if ended > ENDED_MAX {
+        let percent = ended * 100.0;
+        return Some(format!(
+            "threads that ended took {percent:.0}% of a CPU, and what they did is not known: the others wait for work"
+        ));
+    }
+    let hidden = view.hidden_sleeps()?;
+    Some(format!("{hidden}: what seems to wait for work may wait for anything"))
+}
+
 fn judge(view: &View<'_>, findings: &[Finding]) -> (Verdict, String) {
     let budget = &view.critical;
     let name = &view.recording.target.name;
@@ -133,6 +148,11 @@ fn judge(view: &View<'_>, findings: &[Finding]) -> (Verdict, String) {
         return (Verdict::Found, first.title.clone());
     }
     let busy = budget.busy_share();
+    let seems_to_wait = busy < IDLE_BELOW || waits(budget);
+    if let Some(because) = unknown(view).filter(|_| seems_to_wait) {
+        let sentence = format!("Inconclusive, because {because}.");
+        return (Verdict::Inconclusive { because }, sentence);
+    }
     if busy < IDLE_BELOW {
         let sentence = format!("{name} is idle: its busiest thread works {:.1}% of the time.", busy * 100.0);
         return (Verdict::Idle, sentence);
@@ -177,6 +197,34 @@ mod tests {
         recording.calls[0].blocked_ns = golden::WINDOW_NS / 5 * 4;
         let diagnosis = diagnose(&recording);
         assert_eq!(diagnosis.verdict, Verdict::Elsewhere, "{}", diagnosis.sentence);
+    }
+
+    #[test]
+    fn what_is_hidden_is_not_ruled_out() {
+        let mut recording = golden::idle();
+        recording.tier = Tier::T3;
+        (recording.health.sleeps_hidden, recording.health.descriptors_hidden) = (true, true);
+        let diagnosis = diagnose(&recording);
+        assert!(matches!(diagnosis.verdict, Verdict::Inconclusive { .. }), "{}", diagnosis.sentence);
+        let is_unseen = |rule| diagnosis.ruled_out.iter().any(|ruled| ruled.rule == rule && ruled.unseen);
+        assert!(
+            ["R3", "R6", "R10", "R11", "R15", "R16"].into_iter().all(is_unseen),
+            "{:#?}",
+            diagnosis.ruled_out
+        );
+        let mut recording = golden::idle();
+        recording.health.ended_cpu_ns = golden::WINDOW_NS;
+        let diagnosis = diagnose(&recording);
+        assert!(
+            diagnosis.sentence.contains("threads that ended took 100% of a CPU"),
+            "{}",
+            diagnosis.sentence
+        );
+        let mut recording = golden::busy();
+        recording.health.duty = 0.2;
+        let ruled_out = diagnose(&recording).ruled_out;
+        let unseen = ruled_out.iter().filter(|ruled| ruled.unseen && ruled.why.contains("20% of the window"));
+        assert_eq!(unseen.map(|ruled| ruled.rule).collect::<Vec<_>>(), ["R4", "R17"]);
     }
 
     #[test]

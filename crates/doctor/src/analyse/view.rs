@@ -8,6 +8,8 @@ use crate::recording::{Call, Frame, INTERVAL_ERRORS, Recording, Role, Sample, Ti
 
 /// Findings from sampled states are this sure, compared with exact times.
 const SAMPLED: f64 = 0.75;
+/// Part of the window from which on programs that were on for less may have missed what is short and rare.
+const DUTY_LOW: f64 = 0.9;
 /// Samples of the critical thread under which shares of functions mean nothing.
 const SAMPLES_MIN: u64 = 50;
 
@@ -63,6 +65,24 @@ impl<'a> View<'a> {
     /// Sleeps of the critical thread, with their stacks.
     pub(crate) fn waits(&self) -> impl Iterator<Item = &'a Wait> + '_ {
         self.recording.waits.iter().filter(|wait| wait.tid == self.critical.tid)
+    }
+
+    /// Why nobody can say that no thread waits for something, if so.
+    pub(crate) fn hidden_sleeps(&self) -> Option<String> {
+        let hidden = self.recording.health.sleeps_hidden;
+        hidden.then(|| "where its threads sleep is hidden from this user".to_string())
+    }
+
+    /// The same of what it has open.
+    pub(crate) fn hidden_descriptors(&self) -> Option<String> {
+        let hidden = self.recording.health.descriptors_hidden;
+        hidden.then(|| "what its descriptors are is hidden from this user".to_string())
+    }
+
+    /// The same of what is short and rare, where the programs were on for a part of the window only.
+    pub(crate) fn hidden_moments(&self) -> Option<String> {
+        let duty = self.recording.health.duty;
+        (duty < DUTY_LOW).then(|| format!("it was looked for in {:.0}% of the window only", duty * 100.0))
     }
 
     pub(crate) fn has_samples(&self) -> bool {

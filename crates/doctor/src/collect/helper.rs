@@ -59,7 +59,16 @@ impl Said {
 }
 
 /// The server, if its name is of the kind and it listens.
-pub(crate) fn server(descriptors: &[Descriptor], name: &str, password: Option<&str>) -> Option<Server> {
+pub(crate) fn server(
+    pid: i32,
+    descriptors: &[Descriptor],
+    name: &str,
+    password: Option<&str>,
+) -> Option<Server> {
+    // Elsewhere the same address is another server's, which must not be given the password.
+    if !is_in_our_network(pid) {
+        return None;
+    }
     if !SERVERS.iter().any(|known| name.starts_with(known)) {
         return None;
     }
@@ -71,6 +80,12 @@ pub(crate) fn server(descriptors: &[Descriptor], name: &str, password: Option<&s
         &["INFO", "stats"]
     };
     Some(Server { address, password: password.map(str::to_string), sections })
+}
+
+/// Whether the process has the network namespace that this one has.
+fn is_in_our_network(pid: i32) -> bool {
+    let network = |of: &str| std::fs::read_link(format!("/proc/{of}/ns/net")).ok();
+    network(&pid.to_string()).is_some_and(|theirs| network("self") == Some(theirs))
 }
 
 impl Server {

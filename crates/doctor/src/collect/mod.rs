@@ -66,7 +66,7 @@ pub(crate) fn capture(
     let target = target::describe(pid);
     let mut notes = Vec::new();
     let (mut descriptors, locals) = descriptors::describe_all(pid, &target.name);
-    let helper = helper::server(&descriptors, &target.name, options.password.as_deref());
+    let helper = helper::server(pid, &descriptors, &target.name, options.password.as_deref());
     let helper = helper.filter(|_| options.ask);
     if let Some(server) = &helper {
         server.name_replicas(&mut descriptors, &mut notes);
@@ -125,6 +125,7 @@ fn merge_descriptors(descriptors: &mut Vec<Descriptor>, later: Vec<Descriptor>) 
 struct Counted {
     threads: Vec<Thread>,
     calls: Vec<Call>,
+    ended_cpu_ns: u64,
     throttling: Option<Throttling>,
     host: Host,
     counters: Vec<Counter>,
@@ -192,14 +193,14 @@ impl Window {
 
     /// Reads what goes on counting, as soon as the window is over.
     fn close(&self) -> Counted {
-        let (threads, calls) = self.threads.end();
+        let (threads, calls, ended_cpu_ns) = self.threads.end();
         let throttling = self.groups.end();
         let (host, counters) = self.host.end();
-        Counted { threads, calls, throttling, host, counters }
+        Counted { threads, calls, ended_cpu_ns, throttling, host, counters }
     }
 
     fn end(mut self, passed: Duration, end: Counted) -> Recording {
-        let Counted { threads, calls, throttling, host, counters } = end;
+        let Counted { threads, calls, ended_cpu_ns, throttling, host, counters } = end;
         // Drops are counted from look to look, however long those take on a busy machine.
         self.sockets.look(&descriptors::owned_sockets(self.pid));
         let own_cpu_ns = own_cpu().saturating_sub(self.own_cpu).as_nanos() as u64;
@@ -239,6 +240,9 @@ impl Window {
                 notes: notes.into_iter().flatten().collect(),
                 own_cpu_ns,
                 duty: 1.0,
+                sleeps_hidden: self.threads.refused,
+                descriptors_hidden: std::fs::read_dir(procfs::path(self.pid, "fd")).is_err(),
+                ended_cpu_ns,
                 looks,
                 look_ns: passed.as_nanos() as u64 / looks.max(1),
                 ..Health::default()

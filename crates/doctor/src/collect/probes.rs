@@ -122,7 +122,7 @@ mod with_programs {
     ) -> Result<Staged> {
         let name = target::describe(found.pid).name;
         let (descriptors, _) = descriptors::describe_all(found.pid, &name);
-        let server = helper::server(&descriptors, &name, password);
+        let server = helper::server(found.pid, &descriptors, &name, password);
         let ask = || {
             let stages = server.as_ref().and_then(helper::Server::say).and_then(|said| said.stages);
             stages.context("it does not say what it counts of the stages of requests (INFO)")

@@ -29,7 +29,8 @@ const PF_KTHREAD: u64 = 0x0020_0000;
 /// The name is in parentheses and may hold blanks and parentheses itself: the last closing one ends it.
 pub(crate) fn parse_stat(text: &str) -> Option<Stat> {
     let (open, close) = (text.find('(')?, text.rfind(')')?);
-    let name = text.get(open + 1..close)?.to_string();
+    // A process may call itself anything.
+    let name = text.get(open + 1..close)?.replace(char::is_control, "?");
     let fields: Vec<&str> = text.get(close + 1..)?.split_ascii_whitespace().collect();
     // Field 3 of proc_pid_stat(5) is the first here.
     let number = |field: usize| fields.get(field - 3)?.parse::<u64>().ok();

@@ -90,6 +90,8 @@ pub(crate) struct Watch {
     pub(crate) looks: u64,
     /// `syscall` could not be read: sleeps have no name.
     pub(crate) refused: bool,
+    /// CPU time of the whole process until the begin, ended threads included.
+    begin_cpu_ns: u64,
 }
 
 impl Watch {
@@ -104,6 +106,7 @@ impl Watch {
             next_thread: 0,
             looks: 0,
             refused: false,
+            begin_cpu_ns: cpu_of_all(pid),
         }
     }
 
@@ -139,7 +142,8 @@ impl Watch {
             return;
         }
         let text = procfs::read(procfs::task_path(self.pid, tid, "syscall"));
-        self.refused |= text.is_none();
+        // One that has ended meanwhile is no refusal.
+        self.refused |= text.is_none() && procfs::read(procfs::task_path(self.pid, tid, "stat")).is_some();
         let place = match text.and_then(|text| procfs::parse_syscall(&text)) {
             Some(InCall::Running) => return, // woke up between both reads
             Some(InCall::Elsewhere) => ("page fault".to_string(), None),
@@ -156,8 +160,8 @@ impl Watch {
         *seen.asleep_ns.entry(place).or_default() += passed;
     }
 
-    /// The threads over the window, the ended ones left out, and what was sampled of their sleeps.
-    pub(crate) fn end(&self) -> (Vec<Thread>, Vec<Call>) {
+    /// The threads over the window, the ended ones left out, what was sampled of their sleeps, and the CPU time of those that ended.
+    pub(crate) fn end(&self) -> (Vec<Thread>, Vec<Call>, u64) {
         let mut threads = Vec::new();
         let mut calls = Vec::new();
         for tid in procfs::threads(self.pid) {
@@ -172,8 +176,16 @@ impl Watch {
             }
             threads.push(thread);
         }
-        (threads, calls)
+        let of_threads: u64 = threads.iter().map(|thread| thread.cpu_ns).sum();
+        let ended_ns = cpu_of_all(self.pid).saturating_sub(self.begin_cpu_ns + of_threads);
+        (threads, calls, ended_ns)
     }
+}
+
+/// CPU time of a process, that of its ended threads included; zero where it cannot be read.
+fn cpu_of_all(pid: i32) -> u64 {
+    let stat = procfs::read(procfs::path(pid, "stat")).and_then(|text| procfs::parse_stat(&text));
+    stat.map_or(0, |stat| stat.user_ns + stat.system_ns)
 }
 
 /// The name of a call, and the descriptor it is on.

@@ -458,6 +458,14 @@ pub(crate) struct Health {
     /// By what part of themselves scaled counts and times may be wrong, at 95%; none where they are exact, or nothing tells.
     #[serde(default)]
     pub(crate) scale_error: Option<f64>,
+    /// Where threads sleep could not be read, or what descriptors are: what is not there was not looked for.
+    #[serde(default)]
+    pub(crate) sleeps_hidden: bool,
+    #[serde(default)]
+    pub(crate) descriptors_hidden: bool,
+    /// CPU time of threads that ended in the window, of which nothing else is known.
+    #[serde(default)]
+    pub(crate) ended_cpu_ns: u64,
     /// Looks of the sampler, and the time between two.
     pub(crate) looks: u64,
     pub(crate) look_ns: u64,

@@ -131,6 +131,36 @@ mod tests {
 
     use crate::testing::{World, check};
 
+    /// How often a key was used stays with it, whatever takes the place of its value.
+    #[test]
+    fn results_keep_the_frequency_of_their_key() {
+        check(
+            "
+            > CONFIG SET maxmemory-policy allkeys-lfu   < OK
+            > CONFIG SET lfu-log-factor 0               < OK
+            > SADD a x                                  < :1
+            > SADD d y                                  < :1
+            > SMEMBERS d                                < *
+            > SMEMBERS d                                < *
+            > OBJECT FREQ d                             < :7
+            > SUNIONSTORE d a                           < :1
+            > OBJECT FREQ d                             < :8
+            > ZADD z 1 a                                < :1
+            > ZADD y 1 b                                < :1
+            > ZUNIONSTORE y 1 z                         < :1
+            > OBJECT FREQ y                             < :6
+            > MSET s abc t abc                          < OK
+            > GET t                                     < *
+            > BITOP NOT t s                             < :3
+            > OBJECT FREQ t                             < :7
+            > RPUSH l 1 2                               < :2
+            > RPUSH k 3                                 < :1
+            > SORT l STORE k                            < :2
+            > OBJECT FREQ k                             < :6
+        ",
+        );
+    }
+
     /// Sets the key `k` to a collection of this form.
     fn set<T: Collection>(world: &mut World, value: T, form: u8) {
         let (server, seat) = (world.server.clone(), &mut world.workers[0].seat);

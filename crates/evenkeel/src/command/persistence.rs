@@ -65,10 +65,11 @@ fn background_save(call: &mut Call<'_, '_>) -> Done {
         _ => return Err(Error::Syntax),
     };
     match call.server.persist.state().running {
-        Some(running) if running.is(Job::Snapshot) => {
+        // A full sync is one, too, to INFO and to who asks for another.
+        Some(running) if running.is(Job::Snapshot) || running.is(Job::Sync) && !schedule => {
             return Err(Error::text("ERR Background save already in progress"));
         }
-        Some(_) if !schedule => {
+        Some(_) if !schedule && !call.mode.is_nested() => {
             return Err(Error::text(
                 "ERR Another child process is active (AOF?): can't BGSAVE right now. Use BGSAVE SCHEDULE in order to \
                  schedule a BGSAVE whenever possible.",

@@ -14,6 +14,11 @@ use crate::observe::stats::Stage;
 use crate::server::Server;
 use crate::session::Session;
 
+/// Part of `maxmemory` by which the data may grow while the memory of a flush comes back.
+const FLUSH_SLACK: usize = 8;
+/// And bytes by which they may in any case.
+const FLUSH_SLACK_MIN: usize = 1 << 20;
+
 /// Keys evicted between two looks at the memory that tables no longer need.
 const EVICT_AT_ONCE: usize = 16;
 
@@ -43,6 +48,16 @@ impl Executor {
         self.out_of_memory
     }
 
+    /// Whether more is about to come back than could be evicted meanwhile. What comes until then may take the place of that, and a
+    /// little more, since freeing takes its time to begin.
+    fn waits_for_a_flush(&self, limit: usize) -> bool {
+        let rubbish = &self.server.rubbish;
+        let comes_back = rubbish.is_flushing() || self.server.keyspace.keeps_flushed();
+        comes_back
+            && memory::used_by_data()
+                <= rubbish.flushed_at() as usize + (limit / FLUSH_SLACK).max(FLUSH_SLACK_MIN)
+    }
+
     /// While it was outside the gate, this server may have become a replica, or be about to end.
     fn may_still_evict(&self) -> bool {
         let server = &self.server;
@@ -53,8 +68,8 @@ impl Executor {
     /// Works for at most one slice: what is still too much then is the next batch's to remove.
     #[cold]
     fn evict(&mut self, limit: usize) {
-        if self.server.rubbish.is_flushing() {
-            return; // more is about to come back than could be evicted meanwhile
+        if self.waits_for_a_flush(limit) {
+            return;
         }
         if self.server.replication.is_replica() && self.settings.replica_ignore_maxmemory {
             return; // the primary says what goes
@@ -88,7 +103,8 @@ impl Executor {
                 break;
             }
             if evicted == 0 {
-                self.out_of_memory = held.seat.retired_bytes() == 0;
+                // What tables needed comes back by itself.
+                self.out_of_memory = data_bytes(&server).saturating_sub(held.seat.retired_bytes()) > limit;
                 break;
             }
         }
@@ -102,11 +118,13 @@ impl Executor {
     }
 }
 
-/// The memory that `maxmemory` limits: without what waits to be written to disk or to be
-/// sent to replicas, which evicting keys would only add to.
+/// The memory that `maxmemory` limits: without what waits to be written to disk, in the log or in a snapshot, or to be sent to replicas,
+/// which evicting keys would only add to. An evicted key that a snapshot lacks is among that, and so is given up once.
 fn data_bytes(server: &Server) -> usize {
-    let for_replicas = server.replication.figures.beyond.load(Relaxed) as usize;
-    memory::used_by_data().saturating_sub(server.keyspace.journal.unread() + for_replicas)
+    let (keyspace, figures) = (&server.keyspace, &server.replication.figures);
+    let for_replicas = figures.beyond.load(Relaxed) as usize;
+    let waits = keyspace.journal.unread() + keyspace.kept_for_snapshot() + for_replicas;
+    memory::used_by_data().saturating_sub(waits)
 }
 
 /// Whether a command is refused when there is no memory left: one that may grow the data, an EXEC of such, and all

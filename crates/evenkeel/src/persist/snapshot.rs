@@ -270,17 +270,19 @@ pub(crate) fn take<F: Form>(
     let mut cause = told.and(written).err();
     while !walk.is_done() {
         if cause.is_some() {
-            walk.step(keyspace, &mut seat, &mut Nowhere);
+            let flushed = walk.step(keyspace, &mut seat, &mut Nowhere);
+            server.rubbish.free_if_any(flushed);
             continue;
         }
         let stepped = catch_unwind(AssertUnwindSafe(|| {
-            walk.step(keyspace, &mut seat, &mut recorder);
+            let flushed = walk.step(keyspace, &mut seat, &mut recorder);
+            server.rubbish.free_if_any(flushed);
             recorder.sink.encode();
             progress.walked.store((walk.progress() * 10_000.0) as u64, Relaxed);
             recorder.rest();
             while recorder.is_ahead() && !server.persist.is_cancelled() {
                 std::thread::sleep(NAP_MAX);
-                walk.take_kept(keyspace, &mut recorder.sink);
+                server.rubbish.free_if_any(walk.take_kept(keyspace, &mut recorder.sink));
             }
         }));
         if stepped.is_err() {
@@ -304,12 +306,12 @@ pub(crate) fn take<F: Form>(
     }
     let finished = match cause {
         Some(error) => {
-            rest.finish(keyspace, &mut Nowhere);
+            server.rubbish.free_if_any(rest.finish(keyspace, &mut Nowhere));
             memory::aside(|| drop(recorder));
             Err(error)
         }
         None => {
-            rest.finish(keyspace, &mut recorder.sink);
+            server.rubbish.free_if_any(rest.finish(keyspace, &mut recorder.sink));
             memory::aside(|| recorder.sink.finish())
         }
     };

@@ -11,6 +11,9 @@
 //!
 //! Numbers have their lowest byte first, but for those whose first bits are in the form's byte.
 //!
+//! Behind 16,383 bytes, the most that two bytes can say, Redis has three, and so on; Valkey 9.1 has two, and each refuses what the other
+//! writes. Both are read here, and written is what the reader of the version takes.
+//!
 //! Source: the listpack specification (github.com/antirez/listpack).
 
 use super::{Element, Flaw, fixed, int24, span};
@@ -86,7 +89,7 @@ impl Passed {
     #[inline]
     pub(crate) fn next(&mut self, block: &[u8]) -> Element {
         let (element, end) = element(block, self.at).expect("a cursor has passed this element");
-        self.at = end + back_length_bytes(end - self.at);
+        self.at = end + back_length_there(block, end, end - self.at);
         element
     }
 }
@@ -125,7 +128,7 @@ fn behind_back_length(body: &[u8], at: usize, len: usize) -> Result<usize, Flaw>
     if len < 0x80 && body.get(at) == Some(&(len as u8)) {
         return Ok(at + 1);
     }
-    let (expected, size) = back_length(len);
+    let (expected, size) = back_length(len, back_length_there(body, at, len));
     match body.get(at..at + size) {
         Some(found) if *found == expected[..size] => Ok(at + size),
         Some(_) => Err(Flaw::new(at, Reason::BackLength)),
@@ -135,8 +138,7 @@ fn behind_back_length(body: &[u8], at: usize, len: usize) -> Result<usize, Flaw>
 
 /// The length as it stands behind an element: 7 bits a byte, the highest first; all but the first byte have the top bit
 /// set, which tells who reads backwards to go on.
-fn back_length(len: usize) -> ([u8; 5], usize) {
-    let size = back_length_bytes(len);
+fn back_length(len: usize, size: usize) -> ([u8; 5], usize) {
     let mut bytes = [0; 5];
     for (index, byte) in bytes[..size].iter_mut().enumerate() {
         let seven = (len >> (7 * (size - 1 - index))) as u8 & 0x7f;
@@ -157,6 +159,17 @@ fn back_length_bytes(len: usize) -> usize {
     }
 }
 
+/// The same as Valkey 9.1 has it.
+fn narrow_back_length_bytes(len: usize) -> usize {
+    back_length_bytes(len) - usize::from(matches!(len, 0x3fff | 0x1f_ffff | 0xfff_ffff))
+}
+
+/// The bytes of the length that stands at `at`, which should say `len`. The two ways differ in the first of them.
+#[inline]
+fn back_length_there(block: &[u8], at: usize, len: usize) -> usize {
+    if block.get(at) == Some(&0) { back_length_bytes(len) } else { narrow_back_length_bytes(len) }
+}
+
 /// Bytes that a string takes at most, with form and length behind: to see beforehand whether it fits.
 pub(crate) fn size_max(len: usize) -> usize {
     let content = match len {
@@ -167,15 +180,28 @@ pub(crate) fn size_max(len: usize) -> usize {
     content + back_length_bytes(content)
 }
 
+/// Whether Redis and Valkey write a string of this length in ways that the other refuses: where there is another form, that is taken.
+pub(crate) fn is_disputed(len: usize) -> bool {
+    let content = len.saturating_add(5);
+    back_length_bytes(content) != narrow_back_length_bytes(content)
+}
+
 /// Builds a block. The memory is kept from one to the next.
 #[derive(Debug, Default)]
 pub(crate) struct Builder {
     /// Elements without header and end mark.
     body: Vec<u8>,
     elements: u32,
+    /// Lengths are Valkey's.
+    narrow: bool,
 }
 
 impl Builder {
+    /// For readers of files of Valkey's own versions, or of Redis'.
+    pub(crate) fn new(narrow: bool) -> Builder {
+        Builder { narrow, ..Builder::default() }
+    }
+
     /// Bytes of the block as it is now.
     pub(crate) fn len(&self) -> usize {
         HEADER + self.body.len() + 1
@@ -198,7 +224,9 @@ impl Builder {
             (None, Item::Bytes(bytes)) => self.string(bytes),
             (None, Item::Int(_)) => unreachable!("an integer is one"),
         }
-        let (bytes, size) = back_length(self.body.len() - start);
+        let len = self.body.len() - start;
+        let size = if self.narrow { narrow_back_length_bytes(len) } else { back_length_bytes(len) };
+        let (bytes, size) = back_length(len, size);
         self.body.extend_from_slice(&bytes[..size]);
         self.elements += 1;
     }
@@ -304,6 +332,25 @@ mod tests {
         // With its form, as long as two bytes could say, or three: Redis takes one more for that.
         for (len, back) in [(16_377, 2), (16_378, 3), (2_097_145, 3), (2_097_146, 4)] {
             assert_eq!(size_max(len), 5 + len + back, "{len}");
+            assert_eq!(is_disputed(len), len % 2 == 0 && back > 2, "{len}");
+        }
+    }
+
+    #[test]
+    fn what_redis_and_valkey_write_otherwise_is_read() {
+        for (len, back) in [(16_378, &b"\x7f\xff"[..]), (2_097_146, b"\x7f\xff\xff")] {
+            let string = vec![b'x'; len];
+            for (narrow, expected) in [(false, [b"\0\xff", &back[1..]].concat()), (true, back.to_vec())] {
+                let (mut builder, mut out) = (Builder::new(narrow), Vec::new());
+                builder.push(Item::Bytes(&string));
+                builder.push(Item::Bytes(b"end"));
+                builder.block(&mut out);
+                let at = HEADER + 5 + len;
+                assert_eq!(out[at..at + expected.len()], expected);
+                assert_eq!(items(&out), Ok(vec![string.clone(), b"end".to_vec()]));
+                out[at + 1] ^= 1;
+                assert_eq!(reason(&out), Reason::BackLength);
+            }
         }
     }
 

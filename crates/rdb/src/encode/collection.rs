@@ -166,12 +166,15 @@ impl<'e, O: Out> Collection<'e, O> {
         }
     }
 
-    /// True if the next element, of `len` bytes, goes into the block. If it does not fit there, none does any more.
+    /// True if the next element, of `len` bytes, goes into the block. If it does not fit there, or not every reader would read it there,
+    /// none does any more.
     #[inline]
     fn packs(&mut self, len: usize) -> bool {
-        if self.form == Form::Packed
-            && self.encoder.builder.len() + listpack::size_max(len) > self.encoder.block_max
-        {
+        let fits = || {
+            let bytes = self.encoder.builder.len() + listpack::size_max(len);
+            bytes <= self.encoder.block_max && !listpack::is_disputed(len)
+        };
+        if self.form == Form::Packed && !fits() {
             self.unpack();
         }
         self.form == Form::Packed

@@ -40,7 +40,7 @@ pub(super) enum Node {
     Same,
     /// Into a new one.
     New,
-    /// Into one that has nothing else, and is no block.
+    /// Into one that has nothing else, and is no block: it is too long, or not every reader would read it there.
     Plain,
 }
 
@@ -78,7 +78,7 @@ impl NodeCount {
 
     pub(super) fn place_element(&mut self, element: Item<'_>) -> Node {
         let (len, bytes) = (len(element), bytes_max(element));
-        if bytes <= self.packed_max && len < self.plain_from {
+        if bytes <= self.packed_max && len < self.plain_from && !listpack::is_disputed(len) {
             return self.place(bytes);
         }
         self.end_node();

@@ -5,7 +5,7 @@ use super::{Encoder, Out, put_length};
 use crate::Millis;
 use crate::block::listpack::Builder;
 use crate::item::Item;
-use crate::kind;
+use crate::kind::{self, Version};
 use crate::stream::{Group, Id, Info};
 
 const SAME_NAMES: i64 = 2;
@@ -42,6 +42,7 @@ impl<'e, O: Out> StreamWriter<'e, O> {
         if let Some(nodes) = nodes {
             encoder.put_length(nodes);
         }
+        let narrow = encoder.version >= Version::V80;
         StreamWriter {
             count: NodeCount::new(limits, encoder.version),
             encoder,
@@ -50,7 +51,7 @@ impl<'e, O: Out> StreamWriter<'e, O> {
             names: Vec::new(),
             shared_max: usize::MAX,
             entries: 0,
-            head: Builder::default(),
+            head: Builder::new(narrow),
             length: 0,
             last: Id::ZERO,
         }

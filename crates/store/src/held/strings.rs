@@ -87,7 +87,8 @@ impl Held<'_> {
             Expire::Clear => None,
             Expire::At(deadline) => Some(deadline),
         };
-        let entry = EntryPtr::new(key.bytes, made.value(), deadline, self.new_access());
+        let access = self.access_after(found.as_ref());
+        let entry = EntryPtr::new(key.bytes, made.value(), deadline, access);
         match found {
             Some(found) => self.replace(key, found, entry),
             None => self.add_entry(key, entry),

@@ -24,29 +24,49 @@ pub(crate) const SHARE_MIN: f64 = 0.05;
 
 pub(crate) struct Rule {
     pub(crate) id: &'static str,
-    pub(crate) look: fn(&View<'_>) -> Outcome,
+    look: fn(&View<'_>) -> Outcome,
+    /// What it has to be shown to rule anything out.
+    needs: Needs,
+}
+
+#[derive(Clone, Copy)]
+enum Needs {
+    Nothing,
+    Sleeps,
+    Descriptors,
+}
+
+impl Rule {
+    pub(crate) fn look(&self, view: &View<'_>) -> Outcome {
+        let hidden = match self.needs {
+            Needs::Nothing => None,
+            Needs::Sleeps => view.hidden_sleeps(),
+            Needs::Descriptors => view.hidden_descriptors(),
+        };
+        (self.look)(view).if_shown(hidden)
+    }
 }
 
 #[rustfmt::skip]
 pub(crate) const ALL: &[Rule] = &[
-    Rule { id: "R1",  look: functions::hot },
-    Rule { id: "R2",  look: sends::by_role },
-    Rule { id: "R3",  look: durability::on_the_loop },
-    Rule { id: "R4",  look: fork::page_tables },
-    Rule { id: "R5",  look: fork::copy_on_write },
-    Rule { id: "R6",  look: locks::contended },
-    Rule { id: "R7",  look: calls::useless_wakeups },
-    Rule { id: "R8",  look: processor::waiting_for_a_cpu },
-    Rule { id: "R9",  look: locks::hand_offs },
-    Rule { id: "R10", look: network::accept_queues },
-    Rule { id: "R11", look: network::slow_peers },
-    Rule { id: "R12", look: calls::small_calls },
-    Rule { id: "R13", look: sends::receive_inside_send },
-    Rule { id: "R14", look: functions::chores },
-    Rule { id: "R15", look: memory::not_there },
-    Rule { id: "R16", look: disks::reading },
-    Rule { id: "R17", look: stalls::periodic },
-    Rule { id: "R19", look: own::look },
+    Rule { id: "R1",  look: functions::hot, needs: Needs::Nothing },
+    Rule { id: "R2",  look: sends::by_role, needs: Needs::Nothing },
+    Rule { id: "R3",  look: durability::on_the_loop, needs: Needs::Sleeps },
+    Rule { id: "R4",  look: fork::page_tables, needs: Needs::Nothing },
+    Rule { id: "R5",  look: fork::copy_on_write, needs: Needs::Nothing },
+    Rule { id: "R6",  look: locks::contended, needs: Needs::Sleeps },
+    Rule { id: "R7",  look: calls::useless_wakeups, needs: Needs::Nothing },
+    Rule { id: "R8",  look: processor::waiting_for_a_cpu, needs: Needs::Nothing },
+    Rule { id: "R9",  look: locks::hand_offs, needs: Needs::Nothing },
+    Rule { id: "R10", look: network::accept_queues, needs: Needs::Descriptors },
+    Rule { id: "R11", look: network::slow_peers, needs: Needs::Descriptors },
+    Rule { id: "R12", look: calls::small_calls, needs: Needs::Nothing },
+    Rule { id: "R13", look: sends::receive_inside_send, needs: Needs::Nothing },
+    Rule { id: "R14", look: functions::chores, needs: Needs::Nothing },
+    Rule { id: "R15", look: memory::not_there, needs: Needs::Sleeps },
+    Rule { id: "R16", look: disks::reading, needs: Needs::Sleeps },
+    Rule { id: "R17", look: stalls::periodic, needs: Needs::Nothing },
+    Rule { id: "R19", look: own::look, needs: Needs::Nothing },
 ];
 
 /// "24%", and "0.4%" where a whole number would say nothing.

@@ -10,10 +10,11 @@ const QUEUE_MIN: f64 = 0.1;
 
 pub(crate) fn waiting_for_a_cpu(view: &View<'_>) -> Outcome {
     let queue = view.share(view.critical.run_queue_ns);
-    let throttled = view.recording.throttling.as_ref().map_or(0.0, |t| view.share(t.throttled_ns));
+    // That is the sum of all of its CPUs, and perhaps of others in the group: the thread itself could not run for as long as it waited.
+    let throttled = view.recording.throttling.as_ref().map_or(0.0, |t| view.share(t.throttled_ns)).min(queue);
     let mut findings = Vec::new();
     if let Some(throttling) = view.recording.throttling.as_ref().filter(|_| throttled >= SHARE_MIN) {
-        findings.push(limited(view, throttling, throttled.max(queue)));
+        findings.push(limited(view, throttling, queue));
     } else if queue >= QUEUE_MIN {
         findings.push(crowded(view, queue));
     }
@@ -53,7 +54,8 @@ fn limited(view: &View<'_>, throttling: &Throttling, share: f64) -> Finding {
 fn crowded(view: &View<'_>, share: f64) -> Finding {
     let recording = view.recording;
     let busiest = recording.host.neighbours.first();
-    let with = busiest.map_or_else(String::new, |n| format!(", shared with {} ({})", n.name, n.pid));
+    let with = busiest
+        .map_or_else(String::new, |n| format!(", and {} ({}) is the busiest beside it", n.name, n.pid));
     let cpus = recording.target.cpus_allowed_count;
     let title =
         format!("The thread waits {} of the time for a CPU: it may run on {cpus}{with}", percent(share));
@@ -95,7 +97,7 @@ mod tests {
         let diagnosis = diagnose(&recording);
         assert_eq!(diagnosis.findings[0].rule, "R8");
         assert!(diagnosis.sentence.contains("waits 50% of the time for a CPU"), "{}", diagnosis.sentence);
-        assert!(diagnosis.sentence.contains("shared with hog (9)"), "{}", diagnosis.sentence);
+        assert!(diagnosis.sentence.contains("hog (9) is the busiest beside it"), "{}", diagnosis.sentence);
     }
 
     #[test]
@@ -107,6 +109,20 @@ mod tests {
         };
         assert!(told(golden::busy()));
         assert!(!told(golden::idle()));
+    }
+
+    /// What the group's CPUs lost together is not what this thread waited.
+    #[test]
+    fn a_limit_that_the_thread_does_not_feel_is_no_cause() {
+        let mut recording = golden::busy();
+        recording.throttling = Some(Throttling {
+            group: "/sys/fs/cgroup/x".to_string(),
+            periods: 100,
+            periods_throttled: 99,
+            throttled_ns: 4 * golden::WINDOW_NS,
+            limit_cpus: Some(8.0),
+        });
+        assert!(diagnose(&recording).findings.iter().all(|finding| finding.rule != "R8"));
     }
 
     #[test]

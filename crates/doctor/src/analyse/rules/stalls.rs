@@ -35,11 +35,14 @@ pub(crate) fn periodic(view: &View<'_>) -> Outcome {
     let period = period(&stalls).filter(|_| view.share(sum) >= SHARE_MIN || longest >= LONG_NS);
     match period {
         Some(period) => Outcome::Found(vec![finding(view, &stalls, period)]),
-        None => Outcome::RuledOut(format!(
-            "{} turns of its event loop took more than {}, and none with a period",
-            stalls.len(),
-            millis(STALL_NS)
-        )),
+        None => Outcome::if_shown(
+            Outcome::RuledOut(format!(
+                "{} turns of its event loop took more than {}, and none with a period",
+                stalls.len(),
+                millis(STALL_NS)
+            )),
+            view.hidden_moments(),
+        ),
     }
 }
 

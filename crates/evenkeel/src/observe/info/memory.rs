@@ -1,5 +1,7 @@
 //! Where the memory is.
 
+use std::sync::atomic::Ordering::Relaxed;
+
 use super::{Facts, Text, human, ratio};
 use crate::observe::memory::Figures;
 use crate::observe::process;
@@ -47,12 +49,14 @@ pub(super) fn memory(facts: &Facts<'_>, text: &mut Text) {
     text.field("rss_overhead_bytes", 0);
     text.field("mem_fragmentation_ratio", format_args!("{:.2}", figures.fragmentation()));
     text.field("mem_fragmentation_bytes", figures.fragmentation_bytes());
-    text.field("mem_not_counted_for_evict", beyond + unread);
+    text.field("mem_not_counted_for_evict", beyond + unread + server.keyspace.kept_for_snapshot() as u64);
     text.field("mem_replication_backlog", backlog);
     text.field("mem_total_replication_buffers", backlog + beyond + on_its_way);
     text.field("mem_clients_slaves", beyond);
     text.field("mem_clients_normal", clients);
-    text.zeros(&["mem_cluster_links", "mem_aof_buffer"]);
+    text.zeros(&["mem_cluster_links"]);
+    let aof = &server.persist.aof;
+    text.field("mem_aof_buffer", aof.unread(&server.keyspace.journal) + aof.figures.buffered.load(Relaxed));
     text.field("mem_allocator", "mimalloc");
     text.field("active_defrag_running", 0);
     text.field("lazyfree_pending_objects", server.rubbish.pending());

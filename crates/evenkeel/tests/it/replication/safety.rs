@@ -43,6 +43,26 @@ fn who_waits_is_told_when_replicas_have_it() {
     }
 }
 
+/// A pool may have written over another connection: what counts is what has been written by anybody, as in Redis.
+#[test]
+fn who_waits_waits_for_what_others_have_written() {
+    for server in
+        [primary(&[])].into_iter().chain(Program::oracle(Peer::Redis).map(|it| Server::start(&it, PRIMARY)))
+    {
+        let replica = primary(&[]);
+        attach(&replica, &server);
+        let (mut writer, mut other) = (server.connect(), server.connect());
+        ok(&mut writer, "SET k v");
+        assert_eq!(writer.run("WAIT 1 10000").as_int(), Some(1));
+        freeze(&replica);
+        ok(&mut writer, "SET k w");
+        assert_eq!(other.run("PING").to_string(), "PONG");
+        assert_eq!(other.run("WAIT 1 100").as_int(), Some(0));
+        thaw(&replica);
+        assert_eq!(other.run("WAIT 1 10000").as_int(), Some(1));
+    }
+}
+
 #[test]
 fn who_waits_is_told_when_a_replica_has_it_on_disk() {
     let log = ["--appendonly", "yes"];
