@@ -11,7 +11,7 @@ use evenkeel_resp::value::Value;
 use evenkeel_testkit::random::fresh_seed;
 use evenkeel_testkit::{Client, Random, Server};
 
-use crate::{Ends, start, wait_until};
+use crate::{Ends, start};
 
 const ACCOUNTS: usize = 2_000;
 const BALANCE: i64 = 1_000;
@@ -233,38 +233,4 @@ fn a_snapshot_takes_nothing_of_the_memory_for_data() {
         }
         assert_eq!(client.run("SET another v").to_string(), "OK", "behind {form}");
     }
-}
-
-/// What is evicted while a snapshot lacks it comes back when the snapshot has got it: it is given up once, and nothing in its stead.
-#[test]
-fn a_snapshot_has_no_more_evicted_than_is_needed() {
-    let args =
-        ["--threads", "2", "--save", "", "--maxmemory", "64mb", "--maxmemory-policy", "allkeys-random"];
-    let server = start(&args);
-    let mut client = server.connect();
-    let evicted = || server.info("evicted_keys").parse::<u64>().expect("a number");
-    let mut set = |from: usize, count: usize| {
-        for number in from..from + count {
-            let reply = client.call(&["SET", &format!("key:{number}"), &"x".repeat(1_000)]);
-            assert!(!reply.is_error(), "{reply}");
-        }
-    };
-    let mut keys = 0;
-    while evicted() == 0 {
-        set(keys, 1_000);
-        keys += 1_000;
-        assert!(keys < 100_000, "the limit is never reached");
-    }
-    let mut other = server.connect();
-    assert!(!other.run("CONFIG SET rdb-key-save-delay 10000").is_error());
-    assert!(!other.run("BGSAVE").is_error());
-    let before = evicted();
-    set(keys, 5_000);
-    let more = evicted() - before;
-    assert_eq!(server.info("rdb_bgsave_in_progress"), "1");
-    assert!((4_000..8_000).contains(&more), "{more} keys for 5,000 new ones");
-    assert!(!other.run("BGSAVE CANCEL").is_error());
-    wait_until("it has ended", || server.info("rdb_bgsave_in_progress") == "0");
-    set(keys + 5_000, 1_000);
-    assert!(evicted() - before - more < 2_000, "and what it had is no more counted");
 }
