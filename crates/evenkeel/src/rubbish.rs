@@ -37,7 +37,7 @@ struct Counts {
     forgotten: AtomicU64,
     /// FLUSHDBs and FLUSHALLs whose memory has not come back yet.
     flushes: AtomicU64,
-    /// Bytes that the data took when that of the last one was given here.
+    /// See [`Rubbish::flushed_at`].
     flushed_at: AtomicU64,
 }
 
@@ -70,7 +70,6 @@ impl Rubbish {
 
     /// Drops flushed databases soon; until then, [`Rubbish::is_flushing`].
     pub(crate) fn free_flushed(&self, databases: impl Send + 'static) {
-        self.note_flush();
         self.counts.flushes.fetch_add(1, Relaxed);
         // Dropped in this order.
         self.free((databases, Flush(self.counts.clone())));
@@ -83,12 +82,13 @@ impl Rubbish {
         }
     }
 
-    /// Databases have been flushed, or are about to be: so much memory is not to be exceeded by much before theirs is back.
+    /// Much is about to be given up, and nothing is on its way back yet: see [`Rubbish::flushed_at`].
     pub(crate) fn note_flush(&self) {
         self.counts.flushed_at.store(memory::used_by_data() as u64, Relaxed);
     }
 
-    /// Bytes that the data took at the last flush.
+    /// Bytes that the data took when what is on its way back was given up: not to be exceeded by much before it is back. What is given up
+    /// meanwhile does not raise that.
     pub(crate) fn flushed_at(&self) -> u64 {
         self.counts.flushed_at.load(Relaxed)
     }

@@ -94,6 +94,13 @@ pub(crate) struct Server {
 }
 
 impl Server {
+    /// Much is about to be given up. What comes until it is back may take its place, unless something else is on its way already.
+    pub(crate) fn note_flush(&self) {
+        if !self.rubbish.is_flushing() && !self.keyspace.keeps_flushed() {
+            self.rubbish.note_flush();
+        }
+    }
+
     /// A server with `workers` workers, which are not running yet.
     pub(crate) fn new(
         settings: Settings,

@@ -497,6 +497,12 @@ impl EntryPtr {
         (LINE..self.size().min(PREFETCHED_MAX)).step_by(LINE).for_each(|at| prefetch(start.wrapping_add(at)));
     }
 
+    /// As [`EntryPtr::memory`], without what takes long to be counted.
+    pub(crate) fn memory_about(self) -> usize {
+        let outside = self.take_outside().map(ManuallyDrop::new);
+        self.size() + outside.map_or(0, |outside| outside.memory_about())
+    }
+
     /// Bytes of memory: the block, and what is not in it.
     pub(crate) fn memory(self) -> usize {
         let outside = self.take_outside().map(ManuallyDrop::new);

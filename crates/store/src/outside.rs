@@ -77,6 +77,14 @@ impl Outside {
         each!(self, value => value.memory())
     }
 
+    /// The same without the groups of a stream, each consumer of which would be looked at.
+    pub(crate) fn memory_about(&self) -> usize {
+        match self {
+            Outside::Stream(stream) => stream.memory_of_entries(),
+            other => other.memory(),
+        }
+    }
+
     /// Blocks that dropping it would free at most, about.
     pub(crate) fn weight(&self) -> usize {
         each!(self, value => value.weight())

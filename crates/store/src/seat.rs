@@ -144,6 +144,11 @@ pub(crate) fn add_signed(counter: &AtomicI64, by: i64) {
 }
 
 impl Seat {
+    /// Whether it has something for a snapshot that is not laid down yet.
+    pub fn has_kept(&self) -> bool {
+        !self.kept.is_empty()
+    }
+
     pub(crate) fn new(index: usize, tally: Arc<Tally>, left_behind: Arc<LeftBehind>, random: u64) -> Seat {
         Seat {
             now_ms: 0,

@@ -223,7 +223,10 @@ impl Held<'_> {
         debug_assert!(snapshots.kept.iter().all(|lane| lane.0.lock().is_empty()));
         snapshots.is_active.store(true, Relaxed);
         snapshots.is_lost.store(false, Relaxed);
+        // Nothing is kept: whatever a panic has left counted is gone.
         snapshots.waiting.store(0, Relaxed);
+        snapshots.returning.store(0, Relaxed);
+        snapshots.flushed_kept.store(0, Relaxed);
         snapshots.laid_down.store(0, Relaxed);
         snapshots.waiting_max.store(waiting_max, Relaxed);
         snapshots.epoch.store(!snapshots.epoch(), Relaxed);
@@ -252,7 +255,7 @@ impl Held<'_> {
     pub(crate) fn free(&mut self, place: Place, entry: EntryPtr) {
         if entry.epoch() != self.seat.epoch && self.keyspace().snapshots.is_wanted() {
             let db = self.keyspace().db(place.db()).id;
-            return self.seat.kept.push(Kept { db, entry, returns: entry.memory() });
+            return self.seat.kept.push(Kept { db, entry, returns: entry.memory_about() });
         }
         let outside = entry.free();
         self.seat.discard(outside);

@@ -111,6 +111,8 @@ pub(crate) fn capture(
     recording.tier = inside.tier();
     recording.health.notes.splice(0..0, notes);
     inside.fill(&mut recording)?;
+    // Each sleep was an event there, whatever /proc shows.
+    recording.health.sleeps_hidden &= recording.tier != Tier::T0;
     Ok(recording)
 }
 

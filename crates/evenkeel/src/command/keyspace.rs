@@ -211,7 +211,7 @@ fn flush(call: &mut Call<'_, '_>, databases: std::ops::Range<usize>, saves: bool
         _ => return Err(Error::Syntax),
     };
     let keys: usize = databases.clone().map(|db| call.server.keyspace.len(call.held.seat, db)).sum();
-    call.server.rubbish.note_flush();
+    call.server.note_flush();
     let flushed: Vec<_> = databases.filter_map(|db| call.held.flush(db)).collect();
     call.server.tracking.flushed();
     if !asynchronous && keys <= FREED_AT_ONCE {

@@ -66,7 +66,7 @@ fn background_save(call: &mut Call<'_, '_>) -> Done {
     };
     match call.server.persist.state().running {
         // A full sync is one, too, to INFO and to who asks for another.
-        Some(running) if running.is(Job::Snapshot) || running.is(Job::Sync) && !schedule => {
+        Some(running) if running.is(Job::Snapshot) || running.is(Job::Sync) => {
             return Err(Error::text("ERR Background save already in progress"));
         }
         Some(_) if !schedule && !call.mode.is_nested() => {

@@ -28,7 +28,7 @@ impl Executor {
     pub(crate) fn make_room(&mut self) {
         self.out_of_memory = false;
         let limit = self.settings.maxmemory as usize;
-        if limit > 0 && data_bytes(&self.server) > limit {
+        if limit > 0 && self.data_bytes() > limit {
             self.evict(limit);
         }
         self.seat.is_short_of_memory = self.out_of_memory;
@@ -41,11 +41,15 @@ impl Executor {
         if !needs_memory(row, session) {
             return false;
         }
-        if data_bytes(&self.server) <= self.settings.maxmemory as usize {
+        if self.data_bytes() <= self.settings.maxmemory as usize {
             self.out_of_memory = false;
             self.seat.is_short_of_memory = false;
         }
         self.out_of_memory
+    }
+
+    fn data_bytes(&self) -> usize {
+        data_bytes(&self.server, self.settings.snapshot_buffer_limit as usize)
     }
 
     /// Whether more is about to come back than could be evicted meanwhile. What comes until then may take the place of that, and a
@@ -88,23 +92,31 @@ impl Executor {
         loop {
             // Tables that shrink with every key removed are freed only when no thread can be reading them.
             server.keyspace.step_out(&mut self.seat);
-            if data_bytes(&self.server) <= limit || clock::ticks() >= until || !self.may_still_evict() {
+            if self.data_bytes() <= limit || clock::ticks() >= until || !self.may_still_evict() {
                 break;
             }
+            if self.waits_for_a_flush(limit) {
+                break;
+            }
+            let kept_max = self.settings.snapshot_buffer_limit as usize;
             let mut held = server.keyspace.hold_none(&mut self.seat);
             let evicted = (0..EVICT_AT_ONCE).take_while(|_| {
-                data_bytes(&server) > limit && held.evict(policy, samples, decay, &mut self.pool)
+                // What a snapshot lacks is counted as given up when it is laid down.
+                let may_go_on = !held.seat.has_kept() && data_bytes(&server, kept_max) > limit;
+                may_go_on && held.evict(policy, samples, decay, &mut self.pool)
             });
             let evicted = evicted.count();
             // Memory is needed now: what takes long to free is waited for, not evicted for once more.
             let trash = std::mem::take(&mut held.seat.trash);
             if !trash.is_empty() {
+                server.note_flush();
                 server.rubbish.free_flushed(trash);
                 break;
             }
             if evicted == 0 {
                 // What tables needed comes back by itself.
-                self.out_of_memory = data_bytes(&server).saturating_sub(held.seat.retired_bytes()) > limit;
+                self.out_of_memory =
+                    data_bytes(&server, kept_max).saturating_sub(held.seat.retired_bytes()) > limit;
                 break;
             }
         }
@@ -120,10 +132,12 @@ impl Executor {
 
 /// The memory that `maxmemory` limits: without what waits to be written to disk, in the log or in a snapshot, or to be sent to replicas,
 /// which evicting keys would only add to. An evicted key that a snapshot lacks is among that, and so is given up once.
-fn data_bytes(server: &Server) -> usize {
+///
+/// `kept_max`: what may wait for a snapshot, which large values alone could exceed.
+fn data_bytes(server: &Server, kept_max: usize) -> usize {
     let (keyspace, figures) = (&server.keyspace, &server.replication.figures);
     let for_replicas = figures.beyond.load(Relaxed) as usize;
-    let waits = keyspace.journal.unread() + keyspace.kept_for_snapshot() + for_replicas;
+    let waits = keyspace.journal.unread() + keyspace.kept_for_snapshot().min(kept_max) + for_replicas;
     memory::used_by_data().saturating_sub(waits)
 }
 

@@ -118,6 +118,7 @@ fn flush_all(server: &Server) {
     keyspace.enter(&mut seat);
     let mut held = keyspace.hold_all(&mut seat);
     server.scripts.set_libraries(Libraries::default());
+    server.note_flush();
     let flushed: Vec<_> = (0..keyspace.databases()).filter_map(|db| held.flush(db)).collect();
     server.tracking.flushed();
     drop(held);

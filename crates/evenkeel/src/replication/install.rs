@@ -230,6 +230,7 @@ impl<'a> Installer<'a> {
         }
         self.executor.serve_woken();
         keyspace.leave(&mut self.executor.seat);
+        server.note_flush();
         server.rubbish.free_flushed(old);
         if ends_log {
             rewrite::end_log(server);
@@ -293,6 +294,7 @@ impl<'a> Installer<'a> {
         drop(held);
         self.executor.serve_woken();
         keyspace.leave(&mut self.executor.seat);
+        server.note_flush();
         server.rubbish.free_flushed(flushed);
         is_wanted
     }

@@ -236,7 +236,11 @@ impl Stream {
         size_of::<Body>() + size_of::<u64>() + self.entries().tree().memory() + groups
     }
 
-    /// The same, counted up to `max`: the time it takes is bounded by that.
+    pub(crate) fn memory_of_entries(&self) -> usize {
+        self.entries().tree().memory()
+    }
+
+    /// The same as `memory`, counted up to `max`: the time it takes is bounded by that.
     pub fn memory_up_to(&self, max: usize) -> usize {
         let mut bytes = self.entries().tree().memory_up_to(max);
         for (name, group) in self.groups() {

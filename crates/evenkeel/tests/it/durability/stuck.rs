@@ -99,43 +99,44 @@ fn what_comes_during_a_long_sync_survives_a_kill() {
 /// long that takes.
 #[test]
 fn a_stuck_snapshot_has_no_more_evicted_than_is_needed() {
-    let server = with_stuck_snapshots();
-    let pipe = server.folder().join(format!("temp-{}.rdb", server.pid()));
-    // Opening does not wait then, and writing does when the pipe is full.
-    let reader = OpenOptions::new().read(true).write(true).open(&pipe).expect("it is there");
-    let mut client = server.connect();
-    for line in ["CONFIG SET maxmemory-policy allkeys-random", "CONFIG SET maxmemory 64mb"] {
-        assert_eq!(client.run(line).to_string(), "OK");
-    }
-    let mut asker = server.connect();
-    let mut evicted = || {
-        let stats = asker.run("INFO stats").to_string();
-        let number = stats.split("evicted_keys:").nth(1).and_then(|rest| rest.split('\\').next());
-        number.and_then(|number| number.parse::<u64>().ok()).expect("it is counted")
-    };
-    let (mut keys, mut random) = (0..100_000, Random::new(1));
-    let mut set = |count: usize| {
-        for number in keys.by_ref().take(count) {
-            // Nothing that could be compressed: the file has to be more than a pipe takes.
-            let value: String = (0..1_000).map(|_| char::from(b' ' + random.below(90) as u8)).collect();
-            let reply = client.call(&["SET", &format!("key:{number}"), &value]);
-            assert!(!reply.is_error(), "{reply}");
+    for (len, step, new, most) in [(1_000, 1_000, 5_000, 8_000), (1 << 20, 8, 10, 20)] {
+        let server = with_stuck_snapshots();
+        let pipe = server.folder().join(format!("temp-{}.rdb", server.pid()));
+        // Opening does not wait then, and writing does when the pipe is full.
+        let reader = OpenOptions::new().read(true).write(true).open(&pipe).expect("it is there");
+        let mut client = server.connect();
+        for line in ["CONFIG SET maxmemory-policy allkeys-random", "CONFIG SET maxmemory 64mb"] {
+            assert_eq!(client.run(line).to_string(), "OK");
         }
-    };
-    while evicted() == 0 {
-        set(1_000);
+        let mut asker = server.connect();
+        let mut evicted = || {
+            let stats = asker.run("INFO stats").to_string();
+            let number = stats.split("evicted_keys:").nth(1).and_then(|rest| rest.split('\\').next());
+            number.and_then(|number| number.parse::<u64>().ok()).expect("it is counted")
+        };
+        let (mut keys, mut random) = (0..100_000, Random::new(1));
+        let mut set = |count: usize| {
+            for number in keys.by_ref().take(count) {
+                // Nothing that could be compressed: the file has to be more than a pipe takes.
+                let value: String = (0..len).map(|_| char::from(b' ' + random.below(90) as u8)).collect();
+                let reply = client.call(&["SET", &format!("key:{number}"), &value]);
+                assert!(!reply.is_error(), "{reply}");
+            }
+        };
+        while evicted() == 0 {
+            set(step);
+        }
+        assert!(!server.connect().run("BGSAVE").is_error());
+        std::thread::sleep(Duration::from_millis(500));
+        let before = evicted();
+        set(new);
+        let more = evicted() - before;
+        assert_eq!(server.info("rdb_bgsave_in_progress"), "1");
+        assert!((new as u64 / 2..most).contains(&more), "{more} keys for {new} new ones of {len} bytes");
+        drop(reader); // whoever writes hears that nobody reads
+        wait_until("it has ended", || server.info("rdb_bgsave_in_progress") == "0");
+        let before = evicted();
+        set(new);
+        assert!(evicted() - before < most, "what it had does not count any more");
     }
-    assert!(!server.connect().run("BGSAVE").is_error());
-    wait_until("the pipe is full", || server.info("rdb_bgsave_in_progress") == "1");
-    std::thread::sleep(Duration::from_millis(500));
-    let before = evicted();
-    set(5_000);
-    let more = evicted() - before;
-    assert_eq!(server.info("rdb_bgsave_in_progress"), "1");
-    assert!((4_000..8_000).contains(&more), "{more} keys for 5,000 new ones");
-    drop(reader); // whoever writes hears that nobody reads
-    wait_until("it has ended", || server.info("rdb_bgsave_in_progress") == "0");
-    let before = evicted();
-    set(1_000);
-    assert!(evicted() - before < 2_000, "what it had does not count any more");
 }
