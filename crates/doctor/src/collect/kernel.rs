@@ -21,9 +21,8 @@ use crate::recording::{
     Wait, Waker,
 };
 
-/// Samples a second and CPU, at 2 us each. The programs are on for a fifth of the time beside a server that lives of system calls: in three
-/// seconds that leaves 600, by which 8% are good to 2. Not 1,000, or work every millisecond would always or never be hit.
-const SAMPLES_A_SECOND: u64 = 997;
+/// Samples a second and CPU. Not a divisor of 1,000, so that work every millisecond is not always or never hit.
+const SAMPLES_A_SECOND: u64 = 199;
 /// Share of one CPU that the programs may take.
 const GOAL: f64 = 0.03;
 /// Around a run: the slow way into a system call, the trampoline, and the two looks at the clock for the kernel's own
