@@ -101,6 +101,7 @@ impl Background {
         let until = started + SWEEP_US_MAX * clock::ticks_per_us();
         let server = executor.server.clone();
         if !server.keyspace.enter_unless(&mut executor.seat, || server.scripts.busy.is_busy()) {
+            self.sweep = None; // the next tick tries again
             return;
         }
         self.sweep = loop {

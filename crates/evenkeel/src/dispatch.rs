@@ -146,6 +146,13 @@ impl Executor {
         self.seat.keep_expired = self.server.pause.is_active(now_ms);
     }
 
+    /// Takes note of a pause that has begun or ended since the turn began. To be called inside the gate, before each batch: CLIENT PAUSE and
+    /// UNPAUSE close it.
+    #[inline]
+    pub(crate) fn note_pause(&mut self) {
+        self.seat.keep_expired = self.server.pause.is_active(self.seat.now_ms);
+    }
+
     /// Goes on with the time: a turn may take long, and what is to live for half a second must not begin in the past.
     #[inline]
     pub(crate) fn keep_time(&mut self) {

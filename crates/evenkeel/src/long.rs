@@ -463,7 +463,10 @@ impl Job {
                 Ok(Some(commit)) => match self.commit(executor, long, commit, attempts, reply) {
                     Ok(None) => return Ok(()),
                     Ok(Some(more)) => work = more,
-                    Err(error) => return Err(error),
+                    Err(error) => {
+                        *reply = self.empty_reply();
+                        return Err(error);
+                    }
                 },
                 Err(error) => {
                     *reply = self.empty_reply();

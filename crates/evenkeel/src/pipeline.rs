@@ -284,6 +284,7 @@ impl Pipeline {
             executor.last_ticks = clock::ticks();
         }
         if inside {
+            executor.note_pause();
             if self.batch.len() > 1 {
                 self.prefetch(executor);
             }

@@ -94,6 +94,13 @@ pub(crate) struct Server {
 }
 
 impl Server {
+    /// What clients have read is not so any more, all of it: they are told.
+    pub(crate) fn forget_tracked(&self) {
+        if let Some(forgotten) = self.tracking.flushed() {
+            self.rubbish.free(forgotten);
+        }
+    }
+
     /// Much is about to be given up. What comes until it is back may take its place, unless something else is on its way already.
     pub(crate) fn note_flush(&self) {
         if !self.rubbish.is_flushing() && !self.keyspace.keeps_flushed() {

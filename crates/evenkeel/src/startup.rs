@@ -365,7 +365,8 @@ fn wait_for_short_load(server: &Server) {
 fn start_long(server: &Arc<Server>) -> std::io::Result<()> {
     for index in 0..server.workers() {
         let (server, stats) = (server.clone(), server.workers() + index);
-        let thread = std::thread::Builder::new().name(format!("long-{index}"));
+        // DEBUG RELOAD has it run the code of libraries.
+        let thread = std::thread::Builder::new().name(format!("long-{index}")).stack_size(STACK_LEN);
         thread.spawn(move || {
             or_end(&server, "thread for long commands", || crate::long::run(&server, &server.long, stats))
         })?;

@@ -123,7 +123,42 @@ impl Readers {
     }
 }
 
-type Shelf = HashMap<Box<[u8]>, Readers>;
+/// A part of the table. Any key of it can be found in one step, for who has to forget one.
+#[derive(Default)]
+struct Shelf {
+    readers: HashMap<Arc<[u8]>, (Readers, usize)>,
+    /// The keys, each at the place that it has beside its readers.
+    keys: Vec<Arc<[u8]>>,
+    /// Readers of all of them.
+    items: usize,
+}
+
+impl Shelf {
+    fn insert(&mut self, key: &[u8], readers: Readers) {
+        let key: Arc<[u8]> = key.into();
+        self.items += readers.len();
+        self.readers.insert(key.clone(), (readers, self.keys.len()));
+        self.keys.push(key);
+    }
+
+    fn remove(&mut self, key: &[u8]) -> Option<Readers> {
+        let (readers, at) = self.readers.remove(key)?;
+        self.keys.swap_remove(at);
+        if let Some((_, place)) = self.keys.get(at).and_then(|moved| self.readers.get_mut(moved)) {
+            *place = at;
+        }
+        self.items -= readers.len();
+        Some(readers)
+    }
+
+    /// Some key, but not this one.
+    fn any_but(&self, spared: &[u8], random: usize) -> Option<Arc<[u8]>> {
+        let at = random.checked_rem(self.keys.len())?;
+        let next = (at + 1) % self.keys.len();
+        [at, next].into_iter().map(|at| &self.keys[at]).find(|key| ***key != *spared).cloned()
+    }
+}
+
 type ById = BTreeMap<u64, Arc<ClientInfo>>;
 
 /// See the module's text.
@@ -242,8 +277,8 @@ impl Tracking {
         let take = |shelf: &Mutex<Shelf>| {
             let mut shelf = shelf.lock();
             let gone = std::mem::take(&mut *shelf);
-            self.keys.fetch_sub(gone.len(), Relaxed);
-            self.items.fetch_sub(gone.values().map(Readers::len).sum(), Relaxed);
+            self.keys.fetch_sub(gone.keys.len(), Relaxed);
+            self.items.fetch_sub(gone.items, Relaxed);
             gone
         };
         self.shelves.iter().map(take).collect()
@@ -254,49 +289,54 @@ impl Tracking {
         self.client_count.load(Relaxed) > 0
     }
 
-    fn shelf(&self, key: &[u8]) -> usize {
-        self.hasher.hash_one(key) as usize % SHELVES
+    /// Where a key is, and what its hash has besides.
+    fn place(&self, key: &[u8]) -> (usize, usize) {
+        let hash = self.hasher.hash_one(key) as usize;
+        (hash % SHELVES, hash / SHELVES)
     }
 
     /// A client is about to read a key, whose slot is held.
     pub(crate) fn remember(&self, key: &[u8], client: &Arc<ClientInfo>) {
-        let at = self.shelf(key);
+        let (at, random) = self.place(key);
         let mut shelf = self.shelves[at].lock();
-        if let Some(readers) = shelf.get_mut(key) {
-            self.items.fetch_add(usize::from(readers.add(client.id)), Relaxed);
+        if let Some((readers, _)) = shelf.readers.get_mut(key) {
+            let new = usize::from(readers.add(client.id));
             let have_doubled = readers.have_doubled();
+            shelf.items += new;
+            self.items.fetch_add(new, Relaxed);
             drop(shelf);
             if have_doubled {
                 self.drop_gone(at, key);
             }
             return;
         }
-        shelf.insert(key.into(), Readers::One(client.id));
+        shelf.insert(key, Readers::One(client.id));
         self.items.fetch_add(1, Relaxed);
         let keys = self.keys.fetch_add(1, Relaxed) + 1;
         drop(shelf);
         let max = self.keys_max.load(Relaxed);
         if max > 0 && keys > max {
-            self.forget_any(at, key);
+            self.forget_any(at, random, key);
         }
     }
 
     /// Drops those readers of a key that are gone.
     fn drop_gone(&self, at: usize, key: &[u8]) {
         let clients = self.clients.read();
-        if let Some(readers) = self.shelves[at].lock().get_mut(key) {
+        let mut shelf = self.shelves[at].lock();
+        if let Some((readers, _)) = shelf.readers.get_mut(key) {
             let before = readers.len();
             readers.retain(|id| clients.contains_key(&id));
-            self.items.fetch_sub(before - readers.len(), Relaxed);
+            let gone = before - readers.len();
+            shelf.items -= gone;
+            self.items.fetch_sub(gone, Relaxed);
         }
     }
 
     /// Forgets a key, from this part of the table if there is one beside `spared`; `false` if there is none at all.
-    fn forget_any(&self, from: usize, spared: &[u8]) -> bool {
+    fn forget_any(&self, from: usize, random: usize, spared: &[u8]) -> bool {
         for at in (from..SHELVES).chain(0..from) {
-            let shelf = self.shelves[at].lock();
-            let Some(key) = shelf.keys().find(|key| ***key != *spared).cloned() else { continue };
-            drop(shelf);
+            let Some(key) = self.shelves[at].lock().any_but(spared, random) else { continue };
             self.invalidate(&key, 0);
             return true;
         }
@@ -308,7 +348,7 @@ impl Tracking {
         let max = self.keys_max.load(Relaxed);
         let is_over = || max > 0 && self.keys.load(Relaxed) > max;
         for turn in 0..TRIM_AT_ONCE {
-            if !is_over() || !self.forget_any(turn % SHELVES, b"") {
+            if !is_over() || !self.forget_any(turn % SHELVES, turn, b"") {
                 return;
             }
         }
@@ -336,7 +376,7 @@ impl Tracking {
 
     /// Takes a key and its readers out of the table.
     fn take(&self, key: &[u8]) -> Option<Readers> {
-        let mut shelf = self.shelves[self.shelf(key)].lock();
+        let mut shelf = self.shelves[self.place(key).0].lock();
         let readers = shelf.remove(key)?;
         // Counted under the lock, so that there is never less to take away than was added.
         self.keys.fetch_sub(1, Relaxed);
@@ -365,18 +405,18 @@ impl Tracking {
     /// Tells those whose prefixes fit.
     fn broadcast(&self, events: &[Event]) {
         let mut changed: BTreeMap<&[u8], u64> = BTreeMap::new();
-        let mut lost: Option<&Event> = None;
+        // Those that have expired or were evicted, and are removed for that: several at a time.
+        let mut lost: BTreeSet<(u32, &[u8])> = BTreeSet::new();
         for event in events {
-            let follows = lost.is_some_and(|lost| lost.db == event.db && lost.key == event.key);
             match event.what {
                 What::Expired | What::AllFieldsExpired | What::Evicted => {
-                    lost = Some(event);
+                    lost.insert((event.db, &event.key));
                     changed.insert(&event.key, 0);
                 }
                 What::FieldsExpired => {
                     changed.insert(&event.key, 0);
                 }
-                What::Removed if follows => {}
+                What::Removed if lost.remove(&(event.db, &event.key[..])) => {}
                 What::Written | What::Removed => {
                     changed.insert(&event.key, event.by);
                 }
@@ -403,14 +443,17 @@ impl Tracking {
         }
     }
 
-    /// All keys of a database are gone: everything that anybody has read is forgotten, and all are told.
-    pub(crate) fn flushed(&self) {
+    /// All keys of a database are gone, or others are in their place: everything that anybody has read is forgotten, and all are told.
+    /// What is returned may take long to free.
+    #[must_use]
+    pub(crate) fn flushed(&self) -> Option<Box<dyn Send>> {
         if !self.is_needed() && self.keys() == 0 {
-            return;
+            return None;
         }
-        drop(self.empty());
+        let forgotten: Box<dyn Send> = Box::new(self.empty());
         let clients: Vec<_> = self.clients.read().values().cloned().collect();
         clients.iter().for_each(|client| self.tell(client, &Invalid::All));
+        Some(forgotten)
     }
 
     /// Puts it into the mail of the client, or of who is to be told instead.

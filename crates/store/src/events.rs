@@ -19,8 +19,11 @@ pub trait Listener: Send + Sync {
     /// What one command has done. The keys are still held by this thread; must not wait for anybody who may wait for keys.
     fn hear(&self, events: &[Event]);
 
-    /// All that has been done under locks that are about to be released, every part of which has been heard.
+    /// All that has been done under locks that are about to be released, every part of which has been heard: if it is wanted.
     fn let_go(&self, events: &[Event]);
+
+    /// Whether [`Listener::let_go`] is to have what has been heard: a transaction may do as much as it likes.
+    fn wants_all(&self) -> bool;
 }
 
 /// What has happened to a key.
@@ -150,10 +153,15 @@ impl Held<'_> {
 
     #[cold]
     fn report_events_now(&mut self) {
-        if let Some(listener) = self.keyspace().events.listener.get() {
+        let listener = self.keyspace().events.listener.get();
+        if let Some(listener) = listener {
             listener.hear(&self.seat.events[self.seat.events_heard..]);
         }
-        self.seat.events_heard = self.seat.events.len();
+        if listener.is_some_and(|listener| listener.wants_all()) {
+            self.seat.events_heard = self.seat.events.len();
+        } else {
+            self.forget_events();
+        }
     }
 
     /// What was done since the keys were locked has been taken back.
@@ -165,8 +173,8 @@ impl Held<'_> {
     /// The keys are about to be let go of.
     #[inline]
     pub(crate) fn tell_listener(&mut self) {
+        self.report_events();
         if !self.seat.events.is_empty() {
-            self.report_events();
             self.end_events();
         }
     }

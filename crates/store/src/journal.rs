@@ -59,7 +59,7 @@ pub struct Journal {
     /// Which of them are replicas, for whom there are records that concern nobody else.
     replicas: AtomicU32,
     last: Padded,
-    /// Bytes laid down since the start.
+    /// Bytes of memory laid down since the start: see [`Page::weight`].
     laid: AtomicU64,
     desks: [Desk; READERS_MAX],
     lanes: Box<[Lane]>,
@@ -216,18 +216,22 @@ impl Draft {
 }
 
 impl Page {
-    /// Moves another one's records here; returns how many bytes they have.
+    /// Bytes of memory that its records take: of short ones, what is known of each is more than what it says.
+    fn weight(&self) -> usize {
+        self.bytes.len() + self.records.len() * size_of::<Span>()
+    }
+
+    /// Moves another one's records here; returns how much heavier it is.
     fn take_from(&mut self, other: &mut Page) -> usize {
-        let before = self.bytes.len();
+        let (before, weight) = (self.bytes.len(), self.weight());
         for span in other.records.drain(..) {
             let start = self.bytes.len();
             self.bytes.extend_from_slice(&other.bytes[span.start..span.end]);
             self.records.push(Span { start, end: self.bytes.len(), ..span });
         }
         other.bytes.clear();
-        let len = self.bytes.len() - before;
-        self.expect(len);
-        len
+        self.expect(self.bytes.len() - before);
+        self.weight() - weight
     }
 
     /// So many bytes are likely to come next: has the cache get the lines for them while the thread does something else. A page
@@ -425,10 +429,10 @@ impl Pages {
     fn put(&mut self, readers: u32, page: &mut Page) -> usize {
         if page.bytes.len() > SMALL_LEN_MAX {
             self.close();
-            let len = page.bytes.len();
+            let weight = page.weight();
             self.hand_over(readers, page);
             page.expect(EXPECTED_LEN_MAX);
-            return len;
+            return weight;
         }
         if self.open_for != readers || self.open.bytes.len() + page.bytes.len() > OPEN_LEN_MAX {
             self.close();
@@ -601,7 +605,7 @@ impl Reader {
             }
             let page = taken.pages.pop().expect("just looked at");
             taken.at = 0;
-            journal.note_read(self.place, page.bytes.len());
+            journal.note_read(self.place, page.weight());
             journal.recycle(lane, page);
         }
         self.heads[lane] = taken.head();

@@ -106,8 +106,8 @@ fn what_is_not_wanted_any_more_waits() {
     assert_eq!(read(&mut reader, &journal), ["2 0>0 *2 $3 DEL $1 b"]);
 }
 
-/// Bytes of a DEL of one letter.
-const DEL: usize = 20;
+/// Bytes of memory that a DEL of one letter takes: its text, and what is known of it.
+const RECORD: usize = 20 + 40;
 
 fn write(journal: &Journal, draft: &mut Draft, command: &str) {
     log(draft, 0, command);
@@ -124,8 +124,8 @@ fn each_reader_reads_at_its_own_pace() {
     write(&journal, &mut draft, "DEL b");
     let (a, b) = ("1 0>0 *2 $3 DEL $1 a", "2 0>0 *2 $3 DEL $1 b");
     assert_eq!(read(&mut second, &journal), [b], "it came after the first");
-    assert_eq!((first.unread(&journal), second.unread(&journal)), (2 * DEL, 0));
-    assert_eq!(journal.unread(), 2 * DEL, "what the slowest has not read");
+    assert_eq!((first.unread(&journal), second.unread(&journal)), (2 * RECORD, 0));
+    assert_eq!(journal.unread(), 2 * RECORD, "what the slowest has not read");
     assert_eq!(read(&mut first, &journal), [a, b]);
     assert_eq!(journal.unread(), 0);
 }
@@ -138,9 +138,9 @@ fn one_that_goes_leaves_nothing_behind() {
     write(&journal, &mut draft, "DEL b");
     journal.dismiss(goes.place());
     write(&journal, &mut draft, "DEL c");
-    assert_eq!(goes.unread(&journal), 2 * DEL, "what came before is still to be read");
+    assert_eq!(goes.unread(&journal), 2 * RECORD, "what came before is still to be read");
     assert_eq!(read(&mut goes, &journal).len(), 2);
-    assert_eq!((goes.unread(&journal), journal.unread()), (0, 3 * DEL));
+    assert_eq!((goes.unread(&journal), journal.unread()), (0, 3 * RECORD));
     let place = goes.place();
     goes.end(&journal);
     assert_eq!(read(&mut stays, &journal).len(), 3);

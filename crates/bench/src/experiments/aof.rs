@@ -2,7 +2,8 @@
 //!
 //! Each server runs twice, without and with `appendonly yes`, and what the second takes more per command in the same
 //! round is what the file costs: the CPU of the whole process, its writing threads included. With `appendfsync always` the
-//! disk decides, so there the rate is compared.
+//! disk decides, so there the rate is compared: once with nothing pinned, since the thread that syncs needs a core from
+//! somewhere, as it does in production, and once with each server on one core, with that thread.
 
 use std::time::Duration;
 
@@ -27,47 +28,55 @@ const ALWAYS_RATIO_MIN: f64 = 2.0;
 const TURN_ON_S_MAX: u32 = 60;
 
 pub(super) fn estimate(session: &Session) -> Duration {
-    session.time_for(3 * session.peers.len() * 2 * session.rounds)
-}
-
-struct Pair {
-    off: Lane,
-    on: Lane,
+    session.time_for(4 * session.peers.len() * 2 * session.rounds)
 }
 
 pub(crate) fn aof(session: &mut Session) -> Result<()> {
     let args = ThroughputArgs::default();
-    let kinds = [Kind::Valkey, Kind::Evenkeel, Kind::Redis];
-    let kinds = kinds.into_iter().filter(|kind| session.peer(*kind).is_some());
-    let pairs = kinds.map(|kind| start(session, kind, &args)).collect::<Result<Vec<Pair>>>()?;
+    let kinds: Vec<Kind> = [Kind::Valkey, Kind::Evenkeel, Kind::Redis]
+        .into_iter()
+        .filter(|kind| session.peer(*kind).is_some())
+        .collect();
     let mut lanes: Vec<Lane> = Vec::new();
-    for Pair { off, on } in pairs {
-        lanes.extend([off, on]);
+    for kind in &kinds {
+        lanes.push(start(session, *kind, &args, "")?);
+        lanes.push(start(session, *kind, &args, ", everysec")?);
+        lanes.last().map_or(Ok(()), log)?;
     }
     for pipeline in [1, 16] {
         everysec(session, &lanes, &args, pipeline)?;
     }
-    always(session, &lanes, &args)
+    drop(lanes);
+
+    for unpinned in [true, false] {
+        let args = ThroughputArgs { unpinned, ..args.clone() };
+        let start = |kind: &Kind| start(session, *kind, &args, ", always");
+        let lanes = kinds.iter().map(start).collect::<Result<Vec<Lane>>>()?;
+        for lane in &lanes {
+            lane.set("appendfsync", "always")?;
+            log(lane)?;
+        }
+        always(session, &lanes, &args)?;
+    }
+    Ok(())
 }
 
-fn start(session: &Session, kind: Kind, args: &ThroughputArgs) -> Result<Pair> {
-    let lane = |name: String| -> Result<Lane> {
-        let peer = session.peer(kind).expect("it was found");
-        let lane = Lane::start(
-            peer,
-            &name,
-            &Launch { cpus: session.server_cpus.clone(), threads: 1, ..Launch::default() },
-        )?;
-        lane.fill(KeyRange { first: 0, count: args.keys }, args.value_size)?;
-        Ok(lane)
-    };
-    let (off, on) = (lane(kind.name().to_owned())?, lane(format!("{}, everysec", kind.name()))?);
+fn start(session: &Session, kind: Kind, args: &ThroughputArgs, suffix: &str) -> Result<Lane> {
+    let peer = session.peer(kind).expect("it was found");
+    let name = format!("{}{suffix}", kind.name());
+    let cpus = if args.unpinned { Vec::new() } else { session.server_cpus.clone() };
+    let lane = Lane::start(peer, &name, &Launch { cpus, threads: 1, ..Launch::default() })?;
+    lane.fill(KeyRange { first: 0, count: args.keys }, args.value_size)?;
+    Ok(lane)
+}
+
+/// Turns the file on, and waits until its base is written.
+fn log(lane: &Lane) -> Result<()> {
     // Growth is not to set off a rewrite in the middle of a measurement.
-    on.set("auto-aof-rewrite-percentage", "0")?;
-    on.set("appendonly", "yes")?;
-    wait_until(&on, "aof_rewrite_in_progress:0")?;
-    wait_until(&on, "aof_enabled:1")?;
-    Ok(Pair { off, on })
+    lane.set("auto-aof-rewrite-percentage", "0")?;
+    lane.set("appendonly", "yes")?;
+    wait_until(lane, "aof_rewrite_in_progress:0")?;
+    wait_until(lane, "aof_enabled:1")
 }
 
 /// Waits until INFO persistence has this line.
@@ -87,7 +96,7 @@ fn traffic(session: &Session, args: &ThroughputArgs, pipeline: usize) -> Traffic
         clients: args.clients,
         keys: args.keys,
         value_size: args.value_size,
-        ..Traffic::pinned(session)
+        ..if args.unpinned { Traffic::default() } else { Traffic::pinned(session) }
     }
 }
 
@@ -127,30 +136,14 @@ fn row(table: &mut Table, series: &Series, middle: [String; 3]) {
 }
 
 fn always(session: &mut Session, lanes: &[Lane], args: &ThroughputArgs) -> Result<()> {
-    let writing: Vec<&Lane> = lanes.iter().skip(1).step_by(2).collect();
-    writing.iter().try_for_each(|lane| lane.set("appendfsync", "always"))?;
-    let traffic = traffic(session, args, 1);
-    let mut all: Vec<Series> = writing
-        .iter()
-        .map(|lane| Series {
-            name: format!("{}, always", lane.kind.name()),
-            kind: lane.kind,
-            is_control: false,
-            samples: Vec::new(),
-        })
-        .collect();
-    for _ in 0..session.rounds {
-        for (lane, series) in writing.iter().zip(&mut all) {
-            series.samples.push(lanes::measure(session, lane, &traffic)?);
-        }
-    }
+    let all = lanes::rounds(session, lanes, &traffic(session, args, 1))?;
     let redis = all.iter().find(|series| series.kind == Kind::Redis).cloned();
     let mut table =
         Table::new(&["", "requests/s", "CPU us/command", "rate to redis'", "goal", "", "p99", "max"]);
     for series in &all {
         let ratio = redis.as_ref().filter(|redis| redis.kind != series.kind);
         let ratio = ratio.and_then(|redis| series.ratio_to(redis, |sample| sample.rate));
-        let is_ours = series.kind == Kind::Evenkeel;
+        let is_ours = series.kind == Kind::Evenkeel && args.unpinned;
         let goal = Goal::AtLeast(ALWAYS_RATIO_MIN);
         let verdict = match ratio.filter(|_| is_ours) {
             Some(ratio) => session.judge("rate with always, to redis'".into(), goal, ratio.median),
@@ -160,6 +153,12 @@ fn always(session: &mut Session, lanes: &[Lane], args: &ThroughputArgs) -> Resul
         row(&mut table, series, [shown, if is_ours { goal.to_string() } else { String::new() }, verdict]);
     }
     let servers = Json::Array(all.iter().map(Series::to_json).collect());
-    session.report("aof", "aof always: SET, no pipeline", &table, vec![("servers", servers)]);
+    let place = if args.unpinned { "unpinned" } else { "server and its file on one core" };
+    session.report(
+        "aof",
+        &format!("aof always: SET, no pipeline, {place}"),
+        &table,
+        vec![("servers", servers)],
+    );
     Ok(())
 }

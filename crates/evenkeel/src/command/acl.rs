@@ -322,7 +322,8 @@ fn file(call: &Call<'_, '_>) -> Result<PathBuf, Error> {
 /// All or nothing. As CONFIG REWRITE, this and ACL SAVE touch a file while only this worker's clients wait.
 fn load(call: &mut Call<'_, '_>) -> Done {
     let (server, path) = (call.server, file(call)?);
-    server.acl.load(&path, &server.settings()).map_err(|error| Error::text(format!("ERR {error}")))?;
+    let loaded = call.held.aside(|| server.acl.load(&path, &server.settings()));
+    loaded.map_err(|error| Error::text(format!("ERR {error}")))?;
     let users = server.acl.users();
     close_orphans(call, &users);
     close_deaf(call, &users[DEFAULT]);
@@ -332,9 +333,9 @@ fn load(call: &mut Call<'_, '_>) -> Done {
 
 /// ACL SAVE
 fn save(call: &mut Call<'_, '_>) -> Done {
-    let path = file(call)?;
-    call.server.acl.save(&path).map_err(|error| {
-        call.server.log.warning(format!("Saving the ACL file {}: {error}", path.display()));
+    let (server, path) = (call.server, file(call)?);
+    call.held.aside(|| server.acl.save(&path)).map_err(|error| {
+        server.log.warning(format!("Saving the ACL file {}: {error}", path.display()));
         Error::text(
             "ERR There was an error trying to save the ACLs. Please check the server logs for more information",
         )

@@ -5,7 +5,10 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use super::connection::set_name;
 use super::table::table;
-use super::{Args, Call, Command, Flags, Group, at_least, container, docs, exactly, session, tracking};
+use super::{
+    Args, Arity, Call, Command, Flags, Group, Handler, Reach, at_least, container, docs, exactly, session,
+    tracking,
+};
 use crate::blocking::End;
 use crate::clients::ClientInfo;
 use crate::error::{Done, Error};
@@ -30,7 +33,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         session("CLIENT|LIST",         at_least(2), Group::Connection, list         ).admin(),
         session("CLIENT|NO-EVICT",     exactly(3),  Group::Connection, no_evict     ).admin(),
         session("CLIENT|NO-TOUCH",     exactly(3),  Group::Connection, no_touch     ).flag(Flags::ALLOW_BUSY),
-        session("CLIENT|PAUSE",        at_least(3), Group::Connection, pause        ).admin(),
+        whole("CLIENT|PAUSE",          at_least(3), pause  ),
         session("CLIENT|REPLY",        exactly(3),  Group::Connection, reply        ),
         session("CLIENT|SETINFO",      exactly(4),  Group::Connection, set_info     ).flag(Flags::ALLOW_BUSY),
         session("CLIENT|SETNAME",      exactly(3),  Group::Connection, set_name_of  ),
@@ -38,9 +41,16 @@ pub(crate) const COMMANDS: &[Command] = &[
         session("CLIENT|TRACKINGINFO", exactly(2),  Group::Connection, tracking::tracking_info),
         session("CLIENT|UNBLOCK",      at_least(3), Group::Connection, unblock      ).admin(),
         // Else nobody could end a pause of all commands.
-        session("CLIENT|UNPAUSE",      exactly(2),  Group::Connection, unpause      ).admin().flag(Flags::EVEN_PAUSED),
+        whole("CLIENT|UNPAUSE",        exactly(2),  unpause).flag(Flags::EVEN_PAUSED),
     ]),
 ];
+
+/// Nobody is in the middle of a command when it is run: what writes after a pause's reply, or takes an expired key for gone, has not begun
+/// before it.
+const fn whole(name: &'static str, arity: Arity, handler: Handler) -> Command {
+    let command = session(name, arity, Group::Connection, handler).without(Flags::NO_DATA).admin();
+    Command { reach: Reach::Whole, ..command }
+}
 
 /// CLIENT HELP
 fn help(call: &mut Call<'_, '_>) -> Done {
@@ -173,14 +183,15 @@ fn kill(call: &mut Call<'_, '_>) -> Done {
     let own_id = call.session.client.id;
     if call.args.len() == 3 {
         let address = call.args.at(2);
-        let all = call.server.clients.list();
-        let Some(client) = all.iter().find(|client| client.address.as_bytes() == address) else {
+        // Several, where they came over one Unix socket.
+        let mut found = call.server.clients.list();
+        found.retain(|client| client.address.as_bytes() == address);
+        let all = found.len();
+        found.retain(|client| client.id != own_id);
+        call.session.closing |= found.len() < all;
+        let killed = if found.is_empty() { 0 } else { call.server.kill(&found) };
+        if killed == 0 && found.len() == all {
             return Err(Error::text("ERR No such client"));
-        };
-        if client.id == own_id {
-            call.session.closing = true;
-        } else {
-            call.server.kill(std::slice::from_ref(client));
         }
         call.reply.ok();
         return Ok(());

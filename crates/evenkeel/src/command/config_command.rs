@@ -58,10 +58,13 @@ fn set(call: &mut Call<'_, '_>) -> Done {
     if server.persist.is_loading() && pairs.iter().any(|(name, _)| is_of_files(name)) {
         return Err(persist::loading());
     }
-    let changed = server.change_settings(|settings| {
-        let (new, changed) = settings.set(&pairs, local)?;
-        put_into_effect(server, (settings, &new), &changed, &pairs)?;
-        Ok(new)
+    // Certificates may be on a disk that hangs.
+    let changed = call.held.aside(|| {
+        server.change_settings(|settings| {
+            let (new, changed) = settings.set(&pairs, local)?;
+            put_into_effect(server, (settings, &new), &changed, &pairs)?;
+            Ok(new)
+        })
     });
     changed.map_err(|error: SetError| Error::text(format!("ERR {error}")))?;
     // What has to wait for a snapshot's end, the control thread does then.
@@ -86,6 +89,10 @@ fn put_into_effect(
     pairs: &[(&[u8], &[u8])],
 ) -> Result<(), SetError> {
     let has = |name: &str| changed.contains(&name);
+    if has("appendonly") && !new.appendonly && !server.persist.aof.is_on() {
+        // The base that it was to begin with is not wanted, also if it is not being written yet.
+        server.persist.cancel_rewrite();
+    }
     if has("maxclients") {
         raise_file_limit(new).map_err(|clients| {
             let reason =
@@ -147,9 +154,10 @@ fn change_tls<'s>(server: &'s Server, new: &Settings, name: &[u8]) -> Result<Cha
 /// CONFIG REWRITE
 ///
 /// The file is written, and made durable, before the reply. That is a matter of milliseconds, of an operator's choosing,
-/// and only this worker's clients wait.
+/// and only this worker's clients wait; in a transaction, also those who want its keys.
 fn rewrite(call: &mut Call<'_, '_>) -> Done {
-    rewrite_file(call.server, Extent::Changes)?;
+    let server = call.server;
+    call.held.aside(|| rewrite_file(server, Extent::Changes))?;
     call.reply.ok();
     Ok(())
 }

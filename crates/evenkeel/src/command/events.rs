@@ -7,6 +7,7 @@
 //!
 //! The names and their order are those of Redis 7.0, and Valkey's for what is newer; a test compares.
 
+use std::collections::HashMap;
 use std::sync::OnceLock;
 
 use evenkeel_store::Key;
@@ -185,31 +186,22 @@ impl Call<'_, '_> {
         let rule = rules()[self.id.index()];
         let reads = match rule {
             Some(rule) => rule.reads,
-            None if row.flags.has(Flags::READONLY) => !QUIET.contains(&row.name),
+            // What a script misses, its commands have said.
+            None if row.flags.has(Flags::READONLY) => !row.runs_scripts() && !QUIET.contains(&row.name),
             None => READING.contains(&row.name),
         };
         if (rule.is_some() || reads) && self.server.keyspace.events.are_notices_wanted() {
             let events = self.held.take_events(before);
-            for (at, event) in events.iter().enumerate() {
+            let removals = removals(&events);
+            for (event, is_removal) in events.iter().zip(removals) {
                 self.held.put_event(event.clone());
                 match (event.what, rule) {
                     (What::Missed, _) if reads => self.held.say(event.db, &event.key, MISSES, "keymiss"),
-                    (_, Some(rule)) => self.name_event(rule, event, &events[..at], &events[at + 1..]),
+                    (What::Written, Some(rule)) => self.say_written(rule, event),
+                    (What::Removed, Some(rule)) if is_removal => self.say_removed(rule, event),
                     _ => {}
                 }
             }
-        }
-    }
-
-    /// Says what the command has done, other things having happened `before` and `after`.
-    fn name_event(&mut self, rule: &Rule, event: &Event, before: &[Event], after: &[Event]) {
-        match event.what {
-            What::Written => self.say_written(rule, event),
-            // RESTORE removes what it replaces.
-            What::Removed if !was_lost(before, event) && !has(after, event, What::Added) => {
-                self.say_removed(rule, event);
-            }
-            _ => {}
         }
     }
 
@@ -250,18 +242,29 @@ impl Call<'_, '_> {
     }
 }
 
-/// Whether this has happened to the event's key.
-fn has(events: &[Event], event: &Event, what: What) -> bool {
-    events.iter().any(|other| other.what == what && other.db == event.db && other.key == event.key)
-}
-
-/// Whether a key that was removed had expired or was evicted.
-fn was_lost(before: &[Event], event: &Event) -> bool {
-    before
-        .iter()
-        .rev()
-        .find(|other| other.db == event.db && other.key == event.key)
-        .is_some_and(|other| matches!(other.what, What::Expired | What::AllFieldsExpired | What::Evicted))
+/// Of each of a command's events whether it is a key's removal by the command: the key had not expired, nor was it evicted, and it has
+/// not come back, as one that RESTORE replaces. In one pass: a command may remove a million keys.
+fn removals(events: &[Event]) -> Vec<bool> {
+    if let [event] = events {
+        return vec![event.what == What::Removed];
+    }
+    let mut is_removal = vec![false; events.len()];
+    // What happened to a key last, and the removal that stands so far.
+    type Fate = (What, Option<usize>);
+    let mut fates: HashMap<(u32, &[u8]), Fate> = HashMap::new();
+    for (at, event) in events.iter().enumerate() {
+        let (last, removal) = fates.entry((event.db, &event.key)).or_insert((What::Missed, None));
+        match event.what {
+            What::Removed if !matches!(last, What::Expired | What::AllFieldsExpired | What::Evicted) => {
+                is_removal[at] = true;
+                *removal = Some(at);
+            }
+            What::Added => removal.take().into_iter().for_each(|at| is_removal[at] = false),
+            _ => {}
+        }
+        *last = event.what;
+    }
+    is_removal
 }
 
 #[cfg(test)]

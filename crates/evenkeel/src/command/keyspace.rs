@@ -176,7 +176,12 @@ fn swapdb(call: &mut Call<'_, '_>) -> Done {
     let one = call.args.int32(1).map_err(|_| Error::text("ERR invalid first DB index"))?;
     let other = call.args.int32(2).map_err(|_| Error::text("ERR invalid second DB index"))?;
     let valid = |index: i32| u32::try_from(index).ok().filter(|db| *db < databases).ok_or(Error::InvalidDb);
-    call.held.swap(valid(one)? as usize, valid(other)? as usize);
+    let (one, other) = (valid(one)?, valid(other)?);
+    call.held.swap(one as usize, other as usize);
+    if one != other {
+        // Redis tells nobody, and caches keep what is not so any more.
+        call.server.forget_tracked();
+    }
     call.reply.ok();
     Ok(())
 }
@@ -213,7 +218,7 @@ fn flush(call: &mut Call<'_, '_>, databases: std::ops::Range<usize>, saves: bool
     let keys: usize = databases.clone().map(|db| call.server.keyspace.len(call.held.seat, db)).sum();
     call.server.note_flush();
     let flushed: Vec<_> = databases.filter_map(|db| call.held.flush(db)).collect();
-    call.server.tracking.flushed();
+    call.server.forget_tracked();
     if !asynchronous && keys <= FREED_AT_ONCE {
         flushed.into_iter().for_each(|db| db.free_keys(call.held.seat));
     } else if !flushed.is_empty() {
@@ -225,6 +230,10 @@ fn flush(call: &mut Call<'_, '_>, databases: std::ops::Range<usize>, saves: bool
     if may_wait && (saves || !asynchronous && call.server.rubbish.is_flushing()) {
         // Others go on; who asked hears of it when the memory has been given back, and the snapshot is gone.
         let server = call.server.clone();
+        if saves {
+            // Also if nobody waits any more by then.
+            server.persist.schedule_save();
+        }
         return call.go_elsewhere(move |reply| {
             while !asynchronous && server.rubbish.is_flushing() && !server.stopping.load(Acquire) {
                 std::thread::sleep(LOOK);

@@ -70,6 +70,7 @@ fn run(call: &mut Call<'_, '_>, mut plan: Plan) -> Done {
     let key = &call.keys[0];
     let source = call.held.visit(key.place, |held| Source::read(held, key))?;
     plan.suit(&source, call.mode == Mode::Script);
+    plan.reply_len_max = call.reply_len_max();
     let holds_keys = call.held.holds(key.place);
     let holds_enough = call.held.holds_all() || holds_keys && !plan.looks_up();
     // A long command that finds another collection in the end holds its keys already, and no more can be locked.

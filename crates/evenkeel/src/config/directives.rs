@@ -2,8 +2,8 @@
 //!
 //! A row says how its words are read, what it is without them (the default of Redis 7.2), whether CONFIG SET may change
 //! it, and what it does: `live` rows have a field that the server reads; `inert` ones are accepted, checked, remembered
-//! and written back, and a start that sets one says why that changes nothing; `later` ones have their field already, but
-//! nothing reads it yet; `line` rows are instructions to the reader of the file, unknown to CONFIG.
+//! and written back, and a start that sets one says why that changes nothing; `line` rows are instructions to the reader of
+//! the file, unknown to CONFIG.
 //!
 //! A new directive is one row, at its place in the alphabet, and one field in `fields.rs` if it takes effect.
 
@@ -183,6 +183,7 @@ const NO_CLUSTER: &str = "there is no cluster mode yet";
 const NO_SCRIPTS: &str = "scripts see one environment, without deprecated or insecure functions";
 const NO_TITLE: &str = "the process keeps its name";
 const NO_FORK: &str = "no process is forked";
+const FREED_ASIDE: &str = "large values are always freed by a thread of its own";
 const NO_DEFRAG: &str = "the allocator is not asked to move memory";
 const NO_RDMA: &str = "there is no RDMA";
 const NO_JEMALLOC: &str = "the allocator is another one";
@@ -204,10 +205,10 @@ pub(super) static DIRECTIVES: &[Directive] = &[
     inert("active-defrag-max-scan-fields",        integer(1, LONG_MAX), "1000",           NO_DEFRAG),
     inert("active-defrag-threshold-lower",        integer(0, 1_000),   "10",              NO_DEFRAG),
     inert("active-defrag-threshold-upper",        integer(0, 1_000),   "100",             NO_DEFRAG),
-    live ("active-expire-effort",                 integer(1, 10),      "1",               field!(active_expire_effort)),
+    inert("active-expire-effort",                 integer(1, 10),      "1",               "what is due is found by its deadline, in slices as long as there is something"),
     inert("activedefrag",                         Flag,                "no",              NO_DEFRAG),
     inert("activerehashing",                      Flag,                "yes",             "tables grow in small steps of their own"),
-    live ("always-show-logo",                     Flag,                "no",              field!(always_show_logo)).at_start(),
+    inert("always-show-logo",                     Flag,                "no",              "there is no logo").at_start(),
     live ("aof-disable-auto-gc",                  Flag,                "no",              field!(aof_disable_auto_gc)),
     live ("aof-load-truncated",                   Flag,                "yes",             field!(aof_load_truncated)),
     inert("aof-rewrite-incremental-fsync",        Flag,                "yes",             "see rdb-save-incremental-fsync"),
@@ -268,7 +269,7 @@ pub(super) static DIRECTIVES: &[Directive] = &[
     live ("crash-log-enabled",                    Flag,                "yes",             field!(crash_log_enabled)),
     inert("crash-memcheck-enabled",               Flag,                "yes",             "memory is not tested after a crash"),
     inert("daemonize",                            Flag,                "no",              "the server stays in the foreground, where a service manager wants it").at_start(),
-    live ("databases",                            integer(1, INT_MAX), "16",              field!(databases)).at_start(),
+    live ("databases",                            integer(1, 262_144), "16",              field!(databases)).at_start(),
     live ("dbfilename",                           Checked(db_file_name), "dump.rdb",      field!(dbfilename)).protected(),
     inert("debug-context",                        Text,                "",                FOR_TESTS).hidden(),
     live ("dir",                                  Directory,           ".",               field!(dir)).protected(),
@@ -298,14 +299,14 @@ pub(super) static DIRECTIVES: &[Directive] = &[
     live ("latency-monitor-threshold",            LONG,                "0",               field!(latency_monitor_threshold)),
     live ("latency-tracking",                     Flag,                "yes",             field!(latency_tracking)),
     live ("latency-tracking-info-percentiles",    List(&PERCENTILES),  "50 99 99.9",      field!(latency_tracking_info_percentiles)),
-    live ("lazyfree-lazy-eviction",               Flag,                "no",              field!(lazyfree_lazy_eviction)),
-    live ("lazyfree-lazy-expire",                 Flag,                "no",              field!(lazyfree_lazy_expire)),
-    live ("lazyfree-lazy-server-del",             Flag,                "no",              field!(lazyfree_lazy_server_del)),
-    live ("lazyfree-lazy-user-del",               Flag,                "no",              field!(lazyfree_lazy_user_del)),
+    inert("lazyfree-lazy-eviction",               Flag,                "no",              FREED_ASIDE),
+    inert("lazyfree-lazy-expire",                 Flag,                "no",              FREED_ASIDE),
+    inert("lazyfree-lazy-server-del",             Flag,                "no",              FREED_ASIDE),
+    inert("lazyfree-lazy-user-del",               Flag,                "no",              FREED_ASIDE),
     live ("lazyfree-lazy-user-flush",             Flag,                "no",              field!(lazyfree_lazy_user_flush)),
     live ("lfu-decay-time",                       COUNT,               "1",               field!(lfu_decay_time)),
     live ("lfu-log-factor",                       COUNT,               "10",              field!(lfu_log_factor)),
-    live ("list-compress-depth",                  COUNT,               "0",               field!(list_compress_depth)),
+    inert("list-compress-depth",                  COUNT,               "0",               "lists are not compressed"),
     live ("list-max-listpack-size",               DELAY,               "-2",              field!(list_max_listpack_size)).alias("list-max-ziplist-size"),
     line ("list-max-ziplist-entries",             file::outdated),
     line ("list-max-ziplist-value",               file::outdated),
@@ -326,7 +327,7 @@ pub(super) static DIRECTIVES: &[Directive] = &[
     live ("maxclients",                           integer(1, u32::MAX as i128), "10000",  field!(maxclients)),
     live ("maxmemory",                            memory(0, u64::MAX as i128), "0",       field!(maxmemory)),
     live ("maxmemory-clients",                    MemoryOrPercent,     "0",               field!(maxmemory_clients)),
-    live ("maxmemory-eviction-tenacity",          integer(0, 100),     "10",              field!(maxmemory_eviction_tenacity)),
+    inert("maxmemory-eviction-tenacity",          integer(0, 100),     "10",              "a command that needs memory evicts for it, and others go on"),
     live ("maxmemory-policy",                     Choice(Policy::NAMES), "noeviction",    field!(maxmemory_policy)),
     live ("maxmemory-samples",                    integer(1, INT_MAX), "5",               field!(maxmemory_samples)),
     inert("min-io-threads-avoid-copy-reply",      COUNT,               "7",               OWN_LOOP).hidden(),

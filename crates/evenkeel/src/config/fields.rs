@@ -81,14 +81,13 @@ pub(crate) struct Fields {
     pub(crate) syslog_enabled: bool,
     pub(crate) syslog_facility: Facility,
     pub(crate) syslog_ident: Word,
-    pub(crate) always_show_logo: bool,
     pub(crate) supervised: Supervised,
     pub(crate) crash_log_enabled: bool,
     pub(crate) oom_score_adj: OomScore,
     pub(crate) oom_score_adj_values: [i64; 3],
     /// Seconds to wait for replicas.
     pub(crate) shutdown_timeout: u32,
-    /// Rounds of background work a second.
+    /// What INFO shows: background work has one clock.
     pub(crate) hz: u32,
 
     // Access
@@ -112,19 +111,13 @@ pub(crate) struct Fields {
     /// Bytes for all clients together; zero: no limit; below zero: a percentage of `maxmemory`.
     pub(crate) maxmemory_clients: i128,
     pub(crate) maxmemory_samples: usize,
-    pub(crate) maxmemory_eviction_tenacity: u32,
     pub(crate) lfu_log_factor: u32,
     /// Minutes.
     pub(crate) lfu_decay_time: u32,
-    pub(crate) active_expire_effort: u32,
-    pub(crate) lazyfree_lazy_eviction: bool,
-    pub(crate) lazyfree_lazy_expire: bool,
-    pub(crate) lazyfree_lazy_server_del: bool,
-    pub(crate) lazyfree_lazy_user_del: bool,
     pub(crate) lazyfree_lazy_user_flush: bool,
 
     // Scripts
-    /// Milliseconds; zero: at once.
+    /// Milliseconds; zero: never.
     pub(crate) busy_reply_threshold: u64,
 
     // Encodings
@@ -137,7 +130,6 @@ pub(crate) struct Fields {
     pub(crate) quicklist_packed_threshold: usize,
     /// DEBUG SET-SKIP-CHECKSUM-VALIDATION: RESTORE does not look at the checksum.
     pub(crate) skips_checksums: bool,
-    pub(crate) list_compress_depth: u32,
     pub(crate) set_max_intset_entries: usize,
     pub(crate) set_max_listpack_entries: usize,
     pub(crate) set_max_listpack_value: usize,

@@ -49,7 +49,7 @@ impl Executor {
     }
 
     fn data_bytes(&self) -> usize {
-        data_bytes(&self.server, self.settings.snapshot_buffer_limit as usize)
+        data_bytes(&self.server)
     }
 
     /// Whether more is about to come back than could be evicted meanwhile. What comes until then may take the place of that, and a
@@ -98,11 +98,10 @@ impl Executor {
             if self.waits_for_a_flush(limit) {
                 break;
             }
-            let kept_max = self.settings.snapshot_buffer_limit as usize;
             let mut held = server.keyspace.hold_none(&mut self.seat);
             let evicted = (0..EVICT_AT_ONCE).take_while(|_| {
                 // What a snapshot lacks is counted as given up when it is laid down.
-                let may_go_on = !held.seat.has_kept() && data_bytes(&server, kept_max) > limit;
+                let may_go_on = !held.seat.has_kept() && data_bytes(&server) > limit;
                 may_go_on && held.evict(policy, samples, decay, &mut self.pool)
             });
             let evicted = evicted.count();
@@ -115,8 +114,7 @@ impl Executor {
             }
             if evicted == 0 {
                 // What tables needed comes back by itself.
-                self.out_of_memory =
-                    data_bytes(&server, kept_max).saturating_sub(held.seat.retired_bytes()) > limit;
+                self.out_of_memory = data_bytes(&server).saturating_sub(held.seat.retired_bytes()) > limit;
                 break;
             }
         }
@@ -131,13 +129,12 @@ impl Executor {
 }
 
 /// The memory that `maxmemory` limits: without what waits to be written to disk, in the log or in a snapshot, or to be sent to replicas,
-/// which evicting keys would only add to. An evicted key that a snapshot lacks is among that, and so is given up once.
-///
-/// `kept_max`: what may wait for a snapshot, which large values alone could exceed.
-fn data_bytes(server: &Server, kept_max: usize) -> usize {
+/// which evicting keys would only add to. An evicted key that a snapshot lacks is among that, and so is given up once. At most as much
+/// is kept for a snapshot as there was when it began.
+fn data_bytes(server: &Server) -> usize {
     let (keyspace, figures) = (&server.keyspace, &server.replication.figures);
     let for_replicas = figures.beyond.load(Relaxed) as usize;
-    let waits = keyspace.journal.unread() + keyspace.kept_for_snapshot().min(kept_max) + for_replicas;
+    let waits = keyspace.journal.unread() + keyspace.kept_for_snapshot() + for_replicas;
     memory::used_by_data().saturating_sub(waits)
 }
 

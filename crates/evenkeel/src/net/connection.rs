@@ -18,6 +18,9 @@ use crate::tls::Tunnel;
 /// Stretches given to one system call (the kernel takes 1,024).
 const GATHER_MAX: usize = 512;
 
+/// Room is made for as many bytes of a long request at least.
+pub(crate) const ROOM_MIN: usize = 64 * 1024;
+
 /// See the module's text.
 pub(crate) struct Connection {
     socket: OwnedFd,
@@ -32,10 +35,16 @@ pub(crate) struct Connection {
     pub(crate) args: Vec<Span>,
     /// How many bytes that request still lacks at least.
     pub(crate) missing: usize,
+    /// How many bytes to make room for at most when more of that request is read, by what has come at once before.
+    pub(crate) room: usize,
     /// Not yet sent; `sent` bytes of the first stretch are.
     backlog: VecDeque<Stretch>,
     sent: usize,
     backlog_len: usize,
+    /// Bytes that have left the backlog since the beginning.
+    gone: u64,
+    /// What of the backlog must not be sent yet.
+    held: VecDeque<Held>,
     /// Sent, and too large to be freed here.
     pub(crate) rubbish: Vec<Stretch>,
     /// There may be more to read.
@@ -48,8 +57,6 @@ pub(crate) struct Connection {
     pub(crate) is_ready: bool,
     /// Waiting for the end of a pause.
     pub(crate) parked: bool,
-    /// What waits to be sent tells of writes that are not on disk yet.
-    pub(crate) is_held_back: bool,
     /// What waits to be sent are replies to the beginning of a pipeline, which wait for the others: since when, in milliseconds since the
     /// Unix epoch. The connection is ready for its next turn, which sends them or puts more off.
     pub(crate) put_off_since_ms: Option<u64>,
@@ -57,6 +64,13 @@ pub(crate) struct Connection {
     pub(crate) soft_since_ms: Option<u64>,
     /// Batches run since the worker last looked, for moving busy connections.
     pub(crate) activity: u32,
+}
+
+/// From here on the backlog tells of a record of the log that is not on disk yet.
+struct Held {
+    record: u64,
+    /// Bytes of the backlog before it, with those that were gone before.
+    start: u64,
 }
 
 /// What came of sending.
@@ -78,16 +92,18 @@ impl Connection {
             state: State::start(0),
             args: Vec::new(),
             missing: 0,
+            room: ROOM_MIN,
             backlog: VecDeque::new(),
             sent: 0,
             backlog_len: 0,
+            gone: 0,
+            held: VecDeque::new(),
             rubbish: Vec::new(),
             readable: true,
             hung_up: false,
             is_heavy: false,
             is_ready: false,
             parked: false,
-            is_held_back: false,
             put_off_since_ms: None,
             soft_since_ms: None,
             activity: 0,
@@ -160,7 +176,7 @@ impl Connection {
         }
     }
 
-    /// Reads up to `room` bytes behind what is in `input`.
+    /// Reads up to `room` bytes behind what is in `input`, which is made for them: not many more than are likely to have come.
     pub(crate) fn read_more(&mut self, room: usize) -> io::Result<usize> {
         let len = self.input.len();
         self.input.resize(len + room, 0);
@@ -196,9 +212,40 @@ impl Connection {
         self.send_backlog()
     }
 
-    /// Keeps a reply that must not be sent yet.
-    pub(crate) fn hold_back(&mut self, reply: &mut Reply) {
+    /// Keeps a reply that is sent later.
+    pub(crate) fn keep(&mut self, reply: &mut Reply) {
         self.queue(reply.take_rest(0).0);
+    }
+
+    /// Keeps a reply that must not be sent before this record of the log is on disk; whether somebody has to say so when it is, who does
+    /// not know yet.
+    pub(crate) fn hold_back(&mut self, reply: &mut Reply, record: u64) -> bool {
+        let is_new = self.held.back().is_none_or(|last| last.record < record);
+        if is_new {
+            self.held.push_back(Held { record, start: self.gone + self.backlog_len as u64 });
+        }
+        self.keep(reply);
+        is_new
+    }
+
+    /// Whether something waits for the log.
+    #[inline]
+    pub(crate) fn is_held_back(&self) -> bool {
+        !self.held.is_empty()
+    }
+
+    /// The log is on disk up to this record; whether more may be sent now.
+    pub(crate) fn let_go(&mut self, durable: u64) -> bool {
+        let before = self.held.len();
+        while self.held.front().is_some_and(|held| held.record <= durable) {
+            self.held.pop_front();
+        }
+        self.held.len() < before
+    }
+
+    /// Bytes of the backlog that may be sent.
+    fn may_be_sent(&self) -> usize {
+        self.held.front().map_or(self.backlog_len, |held| (held.start - self.gone) as usize)
     }
 
     /// Puts what is not a reply behind what waits to be sent.
@@ -230,16 +277,24 @@ impl Connection {
         sent
     }
 
-    /// Sends what waits, as far as the socket takes it.
+    /// Sends what waits and may be sent, as far as the socket takes it.
     pub(crate) fn send_backlog(&mut self) -> io::Result<Sent> {
         if self.unsent() > 0 && !self.send_sealed()? {
             return Ok(Sent::Part);
         }
         while !self.backlog.is_empty() {
+            let mut left = self.may_be_sent();
+            if left == 0 && self.is_held_back() {
+                self.note_backlog();
+                return Ok(Sent::Part);
+            }
             let mut slices = Vec::with_capacity(self.backlog.len().min(GATHER_MAX));
             for (index, stretch) in self.backlog.iter().take(GATHER_MAX).enumerate() {
                 let from = if index == 0 { self.sent } else { 0 };
-                slices.push(IoSlice::new(&stretch.as_slice()[from..]));
+                let bytes = &stretch.as_slice()[from..];
+                let bytes = &bytes[..bytes.len().min(left)];
+                left -= bytes.len();
+                slices.push(IoSlice::new(bytes));
             }
             let wanted: usize = slices.iter().map(|slice| slice.len()).sum();
             let fd = self.socket.as_raw_fd();
@@ -257,6 +312,7 @@ impl Connection {
     /// Drops the first `bytes` of the backlog.
     fn forget(&mut self, bytes: usize) {
         self.backlog_len -= bytes;
+        self.gone += bytes as u64;
         self.sent += bytes;
         while let Some(first) = self.backlog.front() {
             let len = first.as_slice().len();
@@ -286,6 +342,7 @@ impl Connection {
     /// Gives up what waits to be sent; to be dropped where there is time.
     pub(crate) fn abandon(&mut self) -> VecDeque<Stretch> {
         self.backlog_len = 0;
+        self.held.clear();
         std::mem::take(&mut self.backlog)
     }
 

@@ -12,7 +12,7 @@ use std::time::Instant;
 
 use evenkeel_store::Place;
 
-use super::connection::Connection;
+use super::connection::{Connection, ROOM_MIN};
 use super::inbox::{Inbox, Message};
 use super::listener::{Accepted, Listener};
 use super::poll::{Event, Poll};
@@ -78,8 +78,8 @@ pub(crate) struct Worker {
     connections: Vec<Option<Box<Connection>>>,
     generations: Vec<u32>,
     vacant: Vec<usize>,
-    /// Connections whose replies are held back, and until which record of the log is on disk: each once, in the order in
-    /// which they came.
+    /// Connections whose replies are held back, and until which record of the log is on disk: in the order in which they came, and
+    /// each once for every record.
     held_back: VecDeque<(u64, u64)>,
     /// Those whose WAITAOF waits for the log.
     awaiting_log: Vec<Arc<Blocked>>,
@@ -109,7 +109,7 @@ pub(crate) struct Worker {
     /// The time as of the start of this turn.
     now_ms: u64,
     turn_ticks: Ticks,
-    next_tick_ms: u64,
+    next_tick: Ticks,
     /// Where the walk over all connections goes on.
     patrol: usize,
     busy_ticks: Ticks,
@@ -154,7 +154,7 @@ impl Worker {
             reply: Reply::default(),
             now_ms: clock::unix_ms(),
             turn_ticks: clock::ticks(),
-            next_tick_ms: 0,
+            next_tick: 0,
             patrol: 0,
             busy_ticks: 0,
             busy_since: clock::ticks(),
@@ -213,8 +213,9 @@ impl Worker {
         }
         self.answer_the_door();
         self.read_inbox();
-        if self.now_ms >= self.next_tick_ms {
-            self.next_tick_ms = self.now_ms + TICK_MS;
+        // Not by the clock of the day, which may be set back.
+        if self.turn_ticks >= self.next_tick {
+            self.next_tick = self.turn_ticks + TICK_MS * 1000 * clock::ticks_per_us();
             self.tick();
         }
         allocator::settle();
@@ -231,15 +232,15 @@ impl Worker {
         {
             return 0;
         }
-        let mut until = self.next_tick_ms;
+        let mut until = u64::MAX;
         if !self.parked.is_empty() && self.server.pause.is_active(self.now_ms) {
             until = until.min(self.server.pause.until_ms(self.now_ms));
         }
         if let Some((since_ms, _)) = self.doorstep.front() {
             until = until.min(since_ms + comings::DOORSTEP_MS);
         }
-        let now = clock::unix_ms();
-        let left_ms = until.saturating_sub(now).min(TICK_MS);
+        let until_tick_ms = clock::us(self.next_tick.saturating_sub(clock::ticks())).div_ceil(1000);
+        let left_ms = until.saturating_sub(clock::unix_ms()).min(until_tick_ms).min(TICK_MS);
         left_ms.min(self.first_deadline_ms().unwrap_or(TICK_MS)) as i32
     }
 
@@ -252,7 +253,7 @@ impl Worker {
             return self.knocking.push(event.token - LISTENER_TOKENS);
         }
         let Some(mut connection) = self.take(event.token) else { return };
-        let may_send = connection.has_unsent() && !connection.is_held_back;
+        let may_send = connection.has_unsent();
         if event.is_writable() && may_send && !self.flush_backlog(&mut connection) {
             return self.close(event.token, connection);
         }
@@ -433,8 +434,11 @@ impl Worker {
             let (result, room) = if use_buffer {
                 (connection.read(&mut self.buffer[OWN_REGION..][..READ_LEN]), READ_LEN)
             } else {
-                let room = more_room(connection.missing, connection.input.len());
-                (connection.read_more(room), room)
+                let room = more_room(connection.missing, connection.input.len()).min(connection.room);
+                let result = connection.read_more(room);
+                let got = result.as_ref().map_or(0, |got| *got);
+                connection.room = (4 * got).max(ROOM_MIN);
+                (result, room)
             };
             self.book_read(connection, result.as_ref().map_or(0, |got| *got));
             let got = match self.after_read(connection, result, room) {
@@ -471,6 +475,12 @@ impl Worker {
         room: usize,
     ) -> Result<usize, Next> {
         match result {
+            Ok(0) if connection.is_held_back() => {
+                // It says no more, and may wait for the replies that it has not got yet.
+                connection.session.closing = true;
+                connection.readable = false;
+                Err(Next::Wait)
+            }
             Ok(0) => Err(Next::Close),
             Ok(got) => {
                 // Edge-triggered: after a short read, the next byte will be announced. So will the end of the
@@ -523,8 +533,9 @@ impl Worker {
     }
 
     fn note_input(&mut self, connection: &Connection) {
-        self.kept_for_clients += connection.input.len();
         let client = connection.client();
+        let before = client.query_used.load(Relaxed);
+        self.kept_for_clients += connection.input.len().saturating_sub(before);
         client.query_used.store(connection.input.len(), Relaxed);
         client.query_size.store(connection.input.capacity(), Relaxed);
     }

@@ -192,6 +192,11 @@ impl Aof {
         self.is_on.load(Acquire)
     }
 
+    /// The same, and it is not about to end.
+    pub(crate) fn goes_on(&self) -> bool {
+        self.is_on() && !self.ends.load(Acquire)
+    }
+
     /// Whether the last try to write or sync has failed: there is something acknowledged that is not on disk.
     pub(super) fn fails(&self) -> bool {
         self.is_on() && self.figures.write_failed.load(Relaxed)
@@ -334,6 +339,9 @@ pub(super) fn place(server: &Server) -> usize {
 pub(crate) fn stop(server: &Server) {
     let aof = &server.persist.aof;
     aof.ends.store(true, Release);
+    // What still waits may wait for a disk that hangs, and nothing more is logged.
+    server.persist.obstacles.set(CROWDED, false);
+    server.wake_all();
     server.keyspace.journal.wake(aof.place.load(Relaxed));
     while aof.is_on() {
         std::thread::sleep(Duration::from_millis(1));

@@ -404,6 +404,7 @@ impl Work<'_> {
 
     fn store_large<R: Read>(&self, reader: &mut FileReader<R>, seat: &mut Seat) -> Result<(), Ended> {
         let db = reader.database();
+        reader.leave_duplicates(); // building it finds them
         let Some(record) = reader.large()? else { return Ok(()) };
         let stored = self.store(seat, db, record);
         stored.map_err(|error| reader.failure(error).into())

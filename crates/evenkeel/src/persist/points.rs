@@ -21,7 +21,7 @@ const MINUTES_MAX: u64 = 60;
 /// Begins what is due.
 pub(crate) fn look(server: &Arc<Server>) {
     let persist = &server.persist;
-    if !persist.has_all_data() || server.stopping.load(Acquire) {
+    if !persist.has_all_data() || server.stopping.load(Acquire) || persist.ending.is_under_way() {
         return;
     }
     let (state, settings) = (server.persist.state(), server.settings());

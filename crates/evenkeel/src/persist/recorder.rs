@@ -7,7 +7,7 @@
 use std::io;
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use evenkeel_rdb::file::{About, Access};
 use evenkeel_store::evict::{idle_ms, lfu_counter};
@@ -69,6 +69,8 @@ pub(super) struct Recorder<'a, F: Form> {
     form: F,
     settings: Arc<Settings>,
     progress: &'a Progress,
+    /// Nobody wants the snapshot any more: what comes is passed over.
+    cancelled: &'a AtomicBool,
     now_ms: Millis,
     /// What was shared under a lock and is still to be encoded, and the bytes of it that were copied.
     shared: Vec<Shared>,
@@ -92,12 +94,12 @@ impl<'a, F: Form> Recorder<'a, F> {
     pub(super) fn new(
         mut form: F,
         settings: Arc<Settings>,
-        progress: &'a Progress,
+        (progress, cancelled): (&'a Progress, &'a AtomicBool),
         now_ms: Millis,
         sizes: Sizes,
     ) -> Recorder<'a, F> {
         form.begin(sizes);
-        Recorder { form, settings, progress, now_ms, shared: Vec::new(), bytes: Vec::new() }
+        Recorder { form, settings, progress, cancelled, now_ms, shared: Vec::new(), bytes: Vec::new() }
     }
 
     /// Encodes what was shared.
@@ -132,6 +134,10 @@ impl<'a, F: Form> Recorder<'a, F> {
     }
 
     fn put(&mut self, db: u32, key: &[u8], about: &About, value: Taken<'_>) {
+        // A flushed database comes as a whole.
+        if self.cancelled.load(Relaxed) || self.form.error().is_some() {
+            return;
+        }
         self.form.key(db, key, about, value);
         self.progress.keys.fetch_add(1, Relaxed);
     }

@@ -120,7 +120,7 @@ fn flush_all(server: &Server) {
     server.scripts.set_libraries(Libraries::default());
     server.note_flush();
     let flushed: Vec<_> = (0..keyspace.databases()).filter_map(|db| held.flush(db)).collect();
-    server.tracking.flushed();
+    server.forget_tracked();
     drop(held);
     keyspace.leave(&mut seat);
     mail::tell(server);

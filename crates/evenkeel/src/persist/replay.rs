@@ -27,6 +27,9 @@ use crate::reply::Reply;
 use crate::server::Server;
 use crate::session::Session;
 
+/// Bytes of the longest command: arguments are known by 32-bit offsets.
+const COMMAND_MAX: usize = u32::MAX as usize;
+
 /// Commands between two looks at whether the server is to stop.
 const LOOK_EVERY: u64 = 1024;
 
@@ -193,6 +196,11 @@ impl Player<'_> {
             }
         }
         self.commands += 1;
+        if command.bytes().len() > COMMAND_MAX {
+            let text =
+                format!("A command of more than 4 GiB reading the append only file at byte {}", command.at());
+            return Err(Ended::Failed(text));
+        }
         let args = OwnedArgs::new(command.args());
         self.executor.seat.now_ms = 0;
         let keyspace = &self.server.keyspace;

@@ -117,14 +117,15 @@ pub(super) fn save_last(server: &Arc<Server>, is_asked: bool) -> bool {
     }
 }
 
-/// Takes a snapshot on this thread, or, while a base is being written, as soon as that has ended.
+/// Takes a snapshot on this thread, or, while something else is being taken that FLUSHALL does not end (a base, a full sync), as soon as
+/// that has ended.
 pub(crate) fn renew(server: &Arc<Server>) {
     loop {
         if server.persist.claim(Job::Snapshot) {
             run(server, None, Next::Nothing);
             return;
         }
-        if server.persist.state().running.is_some_and(|running| running.is(Job::Base)) {
+        if server.persist.state().running.is_some_and(|running| !running.is(Job::Snapshot)) {
             return server.persist.schedule_save();
         }
         server.persist.wait_until_idle();
@@ -264,7 +265,8 @@ pub(crate) fn take<F: Form>(
     let told = position.map_or(Ok(()), |position| form.position(&position));
     let now_ms = seat.now_ms;
     let written = libraries.iter().try_for_each(|library| form.library(&library.code));
-    let recorder = || Recorder::new(form, settings.clone(), progress, now_ms, sizes);
+    let recorder =
+        || Recorder::new(form, settings.clone(), (progress, &server.persist.cancelled), now_ms, sizes);
     let mut recorder = Paced::new(memory::aside(recorder), Pace::new(settings), keyspace, progress);
     // It goes to its end even if nobody wants it any more: the epoch of all entries must be the same again.
     let mut cause = told.and(written).err();

@@ -96,6 +96,10 @@ impl Notices {
 }
 
 impl Listener for Notices {
+    fn wants_all(&self) -> bool {
+        self.tracking.prefixes() > 0
+    }
+
     fn let_go(&self, events: &[Event]) {
         if self.tracking.is_needed() {
             self.tracking.let_go(events);

@@ -156,8 +156,10 @@ pub(super) fn look(server: &Arc<Server>) {
         return;
     }
     let has_changed = server.replication.with_all_held(server, |held| {
-        // Somebody may have given it up meanwhile.
-        server.replication.failover.is_waiting() && go_on(server, held, plan, is_time_up)
+        // Somebody may have given it up meanwhile, or may want another one.
+        let Some((Phase::Waiting, plan)) = server.replication.failover.0.lock().clone() else { return false };
+        let is_time_up = plan.until.is_some_and(|until| Instant::now() >= until);
+        (is_time_up || who_has_all(server, &plan).is_some()) && go_on(server, held, plan, is_time_up)
     });
     if has_changed {
         link::end_waits(server);

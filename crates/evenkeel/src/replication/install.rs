@@ -222,7 +222,7 @@ impl<'a> Installer<'a> {
                 held.swap(index, hidden);
                 old.extend(held.flush(hidden));
             }
-            server.tracking.flushed();
+            server.forget_tracked();
         }
         drop(held);
         if is_wanted {
@@ -289,7 +289,7 @@ impl<'a> Installer<'a> {
         let is_wanted = is_hidden || server.replication.link.generation() == self.new.generation;
         let flushed: Vec<_> = databases.filter(|_| is_wanted).filter_map(|db| held.flush(db)).collect();
         if is_wanted && !is_hidden {
-            server.tracking.flushed();
+            server.forget_tracked();
         }
         drop(held);
         self.executor.serve_woken();

@@ -30,6 +30,7 @@ use crate::clock;
 use crate::config::Primary;
 use crate::persist::{CROWDED, READ_ONLY, STALE, rewrite};
 use crate::server::{Server, random_hex};
+use crate::startup::STACK_LEN;
 
 /// Bytes received at a time.
 pub(super) const ROOM: usize = 256 * 1024;
@@ -395,9 +396,11 @@ pub(crate) fn go_on_as_primary(server: &Arc<Server>, position: Option<Position>)
 /// Has the thread begin, if it has not.
 pub(crate) fn begin(server: &Arc<Server>) {
     let link = &server.replication.link;
+    link.changed.notify_all(); // it may be asleep
     if !link.has_thread.swap(true, AcqRel) {
         let on_thread = server.clone();
-        let thread = std::thread::Builder::new().name("primary-link".into());
+        // It runs the code of libraries.
+        let thread = std::thread::Builder::new().name("primary-link".into()).stack_size(STACK_LEN);
         let spawned = thread.spawn(move || {
             evenkeel_store::memory::register_thread();
             let log = on_thread.log.clone();

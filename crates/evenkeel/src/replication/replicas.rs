@@ -84,6 +84,8 @@ pub(crate) struct Replica {
     /// It has said so at least once: before, it may still be loading what it was sent.
     has_acked: AtomicBool,
     synced_record: AtomicU64,
+    /// It has said so, though it may be that nothing has been logged yet.
+    has_synced: AtomicBool,
     /// When it was heard of last, in milliseconds since the Unix epoch.
     pub(crate) heard_ms: AtomicU64,
 }
@@ -103,6 +105,7 @@ impl Replica {
             acked_record: AtomicU64::new(0),
             has_acked: AtomicBool::new(false),
             synced_record: AtomicU64::new(0),
+            has_synced: AtomicBool::new(false),
             heard_ms: AtomicU64::new(now_ms),
         }
     }
@@ -129,6 +132,7 @@ impl Replica {
 
     pub(crate) fn note_synced(&self, record: u64) {
         self.synced_record.fetch_max(record, Release);
+        self.has_synced.store(true, Release);
     }
 
     /// How many bytes of the stream it has.
@@ -188,8 +192,9 @@ impl Replicas {
     /// How many have the log up to a record on disk.
     pub(crate) fn count_synced(&self, record: u64) -> usize {
         let has = |replica: &&Arc<Replica>| {
-            let synced = replica.synced_record.load(Acquire);
-            replica.is_online() && synced > 0 && synced >= record
+            replica.is_online()
+                && replica.has_synced.load(Acquire)
+                && replica.synced_record.load(Acquire) >= record
         };
         self.0.lock().iter().filter(has).count()
     }

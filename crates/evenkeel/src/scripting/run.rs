@@ -174,6 +174,9 @@ impl<'r, 'a, 'h> Run<'r, 'a, 'h> {
             self.refuse("ERR Please specify at least one argument for this redis lib call")
         } else if (0..stack.len()).any(|index| !take(&stack.arg(index), &mut buf, &mut spans)) {
             self.refuse("ERR Lua redis lib command arguments must be strings or integers")
+        } else if buf.len() > u32::MAX as usize {
+            // They are known by 32-bit offsets.
+            self.refuse("ERR Lua redis lib command arguments are too long")
         } else {
             self.run(Args::new(&buf, &spans))
         };
@@ -386,7 +389,9 @@ fn take(arg: &Arg<'_>, buf: &mut Vec<u8>, spans: &mut Vec<Span>) -> bool {
         Arg::Number(number) => buf.extend_from_slice(float::Text::new(*number).as_bytes()),
         Arg::Other => return false,
     }
-    spans.push(Span::new(start, buf.len() - start));
+    if buf.len() <= u32::MAX as usize {
+        spans.push(Span::new(start, buf.len() - start)); // or the command is refused
+    }
     true
 }
 

@@ -115,6 +115,7 @@ fn read_zset<S: Source>(
         names.extend_from_slice(member.name.bytes(&mut digits));
         ends.push((names.len(), member.score));
     }
+    drop(members);
     let (mut gather, mut from, members) = (Gather::new(hasher), 0, ends.len());
     for (end, score) in ends {
         gather.push(&names[from..end], score);

@@ -35,7 +35,7 @@ impl Pace {
 }
 
 fn prints(settings: &Settings) -> Vec<Print> {
-    let paths = [
+    let files = [
         &settings.tls_cert_file,
         &settings.tls_key_file,
         &settings.tls_client_cert_file,
@@ -43,7 +43,13 @@ fn prints(settings: &Settings) -> Vec<Print> {
         &settings.tls_ca_cert_file,
         &settings.tls_ca_cert_dir,
     ];
-    paths.into_iter().map(|path| path.as_deref().and_then(print)).collect()
+    let mut prints: Vec<Print> = files.into_iter().map(|path| path.as_deref().and_then(print)).collect();
+    // A file of the folder may be written to in place, which the folder does not tell.
+    let folder = settings.tls_ca_cert_dir.as_deref().and_then(|path| std::fs::read_dir(path).ok());
+    let mut paths: Vec<_> = folder.into_iter().flatten().flatten().map(|entry| entry.path()).collect();
+    paths.sort();
+    prints.extend(paths.iter().map(|path| print(path)));
+    prints
 }
 
 fn print(path: &Path) -> Print {

@@ -3,6 +3,7 @@
 
 mod broken;
 mod exchange;
+mod failing;
 mod flow;
 pub(crate) mod full;
 mod held_back;

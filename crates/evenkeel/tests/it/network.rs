@@ -153,6 +153,38 @@ fn idle_clients_are_hung_up_on_and_busy_ones_are_not() {
     while !monitor.read().to_string().contains("last") {}
 }
 
+/// A client that has been waiting, with a timeout of its own or none, has not been idle.
+#[test]
+fn who_has_waited_for_a_key_is_not_idle() {
+    let server = start(&["--timeout", "1", "--threads", "1"]);
+    let (mut waiter, mut other) = (server.connect(), server.connect());
+    for _ in 0..2 {
+        waiter.send(&["BLPOP", "queue", "0"]).expect("sent");
+        for _ in 0..5 {
+            std::thread::sleep(Duration::from_millis(500));
+            other.run("PING");
+        }
+        other.run("RPUSH queue job");
+        assert_eq!(waiter.read().to_string(), r#"["queue", "job"]"#);
+        // The look at all connections takes a second.
+        std::thread::sleep(Duration::from_millis(850));
+        other.run("PING");
+        assert_eq!(ping(&mut waiter), "PONG");
+    }
+}
+
+#[test]
+fn all_clients_of_an_address_are_killed() {
+    let server = start(&["--unixsocket", "{dir}/socket"]);
+    let path = server.folder().join("socket");
+    let mut clients: Vec<_> = (0..3).map(|_| Client::connect_unix(&path).expect("a connection")).collect();
+    clients.iter_mut().for_each(|client| assert_eq!(ping(client), "PONG"));
+    let address = format!("{}:0", path.display());
+    assert_eq!(server.connect().call(&["CLIENT", "KILL", &address]).to_string(), "OK");
+    clients.iter_mut().for_each(|client| assert!(client.try_call(&["PING"]).is_err(), "it is there still"));
+    assert!(server.connect().call(&["CLIENT", "KILL", &address]).to_string().contains("No such client"));
+}
+
 #[test]
 fn a_restart_on_the_same_port_is_immediate() {
     let mut server = start(&[]);

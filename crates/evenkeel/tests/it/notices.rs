@@ -121,3 +121,73 @@ fn redis_tells_of_the_same_events_for_a_fixed_seed() {
 fn redis_tells_of_the_same_events_for_a_fresh_seed() {
     compare(fresh_seed(), 6_000);
 }
+
+#[test]
+fn what_a_script_misses_is_told_once() {
+    let server = start(&SETTINGS);
+    let mut side = Side::new(&server);
+    let script: Vec<Vec<u8>> =
+        words::split("EVAL_RO \"return redis.call('GET', KEYS[1])\" 1 none").expect("words");
+    let events = side.events(0, &script);
+    assert_eq!(events.len(), 2, "{events:?}");
+}
+
+/// A cache with more keys than the server remembers loses any of them, not always those that came last.
+#[test]
+fn of_too_many_tracked_keys_any_are_forgotten() {
+    let server = start(&["--tracking-table-max-keys", "1000", "--threads", "1"]);
+    let mut client = server.connect3();
+    client.run("CLIENT TRACKING ON");
+    let (total, last) = (6_000, 300);
+    let mut told: Vec<String> = Vec::new();
+    for key in 0..total {
+        client.send(&["GET", &format!("key:{key}")]).expect("sent");
+        // What is told comes before or behind the reply.
+        while let Value::Push(parts) = client.read() {
+            told.push(parts[1].to_string());
+        }
+    }
+    let is_late = |text: &&String| {
+        let number = text
+            .split("key:")
+            .nth(1)
+            .and_then(|rest| rest.trim_end_matches(['"', ']']).parse::<usize>().ok());
+        number.expect("a key") >= total - last
+    };
+    let late = told.iter().filter(is_late).count();
+    assert!(told.len() > total - 1_500, "{} told", told.len());
+    assert!(late < last / 2, "{late} of the last {last} keys");
+}
+
+#[test]
+fn caches_hear_of_databases_that_are_exchanged() {
+    let server = start(&[]);
+    let mut client = server.connect3();
+    client.run("CLIENT TRACKING ON");
+    client.run("SET k 1");
+    client.run("GET k");
+    server.connect().run("SWAPDB 0 0");
+    server.connect().run("SWAPDB 0 1");
+    assert_eq!(client.read().to_string(), r#">["invalidate", (null)]"#);
+}
+
+/// What a client finds expired is nobody's doing, so it hears of it itself, of each key.
+#[test]
+fn with_noloop_a_client_hears_of_what_it_finds_expired() {
+    let server = start(&["--threads", "1"]);
+    let mut client = server.connect3();
+    client.run("DEBUG SET-ACTIVE-EXPIRE 0");
+    client.run("CLIENT TRACKING ON BCAST NOLOOP");
+    for key in ["{t}a", "{t}b", "{t}c"] {
+        client.call(&["SET", key, "1", "PX", "10"]);
+    }
+    std::thread::sleep(Duration::from_millis(30));
+    client.send(&["SCAN", "0", "COUNT", "1000"]).expect("sent");
+    let mut told = String::new();
+    for _ in 0..2 {
+        told += &client.read().to_string();
+    }
+    for key in ["{t}a", "{t}b", "{t}c"] {
+        assert!(told.contains(key), "{told}");
+    }
+}

@@ -267,10 +267,16 @@ impl Directory {
     /// `snapshot`: it begins with a snapshot. After an error all is as it was, as far as the data are concerned.
     pub fn install(&mut self, snapshot: bool, since: Since) -> Result<()> {
         assert!(!self.old, "the old file is adopted first");
-        let mut manifest = self.manifest.clone();
         let base = self.free_base(if snapshot { SNAPSHOT_SUFFIX } else { BASE_SUFFIX })?;
-        self.install_draft(&self.draft_base_path(), &base)?;
         let mut installed = vec![base.clone()];
+        self.install_as(base, since, &mut installed)
+            .inspect_err(|_| installed.iter().for_each(|entry| self.drop_unlisted(entry)))
+    }
+
+    /// `installed`: what has got its name, or may have.
+    fn install_as(&mut self, base: Entry, since: Since, installed: &mut Vec<Entry>) -> Result<()> {
+        let mut manifest = self.manifest.clone();
+        self.install_draft(&self.draft_base_path(), &base)?;
         manifest.history.extend(manifest.base.replace(base));
         let stays = match since {
             Since::Number(first) => first,
@@ -280,11 +286,11 @@ impl Directory {
         manifest.history.extend(manifest.incremental.drain(..contained));
         if since == Since::Draft {
             let entry = self.free_incremental()?;
-            self.install_draft(&self.draft_incremental_path(), &entry)?;
             installed.push(entry.clone());
+            self.install_draft(&self.draft_incremental_path(), &entry)?;
             manifest.incremental.push(entry);
         }
-        self.commit(manifest).inspect_err(|_| installed.iter().for_each(|entry| self.drop_unlisted(entry)))
+        self.commit(manifest)
     }
 
     /// Removes what is history, and returns how many files. A file that cannot be removed stays history.

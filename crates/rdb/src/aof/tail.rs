@@ -187,7 +187,15 @@ fn compare(directory: &Directory, boot: Option<u128>) -> Result<(Tail, Place, Ve
             return Ok((judge(path, &place, &there, &bytes, was_started), place, bytes));
         }
     }
-    Ok((if was_started { Tail::Foreign } else { Tail::Nothing }, place, bytes))
+    // Copies of the files have other inodes. One that has all of it where it belongs needs no tail.
+    for path in directory.incremental_paths().rev() {
+        if let Some(file) = open(&path)?
+            && read(&file, place.offset, bytes.len(), &path)? == bytes
+        {
+            return Ok((Tail::Whole { path }, place, bytes));
+        }
+    }
+    Ok((Tail::Foreign, place, bytes))
 }
 
 /// A file has `there` where a tail has `bytes`.
@@ -319,12 +327,14 @@ mod tests {
         let (root, directory) = crashed(b"base", 4, &[b"one"]);
         fs::rename(root.0.join(NAME), root.0.join("other")).expect("renamed");
         fs::write(root.0.join(NAME), b"base").expect("written");
-        assert_eq!(
-            look(&directory, Some(BEFORE)).expect("read"),
-            Tail::Nothing,
-            "it never was one of the log's"
-        );
+        assert_eq!(look(&directory, Some(BEFORE)).expect("read"), Tail::Foreign);
         assert_eq!(look(&directory, Some(NOW)).expect("read"), Tail::Foreign);
+        fs::write(root.0.join(NAME), b"baseone, more").expect("written");
+        assert!(
+            matches!(look(&directory, Some(NOW)).expect("read"), Tail::Whole { .. }),
+            "a copy that has all"
+        );
+        fs::write(root.0.join(NAME), b"base").expect("written");
         let aside = restore(&directory, Some(NOW)).expect("put aside").1.expect("its path");
         assert_eq!(fs::read(root.0.join(NAME)).expect("there"), b"base");
         assert_ne!(directory.unused_tail_path(), aside, "another one does not replace it");

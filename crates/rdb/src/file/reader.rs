@@ -123,6 +123,11 @@ impl<R: Read> FileReader<R> {
         self
     }
 
+    /// As [`Decoder::leave_duplicates`], for large records.
+    pub fn leave_duplicates(&mut self) {
+        self.decoder.leave_duplicates();
+    }
+
     pub fn header(&self) -> Header {
         self.header
     }

@@ -280,3 +280,40 @@ fn fields_that_have_expired_are_told_of_when_they_are_met() {
     "#,
     );
 }
+
+/// Against what is meant, said at length: looking for each removal at all that came before and behind it.
+#[test]
+fn removals_are_found_in_one_pass() {
+    let mut random = crate::testing::random();
+    for _ in 0..2_000 {
+        let event = |random: &mut evenkeel_testkit::Random| Event {
+            db: random.below(2) as u32,
+            key: vec![b'a' + random.below(3) as u8].into(),
+            what: [What::Removed, What::Removed, What::Added, What::Expired, What::Evicted, What::Written]
+                [random.below(6)],
+            by: 1,
+        };
+        let count = random.below(12);
+        let events: Vec<Event> = (0..count).map(|_| event(&mut random)).collect();
+        let is_same = |one: &Event, other: &Event| one.db == other.db && one.key == other.key;
+        let is_lost = |what| matches!(what, What::Expired | What::AllFieldsExpired | What::Evicted);
+        let expected: Vec<bool> = (0..count)
+            .map(|at| {
+                let event = &events[at];
+                let last = events[..at].iter().rfind(|other| is_same(event, other));
+                let comes_back =
+                    events[at..].iter().any(|other| is_same(event, other) && other.what == What::Added);
+                event.what == What::Removed && !last.is_some_and(|last| is_lost(last.what)) && !comes_back
+            })
+            .collect();
+        // Of what cannot be (removed twice, with nothing between), only the last one has to be right.
+        let twice = |at: usize| {
+            let next = events[at + 1..].iter().find(|other| is_same(&events[at], other));
+            next.is_some_and(|next| next.what == What::Removed)
+        };
+        let found = removals(&events);
+        for at in (0..count).filter(|at| events[*at].what != What::Removed || !twice(*at)) {
+            assert_eq!(found[at], expected[at], "{at} of {events:?}");
+        }
+    }
+}

@@ -73,8 +73,9 @@ enum Cell {
 
 impl Column {
     pub(super) fn of(pattern: &Pattern, elements: &[&[u8]], held: &mut Held<'_>, db: u32) -> Column {
-        let mut column = Column { text: Vec::new(), cells: vec![Cell::Nothing; elements.len()] };
+        let mut column = Column::default();
         if let Pattern::Keys { .. } = pattern {
+            column.cells = vec![Cell::Nothing; elements.len()];
             look_up(pattern, elements, held, db, |index, value| column.set(index, value));
         }
         column
@@ -92,10 +93,10 @@ impl Column {
     }
 
     pub(super) fn get(&self, index: usize) -> Option<Str<'_>> {
-        match &self.cells[index] {
-            Cell::Nothing => None,
-            Cell::Text(start, len) => Some(Str::Flat(&self.text[*start..start + len])),
-            Cell::Rope(rope) => Some(Str::Rope(rope)),
+        match self.cells.get(index) {
+            None | Some(Cell::Nothing) => None,
+            Some(Cell::Text(start, len)) => Some(Str::Flat(&self.text[*start..start + len])),
+            Some(Cell::Rope(rope)) => Some(Str::Rope(rope)),
         }
     }
 }

@@ -45,7 +45,7 @@ impl<'s> Outcome<'s> {
 
     /// How many values are replied.
     fn len(&self) -> usize {
-        self.elements.len() * self.columns.len().max(1)
+        self.elements.len().saturating_mul(self.columns.len().max(1))
     }
 
     fn for_each(&self, mut f: impl FnMut(Option<Str<'_>>)) {
@@ -62,6 +62,7 @@ impl<'s> Outcome<'s> {
     pub(super) fn reply(&self, reply: &mut Reply) {
         reply.array(self.len());
         self.for_each(|value| match value {
+            _ if reply.cut_beyond(self.plan.reply_len_max) => {}
             Some(value) => reply.string(value),
             None => reply.null(),
         });
@@ -90,9 +91,7 @@ fn sorted<'s>(plan: &Plan, source: &'s Source, held: &mut Held<'_>, db: u32) -> 
         let order = match weights {
             Weights::Elements => arrange(plan, &elements, |at| elements[at], |a, b| collate(plan, a, b)),
             Weights::Texts(column) => {
-                let texts: Vec<Option<Cow<'_, [u8]>>> =
-                    (0..elements.len()).map(|at| column.get(at).map(|text| text.bytes())).collect();
-                arrange(plan, &elements, |at| texts[at].as_deref(), |a, b| collate_all(plan, a, b))
+                arrange(plan, &elements, |at| column.get(at), |a, b| collate_all(plan, *a, *b))
             }
             Weights::Numbers(numbers) => {
                 let numbers = numbers.ok_or(Error::text(NO_NUMBER))?;
@@ -119,7 +118,10 @@ enum Weights {
 fn weights_by(by: &Pattern, elements: &[&[u8]], held: &mut Held<'_>, db: u32) -> Option<Vec<f64>> {
     let (mut weights, mut good) = (vec![0.0; elements.len()], true);
     look_up(by, elements, held, db, |index, value| {
-        let weight = value.map_or(Some(0.0), |value| parse_weight(&value.bytes()));
+        if !good {
+            return;
+        }
+        let weight = value.map_or(Some(0.0), |value| parse_weight(&beginning(value)));
         good &= weight.is_some();
         weights[index] = weight.unwrap_or(0.0);
     });
@@ -157,10 +159,36 @@ fn collate(plan: &Plan, one: &[u8], other: &[u8]) -> Ordering {
     one[..until_zero(one)].cmp(&other[..until_zero(other)])
 }
 
-/// The same where some lead to nothing, which comes first.
-fn collate_all(plan: &Plan, one: &Option<&[u8]>, other: &Option<&[u8]>) -> Ordering {
+/// The same where some lead to nothing, which comes first. Long ones are compared where they are.
+fn collate_all(plan: &Plan, one: Option<Str<'_>>, other: Option<Str<'_>>) -> Ordering {
     match (one, other) {
-        (Some(one), Some(other)) => collate(plan, one, other),
-        _ => one.is_some().cmp(&other.is_some()),
+        (Some(Str::Flat(one)), Some(Str::Flat(other))) => collate(plan, one, other),
+        (Some(one), Some(other)) => {
+            let ends = |byte: &u8| !plan.stores && *byte == 0;
+            let bytes = |text| pieces(text).flatten().take_while(|byte| !ends(byte));
+            bytes(one).cmp(bytes(other))
+        }
+        (one, other) => one.is_some().cmp(&other.is_some()),
+    }
+}
+
+/// The stretches that a text lies in.
+fn pieces<'t>(text: Str<'t>) -> impl Iterator<Item = &'t [u8]> {
+    let (flat, rope) = match text {
+        Str::Flat(bytes) => (Some(bytes), None),
+        Str::Rope(rope) => (None, Some(rope.pieces(0..rope.len()).map(|piece| piece.as_slice()))),
+    };
+    flat.into_iter().chain(rope.into_iter().flatten())
+}
+
+/// As much of a text as a number may be in: C reads up to a zero byte, and what is longer than a stretch is none.
+fn beginning<'t>(text: Str<'t>) -> Cow<'t, [u8]> {
+    let first = match text {
+        Str::Flat(bytes) => return Cow::Borrowed(bytes),
+        Str::Rope(_) => pieces(text).next().unwrap_or_default(),
+    };
+    match first.iter().position(|byte| *byte == 0) {
+        Some(len) => Cow::Borrowed(&first[..len]),
+        None => Cow::Owned([first, b"?"].concat()),
     }
 }

@@ -77,6 +77,8 @@ pub(super) struct Plan {
     /// How many are passed over, and how many replied at most, all if it is negative.
     limit: (i64, i64),
     pub(super) stores: bool,
+    /// Bytes beyond which the rest of the reply is left out: see [`Call::reply_len_max`](crate::command::Call::reply_len_max).
+    pub(super) reply_len_max: usize,
 }
 
 impl Plan {
@@ -90,6 +92,7 @@ impl Plan {
             alpha: false,
             limit: (0, -1),
             stores: false,
+            reply_len_max: usize::MAX,
         };
         for option in options(args, may_store) {
             match option.ok_or(Error::Syntax)? {
@@ -144,7 +147,7 @@ impl Plan {
     /// How much work it is, in the units of [`crate::command::Call::is_long`].
     pub(super) fn units(&self, source: &Source) -> usize {
         let len = if self.sorts { source.len() } else { self.range(source.len()).len() };
-        len.saturating_mul(2 + 10 * self.lookups().count())
+        len.saturating_mul(2 + 10 * self.lookups().count() + self.gets.len())
     }
 
     /// The elements that are wanted, where nothing is sorted, in the order that they have.

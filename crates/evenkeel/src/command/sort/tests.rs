@@ -304,3 +304,27 @@ fn a_long_sort_keeps_nobody_from_bringing_all_to_rest() {
         live.stop();
     }
 }
+
+/// Texts of more than a stretch are compared where they lie; a number ends with a zero byte, as in C.
+#[test]
+fn long_texts_are_weights() {
+    let mut world = World::new();
+    let long = |end: &str| "x".repeat(100_000) + end;
+    let mut set = |name: &str, text: String| assert_eq!(world.run(&format!("SET {name} \"{text}\"")), "OK");
+    set("w_a", long("b"));
+    set("w_b", long("a"));
+    set("w_c", "x".repeat(70_000));
+    set("w_d", "w".into());
+    set("w_e", long("a") + r"\x00b");
+    set("n_a", r"7\x00".to_owned() + &long(""));
+    set("n_b", r"-3\x00".to_owned() + &long(""));
+    set("n_c", "1e2".into());
+    set("n_d", long(""));
+    world.run("RPUSH l e d c b a none");
+    assert_eq!(world.run("SORT l BY w_* ALPHA"), r#"["none", "d", "c", "e", "b", "a"]"#);
+    world.run("RPUSH m a b c none");
+    assert_eq!(world.run("SORT m BY n_*"), r#"["b", "none", "a", "c"]"#);
+    world.run("RPUSH m d");
+    let refused = world.run("SORT m BY n_*");
+    assert!(refused.contains("can't be converted into double"), "{refused}");
+}

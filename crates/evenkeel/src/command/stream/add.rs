@@ -73,7 +73,7 @@ pub(super) fn xadd(call: &mut Call<'_, '_>) -> Done {
         call.held.edit(&call.keys[0], add)??
     };
     call.say(&call.keys[0], STREAM, "xadd");
-    if !matches!(effect, Effect::Nothing) {
+    if !matches!(&effect, Effect::Nothing) && !matches!(&effect, Effect::Deleted(ids) if ids.is_empty()) {
         call.say(&call.keys[0], STREAM, "xtrim");
     }
     log_add(call, id, &effect, options.first_field);

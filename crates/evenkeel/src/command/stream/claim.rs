@@ -196,6 +196,7 @@ pub(super) fn xclaim(call: &mut Call<'_, '_>) -> Done {
     let latest_ms = if call.is_replay() { u64::MAX } else { now };
     let options = ClaimOptions::parse(&args, 5 + ids.len(), now, latest_ms)?;
     let times = Times { now_ms: now, seen_ms: call.counts_from_ms() };
+    let len_max = call.reply_len_max();
     let (key, reply) = (&call.keys[0], &mut *call.reply);
     let effect = call.held.edit(key, |edit: &mut Edit<'_, Stream>| {
         let (group, log) = edit.group_mut(args.at(2)).expect("seen above");
@@ -207,7 +208,7 @@ pub(super) fn xclaim(call: &mut Call<'_, '_>) -> Done {
         let mut claim = Claim::begin(group, log, args.at(3), times, options.just_id);
         let claimed: Vec<StreamId> =
             ids.into_iter().filter(|id| claim.take(*id, min_idle_ms, &options)).collect();
-        claim.reply(reply, claimed.into_iter());
+        claim.reply(reply, len_max, claimed.into_iter());
         let Claim { changes, effect, .. } = claim;
         (edit.changes, edit.concerns) = (changes, Concerns::Nobody);
         Effect { position, ..effect }
@@ -235,6 +236,7 @@ pub(super) fn xautoclaim(call: &mut Call<'_, '_>) -> Done {
         min_idle_ms == 0 || idle_ms(now, delivery) >= min_idle_ms
     });
     let times = Times { now_ms: now, seen_ms: call.counts_from_ms() };
+    let len_max = call.reply_len_max();
     let (key, reply) = (&call.keys[0], &mut *call.reply);
     let effect = call.held.edit(key, |edit: &mut Edit<'_, Stream>| {
         let (group, log) = edit.group_mut(args.at(2)).expect("seen above");
@@ -245,7 +247,7 @@ pub(super) fn xautoclaim(call: &mut Call<'_, '_>) -> Done {
         }
         reply.array(3);
         id::reply(reply, sweep.next);
-        claim.reply(reply, sweep.idle.iter().map(|(id, _)| *id));
+        claim.reply(reply, len_max, sweep.idle.iter().map(|(id, _)| *id));
         reply.array(sweep.gone.len());
         sweep.gone.iter().for_each(|id| id::reply(reply, *id));
         let Claim { changes, effect, .. } = claim;
@@ -386,9 +388,13 @@ impl<'a> Claim<'a> {
     }
 
     /// Replies what has been claimed.
-    fn reply(&self, reply: &mut Reply, ids: impl ExactSizeIterator<Item = StreamId>) {
+    /// Beyond `len_max` bytes, the rest is left out: an id may be there many times.
+    fn reply(&self, reply: &mut Reply, len_max: usize, ids: impl ExactSizeIterator<Item = StreamId>) {
         reply.array(ids.len());
         for id in ids {
+            if reply.cut_beyond(len_max) {
+                return;
+            }
             match self.log.entries().get(id) {
                 Some(entry) if !self.just_id => reply_entry(reply, &entry),
                 _ => id::reply(reply, id),

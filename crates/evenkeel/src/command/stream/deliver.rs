@@ -28,9 +28,9 @@ struct Reader<'a> {
     count: u64,
     no_ack: bool,
     now_ms: u64,
-    /// The same for whoever replays as well, who has no clock.
-    seen_ms: u64,
     is_logged: bool,
+    /// Bytes beyond which entries are left out of the reply: a stream may be named many times.
+    len_max: usize,
 }
 
 /// XREADGROUP GROUP group consumer [COUNT count] [BLOCK milliseconds] [NOACK] STREAMS key [key ...] id [id ...]
@@ -44,8 +44,10 @@ pub(super) fn xreadgroup(call: &mut Call<'_, '_>) -> Done {
     }
     let (group, consumer) = (call.args.at(options.group), call.args.at(options.group + 1));
     let ReadOptions { count, no_ack, .. } = options;
-    let (now_ms, seen_ms, is_logged) = (call.now_ms(), call.counts_from_ms(), call.is_logged());
-    let reader = Reader { group, consumer, count, no_ack, now_ms, seen_ms, is_logged };
+    // Who applies the stream of a primary may serve a client, and has no clock.
+    let (now_ms, is_logged) = (call.counts_from_ms(), call.is_logged());
+    let len_max = call.reply_len_max();
+    let reader = Reader { group, consumer, count, no_ack, now_ms, is_logged, len_max };
     let served =
         reply_streams(call, wishes.into_iter(), |call, stream, wish| reader.serve(call, stream, wish));
     if served || !may_wait(call, &options) {
@@ -105,9 +107,9 @@ impl Reader<'_> {
         let reply = &mut *call.reply;
         let effect = call.held.edit_if_there(key, |edit: &mut Edit<'_, Stream>| {
             let (group, log) = edit.group_mut(self.group).expect("seen above");
-            let is_new_consumer = group.add_consumer(self.consumer, self.seen_ms);
+            let is_new_consumer = group.add_consumer(self.consumer, self.now_ms);
             let consumer = group.consumer_mut(self.consumer).expect("just added");
-            consumer.seen_ms = self.seen_ms;
+            consumer.seen_ms = self.now_ms;
             let effect = match wish {
                 _ if !is_served => Effect::default(),
                 Wish::New => self.deliver(reply, key.bytes, group, log),
@@ -136,7 +138,9 @@ impl Reader<'_> {
         begin_stream(reply, key, (positions.end - positions.start) as usize);
         let entries = log.entries().range(positions);
         let ids = entries.map(|entry| {
-            reply_entry(reply, &entry);
+            if !reply.cut_beyond(self.len_max) {
+                reply_entry(reply, &entry);
+            }
             entry.id
         });
         let ids: Vec<StreamId> = ids.collect();
@@ -149,7 +153,7 @@ impl Reader<'_> {
                 effect.given = ids.iter().map(|id| (*id, delivery)).collect();
             }
             group.deliver(self.consumer, ids.into_iter(), self.now_ms);
-            group.consumer_mut(self.consumer).expect("just added").active_ms = Some(self.seen_ms);
+            group.consumer_mut(self.consumer).expect("just added").active_ms = Some(self.now_ms);
         }
         effect
     }
@@ -165,7 +169,9 @@ impl Reader<'_> {
         for id in ids {
             match log.entries().get(id) {
                 Some(entry) => {
-                    reply_entry(reply, &entry);
+                    if !reply.cut_beyond(self.len_max) {
+                        reply_entry(reply, &entry);
+                    }
                     let pending = group.pending(id).expect("what a consumer has pending, the group has");
                     let count = one_more(pending.delivery.count);
                     let delivery = Delivery { at_ms: self.now_ms, count };

@@ -17,15 +17,14 @@ impl Worker {
         let aof = &self.server.persist.aof;
         self.executor.settings.appendfsync == Fsync::Always
             && aof.is_on()
-            && (connection.is_held_back || connection.session.log.logged > aof.durable())
+            && (connection.is_held_back() || connection.session.log.logged > aof.durable())
     }
 
     /// Keeps the reply until what it tells of is on disk.
     pub(super) fn hold_back(&mut self, connection: &mut Connection) {
-        connection.hold_back(&mut self.reply);
-        if !std::mem::replace(&mut connection.is_held_back, true) {
-            let token = connection.client().token.load(Relaxed);
-            self.held_back.push_back((connection.session.log.logged, token));
+        let record = connection.session.log.logged;
+        if connection.hold_back(&mut self.reply, record) {
+            self.held_back.push_back((record, connection.client().token.load(Relaxed)));
         }
         self.await_log();
     }
@@ -72,15 +71,11 @@ impl Worker {
         {
             self.held_back.pop_front();
             let Some(mut connection) = self.take(token) else { continue };
-            let logged = connection.session.log.logged;
-            if logged > durable {
-                // It has gone on since.
-                self.held_back.push_back((logged, token));
-                self.put_back(token, connection);
-                continue;
-            }
-            connection.is_held_back = false;
-            if connection.backlog_len() > 0 && !self.flush_backlog(&mut connection) {
+            // What it has asked for since waits for its own records.
+            if connection.let_go(durable)
+                && connection.backlog_len() > 0
+                && !self.flush_backlog(&mut connection)
+            {
                 self.close(token, connection);
             } else {
                 self.put_back(token, connection);
@@ -105,10 +100,10 @@ impl Worker {
         let (persist, limit) = (&self.server.persist, self.executor.settings.appendonly_buffer_limit);
         let unread = persist.aof.unread(&self.server.keyspace.journal);
         // Only the log's thread would let them go on.
-        if unread > limit && persist.aof.is_on() && persist.obstacles.any() & CROWDED == 0 {
+        if unread > limit && persist.aof.goes_on() && persist.obstacles.any() & CROWDED == 0 {
             persist.obstacles.set(CROWDED, true);
             fence(SeqCst);
-            if !persist.aof.is_on() {
+            if !persist.aof.goes_on() {
                 return persist.obstacles.set(CROWDED, false);
             }
             persist.aof.figures.crowded.fetch_add(1, Relaxed);

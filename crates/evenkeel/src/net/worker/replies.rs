@@ -29,12 +29,12 @@ impl Worker {
             self.note_output_limit(connection, waiting);
             return false;
         }
-        let waits = connection.session.log.logged > 0 && self.awaits_log(connection);
+        let waits = len > 0 && connection.session.log.logged > 0 && self.awaits_log(connection);
         let was_put_off = connection.put_off_since_ms.take().is_some();
         let sent = if waits {
             Ok(Sent::Part)
         } else if was_put_off {
-            connection.hold_back(&mut self.reply);
+            connection.keep(&mut self.reply);
             connection.send_backlog()
         } else {
             connection.send(&mut self.reply)
@@ -73,7 +73,7 @@ impl Worker {
     pub(super) fn may_put_off(&self, connection: &Connection) -> bool {
         let limit = self.output_limit(connection).hard_bytes;
         let waits =
-            connection.is_held_back || connection.session.log.logged > 0 && self.awaits_log(connection);
+            connection.is_held_back() || connection.session.log.logged > 0 && self.awaits_log(connection);
         let waiting = connection.backlog_len() + self.reply.len();
         let since = connection.put_off_since_ms.unwrap_or(self.now_ms);
         let is_soon = self.now_ms.saturating_sub(since) <= PUT_OFF_MS_MAX;
@@ -85,7 +85,7 @@ impl Worker {
     #[cold]
     pub(super) fn put_off(&mut self, connection: &mut Connection) {
         let len = self.reply.len();
-        connection.hold_back(&mut self.reply);
+        connection.keep(&mut self.reply);
         connection.put_off_since_ms.get_or_insert(self.now_ms);
         self.kept_for_clients += len;
         let stats = self.executor.stats();
@@ -103,7 +103,12 @@ impl Worker {
 
     pub(super) fn flush_backlog(&mut self, connection: &mut Connection) -> bool {
         let before = clock::ticks();
+        let before_it = connection.backlog_len();
         let sent = connection.send_backlog();
+        if connection.backlog_len() < before_it {
+            // Who still reads is not idle.
+            connection.client().active_ms.store(self.now_ms, Relaxed);
+        }
         self.clear_away(connection);
         book(self.executor.stats(), Stage::Write, before);
         match sent {

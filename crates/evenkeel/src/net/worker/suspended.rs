@@ -26,6 +26,7 @@ impl Worker {
     pub(super) fn suspend(&mut self, token: u64, mut connection: Box<Connection>) {
         if connection.session.introduction.as_ref().is_some_and(|introduction| introduction.asks.is_some()) {
             self.vacate(token, &connection);
+            connection.let_go(u64::MAX); // nobody would say so later
             return self.server.replication.door.enter(&self.server, *connection);
         }
         let hung_up = has_hung_up(connection.fd());
@@ -50,7 +51,7 @@ impl Worker {
 
     /// Milliseconds until the first wait has lasted long enough, rounded up: a wait never ends early.
     pub(super) fn first_deadline_ms(&self) -> Option<u64> {
-        let (deadline, _) = self.deadlines.first()?;
+        let (deadline, _) = self.deadlines.first().filter(|_| !self.server.scripts.busy.is_busy())?;
         let left = deadline.saturating_duration_since(Instant::now());
         Some(left.as_micros().div_ceil(1000) as u64)
     }
@@ -91,6 +92,7 @@ impl Worker {
             self.put_back(token, connection);
             return self.discard(reply);
         };
+        client.active_ms.store(self.now_ms, Relaxed); // it has not been idle, but waiting
         let is_for_safety = waiting.is_for_safety();
         let (mute, late) = (waiting.mute, std::mem::take(&mut waiting.late));
         self.leave_queues(token, waiting);

@@ -51,6 +51,9 @@ impl Feed {
     }
 
     pub(super) fn begin_sync_if_due(&mut self) {
+        if self.server.persist.ending.is_under_way() {
+            return; // which has given up the one that was being taken
+        }
         let waiting = || {
             self.peers.values().filter_map(|peer| match peer.stage {
                 Stage::Waiting { since } => {

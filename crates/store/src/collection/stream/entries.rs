@@ -175,7 +175,7 @@ impl Entries {
                 return (len, Vec::new());
             }
             // The next page is going to be as full as this one: it need not grow step by step.
-            let next = codec::first_page(id, fields, at, page.used());
+            let next = codec::first_page(id, fields, at, page.used().min(PAGE_MAX));
             (next.used(), vec![(bound_of(id), next)])
         })
     }

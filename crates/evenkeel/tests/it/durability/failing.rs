@@ -1,0 +1,361 @@
+//! A machine with faults, when a test says so. A disk that refuses: what cannot be made safe any more is not acknowledged, it is said,
+//! and what a later base has is safe again. A disk that is slow. A clock that is set back.
+
+use std::fs;
+use std::io::{Read, Write};
+use std::net::{Shutdown, TcpStream};
+use std::path::PathBuf;
+use std::process::Command;
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
+
+use evenkeel_testkit::{Client, Server};
+
+use crate::{program, wait_until};
+
+/// Loaded into a server, it does what is listed.
+const SHIM: &str = include_str!("failing/faults.c");
+
+/// The list of the faults that there are at present.
+struct Faults(PathBuf);
+
+impl Faults {
+    fn new(name: &str) -> Faults {
+        let faults = Faults(folder().join(name));
+        faults.are("");
+        faults
+    }
+
+    /// From now on there are these and no others; faults.c has what a line may be.
+    fn are(&self, lines: &str) {
+        let draft = self.0.with_extension("draft");
+        fs::write(&draft, lines).expect("the folder is ours");
+        fs::rename(draft, &self.0).expect("the folder is ours");
+    }
+
+    fn start(&self, args: &[&str]) -> Server {
+        let (preload, list) = (
+            format!("LD_PRELOAD={}", shim().display()),
+            format!("EVENKEEL_TEST_FAULTS={}", self.0.display()),
+        );
+        Server::start(&program().started_by(&["env", &preload, &list]), args)
+    }
+}
+
+fn folder() -> PathBuf {
+    PathBuf::from(env!("CARGO_TARGET_TMPDIR"))
+}
+
+/// Compiles it, once for all tests of this process.
+fn shim() -> &'static PathBuf {
+    static SHIM_PATH: OnceLock<PathBuf> = OnceLock::new();
+    SHIM_PATH.get_or_init(|| {
+        let process = std::process::id();
+        let (source, library) =
+            (folder().join(format!("faults-{process}.c")), folder().join(format!("faults-{process}.so")));
+        fs::write(&source, SHIM).expect("the folder is ours");
+        let compiler = std::env::var_os("CC").unwrap_or("cc".into());
+        let mut command = Command::new(compiler);
+        command.args(["-shared", "-fPIC", "-O1", "-w", "-o"]).arg(&library).arg(&source).arg("-ldl");
+        assert!(command.status().expect("a C compiler").success(), "it compiles");
+        library
+    })
+}
+
+const ALWAYS: &[&str] = &["--threads", "2", "--appendonly", "yes", "--appendfsync", "always"];
+const EVERY_SECOND: &[&str] = &["--threads", "2", "--appendonly", "yes", "--appendfsync", "everysec"];
+const REFUSED: &str = "MISCONF Errors writing to the AOF file: Input/output error";
+/// No sync of the commands, neither the file's nor its tail's.
+const NO_SYNC: &str = "sync .incr.aof\nwrite appendonly.aof.tail\n";
+
+fn is_refused(client: &mut Client) -> bool {
+    client.run("SET other 1").to_string().contains(REFUSED)
+}
+
+/// How often the log has these words.
+fn times(server: &Server, words: &str) -> usize {
+    server.log().matches(words).count()
+}
+
+fn rewrite(server: &Server) {
+    server.connect().run("BGREWRITEAOF");
+    wait_until("the rewrite has ended", || {
+        server.info("aof_rewrite_in_progress") == "0" && server.info("aof_rewrite_scheduled") == "0"
+    });
+}
+
+#[test]
+fn when_a_sync_fails_nothing_is_acknowledged_until_a_base_has_it() {
+    let faults = Faults::new("always");
+    let mut server = faults.start(ALWAYS);
+    let (mut writer, mut other) = (server.connect(), server.connect());
+    assert_eq!(writer.run("SET before 1").to_string(), "OK");
+
+    faults.are(NO_SYNC);
+    writer.set_wait(Duration::from_millis(700));
+    assert!(writer.try_call(&["SET", "waits", "1"]).is_err(), "it may be lost");
+    wait_until("writers are told", || is_refused(&mut other));
+    assert_eq!(other.run("GET before").as_bytes(), Some(&b"1"[..]), "readers are served");
+    assert_eq!(server.info("aof_last_write_status"), "err");
+    assert_eq!(times(&server, "Error syncing the append-only file: Input/output error"), 1);
+    assert!(server.log().contains("nothing is acknowledged any more"), "{}", server.log());
+
+    // The kernel does not say twice that it has lost something: a sync that succeeds now proves nothing.
+    faults.are("");
+    assert!(writer.try_read().is_err(), "it may be lost still");
+    assert!(is_refused(&mut other), "{}", server.log());
+
+    rewrite(&server);
+    writer.set_wait(Duration::from_secs(30));
+    assert_eq!(writer.read().to_string(), "OK", "the base has it");
+    wait_until("writes go on", || !is_refused(&mut other));
+    assert_eq!(server.info("aof_last_write_status"), "ok");
+    assert_eq!(times(&server, "A new base has all that was in doubt"), 1);
+    server.kill();
+    faults.are("");
+    server.start_again();
+    assert_eq!(server.connect().run("MGET before waits other").to_string(), r#"["1", "1", "1"]"#);
+    server.assert_healthy();
+}
+
+#[test]
+fn a_base_settles_nothing_while_the_file_behind_it_is_in_doubt_too() {
+    let faults = Faults::new("twice");
+    let mut server = faults.start(ALWAYS);
+    let (mut writer, mut other) = (server.connect(), server.connect());
+    for key in 0..20 {
+        writer.run(&format!("SET key:{key} 1"));
+    }
+    writer.run("SET soon 1 PX 1500");
+    faults.are(NO_SYNC);
+    writer.set_wait(Duration::from_millis(200));
+    assert!(writer.try_call(&["SET", "waits", "1"]).is_err(), "it may be lost");
+    wait_until("writers are told", || is_refused(&mut other));
+
+    // A base that takes two seconds; meanwhile a key expires, which is logged behind it, and that cannot be synced either.
+    other.run("CONFIG SET rdb-key-save-delay 100000");
+    other.run("BGREWRITEAOF");
+    wait_until("the second failure", || times(&server, "Error syncing the append-only file") == 2);
+    assert_eq!(server.info("aof_rewrite_in_progress"), "1", "the base came too early");
+    wait_until("the base", || server.info("aof_rewrite_in_progress") == "0");
+    assert_eq!(server.info("aof_last_bgrewrite_status"), "ok");
+    assert!(writer.try_read().is_err(), "it is acknowledged");
+    assert!(is_refused(&mut other), "{}", server.log());
+    assert_eq!(times(&server, "A new base has all that was in doubt"), 0);
+
+    faults.are("");
+    other.run("CONFIG SET rdb-key-save-delay 0");
+    rewrite(&server);
+    wait_until("writes go on", || !is_refused(&mut other));
+    writer.set_wait(Duration::from_secs(30));
+    assert_eq!(writer.read().to_string(), "OK");
+    server.kill();
+    server.start_again();
+    assert_eq!(server.connect().run("MGET key:19 waits soon").to_string(), r#"["1", "1", (nil)]"#);
+}
+
+#[test]
+fn with_everysec_a_failed_sync_refuses_what_comes_next() {
+    let faults = Faults::new("everysec");
+    let mut server = faults.start(EVERY_SECOND);
+    let (mut writer, mut waiter) = (server.connect(), server.connect());
+    writer.run("SET before 1");
+    assert_eq!(waiter.run("WAITAOF 1 0 30000").to_string(), "[:1, :0]");
+    faults.are(NO_SYNC);
+    assert_eq!(writer.run("SET doubtful 1").to_string(), "OK", "it is not synced yet");
+    wait_until("the sync", || is_refused(&mut writer));
+    assert_eq!(waiter.run("WAITAOF 1 0 300").to_string(), "[:0, :0]", "it may be lost");
+    faults.are("");
+    std::thread::sleep(Duration::from_millis(1_200));
+    assert!(is_refused(&mut writer), "a later sync proves nothing:\n{}", server.log());
+    rewrite(&server);
+    wait_until("writes go on", || !is_refused(&mut writer));
+    assert_eq!(waiter.run("WAITAOF 1 0 30000").to_string(), "[:1, :0]");
+    server.kill();
+    server.start_again();
+    assert_eq!(server.connect().run("MGET before doubtful").to_string(), r#"["1", "1"]"#);
+}
+
+#[test]
+fn a_tail_that_cannot_be_written_is_done_without() {
+    let faults = Faults::new("tail");
+    let mut server = faults.start(ALWAYS);
+    let mut client = server.connect();
+    let tail = server.folder().join("appendonlydir/appendonly.aof.tail");
+    let mut number = 0;
+    for _ in 0..400 {
+        number += 1;
+        client.run(&format!("SET key {number}"));
+        if tail.exists() {
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    if !tail.exists() {
+        return; // the file system does not know the way
+    }
+    faults.are("write appendonly.aof.tail");
+    for _ in 0..50 {
+        number += 1;
+        assert_eq!(client.run(&format!("SET key {number}")).to_string(), "OK");
+    }
+    assert!(server.log().contains("no tail, so each sync is its own"), "{}", server.log());
+    assert!(!tail.exists(), "what it has is older than the file");
+    assert_eq!(server.info("aof_last_write_status"), "ok");
+    server.kill();
+    server.start_again();
+    assert_eq!(server.connect().run("GET key").to_string(), format!("\"{number}\""));
+}
+
+#[test]
+fn a_write_that_fails_is_tried_again() {
+    let faults = Faults::new("write");
+    let mut server = faults.start(EVERY_SECOND);
+    let mut client = server.connect();
+    client.run("SET before 1");
+    faults.are("write .incr.aof");
+    assert_eq!(client.run("SET waits 1").to_string(), "OK");
+    wait_until("writers are told", || is_refused(&mut client));
+    assert!(server.log().contains("What is to be written waits in memory"), "{}", server.log());
+    faults.are("");
+    wait_until("writes go on", || !is_refused(&mut client));
+    server.kill();
+    server.start_again();
+    assert_eq!(server.connect().run("MGET before waits").to_string(), r#"["1", "1"]"#);
+}
+
+#[test]
+fn a_snapshot_or_a_base_that_cannot_be_synced_changes_nothing() {
+    let faults = Faults::new("snapshot");
+    let mut server = faults.start(EVERY_SECOND);
+    let mut client = server.connect();
+    client.run("SET key 1");
+    assert_eq!(client.run("SAVE").to_string(), "OK");
+    let dump = server.folder().join("dump.rdb");
+    let before = fs::read(&dump).expect("a snapshot");
+    client.run("SET key 2");
+
+    faults.are("sync temp-");
+    assert!(client.run("SAVE").is_error());
+    client.run("BGSAVE");
+    wait_until("the snapshot has failed", || {
+        server.info("rdb_bgsave_in_progress") == "0" && server.info("rdb_last_bgsave_status") == "err"
+    });
+    assert_eq!(fs::read(&dump).expect("a snapshot"), before);
+    rewrite(&server);
+    assert_eq!(server.info("aof_last_bgrewrite_status"), "err");
+    client.run("SET key 3");
+    let left: Vec<_> = [server.folder().to_owned(), server.folder().join("appendonlydir")]
+        .iter()
+        .flat_map(|folder| fs::read_dir(folder).expect("a folder").flatten())
+        .filter(|entry| entry.file_name().to_string_lossy().starts_with("temp-"))
+        .collect();
+    assert!(left.is_empty(), "{left:?}");
+
+    faults.are("");
+    rewrite(&server);
+    assert_eq!(server.info("aof_last_bgrewrite_status"), "ok");
+    client.run("SET key 4");
+    wait_until("it is written", || client.run("WAITAOF 1 0 1000").to_string() == "[:1, :0]");
+    server.kill();
+    server.start_again();
+    assert_eq!(server.connect().run("GET key").to_string(), "\"4\"");
+}
+
+/// Syncs and commands of one connection come thick and fast: each reply waits for its own record, not for the last one.
+#[test]
+fn with_always_a_connection_that_keeps_writing_is_answered() {
+    let faults = Faults::new("thick");
+    let server = faults.start(ALWAYS);
+    server.connect().run("SET first 1");
+    faults.are("slow appendonly.aof");
+    let mut stream = TcpStream::connect(server.address()).expect("a connection");
+    stream.set_nodelay(true).expect("an option");
+    let mut reader = stream.try_clone().expect("another handle");
+    reader.set_read_timeout(Some(Duration::from_secs(30))).expect("an option");
+    let sent = 2_000;
+    let answered_by_then = std::thread::scope(|scope| {
+        let arrivals = scope.spawn(move || {
+            let (mut got, mut buffer, mut arrivals) = (0, [0; 4096], Vec::new());
+            while got < sent * "+OK\r\n".len() {
+                got += reader.read(&mut buffer).expect("replies");
+                arrivals.push((Instant::now(), got / "+OK\r\n".len()));
+            }
+            arrivals
+        });
+        // Nobody waits for a reply before the next command, and a sync takes longer than it is to the next.
+        for _ in 0..sent {
+            stream.write_all(b"*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$1\r\n1\r\n").expect("sent");
+            std::thread::sleep(Duration::from_micros(500));
+        }
+        let until = Instant::now();
+        let arrivals = arrivals.join().expect("all came");
+        arrivals.into_iter().take_while(|(when, _)| *when <= until).last().map_or(0, |(_, count)| count)
+    });
+    assert!(answered_by_then > sent / 2, "{answered_by_then} of {sent} while it went on");
+}
+
+#[test]
+fn with_always_who_has_nothing_more_to_say_is_answered() {
+    let faults = Faults::new("last");
+    let server = faults.start(ALWAYS);
+    server.connect().run("SET first 1");
+    faults.are("slow appendonly.aof");
+    for _ in 0..10 {
+        let mut stream = TcpStream::connect(server.address()).expect("a connection");
+        stream.write_all(b"SET k 1\r\nGET k\r\n").expect("sent");
+        stream.shutdown(Shutdown::Write).expect("half of it");
+        let mut replies = String::new();
+        stream.read_to_string(&mut replies).expect("the replies, and the end");
+        assert_eq!(replies, "+OK\r\n$1\r\n1\r\n");
+    }
+}
+
+#[test]
+fn what_is_done_now_and_then_goes_on_when_the_clock_is_set_back() {
+    let faults = Faults::new("clock");
+    let server = faults.start(&["--threads", "2"]);
+    let mut client = server.connect();
+    client.run("SET k 1");
+    faults.are("clock -7200");
+    std::thread::sleep(Duration::from_millis(300));
+    // It is removed by nobody but a sweep.
+    client.run("SET soon 1 PX 20");
+    wait_until("a sweep", || client.run("DBSIZE").as_int() == Some(1));
+}
+
+/// `appendonly` is wanted while a snapshot is being taken, and then not: no base is left for the start of some day.
+#[test]
+fn a_log_that_is_not_wanted_after_all_leaves_no_base() {
+    let server = crate::start(&["--threads", "2", "--save", "3600 1"]);
+    let mut client = server.connect();
+    for key in 0..20 {
+        client.run(&format!("SET key:{key} 1"));
+    }
+    client.run("CONFIG SET rdb-key-save-delay 50000");
+    client.run("BGSAVE");
+    client.run("CONFIG SET appendonly yes");
+    assert_eq!(server.info("aof_rewrite_scheduled"), "1");
+    client.run("CONFIG SET appendonly no");
+    assert_eq!(server.info("aof_rewrite_scheduled"), "0");
+    wait_until("the snapshot", || server.info("rdb_bgsave_in_progress") == "0");
+    std::thread::sleep(Duration::from_millis(500));
+    assert_eq!(server.info("aof_rewrite_in_progress"), "0");
+    assert!(!server.folder().join("appendonlydir/appendonly.aof.manifest").exists());
+}
+
+#[test]
+fn save_waits_for_a_rewrite() {
+    let server = crate::start(EVERY_SECOND);
+    let mut client = server.connect();
+    for key in 0..20 {
+        client.run(&format!("SET key:{key} 1"));
+    }
+    client.run("CONFIG SET rdb-key-save-delay 20000");
+    client.run("BGREWRITEAOF");
+    assert_eq!(server.info("aof_rewrite_in_progress"), "1");
+    client.run("CONFIG SET rdb-key-save-delay 0");
+    assert_eq!(client.run("SAVE").to_string(), "OK");
+    assert_eq!(server.info("aof_last_bgrewrite_status"), "ok");
+    assert!(server.folder().join("dump.rdb").exists());
+}
