@@ -25,6 +25,8 @@ pub(crate) struct Waiting {
     pub(crate) on: On,
     /// Mail that has to come behind the reply.
     pub(crate) late: Vec<Arc<[u8]>>,
+    /// Bytes of that.
+    pub(crate) late_len: usize,
 }
 
 /// What a command waits for.
@@ -45,7 +47,7 @@ pub(crate) struct Resumed {
 impl Waiting {
     /// `number` tells it from all others of this server.
     pub(crate) fn new(number: u64, timeout: Timeout, on: On) -> Waiting {
-        Waiting { number, timeout, deadline: None, mute: false, on, late: Vec::new() }
+        Waiting { number, timeout, deadline: None, mute: false, on, late: Vec::new(), late_len: 0 }
     }
 
     /// Ends the wait since the client has closed its side; `false`: the reply is on its way. What is being worked on is

@@ -68,7 +68,7 @@ fn fcall_ro(call: &mut Call<'_, '_>) -> Done {
 
 /// The library of this code.
 fn library(call: &Call<'_, '_>, code: &[u8]) -> Result<Arc<Library>, Error> {
-    machine::with(call.server, |machine| machine.library(code))?.map(Arc::new)
+    machine::with(call.server, |machine| machine.library(code, call.session.replays))?.map(Arc::new)
 }
 
 fn change(call: &mut Call<'_, '_>, libraries: Libraries) {

@@ -325,7 +325,7 @@ pub(crate) fn stream_refusal(server: &Server, part: &Part) -> Option<String> {
 
 /// Makes a library of functions of its code, or says why that cannot be done.
 pub(crate) fn library_of(server: &Server, code: &[u8]) -> Result<Library, String> {
-    let made = machine::with(server, |machine| machine.library(code));
+    let made = machine::with(server, |machine| machine.library(code, true));
     made.and_then(|made| made).map_err(|error| String::from_utf8_lossy(&error.line()).into_owned())
 }
 

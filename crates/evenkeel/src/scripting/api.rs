@@ -16,8 +16,10 @@ use crate::command::args::OwnedArgs;
 use crate::command::connection::REDIS_VERSION;
 use crate::log::Level;
 
-/// How long the code of a library may take to register its functions.
+/// How long the code of a library may take to register its functions, and if it has been loaded before, here or elsewhere: a machine that
+/// is busy is no reason to refuse a file, or to have a replica lack what its primary has.
 const LOAD_MAX: Duration = Duration::from_millis(500);
+const LOAD_AGAIN_MAX: Duration = Duration::from_secs(30);
 
 /// `native` of sandbox.lua.
 pub(super) fn natives(lua: &Lua) -> mlua::Result<Table> {
@@ -325,8 +327,9 @@ thread_local! {
     static REGISTERED: RefCell<Option<Registered>> = const { RefCell::new(None) };
 }
 
-pub(super) fn begin_load() {
-    let until = Instant::now() + LOAD_MAX;
+/// `again`: the library has been loaded before.
+pub(super) fn begin_load(again: bool) {
+    let until = Instant::now() + if again { LOAD_AGAIN_MAX } else { LOAD_MAX };
     REGISTERED.set(Some(Registered {
         functions: Vec::new(),
         callbacks: HashMap::new(),

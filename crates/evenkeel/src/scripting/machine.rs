@@ -486,20 +486,20 @@ impl Machine {
     /// The callback of a function, whose library is compiled if it has not been.
     fn callback(&mut self, library: &Library, name: &[u8]) -> Result<Option<LuaFunction>, Error> {
         if !self.loaded.contains_key(&library.number) {
-            let (_, callbacks) = self.load(&library.code)?;
+            let (_, callbacks) = self.load(&library.code, true)?;
             self.loaded.insert(library.number, callbacks);
         }
         Ok(self.loaded[&library.number].get(name).cloned())
     }
 
-    /// Runs the code of a library, which registers its functions.
-    fn load(&self, code: &[u8]) -> Result<(Vec<Function>, Callbacks), Error> {
+    /// Runs the code of a library, which registers its functions. `again`: it has been run before, somewhere.
+    fn load(&self, code: &[u8], again: bool) -> Result<(Vec<Function>, Callbacks), Error> {
         let chunk = self.compile_as(shebang::code(code), "@user_function", &self.envs.functions);
         let chunk =
             chunk.map_err(|text| Error::Bytes([b"ERR Error compiling function: ", &text[..]].concat()))?;
         let no_memory = |error| Error::text(format!("ERR Error registering functions: {error}"));
         self.set_loading.call::<()>(true).map_err(no_memory)?;
-        api::begin_load();
+        api::begin_load(again);
         watch::begin();
         let result = self.protected.call::<(bool, Value)>(chunk);
         let registered = api::end_load();
@@ -527,10 +527,10 @@ impl Machine {
         Ok((registered.functions, registered.callbacks))
     }
 
-    /// Makes a library of its code.
-    pub(crate) fn library(&mut self, code: &[u8]) -> Result<Library, Error> {
+    /// Makes a library of its code. `again`: it has been one before, here or elsewhere.
+    pub(crate) fn library(&mut self, code: &[u8], again: bool) -> Result<Library, Error> {
         let name = shebang::library_name(code)?;
-        let (functions, callbacks) = self.load(code)?;
+        let (functions, callbacks) = self.load(code, again)?;
         let library = Library::new(name, code.to_vec(), functions);
         self.loaded.insert(library.number, callbacks);
         Ok(library)

@@ -190,6 +190,16 @@ impl Tls {
         if !is_wanted(settings) || !self.pace.lock().is_due(settings) {
             return None;
         }
-        Some(self.change(settings).map(Change::put_in_force))
+        let before = self.contexts();
+        let change = match self.change(settings) {
+            Ok(change) => change,
+            Err(reason) => return Some(Err(reason)),
+        };
+        // CONFIG SET may have been faster, with other settings than these.
+        if before.as_ref().map(Arc::as_ptr) != change.place.as_ref().map(Arc::as_ptr) {
+            return None;
+        }
+        change.put_in_force();
+        Some(Ok(()))
     }
 }

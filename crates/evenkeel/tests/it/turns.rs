@@ -119,6 +119,27 @@ fn what_a_script_reads_that_takes_long_is_tracked() {
 }
 
 /// Served by another client, it is as if it had been read at that moment.
+/// What is told comes behind the reply, and counts towards the client's limit until then.
+#[test]
+fn what_comes_behind_a_reply_that_takes_long_is_bounded() {
+    let server = start(&["--client-output-buffer-limit", "normal 65536 0 0"]);
+    // Its connections are never accepted, and never answered.
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let port = silent.local_addr().expect("an address").port().to_string();
+    let mut client = server.connect3();
+    client.run("SET k 1");
+    client.run("CLIENT TRACKING ON BCAST");
+    client.send(&["MIGRATE", "127.0.0.1", &port, "k", "0", "600000"]).expect("sent");
+    let mut other = server.connect();
+    wait_until("it is given up", || {
+        for number in 0..100 {
+            other.call(&["SET", &format!("{number}:{}", "x".repeat(500)), "1"]);
+        }
+        server.info("client_output_buffer_limit_disconnections") == "1"
+    });
+    assert!(client.try_read().is_err(), "it is gone");
+}
+
 #[test]
 fn what_is_read_after_a_wait_is_tracked() {
     let server = start(&[]);

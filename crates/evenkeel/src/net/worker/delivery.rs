@@ -49,8 +49,17 @@ impl Worker {
             && let Some(waiting) = &mut connection.session.waiting
             && waiting.may_be_answered()
         {
+            waiting.late_len += letters.iter().map(|letter| letter.len()).sum::<usize>();
             waiting.late.append(&mut letters);
-            return true;
+            let late_len = waiting.late_len;
+            let waits = connection.backlog_len() + late_len;
+            connection.client().out_bytes.store(waits, Relaxed);
+            let limit = self.output_limit(connection).hard_bytes;
+            let is_too_much = limit > 0 && waits as u64 > limit;
+            if is_too_much {
+                self.note_output_limit(connection, waits as u64);
+            }
+            return !is_too_much;
         }
         if connection.session.closing || letters.is_empty() {
             return true; // the last it gets to read is the reply that it waits for

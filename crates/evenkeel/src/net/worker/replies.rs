@@ -123,7 +123,7 @@ impl Worker {
 
     /// The part of `client-output-buffer-limit` that is about such clients.
     #[inline]
-    fn output_limit(&self, connection: &Connection) -> OutputLimit {
+    pub(super) fn output_limit(&self, connection: &Connection) -> OutputLimit {
         let limits = &self.executor.settings.client_output_buffer_limit;
         limits.of_client(connection.session.subscriptions.is_some())
     }
