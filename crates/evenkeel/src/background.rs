@@ -92,16 +92,18 @@ impl Background {
     }
 
     fn expire(&mut self, executor: &mut Executor, (mut db, mut slot): (usize, usize)) {
-        // The data must not change in a pause, also where it began after the sweep.
-        if executor.server.pause.is_active(executor.seat.now_ms) {
-            self.sweep = None;
-            return;
-        }
         let started = clock::ticks();
         let until = started + SWEEP_US_MAX * clock::ticks_per_us();
         let server = executor.server.clone();
         if !server.keyspace.enter_unless(&mut executor.seat, || server.scripts.busy.is_busy()) {
             self.sweep = None; // the next tick tries again
+            return;
+        }
+        // The data must not change in a pause, also where it began after the sweep.
+        executor.note_pause();
+        if executor.seat.keep_expired {
+            server.keyspace.leave(&mut executor.seat);
+            self.sweep = None;
             return;
         }
         self.sweep = loop {

@@ -487,6 +487,7 @@ impl Executor {
         };
         if held.holds_all() {
             keep_time(held.seat, &mut self.present, clock::ticks());
+            held.seat.keep_expired = server.pause.is_active(held.seat.now_ms);
             look_again(server, parts.session, (row, &request.args), held.seat.now_ms)?;
         }
         // What it calls is shown behind it.
@@ -539,6 +540,7 @@ impl Executor {
         };
         if held.holds_all() {
             keep_time(held.seat, &mut self.present, clock::ticks());
+            held.seat.keep_expired = server.pause.is_active(held.seat.now_ms);
             look_again(server, parts.session, (row, &args), held.seat.now_ms)?;
         }
         let result = parts.with_call(mode, args, &keys, &mut held, f);

@@ -487,6 +487,7 @@ impl Job {
         executor.refresh(clock::unix_ms());
         executor.seat.no_touch = self.no_touch;
         server.keyspace.enter(&mut executor.seat);
+        executor.note_pause();
         let ran =
             shielded(executor, |executor| run(&mut server.keyspace.hold_none(&mut executor.seat), reply));
         executor.serve_woken();

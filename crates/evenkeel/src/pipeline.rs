@@ -284,11 +284,11 @@ impl Pipeline {
             executor.last_ticks = clock::ticks();
         }
         if inside {
-            executor.note_pause();
             if self.batch.len() > 1 {
                 self.prefetch(executor);
             }
-            executor.make_room();
+            executor.make_room(); // which goes outside for a moment
+            executor.note_pause();
         }
         if session.hears {
             // What has been evicted, say, is told of before the replies to what comes after it.

@@ -249,17 +249,17 @@ fn removals(events: &[Event]) -> Vec<bool> {
         return vec![event.what == What::Removed];
     }
     let mut is_removal = vec![false; events.len()];
-    // What happened to a key last, and the removal that stands so far.
-    type Fate = (What, Option<usize>);
+    // What happened to a key last, and the removals that stand so far.
+    type Fate = (What, Vec<usize>);
     let mut fates: HashMap<(u32, &[u8]), Fate> = HashMap::new();
     for (at, event) in events.iter().enumerate() {
-        let (last, removal) = fates.entry((event.db, &event.key)).or_insert((What::Missed, None));
+        let (last, removals) = fates.entry((event.db, &event.key)).or_insert((What::Missed, Vec::new()));
         match event.what {
             What::Removed if !matches!(last, What::Expired | What::AllFieldsExpired | What::Evicted) => {
                 is_removal[at] = true;
-                *removal = Some(at);
+                removals.push(at);
             }
-            What::Added => removal.take().into_iter().for_each(|at| is_removal[at] = false),
+            What::Added => removals.drain(..).for_each(|at| is_removal[at] = false),
             _ => {}
         }
         *last = event.what;

@@ -189,7 +189,8 @@ fn swapdb(call: &mut Call<'_, '_>) -> Done {
 /// FLUSHDB [ASYNC | SYNC]
 fn flushdb(call: &mut Call<'_, '_>) -> Done {
     let db = call.session.db as usize;
-    flush(call, db..db + 1, false)
+    let asynchronous = is_asynchronous(call)?;
+    flush(call, db..db + 1, asynchronous, false)
 }
 
 /// FLUSHALL [ASYNC | SYNC]
@@ -197,24 +198,34 @@ fn flushdb(call: &mut Call<'_, '_>) -> Done {
 /// With save points, what was saved goes as well: a restart is not to bring it back.
 fn flushall(call: &mut Call<'_, '_>) -> Done {
     let databases = call.server.keyspace.databases();
+    let asynchronous = is_asynchronous(call)?;
     // A snapshot of what is gone is not worth finishing.
     call.server.persist.cancel_save();
-    flush(call, 0..databases, !call.settings.save.is_empty() && !call.session.replays)
+    flush(call, 0..databases, asynchronous, !call.settings.save.is_empty() && !call.session.replays)
+}
+
+/// Whether nobody waits for the memory of what is flushed.
+fn is_asynchronous(call: &Call<'_, '_>) -> Result<bool, Error> {
+    match call.args.len() {
+        1 => Ok(call.settings.lazyfree_lazy_user_flush),
+        2 if call.args.is(1, "SYNC") => Ok(false),
+        2 if call.args.is(1, "ASYNC") => Ok(true),
+        _ => Err(Error::Syntax),
+    }
 }
 
 /// Few keys are freed before the reply, unless that is not wanted: whoever then asks how much memory is used gets a true
 /// answer, but for large values. More of them, and those, would keep everybody waiting.
-fn flush(call: &mut Call<'_, '_>, databases: std::ops::Range<usize>, saves: bool) -> Done {
+fn flush(
+    call: &mut Call<'_, '_>,
+    databases: std::ops::Range<usize>,
+    asynchronous: bool,
+    saves: bool,
+) -> Done {
     /// At about 100 ns each, they take as long as a slice of background work may.
     const FREED_AT_ONCE: usize = 5_000;
     /// How often it is looked whether the rest has been.
     const LOOK: std::time::Duration = std::time::Duration::from_micros(200);
-    let asynchronous = match call.args.len() {
-        1 => call.settings.lazyfree_lazy_user_flush,
-        2 if call.args.is(1, "SYNC") => false,
-        2 if call.args.is(1, "ASYNC") => true,
-        _ => return Err(Error::Syntax),
-    };
     let keys: usize = databases.clone().map(|db| call.server.keyspace.len(call.held.seat, db)).sum();
     call.server.note_flush();
     let flushed: Vec<_> = databases.filter_map(|db| call.held.flush(db)).collect();

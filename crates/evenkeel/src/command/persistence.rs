@@ -26,9 +26,7 @@ pub(crate) const COMMANDS: &[Command] = &[
 
 /// SAVE: the client waits; others do not.
 fn save(call: &mut Call<'_, '_>) -> Done {
-    // A rewrite is waited for; in Redis, it is another process.
-    let running = call.server.persist.state().running;
-    if running.is_some_and(|running| running.is(Job::Snapshot) || running.is(Job::Sync)) {
+    if call.server.persist.state().running.is_some() {
         return Err(Error::text("ERR Background save already in progress"));
     }
     let server = call.server.clone();

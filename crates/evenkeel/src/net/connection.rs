@@ -30,6 +30,8 @@ pub(crate) struct Connection {
     pub(crate) resp3: bool,
     /// Bytes that have arrived and not been used up; empty nearly always.
     pub(crate) input: Vec<u8>,
+    /// How long that was when it was noted last.
+    pub(crate) input_noted: usize,
     /// How far the request at the start of `input` has been read, and its arguments so far.
     pub(crate) state: State,
     pub(crate) args: Vec<Span>,
@@ -89,6 +91,7 @@ impl Connection {
             session,
             resp3: false,
             input: Vec::new(),
+            input_noted: 0,
             state: State::start(0),
             args: Vec::new(),
             missing: 0,

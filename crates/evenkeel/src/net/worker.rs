@@ -58,6 +58,9 @@ const TICK_MS: u64 = 100;
 /// A worker that is busy for less than so many thousandths of its time goes on with background work that can wait.
 const CALM: u64 = 100;
 
+/// Milliseconds for which who has said its last waits for what the log's disk holds up.
+const LAST_REPLY_MS: u64 = 10_000;
+
 /// Bytes kept for clients after which it is time to look for those that take too much.
 const KEPT_FOR_CLIENTS_MAX: usize = 256 * 1024;
 
@@ -532,10 +535,10 @@ impl Worker {
         next
     }
 
-    fn note_input(&mut self, connection: &Connection) {
+    fn note_input(&mut self, connection: &mut Connection) {
+        let kept = std::mem::replace(&mut connection.input_noted, connection.input.len());
+        self.kept_for_clients += connection.input.len().saturating_sub(kept);
         let client = connection.client();
-        let before = client.query_used.load(Relaxed);
-        self.kept_for_clients += connection.input.len().saturating_sub(before);
         client.query_used.store(connection.input.len(), Relaxed);
         client.query_size.store(connection.input.capacity(), Relaxed);
     }
@@ -664,7 +667,9 @@ impl Worker {
                 self.close(token, connection);
                 continue;
             }
-            if connection.has_unsent() && !self.within_limits(&mut connection) {
+            if self.waits_in_vain(&connection)
+                || connection.has_unsent() && !self.within_limits(&mut connection)
+            {
                 self.close(token, connection);
                 continue;
             }
@@ -675,6 +680,12 @@ impl Worker {
             }
             self.put_back(token, connection);
         }
+    }
+
+    /// It has said its last, and what it is to be told waits for a disk that does not take it: it may as well have gone.
+    fn waits_in_vain(&self, connection: &Connection) -> bool {
+        let waits_ms = self.now_ms.saturating_sub(connection.client().active_ms.load(Relaxed));
+        connection.session.closing && connection.is_held_back() && waits_ms > LAST_REPLY_MS
     }
 
     fn is_idle(&self, connection: &Connection) -> bool {

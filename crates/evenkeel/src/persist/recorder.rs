@@ -69,7 +69,7 @@ pub(super) struct Recorder<'a, F: Form> {
     form: F,
     settings: Arc<Settings>,
     progress: &'a Progress,
-    /// Nobody wants the snapshot any more: what comes is passed over.
+    /// Nobody wants the snapshot any more: what comes is passed over, and who takes it has to look at this when it is finished.
     cancelled: &'a AtomicBool,
     now_ms: Millis,
     /// What was shared under a lock and is still to be encoded, and the bytes of it that were copied.

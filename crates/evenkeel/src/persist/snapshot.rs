@@ -129,6 +129,9 @@ pub(crate) fn renew(server: &Arc<Server>) {
             return server.persist.schedule_save();
         }
         server.persist.wait_until_idle();
+        if !server.persist.state().save_scheduled {
+            return; // somebody has taken it since
+        }
     }
 }
 
@@ -318,7 +321,8 @@ pub(crate) fn take<F: Form>(
         }
     };
     memory::end_aside();
-    finished
+    // What came behind that is not in it.
+    if server.persist.is_cancelled() { Err(io::Error::other("it was cancelled")) } else { finished }
 }
 
 /// Why a snapshot is lost whose file takes less than writers hand over.

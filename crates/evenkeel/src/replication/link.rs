@@ -589,7 +589,7 @@ impl Follower {
     fn is_crowded(&self) -> bool {
         let (server, aof) = (&self.server, &self.server.persist.aof);
         let limit = || server.settings().appendonly_buffer_limit;
-        aof.is_on()
+        aof.goes_on()
             && (server.persist.obstacles.any() & CROWDED != 0
                 || aof.unread(&server.keyspace.journal) > limit())
     }

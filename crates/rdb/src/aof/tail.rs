@@ -109,7 +109,7 @@ pub enum Tail {
     Lacks { path: PathBuf, from: u64, len: u64 },
     /// It ends before, or has others: somebody has changed it since.
     Changed { path: PathBuf },
-    /// No file of the log is the one that it belongs to, and the machine has been started since: this is a copy.
+    /// No file of the log is the one that it belongs to, nor has one all of it: this is a copy, perhaps.
     Foreign,
 }
 

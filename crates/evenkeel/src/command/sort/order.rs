@@ -48,30 +48,39 @@ impl<'s> Outcome<'s> {
         self.elements.len().saturating_mul(self.columns.len().max(1))
     }
 
-    fn for_each(&self, mut f: impl FnMut(Option<Str<'_>>)) {
+    /// Until `f` says that it is enough.
+    fn for_each(&self, mut f: impl FnMut(Option<Str<'_>>) -> bool) {
         for (index, element) in self.elements.iter().enumerate() {
-            if self.columns.is_empty() {
-                f(Some(Str::Flat(element)));
+            if self.columns.is_empty() && !f(Some(Str::Flat(element))) {
+                return;
             }
             for (pattern, column) in self.plan.gets.iter().zip(&self.columns) {
-                f(if *pattern == Pattern::Element { Some(Str::Flat(element)) } else { column.get(index) });
+                let is_element = *pattern == Pattern::Element;
+                if !f(if is_element { Some(Str::Flat(element)) } else { column.get(index) }) {
+                    return;
+                }
             }
         }
     }
 
     pub(super) fn reply(&self, reply: &mut Reply) {
         reply.array(self.len());
-        self.for_each(|value| match value {
-            _ if reply.cut_beyond(self.plan.reply_len_max) => {}
-            Some(value) => reply.string(value),
-            None => reply.null(),
+        self.for_each(|value| {
+            match value {
+                Some(value) => reply.string(value),
+                None => reply.null(),
+            }
+            !reply.cut_beyond(self.plan.reply_len_max)
         });
     }
 
     /// The list to be stored. What leads to nothing is an empty element.
     pub(super) fn list(&self) -> List {
         let mut list = List::new();
-        self.for_each(|value| list.push_back(&value.map_or(Cow::Borrowed(&b""[..]), |value| value.bytes())));
+        self.for_each(|value| {
+            list.push_back(&value.map_or(Cow::Borrowed(&b""[..]), |value| value.bytes()));
+            true
+        });
         list
     }
 }
@@ -163,12 +172,33 @@ fn collate(plan: &Plan, one: &[u8], other: &[u8]) -> Ordering {
 fn collate_all(plan: &Plan, one: Option<Str<'_>>, other: Option<Str<'_>>) -> Ordering {
     match (one, other) {
         (Some(Str::Flat(one)), Some(Str::Flat(other))) => collate(plan, one, other),
-        (Some(one), Some(other)) => {
-            let ends = |byte: &u8| !plan.stores && *byte == 0;
-            let bytes = |text| pieces(text).flatten().take_while(|byte| !ends(byte));
-            bytes(one).cmp(bytes(other))
-        }
+        (Some(one), Some(other)) => collate_pieces(plan, one, other),
         (one, other) => one.is_some().cmp(&other.is_some()),
+    }
+}
+
+/// Piece by piece, as far as they are alike.
+fn collate_pieces(plan: &Plan, one: Str<'_>, other: Str<'_>) -> Ordering {
+    let (mut ones, mut others) = (pieces(one), pieces(other));
+    let (mut one, mut other): (&[u8], &[u8]) = (&[], &[]);
+    loop {
+        for (rest, more) in
+            [(&mut one, &mut ones as &mut dyn Iterator<Item = &[u8]>), (&mut other, &mut others)]
+        {
+            while rest.is_empty()
+                && let Some(next) = more.next()
+            {
+                *rest = next;
+            }
+        }
+        let len = one.len().min(other.len());
+        if len == 0 {
+            return collate(plan, one, other); // one of them has ended
+        }
+        if one[..len] != other[..len] || !plan.stores && one[..len].contains(&0) {
+            return collate(plan, &one[..len], &other[..len]);
+        }
+        (one, other) = (&one[len..], &other[len..]);
     }
 }
 
@@ -189,6 +219,7 @@ fn beginning<'t>(text: Str<'t>) -> Cow<'t, [u8]> {
     };
     match first.iter().position(|byte| *byte == 0) {
         Some(len) => Cow::Borrowed(&first[..len]),
+        None if first.len() == text.len() => Cow::Borrowed(first),
         None => Cow::Owned([first, b"?"].concat()),
     }
 }

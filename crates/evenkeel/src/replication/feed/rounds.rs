@@ -21,8 +21,7 @@ impl Feed {
         let ping = now - self.last_ping >= every && !self.server.replication.is_replica();
         if ping && !self.peers.is_empty() && self.reader.is_some() {
             let mut stream = self.server.replication.stream();
-            // In a failover the stream stands still, for as long as it takes; but others must not take this server for dead.
-            if !stream.is_at_rest || now - self.last_ping >= timeout / 2 {
+            if !stream.is_at_rest {
                 self.last_ping = now;
                 stream.append(PING);
             }
