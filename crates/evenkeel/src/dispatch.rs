@@ -143,7 +143,7 @@ impl Executor {
             self.settings = self.server.settings();
             self.seat.access = access_of(&self.settings);
         }
-        self.seat.keep_expired = self.server.pause.is_active(now_ms);
+        self.note_pause();
     }
 
     /// Takes note of a pause that has begun or ended since the turn began. To be called inside the gate, before each batch: CLIENT PAUSE and
@@ -157,8 +157,7 @@ impl Executor {
     #[inline]
     pub(crate) fn keep_time(&mut self) {
         if self.last_ticks >= self.present + 1000 * clock::ticks_per_us() {
-            keep_time(&mut self.seat, &mut self.present, self.last_ticks);
-            self.seat.keep_expired = self.server.pause.is_active(self.seat.now_ms);
+            keep_time(&mut self.seat, &self.server, &mut self.present, self.last_ticks);
         }
     }
 
@@ -486,8 +485,7 @@ impl Executor {
             }
         };
         if held.holds_all() {
-            keep_time(held.seat, &mut self.present, clock::ticks());
-            held.seat.keep_expired = server.pause.is_active(held.seat.now_ms);
+            keep_time(held.seat, server, &mut self.present, clock::ticks());
             look_again(server, parts.session, (row, &request.args), held.seat.now_ms)?;
         }
         // What it calls is shown behind it.
@@ -539,8 +537,7 @@ impl Executor {
             server.keyspace.hold_to_write(&mut self.seat, &mut self.places)
         };
         if held.holds_all() {
-            keep_time(held.seat, &mut self.present, clock::ticks());
-            held.seat.keep_expired = server.pause.is_active(held.seat.now_ms);
+            keep_time(held.seat, server, &mut self.present, clock::ticks());
             look_again(server, parts.session, (row, &args), held.seat.now_ms)?;
         }
         let result = parts.with_call(mode, args, &keys, &mut held, f);
@@ -928,14 +925,16 @@ fn unknown_subcommand(row: &Command, args: &Args<'_>) -> Error {
     Error::Bytes(text)
 }
 
-/// Moves the time of a seat on by the whole milliseconds that have passed since `present`. Who replays has none.
+/// Moves the time of a seat on by the whole milliseconds that have passed since `present`, and takes note of a pause. Who replays has
+/// no time.
 #[cold]
-fn keep_time(seat: &mut Seat, present: &mut Ticks, now: Ticks) {
+fn keep_time(seat: &mut Seat, server: &Server, present: &mut Ticks, now: Ticks) {
     let ms = now.saturating_sub(*present) / (1000 * clock::ticks_per_us());
     *present += ms * 1000 * clock::ticks_per_us();
     if seat.now_ms > 0 {
         seat.now_ms += ms;
     }
+    seat.keep_expired = server.pause.is_active(seat.now_ms);
 }
 
 /// How reads mark entries under the configured policy.

@@ -461,7 +461,8 @@ fn control(server: &Arc<Server>) {
 
 /// Puts certificates and keys in force that have changed on disk, if that is asked for.
 fn reload_tls(server: &Server) {
-    match server.tls.look(&server.settings()) {
+    let settings = server.settings();
+    match server.tls.look(&settings, || Arc::ptr_eq(&settings, &server.settings())) {
         None => {}
         Some(Ok(())) => {
             server.log.notice("TLS certificates and keys have been read again, since they have changed.")

@@ -40,8 +40,9 @@ pub(crate) fn aof(session: &mut Session) -> Result<()> {
     let mut lanes: Vec<Lane> = Vec::new();
     for kind in &kinds {
         lanes.push(start(session, *kind, &args, "")?);
-        lanes.push(start(session, *kind, &args, ", everysec")?);
-        lanes.last().map_or(Ok(()), log)?;
+        let on = start(session, *kind, &args, ", everysec")?;
+        log(&on)?;
+        lanes.push(on);
     }
     for pipeline in [1, 16] {
         everysec(session, &lanes, &args, pipeline)?;

@@ -1,6 +1,7 @@
 //! CLIENT: who is connected, and what can be done to them.
 
 use std::fmt::Write as _;
+use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use super::connection::set_name;
@@ -180,17 +181,12 @@ fn flags_of(client: &ClientInfo) -> String {
 /// CLIENT KILL ip:port
 /// CLIENT KILL filter value [filter value ...]
 fn kill(call: &mut Call<'_, '_>) -> Done {
-    let own_id = call.session.client.id;
     if call.args.len() == 3 {
         let address = call.args.at(2);
         // Several, where they came over one Unix socket.
         let mut found = call.server.clients.list();
         found.retain(|client| client.address.as_bytes() == address);
-        let all = found.len();
-        found.retain(|client| client.id != own_id);
-        call.session.closing |= found.len() < all;
-        let killed = if found.is_empty() { 0 } else { call.server.kill(&found) };
-        if killed == 0 && found.len() == all {
+        if kill_all(call, found) == 0 {
             return Err(Error::text("ERR No such client"));
         }
         call.reply.ok();
@@ -199,14 +195,19 @@ fn kill(call: &mut Call<'_, '_>) -> Done {
     let filter = Filter::parse(call, 2, Purpose::Kill)?;
     let mut found = call.server.clients.list();
     found.retain(|client| filter.admits(call, client));
-    let others = found.len();
-    // This connection lives until its reply is out.
-    found.retain(|client| client.id != own_id);
-    let itself = others != found.len();
-    let killed = if found.is_empty() { 0 } else { call.server.kill(&found) };
-    call.session.closing |= itself;
-    call.reply.int((killed + usize::from(itself)) as i64);
+    let killed = kill_all(call, found);
+    call.reply.int(killed as i64);
     Ok(())
+}
+
+/// How many there were. The caller itself lives until its reply is out.
+fn kill_all(call: &mut Call<'_, '_>, mut found: Vec<Arc<ClientInfo>>) -> usize {
+    let (all, own_id) = (found.len(), call.session.client.id);
+    found.retain(|client| client.id != own_id);
+    let itself = found.len() < all;
+    call.session.closing |= itself;
+    let killed = if found.is_empty() { 0 } else { call.server.kill(&found) };
+    killed + usize::from(itself)
 }
 
 pub(super) fn on_or_off(args: Args<'_>, at: usize) -> Result<bool, Error> {

@@ -28,7 +28,7 @@ impl Executor {
     pub(crate) fn make_room(&mut self) {
         self.out_of_memory = false;
         let limit = self.settings.maxmemory as usize;
-        if limit > 0 && self.data_bytes() > limit {
+        if limit > 0 && data_bytes(&self.server) > limit {
             self.evict(limit);
         }
         self.seat.is_short_of_memory = self.out_of_memory;
@@ -41,15 +41,11 @@ impl Executor {
         if !needs_memory(row, session) {
             return false;
         }
-        if self.data_bytes() <= self.settings.maxmemory as usize {
+        if data_bytes(&self.server) <= self.settings.maxmemory as usize {
             self.out_of_memory = false;
             self.seat.is_short_of_memory = false;
         }
         self.out_of_memory
-    }
-
-    fn data_bytes(&self) -> usize {
-        data_bytes(&self.server)
     }
 
     /// Whether more is about to come back than could be evicted meanwhile. What comes until then may take the place of that, and a
@@ -92,7 +88,7 @@ impl Executor {
         loop {
             // Tables that shrink with every key removed are freed only when no thread can be reading them.
             server.keyspace.step_out(&mut self.seat);
-            if self.data_bytes() <= limit || clock::ticks() >= until || !self.may_still_evict() {
+            if data_bytes(&self.server) <= limit || clock::ticks() >= until || !self.may_still_evict() {
                 break;
             }
             if self.waits_for_a_flush(limit) {

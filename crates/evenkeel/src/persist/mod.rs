@@ -20,6 +20,7 @@ pub(crate) mod replay;
 pub(crate) mod rewrite;
 pub(crate) mod snapshot;
 
+use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering::*};
 use std::time::{Duration, Instant};
 
@@ -397,6 +398,12 @@ impl Persist {
     /// Whether what is being written is not wanted any more.
     pub(crate) fn is_cancelled(&self) -> bool {
         self.cancelled.load(Acquire)
+    }
+
+    /// What was written, unless it was cancelled meanwhile: what came after that may not be in it.
+    pub(crate) fn unless_cancelled<T>(&self, written: io::Result<T>) -> io::Result<T> {
+        let whole = written?;
+        if self.is_cancelled() { Err(io::Error::other("it was cancelled")) } else { Ok(whole) }
     }
 
     /// Refuses writes, or no longer, as the settings say of a snapshot that failed.

@@ -321,8 +321,7 @@ pub(crate) fn take<F: Form>(
         }
     };
     memory::end_aside();
-    // What came behind that is not in it.
-    if server.persist.is_cancelled() { Err(io::Error::other("it was cancelled")) } else { finished }
+    server.persist.unless_cancelled(finished)
 }
 
 /// Why a snapshot is lost whose file takes less than writers hand over.

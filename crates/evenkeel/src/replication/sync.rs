@@ -113,22 +113,19 @@ fn take<W: Write>(
         look(held);
         begin_stream(server, held)
     };
-    let taken = if content == Content::All {
-        snapshot::take(server, settings, records, to_disk, at_start)
-    } else {
-        let mut libraries = Arc::default();
-        let position = server.replication.with_all_held(server, |held| {
-            libraries = server.scripts.libraries();
-            at_start(held)
-        });
-        position.map_or(Ok(()), |position| records.position(&position))?;
-        if content == Content::Libraries {
-            libraries.iter().try_for_each(|library| records.library(&library.code))?;
-        }
-        records.finish()
-    };
-    // Also if there was nothing in which that would have been noticed.
-    if server.persist.is_cancelled() { Err(io::Error::other("it was cancelled")) } else { taken }
+    if content == Content::All {
+        return snapshot::take(server, settings, records, to_disk, at_start);
+    }
+    let mut libraries = Arc::default();
+    let position = server.replication.with_all_held(server, |held| {
+        libraries = server.scripts.libraries();
+        at_start(held)
+    });
+    position.map_or(Ok(()), |position| records.position(&position))?;
+    if content == Content::Libraries {
+        libraries.iter().try_for_each(|library| records.library(&library.code))?;
+    }
+    server.persist.unless_cancelled(records.finish())
 }
 
 fn send_as_taken(server: &Arc<Server>, pipe: &Arc<Pipe>, content: Content) -> io::Result<u64> {

@@ -186,7 +186,12 @@ impl Tls {
     }
 
     /// `tls-auto-reload-interval`: reads the files again if one of them has changed, and says what came of it.
-    pub(crate) fn look(&self, settings: &Settings) -> Option<Result<(), String>> {
+    /// `are_current`: whether the settings are still these.
+    pub(crate) fn look(
+        &self,
+        settings: &Settings,
+        are_current: impl Fn() -> bool,
+    ) -> Option<Result<(), String>> {
         if !is_wanted(settings) || !self.pace.lock().is_due(settings) {
             return None;
         }
@@ -195,8 +200,10 @@ impl Tls {
             Ok(change) => change,
             Err(reason) => return Some(Err(reason)),
         };
-        // CONFIG SET may have been faster, with other settings than these.
-        if before.as_ref().map(Arc::as_ptr) != change.place.as_ref().map(Arc::as_ptr) {
+        // CONFIG SET may have been faster: what it has put in force must not go, and what it says holds for the next look, which is soon.
+        let is_in_force = before.as_ref().map(Arc::as_ptr) == change.place.as_ref().map(Arc::as_ptr);
+        if !is_in_force || !are_current() {
+            self.pace.lock().forget();
             return None;
         }
         change.put_in_force();

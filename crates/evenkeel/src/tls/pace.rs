@@ -22,6 +22,11 @@ impl Pace {
         (self.looked, self.prints) = (Some(Instant::now()), prints(settings));
     }
 
+    /// What was read has been in vain.
+    pub(super) fn forget(&mut self) {
+        *self = Pace::default();
+    }
+
     /// Whether it is time to look, and a file is not what it was. What fails then is tried again when it changes again.
     pub(super) fn is_due(&mut self, settings: &Settings) -> bool {
         let every = Duration::from_secs(settings.tls_auto_reload_interval.into());
