@@ -6,6 +6,8 @@
 //!
 //! Requests are measured once: the first of its kind is read byte by byte, and later ones that begin alike are taken to
 //! be as long, if a request (or nothing) begins where they would end. So the floor does not pay for a parser.
+//!
+//! Who asks with REPLCONF and PSYNC is a replica, and is sent all requests from then on, without a snapshot before.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr};
@@ -16,6 +18,12 @@ use socket2::{Domain, Socket, Type};
 use crate::load::replies::Skipper;
 use crate::sys::{self, Poller};
 
+mod feed;
+
+use feed::Feed;
+
+/// What a replica is told: a stream that begins at 0, behind a snapshot without a byte.
+const FULL_RESYNC: &[u8] = b"+FULLRESYNC 0000000000000000000000000000000000000000 0\r\n$0\r\n";
 const READ_SIZE: usize = 64 * 1024;
 const LISTENER: usize = usize::MAX;
 /// Most connections that one turn accepts, so that those that are open are served meanwhile.
@@ -50,6 +58,7 @@ struct Floor {
     value: Vec<u8>,
     inbox: Vec<u8>,
     outbox: Vec<u8>,
+    feeds: Vec<Feed>,
 }
 
 /// Serves until the process is ended.
@@ -80,6 +89,7 @@ impl Floor {
             value,
             inbox: vec![0; READ_SIZE],
             outbox: Vec::new(),
+            feeds: Vec::new(),
         })
     }
 
@@ -91,10 +101,13 @@ impl Floor {
                 continue;
             }
             let Some(mut client) = self.clients[event.token].take() else { continue };
-            if self.serve_client(&mut client, event).is_some() {
-                self.clients[event.token] = Some(client);
-            } else {
-                self.vacant.push(event.token);
+            match self.serve_client(&mut client, event) {
+                Some(Next::More) => self.clients[event.token] = Some(client),
+                None => self.vacant.push(event.token),
+                Some(Next::Feed) => {
+                    self.vacant.push(event.token);
+                    self.feeds.push(Feed::start(client.socket)?);
+                }
             }
         }
         Ok(())
@@ -117,7 +130,7 @@ impl Floor {
     }
 
     /// None when the connection is over.
-    fn serve_client(&mut self, client: &mut Client, event: sys::Event) -> Option<()> {
+    fn serve_client(&mut self, client: &mut Client, event: sys::Event) -> Option<Next> {
         if event.is_writable() && !client.unsent.is_empty() {
             let rest = std::mem::take(&mut client.unsent);
             client.send(&rest)?;
@@ -134,15 +147,37 @@ impl Floor {
                 Err(error) if error.kind() == ErrorKind::WouldBlock => break,
                 Err(_) => return None,
             };
+            match self.inbox[..kept + size] {
+                [b'R', ..] => {
+                    client.send(b"+OK\r\n")?;
+                    continue;
+                }
+                [b'P', ..] => {
+                    client.send(FULL_RESYNC)?;
+                    return Some(Next::Feed);
+                }
+                _ => {}
+            }
             let rest = self.answer(kept + size)?;
             client.part.clear();
             client.part.extend_from_slice(&self.inbox[rest..kept + size]);
             client.send(&self.outbox)?;
+            if rest > 0 && !self.feeds.is_empty() {
+                self.feed(rest);
+            }
             if size < READ_SIZE {
                 break;
             }
         }
-        Some(())
+        Some(Next::More)
+    }
+
+    /// Gives the first `len` bytes of the inbox to all replicas; all but one get a copy.
+    fn feed(&mut self, len: usize) {
+        self.feeds.retain(|feed| !feed.is_over());
+        let Some((last, others)) = self.feeds.split_last() else { return };
+        others.iter().for_each(|feed| _ = feed.give(self.inbox[..len].to_vec(), 0..len));
+        self.inbox = last.give(std::mem::take(&mut self.inbox), 0..len);
     }
 
     /// Puts the replies to all whole requests of `inbox[..size]` into the outbox; returns where the unfinished rest begins.
@@ -160,6 +195,13 @@ impl Floor {
         }
         Some(at)
     }
+}
+
+/// What becomes of a connection.
+enum Next {
+    More,
+    /// It is a replica's.
+    Feed,
 }
 
 impl Client {

@@ -1,7 +1,7 @@
 //! `replica`: what replicas cost their primary.
 //!
 //! Each server runs several times: alone, with a replica that takes the stream and drops it, with three such, and with a
-//! real one, which is the same program. What the second takes more per command in the same round is what the replica costs:
+//! real one, which is the same program; the floor alone and with one that drops. What the second takes more per command in the same round is what the replica costs:
 //! the CPU of the whole process, and that of its busiest thread, which is the one that serves the clients. The replicas share
 //! the load's cores, so the rates say less than the CPU.
 //!
@@ -50,28 +50,33 @@ pub(super) fn estimate(session: &Session) -> Duration {
 /// A server's lanes, in this order: one for each number of sinks, and the one with a real replica.
 struct Group {
     lanes: Vec<Lane>,
-    real: Server,
+    /// The floor has none.
+    real: Option<Server>,
     /// They take their streams as long as they are there.
-    _sinks: Vec<Sink>,
+    sinks: Vec<Sink>,
 }
 
 pub(crate) fn replica(session: &mut Session) -> Result<()> {
-    let kinds = [Kind::Valkey, Kind::Evenkeel, Kind::Redis];
+    let kinds = [Kind::Valkey, Kind::Evenkeel, Kind::Redis, Kind::Floor];
     let kinds: Vec<Kind> = kinds.into_iter().filter(|kind| session.peer(*kind).is_some()).collect();
     let groups = kinds.iter().map(|kind| start(session, *kind)).collect::<Result<Vec<Group>>>()?;
     let (mut lanes, mut rest) = (Vec::new(), Vec::new());
-    for Group { lanes: own, real, _sinks } in groups {
+    for Group { lanes: own, real, sinks } in groups {
         lanes.extend(own);
-        rest.push((real, _sinks));
+        rest.push((real, sinks));
     }
     for pipeline in [16, 1] {
         cost(session, &lanes, pipeline)?;
     }
-    let reals: Vec<SocketAddr> = rest.iter().map(|(real, _)| real.address).collect();
+    let reals: Vec<SocketAddr> =
+        rest.iter().filter_map(|(real, _)| real.as_ref()).map(|real| real.address).collect();
     lag(session, &lanes, &reals)?;
-    for (lane, number) in lanes.iter().zip(SINKS.iter().chain(&[1]).cycle()) {
+    if rest.iter().flat_map(|(_, sinks)| sinks).any(Sink::is_cut_off) {
+        bail!("a replica was cut off");
+    }
+    for lane in lanes.chunk_by(|a, b| a.kind == b.kind).filter_map(|own| own.get(SINKS.len())) {
         let info = ask(lane.server.address, &["INFO", "replication"])?;
-        if !info.contains(&format!("connected_slaves:{number}\r\n")) {
+        if !info.contains("connected_slaves:1\r\n") {
             bail!("{}: a replica was lost: {info}", lane.name);
         }
     }
@@ -84,11 +89,14 @@ fn start(session: &Session, kind: Kind) -> Result<Group> {
     let (mut lanes, mut sinks) = (Vec::new(), Vec::new());
     let lane = |name: String| -> Result<Lane> {
         let lane = Lane::start(peer, &name, &launch(&session.server_cpus))?;
-        lane.set("repl-diskless-sync-delay", "0")?;
+        if kind != Kind::Floor {
+            lane.set("repl-diskless-sync-delay", "0")?;
+        }
         lane.fill(KeyRange { first: 0, count: KEYS }, VALUE_SIZE)?;
         Ok(lane)
     };
-    for number in SINKS {
+    let numbers = if kind == Kind::Floor { &SINKS[..2] } else { &SINKS };
+    for &number in numbers {
         let suffix = match number {
             0 => String::new(),
             1 => ", 1 replica".to_owned(),
@@ -100,11 +108,14 @@ fn start(session: &Session, kind: Kind) -> Result<Group> {
         }
         lanes.push(lane);
     }
+    if kind == Kind::Floor {
+        return Ok(Group { lanes, real: None, sinks });
+    }
     let primary = lane(format!("{}, a real one", kind.name()))?;
     let real = Server::start(peer, &launch(&session.load_cpus))?;
     follow(&real, primary.server.address)?;
     lanes.push(primary);
-    Ok(Group { lanes, real, _sinks: sinks })
+    Ok(Group { lanes, real: Some(real), sinks })
 }
 
 /// Makes a server a replica and waits until it has everything.
@@ -144,7 +155,7 @@ fn cost(session: &mut Session, lanes: &[Lane], pipeline: usize) -> Result<()> {
         "",
     ];
     let mut table = Table::new(&head);
-    for group in all.chunks(SINKS.len() + 1) {
+    for group in all.chunk_by(|a, b| a.kind == b.kind) {
         let alone = &group[0];
         for (at, series) in group.iter().enumerate() {
             let mut cells = vec![series.name.clone(), series.rate_cell()];
@@ -227,7 +238,8 @@ fn judged(
 fn lag(session: &mut Session, lanes: &[Lane], reals: &[SocketAddr]) -> Result<()> {
     let mut table = Table::new(&["", "SET/s", "messages", "lag p50", "p99", "longest", "goal", ""]);
     let mut figures = Vec::new();
-    for (lane, replica) in lanes.iter().skip(SINKS.len()).step_by(SINKS.len() + 1).zip(reals) {
+    let primaries = lanes.chunk_by(|a, b| a.kind == b.kind).filter_map(|own| own.get(SINKS.len()));
+    for (lane, replica) in primaries.zip(reals) {
         let traffic = traffic(session, 16);
         let time = WARM_UP + session.measured;
         let (sample, lags) = std::thread::scope(|scope| {

@@ -2,7 +2,7 @@
 //!
 //! Its thread competes with those that serve clients for cores, and a client feels each of its time slices as a whole. So it
 //! works in short pieces and sleeps in between, for as long as leaves it what nobody else wants: where cores are idle it
-//! does not sleep at all, and where they are not it takes a tenth of the machine. So it comes to an end under any load.
+//! does not sleep at all, and where they are not it takes a twelfth of the machine. So it comes to an end under any load.
 //!
 //! Short pieces are felt less, and each sleep is two switches of threads, and longer than was asked for where others have the core.
 //! What it was longer counts for the next one. So on two busy cores, with pieces of 100 us, one request of a hundred takes 1.7 times
@@ -46,8 +46,10 @@ const SLICE: Duration = Duration::from_millis(100);
 /// How often the cores are looked at. Idle time is counted in hundredths of a second.
 const WINDOW: Duration = Duration::from_millis(100);
 
-/// The part of all cores that is taken even if none is idle, and the part of them that is left idle if it is.
-const LEAST: f64 = 0.1;
+/// The part of all cores that is taken even if none is idle, and the part of them that is left idle if it is. With a tenth, BGSAVE
+/// on two busy cores takes 0.7 to 0.9 of the time of Valkey's child and leaves 0.81 of the rate; with 0.085, 0.8 to 1.0
+/// and 0.83 to 0.85.
+const LEAST: f64 = 0.085;
 const RESERVE: f64 = 0.25;
 
 /// Seconds for each key that tests ask for: in microseconds, or below zero one microsecond for so many keys.
@@ -327,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_idle_may_be_taken_and_a_tenth_in_any_case() {
+    fn what_is_idle_may_be_taken_and_a_part_in_any_case() {
         let now = Instant::now();
         let mut share = Share::new(now);
         let granted = share.granted;
