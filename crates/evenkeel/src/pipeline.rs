@@ -10,6 +10,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use arrayvec::ArrayVec;
 use evenkeel_resp::request::{Parsed, ProtocolError, Span, State, parse, parse_strangers};
 use evenkeel_store::ahead::MEMBERS_MAX;
+use evenkeel_store::journal::Received;
 use evenkeel_store::{Key, Place};
 
 use crate::clock;
@@ -17,6 +18,7 @@ use crate::command::{Args, Id};
 use crate::dispatch::{Executor, Outcome, Request, book, hear};
 use crate::error::Error;
 use crate::net::connection::Connection;
+use crate::net::region::Source;
 use crate::observe::stats::{Stage, add};
 use crate::reply::Reply;
 use crate::session::Session;
@@ -77,13 +79,13 @@ pub(crate) enum Ended {
 }
 
 impl Pipeline {
-    /// Runs requests of `bytes[*used..]` until there are no more or the reply is large. `*used` moves on to the first
+    /// Runs requests of what has arrived from `*used` on until there are no more or the reply is large. `*used` moves on to the first
     /// byte of the first request that was not run; how far that one was read is kept in the connection.
     pub(crate) fn run(
         &mut self,
         executor: &mut Executor,
         connection: &mut Connection,
-        bytes: &mut [u8],
+        source: &mut dyn Source,
         used: &mut usize,
         reply: &mut Reply,
     ) -> Ended {
@@ -92,16 +94,19 @@ impl Pipeline {
             if connection.client().killed.load(Relaxed) {
                 // Its last batch was the one that was run when it was killed.
                 connection.session.closing = true;
-                *used = bytes.len();
+                *used = source.bytes().len();
                 return Ended::Empty;
             }
             self.take_up(&mut connection.args);
-            let parsed = self.parse_batch(executor, bytes, *used, state, &connection.session);
-            let run = self.run_batch(executor, &mut connection.session, bytes, reply);
+            let parsed = self.parse_batch(executor, source.bytes_mut(), *used, state, &connection.session);
+            // What the log has is not written to any more: reading a line would.
+            let is_last = matches!(parsed.end, BatchEnd::More { .. });
+            let lent = if is_last { source.lend() } else { None };
+            let run = self.run_batch(executor, &mut connection.session, source.bytes(), lent, reply);
             if let Some((at, ended)) = run {
                 let last = &self.batch[at];
                 if ended == Ended::Paused && !self.line.is_empty() {
-                    bytes[last.start..][..self.line.len()].copy_from_slice(&self.line);
+                    source.bytes_mut()[last.start..][..self.line.len()].copy_from_slice(&self.line);
                 }
                 *used = if ended == Ended::Paused { last.start } else { last.end };
                 connection.state = State::start(0);
@@ -126,7 +131,7 @@ impl Pipeline {
                 }
             }
             if connection.session.closing {
-                *used = bytes.len();
+                *used = source.bytes().len();
                 return Ended::Empty;
             }
             if reply.len() > REPLY_LEN_MAX {
@@ -261,12 +266,14 @@ impl Pipeline {
         }
     }
 
-    /// Runs the batch; `Some` with the index of a command that has to wait, and why.
+    /// Runs the batch; `Some` with the index of a command that has to wait, and why. `lent` is what the bytes are in, if the log
+    /// may keep it.
     fn run_batch(
         &mut self,
         executor: &mut Executor,
         session: &mut Session,
         bytes: &[u8],
+        lent: Option<Received>,
         reply: &mut Reply,
     ) -> Option<(usize, Ended)> {
         if self.batch.is_empty() {
@@ -284,6 +291,7 @@ impl Pipeline {
             executor.last_ticks = clock::ticks();
         }
         if inside {
+            executor.seat.draft.received = lent;
             if self.batch.len() > 1 {
                 self.prefetch(executor);
             }
@@ -326,6 +334,7 @@ impl Pipeline {
         if inside {
             executor.serve_woken();
             executor.server.keyspace.leave(&mut executor.seat);
+            executor.seat.draft.received = None;
         }
         self.note_size(reply.len().saturating_sub(reply_len));
         let waited = std::mem::take(&mut executor.seat.lock_wait);

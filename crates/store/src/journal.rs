@@ -21,6 +21,9 @@
 //! inside. A reader never waits for a lock that is held for long, and writers never wait for a reader: how much has not been
 //! read yet is counted ([`Journal::unread`]), and whoever drives the seats decides what to do about it.
 
+use std::ops::Range;
+use std::sync::Arc as Shared;
+
 use evenkeel_resp::request::Line;
 
 use crate::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::*};
@@ -43,7 +46,7 @@ const LINE: usize = 64;
 
 /// Bytes of a draft that is copied to a lane's open page. To hand it over as a page of its own would cost more: it is cold when
 /// it comes back.
-pub(crate) const SMALL_LEN_MAX: usize = 4 * 1024;
+pub const SMALL_LEN_MAX: usize = 4 * 1024;
 
 /// Bytes of an open page, beyond which it is handed out.
 pub(crate) const OPEN_LEN_MAX: usize = 16 * 1024;
@@ -97,12 +100,19 @@ struct Pages {
     spare_len: usize,
 }
 
-/// Records in the order of their numbers, each a stretch of the bytes.
+/// Records in the order of their numbers, each a stretch of the bytes, or of what was received.
 #[derive(Default)]
 pub struct Page {
     bytes: Vec<u8>,
+    /// What was received, with commands in it that are logged as they came.
+    received: Option<Received>,
     records: Vec<Span>,
+    /// Bytes of all records.
+    text: usize,
 }
+
+/// Memory that requests were read into. As long as the log has it, it does not change.
+pub type Received = Shared<Box<[u8]>>;
 
 #[derive(Clone, Copy)]
 struct Span {
@@ -112,6 +122,8 @@ struct Span {
     first_db: u32,
     last_db: u32,
     is_data: bool,
+    /// Of what was received, not of the bytes.
+    is_received: bool,
 }
 
 /// One write, or several that took place together.
@@ -133,6 +145,9 @@ pub struct Draft {
     pub(crate) is_on: bool,
     /// Some of those who read are replicas.
     pub(crate) has_replicas: bool,
+    /// What the requests are in that are being run, if the log may keep it as it is: to copy them would cost the thread that
+    /// serves clients more than all else that the log does, since the memory for the copy comes from another core's cache.
+    pub received: Option<Received>,
     /// Where the record that is being written begins, and its commands so far.
     open: Option<Open>,
     page: Page,
@@ -143,6 +158,8 @@ pub struct Draft {
 struct Open {
     start: usize,
     commands: usize,
+    /// The only command so far, if that is a stretch of what was received and was not copied.
+    received: Option<Range<usize>>,
     first_db: u32,
     db: u32,
     is_data: bool,
@@ -161,6 +178,13 @@ impl Draft {
 
     /// The same for a command that is an array of bulk strings already.
     pub(crate) fn push_encoded(&mut self, db: u32, command: &[u8]) {
+        if self.open.is_none()
+            && let Some(range) = self.received.as_ref().and_then(|received| place_in(received, command))
+        {
+            let (start, received) = (self.page.bytes.len(), Some(range));
+            self.open = Some(Open { start, commands: 1, received, first_db: db, db, is_data: true });
+            return;
+        }
         self.begin_command(db, true).extend_from_slice(command);
     }
 
@@ -170,8 +194,13 @@ impl Draft {
         let open = self.open.get_or_insert_with(|| {
             let start = bytes.len();
             bytes.extend_from_slice(MULTI);
-            Open { start, commands: 0, first_db: db, db, is_data: false }
+            Open { start, commands: 0, received: None, first_db: db, db, is_data: false }
         });
+        if let Some(range) = open.received.take() {
+            // It is not the only one.
+            bytes.extend_from_slice(MULTI);
+            bytes.extend_from_slice(&self.received.as_ref().expect("what it is in")[range]);
+        }
         if open.db != db {
             select(bytes, db);
             open.db = db;
@@ -188,17 +217,34 @@ impl Draft {
 
     /// Ends the record, which gets its number. The caller still holds all that the record has changed.
     pub(crate) fn commit(&mut self, journal: &Journal) {
-        let Some(Open { mut start, commands, first_db, db, is_data }) = self.open.take() else { return };
+        let Some(Open { mut start, commands, received, first_db, db, is_data }) = self.open.take() else {
+            return;
+        };
+        // Relaxed: the slots' locks order the numbers of writes that touch the same slot.
+        let number = || journal.last.0.fetch_add(1, Relaxed) + 1;
+        if let Some(Range { start, end }) = received {
+            self.last = number();
+            let span =
+                Span { number: self.last, start, end, first_db, last_db: db, is_data, is_received: true };
+            self.page.push_received(span, self.received.as_ref());
+            return;
+        }
         if commands == 1 {
             start += MULTI.len();
         } else {
             self.page.bytes.extend_from_slice(EXEC);
         }
-        // Relaxed: the slots' locks order the numbers of writes that touch the same slot.
-        let number = journal.last.0.fetch_add(1, Relaxed) + 1;
+        self.last = number();
         let end = self.page.bytes.len();
-        self.page.records.push(Span { number, start, end, first_db, last_db: db, is_data });
-        self.last = number;
+        self.page.push(Span {
+            number: self.last,
+            start,
+            end,
+            first_db,
+            last_db: db,
+            is_data,
+            is_received: false,
+        });
         self.page.expect(end - start);
     }
 
@@ -215,21 +261,66 @@ impl Draft {
     }
 }
 
+/// Where a command lies in what was received, if it does.
+fn place_in(received: &[u8], command: &[u8]) -> Option<Range<usize>> {
+    let start = (command.as_ptr() as usize).checked_sub(received.as_ptr() as usize)?;
+    let end = start.checked_add(command.len()).filter(|end| *end <= received.len())?;
+    Some(start..end)
+}
+
 impl Page {
     /// Bytes of memory that its records take: of short ones, what is known of each is more than what it says.
     fn weight(&self) -> usize {
-        self.bytes.len() + self.records.len() * size_of::<Span>()
+        let received = self.received.as_ref().map_or(0, |received| received.len());
+        self.bytes.len() + received + self.records.len() * size_of::<Span>()
+    }
+
+    /// Bytes that it has room for.
+    fn room(&self) -> usize {
+        self.bytes.capacity() + self.records.capacity() * size_of::<Span>()
+    }
+
+    fn push(&mut self, span: Span) {
+        self.text += span.end - span.start;
+        self.records.push(span);
+        // The next one's place, which a reader on another core may have read last.
+        prefetch_for_write(self.records.as_ptr().wrapping_add(self.records.len()).cast());
+    }
+
+    /// The same for a record that is in what was received, the same for all of them.
+    fn push_received(&mut self, span: Span, received: Option<&Received>) {
+        if self.received.is_none() {
+            self.received = received.cloned();
+        }
+        debug_assert_eq!(self.received.as_ref().map(Shared::as_ptr), received.map(Shared::as_ptr));
+        self.push(span);
+    }
+
+    /// What a record says.
+    fn of(&self, span: &Span) -> &[u8] {
+        match &self.received {
+            Some(received) if span.is_received => &received[span.start..span.end],
+            _ => &self.bytes[span.start..span.end],
+        }
+    }
+
+    /// Makes it an empty one.
+    fn clear(&mut self) {
+        self.bytes.clear();
+        self.received = None;
+        self.records.clear();
+        self.text = 0;
     }
 
     /// Moves another one's records here; returns how much heavier it is.
     fn take_from(&mut self, other: &mut Page) -> usize {
         let (before, weight) = (self.bytes.len(), self.weight());
-        for span in other.records.drain(..) {
+        for span in &other.records {
             let start = self.bytes.len();
-            self.bytes.extend_from_slice(&other.bytes[span.start..span.end]);
-            self.records.push(Span { start, end: self.bytes.len(), ..span });
+            self.bytes.extend_from_slice(other.of(span));
+            self.push(Span { start, end: self.bytes.len(), is_received: false, ..*span });
         }
-        other.bytes.clear();
+        other.clear();
         self.expect(self.bytes.len() - before);
         self.weight() - weight
     }
@@ -427,14 +518,15 @@ impl Desk {
 impl Pages {
     /// Takes all of a draft's page for `readers`, and leaves an empty one there; returns its bytes.
     fn put(&mut self, readers: u32, page: &mut Page) -> usize {
-        if page.bytes.len() > SMALL_LEN_MAX {
+        if page.text > SMALL_LEN_MAX {
             self.close();
             let weight = page.weight();
             self.hand_over(readers, page);
             page.expect(EXPECTED_LEN_MAX);
+            prefetch_for_write(page.records.as_ptr().cast());
             return weight;
         }
-        if self.open_for != readers || self.open.bytes.len() + page.bytes.len() > OPEN_LEN_MAX {
+        if self.open_for != readers || self.open.text + page.text > OPEN_LEN_MAX {
             self.close();
             self.open.bytes.reserve(OPEN_LEN_MAX);
             self.open_for = readers;
@@ -458,7 +550,7 @@ impl Pages {
     /// Gives what this page holds to each of `readers`, and makes it an empty one.
     fn hand_over(&mut self, readers: u32, page: &mut Page) {
         let mut spare = self.spare.pop().unwrap_or_default();
-        self.spare_len -= spare.bytes.capacity();
+        self.spare_len -= spare.room();
         std::mem::swap(Arc::get_mut(&mut spare).expect("a spare page is nobody else's"), page);
         self.hand_out(readers, spare);
     }
@@ -595,8 +687,8 @@ impl Reader {
                     go_on = false;
                     break;
                 }
-                let Span { number, start, end, first_db, last_db, is_data } = *span;
-                go_on = f(Record { number, bytes: &page.bytes[start..end], first_db, last_db, is_data });
+                let Span { number, first_db, last_db, is_data, .. } = *span;
+                go_on = f(Record { number, bytes: page.of(span), first_db, last_db, is_data });
                 self.next += 1;
                 taken.at += 1;
             }
@@ -651,15 +743,14 @@ impl Journal {
     /// be that each finds the other's still there: then it is freed.
     fn recycle(&self, lane: usize, mut page: Arc<Page>) {
         let Some(own) = Arc::get_mut(&mut page) else { return };
-        if own.bytes.capacity() > SPARE_LEN_MAX {
+        own.clear(); // whoever received what is in it waits for that
+        let room = own.room();
+        if room > SPARE_LEN_MAX {
             return;
         }
-        let capacity = own.bytes.capacity();
-        own.bytes.clear();
-        own.records.clear();
         let mut pages = self.lanes[lane].0.lock();
-        if pages.spare_len + capacity <= SPARES_LEN_MAX {
-            pages.spare_len += capacity;
+        if pages.spare_len + room <= SPARES_LEN_MAX {
+            pages.spare_len += room;
             pages.spare.push(page);
         }
     }

@@ -1,6 +1,6 @@
 //! Tests of [`crate::journal`], whose file is also compiled elsewhere: see `tests/it/journal.rs`.
 
-use crate::journal::{Draft, Journal, OPEN_LEN_MAX, READERS_MAX, Reader, Record, SMALL_LEN_MAX};
+use crate::journal::{Draft, Journal, OPEN_LEN_MAX, READERS_MAX, Reader, Received, Record, SMALL_LEN_MAX};
 
 fn log(draft: &mut Draft, db: u32, command: &str) {
     draft.push(db, command.split(' ').map(str::as_bytes).collect::<Vec<_>>().into_iter());
@@ -231,4 +231,79 @@ fn what_only_replicas_hear_says_so() {
     assert!(journal.has_replicas());
     journal.dismiss(reader.place());
     assert!(!journal.has_replicas());
+}
+
+/// Encodes commands one behind the other, as they are received; and where each lies.
+fn received(commands: &[&str]) -> (Received, Vec<std::ops::Range<usize>>) {
+    let (mut bytes, mut ranges) = (Vec::new(), Vec::new());
+    for command in commands {
+        let (start, words) = (bytes.len(), command.split(' ').collect::<Vec<_>>());
+        bytes.extend_from_slice(format!("*{}\r\n", words.len()).as_bytes());
+        for word in words {
+            bytes.extend_from_slice(format!("${}\r\n{word}\r\n", word.len()).as_bytes());
+        }
+        ranges.push(start..bytes.len());
+    }
+    (Received::new(bytes.into()), ranges)
+}
+
+/// What was received is kept as it is, if it is much; it is free again when it has been read by all.
+#[test]
+fn what_was_received_is_not_copied() {
+    let (journal, mut draft) = (Journal::new(1), Draft::default());
+    let mut readers = [journal.join(), journal.join()];
+    let long = "x".repeat(SMALL_LEN_MAX);
+    let (mut memory, at) = received(&["DEL a", &format!("SET b {long}"), "DEL c", "DEL d"]);
+    draft.received = Some(memory.clone());
+    draft.push_encoded(0, &memory[at[0].clone()]);
+    draft.commit(&journal);
+    draft.push_encoded(3, &memory[at[1].clone()]);
+    draft.commit(&journal);
+    // A record of several is made of copies, wherever the first one was.
+    draft.push_encoded(0, &memory[at[2].clone()]);
+    log(&mut draft, 1, "DEL e");
+    draft.push_encoded(1, &memory[at[3].clone()]);
+    draft.commit(&journal);
+    draft.push_encoded(0, &memory[at[3].clone()]);
+    draft.forget();
+    // What lies elsewhere is copied.
+    draft.push_encoded(0, b"*2\r\n$3\r\nDEL\r\n$1\r\nf\r\n");
+    draft.commit(&journal);
+    journal.lay_down(0, &mut draft);
+    draft.received = None;
+    let several =
+        "3 0>1 *1 $5 MULTI *2 $3 DEL $1 c *2 $6 SELECT $1 1 *2 $3 DEL $1 e *2 $3 DEL $1 d *1 $4 EXEC";
+    let expected = [
+        "1 0>0 *2 $3 DEL $1 a".to_owned(),
+        format!("2 3>3 *3 $3 SET $1 b ${SMALL_LEN_MAX} {long}"),
+        several.to_owned(),
+        "4 0>0 *2 $3 DEL $1 f".to_owned(),
+    ];
+    assert!(journal.unread() >= memory.len());
+    for reader in &mut readers {
+        assert!(Received::get_mut(&mut memory).is_none(), "somebody has yet to read it");
+        assert_eq!(read(reader, &journal), expected);
+    }
+    assert!(Received::get_mut(&mut memory).is_some());
+    assert_eq!(journal.unread(), 0);
+}
+
+#[test]
+fn little_of_what_was_received_is_copied_in_the_end() {
+    let (journal, mut draft) = (Journal::new(1), Draft::default());
+    let mut reader = journal.join();
+    for _ in 0..2 {
+        let (mut memory, at) = received(&["DEL a", "DEL b"]);
+        draft.received = Some(memory.clone());
+        for range in at {
+            draft.push_encoded(0, &memory[range]);
+            draft.commit(&journal);
+        }
+        journal.lay_down(0, &mut draft);
+        draft.received = None;
+        assert!(Received::get_mut(&mut memory).is_some(), "it may be read into again");
+    }
+    assert_eq!(journal.unread(), 4 * RECORD);
+    let line = |number, key| format!("{number} 0>0 *2 $3 DEL $1 {key}");
+    assert_eq!(read(&mut reader, &journal), [line(1, "a"), line(2, "b"), line(3, "a"), line(4, "b")]);
 }

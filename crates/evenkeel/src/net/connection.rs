@@ -39,6 +39,8 @@ pub(crate) struct Connection {
     pub(crate) missing: usize,
     /// How many bytes to make room for at most when more of that request is read, by what has come at once before.
     pub(crate) room: usize,
+    /// How many bytes came with the last read into a worker's region.
+    pub(crate) last_read: usize,
     /// Not yet sent; `sent` bytes of the first stretch are.
     backlog: VecDeque<Stretch>,
     sent: usize,
@@ -96,6 +98,7 @@ impl Connection {
             args: Vec::new(),
             missing: 0,
             room: ROOM_MIN,
+            last_read: 0,
             backlog: VecDeque::new(),
             sent: 0,
             backlog_len: 0,

@@ -5,4 +5,5 @@ pub(crate) mod inbox;
 pub(crate) mod listener;
 mod mailbox;
 pub(crate) mod poll;
+pub(crate) mod region;
 pub(crate) mod worker;

@@ -16,6 +16,7 @@ use super::connection::{Connection, ROOM_MIN};
 use super::inbox::{Inbox, Message};
 use super::listener::{Accepted, Listener};
 use super::poll::{Event, Poll};
+use super::region::{Regions, Source, Spot};
 use crate::allocator;
 use crate::background::Background;
 use crate::blocking::Blocked;
@@ -38,16 +39,12 @@ mod handshakes;
 mod replies;
 mod suspended;
 
-/// Bytes read at once from a connection: what a pipeline of 100 requests of 500 bytes needs.
-const READ_LEN: usize = 64 * 1024;
-
 /// Connections that are read before the first of them is run, so that the memory can be asked for all their keys.
 const GROUP: usize = 16;
 
-/// Of the worker's buffer: one for each connection of a group, and one for those that are read and run at once. That may
+/// Of the worker's regions, each connection of a group has one, and this one is for those that are read and run at once. That may
 /// happen while what others have sent lies in theirs.
-const REGIONS: usize = GROUP + 1;
-const OWN_REGION: usize = GROUP * READ_LEN;
+const OWN_REGION: usize = GROUP;
 
 /// Reads of one connection per turn.
 const READS_PER_TURN: usize = 4;
@@ -103,8 +100,7 @@ pub(crate) struct Worker {
     leaving: suspended::Leaving,
     /// Connections that have sent something of the handshake of TLS, in the order in which they did.
     handshakes: VecDeque<u64>,
-    /// `REGIONS` regions of `READ_LEN` bytes.
-    buffer: Box<[u8]>,
+    regions: Regions,
     /// Connections with something to read in this turn.
     readable: Vec<u64>,
     arrivals: Vec<Arrival>,
@@ -151,7 +147,7 @@ impl Worker {
             doorstep: VecDeque::new(),
             leaving: suspended::Leaving::default(),
             handshakes: VecDeque::new(),
-            buffer: vec![0; REGIONS * READ_LEN].into(),
+            regions: Regions::default(),
             readable: Vec::new(),
             arrivals: Vec::new(),
             reply: Reply::default(),
@@ -304,11 +300,12 @@ impl Worker {
                 self.serve(token, connection);
                 continue;
             }
-            let region = self.arrivals.len() * READ_LEN;
-            let result = connection.read(&mut self.buffer[region..region + READ_LEN]);
+            let spot = self.spot(self.arrivals.len(), &connection);
+            let buffer = self.regions.bytes_mut(spot);
+            let (room, result) = (buffer.len(), connection.read(buffer));
             let got = result.as_ref().map_or(0, |got| *got);
-            self.book_read(&connection, got);
-            self.arrivals.push(Arrival { token, connection, result, region, key: None });
+            self.book_read(&mut connection, got);
+            self.arrivals.push(Arrival { token, connection, result, room, spot, key: None });
         }
     }
 
@@ -323,7 +320,7 @@ impl Worker {
         }
         for arrival in &mut self.arrivals {
             let len = arrival.result.as_ref().map_or(0, |got| *got);
-            let bytes = &mut self.buffer[arrival.region..arrival.region + len];
+            let bytes = &mut self.regions.bytes_mut(arrival.spot)[..len];
             arrival.key = self.pipeline.first_key(executor, &arrival.connection.session, bytes);
         }
         let (keyspace, seat, lines) =
@@ -336,10 +333,10 @@ impl Worker {
     }
 
     fn serve_arrival(&mut self, arrival: Arrival) {
-        let Arrival { token, mut connection, result, region, .. } = arrival;
+        let Arrival { token, mut connection, result, room, spot, .. } = arrival;
         self.executor.begin_share();
-        let next = match self.after_read(&mut connection, result, READ_LEN) {
-            Ok(got) => match self.run_region(&mut connection, region, got) {
+        let next = match self.after_read(&mut connection, result, room) {
+            Ok(got) => match self.run_region(&mut connection, spot, got) {
                 Next::Wait if connection.readable => self.read_and_run(&mut connection),
                 next => next,
             },
@@ -433,9 +430,10 @@ impl Worker {
             if self.executor.is_time_up() {
                 break;
             }
-            let use_buffer = connection.input.is_empty();
-            let (result, room) = if use_buffer {
-                (connection.read(&mut self.buffer[OWN_REGION..][..READ_LEN]), READ_LEN)
+            let spot = connection.input.is_empty().then(|| self.spot(OWN_REGION, connection));
+            let (result, room) = if let Some(spot) = spot {
+                let buffer = self.regions.bytes_mut(spot);
+                (connection.read(buffer), buffer.len())
             } else {
                 let room = more_room(connection.missing, connection.input.len()).min(connection.room);
                 let result = connection.read_more(room);
@@ -449,10 +447,9 @@ impl Worker {
                 Ok(got) => got,
                 Err(next) => return next,
             };
-            let next = if use_buffer {
-                self.run_region(connection, OWN_REGION, got)
-            } else {
-                self.run_input(connection)
+            let next = match spot {
+                Some(spot) => self.run_region(connection, spot, got),
+                None => self.run_input(connection),
             };
             if next != Next::Wait {
                 return next;
@@ -461,7 +458,13 @@ impl Worker {
         Next::Again
     }
 
-    fn book_read(&mut self, connection: &Connection, got: usize) {
+    /// Which of the worker's regions a connection is to be read into.
+    fn spot(&self, index: usize, connection: &Connection) -> Spot {
+        Spot::new(index, connection.last_read, self.server.keyspace.journal.is_on())
+    }
+
+    fn book_read(&mut self, connection: &mut Connection, got: usize) {
+        connection.last_read = got;
         let from = self.executor.last_ticks;
         let stats = self.executor.stats();
         add(&stats.reads, 1);
@@ -502,15 +505,14 @@ impl Worker {
         }
     }
 
-    /// Runs the requests in a region of the worker's buffer; what is left of them moves into the connection.
-    fn run_region(&mut self, connection: &mut Connection, region: usize, len: usize) -> Next {
-        let mut buffer = std::mem::take(&mut self.buffer);
-        let bytes = &mut buffer[region..region + len];
-        let (next, used) = self.run_bytes(connection, bytes);
+    /// Runs the requests in one of the worker's regions; what is left of them moves into the connection.
+    fn run_region(&mut self, connection: &mut Connection, spot: Spot, len: usize) -> Next {
+        let mut arrived = self.regions.take(spot, len, self.server.keyspace.journal.is_on());
+        let (next, used) = self.run_bytes(connection, &mut arrived);
         if used < len && next != Next::Close {
-            connection.input.extend_from_slice(&bytes[used..]);
+            connection.input.extend_from_slice(&arrived.bytes()[used..]);
         }
-        self.buffer = buffer;
+        self.regions.put_back(spot, arrived);
         self.note_input(connection);
         next
     }
@@ -543,20 +545,21 @@ impl Worker {
         client.query_size.store(connection.input.capacity(), Relaxed);
     }
 
-    /// Runs what can be run of `bytes`, batch by batch, and sends the replies; returns how many bytes are used up.
-    fn run_bytes(&mut self, connection: &mut Connection, bytes: &mut [u8]) -> (Next, usize) {
+    /// Runs what can be run of these bytes, batch by batch, and sends the replies; returns how many of them are used up.
+    fn run_bytes(&mut self, connection: &mut Connection, source: &mut dyn Source) -> (Next, usize) {
+        let len = source.bytes().len();
         connection.activity = connection.activity.saturating_add(1);
-        connection.client().note_query(bytes.len(), self.now_ms);
+        connection.client().note_query(len, self.now_ms);
         self.reply.resp3 = connection.resp3;
         let mut used = 0;
         loop {
             let pipeline = &mut self.pipeline;
             connection.session.log.before = self.executor.seat.draft.last;
-            let ended = pipeline.run(&mut self.executor, connection, bytes, &mut used, &mut self.reply);
+            let ended = pipeline.run(&mut self.executor, connection, source, &mut used, &mut self.reply);
             let log = &mut connection.session.log;
             log.logged = log.last(self.executor.seat.draft.last);
             connection.resp3 = self.reply.resp3;
-            if ended == Ended::TimeUp && used < bytes.len() && self.may_put_off(connection) {
+            if ended == Ended::TimeUp && used < len && self.may_put_off(connection) {
                 self.put_off(connection);
             } else if (!self.reply.is_empty() || connection.is_put_off()) && !self.flush(connection) {
                 return (Next::Close, used);
@@ -641,6 +644,7 @@ impl Worker {
         self.evict_clients();
         self.balance();
         self.server.keyspace.tidy(&mut self.executor.seat);
+        self.regions.trim();
         for rope in self.executor.seat.trash.drain(..) {
             self.server.rubbish.free(rope);
         }
@@ -755,8 +759,9 @@ pub(crate) struct Arrival {
     token: u64,
     connection: Box<Connection>,
     result: io::Result<usize>,
-    /// Where in the worker's buffer its bytes are.
-    region: usize,
+    /// Bytes that could have come, and which of the worker's regions they are in.
+    room: usize,
+    spot: Spot,
     /// The hash and place of its first request's key.
     key: Option<(u64, Place)>,
 }

@@ -11,6 +11,7 @@ mod kill;
 mod loading;
 mod lock;
 mod moment;
+mod pipelines;
 mod plain;
 mod reload;
 mod settings;

@@ -1,0 +1,126 @@
+//! What pipelines bring is in the log as it came, although the memory that it was read into is read into again.
+//!
+//! Connections send requests in all forms, short and long, many or few at a time, cut anywhere. The file and a replica have to
+//! say in the end what the server holds: each value says which request wrote it.
+
+use std::time::Duration;
+
+use evenkeel_testkit::digest::{Digest, difference, digest};
+use evenkeel_testkit::random::fresh_seed;
+use evenkeel_testkit::{Client, Random, Server, transcript};
+
+use crate::following::{await_link, follow};
+use crate::{start, wait_until};
+
+const CLIENTS: usize = 6;
+const PIPELINES: usize = 120;
+const KEYS: usize = 200;
+
+/// Bytes of values, each as likely: many in a read, a few, one in several reads.
+const LENGTHS: [usize; 8] = [1, 8, 60, 300, 500, 700, 3_000, 40_000];
+
+/// A request in one of the forms in which it may come; how many replies it has.
+fn request(random: &mut Random, value: &str, bytes: &mut Vec<u8>) -> usize {
+    let key = format!("key:{}", random.below(KEYS));
+    let array = |words: &[&str], bytes: &mut Vec<u8>, end: &str| {
+        bytes.extend_from_slice(format!("*{}\r\n", words.len()).as_bytes());
+        words.iter().for_each(|word| {
+            bytes.extend_from_slice(format!("${}\r\n{word}{end}", word.len()).as_bytes());
+        });
+    };
+    match random.below(16) {
+        0 => array(&["set", &key, value], bytes, "\r\n"),
+        1 => array(&["SET", &key, value], bytes, "--"), // nobody looks at what ends a word
+        2 => bytes.extend_from_slice(format!("SET {key} \"{value}\"\r\n").as_bytes()),
+        3 => array(&["APPEND", &format!("long:{key}"), &value[..value.len().min(40)]], bytes, "\r\n"),
+        4 => array(&["SELECT", ["0", "7"][random.below(2)]], bytes, "\r\n"),
+        5 => {
+            array(&["MULTI"], bytes, "\r\n");
+            array(&["SET", &key, value], bytes, "\r\n");
+            array(&["RPUSH", "list", &value[..1]], bytes, "\r\n");
+            array(&["EXEC"], bytes, "\r\n");
+            return 4;
+        }
+        6 => array(&["INCRBYFLOAT", "float", "0.5"], bytes, "\r\n"),
+        7 => array(&["GET", &key], bytes, "\r\n"),
+        8 => array(&["EVAL", "return redis.call('SET', KEYS[1], ARGV[1])", "1", &key, value], bytes, "\r\n"),
+        9 => array(&["HSET", "hash", &key, value], bytes, "\r\n"),
+        10 => array(&["DEL", &key, "float"], bytes, "\r\n"),
+        _ => array(&["SET", &key, value], bytes, "\r\n"),
+    }
+    1
+}
+
+fn send_pipelines(mut client: Client, index: usize, mut random: Random) {
+    for number in 0..PIPELINES {
+        let (mut bytes, mut replies) = (Vec::new(), 0);
+        let length = LENGTHS[random.below(LENGTHS.len())];
+        for at in 0..random.between(1, 40) {
+            let value = format!("{index}-{number}-{at}-").repeat(length / 8 + 1);
+            replies += request(&mut random, &value, &mut bytes);
+        }
+        // In a few pieces, which are cut anywhere.
+        let mut left = &bytes[..];
+        while !left.is_empty() {
+            let len = if random.chance(50) { left.len() } else { 1 + random.below(left.len()) };
+            let (piece, rest) = left.split_at(len);
+            client.send_raw(piece).expect("it reads");
+            left = rest;
+        }
+        for _ in 0..replies {
+            let reply = client.read();
+            assert!(!reply.is_error(), "{reply}");
+        }
+    }
+}
+
+fn all_of(server: &Server) -> Digest {
+    digest(&mut transcript::target(server))
+}
+
+fn same(one: &Digest, other: &Digest, what: &str) {
+    if let Some(difference) = difference(one, other) {
+        panic!("{what}:\n{difference}");
+    }
+}
+
+fn pipelines_are_logged_as_they_came(args: &[&str]) {
+    let seed = fresh_seed();
+    println!("EVENKEEL_SEED={seed}");
+    // A base, or a second full sync, would hide what is wrong in the log.
+    let always =
+        ["--appendonly", "yes", "--auto-aof-rewrite-percentage", "0", "--repl-diskless-sync-delay", "0"];
+    let mut server = start(&[&["--threads", "2"], &always[..], args].concat());
+    let replica = start(&[]);
+    follow(&replica, server.port());
+    await_link(&replica);
+    std::thread::scope(|scope| {
+        for index in 0..CLIENTS {
+            let (client, random) = (server.connect(), Random::new(seed + index as u64));
+            scope.spawn(move || send_pipelines(client, index, random));
+        }
+    });
+    let held = all_of(&server);
+    assert!(held.len() > KEYS, "{} keys", held.len());
+    let offset = || server.info("master_repl_offset");
+    wait_until("the replica has all", || replica.info("slave_repl_offset") == offset());
+    same(&held, &all_of(&replica), "the replica");
+    assert_eq!(server.info("sync_full"), "1");
+    // What has been read of the log is lent no more, and what is lent counts.
+    wait_until("the file has all", || server.info("aof_buffer_length") == "0");
+    std::thread::sleep(Duration::from_millis(20)); // what was read is written
+    server.kill();
+    server.start_again();
+    wait_until("it has been loaded", || server.info("loading") == "0");
+    same(&held, &all_of(&server), "the file");
+}
+
+#[test]
+fn pipelines_are_logged_as_they_came_everysec() {
+    pipelines_are_logged_as_they_came(&["--appendfsync", "everysec"]);
+}
+
+#[test]
+fn pipelines_are_logged_as_they_came_always() {
+    pipelines_are_logged_as_they_came(&["--appendfsync", "always"]);
+}
