@@ -106,6 +106,7 @@ impl Floor {
                 None => self.vacant.push(event.token),
                 Some(Next::Feed) => {
                     self.vacant.push(event.token);
+                    self.poller.remove(&client.socket)?;
                     self.feeds.push(Feed::start(client.socket)?);
                 }
             }

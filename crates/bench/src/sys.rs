@@ -54,6 +54,12 @@ impl Poller {
     }
 
     /// Registers `source` under `token`. Closing the source takes it out again.
+    pub(crate) fn remove(&self, source: &impl AsRawFd) -> io::Result<()> {
+        let (poller, fd) = (self.fd.as_raw_fd(), source.as_raw_fd());
+        // SAFETY: both descriptors are open for the call, and removing needs no event.
+        checked(unsafe { libc::epoll_ctl(poller, libc::EPOLL_CTL_DEL, fd, std::ptr::null_mut()) }).map(drop)
+    }
+
     pub(crate) fn add(&self, source: &impl AsRawFd, token: usize, interest: u32) -> io::Result<()> {
         let mut event = libc::epoll_event { events: interest, u64: token as u64 };
         // SAFETY: both descriptors are open for the call, and `event` outlives it.

@@ -101,7 +101,7 @@ impl Pipeline {
             let parsed = self.parse_batch(executor, source.bytes_mut(), *used, state, &connection.session);
             // What the log has is not written to any more: reading a line would.
             let is_last = matches!(parsed.end, BatchEnd::More { .. });
-            let lent = if is_last { source.lend() } else { None };
+            let lent = if is_last && !self.batch.is_empty() { source.lend() } else { None };
             let run = self.run_batch(executor, &mut connection.session, source.bytes(), lent, reply);
             if let Some((at, ended)) = run {
                 let last = &self.batch[at];
@@ -205,7 +205,8 @@ impl Pipeline {
             let is_line = bytes.get(start).is_some_and(|byte| *byte != b'*');
             // One that is not run after all must not have been read.
             // After AUTH, more may be sent.
-            if self.batch.len() == BATCH || (is_line || is_stranger) && !self.batch.is_empty() {
+            let is_full = self.batch.len() == BATCH || (is_line || is_stranger) && !self.batch.is_empty();
+            if is_full && start < bytes.len() {
                 break BatchEnd::Full;
             }
             if is_line {

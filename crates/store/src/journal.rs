@@ -51,6 +51,9 @@ pub const SMALL_LEN_MAX: usize = 4 * 1024;
 /// Bytes of an open page, beyond which it is handed out.
 pub(crate) const OPEN_LEN_MAX: usize = 16 * 1024;
 
+/// The part of what was received that records have to be for it to be kept.
+const TEXT_MIN: usize = 4;
+
 /// What stands before a record of several commands, and behind it.
 const MULTI: &[u8] = b"*1\r\n$5\r\nMULTI\r\n";
 const EXEC: &[u8] = b"*1\r\n$4\r\nEXEC\r\n";
@@ -179,7 +182,9 @@ impl Draft {
     /// The same for a command that is an array of bulk strings already.
     pub(crate) fn push_encoded(&mut self, db: u32, command: &[u8]) {
         if self.open.is_none()
-            && let Some(range) = self.received.as_ref().and_then(|received| place_in(received, command))
+            && let Some(received) = &self.received
+            && self.page.received.as_ref().is_none_or(|its| Shared::ptr_eq(its, received))
+            && let Some(range) = place_in(received, command)
         {
             let (start, received) = (self.page.bytes.len(), Some(range));
             self.open = Some(Open { start, commands: 1, received, first_db: db, db, is_data: true });
@@ -301,6 +306,19 @@ impl Page {
         match &self.received {
             Some(received) if span.is_received => &received[span.start..span.end],
             _ => &self.bytes[span.start..span.end],
+        }
+    }
+
+    /// Copies what it has of what was received, if that is a small part of it: it would be kept as a whole.
+    fn copy_if_little(&mut self) {
+        if self.received.as_ref().is_none_or(|received| self.text * TEXT_MIN >= received.len()) {
+            return;
+        }
+        let Some(received) = self.received.take() else { return };
+        for span in self.records.iter_mut().filter(|span| span.is_received) {
+            let start = self.bytes.len();
+            self.bytes.extend_from_slice(&received[span.start..span.end]);
+            *span = Span { start, end: self.bytes.len(), is_received: false, ..*span };
         }
     }
 
@@ -520,6 +538,7 @@ impl Pages {
     fn put(&mut self, readers: u32, page: &mut Page) -> usize {
         if page.text > SMALL_LEN_MAX {
             self.close();
+            page.copy_if_little();
             let weight = page.weight();
             self.hand_over(readers, page);
             page.expect(EXPECTED_LEN_MAX);

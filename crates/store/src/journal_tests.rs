@@ -307,3 +307,23 @@ fn little_of_what_was_received_is_copied_in_the_end() {
     let line = |number, key| format!("{number} 0>0 *2 $3 DEL $1 {key}");
     assert_eq!(read(&mut reader, &journal), [line(1, "a"), line(2, "b"), line(3, "a"), line(4, "b")]);
 }
+
+#[test]
+fn what_is_a_small_part_of_what_was_received_is_copied() {
+    let (journal, mut draft) = (Journal::new(1), Draft::default());
+    let mut reader = journal.join();
+    let [long, longer] = [SMALL_LEN_MAX, 5 * SMALL_LEN_MAX].map(|len| "x".repeat(len));
+    let (mut memory, at) = received(&["DEL a", &format!("SET b {long}"), &format!("GET {longer}")]);
+    draft.received = Some(memory.clone());
+    for range in &at[..2] {
+        draft.push_encoded(0, &memory[range.clone()]);
+        draft.commit(&journal);
+    }
+    journal.lay_down(0, &mut draft);
+    draft.received = None;
+    assert!(Received::get_mut(&mut memory).is_some(), "it may be read into again");
+    let expected =
+        ["1 0>0 *2 $3 DEL $1 a".to_owned(), format!("2 0>0 *3 $3 SET $1 b ${SMALL_LEN_MAX} {long}")];
+    assert_eq!(read(&mut reader, &journal), expected);
+    assert_eq!(journal.unread(), 0);
+}

@@ -13,14 +13,17 @@ use evenkeel_store::journal::{Received, SMALL_LEN_MAX};
 /// Bytes read at once from a connection: what a pipeline of 100 requests of 500 bytes needs.
 const READ_LEN: usize = 64 * 1024;
 
-/// The same where what is read may be lent, from a connection that had less to read last: a region is lent as a whole.
+/// The same where what is read may be lent, from a connection that had less to read last.
 const LESS_LEN: usize = 16 * 1024;
 
-/// The part of a region that is to be filled for it to be lent, so that what is lent is not mostly empty.
+/// The part of a region that is to be filled for it to be lent: it is lent as a whole.
 const FILLED_MIN: usize = 4;
 
 /// Bytes that a worker lends at most. If those who read the log are so far behind, the rest is copied for them.
 const LENT_LEN_MAX: usize = 8 << 20;
+
+/// Of them, those that are kept in any case when the log is done with them, to be lent again soon.
+const KEPT_LEN: usize = 2 << 20;
 
 enum Region {
     Own(Box<[u8]>),
@@ -106,6 +109,9 @@ impl Regions {
 
     /// Takes a region, of which the first `len` bytes were received; to be put back. `may_lend`: the log may keep it.
     pub(super) fn take(&mut self, spot: Spot, len: usize, may_lend: bool) -> Arrived {
+        if self.lent_len >= LENT_LEN_MAX {
+            self.trim();
+        }
         let has_room = self.lent_len < LENT_LEN_MAX;
         let (shelf, room) = self.shelf(spot);
         let region = mem::replace(&mut shelf.own[spot.index], Region::Own(Box::default()));
@@ -133,6 +139,9 @@ impl Regions {
                 }
             },
         };
+        if lent_len > KEPT_LEN && shelf.returned().is_some() {
+            lent_len -= len;
+        }
         self.lent_len = lent_len;
     }
 

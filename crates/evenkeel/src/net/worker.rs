@@ -304,7 +304,7 @@ impl Worker {
             let buffer = self.regions.bytes_mut(spot);
             let (room, result) = (buffer.len(), connection.read(buffer));
             let got = result.as_ref().map_or(0, |got| *got);
-            self.book_read(&mut connection, got);
+            self.book_read(&connection, got);
             self.arrivals.push(Arrival { token, connection, result, room, spot, key: None });
         }
     }
@@ -463,8 +463,7 @@ impl Worker {
         Spot::new(index, connection.last_read, self.server.keyspace.journal.is_on())
     }
 
-    fn book_read(&mut self, connection: &mut Connection, got: usize) {
-        connection.last_read = got;
+    fn book_read(&mut self, connection: &Connection, got: usize) {
         let from = self.executor.last_ticks;
         let stats = self.executor.stats();
         add(&stats.reads, 1);
@@ -507,6 +506,7 @@ impl Worker {
 
     /// Runs the requests in one of the worker's regions; what is left of them moves into the connection.
     fn run_region(&mut self, connection: &mut Connection, spot: Spot, len: usize) -> Next {
+        connection.last_read = len;
         let mut arrived = self.regions.take(spot, len, self.server.keyspace.journal.is_on());
         let (next, used) = self.run_bytes(connection, &mut arrived);
         if used < len && next != Next::Close {

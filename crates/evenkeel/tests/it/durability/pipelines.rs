@@ -124,3 +124,19 @@ fn pipelines_are_logged_as_they_came_everysec() {
 fn pipelines_are_logged_as_they_came_always() {
     pipelines_are_logged_as_they_came(&["--appendfsync", "always"]);
 }
+
+/// What is lent is lent in smaller regions, which are not for who sends more than fits into one.
+#[test]
+fn a_long_pipeline_is_read_at_once() {
+    const PIPELINES: usize = 40;
+    let server = start(&["--threads", "1", "--appendonly", "yes"]);
+    let mut client = server.connect();
+    let command = ["SET".to_owned(), "key".to_owned(), "v".repeat(500)].to_vec();
+    let reads = || server.info("total_reads_processed").parse::<usize>().expect("a number");
+    let before = reads();
+    for _ in 0..PIPELINES {
+        client.pipeline(&vec![command.clone(); 45]);
+    }
+    let reads = reads() - before;
+    assert!(reads < PIPELINES * 3 / 2, "{reads} reads");
+}
