@@ -130,7 +130,9 @@ impl Executor {
 fn data_bytes(server: &Server) -> usize {
     let (keyspace, figures) = (&server.keyspace, &server.replication.figures);
     let for_replicas = figures.beyond.load(Relaxed) as usize;
-    let waits = keyspace.journal.unread() + keyspace.kept_for_snapshot() + for_replicas;
+    // What is lent to the log is part of what is unread, until that has been read.
+    let lent = server.inboxes.iter().map(|inbox| inbox.lent.load(Relaxed)).sum();
+    let waits = keyspace.journal.unread().max(lent) + keyspace.kept_for_snapshot() + for_replicas;
     memory::used_by_data().saturating_sub(waits)
 }
 

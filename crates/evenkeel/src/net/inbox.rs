@@ -40,6 +40,8 @@ pub(crate) struct Inbox {
     pub(crate) connections: AtomicUsize,
     /// The share of its time that the worker was busy lately, in thousandths.
     pub(crate) busy: AtomicU64,
+    /// Bytes that the worker has lent to the log, or keeps to lend them again.
+    pub(crate) lent: AtomicUsize,
     /// The worker holds replies back until what they tell of is on disk.
     pub(crate) awaits_log: AtomicBool,
     /// The last number of [`Message::Settle`].
@@ -53,6 +55,7 @@ impl Inbox {
             wakeup: Wakeup::new()?,
             connections: AtomicUsize::new(0),
             busy: AtomicU64::new(0),
+            lent: AtomicUsize::new(0),
             awaits_log: AtomicBool::new(false),
             settled: AtomicU64::new(0),
         })

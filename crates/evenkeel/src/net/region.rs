@@ -94,16 +94,28 @@ struct Shelf {
 }
 
 impl Regions {
+    /// So many of each length. They are there from the beginning: what clients send later is not to count as data.
+    pub(super) fn new(count: usize) -> Regions {
+        let mut regions = Regions::default();
+        for is_small in [false, true] {
+            let (shelf, len) = regions.shelf(Spot { index: 0, is_small });
+            shelf.own.extend((0..count).map(|_| Region::new(len)));
+        }
+        regions
+    }
+
+    /// Bytes that are lent, or were and are kept to be lent again.
+    pub(super) fn lent_len(&self) -> usize {
+        self.lent_len
+    }
+
     fn shelf(&mut self, spot: Spot) -> (&mut Shelf, usize) {
         if spot.is_small { (&mut self.small, LESS_LEN) } else { (&mut self.large, READ_LEN) }
     }
 
     /// To be read into.
     pub(super) fn bytes_mut(&mut self, spot: Spot) -> &mut [u8] {
-        let (shelf, len) = self.shelf(spot);
-        while shelf.own.len() <= spot.index {
-            shelf.own.push(Region::new(len));
-        }
+        let (shelf, _) = self.shelf(spot);
         shelf.own[spot.index].bytes_mut()
     }
 
@@ -217,13 +229,12 @@ mod tests {
     const LEN: usize = SMALL_LEN_MAX + 1;
 
     fn take(regions: &mut Regions) -> Arrived {
-        regions.bytes_mut(SPOT);
         regions.take(SPOT, LEN, true)
     }
 
     #[test]
     fn what_is_lent_is_not_read_into_until_it_comes_back() {
-        let mut regions = Regions::default();
+        let mut regions = Regions::new(1);
         let mut arrived = take(&mut regions);
         arrived.bytes_mut()[..2].copy_from_slice(b"ab");
         let lent = arrived.lend().expect("it may be");
@@ -253,7 +264,7 @@ mod tests {
 
     #[test]
     fn no_more_is_lent_than_may_be_and_nothing_that_is_mostly_empty() {
-        let mut regions = Regions::default();
+        let mut regions = Regions::new(1);
         let mut lent = Vec::new();
         for _ in 0..2 * LENT_LEN_MAX / LESS_LEN {
             let mut arrived = take(&mut regions);
@@ -265,7 +276,6 @@ mod tests {
         regions.trim();
         let mut lends = |last, len| {
             let spot = Spot::new(0, last, true);
-            regions.bytes_mut(spot);
             let mut arrived = regions.take(spot, len, true);
             let lends = arrived.lend().is_some();
             regions.put_back(spot, arrived);

@@ -147,7 +147,7 @@ impl Worker {
             doorstep: VecDeque::new(),
             leaving: suspended::Leaving::default(),
             handshakes: VecDeque::new(),
-            regions: Regions::default(),
+            regions: Regions::new(OWN_REGION + 1),
             readable: Vec::new(),
             arrivals: Vec::new(),
             reply: Reply::default(),
@@ -507,12 +507,16 @@ impl Worker {
     /// Runs the requests in one of the worker's regions; what is left of them moves into the connection.
     fn run_region(&mut self, connection: &mut Connection, spot: Spot, len: usize) -> Next {
         connection.last_read = len;
-        let mut arrived = self.regions.take(spot, len, self.server.keyspace.journal.is_on());
+        let may_lend = self.server.keyspace.journal.is_on();
+        let mut arrived = self.regions.take(spot, len, may_lend);
         let (next, used) = self.run_bytes(connection, &mut arrived);
         if used < len && next != Next::Close {
             connection.input.extend_from_slice(&arrived.bytes()[used..]);
         }
         self.regions.put_back(spot, arrived);
+        if may_lend {
+            self.inbox().lent.store(self.regions.lent_len(), Relaxed);
+        }
         self.note_input(connection);
         next
     }
@@ -645,6 +649,7 @@ impl Worker {
         self.balance();
         self.server.keyspace.tidy(&mut self.executor.seat);
         self.regions.trim();
+        self.inbox().lent.store(self.regions.lent_len(), Relaxed);
         for rope in self.executor.seat.trash.drain(..) {
             self.server.rubbish.free(rope);
         }
