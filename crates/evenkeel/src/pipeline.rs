@@ -79,8 +79,8 @@ pub(crate) enum Ended {
 }
 
 impl Pipeline {
-    /// Runs requests of what has arrived from `*used` on until there are no more or the reply is large. `*used` moves on to the first
-    /// byte of the first request that was not run; how far that one was read is kept in the connection.
+    /// Runs requests of what has arrived from `*used` on until there are no more or the reply is large. `*used` moves on to
+    /// the first byte of the first request that was not run; how far that one was read is kept in the connection.
     pub(crate) fn run(
         &mut self,
         executor: &mut Executor,

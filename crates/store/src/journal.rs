@@ -51,8 +51,8 @@ pub const SMALL_LEN_MAX: usize = 4 * 1024;
 /// Bytes of an open page, beyond which it is handed out.
 pub(crate) const OPEN_LEN_MAX: usize = 16 * 1024;
 
-/// The part of what was received that records have to be for it to be kept.
-const TEXT_MIN: usize = 4;
+/// What was received is kept as a whole. So records have to be this part of it at least, as a divisor.
+pub const KEPT_PART: usize = 4;
 
 /// What stands before a record of several commands, and behind it.
 const MULTI: &[u8] = b"*1\r\n$5\r\nMULTI\r\n";
@@ -288,8 +288,6 @@ impl Page {
     fn push(&mut self, span: Span) {
         self.text += span.end - span.start;
         self.records.push(span);
-        // The next one's place, which a reader on another core may have read last.
-        prefetch_for_write(self.records.as_ptr().wrapping_add(self.records.len()).cast());
     }
 
     /// The same for a record that is in what was received, the same for all of them.
@@ -311,10 +309,9 @@ impl Page {
 
     /// Copies what it has of what was received, if that is a small part of it: it would be kept as a whole.
     fn copy_if_little(&mut self) {
-        if self.received.as_ref().is_none_or(|received| self.text * TEXT_MIN >= received.len()) {
-            return;
-        }
-        let Some(received) = self.received.take() else { return };
+        let text = self.text;
+        let is_little = |received: &mut Received| text * KEPT_PART < received.len();
+        let Some(received) = self.received.take_if(is_little) else { return };
         for span in self.records.iter_mut().filter(|span| span.is_received) {
             let start = self.bytes.len();
             self.bytes.extend_from_slice(&received[span.start..span.end]);
@@ -542,7 +539,6 @@ impl Pages {
             let weight = page.weight();
             self.hand_over(readers, page);
             page.expect(EXPECTED_LEN_MAX);
-            prefetch_for_write(page.records.as_ptr().cast());
             return weight;
         }
         if self.open_for != readers || self.open.text + page.text > OPEN_LEN_MAX {

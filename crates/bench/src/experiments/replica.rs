@@ -1,9 +1,9 @@
 //! `replica`: what replicas cost their primary.
 //!
 //! Each server runs several times: alone, with a replica that takes the stream and drops it, with three such, and with a
-//! real one, which is the same program; the floor alone and with one that drops. What the second takes more per command in the same round is what the replica costs:
-//! the CPU of the whole process, and that of its busiest thread, which is the one that serves the clients. The replicas share
-//! the load's cores, so the rates say less than the CPU.
+//! real one, which is the same program; the floor alone and with one that drops. What the second takes more per command in
+//! the same round is what the replica costs: the CPU of the whole process, and that of its busiest thread, which is the one
+//! that serves the clients. The replicas share the load's cores, so the rates say less than the CPU.
 //!
 //! Then the lag: how long after its reply a message that is published on the primary comes out of the real replica, whose
 //! place in the stream is behind all writes before it.

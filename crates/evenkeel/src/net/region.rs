@@ -8,16 +8,13 @@ use std::collections::VecDeque;
 use std::mem;
 use std::sync::Arc;
 
-use evenkeel_store::journal::{Received, SMALL_LEN_MAX};
+use evenkeel_store::journal::{KEPT_PART, Received, SMALL_LEN_MAX};
 
 /// Bytes read at once from a connection: what a pipeline of 100 requests of 500 bytes needs.
 const READ_LEN: usize = 64 * 1024;
 
 /// The same where what is read may be lent, from a connection that had less to read last.
 const LESS_LEN: usize = 16 * 1024;
-
-/// The part of a region that is to be filled for it to be lent: it is lent as a whole.
-const FILLED_MIN: usize = 4;
 
 /// Bytes that a worker lends at most. If those who read the log are so far behind, the rest is copied for them.
 const LENT_LEN_MAX: usize = 8 << 20;
@@ -127,7 +124,7 @@ impl Regions {
         let has_room = self.lent_len < LENT_LEN_MAX;
         let (shelf, room) = self.shelf(spot);
         let region = mem::replace(&mut shelf.own[spot.index], Region::Own(Box::default()));
-        let may_lend = may_lend && has_room && len > SMALL_LEN_MAX && len * FILLED_MIN >= room;
+        let may_lend = may_lend && has_room && len > SMALL_LEN_MAX && len * KEPT_PART >= room;
         Arrived { region, len, may_lend }
     }
 
@@ -282,6 +279,6 @@ mod tests {
             lends
         };
         assert!(lends(0, LEN) && !lends(0, SMALL_LEN_MAX));
-        assert!(lends(LESS_LEN, READ_LEN / FILLED_MIN) && !lends(LESS_LEN, LEN));
+        assert!(lends(LESS_LEN, READ_LEN / KEPT_PART) && !lends(LESS_LEN, LEN));
     }
 }

@@ -507,18 +507,23 @@ impl Worker {
     /// Runs the requests in one of the worker's regions; what is left of them moves into the connection.
     fn run_region(&mut self, connection: &mut Connection, spot: Spot, len: usize) -> Next {
         connection.last_read = len;
-        let may_lend = self.server.keyspace.journal.is_on();
-        let mut arrived = self.regions.take(spot, len, may_lend);
+        let mut arrived = self.regions.take(spot, len, self.server.keyspace.journal.is_on());
         let (next, used) = self.run_bytes(connection, &mut arrived);
         if used < len && next != Next::Close {
             connection.input.extend_from_slice(&arrived.bytes()[used..]);
         }
         self.regions.put_back(spot, arrived);
-        if may_lend {
-            self.inbox().lent.store(self.regions.lent_len(), Relaxed);
-        }
+        self.note_lent();
         self.note_input(connection);
         next
+    }
+
+    /// Tells of what is lent, if that is another amount than before: others read it.
+    fn note_lent(&self) {
+        let (lent, noted) = (self.regions.lent_len(), &self.inbox().lent);
+        if noted.load(Relaxed) != lent {
+            noted.store(lent, Relaxed);
+        }
     }
 
     /// Runs the requests that start in the connection's own buffer.
@@ -649,7 +654,7 @@ impl Worker {
         self.balance();
         self.server.keyspace.tidy(&mut self.executor.seat);
         self.regions.trim();
-        self.inbox().lent.store(self.regions.lent_len(), Relaxed);
+        self.note_lent();
         for rope in self.executor.seat.trash.drain(..) {
             self.server.rubbish.free(rope);
         }
