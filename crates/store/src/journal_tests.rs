@@ -210,6 +210,27 @@ fn small_drafts_share_pages() {
     assert!(journal.spares(0) <= all, "{} pages for 45 records", journal.spares(0));
 }
 
+/// What is known of few records is copied to the page, that of many goes there.
+#[test]
+fn large_drafts_of_few_and_of_many_records() {
+    let (journal, mut draft) = (Journal::new(1), Draft::default());
+    let mut reader = journal.join();
+    let mut number = 0;
+    for count in [1, 64, 65, 300, 64, 1, 300].repeat(3) {
+        let value = "v".repeat(1 + SMALL_LEN_MAX / count);
+        let expected = (0..count).map(|n| {
+            log(&mut draft, 0, &format!("SET {} {value}", n % 10));
+            draft.commit(&journal);
+            number += 1;
+            format!("{number} 0>0 *3 $3 SET $1 {} ${} {value}", n % 10, value.len())
+        });
+        let expected: Vec<String> = expected.collect();
+        journal.lay_down(0, &mut draft);
+        assert_eq!(read(&mut reader, &journal), expected);
+        assert_eq!((journal.unread(), journal.spares(0)), (0, 1), "what came back is used again");
+    }
+}
+
 #[test]
 fn what_only_replicas_hear_says_so() {
     let (journal, mut draft) = (Journal::new(1), Draft::default());
