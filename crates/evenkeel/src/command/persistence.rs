@@ -26,7 +26,7 @@ pub(crate) const COMMANDS: &[Command] = &[
 
 /// SAVE: the client waits; others do not.
 fn save(call: &mut Call<'_, '_>) -> Done {
-    if call.server.persist.state().running.is_some() {
+    if !call.server.persist.state().is_idle() {
         return Err(Error::text("ERR Background save already in progress"));
     }
     let server = call.server.clone();
@@ -41,12 +41,12 @@ fn save(call: &mut Call<'_, '_>) -> Done {
 
 /// BGREWRITEAOF
 fn rewrite_aof(call: &mut Call<'_, '_>) -> Done {
-    let running = call.server.persist.state().running;
-    if running.is_some_and(|running| running.is(Job::Base)) {
+    let state = call.server.persist.state();
+    if state.running.is_some_and(|running| running.is(Job::Base)) {
         return Err(Error::text("ERR Background append only file rewriting already in progress"));
     }
     // A transaction holds what the snapshot has to wait for.
-    let text = if running.is_none() && !call.mode.is_nested() && rewrite::begin(call.server) {
+    let text = if state.is_idle() && !call.mode.is_nested() && rewrite::begin(call.server) {
         "Background append only file rewriting started"
     } else {
         call.server.persist.schedule_rewrite();
@@ -64,7 +64,8 @@ fn background_save(call: &mut Call<'_, '_>) -> Done {
         2 if call.args.is(1, "CANCEL") => return cancel(call),
         _ => return Err(Error::Syntax),
     };
-    match call.server.persist.state().running {
+    let state = call.server.persist.state();
+    match state.all().last() {
         // A full sync is one, too, to INFO and to who asks for another.
         Some(running) if running.is(Job::Snapshot) || running.is(Job::Sync) => {
             return Err(Error::text("ERR Background save already in progress"));

@@ -14,11 +14,12 @@ use std::fs::File;
 use std::io::{self, Write};
 use std::ptr::NonNull;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
 
 use super::direct::{self, BLOCK as ALIGN, start_writeback};
 use super::pace::handed_over_max;
+use super::{Job, LOOK, cancelled};
 use crate::config::Settings;
 use crate::server::Server;
 
@@ -44,6 +45,9 @@ pub(crate) enum Cache {
 
 /// See the module's text. What has been written is in the file after a flush, and on disk after a sync of the file.
 pub(crate) struct Draft {
+    server: Arc<Server>,
+    /// Whose file it is. When that is cancelled, nobody waits for the disk any more.
+    job: Job,
     /// The one that is filled; `None` after an error.
     block: Option<Block>,
     /// To the thread, which gives them back, or says what went wrong and ends. `None` once it is to end.
@@ -60,6 +64,7 @@ impl Draft {
         settings: &Settings,
         file: &File,
         cache: Cache,
+        job: Job,
     ) -> io::Result<Draft> {
         let past_cache = cache == Cache::Past && settings.snapshot_direct_io;
         let mut writer = Writer {
@@ -85,16 +90,17 @@ impl Draft {
                 }
             }
         })?;
-        Ok(Draft { block: None, full: Some(full), empty, thread: Some(thread) })
+        Ok(Draft { server: server.clone(), job, block: None, full: Some(full), empty, thread: Some(thread) })
     }
 }
 
 impl Write for Draft {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        let block = match &mut self.block {
-            Some(block) => block,
-            none => none.insert(next(&self.empty)?),
-        };
+        if self.block.is_none() {
+            let given = self.given_back()?;
+            self.block = Some(given.ok_or(io::ErrorKind::BrokenPipe)?);
+        }
+        let block = self.block.as_mut().expect("there is one now");
         let taken = block.add(bytes);
         if block.room() == 0 {
             self.pass_on()?;
@@ -106,13 +112,37 @@ impl Write for Draft {
     fn flush(&mut self) -> io::Result<()> {
         self.pass_on()?;
         self.full = None;
-        let written = self.empty.iter().try_for_each(|block| block.map(drop));
+        while self.given_back()?.is_some() {}
         let ended = self.thread.take().is_none_or(|thread| thread.join().is_ok());
-        written.and(if ended { Ok(()) } else { Err(io::ErrorKind::BrokenPipe.into()) })
+        if ended { Ok(()) } else { Err(io::ErrorKind::BrokenPipe.into()) }
     }
 }
 
 impl Draft {
+    /// A block that the disk has taken, or nobody has filled yet; `None`: the thread has ended.
+    ///
+    /// # Errors
+    /// What the disk said, and that nobody wants the file any more, for which a disk that hangs is not waited for.
+    fn given_back(&self) -> io::Result<Option<Block>> {
+        let persist = &self.server.persist;
+        let mut waits = false;
+        let given = loop {
+            match self.empty.recv_timeout(LOOK) {
+                Ok(block) => break block.map(Some),
+                Err(RecvTimeoutError::Disconnected) => break Ok(None),
+                Err(RecvTimeoutError::Timeout) if persist.is_cancelled(self.job) => break Err(cancelled()),
+                Err(RecvTimeoutError::Timeout) => {
+                    persist.note_wait(self.job);
+                    waits = true;
+                }
+            }
+        };
+        if waits {
+            persist.end_wait(self.job);
+        }
+        given
+    }
+
     /// Gives what has been filled to the thread.
     fn pass_on(&mut self) -> io::Result<()> {
         let Some(block) = self.block.take() else { return Ok(()) };
@@ -128,16 +158,19 @@ impl Draft {
 }
 
 impl Drop for Draft {
-    /// Waits for the thread: the file may be written over when this is gone.
+    /// Waits for the thread, unless nobody wants the file any more: then the thread ends when the disk lets it, and what it has
+    /// written is in a file that is removed.
     fn drop(&mut self) {
         self.full = None;
+        loop {
+            match self.given_back() {
+                Ok(None) => break,
+                Err(_) if self.server.persist.is_cancelled(self.job) => return,
+                _ => {}
+            }
+        }
         let _ = self.thread.take().map(JoinHandle::join); // whoever flushes has been told of a panic
     }
-}
-
-/// A block to fill, once the disk has taken one.
-fn next(empty: &Receiver<io::Result<Block>>) -> io::Result<Block> {
-    empty.recv().unwrap_or_else(|_| Err(io::ErrorKind::BrokenPipe.into()))
 }
 
 /// Memory for [`BLOCK`] bytes, which begins at a page, and so at a multiple of [`ALIGN`]. It comes from the kernel: what a
@@ -286,7 +319,8 @@ mod tests {
             let (path, mut file) = create(&live, "draft");
             let bytes: Vec<u8> =
                 (0..len / 8 + 1).flat_map(|_| random.draw().to_le_bytes()).take(len).collect();
-            let mut draft = Draft::new(&live.server, &settings, &file, cache).expect("a draft");
+            let mut draft =
+                Draft::new(&live.server, &settings, &file, cache, Job::Snapshot).expect("a draft");
             let mut left = &bytes[..];
             while !left.is_empty() {
                 let len_max = if random.chance(2) { 300 } else { 3 * BLOCK };
@@ -312,7 +346,8 @@ mod tests {
         let goes_past = |setting: &str, cache| {
             assert!(!live.connect().run(&format!("CONFIG SET snapshot-direct-io {setting}")).is_error());
             let settings = live.server.settings();
-            let mut draft = Draft::new(&live.server, &settings, &file, cache).expect("a draft");
+            let mut draft =
+                Draft::new(&live.server, &settings, &file, cache, Job::Snapshot).expect("a draft");
             // When the last one has found a block to be filled, the first has been written.
             draft.write_all(&vec![7; BLOCKS * BLOCK + 1]).expect("it is written");
             is_direct(&file)
@@ -329,12 +364,13 @@ mod tests {
         let live = Live::start(1, &[]);
         let full = OpenOptions::new().write(true).open("/dev/full").expect("a device that is always full");
         let mut draft =
-            Draft::new(&live.server, &live.server.settings(), &full, Cache::Through).expect("a draft");
+            Draft::new(&live.server, &live.server.settings(), &full, Cache::Through, Job::Snapshot)
+                .expect("a draft");
         let error = draft.write_all(&vec![0; 9 * BLOCK]).expect_err("it is full");
         assert_eq!(error.kind(), io::ErrorKind::StorageFull);
         assert!(draft.write_all(&vec![0; 9 * BLOCK]).is_err() || draft.flush().is_err(), "nor later");
-        let mut draft =
-            Draft::new(&live.server, &live.server.settings(), &full, Cache::Past).expect("a draft");
+        let mut draft = Draft::new(&live.server, &live.server.settings(), &full, Cache::Past, Job::Snapshot)
+            .expect("a draft");
         draft.write_all(b"little").expect("nobody has tried yet");
         assert_eq!(draft.flush().expect_err("it is full").kind(), io::ErrorKind::StorageFull);
         live.stop();

@@ -33,8 +33,11 @@ use crate::error::Error;
 use crate::server::Server;
 use crate::session::Session;
 
-/// How long it may take to notice that the end of the server was aborted.
-const ABORT_LOOK: Duration = Duration::from_millis(20);
+/// How long it may take who waits for a disk, or for others, to notice that he need not any more.
+const LOOK: Duration = Duration::from_millis(20);
+
+/// How long a disk may take nothing, before replicas that wait for a full sync do not wait for it.
+const STUCK_MS: u64 = 5_000;
 
 /// See the module's text.
 pub(crate) struct Persist {
@@ -48,8 +51,12 @@ pub(crate) struct Persist {
     state: Mutex<State>,
     /// A snapshot has ended.
     ended: Condvar,
-    /// The snapshot that is being taken is not wanted any more.
+    /// What is being written is not wanted any more.
     cancelled: AtomicBool,
+    /// Nor the snapshot that is being taken for replicas.
+    sync_cancelled: AtomicBool,
+    /// Since when what is being written has waited for its disk, in milliseconds since the Unix epoch; zero: it does not.
+    disk_since_ms: AtomicU64,
     /// Held by who takes all data out and puts them back.
     reload: Mutex<()>,
     pub(crate) ending: end::Ending,
@@ -66,6 +73,9 @@ pub(crate) struct Persist {
 #[derive(Clone, Debug)]
 pub(crate) struct State {
     pub(crate) running: Option<Running>,
+    /// The snapshot that is being taken for replicas. Nothing else begins meanwhile, but it may itself begin while what is being
+    /// written waits for nothing but its disk.
+    pub(crate) sync: Option<Running>,
     /// BGREWRITEAOF, while something else is being written.
     pub(crate) rewrite_scheduled: bool,
     pub(crate) rewrites: u64,
@@ -96,6 +106,15 @@ pub(crate) enum Cancelled {
     Nothing,
 }
 
+/// Whether a snapshot may be taken for replicas.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Claim {
+    Granted,
+    Refused,
+    /// Not yet: what is being written has been given up for it, since its disk takes nothing.
+    Soon,
+}
+
 /// What is done one at a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Job {
@@ -113,9 +132,26 @@ pub(crate) enum Job {
 pub(crate) struct Running {
     pub(crate) job: Job,
     pub(crate) since_s: u64,
+    /// It walks through the keyspace, which one does at a time.
+    walks: bool,
+}
+
+impl State {
+    /// What is being done.
+    pub(crate) fn all(&self) -> impl Iterator<Item = Running> {
+        self.running.into_iter().chain(self.sync)
+    }
+
+    pub(crate) fn is_idle(&self) -> bool {
+        self.all().next().is_none()
+    }
 }
 
 impl Running {
+    fn now(job: Job) -> Running {
+        Running { job, since_s: crate::clock::unix_ms() / 1000, walks: false }
+    }
+
     pub(crate) fn is(self, job: Job) -> bool {
         self.job == job
     }
@@ -220,6 +256,10 @@ impl Persist {
     }
 }
 
+fn cancelled() -> io::Error {
+    io::Error::other("it was cancelled")
+}
+
 /// What is answered while data are loaded.
 pub(crate) fn loading() -> Error {
     Error::text("LOADING Redis is loading the dataset in memory")
@@ -249,6 +289,7 @@ impl Persist {
     pub(crate) fn new(seat: Seat, loaders: Vec<Seat>, now_s: u64) -> Persist {
         let state = State {
             running: None,
+            sync: None,
             rewrite_scheduled: false,
             rewrites: 0,
             rewrites_failed: 0,
@@ -272,6 +313,8 @@ impl Persist {
             state: Mutex::new(state),
             ended: Condvar::new(),
             cancelled: AtomicBool::new(false),
+            sync_cancelled: AtomicBool::new(false),
+            disk_since_ms: AtomicU64::new(0),
             reload: Mutex::new(()),
             ending: end::Ending::default(),
             is_incomplete: AtomicBool::new(false),
@@ -324,27 +367,33 @@ impl Persist {
         is_running
     }
 
-    fn cancel(&self, which: impl FnOnce(Running) -> bool) -> Cancelled {
+    fn cancel(&self, which: impl Fn(Running) -> bool) -> Cancelled {
         let mut state = self.state.lock();
         let was_scheduled = std::mem::take(&mut state.save_scheduled);
-        if state.running.is_some_and(which) {
-            self.cancelled.store(true, Release);
-            return Cancelled::Running;
+        let mut cancelled = if was_scheduled { Cancelled::Scheduled } else { Cancelled::Nothing };
+        for running in state.all().filter(|running| which(*running)) {
+            self.cancelled(running.job).store(true, Release);
+            cancelled = Cancelled::Running;
         }
-        if was_scheduled { Cancelled::Scheduled } else { Cancelled::Nothing }
+        cancelled
     }
 
-    /// Claims that a job is being done; `false`: one is.
+    /// Whether a job is not wanted any more.
+    fn cancelled(&self, job: Job) -> &AtomicBool {
+        if job == Job::Sync { &self.sync_cancelled } else { &self.cancelled }
+    }
+
+    /// Claims that a job is being done; `false`: one is. Syncs have their own claim.
     pub(crate) fn claim(&self, job: Job) -> bool {
         let mut state = self.state.lock();
-        if state.running.is_some() {
+        if !state.is_idle() {
             return false;
         }
-        let now_s = crate::clock::unix_ms() / 1000;
-        state.running = Some(Running { job, since_s: now_s });
+        let running = Running::now(job);
+        state.running = Some(running);
         match job {
-            Job::Base => (state.last_rewrite_attempt_s, state.rewrite_scheduled) = (now_s, false),
-            Job::Snapshot => (state.last_attempt_s, state.save_scheduled) = (now_s, false),
+            Job::Base => (state.last_rewrite_attempt_s, state.rewrite_scheduled) = (running.since_s, false),
+            Job::Snapshot => (state.last_attempt_s, state.save_scheduled) = (running.since_s, false),
             Job::Log | Job::Sync => {}
         }
         self.cancelled.store(false, Release);
@@ -358,29 +407,74 @@ impl Persist {
         }
     }
 
-    /// Claims that a snapshot is being taken for replicas; `false`: one is being taken. [`Persist::end_sync`] gives it back.
-    pub(crate) fn claim_sync(&self) -> bool {
+    /// Claims that a snapshot is being taken for replicas. [`Persist::end_sync`] gives it back.
+    pub(crate) fn claim_sync(&self) -> Claim {
         let mut state = self.state.lock();
-        if state.running.is_some() {
-            return false;
+        if state.sync.is_some() {
+            return Claim::Refused;
         }
-        let since_s = crate::clock::unix_ms() / 1000;
-        state.running = Some(Running { job: Job::Sync, since_s });
-        self.cancelled.store(false, Release);
-        true
+        if let Some(running) = state.running {
+            let is_written = running.is(Job::Snapshot) || running.is(Job::Base);
+            if !is_written {
+                return Claim::Refused;
+            }
+            if running.walks {
+                return self.give_up_stuck(&mut state, running);
+            }
+        }
+        state.sync = Some(Running::now(Job::Sync));
+        self.sync_cancelled.store(false, Release);
+        Claim::Granted
+    }
+
+    /// Replicas wait for what walks through the keyspace. If it has waited for its disk for long, it is begun anew later.
+    fn give_up_stuck(&self, state: &mut State, running: Running) -> Claim {
+        let since_ms = self.disk_since_ms.load(Relaxed);
+        let is_stuck = since_ms > 0 && crate::clock::unix_ms().saturating_sub(since_ms) > STUCK_MS;
+        if !is_stuck || self.cancelled.swap(true, AcqRel) {
+            return Claim::Refused;
+        }
+        if running.is(Job::Base) {
+            state.rewrite_scheduled = true;
+        } else {
+            state.save_scheduled = true;
+        }
+        Claim::Soon
+    }
+
+    /// What is being written walks through the keyspace, or does not any more.
+    fn note_walk(&self, job: Job, walks: bool) {
+        let state = &mut *self.state.lock();
+        let running = if job == Job::Sync { &mut state.sync } else { &mut state.running };
+        if let Some(running) = running {
+            running.walks = walks;
+        }
+    }
+
+    /// What is being written waits for its disk; [`Persist::end_wait`] when it does not any more.
+    fn note_wait(&self, job: Job) {
+        if job != Job::Sync {
+            let _ = self.disk_since_ms.compare_exchange(0, crate::clock::unix_ms(), Relaxed, Relaxed);
+        }
+    }
+
+    fn end_wait(&self, job: Job) {
+        if job != Job::Sync {
+            self.disk_since_ms.store(0, Relaxed);
+        }
     }
 
     /// No replica is left that wants the snapshot which is being taken for some.
     pub(crate) fn cancel_sync(&self) {
-        if self.state.lock().running.is_some_and(|running| running.is(Job::Sync)) {
-            self.cancelled.store(true, Release);
+        if self.state.lock().sync.is_some() {
+            self.sync_cancelled.store(true, Release);
         }
     }
 
     /// The snapshot for replicas has been taken, or is given up.
     pub(crate) fn end_sync(&self) {
         let mut state = self.state.lock();
-        let running = state.running.take().expect("it was claimed");
+        let running = state.sync.take().expect("it was claimed");
         state.last_took_s = Some((crate::clock::unix_ms() / 1000).saturating_sub(running.since_s));
         drop(state);
         self.ended.notify_all();
@@ -395,15 +489,15 @@ impl Persist {
         self.obstacles.any() & LOADING != 0
     }
 
-    /// Whether what is being written is not wanted any more.
-    pub(crate) fn is_cancelled(&self) -> bool {
-        self.cancelled.load(Acquire)
+    /// Whether what a job writes is not wanted any more.
+    pub(crate) fn is_cancelled(&self, job: Job) -> bool {
+        self.cancelled(job).load(Acquire)
     }
 
     /// What was written, unless it was cancelled meanwhile: what came after that may not be in it.
-    pub(crate) fn unless_cancelled<T>(&self, written: io::Result<T>) -> io::Result<T> {
+    pub(crate) fn unless_cancelled<T>(&self, job: Job, written: io::Result<T>) -> io::Result<T> {
         let whole = written?;
-        if self.is_cancelled() { Err(io::Error::other("it was cancelled")) } else { Ok(whole) }
+        if self.is_cancelled(job) { Err(cancelled()) } else { Ok(whole) }
     }
 
     /// Refuses writes, or no longer, as the settings say of a snapshot that failed.
@@ -421,7 +515,7 @@ impl Persist {
             if self.claim(job) {
                 return true;
             }
-            self.is_idle_within(ABORT_LOOK);
+            self.is_idle_within(LOOK);
         }
         false
     }
@@ -429,7 +523,7 @@ impl Persist {
     /// Waits until no snapshot is being taken.
     pub(crate) fn wait_until_idle(&self) {
         let mut state = self.state.lock();
-        while state.running.is_some() {
+        while !state.is_idle() {
             self.ended.wait(&mut state);
         }
     }
@@ -438,12 +532,56 @@ impl Persist {
     pub(crate) fn is_idle_within(&self, patience: Duration) -> bool {
         let until = Instant::now() + patience;
         let mut state = self.state.lock();
-        while state.running.is_some() && !self.ended.wait_until(&mut state, until).timed_out() {}
-        state.running.is_none()
+        while !state.is_idle() && !self.ended.wait_until(&mut state, until).timed_out() {}
+        state.is_idle()
     }
 
     /// The data are what is on disk: they have been loaded just now.
     pub(crate) fn note_loaded(&self, dirty: u64) {
         self.state.lock().dirty_at_save = dirty;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::live::Live;
+
+    #[test]
+    fn a_full_sync_waits_for_a_walk_and_not_for_a_disk() {
+        let live = Live::start(1, &[]);
+        let persist = &live.server.persist;
+        for job in [Job::Snapshot, Job::Base] {
+            assert!(persist.claim(job));
+            assert_eq!(persist.claim_sync(), Claim::Granted, "it does not walk yet");
+            assert!(!persist.claim(job) && persist.claim_sync() == Claim::Refused);
+            persist.end_sync();
+            persist.note_walk(job, true);
+            persist.note_wait(job);
+            assert_eq!(persist.claim_sync(), Claim::Refused, "it has not waited for long");
+            persist.disk_since_ms.fetch_sub(STUCK_MS + 1, Relaxed);
+            assert!(!persist.is_cancelled(job));
+            assert_eq!(persist.claim_sync(), Claim::Soon);
+            assert_eq!(persist.claim_sync(), Claim::Refused, "until it has come to its end");
+            let state = persist.state();
+            assert_eq!(
+                (state.save_scheduled, state.rewrite_scheduled),
+                (job == Job::Snapshot, job == Job::Base)
+            );
+            assert!(persist.is_cancelled(job));
+            persist.note_walk(job, false);
+            assert_eq!(persist.claim_sync(), Claim::Granted);
+            assert!(!persist.is_cancelled(Job::Sync));
+            persist.cancel_all();
+            assert!(persist.is_cancelled(Job::Sync));
+            persist.end_sync();
+            persist.end_wait(job);
+            let mut state = persist.state.lock();
+            (state.running, state.rewrite_scheduled) = (None, false);
+        }
+        assert!(persist.claim(Job::Log));
+        assert_eq!(persist.claim_sync(), Claim::Refused, "whoever changes what is kept has all for himself");
+        rewrite::release(&live.server);
+        live.stop();
     }
 }

@@ -25,7 +25,7 @@ pub(crate) fn look(server: &Arc<Server>) {
         return;
     }
     let (state, settings) = (server.persist.state(), server.settings());
-    if state.running.is_some() {
+    if !state.is_idle() {
         return;
     }
     let now_s = clock::unix_ms() / 1000;

@@ -58,7 +58,7 @@ pub(crate) fn follow_soon(server: &Arc<Server>) {
             return; // begun when the data are whole
         }
         // The base that is being written may be the one that is wanted.
-        let is_busy = |job| server.persist.state().running.is_some_and(|running| running.is(job));
+        let is_busy = |job| server.persist.state().all().any(|running| running.is(job));
         if !begin(server) && !is_busy(Job::Base) {
             server.persist.schedule_rewrite();
         }
@@ -194,7 +194,7 @@ fn end(server: &Server, written: Result<(), String>) -> bool {
     if ok {
         state.rewrites += 1;
         state.rewrites_failed = 0;
-    } else if !server.persist.is_cancelled() {
+    } else if !server.persist.is_cancelled(Job::Base) {
         state.rewrites_failed += 1;
         if let Some(minutes) = points::minutes_limited(state.rewrites_failed) {
             server.log.warning(format!(
@@ -284,20 +284,20 @@ fn write_base(server: &Arc<Server>, settings: &Arc<Settings>, draft: &File, log:
         None
     };
     let is_snapshot = settings.aof_use_rdb_preamble;
-    let writer = Draft::new(server, settings, draft, Cache::Past)?;
+    let writer = Draft::new(server, settings, draft, Cache::Past, Job::Base)?;
     let len = if is_snapshot {
         let records = Records::new(snapshot::open(writer, settings, Version::V10, true)?, settings.clone());
-        snapshot::finish(snapshot::take(server, settings, records, true, at_start)?, draft)?
+        snapshot::finish(snapshot::take(server, settings, (Job::Base, true), records, at_start)?, draft)?
     } else {
         let second = settings.aof_timestamp_enabled.then(|| clock::unix_ms() / 1000);
-        snapshot::take(server, settings, Commands::new(writer, second), true, at_start)?
+        snapshot::take(server, settings, (Job::Base, true), Commands::new(writer, second), at_start)?
     };
     started?;
     draft.sync_all()?;
     let since = match since {
         Some(since) => since,
         None => Since::Number(
-            aof.wait_for_switch(last, || server.persist.is_cancelled()).map_err(io::Error::other)?,
+            aof.wait_for_switch(last, || server.persist.is_cancelled(Job::Base)).map_err(io::Error::other)?,
         ),
     };
     let mut directory = aof.directory.lock();
@@ -330,7 +330,7 @@ mod tests {
 
     fn await_log(live: &Live) {
         let persist = &live.server.persist;
-        live.wait_until("there is a log", || persist.aof.is_on() && persist.state().running.is_none());
+        live.wait_until("there is a log", || persist.aof.is_on() && persist.state().is_idle());
     }
 
     /// Whoever turns the log off has to have the seat: without it, it stops right before.
@@ -361,9 +361,9 @@ mod tests {
         let (primary, replica, follow) = pair("disabled");
         let (server, mut client) = (&replica.server, replica.connect());
         assert!(!client.run("SET k ours").is_error());
-        assert!(server.persist.claim_sync());
+        assert_eq!(server.persist.claim_sync(), crate::persist::Claim::Granted);
         assert!(!client.run(&follow).is_error());
-        replica.wait_until("it has all, and wants to load it", || server.persist.is_cancelled());
+        replica.wait_until("it has all, and wants to load it", || server.persist.is_cancelled(Job::Sync));
         assert!(!client.run("REPLICAOF NO ONE").is_error());
         server.persist.end_sync();
         replica.wait_until("the link has given up", || {

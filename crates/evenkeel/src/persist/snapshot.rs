@@ -22,7 +22,7 @@ use super::draft::{Cache, Draft};
 use super::lock::What;
 use super::pace::{GivesWay, NAP_MAX, Pace, Paced};
 use super::recorder::{Form, Recorder, Records, Sizes};
-use super::{ABORT_LOOK, Job, Progress, Running};
+use super::{Job, LOOK, Progress, Running, cancelled};
 use crate::clock;
 use crate::config::Settings;
 use crate::replication::link::Position;
@@ -109,7 +109,7 @@ pub(super) fn save_last(server: &Arc<Server>, is_asked: bool) -> bool {
     let (tell, told) = channel();
     spawn(server, move |server| _ = tell.send(run(server, None, Next::End)));
     loop {
-        match told.recv_timeout(ABORT_LOOK) {
+        match told.recv_timeout(LOOK) {
             Ok(is_saved) => return is_saved,
             Err(RecvTimeoutError::Timeout) if !is_aborted() => {}
             Err(_) => return false,
@@ -125,7 +125,7 @@ pub(crate) fn renew(server: &Arc<Server>) {
             run(server, None, Next::Nothing);
             return;
         }
-        if server.persist.state().running.is_some_and(|running| !running.is(Job::Snapshot)) {
+        if server.persist.state().all().any(|running| !running.is(Job::Snapshot)) {
             return server.persist.schedule_save();
         }
         server.persist.wait_until_idle();
@@ -163,7 +163,7 @@ fn end(server: &Server, dirty: Option<u64>, next: Next) {
     let mut state = server.persist.state.lock();
     let running = state.running.take().expect("it was begun");
     if let Next::Job(job) = next {
-        state.running = Some(Running { job, since_s: now_s });
+        state.running = Some(Running::now(job));
     }
     state.last_took_s = Some(now_s.saturating_sub(running.since_s));
     state.last_copied = server.keyspace.copied_for_snapshot() as u64;
@@ -172,7 +172,7 @@ fn end(server: &Server, dirty: Option<u64>, next: Next) {
         state.last_save_s = now_s;
         state.dirty_at_save = dirty;
     }
-    if dirty.is_some() || next != Next::End && !server.persist.is_cancelled() {
+    if dirty.is_some() || next != Next::End && !server.persist.is_cancelled(Job::Snapshot) {
         state.last_ok = dirty.is_some();
     }
     drop(state);
@@ -198,11 +198,11 @@ fn write_file(
     let beside = Beside::create(path)?;
     // Whoever waits for all of it may start the next server as soon as it is there.
     let cache = if moment.is_some() { Cache::Past } else { Cache::Through };
-    let draft = Draft::new(server, settings, &beside.file, cache)?;
+    let draft = Draft::new(server, settings, &beside.file, cache, Job::Snapshot)?;
     let file = open(draft, settings, Version::V10, false)?;
     let mut dirty = 0;
     let records = Records::new(file, settings.clone());
-    let file = take(server, settings, records, true, |held| {
+    let file = take(server, settings, (Job::Snapshot, true), records, |held| {
         dirty = held.keyspace().total().dirty;
         drop(moment);
         let is_last = server.persist.ending.is_under_way();
@@ -243,17 +243,18 @@ pub(crate) fn finish(file: FileWriter<Draft>, mut disk: &File) -> io::Result<u64
     Ok(len)
 }
 
-/// Takes a snapshot, of which `form` says what becomes of it. `at_start` is called with everything held at the moment that
-/// the snapshot is of, and says which point of a replication stream that is. `to_disk`: a disk is what the form writes to in
+/// Takes a snapshot for a job, of which `form` says what becomes of it. `at_start` is called with everything held at the moment
+/// that the snapshot is of, and says which point of a replication stream that is. `to_disk`: a disk is what the form writes to in
 /// the end.
 pub(crate) fn take<F: Form>(
     server: &Arc<Server>,
     settings: &Arc<Settings>,
+    (job, to_disk): (Job, bool),
     mut form: F,
-    to_disk: bool,
     at_start: impl FnOnce(&mut Held<'_>) -> Option<Position>,
 ) -> io::Result<F::Whole> {
     let mut seat = server.persist.seat.lock();
+    server.persist.note_walk(job, true);
     let (keyspace, progress) = (&server.keyspace, &server.persist.progress);
     seat.now_ms = clock::unix_ms();
     // Replicas are given up by who feeds them.
@@ -269,7 +270,7 @@ pub(crate) fn take<F: Form>(
     let now_ms = seat.now_ms;
     let written = libraries.iter().try_for_each(|library| form.library(&library.code));
     let recorder =
-        || Recorder::new(form, settings.clone(), (progress, &server.persist.cancelled), now_ms, sizes);
+        || Recorder::new(form, settings.clone(), (progress, server.persist.cancelled(job)), now_ms, sizes);
     let mut recorder = Paced::new(memory::aside(recorder), Pace::new(settings), keyspace, progress);
     // It goes to its end even if nobody wants it any more: the epoch of all entries must be the same again.
     let mut cause = told.and(written).err();
@@ -285,7 +286,7 @@ pub(crate) fn take<F: Form>(
             recorder.sink.encode();
             progress.walked.store((walk.progress() * 10_000.0) as u64, Relaxed);
             recorder.rest();
-            while recorder.is_ahead() && !server.persist.is_cancelled() {
+            while recorder.is_ahead() && !server.persist.is_cancelled(job) {
                 std::thread::sleep(NAP_MAX);
                 server.rubbish.free_if_any(walk.take_kept(keyspace, &mut recorder.sink));
             }
@@ -297,8 +298,8 @@ pub(crate) fn take<F: Form>(
         }
         if walk.is_lost(keyspace) {
             cause = Some(overrun(server, settings));
-        } else if server.persist.is_cancelled() {
-            cause = Some(io::Error::other("it was cancelled"));
+        } else if server.persist.is_cancelled(job) {
+            cause = Some(cancelled());
         } else if let Some(error) = recorder.sink.error() {
             cause = Some(io::Error::new(error.kind(), error.to_string()));
         }
@@ -309,19 +310,23 @@ pub(crate) fn take<F: Form>(
     if cause.is_none() && rest.is_lost() {
         cause = Some(overrun(server, settings));
     }
+    let flushed = match cause {
+        Some(_) => rest.finish(keyspace, &mut Nowhere),
+        None => rest.finish(keyspace, &mut recorder.sink),
+    };
+    server.rubbish.free_if_any(flushed);
+    // What is left to do is the disk's, for which nobody else is to wait.
+    drop(seat);
+    server.persist.note_walk(job, false);
     let finished = match cause {
         Some(error) => {
-            server.rubbish.free_if_any(rest.finish(keyspace, &mut Nowhere));
             memory::aside(|| drop(recorder));
             Err(error)
         }
-        None => {
-            server.rubbish.free_if_any(rest.finish(keyspace, &mut recorder.sink));
-            memory::aside(|| recorder.sink.finish())
-        }
+        None => memory::aside(|| recorder.sink.finish()),
     };
     memory::end_aside();
-    server.persist.unless_cancelled(finished)
+    server.persist.unless_cancelled(job, finished)
 }
 
 /// Why a snapshot is lost whose file takes less than writers hand over.

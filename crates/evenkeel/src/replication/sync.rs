@@ -23,6 +23,7 @@ use super::link::Position;
 use super::pipe::{Inlet, Pipe};
 use super::replicas::Content;
 use crate::config::Settings;
+use crate::persist::Job;
 use crate::persist::draft::{Cache, Draft};
 use crate::persist::fresh;
 use crate::persist::recorder::{Form as _, Records};
@@ -114,7 +115,7 @@ fn take<W: Write>(
         begin_stream(server, held)
     };
     if content == Content::All {
-        return snapshot::take(server, settings, records, to_disk, at_start);
+        return snapshot::take(server, settings, (Job::Sync, to_disk), records, at_start);
     }
     let mut libraries = Arc::default();
     let position = server.replication.with_all_held(server, |held| {
@@ -125,7 +126,7 @@ fn take<W: Write>(
     if content == Content::Libraries {
         libraries.iter().try_for_each(|library| records.library(&library.code))?;
     }
-    server.persist.unless_cancelled(records.finish())
+    server.persist.unless_cancelled(Job::Sync, records.finish())
 }
 
 fn send_as_taken(server: &Arc<Server>, pipe: &Arc<Pipe>, content: Content) -> io::Result<u64> {
@@ -157,7 +158,7 @@ fn now_needed(server: &Server) -> Version {
 fn send_from_file(server: &Arc<Server>, pipe: &Arc<Pipe>, content: Content) -> io::Result<u64> {
     let settings = server.settings();
     let disk = fresh::nameless(&settings.dir, "repl")?;
-    let draft = Draft::new(server, &settings, &disk, Cache::Through)?;
+    let draft = Draft::new(server, &settings, &disk, Cache::Through, Job::Sync)?;
     let file = snapshot::open(draft, &settings, Version::V10, false)?;
     let file = take(server, &settings, file, true, content, |_| ())?;
     let len = snapshot::finish(file, &disk)?;
@@ -189,7 +190,7 @@ mod tests {
                 state.set_replica(true);
                 state.reading.set(reading);
                 let pipe = Pipe::new();
-                assert!(live.server.persist.claim_sync());
+                assert_eq!(live.server.persist.claim_sync(), crate::persist::Claim::Granted);
                 run(&live.server, pipe.clone(), Form::Mark, content);
                 assert_eq!(pipe.end().map(|end| end.is_ok()), Some(is_fine), "{content:?}");
             }

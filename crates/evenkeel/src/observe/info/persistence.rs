@@ -11,8 +11,8 @@ pub(super) fn persistence(facts: &Facts<'_>, text: &mut Text) {
     let (state, progress) = (persist.state(), &persist.progress);
     let is_loading = persist.is_loading();
     // One that goes to replicas is a snapshot like any other to who looks how busy the server is.
-    let is_saving = state.running.is_some_and(|running| running.is(Job::Snapshot) || running.is(Job::Sync));
-    let is_writing = state.running.is_some();
+    let is_saving = state.all().any(|running| running.is(Job::Snapshot) || running.is(Job::Sync));
+    let is_writing = !state.is_idle();
     text.field("loading", u8::from(is_loading));
     text.field("async_loading", u8::from(facts.server.replication.link.loads_beside()));
     let of_current = |counter: u64| if is_writing { counter } else { 0 };
@@ -51,7 +51,7 @@ pub(super) fn persistence(facts: &Facts<'_>, text: &mut Text) {
 
 /// How long a snapshot of this kind has been under way.
 fn current(state: &State, job: Job, now_s: u64) -> Option<u64> {
-    let running = state.running.filter(|running| running.is(job));
+    let running = state.all().find(|running| running.is(job));
     running.map(|running| now_s.saturating_sub(running.since_s))
 }
 

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use super::Feed;
 
+use crate::persist::{Claim, Job};
 use crate::replication::backlog::Backlog;
 use crate::replication::peer::{Peer, Stage};
 use crate::replication::pipe::Pipe;
@@ -34,7 +35,7 @@ impl Feed {
         let end = pipe.end();
         if let Some(Err(reason)) = &end {
             self.part_if(|peer| is_for(peer).then(|| format!("its full sync failed: {reason}")));
-        } else if !self.peers.values().any(is_for) || self.server.persist.is_cancelled() {
+        } else if !self.peers.values().any(is_for) || self.server.persist.is_cancelled(Job::Sync) {
             pipe.give_up(); // perhaps it waits for room
             self.server.persist.cancel_sync(); // or it writes to a file
         }
@@ -75,8 +76,18 @@ impl Feed {
         let lacks_data = !self.server.persist.has_all_data();
         // A reader that ends is none of the stream that this one begins.
         let ends = self.server.replication.reading.ends();
-        if waits || lacks_data || ends || !self.server.persist.claim_sync() {
+        if waits || lacks_data || ends {
             return;
+        }
+        match self.server.persist.claim_sync() {
+            Claim::Granted => {}
+            Claim::Refused => return,
+            Claim::Soon => {
+                return self.server.log.warning(
+                    "What is being written is given up, and begun again later: its disk has taken nothing for long, and replicas \
+                     wait for a full sync.",
+                );
+            }
         }
         let (state, pipe) = (&self.server.replication, Pipe::new());
         state.sync_behind.store(NEVER, Release);

@@ -49,6 +49,41 @@ fn an_end_without_a_snapshot_does_not_wait_for_a_stuck_one() {
     assert!(server.log().contains("is stuck in a write to its disk"), "{}", server.log());
 }
 
+/// Replicas get the data from memory, whatever a snapshot on disk waits for.
+#[test]
+fn a_stuck_snapshot_holds_up_no_full_sync() {
+    // Stuck when its file is opened, or when it has written some of it.
+    for walks in [false, true] {
+        let mut server = with_stuck_snapshots();
+        let pipe = server.folder().join(format!("temp-{}.rdb", server.pid()));
+        let reader =
+            walks.then(|| OpenOptions::new().read(true).write(true).open(&pipe).expect("it is there"));
+        let (mut client, mut random) = (server.connect(), Random::new(1));
+        for number in 0..10_000 {
+            // Nothing that could be compressed: the file has to be more than a pipe and what waits for it take.
+            let value: String = (0..1_000).map(|_| char::from(b' ' + random.below(90) as u8)).collect();
+            client.call(&["SET", &format!("key:{number}"), &value]);
+        }
+        client.run("CONFIG SET repl-diskless-sync-delay 0");
+        assert_eq!(client.run("BGSAVE").to_string(), "Background saving started");
+        std::thread::sleep(Duration::from_millis(500));
+        let replica = start(&["--threads", "1", "--save", ""]);
+        replica.connect().run(&format!("REPLICAOF 127.0.0.1 {}", server.port()));
+        wait_until("the replica has all", || replica.connect().run("DBSIZE").as_int() == Some(10_001));
+        assert_eq!(server.info("rdb_last_bgsave_status"), "ok", "nothing has failed");
+        let given_up = "What is being written is given up, and begun again later";
+        assert_eq!(server.log().contains(given_up), walks, "{}", server.log());
+        // The pipe is gone with what was given up: what is taken later goes to a file.
+        drop(reader);
+        if walks {
+            wait_until("it is taken again", || server.info("rdb_saves") == "1");
+            server.kill();
+            server.start_again();
+            assert_eq!(server.connect().run("DBSIZE").as_int(), Some(10_001));
+        }
+    }
+}
+
 /// A disk that takes seconds for a sync: what a killed process loses does not grow by that.
 #[test]
 fn what_comes_during_a_long_sync_survives_a_kill() {
