@@ -24,7 +24,7 @@ use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering::*};
 use std::time::{Duration, Instant};
 
-use evenkeel_store::Seat;
+use evenkeel_store::{Seat, memory};
 use parking_lot::{Condvar, Mutex};
 
 use crate::command::{Command, Flags, Reach};
@@ -37,7 +37,7 @@ use crate::session::Session;
 const LOOK: Duration = Duration::from_millis(20);
 
 /// How long a disk may take nothing, before replicas that wait for a full sync do not wait for it.
-const STUCK_MS: u64 = 5_000;
+const STUCK: Duration = Duration::from_secs(5);
 
 /// See the module's text.
 pub(crate) struct Persist {
@@ -55,8 +55,8 @@ pub(crate) struct Persist {
     cancelled: AtomicBool,
     /// Nor the snapshot that is being taken for replicas.
     sync_cancelled: AtomicBool,
-    /// Since when what is being written has waited for its disk, in milliseconds since the Unix epoch; zero: it does not.
-    disk_since_ms: AtomicU64,
+    /// Since when what is being written has waited for its disk.
+    disk_since: Mutex<Option<Instant>>,
     /// Held by who takes all data out and puts them back.
     reload: Mutex<()>,
     pub(crate) ending: end::Ending,
@@ -106,15 +106,6 @@ pub(crate) enum Cancelled {
     Nothing,
 }
 
-/// Whether a snapshot may be taken for replicas.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Claim {
-    Granted,
-    Refused,
-    /// Not yet: what is being written has been given up for it, since its disk takes nothing.
-    Soon,
-}
-
 /// What is done one at a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Job {
@@ -132,8 +123,12 @@ pub(crate) enum Job {
 pub(crate) struct Running {
     pub(crate) job: Job,
     pub(crate) since_s: u64,
+    /// Nothing else is done meanwhile: somebody waits for it, or goes on with something else.
+    is_alone: bool,
     /// It walks through the keyspace, which one does at a time.
     walks: bool,
+    /// Bytes that writers copied for its walk.
+    copied: u64,
 }
 
 impl State {
@@ -145,11 +140,18 @@ impl State {
     pub(crate) fn is_idle(&self) -> bool {
         self.all().next().is_none()
     }
+
+    /// A job has ended. What snapshots have in memory is told from data for all of them together.
+    fn note_end(&self) {
+        if self.is_idle() {
+            memory::end_aside();
+        }
+    }
 }
 
 impl Running {
-    fn now(job: Job) -> Running {
-        Running { job, since_s: crate::clock::unix_ms() / 1000, walks: false }
+    fn now(job: Job, is_alone: bool) -> Running {
+        Running { job, since_s: crate::clock::unix_ms() / 1000, is_alone, walks: false, copied: 0 }
     }
 
     pub(crate) fn is(self, job: Job) -> bool {
@@ -314,7 +316,7 @@ impl Persist {
             ended: Condvar::new(),
             cancelled: AtomicBool::new(false),
             sync_cancelled: AtomicBool::new(false),
-            disk_since_ms: AtomicU64::new(0),
+            disk_since: Mutex::new(None),
             reload: Mutex::new(()),
             ending: end::Ending::default(),
             is_incomplete: AtomicBool::new(false),
@@ -385,11 +387,15 @@ impl Persist {
 
     /// Claims that a job is being done; `false`: one is. Syncs have their own claim.
     pub(crate) fn claim(&self, job: Job) -> bool {
+        self.claim_as(job, false)
+    }
+
+    fn claim_as(&self, job: Job, is_alone: bool) -> bool {
         let mut state = self.state.lock();
         if !state.is_idle() {
             return false;
         }
-        let running = Running::now(job);
+        let running = Running::now(job, is_alone);
         state.running = Some(running);
         match job {
             Job::Base => (state.last_rewrite_attempt_s, state.rewrite_scheduled) = (running.since_s, false),
@@ -400,67 +406,72 @@ impl Persist {
         true
     }
 
-    /// The same, once what is being done has ended.
+    /// The same, once what is being done has ended, and nothing else is done meanwhile.
     pub(crate) fn claim_in_turn(&self, job: Job) {
-        while !self.claim(job) {
+        while !self.claim_as(job, true) {
             self.wait_until_idle();
         }
     }
 
-    /// Claims that a snapshot is being taken for replicas. [`Persist::end_sync`] gives it back.
-    pub(crate) fn claim_sync(&self) -> Claim {
+    /// Claims that a snapshot is being taken for replicas; `false`: that cannot be now. [`Persist::end_sync`] gives it back.
+    pub(crate) fn claim_sync(&self) -> bool {
         let mut state = self.state.lock();
-        if state.sync.is_some() {
-            return Claim::Refused;
+        let may_be = |running: Running| !running.is(Job::Log) && !running.is_alone && !running.walks;
+        if state.sync.is_some() || !state.running.is_none_or(may_be) {
+            return false;
         }
-        if let Some(running) = state.running {
-            let is_written = running.is(Job::Snapshot) || running.is(Job::Base);
-            if !is_written {
-                return Claim::Refused;
-            }
-            if running.walks {
-                return self.give_up_stuck(&mut state, running);
-            }
-        }
-        state.sync = Some(Running::now(Job::Sync));
+        state.sync = Some(Running::now(Job::Sync, false));
         self.sync_cancelled.store(false, Release);
-        Claim::Granted
+        true
     }
 
-    /// Replicas wait for what walks through the keyspace. If it has waited for its disk for long, it is begun anew later.
-    fn give_up_stuck(&self, state: &mut State, running: Running) -> Claim {
-        let since_ms = self.disk_since_ms.load(Relaxed);
-        let is_stuck = since_ms > 0 && crate::clock::unix_ms().saturating_sub(since_ms) > STUCK_MS;
-        if !is_stuck || self.cancelled.swap(true, AcqRel) {
-            return Claim::Refused;
+    /// For replicas, which wait for what walks through the keyspace: if that has waited for its disk for long, it is given up, and
+    /// begun anew later; whether it is.
+    fn give_up_stuck(&self) -> bool {
+        let mut state = self.state.lock();
+        let is_stuck = || self.disk_since.lock().is_some_and(|since| since.elapsed() > STUCK);
+        let Some(running) = state.running.filter(|running| running.walks && !running.is_alone) else {
+            return false;
+        };
+        if !is_stuck() || self.cancelled.swap(true, AcqRel) {
+            return false;
         }
         if running.is(Job::Base) {
             state.rewrite_scheduled = true;
         } else {
             state.save_scheduled = true;
         }
-        Claim::Soon
+        true
     }
 
-    /// What is being written walks through the keyspace, or does not any more.
-    fn note_walk(&self, job: Job, walks: bool) {
+    /// What a job does is a walk through the keyspace from now on.
+    fn begin_walk(&self, job: Job) {
+        self.note_walk(job, |running| running.walks = true);
+    }
+
+    /// It is not any more; writers have copied so many bytes for it.
+    fn end_walk(&self, job: Job, copied: u64) {
+        self.note_walk(job, |running| (running.walks, running.copied) = (false, copied));
+    }
+
+    fn note_walk(&self, job: Job, note: impl FnOnce(&mut Running)) {
         let state = &mut *self.state.lock();
         let running = if job == Job::Sync { &mut state.sync } else { &mut state.running };
         if let Some(running) = running {
-            running.walks = walks;
+            note(running);
         }
     }
 
-    /// What is being written waits for its disk; [`Persist::end_wait`] when it does not any more.
+    /// What is being written waits for its disk, as it may have done before; [`Persist::end_wait`] when it does not any more.
     fn note_wait(&self, job: Job) {
         if job != Job::Sync {
-            let _ = self.disk_since_ms.compare_exchange(0, crate::clock::unix_ms(), Relaxed, Relaxed);
+            self.disk_since.lock().get_or_insert_with(Instant::now);
         }
     }
 
     fn end_wait(&self, job: Job) {
         if job != Job::Sync {
-            self.disk_since_ms.store(0, Relaxed);
+            *self.disk_since.lock() = None;
         }
     }
 
@@ -476,6 +487,7 @@ impl Persist {
         let mut state = self.state.lock();
         let running = state.sync.take().expect("it was claimed");
         state.last_took_s = Some((crate::clock::unix_ms() / 1000).saturating_sub(running.since_s));
+        state.note_end();
         drop(state);
         self.ended.notify_all();
     }
@@ -512,12 +524,20 @@ impl Persist {
     /// be a write to a disk that hangs.
     fn claim_in_turn_unless(&self, job: Job, is_given_up: impl Fn() -> bool) -> bool {
         while !is_given_up() {
-            if self.claim(job) {
+            if self.claim_as(job, true) {
                 return true;
             }
             self.is_idle_within(LOOK);
         }
         false
+    }
+
+    /// Waits until nothing is written.
+    fn wait_until_written(&self) {
+        let mut state = self.state.lock();
+        while state.running.is_some() {
+            self.ended.wait(&mut state);
+        }
     }
 
     /// Waits until no snapshot is being taken.
@@ -553,24 +573,25 @@ mod tests {
         let persist = &live.server.persist;
         for job in [Job::Snapshot, Job::Base] {
             assert!(persist.claim(job));
-            assert_eq!(persist.claim_sync(), Claim::Granted, "it does not walk yet");
-            assert!(!persist.claim(job) && persist.claim_sync() == Claim::Refused);
+            assert!(persist.claim_sync(), "it does not walk yet");
+            assert!(!persist.claim(job) && !persist.claim_sync());
             persist.end_sync();
-            persist.note_walk(job, true);
+            persist.begin_walk(job);
             persist.note_wait(job);
-            assert_eq!(persist.claim_sync(), Claim::Refused, "it has not waited for long");
-            persist.disk_since_ms.fetch_sub(STUCK_MS + 1, Relaxed);
+            assert!(!persist.claim_sync() && !persist.give_up_stuck(), "it has not waited for long");
+            *persist.disk_since.lock() = Instant::now().checked_sub(STUCK);
             assert!(!persist.is_cancelled(job));
-            assert_eq!(persist.claim_sync(), Claim::Soon);
-            assert_eq!(persist.claim_sync(), Claim::Refused, "until it has come to its end");
+            assert!(persist.give_up_stuck() && !persist.give_up_stuck());
+            assert!(!persist.claim_sync(), "it has not come to its end");
             let state = persist.state();
             assert_eq!(
                 (state.save_scheduled, state.rewrite_scheduled),
                 (job == Job::Snapshot, job == Job::Base)
             );
             assert!(persist.is_cancelled(job));
-            persist.note_walk(job, false);
-            assert_eq!(persist.claim_sync(), Claim::Granted);
+            persist.end_walk(job, 7);
+            assert_eq!(persist.state().running.map(|running| running.copied), Some(7));
+            assert!(persist.claim_sync());
             assert!(!persist.is_cancelled(Job::Sync));
             persist.cancel_all();
             assert!(persist.is_cancelled(Job::Sync));
@@ -579,9 +600,16 @@ mod tests {
             let mut state = persist.state.lock();
             (state.running, state.rewrite_scheduled) = (None, false);
         }
-        assert!(persist.claim(Job::Log));
-        assert_eq!(persist.claim_sync(), Claim::Refused, "whoever changes what is kept has all for himself");
-        rewrite::release(&live.server);
+        for job in [Job::Log, Job::Snapshot] {
+            persist.claim_in_turn(job);
+            assert!(!persist.claim_sync(), "who waits, or changes what is kept, has all for himself");
+            persist.begin_walk(job);
+            persist.note_wait(job);
+            *persist.disk_since.lock() = Instant::now().checked_sub(STUCK);
+            assert!(!persist.give_up_stuck());
+            persist.end_wait(job);
+            rewrite::release(&live.server);
+        }
         live.stop();
     }
 }

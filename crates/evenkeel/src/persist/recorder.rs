@@ -105,6 +105,7 @@ impl<'a, F: Form> Recorder<'a, F> {
     /// Encodes what was shared.
     pub(super) fn encode(&mut self) {
         memory::aside(|| self.encode_shared());
+        self.progress.bytes.store(self.form.written(), Relaxed);
     }
 
     fn encode_shared(&mut self) {
@@ -119,7 +120,6 @@ impl<'a, F: Form> Recorder<'a, F> {
         }
         (self.shared, self.bytes) = (shared, bytes);
         self.bytes.clear();
-        self.progress.bytes.store(self.form.written(), Relaxed);
     }
 
     /// What has gone wrong, if anything; the rest of the snapshot is lost then.

@@ -17,6 +17,7 @@ use evenkeel_rdb::Version;
 use evenkeel_rdb::file::{FileWriter, Finished, Origin};
 use evenkeel_store::snapshot::Walk;
 use evenkeel_store::{Held, Seat, memory};
+use parking_lot::MutexGuard;
 
 use super::draft::{Cache, Draft};
 use super::lock::What;
@@ -128,7 +129,7 @@ pub(crate) fn renew(server: &Arc<Server>) {
         if server.persist.state().all().any(|running| !running.is(Job::Snapshot)) {
             return server.persist.schedule_save();
         }
-        server.persist.wait_until_idle();
+        server.persist.wait_until_written();
         if !server.persist.state().save_scheduled {
             return; // somebody has taken it since
         }
@@ -163,10 +164,10 @@ fn end(server: &Server, dirty: Option<u64>, next: Next) {
     let mut state = server.persist.state.lock();
     let running = state.running.take().expect("it was begun");
     if let Next::Job(job) = next {
-        state.running = Some(Running::now(job));
+        state.running = Some(Running::now(job, true));
     }
     state.last_took_s = Some(now_s.saturating_sub(running.since_s));
-    state.last_copied = server.keyspace.copied_for_snapshot() as u64;
+    state.last_copied = running.copied;
     if let Some(dirty) = dirty {
         state.saves += 1;
         state.last_save_s = now_s;
@@ -175,6 +176,7 @@ fn end(server: &Server, dirty: Option<u64>, next: Next) {
     if dirty.is_some() || next != Next::End && !server.persist.is_cancelled(Job::Snapshot) {
         state.last_ok = dirty.is_some();
     }
+    state.note_end();
     drop(state);
     server.persist.follow(&server.settings());
     server.persist.ended.notify_all();
@@ -253,8 +255,7 @@ pub(crate) fn take<F: Form>(
     mut form: F,
     at_start: impl FnOnce(&mut Held<'_>) -> Option<Position>,
 ) -> io::Result<F::Whole> {
-    let mut seat = server.persist.seat.lock();
-    server.persist.note_walk(job, true);
+    let mut seat = seat(server, job)?;
     let (keyspace, progress) = (&server.keyspace, &server.persist.progress);
     seat.now_ms = clock::unix_ms();
     // Replicas are given up by who feeds them.
@@ -312,12 +313,16 @@ pub(crate) fn take<F: Form>(
     }
     let flushed = match cause {
         Some(_) => rest.finish(keyspace, &mut Nowhere),
-        None => rest.finish(keyspace, &mut recorder.sink),
+        None => {
+            let flushed = rest.finish(keyspace, &mut recorder.sink);
+            recorder.sink.encode();
+            flushed
+        }
     };
     server.rubbish.free_if_any(flushed);
     // What is left to do is the disk's, for which nobody else is to wait.
+    server.persist.end_walk(job, keyspace.copied_for_snapshot() as u64);
     drop(seat);
-    server.persist.note_walk(job, false);
     let finished = match cause {
         Some(error) => {
             memory::aside(|| drop(recorder));
@@ -325,8 +330,36 @@ pub(crate) fn take<F: Form>(
         }
         None => memory::aside(|| recorder.sink.finish()),
     };
-    memory::end_aside();
     server.persist.unless_cancelled(job, finished)
+}
+
+/// The seat of who walks through the keyspace, once nobody else does. Replicas do not wait for one whose disk hangs.
+///
+/// # Errors
+/// The job is cancelled.
+fn seat(server: &Server, job: Job) -> io::Result<MutexGuard<'_, Seat>> {
+    loop {
+        if let Some(seat) = server.persist.seat.try_lock_for(LOOK) {
+            server.persist.begin_walk(job);
+            return Ok(seat);
+        }
+        if server.persist.is_cancelled(job) {
+            return Err(cancelled());
+        }
+        if job == Job::Sync {
+            give_way(server);
+        }
+    }
+}
+
+/// Replicas wait for a full sync: whatever else walks through the keyspace is given up if its disk hangs.
+pub(crate) fn give_way(server: &Server) {
+    if server.persist.give_up_stuck() {
+        server.log.warning(
+            "What is being written is given up, and begun again later: its disk has taken nothing for long, and replicas wait for \
+             a full sync.",
+        );
+    }
 }
 
 /// Why a snapshot is lost whose file takes less than writers hand over.
@@ -438,6 +471,31 @@ impl Drop for Beside {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// The sync was begun when the other one had not come to its walk.
+    #[test]
+    fn a_walk_that_hangs_gives_way_to_a_sync_that_has_begun() {
+        let live = crate::testing::live::Live::start(1, &[]);
+        let (server, persist) = (&live.server, &live.server.persist);
+        assert!(persist.claim(Job::Snapshot) && persist.claim_sync());
+        let walker = seat(server, Job::Snapshot).expect("nobody else walks");
+        persist.note_wait(Job::Snapshot);
+        *persist.disk_since.lock() = Instant::now().checked_sub(super::super::STUCK);
+        std::thread::scope(|scope| {
+            let waiter = scope.spawn(|| seat(server, Job::Sync).is_ok());
+            live.wait_until("it is given up", || persist.is_cancelled(Job::Snapshot));
+            persist.end_walk(Job::Snapshot, 0);
+            drop(walker);
+            assert!(waiter.join().expect("it gets the seat"));
+            let _walker = persist.seat.lock();
+            let waiter = scope.spawn(|| seat(server, Job::Sync).is_ok());
+            persist.cancel_sync();
+            assert!(!waiter.join().expect("nobody wants it any more"));
+        });
+        persist.end_sync();
+        end(server, None, Next::Nothing);
+        live.stop();
+    }
 
     /// Redis' own tests and operators' scripts know the first one.
     #[test]

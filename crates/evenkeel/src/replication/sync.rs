@@ -190,7 +190,7 @@ mod tests {
                 state.set_replica(true);
                 state.reading.set(reading);
                 let pipe = Pipe::new();
-                assert_eq!(live.server.persist.claim_sync(), crate::persist::Claim::Granted);
+                assert!(live.server.persist.claim_sync());
                 run(&live.server, pipe.clone(), Form::Mark, content);
                 assert_eq!(pipe.end().map(|end| end.is_ok()), Some(is_fine), "{content:?}");
             }

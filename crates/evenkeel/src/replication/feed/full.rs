@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::Feed;
 
-use crate::persist::{Claim, Job};
+use crate::persist::{Job, snapshot};
 use crate::replication::backlog::Backlog;
 use crate::replication::peer::{Peer, Stage};
 use crate::replication::pipe::Pipe;
@@ -79,15 +79,8 @@ impl Feed {
         if waits || lacks_data || ends {
             return;
         }
-        match self.server.persist.claim_sync() {
-            Claim::Granted => {}
-            Claim::Refused => return,
-            Claim::Soon => {
-                return self.server.log.warning(
-                    "What is being written is given up, and begun again later: its disk has taken nothing for long, and replicas \
-                     wait for a full sync.",
-                );
-            }
+        if !self.server.persist.claim_sync() {
+            return snapshot::give_way(&self.server);
         }
         let (state, pipe) = (&self.server.replication, Pipe::new());
         state.sync_behind.store(NEVER, Release);

@@ -49,6 +49,15 @@ fn an_end_without_a_snapshot_does_not_wait_for_a_stuck_one() {
     assert!(server.log().contains("is stuck in a write to its disk"), "{}", server.log());
 }
 
+/// What no compression makes short: a file of it is more than a pipe and the blocks that wait for it take.
+fn fill(client: &mut evenkeel_testkit::Client) {
+    let mut random = Random::new(1);
+    for number in 0..10_000 {
+        let value: String = (0..1_000).map(|_| char::from(b' ' + random.below(90) as u8)).collect();
+        client.call(&["SET", &format!("key:{number}"), &value]);
+    }
+}
+
 /// Replicas get the data from memory, whatever a snapshot on disk waits for.
 #[test]
 fn a_stuck_snapshot_holds_up_no_full_sync() {
@@ -58,12 +67,8 @@ fn a_stuck_snapshot_holds_up_no_full_sync() {
         let pipe = server.folder().join(format!("temp-{}.rdb", server.pid()));
         let reader =
             walks.then(|| OpenOptions::new().read(true).write(true).open(&pipe).expect("it is there"));
-        let (mut client, mut random) = (server.connect(), Random::new(1));
-        for number in 0..10_000 {
-            // Nothing that could be compressed: the file has to be more than a pipe and what waits for it take.
-            let value: String = (0..1_000).map(|_| char::from(b' ' + random.below(90) as u8)).collect();
-            client.call(&["SET", &format!("key:{number}"), &value]);
-        }
+        let mut client = server.connect();
+        fill(&mut client);
         client.run("CONFIG SET repl-diskless-sync-delay 0");
         assert_eq!(client.run("BGSAVE").to_string(), "Background saving started");
         std::thread::sleep(Duration::from_millis(500));
@@ -82,6 +87,30 @@ fn a_stuck_snapshot_holds_up_no_full_sync() {
             assert_eq!(server.connect().run("DBSIZE").as_int(), Some(10_001));
         }
     }
+}
+
+/// Who waits for a snapshot gets it, however long its disk takes: it is not given up for replicas.
+#[test]
+fn a_save_that_a_client_waits_for_is_not_given_up() {
+    let server = with_stuck_snapshots();
+    let pipe = server.folder().join(format!("temp-{}.rdb", server.pid()));
+    let mut reader = OpenOptions::new().read(true).write(true).open(&pipe).expect("it is there");
+    let (mut client, mut saver) = (server.connect(), server.connect());
+    fill(&mut client);
+    client.run("CONFIG SET repl-diskless-sync-delay 0");
+    saver.send(&["SAVE"]).expect("it reads");
+    let replica = start(&["--threads", "1", "--save", ""]);
+    replica.connect().run(&format!("REPLICAOF 127.0.0.1 {}", server.port()));
+    wait_until("the replica waits", || {
+        client.run("INFO replication").to_string().contains("state=wait_bgsave")
+    });
+    std::thread::sleep(Duration::from_secs(7));
+    assert_eq!(replica.connect().run("DBSIZE").as_int(), Some(0));
+    // The disk goes on. A pipe cannot be synced, so the save fails in the end, which is what it says.
+    std::thread::spawn(move || std::io::copy(&mut reader, &mut std::io::sink()));
+    assert_eq!(saver.read().to_string(), "-ERR");
+    assert!(!server.log().contains("given up"), "{}", server.log());
+    wait_until("the replica has all", || replica.connect().run("DBSIZE").as_int() == Some(10_001));
 }
 
 /// A disk that takes seconds for a sync: what a killed process loses does not grow by that.
