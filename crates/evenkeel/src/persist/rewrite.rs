@@ -74,7 +74,9 @@ pub(crate) fn follow_soon(server: &Arc<Server>) {
         let on_thread = server.clone();
         let thread = std::thread::Builder::new().name("aof-off".into());
         let spawned = thread.spawn(move || {
-            turn_off(&on_thread);
+            with_all_held(&on_thread, |held| leave(&on_thread, held));
+            on_thread.persist.end_walk(Job::Log, 0);
+            end_log(&on_thread);
             release(&on_thread);
         });
         if spawned.is_err() {

@@ -271,7 +271,7 @@ pub(crate) fn take<F: Form>(
     let now_ms = seat.now_ms;
     let written = libraries.iter().try_for_each(|library| form.library(&library.code));
     let recorder =
-        || Recorder::new(form, settings.clone(), (progress, server.persist.cancelled(job)), now_ms, sizes);
+        || Recorder::new(form, settings.clone(), (progress, server.persist.cancel_flag(job)), now_ms, sizes);
     let mut recorder = Paced::new(memory::aside(recorder), Pace::new(settings), keyspace, progress);
     // It goes to its end even if nobody wants it any more: the epoch of all entries must be the same again.
     let mut cause = told.and(written).err();
@@ -480,7 +480,7 @@ mod tests {
         assert!(persist.claim(Job::Snapshot) && persist.claim_sync());
         let walker = seat(server, Job::Snapshot).expect("nobody else walks");
         persist.note_wait(Job::Snapshot);
-        *persist.disk_since.lock() = Instant::now().checked_sub(super::super::STUCK);
+        *persist.disk_since.lock() = Instant::now().checked_sub(super::super::claims::STUCK);
         std::thread::scope(|scope| {
             let waiter = scope.spawn(|| seat(server, Job::Sync).is_ok());
             live.wait_until("it is given up", || persist.is_cancelled(Job::Snapshot));

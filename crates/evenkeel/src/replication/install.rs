@@ -373,7 +373,7 @@ struct Quiet<'a>(&'a Arc<Server>);
 impl<'a> Quiet<'a> {
     fn begin(server: &'a Arc<Server>, generation: u64) -> Result<Quiet<'a>, Ended> {
         let persist = &server.persist;
-        while !persist.claim(crate::persist::Job::Log) {
+        while !persist.claim_alone(crate::persist::Job::Log) {
             persist.cancel_all();
             persist.is_idle_within(LOOK);
             if server.stopping.load(Acquire) || server.replication.link.generation() != generation {

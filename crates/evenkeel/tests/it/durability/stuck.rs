@@ -113,6 +113,23 @@ fn a_save_that_a_client_waits_for_is_not_given_up() {
     wait_until("the replica has all", || replica.connect().run("DBSIZE").as_int() == Some(10_001));
 }
 
+/// To turn the log off is what an operator does about a disk that hangs; until the disk goes on, that waits.
+#[test]
+fn a_stuck_log_that_is_turned_off_holds_up_no_full_sync() {
+    let args = ["--threads", "1", "--save", "", "--appendonly", "yes", "--enable-debug-command", "yes"];
+    let server = start(&[&args[..], &["--repl-diskless-sync-delay", "0"]].concat());
+    let mut client = server.connect();
+    assert_eq!(client.run("DEBUG AOF-SYNC-SLEEP 20000000").to_string(), "OK");
+    client.run("SET first 1");
+    wait_until("a sync is under way", || server.info("aof_pending_bio_fsync") == "1");
+    assert_eq!(client.run("CONFIG SET appendonly no").to_string(), "OK");
+    let replica = start(&["--threads", "1", "--save", ""]);
+    replica.connect().run(&format!("REPLICAOF 127.0.0.1 {}", server.port()));
+    client.run("SET second 1");
+    wait_until("the replica has all", || replica.connect().run("DBSIZE").as_int() == Some(2));
+    assert_eq!(server.info("aof_enabled"), "1", "the disk has not gone on");
+}
+
 /// A disk that takes seconds for a sync: what a killed process loses does not grow by that.
 #[test]
 fn what_comes_during_a_long_sync_survives_a_kill() {

@@ -1,0 +1,409 @@
+//! Who writes to disk, who walks through the keyspace, and who has to wait for whom.
+//!
+//! One job at a time writes a file or changes what is kept. A full sync of replicas is beside it: what it must be alone with is the
+//! walk through the keyspace, so it begins while a job waits for nothing but its disk, which may hang. Nothing begins beside a sync.
+//!
+//! ```text
+//! BGSAVE         opens its file | walks, writes | syncs, renames
+//! a full sync        may begin  | waits         | may begin
+//! ```
+//!
+//! A walk waits for its disk as well, when that takes nothing any more. If replicas wait, it is given up then and begun again.
+
+use std::io;
+use std::sync::atomic::{AtomicBool, Ordering::*};
+use std::time::{Duration, Instant};
+
+use evenkeel_store::memory;
+
+use super::Persist;
+
+/// How long it may take who waits for a disk, or for others, to notice that he need not any more.
+pub(super) const LOOK: Duration = Duration::from_millis(20);
+
+/// How long a disk may take nothing, before replicas that wait for a full sync do not wait for it.
+pub(super) const STUCK: Duration = Duration::from_secs(5);
+
+/// What is being done, and how it went before.
+#[derive(Clone, Debug)]
+pub(crate) struct State {
+    pub(crate) running: Option<Running>,
+    /// The snapshot that is being taken for replicas. Nothing else begins meanwhile, but it may itself begin while what is being
+    /// written waits for nothing but its disk.
+    pub(crate) sync: Option<Running>,
+    /// BGREWRITEAOF, while something else is being written.
+    pub(crate) rewrite_scheduled: bool,
+    pub(crate) rewrites: u64,
+    /// In a row.
+    pub(crate) rewrites_failed: u64,
+    pub(crate) last_rewrite_took_s: Option<u64>,
+    /// Bytes that writers copied meanwhile.
+    pub(crate) last_rewrite_copied: u64,
+    pub(crate) last_rewrite_attempt_s: u64,
+    /// BGSAVE SCHEDULE, while something else is being written.
+    pub(crate) save_scheduled: bool,
+    pub(crate) saves: u64,
+    /// Seconds since the Unix epoch; the start counts as a save.
+    pub(crate) last_save_s: u64,
+    pub(crate) last_attempt_s: u64,
+    pub(crate) last_took_s: Option<u64>,
+    pub(crate) last_copied: u64,
+    pub(crate) last_ok: bool,
+    /// Writes since the start, as the last good snapshot has them.
+    pub(crate) dirty_at_save: u64,
+}
+
+/// What has been given up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Cancelled {
+    Running,
+    Scheduled,
+    Nothing,
+}
+
+/// What is done one at a time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Job {
+    Snapshot,
+    /// A snapshot that is to be the base of an append-only file.
+    Base,
+    /// The log is being turned off, or read again.
+    Log,
+    /// A snapshot that goes to replicas.
+    Sync,
+}
+
+/// A job that is being done.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Running {
+    pub(crate) job: Job,
+    pub(crate) since_s: u64,
+    /// Nothing else is done meanwhile: somebody waits for it, or goes on with something else.
+    is_alone: bool,
+    /// It walks through the keyspace, which one does at a time, or has everything held in a moment.
+    walks: bool,
+    /// Bytes that writers copied for its walk.
+    pub(super) copied: u64,
+}
+
+impl State {
+    pub(super) fn new(now_s: u64) -> State {
+        State {
+            running: None,
+            sync: None,
+            rewrite_scheduled: false,
+            rewrites: 0,
+            rewrites_failed: 0,
+            last_rewrite_took_s: None,
+            last_rewrite_copied: 0,
+            last_rewrite_attempt_s: 0,
+            save_scheduled: false,
+            saves: 0,
+            last_save_s: now_s,
+            last_attempt_s: 0,
+            last_took_s: None,
+            last_copied: 0,
+            last_ok: true,
+            dirty_at_save: 0,
+        }
+    }
+
+    /// What is being done.
+    pub(crate) fn all(&self) -> impl Iterator<Item = Running> {
+        self.running.into_iter().chain(self.sync)
+    }
+
+    pub(crate) fn is_idle(&self) -> bool {
+        self.all().next().is_none()
+    }
+
+    /// A job has ended. What snapshots have in memory is told from data for all of them together.
+    pub(super) fn note_end(&self) {
+        if self.is_idle() {
+            memory::end_aside();
+        }
+    }
+}
+
+impl Running {
+    pub(super) fn now(job: Job, is_alone: bool) -> Running {
+        let walks = job == Job::Log;
+        Running { job, since_s: crate::clock::unix_ms() / 1000, is_alone, walks, copied: 0 }
+    }
+
+    pub(crate) fn is(self, job: Job) -> bool {
+        self.job == job
+    }
+}
+
+impl Persist {
+    /// BGSAVE SCHEDULE while something else is being written: as soon as that has ended.
+    pub(crate) fn schedule_save(&self) {
+        self.state.lock().save_scheduled = true;
+    }
+
+    /// BGREWRITEAOF while something else is being written.
+    pub(crate) fn schedule_rewrite(&self) {
+        self.state.lock().rewrite_scheduled = true;
+    }
+
+    /// Gives up whatever is being written, for the server ends.
+    pub(crate) fn cancel_all(&self) {
+        self.cancel(|_| true);
+    }
+
+    /// Gives up the snapshot that is being taken, and one that is to come; not the base of an append-only file, or what goes
+    /// to replicas.
+    pub(crate) fn cancel_save(&self) -> Cancelled {
+        self.cancel(|running| running.is(Job::Snapshot))
+    }
+
+    /// Gives up the base that is being written, and one that is to come; whether there was one.
+    pub(crate) fn cancel_rewrite(&self) -> bool {
+        let mut state = self.state.lock();
+        state.rewrite_scheduled = false;
+        let is_running = state.running.is_some_and(|running| running.is(Job::Base));
+        if is_running {
+            self.cancelled.store(true, Release);
+        }
+        is_running
+    }
+
+    fn cancel(&self, which: impl Fn(Running) -> bool) -> Cancelled {
+        let mut state = self.state.lock();
+        let was_scheduled = std::mem::take(&mut state.save_scheduled);
+        let mut cancelled = if was_scheduled { Cancelled::Scheduled } else { Cancelled::Nothing };
+        for running in state.all().filter(|running| which(*running)) {
+            self.cancel_flag(running.job).store(true, Release);
+            cancelled = Cancelled::Running;
+        }
+        cancelled
+    }
+
+    /// Whether a job is not wanted any more.
+    pub(super) fn cancel_flag(&self, job: Job) -> &AtomicBool {
+        if job == Job::Sync { &self.sync_cancelled } else { &self.cancelled }
+    }
+
+    /// Claims that a job is being done; `false`: one is. Syncs have their own claim.
+    pub(crate) fn claim(&self, job: Job) -> bool {
+        self.claim_as(job, false)
+    }
+
+    /// The same, and nothing else is done meanwhile.
+    pub(crate) fn claim_alone(&self, job: Job) -> bool {
+        self.claim_as(job, true)
+    }
+
+    fn claim_as(&self, job: Job, is_alone: bool) -> bool {
+        let mut state = self.state.lock();
+        if !state.is_idle() {
+            return false;
+        }
+        let running = Running::now(job, is_alone);
+        state.running = Some(running);
+        match job {
+            Job::Base => (state.last_rewrite_attempt_s, state.rewrite_scheduled) = (running.since_s, false),
+            Job::Snapshot => (state.last_attempt_s, state.save_scheduled) = (running.since_s, false),
+            Job::Log | Job::Sync => {}
+        }
+        self.cancelled.store(false, Release);
+        true
+    }
+
+    /// The same, once what is being done has ended, and nothing else is done meanwhile.
+    pub(crate) fn claim_in_turn(&self, job: Job) {
+        while !self.claim_alone(job) {
+            self.wait_until_idle();
+        }
+    }
+
+    /// Claims that a snapshot is being taken for replicas; `false`: that cannot be now. [`Persist::end_sync`] gives it back.
+    pub(crate) fn claim_sync(&self) -> bool {
+        let mut state = self.state.lock();
+        let may_be = |running: Running| !running.is_alone && !running.walks;
+        if state.sync.is_some() || !state.running.is_none_or(may_be) {
+            return false;
+        }
+        state.sync = Some(Running::now(Job::Sync, false));
+        self.sync_cancelled.store(false, Release);
+        true
+    }
+
+    /// For replicas, which wait for what walks through the keyspace: if that has waited for its disk for long, it is given up, and
+    /// begun anew later; whether it is.
+    pub(super) fn give_up_stuck(&self) -> bool {
+        let mut state = self.state.lock();
+        let is_stuck = || self.disk_since.lock().is_some_and(|since| since.elapsed() > STUCK);
+        let may_be = |running: &Running| running.walks && !running.is_alone && !running.is(Job::Log);
+        let Some(running) = state.running.filter(may_be) else { return false };
+        if !is_stuck() || self.cancelled.swap(true, AcqRel) {
+            return false;
+        }
+        if running.is(Job::Base) {
+            state.rewrite_scheduled = true;
+        } else {
+            state.save_scheduled = true;
+        }
+        true
+    }
+
+    /// What a job does is a walk through the keyspace from now on.
+    pub(super) fn begin_walk(&self, job: Job) {
+        self.note_walk(job, |running| running.walks = true);
+    }
+
+    /// It is not any more; writers have copied so many bytes for it.
+    pub(super) fn end_walk(&self, job: Job, copied: u64) {
+        self.note_walk(job, |running| (running.walks, running.copied) = (false, copied));
+    }
+
+    fn note_walk(&self, job: Job, note: impl FnOnce(&mut Running)) {
+        let state = &mut *self.state.lock();
+        let running = if job == Job::Sync { &mut state.sync } else { &mut state.running };
+        if let Some(running) = running {
+            note(running);
+        }
+    }
+
+    /// What is being written waits for its disk, as it may have done before; [`Persist::end_wait`] when it does not any more.
+    pub(super) fn note_wait(&self, job: Job) {
+        if job != Job::Sync {
+            self.disk_since.lock().get_or_insert_with(Instant::now);
+        }
+    }
+
+    pub(super) fn end_wait(&self, job: Job) {
+        if job != Job::Sync {
+            *self.disk_since.lock() = None;
+        }
+    }
+
+    /// No replica is left that wants the snapshot which is being taken for some.
+    pub(crate) fn cancel_sync(&self) {
+        if self.state.lock().sync.is_some() {
+            self.sync_cancelled.store(true, Release);
+        }
+    }
+
+    /// The snapshot for replicas has been taken, or is given up.
+    pub(crate) fn end_sync(&self) {
+        let mut state = self.state.lock();
+        let running = state.sync.take().expect("it was claimed");
+        state.last_took_s = Some((crate::clock::unix_ms() / 1000).saturating_sub(running.since_s));
+        state.note_end();
+        drop(state);
+        self.ended.notify_all();
+    }
+
+    /// Whether what a job writes is not wanted any more.
+    pub(crate) fn is_cancelled(&self, job: Job) -> bool {
+        self.cancel_flag(job).load(Acquire)
+    }
+
+    /// What was written, unless it was cancelled meanwhile: what came after that may not be in it.
+    pub(crate) fn unless_cancelled<T>(&self, job: Job, written: io::Result<T>) -> io::Result<T> {
+        let whole = written?;
+        if self.is_cancelled(job) { Err(cancelled()) } else { Ok(whole) }
+    }
+
+    /// The same, unless it is no longer wanted, which is looked at in between; whether it is claimed. What is being done may
+    /// be a write to a disk that hangs.
+    pub(super) fn claim_in_turn_unless(&self, job: Job, is_given_up: impl Fn() -> bool) -> bool {
+        while !is_given_up() {
+            if self.claim_alone(job) {
+                return true;
+            }
+            self.is_idle_within(LOOK);
+        }
+        false
+    }
+
+    /// Waits until nothing is written.
+    pub(super) fn wait_until_written(&self) {
+        let mut state = self.state.lock();
+        while state.running.is_some() {
+            self.ended.wait(&mut state);
+        }
+    }
+
+    /// Waits until no snapshot is being taken.
+    pub(crate) fn wait_until_idle(&self) {
+        let mut state = self.state.lock();
+        while !state.is_idle() {
+            self.ended.wait(&mut state);
+        }
+    }
+
+    /// The same, for so long at most; whether none is.
+    pub(crate) fn is_idle_within(&self, patience: Duration) -> bool {
+        let until = Instant::now() + patience;
+        let mut state = self.state.lock();
+        while !state.is_idle() && !self.ended.wait_until(&mut state, until).timed_out() {}
+        state.is_idle()
+    }
+}
+
+pub(super) fn cancelled() -> io::Error {
+    io::Error::other("it was cancelled")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::rewrite;
+    use super::*;
+    use crate::testing::live::Live;
+
+    #[test]
+    fn a_full_sync_waits_for_a_walk_and_not_for_a_disk() {
+        let live = Live::start(1, &[]);
+        let persist = &live.server.persist;
+        for job in [Job::Snapshot, Job::Base] {
+            assert!(persist.claim(job));
+            assert!(persist.claim_sync(), "it does not walk yet");
+            assert!(!persist.claim(job) && !persist.claim_sync());
+            persist.end_sync();
+            persist.begin_walk(job);
+            persist.note_wait(job);
+            assert!(!persist.claim_sync() && !persist.give_up_stuck(), "it has not waited for long");
+            *persist.disk_since.lock() = Instant::now().checked_sub(STUCK);
+            assert!(!persist.is_cancelled(job));
+            assert!(persist.give_up_stuck() && !persist.give_up_stuck());
+            assert!(!persist.claim_sync(), "it has not come to its end");
+            let state = persist.state();
+            assert_eq!(
+                (state.save_scheduled, state.rewrite_scheduled),
+                (job == Job::Snapshot, job == Job::Base)
+            );
+            assert!(persist.is_cancelled(job));
+            persist.end_walk(job, 7);
+            assert_eq!(persist.state().running.map(|running| running.copied), Some(7));
+            assert!(persist.claim_sync());
+            assert!(!persist.is_cancelled(Job::Sync));
+            persist.cancel_all();
+            assert!(persist.is_cancelled(Job::Sync));
+            persist.end_sync();
+            persist.end_wait(job);
+            let mut state = persist.state.lock();
+            (state.running, state.rewrite_scheduled) = (None, false);
+        }
+        for job in [Job::Log, Job::Snapshot] {
+            persist.claim_in_turn(job);
+            assert!(!persist.claim_sync(), "who waits, or changes the data, has all for himself");
+            persist.begin_walk(job);
+            persist.note_wait(job);
+            *persist.disk_since.lock() = Instant::now().checked_sub(STUCK);
+            assert!(!persist.give_up_stuck());
+            persist.end_wait(job);
+            persist.end_walk(job, 0);
+            assert!(!persist.claim_sync());
+            rewrite::release(&live.server);
+        }
+        assert!(persist.claim(Job::Log) && !persist.claim_sync(), "who leaves the log holds all in a moment");
+        persist.end_walk(Job::Log, 0);
+        assert!(persist.claim_sync(), "what is left of the log is the disk's");
+        persist.end_sync();
+        rewrite::release(&live.server);
+        live.stop();
+    }
+}
