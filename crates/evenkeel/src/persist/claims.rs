@@ -4,8 +4,8 @@
 //! walk through the keyspace, so it begins while a job waits for nothing but its disk, which may hang. Nothing begins beside a sync.
 //!
 //! ```text
-//! BGSAVE         opens its file | walks, writes | syncs, renames
-//! a full sync        may begin  | waits         | may begin
+//! BGSAVE         opens its file           | walks, writes | syncs, renames
+//! a full sync    may begin, if that hangs | waits         | may begin
 //! ```
 //!
 //! A walk waits for its disk as well, when that takes nothing any more. If replicas wait, it is given up then and begun again.
@@ -80,10 +80,20 @@ pub(crate) struct Running {
     pub(crate) since_s: u64,
     /// Nothing else is done meanwhile: somebody waits for it, or goes on with something else.
     is_alone: bool,
-    /// It walks through the keyspace, which one does at a time, or has everything held in a moment.
-    walks: bool,
+    stage: Stage,
     /// Bytes that writers copied for its walk.
     pub(super) copied: u64,
+}
+
+/// How far a job is that has to do with the keyspace and with a disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    /// Since then it has been about to walk through the keyspace, or to have everything held.
+    Before(Instant),
+    /// It walks, which one does at a time.
+    Walks,
+    /// What is left is the disk's.
+    After,
 }
 
 impl State {
@@ -117,9 +127,9 @@ impl State {
         self.all().next().is_none()
     }
 
-    /// A job has ended. What snapshots have in memory is told from data for all of them together.
+    /// A job has ended. What walks have in memory is told from data for all of them together.
     pub(super) fn note_end(&self) {
-        if self.is_idle() {
+        if self.all().all(|running| running.stage != Stage::Walks) {
             memory::end_aside();
         }
     }
@@ -127,8 +137,8 @@ impl State {
 
 impl Running {
     pub(super) fn now(job: Job, is_alone: bool) -> Running {
-        let walks = job == Job::Log;
-        Running { job, since_s: crate::clock::unix_ms() / 1000, is_alone, walks, copied: 0 }
+        let stage = Stage::Before(Instant::now());
+        Running { job, since_s: crate::clock::unix_ms() / 1000, is_alone, stage, copied: 0 }
     }
 
     pub(crate) fn is(self, job: Job) -> bool {
@@ -221,7 +231,12 @@ impl Persist {
     /// Claims that a snapshot is being taken for replicas; `false`: that cannot be now. [`Persist::end_sync`] gives it back.
     pub(crate) fn claim_sync(&self) -> bool {
         let mut state = self.state.lock();
-        let may_be = |running: Running| !running.is_alone && !running.walks;
+        let waits_for_disk = |running: Running| match running.stage {
+            Stage::Before(since) => since.elapsed() > STUCK && !running.is(Job::Log),
+            Stage::Walks => false,
+            Stage::After => true,
+        };
+        let may_be = |running: Running| !running.is_alone && waits_for_disk(running);
         if state.sync.is_some() || !state.running.is_none_or(may_be) {
             return false;
         }
@@ -235,7 +250,7 @@ impl Persist {
     pub(super) fn give_up_stuck(&self) -> bool {
         let mut state = self.state.lock();
         let is_stuck = || self.disk_since.lock().is_some_and(|since| since.elapsed() > STUCK);
-        let may_be = |running: &Running| running.walks && !running.is_alone && !running.is(Job::Log);
+        let may_be = |running: &Running| running.stage == Stage::Walks && !running.is_alone;
         let Some(running) = state.running.filter(may_be) else { return false };
         if !is_stuck() || self.cancelled.swap(true, AcqRel) {
             return false;
@@ -250,12 +265,12 @@ impl Persist {
 
     /// What a job does is a walk through the keyspace from now on.
     pub(super) fn begin_walk(&self, job: Job) {
-        self.note_walk(job, |running| running.walks = true);
+        self.note_walk(job, |running| running.stage = Stage::Walks);
     }
 
     /// It is not any more; writers have copied so many bytes for it.
     pub(super) fn end_walk(&self, job: Job, copied: u64) {
-        self.note_walk(job, |running| (running.walks, running.copied) = (false, copied));
+        self.note_walk(job, |running| (running.stage, running.copied) = (Stage::After, copied));
     }
 
     fn note_walk(&self, job: Job, note: impl FnOnce(&mut Running)) {
@@ -360,7 +375,10 @@ mod tests {
         let persist = &live.server.persist;
         for job in [Job::Snapshot, Job::Base] {
             assert!(persist.claim(job));
-            assert!(persist.claim_sync(), "it does not walk yet");
+            assert!(!persist.claim_sync(), "it is about to walk");
+            let long_ago = Instant::now().checked_sub(STUCK).expect("the machine has been up for longer");
+            persist.note_walk(job, |running| running.stage = Stage::Before(long_ago));
+            assert!(persist.claim_sync(), "it does not come to that");
             assert!(!persist.claim(job) && !persist.claim_sync());
             persist.end_sync();
             persist.begin_walk(job);

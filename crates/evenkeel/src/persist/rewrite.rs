@@ -71,6 +71,9 @@ pub(crate) fn follow_soon(server: &Arc<Server>) {
         server.log.notice("Killing running AOF rewrite child: the append-only file is being turned off.");
     }
     if server.persist.claim(Job::Log) {
+        if !server.persist.aof.is_on() {
+            return release(server); // somebody was faster
+        }
         let on_thread = server.clone();
         let thread = std::thread::Builder::new().name("aof-off".into());
         let spawned = thread.spawn(move || {
@@ -87,7 +90,10 @@ pub(crate) fn follow_soon(server: &Arc<Server>) {
 
 /// Gives the claim back without a result.
 pub(crate) fn release(server: &Server) {
-    server.persist.state.lock().running = None;
+    let mut state = server.persist.state.lock();
+    state.running = None;
+    state.note_end();
+    drop(state);
     server.persist.ended.notify_all();
 }
 

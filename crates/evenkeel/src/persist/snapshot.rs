@@ -122,7 +122,7 @@ pub(super) fn save_last(server: &Arc<Server>, is_asked: bool) -> bool {
 /// that has ended.
 pub(crate) fn renew(server: &Arc<Server>) {
     loop {
-        if server.persist.claim(Job::Snapshot) {
+        if server.persist.claim_alone(Job::Snapshot) {
             run(server, None, Next::Nothing);
             return;
         }
@@ -477,7 +477,8 @@ mod tests {
     fn a_walk_that_hangs_gives_way_to_a_sync_that_has_begun() {
         let live = crate::testing::live::Live::start(1, &[]);
         let (server, persist) = (&live.server, &live.server.persist);
-        assert!(persist.claim(Job::Snapshot) && persist.claim_sync());
+        assert!(persist.claim(Job::Snapshot));
+        persist.state.lock().sync = Some(Running::now(Job::Sync, false));
         let walker = seat(server, Job::Snapshot).expect("nobody else walks");
         persist.note_wait(Job::Snapshot);
         *persist.disk_since.lock() = Instant::now().checked_sub(super::super::claims::STUCK);

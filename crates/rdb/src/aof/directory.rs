@@ -255,7 +255,8 @@ impl Directory {
         create_for_appending(&path)
     }
 
-    /// Removes what has not been installed, which may be as large as the data. Nobody writes to it any more.
+    /// Removes what has not been installed, which may be as large as the data. Nobody opens it any more: who still writes, to
+    /// a disk that hangs, writes to a file without a name.
     pub fn drop_drafts(&self) {
         for draft in [self.draft_base_path(), self.draft_incremental_path()] {
             let _ = fs::remove_file(draft); // there is none most of the time
