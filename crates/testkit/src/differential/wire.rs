@@ -2,7 +2,7 @@
 
 use evenkeel_resp::value::encode_command;
 
-use super::make::Maker;
+use super::make::{Maker, args};
 use super::{Action, Family};
 use crate::program::Peer;
 
@@ -41,6 +41,7 @@ fn mutated(make: &mut Maker) {
         bytes.extend(encode_command(&make.any_strict_command()));
     }
     bytes.truncate(2_000);
+    let has_time = TIMES.iter().any(|word| contains(&bytes, word));
     for _ in 0..=make.random.below(3) {
         mutate(make, &mut bytes);
     }
@@ -48,6 +49,17 @@ fn mutated(make: &mut Maker) {
     bytes.iter_mut().filter(|byte| **byte == 0).for_each(|byte| *byte = b'n');
     bytes.extend(encode_command(&["PING"]));
     make.step(Action::Burst(bytes));
+    if has_time {
+        // Of a length that was changed, little of a time may be left: the key would end in one server before the other.
+        make.command(args!["FLUSHALL"]);
+    }
+}
+
+/// What names of commands and options have in them by which keys, or fields, get a time to live.
+const TIMES: &[&str] = &["EXPIRE", "SETEX", "GETEX", "RESTORE", "\nEX\r", "\nPX\r"];
+
+fn contains(bytes: &[u8], word: &str) -> bool {
+    bytes.windows(word.len()).any(|window| window.eq_ignore_ascii_case(word.as_bytes()))
 }
 
 fn mutate(make: &mut Maker, bytes: &mut Vec<u8>) {
