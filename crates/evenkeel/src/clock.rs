@@ -19,12 +19,13 @@ struct Scale {
     /// reading the counter.
     per_us: u64,
     base: Instant,
+    first: Ticks,
 }
 
 impl Scale {
     fn new(counter: bool, ns_q32: u64, base: Instant) -> Scale {
         let per_us = ((1000_u128 << 32) / u128::from(ns_q32.max(1))).max(1) as u64;
-        Scale { counter, ns_q32, per_us, base }
+        Scale { counter, ns_q32, per_us, base, first: if counter { self::counter() } else { 0 } }
     }
 }
 
@@ -48,6 +49,15 @@ fn scale() -> &'static Scale {
 pub(crate) fn ticks() -> Ticks {
     let scale = scale();
     if scale.counter { counter() } else { scale.base.elapsed().as_nanos() as u64 }
+}
+
+/// Ticks of the log's clock are so many times longer: 40 to 130 ns, which lasts for twelve years at least.
+const LOG_SHIFT: u32 = 7;
+
+/// The clock of the log: what is logged behind what somebody else has been told of has a later time. See
+/// [`evenkeel_store::journal`].
+pub(crate) fn log_time() -> u64 {
+    ticks().saturating_sub(scale().first) >> LOG_SHIFT
 }
 
 /// What is done for clients is timed, always: but for who asks what that costs (DEBUG ACCOUNTING).
@@ -128,9 +138,20 @@ fn counter() -> u64 {
     unsafe { std::arch::x86_64::_rdtsc() }
 }
 
+/// Kernels that have found the counter of one core behind that of another go by one of these.
+#[cfg(target_arch = "x86_64")]
+fn kernel_has_given_it_up() -> bool {
+    let file = "/sys/devices/system/clocksource/clocksource0/current_clocksource";
+    let source = std::fs::read_to_string(file).unwrap_or_default();
+    matches!(source.trim(), "hpet" | "acpi_pm" | "pit" | "jiffies" | "refined-jiffies")
+}
+
 #[cfg(target_arch = "x86_64")]
 fn counter_is_invariant() -> bool {
     use std::arch::x86_64::__cpuid;
+    if kernel_has_given_it_up() {
+        return false;
+    }
     let highest = __cpuid(0x8000_0000).eax;
     highest >= 0x8000_0007 && __cpuid(0x8000_0007).edx & 1 << 8 != 0
 }

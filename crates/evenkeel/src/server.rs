@@ -120,7 +120,8 @@ impl Server {
         // Workers, as many threads for long commands and for loading, the control thread, those that load what is too
         // large for the others and that take snapshots, one that runs the log's commands again, one that feeds replicas, one
         // that follows a primary, one for slow scripts, and one more for tests.
-        let keyspace = Keyspace::new(settings.databases, 3 * workers + 8, now, random_seed());
+        let keyspace = Keyspace::new(settings.databases, 3 * workers + 8, now, random_seed())
+            .with_clock(clock::log_time);
         let loaders = (0..=workers).map(|_| load::seat(&keyspace)).collect();
         let persist = Persist::new(keyspace.seat(), loaders, now / 1000);
         let replication = replication::State::new(keyspace.seat())?;

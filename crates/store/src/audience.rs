@@ -1,7 +1,8 @@
 //! Who wants to hear about the writes to a slot: those who watch keys of it, and those who wait for some.
 //!
 //! They hang on the slot by one pointer beside the lock, so a write finds out with one load of a cache line that it has
-//! at hand anyway that there is nobody, which is so nearly always.
+//! at hand anyway that there is nobody, which is so nearly always. Then the number of the slot's last record in the log
+//! stands in the same place ([`crate::journal`]), made odd, which no pointer is; otherwise it is in what hangs there.
 
 use std::sync::atomic::{AtomicPtr, Ordering::Relaxed};
 
@@ -13,16 +14,43 @@ use crate::watch::Watchers;
 pub(crate) struct Audience {
     pub(crate) watchers: Watchers,
     pub(crate) waiters: Waiters,
+    logged: u64,
 }
 
 // The caller holds the slot's lock for all of these.
 impl Audience {
     /// Calls `f` with the slot's audience, which may be empty before and afterwards.
     pub(crate) fn with<R>(slot: &AtomicPtr<Audience>, f: impl FnOnce(&mut Audience) -> R) -> R {
+        let logged = Audience::logged(slot);
         let mut audience = Audience::take(slot).unwrap_or_default();
+        audience.logged = logged;
         let result = f(&mut audience);
-        Audience::put(slot, (!audience.is_empty()).then_some(audience));
+        match audience.is_empty() {
+            true => Audience::note_logged(slot, logged),
+            false => Audience::put(slot, Some(audience)),
+        }
         result
+    }
+
+    /// The number of the slot's last record in the log; zero if there is none, or none since everything was held.
+    #[inline]
+    pub(crate) fn logged(slot: &AtomicPtr<Audience>) -> u64 {
+        let place = slot.load(Relaxed);
+        if place.addr() % 2 == 1 {
+            return place.addr() as u64 / 2;
+        }
+        // SAFETY: as in `take`; whoever holds the lock is alone with it.
+        unsafe { place.as_ref() }.map_or(0, |audience| audience.logged)
+    }
+
+    /// Notes such a number.
+    #[inline]
+    pub(crate) fn note_logged(slot: &AtomicPtr<Audience>, number: u64) {
+        if !Audience::is_there(slot) {
+            return slot.store(std::ptr::without_provenance_mut(number as usize * 2 + 1), Relaxed);
+        }
+        // SAFETY: as above.
+        unsafe { (*slot.load(Relaxed)).logged = number }
     }
 
     /// The same for who has nothing to tell when there is nobody: `None` then.
@@ -32,15 +60,16 @@ impl Audience {
 
     #[inline]
     pub(crate) fn is_there(slot: &AtomicPtr<Audience>) -> bool {
-        !slot.load(Relaxed).is_null()
+        let place = slot.load(Relaxed).addr();
+        place % 2 == 0 && place != 0
     }
 
     pub(crate) fn take(slot: &AtomicPtr<Audience>) -> Option<Box<Audience>> {
-        let audience = slot.swap(std::ptr::null_mut(), Relaxed);
-        // SAFETY: the pointer is null or came from `Box::into_raw` in `put`, and was just taken out.
-        (!audience.is_null()).then(|| unsafe { Box::from_raw(audience) })
+        // SAFETY: such a pointer came from `Box::into_raw` in `put`, and is taken out here.
+        Audience::is_there(slot).then(|| unsafe { Box::from_raw(slot.swap(std::ptr::null_mut(), Relaxed)) })
     }
 
+    /// The number of the last record is forgotten where nobody is put: for who holds everything.
     pub(crate) fn put(slot: &AtomicPtr<Audience>, audience: Option<Box<Audience>>) {
         slot.store(audience.map_or(std::ptr::null_mut(), Box::into_raw), Relaxed);
     }

@@ -147,6 +147,9 @@ impl<'a> Held<'a> {
         keyspace.lay_down(seat);
         let closed = keyspace.close(seat);
         keyspace.attune(seat);
+        if keyspace.journal.is_on() {
+            keyspace.journal.last(); // slots may go, and what is logged from now on comes behind all that was
+        }
         seat.holding = true;
         Held { keyspace, seat, scope: Scope::All(closed), heard: false }
     }
@@ -235,6 +238,28 @@ impl<'a> Held<'a> {
         };
         unlock_all(self.keyspace, places);
         self.seat.holding = false;
+    }
+
+    /// The largest number of a record of one of the slots that are held; zero where everything is.
+    #[inline]
+    pub(crate) fn last_logged(&self) -> u64 {
+        let logged = |place: &Place| Audience::logged(&slot(self.keyspace, *place).audience);
+        match &self.scope {
+            Scope::One(place) => logged(place),
+            Scope::Many(places) => places.iter().map(logged).max().unwrap_or(0),
+            Scope::None | Scope::All(_) => 0,
+        }
+    }
+
+    /// Notes the number of their last record with the slots that are held.
+    #[inline]
+    pub(crate) fn note_logged(&self, number: u64) {
+        let note = |place: &Place| Audience::note_logged(&slot(self.keyspace, *place).audience, number);
+        match &self.scope {
+            Scope::One(place) => note(place),
+            Scope::Many(places) => places.iter().for_each(note),
+            Scope::None | Scope::All(_) => {}
+        }
     }
 
     #[inline]
@@ -774,14 +799,19 @@ fn lock_all(keyspace: &Keyspace, seat: &mut Seat, places: &[Place]) {
 fn unlock_all(keyspace: &Keyspace, places: &[Place]) {
     for place in places {
         // SAFETY: the callers have locked these slots and not unlocked them since.
-        unsafe { keyspace.db(place.db()).slots[place.slot()].unlock() }
+        unsafe { slot(keyspace, *place).unlock() }
     }
+}
+
+#[inline]
+fn slot(keyspace: &Keyspace, place: Place) -> &Slot {
+    &keyspace.db(place.db()).slots[place.slot()]
 }
 
 /// Locks a slot, and books the time if another thread has it.
 #[inline]
 fn lock<'a>(keyspace: &'a Keyspace, seat: &mut Seat, place: Place) -> &'a Slot {
-    let slot = &keyspace.db(place.db()).slots[place.slot()];
+    let slot = slot(keyspace, place);
     if !slot.try_lock() {
         let before = (seat.ticks)();
         slot.lock();

@@ -1,17 +1,33 @@
 //! The log of writes: one order for all threads, and no lock that they share.
 //!
-//! A write that holds its slots appends Redis commands with the same effect to the [`Draft`] of its seat, takes the next
-//! number from one counter when it is done, and only then lets go of its slots ([`Draft::commit`]). So two writes that touch
-//! the same slot are numbered in the order in which they happened, and what is written under several locks is one record
-//! with one number. When the seat goes outside the gate, its draft becomes a [`Page`] in its lane, or a part of one if it is
-//! small. A [`Reader`] takes the pages of all lanes and hands on their records by number: the stream that append-only files and
-//! replicas get.
+//! A write that holds its slots appends Redis commands with the same effect to the [`Draft`] of its seat, gives itself a
+//! number when it is done, and only then lets go of its slots ([`Draft::commit`]). So two writes that touch the same slot are
+//! numbered in the order in which they happened, and what is written under several locks is one record with one number. When
+//! the seat goes outside the gate, its draft becomes a [`Page`] in its lane, or a part of one if it is small. A [`Reader`]
+//! takes the pages of all lanes and hands on their records by number: the stream that append-only files and replicas get.
 //!
 //! ```text
-//! seat 0: [1 SET a][4 SET b]        \
-//! seat 1: [2 DEL c][3 MULTI .. EXEC] >  reader: 1 2 3 4 ...   (5 is still in somebody's draft: it waits for that page)
-//! seat 2: [6 INCR d]                /
+//! seat 0: [10 SET a][42 SET b]        \
+//! seat 1: [21 DEL c][31 MULTI .. EXEC] >  reader: 10 21 31 42 ...   (61 waits: seat 3 has a draft, begun at 50)
+//! seat 2: [61 INCR d]                 /
 //! ```
+//!
+//! # Numbers
+//! They come from no counter, since a counter is a cache line that every write of every thread has to have for itself: with
+//! eight threads that cost each write 0.2 us. A number is a time (Lamport's, as in a hybrid logical clock) with the seat's
+//! index below it, so no two are the same. It is larger than
+//! - the seat's last one;
+//! - that of the last record on each slot that is held, which is written beside the slot's lock: so the order of writes
+//!   to a slot depends on no clock;
+//! - the time at which the draft was begun: so what is written after somebody has heard that something else was written comes
+//!   behind that, on whatever slots, if the clock is one for all threads;
+//! - the horizon at that moment, which is what readers have asked for.
+//!
+//! How does a reader know that no smaller number is still to come? It makes the present the horizon, and then looks at the seats. One
+//! that has begun a draft says since when, before it looks at the horizon: what it will lay down is above that. One that has
+//! none will be above the horizon. The bad interleaving is Dekker's, so there is a full fence on each side. What is not above any of
+//! these may be handed on ([`Reader::take`]). Nothing of this depends on the clock: the model in `tests/it/journal.rs` has one that
+//! stands still.
 //!
 //! There may be several readers, each of which merges for itself and at its own pace: a disk that hangs holds up no replica.
 //! They share the pages, and who is done with a page as the last one gives it back to its lane. The road not taken: one
@@ -26,7 +42,7 @@ use std::sync::Arc as Shared;
 
 use evenkeel_resp::request::Line;
 
-use crate::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::*};
+use crate::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::*, fence};
 use crate::sync::{Arc, Condvar, Mutex};
 
 /// Most readers at once: the append-only file, replicas, and others that tests have.
@@ -57,6 +73,12 @@ const FEW_RECORDS: usize = 64;
 /// What was received is kept as a whole. So records have to be this part of it at least, as a divisor.
 pub const KEPT_PART: usize = 4;
 
+/// Lowest bits of a number, which say whose it is.
+pub(crate) const SEAT_BITS: u32 = 10;
+
+/// Of who has no draft, where it is looked for since when there is one.
+const NO_DRAFT: u64 = u64::MAX;
+
 /// What stands before a record of several commands, and behind it.
 const MULTI: &[u8] = b"*1\r\n$5\r\nMULTI\r\n";
 const EXEC: &[u8] = b"*1\r\n$4\r\nEXEC\r\n";
@@ -67,11 +89,14 @@ pub struct Journal {
     readers: AtomicU32,
     /// Which of them are replicas, for whom there are records that concern nobody else.
     replicas: AtomicU32,
-    last: Padded,
-    /// Bytes of memory laid down since the start: see [`Page::weight`].
-    laid: AtomicU64,
+    /// The same for all threads, and never far behind. It need not be of any unit, but has to move between two drafts.
+    clock: fn() -> u64,
     desks: [Desk; READERS_MAX],
     lanes: Box<[Lane]>,
+    /// Drafts that are begun from now on have larger numbers.
+    horizon: Padded,
+    /// Bytes of memory laid down since the start: see [`Page::weight`].
+    laid: Padded,
 }
 
 /// A reader as writers and others see it.
@@ -87,12 +112,18 @@ struct Desk {
     wake: (Mutex<bool>, Condvar),
 }
 
-/// The last number given, on a cache line of its own.
+/// On a cache line of its own, or whoever reads what is beside it waits for who writes it.
 #[repr(align(128))]
 struct Padded(AtomicU64);
 
 #[repr(align(128))]
-struct Lane(Mutex<Pages>);
+struct Lane {
+    pages: Mutex<Pages>,
+    /// The records of the seat's draft have larger numbers than this.
+    begun: AtomicU64,
+    /// The number of the last record laid down.
+    last: AtomicU64,
+}
 
 #[derive(Default)]
 struct Pages {
@@ -161,6 +192,8 @@ pub struct Draft {
     next: Option<Arc<Page>>,
     /// The number of the last record.
     pub last: u64,
+    /// What the numbers of its records are above.
+    floor: u64,
 }
 
 struct Open {
@@ -225,27 +258,33 @@ impl Draft {
         self.open.is_some()
     }
 
-    /// Ends the record, which gets its number. The caller still holds all that the record has changed.
-    pub(crate) fn commit(&mut self, journal: &Journal) {
+    /// Ends the record, which gets a number above `above`: those of all records on what is held. The caller still holds all that
+    /// the record has to do with. Returns the number.
+    pub(crate) fn commit(&mut self, journal: &Journal, seat: usize, above: u64) -> u64 {
         let Some(Open { mut start, commands, received, first_db, db, is_data }) = self.open.take() else {
-            return;
+            return self.last;
         };
-        // Relaxed: the slots' locks order the numbers of writes that touch the same slot.
-        let number = || journal.last.0.fetch_add(1, Relaxed) + 1;
+        let is_first = self.page.records.is_empty();
+        if is_first {
+            self.floor = journal.begin_draft(seat, self.last);
+        }
+        let least = self.floor.max(self.last).max(above);
+        self.last = ((least >> SEAT_BITS) + 1) << SEAT_BITS | seat as u64;
+        if is_first {
+            journal.lanes[seat].begun.store(self.last - 1, Relaxed);
+        }
         if let Some(Range { start, end }) = received {
-            self.last = number();
             let span =
                 Span { number: self.last, start, end, first_db, last_db: db, is_data, is_received: true };
             self.page.push_received(span, self.received.as_ref());
             self.expect_next();
-            return;
+            return self.last;
         }
         if commands == 1 {
             start += MULTI.len();
         } else {
             self.page.bytes.extend_from_slice(EXEC);
         }
-        self.last = number();
         let end = self.page.bytes.len();
         self.page.push(Span {
             number: self.last,
@@ -258,6 +297,7 @@ impl Draft {
         });
         self.page.expect(end - start);
         self.expect_next();
+        self.last
     }
 
     /// With the first record, asks for the lines that a page's records go to: by then it is known where they are.
@@ -420,15 +460,40 @@ pub fn select(bytes: &mut Vec<u8>, db: u32) {
 }
 
 impl Journal {
+    /// A log for so many seats, in which nothing but the slots says what comes before what.
     pub fn new(seats: usize) -> Journal {
         Journal {
             readers: AtomicU32::new(0),
             replicas: AtomicU32::new(0),
-            last: Padded(AtomicU64::new(0)),
-            laid: AtomicU64::new(0),
+            clock: || 0,
             desks: std::array::from_fn(|_| Desk::new()),
-            lanes: (0..seats).map(|_| Lane(Mutex::new(Pages::default()))).collect(),
+            lanes: (0..seats).map(|_| Lane::new()).collect(),
+            horizon: Padded(AtomicU64::new(0)),
+            laid: Padded(AtomicU64::new(0)),
         }
+    }
+
+    /// Has it go by this clock, of which 2^52 is never reached.
+    pub(crate) fn set_clock(&mut self, clock: fn() -> u64) {
+        self.clock = clock;
+    }
+
+    /// The present as a number.
+    fn now(&self) -> u64 {
+        (self.clock)() << SEAT_BITS
+    }
+
+    /// Says that a seat begins a draft; returns what the numbers of its records are above.
+    fn begin_draft(&self, seat: usize, last: u64) -> u64 {
+        let begun = self.now().max(last);
+        self.lanes[seat].begun.store(begun, Relaxed);
+        fence(SeqCst);
+        begun.max(self.horizon.0.load(Relaxed))
+    }
+
+    /// Drafts that are begun from now on are above this.
+    pub(crate) fn raise(&self, horizon: u64) {
+        self.horizon.0.fetch_max(horizon, Relaxed);
     }
 
     /// Whether writes are logged, for who is inside the gate.
@@ -454,16 +519,18 @@ impl Journal {
         let is_free = |desk: &Desk| !desk.is_taken.swap(true, AcqRel);
         let place = self.desks.iter().position(is_free).expect("there are never that many readers");
         let desk = &self.desks[place];
-        desk.read.store(self.laid.load(Relaxed), Relaxed);
+        desk.read.store(self.laid.0.load(Relaxed), Relaxed);
         desk.until.store(u64::MAX, Relaxed);
         self.readers.fetch_or(1 << place, Relaxed);
-        let lanes = self.lanes.len();
+        let last = self.last();
+        let nothing = |lane: &Lane| Taken { last: lane.last.load(Relaxed), ..Taken::default() };
         Reader {
             place,
-            next: self.last() + 1,
-            lanes: (0..lanes).map(|_| Taken::default()).collect(),
-            heads: vec![u64::MAX; lanes],
-            lane: 0,
+            last,
+            bound: last,
+            ahead: last,
+            lanes: self.lanes.iter().map(nothing).collect(),
+            heads: vec![u64::MAX; self.lanes.len()],
         }
     }
 
@@ -472,14 +539,14 @@ impl Journal {
     pub(crate) fn dismiss(&self, place: usize) {
         self.readers.fetch_and(!(1 << place), Relaxed);
         self.replicas.fetch_and(!(1 << place), Relaxed);
-        self.desks[place].until.store(self.laid.load(Relaxed), Relaxed);
+        self.desks[place].until.store(self.laid.0.load(Relaxed), Relaxed);
     }
 
     /// Gives the place of a reader back that was dismissed, and drops what it has not read.
     pub fn vacate(&self, place: usize) {
         assert!(self.readers.load(Relaxed) & 1 << place == 0, "who is given pages has not been dismissed");
         for lane in &self.lanes {
-            let mut pages = lane.0.lock();
+            let mut pages = lane.pages.lock();
             pages.close(); // or whoever has the place next would get it
             let rest = std::mem::take(&mut pages.filled[place]);
             drop(pages);
@@ -488,9 +555,12 @@ impl Journal {
         self.desks[place].is_taken.store(false, Release);
     }
 
-    /// The number of the last record. Behind the closed gate, all up to it are in their lanes.
+    /// The number of the last record laid down. Behind the closed gate, that is the last of all; all that are written from then on
+    /// have larger ones.
     pub fn last(&self) -> u64 {
-        self.last.0.load(Relaxed)
+        let last = self.lanes.iter().map(|lane| lane.last.load(Acquire)).max().unwrap_or(0);
+        self.raise(last);
+        last
     }
 
     /// Bytes laid down and not yet read by those who read: pages go when the last one is done with them.
@@ -503,13 +573,13 @@ impl Journal {
     /// Bytes laid down for a reader and not yet read by it; zero if there is no such place.
     pub fn unread_by(&self, place: usize) -> usize {
         let Some(desk) = self.desks.get(place) else { return 0 };
-        let laid = self.laid.load(Relaxed).min(desk.until.load(Relaxed));
+        let laid = self.laid.0.load(Relaxed).min(desk.until.load(Relaxed));
         laid.saturating_sub(desk.read.load(Relaxed)) as usize
     }
 
     /// Bytes laid down since the start, for [`Journal::has_read`].
     pub fn laid(&self) -> u64 {
-        self.laid.load(Relaxed)
+        self.laid.0.load(Relaxed)
     }
 
     /// Whether a reader has read what was for it of the first `laid` bytes; true if there is no such place.
@@ -521,10 +591,14 @@ impl Journal {
     /// Makes a draft a page of a seat's lane.
     pub(crate) fn lay_down(&self, seat: usize, draft: &mut Draft) {
         let readers = self.readers.load(Relaxed);
-        let mut lane = self.lanes[seat].0.lock();
-        let laid = lane.put(readers, &mut draft.page, &mut draft.next);
-        self.laid.fetch_add(laid as u64, Relaxed);
-        drop(lane);
+        let lane = &self.lanes[seat];
+        let mut pages = lane.pages.lock();
+        let laid = pages.put(readers, &mut draft.page, &mut draft.next);
+        self.laid.0.fetch_add(laid as u64, Relaxed);
+        lane.last.store(draft.last, Release);
+        // Release, and under the lock: who reads that there is no draft any more finds what there was in the lane.
+        lane.begun.store(NO_DRAFT, Release);
+        drop(pages);
         if let Some(next) = &draft.next {
             let next: &Page = next;
             prefetch_for_write(std::ptr::from_ref(next).cast(), size_of::<Page>());
@@ -549,6 +623,13 @@ impl Journal {
         if let Some(desk) = self.desks.get(place) {
             desk.wake();
         }
+    }
+}
+
+impl Lane {
+    fn new() -> Lane {
+        let (begun, last) = (AtomicU64::new(NO_DRAFT), AtomicU64::new(0));
+        Lane { pages: Mutex::new(Pages::default()), begun, last }
     }
 }
 
@@ -632,13 +713,15 @@ impl Pages {
 pub struct Reader {
     /// Which of those that read at the same time it is.
     place: usize,
-    /// The next record's number.
-    next: u64,
+    /// The number of the last record that was read.
+    last: u64,
+    /// Whatever is still to be laid down has a larger number.
+    bound: u64,
+    /// The largest number of a record that was taken from a lane.
+    ahead: u64,
     lanes: Vec<Taken>,
     /// The number of each lane's first record that has not been read; `u64::MAX` where none is there.
     heads: Vec<u64>,
-    /// The lane that the last record came from.
-    lane: usize,
 }
 
 #[derive(Default)]
@@ -647,6 +730,8 @@ struct Taken {
     pages: Vec<Arc<Page>>,
     /// Which record of the first page comes next.
     at: usize,
+    /// The number of the last record that was taken.
+    last: u64,
 }
 
 impl Reader {
@@ -667,9 +752,9 @@ impl Reader {
         journal.unread_by(self.place)
     }
 
-    /// The number of the last record that was read.
+    /// The number of the last record that was read, or of the last one before it came.
     pub fn last(&self) -> u64 {
-        self.next - 1
+        self.last
     }
 
     /// Calls `f` with the records that are there, as far as none is missing, and until it says `false`, which it says of
@@ -686,51 +771,73 @@ impl Reader {
         wants: impl Fn(u64) -> bool,
         mut f: impl FnMut(Record<'_>) -> bool,
     ) {
-        self.take(journal);
-        while let Some(lane) = self.find() {
-            let go_on = self.read_lane(journal, lane, &wants, &mut f);
-            if !go_on {
-                return;
+        loop {
+            let (before, is_held_up) = (self.last, self.take(journal));
+            while let Some((lane, until)) = self.next_run() {
+                if !self.read_lane(journal, lane, until, &wants, &mut f) {
+                    return;
+                }
             }
-            if self.heads[lane] == u64::MAX {
-                self.take(journal);
+            // What was laid down since, or is ahead of the clock, is there to be read now, but for what somebody's draft may come before.
+            let is_all = self.heads.iter().all(|head| *head == u64::MAX);
+            if self.last == before && (is_all || is_held_up) {
+                return;
             }
         }
     }
 
-    /// Takes what has been laid down since.
-    fn take(&mut self, journal: &Journal) {
+    /// Takes what has been laid down since, and finds out up to which number all is there. Returns whether a draft holds it up
+    /// that nothing of is there yet: who lays that down wakes the reader.
+    fn take(&mut self, journal: &Journal) -> bool {
+        let now = journal.now().max(self.ahead);
+        journal.raise(now);
+        fence(SeqCst);
+        let (mut bound, mut is_held_up) = (now, false);
         for (index, (lane, taken)) in journal.lanes.iter().zip(&mut self.lanes).enumerate() {
-            let mut pages = lane.0.lock();
-            pages.close();
-            if pages.filled[self.place].is_empty() {
+            // In this order: a draft that is not there any more has been laid down.
+            let begun = lane.begun.load(Acquire);
+            bound = bound.min(begun);
+            if lane.last.load(Acquire) == taken.last {
+                is_held_up |= begun < now;
                 continue;
             }
+            let mut pages = lane.pages.lock();
+            pages.close();
+            taken.last = lane.last.load(Relaxed);
             // The first one is to be at the end.
             let mut filled = std::mem::take(&mut pages.filled[self.place]);
             drop(pages);
+            self.ahead = self.ahead.max(taken.last);
             filled.reverse();
             filled.append(&mut taken.pages);
             taken.pages = filled;
             self.heads[index] = taken.head();
         }
+        // Not less than before: who began a draft below that since has seen the horizon, and is above it.
+        self.bound = self.bound.max(bound);
+        is_held_up
     }
 
-    /// The lane that has the next record.
+    /// The lane that has the next record, and the number up to which it has all others.
     #[inline]
-    fn find(&mut self) -> Option<usize> {
-        if self.heads[self.lane] == self.next {
-            return Some(self.lane);
+    fn next_run(&self) -> Option<(usize, u64)> {
+        let (mut lane, mut least, mut second) = (0, u64::MAX, u64::MAX);
+        for (index, head) in self.heads.iter().enumerate() {
+            if *head < least {
+                (lane, least, second) = (index, *head, least);
+            } else {
+                second = second.min(*head);
+            }
         }
-        self.lane = self.heads.iter().position(|head| *head == self.next)?;
-        Some(self.lane)
+        (least <= self.bound).then(|| (lane, self.bound.min(second - 1)))
     }
 
-    /// Reads one lane for as long as it has the next record.
+    /// Reads one lane up to this number.
     fn read_lane(
         &mut self,
         journal: &Journal,
         lane: usize,
+        until: u64,
         wants: &impl Fn(u64) -> bool,
         f: &mut impl FnMut(Record<'_>) -> bool,
     ) -> bool {
@@ -738,7 +845,7 @@ impl Reader {
         let mut go_on = true;
         while let Some(page) = taken.pages.last() {
             while let Some(span) = page.records.get(taken.at)
-                && span.number == self.next
+                && span.number <= until
                 && go_on
             {
                 if !wants(span.number) {
@@ -747,7 +854,7 @@ impl Reader {
                 }
                 let Span { number, first_db, last_db, is_data, .. } = *span;
                 go_on = f(Record { number, bytes: page.of(span), first_db, last_db, is_data });
-                self.next += 1;
+                self.last = number;
                 taken.at += 1;
             }
             if taken.at < page.records.len() {
@@ -767,7 +874,7 @@ impl Reader {
     pub fn sleep(&self, journal: &Journal, timeout: std::time::Duration) {
         let desk = &journal.desks[self.place];
         desk.sleeps.store(true, Relaxed);
-        let is_filled = |lane: &Lane| lane.0.lock().has_some_for(self.place);
+        let is_filled = |lane: &Lane| lane.pages.lock().has_some_for(self.place);
         let mut woken = desk.wake.0.lock();
         if !*woken && !journal.lanes.iter().any(is_filled) {
             desk.wake.1.wait_for(&mut woken, timeout);
@@ -788,7 +895,7 @@ impl Journal {
     /// Pages that a lane keeps for reuse.
     #[cfg(test)]
     pub(crate) fn spares(&self, lane: usize) -> usize {
-        self.lanes[lane].0.lock().spare.len()
+        self.lanes[lane].pages.lock().spare.len()
     }
 
     /// Only the reader itself writes how much it has read.
@@ -808,7 +915,7 @@ impl Journal {
         if room > SPARE_LEN_MAX {
             return;
         }
-        let mut pages = self.lanes[lane].0.lock();
+        let mut pages = self.lanes[lane].pages.lock();
         if pages.spare_len + room <= SPARES_LEN_MAX {
             pages.spare_len += room;
             pages.spare.push(page);

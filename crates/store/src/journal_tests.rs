@@ -1,9 +1,16 @@
 //! Tests of [`crate::journal`], whose file is also compiled elsewhere: see `tests/it/journal.rs`.
 
-use crate::journal::{Draft, Journal, OPEN_LEN_MAX, READERS_MAX, Reader, Received, Record, SMALL_LEN_MAX};
+use crate::journal::{
+    Draft, Journal, OPEN_LEN_MAX, READERS_MAX, Reader, Received, Record, SEAT_BITS, SMALL_LEN_MAX,
+};
 
 fn log(draft: &mut Draft, db: u32, command: &str) {
     draft.push(db, command.split(' ').map(str::as_bytes).collect::<Vec<_>>().into_iter());
+}
+
+/// Of one seat after the other these are 1, 2, 3 and so on, without a clock.
+fn time(number: u64) -> u64 {
+    number >> SEAT_BITS
 }
 
 fn text(record: &Record<'_>) -> String {
@@ -13,7 +20,7 @@ fn text(record: &Record<'_>) -> String {
 fn read(reader: &mut Reader, journal: &Journal) -> Vec<String> {
     let mut all = Vec::new();
     reader.read(journal, |record| {
-        all.push(format!("{} {}>{} {}", record.number, record.first_db, record.last_db, text(&record)));
+        all.push(format!("{} {}>{} {}", time(record.number), record.first_db, record.last_db, text(&record)));
         true
     });
     all
@@ -24,9 +31,10 @@ fn records_come_by_their_numbers() {
     let journal = Journal::new(3);
     let mut reader = journal.join();
     let mut drafts: Vec<Draft> = (0..3).map(|_| Draft::default()).collect();
+    let mut last = 0;
     for seat in [0, 1, 1, 0, 2] {
         log(&mut drafts[seat], 0, &format!("DEL {seat}"));
-        drafts[seat].commit(&journal);
+        last = drafts[seat].commit(&journal, seat, last);
     }
     journal.lay_down(1, &mut drafts[1]);
     assert_eq!(read(&mut reader, &journal), Vec::<String>::new(), "number 1 is still in a draft");
@@ -35,7 +43,7 @@ fn records_come_by_their_numbers() {
     assert_eq!(read(&mut reader, &journal), [one(1, 0), one(2, 1), one(3, 1), one(4, 0)]);
     journal.lay_down(2, &mut drafts[2]);
     assert_eq!(read(&mut reader, &journal), [one(5, 2)]);
-    assert_eq!((journal.unread(), reader.last()), (0, 5));
+    assert_eq!((journal.unread(), time(reader.last())), (0, 5));
 }
 
 #[test]
@@ -44,10 +52,10 @@ fn several_commands_are_a_transaction() {
     let (mut reader, mut draft) = (journal.join(), Draft::default());
     log(&mut draft, 2, "SET a 1");
     log(&mut draft, 12, "DEL b");
-    draft.commit(&journal);
+    draft.commit(&journal, 0, 0);
     log(&mut draft, 1, "DEL c");
-    draft.commit(&journal);
-    draft.commit(&journal); // nothing was written
+    draft.commit(&journal, 0, 0);
+    draft.commit(&journal, 0, 0); // nothing was written
     journal.lay_down(0, &mut draft);
     let first = "1 2>12 *1 $5 MULTI *3 $3 SET $1 a $1 1 *2 $6 SELECT $2 12 *2 $3 DEL $1 b *1 $4 EXEC";
     assert_eq!(read(&mut reader, &journal), [first, "2 1>1 *2 $3 DEL $1 c"]);
@@ -57,10 +65,11 @@ fn several_commands_are_a_transaction() {
 fn a_reader_may_stop_and_go_on() {
     let journal = Journal::new(2);
     let (mut reader, mut drafts) = (journal.join(), [Draft::default(), Draft::default()]);
+    let mut last = 0;
     for number in 0..100 {
         let draft = &mut drafts[number % 2];
         log(draft, 0, &format!("DEL {number}"));
-        draft.commit(&journal);
+        last = draft.commit(&journal, number % 2, last);
         if number % 7 == 0 {
             journal.lay_down(number % 2, &mut drafts[number % 2]);
         }
@@ -69,10 +78,10 @@ fn a_reader_may_stop_and_go_on() {
     let mut numbers = Vec::new();
     for stop in [1, 2, 50, 100] {
         reader.read(&journal, |record| {
-            numbers.push(record.number);
-            record.number < stop
+            numbers.push(time(record.number));
+            time(record.number) < stop
         });
-        assert_eq!(reader.last(), stop);
+        assert_eq!(time(reader.last()), stop);
     }
     assert_eq!(numbers, (1..=100).collect::<Vec<_>>());
 }
@@ -85,24 +94,24 @@ fn what_is_not_wanted_any_more_waits() {
     let (mut reader, mut draft) = (journal.join(), Draft::default());
     let mut write = |command: &str| {
         log(&mut draft, 0, command);
-        draft.commit(&journal);
+        draft.commit(&journal, 0, 0);
         journal.lay_down(0, &mut draft);
     };
     let (until, mut numbers) = (AtomicU64::new(u64::MAX), Vec::new());
     write("DEL a");
     reader.read_while(
         &journal,
-        |number| number <= until.load(Relaxed),
+        |number| time(number) <= until.load(Relaxed),
         |record| {
-            numbers.push(record.number);
-            if record.number == 1 {
+            numbers.push(time(record.number));
+            if time(record.number) == 1 {
                 until.store(1, Relaxed);
                 write("DEL b");
             }
             true
         },
     );
-    assert_eq!((numbers, reader.last()), (vec![1], 1));
+    assert_eq!((numbers, time(reader.last())), (vec![1], 1));
     assert_eq!(read(&mut reader, &journal), ["2 0>0 *2 $3 DEL $1 b"]);
 }
 
@@ -111,7 +120,7 @@ const RECORD: usize = 20 + 40;
 
 fn write(journal: &Journal, draft: &mut Draft, command: &str) {
     log(draft, 0, command);
-    draft.commit(journal);
+    draft.commit(journal, 0, 0);
     journal.lay_down(0, draft);
 }
 
@@ -220,7 +229,7 @@ fn large_drafts_of_few_and_of_many_records() {
         let value = "v".repeat(1 + SMALL_LEN_MAX / count);
         let expected = (0..count).map(|n| {
             log(&mut draft, 0, &format!("SET {} {value}", n % 10));
-            draft.commit(&journal);
+            draft.commit(&journal, 0, 0);
             number += 1;
             format!("{number} 0>0 *3 $3 SET $1 {} ${} {value}", n % 10, value.len())
         });
@@ -238,14 +247,14 @@ fn what_only_replicas_hear_says_so() {
     journal.note_replica(reader.place());
     let message = [&b"PUBLISH"[..], b"c", b"m"];
     draft.push_aside(0, message.into_iter());
-    draft.commit(&journal);
+    draft.commit(&journal, 0, 0);
     draft.push_aside(0, message.into_iter());
     log(&mut draft, 0, "DEL a");
-    draft.commit(&journal);
+    draft.commit(&journal, 0, 0);
     journal.lay_down(0, &mut draft);
     let mut said = Vec::new();
     reader.read(&journal, |record| {
-        said.push((record.number, record.is_data));
+        said.push((time(record.number), record.is_data));
         true
     });
     assert_eq!(said, [(1, false), (2, true)]);
@@ -277,19 +286,19 @@ fn what_was_received_is_not_copied() {
     let (mut memory, at) = received(&["DEL a", &format!("SET b {long}"), "DEL c", "DEL d"]);
     draft.received = Some(memory.clone());
     draft.push_encoded(0, &memory[at[0].clone()]);
-    draft.commit(&journal);
+    draft.commit(&journal, 0, 0);
     draft.push_encoded(3, &memory[at[1].clone()]);
-    draft.commit(&journal);
+    draft.commit(&journal, 0, 0);
     // A record of several is made of copies, wherever the first one was.
     draft.push_encoded(0, &memory[at[2].clone()]);
     log(&mut draft, 1, "DEL e");
     draft.push_encoded(1, &memory[at[3].clone()]);
-    draft.commit(&journal);
+    draft.commit(&journal, 0, 0);
     draft.push_encoded(0, &memory[at[3].clone()]);
     draft.forget();
     // What lies elsewhere is copied.
     draft.push_encoded(0, b"*2\r\n$3\r\nDEL\r\n$1\r\nf\r\n");
-    draft.commit(&journal);
+    draft.commit(&journal, 0, 0);
     journal.lay_down(0, &mut draft);
     draft.received = None;
     let several =
@@ -318,7 +327,7 @@ fn little_of_what_was_received_is_copied_in_the_end() {
         draft.received = Some(memory.clone());
         for range in at {
             draft.push_encoded(0, &memory[range]);
-            draft.commit(&journal);
+            draft.commit(&journal, 0, 0);
         }
         journal.lay_down(0, &mut draft);
         draft.received = None;
@@ -338,7 +347,7 @@ fn what_is_a_small_part_of_what_was_received_is_copied() {
     draft.received = Some(memory.clone());
     for range in &at[..2] {
         draft.push_encoded(0, &memory[range.clone()]);
-        draft.commit(&journal);
+        draft.commit(&journal, 0, 0);
     }
     journal.lay_down(0, &mut draft);
     draft.received = None;

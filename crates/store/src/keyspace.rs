@@ -83,6 +83,8 @@ impl Flushed {
     }
 }
 
+const _: () = assert!(crate::gate::SEATS_MAX <= 1 << crate::journal::SEAT_BITS);
+
 /// See the module's text.
 pub struct Keyspace {
     pub hasher: Hasher,
@@ -140,6 +142,13 @@ impl Keyspace {
             random: AtomicU64::new(random | 1),
             left_behind: Arc::default(),
         }
+    }
+
+    /// Has the log go by a clock that is the same for all threads; see [`crate::journal`]. Its unit is to be about as long as a
+    /// write takes, and 2^52 of them more than the process lives.
+    pub fn with_clock(mut self, clock: fn() -> u64) -> Keyspace {
+        self.journal.set_clock(clock);
+        self
     }
 
     /// A seat for one more thread. Panics when all are taken.

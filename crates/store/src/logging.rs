@@ -120,7 +120,18 @@ impl Held<'_> {
     #[inline]
     pub(crate) fn commit(&mut self) {
         if self.seat.draft.is_open() {
-            self.seat.draft.commit(&self.keyspace().journal);
+            self.end_record();
+        }
+    }
+
+    /// The record comes behind those of all slots that are held, also of those that were only read: it may say what to do
+    /// with what was in them.
+    fn end_record(&mut self) {
+        let (keyspace, above) = (self.keyspace(), self.last_logged());
+        let number = self.seat.draft.commit(&keyspace.journal, self.seat.index, above);
+        match self.holds_all() {
+            true => keyspace.journal.raise(number),
+            false => self.note_logged(number),
         }
     }
 }

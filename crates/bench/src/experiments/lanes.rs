@@ -148,6 +148,7 @@ impl Traffic {
 
 /// Measures each lane once per round; every round begins with another lane.
 pub(super) fn rounds(session: &Session, lanes: &[Lane], traffic: &Traffic) -> Result<Vec<Series>> {
+    lanes.iter().for_each(|lane| lane.server.rest());
     let all = in_rounds(session.rounds, lanes, |lane| measure(session, lane, traffic))?;
     let series = |(lane, samples): (&Lane, _)| Series {
         name: lane.name.clone(),
@@ -201,7 +202,10 @@ pub(super) fn outcome_of(lane: &Lane, traffic: &Traffic, event: &Arc<Event>) -> 
 fn run(lane: &Lane, traffic: &Traffic, until: Until) -> Result<Outcome> {
     interrupt::check()?;
     let plan = traffic.plan(lane, until);
-    let outcome = load::run(&plan, Some(lane.server.pid()))
+    lane.server.rouse();
+    let outcome = load::run(&plan, Some(lane.server.pid()));
+    lane.server.rest();
+    let outcome = outcome
         .with_context(|| format!("{}: {}, pipeline {}", lane.name, traffic.command, traffic.pipeline))?;
     if outcome.errors > 0 && !traffic.short {
         bail!("{}: {} error replies, such as {:?}", lane.name, outcome.errors, outcome.error_text);

@@ -144,6 +144,7 @@ fn rounds(
         Scaled { kind, cores, series, account: Account::default() }
     };
     let mut all: Vec<Scaled> = contenders.iter().map(empty).collect();
+    contenders.iter().flat_map(|contender| &contender.lanes).for_each(|lane| lane.server.rest());
     for round in 0..session.rounds {
         for step in 0..contenders.len() {
             let index = (round + step) % contenders.len();

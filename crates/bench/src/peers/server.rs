@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
-use super::Peer;
+use super::{Kind, Peer};
 use crate::load::endpoint::{Endpoint, Protocol};
 use crate::load::replies::Skipper;
 use crate::{interrupt, sys};
@@ -95,6 +95,25 @@ impl Server {
         self.child.id()
     }
 
+    /// Whether it takes a core with nothing to do: Valkey's I/O threads go on spinning when a load ends abruptly.
+    fn is_spinner(&self) -> bool {
+        self.peer.kind == Kind::Valkey && self.launch.threads > 1
+    }
+
+    /// Has one that would spin stand still until it is needed, so that it takes nothing from others.
+    pub(crate) fn rest(&self) {
+        if self.is_spinner() {
+            sys::signal_child(self.child.id(), libc::SIGSTOP);
+        }
+    }
+
+    /// Lets it go on.
+    pub(crate) fn rouse(&self) {
+        if self.is_spinner() {
+            sys::signal_child(self.child.id(), libc::SIGCONT);
+        }
+    }
+
     pub(crate) fn directory(&self) -> &Path {
         &self.directory
     }
@@ -146,6 +165,7 @@ impl Server {
     }
 
     fn end(&mut self) {
+        self.rouse(); // who stands still does not hear that it is to end
         sys::signal_child(self.child.id(), libc::SIGTERM);
         let deadline = Instant::now() + END_TIME_MAX;
         while Instant::now() < deadline {
