@@ -20,12 +20,15 @@ struct Scale {
     per_us: u64,
     base: Instant,
     first: Ticks,
+    /// The counter is the same for all cores.
+    is_one: bool,
 }
 
 impl Scale {
     fn new(counter: bool, ns_q32: u64, base: Instant) -> Scale {
         let per_us = ((1000_u128 << 32) / u128::from(ns_q32.max(1))).max(1) as u64;
-        Scale { counter, ns_q32, per_us, base, first: if counter { self::counter() } else { 0 } }
+        let first = if counter { self::counter() } else { 0 };
+        Scale { counter, ns_q32, per_us, base, first, is_one: counter && !kernel_has_given_it_up() }
     }
 }
 
@@ -54,10 +57,15 @@ pub(crate) fn ticks() -> Ticks {
 /// Ticks of the log's clock are so many times longer: 40 to 130 ns, which lasts for twelve years at least.
 const LOG_SHIFT: u32 = 7;
 
-/// The clock of the log: what is logged behind what somebody else has been told of has a later time. See
+/// The clock of the log, the same for all threads: what is logged after something else has been seen has no earlier time. See
 /// [`evenkeel_store::journal`].
 pub(crate) fn log_time() -> u64 {
-    ticks().saturating_sub(scale().first) >> LOG_SHIFT
+    let scale = scale();
+    let since = match scale.is_one {
+        true => counter().saturating_sub(scale.first),
+        false => scale.base.elapsed().as_nanos() as u64,
+    };
+    since >> LOG_SHIFT
 }
 
 /// What is done for clients is timed, always: but for who asks what that costs (DEBUG ACCOUNTING).
@@ -131,15 +139,7 @@ fn cpu(clock: libc::clockid_t) -> Duration {
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
-#[cfg(target_arch = "x86_64")]
-#[inline]
-fn counter() -> u64 {
-    // SAFETY: every x86-64 processor has the instruction.
-    unsafe { std::arch::x86_64::_rdtsc() }
-}
-
 /// Kernels that have found the counter of one core behind that of another go by one of these.
-#[cfg(target_arch = "x86_64")]
 fn kernel_has_given_it_up() -> bool {
     let file = "/sys/devices/system/clocksource/clocksource0/current_clocksource";
     let source = std::fs::read_to_string(file).unwrap_or_default();
@@ -147,11 +147,15 @@ fn kernel_has_given_it_up() -> bool {
 }
 
 #[cfg(target_arch = "x86_64")]
+#[inline]
+fn counter() -> u64 {
+    // SAFETY: every x86-64 processor has the instruction.
+    unsafe { std::arch::x86_64::_rdtsc() }
+}
+
+#[cfg(target_arch = "x86_64")]
 fn counter_is_invariant() -> bool {
     use std::arch::x86_64::__cpuid;
-    if kernel_has_given_it_up() {
-        return false;
-    }
     let highest = __cpuid(0x8000_0000).eax;
     highest >= 0x8000_0007 && __cpuid(0x8000_0007).edx & 1 << 8 != 0
 }

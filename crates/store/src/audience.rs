@@ -61,7 +61,7 @@ impl Audience {
     #[inline]
     pub(crate) fn is_there(slot: &AtomicPtr<Audience>) -> bool {
         let place = slot.load(Relaxed).addr();
-        place % 2 == 0 && place != 0
+        place != 0 && place.is_multiple_of(2)
     }
 
     pub(crate) fn take(slot: &AtomicPtr<Audience>) -> Option<Box<Audience>> {

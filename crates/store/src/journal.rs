@@ -7,9 +7,9 @@
 //! takes the pages of all lanes and hands on their records by number: the stream that append-only files and replicas get.
 //!
 //! ```text
-//! seat 0: [10 SET a][42 SET b]        \
-//! seat 1: [21 DEL c][31 MULTI .. EXEC] >  reader: 10 21 31 42 ...   (61 waits: seat 3 has a draft, begun at 50)
-//! seat 2: [61 INCR d]                 /
+//! seat 0: [10 SET a][40 SET b]        \
+//! seat 1: [21 DEL c][31 MULTI .. EXEC] >  reader: 10 21 31 40 ...   (62 waits: seat 3 has a draft, begun at 50)
+//! seat 2: [62 INCR d]                 /
 //! ```
 //!
 //! # Numbers
@@ -19,9 +19,9 @@
 //! - the seat's last one;
 //! - that of the last record on each slot that is held, which is written beside the slot's lock: so the order of writes
 //!   to a slot depends on no clock;
-//! - the time at which the draft was begun: so what is written after somebody has heard that something else was written comes
-//!   behind that, on whatever slots, if the clock is one for all threads;
-//! - the horizon at that moment, which is what readers have asked for.
+//! - the time at which it is given: so what is written after somebody has seen that something else was written comes behind
+//!   that, on whatever slots, if the clock is one for all threads;
+//! - the horizon at the beginning of the draft, which is how far readers have asked.
 //!
 //! How does a reader know that no smaller number is still to come? It makes the present the horizon, and then looks at the seats. One
 //! that has begun a draft says since when, before it looks at the horizon: what it will lay down is above that. One that has
@@ -119,10 +119,18 @@ struct Padded(AtomicU64);
 #[repr(align(128))]
 struct Lane {
     pages: Mutex<Pages>,
+    marks: Marks,
+}
+
+/// What a seat says of itself with each record, apart from what the lock is on.
+#[repr(align(128))]
+struct Marks {
     /// The records of the seat's draft have larger numbers than this.
     begun: AtomicU64,
-    /// The number of the last record laid down.
+    /// The number of its last record.
     last: AtomicU64,
+    /// The number of the last one that has been laid down.
+    laid: AtomicU64,
 }
 
 #[derive(Default)]
@@ -264,14 +272,16 @@ impl Draft {
         let Some(Open { mut start, commands, received, first_db, db, is_data }) = self.open.take() else {
             return self.last;
         };
+        let marks = &journal.lanes[seat].marks;
         let is_first = self.page.records.is_empty();
         if is_first {
-            self.floor = journal.begin_draft(seat, self.last);
+            self.floor = journal.begin_draft(marks, self.last);
         }
-        let least = self.floor.max(self.last).max(above);
+        let least = self.floor.max(self.last).max(above).max(journal.now());
         self.last = ((least >> SEAT_BITS) + 1) << SEAT_BITS | seat as u64;
+        marks.last.store(self.last, Relaxed);
         if is_first {
-            journal.lanes[seat].begun.store(self.last - 1, Relaxed);
+            marks.begun.store(self.last - 1, Relaxed);
         }
         if let Some(Range { start, end }) = received {
             let span =
@@ -483,17 +493,20 @@ impl Journal {
         (self.clock)() << SEAT_BITS
     }
 
-    /// Says that a seat begins a draft; returns what the numbers of its records are above.
-    fn begin_draft(&self, seat: usize, last: u64) -> u64 {
-        let begun = self.now().max(last);
-        self.lanes[seat].begun.store(begun, Relaxed);
+    /// Says that a seat whose last record has this number begins a draft; returns what the numbers of its records are above.
+    fn begin_draft(&self, marks: &Marks, last: u64) -> u64 {
+        let begun = last.max(self.horizon.0.load(Relaxed));
+        // Release: who reads it finds what was laid down before.
+        marks.begun.store(begun, Release);
         fence(SeqCst);
         begun.max(self.horizon.0.load(Relaxed))
     }
 
     /// Drafts that are begun from now on are above this.
     pub(crate) fn raise(&self, horizon: u64) {
-        self.horizon.0.fetch_max(horizon, Relaxed);
+        if self.horizon.0.load(Relaxed) < horizon {
+            self.horizon.0.fetch_max(horizon, Relaxed);
+        }
     }
 
     /// Whether writes are logged, for who is inside the gate.
@@ -523,14 +536,14 @@ impl Journal {
         desk.until.store(u64::MAX, Relaxed);
         self.readers.fetch_or(1 << place, Relaxed);
         let last = self.last();
-        let nothing = |lane: &Lane| Taken { last: lane.last.load(Relaxed), ..Taken::default() };
+        let nothing = |lane: &Lane| Taken { last: lane.marks.laid.load(Relaxed), ..Taken::default() };
         Reader {
             place,
             last,
             bound: last,
             ahead: last,
             lanes: self.lanes.iter().map(nothing).collect(),
-            heads: vec![u64::MAX; self.lanes.len()],
+            heads: Vec::new(),
         }
     }
 
@@ -555,10 +568,10 @@ impl Journal {
         self.desks[place].is_taken.store(false, Release);
     }
 
-    /// The number of the last record laid down. Behind the closed gate, that is the last of all; all that are written from then on
+    /// The number of the last record. Behind the closed gate, all up to it are in their lanes, and all that are written from then on
     /// have larger ones.
     pub fn last(&self) -> u64 {
-        let last = self.lanes.iter().map(|lane| lane.last.load(Acquire)).max().unwrap_or(0);
+        let last = self.lanes.iter().map(|lane| lane.marks.last.load(Relaxed)).max().unwrap_or(0);
         self.raise(last);
         last
     }
@@ -595,9 +608,9 @@ impl Journal {
         let mut pages = lane.pages.lock();
         let laid = pages.put(readers, &mut draft.page, &mut draft.next);
         self.laid.0.fetch_add(laid as u64, Relaxed);
-        lane.last.store(draft.last, Release);
+        lane.marks.laid.store(draft.last, Relaxed);
         // Release, and under the lock: who reads that there is no draft any more finds what there was in the lane.
-        lane.begun.store(NO_DRAFT, Release);
+        lane.marks.begun.store(NO_DRAFT, Release);
         drop(pages);
         if let Some(next) = &draft.next {
             let next: &Page = next;
@@ -628,8 +641,9 @@ impl Journal {
 
 impl Lane {
     fn new() -> Lane {
-        let (begun, last) = (AtomicU64::new(NO_DRAFT), AtomicU64::new(0));
-        Lane { pages: Mutex::new(Pages::default()), begun, last }
+        let marks =
+            Marks { begun: AtomicU64::new(NO_DRAFT), last: AtomicU64::new(0), laid: AtomicU64::new(0) };
+        Lane { pages: Mutex::new(Pages::default()), marks }
     }
 }
 
@@ -720,8 +734,8 @@ pub struct Reader {
     /// The largest number of a record that was taken from a lane.
     ahead: u64,
     lanes: Vec<Taken>,
-    /// The number of each lane's first record that has not been read; `u64::MAX` where none is there.
-    heads: Vec<u64>,
+    /// The lanes that there is something of, with the number of its first record.
+    heads: Vec<(u64, usize)>,
 }
 
 #[derive(Default)]
@@ -773,14 +787,13 @@ impl Reader {
     ) {
         loop {
             let (before, is_held_up) = (self.last, self.take(journal));
-            while let Some((lane, until)) = self.next_run() {
-                if !self.read_lane(journal, lane, until, &wants, &mut f) {
+            while let Some((place, until)) = self.next_run() {
+                if !self.read_lane(journal, place, until, &wants, &mut f) {
                     return;
                 }
             }
-            // What was laid down since, or is ahead of the clock, is there to be read now, but for what somebody's draft may come before.
-            let is_all = self.heads.iter().all(|head| *head == u64::MAX);
-            if self.last == before && (is_all || is_held_up) {
+            // What was laid down since, or is ahead of the clock, is there to be read now, but for what a draft may come before.
+            if self.last == before && (self.heads.is_empty() || is_held_up) {
                 return;
             }
         }
@@ -795,52 +808,55 @@ impl Reader {
         let (mut bound, mut is_held_up) = (now, false);
         for (index, (lane, taken)) in journal.lanes.iter().zip(&mut self.lanes).enumerate() {
             // In this order: a draft that is not there any more has been laid down.
-            let begun = lane.begun.load(Acquire);
+            let begun = lane.marks.begun.load(Acquire);
             bound = bound.min(begun);
-            if lane.last.load(Acquire) == taken.last {
+            if lane.marks.laid.load(Acquire) == taken.last {
                 is_held_up |= begun < now;
                 continue;
             }
             let mut pages = lane.pages.lock();
             pages.close();
-            taken.last = lane.last.load(Relaxed);
+            taken.last = lane.marks.laid.load(Relaxed);
             // The first one is to be at the end.
             let mut filled = std::mem::take(&mut pages.filled[self.place]);
             drop(pages);
             self.ahead = self.ahead.max(taken.last);
             filled.reverse();
+            if taken.pages.is_empty() {
+                self.heads.extend(filled.last().map(|page| (page.records[0].number, index)));
+            }
             filled.append(&mut taken.pages);
             taken.pages = filled;
-            self.heads[index] = taken.head();
         }
         // Not less than before: who began a draft below that since has seen the horizon, and is above it.
         self.bound = self.bound.max(bound);
         is_held_up
     }
 
-    /// The lane that has the next record, and the number up to which it has all others.
+    /// Which of the heads is the next record, and up to which number its lane has all that come then.
     #[inline]
     fn next_run(&self) -> Option<(usize, u64)> {
-        let (mut lane, mut least, mut second) = (0, u64::MAX, u64::MAX);
-        for (index, head) in self.heads.iter().enumerate() {
+        let (mut place, mut least, mut second) = (0, u64::MAX, u64::MAX);
+        for (index, (head, _)) in self.heads.iter().enumerate() {
             if *head < least {
-                (lane, least, second) = (index, *head, least);
+                (place, least, second) = (index, *head, least);
             } else {
                 second = second.min(*head);
             }
         }
-        (least <= self.bound).then(|| (lane, self.bound.min(second - 1)))
+        (least <= self.bound).then(|| (place, self.bound.min(second - 1)))
     }
 
-    /// Reads one lane up to this number.
+    /// Reads the lane of one of the heads up to this number.
     fn read_lane(
         &mut self,
         journal: &Journal,
-        lane: usize,
+        place: usize,
         until: u64,
         wants: &impl Fn(u64) -> bool,
         f: &mut impl FnMut(Record<'_>) -> bool,
     ) -> bool {
+        let lane = self.heads[place].1;
         let taken = &mut self.lanes[lane];
         let mut go_on = true;
         while let Some(page) = taken.pages.last() {
@@ -865,7 +881,10 @@ impl Reader {
             journal.note_read(self.place, page.weight());
             journal.recycle(lane, page);
         }
-        self.heads[lane] = taken.head();
+        match taken.pages.last() {
+            Some(page) => self.heads[place].0 = page.records[taken.at].number,
+            None => _ = self.heads.swap_remove(place),
+        }
         go_on
     }
 
@@ -882,12 +901,6 @@ impl Reader {
         *woken = false;
         drop(woken);
         desk.sleeps.store(false, Relaxed);
-    }
-}
-
-impl Taken {
-    fn head(&self) -> u64 {
-        self.pages.last().map_or(u64::MAX, |page| page.records[self.at].number)
     }
 }
 

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 
 use evenkeel_store::journal::{Journal, Reader, Record};
-use evenkeel_store::{Expire, Held, Key, Keyspace, SLOTS, Seat};
+use evenkeel_store::{Expire, Held, Key, Keyspace, SLOTS, Seat, Watch};
 use evenkeel_testkit::Random;
 use loom::sync::Arc;
 use loom::thread;
@@ -78,6 +78,11 @@ fn two_write_to_the_same_slot() {
 #[test]
 fn pages_that_come_late_are_waited_for() {
     explore_writers(2, &[&[0, 1], &[1]], 2);
+}
+
+#[test]
+fn a_draft_follows_a_page_of_several() {
+    explore_writers(2, &[&[0, 1, 0], &[1]], 2);
 }
 
 #[test]
@@ -286,7 +291,9 @@ fn first_command(bytes: &[u8]) -> Option<(Vec<Vec<u8>>, usize)> {
 #[test]
 fn what_threads_log_leads_to_what_they_wrote() {
     let mut seeds = random("what_threads_log_leads_to_what_they_wrote");
-    let keyspace = Keyspace::new(2, THREADS + 2, START_MS, seeds.draw());
+    // Nothing of this may depend on the clock.
+    let clock = [|| 0, clock, wrong_clock][seeds.below(3)];
+    let keyspace = Keyspace::new(2, THREADS + 2, START_MS, seeds.draw()).with_clock(clock);
     let mut seat = keyspace.seat();
     seat.now_ms = START_MS;
     keyspace.enter(&mut seat);
@@ -339,4 +346,154 @@ fn what_threads_log_leads_to_what_they_wrote() {
         }
     }
     assert!(keys == there, "{} keys in the log, {} in the keyspace", keys.len(), there.len());
+}
+
+/// A clock for all threads.
+fn clock() -> u64 {
+    static START: std::sync::OnceLock<std::time::Instant> = std::sync::OnceLock::new();
+    START.get_or_init(std::time::Instant::now).elapsed().as_nanos() as u64 / 100
+}
+
+/// One that jumps to and fro.
+fn wrong_clock() -> u64 {
+    static READINGS: AtomicUsize = AtomicUsize::new(0);
+    Random::new(READINGS.fetch_add(1, Relaxed) as u64).below(1 << 20) as u64
+}
+
+/// Threads write by turns, each when it has heard that the one before has written, to slots that no other writes to: they come in
+/// that order. Others write as well, so that all seats' numbers are apart.
+#[test]
+fn what_one_has_been_told_of_comes_before() {
+    let keyspace = Keyspace::new(1, THREADS + 2, START_MS, 1).with_clock(clock);
+    let mut seat = keyspace.seat();
+    keyspace.enter(&mut seat);
+    let mut reader = keyspace.hold_all(&mut seat).join_log();
+    keyspace.leave(&mut seat);
+    let (turns, turn) = (scaled(20, 2_000, 20_000), AtomicUsize::new(0));
+    let set = |seat: &mut Seat, name: &str, value: usize| {
+        let (key, value) = (keyspace.key(0, name.as_bytes()), value.to_string());
+        keyspace.enter(seat);
+        let mut held = keyspace.hold_one(seat, key.place);
+        held.set_string(&key, value.as_bytes(), Expire::Clear);
+        held.log(0, [b"SET", key.bytes, value.as_bytes()].into_iter());
+        drop(held);
+        keyspace.leave(seat);
+    };
+    let mut last = None;
+    let mut read = |reader: &mut Reader| {
+        reader.read(&keyspace.journal, |record| {
+            let (words, _) = first_command(record.bytes).expect("a command");
+            if words[1].starts_with(b"turn") {
+                let turn: usize = String::from_utf8_lossy(&words[2]).parse().expect("a number");
+                assert_eq!(Some(turn), last.map_or(Some(0), |last: usize| Some(last + 1)));
+                last = Some(turn);
+            }
+            true
+        });
+    };
+    std::thread::scope(|scope| {
+        for thread in 0..THREADS {
+            let (turn, mut seat, set, turns) = (&turn, keyspace.seat(), &set, turns);
+            scope.spawn(move || {
+                let mut now = 0;
+                while now < turns {
+                    now = turn.load(std::sync::atomic::Ordering::Acquire);
+                    if now < turns && now % THREADS == thread {
+                        set(&mut seat, &format!("turn of {thread}"), now);
+                        turn.store(now + 1, std::sync::atomic::Ordering::Release);
+                    } else if thread > 0 {
+                        set(&mut seat, &format!("own of {thread}"), 0);
+                    }
+                    std::thread::yield_now();
+                }
+            });
+        }
+        while turn.load(Relaxed) < turns {
+            read(&mut reader);
+            std::thread::yield_now();
+        }
+    });
+    read(&mut reader);
+    assert_eq!(last, Some(turns - 1), "all have come");
+}
+
+/// Sets a key and logs that. The seat is inside.
+fn set(keyspace: &Keyspace, seat: &mut Seat, name: &str) {
+    let key = keyspace.key(0, name.as_bytes());
+    let mut held = keyspace.hold_one(seat, key.place);
+    held.set_string(&key, b"", Expire::Clear);
+    held.log(0, [b"SET", key.bytes].into_iter());
+}
+
+/// The keys of all records that are there, one behind the other.
+fn names(keyspace: &Keyspace, reader: &mut Reader) -> String {
+    let mut names = Vec::new();
+    reader.read(&keyspace.journal, |record| {
+        let (words, _) = first_command(record.bytes).expect("a command");
+        names.push(String::from_utf8_lossy(&words[1]).into_owned());
+        true
+    });
+    names.join(" ")
+}
+
+fn keyspace_with_a_reader(clock: fn() -> u64) -> (Keyspace, [Seat; 2], Reader) {
+    let keyspace = Keyspace::new(1, 2, START_MS, 1).with_clock(clock);
+    let [mut one, other] = [keyspace.seat(), keyspace.seat()];
+    keyspace.enter(&mut one);
+    let reader = keyspace.hold_all(&mut one).join_log();
+    keyspace.leave(&mut one);
+    (keyspace, [one, other], reader)
+}
+
+/// What was written to a slot last is known with the slot, also while somebody watches its keys, and afterwards.
+#[test]
+fn a_slots_writes_need_no_clock() {
+    let (keyspace, [mut one, mut other], mut reader) = keyspace_with_a_reader(|| 0);
+    let (key, watch) = (keyspace.key(0, b"{s}"), std::sync::Arc::new(Watch::default()));
+    keyspace.enter(&mut one);
+    keyspace.enter(&mut other);
+    for name in ["a", "b", "c", "{s}1"] {
+        set(&keyspace, &mut one, name);
+    }
+    set(&keyspace, &mut other, "{s}2");
+    for name in ["d", "e", "{s}3"] {
+        set(&keyspace, &mut one, name);
+    }
+    keyspace.hold_one(&mut one, key.place).watch(&key, &watch);
+    set(&keyspace, &mut other, "{s}4");
+    for name in ["f", "g", "{s}5"] {
+        set(&keyspace, &mut one, name);
+    }
+    keyspace.hold_one(&mut one, key.place).unwatch(&key, &watch);
+    set(&keyspace, &mut other, "{s}6");
+    // What was only read comes before what was made of it.
+    let mut places = [&b"x"[..], b"{s}"].map(|name| keyspace.key(0, name).place).to_vec();
+    let mut held = keyspace.hold(&mut one, &mut places);
+    held.log(0, [b"MADE".as_slice(), b"x"].into_iter());
+    drop(held);
+    set(&keyspace, &mut other, "{s}7");
+    keyspace.leave(&mut one);
+    keyspace.leave(&mut other);
+    let mut names = names(&keyspace, &mut reader);
+    names.retain(|letter| letter.is_ascii_digit() || letter == 'x');
+    assert_eq!(names, "123456x7");
+}
+
+/// Who has two writes in one batch may have seen, before the second, what another one has written to another slot.
+#[test]
+fn records_come_in_the_order_of_the_clock() {
+    fn counting() -> u64 {
+        static READINGS: AtomicUsize = AtomicUsize::new(0);
+        READINGS.fetch_add(1, Relaxed) as u64
+    }
+    let (keyspace, [mut one, mut other], mut reader) = keyspace_with_a_reader(counting);
+    keyspace.enter(&mut one);
+    set(&keyspace, &mut one, "a");
+    keyspace.enter(&mut other);
+    ["b", "c", "d"].into_iter().for_each(|name| set(&keyspace, &mut other, name));
+    keyspace.leave(&mut other);
+    assert_eq!(names(&keyspace, &mut reader), "", "what comes before is still in a draft");
+    set(&keyspace, &mut one, "e");
+    keyspace.leave(&mut one);
+    assert_eq!(names(&keyspace, &mut reader), "a b c d e");
 }
