@@ -209,7 +209,7 @@ pub(crate) fn raise_open_files() -> io::Result<u64> {
 /// For use between fork and exec: it neither allocates nor locks.
 pub(crate) fn die_with_parent() -> io::Result<()> {
     // SAFETY: this option takes a signal number and no pointers.
-    checked(unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGTERM) }).map(drop)
+    checked(unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) }).map(drop)
 }
 
 /// Lets the calling thread's waits end when they should: the kernel may add 50 us otherwise.

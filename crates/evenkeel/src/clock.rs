@@ -28,7 +28,7 @@ impl Scale {
     fn new(counter: bool, ns_q32: u64, base: Instant) -> Scale {
         let per_us = ((1000_u128 << 32) / u128::from(ns_q32.max(1))).max(1) as u64;
         let first = if counter { self::counter() } else { 0 };
-        Scale { counter, ns_q32, per_us, base, first, is_one: counter && !kernel_has_given_it_up() }
+        Scale { counter, ns_q32, per_us, base, first, is_one: counter && kernel_goes_by_it() }
     }
 }
 
@@ -54,7 +54,7 @@ pub(crate) fn ticks() -> Ticks {
     if scale.counter { counter() } else { scale.base.elapsed().as_nanos() as u64 }
 }
 
-/// Ticks of the log's clock are so many times longer: 40 to 130 ns, which lasts for twelve years at least.
+/// Ticks of the log's clock are so many times longer: 40 to 130 ns. A write takes longer, and 2^53 of them are eleven years.
 const LOG_SHIFT: u32 = 7;
 
 /// The clock of the log, the same for all threads: what is logged after something else has been seen has no earlier time. See
@@ -139,11 +139,10 @@ fn cpu(clock: libc::clockid_t) -> Duration {
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
-/// Kernels that have found the counter of one core behind that of another go by one of these.
-fn kernel_has_given_it_up() -> bool {
+/// Whether the kernel takes its own time from the counter: it does not where that of one core may be behind that of another.
+fn kernel_goes_by_it() -> bool {
     let file = "/sys/devices/system/clocksource/clocksource0/current_clocksource";
-    let source = std::fs::read_to_string(file).unwrap_or_default();
-    matches!(source.trim(), "hpet" | "acpi_pm" | "pit" | "jiffies" | "refined-jiffies")
+    std::fs::read_to_string(file).is_ok_and(|source| source.trim() == "tsc")
 }
 
 #[cfg(target_arch = "x86_64")]

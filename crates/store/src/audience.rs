@@ -9,6 +9,8 @@ use std::sync::atomic::{AtomicPtr, Ordering::Relaxed};
 use crate::wait::Waiters;
 use crate::watch::Watchers;
 
+const _: () = assert!(usize::BITS == 64, "a number of the log takes the place of a pointer");
+
 /// See the module's text.
 #[derive(Default)]
 pub(crate) struct Audience {

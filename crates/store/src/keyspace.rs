@@ -144,8 +144,8 @@ impl Keyspace {
         }
     }
 
-    /// Has the log go by a clock that is the same for all threads; see [`crate::journal`]. Its unit is to be about as long as a
-    /// write takes, and 2^52 of them more than the process lives.
+    /// Has the log go by a clock that is the same for all threads; see [`crate::journal`]. Its unit is to be no longer than a
+    /// write takes, and 2^53 of them longer than the process lives.
     pub fn with_clock(mut self, clock: fn() -> u64) -> Keyspace {
         self.journal.set_clock(clock);
         self

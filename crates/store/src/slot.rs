@@ -42,7 +42,7 @@ pub(crate) struct Slot {
     len: AtomicU32,
     /// Keys with a deadline of their own.
     timed_len: AtomicU32,
-    /// Who wants to know about writes; null nearly always.
+    /// Who wants to know about writes, nearly always nobody; then, the number of the last one in the log.
     pub(crate) audience: AtomicPtr<Audience>,
 }
 const _: () = assert!(size_of::<Slot>() == 32);

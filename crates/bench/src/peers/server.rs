@@ -293,6 +293,39 @@ mod tests {
         assert!(ask(answering(b"$5\r\nhel"), &["GET", "k"]).is_err());
     }
 
+    /// In make's tests, Valkey is there.
+    #[test]
+    fn who_would_spin_rests() {
+        let peers = crate::peers::Where::default().find().expect("looked for");
+        let valkey =
+            peers.iter().find(|peer| peer.kind == Kind::Valkey).expect("scripts/setup peers gets it");
+        let state = |server: &Server| {
+            let stat = fs::read_to_string(format!("/proc/{}/stat", server.pid())).expect("it is there");
+            stat.rsplit_once(") ").expect("a name in parentheses").1.chars().next()
+        };
+        let in_state = |server: &Server, wanted: char| {
+            let until = Instant::now() + Duration::from_secs(10);
+            while (state(server) == Some('T')) != (wanted == 'T') {
+                assert!(Instant::now() < until, "{:?}", state(server));
+                std::thread::sleep(POLL);
+            }
+        };
+        let several = Server::start(valkey, &Launch { threads: 2, ..Launch::default() }).expect("it starts");
+        several.rest();
+        in_state(&several, 'T');
+        several.rouse();
+        assert!(ask(several.address, &["PING"]).expect("an answer").starts_with("+PONG"));
+        several.rest();
+        in_state(&several, 'T');
+        let (pid, began) = (several.pid(), Instant::now());
+        drop(several);
+        assert!(began.elapsed() < END_TIME_MAX, "it had to be killed");
+        assert!(!Path::new(&format!("/proc/{pid}")).exists());
+        let alone = Server::start(valkey, &Launch { threads: 1, ..Launch::default() }).expect("it starts");
+        alone.rest();
+        assert!(ask(alone.address, &["PING"]).expect("an answer").starts_with("+PONG"));
+    }
+
     #[test]
     fn directories_are_distinct() {
         let (one, two) = (new_directory().expect("created"), new_directory().expect("created"));

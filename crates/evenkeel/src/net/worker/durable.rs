@@ -11,13 +11,16 @@ use crate::net::connection::Connection;
 use crate::persist::CROWDED;
 
 impl Worker {
+    /// Whether replies to what was written wait for the disk.
+    pub(super) fn is_always(&self) -> bool {
+        self.executor.settings.appendfsync == Fsync::Always && self.server.persist.aof.is_on()
+    }
+
     /// Whether a reply has to wait, since what it tells of is not on disk.
     #[cold]
     pub(super) fn awaits_log(&self, connection: &Connection) -> bool {
-        let aof = &self.server.persist.aof;
-        self.executor.settings.appendfsync == Fsync::Always
-            && aof.is_on()
-            && (connection.is_held_back() || connection.session.log.logged > aof.durable())
+        let is_behind = || connection.session.log.logged > self.server.persist.aof.durable();
+        self.is_always() && (connection.is_held_back() || is_behind())
     }
 
     /// Keeps the reply until what it tells of is on disk.

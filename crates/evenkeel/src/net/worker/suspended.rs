@@ -96,7 +96,7 @@ impl Worker {
         let is_for_safety = waiting.is_for_safety();
         let (mute, late) = (waiting.mute, std::mem::take(&mut waiting.late));
         self.leave_queues(token, waiting);
-        if self.server.keyspace.journal.is_on() && !is_for_safety {
+        if self.is_always() && !is_for_safety {
             // Somebody else has written for it: how far the log had come then is not known, but by now it is in there.
             connection.session.log.logged = self.server.keyspace.journal.last();
         }
