@@ -2,7 +2,7 @@
 //! real threads on a keyspace: what was logged, replayed, is what the keyspace holds.
 
 #[path = "../../src/journal.rs"]
-#[allow(dead_code, unreachable_pub)]
+#[allow(dead_code, unreachable_pub, unused_imports)]
 mod model;
 
 use std::collections::HashMap;
