@@ -32,12 +32,15 @@ pub(super) const NAP_MAX: Duration = Duration::from_millis(5);
 /// Rest that may be left over for later, when a piece was long: a large value is encoded as one.
 const OWED_MAX: Duration = Duration::from_millis(20);
 
-/// Bytes that writers may hand over before there is no rest any more, if that is more than a 128th of all.
+/// Bytes that writers may hand over before haste is worth more than what it costs: a 128th of all, within these bounds. What it
+/// lets grow does not get smaller later, since a thread that lacks its core cannot catch up; with 5 GB and no upper bound it
+/// was 36 MB, 77 came, and a full sync took 143 MB.
 const HANDED_OVER_MIN: usize = 4 << 20;
+const HANDED_OVER_MAX: usize = 8 << 20;
 
-/// Bytes that writers may hand over before haste is worth more than what it costs.
+/// See above.
 pub(super) fn handed_over_max() -> usize {
-    HANDED_OVER_MIN.max(memory::used() / 128)
+    (memory::used() / 128).clamp(HANDED_OVER_MIN, HANDED_OVER_MAX)
 }
 
 /// What this thread asks the kernel for at once: the longest that it grants.
