@@ -209,9 +209,11 @@ fn change(held: &mut Held<'_>, key: &Key<'_>, random: &mut Random, value: u64) {
     held.log(db, [b"SET", key.bytes, value.as_bytes()].into_iter());
 }
 
-/// Another reader comes, reads some, and goes, again and again; each time it gets an unbroken stretch.
-fn come_and_go(keyspace: &Keyspace, seed: u64, writing: &AtomicUsize) {
+/// Another reader comes, reads some, and goes, again and again. Returns behind which record each began, its last one, and how many
+/// records it got.
+fn come_and_go(keyspace: &Keyspace, seed: u64, writing: &AtomicUsize) -> Vec<(u64, u64, usize)> {
     let (mut seat, mut random) = (keyspace.seat(), Random::new(seed));
+    let mut stretches = Vec::new();
     while writing.load(Relaxed) > 0 {
         keyspace.enter(&mut seat);
         let mut reader = keyspace.hold_all(&mut seat).join_log();
@@ -240,11 +242,12 @@ fn come_and_go(keyspace: &Keyspace, seed: u64, writing: &AtomicUsize) {
         if random.chance(50) {
             records += count(&mut reader, &keyspace.journal);
             assert_eq!(reader.last(), last, "all of it, and nothing of what came later");
-            assert_eq!(records > 0, last > first);
+            stretches.push((first, last, records));
             assert_eq!(reader.unread(&keyspace.journal), 0);
         }
         reader.end(&keyspace.journal);
     }
+    stretches
 }
 
 type Keys = HashMap<(u32, Vec<u8>), Vec<u8>>;
@@ -301,8 +304,15 @@ fn what_threads_log_leads_to_what_they_wrote() {
     keyspace.leave(&mut seat);
     let place = [reader.place()];
     let (batches, writing) = (scaled(30, 15_000, 150_000), AtomicUsize::new(THREADS));
-    let mut keys = Keys::new();
-    std::thread::scope(|scope| {
+    let (mut keys, mut numbers) = (Keys::new(), Vec::new());
+    let mut read = |reader: &mut Reader| {
+        reader.read(&keyspace.journal, |record| {
+            replay(&mut keys, &record);
+            numbers.push(record.number);
+            true
+        });
+    };
+    let stretches = std::thread::scope(|scope| {
         for _ in 0..THREADS {
             let (keyspace, writing, random) = (&keyspace, &writing, Random::new(seeds.draw()));
             let place = &place;
@@ -317,19 +327,20 @@ fn what_threads_log_leads_to_what_they_wrote() {
         }
         let seed = seeds.draw();
         let (keyspace, writing) = (&keyspace, &writing);
-        scope.spawn(move || come_and_go(keyspace, seed, writing));
+        let other = scope.spawn(move || come_and_go(keyspace, seed, writing));
         while writing.load(Relaxed) > 0 {
-            reader.read(&keyspace.journal, |record| {
-                replay(&mut keys, &record);
-                true
-            });
+            read(&mut reader);
             reader.sleep(&keyspace.journal, Duration::from_secs(60));
         }
+        other.join().expect("it does not panic")
     });
-    reader.read(&keyspace.journal, |record| {
-        replay(&mut keys, &record);
-        true
-    });
+    read(&mut reader);
+    assert!(numbers.is_sorted());
+    for (first, last, records) in stretches {
+        let all = numbers.partition_point(|number| *number <= last)
+            - numbers.partition_point(|number| *number <= first);
+        assert_eq!(records, all, "an unbroken stretch, with nothing of what came later");
+    }
     assert_eq!((reader.last(), keyspace.journal.unread()), (keyspace.journal.last(), 0), "all was read");
     seat.now_ms = 0; // nothing has expired: only what was removed is gone
     let mut there = Keys::new();
