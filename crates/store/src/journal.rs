@@ -78,7 +78,7 @@ pub struct Journal {
     readers: AtomicU32,
     /// Which of them are replicas, for whom there are records that concern nobody else.
     replicas: AtomicU32,
-    /// The same for all threads, and never far behind. It need not be of any unit, but has to move between two drafts.
+    /// The same for all threads; see [`crate::Keyspace::with_clock`].
     clock: fn() -> u64,
     desks: [Desk; READERS_MAX],
     lanes: Box<[Lane]>,
