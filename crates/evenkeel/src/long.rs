@@ -17,8 +17,8 @@
 //! Inside MULTI, and where a command is run on behalf of one who waits, all is done in place; likewise when
 //! [`QUEUE_MAX`] commands wait for a thread already.
 //!
-//! What waits for another server ([`Call::go_abroad`]) must not keep the few threads there are from all else, however long
-//! that server says nothing: it has a thread of its own for that, and comes here with its result. There are
+//! What waits for another server ([`Call::go_abroad`]), or for the disk ([`Call::go_to_disk`]), must not keep the few threads there are
+//! from all else, however long that says nothing: it has a thread of its own for that, and comes here with its result. There are
 //! [`ABROAD_MAX`] of these at most, and no more commands of that kind begin meanwhile.
 
 use std::collections::VecDeque;
@@ -52,7 +52,7 @@ pub(crate) const LONG_MIN: usize = 20_000;
 /// Commands that may wait for a thread. Each keeps its sources from being freed.
 const QUEUE_MAX: usize = 128;
 
-/// Commands that may wait for other servers at a time.
+/// Commands that may wait for other servers, or for the disk, at a time.
 const ABROAD_MAX: usize = 64;
 
 /// How often the work is done without locks before it is done under them.
@@ -66,7 +66,7 @@ enum Run {
     Apart(Box<Apart>),
     /// Visits the slots of keys: what it is given holds nothing, or all that it visits.
     Visiting(Box<Visiting>),
-    /// Waits for another server, until nobody waits for it any more.
+    /// Waits for another server, until nobody waits for it any more, or for the disk. If nothing is to be stored, the reply is OK.
     Abroad(Box<Abroad>),
 }
 
@@ -150,6 +150,11 @@ impl Work {
         Work { run: Run::Abroad(Box::new(run)), writes: true, is_script: false }
     }
 
+    /// Work that waits for the disk, and is replied OK to.
+    fn waits_for_disk(run: impl FnOnce() -> Done + Send + 'static) -> Work {
+        Work { run: Run::Abroad(Box::new(|_| run().map(|()| None))), writes: false, is_script: false }
+    }
+
     /// What stands in for work that somebody has taken.
     fn nothing() -> Work {
         Work::reads(|_| Ok(()))
@@ -217,10 +222,21 @@ impl Call<'_, '_> {
 
     /// The same for work that needs everything to come to rest: who runs as a part of something keeps it from that.
     pub(crate) fn go_to_rest(&mut self, work: impl FnOnce(&mut Reply) -> Done + Send + 'static) -> Done {
+        self.must_be_alone()?;
+        self.go_elsewhere(work)
+    }
+
+    fn must_be_alone(&self) -> Done {
         if self.mode.is_nested() {
             return Err(Error::text("ERR This command cannot be a part of a transaction or of a script"));
         }
-        self.go_elsewhere(work)
+        Ok(())
+    }
+
+    /// What a handler returns whose work needs everything to come to rest, and waits for the disk. The reply is OK.
+    pub(crate) fn go_to_disk(&mut self, work: impl FnOnce() -> Done + Send + 'static) -> Done {
+        self.must_be_alone()?;
+        self.go_abroad(Work::waits_for_disk(work))
     }
 
     /// What a handler returns whose work waits for another server, and would keep everybody here waiting with it. Who tracks
@@ -231,7 +247,9 @@ impl Call<'_, '_> {
             return self.go_long(work);
         }
         if self.server.long.abroad.load(Relaxed) >= ABROAD_MAX {
-            return Err(Error::text("ERR Too many commands wait for other servers already, try again later"));
+            return Err(Error::text(
+                "ERR Too many commands wait for other servers or the disk already, try again later",
+            ));
         }
         self.session.long = Some(work);
         Err(Error::Suspended)
@@ -246,7 +264,7 @@ impl Call<'_, '_> {
         let ran = match work.run {
             Run::Apart(run) => run(self.args, self.reply),
             Run::Visiting(run) => run(self.held, self.reply),
-            Run::Abroad(run) => run(&Arc::default()),
+            Run::Abroad(run) => ok_for_nothing(run(&Arc::default()), self.reply),
         };
         match ran? {
             Some(commit) => (commit.store)(self),
@@ -327,7 +345,10 @@ impl Long {
             number, client, id, args, db, resp3, no_touch, tracks, caching, work, spent, abroad: 0, nobody_waits,
         };
         match work {
-            Work { run: Run::Abroad(run), .. } => go_abroad(server, job(Work::nothing()), run),
+            Work { run: Run::Abroad(run), writes, .. } => {
+                let in_its_place = Work { writes, ..Work::nothing() };
+                go_abroad(server, job(in_its_place), run);
+            }
             work => self.push(job(work)),
         }
     }
@@ -388,11 +409,20 @@ impl Long {
     }
 }
 
-/// Lets a command's work wait for another server on a thread of its own, and queues the command with the result.
+fn ok_for_nothing(ran: Ran, reply: &mut Reply) -> Ran {
+    if let Ok(None) = ran {
+        reply.ok();
+    }
+    ran
+}
+
+/// Lets a command's work wait for another server, or for the disk, on a thread of its own, and queues the command with the result.
 fn go_abroad(server: &Arc<Server>, job: Job, run: Box<Abroad>) {
     let come_back = |server: &Server, mut job: Job, ran: std::thread::Result<Ran>| {
-        let run = Run::Apart(Box::new(|_, _: &mut Reply| ran.unwrap_or_else(|panic| resume_unwind(panic))));
-        job.work = Work { run, writes: true, is_script: false };
+        let come = |_: Args<'_>, reply: &mut Reply| {
+            ok_for_nothing(ran.unwrap_or_else(|panic| resume_unwind(panic)), reply)
+        };
+        job.work.run = Run::Apart(Box::new(come));
         server.long.push(job);
     };
     let (on_thread, waits) = (server.clone(), job.nobody_waits.clone());

@@ -22,7 +22,7 @@ use crate::persist::load::{self, Ended};
 use crate::persist::lock::What;
 use crate::persist::replay::{self, Replayed};
 use crate::persist::{aof, end, points, rewrite, snapshot};
-use crate::replication::link;
+use crate::replication::{failover, link};
 use crate::server::Server;
 
 pub(crate) const VERSION: &str = env!("CARGO_PKG_VERSION");
@@ -453,6 +453,7 @@ fn control(server: &Arc<Server>) {
         }
         server.census.round(&server.keyspace, &mut seat, server.settings().maxmemory);
         points::look(server);
+        failover::give_up_late(server);
         reload_tls(server);
         server.hotkeys.end_if_due(server, seat.now_ms);
         std::thread::park_timeout(Duration::from_millis(ROUND_MS));

@@ -24,6 +24,8 @@ fn main() {
         let mut random = Random::new(1);
         (0..1_000_000).map(|_| random.draw() as u8).collect()
     };
+    let json: String = (0..10_000).map(person).collect();
+    report("string of JSON", 1, |encoder| encoder.string(json.as_bytes().into()));
     report("string that compresses", 1, |encoder| encoder.string((&text).into()));
     report("string that does not", 1, |encoder| encoder.string((&noise).into()));
     report("list of 16 bytes", ELEMENTS, |encoder| {
@@ -74,6 +76,15 @@ fn main() {
 
 fn scatter(n: u64) -> u64 {
     n.wrapping_add(1).wrapping_mul(0x9E37_79B9_7F4A_7C15).rotate_left(23).wrapping_mul(0xD1B5_4A32_D192_ED03)
+}
+
+fn person(n: u64) -> String {
+    let [id, name, email, score] = [0, 1, 2, 3].map(|field| scatter(4 * n + field));
+    let (id, name, email, is_active) = (id >> 34, name >> 47, email >> 44, email.is_multiple_of(2));
+    let score = score as f64 / u64::MAX as f64;
+    format!(
+        r#"{{"id": {id}, "name": "user{name}", "email": "u{email}@example.org", "active": {is_active}, "score": {score}}}, "#
+    )
 }
 
 fn word(n: u64) -> [u8; 16] {

@@ -64,6 +64,8 @@ pub enum Reason {
     /// Entries that would take far more memory than they took bytes, since they share names. A store that keeps a copy of
     /// them per entry says so, see [`crate::Entry::shares_names`].
     Inflated,
+    /// An element, or a stream's entry, of more bytes than can be stored. Only who builds values of them says so.
+    TooLarge,
     /// A file that does not begin as an RDB file does.
     NoRdbFile,
     /// A file of a version that this crate does not know.
@@ -120,6 +122,7 @@ impl fmt::Display for Reason {
             Reason::StreamCounters => "stream counters contradict the entries",
             Reason::Pending => "a pending entry without its group or its one consumer",
             Reason::Inflated => "stream entries that would take many times the memory of what was sent",
+            Reason::TooLarge => "an element of more bytes than can be stored",
             Reason::NoRdbFile => "this is no RDB file",
             Reason::UnknownVersion(version) => return write!(f, "unknown version {version} of RDB"),
             Reason::UnknownOpcode(opcode) => return write!(f, "unknown or misplaced opcode {opcode}"),

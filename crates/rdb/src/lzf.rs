@@ -19,6 +19,8 @@ const TABLE_BITS: u32 = 13;
 
 const LITERALS_MAX: usize = 32;
 const COPY_MAX: usize = 264;
+/// Bytes that a copy is written with at most.
+const COPY_LEN_MAX: usize = 3;
 const BACK_MAX: usize = 1 << 13;
 
 /// The most that a compressed byte stands for: three bytes that copy 264.
@@ -38,12 +40,21 @@ impl Compressor {
         Compressor { positions: Box::new([0; TABLE]), base: 1 }
     }
 
-    /// Puts the compressed form into `out`, which is emptied first; false: it would have more than `len_max` bytes.
-    pub(crate) fn compress(&mut self, input: &[u8], out: &mut Vec<u8>, len_max: usize) -> bool {
-        out.clear();
+    /// The compressed form, which lies in `scratch`; `None`: it would have more than `len_max` bytes.
+    pub(crate) fn compress<'s>(
+        &mut self,
+        input: &[u8],
+        scratch: &'s mut Vec<u8>,
+        len_max: usize,
+    ) -> Option<&'s [u8]> {
         if input.len() > INPUT_MAX {
-            return false;
+            return None;
         }
+        let room = len_max + COPY_LEN_MAX + LITERALS_MAX;
+        if scratch.len() < room {
+            scratch.resize(room, 0);
+        }
+        let (out, mut end) = (&mut scratch[..room], 0);
         let base = self.base_for(input.len());
         let (mut at, mut literals) = (0, 0); // what stands before `literals` has been written
         while let Some(four) = four_at(input, at) {
@@ -53,17 +64,17 @@ impl Compressor {
                 continue;
             };
             let len = common(&input[start..], &input[at..]);
-            if !put_literals(&input[literals..at], out, len_max) {
-                return false;
-            }
-            put_copy(at - start, len, out);
+            end = put_literals(&input[literals..], at - literals, out, end, len_max)?;
+            end = put_copy(at - start, len, out, end);
             at += len;
             literals = at;
             if let Some(four) = four_at(input, at - 1) {
                 self.exchange(base, four, at - 1); // a copy's end is where the next one often starts
             }
         }
-        put_literals(&input[literals..], out, len_max) && out.len() <= len_max
+        let left = &input[literals..];
+        end = put_literals(left, left.len(), out, end, len_max)?;
+        Some(&scratch[..end])
     }
 
     fn base_for(&mut self, len: usize) -> u32 {
@@ -111,37 +122,59 @@ fn common(a: &[u8], b: &[u8]) -> usize {
     len + a[len..].iter().zip(&b[len..]).take_while(|(a, b)| a == b).count()
 }
 
-/// False: with them there would be more than `len_max` bytes.
-fn put_literals(literals: &[u8], out: &mut Vec<u8>, len_max: usize) -> bool {
-    if out.len() + literals.len() + literals.len().div_ceil(LITERALS_MAX) > len_max {
-        return false;
+/// Puts the first `len` bytes behind the `end`; returns the new one. `None`: it would be more than `len_max`.
+#[inline]
+fn put_literals(
+    mut input: &[u8],
+    mut len: usize,
+    out: &mut [u8],
+    mut end: usize,
+    len_max: usize,
+) -> Option<usize> {
+    if end + len + len.div_ceil(LITERALS_MAX) > len_max {
+        return None;
     }
-    for run in literals.chunks(LITERALS_MAX) {
-        out.push(run.len() as u8 - 1);
-        out.extend_from_slice(run);
+    while len > 0 {
+        let run = len.min(LITERALS_MAX);
+        out[end] = run as u8 - 1;
+        // All that a run may have is copied at once: what is too much is written over.
+        match input.first_chunk::<LITERALS_MAX>() {
+            Some(all) => out[end + 1..][..LITERALS_MAX].copy_from_slice(all),
+            None => out[end + 1..][..run].copy_from_slice(&input[..run]),
+        }
+        (input, len, end) = (&input[run..], len - run, end + 1 + run);
     }
-    true
+    Some(end)
 }
 
-fn put_copy(back: usize, len: usize, out: &mut Vec<u8>) {
+#[inline]
+fn put_copy(back: usize, len: usize, out: &mut [u8], end: usize) -> usize {
     let back = back - 1;
     let high = (back >> 8) as u8;
+    let out = &mut out[end..];
     match len - 2 {
-        short @ 1..=6 => out.push((short as u8) << 5 | high),
-        long => out.extend_from_slice(&[7 << 5 | high, (long - 7) as u8]),
+        short @ 1..=6 => {
+            out[..2].copy_from_slice(&[(short as u8) << 5 | high, back as u8]);
+            end + 2
+        }
+        long => {
+            out[..3].copy_from_slice(&[7 << 5 | high, (long - 7) as u8, back as u8]);
+            end + 3
+        }
     }
-    out.push(back as u8);
 }
 
 /// Puts what `input` unpacks to into `out`, which is emptied first; false: that is not exactly `len` bytes.
 ///
-/// Nothing is allocated for a length that the input cannot unpack to.
+/// Nothing is allocated for a length that the input cannot unpack to, and what the allocator has not got is no length either.
 pub(crate) fn decompress(input: &[u8], len: usize, out: &mut Vec<u8>) -> bool {
     out.clear();
     if len > input.len().saturating_mul(RATIO_MAX) {
         return false;
     }
-    out.reserve(len);
+    if out.try_reserve(len).is_err() {
+        return false;
+    }
     let mut rest = input;
     while let [control, after @ ..] = rest {
         let behind = match control >> 5 {
@@ -194,12 +227,10 @@ mod tests {
     use super::*;
 
     fn round_trip(compressor: &mut Compressor, input: &[u8]) -> Option<usize> {
-        let (mut packed, mut unpacked) = (Vec::new(), Vec::new());
-        if !compressor.compress(input, &mut packed, input.len()) {
-            return None;
-        }
+        let (mut scratch, mut unpacked) = (Vec::new(), Vec::new());
+        let packed = compressor.compress(input, &mut scratch, input.len())?;
         assert!(packed.len() <= input.len());
-        assert!(decompress(&packed, input.len(), &mut unpacked), "{} bytes", input.len());
+        assert!(decompress(packed, input.len(), &mut unpacked), "{} bytes", input.len());
         assert_eq!(unpacked, input);
         Some(packed.len())
     }
@@ -235,11 +266,11 @@ mod tests {
         let text = b"one two three one two three one two three four".repeat(3);
         let (mut fresh, mut later) = (Vec::new(), Vec::new());
         let mut compressor = Compressor::new();
-        assert!(compressor.compress(&text, &mut fresh, text.len()));
+        let fresh = compressor.compress(&text, &mut fresh, text.len()).expect("it repeats");
         compressor.base = u32::MAX - 2_000; // and over the end of the numbers
         for _ in 0..20 {
-            assert!(compressor.compress(&text, &mut later, text.len()));
-            assert_eq!(fresh, later);
+            let later = compressor.compress(&text, &mut later, text.len());
+            assert_eq!(later, Some(fresh));
         }
         assert!(compressor.base < 10_000, "it started anew");
     }

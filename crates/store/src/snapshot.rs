@@ -333,7 +333,14 @@ impl Walk {
         let mut done = Vec::new();
         while let Some(flushed) = next() {
             if let Some(index) = walked(&self.dbs, flushed.db().id).and_then(|db| db.index) {
-                flushed.db().each_of_other_epoch(snapshots.epoch(), |view| sink.take(index, view));
+                let (db, mut from) = (flushed.db(), 0);
+                while let Some(slot) = db.occupied.next(from) {
+                    db.each_of_other_epoch(slot, snapshots.epoch(), |view| sink.take(index, view));
+                    // Others go on writing meanwhile.
+                    snapshots.take(&mut self.taken);
+                    self.give(keyspace, sink);
+                    from = slot + 1;
+                }
             }
             done.push(flushed);
             snapshots.flushed_kept.fetch_sub(1, Relaxed);
@@ -448,16 +455,12 @@ fn find(keyspace: &Keyspace, walked: Walked) -> Option<(u32, &Db)> {
 }
 
 impl Db {
-    /// Calls `f` with all entries of the epoch that is not `epoch`. The caller has the database to itself.
-    fn each_of_other_epoch(&self, epoch: bool, mut f: impl FnMut(View<'_>)) {
-        let mut from = 0;
-        while let Some(slot) = self.occupied.next(from) {
-            for (_, segment) in self.slots[slot].segments() {
-                let words: Vec<Word> = segment.occupied().map(|bucket| segment.word(bucket)).collect();
-                let old = prefetching(&words).map(Word::entry).filter(|entry| entry.epoch() != epoch);
-                old.for_each(|entry| f(View::new(entry)));
-            }
-            from = slot + 1;
+    /// Calls `f` with all entries of a slot that are of the epoch that is not `epoch`. The caller has the database to itself.
+    fn each_of_other_epoch(&self, slot: usize, epoch: bool, mut f: impl FnMut(View<'_>)) {
+        for (_, segment) in self.slots[slot].segments() {
+            let words: Vec<Word> = segment.occupied().map(|bucket| segment.word(bucket)).collect();
+            let old = prefetching(&words).map(Word::entry).filter(|entry| entry.epoch() != epoch);
+            old.for_each(|entry| f(View::new(entry)));
         }
     }
 }

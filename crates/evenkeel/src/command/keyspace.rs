@@ -12,6 +12,7 @@ use crate::blocking::Mode;
 use crate::error::{Done, Error};
 use crate::persist::snapshot;
 use crate::pubsub::notices::GENERIC;
+use crate::server::Server;
 
 const GROUP: Group = Group::Keyspace;
 
@@ -241,20 +242,29 @@ fn flush(
     if may_wait && (saves || !asynchronous && call.server.rubbish.is_flushing()) {
         // Others go on; who asked hears of it when the memory has been given back, and the snapshot is gone.
         let server = call.server.clone();
-        if saves {
-            // Also if nobody waits any more by then.
-            server.persist.schedule_save();
-        }
-        return call.go_elsewhere(move |reply| {
+        let wait = move |server: &Server| {
             while !asynchronous && server.rubbish.is_flushing() && !server.stopping.load(Acquire) {
                 std::thread::sleep(LOOK);
             }
-            if saves {
-                snapshot::renew(&server);
-            }
-            reply.ok();
+        };
+        if !saves {
+            return call.go_elsewhere(move |reply| {
+                wait(&server);
+                reply.ok();
+                Ok(())
+            });
+        }
+        // Also if nobody waits any more by then.
+        server.persist.schedule_save();
+        let goes = call.go_to_disk(move || {
+            wait(&server);
+            snapshot::renew(&server);
             Ok(())
         });
+        // Where too many wait for the disk already, nobody else does: it is flushed all the same.
+        if goes == Err(Error::Suspended) {
+            return goes;
+        }
     }
     if saves {
         call.server.persist.schedule_save();

@@ -10,7 +10,7 @@ mod search;
 use std::ops::Range;
 
 use evenkeel_resp::number::parse_i64;
-use evenkeel_store::collection::{ITEM_MAX, List};
+use evenkeel_store::collection::{ELEMENT_MAX, List};
 use evenkeel_store::{Edit, WrongType};
 
 use super::elsewhere::is_much;
@@ -110,8 +110,8 @@ impl Side {
 }
 
 /// Refuses an element that is too long to be one.
-fn check_element(element: &[u8]) -> Done {
-    if element.len() <= ITEM_MAX { Ok(()) } else { Err(Error::text("ERR Element too large")) }
+pub(super) fn check_element(element: &[u8]) -> Done {
+    if element.len() <= ELEMENT_MAX { Ok(()) } else { Err(Error::text("ERR Element too large")) }
 }
 
 /// LPUSH key element [element ...]

@@ -24,19 +24,13 @@ pub(crate) const COMMANDS: &[Command] = &[
     session("SHUTDOWN", at_least(1), Group::Server, shutdown ).admin().flag(Flags::NO_MULTI.with(Flags::ALLOW_BUSY)),
 ];
 
-/// SAVE: the client waits; others do not.
+/// SAVE: the client waits; others do not. Of two, and behind a rewrite, one waits for the other.
 fn save(call: &mut Call<'_, '_>) -> Done {
-    if !call.server.persist.state().is_idle() {
+    if call.server.persist.state().is_saving_in_background() {
         return Err(Error::text("ERR Background save already in progress"));
     }
     let server = call.server.clone();
-    call.go_to_rest(move |reply| {
-        if !snapshot::save(&server) {
-            return Err(Error::text("ERR"));
-        }
-        reply.ok();
-        Ok(())
-    })
+    call.go_to_disk(move || if snapshot::save(&server) { Ok(()) } else { Err(Error::text("ERR")) })
 }
 
 /// BGREWRITEAOF

@@ -95,7 +95,7 @@ fn finish(
 ) -> Done {
     let outcome = Outcome::of(plan, source, held, db)?;
     if plan.stores {
-        store(held, &keys[1], db, outcome.list(), reply);
+        store(held, &keys[1], db, outcome.list()?, reply);
     } else {
         outcome.reply(reply);
     }
@@ -140,7 +140,7 @@ fn work(plan: Plan, source: Source, db: u32) -> Work {
         let list = held.aside(|| outcome.list());
         drop(outcome);
         held.aside(|| drop((plan, source)));
-        Ok(list)
+        list
     };
     let is_current = move |call: &mut Call<'_, '_>| {
         Source::peek(call.held, &call.keys[0]).is_ok_and(|source| source.is_same(&shared))

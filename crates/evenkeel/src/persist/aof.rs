@@ -555,8 +555,8 @@ impl Writer {
     fn write(&mut self, journal: &Journal, must_all: bool) -> bool {
         let figures = &self.server.persist.aof.figures;
         let pending = self.file.pending();
+        figures.buffered.store(pending as u64, Relaxed);
         if pending == 0 || !must_all && self.file.may_wait() {
-            figures.buffered.store(pending as u64, Relaxed);
             return true;
         }
         sleep_us(&figures.flush_sleep_us);
@@ -866,7 +866,8 @@ impl Writer {
 
     /// Waits for more.
     fn rest(&self, journal: &Journal, policy: Fsync) {
-        let is_idle = self.last_record.elapsed() > IDLE && self.synced == self.taken;
+        let needs_sync = policy != Fsync::Never && self.synced != self.taken;
+        let is_idle = self.last_record.elapsed() > IDLE && !needs_sync;
         if policy == Fsync::Always || is_idle {
             self.reader.sleep(journal, LOOK);
         } else {

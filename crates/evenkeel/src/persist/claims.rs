@@ -123,6 +123,12 @@ impl State {
         self.running.into_iter().chain(self.sync)
     }
 
+    /// A snapshot is being taken that nobody waits for, or one for replicas.
+    pub(crate) fn is_saving_in_background(&self) -> bool {
+        let is_save = |running: Running| running.is(Job::Snapshot) && !running.is_alone;
+        self.sync.is_some() || self.running.is_some_and(is_save)
+    }
+
     pub(crate) fn is_idle(&self) -> bool {
         self.all().next().is_none()
     }

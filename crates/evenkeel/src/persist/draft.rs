@@ -16,9 +16,12 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
+use std::time::Instant;
 
+use super::claims::STUCK;
 use super::direct::{self, BLOCK as ALIGN, start_writeback};
 use super::pace::handed_over_max;
+use super::snapshot::overrun;
 use super::{Job, LOOK, cancelled};
 use crate::config::Settings;
 use crate::server::Server;
@@ -125,7 +128,7 @@ impl Draft {
     /// What the disk said, and that nobody wants the file any more, for which a disk that hangs is not waited for.
     fn given_back(&self) -> io::Result<Option<Block>> {
         let persist = &self.server.persist;
-        let mut waits = false;
+        let mut waits_since: Option<Instant> = None;
         let given = loop {
             match self.empty.recv_timeout(LOOK) {
                 Ok(block) => break block.map(Some),
@@ -133,14 +136,25 @@ impl Draft {
                 Err(RecvTimeoutError::Timeout) if persist.is_cancelled(self.job) => break Err(cancelled()),
                 Err(RecvTimeoutError::Timeout) => {
                     persist.note_wait(self.job);
-                    waits = true;
+                    let since = *waits_since.get_or_insert_with(Instant::now);
+                    if since.elapsed() > STUCK && self.keeps_too_much() {
+                        break Err(overrun(&self.server, &self.server.settings()));
+                    }
                 }
             }
         };
-        if waits {
+        if waits_since.is_some() {
             persist.end_wait(self.job);
         }
         given
+    }
+
+    /// Whether more memory is kept for a snapshot whose disk hangs than may be, with the large values that nobody else has any more: what
+    /// writers hand over counts those by the share of them, since on a disk that goes on they are written at once. Replicas are
+    /// given up by who feeds them.
+    fn keeps_too_much(&self) -> bool {
+        let limit = self.server.settings().snapshot_buffer_limit as usize;
+        self.job != Job::Sync && self.server.keyspace.kept_for_snapshot() > limit
     }
 
     /// Gives what has been filled to the thread.

@@ -7,10 +7,11 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
+use super::claims::STUCK;
 use super::snapshot;
 use crate::clients::ClientInfo;
 use crate::clock;
@@ -177,6 +178,10 @@ fn end(server: &Arc<Server>, how: How, by_client: bool) -> bool {
             return false;
         }
     }
+    if by_client && !how.force && !is_log_taken(server) {
+        server.log.warning("The append-only file's disk takes nothing of what was acknowledged, can't exit.");
+        return false;
+    }
     if !persist.ending.make_certain() {
         return false;
     }
@@ -185,6 +190,24 @@ fn end(server: &Arc<Server>, how: How, by_client: bool) -> bool {
         persist.aof.note_end(point);
         server.stop();
     });
+    true
+}
+
+/// Waits until all that was logged has gone to the append-only file, as long as the end is not aborted; `false`: it does not go on. Nobody
+/// writes any more.
+fn is_log_taken(server: &Server) -> bool {
+    let (aof, ending) = (&server.persist.aof, &server.persist.ending);
+    let left = || aof.unread(&server.keyspace.journal) + aof.figures.buffered.load(Relaxed);
+    let (mut least, mut since) = (u64::MAX, Instant::now());
+    while aof.is_on() && !ending.is_aborted() {
+        match left() {
+            0 => break,
+            less if less < least => (least, since) = (less, Instant::now()),
+            _ if since.elapsed() > STUCK => return false,
+            _ => {}
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
     true
 }
 

@@ -7,6 +7,7 @@
 
 use std::fs::File;
 use std::io::{self, Read};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
@@ -223,7 +224,7 @@ pub(super) fn rdb<R: Read>(
     let (reading, others) = seats.split_first_mut().expect("there is a seat for the reader");
     let (failed, libraries) = (AtomicBool::new(false), Mutex::default());
     let work = Work { server, settings: &settings, how, failed, libraries };
-    let failure: Mutex<Option<Failure>> = Mutex::new(None);
+    let failure: Mutex<Option<Ended>> = Mutex::new(None);
     let (sender, receiver) = sync_channel::<Batch>(BATCHES_WAITING);
     let (back, used) = channel::<Batch>();
     let receiver = Mutex::new(receiver);
@@ -233,24 +234,37 @@ pub(super) fn rdb<R: Read>(
             scope.spawn(move || {
                 evenkeel_store::memory::register_thread();
                 let _teller = mail::Teller(server);
-                if let Err(error) = work.decode_all(seat, receiver, &back) {
+                let decoded = shielded(server, seat, |seat| Ok(work.decode_all(seat, receiver, &back)?));
+                if let Err(ended) = decoded {
                     work.failed.store(true, Release);
-                    failure.lock().get_or_insert(error);
+                    failure.lock().get_or_insert(ended);
                     // The reader must not wait for anybody to take what it has.
                     while receiver.lock().recv().is_ok() {}
                 }
             });
         }
-        work.read(&mut reader, reading, sender, &used)
+        shielded(server, reading, |seat| work.read(&mut reader, seat, sender, &used))
     });
-    if let Some(failure) = failure.into_inner() {
-        return Err(failure.into());
+    if let Some(ended) = failure.into_inner() {
+        return Err(ended);
     }
     let facts = read?;
     let loading = &server.persist.loading;
     let (keys, bytes) = (loading.keys.load(Relaxed), reader.position());
     let loaded = Loaded { keys, bytes, position: facts.position(), libraries: work.libraries.into_inner() };
     Ok((loaded, reader))
+}
+
+/// A panic is a failure like others: the reader does not wait for who decodes, and nobody for the seat.
+fn shielded<T>(
+    server: &Server,
+    seat: &mut Seat,
+    load: impl FnOnce(&mut Seat) -> Result<T, Ended>,
+) -> Result<T, Ended> {
+    catch_unwind(AssertUnwindSafe(|| load(seat))).unwrap_or_else(|_| {
+        server.keyspace.leave_after_panic(seat);
+        Err(Ended::Failed("a panic, which is in the log".into()))
+    })
 }
 
 /// What all threads that load share.
@@ -532,4 +546,25 @@ impl Work<'_> {
 /// Sets or clears that data are being loaded.
 pub(crate) fn set_loading(server: &Server, is_loading: bool) {
     server.persist.obstacles.set(LOADING, is_loading);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_panic_ends_a_load_and_leaves_the_gate_free() {
+        let live = crate::testing::live::Live::start(1, &[]);
+        let keyspace = &live.server.keyspace;
+        let mut seat = keyspace.seat();
+        let ended = shielded::<()>(&live.server, &mut seat, |seat| {
+            keyspace.enter(seat);
+            panic!("as a value might have it that nobody has thought of");
+        });
+        assert!(matches!(ended, Err(Ended::Failed(reason)) if reason.contains("a panic")));
+        keyspace.enter(&mut seat);
+        drop(keyspace.hold_all(&mut seat)); // nobody else is inside
+        keyspace.leave(&mut seat);
+        live.stop();
+    }
 }

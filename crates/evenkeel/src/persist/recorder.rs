@@ -4,6 +4,7 @@
 //! is held for a copy, and compressing, checksums and the disk come later. What is encoded leaves in pieces, also in the
 //! middle of a value: memory does not depend on the size of a value.
 
+use std::collections::VecDeque;
 use std::io;
 use std::ops::Range;
 use std::sync::Arc;
@@ -73,7 +74,7 @@ pub(super) struct Recorder<'a, F: Form> {
     cancelled: &'a AtomicBool,
     now_ms: Millis,
     /// What was shared under a lock and is still to be encoded, and the bytes of it that were copied.
-    shared: Vec<Shared>,
+    shared: VecDeque<Shared>,
     bytes: Vec<u8>,
 }
 
@@ -99,27 +100,33 @@ impl<'a, F: Form> Recorder<'a, F> {
         sizes: Sizes,
     ) -> Recorder<'a, F> {
         form.begin(sizes);
-        Recorder { form, settings, progress, cancelled, now_ms, shared: Vec::new(), bytes: Vec::new() }
+        let (shared, bytes) = <(VecDeque<Shared>, Vec<u8>)>::default();
+        Recorder { form, settings, progress, cancelled, now_ms, shared, bytes }
     }
 
-    /// Encodes what was shared.
-    pub(super) fn encode(&mut self) {
+    /// Encodes what was shared, but only up to the first large value and with that, which is work for a while: whether there is more.
+    pub(super) fn encode(&mut self) -> bool {
         memory::aside(|| self.encode_shared());
         self.progress.bytes.store(self.form.written(), Relaxed);
+        !self.shared.is_empty()
     }
 
     fn encode_shared(&mut self) {
-        let mut shared = std::mem::take(&mut self.shared);
         let bytes = std::mem::take(&mut self.bytes);
-        for Shared { db, key, about, value } in shared.drain(..) {
-            let value = match &value {
-                Content::Flat(range) => Taken::Flat(&bytes[range.clone()]),
-                Content::Other(value) => Taken::Other(value),
-            };
-            self.put(db, &bytes[key], &about, value);
+        while let Some(Shared { db, key, about, value }) = self.shared.pop_front() {
+            let key = &bytes[key];
+            match &value {
+                Content::Flat(range) => self.put(db, key, &about, Taken::Flat(&bytes[range.clone()])),
+                Content::Other(value) => {
+                    self.put(db, key, &about, Taken::Other(value));
+                    break;
+                }
+            }
         }
-        (self.shared, self.bytes) = (shared, bytes);
-        self.bytes.clear();
+        self.bytes = bytes;
+        if self.shared.is_empty() {
+            self.bytes.clear();
+        }
     }
 
     /// What has gone wrong, if anything; the rest of the snapshot is lost then.
@@ -128,8 +135,8 @@ impl<'a, F: Form> Recorder<'a, F> {
     }
 
     /// The file, once all is in it.
-    pub(super) fn finish(mut self) -> io::Result<F::Whole> {
-        self.encode_shared();
+    pub(super) fn finish(self) -> io::Result<F::Whole> {
+        debug_assert!(self.shared.is_empty(), "all has been encoded");
         self.form.finish()
     }
 
@@ -188,7 +195,7 @@ impl<F: Form> Recorder<'_, F> {
             Some(bytes) => Content::Flat(self.copy(bytes)),
             None => Content::Other(Value::of(view)),
         };
-        self.shared.push(Shared { db, key, about, value });
+        self.shared.push_back(Shared { db, key, about, value });
         self.bytes.len() - before
     }
 }

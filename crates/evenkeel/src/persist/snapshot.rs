@@ -284,7 +284,10 @@ pub(crate) fn take<F: Form>(
         let stepped = catch_unwind(AssertUnwindSafe(|| {
             let flushed = walk.step(keyspace, &mut seat, &mut recorder);
             server.rubbish.free_if_any(flushed);
-            recorder.sink.encode();
+            while recorder.sink.encode() {
+                recorder.rest();
+                server.rubbish.free_if_any(walk.take_kept(keyspace, &mut recorder));
+            }
             progress.walked.store((walk.progress() * 10_000.0) as u64, Relaxed);
             recorder.rest();
             while recorder.is_ahead() && !server.persist.is_cancelled(job) {
@@ -315,7 +318,7 @@ pub(crate) fn take<F: Form>(
         Some(_) => rest.finish(keyspace, &mut Nowhere),
         None => {
             let flushed = rest.finish(keyspace, &mut recorder.sink);
-            recorder.sink.encode();
+            while recorder.sink.encode() {}
             flushed
         }
     };
@@ -364,7 +367,7 @@ pub(crate) fn give_way(server: &Server) {
 
 /// Why a snapshot is lost whose file takes less than writers hand over.
 #[cold]
-fn overrun(server: &Server, settings: &Settings) -> io::Error {
+pub(super) fn overrun(server: &Server, settings: &Settings) -> io::Error {
     server.persist.progress.overruns.fetch_add(1, Relaxed);
     io::Error::other(format!(
         "more than {} bytes of what was overwritten meanwhile waited for the disk (snapshot-buffer-limit), which is too slow or \
@@ -446,6 +449,10 @@ fn unfinished(target: &Path) -> PathBuf {
 impl Beside {
     fn create(target: &Path) -> io::Result<Beside> {
         let path = unfinished(target);
+        // A file that is left there is not gone on with: somebody whom a disk has kept may still write to it.
+        if fs::symlink_metadata(&path).is_ok_and(|there| there.is_file()) {
+            fs::remove_file(&path)?;
+        }
         let file = OpenOptions::new().write(true).create(true).truncate(true).open(&path)?;
         Ok(Beside { file, path, installed: false })
     }
@@ -471,6 +478,21 @@ impl Drop for Beside {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Whoever was kept by the disk when the one before was given up writes to that one, whenever the disk goes on.
+    #[test]
+    fn what_is_left_of_another_attempt_is_not_written_to() {
+        use std::os::unix::fs::FileExt;
+        let folder = crate::testing::folder("beside");
+        let target = folder.join(USUAL_NAME);
+        let left = File::create(unfinished(&target)).expect("a folder to write to");
+        let beside = Beside::create(&target).expect("a folder to write to");
+        beside.file.write_all_at(b"new", 0).expect("it takes it");
+        left.write_all_at(b"what hung", 0).expect("it takes it");
+        beside.install(&target).expect("it can be renamed");
+        assert_eq!(fs::read(&target).expect("it is there"), b"new");
+        fs::remove_dir_all(folder).expect("it is ours");
+    }
 
     /// The sync was begun when the other one had not come to its walk.
     #[test]

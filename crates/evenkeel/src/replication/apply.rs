@@ -136,13 +136,21 @@ impl Applier {
         self.session.client.note_query(self.buffer.len(), clock::unix_ms());
     }
 
+    /// Bytes that have been received and are still kept.
+    #[cfg(test)]
+    pub(super) fn waiting(&self) -> usize {
+        self.buffer.len()
+    }
+
     /// Runs all that has arrived as a whole. `generation`: of the link that it came over.
     pub(super) fn run(&mut self, generation: u64) -> Result<(), Ended> {
         let now_ms = clock::unix_ms();
         self.executor.refresh(now_ms);
         loop {
             let broken = self.parse();
-            if !self.batch.is_empty() {
+            // Line ends alone are no commands, and bytes of the stream all the same.
+            let has_blanks = self.parsed > self.ran && self.session.multi.is_none();
+            if !self.batch.is_empty() || has_blanks {
                 self.run_batch(generation, now_ms)?;
             }
             match broken {
@@ -221,6 +229,9 @@ impl Applier {
                 .try_for_each(|parts| if self.is_wanted() { self.run_one(parts) } else { Ok(()) });
             self.batch = batch;
             if self.is_wanted() {
+                if ran.is_ok() && self.session.multi.is_none() {
+                    self.ran = self.parsed;
+                }
                 self.pass_on();
             }
             self.executor.serve_woken();

@@ -20,6 +20,7 @@
 //! At no moment do two servers take writes: this one is a replica before it asks the other to be the primary.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Acquire;
 use std::time::{Duration, Instant};
 
 use evenkeel_store::Held;
@@ -28,6 +29,9 @@ use parking_lot::Mutex;
 use super::link::{self, Target};
 use crate::clock;
 use crate::server::{Pauser, Server};
+
+/// Behind the end of a failover's time, the link's thread has had its turn.
+const LATE: Duration = Duration::from_millis(500);
 
 /// How often it is looked whether a replica has all.
 pub(super) const LOOK: Duration = Duration::from_millis(2);
@@ -166,6 +170,23 @@ pub(super) fn look(server: &Arc<Server>) {
     }
 }
 
+/// For who looks now and then, since the link's thread may be kept by a disk: gives up one whose time has been up for long.
+pub(crate) fn give_up_late(server: &Arc<Server>) {
+    let state = &server.replication;
+    let is_late = || {
+        let Some((Phase::Waiting, plan)) = &*state.failover.0.lock() else { return false };
+        let is_forced = plan.force && plan.target.is_some();
+        !is_forced && plan.until.is_some_and(|until| Instant::now() > until + LATE)
+    };
+    if is_late() {
+        state.with_all_held(server, |held| {
+            if is_late() {
+                abort(server, held, "Replica never caught up before timeout");
+            }
+        });
+    }
+}
+
 /// Follows who has all; whether there is one. Everything is held.
 fn go_on(server: &Arc<Server>, held: &mut Held<'_>, plan: Plan, is_time_up: bool) -> bool {
     let target = match (who_has_all(server, &plan), &plan.target) {
@@ -191,10 +212,16 @@ fn go_on(server: &Arc<Server>, held: &mut Held<'_>, plan: Plan, is_time_up: bool
     true
 }
 
-/// A replica that may be the target, and has all of the stream, which has all of the log.
+/// A replica that may be the target, and has all of the stream, which has all of the log and the question what replicas have: that is
+/// the last thing in it.
 fn who_has_all(server: &Server, plan: &Plan) -> Option<Target> {
     let state = &server.replication;
-    let (record, offset) = (server.keyspace.journal.last(), state.stream().offset());
+    let stream = state.stream();
+    if state.wants_acks.load(Acquire) {
+        return None; // the question is put under the stream's lock
+    }
+    let (record, offset) = (server.keyspace.journal.last(), stream.offset());
+    drop(stream);
     let replicas = state.replicas.list();
     let has_all = |replica: &super::replicas::Replica| {
         replica.is_online() && replica.acked_record() >= record && replica.acked() == offset

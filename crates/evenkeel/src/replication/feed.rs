@@ -248,7 +248,8 @@ impl Feed {
             note_point(&mut self.points, (stream.offset(), reader.last()));
         }
         let wanted = state.acks_wanted.load(Acquire);
-        if wanted > self.asked || state.wants_acks.load(Relaxed) {
+        // Whoever takes over has what the stream had until then.
+        if (wanted > self.asked || state.wants_acks.load(Relaxed)) && !state.reading.ends() {
             if reader.last() >= wanted {
                 state.wants_acks.store(false, Relaxed);
                 // At rest, those who have been asked for all say it again within a second.
@@ -473,6 +474,28 @@ mod tests {
         });
         feed.follow_era();
         assert_eq!(feed.record_at(state.stream().offset()), server.keyspace.journal.last());
+        live.stop();
+    }
+
+    /// The target of a failover has all of the stream at the end: nobody is asked anything behind that.
+    #[test]
+    fn nobody_is_asked_what_it_has_behind_what_it_has() {
+        let live = crate::testing::live::Live::start(1, &[]);
+        let (server, state) = (&live.server, &live.server.replication);
+        state.stream().keep();
+        let mut feed = new(server).expect("descriptors are free");
+        state.with_all_held(server, |held| state.follow_log(held));
+        feed.follow_era();
+        assert!(!live.connect().run("SET k v").is_error());
+        live.wait_until("it is in the stream", || {
+            feed.take_log();
+            feed.reader.as_ref().is_some_and(|reader| reader.last() == server.keyspace.journal.last())
+        });
+        let before = state.stream().offset();
+        state.ask_for_acks(server.keyspace.journal.last());
+        state.with_all_held(server, |held| state.leave_log(held));
+        feed.take_log();
+        assert_eq!((state.stream().offset(), feed.reader.is_none()), (before, true));
         live.stop();
     }
 

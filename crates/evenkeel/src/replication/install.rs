@@ -110,7 +110,12 @@ impl<'a> Installer<'a> {
             .locks
             .hold(What::Snapshot, &self.settings.dir, &self.settings.dbfilename)
             .map_err(failed)?;
-        let quiet = self.begin_loading()?;
+        // What has come is here: if the link breaks, that is found when what has been loaded is to go on.
+        let mut sign = || match snapshot.give_sign() {
+            Err(Ended::Superseded) => Err(Ended::Superseded),
+            _ => Ok(()),
+        };
+        let quiet = self.begin_loading(&mut sign)?;
         // Whatever becomes of this, the data that are about to be dropped are on no disk any more but in this file.
         received.install(&target).map_err(failed)?;
         let mut file = Watched { inner: BufReader::new(file), snapshot };
@@ -123,12 +128,13 @@ impl<'a> Installer<'a> {
 
     fn in_place(mut self, snapshot: &mut Snapshot<'_>) -> Result<u32, Ended> {
         let len = snapshot.len();
-        let replaced = self.begin_loading().and_then(|quiet| self.replace(quiet, snapshot, len));
+        let quiet = self.begin_loading(&mut || snapshot.give_sign());
+        let replaced = quiet.and_then(|quiet| self.replace(quiet, snapshot, len));
         replaced.map_err(|ended| snapshot.ended().unwrap_or(ended))
     }
 
-    fn begin_loading(&mut self) -> Result<Quiet<'a>, Ended> {
-        let quiet = Quiet::begin(self.server, self.new.generation)?;
+    fn begin_loading(&mut self, sign: &mut dyn FnMut() -> Result<(), Ended>) -> Result<Quiet<'a>, Ended> {
+        let quiet = Quiet::begin(self.server, self.new.generation, sign)?;
         self.have_all_wait()?;
         Ok(quiet)
     }
@@ -189,7 +195,7 @@ impl<'a> Installer<'a> {
         self.server.log.notice("MASTER <-> REPLICA sync: Loading DB in memory");
         let len = snapshot.len();
         let loaded = self.load(snapshot, len, Target::Hidden);
-        let swapped = loaded.and_then(|loaded| self.swap(loaded)).map_err(|ended| match ended {
+        let swapped = loaded.and_then(|loaded| self.swap(loaded, snapshot)).map_err(|ended| match ended {
             Ended::Garbled(reason) => Ended::Broken(reason), // the present data are what they were
             other => other,
         });
@@ -201,9 +207,9 @@ impl<'a> Installer<'a> {
         swapped.map_err(|ended| snapshot.ended().unwrap_or(ended))
     }
 
-    fn swap(&mut self, loaded: Loaded) -> Result<u32, Ended> {
+    fn swap(&mut self, loaded: Loaded, snapshot: &mut Snapshot<'_>) -> Result<u32, Ended> {
         let db = loaded.position.as_ref().map_or(0, |position| position.db);
-        let quiet = Quiet::begin(self.server, self.new.generation)?;
+        let quiet = Quiet::begin(self.server, self.new.generation, &mut || snapshot.give_sign())?;
         let (server, keyspace) = (self.server, &self.server.keyspace);
         let seat = &mut self.executor.seat;
         seat.now_ms = clock::unix_ms();
@@ -371,7 +377,13 @@ impl<R: Read> Read for Watched<'_, '_, R> {
 struct Quiet<'a>(&'a Arc<Server>);
 
 impl<'a> Quiet<'a> {
-    fn begin(server: &'a Arc<Server>, generation: u64) -> Result<Quiet<'a>, Ended> {
+    /// Waits until nobody else writes to disk any more, which a disk that hangs may keep from ending. `sign`: tells the primary that we
+    /// are alive; its error ends the wait.
+    fn begin(
+        server: &'a Arc<Server>,
+        generation: u64,
+        sign: &mut dyn FnMut() -> Result<(), Ended>,
+    ) -> Result<Quiet<'a>, Ended> {
         let persist = &server.persist;
         while !persist.claim_alone(crate::persist::Job::Log) {
             persist.cancel_all();
@@ -379,6 +391,7 @@ impl<'a> Quiet<'a> {
             if server.stopping.load(Acquire) || server.replication.link.generation() != generation {
                 return Err(Ended::Superseded);
             }
+            sign()?;
         }
         Ok(Quiet(server))
     }

@@ -637,6 +637,26 @@ mod tests {
     use super::*;
     use crate::testing::live::Live;
 
+    /// Line ends alone are no commands: what comes of them is dropped, and counts as bytes of the stream.
+    #[test]
+    fn a_primary_that_sends_nothing_but_line_ends_fills_no_memory() {
+        let live = Live::start(1, &[]);
+        let (server, mut applier) = (&live.server, Applier::new(&live.server));
+        let generation = server.replication.link.generation();
+        server.replication.stream().keep();
+        let before = server.replication.stream().offset();
+        for sent in [&b"\n"[..], b"*0\r\n", b"\n\n*1\r\n$4\r\nPING\r\n\n"] {
+            let bytes = sent.repeat(10_000);
+            applier.room(bytes.len()).copy_from_slice(&bytes);
+            applier.received(bytes.len(), bytes.len());
+            assert!(applier.run(generation).is_ok());
+            assert_eq!(applier.waiting(), 0);
+        }
+        let all = 10_000 * (1 + 4 + 17);
+        assert_eq!(server.replication.stream().offset() - before, all);
+        live.stop();
+    }
+
     /// What was written last is on its way into the stream when the server is told to follow somebody.
     #[test]
     fn who_becomes_a_replica_is_where_its_data_are() {

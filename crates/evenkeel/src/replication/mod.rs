@@ -9,6 +9,7 @@
 //! [`State`] is what both halves share: [`Stream`] under one lock, which is held by whoever appends or sends, never for
 //! longer than one system call that does not wait. No serving thread takes it on the path of a command.
 
+mod addresses;
 mod apply;
 pub(crate) mod backlog;
 mod door;

@@ -13,17 +13,16 @@
 //! The road not taken: to slow writers down until the rest fits. With 5 GB to send and 64 MB to spare that would be a tenth of
 //! their pace.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::*};
 
-use parking_lot::Mutex;
+use parking_lot::{Condvar, Mutex};
 
 use super::backlog::BLOCK;
 use crate::persist::fresh;
@@ -45,13 +44,16 @@ const _: () = assert!(HOLE_LEN.is_multiple_of(BLOCK as u64), "holes are made of 
 /// next one.
 const PIECE_LEN: u64 = 256 * 1024;
 
+/// Threads that a disk keeps although nobody needs them any more. If there are so many, no other one is begun.
+static LEFT_BEHIND: AtomicUsize = AtomicUsize::new(0);
+const LEFT_BEHIND_MAX: usize = 8;
+
 /// See the module's text.
 pub(crate) struct Overflow {
     /// The offset of the file's first byte, of the first one that is still there, and of the one behind the last.
     base: u64,
     start: u64,
     end: u64,
-    requests: Sender<Request>,
     shared: Arc<Shared>,
 }
 
@@ -66,12 +68,23 @@ struct Shared {
     pieces: Mutex<BTreeMap<u64, Option<Arc<Vec<u8>>>>>,
     /// Why it has ended before it was to.
     failed: Mutex<Option<String>>,
+    queue: Mutex<Queue>,
+    /// Something has been put into the queue, or nobody needs it any more.
+    asked: Condvar,
+}
+
+/// What the thread is asked for.
+#[derive(Default)]
+struct Queue {
+    requests: VecDeque<Request>,
     /// Nobody needs any of it any more.
-    is_over: AtomicBool,
+    is_over: bool,
+    /// The thread has ended.
+    has_ended: bool,
 }
 
 enum Request {
-    Write(Vec<Box<[u8]>>),
+    Write(Box<[u8]>),
     Fetch { index: u64, len: usize },
     Free { at: u64, len: u64 },
 }
@@ -98,17 +111,20 @@ impl Overflow {
         offset: u64,
         notify: impl Fn() + Send + 'static,
     ) -> io::Result<Overflow> {
-        let (requests, asked) = channel();
+        if LEFT_BEHIND.load(Relaxed) >= LEFT_BEHIND_MAX {
+            return Err(io::Error::other("the disk still hangs with what was given to it before"));
+        }
         let shared = Arc::<Shared>::default();
         let on_thread = shared.clone();
         std::thread::Builder::new().name("overflow".into()).spawn(move || {
             evenkeel_store::memory::register_thread();
-            if let Err(error) = serve(open, asked, &on_thread, &notify) {
+            if let Err(error) = serve(open, &on_thread, &notify) {
                 *on_thread.failed.lock() = Some(error.to_string());
                 notify();
             }
+            on_thread.end();
         })?;
-        Ok(Overflow { base: offset, start: offset, end: offset, requests, shared })
+        Ok(Overflow { base: offset, start: offset, end: offset, shared })
     }
 
     /// The offset of the first byte that is there.
@@ -162,7 +178,7 @@ impl Overflow {
         let len: u64 = blocks.iter().map(|block| block.len() as u64).sum();
         self.shared.waiting.fetch_add(len, AcqRel);
         self.end += len;
-        self.ask(Request::Write(blocks));
+        self.ask(blocks.into_iter().map(Request::Write));
     }
 
     /// The bytes from an offset on that is there, as the rest of a piece behind so many bytes; `None`: they are being fetched.
@@ -187,7 +203,7 @@ impl Overflow {
     fn fetch(&self, pieces: &mut BTreeMap<u64, Option<Arc<Vec<u8>>>>, index: u64) {
         let len = (self.end - self.base - index * PIECE_LEN).min(PIECE_LEN) as usize;
         pieces.insert(index, None);
-        self.ask(Request::Fetch { index, len });
+        self.ask([Request::Fetch { index, len }]);
     }
 
     /// Nobody needs what lies before `needed`, and these are all who need anything here: lets go of what was fetched for others,
@@ -201,20 +217,57 @@ impl Overflow {
         pieces.retain(|index, piece| piece.is_none() || readers.iter().any(|reader| is_near(*index, reader)));
         drop(pieces);
         while self.start + HOLE_LEN <= needed.min(self.end) {
-            self.ask(Request::Free { at: self.start - self.base, len: HOLE_LEN });
+            self.ask([Request::Free { at: self.start - self.base, len: HOLE_LEN }]);
             self.start += HOLE_LEN;
         }
     }
 
     /// A thread that has failed has said so.
-    fn ask(&self, request: Request) {
-        _ = self.requests.send(request);
+    fn ask(&self, requests: impl IntoIterator<Item = Request>) {
+        let mut queue = self.shared.queue.lock();
+        if !queue.has_ended {
+            queue.requests.extend(requests);
+            self.shared.asked.notify_one();
+        }
     }
 }
 
+/// What waits for a disk that hangs goes at once. The thread goes when the disk lets it.
 impl Drop for Overflow {
     fn drop(&mut self) {
-        self.shared.is_over.store(true, Release);
+        let mut queue = self.shared.queue.lock();
+        let waiting = std::mem::take(&mut queue.requests);
+        queue.is_over = true;
+        if !queue.has_ended {
+            LEFT_BEHIND.fetch_add(1, Relaxed);
+        }
+        drop(queue);
+        self.shared.asked.notify_one();
+        drop(waiting);
+    }
+}
+
+impl Shared {
+    /// What the thread is to do next, once there is something; `None`: nobody needs anything any more.
+    fn next(&self) -> Option<Request> {
+        let mut queue = self.queue.lock();
+        while !queue.is_over {
+            match queue.requests.pop_front() {
+                None => self.asked.wait(&mut queue),
+                request => return request,
+            }
+        }
+        None
+    }
+
+    /// The thread ends.
+    fn end(&self) {
+        let mut queue = self.queue.lock();
+        queue.has_ended = true;
+        queue.requests.clear();
+        if queue.is_over {
+            LEFT_BEHIND.fetch_sub(1, Relaxed);
+        }
     }
 }
 
@@ -231,23 +284,15 @@ fn reserve(file: &File) -> io::Result<()> {
 }
 
 /// Does what is asked for, until nobody needs that any more.
-fn serve(
-    open: impl FnOnce() -> io::Result<File>,
-    asked: Receiver<Request>,
-    shared: &Shared,
-    notify: &impl Fn(),
-) -> io::Result<()> {
+fn serve(open: impl FnOnce() -> io::Result<File>, shared: &Shared, notify: &impl Fn()) -> io::Result<()> {
     let (file, mut end) = (open()?, 0);
     shared.is_open.store(true, Release);
-    let goes_on = || !shared.is_over.load(Acquire);
-    for request in asked.into_iter().take_while(|_| goes_on()) {
+    while let Some(request) = shared.next() {
         match request {
-            Request::Write(blocks) => {
-                for block in blocks.into_iter().take_while(|_| goes_on()) {
-                    file.write_all_at(&block, end)?;
-                    end += block.len() as u64;
-                    shared.waiting.fetch_sub(block.len() as u64, AcqRel);
-                }
+            Request::Write(block) => {
+                file.write_all_at(&block, end)?;
+                end += block.len() as u64;
+                shared.waiting.fetch_sub(block.len() as u64, AcqRel);
             }
             Request::Fetch { index, len } => {
                 let mut bytes = vec![0; len];
@@ -267,6 +312,7 @@ fn serve(
 
 #[cfg(test)]
 mod tests {
+    use std::sync::mpsc::channel;
     use std::time::{Duration, Instant};
 
     use super::*;
@@ -338,6 +384,24 @@ mod tests {
                 }
             }
         }
+    }
+
+    /// Nor does what it was given stay in memory for as long as it hangs: the next attempt has as much of its own.
+    #[test]
+    fn what_a_disk_that_hangs_was_given_goes_with_who_needed_it() {
+        let (go_on, hangs) = channel::<()>();
+        let open = move || {
+            _ = hangs.recv();
+            Err(io::Error::other("it hung"))
+        };
+        let mut overflow = Overflow::start_thread(open, 0, || {}).expect("a thread");
+        overflow.append(0, blocks(1, 64));
+        let shared = overflow.shared.clone();
+        assert_eq!(shared.queue.lock().requests.len(), 64);
+        drop(overflow);
+        assert!(shared.queue.lock().requests.is_empty());
+        drop(go_on);
+        wait_until("the thread ends", || shared.queue.lock().has_ended);
     }
 
     #[test]

@@ -58,6 +58,8 @@ pub(super) struct Peer {
     pub(super) catches_up: bool,
     /// It has said what it has of the stream before it was noticed here that it has been sent all of the snapshot.
     pub(super) has_loaded: bool,
+    /// When it last took something of the stream, or there was nothing that its socket had no room for.
+    pub(super) took: Instant,
     /// Since when more waits to be sent than the soft limit.
     pub(super) over_soft_since: Option<Instant>,
 }
@@ -104,6 +106,7 @@ impl Peer {
             synced: None,
             catches_up: false,
             has_loaded: false,
+            took: now,
             over_soft_since: None,
         }
     }
@@ -190,7 +193,7 @@ impl Peer {
         while self.is_writable && sent < SEND_LEN {
             let some = match &self.stage {
                 Stage::Snapshot { .. } => self.send_snapshot(now)?,
-                Stage::Online { at } => self.send_stream(stream, *at)?,
+                Stage::Online { at } => self.send_stream(stream, *at, now)?,
                 _ => 0,
             };
             sent += some;
@@ -262,7 +265,7 @@ impl Peer {
         }
     }
 
-    fn send_stream(&mut self, stream: &Stream, at: u64) -> io::Result<usize> {
+    fn send_stream(&mut self, stream: &Stream, at: u64, now: Instant) -> io::Result<usize> {
         let Some(backlog) = stream.backlog() else { return Ok(0) };
         let sent = match &stream.overflow {
             Some(overflow) if overflow.has(at) => {
@@ -272,6 +275,9 @@ impl Peer {
             _ if backlog.has(at) => self.send_slices(&backlog.slices(at, SEND_LEN))?,
             _ => return Err(io::Error::other("the stream has begun anew")),
         };
+        if sent > 0 {
+            self.took = now;
+        }
         let at = at + sent as u64;
         self.stage = Stage::Online { at };
         self.catches_up &= at < stream.offset();

@@ -7,7 +7,7 @@
 //! what it has, nothing is read: so it looks for something to read before it judges, and what it sends is no time to judge.
 
 use std::io::{self, IoSlice, Read, Write};
-use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
+use std::net::{SocketAddr, TcpStream};
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::*;
@@ -71,8 +71,18 @@ impl Wire {
         let settings = server.settings();
         let failed = |error: io::Error| Ended::Broken(format!("Unable to connect to MASTER: {error}"));
         let mut last = Ended::broken("Unable to connect to MASTER: its name has no address");
-        for address in (target.host.as_str(), target.port).to_socket_addrs().map_err(failed)? {
-            match Wire::connect_to(server, &settings, address, generation) {
+        let is_wanted =
+            || server.replication.link.generation() == generation && !server.stopping.load(Acquire);
+        let resolve = |host: &str, port| match super::addresses::of(host, port, is_wanted) {
+            Some(found) => found.map_err(failed),
+            None => Err(Ended::Superseded),
+        };
+        let sources = match &settings.bind_source_addr[..] {
+            [] => None,
+            text => Some(resolve(&String::from_utf8_lossy(text), 0)?),
+        };
+        for address in resolve(&target.host, target.port)? {
+            match Wire::connect_to(server, &settings, (address, sources.as_deref()), generation) {
                 Err(Ended::Broken(reason)) => last = Ended::Broken(reason),
                 other => return other,
             }
@@ -83,11 +93,11 @@ impl Wire {
     fn connect_to(
         server: &Arc<Server>,
         settings: &Settings,
-        address: SocketAddr,
+        (address, sources): (SocketAddr, Option<&[SocketAddr]>),
         generation: u64,
     ) -> Result<Wire, Ended> {
         let failed = |error: io::Error| Ended::Broken(format!("Error condition on socket for SYNC: {error}"));
-        let socket = open(settings, address).map_err(failed)?;
+        let socket = open(settings, address, sources).map_err(failed)?;
         match socket.connect(&SockAddr::from(address)) {
             Err(error) if error.raw_os_error() != Some(libc::EINPROGRESS) => return Err(failed(error)),
             _ => {}
@@ -330,14 +340,14 @@ fn client_of(server: &Server, stream: &TcpStream, address: SocketAddr) -> Arc<Cl
     Arc::new(client)
 }
 
-fn open(settings: &Settings, address: SocketAddr) -> io::Result<Socket> {
+/// `sources`: where it is to go out, if that is said.
+fn open(settings: &Settings, address: SocketAddr, sources: Option<&[SocketAddr]>) -> io::Result<Socket> {
     let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
-    if !settings.bind_source_addr.is_empty() {
-        let text = String::from_utf8_lossy(&settings.bind_source_addr).into_owned();
-        let source = (text.as_str(), 0).to_socket_addrs()?.find(|one| one.is_ipv4() == address.is_ipv4());
+    if let Some(sources) = sources {
+        let source = sources.iter().find(|one| one.is_ipv4() == address.is_ipv4());
         let source = source.ok_or(io::ErrorKind::AddrNotAvailable)?;
         socket.set_reuse_address(true)?;
-        socket.bind(&SockAddr::from(source))?;
+        socket.bind(&SockAddr::from(*source))?;
     }
     socket.set_nonblocking(true)?;
     socket.set_tcp_nodelay(true)?;

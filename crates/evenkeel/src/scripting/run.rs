@@ -15,6 +15,7 @@ use std::sync::atomic::Ordering::*;
 use evenkeel_resp::float;
 use evenkeel_resp::request::Span;
 use evenkeel_store::Undo;
+use evenkeel_store::collection::ELEMENT_MAX;
 
 use super::busy::Running;
 use super::raw::{Arg, Called, Stack};
@@ -174,8 +175,8 @@ impl<'r, 'a, 'h> Run<'r, 'a, 'h> {
             self.refuse("ERR Please specify at least one argument for this redis lib call")
         } else if (0..stack.len()).any(|index| !take(&stack.arg(index), &mut buf, &mut spans)) {
             self.refuse("ERR Lua redis lib command arguments must be strings or integers")
-        } else if buf.len() > u32::MAX as usize {
-            // They are known by 32-bit offsets.
+        } else if buf.len() > ELEMENT_MAX {
+            // They are known by 32-bit offsets, and each may become an element.
             self.refuse("ERR Lua redis lib command arguments are too long")
         } else {
             self.run(Args::new(&buf, &spans))

@@ -1,8 +1,8 @@
 //! From bytes to the store.
 
 use evenkeel_rdb::{Decoder, Digits, Elements, Error, Fields, Id, Item, Members, Object, Reason, Source};
-use evenkeel_store::collection::stream::{Delivery, Group, NodeLimits, StreamId};
-use evenkeel_store::collection::{Collection, Gather, Hash, List, Set, Stream};
+use evenkeel_store::collection::stream::{Delivery, ENTRY_MAX, Group, NodeLimits, PARTS_MAX, StreamId};
+use evenkeel_store::collection::{Collection, ELEMENT_MAX, Gather, Hash, List, Set, Stream};
 use evenkeel_store::rope::{FLAT_MAX, Rope};
 use evenkeel_store::{Expire, Hasher, Millis};
 
@@ -76,7 +76,7 @@ fn read_string(string: Item<'_>) -> Formed {
 fn read_list<S: Source>(mut elements: Elements<'_, S>) -> Result<Formed, Error> {
     let (mut list, mut digits) = (List::new(), Digits::default());
     while let Some(element) = elements.next()? {
-        list.push_back(element.bytes(&mut digits));
+        list.push_back(fitting(element.bytes(&mut digits))?);
     }
     Ok(Formed { value: Value::List(list), form: 0 })
 }
@@ -88,7 +88,7 @@ fn read_set<S: Source>(
 ) -> Result<Formed, Error> {
     let (mut set, mut digits, mut longest) = (Set::new(), Digits::default(), 0);
     while let Some(member) = members.next()? {
-        let member = member.bytes(&mut digits);
+        let member = fitting(member.bytes(&mut digits))?;
         longest = longest.max(member.len());
         if !set.insert(hasher, member) {
             return Err(duplicate());
@@ -112,7 +112,7 @@ fn read_zset<S: Source>(
     // All names one behind the other: built at once, a large set takes a tenth of the time that inserting would.
     let (mut names, mut ends, mut digits) = (Vec::new(), Vec::new(), Digits::default());
     while let Some(member) = members.next()? {
-        names.extend_from_slice(member.name.bytes(&mut digits));
+        names.extend_from_slice(fitting(member.name.bytes(&mut digits))?);
         ends.push((names.len(), member.score));
     }
     drop(members);
@@ -142,6 +142,9 @@ fn read_hash<S: Source>(
             continue;
         }
         let (name, value) = (field.name.bytes(&mut names), field.value.bytes(&mut values));
+        if name.len() + value.len() > ELEMENT_MAX {
+            return Err(too_large(0));
+        }
         longest = longest.max(name.len()).max(value.len());
         let expire = field.expires.map_or(Expire::Clear, Expire::At);
         timed |= field.expires.is_some();
@@ -166,12 +169,18 @@ fn read_stream<S: Source>(
     stream.make();
     // Names and values by turns, one behind the other.
     let (mut bytes, mut ends, mut digits) = (Vec::new(), Vec::new(), Digits::default());
-    while let Some(entry) = entries.next_entry()? {
+    loop {
+        let before = entries.position();
+        let Some(entry) = entries.next_entry()? else { break };
         bytes.clear();
         ends.clear();
         for (name, value) in entry.fields() {
             for part in [name, value] {
-                bytes.extend_from_slice(part.bytes(&mut digits));
+                let part = part.bytes(&mut digits);
+                if bytes.len() + part.len() > ENTRY_MAX || ends.len() >= PARTS_MAX {
+                    return Err(too_large(before));
+                }
+                bytes.extend_from_slice(part);
                 ends.push(bytes.len());
             }
         }
@@ -188,15 +197,15 @@ fn read_stream<S: Source>(
     let (info, mut groups) = entries.finish()?;
     stream.set_history(id(info.last_id), info.entries_added, id(info.max_deleted_id));
     while let Some(group) = groups.next()? {
-        stream.add_group(&group.name, group_of(&group));
+        stream.add_group(&group.name, group_of(&group)?);
     }
     Ok(Formed { value: Value::Stream(stream), form: 0 })
 }
 
-fn group_of(read: &evenkeel_rdb::Group) -> Group {
+fn group_of(read: &evenkeel_rdb::Group) -> Result<Group, Error> {
     let mut group = Group::new(id(read.last_id), read.entries_read);
     for consumer in &read.consumers {
-        group.add_consumer(&consumer.name, consumer.seen);
+        group.add_consumer(fitting(&consumer.name)?, consumer.seen);
         if let Some(made) = group.consumer_mut(&consumer.name) {
             made.active_ms = consumer.active;
         }
@@ -205,13 +214,76 @@ fn group_of(read: &evenkeel_rdb::Group) -> Group {
         let owner = &read.consumers[pending.consumer as usize].name;
         group.give(id(pending.id), owner, Delivery { at_ms: pending.delivered, count: pending.deliveries });
     }
-    group
+    Ok(group)
 }
 
 fn duplicate() -> Error {
     Error { at: 0, inside: None, reason: Reason::Duplicate }
 }
 
+/// What can be an element.
+fn fitting(element: &[u8]) -> Result<&[u8], Error> {
+    if element.len() <= ELEMENT_MAX { Ok(element) } else { Err(too_large(0)) }
+}
+
+fn too_large(at: u64) -> Error {
+    Error { at, inside: None, reason: Reason::TooLarge }
+}
+
 fn id(id: Id) -> StreamId {
     StreamId::new(id.ms, id.seq)
+}
+
+#[cfg(test)]
+mod tests {
+    use evenkeel_rdb::Slice;
+
+    use super::*;
+    use crate::testing::World;
+
+    /// Types of values in their plain forms, as files have them.
+    const LIST: u8 = 1;
+    const SET: u8 = 2;
+    const HASH: u8 = 4;
+    const ZSET: u8 = 5;
+
+    fn length(len: usize) -> Vec<u8> {
+        [&[0x81], &(len as u64).to_be_bytes()[..]].concat()
+    }
+
+    /// So much memory is not touched, and not there.
+    fn zeroes(parts: &[&[u8]], len: usize) -> Vec<u8> {
+        let mut bytes = vec![0; len];
+        let mut at = 0;
+        for part in parts {
+            bytes[at..at + part.len()].copy_from_slice(part);
+            at += part.len();
+        }
+        bytes
+    }
+
+    fn refusal(world: &World, bytes: &[u8]) -> Option<Reason> {
+        let mut decoder = Decoder::new(Slice::new(bytes), 10);
+        let settings = world.server.settings();
+        let hasher = &world.server.keyspace.hasher;
+        read(&mut decoder, &settings, hasher, (0, Origin::Trusted)).err().map(|error| error.reason)
+    }
+
+    #[test]
+    fn elements_longer_than_can_be_stored_are_refused() {
+        let mut world = World::new();
+        let long = ELEMENT_MAX + 1;
+        for kind in [LIST, SET, ZSET] {
+            let head = [&[kind, 1][..], &length(long)].concat();
+            let bytes = zeroes(&[&head], head.len() + long + 8);
+            assert_eq!(refusal(&world, &bytes), Some(Reason::TooLarge), "type {kind}");
+        }
+        // A field and its value are stored together.
+        let (name, value) = (ELEMENT_MAX / 2, ELEMENT_MAX / 2 + 10);
+        let head = [&[HASH, 1][..], &length(name)].concat();
+        let mut bytes = zeroes(&[&head], head.len() + name + 9 + value);
+        bytes[head.len() + name..][..9].copy_from_slice(&length(value));
+        assert_eq!(refusal(&world, &bytes), Some(Reason::TooLarge));
+        world.verify();
+    }
 }

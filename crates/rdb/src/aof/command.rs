@@ -28,7 +28,7 @@ const READ_MIN: usize = 256 * 1024;
 /// A buffer that one huge command has made larger than this is given back.
 const BUFFER_KEPT_MAX: usize = 4 * 1024 * 1024;
 
-/// How far behind a length that reaches beyond the end commands are searched for. Memory for it is taken then only.
+/// Behind a length that reaches beyond the end, commands are searched for in pieces of so many bytes. Memory for it is taken then only.
 pub(crate) const RESYNC_BYTES_MAX: u64 = 16 * 1024 * 1024;
 
 /// A sign, 19 digits and a line end have room in it.
@@ -36,6 +36,9 @@ const NUMBER_BYTES_MAX: usize = 24;
 
 /// What Redis reads a count into.
 const ARGUMENTS_MAX: u64 = i32::MAX as u64;
+
+/// Longest argument: no server has run a command of more bytes, and a damaged length is not to have a file read into memory.
+const ARGUMENT_LEN_MAX: u64 = u32::MAX as u64;
 
 /// Servers write `#TS:` and a number. Redis takes a line of at most 128 bytes for one annotation.
 const ANNOTATION_BYTES_MAX: usize = 1024;
@@ -206,8 +209,15 @@ impl<R: Read> Commands<R> {
     fn argument(&mut self) -> Result<()> {
         let at = self.here();
         let len = self.number(Reason::Argument)?;
-        if self.ends_before(len) || !self.has(len.saturating_add(2))? {
+        let is_too_long = len > ARGUMENT_LEN_MAX;
+        // Where nobody knows how long the file is, it may end all the same.
+        if self.ends_before(len)
+            || !(is_too_long && self.len.is_some()) && !self.has(len.min(ARGUMENT_LEN_MAX) + 2)?
+        {
             return Err(self.cut_short(at));
+        }
+        if is_too_long {
+            return Err(self.fault(at, Reason::Number));
         }
         let from = self.cursor;
         let to = from + len as usize; // so many are in the buffer
@@ -311,14 +321,21 @@ impl<R: Read> Commands<R> {
 
     /// An argument, announced at `at`, is longer than the file. Torn, if nothing follows that looks like commands.
     fn cut_short(&mut self, at: u64) -> Fault {
-        if let Err(fault) = self.has(RESYNC_BYTES_MAX) {
-            return fault;
-        }
-        let rest = &self.buffer[self.start + self.cursor..];
-        let rest = &rest[..rest.len().min(RESYNC_BYTES_MAX as usize)];
-        match whole_commands(rest).next() {
-            Some(next) => self.fault(at, Reason::Swallowed(self.here() + next.start as u64)),
-            None => self.fault(at, Reason::Torn),
+        const PIECE: usize = RESYNC_BYTES_MAX as usize;
+        loop {
+            if let Err(fault) = self.has(RESYNC_BYTES_MAX) {
+                return fault;
+            }
+            let rest = &self.buffer[self.start + self.cursor..];
+            let rest = &rest[..rest.len().min(PIECE)];
+            if let Some(next) = whole_commands(rest).next() {
+                return self.fault(at, Reason::Swallowed(self.here() + next.start as u64));
+            }
+            if rest.len() < PIECE {
+                return self.fault(at, Reason::Torn);
+            }
+            // A command that this piece cuts off may begin in its second half.
+            self.start += PIECE / 2;
         }
     }
 

@@ -181,6 +181,8 @@ impl Directory {
             let error = std::io::Error::other("it is a link: put the file itself there");
             return Err(Error::new(&from, Problem::Io("move", error)));
         }
+        // What is written behind it may be on disk before it, and is nothing without it.
+        File::open(&from).and_then(|file| file.sync_all()).map_err(Error::io("sync", &from))?;
         let entry = Entry { name: self.name.as_bytes().to_owned(), seq: 1 };
         self.commit(Manifest { base: Some(entry), ..Manifest::default() })?;
         if exists(&to) {
@@ -231,7 +233,8 @@ impl Directory {
     pub fn draft_base(&self) -> Result<File> {
         let path = self.draft_base_path();
         self.prepare()?;
-        File::create(&path).map_err(Error::io("create", &path))
+        remove_if_there(&path)?;
+        OpenOptions::new().write(true).create_new(true).open(&path).map_err(Error::io("create", &path))
     }
 
     pub fn draft_base_path(&self) -> PathBuf {
@@ -246,12 +249,7 @@ impl Directory {
     pub fn draft_incremental(&self) -> Result<File> {
         let path = self.draft_incremental_path();
         self.prepare()?;
-        match fs::remove_file(&path) {
-            Err(error) if error.kind() != ErrorKind::NotFound => {
-                return Err(Error::io("remove", &path)(error));
-            }
-            _ => {}
-        }
+        remove_if_there(&path)?;
         create_for_appending(&path)
     }
 
@@ -445,6 +443,14 @@ impl Directory {
 
     fn draft_incremental_path(&self) -> PathBuf {
         self.path_of("temp-", ".incr")
+    }
+}
+
+/// Another file is to take this one's place. To empty this one would not do: somebody whom a disk has kept may still write to it.
+fn remove_if_there(path: &Path) -> Result<()> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != ErrorKind::NotFound => Err(Error::io("remove", path)(error)),
+        _ => Ok(()),
     }
 }
 

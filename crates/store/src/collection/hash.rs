@@ -25,7 +25,7 @@ use super::varint::{self, Varint};
 use crate::held::Expire;
 use crate::{Hasher, Millis};
 
-/// See the module's text. A field and its value are at most [`super::ITEM_MAX`] bytes together, less twenty.
+/// See the module's text. A field and its value are at most [`super::ELEMENT_MAX`] bytes together.
 #[repr(transparent)]
 #[derive(Clone)]
 pub struct Hash(pub(super) Root);

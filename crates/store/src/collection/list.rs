@@ -7,7 +7,7 @@ use super::page::Page;
 use super::share::Share;
 use super::tree::{ByPosition, Iter, Tree};
 
-/// See the module's text. Elements are at most [`super::ITEM_MAX`] bytes long.
+/// See the module's text. Elements are at most [`super::ELEMENT_MAX`] bytes long.
 #[repr(transparent)]
 #[derive(Clone)]
 pub struct List(pub(super) Tree);

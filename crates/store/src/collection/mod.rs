@@ -27,7 +27,6 @@ mod zset;
 
 pub use hash::{Field, Hash};
 pub use list::List;
-pub use page::ITEM_MAX;
 pub use set::Set;
 pub use share::Share;
 pub use stream::Stream;
@@ -39,6 +38,9 @@ use crate::Millis;
 use crate::entry::Kind;
 use root::{Root, View};
 use tree::Tree;
+
+/// Most bytes of an element, of a member, and of a field with its value: with all that is stored beside it, that is an item of a page.
+pub const ELEMENT_MAX: usize = page::ITEM_MAX - 64;
 
 /// What can be the value of a key beside a string.
 pub trait Collection: Sized + Send + Sync + Clone + raw::Raw + 'static {

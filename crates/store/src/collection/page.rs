@@ -28,7 +28,7 @@ use std::sync::atomic::{AtomicU32, Ordering::*};
 pub(crate) const PAGE_MAX: usize = 4096;
 
 /// Longest item, in bytes. A request is shorter, and so is all that can become an item.
-pub const ITEM_MAX: usize = u32::MAX as usize;
+pub(crate) const ITEM_MAX: usize = u32::MAX as usize;
 
 /// Bytes of items up to which offsets take one byte.
 const NARROW_MAX: usize = u8::MAX as usize;
@@ -482,7 +482,7 @@ impl Page {
     pub(crate) fn insert_by(&mut self, at: usize, len: usize, tag: u16, fill: impl FnOnce(&mut Space<'_>)) {
         let count = self.len();
         assert!(at <= count && count < u16::MAX as usize, "a position inside, and a count that fits");
-        assert!(len <= ITEM_MAX, "an item's length fits");
+        assert!(self.used() + len <= ITEM_MAX, "lengths fit, also of what stands before the items");
         assert!(count == 0 || self.used() + len <= u16::MAX as usize, "offsets fit");
         // One item alone is even.
         let even = self.is_even() && (self.stays_even_with(len) || count == 0);

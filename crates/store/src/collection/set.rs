@@ -17,7 +17,7 @@ use super::share::Share;
 use super::tree::{self, Tree};
 use crate::Hasher;
 
-/// See the module's text. Members are at most [`super::ITEM_MAX`] bytes long.
+/// See the module's text. Members are at most [`super::ELEMENT_MAX`] bytes long.
 #[repr(transparent)]
 #[derive(Clone)]
 pub struct Set(pub(super) Tree);

@@ -26,12 +26,19 @@ use crate::entry::Kind;
 /// Where counters of streams and groups stay: clients and RDB files know them as signed numbers.
 pub const COUNT_MAX: u64 = i64::MAX as u64;
 
+/// Most bytes of names and values of one entry, as in Redis.
+pub const ENTRY_MAX: usize = 1 << 30;
+
+/// Most names and values of one entry: more than a request of 4 GiB has room for, and few enough that an entry of them, at two bytes
+/// for each in a packed block, stays below that as well.
+pub const PARTS_MAX: usize = 1 << 30;
+
 /// A counter after one more.
 pub fn one_more(count: u64) -> u64 {
     count.saturating_add(1).min(COUNT_MAX)
 }
 
-/// See the module's text. An entry is at most [`super::ITEM_MAX`] bytes long, lengths included.
+/// See the module's text. An entry has at most [`ENTRY_MAX`] bytes of names and values.
 #[derive(Clone)]
 pub struct Stream(Shared<Body>);
 

@@ -22,7 +22,7 @@ use crate::Hasher;
 
 pub use gather::{Gather, Gathered};
 
-/// See the module's text. Members are at most [`super::ITEM_MAX`] bytes long, less ten. Scores are never NaN.
+/// See the module's text. Members are at most [`super::ELEMENT_MAX`] bytes long. Scores are never NaN.
 #[repr(transparent)]
 #[derive(Clone)]
 pub struct ZSet(pub(super) Root);

@@ -14,6 +14,7 @@ use evenkeel_store::{Held, Str};
 use super::column::{Column, look_up};
 use super::plan::{Pattern, Plan};
 use super::source::Source;
+use crate::command::list::check_element;
 use crate::error::Error;
 use crate::reply::Reply;
 
@@ -74,14 +75,18 @@ impl<'s> Outcome<'s> {
         });
     }
 
-    /// The list to be stored. What leads to nothing is an empty element.
-    pub(super) fn list(&self) -> List {
-        let mut list = List::new();
+    /// The list to be stored. What leads to nothing is an empty element; a string may be longer than an element can be.
+    pub(super) fn list(&self) -> Result<List, Error> {
+        let (mut list, mut fits) = (List::new(), Ok(()));
         self.for_each(|value| {
-            list.push_back(&value.map_or(Cow::Borrowed(&b""[..]), |value| value.bytes()));
-            true
+            let value = value.map_or(Cow::Borrowed(&b""[..]), |value| value.bytes());
+            fits = check_element(&value);
+            if fits.is_ok() {
+                list.push_back(&value);
+            }
+            fits.is_ok()
         });
-        list
+        fits.map(|()| list)
     }
 }
 

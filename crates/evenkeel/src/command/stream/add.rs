@@ -1,6 +1,6 @@
 //! XADD, XTRIM, XDEL, XLEN, XSETID: what changes the entries of a stream.
 
-use evenkeel_store::collection::stream::{NodeLimits, Stream, StreamId};
+use evenkeel_store::collection::stream::{ENTRY_MAX, NodeLimits, Stream, StreamId};
 use evenkeel_store::{Concerns, Edit};
 
 use super::super::{Args, Call};
@@ -9,9 +9,6 @@ use super::trim::{Effect, Trim, TrimOptions};
 use crate::config::Settings;
 use crate::error::{Done, Error};
 use crate::pubsub::notices::STREAM;
-
-/// Most bytes of names and values of one entry, as in Redis.
-const ENTRY_MAX: usize = 1 << 30;
 
 /// What stands before the fields.
 struct AddOptions {

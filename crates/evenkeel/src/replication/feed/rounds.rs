@@ -31,6 +31,9 @@ impl Feed {
             self.last_blank = now;
         }
         for peer in self.peers.values_mut() {
+            if peer.is_writable || !matches!(peer.stage, Stage::Online { .. }) {
+                peer.took = now;
+            }
             peer.is_writable = true; // should an announcement have been missed
             // So that it does not take us for dead while it waits.
             if blank && peer.hears_nothing() {
@@ -78,8 +81,12 @@ fn holds_up_others(peer: &Peer, pipes: &[Arc<Pipe>], now: Instant) -> Option<&'s
     (is_stuck && is_shared).then_some("full sync, and others wait")
 }
 
-/// Whether a replica that should say something has said nothing for too long.
+/// Whether a replica that should say something has said nothing for too long, or has taken nothing of the stream: what is kept for one
+/// that catches up goes to the disk, and is bounded by nothing else.
 fn is_too_late(peer: &Peer, now: Instant, timeout: Duration) -> Option<&'static str> {
+    if now.duration_since(peer.took) > timeout {
+        return Some("streaming sync, of which it takes nothing");
+    }
     let stage = match peer.stage {
         Stage::Online { .. } if peer.introduction.asks != Some(Asks::Snapshot) => "streaming sync",
         Stage::Loading { .. } | Stage::Snapshot { .. } => "full sync",

@@ -184,7 +184,7 @@ fn a_stuck_snapshot_has_no_more_evicted_than_is_needed() {
     let all = [
         ("SET", 1_000, 1_000, 5_000, 8_000),
         ("SET", 1 << 20, 8, 10, 20),
-        ("RPUSH", 5_000, 500, 2_000, 3_500),
+        ("RPUSH", 5_000, 500, 1_000, 1_750),
     ];
     for (command, len, step, new, most) in all {
         let server = with_stuck_snapshots();
@@ -229,4 +229,79 @@ fn a_stuck_snapshot_has_no_more_evicted_than_is_needed() {
         set(new);
         assert!(evicted() - before < most, "what it had does not count any more");
     }
+}
+
+/// What a snapshot keeps of large values that are gone is memory like other: a disk that hangs does not get all of the data a second time.
+#[test]
+fn a_stuck_snapshot_that_keeps_too_much_is_given_up() {
+    let server = with_stuck_snapshots();
+    let pipe = server.folder().join(format!("temp-{}.rdb", server.pid()));
+    let _reader = OpenOptions::new().read(true).write(true).open(&pipe).expect("it is there");
+    let mut client = server.connect();
+    assert_eq!(client.run("CONFIG SET snapshot-buffer-limit 1mb").to_string(), "OK");
+    fill(&mut client);
+    let element = "x".repeat(1_000);
+    let list: Vec<&str> = ["RPUSH", "list"].into_iter().chain((0..5_000).map(|_| &element[..])).collect();
+    client.call(&list);
+    assert_eq!(client.run("BGSAVE").to_string(), "Background saving started");
+    std::thread::sleep(Duration::from_millis(500));
+    client.run("DEL list");
+    wait_until("it is given up", || server.info("snapshot_buffer_overruns") == "1");
+}
+
+/// FLUSHALL with save points, and SAVE, wait for the disk; those who read long do not.
+#[test]
+fn who_waits_for_the_disk_takes_no_thread_from_who_reads() {
+    let server = with_stuck_snapshots();
+    let mut client = server.connect();
+    assert_eq!(client.run("CONFIG SET save '3600 1'").to_string(), "OK");
+    let waiting = ["FLUSHALL", "SAVE", "FLUSHALL"].into_iter().map(|command| {
+        let mut waiter = server.connect();
+        waiter.send(&[command]).expect("it reads");
+        std::thread::sleep(Duration::from_millis(100));
+        waiter
+    });
+    let _waiting: Vec<_> = waiting.collect();
+    let members: Vec<String> = (0..30_000).map(|n| n.to_string()).collect();
+    let add: Vec<&str> = ["SADD", "set"].into_iter().chain(members.iter().map(|n| &n[..])).collect();
+    client.call(&add);
+    let sorted = client.run("SORT set LIMIT 0 1");
+    assert!(!sorted.is_error(), "{sorted}");
+}
+
+/// What was acknowledged is in memory still: SHUTDOWN of a client stays, and can be aborted before.
+#[test]
+fn an_end_that_waits_for_a_stuck_log_can_be_aborted() {
+    let args = ["--threads", "1", "--save", "", "--appendonly", "yes", "--enable-debug-command", "yes"];
+    let server = start(&args);
+    let (mut client, mut asker) = (server.connect(), server.connect());
+    wait_until("the log is on", || server.info("aof_rewrite_in_progress") == "0");
+    client.run("DEBUG AOF-FLUSH-SLEEP 20000000");
+    client.run("SET k 1");
+    wait_until("it is in the write that hangs", || server.info("aof_buffer_length") != "0");
+    for aborts in [true, false] {
+        asker.send(&["SHUTDOWN", "NOSAVE"]).expect("it reads");
+        if aborts {
+            std::thread::sleep(Duration::from_millis(200));
+            assert_eq!(client.run("SHUTDOWN ABORT").to_string(), "OK");
+        }
+        assert_eq!(asker.read().to_string(), "-ERR Errors trying to SHUTDOWN. Check logs.");
+        assert_eq!(client.run("GET k").to_string(), "\"1\"");
+    }
+    assert!(server.log().contains("disk takes nothing of what was acknowledged"), "{}", server.log());
+    client.run("DEBUG AOF-FLUSH-SLEEP 0");
+}
+
+/// As in Redis.
+#[test]
+fn a_save_waits_for_a_rewrite() {
+    let args = ["--threads", "1", "--save", "", "--appendonly", "yes", "--rdb-key-save-delay", "2000"];
+    let server = start(&args);
+    let mut client = server.connect();
+    wait_until("the log is on", || server.info("aof_rewrite_in_progress") == "0");
+    (0..500).for_each(|n| drop(client.run(&format!("SET key:{n} 1"))));
+    client.run("BGREWRITEAOF");
+    assert_eq!(server.info("aof_rewrite_in_progress"), "1");
+    assert_eq!(client.run("SAVE").to_string(), "OK");
+    assert_eq!(server.info("rdb_changes_since_last_save"), "0");
 }

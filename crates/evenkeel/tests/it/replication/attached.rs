@@ -253,3 +253,28 @@ fn who_listens_at_a_replica_hears_what_is_published() {
         assert!(kept.contains("SET") && !kept.contains("news"), "{kept}");
     }
 }
+
+/// What is kept for one that catches up may be more than any limit says, but not for ever.
+#[test]
+fn one_that_takes_nothing_of_the_stream_goes() {
+    let server = primary(&["--repl-timeout", "2"]);
+    let mut client = server.connect();
+    ok(&mut client, "SET k 1");
+    for says_that_it_is_there in [false, true] {
+        let mut replica = TcpStream::connect(server.address()).expect("it listens");
+        let asks: &[u8] = if says_that_it_is_there { b"PSYNC ? -1\r\n" } else { b"SYNC\r\n" };
+        replica.write_all(asks).expect("it reads");
+        wait_until("it has been sent the snapshot", || {
+            client.run("INFO replication").to_string().contains("state=online")
+        });
+        let value = "x".repeat(1 << 20);
+        (0..64).for_each(|_| drop(client.call(&["SET", "k", &value])));
+        wait_until("it is gone", || {
+            if says_that_it_is_there {
+                _ = replica.write_all(b"\n"); // until it is gone
+            }
+            server.info("connected_slaves") == "0"
+        });
+        assert!(server.log().contains("of which it takes nothing"), "{}", server.log());
+    }
+}

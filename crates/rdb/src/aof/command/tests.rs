@@ -141,6 +141,28 @@ fn a_length_that_swallows_commands_is_corrupt_and_not_torn() {
     }
 }
 
+/// However far behind, and wherever a piece that is searched ends.
+#[test]
+fn commands_behind_a_long_value_are_found_as_well() {
+    let behind = file(&["SET b 2"]);
+    for len in [20 << 20, RESYNC_BYTES_MAX as usize - 10, 3 * RESYNC_BYTES_MAX as usize / 2 + 3] {
+        let head = format!("*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$9{len}\r\n");
+        let bytes = [head.as_bytes(), &vec![b'x'; len], b"\r\n", &behind].concat();
+        let (_, end) = read(&bytes);
+        let reason = Reason::Swallowed((bytes.len() - behind.len()) as u64);
+        assert_eq!(end.expect_err("it ends").reason, reason, "{len}");
+    }
+}
+
+#[test]
+fn an_argument_longer_than_any_is_not_waited_for() {
+    let bytes = format!("*1\r\n${}\r\n", 1_u64 << 32);
+    for (len, reason) in [(Some(u64::MAX), Reason::Number), (None, Reason::Torn)] {
+        let fault = Commands::new(bytes.as_bytes(), 0, len).next().expect_err("it is too long");
+        assert_eq!((fault.at, fault.reason), (4, reason));
+    }
+}
+
 #[test]
 fn what_is_announced_and_does_not_come_costs_no_memory() {
     for length in [1 << 30, u64::MAX >> 1] {

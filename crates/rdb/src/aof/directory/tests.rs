@@ -29,6 +29,18 @@ fn names(directory: &Directory) -> Vec<(String, u64, bool)> {
     parts.iter().map(|part| (name(part), part.size, part.last)).collect()
 }
 
+/// Whoever was kept by the disk when the one before was given up writes to that one, whenever the disk goes on.
+#[test]
+fn what_is_left_of_another_draft_is_not_written_to() {
+    let root = Root::with::<&str>(&[]);
+    let mut directory = root.open().expect("nothing is there");
+    let mut left = directory.draft_base().expect("a draft");
+    directory.draft_base().expect("a draft").write_all(b"new").expect("written");
+    left.write_all(b"what hung").expect("written");
+    directory.install(true, Since::Number(1)).expect("installed");
+    assert_eq!(names(&directory)[0].1, 3);
+}
+
 #[test]
 fn from_nothing_to_a_base_and_what_follows() {
     let root = Root::with::<&str>(&[]);
