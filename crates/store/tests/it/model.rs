@@ -514,3 +514,52 @@ fn long_keys() {
     };
     run(name, scaled(30, 2_000, 20_000), "long_keys");
 }
+
+/// Writes to another database for each key that it gets, as clients do who go on.
+struct Busy<'a> {
+    keyspace: &'a evenkeel_store::Keyspace,
+    seat: Seat,
+    got: usize,
+}
+
+impl Sink for Busy<'_> {
+    fn take(&mut self, db: u32, _: View<'_>) {
+        self.got += 1;
+        if db == 0 {
+            let name = format!("key:{}", self.got);
+            let key = self.keyspace.key(1, name.as_bytes());
+            self.keyspace.enter(&mut self.seat);
+            self.keyspace.hold_one(&mut self.seat, key.place).set_string(&key, b"new", Expire::Clear);
+            self.keyspace.leave(&mut self.seat);
+        }
+    }
+
+    fn share(&mut self, _: u32, view: View<'_>) -> usize {
+        self.got += 1;
+        view.string().len()
+    }
+}
+
+/// What writers hand over while a flushed database is gone through does not add up to more than may wait.
+#[test]
+fn a_flushed_database_is_taken_while_others_write() {
+    const KEYS: usize = scaled(200, 5_000, 5_000);
+    let mut world = World::new(DATABASES);
+    for (db, number) in (0..2).flat_map(|db| (1..=KEYS).map(move |number| (db, number))) {
+        world.set(db, format!("key:{number}").as_bytes(), &[b'v'; 100], Expire::Clear);
+    }
+    let mut walk = world.all(|held| held.begin_snapshot(20 * 1_000));
+    drop(world.all(|held| held.flush(0)));
+    let mut sink = Busy { keyspace: &world.keyspace, seat: world.keyspace.seat(), got: 0 };
+    while !walk.is_done() {
+        drop(walk.step(&world.keyspace, &mut world.seat, &mut sink));
+    }
+    world.keyspace.enter(&mut world.seat);
+    let rest = world.keyspace.hold_all(&mut world.seat).end_snapshot(walk);
+    world.keyspace.leave(&mut world.seat);
+    assert!(!rest.is_lost());
+    drop(rest.finish(&world.keyspace, &mut sink));
+    assert_eq!(sink.got, 2 * KEYS);
+    drop(sink);
+    world.verify();
+}

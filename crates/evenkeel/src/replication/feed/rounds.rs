@@ -51,8 +51,10 @@ impl Feed {
             }
             let behind = peer.needs().map_or(0, |needs| offset.saturating_sub(needs));
             peer.shared.client.out_bytes.store(behind as usize, Relaxed);
-            let is_too_far = !peer.catches_up
-                && is_too_far_behind(peer, behind, limits, settings.repl_backlog_size, now);
+            // One that catches up may be as far behind as it is, as long as it takes what it is sent: that comes from the disk, which
+            // others need as well.
+            let is_too_far = is_too_far_behind(peer, behind, limits, settings.repl_backlog_size, now)
+                && (!peer.catches_up || now.duration_since(peer.took) > timeout);
             is_too_far.then(|| {
                 server.closed_for_output.fetch_add(1, Relaxed);
                 server.log.warning(format!(
@@ -81,12 +83,8 @@ fn holds_up_others(peer: &Peer, pipes: &[Arc<Pipe>], now: Instant) -> Option<&'s
     (is_stuck && is_shared).then_some("full sync, and others wait")
 }
 
-/// Whether a replica that should say something has said nothing for too long, or has taken nothing of the stream: what is kept for one
-/// that catches up goes to the disk, and is bounded by nothing else.
+/// Whether a replica that should say something has said nothing for too long.
 fn is_too_late(peer: &Peer, now: Instant, timeout: Duration) -> Option<&'static str> {
-    if now.duration_since(peer.took) > timeout {
-        return Some("streaming sync, of which it takes nothing");
-    }
     let stage = match peer.stage {
         Stage::Online { .. } if peer.introduction.asks != Some(Asks::Snapshot) => "streaming sync",
         Stage::Loading { .. } | Stage::Snapshot { .. } => "full sync",
