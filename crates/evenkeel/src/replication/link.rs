@@ -637,6 +637,21 @@ mod tests {
     use super::*;
     use crate::testing::live::Live;
 
+    /// The link's thread may be kept by a disk, and writes wait until a failover has ended.
+    #[test]
+    fn a_failover_whose_time_is_up_ends_without_the_link_s_thread() {
+        let live = Live::start(1, &[]);
+        let (server, state) = (&live.server, &live.server.replication);
+        let _busy = state.link.wanted.lock(); // it waits for this
+        let plan = failover::Plan { target: None, until: Some(Instant::now()), force: false };
+        state.with_all_held(server, |held| failover::begin(server, held, plan));
+        live.wait_until("it is given up", || {
+            failover::give_up_late(server);
+            !state.failover.is_under_way()
+        });
+        assert!(!live.connect().run("SET k v").is_error());
+    }
+
     /// Line ends alone are no commands: what comes of them is dropped, and counts as bytes of the stream.
     #[test]
     fn a_primary_that_sends_nothing_but_line_ends_fills_no_memory() {

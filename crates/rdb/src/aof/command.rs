@@ -211,9 +211,8 @@ impl<R: Read> Commands<R> {
         let len = self.number(Reason::Argument)?;
         let is_too_long = len > ARGUMENT_LEN_MAX;
         // Where nobody knows how long the file is, it may end all the same.
-        if self.ends_before(len)
-            || !(is_too_long && self.len.is_some()) && !self.has(len.min(ARGUMENT_LEN_MAX) + 2)?
-        {
+        let is_read = !is_too_long || self.len.is_none();
+        if self.ends_before(len) || is_read && !self.has(len.min(ARGUMENT_LEN_MAX) + 2)? {
             return Err(self.cut_short(at));
         }
         if is_too_long {
