@@ -123,6 +123,11 @@ impl State {
         self.running.into_iter().chain(self.sync)
     }
 
+    /// This job's walk is the one that what is handed over is kept for.
+    pub(super) fn is_walking(&self, job: Job) -> bool {
+        self.all().any(|running| running.is(job) && running.stage == Stage::Walks)
+    }
+
     /// A snapshot is being taken that nobody waits for, or one for replicas.
     pub(crate) fn is_saving_in_background(&self) -> bool {
         let is_save = |running: Running| running.is(Job::Snapshot) && !running.is_alone;

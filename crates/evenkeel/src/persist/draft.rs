@@ -154,7 +154,8 @@ impl Draft {
     /// given up by who feeds them.
     fn keeps_too_much(&self) -> bool {
         let limit = self.server.settings().snapshot_buffer_limit as usize;
-        self.job != Job::Sync && self.server.keyspace.kept_for_snapshot() > limit
+        let is_walking = || self.server.persist.state().is_walking(self.job); // else it is kept for another one
+        self.job != Job::Sync && self.server.keyspace.kept_for_snapshot() > limit && is_walking()
     }
 
     /// Gives what has been filled to the thread.

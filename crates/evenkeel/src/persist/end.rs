@@ -193,18 +193,20 @@ fn end(server: &Arc<Server>, how: How, by_client: bool) -> bool {
     true
 }
 
-/// Waits until all that was logged has gone to the append-only file, as long as the end is not aborted; `false`: it does not go on. Nobody
-/// writes any more.
+/// Waits until as much has gone to the append-only file as waited for it, as long as the end is not aborted; `false`: it takes nothing.
+/// Clients write no more, but on a replica the primary's stream goes on.
 fn is_log_taken(server: &Server) -> bool {
     let (aof, ending) = (&server.persist.aof, &server.persist.ending);
-    let left = || aof.unread(&server.keyspace.journal) + aof.figures.buffered.load(Relaxed);
-    let (mut least, mut since) = (u64::MAX, Instant::now());
-    while aof.is_on() && !ending.is_aborted() {
-        match left() {
-            0 => break,
-            less if less < least => (least, since) = (less, Instant::now()),
-            _ if since.elapsed() > STUCK => return false,
-            _ => {}
+    let waits = || aof.unread(&server.keyspace.journal) + aof.figures.buffered.load(Relaxed);
+    let (mut left, mut size, mut since) = (waits(), aof.figures.size.load(Relaxed), Instant::now());
+    while aof.is_on() && !ending.is_aborted() && left > 0 && waits() > 0 {
+        let now = aof.figures.size.load(Relaxed);
+        if now != size {
+            // A new file begins at zero.
+            left = left.saturating_sub(now.saturating_sub(size));
+            (size, since) = (now, Instant::now());
+        } else if since.elapsed() > STUCK {
+            return false;
         }
         std::thread::sleep(Duration::from_millis(1));
     }

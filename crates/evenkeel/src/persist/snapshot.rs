@@ -83,10 +83,10 @@ enum Next {
 }
 
 /// Takes a snapshot on this thread, once the one that is being taken has ended; whether that went well. If not, writes are
-/// refused as the settings say.
+/// refused as the settings say. Where the server ends meanwhile, there is none.
 pub(crate) fn save(server: &Arc<Server>) -> bool {
-    server.persist.claim_in_turn(Job::Snapshot);
-    run(server, None, Next::Nothing)
+    let ends = || server.persist.ending.is_under_way() || server.stopping.load(Acquire);
+    server.persist.claim_in_turn_unless(Job::Snapshot, ends) && run(server, None, Next::Nothing)
 }
 
 /// The same, and this thread's job is `next` then, however the snapshot went.

@@ -173,6 +173,7 @@ impl Peer {
     pub(super) fn go_on(&mut self, at: u64, offset: u64) {
         self.go_online(at);
         self.catches_up = at < offset;
+        self.has_loaded = true;
     }
 
     /// The snapshot in its pipe begins at this offset of the stream.

@@ -104,7 +104,7 @@ impl Feed {
             let name = peer.shared.name();
             self.server.log.notice(format!("Synchronization with replica {name} succeeded"));
         }
-        peer.has_loaded |= matches!(peer.stage, Stage::Snapshot { .. });
+        peer.has_loaded |= matches!(peer.stage, Stage::Snapshot { .. } | Stage::Online { .. });
         peer.shared.note_acked(bytes, self.record_at(bytes));
         if let Some(synced) = synced {
             peer.shared.note_synced(self.record_at(synced));

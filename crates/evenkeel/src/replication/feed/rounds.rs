@@ -31,7 +31,10 @@ impl Feed {
             self.last_blank = now;
         }
         for peer in self.peers.values_mut() {
-            if peer.is_writable || !matches!(peer.stage, Stage::Online { .. }) {
+            // One that has been sent its snapshot with a length loads it now, for all we know, and reads nothing until it says ACK. Who has
+            // asked by SYNC never does.
+            let may_load = !peer.has_loaded && peer.introduction.asks != Some(Asks::Snapshot);
+            if peer.is_writable || may_load || !matches!(peer.stage, Stage::Online { .. }) {
                 peer.took = now;
             }
             peer.is_writable = true; // should an announcement have been missed
@@ -53,8 +56,9 @@ impl Feed {
             peer.shared.client.out_bytes.store(behind as usize, Relaxed);
             // One that catches up may be as far behind as it is, as long as it takes what it is sent: that comes from the disk, which
             // others need as well.
-            let is_too_far = is_too_far_behind(peer, behind, limits, settings.repl_backlog_size, now)
-                && (!peer.catches_up || now.duration_since(peer.took) > timeout);
+            let is_limited = !peer.catches_up || now.duration_since(peer.took) > timeout;
+            let is_too_far =
+                is_limited && is_too_far_behind(peer, behind, limits, settings.repl_backlog_size, now);
             is_too_far.then(|| {
                 server.closed_for_output.fetch_add(1, Relaxed);
                 server.log.warning(format!(

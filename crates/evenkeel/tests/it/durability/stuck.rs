@@ -292,7 +292,7 @@ fn an_end_that_waits_for_a_stuck_log_can_be_aborted() {
     client.run("DEBUG AOF-FLUSH-SLEEP 0");
 }
 
-/// As in Redis.
+/// Redis does not refuse it either.
 #[test]
 fn a_save_waits_for_a_rewrite() {
     let args = ["--threads", "1", "--save", "", "--appendonly", "yes", "--rdb-key-save-delay", "2000"];
