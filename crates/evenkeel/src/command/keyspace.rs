@@ -238,6 +238,10 @@ fn flush(
     }
     // Where the next keys are likely to go.
     call.held.open(call.session.db as usize);
+    if saves {
+        // Also if nobody waits for it, or any more by then.
+        call.server.persist.schedule_save();
+    }
     let may_wait = call.mode == Mode::Direct && !call.session.replays;
     if may_wait && (saves || !asynchronous && call.server.rubbish.is_flushing()) {
         // Others go on; who asked hears of it when the memory has been given back, and the snapshot is gone.
@@ -254,8 +258,6 @@ fn flush(
                 Ok(())
             });
         }
-        // Also if nobody waits any more by then.
-        server.persist.schedule_save();
         let goes = call.go_to_disk(move || {
             wait(&server);
             snapshot::renew(&server);
@@ -265,9 +267,6 @@ fn flush(
         if goes == Err(Error::Suspended) {
             return goes;
         }
-    }
-    if saves {
-        call.server.persist.schedule_save();
     }
     call.reply.ok();
     Ok(())

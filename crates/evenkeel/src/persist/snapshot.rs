@@ -85,8 +85,12 @@ enum Next {
 /// Takes a snapshot on this thread, once the one that is being taken has ended; whether that went well. If not, writes are
 /// refused as the settings say. Where the server ends meanwhile, there is none.
 pub(crate) fn save(server: &Arc<Server>) -> bool {
-    let ends = || server.persist.ending.is_under_way() || server.stopping.load(Acquire);
-    server.persist.claim_in_turn_unless(Job::Snapshot, ends) && run(server, None, Next::Nothing)
+    server.persist.claim_in_turn_unless(Job::Snapshot, || ends(server)) && run(server, None, Next::Nothing)
+}
+
+/// Whether the server ends: who waits for a turn then would take one that nobody wants any more.
+fn ends(server: &Server) -> bool {
+    server.persist.ending.is_under_way() || server.stopping.load(Acquire)
 }
 
 /// The same, and this thread's job is `next` then, however the snapshot went.
@@ -121,7 +125,7 @@ pub(super) fn save_last(server: &Arc<Server>, is_asked: bool) -> bool {
 /// Takes a snapshot on this thread, or, while something else is being taken that FLUSHALL does not end (a base, a full sync), as soon as
 /// that has ended.
 pub(crate) fn renew(server: &Arc<Server>) {
-    loop {
+    while !ends(server) {
         if server.persist.claim_alone(Job::Snapshot) {
             run(server, None, Next::Nothing);
             return;

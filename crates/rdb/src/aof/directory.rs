@@ -229,11 +229,12 @@ impl Directory {
         }
     }
 
-    /// Creates the file, under another name, that `install` makes the base; one of an earlier attempt is gone then.
+    /// Creates the file, under another name, that `install` makes the base; one of an earlier attempt is gone then, and not emptied:
+    /// somebody whom a disk has kept may still write to it.
     pub fn draft_base(&self) -> Result<File> {
         let path = self.draft_base_path();
         self.prepare()?;
-        remove_if_there(&path)?;
+        durable::remove_if_there(&path)?;
         OpenOptions::new().write(true).create_new(true).open(&path).map_err(Error::io("create", &path))
     }
 
@@ -249,7 +250,7 @@ impl Directory {
     pub fn draft_incremental(&self) -> Result<File> {
         let path = self.draft_incremental_path();
         self.prepare()?;
-        remove_if_there(&path)?;
+        durable::remove_if_there(&path)?;
         create_for_appending(&path)
     }
 
@@ -297,12 +298,9 @@ impl Directory {
         let (mut kept, mut failure) = (Vec::new(), None);
         for entry in &self.manifest.history {
             let path = self.entry_path(entry);
-            match fs::remove_file(&path) {
-                Err(error) if error.kind() != ErrorKind::NotFound => {
-                    failure = Some(Error::io("remove", &path)(error));
-                    kept.push(entry.clone());
-                }
-                _ => {}
+            if let Err(error) = durable::remove_if_there(&path) {
+                failure = Some(error);
+                kept.push(entry.clone());
             }
         }
         let removed = self.manifest.history.len() - kept.len();
@@ -443,14 +441,6 @@ impl Directory {
 
     fn draft_incremental_path(&self) -> PathBuf {
         self.path_of("temp-", ".incr")
-    }
-}
-
-/// Another file is to take this one's place. To empty this one would not do: somebody whom a disk has kept may still write to it.
-fn remove_if_there(path: &Path) -> Result<()> {
-    match fs::remove_file(path) {
-        Err(error) if error.kind() != ErrorKind::NotFound => Err(Error::io("remove", path)(error)),
-        _ => Ok(()),
     }
 }
 

@@ -4,7 +4,7 @@
 //! renamed has been synced before, or the name could survive without the content.
 
 use std::fs::{self, File, OpenOptions};
-use std::io::Write;
+use std::io::{ErrorKind, Write};
 use std::path::Path;
 
 use crate::aof::error::{Error, Problem};
@@ -34,6 +34,15 @@ pub(crate) fn rename(from: &Path, to: &Path) -> Result<()> {
     match from.parent() == to.parent() {
         true => Ok(()),
         false => sync_folder_of(from),
+    }
+}
+
+/// Removes a file, if there is one; returns whether there was.
+pub(crate) fn remove_if_there(path: &Path) -> Result<bool> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(Error::io("remove", path)(error)),
+        Ok(()) => Ok(true),
     }
 }
 

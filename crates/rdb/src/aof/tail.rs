@@ -13,7 +13,7 @@
 //! since which start of the machine. Numbers are little-endian. When the append-only file is synced, the next record begins
 //! the row again, with another epoch; what is left of the row before is of no use, and is not taken for its continuation.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{File, OpenOptions};
 use std::io::ErrorKind;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
@@ -159,11 +159,7 @@ pub fn restore(directory: &Directory, boot: Option<u128>) -> Result<(Tail, Optio
 /// # Errors
 /// It is there, and cannot be removed.
 pub fn remove(path: &Path) -> Result<()> {
-    match fs::remove_file(path) {
-        Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
-        Err(error) => Err(Error::io("remove", path)(error)),
-        Ok(()) => durable::sync_folder_of(path),
-    }
+    if durable::remove_if_there(path)? { durable::sync_folder_of(path) } else { Ok(()) }
 }
 
 /// What there is to say of a tail, with what is in it.
@@ -241,6 +237,7 @@ fn read(file: &File, from: u64, len: usize, path: &Path) -> Result<Vec<u8>> {
 mod tests {
     use super::*;
     use crate::aof::scratch::Root;
+    use std::fs;
 
     const NAME: &str = "dir/a.aof.1.incr.aof";
     const MANIFEST: &str = "file a.aof.1.incr.aof seq 1 type i\n";

@@ -305,3 +305,23 @@ fn a_save_waits_for_a_rewrite() {
     assert_eq!(client.run("SAVE").to_string(), "OK");
     assert_eq!(server.info("rdb_changes_since_last_save"), "0");
 }
+
+/// Who waits for a turn to save takes none when the server ends.
+#[test]
+fn an_end_does_not_wait_for_those_who_wait_to_save() {
+    let mut server = with_stuck_snapshots();
+    let pipe = server.folder().join(format!("temp-{}.rdb", server.pid()));
+    let mut client = server.connect();
+    fill(&mut client);
+    let mut saver = server.connect();
+    saver.send(&["SAVE"]).expect("it reads");
+    wait_until("it has begun", || server.log().contains("Background saving started"));
+    let mut waiting: Vec<_> = (0..3).map(|_| server.connect()).collect();
+    waiting.iter_mut().for_each(|one| one.send(&["SAVE"]).expect("it reads"));
+    std::thread::sleep(Duration::from_millis(300));
+    // The disk goes on when the end has begun: whoever waited would be next.
+    let reader = OpenOptions::new().read(true).write(true).open(&pipe).expect("it is there");
+    assert!(server.stop().success());
+    drop(reader);
+    assert_eq!(server.log().matches("Background saving started").count(), 1, "{}", server.log());
+}
