@@ -268,14 +268,14 @@ impl Blocked {
             )),
             (End::Error, _) => reply.fail(&Error::text("UNBLOCKED client unblocked via CLIENT UNBLOCK")),
         }
-        Some(self.resumed(reply))
+        Some(self.resumed(reply, false))
     }
 
     /// The end of the wait, by this reply.
-    fn resumed(&self, reply: Reply) -> Resumed {
+    fn resumed(&self, reply: Reply, may_write: bool) -> Resumed {
         // Told now, so that whoever has brought it about finds it counted no more.
         self.client.note_wait(false, 0, false);
-        Resumed { client: self.client.clone(), number: self.ticket, reply }
+        Resumed { client: self.client.clone(), number: self.ticket, reply, may_write }
     }
 
     fn empty_reply(&self) -> Reply {

@@ -36,7 +36,7 @@ use crate::clients::ClientInfo;
 use crate::clock::{self, Ticks};
 use crate::command::args::OwnedArgs;
 use crate::command::table::table;
-use crate::command::{Args, Call, Id, Reach};
+use crate::command::{Args, Call, Flags, Id, Reach};
 use crate::dispatch::Executor;
 use crate::error::{Done, Error};
 use crate::observe::stats::add;
@@ -478,11 +478,12 @@ impl Job {
         }
         let mut reply = self.empty_reply();
         let work = std::mem::replace(&mut self.work, Work::nothing());
+        let may_write = work.is_script || table().row(self.id).flags.has(Flags::WRITE);
         let done = self.attempt(executor, long, work, &mut reply);
         let elapsed = clock::ticks().saturating_sub(before) + self.abroad;
         add(&executor.stats().long_ticks, elapsed);
         self.book(executor, done, &mut reply, elapsed);
-        server.resume(Resumed { client: self.client, number: self.number, reply });
+        server.resume(Resumed { client: self.client, number: self.number, reply, may_write });
     }
 
     fn attempt(&self, executor: &mut Executor, long: &Long, mut work: Work, reply: &mut Reply) -> Done {

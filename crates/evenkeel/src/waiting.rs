@@ -42,6 +42,8 @@ pub(crate) struct Resumed {
     pub(crate) client: Arc<ClientInfo>,
     pub(crate) number: u64,
     pub(crate) reply: Reply,
+    /// It may tell of what has been logged for the client.
+    pub(crate) may_write: bool,
 }
 
 impl Waiting {
@@ -57,11 +59,6 @@ impl Waiting {
             On::Keys(blocked, _) => blocked.claim.end(),
             On::Long(_) => false,
         }
-    }
-
-    /// Whether it waits for the log, and so for nobody's writes.
-    pub(crate) fn is_for_safety(&self) -> bool {
-        matches!(&self.on, On::Keys(blocked, _) if blocked.safety.is_some())
     }
 
     /// Whether its reply may be on its way, or made already.

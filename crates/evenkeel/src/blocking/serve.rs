@@ -43,7 +43,7 @@ impl Host<'_> {
                 let blocked = waiter.downcast::<Blocked>().expect("nothing else waits");
                 if let Some(reply) = self.serve_one(held, &key, &blocked) {
                     held.unwait(&key, ticket);
-                    resumed.push(blocked.resumed(reply));
+                    resumed.push(blocked.resumed(reply, true));
                 }
             }
         }

@@ -10,6 +10,8 @@ use crate::error::{Done, Error};
 use crate::persist::end::{self, Asker, How};
 use crate::persist::snapshot::Busy;
 use crate::persist::{Cancelled, Job, rewrite, snapshot};
+use crate::reply::Reply;
+use crate::server::Server;
 use crate::waiting::{On, Waiting};
 
 /// What writes to disk and must not be part of what a client queues without thinking.
@@ -35,19 +37,34 @@ fn save(call: &mut Call<'_, '_>) -> Done {
 
 /// BGREWRITEAOF
 fn rewrite_aof(call: &mut Call<'_, '_>) -> Done {
-    let state = call.server.persist.state();
-    if state.running.is_some_and(|running| running.is(Job::Base)) {
-        return Err(Error::text("ERR Background append only file rewriting already in progress"));
-    }
-    // A transaction holds what the snapshot has to wait for.
-    let text = if state.is_idle() && !call.mode.is_nested() && rewrite::begin(call.server) {
-        "Background append only file rewriting started"
-    } else {
-        call.server.persist.schedule_rewrite();
-        "Background append only file rewriting scheduled"
-    };
-    call.reply.simple(text);
-    Ok(())
+    begin(call, move |server, may_begin, reply| {
+        if server.persist.state().running.is_some_and(|running| running.is(Job::Base)) {
+            return Err(Error::text("ERR Background append only file rewriting already in progress"));
+        }
+        let text = if may_begin && rewrite::begin(server) {
+            "Background append only file rewriting started"
+        } else {
+            server.persist.schedule_rewrite();
+            "Background append only file rewriting scheduled"
+        };
+        reply.simple(text);
+        Ok(())
+    })
+}
+
+/// Begins something in the background, which may be scheduled alone in a transaction: that holds what a snapshot has to wait for.
+/// Redis leaves the log while all clients wait; here, who wants to begin something then is the one who does.
+fn begin(
+    call: &mut Call<'_, '_>,
+    begin: impl FnOnce(&Arc<Server>, bool, &mut Reply) -> Done + Send + 'static,
+) -> Done {
+    let (server, may_begin) = (call.server.clone(), !call.mode.is_nested());
+    call.go_elsewhere(move |reply| {
+        if may_begin {
+            server.persist.wait_for_log();
+        }
+        begin(&server, may_begin, reply)
+    })
 }
 
 /// BGSAVE [SCHEDULE | CANCEL]
@@ -58,36 +75,37 @@ fn background_save(call: &mut Call<'_, '_>) -> Done {
         2 if call.args.is(1, "CANCEL") => return cancel(call),
         _ => return Err(Error::Syntax),
     };
-    let state = call.server.persist.state();
-    match state.all().last() {
-        // A full sync is one, too, to INFO and to who asks for another.
-        Some(running) if running.is(Job::Snapshot) || running.is(Job::Sync) => {
-            return Err(Error::text("ERR Background save already in progress"));
+    begin(call, move |server, may_begin, reply| {
+        let state = server.persist.state();
+        match state.all().last() {
+            // A full sync is one, too, to INFO and to who asks for another.
+            Some(running) if running.is(Job::Snapshot) || running.is(Job::Sync) => {
+                return Err(Error::text("ERR Background save already in progress"));
+            }
+            Some(_) if !schedule && may_begin => {
+                return Err(Error::text(
+                    "ERR Another child process is active (AOF?): can't BGSAVE right now. Use BGSAVE SCHEDULE in order to \
+                     schedule a BGSAVE whenever possible.",
+                ));
+            }
+            _ => {}
         }
-        Some(_) if !schedule && !call.mode.is_nested() => {
-            return Err(Error::text(
-                "ERR Another child process is active (AOF?): can't BGSAVE right now. Use BGSAVE SCHEDULE in order to \
-                 schedule a BGSAVE whenever possible.",
-            ));
+        let begun = if may_begin { snapshot::begin(server) } else { Err(Busy) };
+        match begun {
+            // What comes after the reply is not in the snapshot.
+            Ok(begun) => {
+                begun.wait();
+                reply.simple("Background saving started");
+                Ok(())
+            }
+            Err(Busy) if schedule || !may_begin => {
+                server.persist.schedule_save();
+                reply.simple("Background saving scheduled");
+                Ok(())
+            }
+            Err(Busy) => Err(Error::text("ERR Background save already in progress")),
         }
-        _ => {}
-    }
-    // A transaction holds what the snapshot has to wait for.
-    let begun = if call.mode.is_nested() { Err(Busy) } else { snapshot::begin(call.server) };
-    match begun {
-        // What comes after the reply is not in the snapshot.
-        Ok(begun) => call.go_elsewhere(move |reply| {
-            begun.wait();
-            reply.simple("Background saving started");
-            Ok(())
-        }),
-        Err(Busy) if schedule || call.mode.is_nested() => {
-            call.server.persist.schedule_save();
-            call.reply.simple("Background saving scheduled");
-            Ok(())
-        }
-        Err(Busy) => Err(Error::text("ERR Background save already in progress")),
-    }
+    })
 }
 
 fn cancel(call: &mut Call<'_, '_>) -> Done {

@@ -21,6 +21,9 @@ use super::Persist;
 /// How long it may take who waits for a disk, or for others, to notice that he need not any more.
 pub(super) const LOOK: Duration = Duration::from_millis(20);
 
+/// How long a client waits that wants something to begin whose disk may hang.
+pub(super) const PATIENCE: Duration = Duration::from_millis(500);
+
 /// How long a disk may take nothing, before replicas that wait for a full sync do not wait for it.
 pub(super) const STUCK: Duration = Duration::from_secs(5);
 
@@ -132,6 +135,11 @@ impl State {
     pub(crate) fn is_saving_in_background(&self) -> bool {
         let is_save = |running: Running| running.is(Job::Snapshot) && !running.is_alone;
         self.sync.is_some() || self.running.is_some_and(is_save)
+    }
+
+    /// The log is being turned off, or read again: a moment's work, and no reason to refuse what may begin behind it.
+    pub(crate) fn is_at_log(&self) -> bool {
+        self.running.is_some_and(|running| running.is(Job::Log))
     }
 
     pub(crate) fn is_idle(&self) -> bool {
@@ -351,6 +359,14 @@ impl Persist {
         while state.running.is_some() {
             self.ended.wait(&mut state);
         }
+    }
+
+    /// Waits until the log is not being left or read again, which takes no longer than a disk does that is well; but not long, for it
+    /// may hang. Who waits is not in the gate.
+    pub(crate) fn wait_for_log(&self) {
+        let until = Instant::now() + PATIENCE;
+        let mut state = self.state.lock();
+        while state.is_at_log() && !self.ended.wait_until(&mut state, until).timed_out() {}
     }
 
     /// Waits until no snapshot is being taken.

@@ -14,7 +14,7 @@ use evenkeel_store::Held;
 use super::draft::{Cache, Draft};
 use super::lock::What;
 use super::recorder::{Commands, Records};
-use super::{Job, aof, points, snapshot};
+use super::{Job, Running, aof, points, snapshot};
 use crate::clock;
 use crate::config::Settings;
 use crate::server::Server;
@@ -36,15 +36,11 @@ pub(crate) fn begin(server: &Arc<Server>) -> bool {
     }
     let on_thread = server.clone();
     let thread = std::thread::Builder::new().name("snapshot".into());
-    let spawned = thread.spawn(move || {
-        run(&on_thread);
-        // Turned off meanwhile: that waits for this alone. Turning on has tried, and is tried again now and then.
-        if !on_thread.settings().appendonly {
-            follow_soon(&on_thread);
+    if let Err(error) = thread.spawn(move || run(&on_thread)) {
+        // A log that is to be left is, some time.
+        if end(server, Err(format!("no thread: {error}"))).leaves_log {
+            release(server);
         }
-    });
-    if let Err(error) = spawned {
-        end(server, Err(format!("no thread: {error}")));
     }
     true
 }
@@ -76,13 +72,7 @@ pub(crate) fn follow_soon(server: &Arc<Server>) {
         }
         let on_thread = server.clone();
         let thread = std::thread::Builder::new().name("aof-off".into());
-        let spawned = thread.spawn(move || {
-            with_all_held(&on_thread, |held| leave(&on_thread, held));
-            on_thread.persist.end_walk(Job::Log, 0);
-            end_log(&on_thread);
-            release(&on_thread);
-        });
-        if spawned.is_err() {
+        if thread.spawn(move || leave_and_release(&on_thread)).is_err() {
             release(server); // tried again
         }
     }
@@ -95,6 +85,14 @@ pub(crate) fn release(server: &Server) {
     state.note_end();
     drop(state);
     server.persist.ended.notify_all();
+}
+
+/// Ends the log, which is claimed, and gives the claim back.
+fn leave_and_release(server: &Server) {
+    with_all_held(server, |held| leave(server, held));
+    server.persist.end_walk(Job::Log, 0);
+    end_log(server);
+    release(server);
 }
 
 /// Ends the log. What has been logged is on disk when this returns. Nobody else writes a base.
@@ -187,16 +185,31 @@ fn run(server: &Arc<Server>) -> bool {
             began.elapsed().as_secs_f64()
         ));
     }
-    end(server, written)
+    let ended = end(server, written);
+    if ended.leaves_log {
+        leave_and_release(server);
+    }
+    ended.ok
 }
 
-fn end(server: &Server, written: Result<(), String>) -> bool {
+/// How a rewrite has ended.
+struct Ended {
+    ok: bool,
+    /// The log was turned off meanwhile, and is to be left, which is claimed: nobody else comes first, who might be done before
+    /// that begins.
+    leaves_log: bool,
+}
+
+fn end(server: &Server, written: Result<(), String>) -> Ended {
     let ok = written.is_ok();
     if let Err(reason) = written {
         server.log.warning(format!("Background AOF rewrite failed: {reason}"));
     }
     let mut state = server.persist.state.lock();
     let running = state.running.take().expect("it was claimed");
+    // Who turns it off has said so before he looks for what is running.
+    let leaves_log = !server.settings().appendonly && server.persist.aof.is_on();
+    state.running = leaves_log.then(|| Running::now(Job::Log, false));
     state.last_rewrite_copied = running.copied;
     state.last_rewrite_took_s = Some((clock::unix_ms() / 1000).saturating_sub(running.since_s));
     if ok {
@@ -213,7 +226,7 @@ fn end(server: &Server, written: Result<(), String>) -> bool {
     state.note_end();
     drop(state);
     server.persist.ended.notify_all();
-    ok
+    Ended { ok, leaves_log }
 }
 
 fn write(server: &Arc<Server>) -> Result<(), String> {

@@ -19,6 +19,7 @@ use evenkeel_store::snapshot::Walk;
 use evenkeel_store::{Held, Seat, memory};
 use parking_lot::MutexGuard;
 
+use super::claims::PATIENCE;
 use super::draft::{Cache, Draft};
 use super::lock::What;
 use super::pace::{GivesWay, NAP_MAX, Pace, Paced};
@@ -46,7 +47,6 @@ impl Begun {
     /// Waits for the moment that the snapshot is of, or until it is clear that there will be none; but not long, for before
     /// that moment there is a file to be opened, and its disk may hang. Who waits is not in the gate.
     pub(crate) fn wait(self) {
-        const PATIENCE: Duration = Duration::from_millis(500);
         // Nothing is ever sent: the other end goes.
         let _ = self.0.recv_timeout(PATIENCE);
     }

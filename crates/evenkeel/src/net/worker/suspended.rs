@@ -82,7 +82,7 @@ impl Worker {
 
     /// A wait is over: answers, and goes on with what the client has sent since.
     pub(super) fn resume(&mut self, resumed: Resumed) {
-        let Resumed { client, number, reply } = resumed;
+        let Resumed { client, number, reply, may_write } = resumed;
         let token = client.token.load(Relaxed);
         self.executor.last_ticks = book(self.executor.stats(), Stage::Other, self.executor.last_ticks);
         self.executor.begin_share();
@@ -93,10 +93,9 @@ impl Worker {
             return self.discard(reply);
         };
         client.active_ms.store(self.now_ms, Relaxed); // it has not been idle, but waiting
-        let is_for_safety = waiting.is_for_safety();
         let (mute, late) = (waiting.mute, std::mem::take(&mut waiting.late));
         self.leave_queues(token, waiting);
-        if self.is_always() && !is_for_safety {
+        if self.is_always() && may_write {
             // Somebody else has written for it: how far the log had come then is not known, but by now it is in there.
             connection.session.log.logged = self.server.keyspace.journal.last();
         }

@@ -137,6 +137,10 @@ fn a_base_settles_nothing_while_the_file_behind_it_is_in_doubt_too() {
     writer.set_wait(Duration::from_millis(200));
     assert!(writer.try_call(&["SET", "waits", "1"]).is_err(), "it may be lost");
     wait_until("writers are told", || is_refused(&mut other));
+    // Whoever has written nothing waits for no disk, even if the command waited for something itself.
+    assert_eq!(other.run("XREAD BLOCK 50 STREAMS none $").to_string(), "(nil array)");
+    assert_eq!(other.run("BGSAVE").to_string(), "Background saving started");
+    wait_until("it has ended", || server.info("rdb_bgsave_in_progress") == "0");
 
     // A base that takes six seconds; meanwhile a key expires, which is logged behind it, and that cannot be synced either.
     other.run("CONFIG SET rdb-key-save-delay 300000");

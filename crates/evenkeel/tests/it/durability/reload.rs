@@ -323,3 +323,57 @@ fn two_that_have_the_data_loaded_again_take_turns() {
     assert_eq!(server.connect().run("GET written").to_string(), format!("\"{writes}\""));
     assert_eq!(size(&server), Some(KEYS + 1));
 }
+
+/// As if the rewrite's end and that of the log were one: who waited for the first might be done before the other begins.
+#[test]
+fn who_waits_for_a_rewrite_waits_for_the_end_of_the_log() {
+    let (server, mut client) = filled(&["--save", "", "--appendonly", "yes"]);
+    let mut saver = server.connect();
+    for _ in 0..10 {
+        wait_until("the log is on", || server.info("aof_enabled") == "1");
+        wait_until("it has its base", || server.info("aof_rewrite_in_progress") == "0");
+        ok(&mut client, "CONFIG SET rdb-key-save-delay 10000000");
+        ok(&mut client, "BGREWRITEAOF");
+        saver.send(&["SAVE"]).expect("it reads");
+        std::thread::sleep(Duration::from_millis(50));
+        ok(&mut client, "CONFIG SET rdb-key-save-delay 0");
+        ok(&mut client, "CONFIG SET appendonly no");
+        assert_eq!(saver.read().to_string(), "OK");
+        assert_eq!(server.info("aof_enabled"), "0");
+        ok(&mut client, "CONFIG SET appendonly yes");
+    }
+}
+
+/// Redis leaves its log before it replies; what comes behind that is not refused, or put off, for it.
+#[test]
+fn what_is_to_begin_while_the_log_is_left_waits_for_that() {
+    let (server, mut client) = filled(WITH_LOG);
+    let mut leave = |sleep_us: u32| {
+        ok(&mut client, "CONFIG SET appendonly yes");
+        wait_until("the log is on", || server.info("aof_enabled") == "1");
+        wait_until("it has its base", || server.info("aof_rewrite_in_progress") == "0");
+        ok(&mut client, &format!("DEBUG AOF-FLUSH-SLEEP {sleep_us}"));
+        ok(&mut client, "CONFIG SET appendfsync no");
+        ok(&mut client, "SET k v");
+        ok(&mut client, "CONFIG SET appendonly no");
+        assert_eq!(server.info("aof_enabled"), "1", "it takes its time");
+    };
+    let mut asker = server.connect();
+    leave(300_000);
+    assert_eq!(asker.run("BGREWRITEAOF").to_string(), "Background append only file rewriting started");
+    wait_until("it has ended", || server.info("aof_rewrite_in_progress") == "0");
+    assert_eq!(server.info("aof_enabled"), "0");
+    ok(&mut asker, "DEBUG LOADAOF");
+    assert_eq!(size(&server), Some(KEYS + 1));
+    leave(300_000);
+    assert_eq!(asker.run("BGSAVE").to_string(), "Background saving started");
+    assert_eq!(server.info("aof_enabled"), "0");
+    wait_until("it has ended", || server.info("rdb_bgsave_in_progress") == "0");
+    // But not for ever: its disk may hang.
+    leave(3_000_000);
+    assert_eq!(asker.run("BGREWRITEAOF").to_string(), "Background append only file rewriting scheduled");
+    wait_until("it has begun", || server.info("aof_rewrite_scheduled") == "0");
+    wait_until("it has ended", || server.info("aof_rewrite_in_progress") == "0");
+    ok(&mut asker, "DEBUG LOADAOF");
+    assert_eq!(size(&server), Some(KEYS + 1));
+}
