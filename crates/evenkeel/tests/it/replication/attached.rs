@@ -2,6 +2,7 @@
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
+use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicBool, Ordering::*};
 use std::time::Duration;
 
@@ -254,6 +255,17 @@ fn who_listens_at_a_replica_hears_what_is_published() {
     }
 }
 
+/// The kernel keeps little of what is not read; left to itself, it may keep as much as `tcp_rmem` says: 32 MB somewhere.
+fn have_small_buffer(stream: &TcpStream) {
+    let size: libc::c_int = 64 * 1024;
+    let len = size_of_val(&size) as libc::socklen_t;
+    // SAFETY: the descriptor is open, and the kernel reads one integer.
+    let set = unsafe {
+        libc::setsockopt(stream.as_raw_fd(), libc::SOL_SOCKET, libc::SO_RCVBUF, (&raw const size).cast(), len)
+    };
+    assert_eq!(set, 0);
+}
+
 /// What is kept for one that catches up may be more than any limit says, as long as it takes some of it.
 #[test]
 fn one_that_catches_up_and_takes_nothing_goes() {
@@ -266,7 +278,9 @@ fn one_that_catches_up_and_takes_nothing_goes() {
     };
     write(0..32);
     for says_that_it_is_there in [false, true] {
-        let mut replica = BufReader::new(TcpStream::connect(server.address()).expect("it listens"));
+        let stream = TcpStream::connect(server.address()).expect("it listens");
+        have_small_buffer(&stream);
+        let mut replica = BufReader::new(stream);
         let asks: &[u8] = if says_that_it_is_there { b"PSYNC ? -1\r\n" } else { b"SYNC\r\n" };
         replica.get_mut().write_all(asks).expect("it reads");
         let mut line = String::new();
