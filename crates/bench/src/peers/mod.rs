@@ -88,8 +88,10 @@ impl Kind {
 pub(crate) struct Peer {
     pub(crate) kind: Kind,
     program: PathBuf,
-    /// The line that it prints for `--version`.
+    /// What it prints for `--version`, and its allocator if that is not its own.
     pub(crate) version: String,
+    /// A library that is loaded before it, for [`Allocator::Lent`].
+    preload: Option<PathBuf>,
     /// Of the program, in hexadecimal digits: versions do not tell two builds apart.
     pub(crate) sha256: String,
 }
@@ -153,10 +155,13 @@ impl Where {
         let Some(program) = asked.clone().or(tried) else { return Ok(None) };
         // Absolute, but not resolved: redis-server is a link to a program that goes by the name it is called.
         let program = std::path::absolute(&program).with_context(|| program.display().to_string())?;
-        let version = version(kind, &program)?;
+        let line = version_line(kind, &program)?;
+        let allocator = Allocator::of(kind, &line, || jemalloc(Path::new("/usr")));
+        let version = format!("{}{}", version(kind, &line), allocator.note());
+        let preload = if let Allocator::Lent(library) = allocator { Some(library) } else { None };
         let bytes = fs::read(&program).with_context(|| format!("cannot read {}", program.display()))?;
         let sha256 = Sha256::digest(&bytes).iter().map(|byte| format!("{byte:02x}")).collect();
-        Ok(Some(Peer { kind, program, version, sha256 }))
+        Ok(Some(Peer { kind, program, version, preload, sha256 }))
     }
 }
 
@@ -197,18 +202,58 @@ fn on_path(program: &str) -> Option<PathBuf> {
     env::split_paths(&path).map(|directory| directory.join(program)).find(|path| path.is_file())
 }
 
-/// `7.0.15` of `Redis server v=7.0.15 sha=00000000:0 malloc=...`, `1.6.18` of `memcached 1.6.18`, or else the whole line.
-fn version(kind: Kind, program: &Path) -> Result<String> {
+/// The allocator of a server. Redis and Valkey are made for jemalloc, and packages have it; a build with that of the C
+/// library (5% more CPU for a SET at pipeline 16, and a fifth more memory for short values) would flatter what it is compared
+/// with. So where there is a library of jemalloc, as Debian's redis-server brings it, such a build gets that.
+#[derive(Debug, PartialEq, Eq)]
+enum Allocator {
+    Own,
+    Lent(PathBuf),
+    /// The C library's, and there is no other.
+    Libc,
+}
+
+impl Allocator {
+    /// What the line says that a program prints for `--version`.
+    fn of(kind: Kind, line: &str, library: impl FnOnce() -> Option<PathBuf>) -> Allocator {
+        if !matches!(kind, Kind::Redis | Kind::Valkey) || !line.contains("malloc=libc") {
+            return Allocator::Own;
+        }
+        library().map_or(Allocator::Libc, Allocator::Lent)
+    }
+
+    fn note(&self) -> &'static str {
+        match self {
+            Allocator::Own => "",
+            Allocator::Lent(_) => ", built with libc's malloc, run with jemalloc",
+            Allocator::Libc => ", with libc's malloc: it would be faster and smaller with jemalloc",
+        }
+    }
+}
+
+/// The shared library of jemalloc below a directory that has `lib`.
+fn jemalloc(usr: &Path) -> Option<PathBuf> {
+    let of_architecture = format!("lib/{}-linux-gnu", env::consts::ARCH);
+    let folders = [of_architecture.as_str(), "lib64", "lib", "local/lib"];
+    folders.iter().map(|folder| usr.join(folder).join("libjemalloc.so.2")).find(|path| path.is_file())
+}
+
+/// The first line that a program prints for `--version`.
+fn version_line(kind: Kind, program: &Path) -> Result<String> {
     if kind == Kind::Floor {
         return Ok("built in".to_owned());
     }
     let run = Command::new(program).arg("--version").output();
     let run = run.with_context(|| format!("cannot run {}", program.display()))?;
     let text = String::from_utf8_lossy(&run.stdout);
-    let line = text.lines().next().unwrap_or("unknown").trim();
+    Ok(text.lines().next().unwrap_or("unknown").trim().to_owned())
+}
+
+/// `7.0.15` of `Redis server v=7.0.15 sha=00000000:0 malloc=...`, `1.6.18` of `memcached 1.6.18`, or else the whole line.
+fn version(kind: Kind, line: &str) -> &str {
     let short = line.split_ascii_whitespace().find_map(|word| word.strip_prefix("v="));
     let short = short.or_else(|| line.strip_prefix(kind.name()).map(str::trim_start));
-    Ok(short.unwrap_or(line).to_owned())
+    short.unwrap_or(line)
 }
 
 #[cfg(test)]
@@ -224,6 +269,19 @@ mod tests {
         assert!(Kind::Evenkeel.arguments(1, 2).join(" ").ends_with("--threads 2"));
         assert!(Kind::Valkey.arguments(1, 2).join(" ").ends_with("--io-threads 2"));
         assert!(!Kind::Valkey.arguments(1, 1).join(" ").contains("threads"));
+    }
+
+    #[test]
+    fn a_build_without_jemalloc_gets_it() {
+        let libc = "Valkey server v=9.1.2 sha=00000000:0 malloc=libc bits=64 build=1";
+        let lent = Allocator::Lent("/usr/lib/libjemalloc.so.2".into());
+        let library = || Some(PathBuf::from("/usr/lib/libjemalloc.so.2"));
+        assert_eq!(Allocator::of(Kind::Valkey, libc, library), lent);
+        assert_eq!(Allocator::of(Kind::Valkey, libc, || None), Allocator::Libc);
+        assert_eq!(Allocator::of(Kind::Evenkeel, libc, library), Allocator::Own);
+        let jemalloc = libc.replace("malloc=libc", "malloc=jemalloc-5.3.0");
+        assert_eq!(Allocator::of(Kind::Redis, &jemalloc, library), Allocator::Own);
+        assert_eq!(version(Kind::Valkey, libc), "9.1.2");
     }
 
     #[test]

@@ -213,6 +213,9 @@ fn spawn(
         .stdout(log.try_clone().context("cannot share the log")?)
         .stderr(log)
         .process_group(0);
+    if let Some(library) = &peer.preload {
+        command.env("LD_PRELOAD", library);
+    }
     let cpus = launch.cpus.clone();
     let prepare = move || {
         sys::die_with_parent()?;
