@@ -202,7 +202,9 @@ fn flushall(call: &mut Call<'_, '_>) -> Done {
     let asynchronous = is_asynchronous(call)?;
     // A snapshot of what is gone is not worth finishing.
     call.server.persist.cancel_save();
-    flush(call, 0..databases, asynchronous, !call.settings.save.is_empty() && !call.session.replays)
+    // As they are now: a transaction may have changed them before.
+    let saves = !call.server.settings().save.is_empty() && !call.session.replays;
+    flush(call, 0..databases, asynchronous, saves)
 }
 
 /// Whether nobody waits for the memory of what is flushed.
@@ -240,7 +242,7 @@ fn flush(
     call.held.open(call.session.db as usize);
     if saves {
         // Also if nobody waits for it, or any more by then.
-        call.server.persist.schedule_save();
+        call.server.persist.owe_save();
     }
     let may_wait = call.mode == Mode::Direct && !call.session.replays;
     if may_wait && (saves || !asynchronous && call.server.rubbish.is_flushing()) {
@@ -260,7 +262,7 @@ fn flush(
         }
         let goes = call.go_to_disk(move || {
             wait(&server);
-            snapshot::renew(&server);
+            snapshot::pay(&server);
             Ok(())
         });
         // Where too many wait for the disk already, nobody else does: it is flushed all the same.

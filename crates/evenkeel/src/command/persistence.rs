@@ -8,7 +8,7 @@ use super::{Call, Command, Flags, Group, at_least, exactly, session};
 use crate::blocking::Timeout;
 use crate::error::{Done, Error};
 use crate::persist::end::{self, Asker, How};
-use crate::persist::snapshot::Busy;
+use crate::persist::snapshot::{Begun, Busy};
 use crate::persist::{Cancelled, Job, rewrite, snapshot};
 use crate::reply::Reply;
 use crate::server::Server;
@@ -37,34 +37,27 @@ fn save(call: &mut Call<'_, '_>) -> Done {
 
 /// BGREWRITEAOF
 fn rewrite_aof(call: &mut Call<'_, '_>) -> Done {
-    begin(call, move |server, may_begin, reply| {
-        if server.persist.state().running.is_some_and(|running| running.is(Job::Base)) {
-            return Err(Error::text("ERR Background append only file rewriting already in progress"));
+    let (persist, may_begin) = (&call.server.persist, may_begin(call));
+    if persist.is_rewriting() {
+        return Err(Error::text("ERR Background append only file rewriting already in progress"));
+    }
+    let text = if may_begin && rewrite::begin(call.server) {
+        "Background append only file rewriting started"
+    } else {
+        persist.schedule_rewrite();
+        // Behind what Redis would have done by now, it begins by itself, and INFO says that it is under way.
+        match may_begin && !persist.state().is_saving_in_background() {
+            true => "Background append only file rewriting started",
+            false => "Background append only file rewriting scheduled",
         }
-        let text = if may_begin && rewrite::begin(server) {
-            "Background append only file rewriting started"
-        } else {
-            server.persist.schedule_rewrite();
-            "Background append only file rewriting scheduled"
-        };
-        reply.simple(text);
-        Ok(())
-    })
+    };
+    call.reply.simple(text);
+    Ok(())
 }
 
-/// Begins something in the background, which may be scheduled alone in a transaction: that holds what a snapshot has to wait for.
-/// Redis leaves the log while all clients wait; here, who wants to begin something then is the one who does.
-fn begin(
-    call: &mut Call<'_, '_>,
-    begin: impl FnOnce(&Arc<Server>, bool, &mut Reply) -> Done + Send + 'static,
-) -> Done {
-    let (server, may_begin) = (call.server.clone(), !call.mode.is_nested());
-    call.go_elsewhere(move |reply| {
-        if may_begin {
-            server.persist.wait_for_log();
-        }
-        begin(&server, may_begin, reply)
-    })
+/// A transaction holds what a snapshot has to wait for.
+fn may_begin(call: &Call<'_, '_>) -> bool {
+    !call.mode.is_nested()
 }
 
 /// BGSAVE [SCHEDULE | CANCEL]
@@ -75,37 +68,58 @@ fn background_save(call: &mut Call<'_, '_>) -> Done {
         2 if call.args.is(1, "CANCEL") => return cancel(call),
         _ => return Err(Error::Syntax),
     };
-    begin(call, move |server, may_begin, reply| {
-        let state = server.persist.state();
-        match state.all().last() {
-            // A full sync is one, too, to INFO and to who asks for another.
-            Some(running) if running.is(Job::Snapshot) || running.is(Job::Sync) => {
-                return Err(Error::text("ERR Background save already in progress"));
-            }
-            Some(_) if !schedule && may_begin => {
-                return Err(Error::text(
-                    "ERR Another child process is active (AOF?): can't BGSAVE right now. Use BGSAVE SCHEDULE in order to \
-                     schedule a BGSAVE whenever possible.",
-                ));
-            }
-            _ => {}
+    let (server, may_begin) = (call.server.clone(), may_begin(call));
+    if may_begin && server.persist.is_behind() {
+        // Redis is not: it has done that before it replied.
+        return call.go_elsewhere(move |reply| {
+            server.persist.catch_up();
+            let begun = begin_save(&server, may_begin, schedule)?;
+            tell_of_save(begun, reply)
+        });
+    }
+    match begin_save(&server, may_begin, schedule)? {
+        // What comes after the reply is not in the snapshot.
+        Some(begun) => call.go_elsewhere(move |reply| tell_of_save(Some(begun), reply)),
+        None => tell_of_save(None, call.reply),
+    }
+}
+
+/// `None`: it is scheduled.
+fn begin_save(server: &Arc<Server>, may_begin: bool, schedule: bool) -> Result<Option<Begun>, Error> {
+    match server.persist.state().all().last() {
+        // A full sync is one, too, to INFO and to who asks for another.
+        Some(running) if running.is(Job::Snapshot) || running.is(Job::Sync) => {
+            return Err(Error::text("ERR Background save already in progress"));
         }
-        let begun = if may_begin { snapshot::begin(server) } else { Err(Busy) };
-        match begun {
-            // What comes after the reply is not in the snapshot.
-            Ok(begun) => {
-                begun.wait();
-                reply.simple("Background saving started");
-                Ok(())
-            }
-            Err(Busy) if schedule || !may_begin => {
-                server.persist.schedule_save();
-                reply.simple("Background saving scheduled");
-                Ok(())
-            }
-            Err(Busy) => Err(Error::text("ERR Background save already in progress")),
+        Some(_) if !schedule && may_begin => {
+            return Err(Error::text(
+                "ERR Another child process is active (AOF?): can't BGSAVE right now. Use BGSAVE SCHEDULE in order to \
+                 schedule a BGSAVE whenever possible.",
+            ));
         }
-    })
+        _ => {}
+    }
+    let begun = if may_begin { snapshot::begin(server) } else { Err(Busy) };
+    match begun {
+        Ok(begun) => Ok(Some(begun)),
+        Err(Busy) if schedule || !may_begin => {
+            server.persist.schedule_save();
+            Ok(None)
+        }
+        Err(Busy) => Err(Error::text("ERR Background save already in progress")),
+    }
+}
+
+fn tell_of_save(begun: Option<Begun>, reply: &mut Reply) -> Done {
+    let text = match begun {
+        Some(begun) => {
+            begun.wait();
+            "Background saving started"
+        }
+        None => "Background saving scheduled",
+    };
+    reply.simple(text);
+    Ok(())
 }
 
 fn cancel(call: &mut Call<'_, '_>) -> Done {

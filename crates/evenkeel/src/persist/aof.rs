@@ -121,6 +121,8 @@ pub(crate) struct Aof {
     base_has: AtomicU64,
     /// The files that are listed make the data: a base that was to be made has been.
     is_based: AtomicBool,
+    /// What is done is not logged any more, and the thread has only to write what was.
+    is_left: AtomicBool,
     /// The thread is to end once all is written that there is.
     ends: AtomicBool,
     /// Where the data are in a replication stream when the server ends.
@@ -179,6 +181,7 @@ impl Default for Aof {
             durable: AtomicU64::new(0),
             base_has: AtomicU64::new(0),
             is_based: AtomicBool::new(false),
+            is_left: AtomicBool::new(false),
             ends: AtomicBool::new(false),
             end: Mutex::new(None),
             figures: Figures::default(),
@@ -195,6 +198,16 @@ impl Aof {
     /// The same, and it is not about to end.
     pub(crate) fn goes_on(&self) -> bool {
         self.is_on() && !self.ends.load(Acquire)
+    }
+
+    /// What is done is logged.
+    pub(crate) fn logs(&self) -> bool {
+        self.is_on() && !self.is_left.load(Acquire)
+    }
+
+    /// What is done from now on is not. Everything is held.
+    pub(super) fn note_left(&self) {
+        self.is_left.store(true, Release);
     }
 
     /// Whether the last try to write or sync has failed: there is something acknowledged that is not on disk.
@@ -216,12 +229,12 @@ impl Aof {
     /// Whether a start of the server would find the record with this number. As long as the first base is being written,
     /// it would find nothing.
     pub(crate) fn keeps(&self, record: u64) -> bool {
-        self.is_on() && self.is_based.load(Acquire) && record <= self.durable()
+        self.logs() && self.is_based.load(Acquire) && record <= self.durable()
     }
 
     /// Whether what is logged is the data, together with the files that are there: the first base has been written.
     pub(super) fn is_complete(&self) -> bool {
-        self.is_on() && self.is_based.load(Acquire)
+        self.logs() && self.is_based.load(Acquire)
     }
 
     /// Where the data are in a replication stream, if nothing is logged any more: the server ends.
@@ -292,6 +305,7 @@ pub(super) fn start(server: &Arc<Server>, file: LogFile, reader: Reader) -> io::
     // One that the thread before did not come to is not this one's.
     aof.switch_behind.store(NEVER, Release);
     aof.is_based.store(false, Release);
+    aof.is_left.store(false, Release);
     aof.durable.store(after, Release);
     aof.is_on.store(true, Release);
     std::thread::Builder::new().name("aof".into()).spawn(move || {

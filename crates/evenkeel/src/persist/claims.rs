@@ -45,6 +45,8 @@ pub(crate) struct State {
     pub(crate) last_rewrite_attempt_s: u64,
     /// BGSAVE SCHEDULE, while something else is being written.
     pub(crate) save_scheduled: bool,
+    /// FLUSHALL has save points, and what is on disk is not to come back: it is owed until a snapshot is there.
+    pub(crate) save_owed: bool,
     pub(crate) saves: u64,
     /// Seconds since the Unix epoch; the start counts as a save.
     pub(crate) last_save_s: u64,
@@ -83,6 +85,8 @@ pub(crate) struct Running {
     pub(crate) since_s: u64,
     /// Nothing else is done meanwhile: somebody waits for it, or goes on with something else.
     is_alone: bool,
+    /// A snapshot that FLUSHALL owes.
+    pub(super) is_owed: bool,
     stage: Stage,
     /// Bytes that writers copied for its walk.
     pub(super) copied: u64,
@@ -111,6 +115,7 @@ impl State {
             last_rewrite_copied: 0,
             last_rewrite_attempt_s: 0,
             save_scheduled: false,
+            save_owed: false,
             saves: 0,
             last_save_s: now_s,
             last_attempt_s: 0,
@@ -133,13 +138,22 @@ impl State {
 
     /// A snapshot is being taken that nobody waits for, or one for replicas.
     pub(crate) fn is_saving_in_background(&self) -> bool {
-        let is_save = |running: Running| running.is(Job::Snapshot) && !running.is_alone;
+        let is_save = |running: Running| running.is(Job::Snapshot) && !running.is_alone && !running.is_owed;
         self.sync.is_some() || self.running.is_some_and(is_save)
     }
 
-    /// The log is being turned off, or read again: a moment's work, and no reason to refuse what may begin behind it.
-    pub(crate) fn is_at_log(&self) -> bool {
-        self.running.is_some_and(|running| running.is(Job::Log))
+    /// A base is being written, or waits for something that Redis has done by the time of its reply, so that it would be.
+    pub(crate) fn is_rewriting(&self) -> bool {
+        self.is_at(Job::Base) || self.rewrite_scheduled && !self.is_saving_in_background()
+    }
+
+    fn is_at(&self, job: Job) -> bool {
+        self.running.is_some_and(|running| running.is(job))
+    }
+
+    /// FLUSHALL's snapshot is not there yet.
+    pub(super) fn is_owing(&self) -> bool {
+        self.save_owed || self.running.is_some_and(|running| running.is_owed)
     }
 
     pub(crate) fn is_idle(&self) -> bool {
@@ -157,7 +171,8 @@ impl State {
 impl Running {
     pub(super) fn now(job: Job, is_alone: bool) -> Running {
         let stage = Stage::Before(Instant::now());
-        Running { job, since_s: crate::clock::unix_ms() / 1000, is_alone, stage, copied: 0 }
+        let since_s = crate::clock::unix_ms() / 1000;
+        Running { job, since_s, is_alone, is_owed: false, stage, copied: 0 }
     }
 
     pub(crate) fn is(self, job: Job) -> bool {
@@ -169,6 +184,11 @@ impl Persist {
     /// BGSAVE SCHEDULE while something else is being written: as soon as that has ended.
     pub(crate) fn schedule_save(&self) {
         self.state.lock().save_scheduled = true;
+    }
+
+    /// FLUSHALL with save points: before long, and in any case before the server ends.
+    pub(crate) fn owe_save(&self) {
+        self.state.lock().save_owed = true;
     }
 
     /// BGREWRITEAOF while something else is being written.
@@ -229,13 +249,16 @@ impl Persist {
         if !state.is_idle() {
             return false;
         }
-        let running = Running::now(job, is_alone);
-        state.running = Some(running);
+        let mut running = Running::now(job, is_alone);
         match job {
             Job::Base => (state.last_rewrite_attempt_s, state.rewrite_scheduled) = (running.since_s, false),
-            Job::Snapshot => (state.last_attempt_s, state.save_scheduled) = (running.since_s, false),
+            Job::Snapshot => {
+                (state.last_attempt_s, state.save_scheduled) = (running.since_s, false);
+                running.is_owed = std::mem::take(&mut state.save_owed);
+            }
             Job::Log | Job::Sync => {}
         }
+        state.running = Some(running);
         self.cancelled.store(false, Release);
         true
     }
@@ -276,7 +299,7 @@ impl Persist {
         }
         if running.is(Job::Base) {
             state.rewrite_scheduled = true;
-        } else {
+        } else if !running.is_owed {
             state.save_scheduled = true;
         }
         true
@@ -353,20 +376,46 @@ impl Persist {
         false
     }
 
-    /// Waits until nothing is written.
-    pub(super) fn wait_until_written(&self) {
-        let mut state = self.state.lock();
-        while state.running.is_some() {
-            self.ended.wait(&mut state);
-        }
+    /// A base is being written, and not given up.
+    pub(crate) fn is_rewriting(&self) -> bool {
+        let state = self.state.lock();
+        state.is_at(Job::Base) && !self.is_cancelled(Job::Base)
     }
 
-    /// Waits until the log is not being left or read again, which takes no longer than a disk does that is well; but not long, for it
-    /// may hang. Who waits is not in the gate.
-    pub(crate) fn wait_for_log(&self) {
+    /// Whether something is owed, or under way, that Redis has done by the time of its reply.
+    pub(crate) fn is_behind(&self) -> bool {
+        self.is_behind_with(&self.state.lock())
+    }
+
+    fn is_behind_with(&self, state: &State) -> bool {
+        state.save_owed || state.running.is_some_and(|running| self.is_brief(running))
+    }
+
+    /// The log is left, somebody waits for it, or it is a base that has been given up.
+    fn is_brief(&self, running: Running) -> bool {
+        let is_given_up = running.is(Job::Base) && self.is_cancelled(Job::Base);
+        running.is(Job::Log) || running.is_alone || running.is_owed || is_given_up
+    }
+
+    /// Waits until nothing is: no longer than a disk takes that is well, but not long, for it may hang. Who waits is not in the gate.
+    pub(crate) fn catch_up(&self) {
         let until = Instant::now() + PATIENCE;
         let mut state = self.state.lock();
-        while state.is_at_log() && !self.ended.wait_until(&mut state, until).timed_out() {}
+        while self.is_behind_with(&state) && !self.ended.wait_until(&mut state, until).timed_out() {}
+    }
+
+    /// Waits until the snapshot that is owed can be taken; `false`: somebody else has, or something is being written that may take long.
+    pub(super) fn wait_to_pay(&self) -> bool {
+        let until = Instant::now() + PATIENCE;
+        let mut state = self.state.lock();
+        loop {
+            let Some(running) = state.running.or(state.sync) else { return state.save_owed };
+            let is_worth_waiting = self.is_brief(running) && state.sync.is_none() && Instant::now() < until;
+            if !(running.is_owed || state.save_owed && is_worth_waiting) {
+                return false;
+            }
+            self.ended.wait_for(&mut state, LOOK);
+        }
     }
 
     /// Waits until no snapshot is being taken.

@@ -167,13 +167,18 @@ fn end(server: &Arc<Server>, how: How, by_client: bool) -> bool {
         server.log.warning("What was acknowledged cannot be written to the append-only file, can't exit.");
         return false;
     }
-    persist.cancel_all();
+    if !persist.ending.is_aborted() {
+        persist.cancel_all();
+    }
     // Somebody who asks for it gets what there is.
     let (is_asked, is_due) = (how.save == Some(true), how.save.is_none() && !settings.save.is_empty());
     let saves = is_asked && !is_loading || is_due && is_whole;
-    if saves && !persist.ending.is_aborted() {
+    // What FLUSHALL has taken does not come back, whatever is said by then: in Redis it was saved before its reply.
+    let pays = !saves && is_whole && !how.force && persist.state().is_owing();
+    if (saves || pays) && !persist.ending.is_aborted() {
         server.log.notice("Saving the final RDB snapshot before exiting.");
-        if !snapshot::save_last(server, is_asked) && (!how.force || persist.ending.is_aborted()) {
+        let may_fail = pays || how.force;
+        if !snapshot::save_last(server, is_asked) && (!may_fail || persist.ending.is_aborted()) {
             server.log.warning("Error trying to save the DB, can't exit.");
             return false;
         }

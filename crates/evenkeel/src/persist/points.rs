@@ -30,7 +30,9 @@ pub(crate) fn look(server: &Arc<Server>) {
     }
     let now_s = clock::unix_ms() / 1000;
     let may_try = state.last_ok || now_s.saturating_sub(state.last_attempt_s) > RETRY_S;
-    if state.save_scheduled && may_try {
+    // What is owed comes first: who asks for a rewrite behind FLUSHALL is told that it is under way.
+    let saves_first = state.save_owed || state.save_scheduled && !state.rewrite_scheduled;
+    if saves_first && may_try {
         let _ = snapshot::begin(server); // if somebody was faster, it stays due
         return;
     }

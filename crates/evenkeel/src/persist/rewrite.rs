@@ -49,7 +49,8 @@ pub(crate) fn begin(server: &Arc<Server>) -> bool {
 pub(crate) fn follow_soon(server: &Arc<Server>) {
     let (wanted, is_on) = (server.settings().appendonly, server.persist.aof.is_on());
     aof::refuse_writes(server);
-    if wanted && !is_on {
+    // One that is being left does not come back: another begins behind its end.
+    if wanted && !server.persist.aof.logs() {
         if !server.persist.has_all_data() {
             return; // begun when the data are whole
         }
@@ -88,11 +89,13 @@ pub(crate) fn release(server: &Server) {
 }
 
 /// Ends the log, which is claimed, and gives the claim back.
-fn leave_and_release(server: &Server) {
+fn leave_and_release(server: &Arc<Server>) {
     with_all_held(server, |held| leave(server, held));
     server.persist.end_walk(Job::Log, 0);
     end_log(server);
     release(server);
+    // It may have been turned on meanwhile.
+    follow_soon(server);
 }
 
 /// Ends the log. What has been logged is on disk when this returns. Nobody else writes a base.
@@ -103,6 +106,7 @@ pub(crate) fn turn_off(server: &Server) {
 
 /// What is done from now on is not logged. Everything is held; [`end_log`] when it is not.
 pub(crate) fn leave(server: &Server, held: &mut Held<'_>) {
+    server.persist.aof.note_left();
     held.dismiss(aof::place(server));
 }
 

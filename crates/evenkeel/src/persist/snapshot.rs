@@ -122,20 +122,13 @@ pub(super) fn save_last(server: &Arc<Server>, is_asked: bool) -> bool {
     }
 }
 
-/// Takes a snapshot on this thread, or, while something else is being taken that FLUSHALL does not end (a base, a full sync), as soon as
-/// that has ended.
-pub(crate) fn renew(server: &Arc<Server>) {
-    while !ends(server) {
+/// Takes the snapshot that FLUSHALL owes, on this thread, unless something is being written that may take long (a base, a full sync):
+/// then it is taken behind that.
+pub(crate) fn pay(server: &Arc<Server>) {
+    while !ends(server) && server.persist.wait_to_pay() {
         if server.persist.claim_alone(Job::Snapshot) {
             run(server, None, Next::Nothing);
             return;
-        }
-        if server.persist.state().all().any(|running| !running.is(Job::Snapshot)) {
-            return server.persist.schedule_save();
-        }
-        server.persist.wait_until_written();
-        if !server.persist.state().save_scheduled {
-            return; // somebody has taken it since
         }
     }
 }
@@ -172,6 +165,7 @@ fn end(server: &Server, dirty: Option<u64>, next: Next) {
     }
     state.last_took_s = Some(now_s.saturating_sub(running.since_s));
     state.last_copied = running.copied;
+    state.save_owed |= running.is_owed && dirty.is_none();
     if let Some(dirty) = dirty {
         state.saves += 1;
         state.last_save_s = now_s;

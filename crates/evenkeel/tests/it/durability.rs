@@ -1,6 +1,7 @@
 //! What is on disk, after everything that can happen to a server: it is killed, its disk is full, its files are cut or changed,
 //! they are taken to another server. What was acknowledged is there, and what is there happened.
 
+mod at_once;
 mod broken;
 mod exchange;
 mod failing;

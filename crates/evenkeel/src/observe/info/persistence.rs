@@ -60,8 +60,9 @@ fn append_only_file(facts: &Facts<'_>, text: &mut Text, state: &State, now_s: u6
     let (figures, is_on) = (&aof.figures, aof.is_on());
     let current_s = current(state, Job::Base, now_s);
     text.field("aof_enabled", u8::from(is_on));
-    text.field("aof_rewrite_in_progress", u8::from(current_s.is_some()));
-    text.field("aof_rewrite_scheduled", u8::from(state.rewrite_scheduled));
+    let is_scheduled = state.rewrite_scheduled && state.is_saving_in_background();
+    text.field("aof_rewrite_in_progress", u8::from(state.is_rewriting()));
+    text.field("aof_rewrite_scheduled", u8::from(is_scheduled));
     text.field("aof_last_rewrite_time_sec", seconds(state.last_rewrite_took_s));
     text.field("aof_current_rewrite_time_sec", seconds(current_s));
     text.field("aof_last_bgrewrite_status", if state.rewrites_failed == 0 { "ok" } else { "err" });
@@ -72,7 +73,7 @@ fn append_only_file(facts: &Facts<'_>, text: &mut Text, state: &State, now_s: u6
     if is_on {
         text.field("aof_current_size", figures.size.load(Relaxed));
         text.field("aof_base_size", figures.base_size.load(Relaxed));
-        text.field("aof_pending_rewrite", u8::from(state.rewrite_scheduled));
+        text.field("aof_pending_rewrite", u8::from(is_scheduled));
         text.field("aof_buffer_length", aof.unread(journal) + figures.buffered.load(Relaxed));
         text.field("aof_pending_bio_fsync", u8::from(figures.is_syncing.load(Relaxed)));
         text.field("aof_delayed_fsync", figures.delayed_syncs.load(Relaxed));

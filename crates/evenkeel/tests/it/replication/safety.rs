@@ -189,6 +189,8 @@ fn an_end_that_waits_for_replicas_can_be_aborted() {
         freeze(&replica);
         assert_eq!(client.run("SHUTDOWN ABORT").to_string(), "-ERR No shutdown in progress.");
         ok(&mut client, "INCR k");
+        ok(&mut client, "CONFIG SET rdb-key-save-delay 1000000");
+        ok(&mut client, "BGSAVE");
         let mut askers = [(); 3].map(|()| server.connect());
         for (asker, words) in
             askers.iter_mut().zip([&["SHUTDOWN"][..], &["SHUTDOWN", "NOSAVE"], &["SHUTDOWN", "NOW"]])
@@ -210,6 +212,8 @@ fn an_end_that_waits_for_replicas_can_be_aborted() {
         assert!(server.info("blocked_clients") == "0" && !counts_down(&server));
         assert_eq!(client.run("SHUTDOWN ABORT").to_string(), "-ERR No shutdown in progress.");
         wait_until("the log has it", || server.log().contains("Shutdown manually aborted."));
+        ok(&mut client, "CONFIG SET rdb-key-save-delay 0");
+        wait_until("it is not given up", || server.info("rdb_saves") == "1");
         thaw(&replica);
         assert_eq!(client.run("WAIT 1 10000").as_int(), Some(1));
     }

@@ -1,0 +1,179 @@
+//! What Redis has done by the time of its reply, and Evenkeel beside its clients: who asks for something next finds no trace of that.
+
+use std::time::Duration;
+
+use evenkeel_testkit::{Client, Server};
+
+use crate::{start, wait_until};
+
+const DEBUG: &[&str] = &["--threads", "1", "--enable-debug-command", "yes"];
+const WITH_LOG: &[&str] = &["--save", "", "--appendonly", "yes", "--appendfsync", "no"];
+const WITH_SNAPSHOT: &[&str] = &["--save", "3600 1000000"];
+const STARTED: &str = "Background append only file rewriting started";
+const SAVING: &str = "Background saving started";
+
+fn with(args: &[&str]) -> (Server, Client) {
+    let server = start(&[DEBUG, args].concat());
+    let mut client = server.connect();
+    wait_until("a log has its base", || server.info("aof_rewrite_in_progress") == "0");
+    (0..1_000).for_each(|n| ok(&mut client, &format!("SET key:{n} 1")));
+    (server, client)
+}
+
+#[track_caller]
+fn ok(client: &mut Client, line: &str) {
+    let reply = client.run(line);
+    assert!(!reply.is_error(), "{line}: {reply}");
+}
+
+#[track_caller]
+fn says(client: &mut Client, line: &str, said: &str) {
+    assert_eq!(client.run(line).to_string(), said, "{line}");
+}
+
+/// Waits as clients do that were made for Redis.
+fn await_rewrite(server: &Server) {
+    wait_until("it has ended", || server.info("aof_rewrite_in_progress") == "0");
+}
+
+fn size(client: &mut Client) -> Option<i64> {
+    client.run("DBSIZE").as_int()
+}
+
+/// Has the log turned off, which takes so long.
+fn leave(server: &Server, client: &mut Client, sleep_us: u32) {
+    ok(client, "CONFIG SET appendonly yes");
+    await_rewrite(server);
+    ok(client, &format!("DEBUG AOF-FLUSH-SLEEP {sleep_us}"));
+    ok(client, "SET key:0 2");
+    ok(client, "CONFIG SET appendonly no");
+    assert_eq!(server.info("aof_enabled"), "1", "it takes its time");
+}
+
+/// As if the rewrite's end and that of the log were one: who waited for the first might be done before the other begins.
+#[test]
+fn who_waits_for_a_rewrite_waits_for_the_end_of_the_log() {
+    let (server, mut client) = with(WITH_LOG);
+    let mut saver = server.connect();
+    for _ in 0..10 {
+        wait_until("the log is on", || server.info("aof_enabled") == "1");
+        wait_until("it has its base", || server.info("aof_rewrite_in_progress") == "0");
+        ok(&mut client, "CONFIG SET rdb-key-save-delay 10000000");
+        ok(&mut client, "BGREWRITEAOF");
+        saver.send(&["SAVE"]).expect("it reads");
+        std::thread::sleep(Duration::from_millis(50));
+        ok(&mut client, "CONFIG SET rdb-key-save-delay 0");
+        ok(&mut client, "CONFIG SET appendonly no");
+        assert_eq!(saver.read().to_string(), "OK");
+        assert_eq!(server.info("aof_enabled"), "0");
+        ok(&mut client, "CONFIG SET appendonly yes");
+    }
+}
+
+/// Nothing is refused, or put off for longer than who asked can see.
+#[test]
+fn what_is_to_begin_while_the_log_is_left_does() {
+    let (server, mut client) = with(WITH_LOG);
+    leave(&server, &mut client, 300_000);
+    says(&mut client, "BGREWRITEAOF", STARTED);
+    assert_eq!(server.info("aof_rewrite_in_progress"), "1");
+    await_rewrite(&server);
+    assert_eq!(server.info("aof_enabled"), "0");
+    ok(&mut client, "DEBUG LOADAOF");
+    assert_eq!(size(&mut client), Some(1_000));
+    leave(&server, &mut client, 300_000);
+    says(&mut client, "BGSAVE", SAVING);
+    wait_until("it has ended", || server.info("rdb_bgsave_in_progress") == "0");
+    // But not for ever: its disk may hang.
+    leave(&server, &mut client, 2_000_000);
+    let reply = client.run("BGSAVE").to_string();
+    assert!(reply.starts_with("-ERR Another child process is active"), "{reply}");
+}
+
+/// One that is turned on while it is being left begins anew behind that, and until then nothing is in it.
+#[test]
+fn a_log_that_is_being_left_keeps_nothing() {
+    let (mut server, mut client) = with(WITH_LOG);
+    leave(&server, &mut client, 400_000);
+    ok(&mut client, "CONFIG SET appendonly yes");
+    ok(&mut client, "SET late 1");
+    says(&mut client, "WAITAOF 1 0 100", "[:0, :0]");
+    let reply = client.run("SHUTDOWN NOSAVE").to_string();
+    assert!(reply.starts_with("-ERR Errors trying to SHUTDOWN"), "{reply}");
+    assert_eq!(server.info("aof_rewrite_in_progress"), "1");
+    await_rewrite(&server);
+    says(&mut client, "WAITAOF 1 0 10000", "[:1, :0]");
+    ok(&mut client, "DEBUG LOADAOF");
+    assert_eq!(size(&mut client), Some(1_001));
+    server.kill();
+    server.start_again();
+    assert_eq!(size(&mut server.connect()), Some(1_001));
+}
+
+/// A walk goes to its end even if nobody wants it any more.
+#[test]
+fn a_rewrite_that_is_given_up_is_none() {
+    let (server, mut client) = with(WITH_LOG);
+    for (line, said) in [("BGREWRITEAOF", STARTED), ("BGSAVE", SAVING)] {
+        ok(&mut client, "CONFIG SET appendonly yes");
+        await_rewrite(&server);
+        ok(&mut client, "CONFIG SET rdb-key-save-delay 200000");
+        says(&mut client, "BGREWRITEAOF", STARTED);
+        says(&mut client, "BGREWRITEAOF", "-ERR Background append only file rewriting already in progress");
+        std::thread::sleep(Duration::from_millis(50));
+        ok(&mut client, "CONFIG SET rdb-key-save-delay 0");
+        ok(&mut client, "CONFIG SET appendonly no");
+        says(&mut client, line, said);
+        await_rewrite(&server);
+        wait_until("it has ended", || server.info("rdb_bgsave_in_progress") == "0");
+    }
+}
+
+/// A transaction does not wait for the snapshot that FLUSHALL takes: who comes behind it does, where that matters.
+#[test]
+fn a_snapshot_that_is_owed_is_in_nobodys_way() {
+    let (server, mut client) = with(WITH_SNAPSHOT);
+    let flush = |client: &mut Client| {
+        ok(client, "SET k v");
+        ["MULTI", "FLUSHALL", "EXEC"].iter().for_each(|line| ok(client, line));
+        // Whether it is about to begin, or has.
+        std::thread::sleep(Duration::from_millis(40));
+    };
+    for _ in 0..5 {
+        flush(&mut client);
+        says(&mut client, "BGSAVE", SAVING);
+        wait_until("it has ended", || server.info("rdb_bgsave_in_progress") == "0");
+        flush(&mut client);
+        says(&mut client, "SAVE", "OK");
+        flush(&mut client);
+        ok(&mut client, "SET here 1");
+        says(&mut client, "BGREWRITEAOF", STARTED);
+        await_rewrite(&server);
+        ok(&mut client, "DEBUG LOADAOF");
+        says(&mut client, "KEYS *", "[\"here\"]");
+    }
+}
+
+/// What was flushed does not come back, however the server ends.
+#[test]
+fn an_end_pays_what_flushall_owes() {
+    for how in ["MULTI", "EVAL redis.call('flushall') 0", "BGREWRITEAOF"] {
+        let (mut server, mut client) = with(WITH_SNAPSHOT);
+        ok(&mut client, "SAVE");
+        let rest: &[&str] = match how {
+            "MULTI" => &["FLUSHALL", "EXEC"],
+            // Behind what may take long it is put off.
+            "BGREWRITEAOF" => {
+                ok(&mut client, "CONFIG SET rdb-key-save-delay 10000");
+                &["FLUSHALL"]
+            }
+            _ => &[],
+        };
+        ok(&mut client, how);
+        rest.iter().for_each(|line| ok(&mut client, line));
+        client.send(&["SHUTDOWN", "NOSAVE"]).expect("it reads");
+        wait_until("it ends", || !server.is_alive());
+        server.start_again();
+        assert_eq!(size(&mut server.connect()), Some(0), "{how}");
+    }
+}
