@@ -1,7 +1,7 @@
 //! The road that every command takes.
 //!
 //! ```text
-//! look up > arity > may this session? > queue it (MULTI) > paused? > memory > lock the keys' slots > handler > unlock
+//! look up > arity > may this session? > memory > paused? > refused? > queue it (MULTI) > lock the keys' slots > handler > unlock
 //! ```
 //!
 //! What happens on the way is decided by the command's row alone. An [`Executor`] is all that a worker needs for it,

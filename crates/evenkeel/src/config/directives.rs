@@ -284,7 +284,7 @@ pub(super) static DIRECTIVES: &[Directive] = &[
     live ("hash-max-listpack-entries",            LONG,                "512",             field!(hash_max_listpack_entries)).alias("hash-max-ziplist-entries"),
     live ("hash-max-listpack-value",              SIZE,                "64",              field!(hash_max_listpack_value)).alias("hash-max-ziplist-value"),
     inert("hash-seed",                            Text,                "",                "the seed is new at every start").at_start(),
-    inert("hide-user-data-from-log",              Flag,                "yes",             "the log never holds user data"),
+    inert("hide-user-data-from-log",              Flag,                "yes",             "the log holds names of keys that cannot be loaded, and no values"),
     live ("hll-sparse-max-bytes",                 SIZE,                "3000",            field!(hll_sparse_max_bytes)),
     live ("huge-pages",                           Flag,                "yes",             field!(huge_pages)).at_start(),
     live ("hz",                                   HZ,                  "10",              field!(hz)),
