@@ -184,10 +184,8 @@ impl Call<'_, '_> {
     pub(crate) fn timeout_s(&self, index: usize) -> Result<Timeout, Error> {
         let number = super::command::extended::Extended::parse(self.args.at(index));
         let number = number.ok_or(Error::text("ERR timeout is not a float or out of range"))?;
-        if number.is_negative_infinity() {
-            return Err(Error::text("ERR timeout is negative"));
-        }
-        self.timeout(number.thousandfold_up().ok_or(TIMEOUT_RANGE)?)
+        let out_of_range = if number.is_negative() { TIMEOUT_NEGATIVE } else { TIMEOUT_RANGE };
+        self.timeout(number.thousandfold_up().ok_or(out_of_range)?)
     }
 
     /// The timeout at an argument, in milliseconds.
@@ -197,12 +195,13 @@ impl Call<'_, '_> {
     }
 
     fn timeout(&self, ms: i64) -> Result<Timeout, Error> {
-        let ms = u64::try_from(ms).map_err(|_| Error::text("ERR timeout is negative"))?;
+        let ms = u64::try_from(ms).map_err(|_| TIMEOUT_NEGATIVE)?;
         let fits = self.now_ms().checked_add(ms).is_some_and(|until| i64::try_from(until).is_ok());
         if fits { Ok(Timeout((ms > 0).then_some(ms))) } else { Err(TIMEOUT_RANGE) }
     }
 }
 
+const TIMEOUT_NEGATIVE: Error = Error::Text(std::borrow::Cow::Borrowed("ERR timeout is negative"));
 const TIMEOUT_RANGE: Error = Error::Text(std::borrow::Cow::Borrowed("ERR timeout is out of range"));
 
 /// A command that waits, as those see it who may serve it or end it.

@@ -143,6 +143,7 @@ fn times_that_are_none() {
         > TEST.BGET k \"\"                < -ERR timeout is not a float or out of range
         > TEST.BGET k -1                  < -ERR timeout is negative
         > TEST.BGET k -inf                < -ERR timeout is negative
+        > TEST.BGET k -9223372036854775808 < -ERR timeout is negative
         > TEST.BGET k inf                 < -ERR timeout is out of range
         > TEST.BGET k 1e400               < -ERR timeout is out of range
         > TEST.BGET k 9223372036854774    < -ERR timeout is out of range

@@ -90,8 +90,10 @@ impl Extended {
         sum.filter(|sum| matches!(sum, Finite { .. }))
     }
 
-    pub(crate) fn is_negative_infinity(self) -> bool {
-        self == Extended::Infinite { negative: true }
+    pub(crate) fn is_negative(self) -> bool {
+        match self {
+            Extended::Finite { negative, .. } | Extended::Infinite { negative } => negative,
+        }
     }
 
     /// A thousand times the number, rounded to a number and then up to an integer, as Redis makes milliseconds of

@@ -446,6 +446,26 @@ mod tests {
     use crate::testing::live::Live;
 
     #[test]
+    fn what_is_owed_stays_so_until_it_is_there() {
+        let live = Live::start(1, &["--save", "3600 1"]);
+        let persist = &live.server.persist;
+        persist.owe_save();
+        assert!(persist.state().is_owing() && persist.is_behind());
+        assert!(persist.claim(Job::Snapshot));
+        assert!(persist.state().is_owing() && persist.is_behind());
+        assert!(!persist.state().is_saving_in_background(), "Redis has done it");
+        rewrite::release(&live.server);
+        assert!(persist.state().save_owed, "it was given up");
+        assert!(persist.claim_sync());
+        assert!(!persist.wait_to_pay(), "that may take long");
+        persist.end_sync();
+        assert!(persist.wait_to_pay());
+        super::super::snapshot::pay(&live.server);
+        assert!(!persist.state().is_owing() && !persist.is_behind() && !persist.wait_to_pay());
+        live.stop();
+    }
+
+    #[test]
     fn a_full_sync_waits_for_a_walk_and_not_for_a_disk() {
         let live = Live::start(1, &[]);
         let persist = &live.server.persist;

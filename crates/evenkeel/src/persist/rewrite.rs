@@ -82,7 +82,8 @@ pub(crate) fn follow_soon(server: &Arc<Server>) {
 /// Gives the claim back without a result.
 pub(crate) fn release(server: &Server) {
     let mut state = server.persist.state.lock();
-    state.running = None;
+    let running = state.running.take();
+    state.save_owed |= running.is_some_and(|running| running.is_owed);
     state.note_end();
     drop(state);
     server.persist.ended.notify_all();

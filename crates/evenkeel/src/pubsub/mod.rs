@@ -89,10 +89,12 @@ impl<'a> Parcel<'a> {
 
     /// Puts it into the mail of all of them; how many they are.
     fn hand_to(&self, subscribers: &Subscribers, limits: &Limits) -> usize {
-        for client in subscribers.values() {
+        // One that was killed hears nothing more, though its worker has not taken it out yet.
+        let there = subscribers.values().filter(|client| !client.killed.load(Relaxed));
+        let heard = there.map(|client| {
             mail::put(client, self.encoded(client.resp.load(Relaxed) == 3).clone(), limits.of(client));
-        }
-        subscribers.len()
+        });
+        heard.count()
     }
 }
 

@@ -61,6 +61,20 @@ fn messages_come_to_all_who_listen() {
     );
 }
 
+/// Whether its worker has closed its connection, or is about to.
+#[test]
+fn who_was_killed_hears_nothing_more() {
+    check(
+        r#"
+        a> SUBSCRIBE x                    < ["subscribe", "x", :1]
+        > PUBLISH x one                   < :1
+        > CLIENT KILL TYPE pubsub         < :1
+        > PUBLISH x two                   < :0
+        a< ["message", "x", "one"]
+    "#,
+    );
+}
+
 #[test]
 fn who_listens_in_resp2_may_do_little_else() {
     check_restricted(
