@@ -89,7 +89,7 @@ fn put_into_effect(
     pairs: &[(&[u8], &[u8])],
 ) -> Result<(), SetError> {
     let has = |name: &str| changed.contains(&name);
-    if has("appendonly") && !new.appendonly && !server.persist.aof.is_on() {
+    if has("appendonly") && !new.appendonly && !server.persist.aof.logs() {
         // The base that it was to begin with is not wanted, also if it is not being written yet.
         server.persist.cancel_rewrite();
     }

@@ -38,7 +38,7 @@ fn save(call: &mut Call<'_, '_>) -> Done {
 /// BGREWRITEAOF
 fn rewrite_aof(call: &mut Call<'_, '_>) -> Done {
     let (persist, may_begin) = (&call.server.persist, may_begin(call));
-    if persist.is_rewriting() {
+    if persist.state().is_rewriting() {
         return Err(Error::text("ERR Background append only file rewriting already in progress"));
     }
     let text = if may_begin && rewrite::begin(call.server) {
@@ -69,7 +69,7 @@ fn background_save(call: &mut Call<'_, '_>) -> Done {
         _ => return Err(Error::Syntax),
     };
     let (server, may_begin) = (call.server.clone(), may_begin(call));
-    if may_begin && server.persist.is_behind() {
+    if may_begin && server.persist.state().is_behind() {
         // Redis is not: it has done that before it replied.
         return call.go_elsewhere(move |reply| {
             server.persist.catch_up();

@@ -87,6 +87,8 @@ pub(crate) struct Running {
     is_alone: bool,
     /// A snapshot that FLUSHALL owes.
     pub(super) is_owed: bool,
+    /// Nobody wants it any more, and it comes to its end.
+    is_given_up: bool,
     stage: Stage,
     /// Bytes that writers copied for its walk.
     pub(super) copied: u64,
@@ -138,17 +140,23 @@ impl State {
 
     /// A snapshot is being taken that nobody waits for, or one for replicas.
     pub(crate) fn is_saving_in_background(&self) -> bool {
-        let is_save = |running: Running| running.is(Job::Snapshot) && !running.is_alone && !running.is_owed;
+        let is_save = |running: Running| running.is(Job::Snapshot) && !running.is_brief();
         self.sync.is_some() || self.running.is_some_and(is_save)
     }
 
-    /// A base is being written, or waits for something that Redis has done by the time of its reply, so that it would be.
+    /// A base is being written that somebody wants.
     pub(crate) fn is_rewriting(&self) -> bool {
-        self.is_at(Job::Base) || self.rewrite_scheduled && !self.is_saving_in_background()
+        self.running.is_some_and(|running| running.is(Job::Base) && !running.is_given_up)
     }
 
-    fn is_at(&self, job: Job) -> bool {
-        self.running.is_some_and(|running| running.is(job))
+    /// One that was asked for waits for something that Redis has done by the time of its reply, so that there it would be written.
+    pub(crate) fn is_about_to_rewrite(&self) -> bool {
+        self.rewrite_scheduled && !self.is_saving_in_background()
+    }
+
+    /// Whether something is owed, or under way, that Redis has done by the time of its reply.
+    pub(crate) fn is_behind(&self) -> bool {
+        self.save_owed || self.running.is_some_and(Running::is_brief)
     }
 
     /// FLUSHALL's snapshot is not there yet.
@@ -172,11 +180,16 @@ impl Running {
     pub(super) fn now(job: Job, is_alone: bool) -> Running {
         let stage = Stage::Before(Instant::now());
         let since_s = crate::clock::unix_ms() / 1000;
-        Running { job, since_s, is_alone, is_owed: false, stage, copied: 0 }
+        Running { job, since_s, is_alone, is_owed: false, is_given_up: false, stage, copied: 0 }
     }
 
     pub(crate) fn is(self, job: Job) -> bool {
         self.job == job
+    }
+
+    /// The log is left, somebody waits for it, FLUSHALL owes it, or it is given up.
+    fn is_brief(self) -> bool {
+        self.is(Job::Log) || self.is_alone || self.is_owed || self.is_given_up
     }
 }
 
@@ -211,18 +224,19 @@ impl Persist {
     pub(crate) fn cancel_rewrite(&self) -> bool {
         let mut state = self.state.lock();
         state.rewrite_scheduled = false;
-        let is_running = state.running.is_some_and(|running| running.is(Job::Base));
-        if is_running {
-            self.cancelled.store(true, Release);
-        }
-        is_running
+        let running = state.running.as_mut().filter(|running| running.is(Job::Base));
+        let Some(running) = running else { return false };
+        running.is_given_up = true;
+        self.cancelled.store(true, Release);
+        true
     }
 
     fn cancel(&self, which: impl Fn(Running) -> bool) -> Cancelled {
-        let mut state = self.state.lock();
+        let state = &mut *self.state.lock();
         let was_scheduled = std::mem::take(&mut state.save_scheduled);
         let mut cancelled = if was_scheduled { Cancelled::Scheduled } else { Cancelled::Nothing };
-        for running in state.all().filter(|running| which(*running)) {
+        for running in state.running.iter_mut().chain(&mut state.sync).filter(|running| which(**running)) {
+            running.is_given_up = true;
             self.cancel_flag(running.job).store(true, Release);
             cancelled = Cancelled::Running;
         }
@@ -293,10 +307,12 @@ impl Persist {
         let mut state = self.state.lock();
         let is_stuck = || self.disk_since.lock().is_some_and(|since| since.elapsed() > STUCK);
         let may_be = |running: &Running| running.stage == Stage::Walks && !running.is_alone;
-        let Some(running) = state.running.filter(may_be) else { return false };
+        let Some(running) = state.running.as_mut().filter(|running| may_be(running)) else { return false };
         if !is_stuck() || self.cancelled.swap(true, AcqRel) {
             return false;
         }
+        running.is_given_up = true;
+        let running = *running;
         if running.is(Job::Base) {
             state.rewrite_scheduled = true;
         } else if !running.is_owed {
@@ -366,7 +382,7 @@ impl Persist {
 
     /// The same, unless it is no longer wanted, which is looked at in between; whether it is claimed. What is being done may
     /// be a write to a disk that hangs.
-    pub(super) fn claim_in_turn_unless(&self, job: Job, is_given_up: impl Fn() -> bool) -> bool {
+    pub(super) fn claim_in_turn_unless(&self, job: Job, mut is_given_up: impl FnMut() -> bool) -> bool {
         while !is_given_up() {
             if self.claim_alone(job) {
                 return true;
@@ -376,32 +392,11 @@ impl Persist {
         false
     }
 
-    /// A base is being written, and not given up.
-    pub(crate) fn is_rewriting(&self) -> bool {
-        let state = self.state.lock();
-        state.is_at(Job::Base) && !self.is_cancelled(Job::Base)
-    }
-
-    /// Whether something is owed, or under way, that Redis has done by the time of its reply.
-    pub(crate) fn is_behind(&self) -> bool {
-        self.is_behind_with(&self.state.lock())
-    }
-
-    fn is_behind_with(&self, state: &State) -> bool {
-        state.save_owed || state.running.is_some_and(|running| self.is_brief(running))
-    }
-
-    /// The log is left, somebody waits for it, or it is a base that has been given up.
-    fn is_brief(&self, running: Running) -> bool {
-        let is_given_up = running.is(Job::Base) && self.is_cancelled(Job::Base);
-        running.is(Job::Log) || running.is_alone || running.is_owed || is_given_up
-    }
-
-    /// Waits until nothing is: no longer than a disk takes that is well, but not long, for it may hang. Who waits is not in the gate.
+    /// Waits until nothing is done, or owed, that Redis has done by the time of its reply: no longer than a disk takes that is well, but not long, for it may hang. Who waits is not in the gate.
     pub(crate) fn catch_up(&self) {
         let until = Instant::now() + PATIENCE;
         let mut state = self.state.lock();
-        while self.is_behind_with(&state) && !self.ended.wait_until(&mut state, until).timed_out() {}
+        while state.is_behind() && !self.ended.wait_until(&mut state, until).timed_out() {}
     }
 
     /// Waits until the snapshot that is owed can be taken; `false`: somebody else has, or something is being written that may take long.
@@ -410,8 +405,10 @@ impl Persist {
         let mut state = self.state.lock();
         loop {
             let Some(running) = state.running.or(state.sync) else { return state.save_owed };
-            let is_worth_waiting = self.is_brief(running) && state.sync.is_none() && Instant::now() < until;
-            if !(running.is_owed || state.save_owed && is_worth_waiting) {
+            // A snapshot is this one, or was given up for it.
+            let is_worth_waiting = running.is(Job::Snapshot)
+                || running.is_brief() && state.sync.is_none() && Instant::now() < until;
+            if !(state.is_owing() && is_worth_waiting) {
                 return false;
             }
             self.ended.wait_for(&mut state, LOOK);
@@ -450,9 +447,9 @@ mod tests {
         let live = Live::start(1, &["--save", "3600 1"]);
         let persist = &live.server.persist;
         persist.owe_save();
-        assert!(persist.state().is_owing() && persist.is_behind());
+        assert!(persist.state().is_owing() && persist.state().is_behind());
         assert!(persist.claim(Job::Snapshot));
-        assert!(persist.state().is_owing() && persist.is_behind());
+        assert!(persist.state().is_owing() && persist.state().is_behind());
         assert!(!persist.state().is_saving_in_background(), "Redis has done it");
         rewrite::release(&live.server);
         assert!(persist.state().save_owed, "it was given up");
@@ -461,7 +458,7 @@ mod tests {
         persist.end_sync();
         assert!(persist.wait_to_pay());
         super::super::snapshot::pay(&live.server);
-        assert!(!persist.state().is_owing() && !persist.is_behind() && !persist.wait_to_pay());
+        assert!(!persist.state().is_owing() && !persist.state().is_behind() && !persist.wait_to_pay());
         live.stop();
     }
 

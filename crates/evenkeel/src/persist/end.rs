@@ -174,11 +174,12 @@ fn end(server: &Arc<Server>, how: How, by_client: bool) -> bool {
     let (is_asked, is_due) = (how.save == Some(true), how.save.is_none() && !settings.save.is_empty());
     let saves = is_asked && !is_loading || is_due && is_whole;
     // What FLUSHALL has taken does not come back, whatever is said by then: in Redis it was saved before its reply.
-    let pays = !saves && is_whole && !how.force && persist.state().is_owing();
+    let may_pay = is_whole && !how.force && !server.scripts.busy.is_busy();
+    let pays = !saves && may_pay && persist.state().is_owing();
     if (saves || pays) && !persist.ending.is_aborted() {
         server.log.notice("Saving the final RDB snapshot before exiting.");
-        let may_fail = pays || how.force;
-        if !snapshot::save_last(server, is_asked) && (!may_fail || persist.ending.is_aborted()) {
+        let (is_saved, may_fail) = (snapshot::save_last(server, is_asked, pays), pays || how.force);
+        if !is_saved && (!may_fail || persist.ending.is_aborted()) {
             server.log.warning("Error trying to save the DB, can't exit.");
             return false;
         }

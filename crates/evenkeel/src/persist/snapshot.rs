@@ -19,7 +19,7 @@ use evenkeel_store::snapshot::Walk;
 use evenkeel_store::{Held, Seat, memory};
 use parking_lot::MutexGuard;
 
-use super::claims::PATIENCE;
+use super::claims::{PATIENCE, STUCK};
 use super::draft::{Cache, Draft};
 use super::lock::What;
 use super::pace::{GivesWay, NAP_MAX, Pace, Paced};
@@ -101,10 +101,19 @@ pub(super) fn save_before(server: &Arc<Server>, next: Job) -> bool {
 
 /// The same for the end of the server, as long as that is not aborted; if it fails, the server goes on as it was. What is in
 /// memory is left where it is if it turns out not to be whole, unless that `is_asked` for: a load has failed that was waited
-/// for.
-pub(super) fn save_last(server: &Arc<Server>, is_asked: bool) -> bool {
-    let is_aborted = || server.persist.ending.is_aborted();
-    if !server.persist.claim_in_turn_unless(Job::Snapshot, is_aborted) {
+/// for. One that is only owed is given up when it has not come on for [`STUCK`]: its disk hangs, or a script lets nobody through.
+pub(super) fn save_last(server: &Arc<Server>, is_asked: bool, is_only_owed: bool) -> bool {
+    let progress = &server.persist.progress;
+    let come_on = || progress.walked.load(Relaxed) + progress.bytes.load(Relaxed);
+    let (mut last, mut since) = (come_on(), Instant::now());
+    let mut is_given_up = || {
+        let now = come_on();
+        if now != last {
+            (last, since) = (now, Instant::now());
+        }
+        server.persist.ending.is_aborted() || is_only_owed && since.elapsed() > STUCK
+    };
+    if !server.persist.claim_in_turn_unless(Job::Snapshot, &mut is_given_up) {
         return false;
     }
     if !is_asked && server.persist.is_incomplete.load(Acquire) {
@@ -116,7 +125,7 @@ pub(super) fn save_last(server: &Arc<Server>, is_asked: bool) -> bool {
     loop {
         match told.recv_timeout(LOOK) {
             Ok(is_saved) => return is_saved,
-            Err(RecvTimeoutError::Timeout) if !is_aborted() => {}
+            Err(RecvTimeoutError::Timeout) if !is_given_up() => {}
             Err(_) => return false,
         }
     }

@@ -60,8 +60,9 @@ fn append_only_file(facts: &Facts<'_>, text: &mut Text, state: &State, now_s: u6
     let (figures, is_on) = (&aof.figures, aof.is_on());
     let current_s = current(state, Job::Base, now_s);
     text.field("aof_enabled", u8::from(is_on));
-    let is_scheduled = state.rewrite_scheduled && state.is_saving_in_background();
-    text.field("aof_rewrite_in_progress", u8::from(state.is_rewriting()));
+    let is_begun = state.is_about_to_rewrite() && facts.server.persist.has_all_data();
+    let is_scheduled = state.rewrite_scheduled && !is_begun;
+    text.field("aof_rewrite_in_progress", u8::from(is_begun || current_s.is_some()));
     text.field("aof_rewrite_scheduled", u8::from(is_scheduled));
     text.field("aof_last_rewrite_time_sec", seconds(state.last_rewrite_took_s));
     text.field("aof_current_rewrite_time_sec", seconds(current_s));

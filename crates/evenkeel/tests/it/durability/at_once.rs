@@ -177,3 +177,30 @@ fn an_end_pays_what_flushall_owes() {
         assert_eq!(size(&mut server.connect()), Some(0), "{how}");
     }
 }
+
+/// A snapshot that is given up for FLUSHALL comes to its end, and then FLUSHALL's is taken, before the reply.
+#[test]
+fn what_was_flushed_during_a_snapshot_does_not_come_back() {
+    let (mut server, mut client) = with(WITH_SNAPSHOT);
+    ok(&mut client, "SAVE");
+    ok(&mut client, "CONFIG SET rdb-key-save-delay 20000");
+    says(&mut client, "BGSAVE", SAVING);
+    says(&mut client, "FLUSHALL", "OK");
+    server.kill();
+    server.start_again();
+    assert_eq!(size(&mut server.connect()), Some(0));
+}
+
+/// Nobody but an end stops a script that has written, and that cannot wait for it.
+#[test]
+fn an_end_does_not_pay_while_a_script_lets_nobody_through() {
+    for wait_ms in [50, 400] {
+        let (mut server, mut client) = with(&[WITH_SNAPSHOT, &["--busy-reply-threshold", "100"]].concat());
+        let mut runs = server.connect();
+        ["MULTI", "FLUSHALL", "EXEC"].iter().for_each(|line| ok(&mut runs, line));
+        runs.send(&["EVAL", "redis.call('set', 'k', 1) while true do end", "0"]).expect("it reads");
+        std::thread::sleep(Duration::from_millis(wait_ms));
+        client.send(&["SHUTDOWN", "NOSAVE"]).expect("it reads");
+        wait_until("it ends", || !server.is_alive());
+    }
+}

@@ -325,3 +325,16 @@ fn an_end_does_not_wait_for_those_who_wait_to_save() {
     drop(reader);
     assert_eq!(server.log().matches("Background saving started").count(), 1, "{}", server.log());
 }
+
+/// FLUSHALL's snapshot is not waited for for ever.
+#[test]
+fn an_end_does_not_wait_for_what_is_owed_if_its_disk_hangs() {
+    let mut server = with_stuck_snapshots();
+    let mut client = server.connect();
+    assert_eq!(client.run("CONFIG SET save '3600 1'").to_string(), "OK");
+    let mut flusher = server.connect();
+    flusher.send(&["FLUSHALL"]).expect("it reads");
+    wait_until("it has begun", || server.log().contains("Background saving started"));
+    client.send(&["SHUTDOWN", "NOSAVE"]).expect("it reads");
+    wait_until("it ends", || !server.is_alive());
+}

@@ -89,6 +89,8 @@ fn fail_machine(server: &Server, random: &mut Random) {
     let mut tail = fs::read(&path).expect("a tail");
     let row = row(&tail);
     let synced = row.first_key_value().expect("a record").1.0.offset;
+    let (last, of_last) = row.last_key_value().expect("a record").1;
+    let tail_end = (last.offset as usize) + of_last.len();
     for (at, (place, bytes)) in row {
         let other = Place { boot: place.boot ^ 1, ..place };
         tail[at..at + HEADER_LEN].copy_from_slice(&header(&other, &bytes));
@@ -102,8 +104,10 @@ fn fail_machine(server: &Server, random: &mut Random) {
         1 => bytes[synced as usize + random.below(unsynced + 1)..].fill(0),
         _ => {
             let from = synced as usize + random.below(unsynced + 1);
-            let len = random.below(bytes.len() - from + 1);
-            bytes[from..from + len].fill(0);
+            let to = from + random.below(bytes.len() - from + 1);
+            // What was being appended as the process was killed is in no record yet: of that there is a beginning.
+            let to = if to > tail_end { bytes.len() } else { to };
+            bytes[from..to].fill(0);
         }
     }
     // The same file, which is known by its inode.
