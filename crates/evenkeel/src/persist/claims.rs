@@ -87,7 +87,7 @@ pub(crate) struct Running {
     is_alone: bool,
     /// A snapshot that FLUSHALL owes.
     pub(super) is_owed: bool,
-    /// Nobody wants it any more, and it comes to its end.
+    /// Nobody wants it any more, and it comes to its end: for who has the state. The job itself looks at its flag.
     is_given_up: bool,
     stage: Stage,
     /// Bytes that writers copied for its walk.
@@ -392,7 +392,8 @@ impl Persist {
         false
     }
 
-    /// Waits until nothing is done, or owed, that Redis has done by the time of its reply: no longer than a disk takes that is well, but not long, for it may hang. Who waits is not in the gate.
+    /// Waits until nothing is done, or owed, that Redis has done by the time of its reply: no longer than a disk takes that is well, and
+    /// [`PATIENCE`] at most, for it may hang. Who waits is not in the gate.
     pub(crate) fn catch_up(&self) {
         let until = Instant::now() + PATIENCE;
         let mut state = self.state.lock();

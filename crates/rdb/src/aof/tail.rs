@@ -140,8 +140,12 @@ pub fn restore(directory: &Directory, boot: Option<u128>) -> Result<(Tail, Optio
         }
         Tail::Whole { path } | Tail::Lacks { path, .. } => {
             // All of it, so that the kernel syncs what it may have given up once before.
-            let file = OpenOptions::new().write(true).open(path).map_err(Error::io("open", path))?;
+            let file =
+                OpenOptions::new().read(true).write(true).open(path).map_err(Error::io("open", path))?;
             file.write_all_at(&bytes, place.offset).map_err(Error::io("write", path))?;
+            if has_started(boot, &place) {
+                cut_zeroes(&file, place.offset + bytes.len() as u64, path)?;
+            }
             file.sync_all().map_err(Error::io("sync", path))?;
             remove(&tail_path)?;
             None
@@ -170,7 +174,7 @@ fn compare(directory: &Directory, boot: Option<u128>) -> Result<(Tail, Place, Ve
     let Some((place, bytes)) = row(&read(&file, 0, TAIL_LEN, &tail_path)?) else {
         return Ok((Tail::Nothing, none, Vec::new()));
     };
-    let was_started = boot != Some(place.boot);
+    let was_started = has_started(boot, &place);
     // Nearly always the last: the one before if its last sync has failed.
     for path in directory.incremental_paths().rev() {
         let Some(file) = open(&path)? else { continue };
@@ -192,6 +196,28 @@ fn compare(directory: &Directory, boot: Option<u128>) -> Result<(Tail, Place, Ve
         }
     }
     Ok((Tail::Foreign, place, bytes))
+}
+
+/// Whether the machine has started since, or may have.
+fn has_started(boot: Option<u128>, place: &Place) -> bool {
+    boot != Some(place.boot)
+}
+
+/// Cuts zeroes off the end of a file, up to `from`: a file system has noted a length there, and the bytes never came. They were being
+/// appended as the machine failed: what is whole ends with a line.
+fn cut_zeroes(file: &File, from: u64, path: &Path) -> Result<()> {
+    let len = file.metadata().map_err(Error::io("examine", path))?.len();
+    let mut end = len;
+    while end > from {
+        let piece = (end - from).min(BLOCK as u64);
+        let bytes = read(file, end - piece, piece as usize, path)?;
+        let zeroes = bytes.iter().rev().take_while(|byte| **byte == 0).count() as u64;
+        end -= zeroes;
+        if zeroes < piece {
+            break;
+        }
+    }
+    if end < len { file.set_len(end).map_err(Error::io("cut off", path)) } else { Ok(()) }
 }
 
 /// A file has `there` where a tail has `bytes`.
@@ -300,7 +326,17 @@ mod tests {
             lacks(&restored(b"baseo\0\0\0\0", 4, &two, boot, b"baseonemore"), 5, 6);
             lacks(&restored(b"base\0\0\0more", 4, &two, boot, b"baseonemore"), 4, 3);
             lacks(&restored(b"baseo\0em\0re, torn", 4, &two, boot, b"baseonemore, torn"), 5, 4);
+            // Behind it, what was being appended: a length was noted, and the bytes never came.
+            let zeroes = [b"baseo\0\0\0\0\0\0, torn".as_slice(), &[0; 2 * BLOCK]].concat();
+            lacks(&restored(&zeroes, 4, &two, boot, b"baseonemore, torn"), 5, 6);
+            lacks(&restored(&zeroes[..11], 4, &two, boot, b"baseonemore"), 5, 6);
+            lacks(&restored(&[0; 3 * BLOCK], 0, &[b"one"], boot, b"one"), 0, 3);
+            let whole = restored(b"baseonemore\0\0", 4, &two, boot, b"baseonemore");
+            assert!(matches!(whole, Tail::Whole { .. }));
         }
+        // As long as the machine runs, somebody else has put them there.
+        let whole = restored(b"baseonemore\0\0", 4, &[b"one", b"more"], Some(BEFORE), b"baseonemore\0\0");
+        assert!(matches!(whole, Tail::Whole { .. }));
         // The machine goes on, but its file system was another one for a while.
         lacks(&restored(b"base\0\0\0more", 4, &[b"one", b"more"], Some(BEFORE), b"baseonemore"), 4, 3);
     }

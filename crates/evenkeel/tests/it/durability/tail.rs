@@ -105,7 +105,7 @@ fn fail_machine(server: &Server, random: &mut Random) {
         _ => {
             let from = synced as usize + random.below(unsynced + 1);
             let to = from + random.below(bytes.len() - from + 1);
-            // What was being appended as the process was killed is in no record yet: of that there is a beginning.
+            // What was being appended as the process was killed is in no record yet: a hole there goes on to the end (docs/aof.md).
             let to = if to > tail_end { bytes.len() } else { to };
             bytes[from..to].fill(0);
         }
