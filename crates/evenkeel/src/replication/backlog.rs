@@ -16,7 +16,7 @@ use std::io::IoSlice;
 pub(crate) const BLOCK: usize = 16 * 1024;
 
 /// Most blocks kept for those to come: what is appended between two trims at full load.
-const SPARES_MAX: usize = 64;
+pub(super) const SPARES_MAX: usize = 64;
 
 /// See the module's text. Offsets count the stream's bytes: the first byte of a stream has offset 0, so the offset of the end
 /// is also the number of all bytes so far.
@@ -113,6 +113,12 @@ impl Backlog {
         self.blocks.drain(..count).collect()
     }
 
+    /// Blocks that were taken out and are not needed any more, to be filled again.
+    pub(crate) fn give_back(&mut self, blocks: Vec<Box<[u8]>>) {
+        let room = SPARES_MAX.saturating_sub(self.spares.len());
+        self.spares.extend(blocks.into_iter().take(room));
+    }
+
     /// Drops the blocks of which no byte is among the last `size`, or behind `needed`, which somebody has still to be sent.
     pub(crate) fn trim(&mut self, size: u64, needed: Option<u64>) {
         let kept_from = self.end.saturating_sub(size);
@@ -181,6 +187,8 @@ mod tests {
             bytes[2 * BLOCK..5 * BLOCK],
             "the one that is begun stays"
         );
+        backlog.give_back(vec![vec![0; BLOCK].into(); SPARES_MAX + 1]);
+        assert_eq!(backlog.memory(), ((1 + SPARES_MAX) * BLOCK) as u64, "no more than can be of use");
         assert!(backlog.len() == 10 && backlog.has(5 + bytes.len() as u64 - 10));
     }
 

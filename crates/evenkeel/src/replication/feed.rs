@@ -51,7 +51,7 @@ const TAKE_LEN: usize = 1 << 20;
 const ROUND: Duration = Duration::from_millis(100);
 
 /// Bytes of the stream in memory for replicas that are in a full sync; the rest is on disk ..
-const MEMORY_LEN_MAX: u64 = 16 << 20;
+const MEMORY_LEN_MAX: u64 = 8 << 20;
 
 /// .. and those where no file can be made for that.
 pub(super) const WITHOUT_DISK_LEN_MAX: u64 = 48 << 20;

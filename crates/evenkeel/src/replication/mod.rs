@@ -267,6 +267,7 @@ impl Stream {
         }
         if let Some(backlog) = beyond {
             overflow.append(backlog.start(), backlog.take_oldest(len));
+            backlog.give_back(overflow.written());
         }
         Ok(())
     }
