@@ -42,7 +42,7 @@ use crate::page::page;
 use crate::pauses::Pauses;
 use crate::peers::{Kind, Peer, Where};
 use crate::promises::{self, Promise, Verdict};
-use crate::stats::Goal;
+use crate::stats::{Goal, Spread};
 use crate::table::{Table, figure};
 use crate::{interrupt, proc, sys};
 
@@ -223,6 +223,23 @@ impl Session {
         value: f64,
     ) -> String {
         self.note(Verdict { promise: promise.into(), what, value, goal, alone: None })
+    }
+
+    /// What is added to what there was without, as much as may be, and what became of that: the last two where it is ours.
+    fn added_cells(
+        &mut self,
+        promise: Option<Promise>,
+        is_ours: bool,
+        what: String,
+        most: f64,
+        added: Option<Spread>,
+    ) -> [String; 3] {
+        let goal = Goal::AtMost(most);
+        let (goal_cell, verdict) = match added.filter(|_| is_ours) {
+            Some(added) => (goal.to_string(), self.judge_for(promise, what, goal, added.median)),
+            None => (String::new(), String::new()),
+        };
+        [added.map(|added| added.to_string()).unwrap_or_default(), goal_cell, verdict]
     }
 
     /// The same for a wait: the time in microseconds, `unit_us` of which are one of the goal's.

@@ -23,7 +23,7 @@ use crate::json::{Json, object};
 use crate::load::keys::KeyRange;
 use crate::peers::{Kind, Launch, Server, ask};
 use crate::promises::Promise;
-use crate::stats::{Goal, Spread};
+use crate::stats::Goal;
 use crate::table::{Table, time_us};
 
 /// What one replica may add to a SET, in CPU microseconds: to the whole process, and to the thread that serves.
@@ -186,8 +186,9 @@ fn cost(session: &mut Session, lanes: &[Lane], pipeline: usize) -> Result<()> {
             let most = if replicas == 1 { ONE_ADDS_US_MAX } else { THREE_ADD_US_MAX };
             // What is promised is promised of one that costs nothing itself.
             let promise = (at == 1).then_some(Promise::Replica);
-            let mut judged =
-                |what: &str, most, added| judged(session, promise, is_ours, what, pipeline, most, added);
+            let mut judged = |what: &str, most, added| {
+                session.added_cells(promise, is_ours, format!("{what}, pipeline {pipeline}"), most, added)
+            };
             let whole = judged(&format!("CPU us that {} adds", shown(at)), most, added);
             let serving_most = ONE_ADDS_TO_SERVING_US_MAX * replicas as f64;
             let what = format!("CPU us that {} adds to the serving thread", shown(at));
@@ -212,27 +213,6 @@ fn shown(at: usize) -> &'static str {
         2 => "three replicas",
         _ => "a real replica",
     }
-}
-
-/// What was added, what may be, and what became of that.
-fn judged(
-    session: &mut Session,
-    promise: Option<Promise>,
-    is_ours: bool,
-    what: &str,
-    pipeline: usize,
-    most: f64,
-    added: Option<Spread>,
-) -> [String; 3] {
-    let goal = Goal::AtMost(most);
-    let (goal_cell, verdict) = match added.filter(|_| is_ours) {
-        Some(added) => (
-            goal.to_string(),
-            session.judge_for(promise, format!("{what}, pipeline {pipeline}"), goal, added.median),
-        ),
-        None => (String::new(), String::new()),
-    };
-    [added.map(|added| added.to_string()).unwrap_or_default(), goal_cell, verdict]
 }
 
 fn lag(session: &mut Session, lanes: &[Lane], reals: &[SocketAddr]) -> Result<()> {
