@@ -141,8 +141,8 @@ fn look(
         .map_err(|error| error.to_string())
         .and_then(|_locks| tail::restore(&log, boot()).map_err(|error| error.to_string()));
     match restored {
-        Ok((tail, aside)) => {
-            write!(out, "{}", text::restored(&tail, aside.as_deref()))?;
+        Ok(restored) => {
+            write!(out, "{}", text::restored(&restored))?;
             Ok(Some(check(path, moment)))
         }
         Err(error) => writeln!(out, "The tail cannot be put back: {error}.").map(|()| None),
@@ -255,7 +255,7 @@ fn ready_to_cut(report: &Report, cut: &Cut) -> std::io::Result<[Option<File>; 2]
         }
         let restored =
             tail::restore(&log, boot()).map_err(|error| std::io::Error::other(error.to_string()))?;
-        if let (Tail::Lacks { .. }, _) = restored {
+        if matches!(restored.tail, Tail::Lacks { .. }) {
             return Err(std::io::Error::other("it has got back what was in its tail, look again"));
         }
     }

@@ -139,6 +139,7 @@ fn serve(launch: Launch) -> ExitCode {
     if let Err(error) = start_long(&server) {
         return fail(&log, format!("A thread for long commands cannot be started: {error}"));
     }
+    server.census.note_startup();
     let bar = Bar::begin(&server);
     let loaded = load(&server);
     drop(bar);
@@ -442,7 +443,6 @@ fn log_panics(log: Log) {
 fn control(server: &Arc<Server>) {
     let mut seat = server.keyspace.seat();
     let mut slack = Watch::default();
-    server.census.note_startup();
     while !server.stopping.load(Acquire) {
         seat.now_ms = clock::unix_ms();
         server.rates.lock().sample(&server.stats, server.replication.traffic(), seat.now_ms);

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::*;
 use std::time::Instant;
 
-use evenkeel_rdb::aof::tail::{self, Tail};
+use evenkeel_rdb::aof::tail::{self, CutOff, Tail};
 use evenkeel_rdb::aof::{
     Command, Commands, Directory, Found, Part, Record, holds_snapshot, is_snapshot_by_name, truncate,
 };
@@ -76,9 +76,15 @@ pub(crate) fn directory(server: &Arc<Server>) -> Result<Replayed, Ended> {
 pub(crate) fn put_tail_back(server: &Server) -> Result<(), Ended> {
     let failed = |error: evenkeel_rdb::aof::Error| Ended::Failed(error.to_string());
     let directory = rewrite::open(&server.settings()).map_err(failed)?;
-    let (tail, aside) = tail::restore(&directory, aof::boot()).map_err(failed)?;
-    let aside = aside.unwrap_or_default();
-    match tail {
+    let restored = tail::restore(&directory, aof::boot()).map_err(failed)?;
+    let aside = restored.aside.unwrap_or_default();
+    if let Some(CutOff { path, from, len }) = restored.cut {
+        server.log.notice(format!(
+            "{}: {len} bytes are cut off, from byte {from} on: they were being appended as the machine failed, and some never came",
+            path.display()
+        ));
+    }
+    match restored.tail {
         Tail::Nothing | Tail::Whole { .. } => {}
         Tail::Lacks { path, from, len } => server.log.notice(format!(
             "{}: {len} bytes that had been synced in the tail are back, from byte {from} on",

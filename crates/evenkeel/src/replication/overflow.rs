@@ -221,10 +221,14 @@ impl Overflow {
             (at..=at + 1).contains(&index)
         };
         let mut pieces = self.shared.pieces.lock();
-        let gone = pieces.extract_if(.., |index, piece| {
-            piece.is_some() && !readers.iter().any(|reader| is_near(*index, reader))
+        let mut gone = Vec::new();
+        pieces.retain(|index, piece| {
+            let stays = piece.is_none() || readers.iter().any(|reader| is_near(*index, reader));
+            if !stays {
+                gone.extend(piece.take().and_then(Arc::into_inner));
+            }
+            stays
         });
-        let gone: Vec<_> = gone.filter_map(|(_, piece)| piece.and_then(Arc::into_inner)).collect();
         drop(pieces);
         let mut read = self.shared.read.lock();
         read.extend(gone);

@@ -209,8 +209,10 @@ impl<'r, 'a, 'h> Run<'r, 'a, 'h> {
         {
             return self.end(Ended::ForOnce);
         }
-        if self.shown.len() > SHOWN_BYTES_MAX && !self.give_up_undo() {
-            return self.end(Ended::ForOnce);
+        if self.shown.len() > SHOWN_BYTES_MAX
+            && let Err(instead) = self.give_up_undo(Ended::ForOnce)
+        {
+            return self.end(instead);
         }
         if row.flags.has(Flags::WRITE.with(Flags::MAY_WRITE)) {
             let may_take_back = matches!(row.reach_in(&args), Reach::Keys);
@@ -218,8 +220,8 @@ impl<'r, 'a, 'h> Run<'r, 'a, 'h> {
                 if may_take_back && undo.len() + keys.len() <= UNDO_KEYS_MAX && undo.bytes() <= UNDO_BYTES_MAX
                 {
                     keys.iter().for_each(|key| self.call.held.keep_for_undo(key, undo));
-                } else if !self.give_up_undo() {
-                    return self.end(Ended::Outside);
+                } else if let Err(instead) = self.give_up_undo(Ended::Outside) {
+                    return self.end(instead);
                 }
             }
             self.wrote |= row.flags.has(Flags::WRITE);
@@ -239,14 +241,22 @@ impl<'r, 'a, 'h> Run<'r, 'a, 'h> {
         self.called(done.err())
     }
 
-    /// The run is one that cannot be taken back from now on; `false`: it must be one that can, since it does not hold all.
-    fn give_up_undo(&mut self) -> bool {
+    /// The run is one that cannot be taken back from now on. If it must be one that can, what is to become of it instead:
+    /// `outside`, since it does not hold all, or it leaves the only worker, which has others to tell should it never end.
+    fn give_up_undo(&mut self, outside: Ended) -> Result<(), Ended> {
+        if self.undo.is_none() {
+            return Ok(());
+        }
+        let server = self.call.server;
+        if server.inboxes.len() == 1 && server.slow_scripts.has_room() {
+            return Err(Ended::Slow);
+        }
         if !self.call.held.holds_all() {
-            return false;
+            return Err(outside);
         }
         self.undo = None;
         self.send_shown();
-        true
+        Ok(())
     }
 
     #[cold]

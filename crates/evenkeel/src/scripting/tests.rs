@@ -760,6 +760,35 @@ fn large_arguments_are_let_go_of() {
     assert!(after < before + (20 << 20), "{before} bytes before, {after} now");
 }
 
+/// What a script has flushed, or written to many keys, cannot be put back; and there is one worker to tell others that they have
+/// to wait, and to hear that the server is to end.
+#[test]
+fn a_script_that_cannot_be_taken_back_does_not_keep_the_only_worker() {
+    let flushes = "redis.call('FLUSHALL') while true do end";
+    let writes = "for i = 1, 1000 do redis.call('SET', 'key' .. i, i) end while true do end";
+    for script in [flushes, writes] {
+        let live = Live::start(1, &["--busy-reply-threshold", "20", "--save", ""]);
+        let (mut busy, mut other) = (live.connect(), live.connect());
+        busy.send(&["EVAL", script, "0"]).expect("open");
+        wait_for(&mut other, "PING", "BUSY");
+        assert!(other.run("SCRIPT KILL").to_string().contains("UNKILLABLE"), "it has written");
+        other.send(&["SHUTDOWN", "NOSAVE"]).expect("open");
+        live.wait_until("it stops", || live.server.stopping.load(Relaxed));
+        live.stop();
+    }
+    // One that ends has its effect once, and is not slow for ever.
+    let live = Live::start(1, &[]);
+    let mut client = live.connect();
+    for round in 1..=3 {
+        client.run("SET key 1");
+        let script = "redis.call('INCR', 'kept') redis.call('FLUSHDB') return redis.call('INCR', 'count')";
+        assert_eq!(client.call(&["EVAL", script, "0"]).to_string(), ":1", "round {round}");
+        assert_eq!(client.run("DBSIZE").to_string(), ":1");
+        assert_eq!(client.run("EXISTS key kept").to_string(), ":0");
+    }
+    live.verify();
+}
+
 /// Zero is no threshold: nobody is told that a script is slow.
 #[test]
 fn without_a_threshold_no_script_is_slow() {

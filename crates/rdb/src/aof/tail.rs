@@ -14,13 +14,15 @@
 //! the row again, with another epoch; what is left of the row before is of no use, and is not taken for its continuation.
 
 use std::fs::{File, OpenOptions};
-use std::io::ErrorKind;
+use std::io::{ErrorKind, Seek, SeekFrom};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
+use crate::aof::command::Commands;
 use crate::aof::directory::Directory;
 use crate::aof::durable;
 use crate::aof::error::Error;
+use crate::aof::fault::{Fault, Reason};
 use crate::checksum::Sum;
 
 type Result<T> = std::result::Result<T, Error>;
@@ -121,22 +123,42 @@ pub fn look(directory: &Directory, boot: Option<u128>) -> Result<Tail> {
     Ok(compare(directory, boot)?.0)
 }
 
+/// What became of a tail.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Restored {
+    /// What there was to say of it.
+    pub tail: Tail,
+    /// Where it is now, if it belongs to a file which is another by now.
+    pub aside: Option<PathBuf>,
+    /// What was cut off behind it.
+    pub cut: Option<CutOff>,
+}
+
+/// The last `len` bytes of a file are gone, from byte `from` on: they were being appended as the machine failed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CutOff {
+    pub path: PathBuf,
+    pub from: u64,
+    pub len: u64,
+}
+
 /// Puts back what the log lacks of its tail, so that it is on disk, and removes the tail: it is not needed any more. One that
-/// belongs to a file which is another now is put aside; the second result says where.
+/// belongs to a file which is another now is put aside.
 ///
 /// # Errors
 /// A file cannot be read, written, renamed or removed. Then the tail is still there.
-pub fn restore(directory: &Directory, boot: Option<u128>) -> Result<(Tail, Option<PathBuf>)> {
+pub fn restore(directory: &Directory, boot: Option<u128>) -> Result<Restored> {
     let tail_path = directory.tail_path();
     if open(&tail_path)?.is_none() {
-        return Ok((Tail::Nothing, None));
+        return Ok(Restored { tail: Tail::Nothing, aside: None, cut: None });
     }
     let (tail, place, bytes) = compare(directory, boot)?;
-    let aside = match &tail {
+    let (mut aside, mut cut) = (None, None);
+    match &tail {
         Tail::Changed { .. } | Tail::Foreign => {
-            let aside = directory.unused_tail_path();
-            durable::rename(&tail_path, &aside)?;
-            Some(aside)
+            let kept = directory.unused_tail_path();
+            durable::rename(&tail_path, &kept)?;
+            aside = Some(kept);
         }
         Tail::Whole { path } | Tail::Lacks { path, .. } => {
             // All of it, so that the kernel syncs what it may have given up once before.
@@ -144,18 +166,14 @@ pub fn restore(directory: &Directory, boot: Option<u128>) -> Result<(Tail, Optio
                 OpenOptions::new().read(true).write(true).open(path).map_err(Error::io("open", path))?;
             file.write_all_at(&bytes, place.offset).map_err(Error::io("write", path))?;
             if has_started(boot, &place) {
-                cut_zeroes(&file, place.offset + bytes.len() as u64, path)?;
+                cut = cut_hole(&file, place.offset + bytes.len() as u64, path)?;
             }
             file.sync_all().map_err(Error::io("sync", path))?;
             remove(&tail_path)?;
-            None
         }
-        Tail::Nothing => {
-            remove(&tail_path)?;
-            None
-        }
-    };
-    Ok((tail, aside))
+        Tail::Nothing => remove(&tail_path)?,
+    }
+    Ok(Restored { tail, aside, cut })
 }
 
 /// Removes a tail, for good.
@@ -203,13 +221,38 @@ fn has_started(boot: Option<u128>, place: &Place) -> bool {
     boot != Some(place.boot)
 }
 
-/// Cuts zeroes off the end of a file, up to `from`: a file system has noted a length there, and the bytes never came. They were being
-/// appended as the machine failed: what is whole ends with a line.
-fn cut_zeroes(file: &File, from: u64, path: &Path) -> Result<()> {
+/// Cuts off what cannot be read behind `from`, the end of all that was acknowledged, where the file has zeroes: it was being appended as
+/// the machine failed, a file system had noted the length, and some of the bytes never came. A command that just ends too early is
+/// left as it is, and so is what has no zeroes in it, or has more behind it than can have been on its way: that is damage.
+fn cut_hole(mut file: &File, from: u64, path: &Path) -> Result<Option<CutOff>> {
     let len = file.metadata().map_err(Error::io("examine", path))?.len();
+    file.seek(SeekFrom::Start(from)).map_err(Error::io("read", path))?;
+    let mut commands = Commands::new(file, from, Some(len));
+    let fault = loop {
+        match commands.next() {
+            Ok(Some(_)) => {}
+            Ok(None) => return Ok(None),
+            Err(fault) if fault.is_torn() => return Ok(None),
+            Err(Fault { reason: Reason::Io(kind), .. }) => return Err(Error::io("read", path)(kind.into())),
+            Err(fault) => break fault,
+        }
+    };
+    let is_hole = match len - fault.whole {
+        left if left <= TAIL_LEN as u64 => read(file, fault.whole, left as usize, path)?.contains(&0),
+        _ => zeroes_from(file, fault.at, len, path)? == fault.at,
+    };
+    if !is_hole {
+        return Ok(None);
+    }
+    file.set_len(fault.at).map_err(Error::io("cut off", path))?;
+    Ok(Some(CutOff { path: path.to_owned(), from: fault.at, len: len - fault.at }))
+}
+
+/// Where the zeroes begin that a file of this length ends with, `from` at the earliest.
+fn zeroes_from(file: &File, from: u64, len: u64, path: &Path) -> Result<u64> {
     let mut end = len;
     while end > from {
-        let piece = (end - from).min(BLOCK as u64);
+        let piece = (end - from).min(TAIL_LEN as u64);
         let bytes = read(file, end - piece, piece as usize, path)?;
         let zeroes = bytes.iter().rev().take_while(|byte| **byte == 0).count() as u64;
         end -= zeroes;
@@ -217,7 +260,7 @@ fn cut_zeroes(file: &File, from: u64, path: &Path) -> Result<()> {
             break;
         }
     }
-    if end < len { file.set_len(end).map_err(Error::io("cut off", path)) } else { Ok(()) }
+    Ok(end)
 }
 
 /// A file has `there` where a tail has `bytes`.
@@ -297,13 +340,17 @@ mod tests {
         let (root, directory) = crashed(file, offset, records);
         let seen = look(&directory, boot).expect("it can be read");
         assert_eq!(fs::read(root.0.join(NAME)).expect("there"), file, "looking changes nothing");
-        let (tail, aside) = restore(&directory, boot).expect("it can be written");
+        let Restored { tail, aside, cut } = restore(&directory, boot).expect("it can be written");
         assert_eq!(tail, seen);
+        let whole = file.len().max(offset as usize + records.concat().len());
+        let gone = if matches!(tail, Tail::Changed { .. }) { 0 } else { (whole - expected.len()) as u64 };
+        assert_eq!(cut.map_or(0, |cut| cut.len), gone, "what is cut off is said");
         assert_eq!(fs::read(root.0.join(NAME)).expect("there"), expected);
         assert!(!root.0.join("dir/a.aof.tail").exists(), "it is not needed any more");
         assert_eq!(aside.is_some(), matches!(tail, Tail::Changed { .. }), "the bytes may be wanted yet");
         assert!(aside.is_none_or(|path| path.exists()));
-        assert_eq!(restore(&directory, boot).expect("nothing to do"), (Tail::Nothing, None));
+        let nothing = Restored { tail: Tail::Nothing, aside: None, cut: None };
+        assert_eq!(restore(&directory, boot).expect("nothing to do"), nothing);
         tail
     }
 
@@ -327,8 +374,8 @@ mod tests {
             lacks(&restored(b"base\0\0\0more", 4, &two, boot, b"baseonemore"), 4, 3);
             lacks(&restored(b"baseo\0em\0re, torn", 4, &two, boot, b"baseonemore, torn"), 5, 4);
             // Behind it, what was being appended: a length was noted, and the bytes never came.
-            let zeroes = [b"baseo\0\0\0\0\0\0, torn".as_slice(), &[0; 2 * BLOCK]].concat();
-            lacks(&restored(&zeroes, 4, &two, boot, b"baseonemore, torn"), 5, 6);
+            let zeroes = [b"baseo\0\0\0\0\0\0*1\r\n$4\r\nto".as_slice(), &[0; 2 * BLOCK]].concat();
+            lacks(&restored(&zeroes, 4, &two, boot, b"baseonemore*1\r\n$4\r\nto\0\0"), 5, 6);
             lacks(&restored(&zeroes[..11], 4, &two, boot, b"baseonemore"), 5, 6);
             lacks(&restored(&[0; 3 * BLOCK], 0, &[b"one"], boot, b"one"), 0, 3);
             let whole = restored(b"baseonemore\0\0", 4, &two, boot, b"baseonemore");
@@ -339,6 +386,45 @@ mod tests {
         assert!(matches!(whole, Tail::Whole { .. }));
         // The machine goes on, but its file system was another one for a while.
         lacks(&restored(b"base\0\0\0more", 4, &[b"one", b"more"], Some(BEFORE), b"baseonemore"), 4, 3);
+    }
+
+    /// What follows the last record was being appended: of what never came, zeroes are left, wherever they are.
+    #[test]
+    fn holes_behind_the_last_record_are_cut_off() {
+        const PING: &[u8] = b"*1\r\n$4\r\nPING\r\n";
+        let records: [&[u8]; 1] = [b"one"];
+        let behind = |parts: &[&[u8]]| [b"baseone", &parts.concat()[..]].concat();
+        let becomes = |file: &[&[u8]], kept: &[&[u8]]| {
+            for boot in [Some(NOW), None] {
+                let tail = restored(&behind(file), 4, &records, boot, &behind(kept));
+                assert!(matches!(tail, Tail::Whole { .. }));
+            }
+            let (as_it_is, boot) = (behind(file), Some(BEFORE));
+            restored(&as_it_is, 4, &records, boot, &as_it_is); // somebody else has put them there
+        };
+        becomes(&[PING, &[0; 10], PING], &[PING]);
+        becomes(&[&[0; 10], PING], &[]);
+        let echo: &[u8] = b"*2\r\n$4\r\nECHO\r\n$9\r\n123456789\r\n";
+        // In the length, the line end, the value and what is behind it, all but the beginning.
+        let holes = [(15..18, 14), (27..29, 27), (20..40, 27), (3..57, 0)];
+        for (hole, kept) in holes {
+            let mut file = [PING, echo, PING, PING].concat();
+            let whole = file.len();
+            file[PING.len()..][hole.clone()].fill(0);
+            let kept = &file[..PING.len() + kept].to_owned();
+            assert!(kept.len() < whole);
+            becomes(&[&file], &[kept]);
+        }
+        // Damage: nothing has been lost that was on its way, or more follows than can have been.
+        let mut long = [PING.repeat(TAIL_LEN / PING.len() + 1)].concat();
+        for damaged in [&[b"x", PING].concat(), &[PING, b"*1\r\n$5\r\nPING\r\n"].concat()] {
+            becomes(&[damaged], &[damaged]);
+        }
+        long[0] = 0;
+        becomes(&[PING, &long], &[PING, &long]);
+        becomes(&[PING, &vec![0; 3 * TAIL_LEN]], &[PING]);
+        // What ends too early is the loader's: it says so, or refuses it if it is told to.
+        becomes(&[PING, &PING[..9]], &[PING, &PING[..9]]);
     }
 
     #[test]
@@ -368,7 +454,7 @@ mod tests {
             "a copy that has all"
         );
         fs::write(root.0.join(NAME), b"base").expect("written");
-        let aside = restore(&directory, Some(NOW)).expect("put aside").1.expect("its path");
+        let aside = restore(&directory, Some(NOW)).expect("put aside").aside.expect("its path");
         assert_eq!(fs::read(root.0.join(NAME)).expect("there"), b"base");
         assert_ne!(directory.unused_tail_path(), aside, "another one does not replace it");
         // It may be one before the last, whose sync has failed.
@@ -378,10 +464,10 @@ mod tests {
         fs::write(root.0.join("dir/a.aof.manifest"), manifest).expect("written");
         fs::write(root.0.join("dir/a.aof.2.incr.aof"), "more").expect("written");
         let directory = Directory::open(&root.0, "dir".as_ref(), "a.aof".as_ref()).expect("whole");
-        lacks(&restore(&directory, Some(NOW)).expect("put back").0, 4, 3);
+        lacks(&restore(&directory, Some(NOW)).expect("put back").tail, 4, 3);
         assert_eq!(fs::read(root.0.join(NAME)).expect("there"), b"baseone");
         fs::write(directory.tail_path(), vec![0; TAIL_LEN]).expect("written");
-        assert_eq!(restore(&directory, Some(NOW)).expect("removed"), (Tail::Nothing, None));
+        assert_eq!(restore(&directory, Some(NOW)).expect("removed").tail, Tail::Nothing);
         assert!(!directory.tail_path().exists());
     }
 

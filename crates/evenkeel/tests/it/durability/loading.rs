@@ -164,3 +164,24 @@ fn a_script_in_the_log_may_fail() {
     assert_eq!(server.connect().run("MGET k done last").to_string(), "[\"text\", \"1\", \"1\"]");
     wait_until("it is said", || server.log().contains("of the append only file has failed"));
 }
+
+/// INFO and MEMORY STATS tell data from what the server needs itself, also of data that were loaded.
+#[test]
+fn what_is_loaded_counts_as_data() {
+    for args in [["--appendonly", "no"], ["--appendonly", "yes"]] {
+        let mut server = start(&args);
+        let mut client = server.connect();
+        let value = "v".repeat(100_000);
+        let set = |n| vec!["SET".to_owned(), format!("key:{n}"), value.clone()];
+        let sets: Vec<_> = (0..200).map(set).collect();
+        client.pipeline(&sets);
+        client.run("SAVE");
+        assert!(server.stop().success());
+        server.start_again();
+        let field = |name: &str| server.info(name).parse::<u64>().expect("a number");
+        let (used, startup, data) =
+            (field("used_memory"), field("used_memory_startup"), field("used_memory_dataset"));
+        assert!(startup > 0 && startup < used - 20_000_000, "{args:?}: {startup} of {used}");
+        assert!(data > 20_000_000 && data < used, "{args:?}: {data} of {used}");
+    }
+}
