@@ -323,7 +323,7 @@ fn what_is_kept_for_a_replica_is_counted_at_every_moment() {
     let mut client = server.connect();
     let mut loads = Sink::connect(&server);
     let _place = loads.snapshot();
-    let write = format!("SET key {}", "x".repeat(10_000));
+    let write = format!("SET key {}", "x".repeat(7_000)); // 7 MB of 8 MiB in memory
     for writes in 1..=1_000 {
         ok(&mut client, &write);
         let kept = number(&server, "mem_total_replication_buffers");
