@@ -5,7 +5,7 @@ use std::path::Path;
 
 use evenkeel_rdb::aof::Kind;
 use evenkeel_rdb::aof::check::{Content, Cut, Hopeless, Part, Report};
-use evenkeel_rdb::aof::tail::{CutOff, Restored, Tail};
+use evenkeel_rdb::aof::tail::{Restored, Tail};
 use evenkeel_rdb::file::{self, Checksum};
 
 const WRITTEN: &str = "a String takes all that is written";
@@ -176,7 +176,7 @@ pub(super) fn tail(tail: &Tail) -> String {
 
 /// What was done with it.
 pub(super) fn restored(restored: &Restored) -> String {
-    let mut text = match (&restored.tail, &restored.aside) {
+    match (&restored.tail, &restored.aside) {
         (Tail::Lacks { path, from, len }, _) => {
             format!("{len} bytes of {} are back from its tail, from byte {from} on.\n", path.display())
         }
@@ -184,12 +184,5 @@ pub(super) fn restored(restored: &Restored) -> String {
             format!("The tail is not of these files as they are, and is kept as {}.\n", aside.display())
         }
         _ => String::new(),
-    };
-    if let Some(CutOff { path, from, len }) = &restored.cut {
-        text += &format!(
-            "{len} bytes of {} are cut off behind it, from byte {from} on, of which some never came to the disk.\n",
-            path.display()
-        );
     }
-    text
 }

@@ -76,11 +76,13 @@ pub(crate) fn directory(server: &Arc<Server>) -> Result<Replayed, Ended> {
 pub(crate) fn put_tail_back(server: &Server) -> Result<(), Ended> {
     let failed = |error: evenkeel_rdb::aof::Error| Ended::Failed(error.to_string());
     let directory = rewrite::open(&server.settings()).map_err(failed)?;
-    let restored = tail::restore(&directory, aof::boot()).map_err(failed)?;
+    let restored = tail::restore_to_load(&directory, aof::boot()).map_err(failed)?;
     let aside = restored.aside.unwrap_or_default();
-    if let Some(CutOff { path, from, len }) = restored.cut {
-        server.log.notice(format!(
-            "{}: {len} bytes are cut off, from byte {from} on: they were being appended as the machine failed, and some never came",
+    if let Some(CutOff { path, from, len, kept }) = restored.cut {
+        let kept = kept.map(|kept| format!(". They are kept as {}", kept.display())).unwrap_or_default();
+        server.log.warning(format!(
+            "{}: {len} bytes are cut off, from byte {from} on: they were being appended as the machine failed, and some never \
+             came to the disk{kept}",
             path.display()
         ));
     }

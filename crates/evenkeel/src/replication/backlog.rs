@@ -26,7 +26,7 @@ pub(crate) struct Backlog {
     start: u64,
     /// `start <= end <= start + BLOCK * blocks.len()`
     end: u64,
-    /// Blocks that are not needed, for those to come: as many at most as were begun before the last trim.
+    /// Blocks that are not needed, for those to come: as many at most as were begun before the last trim, or were given back since.
     spares: Vec<Box<[u8]>>,
     /// Blocks begun since the last trim.
     begun: usize,

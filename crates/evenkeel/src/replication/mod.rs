@@ -234,7 +234,7 @@ impl Stream {
 
     /// Bytes of memory of what is kept, with what the disk has not taken yet.
     pub(crate) fn memory(&self) -> u64 {
-        self.backlog.as_ref().map_or(0, Backlog::memory) + self.overflow.as_ref().map_or(0, Overflow::waiting)
+        self.backlog.as_ref().map_or(0, Backlog::memory) + self.overflow.as_ref().map_or(0, Overflow::memory)
     }
 
     /// The offset of the first byte that is kept, in memory or on disk, if any are.

@@ -153,6 +153,13 @@ impl Overflow {
         self.shared.waiting.load(Acquire)
     }
 
+    /// Bytes of memory: what waits for the disk, what was fetched from it, and what is kept to be filled again.
+    pub(super) fn memory(&self) -> u64 {
+        let fetched = self.shared.pieces.lock().len() + self.shared.read.lock().len();
+        let written = self.shared.written.lock().len();
+        self.waiting() + fetched as u64 * PIECE_LEN + (written * BLOCK) as u64
+    }
+
     /// Whether its file is there, which nobody knows yet of a disk that hangs. Errors as [`Overflow::check`].
     pub(super) fn is_open(&self) -> io::Result<bool> {
         self.check().map(|()| self.shared.is_open.load(Acquire))

@@ -395,19 +395,21 @@ impl Machine {
             // The next script is watched as usual again.
             let _ = watch::watch(&self.lua);
         }
-        if let Some(again @ (Ended::Outside | Ended::ForOnce | Ended::Slow)) = run.ended {
+        if let Some(again @ (Ended::Outside | Ended::ForOnce | Ended::Slow | Ended::ForGood)) = run.ended {
             if let Some(undo) = run.undo.take() {
                 run.call.held.undo(undo);
             }
             let habits = target.habits();
-            if again == Ended::Slow {
-                habits.slow.store(true, Relaxed);
-                return run.call.go_to_slow_scripts();
+            match again {
+                Ended::Slow => habits.slow.store(true, Relaxed),
+                Ended::ForGood => habits.for_good.store(true, Relaxed),
+                Ended::Outside => habits.outside.store(true, Relaxed),
+                _ => {}
             }
-            if again == Ended::Outside {
-                habits.outside.store(true, Relaxed);
-            }
-            return Err(Error::NeedsAll);
+            return match again {
+                Ended::Slow | Ended::ForGood => run.call.go_to_slow_scripts(),
+                _ => Err(Error::NeedsAll),
+            };
         }
         let elapsed = clock::ticks().saturating_sub(run.since) / clock::ticks_per_us();
         if matches!(run.call.mode, Mode::Again(_)) && elapsed < run::SLOW_US / 2 {

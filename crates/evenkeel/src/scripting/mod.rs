@@ -57,6 +57,8 @@ pub(crate) struct Habits {
     outside: AtomicBool,
     /// It takes long.
     slow: AtomicBool,
+    /// It writes what cannot be taken back.
+    for_good: AtomicBool,
 }
 
 impl Habits {
@@ -64,8 +66,10 @@ impl Habits {
         self.outside.load(Relaxed)
     }
 
-    pub(crate) fn is_slow(&self) -> bool {
-        self.slow.load(Relaxed)
+    /// Whether it is run by the thread for slow scripts. What cannot be taken back may never end, and the only worker is needed to
+    /// tell others so.
+    pub(crate) fn leaves_worker(&self, workers: usize) -> bool {
+        self.slow.load(Relaxed) || workers == 1 && self.for_good.load(Relaxed)
     }
 }
 

@@ -55,6 +55,8 @@ pub(super) enum Ended {
     ForOnce,
     /// It takes long.
     Slow,
+    /// It is about to write what cannot be taken back, on the only worker.
+    ForGood,
     Killed,
     /// The server stops.
     Stopped,
@@ -210,7 +212,7 @@ impl<'r, 'a, 'h> Run<'r, 'a, 'h> {
             return self.end(Ended::ForOnce);
         }
         if self.shown.len() > SHOWN_BYTES_MAX
-            && let Err(instead) = self.give_up_undo(Ended::ForOnce)
+            && let Err(instead) = self.give_up_undo(Ended::ForOnce, false)
         {
             return self.end(instead);
         }
@@ -220,7 +222,7 @@ impl<'r, 'a, 'h> Run<'r, 'a, 'h> {
                 if may_take_back && undo.len() + keys.len() <= UNDO_KEYS_MAX && undo.bytes() <= UNDO_BYTES_MAX
                 {
                     keys.iter().for_each(|key| self.call.held.keep_for_undo(key, undo));
-                } else if let Err(instead) = self.give_up_undo(Ended::Outside) {
+                } else if let Err(instead) = self.give_up_undo(Ended::Outside, row.flags.has(Flags::WRITE)) {
                     return self.end(instead);
                 }
             }
@@ -241,15 +243,12 @@ impl<'r, 'a, 'h> Run<'r, 'a, 'h> {
         self.called(done.err())
     }
 
-    /// The run is one that cannot be taken back from now on. If it must be one that can, what is to become of it instead:
-    /// `outside`, since it does not hold all, or it leaves the only worker, which has others to tell should it never end.
-    fn give_up_undo(&mut self, outside: Ended) -> Result<(), Ended> {
-        if self.undo.is_none() {
-            return Ok(());
-        }
+    /// The run is one that cannot be taken back from now on. If it must be one that can, what is to become of it instead: `outside`,
+    /// since it does not hold all, or it leaves the only worker before it writes, which has others to tell should it never end.
+    fn give_up_undo(&mut self, outside: Ended, writes: bool) -> Result<(), Ended> {
         let server = self.call.server;
-        if server.inboxes.len() == 1 && server.slow_scripts.has_room() {
-            return Err(Ended::Slow);
+        if writes && self.undo.is_some() && server.inboxes.len() == 1 && server.slow_scripts.has_room() {
+            return Err(Ended::ForGood);
         }
         if !self.call.held.holds_all() {
             return Err(outside);

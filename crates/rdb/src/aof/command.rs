@@ -32,7 +32,7 @@ const BUFFER_KEPT_MAX: usize = 4 * 1024 * 1024;
 pub(crate) const RESYNC_BYTES_MAX: u64 = 16 * 1024 * 1024;
 
 /// A sign, 19 digits and a line end have room in it.
-const NUMBER_BYTES_MAX: usize = 24;
+pub(crate) const NUMBER_BYTES_MAX: usize = 24;
 
 /// What Redis reads a count into.
 const ARGUMENTS_MAX: u64 = i32::MAX as u64;
@@ -41,7 +41,7 @@ const ARGUMENTS_MAX: u64 = i32::MAX as u64;
 const ARGUMENT_LEN_MAX: u64 = u32::MAX as u64;
 
 /// Servers write `#TS:` and a number. Redis takes a line of at most 128 bytes for one annotation.
-const ANNOTATION_BYTES_MAX: usize = 1024;
+pub(crate) const ANNOTATION_BYTES_MAX: usize = 1024;
 
 /// A file of commands, or what follows a snapshot in one.
 pub struct Commands<R> {

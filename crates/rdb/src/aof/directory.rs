@@ -124,7 +124,16 @@ impl Directory {
 
     /// Where to put one that belongs to no file any more: a name that nothing has.
     pub fn unused_tail_path(&self) -> PathBuf {
-        let numbered = |number: u64| self.path_of("", &format!(".tail.unused.{number}"));
+        self.free_path(".tail.unused")
+    }
+
+    /// Where to keep what is cut off the last incremental file: a name that nothing has.
+    pub fn cut_off_path(&self) -> PathBuf {
+        self.free_path(".cut")
+    }
+
+    fn free_path(&self, ending: &str) -> PathBuf {
+        let numbered = |number: u64| self.path_of("", &format!("{ending}.{number}"));
         (1..).map(numbered).find(|path| !exists(path)).expect("no folder has so many files")
     }
 

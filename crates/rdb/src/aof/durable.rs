@@ -4,7 +4,7 @@
 //! renamed has been synced before, or the name could survive without the content.
 
 use std::fs::{self, File, OpenOptions};
-use std::io::{ErrorKind, Write};
+use std::io::{ErrorKind, Seek, SeekFrom, Write};
 use std::path::Path;
 
 use crate::aof::error::{Error, Problem};
@@ -25,6 +25,15 @@ fn write(path: &Path, bytes: &[u8]) -> Result<()> {
     let mut file = File::create(path).map_err(Error::io("create", path))?;
     file.write_all(bytes).map_err(Error::io("write", path))?;
     file.sync_all().map_err(Error::io("sync", path))
+}
+
+/// Makes `path`, which is not there, consist of what a file has from byte `from` on; it stays after a crash.
+pub(crate) fn copy(mut file: &File, from: u64, path: &Path) -> Result<()> {
+    file.seek(SeekFrom::Start(from)).map_err(Error::io("read", path))?;
+    let mut copy = File::create_new(path).map_err(Error::io("create", path))?;
+    std::io::copy(&mut file, &mut copy).map_err(Error::io("write", path))?;
+    copy.sync_all().map_err(Error::io("sync", path))?;
+    sync_folder_of(path)
 }
 
 /// Renames within a file system and syncs the folders of both names.

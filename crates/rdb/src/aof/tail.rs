@@ -18,11 +18,11 @@ use std::io::{ErrorKind, Seek, SeekFrom};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-use crate::aof::command::Commands;
+use crate::aof::command::{ANNOTATION_BYTES_MAX, Commands, NUMBER_BYTES_MAX};
 use crate::aof::directory::Directory;
 use crate::aof::durable;
 use crate::aof::error::Error;
-use crate::aof::fault::{Fault, Reason};
+use crate::aof::fault::Reason;
 use crate::checksum::Sum;
 
 type Result<T> = std::result::Result<T, Error>;
@@ -134,12 +134,14 @@ pub struct Restored {
     pub cut: Option<CutOff>,
 }
 
-/// The last `len` bytes of a file are gone, from byte `from` on: they were being appended as the machine failed.
+/// The last `len` bytes of a file are gone, from byte `from` on: they were being appended as the machine failed. Where they are, if
+/// they were not all zeroes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CutOff {
     pub path: PathBuf,
     pub from: u64,
     pub len: u64,
+    pub kept: Option<PathBuf>,
 }
 
 /// Puts back what the log lacks of its tail, so that it is on disk, and removes the tail: it is not needed any more. One that
@@ -148,6 +150,19 @@ pub struct CutOff {
 /// # Errors
 /// A file cannot be read, written, renamed or removed. Then the tail is still there.
 pub fn restore(directory: &Directory, boot: Option<u128>) -> Result<Restored> {
+    put_back(directory, boot, false)
+}
+
+/// The same for a server that is about to load the log: cuts off what was being appended when the machine failed, and did not come
+/// whole. Nobody has been told that it is there.
+///
+/// # Errors
+/// As [`restore`].
+pub fn restore_to_load(directory: &Directory, boot: Option<u128>) -> Result<Restored> {
+    put_back(directory, boot, true)
+}
+
+fn put_back(directory: &Directory, boot: Option<u128>, to_load: bool) -> Result<Restored> {
     let tail_path = directory.tail_path();
     if open(&tail_path)?.is_none() {
         return Ok(Restored { tail: Tail::Nothing, aside: None, cut: None });
@@ -165,8 +180,8 @@ pub fn restore(directory: &Directory, boot: Option<u128>) -> Result<Restored> {
             let file =
                 OpenOptions::new().read(true).write(true).open(path).map_err(Error::io("open", path))?;
             file.write_all_at(&bytes, place.offset).map_err(Error::io("write", path))?;
-            if has_started(boot, &place) {
-                cut = cut_hole(&file, place.offset + bytes.len() as u64, path)?;
+            if to_load && has_started(boot, &place) {
+                cut = cut_hole(directory, &file, place.offset + bytes.len() as u64, path)?;
             }
             file.sync_all().map_err(Error::io("sync", path))?;
             remove(&tail_path)?;
@@ -221,10 +236,14 @@ fn has_started(boot: Option<u128>, place: &Place) -> bool {
     boot != Some(place.boot)
 }
 
-/// Cuts off what cannot be read behind `from`, the end of all that was acknowledged, where the file has zeroes: it was being appended as
-/// the machine failed, a file system had noted the length, and some of the bytes never came. A command that just ends too early is
-/// left as it is, and so is what has no zeroes in it, or has more behind it than can have been on its way: that is damage.
-fn cut_hole(mut file: &File, from: u64, path: &Path) -> Result<Option<CutOff>> {
+/// Cuts off what cannot be read behind `from`, where the last record ends: it was being appended as the machine failed, and bytes of it
+/// never came, for which a file system has zeroes. Nothing that a command is made of has any, so there is one where the reading fails;
+/// anything else is damage, and stays, as does a command that just ends too early. What follows is kept in a file beside, unless it is
+/// all zeroes. More than [`TAIL_LEN`] of it is damage, too.
+fn cut_hole(directory: &Directory, mut file: &File, from: u64, path: &Path) -> Result<Option<CutOff>> {
+    if !directory.parts()?.iter().any(|part| part.last && part.path == path) {
+        return Ok(None); // what follows in later files would go on somewhere else
+    }
     let len = file.metadata().map_err(Error::io("examine", path))?.len();
     file.seek(SeekFrom::Start(from)).map_err(Error::io("read", path))?;
     let mut commands = Commands::new(file, from, Some(len));
@@ -232,20 +251,34 @@ fn cut_hole(mut file: &File, from: u64, path: &Path) -> Result<Option<CutOff>> {
         match commands.next() {
             Ok(Some(_)) => {}
             Ok(None) => return Ok(None),
-            Err(fault) if fault.is_torn() => return Ok(None),
-            Err(Fault { reason: Reason::Io(kind), .. }) => return Err(Error::io("read", path)(kind.into())),
             Err(fault) => break fault,
         }
     };
-    let is_hole = match len - fault.whole {
-        left if left <= TAIL_LEN as u64 => read(file, fault.whole, left as usize, path)?.contains(&0),
-        _ => zeroes_from(file, fault.at, len, path)? == fault.at,
+    let wrong = match fault.reason {
+        Reason::Start(_) | Reason::Argument(_) => 1,
+        Reason::LineEnd => 2,
+        Reason::Number => NUMBER_BYTES_MAX,
+        Reason::Annotation => ANNOTATION_BYTES_MAX,
+        Reason::Io(kind) => return Err(Error::io("read", path)(kind.into())),
+        _ => return Ok(None),
     };
-    if !is_hole {
+    let line = read(file, fault.at, wrong, path)?;
+    let zero = line.iter().take_while(|byte| **byte != b'\n').position(|byte| *byte == 0);
+    let Some(hole) = zero.map(|zero| fault.at + zero as u64) else { return Ok(None) };
+    let is_all_zeroes = zeroes_from(file, hole, len, path)? == hole;
+    if !is_all_zeroes && len - hole > TAIL_LEN as u64 {
         return Ok(None);
     }
-    file.set_len(fault.at).map_err(Error::io("cut off", path))?;
-    Ok(Some(CutOff { path: path.to_owned(), from: fault.at, len: len - fault.at }))
+    let kept = match is_all_zeroes {
+        true => None,
+        false => {
+            let kept = directory.cut_off_path();
+            durable::copy(file, fault.whole, &kept)?;
+            Some(kept)
+        }
+    };
+    file.set_len(fault.whole).map_err(Error::io("cut off", path))?;
+    Ok(Some(CutOff { path: path.to_owned(), from: fault.whole, len: len - fault.whole, kept }))
 }
 
 /// Where the zeroes begin that a file of this length ends with, `from` at the earliest.
@@ -340,17 +373,23 @@ mod tests {
         let (root, directory) = crashed(file, offset, records);
         let seen = look(&directory, boot).expect("it can be read");
         assert_eq!(fs::read(root.0.join(NAME)).expect("there"), file, "looking changes nothing");
-        let Restored { tail, aside, cut } = restore(&directory, boot).expect("it can be written");
+        let Restored { tail, aside, cut } = restore_to_load(&directory, boot).expect("it can be written");
         assert_eq!(tail, seen);
         let whole = file.len().max(offset as usize + records.concat().len());
         let gone = if matches!(tail, Tail::Changed { .. }) { 0 } else { (whole - expected.len()) as u64 };
-        assert_eq!(cut.map_or(0, |cut| cut.len), gone, "what is cut off is said");
+        assert_eq!(cut.as_ref().map_or(0, |cut| cut.len), gone, "what is cut off is said");
+        if let Some(cut) = cut {
+            let cut_off = &file[expected.len()..];
+            let is_hole = cut_off.iter().skip_while(|byte| **byte != 0).all(|byte| *byte == 0);
+            assert_eq!(cut.kept.is_none(), is_hole, "and kept, unless it is all zeroes");
+            assert!(cut.kept.is_none_or(|kept| fs::read(kept).expect("there") == cut_off));
+        }
         assert_eq!(fs::read(root.0.join(NAME)).expect("there"), expected);
         assert!(!root.0.join("dir/a.aof.tail").exists(), "it is not needed any more");
         assert_eq!(aside.is_some(), matches!(tail, Tail::Changed { .. }), "the bytes may be wanted yet");
         assert!(aside.is_none_or(|path| path.exists()));
         let nothing = Restored { tail: Tail::Nothing, aside: None, cut: None };
-        assert_eq!(restore(&directory, boot).expect("nothing to do"), nothing);
+        assert_eq!(restore_to_load(&directory, boot).expect("nothing to do"), nothing);
         tail
     }
 
@@ -375,7 +414,7 @@ mod tests {
             lacks(&restored(b"baseo\0em\0re, torn", 4, &two, boot, b"baseonemore, torn"), 5, 4);
             // Behind it, what was being appended: a length was noted, and the bytes never came.
             let zeroes = [b"baseo\0\0\0\0\0\0*1\r\n$4\r\nto".as_slice(), &[0; 2 * BLOCK]].concat();
-            lacks(&restored(&zeroes, 4, &two, boot, b"baseonemore*1\r\n$4\r\nto\0\0"), 5, 6);
+            lacks(&restored(&zeroes, 4, &two, boot, b"baseonemore"), 5, 6);
             lacks(&restored(&zeroes[..11], 4, &two, boot, b"baseonemore"), 5, 6);
             lacks(&restored(&[0; 3 * BLOCK], 0, &[b"one"], boot, b"one"), 0, 3);
             let whole = restored(b"baseonemore\0\0", 4, &two, boot, b"baseonemore");
@@ -406,25 +445,46 @@ mod tests {
         becomes(&[&[0; 10], PING], &[]);
         let echo: &[u8] = b"*2\r\n$4\r\nECHO\r\n$9\r\n123456789\r\n";
         // In the length, the line end, the value and what is behind it, all but the beginning.
-        let holes = [(15..18, 14), (27..29, 27), (20..40, 27), (3..57, 0)];
-        for (hole, kept) in holes {
+        for hole in [15..18, 27..29, 20..40, 3..57] {
             let mut file = [PING, echo, PING, PING].concat();
-            let whole = file.len();
-            file[PING.len()..][hole.clone()].fill(0);
-            let kept = &file[..PING.len() + kept].to_owned();
-            assert!(kept.len() < whole);
-            becomes(&[&file], &[kept]);
+            file[PING.len()..][hole].fill(0);
+            becomes(&[&file], &[PING]);
         }
-        // Damage: nothing has been lost that was on its way, or more follows than can have been.
-        let mut long = [PING.repeat(TAIL_LEN / PING.len() + 1)].concat();
-        for damaged in [&[b"x", PING].concat(), &[PING, b"*1\r\n$5\r\nPING\r\n"].concat()] {
-            becomes(&[damaged], &[damaged]);
+        becomes(&[PING, b"*3", &vec![0; 3 * TAIL_LEN]], &[PING]);
+        // Damage: no zeroes where it is wrong, or more behind them than can have been on its way.
+        let binary: &[u8] = b"*2\r\n$4\r\nECHO\r\n$2\r\n\0\0\r\n";
+        let wrong_len: &[u8] = b"*1\r\n$5\r\nPING\r\n";
+        for damage in [b"x", wrong_len, b"*1\r\n$x\r\n\0\0"] {
+            becomes(&[PING, damage, binary], &[PING, damage, binary]);
         }
-        long[0] = 0;
-        becomes(&[PING, &long], &[PING, &long]);
-        becomes(&[PING, &vec![0; 3 * TAIL_LEN]], &[PING]);
+        let long = PING.repeat(TAIL_LEN / PING.len() + 1);
+        becomes(&[PING, &[0], &long], &[PING, &[0], &long]);
+        // A transaction goes as a whole.
+        let multi: &[u8] = b"*1\r\n$5\r\nMULTI\r\n";
+        becomes(&[PING, multi, PING, &[0; 9], PING], &[PING]);
         // What ends too early is the loader's: it says so, or refuses it if it is told to.
         becomes(&[PING, &PING[..9]], &[PING, &PING[..9]]);
+    }
+
+    /// Later files go on where the earlier one ended; and whoever only looks at the log changes nothing without being asked.
+    #[test]
+    fn holes_stay_in_a_file_that_is_not_the_last_and_where_nothing_is_loaded() {
+        let holed = b"baseone\0\0*1\r\n$4\r\nPING\r\n";
+        let (root, directory) = crashed(holed, 4, &[b"one"]);
+        let restored = restore(&directory, Some(NOW)).expect("it can be written");
+        assert!(restored.cut.is_none() && fs::read(root.0.join(NAME)).expect("there") == holed);
+
+        let (root, _) = crashed(holed, 4, &[b"one"]);
+        let manifest = format!("{MANIFEST}file a.aof.2.incr.aof seq 2 type i\n");
+        fs::write(root.0.join("dir/a.aof.manifest"), manifest).expect("written");
+        for (later, expected) in [("more", &holed[..]), ("", &holed[..7])] {
+            fs::write(root.0.join("dir/a.aof.2.incr.aof"), later).expect("written");
+            let directory = Directory::open(&root.0, "dir".as_ref(), "a.aof".as_ref()).expect("whole");
+            let kept_tail = fs::read(directory.tail_path()).expect("a tail");
+            restore_to_load(&directory, Some(NOW)).expect("it can be written");
+            assert_eq!(fs::read(root.0.join(NAME)).expect("there"), expected, "{later:?} follows");
+            fs::write(directory.tail_path(), kept_tail).expect("written");
+        }
     }
 
     #[test]

@@ -101,8 +101,11 @@ fn fail_machine(server: &Server, random: &mut Random) {
         0 => bytes.truncate(synced as usize + random.below(unsynced + 1)),
         1 => bytes[synced as usize + random.below(unsynced + 1)..].fill(0),
         _ => {
+            // A file system has whole pages of a file, or none of their bytes behind the last sync.
             let from = synced as usize + random.below(unsynced + 1);
             let to = from + random.below(bytes.len() - from + 1);
+            let from = (from / BLOCK * BLOCK).max(synced as usize);
+            let to = to.next_multiple_of(BLOCK).min(bytes.len());
             bytes[from..to].fill(0);
         }
     }
