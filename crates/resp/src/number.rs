@@ -8,16 +8,28 @@
 /// assert_eq!(parse_i64(b"012"), None);
 /// assert_eq!(parse_i64(b"9223372036854775808"), None);
 /// ```
+#[inline]
 pub fn parse_i64(text: &[u8]) -> Option<i64> {
     let (negative, digits) = match text {
-        [b'-', rest @ ..] => (true, rest),
-        _ => (false, text),
+        [b'-', digits @ ..] => (true, digits),
+        digits => (false, digits),
     };
-    let magnitude = parse_u64(digits)?;
-    match (negative, magnitude) {
-        (true, 0) => None, // "-0" is no integer to Redis
-        (true, m) if m <= 1 << 63 => Some((m as i64).wrapping_neg()),
-        (false, m) if m < 1 << 63 => Some(m as i64),
+    match digits {
+        [b'0'] if !negative => return Some(0), // "-0" is no integer to Redis
+        [b'1'..=b'9', ..] if digits.len() <= 19 => {}
+        _ => return None,
+    }
+    let mut magnitude: u64 = 0; // nineteen digits fit
+    for byte in digits {
+        let digit = byte.wrapping_sub(b'0');
+        if digit > 9 {
+            return None;
+        }
+        magnitude = magnitude * 10 + u64::from(digit);
+    }
+    match negative {
+        true if magnitude <= 1 << 63 => Some((magnitude as i64).wrapping_neg()),
+        false => i64::try_from(magnitude).ok(),
         _ => None,
     }
 }
@@ -50,11 +62,15 @@ mod tests {
             assert_eq!(parse_i64(value.to_string().as_bytes()), Some(value));
         }
         for text in
-            ["", "-", "+1", "-0", "00", "01", " 1", "1 ", "1.0", "a", "-a", "--1", "9223372036854775808"]
+            ["", "-", "+1", "-0", "00", "01", "-01", " 1", "1 ", "1.0", "1e3", "0x1", "a", "1a", "-a", "--1"]
         {
             assert_eq!(parse_i64(text.as_bytes()), None, "{text:?}");
         }
-        assert_eq!(parse_i64(b"-9223372036854775809"), None);
+        for text in
+            ["9223372036854775808", "-9223372036854775809", "18446744073709551616", "99999999999999999999"]
+        {
+            assert_eq!(parse_i64(text.as_bytes()), None, "{text}");
+        }
         assert_eq!(parse_u64(b"18446744073709551615"), Some(u64::MAX));
         assert_eq!(parse_u64(b"18446744073709551616"), None);
         assert_eq!(parse_u64(b"99999999999999999999999"), None);

@@ -154,33 +154,6 @@ pub(crate) fn remove_range(page: &mut Page, range: Range<usize>) {
     page.splice(HEAD + range.start * width..HEAD + range.end * width, b"");
 }
 
-/// The integer that a text stands for: decimal, without anything that would not be there if it were printed.
-#[inline]
-pub(crate) fn parse(text: &[u8]) -> Option<i64> {
-    let (negative, digits) = match text {
-        [b'-', digits @ ..] => (true, digits),
-        digits => (false, digits),
-    };
-    match digits {
-        [b'0'] if !negative => return Some(0),
-        [b'1'..=b'9', ..] if digits.len() <= 19 => {}
-        _ => return None,
-    }
-    let mut magnitude: u64 = 0; // nineteen digits fit
-    for byte in digits {
-        let digit = byte.wrapping_sub(b'0');
-        if digit > 9 {
-            return None;
-        }
-        magnitude = magnitude * 10 + u64::from(digit);
-    }
-    match negative {
-        true if magnitude <= 1 << 63 => Some((magnitude as i64).wrapping_neg()),
-        false => i64::try_from(magnitude).ok(),
-        _ => None,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -249,34 +222,5 @@ mod tests {
         assert!(page.memory() <= 1280, "{} bytes for 512 integers of two", page.memory());
         (1..500).for_each(|value| assert!(remove(&mut page, value)));
         assert!(page.memory() <= 128, "{} bytes for 13 integers of two", page.memory());
-    }
-
-    #[test]
-    fn texts_are_integers_if_they_print_back() {
-        for value in [0, 1, -1, 9, 10, i64::MAX, i64::MIN, i64::MAX - 1, i64::MIN + 1] {
-            assert_eq!(parse(value.to_string().as_bytes()), Some(value));
-        }
-        let texts = [
-            "",
-            "-",
-            "-0",
-            "00",
-            "01",
-            "-01",
-            "+1",
-            " 1",
-            "1 ",
-            "1.0",
-            "1e3",
-            "0x1",
-            "a",
-            "1a",
-            "--1",
-            "9223372036854775808",
-            "-9223372036854775809",
-            "18446744073709551616",
-            "99999999999999999999",
-        ];
-        texts.iter().for_each(|text| assert_eq!(parse(text.as_bytes()), None, "{text:?}"));
     }
 }

@@ -9,6 +9,8 @@ mod member;
 pub use algebra::{Aim, Operation, Plan};
 pub use member::Member;
 
+use evenkeel_resp::number::parse_i64;
+
 use super::Cut;
 use super::hashed::{self, ByHash};
 use super::ints::{self, Added, Ints};
@@ -45,7 +47,7 @@ impl Set {
     #[inline]
     pub fn contains(&self, hasher: &Hasher, member: &[u8]) -> bool {
         match self.ints() {
-            Some(ints) => ints::parse(member).is_some_and(|value| ints.contains(value)),
+            Some(ints) => parse_i64(member).is_some_and(|value| ints.contains(value)),
             None => self.contains_hashed(hasher.hash(member), member),
         }
     }
@@ -99,7 +101,7 @@ impl Set {
         if self.len() == 0 || self.len() > ints::INTS_MAX as u64 || self.is_packed() {
             return;
         }
-        let values: Option<Vec<i64>> = self.0.iter().map(ints::parse).collect();
+        let values: Option<Vec<i64>> = self.0.iter().map(parse_i64).collect();
         if let Some(mut values) = values {
             values.sort_unstable();
             self.0 = ints::of_sorted(&values).into();
@@ -110,7 +112,7 @@ impl Set {
     pub fn remove(&mut self, hasher: &Hasher, member: &[u8]) -> bool {
         if self.is_packed() {
             let page = self.0.page_mut().expect("packed integers are one page");
-            return ints::parse(member).is_some_and(|value| ints::remove(page, value));
+            return parse_i64(member).is_some_and(|value| ints::remove(page, value));
         }
         let mut seek = ByHash::new(hasher.hash(member), |item: &[u8]| item == member);
         self.0.change(&mut seek, |page, at, found| {
@@ -215,7 +217,7 @@ impl Set {
 
 /// Adds a member to a page of packed integers, or an empty one; `Full`: it has to become one of ordinary members first.
 fn insert_packed(page: &mut Page, member: &[u8]) -> Added {
-    let Some(value) = ints::parse(member) else { return Added::Full };
+    let Some(value) = parse_i64(member) else { return Added::Full };
     if page.is_packed() {
         return ints::insert(page, value);
     }

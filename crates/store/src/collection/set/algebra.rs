@@ -13,8 +13,10 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::ops::Range;
 
+use evenkeel_resp::number::parse_i64;
+
 use super::super::ordered::{Builder, InOrder};
-use super::{Member, Set, ints};
+use super::{Member, Set};
 use crate::Hasher;
 use crate::collection::Collection;
 
@@ -304,7 +306,7 @@ impl<'a> Probe<'a> {
     }
 
     fn hashed(hash: u64, member: Member<'a>) -> Probe<'a> {
-        Probe { hash, value: ints::parse(&member), member }
+        Probe { hash, value: parse_i64(&member), member }
     }
 
     fn is_in(&self, set: &Set) -> bool {

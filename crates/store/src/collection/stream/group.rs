@@ -326,10 +326,6 @@ impl Consumer {
         self.pending.len()
     }
 
-    pub fn has_pending(&self, id: StreamId) -> bool {
-        self.pending.get(id).is_some()
-    }
-
     /// The ids of its pending entries in a range, both ends included.
     pub fn pending_ids(
         &self,
