@@ -128,7 +128,8 @@ fn decimal(text: &[u8]) -> Option<Read> {
 /// What follows `0x`: digits with or without a point, and an exponent of two, in decimal, after a `p`.
 fn hexadecimal(text: &[u8]) -> Option<Read> {
     let end = text.iter().position(|byte| byte.eq_ignore_ascii_case(&b'p')).unwrap_or(text.len());
-    let (digits, exponent) = (&text[..end], binary_exponent(&text[end..])?);
+    let exponent = text[end..].split_first().map_or(Some(0), |(_letter, behind)| parse_exponent(behind))?;
+    let digits = &text[..end];
     // The first 60 bits that matter, and whether there are others behind them.
     let (mut bits, mut lost, mut any, mut point) = (0_u64, false, false, false);
     let mut shift = exponent;
@@ -150,14 +151,13 @@ fn hexadecimal(text: &[u8]) -> Option<Read> {
     any.then(|| scaled(bits, lost, shift))
 }
 
-/// The exponent with its letter, as far as it can matter; zero where there is none.
-fn binary_exponent(text: &[u8]) -> Option<i64> {
+/// What an exponent is behind its letter: a sign or none, and digits, as far as they can matter.
+pub fn parse_exponent(text: &[u8]) -> Option<i64> {
     const FAR: i64 = 1 << 40;
-    let [_, rest @ ..] = text else { return Some(0) };
-    let (negative, digits) = match rest {
+    let (negative, digits) = match text {
         [b'-', digits @ ..] => (true, digits),
         [b'+', digits @ ..] => (false, digits),
-        _ => (false, rest),
+        _ => (false, text),
     };
     if digits.is_empty() || !digits.iter().all(u8::is_ascii_digit) {
         return None;

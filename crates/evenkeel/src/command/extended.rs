@@ -8,6 +8,8 @@
 
 use std::cmp::Ordering;
 
+use evenkeel_resp::float;
+
 use super::natural::{Natural, ten_to};
 
 /// Longest text that is read; Redis' own limit.
@@ -273,21 +275,11 @@ impl Literal {
 
 /// What follows the digits: nothing, or a letter and an integer, which saturates.
 fn parse_exponent(text: &[u8], letter: u8) -> Option<i64> {
-    const FAR: i64 = 1 << 40;
-    let Some((first, rest)) = text.split_first() else { return Some(0) };
-    if !first.eq_ignore_ascii_case(&letter) {
-        return None;
+    match text.split_first() {
+        None => Some(0),
+        Some((first, rest)) if first.eq_ignore_ascii_case(&letter) => float::parse_exponent(rest),
+        Some(_) => None,
     }
-    let (negative, digits) = match rest {
-        [b'-', digits @ ..] => (true, digits),
-        [b'+', digits @ ..] => (false, digits),
-        _ => (false, rest),
-    };
-    if digits.is_empty() || !digits.iter().all(u8::is_ascii_digit) {
-        return None;
-    }
-    let value = digits.iter().fold(0, |value, digit| (value * 10 + i64::from(digit - b'0')).min(FAR));
-    Some(if negative { -value } else { value })
 }
 
 #[cfg(test)]
