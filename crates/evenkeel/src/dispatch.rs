@@ -9,7 +9,6 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
 
 use evenkeel_store::evict::Pool;
 use evenkeel_store::{Access, Held, Key, Place, Seat};
@@ -24,15 +23,22 @@ use crate::command::{Args, Call, Command, Flags, Id, Reach};
 use crate::config::{Policy, Settings};
 use crate::error::{Done, Error};
 use crate::observe;
-use crate::observe::commandlog::{self, Spent};
+use crate::observe::commandlog::Spent;
 use crate::observe::stats::{Stage, Stats, add};
 use crate::pubsub::mail::{self, Found};
 use crate::reply::Reply;
 use crate::server::Server;
-use crate::session::{Queued, ReplyMode, Session, Watching};
+use crate::session::{ReplyMode, Session, Watching};
 use crate::waiting::Resumed;
 
+mod admission;
 mod memory;
+mod nested;
+
+pub(crate) use admission::look_again;
+pub(crate) use nested::{run_in_script, run_nested};
+
+use admission::Admitted;
 
 /// What became of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -310,22 +316,6 @@ impl Executor {
         Outcome::Replied
     }
 
-    /// The command, if it is one that has to be refused outside the gate. One that cannot be run in any case is told why.
-    fn refused_outside(&self, request: &Request<'_>) -> Option<Id> {
-        let mut id = request.command?;
-        let mut row = self.table.row(id);
-        if !row.subcommands.is_empty() && request.args.len() > 1 {
-            id = self.table.find_sub(row, request.args.at(1))?;
-            row = self.table.row(id);
-        }
-        if !row.arity.admits(request.args.len()) {
-            return None;
-        }
-        let touches_data = !matches!(row.reach, Reach::Walk);
-        let ends = row.flags.has(Flags::OPERATOR);
-        (!row.flags.has(Flags::ALLOW_BUSY) || touches_data && !ends).then_some(id)
-    }
-
     /// Shows the command to whoever watches, unless that was done before it was run.
     #[cold]
     fn show(&self, session: &Session, id: Id, args: &Args<'_>) {
@@ -333,94 +323,6 @@ impl Executor {
         if !row.runs_scripts() {
             self.server.monitors.show(&self.server.pubsub, session, row, args);
         }
-    }
-
-    /// Everything that may keep a command from being run. From a container the request goes on to its subcommand.
-    #[inline]
-    fn admit(&mut self, session: &mut Session, request: &mut Request<'_>) -> Result<Admitted, Error> {
-        let Some(mut id) = request.command else { return self.unknown(session, &request.args) };
-        let mut row = self.table.row(id);
-        if !row.subcommands.is_empty() && request.args.len() > 1 {
-            request.command = self.table.find_sub(row, request.args.at(1));
-            id = request.command.ok_or_else(|| unknown_subcommand(row, &request.args))?;
-            row = self.table.row(id);
-        }
-        session.client.command.store(id.index() as u32, Relaxed);
-        if !row.arity.admits(request.args.len()) {
-            return Err(Error::Arity(row.name));
-        }
-        if !session.access.is_free_at(self.server.acl.generation())
-            && !acl::admit(&self.server, session, id, &request.args, self.seat.now_ms)?
-        {
-            return Ok(Admitted::HungUp);
-        }
-        // Another worker may not yet have known, when this client came, that others had gone.
-        if session.on_probation {
-            session.on_probation = self.server.clients.count() > self.settings.maxclients as usize;
-        }
-        if session.on_probation && !row.flags.has(Flags::OPERATOR) {
-            session.closing = true;
-            self.server.rejected_connections.fetch_add(1, Relaxed);
-            return Err(Error::text("ERR max number of clients reached"));
-        }
-        if self.out_of_memory && self.lacks_memory(row, session) {
-            return Err(Error::OutOfMemory);
-        }
-        if session.hears {
-            may_while_hearing(session, row)?;
-        }
-        if !session.replays
-            && self.server.pause.delays(&self.server, (row, &request.args), session, self.seat.now_ms)
-        {
-            return Ok(Admitted::Paused);
-        }
-        if self.server.persist.obstacles.any() != 0 && !session.replays {
-            let is_queued = session.multi.is_some();
-            let flags = if is_queued { row.flags_in(&request.args, &self.server) } else { row.flags };
-            if let Some(error) = self.server.persist.refuses(&self.server, (row, flags), session) {
-                return Err(error);
-            }
-            if self.server.persist.obstacles.delays(row, session) {
-                return Ok(Admitted::Paused);
-            }
-        }
-        if let Some(multi) = &mut session.multi
-            && !row.flags.has(Flags::NOT_QUEUED)
-        {
-            if row.flags.has(Flags::NO_MULTI) {
-                return Err(Error::text("ERR Command not allowed inside a transaction"));
-            }
-            let touched = session.watching.as_ref().is_some_and(|watching| watching.watch.is_touched());
-            // What will not be run need not be kept, as long as the queue may become.
-            if !multi.failed && !touched {
-                let limit = self.settings.client_query_buffer_limit;
-                if multi.memory.saturating_add(request.len) > limit && !session.replays {
-                    self.server.note_input_limit(&session.client);
-                    session.closing = true;
-                    return Ok(Admitted::HungUp);
-                }
-                let flags = row.flags_in(&request.args, &self.server);
-                multi.push((id, flags), request.args.to_owned(), &session.client);
-            }
-            return Ok(Admitted::Queued);
-        }
-        Ok(Admitted::Run(id))
-    }
-
-    /// No command has this name. If it is how an HTTP request begins, a browser has been made to talk to us, and what
-    /// follows may be commands that its user knows nothing of.
-    #[cold]
-    fn unknown(&self, session: &mut Session, args: &Args<'_>) -> Result<Admitted, Error> {
-        if !args.is(0, "POST") && !args.is(0, "Host:") {
-            return Err(unknown_command(args));
-        }
-        session.closing = true;
-        let address = &session.client.address;
-        self.server.log.warning(format!(
-            "Possible SECURITY ATTACK detected: client {address} sent an HTTP request, and was hung up on. It may come \
-             from a page in a browser that makes its user's computer send commands here."
-        ));
-        Ok(Admitted::HungUp)
     }
 
     /// Locks what the row's reach says and calls the handler.
@@ -667,13 +569,6 @@ impl Executor {
     }
 }
 
-enum Admitted {
-    Run(Id),
-    Queued,
-    Paused,
-    HungUp,
-}
-
 /// What a call is made of beside its arguments and what it holds.
 struct Parts<'a> {
     id: Id,
@@ -722,107 +617,6 @@ impl Parts<'_> {
     }
 }
 
-/// Who holds everything has left the gate for it: meanwhile the server may have got another role, or come to rest.
-#[cold]
-pub(crate) fn look_again(
-    server: &Server,
-    session: &Session,
-    (row, args): (&Command, &Args<'_>),
-    now_ms: u64,
-) -> Done {
-    if let Some(link) = session.link
-        && link != server.replication.link.generation()
-    {
-        return Err(Error::text("ERR the master is not followed any more"));
-    }
-    let obstacles = &server.persist.obstacles;
-    let is_kept = !session.replays
-        && (server.pause.delays(server, (row, args), session, now_ms)
-            || obstacles.any() != 0
-                && (server.persist.refuses(server, (row, row.flags), session).is_some()
-                    || obstacles.delays(row, session)));
-    if is_kept { Err(Error::AdmitAgain) } else { Ok(()) }
-}
-
-/// Runs a command that a script calls, with what the script holds; the reply is empty. Its errors are counted here.
-pub(crate) fn run_in_script(
-    call: &mut Call<'_, '_>,
-    id: Id,
-    args: Args<'_>,
-    keys: &[Key<'_>],
-    reply: &mut Reply,
-) -> Done {
-    let (row, before, errors) = (table().row(id), clock::ticks(), reply.errors);
-    let (len, waited) = (reply.len(), call.held.seat.lock_wait);
-    let server = call.server;
-    call.held.seat.no_touch = call.session.no_touch;
-    let mut parts =
-        Parts { id, reply, session: call.session, server, settings: call.settings, worker: call.worker };
-    let done = parts.with_call(Mode::Script, args, keys, call.held, |call| call.run(row));
-    let stats = &server.stats[call.worker];
-    if let Err(error) = &done {
-        stats.error(&error.line());
-    }
-    let failed = done.is_err() || reply.errors != errors;
-    let spent = Spent {
-        ticks: clock::ticks().saturating_sub(before),
-        waited: call.held.seat.lock_wait.saturating_sub(waited),
-        reply: reply.len().saturating_sub(len),
-        ..Spent::default()
-    };
-    stats.ran(id, spent.ticks, failed, call.settings.latency_tracking);
-    // Keys are those that the script has declared; what it does to them is its own time.
-    if server.commandlog.wants(&spent) {
-        let command = (row, args, &spent);
-        commandlog::note(server, call.settings, call.worker, &call.session.client, command);
-    }
-    done
-}
-
-/// Runs a queued command inside EXEC's call, which holds the slots it needs.
-pub(crate) fn run_nested(call: &mut Call<'_, '_>, queued: &Queued) {
-    let row = table().row(queued.id);
-    let (args, before, errors) = (queued.args.as_args(), clock::ticks(), call.reply.errors);
-    let (len, waited) = (call.reply.len(), call.held.seat.lock_wait);
-    call.held.seat.no_touch = call.session.no_touch;
-    let keys = keys_of(row, &args, call.session.db, call.server);
-    let server = call.server;
-    if server.monitors.is_any() && row.runs_scripts() {
-        server.monitors.show(&server.pubsub, call.session, row, &args);
-    }
-    let mut parts = Parts {
-        id: queued.id,
-        reply: call.reply,
-        session: call.session,
-        server,
-        settings: call.settings,
-        worker: call.worker,
-    };
-    let done = parts.with_call(Mode::Nested, args, &keys, call.held, |call| {
-        acl::admit_in_exec(call, queued.id, &args)?;
-        call.run(row)
-    });
-    if server.monitors.is_any() && !row.runs_scripts() {
-        server.monitors.show(&server.pubsub, call.session, row, &args);
-    }
-    let stats = &server.stats[call.worker];
-    if let Err(error) = done {
-        call.reply.fail(&error);
-        stats.error(&error.line());
-    }
-    let failed = call.reply.errors != errors;
-    call.reply.errors = errors; // EXEC itself has not failed
-    let spent = Spent {
-        ticks: clock::ticks().saturating_sub(before),
-        waited: call.held.seat.lock_wait.saturating_sub(waited),
-        reply: call.reply.len().saturating_sub(len),
-        ..Spent::default()
-    };
-    stats.ran(queued.id, spent.ticks, failed, call.settings.latency_tracking);
-    let client = &call.session.client;
-    observe::ended(server, call.settings, call.worker, client, (row, args, &spent));
-}
-
 /// The keys that the row finds among the arguments.
 pub(crate) fn keys_of<'a>(row: &Command, args: &Args<'a>, db: u32, server: &Server) -> Vec<Key<'a>> {
     let mut keys = Vec::new();
@@ -862,27 +656,6 @@ pub(crate) fn hear(session: &mut Session, reply: &mut Reply) {
     }
 }
 
-/// Whether a client that listens to something may run the command.
-#[cold]
-fn may_while_hearing(session: &Session, row: &Command) -> Done {
-    const DATA: Flags = Flags::WRITE.with(Flags::READONLY).with(Flags::MAY_WRITE);
-    if session.monitors && row.flags.has(DATA) {
-        return Err(Error::text("ERR Replica can't interact with the keyspace"));
-    }
-    if !row.flags.has(Flags::WHILE_SUBSCRIBED) && session.is_restricted() {
-        return Err(while_subscribed(row));
-    }
-    Ok(())
-}
-
-#[cold]
-fn while_subscribed(row: &Command) -> Error {
-    Error::text(format!(
-        "ERR Can't execute '{}': only (P|S)SUBSCRIBE / (P|S)UNSUBSCRIBE / PING / QUIT / RESET are allowed in this context",
-        row.lower_name()
-    ))
-}
-
 /// Takes back what CLIENT REPLY says must not be sent.
 #[cold]
 fn silence(session: &mut Session, reply: &mut Reply, mark: crate::reply::Mark) {
@@ -898,31 +671,6 @@ fn silence(session: &mut Session, reply: &mut Reply, mark: crate::reply::Mark) {
             session.reply_mode = ReplyMode::On;
         }
     }
-}
-
-#[cold]
-fn unknown_command(args: &Args<'_>) -> Error {
-    const SHOWN: usize = 128;
-    let mut text = b"ERR unknown command '".to_vec();
-    text.extend_from_slice(args.quoted(0, SHOWN));
-    text.extend_from_slice(b"', with args beginning with: ");
-    let (mut shown, mut index) = (0, 1);
-    while index < args.len() && shown < SHOWN {
-        let arg = args.quoted(index, SHOWN - shown);
-        text.extend_from_slice(&[b"'", arg, b"' "].concat());
-        shown += arg.len() + 3;
-        index += 1;
-    }
-    Error::Bytes(text)
-}
-
-#[cold]
-fn unknown_subcommand(row: &Command, args: &Args<'_>) -> Error {
-    const SHOWN: usize = 128;
-    let mut text = b"ERR unknown subcommand '".to_vec();
-    text.extend_from_slice(args.quoted(1, SHOWN));
-    text.extend_from_slice(format!("'. Try {} HELP.", row.name).as_bytes());
-    Error::Bytes(text)
 }
 
 /// Moves the time of a seat on by the whole milliseconds that have passed since `present`, and takes note of a pause. Who replays has

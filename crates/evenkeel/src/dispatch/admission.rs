@@ -1,0 +1,195 @@
+//! Everything that may keep a command from being run, and what its client is told then.
+
+use std::sync::atomic::Ordering::Relaxed;
+
+use super::{Executor, Request};
+use crate::acl;
+use crate::command::{Args, Command, Flags, Id, Reach};
+use crate::error::{Done, Error};
+use crate::server::Server;
+use crate::session::Session;
+
+pub(super) enum Admitted {
+    Run(Id),
+    Queued,
+    Paused,
+    HungUp,
+}
+
+impl Executor {
+    /// Everything that may keep a command from being run. From a container the request goes on to its subcommand.
+    #[inline]
+    pub(super) fn admit(
+        &mut self,
+        session: &mut Session,
+        request: &mut Request<'_>,
+    ) -> Result<Admitted, Error> {
+        let Some(mut id) = request.command else { return self.unknown(session, &request.args) };
+        let mut row = self.table.row(id);
+        if !row.subcommands.is_empty() && request.args.len() > 1 {
+            request.command = self.table.find_sub(row, request.args.at(1));
+            id = request.command.ok_or_else(|| unknown_subcommand(row, &request.args))?;
+            row = self.table.row(id);
+        }
+        session.client.command.store(id.index() as u32, Relaxed);
+        if !row.arity.admits(request.args.len()) {
+            return Err(Error::Arity(row.name));
+        }
+        if !session.access.is_free_at(self.server.acl.generation())
+            && !acl::admit(&self.server, session, id, &request.args, self.seat.now_ms)?
+        {
+            return Ok(Admitted::HungUp);
+        }
+        // Another worker may not yet have known, when this client came, that others had gone.
+        if session.on_probation {
+            session.on_probation = self.server.clients.count() > self.settings.maxclients as usize;
+        }
+        if session.on_probation && !row.flags.has(Flags::OPERATOR) {
+            session.closing = true;
+            self.server.rejected_connections.fetch_add(1, Relaxed);
+            return Err(Error::text("ERR max number of clients reached"));
+        }
+        if self.out_of_memory && self.lacks_memory(row, session) {
+            return Err(Error::OutOfMemory);
+        }
+        if session.hears {
+            may_while_hearing(session, row)?;
+        }
+        if !session.replays
+            && self.server.pause.delays(&self.server, (row, &request.args), session, self.seat.now_ms)
+        {
+            return Ok(Admitted::Paused);
+        }
+        if self.server.persist.obstacles.any() != 0 && !session.replays {
+            let is_queued = session.multi.is_some();
+            let flags = if is_queued { row.flags_in(&request.args, &self.server) } else { row.flags };
+            if let Some(error) = self.server.persist.refuses(&self.server, (row, flags), session) {
+                return Err(error);
+            }
+            if self.server.persist.obstacles.delays(row, session) {
+                return Ok(Admitted::Paused);
+            }
+        }
+        if let Some(multi) = &mut session.multi
+            && !row.flags.has(Flags::NOT_QUEUED)
+        {
+            if row.flags.has(Flags::NO_MULTI) {
+                return Err(Error::text("ERR Command not allowed inside a transaction"));
+            }
+            let touched = session.watching.as_ref().is_some_and(|watching| watching.watch.is_touched());
+            // What will not be run need not be kept, as long as the queue may become.
+            if !multi.failed && !touched {
+                let limit = self.settings.client_query_buffer_limit;
+                if multi.memory.saturating_add(request.len) > limit && !session.replays {
+                    self.server.note_input_limit(&session.client);
+                    session.closing = true;
+                    return Ok(Admitted::HungUp);
+                }
+                let flags = row.flags_in(&request.args, &self.server);
+                multi.push((id, flags), request.args.to_owned(), &session.client);
+            }
+            return Ok(Admitted::Queued);
+        }
+        Ok(Admitted::Run(id))
+    }
+
+    /// No command has this name. If it is how an HTTP request begins, a browser has been made to talk to us, and what
+    /// follows may be commands that its user knows nothing of.
+    #[cold]
+    fn unknown(&self, session: &mut Session, args: &Args<'_>) -> Result<Admitted, Error> {
+        if !args.is(0, "POST") && !args.is(0, "Host:") {
+            return Err(unknown_command(args));
+        }
+        session.closing = true;
+        let address = &session.client.address;
+        self.server.log.warning(format!(
+            "Possible SECURITY ATTACK detected: client {address} sent an HTTP request, and was hung up on. It may come \
+             from a page in a browser that makes its user's computer send commands here."
+        ));
+        Ok(Admitted::HungUp)
+    }
+
+    /// The command, if it is one that has to be refused outside the gate. One that cannot be run in any case is told why.
+    pub(super) fn refused_outside(&self, request: &Request<'_>) -> Option<Id> {
+        let mut id = request.command?;
+        let mut row = self.table.row(id);
+        if !row.subcommands.is_empty() && request.args.len() > 1 {
+            id = self.table.find_sub(row, request.args.at(1))?;
+            row = self.table.row(id);
+        }
+        if !row.arity.admits(request.args.len()) {
+            return None;
+        }
+        let touches_data = !matches!(row.reach, Reach::Walk);
+        let ends = row.flags.has(Flags::OPERATOR);
+        (!row.flags.has(Flags::ALLOW_BUSY) || touches_data && !ends).then_some(id)
+    }
+}
+
+/// Who holds everything has left the gate for it: meanwhile the server may have got another role, or come to rest.
+#[cold]
+pub(crate) fn look_again(
+    server: &Server,
+    session: &Session,
+    (row, args): (&Command, &Args<'_>),
+    now_ms: u64,
+) -> Done {
+    if let Some(link) = session.link
+        && link != server.replication.link.generation()
+    {
+        return Err(Error::text("ERR the master is not followed any more"));
+    }
+    let obstacles = &server.persist.obstacles;
+    let is_kept = !session.replays
+        && (server.pause.delays(server, (row, args), session, now_ms)
+            || obstacles.any() != 0
+                && (server.persist.refuses(server, (row, row.flags), session).is_some()
+                    || obstacles.delays(row, session)));
+    if is_kept { Err(Error::AdmitAgain) } else { Ok(()) }
+}
+
+/// Whether a client that listens to something may run the command.
+#[cold]
+fn may_while_hearing(session: &Session, row: &Command) -> Done {
+    const DATA: Flags = Flags::WRITE.with(Flags::READONLY).with(Flags::MAY_WRITE);
+    if session.monitors && row.flags.has(DATA) {
+        return Err(Error::text("ERR Replica can't interact with the keyspace"));
+    }
+    if !row.flags.has(Flags::WHILE_SUBSCRIBED) && session.is_restricted() {
+        return Err(while_subscribed(row));
+    }
+    Ok(())
+}
+
+#[cold]
+fn while_subscribed(row: &Command) -> Error {
+    Error::text(format!(
+        "ERR Can't execute '{}': only (P|S)SUBSCRIBE / (P|S)UNSUBSCRIBE / PING / QUIT / RESET are allowed in this context",
+        row.lower_name()
+    ))
+}
+
+#[cold]
+fn unknown_command(args: &Args<'_>) -> Error {
+    const SHOWN: usize = 128;
+    let mut text = b"ERR unknown command '".to_vec();
+    text.extend_from_slice(args.quoted(0, SHOWN));
+    text.extend_from_slice(b"', with args beginning with: ");
+    let (mut shown, mut index) = (0, 1);
+    while index < args.len() && shown < SHOWN {
+        let arg = args.quoted(index, SHOWN - shown);
+        text.extend_from_slice(&[b"'", arg, b"' "].concat());
+        shown += arg.len() + 3;
+        index += 1;
+    }
+    Error::Bytes(text)
+}
+
+#[cold]
+fn unknown_subcommand(row: &Command, args: &Args<'_>) -> Error {
+    const SHOWN: usize = 128;
+    let mut text = b"ERR unknown subcommand '".to_vec();
+    text.extend_from_slice(args.quoted(1, SHOWN));
+    text.extend_from_slice(format!("'. Try {} HELP.", row.name).as_bytes());
+    Error::Bytes(text)
+}

@@ -1,0 +1,93 @@
+//! Commands inside of others, with what those hold: what scripts call, and what EXEC runs.
+
+use evenkeel_store::Key;
+
+use super::{Parts, keys_of};
+use crate::acl;
+use crate::blocking::Mode;
+use crate::clock;
+use crate::command::table::table;
+use crate::command::{Args, Call, Id};
+use crate::error::Done;
+use crate::observe;
+use crate::observe::commandlog::{self, Spent};
+use crate::reply::Reply;
+use crate::session::Queued;
+/// Runs a command that a script calls, with what the script holds; the reply is empty. Its errors are counted here.
+pub(crate) fn run_in_script(
+    call: &mut Call<'_, '_>,
+    id: Id,
+    args: Args<'_>,
+    keys: &[Key<'_>],
+    reply: &mut Reply,
+) -> Done {
+    let (row, before, errors) = (table().row(id), clock::ticks(), reply.errors);
+    let (len, waited) = (reply.len(), call.held.seat.lock_wait);
+    let server = call.server;
+    call.held.seat.no_touch = call.session.no_touch;
+    let mut parts =
+        Parts { id, reply, session: call.session, server, settings: call.settings, worker: call.worker };
+    let done = parts.with_call(Mode::Script, args, keys, call.held, |call| call.run(row));
+    let stats = &server.stats[call.worker];
+    if let Err(error) = &done {
+        stats.error(&error.line());
+    }
+    let failed = done.is_err() || reply.errors != errors;
+    let spent = Spent {
+        ticks: clock::ticks().saturating_sub(before),
+        waited: call.held.seat.lock_wait.saturating_sub(waited),
+        reply: reply.len().saturating_sub(len),
+        ..Spent::default()
+    };
+    stats.ran(id, spent.ticks, failed, call.settings.latency_tracking);
+    // Keys are those that the script has declared; what it does to them is its own time.
+    if server.commandlog.wants(&spent) {
+        let command = (row, args, &spent);
+        commandlog::note(server, call.settings, call.worker, &call.session.client, command);
+    }
+    done
+}
+
+/// Runs a queued command inside EXEC's call, which holds the slots it needs.
+pub(crate) fn run_nested(call: &mut Call<'_, '_>, queued: &Queued) {
+    let row = table().row(queued.id);
+    let (args, before, errors) = (queued.args.as_args(), clock::ticks(), call.reply.errors);
+    let (len, waited) = (call.reply.len(), call.held.seat.lock_wait);
+    call.held.seat.no_touch = call.session.no_touch;
+    let keys = keys_of(row, &args, call.session.db, call.server);
+    let server = call.server;
+    if server.monitors.is_any() && row.runs_scripts() {
+        server.monitors.show(&server.pubsub, call.session, row, &args);
+    }
+    let mut parts = Parts {
+        id: queued.id,
+        reply: call.reply,
+        session: call.session,
+        server,
+        settings: call.settings,
+        worker: call.worker,
+    };
+    let done = parts.with_call(Mode::Nested, args, &keys, call.held, |call| {
+        acl::admit_in_exec(call, queued.id, &args)?;
+        call.run(row)
+    });
+    if server.monitors.is_any() && !row.runs_scripts() {
+        server.monitors.show(&server.pubsub, call.session, row, &args);
+    }
+    let stats = &server.stats[call.worker];
+    if let Err(error) = done {
+        call.reply.fail(&error);
+        stats.error(&error.line());
+    }
+    let failed = call.reply.errors != errors;
+    call.reply.errors = errors; // EXEC itself has not failed
+    let spent = Spent {
+        ticks: clock::ticks().saturating_sub(before),
+        waited: call.held.seat.lock_wait.saturating_sub(waited),
+        reply: call.reply.len().saturating_sub(len),
+        ..Spent::default()
+    };
+    stats.ran(queued.id, spent.ticks, failed, call.settings.latency_tracking);
+    let client = &call.session.client;
+    observe::ended(server, call.settings, call.worker, client, (row, args, &spent));
+}
