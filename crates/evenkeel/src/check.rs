@@ -139,7 +139,7 @@ fn look(
     }
     let restored = keep_servers_off(&report, path)
         .map_err(|error| error.to_string())
-        .and_then(|_locks| tail::restore(&log, boot()).map_err(|error| error.to_string()));
+        .and_then(|_locks| tail::complete(&log, boot()).map_err(|error| error.to_string()));
     match restored {
         Ok(restored) => {
             write!(out, "{}", text::restored(&restored))?;
@@ -223,7 +223,9 @@ fn settle(
             return Ok(false);
         }
     }
-    match cut.make() {
+    // Nothing is in a tail any more that would put back what is cut off.
+    let removed = log_of(report, &cut.path).map_or(Ok(()), |log| tail::restore(&log, boot()).map(drop));
+    match removed.and_then(|()| cut.make()) {
         Ok(()) => {
             writeln!(out, "Done: {} ends at byte {} now.", cut.path.display(), cut.keep)?;
             Ok(true)
@@ -242,8 +244,7 @@ fn log_of(report: &Report, path: &Path) -> Option<Directory> {
     Directory::open(folder.parent()?, folder.file_name()?, name).ok() // what is wrong with it has been told
 }
 
-/// As [`keep_servers_off`], and nothing is in a tail any more that would put back what is cut off. A file that has got something
-/// of it is not what was looked through, and must not be cut.
+/// As [`keep_servers_off`]. A file that lacks something of its tail is not what was looked through, and must not be cut.
 fn ready_to_cut(report: &Report, cut: &Cut) -> std::io::Result<[Option<File>; 2]> {
     let locks = keep_servers_off(report, &cut.path)?;
     if let Some(log) = log_of(report, &cut.path) {
@@ -253,10 +254,9 @@ fn ready_to_cut(report: &Report, cut: &Cut) -> std::io::Result<[Option<File>; 2]
         if parts.iter().any(|part| !part.last && is_it(&part.path)) {
             return Err(std::io::Error::other("later parts follow, which the manifest lists"));
         }
-        let restored =
-            tail::restore(&log, boot()).map_err(|error| std::io::Error::other(error.to_string()))?;
-        if matches!(restored.tail, Tail::Lacks { .. }) {
-            return Err(std::io::Error::other("it has got back what was in its tail, look again"));
+        let tail = tail::look(&log, boot()).map_err(|error| std::io::Error::other(error.to_string()))?;
+        if matches!(tail, Tail::Lacks { .. }) {
+            return Err(std::io::Error::other("it lacks what is in its tail, look again"));
         }
     }
     Ok(locks)

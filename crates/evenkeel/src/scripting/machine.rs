@@ -415,6 +415,9 @@ impl Machine {
         if matches!(run.call.mode, Mode::Again(_)) && elapsed < run::SLOW_US / 2 {
             target.habits().slow.store(false, Relaxed);
         }
+        if matches!(run.call.mode, Mode::Again(_)) && !run.for_good {
+            target.habits().for_good.store(false, Relaxed);
+        }
         for (level, line) in run.lines.drain(..) {
             server.log.line(level, line);
         }

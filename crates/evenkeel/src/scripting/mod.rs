@@ -57,7 +57,7 @@ pub(crate) struct Habits {
     outside: AtomicBool,
     /// It takes long.
     slow: AtomicBool,
-    /// It writes what cannot be taken back.
+    /// It does what cannot be taken back.
     for_good: AtomicBool,
 }
 

@@ -55,7 +55,7 @@ pub(super) enum Ended {
     ForOnce,
     /// It takes long.
     Slow,
-    /// It is about to write what cannot be taken back, on the only worker.
+    /// It is about to do what cannot be taken back, on the only worker.
     ForGood,
     Killed,
     /// The server stops.
@@ -72,6 +72,10 @@ pub(super) struct Run<'r, 'a, 'h> {
     /// `redis.setresp`
     pub(super) resp3: bool,
     pub(super) wrote: bool,
+    /// Keys that it has written to, each as often as it has.
+    written: usize,
+    /// It has done what could not have been taken back.
+    pub(super) for_good: bool,
     /// What takes the run back. `None`: it cannot be.
     pub(super) undo: Option<Undo>,
     pub(super) ended: Option<Ended>,
@@ -107,6 +111,8 @@ impl<'r, 'a, 'h> Run<'r, 'a, 'h> {
             allow_oom: false,
             resp3: false,
             wrote: false,
+            written: 0,
+            for_good: false,
             undo,
             ended: None,
             lines: Vec::new(),
@@ -212,17 +218,20 @@ impl<'r, 'a, 'h> Run<'r, 'a, 'h> {
             return self.end(Ended::ForOnce);
         }
         if self.shown.len() > SHOWN_BYTES_MAX
-            && let Err(instead) = self.give_up_undo(Ended::ForOnce, false)
+            && let Err(instead) = self.give_up_undo(Ended::ForOnce, true)
         {
             return self.end(instead);
         }
         if row.flags.has(Flags::WRITE.with(Flags::MAY_WRITE)) {
             let may_take_back = matches!(row.reach_in(&args), Reach::Keys);
+            let publishes = !may_take_back && !row.flags.has(Flags::WRITE);
+            self.written += keys.len();
+            self.for_good |= !publishes && (!may_take_back || self.written > UNDO_KEYS_MAX);
             if let Some(undo) = &mut self.undo {
                 if may_take_back && undo.len() + keys.len() <= UNDO_KEYS_MAX && undo.bytes() <= UNDO_BYTES_MAX
                 {
                     keys.iter().for_each(|key| self.call.held.keep_for_undo(key, undo));
-                } else if let Err(instead) = self.give_up_undo(Ended::Outside, row.flags.has(Flags::WRITE)) {
+                } else if let Err(instead) = self.give_up_undo(Ended::Outside, !publishes) {
                     return self.end(instead);
                 }
             }
@@ -244,10 +253,10 @@ impl<'r, 'a, 'h> Run<'r, 'a, 'h> {
     }
 
     /// The run is one that cannot be taken back from now on. If it must be one that can, what is to become of it instead: `outside`,
-    /// since it does not hold all, or it leaves the only worker before it writes, which has others to tell should it never end.
-    fn give_up_undo(&mut self, outside: Ended, writes: bool) -> Result<(), Ended> {
+    /// since it does not hold all; or, where `may_leave`, the only worker is left, which has others to tell should it never end.
+    fn give_up_undo(&mut self, outside: Ended, may_leave: bool) -> Result<(), Ended> {
         let server = self.call.server;
-        if writes && self.undo.is_some() && server.inboxes.len() == 1 && server.slow_scripts.has_room() {
+        if may_leave && self.undo.is_some() && server.inboxes.len() == 1 && server.slow_scripts.has_room() {
             return Err(Ended::ForGood);
         }
         if !self.call.held.holds_all() {

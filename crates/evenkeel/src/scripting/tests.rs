@@ -766,12 +766,21 @@ fn large_arguments_are_let_go_of() {
 fn a_script_that_cannot_be_taken_back_does_not_keep_the_only_worker() {
     let flushes = "redis.call('FLUSHALL') while true do end";
     let writes = "for i = 1, 1000 do redis.call('SET', 'key' .. i, i) end while true do end";
-    for script in [flushes, writes] {
+    let counts = "local t = {} for i = 1, 300 do t[i] = 'key' .. i end redis.call('PFCOUNT', unpack(t)) while true do end";
+    let shows =
+        "local long = string.rep('x', 1e6) for i = 1, 7 do redis.call('ECHO', long) end while true do end";
+    for (script, kill) in [(flushes, "UNKILLABLE"), (writes, "UNKILLABLE"), (counts, "OK"), (shows, "OK")] {
         let live = Live::start(1, &["--busy-reply-threshold", "20", "--save", ""]);
-        let (mut busy, mut other) = (live.connect(), live.connect());
+        let (mut busy, mut other, mut watches) = (live.connect(), live.connect(), live.connect());
+        watches.run("MONITOR");
         busy.send(&["EVAL", script, "0"]).expect("open");
         wait_for(&mut other, "PING", "BUSY");
-        assert!(other.run("SCRIPT KILL").to_string().contains("UNKILLABLE"), "it has written");
+        assert!(other.run("SCRIPT KILL").to_string().contains(kill), "{script}");
+        if kill == "OK" {
+            wait_for(&mut other, "PING", "PONG");
+            live.stop();
+            continue;
+        }
         other.send(&["SHUTDOWN", "NOSAVE"]).expect("open");
         live.wait_until("it stops", || live.server.stopping.load(Relaxed));
         live.stop();
@@ -794,6 +803,13 @@ fn a_script_that_cannot_be_taken_back_does_not_keep_the_only_worker() {
             let called = calls(&mut client) - before;
             assert!(round == 1 || called == own, "round {round}: {called} calls");
         }
+    }
+    // One that has done so once stays with the worker when it does it no more.
+    let some = "for i = 1, ARGV[1] do redis.call('INCR', 'some' .. i) end";
+    for (count, leaves) in [("300", true), ("1", true), ("1", false), ("1", false)] {
+        let before = live.server.slow_scripts.total();
+        client.call(&["EVAL", some, "0", count]);
+        assert_eq!(live.server.slow_scripts.total() > before, leaves, "{count}");
     }
     live.verify();
 }

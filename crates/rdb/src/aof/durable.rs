@@ -27,13 +27,17 @@ fn write(path: &Path, bytes: &[u8]) -> Result<()> {
     file.sync_all().map_err(Error::io("sync", path))
 }
 
-/// Makes `path`, which is not there, consist of what a file has from byte `from` on; it stays after a crash.
+/// Makes `path`, which is not there, consist of what a file has from byte `from` on; it stays after a crash. If that fails, it is not
+/// there.
 pub(crate) fn copy(mut file: &File, from: u64, path: &Path) -> Result<()> {
     file.seek(SeekFrom::Start(from)).map_err(Error::io("read", path))?;
     let mut copy = File::create_new(path).map_err(Error::io("create", path))?;
-    std::io::copy(&mut file, &mut copy).map_err(Error::io("write", path))?;
-    copy.sync_all().map_err(Error::io("sync", path))?;
-    sync_folder_of(path)
+    let copied = std::io::copy(&mut file, &mut copy).map_err(Error::io("write", path));
+    let copied = copied.and_then(|_| copy.sync_all().map_err(Error::io("sync", path)));
+    if copied.is_err() {
+        let _ = fs::remove_file(path); // the next attempt begins anew, and needs the room
+    }
+    copied.and_then(|()| sync_folder_of(path))
 }
 
 /// Renames within a file system and syncs the folders of both names.

@@ -135,7 +135,7 @@ pub struct Restored {
 }
 
 /// The last `len` bytes of a file are gone, from byte `from` on: they were being appended as the machine failed. Where they are, if
-/// they were not all zeroes.
+/// something follows the zeroes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CutOff {
     pub path: PathBuf,
@@ -144,25 +144,42 @@ pub struct CutOff {
     pub kept: Option<PathBuf>,
 }
 
-/// Puts back what the log lacks of its tail, so that it is on disk, and removes the tail: it is not needed any more. One that
-/// belongs to a file which is another now is put aside.
+/// What becomes of a tail when the file has all of it.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Then {
+    Keep,
+    Remove,
+    /// The log is about to be loaded: what follows the last record, and never came whole, is cut off before.
+    RemoveToLoad,
+}
+
+/// Puts back what the log lacks of its tail, so that it is on disk, and keeps the tail. One that belongs to a file which is another
+/// now is put aside.
+///
+/// # Errors
+/// A file cannot be read, written or renamed.
+pub fn complete(directory: &Directory, boot: Option<u128>) -> Result<Restored> {
+    put_back(directory, boot, Then::Keep)
+}
+
+/// The same, and removes the tail: nothing that is cut off now is put back any more.
 ///
 /// # Errors
 /// A file cannot be read, written, renamed or removed. Then the tail is still there.
 pub fn restore(directory: &Directory, boot: Option<u128>) -> Result<Restored> {
-    put_back(directory, boot, false)
+    put_back(directory, boot, Then::Remove)
 }
 
 /// The same for a server that is about to load the log: cuts off what was being appended when the machine failed, and did not come
 /// whole. Nobody has been told that it is there.
 ///
 /// # Errors
-/// As [`restore`].
+/// As [`restore`], and what is cut off cannot be kept.
 pub fn restore_to_load(directory: &Directory, boot: Option<u128>) -> Result<Restored> {
-    put_back(directory, boot, true)
+    put_back(directory, boot, Then::RemoveToLoad)
 }
 
-fn put_back(directory: &Directory, boot: Option<u128>, to_load: bool) -> Result<Restored> {
+fn put_back(directory: &Directory, boot: Option<u128>, then: Then) -> Result<Restored> {
     let tail_path = directory.tail_path();
     if open(&tail_path)?.is_none() {
         return Ok(Restored { tail: Tail::Nothing, aside: None, cut: None });
@@ -180,13 +197,15 @@ fn put_back(directory: &Directory, boot: Option<u128>, to_load: bool) -> Result<
             let file =
                 OpenOptions::new().read(true).write(true).open(path).map_err(Error::io("open", path))?;
             file.write_all_at(&bytes, place.offset).map_err(Error::io("write", path))?;
-            if to_load && has_started(boot, &place) {
+            if then == Then::RemoveToLoad && has_started(boot, &place) {
                 cut = cut_hole(directory, &file, place.offset + bytes.len() as u64, path)?;
             }
             file.sync_all().map_err(Error::io("sync", path))?;
-            remove(&tail_path)?;
         }
-        Tail::Nothing => remove(&tail_path)?,
+        Tail::Nothing => {}
+    }
+    if aside.is_none() && then != Then::Keep {
+        remove(&tail_path)?;
     }
     Ok(Restored { tail, aside, cut })
 }
@@ -238,8 +257,8 @@ fn has_started(boot: Option<u128>, place: &Place) -> bool {
 
 /// Cuts off what cannot be read behind `from`, where the last record ends: it was being appended as the machine failed, and bytes of it
 /// never came, for which a file system has zeroes. Nothing that a command is made of has any, so there is one where the reading fails;
-/// anything else is damage, and stays, as does a command that just ends too early. What follows is kept in a file beside, unless it is
-/// all zeroes. More than [`TAIL_LEN`] of it is damage, too.
+/// anything else is damage, and stays, as does a command that just ends too early. If anything follows the zeroes, what is cut off is
+/// kept in a file beside. More than [`TAIL_LEN`] of that is damage, too.
 fn cut_hole(directory: &Directory, mut file: &File, from: u64, path: &Path) -> Result<Option<CutOff>> {
     if !directory.parts()?.iter().any(|part| part.last && part.path == path) {
         return Ok(None); // what follows in later files would go on somewhere else
@@ -381,7 +400,7 @@ mod tests {
         if let Some(cut) = cut {
             let cut_off = &file[expected.len()..];
             let is_hole = cut_off.iter().skip_while(|byte| **byte != 0).all(|byte| *byte == 0);
-            assert_eq!(cut.kept.is_none(), is_hole, "and kept, unless it is all zeroes");
+            assert_eq!(cut.kept.is_none(), is_hole, "and kept, if something follows the zeroes");
             assert!(cut.kept.is_none_or(|kept| fs::read(kept).expect("there") == cut_off));
         }
         assert_eq!(fs::read(root.0.join(NAME)).expect("there"), expected);
@@ -471,8 +490,15 @@ mod tests {
     fn holes_stay_in_a_file_that_is_not_the_last_and_where_nothing_is_loaded() {
         let holed = b"baseone\0\0*1\r\n$4\r\nPING\r\n";
         let (root, directory) = crashed(holed, 4, &[b"one"]);
-        let restored = restore(&directory, Some(NOW)).expect("it can be written");
-        assert!(restored.cut.is_none() && fs::read(root.0.join(NAME)).expect("there") == holed);
+        for put_back in [complete, restore] {
+            let restored = put_back(&directory, Some(NOW)).expect("it can be written");
+            assert!(restored.cut.is_none() && fs::read(root.0.join(NAME)).expect("there") == holed);
+        }
+        assert!(!directory.tail_path().exists(), "the second has removed it");
+        let (root, directory) = crashed(b"base\0\0\0\0", 4, &[b"one"]);
+        lacks(&complete(&directory, Some(NOW)).expect("put back").tail, 4, 3);
+        restore_to_load(&directory, Some(NOW)).expect("the tail is still there");
+        assert_eq!(fs::read(root.0.join(NAME)).expect("there"), b"baseone", "so the end is known");
 
         let (root, _) = crashed(holed, 4, &[b"one"]);
         let manifest = format!("{MANIFEST}file a.aof.2.incr.aof seq 2 type i\n");
