@@ -267,14 +267,15 @@ impl Blocked {
             )),
             (End::Error, _) => reply.fail(&Error::text("UNBLOCKED client unblocked via CLIENT UNBLOCK")),
         }
-        Some(self.resumed(reply, false))
+        // Who keeps connections to a primary finds the new one when this one is gone.
+        Some(Resumed { closes: end == End::NewRole, ..self.resumed(reply, false) })
     }
 
     /// The end of the wait, by this reply.
     fn resumed(&self, reply: Reply, may_write: bool) -> Resumed {
         // Told now, so that whoever has brought it about finds it counted no more.
         self.client.note_wait(false, 0, false);
-        Resumed { client: self.client.clone(), number: self.ticket, reply, may_write }
+        Resumed { client: self.client.clone(), number: self.ticket, reply, may_write, closes: false }
     }
 
     fn empty_reply(&self) -> Reply {

@@ -137,15 +137,20 @@ fn look(
         Ok(_) => {}
         Err(error) => return writeln!(out, "{error}").map(|()| None),
     }
-    let restored = keep_servers_off(&report, path)
+    let completed = keep_servers_off(&report, path)
         .map_err(|error| error.to_string())
-        .and_then(|_locks| tail::complete(&log, boot()).map_err(|error| error.to_string()));
-    match restored {
-        Ok(restored) => {
-            write!(out, "{}", text::restored(&restored))?;
-            Ok(Some(check(path, moment)))
-        }
-        Err(error) => writeln!(out, "The tail cannot be put back: {error}.").map(|()| None),
+        .and_then(|locks| Ok((locks, tail::complete(&log, boot()).map_err(|error| error.to_string())?)));
+    let (_kept_off, restored) = match completed {
+        Ok(completed) => completed,
+        Err(error) => return writeln!(out, "The tail cannot be put back: {error}.").map(|()| None),
+    };
+    write!(out, "{}", text::restored(&restored))?;
+    let checked = check(path, moment);
+    // Where something is wrong behind it, the tail says where that begins, until it is cut off.
+    let is_whole = matches!(&checked, Ok(report) if report.is_whole());
+    match if is_whole { tail::restore(&log, boot()).map(drop) } else { Ok(()) } {
+        Ok(()) => Ok(Some(checked)),
+        Err(error) => writeln!(out, "{error}").map(|()| None),
     }
 }
 

@@ -483,7 +483,7 @@ impl Job {
         let elapsed = clock::ticks().saturating_sub(before) + self.abroad;
         add(&executor.stats().long_ticks, elapsed);
         self.book(executor, done, &mut reply, elapsed);
-        server.resume(Resumed { client: self.client, number: self.number, reply, may_write });
+        server.resume(Resumed { client: self.client, number: self.number, reply, may_write, closes: false });
     }
 
     fn attempt(&self, executor: &mut Executor, long: &Long, mut work: Work, reply: &mut Reply) -> Done {

@@ -44,6 +44,8 @@ pub(crate) struct Resumed {
     pub(crate) reply: Reply,
     /// It may tell of what has been logged for the client.
     pub(crate) may_write: bool,
+    /// The connection is closed behind it.
+    pub(crate) closes: bool,
 }
 
 impl Waiting {

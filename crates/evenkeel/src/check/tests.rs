@@ -311,6 +311,19 @@ fn what_is_in_the_tail_is_told_and_put_back_before_anything_is_cut_off() {
         assert!(told.contains("are back from its tail") && well, "{told}");
         assert_eq!(fs::read(folder.0.join("a.1.incr.aof")).expect("there"), all, "{told}");
     }
+    // What follows it is wrong: until that is cut off, the tail says where it begins.
+    let holed = [&all[..], &[0; 9], &second].concat();
+    let folder = with_tail(&holed, first.len() as u64, &second);
+    let (told, well) = folder.check(&["a.manifest", "--fix"], "n\n");
+    assert!(told.contains("nothing was changed") && !well, "{told}");
+    assert!(
+        fs::read(folder.0.join("a.1.incr.aof")).expect("there") == holed && folder.0.join("a.tail").exists()
+    );
+    let (told, well) = folder.check(&["a.manifest", "--fix"], "y\n");
+    assert!(told.contains("Done") && well, "{told}");
+    assert!(
+        fs::read(folder.0.join("a.1.incr.aof")).expect("there") == all && !folder.0.join("a.tail").exists()
+    );
     // One that somebody has changed.
     let folder = with_tail(&all, first.len() as u64, b"other bytes");
     let (told, well) = folder.check(&["a.manifest"], "");

@@ -196,14 +196,15 @@ fn flushdb(call: &mut Call<'_, '_>) -> Done {
 
 /// FLUSHALL [ASYNC | SYNC]
 ///
-/// With save points, what was saved goes as well: a restart is not to bring it back.
+/// With save points, what was saved goes as well: a restart is not to bring it back, of a replica neither.
 fn flushall(call: &mut Call<'_, '_>) -> Done {
     let databases = call.server.keyspace.databases();
     let asynchronous = is_asynchronous(call)?;
     // A snapshot of what is gone is not worth finishing.
     call.server.persist.cancel_save();
     // As they are now: a transaction may have changed them before.
-    let saves = !call.server.settings().save.is_empty() && !call.session.replays;
+    let is_told = call.session.replays && call.session.link.is_none();
+    let saves = !call.server.settings().save.is_empty() && !is_told;
     flush(call, 0..databases, asynchronous, saves)
 }
 

@@ -243,7 +243,7 @@ fn tell_askers(server: &Server) {
         stats.error(&error.line());
         stats.resumed(id, 0, true, settings.latency_tracking);
         client.note_wait(false, 0, false);
-        server.resume(Resumed { client, number, reply, may_write: false });
+        server.resume(Resumed { client, number, reply, may_write: false, closes: false });
     }
     server.persist.ending.is_under_way.store(false, Release);
 }

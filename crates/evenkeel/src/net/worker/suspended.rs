@@ -82,7 +82,7 @@ impl Worker {
 
     /// A wait is over: answers, and goes on with what the client has sent since.
     pub(super) fn resume(&mut self, resumed: Resumed) {
-        let Resumed { client, number, reply, may_write } = resumed;
+        let Resumed { client, number, reply, may_write, closes } = resumed;
         let token = client.token.load(Relaxed);
         self.executor.last_ticks = book(self.executor.stats(), Stage::Other, self.executor.last_ticks);
         self.executor.begin_share();
@@ -92,6 +92,7 @@ impl Worker {
             self.put_back(token, connection);
             return self.discard(reply);
         };
+        connection.session.closing |= closes;
         client.active_ms.store(self.now_ms, Relaxed); // it has not been idle, but waiting
         let (mute, late) = (waiting.mute, std::mem::take(&mut waiting.late));
         self.leave_queues(token, waiting);

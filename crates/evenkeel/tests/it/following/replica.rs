@@ -102,12 +102,39 @@ fn who_waits_is_told_that_the_role_has_changed() {
     follow(&replica, primary.port());
     let told = waiting.read().to_string();
     assert!(told.starts_with("-UNBLOCKED force unblock from blocking operation"), "{told}");
+    assert!(
+        waiting.read_to_end().is_ok_and(|rest| rest.is_empty()),
+        "whoever looks for the primary connects anew"
+    );
     await_link(&replica);
+    let mut waiting = replica.connect();
     // Readers may wait on a replica, and are served by what the primary sends.
     waiting.send(&["XREAD", "BLOCK", "0", "STREAMS", "s", "$"]).expect("it reads");
     wait_until("it waits", || replica.info("blocked_clients") == "1");
     primary.connect().run("XADD s 1-1 f v");
     assert_eq!(waiting.read().to_string(), "[[\"s\", [[\"1-1\", [\"f\", \"v\"]]]]]");
+}
+
+/// FLUSHALL takes what is on disk as well, also where the primary says so: a replica that starts again alone has nothing.
+#[test]
+fn what_the_primary_has_flushed_does_not_come_back() {
+    let Some((primary, mut replica)) = pair(&["--save", "3600 1000000"]) else { return };
+    let mut client = primary.connect();
+    for (round, flush) in
+        [&["FLUSHALL"][..], &["FLUSHALL", "ASYNC"], &["EVAL", "redis.call('FLUSHALL')", "0"]]
+            .into_iter()
+            .enumerate()
+    {
+        client.run("SET k v");
+        await_equal(&primary, &replica);
+        assert_eq!(replica.connect().run("SAVE").to_string(), "OK");
+        client.call(flush);
+        let saves = (2 * round + 2).to_string();
+        wait_until("it is saved", || replica.info("rdb_saves") == saves);
+    }
+    replica.kill();
+    replica.start_again();
+    assert_eq!(replica.connect().run("DBSIZE").to_string(), ":0");
 }
 
 /// REPLICAOF NO ONE: the data stay, and the former name of their history is remembered.
