@@ -148,7 +148,8 @@ fn look(
     let checked = check(path, moment);
     // Where something is wrong behind it, the tail says where that begins, until it is cut off.
     let is_whole = matches!(&checked, Ok(report) if report.is_whole());
-    match if is_whole { tail::restore(&log, boot()).map(drop) } else { Ok(()) } {
+    let removed = if is_whole { tail::restore(&log, boot()).map(drop) } else { Ok(()) };
+    match removed {
         Ok(()) => Ok(Some(checked)),
         Err(error) => writeln!(out, "{error}").map(|()| None),
     }

@@ -11,10 +11,10 @@ use std::time::Duration;
 
 use anyhow::{Result, bail};
 
-use super::Session;
 use super::lanes::{self, Lane, Traffic};
 use super::series::Series;
 use super::throughput::ThroughputArgs;
+use super::{COST_HEAD, Session};
 use crate::interrupt;
 use crate::json::Json;
 use crate::load::keys::KeyRange;
@@ -117,21 +117,7 @@ fn traffic(session: &Session, args: &ThroughputArgs, pipeline: usize) -> Traffic
 
 fn everysec(session: &mut Session, lanes: &[Lane], args: &ThroughputArgs, pipeline: usize) -> Result<()> {
     let all = lanes::rounds(session, lanes, &traffic(session, args, pipeline))?;
-    let head = [
-        "",
-        "requests/s",
-        "CPU us/command",
-        "added",
-        "goal",
-        "",
-        "serving thread",
-        "added",
-        "goal",
-        "",
-        "p99",
-        "max",
-    ];
-    let mut table = Table::new(&head);
+    let mut table = Table::new(&[&["", "requests/s"], &COST_HEAD[..], &["p99", "max"]].concat());
     for pair in all.chunks(2) {
         let (off, on) = (&pair[0], &pair[1]);
         let is_ours = on.kind == Kind::Evenkeel;

@@ -128,6 +128,9 @@ pub(crate) struct Session {
     started: Instant,
 }
 
+/// Above what a command costs the whole process and the serving thread, and [`Session::added_cells`] of each.
+const COST_HEAD: [&str; 8] = ["CPU us/command", "added", "goal", "", "serving thread", "added", "goal", ""];
+
 impl Session {
     pub(crate) fn new(options: &Options) -> Result<Self> {
         let (rounds, seconds) = if options.quick { QUICK } else { THOROUGH };

@@ -17,7 +17,7 @@ use anyhow::{Context, Result, bail};
 use super::lanes::{self, Lane, Traffic};
 use super::series::Series;
 use super::sink::Sink;
-use super::{Session, WARM_UP};
+use super::{COST_HEAD, Session, WARM_UP};
 use crate::interrupt;
 use crate::json::{Json, object};
 use crate::load::keys::KeyRange;
@@ -141,20 +141,7 @@ fn traffic(session: &Session, pipeline: usize) -> Traffic {
 
 fn cost(session: &mut Session, lanes: &[Lane], pipeline: usize) -> Result<()> {
     let all = lanes::rounds(session, lanes, &traffic(session, pipeline))?;
-    let head = [
-        "",
-        "requests/s",
-        "to alone",
-        "CPU us/command",
-        "added",
-        "goal",
-        "",
-        "serving thread",
-        "added",
-        "goal",
-        "",
-    ];
-    let mut table = Table::new(&head);
+    let mut table = Table::new(&[&["", "requests/s", "to alone"], &COST_HEAD[..]].concat());
     for group in all.chunk_by(|a, b| a.kind == b.kind) {
         let alone = &group[0];
         for (at, series) in group.iter().enumerate() {

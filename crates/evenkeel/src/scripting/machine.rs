@@ -400,15 +400,17 @@ impl Machine {
                 run.call.held.undo(undo);
             }
             let habits = target.habits();
-            match again {
-                Ended::Slow => habits.slow.store(true, Relaxed),
-                Ended::ForGood => habits.for_good.store(true, Relaxed),
-                Ended::Outside => habits.outside.store(true, Relaxed),
-                _ => {}
-            }
-            return match again {
-                Ended::Slow | Ended::ForGood => run.call.go_to_slow_scripts(),
-                _ => Err(Error::NeedsAll),
+            let shown = match again {
+                Ended::Slow => &habits.slow,
+                Ended::ForGood => &habits.for_good,
+                Ended::Outside => &habits.outside,
+                _ => return Err(Error::NeedsAll),
+            };
+            shown.store(true, Relaxed);
+            return if again == Ended::Outside {
+                Err(Error::NeedsAll)
+            } else {
+                run.call.go_to_slow_scripts()
             };
         }
         let elapsed = clock::ticks().saturating_sub(run.since) / clock::ticks_per_us();
