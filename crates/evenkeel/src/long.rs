@@ -230,6 +230,9 @@ impl Call<'_, '_> {
         if self.mode.is_nested() {
             return Err(Error::text("ERR This command cannot be a part of a transaction or of a script"));
         }
+        if self.session.replays {
+            return Err(Error::text("ERR This command cannot be a part of a primary's stream or of a log"));
+        }
         Ok(())
     }
 

@@ -330,6 +330,20 @@ pub(crate) enum Pauser {
     Reload,
 }
 
+impl Pauser {
+    const ALL: [Pauser; 4] = [Pauser::Client, Pauser::Failover, Pauser::End, Pauser::Reload];
+
+    /// As INFO names it; those that Valkey has as Valkey does.
+    fn name(self) -> &'static str {
+        match self {
+            Pauser::Client => "client_pause",
+            Pauser::Failover => "failover_in_progress",
+            Pauser::End => "shutdown_in_progress",
+            Pauser::Reload => "reload_in_progress",
+        }
+    }
+}
+
 /// Commands that have to wait.
 #[derive(Default)]
 pub(crate) struct Pause {
@@ -338,7 +352,7 @@ pub(crate) struct Pause {
     /// Until when all commands are.
     all_until_ms: AtomicU64,
     /// Whether all are meant, and until when, of each [`Pauser`].
-    wanted: Mutex<[(bool, u64); 4]>,
+    wanted: Mutex<[(bool, u64); Pauser::ALL.len()]>,
 }
 
 impl Pause {
@@ -383,6 +397,14 @@ impl Pause {
     /// When the pause ends by itself, or fewer commands have to wait, in milliseconds since the Unix epoch.
     pub(crate) fn until_ms(&self, now_ms: u64) -> u64 {
         if self.is_of_all(now_ms) { self.all_until_ms.load(Acquire) } else { self.until_ms.load(Acquire) }
+    }
+
+    /// For whom, for INFO: of several, for who goes on longest.
+    pub(crate) fn reason(&self, now_ms: u64) -> &'static str {
+        let wanted = self.wanted.lock();
+        let end = |pauser: &Pauser| wanted[*pauser as usize].1;
+        let holding = Pauser::ALL.into_iter().filter(|pauser| now_ms < end(pauser));
+        holding.max_by_key(end).map_or("none", Pauser::name)
     }
 
     /// What is paused, for INFO: `none`, `write` or `all`.

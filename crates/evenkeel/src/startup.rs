@@ -201,7 +201,7 @@ fn load(server: &Arc<Server>) -> Result<(), Ended> {
         let loaded = load::snapshot_at_start(server)?;
         link::note_loaded(server, loaded.and_then(|loaded| loaded.position));
     }
-    server.persist.note_loaded(server.keyspace.total().dirty);
+    server.persist.note_loaded(&server.keyspace);
     load::set_loading(server, false);
     if server.replication.is_replica() {
         link::begin(server);

@@ -95,7 +95,7 @@ impl Held<'_> {
             if goes {
                 held.happened(place, entry.key(), What::Evicted);
                 held.log_removal(place, entry.key());
-                held.remove_found(place, found);
+                held.unasked(|held| held.remove_found(place, found));
             }
             goes
         })

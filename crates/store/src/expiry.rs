@@ -177,7 +177,7 @@ impl Held<'_> {
             self.note_emptied(place);
         }
         due.iter().for_each(|word| self.note_expired(place, *word));
-        self.tell_removed(place, due);
+        self.unasked(|held| held.tell_removed(place, due));
         add(&self.seat.tally.expired_in_sweeps, due.len() as u64);
         hashes.into_iter().for_each(|word| self.sweep_hash(place, word, fields_left));
     }
@@ -190,7 +190,7 @@ impl Held<'_> {
     pub(crate) fn remove_expired(&mut self, place: Place, expired: &[Word]) {
         self.take_out(place, expired);
         expired.iter().for_each(|word| self.note_expired(place, *word));
-        self.tell_removed(place, expired);
+        self.unasked(|held| held.tell_removed(place, expired));
         self.free_expired(place, expired);
     }
 

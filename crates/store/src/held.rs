@@ -306,7 +306,7 @@ impl<'a> Held<'a> {
         if !keep {
             self.happened(key.place, key.bytes, What::Expired);
             self.log_removal(key.place, key.bytes);
-            self.remove_found(key.place, found);
+            self.unasked(|held| held.remove_found(key.place, found));
             add(&self.seat.tally.expired, 1);
         }
         None
@@ -462,9 +462,11 @@ impl<'a> Held<'a> {
         if expired > 0 {
             self.fields_expired(key.place, key.bytes, expired, is_empty && changes == 0);
         }
-        if is_empty {
+        if is_empty && changes == 0 {
+            self.unasked(|held| held.remove_found(key.place, found));
+        } else if is_empty {
             self.remove_found(key.place, found);
-            add(&self.seat.tally.dirty, changes.saturating_sub(1));
+            add(&self.seat.tally.dirty, changes - 1);
         } else if expired > 0 && changes == 0 {
             self.tell_if_there(key.place, key.bytes);
         } else if changes > 0 {
@@ -631,13 +633,32 @@ impl<'a> Held<'a> {
     /// Empties a database; everything is held. What is returned is to be dropped where time does not matter.
     pub fn flush(&mut self, db: usize) -> Option<Flushed> {
         assert!(self.holds_all(), "flushing needs everything");
-        // Each key is a change that a save point counts; that of an empty one is logged all the same.
-        let keys = self.keyspace.len(self.seat, db) as u64;
-        add(&self.seat.tally.dirty, keys.max(1));
+        // Each key is a change that a save point counts; that of an empty one is none, and logged all the same.
+        match self.keyspace.len(self.seat, db) as u64 {
+            0 => self.unasked(|held| add(&held.seat.tally.dirty, 1)),
+            keys => add(&self.seat.tally.dirty, keys),
+        }
         if self.keyspace.is_empty(self.seat, db) {
             return None; // and it need not be made again
         }
         self.keyspace.flush(db, self.seat)
+    }
+
+    /// Does what nobody has asked for: what changes meanwhile is none of the writes that save points count.
+    #[inline]
+    pub fn unasked<R>(&mut self, f: impl FnOnce(&mut Self) -> R) -> R {
+        let before = self.seat.tally.asked();
+        let result = f(self);
+        // Not what has been added: something in it may be unasked for by itself.
+        let tally = &self.seat.tally;
+        tally.unasked.store(tally.dirty.load(Relaxed).wrapping_sub(before), Relaxed);
+        result
+    }
+
+    /// Looks whether who waits for keys of a database can be served, whose keys have come unheard; everything is held.
+    pub fn wake_waiters(&mut self, db: usize) {
+        assert!(self.holds_all(), "anybody may wait for any of them");
+        self.keyspace.note_waited(db, self.seat);
     }
 
     /// From now on, until this is taken back, no key is removed because its time has passed: neither by who meets it nor
@@ -704,7 +725,8 @@ impl<'a> Held<'a> {
                 audience.watchers.touch(key, change);
                 keyspace.watches.fetch_sub(audience.watchers.drop_forgotten(key), Relaxed);
             }
-            if concerns != Concerns::Nobody {
+            // Who is unheard serves nobody: see `wake_waiters`.
+            if concerns != Concerns::Nobody && !self.seat.is_unheard {
                 audience.waiters.note(key, place, self.seat);
             }
         });

@@ -409,6 +409,18 @@ impl Keyspace {
         Some(audience)
     }
 
+    /// Notes all keys of a database that somebody waits for. Everything is held.
+    pub(crate) fn note_waited(&self, db: usize, seat: &mut Seat) {
+        if self.waits.load(Relaxed) == 0 {
+            return;
+        }
+        let Some(database) = self.db_if_used(db) else { return };
+        for (number, slot) in database.slots.iter().enumerate() {
+            let place = Place::new(db as u32, number as u16);
+            Audience::if_any(&slot.audience, |audience| audience.waiters.note_all(place, seat));
+        }
+    }
+
     fn has_audience(&self) -> bool {
         self.watches.load(Relaxed) > 0 || self.waits.load(Relaxed) > 0
     }
@@ -461,6 +473,8 @@ impl Keyspace {
             total.expired_fields += tally.expired_fields.load(Relaxed);
             total.expired_in_sweeps += tally.expired_in_sweeps.load(Relaxed);
             total.evicted += tally.evicted.load(Relaxed);
+            // Before all writes: none is counted that is not among them.
+            total.unasked += tally.unasked.load(Acquire);
             total.dirty += tally.dirty.load(Relaxed);
         }
         total

@@ -107,7 +107,16 @@ pub struct Tally {
     pub evicted: AtomicU64,
     /// Writes since the start.
     pub dirty: AtomicU64,
+    /// Those of them that nobody has asked for: what has expired, was evicted or loaded.
+    pub unasked: AtomicU64,
     pub(crate) dbs: Box<[DbTally]>,
+}
+
+impl Tally {
+    /// Writes that somebody has asked for. For the tally's own thread.
+    pub(crate) fn asked(&self) -> u64 {
+        self.dirty.load(Relaxed).wrapping_sub(self.unasked.load(Relaxed))
+    }
 }
 
 #[derive(Default)]
@@ -130,6 +139,14 @@ pub struct Total {
     pub expired_in_sweeps: u64,
     pub evicted: u64,
     pub dirty: u64,
+    pub unasked: u64,
+}
+
+impl Total {
+    /// Writes that somebody has asked for: those that save points count.
+    pub fn asked(&self) -> u64 {
+        self.dirty.saturating_sub(self.unasked)
+    }
 }
 
 /// Adds to a counter that only this thread writes.

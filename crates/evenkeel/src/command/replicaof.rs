@@ -53,12 +53,10 @@ fn replicaof(call: &mut Call<'_, '_>) -> Done {
         "REPLICAOF {}:{} enabled (user request from '{}')",
         target.host, target.port, call.session.client.address
     ));
-    let was_replica = server.replication.is_replica();
     link::change(server, call.held, Some(target.clone()));
     link::remember(server, Some(target));
-    if !was_replica {
-        link::end_waits(server);
-    }
+    // Also of those of a replica: what they wait for may be in the new primary's data, of which no write tells.
+    link::end_waits(server);
     link::begin(server);
     call.reply.ok();
     Ok(())

@@ -70,12 +70,7 @@ fn ask(call: &mut Call<'_, '_>, asks: Asks) -> Done {
     // From here on it is a replica's connection, that no worker knows: nobody would take what it listened to and watched.
     call.session.hear_no_more(call.server);
     call.session.unwatch(call.held);
-    let introduction = call.session.introduction.get_or_insert_default();
-    if asks == Asks::Snapshot {
-        // Who speaks the old way knows no marks, whatever it says.
-        introduction.takes_mark &= introduction.takes_names;
-    }
-    introduction.asks = Some(asks);
+    call.session.introduction.get_or_insert_default().asks = Some(asks);
     Err(Error::Suspended)
 }
 

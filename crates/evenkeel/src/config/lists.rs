@@ -11,18 +11,28 @@ pub(super) struct ListKind {
     pub(super) parse: fn(&[Word], Before<'_>) -> Result<Value, Reason>,
     /// The lines, without the directive's name, that CONFIG REWRITE writes.
     pub(super) lines: fn(&Value) -> Vec<Word>,
-    /// Lines of one start add to each other; an empty one forgets those before it.
+    /// Lines of one start add to each other.
     pub(super) adds_up: bool,
+    /// A line that forgets those before it, for lists that have no other way to say nothing, or add up.
+    pub(super) forget: Option<&'static [u8]>,
+}
+
+impl ListKind {
+    const fn new(parse: fn(&[Word], Before<'_>) -> Result<Value, Reason>) -> ListKind {
+        ListKind { parse, lines: one_line, adds_up: false, forget: None }
+    }
 }
 
 /// `bind`: addresses; one that begins with `-` may be missing on this machine, `*` stands for all of IPv4.
-pub(super) const ADDRESSES: ListKind = ListKind { parse: addresses, lines: one_line, adds_up: false };
-pub(super) const SAVE_POINTS: ListKind = ListKind { parse: save_points, lines: save_lines, adds_up: true };
+pub(super) const ADDRESSES: ListKind = ListKind::new(addresses);
+pub(super) const SAVE_POINTS: ListKind =
+    ListKind { lines: save_lines, adds_up: true, forget: Some(b"\"\""), ..ListKind::new(save_points) };
 pub(super) const OUTPUT_LIMITS: ListKind =
-    ListKind { parse: output_limits, lines: output_limit_lines, adds_up: false };
-pub(super) const PERCENTILES: ListKind = ListKind { parse: percentiles, lines: one_line, adds_up: false };
-pub(super) const OOM_SCORES: ListKind = ListKind { parse: oom_scores, lines: one_line, adds_up: false };
-pub(super) const PRIMARY: ListKind = ListKind { parse: primary, lines: primary_lines, adds_up: false };
+    ListKind { lines: output_limit_lines, ..ListKind::new(output_limits) };
+pub(super) const PERCENTILES: ListKind = ListKind::new(percentiles);
+pub(super) const OOM_SCORES: ListKind = ListKind::new(oom_scores);
+pub(super) const PRIMARY: ListKind =
+    ListKind { lines: primary_lines, forget: Some(b"no one"), ..ListKind::new(primary) };
 
 /// Redis' own bound, and more than any machine has use for.
 const ADDRESSES_MAX: usize = 16;
@@ -177,9 +187,10 @@ fn primary(words: &[Word], before: Before<'_>) -> Result<Value, Reason> {
     if valid { Ok(Value::Words(words.to_vec())) } else { Err("Invalid master port".into()) }
 }
 
+/// None for a server that follows nobody, as in Redis: who looks for the line finds replicas.
 fn primary_lines(value: &Value) -> Vec<Word> {
     match value {
-        Value::Words(words) if words.is_empty() => vec![b"no one".to_vec()],
+        Value::Words(words) if words.is_empty() => Vec::new(),
         _ => one_line(value),
     }
 }

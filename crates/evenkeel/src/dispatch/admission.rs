@@ -55,11 +55,7 @@ impl Executor {
         if session.hears {
             may_while_hearing(session, row)?;
         }
-        if !session.replays
-            && self.server.pause.delays(&self.server, (row, &request.args), session, self.seat.now_ms)
-        {
-            return Ok(Admitted::Paused);
-        }
+        // What is refused is refused at once, as in Redis: a pause does not end where a failover finds nobody.
         if self.server.persist.obstacles.any() != 0 && !session.replays {
             let is_queued = session.multi.is_some();
             let flags = if is_queued { row.flags_in(&request.args, &self.server) } else { row.flags };
@@ -69,6 +65,11 @@ impl Executor {
             if self.server.persist.obstacles.delays(row, session) {
                 return Ok(Admitted::Paused);
             }
+        }
+        if !session.replays
+            && self.server.pause.delays(&self.server, (row, &request.args), session, self.seat.now_ms)
+        {
+            return Ok(Admitted::Paused);
         }
         if let Some(multi) = &mut session.multi
             && !row.flags.has(Flags::NOT_QUEUED)

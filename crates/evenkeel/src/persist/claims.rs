@@ -55,7 +55,7 @@ pub(crate) struct State {
     pub(crate) last_copied: u64,
     pub(crate) last_ok: bool,
     /// Writes since the start, as the last good snapshot has them.
-    pub(crate) dirty_at_save: u64,
+    pub(crate) changes_at_save: u64,
 }
 
 /// What has been given up.
@@ -124,7 +124,7 @@ impl State {
             last_took_s: None,
             last_copied: 0,
             last_ok: true,
-            dirty_at_save: 0,
+            changes_at_save: 0,
         }
     }
 

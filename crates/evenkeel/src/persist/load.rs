@@ -488,7 +488,7 @@ impl Work<'_> {
         let mut held = keyspace.hold_one(seat, key.place);
         let is_new = held.peek(&key).is_none();
         if is_new {
-            formed.store(&mut held, &key, about.expires);
+            held.unasked(|held| formed.store(held, &key, about.expires));
             if let Some(access) = self.access(about.access) {
                 held.set_access(&key, access);
             }

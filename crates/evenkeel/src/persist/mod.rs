@@ -25,7 +25,7 @@ pub(crate) mod snapshot;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering::*};
 use std::time::Instant;
 
-use evenkeel_store::Seat;
+use evenkeel_store::{Keyspace, Seat};
 use parking_lot::{Condvar, Mutex};
 
 pub(crate) use claims::{Cancelled, Job, State};
@@ -241,7 +241,7 @@ impl Persist {
     }
 
     /// The data are what is on disk: they have been loaded just now.
-    pub(crate) fn note_loaded(&self, dirty: u64) {
-        self.state.lock().dirty_at_save = dirty;
+    pub(crate) fn note_loaded(&self, keyspace: &Keyspace) {
+        self.state.lock().changes_at_save = keyspace.total().asked();
     }
 }

@@ -46,7 +46,7 @@ pub(crate) fn look(server: &Arc<Server>) {
     if settings.appendonly != server.persist.aof.is_on() && (may_rewrite || !settings.appendonly) {
         return rewrite::follow_soon(server);
     }
-    let changes = server.keyspace.total().dirty.saturating_sub(state.dirty_at_save);
+    let changes = server.keyspace.total().asked().saturating_sub(state.changes_at_save);
     let elapsed_s = now_s.saturating_sub(state.last_save_s);
     let due = settings.save.iter().find(|point| changes >= point.changes && elapsed_s > point.seconds);
     if let Some(point) = due.filter(|_| may_try) {

@@ -59,7 +59,7 @@ fn replay_log(server: &Arc<Server>) -> Result<(), String> {
         Ended::Stopped => "the server ends".into(),
     });
     let done = replayed.and_then(|Replayed { directory, found, .. }| {
-        persist.note_loaded(server.keyspace.total().dirty);
+        persist.note_loaded(&server.keyspace);
         persist.is_incomplete.store(false, Release);
         // It may have been on only because nobody has had the time to turn it off.
         if was_on && server.settings().appendonly { rewrite::go_on(server, directory, found) } else { Ok(()) }
@@ -107,7 +107,7 @@ fn put_back(server: &Arc<Server>, was_saved: bool, flush: bool) -> Result<(), St
         rewrite::turn_off(server);
     }
     if done.is_ok() {
-        persist.note_loaded(server.keyspace.total().dirty);
+        persist.note_loaded(&server.keyspace);
         persist.is_incomplete.store(was_incomplete && was_saved, Release);
     }
     done

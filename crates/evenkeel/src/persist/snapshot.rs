@@ -150,22 +150,22 @@ fn run(server: &Arc<Server>, moment: Option<Sender<()>>, next: Next) -> bool {
     // A value that cannot be written must not cost all others.
     let result = catch_unwind(AssertUnwindSafe(|| write_file(server, &settings, &path, moment)))
         .unwrap_or_else(|_| Err(io::Error::other("a panic, which is in the log")));
-    let dirty = match result {
-        Ok(Taken { dirty, bytes, took }) => {
+    let changes = match result {
+        Ok(Taken { changes, bytes, took }) => {
             server.log.notice(format!("DB saved on disk: {bytes} bytes in {:.3} s", took.as_secs_f64()));
-            Some(dirty)
+            Some(changes)
         }
         Err(error) => {
             server.log.warning(format!("Failed saving the DB to {}: {error}", path.display()));
             None
         }
     };
-    end(server, dirty, next);
-    dirty.is_some()
+    end(server, changes, next);
+    changes.is_some()
 }
 
-/// Notes how a snapshot has ended: `dirty` is what it has of the writes.
-fn end(server: &Server, dirty: Option<u64>, next: Next) {
+/// Notes how a snapshot has ended: `changes` is what it has of the writes.
+fn end(server: &Server, changes: Option<u64>, next: Next) {
     let now_s = clock::unix_ms() / 1000;
     let mut state = server.persist.state.lock();
     let running = state.running.take().expect("it was begun");
@@ -174,14 +174,14 @@ fn end(server: &Server, dirty: Option<u64>, next: Next) {
     }
     state.last_took_s = Some(now_s.saturating_sub(running.since_s));
     state.last_copied = running.copied;
-    state.save_owed |= running.is_owed && dirty.is_none();
-    if let Some(dirty) = dirty {
+    state.save_owed |= running.is_owed && changes.is_none();
+    if let Some(changes) = changes {
         state.saves += 1;
         state.last_save_s = now_s;
-        state.dirty_at_save = dirty;
+        state.changes_at_save = changes;
     }
-    if dirty.is_some() || next != Next::End && !server.persist.is_cancelled(Job::Snapshot) {
-        state.last_ok = dirty.is_some();
+    if changes.is_some() || next != Next::End && !server.persist.is_cancelled(Job::Snapshot) {
+        state.last_ok = changes.is_some();
     }
     state.note_end();
     drop(state);
@@ -191,7 +191,7 @@ fn end(server: &Server, dirty: Option<u64>, next: Next) {
 
 /// A snapshot that has been taken.
 struct Taken {
-    dirty: u64,
+    changes: u64,
     bytes: u64,
     took: Duration,
 }
@@ -209,10 +209,10 @@ fn write_file(
     let cache = if moment.is_some() { Cache::Past } else { Cache::Through };
     let draft = Draft::new(server, settings, &beside.file, cache, Job::Snapshot)?;
     let file = open(draft, settings, Version::V10, false)?;
-    let mut dirty = 0;
+    let mut changes = 0;
     let records = Records::new(file, settings.clone());
     let file = take(server, settings, (Job::Snapshot, true), records, |held| {
-        dirty = held.keyspace().total().dirty;
+        changes = held.keyspace().total().asked();
         drop(moment);
         let is_last = server.persist.ending.is_under_way();
         let last = is_last.then(|| server.replication.finish(held)).flatten();
@@ -220,7 +220,7 @@ fn write_file(
     })?;
     let len = finish(file, &beside.file)?;
     beside.install(path)?;
-    Ok(Taken { dirty, bytes: len, took: began.elapsed() })
+    Ok(Taken { changes, bytes: len, took: began.elapsed() })
 }
 
 /// Writes the beginning of a file, for readers of this version.

@@ -122,6 +122,8 @@ impl<'a> Installer<'a> {
         let db = self.replace(quiet, &mut file, Some(len))?;
         if self.settings.rdb_del_sync_files && self.settings.save.is_empty() && !self.settings.appendonly {
             let _ = std::fs::remove_file(&target); // it was never asked for
+        } else {
+            self.server.persist.note_loaded(&self.server.keyspace);
         }
         Ok(db)
     }
@@ -177,6 +179,7 @@ impl<'a> Installer<'a> {
             let db = loaded.position.as_ref().map_or(0, |position| position.db);
             self.server.scripts.set_libraries(loaded.libraries);
             self.begin_history(db);
+            self.wake_waiters();
             db
         });
         drop(quiet);
@@ -225,8 +228,10 @@ impl<'a> Installer<'a> {
             server.scripts.set_libraries(loaded.libraries);
             for index in 0..keyspace.databases() {
                 let hidden = keyspace.hidden(index).expect("it was asked before");
-                held.swap(index, hidden);
-                old.extend(held.flush(hidden));
+                held.unasked(|held| {
+                    held.swap(index, hidden);
+                    old.extend(held.flush(hidden));
+                });
             }
             server.forget_tracked();
         }
@@ -270,6 +275,17 @@ impl<'a> Installer<'a> {
         Ok(loaded)
     }
 
+    /// Serves those who wait for what has been loaded: as `swapdb` does it, of which they could not tell.
+    fn wake_waiters(&mut self) {
+        let keyspace = &self.server.keyspace;
+        keyspace.enter(&mut self.executor.seat);
+        let mut held = keyspace.hold_all(&mut self.executor.seat);
+        (0..keyspace.databases()).for_each(|db| held.wake_waiters(db));
+        drop(held);
+        self.executor.serve_woken();
+        keyspace.leave(&mut self.executor.seat);
+    }
+
     /// Drops the data, unless this link is not wanted any more.
     fn empty(&mut self) -> bool {
         let databases = self.server.keyspace.databases();
@@ -293,7 +309,8 @@ impl<'a> Installer<'a> {
         let mut held = keyspace.hold_all(&mut self.executor.seat);
         let is_hidden = which == Which::Hidden;
         let is_wanted = is_hidden || server.replication.link.generation() == self.new.generation;
-        let flushed: Vec<_> = databases.filter(|_| is_wanted).filter_map(|db| held.flush(db)).collect();
+        let wanted = databases.filter(|_| is_wanted);
+        let flushed: Vec<_> = held.unasked(|held| wanted.filter_map(|db| held.flush(db)).collect());
         if is_wanted && !is_hidden {
             server.forget_tracked();
         }

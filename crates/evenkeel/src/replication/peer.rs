@@ -22,9 +22,13 @@ use evenkeel_resp::request::{Parsed, State, parse};
 use super::Stream;
 use super::pipe::Pipe;
 use super::replicas::{Introduction, Progress, Replica};
+use crate::acl;
+use crate::clock;
 use crate::command::Args;
 use crate::command::table::table;
 use crate::net::connection::{Connection, Sent};
+use crate::server::Server;
+use crate::session::Session;
 
 /// Bytes sent to one replica before it is the next one's turn.
 const SEND_LEN: usize = 1 << 20;
@@ -306,8 +310,8 @@ impl Peer {
     }
 
     /// Reads what it has said, if not too much, and calls `f` with each word. If [`Peer::is_readable`] afterwards, there may
-    /// be more. An error is the end of the connection.
-    pub(super) fn listen(&mut self, mut f: impl FnMut(&mut Peer, Word)) -> io::Result<()> {
+    /// be more. An error is the end of the connection: also that its user may not say this any more.
+    pub(super) fn listen(&mut self, server: &Server, mut f: impl FnMut(&mut Peer, Word)) -> io::Result<()> {
         for _ in 0..READS_MAX {
             match self.connection.read_more(READ_LEN) {
                 Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
@@ -321,25 +325,42 @@ impl Peer {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => return Err(error),
             }
-            self.take_words(&mut f)?;
+            self.take_words(server, &mut f)?;
             if self.connection.input.len() > WORD_LEN_MAX {
                 return Err(io::Error::other("it sends what no replica says"));
             }
         }
-        self.take_words(&mut f) // what it said together with its request
+        self.take_words(server, &mut f) // what it said together with its request
     }
 
-    fn take_words(&mut self, f: &mut impl FnMut(&mut Peer, Word)) -> io::Result<()> {
-        let (words, used) = words(&mut self.connection.input)?;
+    fn take_words(&mut self, server: &Server, f: &mut impl FnMut(&mut Peer, Word)) -> io::Result<()> {
+        let Connection { session, input, .. } = &mut self.connection;
+        let (words, used) = words(input, |args| may_say(server, session, args))?;
         self.connection.input.drain(..used);
         words.into_iter().for_each(|word| f(self, word));
         Ok(())
     }
 }
 
+/// Whether the session's user may make this request: what was taken from it since it became a replica counts, as in Redis.
+fn may_say(server: &Server, session: &mut Session, args: &Args<'_>) -> io::Result<()> {
+    if session.access.is_free_at(server.acl.generation()) {
+        return Ok(());
+    }
+    let Some(id) = table().find(args.at(0)) else { return Ok(()) };
+    match acl::admit(server, session, id, args, clock::unix_ms()) {
+        Ok(true) => Ok(()),
+        Ok(false) => Err(io::Error::other("its user is gone")),
+        Err(error) => Err(io::Error::other(String::from_utf8_lossy(&error.line()).into_owned())),
+    }
+}
+
 /// What is said in these bytes, as far as it is whole, and how many of them that takes. Other requests than those that a
-/// replica makes are passed over: nobody waits for a reply here.
-fn words(bytes: &mut [u8]) -> io::Result<(Vec<Word>, usize)> {
+/// replica makes are passed over: nobody waits for a reply here. `judge`: whether a request may be made.
+fn words(
+    bytes: &mut [u8],
+    mut judge: impl FnMut(&Args<'_>) -> io::Result<()>,
+) -> io::Result<(Vec<Word>, usize)> {
     let (mut words, mut used, mut spans) = (Vec::new(), 0, Vec::new());
     while used < bytes.len() {
         spans.clear();
@@ -349,7 +370,9 @@ fn words(bytes: &mut [u8]) -> io::Result<(Vec<Word>, usize)> {
                 if spans.is_empty() {
                     words.push(Word::Alive);
                 } else {
-                    words.extend(word(Args::new(bytes, &spans)));
+                    let args = Args::new(bytes, &spans);
+                    judge(&args)?;
+                    words.extend(word(args));
                 }
             }
             Ok(Parsed::More { .. }) => break,
@@ -375,7 +398,7 @@ mod tests {
     #[track_caller]
     fn check(said: &str, expected: &[Word], left: usize) {
         let mut bytes = said.replace(' ', "\r\n").into_bytes();
-        let (words, used) = words(&mut bytes).expect("well said");
+        let (words, used) = words(&mut bytes, |_| Ok(())).expect("well said");
         assert_eq!((&words[..], bytes.len() - used), (expected, left));
     }
 
@@ -388,6 +411,6 @@ mod tests {
         check("*5 $8 REPLCONF $3 ACK $1 7 $4 FACK $1 5 ", &[Word::Ack { bytes: 7, synced: Some(5) }], 0);
         check("*1 $4 PING *3 $8 REPLCONF $3 ACK $2 -1 *3 $8 REPLCONF $3 ACK $1 x ", &[], 0);
         check("*2 $8 REPLCONF $3 ACK ", &[], 0);
-        assert!(words(&mut b"*1\r\n$99999999\r\n".to_vec()).is_err());
+        assert!(words(&mut b"*1\r\n$99999999\r\n".to_vec(), |_| Ok(())).is_err());
     }
 }

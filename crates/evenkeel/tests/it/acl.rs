@@ -206,6 +206,13 @@ fn a_replica_says_who_it_is() {
         assert_eq!(other.run("GET k").to_string(), "\"v\"");
         ok(&mut client, "SET k w");
         wait_until("it goes on", || other.run("GET k").to_string() == "\"w\"");
+        // What is taken away from its user is taken from who is attached already.
+        ok(&mut client, "ACL SETUSER rep reset");
+        wait_until("it is dropped", || replica.info("master_link_status") == "down");
+        ok(&mut client, "SET k x");
+        ok(&mut client, "ACL SETUSER rep on >pw +psync +replconf +ping");
+        wait_until("it comes again", || replica.info("master_link_status") == "up");
+        wait_until("it goes on", || other.run("GET k").to_string() == "\"x\"");
     }
 }
 

@@ -7,7 +7,7 @@ use std::os::unix::net::{SocketAddr as UnixAddress, UnixDatagram};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use evenkeel_testkit::{Client, Server};
+use evenkeel_testkit::{Client, Peer, Program, Server};
 
 use crate::{program, start, wait_until};
 
@@ -681,4 +681,41 @@ fn memory_that_was_freed_goes_back_to_the_system() {
     assert!(full > before + 200_000_000, "{before} {full}");
     client.run("FLUSHALL");
     wait_until("most of it has gone back", || server.rss() < before + (full - before) / 4);
+}
+
+/// What INFO says has changed since the last save, and save points count, is what Redis counts: not what has expired or was
+/// evicted, and of FLUSHALL the keys.
+#[test]
+fn changes_are_counted_as_redis_counts_them() {
+    let Some(peer) = Program::oracle(Peer::Redis) else { return };
+    let servers = [Server::start(&peer, &["--save", ""]), start(&["--save", ""])];
+    for line in [
+        "FLUSHALL",
+        "SET gone v PX 20",
+        "SET soon v PX 20",
+        "MSET a 1 b 2 c 3",
+        "FLUSHDB",
+        "FLUSHDB",
+        "MSET a 1 b 2 c 3",
+        "SELECT 3",
+        "SET d 4",
+        "SWAPDB 0 3",
+        "FLUSHALL ASYNC",
+        "CONFIG SET maxmemory-policy allkeys-random",
+        "MSET a 1 b 2 c 3",
+        "CONFIG SET maxmemory 1",
+    ] {
+        let [redis, ours] = [0, 1].map(|which| {
+            let (server, mut client) = (&servers[which], servers[which].connect());
+            client.run(line);
+            if line.ends_with("PX 20") {
+                wait_until("it has expired", || client.run("DBSIZE").as_int() == Some(0));
+            }
+            if line.ends_with("maxmemory 1") {
+                wait_until("all are evicted", || server.info("evicted_keys") == "3");
+            }
+            server.info("rdb_changes_since_last_save")
+        });
+        assert_eq!(ours, redis, "{line}");
+    }
 }

@@ -32,7 +32,7 @@ impl Held<'_> {
             *fields_left = fields_left.saturating_sub(WHOLE);
             self.fields_expired(place, entry.key(), due, true);
             self.log_removal(place, entry.key());
-            return self.remove_found(place, found);
+            return self.unasked(|held| held.remove_found(place, found));
         }
         let mut names: Vec<Vec<u8>> = Vec::new();
         let is_logged = self.is_logged();
@@ -45,7 +45,7 @@ impl Held<'_> {
         drop(hash);
         self.seat.discard_cut(cut);
         *fields_left -= removed;
-        add(&self.seat.tally.dirty, removed as u64);
+        self.unasked(|held| add(&held.seat.tally.dirty, removed as u64));
         let found = self.note_times(place, found, before);
         slot.remember(found);
         if !names.is_empty() {

@@ -88,10 +88,11 @@ pub(super) fn clients(facts: &Facts<'_>, text: &mut Text) {
     text.field("total_blocking_keys", waited_keys);
     text.field("total_blocking_keys_on_nokey", on_no_key);
     let paused = server.pause.is_active(now);
-    text.field("paused_reason", if paused { "client_pause" } else { "none" });
+    text.field("paused_reason", server.pause.reason(now));
     text.field("paused_actions", server.pause.name(now));
     let left_ms = if paused { server.pause.until_ms(now).saturating_sub(now) } else { 0 };
-    text.field("paused_timeout_milliseconds", left_ms);
+    // Who reads it takes it for a signed number.
+    text.field("paused_timeout_milliseconds", left_ms.min(i64::MAX as u64));
 }
 
 pub(super) fn replication(facts: &Facts<'_>, text: &mut Text) {

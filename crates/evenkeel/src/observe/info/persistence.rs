@@ -28,8 +28,8 @@ pub(super) fn persistence(facts: &Facts<'_>, text: &mut Text) {
     text.field("current_save_keys_processed", of_current(progress.keys.load(Relaxed)));
     text.field("current_save_keys_total", of_current(progress.keys_total.load(Relaxed)));
     text.field("current_save_bytes", of_current(progress.bytes.load(Relaxed)));
-    let dirty = facts.server.keyspace.total().dirty;
-    text.field("rdb_changes_since_last_save", dirty.saturating_sub(state.dirty_at_save));
+    let changes = facts.server.keyspace.total().asked();
+    text.field("rdb_changes_since_last_save", changes.saturating_sub(state.changes_at_save));
     text.field("rdb_bgsave_in_progress", u8::from(is_saving));
     text.field("rdb_last_save_time", state.last_save_s);
     text.field("rdb_last_bgsave_status", if state.last_ok { "ok" } else { "err" });

@@ -80,7 +80,7 @@ impl Feed {
     pub(super) fn listen(&mut self, token: u64) {
         let Some(mut peer) = self.peers.remove(&token) else { return };
         let mut acked = false;
-        let heard = peer.listen(|peer, word| {
+        let heard = peer.listen(&self.server, |peer, word| {
             peer.moved = self.now;
             peer.heard(self.now_ms);
             if let Word::Ack { bytes, synced } = word {

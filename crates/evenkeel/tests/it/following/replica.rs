@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-use evenkeel_testkit::{Peer, Program, Server};
+use evenkeel_testkit::{Client, Peer, Program, Server};
 
 use super::{PRIMARY, REPLICA, await_equal, await_link, follow, wait_until};
 use crate::{program, start};
@@ -113,6 +113,74 @@ fn who_waits_is_told_that_the_role_has_changed() {
     wait_until("it waits", || replica.info("blocked_clients") == "1");
     primary.connect().run("XADD s 1-1 f v");
     assert_eq!(waiting.read().to_string(), "[[\"s\", [[\"1-1\", [\"f\", \"v\"]]]]]");
+    // Of another primary, they would wait for what is there already.
+    waiting.send(&["XREAD", "BLOCK", "0", "STREAMS", "s", "$"]).expect("it reads");
+    wait_until("it waits", || replica.info("blocked_clients") == "1");
+    follow(&replica, Server::start(&peer, PRIMARY).port());
+    let told = waiting.read().to_string();
+    assert!(told.starts_with("-UNBLOCKED force unblock from blocking operation"), "{told}");
+    assert!(waiting.read_to_end().is_ok_and(|rest| rest.is_empty()));
+}
+
+/// Has the replica lose the link, the primary do this, and the replica come again, for which a part is not enough.
+fn has_come_anew(primary: &Server, replica: &Server, meanwhile: impl FnOnce(&mut Client)) {
+    let mut client = primary.connect();
+    let syncs = primary.info("sync_full");
+    for line in ["CONFIG SET requirepass secret", "CLIENT KILL TYPE replica"] {
+        client.run(line);
+    }
+    meanwhile(&mut client);
+    client.run(&format!("PUBLISH nobody {}", "x".repeat(100_000)));
+    client.run("CONFIG SET requirepass \"\"");
+    wait_until("it comes again", || primary.info("sync_full") != syncs);
+    await_link(replica);
+}
+
+const SMALL_BACKLOG: &[&str] = &["--repl-backlog-size", "16384"];
+
+/// Who waits for what comes by a full sync is served, whichever way it is loaded.
+#[test]
+fn what_comes_by_a_full_sync_is_not_waited_for() {
+    let Some(peer) = Program::oracle(Peer::Redis) else { return };
+    for way in ["disabled", "swapdb", "flush-before-load"] {
+        let primary = Server::start(&peer, &[PRIMARY, SMALL_BACKLOG].concat());
+        let replica = Server::start(&program(), &[REPLICA, &["--repl-diskless-load", way]].concat());
+        follow(&replica, primary.port());
+        await_link(&replica);
+        let mut waiting = replica.connect();
+        waiting.send(&["XREAD", "BLOCK", "0", "STREAMS", "s", "0"]).expect("it reads");
+        wait_until("it waits", || replica.info("blocked_clients") == "1");
+        has_come_anew(&primary, &replica, |client| _ = client.run("XADD s 1-1 f v"));
+        assert_eq!(waiting.read().to_string(), "[[\"s\", [[\"1-1\", [\"f\", \"v\"]]]]]", "{way}");
+        waiting.send(&["XREAD", "BLOCK", "0", "STREAMS", "s", "$"]).expect("it reads");
+        wait_until("it waits", || replica.info("blocked_clients") == "1");
+        primary.connect().run("XADD s 2-1 f w");
+        assert_eq!(waiting.read().to_string(), "[[\"s\", [[\"2-1\", [\"f\", \"w\"]]]]]", "{way}");
+    }
+}
+
+/// What a full sync brings and takes is nothing that save points count, as in Redis; what comes behind it is.
+#[test]
+fn a_full_sync_is_no_change_of_save_points() {
+    let Some(peer) = Program::oracle(Peer::Redis) else { return };
+    for way in ["disabled", "swapdb", "flush-before-load"] {
+        let primary = Server::start(&peer, &[PRIMARY, SMALL_BACKLOG].concat());
+        let mut client = primary.connect();
+        client.run("MSET a 1 b 2 c 3");
+        let options = ["--save", "3600 1000000", "--repl-diskless-load", way];
+        let replica = Server::start(&program(), &[REPLICA, &options].concat());
+        replica.connect().run("MSET own 1 other 2");
+        follow(&replica, primary.port());
+        await_link(&replica);
+        let changes = || replica.info("rdb_changes_since_last_save");
+        // What is in the file that has come is on disk.
+        let before = if way == "disabled" { 0 } else { 2 };
+        assert_eq!(changes(), before.to_string(), "{way}");
+        has_come_anew(&primary, &replica, |_| ());
+        assert_eq!(changes(), before.to_string(), "{way}");
+        client.run("SET d 4");
+        wait_until("it has come", || changes() == (before + 1).to_string());
+    }
 }
 
 /// FLUSHALL takes what is on disk as well, also where the primary says so: a replica that starts again alone has nothing.

@@ -63,13 +63,18 @@ impl Sink {
     /// Reads the snapshot that was asked for.
     fn snapshot_bytes(&mut self) -> ((String, u64), Vec<u8>) {
         let place = self.place();
+        (place, self.marked_snapshot())
+    }
+
+    /// Reads a snapshot with a mark at its end, which is returned with it.
+    fn marked_snapshot(&mut self) -> Vec<u8> {
         let mark = self.line();
         let mark = mark.strip_prefix("$EOF:").expect("a mark").to_owned();
         let mut snapshot = Vec::new();
         while !snapshot.ends_with(mark.as_bytes()) {
             snapshot.push(self.take(1)[0]);
         }
-        (place, snapshot)
+        snapshot
     }
 
     fn place(&mut self) -> (String, u64) {
@@ -194,6 +199,21 @@ fn the_old_way() {
     assert!(snapshot.starts_with(b"REDIS00"));
     sink.expect("SELECT 0\n SET after 1");
     wait_until("it is online", || server.info("slave0").contains("state=online"));
+}
+
+/// The same for one that knows marks, as `redis-cli --rdb` does: nothing is written to the primary's disk for it.
+#[test]
+fn the_old_way_with_a_mark() {
+    let server = primary(&["--repl-ping-replica-period", "3600"]);
+    let mut client = server.connect();
+    ok(&mut client, "SET before 1");
+    let mut sink = Sink::connect(&server);
+    ok(&mut sink.0, "REPLCONF capa eof");
+    sink.0.send(&["SYNC"]).expect("it reads");
+    assert!(sink.marked_snapshot().starts_with(b"REDIS00"));
+    ok(&mut client, "SET after 1");
+    sink.ack(0);
+    sink.expect("SELECT 0\n SET after 1");
 }
 
 /// Only the snapshot.
