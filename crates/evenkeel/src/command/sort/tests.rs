@@ -285,6 +285,8 @@ fn a_source_that_changes_meanwhile() {
 #[test]
 fn a_long_sort_keeps_nobody_from_bringing_all_to_rest() {
     const ELEMENTS: usize = 600_000;
+    const SWAPS: usize = 20;
+    const TRIES: usize = 4;
     for sort in ["SORT l ALPHA LIMIT 0 1", "SORT l ALPHA LIMIT 0 1 STORE to", "SORT l BY w* LIMIT 0 1 GET o*"]
     {
         let live = Live::start(2, &[]);
@@ -292,15 +294,20 @@ fn a_long_sort_keeps_nobody_from_bringing_all_to_rest() {
         let elements = (0..ELEMENTS).map(|element| format!("{:09}", (element * 7_919) % ELEMENTS));
         let push = ["RPUSH".to_owned(), "l".to_owned()].into_iter().chain(elements);
         assert_eq!(slow.call(&push.collect::<Vec<_>>()).as_int(), Some(ELEMENTS as i64));
-        slow.send(&sort.split(' ').collect::<Vec<_>>()).expect("it reads");
-        live.wait_until("it has begun", || live.server.long.running() == 1);
-        let mut swaps = 0;
-        while live.server.long.running() == 1 {
-            assert_eq!(operator.run("SWAPDB 1 2").to_string(), "OK");
-            swaps += 1;
-        }
-        assert!(!slow.read().is_error(), "{sort}");
-        assert!(swaps > 20, "{sort}: {swaps}");
+        let mut swaps_during = || {
+            slow.send(&sort.split(' ').collect::<Vec<_>>()).expect("it reads");
+            live.wait_until("it has begun", || live.server.long.running() == 1);
+            let mut swaps = 0;
+            while live.server.long.running() == 1 {
+                assert_eq!(operator.run("SWAPDB 1 2").to_string(), "OK");
+                swaps += 1;
+            }
+            assert!(!slow.read().is_error(), "{sort}");
+            swaps
+        };
+        // A machine that pauses may give one sort no time beside it; one that keeps others waiting does so each time.
+        let most = (0..TRIES).map(|_| swaps_during()).find(|swaps| *swaps > SWAPS);
+        assert!(most.is_some(), "{sort}");
         live.stop();
     }
 }
