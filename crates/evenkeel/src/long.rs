@@ -151,7 +151,7 @@ impl Work {
     }
 
     /// Work that waits for the disk, and is replied OK to.
-    fn waits_for_disk(run: impl FnOnce() -> Done + Send + 'static) -> Work {
+    pub(crate) fn waits_for_disk(run: impl FnOnce() -> Done + Send + 'static) -> Work {
         Work { run: Run::Abroad(Box::new(|_| run().map(|()| None))), writes: false, is_script: false }
     }
 

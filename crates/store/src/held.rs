@@ -6,7 +6,7 @@
 mod strings;
 
 use std::ops::{Deref, DerefMut};
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::Ordering::{Relaxed, Release};
 
 use crate::Millis;
 use crate::audience::Audience;
@@ -607,7 +607,8 @@ impl<'a> Held<'a> {
         let found = self.live(from).expect("the caller has seen the key");
         let entry = self.detach(from.place, found);
         self.preserve(from.place, entry);
-        self.changed(from, Change::Removed);
+        // To save points, it is one change.
+        self.unasked(|held| held.changed(from, Change::Removed));
         if let Some(found) = self.live_or_gone(to) {
             let old = self.detach(to.place, found);
             self.free(to.place, old);
@@ -651,7 +652,7 @@ impl<'a> Held<'a> {
         let result = f(self);
         // Not what has been added: something in it may be unasked for by itself.
         let tally = &self.seat.tally;
-        tally.unasked.store(tally.dirty.load(Relaxed).wrapping_sub(before), Relaxed);
+        tally.unasked.store(tally.dirty.load(Relaxed).wrapping_sub(before), Release);
         result
     }
 
@@ -725,8 +726,7 @@ impl<'a> Held<'a> {
                 audience.watchers.touch(key, change);
                 keyspace.watches.fetch_sub(audience.watchers.drop_forgotten(key), Relaxed);
             }
-            // Who is unheard serves nobody: see `wake_waiters`.
-            if concerns != Concerns::Nobody && !self.seat.is_unheard {
+            if concerns != Concerns::Nobody {
                 audience.waiters.note(key, place, self.seat);
             }
         });

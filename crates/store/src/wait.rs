@@ -94,8 +94,11 @@ impl Waiters {
         self.queues.values().map(|queue| queue.waiting.len()).sum()
     }
 
-    /// Notes the key if somebody waits for it.
+    /// Notes the key if somebody waits for it. Who is unheard serves nobody: see [`Held::wake_waiters`].
     pub(crate) fn note(&mut self, key: &[u8], place: Place, seat: &mut Seat) {
+        if seat.is_unheard {
+            return;
+        }
         if let Some(queue) = self.queues.get_mut(key)
             && queue.noted_by != seat.number()
         {

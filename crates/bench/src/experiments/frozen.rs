@@ -23,7 +23,7 @@ use crate::{interrupt, sys};
 
 /// Longest request while the file system is frozen, in microseconds.
 const LONGEST_US_MAX: f64 = 5_000.0;
-const FROZEN: Duration = Duration::from_secs(2);
+const FROZEN: Duration = Duration::from_secs(3);
 /// The load goes on so long before and after.
 const MARGIN: Duration = Duration::from_millis(500);
 /// Sparse: what is not written takes no room.

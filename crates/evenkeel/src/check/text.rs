@@ -135,12 +135,11 @@ fn broken(out: &mut String, content: &Content) {
         && let Some(failure) = &snapshot.failure
         && content.fault.is_none()
     {
-        let damaged = match snapshot.damaged {
+        let lost = match snapshot.lost() {
             0 => String::new(),
-            keys => format!("; {} damaged", count(keys, "key")),
+            keys => format!("; {} lost, or more", count(keys, "key")),
         };
-        writeln!(out, "    {failure}; it can be read up to byte {}{damaged}", snapshot.readable)
-            .expect(WRITTEN);
+        writeln!(out, "    {failure}; it can be read up to byte {}{lost}", snapshot.readable).expect(WRITTEN);
     }
     if let Some(fault) = &content.fault {
         let lost = count(content.lost.bytes, "byte");

@@ -9,6 +9,7 @@ use super::{Args, Call, Command, Group, at_least, container, docs, exactly, sess
 use crate::acl::{self, CATEGORIES, Category, DEFAULT, Denied, Selector, User, Users};
 use crate::clients::ClientInfo;
 use crate::error::{Done, Error};
+use crate::long::Work;
 use crate::pubsub::Kind;
 use crate::server::fill_random;
 
@@ -319,7 +320,7 @@ fn file(call: &Call<'_, '_>) -> Result<PathBuf, Error> {
 
 /// ACL LOAD
 ///
-/// All or nothing. As CONFIG REWRITE, this and ACL SAVE touch a file while only this worker's clients wait.
+/// All or nothing. It reads a file while this worker's clients wait.
 fn load(call: &mut Call<'_, '_>) -> Done {
     let (server, path) = (call.server, file(call)?);
     let loaded = call.held.aside(|| server.acl.load(&path, &server.settings()));
@@ -331,17 +332,17 @@ fn load(call: &mut Call<'_, '_>) -> Done {
     Ok(())
 }
 
-/// ACL SAVE
+/// ACL SAVE, as CONFIG REWRITE does it.
 fn save(call: &mut Call<'_, '_>) -> Done {
-    let (server, path) = (call.server, file(call)?);
-    call.held.aside(|| server.acl.save(&path)).map_err(|error| {
-        server.log.warning(format!("Saving the ACL file {}: {error}", path.display()));
-        Error::text(
-            "ERR There was an error trying to save the ACLs. Please check the server logs for more information",
-        )
-    })?;
-    call.reply.ok();
-    Ok(())
+    let (server, path) = (call.server.clone(), file(call)?);
+    call.go_abroad(Work::waits_for_disk(move || {
+        server.acl.save(&path).map_err(|error| {
+            server.log.warning(format!("Saving the ACL file {}: {error}", path.display()));
+            Error::text(
+                "ERR There was an error trying to save the ACLs. Please check the server logs for more information",
+            )
+        })
+    }))
 }
 
 #[cfg(test)]

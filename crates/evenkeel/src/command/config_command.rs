@@ -8,6 +8,7 @@ use super::{Call, Command, Group, at_least, container, docs, exactly, session};
 use crate::config::{Extent, SetError, Settings};
 use crate::crash;
 use crate::error::{Done, Error};
+use crate::long::Work;
 use crate::persist::{self, rewrite};
 use crate::replication::link;
 use crate::server::Server;
@@ -153,13 +154,11 @@ fn change_tls<'s>(server: &'s Server, new: &Settings, name: &[u8]) -> Result<Cha
 
 /// CONFIG REWRITE
 ///
-/// The file is written, and made durable, before the reply. That is a matter of milliseconds, of an operator's choosing,
-/// and only this worker's clients wait; in a transaction, also those who want its keys.
+/// The file is written, and made durable, before the reply, by a thread that may wait for its disk. A transaction, which has one
+/// reply, waits for that where it is, and whoever wants its keys with it.
 fn rewrite(call: &mut Call<'_, '_>) -> Done {
-    let server = call.server;
-    call.held.aside(|| rewrite_file(server, Extent::Changes))?;
-    call.reply.ok();
-    Ok(())
+    let server = call.server.clone();
+    call.go_abroad(Work::waits_for_disk(move || rewrite_file(&server, Extent::Changes)))
 }
 
 /// Writes the settings into the configuration file.

@@ -26,6 +26,7 @@ mod tail;
 
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::*};
 use std::time::{Duration, Instant};
@@ -112,6 +113,8 @@ pub(crate) struct Aof {
     /// The place of its reader of the log, or [`NOWHERE`].
     place: AtomicUsize,
     pub(super) directory: Mutex<Option<Directory>>,
+    /// The manifest of the log that this server has loaded, or written as a whole: what is in another's files, it has not.
+    pub(super) own: Mutex<Option<PathBuf>>,
     /// Behind the record with this number, a new incremental file begins.
     switch_behind: AtomicU64,
     switched: (Mutex<Switched>, Condvar),
@@ -176,6 +179,7 @@ impl Default for Aof {
             is_on: AtomicBool::new(false),
             place: AtomicUsize::new(NOWHERE),
             directory: Mutex::default(),
+            own: Mutex::default(),
             switch_behind: AtomicU64::new(NEVER),
             switched: (Mutex::new(Switched { behind: NEVER, seq: Ok(0) }), Condvar::new()),
             durable: AtomicU64::new(0),

@@ -73,6 +73,8 @@ pub(crate) struct Progress {
     pub(crate) keys: AtomicU64,
     pub(crate) keys_total: AtomicU64,
     pub(crate) bytes: AtomicU64,
+    /// When it began, in milliseconds since the Unix epoch.
+    pub(crate) since_ms: AtomicU64,
     /// Parts in ten thousand of the walk.
     pub(crate) walked: AtomicU64,
     /// How often a snapshot was lost because its disk was too slow, since the start.

@@ -64,8 +64,7 @@ pub(super) fn key_delay(told: i32) -> f64 {
 /// How fast the snapshot may go. See the module's text.
 pub(super) struct Pace {
     since: Instant,
-    /// `snapshot-max-mbps`; 0 for no limit.
-    bytes_per_s: f64,
+    limit: Limit,
     /// The delay for each key that tests ask for.
     s_per_key: f64,
     /// When this piece of work was begun, and what this thread had run by then.
@@ -76,12 +75,21 @@ pub(super) struct Pace {
     share: Share,
 }
 
+/// The limit that was asked for, and since when, and how many bytes had been written by then: it may change meanwhile, and holds
+/// for what comes after.
+struct Limit {
+    /// `snapshot-max-mbps`; 0 for none.
+    mbps: u32,
+    since: Instant,
+    from: u64,
+}
+
 impl Pace {
     pub(super) fn new(settings: &Settings) -> Pace {
         let now = Instant::now();
         Pace {
             since: now,
-            bytes_per_s: f64::from(settings.snapshot_max_mbps) * 1e6,
+            limit: Limit { mbps: 0, since: now, from: 0 },
             s_per_key: key_delay(settings.rdb_key_save_delay),
             began: now,
             ran: thread_cpu(),
@@ -108,15 +116,17 @@ impl Pace {
         (!nap.is_zero()).then_some(nap)
     }
 
-    /// Whether more has been written than the limit leaves time for.
-    fn is_ahead(&self, progress: &Progress) -> bool {
-        if self.bytes_per_s == 0.0 && self.s_per_key == 0.0 {
-            return false;
+    /// Whether more has been written than the limit, in MB/s, leaves time for.
+    fn is_ahead(&mut self, progress: &Progress, mbps: u32) -> bool {
+        let bytes = progress.bytes.load(Relaxed);
+        if mbps != self.limit.mbps {
+            self.limit = Limit { mbps, since: Instant::now(), from: bytes };
         }
-        let elapsed = self.since.elapsed().as_secs_f64();
-        let (bytes, keys) = (progress.bytes.load(Relaxed), progress.keys.load(Relaxed));
-        let by_bytes = self.bytes_per_s > 0.0 && bytes as f64 > self.bytes_per_s * elapsed;
-        by_bytes || keys as f64 * self.s_per_key > elapsed
+        let elapsed = |since: Instant| since.elapsed().as_secs_f64();
+        let written = bytes.saturating_sub(self.limit.from) as f64;
+        mbps > 0 && written > f64::from(mbps) * 1e6 * elapsed(self.limit.since)
+            || self.s_per_key > 0.0
+                && progress.keys.load(Relaxed) as f64 * self.s_per_key > elapsed(self.since)
     }
 }
 
@@ -193,9 +203,9 @@ impl<'a, S> Paced<'a, S> {
         }
     }
 
-    /// Whether the limit that was asked for wants a longer rest.
-    pub(super) fn is_ahead(&self) -> bool {
-        self.pace.is_ahead(self.progress)
+    /// Whether this limit, in MB/s (0: none), wants a longer rest.
+    pub(super) fn is_ahead(&mut self, mbps: u32) -> bool {
+        self.pace.is_ahead(self.progress, mbps)
     }
 }
 

@@ -115,6 +115,7 @@ fn put_back(server: &Arc<Server>, was_saved: bool, flush: bool) -> Result<(), St
 
 fn flush_all(server: &Server) {
     let (mut seat, keyspace) = (server.persist.seat.lock(), &server.keyspace);
+    seat.is_unheard = true; // who waits for a key to go waits on: it comes back
     keyspace.enter(&mut seat);
     let mut held = keyspace.hold_all(&mut seat);
     server.scripts.set_libraries(Libraries::default());
@@ -123,6 +124,7 @@ fn flush_all(server: &Server) {
     server.forget_tracked();
     drop(held);
     keyspace.leave(&mut seat);
+    seat.is_unheard = false;
     mail::tell(server);
     server.rubbish.free_flushed(flushed);
 }

@@ -127,8 +127,9 @@ impl Player<'_> {
         // The counters of the last set are for those who are no workers.
         let seat = server.persist.player.lock().take().unwrap_or_else(|| server.keyspace.seat());
         let mut executor = Executor::on(seat, server.clone(), server.stats.len() - 1);
-        // Replicas have it already.
+        // Replicas have it already. Nor is anybody served who waits: what is there meanwhile is half of the data.
         executor.seat.is_mute = true;
+        executor.seat.is_unheard = true;
         let session = Session { replays: true, ..Session::new(Arc::new(nobody), Access::of_server()) };
         let reply = Reply::default();
         Player { server, executor, session, reply, commands: 0, failed: 0, loaded: 0, position: None }

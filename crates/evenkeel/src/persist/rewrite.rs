@@ -157,6 +157,7 @@ pub(crate) fn go_on(server: &Arc<Server>, mut directory: Directory, found: bool)
     let figures = &server.persist.aof.figures;
     figures.size.store(size, Relaxed);
     figures.base_size.store(size, Relaxed);
+    *server.persist.aof.own.lock() = Some(directory.manifest_path());
     *server.persist.aof.directory.lock() = Some(directory);
     let reader = with_all_held(server, |held| held.join_log());
     let number = reader.last();
@@ -244,7 +245,11 @@ fn write(server: &Arc<Server>) -> Result<(), String> {
             Some(directory) => directory,
             none => {
                 hold(server, &settings).map_err(|error| say(&error))?;
-                none.insert(open(&settings).map_err(|error| say(&error))?)
+                let mut directory = open(&settings).map_err(|error| say(&error))?;
+                if aof.own.lock().as_ref() != Some(&directory.manifest_path()) {
+                    pass_over_parts(server, &mut directory).map_err(|error| say(&error))?;
+                }
+                none.insert(directory)
             }
         };
         if let Some(path) = directory.pass_over_old_file() {
@@ -265,6 +270,18 @@ fn write(server: &Arc<Server>) -> Result<(), String> {
         (draft, log)
     };
     write_base(server, &settings, &draft, log).map_err(|error| say(&error))
+}
+
+/// What was not loaded is nothing that the base contains.
+fn pass_over_parts(server: &Server, directory: &mut Directory) -> Result<(), evenkeel_rdb::aof::Error> {
+    let folder = directory.folder().display().to_string();
+    if let Some(unused) = directory.pass_over_parts()? {
+        server.log.warning(format!(
+            "There is an append-only file in {folder} that was not loaded by this server. Its parts are left as they are, and its              manifest is kept as {}: put that back in its place to have the data in it loaded.",
+            unused.display()
+        ));
+    }
+    Ok(())
 }
 
 /// Removes what is contained in the base, unless somebody wants to see to that.
@@ -330,6 +347,7 @@ fn write_base(server: &Arc<Server>, settings: &Arc<Settings>, draft: &File, log:
     let mut directory = aof.directory.lock();
     let directory = directory.as_mut().expect("the draft was made in it");
     directory.install(is_snapshot, since).map_err(|error| io::Error::other(error.to_string()))?;
+    *aof.own.lock() = Some(directory.manifest_path());
     aof.note_base(last);
     remove_history(server, directory);
     let parts = directory.parts().map_err(|error| io::Error::other(error.to_string()))?;

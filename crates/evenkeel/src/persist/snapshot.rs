@@ -189,6 +189,11 @@ fn end(server: &Server, changes: Option<u64>, next: Next) {
     server.persist.ended.notify_all();
 }
 
+/// The limit in MB/s at this moment. The last snapshot of all, for which writers wait, has none.
+fn mbps_max(server: &Server) -> u32 {
+    if server.persist.ending.is_under_way() { 0 } else { server.settings().snapshot_max_mbps }
+}
+
 /// A snapshot that has been taken.
 struct Taken {
     changes: u64,
@@ -297,7 +302,7 @@ pub(crate) fn take<F: Form>(
             }
             progress.walked.store((walk.progress() * 10_000.0) as u64, Relaxed);
             recorder.rest();
-            while recorder.is_ahead() && !server.persist.is_cancelled(job) {
+            while recorder.is_ahead(mbps_max(server)) && !server.persist.is_cancelled(job) {
                 std::thread::sleep(NAP_MAX);
                 server.rubbish.free_if_any(walk.take_kept(keyspace, &mut recorder.sink));
             }
@@ -422,6 +427,7 @@ impl Progress {
         self.keys_total.store(keys, Relaxed);
         self.bytes.store(0, Relaxed);
         self.walked.store(0, Relaxed);
+        self.since_ms.store(clock::unix_ms(), Relaxed);
     }
 }
 

@@ -119,11 +119,11 @@ impl<'a> Installer<'a> {
         // Whatever becomes of this, the data that are about to be dropped are on no disk any more but in this file.
         received.install(&target).map_err(failed)?;
         let mut file = Watched { inner: BufReader::new(file), snapshot };
-        let db = self.replace(quiet, &mut file, Some(len))?;
-        if self.settings.rdb_del_sync_files && self.settings.save.is_empty() && !self.settings.appendonly {
+        let is_wanted =
+            !self.settings.rdb_del_sync_files || !self.settings.save.is_empty() || self.settings.appendonly;
+        let db = self.replace(quiet, &mut file, (Some(len), is_wanted))?;
+        if !is_wanted {
             let _ = std::fs::remove_file(&target); // it was never asked for
-        } else {
-            self.server.persist.note_loaded(&self.server.keyspace);
         }
         Ok(db)
     }
@@ -131,7 +131,7 @@ impl<'a> Installer<'a> {
     fn in_place(mut self, snapshot: &mut Snapshot<'_>) -> Result<u32, Ended> {
         let len = snapshot.len();
         let quiet = self.begin_loading(&mut || snapshot.give_sign());
-        let replaced = quiet.and_then(|quiet| self.replace(quiet, snapshot, len));
+        let replaced = quiet.and_then(|quiet| self.replace(quiet, snapshot, (len, false)));
         replaced.map_err(|ended| snapshot.ended().unwrap_or(ended))
     }
 
@@ -156,8 +156,13 @@ impl<'a> Installer<'a> {
         if is_wanted { Ok(()) } else { Err(Ended::Superseded) }
     }
 
-    /// Drops the data and loads others in their place.
-    fn replace(&mut self, quiet: Quiet<'_>, input: &mut impl Read, len: Option<u64>) -> Result<u32, Ended> {
+    /// Drops the data and loads others in their place, `len` bytes if that is known, which are on disk or are not.
+    fn replace(
+        &mut self,
+        quiet: Quiet<'_>,
+        input: &mut impl Read,
+        (len, is_on_disk): (Option<u64>, bool),
+    ) -> Result<u32, Ended> {
         if self.server.persist.aof.is_on() {
             rewrite::turn_off(self.server);
         }
@@ -179,6 +184,9 @@ impl<'a> Installer<'a> {
             let db = loaded.position.as_ref().map_or(0, |position| position.db);
             self.server.scripts.set_libraries(loaded.libraries);
             self.begin_history(db);
+            if is_on_disk {
+                self.server.persist.note_loaded(&self.server.keyspace);
+            }
             self.wake_waiters();
             db
         });

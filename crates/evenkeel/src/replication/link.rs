@@ -38,6 +38,9 @@ pub(super) const ROOM: usize = 256 * 1024;
 /// How long to wait before connecting again.
 const PAUSE: Duration = Duration::from_secs(1);
 
+/// The same for one that did not stand as long, and got on: it is cut again and again, perhaps.
+const BREATH: Duration = Duration::from_millis(20);
+
 /// How often the primary is told how far we are.
 const ACK_EVERY: Duration = Duration::from_secs(1);
 
@@ -444,10 +447,14 @@ impl Follower {
         let link = &server.replication.link;
         while let Some((target, generation)) = self.await_target() {
             let (began, full_syncs) = (Instant::now(), link.figures.full_syncs.load(Relaxed));
+            let offset = || server.replication.stream().offset();
+            let before = offset();
             let Err(ended) = self.attempt(&target, generation);
-            // One that stood is tried again at once, unless it has cost the primary a snapshot.
+            // One that stood is tried again at once, unless it has cost the primary a snapshot or brought nothing: the primary
+            // may take it only to drop it.
             let was_full = link.figures.full_syncs.load(Relaxed) != full_syncs;
-            let may_hurry = link.is_up() && !(was_full && began.elapsed() < PAUSE);
+            let (was_short, brought) = (began.elapsed() < PAUSE, !was_full && offset() != before);
+            let may_hurry = link.is_up() && (brought || !was_short);
             let ended =
                 link.reach(&server, generation, Phase::Connect).map_or_else(|newer| newer, |()| ended);
             let may_hurry = may_hurry && !matches!(ended, Ended::Unfit(_));
@@ -461,7 +468,9 @@ impl Follower {
                 }
             }
             if !may_hurry {
-                self.pause(generation);
+                self.pause(generation, PAUSE);
+            } else if was_short {
+                self.pause(generation, BREATH);
             }
         }
     }
@@ -485,12 +494,12 @@ impl Follower {
         }
     }
 
-    fn pause(&self, generation: u64) {
-        let (link, until) = (&self.server.replication.link, Instant::now() + PAUSE);
+    fn pause(&self, generation: u64, len: Duration) {
+        let (link, until) = (&self.server.replication.link, Instant::now() + len);
         let mut wanted = link.wanted.lock();
         while Instant::now() < until && link.generation() == generation && !self.server.stopping.load(Acquire)
         {
-            link.changed.wait_for(&mut wanted, LOOK);
+            link.changed.wait_for(&mut wanted, LOOK.min(len));
         }
     }
 

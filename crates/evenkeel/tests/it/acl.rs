@@ -213,6 +213,23 @@ fn a_replica_says_who_it_is() {
         ok(&mut client, "ACL SETUSER rep on >pw +psync +replconf +ping");
         wait_until("it comes again", || replica.info("master_link_status") == "up");
         wait_until("it goes on", || other.run("GET k").to_string() == "\"x\"");
+        // Who is taken, and dropped at its first word, does not come again at once.
+        let count = |client: &mut Client| {
+            let stats = client.run("INFO stats").to_string();
+            let (_, rest) = stats.split_once("total_connections_received:").expect("a field");
+            rest.split(|c: char| !c.is_ascii_digit())
+                .next()
+                .and_then(|n| n.parse::<u64>().ok())
+                .expect("a number")
+        };
+        let before = count(&mut client);
+        ok(&mut client, "ACL SETUSER rep -replconf");
+        std::thread::sleep(Duration::from_secs(2));
+        let came = count(&mut client) - before;
+        assert!(came < 10, "{came} connections");
+        ok(&mut client, "ACL SETUSER rep +replconf");
+        client.run("SET k y");
+        wait_until("it goes on", || other.run("GET k").to_string() == "\"y\"");
     }
 }
 

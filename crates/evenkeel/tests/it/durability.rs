@@ -18,6 +18,7 @@ mod reload;
 mod settings;
 mod stuck;
 mod tail;
+mod throttled;
 
 use std::fs;
 use std::path::Path;

@@ -41,6 +41,8 @@ pub struct Directory {
     manifest: Manifest,
     /// The one file of an older server has not been moved into the folder yet.
     old: bool,
+    /// What the manifest on the disk lists, which is not ours, and where that manifest is to be kept.
+    passed_over: Option<(PathBuf, Manifest)>,
 }
 
 /// What there is to be loaded.
@@ -91,7 +93,8 @@ impl Directory {
             return Err(Error::new(name, Problem::Name));
         }
         let (root, name) = (root.to_owned(), name.to_owned());
-        let mut directory = Directory { root, folder, name, manifest: Manifest::default(), old: false };
+        let mut directory =
+            Directory { root, folder, name, manifest: Manifest::default(), old: false, passed_over: None };
         directory.manifest = directory.read_manifest()?;
         directory.old = directory.has_old_file();
         Ok(directory)
@@ -206,6 +209,22 @@ impl Directory {
     /// Goes on as if there were no file of an older server, which stays as it is: for who has not loaded it. Returns its path.
     pub fn pass_over_old_file(&mut self) -> Option<PathBuf> {
         std::mem::take(&mut self.old).then(|| self.old_path())
+    }
+
+    /// Goes on as if there were no parts, for who has not loaded them: they are neither removed nor written to, and the manifest
+    /// that lists them is kept under another name when there is one of new parts. Returns that name, if there are any. What
+    /// their tail has gets another name now.
+    pub fn pass_over_parts(&mut self) -> Result<Option<PathBuf>> {
+        if self.manifest.is_empty() {
+            return Ok(None);
+        }
+        let tail = self.tail_path();
+        if exists(&tail) {
+            durable::rename(&tail, &self.unused_tail_path())?;
+        }
+        let unused = self.free_path(".manifest.unused");
+        self.passed_over = Some((unused.clone(), std::mem::take(&mut self.manifest)));
+        Ok(Some(unused))
     }
 
     /// Opens the file that commands are appended to: the last incremental one, or a new one. It can be read as well.
@@ -359,8 +378,11 @@ impl Directory {
     /// Replaces the manifest, on the disk and then here.
     fn commit(&mut self, manifest: Manifest) -> Result<()> {
         self.create_folder()?;
+        if let Some((unused, others)) = &self.passed_over {
+            durable::replace(unused, &self.path_of("temp-", ".manifest"), &others.to_bytes())?;
+        }
         self.write_manifest(&manifest)?;
-        self.manifest = manifest;
+        (self.manifest, self.passed_over) = (manifest, None);
         Ok(())
     }
 

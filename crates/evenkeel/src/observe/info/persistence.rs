@@ -27,7 +27,10 @@ pub(super) fn persistence(facts: &Facts<'_>, text: &mut Text) {
     );
     text.field("current_save_keys_processed", of_current(progress.keys.load(Relaxed)));
     text.field("current_save_keys_total", of_current(progress.keys_total.load(Relaxed)));
-    text.field("current_save_bytes", of_current(progress.bytes.load(Relaxed)));
+    let bytes = of_current(progress.bytes.load(Relaxed));
+    text.field("current_save_bytes", bytes);
+    let ms = clock::unix_ms().saturating_sub(progress.since_ms.load(Relaxed)).max(1);
+    text.field("current_save_bytes_per_sec", bytes.saturating_mul(1000) / ms);
     let changes = facts.server.keyspace.total().asked();
     text.field("rdb_changes_since_last_save", changes.saturating_sub(state.changes_at_save));
     text.field("rdb_bgsave_in_progress", u8::from(is_saving));

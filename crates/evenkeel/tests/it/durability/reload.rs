@@ -323,3 +323,26 @@ fn two_that_have_the_data_loaded_again_take_turns() {
     assert_eq!(server.connect().run("GET written").to_string(), format!("\"{writes}\""));
     assert_eq!(size(&server), Some(KEYS + 1));
 }
+
+/// What is there while a log is run again is half of the data: nobody is served with it, or told that a key has gone.
+#[test]
+fn who_waits_is_not_served_by_a_log_that_is_run_again() {
+    let server = start(&[DEBUG, WITH_LOG].concat());
+    let mut client = server.connect();
+    for line in ["RPUSH k v w", "RENAME k other", "XADD s 1-1 f v", "XGROUP CREATE s g $"] {
+        ok(&mut client, line);
+    }
+    let mut waiting = [server.connect(), server.connect()];
+    waiting[0].send(&["BLPOP", "k", "0"]).expect("it reads");
+    waiting[1].send(&["XREADGROUP", "GROUP", "g", "c", "BLOCK", "0", "STREAMS", "s", ">"]).expect("it reads");
+    wait_until("they wait", || server.info("blocked_clients") == "2");
+    for reload in ["DEBUG LOADAOF", "DEBUG RELOAD", "DEBUG LOADAOF"] {
+        ok(&mut client, reload);
+        assert_eq!(server.info("blocked_clients"), "2", "{reload}");
+        assert_eq!(client.run("LRANGE other 0 -1").to_string(), "[\"v\", \"w\"]", "{reload}");
+    }
+    ok(&mut client, "RPUSH k x");
+    assert_eq!(waiting[0].read().to_string(), "[\"k\", \"x\"]");
+    ok(&mut client, "XADD s 2-1 f w");
+    assert_eq!(waiting[1].read().to_string(), "[[\"s\", [[\"2-1\", [\"f\", \"w\"]]]]]");
+}

@@ -3,6 +3,7 @@
 use evenkeel_testkit::{Peer, Program, Server};
 
 use super::exchange::take_over;
+use super::files;
 use crate::following::{await_link, follow};
 use crate::wait_until;
 use crate::{program, start};
@@ -113,4 +114,50 @@ fn a_log_that_was_not_loaded_is_left_alone() {
     let again = start(&["--save", "", "--appendonly", "yes", "--dir", &dir]);
     assert_eq!(again.connect().run("KEYS *").to_string(), "[\"new\"]");
     assert_eq!(std::fs::read(&old).expect("it is there"), content);
+}
+
+/// The same for one in parts, whether it could have been loaded or not.
+#[test]
+fn parts_that_were_not_loaded_are_left_alone() {
+    for is_broken in [false, true] {
+        let mut first = start(WITH_LOG);
+        assert_eq!(first.connect().run("SET precious 1").to_string(), "OK");
+        super::exchange::rewrite(&first);
+        assert_eq!(first.connect().run("SET more 1").to_string(), "OK");
+        first.kill();
+        let folder = first.folder().join("appendonlydir");
+        if is_broken {
+            let base = folder.join("appendonly.aof.2.base.rdb");
+            let mut bytes = std::fs::read(&base).expect("a base");
+            bytes[20..27].fill(0xa5);
+            std::fs::write(&base, bytes).expect("the folder is ours");
+        }
+        let before = files(&folder);
+        let dir = first.folder().display().to_string();
+        let mut server = start(&["--save", "", "--appendonly", "no", "--dir", &dir]);
+        let mut client = server.connect();
+        for line in ["SET new 1", "CONFIG SET appendonly yes"] {
+            assert_eq!(client.run(line).to_string(), "OK", "{line}");
+        }
+        wait_until("it is on", || {
+            server.info("aof_enabled") == "1" && server.info("aof_rewrite_in_progress") == "0"
+        });
+        super::exchange::rewrite(&server);
+        let is_part = |name: &str| name.ends_with(".rdb") || name.ends_with(".incr.aof");
+        let after = files(&folder);
+        for (name, bytes) in before.iter().filter(|(name, _)| is_part(name)) {
+            assert!(after.contains(&(name.clone(), bytes.clone())), "{name}");
+        }
+        assert!(server.log().contains("was not loaded by this server"), "{}", server.log());
+        server.kill();
+        let again = start(&["--save", "", "--appendonly", "yes", "--dir", &dir]);
+        assert_eq!(again.connect().run("KEYS *").to_string(), "[\"new\"]");
+        drop(again);
+        if !is_broken {
+            let manifest = folder.join("appendonly.aof.manifest");
+            std::fs::copy(folder.join("appendonly.aof.manifest.unused.1"), manifest).expect("it was kept");
+            let again = start(&["--save", "", "--appendonly", "yes", "--dir", &dir]);
+            assert_eq!(again.connect().run("DBSIZE").as_int(), Some(2), "precious and more");
+        }
+    }
 }

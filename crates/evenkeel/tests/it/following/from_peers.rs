@@ -67,10 +67,13 @@ fn repeated_times_of_valkey_arrive() {
     replica.assert_healthy();
 }
 
-/// What scripts and functions have done comes as commands; the library itself is left out, and said so.
+/// What scripts and functions have done comes as commands, and libraries as they are: those from before by the full sync.
 #[test]
-fn effects_of_scripts_arrive() {
-    let Some(primary) = Program::oracle(Peer::Redis) else { return };
+fn libraries_and_effects_of_scripts_arrive() {
+    [Peer::Redis, Peer::Valkey].into_iter().filter_map(Program::oracle).for_each(scripts_arrive);
+}
+
+fn scripts_arrive(primary: Program) {
     let (primary, mut replica) = (Server::start(&primary, PRIMARY), Server::start(&program(), REPLICA));
     let mut client = primary.connect();
     let library = "#!lua name=lib\nredis.register_function('add', function(keys) return redis.call('INCR', keys[1]) end)";
@@ -89,7 +92,18 @@ fn effects_of_scripts_arrive() {
     client.run("FLUSHDB");
     client.run("SET k v");
     client.run("EXEC");
+    let later = "#!lua name=later\nredis.register_function('none', function() return 0 end)";
+    assert_eq!(client.call(&["FUNCTION", "LOAD", later]).to_string(), "\"later\"");
     await_equal(&primary, &replica);
+    for name in ["lib", "later"] {
+        let ask = ["FUNCTION", "LIST", "LIBRARYNAME", name, "WITHCODE"];
+        let [theirs, ours] = [&primary, &replica].map(|server| server.connect().call(&ask).to_string());
+        assert!(theirs.contains("register_function"), "{theirs}");
+        assert_eq!(ours, theirs);
+    }
+    client.run("FUNCTION DELETE lib");
+    await_equal(&primary, &replica);
+    assert_eq!(replica.connect().run("FUNCTION LIST LIBRARYNAME lib").to_string(), "[]");
     replica.assert_healthy();
 }
 

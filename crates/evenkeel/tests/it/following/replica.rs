@@ -159,7 +159,8 @@ fn what_comes_by_a_full_sync_is_not_waited_for() {
     }
 }
 
-/// What a full sync brings and takes is nothing that save points count, as in Redis; what comes behind it is.
+/// What a full sync brings and takes is nothing that save points count; what comes behind it is. Where it came by a file, that
+/// has all; Redis counts on from what was there before.
 #[test]
 fn a_full_sync_is_no_change_of_save_points() {
     let Some(peer) = Program::oracle(Peer::Redis) else { return };

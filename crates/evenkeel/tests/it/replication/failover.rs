@@ -21,12 +21,12 @@ fn ours(args: &[&str]) -> Server {
     server(&program(), args)
 }
 
-/// The pairs between which a failover goes: ours to ours, and where Redis is there, from and to it.
+/// The pairs between which a failover goes: ours to ours, and where Redis and Valkey are there, from and to them.
 fn pairs() -> Vec<[Server; 2]> {
     let mut pairs = vec![[ours(&[]), ours(&[])]];
-    if let Some(redis) = Program::oracle(Peer::Redis) {
-        pairs.push([ours(&[]), server(&redis, &[])]);
-        pairs.push([server(&redis, &[]), ours(&[])]);
+    for peer in [Peer::Redis, Peer::Valkey].into_iter().filter_map(Program::oracle) {
+        pairs.push([ours(&[]), server(&peer, &[])]);
+        pairs.push([server(&peer, &[]), ours(&[])]);
     }
     pairs
 }
