@@ -182,10 +182,17 @@ proc tags {tags code} {
     uplevel 1 [list suite_tags $tags $code]
 }
 
+# How often the unit came by each statement.
+set came_by [dict create]
+
 # Runs a body in the caller's frame, each statement on its own.
 proc run_statements {code} {
     foreach statement [statements $code] {
         set name "(setup) [string trim [lindex [split [string trim $statement] "\n"] 0]]"
+        # Of a statement that comes more than once, one alone may be listed.
+        dict incr ::came_by $name
+        set numbered "$name #[dict get $::came_by $name]"
+        if {[dict exists $::listed $numbered]} { set name $numbered }
         if {[dict exists $::listed $name] && [left_out $name]} continue
         set before [list [llength $::servers] $::tags $::cur_test]
         set start [clock milliseconds]

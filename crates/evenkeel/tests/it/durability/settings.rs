@@ -161,3 +161,65 @@ fn parts_that_were_not_loaded_are_left_alone() {
         }
     }
 }
+
+/// A log that has grown is rewritten by itself, and one that has not is left.
+#[test]
+fn a_log_that_has_grown_is_rewritten() {
+    let grows = ["--auto-aof-rewrite-percentage", "100", "--auto-aof-rewrite-min-size", "50kb"];
+    let server = start(&[WITH_LOG, &grows].concat());
+    let mut client = server.connect();
+    let mut fill = |kilobytes: usize| {
+        (0..kilobytes).for_each(|_| assert!(!client.run(&format!("SET k {}", "x".repeat(1_000))).is_error()));
+    };
+    let rewrites = || server.info("aof_rewrites").parse::<u64>().expect("a number");
+    let before = rewrites();
+    fill(30);
+    std::thread::sleep(std::time::Duration::from_millis(500)); // it is looked at ten times a second
+    assert_eq!(rewrites(), before, "it is smaller than the least");
+    fill(40);
+    wait_until("it is rewritten", || rewrites() == before + 1);
+    wait_until("it is small", || {
+        server.info("aof_current_size").parse::<u64>().is_ok_and(|size| size < 50_000)
+    });
+    assert_eq!(server.info("aof_base_size"), server.info("aof_current_size"));
+}
+
+/// A save point that is reached saves, and says when.
+#[test]
+fn a_save_point_saves() {
+    let server = start(&["--threads", "1", "--save", "1 3"]);
+    let mut client = server.connect();
+    let last = |client: &mut evenkeel_testkit::Client| client.run("LASTSAVE").as_int().expect("a number");
+    let before = last(&mut client);
+    assert_eq!(client.run("MSET a 1 b 2").to_string(), "OK");
+    std::thread::sleep(std::time::Duration::from_millis(2_300));
+    assert_eq!(server.info("rdb_saves"), "0", "two changes are too few");
+    assert_eq!(client.run("SET c 3").to_string(), "OK");
+    wait_until("it is saved", || server.info("rdb_saves") == "1");
+    assert!(last(&mut client) > before);
+    assert_eq!(server.info("rdb_changes_since_last_save"), "0");
+    assert_eq!(server.info("latest_fork_usec"), "0");
+}
+
+/// Without the sum nothing is said about damage that still can be read.
+#[test]
+fn a_checksum_is_written_and_looked_at_if_it_is_wanted() {
+    let written = |wanted: &str| {
+        let server = start(&["--save", "", "--rdbchecksum", wanted]);
+        assert_eq!(server.connect().run("SET k v").to_string(), "OK");
+        assert_eq!(server.connect().run("SAVE").to_string(), "OK");
+        std::fs::read(server.folder().join("dump.rdb")).expect("it was saved")
+    };
+    let without = written("no");
+    assert!(without.ends_with(&[0; 8]));
+    let mut damaged = written("yes");
+    assert!(!damaged.ends_with(&[0; 8]));
+    *damaged.last_mut().expect("a sum") ^= 1;
+    let holder = start(&[]); // for its folder, which goes with it
+    std::fs::write(holder.folder().join("other.rdb"), damaged).expect("the folder is ours");
+    let dir = holder.folder().display().to_string();
+    let options = ["--save", "", "--dbfilename", "other.rdb", "--dir", &dir, "--rdbchecksum"];
+    let refused = Server::try_start(&crate::program(), &[&options[..], &["yes"]].concat());
+    assert!(refused.is_err(), "the sum is wrong");
+    assert_eq!(start(&[&options[..], &["no"]].concat()).connect().run("GET k").to_string(), "\"v\"");
+}

@@ -338,3 +338,31 @@ fn an_end_does_not_wait_for_what_is_owed_if_its_disk_hangs() {
     client.send(&["SHUTDOWN", "NOSAVE"]).expect("it reads");
     wait_until("it ends", || !server.is_alive());
 }
+
+/// So much may wait for the disk, and then writers do: nobody is refused, nobody else waits, and nothing is lost.
+#[test]
+fn what_may_wait_for_the_log_is_bounded() {
+    const WRITES: usize = 600;
+    let options = ["--appendonly", "yes", "--appendfsync", "everysec", "--appendonly-buffer-limit", "1mb"];
+    let mut server =
+        start(&[&["--threads", "1", "--save", "", "--enable-debug-command", "yes"], &options[..]].concat());
+    let (mut client, mut other) = (server.connect(), server.connect());
+    assert_eq!(client.run("DEBUG AOF-FLUSH-SLEEP 300000").to_string(), "OK");
+    let value = "x".repeat(10_000);
+    for number in 0..WRITES {
+        client.send(&["SET", &format!("key:{number}"), &value]).expect("it reads");
+    }
+    wait_until("writers wait", || server.info("aof_writers_delayed") != "0");
+    let asked = Instant::now();
+    assert_eq!(other.run("STRLEN key:0").as_int(), Some(10_000));
+    assert!(asked.elapsed() < Duration::from_millis(250), "{:?}", asked.elapsed());
+    wait_until("it is said", || server.log().contains("appendonly-buffer-limit"));
+    assert_eq!(other.run("DEBUG AOF-FLUSH-SLEEP 0").to_string(), "OK");
+    for number in 0..WRITES {
+        assert_eq!(client.read().to_string(), "OK", "{number}");
+    }
+    wait_until("all is written", || server.info("aof_buffer_length") == "0");
+    server.kill();
+    server.start_again();
+    assert_eq!(server.connect().run("DBSIZE").as_int(), Some(WRITES as i64));
+}

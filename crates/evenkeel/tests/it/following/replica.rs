@@ -159,6 +159,43 @@ fn what_comes_by_a_full_sync_is_not_waited_for() {
     }
 }
 
+/// Of the same history, the present data are read until the others are whole.
+#[test]
+fn the_old_data_are_served_until_the_swap() {
+    let Some(peer) = Program::oracle(Peer::Redis) else { return };
+    let primary = Server::start(&peer, &[PRIMARY, SMALL_BACKLOG].concat());
+    let options = ["--repl-diskless-load", "swapdb", "--threads", "2"];
+    let replica = Server::start(&program(), &[REPLICA, &options].concat());
+    let mut client = primary.connect();
+    let sets = (0..2_000).map(|n| vec!["SET".to_owned(), format!("key:{n}"), "v".to_owned()]);
+    client.pipeline(&sets.collect::<Vec<_>>());
+    client.run("SET which old");
+    follow(&replica, primary.port());
+    await_link(&replica);
+    await_equal(&primary, &replica);
+    let mut reader = replica.connect();
+    assert_eq!(reader.run("CONFIG SET key-load-delay 1000").to_string(), "OK");
+    let has_ended = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            has_come_anew(&primary, &replica, |client| _ = client.run("SET which new"));
+            has_ended.store(true, Relaxed);
+        });
+        wait_until("it is loaded beside", || replica.info("async_loading") == "1");
+        let mut reads = 0;
+        while !has_ended.load(Relaxed) {
+            match reader.run("GET which").to_string().as_str() {
+                "\"old\"" => reads += 1,
+                "\"new\"" => {}
+                other => panic!("{other}"),
+            }
+        }
+        assert!(reads > 20, "{reads} reads");
+    });
+    assert_eq!(replica.info("async_loading"), "0");
+    assert_eq!(reader.run("GET which").to_string(), "\"new\"");
+}
+
 /// What a full sync brings and takes is nothing that save points count; what comes behind it is. Where it came by a file, that
 /// has all; Redis counts on from what was there before.
 #[test]

@@ -290,3 +290,27 @@ fn the_backlog_goes_when_nobody_needs_it() {
         assert_eq!(number(&server, "sync_full"), 2);
     }
 }
+
+/// A primary that was killed and kept nothing comes back as the primary of nobody's data: its replicas follow it in that, and in what
+/// comes next.
+#[test]
+fn a_primary_that_lost_all_is_followed() {
+    let mut server = primary(&["--save", ""]);
+    let replicas: Vec<Server> = peers().into_iter().chain([primary(&["--save", ""])]).collect();
+    ok(&mut server.connect(), "SET before 1");
+    for replica in &replicas {
+        attach(replica, &server);
+        assert_same(&server, replica);
+    }
+    let id = server.info("master_replid");
+    server.kill();
+    server.start_again();
+    assert_ne!(server.info("master_replid"), id);
+    ok(&mut server.connect(), "SET after 1");
+    for replica in &replicas {
+        await_link(replica);
+        assert_same(&server, replica);
+        assert_eq!(replica.connect().run("KEYS *").to_string(), "[\"after\"]");
+    }
+    assert_eq!(number(&server, "sync_partial_ok"), 0, "nobody goes on with what is lost");
+}
