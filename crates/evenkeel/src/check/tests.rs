@@ -185,6 +185,13 @@ fn what_cannot_be_mended_is_left_alone() {
         text.contains("BROKEN: a snapshot of version 10, 1 key in 1 database\n    the data ends"),
         "{text}"
     );
+    // Of three keys that were announced, one is there.
+    let cut = Folder::with(&[("r", b"REDIS0010\xfe\x00\xfb\x03\x00\x00\x01a\x011\x00\x01b".as_slice())]);
+    let (text, well) = cut.check(&["r"], "");
+    assert!(
+        !well && text.contains("1 key in 1 database\n") && text.contains("; 2 keys lost, or more\n"),
+        "{text}"
+    );
     fs::remove_file(folder.0.join("i")).expect("it is there");
     let (text, well) = folder.check(&["m.manifest"], "");
     assert!(
