@@ -20,6 +20,9 @@ pub(crate) const SLICE_US_MAX: u64 = 500;
 /// Microseconds after which a sweep visits no further slot: a visit takes up to 200 more when a segment is due as a whole.
 const SWEEP_US_MAX: u64 = SLICE_US_MAX - 200;
 
+/// Those of them in which a replica looks at the keys of its own clients.
+const OWN_US_MAX: u64 = SWEEP_US_MAX / 2;
+
 /// See the module's text.
 pub(crate) struct Background {
     from: usize,
@@ -105,6 +108,13 @@ impl Background {
             server.keyspace.leave(&mut executor.seat);
             self.sweep = None;
             return;
+        }
+        if (db, slot) == (0, 0) {
+            // The worker with the first slots sees to those of a replica's own.
+            server
+                .keyspace
+                .hold_none(&mut executor.seat)
+                .sweep_own(|| clock::ticks() >= started + OWN_US_MAX * clock::ticks_per_us());
         }
         self.sweep = loop {
             if db == server.keyspace.databases() {

@@ -12,6 +12,7 @@
 //! a deadline in the column is the key's own, and its entry need not be read to know.
 
 mod fields;
+pub(crate) mod own;
 mod times;
 
 use crate::ahead::prefetching;

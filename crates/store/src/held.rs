@@ -302,7 +302,7 @@ impl<'a> Held<'a> {
     }
 
     #[cold]
-    fn expire(&mut self, key: &Key<'_>, found: Found, keep: bool) -> Option<Found> {
+    pub(crate) fn expire(&mut self, key: &Key<'_>, found: Found, keep: bool) -> Option<Found> {
         if !keep {
             self.happened(key.place, key.bytes, What::Expired);
             self.log_removal(key.place, key.bytes);
@@ -668,6 +668,7 @@ impl<'a> Held<'a> {
     pub fn hide_expired(&mut self, hide: bool) {
         assert!(self.holds_all(), "it begins and ends at one moment");
         self.keyspace.hide_expired(hide);
+        self.keyspace.forget_own(); // from here on they are keys like others
         self.seat.hides_expired = hide;
     }
 
@@ -750,6 +751,9 @@ impl<'a> Held<'a> {
         let due = times.first().map_or(0, |first| self.keyspace.coarse(first));
         if due != 0 {
             self.count_times(db, slot, key.place, Times::default(), times);
+            if times.own.is_some() {
+                self.note_own(key.place, key.bytes);
+            }
         }
         slot.insert(key.hash, entry, due, &self.keyspace.hasher, self.seat);
         add_signed(&self.seat.tally.dbs[db.id].keys, 1);

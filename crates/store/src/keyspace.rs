@@ -9,6 +9,7 @@ use crate::audience::Audience;
 use crate::bits::SlotBits;
 use crate::entry::EntryPtr;
 use crate::events::Events;
+use crate::expiry::own::Own;
 use crate::gate::{Closed, Gate};
 use crate::held::Held;
 use crate::journal::Journal;
@@ -94,6 +95,9 @@ pub struct Keyspace {
     databases: usize,
     /// Nobody removes a key because its time has passed; changed behind the closed gate only.
     hides_expired: AtomicBool,
+    /// Keys that expire by this server's word alone meanwhile, and how many.
+    pub(crate) own: Mutex<Own>,
+    pub(crate) own_timed: AtomicUsize,
     /// Indices of counters that no database uses.
     free_ids: Mutex<Vec<usize>>,
     tallies: Mutex<Vec<Arc<Tally>>>,
@@ -127,6 +131,8 @@ impl Keyspace {
             dbs: (0..all).map(|_| AtomicPtr::default()).collect(),
             databases,
             hides_expired: AtomicBool::new(false),
+            own: Mutex::default(),
+            own_timed: AtomicUsize::new(0),
             free_ids: Mutex::new((0..all).rev().collect()),
             tallies: Mutex::default(),
             seats,

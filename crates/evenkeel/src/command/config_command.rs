@@ -70,6 +70,9 @@ fn set(call: &mut Call<'_, '_>) -> Done {
     changed.map_err(|error: SetError| Error::text(format!("ERR {error}")))?;
     // What has to wait for a snapshot's end, the control thread does then.
     rewrite::follow_soon(server);
+    if pairs.iter().any(|(name, _)| name.eq_ignore_ascii_case(b"aof-disable-auto-gc")) {
+        rewrite::collect_soon(server);
+    }
     server.persist.follow(&server.settings());
     server.replication.follow(server, &server.settings());
     link::follow_settings(server);

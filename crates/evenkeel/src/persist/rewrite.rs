@@ -293,6 +293,18 @@ fn remove_history(server: &Server, directory: &mut Directory) {
     }
 }
 
+/// Removes it now, on a thread of its own, if nobody wants it to stay any more.
+pub(crate) fn collect_soon(server: &Arc<Server>) {
+    let on_thread = server.clone();
+    let thread = std::thread::Builder::new().name("aof-gc".into());
+    // Without a thread, it goes with the next rewrite.
+    let _ = thread.spawn(move || {
+        if let Some(directory) = &mut *on_thread.persist.aof.directory.lock() {
+            remove_history(&on_thread, directory);
+        }
+    });
+}
+
 /// Makes sure that no other server appends to the same files. Several may share the folder.
 pub(crate) fn hold(server: &Server, settings: &Settings) -> io::Result<()> {
     let name = settings.appenddirname.join(&settings.appendfilename);

@@ -19,6 +19,9 @@ impl Held<'_> {
         let (db, slot) = self.slot_at(place);
         let due = after.first().map_or(0, |first| self.keyspace().coarse(first));
         self.count_times(db, slot, place, before, after);
+        if after.own.is_some() && after.own != before.own {
+            self.note_own(place, found.entry().key());
+        }
         let found = if due != 0 { slot.make_timed(found, self.seat) } else { found };
         slot.set_deadline(found, due);
         found

@@ -223,3 +223,22 @@ fn a_checksum_is_written_and_looked_at_if_it_is_wanted() {
     assert!(refused.is_err(), "the sum is wrong");
     assert_eq!(start(&[&options[..], &["no"]].concat()).connect().run("GET k").to_string(), "\"v\"");
 }
+
+/// What a base contains goes at once, or stays until somebody says otherwise.
+#[test]
+fn what_a_base_contains_stays_if_that_is_wanted() {
+    let server = start(&[WITH_LOG, &["--aof-disable-auto-gc", "yes"]].concat());
+    let parts = || {
+        let names = files(&server.folder().join("appendonlydir")).into_iter().map(|(name, _)| name);
+        names.filter(|name| name.ends_with(".rdb") || name.ends_with(".incr.aof")).count()
+    };
+    super::exchange::rewrite(&server);
+    super::exchange::rewrite(&server);
+    assert_eq!(parts(), 6, "three bases, and what was logged behind each");
+    assert_eq!(server.connect().run("CONFIG SET aof-disable-auto-gc no").to_string(), "OK");
+    wait_until("it is gone", || parts() == 2);
+    let manifest = std::fs::read_to_string(server.folder().join("appendonlydir/appendonly.aof.manifest"));
+    assert!(!manifest.expect("it is there").contains("type h"));
+    super::exchange::rewrite(&server);
+    assert_eq!(parts(), 2);
+}

@@ -508,3 +508,44 @@ fn how_long_a_link_has_been_down_is_not_known_of_the_one_before() {
     client.run("REPLICAOF 127.0.0.1 1");
     assert_eq!(replica.info("master_link_down_since_seconds"), "-1");
 }
+
+/// What clients of a writable replica let expire goes by its own clock, since nobody else knows of it; what the primary has, by the
+/// primary's word, as ever.
+#[test]
+fn a_replicas_own_keys_expire() {
+    for log in ["no", "yes"] {
+        let options = ["--replica-read-only", "no", "--appendonly", log, "--appendfsync", "always"];
+        let Some((primary, mut replica)) = pair(&options) else { return };
+        let (mut client, mut other) = (replica.connect(), primary.connect());
+        assert_eq!(other.run("DEBUG SET-ACTIVE-EXPIRE 0").to_string(), "OK");
+        other.run("SET theirs v PX 150");
+        wait_until("it has come", || client.run("DBSIZE").as_int() == Some(1));
+        wait_until("the log is on", || replica.info("aof_enabled") == if log == "yes" { "1" } else { "0" });
+        client.run("SELECT 5");
+        for line in
+            ["SET own v PX 150", "SET later v", "PEXPIRE later 150", "SET stays v EX 100", "SADD set a"]
+        {
+            assert!(!client.run(line).is_error(), "{line}");
+        }
+        client.run("SET forgets v PX 150");
+        client.run("PERSIST forgets");
+        assert_eq!(replica.info("slave_expires_tracked_keys"), "4");
+        wait_until("they are gone", || client.run("DBSIZE").as_int() == Some(3));
+        assert_eq!(replica.info("expired_keys"), "2");
+        wait_until("no other is to go", || replica.info("slave_expires_tracked_keys") == "1");
+        client.run("SELECT 0");
+        assert_eq!(client.run("DBSIZE").as_int(), Some(1), "hidden, and there");
+        assert_eq!(client.run("GET theirs").to_string(), "(nil)");
+        if log == "yes" {
+            replica.kill();
+            replica.start_again();
+            let mut client = replica.connect();
+            client.run("SELECT 5");
+            assert_eq!(client.run("DBSIZE").as_int(), Some(3), "the log has it, too");
+        } else {
+            client.run("REPLICAOF NO ONE");
+            assert_eq!(replica.info("slave_expires_tracked_keys"), "0");
+            wait_until("all are its own now", || client.run("DBSIZE").as_int() == Some(0));
+        }
+    }
+}
