@@ -277,7 +277,8 @@ fn pass_over_parts(server: &Server, directory: &mut Directory) -> Result<(), eve
     let folder = directory.folder().display().to_string();
     if let Some(unused) = directory.pass_over_parts()? {
         server.log.warning(format!(
-            "There is an append-only file in {folder} that was not loaded by this server. Its parts are left as they are, and its              manifest is kept as {}: put that back in its place to have the data in it loaded.",
+            "There is an append-only file in {folder} that was not loaded by this server. Its parts are left as they are, and its \
+             manifest is kept as {}: put that back in its place to have the data in it loaded.",
             unused.display()
         ));
     }

@@ -76,35 +76,32 @@ impl Held<'_> {
     pub fn sweep_own(&mut self, mut stop: impl FnMut() -> bool) {
         while self.keyspace().own_timed() > 0 && self.seat.hides_expired {
             let (names, is_last) = self.keyspace().change_own(|own| own.next());
-            for name in names {
-                if self.is_over(&name) {
-                    self.keyspace().change_own(|own| own.names.remove(&name));
-                }
-            }
+            names.iter().for_each(|name| self.look_at_own(name));
             if is_last || stop() {
                 break;
             }
         }
     }
 
-    /// Whether nothing is to be done for a key any more: it has been removed, now or before, or has no deadline.
-    fn is_over(&mut self, (db, name): &Name) -> bool {
+    /// Removes a key that is due, and forgets one that has gone or has no deadline any more; under the lock under which it may get
+    /// another one.
+    fn look_at_own(&mut self, name: &Name) {
         let (keyspace, now) = (self.keyspace(), self.seat.now_ms);
-        if keyspace.db_if_used(*db as usize).is_none() {
-            return true;
+        let forget = || _ = keyspace.change_own(|own| own.names.remove(name));
+        if keyspace.db_if_used(name.0 as usize).is_none() {
+            return forget();
         }
-        let key = keyspace.key(*db, name);
+        let key = keyspace.key(name.0, &name.1);
         self.visit(key.place, |held| {
             let found = held.slot_of_place(key.place).find(key.hash, key.bytes);
-            let Some((found, deadline)) = found.and_then(|found| Some((found, found.entry().deadline()?)))
-            else {
-                return true;
-            };
-            let is_due = deadline <= now;
-            if is_due {
-                held.expire(&key, found, false);
+            match found.and_then(|found| Some((found, found.entry().deadline()?))) {
+                None => forget(),
+                Some((found, deadline)) if deadline <= now => {
+                    held.expire(&key, found, false);
+                    forget();
+                }
+                Some(_) => {}
             }
-            is_due
-        })
+        });
     }
 }
