@@ -38,8 +38,13 @@ pub(super) const ROOM: usize = 256 * 1024;
 /// How long to wait before connecting again.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// The same for one that did not stand as long, and got on: it is cut again and again, perhaps.
-const BREATH: Duration = Duration::from_millis(20);
+/// So many links in a row that did not stand as long, and brought nothing, are tried again at once.
+const VAIN_MAX: u64 = 10;
+
+/// So many that did not stand as long, but got on, and how long before the next one: a bad line cuts again and again, and who
+/// waits meanwhile may lack too much.
+const SHORT_MAX: u64 = 50;
+const BREATH: Duration = Duration::from_millis(5);
 
 /// How often the primary is told how far we are.
 const ACK_EVERY: Duration = Duration::from_secs(1);
@@ -445,16 +450,23 @@ impl Follower {
     fn run(mut self) {
         let server = self.server.clone();
         let link = &server.replication.link;
+        // Of the last ones in a row, how many did not stand for long, and how many of those brought nothing.
+        let (mut short, mut vain) = (0_u64, 0_u64);
         while let Some((target, generation)) = self.await_target() {
             let (began, full_syncs) = (Instant::now(), link.figures.full_syncs.load(Relaxed));
             let offset = || server.replication.stream().offset();
             let before = offset();
             let Err(ended) = self.attempt(&target, generation);
-            // One that stood is tried again at once, unless it has cost the primary a snapshot or brought nothing: the primary
-            // may take it only to drop it.
+            // One that stood is tried again at once, unless it has cost the primary a snapshot, or has brought nothing again and
+            // again: the primary takes it only to drop it, perhaps.
             let was_full = link.figures.full_syncs.load(Relaxed) != full_syncs;
-            let (was_short, brought) = (began.elapsed() < PAUSE, !was_full && offset() != before);
-            let may_hurry = link.is_up() && (brought || !was_short);
+            let was_short = began.elapsed() < PAUSE;
+            (short, vain) = match (was_short, offset() == before) {
+                (false, _) => (0, 0),
+                (true, false) => (short + 1, 0),
+                (true, true) => (short + 1, vain + 1),
+            };
+            let may_hurry = link.is_up() && !(was_full && was_short) && vain <= VAIN_MAX;
             let ended =
                 link.reach(&server, generation, Phase::Connect).map_or_else(|newer| newer, |()| ended);
             let may_hurry = may_hurry && !matches!(ended, Ended::Unfit(_));
@@ -469,7 +481,7 @@ impl Follower {
             }
             if !may_hurry {
                 self.pause(generation, PAUSE);
-            } else if was_short {
+            } else if short > SHORT_MAX {
                 self.pause(generation, BREATH);
             }
         }
