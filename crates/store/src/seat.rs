@@ -48,7 +48,7 @@ pub struct Seat {
     pub(crate) hides_expired: bool,
     /// What it does is not logged: it does again what somebody else's log tells.
     pub is_mute: bool,
-    /// What happens to keys with it is told to nobody who wants to hear such: it brings back what was there before.
+    /// What happens to keys with it is told to nobody who wants to hear such, or waits for it: it brings back what was there before.
     pub is_unheard: bool,
     /// There is no memory for writes that need some. Whoever drives the seat keeps it current, for who cannot ask it.
     pub is_short_of_memory: bool,

@@ -8,8 +8,6 @@ use std::collections::BTreeSet;
 use std::ops::Bound::{Excluded, Unbounded};
 use std::sync::atomic::Ordering::Relaxed;
 
-use parking_lot::MutexGuard;
-
 use crate::held::Held;
 use crate::key::Place;
 use crate::keyspace::Keyspace;
@@ -44,7 +42,7 @@ impl Keyspace {
         self.own_timed.load(Relaxed)
     }
 
-    fn change_own<R>(&self, change: impl FnOnce(&mut MutexGuard<'_, Own>) -> R) -> R {
+    fn change_own<R>(&self, change: impl FnOnce(&mut Own) -> R) -> R {
         let mut own = self.own.lock();
         let result = change(&mut own);
         self.own_timed.store(own.names.len(), Relaxed);
@@ -52,7 +50,7 @@ impl Keyspace {
     }
 
     pub(crate) fn forget_own(&self) {
-        self.change_own(|own| **own = Own::default());
+        self.change_own(|own| *own = Own::default());
     }
 }
 
@@ -75,7 +73,7 @@ impl Held<'_> {
     /// holds nothing.
     pub fn sweep_own(&mut self, mut stop: impl FnMut() -> bool) {
         while self.keyspace().own_timed() > 0 && self.seat.hides_expired {
-            let (names, is_last) = self.keyspace().change_own(|own| own.next());
+            let (names, is_last) = self.keyspace().change_own(Own::next);
             names.iter().for_each(|name| self.look_at_own(name));
             if is_last || stop() {
                 break;

@@ -56,7 +56,7 @@ pub(super) fn stats(facts: &Facts<'_>, text: &mut Text) {
     text.zeros(&["latest_fork_usec", "total_forks"]);
     text.field("evicted_scripts", server.scripts.pushed_out.load(Relaxed));
     text.field("migrate_cached_sockets", server.targets.kept());
-    text.field("slave_expires_tracked_keys", facts.server.keyspace.own_timed());
+    text.field("slave_expires_tracked_keys", server.keyspace.own_timed());
     text.zeros(&["active_defrag_hits", "active_defrag_misses"]);
     text.zeros(&["active_defrag_key_hits", "active_defrag_key_misses"]);
     text.zeros(&["total_active_defrag_time", "current_active_defrag_time"]);
