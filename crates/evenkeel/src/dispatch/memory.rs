@@ -129,7 +129,7 @@ impl Executor {
 /// is kept for a snapshot as there was when it began.
 fn data_bytes(server: &Server) -> usize {
     let (keyspace, figures) = (&server.keyspace, &server.replication.figures);
-    let for_replicas = figures.beyond.load(Relaxed) as usize;
+    let for_replicas = (figures.beyond.load(Relaxed) + figures.in_pipes.load(Relaxed)) as usize;
     // What is lent to the log is part of what is unread, until that has been read.
     let lent = server.inboxes.iter().map(|inbox| inbox.lent.load(Relaxed)).sum();
     let waits = keyspace.journal.unread().max(lent) + keyspace.kept_for_snapshot() + for_replicas;

@@ -1,5 +1,7 @@
 //! Where memory is, for INFO and MEMORY.
 
+use std::sync::atomic::Ordering::Relaxed;
+
 use evenkeel_store::memory as counted;
 
 use super::process;
@@ -13,7 +15,8 @@ pub(crate) struct Figures {
     pub(crate) startup: u64,
     pub(crate) resident: u64,
     pub(crate) clients: u64,
-    /// What is kept of the stream in any case, and what is kept beyond that until some replica has it.
+    /// What is kept of the stream in any case, and what is kept until some replica has it: of the stream beyond that, and of the
+    /// snapshots that are being sent.
     pub(crate) backlog: u64,
     pub(crate) beyond: u64,
     /// Of the log, what its readers have not taken yet, and what of that will be of the stream.
@@ -36,6 +39,7 @@ impl Figures {
         let on_its_way = stream.backlog().map_or(0, |backlog| backlog.memory_for(unread));
         drop(stream);
         let backlog = memory.min(server.settings().repl_backlog_size);
+        let in_pipes = server.replication.figures.in_pipes.load(Relaxed);
         let startup = server.census.startup_bytes();
         let functions = server.scripts.libraries().iter().map(|library| library.code.len() as u64).sum();
         Figures {
@@ -45,13 +49,13 @@ impl Figures {
             resident: process::resident_bytes(),
             clients,
             backlog,
-            beyond: memory - backlog,
+            beyond: memory - backlog + in_pipes,
             unread,
             on_its_way,
             lua: server.scripts.lua_bytes(),
             scripts: server.scripts.figures().1 as u64,
             functions,
-            overhead: startup + clients + memory + server.census.table_bytes(),
+            overhead: startup + clients + memory + in_pipes + server.census.table_bytes(),
         }
     }
 

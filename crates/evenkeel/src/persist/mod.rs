@@ -21,6 +21,7 @@ pub(crate) mod reload;
 pub(crate) mod replay;
 pub(crate) mod rewrite;
 pub(crate) mod snapshot;
+pub(crate) mod space;
 
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering::*};
 use std::time::Instant;

@@ -380,14 +380,7 @@ impl Feed {
         if let Err(error) = overflowed {
             self.give_up_slow(without_disk, &error);
         }
-        for peer in self.peers.values() {
-            let Stage::Snapshot { pipe, .. } = &peer.stage else { continue };
-            let at = |other: &Peer| match &other.stage {
-                Stage::Snapshot { pipe: its, at, .. } if Arc::ptr_eq(its, pipe) => Some(*at),
-                _ => None,
-            };
-            pipe.trim(self.peers.values().filter_map(at).min().expect("this one's, at least"));
-        }
+        self.tend_pipes();
         if let Some(answered) = self.peers.values().map(Peer::answered).min() {
             while self.points.len() > 1 && self.points[1].0 <= answered {
                 self.points.pop_front();

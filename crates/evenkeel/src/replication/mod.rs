@@ -121,6 +121,9 @@ pub(crate) struct Figures {
     pub(crate) beyond: AtomicU64,
     /// Bytes of the stream that are on disk until a replica has them.
     pub(crate) on_disk: AtomicU64,
+    /// Bytes of snapshots that are being sent: in memory, and on disk for those who are slower than others.
+    pub(crate) in_pipes: AtomicU64,
+    pub(crate) spilled: AtomicU64,
 }
 
 impl Figures {

@@ -1,4 +1,5 @@
-//! The stretch of the stream that lies before the backlog, on disk: for replicas that are being sent a snapshot, or load it.
+//! The stretch of the stream that lies before the backlog, on disk: for replicas that are being sent a snapshot, or load it. The
+//! same for the stretch of a snapshot that a slow replica has yet to be sent ([`super::pipe`]).
 //!
 //! What is written meanwhile has to be kept for them, and with fast writers and a large snapshot that is more than memory should
 //! be given for. Redis drops such a replica, which then begins anew, again and again as long as there are writers: either its
@@ -26,6 +27,7 @@ use parking_lot::{Condvar, Mutex};
 
 use super::backlog::{BLOCK, SPARES_MAX};
 use crate::persist::fresh;
+use crate::persist::space::Space;
 
 /// Bytes that may lie on disk: more than half an hour of what one thread writes.
 const OVERFLOW_LEN_MAX: u64 = 64 << 30;
@@ -36,9 +38,17 @@ const WAITING_LEN_MAX: u64 = 256 << 20;
 /// Bytes that have to be free on the disk to begin with, as many as are kept in memory where they are not.
 const RESERVED_LEN: u64 = super::feed::WITHOUT_DISK_LEN_MAX;
 
+/// Bytes that are left to others on the disk, at most: an append-only file without room costs more than a replica that begins
+/// anew. Of a small disk it is a quarter.
+const LEFT_MAX: u64 = 1 << 30;
+
+/// How often it is looked how much is left, in bytes that are written.
+const LOOK_LEN: u64 = 1 << 20;
+
 /// Bytes that are given back to the disk at once.
 const HOLE_LEN: u64 = 64 << 20;
 const _: () = assert!(HOLE_LEN.is_multiple_of(BLOCK as u64), "holes are made of whole pages");
+const _: () = assert!(LOOK_LEN.is_multiple_of(BLOCK as u64), "a block ends there");
 
 /// Bytes that are fetched at once. Whoever is sent what lies here has two of them in memory: the one that it is sent, and the
 /// next one.
@@ -66,6 +76,8 @@ pub(crate) struct Overflow {
 struct Shared {
     /// The file is there.
     is_open: AtomicBool,
+    /// The disk has little more room than is left to others.
+    is_tight: AtomicBool,
     /// Bytes to be written.
     waiting: AtomicU64,
     /// Pieces by their place in the file, counted in pieces; `None` while they are being fetched.
@@ -176,6 +188,11 @@ impl Overflow {
             None => return Ok(()),
         };
         Err(io::Error::other(why))
+    }
+
+    /// Whether more may lie on disk, for who can wait.
+    pub(super) fn has_room(&self) -> bool {
+        self.len() + WAITING_LEN_MAX <= OVERFLOW_LEN_MAX && !self.shared.is_tight.load(Acquire)
     }
 
     /// Nothing has come yet.
@@ -313,13 +330,29 @@ fn reserve(file: &File) -> io::Result<()> {
     }
 }
 
+/// # Errors
+/// There is no more room on the disk than is left to others.
+fn look_at_space(file: &File, shared: &Shared) -> io::Result<()> {
+    let Space { free, size } = Space::around(file)?;
+    let left = LEFT_MAX.min(size / 4);
+    shared.is_tight.store(free < 2 * left, Release);
+    if free < left {
+        return Err(io::Error::other(format!("the disk has {free} bytes left, and {left} are for others")));
+    }
+    Ok(())
+}
+
 /// Does what is asked for, until nobody needs that any more.
 fn serve(open: impl FnOnce() -> io::Result<File>, shared: &Shared, notify: &impl Fn()) -> io::Result<()> {
-    let (file, mut end) = (open()?, 0);
+    let (file, mut end) = (open()?, 0_u64);
+    look_at_space(&file, shared)?;
     shared.is_open.store(true, Release);
     while let Some(request) = shared.next() {
         match request {
             Request::Write(block) => {
+                if end.is_multiple_of(LOOK_LEN) {
+                    look_at_space(&file, shared)?;
+                }
                 file.write_all_at(&block, end)?;
                 end += block.len() as u64;
                 shared.waiting.fetch_sub(block.len() as u64, AcqRel);
@@ -339,6 +372,7 @@ fn serve(open: impl FnOnce() -> io::Result<File>, shared: &Shared, notify: &impl
                 let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
                 // SAFETY: the descriptor is open. A file system that cannot do it keeps the room until the file is closed.
                 unsafe { libc::fallocate(file.as_raw_fd(), mode, at as i64, len as i64) };
+                look_at_space(&file, shared)?;
             }
         }
     }

@@ -243,8 +243,15 @@ impl Peer {
             return Ok(0);
         }
         let has_none = state.bytes.end() == at;
-        let sent = self.send_slices(&state.bytes.slices(at, SEND_LEN))?;
-        drop(state);
+        let sent = if let Some(spilled) = state.spilled(at) {
+            let Some((piece, skip)) = spilled.read(at) else { return Ok(0) };
+            drop(state);
+            self.send_slices(&[IoSlice::new(&piece[skip..])])?
+        } else {
+            let sent = self.send_slices(&state.bytes.slices(at, SEND_LEN))?;
+            drop(state);
+            sent
+        };
         if sent > 0 || has_none {
             self.moved = now;
         }

@@ -1,17 +1,27 @@
 //! What a snapshot's thread writes and the thread that feeds replicas sends: a bounded stretch of bytes between the two.
 //!
 //! The one waits when the stretch is full, the other never waits for anything. Several replicas read the same pipe, each at
-//! its own offset; what the slowest of them has been sent goes.
+//! its own offset; what the slowest of them has been sent goes. The pace is that of the quickest: when that one has all that
+//! there is and the pipe is full of what others have yet to be sent, the oldest half goes to a file without a name
+//! ([`super::overflow`]), and they are sent it from there. Where the disk does not take it, those with room wait for the slowest,
+//! as long as that one takes anything.
 
 use std::io;
 use std::sync::Arc;
 
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
-use super::backlog::Backlog;
+use super::backlog::{BLOCK, Backlog};
+use super::overflow::Overflow;
 
-/// Bytes that wait at most: several milliseconds of a fast network, which is how often somebody comes to send them.
+/// Bytes that wait in memory at most: several milliseconds of a fast network, which is how often somebody comes to send them.
 const PIPE_LEN: u64 = 8 << 20;
+
+/// Those that stay there when the others go to the disk.
+const SPILLED_TO: u64 = PIPE_LEN / 2;
+
+/// Bytes that the disk may lag behind: whoever has room waits for it rather than memory growing.
+const WAITING_LEN_MAX: u64 = 16 << 20;
 
 /// See the module's text.
 pub(super) struct Pipe {
@@ -21,6 +31,12 @@ pub(super) struct Pipe {
 
 pub(super) struct State {
     pub(super) bytes: Backlog,
+    /// What lies before them and has still to be sent to somebody.
+    spilled: Option<Overflow>,
+    /// The disk has failed, and is not asked again.
+    disk_failed: bool,
+    /// Some have been sent all that there is, and wait for others who have not: the disk takes nothing.
+    is_held_up: bool,
     /// How it went, once all is in the pipe.
     end: Option<Result<(), String>>,
     /// Nobody wants it any more.
@@ -29,7 +45,14 @@ pub(super) struct State {
 
 impl Pipe {
     pub(super) fn new() -> Arc<Pipe> {
-        let state = State { bytes: Backlog::new(0), end: None, is_given_up: false };
+        let state = State {
+            bytes: Backlog::new(0),
+            spilled: None,
+            disk_failed: false,
+            is_held_up: false,
+            end: None,
+            is_given_up: false,
+        };
         Arc::new(Pipe { state: Mutex::new(state), room: Condvar::new() })
     }
 
@@ -53,21 +76,34 @@ impl Pipe {
         self.room.notify_all();
     }
 
-    /// Whether who writes waits for one that has been sent no more than this.
-    pub(super) fn is_full_for(&self, at: u64) -> bool {
+    /// Whether others wait for one that has been sent no more than this.
+    pub(super) fn is_held_up_by(&self, at: u64) -> bool {
         let state = self.state.lock();
-        state.bytes.len() >= PIPE_LEN && at < state.bytes.start() + super::backlog::BLOCK as u64
+        state.is_held_up && at < state.bytes.start() + BLOCK as u64
     }
 
-    /// Drops what lies before this offset.
-    pub(super) fn trim(&self, needed: u64) {
+    /// Lets go of what nobody has to be sent any more: `readers` are the offsets of all who are sent this. Makes room where the
+    /// quickest of them, or somebody else (`others_wait`), waits for that. `create`: a file for what lies from this offset on.
+    ///
+    /// # Errors
+    /// The disk has failed. What is not among [`State::bytes`] any more cannot be sent.
+    pub(super) fn tend(
+        &self,
+        readers: &[u64],
+        others_wait: bool,
+        create: impl FnOnce(u64) -> io::Result<Overflow>,
+    ) -> io::Result<()> {
         let mut state = self.state.lock();
-        state.bytes.trim(0, Some(needed));
+        let result = state.tend(readers, others_wait, create);
+        if result.is_err() {
+            (state.spilled, state.disk_failed) = (None, true);
+        }
         let has_room = state.bytes.len() < PIPE_LEN;
         drop(state);
         if has_room {
             self.room.notify_one();
         }
+        result
     }
 }
 
@@ -75,6 +111,60 @@ impl State {
     /// Whether the byte at this offset is the first that will never come.
     pub(super) fn ends_at(&self, offset: u64) -> bool {
         self.end == Some(Ok(())) && self.bytes.end() == offset
+    }
+
+    /// What has gone to the disk, if this offset is there.
+    pub(super) fn spilled(&self, offset: u64) -> Option<&Overflow> {
+        self.spilled.as_ref().filter(|spilled| spilled.has(offset))
+    }
+
+    /// Bytes of memory, and bytes on disk.
+    pub(super) fn sizes(&self) -> (u64, u64) {
+        let (in_memory, on_disk) = self.spilled.as_ref().map_or((0, 0), |spilled| {
+            (spilled.memory(), spilled.len() - spilled.waiting().min(spilled.len()))
+        });
+        (self.bytes.memory() + in_memory, on_disk)
+    }
+
+    fn tend(
+        &mut self,
+        readers: &[u64],
+        others_wait: bool,
+        create: impl FnOnce(u64) -> io::Result<Overflow>,
+    ) -> io::Result<()> {
+        let (Some(&slowest), Some(&quickest)) = (readers.iter().min(), readers.iter().max()) else {
+            return Ok(());
+        };
+        self.bytes.trim(0, Some(slowest));
+        if let Some(spilled) = &mut self.spilled {
+            spilled.check()?;
+            spilled.trim(slowest, readers);
+            self.bytes.give_back(spilled.written());
+        }
+        let is_wanted = others_wait || self.bytes.end() - quickest < SPILLED_TO;
+        let is_full = self.end.is_none() && self.bytes.len() >= PIPE_LEN;
+        self.is_held_up = is_full && is_wanted && !self.spill(create)?;
+        let is_over = |spilled: &Overflow| !spilled.is_unused() && slowest >= self.bytes.start();
+        if self.spilled.as_ref().is_some_and(is_over) {
+            self.spilled = None;
+        }
+        Ok(())
+    }
+
+    /// Gives the oldest bytes to the disk, if that takes them by now.
+    fn spill(&mut self, create: impl FnOnce(u64) -> io::Result<Overflow>) -> io::Result<bool> {
+        if self.disk_failed {
+            return Ok(false);
+        }
+        let spilled = match &mut self.spilled {
+            Some(spilled) => spilled,
+            none => none.insert(create(self.bytes.start())?),
+        };
+        let takes_it = spilled.is_open()? && spilled.has_room() && spilled.waiting() < WAITING_LEN_MAX;
+        if takes_it {
+            spilled.append(self.bytes.start(), self.bytes.take_oldest(SPILLED_TO));
+        }
+        Ok(takes_it)
     }
 }
 
@@ -120,16 +210,120 @@ mod tests {
         let mut at = 0;
         loop {
             let state = pipe.lock();
-            assert!(state.bytes.len() < PIPE_LEN + piece.len() as u64 + super::super::backlog::BLOCK as u64);
+            assert!(state.bytes.len() < PIPE_LEN + (piece.len() + BLOCK) as u64);
             if state.ends_at(at) {
                 break;
             }
             at += state.bytes.slices(at, 300_000).iter().map(|slice| slice.len() as u64).sum::<u64>();
             drop(state);
-            pipe.trim(at);
+            pipe.tend(&[at], false, |_| panic!("nobody else waits")).expect("no disk");
         }
         assert_eq!(at, pieces * piece.len() as u64);
         written.join().expect("no panic");
+    }
+
+    /// Writes so much, whose byte at each offset says where it is.
+    fn write_all(pipe: &Arc<Pipe>, len: u64) -> std::thread::JoinHandle<()> {
+        let mut inlet = Inlet(pipe.clone());
+        std::thread::spawn(move || {
+            let all: Vec<u8> = (0..len).map(byte_at).collect();
+            inlet.write_all(&all[..all.len() / 2]).expect("somebody reads");
+            all[all.len() / 2..]
+                .chunks(100_000)
+                .for_each(|piece| inlet.write_all(piece).expect("somebody reads"));
+            inlet.0.finish(Ok(()));
+        })
+    }
+
+    fn byte_at(offset: u64) -> u8 {
+        (offset ^ offset >> 8 ^ offset >> 16) as u8
+    }
+
+    /// What can be read at this offset by now, at most so much; looks whether it is what it should be, and says where that ends.
+    fn read_some(pipe: &Pipe, at: u64, max: usize) -> u64 {
+        let state = pipe.lock();
+        let bytes = match state.spilled(at) {
+            Some(spilled) => spilled.read(at).map_or(vec![], |(piece, skip)| piece[skip..].to_vec()),
+            None => state.bytes.slices(at, max).iter().flat_map(|slice| slice.to_vec()).collect(),
+        };
+        let bytes = &bytes[..bytes.len().min(max)];
+        assert!(bytes.iter().zip(at..).all(|(byte, offset)| *byte == byte_at(offset)), "behind {at}");
+        at + bytes.len() as u64
+    }
+
+    #[test]
+    fn the_quickest_sets_the_pace() {
+        const LEN: u64 = 5 * PIPE_LEN;
+        let pipe = Pipe::new();
+        let create = |from| Overflow::create(&std::env::temp_dir(), from, || {});
+        let writer = write_all(&pipe, LEN);
+        let mut random = crate::testing::random();
+        // The first one takes all, one now and then a little, and one nothing.
+        let mut readers = [0; 3];
+        while !pipe.lock().ends_at(readers[0]) {
+            readers[0] = read_some(&pipe, readers[0], 1 << 20);
+            if random.chance(30) {
+                readers[1] = read_some(&pipe, readers[1], 50_000);
+            }
+            pipe.tend(&readers, false, create).expect("a disk that takes it");
+            let (memory, _) = pipe.lock().sizes();
+            assert!(memory <= 2 * (PIPE_LEN + WAITING_LEN_MAX), "{memory}");
+        }
+        writer.join().expect("no panic");
+        assert!(readers[1] < LEN / 2 && pipe.lock().sizes().1 > LEN / 4, "{readers:?}");
+        while readers[1..] != [LEN; 2] {
+            for reader in &mut readers[1..] {
+                *reader = read_some(&pipe, *reader, 300_000);
+            }
+            pipe.tend(&readers[1..], false, create).expect("a disk that takes it");
+        }
+        assert!(pipe.lock().spilled.is_none(), "nobody needs it");
+    }
+
+    #[test]
+    fn who_has_no_disk_waits_for_the_slowest() {
+        let pipe = Pipe::new();
+        let writer = write_all(&pipe, 2 * PIPE_LEN);
+        let (mut readers, mut failed) = ([0; 2], 0);
+        let tend = |readers: &[u64], others_wait| {
+            let create = |from| Overflow::create("/none/such".as_ref(), from, || {});
+            usize::from(pipe.tend(readers, others_wait, create).is_err())
+        };
+        while failed == 0 || !pipe.is_held_up_by(0) {
+            readers[0] = read_some(&pipe, readers[0], 1 << 20);
+            failed += tend(&readers, false);
+        }
+        assert!(pipe.lock().bytes.start() == 0 && !pipe.is_held_up_by(readers[0]) && failed == 1);
+        readers[1] = PIPE_LEN;
+        assert_eq!(tend(&readers, false), 0, "it is not asked again");
+        assert!(!pipe.is_held_up_by(0), "somebody writes again");
+        while !writer.is_finished() {
+            readers = readers.map(|at| read_some(&pipe, at, 1 << 20));
+            assert_eq!(tend(&readers, true), 0);
+        }
+    }
+
+    /// Somebody waits for the end of the snapshot, though nobody else is sent it.
+    #[test]
+    fn others_are_not_waited_for_by_who_waits_for_the_end() {
+        for others_wait in [false, true] {
+            let pipe = Pipe::new();
+            let writer = write_all(&pipe, 3 * PIPE_LEN);
+            let create = |from| Overflow::create(&std::env::temp_dir(), from, || {});
+            let began = std::time::Instant::now();
+            while !writer.is_finished() && (others_wait || began.elapsed().as_millis() < 100) {
+                assert!(began.elapsed().as_secs() < 60, "it waits");
+                pipe.tend(&[0], others_wait, create).expect("a disk that takes it");
+            }
+            assert_eq!((writer.is_finished(), pipe.lock().spilled.is_some()), (others_wait, others_wait));
+            let mut at = 0;
+            while !pipe.lock().ends_at(at) {
+                at = read_some(&pipe, at, 1 << 20);
+                pipe.tend(&[at], others_wait, create).expect("a disk that takes it");
+            }
+            writer.join().expect("no panic");
+            assert_eq!(at, 3 * PIPE_LEN);
+        }
     }
 
     #[test]

@@ -5,6 +5,7 @@ mod failover;
 mod resumed;
 mod safety;
 mod sentinel;
+mod shared;
 mod wire;
 
 use std::time::{Duration, Instant};

@@ -128,6 +128,7 @@ pub(super) fn replication(facts: &Facts<'_>, text: &mut Text) {
     text.field("repl_backlog_size", settings.repl_backlog_size);
     text.field("repl_backlog_first_byte_offset", stream.start().map_or(0, |start| start + 1));
     text.field("repl_backlog_on_disk", state.figures.on_disk.load(Relaxed));
+    text.field("repl_snapshot_on_disk", state.figures.spilled.load(Relaxed));
     text.field("repl_backlog_histlen", stream.start().map_or(0, |start| stream.offset() - start));
 }
 

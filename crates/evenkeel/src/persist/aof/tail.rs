@@ -6,13 +6,13 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
-use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use evenkeel_rdb::aof::tail::{self, BLOCK, HEADER_LEN, Place, TAIL_LEN};
 
 use crate::persist::direct;
+use crate::persist::space::Space;
 
 const _: () = assert!(BLOCK.is_multiple_of(direct::BLOCK) && TAIL_LEN.is_multiple_of(RECORD_MAX));
 
@@ -81,7 +81,7 @@ impl TailFile {
             OpenOptions::new().write(true).create(true).custom_flags(libc::O_DIRECT | flags).open(path)
         };
         let file = open(libc::O_TRUNC)?;
-        if room(&file)? < ROOM_MIN {
+        if Space::around(&file)?.free < ROOM_MIN {
             return Err(io::ErrorKind::StorageFull.into());
         }
         let start = buffer.len();
@@ -159,18 +159,6 @@ impl TailFile {
     pub(super) fn remove(self) {
         // One that is left is of no use to the next start, and no harm.
         let _ = tail::remove(&self.path);
-    }
-}
-
-/// Bytes that are free where a file is.
-fn room(file: &File) -> io::Result<u64> {
-    // SAFETY: all zeroes is a valid value, and the kernel writes no more than its size; the descriptor is open.
-    unsafe {
-        let mut status: libc::statvfs = std::mem::zeroed();
-        match libc::fstatvfs(file.as_raw_fd(), &raw mut status) {
-            0 => Ok(status.f_bavail * status.f_frsize),
-            _ => Err(io::Error::last_os_error()),
-        }
     }
 }
 

@@ -6,9 +6,9 @@ use std::sync::atomic::Ordering::*;
 use std::time::Duration;
 
 use super::Feed;
-
 use crate::persist::{Job, snapshot};
 use crate::replication::backlog::Backlog;
+use crate::replication::overflow::Overflow;
 use crate::replication::peer::{Peer, Stage};
 use crate::replication::pipe::Pipe;
 use crate::replication::replicas::Asks;
@@ -116,6 +116,45 @@ impl Feed {
             }
             peer.begin_snapshot(pipe, offset);
         }
+    }
+
+    /// Lets go of what nobody has to be sent any more of the snapshots that are being sent, and makes room where others wait.
+    pub(super) fn tend_pipes(&mut self) {
+        let mut pipes: Vec<(Arc<Pipe>, Vec<u64>)> = Vec::new();
+        for peer in self.peers.values() {
+            let Stage::Snapshot { pipe, at, .. } = &peer.stage else { continue };
+            match pipes.iter_mut().find(|(other, _)| Arc::ptr_eq(other, pipe)) {
+                Some((_, readers)) => readers.push(*at),
+                None => pipes.push((pipe.clone(), vec![*at])),
+            }
+        }
+        let is_waited_for = |peer: &Peer| matches!(peer.stage, Stage::Waiting { .. });
+        let others_wait = !pipes.is_empty()
+            && (self.peers.values().any(is_waited_for) || self.server.persist.awaits_turn());
+        let (mut in_memory, mut on_disk) = (0, 0);
+        for (pipe, readers) in pipes {
+            let server = self.server.clone();
+            let create =
+                |from| Overflow::create(&self.settings.dir, from, move || server.replication.door.nudge());
+            if let Err(error) = pipe.tend(&readers, others_wait, create) {
+                self.server.log.warning(format!(
+                    "What slower replicas have yet to be sent of a snapshot cannot be kept on disk: {error}"
+                ));
+                let start = pipe.lock().bytes.start();
+                let lacks = |peer: &Peer| match &peer.stage {
+                    Stage::Snapshot { pipe: its, at, .. } => Arc::ptr_eq(its, &pipe) && *at < start,
+                    _ => false,
+                };
+                self.part_if(|peer| {
+                    lacks(peer).then(|| "its full sync takes more room than there is".into())
+                });
+            }
+            let (memory, disk) = pipe.lock().sizes();
+            (in_memory, on_disk) = (in_memory + memory, on_disk + disk);
+        }
+        let figures = &self.server.replication.figures;
+        figures.in_pipes.store(in_memory, Relaxed);
+        figures.spilled.store(on_disk, Relaxed);
     }
 
     /// What is needed for full syncs finds no place on disk: those begin anew who need more than the bytes that memory may hold, or

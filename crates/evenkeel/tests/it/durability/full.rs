@@ -10,15 +10,22 @@ use evenkeel_testkit::{Client, Server};
 
 use crate::{start, wait_until};
 
-/// A file system of its own, of two megabytes; unmounted with its owner.
+/// A file system of its own; unmounted with its owner.
 pub(crate) struct Disk(PathBuf);
 
 impl Disk {
+    /// Of two megabytes.
     pub(crate) fn mount(name: &str) -> Option<Disk> {
+        Disk::mount_sized(name, 2)
+    }
+
+    pub(crate) fn mount_sized(name: &str, megabytes: usize) -> Option<Disk> {
         let path = std::env::temp_dir().join(format!("evenkeel-disk-{}-{name}", std::process::id()));
         fs::create_dir_all(&path).expect("the temporary folder is ours");
-        let mounted =
-            Command::new("mount").args(["-t", "tmpfs", "-o", "size=2m", "tmpfs"]).arg(&path).output();
+        let mounted = Command::new("mount")
+            .args(["-t", "tmpfs", "-o", &format!("size={megabytes}m"), "tmpfs"])
+            .arg(&path)
+            .output();
         match mounted {
             Ok(output) if output.status.success() => Some(Disk(path)),
             other => {

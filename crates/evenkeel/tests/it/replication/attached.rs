@@ -256,7 +256,7 @@ fn who_listens_at_a_replica_hears_what_is_published() {
 }
 
 /// The kernel keeps little of what is not read; left to itself, it may keep as much as `tcp_rmem` says: 32 MB somewhere.
-fn have_small_buffer(stream: &TcpStream) {
+pub(super) fn have_small_buffer(stream: &TcpStream) {
     let size: libc::c_int = 64 * 1024;
     let len = size_of_val(&size) as libc::socklen_t;
     // SAFETY: the descriptor is open, and the kernel reads one integer.
