@@ -67,6 +67,21 @@ impl DataArgs {
     pub(super) const BRIEF: Self =
         Self { keys: 250_000, value_size: 700, fill_memory: false, huge: 0, rate: None };
 
+    /// Nine million keys of 700 B: 7 GB.
+    pub(super) const LARGE: Self = Self { keys: 9_000_000, ..Self::BRIEF };
+
+    /// The same with a hash and a sorted set of ten million elements.
+    pub(super) const HUGE: Self = Self { huge: 10_000_000, ..Self::LARGE };
+
+    /// 5 GB.
+    pub(super) const SYNCED: Self = Self { keys: 7_000_000, ..Self::BRIEF };
+
+    /// The same with as many keys as fit into the free memory twice, if those are fewer.
+    pub(super) fn that_fits(self) -> Self {
+        let most = Self { fill_memory: true, ..self.clone() }.keys();
+        Self { keys: self.keys.min(most), ..self }
+    }
+
     pub(super) fn keys(&self) -> u64 {
         if !self.fill_memory {
             return self.keys;
@@ -123,8 +138,7 @@ impl DataArgs {
     }
 
     /// The servers, in groups that fit into the memory together; a fork may need as much again for one of them.
-    fn groups<'a>(&self, session: &'a Session) -> Result<Vec<Vec<Planned<'a>>>> {
-        let all = planned(session);
+    fn groups<'a>(&self, all: Vec<Planned<'a>>) -> Result<Vec<Vec<Planned<'a>>>> {
         let (each, free) = (self.memory(), (proc::memory_available() as f64 * MEMORY_SHARE) as u64);
         if 2 * each > free {
             bail!("{} keys of {} B need {} MiB twice", self.keys(), self.value_size, each >> 20);
@@ -138,23 +152,34 @@ impl DataArgs {
 pub(super) struct Planned<'a> {
     peer: &'a Peer,
     is_control: bool,
+    /// What is not as it is when it is installed: what is said of that behind its name, and what is set.
+    change: Option<Change>,
 }
+
+/// What is said of a change behind a server's name, and the directive and value that it is.
+pub(super) type Change = (&'static str, [&'static str; 2]);
 
 /// The peers that keep data, and Evenkeel again.
 pub(super) fn planned(session: &Session) -> Vec<Planned<'_>> {
     let kinds =
         [(Kind::Valkey, false), (Kind::Evenkeel, false), (Kind::Redis, false), (Kind::Evenkeel, true)];
-    let planned = |(kind, is_control)| Some(Planned { peer: session.peer(kind)?, is_control });
+    let planned = |(kind, is_control)| Some(Planned { peer: session.peer(kind)?, is_control, change: None });
     kinds.into_iter().filter_map(planned).collect()
 }
 
-impl Planned<'_> {
+impl<'a> Planned<'a> {
+    /// One more of a kind, with a change.
+    pub(super) fn changed(session: &'a Session, kind: Kind, change: Change) -> Option<Planned<'a>> {
+        Some(Planned { peer: session.peer(kind)?, is_control: false, change: Some(change) })
+    }
+
     pub(super) fn kind(&self) -> Kind {
         self.peer.kind
     }
 
     pub(super) fn name(&self) -> String {
-        format!("{}{}", self.peer.kind.name(), if self.is_control { " again" } else { "" })
+        let change = self.change.map_or("", |(name, _)| name);
+        format!("{}{}{change}", self.peer.kind.name(), if self.is_control { " again" } else { "" })
     }
 
     /// Evenkeel, again.
@@ -171,6 +196,9 @@ impl Planned<'_> {
         let launch = Launch { threads, ..Launch::default() };
         let mut lane = Lane::start(self.peer, &self.name(), &launch)?;
         lane.is_control = self.is_control;
+        if let Some((_, [directive, value])) = self.change {
+            lane.set(directive, value)?;
+        }
         Ok(lane)
     }
 
@@ -277,12 +305,13 @@ pub(super) fn rounds<T: Send>(
 /// The rounds of servers that hold these data; each is prepared before it is filled.
 pub(super) fn over_data<T: Send>(
     session: &Session,
+    servers: Vec<Planned<'_>>,
     args: &DataArgs,
     prepare: impl Fn(&Lane) -> Result<()>,
     event: impl Fn(&Lane, &Event) -> Result<T> + Sync,
 ) -> Result<Vec<Rounds<T>>> {
     let mut all = Vec::new();
-    for group in args.groups(session)? {
+    for group in args.groups(servers)? {
         let lanes = group.iter().map(|planned| planned.start(1)).collect::<Result<Vec<Lane>>>()?;
         lanes.iter().try_for_each(|lane| prepare(lane).and_then(|()| args.fill(lane)))?;
         all.extend(rounds(session, &lanes, &args.traffic(), &event)?);

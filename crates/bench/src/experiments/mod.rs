@@ -381,6 +381,7 @@ pub(crate) fn all(session: &mut Session) -> Result<()> {
     let unpinned = ThroughputArgs { unpinned: true, ..pinned.clone() };
     let many = ThroughputArgs { keys: MANY_KEYS, ..pinned.clone() };
     let memory_args = MemoryArgs::default();
+    let [large, huge, synced] = [DataArgs::LARGE, DataArgs::HUGE, DataArgs::SYNCED].map(DataArgs::that_fits);
     let estimate = pinned.estimate(session)
         + unpinned.estimate(session)
         + many.estimate(session)
@@ -394,17 +395,18 @@ pub(crate) fn all(session: &mut Session) -> Result<()> {
         + elements::estimate(session)
         + StallsArgs::default().estimate(session)
         + aof::estimate(session)
-        + snapshot::estimate(session, &DataArgs::default())
+        + snapshot::estimate(session, &large)
+        + snapshot::estimate(session, &huge)
         + frozen::estimate(session)
         + features::estimate(session)
         + accounting::estimate(session)
         + replica::estimate(session)
-        + full_sync::estimate(session, &DataArgs::default())
-        + load::estimate(session, &DataArgs::default())
+        + full_sync::estimate(session, &synced)
+        + load::estimate(session, &large)
         + shapes::estimate(session)
         + KeysArgs::GROWTH.estimate(session)
         + KeysArgs::EXPIRY.estimate_expiry(session)
-        + 2 * LOOK_AT_MACHINE * 6; // beside snapshot, full-sync, frozen-disk, stalls, growth, expiry
+        + 2 * LOOK_AT_MACHINE * 7; // beside two of snapshot, full-sync, frozen-disk, stalls, growth, expiry
     println!("this takes about {} minutes", estimate.as_secs().div_ceil(60));
     session.attempt("throughput", |it| throughput(it, &pinned))?;
     session.attempt("throughput of many keys", |it| throughput(it, &many))?;
@@ -419,13 +421,14 @@ pub(crate) fn all(session: &mut Session) -> Result<()> {
     session.attempt("elements", elements)?;
     session.attempt("stalls", |it| stalls(it, &StallsArgs::default()))?;
     session.attempt("aof", aof)?;
-    session.attempt("snapshot", |it| snapshot(it, &DataArgs::default()))?;
+    session.attempt("snapshot", |it| snapshot(it, &large))?;
+    session.attempt("snapshot of huge values", |it| snapshot(it, &huge))?;
     session.attempt("frozen-disk", frozen_disk)?;
     session.attempt("features", features)?;
     session.attempt("accounting", accounting)?;
     session.attempt("replica", replica)?;
-    session.attempt("full-sync", |it| full_sync(it, &DataArgs::default()))?;
-    session.attempt("loading", |it| load(it, &DataArgs::default()))?;
+    session.attempt("full-sync", |it| full_sync(it, &synced))?;
+    session.attempt("loading", |it| load(it, &large))?;
     session.attempt("hot-key", hot_key)?;
     session.attempt("databases", databases)?;
     session.attempt("scatter", scatter)?;

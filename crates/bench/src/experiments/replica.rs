@@ -1,134 +1,210 @@
 //! `replica`: what replicas cost their primary.
 //!
-//! Each server runs several times: alone, with a replica that takes the stream and drops it, with three such, and with a
-//! real one, which is the same program; the floor alone and with one that drops. What the second takes more per command in
-//! the same round is what the replica costs: the CPU of the whole process, and that of its busiest thread, which is the one
-//! that serves the clients. The replicas share the load's cores, so the rates say less than the CPU.
+//! Each server is measured alone, with a replica that takes the stream and drops it, with three such, with a real one, which is
+//! the same program, and alone again: one process, to which replicas come and from which they go, and which keeps nothing for them
+//! meanwhile. What it takes more per command with replicas than on the average of the two times alone around them is what they
+//! cost: the CPU of the whole process, and that of its busiest thread, which is the one that serves the clients. What it takes
+//! more the second time alone than the first is what the machine adds by itself. The replicas share the load's cores, so the rates
+//! say less than the CPU.
 //!
-//! Then the lag: how long after its reply a message that is published on the primary comes out of the real replica, whose
-//! place in the stream is behind all writes before it.
+//! Of the real one, it is told what it spends on a command that it is sent, and then the lag ([`lag`]).
 
-use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpStream};
+mod lag;
+
+use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
 use super::lanes::{self, Lane, Traffic};
-use super::series::Series;
+use super::series::{Sample, Series};
 use super::sink::Sink;
-use super::{COST_HEAD, Session, WARM_UP};
-use crate::interrupt;
-use crate::json::{Json, object};
+use super::{COST_HEAD, Session};
+use crate::json::Json;
 use crate::load::keys::KeyRange;
 use crate::peers::{Kind, Launch, Server, ask};
 use crate::promises::Promise;
-use crate::stats::Goal;
-use crate::table::{Table, time_us};
+use crate::stats::{Goal, Spread};
+use crate::table::Table;
+use crate::{interrupt, proc};
 
 /// What one replica may add to a SET, in CPU microseconds: to the whole process, and to the thread that serves.
 const ONE_ADDS_US_MAX: f64 = 0.25;
 const ONE_ADDS_TO_SERVING_US_MAX: f64 = 0.05;
 const THREE_ADD_US_MAX: f64 = 0.6;
 const RATE_MIN: f64 = 0.93;
-/// p99 of the lag of a real replica.
-const LAG_US_MAX: f64 = 10_000.0;
 const KEYS: u64 = 100_000;
 const VALUE_SIZE: usize = 500;
 const CLIENTS: usize = 50;
-/// Longest that a real replica may take to have everything.
+/// Longest that a real replica may take to have everything, and a server to let go of what it kept for one.
 const SYNC_TIME_MAX: Duration = Duration::from_secs(60);
-/// A message is published this often.
-const PUBLISH_EVERY: Duration = Duration::from_millis(5);
-const SINKS: [usize; 3] = [0, 1, 3];
+/// Seconds for which a primary keeps its stream when the last replica has gone, the least that there is; afterwards it does
+/// without.
+const KEPT_S: u64 = 1;
+/// What coming and going takes, at most.
+const CHANGES: Duration = Duration::from_secs(6);
 
-pub(super) fn estimate(session: &Session) -> Duration {
-    session.time_for(session.peers.len() * ((SINKS.len() + 1) * 2 * session.rounds + 1))
-        + Duration::from_secs(30)
+/// What is attached to a server while it is measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Alone,
+    Sinks(usize),
+    Real,
+    AloneAgain,
 }
 
-/// A server's lanes, in this order: one for each number of sinks, and the one with a real replica.
-struct Group {
-    lanes: Vec<Lane>,
+/// In this order.
+const STATES: [State; 5] = [State::Alone, State::Sinks(1), State::Sinks(3), State::Real, State::AloneAgain];
+
+/// A server, and what follows it for a while.
+struct Subject {
+    lane: Lane,
     /// The floor has none.
     real: Option<Server>,
-    /// They take their streams as long as they are there.
+}
+
+/// What is attached until it is dropped.
+struct Attached<'a> {
+    subject: &'a Subject,
     sinks: Vec<Sink>,
+    real: Option<&'a Server>,
+}
+
+/// One measurement, and the CPU microseconds that the real replica, if there was one, spent on a command.
+type Measured = (Sample, Option<f64>);
+
+pub(super) fn estimate(session: &Session) -> Duration {
+    let measurements = session.peers.len() * (STATES.len() * 2 * session.rounds + 1);
+    session.time_for(measurements) + CHANGES * (session.peers.len() * (2 * session.rounds + 1)) as u32
 }
 
 pub(crate) fn replica(session: &mut Session) -> Result<()> {
     let kinds = [Kind::Valkey, Kind::Evenkeel, Kind::Redis, Kind::Floor];
-    let kinds: Vec<Kind> = kinds.into_iter().filter(|kind| session.peer(*kind).is_some()).collect();
-    let groups = kinds.iter().map(|kind| start(session, *kind)).collect::<Result<Vec<Group>>>()?;
-    let (mut lanes, mut rest) = (Vec::new(), Vec::new());
-    for Group { lanes: own, real, sinks } in groups {
-        lanes.extend(own);
-        rest.push((real, sinks));
-    }
+    let kinds = kinds.into_iter().filter(|kind| session.peer(*kind).is_some());
+    let subjects = kinds.map(|kind| Subject::start(session, kind)).collect::<Result<Vec<Subject>>>()?;
     for pipeline in [16, 1] {
-        cost(session, &lanes, pipeline)?;
+        cost(session, &subjects, pipeline)?;
     }
-    let reals: Vec<SocketAddr> =
-        rest.iter().filter_map(|(real, _)| real.as_ref()).map(|real| real.address).collect();
-    lag(session, &lanes, &reals)?;
-    if rest.iter().flat_map(|(_, sinks)| sinks).any(Sink::is_cut_off) {
-        bail!("a replica was cut off");
-    }
-    for lane in lanes.chunk_by(|a, b| a.kind == b.kind).filter_map(|own| own.get(SINKS.len())) {
-        let info = ask(lane.server.address, &["INFO", "replication"])?;
-        if !info.contains("connected_slaves:1\r\n") {
-            bail!("{}: a replica was lost: {info}", lane.name);
-        }
-    }
-    Ok(())
+    lag::lag(session, &subjects)
 }
 
-fn start(session: &Session, kind: Kind) -> Result<Group> {
-    let peer = session.peer(kind).expect("it was found");
-    let launch = |cpus: &[usize]| Launch { cpus: cpus.to_vec(), threads: 1, ..Launch::default() };
-    let (mut lanes, mut sinks) = (Vec::new(), Vec::new());
-    let lane = |name: String| -> Result<Lane> {
-        let lane = Lane::start(peer, &name, &launch(&session.server_cpus))?;
-        if kind != Kind::Floor {
-            lane.set("repl-diskless-sync-delay", "0")?;
-        }
+impl Subject {
+    fn start(session: &Session, kind: Kind) -> Result<Subject> {
+        let peer = session.peer(kind).expect("it was found");
+        let launch = |cpus: &[usize]| Launch { cpus: cpus.to_vec(), threads: 1, ..Launch::default() };
+        let lane = Lane::start(peer, kind.name(), &launch(&session.server_cpus))?;
         lane.fill(KeyRange { first: 0, count: KEYS }, VALUE_SIZE)?;
-        Ok(lane)
-    };
-    let numbers = if kind == Kind::Floor { &SINKS[..2] } else { &SINKS };
-    for &number in numbers {
-        let suffix = match number {
-            0 => String::new(),
-            1 => ", 1 replica".to_owned(),
-            _ => format!(", {number} replicas"),
-        };
-        let lane = lane(format!("{}{suffix}", kind.name()))?;
-        for _ in 0..number {
-            sinks.push(Sink::attach(lane.server.address, &session.load_cpus)?);
+        if kind == Kind::Floor {
+            return Ok(Subject { lane, real: None });
         }
-        lanes.push(lane);
+        lane.set("repl-diskless-sync-delay", "0")?;
+        lane.set("repl-backlog-ttl", &KEPT_S.to_string())?;
+        let real = Server::start(peer, &launch(&session.load_cpus))?;
+        Ok(Subject { lane, real: Some(real) })
     }
-    if kind == Kind::Floor {
-        return Ok(Group { lanes, real: None, sinks });
+
+    /// Those that are measured of it.
+    fn states(&self) -> impl Iterator<Item = State> {
+        let has_real = self.real.is_some();
+        STATES.into_iter().filter(move |state| has_real || !matches!(state, State::Real | State::Sinks(3)))
     }
-    let primary = lane(format!("{}, a real one", kind.name()))?;
-    let real = Server::start(peer, &launch(&session.load_cpus))?;
-    follow(&real, primary.server.address)?;
-    lanes.push(primary);
-    Ok(Group { lanes, real: Some(real), sinks })
+
+    /// Has replicas come, and waits until they have everything; or waits until nothing is kept for any.
+    fn attach(&self, session: &Session, state: State) -> Result<Attached<'_>> {
+        let mut attached = Attached { subject: self, sinks: Vec::new(), real: None };
+        match state {
+            State::Alone | State::AloneAgain => self.await_rest()?,
+            State::Sinks(count) => {
+                for _ in 0..count {
+                    attached.sinks.push(Sink::attach(self.lane.server.address, &session.load_cpus)?);
+                }
+            }
+            State::Real => {
+                let real = self.real.as_ref().context("there is no such program")?;
+                attached.real = Some(real);
+                follow(real, Some(self.lane.server.address))?;
+            }
+        }
+        Ok(attached)
+    }
+
+    fn await_rest(&self) -> Result<()> {
+        if self.lane.kind == Kind::Floor {
+            return Ok(()); // it keeps nothing
+        }
+        let what = format!("{} lets go of its stream", self.lane.name);
+        until(&what, || Ok(replication(&self.lane.server)?.contains("repl_backlog_active:0\r\n")))
+    }
 }
 
-/// Makes a server a replica and waits until it has everything.
-fn follow(replica: &Server, primary: SocketAddr) -> Result<()> {
-    let answer =
-        ask(replica.address, &["REPLICAOF", &primary.ip().to_string(), &primary.port().to_string()])?;
+impl Attached<'_> {
+    fn measure(&self, session: &Session, pipeline: usize) -> Result<Measured> {
+        let before = self.real.map(Applied::by).transpose()?;
+        let sample = lanes::measure(session, &self.subject.lane, &traffic(session, pipeline))?;
+        if self.sinks.iter().any(Sink::is_cut_off) {
+            bail!("{}: a replica was cut off", self.subject.lane.name);
+        }
+        let Some((real, before)) = self.real.zip(before) else { return Ok((sample, None)) };
+        let info = replication(&self.subject.lane.server)?;
+        if !info.contains("connected_slaves:1\r\n") {
+            bail!("{}: a replica was lost: {info}", self.subject.lane.name);
+        }
+        Ok((sample, Some(Applied::by(real)?.us_per_command(&before))))
+    }
+}
+
+/// The real one goes, too: its own data stay.
+impl Drop for Attached<'_> {
+    fn drop(&mut self) {
+        if let Some(real) = self.real {
+            drop(follow(real, None)); // what comes of it is seen when it is to come again
+        }
+    }
+}
+
+/// What a replica has done by now.
+struct Applied {
+    usage: proc::Usage,
+    commands: u64,
+}
+
+impl Applied {
+    fn by(replica: &Server) -> Result<Applied> {
+        let stats = ask(replica.address, &["INFO", "stats"])?;
+        let told = stats.lines().find_map(|line| line.strip_prefix("total_commands_processed:"));
+        let commands = told.and_then(|count| count.trim().parse().ok()).context("INFO stats has no count")?;
+        Ok(Applied { usage: proc::usage(replica.pid())?, commands })
+    }
+
+    fn us_per_command(&self, before: &Applied) -> f64 {
+        let commands = self.commands.saturating_sub(before.commands).max(1);
+        self.usage.since(&before.usage).cpu.as_secs_f64() * 1e6 / commands as f64
+    }
+}
+
+fn replication(server: &Server) -> Result<String> {
+    ask(server.address, &["INFO", "replication"])
+}
+
+/// Makes a server a replica and waits until it has everything; or makes it its own master.
+fn follow(replica: &Server, primary: Option<SocketAddr>) -> Result<()> {
+    let words = primary.map(|primary| [primary.ip().to_string(), primary.port().to_string()]);
+    let [host, port] = words.unwrap_or(["NO".into(), "ONE".into()]);
+    let answer = ask(replica.address, &["REPLICAOF", &host, &port])?;
     if !answer.starts_with("+OK") {
         bail!("REPLICAOF: {answer}");
     }
-    let until = Instant::now() + SYNC_TIME_MAX;
-    while !ask(replica.address, &["INFO", "replication"])?.contains("master_link_status:up") {
-        if Instant::now() > until {
-            bail!("a replica was not there after {SYNC_TIME_MAX:?}");
+    if primary.is_none() {
+        return Ok(());
+    }
+    until("a replica is there", || Ok(replication(replica)?.contains("master_link_status:up")))
+}
+
+fn until(what: &str, mut is_so: impl FnMut() -> Result<bool>) -> Result<()> {
+    let end = Instant::now() + SYNC_TIME_MAX;
+    while !is_so()? {
+        if Instant::now() > end {
+            bail!("not after {SYNC_TIME_MAX:?}: {what}");
         }
         interrupt::sleep(Duration::from_millis(50))?;
     }
@@ -139,142 +215,130 @@ fn traffic(session: &Session, pipeline: usize) -> Traffic {
     Traffic { pipeline, clients: CLIENTS, keys: KEYS, value_size: VALUE_SIZE, ..Traffic::pinned(session) }
 }
 
-fn cost(session: &mut Session, lanes: &[Lane], pipeline: usize) -> Result<()> {
-    let all = lanes::rounds(session, lanes, &traffic(session, pipeline))?;
-    let mut table = Table::new(&[&["", "requests/s", "to alone"], &COST_HEAD[..]].concat());
-    for group in all.chunk_by(|a, b| a.kind == b.kind) {
-        let alone = &group[0];
-        for (at, series) in group.iter().enumerate() {
-            let mut cells = vec![series.name.clone(), series.rate_cell()];
-            let busiest = series.spread(|sample| sample.busiest_us).to_string();
-            if at == 0 {
-                cells.extend([String::new(), series.cpu_cell()]);
-                cells.extend([const { String::new() }; 3]);
-                cells.extend([busiest, String::new(), String::new(), String::new()]);
-                table.row(cells);
-                continue;
+fn cost(session: &mut Session, subjects: &[Subject], pipeline: usize) -> Result<()> {
+    let all = lanes::in_rounds(session.rounds, subjects, |subject| {
+        subject
+            .states()
+            .map(|state| subject.attach(session, state)?.measure(session, pipeline))
+            .collect::<Result<Vec<Measured>>>()
+    })?;
+    let (mut table, mut servers) = (
+        Table::new(&[&["", "requests/s", "to alone"], &COST_HEAD[..], &["replica's own"]].concat()),
+        Vec::new(),
+    );
+    for (subject, rounds) in subjects.iter().zip(all) {
+        let states: Vec<State> = subject.states().collect();
+        let series = |at: usize| Series {
+            name: format!("{}{}", subject.lane.name, states[at].suffix()),
+            kind: subject.lane.kind,
+            is_control: states[at] == State::AloneAgain,
+            samples: rounds.iter().map(|round| round[at].0).collect(),
+        };
+        let all: Vec<Series> = (0..states.len()).map(series).collect();
+        let around = Around { alone: &all[0], again: all.last().expect("there are some") };
+        for (at, (state, series)) in states.iter().zip(&all).enumerate() {
+            let own: Vec<f64> = rounds.iter().filter_map(|round| round[at].1).collect();
+            let applied = Spread::of(own.iter().copied());
+            table.row(cells(session, *state, series, &around, applied, pipeline));
+            let mut json = series.to_json();
+            if let Some(members) = json.as_object_mut().filter(|_| applied.is_some()) {
+                members.insert("replica_cpu_us_per_command".into(), own.into());
             }
-            let rate = series.ratio_to(alone, |sample| sample.rate);
-            let added = series.more_than(alone, |sample| sample.cpu_us);
-            let to_serving = series.more_than(alone, |sample| sample.busiest_us);
-            // A real replica takes what one that drops everything takes.
-            let replicas = SINKS.get(at).copied().unwrap_or(1);
-            let is_sink = at < SINKS.len();
-            let is_ours = series.kind == Kind::Evenkeel;
-            if is_ours && is_sink && replicas == 1 {
-                let rate = rate.map_or(f64::NAN, |rate| rate.median);
-                session.judge_for(
-                    Promise::Replica,
-                    format!("rate with a replica, to without, pipeline {pipeline}"),
-                    Goal::AtLeast(RATE_MIN),
-                    rate,
-                );
-            }
-            let most = if replicas == 1 { ONE_ADDS_US_MAX } else { THREE_ADD_US_MAX };
-            // What is promised is promised of one that costs nothing itself.
-            let promise = (at == 1).then_some(Promise::Replica);
-            let mut judged = |what: &str, most, added| {
-                session.added_cells(promise, is_ours, format!("{what}, pipeline {pipeline}"), most, added)
-            };
-            let whole = judged(&format!("CPU us that {} adds", shown(at)), most, added);
-            let serving_most = ONE_ADDS_TO_SERVING_US_MAX * replicas as f64;
-            let what = format!("CPU us that {} adds to the serving thread", shown(at));
-            let serving = judged(&what, serving_most, to_serving);
-            cells.push(rate.map(|rate| rate.to_string()).unwrap_or_default());
-            cells.push(series.cpu_cell());
-            cells.extend(whole);
-            cells.push(busiest);
-            cells.extend(serving);
-            table.row(cells);
+            servers.push(json);
         }
     }
     let title = format!("replica: SET, pipeline {pipeline}, {VALUE_SIZE} B values, {CLIENTS} clients");
-    let servers = Json::Array(all.iter().map(Series::to_json).collect());
-    session.report("replica", &title, &table, vec![("pipeline", pipeline.into()), ("servers", servers)]);
+    let members = vec![("pipeline", pipeline.into()), ("servers", Json::Array(servers))];
+    session.report("replica", &title, &table, members);
     Ok(())
 }
 
-fn shown(at: usize) -> &'static str {
-    match at {
-        1 => "a replica",
-        2 => "three replicas",
-        _ => "a real replica",
+/// The two times that a server was alone, before and behind the others.
+struct Around<'a> {
+    alone: &'a Series,
+    again: &'a Series,
+}
+
+impl Around<'_> {
+    /// `f` of a figure and its average alone, round by round.
+    fn compare(
+        &self,
+        series: &Series,
+        figure: fn(&Sample) -> f64,
+        f: impl Fn(f64, f64) -> f64,
+    ) -> Option<Spread> {
+        // Of the second time alone, it is told how far it is from the first.
+        let again = if series.is_control { self.alone } else { self.again };
+        let alone = self.alone.samples.iter().zip(&again.samples);
+        let alone = alone.map(|(one, other)| (figure(one) + figure(other)) / 2.0);
+        Spread::of(series.samples.iter().zip(alone).map(|(sample, alone)| f(figure(sample), alone)))
     }
 }
 
-fn lag(session: &mut Session, lanes: &[Lane], reals: &[SocketAddr]) -> Result<()> {
-    let mut table = Table::new(&["", "SET/s", "messages", "lag p50", "p99", "longest", "goal", ""]);
-    let mut figures = Vec::new();
-    let primaries = lanes.chunk_by(|a, b| a.kind == b.kind).filter_map(|own| own.get(SINKS.len()));
-    for (lane, replica) in primaries.zip(reals) {
-        let traffic = traffic(session, 16);
-        let time = WARM_UP + session.measured;
-        let (sample, lags) = std::thread::scope(|scope| {
-            let lags = scope.spawn(|| lags(lane.server.address, *replica, time));
-            let sample = lanes::measure(session, lane, &traffic);
-            (sample, lags.join().expect("it does not panic"))
-        });
-        let (sample, mut lags) = (sample?, lags?);
-        lags.sort_unstable();
-        let quantile = |part: f64| lags[((lags.len() - 1) as f64 * part) as usize].as_secs_f64() * 1e6;
-        let [p50, p99, longest] = [0.5, 0.99, 1.0].map(quantile);
-        let (goal, is_ours) = (Goal::AtMost(LAG_US_MAX), lane.kind == Kind::Evenkeel);
-        let verdict = match is_ours {
-            true => session.judge("p99 of a replica's lag at full load, us".into(), goal, p99),
-            false => String::new(),
-        };
-        table.row(vec![
-            lane.kind.name().to_owned(),
-            format!("{:.0}k", sample.rate / 1e3),
-            lags.len().to_string(),
-            time_us(p50),
-            time_us(p99),
-            time_us(longest),
-            if is_ours { time_us(LAG_US_MAX) } else { String::new() },
-            verdict,
-        ]);
-        figures.push(object(vec![
-            ("server", lane.kind.name().into()),
-            ("requests_per_s", sample.rate.into()),
-            ("lag_us_p50", p50.into()),
-            ("lag_us_p99", p99.into()),
-            ("lag_us_max", longest.into()),
-        ]));
+fn cells(
+    session: &mut Session,
+    state: State,
+    series: &Series,
+    around: &Around<'_>,
+    applied: Option<Spread>,
+    pipeline: usize,
+) -> Vec<String> {
+    let mut cells = vec![series.name.clone(), series.rate_cell()];
+    let busiest = series.spread(|sample| sample.busiest_us).to_string();
+    if state == State::Alone {
+        cells.extend([String::new(), series.cpu_cell()]);
+        cells.extend([const { String::new() }; 3]);
+        cells.push(busiest);
+        cells.extend([const { String::new() }; 4]);
+        return cells;
     }
-    let title = format!("replica: lag of a real one, SET of {VALUE_SIZE} B, pipeline 16, {CLIENTS} clients");
-    session.report("replica", &title, &table, vec![("lags", Json::Array(figures))]);
-    Ok(())
-}
-
-/// How long after its reply each message comes out of the replica.
-fn lags(primary: SocketAddr, replica: SocketAddr, time: Duration) -> Result<Vec<Duration>> {
-    const CHANNEL: &str = "evenkeel-bench:lag";
-    let connect = |server: SocketAddr| -> Result<TcpStream> {
-        let stream = TcpStream::connect(server)?;
-        stream.set_nodelay(true)?;
-        stream.set_read_timeout(Some(SYNC_TIME_MAX))?;
-        Ok(stream)
+    let rate = around.compare(series, |sample| sample.rate, |with, alone| with / alone);
+    let added = around.compare(series, |sample| sample.cpu_us, |with, alone| with - alone);
+    let to_serving = around.compare(series, |sample| sample.busiest_us, |with, alone| with - alone);
+    // What is promised is promised of one that costs nothing itself.
+    let promise = (state == State::Sinks(1)).then_some(Promise::Replica);
+    let is_judged = series.kind == Kind::Evenkeel && state != State::AloneAgain;
+    if is_judged && promise.is_some() {
+        let rate = rate.map_or(f64::NAN, |rate| rate.median);
+        let what = format!("rate with a replica, to without, pipeline {pipeline}");
+        session.judge_for(promise, what, Goal::AtLeast(RATE_MIN), rate);
+    }
+    // A real replica takes what one that drops everything takes.
+    let (replicas, most) = match state {
+        State::Sinks(3) => (3.0, THREE_ADD_US_MAX),
+        _ => (1.0, ONE_ADDS_US_MAX),
     };
-    let (mut publisher, mut subscriber) = (connect(primary)?, connect(replica)?);
-    let mut piece = [0; 512];
-    subscriber.write_all(format!("SUBSCRIBE {CHANNEL}\r\n").as_bytes())?;
-    let _confirmed = subscriber.read(&mut piece)?;
-    let until = Instant::now() + time;
-    let mut lags = Vec::new();
-    while Instant::now() < until {
-        interrupt::check()?;
-        publisher.write_all(format!("PUBLISH {CHANNEL} x\r\n").as_bytes())?;
-        let size = publisher.read(&mut piece)?;
-        if !piece[..size].starts_with(b":") {
-            bail!("PUBLISH: {}", String::from_utf8_lossy(&piece[..size]));
+    let mut judged = |what: String, most, added| session.added_cells(promise, is_judged, what, most, added);
+    let what = format!("CPU us that {} adds, pipeline {pipeline}", state.shown());
+    let whole = judged(what, most, added);
+    let what = format!("CPU us that {} adds to the serving thread, pipeline {pipeline}", state.shown());
+    let serving = judged(what, ONE_ADDS_TO_SERVING_US_MAX * replicas, to_serving);
+    cells.push(rate.map(|rate| rate.to_string()).unwrap_or_default());
+    cells.push(series.cpu_cell());
+    cells.extend(whole);
+    cells.push(busiest);
+    cells.extend(serving);
+    cells.push(applied.map(|own| own.to_string()).unwrap_or_default());
+    cells
+}
+
+impl State {
+    fn suffix(self) -> &'static str {
+        match self {
+            State::Alone => "",
+            State::Sinks(1) => ", 1 replica",
+            State::Sinks(_) => ", 3 replicas",
+            State::Real => ", a real one",
+            State::AloneAgain => " again",
         }
-        let answered = Instant::now();
-        // One message is under way at a time, and it comes in one piece.
-        if subscriber.read(&mut piece).context("a message never came out of the replica")? == 0 {
-            bail!("the replica has closed the connection");
-        }
-        lags.push(answered.elapsed());
-        std::thread::sleep(PUBLISH_EVERY);
     }
-    Ok(lags)
+
+    fn shown(self) -> &'static str {
+        match self {
+            State::Alone | State::AloneAgain => "nothing",
+            State::Sinks(1) => "a replica",
+            State::Sinks(_) => "three replicas",
+            State::Real => "a real replica",
+        }
+    }
 }

@@ -35,8 +35,9 @@ pub(super) fn estimate(session: &Session, args: &DataArgs) -> Duration {
 }
 
 pub(crate) fn snapshot(session: &mut Session, args: &DataArgs) -> Result<()> {
-    let all =
-        session.beside_pauses(|it| felt::over_data(it, args, |_| Ok(()), |lane, _: &Event| save(lane)))?;
+    let all = session.beside_pauses(|it| {
+        felt::over_data(it, felt::planned(it), args, |_| Ok(()), |lane, _: &Event| save(lane))
+    })?;
     judge(session, &all);
     let columns = [
         Column {
