@@ -1,11 +1,11 @@
 //! `replica`: what replicas cost their primary.
 //!
-//! Each server is measured alone, with a replica that takes the stream and drops it, with three such, with a real one, which is
-//! the same program, and alone again: one process, to which replicas come and from which they go, and which keeps nothing for them
-//! meanwhile. What it takes more per command with replicas than on the average of the two times alone around them is what they
-//! cost: the CPU of the whole process, and that of its busiest thread, which is the one that serves the clients. What it takes
-//! more the second time alone than the first is what the machine adds by itself. The replicas share the load's cores, so the rates
-//! say less than the CPU.
+//! Each server is measured with a replica that takes the stream and drops it, with three such, and with a real one, which is the
+//! same program, and before and behind each of them alone: one process, to which replicas come and from which they go, and which
+//! keeps nothing for them meanwhile. What it takes more per command than on the average of the two times alone around that is what
+//! they cost: the CPU of the whole process, and that of its busiest thread, which is the one that serves the clients. What it takes
+//! more alone than the times alone around that is what the machine adds by itself. The replicas share the load's cores, so the
+//! rates say less than the CPU.
 //!
 //! Of the real one, it is told what it spends on a command that it is sent, and then the lag ([`lag`]).
 
@@ -41,8 +41,8 @@ const SYNC_TIME_MAX: Duration = Duration::from_secs(60);
 /// Seconds for which a primary keeps its stream when the last replica has gone, the least that there is; afterwards it does
 /// without.
 const KEPT_S: u64 = 1;
-/// What coming and going takes, at most.
-const CHANGES: Duration = Duration::from_secs(6);
+/// What coming and going takes in a round, about.
+const CHANGES: Duration = Duration::from_secs(10);
 
 /// What is attached to a server while it is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,11 +50,14 @@ enum State {
     Alone,
     Sinks(usize),
     Real,
-    AloneAgain,
 }
 
 /// In this order.
-const STATES: [State; 5] = [State::Alone, State::Sinks(1), State::Sinks(3), State::Real, State::AloneAgain];
+const STATES: [State; 7] =
+    [State::Alone, State::Sinks(1), State::Alone, State::Sinks(3), State::Alone, State::Real, State::Alone];
+/// The time alone that is compared with others.
+const AGAIN: usize = 2;
+const PIPELINES: [usize; 2] = [16, 1];
 
 /// A server, and what follows it for a while.
 struct Subject {
@@ -71,19 +74,29 @@ struct Attached<'a> {
 }
 
 /// One measurement, and the CPU microseconds that the real replica, if there was one, spent on a command.
-type Measured = (Sample, Option<f64>);
+#[derive(Clone, Copy)]
+struct Measured {
+    sample: Sample,
+    replica_us: Option<f64>,
+}
 
 pub(super) fn estimate(session: &Session) -> Duration {
     let measurements = session.peers.len() * (STATES.len() * 2 * session.rounds + 1);
-    session.time_for(measurements) + CHANGES * (session.peers.len() * (2 * session.rounds + 1)) as u32
+    session.time_for(measurements) + CHANGES * (session.peers.len() * (session.rounds + 1)) as u32
 }
 
 pub(crate) fn replica(session: &mut Session) -> Result<()> {
     let kinds = [Kind::Valkey, Kind::Evenkeel, Kind::Redis, Kind::Floor];
     let kinds = kinds.into_iter().filter(|kind| session.peer(*kind).is_some());
     let subjects = kinds.map(|kind| Subject::start(session, kind)).collect::<Result<Vec<Subject>>>()?;
-    for pipeline in [16, 1] {
-        cost(session, &subjects, pipeline)?;
+    let all = lanes::in_rounds(session.rounds, &subjects, |subject| {
+        subject.states().map(|state| subject.measure(session, state)).collect::<Result<Vec<_>>>()
+    })?;
+    for (at, pipeline) in PIPELINES.into_iter().enumerate() {
+        let of_one = |round: &Vec<[Measured; 2]>| round.iter().map(|measured| measured[at]).collect();
+        let all: Vec<Vec<Vec<Measured>>> =
+            all.iter().map(|rounds| rounds.iter().map(of_one).collect()).collect();
+        cost(session, &subjects, &all, pipeline);
     }
     lag::lag(session, &subjects)
 }
@@ -105,15 +118,22 @@ impl Subject {
 
     /// Those that are measured of it.
     fn states(&self) -> impl Iterator<Item = State> {
-        let has_real = self.real.is_some();
-        STATES.into_iter().filter(move |state| has_real || !matches!(state, State::Real | State::Sinks(3)))
+        let count = if self.real.is_some() { STATES.len() } else { AGAIN + 1 };
+        STATES.into_iter().take(count)
+    }
+
+    /// One after the other with each length of pipelines.
+    fn measure(&self, session: &Session, state: State) -> Result<[Measured; 2]> {
+        let attached = self.attach(session, state)?;
+        let [one, other] = PIPELINES.map(|pipeline| attached.measure(session, pipeline));
+        Ok([one?, other?])
     }
 
     /// Has replicas come, and waits until they have everything; or waits until nothing is kept for any.
     fn attach(&self, session: &Session, state: State) -> Result<Attached<'_>> {
         let mut attached = Attached { subject: self, sinks: Vec::new(), real: None };
         match state {
-            State::Alone | State::AloneAgain => self.await_rest()?,
+            State::Alone => self.await_rest()?,
             State::Sinks(count) => {
                 for _ in 0..count {
                     attached.sinks.push(Sink::attach(self.lane.server.address, &session.load_cpus)?);
@@ -144,12 +164,14 @@ impl Attached<'_> {
         if self.sinks.iter().any(Sink::is_cut_off) {
             bail!("{}: a replica was cut off", self.subject.lane.name);
         }
-        let Some((real, before)) = self.real.zip(before) else { return Ok((sample, None)) };
+        let Some((real, before)) = self.real.zip(before) else {
+            return Ok(Measured { sample, replica_us: None });
+        };
         let info = replication(&self.subject.lane.server)?;
         if !info.contains("connected_slaves:1\r\n") {
             bail!("{}: a replica was lost: {info}", self.subject.lane.name);
         }
-        Ok((sample, Some(Applied::by(real)?.us_per_command(&before))))
+        Ok(Measured { sample, replica_us: Some(Applied::by(real)?.us_per_command(&before)) })
     }
 }
 
@@ -215,33 +237,33 @@ fn traffic(session: &Session, pipeline: usize) -> Traffic {
     Traffic { pipeline, clients: CLIENTS, keys: KEYS, value_size: VALUE_SIZE, ..Traffic::pinned(session) }
 }
 
-fn cost(session: &mut Session, subjects: &[Subject], pipeline: usize) -> Result<()> {
-    let all = lanes::in_rounds(session.rounds, subjects, |subject| {
-        subject
-            .states()
-            .map(|state| subject.attach(session, state)?.measure(session, pipeline))
-            .collect::<Result<Vec<Measured>>>()
-    })?;
-    let (mut table, mut servers) = (
-        Table::new(&[&["", "requests/s", "to alone"], &COST_HEAD[..], &["replica's own"]].concat()),
-        Vec::new(),
-    );
+/// `all`: the rounds of each subject, with a measurement for each of its states.
+fn cost(session: &mut Session, subjects: &[Subject], all: &[Vec<Vec<Measured>>], pipeline: usize) {
+    let head = [&["", "requests/s", "to alone"], &COST_HEAD[..], &["replica's own"]].concat();
+    let (mut table, mut servers) = (Table::new(&head), Vec::new());
     for (subject, rounds) in subjects.iter().zip(all) {
-        let states: Vec<State> = subject.states().collect();
+        let (kind, states) = (subject.lane.kind, subject.states().collect::<Vec<State>>());
         let series = |at: usize| Series {
-            name: format!("{}{}", subject.lane.name, states[at].suffix()),
-            kind: subject.lane.kind,
-            is_control: states[at] == State::AloneAgain,
-            samples: rounds.iter().map(|round| round[at].0).collect(),
+            name: format!("{}{}", subject.lane.name, suffix(at)),
+            kind,
+            is_control: states[at] == State::Alone && at > 0,
+            samples: rounds.iter().map(|round| round[at].sample).collect(),
         };
         let all: Vec<Series> = (0..states.len()).map(series).collect();
-        let around = Around { alone: &all[0], again: all.last().expect("there are some") };
-        for (at, (state, series)) in states.iter().zip(&all).enumerate() {
-            let own: Vec<f64> = rounds.iter().filter_map(|round| round[at].1).collect();
-            let applied = Spread::of(own.iter().copied());
-            table.row(cells(session, *state, series, &around, applied, pipeline));
-            let mut json = series.to_json();
-            if let Some(members) = json.as_object_mut().filter(|_| applied.is_some()) {
+        for (at, state) in
+            states.iter().enumerate().filter(|(at, state)| *at <= AGAIN || **state != State::Alone)
+        {
+            let own: Vec<f64> = rounds.iter().filter_map(|round| round[at].replica_us).collect();
+            let around = match *state {
+                State::Alone if at == 0 => None,
+                State::Alone => Some([&all[at - 2], all.get(at + 2).unwrap_or(&all[at - 2])]),
+                _ => Some([&all[at - 1], &all[at + 1]]),
+            };
+            let mut cells = cells(session, *state, &all[at], around, pipeline);
+            cells.push(Spread::of(own.iter().copied()).map(|own| own.to_string()).unwrap_or_default());
+            table.row(cells);
+            let mut json = all[at].to_json();
+            if let Some(members) = json.as_object_mut().filter(|_| !own.is_empty()) {
                 members.insert("replica_cpu_us_per_command".into(), own.into());
             }
             servers.push(json);
@@ -250,54 +272,43 @@ fn cost(session: &mut Session, subjects: &[Subject], pipeline: usize) -> Result<
     let title = format!("replica: SET, pipeline {pipeline}, {VALUE_SIZE} B values, {CLIENTS} clients");
     let members = vec![("pipeline", pipeline.into()), ("servers", Json::Array(servers))];
     session.report("replica", &title, &table, members);
-    Ok(())
 }
 
-/// The two times that a server was alone, before and behind the others.
-struct Around<'a> {
-    alone: &'a Series,
-    again: &'a Series,
+/// `f` of a figure and the average of those around it, round by round.
+fn compare(
+    series: &Series,
+    [before, behind]: [&Series; 2],
+    figure: fn(&Sample) -> f64,
+    f: impl Fn(f64, f64) -> f64,
+) -> Option<Spread> {
+    let around = before.samples.iter().zip(&behind.samples);
+    let around = around.map(|(before, behind)| (figure(before) + figure(behind)) / 2.0);
+    Spread::of(series.samples.iter().zip(around).map(|(sample, around)| f(figure(sample), around)))
 }
 
-impl Around<'_> {
-    /// `f` of a figure and its average alone, round by round.
-    fn compare(
-        &self,
-        series: &Series,
-        figure: fn(&Sample) -> f64,
-        f: impl Fn(f64, f64) -> f64,
-    ) -> Option<Spread> {
-        // Of the second time alone, it is told how far it is from the first.
-        let again = if series.is_control { self.alone } else { self.again };
-        let alone = self.alone.samples.iter().zip(&again.samples);
-        let alone = alone.map(|(one, other)| (figure(one) + figure(other)) / 2.0);
-        Spread::of(series.samples.iter().zip(alone).map(|(sample, alone)| f(figure(sample), alone)))
-    }
-}
-
+/// The row of a series, but for the last cell. `around`: the same server before and behind it, alone.
 fn cells(
     session: &mut Session,
     state: State,
     series: &Series,
-    around: &Around<'_>,
-    applied: Option<Spread>,
+    around: Option<[&Series; 2]>,
     pipeline: usize,
 ) -> Vec<String> {
     let mut cells = vec![series.name.clone(), series.rate_cell()];
     let busiest = series.spread(|sample| sample.busiest_us).to_string();
-    if state == State::Alone {
+    let Some(around) = around else {
         cells.extend([String::new(), series.cpu_cell()]);
         cells.extend([const { String::new() }; 3]);
         cells.push(busiest);
-        cells.extend([const { String::new() }; 4]);
+        cells.extend([const { String::new() }; 3]);
         return cells;
-    }
-    let rate = around.compare(series, |sample| sample.rate, |with, alone| with / alone);
-    let added = around.compare(series, |sample| sample.cpu_us, |with, alone| with - alone);
-    let to_serving = around.compare(series, |sample| sample.busiest_us, |with, alone| with - alone);
+    };
+    let rate = compare(series, around, |sample| sample.rate, |with, alone| with / alone);
+    let added = compare(series, around, |sample| sample.cpu_us, |with, alone| with - alone);
+    let to_serving = compare(series, around, |sample| sample.busiest_us, |with, alone| with - alone);
     // What is promised is promised of one that costs nothing itself.
     let promise = (state == State::Sinks(1)).then_some(Promise::Replica);
-    let is_judged = series.kind == Kind::Evenkeel && state != State::AloneAgain;
+    let is_judged = series.kind == Kind::Evenkeel && state != State::Alone;
     if is_judged && promise.is_some() {
         let rate = rate.map_or(f64::NAN, |rate| rate.median);
         let what = format!("rate with a replica, to without, pipeline {pipeline}");
@@ -318,24 +329,24 @@ fn cells(
     cells.extend(whole);
     cells.push(busiest);
     cells.extend(serving);
-    cells.push(applied.map(|own| own.to_string()).unwrap_or_default());
     cells
 }
 
-impl State {
-    fn suffix(self) -> &'static str {
-        match self {
-            State::Alone => "",
-            State::Sinks(1) => ", 1 replica",
-            State::Sinks(_) => ", 3 replicas",
-            State::Real => ", a real one",
-            State::AloneAgain => " again",
-        }
+/// What a series is called behind its server's name.
+fn suffix(at: usize) -> &'static str {
+    match STATES[at] {
+        State::Alone if at == 0 => "",
+        State::Alone => " again",
+        State::Sinks(1) => ", 1 replica",
+        State::Sinks(_) => ", 3 replicas",
+        State::Real => ", a real one",
     }
+}
 
+impl State {
     fn shown(self) -> &'static str {
         match self {
-            State::Alone | State::AloneAgain => "nothing",
+            State::Alone => "nothing",
             State::Sinks(1) => "a replica",
             State::Sinks(_) => "three replicas",
             State::Real => "a real replica",
