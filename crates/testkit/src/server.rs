@@ -197,11 +197,19 @@ impl Server {
     /// Starts again what was stopped or killed, with the same arguments, port and folder.
     #[track_caller]
     pub fn start_again(&mut self) {
-        assert!(!self.is_alive(), "stop the server first");
-        self.process = launch(&self.program, &self.args, self.folder.path()).expect("it started before");
-        if let Err(why) = self.wait_until_ready() {
+        if let Err(why) = self.try_start_again() {
             panic!("no second start: {why}\n{}", self.log_tail());
         }
+    }
+
+    /// The same where it may end before it is ready.
+    ///
+    /// # Errors
+    /// It did: with what status.
+    pub fn try_start_again(&mut self) -> Result<(), String> {
+        assert!(!self.is_alive(), "stop the server first");
+        self.process = launch(&self.program, &self.args, self.folder.path()).expect("it started before");
+        self.wait_until_ready()
     }
 
     pub fn signal(&self, signal: i32) {

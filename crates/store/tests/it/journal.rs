@@ -138,7 +138,11 @@ fn two_readers_share_pages() {
 
 // Real threads.
 
-const THREADS: usize = 4;
+/// As many as there are cores, and enough to meet where there are few.
+fn threads() -> usize {
+    std::thread::available_parallelism().map_or(4, |cores| cores.get().max(4))
+}
+
 const KEYS: usize = 200;
 
 /// Half of the keys share a slot.
@@ -293,17 +297,17 @@ fn first_command(bytes: &[u8]) -> Option<(Vec<Vec<u8>>, usize)> {
 
 #[test]
 fn what_threads_log_leads_to_what_they_wrote() {
-    let mut seeds = random("what_threads_log_leads_to_what_they_wrote");
+    let (mut seeds, threads) = (random("what_threads_log_leads_to_what_they_wrote"), threads());
     // Nothing of this may depend on the clock.
     let clock = [|| 0, clock, wrong_clock][seeds.below(3)];
-    let keyspace = Keyspace::new(2, THREADS + 2, START_MS, seeds.draw()).with_clock(clock);
+    let keyspace = Keyspace::new(2, threads + 2, START_MS, seeds.draw()).with_clock(clock);
     let mut seat = keyspace.seat();
     seat.now_ms = START_MS;
     keyspace.enter(&mut seat);
     let mut reader = keyspace.hold_all(&mut seat).join_log();
     keyspace.leave(&mut seat);
     let place = [reader.place()];
-    let (batches, writing) = (scaled(30, 15_000, 150_000), AtomicUsize::new(THREADS));
+    let (batches, writing) = (scaled(30, 15_000, 150_000), AtomicUsize::new(threads));
     let (mut keys, mut numbers) = (Keys::new(), Vec::new());
     let mut read = |reader: &mut Reader| {
         reader.read(&keyspace.journal, |record| {
@@ -313,7 +317,7 @@ fn what_threads_log_leads_to_what_they_wrote() {
         });
     };
     let stretches = std::thread::scope(|scope| {
-        for _ in 0..THREADS {
+        for _ in 0..threads {
             let (keyspace, writing, random) = (&keyspace, &writing, Random::new(seeds.draw()));
             let place = &place;
             let mut seat = keyspace.seat();
@@ -375,7 +379,8 @@ fn wrong_clock() -> u64 {
 /// that order. Others write as well, so that all seats' numbers are apart.
 #[test]
 fn what_one_has_been_told_of_comes_before() {
-    let keyspace = Keyspace::new(1, THREADS + 2, START_MS, 1).with_clock(clock);
+    let threads = threads();
+    let keyspace = Keyspace::new(1, threads + 2, START_MS, 1).with_clock(clock);
     let mut seat = keyspace.seat();
     keyspace.enter(&mut seat);
     let mut reader = keyspace.hold_all(&mut seat).join_log();
@@ -403,13 +408,13 @@ fn what_one_has_been_told_of_comes_before() {
         });
     };
     std::thread::scope(|scope| {
-        for thread in 0..THREADS {
+        for thread in 0..threads {
             let (turn, mut seat, set, turns) = (&turn, keyspace.seat(), &set, turns);
             scope.spawn(move || {
                 let mut now = 0;
                 while now < turns {
                     now = turn.load(std::sync::atomic::Ordering::Acquire);
-                    if now < turns && now % THREADS == thread {
+                    if now < turns && now % threads == thread {
                         set(&mut seat, &format!("turn of {thread}"), now);
                         turn.store(now + 1, std::sync::atomic::Ordering::Release);
                     } else if thread > 0 {

@@ -110,6 +110,20 @@ fn redis_loads_our_folder_of_commands() {
 }
 
 #[test]
+fn valkey_loads_our_folder() {
+    if let Some(valkey) = Program::oracle(Peer::Valkey) {
+        exchange(&program(), &valkey, &[], by_commands);
+    }
+}
+
+#[test]
+fn we_load_valkeys_folder() {
+    if let Some(valkey) = Program::oracle(Peer::Valkey) {
+        exchange(&valkey, &program(), &[], by_commands);
+    }
+}
+
+#[test]
 fn valkey_loads_our_folder_of_commands() {
     if let Some(valkey) = Program::oracle(Peer::Valkey) {
         exchange(&program(), &valkey, PLAIN, by_commands);

@@ -272,6 +272,60 @@ fn a_snapshot_or_a_base_that_cannot_be_synced_changes_nothing() {
     assert_eq!(server.connect().run("GET key").to_string(), "\"4\"");
 }
 
+/// Nothing that clients ask for has a thread that serves them write to a file, or sync one. Two commands do so that wait for what
+/// comes of it, inside MULTI and with a file of users: docs/aof.md.
+#[test]
+fn threads_that_serve_clients_touch_no_file() {
+    let faults = Faults::new("never");
+    faults.are("never worker-");
+    for policy in ["always", "everysec", "no"] {
+        let mut server = faults.start(&["--appendonly", "yes", "--appendfsync", policy, "--threads", "2"]);
+        let mut client = server.connect();
+        let done = |server: &Server| {
+            let fields = ["rdb_bgsave_in_progress", "aof_rewrite_in_progress", "aof_rewrite_scheduled"];
+            wait_until("it is done", || fields.iter().all(|field| server.info(field) == "0"));
+        };
+        for round in 0..3 {
+            let sets =
+                (0..500).map(|n| vec!["SET".into(), format!("key:{n}"), format!("{round}").repeat(1_000)]);
+            client.pipeline(&sets.collect::<Vec<_>>());
+            let lines = [
+                "MULTI",
+                "INCR n",
+                "RPUSH l 1",
+                "EXEC",
+                "EVAL return(redis.call('INCR','m')) 0",
+                "BGSAVE",
+                "SAVE",
+                "BGREWRITEAOF",
+                "CONFIG SET slowlog-log-slower-than 0",
+                "WAITAOF 1 0 1000",
+                "FLUSHALL ASYNC",
+                "CONFIG SET save 1",
+                "CONFIG SET appendonly no",
+                "CONFIG SET appendonly yes",
+                "DEBUG LOG x",
+                "INFO",
+                "PUBLISH a b",
+                "REPLICAOF NO ONE",
+                "CONFIG RESETSTAT",
+                "LASTSAVE",
+                "MEMORY PURGE",
+                "SLOWLOG GET",
+            ];
+            for line in lines {
+                client.run(line);
+                done(&server);
+            }
+        }
+        assert!(server.is_alive(), "{}", server.log());
+        assert!(!server.log().contains("has touched"), "{}", server.log());
+        drop(client.try_call(&["SHUTDOWN", "SAVE"])); // nobody is left who replies
+        wait_until("it ends", || !server.is_alive());
+        assert!(!server.log().contains("has touched"), "{}", server.log());
+    }
+}
+
 /// Syncs and commands of one connection come thick and fast: each reply waits for its own record, not for the last one.
 #[test]
 fn with_always_a_connection_that_keeps_writing_is_answered() {

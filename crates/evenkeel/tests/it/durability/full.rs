@@ -97,6 +97,53 @@ fn a_full_disk_stops_writers_and_loses_nothing() {
     server.kill(); // before the disk goes
 }
 
+/// Without room for a snapshot writers are told, unless they are not to be, the last one stays, and the next one is whole.
+#[test]
+fn a_snapshot_without_room_leaves_the_last_one() {
+    let Some(disk) = Disk::mount("dump") else { return };
+    let dir = disk.path().display().to_string();
+    let options = ["--save", "3600 1000000", "--rdbcompression", "no", "--dir", &dir];
+    let mut server = start(&options);
+    let mut client = server.connect();
+    assert_eq!(client.run("SET first 1").to_string(), "OK");
+    assert_eq!(client.run("SAVE").to_string(), "OK");
+    let dump = disk.path().join("dump.rdb");
+    let before = fs::read(&dump).expect("a snapshot");
+    for n in 0..4 {
+        assert!(!client.call(&["SET", &format!("large:{n}"), &"x".repeat(900_000)]).is_error());
+    }
+    let fails = |client: &mut Client| {
+        assert!(!client.run("BGSAVE").is_error());
+        wait_until("it has failed", || server.info("rdb_bgsave_in_progress") == "0");
+        assert_eq!(server.info("rdb_last_bgsave_status"), "err");
+        assert_eq!(fs::read(&dump).expect("a snapshot"), before);
+        let names: Vec<_> =
+            fs::read_dir(disk.path()).expect("a folder").flatten().map(|file| file.file_name()).collect();
+        assert!(names.iter().all(|name| !name.to_string_lossy().starts_with("temp-")), "{names:?}");
+    };
+    fails(&mut client);
+    assert!(client.run("SAVE").is_error());
+    let refused = client.run("SET other 1").to_string();
+    assert!(refused.starts_with("-MISCONF"), "{refused}");
+    assert_eq!(client.run("STRLEN large:3").as_int(), Some(900_000), "readers are served");
+    assert_eq!(client.run("CONFIG SET stop-writes-on-bgsave-error no").to_string(), "OK");
+    assert_eq!(client.run("SET other 1").to_string(), "OK");
+    assert_eq!(client.run("CONFIG SET stop-writes-on-bgsave-error yes").to_string(), "OK");
+    assert!(client.run("SET other 2").to_string().starts_with("-MISCONF"));
+    fails(&mut client);
+    // Compressed, it finds room.
+    assert_eq!(client.run("CONFIG SET rdbcompression yes").to_string(), "OK");
+    assert!(!client.run("BGSAVE").is_error());
+    wait_until("it is there", || server.info("rdb_last_bgsave_status") == "ok");
+    assert_eq!(client.run("SET other 3").to_string(), "OK");
+    server.kill();
+    server.start_again();
+    let mut client = server.connect();
+    assert_eq!(client.run("STRLEN large:3").as_int(), Some(900_000));
+    assert_eq!(client.run("GET other").to_string(), "\"1\"");
+    server.kill(); // before the disk goes
+}
+
 /// A server with two megabytes for its log, of which more have been written.
 fn overfull(disk: &Disk) -> Server {
     let dir = disk.path().display().to_string();

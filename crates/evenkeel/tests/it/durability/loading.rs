@@ -1,6 +1,7 @@
 //! What clients ask for while the data are being loaded: what is there of them so far is not taken for all.
 
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 use evenkeel_testkit::server::free_port;
 use evenkeel_testkit::{Client, Server};
@@ -183,5 +184,54 @@ fn what_is_loaded_counts_as_data() {
             (field("used_memory"), field("used_memory_startup"), field("used_memory_dataset"));
         assert!(startup > 0 && startup < used - 20_000_000, "{args:?}: {startup} of {used}");
         assert!(data > 20_000_000 && data < used, "{args:?}: {data} of {used}");
+    }
+}
+
+/// Whoever wants it to end need not wait for the end of the load, and the files stay as they are.
+#[test]
+fn a_load_can_be_interrupted() {
+    for log in ["no", "yes"] {
+        for way in ["a signal", "SHUTDOWN NOSAVE", "SHUTDOWN"] {
+            let mut server = with_so_many_keys(100_000, &["--appendonly", log, "--save", "3600 1"]);
+            if log == "yes" {
+                super::exchange::rewrite(&server); // reading a base can be slowed down
+            }
+            assert!(server.stop().success());
+            let kept = |server: &Server| match log {
+                "yes" => log_of(server.folder()),
+                _ => vec![(
+                    "dump.rdb".into(),
+                    std::fs::read(server.folder().join("dump.rdb")).expect("a file"),
+                )],
+            };
+            let before = kept(&server);
+            let began = Instant::now();
+            let address = server.address();
+            let started = std::thread::scope(|scope| {
+                scope.spawn(move || {
+                    let mut client = None;
+                    wait_until("it is there", || {
+                        client = Client::connect(address).ok();
+                        client.is_some()
+                    });
+                    let mut client = client.expect("it is there");
+                    let told = client.run("PING").to_string();
+                    assert!(told.starts_with("-LOADING"), "{told}: {way}, {log}");
+                    if way != "a signal" {
+                        return drop(client.try_call(&way.split(' ').collect::<Vec<_>>()));
+                    }
+                    let info = client.run("INFO server").to_string();
+                    let told = info.split("process_id:").nth(1).expect("it says so");
+                    let pid = told.chars().take_while(char::is_ascii_digit).collect::<String>();
+                    // SAFETY: that is the process which this test has started, and has not waited for.
+                    unsafe { libc::kill(pid.parse().expect("a number"), libc::SIGTERM) };
+                });
+                server.try_start_again()
+            });
+            assert_eq!(started, Err("it ended with exit status: 0".into()), "{way}, {log}");
+            assert!(began.elapsed() < Duration::from_secs(20), "{:?}", began.elapsed());
+            let after = kept(&server);
+            assert!(before == after, "{way}, {log}");
+        }
     }
 }

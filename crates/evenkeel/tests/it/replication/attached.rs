@@ -173,6 +173,41 @@ fn what_is_evicted_is_removed_at_replicas() {
     replicas.iter().for_each(|replica| assert_same(&server, replica));
 }
 
+/// Libraries that come with the snapshot, behind it, and go.
+#[test]
+fn functions_are_those_of_the_primary() {
+    let server = primary(&[]);
+    let mut client = server.connect();
+    let mut run = |words: &[&str]| {
+        let reply = client.call(words);
+        assert!(!reply.is_error(), "{words:?}: {reply}");
+    };
+    let code = |name: &str, result: &str| {
+        let function = format!("function_name='{name}', callback=function() return '{result}' end");
+        format!("#!lua name={name}\nredis.register_function{{{function}, flags={{'no-writes'}}}}")
+    };
+    run(&["FUNCTION", "LOAD", &code("early", "1")]);
+    let replicas = peers();
+    replicas.iter().for_each(|replica| attach(replica, &server));
+    run(&["FUNCTION", "LOAD", &code("late", "1")]);
+    run(&["FUNCTION", "LOAD", "REPLACE", &code("early", "2")]);
+    run(&["FUNCTION", "LOAD", &code("gone", "1")]);
+    run(&["FUNCTION", "DELETE", "gone"]);
+    // What is listed has no order.
+    let listed = |server: &Server| {
+        let mut client = server.connect();
+        ["early", "late", "gone"].map(|name| {
+            let list = client.call(&["FUNCTION", "LIST", "LIBRARYNAME", name, "WITHCODE"]).to_string();
+            (list, client.run(&format!("FCALL_RO {name} 0")).to_string())
+        })
+    };
+    for replica in &replicas {
+        assert_same(&server, replica);
+        assert_eq!(listed(&server), listed(replica));
+    }
+    assert!(listed(&server)[0].1 == "\"2\"" && listed(&server)[2].1.contains("not found"));
+}
+
 /// One that says more than could ever be read holds up nobody either.
 #[test]
 fn one_that_never_stops_talking_holds_up_nobody() {

@@ -106,8 +106,17 @@ fn a_snapshot_keeps_nobody_waiting() {
     assert_eq!((role(&primary).as_str(), role(&replica).as_str()), ("slave", "master"));
 }
 
+/// What is kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kept {
+    /// All that was acknowledged: the other one is waited for.
+    All,
+    /// What a replica has acknowledged (WAIT): the other one takes over whatever it has.
+    Replicated,
+}
+
 /// Clients that write all the time to whoever takes it, while the roles change again and again.
-fn writers_lose_nothing(pair: &[Server; 2], rounds: usize, pause: Duration) {
+fn writers_lose_nothing(pair: &[Server; 2], rounds: usize, pause: Duration, kept: Kept) {
     let seed = fresh_seed();
     println!("EVENKEEL_SEED={seed}");
     attach(&pair[1], &pair[0]);
@@ -121,8 +130,10 @@ fn writers_lose_nothing(pair: &[Server; 2], rounds: usize, pause: Duration) {
                 let mut random = Random::new(seed + writer);
                 while !ends.load(Relaxed) {
                     let mut client = pair[primary.load(Relaxed)].connect();
-                    acknowledged
-                        .fetch_add(write_until_refused(&mut client, recorder, &mut random, ends), Relaxed);
+                    acknowledged.fetch_add(
+                        write_until_refused(&mut client, recorder, &mut random, ends, kept),
+                        Relaxed,
+                    );
                     std::thread::sleep(Duration::from_millis(1));
                 }
             });
@@ -135,7 +146,11 @@ fn writers_lose_nothing(pair: &[Server; 2], rounds: usize, pause: Duration) {
             freeze(&pair[to]);
             let mut client = pair[from].connect();
             (0..FILLERS).for_each(|_| ok(&mut client, &filler));
-            fail_over(&pair[from], &pair[to], "");
+            let options = if kept == Kept::All { "" } else { "TIMEOUT 100 FORCE" };
+            fail_over(&pair[from], &pair[to], options);
+            if kept == Kept::Replicated {
+                wait_until("it waits no longer", || state(&pair[from]) == "failover-in-progress");
+            }
             thaw(&pair[to]);
             await_end(&pair[from]);
             assert_eq!(role(&pair[from]), "slave", "{}", pair[from].log());
@@ -154,10 +169,11 @@ fn writers_lose_nothing(pair: &[Server; 2], rounds: usize, pause: Duration) {
     }
     let count = acknowledged.load(Relaxed);
     println!("{count} acknowledged in {rounds} failovers");
-    assert!(count > 100 * rounds, "{count}");
+    let least = if kept == Kept::All { 100 } else { 10 };
+    assert!(count > least * rounds, "{count}");
     assert_linearizable(recorder);
     assert_same(primary, replica);
-    for server in pair {
+    for server in pair.iter().filter(|_| kept == Kept::All) {
         assert!(number(server, "sync_full") <= 1, "no failover costs a snapshot:\n{}", server.log());
     }
 }
@@ -178,6 +194,7 @@ fn write_until_refused(
     recorder: &Recorder,
     random: &mut Random,
     ends: &AtomicBool,
+    kept: Kept,
 ) -> usize {
     let mut count = 0;
     while !ends.load(Relaxed) {
@@ -213,6 +230,12 @@ fn write_until_refused(
             Op::Add(number, _) => Op::Add(number, reply.as_int().expect("a number")),
             op => op,
         };
+        // Whoever takes over without waiting may lack what no replica has.
+        let mut is_kept = || client.try_call(&["WAIT", "1", "5000"]).is_ok_and(|had| had.as_int() >= Some(1));
+        if kept == Kept::Replicated && !is_kept() {
+            recorder.lost(called, key, seen);
+            return count;
+        }
         recorder.end(called, key, seen);
         count += 1;
     }
@@ -225,13 +248,21 @@ fn no_acknowledged_write_is_lost() {
         &[ours(&["--threads", "4"]), ours(&["--threads", "4"])],
         20,
         Duration::from_millis(100),
+        Kept::All,
     );
+}
+
+/// Also where the primary is told not to wait for its replica.
+#[test]
+fn no_write_that_was_waited_for_is_lost_by_force() {
+    let pair = [ours(&["--threads", "4"]), ours(&["--threads", "4"])];
+    writers_lose_nothing(&pair, 10, Duration::from_millis(200), Kept::Replicated);
 }
 
 #[test]
 fn no_acknowledged_write_is_lost_between_redis_and_ours() {
     if let Some(redis) = Program::oracle(Peer::Redis) {
-        writers_lose_nothing(&[ours(&[]), server(&redis, &[])], 6, Duration::from_millis(200));
+        writers_lose_nothing(&[ours(&[]), server(&redis, &[])], 6, Duration::from_millis(200), Kept::All);
     }
 }
 

@@ -3,6 +3,7 @@
  *   sync PART, write PART   fails such calls with EIO on files whose path has PART in it
  *   slow PART               has syncs and writes on such files take 3 ms longer
  *   clock SECONDS           sets the clock of the day forward, or back
+ *   never NAME              ends the process when a thread whose name begins so makes such a call on a file
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -11,6 +12,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
+#include <sys/stat.h>
 #include <sys/uio.h>
 #include <time.h>
 #include <unistd.h>
@@ -26,6 +29,16 @@ static void read_faults(char *lines, size_t room) {
     lines[len > 0 ? len : 0] = 0;
 }
 
+/* Ends the process if this is a file and the thread's name begins so. */
+static void end_if_it_is(const char *name, const char *path, int fd) {
+    char own[17] = "";
+    struct stat status;
+    prctl(PR_GET_NAME, own);
+    if (strncmp(own, name, strlen(name)) || fstat(fd, &status) || !S_ISREG(status.st_mode)) return;
+    dprintf(2, "%s has touched %s\n", own, path);
+    _exit(99);
+}
+
 static int fails(const char *call, int fd) {
     int saved = errno, found = 0;
     char lines[1024], link[64], path[4096], *rest = NULL;
@@ -36,7 +49,9 @@ static int fails(const char *call, int fd) {
         path[path_len > 0 ? path_len : 0] = 0;
         for (char *line = strtok_r(lines, "\n", &rest); line; line = strtok_r(NULL, "\n", &rest)) {
             char *part = strchr(line, ' ');
-            if (!part || !strstr(path, part + 1)) continue;
+            if (!part) continue;
+            if (!strncmp(line, "never ", 6)) end_if_it_is(part + 1, path, fd);
+            if (!strstr(path, part + 1)) continue;
             if (!strncmp(line, "slow ", 5)) usleep(3000);
             found |= !strncmp(line, call, strlen(call)) && line[strlen(call)] == ' ';
         }
