@@ -140,13 +140,22 @@ pub fn used() -> usize {
 /// Counts what `f` takes and gives back apart: memory that no eviction should make up for, such as the buffers of a
 /// snapshot. `f` frees nothing of what was not taken so. When all of it has been given back, [`end_aside`] is called.
 pub fn aside<R>(f: impl FnOnce() -> R) -> R {
+    counting_as(ASIDE, f)
+}
+
+/// Counts what `f` takes and gives back with the rest, also within [`aside`]: what goes to other threads, which give it back.
+pub fn with_the_rest<R>(f: impl FnOnce() -> R) -> R {
+    counting_as(0, f)
+}
+
+fn counting_as<R>(index: usize, f: impl FnOnce() -> R) -> R {
     struct Back(usize);
     impl Drop for Back {
         fn drop(&mut self) {
             MINE.set(self.0);
         }
     }
-    let _back = Back(MINE.replace(ASIDE));
+    let _back = Back(MINE.replace(index));
     f()
 }
 

@@ -96,6 +96,8 @@ struct Shared {
 #[derive(Default)]
 struct Queue {
     requests: VecDeque<Request>,
+    /// Pieces that somebody waits for, by their place and length: they come first, once they have been written.
+    fetches: VecDeque<(u64, usize)>,
     /// Nobody needs any of it any more.
     is_over: bool,
     /// The thread has ended.
@@ -104,8 +106,8 @@ struct Queue {
 
 enum Request {
     Write(Box<[u8]>),
-    Fetch { index: u64, len: usize },
     Free { at: u64, len: u64 },
+    Fetch { index: u64, len: usize },
 }
 
 impl Overflow {
@@ -273,7 +275,12 @@ impl Overflow {
     fn ask(&self, requests: impl IntoIterator<Item = Request>) {
         let mut queue = self.shared.queue.lock();
         if !queue.has_ended {
-            queue.requests.extend(requests);
+            for request in requests {
+                match request {
+                    Request::Fetch { index, len } => queue.fetches.push_back((index, len)),
+                    request => queue.requests.push_back(request),
+                }
+            }
             self.shared.asked.notify_one();
         }
     }
@@ -295,10 +302,15 @@ impl Drop for Overflow {
 }
 
 impl Shared {
-    /// What the thread is to do next, once there is something; `None`: nobody needs anything any more.
-    fn next(&self) -> Option<Request> {
+    /// What the thread is to do next, which has written so much, once there is something; `None`: nobody needs anything any more.
+    fn next(&self, written: u64) -> Option<Request> {
         let mut queue = self.queue.lock();
         while !queue.is_over {
+            let is_there = |(index, len): &(u64, usize)| index * PIECE_LEN + *len as u64 <= written;
+            let first = queue.fetches.iter().position(is_there);
+            if let Some((index, len)) = first.and_then(|at| queue.fetches.remove(at)) {
+                return Some(Request::Fetch { index, len });
+            }
             match queue.requests.pop_front() {
                 None => self.asked.wait(&mut queue),
                 request => return request,
@@ -312,6 +324,7 @@ impl Shared {
         let mut queue = self.queue.lock();
         queue.has_ended = true;
         queue.requests.clear();
+        queue.fetches.clear();
         if queue.is_over {
             LEFT_BEHIND.fetch_sub(1, Relaxed);
         }
@@ -347,7 +360,7 @@ fn serve(open: impl FnOnce() -> io::Result<File>, shared: &Shared, notify: &impl
     let (file, mut end) = (open()?, 0_u64);
     look_at_space(&file, shared)?;
     shared.is_open.store(true, Release);
-    while let Some(request) = shared.next() {
+    while let Some(request) = shared.next(end) {
         match request {
             Request::Write(block) => {
                 if end.is_multiple_of(LOOK_LEN) {
@@ -372,7 +385,7 @@ fn serve(open: impl FnOnce() -> io::Result<File>, shared: &Shared, notify: &impl
                 let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
                 // SAFETY: the descriptor is open. A file system that cannot do it keeps the room until the file is closed.
                 unsafe { libc::fallocate(file.as_raw_fd(), mode, at as i64, len as i64) };
-                look_at_space(&file, shared)?;
+                _ = look_at_space(&file, shared); // more than before, and perhaps nothing more is to be written
             }
         }
     }
@@ -467,6 +480,21 @@ mod tests {
         assert!(metadata.blocks() * 512 >= RESERVED_LEN && metadata.len() == 0, "{metadata:?}");
         let refused = File::open("/dev/null").expect("it is there");
         assert!(reserve(&refused).is_err());
+    }
+
+    /// Who waits for a piece does not wait for all that is to be written.
+    #[test]
+    fn pieces_come_first_that_have_been_written() {
+        let shared = Shared::default();
+        let mut queue = shared.queue.lock();
+        queue.requests.extend(blocks(1, 2).into_iter().map(Request::Write));
+        queue.fetches.extend([(1, 10), (0, BLOCK)]);
+        drop(queue);
+        let next = |written| shared.next(written).expect("there is something");
+        assert!(matches!(next(0), Request::Write(_)), "none is there");
+        assert!(matches!(next(BLOCK as u64), Request::Fetch { index: 0, .. }));
+        assert!(matches!(next(BLOCK as u64), Request::Write(_)));
+        assert!(matches!(next(PIECE_LEN + 10), Request::Fetch { index: 1, len: 10 }));
     }
 
     /// Whoever is sent a piece that was the last one goes on when there is more.

@@ -1,14 +1,16 @@
 //! What a snapshot's thread writes and the thread that feeds replicas sends: a bounded stretch of bytes between the two.
 //!
 //! The one waits when the stretch is full, the other never waits for anything. Several replicas read the same pipe, each at
-//! its own offset; what the slowest of them has been sent goes. The pace is that of the quickest: when that one has all that
+//! its own offset; what the slowest of them has been sent goes. The pace is that of the quickest: when that one has nearly all that
 //! there is and the pipe is full of what others have yet to be sent, the oldest half goes to a file without a name
 //! ([`super::overflow`]), and they are sent it from there. Where the disk does not take it, those with room wait for the slowest,
 //! as long as that one takes anything.
 
 use std::io;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
+use evenkeel_store::memory;
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use super::backlog::{BLOCK, Backlog};
@@ -20,8 +22,11 @@ const PIPE_LEN: u64 = 8 << 20;
 /// Those that stay there when the others go to the disk.
 const SPILLED_TO: u64 = PIPE_LEN / 2;
 
-/// Bytes that the disk may lag behind: whoever has room waits for it rather than memory growing.
+/// Bytes that the disk may lag behind before more are given to it: whoever has room waits for it rather than memory growing.
 const WAITING_LEN_MAX: u64 = 16 << 20;
+
+/// How long the disk is not asked again when it has failed or has no room.
+const REST: Duration = Duration::from_secs(1);
 
 /// See the module's text.
 pub(super) struct Pipe {
@@ -33,10 +38,11 @@ pub(super) struct State {
     pub(super) bytes: Backlog,
     /// What lies before them and has still to be sent to somebody.
     spilled: Option<Overflow>,
-    /// The disk has failed, and is not asked again.
-    disk_failed: bool,
-    /// Some have been sent all that there is, and wait for others who have not: the disk takes nothing.
-    is_held_up: bool,
+    /// When the disk is asked again that has failed, or has no room; whether it has been said that it fails.
+    rests_until: Option<Instant>,
+    has_failed: bool,
+    /// Since when some have been sent nearly all that there is, and wait for others who have not: the disk takes nothing.
+    held_up_since: Option<Instant>,
     /// How it went, once all is in the pipe.
     end: Option<Result<(), String>>,
     /// Nobody wants it any more.
@@ -48,8 +54,9 @@ impl Pipe {
         let state = State {
             bytes: Backlog::new(0),
             spilled: None,
-            disk_failed: false,
-            is_held_up: false,
+            rests_until: None,
+            has_failed: false,
+            held_up_since: None,
             end: None,
             is_given_up: false,
         };
@@ -76,17 +83,18 @@ impl Pipe {
         self.room.notify_all();
     }
 
-    /// Whether others wait for one that has been sent no more than this.
-    pub(super) fn is_held_up_by(&self, at: u64) -> bool {
+    /// Since when others wait for one that has been sent no more than this, and for the disk.
+    pub(super) fn held_up_since(&self, at: u64) -> Option<Instant> {
         let state = self.state.lock();
-        state.is_held_up && at < state.bytes.start() + BLOCK as u64
+        state.held_up_since.filter(|_| at < state.bytes.start() + BLOCK as u64)
     }
 
     /// Lets go of what nobody has to be sent any more: `readers` are the offsets of all who are sent this. Makes room where the
     /// quickest of them, or somebody else (`others_wait`), waits for that. `create`: a file for what lies from this offset on.
     ///
     /// # Errors
-    /// The disk has failed. What is not among [`State::bytes`] any more cannot be sent.
+    /// The disk has failed, which is told of once unless something is lost: what is not among [`State::bytes`] any more cannot
+    /// be sent.
     pub(super) fn tend(
         &self,
         readers: &[u64],
@@ -94,9 +102,13 @@ impl Pipe {
         create: impl FnOnce(u64) -> io::Result<Overflow>,
     ) -> io::Result<()> {
         let mut state = self.state.lock();
-        let result = state.tend(readers, others_wait, create);
+        let mut result = state.tend(readers, others_wait, create);
         if result.is_err() {
-            (state.spilled, state.disk_failed) = (None, true);
+            state.rests_until = Some(Instant::now() + REST);
+            let had_nothing = state.spilled.take().is_none_or(|spilled| spilled.is_unused());
+            if std::mem::replace(&mut state.has_failed, true) && had_nothing {
+                result = Ok(());
+            }
         }
         let has_room = state.bytes.len() < PIPE_LEN;
         drop(state);
@@ -141,30 +153,44 @@ impl State {
             spilled.trim(slowest, readers);
             self.bytes.give_back(spilled.written());
         }
-        let is_wanted = others_wait || self.bytes.end() - quickest < SPILLED_TO;
-        let is_full = self.end.is_none() && self.bytes.len() >= PIPE_LEN;
-        self.is_held_up = is_full && is_wanted && !self.spill(create)?;
+        // One that is caught up with has gaps if more is given to it.
         let is_over = |spilled: &Overflow| !spilled.is_unused() && slowest >= self.bytes.start();
         if self.spilled.as_ref().is_some_and(is_over) {
             self.spilled = None;
+        }
+        let is_wanted = others_wait || self.bytes.end() - quickest < SPILLED_TO - BLOCK as u64;
+        let is_full = self.end.is_none() && self.bytes.len() >= PIPE_LEN;
+        if is_full && is_wanted && !self.spill(create)? {
+            self.held_up_since.get_or_insert_with(Instant::now);
+        } else {
+            self.held_up_since = None;
         }
         Ok(())
     }
 
     /// Gives the oldest bytes to the disk, if that takes them by now.
     fn spill(&mut self, create: impl FnOnce(u64) -> io::Result<Overflow>) -> io::Result<bool> {
-        if self.disk_failed {
+        if self.rests_until.is_some_and(|until| Instant::now() < until) {
             return Ok(false);
         }
         let spilled = match &mut self.spilled {
             Some(spilled) => spilled,
             none => none.insert(create(self.bytes.start())?),
         };
-        let takes_it = spilled.is_open()? && spilled.has_room() && spilled.waiting() < WAITING_LEN_MAX;
-        if takes_it {
-            spilled.append(self.bytes.start(), self.bytes.take_oldest(SPILLED_TO));
+        if !spilled.is_open()? || spilled.waiting() >= WAITING_LEN_MAX {
+            return Ok(false);
         }
-        Ok(takes_it)
+        if !spilled.has_room() {
+            if spilled.is_unused() {
+                // Room comes by others; what is reserved is for them until then.
+                (self.spilled, self.rests_until) = (None, Some(Instant::now() + REST));
+            }
+            return Ok(false);
+        }
+        // A value of any size comes in one piece.
+        let kept = SPILLED_TO.max(self.bytes.len().saturating_sub(WAITING_LEN_MAX));
+        spilled.append(self.bytes.start(), self.bytes.take_oldest(kept));
+        Ok(true)
     }
 }
 
@@ -181,7 +207,8 @@ impl io::Write for Inlet {
         if state.is_given_up {
             return Err(io::Error::new(io::ErrorKind::BrokenPipe, "no replica is left that wants it"));
         }
-        state.bytes.append(bytes);
+        // Other threads give it back.
+        memory::with_the_rest(|| state.bytes.append(bytes));
         Ok(bytes.len())
     }
 
@@ -261,8 +288,9 @@ mod tests {
         // The first one takes all, one now and then a little, and one nothing.
         let mut readers = [0; 3];
         while !pipe.lock().ends_at(readers[0]) {
-            readers[0] = read_some(&pipe, readers[0], 1 << 20);
-            if random.chance(30) {
+            let before = readers[0];
+            readers[0] = read_some(&pipe, before, 1 << 20);
+            if readers[0] > before && random.chance(30) {
                 readers[1] = read_some(&pipe, readers[1], 50_000);
             }
             pipe.tend(&readers, false, create).expect("a disk that takes it");
@@ -280,6 +308,51 @@ mod tests {
         assert!(pipe.lock().spilled.is_none(), "nobody needs it");
     }
 
+    /// The slowest one comes out of what is on disk at the moment at which there is more than fits into memory.
+    #[test]
+    fn who_catches_up_is_followed_by_a_new_file() {
+        const MB: u64 = 1 << 20;
+        let pipe = Pipe::new();
+        let create = |from| Overflow::create(&std::env::temp_dir(), from, || {});
+        let write = |len: u64| pipe.lock().bytes.append(&vec![7; len as usize]);
+        let spill = |readers: &[u64], to: u64| {
+            while pipe.lock().bytes.start() < to {
+                pipe.tend(readers, false, create).expect("a disk that takes it");
+            }
+        };
+        write(8 * MB);
+        spill(&[0, 8 * MB], 4 * MB);
+        write(5 * MB);
+        let slowest = 4 * MB + 256 * 1024;
+        spill(&[slowest, 13 * MB], 9 * MB);
+        let state = pipe.lock();
+        assert!(state.spilled(slowest).is_some() && state.spilled(4 * MB).is_none());
+    }
+
+    /// The snapshot's own memory is counted apart, and these bytes are given back by others.
+    #[test]
+    fn bytes_on_their_way_are_counted_with_the_rest() {
+        let (pipe, piece) = (Pipe::new(), vec![7; 256 << 20]);
+        let before = memory::used_by_data();
+        memory::aside(|| Inlet(pipe.clone()).write_all(&piece)).expect("it is empty");
+        assert!(memory::used_by_data() > before + piece.len() / 2);
+    }
+
+    /// What comes in one piece is given to the disk in several, which does not lag too far behind by that.
+    #[test]
+    fn a_large_piece_goes_to_the_disk_by_and_by() {
+        const LEN: u64 = 320 << 20;
+        let pipe = Pipe::new();
+        let create = |from| Overflow::create(&std::env::temp_dir(), from, || {});
+        pipe.lock().bytes.append(&vec![7; LEN as usize]);
+        while pipe.lock().bytes.len() >= PIPE_LEN {
+            pipe.tend(&[0, LEN], false, create).expect("a disk that takes it");
+            let state = pipe.lock();
+            let waiting = state.spilled.as_ref().map_or(0, Overflow::waiting);
+            assert!(waiting <= 2 * WAITING_LEN_MAX + BLOCK as u64, "{waiting}");
+        }
+    }
+
     #[test]
     fn who_has_no_disk_waits_for_the_slowest() {
         let pipe = Pipe::new();
@@ -289,14 +362,14 @@ mod tests {
             let create = |from| Overflow::create("/none/such".as_ref(), from, || {});
             usize::from(pipe.tend(readers, others_wait, create).is_err())
         };
-        while failed == 0 || !pipe.is_held_up_by(0) {
+        while failed == 0 || pipe.held_up_since(0).is_none() {
             readers[0] = read_some(&pipe, readers[0], 1 << 20);
             failed += tend(&readers, false);
         }
-        assert!(pipe.lock().bytes.start() == 0 && !pipe.is_held_up_by(readers[0]) && failed == 1);
+        assert!(pipe.lock().bytes.start() == 0 && pipe.held_up_since(readers[0]).is_none() && failed == 1);
         readers[1] = PIPE_LEN;
-        assert_eq!(tend(&readers, false), 0, "it is not asked again");
-        assert!(!pipe.is_held_up_by(0), "somebody writes again");
+        assert_eq!(tend(&readers, false), 0, "that is said once");
+        assert!(pipe.held_up_since(0).is_none(), "somebody writes again");
         while !writer.is_finished() {
             readers = readers.map(|at| read_some(&pipe, at, 1 << 20));
             assert_eq!(tend(&readers, true), 0);

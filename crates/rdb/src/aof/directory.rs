@@ -305,13 +305,15 @@ impl Directory {
     fn install_as(&mut self, base: Entry, since: Since, installed: &mut Vec<Entry>) -> Result<()> {
         let mut manifest = self.manifest.clone();
         self.install_draft(&self.draft_base_path(), &base)?;
-        manifest.history.extend(manifest.base.replace(base));
+        let old_base = manifest.base.replace(base);
         let stays = match since {
             Since::Number(first) => first,
             Since::Draft => u64::MAX,
         };
         let contained = manifest.incremental.iter().take_while(|entry| entry.seq < stays).count();
-        manifest.history.extend(manifest.incremental.drain(..contained));
+        // What has become history last comes first, as Redis lists it.
+        let gone = manifest.incremental.drain(..contained).chain(old_base);
+        manifest.history.splice(0..0, gone);
         if since == Since::Draft {
             let entry = self.free_incremental()?;
             installed.push(entry.clone());

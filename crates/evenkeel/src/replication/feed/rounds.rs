@@ -83,7 +83,8 @@ const STUCK: Duration = Duration::from_secs(10);
 /// Whether a replica keeps others waiting who are sent the same snapshot, and takes nothing of it itself.
 fn holds_up_others(peer: &Peer, pipes: &[Arc<Pipe>], now: Instant) -> Option<&'static str> {
     let Stage::Snapshot { pipe, at, .. } = &peer.stage else { return None };
-    let is_stuck = now.duration_since(peer.moved) > STUCK && pipe.is_held_up_by(*at);
+    let is_long = |since: Instant| now.duration_since(since) > STUCK;
+    let is_stuck = is_long(peer.moved) && pipe.held_up_since(*at).is_some_and(is_long);
     let is_shared = pipes.iter().filter(|other| Arc::ptr_eq(other, pipe)).count() > 1;
     (is_stuck && is_shared).then_some("full sync, and others wait")
 }

@@ -242,3 +242,88 @@ fn what_a_base_contains_stays_if_that_is_wanted() {
     super::exchange::rewrite(&server);
     assert_eq!(parts(), 2);
 }
+
+/// The parts of an append-only file by name, and what its manifest says of them, after each of these.
+fn parts_over_time(program: &Program) -> Vec<(&'static str, Vec<String>, Vec<String>)> {
+    const STEPS: &[&str] = &[
+        "SET k v",
+        "BGREWRITEAOF",
+        "INCR n",
+        "BGREWRITEAOF",
+        "CONFIG SET appendonly no",
+        "BGREWRITEAOF",
+        "SET lost 1",
+        "DEBUG LOADAOF",
+        "INCR n",
+        "CONFIG SET appendonly yes",
+        "INCR n",
+        "CONFIG SET aof-disable-auto-gc yes",
+        "BGREWRITEAOF",
+        "INCR n",
+        "BGREWRITEAOF",
+        "CONFIG SET aof-disable-auto-gc no",
+        "DEBUG LOADAOF",
+        "BGREWRITEAOF",
+        "CONFIG SET appendonly no",
+        "CONFIG SET appendonly yes",
+        "kill",
+        "INCR n",
+        "BGREWRITEAOF",
+        "stop",
+        "INCR n",
+        "CONFIG SET aof-use-rdb-preamble no",
+        "BGREWRITEAOF",
+        "FLUSHALL",
+        "BGREWRITEAOF",
+        "kill",
+    ];
+    let mut server = Server::start(program, super::exchange::ARGS);
+    let folder = server.folder().join("appendonlydir");
+    let mut seen = Vec::new();
+    for step in STEPS {
+        match *step {
+            "kill" => server.kill(),
+            "stop" => assert!(server.stop().success()),
+            "BGREWRITEAOF" => super::exchange::rewrite(&server),
+            line => assert!(!server.connect().run(line).is_error(), "{line}"),
+        }
+        if !server.is_alive() {
+            server.start_again();
+        }
+        let is_done = || {
+            let fields = ["aof_rewrite_in_progress", "aof_rewrite_scheduled"];
+            let is_on = server.connect().run("CONFIG GET appendonly").to_string().contains("yes");
+            fields.iter().all(|field| server.info(field) == "0")
+                && (server.info("aof_enabled") == "1") == is_on
+        };
+        wait_until("it is done", is_done);
+        let said = |manifest: String| manifest.lines().map(|line| line.trim().to_owned()).collect::<Vec<_>>();
+        let manifest = || {
+            let read = std::fs::read_to_string(folder.join("appendonly.aof.manifest"));
+            said(read.expect("there is one"))
+        };
+        let parts = || {
+            let names = files(&folder).into_iter().map(|(name, _)| name);
+            names.filter(|name| name.ends_with(".rdb") || name.ends_with(".aof")).collect::<Vec<_>>()
+        };
+        // Files that are not named any more go a moment later.
+        wait_until("the others are gone", || {
+            let named = manifest();
+            named.len() == parts().len()
+        });
+        let values = ["k", "n", "lost"].map(|key| server.connect().run(&format!("GET {key}")).to_string());
+        seen.push((*step, [parts(), values.to_vec()].concat(), manifest()));
+    }
+    seen
+}
+
+/// A folder that operators, backups and tools know their way in.
+#[test]
+fn parts_have_the_names_that_redis_gives_them() {
+    let Some(redis) = Program::oracle(Peer::Redis) else { return };
+    let (ours, theirs) = (parts_over_time(&program()), parts_over_time(&redis));
+    for (ours, theirs) in ours.iter().zip(&theirs) {
+        assert_eq!(ours, theirs);
+    }
+    assert!(ours.iter().any(|(_, _, manifest)| manifest.len() == 6), "with history: {ours:?}");
+}

@@ -142,6 +142,9 @@ fn writers_lose_nothing(pair: &[Server; 2], rounds: usize, pause: Duration, kept
             std::thread::sleep(pause);
             let (from, to) = (round % 2, (round + 1) % 2);
             await_link(&pair[to]);
+            if kept == Kept::Replicated {
+                std::thread::sleep(pause); // nothing is acknowledged while nobody follows
+            }
             // It has far to go when it is chosen.
             freeze(&pair[to]);
             let mut client = pair[from].connect();

@@ -60,8 +60,8 @@ fn from_nothing_to_a_base_and_what_follows() {
     file.write_all(b"two").expect("written");
     directory.draft_base().expect("a draft").write_all(b"base and one").expect("written");
     directory.install(false, Since::Number(2)).expect("installed");
-    let listed = "file a.aof.2.base.aof seq 2 type b\nfile a.aof.1.base.rdb seq 1 type h\n\
-                  file a.aof.1.incr.aof seq 1 type h\nfile a.aof.2.incr.aof seq 2 type i\n";
+    let listed = "file a.aof.2.base.aof seq 2 type b\nfile a.aof.1.incr.aof seq 1 type h\n\
+                  file a.aof.1.base.rdb seq 1 type h\nfile a.aof.2.incr.aof seq 2 type i\n";
     assert_eq!(root.manifest(), listed);
     let again = root.open().expect("whole");
     assert_eq!(again.manifest(), directory.manifest());
