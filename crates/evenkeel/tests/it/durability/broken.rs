@@ -199,3 +199,84 @@ fn history_that_is_half_removed_is_removed_at_the_start() {
     server.start_again();
     assert_eq!(server.connect().run("GET k").to_string(), "\"w\"");
 }
+
+/// More than any buffer of whoever reads it.
+const MANY: usize = 80_000;
+
+/// A folder with a log of 43 MB, or with as much in its base. Each key is written by a command of the same length.
+fn large_sample(has_base: bool) -> Server {
+    let mut server = start(&["--threads", "1", "--appendonly", "yes", "--rdbcompression", "no"]);
+    let value = |n: usize| format!("{n:08}").repeat(60);
+    let sets = (0..MANY).map(|n| vec!["SET".to_owned(), format!("key:{n:08}"), value(n)]);
+    server.connect().pipeline(&sets.collect::<Vec<_>>());
+    if has_base {
+        super::exchange::rewrite(&server);
+    }
+    assert!(server.stop().success());
+    server
+}
+
+/// Places where some buffer may end, and others.
+fn places(len: usize, random: &mut Random) -> Vec<usize> {
+    let ends = [1 << 20, 8 << 20, 16 << 20, 32 << 20].map(|end| [end - 1, end, end + 1]);
+    let mut places = ends.concat();
+    places.extend((0..8).map(|_| random.below(len)));
+    places.push(len - 1);
+    places
+}
+
+/// Bytes of memory that a process has had at most.
+fn peak(server: &Server) -> usize {
+    let status = fs::read_to_string(format!("/proc/{}/status", server.pid())).expect("it is alive");
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).expect("it says so");
+    line.trim().trim_end_matches(" kB").parse::<usize>().expect("a number") << 10
+}
+
+#[test]
+fn a_large_log_that_ends_early_is_whole_up_to_there() {
+    let (sample, mut random) = (large_sample(false), seeded());
+    let whole = bytes_of(&sample, LAST);
+    let head = whole.windows(4).position(|some| some == b"*3\r\n").expect("there are SETs");
+    let one = (whole.len() - head) / MANY;
+    assert_eq!(head + one * MANY, whole.len(), "all are of one length");
+    assert!(whole.len() > 40_000_000);
+    for at in places(whole.len(), &mut random) {
+        let attempt = Attempt::new(&sample, LAST, &whole[..at]);
+        let server = attempt.start("yes").unwrap_or_else(|said| panic!("cut at {at}: {said}"));
+        let mut client = server.connect();
+        let keys = (at - head) / one;
+        assert_eq!(client.run("DBSIZE").as_int(), Some(keys as i64), "cut at {at}");
+        let last = keys - 1;
+        let value = client.run(&format!("GET key:{last:08}")).to_string();
+        assert_eq!(value, format!("\"{}\"", format!("{last:08}").repeat(60)), "cut at {at}");
+        assert!(peak(&server) < 5 * whole.len(), "{} bytes of memory, cut at {at}", peak(&server));
+    }
+}
+
+#[test]
+fn a_large_file_with_a_changed_byte_is_refused_or_read() {
+    for has_base in [false, true] {
+        let (sample, mut random) = (large_sample(has_base), seeded());
+        let file = if has_base { "appendonlydir/appendonly.aof.2.base.rdb" } else { LAST };
+        let whole = bytes_of(&sample, file);
+        assert!(whole.len() > 39_000_000, "{} bytes", whole.len());
+        for at in places(whole.len(), &mut random) {
+            let mut bytes = whole.clone();
+            bytes[at] ^= 1 << random.below(8);
+            println!("{file}, byte {at} is {}", bytes[at].escape_ascii());
+            match Attempt::new(&sample, file, &bytes).start("yes") {
+                Ok(server) => {
+                    assert!(!has_base, "{file} with byte {at} changed was loaded");
+                    assert!(peak(&server) < 5 * whole.len(), "{} bytes of memory", peak(&server));
+                }
+                Err(said) => assert!(!said.contains("allocation"), "{said}"),
+            }
+        }
+        if has_base {
+            for at in places(whole.len(), &mut random) {
+                let cut = Attempt::new(&sample, file, &whole[..at]).start("yes");
+                assert!(cut.is_err(), "{file} cut at {at} was loaded");
+            }
+        }
+    }
+}

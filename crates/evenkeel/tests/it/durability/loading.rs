@@ -1,13 +1,17 @@
 //! What clients ask for while the data are being loaded: what is there of them so far is not taken for all.
 
+use std::fs::File;
+use std::io::Read;
+use std::os::fd::{FromRawFd, OwnedFd};
 use std::path::Path;
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use evenkeel_testkit::server::free_port;
-use evenkeel_testkit::{Client, Server};
+use evenkeel_testkit::{Client, Peer, Program, Server};
 
 use super::files;
-use crate::{start, wait_until};
+use crate::{program, start, wait_until};
 
 const KEYS: i64 = 2_000;
 
@@ -232,6 +236,93 @@ fn a_load_can_be_interrupted() {
             assert!(began.elapsed() < Duration::from_secs(20), "{:?}", began.elapsed());
             let after = kept(&server);
             assert!(before == after, "{way}, {log}");
+        }
+    }
+}
+
+/// Whoever starts the server at a terminal sees how far it is, and nothing of that is left in the end.
+#[test]
+fn a_terminal_shows_how_far_a_load_is() {
+    let mut server = with_keys(&["--save", "3600 1"]);
+    assert!(server.stop().success());
+    let (mut terminal, other_end) = terminal();
+    let dir = server.folder().display().to_string();
+    let mut process = Command::new(program().path())
+        .args([
+            "--port",
+            &free_port().to_string(),
+            "--dir",
+            &dir,
+            "--threads",
+            "2",
+            "--key-load-delay",
+            "500",
+        ])
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::from(other_end))
+        .spawn()
+        .expect("the program starts");
+    let (mut shown, mut piece) = (String::new(), [0; 4096]);
+    // It is wiped out last, behind having been drawn.
+    while !(shown.contains('%') && shown.ends_with("\r\u{1b}[K")) {
+        let len = terminal.read(&mut piece).expect("it draws");
+        shown.push_str(&String::from_utf8_lossy(&piece[..len]));
+    }
+    let percents = shown.split('%').filter_map(|part| part.rsplit(' ').next()?.parse::<u32>().ok());
+    let percents: Vec<u32> = percents.collect();
+    assert!(
+        percents.len() > 1 && percents.is_sorted() && percents.iter().all(|part| *part <= 100),
+        "{shown:?}"
+    );
+    process.kill().expect("it is ours");
+    process.wait().expect("it is ours");
+}
+
+/// A terminal, and the end that a program has which runs there.
+fn terminal() -> (File, OwnedFd) {
+    let (mut ours, mut theirs) = (-1, -1);
+    // SAFETY: the kernel writes two descriptors, which are nobody else's; the other arguments may be null.
+    unsafe {
+        let null = std::ptr::null_mut();
+        assert_eq!(libc::openpty(&raw mut ours, &raw mut theirs, null, null.cast(), null.cast()), 0);
+        (File::from_raw_fd(ours), OwnedFd::from_raw_fd(theirs))
+    }
+}
+
+/// How often and how long ago a key was used is known behind a restart, and to Redis.
+#[test]
+fn how_a_key_was_used_is_in_the_snapshot() {
+    for (policy, uses) in [("allkeys-lfu", true), ("allkeys-lru", false)] {
+        let options = ["--save", "3600 1", "--maxmemory-policy", policy];
+        let mut server = start(&options);
+        let mut client = server.connect();
+        client.run("SET key v");
+        let ask = if uses { "OBJECT FREQ key" } else { "OBJECT IDLETIME key" };
+        if uses {
+            client.pipeline(&vec![vec!["GET".to_owned(), "key".into()]; 10_000]);
+        } else {
+            std::thread::sleep(Duration::from_millis(2_100));
+        }
+        let before = client.run(ask).as_int().expect("a number");
+        assert!(before >= 2, "{before}");
+        assert!(server.stop().success());
+        let dump = std::fs::read(server.folder().join("dump.rdb")).expect("a snapshot");
+        server.start_again();
+        let readers = [Program::oracle(Peer::Redis), Program::oracle(Peer::Valkey)].into_iter().flatten();
+        let others = readers.map(|program| {
+            let mut other = Server::start(&program, &options);
+            other.kill();
+            std::fs::write(other.folder().join("dump.rdb"), &dump).expect("the folder is ours");
+            other.start_again();
+            other
+        });
+        for other in others.chain([server]) {
+            let after = other.connect().run(ask).as_int().expect("a number");
+            assert!(
+                (before..before + 10).contains(&after) || uses && after + 1 == before,
+                "{policy}: {before}, {after}"
+            );
         }
     }
 }
