@@ -25,6 +25,7 @@ use evenkeel_store::journal::{Reader, select};
 use super::backlog::BLOCK;
 use super::overflow::Overflow;
 use super::peer::{Peer, Stage};
+use super::pipe::Pipe;
 use super::{Reading, Stream};
 use crate::clock;
 use crate::config::Settings;
@@ -80,6 +81,8 @@ struct Feed {
     /// The last record before the last question for acknowledgements.
     asked: u64,
     sync: Option<Sync>,
+    /// Snapshots that have been taken, and of which some replica has yet to be sent the rest, with all for whom they are.
+    draining: Vec<(Arc<Pipe>, Vec<u64>)>,
     now: Instant,
     now_ms: u64,
     last_record: Instant,
@@ -130,6 +133,7 @@ fn new(server: &Arc<Server>) -> io::Result<Feed> {
         points: VecDeque::new(),
         asked: 0,
         sync: None,
+        draining: Vec::new(),
         now,
         now_ms: clock::unix_ms(),
         last_record: now,

@@ -29,6 +29,7 @@ impl Feed {
         if at != NEVER {
             self.begin_snapshots(at);
         }
+        self.look_at_draining();
         let Some(sync) = &self.sync else { return self.begin_sync_if_due() };
         let (pipe, form, place) = (sync.pipe.clone(), sync.form, sync.place);
         let is_for = |peer: &Peer| peer.pipe().is_some_and(|its| Arc::ptr_eq(its, &pipe));
@@ -41,14 +42,30 @@ impl Feed {
         }
         if form == Form::Mark && place.is_some() && end == Some(Ok(())) {
             let has_it = |peer: &Peer| matches!(peer.stage, Stage::Loading { then } if Some(then) == place);
-            let count = self.peers.values().filter(|peer| is_for(peer) || has_it(peer)).count();
-            let log = &self.server.log;
-            log.notice(format!("Diskless rdb transfer, done reading from pipe, {count} replicas still up."));
+            let all = self.peers.iter().filter(|(_, peer)| is_for(peer) || has_it(peer));
+            let tokens = all.map(|(token, _)| *token).collect();
+            self.draining.push((pipe, tokens));
         }
         // Those who are still being sent what is in the pipe have it for themselves.
         if end.is_some_and(|end| end.is_err() || place.is_some()) {
             self.sync = None;
         }
+    }
+
+    /// Says of each snapshot that nobody is sent any more who has it.
+    fn look_at_draining(&mut self) {
+        let Feed { draining, peers, server, .. } = self;
+        draining.retain(|(pipe, tokens)| {
+            let is_for = |peer: &Peer| peer.pipe().is_some_and(|its| Arc::ptr_eq(its, pipe));
+            let is_sent = peers.values().any(is_for);
+            if !is_sent {
+                let count = tokens.iter().filter(|token| peers.contains_key(token)).count();
+                server.log.notice(format!(
+                    "Diskless rdb transfer, done reading from pipe, {count} replicas still up."
+                ));
+            }
+            is_sent
+        });
     }
 
     pub(super) fn begin_sync_if_due(&mut self) {
