@@ -33,7 +33,9 @@ pub(super) fn persistence(facts: &Facts<'_>, text: &mut Text) {
     text.field("current_save_bytes_per_sec", bytes.saturating_mul(1000) / ms);
     let changes = facts.server.keyspace.total().asked();
     text.field("rdb_changes_since_last_save", changes.saturating_sub(state.changes_at_save));
-    text.field("rdb_bgsave_in_progress", u8::from(is_saving));
+    // Of a full sync until all are sent it, as Redis has it.
+    let is_sending = facts.server.replication.figures.draining.load(std::sync::atomic::Ordering::Relaxed) > 0;
+    text.field("rdb_bgsave_in_progress", u8::from(is_saving || is_sending));
     text.field("rdb_last_save_time", state.last_save_s);
     text.field("rdb_last_bgsave_status", if state.last_ok { "ok" } else { "err" });
     text.field("rdb_last_bgsave_time_sec", seconds(state.last_took_s));

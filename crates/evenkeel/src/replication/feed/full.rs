@@ -45,6 +45,7 @@ impl Feed {
             let all = self.peers.iter().filter(|(_, peer)| is_for(peer) || has_it(peer));
             let tokens = all.map(|(token, _)| *token).collect();
             self.draining.push((pipe, tokens));
+            self.server.replication.figures.draining.store(self.draining.len() as u64, Relaxed);
         }
         // Those who are still being sent what is in the pipe have it for themselves.
         if end.is_some_and(|end| end.is_err() || place.is_some()) {
@@ -66,6 +67,7 @@ impl Feed {
             }
             is_sent
         });
+        server.replication.figures.draining.store(draining.len() as u64, Relaxed);
     }
 
     pub(super) fn begin_sync_if_due(&mut self) {
