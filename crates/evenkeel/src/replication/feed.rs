@@ -398,7 +398,7 @@ impl Feed {
     fn is_over(&self) -> bool {
         let ttl = self.settings.repl_backlog_ttl;
         let is_long = ttl > 0 && self.now - self.alone_since > Duration::from_secs(ttl);
-        let is_idle = self.peers.is_empty() && self.sync.is_none();
+        let is_idle = self.peers.is_empty() && self.sync.is_none() && self.draining.is_empty();
         is_idle && (is_long && !self.server.replication.is_replica() || !self.reader_is_there())
     }
 

@@ -124,8 +124,8 @@ pub(crate) struct Figures {
     /// Bytes of snapshots that are being sent: in memory, and on disk for those who are slower than others.
     pub(crate) in_pipes: AtomicU64,
     pub(crate) spilled: AtomicU64,
-    /// Snapshots that have been taken, and have yet to be sent to the end.
-    pub(crate) draining: AtomicU64,
+    /// Full syncs whose snapshot is being taken, or has yet to be sent to the end.
+    pub(crate) syncing: AtomicU64,
 }
 
 impl Figures {

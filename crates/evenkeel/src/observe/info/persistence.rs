@@ -34,8 +34,8 @@ pub(super) fn persistence(facts: &Facts<'_>, text: &mut Text) {
     let changes = facts.server.keyspace.total().asked();
     text.field("rdb_changes_since_last_save", changes.saturating_sub(state.changes_at_save));
     // Of a full sync until all are sent it, as Redis has it.
-    let is_sending = facts.server.replication.figures.draining.load(std::sync::atomic::Ordering::Relaxed) > 0;
-    text.field("rdb_bgsave_in_progress", u8::from(is_saving || is_sending));
+    let is_syncing = facts.server.replication.figures.syncing.load(Relaxed) > 0;
+    text.field("rdb_bgsave_in_progress", u8::from(is_saving || is_syncing));
     text.field("rdb_last_save_time", state.last_save_s);
     text.field("rdb_last_bgsave_status", if state.last_ok { "ok" } else { "err" });
     text.field("rdb_last_bgsave_time_sec", seconds(state.last_took_s));

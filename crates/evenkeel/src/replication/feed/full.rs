@@ -45,7 +45,6 @@ impl Feed {
             let all = self.peers.iter().filter(|(_, peer)| is_for(peer) || has_it(peer));
             let tokens = all.map(|(token, _)| *token).collect();
             self.draining.push((pipe, tokens));
-            self.server.replication.figures.draining.store(self.draining.len() as u64, Relaxed);
         }
         // Those who are still being sent what is in the pipe have it for themselves.
         if end.is_some_and(|end| end.is_err() || place.is_some()) {
@@ -67,7 +66,6 @@ impl Feed {
             }
             is_sent
         });
-        server.replication.figures.draining.store(draining.len() as u64, Relaxed);
     }
 
     pub(super) fn begin_sync_if_due(&mut self) {
@@ -174,6 +172,9 @@ impl Feed {
         let figures = &self.server.replication.figures;
         figures.in_pipes.store(in_memory, Relaxed);
         figures.spilled.store(on_disk, Relaxed);
+        // Who hears that there is none any more finds in the log how it went.
+        let syncing = self.draining.len() + usize::from(self.sync.is_some());
+        figures.syncing.store(syncing as u64, Relaxed);
     }
 
     /// What is needed for full syncs finds no place on disk: those begin anew who need more than the bytes that memory may hold, or
