@@ -232,6 +232,7 @@ impl Server {
     /// Closes the connections of these clients, which count no longer when this returns; how many there were.
     pub(crate) fn kill(&self, clients: &[Arc<ClientInfo>]) -> usize {
         let killed = self.clients.kill(clients);
+        self.replication.link.note_killed(self, clients);
         // All workers, since a connection may be on its way from one to another.
         self.inboxes.iter().for_each(|inbox| inbox.post(Message::CloseKilled));
         if clients.iter().any(|client| client.is_replica.load(Relaxed)) {

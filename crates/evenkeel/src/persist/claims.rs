@@ -209,6 +209,14 @@ impl Persist {
         self.state.lock().rewrite_scheduled = true;
     }
 
+    /// The same, if the log is being left, which this will wait for; whether it is.
+    pub(crate) fn schedule_behind_leaving(&self) -> bool {
+        let mut state = self.state.lock();
+        let is_leaving = state.running.is_some_and(|running| running.is(Job::Log) && !running.is_alone);
+        state.rewrite_scheduled |= is_leaving;
+        is_leaving
+    }
+
     /// Whether something has been asked for that begins when what is under way has ended.
     pub(crate) fn awaits_turn(&self) -> bool {
         let state = self.state.lock();

@@ -49,7 +49,11 @@ pub(crate) fn begin(server: &Arc<Server>) -> bool {
 pub(crate) fn follow_soon(server: &Arc<Server>) {
     let (wanted, is_on) = (server.settings().appendonly, server.persist.aof.is_on());
     aof::refuse_writes(server);
-    // One that is being left does not come back: another begins behind its end.
+    // One that is being left does not come back: another begins behind its end, even if the thread that leaves it has not come
+    // to that yet. Who waits for the rewrite is told of it from now on.
+    if wanted && server.persist.schedule_behind_leaving() {
+        return;
+    }
     if wanted && !server.persist.aof.logs() {
         if !server.persist.has_all_data() {
             return; // begun when the data are whole
@@ -411,6 +415,24 @@ mod tests {
             replica.stop();
             primary.stop();
         }
+    }
+
+    /// Who waits until no rewrite is under way waits for the one that is to come.
+    #[test]
+    fn a_log_that_is_turned_on_while_it_is_being_left_is_told_of() {
+        let replica = Live::start(1, &["--appendonly", "yes"]);
+        let (server, persist) = (&replica.server, &replica.server.persist);
+        follow_soon(server);
+        await_log(&replica);
+        assert!(persist.claim(Job::Log));
+        // Whoever leaves it has not come to that yet.
+        assert!(persist.aof.logs());
+        follow_soon(server);
+        assert!(persist.state().is_about_to_rewrite());
+        leave_and_release(server);
+        await_log(&replica);
+        assert!(!persist.state().is_about_to_rewrite());
+        replica.stop();
     }
 
     /// While somebody else writes to disk, nothing is given up.

@@ -26,6 +26,7 @@ use super::handshake::{self, Answer};
 use super::install;
 use super::wire::{Ended, Wire};
 use crate::blocking::End;
+use crate::clients::ClientInfo;
 use crate::clock;
 use crate::config::Primary;
 use crate::persist::{CROWDED, READ_ONLY, STALE, rewrite};
@@ -244,13 +245,22 @@ impl Link {
         is_there.then(|| Position { id: stream.history.id.clone(), offset: stream.offset(), db: self.db() })
     }
 
-    /// Has the primary among the clients.
-    fn list_client(&self, server: &Server, wire: &Wire) -> Result<(), Ended> {
+    /// The link stands, and the primary is among the clients.
+    fn stand(&self, server: &Server, wire: &Wire, generation: u64) -> Result<(), Ended> {
         let mut client = self.client.lock();
         wire.check()?; // under the lock, so that whoever gives the link another end strikes what is listed
         server.clients.add(wire.client.clone());
         *client = Some(wire.client.id);
-        Ok(())
+        self.reach(server, generation, Phase::Connected)
+    }
+
+    /// These clients have been killed: if the primary is one of them, the link does not stand from now on, although its
+    /// thread may notice only later.
+    pub(crate) fn note_killed(&self, server: &Server, clients: &[Arc<ClientInfo>]) {
+        let client = self.client.lock();
+        if clients.iter().any(|killed| Some(killed.id) == *client) {
+            self.set_phase(server, Phase::Connect);
+        }
     }
 
     fn strike_client(&self, server: &Server) {
@@ -440,11 +450,13 @@ pub(crate) fn end_waits(server: &Server) {
 struct Follower {
     server: Arc<Server>,
     applier: Applier,
+    /// The last attempt led to a link.
+    has_stood: bool,
 }
 
 impl Follower {
     fn new(server: Arc<Server>) -> Follower {
-        Follower { applier: Applier::new(&server), server }
+        Follower { applier: Applier::new(&server), server, has_stood: false }
     }
 
     fn run(mut self) {
@@ -466,7 +478,7 @@ impl Follower {
                 (true, false) => (short + 1, 0),
                 (true, true) => (short + 1, vain + 1),
             };
-            let may_hurry = link.is_up() && !(was_full && was_short) && vain <= VAIN_MAX;
+            let may_hurry = self.has_stood && !(was_full && was_short) && vain <= VAIN_MAX;
             let ended =
                 link.reach(&server, generation, Phase::Connect).map_or_else(|newer| newer, |()| ended);
             let may_hurry = may_hurry && !matches!(ended, Ended::Unfit(_));
@@ -525,6 +537,7 @@ impl Follower {
     fn attempt(&mut self, target: &Target, generation: u64) -> Result<Infallible, Ended> {
         let server = self.server.clone();
         let (link, log) = (&server.replication.link, &server.log);
+        self.has_stood = false;
         log.notice(format!("Connecting to MASTER {}:{}", target.host, target.port));
         link.reach(&server, generation, Phase::Connecting)?;
         let mut wire = Wire::connect(&server, target, generation)?;
@@ -548,8 +561,8 @@ impl Follower {
             }
             Answer::FullWithoutOffset => self.take_over(&mut wire, generation, None)?,
         }
-        link.list_client(&server, &wire)?;
-        link.reach(&server, generation, Phase::Connected)?;
+        link.stand(&server, &wire, generation)?;
+        self.has_stood = true;
         let ended = self.follow(&mut wire, generation);
         if generation == link.generation() {
             link.strike_client(&server);

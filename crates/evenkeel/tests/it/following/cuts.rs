@@ -27,8 +27,8 @@ struct Scissors {
 }
 
 impl Scissors {
-    /// `bytes_max`: as many bytes of the primary pass at most.
-    fn before(primary: u16, seed: u64, bytes_max: usize, way: Way) -> Scissors {
+    /// `bytes_max`: as many bytes of the primary pass at most, but for now and then: then `rarely`.
+    fn before(primary: u16, seed: u64, (bytes_max, rarely): (usize, usize), way: Way) -> Scissors {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
         let port = listener.local_addr().expect("it is bound").port();
         let (cuts, ends) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicBool::new(false)));
@@ -36,8 +36,11 @@ impl Scissors {
         std::thread::spawn(move || {
             let mut random = Random::new(seed);
             for replica in listener.incoming().flatten() {
-                let most = if random.chance(20) { 400 } else { bytes_max };
-                let allowed = 1 + random.below(most);
+                let allowed = match random.below(20) {
+                    0 => rarely,
+                    1..=4 => 1 + random.below(400),
+                    _ => 1 + random.below(bytes_max),
+                };
                 let (counted, stop) = (counted.clone(), stop.clone());
                 let stalls = (way == Way::Stalling).then(|| Random::new(random.draw()));
                 std::thread::spawn(move || relay(replica, primary, allowed, stalls, &counted, &stop));
@@ -88,7 +91,8 @@ fn survives_cuts(primary: &Program, replica: &Program, peer: Peer, load: &str, w
     let args = [REPLICA, &["--repl-diskless-load", load, "--repl-timeout", patience]].concat();
     let mut replica = Server::start(replica, &args);
     let seed = seed();
-    let scissors = Scissors::before(primary.port(), seed, 60_000, way);
+    // The longest command gets through now and then, with what comes behind it.
+    let scissors = Scissors::before(primary.port(), seed, (60_000, 4 << 20), way);
     write(&primary, peer, seed, 300);
     // A snapshot that is cut off is begun anew, and is another matter.
     scissors.ends.store(true, Relaxed);
@@ -99,11 +103,9 @@ fn survives_cuts(primary: &Program, replica: &Program, peer: Peer, load: &str, w
     let offset = |server: &Server| server.info("master_repl_offset").parse::<u64>().expect("a number");
     while scissors.cuts.load(Relaxed) < wanted {
         round += 1;
-        // More than the backlog holds would have to be sent anew. A command longer than what passes before a cut gets through
-        // when there are no more of them.
+        // More than the backlog holds would have to be sent anew.
         wait_until("the replica comes along", || {
-            way == Way::Fast
-                || scissors.cuts.load(Relaxed) >= wanted
+            scissors.cuts.load(Relaxed) >= wanted
                 || offset(&primary).saturating_sub(offset(&replica)) < 8 << 20
         });
         write(&primary, peer, seed + round, 300);
@@ -194,7 +196,7 @@ fn a_snapshot_is_cut_at_any_byte() {
         if way == "swapdb" {
             replica.connect().run("SET own data");
         }
-        let scissors = Scissors::before(primary.port(), seed, 20_000, Way::Fast);
+        let scissors = Scissors::before(primary.port(), seed, (20_000, 20_000), Way::Fast);
         follow(&replica, scissors.port);
         wait_until("some cuts", || scissors.cuts.load(Relaxed) >= 3);
         if way == "swapdb" {
