@@ -1,5 +1,7 @@
 //! A machine with faults, when a test says so. A disk that refuses: what cannot be made safe any more is not acknowledged, it is said,
-//! and what a later base has is safe again. A disk that is slow. A clock that is set back.
+//! and what a later base has is safe again. A disk that is slow. A clock that is set back. A machine that fails as a whole.
+
+mod machine;
 
 use std::fs;
 use std::io::{Read, Write};
@@ -34,12 +36,14 @@ impl Faults {
     }
 
     fn start(&self, args: &[&str]) -> Server {
-        let (preload, list) = (
-            format!("LD_PRELOAD={}", shim().display()),
-            format!("EVENKEEL_TEST_FAULTS={}", self.0.display()),
-        );
-        Server::start(&program().started_by(&["env", &preload, &list]), args)
+        start_with(&format!("EVENKEEL_TEST_FAULTS={}", self.0.display()), args)
     }
+}
+
+/// `what`: of the machine, as faults.c takes it from the environment.
+fn start_with(what: &str, args: &[&str]) -> Server {
+    let preload = format!("LD_PRELOAD={}", shim().display());
+    Server::start(&program().started_by(&["env", &preload, what]), args)
 }
 
 fn folder() -> PathBuf {

@@ -4,7 +4,7 @@
 //! databases. So the list says how far the writer's log got, and all other keys follow from that: every write up to there has
 //! taken place whole, and none after it. Rewrites and snapshots are asked for all the time.
 //!
-//! A killed process loses nothing that it has given to the kernel: whether a file is also synced, this cannot tell.
+//! A killed process loses nothing that it has given to the kernel. What a failing machine loses, [`super::failing`] plays.
 
 use std::io;
 use std::sync::Mutex;
@@ -189,15 +189,24 @@ fn disturb(client: &mut Client, ends: &AtomicBool, random: &mut Random) {
     }
 }
 
-/// Rounds of these lengths; `least` says how many of a writer's writes have to be there.
-fn rounds(fsync: &str, lengths: &[Duration], least: impl Fn(&Writer, Instant) -> u64) {
-    let seed = fresh_seed();
+pub(super) fn with_log(fsync: &str) -> [&str; 6] {
+    ["--appendonly", "yes", "--appendfsync", fsync, "--threads", "2"]
+}
+
+/// Rounds of these lengths. `fallen` is called between a kill, whose moment it is told, and the next start, and says up to when all
+/// that was acknowledged has to be there; `None`: to the end.
+pub(super) fn rounds(
+    mut server: Server,
+    lengths: &[Duration],
+    seed: u64,
+    mut fallen: impl FnMut(&Server, Instant) -> Option<Instant>,
+) {
     println!("EVENKEEL_SEED={seed}");
     let mut random = Random::new(seed);
-    let mut server = start(&["--appendonly", "yes", "--appendfsync", fsync, "--threads", "2"]);
     let (mut before, mut total, mut lost) = (Vec::<(Writer, u64)>::new(), 0, 0);
     for (number, run) in lengths.iter().enumerate() {
         let (writers, killed) = round(&mut server, number, *run, random.draw());
+        let until = fallen(&server, killed);
         server.start_again();
         std::thread::sleep(Duration::from_millis(SOON_MS as u64 + 5));
         server.assert_healthy();
@@ -207,8 +216,8 @@ fn rounds(fsync: &str, lengths: &[Duration], least: impl Fn(&Writer, Instant) ->
         }
         for writer in writers {
             let len = writer.check(&mut client);
-            let least = least(&writer, killed);
-            assert!(len >= least, "round {number}, {fsync}: {len} writes are there of {least} that must be");
+            let least = until.map_or(writer.acknowledged, |until| writer.acknowledged_at(until));
+            assert!(len >= least, "round {number}: {len} writes are there of {least} that must be");
             assert!(len <= writer.sent, "{len} writes are there of {} sent", writer.sent);
             (total, lost) = (total + len, lost + writer.acknowledged.saturating_sub(len));
             before.push((writer, len));
@@ -218,12 +227,12 @@ fn rounds(fsync: &str, lengths: &[Duration], least: impl Fn(&Writer, Instant) ->
             before.clear();
         }
     }
-    println!("{fsync}: {} kills, {total} writes, {lost} acknowledged ones lost", lengths.len());
+    println!("{} kills, {total} writes, {lost} acknowledged ones lost", lengths.len());
     assert!(total > 20 * lengths.len() as u64, "{total} writes are no load");
 }
 
 /// As many rounds as wanted, of random lengths.
-fn lengths(count: usize) -> Vec<Duration> {
+pub(super) fn lengths(count: usize) -> Vec<Duration> {
     let wanted = std::env::var(ROUNDS_VARIABLE).ok();
     let count = wanted.map_or(count, |text| text.parse().expect("EVENKEEL_KILLS is a number"));
     let mut random = Random::new(fresh_seed());
@@ -232,12 +241,12 @@ fn lengths(count: usize) -> Vec<Duration> {
 
 #[test]
 fn with_always_all_that_was_acknowledged_is_there() {
-    rounds("always", &lengths(34), |writer, _| writer.acknowledged);
+    rounds(start(&with_log("always")), &lengths(34), fresh_seed(), |_, _| None);
 }
 
 #[test]
 fn with_everysec_a_second_is_lost_at_most() {
     let mut lengths = lengths(14);
     lengths.extend([LOSS + Duration::from_millis(1_500); 2]);
-    rounds("everysec", &lengths, |writer, killed| writer.acknowledged_at(killed - LOSS));
+    rounds(start(&with_log("everysec")), &lengths, fresh_seed(), |_, killed| Some(killed - LOSS));
 }

@@ -4,11 +4,17 @@
  *   slow PART               has syncs and writes on such files take 3 ms longer
  *   clock SECONDS           sets the clock of the day forward, or back
  *   never NAME              ends the process when a thread whose name begins so makes such a call on a file
+ *
+ * The folder named by EVENKEEL_TEST_DISK, if there is one, has what syncs have made safe: of a file its bytes when its last
+ * successful sync began, and of a folder the names in it, each under the inode's number and birth. `begun` is as old as the
+ * beginning of the last sync of an incremental file of an append-only file.
  */
 #define _GNU_SOURCE
+#include <dirent.h>
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -73,9 +79,87 @@ int clock_gettime(clockid_t clock, struct timespec *time) {
     return result;
 }
 
-int fsync(int fd) { return fails("sync", fd) ? -1 : (int)real("fsync")(fd); }
+static pthread_mutex_t order = PTHREAD_MUTEX_INITIALIZER, keeping = PTHREAD_MUTEX_INITIALIZER;
 
-int fdatasync(int fd) { return fails("sync", fd) ? -1 : (int)real("fdatasync")(fd); }
+#define INODES 65536
+
+/* Which inode this is, from its birth to its end; zero if there is none. */
+static int identify(int folder, const char *name, char *id, size_t room) {
+    struct statx status;
+    int flags = *name ? AT_SYMLINK_NOFOLLOW : AT_EMPTY_PATH;
+    if (statx(folder, name, flags, STATX_INO | STATX_BTIME, &status)) return 0;
+    unsigned long long born = status.stx_btime.tv_sec * 1000000000ULL + status.stx_btime.tv_nsec;
+    snprintf(id, room, "%llu-%llu", (unsigned long long)status.stx_ino, born);
+    return 1;
+}
+
+static void keep_names(int folder, int copy) {
+    char id[64];
+    int own = openat(folder, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    DIR *names = own >= 0 ? fdopendir(own) : NULL;
+    for (struct dirent *entry; names && (entry = readdir(names));) {
+        int counts = strcmp(entry->d_name, ".") && strcmp(entry->d_name, "..");
+        if (counts && identify(folder, entry->d_name, id, sizeof id)) dprintf(copy, "%s %s\n", id, entry->d_name);
+    }
+    if (names) closedir(names);
+}
+
+static void keep_bytes(int fd, off64_t len, int copy) {
+    char own[64];
+    off64_t from = 0;
+    snprintf(own, sizeof own, "/proc/self/fd/%d", fd);
+    int file = open(own, O_RDONLY | O_CLOEXEC);
+    while (file >= 0 && from < len && copy_file_range(file, &from, copy, NULL, len - from, 0) > 0) {}
+    if (file >= 0) close(file);
+}
+
+/* A sync has made this safe. Of two of one inode, the one that began later counts. */
+static void keep(const char *disk, int fd, const struct stat *before, unsigned long turn) {
+    static unsigned long kept[INODES];
+    char id[64], path[4096], draft[4096];
+    pthread_mutex_lock(&keeping);
+    if (kept[before->st_ino % INODES] < turn && identify(fd, "", id, sizeof id)) {
+        kept[before->st_ino % INODES] = turn;
+        snprintf(path, sizeof path, "%s/%s", disk, id);
+        snprintf(draft, sizeof draft, "%s/draft", disk);
+        int copy = open(draft, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+        if (S_ISDIR(before->st_mode)) keep_names(fd, copy);
+        else keep_bytes(fd, before->st_size, copy);
+        close(copy);
+        rename(draft, path);
+    }
+    pthread_mutex_unlock(&keeping);
+}
+
+static void note_beginning(const char *disk, int fd) {
+    char link[64], path[4096] = "", begun[4096];
+    snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
+    if (readlink(link, path, sizeof path - 1) < 0 || !strstr(path, ".incr.aof")) return;
+    snprintf(begun, sizeof begun, "%s/begun", disk);
+    int file = open(begun, O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
+    futimens(file, NULL);
+    close(file);
+}
+
+static int sync_by(const char *call, int fd) {
+    static unsigned long turns;
+    struct stat before;
+    const char *disk = getenv("EVENKEEL_TEST_DISK");
+    if (fails("sync", fd)) return -1;
+    if (!disk) return (int)real(call)(fd);
+    note_beginning(disk, fd);
+    pthread_mutex_lock(&order);
+    unsigned long turn = ++turns;
+    int known = fstat(fd, &before) == 0;
+    pthread_mutex_unlock(&order);
+    int result = (int)real(call)(fd);
+    if (result == 0 && known) keep(disk, fd, &before, turn);
+    return result;
+}
+
+int fsync(int fd) { return sync_by("fsync", fd); }
+
+int fdatasync(int fd) { return sync_by("fdatasync", fd); }
 
 ssize_t write(int fd, const void *bytes, size_t len) { return fails("write", fd) ? -1 : real("write")(fd, bytes, len); }
 

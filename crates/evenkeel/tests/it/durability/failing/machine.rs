@@ -1,0 +1,212 @@
+//! The machine fails under load, again and again: what the server has not had synced is gone, or some of it, and what it has had
+//! renamed, made or removed in folders it has not synced, may be undone.
+//!
+//! A disk is played for that: faults.c keeps what each sync makes safe, and after the kill the server's folder becomes what a disk
+//! might have. As strict as POSIX allows: a file that has been synced has no name before its folder is synced, too.
+
+use std::collections::BTreeMap;
+use std::fs::{self, Metadata};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant, SystemTime};
+
+use evenkeel_testkit::random::fresh_seed;
+use evenkeel_testkit::{Random, Server};
+
+use super::{folder, start_with};
+use crate::durability::kill::{lengths, rounds, with_log};
+
+/// Of the moment when the last sync began, what was acknowledged so long before has to be there under `everysec`: a second, and what
+/// a busy machine may need to come to it.
+const LOSS: Duration = Duration::from_millis(1_500);
+
+/// The server's own log is no part of the disk.
+const LOG: &str = "log";
+
+/// What a disk has.
+enum Image {
+    File(Vec<u8>),
+    Folder(BTreeMap<String, Image>),
+}
+
+/// What faults.c keeps.
+struct Disk(PathBuf);
+
+impl Disk {
+    fn new(name: &str) -> Disk {
+        let disk = Disk(folder().join(format!("{name}-{}", std::process::id())));
+        let _ = fs::remove_dir_all(&disk.0);
+        fs::create_dir(&disk.0).expect("the folder is ours");
+        disk
+    }
+
+    fn start(&self, args: &[&str]) -> Server {
+        start_with(&format!("EVENKEEL_TEST_DISK={}", self.0.display()), args)
+    }
+
+    fn kept(&self, id: &str) -> Option<Vec<u8>> {
+        fs::read(self.0.join(id)).ok()
+    }
+
+    /// The machine has failed: the server's folder has what the disk has from now on.
+    fn fail(&self, server: &Server, random: &mut Random) {
+        let root = server.folder();
+        // Whether what was done to folders since has come to the disk.
+        let is_named = random.chance(50);
+        let Image::Folder(image) = self.folder_image(root, is_named, random) else {
+            unreachable!("it is one")
+        };
+        for entry in entries(root).into_iter().filter(|entry| *entry != LOG) {
+            let path = root.join(entry);
+            if path.is_dir() { fs::remove_dir_all(path) } else { fs::remove_file(path) }
+                .expect("it is there");
+        }
+        fs::remove_dir_all(&self.0).and_then(|()| fs::create_dir(&self.0)).expect("the folder is ours");
+        write(root, image);
+        self.keep(root);
+    }
+
+    fn folder_image(&self, path: &Path, is_named: bool, random: &mut Random) -> Image {
+        let kept = self.kept(&id(&fs::metadata(path).expect("it is there"))).unwrap_or_default();
+        let kept = String::from_utf8(kept).expect("names");
+        let line = |line: &str| line.split_once(' ').map(|(id, name)| (id.to_owned(), name.to_owned()));
+        let synced = kept.lines().filter_map(line);
+        let present = entries(path).into_iter().filter_map(|name| {
+            let status = fs::symlink_metadata(path.join(&name)).ok()?;
+            Some((id(&status), name))
+        });
+        let present: Vec<_> = present.collect();
+        let names: Vec<_> = if is_named { present.clone() } else { synced.collect() };
+        let image = |(id, name): (String, String)| {
+            let now = present.iter().find(|(other, _)| *other == id).map(|(_, name)| path.join(name));
+            let image = match now {
+                Some(now) if now.is_dir() => self.folder_image(&now, is_named, random),
+                now => self.file_image(&id, now, random),
+            };
+            (name, image)
+        };
+        Image::Folder(names.into_iter().filter(|(_, name)| name != LOG).map(image).collect())
+    }
+
+    /// What was synced of a file, and perhaps some of what came behind.
+    fn file_image(&self, id: &str, now: Option<PathBuf>, random: &mut Random) -> Image {
+        let synced = self.kept(id).unwrap_or_default();
+        let written = now.map_or(Vec::new(), |path| fs::read(path).expect("it is there"));
+        let more = written.len().saturating_sub(synced.len());
+        if more == 0 || random.chance(50) {
+            return Image::File(synced);
+        }
+        Image::File(written[..synced.len() + random.below(more + 1)].to_owned())
+    }
+
+    /// All that is there after a start of the machine is safe.
+    fn keep(&self, path: &Path) {
+        let own = self.0.join(id(&fs::metadata(path).expect("it is there")));
+        if path.is_file() {
+            fs::copy(path, own).expect("there is room");
+            return;
+        }
+        let (mut lines, names) = (String::new(), entries(path));
+        for name in names.iter().filter(|name| *name != LOG) {
+            let path = path.join(name);
+            lines += &format!("{} {name}\n", id(&fs::metadata(&path).expect("it is there")));
+            self.keep(&path);
+        }
+        fs::write(own, lines).expect("there is room");
+    }
+
+    /// When the last sync of the log began, if one has.
+    fn last_sync(&self) -> Option<Instant> {
+        let begun = fs::metadata(self.0.join("begun")).ok()?.modified().expect("a time");
+        Instant::now().checked_sub(SystemTime::now().duration_since(begun).unwrap_or_default())
+    }
+}
+
+/// As faults.c has it.
+fn id(status: &Metadata) -> String {
+    let born = status.created().ok().and_then(|time| time.duration_since(SystemTime::UNIX_EPOCH).ok());
+    format!("{}-{}", status.ino(), born.unwrap_or_default().as_nanos())
+}
+
+fn entries(folder: &Path) -> Vec<String> {
+    let entries = fs::read_dir(folder).expect("a folder");
+    entries.map(|entry| entry.expect("an entry").file_name().into_string().expect("a plain name")).collect()
+}
+
+fn write(folder: &Path, image: BTreeMap<String, Image>) {
+    for (name, image) in image {
+        let path = folder.join(name);
+        match image {
+            Image::File(bytes) => fs::write(path, bytes).expect("there is room"),
+            Image::Folder(image) => {
+                fs::create_dir(&path).expect("there is room");
+                write(&path, image);
+            }
+        }
+    }
+}
+
+#[test]
+fn with_everysec_a_second_is_lost_at_most() {
+    let (disk, seed) = (Disk::new("everysec"), fresh_seed());
+    let mut random = Random::new(!seed);
+    let long = [2_200, 3_100, 2_700, 3_900].map(Duration::from_millis);
+    let lengths = [&lengths(12)[..], &long].concat();
+    rounds(disk.start(&with_log("everysec")), &lengths, seed, |server, killed| {
+        // Of a server that has synced nothing yet, as it began a moment ago.
+        let until = disk.last_sync().map_or(killed - Duration::from_secs(3_600), |begun| begun - LOSS);
+        disk.fail(server, &mut random);
+        Some(until)
+    });
+}
+
+/// Where each sync is of the file itself: durability/tail.rs has the other way.
+#[test]
+fn with_always_nothing_is_lost() {
+    let (disk, seed) = (Disk::new("always"), fresh_seed());
+    let mut random = Random::new(!seed);
+    let server = disk.start(&[&with_log("always")[..], &["--appendonly-direct-io", "no"]].concat());
+    rounds(server, &lengths(12), seed, |server, _| {
+        disk.fail(server, &mut random);
+        None
+    });
+}
+
+/// What SAVE has said OK to; of one that nobody was told the end of, the one before may be there.
+#[test]
+fn a_snapshot_is_there_or_the_one_before() {
+    let (disk, seed) = (Disk::new("snapshots"), fresh_seed());
+    println!("EVENKEEL_SEED={seed}");
+    let mut random = Random::new(seed);
+    let mut server = disk.start(&["--save", "", "--threads", "2"]);
+    let value = "v".repeat(300);
+    for round in 0..8_i64 {
+        let mut client = server.connect();
+        client.call(&["SET", "round", &round.to_string()]);
+        for key in 0..500 {
+            client.call(&["SET", &format!("key:{key}"), &format!("{round}{value}")]);
+        }
+        let is_told = random.chance(50);
+        match is_told {
+            true => assert_eq!(client.run("SAVE").to_string(), "OK"),
+            false => {
+                client.run("BGSAVE");
+                std::thread::sleep(Duration::from_micros(random.below(12_000) as u64));
+            }
+        }
+        server.kill();
+        disk.fail(&server, &mut random);
+        server.start_again();
+        let mut client = server.connect();
+        let there = client.run("GET round").to_string();
+        let there = there.trim_matches('"').parse::<i64>().unwrap_or(-1);
+        let least = if is_told { round } else { -1 };
+        assert!((least..=round).contains(&there), "round {round}: {there} is there");
+        let size = if there < 0 { 0 } else { 501 };
+        assert_eq!(client.run("DBSIZE").as_int(), Some(size));
+        if there >= 0 {
+            assert_eq!(client.run("GET key:77").to_string(), format!("\"{there}{value}\""));
+            assert!(server.folder().join("dump.rdb").exists());
+        }
+    }
+}
