@@ -177,9 +177,13 @@ fn round(server: &mut Server, round: usize, run: Duration, seed: u64) -> (Vec<Wr
     (done.into_inner().expect("no holder panics"), killed)
 }
 
+/// For how long: in a long round, what comes by itself then is seen, too.
+const DISTURBANCE: Duration = Duration::from_millis(600);
+
 /// Asks for rewrites and snapshots at random moments.
 fn disturb(client: &mut Client, ends: &AtomicBool, random: &mut Random) {
-    while !ends.load(Relaxed) {
+    let began = Instant::now();
+    while !ends.load(Relaxed) && began.elapsed() < DISTURBANCE {
         std::thread::sleep(Duration::from_millis(random.below(90) as u64));
         let wish = random.pick(&["BGREWRITEAOF", "BGREWRITEAOF", "BGSAVE SCHEDULE", "PING"]);
         let words: Vec<&str> = wish.split(' ').collect();

@@ -6,8 +6,8 @@
  *   never NAME              ends the process when a thread whose name begins so makes such a call on a file
  *
  * The folder named by EVENKEEL_TEST_DISK, if there is one, has what syncs have made safe: of a file its bytes when its last
- * successful sync began, and of a folder the names in it, each under the inode's number and birth. `begun` is as old as the
- * beginning of the last sync of an incremental file of an append-only file.
+ * successful sync began, and of a folder the names in it, each under the inode's number and birth. `begun` and `ended` are as
+ * old as the beginning and the end of the last sync of an incremental file of an append-only file.
  */
 #define _GNU_SOURCE
 #include <dirent.h>
@@ -131,12 +131,13 @@ static void keep(const char *disk, int fd, const struct stat *before, unsigned l
     pthread_mutex_unlock(&keeping);
 }
 
-static void note_beginning(const char *disk, int fd) {
-    char link[64], path[4096] = "", begun[4096];
+/* Has this file be as old as the present moment. */
+static void note(const char *disk, const char *name, int fd) {
+    char link[64], path[4096] = "", noted[4096];
     snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
     if (readlink(link, path, sizeof path - 1) < 0 || !strstr(path, ".incr.aof")) return;
-    snprintf(begun, sizeof begun, "%s/begun", disk);
-    int file = open(begun, O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
+    snprintf(noted, sizeof noted, "%s/%s", disk, name);
+    int file = open(noted, O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
     futimens(file, NULL);
     close(file);
 }
@@ -147,13 +148,14 @@ static int sync_by(const char *call, int fd) {
     const char *disk = getenv("EVENKEEL_TEST_DISK");
     if (fails("sync", fd)) return -1;
     if (!disk) return (int)real(call)(fd);
-    note_beginning(disk, fd);
+    note(disk, "begun", fd);
     pthread_mutex_lock(&order);
     unsigned long turn = ++turns;
     int known = fstat(fd, &before) == 0;
     pthread_mutex_unlock(&order);
     int result = (int)real(call)(fd);
     if (result == 0 && known) keep(disk, fd, &before, turn);
+    note(disk, "ended", fd);
     return result;
 }
 
