@@ -217,12 +217,6 @@ impl Persist {
         is_leaving
     }
 
-    /// Whether something has been asked for that begins when what is under way has ended.
-    pub(crate) fn awaits_turn(&self) -> bool {
-        let state = self.state.lock();
-        state.save_owed || state.save_scheduled || state.rewrite_scheduled
-    }
-
     /// Gives up whatever is being written, for the server ends.
     pub(crate) fn cancel_all(&self) {
         self.cancel(|_| true);

@@ -3,9 +3,10 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering::*;
 
+use super::claims::State;
 use super::{rewrite, snapshot};
 use crate::clock;
-use crate::config::Settings;
+use crate::config::{SavePoint, Settings};
 use crate::server::Server;
 
 /// How long after a snapshot that failed the next one may come by itself.
@@ -18,41 +19,66 @@ const FAILURES: u64 = 3;
 /// The longest between two of them.
 const MINUTES_MAX: u64 = 60;
 
+/// What is to begin as soon as nothing else is done.
+enum Due {
+    /// A snapshot that has been asked for, or that FLUSHALL owes.
+    Save,
+    SavePoint(SavePoint),
+    Rewrite,
+    /// The log is to be turned on or off.
+    FollowSettings,
+}
+
 /// Begins what is due.
 pub(crate) fn look(server: &Arc<Server>) {
-    let persist = &server.persist;
-    if !persist.has_all_data() || server.stopping.load(Acquire) || persist.ending.is_under_way() {
-        return;
-    }
-    let (state, settings) = (server.persist.state(), server.settings());
+    let state = server.persist.state();
     if !state.is_idle() {
         return;
     }
+    match due(server, &state) {
+        None => {}
+        Some(Due::FollowSettings) => rewrite::follow_soon(server),
+        // If somebody was faster, it stays due.
+        Some(Due::Rewrite) => _ = rewrite::begin(server),
+        Some(Due::Save) => _ = snapshot::begin(server),
+        Some(Due::SavePoint(SavePoint { changes, seconds })) => {
+            server.log.notice(format!("{changes} changes in {seconds} seconds. Saving..."));
+            let _ = snapshot::begin(server);
+        }
+    }
+}
+
+/// Whether something is to begin when what is under way has ended.
+pub(crate) fn awaits_turn(server: &Server) -> bool {
+    due(server, &server.persist.state()).is_some()
+}
+
+fn due(server: &Server, state: &State) -> Option<Due> {
+    let persist = &server.persist;
+    if !persist.has_all_data() || server.stopping.load(Acquire) || persist.ending.is_under_way() {
+        return None;
+    }
+    let settings = server.settings();
     let now_s = clock::unix_ms() / 1000;
     let may_try = state.last_ok || now_s.saturating_sub(state.last_attempt_s) > RETRY_S;
     // What is owed comes first: who asks for a rewrite behind FLUSHALL is told that it is under way.
     let saves_first = state.save_owed || state.save_scheduled && !state.rewrite_scheduled;
     if saves_first && may_try {
-        let _ = snapshot::begin(server); // if somebody was faster, it stays due
-        return;
+        return Some(Due::Save);
     }
     let may_rewrite =
         now_s.saturating_sub(state.last_rewrite_attempt_s) >= rewrite_delay_s(state.rewrites_failed);
     if state.rewrite_scheduled || may_rewrite && rewrite_is_due(server, &settings) {
-        rewrite::begin(server);
-        return;
+        return Some(Due::Rewrite);
     }
     // To turn the log off takes no rewrite, and is the way out when none succeeds.
     if settings.appendonly != server.persist.aof.is_on() && (may_rewrite || !settings.appendonly) {
-        return rewrite::follow_soon(server);
+        return Some(Due::FollowSettings);
     }
     let changes = server.keyspace.total().asked().saturating_sub(state.changes_at_save);
     let elapsed_s = now_s.saturating_sub(state.last_save_s);
     let due = settings.save.iter().find(|point| changes >= point.changes && elapsed_s > point.seconds);
-    if let Some(point) = due.filter(|_| may_try) {
-        server.log.notice(format!("{} changes in {} seconds. Saving...", point.changes, point.seconds));
-        let _ = snapshot::begin(server);
-    }
+    due.filter(|_| may_try).map(|point| Due::SavePoint(*point))
 }
 
 /// For how long no rewrite comes by itself after the last one, when so many have failed in a row.

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering::*;
 use std::time::Duration;
 
 use super::Feed;
-use crate::persist::{Job, snapshot};
+use crate::persist::{Job, points, snapshot};
 use crate::replication::backlog::Backlog;
 use crate::replication::overflow::Overflow;
 use crate::replication::peer::{Peer, Stage};
@@ -147,7 +147,7 @@ impl Feed {
         }
         let is_waited_for = |peer: &Peer| matches!(peer.stage, Stage::Waiting { .. });
         let others_wait = !pipes.is_empty()
-            && (self.peers.values().any(is_waited_for) || self.server.persist.awaits_turn());
+            && (self.peers.values().any(is_waited_for) || points::awaits_turn(&self.server));
         let (mut in_memory, mut on_disk) = (0, 0);
         for (pipe, readers) in pipes {
             let server = self.server.clone();

@@ -130,7 +130,31 @@ fn who_comes_later_waits_for_no_slow_one() {
     assert_eq!(slow.snapshot().len() / MB, KEYS);
 }
 
-/// Nor does what has been asked for wait: it walks through the keys, too.
+/// Nor does what comes by itself wait: it walks through the keys, too.
+#[test]
+fn what_is_due_waits_for_no_slow_one() {
+    let log =
+        ["--appendonly", "yes", "--auto-aof-rewrite-min-size", "1mb", "--auto-aof-rewrite-percentage", "0"];
+    let (server, mut client) = filled(&[&log[..], &["--save", "3 1000"]].concat());
+    let saves = number(&server, "rdb_saves");
+    let mut slow = Slow::attach(&server, || ());
+    std::thread::sleep(Duration::from_millis(100));
+    assert_eq!(number(&server, "repl_snapshot_on_disk"), 0);
+    for _ in 0..1_000 {
+        client.call(&["INCR", "changes"]);
+    }
+    wait_until("it is saved", || number(&server, "rdb_saves") == saves + 1);
+    assert_eq!(slow.snapshot().len() / MB, KEYS);
+    // And a rewrite, beside another one.
+    let rewrites = number(&server, "aof_rewrites");
+    let mut slow = Slow::attach(&server, || ());
+    client.call(&["SET", "grows", &"x".repeat(4 * MB)]);
+    ok(&mut client, "CONFIG SET auto-aof-rewrite-percentage 1");
+    wait_until("it is rewritten", || number(&server, "aof_rewrites") == rewrites + 1);
+    assert_eq!(slow.snapshot().len() / MB, KEYS);
+}
+
+/// Nor what has been asked for.
 #[test]
 fn a_rewrite_waits_for_no_slow_one() {
     let (server, mut client) = filled(&["--appendonly", "yes", "--auto-aof-rewrite-percentage", "0"]);
