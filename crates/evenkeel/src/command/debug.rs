@@ -17,6 +17,7 @@ use crate::clock;
 use crate::config::{self, Extent, Permit};
 use crate::error::{Done, Error};
 use crate::persist;
+use crate::persist::reload::Options;
 
 /// Not `NO_DATA`: some topics look at keys, so EXEC holds everything for them.
 const FLAGS: Flags = Flags::ADMIN.with(Flags::NOSCRIPT).with(Flags::LOADING).with(Flags::STALE);
@@ -170,12 +171,12 @@ fn packed_threshold(call: &mut Call<'_, '_>) -> Done {
 
 /// DEBUG RELOAD [MERGE] [NOFLUSH] [NOSAVE]: saves everything, and loads it again. Everybody waits.
 fn reload(call: &mut Call<'_, '_>) -> Done {
-    let (mut flush, mut save) = (true, true);
+    let mut options = Options { save: true, flush: true, merge: false };
     for at in 2..call.args.len() {
         match call.args.word(at).as_bytes() {
-            b"MERGE" => {}
-            b"NOFLUSH" => flush = false,
-            b"NOSAVE" => save = false,
+            b"MERGE" => options.merge = true,
+            b"NOFLUSH" => options.flush = false,
+            b"NOSAVE" => options.save = false,
             _ => {
                 return Err(Error::text(
                     "ERR DEBUG RELOAD only supports the MERGE, NOFLUSH and NOSAVE options.",
@@ -185,7 +186,7 @@ fn reload(call: &mut Call<'_, '_>) -> Done {
     }
     let server = call.server.clone();
     call.go_to_rest(move |reply| {
-        let reloaded = persist::reload::from_snapshot(&server, save, flush);
+        let reloaded = persist::reload::from_snapshot(&server, options);
         reloaded.map_err(|reason| {
             server.log.warning(format!("DEBUG RELOAD: {reason}"));
             Error::text("ERR Error trying to load the RDB dump, check server logs.")

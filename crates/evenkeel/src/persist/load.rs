@@ -40,6 +40,8 @@ pub(crate) struct Loading {
     pub(crate) since_s: AtomicU64,
     pub(crate) total_bytes: AtomicU64,
     pub(crate) loaded_bytes: AtomicU64,
+    /// What the server had in memory that wrote the snapshot, as that says; zero: it does not.
+    pub(crate) used_mem: AtomicU64,
     pub(crate) keys: AtomicU64,
     /// Keys that had expired, and were left out.
     pub(crate) expired: AtomicU64,
@@ -72,7 +74,7 @@ impl Loading {
     pub(crate) fn begin(&self, bytes: u64) {
         self.since_s.store(clock::unix_ms() / 1000, Relaxed);
         self.total_bytes.store(bytes, Relaxed);
-        for counter in [&self.loaded_bytes, &self.keys, &self.expired, &self.empty] {
+        for counter in [&self.loaded_bytes, &self.used_mem, &self.keys, &self.expired, &self.empty] {
             counter.store(0, Relaxed);
         }
     }
@@ -117,8 +119,9 @@ pub(crate) fn snapshot_at_start(server: &Arc<Server>) -> Result<Option<Loaded>, 
 }
 
 /// The same while log and replicas go on. They have what has expired until they are told that it goes, so it comes back.
-pub(crate) fn snapshot_again(server: &Arc<Server>) -> Result<Option<Loaded>, Ended> {
-    snapshot_how(server, How::default())
+/// `merges`: what is there already gives way.
+pub(crate) fn snapshot_again(server: &Arc<Server>, merges: bool) -> Result<Option<Loaded>, Ended> {
+    snapshot_how(server, How { merges, ..How::default() })
 }
 
 /// A replica keeps what has expired until its primary says that it goes.
@@ -196,11 +199,13 @@ pub(super) struct How {
     /// The server is a primary, and the data those of its stream. Replicas that have followed it are told what has expired
     /// meanwhile.
     pub(super) goes_on: bool,
+    /// A key or library that is there already gives way to that of the file, and is no failure.
+    pub(super) merges: bool,
 }
 
 impl Default for How {
     fn default() -> How {
-        How { expired_by: None, target: Target::Visible, from_primary: false, goes_on: false }
+        How { expired_by: None, target: Target::Visible, from_primary: false, goes_on: false, merges: false }
     }
 }
 
@@ -374,6 +379,10 @@ impl Work<'_> {
             }
             match part {
                 None => return Ok(facts),
+                Some(Part::Aux { name, value }) if name == b"used-mem" => {
+                    let bytes = std::str::from_utf8(&value).ok().and_then(|text| text.parse().ok());
+                    self.server.persist.loading.used_mem.store(bytes.unwrap_or(0), Relaxed);
+                }
                 Some(Part::Aux { name, value }) => facts.note(&name, &value),
                 Some(Part::Keys(batch)) if self.failed.load(Acquire) => drop(batch),
                 Some(Part::Keys(batch)) => {
@@ -411,7 +420,7 @@ impl Work<'_> {
             return self.libraries.lock().add(Arc::new(library), false).map_err(text);
         }
         let mut libraries = (*self.server.scripts.libraries()).clone();
-        libraries.add(Arc::new(library), false).map_err(text)?;
+        libraries.add(Arc::new(library), self.how.merges).map_err(text)?;
         self.server.scripts.set_libraries(libraries);
         Ok(())
     }
@@ -486,9 +495,15 @@ impl Work<'_> {
         let key = keyspace.key(db as u32, &name);
         keyspace.enter(seat);
         let mut held = keyspace.hold_one(seat, key.place);
-        let is_new = held.peek(&key).is_none();
-        if is_new {
-            held.unasked(|held| formed.store(held, &key, about.expires));
+        let gives_way = self.how.merges && held.peek(&key).is_some();
+        let is_free = gives_way || held.peek(&key).is_none();
+        if is_free {
+            held.unasked(|held| {
+                if gives_way {
+                    held.remove(&key);
+                }
+                formed.store(held, &key, about.expires);
+            });
             if let Some(access) = self.access(about.access) {
                 held.set_access(&key, access);
             }
@@ -499,7 +514,7 @@ impl Work<'_> {
         if self.settings.key_load_delay != 0 {
             self.delay();
         }
-        if is_new { Ok(()) } else { Err(Error { at, inside: None, reason: Reason::Duplicate }) }
+        if is_free { Ok(()) } else { Err(Error { at, inside: None, reason: Reason::Duplicate }) }
     }
 
     /// To replicas that have the key, if there are any.

@@ -11,9 +11,20 @@ use crate::pubsub::mail;
 use crate::scripting::functions::Libraries;
 use crate::server::{Pauser, Server};
 
-/// Saves everything, empties the databases, and loads it again. All commands wait meanwhile.
-pub(crate) fn from_snapshot(server: &Arc<Server>, save: bool, flush: bool) -> Result<(), String> {
-    while_all_wait(server, || reload(server, save, flush))
+/// What DEBUG RELOAD does around the load.
+#[derive(Clone, Copy)]
+pub(crate) struct Options {
+    /// Everything is saved first.
+    pub(crate) save: bool,
+    /// The databases are emptied first.
+    pub(crate) flush: bool,
+    /// What is there gives way to what the file has; without this, a key or a library that is there is an error.
+    pub(crate) merge: bool,
+}
+
+/// Loads the snapshot again. All commands wait meanwhile.
+pub(crate) fn from_snapshot(server: &Arc<Server>, options: Options) -> Result<(), String> {
+    while_all_wait(server, || reload(server, options))
 }
 
 /// Empties the databases and loads the append-only files again, once all that was logged is in them. All commands wait
@@ -69,8 +80,8 @@ fn replay_log(server: &Arc<Server>) -> Result<(), String> {
 }
 
 /// From the save to the end of the load, nobody else writes to disk: what is in memory is half of the data meanwhile.
-fn reload(server: &Arc<Server>, save: bool, flush: bool) -> Result<(), String> {
-    if save {
+fn reload(server: &Arc<Server>, options: Options) -> Result<(), String> {
+    if options.save {
         if !snapshot::save_before(server, Job::Log) {
             rewrite::release(server);
             return Err("it could not be saved".into());
@@ -78,7 +89,7 @@ fn reload(server: &Arc<Server>, save: bool, flush: bool) -> Result<(), String> {
     } else {
         server.persist.claim_in_turn(Job::Log);
     }
-    let done = put_back(server, save, flush);
+    let done = put_back(server, options);
     rewrite::release(server);
     if done.is_ok() {
         rewrite::follow_soon(server);
@@ -88,27 +99,27 @@ fn reload(server: &Arc<Server>, save: bool, flush: bool) -> Result<(), String> {
 
 /// Takes the data out and those of the snapshot in. If that fails, what is in memory is kept from the disk until there are
 /// whole data again.
-fn put_back(server: &Arc<Server>, was_saved: bool, flush: bool) -> Result<(), String> {
+fn put_back(server: &Arc<Server>, options: Options) -> Result<(), String> {
     let persist = &server.persist;
     let was_incomplete = persist.is_incomplete.load(Acquire);
-    if flush {
+    if options.flush {
         persist.is_incomplete.store(true, Release);
         flush_all(server);
     }
-    let done = match load::snapshot_again(server) {
+    let done = match load::snapshot_again(server, options.merge) {
         Ok(Some(_)) => Ok(()),
         Ok(None) => Err("there is no snapshot".into()),
         Err(Ended::Failed(reason)) => Err(reason),
         Err(Ended::Stopped) => Err("the server ends".into()),
     };
     // The log goes on behind the data that were saved, and behind no others: it begins anew with a base of these.
-    let goes_on = was_saved && done.is_ok();
+    let goes_on = options.save && done.is_ok();
     if !goes_on && persist.aof.is_on() {
         rewrite::turn_off(server);
     }
     if done.is_ok() {
         persist.note_loaded(&server.keyspace);
-        persist.is_incomplete.store(was_incomplete && was_saved, Release);
+        persist.is_incomplete.store(was_incomplete && options.save, Release);
     }
     done
 }

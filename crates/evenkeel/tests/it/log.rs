@@ -5,12 +5,12 @@ use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::net::UnixDatagram;
-use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use evenkeel_testkit::{Client, Server};
 
+use crate::disk::{Disk, is_root, run};
 use crate::{program, start, wait_until};
 
 /// More lines than the server keeps while its log hangs.
@@ -126,70 +126,11 @@ fn a_pipe_that_nobody_reads_delays_nobody() {
     assert!(asked.elapsed() < Duration::from_secs(10), "{:?}", asked.elapsed());
 }
 
-fn is_root() -> bool {
-    // SAFETY: asks for a number.
-    unsafe { libc::geteuid() == 0 }
-}
-
-/// A file system in a file, thawed, unmounted and removed in the end.
-struct Disk {
-    image: PathBuf,
-    folder: PathBuf,
-}
-
-impl Disk {
-    /// `None` where this process may not have one.
-    fn mount() -> Option<Disk> {
-        let folder = std::env::temp_dir().join(format!("evenkeel-log-{}", std::process::id()));
-        let disk = Disk { image: folder.with_extension("img"), folder };
-        fs::create_dir(&disk.folder).expect("a folder");
-        fs::File::create(&disk.image).and_then(|file| file.set_len(16 << 20)).expect("an image");
-        let made = run("mkfs.ext4", &["-q", "-F"], &disk.image)
-            && Command::new("mount")
-                .args(["-o", "loop"])
-                .args([&disk.image, &disk.folder])
-                .status()
-                .is_ok_and(|s| s.success());
-        made.then_some(disk)
-    }
-
-    fn freeze(&self) -> Frozen<'_> {
-        assert!(run("fsfreeze", &["--freeze"], &self.folder));
-        Frozen(&self.folder)
-    }
-}
-
-/// Thaws when it is dropped, also by a test that fails: until then, a process that writes there cannot even be killed.
-struct Frozen<'a>(&'a Path);
-
-impl Drop for Frozen<'_> {
-    fn drop(&mut self) {
-        let _ = run("fsfreeze", &["--unfreeze"], self.0);
-    }
-}
-
-impl Drop for Disk {
-    fn drop(&mut self) {
-        // Whichever of these has not been done cannot be undone.
-        let _ = run("umount", &[], &self.folder);
-        let _ = fs::remove_dir(&self.folder);
-        let _ = fs::remove_file(&self.image);
-    }
-}
-
-fn run(program: &str, options: &[&str], path: &Path) -> bool {
-    let mut command = Command::new(program);
-    command.args(options).arg(path).stderr(Stdio::null()).status().is_ok_and(|status| status.success())
-}
-
 /// Needs root, as everything does that mounts; without, there is nothing to see.
 #[test]
 fn a_frozen_disk_delays_nobody() {
-    let Some(disk) = is_root().then(Disk::mount).flatten() else {
-        println!("left out: a file system cannot be mounted here");
-        return;
-    };
-    let file = disk.folder.join("server.log");
+    let Some(disk) = Disk::mount("log", 16) else { return };
+    let file = disk.path().join("server.log");
     let server = logging_to(file.to_str().expect("text"), &[]);
     let mut client = server.connect();
     let frozen = disk.freeze();

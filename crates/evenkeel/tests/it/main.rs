@@ -7,6 +7,7 @@
 mod acl;
 mod claim;
 mod differential;
+mod disk;
 mod dump;
 mod durability;
 mod following;

@@ -98,7 +98,7 @@ fn loading(facts: &Facts<'_>, text: &mut Text, now_s: u64) {
     let left = total.saturating_sub(loaded);
     text.field("loading_start_time", since_s);
     text.field("loading_total_bytes", total);
-    text.field("loading_rdb_used_mem", 0);
+    text.field("loading_rdb_used_mem", loading.used_mem.load(Relaxed));
     text.field("loading_loaded_bytes", loaded);
     text.field("loading_loaded_perc", format!("{:.2}", loaded as f64 * 100.0 / total.max(1) as f64));
     text.field("loading_eta_seconds", (elapsed_s * left).checked_div(loaded).unwrap_or(1));

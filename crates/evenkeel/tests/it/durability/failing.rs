@@ -36,14 +36,19 @@ impl Faults {
     }
 
     fn start(&self, args: &[&str]) -> Server {
-        start_with(&format!("EVENKEEL_TEST_FAULTS={}", self.0.display()), args)
+        self.start_by(&[], args)
+    }
+
+    /// `prefix` becomes the server.
+    fn start_by(&self, prefix: &[&str], args: &[&str]) -> Server {
+        start_with(&format!("EVENKEEL_TEST_FAULTS={}", self.0.display()), prefix, args)
     }
 }
 
 /// `what`: of the machine, as faults.c takes it from the environment.
-fn start_with(what: &str, args: &[&str]) -> Server {
+fn start_with(what: &str, prefix: &[&str], args: &[&str]) -> Server {
     let preload = format!("LD_PRELOAD={}", shim().display());
-    Server::start(&program().started_by(&["env", &preload, what]), args)
+    Server::start(&program().started_by(&[&["env", &preload, what], prefix].concat()), args)
 }
 
 fn folder() -> PathBuf {
@@ -276,14 +281,21 @@ fn a_snapshot_or_a_base_that_cannot_be_synced_changes_nothing() {
     assert_eq!(server.connect().run("GET key").to_string(), "\"4\"");
 }
 
-/// Nothing that clients ask for has a thread that serves them write to a file, or sync one. Two commands do so that wait for what
-/// comes of it, inside MULTI and with a file of users: docs/aof.md.
+/// Nothing that clients ask for has a thread that serves them write to a file, or sync one, but for CONFIG REWRITE and ACL SAVE in a
+/// transaction: ARCHITECTURE.md.
 #[test]
 fn threads_that_serve_clients_touch_no_file() {
     let faults = Faults::new("never");
     faults.are("never worker-");
     for policy in ["always", "everysec", "no"] {
-        let mut server = faults.start(&["--appendonly", "yes", "--appendfsync", policy, "--threads", "2"]);
+        let [config, users] = ["conf", "users"].map(|kind| folder().join(format!("never-{policy}.{kind}")));
+        fs::write(&users, "user default on nopass ~* &* +@all\n").expect("the folder is ours");
+        fs::write(&config, format!("aclfile {}\n", users.display())).expect("the folder is ours");
+        let config = config.to_str().expect("a plain name");
+        let with_config = ["sh", "-c", &format!("exec \"$0\" {config} \"$@\"")];
+        let args = ["--appendonly", "yes", "--appendfsync", policy, "--threads", "2"];
+        let args = [&args[..], &["--enable-debug-command", "yes"]].concat();
+        let mut server = faults.start_by(&with_config, &args);
         let mut client = server.connect();
         let done = |server: &Server| {
             let fields = ["rdb_bgsave_in_progress", "aof_rewrite_in_progress", "aof_rewrite_scheduled"];
@@ -305,7 +317,11 @@ fn threads_that_serve_clients_touch_no_file() {
                 "CONFIG SET slowlog-log-slower-than 0",
                 "WAITAOF 1 0 1000",
                 "FLUSHALL ASYNC",
-                "CONFIG SET save 1",
+                "CONFIG SET save '3600 1'",
+                "FLUSHALL",
+                "SET k v",
+                "CONFIG REWRITE",
+                "ACL SAVE",
                 "CONFIG SET appendonly no",
                 "CONFIG SET appendonly yes",
                 "DEBUG LOG x",
@@ -318,7 +334,8 @@ fn threads_that_serve_clients_touch_no_file() {
                 "SLOWLOG GET",
             ];
             for line in lines {
-                client.run(line);
+                let reply = client.run(line);
+                assert!(!reply.is_error(), "{line}: {reply}");
                 done(&server);
             }
         }
@@ -377,6 +394,26 @@ fn with_always_who_has_nothing_more_to_say_is_answered() {
         stream.read_to_string(&mut replies).expect("the replies, and the end");
         assert_eq!(replies, "+OK\r\n$1\r\n1\r\n");
     }
+}
+
+/// Who writes while a sync goes on shares the next one with all others who do.
+#[test]
+fn with_always_many_writers_share_a_sync() {
+    const WRITERS: usize = 50;
+    let server = crate::start(&[ALWAYS, &["--enable-debug-command", "yes"]].concat());
+    let mut clients: Vec<Client> = (0..=WRITERS).map(|_| server.connect()).collect();
+    let mut operator = clients.pop().expect("one more than writers");
+    let syncs = || server.info("aof_syncs").parse::<u64>().expect("a number");
+    assert_eq!(operator.run("DEBUG AOF-FLUSH-SLEEP 200000").to_string(), "OK");
+    let before = syncs();
+    for round in 0..3 {
+        for (number, client) in clients.iter_mut().enumerate() {
+            client.send(&["SET", &format!("key:{number}"), &round.to_string()]).expect("it reads");
+        }
+        clients.iter_mut().for_each(|client| assert_eq!(client.read().to_string(), "OK"));
+    }
+    let made = syncs() - before;
+    assert!((3..=12).contains(&made), "{made} syncs for {} writes", 3 * WRITERS);
 }
 
 #[test]

@@ -27,8 +27,9 @@ const MARKS: u64 = 7;
 const FAR_MS: i64 = 3_600_000;
 const SOON_MS: i64 = 15;
 
-/// With `everysec`, what may be lost.
-const LOSS: Duration = Duration::from_secs(1);
+/// With `everysec`, what may be lost: a second is promised, and of a process it is what has not been given to the kernel yet, a few
+/// milliseconds and what a busy machine makes of them.
+const LOSS: Duration = Duration::from_millis(500);
 
 /// A writer in one round, and what it knows.
 #[derive(Clone)]
@@ -235,22 +236,22 @@ pub(super) fn rounds(
     assert!(total > 20 * lengths.len() as u64, "{total} writes are no load");
 }
 
-/// As many rounds as wanted, of random lengths.
-pub(super) fn lengths(count: usize) -> Vec<Duration> {
+/// As many rounds as wanted, of random lengths, and each third so much longer.
+pub(super) fn lengths(count: usize, longer: Duration) -> Vec<Duration> {
     let wanted = std::env::var(ROUNDS_VARIABLE).ok();
     let count = wanted.map_or(count, |text| text.parse().expect("EVENKEEL_KILLS is a number"));
     let mut random = Random::new(fresh_seed());
-    (0..count).map(|_| Duration::from_millis(40 + random.below(500) as u64)).collect()
+    let more = |round: usize| if round % 3 == 2 { longer } else { Duration::ZERO };
+    (0..count).map(|round| Duration::from_millis(40 + random.below(500) as u64) + more(round)).collect()
 }
 
 #[test]
 fn with_always_all_that_was_acknowledged_is_there() {
-    rounds(start(&with_log("always")), &lengths(34), fresh_seed(), |_, _| None);
+    rounds(start(&with_log("always")), &lengths(34, Duration::ZERO), fresh_seed(), |_, _| None);
 }
 
 #[test]
 fn with_everysec_a_second_is_lost_at_most() {
-    let mut lengths = lengths(14);
-    lengths.extend([LOSS + Duration::from_millis(1_500); 2]);
+    let lengths = lengths(16, 2 * LOSS);
     rounds(start(&with_log("everysec")), &lengths, fresh_seed(), |_, killed| Some(killed - LOSS));
 }

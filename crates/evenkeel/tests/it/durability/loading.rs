@@ -108,6 +108,34 @@ fn a_snapshot_that_is_being_loaded_is_not_loaded_again() {
     assert_eq!(snapshot(files(server.folder())), snapshot(before));
 }
 
+/// What whoever waits is told: of the file, and how far it is.
+#[test]
+fn how_far_a_load_is_can_be_asked() {
+    let mut server = with_keys(&["--save", "3600 1"]);
+    assert_eq!(server.connect().run("SAVE").to_string(), "OK");
+    let len = std::fs::metadata(server.folder().join("dump.rdb")).expect("it is there").len();
+    server.kill();
+    let replies = ask_meanwhile(&mut server, &["INFO persistence", "INFO persistence"]);
+    let field = |info: &str, name: &str| {
+        let line = info.split("\\r\\n").find_map(|line| line.strip_prefix(&format!("{name}:")));
+        line.unwrap_or_else(|| panic!("no {name}: {info}")).to_owned()
+    };
+    let number = |info: &str, name: &str| field(info, name).parse::<f64>().expect("a number");
+    for info in &replies {
+        assert_eq!(field(info, "loading"), "1");
+        assert_eq!(number(info, "loading_total_bytes"), len as f64);
+        assert!(number(info, "loading_loaded_bytes") <= len as f64);
+        let percent = number(info, "loading_loaded_bytes") * 100.0 / len as f64;
+        assert!((number(info, "loading_loaded_perc") - percent).abs() < 0.01);
+        assert!(number(info, "loading_rdb_used_mem") > 100_000.0, "what the writer had in memory");
+        assert!(number(info, "loading_start_time") > 1.7e9);
+        assert!(number(info, "loading_eta_seconds") >= 0.0);
+    }
+    let after = server.connect().run("INFO persistence").to_string();
+    assert_eq!(field(&after, "loading"), "0");
+    assert!(!after.contains("loading_total_bytes"));
+}
+
 /// Little, or nothing, is there before anybody is served. So in Redis, where nobody is served meanwhile.
 #[test]
 fn a_short_load_is_not_told_of() {

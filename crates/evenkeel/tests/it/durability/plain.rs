@@ -1,4 +1,4 @@
-//! Bases that are commands: what they can say, and who understands it.
+//! Data of every type at many sizes: as bases that are commands, what they can say, and who understands it; and as snapshots.
 
 use std::fs;
 
@@ -35,6 +35,46 @@ fn a_base_of_commands_has_everything() {
         take_over(server.folder(), other.folder());
         other.start_again();
         assert_same(&other, &held, &format!("{peer:?}"));
+    }
+}
+
+/// Snapshots of whole servers, in both directions.
+#[test]
+fn snapshots_have_everything() {
+    const LIBRARY: &str = "#!lua name=l\nredis.register_function('f', function() return 7 end)";
+    let saved = |program: &Program| {
+        let server = Server::start(program, &["--save", ""]);
+        let mut client = server.connect();
+        fill(&mut client);
+        if program.peer() == Some(Peer::Redis) {
+            assert!(
+                client.run("HPEXPIREAT timed 1 FIELDS 1 a").is_error(),
+                "it has learnt that: fill it, too"
+            );
+        }
+        assert_eq!(client.call(&["FUNCTION", "LOAD", LIBRARY]).to_string(), "\"l\"");
+        server
+    };
+    let load = |server: &Server, by: &Program, whose: &str| {
+        let held = contents(server);
+        assert_eq!(server.connect().run("SAVE").to_string(), "OK");
+        let mut other = Server::start(by, &["--save", ""]);
+        other.kill();
+        fs::copy(server.folder().join("dump.rdb"), other.folder().join("dump.rdb"))
+            .expect("the folder is ours");
+        other.start_again();
+        assert_same(&other, &held, whose);
+        assert_eq!(other.connect().run("FCALL f 0").as_int(), Some(7), "{whose}");
+    };
+    let ours = saved(&program());
+    load(&ours, &program(), "ours by us");
+    for peer in [Peer::Valkey, Peer::Redis] {
+        let Some(other) = Program::oracle(peer) else { continue };
+        if peer == Peer::Redis {
+            assert_eq!(ours.connect().run("DEL timed").as_int(), Some(1)); // Redis has no such thing
+        }
+        load(&ours, &other, &format!("ours by {peer:?}"));
+        load(&saved(&other), &program(), &format!("{peer:?}'s by us"));
     }
 }
 
@@ -101,5 +141,5 @@ fn fill(client: &mut Client) {
         let reply = client.run(line);
         assert!(!reply.is_error(), "{line}: {reply}");
     }
-    client.run("HPEXPIREAT timed 99999999999999 FIELDS 2 a c");
+    client.run("HPEXPIREAT timed 99999999999999 FIELDS 2 a c"); // where there is such a thing
 }

@@ -8,7 +8,7 @@ use evenkeel_testkit::digest::{difference, digest};
 use evenkeel_testkit::transcript::target;
 use evenkeel_testkit::{Client, Peer, Program, Server};
 
-use crate::{Ends, start, wait_until};
+use crate::{Ends, program, start, wait_until};
 
 const KEYS: i64 = 20_000;
 const DEBUG: &[&str] = &["--threads", "1", "--enable-debug-command", "yes"];
@@ -345,4 +345,38 @@ fn who_waits_is_not_served_by_a_log_that_is_run_again() {
     assert_eq!(waiting[0].read().to_string(), "[\"k\", \"x\"]");
     ok(&mut client, "XADD s 2-1 f w");
     assert_eq!(waiting[1].read().to_string(), "[[\"s\", [[\"2-1\", [\"f\", \"w\"]]]]]");
+}
+
+/// Without MERGE, what is there already is an error, as in Redis; with it, it gives way to what the file has.
+#[test]
+fn what_is_there_gives_way_where_that_is_wanted() {
+    const LIBRARY: &str = "#!lua name=l\nredis.register_function('f', function() return NUMBER end)";
+    for peer in [Some(Peer::Redis), Some(Peer::Valkey), None] {
+        let Some(program) = peer.map_or(Some(program()), Program::oracle) else { continue };
+        let mut server = Server::start(&program, &["--save", "", "--enable-debug-command", "yes"]);
+        let mut client = server.connect();
+        let load = |client: &mut Client, number: &str| {
+            let code = LIBRARY.replace("NUMBER", number);
+            assert_eq!(client.call(&["FUNCTION", "LOAD", "REPLACE", &code]).to_string(), "\"l\"");
+        };
+        load(&mut client, "1");
+        let reply = client.run("DEBUG RELOAD NOFLUSH").to_string();
+        assert!(reply.starts_with("-ERR Error trying to load the RDB dump"), "{peer:?}: {reply}");
+        for line in ["SET k 1", "RPUSH l a b", "SET timed 1 PX 99999999"] {
+            ok(&mut client, line);
+        }
+        ok(&mut client, "DEBUG RELOAD NOFLUSH MERGE");
+        for line in ["SET k 2", "SET new 1", "DEL l", "SADD l x", "PERSIST timed"] {
+            ok(&mut client, line);
+        }
+        load(&mut client, "2");
+        ok(&mut client, "DEBUG RELOAD NOFLUSH NOSAVE MERGE");
+        let mut held = ["GET k", "GET new", "LRANGE l 0 -1", "DBSIZE", "FCALL f 0"]
+            .map(|line| client.run(line).to_string())
+            .to_vec();
+        held.push((client.run("PTTL timed").as_int().expect("a number") > 0).to_string());
+        let expected = ["\"1\"", "\"1\"", "[\"a\", \"b\"]", ":4", ":1", "true"];
+        assert_eq!(held, expected, "{peer:?}");
+        server.assert_healthy();
+    }
 }

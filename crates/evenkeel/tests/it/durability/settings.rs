@@ -327,3 +327,44 @@ fn parts_have_the_names_that_redis_gives_them() {
     }
     assert!(ours.iter().any(|(_, _, manifest)| manifest.len() == 6), "with history: {ours:?}");
 }
+
+/// By itself, when the rewrite has ended.
+#[test]
+fn a_save_can_be_scheduled_behind_a_rewrite() {
+    for program in [Program::oracle(Peer::Redis), Some(program())].into_iter().flatten() {
+        let server = Server::start(&program, &["--appendonly", "yes"]);
+        let mut client = server.connect();
+        let number = |field: &str| server.info(field).parse::<u64>().expect("a number");
+        wait_until("a log has its base", || number("aof_rewrite_in_progress") == 0);
+        (0..300).for_each(|n| assert_eq!(client.run(&format!("SET key:{n} 1")).to_string(), "OK"));
+        let saves = number("rdb_saves");
+        assert_eq!(client.run("CONFIG SET rdb-key-save-delay 3000").to_string(), "OK");
+        assert_eq!(client.run("BGREWRITEAOF").to_string(), "Background append only file rewriting started");
+        let refused = client.run("BGSAVE").to_string();
+        assert!(refused.starts_with("-ERR Another child process is active (AOF?)"), "{refused}");
+        assert_eq!(client.run("BGSAVE SCHEDULE").to_string(), "Background saving scheduled");
+        assert_eq!((number("rdb_saves"), number("aof_rewrite_in_progress")), (saves, 1));
+        assert_eq!(client.run("CONFIG SET rdb-key-save-delay 0").to_string(), "OK");
+        wait_until("it is saved", || number("rdb_saves") == saves + 1);
+        assert_eq!(number("aof_rewrite_in_progress"), 0, "the rewrite came first");
+        wait_until("it has ended", || number("rdb_bgsave_in_progress") == 0);
+        assert!(server.folder().join("dump.rdb").exists());
+    }
+}
+
+/// What was written of a snapshot that is not to be.
+#[test]
+fn an_end_without_a_snapshot_leaves_no_part_of_one() {
+    for program in [Program::oracle(Peer::Redis), Some(program())].into_iter().flatten() {
+        let mut server = Server::start(&program, &["--save", ""]);
+        let mut client = server.connect();
+        (0..300).for_each(|n| assert_eq!(client.run(&format!("SET key:{n} 1")).to_string(), "OK"));
+        assert_eq!(client.run("CONFIG SET rdb-key-save-delay 10000").to_string(), "OK");
+        assert_eq!(client.run("BGSAVE").to_string(), "Background saving started");
+        let parts = || files(server.folder()).into_iter().filter(|(name, _)| name.ends_with("rdb")).count();
+        wait_until("some is written", || parts() == 1);
+        client.send(&["SHUTDOWN", "NOSAVE"]).expect("it reads");
+        wait_until("it ends", || !server.is_alive());
+        assert_eq!(files(server.folder()).iter().filter(|(name, _)| name.ends_with("rdb")).count(), 0);
+    }
+}

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use evenkeel_testkit::{Random, Server};
 
+use crate::disk::Disk;
 use crate::{start, wait_until};
 
 fn with_stuck_snapshots() -> Server {
@@ -339,6 +340,49 @@ fn an_end_does_not_wait_for_what_is_owed_if_its_disk_hangs() {
     wait_until("it ends", || !server.is_alive());
 }
 
+/// A file system that hangs: nobody notices before so much waits for it, and then writers wait until it goes on. Nobody is
+/// refused, readers are served, and nothing is lost.
+#[test]
+fn a_frozen_file_system_delays_writers_at_last() {
+    const WRITES: usize = 600;
+    let Some(disk) = Disk::mount("frozen", 64) else { return };
+    let dir = disk.path().to_str().expect("a plain name");
+    for policy in ["everysec", "no"] {
+        let options = ["--dir", dir, "--appendonly", "yes", "--appendfsync", policy, "--threads", "2"];
+        let mut server = start(&[&options[..], &["--appendonly-buffer-limit", "2mb"]].concat());
+        let (mut client, mut other) = (server.connect(), server.connect());
+        assert_eq!(client.run("FLUSHALL").to_string(), "OK");
+        let (value, mut writers) = ("x".repeat(10_000), Vec::from_iter((0..10).map(|_| server.connect())));
+        let frozen = disk.freeze();
+        // Longer than a second, so that a sync is due as well.
+        let began = Instant::now();
+        for number in 0..100 {
+            assert_eq!(client.call(&["SET", &format!("key:{number}"), &value]).to_string(), "OK");
+            std::thread::sleep(Duration::from_millis(12));
+        }
+        assert!(began.elapsed() > Duration::from_millis(1_200));
+        assert_eq!(server.info("aof_writers_delayed"), "0", "the bound is not reached");
+        for number in 100..WRITES {
+            let writer = &mut writers[number % 10];
+            writer.send(&["SET", &format!("key:{number}"), &value]).expect("the kernel takes it");
+        }
+        wait_until("writers wait", || server.info("aof_writers_delayed") != "0");
+        wait_until("it is said", || server.log().contains("appendonly-buffer-limit"));
+        for _ in 0..50 {
+            assert_eq!(other.run("STRLEN key:0").as_int(), Some(10_000));
+        }
+        drop(frozen);
+        for number in 100..WRITES {
+            assert_eq!(writers[number % 10].read().to_string(), "OK", "{number}");
+        }
+        wait_until("all is written", || server.info("aof_buffer_length") == "0");
+        server.kill();
+        server.start_again();
+        assert_eq!(server.connect().run("DBSIZE").as_int(), Some(WRITES as i64), "{policy}");
+        server.assert_healthy();
+    }
+}
+
 /// So much may wait for the disk, and then writers do: nobody is refused, nobody else waits, and nothing is lost.
 #[test]
 fn what_may_wait_for_the_log_is_bounded() {
@@ -353,6 +397,13 @@ fn what_may_wait_for_the_log_is_bounded() {
         client.send(&["SET", &format!("key:{number}"), &value]).expect("it reads");
     }
     wait_until("writers wait", || server.info("aof_writers_delayed") != "0");
+    // And what others have on their way by then.
+    let waiting = || server.info("aof_buffer_length").parse::<u64>().expect("a number");
+    for _ in 0..40 {
+        let waiting = waiting();
+        assert!(waiting < 2 << 20, "{waiting} bytes wait");
+        std::thread::sleep(Duration::from_millis(5));
+    }
     let asked = Instant::now();
     assert_eq!(other.run("STRLEN key:0").as_int(), Some(10_000));
     assert!(asked.elapsed() < Duration::from_millis(250), "{:?}", asked.elapsed());
