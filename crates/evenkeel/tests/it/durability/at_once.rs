@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use evenkeel_testkit::{Client, Server};
+use evenkeel_testkit::{Client, Peer, Program, Server};
 
-use crate::{start, wait_until};
+use crate::{program, start, wait_until};
 
 const DEBUG: &[&str] = &["--threads", "1", "--enable-debug-command", "yes"];
 const WITH_LOG: &[&str] = &["--save", "", "--appendonly", "yes", "--appendfsync", "no"];
@@ -202,5 +202,35 @@ fn an_end_does_not_pay_while_a_script_lets_nobody_through() {
         std::thread::sleep(Duration::from_millis(wait_ms));
         client.send(&["SHUTDOWN", "NOSAVE"]).expect("it reads");
         wait_until("it ends", || !server.is_alive());
+    }
+}
+
+/// The log begins with its base, which comes behind the snapshot; what is written until then is in the base, and nowhere else.
+#[test]
+fn a_log_that_is_turned_on_during_a_snapshot_begins_behind_it() {
+    for program in [Program::oracle(Peer::Redis), Some(program())].into_iter().flatten() {
+        let server = Server::start(&program, &["--enable-debug-command", "yes"]);
+        let mut client = server.connect();
+        (0..200).for_each(|n| ok(&mut client, &format!("SET key:{n} 1")));
+        ok(&mut client, "CONFIG SET rdb-key-save-delay 10000");
+        says(&mut client, "BGSAVE", SAVING);
+        ok(&mut client, "CONFIG SET appendonly yes");
+        assert_eq!(server.info("aof_rewrite_scheduled"), "1");
+        assert_eq!(server.info("aof_rewrite_in_progress"), "0");
+        ok(&mut client, "SET late 1");
+        let begun = |server: &Server| {
+            let folder = std::fs::read_dir(server.folder().join("appendonlydir"));
+            folder.is_ok_and(|entries| {
+                entries.flatten().any(|entry| entry.metadata().is_ok_and(|file| file.len() > 0))
+            })
+        };
+        assert!(!begun(&server), "{:?}", server.program());
+        ok(&mut client, "CONFIG SET rdb-key-save-delay 0");
+        wait_until("there is a base", || {
+            server.info("aof_rewrite_scheduled") == "0" && server.info("aof_rewrite_in_progress") == "0"
+        });
+        assert!(begun(&server));
+        ok(&mut client, "DEBUG LOADAOF");
+        assert_eq!(size(&mut client), Some(201));
     }
 }

@@ -281,6 +281,70 @@ fn a_snapshot_or_a_base_that_cannot_be_synced_changes_nothing() {
     assert_eq!(server.connect().run("GET key").to_string(), "\"4\"");
 }
 
+/// Each rewrite that fails leaves an incremental file more: all of them are the log until one succeeds, over a start as well.
+#[test]
+fn rewrites_that_fail_leave_a_log_of_more_files() {
+    let faults = Faults::new("failures");
+    let mut server = faults.start(EVERY_SECOND);
+    let manifest = |server: &Server| {
+        let path = server.folder().join("appendonlydir/appendonly.aof.manifest");
+        let text = fs::read_to_string(path).expect("a manifest");
+        text.lines().map(|line| line.split(' ').nth(1).expect("a name").to_owned()).collect::<Vec<_>>()
+    };
+    let base = "appendonly.aof.1.base.rdb";
+    let numbered = |numbers: std::ops::RangeInclusive<i32>| {
+        numbers.map(|number| format!("appendonly.aof.{number}.incr.aof")).collect::<Vec<_>>()
+    };
+    faults.are("sync temp-");
+    for round in 1..=3 {
+        assert!(!server.connect().run(&format!("SET key:{round} 1")).is_error());
+        rewrite(&server);
+        assert_eq!(server.info("aof_last_bgrewrite_status"), "err");
+        assert_eq!(server.info("aof_rewrites_consecutive_failures"), round.to_string());
+        // Which the log's thread begins.
+        let files = [vec![base.to_owned()], numbered(1..=round + 1)].concat();
+        wait_until("there is one more", || manifest(&server) == files);
+    }
+    server.connect().run("SET key:4 1");
+    wait_until("it is written", || server.info("aof_buffer_length") == "0");
+    server.kill();
+    server.start_again();
+    assert_eq!(server.connect().run("DBSIZE").as_int(), Some(4));
+    assert_eq!(manifest(&server), [vec![base.to_owned()], numbered(1..=4)].concat());
+    faults.are("");
+    rewrite(&server);
+    assert_eq!(manifest(&server), ["appendonly.aof.2.base.rdb", "appendonly.aof.5.incr.aof"]);
+    server.kill();
+    server.start_again();
+    assert_eq!(server.connect().run("DBSIZE").as_int(), Some(4));
+    server.assert_healthy();
+}
+
+/// Where the first base fails, there is no log yet, and what is written meanwhile is in the base that succeeds.
+#[test]
+fn a_first_base_that_fails_is_begun_anew() {
+    let faults = Faults::new("first");
+    let mut server = faults.start(&["--threads", "2", "--appendfsync", "everysec"]);
+    let mut client = server.connect();
+    client.run("SET before 1");
+    faults.are("sync temp-");
+    assert_eq!(client.run("CONFIG SET appendonly yes").to_string(), "OK");
+    wait_until("it fails", || server.info("aof_last_bgrewrite_status") == "err");
+    assert_eq!(client.run("SET meanwhile 1").to_string(), "OK");
+    let manifest = server.folder().join("appendonlydir/appendonly.aof.manifest");
+    assert!(!manifest.exists(), "a log without a base is none");
+    faults.are("");
+    // Six seconds later, by itself.
+    wait_until("there is a base", || manifest.exists() && server.info("aof_last_bgrewrite_status") == "ok");
+    assert_eq!(client.run("SET after 1").to_string(), "OK");
+    assert_eq!(client.run("WAITAOF 1 0 10000").to_string(), "[:1, :0]");
+    server.kill();
+    // It is turned on where it was started without one.
+    let dir = server.folder().display().to_string();
+    let again = crate::start(&["--dir", &dir, "--appendonly", "yes"]);
+    assert_eq!(again.connect().run("DBSIZE").as_int(), Some(3));
+}
+
 /// Nothing that clients ask for has a thread that serves them write to a file, or sync one, but for CONFIG REWRITE and ACL SAVE in a
 /// transaction: ARCHITECTURE.md.
 #[test]
