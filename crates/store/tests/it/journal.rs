@@ -513,3 +513,29 @@ fn records_come_in_the_order_of_the_clock() {
     keyspace.leave(&mut one);
     assert_eq!(names(&keyspace, &mut reader), "a b c d e");
 }
+
+/// Before the first reader, and behind the last one, a write takes no number, no memory and no look at the clock.
+#[test]
+fn what_nobody_reads_is_not_logged() {
+    static READINGS: AtomicUsize = AtomicUsize::new(0);
+    let keyspace = Keyspace::new(1, 1, START_MS, 1).with_clock(|| READINGS.fetch_add(1, Relaxed) as u64);
+    let mut seat = keyspace.seat();
+    let write = |seat: &mut Seat| {
+        keyspace.enter(seat);
+        (0..2_000).for_each(|number| set(&keyspace, seat, &format!("key:{number}")));
+        keyspace.leave(seat);
+        (keyspace.journal.last(), keyspace.journal.laid(), READINGS.load(Relaxed))
+    };
+    assert_eq!(write(&mut seat), (0, 0, 0));
+    keyspace.enter(&mut seat);
+    let reader = keyspace.hold_all(&mut seat).join_log();
+    keyspace.leave(&mut seat);
+    let with_reader = write(&mut seat);
+    assert!(with_reader.0 > 0 && with_reader.1 > 0 && with_reader.2 > 0, "{with_reader:?}");
+    keyspace.enter(&mut seat);
+    keyspace.hold_all(&mut seat).dismiss(reader.place());
+    keyspace.leave(&mut seat);
+    reader.end(&keyspace.journal);
+    let after = (keyspace.journal.last(), keyspace.journal.laid(), READINGS.load(Relaxed));
+    assert_eq!(write(&mut seat), after);
+}
