@@ -135,7 +135,7 @@ static void keep(const char *disk, int fd, const struct stat *before, unsigned l
 static void note(const char *disk, const char *name, int fd) {
     char link[64], path[4096] = "", noted[4096];
     snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
-    if (readlink(link, path, sizeof path - 1) < 0 || !strstr(path, ".incr.aof")) return;
+    if (readlink(link, path, sizeof path - 1) < 0 || !strstr(path, ".incr")) return;
     snprintf(noted, sizeof noted, "%s/%s", disk, name);
     int file = open(noted, O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
     futimens(file, NULL);
