@@ -14,7 +14,7 @@ use super::lanes::{Lane, memory_for};
 use crate::interrupt;
 use crate::json::{Json, object};
 use crate::load::keys::KeyRange;
-use crate::peers::{Kind, Launch, ask};
+use crate::peers::{Kind, Launch, ask, ask_within};
 use crate::proc;
 use crate::stats::{Goal, Spread};
 use crate::table::{Table, thousands};
@@ -22,6 +22,8 @@ use crate::table::{Table, thousands};
 /// Of Valkey's time.
 const RATIO_MAX: f64 = 0.6;
 const POLL: Duration = Duration::from_millis(5);
+/// Longest that a server may take to save: several gigabytes, and a slow disk.
+const SAVE_TIME_MAX: Duration = Duration::from_secs(900);
 /// Longest that a server may take to load.
 const LOAD_TIME_MAX: Duration = Duration::from_secs(600);
 
@@ -85,7 +87,7 @@ fn measure(session: &Session, kind: Kind, args: &DataArgs) -> Result<Loaded> {
     let mut lane = Lane::start(peer, kind.name(), &launch)?;
     let empty = restart(&mut lane, 0)?;
     lane.fill(KeyRange { first: 0, count: args.keys }, args.value_size)?;
-    let saved = ask(lane.server.address, &["SAVE"])?;
+    let saved = ask_within(lane.server.address, &["SAVE"], SAVE_TIME_MAX)?;
     if !saved.starts_with("+OK") {
         bail!("{}: SAVE: {saved}", lane.name);
     }

@@ -11,7 +11,7 @@ use sha2::{Digest, Sha256};
 
 use crate::load::endpoint::Protocol;
 
-pub(crate) use server::{Launch, Server, ask, resolve};
+pub(crate) use server::{Launch, Server, ask, ask_within, resolve};
 
 /// Connections that each server must be able to take, and its queue of those not accepted yet.
 const CLIENTS_MAX: &str = "10000";

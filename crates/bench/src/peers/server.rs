@@ -238,8 +238,13 @@ fn new_directory() -> Result<PathBuf> {
 
 /// Sends one command on a connection of its own and returns the bytes of the reply.
 pub(crate) fn ask(server: SocketAddr, words: &[&str]) -> Result<String> {
+    ask_within(server, words, ANSWER_TIME_MAX)
+}
+
+/// The same for what may take longer: nothing may come for so long.
+pub(crate) fn ask_within(server: SocketAddr, words: &[&str], patience: Duration) -> Result<String> {
     let mut stream = TcpStream::connect_timeout(&server, ANSWER_TIME_MAX)?;
-    stream.set_read_timeout(Some(ANSWER_TIME_MAX))?;
+    stream.set_read_timeout(Some(patience))?;
     let mut request = format!("*{}\r\n", words.len());
     words.iter().for_each(|word| request += &format!("${}\r\n{word}\r\n", word.len()));
     stream.write_all(request.as_bytes())?;
