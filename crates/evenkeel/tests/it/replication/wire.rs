@@ -438,7 +438,7 @@ fn a_full_sync_is_a_snapshot_that_is_being_taken() {
 /// What no replica says ends the connection, and nothing else.
 #[test]
 fn nonsense_from_a_replica_ends_its_connection() {
-    let mut server = primary(&[]);
+    let mut server = primary(&["--repl-ping-replica-period", "3600"]);
     for nonsense in [
         &b"*1\r\n$-5\r\n"[..],
         b"*3000000000\r\n",
@@ -460,6 +460,9 @@ fn nonsense_from_a_replica_ends_its_connection() {
     }
     sink.ack(3);
     wait_until("the rest is passed over", || server.info("slave0").contains("offset=3"));
+    ok(&mut server.connect(), "SET k v");
+    sink.expect("SELECT 0\n SET k v"); // and no reply before it
+    assert!(sink.0.unread().is_empty());
     server.assert_healthy();
 }
 
