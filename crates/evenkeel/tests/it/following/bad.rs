@@ -381,6 +381,33 @@ fn a_primary_that_falls_silent_is_left() {
     wait_until("it is noticed", || replica.log().contains("MASTER timeout: no data nor PING received"));
 }
 
+/// Whoever takes connections and says nothing, from the beginning or to the last question, is left and asked again.
+#[test]
+fn a_primary_that_is_silent_in_the_handshake_is_left() {
+    for answers_at_first in [false, true] {
+        let times = Arc::new(AtomicU64::new(0));
+        let counted = times.clone();
+        let port = fake(move |replica| {
+            counted.fetch_add(1, Relaxed);
+            if answers_at_first {
+                shake_hands(replica, "")?;
+            }
+            while replica.read(&mut [0; 1024])? > 0 {}
+            Ok(())
+        });
+        let mut replica = Server::start(&program(), &[REPLICA, &["--repl-timeout", "1"]].concat());
+        replica.connect().run("SET own data");
+        follow(&replica, port);
+        let line = "Timeout connecting to the MASTER...";
+        wait_until(line, || replica.log().contains(line));
+        wait_until("it connects again", || times.load(Relaxed) >= 2);
+        wait_until("it gives up again", || replica.log().matches(line).count() >= 2);
+        assert_eq!(replica.info("master_link_status"), "down");
+        assert_eq!(replica.connect().run("GET own").to_string(), "\"data\"", "nothing is lost");
+        replica.assert_healthy();
+    }
+}
+
 /// Where the snapshot has no room on the disk, the data stay, and when there is another way it goes on.
 #[test]
 fn the_disk_is_full() {
