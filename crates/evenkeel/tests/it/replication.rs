@@ -32,6 +32,11 @@ fn peers() -> Vec<Server> {
     found.map(|program| Server::start(&program, REPLICA)).collect()
 }
 
+/// A replica of each make, ours among them.
+fn replicas() -> Vec<Server> {
+    peers().into_iter().chain([primary(&[])]).collect()
+}
+
 /// Tells a server to follow another one, and waits until it does.
 #[track_caller]
 fn attach(replica: &Server, primary: &Server) {

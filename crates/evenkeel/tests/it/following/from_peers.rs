@@ -70,7 +70,8 @@ fn repeated_times_of_valkey_arrive() {
 /// What scripts and functions have done comes as commands, and libraries as they are: those from before by the full sync.
 #[test]
 fn libraries_and_effects_of_scripts_arrive() {
-    [Peer::Redis, Peer::Valkey].into_iter().filter_map(Program::oracle).for_each(scripts_arrive);
+    let peers = [Peer::Redis, Peer::Valkey].into_iter().filter_map(Program::oracle);
+    peers.chain([program()]).for_each(scripts_arrive);
 }
 
 fn scripts_arrive(primary: Program) {

@@ -9,7 +9,7 @@ use std::time::Duration;
 use evenkeel_testkit::random::fresh_seed;
 use evenkeel_testkit::{Client, Peer, Program, Random, Server};
 
-use super::{REPLICA, assert_same, attach, ok, peers, primary, wait_until};
+use super::{REPLICA, assert_same, attach, number, ok, peers, primary, replicas, wait_until};
 use crate::Ends;
 use crate::random::send_random;
 
@@ -206,6 +206,59 @@ fn functions_are_those_of_the_primary() {
         assert_eq!(listed(&server), listed(replica));
     }
     assert!(listed(&server)[0].1 == "\"2\"" && listed(&server)[2].1.contains("not found"));
+}
+
+/// A script writes several keys, to another database, what nobody can foresee, and a part before it fails.
+const SCRIPT: &str = "
+    redis.call('INCR', KEYS[1])
+    redis.call('SADD', KEYS[2], math.random(1000000), math.random(1000000), 'same')
+    redis.call('SPOP', KEYS[2])
+    redis.call('XADD', KEYS[3], '*', 'count', redis.call('GET', KEYS[1]))
+    redis.call('SET', KEYS[4], redis.call('TIME')[2], 'PX', 10000000)
+    redis.call('SELECT', 5)
+    redis.call('RPUSH', 'list', ARGV[1])
+    redis.call('PEXPIRE', 'list', 10000000)
+    redis.pcall('INCR', 'list')
+    if ARGV[2] then redis.call('INCR', 'list') end
+    return redis.call('LLEN', 'list')";
+
+/// What scripts and functions do on ours comes to all replicas, also when they do it in a transaction or fail halfway.
+#[test]
+fn effects_of_scripts_and_functions_are_those_of_the_primary() {
+    let server = primary(&[]);
+    let mut client = server.connect();
+    let (body, function) =
+        (SCRIPT.replace("ARGV", "args").replace("KEYS", "keys"), "redis.register_function");
+    let library = format!("#!lua name=lib\n{function}('write', function(keys, args) {body} end)");
+    assert_eq!(client.call(&["FUNCTION", "LOAD", &library]).to_string(), "\"lib\"");
+    let replicas = replicas();
+    replicas.iter().for_each(|replica| attach(replica, &server));
+    let sha = client.call(&["SCRIPT", "LOAD", SCRIPT]);
+    let sha = String::from_utf8(sha.as_bytes().expect("a name").to_vec()).expect("hexadecimal");
+    let ways = [["EVAL", SCRIPT], ["EVALSHA", &sha], ["FCALL", "write"]];
+    let keys = ["4", "count", "set", "stream", "timed"];
+    for round in 0..10_i64 {
+        for (way, number) in ways.iter().zip(1..) {
+            let name = format!("{round}.{number}");
+            let mut run = |last: &[&str]| client.call(&[&way[..], &keys, last].concat());
+            assert_eq!(run(&[&name]).as_int(), Some(9 * round + 3 * number - 2), "{way:?}");
+            let failed = run(&[&name, "fail"]).to_string();
+            assert!(failed.starts_with("-WRONGTYPE"), "{failed}");
+            ok(&mut client, "MULTI");
+            ok(&mut client, "INCR n");
+            assert_eq!(client.call(&[&way[..], &keys, &[&name]].concat()).to_string(), "QUEUED");
+            ok(&mut client, "RPUSH log x");
+            ok(&mut client, "EXEC");
+        }
+    }
+    assert_eq!(client.run("GET count").to_string(), "\"90\"");
+    for replica in &replicas {
+        assert_same(&server, replica);
+        let mut client = replica.connect();
+        assert_eq!(client.run("GET count").to_string(), "\"90\"");
+        assert_eq!(client.run("XLEN stream").as_int(), Some(90));
+        assert_eq!(client.run("LLEN log").as_int(), Some(30), "the database is the client's again");
+    }
 }
 
 /// One that says more than could ever be read holds up nobody either.
