@@ -6,6 +6,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::*};
 use std::time::Duration;
 
+use evenkeel_testkit::digest::{difference, digest};
+use evenkeel_testkit::transcript::target;
 use evenkeel_testkit::{Peer, Program, Random, Server};
 
 use super::{PRIMARY, REPLICA, await_equal, await_link, follow, seed, wait_until, write};
@@ -20,9 +22,13 @@ enum Way {
 }
 
 /// Stands between a replica and its primary, and cuts each connection after some bytes, until it is told to stop that.
+#[derive(Clone)]
 struct Scissors {
     port: u16,
+    /// What the primary has sent was cut, or came after its replica had gone.
     cuts: Arc<AtomicUsize>,
+    /// What a replica has sent was cut.
+    back_cuts: Arc<AtomicUsize>,
     ends: Arc<AtomicBool>,
 }
 
@@ -31,55 +37,92 @@ impl Scissors {
     fn before(primary: u16, seed: u64, (bytes_max, rarely): (usize, usize), way: Way) -> Scissors {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
         let port = listener.local_addr().expect("it is bound").port();
-        let (cuts, ends) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicBool::new(false)));
-        let (counted, stop) = (cuts.clone(), ends.clone());
+        let [cuts, back_cuts] = [(); 2].map(|()| Arc::new(AtomicUsize::new(0)));
+        let scissors = Scissors { port, cuts, back_cuts, ends: Arc::new(AtomicBool::new(false)) };
+        let shared = scissors.clone();
         std::thread::spawn(move || {
             let mut random = Random::new(seed);
-            for replica in listener.incoming().flatten() {
+            for (count, replica) in listener.incoming().flatten().enumerate() {
+                // A replica that has come no further comes again after a second: it may be held up for some seconds, no longer.
+                let is_rare = count % 20 == 19;
                 let allowed = match random.below(20) {
-                    0 => rarely,
-                    1..=4 => 1 + random.below(400),
+                    _ if is_rare => rarely,
+                    0..=4 => 1 + random.below(400),
                     _ => 1 + random.below(bytes_max),
                 };
-                let (counted, stop) = (counted.clone(), stop.clone());
+                // A handshake is some 300 bytes, of which the last 80 ask to go on; an acknowledgement behind it is 60.
+                let back_allowed = match random.below(6) {
+                    0 if !is_rare => 1 + random.below(400),
+                    _ => usize::MAX,
+                };
+                let scissors = shared.clone();
                 let stalls = (way == Way::Stalling).then(|| Random::new(random.draw()));
-                std::thread::spawn(move || relay(replica, primary, allowed, stalls, &counted, &stop));
+                std::thread::spawn(move || {
+                    scissors.relay(replica, primary, (allowed, back_allowed), stalls);
+                });
             }
         });
-        Scissors { port, cuts, ends }
+        scissors
     }
-}
 
-fn relay(
-    mut replica: TcpStream,
-    primary: u16,
-    mut allowed: usize,
-    mut stalls: Option<Random>,
-    cuts: &AtomicUsize,
-    ends: &AtomicBool,
-) {
-    let Ok(mut primary) = TcpStream::connect(("127.0.0.1", primary)) else { return };
-    let (mut back_from, mut back_to) =
-        (replica.try_clone().expect("a handle"), primary.try_clone().expect("a handle"));
-    std::thread::spawn(move || {
-        let _ = std::io::copy(&mut back_from, &mut back_to);
-        let _ = back_to.shutdown(Shutdown::Both);
-    });
-    let mut piece = vec![0; 8192];
-    while let Ok(got @ 1..) = primary.read(&mut piece) {
-        let len = if ends.load(Relaxed) { got } else { got.min(allowed) };
-        if let Some(random) = stalls.as_mut().filter(|_| !ends.load(Relaxed)) {
-            let ms = if random.chance(2) { 1_500 } else { random.below(8) };
-            std::thread::sleep(Duration::from_millis(ms as u64));
+    /// How many of these bytes pass, and are taken from what is allowed.
+    fn passing(&self, got: usize, allowed: &mut usize) -> usize {
+        let len = if self.ends.load(Relaxed) { got } else { got.min(*allowed) };
+        *allowed -= len.min(*allowed);
+        len
+    }
+
+    fn relay(
+        self,
+        mut replica: TcpStream,
+        primary: u16,
+        (mut allowed, back_allowed): (usize, usize),
+        mut stalls: Option<Random>,
+    ) {
+        let Ok(mut primary) = TcpStream::connect(("127.0.0.1", primary)) else { return };
+        let back = [&replica, &primary].map(|stream| stream.try_clone().expect("a handle"));
+        let is_cut_back = Arc::new(AtomicBool::new(false));
+        let (scissors, cut_back) = (self.clone(), is_cut_back.clone());
+        std::thread::spawn(move || scissors.relay_back(back, back_allowed, &cut_back));
+        let mut piece = vec![0; 8192];
+        while let Ok(got @ 1..) = primary.read(&mut piece) {
+            let len = self.passing(got, &mut allowed);
+            if let Some(random) = stalls.as_mut().filter(|_| !self.ends.load(Relaxed)) {
+                let ms = if random.chance(2) { 1_500 } else { random.below(8) };
+                std::thread::sleep(Duration::from_millis(ms as u64));
+            }
+            if replica.write_all(&piece[..len]).is_err() || len < got {
+                if !is_cut_back.load(Relaxed) {
+                    self.cuts.fetch_add(1, Relaxed);
+                }
+                break;
+            }
         }
-        allowed -= len.min(allowed);
-        if replica.write_all(&piece[..len]).is_err() || len < got {
-            cuts.fetch_add(1, Relaxed);
-            break;
+        for stream in [&replica, &primary] {
+            let _ = stream.shutdown(Shutdown::Both);
         }
     }
-    for stream in [&replica, &primary] {
-        let _ = stream.shutdown(Shutdown::Both);
+
+    fn relay_back(
+        &self,
+        [mut replica, mut primary]: [TcpStream; 2],
+        mut allowed: usize,
+        is_cut: &AtomicBool,
+    ) {
+        let mut piece = vec![0; 8192];
+        while let Ok(got @ 1..) = replica.read(&mut piece) {
+            let len = self.passing(got, &mut allowed);
+            if primary.write_all(&piece[..len]).is_err() {
+                break;
+            }
+            if len < got {
+                is_cut.store(true, Relaxed);
+                self.back_cuts.fetch_add(1, Relaxed);
+                let _ = replica.shutdown(Shutdown::Both);
+                break;
+            }
+        }
+        let _ = primary.shutdown(Shutdown::Both);
     }
 }
 
@@ -129,7 +172,9 @@ fn survives_cuts(primary: &Program, replica: &Program, peer: Peer, load: &str, w
     await_equal(&primary, &replica);
     let number = |field: &str| primary.info(field).parse::<usize>().expect("a number");
     let (partial, full) = (number("sync_partial_ok"), number("sync_full"));
-    println!("{} cuts: {partial} partial syncs, {full} full ones", scissors.cuts.load(Relaxed));
+    let [cuts, back_cuts] = [&scissors.cuts, &scissors.back_cuts].map(|count| count.load(Relaxed));
+    println!("{cuts} cuts, {back_cuts} on the way back: {partial} partial syncs, {full} full ones");
+    assert!(back_cuts > 0);
     assert!(
         partial > 10 * full,
         "{partial} partial syncs, {full} full ones, for {:#?}",
@@ -179,33 +224,79 @@ fn our_stream_stalls_and_is_cut() {
     survives_cuts(&program(), &program(), Peer::Redis, "swapdb", Way::Stalling, 60);
 }
 
-/// Snapshots that break off, and with them whatever way they are loaded.
+/// Keys of all types, with much in them and little, times to live and readers, in two databases, and a library. About 400 KB.
+fn fill(server: &Server, random: &mut Random) {
+    let mut client = server.connect();
+    let mut run = |words: &[&[u8]]| {
+        let reply = client.call(words);
+        assert!(!reply.is_error(), "{}: {reply}", words[0].escape_ascii());
+    };
+    let library = "#!lua name=lib\nredis.register_function('one', function() return 1 end)";
+    run(&[b"FUNCTION", b"LOAD", library.as_bytes()]);
+    for db in ["0", "3"] {
+        run(&[b"SELECT", db.as_bytes()]);
+        for n in 0..10 {
+            let name = |kind: &str| format!("{kind}:{n}").into_bytes();
+            for element in 0..if n % 2 == 0 { 6 } else { 150 } {
+                let noise: Vec<u8> = (0..30 + random.below(60)).map(|_| random.draw() as u8).collect();
+                let (number, noise) = (element.to_string(), noise.as_slice());
+                run(&[b"APPEND", &name("string"), noise]);
+                run(&[b"RPUSH", &name("list"), noise]);
+                run(&[b"SADD", &name("set"), noise]);
+                run(&[b"SADD", &name("numbers"), number.as_bytes()]);
+                run(&[b"ZADD", &name("zset"), number.as_bytes(), noise]);
+                run(&[b"HSET", &name("hash"), noise, number.as_bytes()]);
+                run(&[b"XADD", &name("stream"), b"*", b"field", noise]);
+            }
+            run(&[b"XGROUP", b"CREATE", &name("stream"), b"group", b"0"]);
+            let streams = [&b"STREAMS"[..], &name("stream"), b">"];
+            run(&[&[&b"XREADGROUP"[..], b"GROUP", b"group", b"reader", b"COUNT", b"4"], &streams[..]]
+                .concat());
+            run(&[b"PEXPIRE", &name(["hash", "list", "string"][n % 3]), b"10000000"]);
+        }
+    }
+}
+
+/// Snapshots that break off anywhere, and with them whatever way they are loaded.
 #[test]
 fn a_snapshot_is_cut_at_any_byte() {
-    let Some(peer) = Program::oracle(Peer::Redis) else { return };
-    let primary = Server::start(&peer, PRIMARY);
-    let mut client = primary.connect();
-    let seed = seed();
-    let mut random = Random::new(seed);
-    for n in 0..300 {
-        let noise: Vec<u8> = (0..2_000).map(|_| random.draw() as u8).collect();
-        client.call(&[b"SET".to_vec(), format!("k{n}").into_bytes(), noise]);
+    let programs = [Program::oracle(Peer::Redis), Some(program())];
+    for program in programs.into_iter().flatten() {
+        let primary = Server::start(&program, PRIMARY);
+        let seed = seed();
+        fill(&primary, &mut Random::new(seed));
+        primary.connect().run("SAVE");
+        let len = std::fs::metadata(primary.folder().join("dump.rdb")).expect("it was saved").len() as usize;
+        assert!(len > 300_000, "{len}");
+        std::thread::scope(|scope| {
+            for way in ["disabled", "on-empty-db", "swapdb"] {
+                let primary = &primary;
+                scope.spawn(move || snapshot_is_cut(primary, (seed, len), way));
+            }
+        });
     }
-    for way in ["disabled", "on-empty-db", "swapdb"] {
-        let mut replica = Server::start(&program(), &[REPLICA, &["--repl-diskless-load", way]].concat());
-        if way == "swapdb" {
-            replica.connect().run("SET own data");
-        }
-        let scissors = Scissors::before(primary.port(), seed, (20_000, 20_000), Way::Fast);
-        follow(&replica, scissors.port);
-        wait_until("some cuts", || scissors.cuts.load(Relaxed) >= 3);
-        if way == "swapdb" {
-            let own = replica.connect().run("GET own").to_string();
-            assert!(own == "\"data\"" || own.starts_with("-LOADING"), "{own}");
-        }
-        scissors.ends.store(true, Relaxed);
-        await_link(&replica);
-        await_equal(&primary, &replica);
-        replica.assert_healthy();
+}
+
+fn snapshot_is_cut(primary: &Server, (seed, len): (u64, usize), way: &str) {
+    let mut replica = Server::start(&program(), &[REPLICA, &["--repl-diskless-load", way]].concat());
+    if way == "swapdb" {
+        replica.connect().run("SET own data");
     }
+    let scissors = Scissors::before(primary.port(), seed, (len, len), Way::Fast);
+    follow(&replica, scissors.port);
+    wait_until("some cuts", || scissors.cuts.load(Relaxed) >= 8);
+    if way == "swapdb" {
+        let own = replica.connect().run("GET own").to_string();
+        assert!(own == "\"data\"" || own.starts_with("-LOADING"), "{own}");
+    }
+    scissors.ends.store(true, Relaxed);
+    await_link(&replica);
+    await_equal(primary, &replica);
+    // A snapshot has groups as they are, and libraries.
+    let [theirs, its] = [primary, &replica].map(|server| digest(&mut target(server)));
+    assert_eq!(difference(&theirs, &its), None);
+    let libraries = |server: &Server| server.connect().run("FUNCTION LIST WITHCODE").to_string();
+    assert_eq!(libraries(&replica), libraries(primary));
+    assert!(libraries(&replica).contains("register_function"));
+    replica.assert_healthy();
 }
