@@ -6,7 +6,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use evenkeel_testkit::{Peer, Program, Server};
 
 use super::{
-    PRIMARY, REPLICA, assert_same, attach, await_link, freeze, number, ok, peers, primary, thaw, wait_until,
+    PRIMARY, REPLICA, assert_same, attach, await_link, freeze, number, ok, peers, primary, replicas, thaw,
+    wait_until,
 };
 use crate::Ends;
 
@@ -14,7 +15,7 @@ use crate::Ends;
 fn a_connection_that_broke_is_made_good_from_the_backlog() {
     let server = primary(&[]);
     let mut client = server.connect();
-    for replica in peers() {
+    for replica in replicas() {
         attach(&replica, &server);
         let (full, partial) = (number(&server, "sync_full"), number(&server, "sync_partial_ok"));
         for round in 1..=5 {
@@ -59,8 +60,7 @@ fn a_replica_that_was_restarted_goes_on() {
 /// after each.
 fn restarted(options: &[&str], loaded: impl Fn(&Server)) -> (Server, Vec<Server>) {
     let mut server = primary(options);
-    let mut replicas = peers();
-    replicas.push(primary(&[]));
+    let replicas = replicas();
     replicas.iter().for_each(|replica| attach(replica, &server));
     let all = replicas.len() as u64;
     for round in 1..=2 {
@@ -209,7 +209,7 @@ fn an_end_that_does_not_come_leaves_the_stream() {
 /// One that is killed has lost what it had, or does not know where it was.
 #[test]
 fn a_replica_that_was_killed_begins_anew() {
-    for mut replica in peers() {
+    for mut replica in replicas() {
         let server = primary(&[]);
         attach(&replica, &server);
         ok(&mut server.connect(), "SET a 1");
@@ -223,10 +223,87 @@ fn a_replica_that_was_killed_begins_anew() {
     }
 }
 
+/// Primaries of all makes.
+fn primaries() -> Vec<Server> {
+    let peers = [Peer::Redis, Peer::Valkey].into_iter().filter_map(Program::oracle);
+    peers.map(|program| Server::start(&program, PRIMARY)).chain([primary(&[])]).collect()
+}
+
+/// Adds to what is there, so that nothing may come twice; begins and ends in the same database, which is not the first, so that
+/// what comes next does not say it again.
+fn write_more(server: &Server) {
+    let mut client = server.connect();
+    for n in 0..61 {
+        ok(&mut client, &format!("SELECT {}", (n + 2) % 3));
+        ok(&mut client, "INCR count");
+        ok(&mut client, &format!("RPUSH list {n}"));
+        ok(&mut client, &format!("SET timed:{n} v PX {} NX", 10_000_000 + n));
+    }
+}
+
+/// One that is killed has on disk what a snapshot had: its own last one, or that of its last full sync. It is behind what it had
+/// acknowledged, and is sent all from there on.
+#[test]
+fn a_replica_that_was_killed_goes_on_from_its_last_snapshot() {
+    for server in primaries() {
+        let address = format!("127.0.0.1 {}", server.port());
+        let mut replica = primary(&["--replicaof", &address]);
+        await_link(&replica);
+        for round in 1..=3 {
+            write_more(&server);
+            assert_same(&server, &replica);
+            // Ours does not say within what it sends where that is.
+            if round > 1 || server.program().peer().is_none() {
+                ok(&mut replica.connect(), "SAVE");
+            }
+            let on_disk = number(&replica, "slave_repl_offset");
+            write_more(&server);
+            assert_same(&server, &replica);
+            let acknowledged = number(&replica, "slave_repl_offset");
+            assert!(acknowledged > on_disk + 1_000);
+            replica.kill();
+            write_more(&server);
+            replica.start_again();
+            await_link(&replica);
+            assert_same(&server, &replica);
+            let counts = (number(&server, "sync_full"), number(&server, "sync_partial_ok"));
+            assert_eq!(counts, (1, round), "{}", replica.log());
+            let log = replica.log();
+            let asked = log.rsplit("Trying a partial resynchronization (request ").next().expect("a rest");
+            let asked = asked.split([':', ')']).nth(1).and_then(|next| next.parse::<u64>().ok());
+            // The primary may have sent a ping between the snapshot and the question.
+            assert!(asked.is_some_and(|next| next <= on_disk + 1 + 28), "{asked:?}, {on_disk} on disk");
+        }
+    }
+}
+
+/// One that keeps nothing has nothing to go on from, whether it was sent a file or not.
+#[test]
+fn a_replica_that_was_killed_and_keeps_nothing_begins_anew() {
+    for options in [["--repl-diskless-load", "swapdb"], ["--rdb-del-sync-files", "yes"]] {
+        for server in primaries() {
+            let address = format!("127.0.0.1 {}", server.port());
+            let mut replica = primary(
+                &[&options[..], &["--save", "", "--appendonly", "no", "--replicaof", &address]].concat(),
+            );
+            await_link(&replica);
+            write_more(&server);
+            assert_same(&server, &replica);
+            assert!(!replica.folder().join("dump.rdb").exists());
+            replica.kill();
+            write_more(&server);
+            replica.start_again();
+            await_link(&replica);
+            assert_same(&server, &replica);
+            assert_eq!((number(&server, "sync_full"), number(&server, "sync_partial_ok")), (2, 0));
+        }
+    }
+}
+
 /// One that is killed is sent nothing any more, not even what was written in the same moment.
 #[test]
 fn who_is_killed_gets_nothing_that_is_written_afterwards() {
-    for replica in peers() {
+    for replica in replicas() {
         let server = primary(&["--repl-backlog-size", "16kb"]);
         attach(&replica, &server);
         let (mut client, value) = (server.connect(), "v".repeat(20_000));
@@ -247,7 +324,7 @@ fn who_is_killed_gets_nothing_that_is_written_afterwards() {
 /// What one that was away too long would need is gone.
 #[test]
 fn what_is_no_longer_kept_is_sent_anew() {
-    for replica in peers() {
+    for replica in replicas() {
         let server = primary(&["--repl-backlog-size", "100kb"]);
         attach(&replica, &server);
         let mut client = server.connect();
@@ -268,7 +345,7 @@ fn what_is_no_longer_kept_is_sent_anew() {
 /// Without replicas for long enough the backlog goes, and with it the history: nothing is logged any more.
 #[test]
 fn the_backlog_goes_when_nobody_needs_it() {
-    for replica in peers() {
+    for replica in replicas() {
         let server = primary(&["--repl-backlog-ttl", "1"]);
         let mut client = server.connect();
         assert_eq!(server.info("repl_backlog_active"), "0");
