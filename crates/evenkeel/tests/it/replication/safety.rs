@@ -8,6 +8,7 @@ use super::{
     PRIMARY, REPLICA, attach, await_caught_up, await_link, freeze, number, ok, peers, primary, thaw,
     wait_until,
 };
+use crate::start;
 
 #[test]
 fn who_waits_is_told_when_replicas_have_it() {
@@ -255,12 +256,20 @@ fn an_end_before_the_first_base_is_refused() {
 #[test]
 fn replicas_are_listed_as_such() {
     let Some(program) = Program::oracle(Peer::Redis) else { return };
-    let server = primary(&[]);
     let args = [REPLICA, &["--replica-announce-ip", "far.away", "--replica-announce-port", "7"]].concat();
-    let (near, far) = (Server::start(&program, REPLICA), Server::start(&program, &args));
-    attach(&near, &server);
-    attach(&far, &server);
-    await_link(&far);
+    for (near, far) in
+        [(primary(&[]), Server::start(&program, &args)), (Server::start(&program, REPLICA), start(&args))]
+    {
+        are_listed(&near, &far);
+    }
+}
+
+/// `far` says that it is to be reached at another address than it comes from.
+fn are_listed(near: &Server, far: &Server) {
+    let server = primary(&[]);
+    attach(near, &server);
+    attach(far, &server);
+    await_link(far);
     let mut client = server.connect();
     ok(&mut client, "SET k v");
     wait_until("both say what they have", || {
@@ -271,6 +280,7 @@ fn replicas_are_listed_as_such() {
     let near = near.port().to_string();
     let role = client.run("ROLE").to_string();
     assert!(role.starts_with("[\"master\", :") && role.contains(&near), "{role} {offset}");
+    assert!(role.contains("[\"far.away\", \"7\", "), "{role}");
     let line = server.info("slave1");
     assert!(line.starts_with("ip=far.away,port=7,state=online,offset="), "{line}");
     let listed = client.run("CLIENT LIST TYPE replica").to_string();
