@@ -97,7 +97,7 @@ fn sum(server: &Server, accounts: usize) -> i64 {
 /// Replicas come while others write; each sees whole transactions only, and in the end all have the same.
 fn under_load(args: &[&str]) {
     let (server, bank) = (primary(args), Bank { accounts: 2_000, ends: AtomicBool::new(false) });
-    let replicas: Vec<Server> = peers().into_iter().chain(peers()).collect();
+    let replicas: Vec<Server> = peers().into_iter().chain(replicas()).collect();
     bank.fill(&mut server.connect(), 2_000);
     let seed = fresh_seed();
     println!("EVENKEEL_SEED={seed}");
@@ -119,6 +119,7 @@ fn under_load(args: &[&str]) {
     });
     replicas.iter().for_each(|replica| assert_same(&server, replica));
     assert_eq!(sum(&server, bank.accounts), total);
+    assert_eq!(number(&server, "sync_full"), replicas.len() as u64, "none needed a second one");
 }
 
 #[test]
