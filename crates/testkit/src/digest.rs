@@ -8,7 +8,8 @@ use std::collections::BTreeMap;
 
 use evenkeel_resp::value::Value;
 
-use crate::transcript::Target;
+use crate::Server;
+use crate::transcript::{Target, target};
 
 /// Databases of a server, if nothing else is said.
 const DATABASES: usize = 16;
@@ -34,6 +35,44 @@ pub fn digest(target: &mut dyn Target) -> Digest {
         }
     }
     digest
+}
+
+/// When the keys expire that do.
+fn deadlines(server: &Server) -> Digest {
+    const ASKED_AT_ONCE: usize = 100;
+    let (mut client, mut digest) = (server.connect(), Digest::new());
+    for db in 0..DATABASES {
+        client.run(&format!("SELECT {db}"));
+        let keys = client.run("KEYS *");
+        let keys: Vec<Vec<u8>> = keys.as_items().expect("KEYS replies an array").iter().map(name).collect();
+        for some in keys.chunks(ASKED_AT_ONCE) {
+            let questions: Vec<_> =
+                some.iter().map(|key| vec![b"PEXPIRETIME".as_slice(), key.as_slice()]).collect();
+            let timed = some.iter().zip(client.pipeline(&questions));
+            let timed = timed.filter(|(_, deadline)| deadline.as_int().is_some_and(|at| at > 0));
+            digest.extend(timed.map(|(key, deadline)| ((db, key.clone()), format!("until {deadline}"))));
+        }
+    }
+    digest
+}
+
+/// How two servers differ in what DEBUG DIGEST does not sum up: when keys expire, and where both are ours, which tell each
+/// other so much, what groups of streams have.
+pub fn difference_beyond_sum(one: &Server, other: &Server) -> Option<String> {
+    /// To ask key by key takes half a second for so many.
+    const KEYS_MAX: u64 = 5_000;
+    let is_ours = |server: &Server| server.program().peer().is_none();
+    let keys = || {
+        let info = one.connect().run("INFO keyspace").to_string();
+        info.split("keys=")
+            .skip(1)
+            .filter_map(|part| part.split(',').next()?.parse::<u64>().ok())
+            .sum::<u64>()
+    };
+    match is_ours(one) && is_ours(other) && keys() <= KEYS_MAX {
+        true => difference(&digest(&mut target(one)), &digest(&mut target(other))),
+        false => difference(&deadlines(one), &deadlines(other)),
+    }
 }
 
 /// The first keys that differ, as one text; `None`: all is the same.

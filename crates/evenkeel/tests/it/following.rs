@@ -9,7 +9,7 @@ mod replica;
 
 use std::time::{Duration, Instant};
 
-use evenkeel_testkit::digest::{Digest, difference, digest};
+use evenkeel_testkit::digest::{Digest, difference, difference_beyond_sum, digest};
 use evenkeel_testkit::random::fresh_seed;
 use evenkeel_testkit::{Peer, Server};
 
@@ -65,14 +65,18 @@ pub(crate) fn await_equal(primary: &Server, replica: &Server) {
         let [digest, its] = [&mut one, &mut other].map(|client| client.run("DEBUG DIGEST").to_string());
         let offsets = || [primary, replica].map(|server| server.info("master_repl_offset"));
         let [offset, acknowledged] = offsets();
-        !digest.starts_with('-') && digest == its
-            || offset == acknowledged && contents(primary) == contents(replica) && offsets()[0] == offset
+        let is_of_peer = primary.program().peer().or(replica.program().peer()).is_some();
+        !digest.starts_with('-') && digest == its && difference_beyond_sum(primary, replica).is_none()
+            || is_of_peer
+                && offset == acknowledged
+                && contents(primary) == contents(replica)
+                && offsets()[0] == offset
     };
     let until = Instant::now() + PATIENCE;
     while !is_equal() {
         if Instant::now() > until {
             let [one, other] = [primary, replica].map(contents);
-            let difference = difference(&one, &other);
+            let difference = difference(&one, &other).or_else(|| difference_beyond_sum(primary, replica));
             let offsets = [primary.info("master_repl_offset"), replica.info("master_repl_offset")];
             panic!(
                 "offsets {offsets:?}: {}",

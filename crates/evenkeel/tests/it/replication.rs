@@ -10,7 +10,7 @@ mod wire;
 
 use std::time::{Duration, Instant};
 
-use evenkeel_testkit::digest::{difference, digest};
+use evenkeel_testkit::digest::{difference, difference_beyond_sum, digest};
 use evenkeel_testkit::transcript::target;
 use evenkeel_testkit::{Client, Peer, Program, Server};
 
@@ -68,7 +68,11 @@ fn assert_same(primary: &Server, replica: &Server) {
     let by_sum = replica.program().peer() != Some(Peer::Valkey);
     let began = Instant::now();
     // What expires meanwhile is removed on both sides, a moment apart.
-    while if by_sum { sum(primary) != sum(replica) } else { difference().is_some() } {
+    let is_same = || match by_sum {
+        true => sum(primary) == sum(replica) && difference_beyond_sum(primary, replica).is_none(),
+        false => difference().is_none(),
+    };
+    while !is_same() {
         if began.elapsed() > Duration::from_secs(10) {
             let found = difference().unwrap_or_else(|| "nothing that commands tell".into());
             panic!("the replica {} differs: {found}", replica.program().path().display());
