@@ -478,6 +478,28 @@ fn who_listens_hears_of_a_full_sync_and_of_what_comes_behind() {
     }
 }
 
+/// Data that arrive meanwhile do not take the place of those that the end saves, and do not keep it from saving them.
+#[test]
+fn a_replica_ends_while_it_is_sent_everything() {
+    let (primary, mut replica) = (start(&[]), start(&["--save", "3600 1"]));
+    for (server, keys, delay) in [(&primary, 100, 5_000), (&replica, 300, 5_000)] {
+        let mut client = server.connect();
+        (0..keys).for_each(|n| assert_eq!(client.run(&format!("SET key:{n} {keys}")).to_string(), "OK"));
+        client.run(&format!("CONFIG SET rdb-key-save-delay {delay}"));
+        client.run("CONFIG SET repl-diskless-sync-delay 0");
+    }
+    follow(&replica, primary.port());
+    wait_until("it is sent", || replica.log().contains("receiving streamed RDB from master"));
+    replica.signal(libc::SIGTERM);
+    wait_until("it ends", || !replica.is_alive());
+    assert!(replica.stop().success(), "{}", replica.log());
+    assert!(!replica.log().contains("can't exit"), "{}", replica.log());
+    let dir = replica.folder().display().to_string();
+    let again = start(&["--dir", &dir]);
+    assert_eq!(again.connect().run("DBSIZE").as_int(), Some(300));
+    assert_eq!(again.connect().run("GET key:7").to_string(), "\"300\"");
+}
+
 /// Who closes clients does not mean the primary, unless it is asked for.
 #[test]
 fn the_link_is_no_client_like_others() {
