@@ -222,6 +222,12 @@ impl Persist {
         self.cancel(|_| true);
     }
 
+    /// The same for other data that are to be loaded, unless an end has begun: what that saves stays.
+    pub(crate) fn cancel_unless_ending(&self) {
+        // Behind the state's lock: an end has begun before it claims anything.
+        self.cancel(|_| !self.ending.is_under_way());
+    }
+
     /// Gives up the snapshot that is being taken, and one that is to come; not the base of an append-only file, or what goes
     /// to replicas.
     pub(crate) fn cancel_save(&self) -> Cancelled {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::*;
 
 use super::claims::State;
-use super::{rewrite, snapshot};
+use super::{Job, rewrite, snapshot};
 use crate::clock;
 use crate::config::{SavePoint, Settings};
 use crate::server::Server;
@@ -48,9 +48,28 @@ pub(crate) fn look(server: &Arc<Server>) {
     }
 }
 
-/// Whether something is to begin when what is under way has ended.
-pub(crate) fn awaits_turn(server: &Server) -> bool {
-    due(server, &server.persist.state()).is_some()
+/// What is to begin when what is under way has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Awaited {
+    Nothing,
+    /// It comes by itself, and comes again if it fails.
+    Due,
+    /// Somebody has asked for it.
+    Asked,
+}
+
+pub(crate) fn awaited(server: &Server) -> Awaited {
+    let state = server.persist.state();
+    if state.save_owed || state.save_scheduled || state.rewrite_scheduled {
+        return Awaited::Asked;
+    }
+    let is_done = |job| state.running.is_some_and(|running| running.is(job));
+    match due(server, &state) {
+        Some(Due::SavePoint(_)) if !is_done(Job::Snapshot) => Awaited::Due,
+        Some(Due::Rewrite) if !is_done(Job::Base) => Awaited::Due,
+        Some(Due::FollowSettings) => Awaited::Due,
+        _ => Awaited::Nothing,
+    }
 }
 
 fn due(server: &Server, state: &State) -> Option<Due> {

@@ -402,20 +402,19 @@ impl<R: Read> Read for Watched<'_, '_, R> {
 struct Quiet<'a>(&'a Arc<Server>);
 
 impl<'a> Quiet<'a> {
-    /// Waits until nobody else writes to disk any more, and the server is not about to end, which a disk that hangs may keep from ending. `sign`: tells the primary that we
-    /// are alive; its error ends the wait.
+    /// Waits until nobody else writes to disk any more, which a disk that hangs may keep from ending, and until an end of the server
+    /// that has begun is over, which saves what there is. `sign`: tells the primary that we are alive; its error ends the wait.
     fn begin(
         server: &'a Arc<Server>,
         generation: u64,
         sign: &mut dyn FnMut() -> Result<(), Ended>,
     ) -> Result<Quiet<'a>, Ended> {
         let persist = &server.persist;
-        // An end that has begun saves what there is, or is given up.
         while persist.ending.is_under_way() || !persist.claim_alone(crate::persist::Job::Log) {
             if persist.ending.is_under_way() {
                 std::thread::sleep(LOOK);
             } else {
-                persist.cancel_all();
+                persist.cancel_unless_ending();
                 persist.is_idle_within(LOOK);
             }
             if server.stopping.load(Acquire) || server.replication.link.generation() != generation {

@@ -15,6 +15,7 @@ use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use super::backlog::{BLOCK, Backlog};
 use super::overflow::Overflow;
+use crate::persist::points::Awaited;
 
 /// Bytes that wait in memory at most: several milliseconds of a fast network, which is how often somebody comes to send them.
 const PIPE_LEN: u64 = 8 << 20;
@@ -90,7 +91,7 @@ impl Pipe {
     }
 
     /// Lets go of what nobody has to be sent any more: `readers` are the offsets of all who are sent this. Makes room where the
-    /// quickest of them, or somebody else (`others_wait`), waits for that. `create`: a file for what lies from this offset on.
+    /// quickest of them waits for that, or something else for the end (`awaited`). `create`: a file for what lies from this offset on.
     ///
     /// # Errors
     /// The disk has failed, which is told of once unless something is lost: what is not among [`State::bytes`] any more cannot
@@ -98,11 +99,11 @@ impl Pipe {
     pub(super) fn tend(
         &self,
         readers: &[u64],
-        others_wait: bool,
+        awaited: Awaited,
         create: impl FnOnce(u64) -> io::Result<Overflow>,
     ) -> io::Result<()> {
         let mut state = self.state.lock();
-        let mut result = state.tend(readers, others_wait, create);
+        let mut result = state.tend(readers, awaited, create);
         if result.is_err() {
             state.rests_until = Some(Instant::now() + REST);
             let had_nothing = state.spilled.take().is_none_or(|spilled| spilled.is_unused());
@@ -141,7 +142,7 @@ impl State {
     fn tend(
         &mut self,
         readers: &[u64],
-        others_wait: bool,
+        awaited: Awaited,
         create: impl FnOnce(u64) -> io::Result<Overflow>,
     ) -> io::Result<()> {
         let (Some(&slowest), Some(&quickest)) = (readers.iter().min(), readers.iter().max()) else {
@@ -158,9 +159,11 @@ impl State {
         if self.spilled.as_ref().is_some_and(is_over) {
             self.spilled = None;
         }
-        let is_wanted = others_wait || self.bytes.end() - quickest < SPILLED_TO - BLOCK as u64;
+        let is_quick = self.bytes.end() - quickest < SPILLED_TO - BLOCK as u64;
         let is_full = self.end.is_none() && self.bytes.len() >= PIPE_LEN;
-        if is_full && is_wanted && !self.spill(create)? {
+        let is_wanted = is_full && (is_quick || awaited != Awaited::Nothing);
+        // What is only due is no reason to send a replica away.
+        if is_wanted && !self.spill(create)? && (is_quick || awaited == Awaited::Asked) {
             self.held_up_since.get_or_insert_with(Instant::now);
         } else {
             self.held_up_since = None;
@@ -243,7 +246,7 @@ mod tests {
             }
             at += state.bytes.slices(at, 300_000).iter().map(|slice| slice.len() as u64).sum::<u64>();
             drop(state);
-            pipe.tend(&[at], false, |_| panic!("nobody else waits")).expect("no disk");
+            pipe.tend(&[at], Awaited::Nothing, |_| panic!("nobody else waits")).expect("no disk");
         }
         assert_eq!(at, pieces * piece.len() as u64);
         written.join().expect("no panic");
@@ -293,7 +296,7 @@ mod tests {
             if readers[0] > before && random.chance(30) {
                 readers[1] = read_some(&pipe, readers[1], 50_000);
             }
-            pipe.tend(&readers, false, create).expect("a disk that takes it");
+            pipe.tend(&readers, Awaited::Nothing, create).expect("a disk that takes it");
             let (memory, _) = pipe.lock().sizes();
             assert!(memory <= 2 * (PIPE_LEN + WAITING_LEN_MAX), "{memory}");
         }
@@ -303,7 +306,7 @@ mod tests {
             for reader in &mut readers[1..] {
                 *reader = read_some(&pipe, *reader, 300_000);
             }
-            pipe.tend(&readers[1..], false, create).expect("a disk that takes it");
+            pipe.tend(&readers[1..], Awaited::Nothing, create).expect("a disk that takes it");
         }
         assert!(pipe.lock().spilled.is_none(), "nobody needs it");
     }
@@ -317,7 +320,7 @@ mod tests {
         let write = |len: u64| pipe.lock().bytes.append(&vec![7; len as usize]);
         let spill = |readers: &[u64], to: u64| {
             while pipe.lock().bytes.start() < to {
-                pipe.tend(readers, false, create).expect("a disk that takes it");
+                pipe.tend(readers, Awaited::Nothing, create).expect("a disk that takes it");
             }
         };
         write(8 * MB);
@@ -347,7 +350,7 @@ mod tests {
         let create = |from| Overflow::create(&std::env::temp_dir(), from, || {});
         pipe.lock().bytes.append(&vec![7; LEN as usize]);
         while pipe.lock().bytes.len() >= PIPE_LEN {
-            pipe.tend(&[0, LEN], false, create).expect("a disk that takes it");
+            pipe.tend(&[0, LEN], Awaited::Nothing, create).expect("a disk that takes it");
             let state = pipe.lock();
             let waiting = state.spilled.as_ref().map_or(0, Overflow::waiting);
             assert!(waiting <= 2 * WAITING_LEN_MAX + BLOCK as u64, "{waiting}");
@@ -359,41 +362,42 @@ mod tests {
         let pipe = Pipe::new();
         let writer = write_all(&pipe, 2 * PIPE_LEN);
         let (mut readers, mut failed) = ([0; 2], 0);
-        let tend = |readers: &[u64], others_wait| {
+        let tend = |readers: &[u64], awaited| {
             let create = |from| Overflow::create("/none/such".as_ref(), from, || {});
-            usize::from(pipe.tend(readers, others_wait, create).is_err())
+            usize::from(pipe.tend(readers, awaited, create).is_err())
         };
         while failed == 0 || pipe.held_up_since(0).is_none() {
             readers[0] = read_some(&pipe, readers[0], 1 << 20);
-            failed += tend(&readers, false);
+            failed += tend(&readers, Awaited::Nothing);
         }
         assert!(pipe.lock().bytes.start() == 0 && pipe.held_up_since(readers[0]).is_none() && failed == 1);
         readers[1] = PIPE_LEN;
-        assert_eq!(tend(&readers, false), 0, "that is said once");
+        assert_eq!(tend(&readers, Awaited::Nothing), 0, "that is said once");
         assert!(pipe.held_up_since(0).is_none(), "somebody writes again");
         while !writer.is_finished() {
             readers = readers.map(|at| read_some(&pipe, at, 1 << 20));
-            assert_eq!(tend(&readers, true), 0);
+            assert_eq!(tend(&readers, Awaited::Asked), 0);
         }
     }
 
     /// Somebody waits for the end of the snapshot, though nobody else is sent it.
     #[test]
     fn others_are_not_waited_for_by_who_waits_for_the_end() {
-        for others_wait in [false, true] {
+        for awaited in [Awaited::Nothing, Awaited::Due, Awaited::Asked] {
+            let others_wait = awaited != Awaited::Nothing;
             let pipe = Pipe::new();
             let writer = write_all(&pipe, 3 * PIPE_LEN);
             let create = |from| Overflow::create(&std::env::temp_dir(), from, || {});
             let began = std::time::Instant::now();
             while !writer.is_finished() && (others_wait || began.elapsed().as_millis() < 100) {
                 assert!(began.elapsed().as_secs() < 60, "it waits");
-                pipe.tend(&[0], others_wait, create).expect("a disk that takes it");
+                pipe.tend(&[0], awaited, create).expect("a disk that takes it");
             }
             assert_eq!((writer.is_finished(), pipe.lock().spilled.is_some()), (others_wait, others_wait));
             let mut at = 0;
             while !pipe.lock().ends_at(at) {
                 at = read_some(&pipe, at, 1 << 20);
-                pipe.tend(&[at], others_wait, create).expect("a disk that takes it");
+                pipe.tend(&[at], awaited, create).expect("a disk that takes it");
             }
             writer.join().expect("no panic");
             assert_eq!(at, 3 * PIPE_LEN);

@@ -6,7 +6,8 @@ use std::sync::atomic::Ordering::*;
 use std::time::Duration;
 
 use super::Feed;
-use crate::persist::{Job, points, snapshot};
+use crate::persist::points::{self, Awaited};
+use crate::persist::{Job, snapshot};
 use crate::replication::backlog::Backlog;
 use crate::replication::overflow::Overflow;
 use crate::replication::peer::{Peer, Stage};
@@ -146,14 +147,17 @@ impl Feed {
             }
         }
         let is_waited_for = |peer: &Peer| matches!(peer.stage, Stage::Waiting { .. });
-        let others_wait = !pipes.is_empty()
-            && (self.peers.values().any(is_waited_for) || points::awaits_turn(&self.server));
+        let awaited = match () {
+            () if pipes.is_empty() => Awaited::Nothing,
+            () if self.peers.values().any(is_waited_for) => Awaited::Asked,
+            () => points::awaited(&self.server),
+        };
         let (mut in_memory, mut on_disk) = (0, 0);
         for (pipe, readers) in pipes {
             let server = self.server.clone();
             let create =
                 |from| Overflow::create(&self.settings.dir, from, move || server.replication.door.nudge());
-            if let Err(error) = pipe.tend(&readers, others_wait, create) {
+            if let Err(error) = pipe.tend(&readers, awaited, create) {
                 self.server.log.warning(format!(
                     "What slower replicas have yet to be sent of a snapshot cannot be kept on disk: {error}"
                 ));

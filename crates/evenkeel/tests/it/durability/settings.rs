@@ -312,7 +312,8 @@ fn parts_over_time(program: &Program) -> Vec<(&'static str, Vec<String>, Vec<Str
         // Files that are not named any more go a moment later.
         wait_until("the others are gone", || {
             let named = manifest();
-            named.len() == parts().len()
+            let keeps = server.connect().run("CONFIG GET aof-disable-auto-gc").to_string().contains("yes");
+            named.len() == parts().len() && (keeps || !named.iter().any(|line| line.ends_with("type h")))
         });
         let values = ["k", "n", "lost"].map(|key| server.connect().run(&format!("GET {key}")).to_string());
         seen.push((*step, [parts(), values.to_vec()].concat(), manifest()));
@@ -341,7 +342,7 @@ fn a_save_can_be_scheduled_behind_a_rewrite() {
         wait_until("a log has its base", || number("aof_rewrite_in_progress") == 0);
         (0..300).for_each(|n| assert_eq!(client.run(&format!("SET key:{n} 1")).to_string(), "OK"));
         let saves = number("rdb_saves");
-        assert_eq!(client.run("CONFIG SET rdb-key-save-delay 3000").to_string(), "OK");
+        assert_eq!(client.run("CONFIG SET rdb-key-save-delay 10000").to_string(), "OK");
         assert_eq!(client.run("BGREWRITEAOF").to_string(), "Background append only file rewriting started");
         let refused = client.run("BGSAVE").to_string();
         assert!(refused.starts_with("-ERR Another child process is active (AOF?)"), "{refused}");

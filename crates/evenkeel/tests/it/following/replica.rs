@@ -482,7 +482,7 @@ fn who_listens_hears_of_a_full_sync_and_of_what_comes_behind() {
 #[test]
 fn a_replica_ends_while_it_is_sent_everything() {
     let (primary, mut replica) = (start(&[]), start(&["--save", "3600 1"]));
-    for (server, keys, delay) in [(&primary, 100, 5_000), (&replica, 300, 5_000)] {
+    for (server, keys, delay) in [(&primary, 100, 20_000), (&replica, 300, 10_000)] {
         let mut client = server.connect();
         (0..keys).for_each(|n| assert_eq!(client.run(&format!("SET key:{n} {keys}")).to_string(), "OK"));
         client.run(&format!("CONFIG SET rdb-key-save-delay {delay}"));

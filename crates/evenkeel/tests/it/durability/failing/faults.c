@@ -19,6 +19,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
+#include <sys/sendfile.h>
 #include <sys/stat.h>
 #include <sys/uio.h>
 #include <time.h>
@@ -109,8 +110,13 @@ static void keep_bytes(int fd, off64_t len, int copy) {
     off64_t from = 0;
     snprintf(own, sizeof own, "/proc/self/fd/%d", fd);
     int file = open(own, O_RDONLY | O_CLOEXEC);
-    while (file >= 0 && from < len && copy_file_range(file, &from, copy, NULL, len - from, 0) > 0) {}
-    if (file >= 0) close(file);
+    ssize_t moved = file < 0 ? -1 : 1;
+    while (moved > 0 && from < len) moved = sendfile(copy, file, &from, len - from);
+    if (moved < 0) {
+        dprintf(2, "what was synced cannot be kept: %s\n", strerror(errno));
+        _exit(99);
+    }
+    close(file);
 }
 
 /* A sync has made this safe. Of two of one inode, the one that began later counts. */
