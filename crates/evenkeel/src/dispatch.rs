@@ -60,7 +60,8 @@ pub(crate) struct Executor {
     pub(crate) table: &'static Table,
     places: Vec<Place>,
     pub(crate) pool: Pool,
-    /// Memory is short, and evicting did not help.
+    /// The process holds more than `maxmemory`: commands that may need memory have it looked at again before they run.
+    /// `seat.is_short_of_memory` says whether they are refused, too.
     pub(crate) out_of_memory: bool,
     /// Ticks spent on evicting. Whoever books the batch reads and resets it.
     pub(crate) evict_ticks: Ticks,

@@ -458,8 +458,6 @@ pub(crate) fn run(server: &Arc<Server>, long: &Long, index: usize) {
         if let Some(job) = long.await_next(&server.stopping, || server.slack.is_asked()) {
             job.run(&mut executor, long);
         }
-        // Here is the time to free what would keep a worker from its clients.
-        executor.seat.trash.clear();
         server.keyspace.tidy(&mut executor.seat);
         server.slack.follow_a_slice();
     }

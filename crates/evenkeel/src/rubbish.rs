@@ -1,21 +1,32 @@
-//! The thread that frees what would take long: flushed databases, huge values.
+//! The lazy-free thread: frees flushed databases and large values, which would keep a worker from its clients.
 //!
-//! Most of it is memory that belongs to workers, and a worker has work with what others free of its memory
-//! ([`crate::allocator`]). So this thread stops after some thousand blocks, and goes on when all workers have taken theirs back: none
-//! of them is kept from its clients by more than these. One that does not come to that for a while, for a script runs on it,
-//! is not waited for again until it has.
+//! Most of that memory belongs to workers, and a worker spends time on every block of its memory that another thread
+//! frees ([`crate::allocator`]). So the lazy-free thread pauses after some thousand blocks until each worker has taken
+//! its blocks back: no worker is kept from its clients by more than these. The thread does not wait a second time for a
+//! worker that has not answered, because a script runs on it, until that worker has.
+//!
+//! The queue is bounded by the work of the threads that fill it: while more than [`QUEUED_BYTES_MAX`] of removed values
+//! wait, a thread that removes a value of up to [`IN_PLACE_MAX`] bytes frees it itself. A larger value took its writers
+//! far longer to build than it takes the lazy-free thread to free.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::*};
 use std::sync::mpsc::{Sender, channel};
 use std::time::{Duration, Instant};
 
-use evenkeel_store::{Flushed, memory};
+use evenkeel_store::{Flushed, Garbage, LazyFree, memory};
 
-use crate::net::inbox::{Inbox, Message};
+use crate::net::inbox::Inbox;
 
 /// Blocks that are freed at once: at 0.15 us each, 0.6 ms of a worker that owns all of them.
 const AT_ONCE: u32 = 4_000;
+
+/// Bytes of removed values that may wait for the lazy-free thread, large ones left aside.
+const QUEUED_BYTES_MAX: u64 = 64 << 20;
+
+/// Longest value, in bytes, that the thread which removes it frees while the queue is full: some 2,000 pages of a
+/// collection, which take 0.6 ms.
+const IN_PLACE_MAX: usize = 8 << 20;
 
 /// How long a worker is waited for.
 const PATIENCE: Duration = Duration::from_millis(10);
@@ -33,6 +44,8 @@ pub(crate) struct Rubbish {
 struct Counts {
     given: AtomicU64,
     freed: AtomicU64,
+    /// Bytes of removed values that are not freed yet, about.
+    values: AtomicU64,
     /// `freed` at the last CONFIG RESETSTAT.
     forgotten: AtomicU64,
     /// FLUSHDBs and FLUSHALLs whose memory has not come back yet.
@@ -50,8 +63,7 @@ impl Rubbish {
         std::thread::Builder::new()
             .name("free".into())
             .spawn(move || {
-                let mut settling = Settling { numbers: vec![0; inboxes.len()], inboxes };
-                evenkeel_store::memory::pace_frees(AT_ONCE, move || settling.wait());
+                memory::pace_frees(AT_ONCE, move || settle(&inboxes));
                 for thing in receiver {
                     drop(thing);
                     freed.freed.fetch_add(1, Relaxed);
@@ -79,6 +91,19 @@ impl Rubbish {
     pub(crate) fn free_if_any(&self, databases: Vec<Flushed>) {
         if !databases.is_empty() {
             self.free_flushed(databases);
+        }
+    }
+
+    /// Bytes of removed values whose memory is about to come back, about; flushed databases are not among them.
+    pub(crate) fn values_pending(&self) -> usize {
+        self.counts.values.load(Relaxed) as usize
+    }
+
+    /// Waits until `is_enough` or until no removed value is left to be freed, for `patience` at most.
+    pub(crate) fn wait_for_values(&self, patience: Duration, is_enough: impl Fn() -> bool) {
+        let until = Instant::now() + patience;
+        while self.values_pending() > 0 && !is_enough() && Instant::now() < until {
+            std::thread::sleep(LOOK);
         }
     }
 
@@ -114,6 +139,33 @@ impl Rubbish {
     }
 }
 
+impl LazyFree for Rubbish {
+    fn free(&self, garbage: Garbage) {
+        let bytes = garbage.memory();
+        if self.counts.values.load(Relaxed) > QUEUED_BYTES_MAX && bytes <= IN_PLACE_MAX {
+            self.counts.given.fetch_add(1, Relaxed);
+            drop(garbage);
+            self.counts.freed.fetch_add(1, Relaxed);
+            return;
+        }
+        self.counts.values.fetch_add(bytes as u64, Relaxed);
+        // Dropped in this order.
+        Rubbish::free(self, (garbage, Returned { counts: self.counts.clone(), bytes }));
+    }
+}
+
+/// Ends the count of a removed value when dropped.
+struct Returned {
+    counts: Arc<Counts>,
+    bytes: usize,
+}
+
+impl Drop for Returned {
+    fn drop(&mut self) {
+        self.counts.values.fetch_sub(self.bytes as u64, Relaxed);
+    }
+}
+
 /// Ends a flush when dropped.
 struct Flush(Arc<Counts>);
 
@@ -123,27 +175,13 @@ impl Drop for Flush {
     }
 }
 
-/// Has workers take their memory back.
-struct Settling {
-    inboxes: Arc<[Inbox]>,
-    /// What each has been asked to note last.
-    numbers: Vec<u64>,
-}
-
-impl Settling {
-    fn is_done(&self, worker: usize) -> bool {
-        self.inboxes[worker].settled.load(Acquire) == self.numbers[worker]
-    }
-
-    fn wait(&mut self) {
-        let asked: Vec<usize> = (0..self.inboxes.len()).filter(|worker| self.is_done(*worker)).collect();
-        for worker in &asked {
-            self.numbers[*worker] += 1;
-            self.inboxes[*worker].post(Message::Settle(self.numbers[*worker]));
-        }
-        let until = Instant::now() + PATIENCE;
-        while !asked.iter().all(|worker| self.is_done(*worker)) && Instant::now() < until {
-            std::thread::sleep(LOOK);
-        }
+/// Has workers take their memory back, and waits until they have.
+fn settle(inboxes: &[Inbox]) {
+    // A worker that has not answered the last time is asked no more until it has.
+    let asked: Vec<&Inbox> = inboxes.iter().filter(|inbox| inbox.is_settled()).collect();
+    asked.iter().for_each(|inbox| inbox.ask_to_settle());
+    let until = Instant::now() + PATIENCE;
+    while !asked.iter().all(|inbox| inbox.is_settled()) && Instant::now() < until {
+        std::thread::sleep(LOOK);
     }
 }

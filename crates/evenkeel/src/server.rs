@@ -33,6 +33,7 @@ use crate::persist::{Persist, load};
 use crate::pubsub::PubSub;
 use crate::pubsub::notices::Notices;
 use crate::replication;
+use crate::rubbish::Rubbish;
 use crate::scripting::Scripts;
 use crate::session::Session;
 use crate::supervised::Manager;
@@ -69,7 +70,7 @@ pub(crate) struct Server {
     /// Scripts that take long, one after the other on a thread of their own.
     pub(crate) slow_scripts: Long,
     pub(crate) persist: Persist,
-    pub(crate) rubbish: crate::rubbish::Rubbish,
+    pub(crate) rubbish: Arc<Rubbish>,
     pub(crate) slack: Slack,
     pub(crate) started_ms: u64,
     pub(crate) run_id: String,
@@ -120,12 +121,14 @@ impl Server {
         // Workers, as many threads for long commands and for loading, the control thread, those that load what is too
         // large for the others and that take snapshots, one that runs the log's commands again, one that feeds replicas, one
         // that follows a primary, one for slow scripts, and one more for tests.
+        let inboxes = (0..workers).map(|_| Inbox::new()).collect::<std::io::Result<Arc<[Inbox]>>>()?;
+        let rubbish = Arc::new(Rubbish::start(inboxes.clone()));
         let keyspace = Keyspace::new(settings.databases, 3 * workers + 8, now, random_seed())
-            .with_clock(clock::log_time);
+            .with_clock(clock::log_time)
+            .with_lazy_free(rubbish.clone());
         let loaders = (0..=workers).map(|_| load::seat(&keyspace)).collect();
         let persist = Persist::new(keyspace.seat(), loaders, now / 1000);
         let replication = replication::State::new(keyspace.seat())?;
-        let inboxes = (0..workers).map(|_| Inbox::new()).collect::<std::io::Result<Arc<[Inbox]>>>()?;
         let commands = table().rows().len();
         let table = renamed(&settings.rename_command);
         let commandlog = CommandLog::new(2 * workers + 2);
@@ -149,7 +152,7 @@ impl Server {
             config_file,
             clients: Clients::default(),
             stats: (0..2 * workers + 2).map(|_| Stats::new(commands)).collect(),
-            rubbish: crate::rubbish::Rubbish::start(inboxes.clone()),
+            rubbish,
             inboxes,
             slack: Slack::default(),
             pause: Pause::default(),

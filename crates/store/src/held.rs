@@ -208,6 +208,17 @@ impl<'a> Held<'a> {
         }
     }
 
+    /// Frees replaced tables where many wait: between two commands of a script or a transaction, which would otherwise keep
+    /// all of them until it ends.
+    #[inline]
+    pub fn tidy_between_commands(&mut self) {
+        if self.seat.has_much_retired() {
+            // Once for tables that wait for threads which have left the gate by now, and once for those replaced since.
+            self.seat.free_retired(&self.keyspace.gate);
+            self.seat.free_retired(&self.keyspace.gate);
+        }
+    }
+
     /// Lets a thread that waits for everything to come to rest go first. For who holds nothing and works long; whatever
     /// was read before may have changed afterwards. Does nothing for who holds something.
     pub fn give_way(&mut self) {

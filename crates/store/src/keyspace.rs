@@ -14,7 +14,7 @@ use crate::gate::{Closed, Gate};
 use crate::held::Held;
 use crate::journal::Journal;
 use crate::key::{Hasher, Key, Place};
-use crate::outside::Trash;
+use crate::lazy_free::{Garbage, InPlace, LazyFree};
 use crate::seat::{DbTally, LeftBehind, Seat, Tally, Total};
 use crate::slot::{Slot, Slots};
 use crate::snapshot::Snapshots;
@@ -72,11 +72,13 @@ impl Drop for Db {
 pub struct Flushed(Box<Db>);
 
 impl Flushed {
-    /// Frees the keys here and now; values of more than a block are put aside, to be freed where time does not matter.
-    pub fn free_keys(self, seat: &mut Seat) {
-        self.0.drain(|entry| {
-            seat.trash.extend(entry.free().and_then(|outside| Trash::of_outside(outside, 1)));
-        });
+    /// Frees the keys here; values of more than one block go to [`LazyFree`], all together.
+    pub fn free_keys(self, seat: &Seat) {
+        let mut values = Vec::new();
+        self.0.drain(|entry| values.extend(entry.free()));
+        if let Some(garbage) = Garbage::of_all(values.into_iter()) {
+            seat.lazy_free.free(garbage);
+        }
     }
 
     pub(crate) fn db(&self) -> &Db {
@@ -118,6 +120,7 @@ pub struct Keyspace {
     random: AtomicU64,
     /// Also what seats are told from those of another keyspace by.
     left_behind: Arc<LeftBehind>,
+    lazy_free: Arc<dyn LazyFree>,
 }
 
 impl Keyspace {
@@ -147,6 +150,7 @@ impl Keyspace {
             events: Events::default(),
             random: AtomicU64::new(random | 1),
             left_behind: Arc::default(),
+            lazy_free: Arc::new(InPlace),
         }
     }
 
@@ -154,6 +158,13 @@ impl Keyspace {
     /// write takes, and 2^53 of them longer than the process lives.
     pub fn with_clock(mut self, clock: fn() -> u64) -> Keyspace {
         self.journal.set_clock(clock);
+        self
+    }
+
+    /// Has values whose freeing would take long handed to `lazy_free`. To be called before the first seat is taken.
+    pub fn with_lazy_free(mut self, lazy_free: Arc<dyn LazyFree>) -> Keyspace {
+        assert_eq!(*self.seats_taken.get_mut(), 0, "seats have been taken without it");
+        self.lazy_free = lazy_free;
         self
     }
 
@@ -166,7 +177,7 @@ impl Keyspace {
         self.tallies.lock().push(tally.clone());
         let random =
             self.random.fetch_add(0x9e37_79b9_7f4a_7c15, Relaxed).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        Seat::new(index, tally, self.left_behind.clone(), random)
+        Seat::new(index, tally, self.left_behind.clone(), self.lazy_free.clone(), random)
     }
 
     /// How many databases clients can select.

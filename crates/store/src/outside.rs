@@ -3,7 +3,7 @@
 use std::ptr::NonNull;
 
 use crate::collection::raw::Raw as _;
-use crate::collection::{Cut, Hash, List, Set, Stream, ZSet};
+use crate::collection::{Hash, List, Set, Stream, ZSet};
 use crate::entry::Kind;
 use crate::rope::Rope;
 
@@ -85,28 +85,13 @@ impl Outside {
         }
     }
 
+    /// Bytes that dropping it gives back, about: none while another owner shares the whole value. Parts that are shared count.
+    pub(crate) fn memory_if_own(&self) -> usize {
+        if each!(self, value => value.is_own()) { self.memory_about() } else { 0 }
+    }
+
     /// Blocks that dropping it would free at most, about.
     pub(crate) fn weight(&self) -> usize {
         each!(self, value => value.weight())
-    }
-}
-
-/// What may take long to free.
-pub struct Trash(#[expect(dead_code, reason = "kept to be dropped")] Rubbish);
-
-enum Rubbish {
-    Outside(#[expect(dead_code, reason = "kept to be dropped")] Outside),
-    Cut(#[expect(dead_code, reason = "kept to be dropped")] Cut),
-}
-
-impl Trash {
-    /// `None`, and it is freed here and now, if that takes no longer than freeing `blocks_max` blocks.
-    pub(crate) fn of_outside(outside: Outside, blocks_max: usize) -> Option<Trash> {
-        (outside.weight() > blocks_max).then(|| Trash(Rubbish::Outside(outside)))
-    }
-
-    /// The same for what was cut off a collection.
-    pub(crate) fn of_cut(cut: Cut, blocks_max: usize) -> Option<Trash> {
-        (cut.weight() > blocks_max).then(|| Trash(Rubbish::Cut(cut)))
     }
 }

@@ -72,6 +72,11 @@ impl Rope {
         Rope(Arc::new(Spine { len, chunks }))
     }
 
+    /// Whether no other rope shares all of its chunks.
+    pub(crate) fn is_own(&self) -> bool {
+        Arc::strong_count(&self.0) == 1
+    }
+
     /// Writes `bytes` at `offset`, making the string longer where they end beyond it; a gap reads as zeros.
     pub fn write(&mut self, offset: usize, bytes: &[u8]) {
         if bytes.is_empty() {

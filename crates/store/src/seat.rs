@@ -1,4 +1,4 @@
-//! A seat: what one thread brings along to use the keyspace. Its time, its randomness, its counters, its rubbish.
+//! A seat: what one thread brings along to use the keyspace. Its time, its randomness, its counters, its retired tables.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -12,7 +12,8 @@ use crate::events::Event;
 use crate::gate::Gate;
 use crate::journal::Draft;
 use crate::key::Place;
-use crate::outside::{Outside, Trash};
+use crate::lazy_free::{Garbage, LazyFree};
+use crate::outside::Outside;
 use crate::segment::Retired;
 use crate::snapshot::Kept;
 use crate::wait::Woken;
@@ -26,7 +27,7 @@ pub enum Access {
     Lfu { log_factor: u32, decay_minutes: u32 },
 }
 
-/// Values of more blocks than this are given to [`Seat::trash`]: freeing one takes about 0.3 us.
+/// Values of more blocks than this are given to [`LazyFree`]: freeing a block takes about 0.3 us.
 const FREE_BLOCKS_MAX: usize = 64;
 
 /// Bytes of replaced tables that may wait to be freed before each batch tries.
@@ -57,8 +58,6 @@ pub struct Seat {
     pub ticks: fn() -> u64,
     /// Ticks spent waiting for slots that other threads held. Whoever drives the seat reads and resets it.
     pub lock_wait: u64,
-    /// Values whose freeing would take long; whoever drives the seat hands them to a thread that has time.
-    pub trash: Vec<Trash>,
     /// Keys that were written to and have waiters, in the order of the writes. Whoever drives the seat serves them; see
     /// [`crate::Held::next_woken`].
     pub(crate) woken: VecDeque<Woken>,
@@ -85,6 +84,8 @@ pub struct Seat {
     /// Something is held with this seat: it must not leave, and not hold a second thing.
     pub(crate) holding: bool,
     pub(crate) left_behind: Arc<LeftBehind>,
+    /// Gets the values whose freeing would take long.
+    pub(crate) lazy_free: Arc<dyn LazyFree>,
     random: u64,
     retired: VecDeque<Retired>,
     retired_bytes: usize,
@@ -166,7 +167,13 @@ impl Seat {
         !self.kept.is_empty()
     }
 
-    pub(crate) fn new(index: usize, tally: Arc<Tally>, left_behind: Arc<LeftBehind>, random: u64) -> Seat {
+    pub(crate) fn new(
+        index: usize,
+        tally: Arc<Tally>,
+        left_behind: Arc<LeftBehind>,
+        lazy_free: Arc<dyn LazyFree>,
+        random: u64,
+    ) -> Seat {
         Seat {
             now_ms: 0,
             played_ms: 0,
@@ -180,7 +187,6 @@ impl Seat {
             tally,
             ticks: || 0,
             lock_wait: 0,
-            trash: Vec::new(),
             woken: VecDeque::new(),
             put_off: VecDeque::new(),
             epoch: false,
@@ -195,6 +201,7 @@ impl Seat {
             inside: false,
             holding: false,
             left_behind,
+            lazy_free,
             random: random | 1,
             retired: VecDeque::new(),
             retired_bytes: 0,
@@ -212,14 +219,20 @@ impl Seat {
         self.random.wrapping_mul(0x2545_f491_4f6c_dd1d)
     }
 
-    /// Frees a value now, or puts it aside when that would take long.
-    pub(crate) fn discard(&mut self, outside: Option<Outside>) {
-        self.trash.extend(outside.and_then(|outside| Trash::of_outside(outside, FREE_BLOCKS_MAX)));
+    /// Frees a value here, or hands it to [`LazyFree`] when freeing it would take long.
+    pub(crate) fn discard(&self, value: Option<Outside>) {
+        self.free_lazily(value.and_then(|value| Garbage::of_value(value, FREE_BLOCKS_MAX)));
     }
 
     /// The same for what was cut off a collection.
-    pub(crate) fn discard_cut(&mut self, cut: Cut) {
-        self.trash.extend(Trash::of_cut(cut, FREE_BLOCKS_MAX));
+    pub(crate) fn discard_cut(&self, cut: Cut) {
+        self.free_lazily(Garbage::of_cut(cut, FREE_BLOCKS_MAX));
+    }
+
+    fn free_lazily(&self, garbage: Option<Garbage>) {
+        if let Some(garbage) = garbage {
+            self.lazy_free.free(garbage);
+        }
     }
 
     /// The time for the marks of use.
@@ -282,16 +295,17 @@ impl Seat {
         self.retired_bytes > RETIRED_BYTES
     }
 
-    /// Frees what no prefetch can be reading any more: what was retired before a glance that all seats have passed.
+    /// Frees what no prefetch can be reading any more: what was retired before a glance that all other seats have passed. The
+    /// seat's own thread is outside the gate or between two commands, and so keeps no address of a table.
     pub(crate) fn free_retired(&mut self, gate: &Gate) {
         if self.retired.is_empty() {
             return;
         }
-        if self.glanced > 0 && gate.all_passed(&self.glance) {
+        if self.glanced > 0 && gate.all_passed(&self.glance, self.index) {
             for retired in self.retired.drain(..self.glanced) {
                 self.retired_bytes -= retired.layout.size();
-                // SAFETY: every thread has been outside the gate since this memory was replaced, so none can have
-                // kept its address.
+                // SAFETY: every other thread has been outside the gate since this memory was replaced, so none can
+                // have kept its address, and neither has this one, by this function's contract.
                 unsafe { retired.free() }
             }
             self.glanced = 0;

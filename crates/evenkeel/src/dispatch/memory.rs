@@ -1,6 +1,12 @@
-//! What `maxmemory` asks for: keys are given up, or commands that would need more are refused.
+//! `maxmemory`: keys are evicted, or commands that may need memory are refused.
+//!
+//! What counts is the memory that stays in use. Values that have been removed and wait for the lazy-free thread do not
+//! count: nothing is refused or evicted on their account. They are no loan without a limit either: while the process
+//! holds more than `maxmemory` and an eighth because of them, a command that may need memory waits for the lazy-free
+//! thread, for a slice of background work at most. That slows writers down to far less than the thread frees.
 
 use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
 
 use evenkeel_store::evict::{self, Order};
 use evenkeel_store::memory;
@@ -10,42 +16,56 @@ use crate::background::SLICE_US_MAX;
 use crate::clock;
 use crate::command::{Command, Flags, Reach};
 use crate::config::Policy;
+use crate::net::inbox::Inbox;
 use crate::observe::stats::Stage;
 use crate::server::Server;
 use crate::session::Session;
 
-/// Part of `maxmemory` by which the data may grow while the memory of a flush comes back.
-const FLUSH_SLACK: usize = 8;
-/// And bytes by which they may in any case.
-const FLUSH_SLACK_MIN: usize = 1 << 20;
+/// Part of `maxmemory` by which the process may exceed it while removed data are being freed.
+const SLACK: usize = 8;
+/// And bytes by which it may in any case.
+const SLACK_MIN: usize = 1 << 20;
 
 /// Keys evicted between two looks at the memory that tables no longer need.
 const EVICT_AT_ONCE: usize = 16;
 
 impl Executor {
-    /// Gives up keys if more memory is used than `maxmemory` allows. The seat is inside the gate, and holds nothing.
+    /// Evicts keys if more memory is used than `maxmemory` allows. The seat is inside the gate, and holds nothing.
     #[inline]
     pub(crate) fn make_room(&mut self) {
         self.out_of_memory = false;
+        self.seat.is_short_of_memory = false;
         let limit = self.settings.maxmemory as usize;
         if limit > 0 && data_bytes(&self.server) > limit {
             self.evict(limit);
         }
-        self.seat.is_short_of_memory = self.out_of_memory;
     }
 
-    /// Whether a command has to be refused because memory was short when its batch began, and still is: those before it
-    /// may have removed enough.
+    /// Whether a command has to be refused because memory was short when its batch began, and still is: commands before
+    /// it may have removed enough. A command that is not refused may have waited for the lazy-free thread.
     #[cold]
     pub(super) fn lacks_memory(&mut self, row: &Command, session: &Session) -> bool {
         if !needs_memory(row, session) {
             return false;
         }
-        if data_bytes(&self.server) <= self.settings.maxmemory as usize {
-            self.out_of_memory = false;
-            self.seat.is_short_of_memory = false;
+        let limit = self.settings.maxmemory as usize;
+        if stays_in_use(&self.server) > limit {
+            return self.seat.is_short_of_memory;
         }
-        self.out_of_memory
+        self.seat.is_short_of_memory = false;
+        let has_room = || data_bytes(&self.server) <= limit + slack(limit);
+        if !has_room() {
+            let inbox = self.server.inboxes.get(self.worker);
+            let patience = Duration::from_micros(SLICE_US_MAX);
+            self.server.rubbish.wait_for_values(patience, || {
+                // The lazy-free thread may be waiting for this worker.
+                inbox.into_iter().for_each(Inbox::settle);
+                has_room()
+            });
+            self.last_ticks = clock::ticks();
+        }
+        self.out_of_memory = data_bytes(&self.server) > limit;
+        false
     }
 
     /// Whether more is about to come back than could be evicted meanwhile. What comes until then may take the place of that, and a
@@ -53,9 +73,7 @@ impl Executor {
     fn waits_for_a_flush(&self, limit: usize) -> bool {
         let rubbish = &self.server.rubbish;
         let comes_back = rubbish.is_flushing() || self.server.keyspace.keeps_flushed();
-        comes_back
-            && memory::used_by_data()
-                <= rubbish.flushed_at() as usize + (limit / FLUSH_SLACK).max(FLUSH_SLACK_MIN)
+        comes_back && memory::used_by_data() <= rubbish.flushed_at() as usize + slack(limit)
     }
 
     /// While it was outside the gate, this server may have become a replica, or be about to end.
@@ -63,6 +81,11 @@ impl Executor {
         let server = &self.server;
         let is_told = server.replication.is_replica() && self.settings.replica_ignore_maxmemory;
         !is_told && !server.persist.ending.is_under_way() && !server.pause.is_active(self.seat.now_ms)
+    }
+
+    fn is_short(&mut self) {
+        self.out_of_memory = true;
+        self.seat.is_short_of_memory = true;
     }
 
     /// Works for at most one slice: what is still too much then is the next batch's to remove.
@@ -74,8 +97,12 @@ impl Executor {
         if self.server.replication.is_replica() && self.settings.replica_ignore_maxmemory {
             return; // the primary says what goes
         }
+        if stays_in_use(&self.server) <= limit {
+            self.out_of_memory = true; // commands that may need memory look again
+            return;
+        }
         let Some(policy) = eviction(self.settings.maxmemory_policy) else {
-            self.out_of_memory = true;
+            self.is_short();
             return;
         };
         if self.seat.keep_expired || self.server.persist.ending.is_under_way() {
@@ -88,7 +115,7 @@ impl Executor {
         loop {
             // Tables that shrink with every key removed are freed only when no thread can be reading them.
             server.keyspace.step_out(&mut self.seat);
-            if data_bytes(&self.server) <= limit || clock::ticks() >= until || !self.may_still_evict() {
+            if stays_in_use(&self.server) <= limit || clock::ticks() >= until || !self.may_still_evict() {
                 break;
             }
             if self.waits_for_a_flush(limit) {
@@ -97,20 +124,16 @@ impl Executor {
             let mut held = server.keyspace.hold_none(&mut self.seat);
             let evicted = (0..EVICT_AT_ONCE).take_while(|_| {
                 // What a snapshot lacks is counted as given up when it is laid down.
-                let may_go_on = !held.seat.has_kept() && data_bytes(&server) > limit;
+                let may_go_on = !held.seat.has_kept() && stays_in_use(&server) > limit;
                 may_go_on && held.evict(policy, samples, decay, &mut self.pool)
             });
-            let evicted = evicted.count();
-            // Memory is needed now: what takes long to free is waited for, not evicted for once more.
-            let trash = std::mem::take(&mut held.seat.trash);
-            if !trash.is_empty() {
-                server.note_flush();
-                server.rubbish.free_flushed(trash);
-                break;
-            }
-            if evicted == 0 {
-                // What tables needed comes back by itself.
-                self.out_of_memory = data_bytes(&server).saturating_sub(held.seat.retired_bytes()) > limit;
+            if evicted.count() == 0 {
+                // Replaced tables come back by themselves.
+                let tables = held.seat.retired_bytes();
+                drop(held);
+                if stays_in_use(&server).saturating_sub(tables) > limit {
+                    self.is_short();
+                }
                 break;
             }
         }
@@ -134,6 +157,16 @@ fn data_bytes(server: &Server) -> usize {
     let lent = server.inboxes.iter().map(|inbox| inbox.lent.load(Relaxed)).sum();
     let waits = keyspace.journal.unread().max(lent) + keyspace.kept_for_snapshot() + for_replicas;
     memory::used_by_data().saturating_sub(waits)
+}
+
+/// The same without removed values that wait for the lazy-free thread.
+fn stays_in_use(server: &Server) -> usize {
+    data_bytes(server).saturating_sub(server.rubbish.values_pending())
+}
+
+/// Bytes by which the process may exceed a limit while removed data are being freed.
+fn slack(limit: usize) -> usize {
+    (limit / SLACK).max(SLACK_MIN)
 }
 
 /// Whether a command is refused when there is no memory left: one that may grow the data, an EXEC of such, and all

@@ -28,6 +28,7 @@ pub(crate) fn run_in_script(
     let mut parts =
         Parts { id, reply, session: call.session, server, settings: call.settings, worker: call.worker };
     let done = parts.with_call(Mode::Script, args, keys, call.held, |call| call.run(row));
+    call.held.tidy_between_commands();
     let stats = &server.stats[call.worker];
     if let Err(error) = &done {
         stats.error(&error.line());
@@ -71,6 +72,7 @@ pub(crate) fn run_nested(call: &mut Call<'_, '_>, queued: &Queued) {
         acl::admit_in_exec(call, queued.id, &args)?;
         call.run(row)
     });
+    call.held.tidy_between_commands();
     if server.monitors.is_any() && !row.runs_scripts() {
         server.monitors.show(&server.pubsub, call.session, row, &args);
     }

@@ -5,11 +5,12 @@
 use std::io;
 use std::os::fd::RawFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::*};
 
 use super::connection::Connection;
 use super::mailbox::Mailbox;
 use super::poll::Wakeup;
+use crate::allocator;
 use crate::clients::ClientInfo;
 use crate::waiting::Resumed;
 
@@ -27,8 +28,8 @@ pub(crate) enum Message {
     Resume(Resumed),
     /// These clients have got mail.
     Mail(Vec<Arc<ClientInfo>>),
-    /// Others have freed much of the worker's memory: take it back, and note this number.
-    Settle(u64),
+    /// The lazy-free thread has freed much of the worker's memory: see [`Inbox::settle`].
+    Settle,
     /// More of the log is on disk.
     Durable,
 }
@@ -44,8 +45,10 @@ pub(crate) struct Inbox {
     pub(crate) lent: AtomicUsize,
     /// The worker holds replies back until what they tell of is on disk.
     pub(crate) awaits_log: AtomicBool,
-    /// The last number of [`Message::Settle`].
-    pub(crate) settled: AtomicU64,
+    /// How often the lazy-free thread has asked the worker to take back what was freed of its memory ..
+    settle_asked: AtomicU64,
+    /// .. and up to which of these requests the worker has.
+    settled: AtomicU64,
 }
 
 impl Inbox {
@@ -57,6 +60,7 @@ impl Inbox {
             busy: AtomicU64::new(0),
             lent: AtomicUsize::new(0),
             awaits_log: AtomicBool::new(false),
+            settle_asked: AtomicU64::new(0),
             settled: AtomicU64::new(0),
         })
     }
@@ -66,6 +70,24 @@ impl Inbox {
         if self.mailbox.put(message) {
             self.wakeup.wake();
         }
+    }
+
+    /// Asks the worker to [`Inbox::settle`] soon. For the lazy-free thread alone.
+    pub(crate) fn ask_to_settle(&self) {
+        self.settle_asked.fetch_add(1, Release);
+        self.post(Message::Settle);
+    }
+
+    /// Whether the worker has done what it was asked to.
+    pub(crate) fn is_settled(&self) -> bool {
+        self.settled.load(Acquire) == self.settle_asked.load(Relaxed)
+    }
+
+    /// Takes back what other threads have freed of the worker's memory. For the worker alone.
+    pub(crate) fn settle(&self) {
+        let asked = self.settle_asked.load(Acquire);
+        allocator::settle();
+        self.settled.store(asked, Release);
     }
 
     /// Says that the worker is about to wait; `false` when there are messages, and it must not.

@@ -7,7 +7,7 @@
 use std::collections::{BTreeSet, VecDeque};
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::atomic::Ordering::{Acquire, Relaxed};
 use std::time::Instant;
 
 use evenkeel_store::Place;
@@ -599,10 +599,7 @@ impl Worker {
                 Message::Resume(resumed) => self.resume(resumed),
                 Message::Listen => self.follow_listeners(),
                 Message::Mail(clients) => self.deliver_to(clients),
-                Message::Settle(number) => {
-                    allocator::settle();
-                    self.inbox().settled.store(number, Release);
-                }
+                Message::Settle => self.inbox().settle(),
                 Message::Durable => self.release(),
             }
         }
@@ -655,9 +652,6 @@ impl Worker {
         self.server.keyspace.tidy(&mut self.executor.seat);
         self.regions.trim();
         self.note_lent();
-        for rope in self.executor.seat.trash.drain(..) {
-            self.server.rubbish.free(rope);
-        }
         self.background.tick(&self.executor, self.inbox().busy.load(Relaxed) < CALM);
         self.server.tracking.trim();
         mail::tell(&self.server);

@@ -219,7 +219,6 @@ impl Player<'_> {
         let ran =
             self.executor.shielded(&mut self.reply, |executor, reply| executor.run(session, request, reply));
         keyspace.leave(&mut self.executor.seat);
-        self.executor.seat.trash.clear();
         let failed = ran != Some(Outcome::Replied) || self.reply.errors != errors;
         if failed {
             let name = String::from_utf8_lossy(command.name()).into_owned();

@@ -238,9 +238,6 @@ impl Applier {
         }
         let is_wanted = !stops && self.is_wanted();
         keyspace.leave(&mut self.executor.seat);
-        for trash in self.executor.seat.trash.drain(..) {
-            server.rubbish.free(trash);
-        }
         if is_wanted { ran } else { Err(Ended::Superseded) }
     }
 

@@ -11,6 +11,7 @@ mod disk;
 mod dump;
 mod durability;
 mod following;
+mod freeing;
 mod hostile;
 mod log;
 mod long_elements;

@@ -377,6 +377,11 @@ impl Hash {
         self.0.memory()
     }
 
+    /// Whether no other owner shares the whole value.
+    pub(crate) fn is_own(&self) -> bool {
+        self.0.is_own()
+    }
+
     pub(crate) fn weight(&self) -> usize {
         self.0.weight()
     }

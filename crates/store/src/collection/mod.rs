@@ -129,4 +129,9 @@ impl Cut {
     pub(crate) fn weight(&self) -> usize {
         self.0.iter().map(Tree::weight).fold(0, usize::saturating_add)
     }
+
+    /// Bytes that dropping it gives back, about; trees that another owner shares do not count.
+    pub(crate) fn memory(&self) -> usize {
+        self.0.iter().filter(|tree| tree.is_own()).map(Tree::memory).sum()
+    }
 }

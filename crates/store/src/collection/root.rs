@@ -118,6 +118,11 @@ impl Root {
         self.main().memory_up_to(max)
     }
 
+    /// Whether no other root shares the whole value.
+    pub(crate) fn is_own(&self) -> bool {
+        if self.is_twin() { self.twin().is_own() } else { self.main().is_own() }
+    }
+
     /// Nodes that dropping this would visit at most, about.
     pub(crate) fn weight(&self) -> usize {
         match self.view() {

@@ -259,6 +259,11 @@ impl Stream {
         bytes.min(max)
     }
 
+    /// Whether no other owner shares the whole value.
+    pub(crate) fn is_own(&self) -> bool {
+        self.0.is_own()
+    }
+
     pub(crate) fn weight(&self) -> usize {
         let entries = self.entries().tree().weight();
         if self.groups_len() > group::FEW {

@@ -514,6 +514,17 @@ impl Tree {
         bytes
     }
 
+    /// Whether no other tree shares the whole of it.
+    pub(crate) fn is_own(&self) -> bool {
+        match self.node() {
+            Node::Page(page) => page.is_own(),
+            Node::Inner(_) => {
+                // SAFETY: the copy is not dropped; the pointer is that of an inner node, as in `node`.
+                ManuallyDrop::new(unsafe { Shared::<Inner>::from_raw(self.inner_pointer()) }).is_own()
+            }
+        }
+    }
+
     /// Nodes that dropping this would visit at most, about: what tells long work from short.
     pub(crate) fn weight(&self) -> usize {
         match self.node() {

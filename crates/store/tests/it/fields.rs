@@ -353,7 +353,7 @@ fn a_hash_all_of_whose_fields_are_due_goes_as_a_whole() {
     let swept = world.none(|held| held.sweep(0, 0, SLOTS, || false));
     assert_eq!((swept.removed, world.len(0)), (0, 0));
     assert_eq!(world.keyspace.total().expired_fields, u64::from(FIELDS));
-    assert_eq!(world.seat.trash.len(), usize::from(FIELDS == 10_000), "what is much is freed elsewhere");
+    assert_eq!(world.lazy_free.len(), usize::from(FIELDS == 10_000), "what is much is freed elsewhere");
     world.verify();
 }
 

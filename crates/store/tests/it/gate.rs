@@ -141,11 +141,15 @@ fn who_is_not_refused_gets_in() {
 }
 
 /// A replaced table is freed only when nobody can be reading it: here the table is a cell, which is written to instead
-/// of being freed.
+/// of being freed. The thread that replaced it looks from outside the gate, or from inside between two commands.
 #[test]
 fn what_was_replaced_is_read_by_nobody_after_a_glance() {
+    [false, true].map(glance_at_a_replaced_table);
+}
+
+fn glance_at_a_replaced_table(from_inside: bool) {
     use loom::sync::atomic::{AtomicUsize, Ordering::*};
-    explore(3, || {
+    explore(3, move || {
         let shared = Arc::new((Gate::new(2), [UnsafeCell::new(1), UnsafeCell::new(2)], AtomicUsize::new(0)));
         let reader = thread::spawn({
             let shared = shared.clone();
@@ -164,11 +168,16 @@ fn what_was_replaced_is_read_by_nobody_after_a_glance() {
         let mut glance = Vec::new();
         gate.enter(1);
         current.store(1, Release);
-        gate.leave(1);
+        if !from_inside {
+            gate.leave(1);
+        }
         gate.glance(&mut glance);
-        if gate.all_passed(&glance) {
+        if gate.all_passed(&glance, 1) {
             // SAFETY: the model checks that nobody else reads or writes meanwhile.
             tables[0].with_mut(|table| unsafe { *table = 0 });
+        }
+        if from_inside {
+            gate.leave(1);
         }
         reader.join().expect("no panic");
     });

@@ -180,7 +180,7 @@ fn copies_share_memory_until_written_to() {
     assert_eq!([50 * CHUNK - 1, 50 * CHUNK, 50 * CHUNK + 1].map(byte), *b"vwv");
     world.one(0, b"one", |held, key| held.remove(key));
     world.one(1, b"other", |held, key| held.remove(key));
-    assert_eq!(world.seat.trash.len(), 2, "values of many chunks are freed elsewhere");
+    assert_eq!(world.lazy_free.len(), 2, "values of many chunks are freed elsewhere");
     drop(world);
     assert_eq!(held_memory(), before);
 }

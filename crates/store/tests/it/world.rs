@@ -1,8 +1,9 @@
 //! A keyspace with one seat and a clock that stands still until it is moved.
 
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use evenkeel_store::{Cursor, Held, Key, Keyspace, SLOTS, Seat};
+use evenkeel_store::{Cursor, Garbage, Held, Key, Keyspace, LazyFree, SLOTS, Seat};
 use evenkeel_testkit::random::{Random, fresh_seed};
 
 /// 2023-11-14: any time will do that is long after 1970.
@@ -22,6 +23,23 @@ pub(crate) const fn scaled(miri: usize, dev: usize, release: usize) -> usize {
 pub(crate) struct World {
     pub(crate) keyspace: Keyspace,
     pub(crate) seat: Seat,
+    pub(crate) lazy_free: Arc<Queue>,
+}
+
+/// Keeps what is handed over to be freed.
+#[derive(Default)]
+pub(crate) struct Queue(Mutex<Vec<Garbage>>);
+
+impl LazyFree for Queue {
+    fn free(&self, garbage: Garbage) {
+        self.0.lock().expect("no test panics with it").push(garbage);
+    }
+}
+
+impl Queue {
+    pub(crate) fn len(&self) -> usize {
+        self.0.lock().expect("no test panics with it").len()
+    }
 }
 
 /// Processor time that this thread has used: unlike a clock on the wall, it does not count what other threads do.
@@ -45,10 +63,11 @@ pub(crate) fn random(test: &str) -> Random {
 
 impl World {
     pub(crate) fn new(databases: usize) -> World {
-        let keyspace = Keyspace::new(databases, 2, START_MS, 12345);
+        let lazy_free = Arc::new(Queue::default());
+        let keyspace = Keyspace::new(databases, 2, START_MS, 12345).with_lazy_free(lazy_free.clone());
         let mut seat = keyspace.seat();
         seat.now_ms = START_MS;
-        World { keyspace, seat }
+        World { keyspace, seat, lazy_free }
     }
 
     /// Inside the gate, with the slot of one key locked.

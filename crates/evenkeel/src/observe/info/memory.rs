@@ -49,7 +49,8 @@ pub(super) fn memory(facts: &Facts<'_>, text: &mut Text) {
     text.field("rss_overhead_bytes", 0);
     text.field("mem_fragmentation_ratio", format_args!("{:.2}", figures.fragmentation()));
     text.field("mem_fragmentation_bytes", figures.fragmentation_bytes());
-    text.field("mem_not_counted_for_evict", beyond + unread + server.keyspace.kept_for_snapshot() as u64);
+    let waits = unread + server.keyspace.kept_for_snapshot() as u64 + server.rubbish.values_pending() as u64;
+    text.field("mem_not_counted_for_evict", beyond + waits);
     text.field("mem_replication_backlog", backlog);
     text.field("mem_total_replication_buffers", backlog + beyond + on_its_way);
     text.field("mem_clients_slaves", beyond);

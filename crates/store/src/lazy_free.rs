@@ -1,0 +1,69 @@
+//! Values whose freeing takes long leave the thread that removed them at once.
+//!
+//! A command that removes a list of a million elements would spend 100 ms on freeing its pages. So the thread context
+//! of the store hands such a value to the keyspace's [`LazyFree`] while the command still runs: a script or a
+//! transaction that fills and deletes a key again and again holds one value at a time, not all of them until it ends.
+
+use crate::collection::Cut;
+use crate::outside::Outside;
+
+/// Frees values on a thread of its own. One per keyspace, see [`crate::Keyspace::with_lazy_free`].
+pub trait LazyFree: Send + Sync {
+    /// Takes a value over. Called with slots locked: must not wait for a thread that may wait for a slot.
+    fn free(&self, garbage: Garbage);
+}
+
+/// Drops values where they are removed: for a keyspace that nobody is served from.
+pub(crate) struct InPlace;
+
+impl LazyFree for InPlace {
+    fn free(&self, garbage: Garbage) {
+        drop(garbage);
+    }
+}
+
+/// A removed value, or removed parts of one, that may take long to free. Dropping it frees it.
+pub struct Garbage {
+    #[expect(dead_code, reason = "kept to be dropped")]
+    values: Values,
+    memory: usize,
+}
+
+enum Values {
+    Outside(#[expect(dead_code, reason = "kept to be dropped")] Outside),
+    Cut(#[expect(dead_code, reason = "kept to be dropped")] Cut),
+    Many(#[expect(dead_code, reason = "kept to be dropped")] Vec<Outside>),
+}
+
+impl Garbage {
+    /// Bytes that dropping it gives back, about; zero where another owner shares the value.
+    pub fn memory(&self) -> usize {
+        self.memory
+    }
+
+    /// `None` if freeing the value takes no longer than freeing `blocks_max` blocks: it is freed here.
+    pub(crate) fn of_value(value: Outside, blocks_max: usize) -> Option<Garbage> {
+        (value.weight() > blocks_max).then(|| {
+            let memory = value.memory_if_own();
+            Garbage { values: Values::Outside(value), memory }
+        })
+    }
+
+    /// The same for what was cut off a collection.
+    pub(crate) fn of_cut(cut: Cut, blocks_max: usize) -> Option<Garbage> {
+        (cut.weight() > blocks_max).then(|| {
+            let memory = cut.memory();
+            Garbage { values: Values::Cut(cut), memory }
+        })
+    }
+
+    /// Many values at once, each of more than one block; those of one block are freed here. `None` if none is left.
+    pub(crate) fn of_all(values: impl Iterator<Item = Outside>) -> Option<Garbage> {
+        let mut memory = 0;
+        let large: Vec<Outside> = values
+            .filter(|value| value.weight() > 1)
+            .inspect(|value| memory += value.memory_if_own())
+            .collect();
+        (!large.is_empty()).then(|| Garbage { values: Values::Many(large), memory })
+    }
+}
