@@ -144,13 +144,25 @@ impl Executor {
     pub(crate) fn refresh(&mut self, now_ms: u64) {
         self.seat.now_ms = now_ms;
         self.present = clock::ticks();
+        self.follow_settings();
+        self.note_pause();
+    }
+
+    /// Takes over settings that have changed. Called inside the gate before each batch, too: CONFIG SET is acknowledged when
+    /// every batch that began under the settings before it has ended.
+    #[inline]
+    fn follow_settings(&mut self) {
         let version = self.server.settings_version();
         if version != self.settings_version {
             self.settings_version = version;
             self.settings = self.server.settings();
             self.seat.access = access_of(&self.settings);
         }
-        self.note_pause();
+    }
+
+    /// Whether the settings are those that the executor knows.
+    fn knows_settings(&self) -> bool {
+        self.server.settings_version() == self.settings_version
     }
 
     /// Takes note of a pause that has begun or ended since the turn began. To be called inside the gate, before each batch: CLIENT PAUSE and
@@ -635,7 +647,9 @@ fn queue_places(session: &Session, server: &Server, places: &mut Vec<Place>) -> 
     for queued in session.multi.iter().flat_map(|multi| &multi.queue) {
         let row = table().row(queued.id);
         let args = queued.args.as_args();
-        if !matches!(row.reach_in(&args), Reach::Keys) && !row.flags.has(Flags::NO_DATA) {
+        // What changes who may do what waits for other threads' commands; see `Call::reply_in_force`.
+        let is_apart = row.flags.has(Flags::NO_DATA) && !row.flags.has(Flags::ADMIN);
+        if !matches!(row.reach_in(&args), Reach::Keys) && !is_apart {
             return false;
         }
         row.keys.for_each(&args, session.db, databases, |index, db| {

@@ -49,6 +49,11 @@ impl Error {
         Error::text("ERR internal error: the command was abandoned, see the server's log")
     }
 
+    /// The client was killed while its command waited: nobody reads this.
+    pub(crate) fn killed() -> Error {
+        Error::text("ERR the client was killed")
+    }
+
     /// The reply's line without the leading minus.
     pub(crate) fn line(&self) -> Cow<'_, [u8]> {
         let text: Cow<'_, str> = match self {

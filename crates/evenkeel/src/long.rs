@@ -30,7 +30,7 @@ use std::time::Duration;
 use evenkeel_store::Held;
 use parking_lot::{Condvar, Mutex};
 
-use crate::acl::Access;
+use crate::acl::{self, Access};
 use crate::blocking::{Mode, Timeout};
 use crate::clients::ClientInfo;
 use crate::clock::{self, Ticks};
@@ -520,8 +520,10 @@ impl Job {
         executor.seat.no_touch = self.no_touch;
         server.keyspace.enter(&mut executor.seat);
         executor.note_pause();
-        let ran =
-            shielded(executor, |executor| run(&mut server.keyspace.hold_none(&mut executor.seat), reply));
+        let mut session = self.session(&server);
+        let ran = self.is_still_permitted(executor, &mut session).and_then(|()| {
+            shielded(executor, |executor| run(&mut server.keyspace.hold_none(&mut executor.seat), reply))
+        });
         executor.serve_woken();
         server.keyspace.leave(&mut executor.seat);
         ran
@@ -536,17 +538,14 @@ impl Job {
         attempts: u8,
         reply: &mut Reply,
     ) -> Result<Option<Work>, Error> {
-        let access = Access::of_client(&executor.server.acl, &self.client);
-        let mut session = Session::new(self.client.clone(), access);
-        (session.db, session.no_touch) = (self.db, self.no_touch);
-        (session.tracks, session.caching) = (self.tracks, self.caching);
+        let mut session = self.session(&executor.server);
         let row = table().row(self.id);
         let server = executor.server.clone();
         let mut commit = Some(commit);
         // What is not stored may be much, and so may be what was only known: dropped when nothing is locked any more.
         let mut is_over = (None, None);
         let done = loop {
-            if let Err(refusal) = self.admit(executor, long, &session) {
+            if let Err(refusal) = self.admit(executor, long, &mut session) {
                 *reply = self.empty_reply();
                 break Err(refusal);
             }
@@ -577,14 +576,40 @@ impl Job {
         }
     }
 
+    /// Whether the client may still do this: it may have been killed, or have lost the permission, since the command began.
+    /// The seat is inside the gate.
+    fn is_still_permitted(&self, executor: &Executor, session: &mut Session) -> Done {
+        if self.client.killed.load(Relaxed) {
+            return Err(Error::killed());
+        }
+        let (args, now_ms) = (self.args.as_args(), executor.seat.now_ms);
+        match acl::admit(&executor.server, session, self.id, &args, now_ms)? {
+            true => Ok(()),
+            false => Err(Error::killed()), // the user is gone, and its connections are being closed
+        }
+    }
+
+    /// The client's session, as far as its command needs one here.
+    fn session(&self, server: &Server) -> Session {
+        let access = Access::of_client(&server.acl, &self.client);
+        let mut session = Session::new(self.client.clone(), access);
+        (session.db, session.no_touch) = (self.db, self.no_touch);
+        (session.tracks, session.caching) = (self.tracks, self.caching);
+        session
+    }
+
     /// Waits until the command may write. Then the seat is inside the gate, behind which the server gets another role or
     /// comes to rest, and has not left it since it was looked at.
-    fn admit(&self, executor: &mut Executor, long: &Long, session: &Session) -> Done {
+    fn admit(&self, executor: &mut Executor, long: &Long, session: &mut Session) -> Done {
         let (row, args, server) = (table().row(self.id), self.args.as_args(), executor.server.clone());
         loop {
             executor.refresh(clock::unix_ms());
             server.keyspace.enter(&mut executor.seat);
             executor.make_room();
+            if let Err(refusal) = self.is_still_permitted(executor, session) {
+                server.keyspace.leave(&mut executor.seat);
+                return Err(refusal);
+            }
             if let Some(refusal) = server.persist.refuses(&server, (row, row.flags), session) {
                 server.keyspace.leave(&mut executor.seat);
                 return Err(refusal);

@@ -91,12 +91,6 @@ impl Pipeline {
     ) -> Ended {
         let mut state = State { at: connection.state.at + *used, ..connection.state };
         loop {
-            if connection.client().killed.load(Relaxed) {
-                // Its last batch was the one that was run when it was killed.
-                connection.session.closing = true;
-                *used = source.bytes().len();
-                return Ended::Empty;
-            }
             self.take_up(&mut connection.args);
             let parsed = self.parse_batch(executor, source.bytes_mut(), *used, state, &connection.session);
             // What the log has is not written to any more: reading a line would.
@@ -112,6 +106,10 @@ impl Pipeline {
                 connection.state = State::start(0);
                 connection.missing = 0;
                 return ended;
+            }
+            if connection.session.closing && connection.client().killed.load(Relaxed) {
+                *used = source.bytes().len();
+                return Ended::Empty;
             }
             *used = self.batch.last().map_or(*used, |last| last.end).max(parsed.skipped_to);
             match parsed.end {
@@ -299,6 +297,8 @@ impl Pipeline {
             executor.make_room(); // which goes outside for a moment
             executor.note_pause();
         }
+        // Looked at inside the gate, as all that is revoked: see `Call::reply_in_force`.
+        session.closing |= session.client.killed.load(Relaxed);
         if session.hears {
             // What has been evicted, say, is told of before the replies to what comes after it.
             hear(session, reply);
@@ -307,6 +307,9 @@ impl Pipeline {
         let reply_len = reply.len();
         let mut fetched = 0;
         for (index, parts) in self.batch.iter().enumerate() {
+            if session.closing {
+                break;
+            }
             if inside && index >= fetched {
                 fetched = self.prefetch_members(executor, bytes, index);
             }
@@ -328,7 +331,7 @@ impl Pipeline {
                     (executor.is_time_up() && !session.closing).then_some((index, Ended::TimeUp))
                 }
             };
-            if ended.is_some() || session.closing {
+            if ended.is_some() {
                 break;
             }
         }

@@ -86,6 +86,9 @@ impl Flushed {
     }
 }
 
+/// What threads were in the middle of inside the gate at one moment; see [`Keyspace::in_flight`].
+pub struct InFlight(Vec<u64>);
+
 const _: () = assert!(crate::gate::SEATS_MAX <= 1 << crate::journal::SEAT_BITS);
 
 /// See the module's text.
@@ -271,6 +274,20 @@ impl Keyspace {
         if seat.inside {
             self.leave(seat);
         }
+    }
+
+    /// Notes which threads are inside the gate. When [`Keyspace::has_landed`] says so, all of them have left it: what any
+    /// thread does inside from then on began after this call, and sees what the caller wrote before it. So a thread that
+    /// revokes a permission can tell from when on no command is run that was admitted before.
+    pub fn in_flight(&self) -> InFlight {
+        let mut counts = Vec::new();
+        self.gate.glance(&mut counts);
+        InFlight(counts)
+    }
+
+    /// See [`Keyspace::in_flight`]. To be asked from outside the gate.
+    pub fn has_landed(&self, in_flight: &InFlight) -> bool {
+        self.gate.all_passed(&in_flight.0, usize::MAX)
     }
 
     /// Databases are looked up, slots locked and tables read from inside the gate only.

@@ -48,7 +48,7 @@ pub use entry::{Kind, Ref, View};
 pub use expiry::Swept;
 pub use held::{Concerns, Edit, Edited, Expire, Held, Made, WrongType};
 pub use key::{Hasher, Key, Place, SLOTS};
-pub use keyspace::{Flushed, Keyspace};
+pub use keyspace::{Flushed, InFlight, Keyspace};
 pub use lazy_free::{Garbage, LazyFree};
 pub use rope::Str;
 pub use scan::Cursor;

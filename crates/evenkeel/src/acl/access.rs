@@ -91,6 +91,11 @@ impl Access {
         self.known_at
     }
 
+    /// Whether the session's last command was judged by the users as they are at this number of changes.
+    pub(crate) fn is_checked_at(&self, generation: u64) -> bool {
+        self.known_at == generation || self.free_at == generation
+    }
+
     pub(crate) fn is_authenticated(&self) -> bool {
         self.is_authenticated
     }

@@ -158,8 +158,7 @@ fn set(call: &mut Call<'_, '_>) -> Done {
     if let Some(user) = changed {
         close_deaf(call, &user);
     }
-    call.reply.ok();
-    Ok(())
+    call.reply_in_force(|reply| reply.ok())
 }
 
 /// Closes the clients of a user who listen to what it may not listen to any more.
@@ -215,8 +214,7 @@ fn delete(call: &mut Call<'_, '_>) -> Done {
         let users = call.server.acl.users();
         close_orphans(call, &users);
     }
-    call.reply.int(deleted as i64);
-    Ok(())
+    call.reply_in_force(move |reply| reply.int(deleted as i64))
 }
 
 /// ACL DRYRUN username command [arg ...]
@@ -328,8 +326,7 @@ fn load(call: &mut Call<'_, '_>) -> Done {
     let users = server.acl.users();
     close_orphans(call, &users);
     close_deaf(call, &users[DEFAULT]);
-    call.reply.ok();
-    Ok(())
+    call.reply_in_force(|reply| reply.ok())
 }
 
 /// ACL SAVE, as CONFIG REWRITE does it.

@@ -189,15 +189,13 @@ fn kill(call: &mut Call<'_, '_>) -> Done {
         if kill_all(call, found) == 0 {
             return Err(Error::text("ERR No such client"));
         }
-        call.reply.ok();
-        return Ok(());
+        return call.reply_in_force(|reply| reply.ok());
     }
     let filter = Filter::parse(call, 2, Purpose::Kill)?;
     let mut found = call.server.clients.list();
     found.retain(|client| filter.admits(call, client));
     let killed = kill_all(call, found);
-    call.reply.int(killed as i64);
-    Ok(())
+    call.reply_in_force(move |reply| reply.int(killed as i64))
 }
 
 /// How many there were. The caller itself lives until its reply is out.

@@ -80,8 +80,7 @@ fn set(call: &mut Call<'_, '_>) -> Done {
     if clients_max > 0 && pairs.iter().any(|(name, _)| name.eq_ignore_ascii_case(b"maxmemory-clients")) {
         server.evict_clients(clients_max);
     }
-    call.reply.ok();
-    Ok(())
+    call.reply_in_force(|reply| reply.ok())
 }
 
 /// Does what cannot be left to those who read the settings. What may fail comes first, and sockets last of it: they cannot be

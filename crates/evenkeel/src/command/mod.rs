@@ -30,6 +30,7 @@ pub(crate) mod hash;
 mod hll;
 mod hotkeys;
 mod hyperloglog;
+mod in_force;
 pub(crate) mod introspect;
 pub(crate) mod keys;
 pub(crate) mod keyspace;

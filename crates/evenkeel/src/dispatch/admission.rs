@@ -127,7 +127,8 @@ impl Executor {
     }
 }
 
-/// Who holds everything has left the gate for it: meanwhile the server may have got another role, or come to rest.
+/// A command that holds everything has left the gate for it: meanwhile its client may have been killed or have lost a
+/// permission, and the server may have got another role, or come to rest.
 #[cold]
 pub(crate) fn look_again(
     server: &Server,
@@ -139,6 +140,12 @@ pub(crate) fn look_again(
         && link != server.replication.link.generation()
     {
         return Err(Error::text("ERR the master is not followed any more"));
+    }
+    if session.client.killed.load(Relaxed) && !session.replays {
+        return Err(Error::killed());
+    }
+    if !session.replays && !session.access.is_checked_at(server.acl.generation()) {
+        return Err(Error::AdmitAgain);
     }
     let obstacles = &server.persist.obstacles;
     let is_kept = !session.replays

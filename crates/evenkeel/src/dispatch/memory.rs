@@ -33,11 +33,13 @@ impl Executor {
     /// Evicts keys if more memory is used than `maxmemory` allows. The seat is inside the gate, and holds nothing.
     #[inline]
     pub(crate) fn make_room(&mut self) {
+        self.follow_settings();
         self.out_of_memory = false;
         self.seat.is_short_of_memory = false;
         let limit = self.settings.maxmemory as usize;
         if limit > 0 && data_bytes(&self.server) > limit {
             self.evict(limit);
+            self.follow_settings(); // it may have been outside
         }
     }
 
@@ -80,7 +82,10 @@ impl Executor {
     fn may_still_evict(&self) -> bool {
         let server = &self.server;
         let is_told = server.replication.is_replica() && self.settings.replica_ignore_maxmemory;
-        !is_told && !server.persist.ending.is_under_way() && !server.pause.is_active(self.seat.now_ms)
+        self.knows_settings()
+            && !is_told
+            && !server.persist.ending.is_under_way()
+            && !server.pause.is_active(self.seat.now_ms)
     }
 
     fn is_short(&mut self) {

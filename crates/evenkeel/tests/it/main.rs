@@ -22,6 +22,7 @@ mod notices;
 mod operator;
 mod random;
 mod replication;
+mod revoked;
 mod stress;
 mod sync;
 mod tls;

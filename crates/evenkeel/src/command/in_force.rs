@@ -1,0 +1,59 @@
+//! Replies to commands that revoke something: CLIENT KILL, ACL SETUSER, DELUSER and LOAD, CONFIG SET.
+//!
+//! A worker admits a command and runs it inside the gate, a batch at a time, and may wait for the lock of a slot in
+//! between. So when another worker revokes the permission, the command may already be past the check. The revoking command
+//! therefore replies when every thread that was inside the gate has left it once ([`evenkeel_store::InFlight`]): what runs
+//! after the reply was admitted after the change. Closing the gate would do that too, but would keep all clients waiting
+//! for the longest command; this way, the revoking client alone waits.
+
+use std::sync::atomic::Ordering::Acquire;
+use std::time::{Duration, Instant};
+
+use evenkeel_store::InFlight;
+
+use super::Call;
+use crate::blocking::Mode;
+use crate::error::Done;
+use crate::reply::Reply;
+use crate::server::Server;
+
+/// How long a worker waits in place: four times as long as a batch takes without a long command.
+const IN_PLACE: Duration = Duration::from_millis(2);
+
+/// How often a thread looks whether the others have left the gate.
+const LOOK: Duration = Duration::from_micros(20);
+
+impl Call<'_, '_> {
+    /// Replies when no command is run any more that was admitted before this call. The caller has made its change.
+    pub(crate) fn reply_in_force(&mut self, reply: impl FnOnce(&mut Reply) + Send + 'static) -> Done {
+        let alone = self.held.holds_all() || !self.held.seat.is_inside() || self.mode != Mode::Direct;
+        if alone {
+            reply(self.reply);
+            return Ok(());
+        }
+        let server = self.server.clone();
+        let in_flight = server.keyspace.in_flight();
+        let until = Instant::now() + IN_PLACE;
+        // From outside the gate: this thread must not keep another one that waits here.
+        if self.held.aside(|| await_landing(&server, &in_flight, || Instant::now() < until)) {
+            reply(self.reply);
+            return Ok(());
+        }
+        self.go_elsewhere(move |to| {
+            await_landing(&server, &in_flight, || !server.stopping.load(Acquire));
+            reply(to);
+            Ok(())
+        })
+    }
+}
+
+/// Waits until the threads have left the gate; `false` if they have not while `goes_on`.
+fn await_landing(server: &Server, in_flight: &InFlight, goes_on: impl Fn() -> bool) -> bool {
+    while !server.keyspace.has_landed(in_flight) {
+        if !goes_on() {
+            return false;
+        }
+        std::thread::sleep(LOOK);
+    }
+    true
+}

@@ -1,0 +1,152 @@
+//! What is revoked is revoked when the reply says so: no command of a client that was killed, of a user that was deleted
+//! or has lost its rights, or that a new setting refuses, takes effect after the reply to CLIENT KILL, ACL DELUSER, ACL
+//! SETUSER or CONFIG SET. In Redis and Valkey one thread runs all commands, so the same holds there.
+
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+
+use evenkeel_testkit::{Client, Server};
+
+use crate::{Ends, start, wait_until};
+
+/// Ways to keep user `writer` from writing. `{ids}` are the ids of its clients.
+#[derive(Clone, Copy, Debug)]
+enum Revocation {
+    KillClients,
+    TakeRights,
+    DeleteUser,
+    ChangeSetting,
+}
+
+use Revocation::*;
+
+impl Revocation {
+    const ALL: [Revocation; 4] = [KillClients, TakeRights, DeleteUser, ChangeSetting];
+
+    fn run(self, admin: &mut Client) {
+        let line = match self {
+            KillClients => "CLIENT KILL USER writer",
+            TakeRights => "ACL SETUSER writer -@all",
+            DeleteUser => "ACL DELUSER writer",
+            ChangeSetting => "CONFIG SET min-replicas-to-write 1",
+        };
+        let reply = admin.run(line);
+        assert!(!reply.is_error(), "{line}: {reply}");
+    }
+}
+
+fn start_with_writer() -> Server {
+    let server = start(&["--threads", "4", "--save", ""]);
+    server.connect().run("ACL SETUSER writer on nopass ~* +@all");
+    server
+}
+
+fn writer(server: &Server) -> Client {
+    let mut client = server.connect();
+    assert_eq!(client.run("AUTH writer any").to_string(), "OK");
+    client
+}
+
+fn number(client: &mut Client, key: &str) -> String {
+    client.run(&format!("GET {key}")).to_string()
+}
+
+/// A script holds the lock of the slot for a while, and the writers' commands wait for it.
+#[test]
+fn a_command_that_waits_for_a_lock_does_not_run_after_the_reply() {
+    let busy = "redis.call('SET', KEYS[2], 'v') local from = redis.call('TIME') \
+                local function ms(t) return t[1] * 1000 + t[2] / 1000 end \
+                while ms(redis.call('TIME')) - ms(from) < 500 do end return 1";
+    for revocation in Revocation::ALL {
+        let server = start_with_writer();
+        let (mut admin, mut holder) = (server.connect(), server.connect());
+        let mut writers: Vec<Client> = (0..6).map(|_| writer(&server)).collect();
+        holder.send(&["EVAL", busy, "2", "{k}n", "{k}held"]).expect("it is sent");
+        std::thread::sleep(Duration::from_millis(50));
+        writers.iter_mut().for_each(|writer| writer.send(&["INCR", "{k}n"]).expect("it is sent"));
+        std::thread::sleep(Duration::from_millis(50));
+        revocation.run(&mut admin);
+        // Not by reading the key: that would wait for the lock, behind the writers.
+        let after = increments(&mut admin);
+        std::thread::sleep(Duration::from_millis(700));
+        assert_eq!(increments(&mut admin), after, "{revocation:?}");
+    }
+}
+
+/// How many INCRs have been run.
+fn increments(client: &mut Client) -> String {
+    let stats = client.run("INFO commandstats").to_string();
+    let (_, of_incr) = stats.split_once("cmdstat_incr:calls=").unwrap_or(("", "0,"));
+    of_incr.split(',').next().unwrap_or_default().to_owned()
+}
+
+/// Writers with pipelines, so that a batch is under way on each worker.
+#[test]
+fn under_load_no_command_runs_after_the_reply() {
+    const ROUNDS: usize = 6;
+    for revocation in Revocation::ALL {
+        for _ in 0..ROUNDS {
+            let server = start_with_writer();
+            let mut admin = server.connect();
+            let ended = AtomicBool::new(false);
+            std::thread::scope(|scope| {
+                let _ends = Ends(&ended);
+                for _ in 0..6 {
+                    let mut writer = writer(&server);
+                    let ended = &ended;
+                    let commands = vec![vec![&b"INCR"[..], b"n"]; 64];
+                    scope.spawn(move || {
+                        let sent = commands.iter().map(|args| [args[0], args[1]]).collect::<Vec<_>>();
+                        while !ended.load(Relaxed)
+                            && sent.iter().all(|args| writer.send(args).is_ok())
+                            && (0..sent.len()).all(|_| writer.try_read().is_ok())
+                        {}
+                    });
+                }
+                wait_until("writes are under way", || number(&mut admin, "n").len() > 4);
+                revocation.run(&mut admin);
+                let after = number(&mut admin, "n");
+                std::thread::sleep(Duration::from_millis(50));
+                assert_eq!(number(&mut admin, "n"), after, "{revocation:?}");
+            });
+        }
+    }
+}
+
+/// A long command is computed without locks, and stores its result when that is there.
+#[test]
+fn a_long_command_stores_nothing_after_the_reply() {
+    for revocation in Revocation::ALL {
+        let server = start_with_writer();
+        let mut admin = server.connect();
+        let fill = "for i = 1, 200000 do redis.call('RPUSH', KEYS[1], 'element:' .. (i * 7919 % 200000)) end return 1";
+        assert_eq!(admin.call(&["EVAL", fill, "1", "big"]).to_string(), ":1");
+        let mut writer = writer(&server);
+        writer.send(&["SORT", "big", "ALPHA", "STORE", "sorted"]).expect("it is sent");
+        wait_until("it is being sorted", || server.info("long_commands_running") == "1");
+        revocation.run(&mut admin);
+        assert_eq!(admin.run("EXISTS sorted").to_string(), ":0", "it takes longer than that");
+        wait_until("it has been sorted", || server.info("long_commands_running") == "0");
+        assert_eq!(admin.run("EXISTS sorted").to_string(), ":0", "{revocation:?}");
+    }
+}
+
+/// The revoking client waits for a long command of another one; the other clients do not.
+#[test]
+fn only_the_revoking_client_waits_for_a_long_command() {
+    let server = start(&["--threads", "4", "--save", ""]);
+    let busy = "local from = redis.call('TIME') local function ms(t) return t[1] * 1000 + t[2] / 1000 end \
+                redis.call('SET', KEYS[1], 'v') while ms(redis.call('TIME')) - ms(from) < 1500 do end return 1";
+    let (mut holder, mut admin) = (server.connect(), server.connect());
+    let id = admin.run("CLIENT ID").to_string();
+    holder.send(&["EVAL", busy, "1", "held"]).expect("it is sent");
+    std::thread::sleep(Duration::from_millis(100));
+    let from = Instant::now();
+    // The caller's own connection is the one that it closes.
+    admin.send(&["CLIENT", "KILL", "ID", id.trim_start_matches(':'), "SKIPME", "no"]).expect("it is sent");
+    assert_eq!(server.connect().run("PING").to_string(), "PONG");
+    assert!(from.elapsed() < Duration::from_millis(1000), "nobody else waits for the script");
+    assert_eq!(admin.read().to_string(), ":1", "the reply comes before the caller is closed");
+    assert!(from.elapsed() > Duration::from_millis(1000), "the script was let in before");
+    assert!(admin.try_read().is_err(), "it is closed behind its reply");
+}
