@@ -13,9 +13,10 @@ use crate::allocator::{self, Watch};
 use crate::check;
 use crate::clock;
 use crate::command::table::table;
-use crate::config::{Action, Launch, LogLevel, Settings, cause};
+use crate::config::{Action, Launch, LogLevel, Mistakes, Settings};
 use crate::crash;
 use crate::log::{Level, Log, Target, try_file};
+use crate::net::listener::NOWHERE;
 use crate::net::worker::Worker;
 use crate::persist::bar::Bar;
 use crate::persist::load::{self, Ended};
@@ -24,6 +25,8 @@ use crate::persist::replay::{self, Replayed};
 use crate::persist::{aof, end, points, rewrite, snapshot};
 use crate::replication::{failover, link};
 use crate::server::Server;
+
+mod preflight;
 
 pub(crate) const VERSION: &str = env!("CARGO_PKG_VERSION");
 
@@ -59,6 +62,10 @@ pub(crate) fn run(mut args: impl Iterator<Item = OsString>) -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
+    if launch.action != Action::CheckConfig && !launch.mistakes.is_empty() {
+        eprintln!("{}", Mistakes(&launch.mistakes));
+        return ExitCode::FAILURE;
+    }
     match launch.action {
         Action::Version => {
             println!("Evenkeel server v={VERSION} bits={}", usize::BITS);
@@ -68,21 +75,34 @@ pub(crate) fn run(mut args: impl Iterator<Item = OsString>) -> ExitCode {
             print!("{}", crate::config::USAGE);
             ExitCode::SUCCESS
         }
-        Action::CheckConfig => {
-            launch.notices.iter().for_each(|notice| println!("{notice}"));
-            println!("The configuration is fine.");
-            ExitCode::SUCCESS
-        }
+        Action::CheckConfig => check_config(&launch),
         Action::Run => serve(launch),
     }
+}
+
+/// Lists what would keep a server from starting with this configuration, or from keeping its data.
+fn check_config(launch: &Launch) -> ExitCode {
+    let found = preflight::check(&launch.settings, !launch.lacks_dir);
+    launch.notices.iter().chain(&found.remarks).for_each(|remark| println!("{remark}"));
+    let count = launch.mistakes.len() + found.mistakes.len();
+    if count == 0 {
+        println!("The configuration is fine.");
+        return ExitCode::SUCCESS;
+    }
+    if !launch.mistakes.is_empty() {
+        eprintln!("{}", Mistakes(&launch.mistakes));
+    }
+    found.mistakes.iter().for_each(|mistake| eprintln!("{mistake}"));
+    eprintln!("The configuration has {count} mistake{}.", if count == 1 { "" } else { "s" });
+    ExitCode::FAILURE
 }
 
 fn serve(launch: Launch) -> ExitCode {
     let Launch { settings, config_file, has_more, notices, .. } = launch;
     let huge_pages = settings.huge_pages;
     allocator::set_up(huge_pages);
-    if let Err(error) = std::env::set_current_dir(&settings.dir) {
-        eprintln!("Can't chdir to '{}': {error}", settings.dir.display());
+    if let Err(reason) = preflight::enter_dir(&settings) {
+        eprintln!("{reason}");
         return ExitCode::FAILURE;
     }
     let workers = worker_count(&settings);
@@ -90,7 +110,7 @@ fn serve(launch: Launch) -> ExitCode {
     if let Some(path) = &settings.logfile
         && let Err(error) = try_file(path)
     {
-        eprintln!("Can't open the log file: {}", cause(&error));
+        eprintln!("{}", preflight::no_log_file(path, &error));
         return ExitCode::FAILURE;
     }
     let log = Log::start(level_of(settings.loglevel), Target::of(&settings));
@@ -118,7 +138,7 @@ fn serve(launch: Launch) -> ExitCode {
     if let Some(path) = &pidfile
         && let Err(error) = std::fs::write(path, format!("{}\n", std::process::id()))
     {
-        log.warning(format!("Cannot write the pidfile {}: {error}", path.display()));
+        log.warning(preflight::no_pidfile(path, &error));
     }
     load::set_loading(&server, true);
     server.replication.follow(&server, &server.settings());
@@ -224,14 +244,14 @@ fn lock_files(server: &Server) -> std::io::Result<()> {
 
 fn listen(server: &Server) -> Result<(), String> {
     let settings = server.settings();
-    let tls = server.tls.change(&settings).map_err(|reason| format!("Failed to configure TLS: {reason}"))?;
+    let tls = server.tls.change(&settings).map_err(preflight::no_tls)?;
     tls.put_in_force();
     server.listen(&settings).map_err(|reason| {
         server.log.warning(reason);
         format!("Failed listening on port {}, aborting.", settings.port)
     })?;
     if server.listeners.all().is_empty() {
-        return Err("Configured to not listen anywhere, exiting.".into());
+        return Err(NOWHERE.into());
     }
     Ok(())
 }
@@ -331,6 +351,10 @@ fn announce(server: &Server, has_more: bool, notices: &[String]) {
         (false, true) => "data stays in memory",
     };
     log.notice(format!("{} worker threads; {kept}, files go to {}", server.workers(), here.display()));
+    [preflight::unwritable(&settings), preflight::beyond_machine(&settings)]
+        .into_iter()
+        .flatten()
+        .for_each(|warning| log.warning(warning));
     log.notice("Server initialized");
 }
 

@@ -223,7 +223,8 @@ impl World {
     pub(crate) fn with(args: &[&str]) -> World {
         let log = Log::start(Level::Nothing, log::Target::default());
         let args = START.iter().chain(&["--save", ""]).chain(args).map(OsString::from);
-        let launch = Launch::from_args(args, |_| true).expect("good arguments");
+        let launch = Launch::from_args(args, |_| true).expect("there is a working directory");
+        assert!(launch.mistakes.is_empty(), "{:?}", launch.mistakes);
         let server = Server::new(launch.settings, None, WORKERS, log);
         let server = Arc::new(server.expect("a few descriptors are free"));
         server.acl.load_at_start(&server.settings()).expect("good users");

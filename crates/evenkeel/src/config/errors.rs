@@ -6,7 +6,7 @@ use std::fmt;
 use std::io;
 use std::path::PathBuf;
 
-/// Why the server cannot start. Its text is ready for the standard error stream; the exit status is the caller's.
+/// A mistake of a configuration: a file that cannot be read, or a wrong line.
 #[derive(Debug)]
 pub(crate) enum ConfigError {
     Open { path: PathBuf, error: io::Error },
@@ -28,13 +28,25 @@ impl fmt::Display for ConfigError {
                 write!(f, "Fatal error, can't open config file '{}': {}", path.display(), cause(error))
             }
             ConfigError::Line { place, text, reason } => {
-                let version = env!("CARGO_PKG_VERSION");
-                writeln!(f, "\n*** FATAL CONFIG FILE ERROR (Evenkeel {version}) ***")?;
                 writeln!(f, "Reading the {place}")?;
                 writeln!(f, ">>> '{}'", String::from_utf8_lossy(text))?;
                 write!(f, "{reason}")
             }
         }
+    }
+}
+
+/// All mistakes of a configuration, ready for the standard error stream.
+pub(crate) struct Mistakes<'m>(pub(crate) &'m [ConfigError]);
+
+impl fmt::Display for Mistakes<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.0.iter().any(|mistake| matches!(mistake, ConfigError::Line { .. })) {
+            let version = env!("CARGO_PKG_VERSION");
+            writeln!(f, "\n*** FATAL CONFIG FILE ERROR (Evenkeel {version}) ***")?;
+        }
+        let texts: Vec<String> = self.0.iter().map(ConfigError::to_string).collect();
+        f.write_str(&texts.join("\n"))
     }
 }
 

@@ -6,6 +6,7 @@
 
 use super::directives::{Directive, Effect, find};
 use super::errors::{ConfigError, Place};
+use super::nearest::nearest;
 use super::value::{Before, Kind, Reason, Value, Word};
 use super::{Settings, line, paths};
 use std::collections::{BTreeMap, BTreeSet};
@@ -16,24 +17,14 @@ use std::path::Path;
 /// Files inside files; enough for any arrangement, and the end of a file that includes itself.
 const INCLUDE_DEPTH_MAX: usize = 16;
 
+/// Mistakes after which reading ends: files that include each other could have as many as there are ways through them.
+const MISTAKES_MAX: usize = 100;
+
 /// What a `line` row does with the words after its name.
-pub(super) type Handler = fn(&mut Loader<'_>, &[Word]) -> Result<(), Trouble>;
+pub(super) type Handler = fn(&mut Loader<'_>, &[Word]) -> Result<(), Reason>;
 
 /// Whether a name is a command's.
 pub(super) type Commands<'a> = &'a dyn Fn(&[u8]) -> bool;
-
-pub(super) enum Trouble {
-    /// The line itself is wrong.
-    Here(Reason),
-    /// The line is right, but what it includes is wrong.
-    Elsewhere(ConfigError),
-}
-
-impl<R: Into<Reason>> From<R> for Trouble {
-    fn from(reason: R) -> Self {
-        Trouble::Here(reason.into())
-    }
-}
 
 pub(super) struct Loader<'a> {
     pub(super) settings: Settings,
@@ -41,6 +32,10 @@ pub(super) struct Loader<'a> {
     here: &'a Path,
     /// Said to the operator at start.
     pub(super) notices: Vec<String>,
+    /// Wrong lines, and files that cannot be read. The settings are those of all other lines.
+    pub(super) mistakes: Vec<ConfigError>,
+    /// A `dir` was refused, so relative paths begin at a directory that the operator does not mean.
+    pub(super) lacks_dir: bool,
     /// Without it, renaming is not checked.
     commands: Option<Commands<'a>>,
     /// Directives that a line has set.
@@ -62,6 +57,8 @@ impl<'a> Loader<'a> {
             settings,
             here,
             notices: Vec::new(),
+            mistakes: Vec::new(),
+            lacks_dir: false,
             commands,
             set: BTreeSet::new(),
             depth: 0,
@@ -71,40 +68,56 @@ impl<'a> Loader<'a> {
         }
     }
 
-    pub(super) fn file(&mut self, path: &Path) -> Result<(), ConfigError> {
-        let text = std::fs::read(path).map_err(|error| ConfigError::Open { path: path.to_owned(), error })?;
-        self.text(&text, |line| Place::File { path: path.to_owned(), line })
-    }
-
-    /// Reads lines until one is wrong; `place` names the line of a number, from one.
-    pub(super) fn text(&mut self, text: &[u8], place: impl Fn(usize) -> Place) -> Result<(), ConfigError> {
-        for (index, line) in text.split(|byte| *byte == b'\n').enumerate() {
-            self.line(line).map_err(|trouble| trouble.at(place(index + 1), line))?;
+    pub(super) fn file(&mut self, path: &Path) {
+        match std::fs::read(path) {
+            Ok(text) => self.text(&text, |line| Place::File { path: path.to_owned(), line }),
+            Err(error) => self.mistakes.push(ConfigError::Open { path: path.to_owned(), error }),
         }
-        Ok(())
     }
 
-    /// Reads one line; blank ones and comments say nothing.
-    pub(super) fn line(&mut self, line: &[u8]) -> Result<(), Trouble> {
+    /// Reads all lines; `place` names the line of a number, from one.
+    pub(super) fn text(&mut self, text: &[u8], place: impl Fn(usize) -> Place) {
+        for (index, line) in text.split(|byte| *byte == b'\n').enumerate() {
+            if self.mistakes.len() >= MISTAKES_MAX {
+                return;
+            }
+            self.line_at(line, || place(index + 1));
+        }
+    }
+
+    /// Reads one line, and notes the mistake if the line is wrong.
+    pub(super) fn line_at(&mut self, line: &[u8], place: impl FnOnce() -> Place) {
+        if let Err(reason) = self.line(line) {
+            let text = shown(line.trim_ascii());
+            self.mistakes.push(ConfigError::Line { place: place(), text, reason });
+        }
+    }
+
+    /// Reads one line; blank ones and comments say nothing. The error is the line's own: a mistake in a file that the line
+    /// includes is noted beside.
+    pub(super) fn line(&mut self, line: &[u8]) -> Result<(), Reason> {
         let Some(words) = words(line).ok_or("Unbalanced quotes in configuration line")? else {
             return Ok(());
         };
         let (name, words) = words.split_first().ok_or(BAD)?;
-        let row = find(name).ok_or(BAD)?;
+        let row = find(name).ok_or_else(|| unknown(name))?;
         match row.effect {
             Effect::Line(handler) => handler(self, words),
             _ => self.assign(row, words),
         }
     }
 
-    fn assign(&mut self, row: &'static Directive, words: &[Word]) -> Result<(), Trouble> {
+    fn assign(&mut self, row: &'static Directive, words: &[Word]) -> Result<(), Reason> {
         let value = match row.kind {
             Kind::Directory => Value::Text(self.folder().as_os_str().as_bytes().to_vec()),
             _ => self.settings.value(row),
         };
         let repeated = !self.set.insert(row.name);
-        let value = row.kind.parse_line(words, Before { value: Some(&value), repeated })?;
-        self.settings.put(row, value);
+        let value = row.kind.parse_line(words, Before { value: Some(&value), repeated });
+        if let Kind::Directory = row.kind {
+            self.lacks_dir = value.is_err();
+        }
+        self.settings.put(row, value?);
         Ok(())
     }
 
@@ -129,12 +142,11 @@ impl<'a> Loader<'a> {
     }
 }
 
-impl Trouble {
-    pub(super) fn at(self, place: Place, line: &[u8]) -> ConfigError {
-        match self {
-            Trouble::Here(reason) => ConfigError::Line { place, text: shown(line.trim_ascii()), reason },
-            Trouble::Elsewhere(error) => error,
-        }
+/// Why a line is refused whose directive there is not.
+fn unknown(name: &[u8]) -> Reason {
+    match nearest(name) {
+        Some(meant) => format!("{BAD}. Did you mean '{meant}'?").into(),
+        None => BAD.into(),
     }
 }
 
@@ -161,7 +173,7 @@ pub(super) fn words(line: &[u8]) -> Option<Option<Vec<Word>>> {
 }
 
 /// `include path`: a path without wildcards must exist, a pattern may fit nothing.
-pub(super) fn include(loader: &mut Loader<'_>, words: &[Word]) -> Result<(), Trouble> {
+pub(super) fn include(loader: &mut Loader<'_>, words: &[Word]) -> Result<(), Reason> {
     let [path] = words else { return Err(BAD.into()) };
     if loader.depth == INCLUDE_DEPTH_MAX {
         return Err("Files include each other too deeply".into());
@@ -169,18 +181,18 @@ pub(super) fn include(loader: &mut Loader<'_>, words: &[Word]) -> Result<(), Tro
     let files = paths::expand(loader.folder(), Path::new(OsStr::from_bytes(path)));
     let including = loader.included;
     loader.depth += 1;
-    let read = files.iter().try_for_each(|file| {
+    for file in &files {
         loader.includes += 1;
         loader.included = loader.includes;
-        loader.file(file)
-    });
+        loader.file(file);
+    }
     loader.depth -= 1;
     loader.included = including;
-    read.map_err(Trouble::Elsewhere)
+    Ok(())
 }
 
 /// `rename-command old new`; an empty new name takes the command away.
-pub(super) fn rename_command(loader: &mut Loader<'_>, words: &[Word]) -> Result<(), Trouble> {
+pub(super) fn rename_command(loader: &mut Loader<'_>, words: &[Word]) -> Result<(), Reason> {
     let [from, to] = words else { return Err(BAD.into()) };
     if loader.is_command(from) == Some(false) {
         return Err("No such command in rename-command".into());
@@ -194,7 +206,7 @@ pub(super) fn rename_command(loader: &mut Loader<'_>, words: &[Word]) -> Result<
 }
 
 /// `user name [rule ...]`: once in a file. Of several files, the last counts, as with all directives.
-pub(super) fn user(loader: &mut Loader<'_>, words: &[Word]) -> Result<(), Trouble> {
+pub(super) fn user(loader: &mut Loader<'_>, words: &[Word]) -> Result<(), Reason> {
     let [name, ..] = words else { return Err(BAD.into()) };
     let shown = String::from_utf8_lossy(name);
     let before = loader.users.insert(name.clone(), loader.included);
@@ -217,22 +229,23 @@ pub(super) fn user(loader: &mut Loader<'_>, words: &[Word]) -> Result<(), Troubl
 }
 
 /// Whoever asks for a module counts on its commands.
-pub(super) fn load_module(_: &mut Loader<'_>, words: &[Word]) -> Result<(), Trouble> {
+pub(super) fn load_module(_: &mut Loader<'_>, words: &[Word]) -> Result<(), Reason> {
     if words.is_empty() { Err(BAD.into()) } else { Err("There are no modules: none can be loaded".into()) }
 }
 
 /// Names that Redis has let go of, but still reads.
-pub(super) fn outdated(_: &mut Loader<'_>, words: &[Word]) -> Result<(), Trouble> {
+pub(super) fn outdated(_: &mut Loader<'_>, words: &[Word]) -> Result<(), Reason> {
     if words.len() == 1 { Ok(()) } else { Err(BAD.into()) }
 }
 
-pub(super) fn sentinel(_: &mut Loader<'_>, _: &[Word]) -> Result<(), Trouble> {
+pub(super) fn sentinel(_: &mut Loader<'_>, _: &[Word]) -> Result<(), Reason> {
     Err("sentinel directive while not in sentinel mode".into())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::errors::Mistakes;
     use crate::config::testing::{Scratch, shown};
 
     fn known(name: &[u8]) -> bool {
@@ -241,8 +254,12 @@ mod tests {
 
     fn load(text: &str) -> Result<Settings, String> {
         let mut loader = Loader::new(Some(&known), Path::new("/"));
-        let read = loader.text(text.as_bytes(), |line| Place::Stdin { line });
-        read.map(|()| loader.settings).map_err(|error| error.to_string())
+        loader.text(text.as_bytes(), |line| Place::Stdin { line });
+        if loader.mistakes.is_empty() {
+            Ok(loader.settings)
+        } else {
+            Err(Mistakes(&loader.mistakes).to_string())
+        }
     }
 
     /// The number of the wrong line, the line as it is repeated, and the reason.
@@ -347,7 +364,8 @@ mod tests {
         scratch.write("in[ner/most/c.part", "hz 9\n");
         let mut loader = Loader::new(None, &scratch.path);
         let text = b"include a.part\ndir most\ninclude *.part\n";
-        loader.text(text, |line| Place::Stdin { line }).expect("right");
+        loader.text(text, |line| Place::Stdin { line });
+        assert!(loader.mistakes.is_empty(), "{:?}", loader.mistakes);
         let settings = loader.settings;
         assert_eq!((settings.timeout, settings.maxmemory, settings.hz), (1, 2, 9));
         assert_eq!(settings.dir, scratch.path.join("in[ner/most"));
@@ -393,15 +411,48 @@ mod tests {
         refused(&format!("{include}user ann\nuser ann\n"), 3, "user ann", duplicate);
 
         let mut loader = Loader::new(None, Path::new("/"));
-        loader.text(format!("{include}user ann\n").as_bytes(), |line| Place::Stdin { line }).expect("right");
+        loader.text(format!("{include}user ann\n").as_bytes(), |line| Place::Stdin { line });
         assert_eq!(loader.notices, ["User 'ann' is defined in several files: what the last one says holds"]);
     }
 
     #[test]
     fn a_file_that_includes_itself_comes_to_an_end() {
         let scratch = Scratch::new();
-        let path = scratch.write("self", &format!("include {}/self\n", scratch.path.display()));
-        let error = Loader::new(None, Path::new("/")).file(&path).expect_err("endless").to_string();
-        assert!(error.ends_with("Files include each other too deeply"), "{error}");
+        let include = format!("include {}/self\n", scratch.path.display());
+        for (times, mistakes) in [(1, 1), (2, MISTAKES_MAX)] {
+            let path = scratch.write("self", &include.repeat(times));
+            let mut loader = Loader::new(None, Path::new("/"));
+            loader.file(&path);
+            assert_eq!(loader.mistakes.len(), mistakes);
+            let error = loader.mistakes[0].to_string();
+            assert!(error.ends_with("Files include each other too deeply"), "{error}");
+        }
+    }
+
+    #[test]
+    fn all_mistakes_are_listed_and_the_other_lines_hold() {
+        let scratch = Scratch::new();
+        scratch.write("part", "hz x\nhz 20\n");
+        let dir = scratch.path.display();
+        let text =
+            format!("port x\nmaxmemry 1\ninclude {dir}/part\ninclude {dir}/none\ndir /none\ntimeout 3\n");
+        let mut loader = Loader::new(None, Path::new("/"));
+        loader.text(text.as_bytes(), |line| Place::Stdin { line });
+        assert_eq!((loader.settings.hz, loader.settings.timeout), (20, 3));
+        assert!(loader.lacks_dir);
+        let version = env!("CARGO_PKG_VERSION");
+        let expected = format!(
+            "\n*** FATAL CONFIG FILE ERROR (Evenkeel {version}) ***\n\
+             Reading the configuration file, at line 1 of the standard input\n>>> 'port x'\n\
+             argument couldn't be parsed into an integer\n\
+             Reading the configuration file, at line 2 of the standard input\n>>> 'maxmemry 1'\n\
+             {BAD}. Did you mean 'maxmemory'?\n\
+             Reading the configuration file, at line 1 of {dir}/part\n>>> 'hz x'\n\
+             argument couldn't be parsed into an integer\n\
+             Fatal error, can't open config file '{dir}/none': No such file or directory\n\
+             Reading the configuration file, at line 5 of the standard input\n>>> 'dir /none'\n\
+             No such file or directory"
+        );
+        assert_eq!(Mistakes(&loader.mistakes).to_string(), expected);
     }
 }

@@ -15,7 +15,7 @@ use std::io::{self, Read};
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 
-/// What the command line asks for, read and checked.
+/// What the command line asks for, read and checked. With mistakes in it, the settings are those of all other lines.
 #[derive(Debug)]
 pub(crate) struct Launch {
     pub(crate) action: Action,
@@ -26,6 +26,10 @@ pub(crate) struct Launch {
     pub(crate) has_more: bool,
     /// For the log at start, one line each: what was set and has no effect.
     pub(crate) notices: Vec<String>,
+    /// A start is not possible with any.
+    pub(crate) mistakes: Vec<ConfigError>,
+    /// One of the mistakes is a `dir`: relative paths begin elsewhere.
+    pub(crate) lacks_dir: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,14 +37,14 @@ pub(crate) enum Action {
     Run,
     Version,
     Help,
-    /// Getting here means that the configuration is right.
     CheckConfig,
 }
 
 pub(crate) const USAGE: &str = "\
 Usage: evenkeel [/path/to/redis.conf] [options] [-]
        evenkeel -                 reads the configuration from the standard input
-       evenkeel --check-config    reads the configuration, reports what is wrong with it, and ends
+       evenkeel --check-config    lists what would keep a server from starting with this configuration, or saving
+                                  its data, and ends
        evenkeel check FILE|DIR [--fix] [--truncate-to-timestamp SECONDS] [--yes]
                                   looks through an RDB file, an AOF, or a directory of AOF files, and mends a torn end
        evenkeel -v | --version
@@ -62,39 +66,36 @@ impl Launch {
     ) -> Result<Launch, ConfigError> {
         let here = std::env::current_dir().map_err(|error| ConfigError::Open { path: ".".into(), error })?;
         let args: Vec<Word> = args.map(OsStringExt::into_vec).collect();
-        launch(&args, &here, &mut io::stdin(), &commands)
+        Ok(launch(&args, &here, &mut io::stdin(), &commands))
     }
 }
 
-fn launch(
-    args: &[Word],
-    here: &Path,
-    stdin: &mut dyn Read,
-    commands: Commands<'_>,
-) -> Result<Launch, ConfigError> {
+fn launch(args: &[Word], here: &Path, stdin: &mut dyn Read, commands: Commands<'_>) -> Launch {
     let request = Request::from(args);
     let mut loader = Loader::new(Some(commands), here);
     let config_file = request.file.map(|file| ConfigFile::new(&file, here));
     if let Some(file) = &config_file {
-        loader.file(&file.path)?;
+        loader.file(&file.path);
     }
     if request.stdin {
         let mut text = Vec::new();
-        stdin.read_to_end(&mut text).map_err(|error| ConfigError::Open { path: "-".into(), error })?;
-        loader.text(&text, |line| Place::Stdin { line })?;
+        match stdin.read_to_end(&mut text) {
+            Ok(_) => loader.text(&text, |line| Place::Stdin { line }),
+            Err(error) => loader.mistakes.push(ConfigError::Open { path: "-".into(), error }),
+        }
     }
     for (index, option) in request.options.iter().enumerate() {
-        let place = Place::Option { number: index + 1 };
-        loader.line(option).map_err(|trouble| trouble.at(place, option))?;
+        loader.line_at(option, || Place::Option { number: index + 1 });
     }
-    let mut settings = loader.settings;
+    let mut settings = std::mem::take(&mut loader.settings);
     if settings.dir.is_relative() {
         settings.fields.dir = here.to_owned();
     }
-    let mut notices = loader.notices;
+    let mut notices = std::mem::take(&mut loader.notices);
     notices.extend(without_effect(&settings, directives::settings()));
     let has_more = request.stdin || !request.options.is_empty();
-    Ok(Launch { action: request.action, settings, config_file, has_more, notices })
+    let Loader { mistakes, lacks_dir, .. } = loader;
+    Launch { action: request.action, settings, config_file, has_more, notices, mistakes, lacks_dir }
 }
 
 /// A line for each directive that asks for something in vain. One that only switches something off is granted.
@@ -216,6 +217,7 @@ fn add_value(options: &mut Vec<Word>, value: &[u8]) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::errors::Mistakes;
     use crate::config::testing::{Scratch, shown};
 
     fn words(args: &[&str]) -> Vec<Word> {
@@ -224,7 +226,7 @@ mod tests {
 
     fn start_with(args: &[&str], stdin: &str) -> Result<Launch, String> {
         let launch = launch(&words(args), Path::new("/"), &mut stdin.as_bytes(), &|_| true);
-        launch.map_err(|error| error.to_string())
+        if launch.mistakes.is_empty() { Ok(launch) } else { Err(Mistakes(&launch.mistakes).to_string()) }
     }
 
     fn start(args: &[&str]) -> Launch {
@@ -290,8 +292,9 @@ mod tests {
         refused(&["--port", "1", "2"], 1, "port \"1\" \"2\"", "wrong number of arguments");
         let unknown = "Bad directive or wrong number of arguments";
         refused(&["--zzz", "1"], 1, "zzz \"1\"", unknown);
-        refused(&["--maxmemory=1gb"], 1, "maxmemory=1gb", unknown);
-        refused(&["--", "--port", "1"], 1, "\"--port\" \"1\"", unknown);
+        let meant = |name: &str| format!("{unknown}. Did you mean '{name}'?");
+        refused(&["--maxmemory=1gb"], 1, "maxmemory=1gb", &meant("maxmemory"));
+        refused(&["--", "--port", "1"], 1, "\"--port\" \"1\"", &meant("port"));
         refused(&["-x"], 1, "\"-x\"", unknown);
         refused(&["--bind", "::1", "--::1"], 2, "::1", unknown);
         let missing = start_with(&["missing.conf"], "").map(|_| ()).expect_err("no such file");

@@ -12,7 +12,7 @@
 //! | `line.rs`, `file.rs`, `paths.rs` | lines, files, includes |
 //! | `launch.rs` | the command line |
 //! | `rewrite.rs` | CONFIG REWRITE |
-//! | `errors.rs` | the texts |
+//! | `errors.rs`, `nearest.rs` | the texts, and the directive that a misspelt one is taken for |
 //!
 //! What a directive does is not here: this module knows names and values, and depends on no other but the patterns of
 //! `glob.rs` and, for `user` lines, the rules of `acl`. Nor does it put a change into effect: the caller of `set` does, and drops the new settings if it cannot.
@@ -24,6 +24,7 @@ mod file;
 mod launch;
 mod line;
 mod lists;
+mod nearest;
 mod paths;
 mod rewrite;
 #[cfg(test)]
@@ -31,9 +32,7 @@ pub(crate) mod testing;
 mod typed;
 mod value;
 
-#[allow(unused_imports, reason = "what a start returns, for those who pass it on")]
-pub(crate) use errors::ConfigError;
-pub(crate) use errors::{SetError, cause};
+pub(crate) use errors::{Mistakes, SetError, cause};
 pub(crate) use launch::{Action, Launch, USAGE};
 pub(crate) use line::{plain_or_quoted, quoted, split as split_words};
 pub(crate) use rewrite::{ConfigFile, Extent, replace as replace_file};

@@ -9,7 +9,7 @@
 
 use super::Settings;
 use super::directives::{Directive, find, settings};
-use super::file::{self, Loader, Trouble};
+use super::file::{self, Loader};
 use super::line::plain_or_quoted;
 use super::value::{Kind, Word};
 use crate::acl;
@@ -164,7 +164,7 @@ fn set_aside_unreadable(lines: Vec<Line>, here: &Path) -> Vec<Line> {
     let mut loader = Loader::new(None, here);
     let mut kept = Vec::with_capacity(lines.len());
     for line in lines {
-        let Err(Trouble::Here(_)) = loader.line(&line.text) else {
+        let Err(_) = loader.line(&line.text) else {
             kept.push(line);
             continue;
         };
@@ -530,7 +530,8 @@ mod tests {
         let path = scratch.write("own.conf", text);
         let load = || {
             let mut loader = Loader::new(None, &scratch.path);
-            loader.file(&path).expect("it can be read");
+            loader.file(&path);
+            assert!(loader.mistakes.is_empty(), "{:?}", loader.mistakes);
             loader.settings
         };
         let file = ConfigFile::new(Path::new("own.conf"), &scratch.path);

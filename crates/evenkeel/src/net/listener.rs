@@ -13,10 +13,15 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use socket2::{Domain, SockAddr, Socket, TcpKeepalive, Type};
 
-use crate::config::Settings;
+use crate::config::{Settings, cause};
+use crate::persist::fresh;
 
 /// More seconds the kernel does not take.
 const KEEPALIVE_MAX_S: u32 = 32_767;
+
+/// Why there is no server without a place to listen at.
+pub(crate) const NOWHERE: &str = "Configured to not listen anywhere, exiting.";
+const NO_ADDRESS: &str = "none of the addresses of 'bind' is there to listen on";
 
 /// One listening socket. Dropping it closes it.
 pub(crate) struct Listener {
@@ -67,7 +72,7 @@ impl Listeners {
     pub(crate) fn follow(&self, settings: &Settings) -> Result<(), String> {
         let wanted = endpoints(settings);
         if let Some(twice) = first_repeated(&wanted) {
-            return Err(twice.refusal(&io::Error::from_raw_os_error(libc::EADDRINUSE)));
+            return Err(twice.refusal(&in_use()));
         }
         let is_wanted = |listener: &Arc<Listener>| wanted.iter().any(|(one, _)| *one == listener.endpoint);
         let mut open = self.0.lock();
@@ -107,13 +112,74 @@ impl Endpoint {
 
     /// Why there is no listening there.
     fn refusal(&self, error: &io::Error) -> String {
+        let cause = cause(error);
         match self {
             Endpoint::Tcp { address, port, .. } => {
-                format!("Could not create server TCP listening socket {address}:{port}: {error}")
+                format!("Could not create server TCP listening socket {address}:{port}: {cause}")
             }
-            Endpoint::Unix(path) => format!("Opening Unix socket {}: {error}", path.display()),
+            Endpoint::Unix(path) => format!("Opening Unix socket {}: {cause}", path.display()),
         }
     }
+
+    /// The file of a Unix socket.
+    fn path(&self) -> Option<&Path> {
+        match self {
+            Endpoint::Tcp { .. } => None,
+            Endpoint::Unix(path) => Some(path),
+        }
+    }
+}
+
+/// What keeps a start from listening where the settings say, and what is in use now.
+#[derive(Default)]
+pub(crate) struct Rehearsal {
+    pub(crate) mistakes: Vec<String>,
+    pub(crate) in_use: Vec<String>,
+}
+
+/// Tries all addresses, without listening at any and without touching what is there. Paths that `leads_somewhere` refuses are
+/// passed over.
+pub(crate) fn rehearse(settings: &Settings, leads_somewhere: impl Fn(&Path) -> bool) -> Rehearsal {
+    let (mut found, mut missing) = (Rehearsal::default(), 0);
+    let wanted = endpoints(settings);
+    if wanted.is_empty() {
+        found.mistakes.push(NOWHERE.into());
+    }
+    if let Some(twice) = first_repeated(&wanted) {
+        found.mistakes.push(twice.refusal(&in_use()));
+    }
+    for (endpoint, optional) in wanted.iter().filter(|(one, _)| one.path().is_none_or(&leads_somewhere)) {
+        let tried = match endpoint {
+            Endpoint::Tcp { address, port, .. } => bind_tcp(address, *port).map(drop),
+            Endpoint::Unix(path) => try_unix(path),
+        };
+        match tried {
+            Ok(()) => {}
+            Err(error) if *optional && is_unavailable(&error) => missing += 1,
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
+                found.in_use.push(endpoint.refusal(&error));
+            }
+            Err(error) => found.mistakes.push(endpoint.refusal(&error)),
+        }
+    }
+    if missing > 0 && missing == wanted.len() {
+        found.mistakes.push(NO_ADDRESS.into());
+    }
+    found
+}
+
+/// Whether a socket could be made there, in the place of what is there.
+fn try_unix(path: &Path) -> io::Result<()> {
+    SockAddr::unix(path)?;
+    if std::fs::symlink_metadata(path).is_ok_and(|file| file.is_dir()) {
+        return Err(io::Error::from_raw_os_error(libc::EISDIR));
+    }
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+    fresh::nameless(folder.unwrap_or(Path::new(".")), "check").map(drop)
+}
+
+fn in_use() -> io::Error {
+    io::Error::from_raw_os_error(libc::EADDRINUSE)
 }
 
 fn first_repeated(endpoints: &[(Endpoint, bool)]) -> Option<&Endpoint> {
@@ -152,7 +218,7 @@ fn open_all(endpoints: &[(Endpoint, bool)], settings: &Settings) -> Result<Vec<A
         }
     }
     if missing > 0 && missing == endpoints.len() {
-        return Err("none of the addresses of 'bind' is there to listen on".into());
+        return Err(NO_ADDRESS.into());
     }
     Ok(listeners)
 }
@@ -169,6 +235,13 @@ fn is_unavailable(error: &io::Error) -> bool {
 }
 
 fn open_tcp(address: &str, port: u16, backlog: u32) -> io::Result<Socket> {
+    let socket = bind_tcp(address, port)?;
+    socket.listen(backlog.min(i32::MAX as u32) as i32)?;
+    socket.set_nonblocking(true)?;
+    Ok(socket)
+}
+
+fn bind_tcp(address: &str, port: u16) -> io::Result<Socket> {
     let address: SocketAddr = match address {
         "*" => (Ipv4Addr::UNSPECIFIED, port).into(),
         "::*" => (Ipv6Addr::UNSPECIFIED, port).into(),
@@ -182,8 +255,6 @@ fn open_tcp(address: &str, port: u16, backlog: u32) -> io::Result<Socket> {
     }
     socket.set_reuse_address(true)?;
     socket.bind(&address.into())?;
-    socket.listen(backlog.min(i32::MAX as u32) as i32)?;
-    socket.set_nonblocking(true)?;
     Ok(socket)
 }
 

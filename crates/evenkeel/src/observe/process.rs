@@ -1,5 +1,6 @@
 //! What the operating system and the allocator say about this process.
 
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// Processor time used.
@@ -59,6 +60,36 @@ pub(crate) fn machine_bytes() -> u64 {
     u64::try_from(pages).unwrap_or(0) * page_bytes()
 }
 
+/// Bytes of memory that this process may have: those of the machine, or what its control groups allow.
+pub(crate) fn memory_limit() -> u64 {
+    let groups = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+    let limits = limit_files(&groups).into_iter().filter_map(|path| {
+        let text = std::fs::read_to_string(path).ok()?;
+        text.trim().parse::<u64>().ok() // without a limit it says `max`
+    });
+    limits.fold(machine_bytes(), u64::min)
+}
+
+/// Where the limits of the control groups are told that `/proc/self/cgroup` lists: of each and of all around it.
+fn limit_files(groups: &str) -> Vec<PathBuf> {
+    let mut files = Vec::new();
+    for line in groups.lines() {
+        let mut parts = line.splitn(3, ':').skip(1);
+        let (Some(controllers), Some(group)) = (parts.next(), parts.next()) else { continue };
+        let (root, file) = match controllers {
+            "" => ("/sys/fs/cgroup", "memory.max"),
+            _ if controllers.split(',').any(|one| one == "memory") => {
+                ("/sys/fs/cgroup/memory", "memory.limit_in_bytes")
+            }
+            _ => continue,
+        };
+        // In a container, the group may have another name outside, and is the root inside.
+        let around = Path::new(group.trim_start_matches('/')).ancestors();
+        files.extend(around.map(|group| Path::new(root).join(group).join(file)));
+    }
+    files
+}
+
 /// The system's name, release and kind of processor.
 pub(crate) fn system_name() -> String {
     // SAFETY: zeros are a valid `utsname`, which the call fills with text that ends in zeros.
@@ -76,6 +107,23 @@ pub(crate) fn system_name() -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn limits_of_memory_are_those_of_all_groups_around() {
+        let paths = |groups: &str| -> Vec<String> {
+            limit_files(groups).into_iter().map(|path| path.display().to_string()).collect()
+        };
+        assert_eq!(
+            paths("0::/a/b\n"),
+            ["/sys/fs/cgroup/a/b/memory.max", "/sys/fs/cgroup/a/memory.max", "/sys/fs/cgroup/memory.max"]
+        );
+        assert_eq!(paths("0::/\n"), ["/sys/fs/cgroup/memory.max"]);
+        assert_eq!(
+            paths("5:cpu,cpuacct:/x\n4:memory:/x\nnonsense\n"),
+            ["/sys/fs/cgroup/memory/x/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.limit_in_bytes"]
+        );
+        assert!(memory_limit() > 0 && memory_limit() <= machine_bytes());
+    }
 
     #[test]
     fn a_thread_has_any_name() {

@@ -11,6 +11,7 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{Error, RootCertStore};
 
 use super::papers::Paper;
+use crate::config::cause;
 
 /// Bytes of a file, at most: all authorities of a large distribution take 300 KB.
 const FILE_LEN_MAX: u64 = 16 << 20;
@@ -77,7 +78,7 @@ pub(super) fn authorities(
     }
     if let Some(folder) = folder {
         let mut found = 0;
-        for path in files_of(folder).map_err(|error| at("tls-ca-cert-dir", folder, &error.to_string()))? {
+        for path in files_of(folder).map_err(|error| at("tls-ca-cert-dir", folder, &cause(&error)))? {
             // As with OpenSSL, there may be other files in it.
             let certificates = read("tls-ca-cert-dir", &path).and_then(|bytes| certificates_in(&bytes));
             let certificates = certificates.unwrap_or_default();
@@ -110,7 +111,7 @@ fn certificates_in(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, String> {
 }
 
 fn read(directive: &str, path: &Path) -> Result<Vec<u8>, String> {
-    let failed = |error: std::io::Error| at(directive, path, &error.to_string());
+    let failed = |error: std::io::Error| at(directive, path, &cause(&error));
     let file = File::open(path).map_err(failed)?;
     if !file.metadata().map_err(failed)?.is_file() {
         return Err(at(directive, path, "it is no file"));

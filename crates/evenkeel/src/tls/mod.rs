@@ -15,7 +15,7 @@ mod sessions;
 mod tunnel;
 mod verify;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use parking_lot::{RwLock, RwLockWriteGuard};
@@ -52,6 +52,49 @@ pub(crate) struct Papers {
 /// Whether anything is to be encrypted.
 pub(crate) fn is_wanted(settings: &Settings) -> bool {
     settings.tls_port > 0 || settings.tls_replication || settings.tls_cluster
+}
+
+/// The files and folders that the settings name, if anything is to be encrypted.
+pub(crate) fn paths(settings: &Settings) -> impl Iterator<Item = &Path> {
+    let named = [
+        &settings.tls_cert_file,
+        &settings.tls_key_file,
+        &settings.tls_client_cert_file,
+        &settings.tls_client_key_file,
+        &settings.tls_ca_cert_file,
+        &settings.tls_ca_cert_dir,
+    ];
+    let is_wanted = is_wanted(settings);
+    named.into_iter().filter(move |_| is_wanted).filter_map(|path| path.as_deref())
+}
+
+/// All that keeps these settings from being put in force: each file by itself, and how they fit together.
+pub(crate) fn faults(settings: &Settings) -> Vec<String> {
+    if !is_wanted(settings) {
+        return Vec::new();
+    }
+    let certificate = |directive, path: &Option<PathBuf>| {
+        path.as_deref().and_then(|path| files::certificates(directive, path).err())
+    };
+    let key = |directive, path: &Option<PathBuf>, pass: &[u8]| {
+        path.as_deref().and_then(|path| files::key(directive, path, pass).err())
+    };
+    let found = [
+        choices::provider(settings).err(),
+        choices::versions(settings).err(),
+        roots(settings, &mut Papers::default()).err(),
+        certificate("tls-cert-file", &settings.tls_cert_file),
+        key("tls-key-file", &settings.tls_key_file, &settings.tls_key_file_pass),
+        certificate("tls-client-cert-file", &settings.tls_client_cert_file),
+        key("tls-client-key-file", &settings.tls_client_key_file, &settings.tls_client_key_file_pass),
+    ];
+    let mut faults: Vec<String> = found.into_iter().flatten().collect();
+    if let Err(first) = Contexts::load(settings)
+        && !faults.contains(&first)
+    {
+        faults.push(first);
+    }
+    faults
 }
 
 impl Contexts {
@@ -149,7 +192,7 @@ fn client_config(
         .map_err(|error| files::misfit("tls-client-cert-file", &error))
 }
 
-fn named<'s>(path: &'s Option<std::path::PathBuf>, directive: &str) -> Result<&'s Path, String> {
+fn named<'s>(path: &'s Option<PathBuf>, directive: &str) -> Result<&'s Path, String> {
     path.as_deref().ok_or_else(|| format!("No {directive} configured!"))
 }
 

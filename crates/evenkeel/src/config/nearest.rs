@@ -1,0 +1,79 @@
+//! The directive that a misspelt name is taken for.
+
+use super::directives::DIRECTIVES;
+
+/// Bytes of the longest name that is compared; directives have 42 at most.
+const LEN_MAX: usize = 64;
+
+/// The directive whose name takes the fewest edits to become from `name`, unless these are too many for its length.
+pub(super) fn nearest(name: &[u8]) -> Option<&'static str> {
+    let written = spelling(name);
+    if written.len() > LEN_MAX {
+        return None;
+    }
+    let edits_max = 1.max(written.len() / 3);
+    let names = DIRECTIVES.iter().filter(|row| !row.hidden).flat_map(|row| row.names());
+    let edits = names.map(|name| (edits_to(&written, &spelling(name.as_bytes())), name.len(), name));
+    edits.min().filter(|(edits, ..)| *edits <= edits_max).map(|(.., name)| name)
+}
+
+/// The letters and digits of a name, up to what may be its value: `--max_memory=1gb` is spelt as `maxmemory` is.
+fn spelling(name: &[u8]) -> Vec<u8> {
+    let name = name.split(|byte| matches!(byte, b'=' | b':')).next().unwrap_or_default();
+    name.iter().filter(|byte| !matches!(byte, b'-' | b'_')).map(u8::to_ascii_lowercase).collect()
+}
+
+/// The edits that make one name of the other: a letter more, less, or changed, or two letters exchanged. What has only the
+/// beginning of a name is one edit away from it.
+fn edits_to(written: &[u8], name: &[u8]) -> usize {
+    /// A shorter beginning says little.
+    const BEGINNING: usize = 5;
+    if written.len() >= BEGINNING && written.len() < name.len() && name.starts_with(written) {
+        return 1;
+    }
+    // Rows of the usual table of distances between beginnings: the two before, and the one that is made.
+    let mut before_last: Vec<usize> = Vec::new();
+    let mut last: Vec<usize> = (0..=name.len()).collect();
+    for (at, byte) in written.iter().enumerate() {
+        let mut row = vec![at + 1];
+        for (to, wanted) in name.iter().enumerate() {
+            let changed = last[to] + usize::from(byte != wanted);
+            let mut least = changed.min(last[to + 1] + 1).min(row[to] + 1);
+            let is_exchanged = at > 0 && to > 0 && *byte == name[to - 1] && written[at - 1] == *wanted;
+            if is_exchanged {
+                least = least.min(before_last[to - 1] + 1);
+            }
+            row.push(least);
+        }
+        before_last = std::mem::replace(&mut last, row);
+    }
+    last[name.len()]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_misspelt_directive_is_taken_for_the_nearest() {
+        for (written, meant) in [
+            ("maxmemry", "maxmemory"),
+            ("MAX_MEMORY", "maxmemory"),
+            ("maxmemory=1gb", "maxmemory"),
+            ("prot", "port"),
+            ("append-only", "appendonly"),
+            ("maxmem", "maxmemory"),
+            ("append-fsync", "appendfsync"),
+            ("slave-of", "slaveof"),
+            ("tls-certfile", "tls-cert-file"),
+            ("log-file", "logfile"),
+            ("acl-file", "aclfile"),
+            ("bindd", "bind"),
+        ] {
+            assert_eq!(nearest(written.as_bytes()), Some(meant), "{written}");
+        }
+        for strange in ["", "zzz", "x", "::1", "help", "vm-enabled", &"x".repeat(10_000), "\u{fffd}"] {
+            assert_eq!(nearest(strange.as_bytes()), None, "{strange}");
+        }
+    }
+}

@@ -1,0 +1,182 @@
+//! What a start opens, tried without keeping or changing anything: for `--check-config`, and for the warnings of a start.
+//!
+//! A server with the same configuration may run meanwhile. So an address in use and a lock that is held are remarks, not
+//! mistakes, and nothing is listened at. No file is left behind: the operator who checks may be another user than the server,
+//! which could not write a file of that user's.
+
+use std::fs::File;
+use std::io::{self, ErrorKind};
+use std::path::Path;
+
+use evenkeel_rdb::aof::Found;
+
+use super::raise_file_limit;
+use crate::acl::Acl;
+use crate::config::{DisklessLoad, Settings, cause};
+use crate::log::try_file;
+use crate::net::listener;
+use crate::observe::process;
+use crate::persist::lock::{self, What};
+use crate::persist::{fresh, rewrite};
+use crate::tls;
+
+/// What there is to say of a configuration on this machine.
+#[derive(Default)]
+pub(crate) struct Findings {
+    /// Of each, a start would fail or warn.
+    pub(crate) mistakes: Vec<String>,
+    /// What keeps a start from succeeding only now, or from having all that it asks for.
+    pub(crate) remarks: Vec<String>,
+}
+
+impl Findings {
+    /// Notes why something failed; whether it went well.
+    fn note(&mut self, result: Result<(), String>) -> bool {
+        let is_well = result.is_ok();
+        self.mistakes.extend(result.err());
+        is_well
+    }
+}
+
+/// Goes through all that a start opens. Where the configuration `has_dir` not, relative paths lead nowhere and are passed over.
+pub(crate) fn check(settings: &Settings, has_dir: bool) -> Findings {
+    let mut found = Findings::default();
+    let has_dir = has_dir && found.note(enter_dir(settings));
+    let leads_somewhere = |path: &Path| has_dir || path.is_absolute();
+    for path in settings.logfile.iter().filter(|path| leads_somewhere(path)) {
+        found.note(can_write(path).map_err(|error| no_log_file(path, &error)));
+    }
+    for path in settings.pidfile.iter().filter(|path| leads_somewhere(path)) {
+        found.note(can_write(path).map_err(|error| no_pidfile(path, &error)));
+    }
+    if settings.aclfile.as_deref().is_none_or(leads_somewhere) {
+        found.note(Acl::new(settings).load_at_start(settings));
+    }
+    if tls::paths(settings).all(leads_somewhere) {
+        found.mistakes.extend(tls::faults(settings).into_iter().map(no_tls));
+    }
+    let sockets = listener::rehearse(settings, leads_somewhere);
+    found.mistakes.extend(sockets.mistakes);
+    found.remarks.extend(sockets.in_use);
+    if has_dir {
+        found.mistakes.extend(unwritable(settings));
+        found.note(data(settings));
+        found.remarks.extend(holder(settings));
+    }
+    found.mistakes.extend(beyond_machine(settings));
+    match raise_file_limit(settings) {
+        Ok(()) => {}
+        Err(0) => found.mistakes.push("this process may not have enough open files to serve a client".into()),
+        Err(clients) => found.remarks.push(format!(
+            "a process started from here may have no more open files than {clients} clients need, which is less than \
+             maxclients {}",
+            settings.maxclients
+        )),
+    }
+    found
+}
+
+/// Makes `dir` the working directory, where relative paths begin.
+pub(super) fn enter_dir(settings: &Settings) -> Result<(), String> {
+    let gone = |error| format!("Can't chdir to '{}': {}", settings.dir.display(), cause(&error));
+    std::env::set_current_dir(&settings.dir).map_err(gone)
+}
+
+pub(super) fn no_log_file(path: &Path, error: &io::Error) -> String {
+    format!("Can't open the log file {}: {}", path.display(), cause(error))
+}
+
+pub(super) fn no_pidfile(path: &Path, error: &io::Error) -> String {
+    format!("Cannot write the pidfile {}: {}", path.display(), cause(error))
+}
+
+pub(super) fn no_tls(reason: String) -> String {
+    format!("Failed to configure TLS: {reason}")
+}
+
+/// Whether a file can be written, or made where there is none; it is not.
+fn can_write(path: &Path) -> io::Result<()> {
+    match path.metadata() {
+        Err(error) if error.kind() == ErrorKind::NotFound => {
+            let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+            fresh::nameless(folder.unwrap_or(Path::new(".")), "check").map(drop)
+        }
+        Err(error) => Err(error),
+        Ok(_) => try_file(path),
+    }
+}
+
+/// Why the data cannot be kept where they are to be, and what follows from that, if so.
+pub(super) fn unwritable(settings: &Settings) -> Option<String> {
+    let loads_by_file = settings.repl_diskless_load == DisklessLoad::Disabled;
+    let is_needed = [
+        (settings.appendonly, "the append-only file cannot be begun or rewritten"),
+        (
+            !settings.save.is_empty(),
+            "snapshots fail, so at a save point writes are refused, and SIGTERM and SHUTDOWN do not end the server \
+             (SHUTDOWN NOSAVE does)",
+        ),
+        (settings.replicaof.is_some() && loads_by_file, "a full sync with the primary fails"),
+    ];
+    let follows: Vec<&str> =
+        is_needed.into_iter().filter_map(|(is_needed, what)| is_needed.then_some(what)).collect();
+    let reason = (!follows.is_empty()).then(|| why_unwritable(settings))??;
+    Some(format!("{reason}. With this configuration, {}.", follows.join("; ")))
+}
+
+fn why_unwritable(settings: &Settings) -> Option<String> {
+    let log = settings.dir.join(&settings.appenddirname);
+    let has_log = settings.appendonly && log.is_dir();
+    for folder in [Some(&settings.dir), has_log.then_some(&log)].into_iter().flatten() {
+        if let Err(error) = fresh::nameless(folder, "check") {
+            return Some(format!("No file can be written in {}: {}", folder.display(), cause(&error)));
+        }
+    }
+    let snapshot = settings.dir.join(&settings.dbfilename);
+    snapshot
+        .is_dir()
+        .then(|| format!("The snapshot {} cannot be written: it is a directory", snapshot.display()))
+}
+
+/// Opens the files that are loaded. Whether they are whole, `evenkeel check` says.
+fn data(settings: &Settings) -> Result<(), String> {
+    let open = |path: &Path| match File::open(path) {
+        Err(error) if error.kind() != ErrorKind::NotFound => {
+            Err(format!("Can't open {}: {}", path.display(), cause(&error)))
+        }
+        _ => Ok(()),
+    };
+    if settings.appendonly {
+        let directory = rewrite::open(settings).map_err(|error| error.to_string())?;
+        if directory.found() != Found::Nothing {
+            let parts = directory.parts().map_err(|error| error.to_string())?;
+            return parts.iter().try_for_each(|part| open(&part.path));
+        }
+    }
+    open(&settings.dir.join(&settings.dbfilename))
+}
+
+/// The server that has these files now, if any.
+fn holder(settings: &Settings) -> Option<String> {
+    let log = settings.appenddirname.join(&settings.appendfilename);
+    let name = match settings.appendonly {
+        true => (What::Log, log.as_path()),
+        false if !settings.save.is_empty() => (What::Snapshot, settings.dbfilename.as_path()),
+        false => return None,
+    };
+    lock::keep_servers_off(&settings.dir, Some(name)).err().map(|error| error.to_string())
+}
+
+/// More data than there is memory for: the kernel ends the server before any is evicted or refused.
+pub(super) fn beyond_machine(settings: &Settings) -> Option<String> {
+    let (wanted, there) = (settings.maxmemory, process::memory_limit());
+    let mb = |bytes: u64| bytes >> 20;
+    (there > 0 && wanted > there).then(|| {
+        format!(
+            "maxmemory is {} MB, and this machine, or the control group of this process, has {} MB: the kernel ends the server \
+             before that much is reached",
+            mb(wanted),
+            mb(there)
+        )
+    })
+}
