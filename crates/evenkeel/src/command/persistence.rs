@@ -32,7 +32,7 @@ fn save(call: &mut Call<'_, '_>) -> Done {
         return Err(Error::text("ERR Background save already in progress"));
     }
     let server = call.server.clone();
-    call.go_to_disk(move || if snapshot::save(&server) { Ok(()) } else { Err(Error::text("ERR")) })
+    call.go_to_disk(move || snapshot::save(&server).map_err(|reason| Error::text(format!("ERR {reason}"))))
 }
 
 /// BGREWRITEAOF

@@ -16,10 +16,14 @@ use super::snapshot;
 use crate::clients::ClientInfo;
 use crate::clock;
 use crate::command::Id;
+use crate::config::cause;
 use crate::error::Error;
 use crate::reply::Reply;
 use crate::server::{Pauser, Server};
 use crate::waiting::Resumed;
+
+/// What an operator can do whose server does not end since it cannot save.
+const WITHOUT: &str = "SHUTDOWN NOSAVE ends the server without a snapshot";
 
 /// How to end: SHUTDOWN's options, or what the configuration says for a signal.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -113,13 +117,14 @@ pub(crate) fn begin(server: &Arc<Server>, how: How, who: Option<Asker>) {
     let on_thread = server.clone();
     let thread = std::thread::Builder::new().name("shutdown".into());
     let spawned = thread.spawn(move || {
-        if !end(&on_thread, how, by_client) {
-            stay(&on_thread);
+        if let Err(reason) = end(&on_thread, how, by_client) {
+            stay(&on_thread, &reason);
         }
     });
     if let Err(error) = spawned {
-        server.log.warning(format!("There is no thread to end the server: {error}"));
-        tell_askers(server);
+        let reason = format!("There is no thread to end the server: {}", cause(&error));
+        server.log.warning(reason.as_str());
+        tell_askers(server, &reason);
     }
 }
 
@@ -137,8 +142,11 @@ pub(crate) fn abort(server: &Server) -> bool {
     can_stop
 }
 
-/// Ends the server, unless something is in the way; whether it ends.
-fn end(server: &Arc<Server>, how: How, by_client: bool) -> bool {
+/// Ends the server, unless something is in the way.
+///
+/// # Errors
+/// What is in the way; nothing if the end is aborted.
+fn end(server: &Arc<Server>, how: How, by_client: bool) -> Result<(), String> {
     let (settings, persist) = (server.settings(), &server.persist);
     server.pause.begin(Pauser::End, false, u64::MAX, clock::unix_ms());
     let is_loading = persist.is_loading();
@@ -158,14 +166,17 @@ fn end(server: &Arc<Server>, how: How, by_client: bool) -> bool {
         let waits_for_script = how.save == Some(false) && server.scripts.busy.is_busy();
         if !how.force && !waits_for_script {
             server.log.warning("Writing initial AOF, can't exit");
-            return false;
+            return Err("The append-only file is being written for the first time. SHUTDOWN FORCE does not wait for it".into());
         }
         server.log.warning("Writing initial AOF. Exit anyway.");
     }
     // A client can say that it is to end all the same, a service manager cannot.
     if by_client && !persist.ending.is_aborted() && persist.aof.fails() && !how.force {
+        let cause = persist.aof.figures.failure.lock().clone();
         server.log.warning("What was acknowledged cannot be written to the append-only file, can't exit.");
-        return false;
+        return Err(format!(
+            "The append-only file cannot be written: {cause}. SHUTDOWN FORCE gives up what waits for it"
+        ));
     }
     if !persist.ending.is_aborted() {
         persist.cancel_all();
@@ -178,25 +189,29 @@ fn end(server: &Arc<Server>, how: How, by_client: bool) -> bool {
     let pays = !saves && may_pay && persist.state().is_owing();
     if (saves || pays) && !persist.ending.is_aborted() {
         server.log.notice("Saving the final RDB snapshot before exiting.");
-        let (is_saved, may_fail) = (snapshot::save_last(server, is_asked, pays), pays || how.force);
-        if !is_saved && (!may_fail || persist.ending.is_aborted()) {
-            server.log.warning("Error trying to save the DB, can't exit.");
-            return false;
+        let (saved, may_fail) = (snapshot::save_last(server, is_asked, pays), pays || how.force);
+        if let Err(reason) = saved
+            && (!may_fail || persist.ending.is_aborted())
+        {
+            server.log.warning(format!("Error trying to save the DB, can't exit. {WITHOUT}."));
+            return Err(format!("{reason}. {WITHOUT}"));
         }
     }
     if by_client && !how.force && !is_log_taken(server) {
         server.log.warning("The append-only file's disk takes nothing of what was acknowledged, can't exit.");
-        return false;
+        return Err(
+            "The append-only file's disk takes nothing. SHUTDOWN FORCE gives up what waits for it".into()
+        );
     }
     if !persist.ending.make_certain() {
-        return false;
+        return Err(String::new());
     }
     server.manager.tell_stopping(&server.log);
     server.replication.stop(server, |point| {
         persist.aof.note_end(point);
         server.stop();
     });
-    true
+    Ok(())
 }
 
 /// Waits until as much has gone to the append-only file as waited for it, as long as the end is not aborted; `false`: it takes nothing.
@@ -219,22 +234,27 @@ fn is_log_taken(server: &Server) -> bool {
     true
 }
 
-/// The server stays.
-fn stay(server: &Arc<Server>) {
-    if !server.persist.ending.is_aborted() {
+/// The server stays, for this reason if the end is not aborted.
+fn stay(server: &Arc<Server>, reason: &str) {
+    let is_aborted = server.persist.ending.is_aborted();
+    if !is_aborted {
         let text = "Errors trying to shut down the server. Check the logs for more information.";
         server.log.warning(text);
     }
     server.replication.go_on(server);
     server.pause.end(Pauser::End);
     server.wake_all();
-    tell_askers(server);
+    tell_askers(server, if is_aborted { "" } else { reason });
 }
 
-fn tell_askers(server: &Server) {
+fn tell_askers(server: &Server, reason: &str) {
     let mut stage = server.persist.ending.stage.lock();
     let Stage::Begun(askers) = std::mem::take(&mut *stage) else { return };
-    let error = Error::text("ERR Errors trying to SHUTDOWN. Check logs.");
+    let mut text = "ERR Errors trying to SHUTDOWN. Check logs.".to_owned();
+    if !reason.is_empty() {
+        text += &format!(" {reason}.");
+    }
+    let error = Error::text(text);
     let (stats, settings) = (server.stats.last().expect("that of who is no worker"), server.settings());
     for Asker { client, number, id, resp3 } in askers {
         let mut reply = Reply::default();

@@ -82,9 +82,9 @@ fn replay_log(server: &Arc<Server>) -> Result<(), String> {
 /// From the save to the end of the load, nobody else writes to disk: what is in memory is half of the data meanwhile.
 fn reload(server: &Arc<Server>, options: Options) -> Result<(), String> {
     if options.save {
-        if !snapshot::save_before(server, Job::Log) {
+        if let Err(reason) = snapshot::save_before(server, Job::Log) {
             rewrite::release(server);
-            return Err("it could not be saved".into());
+            return Err(reason);
         }
     } else {
         server.persist.claim_in_turn(Job::Log);

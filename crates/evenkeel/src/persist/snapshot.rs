@@ -26,7 +26,7 @@ use super::pace::{GivesWay, NAP_MAX, Pace, Paced};
 use super::recorder::{Form, Recorder, Records, Sizes};
 use super::{Job, LOOK, Progress, Running, cancelled};
 use crate::clock;
-use crate::config::Settings;
+use crate::config::{Settings, cause};
 use crate::replication::link::Position;
 use crate::server::Server;
 
@@ -82,10 +82,16 @@ enum Next {
     Job(Job),
 }
 
-/// Takes a snapshot on this thread, once the one that is being taken has ended; whether that went well. If not, writes are
-/// refused as the settings say. Where the server ends meanwhile, there is none.
-pub(crate) fn save(server: &Arc<Server>) -> bool {
-    server.persist.claim_in_turn_unless(Job::Snapshot, || ends(server)) && run(server, None, Next::Nothing)
+/// Takes a snapshot on this thread, once the one that is being taken has ended. If it fails, writes are refused as the settings
+/// say. Where the server ends meanwhile, there is none.
+///
+/// # Errors
+/// Why there is no snapshot.
+pub(crate) fn save(server: &Arc<Server>) -> Result<(), String> {
+    if !server.persist.claim_in_turn_unless(Job::Snapshot, || ends(server)) {
+        return Err("The server is about to end".into());
+    }
+    run(server, None, Next::Nothing)
 }
 
 /// Whether the server ends: who waits for a turn then would take one that nobody wants any more.
@@ -94,7 +100,7 @@ fn ends(server: &Server) -> bool {
 }
 
 /// The same, and this thread's job is `next` then, however the snapshot went.
-pub(super) fn save_before(server: &Arc<Server>, next: Job) -> bool {
+pub(super) fn save_before(server: &Arc<Server>, next: Job) -> Result<(), String> {
     server.persist.claim_in_turn(Job::Snapshot);
     run(server, None, Next::Job(next))
 }
@@ -102,7 +108,11 @@ pub(super) fn save_before(server: &Arc<Server>, next: Job) -> bool {
 /// The same for the end of the server, as long as that is not aborted; if it fails, the server goes on as it was. What is in
 /// memory is left where it is if it turns out not to be whole, unless that `is_asked` for: a load has failed that was waited
 /// for. One that is only owed is given up when it has not come on for [`STUCK`]: its disk hangs, or a script lets nobody through.
-pub(super) fn save_last(server: &Arc<Server>, is_asked: bool, is_only_owed: bool) -> bool {
+///
+/// # Errors
+/// Why there is no snapshot.
+pub(super) fn save_last(server: &Arc<Server>, is_asked: bool, is_only_owed: bool) -> Result<(), String> {
+    const GIVEN_UP: &str = "The snapshot was given up";
     let progress = &server.persist.progress;
     let come_on = || progress.walked.load(Relaxed) + progress.bytes.load(Relaxed);
     let (mut last, mut since) = (come_on(), Instant::now());
@@ -114,19 +124,19 @@ pub(super) fn save_last(server: &Arc<Server>, is_asked: bool, is_only_owed: bool
         server.persist.ending.is_aborted() || is_only_owed && since.elapsed() > STUCK
     };
     if !server.persist.claim_in_turn_unless(Job::Snapshot, &mut is_given_up) {
-        return false;
+        return Err(GIVEN_UP.into());
     }
     if !is_asked && server.persist.is_incomplete.load(Acquire) {
         super::rewrite::release(server);
-        return true;
+        return Ok(());
     }
     let (tell, told) = channel();
     spawn(server, move |server| _ = tell.send(run(server, None, Next::End)));
     loop {
         match told.recv_timeout(LOOK) {
-            Ok(is_saved) => return is_saved,
+            Ok(saved) => return saved,
             Err(RecvTimeoutError::Timeout) if !is_given_up() => {}
-            Err(_) => return false,
+            Err(_) => return Err(GIVEN_UP.into()),
         }
     }
 }
@@ -136,14 +146,14 @@ pub(super) fn save_last(server: &Arc<Server>, is_asked: bool, is_only_owed: bool
 pub(crate) fn pay(server: &Arc<Server>) {
     while !ends(server) && server.persist.wait_to_pay() {
         if server.persist.claim_alone(Job::Snapshot) {
-            run(server, None, Next::Nothing);
+            let _ = run(server, None, Next::Nothing); // the log has it, and it stays owed
             return;
         }
     }
 }
 
 /// `moment` goes when the moment has come that the snapshot is of.
-fn run(server: &Arc<Server>, moment: Option<Sender<()>>, next: Next) -> bool {
+fn run(server: &Arc<Server>, moment: Option<Sender<()>>, next: Next) -> Result<(), String> {
     let settings = server.settings();
     let path = settings.dir.join(&settings.dbfilename);
     server.log.notice("Background saving started");
@@ -153,15 +163,16 @@ fn run(server: &Arc<Server>, moment: Option<Sender<()>>, next: Next) -> bool {
     let changes = match result {
         Ok(Taken { changes, bytes, took }) => {
             server.log.notice(format!("DB saved on disk: {bytes} bytes in {:.3} s", took.as_secs_f64()));
-            Some(changes)
+            Ok(changes)
         }
         Err(error) => {
-            server.log.warning(format!("Failed saving the DB to {}: {error}", path.display()));
-            None
+            let reason = format!("Failed saving the DB to {}: {}", path.display(), cause(&error));
+            server.log.warning(reason.as_str());
+            Err(reason)
         }
     };
-    end(server, changes, next);
-    changes.is_some()
+    end(server, changes.as_ref().ok().copied(), next);
+    changes.map(drop)
 }
 
 /// Notes how a snapshot has ended: `changes` is what it has of the writes.

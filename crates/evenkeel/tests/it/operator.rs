@@ -514,6 +514,29 @@ fn a_final_snapshot_that_fails_leaves_the_server_as_it_was() {
     assert_eq!(client.run("SET k w").to_string(), "OK");
 }
 
+/// From the start on an operator can know, and whoever asks is told the reason and the way out.
+#[test]
+fn a_dir_that_cannot_be_written_is_told_of_at_the_start_and_in_every_refusal() {
+    let mut server = start(&["--dir", "/proc", "--save", "3600 1"]);
+    if server.program().peer().is_some() {
+        return; // the words are ours
+    }
+    let line = "# No file can be written in /proc: No such file or directory. With this configuration, snapshots fail";
+    assert!(server.log().contains(line), "{}", server.log());
+    let mut client = server.connect();
+    let reason = "Failed saving the DB to /proc/dump.rdb: No such file or directory";
+    assert_eq!(client.run("SAVE").to_string(), format!("-ERR {reason}"));
+    let way_out = "SHUTDOWN NOSAVE ends the server without a snapshot.";
+    let refusal = format!("-ERR Errors trying to SHUTDOWN. Check logs. {reason}. {way_out}");
+    assert_eq!(client.run("SHUTDOWN").to_string(), refusal);
+    server.signal(15);
+    wait_until("the log has the way out", || {
+        server.log().matches(&format!("can't exit. {way_out}")).count() == 2
+    });
+    client.send(&["SHUTDOWN", "NOSAVE"]).expect("it reads");
+    wait_until("it ends", || !server.is_alive());
+}
+
 /// systemd's protocol, at a path and at an abstract name.
 #[test]
 fn the_service_manager_is_told_about_the_start_and_the_end() {

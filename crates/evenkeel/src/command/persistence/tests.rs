@@ -46,7 +46,7 @@ fn a_save_that_fails_is_not_pretended() {
     let mut world = World::with(&["--dir", folder.to_str().expect("a plain name"), "--save", "3600 1"]);
     world.check(
         "
-        > SAVE                     < -ERR
+        > SAVE                     < -ERR Failed saving the DB to */dump.rdb: Is a directory
         > INFO persistence         < \"*rdb_last_bgsave_status:err*\"
         > SET k v                  < -MISCONF Redis is configured to save RDB snapshots, *
         > PING                     < -MISCONF *
@@ -54,7 +54,7 @@ fn a_save_that_fails_is_not_pretended() {
         > MULTI
         > SET k v                  < -MISCONF *
         > EXEC                     < -EXECABORT *
-        > SHUTDOWN SAVE            < -ERR Errors trying to SHUTDOWN. Check logs.
+        > SHUTDOWN SAVE            < -ERR Errors trying to SHUTDOWN. Check logs. Failed saving the DB to */dump.rdb: Is a directory. SHUTDOWN NOSAVE ends the server without a snapshot.
     ",
     );
     assert!(!world.server.stopping.load(std::sync::atomic::Ordering::Relaxed));
