@@ -22,7 +22,7 @@ use crate::persist::bar::Bar;
 use crate::persist::load::{self, Ended};
 use crate::persist::lock::What;
 use crate::persist::replay::{self, Replayed};
-use crate::persist::{aof, end, points, rewrite, snapshot};
+use crate::persist::{aof, end, passed_over, points, rewrite, snapshot};
 use crate::replication::{failover, link};
 use crate::server::Server;
 
@@ -203,6 +203,7 @@ fn serve(launch: Launch) -> ExitCode {
 
 /// Loads what is on disk, while the workers tell their clients to come again.
 fn load(server: &Arc<Server>) -> Result<(), Ended> {
+    passed_over::tell(&server.settings(), &server.log);
     if server.settings().appendonly {
         replay::put_tail_back(server)?;
         let Replayed { directory, found, position } = replay::directory(server)?;

@@ -486,6 +486,7 @@ impl Writer {
             }
         }
         self.note_end();
+        self.file.touch();
         let _ = self.sync(How::OfTheFile);
         self.leave();
     }

@@ -15,6 +15,7 @@ pub(crate) mod fresh;
 pub(crate) mod load;
 pub(crate) mod lock;
 mod pace;
+pub(crate) mod passed_over;
 pub(crate) mod points;
 pub(crate) mod recorder;
 pub(crate) mod reload;

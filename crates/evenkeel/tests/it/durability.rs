@@ -12,6 +12,7 @@ mod kill;
 mod loading;
 mod lock;
 mod moment;
+mod passed_over;
 mod pipelines;
 mod plain;
 mod reload;

@@ -1,0 +1,66 @@
+//! Data on disk that a start does not load, because it loads others: a line in the log for them.
+//!
+//! With `appendonly yes` the append-only file is loaded and the snapshot is not, which surprises an operator who has put a
+//! backup in the place of `dump.rdb`; with `appendonly no` it is the other way round. The line is a warning if what is passed
+//! over has changed last. An orderly end changes the append-only file after the last snapshot (`LogFile::touch`), so a snapshot
+//! of the same server is older than that.
+
+use std::fs::Metadata;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+use evenkeel_rdb::aof::{Directory, Found};
+
+use super::rewrite;
+use crate::config::Settings;
+use crate::log::{Level, Log};
+
+/// Seconds and nanoseconds of the last change of a file, to its name or owner too: a copy keeps the time of its content.
+type Changed = (i64, i64);
+
+/// Says what is passed over, if there is anything. To be called before files are loaded, which may change them.
+pub(crate) fn tell(settings: &Settings, log: &Log) {
+    let Ok(directory) = rewrite::open(settings) else { return }; // where that matters, the load says why
+    let snapshot = settings.dir.join(&settings.dbfilename);
+    let (Found::Parts | Found::OldFile, Ok(found)) = (directory.found(), snapshot.metadata()) else {
+        return tell_of_log_alone(settings, &directory, log);
+    };
+    let is_newer = Some(changed(&found)) > changed_last(&directory);
+    let files = directory.folder().display();
+    let snapshot = snapshot.display();
+    match settings.appendonly {
+        true if is_newer => log.warning(format!(
+            "{snapshot} is newer than the append-only file in {files}, and is not loaded: with 'appendonly yes' the append-only \
+             file is. To have the snapshot loaded, stop the server (SHUTDOWN NOSAVE), move {files} away, and start it again."
+        )),
+        true => log.notice(format!("{snapshot} is not loaded, but the append-only file in {files}, which is newer")),
+        false => log.line(
+            if is_newer { Level::Notice } else { Level::Warning },
+            format!(
+                "The append-only file in {files} is not loaded, but {snapshot}, which is {}: 'appendonly' is no",
+                if is_newer { "newer" } else { "older" }
+            ),
+        ),
+    }
+}
+
+/// There is no snapshot: without `appendonly yes` the server begins empty.
+fn tell_of_log_alone(settings: &Settings, directory: &Directory, log: &Log) {
+    if !settings.appendonly && directory.found() != Found::Nothing {
+        log.warning(format!(
+            "The append-only file in {} is not loaded: 'appendonly' is no. There is no snapshot, so the server begins without \
+             data",
+            directory.folder().display()
+        ));
+    }
+}
+
+fn changed(file: &Metadata) -> Changed {
+    (file.ctime(), file.ctime_nsec())
+}
+
+fn changed_last(directory: &Directory) -> Option<Changed> {
+    let paths = directory.parts().unwrap_or_default().into_iter().map(|part| part.path);
+    let of = |path: &Path| path.metadata().ok().as_ref().map(changed);
+    paths.filter_map(|path| of(&path)).max()
+}
