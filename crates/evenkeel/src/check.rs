@@ -17,6 +17,7 @@ use evenkeel_rdb::aof::check::{Cut, Report, check, name_of_log};
 use evenkeel_rdb::aof::tail::{self, Tail};
 use evenkeel_rdb::aof::{Directory, Error};
 
+use crate::config::cause;
 use crate::persist::aof::boot;
 use crate::persist::lock::{self, What};
 
@@ -113,7 +114,7 @@ pub(crate) fn run(wish: Result<Wish, String>) -> ExitCode {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
         Err(error) => {
-            eprintln!("The report cannot be written: {error}");
+            eprintln!("The report cannot be written: {}", cause(&error));
             ExitCode::FAILURE
         }
     }
@@ -138,7 +139,7 @@ fn look(
         Err(error) => return writeln!(out, "{error}").map(|()| None),
     }
     let completed = keep_servers_off(&report, path)
-        .map_err(|error| error.to_string())
+        .map_err(|error| cause(&error))
         .and_then(|locks| Ok((locks, tail::complete(&log, boot()).map_err(|error| error.to_string())?)));
     let (_kept_off, restored) = match completed {
         Ok(completed) => completed,
@@ -215,7 +216,7 @@ fn settle(
     let _kept_off = match ready_to_cut(report, cut) {
         Ok(locks) => locks,
         Err(error) => {
-            writeln!(out, "Nothing was cut off: {error}.")?;
+            writeln!(out, "Nothing was cut off: {}.", cause(&error))?;
             return Ok(false);
         }
     };

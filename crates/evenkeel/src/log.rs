@@ -13,6 +13,8 @@ use std::sync::atomic::{AtomicU8, AtomicU64, Ordering::Relaxed};
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::time::{Duration, Instant};
 
+use evenkeel_rdb::without_numbers;
+
 use crate::clock;
 use crate::config::{Facility, Settings};
 
@@ -94,6 +96,7 @@ pub(crate) struct Log {
 
 struct Shared {
     level: AtomicU8,
+    is_in_file: bool,
     /// Lines lost and not told of yet, and all since the start or CONFIG RESETSTAT.
     untold: AtomicU64,
     lost: AtomicU64,
@@ -104,7 +107,9 @@ impl Log {
     pub(crate) fn start(level: Level, target: Target) -> Log {
         let (queue, orders) = sync_channel(QUEUE);
         let level = AtomicU8::new(level as u8);
-        let shared = Arc::new(Shared { level, untold: AtomicU64::new(0), lost: AtomicU64::new(0) });
+        let is_in_file = target.file.is_some();
+        let shared =
+            Arc::new(Shared { level, is_in_file, untold: AtomicU64::new(0), lost: AtomicU64::new(0) });
         let writer = Writer { orders, target, shared: shared.clone() };
         std::thread::Builder::new()
             .name("log".into())
@@ -141,6 +146,11 @@ impl Log {
 
     pub(crate) fn verbose(&self, text: impl Into<String>) {
         self.line(Level::Verbose, text);
+    }
+
+    /// Whether lines go to a file, and an operator at a terminal sees none.
+    pub(crate) fn is_in_file(&self) -> bool {
+        self.shared.is_in_file
     }
 
     /// Lines lost because too many waited, since the start or CONFIG RESETSTAT.
@@ -215,6 +225,7 @@ impl Writer {
     }
 
     fn write(&self, level: Level, at_ms: u64, text: &str) {
+        let text = &without_numbers(text);
         let line = format_line(level, at_ms, text);
         // There is nowhere left to complain to when the log itself cannot be written.
         let _ = match &self.target.file {

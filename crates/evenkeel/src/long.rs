@@ -37,6 +37,7 @@ use crate::clock::{self, Ticks};
 use crate::command::args::OwnedArgs;
 use crate::command::table::table;
 use crate::command::{Args, Call, Flags, Id, Reach};
+use crate::config::cause;
 use crate::dispatch::Executor;
 use crate::error::{Done, Error};
 use crate::observe::stats::add;
@@ -445,7 +446,11 @@ fn go_abroad(server: &Arc<Server>, job: Job, run: Box<Abroad>) {
         Ok(_) => _ = hand_over.send(job),
         Err(error) => {
             server.long.abroad.fetch_sub(1, Relaxed);
-            come_back(server, job, Ok(Err(Error::text(format!("ERR There is no thread for this: {error}")))));
+            come_back(
+                server,
+                job,
+                Ok(Err(Error::text(format!("ERR There is no thread for this: {}", cause(&error))))),
+            );
         }
     }
 }

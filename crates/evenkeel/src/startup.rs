@@ -1,19 +1,21 @@
 //! From the command line to a running server, and to its end.
 
 use std::ffi::OsString;
+use std::io::IsTerminal;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Acquire;
 use std::time::{Duration, Instant};
 
+use evenkeel_rdb::without_numbers;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGPIPE, SIGTERM};
 
 use crate::allocator::{self, Watch};
 use crate::check;
 use crate::clock;
 use crate::command::table::table;
-use crate::config::{Action, Launch, LogLevel, Mistakes, Settings};
+use crate::config::{Action, Launch, LogLevel, Mistakes, NoEffect, Settings};
 use crate::crash;
 use crate::log::{Level, Log, Target, try_file};
 use crate::net::listener::NOWHERE;
@@ -27,6 +29,7 @@ use crate::replication::{failover, link};
 use crate::server::Server;
 
 mod preflight;
+mod sentinel;
 
 pub(crate) const VERSION: &str = env!("CARGO_PKG_VERSION");
 
@@ -53,6 +56,10 @@ pub(crate) fn run(mut args: impl Iterator<Item = OsString>) -> ExitCode {
     let is_file = |name: &OsString| std::path::Path::new(name).exists();
     if let Some(request) = check::Request::from(&args, is_file) {
         return check::run(request);
+    }
+    if sentinel::is_asked_for(&program, &args) {
+        eprintln!("{}", sentinel::NO_SENTINEL);
+        return ExitCode::FAILURE;
     }
     let known = |name: &[u8]| table().find(name).is_some();
     let launch = match Launch::from_args(args.into_iter(), known) {
@@ -83,6 +90,7 @@ pub(crate) fn run(mut args: impl Iterator<Item = OsString>) -> ExitCode {
 /// Lists what would keep a server from starting with this configuration, or from keeping its data.
 fn check_config(launch: &Launch) -> ExitCode {
     let found = preflight::check(&launch.settings, !launch.lacks_dir);
+    launch.without_effect.iter().for_each(|one| println!("{one}"));
     launch.notices.iter().chain(&found.remarks).for_each(|remark| println!("{remark}"));
     let count = launch.mistakes.len() + found.mistakes.len();
     if count == 0 {
@@ -98,7 +106,7 @@ fn check_config(launch: &Launch) -> ExitCode {
 }
 
 fn serve(launch: Launch) -> ExitCode {
-    let Launch { settings, config_file, has_more, notices, .. } = launch;
+    let Launch { settings, config_file, has_more, notices, without_effect, .. } = launch;
     let huge_pages = settings.huge_pages;
     allocator::set_up(huge_pages);
     if let Err(reason) = preflight::enter_dir(&settings) {
@@ -114,6 +122,7 @@ fn serve(launch: Launch) -> ExitCode {
         return ExitCode::FAILURE;
     }
     let log = Log::start(level_of(settings.loglevel), Target::of(&settings));
+    tell_terminal(&settings, &without_effect);
     crash::follow(&settings);
     let settings = match within_file_limit(settings, &log) {
         Ok(settings) => settings,
@@ -147,6 +156,7 @@ fn serve(launch: Launch) -> ExitCode {
         log.warning(format!("Unable to write oom_score_adj: {error}"));
     }
     announce(&server, has_more, &notices);
+    tell_no_effect(&log, &without_effect);
     // Before the first client is served: whoever has had a reply may count on an orderly end.
     watch_signals(server.clone());
     let threads = match start_workers(&server) {
@@ -257,7 +267,36 @@ fn listen(server: &Server) -> Result<(), String> {
     Ok(())
 }
 
+/// What an operator at a terminal would take for a hang: nothing appears there while the log goes to a file, and the server, told
+/// to go to the background, does not.
+fn tell_terminal(settings: &Settings, without_effect: &[NoEffect]) {
+    let is_to_go = without_effect.iter().any(|one| one.name == "daemonize");
+    if let Some(file) = &settings.logfile
+        && (is_to_go || std::io::stderr().is_terminal())
+    {
+        let why = if is_to_go { " ('daemonize' has no effect)" } else { "" };
+        eprintln!("Evenkeel stays in the foreground{why}. Its log goes to {}", file.display());
+    }
+}
+
+/// A line for each directive whose effect may be missed, and one for all others.
+fn tell_no_effect(log: &Log, without_effect: &[NoEffect]) {
+    without_effect.iter().filter(|one| one.is_missed).for_each(|one| log.warning(one.to_string()));
+    let others = without_effect.iter().filter(|one| !one.is_missed);
+    let names: Vec<String> = others.map(|one| format!("'{}'", one.name)).collect();
+    if !names.is_empty() {
+        log.notice(format!(
+            "These directives have no effect, and nothing is lacking without them: {}. 'evenkeel --check-config' has the reasons",
+            names.join(", ")
+        ));
+    }
+}
+
+/// The log has the reason, and the terminal as well.
 fn fail(log: &Log, reason: String) -> ExitCode {
+    if log.is_in_file() {
+        eprintln!("{}", without_numbers(&reason));
+    }
     log.warning(reason);
     log.flush();
     ExitCode::FAILURE

@@ -1,5 +1,6 @@
 //! Why bytes are no value: where, and what is wrong there.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::io;
 
@@ -129,5 +130,32 @@ impl fmt::Display for Reason {
             Reason::Checksum => "the checksum does not match",
             Reason::Empty => "an empty collection",
         })
+    }
+}
+
+/// A text without the numbers that the standard library adds to the system's errors: ` (os error 2)`.
+pub fn without_numbers(text: &str) -> Cow<'_, str> {
+    const BEGIN: &str = " (os error ";
+    let Some((before, rest)) = text.split_once(BEGIN) else { return text.into() };
+    match rest.split_once(')') {
+        Some((_, behind)) => (before.to_owned() + &without_numbers(behind)).into(),
+        None => text.into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_of_errors_are_left_out() {
+        let error = std::io::Error::from_raw_os_error(2).to_string();
+        assert_eq!(without_numbers(&error), "No such file or directory");
+        let text = format!("a: {error}. b: {error}, c");
+        let expected = "a: No such file or directory. b: No such file or directory, c";
+        assert_eq!(without_numbers(&text), expected);
+        for text in ["", "plain", "cut off (os error 2"] {
+            assert_eq!(without_numbers(text), text);
+        }
     }
 }

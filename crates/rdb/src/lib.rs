@@ -39,7 +39,7 @@ pub use encode::{
     Encoder, Form, GroupsWriter, HashWriter, Limits, ListWriter, NodeCount, NodeLimits, Out, SetWriter,
     SortedSetWriter, StreamWriter,
 };
-pub use error::{Error, Reason};
+pub use error::{Error, Reason, without_numbers};
 pub use item::{Digits, Item};
 pub use kind::Version;
 pub use source::{Feed, Slice, Source};

@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use super::{look, ready_to_cut};
+use crate::config::cause;
 use evenkeel_rdb::Reason;
 use evenkeel_rdb::aof::Kind;
 use evenkeel_rdb::aof::check::{Content, Cut, Hopeless, Part, Report};
@@ -40,8 +41,8 @@ impl Tool {
     /// `None`: the program was called by another name.
     pub(crate) fn from(program: &OsStr, args: &[OsString]) -> Option<Tool> {
         match Path::new(program).file_name()?.to_str()? {
-            "redis-check-aof" => Some(Tool::aof(args).unwrap_or(Tool::Usage(AOF_USAGE))),
-            "redis-check-rdb" => Some(match args {
+            "redis-check-aof" | "valkey-check-aof" => Some(Tool::aof(args).unwrap_or(Tool::Usage(AOF_USAGE))),
+            "redis-check-rdb" | "valkey-check-rdb" => Some(match args {
                 [path] => Tool::Rdb(path.into()),
                 _ => Tool::Usage(RDB_USAGE),
             }),
@@ -168,7 +169,7 @@ impl Aof {
             )?,
             (Some(keep), _) => {
                 let cut = Cut { path: part.path.clone(), size: content.size, keep };
-                let kept_off = ready_to_cut(report, &cut).map_err(|error| error.to_string());
+                let kept_off = ready_to_cut(report, &cut).map_err(|error| cause(&error));
                 let made = kept_off.and_then(|_locks| cut.make().map_err(|error| error.to_string()));
                 if let Err(error) = made {
                     writeln!(out, "Failed to truncate AOF {name}: {error}")?;
@@ -218,7 +219,9 @@ impl Aof {
         match report.mend() {
             Ok(Some(cut)) if cut.path == part.path => match ready_to_cut(report, &cut) {
                 Ok(_locks) => shrink(&name, content, &cut, input, out),
-                Err(error) => writeln!(out, "Failed to truncate AOF {name}: {error}").map(|()| false),
+                Err(error) => {
+                    writeln!(out, "Failed to truncate AOF {name}: {}", cause(&error)).map(|()| false)
+                }
             },
             Err(Hopeless::NotLast(_)) => {
                 writeln!(out, "Failed to truncate AOF {name} because it is not the last file")?;
@@ -283,7 +286,7 @@ fn run_rdb(path: &Path, out: &mut impl Write) -> io::Result<bool> {
     let file = match File::open(path) {
         Ok(file) => file,
         Err(error) => {
-            writeln!(out, "Cannot open file {}: {error}", path.display())?;
+            writeln!(out, "Cannot open file {}: {}", path.display(), cause(&error))?;
             return Ok(false);
         }
     };

@@ -5,9 +5,10 @@
 //! before it can be said that the server listens there.
 
 use super::{Call, Command, Group, at_least, container, docs, exactly, session};
-use crate::config::{Extent, SetError, Settings};
+use crate::config::{Extent, SetError, Settings, cause};
 use crate::crash;
 use crate::error::{Done, Error};
+use crate::log::Level;
 use crate::long::Work;
 use crate::persist::{self, rewrite};
 use crate::replication::link;
@@ -141,7 +142,10 @@ fn put_into_effect(
         crash::follow(new);
     }
     server.log.set_level(level_of(new.loglevel));
-    new.in_vain(changed).for_each(|notice| server.log.warning(notice));
+    for one in new.in_vain(changed) {
+        let level = if one.is_missed { Level::Warning } else { Level::Notice };
+        server.log.line(level, one.to_string());
+    }
     Ok(())
 }
 
@@ -178,8 +182,9 @@ pub(crate) fn rewrite_file(server: &Server, extent: Extent) -> Done {
             Ok(())
         }
         Err(error) => {
-            server.log.warning(format!("CONFIG REWRITE failed: {error}"));
-            Err(Error::text(format!("ERR Rewriting config file: {error}")))
+            let cause = cause(&error);
+            server.log.warning(format!("CONFIG REWRITE failed: {}: {cause}", file.path.display()));
+            Err(Error::text(format!("ERR Rewriting config file: {cause}")))
         }
     }
 }

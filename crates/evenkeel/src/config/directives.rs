@@ -2,7 +2,7 @@
 //!
 //! A row says how its words are read, what it is without them (the default of Redis 7.2), whether CONFIG SET may change
 //! it, and what it does: `live` rows have a field that the server reads; `inert` ones are accepted, checked, remembered
-//! and written back, and a start that sets one says why that changes nothing; `line` rows are instructions to the reader of
+//! and written back, and a start that sets one says so (with the reason for those that are `missed`); `line` rows are instructions to the reader of
 //! the file, unknown to CONFIG.
 //!
 //! A new directive is one row, at its place in the alphabet, and one field in `fields.rs` if it takes effect.
@@ -25,6 +25,8 @@ pub(super) struct Directive {
     pub(super) change: Change,
     /// Patterns of CONFIG GET pass it over; its full name finds it.
     pub(super) hidden: bool,
+    /// It has no effect here, and an operator who sets it counts on the effect that it has elsewhere.
+    pub(super) missed: bool,
     pub(super) effect: Effect,
 }
 
@@ -60,7 +62,16 @@ macro_rules! field {
 }
 
 const fn row(name: &'static str, kind: Kind, default: &'static str, effect: Effect) -> Directive {
-    Directive { name, alias: "", kind, default, change: Change::Anybody, hidden: false, effect }
+    Directive {
+        name,
+        alias: "",
+        kind,
+        default,
+        change: Change::Anybody,
+        hidden: false,
+        missed: false,
+        effect,
+    }
 }
 
 const fn live(name: &'static str, kind: Kind, default: &'static str, field: Field) -> Directive {
@@ -91,6 +102,10 @@ impl Directive {
 
     const fn hidden(self) -> Self {
         Directive { hidden: true, ..self }
+    }
+
+    const fn missed(self) -> Self {
+        Directive { missed: true, ..self }
     }
 
     pub(super) fn is_named(&self, name: &[u8]) -> bool {
@@ -223,11 +238,11 @@ pub(super) static DIRECTIVES: &[Directive] = &[
     live ("appendonly-direct-io",                 Flag,                "yes",             field!(appendonly_direct_io)),
     live ("auto-aof-rewrite-min-size",            SIZE,                "64mb",            field!(auto_aof_rewrite_min_size)),
     live ("auto-aof-rewrite-percentage",          COUNT,               "100",             field!(auto_aof_rewrite_percentage)),
-    inert("availability-zone",                    Text,                "",                NO_CLUSTER),
+    inert("availability-zone",                    Text,                "",                NO_CLUSTER).missed(),
     inert("bgsave_cpulist",                       Text,                "",                NO_FORK).at_start().alias("bgsave-cpulist"),
     live ("bind",                                 List(&ADDRESSES),    "* -::*",          field!(bind)),
     live ("bind-source-addr",                     Text,                "",                field!(bind_source_addr)),
-    inert("bio_cpulist",                          Text,                "",                SEE_AFFINITY).at_start().alias("bio-cpulist"),
+    inert("bio_cpulist",                          Text,                "",                SEE_AFFINITY).at_start().alias("bio-cpulist").missed(),
     live ("busy-reply-threshold",                 LONG,                "5000",            field!(busy_reply_threshold)).alias("lua-time-limit"),
     live ("client-output-buffer-limit",           List(&OUTPUT_LIMITS), "normal 0 0 0 slave 256mb 64mb 60 pubsub 32mb 8mb 60", field!(client_output_buffer_limit)),
     live ("client-query-buffer-limit",            memory(MB, LONG_MAX), "1gb",            field!(client_query_buffer_limit)),
@@ -268,7 +283,7 @@ pub(super) static DIRECTIVES: &[Directive] = &[
     live ("commandlog-request-larger-than",       integer(-1, LONG_MAX), "1048576",       field!(commandlog_request_larger_than)),
     live ("crash-log-enabled",                    Flag,                "yes",             field!(crash_log_enabled)),
     inert("crash-memcheck-enabled",               Flag,                "yes",             "memory is not tested after a crash"),
-    inert("daemonize",                            Flag,                "no",              "the server stays in the foreground, where a service manager wants it").at_start(),
+    inert("daemonize",                            Flag,                "no",              "the server stays in the foreground, where a service manager wants it").at_start().missed(),
     live ("databases",                            integer(1, 262_144), "16",              field!(databases)).at_start(),
     live ("dbfilename",                           Checked(db_file_name), "dump.rdb",      field!(dbfilename)).protected(),
     inert("debug-context",                        Text,                "",                FOR_TESTS).hidden(),
@@ -278,18 +293,18 @@ pub(super) static DIRECTIVES: &[Directive] = &[
     inert("dynamic-hz",                           Flag,                "yes",             "background work has one clock"),
     inert("enable-debug-assert",                  Flag,                "no",              FOR_TESTS).at_start().hidden(),
     live ("enable-debug-command",                 Choice(Permit::NAMES), "no",            field!(enable_debug_command)).at_start(),
-    inert("enable-module-command",                Choice(Permit::NAMES), "no",            "there are no modules").at_start(),
+    inert("enable-module-command",                Choice(Permit::NAMES), "no",            "there are no modules").at_start().missed(),
     live ("enable-protected-configs",             Choice(Permit::NAMES), "no",            field!(enable_protected_configs)).at_start(),
-    inert("extended-redis-compatibility",         Flag,                "no",              "replies are Redis' own already"),
+    inert("extended-redis-compatibility",         Flag,                "no",              "replies are Redis' own already").missed(),
     live ("hash-max-listpack-entries",            LONG,                "512",             field!(hash_max_listpack_entries)).alias("hash-max-ziplist-entries"),
     live ("hash-max-listpack-value",              SIZE,                "64",              field!(hash_max_listpack_value)).alias("hash-max-ziplist-value"),
-    inert("hash-seed",                            Text,                "",                "the seed is new at every start").at_start(),
+    inert("hash-seed",                            Text,                "",                "the seed is new at every start").at_start().missed(),
     inert("hide-user-data-from-log",              Flag,                "yes",             "the log holds names of keys that cannot be loaded, and no values"),
     live ("hll-sparse-max-bytes",                 SIZE,                "3000",            field!(hll_sparse_max_bytes)),
     live ("huge-pages",                           Flag,                "yes",             field!(huge_pages)).at_start(),
     live ("hz",                                   HZ,                  "10",              field!(hz)),
     inert("ignore-warnings",                      Text,                "",                "there is no warning to ignore"),
-    inert("import-mode",                          Flag,                "no",              NO_IMPORT),
+    inert("import-mode",                          Flag,                "no",              NO_IMPORT).missed(),
     line ("include",                              file::include),
     inert("io-threads",                           integer(1, 256),     "1",               OWN_LOOP).at_start(),
     inert("io-threads-always-active",             Flag,                "no",              OWN_LOOP).hidden(),
@@ -312,13 +327,13 @@ pub(super) static DIRECTIVES: &[Directive] = &[
     line ("list-max-ziplist-value",               file::outdated),
     inert("loading-process-events-interval-bytes", integer(1024, INT_MAX), "2097152",     "workers answer while others load").hidden(),
     line ("loadmodule",                           file::load_module),
-    inert("locale-collate",                       Text,                "",                "SORT ... ALPHA compares bytes"),
-    inert("log-format",                           Choice(&["legacy", "logfmt", "json"]), "legacy", "log lines have Redis' own form"),
-    inert("log-timestamp-format",                 Choice(&["legacy", "iso8601", "milliseconds"]), "legacy", "log lines have Redis' own form"),
+    inert("locale-collate",                       Text,                "",                "SORT ... ALPHA compares bytes").missed(),
+    inert("log-format",                           Choice(&["legacy", "logfmt", "json"]), "legacy", "log lines have Redis' own form").missed(),
+    inert("log-timestamp-format",                 Choice(&["legacy", "iso8601", "milliseconds"]), "legacy", "log lines have Redis' own form").missed(),
     live ("logfile",                              Text,                "",                field!(logfile)).at_start(),
     live ("loglevel",                             Choice(LogLevel::NAMES), "notice",      field!(loglevel)),
-    inert("lua-enable-deprecated-api",            Flag,                "no",              NO_SCRIPTS).at_start().hidden(),
-    inert("lua-enable-insecure-api",              Flag,                "no",              NO_SCRIPTS).protected().hidden(),
+    inert("lua-enable-deprecated-api",            Flag,                "no",              NO_SCRIPTS).at_start().hidden().missed(),
+    inert("lua-enable-insecure-api",              Flag,                "no",              NO_SCRIPTS).protected().hidden().missed(),
     line ("lua-replicate-commands",               file::outdated),
     live ("masterauth",                           Text,                "",                field!(masterauth)).alias("primaryauth"),
     live ("masteruser",                           Text,                "",                field!(masteruser)).alias("primaryuser"),
@@ -335,7 +350,7 @@ pub(super) static DIRECTIVES: &[Directive] = &[
     live ("min-replicas-to-write",                COUNT,               "0",               field!(min_replicas_to_write)).alias("min-slaves-to-write"),
     inert("min-string-size-avoid-copy-reply",     COUNT,               "16384",           OWN_LOOP).hidden(),
     inert("min-string-size-avoid-copy-reply-threaded", COUNT,          "65536",           OWN_LOOP).hidden(),
-    inert("mptcp",                                Flag,                "no",              PLAIN_TCP).at_start(),
+    inert("mptcp",                                Flag,                "no",              PLAIN_TCP).at_start().missed(),
     inert("no-appendfsync-on-rewrite",            Flag,                "no",              "nobody waits for a sync of the append-only file but who has asked for it"),
     live ("notify-keyspace-events",               Checked(keyspace_events), "",           field!(notify_keyspace_events)),
     live ("oom-score-adj",                        Choice(OomScore::NAMES), "no",            field!(oom_score_adj)),
@@ -344,18 +359,18 @@ pub(super) static DIRECTIVES: &[Directive] = &[
     live ("port",                                 PORT,                "6379",            field!(port)),
     inert("prefetch-batch-max-size",              integer(0, 128),     "16",              OWN_BATCH),
     inert("proc-title-template",                  Checked(title_template), "{title} {listen-addr} {server-mode}", NO_TITLE),
-    inert("propagation-error-behavior",           Choice(&["ignore", "panic", "panic-on-replicas"]), "ignore", "commands of the primary that fail are counted and logged"),
+    inert("propagation-error-behavior",           Choice(&["ignore", "panic", "panic-on-replicas"]), "ignore", "commands of the primary that fail are counted and logged").missed(),
     live ("protected-mode",                       Flag,                "yes",             field!(protected_mode)),
     live ("proto-max-bulk-len",                   memory(MB, LONG_MAX), "512mb",          field!(proto_max_bulk_len)),
     live ("rdb-del-sync-files",                   Flag,                "no",              field!(rdb_del_sync_files)),
     live ("rdb-key-save-delay",                   DELAY,               "0",               field!(rdb_key_save_delay)).hidden(),
     live ("rdb-save-incremental-fsync",           Flag,                "yes",             field!(rdb_save_incremental_fsync)),
-    inert("rdb-version-check",                    Choice(&["strict", "relaxed"]), "strict", "a file of a version that is not known is refused"),
+    inert("rdb-version-check",                    Choice(&["strict", "relaxed"]), "strict", "a file of a version that is not known is refused").missed(),
     live ("rdbchecksum",                          Flag,                "yes",             field!(rdbchecksum)).at_start(),
     live ("rdbcompression",                       Flag,                "yes",             field!(rdbcompression)),
-    inert("rdma-bind",                            List(&ADDRESSES),    "",                NO_RDMA),
+    inert("rdma-bind",                            List(&ADDRESSES),    "",                NO_RDMA).missed(),
     inert("rdma-completion-vector",               integer(-1, 1_024),  "-1",              NO_RDMA).at_start(),
-    inert("rdma-port",                            PORT,                "0",               NO_RDMA),
+    inert("rdma-port",                            PORT,                "0",               NO_RDMA).missed(),
     inert("rdma-rx-size",                         integer(65_536, 16 * MB), "1048576",    NO_RDMA).at_start(),
     line ("rename-command",                       file::rename_command),
     live ("repl-backlog-size",                    memory(1, LONG_MAX), "1mb",             field!(repl_backlog_size)),
@@ -365,7 +380,7 @@ pub(super) static DIRECTIVES: &[Directive] = &[
     live ("repl-diskless-sync",                   Flag,                "yes",             field!(repl_diskless_sync)),
     live ("repl-diskless-sync-delay",             COUNT,               "5",               field!(repl_diskless_sync_delay)),
     live ("repl-diskless-sync-max-replicas",      COUNT,               "0",               field!(repl_diskless_sync_max_replicas)),
-    inert("repl-mptcp",                           Flag,                "no",              PLAIN_TCP).at_start(),
+    inert("repl-mptcp",                           Flag,                "no",              PLAIN_TCP).at_start().missed(),
     live ("repl-ping-replica-period",             integer(1, INT_MAX), "10",              field!(repl_ping_replica_period)).alias("repl-ping-slave-period"),
     live ("repl-timeout",                         integer(1, INT_MAX), "60",              field!(repl_timeout)),
     live ("replica-announce-ip",                  Text,                "",                field!(replica_announce_ip)).alias("slave-announce-ip"),
@@ -382,7 +397,7 @@ pub(super) static DIRECTIVES: &[Directive] = &[
     inert("sanitize-dump-payload",                Choice(&["no", "yes", "clients"]), "no", "every payload and file is checked in depth"),
     live ("save",                                 List(&SAVE_POINTS),  "3600 1 300 100 60 10000", field!(save)),
     line ("sentinel",                             file::sentinel),
-    inert("server_cpulist",                       Text,                "",                SEE_AFFINITY).at_start().alias("server-cpulist"),
+    inert("server_cpulist",                       Text,                "",                SEE_AFFINITY).at_start().alias("server-cpulist").missed(),
     live ("set-max-intset-entries",               LONG,                "512",             field!(set_max_intset_entries)),
     live ("set-max-listpack-entries",             LONG,                "128",             field!(set_max_listpack_entries)),
     live ("set-max-listpack-value",               LONG,                "64",              field!(set_max_listpack_value)),
@@ -396,7 +411,7 @@ pub(super) static DIRECTIVES: &[Directive] = &[
     live ("snapshot-buffer-limit",                memory(1 << 20, LONG_MAX), "1gb",       field!(snapshot_buffer_limit)),
     live ("snapshot-direct-io",                   Flag,                "yes",             field!(snapshot_direct_io)),
     live ("snapshot-max-mbps",                    COUNT,               "0",               field!(snapshot_max_mbps)),
-    inert("socket-mark-id",                       integer(0, u32::MAX as i128), "0",      "sockets are not marked").at_start(),
+    inert("socket-mark-id",                       integer(0, u32::MAX as i128), "0",      "sockets are not marked").at_start().missed(),
     live ("stop-writes-on-bgsave-error",          Flag,                "yes",             field!(stop_writes_on_bgsave_error)),
     live ("stream-node-max-bytes",                SIZE,                "4096",            field!(stream_node_max_bytes)),
     live ("stream-node-max-entries",              LONG,                "100",             field!(stream_node_max_entries)),
@@ -433,7 +448,7 @@ pub(super) static DIRECTIVES: &[Directive] = &[
     live ("tls-session-caching",                  Flag,                "yes",             field!(tls_session_caching)),
     live ("tracking-table-max-keys",              LONG,                "1000000",         field!(tracking_table_max_keys)),
     live ("unixsocket",                           Text,                "",                field!(unixsocket)).at_start(),
-    inert("unixsocketgroup",                      Text,                "",                "the socket keeps the group of the process").at_start(),
+    inert("unixsocketgroup",                      Text,                "",                "the socket keeps the group of the process").at_start().missed(),
     live ("unixsocketperm",                       MODE,                "0",               field!(unixsocketperm)).at_start(),
     inert("use-exit-on-panic",                    Flag,                "no",              FOR_TESTS).hidden(),
     line ("user",                                 file::user),

@@ -2,6 +2,7 @@
 //! them.
 
 use super::value::{Reason, Word};
+use evenkeel_rdb::without_numbers;
 use std::fmt;
 use std::io;
 use std::path::PathBuf;
@@ -66,11 +67,10 @@ impl std::error::Error for ConfigError {}
 
 /// The system's words alone, without the error number that the standard library adds.
 pub(crate) fn cause(error: &io::Error) -> String {
-    let text = match error.kind() {
-        io::ErrorKind::NotFound => "No such file or directory".to_owned(),
-        _ => error.to_string(),
-    };
-    text.split(" (os error").next().unwrap_or_default().to_owned()
+    match error.kind() {
+        io::ErrorKind::NotFound if error.get_ref().is_none() => "No such file or directory".to_owned(),
+        _ => without_numbers(&error.to_string()).into_owned(),
+    }
 }
 
 /// Why CONFIG SET changed nothing. The text follows `ERR ` in the reply.

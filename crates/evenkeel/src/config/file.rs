@@ -238,8 +238,14 @@ pub(super) fn outdated(_: &mut Loader<'_>, words: &[Word]) -> Result<(), Reason>
     if words.len() == 1 { Ok(()) } else { Err(BAD.into()) }
 }
 
-pub(super) fn sentinel(_: &mut Loader<'_>, _: &[Word]) -> Result<(), Reason> {
-    Err("sentinel directive while not in sentinel mode".into())
+/// The first such line is refused, and the others pass: a file of a Sentinel has many of them, for one reason.
+pub(super) fn sentinel(loader: &mut Loader<'_>, _: &[Word]) -> Result<(), Reason> {
+    if !loader.set.insert("sentinel") {
+        return Ok(());
+    }
+    Err("sentinel directive while not in sentinel mode. Evenkeel has no such mode: the Sentinel of Redis or Valkey \
+         (redis-sentinel, valkey-sentinel) reads this file, and watches Evenkeel servers"
+        .into())
 }
 
 #[cfg(test)]
@@ -317,10 +323,11 @@ mod tests {
         refused("include", 1, "include", BAD);
         refused("user", 1, "user", BAD);
         refused(
-            "sentinel monitor a",
+            "sentinel monitor a\nSENTINEL parallel-syncs a 1\n",
             1,
             "sentinel monitor a",
-            "sentinel directive while not in sentinel mode",
+            "sentinel directive while not in sentinel mode. Evenkeel has no such mode: the Sentinel of Redis or Valkey \
+             (redis-sentinel, valkey-sentinel) reads this file, and watches Evenkeel servers",
         );
     }
 

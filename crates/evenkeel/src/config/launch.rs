@@ -11,6 +11,7 @@ use super::file::{Commands, Loader};
 use super::value::{Kind, Value, Word};
 use super::{ConfigFile, Settings, line};
 use std::ffi::OsString;
+use std::fmt;
 use std::io::{self, Read};
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
@@ -24,8 +25,10 @@ pub(crate) struct Launch {
     pub(crate) config_file: Option<ConfigFile>,
     /// The standard input or options tell of something, too.
     pub(crate) has_more: bool,
-    /// For the log at start, one line each: what was set and has no effect.
+    /// For the log at start, one line each.
     pub(crate) notices: Vec<String>,
+    /// What is switched on and has no effect.
+    pub(crate) without_effect: Vec<NoEffect>,
     /// A start is not possible with any.
     pub(crate) mistakes: Vec<ConfigError>,
     /// One of the mistakes is a `dir`: relative paths begin elsewhere.
@@ -91,22 +94,36 @@ fn launch(args: &[Word], here: &Path, stdin: &mut dyn Read, commands: Commands<'
     if settings.dir.is_relative() {
         settings.fields.dir = here.to_owned();
     }
-    let mut notices = std::mem::take(&mut loader.notices);
-    notices.extend(without_effect(&settings, directives::settings()));
+    let without_effect = without_effect(&settings, directives::settings()).collect();
     let has_more = request.stdin || !request.options.is_empty();
-    let Loader { mistakes, lacks_dir, .. } = loader;
-    Launch { action: request.action, settings, config_file, has_more, notices, mistakes, lacks_dir }
+    let (action, Loader { notices, mistakes, lacks_dir, .. }) = (request.action, loader);
+    Launch { action, settings, config_file, has_more, notices, without_effect, mistakes, lacks_dir }
 }
 
-/// A line for each directive that asks for something in vain. One that only switches something off is granted.
+/// A directive that is switched on and has no effect.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct NoEffect {
+    pub(crate) name: &'static str,
+    pub(crate) why: &'static str,
+    /// The operator may count on the effect. Otherwise nothing is lacking without it.
+    pub(crate) is_missed: bool,
+}
+
+impl fmt::Display for NoEffect {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "'{}' has no effect: {}", self.name, self.why)
+    }
+}
+
+/// The directives of these that ask for something in vain. One that only switches something off is granted.
 pub(super) fn without_effect(
     settings: &Settings,
     rows: impl Iterator<Item = &'static Directive>,
-) -> impl Iterator<Item = String> {
+) -> impl Iterator<Item = NoEffect> {
     rows.filter_map(|row| {
         let (value, why) = (settings.value(row), row.why_no_effect()?);
-        let notice = format!("'{}' has no effect: {why}", row.name);
-        (value != row.default_value() && !is_off(&value)).then_some(notice)
+        let no_effect = NoEffect { name: row.name, why, is_missed: row.missed };
+        (value != row.default_value() && !is_off(&value)).then_some(no_effect)
     })
 }
 
@@ -348,16 +365,22 @@ mod tests {
 
     #[test]
     fn notices_name_what_was_asked_for_in_vain() {
-        assert_eq!(start(&[]).notices, Vec::<String>::new());
-        assert_eq!(start(&["--port", "7", "--appendonly", "no"]).notices, Vec::<String>::new());
-        assert_eq!(start(&["--io-threads", "1", "--save", ""]).notices, Vec::<String>::new());
-        let notices = start(&["--io-threads", "4", "--activedefrag", "yes"]).notices;
-        assert_eq!(
-            notices,
-            [
-                "'activedefrag' has no effect: the allocator is not asked to move memory",
-                "'io-threads' has no effect: every worker serves its own connections, see threads",
-            ]
-        );
+        let told = |args: &[&str]| -> Vec<(String, bool)> {
+            let all = start(args).without_effect;
+            all.iter().map(|one| (one.to_string(), one.is_missed)).collect()
+        };
+        for args in [&[][..], &["--port", "7", "--appendonly", "no"], &["--io-threads", "1", "--save", ""]] {
+            assert_eq!(told(args), []);
+        }
+        let lines = [
+            ("'activedefrag' has no effect: the allocator is not asked to move memory".to_owned(), false),
+            (
+                "'daemonize' has no effect: the server stays in the foreground, where a service manager wants it"
+                    .to_owned(),
+                true,
+            ),
+            ("'io-threads' has no effect: every worker serves its own connections, see threads".to_owned(), false),
+        ];
+        assert_eq!(told(&["--io-threads", "4", "--activedefrag", "yes", "--daemonize", "yes"]), lines);
     }
 }

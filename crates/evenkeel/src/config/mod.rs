@@ -33,7 +33,7 @@ mod typed;
 mod value;
 
 pub(crate) use errors::{Mistakes, SetError, cause};
-pub(crate) use launch::{Action, Launch, USAGE};
+pub(crate) use launch::{Action, Launch, NoEffect, USAGE};
 pub(crate) use line::{plain_or_quoted, quoted, split as split_words};
 pub(crate) use rewrite::{ConfigFile, Extent, replace as replace_file};
 #[allow(unused_imports, reason = "the fields' types, for those who pass one on")]
@@ -140,8 +140,8 @@ impl Settings {
         }
     }
 
-    /// A line for each of these directives that asks for something in vain.
-    pub(crate) fn in_vain(&self, names: &[&str]) -> impl Iterator<Item = String> {
+    /// Those of these directives that ask for something in vain.
+    pub(crate) fn in_vain(&self, names: &[&str]) -> impl Iterator<Item = NoEffect> {
         launch::without_effect(self, settings().filter(|row| names.contains(&row.name)))
     }
 

@@ -273,7 +273,8 @@ fn write(server: &Arc<Server>) -> Result<(), String> {
         };
         (draft, log)
     };
-    write_base(server, &settings, &draft, log).map_err(|error| say(&error))
+    let folder = settings.dir.join(&settings.appenddirname);
+    write_base(server, &settings, &draft, log).map_err(|error| format!("{}: {error}", folder.display()))
 }
 
 /// What was not loaded is nothing that the base contains.

@@ -100,6 +100,8 @@ pub(crate) fn begin(server: &Arc<Server>, held: &mut Held<'_>, plan: Plan) {
     assert!(held.holds_all(), "writes stop at one moment");
     let state = &server.replication;
     assert!(!state.is_replica(), "only a primary has something to give");
+    let target = plan.target.as_ref().map_or("any replica".into(), name);
+    server.log.notice(format!("FAILOVER requested to {target}."));
     server.pause.begin(Pauser::Failover, false, u64::MAX, clock::unix_ms());
     held.hide_expired(true);
     state.stream().is_at_rest = true;

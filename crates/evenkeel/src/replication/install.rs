@@ -100,8 +100,9 @@ impl<'a> Installer<'a> {
         let mut received = Received::from(snapshot, &self.settings.dir)?;
         look_through(self.server, &mut received.file, received.len, snapshot)?;
         let target = self.settings.dir.join(&self.settings.dbfilename);
-        let failed =
-            |error: std::io::Error| Ended::Broken(format!("Loading what the master has sent: {error}"));
+        let failed = |error: std::io::Error| {
+            Ended::Broken(format!("Loading what the master has sent into {}: {error}", target.display()))
+        };
         received.file.seek(SeekFrom::Start(0)).map_err(failed)?;
         let file = received.file.try_clone().map_err(failed)?;
         let len = received.len;

@@ -181,14 +181,16 @@ impl Received {
         let (now, process) = (crate::clock::unix_ms() / 1000, std::process::id());
         let failed = |error: io::Error| {
             Ended::Broken(format!(
-                "Write error or short write writing to the DB dump file needed for MASTER <-> REPLICA synchronization: \
-                 {error}"
+                "Write error or short write writing to the DB dump file needed for MASTER <-> REPLICA synchronization, in \
+                 {}: {error}",
+                folder.display()
             ))
         };
         let created = fresh::create(folder, |number| format!("temp-{}.{process}.rdb", now + number));
         let (file, path) = created.map_err(|error| {
             Ended::Broken(format!(
-                "Opening the temp file needed for MASTER <-> REPLICA synchronization: {error}"
+                "Opening the temp file needed for MASTER <-> REPLICA synchronization, in {}: {error}",
+                folder.display()
             ))
         })?;
         let mut received = Received { file, path, len: 0, is_installed: false };

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr as UnixAddress, UnixDatagram};
+use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -595,6 +596,83 @@ fn the_log_says_what_has_no_effect() {
     assert!(!server.log().contains(line));
     assert_eq!(client.run("CONFIG SET activedefrag yes").to_string(), "OK");
     wait_until("it is told", || server.log().contains(line));
+}
+
+/// One notice for what is not missed, and a warning each for the others.
+#[test]
+fn a_start_says_in_few_lines_what_has_no_effect() {
+    let args = [
+        "--activedefrag",
+        "yes",
+        "--io-threads",
+        "4",
+        "--log-format",
+        "json",
+        "--lazyfree-lazy-expire",
+        "yes",
+    ];
+    let server = start(&args);
+    if server.program().peer().is_some() {
+        return; // there they have one
+    }
+    wait_until("it is ready", || server.log().contains("Ready to accept connections"));
+    let log = server.log();
+    let harmless = "* These directives have no effect, and nothing is lacking without them: 'activedefrag', 'io-threads', \
+                    'lazyfree-lazy-expire'. 'evenkeel --check-config' has the reasons";
+    assert!(log.contains(harmless), "{log}");
+    assert!(log.contains("# 'log-format' has no effect: log lines have Redis' own form"), "{log}");
+    assert_eq!(log.matches("no effect").count(), 2, "{log}");
+}
+
+/// With Debian's configuration, whose log goes to a file and which asks for the background, a terminal would stay empty.
+#[test]
+fn the_terminal_is_told_where_the_log_is_and_why_a_start_fails() {
+    let server = start(&["--daemonize", "yes", "--logfile", "{dir}/x.log"]);
+    if server.program().peer().is_some() {
+        return; // there it is in the background
+    }
+    let folder = server.folder().display().to_string();
+    let line = format!(
+        "Evenkeel stays in the foreground ('daemonize' has no effect). Its log goes to {folder}/x.log\n"
+    );
+    assert_eq!(server.log(), line);
+    let silent = start(&["--daemonize", "no", "--logfile", "{dir}/x.log"]);
+    assert_eq!(silent.log(), "", "it is no terminal");
+    for (args, why) in [
+        (["--unixsocket", "/none/s"], "Failed listening on port"),
+        (
+            ["--aclfile", "/none/users"],
+            "Aborting the start because of ACL errors: Error loading ACLs, opening file '/none/users'",
+        ),
+    ] {
+        let args = [&["--logfile", "{dir}/x.log"][..], &args].concat();
+        let refused = Server::try_start(&program(), &args).err().expect("it must not start");
+        assert!(refused.lines().any(|line| line.starts_with(why)), "{refused}");
+    }
+}
+
+#[test]
+fn whoever_asks_for_a_sentinel_is_told_what_serves_as_one() {
+    if program().peer().is_some() {
+        return; // they are one
+    }
+    let run = |name: &str, args: &[&str]| {
+        let mut command = std::process::Command::new(program().path());
+        let output = command.arg0(name).args(args).output().expect("it runs");
+        (output.status.success(), String::from_utf8(output.stderr).expect("text"))
+    };
+    for (name, args) in [
+        ("evenkeel", &["--sentinel"][..]),
+        ("evenkeel", &["x.conf", "--sentinel"]),
+        ("/usr/bin/redis-sentinel", &["x.conf"]),
+        ("valkey-sentinel", &[]),
+    ] {
+        let (is_well, said) = run(name, args);
+        assert!(
+            !is_well && said.contains("package redis-sentinel or valkey-sentinel"),
+            "{name} {args:?}: {said}"
+        );
+    }
 }
 
 #[test]

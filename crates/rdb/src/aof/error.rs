@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use crate::aof::fault::Fault;
 use crate::aof::manifest::LineError;
+use crate::error::without_numbers;
 
 #[derive(Debug)]
 pub struct Error {
@@ -55,7 +56,9 @@ impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let path = self.path.display();
         match &self.problem {
-            Problem::Io(doing, error) => write!(f, "Can't {doing} {path}: {error}"),
+            Problem::Io(doing, error) => {
+                write!(f, "Can't {doing} {path}: {}", without_numbers(&error.to_string()))
+            }
             Problem::Manifest(error) if error.line == 0 => write!(f, "{path}: {}", error.flaw),
             Problem::Manifest(error) => {
                 write!(f, "{path}, line {}, >>> '{}': {}", error.line, error.text, error.flaw)

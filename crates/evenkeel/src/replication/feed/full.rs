@@ -159,7 +159,8 @@ impl Feed {
                 |from| Overflow::create(&self.settings.dir, from, move || server.replication.door.nudge());
             if let Err(error) = pipe.tend(&readers, awaited, create) {
                 self.server.log.warning(format!(
-                    "What slower replicas have yet to be sent of a snapshot cannot be kept on disk: {error}"
+                    "What slower replicas have yet to be sent of a snapshot cannot be kept on disk, in {}: {error}",
+                    self.settings.dir.display()
                 ));
                 let start = pipe.lock().bytes.start();
                 let lacks = |peer: &Peer| match &peer.stage {
@@ -193,7 +194,8 @@ impl Feed {
             return;
         }
         self.server.log.warning(format!(
-            "What is written during a full sync is more than is kept in memory, and cannot be kept on disk: {error}"
+            "What is written during a full sync is more than is kept in memory, and cannot be kept on disk, in {}: {error}",
+            self.settings.dir.display()
         ));
         self.part_if(|peer| is_slow(peer).then(|| "its full sync takes more room than there is".into()));
     }

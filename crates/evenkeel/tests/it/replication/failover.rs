@@ -61,6 +61,8 @@ fn roles_change_places_without_a_full_sync() {
             let before = (number(to, "sync_partial_ok"), number(to, "sync_full"));
             fail_over(from, to, "");
             await_end(from);
+            let line = format!("FAILOVER requested to 127.0.0.1:{}.", to.port());
+            wait_until("the log has its beginning", || from.log().contains(&line));
             assert_eq!((role(from).as_str(), role(to).as_str()), ("slave", "master"));
             await_link(from);
             attach(&third, to);
