@@ -136,11 +136,19 @@ impl fmt::Display for Reason {
 /// A text without the numbers that the standard library adds to the system's errors: ` (os error 2)`.
 pub fn without_numbers(text: &str) -> Cow<'_, str> {
     const BEGIN: &str = " (os error ";
-    let Some((before, rest)) = text.split_once(BEGIN) else { return text.into() };
-    match rest.split_once(')') {
-        Some((_, behind)) => (before.to_owned() + &without_numbers(behind)).into(),
-        None => text.into(),
+    if !text.contains(BEGIN) {
+        return text.into();
     }
+    let mut pieces = text.split(BEGIN);
+    let mut kept = pieces.next().unwrap_or_default().to_owned();
+    for piece in pieces {
+        let behind = piece.trim_start_matches(|digit: char| digit.is_ascii_digit());
+        match behind.strip_prefix(')') {
+            Some(rest) if behind.len() < piece.len() => kept += rest,
+            _ => kept.extend([BEGIN, piece]),
+        }
+    }
+    kept.into()
 }
 
 #[cfg(test)]
@@ -154,8 +162,10 @@ mod tests {
         let text = format!("a: {error}. b: {error}, c");
         let expected = "a: No such file or directory. b: No such file or directory, c";
         assert_eq!(without_numbers(&text), expected);
-        for text in ["", "plain", "cut off (os error 2"] {
+        for text in ["", "plain", "cut off (os error 2", "none (os error )", "a word (os error x)"] {
             assert_eq!(without_numbers(text), text);
         }
+        // As a client may have it logged.
+        assert_eq!(without_numbers(&"x (os error 1)".repeat(100_000)), "x".repeat(100_000));
     }
 }

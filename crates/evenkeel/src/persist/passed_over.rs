@@ -9,7 +9,7 @@ use std::fs::Metadata;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-use evenkeel_rdb::aof::{Directory, Found};
+use evenkeel_rdb::aof::{Directory, Found, Part};
 
 use super::rewrite;
 use crate::config::Settings;
@@ -25,8 +25,9 @@ pub(crate) fn tell(settings: &Settings, log: &Log) {
     let (Found::Parts | Found::OldFile, Ok(found)) = (directory.found(), snapshot.metadata()) else {
         return tell_of_log_alone(settings, &directory, log);
     };
-    let is_newer = Some(changed(&found)) > changed_last(&directory);
-    let files = directory.folder().display();
+    let parts = directory.parts().unwrap_or_default();
+    let is_newer = Some(changed(&found)) > changed_last(&parts);
+    let files = place(&directory, &parts).display();
     let snapshot = snapshot.display();
     match settings.appendonly {
         true if is_newer => log.warning(format!(
@@ -47,10 +48,11 @@ pub(crate) fn tell(settings: &Settings, log: &Log) {
 /// There is no snapshot: without `appendonly yes` the server begins empty.
 fn tell_of_log_alone(settings: &Settings, directory: &Directory, log: &Log) {
     if !settings.appendonly && directory.found() != Found::Nothing {
+        let parts = directory.parts().unwrap_or_default();
         log.warning(format!(
             "The append-only file in {} is not loaded: 'appendonly' is no. There is no snapshot, so the server begins without \
              data",
-            directory.folder().display()
+            place(directory, &parts).display()
         ));
     }
 }
@@ -59,8 +61,14 @@ fn changed(file: &Metadata) -> Changed {
     (file.ctime(), file.ctime_nsec())
 }
 
-fn changed_last(directory: &Directory) -> Option<Changed> {
-    let paths = directory.parts().unwrap_or_default().into_iter().map(|part| part.path);
-    let of = |path: &Path| path.metadata().ok().as_ref().map(changed);
-    paths.filter_map(|path| of(&path)).max()
+fn changed_last(parts: &[Part]) -> Option<Changed> {
+    parts.iter().filter_map(|part| part.path.metadata().ok().as_ref().map(changed)).max()
+}
+
+/// The folder, or the single file of a server before Redis 7.
+fn place<'d>(directory: &'d Directory, parts: &'d [Part]) -> &'d Path {
+    match (directory.found(), parts) {
+        (Found::OldFile, [file, ..]) => &file.path,
+        _ => directory.folder(),
+    }
 }
