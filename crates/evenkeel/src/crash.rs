@@ -15,7 +15,8 @@ use std::sync::atomic::{AtomicBool, Ordering::*};
 
 use crate::config::Settings;
 
-const SIGNALS: [i32; 5] = [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGABRT];
+const SIGNALS: [i32; 6] =
+    [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGABRT, libc::SIGSYS];
 
 /// Frames that are reported.
 const FRAMES: usize = 100;
@@ -130,6 +131,9 @@ fn write_report(known: &Known, signal: i32, info: &libc::siginfo_t) {
     );
     let _ = match info.si_code {
         ..=0 => writeln!(text, "{pid}:M # It was sent by process {}", sender(info)),
+        _ if signal == libc::SIGSYS => {
+            writeln!(text, "{pid}:M # A seccomp filter forbids system call {}", system_call(info))
+        }
         _ => writeln!(text, "{pid}:M # Accessing address: {address:#x}"),
     };
     let _ = text.write_str("\n------ STACK TRACE ------\n");
@@ -147,4 +151,12 @@ fn write_report(known: &Known, signal: i32, info: &libc::siginfo_t) {
 fn sender(info: &libc::siginfo_t) -> i32 {
     // SAFETY: for signals that somebody has sent, this field of the union is the one that is set.
     unsafe { info.si_pid() }
+}
+
+/// The number of the system call that a seccomp filter has refused by the signal SIGSYS.
+fn system_call(info: &libc::siginfo_t) -> i32 {
+    /// The signal, an error and a code, padding, and the address of the call precede it, on all 64-bit Linux.
+    const AT: usize = 24;
+    // SAFETY: the structure has 128 bytes, and for SIGSYS of the kernel's own these are the field `si_syscall`.
+    unsafe { (&raw const *info).cast::<u8>().add(AT).cast::<i32>().read() }
 }

@@ -28,6 +28,7 @@ mod pubsub;
 mod replication;
 mod reply;
 mod rubbish;
+mod sandbox;
 mod scripting;
 mod serial;
 mod server;

@@ -26,6 +26,7 @@ use crate::persist::lock::What;
 use crate::persist::replay::{self, Replayed};
 use crate::persist::{aof, end, passed_over, points, rewrite, snapshot};
 use crate::replication::{failover, link};
+use crate::sandbox::{self, Call};
 use crate::server::Server;
 
 mod preflight;
@@ -107,6 +108,7 @@ fn check_config(launch: &Launch) -> ExitCode {
 
 fn serve(launch: Launch) -> ExitCode {
     let Launch { settings, config_file, has_more, notices, without_effect, .. } = launch;
+    let forbidden = sandbox::probe();
     let huge_pages = settings.huge_pages;
     allocator::set_up(huge_pages);
     if let Err(reason) = preflight::enter_dir(&settings) {
@@ -124,6 +126,7 @@ fn serve(launch: Launch) -> ExitCode {
     let log = Log::start(level_of(settings.loglevel), Target::of(&settings));
     tell_terminal(&settings, &without_effect);
     crash::follow(&settings);
+    forbidden.into_iter().for_each(|line| log.warning(line));
     let settings = match within_file_limit(settings, &log) {
         Ok(settings) => settings,
         Err(reason) => return fail(&log, reason),
@@ -342,11 +345,15 @@ pub(crate) fn raise_file_limit(settings: &Settings) -> Result<(), u32> {
     const OTHERS: u64 = 64; // listeners, the log, one epoll and one eventfd per worker, operators
     let others = OTHERS + 2 * worker_count(settings) as u64;
     let wanted = u64::from(settings.maxclients) + others;
+    let fit = |files: u64| u32::try_from(files.saturating_sub(others)).unwrap_or(settings.maxclients);
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: the pointer is to a valid `rlimit`.
     let known = unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) } == 0;
     if !known || limit.rlim_cur >= wanted {
         return Ok(());
+    }
+    if !sandbox::permits(Call::Setrlimit) {
+        return Err(fit(limit.rlim_cur));
     }
     let raised = libc::rlimit { rlim_cur: wanted, rlim_max: limit.rlim_max.max(wanted) };
     let reachable = libc::rlimit { rlim_cur: limit.rlim_max.min(wanted), rlim_max: limit.rlim_max };
@@ -355,8 +362,7 @@ pub(crate) fn raise_file_limit(settings: &Settings) -> Result<(), u32> {
         libc::setrlimit(libc::RLIMIT_NOFILE, &raised) == 0
             || libc::setrlimit(libc::RLIMIT_NOFILE, &reachable) == 0 && reachable.rlim_cur == wanted
     };
-    let fit = u32::try_from(limit.rlim_max.saturating_sub(others)).unwrap_or(settings.maxclients);
-    if done { Ok(()) } else { Err(fit) }
+    if done { Ok(()) } else { Err(fit(limit.rlim_max)) }
 }
 
 fn announce(server: &Server, has_more: bool, notices: &[String]) {
@@ -456,6 +462,9 @@ fn or_end(server: &Server, what: &str, run: impl FnOnce()) {
 }
 
 fn pin_to(cpu: usize) {
+    if !sandbox::permits(Call::SchedSetaffinity) {
+        return; // the log has said so
+    }
     // SAFETY: zeros are an empty set; `CPU_SET` writes inside it, since the configuration allows no larger number.
     unsafe {
         let mut set: libc::cpu_set_t = std::mem::zeroed();

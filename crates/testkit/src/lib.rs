@@ -11,6 +11,7 @@ pub mod history;
 pub mod payload;
 pub mod program;
 pub mod random;
+pub mod seccomp;
 pub mod server;
 pub mod transcript;
 pub mod words;

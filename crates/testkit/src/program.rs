@@ -6,6 +6,8 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use crate::seccomp;
+
 /// Chooses another binary than the one that was built: a release build, or a peer to test the tests with.
 const UNDER_TEST_VARIABLE: &str = "EVENKEEL_BIN";
 const VALKEY_VARIABLE: &str = "VALKEY_SERVER";
@@ -29,6 +31,8 @@ pub struct Program {
     prefix: Vec<String>,
     /// The peer that this binary is; `None`: Evenkeel.
     peer: Option<Peer>,
+    /// System calls that end its process.
+    forbidden: &'static [libc::c_long],
 }
 
 impl Program {
@@ -41,7 +45,7 @@ impl Program {
             _ if name.starts_with("valkey") => Some(Peer::Valkey),
             _ => None,
         };
-        Program { path, prefix: Vec::new(), peer }
+        Program { path, prefix: Vec::new(), peer, forbidden: &[] }
     }
 
     /// The peer's binary, where it is installed.
@@ -52,7 +56,7 @@ impl Program {
                 .map(PathBuf::from)
                 .or_else(|| existing(workspace_root().join(VALKEY_UNPACKED))),
         }?;
-        Some(Program { path, prefix: Vec::new(), peer: Some(peer) })
+        Some(Program { path, prefix: Vec::new(), peer: Some(peer), forbidden: &[] })
     }
 
     /// The peer's binary; where there is none, a line in the test's output, and on CI a failure.
@@ -72,7 +76,20 @@ impl Program {
         Program { prefix: prefix.iter().map(|word| (*word).to_owned()).collect(), ..self }
     }
 
+    /// The same program under a seccomp filter that ends its process for these system calls, as systemd's SystemCallFilter= does.
+    pub fn forbidden(self, forbidden: &'static [libc::c_long]) -> Program {
+        Program { forbidden, ..self }
+    }
+
     pub(crate) fn command(&self) -> Command {
+        let mut command = self.unfiltered();
+        if !self.forbidden.is_empty() {
+            seccomp::install(&mut command, self.forbidden);
+        }
+        command
+    }
+
+    fn unfiltered(&self) -> Command {
         match self.prefix.split_first() {
             None => Command::new(&self.path),
             Some((first, rest)) => {

@@ -13,6 +13,7 @@ use super::file::{self, Loader};
 use super::line::plain_or_quoted;
 use super::value::{Kind, Word};
 use crate::acl;
+use crate::sandbox::{self, Call};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions, Permissions};
@@ -86,7 +87,11 @@ fn write_beside(path: &Path, beside: &Path, text: &[u8]) -> io::Result<()> {
     // Only the owner, until the old file's mode is known: there may be passwords in it.
     let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(beside)?;
     if let Ok(old) = fs::metadata(path) {
-        let _ = fchown(&file, Some(old.uid()), Some(old.gid())); // only root may, and need not
+        let new = file.metadata()?;
+        let is_others = (old.uid(), old.gid()) != (new.uid(), new.gid());
+        if is_others && sandbox::permits(Call::Fchown) {
+            let _ = fchown(&file, Some(old.uid()), Some(old.gid())); // only root may, and need not
+        }
         file.set_permissions(Permissions::clone(&old.permissions()))?;
     }
     file.write_all(text)?;

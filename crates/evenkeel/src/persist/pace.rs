@@ -22,6 +22,7 @@ use evenkeel_store::{Keyspace, View, memory};
 use super::Progress;
 use crate::clock::{process_cpu, thread_cpu};
 use crate::config::Settings;
+use crate::sandbox::{self, Call};
 
 /// Longest piece of work; what other threads may have to wait for.
 const PIECE: Duration = Duration::from_micros(100);
@@ -150,7 +151,7 @@ pub(super) struct GivesWay(Option<libc::sched_attr>);
 
 impl GivesWay {
     pub(super) fn new() -> GivesWay {
-        let before = attributes();
+        let before = sandbox::permits(Call::SchedSetattr).then(attributes).flatten();
         if let Some(before) = before {
             set_attributes(libc::sched_attr { sched_runtime: SLICE.as_nanos() as u64, ..before });
         }

@@ -24,6 +24,7 @@ mod operator;
 mod random;
 mod replication;
 mod revoked;
+mod sandbox;
 mod stress;
 mod sync;
 mod tls;

@@ -5,6 +5,7 @@ use std::ops::Range;
 use evenkeel_store::memory::regions::{self, REGION};
 
 use super::{Memory, PAGE};
+use crate::sandbox::{self, Call};
 
 /// Has a huge page instead of small ones: from Linux 6.1 on.
 const MADV_COLLAPSE: i32 = 25;
@@ -47,8 +48,12 @@ fn map_region() -> Option<Range<usize>> {
     Some(start..start + REGION)
 }
 
-/// Tries with a page whether the kernel populates memory (Linux 5.14) and says which is there (a sandbox may say that all is).
+/// Tries with a page whether the kernel populates memory (Linux 5.14) and says which pages are resident. A sandbox may say that all
+/// pages are, or forbid to ask.
 pub(super) fn can_ask() -> bool {
+    if !sandbox::permits(Call::Mincore) {
+        return false;
+    }
     let Some(page) = map(PAGE) else { return false };
     let can = resident(&page) == 0 && populate(&page) && resident(&page) == 1;
     // SAFETY: mapped above, and not used otherwise.
