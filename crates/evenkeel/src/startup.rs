@@ -5,11 +5,11 @@ use std::io::IsTerminal;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Acquire;
+use std::sync::atomic::Ordering::{Acquire, Relaxed};
 use std::time::{Duration, Instant};
 
 use evenkeel_rdb::without_numbers;
-use signal_hook::consts::{SIGHUP, SIGINT, SIGPIPE, SIGTERM};
+use signal_hook::consts::{SIGALRM, SIGHUP, SIGINT, SIGPIPE, SIGTERM, SIGUSR2, SIGXFSZ};
 
 use crate::allocator::{self, Watch};
 use crate::check;
@@ -41,8 +41,13 @@ pub(crate) const STACK_LEN: usize = 16 << 20;
 /// How long the end waits for a snapshot that was given up: only a write to a disk that hangs takes so long.
 const UNWANTED_MAX: Duration = Duration::from_secs(5);
 
-/// How long clients are kept waiting before they are told that data are being loaded.
+/// How long clients wait for the end of a load before they are told of it.
 const SHORT_LOAD: Duration = Duration::from_millis(200);
+
+/// The same where at most so many bytes are to be loaded: Redis answers nobody before it has loaded as many. What takes as long all
+/// the same is a disk that hangs, or a script in an append-only file.
+const SMALL_LOAD: Duration = Duration::from_secs(10);
+const SMALL_LOAD_BYTES: u64 = 2 << 20;
 
 /// Milliseconds between two rounds of the control thread.
 const ROUND_MS: u64 = 100;
@@ -423,11 +428,15 @@ fn start_workers(server: &Arc<Server>) -> std::io::Result<Vec<std::thread::JoinH
         .collect()
 }
 
-/// A load that is over at once, of little or of nothing, is not told of: who connects meanwhile is kept waiting, as by Redis, and
-/// need not come again.
+/// Keeps a worker from its clients during a load that is short, or of few bytes, as Redis does: a client that connects meanwhile
+/// waits for its reply, instead of being told to come again.
 fn wait_for_short_load(server: &Server) {
     let began = Instant::now();
-    while server.persist.is_loading() && began.elapsed() < SHORT_LOAD {
+    // How much there is to load is zero until it is known.
+    let is_small = || server.persist.loading.total_bytes.load(Relaxed) <= SMALL_LOAD_BYTES;
+    let is_delayed = server.settings().key_load_delay != 0; // a test wants a long load
+    let longest = || if is_small() && !is_delayed { SMALL_LOAD } else { SHORT_LOAD };
+    while server.persist.is_loading() && !server.stopping.load(Acquire) && began.elapsed() < longest() {
         std::thread::sleep(Duration::from_millis(1));
     }
 }
@@ -475,9 +484,11 @@ fn pin_to(cpu: usize) {
 
 /// One thread receives all signals. Ctrl-C while the server ends already ends the process at once, as in Redis: somebody waits
 /// at a terminal. Another SIGTERM changes nothing, since service managers repeat theirs: the last snapshot is still taken. Nor
-/// does SIGHUP, which whoever rotates logs may send: the log's file is opened anew for each line.
+/// does SIGHUP, which a tool that rotates logs may send: the log's file is opened anew for each line. SIGALRM changes nothing in Redis
+/// and Valkey, SIGUSR2 in Valkey. With SIGXFSZ without effect, a write beyond the limit of a file's size fails like others.
 fn watch_signals(server: Arc<Server>) {
-    let mut signals = signal_hook::iterator::Signals::new([SIGTERM, SIGINT, SIGHUP, SIGPIPE])
+    let without_effect = [SIGHUP, SIGPIPE, SIGALRM, SIGUSR2, SIGXFSZ];
+    let mut signals = signal_hook::iterator::Signals::new([SIGTERM, SIGINT].iter().chain(&without_effect))
         .expect("these signals can be handled");
     std::thread::Builder::new()
         .name("signals".into())

@@ -854,3 +854,28 @@ fn changes_are_counted_as_redis_counts_them() {
         assert_eq!(ours, redis, "{line}");
     }
 }
+
+/// Redis and Valkey go on as well, but for SIGXFSZ.
+#[test]
+fn signals_that_say_nothing_change_nothing() {
+    let mut server = start(&[]);
+    for signal in [libc::SIGHUP, libc::SIGPIPE, libc::SIGALRM, libc::SIGUSR2, libc::SIGXFSZ, libc::SIGWINCH] {
+        server.signal(signal);
+        std::thread::sleep(Duration::from_millis(20));
+        assert_eq!(server.connect().run("PING").to_string(), "PONG", "after signal {signal}");
+    }
+    server.assert_healthy();
+}
+
+/// As if the disk were full.
+#[test]
+fn a_snapshot_beyond_the_limit_of_a_files_size_fails_alone() {
+    let limited = program().started_by(&["prlimit", "--fsize=100000"]);
+    let mut server = Server::start(&limited, &["--enable-debug-command", "yes"]);
+    let mut client = server.connect();
+    client.run("DEBUG POPULATE 20000");
+    client.run("BGSAVE");
+    wait_until("the snapshot has failed", || server.info("rdb_last_bgsave_status") == "err");
+    assert_eq!(client.run("DBSIZE").as_int(), Some(20_000));
+    server.assert_healthy();
+}

@@ -1,7 +1,7 @@
 //! What clients ask for while the data are being loaded: what is there of them so far is not taken for all.
 
 use std::fs::File;
-use std::io::Read;
+use std::io::{Read, Write};
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -60,6 +60,25 @@ fn log_of(folder: &Path) -> Vec<(String, Vec<u8>)> {
     let mut files = files(&folder.join("appendonlydir"));
     files.retain(|(name, _)| !name.ends_with(".tail"));
     files
+}
+
+/// However long it takes: the machine may be busy, or its disk slow.
+#[test]
+fn a_client_waits_for_a_load_of_few_bytes() {
+    let mut server = start(&["--appendonly", "yes", "--appendfsync", "always"]);
+    server.connect().run("SET k v");
+    server.kill();
+    let log = server.folder().join("appendonlydir/appendonly.aof.1.incr.aof");
+    let mut log = File::options().append(true).open(log).expect("the log is there");
+    let script = "local n = 0; for i = 1, 100000000 do n = n + i end";
+    write!(log, "*3\r\n$4\r\nEVAL\r\n${}\r\n{script}\r\n$1\r\n0\r\n", script.len()).expect("written");
+    let began = Instant::now();
+    assert_eq!(ask_at_once(&mut server, &["PING", "GET k"]), ["PONG", "\"v\""]);
+    assert!(
+        began.elapsed() > Duration::from_millis(400),
+        "the load took no longer than any: {:?}",
+        began.elapsed()
+    );
 }
 
 #[test]
