@@ -82,9 +82,15 @@ impl Value {
 pub(crate) struct Formed {
     pub(crate) value: Value,
     pub(crate) form: u8,
+    /// It is a stream whose entries contradicted its counters.
+    pub(crate) is_corrected: bool,
 }
 
 impl Formed {
+    fn new(value: Value, form: u8) -> Formed {
+        Formed { value, form, is_corrected: false }
+    }
+
     /// Whether it is a hash all of whose fields had expired.
     pub(crate) fn is_nothing(&self) -> bool {
         matches!(&self.value, Value::Hash(hash) if hash.is_empty())

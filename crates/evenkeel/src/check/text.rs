@@ -121,6 +121,10 @@ fn snapshot_held(snapshot: &file::Report) -> String {
     if !snapshot.functions.is_empty() {
         write!(out, ", {}", count(snapshot.functions.len() as u64, "function library")).expect(WRITTEN);
     }
+    if snapshot.corrected > 0 {
+        let streams = count(snapshot.corrected, "stream");
+        write!(out, ", {streams} with wrong counters, which a load corrects").expect(WRITTEN);
+    }
     if snapshot.checksum == Some(Checksum::Absent) {
         out.push_str(", without a checksum");
     }

@@ -34,6 +34,9 @@ use crate::server::Server;
 /// Batches that have been cut and not been taken yet: what keeps the loading threads busy, and 2 MB each.
 const BATCHES_WAITING: usize = 4;
 
+/// Keys of a kind that the log names; more are only counted.
+const SHOWN: u64 = 10;
+
 /// How far loading is.
 #[derive(Default)]
 pub(crate) struct Loading {
@@ -47,6 +50,8 @@ pub(crate) struct Loading {
     pub(crate) expired: AtomicU64,
     /// Collections without elements, which old servers have written and which are no keys.
     empty: AtomicU64,
+    /// Streams whose counters were corrected.
+    corrected: AtomicU64,
 }
 
 /// What was loaded.
@@ -74,7 +79,8 @@ impl Loading {
     pub(crate) fn begin(&self, bytes: u64) {
         self.since_s.store(clock::unix_ms() / 1000, Relaxed);
         self.total_bytes.store(bytes, Relaxed);
-        for counter in [&self.loaded_bytes, &self.used_mem, &self.keys, &self.expired, &self.empty] {
+        let Loading { loaded_bytes, used_mem, keys, expired, empty, corrected, .. } = self;
+        for counter in [loaded_bytes, used_mem, keys, expired, empty, corrected] {
             counter.store(0, Relaxed);
         }
     }
@@ -486,6 +492,9 @@ impl Work<'_> {
         if formed.is_nothing() {
             return Ok(());
         }
+        if formed.is_corrected {
+            self.warn_of_corrected(&name, at);
+        }
         let db = match self.how.target {
             Target::Visible => db as usize,
             Target::Hidden => {
@@ -536,11 +545,20 @@ impl Work<'_> {
     }
 
     fn pass_empty(&self, name: &[u8]) {
-        /// More of them are only counted.
-        const SHOWN: u64 = 10;
         if self.server.persist.loading.empty.fetch_add(1, Relaxed) < SHOWN {
             let name = name.escape_ascii();
             self.server.log.notice(format!("skipping empty key: {name}"));
+        }
+    }
+
+    #[cold]
+    fn warn_of_corrected(&self, name: &[u8], at: u64) {
+        if self.server.persist.loading.corrected.fetch_add(1, Relaxed) < SHOWN {
+            let name = name.escape_ascii();
+            self.server.log.warning(format!(
+                "at byte {at}: the entries of stream {name} contradict its counters (length, last id, entries added, or those of a \
+                 node), which have been corrected"
+            ));
         }
     }
 

@@ -70,7 +70,7 @@ fn read_string(string: Item<'_>) -> Formed {
         Item::Bytes(bytes) if bytes.len() > FLAT_MAX => Value::Rope(Rope::new(bytes)),
         string => Value::Flat(string.to_vec()),
     };
-    Formed { value, form: 0 }
+    Formed::new(value, 0)
 }
 
 fn read_list<S: Source>(mut elements: Elements<'_, S>) -> Result<Formed, Error> {
@@ -78,7 +78,7 @@ fn read_list<S: Source>(mut elements: Elements<'_, S>) -> Result<Formed, Error> 
     while let Some(element) = elements.next()? {
         list.push_back(fitting(element.bytes(&mut digits))?);
     }
-    Ok(Formed { value: Value::List(list), form: 0 })
+    Ok(Formed::new(Value::List(list), 0))
 }
 
 fn read_set<S: Source>(
@@ -101,7 +101,7 @@ fn read_set<S: Source>(
         true => LISTPACK,
         false => HASHTABLE,
     };
-    Ok(Formed { value: Value::Set(set), form })
+    Ok(Formed::new(Value::Set(set), form))
 }
 
 fn read_zset<S: Source>(
@@ -126,7 +126,7 @@ fn read_zset<S: Source>(
         return Err(duplicate());
     }
     let form = zset::Limits::of(settings).form(gathered.len(), gathered.longest());
-    Ok(Formed { value: Value::ZSet(gathered.into_set()), form })
+    Ok(Formed::new(Value::ZSet(gathered.into_set()), form))
 }
 
 fn read_hash<S: Source>(
@@ -155,7 +155,7 @@ fn read_hash<S: Source>(
     let is_small = !timed
         && hash.size() <= settings.hash_max_listpack_entries as u64
         && longest <= settings.hash_max_listpack_value;
-    Ok(Formed { value: Value::Hash(hash), form: u8::from(!is_small) })
+    Ok(Formed::new(Value::Hash(hash), u8::from(!is_small)))
 }
 
 fn read_stream<S: Source>(
@@ -163,6 +163,9 @@ fn read_stream<S: Source>(
     settings: &Settings,
     origin: Origin,
 ) -> Result<Formed, Error> {
+    if origin == Origin::Trusted {
+        entries.allow_corrections();
+    }
     let limits = NodeLimits::new(settings.stream_node_max_entries, settings.stream_node_max_bytes);
     let (start, mut taken) = (entries.position(), 0);
     let mut stream = Stream::new();
@@ -195,11 +198,12 @@ fn read_stream<S: Source>(
         }
     }
     let (info, mut groups) = entries.finish()?;
+    let is_corrected = groups.is_of_corrected();
     stream.set_history(id(info.last_id), info.entries_added, id(info.max_deleted_id));
     while let Some(group) = groups.next()? {
         stream.add_group(&group.name, group_of(&group)?);
     }
-    Ok(Formed { value: Value::Stream(stream), form: 0 })
+    Ok(Formed { is_corrected, ..Formed::new(Value::Stream(stream), 0) })
 }
 
 fn group_of(read: &evenkeel_rdb::Group) -> Result<Group, Error> {

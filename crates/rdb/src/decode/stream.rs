@@ -42,6 +42,25 @@ pub struct Stream<'d, S> {
     length: u64,
     first: Id,
     last: Id,
+    corrections: Corrections,
+}
+
+/// What becomes of counts and ids that the entries contradict.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Corrections {
+    Refused,
+    Allowed,
+    Made,
+}
+
+impl Corrections {
+    /// Whether a contradiction may be passed over, which is remembered.
+    fn make(&mut self) -> bool {
+        if *self == Corrections::Allowed {
+            *self = Corrections::Made;
+        }
+        *self == Corrections::Made
+    }
 }
 
 /// A node that is being read.
@@ -138,7 +157,14 @@ impl ExactSizeIterator for EntryFields<'_> {}
 impl<'d, S: Source> Stream<'d, S> {
     pub(super) fn open(decoder: &'d mut Decoder<S>, form: u8) -> Result<Self> {
         let nodes_left = decoder.count(NODE_BYTES_MIN)?;
-        Ok(Stream { decoder, form, nodes_left, node: None, length: 0, first: Id::ZERO, last: Id::ZERO })
+        let (first, last, corrections) = (Id::ZERO, Id::ZERO, Corrections::Refused);
+        Ok(Stream { decoder, form, nodes_left, node: None, length: 0, first, last, corrections })
+    }
+
+    /// Takes the length, the last id, the number of entries added and the counts of nodes from the entries where these contradict
+    /// what is written, as long as there are entries. Redis 7.0 loads such streams, with the numbers that are written.
+    pub fn allow_corrections(&mut self) {
+        self.corrections = Corrections::Allowed;
     }
 
     /// The next entry that has not been deleted, by ascending id; `None` behind the last.
@@ -159,13 +185,19 @@ impl<'d, S: Source> Stream<'d, S> {
     pub fn finish(mut self) -> Result<(Info, Groups<'d, S>)> {
         while self.find()?.is_some() {}
         let at = self.decoder.position();
-        let info = self.info()?;
+        let mut info = self.info()?;
         let consistent =
             info.length == self.length && info.last_id >= self.last && info.entries_added >= info.length;
         if !consistent {
-            return Err(Error::new(at, Reason::StreamCounters));
+            if self.length == 0 || !self.corrections.make() {
+                return Err(Error::new(at, Reason::StreamCounters));
+            }
+            info.length = self.length;
+            info.last_id = info.last_id.max(self.last);
+            info.entries_added = info.entries_added.max(self.length);
         }
-        let groups = Groups::open(self.decoder, self.form, info)?;
+        let is_corrected = self.corrections == Corrections::Made;
+        let groups = Groups::open(self.decoder, self.form, info, is_corrected)?;
         Ok((info, groups))
     }
 
@@ -194,7 +226,8 @@ impl<'d, S: Source> Stream<'d, S> {
                 continue;
             };
             match node.next(self.decoder.blob(node.blob)).map_err(|flaw| located(node.at, flaw))? {
-                None => self.node = None,
+                None if node.is_as_announced() || self.corrections.make() => self.node = None,
+                None => return Err(located(node.at, Flaw::new(0, Reason::Count))),
                 Some(found) if found.id <= self.last => return Err(Error::new(node.at, Reason::Order)),
                 Some(found) => {
                     if self.length == 0 {
@@ -238,13 +271,17 @@ impl Node {
         }
     }
 
-    /// The next entry that has not been deleted; at the end, as many as announced have been seen.
+    /// Whether as many entries have been seen as the node says.
+    fn is_as_announced(&self) -> bool {
+        self.live == 0 && self.deleted == 0
+    }
+
+    /// The next entry that has not been deleted.
     fn next(&mut self, block: &[u8]) -> std::result::Result<Option<Found>, Flaw> {
         loop {
             let start = self.cursor.position();
             let flags = match self.cursor.next(block)? {
-                None if self.live == 0 && self.deleted == 0 => return Ok(None),
-                None => return Err(Flaw::new(0, Reason::Count)),
+                None => return Ok(None),
                 Some(Element::Int(flags)) if flags & !(DELETED | SAME_NAMES) == 0 => flags,
                 Some(_) => return Err(Flaw::new(start, Reason::StreamEntry)),
             };

@@ -32,6 +32,8 @@ pub struct Report {
     pub failure: Option<Failure>,
     /// Keys whose values are none.
     pub damaged: u64,
+    /// Streams whose counters the entries contradict: the server corrects these when it loads the file.
+    pub corrected: u64,
     /// Bytes that could be cut into parts. What lies behind them is lost; or the rest of an AOF, if the end was reached
     /// and the failure is [`Trailing`](crate::Reason::Trailing).
     pub readable: u64,
@@ -148,7 +150,8 @@ impl Report {
         while let Some(record) = records.next()? {
             let (key, about, at) = (record.key.to_vec(), record.about, record.at);
             match record.object().and_then(drained) {
-                Ok((kind, elements)) => {
+                Ok((kind, elements, is_corrected)) => {
+                    self.corrected += u64::from(is_corrected);
                     let bytes = records.position() - at;
                     self.add(batch.database, key, about, kind, elements, bytes);
                 }
@@ -168,10 +171,11 @@ impl Report {
         let Some(record) = reader.large()? else { return Ok(()) };
         let (key, about, at) = (record.key.to_vec(), record.about, record.at);
         let drained = record.object().and_then(drained);
-        let (kind, elements) = drained.map_err(|error| {
+        let (kind, elements, is_corrected) = drained.map_err(|error| {
             self.damaged += 1;
             Failure::new(error, database, &key)
         })?;
+        self.corrected += u64::from(is_corrected);
         let bytes = reader.position() - at;
         self.add(database, key, about, kind, elements, bytes);
         Ok(())
@@ -191,9 +195,9 @@ impl Report {
     }
 }
 
-/// Reads a value to its end, and says how many elements it has.
-fn drained<S: Source>(object: Object<'_, S>) -> Result<(Type, u64), Error> {
-    let mut count = 0;
+/// Reads a value to its end, and says how many elements it has, and whether it is a stream that has to be corrected.
+fn drained<S: Source>(object: Object<'_, S>) -> Result<(Type, u64, bool), Error> {
+    let (mut count, mut is_corrected) = (0, false);
     let kind = match object {
         Object::String(string) => {
             count = string.bytes(&mut Default::default()).len() as u64;
@@ -223,12 +227,14 @@ fn drained<S: Source>(object: Object<'_, S>) -> Result<(Type, u64), Error> {
             }
             Type::Hash
         }
-        Object::Stream(stream) => {
+        Object::Stream(mut stream) => {
+            stream.allow_corrections();
             let (info, mut groups) = stream.finish()?;
+            is_corrected = groups.is_of_corrected();
             while groups.next()?.is_some() {}
             count = info.length;
             Type::Stream
         }
     };
-    Ok((kind, count))
+    Ok((kind, count, is_corrected))
 }

@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use evenkeel_testkit::random::fresh_seed;
-use evenkeel_testkit::{Random, Server};
+use evenkeel_testkit::{Peer, Program, Random, Server};
 
 use crate::{program, start};
 
@@ -314,4 +314,45 @@ fn a_large_file_with_a_changed_byte_is_refused_or_read() {
             }
         }
     }
+}
+
+/// Redis 7.0 loads such a file and shows the length that is written. There are some among the samples of RDB parsers.
+#[test]
+fn a_stream_of_another_length_than_it_says_is_loaded_and_counted() {
+    let mut sample = start(&["--save", "3600 1"]);
+    let mut client = sample.connect();
+    for id in 1..=5 {
+        client.run(&format!("XADD stream {id}-1 field value"));
+    }
+    client.run("XADD whole 1-1 field value");
+    assert_eq!(client.run("SAVE").to_string(), "OK");
+    sample.kill();
+    let mut bytes = bytes_of(&sample, "dump.rdb");
+    // Length, last id, first id, highest deleted id, entries added.
+    let counters = [5, 5, 1, 1, 1, 0, 0, 5];
+    let at = bytes.windows(counters.len()).position(|window| window == counters).expect("it is there");
+    bytes[at] = 9;
+    let checksum_at = bytes.len() - 8;
+    bytes[checksum_at..].fill(0); // none
+    let attempt = Attempt::new(&sample, "dump.rdb", &bytes);
+    let server = attempt.start("no").expect("it is loaded");
+    let mut client = server.connect();
+    assert_eq!(client.run("XLEN stream").as_int(), Some(5));
+    assert_eq!(client.run("XLEN whole").as_int(), Some(1));
+    assert_eq!(client.run("XADD stream 6-1 field value").to_string(), "\"6-1\"");
+    let log = server.log();
+    assert_eq!(log.matches("contradict its counters").count(), 1, "{log}");
+    assert!(log.contains("stream stream contradict"), "{log}");
+    let checked = std::process::Command::new(program().path()).arg("check").arg(&attempt.file).output();
+    let checked = checked.expect("it can be run");
+    let said = String::from_utf8_lossy(&checked.stdout).into_owned();
+    assert!(checked.status.success() && said.contains("1 stream with wrong counters"), "{said}");
+    // A replica takes it from a primary that has loaded it.
+    let Some(redis) = Program::oracle(Peer::Redis) else { return };
+    let dir = attempt.folder.display().to_string();
+    let primary = Server::start(&redis, &["--dir", &dir, "--repl-diskless-sync-delay", "0"]);
+    assert_eq!(primary.connect().run("XLEN stream").as_int(), Some(9));
+    client.run(&format!("REPLICAOF 127.0.0.1 {}", primary.port()));
+    crate::wait_until("it follows", || server.info("master_link_status") == "up");
+    assert_eq!(client.run("XLEN stream").as_int(), Some(5));
 }

@@ -33,14 +33,25 @@ pub struct Groups<'d, S> {
     decoder: &'d mut Decoder<S>,
     form: u8,
     info: Info,
+    is_corrected: bool,
     left: u64,
     seen: Seen,
 }
 
 impl<'d, S: Source> Groups<'d, S> {
-    pub(super) fn open(decoder: &'d mut Decoder<S>, form: u8, info: Info) -> Result<Self> {
+    pub(super) fn open(
+        decoder: &'d mut Decoder<S>,
+        form: u8,
+        info: Info,
+        is_corrected: bool,
+    ) -> Result<Self> {
         let left = decoder.count(GROUP_BYTES_MIN)?;
-        Ok(Groups { decoder, form, info, left, seen: Seen::default() })
+        Ok(Groups { decoder, form, info, is_corrected, left, seen: Seen::default() })
+    }
+
+    /// Whether the stream's entries contradict what it says of itself, see [`Stream::allow_corrections`](super::Stream::allow_corrections).
+    pub fn is_of_corrected(&self) -> bool {
+        self.is_corrected
     }
 
     /// The next one; `None` behind the last.
