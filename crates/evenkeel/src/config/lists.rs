@@ -209,7 +209,7 @@ pub(super) fn keyspace_events(word: &[u8]) -> Result<Word, Reason> {
 }
 
 pub(super) fn db_file_name(word: &[u8]) -> Result<Word, Reason> {
-    plain_file_name("dbfilename", "filename", word)
+    file_name("dbfilename", "filename", word)
 }
 
 pub(super) fn append_file_name(word: &[u8]) -> Result<Word, Reason> {
@@ -220,15 +220,15 @@ pub(super) fn append_directory_name(word: &[u8]) -> Result<Word, Reason> {
     file_name("appenddirname", "dirname", word)
 }
 
+/// A name that is joined to `dir`: a slash would lead out of it. Neither does Redis take the other kind. Redis takes an empty
+/// `dbfilename`, with which no snapshot is ever written.
 fn file_name(name: &str, what: &str, word: &[u8]) -> Result<Word, Reason> {
     if word.is_empty() {
         return Err(format!("{name} can't be empty").into());
     }
-    plain_file_name(name, what, word)
-}
-
-/// A name that is joined to `dir`: a slash would lead out of it. Neither does Redis take the other kind.
-fn plain_file_name(name: &str, what: &str, word: &[u8]) -> Result<Word, Reason> {
+    if word.contains(&0) {
+        return Err(format!("{name} can't contain a zero byte").into());
+    }
     if word.iter().any(|byte| matches!(byte, b'/' | b'\\')) {
         return Err(format!("{name} can't be a path, just a {what}").into());
     }

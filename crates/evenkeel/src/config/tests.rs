@@ -310,6 +310,24 @@ fn set_refuses_in_the_words_of_redis() {
     }
 }
 
+/// A start with such a name would find a folder in place of the file, or fail.
+#[test]
+fn names_of_files_are_names() {
+    let why = |name: &str, value: &[u8]| {
+        let line = [name.as_bytes(), b" \"", value, b"\""].concat();
+        Loader::new(None, Path::new("/")).line(&line).err().map(|reason| format!("{reason:?}"))
+    };
+    for name in ["dbfilename", "appendfilename", "appenddirname"] {
+        assert_eq!(why(name, b"x"), None);
+        assert!(why(name, b"").is_some_and(|reason| reason.contains("can't be empty")), "{name}");
+        assert!(why(name, b"a\\x00b").is_some_and(|reason| reason.contains("zero byte")), "{name}");
+        assert!(why(name, b"a/b").is_some_and(|reason| reason.contains("can't be a path")), "{name}");
+    }
+    for value in [&b""[..], b"a\0b"] {
+        assert!(Settings::default().set(&[(b"dbfilename", value)], true).is_err());
+    }
+}
+
 #[test]
 fn protected_directives_are_for_those_permitted() {
     for (permit, local, allowed) in

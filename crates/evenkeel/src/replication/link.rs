@@ -97,8 +97,9 @@ impl Position {
     }
 }
 
-/// Offsets are told as numbers with a sign.
-pub(crate) const OFFSET_MAX: u64 = i64::MAX as u64;
+/// The highest offset at which a replica takes up a stream. Offsets are told as numbers with a sign, and have to stay below the greatest
+/// of these however long the stream goes on: 4 EiB more are never sent.
+pub(crate) const OFFSET_MAX: u64 = 1 << 62;
 
 /// How a note of a position begins.
 const NOTE: &str = "REPL:";

@@ -161,7 +161,7 @@ pub(crate) fn replace(
 /// those of hash `cursor`; returns where to go on, zero at the end.
 ///
 /// What is there from the first call of a walk to the last one is met, however much is added and removed meanwhile.
-/// A tree of one page is walked in one go, in the order of its items.
+/// A tree of one page of at most `count` items is walked in the order of its items.
 pub(crate) fn scan<'a>(
     tree: &'a Tree,
     cursor: u64,
@@ -169,27 +169,100 @@ pub(crate) fn scan<'a>(
     hash_of: impl Fn(&[u8]) -> u64,
     mut each: impl FnMut(&'a [u8]),
 ) -> u64 {
-    if let (Some(page), 0) = (tree.page(), cursor) {
+    if let (Some(page), 0) = (tree.page(), cursor)
+        && page.len() <= count
+    {
         (0..page.len()).for_each(|at| each(page.get(at)));
         return 0;
     }
-    let mut seen = 0;
-    let mut last = cursor;
+    let mut scan = Scan::new(cursor, count);
     for page in tree.pages_from(ByHash::new(cursor, |_: &[u8]| false)) {
-        let mut items: Vec<(u64, &[u8])> = (0..page.len())
-            .map(|at| (hash_of(page.get(at)), page.get(at)))
-            .filter(|(hash, _)| *hash >= cursor)
-            .collect();
-        items.sort_unstable_by_key(|(hash, _)| *hash);
-        for (hash, item) in items {
-            // Items of one hash are met together: the cursor cannot stand between them.
-            if seen >= count.max(1) && hash > last {
-                return hash;
-            }
-            each(item);
-            last = hash;
-            seen += 1;
+        let items = (0..page.len()).map(|at| (hash_of(page.get(at)), page.get(at)));
+        if let Some(next) = scan.go_over(items, &mut each) {
+            return next;
         }
     }
     0
+}
+
+/// A call of a walk by ascending hashes.
+pub(crate) struct Scan {
+    cursor: u64,
+    count: usize,
+    seen: usize,
+    last: u64,
+}
+
+impl Scan {
+    pub(crate) fn new(cursor: u64, count: usize) -> Scan {
+        Scan { cursor, count: count.max(1), seen: 0, last: cursor }
+    }
+
+    /// Goes over items with their hashes, which come in any order and lie behind those of the call before. Returns the cursor at
+    /// which the walk goes on, if it ends in between.
+    pub(crate) fn go_over<T>(
+        &mut self,
+        items: impl Iterator<Item = (u64, T)>,
+        mut each: impl FnMut(T),
+    ) -> Option<u64> {
+        let mut items: Vec<(u64, T)> = items.filter(|(hash, _)| *hash >= self.cursor).collect();
+        self.keep_next(&mut items);
+        items.sort_unstable_by_key(|(hash, _)| *hash);
+        for (hash, item) in items {
+            // Items of one hash are met together: the cursor cannot stand between them.
+            if self.seen >= self.count && hash > self.last {
+                return Some(hash);
+            }
+            each(item);
+            self.last = hash;
+            self.seen += 1;
+        }
+        None
+    }
+
+    /// Drops items behind the one at which this call ends, so that they need not be sorted. Keeps all where the hashes around that
+    /// one are alike.
+    fn keep_next<T>(&self, items: &mut Vec<(u64, T)>) {
+        let wanted = self.count.saturating_sub(self.seen);
+        if wanted >= items.len() {
+            return;
+        }
+        let (before, (hash, _), _) = items.select_nth_unstable_by_key(wanted, |(hash, _)| *hash);
+        let end = *hash;
+        if end > before.iter().map(|(hash, _)| *hash).max().unwrap_or(self.last) {
+            items.truncate(wanted + 1);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// All items, in calls for `count` of them each.
+    fn walk(hashes: &[u64], count: usize) -> (Vec<u64>, usize) {
+        let (mut cursor, mut met, mut calls) = (0, Vec::new(), 0);
+        loop {
+            calls += 1;
+            let mut scan = Scan::new(cursor, count);
+            let next = scan.go_over(hashes.iter().map(|hash| (*hash, *hash)), |hash| met.push(hash));
+            let Some(next) = next else { return (met, calls) };
+            cursor = next;
+        }
+    }
+
+    #[test]
+    fn a_walk_meets_each_item_once_and_those_of_one_hash_together() {
+        for count in 1..12 {
+            for hashes in
+                [vec![9, 3, 5, 1, 7, 2], vec![4, 4, 4, 1, 9, 9, 4], vec![0, 0, u64::MAX, 5, 5], vec![6]]
+            {
+                let (met, calls) = walk(&hashes, count);
+                let mut sorted = hashes.clone();
+                sorted.sort_unstable();
+                assert_eq!(met, sorted, "{count} of {hashes:?}");
+                assert!(calls <= hashes.len().div_ceil(count), "{count} of {hashes:?}: {calls}");
+            }
+        }
+    }
 }

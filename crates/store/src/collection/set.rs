@@ -12,7 +12,7 @@ pub use member::Member;
 use evenkeel_resp::number::parse_i64;
 
 use super::Cut;
-use super::hashed::{self, ByHash};
+use super::hashed::{self, ByHash, Scan};
 use super::ints::{self, Added, Ints};
 use super::page::Page;
 use super::share::Share;
@@ -185,8 +185,13 @@ impl Set {
     /// Calls `each` with about `count` members from `cursor` on; returns the next cursor, zero at the end.
     pub fn scan(&self, hasher: &Hasher, cursor: u64, count: usize, mut each: impl FnMut(&[u8])) -> u64 {
         if self.is_packed() {
-            self.iter().for_each(|member| each(&member));
-            return 0;
+            if cursor == 0 && self.len() <= count as u64 {
+                self.iter().for_each(|member| each(&member));
+                return 0;
+            }
+            // By hashes as well: the set may become a tree before the walk goes on.
+            let members = self.iter().map(|member| (hasher.hash(&member), member));
+            return Scan::new(cursor, count).go_over(members, |member| each(&member)).unwrap_or(0);
         }
         hashed::scan(&self.0, cursor, count, |item| hasher.hash(item), each)
     }

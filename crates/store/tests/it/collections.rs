@@ -141,6 +141,35 @@ fn a_scan_meets_what_stays() {
     }
 }
 
+/// Sets in each of their forms come in pages of the size asked for, also while they change from one form into another.
+#[test]
+fn a_scan_returns_no_more_than_it_is_asked_for() {
+    let hasher = Hasher::default();
+    for (members, other) in [(600, ""), (1000, ""), (1000, "text"), (3000, ""), (40, "")] {
+        let mut set = Set::new();
+        let all: Vec<Vec<u8>> = (0..members).map(|number: u32| number.to_string().into_bytes()).collect();
+        all.iter().for_each(|member| assert!(set.insert(&hasher, member)));
+        let (mut cursor, mut met) = (0, Vec::new());
+        loop {
+            let mut page = Vec::new();
+            cursor = set.scan(&hasher, cursor, 10, |member| page.push(member.to_vec()));
+            assert!(page.len() == 10 || cursor == 0, "{} of {members}", page.len());
+            met.append(&mut page);
+            if !other.is_empty() {
+                set.insert(&hasher, other.as_bytes()); // from integers to a tree
+            }
+            if cursor == 0 {
+                break;
+            }
+        }
+        met.retain(|member| member != other.as_bytes());
+        met.sort();
+        let mut all = all;
+        all.sort();
+        assert!(met == all, "{} of {members}", met.len());
+    }
+}
+
 /// One thread writes; others read clones, clone those again and drop them, all at the same time.
 #[test]
 fn clones_are_read_on_other_threads_while_one_writes() {

@@ -1,3 +1,5 @@
+use evenkeel_testkit::Target;
+
 use crate::testing::{World, check};
 
 #[test]
@@ -378,4 +380,30 @@ fn members_at_random_are_all_chosen_alike() {
         assert!(chi < 45.0, "the first of three popped: chi-square {chi} of {first:?}");
         world.run("DEL s");
     }
+}
+
+/// Beyond `set-max-intset-entries`, the peers return about as many as COUNT says, so that what is deleted between two calls does not
+/// come.
+#[test]
+fn pages_of_sets_and_hashes_are_as_large_as_asked_for() {
+    let mut world = World::new();
+    let members: Vec<String> = (0..600).map(|number| number.to_string()).collect();
+    let fields: Vec<String> = members.iter().map(|member| format!("{member} x")).collect();
+    let scored: Vec<String> = members.iter().map(|member| format!("1 {member}")).collect();
+    world.run(&format!("SADD integers {}", members.join(" ")));
+    world.run(&format!("SADD texts {} text", members.join(" ")));
+    world.run(&format!("HSET hash {}", fields.join(" ")));
+    world.run(&format!("ZADD zset {}", scored.join(" ")));
+    for (command, words) in
+        [("SSCAN integers", 10), ("SSCAN texts", 10), ("HSCAN hash", 20), ("ZSCAN zset", 20)]
+    {
+        let line = format!("{command} 0 COUNT 10");
+        let args: Vec<Vec<u8>> = line.split(' ').map(|word| word.as_bytes().to_vec()).collect();
+        let reply = world.call(&args).expect("a reply");
+        let page = reply.as_items().expect("a cursor and a page");
+        assert_ne!(page[0].to_string(), "\"0\"", "{command}");
+        assert_eq!(page[1].as_items().expect("a page").len(), words, "{command}");
+        world.run("SREM integers 1"); // the set stays one of integers
+    }
+    world.verify();
 }

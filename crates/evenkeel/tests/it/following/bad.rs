@@ -16,6 +16,8 @@ const ID: &str = "0123456789abcdef0123456789abcdef01234567";
 
 /// Offsets are numbers with a sign.
 const BEYOND_NUMBERS: &str = "+FULLRESYNC 0123456789abcdef0123456789abcdef01234567 9223372036854775808\r\n";
+/// The next byte of the stream would have an offset that is none.
+const LAST_NUMBER: &str = "+FULLRESYNC 0123456789abcdef0123456789abcdef01234567 9223372036854775807\r\n";
 
 /// Plays a primary: does `talk` with each connection, one after the other, and then closes it.
 fn fake(mut talk: impl FnMut(&mut TcpStream) -> std::io::Result<()> + Send + 'static) -> u16 {
@@ -138,6 +140,7 @@ fn another_protocol_is_spoken() {
     for (answer, line) in [
         ("+FULLRESYNC abc 1\r\n", "wrong +FULLRESYNC syntax"),
         (BEYOND_NUMBERS, "wrong +FULLRESYNC syntax"),
+        (LAST_NUMBER, "wrong +FULLRESYNC syntax"),
         ("+WHAT\r\n", "Unexpected reply to PSYNC from master: +WHAT"),
         ("-NOMASTERLINK Can't SYNC\r\n", "Master is currently unable to PSYNC but should be in the future"),
         ("+CONTINUE\r\n", "goes on with a stream that was not asked for"),
