@@ -50,6 +50,9 @@ fn dump(call: &mut Call<'_, '_>) -> Done {
     }))
 }
 
+/// Stands for a deadline beyond all times. To Redis and Valkey that is in the past, so that they lose the key.
+const BEYOND: Millis = 0;
+
 /// How RESTORE is asked to do it.
 #[derive(Clone, Copy, Default)]
 struct Options {
@@ -94,9 +97,9 @@ impl Options {
         match (self.ttl, self.absolute) {
             (0, _) => None,
             (ttl, true) => Some(ttl),
-            // What lies beyond all times is in the past, to Redis.
             (ttl, false) => {
-                Some(now.checked_add(ttl).filter(|deadline| i64::try_from(*deadline).is_ok()).unwrap_or(0))
+                let deadline = now.checked_add(ttl).filter(|deadline| i64::try_from(*deadline).is_ok());
+                Some(deadline.unwrap_or(BEYOND))
             }
         }
     }
@@ -108,6 +111,10 @@ fn restore(call: &mut Call<'_, '_>) -> Done {
     refuse_to_overwrite(call, options)?;
     options.ttl =
         u64::try_from(call.args.int(2)?).map_err(|_| Error::text("ERR Invalid TTL value, must be >= 0"))?;
+    // What a primary or the log says has been done already.
+    if !call.session.replays && options.deadline(call.counts_from_ms()) == Some(BEYOND) {
+        return Err(Error::text("ERR invalid expire time in 'restore' command"));
+    }
     let payload = call.args.at(3);
     let settings = call.settings.clone();
     let origin = if call.session.replays { Origin::Trusted } else { Origin::Client };

@@ -76,6 +76,8 @@ mod tests {
             "evicted_keys",
             "evicted_clients",
             "total_error_replies",
+            "redis_build_id",
+            "dump_payload_sanitizations",
             "master_repl_offset",
             "used_cpu_user_children",
             "stage_execute_usec",

@@ -49,10 +49,27 @@ fn a_time_to_live_is_relative_or_absolute() {
         > EXISTS c                           < :0
         > RESTORE d 0 HELLO ABSTTL           < OK
         > TTL d                              < :-1
-        > RESTORE e 9223372036854775807 HELLO    < OK
-        > EXISTS e                           < :0
         ",
     );
+}
+
+/// Redis and Valkey count such a deadline as one in the past, and lose the key.
+#[test]
+fn a_time_to_live_beyond_all_times_costs_no_key() {
+    let mut world = World::new();
+    world.run("SET k kept");
+    let payload = world.call(&[b"DUMP".to_vec(), b"k".to_vec()]).expect("a reply");
+    let payload = payload.as_bytes().expect("a payload").to_vec();
+    for ttl in ["9223372036854775807", "9223372036854775000"] {
+        let words = [b"RESTORE", &b"k"[..], ttl.as_bytes(), &payload, b"REPLACE"];
+        let reply = world.call(&words.map(<[u8]>::to_vec)).expect("a reply").to_string();
+        assert_eq!(reply, "-ERR invalid expire time in 'restore' command");
+        let words = [b"RESTORE", &b"k2"[..], ttl.as_bytes(), &payload, b"ABSTTL", b"REPLACE"];
+        assert_eq!(world.call(&words.map(<[u8]>::to_vec)).expect("a reply").to_string(), "OK");
+    }
+    assert_eq!(world.run("GET k"), "\"kept\"");
+    assert_eq!(world.run("GET k2"), "\"kept\"");
+    world.verify();
 }
 
 #[test]

@@ -13,6 +13,22 @@ use evenkeel_store::evict::lru_clock;
 /// Where a replica says to be in the stream that has no part of one: Redis' value.
 const NO_OFFSET: u64 = 1;
 
+/// Tells builds apart that differ in version, processor or profile.
+const BUILD_ID: u64 = {
+    const PROFILE: &str = if cfg!(debug_assertions) { "debug" } else { "release" };
+    hash_of(hash_of(hash_of(0xcbf2_9ce4_8422_2325, EVENKEEL_VERSION), std::env::consts::ARCH), PROFILE)
+};
+
+/// FNV-1a.
+const fn hash_of(mut hash: u64, text: &str) -> u64 {
+    let (bytes, mut at) = (text.as_bytes(), 0);
+    while at < bytes.len() {
+        hash = (hash ^ bytes[at] as u64).wrapping_mul(0x0100_0000_01b3);
+        at += 1;
+    }
+    hash
+}
+
 const DAY_S: u64 = 24 * 60 * 60;
 
 pub(super) fn server(facts: &Facts<'_>, text: &mut Text) {
@@ -23,6 +39,7 @@ pub(super) fn server(facts: &Facts<'_>, text: &mut Text) {
     text.field("evenkeel_version", EVENKEEL_VERSION);
     text.field("redis_git_sha1", "00000000");
     text.field("redis_git_dirty", 0);
+    text.field("redis_build_id", format_args!("{BUILD_ID:016x}"));
     text.field("redis_mode", "standalone");
     text.field("server_mode", "standalone");
     text.field("os", process::system_name());

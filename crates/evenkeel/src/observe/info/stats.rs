@@ -65,6 +65,7 @@ pub(super) fn stats(facts: &Facts<'_>, text: &mut Text) {
     text.field("tracking_total_prefixes", server.tracking.prefixes());
     text.field("unexpected_error_replies", sum(|stats| &stats.panics));
     text.field("total_error_replies", sum(|stats| &stats.errors));
+    text.zeros(&["dump_payload_sanitizations"]); // every payload is looked through, whatever `sanitize-dump-payload` says
     text.field("total_reads_processed", sum(|stats| &stats.reads));
     text.field("total_writes_processed", sum(|stats| &stats.writes));
     text.zeros(&["io_threaded_reads_processed", "io_threaded_writes_processed"]);

@@ -133,10 +133,17 @@ impl Group {
         }
     }
 
-    /// How many entries are still to be delivered, as far as that can be told as Redis tells it.
+    /// How many entries are still to be delivered, as far as that can be told as Redis tells it. After entries were trimmed away, that
+    /// is the length where the group stands before the first entry and none was deleted behind that: Redis says so since 7.2.6, and
+    /// counted before what was trimmed away, too.
     pub fn lag(&self, log: &Log) -> Option<u64> {
-        if log.added() == 0 {
+        let len = log.entries().len();
+        if log.added() == 0 || len == 0 {
             return Some(0);
+        }
+        let is_shorter = log.added() > len;
+        if is_shorter && self.last_id < log.first_id() && !log.has_gap_from(log.first_id()) {
+            return Some(len);
         }
         let read = match self.entries_read {
             Some(read) if !log.has_gap_from(self.last_id) => Some(read),
