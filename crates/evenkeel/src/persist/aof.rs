@@ -52,6 +52,9 @@ use crate::server::Server;
 /// that they are still in a cache then.
 const WRITE_LEN: usize = 256 * 1024;
 
+/// A record of more bytes is written while it is read, so that there is no copy of the whole.
+const LONG: usize = 8 << 20;
+
 /// Bytes for what comes before a record: the second, and its database.
 const PREFACE_LEN: usize = 128;
 
@@ -534,8 +537,10 @@ impl Writer {
         }
         let now_s = if settings.aof_timestamp_enabled { clock::unix_ms() / 1000 } else { 0 };
         self.more = false;
-        let Writer { reader, file, selected, second, taken, more, .. } = self;
-        let mut found = 0;
+        let Writer { reader, file, selected, second, taken, more, tail, .. } = self;
+        let (mut found, end_before) = (0, file.end());
+        // A tail gets what is pending before the file does.
+        let may_write = tail.is_none();
         // Where a new file is to begin is said before the first record of that file gets its number, but perhaps after
         // this thread has looked. So it looks again with each record in hand: taken for one of the old file, it would be in
         // neither the base nor a file that stays.
@@ -545,7 +550,8 @@ impl Writer {
             if !record.is_data {
                 return true;
             }
-            let buffer = file.room(PREFACE_LEN + record.bytes.len());
+            let is_long = may_write && record.bytes.len() > LONG;
+            let buffer = file.room(PREFACE_LEN + if is_long { 0 } else { record.bytes.len() });
             if now_s > *second {
                 *second = now_s;
                 push_timestamp(buffer, now_s as i64);
@@ -553,12 +559,18 @@ impl Writer {
             if *selected != Some(record.first_db) {
                 select(buffer, record.first_db);
             }
-            buffer.extend_from_slice(record.bytes);
+            if is_long {
+                file.append_long(record.bytes);
+            } else {
+                buffer.extend_from_slice(record.bytes);
+            }
             *selected = Some(record.last_db);
             found += record.bytes.len();
             *more = found >= WRITE_LEN;
             !*more
         });
+        let written = self.file.end().saturating_sub(end_before); // somebody may have shortened it
+        self.server.persist.aof.figures.size.fetch_add(written, Relaxed);
         self.more |= self.reader.last() >= switch_behind.load(Acquire);
         if found > 0 {
             self.last_record = Instant::now();

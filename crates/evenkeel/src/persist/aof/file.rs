@@ -130,6 +130,20 @@ impl LogFile {
         &mut self.buffer
     }
 
+    /// Appends a long record in pieces, each of which is written before the next one comes, but for the last. If one cannot be written,
+    /// all that is left is pending, and the next write says why.
+    pub(super) fn append_long(&mut self, mut bytes: &[u8]) {
+        while bytes.len() > LEN_MAX {
+            let (piece, rest) = bytes.split_at(LEN_MAX);
+            self.room(piece.len()).extend_from_slice(piece);
+            bytes = rest;
+            if self.write().is_err() {
+                break;
+            }
+        }
+        self.room(bytes.len()).extend_from_slice(bytes);
+    }
+
     /// Bytes that are not in the file yet.
     pub(super) fn pending(&self) -> usize {
         self.buffer.len() - self.start - self.written
@@ -380,7 +394,10 @@ mod tests {
             long_ones = long_ones.max(1) - 1;
             let len = len_min + random.below(len_max);
             let piece: Vec<u8> = (0..=len / 8).flat_map(|_| random.draw().to_le_bytes()).collect();
-            add(&mut log, &piece);
+            match random.below(3) {
+                0 => log.append_long(&piece),
+                _ => add(&mut log, &piece),
+            }
             all.extend_from_slice(&piece);
             match random.below(12) {
                 0 => log.write_all().expect("written"),
@@ -487,6 +504,8 @@ mod tests {
         add(&mut log, b" and another");
         let error = log.write().expect_err("it is full");
         assert_eq!((error.kind(), log.pending()), (io::ErrorKind::StorageFull, 15));
+        log.append_long(&vec![7; 9 * LEN_MAX]);
+        assert_eq!(log.pending(), 15 + 9 * LEN_MAX);
     }
 
     /// Whoever does that has lost what was cut off, and nothing of what comes.
@@ -524,5 +543,9 @@ mod tests {
         assert!(log.buffer.capacity() <= 2 * ROOM);
         let start = log.buffer[log.start..].as_ptr();
         assert_eq!(start.align_offset(BLOCK), 0, "past the cache, memory must be aligned");
+        log.append_long(&vec![8; 40 * ROOM + 3]);
+        assert!(log.buffer.capacity() <= 2 * ROOM && log.pending() <= LEN_MAX, "{}", log.pending());
+        log.write_all().expect("written");
+        assert_eq!(log.end(), 80 * ROOM as u64 + 3);
     }
 }
