@@ -124,6 +124,12 @@ impl Executor {
         executor
     }
 
+    /// Has the thread give up waiting for the gate while a script is announced: it has clients to tell so.
+    pub(crate) fn that_answers(mut self) -> Executor {
+        self.seat.gate_busy = Some(self.server.scripts.busy.flag());
+        self
+    }
+
     pub(crate) fn stats(&self) -> &Stats {
         &self.server.stats[self.worker]
     }
@@ -228,6 +234,11 @@ impl Executor {
                 Ok(Admitted::Run(id)) => {
                     let done = self.run_admitted(session, id, &request, reply);
                     if done == Err(Error::AdmitAgain) {
+                        if !self.seat.is_inside() {
+                            // A script that takes long has the gate closed.
+                            reply.rewind(mark);
+                            return self.run_outside(session, request, reply);
+                        }
                         continue;
                     }
                     if self.server.monitors.is_any() {
@@ -369,7 +380,7 @@ impl Executor {
         let keys = keys_of(row, &request.args, parts.session.db, server);
         let mut held = match row.reach_in(&request.args) {
             Reach::Walk => keyspace.hold_none(&mut self.seat),
-            Reach::Whole => keyspace.hold_all(&mut self.seat),
+            Reach::Whole => keyspace.try_hold_all(&mut self.seat).ok_or(Error::AdmitAgain)?,
             Reach::Keys | Reach::KeysUnless(_) => {
                 if keys.len() > 1 {
                     keyspace.prefetch_keys(&self.seat, &keys);
@@ -383,8 +394,9 @@ impl Executor {
                 }
             }
             Reach::Script { needs_all, .. } => {
-                if needs_all(&request.args, server) {
-                    keyspace.hold_all(&mut self.seat)
+                // A replayed script is not taken back. If it takes long, every other thread has to find that out at the gate.
+                if parts.session.replays || needs_all(&request.args, server) {
+                    keyspace.try_hold_all(&mut self.seat).ok_or(Error::AdmitAgain)?
                 } else {
                     self.places.clear();
                     self.places.extend(keys.iter().map(|key| key.place));
@@ -395,7 +407,7 @@ impl Executor {
                 if queue_places(parts.session, server, &mut self.places) {
                     keyspace.hold_to_write(&mut self.seat, &mut self.places)
                 } else {
-                    keyspace.hold_all(&mut self.seat)
+                    keyspace.try_hold_all(&mut self.seat).ok_or(Error::AdmitAgain)?
                 }
             }
         };
@@ -420,8 +432,9 @@ impl Executor {
         if !matches!(row.reach, Reach::Keys) && self.server.settings_version() != self.settings_version {
             // CONFIG SET holds for the next command of the same batch, too.
             self.refresh(self.seat.now_ms);
-            // Who replays must not leave the gate between what a command has done and what counts as run.
-            if !session.replays {
+            // Who replays must not leave the gate between what a command has done and what counts as run; and CONFIG SET, which has left
+            // it, may have found it closed for long.
+            if !session.replays && self.seat.is_inside() {
                 self.make_room();
             }
         }
@@ -429,7 +442,8 @@ impl Executor {
     }
 
     /// Locks a command's keys for writing and calls `f`, then serves whoever waits for what it has written. The seat is
-    /// inside the gate, and may leave it to hold everything: [`Error::AdmitAgain`] if `f` must not be called after that.
+    /// inside the gate, and may leave it to hold everything: [`Error::AdmitAgain`] if `f` must not be called after that, and
+    /// where the seat stays outside, see [`Seat::gate_busy`].
     #[cold]
     pub(crate) fn call_to_write<R>(
         &mut self,
@@ -447,7 +461,7 @@ impl Executor {
         let mut parts = Parts { id, reply, session, server, settings: &self.settings, worker: self.worker };
         let mut held = if row.runs_scripts() || mode.must_end() && matches!(row.reach_in(&args), Reach::Walk)
         {
-            server.keyspace.hold_all(&mut self.seat)
+            server.keyspace.try_hold_all(&mut self.seat).ok_or(Error::AdmitAgain)?
         } else {
             server.keyspace.hold_to_write(&mut self.seat, &mut self.places)
         };

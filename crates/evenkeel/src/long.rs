@@ -14,6 +14,9 @@
 //! Work may also look at keys that the handler did not know ([`Work::visits`], for SORT BY): it locks their slots one at
 //! a time. A command of that kind that has to end under locks holds everything.
 //!
+//! Scripts that take long wait for a thread of their own in the same way, however many they are: a client has one at most. When the
+//! one that is run is announced as busy ([`crate::scripting::busy`]), those that wait behind it are refused.
+//!
 //! Inside MULTI, and where a command is run on behalf of one who waits, all is done in place; likewise when
 //! [`QUEUE_MAX`] commands wait for a thread already.
 //!
@@ -50,7 +53,7 @@ use crate::waiting::{On, Resumed, Waiting};
 /// Elements from which on work is large: at some 50 ns each, a millisecond's.
 pub(crate) const LONG_MIN: usize = 20_000;
 
-/// Commands that may wait for a thread. Each keeps its sources from being freed.
+/// Commands but for scripts that may wait for a thread. Each keeps its sources from being freed.
 const QUEUE_MAX: usize = 128;
 
 /// Commands that may wait for other servers, or for the disk, at a time.
@@ -353,16 +356,35 @@ impl Long {
                 let in_its_place = Work { writes, ..Work::nothing() };
                 go_abroad(server, job(in_its_place), run);
             }
-            work => self.push(job(work)),
+            work => self.push(server, job(work)),
         }
     }
 
-    fn push(&self, job: Job) {
+    fn push(&self, server: &Server, job: Job) {
         let mut jobs = self.jobs.lock();
+        // Looked at under the lock: whoever announces a script takes it after that.
+        if job.work.is_script && server.scripts.busy.is_busy() {
+            drop(jobs);
+            return job.refuse(server);
+        }
         jobs.push_back(job);
         self.queued.store(jobs.len(), Relaxed);
         drop(jobs);
         self.came.notify_one();
+    }
+
+    /// A script has been announced: refuses those that wait behind it. `stats` are those of the thread that it is run by.
+    pub(crate) fn refuse_all(&self, server: &Server, stats: usize) {
+        let mut jobs = self.jobs.lock();
+        let waiting = std::mem::take(&mut *jobs);
+        self.queued.store(0, Relaxed);
+        drop(jobs);
+        let (stats, refusal) = (&server.stats[stats], server.scripts.busy.refusal());
+        for job in waiting {
+            stats.error(&refusal.line());
+            add(&stats.commands[job.id.index()].rejected, 1);
+            job.refuse(server);
+        }
     }
 
     /// The next command, if one waits: for tests, which have no threads for these.
@@ -427,7 +449,7 @@ fn go_abroad(server: &Arc<Server>, job: Job, run: Box<Abroad>) {
             ok_for_nothing(ran.unwrap_or_else(|panic| resume_unwind(panic)), reply)
         };
         job.work.run = Run::Apart(Box::new(come));
-        server.long.push(job);
+        server.long.push(server, job);
     };
     let (on_thread, waits) = (server.clone(), job.nobody_waits.clone());
     server.long.abroad.fetch_add(1, Relaxed);
@@ -459,6 +481,9 @@ fn go_abroad(server: &Arc<Server>, job: Job, run: Box<Abroad>) {
 pub(crate) fn run(server: &Arc<Server>, long: &Long, index: usize) {
     evenkeel_store::memory::register_thread();
     let mut executor = Executor::new(server.clone(), index);
+    if std::ptr::eq(long, &server.slow_scripts) {
+        executor = executor.that_answers();
+    }
     while !server.stopping.load(Acquire) {
         if let Some(job) = long.await_next(&server.stopping, || server.slack.is_asked()) {
             job.run(&mut executor, long);
@@ -568,8 +593,10 @@ impl Job {
                     call.run(row)
                 })
             });
-            executor.serve_woken();
-            server.keyspace.leave(&mut executor.seat);
+            if executor.seat.is_inside() {
+                executor.serve_woken();
+                server.keyspace.leave(&mut executor.seat);
+            }
             if done != Err(Error::AdmitAgain) {
                 break done;
             }
@@ -609,8 +636,13 @@ impl Job {
         let (row, args, server) = (table().row(self.id), self.args.as_args(), executor.server.clone());
         loop {
             executor.refresh(clock::unix_ms());
-            server.keyspace.enter(&mut executor.seat);
-            executor.make_room();
+            let is_inside = server.keyspace.try_enter(&mut executor.seat);
+            if is_inside {
+                executor.make_room();
+            }
+            if !executor.seat.is_inside() {
+                return Err(server.scripts.busy.refusal());
+            }
             if let Err(refusal) = self.is_still_permitted(executor, session) {
                 server.keyspace.leave(&mut executor.seat);
                 return Err(refusal);
@@ -651,6 +683,14 @@ impl Job {
         stats.ran(self.id, spent.ticks, reply.errors > 0, settings.latency_tracking);
         let command = (table().row(self.id), args, &spent);
         observe::ended(server, settings, executor.worker, &self.client, command);
+    }
+
+    /// A script is busy, and its client reads so.
+    fn refuse(self, server: &Server) {
+        let mut reply = self.empty_reply();
+        reply.fail(&server.scripts.busy.refusal());
+        let (client, number) = (self.client, self.number);
+        server.resume(Resumed { client, number, reply, may_write: false, closes: false });
     }
 
     fn empty_reply(&self) -> Reply {

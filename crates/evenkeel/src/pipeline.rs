@@ -20,6 +20,7 @@ use crate::error::Error;
 use crate::net::connection::Connection;
 use crate::net::region::Source;
 use crate::observe::stats::{Stage, add};
+use crate::pubsub::mail;
 use crate::reply::Reply;
 use crate::session::Session;
 
@@ -281,6 +282,7 @@ impl Pipeline {
         let from = executor.last_ticks;
         let Executor { server, seat, .. } = &mut *executor;
         let is_closed = Cell::new(false);
+        // A command may come out of the gate to a script that has it closed for long: the rest of the batch is told so.
         let inside = server.keyspace.enter_unless(seat, || {
             is_closed.set(true);
             server.scripts.busy.is_busy()
@@ -297,8 +299,6 @@ impl Pipeline {
             executor.make_room(); // which goes outside for a moment
             executor.note_pause();
         }
-        // Looked at inside the gate, as all that is revoked: see `Call::reply_in_force`.
-        session.closing |= session.client.killed.load(Relaxed);
         if session.hears {
             // What has been evicted, say, is told of before the replies to what comes after it.
             hear(session, reply);
@@ -307,10 +307,12 @@ impl Pipeline {
         let reply_len = reply.len();
         let mut fetched = 0;
         for (index, parts) in self.batch.iter().enumerate() {
+            // Looked at inside the gate, as all that is revoked: see `Call::reply_in_force`.
+            session.closing |= session.client.killed.load(Relaxed);
             if session.closing {
                 break;
             }
-            if inside && index >= fetched {
+            if executor.seat.is_inside() && index >= fetched {
                 fetched = self.prefetch_members(executor, bytes, index);
             }
             executor.keep_time();
@@ -318,7 +320,7 @@ impl Pipeline {
             let request =
                 Request { command: parts.command, args, len: parts.end - parts.start, key: parts.key };
             let outcome = executor.shielded(reply, |executor, reply| {
-                if inside {
+                if executor.seat.is_inside() {
                     executor.run(session, request, reply)
                 } else {
                     executor.run_outside(session, request, reply)
@@ -335,11 +337,13 @@ impl Pipeline {
                 break;
             }
         }
-        if inside {
+        if executor.seat.is_inside() {
             executor.serve_woken();
             executor.server.keyspace.leave(&mut executor.seat);
-            executor.seat.draft.received = None;
+        } else {
+            mail::tell(&executor.server); // of what the commands before have sent
         }
+        executor.seat.draft.received = None;
         self.note_size(reply.len().saturating_sub(reply_len));
         let waited = std::mem::take(&mut executor.seat.lock_wait);
         let evicted = std::mem::take(&mut executor.evict_ticks);

@@ -21,7 +21,7 @@ use crate::sync::{Condvar, Mutex, MutexGuard, spin_loop, yield_now};
 /// in the background.
 pub const SEATS_MAX: usize = 784;
 
-/// How often someone who waits outside asks whether to go on waiting.
+/// How often a thread that waits outside asks whether to go on waiting.
 const LOOK: std::time::Duration = std::time::Duration::from_millis(2);
 
 #[repr(align(128))]
@@ -116,7 +116,11 @@ impl Gate {
     pub fn close(&self, seat: usize) -> Closed<'_> {
         // Two threads that both wait inside for each other to come out would wait forever, so go out first.
         self.step(seat);
-        let closer = self.closer.lock();
+        self.close_as(seat, self.closer.lock())
+    }
+
+    /// Closes the gate for the thread that has the lock for that. `seat` is outside before, and inside afterwards.
+    fn close_as<'a>(&'a self, seat: usize, closer: MutexGuard<'a, ()>) -> Closed<'a> {
         self.closed.store(true, Relaxed);
         fence(SeqCst);
         for other in &self.seats {
@@ -128,6 +132,22 @@ impl Gate {
         }
         self.step(seat);
         Closed { gate: self, _closer: closer }
+    }
+
+    /// The same, but stays outside, and returns `None`, if `refuse` says so while another thread has the gate closed.
+    pub fn close_unless(&self, seat: usize, refuse: impl Fn() -> bool) -> Option<Closed<'_>> {
+        self.step(seat);
+        let closer = loop {
+            if let Some(closer) = self.closer.try_lock() {
+                break closer;
+            }
+            if refuse() {
+                return None;
+            }
+            self.look_whether_open();
+            yield_now(); // the thread that has opened the gate may not have released the lock yet
+        };
+        Some(self.close_as(seat, closer))
     }
 
     /// Whether somebody waits for all others to come out. A hint for who has been inside for long.

@@ -146,6 +146,18 @@ impl<'a> Held<'a> {
         keyspace.assert_free(seat);
         keyspace.lay_down(seat);
         let closed = keyspace.close(seat);
+        Held::behind(closed, keyspace, seat)
+    }
+
+    /// The same; `None`: another thread keeps the gate closed for long, and the seat stays outside.
+    pub(crate) fn try_all(keyspace: &'a Keyspace, seat: &'a mut Seat) -> Option<Held<'a>> {
+        keyspace.assert_free(seat);
+        keyspace.lay_down(seat);
+        let closed = keyspace.try_close(seat)?;
+        Some(Held::behind(closed, keyspace, seat))
+    }
+
+    fn behind(closed: Closed<'a>, keyspace: &'a Keyspace, seat: &'a mut Seat) -> Held<'a> {
         keyspace.attune(seat);
         if keyspace.journal.is_on() {
             keyspace.journal.last(); // slots may go, and what is logged from now on comes behind all that was
@@ -219,17 +231,21 @@ impl<'a> Held<'a> {
         }
     }
 
-    /// Lets a thread that waits for everything to come to rest go first. For who holds nothing and works long; whatever
-    /// was read before may have changed afterwards. Does nothing for who holds something.
-    pub fn give_way(&mut self) {
+    /// Lets a thread that waits for everything to come to rest go first. For a caller that holds nothing and works long:
+    /// whatever was read before may have changed afterwards. Does nothing where something is held. `false`: that thread
+    /// takes long, the seat is outside, and the caller has to give its work up; see [`Seat::gate_busy`].
+    #[must_use]
+    pub fn give_way(&mut self) -> bool {
         if matches!(self.scope, Scope::None) && self.keyspace.gate.is_closed() {
             self.keyspace.leave(self.seat);
-            self.keyspace.enter(self.seat);
+            return self.keyspace.try_enter(self.seat);
         }
+        true
     }
 
-    /// Does what takes long and touches no data outside the gate, so that nobody who needs everything at rest waits for it;
-    /// whatever was read before may have changed afterwards. For who holds something it is done where it is.
+    /// Runs `f`, which takes long and touches no data, outside the gate, so that no thread that needs everything at rest
+    /// waits for it; whatever was read before may have changed afterwards. Where something is held, `f` runs in place. A
+    /// seat with [`Seat::gate_busy`] may be outside afterwards: its thread touches no data after this.
     pub fn aside<R>(&mut self, f: impl FnOnce() -> R) -> R {
         if !matches!(self.scope, Scope::None) {
             return f();
@@ -857,7 +873,7 @@ fn lock<'a>(keyspace: &'a Keyspace, seat: &mut Seat, place: Place) -> &'a Slot {
     slot
 }
 
-/// A seat that is outside for a while, and goes back in whatever happens.
+/// A seat that is outside for a while, and goes back in, also after a panic, if it may.
 struct Stroll<'a> {
     keyspace: &'a Keyspace,
     seat: &'a mut Seat,
@@ -872,6 +888,6 @@ impl<'a> Stroll<'a> {
 
 impl Drop for Stroll<'_> {
     fn drop(&mut self) {
-        self.keyspace.enter(self.seat);
+        self.keyspace.try_enter(self.seat);
     }
 }

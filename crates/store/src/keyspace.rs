@@ -237,6 +237,12 @@ impl Keyspace {
         seat.inside
     }
 
+    /// The same for whatever the seat itself has to say; see [`Seat::gate_busy`].
+    pub fn try_enter(&self, seat: &mut Seat) -> bool {
+        let busy = seat.gate_busy.clone();
+        self.enter_unless(seat, || busy.as_ref().is_some_and(|busy| busy.load(Acquire)))
+    }
+
     /// What a seat has to know that changes only behind the closed gate.
     #[inline]
     pub(crate) fn attune(&self, seat: &mut Seat) {
@@ -309,14 +315,14 @@ impl Keyspace {
         seat.free_retired(&self.gate);
     }
 
-    /// Goes outside and in again, and frees the tables that were replaced if no other thread can be reading them: for
-    /// who is inside and needs memory now.
-    pub fn step_out(&self, seat: &mut Seat) {
+    /// Goes outside and in again, and frees the tables that were replaced if no other thread can be reading them: for a
+    /// thread that is inside and needs memory now. Returns whether it is inside again; see [`Seat::gate_busy`].
+    pub fn step_out(&self, seat: &mut Seat) -> bool {
         self.leave(seat);
         // Once for what waits for threads that have passed by now, and once for what has been replaced since.
         self.tidy(seat);
         self.tidy(seat);
-        self.enter(seat);
+        self.try_enter(seat)
     }
 
     /// Locks the slots of a command's keys. `places` is sorted here and may hold repetitions.
@@ -353,8 +359,19 @@ impl Keyspace {
         Held::all(self, seat)
     }
 
+    /// The same for a thread that may have clients to answer instead; `None`: the seat is outside, see [`Seat::gate_busy`].
+    pub fn try_hold_all<'a>(&'a self, seat: &'a mut Seat) -> Option<Held<'a>> {
+        Held::try_all(self, seat)
+    }
+
     pub(crate) fn close(&self, seat: &Seat) -> Closed<'_> {
         self.gate.close(seat.index)
+    }
+
+    pub(crate) fn try_close(&self, seat: &mut Seat) -> Option<Closed<'_>> {
+        let closed = self.gate.close_unless(seat.index, || seat.refuses_to_wait());
+        seat.inside = closed.is_some();
+        closed
     }
 
     #[inline]

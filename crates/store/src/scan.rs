@@ -106,20 +106,24 @@ impl Held<'_> {
         if next == SLOTS { Cursor(0) } else { Cursor::new(next, 0, 0) }
     }
 
-    /// Calls `f` with every live key of a database. Only for who holds nothing or everything.
+    /// Calls `f` with every live key of a database. Only for who holds nothing or everything. `false`: not with every one,
+    /// since it has been given up, see [`Held::give_way`].
     ///
     /// One segment at a time is locked, and between two of them whoever waits for everything may go first. So what is
     /// seen is no moment of the database; but a key that stays there throughout is seen once, however its slot grows.
-    pub fn for_each_key(&mut self, db: usize, mut f: impl FnMut(View<'_>)) {
+    pub fn for_each_key(&mut self, db: usize, mut f: impl FnMut(View<'_>)) -> bool {
         let mut from = 0;
         while let Some(slot) = self.keyspace().db_if_used(db).and_then(|db| db.occupied.next(from)) {
             let (place, mut prefix) = (Place::new(db as u32, slot as u16), 0);
             while prefix < 1 << DEPTH_MAX {
                 prefix = self.visit(place, |held| held.keys_of_segment(place, prefix, &mut f));
-                self.give_way();
+                if !self.give_way() {
+                    return false;
+                }
             }
             from = slot + 1;
         }
+        true
     }
 
     /// Calls `f` with the live keys of the segment that covers `prefix`, from there on; returns what comes after it.

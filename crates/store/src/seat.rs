@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering::*};
 
 use parking_lot::Mutex;
 
@@ -58,6 +58,9 @@ pub struct Seat {
     pub ticks: fn() -> u64,
     /// Ticks spent waiting for slots that other threads held. Whoever drives the seat reads and resets it.
     pub lock_wait: u64,
+    /// Set while the thread that has the gate closed is known to take long. A seat that has this flag then stays outside
+    /// instead of waiting, wherever it waits for the gate: its thread has clients to answer. Any other seat waits.
+    pub gate_busy: Option<Arc<AtomicBool>>,
     /// Keys that were written to and have waiters, in the order of the writes. Whoever drives the seat serves them; see
     /// [`crate::Held::next_woken`].
     pub(crate) woken: VecDeque<Woken>,
@@ -187,6 +190,7 @@ impl Seat {
             tally,
             ticks: || 0,
             lock_wait: 0,
+            gate_busy: None,
             woken: VecDeque::new(),
             put_off: VecDeque::new(),
             epoch: false,
@@ -245,6 +249,11 @@ impl Seat {
     #[inline]
     pub(crate) fn keeps_expired(&self) -> bool {
         self.keep_expired || self.hides_expired
+    }
+
+    /// Whether its thread has clients to answer instead of waiting for the gate; see [`Seat::gate_busy`].
+    pub(crate) fn refuses_to_wait(&self) -> bool {
+        self.gate_busy.as_ref().is_some_and(|busy| busy.load(Acquire))
     }
 
     /// Whether it is inside the gate.

@@ -24,12 +24,15 @@ pub(crate) const COMMANDS: &[Command] = &[
 fn keys(call: &mut Call<'_, '_>) -> Done {
     let (db, pattern) = (call.session.db as usize, call.args.at(1));
     let (mut found, mut count) = (Encoder::default(), 0);
-    call.held.for_each_key(db, |view| {
+    let is_whole = call.held.for_each_key(db, |view| {
         if glob::matches(pattern, view.key(), false) {
             found.bulk(view.key());
             count += 1;
         }
     });
+    if !is_whole {
+        return Err(Error::AdmitAgain);
+    }
     call.reply.array(count);
     call.reply.bytes.extend_from_slice(&found.bytes);
     Ok(())
@@ -55,7 +58,9 @@ fn scan(call: &mut Call<'_, '_>) -> Done {
         if cursor.0 == 0 || left == 0 {
             break;
         }
-        call.held.give_way();
+        if !call.held.give_way() {
+            return Err(Error::AdmitAgain);
+        }
     }
     call.reply.array(2);
     call.reply.bulk(cursor.0.to_string().as_bytes());

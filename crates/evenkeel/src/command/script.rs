@@ -96,7 +96,7 @@ pub(super) fn run(
             (find(machine, &server, args.at(1))?, keys)
         };
         let may_go = call.mode == Mode::Direct && !call.session.replays;
-        if may_go && target.habits().leaves_worker(server.inboxes.len()) && server.slow_scripts.has_room() {
+        if may_go && target.habits().leaves_worker(server.inboxes.len()) {
             return call.go_to_slow_scripts();
         }
         machine.run(call, &target, keys, ro)

@@ -31,7 +31,7 @@ use crate::blocking::Mode;
 use crate::blocking::serve::Host;
 use crate::config::Settings;
 use crate::dispatch::look_again;
-use crate::error::Done;
+use crate::error::{Done, Error};
 use crate::long::Work;
 use crate::pubsub::notices::{GENERIC, LIST};
 use crate::reply::Reply;
@@ -162,7 +162,7 @@ fn lock_and_finish(call: &mut Call<'_, '_>, plan: &Plan, mut source: Source) -> 
         plan.add_places(&source, keyspace, db, &mut places);
         let all = attempt > ATTEMPTS || places.len() > LOCKS_MAX;
         let mut held = match plan.stores {
-            _ if all => keyspace.hold_all(call.held.seat),
+            _ if all => keyspace.try_hold_all(call.held.seat).ok_or(Error::AdmitAgain)?,
             true => keyspace.hold_to_write(call.held.seat, &mut places),
             false => keyspace.hold(call.held.seat, &mut places),
         };

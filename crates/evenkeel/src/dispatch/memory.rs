@@ -30,7 +30,8 @@ const SLACK_MIN: usize = 1 << 20;
 const EVICT_AT_ONCE: usize = 16;
 
 impl Executor {
-    /// Evicts keys if more memory is used than `maxmemory` allows. The seat is inside the gate, and holds nothing.
+    /// Evicts keys if more memory is used than `maxmemory` allows. The seat is inside the gate, and holds nothing; it may be
+    /// outside afterwards, see [`evenkeel_store::Seat::gate_busy`].
     #[inline]
     pub(crate) fn make_room(&mut self) {
         self.follow_settings();
@@ -119,8 +120,12 @@ impl Executor {
         let server = self.server.clone();
         loop {
             // Tables that shrink with every key removed are freed only when no thread can be reading them.
-            server.keyspace.step_out(&mut self.seat);
-            if stays_in_use(&self.server) <= limit || clock::ticks() >= until || !self.may_still_evict() {
+            let is_inside = server.keyspace.step_out(&mut self.seat);
+            if !is_inside
+                || stays_in_use(&self.server) <= limit
+                || clock::ticks() >= until
+                || !self.may_still_evict()
+            {
                 break;
             }
             if self.waits_for_a_flush(limit) {

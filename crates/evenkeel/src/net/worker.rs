@@ -129,7 +129,7 @@ impl Worker {
             index,
             listeners,
             poll,
-            executor: Executor::new(server.clone(), index),
+            executor: Executor::new(server.clone(), index).that_answers(),
             pipeline: Pipeline::default(),
             background: Background::new(index, server.workers()),
             connections: Vec::new(),

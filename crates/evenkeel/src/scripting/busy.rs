@@ -1,25 +1,23 @@
-//! The script that keeps everybody waiting, if there is one: others read here what to tell their clients, and write here
-//! that it is to be killed.
+//! The script that keeps all clients waiting, if there is one: other threads read here what to tell their clients, and
+//! write here that it is to be killed.
 //!
-//! Only a script that has run for longer than `busy-reply-threshold` is announced. While none is, this costs nobody
-//! anything: who waits at the closed gate looks at one number.
+//! A script is announced that has run for longer than `busy-reply-threshold`, and has the gate closed: there is one at most.
+//! While none is, this costs no command anything: a thread that waits at the closed gate looks at one flag.
 
-use std::sync::atomic::{AtomicBool, AtomicU8, Ordering::*};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::*};
 
 use parking_lot::Mutex;
 
 use crate::clock::Ticks;
 use crate::error::Error;
 
-const NONE: u8 = 0;
-const SCRIPT: u8 = 1;
-const FUNCTION: u8 = 2;
-
 /// See the module's text.
 #[derive(Default)]
 pub(crate) struct Busy {
-    /// What is running.
-    kind: AtomicU8,
+    /// A script is announced. Shared with the seats whose threads answer clients then, see [`evenkeel_store::Seat::gate_busy`].
+    is_announced: Arc<AtomicBool>,
+    is_function: AtomicBool,
     killed: AtomicBool,
     running: Mutex<Option<Running>>,
 }
@@ -32,12 +30,18 @@ pub(crate) struct Running {
     pub(crate) since: Ticks,
     pub(crate) is_function: bool,
     pub(crate) wrote: bool,
+    /// It is part of a primary's stream, or of a log.
+    pub(crate) is_replayed: bool,
 }
 
 impl Busy {
     #[inline]
     pub(crate) fn is_busy(&self) -> bool {
-        self.kind.load(Acquire) != NONE
+        self.is_announced.load(Acquire)
+    }
+
+    pub(crate) fn flag(&self) -> Arc<AtomicBool> {
+        self.is_announced.clone()
     }
 
     /// Announces a script; `false`: another one is announced.
@@ -47,7 +51,8 @@ impl Busy {
             return false;
         }
         self.killed.store(false, Release);
-        self.kind.store(if running.is_function { FUNCTION } else { SCRIPT }, Release);
+        self.is_function.store(running.is_function, Release);
+        self.is_announced.store(true, Release);
         *place = Some(running);
         true
     }
@@ -55,7 +60,7 @@ impl Busy {
     pub(super) fn end(&self) {
         let mut place = self.running.lock();
         *place = None;
-        self.kind.store(NONE, Release);
+        self.is_announced.store(false, Release);
     }
 
     pub(super) fn note_write(&self) {
@@ -78,6 +83,12 @@ impl Busy {
         let Some(running) = &*place else {
             return Err(Error::text("NOTBUSY No scripts in execution right now."));
         };
+        if running.is_replayed {
+            return Err(Error::text(
+                "UNKILLABLE The busy script was sent by a master instance in the context of replication and cannot be \
+                 killed.",
+            ));
+        }
         if running.wrote {
             return Err(Error::text(
                 "UNKILLABLE Sorry the script already executed write commands against the dataset. You can either wait \
@@ -93,7 +104,7 @@ impl Busy {
 
     /// What clients are told meanwhile.
     pub(crate) fn refusal(&self) -> Error {
-        refusal(self.kind.load(Acquire) == FUNCTION)
+        refusal(self.is_function.load(Acquire))
     }
 }
 

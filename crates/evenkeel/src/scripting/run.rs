@@ -38,6 +38,10 @@ pub(super) const SLOW_US: u64 = 5_000;
 /// How long a script may go on after the server has begun to stop.
 const LET_END_US: u64 = 100_000;
 
+/// How long a script goes on after it has been announced, also if it is killed: clients whose commands came before that are to
+/// read BUSY, and not to have the next script run that would have to be killed.
+const ANSWER_US: u64 = 100_000;
+
 /// Keys whose former values are kept, and bytes of them, so that a run can be taken back. They are looked through one by
 /// one for each write.
 const UNDO_KEYS_MAX: usize = 256;
@@ -90,6 +94,8 @@ pub(super) struct Run<'r, 'a, 'h> {
     pub(super) name: &'r [u8],
     pub(super) is_function: bool,
     pub(super) is_announced: bool,
+    /// When others were told.
+    announced_at: Ticks,
     pub(super) reply: Reply,
     /// An error, or a reply that was not in one piece.
     bytes: Vec<u8>,
@@ -122,6 +128,7 @@ impl<'r, 'a, 'h> Run<'r, 'a, 'h> {
             name,
             is_function,
             is_announced: false,
+            announced_at: 0,
             reply: Reply::default(),
             bytes: Vec::new(),
             buf: Vec::new(),
@@ -256,7 +263,7 @@ impl<'r, 'a, 'h> Run<'r, 'a, 'h> {
     /// since it does not hold all; or, where `may_leave`, the only worker is left, which has others to tell should it never end.
     fn give_up_undo(&mut self, outside: Ended, may_leave: bool) -> Result<(), Ended> {
         let server = self.call.server;
-        if may_leave && self.undo.is_some() && server.inboxes.len() == 1 && server.slow_scripts.has_room() {
+        if may_leave && self.undo.is_some() && server.inboxes.len() == 1 {
             return Err(Ended::ForGood);
         }
         if !self.call.held.holds_all() {
@@ -359,9 +366,9 @@ impl<'r, 'a, 'h> Run<'r, 'a, 'h> {
             // A short one comes to its end.
             if server.is_to_let_go() && elapsed > LET_END_US {
                 self.end(Ended::Stopped);
-            } else if self.is_announced && !self.wrote && server.scripts.busy.is_killed() {
+            } else if self.is_announced && !self.wrote && self.is_killed() {
                 self.end(Ended::Killed);
-            } else if self.undo.is_some() && elapsed > SLOW_US && server.slow_scripts.has_room() {
+            } else if self.undo.is_some() && elapsed > SLOW_US {
                 self.end(Ended::Slow);
             } else if !self.is_announced && self.keeps_waiting(elapsed) {
                 self.announce();
@@ -370,10 +377,16 @@ impl<'r, 'a, 'h> Run<'r, 'a, 'h> {
         self.ended.is_none()
     }
 
-    /// Whether others are to be told, after so many microseconds. A threshold of zero means never.
+    /// Whether others are to be told, after so many microseconds. A threshold of zero means never. A script that can be taken
+    /// back is about to be.
     fn keeps_waiting(&self, elapsed: u64) -> bool {
         let threshold = self.call.settings.busy_reply_threshold;
-        threshold > 0 && elapsed / 1000 >= threshold
+        threshold > 0 && elapsed / 1000 >= threshold && self.call.held.holds_all()
+    }
+
+    fn is_killed(&self) -> bool {
+        let told_us = clock::us(clock::ticks().saturating_sub(self.announced_at));
+        told_us >= ANSWER_US && self.call.server.scripts.busy.is_killed()
     }
 
     /// Others are told that a script keeps them waiting.
@@ -384,9 +397,11 @@ impl<'r, 'a, 'h> Run<'r, 'a, 'h> {
             since: self.since,
             is_function: self.is_function,
             wrote: self.wrote,
+            is_replayed: self.call.session.replays,
         };
         self.is_announced = self.call.server.scripts.busy.begin(running);
         if self.is_announced {
+            self.announced_at = clock::ticks();
             let ms = clock::ticks().saturating_sub(self.since) / clock::ticks_per_us() / 1000;
             self.call.server.log.warning(format!(
                 "Slow script detected: still in execution after {ms} milliseconds. You can try killing the script using \
@@ -394,7 +409,8 @@ impl<'r, 'a, 'h> Run<'r, 'a, 'h> {
                 if self.is_function { "FUNCTION" } else { "SCRIPT" },
                 String::from_utf8_lossy(self.name)
             ));
-            // Those who wait for the gate are to find out.
+            self.call.server.slow_scripts.refuse_all(self.call.server, self.call.worker);
+            // Workers have waits to end, and what else they do while a script is busy.
             self.call.server.wake_all();
         }
     }

@@ -708,6 +708,61 @@ fn a_busy_script_that_has_written_is_not_killed_but_ends_with_the_server() {
     }
 }
 
+/// One script is killed, and the clients whose scripts wait behind it read that it is busy, as in Redis.
+#[test]
+fn one_kill_is_enough_for_scripts_that_came_at_once() {
+    const SCRIPTS: [&str; 3] = [
+        "while true do end",
+        "redis.call('dbsize') while true do end",
+        "for i = 1, 300 do redis.call('get', 'key' .. i) end while true do end",
+    ];
+    let live = Live::start(2, &["--busy-reply-threshold", "300"]);
+    let mut clients: Vec<Client> = (0..150).map(|_| live.connect()).collect();
+    let mut other = live.connect();
+    for (client, script) in clients.iter_mut().zip(SCRIPTS.iter().cycle()) {
+        client.send(&["EVAL", script, "0"]).expect("open");
+    }
+    wait_for(&mut other, "PING", "BUSY");
+    assert_eq!(other.run("SCRIPT KILL").to_string(), "OK");
+    let replies: Vec<String> = clients.iter_mut().map(|client| client.read().to_string()).collect();
+    let (killed, busy): (Vec<_>, Vec<_>) =
+        replies.iter().partition(|reply| reply.starts_with("-ERR Script killed by user"));
+    assert_eq!(killed.len(), 1, "{killed:?}");
+    assert!(busy.iter().all(|reply| reply.starts_with("-BUSY Redis is busy running a script.")), "{busy:?}");
+    wait_for(&mut other, "PING", "PONG");
+    live.verify();
+    live.stop();
+}
+
+/// There is one worker, which is inside the gate when another script waits to close it, and then waits for the gate itself.
+#[test]
+fn a_worker_that_waits_behind_a_script_answers() {
+    const REACHES_OUTSIDE: &str = "local at = redis.call('time') repeat local now = redis.call('time') \
+                                   until (now[1] - at[1]) * 1e6 + now[2] - at[2] > 3e3 return redis.call('dbsize')";
+    for name in ["EVAL", "KEYS"] {
+        let live = Live::start(1, &["--busy-reply-threshold", "100", "--enable-debug-command", "yes"]);
+        let (mut busy, mut other) = (live.connect(), live.connect());
+        other.run("DEBUG POPULATE 200000");
+        // Which of the two closes the gate first is a matter of luck. A script that has reached outside once is begun otherwise.
+        for round in 0..20 {
+            let script = format!("{REACHES_OUTSIDE} -- {round}");
+            let command = if name == "EVAL" { vec![name, &script, "0"] } else { vec![name, "*"] };
+            busy.send(&["EVAL", "while true do end", "0"]).expect("open");
+            other.send(&command).expect("open");
+            let was_refused = other.read().to_string().starts_with("-BUSY");
+            wait_for(&mut other, "PING", "BUSY");
+            assert_eq!(other.run("SCRIPT KILL").to_string(), "OK");
+            assert!(busy.read().to_string().starts_with("-ERR Script killed by user"));
+            assert!(!other.call(&command).is_error());
+            if was_refused {
+                break;
+            }
+        }
+        live.verify();
+        live.stop();
+    }
+}
+
 /// CLIENT PAUSE WRITE holds scripts back, but for those that say that they do not write.
 #[test]
 fn scripts_that_only_read_are_not_paused() {

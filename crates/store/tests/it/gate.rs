@@ -126,6 +126,44 @@ fn who_is_refused_is_outside() {
     assert!(OUTCOMES.iter().all(|count| count.load(Relaxed) > 0), "{OUTCOMES:?}");
 }
 
+/// A thread that would close the gate and is refused is outside, where the thread that has it closed does not wait for it;
+/// one that is not refused closes it as any other.
+#[test]
+fn a_closer_that_is_refused_is_outside() {
+    use loom::sync::atomic::{AtomicBool, Ordering::*};
+    static OUTCOMES: [std::sync::atomic::AtomicUsize; 2] =
+        [const { std::sync::atomic::AtomicUsize::new(0) }; 2];
+    explore(2, || {
+        let shared = Arc::new((shared(2), AtomicBool::new(false)));
+        let other = thread::spawn({
+            let shared = shared.clone();
+            move || {
+                let (shared, is_long) = &*shared;
+                shared.gate.enter(0);
+                let closed = shared.gate.close_unless(0, || is_long.load(Relaxed));
+                OUTCOMES[usize::from(closed.is_some())].fetch_add(1, Relaxed);
+                if closed.is_some() {
+                    // SAFETY: the model checks that nobody else reads or writes meanwhile.
+                    shared.data.with_mut(|data| unsafe { *data += 1 });
+                    drop(closed);
+                    shared.gate.leave(0);
+                }
+            }
+        });
+        let (shared, is_long) = &*shared;
+        shared.gate.enter(1);
+        let closed = shared.gate.close(1);
+        is_long.store(true, Relaxed);
+        // SAFETY: the model checks that nobody else reads or writes meanwhile.
+        shared.data.with_mut(|data| unsafe { *data += 1 });
+        is_long.store(false, Relaxed);
+        drop(closed);
+        shared.gate.leave(1);
+        other.join().expect("no panic");
+    });
+    assert!(OUTCOMES.iter().all(|count| count.load(Relaxed) > 0), "{OUTCOMES:?}");
+}
+
 /// Nobody sleeps on: whoever is never refused gets in, although the clock wakes nobody in a model.
 #[test]
 fn who_is_not_refused_gets_in() {

@@ -14,6 +14,7 @@ mod large_slot;
 mod lists;
 mod memory;
 mod model;
+mod outside;
 mod scanning;
 mod sets;
 mod shares;

@@ -38,7 +38,11 @@ pub(super) fn look_up(
                     with_value(held, &keyspace.key(db, &name), pattern.field(), |value| found(*index, value));
                 }
             });
-            held.give_way();
+            let is_inside = held.give_way();
+            assert!(
+                is_inside,
+                "threads for long commands wait for the gate, and others hold what they visit"
+            );
         }
     }
 }

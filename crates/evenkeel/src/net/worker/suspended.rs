@@ -154,10 +154,12 @@ impl Worker {
         {
             return;
         }
+        let (server, seat) = (&self.server, &mut self.executor.seat);
+        if !server.keyspace.try_enter(seat) {
+            return;
+        }
         let Leaving { waits } = std::mem::take(&mut self.leaving);
         let watches = std::mem::take(&mut self.executor.left_watches);
-        let (server, seat) = (&self.server, &mut self.executor.seat);
-        server.keyspace.enter(seat);
         let mut held = server.keyspace.hold_none(seat);
         waits.iter().for_each(|waiting| waiting.leave(&mut held));
         watches.into_iter().for_each(|watching| watching.end(&mut held));

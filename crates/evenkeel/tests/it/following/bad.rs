@@ -111,6 +111,25 @@ fn nobody_is_there() {
     expect_line(evenkeel_testkit::server::free_port(), &[], "Connection refused");
 }
 
+/// The replica goes on answering, if only that it is busy: also the client that asks it to follow no server any more.
+#[test]
+fn a_script_of_the_primary_that_does_not_end_does_not_silence_the_replica() {
+    let port = fake_stream(&["SELECT 0", "SET mark 1", "EVAL while\ttrue\tdo\tend 1 k"]);
+    let mut replica = Server::start(&program(), &[REPLICA, &["--busy-reply-threshold", "1500"]].concat());
+    follow(&replica, port);
+    let mut client = replica.connect();
+    wait_until("the stream has come", || client.run("EXISTS mark").to_string() != ":0");
+    std::thread::sleep(Duration::from_millis(50));
+    let mut promotes = replica.connect();
+    promotes.send(&["REPLICAOF", "NO", "ONE"]).expect("it reads");
+    assert!(promotes.read().to_string().starts_with("-BUSY"));
+    assert!(client.run("GET k").to_string().starts_with("-BUSY"));
+    let refused = client.run("SCRIPT KILL").to_string();
+    assert!(refused.starts_with("-UNKILLABLE The busy script was sent by a master instance"), "{refused}");
+    client.send(&["SHUTDOWN", "NOSAVE"]).expect("it reads");
+    wait_until("it ends", || !replica.is_alive());
+}
+
 #[test]
 fn the_password_is_wrong() {
     let Some(peer) = Program::oracle(Peer::Redis) else { return };
