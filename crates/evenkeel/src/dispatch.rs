@@ -22,6 +22,7 @@ use crate::command::table::{Table, table};
 use crate::command::{Args, Call, Command, Flags, Id, Reach};
 use crate::config::{Policy, Settings};
 use crate::error::{Done, Error};
+use crate::monitor;
 use crate::observe;
 use crate::observe::commandlog::Spent;
 use crate::observe::stats::{Stage, Stats, add};
@@ -340,11 +341,11 @@ impl Executor {
         Outcome::Replied
     }
 
-    /// Shows the command to whoever watches, unless that was done before it was run.
+    /// Shows the command to whoever watches, unless that was done while its keys were held.
     #[cold]
     fn show(&self, session: &Session, id: Id, args: &Args<'_>) {
         let row = self.table.row(id);
-        if !row.runs_scripts() {
+        if !row.runs_scripts() && !matches!(row.reach, Reach::Queue) {
             self.server.monitors.show(&self.server.pubsub, session, row, args);
         }
     }
@@ -415,11 +416,7 @@ impl Executor {
             keep_time(held.seat, server, &mut self.present, clock::ticks());
             look_again(server, parts.session, (row, &request.args), held.seat.now_ms)?;
         }
-        // What it calls is shown behind it.
-        if server.monitors.is_any() && row.runs_scripts() {
-            server.monitors.show(&server.pubsub, parts.session, row, &request.args);
-        }
-        let done = parts.call(row, request.args, &keys, &mut held);
+        let done = parts.call_shown(row, request.args, &keys, &mut held);
         if held.seat.has_woken() {
             self.last_ticks += parts.serve(&mut held, &mut self.resumed);
         }
@@ -469,7 +466,14 @@ impl Executor {
             keep_time(held.seat, server, &mut self.present, clock::ticks());
             look_again(server, parts.session, (row, &args), held.seat.now_ms)?;
         }
+        let is_shown = server.monitors.is_any() && row.runs_scripts();
+        if is_shown {
+            monitor::begin_script(parts.session, row, &args);
+        }
         let result = parts.with_call(mode, args, &keys, &mut held, f);
+        if is_shown {
+            monitor::end_script(&mut held, result.as_ref().err());
+        }
         self.last_ticks += parts.serve(&mut held, &mut self.resumed);
         drop(held);
         self.tell_served();
@@ -610,6 +614,24 @@ impl Parts<'_> {
     #[inline]
     fn call(&mut self, row: &Command, args: Args<'_>, keys: &[Key<'_>], held: &mut Held<'_>) -> Done {
         self.with_call(Mode::Direct, args, keys, held, |call| call.run(row))
+    }
+
+    /// The same, and shows a script, or the end of a transaction, to those who watch with what it has called: before it lets go of what
+    /// it holds.
+    fn call_shown(&mut self, row: &Command, args: Args<'_>, keys: &[Key<'_>], held: &mut Held<'_>) -> Done {
+        if !self.server.monitors.is_any() {
+            return self.call(row, args, keys, held);
+        }
+        if row.runs_scripts() {
+            monitor::begin_script(self.session, row, &args);
+        }
+        let done = self.call(row, args, keys, held);
+        if row.runs_scripts() {
+            monitor::end_script(held, done.as_ref().err());
+        } else if matches!(row.reach, Reach::Queue) {
+            monitor::show_in_unit(held, self.session, row, &args);
+        }
+        done
     }
 
     #[inline]

@@ -4,20 +4,25 @@
 //! the mail of all who watch, under one lock, so that all see the commands of all workers in one order. What operators do
 //! (CONFIG, CLIENT LIST) and words that are secret are not shown, as in Redis.
 //!
-//! A script is shown before it runs, and behind it what it calls, in one piece: a run that is taken back has not been, so
-//! its lines wait until it is known that it counts.
+//! A script is shown with what it calls behind it, in one piece: a run that is taken back has not been, so its lines wait until it is
+//! known that it counts. They, and those of a transaction, are sent with what else the unit tells others
+//! ([`crate::pubsub::unit`]).
 
+use std::cell::RefCell;
 use std::fmt::Display;
 use std::io::Write as _;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-use parking_lot::Mutex;
+use evenkeel_store::Held;
+use parking_lot::{Mutex, MutexGuard};
 
 use crate::clients::ClientInfo;
 use crate::clock;
 use crate::command::{Args, Command, Flags, specs};
+use crate::error::Error;
 use crate::pubsub::PubSub;
+use crate::pubsub::unit::{self, Message};
 use crate::session::Session;
 
 /// Who watches.
@@ -48,40 +53,86 @@ impl Monitors {
         }
     }
 
-    /// Shows a command that has been run, or a script that is about to be.
+    /// Shows a command that has been run.
     #[cold]
     pub(crate) fn show(&self, pubsub: &PubSub, session: &Session, row: &Command, args: &Args<'_>) {
         if is_shown(row) {
-            self.send(pubsub, || {
-                let mut line = Vec::new();
-                let address = &session.client.address;
-                match address.strip_suffix(":0").filter(|_| session.client.is_unix) {
-                    Some(path) => write_line(&mut line, session.db, format_args!("unix:{path}"), row, args),
-                    None => write_line(&mut line, session.db, address, row, args),
-                }
-                line
-            });
+            self.send(pubsub, || line_of(session, row, args).into());
         }
     }
 
-    /// Shows what a script has called.
-    #[cold]
-    pub(crate) fn show_calls(&self, pubsub: &PubSub, calls: Vec<u8>) {
-        self.send(pubsub, || calls);
-    }
-
-    fn send(&self, pubsub: &PubSub, lines: impl FnOnce() -> Vec<u8>) {
+    /// Sends lines to all who watch. They are written under the lock, so that their times ascend.
+    pub(crate) fn send(&self, pubsub: &PubSub, lines: impl FnOnce() -> Arc<[u8]>) {
         let watchers = self.watchers.lock();
-        let lines: Arc<[u8]> = lines().into();
+        let lines = lines();
         watchers.iter().for_each(|watcher| pubsub.send(watcher, lines.clone()));
     }
+
+    /// Who watches, while nobody else can show anything.
+    pub(crate) fn watchers(&self) -> MutexGuard<'_, Vec<Arc<ClientInfo>>> {
+        self.watchers.lock()
+    }
+}
+
+/// Shows a command that is a part of a unit, or ends it, with what else the unit tells.
+#[cold]
+pub(crate) fn show_in_unit(held: &mut Held<'_>, session: &Session, row: &Command, args: &Args<'_>) {
+    if is_shown(row) {
+        keep_lines(held, line_of(session, row, args));
+    }
+}
+
+fn keep_lines(held: &mut Held<'_>, lines: Vec<u8>) {
+    unit::keep(Message::Lines(lines.into()));
+    held.note_messages();
+}
+
+thread_local! {
+    /// The line of the script that this thread runs, until it is known that the run counts.
+    static SCRIPT: RefCell<Option<Vec<u8>>> = const { RefCell::new(None) };
+}
+
+/// A script is about to be run.
+#[cold]
+pub(crate) fn begin_script(session: &Session, row: &Command, args: &Args<'_>) {
+    SCRIPT.set(is_shown(row).then(|| line_of(session, row, args)));
+}
+
+/// Shows what the script has called, behind the script itself. The run counts.
+#[cold]
+pub(crate) fn show_calls(held: &mut Held<'_>, calls: Vec<u8>) {
+    let mut lines = SCRIPT.take().unwrap_or_default();
+    lines.extend_from_slice(&calls);
+    if !lines.is_empty() {
+        keep_lines(held, lines);
+    }
+}
+
+/// The script has been run; a run that does not count is begun anew, here or elsewhere.
+#[cold]
+pub(crate) fn end_script(held: &mut Held<'_>, error: Option<&Error>) {
+    if matches!(error, Some(Error::NeedsAll | Error::Suspended)) {
+        SCRIPT.set(None);
+    } else {
+        show_calls(held, Vec::new());
+    }
+}
+
+fn line_of(session: &Session, row: &Command, args: &Args<'_>) -> Vec<u8> {
+    let mut line = Vec::new();
+    let address = &session.client.address;
+    match address.strip_suffix(":0").filter(|_| session.client.is_unix) {
+        Some(path) => write_line(&mut line, session.db, format_args!("unix:{path}"), row, args),
+        None => write_line(&mut line, session.db, address, row, args),
+    }
+    line
 }
 
 fn is_shown(row: &Command) -> bool {
     !row.flags.has(Flags::ADMIN)
 }
 
-/// Puts a command that a script has called behind others, for [`Monitors::show_calls`].
+/// Puts a command that a script has called behind others, for [`show_calls`].
 pub(crate) fn write_call(lines: &mut Vec<u8>, db: u32, row: &Command, args: &Args<'_>) {
     if is_shown(row) {
         write_line(lines, db, "lua", row, args);

@@ -63,7 +63,7 @@ pub(crate) struct Server {
     pub(crate) pubsub: Arc<PubSub>,
     notices: Arc<Notices>,
     pub(crate) tracking: Arc<Tracking>,
-    pub(crate) monitors: Monitors,
+    pub(crate) monitors: Arc<Monitors>,
     pub(crate) log: Log,
     pub(crate) long: Long,
     pub(crate) scripts: Scripts,
@@ -136,7 +136,8 @@ impl Server {
         let pubsub = Arc::new(PubSub::new(&settings));
         let tracking = Arc::new(Tracking::new(pubsub.clone()));
         tracking.configure(settings.tracking_table_max_keys);
-        let notices = Arc::new(Notices::new(pubsub.clone(), tracking.clone()));
+        let monitors = Arc::new(Monitors::default());
+        let notices = Arc::new(Notices::new(pubsub.clone(), tracking.clone(), monitors.clone()));
         keyspace.events.set_listener(notices.clone());
         keyspace.events.want(Events::NOTICES, notices.configure(&settings.notify_keyspace_events));
         Ok(Server {
@@ -159,7 +160,7 @@ impl Server {
             pubsub,
             notices,
             tracking,
-            monitors: Monitors::default(),
+            monitors,
             log,
             long: Long::default(),
             scripts: Scripts::default(),

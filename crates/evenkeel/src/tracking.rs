@@ -27,6 +27,7 @@ use parking_lot::{Mutex, RwLock};
 use crate::clients::{ClientInfo, Names};
 use crate::pubsub::PubSub;
 use crate::pubsub::mail::Letter;
+use crate::pubsub::unit::{self, Message};
 
 /// Locks over the table of keys.
 const SHELVES: usize = 64;
@@ -337,7 +338,7 @@ impl Tracking {
     fn forget_any(&self, from: usize, random: usize, spared: &[u8]) -> bool {
         for at in (from..SHELVES).chain(0..from) {
             let Some(key) = self.shelves[at].lock().any_but(spared, random) else { continue };
-            self.invalidate(&key, 0);
+            self.invalidate(&key, 0, |client, letter| self.pubsub.send(client, letter));
             return true;
         }
         false
@@ -358,9 +359,9 @@ impl Tracking {
     pub(crate) fn hear(&self, events: &[Event]) {
         for event in events {
             match event.what {
-                What::Written | What::Removed => self.invalidate(&event.key, event.by),
+                What::Written | What::Removed => self.invalidate(&event.key, event.by, keep),
                 What::Expired | What::FieldsExpired | What::AllFieldsExpired | What::Evicted => {
-                    self.invalidate(&event.key, 0);
+                    self.invalidate(&event.key, 0, keep);
                 }
                 _ => {}
             }
@@ -385,7 +386,7 @@ impl Tracking {
     }
 
     /// Forgets a key and tells its readers, but for who has changed it and does not want to hear that.
-    fn invalidate(&self, key: &[u8], by: u64) {
+    fn invalidate(&self, key: &[u8], by: u64, put: impl Fn(&Arc<ClientInfo>, Letter)) {
         if self.keys.load(Relaxed) == 0 {
             return;
         }
@@ -397,7 +398,7 @@ impl Tracking {
         for client in there {
             let is_own = client.id == by && client.tracked.has(mode::NO_LOOP);
             if client.tracked.has(mode::ON) && !client.tracked.has(mode::BROADCAST) && !is_own {
-                self.tell(&client, &Invalid::Keys(&[key]));
+                self.tell(&client, &Invalid::Keys(&[key]), &put);
             }
         }
     }
@@ -431,13 +432,13 @@ impl Tracking {
             }
             for client in clients.values() {
                 if !client.tracked.has(mode::NO_LOOP) {
-                    self.tell(client, &Invalid::Keys(&all));
+                    self.tell(client, &Invalid::Keys(&all), keep);
                     continue;
                 }
                 let others: Vec<&[u8]> =
                     fits().filter(|(_, by)| **by != client.id).map(|(key, _)| *key).collect();
                 if !others.is_empty() {
-                    self.tell(client, &Invalid::Keys(&others));
+                    self.tell(client, &Invalid::Keys(&others), keep);
                 }
             }
         }
@@ -452,33 +453,22 @@ impl Tracking {
         }
         let forgotten: Box<dyn Send> = Box::new(self.empty());
         let clients: Vec<_> = self.clients.read().values().cloned().collect();
-        clients.iter().for_each(|client| self.tell(client, &Invalid::All));
+        let put = |client: &Arc<ClientInfo>, letter| self.pubsub.send(client, letter);
+        clients.iter().for_each(|client| self.tell(client, &Invalid::All, put));
         Some(forgotten)
     }
 
-    /// Puts it into the mail of the client, or of who is to be told instead.
-    fn tell(&self, client: &Arc<ClientInfo>, invalid: &Invalid<'_>) {
+    /// Puts it into the mail of the client, or of the client that is to be told instead, by `put`.
+    fn tell(&self, client: &Arc<ClientInfo>, invalid: &Invalid<'_>, put: impl Fn(&Arc<ClientInfo>, Letter)) {
         let target = client.tracked.target.lock().clone();
         let receiver = target.as_ref().unwrap_or(client);
         if receiver.gone.load(Relaxed) {
-            return self.note_broken(client, receiver.id);
+            return note_broken(client, receiver.id, put);
         }
         let listens = target.is_some() && receiver.is_subscriber();
         if receiver.resp.load(Relaxed) == 3 || listens {
             let resp2 = listens.then(|| encode(&[b"message", CHANNEL], invalid, false));
-            self.pubsub
-                .send(receiver, Letter::Unlike { resp2, resp3: encode(&[b"invalidate"], invalid, true) });
-        }
-    }
-
-    fn note_broken(&self, client: &Arc<ClientInfo>, target: u64) {
-        client.tracked.mode.fetch_or(mode::BROKEN, Relaxed);
-        if client.resp.load(Relaxed) == 3 {
-            let mut encoder = Encoder { resp3: true, ..Encoder::default() };
-            encoder.push(2);
-            encoder.bulk(b"tracking-redir-broken");
-            encoder.int(target as i64);
-            self.pubsub.send(client, Letter::Unlike { resp2: None, resp3: encoder.bytes.into() });
+            put(receiver, Letter::Unlike { resp2, resp3: encode(&[b"invalidate"], invalid, true) });
         }
     }
 
@@ -496,6 +486,22 @@ impl Tracking {
 
     pub(crate) fn prefixes(&self) -> usize {
         self.prefix_count.load(Relaxed)
+    }
+}
+
+/// Keeps what a client is told until the keys are let go of, with the other messages of the unit.
+fn keep(client: &Arc<ClientInfo>, letter: Letter) {
+    unit::keep(Message::Letter(client.clone(), letter));
+}
+
+fn note_broken(client: &Arc<ClientInfo>, target: u64, put: impl Fn(&Arc<ClientInfo>, Letter)) {
+    client.tracked.mode.fetch_or(mode::BROKEN, Relaxed);
+    if client.resp.load(Relaxed) == 3 {
+        let mut encoder = Encoder { resp3: true, ..Encoder::default() };
+        encoder.push(2);
+        encoder.bulk(b"tracking-redir-broken");
+        encoder.int(target as i64);
+        put(client, Letter::Unlike { resp2: None, resp3: encoder.bytes.into() });
     }
 }
 

@@ -2,7 +2,8 @@
 //!
 //! Nobody wants to know it nearly always, and then it costs one relaxed load per change. Otherwise the thread that holds
 //! the key notes what happens, in order, and hands it to the one [`Listener`] before it lets go of the key. So of two
-//! changes of a key the listener hears in the order in which they were made, whoever makes them.
+//! changes of a key the listener hears in the order in which they were made, whoever makes them. What the listener makes of that it
+//! may keep until the keys are let go of ([`Listener::send`]), to send it in one piece.
 //!
 //! What a change is called depends on the command, of which the store knows nothing. Whoever runs the command adds names to
 //! what has been noted ([`Held::say`]) while the key is still held.
@@ -21,6 +22,9 @@ pub trait Listener: Send + Sync {
 
     /// All that has been done under locks that are about to be released, every part of which has been heard: if it is wanted.
     fn let_go(&self, events: &[Event]);
+
+    /// Sends what this thread's calls have kept. The keys are held still.
+    fn send(&self);
 
     /// Whether [`Listener::let_go`] is to have what has been heard: a transaction may do as much as it likes.
     fn wants_all(&self) -> bool;
@@ -162,6 +166,25 @@ impl Held<'_> {
         } else {
             self.forget_events();
         }
+        self.note_messages();
+    }
+
+    /// The listener keeps messages for those who are to be told of what is done here, until the keys are let go of. While everything is
+    /// held nobody else sends any, so they are sent at once.
+    pub fn note_messages(&mut self) {
+        self.seat.has_messages = true;
+        if self.holds_all() {
+            self.send_messages();
+        }
+    }
+
+    /// Sends the messages that the listener keeps.
+    pub fn send_messages(&mut self) {
+        if std::mem::take(&mut self.seat.has_messages)
+            && let Some(listener) = self.keyspace().events.listener.get()
+        {
+            listener.send();
+        }
     }
 
     /// What was done since the keys were locked has been taken back.
@@ -174,16 +197,20 @@ impl Held<'_> {
     #[inline]
     pub(crate) fn tell_listener(&mut self) {
         self.report_events();
-        if !self.seat.events.is_empty() {
+        if self.seat.has_messages || !self.seat.events.is_empty() {
             self.end_events();
         }
     }
 
     #[cold]
     fn end_events(&mut self) {
-        if let Some(listener) = self.keyspace().events.listener.get() {
+        if !self.seat.events.is_empty()
+            && let Some(listener) = self.keyspace().events.listener.get()
+        {
             listener.let_go(&self.seat.events);
+            self.forget_events();
+            self.seat.has_messages = true;
         }
-        self.forget_events();
+        self.send_messages();
     }
 }

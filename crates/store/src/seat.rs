@@ -74,6 +74,8 @@ pub struct Seat {
     pub(crate) events: Vec<Event>,
     /// How many of them the listener has heard.
     pub(crate) events_heard: usize,
+    /// The listener has something to send before the keys are let go of.
+    pub(crate) has_messages: bool,
     /// The number of the client whose command is being run, while somebody wants to hear what happens.
     pub acting: u64,
     /// What has been logged since then.
@@ -197,6 +199,7 @@ impl Seat {
             kept: Vec::new(),
             events: Vec::new(),
             events_heard: 0,
+            has_messages: false,
             acting: 0,
             draft: Draft::default(),
             logged_aside: 0,

@@ -69,6 +69,7 @@ fn unsubscribe_shard(call: &mut Call<'_, '_>) -> Done {
 }
 
 fn join(call: &mut Call<'_, '_>, kind: Kind, word: &[u8]) -> Done {
+    call.held.send_messages(); // what the transaction has published so far is not for who listens from now on
     let mut subscriptions = call.session.subscriptions.take().unwrap_or_default();
     let (client, server) = (call.session.client.clone(), call.server.clone());
     for name in call.args.from(1) {
@@ -88,6 +89,7 @@ fn join(call: &mut Call<'_, '_>, kind: Kind, word: &[u8]) -> Done {
 }
 
 fn leave(call: &mut Call<'_, '_>, kind: Kind, word: &[u8]) -> Done {
+    call.held.send_messages();
     let mut subscriptions = call.session.subscriptions.take().unwrap_or_default();
     let client = call.session.client.clone();
     let names: Vec<Box<[u8]>> = match call.args.len() {
@@ -127,7 +129,11 @@ fn confirm(call: &mut Call<'_, '_>, word: &[u8], name: Option<&[u8]>, count: usi
 
 /// PUBLISH channel message
 fn publish(call: &mut Call<'_, '_>) -> Done {
-    let count = call.server.pubsub.publish(call.args.at(1), call.args.at(2));
+    let (pubsub, channel, message) = (&call.server.pubsub, call.args.at(1), call.args.at(2));
+    let count = match call.mode {
+        Mode::Direct => pubsub.publish(channel, message),
+        _ => pubsub.publish_in_unit(call.held, channel, message),
+    };
     tell_replicas(call);
     call.reply.int(count as i64);
     Ok(())
@@ -135,7 +141,11 @@ fn publish(call: &mut Call<'_, '_>) -> Done {
 
 /// SPUBLISH shardchannel message
 fn publish_in_shard(call: &mut Call<'_, '_>) -> Done {
-    let count = call.server.pubsub.publish_in_shard(call.args.at(1), call.args.at(2));
+    let (pubsub, channel, message) = (&call.server.pubsub, call.args.at(1), call.args.at(2));
+    let count = match call.mode {
+        Mode::Direct => pubsub.publish_in_shard(channel, message),
+        _ => pubsub.publish_in_shard_in_unit(call.held, channel, message),
+    };
     tell_replicas(call);
     call.reply.int(count as i64);
     Ok(())

@@ -9,6 +9,7 @@ use crate::clock;
 use crate::command::table::table;
 use crate::command::{Args, Call, Id};
 use crate::error::Done;
+use crate::monitor;
 use crate::observe;
 use crate::observe::commandlog::{self, Spent};
 use crate::reply::Reply;
@@ -58,7 +59,7 @@ pub(crate) fn run_nested(call: &mut Call<'_, '_>, queued: &Queued) {
     let keys = keys_of(row, &args, call.session.db, call.server);
     let server = call.server;
     if server.monitors.is_any() && row.runs_scripts() {
-        server.monitors.show(&server.pubsub, call.session, row, &args);
+        monitor::begin_script(call.session, row, &args);
     }
     let mut parts = Parts {
         id: queued.id,
@@ -73,8 +74,11 @@ pub(crate) fn run_nested(call: &mut Call<'_, '_>, queued: &Queued) {
         call.run(row)
     });
     call.held.tidy_between_commands();
-    if server.monitors.is_any() && !row.runs_scripts() {
-        server.monitors.show(&server.pubsub, call.session, row, &args);
+    if server.monitors.is_any() {
+        match row.runs_scripts() {
+            true => monitor::end_script(call.held, done.as_ref().err()),
+            false => monitor::show_in_unit(call.held, call.session, row, &args),
+        }
     }
     let stats = &server.stats[call.worker];
     if let Err(error) = done {

@@ -105,16 +105,22 @@ thread_local! {
 
 /// Puts something into a client's mail, unless that makes more than `limit` bytes wait for it.
 pub(crate) fn put(client: &Arc<ClientInfo>, letter: impl Into<Letter>, limit: u64) {
-    let letter = letter.into();
+    put_all(client, std::iter::once(letter.into()), limit);
+}
+
+/// The same for several letters, among which no others come.
+pub(crate) fn put_all(client: &Arc<ClientInfo>, letters: impl IntoIterator<Item = Letter>, limit: u64) {
     let mut state = client.mail.state.lock();
     if state.is_over {
         return;
     }
-    state.bytes += letter.len();
-    if (state.bytes + client.out_bytes.load(Relaxed)) as u64 > limit {
-        state.is_over = true;
-        state.letters = Vec::new();
-    } else {
+    for letter in letters {
+        state.bytes += letter.len();
+        if (state.bytes + client.out_bytes.load(Relaxed)) as u64 > limit {
+            state.is_over = true;
+            state.letters = Vec::new();
+            break;
+        }
         state.letters.push(letter);
     }
     if !std::mem::replace(&mut state.is_noted, true) {

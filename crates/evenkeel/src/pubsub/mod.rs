@@ -1,7 +1,8 @@
 //! Publish and subscribe: who listens to what, and handing a message to all who do.
 //!
 //! A message is encoded once and shared by all who get it. Its publisher puts it into the mail ([`mail`]) of every
-//! subscriber while it holds the lock of the channel. From that follow the orders that clients may rely on: all who listen
+//! subscriber while it holds the lock of the channel; those of a transaction, a script or a command with several keys go there together
+//! ([`unit`]). From that follow the orders that clients may rely on: all who listen
 //! to a channel get its messages in one order, a publisher's messages come in the order in which it published them, and who
 //! has read the confirmation of a subscription gets every later message. Whose mail was empty has its worker told, once per
 //! batch of commands and worker, and only a worker that sleeps is woken. docs/pubsub.md has the interleavings.
@@ -17,7 +18,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::*};
 
 use evenkeel_resp::reply::Encoder;
-use parking_lot::{Mutex, RwLock};
+use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 
 use crate::clients::{ClientInfo, Names};
 use crate::config::Settings;
@@ -26,6 +27,7 @@ use mail::Letter;
 
 pub(crate) mod mail;
 pub(crate) mod notices;
+pub(crate) mod unit;
 
 /// Locks over the channels of one kind: publishers to different channels seldom wait for each other.
 const SHELVES: usize = 64;
@@ -41,6 +43,7 @@ pub(crate) enum Kind {
 
 type Subscribers = BTreeMap<u64, Arc<ClientInfo>>;
 type Shelf = HashMap<Box<[u8]>, Subscribers>;
+type Patterns = BTreeMap<Box<[u8]>, Subscribers>;
 
 /// Channels and their subscribers; a channel without any is not there.
 struct Channels {
@@ -54,7 +57,7 @@ pub(crate) struct PubSub {
     channels: Channels,
     shards: Channels,
     /// Read by publishers under the lock of their channel; nobody takes such a lock while holding this one.
-    patterns: RwLock<BTreeMap<Box<[u8]>, Subscribers>>,
+    patterns: RwLock<Patterns>,
     pattern_count: AtomicUsize,
     limits: Limits,
 }
@@ -87,15 +90,44 @@ impl<'a> Parcel<'a> {
         self.forms[usize::from(resp3)].get_or_init(|| encode(self.words, resp3))
     }
 
-    /// Puts it into the mail of all of them; how many they are.
-    fn hand_to(&self, subscribers: &Subscribers, limits: &Limits) -> usize {
-        // One that was killed hears nothing more, though its worker has not taken it out yet.
-        let there = subscribers.values().filter(|client| !client.killed.load(Relaxed));
-        let heard = there.map(|client| {
-            mail::put(client, self.encoded(client.resp.load(Relaxed) == 3).clone(), limits.of(client));
-        });
+    /// Hands it to all of them by `put`; how many they are.
+    fn hand_to(&self, subscribers: &Subscribers, put: &mut Put<'_>) -> usize {
+        let heard = there(subscribers)
+            .map(|client| put(client, self.encoded(client.resp.load(Relaxed) == 3).clone()));
         heard.count()
     }
+}
+
+/// Puts an encoded message into a client's mail, or aside for it.
+type Put<'a> = dyn FnMut(&Arc<ClientInfo>, Arc<[u8]>) + 'a;
+
+/// One that was killed hears nothing more, though its worker has not taken it out yet.
+fn there(subscribers: &Subscribers) -> impl Iterator<Item = &Arc<ClientInfo>> {
+    subscribers.values().filter(|client| !client.killed.load(Relaxed))
+}
+
+/// Hands a message to all who listen to its channel, which is on this shelf, or to one of the patterns; how often it was handed over.
+fn hand_out(
+    shelf: &Shelf,
+    patterns: Option<&Patterns>,
+    (channel, message): (&[u8], &[u8]),
+    put: &mut Put<'_>,
+) -> usize {
+    let parcel: [&[u8]; 3] = [b"message", channel, message];
+    let mut count = shelf.get(channel).map_or(0, |them| Parcel::new(&parcel).hand_to(them, put));
+    for (pattern, them) in patterns.into_iter().flatten() {
+        if glob::matches(pattern, channel, false) {
+            let parcel: [&[u8]; 4] = [b"pmessage", pattern, channel, message];
+            count += Parcel::new(&parcel).hand_to(them, put);
+        }
+    }
+    count
+}
+
+/// The same for a channel of SSUBSCRIBE.
+fn hand_out_in_shard(shelf: &Shelf, (channel, message): (&[u8], &[u8]), put: &mut Put<'_>) -> usize {
+    let parcel: [&[u8]; 3] = [b"smessage", channel, message];
+    shelf.get(channel).map_or(0, |them| Parcel::new(&parcel).hand_to(them, put))
 }
 
 /// A push of bulk strings.
@@ -115,7 +147,11 @@ impl Default for Channels {
 
 impl Channels {
     fn shelf(&self, channel: &[u8]) -> &Mutex<Shelf> {
-        &self.shelves[self.hasher.hash_one(channel) as usize % SHELVES]
+        &self.shelves[self.shelf_index(channel)]
+    }
+
+    fn shelf_index(&self, channel: &[u8]) -> usize {
+        self.hasher.hash_one(channel) as usize % SHELVES
     }
 
     fn join(&self, channel: &[u8], client: &Arc<ClientInfo>, confirm: impl FnOnce()) {
@@ -179,18 +215,32 @@ impl PubSub {
     /// Hands a message to all who listen to its channel, or to a pattern that fits it; how often it was handed over.
     pub(crate) fn publish(&self, channel: &[u8], message: &[u8]) -> usize {
         let shelf = self.channels.shelf(channel).lock();
-        let parcel: [&[u8]; 3] = [b"message", channel, message];
-        let listeners = shelf.get(channel);
-        let mut count = listeners.map_or(0, |them| Parcel::new(&parcel).hand_to(them, &self.limits));
-        if self.pattern_count.load(Acquire) > 0 {
-            for (pattern, them) in self.patterns.read().iter() {
-                if glob::matches(pattern, channel, false) {
-                    let parcel: [&[u8]; 4] = [b"pmessage", pattern, channel, message];
-                    count += Parcel::new(&parcel).hand_to(them, &self.limits);
-                }
+        let patterns = self.patterns_if_any();
+        hand_out(&shelf, patterns.as_deref(), (channel, message), &mut |client, bytes| {
+            self.send(client, bytes)
+        })
+    }
+
+    fn patterns_if_any(&self) -> Option<RwLockReadGuard<'_, Patterns>> {
+        (self.pattern_count.load(Acquire) > 0).then(|| self.patterns.read())
+    }
+
+    /// How often a message to this channel would be handed over now.
+    fn count_listeners(&self, channel: &[u8]) -> usize {
+        let shelf = self.channels.shelf(channel).lock();
+        let patterns = self.patterns_if_any();
+        let mut count = shelf.get(channel).map_or(0, |them| there(them).count());
+        for (pattern, them) in patterns.as_deref().into_iter().flatten() {
+            if glob::matches(pattern, channel, false) {
+                count += there(them).count();
             }
         }
         count
+    }
+
+    /// Whether somebody may listen to this channel.
+    fn may_be_heard(&self, channel: &[u8]) -> bool {
+        self.pattern_count.load(Acquire) > 0 || self.channels.shelf(channel).lock().contains_key(channel)
     }
 
     /// Hands something to one client.
@@ -201,8 +251,7 @@ impl PubSub {
     /// Hands a message to all who listen to a channel of SSUBSCRIBE.
     pub(crate) fn publish_in_shard(&self, channel: &[u8], message: &[u8]) -> usize {
         let shelf = self.shards.shelf(channel).lock();
-        let parcel: [&[u8]; 3] = [b"smessage", channel, message];
-        shelf.get(channel).map_or(0, |them| Parcel::new(&parcel).hand_to(them, &self.limits))
+        hand_out_in_shard(&shelf, (channel, message), &mut |client, bytes| self.send(client, bytes))
     }
 
     /// A client listens from now on. `confirm` tells it so before any message can come.

@@ -1,8 +1,8 @@
 //! Keyspace notifications: what happens to keys, published to whoever listens.
 //!
 //! The store notes what happens while anybody wants to know ([`evenkeel_store::events`]), commands add the names
-//! ([`crate::command::events`]), and this publishes those of the classes that `notify-keyspace-events` asks for. It runs
-//! while the keys are still held, so the messages about a key come in the order of its changes.
+//! ([`crate::command::events`]), and this publishes those of the classes that `notify-keyspace-events` asks for, all of a unit
+//! together ([`unit`]). It runs while the keys are still held, so the messages about a key come in the order of its changes.
 
 use std::io::Write as _;
 use std::sync::Arc;
@@ -11,6 +11,8 @@ use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use evenkeel_store::events::{Event, Listener, What};
 
 use super::PubSub;
+use super::unit::{self, Message};
+use crate::monitor::Monitors;
 use crate::tracking::Tracking;
 
 /// Publish to the channel of the key.
@@ -61,11 +63,13 @@ pub(crate) struct Notices {
     pubsub: Arc<PubSub>,
     /// Hears the same.
     tracking: Arc<Tracking>,
+    /// Its lines are sent with the messages of the same unit.
+    monitors: Arc<Monitors>,
 }
 
 impl Notices {
-    pub(crate) fn new(pubsub: Arc<PubSub>, tracking: Arc<Tracking>) -> Notices {
-        Notices { classes: AtomicU32::new(0), pubsub, tracking }
+    pub(crate) fn new(pubsub: Arc<PubSub>, tracking: Arc<Tracking>, monitors: Arc<Monitors>) -> Notices {
+        Notices { classes: AtomicU32::new(0), pubsub, tracking, monitors }
     }
 
     /// Publishes these classes from now on; whether there are any.
@@ -85,17 +89,27 @@ impl Notices {
         if classes & BY_KEY != 0 {
             let _ = write!(channel, "__keyspace@{}__:", event.db);
             channel.extend_from_slice(&event.key);
-            self.pubsub.publish(&channel, name.as_bytes());
+            self.keep(&channel, name.as_bytes());
         }
         if classes & BY_EVENT != 0 {
             channel.clear();
             let _ = write!(channel, "__keyevent@{}__:{name}", event.db);
-            self.pubsub.publish(&channel, &event.key);
+            self.keep(&channel, &event.key);
+        }
+    }
+
+    fn keep(&self, channel: &[u8], text: &[u8]) {
+        if self.pubsub.may_be_heard(channel) {
+            unit::keep(Message::Published { channel: channel.into(), text: text.into() });
         }
     }
 }
 
 impl Listener for Notices {
+    fn send(&self) {
+        unit::deliver(&self.pubsub, &self.monitors);
+    }
+
     fn wants_all(&self) -> bool {
         self.tracking.prefixes() > 0
     }

@@ -270,6 +270,7 @@ impl<'r, 'a, 'h> Run<'r, 'a, 'h> {
             return Err(outside);
         }
         self.undo = None;
+        self.call.held.report_events();
         self.send_shown();
         Ok(())
     }
@@ -284,9 +285,8 @@ impl<'r, 'a, 'h> Run<'r, 'a, 'h> {
 
     /// The run counts: what it has called may be seen.
     pub(super) fn send_shown(&mut self) {
-        if !self.shown.is_empty() {
-            let server = self.call.server;
-            server.monitors.show_calls(&server.pubsub, std::mem::take(&mut self.shown));
+        if self.call.server.monitors.is_any() {
+            monitor::show_calls(self.call.held, std::mem::take(&mut self.shown));
         }
     }
 
@@ -402,6 +402,7 @@ impl<'r, 'a, 'h> Run<'r, 'a, 'h> {
         self.is_announced = self.call.server.scripts.busy.begin(running);
         if self.is_announced {
             self.announced_at = clock::ticks();
+            self.send_shown();
             let ms = clock::ticks().saturating_sub(self.since) / clock::ticks_per_us() / 1000;
             self.call.server.log.warning(format!(
                 "Slow script detected: still in execution after {ms} milliseconds. You can try killing the script using \
