@@ -429,8 +429,8 @@ impl Executor {
         if !matches!(row.reach, Reach::Keys) && self.server.settings_version() != self.settings_version {
             // CONFIG SET holds for the next command of the same batch, too.
             self.refresh(self.seat.now_ms);
-            // Who replays must not leave the gate between what a command has done and what counts as run; and CONFIG SET, which has left
-            // it, may have found it closed for long.
+            // A session that replays must not leave the gate between what a command has done and what counts as run. CONFIG SET leaves
+            // the gate, and stays outside where a busy script has closed it.
             if !session.replays && self.seat.is_inside() {
                 self.make_room();
             }

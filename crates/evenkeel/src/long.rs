@@ -362,7 +362,7 @@ impl Long {
 
     fn push(&self, server: &Server, job: Job) {
         let mut jobs = self.jobs.lock();
-        // Looked at under the lock: whoever announces a script takes it after that.
+        // Looked at under the lock: a thread that announces a script takes the lock after that.
         if job.work.is_script && server.scripts.busy.is_busy() {
             drop(jobs);
             return job.refuse(server);

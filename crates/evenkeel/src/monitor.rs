@@ -68,7 +68,7 @@ impl Monitors {
         watchers.iter().for_each(|watcher| pubsub.send(watcher, lines.clone()));
     }
 
-    /// Who watches, while nobody else can show anything.
+    /// The clients that watch. No other thread shows anything while the list is locked.
     pub(crate) fn watchers(&self) -> MutexGuard<'_, Vec<Arc<ClientInfo>>> {
         self.watchers.lock()
     }

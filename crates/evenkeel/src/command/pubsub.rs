@@ -69,7 +69,7 @@ fn unsubscribe_shard(call: &mut Call<'_, '_>) -> Done {
 }
 
 fn join(call: &mut Call<'_, '_>, kind: Kind, word: &[u8]) -> Done {
-    call.held.send_messages(); // what the transaction has published so far is not for who listens from now on
+    call.held.send_messages(); // a client that subscribes here must not get what its transaction has published before
     let mut subscriptions = call.session.subscriptions.take().unwrap_or_default();
     let (client, server) = (call.session.client.clone(), call.server.clone());
     for name in call.args.from(1) {
