@@ -182,7 +182,7 @@ fn who_is_not_refused_gets_in() {
 /// of being freed. The thread that replaced it looks from outside the gate, or from inside between two commands.
 #[test]
 fn what_was_replaced_is_read_by_nobody_after_a_glance() {
-    [false, true].map(glance_at_a_replaced_table);
+    [false, true].into_iter().for_each(glance_at_a_replaced_table);
 }
 
 fn glance_at_a_replaced_table(from_inside: bool) {
