@@ -22,18 +22,26 @@ use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering::*};
 
 use evenkeel_resp::reply::Encoder;
 use evenkeel_store::events::{Event, Events, What};
-use parking_lot::{Mutex, RwLock};
+use parking_lot::{Mutex, RwLock, RwLockWriteGuard};
 
 use crate::clients::{ClientInfo, Names};
 use crate::pubsub::PubSub;
 use crate::pubsub::mail::Letter;
 use crate::pubsub::unit::{self, Message};
 
+pub(crate) mod prefixes;
+
+use prefixes::{PrefixSet, prefixes_of};
+
 /// Locks over the table of keys.
 const SHELVES: usize = 64;
 
 /// Keys forgotten at once when the bound has been lowered.
 const TRIM_AT_ONCE: usize = 10_000;
+
+/// Prefixes registered or removed before a thread that waits for the map of prefixes gets it: some 50 us.
+/// Such a thread holds the slots of keys that it has changed.
+const PREFIXES_AT_ONCE: usize = 64;
 
 /// The channel of those who are told in RESP2.
 const CHANNEL: &[u8] = b"__redis__:invalidate";
@@ -59,7 +67,8 @@ pub(crate) struct Tracked {
     /// The id of who is told instead; zero: the client itself.
     pub(crate) redirect: AtomicU64,
     target: Mutex<Option<Arc<ClientInfo>>>,
-    pub(crate) prefixes: Mutex<BTreeSet<Box<[u8]>>>,
+    /// No two of them overlap, unless one is empty.
+    pub(crate) prefixes: Mutex<PrefixSet>,
 }
 
 impl Tracked {
@@ -162,6 +171,9 @@ impl Shelf {
 
 type ById = BTreeMap<u64, Arc<ClientInfo>>;
 
+/// Keys that have changed, each with the id of the client that did it, and the clients that are told.
+type Changes<'a> = (&'a ById, Vec<(&'a [u8], u64)>);
+
 /// See the module's text.
 pub(crate) struct Tracking {
     pubsub: Arc<PubSub>,
@@ -225,15 +237,45 @@ impl Tracking {
         self.client_count.store(clients.len(), Relaxed);
         drop(clients);
         if bits & mode::BROADCAST != 0 {
-            let whole: &[&[u8]] = &[b""];
-            let mut all = self.prefixes.write();
-            for prefix in if prefixes.is_empty() { whole } else { prefixes }.iter() {
-                if own.prefixes.lock().insert((*prefix).into()) {
+            self.register(client, if prefixes.is_empty() { &[b""] } else { prefixes });
+        }
+    }
+
+    fn register(&self, client: &Arc<ClientInfo>, prefixes: &[&[u8]]) {
+        let mut all = self.prefixes.write();
+        for piece in prefixes.chunks(PREFIXES_AT_ONCE) {
+            let mut own = client.tracked.prefixes.lock();
+            for prefix in piece {
+                if own.insert((*prefix).into()) {
                     client.names.tracked.fetch_add(Names::cost(prefix), Relaxed);
                 }
                 all.entry((*prefix).into()).or_default().insert(client.id, client.clone());
             }
             self.prefix_count.store(all.len(), Relaxed);
+            drop(own);
+            RwLockWriteGuard::bump(&mut all);
+        }
+    }
+
+    /// The opposite of [`Tracking::register`], for all prefixes of a client.
+    fn unregister(&self, client: &ClientInfo) {
+        let own: Vec<Box<[u8]>> = std::mem::take(&mut *client.tracked.prefixes.lock()).into_iter().collect();
+        client.names.tracked.store(0, Relaxed);
+        if own.is_empty() {
+            return;
+        }
+        let mut all = self.prefixes.write();
+        for piece in own.chunks(PREFIXES_AT_ONCE) {
+            for prefix in piece {
+                if let Some(clients) = all.get_mut(prefix) {
+                    clients.remove(&client.id);
+                    if clients.is_empty() {
+                        all.remove(prefix);
+                    }
+                }
+            }
+            self.prefix_count.store(all.len(), Relaxed);
+            RwLockWriteGuard::bump(&mut all);
         }
     }
 
@@ -256,20 +298,7 @@ impl Tracking {
         let forgotten =
             (clients.is_empty() && self.keys() > 0).then(|| -> Box<dyn Send> { Box::new(self.empty()) });
         drop(clients);
-        let prefixes = std::mem::take(&mut *own.prefixes.lock());
-        client.names.tracked.store(0, Relaxed);
-        if !prefixes.is_empty() {
-            let mut all = self.prefixes.write();
-            for prefix in &prefixes {
-                if let Some(those) = all.get_mut(prefix) {
-                    those.remove(&client.id);
-                    if those.is_empty() {
-                        all.remove(prefix);
-                    }
-                }
-            }
-            self.prefix_count.store(all.len(), Relaxed);
-        }
+        self.unregister(client);
         forgotten
     }
 
@@ -424,19 +453,22 @@ impl Tracking {
                 _ => {}
             }
         }
-        for (prefix, clients) in self.prefixes.read().iter() {
-            let fits = || changed.range(&prefix[..]..).take_while(|(key, _)| key.starts_with(prefix));
-            let all: Vec<&[u8]> = fits().map(|(key, _)| *key).collect();
-            if all.is_empty() {
-                continue;
+        let prefixes = self.prefixes.read();
+        let mut told: BTreeMap<&[u8], Changes<'_>> = BTreeMap::new();
+        for (key, by) in &changed {
+            for (prefix, clients) in prefixes_of(&prefixes, key) {
+                told.entry(prefix).or_insert_with(|| (clients, Vec::new())).1.push((key, *by));
             }
+        }
+        for (clients, keys) in told.values() {
+            let all: Vec<&[u8]> = keys.iter().map(|(key, _)| *key).collect();
             for client in clients.values() {
                 if !client.tracked.has(mode::NO_LOOP) {
                     self.tell(client, &Invalid::Keys(&all), keep);
                     continue;
                 }
-                let others: Vec<&[u8]> =
-                    fits().filter(|(_, by)| **by != client.id).map(|(key, _)| *key).collect();
+                let others = keys.iter().filter(|(_, by)| *by != client.id);
+                let others: Vec<&[u8]> = others.map(|(key, _)| *key).collect();
                 if !others.is_empty() {
                     self.tell(client, &Invalid::Keys(&others), keep);
                 }

@@ -5,6 +5,7 @@ use super::{Call, Command, Flags, Reach};
 use crate::error::{Done, Error};
 use crate::session::Caching;
 use crate::tracking::mode;
+use crate::tracking::prefixes::{first_overlap, overlapping};
 
 /// What CLIENT TRACKING was asked for.
 #[derive(Default)]
@@ -94,21 +95,20 @@ fn check_modes(call: &Call<'_, '_>, options: &Options<'_>) -> Done {
 
 /// No prefix of a client may begin with another one: it would be told twice.
 fn check_prefixes(call: &Call<'_, '_>, prefixes: &[&[u8]]) -> Done {
-    let overlap = |a: &[u8], b: &[u8]| a.starts_with(b) || b.starts_with(a);
     let error = |prefix: &[u8], which: &[u8], other: &[u8]| {
         let rest = b"'. Prefixes for a single client must not overlap.";
         Error::Bytes([b"ERR Prefix '", prefix, b"' overlaps with ", which, b" '", other, rest].concat())
     };
     let own = call.session.client.tracked.prefixes.lock();
-    for (at, prefix) in prefixes.iter().enumerate() {
-        if let Some(other) = own.iter().find(|other| overlap(prefix, other)) {
-            return Err(error(prefix, b"an existing prefix", other));
+    let existing =
+        || prefixes.iter().enumerate().find_map(|(at, prefix)| Some((at, overlapping(&own, prefix)?)));
+    match (existing(), first_overlap(prefixes)) {
+        (Some((at, other)), between) if between.is_none_or(|(first, _)| at <= first) => {
+            Err(error(prefixes[at], b"an existing prefix", other))
         }
-        if let Some(other) = prefixes[at + 1..].iter().find(|other| overlap(prefix, other)) {
-            return Err(error(prefix, b"another provided prefix", other));
-        }
+        (_, Some((at, other))) => Err(error(prefixes[at], b"another provided prefix", prefixes[other])),
+        (_, None) => Ok(()),
     }
-    Ok(())
 }
 
 /// CLIENT CACHING YES | NO

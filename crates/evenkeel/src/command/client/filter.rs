@@ -3,6 +3,7 @@
 //!
 //! All that are given must hold. One that is given twice counts as it was given last, but ids are gathered.
 
+use std::collections::BTreeSet;
 use std::mem::discriminant;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -32,7 +33,7 @@ struct Condition {
 }
 
 enum Test {
-    Ids(Vec<u64>),
+    Ids(BTreeSet<u64>),
     Type(Type),
     User(Vec<u8>),
     Address(Vec<u8>),

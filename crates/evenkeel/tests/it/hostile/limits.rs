@@ -269,3 +269,28 @@ fn strangers_who_do_not_read_are_hung_up_on() {
     assert_eq!(known.read().to_string(), "-NOAUTH Authentication required.");
     server.assert_healthy();
 }
+
+/// The witness is served by the same worker.
+#[test]
+fn forty_thousand_prefixes_keep_nobody_waiting() {
+    const PREFIXES: usize = 40_000;
+    const KEYS: usize = 200;
+    let mut server = start(&["--threads", "1"]);
+    while_serving_others(&mut server, |server| {
+        let (mut client, mut writer) = (server.connect3(), server.connect());
+        let names: Vec<String> = (0..PREFIXES).map(|at| format!("prefix:{at}:")).collect();
+        let options = names.iter().flat_map(|name| ["PREFIX", name]);
+        let words: Vec<&str> = ["CLIENT", "TRACKING", "ON", "BCAST"].into_iter().chain(options).collect();
+        assert_eq!(client.call(&words).to_string(), "OK");
+        assert_eq!(server.info("tracking_total_prefixes"), PREFIXES.to_string());
+        let started = Instant::now();
+        for name in &names[PREFIXES - KEYS..] {
+            assert_eq!(writer.call(&["SET", &format!("{name}x"), "v"]).to_string(), "OK");
+            assert_eq!(client.read().to_string(), format!(">[\"invalidate\", [\"{name}x\"]]"));
+        }
+        let each = started.elapsed() / KEYS as u32;
+        assert!(each < Duration::from_millis(2), "a change of a key takes {each:?}");
+        drop(client);
+        wait_until("no prefix is left", || server.info("tracking_total_prefixes") == "0");
+    });
+}
