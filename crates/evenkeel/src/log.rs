@@ -2,8 +2,14 @@
 //!
 //! A line is put into a bounded queue and the caller goes on; a disk that hangs delays nobody. When the queue is full
 //! the line is dropped and counted. Once the log goes on, it says behind the lines that had waited how many were lost.
+//!
+//! Lines may contain bytes of clients, of other servers and of files. The thread escapes whatever could begin
+//! a new line or steer the terminal of an operator who reads the log ([`escaped`]), for the file and for
+//! syslog alike.
 
+use std::borrow::Cow;
 use std::ffi::CString;
+use std::fmt::Write as _;
 use std::fs::OpenOptions;
 use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
@@ -225,7 +231,8 @@ impl Writer {
     }
 
     fn write(&self, level: Level, at_ms: u64, text: &str) {
-        let text = &without_numbers(text);
+        let text = without_numbers(text);
+        let text = &*escaped(&text);
         let line = format_line(level, at_ms, text);
         // There is nowhere left to complain to when the log itself cannot be written.
         let _ = match &self.target.file {
@@ -253,9 +260,31 @@ fn open_syslog(ident: &str, facility: Facility) {
 }
 
 fn write_syslog(level: Level, text: &str) {
-    let text = CString::new(text.replace('\0', "?")).expect("zeros were replaced");
+    let text = CString::new(text).expect("zeros are escaped");
     // SAFETY: the format asks for one text, which is given.
     unsafe { libc::syslog(level.priority(), c"%s".as_ptr(), text.as_ptr()) };
+}
+
+/// Replaces control characters, separators of lines, and marks that change the direction of text by escape
+/// sequences as in Rust's strings: `\n`, `\u{1b}`. A backslash stays as it is, since parts of many lines have
+/// been escaped before.
+fn escaped(text: &str) -> Cow<'_, str> {
+    let must_be_escaped = |c: char| {
+        let steers = matches!(c, '\u{2028}' | '\u{2029}' | '\u{200e}' | '\u{200f}');
+        steers || c.is_control() || matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+    };
+    if !text.contains(must_be_escaped) {
+        return Cow::Borrowed(text);
+    }
+    let mut line = String::with_capacity(text.len() + 16);
+    for c in text.chars() {
+        match must_be_escaped(c) {
+            // All of these have an escape sequence of their own.
+            true => write!(line, "{}", c.escape_default()).expect("a string takes all"),
+            false => line.push(c),
+        }
+    }
+    Cow::Owned(line)
 }
 
 /// `PID:M DD Mon YYYY HH:MM:SS.mmm * text`.
@@ -285,5 +314,27 @@ fn local_time(seconds: u64) -> libc::tm {
         let mut time = std::mem::zeroed();
         libc::localtime_r(&seconds, &mut time);
         time
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_in_a_line_begins_a_new_one_or_steers_a_terminal() {
+        for (text, expected) in [
+            ("as it is: \\n, \"quoted\", \u{e4}\u{4e2d}\u{1f600}\u{fffd}", None),
+            ("a\r\n1:M # b", Some("a\\r\\n1:M # b")),
+            ("\u{1b}[2J\u{7}\u{7f}\u{9b}31m", Some("\\u{1b}[2J\\u{7}\\u{7f}\\u{9b}31m")),
+            ("\0\u{b}\u{c}\u{85}\u{2028}\u{2029}", Some("\\u{0}\\u{b}\\u{c}\\u{85}\\u{2028}\\u{2029}")),
+            ("\u{202e}txt\u{2066}\u{200f}", Some("\\u{202e}txt\\u{2066}\\u{200f}")),
+        ] {
+            assert_eq!(escaped(text), expected.unwrap_or(text));
+        }
+        for c in '\0'..=char::MAX {
+            let line = escaped(c.encode_utf8(&mut [0; 4])).into_owned();
+            assert!(!line.contains(char::is_control) && line.lines().count() == 1, "{c:?} is {line:?}");
+        }
     }
 }

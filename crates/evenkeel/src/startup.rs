@@ -514,12 +514,15 @@ fn watch_signals(server: Arc<Server>) {
         .expect("a thread can be started");
 }
 
-/// Panics go to the log with where they happened.
+/// Panics go to the log with where they happened: the panic's own text is one line, since it may contain what
+/// a client has sent, and the backtrace has a line for each of its own.
 fn log_panics(log: Log) {
     std::panic::set_hook(Box::new(move |panic| {
-        let backtrace = std::backtrace::Backtrace::force_capture();
+        let backtrace = std::backtrace::Backtrace::force_capture().to_string();
         let thread = std::thread::current();
-        log.warning(format!("Panic in thread '{}': {panic}\n{backtrace}", thread.name().unwrap_or("?")));
+        let panic = panic.to_string().replacen('\n', " ", 1); // between the place and the message
+        log.warning(format!("Panic in thread '{}': {panic}", thread.name().unwrap_or("?")));
+        backtrace.lines().for_each(|line| log.warning(line));
     }));
 }
 

@@ -91,6 +91,33 @@ fn levels_are_changed_while_the_server_runs() {
     assert_eq!(read().lines().count(), 1, "{}", read());
 }
 
+/// What clients, other servers and files bring into a line begins no new line, and no terminal obeys it.
+#[test]
+fn what_is_not_the_server_s_own_is_escaped() {
+    let server = logging_to("{dir}/server.log", &["--loglevel", "debug"]);
+    let mut client = server.connect();
+    const FORGED: &str = "a\r\n1:M 01 Jan 2026 00:00:00.000 # forged\x1b[31m\u{9b}2J\0b";
+    let script = "redis.log(redis.LOG_WARNING, ARGV[1]) return 1";
+    assert_eq!(client.call(&["EVAL", script, "0", FORGED]).to_string(), ":1");
+    let writes = "redis.call('SET', KEYS[1], 'v') redis.log(redis.LOG_WARNING, ARGV[1]) return 1";
+    assert_eq!(client.call(&["EVAL", writes, "1", "k", FORGED]).to_string(), ":1");
+    assert_eq!(client.call(&["DEBUG", "LOG", FORGED]).to_string(), "OK");
+    for other in [&["REPLICAOF", FORGED, "1"], &["REPLICAOF", "no", "one"]] {
+        assert_eq!(client.call(other).to_string(), "OK");
+    }
+    let read = || fs::read(server.folder().join("server.log")).unwrap_or_default();
+    let read = || String::from_utf8(read()).expect("text");
+    client.run("DEBUG LOG last");
+    wait_until("the last line is there", || read().contains("DEBUG LOG: last"));
+    let text = read();
+    let forged = r"a\r\n1:M 01 Jan 2026 00:00:00.000 # forged\u{1b}[31m\u{9b}2J\u{0}b";
+    assert!(text.matches(forged).count() >= 4, "{text}");
+    let pid = format!("{}:", server.pid());
+    for line in text.split('\n').filter(|line| !line.is_empty()) {
+        assert!(line.starts_with(&pid) && !line.contains(char::is_control), "{line:?} in {text}");
+    }
+}
+
 /// A pipe that nobody reads stands for a log disk that hangs.
 #[test]
 fn a_pipe_that_nobody_reads_delays_nobody() {
@@ -165,15 +192,18 @@ fn the_system_s_log_gets_lines_with_name_level_and_facility() {
     let in_namespace = ["unshare", "-m", "sh", "-c", "mount --bind \"$0\" /dev && exec \"$@\""];
     let in_namespace = [&in_namespace[..], &[devices.to_str().expect("text")]].concat();
     let server = Server::start(&program().started_by(&in_namespace), &[&args[..], &debug].concat());
+    assert_eq!(server.connect().call(&["DEBUG", "LOG", "two\nlines"]).to_string(), "OK");
     log_lines(&mut server.connect(), "told", 1);
-    let mut packet = [0; 4096];
+    let (mut packet, mut packets) = ([0; 4096], Vec::new());
     let line = loop {
         let len = socket.recv(&mut packet).expect("a line");
         let line = String::from_utf8_lossy(&packet[..len]).into_owned();
         if line.contains("told-0.") {
             break line;
         }
+        packets.push(line);
     };
+    assert!(packets.iter().any(|line| line.contains(r"DEBUG LOG: two\nlines")), "{packets:?}");
     // Facility 19, level 4.
     assert!(line.starts_with("<156>"), "{line}");
     assert!(line.contains(&format!(" keel-7[{}]: DEBUG LOG: told-0.", server.pid())), "{line}");
