@@ -601,6 +601,12 @@ const REPLY_LEN_MAX: usize = 1 << 30;
 /// Elements that are counted for a reply. The memory of a script holds fewer, but a table may hold itself, many times.
 const ELEMENTS_MAX: usize = 32 << 20;
 
+/// Free slots of Lua's stack with which a value is written; with fewer, an error takes its place. Lua's stack
+/// has 8,000 slots and each level of nesting keeps some of them, so this bounds the depth of a reply. Four
+/// would do. Redis asks for four and has a handler of errors below, so with five both end at the same depth:
+/// 7,995 arrays, or 2,665 maps.
+const STACK_ROOM: c_int = 5;
+
 /// A reply would be longer than anybody wants.
 pub(super) struct TooLong;
 
@@ -633,7 +639,8 @@ enum Frame {
         next: usize,
         len: usize,
     },
-    /// Above the table that is the field of another: a key, and the value if that is to be written next.
+    /// The table is a field of another one, which is below it. Above it: a key, and the value if that is to
+    /// be written next.
     Pairs {
         with_values: bool,
         at_value: bool,
@@ -695,7 +702,7 @@ impl Writer<'_> {
                             ffi::lua_pushvalue(state, if *with_values { -2 } else { -1 });
                             return true;
                         }
-                        ffi::lua_pop(state, 1);
+                        ffi::lua_pop(state, 2);
                     }
                 }
                 self.frames.pop();
@@ -709,8 +716,8 @@ impl Writer<'_> {
         let state = self.state;
         // SAFETY: as in `write`; room is made for what is pushed.
         unsafe {
-            if ffi::lua_checkstack(state, 4) == 0 {
-                self.reply.error(b"ERR reached lua stack limit");
+            if ffi::lua_checkstack(state, STACK_ROOM) == 0 {
+                self.error(b"ERR reached lua stack limit", false);
                 return ffi::lua_pop(state, 1);
             }
             match ffi::lua_type(state, -1) {
@@ -750,16 +757,11 @@ impl Writer<'_> {
         // SAFETY: as in `value`.
         unsafe {
             if self.field(b"err", ffi::LUA_TSTRING) {
-                self.reply.errors += 1;
-                self.reply.error(text_at(state, -1));
                 ffi::lua_insert(state, -2);
                 let is_counted = self.field(b"ignore_error_stats_update", ffi::LUA_TBOOLEAN);
                 ffi::lua_pop(state, c_int::from(is_counted));
                 ffi::lua_insert(state, -2);
-                if !is_counted && self.errors.len() < ERRORS_MAX {
-                    let line = text_at(state, -1);
-                    self.errors.push(line[..line.len().min(64)].to_vec());
-                }
+                self.error(text_at(state, -1), is_counted);
             } else if self.field(b"ok", ffi::LUA_TSTRING) {
                 self.reply.simple_bytes(text_at(state, -1));
             } else if self.field(b"double", ffi::LUA_TNUMBER) {
@@ -774,6 +776,15 @@ impl Writer<'_> {
                 return self.begin_array();
             }
             ffi::lua_pop(state, 2);
+        }
+    }
+
+    /// Writes an error, and notes it unless it has been counted.
+    fn error(&mut self, line: &[u8], is_counted: bool) {
+        self.reply.errors += 1;
+        self.reply.error(line);
+        if !is_counted && self.errors.len() < ERRORS_MAX {
+            self.errors.push(line[..line.len().min(64)].to_vec());
         }
     }
 
@@ -816,7 +827,6 @@ impl Writer<'_> {
             } else {
                 self.reply.set(len)
             }
-            ffi::lua_remove(state, -2);
             ffi::lua_pushnil(state);
             self.frames.push(Frame::Pairs { with_values, at_value: false });
         }

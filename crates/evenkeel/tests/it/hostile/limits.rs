@@ -4,7 +4,7 @@ use std::io::ErrorKind;
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
-use evenkeel_testkit::{Client, Server};
+use evenkeel_testkit::{Client, Peer, Program, Server};
 use socket2::{Domain, Socket, Type};
 
 use super::witness::while_serving_others;
@@ -293,4 +293,32 @@ fn forty_thousand_prefixes_keep_nobody_waiting() {
         drop(client);
         wait_until("no prefix is left", || server.info("tracking_total_prefixes") == "0");
     });
+}
+
+/// Replies end in an error where Lua's stack does, at the same depth as Redis', so no client has to read
+/// deeper ones.
+#[test]
+fn nested_replies_of_scripts_end_at_a_bound() {
+    let Some(oracle) = Program::oracle(Peer::Redis) else { return };
+    let (mut subject, oracle) = (start(&[]), Server::start(&oracle, &[]));
+    let nested = |table: &str| format!("local t = {{}} for i = 1, 100000 do t = {table} end return t");
+    let tables =
+        ["{t}", "{'a', t, 'b'}", "{map={a=t}}", "{map={[t]='a'}}", "{set={[t]=true}}", "{map={a={t}}}"];
+    for resp in ["2", "3"] {
+        for table in tables {
+            let answer = |server: &Server| {
+                let mut client = server.connect();
+                client.call(&["HELLO", resp]);
+                client.send(&["EVAL", &nested(table), "0"]).expect("it is sent");
+                client.send(&["QUIT"]).expect("it is sent");
+                client.read_to_end().expect("the server hangs up")
+            };
+            let (ours, theirs) = (answer(&subject), answer(&oracle));
+            assert!(ours.windows(29).any(|text| text == b"-ERR reached lua stack limit\r"), "{table}");
+            assert!(ours == theirs, "{table} in RESP{resp}: {} and {} bytes", ours.len(), theirs.len());
+        }
+    }
+    let errors = |server: &Server| server.info("total_error_replies");
+    assert_eq!(errors(&subject), errors(&oracle));
+    subject.assert_healthy();
 }
