@@ -13,6 +13,7 @@ mod analyse;
 mod collect;
 #[cfg(test)]
 mod golden;
+mod private;
 mod recording;
 mod report;
 
@@ -282,7 +283,7 @@ fn run(verb: Verb) -> Result<()> {
             };
             match output {
                 Some(path) => {
-                    std::fs::write(&path, bytes).with_context(|| format!("cannot write {}", path.display()))
+                    private::write(&path, &bytes).with_context(|| format!("cannot write {}", path.display()))
                 }
                 None => print(&bytes),
             }
@@ -314,7 +315,7 @@ fn explain(recording: &Recording, output: &Output) -> Result<()> {
 }
 
 fn write_page(path: &std::path::Path, page: &str) -> Result<()> {
-    std::fs::write(path, page).with_context(|| format!("cannot write the page {}", path.display()))
+    private::write(path, page.as_bytes()).with_context(|| format!("cannot write the page {}", path.display()))
 }
 
 fn answer(question: Question, table: impl FnOnce(&Recording) -> String) -> Result<()> {

@@ -123,7 +123,8 @@ impl Server {
         if let Some(password) = &self.password {
             writer.write_all(&command(&["AUTH", password]))?;
             let line = read_line(&mut reader)?;
-            ensure!(line == "+OK", "AUTH: {line}");
+            // The error for an unknown command, which AUTH is where it was renamed, quotes the arguments.
+            ensure!(line == "+OK", "AUTH: {}", line.replace(password.as_str(), "(redacted)"));
         }
         let name = words.join(" ");
         writer.write_all(&command(words))?;
@@ -234,6 +235,26 @@ mod tests {
         let us = vec![("accept".to_string(), 3), ("lock_wait".to_string(), 40)];
         assert_eq!(parse_stages(text), Some(Stages { us, ticks_per_us: 2_400.0 }));
         assert_eq!(parse_stages("monotonic_clock:POSIX clock_gettime\r\n"), None);
+    }
+
+    /// Where AUTH was renamed, a server quotes what it takes for the arguments of an unknown command.
+    #[test]
+    fn an_error_of_the_server_does_not_tell_the_password() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+        let server = Server {
+            address: listener.local_addr().expect("it is bound"),
+            password: Some("s3cret".to_string()),
+            sections: &["INFO"],
+        };
+        let error = std::thread::scope(|scope| {
+            let asks = scope.spawn(|| server.ask(&["CLIENT", "LIST"]));
+            let (mut stream, _) = listener.accept().expect("it asks");
+            let line = b"-ERR unknown command 'AUTH', with args beginning with: 's3cret' \r\n";
+            stream.write_all(line).expect("it reads");
+            asks.join().expect("no panic").expect_err("it is refused")
+        });
+        let text = format!("{error:#}");
+        assert!(text.contains("beginning with: '(redacted)'") && !text.contains("s3cret"), "{text}");
     }
 
     #[test]

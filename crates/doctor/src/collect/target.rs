@@ -7,7 +7,7 @@ use clap::Args;
 
 use super::sockets::{Table, read_table};
 use super::{descriptors, procfs};
-use crate::recording::Target;
+use crate::recording::{Target, redacted};
 
 #[derive(Debug, Clone, Default, Args)]
 #[group(required = true, multiple = false)]
@@ -125,7 +125,7 @@ pub(crate) fn describe(pid: i32) -> Target {
         executable: std::fs::read_link(procfs::path(pid, "exe"))
             .map(|path| path.to_string_lossy().into_owned())
             .unwrap_or_default(),
-        arguments: arguments.split('\0').filter(|part| !part.is_empty()).map(str::to_string).collect(),
+        arguments: redacted(arguments.trim_end_matches('\0').split_terminator('\0')),
         cpus_allowed_count: procfs::count_cpus(&cpus_allowed),
         cpus_allowed,
         descriptors_limit: open_files.and_then(|line| line.split_whitespace().next()?.parse().ok()),

@@ -16,7 +16,8 @@ use std::path::Path;
 use anyhow::{Context, Result, bail, ensure};
 use crc_fast::{CrcAlgorithm, Digest};
 
-use super::Recording;
+use super::{Recording, redacted};
+use crate::private;
 
 const MAGIC: &str = "evenkeel-doctor recording";
 /// 3: `host.steal` is of the CPU time that was asked for. 4: the checksum is of the version and the length, too.
@@ -34,7 +35,7 @@ pub(crate) fn save(recording: &Recording, path: &Path) -> Result<()> {
     let bytes = encode(recording)?;
     let beside = path.with_extension("part");
     let write = || -> std::io::Result<()> {
-        let mut file = fs::File::create(&beside)?;
+        let mut file = private::create(&beside)?;
         file.write_all(&bytes)?;
         file.sync_all()?;
         fs::rename(&beside, path)
@@ -80,8 +81,11 @@ fn decode(bytes: &[u8]) -> Result<Recording> {
     ensure!(body.len() >= length, "it is cut: {} of {length} bytes are there", body.len());
     ensure!(body.len() == length, "{} bytes follow its end", body.len() - length);
     ensure!(sum(version, words, body) == expected, "its checksum is wrong: the file is damaged");
-    let recording = serde_json::from_slice(body).context("its content does not fit its version")?;
+    let mut recording: Recording =
+        serde_json::from_slice(body).context("its content does not fit its version")?;
     check(&recording)?;
+    // Recordings of earlier versions have all arguments as they were.
+    recording.target.arguments = redacted(recording.target.arguments.iter().map(String::as_str));
     Ok(recording)
 }
 
@@ -127,6 +131,16 @@ mod tests {
         let again = decode(&encode(&recording).expect("encodes")).expect("decodes");
         assert_eq!(again.calls, recording.calls);
         assert_eq!(again.target.name, recording.target.name);
+    }
+
+    #[test]
+    fn secrets_in_recordings_of_before_are_taken_out() {
+        let mut recording = golden::idle();
+        recording.target.arguments = ["evenkeel", "--requirepass", "s3cret"].map(str::to_string).to_vec();
+        let again = decode(&encode(&recording).expect("encodes")).expect("decodes");
+        assert_eq!(again.target.arguments, ["evenkeel", "--requirepass", "(redacted)"]);
+        let once_more = decode(&encode(&again).expect("encodes")).expect("decodes");
+        assert_eq!(once_more.target.arguments, again.target.arguments);
     }
 
     #[test]

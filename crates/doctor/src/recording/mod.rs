@@ -7,8 +7,10 @@
 //! Times are nanoseconds, and those of threads, calls and waits add up to what the window had, not to a rate.
 
 mod file;
+mod redact;
 
 pub(crate) use file::{load, save};
+pub(crate) use redact::redacted;
 
 use serde::{Deserialize, Serialize};
 
@@ -111,6 +113,7 @@ pub(crate) struct Target {
     pub(crate) pid: i32,
     pub(crate) name: String,
     pub(crate) executable: String,
+    /// Without secrets.
     pub(crate) arguments: Vec<String>,
     /// CPUs that it may run on, as the kernel writes them: "0-3,7".
     pub(crate) cpus_allowed: String,

@@ -1,10 +1,12 @@
 //! What cannot be looked at is said in one sentence, with an exit code, and nothing stays behind.
 
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt;
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use crate::extremes::links_of;
-use crate::stage::stage;
+use crate::stage::{stage, wait_for};
 
 fn doctor(args: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_evenkeel-doctor"))
@@ -57,6 +59,56 @@ fn recordings_that_are_damaged_are_refused() {
     assert!(refused(&["explain", &shown]).contains("it is of version 9"));
     std::fs::write(&path, "evenkeel-doctor recording 2 100 0000000000000000\nx").expect("written");
     assert!(refused(&["explain", &shown]).contains("it is cut: 1 of 100 bytes are there"));
+    std::fs::remove_dir_all(&folder).expect("removed");
+}
+
+/// What a command line has of secrets is in no file, and files are for their owner alone, also where there
+/// were others.
+#[test]
+fn files_have_no_secrets_and_are_their_owner_s() {
+    let _stage = stage();
+    let folder = std::env::temp_dir().join(format!("doctor-secrets-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).expect("a private folder");
+    let files = ["recording", "page", "again", "difference", "stacks"].map(|name| folder.join(name));
+    let [recording, page, again, difference, stacks] =
+        files.each_ref().map(|file| file.to_str().expect("text"));
+    for file in [page, "recording.part"] {
+        let file = folder.join(file);
+        std::fs::write(&file, "of before").expect("written");
+        std::fs::set_permissions(&file, Permissions::from_mode(0o644)).expect("it is ours");
+    }
+    let secrets = ["--requirepass", "s3cret-1", "--user", "alice on >s3cret-2", "redis://me:s3cret-3@host"];
+    let mut target = Command::new("sh")
+        .args(["-c", "read line; exit", "sh"])
+        .args(secrets)
+        .stdin(Stdio::piped())
+        .spawn()
+        .expect("there is a shell");
+    let pid = target.id().to_string();
+    wait_for("its command line can be read", || {
+        std::fs::read_to_string(format!("/proc/{pid}/cmdline")).is_ok_and(|line| line.contains("s3cret-3"))
+    });
+    let look = ["diagnose", "--proc-only", "--seconds", "0.5", "--json", "--pid", &pid];
+    let seen = doctor(&[&look[..], &["--record", recording, "--html", page]].concat());
+    drop(target.stdin.take()); // it reads the end, and ends
+    target.wait().expect("it is ours");
+    let others = [
+        doctor(&["explain", recording, "--html", again]),
+        doctor(&["diff", recording, recording, "--html", difference]),
+        doctor(&["export", "--from", recording, "--folded", "--output", stacks]),
+    ];
+    for output in others.iter().chain([&seen]) {
+        assert!(output.status.success(), "{output:?}");
+        assert!(!String::from_utf8_lossy(&output.stdout).contains("s3cret"), "{output:?}");
+    }
+    for file in &files {
+        let text = String::from_utf8_lossy(&std::fs::read(file).expect("it is there")).into_owned();
+        assert!(!text.contains("s3cret"), "{}: {text}", file.display());
+        let mode = std::fs::metadata(file).expect("it is there").permissions().mode() & 0o777;
+        assert_eq!(mode, 0o600, "{}", file.display());
+    }
+    let text = std::fs::read_to_string(recording).expect("text");
+    assert!(text.contains(r#""--requirepass","(redacted)","--user","alice on >(redacted)""#), "{text}");
     std::fs::remove_dir_all(&folder).expect("removed");
 }
 
